@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Carries out a [`Plan`] on any [`Target`]: each span in the first way that works, each
+//! failed way undone before the next is tried.
+
+use crate::addr::{Addr, Range};
+use crate::maps::Prot;
+use crate::plan::{Attempt, Plan, Span, Step};
+use crate::policy::Backing;
+use crate::target::{Fault, FileHandle, Place, Source, Target};
+
+/// What came of a plan.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Outcome {
+    /// One for each span of the plan, in its order; fewer if the target was lost.
+    pub spans: Vec<SpanOutcome>,
+    /// The target went away, or could not be put back: why.
+    pub lost: Option<String>,
+    /// Scratch memory that could not be unmapped.
+    pub leftovers: Vec<Range>,
+}
+
+/// What came of one span.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct SpanOutcome {
+    /// The backing that worked.
+    pub lifted: Option<Backing>,
+    /// The ways that did not, each with its fault, in the order in which they were tried.
+    pub failures: Vec<(Backing, Fault)>,
+}
+
+impl Outcome {
+    /// Whether every span was lifted.
+    pub fn is_complete(&self) -> bool {
+        self.lost.is_none() && self.spans.iter().all(|s| s.lifted.is_some())
+    }
+}
+
+/// Carries out `plan` on `target`.
+pub fn apply<T: Target>(target: &mut T, plan: &Plan) -> Outcome {
+    let mut outcome = Outcome::default();
+    for span in &plan.spans {
+        let mut result = SpanOutcome::default();
+        for attempt in &span.attempts {
+            let mut run = Run { target, undo: Vec::new(), file: None, leftovers: &mut outcome.leftovers };
+            match run.attempt(attempt) {
+                Ok(()) => result.lifted = Some(attempt.backing),
+                Err(Fault::Lost(why)) => outcome.lost = Some(why),
+                Err(fault) => result.failures.push((attempt.backing, fault)),
+            }
+            if result.lifted.is_some() || outcome.lost.is_some() {
+                break;
+            }
+        }
+        outcome.spans.push(result);
+        if outcome.lost.is_some() {
+            break;
+        }
+    }
+    outcome
+}
+
+/// The bytes that `outcome` says were lifted, with the backing of each.
+pub fn lifted<'a>(plan: &'a Plan, outcome: &'a Outcome) -> impl Iterator<Item = (&'a Span, Backing)> {
+    plan.spans.iter().zip(&outcome.spans).filter_map(|(span, o)| Some((span, o.lifted?)))
+}
+
+/// What takes a step back.
+enum Undo {
+    Unmap(Range),
+    Close(FileHandle),
+}
+
+/// One attempt under way.
+struct Run<'a, T> {
+    target: &'a mut T,
+    undo: Vec<Undo>,
+    file: Option<FileHandle>,
+    leftovers: &'a mut Vec<Range>,
+}
+
+impl<T: Target> Run<'_, T> {
+    fn attempt(&mut self, attempt: &Attempt) -> Result<(), Fault> {
+        let mut result = Ok(());
+        for step in &attempt.steps {
+            result = self.step(*step);
+            if result.is_err() {
+                break;
+            }
+        }
+        // What is still to be undone is scratch, after a success as after a failure.
+        if !matches!(result, Err(Fault::Lost(_))) {
+            self.unwind()?;
+        }
+        result
+    }
+
+    fn step(&mut self, step: Step) -> Result<(), Fault> {
+        match step {
+            Step::Map { range, hugetlb } => {
+                let source = hugetlb.map_or(Source::Anonymous, Source::Hugetlb);
+                self.target.mmap(range, Prot::RW, source, Place::Free)?;
+                self.undo.push(Undo::Unmap(range));
+            }
+            Step::Advise { range } => self.target.advise_huge(range)?,
+            Step::Populate { range, page } => self.target.populate(range, page)?,
+            Step::Verify { range } => {
+                let got = self.target.huge_bytes(range)?;
+                if got < range.len() {
+                    return Err(Fault::NotHuge { got, want: range.len() });
+                }
+            }
+            Step::CreateFile { bytes, page } => {
+                let file = self.target.memfd(page, bytes)?;
+                self.file = Some(file);
+                self.undo.push(Undo::Close(file));
+            }
+            Step::MapFile { range } => {
+                let file = self.file()?;
+                self.target.mmap(range, Prot::RW, Source::Shared(file), Place::Free)?;
+                self.undo.push(Undo::Unmap(range));
+            }
+            Step::Copy { from, to } => self.target.copy(from, to)?,
+            Step::Protect { range, prot } => self.target.mprotect(range, prot)?,
+            Step::Move { from, to } => {
+                self.target.mremap(from, to)?;
+                // The scratch range went with it.
+                self.undo.retain(|u| !matches!(u, Undo::Unmap(r) if *r == from));
+            }
+            Step::Replace { range, prot, scratch } => {
+                let file = self.file()?;
+                if let Err(fault) = self.target.mmap(range, prot, Source::Private(file), Place::Over) {
+                    self.rescue(range, prot, scratch)?;
+                    return Err(fault);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn file(&self) -> Result<FileHandle, Fault> {
+        self.file.ok_or_else(|| Fault::Lost("the plan maps a file before it makes one".into()))
+    }
+
+    /// A failed `MAP_FIXED` has unmapped the span: give its bytes back from the copy, on
+    /// base pages, with the protection that they had.
+    fn rescue(&mut self, range: Range, prot: Prot, scratch: Addr) -> Result<(), Fault> {
+        let copy = Range { start: scratch, end: Addr(scratch.0 + range.len()) };
+        self.target
+            .mmap(range, Prot::RW, Source::Anonymous, Place::Over)
+            .and_then(|()| self.target.copy(copy, range.start))
+            .and_then(|()| self.target.mprotect(range, prot))
+            .map_err(|fault| Fault::Lost(format!("{range} is unmapped and could not be given back: {fault}")))
+    }
+
+    fn unwind(&mut self) -> Result<(), Fault> {
+        while let Some(undo) = self.undo.pop() {
+            // Once more if it fails: the kernel may have been short of memory just then.
+            let mut again = || match undo {
+                Undo::Unmap(range) => self.target.munmap(range),
+                Undo::Close(file) => self.target.close(file),
+            };
+            match again().or_else(|_| again()) {
+                Ok(()) => {}
+                Err(Fault::Lost(why)) => return Err(Fault::Lost(why)),
+                Err(_) => {
+                    if let Undo::Unmap(range) = undo {
+                        self.leftovers.push(range);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}

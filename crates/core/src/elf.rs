@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the planner needs of an ELF file (elf(5)): its program headers, and where its
+//! notes, interpreter and dynamic section lie.
+//!
+//! [`Headers::parse`] takes the first bytes of a file or of its image in memory, which
+//! are the same bytes. Everything that lies deeper is named by offset and size, for the
+//! caller to read from wherever it has the object, and is parsed by functions of its own.
+
+use crate::maps::Prot;
+use object::Endianness;
+use object::elf::{self, FileHeader64, NoteHeader64, ProgramHeader64};
+use object::read::elf::{Dyn as _, FileHeader as _, ProgramHeader as _};
+
+/// How many bytes from the start of an object [`Headers::parse`] wants to see: the
+/// program headers of every linker in use lie inside.
+pub const HEAD_BYTES: usize = 4096;
+
+/// One `PT_LOAD`, at its stated address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Segment {
+    /// What it will allow.
+    pub prot: Prot,
+    /// Stated address.
+    pub vaddr: u64,
+    /// Bytes in memory.
+    pub memsz: u64,
+    /// Bytes in the file; what is beyond is `.bss`.
+    pub filesz: u64,
+    /// Offset in the file.
+    pub offset: u64,
+    /// `p_align`.
+    pub align: u64,
+}
+
+/// A stretch of the object, at its stated address and its offset in the file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stretch {
+    /// Offset in the file.
+    pub offset: u64,
+    /// Stated address.
+    pub vaddr: u64,
+    /// Bytes in the file.
+    pub size: u64,
+}
+
+/// Machine of an ELF file, as far as hugelift cares.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Machine {
+    /// `EM_X86_64`
+    X86_64,
+    /// `EM_AARCH64`
+    AArch64,
+    /// Any other, by its number.
+    Other(u16),
+}
+
+/// The program headers of an object.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Headers {
+    /// What it runs on.
+    pub machine: Machine,
+    /// `ET_DYN`: loaded wherever the kernel or the loader pleases.
+    pub relocatable: bool,
+    /// Stated address of the entry point.
+    pub entry: u64,
+    /// The `PT_LOAD`s, by address.
+    pub segments: Vec<Segment>,
+    /// `PT_GNU_RELRO`: becomes read-only after relocation.
+    pub relro: Option<Stretch>,
+    /// `PT_INTERP`: a dynamic program.
+    pub interp: Option<Stretch>,
+    /// `PT_DYNAMIC`.
+    pub dynamic: Option<Stretch>,
+    /// `PT_NOTE`s; the build-id is in one of them.
+    pub notes: Vec<Stretch>,
+}
+
+/// Why bytes are not an ELF object that hugelift can read.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ElfError {
+    /// Another kind of file.
+    #[error("not an ELF file (starts with {0})")]
+    NotElf(String),
+    /// `ELFCLASS32`.
+    #[error("a 32-bit program")]
+    Class32,
+    /// Cut off, or its headers contradict each other.
+    #[error("damaged ELF file: {0}")]
+    Damaged(String),
+}
+
+impl Headers {
+    /// Parses the file header and the program headers out of `head`, the first
+    /// [`HEAD_BYTES`] bytes (or all, if there are fewer).
+    ///
+    /// # Errors
+    /// [`ElfError`], with the value seen.
+    pub fn parse(head: &[u8]) -> Result<Headers, ElfError> {
+        if !head.starts_with(&elf::ELFMAG) {
+            let seen = head.get(..4.min(head.len())).unwrap_or_default();
+            return Err(ElfError::NotElf(format!("{}", seen.escape_ascii())));
+        }
+        if head.get(4) == Some(&elf::ELFCLASS32.0) {
+            return Err(ElfError::Class32);
+        }
+        let damaged = |what: &str| ElfError::Damaged(what.to_string());
+        let header = FileHeader64::<Endianness>::parse(head).map_err(|e| damaged(&e.to_string()))?;
+        let endian = header.endian().map_err(|e| damaged(&e.to_string()))?;
+        let relocatable = match header.e_type(endian) {
+            elf::ET_EXEC => false,
+            elf::ET_DYN => true,
+            other => return Err(damaged(&format!("type {other} is neither executable nor shared object"))),
+        };
+        let mut headers = Headers {
+            machine: match header.e_machine(endian) {
+                elf::EM_X86_64 => Machine::X86_64,
+                elf::EM_AARCH64 => Machine::AArch64,
+                other => Machine::Other(other.0),
+            },
+            relocatable,
+            entry: header.e_entry(endian),
+            segments: Vec::new(),
+            relro: None,
+            interp: None,
+            dynamic: None,
+            notes: Vec::new(),
+        };
+        let table = header.program_headers(endian, head).map_err(|e| damaged(&e.to_string()))?;
+        for program_header in table {
+            headers.add(endian, program_header)?;
+        }
+        if headers.segments.is_empty() {
+            return Err(damaged("no PT_LOAD"));
+        }
+        // The kernel takes them in the order of the file and requires ascending addresses.
+        if headers.segments.windows(2).any(|w| w[0].vaddr + w[0].memsz > w[1].vaddr) {
+            return Err(damaged("PT_LOADs overlap or are out of order"));
+        }
+        Ok(headers)
+    }
+
+    fn add(&mut self, endian: Endianness, header: &ProgramHeader64<Endianness>) -> Result<(), ElfError> {
+        let (vaddr, memsz) = (header.p_vaddr(endian), header.p_memsz(endian));
+        let (offset, filesz) = (header.p_offset(endian), header.p_filesz(endian));
+        let stretch = Stretch { offset, vaddr, size: filesz };
+        let kind = header.p_type(endian);
+        if matches!(kind, elf::PT_LOAD | elf::PT_GNU_RELRO)
+            && (vaddr.checked_add(memsz).is_none() || offset.checked_add(filesz).is_none() || filesz > memsz)
+        {
+            let what = format!("segment at {vaddr:#x} of {memsz:#x} bytes ({filesz:#x} of them in the file)");
+            return Err(ElfError::Damaged(what));
+        }
+        match kind {
+            elf::PT_LOAD if memsz > 0 => {
+                let flags = header.p_flags(endian).0;
+                let on = |bit: elf::ProgramFlags| flags & bit.0 != 0;
+                let prot = Prot { read: on(elf::PF_R), write: on(elf::PF_W), exec: on(elf::PF_X) };
+                let align = header.p_align(endian);
+                self.segments.push(Segment { prot, vaddr, memsz, filesz, offset, align });
+            }
+            // RELRO is a piece of memory: its size in the file is of no use.
+            elf::PT_GNU_RELRO => self.relro = Some(Stretch { size: memsz, ..stretch }),
+            elf::PT_INTERP => self.interp = Some(stretch),
+            elf::PT_DYNAMIC => self.dynamic = Some(stretch),
+            elf::PT_NOTE => self.notes.push(stretch),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Stated address of the first byte of the first segment, whole base pages.
+    pub fn first_page(&self, page: u64) -> u64 {
+        self.segments[0].vaddr & !(page - 1)
+    }
+}
+
+/// The GNU build-id out of the bytes of a `PT_NOTE`, in lower-case hexadecimal.
+pub fn build_id(note: &[u8]) -> Option<String> {
+    let mut rest = note;
+    loop {
+        // Header, name and description, each padded to four bytes.
+        let (header, tail) = object::pod::from_bytes::<NoteHeader64<Endianness>>(rest).ok()?;
+        let e = Endianness::default();
+        let (name_len, desc_len) = (header.n_namesz.get(e) as usize, header.n_descsz.get(e) as usize);
+        let name = tail.get(..name_len)?;
+        let desc_at = name_len.checked_next_multiple_of(4)?;
+        let desc = tail.get(desc_at..desc_at.checked_add(desc_len)?)?;
+        if name == b"GNU\0" && header.n_type.get(e) == elf::NT_GNU_BUILD_ID && !desc.is_empty() {
+            return Some(desc.iter().map(|b| format!("{b:02x}")).collect());
+        }
+        rest = tail.get(desc_at.checked_add(desc_len.checked_next_multiple_of(4)?)?..)?;
+    }
+}
+
+/// What the dynamic section says, as far as finding needed objects and judging text goes.
+/// String values are offsets into the string table at `strtab`.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub struct Dynamic {
+    /// `DT_NEEDED`, in order.
+    pub needed: Vec<u64>,
+    /// `DT_RPATH`.
+    pub rpath: Option<u64>,
+    /// `DT_RUNPATH`.
+    pub runpath: Option<u64>,
+    /// `DT_SONAME`.
+    pub soname: Option<u64>,
+    /// Stated address of `DT_STRTAB`.
+    pub strtab: u64,
+    /// `DT_STRSZ`, in bytes.
+    pub strsz: u64,
+    /// `DT_TEXTREL` or `DF_TEXTREL`: the loader writes to text.
+    pub textrel: bool,
+    /// `DF_1_NODEFLIB`: the loader's default folders are not searched.
+    pub no_default_lib: bool,
+}
+
+/// Parses the bytes of `PT_DYNAMIC`; what comes behind `DT_NULL` or is cut off is ignored.
+pub fn dynamic(bytes: &[u8]) -> Dynamic {
+    let mut out = Dynamic::default();
+    let e = Endianness::default();
+    let count = bytes.len() / size_of::<elf::Dyn64<Endianness>>();
+    let Ok((table, _)) = object::pod::slice_from_bytes::<elf::Dyn64<Endianness>>(bytes, count) else {
+        return out;
+    };
+    for entry in table {
+        let value = entry.d_val(e);
+        match entry.d_tag(e) {
+            elf::DT_NULL => break,
+            elf::DT_NEEDED => out.needed.push(value),
+            elf::DT_RPATH => out.rpath = Some(value),
+            elf::DT_RUNPATH => out.runpath = Some(value),
+            elf::DT_SONAME => out.soname = Some(value),
+            elf::DT_STRTAB => out.strtab = value,
+            elf::DT_STRSZ => out.strsz = value,
+            elf::DT_TEXTREL => out.textrel = true,
+            elf::DT_FLAGS => out.textrel |= value & u64::from(elf::DF_TEXTREL.0) != 0,
+            elf::DT_FLAGS_1 => out.no_default_lib |= value & u64::from(elf::DF_1_NODEFLIB.0) != 0,
+            _ => {}
+        }
+    }
+    out
+}

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The pure half of hugelift. Nothing in here talks to the kernel:
+//!
+//! ```text
+//! Snapshot + Policy -> plan() -> Plan -> apply(Target) -> Outcome -> Report
+//! ```
+//!
+//! [`plan::plan`] is a pure function; [`apply::apply`] is generic over [`target::Target`],
+//! of which [`model::Model`] is the implementation that the tests put a fault into at
+//! every step.
+#![forbid(unsafe_code)]
+
+pub mod addr;
+pub mod apply;
+pub mod elf;
+pub mod maps;
+pub mod model;
+pub mod plan;
+pub mod policy;
+pub mod report;
+pub mod skip;
+pub mod smaps;
+pub mod snapshot;
+pub mod stats;
+pub mod target;

@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One line of `/proc/PID/maps` (proc_pid_maps(5)).
+
+use crate::addr::{Addr, Range};
+use serde::Serialize;
+use std::ffi::OsStr;
+use std::fmt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+/// Access that a mapping allows.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Prot {
+    /// `PROT_READ`
+    pub read: bool,
+    /// `PROT_WRITE`
+    pub write: bool,
+    /// `PROT_EXEC`
+    pub exec: bool,
+}
+
+impl Prot {
+    /// Nothing at all (guard pages, reservations).
+    pub const NONE: Prot = Prot { read: false, write: false, exec: false };
+    /// Read only.
+    pub const R: Prot = Prot { read: true, write: false, exec: false };
+    /// Read and write.
+    pub const RW: Prot = Prot { read: true, write: true, exec: false };
+    /// Read and execute.
+    pub const RX: Prot = Prot { read: true, write: false, exec: true };
+
+    /// Writable and executable at once: what hugelift never makes.
+    pub fn is_wx(self) -> bool {
+        self.write && self.exec
+    }
+}
+
+impl fmt::Display for Prot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bit = |on, c| if on { c } else { '-' };
+        write!(f, "{}{}{}", bit(self.read, 'r'), bit(self.write, 'w'), bit(self.exec, 'x'))
+    }
+}
+
+impl fmt::Debug for Prot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl Serialize for Prot {
+    fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(self)
+    }
+}
+
+/// Which file a mapping shows: device and inode as the kernel prints them. On overlayfs
+/// and btrfs they differ from stat(2)'s, so compare them only with each other.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct FileId {
+    /// Major device number.
+    pub major: u32,
+    /// Minor device number.
+    pub minor: u32,
+    /// Inode number; 0 where there is no file.
+    pub inode: u64,
+}
+
+/// One line of `/proc/PID/maps`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Mapping {
+    /// Where it lies.
+    pub range: Range,
+    /// What it allows.
+    pub prot: Prot,
+    /// `MAP_SHARED`, as against private.
+    pub shared: bool,
+    /// Offset in the file, in bytes.
+    pub offset: u64,
+    /// The file; inode 0 for anonymous memory.
+    pub file: FileId,
+    /// Path or pseudo-path (`[heap]`, `[vdso]`, `[anon:...]`); empty for unnamed memory.
+    /// Without the kernel's ` (deleted)`.
+    pub path: PathBuf,
+    /// Whether the file has been unlinked since.
+    pub deleted: bool,
+}
+
+impl Mapping {
+    /// Whether a file of a file system is behind it.
+    pub fn is_file(&self) -> bool {
+        self.file.inode != 0
+    }
+
+    /// Whether it carries the kernel's own name `name`, as in `[vdso]`.
+    pub fn is_named(&self, name: &str) -> bool {
+        self.path == Path::new(name)
+    }
+}
+
+/// A line that is not as proc_pid_maps(5) describes.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("line {line} of maps: {what}: '{text}'")]
+pub struct MapsError {
+    /// Counted from 1.
+    pub line: usize,
+    /// The field that is wrong.
+    pub what: &'static str,
+    /// The line, cut at 120 bytes.
+    pub text: String,
+}
+
+/// All mappings of a process, in the order of their addresses.
+///
+/// # Errors
+/// The first line that does not parse, or that overlaps the one before it.
+pub fn parse_maps(text: &[u8]) -> Result<Vec<Mapping>, MapsError> {
+    let mut all: Vec<Mapping> = Vec::new();
+    for (i, line) in lines(text) {
+        let mapping = parse_line(line).map_err(|what| error(i, what, line))?;
+        if all.last().is_some_and(|last| last.range.end > mapping.range.start) {
+            return Err(error(i, "overlaps the mapping before it", line));
+        }
+        all.push(mapping);
+    }
+    Ok(all)
+}
+
+/// The lines of a /proc text with their numbers from 1; a last line without a newline counts.
+pub(crate) fn lines(text: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
+    text.split(|&b| b == b'\n').enumerate().map(|(i, l)| (i + 1, l)).filter(|(_, l)| !l.is_empty())
+}
+
+pub(crate) fn error(line: usize, what: &'static str, text: &[u8]) -> MapsError {
+    let cut = &text[..text.len().min(120)];
+    MapsError { line, what, text: String::from_utf8_lossy(cut).escape_debug().to_string() }
+}
+
+/// One line without its newline.
+pub(crate) fn parse_line(line: &[u8]) -> Result<Mapping, &'static str> {
+    // "55d0c8a00000-55d0c8a01000 r-xp 00001000 fe:00 131  /usr/bin/true": five fields
+    // parted by single spaces, then padding and the path, which may hold spaces itself.
+    let mut rest = line;
+    let mut field = || {
+        let n = rest.iter().position(|&b| b == b' ').unwrap_or(rest.len());
+        let (head, tail) = rest.split_at(n);
+        rest = tail.strip_prefix(b" ").unwrap_or(tail);
+        head
+    };
+    let (range, perms, offset, dev, inode) = (field(), field(), field(), field(), field());
+    let path = rest.iter().position(|&b| b != b' ').map_or(&rest[rest.len()..], |n| &rest[n..]);
+
+    let (start, end) = split_once(range, b'-').ok_or("no address range")?;
+    let range =
+        Range::new(Addr(hex(start).ok_or("bad start address")?), Addr(hex(end).ok_or("bad end address")?))
+            .filter(|r| !r.is_empty())
+            .ok_or("empty or inverted range")?;
+    let &[r, w, x, s] = perms else { return Err("bad permissions") };
+    let bit = |got: u8, want: u8| match got {
+        b'-' => Ok(false),
+        c if c == want => Ok(true),
+        _ => Err("bad permissions"),
+    };
+    let prot = Prot { read: bit(r, b'r')?, write: bit(w, b'w')?, exec: bit(x, b'x')? };
+    let shared = match s {
+        b's' => true,
+        b'p' => false,
+        _ => return Err("bad permissions"),
+    };
+    let (major, minor) = split_once(dev, b':').ok_or("bad device")?;
+    let number = |b| hex(b).and_then(|n| u32::try_from(n).ok()).ok_or("bad device");
+    let file = FileId {
+        major: number(major)?,
+        minor: number(minor)?,
+        inode: std::str::from_utf8(inode).ok().and_then(|s| s.parse().ok()).ok_or("bad inode")?,
+    };
+    let deleted = file.inode != 0 && path.ends_with(b" (deleted)");
+    let path = if deleted { &path[..path.len() - b" (deleted)".len()] } else { path };
+    Ok(Mapping {
+        range,
+        prot,
+        shared,
+        offset: hex(offset).ok_or("bad offset")?,
+        file,
+        path: unescape(path),
+        deleted,
+    })
+}
+
+/// The kernel escapes only the newline in this file (`seq_file_path(m, file, "\n")`).
+fn unescape(path: &[u8]) -> PathBuf {
+    if !path.windows(4).any(|w| w == b"\\012") {
+        return PathBuf::from(OsStr::from_bytes(path));
+    }
+    let mut out = Vec::with_capacity(path.len());
+    let mut rest = path;
+    while let Some((&b, tail)) = rest.split_first() {
+        if let Some(tail) = rest.strip_prefix(b"\\012") {
+            out.push(b'\n');
+            rest = tail;
+        } else {
+            out.push(b);
+            rest = tail;
+        }
+    }
+    PathBuf::from(std::ffi::OsString::from_vec(out))
+}
+
+fn split_once(bytes: &[u8], by: u8) -> Option<(&[u8], &[u8])> {
+    let n = bytes.iter().position(|&b| b == by)?;
+    Some((&bytes[..n], &bytes[n + 1..]))
+}
+
+fn hex(bytes: &[u8]) -> Option<u64> {
+    // from_str_radix takes a sign; the kernel writes none.
+    if bytes.first().is_none_or(|b| !b.is_ascii_hexdigit()) {
+        return None;
+    }
+    u64::from_str_radix(std::str::from_utf8(bytes).ok()?, 16).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REAL: &[u8] = b"\
+00400000-00401000 r--p 00000000 fe:00 131                                /usr/bin/a b
+7f0000000000-7f0000021000 rw-p 00000000 00:00 0 \n\
+7fff00000000-7fff00002000 r-xp 00000000 00:00 0                          [vdso]
+7fff10000000-7fff10002000 r-xs 00001000 103:02 77                        /tmp/x\\012y (deleted)
+";
+
+    #[test]
+    fn real_lines() {
+        let maps = parse_maps(REAL).unwrap();
+        assert_eq!(maps.len(), 4);
+        assert_eq!(maps[0].path, Path::new("/usr/bin/a b"));
+        assert!(maps[0].is_file() && maps[0].prot == Prot::R && !maps[0].deleted);
+        assert!(!maps[1].is_file() && maps[1].path == Path::new(""));
+        assert!(maps[2].is_named("[vdso]"));
+        assert!(maps[3].deleted && maps[3].shared && maps[3].path == Path::new("/tmp/x\ny"));
+        assert_eq!(maps[3].file, FileId { major: 0x103, minor: 2, inode: 77 });
+    }
+
+    #[test]
+    fn hostile_lines_are_errors_with_their_number() {
+        for bad in [
+            "x",
+            "1000-1000 r--p 0 0:0 0",
+            "2000-1000 r--p 0 0:0 0",
+            "1000-2000 r--q 0 0:0 0",
+            "1000-2000 rwx 0 0:0 0",
+            "1000-2000 r--p +0 0:0 0",
+            "1000-2000 r--p 0 0 0",
+            "1000-2000 r--p 0 0:0 -1",
+            "1000-fffffffffffffffff r--p 0 0:0 0",
+        ] {
+            assert_eq!(parse_maps(bad.as_bytes()).unwrap_err().line, 1, "{bad}");
+        }
+        let twice = [REAL, b"7fff00001000-7fff00003000 r--p 0 0:0 0"].concat();
+        assert_eq!(parse_maps(&twice).unwrap_err().line, 5);
+    }
+}

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the user asked for.
+
+use crate::addr::PageSize;
+use crate::snapshot::{Object, Part};
+use globset::{Glob, GlobSet, GlobSetBuilder};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Where huge pages come from.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Backing {
+    /// An anonymous copy on transparent huge pages.
+    Thp,
+    /// A copy on pages of the reserved pool.
+    Hugetlb,
+    /// The file's own page cache in huge folios (found, not made, by this version).
+    Pagecache,
+    /// Text that several processes map from one tmpfs or memfd copy.
+    Shared,
+}
+
+impl fmt::Display for Backing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Backing::Thp => "thp",
+            Backing::Hugetlb => "hugetlb",
+            Backing::Pagecache => "pagecache",
+            Backing::Shared => "shared",
+        })
+    }
+}
+
+/// Which objects are wanted, by shell patterns on the whole path or on the file name.
+#[derive(Clone, Debug, Default)]
+pub struct ObjectFilter {
+    only: Option<GlobSet>,
+    except: Option<GlobSet>,
+}
+
+impl ObjectFilter {
+    /// Takes every object that matches one of `only` (any, if empty) and none of `except`.
+    ///
+    /// # Errors
+    /// The pattern that is not one, and why.
+    pub fn new(only: &[String], except: &[String]) -> Result<ObjectFilter, String> {
+        Ok(ObjectFilter { only: set(only)?, except: set(except)? })
+    }
+
+    /// Whether the object is wanted.
+    pub fn takes(&self, object: &Object) -> bool {
+        let hit = |globs: &GlobSet| {
+            globs.is_match(&object.path) || object.path.file_name().is_some_and(|name| globs.is_match(name))
+        };
+        self.only.as_ref().is_none_or(hit) && !self.except.as_ref().is_some_and(hit)
+    }
+}
+
+fn set(patterns: &[String]) -> Result<Option<GlobSet>, String> {
+    if patterns.is_empty() {
+        return Ok(None);
+    }
+    let mut builder = GlobSetBuilder::new();
+    for pattern in patterns {
+        builder.add(Glob::new(pattern).map_err(|e| e.to_string())?);
+    }
+    builder.build().map(Some).map_err(|e| e.to_string())
+}
+
+/// What to lift, and onto what.
+#[derive(Clone, Debug)]
+pub struct Policy {
+    /// Parts that are wanted.
+    pub parts: Vec<Part>,
+    /// Objects that are wanted.
+    pub objects: ObjectFilter,
+    /// Backings to try for each span, best first.
+    pub backings: Vec<Backing>,
+    /// Page size to use; `None` takes each backing's usual one.
+    pub page: Option<PageSize>,
+}
+
+impl Default for Policy {
+    fn default() -> Policy {
+        Policy {
+            parts: vec![Part::Text, Part::Rodata],
+            objects: ObjectFilter::default(),
+            backings: vec![Backing::Hugetlb, Backing::Thp],
+            page: None,
+        }
+    }
+}

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Why bytes are not on huge pages: data, not log lines.
+
+use crate::addr::{PageSize, Range, human_bytes};
+use crate::policy::Backing;
+use crate::snapshot::{Part, ThpOff};
+use crate::target::Fault;
+use std::fmt;
+
+/// Bytes that were left as they are, and why.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Skip {
+    /// Index into [`crate::snapshot::Snapshot::objects`].
+    pub object: usize,
+    /// Which part of it.
+    pub part: Part,
+    /// Where.
+    pub range: Range,
+    /// Why.
+    pub reason: Reason,
+}
+
+/// Why a range was not lifted.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Reason {
+    /// `--parts` leaves it out.
+    PartNotAsked(Part),
+    /// `--object` or `--exclude` leaves it out.
+    Excluded,
+    /// The whole part is smaller than one huge page.
+    TooSmall(PageSize),
+    /// The first or last huge page reaches beyond the part, over unmapped space or a
+    /// neighbour of the same protection.
+    NotAligned(PageSize),
+    /// The first or last huge page holds a neighbour of another protection.
+    Neighbour(PageSize),
+    /// Memory that is writable and executable at once is never touched.
+    WritableCode,
+    /// The mapping's protection is not what its part should have.
+    Protection,
+    /// The loader writes relocations into this text.
+    TextRelocations,
+    /// The pool has too few pages.
+    PoolShort {
+        /// Size of its pages.
+        page: PageSize,
+        /// Pages that could still be had.
+        free: u64,
+        /// Pages that were wanted.
+        need: u64,
+        /// Pages in the pool now, in use or not.
+        total: u64,
+    },
+    /// The kernel has no pool of this page size.
+    NoPool(PageSize),
+    /// The backing cannot have pages of this size.
+    NoSuchPage(Backing, PageSize),
+    /// Transparent huge pages are switched off.
+    ThpOff(ThpOff),
+    /// The kernel has no transparent huge pages.
+    NoThp,
+    /// The copy would not fit under a memory limit.
+    MemoryLimit {
+        /// Bytes that could still be had.
+        left: u64,
+        /// Bytes that were wanted.
+        need: u64,
+    },
+    /// A step of the lift failed and was undone.
+    Failed(Backing, Fault),
+    /// It could be lifted, and nobody has.
+    NotLifted,
+}
+
+impl Reason {
+    /// A stable word for machines.
+    pub fn key(&self) -> &'static str {
+        match self {
+            Reason::PartNotAsked(_) => "part-not-asked",
+            Reason::Excluded => "excluded",
+            Reason::TooSmall(_) => "too-small",
+            Reason::NotAligned(_) => "not-aligned",
+            Reason::Neighbour(_) => "neighbour-protection",
+            Reason::WritableCode => "writable-code",
+            Reason::Protection => "protection",
+            Reason::TextRelocations => "text-relocations",
+            Reason::PoolShort { .. } => "pool-short",
+            Reason::NoPool(_) => "no-pool",
+            Reason::NoSuchPage(..) => "no-such-page-size",
+            Reason::ThpOff(_) => "thp-off",
+            Reason::NoThp => "no-thp",
+            Reason::MemoryLimit { .. } => "memory-limit",
+            Reason::Failed(_, Fault::NotHuge { .. }) => "fragmented",
+            Reason::Failed(..) => "failed",
+            Reason::NotLifted => "not-lifted",
+        }
+    }
+
+    /// Something is wrong with the machine or the request, as against with the layout of
+    /// the program: worth a line on stderr.
+    pub fn is_remediable(&self) -> bool {
+        matches!(
+            self,
+            Reason::PoolShort { .. }
+                | Reason::NoPool(_)
+                | Reason::NoSuchPage(..)
+                | Reason::ThpOff(_)
+                | Reason::NoThp
+                | Reason::MemoryLimit { .. }
+                | Reason::Failed(..)
+        )
+    }
+
+    /// What would change it, with the command where there is one.
+    pub fn hint(&self) -> Option<String> {
+        Some(match self {
+            Reason::PartNotAsked(part) => format!("hugelift run --parts …,{part}"),
+            Reason::PoolShort { page, free, need, total } => {
+                grow_pool(*page, total + need.saturating_sub(*free))
+            }
+            Reason::NoPool(_) | Reason::NoSuchPage(..) => "ls /sys/kernel/mm/hugepages".into(),
+            Reason::ThpOff(ThpOff::Never) => {
+                "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled".into()
+            }
+            Reason::ThpOff(ThpOff::Process) => {
+                "start it without prctl(PR_SET_THP_DISABLE), or use --backing hugetlb".into()
+            }
+            Reason::NoThp => "use --backing hugetlb".into(),
+            Reason::MemoryLimit { .. } => {
+                "raise the cgroup's memory.max, free memory, or lift less: --object, --parts".into()
+            }
+            Reason::Failed(_, fault) => return fault.hint(),
+            Reason::NotLifted => "hugelift run PROG".into(),
+            Reason::Excluded
+            | Reason::TooSmall(_)
+            | Reason::NotAligned(_)
+            | Reason::Neighbour(_)
+            | Reason::WritableCode
+            | Reason::Protection
+            | Reason::TextRelocations => return None,
+        })
+    }
+}
+
+/// The command that makes the pool `pages` large.
+fn grow_pool(page: PageSize, pages: u64) -> String {
+    format!("echo {pages} > /sys/kernel/mm/hugepages/hugepages-{}kB/nr_hugepages", page.bytes() >> 10)
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reason::PartNotAsked(part) => write!(f, "{part} was not asked for"),
+            Reason::Excluded => f.write_str("excluded by --object or --exclude"),
+            Reason::TooSmall(page) => write!(f, "too small: less than one page of {page}"),
+            Reason::NotAligned(page) => write!(f, "not aligned: less than a whole page of {page} at an end"),
+            Reason::Neighbour(page) => {
+                write!(f, "shares its page of {page} with a neighbour of other protection")
+            }
+            Reason::WritableCode => f.write_str("is writable and executable at once"),
+            Reason::Protection => f.write_str("has another protection than its segment says"),
+            Reason::TextRelocations => f.write_str("the loader relocates this text"),
+            Reason::PoolShort { page, free, need, .. } => {
+                write!(f, "hugetlb pool of {page} pages: free {free}, need {need}")
+            }
+            Reason::NoPool(page) => write!(f, "the kernel has no hugetlb pool of {page} pages"),
+            Reason::NoSuchPage(backing, page) => write!(f, "{backing} has no pages of {page} here"),
+            Reason::ThpOff(ThpOff::Never) => {
+                f.write_str("/sys/kernel/mm/transparent_hugepage/enabled is 'never'")
+            }
+            Reason::ThpOff(ThpOff::Process) => {
+                f.write_str("transparent huge pages are off for this process (PR_SET_THP_DISABLE)")
+            }
+            Reason::NoThp => f.write_str("this kernel has no transparent huge pages"),
+            Reason::MemoryLimit { left, need } => {
+                write!(f, "memory limit: {} left, need {}", human_bytes(*left), human_bytes(*need))
+            }
+            Reason::Failed(backing, fault) => write!(f, "{backing}: {fault}"),
+            Reason::NotLifted => f.write_str("could be lifted"),
+        }
+    }
+}

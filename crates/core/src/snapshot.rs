@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A process as the planner sees it: its mappings, the objects in them, and what the
+//! machine offers. Plain data: taken from a live process, from a file, or made in a test.
+
+use crate::addr::{Addr, PageSize, Range};
+use crate::elf::Headers;
+use crate::maps::{FileId, Mapping, Prot};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::path::PathBuf;
+
+/// What a stretch of an object holds.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Part {
+    /// Executable code.
+    Text,
+    /// Read-only from the start.
+    Rodata,
+    /// Read-only after relocation.
+    Relro,
+    /// Writable, from the file.
+    Data,
+    /// Writable, zero at the start.
+    Bss,
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Part::Text => "text",
+            Part::Rodata => "rodata",
+            Part::Relro => "relro",
+            Part::Data => "data",
+            Part::Bss => "bss",
+        })
+    }
+}
+
+/// An ELF file mapped in a process.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Object {
+    /// As in `/proc/PID/maps`.
+    pub path: PathBuf,
+    /// Which file that is.
+    pub file: FileId,
+    /// GNU build-id in hexadecimal, where it has one.
+    pub build_id: Option<String>,
+    /// What loading added to the stated addresses (wrapping).
+    pub bias: u64,
+    /// Its program headers.
+    pub headers: Headers,
+    /// The program itself, as against a shared object or the loader.
+    pub executable: bool,
+    /// The loader writes relocations into its text (`DT_TEXTREL`).
+    pub textrel: bool,
+}
+
+impl Object {
+    /// Where the stated range `vaddr..vaddr+size` lies in the process; `None` if that
+    /// would wrap around the address space.
+    pub fn loaded(&self, vaddr: u64, size: u64) -> Option<Range> {
+        Range::sized(Addr(vaddr.wrapping_add(self.bias)), size)
+    }
+}
+
+/// A pool of hugetlb pages of one size
+/// (`/sys/kernel/mm/hugepages/hugepages-*kB`, Documentation/admin-guide/mm/hugetlbpage.rst).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Pool {
+    /// Size of its pages.
+    pub page: PageSize,
+    /// Pages in the pool, surplus ones with them.
+    pub total: u64,
+    /// Not in use.
+    pub free: u64,
+    /// Of the free ones, promised to somebody.
+    pub reserved: u64,
+    /// Pages above the pool's own size at the moment.
+    pub surplus: u64,
+    /// How many surplus pages may be made.
+    pub overcommit: u64,
+}
+
+impl Pool {
+    /// Pages that a new mapping could get: free and not promised, and surplus to come.
+    pub fn available(self) -> u64 {
+        self.free.saturating_sub(self.reserved) + self.overcommit.saturating_sub(self.surplus)
+    }
+}
+
+/// What the machine and the target's limits allow, found by probing.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Machine {
+    /// The base page.
+    pub base_page: PageSize,
+    /// Size of a transparent huge page; `None` where the kernel has none.
+    pub thp_page: Option<PageSize>,
+    /// Why THP cannot be had by `MADV_HUGEPAGE`, where that is so.
+    pub thp_off: Option<ThpOff>,
+    /// The hugetlb pools, largest page first.
+    pub pools: Vec<Pool>,
+    /// `mremap(2)` moves hugetlb mappings (Linux 5.16).
+    pub moves_hugetlb: bool,
+    /// `MADV_POPULATE_WRITE` and `MADV_POPULATE_READ` exist (Linux 5.14).
+    pub populate: bool,
+    /// Bytes that the target may still allocate under its memory cgroups and the
+    /// machine's `MemAvailable`.
+    pub memory_left: u64,
+}
+
+/// Why there are no transparent huge pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ThpOff {
+    /// `/sys/kernel/mm/transparent_hugepage/enabled` is `never`.
+    Never,
+    /// `prctl(PR_SET_THP_DISABLE)` was inherited.
+    Process,
+}
+
+/// A process, or a program as it would be when started.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Snapshot {
+    /// The objects, the executable first, then by address.
+    pub objects: Vec<Object>,
+    /// The mappings, by address.
+    pub mappings: Vec<Mapping>,
+    /// What the machine offers.
+    pub machine: Machine,
+}
+
+/// A stretch of one part of one object inside one mapping.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Extent {
+    /// Index into [`Snapshot::objects`].
+    pub object: usize,
+    /// What it holds.
+    pub part: Part,
+    /// Where it lies.
+    pub range: Range,
+    /// What its mapping allows now.
+    pub prot: Prot,
+    /// The bytes shown are still the file's (not anonymous memory laid over them).
+    pub file_backed: bool,
+}
+
+impl Snapshot {
+    /// Every extent of every object, object by object, by address.
+    ///
+    /// A segment's pages are rounded out to base pages, as the kernel maps them; the
+    /// page that `.data` and `.bss` share counts as data.
+    pub fn extents(&self) -> Vec<Extent> {
+        let mut all = Vec::new();
+        for index in 0..self.objects.len() {
+            self.extents_of(index, &mut all);
+        }
+        all
+    }
+
+    fn extents_of(&self, index: usize, out: &mut Vec<Extent>) {
+        let object = &self.objects[index];
+        let page = self.machine.base_page;
+        let rounded = |vaddr: u64, size: u64| {
+            let range = object.loaded(vaddr, size)?;
+            Range::new(range.start.align_down(page), range.end.align_up(page)?)
+        };
+        // The kernel and the loader make read-only what lies wholly inside RELRO.
+        let relro = object.headers.relro.and_then(|r| {
+            let range = object.loaded(r.vaddr, r.size)?;
+            Range::new(range.start.align_down(page), range.end.align_down(page))
+        });
+        for segment in &object.headers.segments {
+            let Some(whole) = rounded(segment.vaddr, segment.memsz) else { continue };
+            let mut pieces: Vec<(Part, Range)> = Vec::new();
+            if segment.prot.exec {
+                pieces.push((Part::Text, whole));
+            } else if !segment.prot.write {
+                pieces.push((Part::Rodata, whole));
+            } else {
+                let file_end = rounded(segment.vaddr, segment.filesz).map_or(whole.start, |r| r.end);
+                let data = Range { start: whole.start, end: file_end.min(whole.end) };
+                let hidden = relro.and_then(|r| r.intersect(whole)).unwrap_or_default();
+                pieces.extend(Some((Part::Relro, hidden)).filter(|(_, r)| !r.is_empty()));
+                pieces.extend(data.minus(hidden).into_iter().map(|r| (Part::Data, r)));
+                let bss = Range { start: data.end, end: whole.end };
+                pieces.extend(bss.minus(hidden).into_iter().map(|r| (Part::Bss, r)));
+            }
+            for (part, piece) in pieces {
+                for mapping in overlapping(&self.mappings, piece) {
+                    if let Some(range) = mapping.range.intersect(piece) {
+                        let file_backed = mapping.file == object.file && mapping.is_file();
+                        out.push(Extent { object: index, part, range, prot: mapping.prot, file_backed });
+                    }
+                }
+            }
+        }
+    }
+
+    /// The mapping that holds `addr`.
+    pub fn mapping_at(&self, addr: Addr) -> Option<&Mapping> {
+        let i = self.mappings.partition_point(|m| m.range.end <= addr);
+        self.mappings.get(i).filter(|m| m.range.contains(addr))
+    }
+}
+
+/// The mappings that share a byte with `range`; `mappings` is sorted.
+pub fn overlapping(mappings: &[Mapping], range: Range) -> &[Mapping] {
+    let from = mappings.partition_point(|m| m.range.end <= range.start);
+    let to = mappings.partition_point(|m| m.range.start < range.end);
+    mappings.get(from..to).unwrap_or_default()
+}

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The process being changed, as a handful of memory system calls.
+
+use crate::addr::{Addr, PageSize, Range, human_bytes};
+use crate::maps::Prot;
+use std::fmt;
+
+/// What new memory is made of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Source {
+    /// Private anonymous memory on base pages (THP may back it).
+    Anonymous,
+    /// Private anonymous memory from the hugetlb pool.
+    Hugetlb(PageSize),
+    /// A shared mapping of a file that [`Target::memfd`] made, from its start.
+    Shared(FileHandle),
+    /// A private mapping of such a file that reserves nothing (`MAP_NORESERVE`).
+    Private(FileHandle),
+}
+
+/// A file descriptor of the target.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FileHandle(pub i32);
+
+/// Whether a mapping may replace what is there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// Only where nothing is mapped (`MAP_FIXED_NOREPLACE`).
+    Free,
+    /// Over what is mapped (`MAP_FIXED`).
+    Over,
+}
+
+/// Why a call on the target did not do what it should.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// The target's kernel refused the call: the target is unchanged.
+    Call {
+        /// Name of the system call, with its distinguishing argument.
+        call: &'static str,
+        /// What it was to work on.
+        range: Range,
+        /// errno(3).
+        errno: i32,
+    },
+    /// The kernel gave small pages where huge ones were wanted.
+    NotHuge {
+        /// Bytes on huge pages.
+        got: u64,
+        /// Bytes wanted.
+        want: u64,
+    },
+    /// The call could not be made at all: the target is gone or no longer ours.
+    Lost(String),
+}
+
+impl Fault {
+    /// What would change it.
+    pub fn hint(&self) -> Option<String> {
+        const ENOMEM: i32 = 12;
+        const EFAULT: i32 = 14;
+        Some(match self {
+            Fault::NotHuge { .. } => "echo 1 > /proc/sys/vm/compact_memory".into(),
+            Fault::Call { call, errno: ENOMEM, .. }
+                if call.starts_with("mmap") || call.starts_with("memfd") =>
+            {
+                "see 'ulimit -v', vm.overcommit_memory and HugePages_Free in /proc/meminfo".into()
+            }
+            Fault::Call { call, errno: EFAULT | ENOMEM, .. } if call.contains("POPULATE") => {
+                "see the limits of its cgroup (hugetlb.*.max, memory.max) and its memory policy".into()
+            }
+            _ => return None,
+        })
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Fault::Call { call, range, errno } => {
+                let why = std::io::Error::from_raw_os_error(*errno);
+                write!(f, "{call} of {} at {}: {why}", human_bytes(range.len()), range.start)
+            }
+            Fault::NotHuge { got, want } => {
+                write!(
+                    f,
+                    "no free huge pages: the kernel gave {} of {}",
+                    human_bytes(*got),
+                    human_bytes(*want)
+                )
+            }
+            Fault::Lost(why) => f.write_str(why),
+        }
+    }
+}
+
+impl std::error::Error for Fault {}
+
+/// A process whose address space can be changed: the one under ptrace, the calling one,
+/// or a model in memory. Each method is one system call, or does nothing.
+///
+/// # Errors
+/// All of them return [`Fault`]; but for [`Fault::Lost`] the target is then unchanged,
+/// except that a failed [`Target::mmap`] with [`Place::Over`] may have unmapped `range`
+/// (as Linux does).
+pub trait Target {
+    /// Maps `range` with `prot`, at exactly this address.
+    fn mmap(&mut self, range: Range, prot: Prot, source: Source, place: Place) -> Result<(), Fault>;
+    /// munmap(2).
+    fn munmap(&mut self, range: Range) -> Result<(), Fault>;
+    /// mprotect(2).
+    fn mprotect(&mut self, range: Range, prot: Prot) -> Result<(), Fault>;
+    /// mremap(2) with `MREMAP_FIXED`: moves `from`, pages and all, over what is at `to`.
+    fn mremap(&mut self, from: Range, to: Addr) -> Result<(), Fault>;
+    /// madvise(2) with `MADV_HUGEPAGE`.
+    fn advise_huge(&mut self, range: Range) -> Result<(), Fault>;
+    /// Makes every page of `range` (of size `page`) resident and writable, so that what
+    /// is lacking is an error here and no SIGBUS later.
+    fn populate(&mut self, range: Range, page: PageSize) -> Result<(), Fault>;
+    /// Copies `from` to `to` within the target.
+    fn copy(&mut self, from: Range, to: Addr) -> Result<(), Fault>;
+    /// Bytes of `range` that huge pages map.
+    fn huge_bytes(&mut self, range: Range) -> Result<u64, Fault>;
+    /// An unnamed file of `bytes` bytes on hugetlb pages (memfd_create(2)).
+    fn memfd(&mut self, page: PageSize, bytes: u64) -> Result<FileHandle, Fault>;
+    /// close(2).
+    fn close(&mut self, file: FileHandle) -> Result<(), Fault>;
+}
