@@ -58,7 +58,8 @@ fn adopts_orphans() -> bool {
 /// Whether a child would be born into another pid namespace (unshare(2), CLONE_NEWPID).
 fn has_foreign_children() -> bool {
     let link = |name: &str| std::fs::read_link(format!("/proc/self/ns/{name}")).ok();
-    matches!((link("pid"), link("pid_for_children")), (Some(own), Some(theirs)) if own != theirs)
+    // The second link cannot be read before that namespace has a first process.
+    link("pid").is_some_and(|own| link("pid_for_children") != Some(own))
 }
 
 fn socketpair() -> Result<(OwnedFd, OwnedFd), Plain> {

@@ -78,6 +78,13 @@ impl Remote {
 
     /// Runs the stub with `regs` up to the end of its system call.
     fn run(&mut self, regs: Regs) -> Result<i64, Error> {
+        let began = std::time::Instant::now();
+        let result = self.run_stub(regs);
+        tracing::trace!(call = ?regs.call(), ?result, elapsed = ?began.elapsed(), "injected");
+        result
+    }
+
+    fn run_stub(&mut self, regs: Regs) -> Result<i64, Error> {
         let stopped = self.stopped.take().ok_or(Error::Vanished(self.pid))?;
         stopped.set_regs(&regs)?;
         let mut running = stopped.resume(Resume::Syscall, 0)?;

@@ -62,6 +62,11 @@ impl Regs {
         self
     }
 
+    /// The loaded system call: its number and three of its arguments.
+    pub fn call(&self) -> [u64; 4] {
+        [self.x[8], self.x[0], self.x[1], self.x[2]]
+    }
+
     /// What a system call returned: a value, or a negative errno.
     pub fn result(&self) -> i64 {
         self.x[0] as i64

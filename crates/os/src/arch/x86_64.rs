@@ -86,6 +86,11 @@ impl Regs {
         self
     }
 
+    /// The loaded system call: its number and three of its arguments.
+    pub fn call(&self) -> [u64; 4] {
+        [self.rax, self.rdi, self.rsi, self.rdx]
+    }
+
     /// What a system call returned: a value, or a negative errno.
     pub fn result(&self) -> i64 {
         self.rax as i64
