@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the machine and the limits of a process allow: read where the kernel tells it,
+//! tried out where it does not.
+
+use crate::procfs::{Process, read_whole};
+use crate::sysfs::ThpMode;
+use crate::{cgroup, sysfs};
+use hugelift_core::addr::PageSize;
+use hugelift_core::snapshot::{Machine, ThpOff};
+use std::path::Path;
+use std::ptr;
+
+/// Probes the machine on behalf of process `pid`, or of the calling one (whose limits and
+/// switches a child inherits). What cannot be read counts as absent.
+pub fn probe(pid: Option<u32>) -> Machine {
+    let process = pid.map_or(Process::OWN, Process::new);
+    let read = |path: &Path| String::from_utf8(read_whole(path).ok()?).ok();
+    let (mode, thp_page) = sysfs::thp(&read);
+    let pools = sysfs::pools(&pool_names(), &read);
+    let thp_off = match mode {
+        Some(ThpMode::Never) => Some(ThpOff::Never),
+        _ if thp_disabled(pid) => Some(ThpOff::Process),
+        _ => None,
+    };
+    let smallest = pools.iter().map(|p| p.page).min_by_key(|p| p.bytes());
+    Machine {
+        base_page: base_page(),
+        // Without its switch there are none, whatever size they would have.
+        thp_page: mode.and(thp_page),
+        thp_off,
+        moves_hugetlb: smallest.is_some_and(moves_hugetlb),
+        pools,
+        populate: populate(),
+        memory_left: memory_left(process, &read),
+    }
+}
+
+/// The kernel's base page (sysconf(3), `_SC_PAGESIZE`).
+pub fn base_page() -> PageSize {
+    // SAFETY: sysconf(3) only returns a number.
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    u64::try_from(bytes).ok().and_then(PageSize::new).unwrap_or(PageSize::SMALL)
+}
+
+fn pool_names() -> Vec<String> {
+    let Ok(entries) = std::fs::read_dir(sysfs::POOLS) else { return Vec::new() };
+    entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
+}
+
+/// Whether `PR_SET_THP_DISABLE` forbids transparent huge pages even where
+/// `MADV_HUGEPAGE` asks for them.
+fn thp_disabled(pid: Option<u32>) -> bool {
+    const DISABLED: i32 = 1;
+    const EXCEPT_ADVISED: i32 = 2; // Linux 6.18: those that were asked for stay allowed
+    match pid {
+        Some(pid) => Process::new(pid).status().is_ok_and(|s| s.thp_enabled == Some(false)),
+        None => {
+            // SAFETY: prctl(2), PR_GET_THP_DISABLE: takes no pointer, returns the setting.
+            let set = unsafe { libc::prctl(libc::PR_GET_THP_DISABLE, 0, 0, 0, 0) };
+            set > 0 && set & (DISABLED | EXCEPT_ADVISED) == DISABLED
+        }
+    }
+}
+
+fn memory_left(process: Process, read: cgroup::ReadText) -> u64 {
+    let machine = read(Path::new("/proc/meminfo")).and_then(|text| sysfs::mem_available(&text));
+    let groups = read(&process.path("cgroup"))
+        .zip(read(Path::new("/proc/self/mountinfo")))
+        .and_then(|(cgroup, mountinfo)| cgroup::memory_left(&cgroup, &mountinfo, read));
+    [machine, groups].into_iter().flatten().min().unwrap_or(u64::MAX)
+}
+
+/// Whether mremap(2) moves hugetlb mappings: tried on two of ours that hold no page, so
+/// that an empty pool does not matter.
+fn moves_hugetlb(page: PageSize) -> bool {
+    let Ok(len) = usize::try_from(page.bytes()) else { return false };
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB | libc::MAP_NORESERVE;
+    let flags = flags | (page.log2().cast_signed() << libc::MAP_HUGE_SHIFT);
+    // SAFETY: mmap(2) at an address of the kernel's choice touches nothing of ours.
+    let map = || unsafe { libc::mmap(ptr::null_mut(), len, libc::PROT_NONE, flags, -1, 0) };
+    let (from, to) = (map(), map());
+    let mut moved = false;
+    if from != libc::MAP_FAILED && to != libc::MAP_FAILED {
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        // SAFETY: mremap(2) of one mapping made above over the other; nobody else knows them.
+        moved = unsafe { libc::mremap(from, len, len, flags, to) } != libc::MAP_FAILED;
+    }
+    for addr in [from, to] {
+        // A mapping that was moved is no longer there: another thread may live there now.
+        if addr != libc::MAP_FAILED && !(moved && addr == from) {
+            // SAFETY: munmap(2) of a mapping made above and known to nobody else.
+            unsafe { libc::munmap(addr, len) };
+        }
+    }
+    moved
+}
+
+/// Whether `MADV_POPULATE_WRITE` exists: the kernel looks at the advice before it finds
+/// that there is nothing to do.
+fn populate() -> bool {
+    // SAFETY: madvise(2) of no byte at all.
+    unsafe { libc::madvise(ptr::null_mut(), 0, libc::MADV_POPULATE_WRITE) == 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_machine() {
+        let machine = probe(None);
+        assert!(machine.base_page.bytes() >= 4096);
+        assert!(machine.memory_left > 0 && machine.memory_left < 1 << 50);
+        let thp = Path::new("/sys/kernel/mm/transparent_hugepage/enabled").exists();
+        assert_eq!(machine.thp_page.is_some(), thp);
+        let by_pid = probe(Some(std::process::id()));
+        assert_eq!((by_pid.thp_off, by_pid.populate), (machine.thp_off, machine.populate));
+        assert_eq!(by_pid.moves_hugetlb, machine.moves_hugetlb);
+    }
+
+    #[test]
+    fn probing_leaves_no_mapping_behind() {
+        let count = || {
+            let maps = Process::OWN.maps().unwrap();
+            maps.iter().filter(|m| m.path.to_string_lossy().contains("hugepage")).count()
+        };
+        // Other tests probe at the same time, but only a mapping that was left stays.
+        probe(None);
+        let tidy = (0..1000).any(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            count() == 0
+        });
+        assert!(tidy, "{} mappings are left", count());
+    }
+}
