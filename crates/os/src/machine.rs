@@ -124,10 +124,12 @@ mod tests {
             let maps = Process::OWN.maps().unwrap();
             maps.iter().filter(|m| m.path.to_string_lossy().contains("hugepage")).count()
         };
-        let before = count();
-        for _ in 0..8 {
-            probe(None);
-        }
-        assert_eq!(count(), before);
+        // Other tests probe at the same time, but only a mapping that was left stays.
+        probe(None);
+        let tidy = (0..1000).any(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            count() == 0
+        });
+        assert!(tidy, "{} mappings are left", count());
     }
 }

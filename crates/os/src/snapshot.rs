@@ -10,7 +10,7 @@ use hugelift_core::addr::{Addr, PageSize};
 use hugelift_core::elf::{self, HEAD_BYTES, Headers, Stretch};
 use hugelift_core::maps::{FileId, Mapping};
 use hugelift_core::snapshot::{Object, Snapshot};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 /// More of a note or a dynamic section than any linker writes is damage.
 const MAX_STRETCH: u64 = 64 << 10;
@@ -66,7 +66,7 @@ impl Finder<'_> {
         let mut objects = Vec::new();
         let of_files = self.mappings.iter().filter(|m| m.is_file() && !m.shared && wanted.contains(&m.file));
         for mapping in of_files.clone().filter(|m| m.offset == 0) {
-            if let Some(object) = self.from_memory(mapping) {
+            if let Some(object) = self.read_from_memory(mapping) {
                 started.insert(mapping.file);
                 objects.push(object);
             }
@@ -75,7 +75,7 @@ impl Finder<'_> {
         // left of the file's mappings tells where the object lies.
         for mapping in of_files.filter(|m| m.offset != 0) {
             if started.insert(mapping.file)
-                && let Some(object) = self.from_file(mapping)
+                && let Some(object) = self.read_from_file(mapping)
             {
                 objects.push(object);
             }
@@ -94,7 +94,7 @@ impl Finder<'_> {
     }
 
     /// The object whose first page `mapping` shows.
-    fn from_memory(&self, mapping: &Mapping) -> Option<Object> {
+    fn read_from_memory(&self, mapping: &Mapping) -> Option<Object> {
         let head = self.head(mapping.range.start)?;
         let headers = Headers::parse(&head).ok()?;
         let bias = mapping.range.start.0.wrapping_sub(headers.first_page(self.page.bytes()));
@@ -102,7 +102,7 @@ impl Finder<'_> {
     }
 
     /// The object of which `mapping` shows a later page, with the headers that its file has.
-    fn from_file(&self, mapping: &Mapping) -> Option<Object> {
+    fn read_from_file(&self, mapping: &Mapping) -> Option<Object> {
         if mapping.deleted {
             return None;
         }
