@@ -15,6 +15,7 @@ pub mod home;
 pub mod launch;
 pub mod machine;
 pub mod memory;
+mod pagemap;
 pub mod plain;
 pub mod procfs;
 pub mod program;

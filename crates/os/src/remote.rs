@@ -4,6 +4,7 @@
 use crate::arch::{COPY_AT, Regs, SYSCALL_AT};
 use crate::home::Home;
 use crate::memory;
+use crate::pagemap;
 use crate::ptrace::{Error, Resume, Stop, Stopped};
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::maps::Prot;
@@ -247,6 +248,9 @@ impl Target for Remote {
     }
 
     fn huge_bytes(&mut self, range: Range) -> Result<u64, Fault> {
+        if let Ok(bytes) = pagemap::huge_bytes(self.pid, range) {
+            return Ok(bytes);
+        }
         let text =
             std::fs::read(format!("/proc/{}/smaps", self.pid)).map_err(|e| refused("smaps", range, &e))?;
         let usage = parse_smaps(&text).map_err(|e| Fault::Lost(e.to_string()))?;
