@@ -22,7 +22,7 @@ fn covered(cmd: &Cmd, program: &Path) {
         assert!(pieces.len() >= 2, "{what}: too few segments found: {pieces:?}");
         assert!(assert_lifted(&pieces, options[1], &what) > 0, "{what}: nothing to lift, so nothing tested");
         assert_unchanged(held.pid(), &pieces);
-        assert_no_wx(held.pid());
+        assert_no_wx(held.pid(), &pieces);
         let outcome = held.finish();
         assert_eq!(outcome.own_lines(), Vec::<&str>::new(), "{what}");
     });
@@ -168,7 +168,8 @@ fn go_program() {
     need!("go");
     let dir = tempfile::TempDir::new().expect("a temporary directory");
     let source = "package main\nimport (\"bufio\"; \"fmt\"; \"net/http\"; \"os\")\n\
-        func main() { fmt.Println(http.StatusText(200)); bufio.NewReader(os.Stdin).ReadString('\\n') }\n";
+        func main() { fmt.Println(http.StatusText(200)); \
+        if len(os.Args) > 1 { http.ListenAndServe(os.Args[1], nil) }; bufio.NewReader(os.Stdin).ReadString('\\n') }\n";
     std::fs::write(dir.path().join("main.go"), source).expect("write the source");
     let program = dir.path().join("main");
     must(Command::new("go").current_dir(&dir).args(["build", "-o", "main", "main.go"]));

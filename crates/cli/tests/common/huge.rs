@@ -3,11 +3,10 @@
 //! hugelift's planner: by the object's program headers and the kernel's list of mappings.
 
 use hugelift_core::addr::{Addr, PageSize, Range};
-use hugelift_core::elf::{HEAD_BYTES, Headers};
+use hugelift_core::elf::Headers;
 use hugelift_core::smaps::{Usage, parse_smaps};
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -77,10 +76,9 @@ fn pieces_of(usage: &[Usage], object: &Path) -> Vec<Piece> {
 }
 
 fn headers(object: &Path) -> Headers {
-    let mut head = Vec::new();
-    let file = File::open(object).unwrap_or_else(|e| panic!("{}: {e}", object.display()));
-    file.take(HEAD_BYTES as u64).read_to_end(&mut head).expect("read the ELF header");
-    Headers::parse(&head).unwrap_or_else(|e| panic!("{}: {e}", object.display()))
+    // The whole file: what has edited it (BOLT, patchelf) may have moved the headers to its end.
+    let file = std::fs::read(object).unwrap_or_else(|e| panic!("{}: {e}", object.display()));
+    Headers::parse(&file).unwrap_or_else(|e| panic!("{}: {e}", object.display()))
 }
 
 /// What loading added to the stated addresses: the value that most of the object's
@@ -139,8 +137,10 @@ pub fn assert_unchanged(pid: u32, pieces: &[Piece]) {
     }
 }
 
-/// No mapping is writable and executable.
-pub fn assert_no_wx(pid: u32) {
-    let bad: Vec<_> = smaps(pid).into_iter().map(|u| u.mapping).filter(|m| m.prot.is_wx()).collect();
+/// No mapping within these pieces is writable and executable. (Elsewhere may be a JIT's.)
+pub fn assert_no_wx(pid: u32, pieces: &[Piece]) {
+    let within = |range: Range| pieces.iter().any(|p| p.range.intersect(range).is_some());
+    let all = smaps(pid).into_iter().map(|u| u.mapping);
+    let bad: Vec<_> = all.filter(|m| m.prot.is_wx() && within(m.range)).collect();
     assert!(bad.is_empty(), "writable and executable: {bad:?}");
 }
