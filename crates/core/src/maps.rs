@@ -172,7 +172,7 @@ pub(crate) fn parse_line(line: &[u8]) -> Result<Mapping, &'static str> {
     let file = FileId {
         major: number(major)?,
         minor: number(minor)?,
-        inode: std::str::from_utf8(inode).ok().and_then(|s| s.parse().ok()).ok_or("bad inode")?,
+        inode: decimal(inode).ok_or("bad inode")?,
     };
     let deleted = file.inode != 0 && path.ends_with(b" (deleted)");
     let path = if deleted { &path[..path.len() - b" (deleted)".len()] } else { path };
@@ -219,6 +219,12 @@ fn hex(bytes: &[u8]) -> Option<u64> {
     u64::from_str_radix(std::str::from_utf8(bytes).ok()?, 16).ok()
 }
 
+/// Digits and nothing else: `parse` alone would take a sign.
+pub(crate) fn decimal(bytes: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(bytes).ok()?;
+    text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok())?
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -253,6 +259,7 @@ mod tests {
             "1000-2000 r--p +0 0:0 0",
             "1000-2000 r--p 0 0 0",
             "1000-2000 r--p 0 0:0 -1",
+            "1000-2000 r--p 0 0:0 +1",
             "1000-fffffffffffffffff r--p 0 0:0 0",
         ] {
             assert_eq!(parse_maps(bad.as_bytes()).unwrap_err().line, 1, "{bad}");
