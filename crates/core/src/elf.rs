@@ -239,8 +239,8 @@ pub fn dynamic(bytes: &[u8]) -> Dynamic {
             elf::DT_STRTAB => out.strtab = value,
             elf::DT_STRSZ => out.strsz = value,
             elf::DT_TEXTREL => out.textrel = true,
-            elf::DT_FLAGS => out.textrel |= value & u64::from(elf::DF_TEXTREL.0) != 0,
-            elf::DT_FLAGS_1 => out.no_default_lib |= value & u64::from(elf::DF_1_NODEFLIB.0) != 0,
+            elf::DT_FLAGS => out.textrel |= value & elf::DF_TEXTREL.0 != 0,
+            elf::DT_FLAGS_1 => out.no_default_lib |= value & elf::DF_1_NODEFLIB.0 != 0,
             _ => {}
         }
     }
