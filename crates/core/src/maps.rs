@@ -92,6 +92,13 @@ impl Mapping {
         self.file.inode != 0
     }
 
+    /// Whether it is a page that the kernel lends and looks for again at its own address:
+    /// `[vdso]`, `[vvar]`, `[vsyscall]`, `[uprobes]`.
+    pub fn is_kernel_code(&self) -> bool {
+        let name = self.path.as_os_str().as_bytes();
+        !self.is_file() && (name.starts_with(b"[v") || name == b"[uprobes]")
+    }
+
     /// Whether it carries the kernel's own name `name`, as in `[vdso]`.
     pub fn is_named(&self, name: &str) -> bool {
         self.path == Path::new(name)
@@ -169,11 +176,8 @@ pub(crate) fn parse_line(line: &[u8]) -> Result<Mapping, &'static str> {
     };
     let (major, minor) = split_once(dev, b':').ok_or("bad device")?;
     let number = |b| hex(b).and_then(|n| u32::try_from(n).ok()).ok_or("bad device");
-    let file = FileId {
-        major: number(major)?,
-        minor: number(minor)?,
-        inode: std::str::from_utf8(inode).ok().and_then(|s| s.parse().ok()).ok_or("bad inode")?,
-    };
+    let file =
+        FileId { major: number(major)?, minor: number(minor)?, inode: decimal(inode).ok_or("bad inode")? };
     let deleted = file.inode != 0 && path.ends_with(b" (deleted)");
     let path = if deleted { &path[..path.len() - b" (deleted)".len()] } else { path };
     Ok(Mapping {
@@ -219,6 +223,12 @@ fn hex(bytes: &[u8]) -> Option<u64> {
     u64::from_str_radix(std::str::from_utf8(bytes).ok()?, 16).ok()
 }
 
+/// Digits and nothing else: `parse` alone would take a sign.
+pub(crate) fn decimal(bytes: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(bytes).ok()?;
+    text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok())?
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -253,6 +263,7 @@ mod tests {
             "1000-2000 r--p +0 0:0 0",
             "1000-2000 r--p 0 0 0",
             "1000-2000 r--p 0 0:0 -1",
+            "1000-2000 r--p 0 0:0 +1",
             "1000-fffffffffffffffff r--p 0 0:0 0",
         ] {
             assert_eq!(parse_maps(bad.as_bytes()).unwrap_err().line, 1, "{bad}");

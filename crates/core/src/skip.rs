@@ -66,6 +66,8 @@ pub enum Reason {
         /// Bytes that were wanted.
         need: u64,
     },
+    /// No gap between the mappings is wide enough for a copy of so many bytes.
+    NoRoom(u64),
     /// A step of the lift failed and was undone.
     Failed(Backing, Fault),
     /// It could be lifted, and nobody has.
@@ -90,6 +92,7 @@ impl Reason {
             Reason::ThpOff(_) => "thp-off",
             Reason::NoThp => "no-thp",
             Reason::MemoryLimit { .. } => "memory-limit",
+            Reason::NoRoom(_) => "no-address-space",
             Reason::Failed(_, Fault::NotHuge { .. }) => "fragmented",
             Reason::Failed(..) => "failed",
             Reason::NotLifted => "not-lifted",
@@ -116,7 +119,7 @@ impl Reason {
         Some(match self {
             Reason::PartNotAsked(part) => format!("hugelift run --parts …,{part}"),
             Reason::PoolShort { page, free, need, total } => {
-                grow_pool(*page, total + need.saturating_sub(*free))
+                grow_pool(*page, total.saturating_add(need.saturating_sub(*free)))
             }
             Reason::NoPool(_) | Reason::NoSuchPage(..) => "ls /sys/kernel/mm/hugepages".into(),
             Reason::ThpOff(ThpOff::Never) => {
@@ -135,6 +138,7 @@ impl Reason {
             | Reason::TooSmall(_)
             | Reason::NotAligned(_)
             | Reason::Neighbour(_)
+            | Reason::NoRoom(_)
             | Reason::WritableCode
             | Reason::Protection
             | Reason::TextRelocations => return None,
@@ -175,6 +179,7 @@ impl fmt::Display for Reason {
             Reason::MemoryLimit { left, need } => {
                 write!(f, "memory limit: {} left, need {}", human_bytes(*left), human_bytes(*need))
             }
+            Reason::NoRoom(need) => write!(f, "no gap of {} in its address space", human_bytes(*need)),
             Reason::Failed(backing, fault) => write!(f, "{backing}: {fault}"),
             Reason::NotLifted => f.write_str("could be lifted"),
         }

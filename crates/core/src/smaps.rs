@@ -5,7 +5,7 @@
 //! `KernelPageSize` and `THPeligible` are of no use for this: a file mapping wholly on
 //! huge pages shows 4 kB and 0 there.
 
-use crate::maps::{Mapping, MapsError, error, lines, parse_line};
+use crate::maps::{Mapping, MapsError, decimal, error, lines, parse_line};
 
 /// One mapping with its counters, all in bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -102,14 +102,7 @@ fn field<'a>(usage: &'a mut Usage, name: &[u8]) -> Option<&'a mut u64> {
 
 /// `"   2048 kB"` in bytes.
 fn kilobytes(value: &[u8]) -> Option<u64> {
-    std::str::from_utf8(value)
-        .ok()?
-        .trim()
-        .strip_suffix("kB")?
-        .trim_end()
-        .parse::<u64>()
-        .ok()?
-        .checked_mul(1024)
+    decimal(value.trim_ascii().strip_suffix(b"kB")?.trim_ascii_end())?.checked_mul(1024)
 }
 
 #[cfg(test)]
@@ -148,6 +141,7 @@ Private_Hugetlb:    4096 kB
     fn hostile_counters_are_errors() {
         assert!(parse_smaps(b"Rss: 1 kB\n").is_err());
         assert!(parse_smaps(b"1000-2000 r--p 0 0:0 0\nRss: x kB\n").is_err());
+        assert!(parse_smaps(b"1000-2000 r--p 0 0:0 0\nRss: +1 kB\n").is_err());
         assert!(parse_smaps(b"1000-2000 r--p 0 0:0 0\nRss: 99999999999999999999 kB\n").is_err());
     }
 }
