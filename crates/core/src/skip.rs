@@ -114,6 +114,26 @@ impl Reason {
         )
     }
 
+    /// This reason for its own bytes and those of `other`: what was wanted adds up, what
+    /// there was is what the first of them found.
+    pub fn and(&self, other: &Reason) -> Reason {
+        match (self, other) {
+            (
+                Reason::PoolShort { page, free, need, total },
+                Reason::PoolShort { free: also_free, need: also, .. },
+            ) => Reason::PoolShort {
+                page: *page,
+                free: *free.max(also_free),
+                need: need.saturating_add(*also),
+                total: *total,
+            },
+            (Reason::MemoryLimit { left, need }, Reason::MemoryLimit { left: also_left, need: also }) => {
+                Reason::MemoryLimit { left: *left.max(also_left), need: need.saturating_add(*also) }
+            }
+            _ => self.clone(),
+        }
+    }
+
     /// What would change it, with the command where there is one.
     pub fn hint(&self) -> Option<String> {
         Some(match self {

@@ -31,9 +31,12 @@ pub enum Plain {
         /// What forbids it, as far as can be seen.
         hint: String,
     },
+    /// The kernel protects the process because its file may be executed but not read.
+    #[error("its file may be executed but not read by this user; chmod a+r, or run as root")]
+    Unreadable,
     /// Something of /proc could not be read.
     #[error(transparent)]
-    Proc(#[from] ProcError),
+    Proc(ProcError),
     /// fork(2) or socketpair(2) failed.
     #[error("{what}: {source}; see 'ulimit -a' and the limits of its cgroup")]
     Resources {
@@ -57,6 +60,16 @@ pub enum Plain {
     /// ptrace(2) worked, and then did not.
     #[error(transparent)]
     Ptrace(ptrace::Error),
+}
+
+impl From<ProcError> for Plain {
+    fn from(error: ProcError) -> Plain {
+        match error {
+            // It is our own tracee, of our own user: only that is left.
+            ProcError::Denied { .. } => Plain::Unreadable,
+            other => Plain::Proc(other),
+        }
+    }
 }
 
 impl From<ptrace::Error> for Plain {
