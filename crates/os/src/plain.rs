@@ -54,6 +54,9 @@ pub enum Plain {
     /// No executable mapping has padding for the few bytes of code that are needed.
     #[error("neither the vdso nor any code of the program has 128 bytes of zero padding at its end")]
     NoRoom,
+    /// Its own constructors have restricted it.
+    #[error("a constructor of its own has installed a seccomp filter, which might kill it for the lift")]
+    Confined,
     /// The loader did not put the auxiliary vector where the kernel puts it.
     #[error("its stack holds no AT_ENTRY to stop it by")]
     NoEntry,

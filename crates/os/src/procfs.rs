@@ -88,6 +88,10 @@ pub struct Status {
     pub threads: Option<u32>,
     /// `TracerPid`: 0 for none.
     pub tracer: Option<u32>,
+    /// `Seccomp`: 0 for none, 1 strict, 2 by filter.
+    pub seccomp: Option<u32>,
+    /// `Seccomp_filters`: how many are in force (Linux 5.9).
+    pub seccomp_filters: Option<u32>,
 }
 
 /// What the kernel told the program at exec (getauxval(3)); 0 where it told nothing.
@@ -281,6 +285,8 @@ fn parse_status(text: &[u8]) -> Status {
             b"THP_enabled" => status.thp_enabled = value().map(|v| v != 0),
             b"Threads" => status.threads = value(),
             b"TracerPid" => status.tracer = value(),
+            b"Seccomp" => status.seccomp = value(),
+            b"Seccomp_filters" => status.seccomp_filters = value(),
             _ => {}
         }
     }
@@ -329,7 +335,8 @@ mod tests {
     #[test]
     fn status_and_auxv_of_odd_text() {
         let status = parse_status(b"Name:\tx\nThreads:\t7\nTHP_enabled:\t0\nTracerPid:\tx\nnonsense");
-        assert_eq!(status, Status { thp_enabled: Some(false), threads: Some(7), tracer: None });
+        let want = Status { thp_enabled: Some(false), threads: Some(7), ..Status::default() };
+        assert_eq!(status, want);
         let mut bytes = Vec::new();
         for word in [libc::AT_ENTRY, 0x401000, libc::AT_NULL, 0, libc::AT_ENTRY, 5] {
             bytes.extend(word.to_le_bytes());
