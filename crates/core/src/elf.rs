@@ -160,7 +160,8 @@ impl Headers {
             elf::PT_LOAD if memsz > 0 => {
                 let flags = header.p_flags(endian).0;
                 let on = |bit: elf::ProgramFlags| flags & bit.0 != 0;
-                let prot = Prot { read: on(elf::PF_R), write: on(elf::PF_W), exec: on(elf::PF_X) };
+                let prot =
+                    Prot { read: on(elf::PF_R), write: on(elf::PF_W), exec: on(elf::PF_X), bti: false };
                 let align = header.p_align(endian);
                 self.segments.push(Segment { prot, vaddr, memsz, filesz, offset, align });
             }

@@ -17,17 +17,20 @@ pub struct Prot {
     pub write: bool,
     /// `PROT_EXEC`
     pub exec: bool,
+    /// `PROT_BTI` (AArch64): indirect branches must land on a `bti` instruction. The
+    /// kernel shows it in smaps alone, as `bt` among the flags.
+    pub bti: bool,
 }
 
 impl Prot {
     /// Nothing at all (guard pages, reservations).
-    pub const NONE: Prot = Prot { read: false, write: false, exec: false };
+    pub const NONE: Prot = Prot { read: false, write: false, exec: false, bti: false };
     /// Read only.
-    pub const R: Prot = Prot { read: true, write: false, exec: false };
+    pub const R: Prot = Prot { read: true, write: false, exec: false, bti: false };
     /// Read and write.
-    pub const RW: Prot = Prot { read: true, write: true, exec: false };
+    pub const RW: Prot = Prot { read: true, write: true, exec: false, bti: false };
     /// Read and execute.
-    pub const RX: Prot = Prot { read: true, write: false, exec: true };
+    pub const RX: Prot = Prot { read: true, write: false, exec: true, bti: false };
 
     /// Writable and executable at once: what hugelift never makes.
     pub fn is_wx(self) -> bool {
@@ -168,7 +171,7 @@ pub(crate) fn parse_line(line: &[u8]) -> Result<Mapping, &'static str> {
         c if c == want => Ok(true),
         _ => Err("bad permissions"),
     };
-    let prot = Prot { read: bit(r, b'r')?, write: bit(w, b'w')?, exec: bit(x, b'x')? };
+    let prot = Prot { read: bit(r, b'r')?, write: bit(w, b'w')?, exec: bit(x, b'x')?, bti: false };
     let shared = match s {
         b's' => true,
         b'p' => false,

@@ -72,7 +72,9 @@ pub fn parse_smaps(text: &[u8]) -> Result<Vec<Usage>, MapsError> {
             let Some(usage) = all.last_mut() else {
                 return Err(error(i, "counter before any mapping", line));
             };
-            if let Some(slot) = field(usage, name) {
+            if name == b"VmFlags" {
+                usage.mapping.prot.bti = line.split(|&b| b == b' ').any(|flag| flag == b"bt");
+            } else if let Some(slot) = field(usage, name) {
                 *slot = kilobytes(&line[word.len()..]).ok_or_else(|| error(i, "bad counter", line))?;
             }
         } else {
@@ -123,7 +125,7 @@ FilePmdMapped:      4096 kB
 Shared_Hugetlb:        0 kB
 Private_Hugetlb:       0 kB
 THPeligible:           0
-VmFlags: rd ex mr mw me sd
+VmFlags: rd ex mr mw me sd bt
 01000000-01400000 r-xp 00000000 00:00 0 
 Rss:                   0 kB
 Private_Hugetlb:    4096 kB
@@ -135,6 +137,7 @@ Private_Hugetlb:    4096 kB
         assert_eq!(all.len(), 2);
         assert_eq!((all[0].rss, all[0].file_huge, all[0].huge()), (6 << 20, 4 << 20, 4 << 20));
         assert_eq!((all[1].hugetlb(), all[1].huge()), (4 << 20, 4 << 20));
+        assert_eq!((all[0].mapping.prot.bti, all[1].mapping.prot.bti), (true, false));
     }
 
     #[test]

@@ -105,6 +105,8 @@ pub struct Auxv {
     pub phdr: u64,
     /// `AT_SECURE`: started set-uid, set-gid or with file capabilities.
     pub secure: u64,
+    /// `AT_HWCAP2`: features of the CPU.
+    pub hwcap2: u64,
 }
 
 impl Process {
@@ -269,6 +271,7 @@ fn parse_auxv(bytes: &[u8]) -> Auxv {
             libc::AT_BASE => &mut auxv.base,
             libc::AT_PHDR => &mut auxv.phdr,
             libc::AT_SECURE => &mut auxv.secure,
+            libc::AT_HWCAP2 => &mut auxv.hwcap2,
             _ => continue,
         };
         *slot = word(8);
