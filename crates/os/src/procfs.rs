@@ -4,14 +4,13 @@
 //! The launcher reads these between exec and the program's first instruction, so each
 //! file is read whole, with one open and as few reads as the kernel allows.
 
+use crate::memory;
 use hugelift_core::addr::Addr;
 use hugelift_core::maps::{Mapping, MapsError, parse_maps};
 use hugelift_core::smaps::{Usage, parse_smaps};
 use nix::errno::Errno;
-use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use std::fs::File;
-use std::io::{self, IoSliceMut, Read};
-use std::os::unix::fs::FileExt;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 /// Whose `/proc` entry: the calling process, or another one by its id.
@@ -184,25 +183,13 @@ impl Process {
             Errno::ESRCH => ProcError::Vanished { pid: self.pid(), path: self.path("mem") },
             _ => ProcError::Memory { pid: self.pid(), addr, bytes, errno },
         };
-        let Ok(base) = usize::try_from(addr.0) else { return Err(failed(Errno::EFAULT)) };
         if bytes == 0 {
             return Ok(0);
         }
-        let target = nix::unistd::Pid::from_raw(self.pid().cast_signed());
-        let remote = [RemoteIoVec { base, len: bytes }];
-        match process_vm_readv(target, &mut [IoSliceMut::new(buffer)], &remote) {
-            Ok(got) if got > 0 => Ok(got),
-            Err(Errno::ESRCH) => Err(failed(Errno::ESRCH)),
-            // No such call in this kernel or sandbox, or pages that may only be executed:
-            // /proc/PID/mem reads those too.
-            Ok(_) | Err(_) => {
-                let file = File::open(self.path("mem")).map_err(|e| failed(errno(&e)))?;
-                match file.read_at(buffer, addr.0) {
-                    Ok(0) => Err(failed(Errno::EIO)),
-                    Ok(got) => Ok(got),
-                    Err(e) => Err(failed(errno(&e))),
-                }
-            }
+        match memory::read(self.pid().cast_signed(), addr, buffer) {
+            Ok(0) => Err(failed(Errno::EIO)),
+            Ok(got) => Ok(got),
+            Err(e) => Err(failed(errno(&e))),
         }
     }
 
