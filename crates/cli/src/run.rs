@@ -202,12 +202,17 @@ impl Job {
 }
 
 /// What was not lifted although the program's layout allows it, by reason.
-struct Complaints(BTreeMap<String, (u64, Reason)>);
+struct Complaints(BTreeMap<&'static str, (u64, Reason)>);
 
 fn complaints(plan: &Plan, outcome: &Outcome) -> Complaints {
-    let mut all: BTreeMap<String, (u64, Reason)> = BTreeMap::new();
+    let mut all: BTreeMap<&'static str, (u64, Reason)> = BTreeMap::new();
     let mut add = |bytes: u64, reason: Reason| {
-        all.entry(reason.key().to_string()).or_insert((0, reason)).0 += bytes;
+        all.entry(reason.key())
+            .and_modify(|(sum, first)| {
+                *sum += bytes;
+                *first = first.and(&reason);
+            })
+            .or_insert((bytes, reason));
     };
     for skip in plan.skips.iter().filter(|s| s.reason.is_remediable()) {
         add(skip.range.len(), skip.reason.clone());

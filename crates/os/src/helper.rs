@@ -157,6 +157,7 @@ fn find_entry_slot(pid: i32, sp: Addr, mappings: &[Mapping], auxv: &Auxv) -> Opt
     sp.checked_add(8 * (vector + 2 * index + 1) as u64)
 }
 
+/// A dynamic program in its entry stub: the loader and the constructors have run.
 fn at_entry(
     stopped: Stopped,
     entry: &Entry,
@@ -164,7 +165,35 @@ fn at_entry(
     lifter: &mut impl Lifter,
 ) -> Result<(), Error> {
     let Some(regs) = stopped.regs()? else { return Err(Error::Vanished(stopped.tid())) };
-    lift(stopped, arch::entry_home(regs, entry.addr), entry.room, reap, lifter)
+    let threads = match confined(&stopped).map_or_else(|| Ok(Threads::stop(stopped.tid())?), Err) {
+        Ok(threads) => threads,
+        Err(why) => {
+            refuse(&stopped, lifter, &why);
+            return dismiss(stopped);
+        }
+    };
+    let left = lift(stopped, arch::entry_home(regs, entry.addr), entry.room, reap, lifter);
+    threads.release();
+    left
+}
+
+/// A constructor may have put the process under a seccomp filter that kills it for the
+/// calls of a lift. The filters that we have inherited ourselves are no such danger.
+fn confined(stopped: &Stopped) -> Option<Plain> {
+    let filters = |process: Process| process.status().ok().map(|s| (s.seccomp, s.seccomp_filters));
+    let (own, theirs) = (filters(Process::OWN)?, filters(Process::new(stopped.tid().cast_unsigned()))?);
+    (own != theirs).then_some(Plain::Confined)
+}
+
+/// Lets a program in its entry stub go on by itself, without the SIGCONT that has stopped
+/// it there.
+fn dismiss(stopped: Stopped) -> Result<(), Error> {
+    let ours = 1 << (libc::SIGCONT - 1);
+    if stopped.signal_mask()? & ours == 0 {
+        // It stops once more to receive it; our end then lets it go without.
+        stopped.resume(Resume::Cont, 0)?.wait()?;
+    }
+    Ok(())
 }
 
 /// The program stands before its first own instruction, which `regs` describe.
@@ -175,27 +204,17 @@ fn lift(
     reap: Option<i32>,
     lifter: &mut impl Lifter,
 ) -> Result<(), Error> {
-    let pid = stopped.tid();
-    let threads = Threads::stop(pid);
+    let pid = stopped.tid().cast_unsigned();
     let home = Home::arm(&stopped, regs, room, reap)?;
     let mut remote = Remote::new(stopped, home);
     remote.drain_sigcont()?;
-    let verdict = match &threads {
-        Ok(_) => lifter.lift(pid.cast_unsigned(), &mut remote),
-        Err(_) => Verdict::Start,
-    };
-    if let Verdict::Refuse(status) = verdict {
-        remote.exit(status);
-        return Ok(());
-    }
-    let left = remote.leave();
-    match threads {
-        Ok(threads) => threads.release(),
-        Err(error) => {
-            lifter.plain(&error.into());
+    match lifter.lift(pid, &mut remote) {
+        Verdict::Start => remote.leave(),
+        Verdict::Refuse(status) => {
+            remote.exit(status);
+            Ok(())
         }
     }
-    left
 }
 
 /// It cannot be lifted. If it must not start then, it is killed: there is no place in it

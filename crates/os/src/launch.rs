@@ -26,7 +26,8 @@ pub fn start_helper(lifter: impl Lifter, keep: &[RawFd]) -> Result<(), Plain> {
     let (ours, theirs) = socketpair()?;
     let target = std::process::id().cast_signed();
     let adopts = adopts_orphans();
-    let child = fork(if adopts { 0 } else { libc::SIGCHLD })?;
+    // No signal at its end: a SIGCHLD that the caller blocks would stay pending for the program.
+    let child = fork(0)?;
     if child == 0 {
         drop(ours);
         if !adopts && !matches!(fork(libc::SIGCHLD), Ok(0)) {

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reading and writing another process's memory (process_vm_readv(2)).
+//! Reading and writing another process's memory: by process_vm_readv(2), or by
+//! `/proc/PID/mem` where a sandbox forbids that call.
 //!
-//! These calls honour the target's protections. What must be written in spite of them
-//! goes through [`crate::ptrace::Stopped::poke`].
+//! What must be written in spite of the target's protections goes through
+//! [`crate::ptrace::Stopped::poke`].
 
 use hugelift_core::addr::Addr;
+use std::fs::File;
 use std::io;
+use std::os::unix::fs::FileExt;
 
 fn iovec(base: u64, len: usize) -> libc::iovec {
     libc::iovec { iov_base: base as *mut libc::c_void, iov_len: len }
@@ -21,7 +24,20 @@ pub fn read(pid: i32, addr: Addr, into: &mut [u8]) -> io::Result<usize> {
     // SAFETY: process_vm_readv(2) writes at most local.iov_len bytes to `into`, which
     // lives through the call; the remote address is checked by the kernel.
     let n = unsafe { libc::process_vm_readv(pid, &local, 1, &remote, 1, 0) };
-    usize::try_from(n).map_err(|_| io::Error::last_os_error())
+    usize::try_from(n).or_else(|_| match io::Error::last_os_error() {
+        e if is_forbidden(&e) => File::open(mem(pid))?.read_at(into, addr.0),
+        e => Err(e),
+    })
+}
+
+/// No such call in this kernel or sandbox; or, for a read, memory that may only be executed,
+/// which `/proc/PID/mem` reads too.
+fn is_forbidden(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM | libc::EFAULT))
+}
+
+fn mem(pid: i32) -> String {
+    format!("/proc/{pid}/mem")
 }
 
 /// Exactly `N` bytes at `addr`.
@@ -49,6 +65,12 @@ pub fn write(pid: i32, addr: Addr, bytes: &[u8]) -> io::Result<()> {
     match usize::try_from(n) {
         Ok(n) if n == bytes.len() => Ok(()),
         Ok(_) => Err(io::ErrorKind::WriteZero.into()),
-        Err(_) => Err(io::Error::last_os_error()),
+        Err(_) => match io::Error::last_os_error() {
+            // Not for EFAULT: this way would also write where the target itself may not.
+            e if is_forbidden(&e) && e.raw_os_error() != Some(libc::EFAULT) => {
+                File::options().write(true).open(mem(pid))?.write_all_at(bytes, addr.0)
+            }
+            e => Err(e),
+        },
     }
 }

@@ -31,9 +31,12 @@ pub enum Plain {
         /// What forbids it, as far as can be seen.
         hint: String,
     },
+    /// The kernel protects the process because its file may be executed but not read.
+    #[error("its file may be executed but not read by this user; chmod a+r, or run as root")]
+    Unreadable,
     /// Something of /proc could not be read.
     #[error(transparent)]
-    Proc(#[from] ProcError),
+    Proc(ProcError),
     /// fork(2) or socketpair(2) failed.
     #[error("{what}: {source}; see 'ulimit -a' and the limits of its cgroup")]
     Resources {
@@ -51,12 +54,25 @@ pub enum Plain {
     /// No executable mapping has padding for the few bytes of code that are needed.
     #[error("neither the vdso nor any code of the program has 128 bytes of zero padding at its end")]
     NoRoom,
+    /// Its own constructors have restricted it.
+    #[error("a constructor of its own has installed a seccomp filter, which might kill it for the lift")]
+    Confined,
     /// The loader did not put the auxiliary vector where the kernel puts it.
     #[error("its stack holds no AT_ENTRY to stop it by")]
     NoEntry,
     /// ptrace(2) worked, and then did not.
     #[error(transparent)]
     Ptrace(ptrace::Error),
+}
+
+impl From<ProcError> for Plain {
+    fn from(error: ProcError) -> Plain {
+        match error {
+            // It is our own tracee, of our own user: only that is left.
+            ProcError::Denied { .. } => Plain::Unreadable,
+            other => Plain::Proc(other),
+        }
+    }
 }
 
 impl From<ptrace::Error> for Plain {

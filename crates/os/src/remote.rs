@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The process under ptrace as a [`Target`]: system calls made in its name.
 
-use crate::arch::{COPY_AT, Regs, SYSCALL_AT};
+use crate::arch::{self, COPY_AT, Regs, SYSCALL_AT};
 use crate::home::Home;
 use crate::memory;
 use crate::pagemap;
@@ -171,7 +171,11 @@ fn refused(call: &'static str, range: Range, error: &io::Error) -> Fault {
 
 fn prot_bits(prot: Prot) -> u64 {
     let bit = |on, bit: i32| if on { bit as u64 } else { 0 };
-    bit(prot.read, libc::PROT_READ) | bit(prot.write, libc::PROT_WRITE) | bit(prot.exec, libc::PROT_EXEC)
+    let bti = if prot.bti { arch::PROT_BTI } else { 0 };
+    bit(prot.read, libc::PROT_READ)
+        | bit(prot.write, libc::PROT_WRITE)
+        | bit(prot.exec, libc::PROT_EXEC)
+        | bti
 }
 
 impl Target for Remote {

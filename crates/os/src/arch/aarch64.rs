@@ -11,6 +11,12 @@ pub const MACHINE: Machine = Machine::AArch64;
 /// AAPCS64 has no red zone.
 pub const RED_ZONE: u64 = 0;
 
+/// `PROT_BTI`; 0 where there is no such protection.
+pub const PROT_BTI: u64 = 0x10;
+
+/// The bit of `AT_HWCAP2` that says that the CPU honours [`PROT_BTI`].
+pub const HWCAP2_BTI: u64 = 1 << 17;
+
 /// `NT_PRFPREG`
 pub const FP_REGSET: usize = 2;
 

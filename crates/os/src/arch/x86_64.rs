@@ -11,6 +11,12 @@ pub const MACHINE: Machine = Machine::X86_64;
 /// The System V ABI lets leaf functions use 128 bytes below the stack pointer.
 pub const RED_ZONE: u64 = 128;
 
+/// `PROT_BTI`; 0 where there is no such protection.
+pub const PROT_BTI: u64 = 0;
+
+/// The bit of `AT_HWCAP2` that says that the CPU honours [`PROT_BTI`].
+pub const HWCAP2_BTI: u64 = 0;
+
 /// `NT_X86_XSTATE`
 pub const FP_REGSET: usize = 0x202;
 
