@@ -81,6 +81,12 @@ impl Cmd {
         self
     }
 
+    /// More arguments.
+    pub fn args<S: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = S>) -> Cmd {
+        self.args.extend(args.into_iter().map(|a| a.as_ref().to_owned()));
+        self
+    }
+
     /// Puts words in front, outermost first; the program (or hugelift) follows them.
     pub fn under<S: AsRef<OsStr>>(mut self, words: impl IntoIterator<Item = S>) -> Cmd {
         self.before.extend(words.into_iter().map(|w| w.as_ref().to_owned()));
@@ -287,10 +293,18 @@ pub fn same_as(bare: &Outcome, cmd: &Cmd, options: &[&str], stable: impl Fn(&str
         "{}\n{}\n--- stdout\n{}\n--- stderr\n{}",
         shown(&cmd.words(Some(options))),
         differs.join("\n"),
-        lifted.stdout,
-        lifted.stderr
+        head(&lifted.stdout),
+        head(&lifted.stderr)
     );
     lifted
+}
+
+fn head(text: &str) -> String {
+    let mut lines: Vec<&str> = text.lines().take(21).collect();
+    if lines.len() > 20 {
+        lines[20] = "...";
+    }
+    lines.join("\n")
 }
 
 /// The lines that only one of the two has.

@@ -130,9 +130,8 @@ static void set(char *word)
 		forbid(SYS_process_vm_writev);
 	} else if (!strcmp(word, "nomremap")) {
 		forbid(SYS_mremap);
-	} else if (!strcmp(word, "nommap")) {
-		/* Only for what starts no program of its own. */
-		forbid(SYS_mmap);
+	} else if (!strcmp(word, "nosync")) {
+		forbid(SYS_sync);
 	} else {
 		fprintf(stderr, "setup: %s?\n", word);
 		exit(99);
