@@ -1,3 +1,63 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The `hugelift` command.
-fn main() {}
+//! The `hugelift` command: one file a subcommand.
+//!
+//! `main` is C's own: the standard library's would ignore SIGPIPE and open closed
+//! standard files, and the program that we become would inherit that.
+#![cfg_attr(not(test), no_main)]
+
+mod log;
+mod options;
+mod run;
+
+use clap::{Parser, Subcommand};
+use std::ffi::{CStr, OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+
+/// Exit status of hugelift's own failures, as env(1) has it.
+pub const FAILED: i32 = 125;
+
+/// Puts the code and data of any Linux program on huge pages.
+#[derive(Parser)]
+#[command(name = "hugelift", version, about, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Run(run::RunArgs),
+}
+
+/// Entry point from the C runtime.
+///
+/// # Safety
+/// `argv` holds `argc` strings, as the C runtime passes them.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn main(argc: libc::c_int, argv: *const *const libc::c_char) -> libc::c_int {
+    hugelift_os::console::guard_standard_files();
+    let args: Vec<OsString> = (0..usize::try_from(argc).unwrap_or(0))
+        // SAFETY: the caller's promise; each string ends in NUL and lives as long as we do.
+        .map(|i| unsafe { OsStr::from_bytes(CStr::from_ptr(*argv.add(i)).to_bytes()).to_os_string() })
+        .collect();
+    command(args)
+}
+
+fn command(args: Vec<OsString>) -> i32 {
+    let cli = match Cli::try_parse_from(args) {
+        Ok(cli) => cli,
+        Err(error) => {
+            let status = if error.use_stderr() { FAILED } else { 0 };
+            // Nobody may be reading.
+            let _ = error.print();
+            return status;
+        }
+    };
+    if let Err(why) = log::start() {
+        hugelift_os::console::say(&why);
+        return FAILED;
+    }
+    match cli.command {
+        Command::Run(args) => run::run(&args),
+    }
+}

@@ -65,14 +65,14 @@ impl Range {
         Some(Range { start, end: start.checked_add(bytes)? })
     }
 
-    /// Length in bytes.
+    /// Length in bytes; 0 where the fields were set inside out.
     pub fn len(self) -> u64 {
-        self.end.0 - self.start.0
+        self.end.0.saturating_sub(self.start.0)
     }
 
     /// Whether the range holds no byte.
     pub fn is_empty(self) -> bool {
-        self.start == self.end
+        self.start >= self.end
     }
 
     /// Whether `addr` lies inside.
@@ -176,11 +176,11 @@ impl FromStr for PageSize {
     fn from_str(s: &str) -> Result<Self, String> {
         let digits = s.bytes().take_while(u8::is_ascii_digit).count();
         let (number, unit) = s.split_at(digits);
-        let shift = match unit.trim().to_ascii_lowercase().trim_end_matches("ib").trim_end_matches('b') {
-            "" => 0,
-            "k" => 10,
-            "m" => 20,
-            "g" => 30,
+        let shift = match unit.trim().to_ascii_lowercase().as_str() {
+            "" | "b" => 0,
+            "k" | "kb" | "kib" => 10,
+            "m" | "mb" | "mib" => 20,
+            "g" | "gb" | "gib" => 30,
             _ => return Err(format!("'{s}': unknown unit '{unit}'; use k, M or G, as in 2M")),
         };
         number
@@ -197,7 +197,7 @@ pub fn human_bytes(bytes: u64) -> String {
     const UNITS: [(u64, &str); 3] = [(1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "kB")];
     for (unit, name) in UNITS {
         if bytes >= unit {
-            return if bytes % unit == 0 {
+            return if bytes.is_multiple_of(unit) {
                 format!("{} {name}", bytes / unit)
             } else {
                 format!("{:.1} {name}", bytes as f64 / unit as f64)
@@ -240,7 +240,7 @@ mod tests {
         ] {
             assert_eq!(text.parse::<PageSize>().unwrap().bytes(), bytes, "{text}");
         }
-        for bad in ["", "3M", "2T", "-2M", "1k", "99999999999999999999G"] {
+        for bad in ["", "3M", "2T", "-2M", "1k", "2Mbb", "99999999999999999999G"] {
             assert!(bad.parse::<PageSize>().is_err(), "{bad}");
         }
     }

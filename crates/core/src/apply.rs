@@ -41,7 +41,8 @@ pub fn apply<T: Target>(target: &mut T, plan: &Plan) -> Outcome {
     for span in &plan.spans {
         let mut result = SpanOutcome::default();
         for attempt in &span.attempts {
-            let mut run = Run { target, undo: Vec::new(), file: None, leftovers: &mut outcome.leftovers };
+            let leftovers = &mut outcome.leftovers;
+            let mut run = Run { target, span, undo: Vec::new(), file: None, leftovers };
             match run.attempt(attempt) {
                 Ok(()) => result.lifted = Some(attempt.backing),
                 Err(Fault::Lost(why)) => outcome.lost = Some(why),
@@ -73,6 +74,7 @@ enum Undo {
 /// One attempt under way.
 struct Run<'a, T> {
     target: &'a mut T,
+    span: &'a Span,
     undo: Vec<Undo>,
     file: Option<FileHandle>,
     leftovers: &'a mut Vec<Range>,
@@ -122,14 +124,19 @@ impl<T: Target> Run<'_, T> {
             Step::Copy { from, to } => self.target.copy(from, to)?,
             Step::Protect { range, prot } => self.target.mprotect(range, prot)?,
             Step::Move { from, to } => {
-                self.target.mremap(from, to)?;
+                if let Err(fault) = self.target.mremap(from, to) {
+                    self.rescue_moved(&fault, from)?;
+                    return Err(fault);
+                }
                 // The scratch range went with it.
                 self.undo.retain(|u| !matches!(u, Undo::Unmap(r) if *r == from));
             }
             Step::Replace { range, prot, scratch } => {
                 let file = self.file()?;
                 if let Err(fault) = self.target.mmap(range, prot, Source::Private(file), Place::Over) {
-                    self.rescue(range, prot, scratch)?;
+                    if !matches!(fault, Fault::Lost(_)) {
+                        self.rescue(range, prot, scratch)?;
+                    }
                     return Err(fault);
                 }
             }
@@ -141,10 +148,24 @@ impl<T: Target> Run<'_, T> {
         self.file.ok_or_else(|| Fault::Lost("the plan maps a file before it makes one".into()))
     }
 
+    /// A failed `mremap(MREMAP_FIXED)` as a rule leaves its destination alone, but the kernel
+    /// unmaps it before it gets the memory for its own records. Giving the span the protection
+    /// that it has tells: that fails where nothing is mapped, else it changes nothing.
+    fn rescue_moved(&mut self, fault: &Fault, copy: Range) -> Result<(), Fault> {
+        let Span { range, prot, .. } = *self.span;
+        if matches!(fault, Fault::Lost(_)) {
+            return Ok(());
+        }
+        match self.target.mprotect(range, prot) {
+            Err(Fault::Call { .. }) => self.rescue(range, prot, copy.start),
+            other => other,
+        }
+    }
+
     /// A failed `MAP_FIXED` has unmapped the span: give its bytes back from the copy, on
     /// base pages, with the protection that they had.
     fn rescue(&mut self, range: Range, prot: Prot, scratch: Addr) -> Result<(), Fault> {
-        let copy = Range { start: scratch, end: Addr(scratch.0 + range.len()) };
+        let copy = Range::sized(scratch, range.len()).unwrap_or_default();
         self.target
             .mmap(range, Prot::RW, Source::Anonymous, Place::Over)
             .and_then(|()| self.target.copy(copy, range.start))

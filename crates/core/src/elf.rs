@@ -7,7 +7,7 @@
 //! caller to read from wherever it has the object, and is parsed by functions of its own.
 
 use crate::maps::Prot;
-use object::Endianness;
+use object::LittleEndian;
 use object::elf::{self, FileHeader64, NoteHeader64, ProgramHeader64};
 use object::read::elf::{Dyn as _, FileHeader as _, ProgramHeader as _};
 
@@ -84,6 +84,9 @@ pub enum ElfError {
     /// `ELFCLASS32`.
     #[error("a 32-bit program")]
     Class32,
+    /// `ELFDATA2MSB`: no machine that hugelift runs on starts it.
+    #[error("a big-endian program")]
+    BigEndian,
     /// Cut off, or its headers contradict each other.
     #[error("damaged ELF file: {0}")]
     Damaged(String),
@@ -103,8 +106,11 @@ impl Headers {
         if head.get(4) == Some(&elf::ELFCLASS32.0) {
             return Err(ElfError::Class32);
         }
+        if head.get(5) == Some(&elf::ELFDATA2MSB.0) {
+            return Err(ElfError::BigEndian);
+        }
         let damaged = |what: &str| ElfError::Damaged(what.to_string());
-        let header = FileHeader64::<Endianness>::parse(head).map_err(|e| damaged(&e.to_string()))?;
+        let header = FileHeader64::<LittleEndian>::parse(head).map_err(|e| damaged(&e.to_string()))?;
         let endian = header.endian().map_err(|e| damaged(&e.to_string()))?;
         let relocatable = match header.e_type(endian) {
             elf::ET_EXEC => false,
@@ -133,20 +139,20 @@ impl Headers {
             return Err(damaged("no PT_LOAD"));
         }
         // The kernel takes them in the order of the file and requires ascending addresses.
-        if headers.segments.windows(2).any(|w| w[0].vaddr + w[0].memsz > w[1].vaddr) {
+        if headers.segments.windows(2).any(|w| w[0].vaddr.saturating_add(w[0].memsz) > w[1].vaddr) {
             return Err(damaged("PT_LOADs overlap or are out of order"));
         }
         Ok(headers)
     }
 
-    fn add(&mut self, endian: Endianness, header: &ProgramHeader64<Endianness>) -> Result<(), ElfError> {
+    fn add(&mut self, endian: LittleEndian, header: &ProgramHeader64<LittleEndian>) -> Result<(), ElfError> {
         let (vaddr, memsz) = (header.p_vaddr(endian), header.p_memsz(endian));
         let (offset, filesz) = (header.p_offset(endian), header.p_filesz(endian));
         let stretch = Stretch { offset, vaddr, size: filesz };
         let kind = header.p_type(endian);
-        if matches!(kind, elf::PT_LOAD | elf::PT_GNU_RELRO)
-            && (vaddr.checked_add(memsz).is_none() || offset.checked_add(filesz).is_none() || filesz > memsz)
-        {
+        let in_memory = vaddr.checked_add(memsz).is_some();
+        let in_file = offset.checked_add(filesz).is_some() && filesz <= memsz;
+        if (kind == elf::PT_LOAD && !(in_memory && in_file)) || (kind == elf::PT_GNU_RELRO && !in_memory) {
             let what = format!("segment at {vaddr:#x} of {memsz:#x} bytes ({filesz:#x} of them in the file)");
             return Err(ElfError::Damaged(what));
         }
@@ -154,7 +160,8 @@ impl Headers {
             elf::PT_LOAD if memsz > 0 => {
                 let flags = header.p_flags(endian).0;
                 let on = |bit: elf::ProgramFlags| flags & bit.0 != 0;
-                let prot = Prot { read: on(elf::PF_R), write: on(elf::PF_W), exec: on(elf::PF_X) };
+                let prot =
+                    Prot { read: on(elf::PF_R), write: on(elf::PF_W), exec: on(elf::PF_X), bti: false };
                 let align = header.p_align(endian);
                 self.segments.push(Segment { prot, vaddr, memsz, filesz, offset, align });
             }
@@ -168,9 +175,9 @@ impl Headers {
         Ok(())
     }
 
-    /// Stated address of the first byte of the first segment, whole base pages.
+    /// Stated address of the first segment, rounded down to base pages of `page` bytes.
     pub fn first_page(&self, page: u64) -> u64 {
-        self.segments[0].vaddr & !(page - 1)
+        self.segments.first().map_or(0, |s| s.vaddr & !page.saturating_sub(1))
     }
 }
 
@@ -179,8 +186,8 @@ pub fn build_id(note: &[u8]) -> Option<String> {
     let mut rest = note;
     loop {
         // Header, name and description, each padded to four bytes.
-        let (header, tail) = object::pod::from_bytes::<NoteHeader64<Endianness>>(rest).ok()?;
-        let e = Endianness::default();
+        let (header, tail) = object::pod::from_bytes::<NoteHeader64<LittleEndian>>(rest).ok()?;
+        let e = LittleEndian;
         let (name_len, desc_len) = (header.n_namesz.get(e) as usize, header.n_descsz.get(e) as usize);
         let name = tail.get(..name_len)?;
         let desc_at = name_len.checked_next_multiple_of(4)?;
@@ -217,9 +224,9 @@ pub struct Dynamic {
 /// Parses the bytes of `PT_DYNAMIC`; what comes behind `DT_NULL` or is cut off is ignored.
 pub fn dynamic(bytes: &[u8]) -> Dynamic {
     let mut out = Dynamic::default();
-    let e = Endianness::default();
-    let count = bytes.len() / size_of::<elf::Dyn64<Endianness>>();
-    let Ok((table, _)) = object::pod::slice_from_bytes::<elf::Dyn64<Endianness>>(bytes, count) else {
+    let e = LittleEndian;
+    let count = bytes.len() / size_of::<elf::Dyn64<LittleEndian>>();
+    let Ok((table, _)) = object::pod::slice_from_bytes::<elf::Dyn64<LittleEndian>>(bytes, count) else {
         return out;
     };
     for entry in table {
@@ -233,8 +240,8 @@ pub fn dynamic(bytes: &[u8]) -> Dynamic {
             elf::DT_STRTAB => out.strtab = value,
             elf::DT_STRSZ => out.strsz = value,
             elf::DT_TEXTREL => out.textrel = true,
-            elf::DT_FLAGS => out.textrel |= value & u64::from(elf::DF_TEXTREL.0) != 0,
-            elf::DT_FLAGS_1 => out.no_default_lib |= value & u64::from(elf::DF_1_NODEFLIB.0) != 0,
+            elf::DT_FLAGS => out.textrel |= value & elf::DF_TEXTREL.0 != 0,
+            elf::DT_FLAGS_1 => out.no_default_lib |= value & elf::DF_1_NODEFLIB.0 != 0,
             _ => {}
         }
     }

@@ -17,17 +17,20 @@ pub struct Prot {
     pub write: bool,
     /// `PROT_EXEC`
     pub exec: bool,
+    /// `PROT_BTI` (AArch64): indirect branches must land on a `bti` instruction. The
+    /// kernel shows it in smaps alone, as `bt` among the flags.
+    pub bti: bool,
 }
 
 impl Prot {
     /// Nothing at all (guard pages, reservations).
-    pub const NONE: Prot = Prot { read: false, write: false, exec: false };
+    pub const NONE: Prot = Prot { read: false, write: false, exec: false, bti: false };
     /// Read only.
-    pub const R: Prot = Prot { read: true, write: false, exec: false };
+    pub const R: Prot = Prot { read: true, write: false, exec: false, bti: false };
     /// Read and write.
-    pub const RW: Prot = Prot { read: true, write: true, exec: false };
+    pub const RW: Prot = Prot { read: true, write: true, exec: false, bti: false };
     /// Read and execute.
-    pub const RX: Prot = Prot { read: true, write: false, exec: true };
+    pub const RX: Prot = Prot { read: true, write: false, exec: true, bti: false };
 
     /// Writable and executable at once: what hugelift never makes.
     pub fn is_wx(self) -> bool {
@@ -90,6 +93,13 @@ impl Mapping {
     /// Whether a file of a file system is behind it.
     pub fn is_file(&self) -> bool {
         self.file.inode != 0
+    }
+
+    /// Whether it is a page that the kernel lends and looks for again at its own address:
+    /// `[vdso]`, `[vvar]`, `[vsyscall]`, `[uprobes]`.
+    pub fn is_kernel_code(&self) -> bool {
+        let name = self.path.as_os_str().as_bytes();
+        !self.is_file() && (name.starts_with(b"[v") || name == b"[uprobes]")
     }
 
     /// Whether it carries the kernel's own name `name`, as in `[vdso]`.
@@ -161,7 +171,7 @@ pub(crate) fn parse_line(line: &[u8]) -> Result<Mapping, &'static str> {
         c if c == want => Ok(true),
         _ => Err("bad permissions"),
     };
-    let prot = Prot { read: bit(r, b'r')?, write: bit(w, b'w')?, exec: bit(x, b'x')? };
+    let prot = Prot { read: bit(r, b'r')?, write: bit(w, b'w')?, exec: bit(x, b'x')?, bti: false };
     let shared = match s {
         b's' => true,
         b'p' => false,
@@ -169,11 +179,8 @@ pub(crate) fn parse_line(line: &[u8]) -> Result<Mapping, &'static str> {
     };
     let (major, minor) = split_once(dev, b':').ok_or("bad device")?;
     let number = |b| hex(b).and_then(|n| u32::try_from(n).ok()).ok_or("bad device");
-    let file = FileId {
-        major: number(major)?,
-        minor: number(minor)?,
-        inode: std::str::from_utf8(inode).ok().and_then(|s| s.parse().ok()).ok_or("bad inode")?,
-    };
+    let file =
+        FileId { major: number(major)?, minor: number(minor)?, inode: decimal(inode).ok_or("bad inode")? };
     let deleted = file.inode != 0 && path.ends_with(b" (deleted)");
     let path = if deleted { &path[..path.len() - b" (deleted)".len()] } else { path };
     Ok(Mapping {
@@ -219,6 +226,12 @@ fn hex(bytes: &[u8]) -> Option<u64> {
     u64::from_str_radix(std::str::from_utf8(bytes).ok()?, 16).ok()
 }
 
+/// Digits and nothing else: `parse` alone would take a sign.
+pub(crate) fn decimal(bytes: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(bytes).ok()?;
+    text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok())?
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -253,6 +266,7 @@ mod tests {
             "1000-2000 r--p +0 0:0 0",
             "1000-2000 r--p 0 0 0",
             "1000-2000 r--p 0 0:0 -1",
+            "1000-2000 r--p 0 0:0 +1",
             "1000-fffffffffffffffff r--p 0 0:0 0",
         ] {
             assert_eq!(parse_maps(bad.as_bytes()).unwrap_err().line, 1, "{bad}");

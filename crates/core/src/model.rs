@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! An address space in memory that behaves as Linux does, with a fault at any call.
+//!
+//! ```text
+//!   address space:  run -> (protection, kind of memory, store, offset)
+//!   stores:         offset -> content; one for each anonymous mapping and each file
+//! ```
 
 use crate::addr::{Addr, PageSize, Range};
 use crate::maps::Prot;
@@ -7,9 +12,12 @@ use crate::snapshot::Snapshot;
 use crate::target::{Fault, FileHandle, Place, Source, Target};
 use std::collections::BTreeMap;
 
-/// What is behind a page of the model.
+mod runs;
+use runs::{Runs, Shift};
+
+/// What memory is made of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Behind {
+enum Behind {
     /// As the snapshot found it.
     Original,
     /// Anonymous memory; huge once populated, if it was advised.
@@ -17,91 +25,234 @@ pub enum Behind {
         /// `MADV_HUGEPAGE` was given.
         advised: bool,
     },
-    /// A page of the pool.
+    /// Pages of the pool, anonymous or of a file.
     Hugetlb(PageSize),
-    /// A page of a hugetlb file, by its handle and its index in the file.
-    File(FileHandle, PageSize, u64),
 }
 
-/// One base page.
+/// A stretch of the address space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Page {
-    /// What it allows.
-    pub prot: Prot,
-    /// What is behind it.
-    pub behind: Behind,
-    /// Stands for its bytes.
-    pub content: u64,
+struct Memory {
+    prot: Prot,
+    behind: Behind,
+    store: usize,
+    offset: u64,
     /// Has been faulted in.
-    pub resident: bool,
+    resident: bool,
+    /// Private to a file: the first write makes it a copy.
+    copy_on_write: bool,
+}
+
+impl Shift for Memory {
+    fn shift(self, bytes: u64) -> Memory {
+        Memory { offset: self.offset + bytes, ..self }
+    }
+}
+
+/// Stands for bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Content {
+    /// Never written.
+    Zero,
+    /// What the program had at this address when the model was made.
+    Original(u64),
+}
+
+impl Shift for Content {
+    fn shift(self, bytes: u64) -> Content {
+        match self {
+            Content::Zero => Content::Zero,
+            Content::Original(addr) => Content::Original(addr + bytes),
+        }
+    }
+}
+
+/// Contents, by offset.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+struct Store {
+    written: Runs<Content>,
+    /// Pages of the pool that it holds until nobody maps or names it any more.
+    pool: Option<(PageSize, u64)>,
+}
+
+/// A file on hugetlb pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct File {
+    store: usize,
+    page: PageSize,
+    bytes: u64,
 }
 
 /// The address space.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Model {
-    /// Base pages by page number.
-    pub pages: BTreeMap<u64, Page>,
-    /// Open hugetlb files: page size, and contents by base page.
-    pub files: BTreeMap<i32, (PageSize, Vec<u64>)>,
-    /// Handle of the next file: never used twice, as pages remember theirs.
-    pub next_file: i32,
+    space: Runs<Memory>,
+    stores: BTreeMap<usize, Store>,
+    next_store: usize,
+    files: BTreeMap<i32, File>,
+    next_file: i32,
+    base_page: PageSize,
+    thp_page: Option<PageSize>,
+    /// Pages that each pool has for who comes next.
+    pub pools: BTreeMap<PageSize, u64>,
+    /// Free memory is in small pieces: THP gets no huge page.
+    pub fragmented: bool,
+    /// The kernel moves hugetlb mappings.
+    pub moves_hugetlb: bool,
+    /// A `mremap` that is made to fail has unmapped its destination before, as Linux's may.
+    pub failed_move_unmaps: bool,
     /// Calls made so far.
     pub calls: usize,
     /// The call (counted from 0) that fails, with its errno.
     pub fail_at: Option<(usize, i32)>,
-    /// The kernel moves hugetlb mappings.
-    pub moves_hugetlb: bool,
-    /// A page that was ever writable and executable at once.
+    /// Every call after that one fails too.
+    pub fail_on: bool,
+    /// Memory was writable and executable at once, some time.
     pub saw_wx: bool,
 }
 
-const EINVAL: i32 = 22;
-const EEXIST: i32 = 17;
-const EFAULT: i32 = 14;
 const ENOMEM: i32 = 12;
+const EFAULT: i32 = 14;
 const EBADF: i32 = 9;
-const PAGE: u64 = 4096;
+const EEXIST: i32 = 17;
+const EINVAL: i32 = 22;
+
+/// The store of what the snapshot found: its offsets are addresses.
+const ORIGINAL: usize = 0;
 
 impl Model {
-    /// The mappings of `snapshot`, each page with contents of its own.
+    /// The mappings of `snapshot`, every byte with a content of its own.
     pub fn new(snapshot: &Snapshot) -> Model {
-        let mut pages = BTreeMap::new();
-        for mapping in &snapshot.mappings {
-            for number in numbers(mapping.range) {
-                let page =
-                    Page { prot: mapping.prot, behind: Behind::Original, content: number, resident: true };
-                pages.insert(number, page);
-            }
-        }
-        let moves_hugetlb = snapshot.machine.moves_hugetlb;
-        Model {
-            pages,
+        let machine = &snapshot.machine;
+        let mut model = Model {
+            space: Runs::default(),
+            stores: BTreeMap::from([(ORIGINAL, Store::default())]),
+            next_store: ORIGINAL + 1,
             files: BTreeMap::new(),
             next_file: 3,
+            base_page: machine.base_page,
+            thp_page: machine.thp_page.filter(|_| machine.thp_off.is_none()),
+            pools: machine.pools.iter().map(|p| (p.page, p.available())).collect(),
+            fragmented: false,
+            moves_hugetlb: machine.moves_hugetlb,
+            failed_move_unmaps: false,
             calls: 0,
             fail_at: None,
-            moves_hugetlb,
+            fail_on: false,
             saw_wx: false,
+        };
+        for mapping in &snapshot.mappings {
+            let memory = Memory {
+                prot: mapping.prot,
+                behind: Behind::Original,
+                store: ORIGINAL,
+                offset: mapping.range.start.0,
+                resident: true,
+                copy_on_write: false,
+            };
+            model.space.insert(mapping.range, memory);
+            model.write(ORIGINAL, mapping.range, Content::Original(mapping.range.start.0));
         }
+        model
     }
 
-    /// Protection and contents of every page: what the program can see of its memory.
-    pub fn visible(&self) -> BTreeMap<u64, (Prot, u64)> {
-        self.pages.iter().map(|(&n, p)| (n, (p.prot, self.content(p)))).collect()
+    /// What the program can see of its memory: where it is, what it allows, what it holds.
+    /// The same for two address spaces that differ in what is behind them only.
+    pub fn visible(&self) -> Vec<(Range, Prot, Content)> {
+        let mut out: Vec<(Range, Prot, Content)> = Vec::new();
+        for (range, memory) in self.space.all() {
+            for (range, content) in self.contents(range, memory) {
+                match out.last_mut() {
+                    Some((last, prot, before))
+                        if last.end == range.start
+                            && *prot == memory.prot
+                            && before.shift(last.len()) == content =>
+                    {
+                        last.end = range.end;
+                    }
+                    _ => out.push((range, memory.prot, content)),
+                }
+            }
+        }
+        out
     }
 
     /// Whether huge pages map all of `range`.
     pub fn is_huge(&self, range: Range) -> bool {
-        numbers(range).all(|n| self.pages.get(&n).is_some_and(|p| p.resident && huge(p.behind)))
+        self.huge(range) == range.len()
     }
 
-    fn content(&self, page: &Page) -> u64 {
-        match page.behind {
-            Behind::File(file, _, index) => {
-                self.files.get(&file.0).map_or(page.content, |(_, bytes)| bytes[index as usize])
+    /// How many files are open.
+    pub fn open_files(&self) -> usize {
+        self.files.len()
+    }
+
+    fn huge(&self, range: Range) -> u64 {
+        let thp = self.thp_page.filter(|_| !self.fragmented);
+        let of = |(range, memory): (Range, Memory)| match memory.behind {
+            Behind::Hugetlb(_) if memory.resident => range.len(),
+            Behind::Anonymous { advised: true } if memory.resident => {
+                thp.and_then(|page| range.inner(page)).map_or(0, Range::len)
             }
-            _ => page.content,
+            _ => 0,
+        };
+        self.space.within(range).into_iter().map(of).sum()
+    }
+
+    /// The contents of a run of memory, by address.
+    fn contents(&self, range: Range, memory: Memory) -> Vec<(Range, Content)> {
+        let at = |offset: u64| Addr(range.start.0 + (offset - memory.offset));
+        let mut out = Vec::new();
+        let mut next = range.start;
+        let stored = Range::sized(Addr(memory.offset), range.len()).unwrap_or_default();
+        let written = self.stores.get(&memory.store).map(|s| s.written.within(stored)).unwrap_or_default();
+        for (part, content) in written {
+            let part = Range { start: at(part.start.0), end: at(part.end.0) };
+            out.extend(Range::new(next, part.start).map(|zero| (zero, Content::Zero)));
+            out.push((part, content));
+            next = part.end;
         }
+        out.extend(Range::new(next, range.end).map(|zero| (zero, Content::Zero)));
+        out.retain(|(range, _)| !range.is_empty());
+        out
+    }
+
+    fn write(&mut self, store: usize, offsets: Range, content: Content) {
+        if let Some(store) = self.stores.get_mut(&store) {
+            store.written.insert(offsets, content);
+        }
+    }
+
+    fn new_store(&mut self) -> usize {
+        let store = self.next_store;
+        self.next_store += 1;
+        self.stores.insert(store, Store::default());
+        store
+    }
+
+    /// Reserves pool pages for a store, once.
+    fn reserve(&mut self, store: usize, page: PageSize, bytes: u64) -> Result<(), i32> {
+        let (Some(left), Some(store)) = (self.pools.get_mut(&page), self.stores.get_mut(&store)) else {
+            return Err(EINVAL);
+        };
+        if store.pool.is_none() {
+            let pages = bytes.div_ceil(page.bytes());
+            *left = left.checked_sub(pages).ok_or(ENOMEM)?;
+            store.pool = Some((page, pages));
+        }
+        Ok(())
+    }
+
+    /// Drops the stores that nobody maps or names; their pages go back to the pool.
+    fn sweep(&mut self) {
+        let mapped: Vec<usize> = self.space.all().map(|(_, m)| m.store).collect();
+        let (files, pools) = (&self.files, &mut self.pools);
+        self.stores.retain(|id, store| {
+            let used = *id == ORIGINAL || mapped.contains(id) || files.values().any(|f| f.store == *id);
+            if let (false, Some((page, pages))) = (used, store.pool) {
+                *pools.entry(page).or_default() += pages;
+            }
+            used
+        });
     }
 
     /// Counts the call; fails it if it is the one that was chosen.
@@ -109,36 +260,47 @@ impl Model {
         let n = self.calls;
         self.calls += 1;
         match self.fail_at {
-            Some((at, errno)) if at == n => Err(Fault::Call { call, range, errno }),
+            Some((at, errno)) if at == n || (self.fail_on && at < n) => fail(call, range, errno),
             _ => Ok(()),
         }
     }
 
-    fn mapped(&self, range: Range) -> bool {
-        self.pages.range(first(range)..last(range)).count() as u64 == last(range) - first(range)
+    /// Linux refuses addresses inside a page, also inside a page of the pool.
+    fn is_aligned(&self, range: Range) -> bool {
+        let pages = self.space.within(range).into_iter().filter_map(|(_, m)| match m.behind {
+            Behind::Hugetlb(page) => Some(page),
+            _ => None,
+        });
+        let aligned = |page| range.start.is_aligned(page) && range.end.is_aligned(page);
+        !range.is_empty() && pages.chain([self.base_page]).all(aligned)
     }
 
-    fn remove(&mut self, range: Range) {
-        for number in numbers(range) {
-            self.pages.remove(&number);
-        }
+    /// The memory behind a new mapping.
+    fn make(&mut self, range: Range, prot: Prot, source: Source) -> Result<Memory, i32> {
+        let aligned = |page| range.start.is_aligned(page) && range.end.is_aligned(page);
+        let (behind, store, copy_on_write) = match source {
+            Source::Anonymous => (Behind::Anonymous { advised: false }, self.new_store(), false),
+            Source::Hugetlb(page) if aligned(page) => {
+                let store = self.new_store();
+                self.reserve(store, page, range.len())?;
+                (Behind::Hugetlb(page), store, false)
+            }
+            Source::Shared(handle) | Source::Private(handle) => {
+                let file = *self.files.get(&handle.0).ok_or(EBADF)?;
+                if !aligned(file.page) || range.len() > file.bytes {
+                    return Err(EINVAL);
+                }
+                let private = matches!(source, Source::Private(_));
+                if !private {
+                    self.reserve(file.store, file.page, file.bytes)?;
+                }
+                (Behind::Hugetlb(file.page), file.store, private)
+            }
+            Source::Hugetlb(_) => return Err(EINVAL),
+        };
+        // A private mapping of a file shows what the file's pages hold already.
+        Ok(Memory { prot, behind, store, offset: 0, resident: copy_on_write, copy_on_write })
     }
-}
-
-fn first(range: Range) -> u64 {
-    range.start.0 / PAGE
-}
-
-fn last(range: Range) -> u64 {
-    range.end.0.div_ceil(PAGE)
-}
-
-fn numbers(range: Range) -> std::ops::Range<u64> {
-    first(range)..last(range)
-}
-
-fn huge(behind: Behind) -> bool {
-    matches!(behind, Behind::Hugetlb(_) | Behind::File(..) | Behind::Anonymous { advised: true })
 }
 
 fn fail<T>(call: &'static str, range: Range, errno: i32) -> Result<T, Fault> {
@@ -148,129 +310,140 @@ fn fail<T>(call: &'static str, range: Range, errno: i32) -> Result<T, Fault> {
 impl Target for Model {
     fn mmap(&mut self, range: Range, prot: Prot, source: Source, place: Place) -> Result<(), Fault> {
         const CALL: &str = "mmap";
-        // Linux unmaps what MAP_FIXED names before it finds out that there is no huge page.
         let injected = self.enter(CALL, range);
+        if injected.is_ok() && !self.is_aligned(range) {
+            return fail(CALL, range, EINVAL);
+        }
+        // Linux unmaps what MAP_FIXED names before it finds out that there is no huge page.
         if place == Place::Over {
-            self.remove(range);
+            self.space.remove(range);
+            self.sweep();
         }
         injected?;
-        let any = self.pages.range(first(range)..last(range)).next().is_some();
-        if place == Place::Free && any {
+        if place == Place::Free && !self.space.within(range).is_empty() {
             return fail(CALL, range, EEXIST);
         }
-        let behind = |index: u64| match source {
-            Source::Anonymous => Ok(Behind::Anonymous { advised: false }),
-            Source::Hugetlb(page) if range.start.is_aligned(page) && range.end.is_aligned(page) => {
-                Ok(Behind::Hugetlb(page))
-            }
-            Source::Shared(file) | Source::Private(file) => match self.files.get(&file.0) {
-                Some((page, bytes)) if (index as usize) < bytes.len() => Ok(Behind::File(file, *page, index)),
-                _ => Err(EBADF),
-            },
-            Source::Hugetlb(_) => Err(EINVAL),
-        };
-        let mut fresh = Vec::new();
-        for (index, number) in numbers(range).enumerate() {
-            match behind(index as u64) {
-                Ok(behind) => fresh.push((number, Page { prot, behind, content: 0, resident: false })),
-                Err(errno) => return fail(CALL, range, errno),
-            }
+        let made = self.make(range, prot, source);
+        if let Ok(memory) = made {
+            self.space.insert(range, memory);
+            self.saw_wx |= prot.is_wx();
         }
-        self.saw_wx |= prot.is_wx();
-        self.pages.extend(fresh);
-        Ok(())
+        self.sweep();
+        made.map(drop).or_else(|errno| fail(CALL, range, errno))
     }
 
     fn munmap(&mut self, range: Range) -> Result<(), Fault> {
-        self.enter("munmap", range)?;
-        self.remove(range);
+        const CALL: &str = "munmap";
+        self.enter(CALL, range)?;
+        if !self.is_aligned(range) {
+            return fail(CALL, range, EINVAL);
+        }
+        self.space.remove(range);
+        self.sweep();
         Ok(())
     }
 
     fn mprotect(&mut self, range: Range, prot: Prot) -> Result<(), Fault> {
         const CALL: &str = "mprotect";
         self.enter(CALL, range)?;
-        if !self.mapped(range) {
+        if !self.is_aligned(range) {
+            return fail(CALL, range, EINVAL);
+        }
+        if !self.space.cover(range) {
             return fail(CALL, range, ENOMEM);
         }
         self.saw_wx |= prot.is_wx();
-        for (_, page) in self.pages.range_mut(first(range)..last(range)) {
-            if let Behind::Hugetlb(size) | Behind::File(_, size, _) = page.behind
-                && !(range.start.is_aligned(size) && range.end.is_aligned(size))
-            {
-                return fail(CALL, range, EINVAL);
-            }
-            page.prot = prot;
-        }
+        self.space.change(range, |memory| memory.prot = prot);
         Ok(())
     }
 
     fn mremap(&mut self, from: Range, to: Addr) -> Result<(), Fault> {
         const CALL: &str = "mremap";
-        self.enter(CALL, from)?;
-        let hugetlb = |p: &Page| matches!(p.behind, Behind::Hugetlb(_) | Behind::File(..));
-        let some_hugetlb = self.pages.range(first(from)..last(from)).any(|(_, p)| hugetlb(p));
-        if !self.mapped(from) || (some_hugetlb && !self.moves_hugetlb) {
+        let injected = self.enter(CALL, from);
+        let Some(over) = Range::sized(to, from.len()) else { return fail(CALL, from, EINVAL) };
+        if injected.is_err() && self.failed_move_unmaps {
+            self.space.remove(over);
+            self.sweep();
+        }
+        injected?;
+        let parts = self.space.within(from);
+        let pages: Vec<PageSize> = parts
+            .iter()
+            .filter_map(|(_, m)| if let Behind::Hugetlb(page) = m.behind { Some(page) } else { None })
+            .collect();
+        if !self.is_aligned(from)
+            || !self.is_aligned(over)
+            || pages.iter().any(|page| !to.is_aligned(*page) || !self.moves_hugetlb)
+            || from.intersect(over).is_some()
+        {
             return fail(CALL, from, EINVAL);
         }
-        let moved: Vec<Page> = numbers(from).filter_map(|n| self.pages.remove(&n)).collect();
-        let base = to.0 / PAGE;
-        for (page, number) in moved.into_iter().zip(base..) {
-            self.pages.insert(number, page);
+        if !self.space.cover(from) {
+            return fail(CALL, from, EFAULT);
         }
+        self.space.remove(from);
+        for (part, memory) in parts {
+            let start = Addr(to.0 + (part.start.0 - from.start.0));
+            self.space.insert(Range { start, end: Addr(start.0 + part.len()) }, memory);
+        }
+        self.sweep();
         Ok(())
     }
 
     fn advise_huge(&mut self, range: Range) -> Result<(), Fault> {
-        self.enter("madvise(MADV_HUGEPAGE)", range)?;
-        for (_, page) in self.pages.range_mut(first(range)..last(range)) {
-            if let Behind::Anonymous { advised } = &mut page.behind {
+        const CALL: &str = "madvise(MADV_HUGEPAGE)";
+        self.enter(CALL, range)?;
+        if self.thp_page.is_none() || !self.is_aligned(range) {
+            return fail(CALL, range, EINVAL);
+        }
+        self.space.change(range, |memory| {
+            if let Behind::Anonymous { advised } = &mut memory.behind {
                 *advised = true;
             }
-        }
+        });
         Ok(())
     }
 
     fn populate(&mut self, range: Range, _page: PageSize) -> Result<(), Fault> {
         const CALL: &str = "madvise(MADV_POPULATE_WRITE)";
         self.enter(CALL, range)?;
-        if !self.mapped(range) {
+        if !self.space.cover(range) {
             return fail(CALL, range, ENOMEM);
         }
-        for (_, page) in self.pages.range_mut(first(range)..last(range)) {
-            if !page.prot.write {
-                return fail(CALL, range, EINVAL);
-            }
-            page.resident = true;
+        if !self.is_aligned(range) || self.space.within(range).iter().any(|(_, m)| !m.prot.write) {
+            return fail(CALL, range, EINVAL);
         }
+        self.space.change(range, |memory| memory.resident = true);
         Ok(())
     }
 
     fn copy(&mut self, from: Range, to: Addr) -> Result<(), Fault> {
         const CALL: &str = "copy";
         self.enter(CALL, from)?;
-        for (source, number) in numbers(from).zip(to.0 / PAGE..) {
-            let Some(source) = self.pages.get(&source) else { return fail(CALL, from, EFAULT) };
-            let content = self.content(source);
-            let Some(page) = self.pages.get_mut(&number).filter(|p| p.prot.write) else {
-                return fail(CALL, from, EFAULT);
-            };
-            page.resident = true;
-            match page.behind {
-                Behind::File(file, _, index) => {
-                    if let Some((_, bytes)) = self.files.get_mut(&file.0) {
-                        bytes[index as usize] = content;
-                    }
+        let Some(over) = Range::sized(to, from.len()) else { return fail(CALL, from, EFAULT) };
+        let writable = self.space.within(over).iter().all(|(_, m)| m.prot.write);
+        if !self.space.cover(from) || !self.space.cover(over) || !writable {
+            return fail(CALL, from, EFAULT);
+        }
+        let sources = self.space.within(from);
+        let bytes: Vec<_> = sources.into_iter().flat_map(|(r, m)| self.contents(r, m)).collect();
+        for (part, memory) in self.space.within(over) {
+            if memory.copy_on_write {
+                let held = self.contents(part, memory);
+                let own = self.new_store();
+                for (r, content) in held {
+                    self.write(own, r, content);
                 }
-                _ => page.content = content,
+                let copy = Memory { store: own, offset: part.start.0, copy_on_write: false, ..memory };
+                self.space.insert(part, copy);
             }
         }
-        // A file's page keeps its bytes when its last handle is closed.
-        for page in self.pages.values_mut() {
-            if let Behind::File(file, _, index) = page.behind
-                && let Some((_, bytes)) = self.files.get(&file.0)
-            {
-                page.content = bytes[index as usize];
+        self.space.change(over, |memory| memory.resident = true);
+        for (source, content) in bytes {
+            let start = Addr(to.0 + (source.start.0 - from.start.0));
+            for (part, memory) in self.space.within(Range { start, end: Addr(start.0 + source.len()) }) {
+                let offsets = Range { start: Addr(memory.offset), end: Addr(memory.offset + part.len()) };
+                self.write(memory.store, offsets, content.shift(part.start.0 - start.0));
             }
         }
         Ok(())
@@ -278,31 +451,30 @@ impl Target for Model {
 
     fn huge_bytes(&mut self, range: Range) -> Result<u64, Fault> {
         self.enter("smaps", range)?;
-        let huge = |n: &u64| self.pages.get(n).is_some_and(|p| p.resident && huge(p.behind));
-        Ok(numbers(range).filter(huge).count() as u64 * PAGE)
+        Ok(self.huge(range))
     }
 
     fn memfd(&mut self, page: PageSize, bytes: u64) -> Result<FileHandle, Fault> {
-        self.enter("memfd_create", Range::sized(Addr(0), bytes).unwrap_or_default())?;
+        const CALL: &str = "memfd_create";
+        let range = Range::sized(Addr(0), bytes).unwrap_or_default();
+        self.enter(CALL, range)?;
+        if !self.pools.contains_key(&page) {
+            return fail(CALL, range, EINVAL);
+        }
         let handle = self.next_file;
         self.next_file += 1;
-        self.files.insert(handle, (page, vec![0; bytes.div_ceil(PAGE) as usize]));
+        let store = self.new_store();
+        self.files.insert(handle, File { store, page, bytes });
         Ok(FileHandle(handle))
     }
 
     fn close(&mut self, file: FileHandle) -> Result<(), Fault> {
-        self.enter("close", Range::default())?;
-        // Private read-only mappings of it are now the only way to its pages.
-        for page in self.pages.values_mut() {
-            if let Behind::File(of, _, index) = page.behind
-                && of == file
-                && let Some((_, bytes)) = self.files.get(&file.0)
-            {
-                page.content = bytes[index as usize];
-                page.resident = true;
-            }
+        const CALL: &str = "close";
+        self.enter(CALL, Range::default())?;
+        if self.files.remove(&file.0).is_none() {
+            return fail(CALL, Range::default(), EBADF);
         }
-        self.files.remove(&file.0);
+        self.sweep();
         Ok(())
     }
 }

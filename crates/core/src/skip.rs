@@ -66,6 +66,8 @@ pub enum Reason {
         /// Bytes that were wanted.
         need: u64,
     },
+    /// No gap between the mappings is wide enough for a copy of so many bytes.
+    NoRoom(u64),
     /// A step of the lift failed and was undone.
     Failed(Backing, Fault),
     /// It could be lifted, and nobody has.
@@ -90,6 +92,7 @@ impl Reason {
             Reason::ThpOff(_) => "thp-off",
             Reason::NoThp => "no-thp",
             Reason::MemoryLimit { .. } => "memory-limit",
+            Reason::NoRoom(_) => "no-address-space",
             Reason::Failed(_, Fault::NotHuge { .. }) => "fragmented",
             Reason::Failed(..) => "failed",
             Reason::NotLifted => "not-lifted",
@@ -111,12 +114,32 @@ impl Reason {
         )
     }
 
+    /// This reason for its own bytes and those of `other`: what was wanted adds up, what
+    /// there was is what the first of them found.
+    pub fn and(&self, other: &Reason) -> Reason {
+        match (self, other) {
+            (
+                Reason::PoolShort { page, free, need, total },
+                Reason::PoolShort { free: also_free, need: also, .. },
+            ) => Reason::PoolShort {
+                page: *page,
+                free: *free.max(also_free),
+                need: need.saturating_add(*also),
+                total: *total,
+            },
+            (Reason::MemoryLimit { left, need }, Reason::MemoryLimit { left: also_left, need: also }) => {
+                Reason::MemoryLimit { left: *left.max(also_left), need: need.saturating_add(*also) }
+            }
+            _ => self.clone(),
+        }
+    }
+
     /// What would change it, with the command where there is one.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             Reason::PartNotAsked(part) => format!("hugelift run --parts …,{part}"),
             Reason::PoolShort { page, free, need, total } => {
-                grow_pool(*page, total + need.saturating_sub(*free))
+                grow_pool(*page, total.saturating_add(need.saturating_sub(*free)))
             }
             Reason::NoPool(_) | Reason::NoSuchPage(..) => "ls /sys/kernel/mm/hugepages".into(),
             Reason::ThpOff(ThpOff::Never) => {
@@ -135,6 +158,7 @@ impl Reason {
             | Reason::TooSmall(_)
             | Reason::NotAligned(_)
             | Reason::Neighbour(_)
+            | Reason::NoRoom(_)
             | Reason::WritableCode
             | Reason::Protection
             | Reason::TextRelocations => return None,
@@ -175,6 +199,7 @@ impl fmt::Display for Reason {
             Reason::MemoryLimit { left, need } => {
                 write!(f, "memory limit: {} left, need {}", human_bytes(*left), human_bytes(*need))
             }
+            Reason::NoRoom(need) => write!(f, "no gap of {} in its address space", human_bytes(*need)),
             Reason::Failed(backing, fault) => write!(f, "{backing}: {fault}"),
             Reason::NotLifted => f.write_str("could be lifted"),
         }

@@ -5,7 +5,7 @@
 //! `KernelPageSize` and `THPeligible` are of no use for this: a file mapping wholly on
 //! huge pages shows 4 kB and 0 there.
 
-use crate::maps::{Mapping, MapsError, error, lines, parse_line};
+use crate::maps::{Mapping, MapsError, decimal, error, lines, parse_line};
 
 /// One mapping with its counters, all in bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -72,7 +72,9 @@ pub fn parse_smaps(text: &[u8]) -> Result<Vec<Usage>, MapsError> {
             let Some(usage) = all.last_mut() else {
                 return Err(error(i, "counter before any mapping", line));
             };
-            if let Some(slot) = field(usage, name) {
+            if name == b"VmFlags" {
+                usage.mapping.prot.bti = line.split(|&b| b == b' ').any(|flag| flag == b"bt");
+            } else if let Some(slot) = field(usage, name) {
                 *slot = kilobytes(&line[word.len()..]).ok_or_else(|| error(i, "bad counter", line))?;
             }
         } else {
@@ -102,14 +104,7 @@ fn field<'a>(usage: &'a mut Usage, name: &[u8]) -> Option<&'a mut u64> {
 
 /// `"   2048 kB"` in bytes.
 fn kilobytes(value: &[u8]) -> Option<u64> {
-    std::str::from_utf8(value)
-        .ok()?
-        .trim()
-        .strip_suffix("kB")?
-        .trim_end()
-        .parse::<u64>()
-        .ok()?
-        .checked_mul(1024)
+    decimal(value.trim_ascii().strip_suffix(b"kB")?.trim_ascii_end())?.checked_mul(1024)
 }
 
 #[cfg(test)]
@@ -130,7 +125,7 @@ FilePmdMapped:      4096 kB
 Shared_Hugetlb:        0 kB
 Private_Hugetlb:       0 kB
 THPeligible:           0
-VmFlags: rd ex mr mw me sd
+VmFlags: rd ex mr mw me sd bt
 01000000-01400000 r-xp 00000000 00:00 0 
 Rss:                   0 kB
 Private_Hugetlb:    4096 kB
@@ -142,12 +137,14 @@ Private_Hugetlb:    4096 kB
         assert_eq!(all.len(), 2);
         assert_eq!((all[0].rss, all[0].file_huge, all[0].huge()), (6 << 20, 4 << 20, 4 << 20));
         assert_eq!((all[1].hugetlb(), all[1].huge()), (4 << 20, 4 << 20));
+        assert_eq!((all[0].mapping.prot.bti, all[1].mapping.prot.bti), (true, false));
     }
 
     #[test]
     fn hostile_counters_are_errors() {
         assert!(parse_smaps(b"Rss: 1 kB\n").is_err());
         assert!(parse_smaps(b"1000-2000 r--p 0 0:0 0\nRss: x kB\n").is_err());
+        assert!(parse_smaps(b"1000-2000 r--p 0 0:0 0\nRss: +1 kB\n").is_err());
         assert!(parse_smaps(b"1000-2000 r--p 0 0:0 0\nRss: 99999999999999999999 kB\n").is_err());
     }
 }

@@ -85,7 +85,12 @@ pub struct Pool {
 impl Pool {
     /// Pages that a new mapping could get: free and not promised, and surplus to come.
     pub fn available(self) -> u64 {
-        self.free.saturating_sub(self.reserved) + self.overcommit.saturating_sub(self.surplus)
+        self.unpromised().saturating_add(self.overcommit.saturating_sub(self.surplus))
+    }
+
+    /// Of these, the pages that the pool holds already: they cost no further memory.
+    pub fn unpromised(self) -> u64 {
+        self.free.saturating_sub(self.reserved)
     }
 }
 
@@ -148,13 +153,23 @@ impl Snapshot {
     /// Every extent of every object, object by object, by address.
     ///
     /// A segment's pages are rounded out to base pages, as the kernel maps them; the
-    /// page that `.data` and `.bss` share counts as data.
+    /// page that `.data` and `.bss` share counts as data. No byte is in two extents.
     pub fn extents(&self) -> Vec<Extent> {
         let mut all = Vec::new();
         for index in 0..self.objects.len() {
             self.extents_of(index, &mut all);
         }
+        disjoint(&mut all);
         all
+    }
+
+    /// Whether what `mapping` shows can be a part of `object`: not another object's file,
+    /// nor a page of the kernel's own, nor what others may write to.
+    fn belongs(&self, mapping: &Mapping, object: &Object) -> bool {
+        let of_another = || self.objects.iter().any(|o| o.file == mapping.file);
+        !mapping.shared
+            && !mapping.is_kernel_code()
+            && (!mapping.is_file() || mapping.file == object.file || !of_another())
     }
 
     fn extents_of(&self, index: usize, out: &mut Vec<Extent>) {
@@ -169,15 +184,22 @@ impl Snapshot {
             let range = object.loaded(r.vaddr, r.size)?;
             Range::new(range.start.align_down(page), range.end.align_down(page))
         });
-        for segment in &object.headers.segments {
-            let Some(whole) = rounded(segment.vaddr, segment.memsz) else { continue };
+        let segments = &object.headers.segments;
+        for (i, segment) in segments.iter().enumerate() {
+            let Some(mut whole) = rounded(segment.vaddr, segment.memsz) else { continue };
+            // Two segments may meet in one base page (a file linked for 4 kB pages, on 64 kB
+            // ones): the later is mapped over the earlier.
+            if let Some(next) = segments.get(i + 1).and_then(|s| rounded(s.vaddr, s.memsz)) {
+                whole.end = whole.end.min(next.start).max(whole.start);
+            }
             let mut pieces: Vec<(Part, Range)> = Vec::new();
             if segment.prot.exec {
                 pieces.push((Part::Text, whole));
             } else if !segment.prot.write {
                 pieces.push((Part::Rodata, whole));
             } else {
-                let file_end = rounded(segment.vaddr, segment.filesz).map_or(whole.start, |r| r.end);
+                let from_file = rounded(segment.vaddr, segment.filesz).filter(|_| segment.filesz > 0);
+                let file_end = from_file.map_or(whole.start, |r| r.end);
                 let data = Range { start: whole.start, end: file_end.min(whole.end) };
                 let hidden = relro.and_then(|r| r.intersect(whole)).unwrap_or_default();
                 pieces.extend(Some((Part::Relro, hidden)).filter(|(_, r)| !r.is_empty()));
@@ -186,7 +208,8 @@ impl Snapshot {
                 pieces.extend(bss.minus(hidden).into_iter().map(|r| (Part::Bss, r)));
             }
             for (part, piece) in pieces {
-                for mapping in overlapping(&self.mappings, piece) {
+                let belongs = |m: &&Mapping| self.belongs(m, object);
+                for mapping in overlapping(&self.mappings, piece).iter().filter(belongs) {
                     if let Some(range) = mapping.range.intersect(piece) {
                         let file_backed = mapping.file == object.file && mapping.is_file();
                         out.push(Extent { object: index, part, range, prot: mapping.prot, file_backed });
@@ -201,6 +224,20 @@ impl Snapshot {
         let i = self.mappings.partition_point(|m| m.range.end <= addr);
         self.mappings.get(i).filter(|m| m.range.contains(addr))
     }
+}
+
+/// Headers that contradict each other can claim a byte for two objects: it stays with the
+/// extent that starts first.
+fn disjoint(extents: &mut Vec<Extent>) {
+    let mut order: Vec<usize> = (0..extents.len()).collect();
+    order.sort_by_key(|&i| (extents[i].range.start, i));
+    let mut claimed = Addr(0);
+    for i in order {
+        let range = &mut extents[i].range;
+        range.start = range.start.max(claimed).min(range.end);
+        claimed = claimed.max(range.end);
+    }
+    extents.retain(|e| !e.range.is_empty());
 }
 
 /// The mappings that share a byte with `range`; `mappings` is sorted.

@@ -1,2 +1,314 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Statistics of paired measurements.
+//!
+//! Times of programs are skewed and have outliers, so nothing here assumes a normal
+//! distribution: the estimate is the Hodges-Lehmann one (the median of all averages of
+//! two values), and its interval is the one that inverts Wilcoxon's signed-rank test
+//! (Hollander, Wolfe & Chicken, "Nonparametric Statistical Methods", chapter 3). All it
+//! asks is that each pair differs by the same amount plus noise that is as often up as down.
+
+use std::fmt;
+
+/// Confidence that an interval has at least (exact up to [`EXACT`] values).
+pub const CONFIDENCE: f64 = 0.95;
+
+/// Up to this many values the null distribution is counted out; beyond, a normal
+/// distribution stands for it.
+const EXACT: usize = 50;
+
+/// The point of the standard normal distribution with 2.5 % above it.
+const Z: f64 = 1.959_963_984_540_054;
+
+/// Why measurements have no estimate.
+#[derive(Clone, PartialEq, Debug, thiserror::Error)]
+pub enum StatsError {
+    /// Nothing was measured.
+    #[error("no measurements")]
+    Empty,
+    /// A value that is not a number, or one that has no ratio.
+    #[error("measurement {index} is {value}, which has no {what}")]
+    Unusable {
+        /// Counted from 0.
+        index: usize,
+        /// The value seen.
+        value: f64,
+        /// What was to be made of it.
+        what: &'static str,
+    },
+}
+
+/// A closed interval.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Interval {
+    /// Lower end.
+    pub low: f64,
+    /// Upper end.
+    pub high: f64,
+}
+
+/// Where the middle of some values lies.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Estimate {
+    /// The Hodges-Lehmann estimate.
+    pub point: f64,
+    /// Its 95 % interval; `None` with fewer than six values, which cannot give one.
+    pub interval: Option<Interval>,
+    /// How many values (pairs) it rests on.
+    pub count: usize,
+}
+
+/// What an estimate says against a value that means "no difference".
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// The whole interval is below.
+    Less,
+    /// The whole interval is above.
+    More,
+    /// The interval holds the value: no difference is shown (nor is equality).
+    Undecided,
+    /// Too few values for an interval.
+    TooFew,
+}
+
+impl Estimate {
+    /// What it says against `neutral`: 1 for ratios, 0 for differences.
+    pub fn verdict(&self, neutral: f64) -> Verdict {
+        match self.interval {
+            None => Verdict::TooFew,
+            Some(i) if i.high < neutral => Verdict::Less,
+            Some(i) if i.low > neutral => Verdict::More,
+            Some(_) => Verdict::Undecided,
+        }
+    }
+
+    fn map(self, f: impl Fn(f64) -> f64) -> Estimate {
+        let interval = self.interval.map(|i| Interval { low: f(i.low), high: f(i.high) });
+        Estimate { point: f(self.point), interval, ..self }
+    }
+}
+
+/// `0.79 [0.78, 0.81]`; the precision goes for all three figures (default 3 digits).
+impl fmt::Display for Estimate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digits = f.precision().unwrap_or(3);
+        write!(f, "{:.digits$} ", self.point)?;
+        match self.interval {
+            Some(i) => write!(f, "[{:.digits$}, {:.digits$}]", i.low, i.high),
+            None => write!(f, "[no interval: {} measurements, needs 6]", self.count),
+        }
+    }
+}
+
+/// The median; of an even number of values the mean of the middle two.
+///
+/// # Errors
+/// No values, or one that is not finite.
+pub fn median(values: &[f64]) -> Result<f64, StatsError> {
+    let mut sorted = checked(values, "median", |_| true)?;
+    sorted.sort_by(f64::total_cmp);
+    Ok(middle(&sorted))
+}
+
+/// The Hodges-Lehmann estimate of the middle of `values` with its 95 % interval.
+///
+/// # Errors
+/// No values, or one that is not finite.
+pub fn location(values: &[f64]) -> Result<Estimate, StatsError> {
+    let values = checked(values, "estimate", |_| true)?;
+    let n = values.len();
+    let mut walsh = Vec::with_capacity(n * (n + 1) / 2);
+    for (i, a) in values.iter().enumerate() {
+        walsh.extend(values[i..].iter().map(|b| a / 2.0 + b / 2.0));
+    }
+    walsh.sort_by(f64::total_cmp);
+    let interval = critical(n).and_then(|t| {
+        let (low, high) = (walsh.get(t)?, walsh.get(walsh.len().checked_sub(t + 1)?)?);
+        Some(Interval { low: *low, high: *high })
+    });
+    Ok(Estimate { point: middle(&walsh), interval, count: n })
+}
+
+/// The typical ratio second / first of pairs, with its 95 % interval.
+///
+/// # Errors
+/// No pairs, or a value that is not positive and finite.
+pub fn ratio(pairs: &[(f64, f64)]) -> Result<Estimate, StatsError> {
+    let flat: Vec<f64> = pairs.iter().flat_map(|&(a, b)| [a, b]).collect();
+    let flat = checked(&flat, "ratio", |v| v > 0.0)?;
+    let logs: Vec<f64> = flat.chunks_exact(2).map(|pair| pair[1].ln() - pair[0].ln()).collect();
+    Ok(location(&logs)?.map(f64::exp))
+}
+
+/// The typical difference second - first of pairs, with its 95 % interval.
+///
+/// # Errors
+/// No pairs, or a value that is not finite.
+pub fn difference(pairs: &[(f64, f64)]) -> Result<Estimate, StatsError> {
+    location(&pairs.iter().map(|(a, b)| b - a).collect::<Vec<f64>>())
+}
+
+fn checked(values: &[f64], what: &'static str, ok: impl Fn(f64) -> bool) -> Result<Vec<f64>, StatsError> {
+    if values.is_empty() {
+        return Err(StatsError::Empty);
+    }
+    match values.iter().position(|&v| !v.is_finite() || !ok(v)) {
+        Some(index) => Err(StatsError::Unusable { index, value: values[index], what }),
+        None => Ok(values.to_vec()),
+    }
+}
+
+/// Of values that are sorted and not none.
+fn middle(sorted: &[f64]) -> f64 {
+    let n = sorted.len();
+    sorted[(n - 1) / 2] / 2.0 + sorted[n / 2] / 2.0
+}
+
+/// The largest rank sum `t` with P(T <= t) <= 2.5 % under the null hypothesis, for `n`
+/// values: as many Walsh averages are cut off at each end. `None` if even 0 is likelier.
+fn critical(n: usize) -> Option<usize> {
+    if n > EXACT {
+        let n = n as f64;
+        let (mean, variance) = (n * (n + 1.0) / 4.0, n * (n + 1.0) * (2.0 * n + 1.0) / 24.0);
+        // The half is the usual continuity correction.
+        return Some((mean - Z * variance.sqrt() - 0.5).floor() as usize);
+    }
+    // counts[s]: subsets of {1..n} with the sum s. There are 2^n, at most 2^50.
+    let top = n * (n + 1) / 2;
+    let mut counts = vec![0u64; top + 1];
+    counts[0] = 1;
+    for rank in 1..=n {
+        for sum in (rank..=top).rev() {
+            counts[sum] += counts[sum - rank];
+        }
+    }
+    let tail = (1u64 << n) as f64 * (1.0 - CONFIDENCE) / 2.0;
+    let mut below = 0;
+    let within = counts.iter().take_while(|&&c| {
+        below += c;
+        below as f64 <= tail
+    });
+    within.count().checked_sub(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// splitmix64: small, seeded, the same everywhere.
+    struct Random(u64);
+
+    impl Random {
+        /// Uniform in (0, 1).
+        fn uniform(&mut self) -> f64 {
+            self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mut z = self.0;
+            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64 + f64::EPSILON / 4.0
+        }
+
+        /// Laplace: symmetric, with heavier tails than the normal distribution.
+        fn laplace(&mut self) -> f64 {
+            let (size, up) = (-self.uniform().ln(), self.uniform() < 0.5);
+            if up { size } else { -size }
+        }
+    }
+
+    #[test]
+    fn critical_values_are_those_of_the_tables() {
+        // Two-sided 5 % points of Wilcoxon's signed-rank statistic, as printed in textbooks.
+        let table =
+            [(6, 0), (7, 2), (8, 3), (9, 5), (10, 8), (12, 13), (15, 25), (20, 52), (25, 89), (30, 137)];
+        for (n, t) in table {
+            assert_eq!(critical(n), Some(t), "n = {n}");
+        }
+        assert_eq!(critical(50), Some(434));
+        for n in 0..6 {
+            assert_eq!(critical(n), None, "n = {n}");
+        }
+    }
+
+    #[test]
+    fn the_normal_approximation_continues_the_exact_distribution() {
+        let steps: Vec<usize> = (45..=56).map(|n| critical(n).unwrap()).collect();
+        assert!(steps.windows(2).all(|w| (13..=26).contains(&(w[1] - w[0]))), "{steps:?}");
+    }
+
+    #[test]
+    fn medians() {
+        assert_eq!(median(&[3.0, 1.0, 2.0]), Ok(2.0));
+        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), Ok(2.5));
+        assert_eq!(median(&[]), Err(StatsError::Empty));
+        assert!(matches!(median(&[1.0, f64::NAN]), Err(StatsError::Unusable { index: 1, .. })));
+    }
+
+    #[test]
+    fn the_interval_of_six_values_is_their_range() {
+        let e = location(&[6.0, 1.0, 5.0, 2.0, 4.0, 3.0]).unwrap();
+        assert_eq!((e.point, e.interval), (3.5, Some(Interval { low: 1.0, high: 6.0 })));
+    }
+
+    #[test]
+    fn the_interval_of_ten_values_cuts_eight_walsh_averages_off_each_end() {
+        let e = location(&[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0]).unwrap();
+        // The averages in order: 1, 1.5, 2, 2.5, 3, 4, 4.5, 5, then 6 = (4 + 8) / 2;
+        // from the top: 512, 384, 320, 288, 272, 264, 260, 258, then 257 = (2 + 512) / 2.
+        assert_eq!(e.interval, Some(Interval { low: 6.0, high: 257.0 }));
+    }
+
+    #[test]
+    fn five_pairs_give_no_interval() {
+        let e = ratio(&[(1.0, 0.5); 5]).unwrap();
+        assert_eq!((e.interval, e.verdict(1.0)), (None, Verdict::TooFew));
+        assert!(e.to_string().contains("5 measurements, needs 6"), "{e}");
+    }
+
+    #[test]
+    fn verdicts() {
+        let of = |low, high| {
+            Estimate { point: 1.0, interval: Some(Interval { low, high }), count: 9 }.verdict(1.0)
+        };
+        assert_eq!(of(0.7, 0.9), Verdict::Less);
+        assert_eq!(of(1.1, 1.3), Verdict::More);
+        assert_eq!(of(0.9, 1.0), Verdict::Undecided);
+    }
+
+    #[test]
+    fn a_ratio_is_that_of_second_to_first_and_an_outlier_does_not_move_it() {
+        let mut pairs: Vec<(f64, f64)> = (1..=20).map(|i| (f64::from(i), 0.8 * f64::from(i))).collect();
+        pairs[7].1 = 1e9;
+        let e = ratio(&pairs).unwrap();
+        assert!((e.point - 0.8).abs() < 1e-9, "{e}");
+        assert_eq!(e.verdict(1.0), Verdict::Less);
+        assert!(matches!(ratio(&[(1.0, 0.0)]), Err(StatsError::Unusable { index: 1, .. })));
+        assert!(matches!(ratio(&[(1.0, 1.0), (-1.0, 1.0)]), Err(StatsError::Unusable { index: 2, .. })));
+        assert_eq!(difference(&[(3.0, 5.0)]).unwrap().point, 2.0);
+    }
+
+    /// The share of 2,000 simulated experiments of `n` pairs whose interval holds the true ratio.
+    fn coverage(n: usize, seed: u64) -> f64 {
+        const RUNS: usize = 2000;
+        const TRUTH: f64 = 0.8;
+        let mut random = Random(seed);
+        let hits = (0..RUNS).filter(|_| {
+            let pairs: Vec<(f64, f64)> = (0..n)
+                .map(|_| {
+                    // Each pair has a pace of its own, as on a machine with neighbours.
+                    let pace = 1.0 + random.uniform();
+                    (pace * (0.05 * random.laplace()).exp(), pace * TRUTH * (0.05 * random.laplace()).exp())
+                })
+                .collect();
+            let i = ratio(&pairs).unwrap().interval.unwrap();
+            i.low <= TRUTH && TRUTH <= i.high
+        });
+        hits.count() as f64 / RUNS as f64
+    }
+
+    #[test]
+    fn intervals_hold_the_truth_as_often_as_they_say() {
+        for (n, seed) in [(10, 1), (20, 2), (60, 3)] {
+            let share = coverage(n, seed);
+            assert!((0.93..=0.97).contains(&share), "{share} of the intervals of {n} pairs");
+        }
+    }
+}

@@ -101,8 +101,8 @@ impl std::error::Error for Fault {}
 ///
 /// # Errors
 /// All of them return [`Fault`]; but for [`Fault::Lost`] the target is then unchanged,
-/// except that a failed [`Target::mmap`] with [`Place::Over`] may have unmapped `range`
-/// (as Linux does).
+/// except that a failed [`Target::mmap`] with [`Place::Over`], or a failed
+/// [`Target::mremap`], may have unmapped what was to be replaced (as Linux does).
 pub trait Target {
     /// Maps `range` with `prot`, at exactly this address.
     fn mmap(&mut self, range: Range, prot: Prot, source: Source, place: Place) -> Result<(), Fault>;

@@ -1,8 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Everything of hugelift that talks to Linux.
+//!
+//! Reading: [`procfs`], [`machine`] (over `sysfs` and `cgroup`), [`snapshot`].
+//! Changing: [`launch`] puts a [`helper`] beside the process that becomes the program
+//! ([`mod@program`]); it traces it ([`ptrace`]), prepares its way [`home`], stops its
+//! [`threads`] and changes it as a [`remote`] target. [`arch`] knows the machine code.
 
-pub mod cgroup;
+pub mod arch;
+mod cgroup;
+pub mod console;
+mod faultpoint;
+pub mod helper;
+pub mod home;
+pub mod launch;
 pub mod machine;
+pub mod memory;
+mod pagemap;
+pub mod plain;
 pub mod procfs;
+pub mod program;
+pub mod ptrace;
+pub mod remote;
 pub mod snapshot;
-pub mod sysfs;
+mod sysfs;
+pub mod threads;
+pub mod users;
+pub mod yama;

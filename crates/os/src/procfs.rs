@@ -4,14 +4,13 @@
 //! The launcher reads these between exec and the program's first instruction, so each
 //! file is read whole, with one open and as few reads as the kernel allows.
 
+use crate::memory;
 use hugelift_core::addr::Addr;
 use hugelift_core::maps::{Mapping, MapsError, parse_maps};
 use hugelift_core::smaps::{Usage, parse_smaps};
 use nix::errno::Errno;
-use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use std::fs::File;
-use std::io::{self, IoSliceMut, Read};
-use std::os::unix::fs::FileExt;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 /// Whose `/proc` entry: the calling process, or another one by its id.
@@ -88,6 +87,10 @@ pub struct Status {
     pub threads: Option<u32>,
     /// `TracerPid`: 0 for none.
     pub tracer: Option<u32>,
+    /// `Seccomp`: 0 for none, 1 strict, 2 by filter.
+    pub seccomp: Option<u32>,
+    /// `Seccomp_filters`: how many are in force (Linux 5.9).
+    pub seccomp_filters: Option<u32>,
 }
 
 /// What the kernel told the program at exec (getauxval(3)); 0 where it told nothing.
@@ -101,6 +104,8 @@ pub struct Auxv {
     pub phdr: u64,
     /// `AT_SECURE`: started set-uid, set-gid or with file capabilities.
     pub secure: u64,
+    /// `AT_HWCAP2`: features of the CPU.
+    pub hwcap2: u64,
 }
 
 impl Process {
@@ -178,25 +183,13 @@ impl Process {
             Errno::ESRCH => ProcError::Vanished { pid: self.pid(), path: self.path("mem") },
             _ => ProcError::Memory { pid: self.pid(), addr, bytes, errno },
         };
-        let Ok(base) = usize::try_from(addr.0) else { return Err(failed(Errno::EFAULT)) };
         if bytes == 0 {
             return Ok(0);
         }
-        let target = nix::unistd::Pid::from_raw(self.pid().cast_signed());
-        let remote = [RemoteIoVec { base, len: bytes }];
-        match process_vm_readv(target, &mut [IoSliceMut::new(buffer)], &remote) {
-            Ok(got) if got > 0 => Ok(got),
-            Err(Errno::ESRCH) => Err(failed(Errno::ESRCH)),
-            // No such call in this kernel or sandbox, or pages that may only be executed:
-            // /proc/PID/mem reads those too.
-            Ok(_) | Err(_) => {
-                let file = File::open(self.path("mem")).map_err(|e| failed(errno(&e)))?;
-                match file.read_at(buffer, addr.0) {
-                    Ok(0) => Err(failed(Errno::EIO)),
-                    Ok(got) => Ok(got),
-                    Err(e) => Err(failed(errno(&e))),
-                }
-            }
+        match memory::read(self.pid().cast_signed(), addr, buffer) {
+            Ok(0) => Err(failed(Errno::EIO)),
+            Ok(got) => Ok(got),
+            Err(e) => Err(failed(errno(&e))),
         }
     }
 
@@ -265,6 +258,7 @@ fn parse_auxv(bytes: &[u8]) -> Auxv {
             libc::AT_BASE => &mut auxv.base,
             libc::AT_PHDR => &mut auxv.phdr,
             libc::AT_SECURE => &mut auxv.secure,
+            libc::AT_HWCAP2 => &mut auxv.hwcap2,
             _ => continue,
         };
         *slot = word(8);
@@ -281,6 +275,8 @@ fn parse_status(text: &[u8]) -> Status {
             b"THP_enabled" => status.thp_enabled = value().map(|v| v != 0),
             b"Threads" => status.threads = value(),
             b"TracerPid" => status.tracer = value(),
+            b"Seccomp" => status.seccomp = value(),
+            b"Seccomp_filters" => status.seccomp_filters = value(),
             _ => {}
         }
     }
@@ -329,7 +325,8 @@ mod tests {
     #[test]
     fn status_and_auxv_of_odd_text() {
         let status = parse_status(b"Name:\tx\nThreads:\t7\nTHP_enabled:\t0\nTracerPid:\tx\nnonsense");
-        assert_eq!(status, Status { thp_enabled: Some(false), threads: Some(7), tracer: None });
+        let want = Status { thp_enabled: Some(false), threads: Some(7), ..Status::default() };
+        assert_eq!(status, want);
         let mut bytes = Vec::new();
         for word in [libc::AT_ENTRY, 0x401000, libc::AT_NULL, 0, libc::AT_ENTRY, 5] {
             bytes.extend(word.to_le_bytes());

@@ -4,6 +4,7 @@
 //! The headers of an object are read from memory, where they lie as the kernel mapped
 //! them: the file may have been replaced since.
 
+use crate::arch;
 use crate::machine::probe;
 use crate::procfs::{ProcError, Process, read_head};
 use hugelift_core::addr::{Addr, PageSize};
@@ -25,7 +26,8 @@ const MAX_STRETCH: u64 = 64 << 10;
 /// [`ProcError`] if the mappings cannot be read. An object that does not parse is left out.
 pub fn live(pid: Option<u32>, min_bytes: u64) -> Result<Snapshot, ProcError> {
     let process = pid.map_or(Process::OWN, Process::new);
-    let mappings = process.maps()?;
+    let mut mappings = process.maps()?;
+    add_bti(process, &mut mappings)?;
     // Without AT_ENTRY the executable is taken to be the first object: the kernel maps it
     // below the shared ones.
     let entry = process.auxv().ok().map(|a| Addr(a.entry)).filter(|a| a.0 != 0);
@@ -34,6 +36,19 @@ pub fn live(pid: Option<u32>, min_bytes: u64) -> Result<Snapshot, ProcError> {
     let mut objects = finder.objects();
     put_executable_first(&mut objects, entry);
     Ok(Snapshot { objects, mappings, machine })
+}
+
+/// maps does not show `PROT_BTI`, smaps does; that is slow, so it is read only where the
+/// CPU has it.
+fn add_bti(process: Process, mappings: &mut [Mapping]) -> Result<(), ProcError> {
+    if process.auxv().is_ok_and(|a| a.hwcap2 & arch::HWCAP2_BTI != 0) {
+        for usage in process.smaps()?.iter().filter(|u| u.mapping.prot.bti) {
+            if let Ok(i) = mappings.binary_search_by_key(&usage.mapping.range, |m| m.range) {
+                mappings[i].prot.bti = true;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Marks the object whose segments hold `entry` and puts it before the others.

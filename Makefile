@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+# The two commands of the README are `make demo` and `make test`; each sets up what it needs.
+
+.PHONY: all build demo test bench lint fuzz-build clean
+
+all: build
+
+build:
+	@ci/setup.sh build
+	cargo build --release
+
+# The main job on something real: 64 MB of code, bare and lifted in turn.
+demo: build
+	target/release/hugelift-bench demo
+
+# Every test. REQUIRE_ALL=1 makes a skip a failure.
+test:
+	@ci/setup.sh test
+	ci/test.sh
+
+# Ratios from interleaved pairs; takes some minutes.
+bench: build
+	@ci/setup.sh test
+	target/release/hugelift-bench all
+
+lint:
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+
+# The fuzz targets are a workspace of their own; cargo fuzz runs them.
+fuzz-build:
+	@ci/setup.sh test
+	cargo build --manifest-path fuzz/Cargo.toml
+
+clean:
+	cargo clean

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `HUGELIFT_LOG`: debugging output, chosen by a filter such as `debug` or
+//! `hugelift_os=trace` (the directives of tracing-subscriber's `EnvFilter`).
+
+use tracing_subscriber::EnvFilter;
+
+const VARIABLE: &str = "HUGELIFT_LOG";
+
+/// Starts logging to stderr if the variable is set.
+///
+/// # Errors
+/// The filter that cannot be understood.
+pub fn start() -> Result<(), String> {
+    let Some(filter) = std::env::var_os(VARIABLE).filter(|v| !v.is_empty()) else { return Ok(()) };
+    let filter = filter.to_string_lossy();
+    let filter =
+        EnvFilter::try_new(&filter).map_err(|e| format!("{VARIABLE}={filter}: {e}; try {VARIABLE}=debug"))?;
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
+    Ok(())
+}

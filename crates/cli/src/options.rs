@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Options that several subcommands share, each defined once.
+
+use clap::{Args, ValueEnum};
+use hugelift_core::addr::PageSize;
+use hugelift_core::policy::{Backing, ObjectFilter, Policy};
+use hugelift_core::snapshot::Part;
+
+/// `--backing`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BackingChoice {
+    /// The hugetlb pool as far as it goes, then transparent huge pages
+    Auto,
+    /// Transparent huge pages
+    Thp,
+    /// Pages of the reserved pool
+    Hugetlb,
+}
+
+/// `--parts`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PartChoice {
+    /// Code
+    Text,
+    /// Read-only data
+    Rodata,
+}
+
+impl From<PartChoice> for Part {
+    fn from(choice: PartChoice) -> Part {
+        match choice {
+            PartChoice::Text => Part::Text,
+            PartChoice::Rodata => Part::Rodata,
+        }
+    }
+}
+
+/// What to lift, and onto what.
+#[derive(Args, Clone, Debug)]
+pub struct PolicyArgs {
+    /// Where huge pages come from
+    #[arg(long, value_enum, default_value_t = BackingChoice::Auto)]
+    pub backing: BackingChoice,
+
+    /// Size of the huge pages, as in 2M or 1G [default: the usual one of the backing]
+    #[arg(long, value_name = "SIZE")]
+    pub page_size: Option<PageSize>,
+
+    /// Parts of the program to lift
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [PartChoice::Text, PartChoice::Rodata])]
+    pub parts: Vec<PartChoice>,
+
+    /// Lift only objects whose path or file name matches (repeatable)
+    #[arg(long, value_name = "GLOB")]
+    pub object: Vec<String>,
+
+    /// Do not lift objects whose path or file name matches (repeatable)
+    #[arg(long, value_name = "GLOB")]
+    pub exclude: Vec<String>,
+}
+
+impl PolicyArgs {
+    /// As the planner wants it.
+    ///
+    /// # Errors
+    /// A pattern that is not one.
+    pub fn policy(&self) -> Result<Policy, String> {
+        let backings = match self.backing {
+            BackingChoice::Auto => vec![Backing::Hugetlb, Backing::Thp],
+            BackingChoice::Thp => vec![Backing::Thp],
+            BackingChoice::Hugetlb => vec![Backing::Hugetlb],
+        };
+        Ok(Policy {
+            parts: self.parts.iter().map(|p| Part::from(*p)).collect(),
+            objects: ObjectFilter::new(&self.object, &self.exclude)?,
+            backings,
+            page: self.page_size,
+        })
+    }
+}

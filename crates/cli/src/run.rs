@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `hugelift run`: starts a program on huge pages.
+//!
+//! This process becomes the program; the lifting is done by a helper beside it.
+
+use crate::FAILED;
+use crate::options::PolicyArgs;
+use clap::Args;
+use hugelift_core::addr::{PageSize, human_bytes};
+use hugelift_core::apply::{Outcome, apply};
+use hugelift_core::plan::{Plan, plan};
+use hugelift_core::policy::Policy;
+use hugelift_core::skip::Reason;
+use hugelift_core::snapshot::Snapshot;
+use hugelift_core::target::Fault;
+use hugelift_os::console::say;
+use hugelift_os::helper::{Lifter, Verdict};
+use hugelift_os::plain::Plain;
+use hugelift_os::program::{ExecError, examine, exec, resolve};
+use hugelift_os::remote::Remote;
+use hugelift_os::users::Identity;
+use hugelift_os::{launch, snapshot};
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::path::PathBuf;
+use std::time::Instant;
+
+/// Start a program with its code and read-only data on huge pages
+///
+/// The program runs as if started without hugelift: same process, same exit status. What
+/// cannot be lifted runs as it is, and one line on stderr says why.
+#[derive(Args, Debug)]
+pub struct RunArgs {
+    #[command(flatten)]
+    policy: PolicyArgs,
+
+    /// Run the program as this user, by name or number (root only)
+    #[arg(long, value_name = "USER[:GROUP]")]
+    user: Option<String>,
+
+    /// Print what would be done, and start nothing
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Do not start the program (exit 125) unless all that was planned is lifted
+    #[arg(long)]
+    strict: bool,
+
+    /// Write what smaps shows after the lift to FILE, as JSON
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+
+    /// Say what was lifted (-vv: and every skip)
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    verbose: u8,
+
+    /// Say nothing
+    #[arg(short, long, conflicts_with = "verbose")]
+    quiet: bool,
+
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROG")]
+    command: Vec<OsString>,
+}
+
+/// Runs the program; returns only if that fails.
+pub fn run(args: &RunArgs) -> i32 {
+    match try_run(args) {
+        Ok(status) => status,
+        Err(error) => {
+            say(&error.message);
+            error.status
+        }
+    }
+}
+
+/// Why the program was not started, and with which status hugelift ends.
+struct Failure {
+    status: i32,
+    message: String,
+}
+
+impl From<String> for Failure {
+    fn from(message: String) -> Failure {
+        Failure { status: FAILED, message }
+    }
+}
+
+impl From<ExecError> for Failure {
+    fn from(error: ExecError) -> Failure {
+        Failure { status: error.status(), message: error.to_string() }
+    }
+}
+
+fn try_run(args: &RunArgs) -> Result<i32, Failure> {
+    let policy = args.policy.policy()?;
+    let identity = args.user.as_deref().map(Identity::find).transpose()?;
+    let report = args.report.as_ref().map(|path| {
+        File::create(path).map_err(|e| format!("cannot write the report to {}: {e}", path.display()))
+    });
+    let report = report.transpose()?;
+    if let Some(identity) = identity {
+        identity.assume()?;
+    }
+    let name = &args.command[0];
+    let path = resolve(name)?;
+
+    let mut job = Job {
+        program: name.to_string_lossy().into_owned(),
+        policy,
+        strict: args.strict,
+        verbose: args.verbose,
+        quiet: args.quiet,
+        report,
+    };
+    let keep: Vec<_> = job.report.iter().map(File::as_raw_fd).collect();
+    // The helper works on a copy of the job: it is another process.
+    let started = examine(&path).and_then(|()| launch::start_helper(&mut job, &keep));
+    if let Err(why) = started
+        && let Verdict::Refuse(status) = job.plain(&why)
+    {
+        return Ok(status);
+    }
+    let source = exec(&path, &args.command);
+    Err(ExecError { program: job.program, source }.into())
+}
+
+/// What the helper has to do.
+struct Job {
+    program: String,
+    policy: Policy,
+    strict: bool,
+    verbose: u8,
+    quiet: bool,
+    report: Option<File>,
+}
+
+impl Lifter for &mut Job {
+    fn lift(&mut self, pid: u32, target: &mut Remote) -> Verdict {
+        (**self).lift(pid, target)
+    }
+
+    fn plain(&mut self, why: &Plain) -> Verdict {
+        (**self).plain(why)
+    }
+}
+
+impl Job {
+    fn lift(&mut self, pid: u32, target: &mut Remote) -> Verdict {
+        let began = Instant::now();
+        let least = self.policy.page.map_or(PageSize::MB2.bytes() / 2, PageSize::bytes);
+        let least = if self.report.is_some() { 0 } else { least };
+        let before = match snapshot::live(Some(pid), least) {
+            Ok(before) => before,
+            Err(error) => return self.plain(&error.into()),
+        };
+        let plan = plan(&before, &self.policy);
+        tracing::debug!(?plan, "planned");
+        let outcome = apply(target, &plan);
+        tracing::debug!(?outcome, elapsed = ?began.elapsed(), "applied");
+        let complaints = complaints(&plan, &outcome);
+        let complete = !plan.spans.is_empty() && outcome.is_complete() && complaints.is_empty();
+        if let Some(lost) = &outcome.lost {
+            self.say(&format!("{}: {lost}", self.program));
+        }
+        if self.strict && !complete {
+            let why = match complaints.largest() {
+                Some(line) => line,
+                None => "nothing in it is larger than a huge page".to_string(),
+            };
+            self.say(&format!("{}: not started (--strict): {why}", self.program));
+            return Verdict::Refuse(FAILED);
+        }
+        if let Some(line) = complaints.largest() {
+            self.say(&format!("{}: {line}", self.program));
+        }
+        self.tell(pid, &before, &plan, &outcome, began);
+        Verdict::Start
+    }
+
+    /// What smaps shows now: only that is said.
+    fn tell(&mut self, pid: u32, before: &Snapshot, plan: &Plan, outcome: &Outcome, began: Instant) {
+        let _ = (pid, before, plan, outcome, began);
+    }
+
+    fn plain(&mut self, why: &Plain) -> Verdict {
+        if self.strict {
+            self.say(&format!("{}: not started (--strict): {why}", self.program));
+            return Verdict::Refuse(FAILED);
+        }
+        self.say(&format!("{}: started without huge pages: {why}", self.program));
+        Verdict::Start
+    }
+
+    fn say(&self, line: &str) {
+        if !self.quiet {
+            say(line);
+        }
+    }
+}
+
+/// What was not lifted although the program's layout allows it, by reason.
+struct Complaints(BTreeMap<&'static str, (u64, Reason)>);
+
+fn complaints(plan: &Plan, outcome: &Outcome) -> Complaints {
+    let mut all: BTreeMap<&'static str, (u64, Reason)> = BTreeMap::new();
+    let mut add = |bytes: u64, reason: Reason| {
+        all.entry(reason.key())
+            .and_modify(|(sum, first)| {
+                *sum += bytes;
+                *first = first.and(&reason);
+            })
+            .or_insert((bytes, reason));
+    };
+    for skip in plan.skips.iter().filter(|s| s.reason.is_remediable()) {
+        add(skip.range.len(), skip.reason.clone());
+    }
+    for (span, result) in plan.spans.iter().zip(&outcome.spans).filter(|(_, r)| r.lifted.is_none()) {
+        if let Some((backing, fault)) = result.failures.last()
+            && !matches!(fault, Fault::Lost(_))
+        {
+            add(span.range.len(), Reason::Failed(*backing, fault.clone()));
+        }
+    }
+    Complaints(all)
+}
+
+impl Complaints {
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// One line for all: the reason that holds most bytes back, and what helps.
+    fn largest(&self) -> Option<String> {
+        let (bytes, reason) = self.0.values().max_by_key(|(bytes, _)| *bytes)?;
+        let hint = reason.hint().map_or(String::new(), |h| format!("; {h}"));
+        let more = match self.0.len() {
+            1 => String::new(),
+            n => format!(" (and {} other reasons: -vv)", n - 1),
+        };
+        Some(format!("{} not lifted: {reason}{hint}{more}", human_bytes(*bytes)))
+    }
+}

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which spans, and what from: hands out pool pages and memory to the extents in turn.
+
+use super::steps::{scratch_for, steps};
+use super::{Attempt, Plan, Span, usual_page};
+use crate::addr::{Addr, PageSize, Range};
+use crate::maps::{Mapping, Prot};
+use crate::policy::{Backing, Policy};
+use crate::skip::{Reason, Skip};
+use crate::snapshot::{Extent, Part, Pool, Snapshot, overlapping};
+
+/// [`super::plan`].
+pub(super) fn plan(snapshot: &Snapshot, policy: &Policy) -> Plan {
+    let mut planner = Planner {
+        snapshot,
+        policy,
+        pools: snapshot.machine.pools.clone(),
+        memory_left: snapshot.machine.memory_left,
+        plan: Plan::default(),
+    };
+    for extent in joined(snapshot.extents()) {
+        planner.consider(extent);
+    }
+    planner.grant_fallbacks();
+    planner.plan.spans.sort_by_key(|s| (s.object, s.range));
+    planner.plan.skips.sort_by_key(|s| (s.object, s.range));
+    planner.plan
+}
+
+/// Extents of one object and part that follow on each other become one.
+fn joined(extents: Vec<Extent>) -> Vec<Extent> {
+    let mut out: Vec<Extent> = Vec::new();
+    for extent in extents {
+        match out.last_mut() {
+            Some(last)
+                if (last.object, last.part, last.prot) == (extent.object, extent.part, extent.prot)
+                    && last.range.end == extent.range.start =>
+            {
+                last.range.end = extent.range.end;
+                last.file_backed &= extent.file_backed;
+            }
+            _ => out.push(extent),
+        }
+    }
+    out
+}
+
+/// A way that is open to a span, before its steps are known.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Way {
+    backing: Backing,
+    page: PageSize,
+}
+
+struct Planner<'a> {
+    snapshot: &'a Snapshot,
+    policy: &'a Policy,
+    /// What is left of each pool after the spans planned so far.
+    pools: Vec<Pool>,
+    memory_left: u64,
+    plan: Plan,
+}
+
+impl Planner<'_> {
+    fn skip(&mut self, extent: &Extent, range: Range, reason: Reason) {
+        if !range.is_empty() {
+            self.plan.skips.push(Skip { object: extent.object, part: extent.part, range, reason });
+        }
+    }
+
+    fn consider(&mut self, extent: Extent) {
+        if let Some(reason) = self.refusal(&extent) {
+            return self.skip(&extent, extent.range, reason);
+        }
+        // Each backing has its own page size, hence its own inner span. What the best one
+        // leaves (edges, and what it has no pages for) is offered to the next.
+        let (ways, refusals) = self.ways();
+        let mut left = vec![extent.range];
+        let mut lack = None;
+        for (i, way) in ways.iter().enumerate() {
+            for piece in std::mem::take(&mut left) {
+                let Some(inner) = piece.inner(way.page) else {
+                    left.push(piece);
+                    continue;
+                };
+                let (pages, reason) = self.supply(*way, inner);
+                lack = reason.or(lack);
+                let span = Range { start: inner.start, end: Addr(inner.start.0 + pages * way.page.bytes()) };
+                if span.is_empty() {
+                    left.push(piece);
+                } else {
+                    self.emit(&extent, span, &ways[i..]);
+                    left.extend(piece.minus(span));
+                }
+            }
+        }
+        // Sizes are told by the smallest page that was tried, or would have been.
+        let usual = self.snapshot.machine.thp_page.unwrap_or(PageSize::MB2);
+        let page = ways.iter().map(|w| w.page).min().or(self.policy.page).unwrap_or(usual);
+        let reason = lack.or(refusals.into_iter().next()).unwrap_or(Reason::NotLifted);
+        for piece in left {
+            self.explain(&extent, piece, page, &reason);
+        }
+    }
+
+    /// Skips `piece`: its whole pages for `reason`, the rest because of where it lies.
+    fn explain(&mut self, extent: &Extent, piece: Range, page: PageSize, reason: &Reason) {
+        let edges = match piece.inner(page) {
+            Some(inner) => {
+                self.skip(extent, inner, reason.clone());
+                piece.minus(inner)
+            }
+            None => vec![piece],
+        };
+        for edge in edges {
+            let reason = if extent.range.len() < page.bytes() {
+                Reason::TooSmall(page)
+            } else {
+                self.edge(edge, extent.prot, page)
+            };
+            self.skip(extent, edge, reason);
+        }
+    }
+
+    /// Why this extent is not to be touched at all.
+    fn refusal(&self, extent: &Extent) -> Option<Reason> {
+        let object = &self.snapshot.objects[extent.object];
+        if !self.policy.objects.takes(object) {
+            return Some(Reason::Excluded);
+        }
+        if !self.policy.parts.contains(&extent.part) {
+            return Some(Reason::PartNotAsked(extent.part));
+        }
+        // A segment that states both will be both again, page by page, which hugetlb refuses.
+        let stated_wx =
+            object.headers.segments.iter().filter(|s| s.prot.is_wx()).any(|s| {
+                object.loaded(s.vaddr, s.memsz).is_some_and(|r| r.intersect(extent.range).is_some())
+            });
+        if extent.prot.is_wx() || stated_wx {
+            return Some(Reason::WritableCode);
+        }
+        match extent.part {
+            Part::Text if object.textrel => Some(Reason::TextRelocations),
+            Part::Text if extent.prot == Prot::RX => None,
+            Part::Rodata if extent.prot == Prot::R => None,
+            _ => Some(Reason::Protection),
+        }
+    }
+
+    /// The ways that are open on this machine, best first, and why the others are not.
+    fn ways(&self) -> (Vec<Way>, Vec<Reason>) {
+        let machine = &self.snapshot.machine;
+        let (mut ways, mut refusals) = (Vec::new(), Vec::new());
+        for &backing in &self.policy.backings {
+            let usual = usual_page(machine, backing);
+            let page = self.policy.page.or(usual);
+            let verdict = match (backing, page) {
+                (Backing::Hugetlb, page) => {
+                    let page = page.or(machine.thp_page).unwrap_or(PageSize::MB2);
+                    let offered = machine.pools.iter().any(|p| p.page == page);
+                    if offered { Ok(page) } else { Err(Reason::NoPool(page)) }
+                }
+                (Backing::Thp, Some(page)) if usual.is_some_and(|u| u != page) => {
+                    Err(Reason::NoSuchPage(backing, page))
+                }
+                (Backing::Thp, _) => match (usual, machine.thp_off) {
+                    (None, _) => Err(Reason::NoThp),
+                    (Some(_), Some(off)) => Err(Reason::ThpOff(off)),
+                    (Some(page), None) => Ok(page),
+                },
+                // Found on running processes and reported; not made by a plan.
+                (Backing::Pagecache | Backing::Shared, _) => continue,
+            };
+            match verdict.map(|page| Way { backing, page }) {
+                Ok(way) if ways.contains(&way) => {}
+                Ok(way) => ways.push(way),
+                Err(reason) => refusals.push(reason),
+            }
+        }
+        (ways, refusals)
+    }
+
+    /// Why the partial huge pages at the ends stay: who else lives in them?
+    fn edge(&self, edge: Range, prot: Prot, page: PageSize) -> Reason {
+        let outer =
+            Range { start: edge.start.align_down(page), end: edge.end.align_up(page).unwrap_or(edge.end) };
+        let alien = |m: &Mapping| m.prot != prot;
+        if overlapping(&self.snapshot.mappings, outer).iter().any(alien) {
+            Reason::Neighbour(page)
+        } else {
+            Reason::NotAligned(page)
+        }
+    }
+
+    /// Spends pool pages or memory on `span`. Returns how many pages of it can be had from
+    /// its start on, and what is lacking for the others.
+    fn supply(&mut self, way: Way, span: Range) -> (u64, Option<Reason>) {
+        let need = span.len() / way.page.bytes();
+        if scratch_for(self.snapshot, span.len(), way.page).is_none() {
+            return (0, Some(Reason::NoRoom(span.len())));
+        }
+        match way.backing {
+            Backing::Hugetlb => {
+                let Some(pool) = self.pools.iter_mut().find(|p| p.page == way.page) else {
+                    return (0, Some(Reason::NoPool(way.page)));
+                };
+                let (free, total) = (obtainable(pool, self.memory_left), pool.total);
+                let taken = free.min(need);
+                self.memory_left -= take(pool, taken);
+                let short = Reason::PoolShort { page: way.page, free, need, total };
+                (taken, (taken < need).then_some(short))
+            }
+            Backing::Thp | Backing::Pagecache | Backing::Shared => {
+                // Half a span on the last bytes of memory is no service: all or nothing.
+                let (left, need_bytes) = (self.memory_left, span.len());
+                if need_bytes > left {
+                    return (0, Some(Reason::MemoryLimit { left, need: need_bytes }));
+                }
+                self.memory_left -= need_bytes;
+                (need, None)
+            }
+        }
+    }
+
+    fn emit(&mut self, extent: &Extent, range: Range, ways: &[Way]) {
+        let fits = |way: &&Way| range.inner(way.page) == Some(range);
+        let attempts = ways.iter().filter(fits).filter_map(|way| {
+            let scratch = scratch_for(self.snapshot, range.len(), way.page)?;
+            let steps = steps(&self.snapshot.machine, way.backing, way.page, range, extent.prot, scratch);
+            Some(Attempt { backing: way.backing, page: way.page, steps })
+        });
+        let attempts = attempts.collect();
+        let span = Span { object: extent.object, part: extent.part, range, prot: extent.prot, attempts };
+        self.plan.spans.push(span);
+    }
+
+    /// Grants each span its second choices from what the first choices of all have left, so
+    /// that falling back runs into no limit either.
+    fn grant_fallbacks(&mut self) {
+        for mut span in std::mem::take(&mut self.plan.spans) {
+            let mut granted = 0;
+            span.attempts.retain(|attempt| {
+                granted += 1;
+                granted == 1 || self.grant(attempt, span.range)
+            });
+            self.plan.spans.push(span);
+        }
+    }
+
+    fn grant(&mut self, attempt: &Attempt, range: Range) -> bool {
+        let way = Way { backing: attempt.backing, page: attempt.page };
+        let short = match self.pools.iter().find(|p| p.page == way.page && way.backing == Backing::Hugetlb) {
+            Some(pool) => obtainable(pool, self.memory_left) < range.len() / way.page.bytes(),
+            None => false,
+        };
+        !short && self.supply(way, range).1.is_none()
+    }
+}
+
+/// Pages of `pool` that a span could get: surplus ones are made of the memory that is left.
+fn obtainable(pool: &Pool, memory_left: u64) -> u64 {
+    let made = pool.available() - pool.unpromised();
+    pool.unpromised() + made.min(memory_left / pool.page.bytes())
+}
+
+/// Takes `pages` pages out of what [`obtainable`] counts, free ones first; returns the bytes
+/// of memory that the others cost.
+fn take(pool: &mut Pool, pages: u64) -> u64 {
+    let from_free = pages.min(pool.unpromised());
+    let made = pages - from_free;
+    pool.reserved += from_free;
+    pool.surplus += made;
+    made * pool.page.bytes()
+}

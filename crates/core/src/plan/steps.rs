@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How: the steps of one way, and where they may work undisturbed.
+
+use super::Step;
+use crate::addr::{Addr, PageSize, Range};
+use crate::maps::Prot;
+use crate::policy::Backing;
+use crate::snapshot::{Machine, Snapshot};
+
+/// The steps that back `span` with pages of `page` by way of `scratch`.
+pub(super) fn steps(
+    machine: &Machine,
+    backing: Backing,
+    page: PageSize,
+    span: Range,
+    prot: Prot,
+    scratch: Range,
+) -> Vec<Step> {
+    let copy = Step::Copy { from: span, to: scratch.start };
+    let protect = Step::Protect { range: scratch, prot };
+    let place = Step::Move { from: scratch, to: span.start };
+    match backing {
+        Backing::Hugetlb if machine.moves_hugetlb => vec![
+            Step::Map { range: scratch, hugetlb: Some(page) },
+            Step::Populate { range: scratch, page },
+            copy,
+            protect,
+            place,
+        ],
+        Backing::Hugetlb => vec![
+            Step::CreateFile { bytes: span.len(), page },
+            Step::MapFile { range: scratch },
+            Step::Populate { range: scratch, page },
+            copy,
+            Step::Replace { range: span, prot, scratch: scratch.start },
+        ],
+        Backing::Thp | Backing::Pagecache | Backing::Shared => vec![
+            Step::Map { range: scratch, hugetlb: None },
+            Step::Advise { range: scratch },
+            Step::Populate { range: scratch, page },
+            Step::Verify { range: scratch },
+            copy,
+            protect,
+            place,
+        ],
+    }
+}
+
+/// Free address space for `bytes`, aligned to `page`: the middle of the widest gap, far
+/// from where the heap, the stack and the kernel's own choice of address grow to.
+pub(super) fn scratch_for(snapshot: &Snapshot, bytes: u64, page: PageSize) -> Option<Range> {
+    // Nothing below the first mapping: vm.mmap_min_addr is there.
+    let gaps = snapshot.mappings.windows(2).filter_map(|w| Range::new(w[0].range.end, w[1].range.start));
+    let user = gaps.filter(|g| g.end.0 < 1 << 63);
+    let widest = user.filter_map(|g| g.inner(page)).max_by_key(|g| g.len())?;
+    let spare = widest.len().checked_sub(bytes)?;
+    Range::sized(Addr(widest.start.0 + spare / 2).align_down(page), bytes)
+}

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What differs between the machines that hugelift runs on: registers, three short
+//! pieces of machine code, and the layout of a signal frame. Nothing else in the tree
+//! knows the architecture.
+//!
+//! Each architecture offers the same names:
+//!
+//! | name | what |
+//! |---|---|
+//! | `MACHINE` | as ELF headers name it |
+//! | `Regs` | the general registers as `PTRACE_GETREGSET(NT_PRSTATUS)` gives them |
+//! | `FP_REGSET` | the regset that holds the floating-point state |
+//! | `STUB`, `COPY_AT`, `SYSCALL_AT`, `RETURN_AT` | code that makes one system call and goes home |
+//! | `entry_stub`, `entry_home` | code that a dynamic program runs at its entry point |
+//! | `signal_frame` | what `rt_sigreturn` restores registers from |
+//! | `PROT_BTI`, `HWCAP2_BTI` | branch target identification, where there is any |
+//! | `RED_ZONE` | bytes below the stack pointer that belong to the program |
+
+#[cfg(target_arch = "aarch64")]
+mod aarch64;
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
+
+#[cfg(target_arch = "aarch64")]
+pub use aarch64::*;
+#[cfg(target_arch = "x86_64")]
+pub use x86_64::*;
+
+/// A signal frame, ready to be written to the target's stack.
+pub struct Frame {
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+    /// What the stack pointer must be for `rt_sigreturn` to find it, as an offset into
+    /// `bytes`.
+    pub sp_at: u64,
+}
+
+/// Alignment that a frame's first byte must have.
+pub const FRAME_ALIGN: u64 = 64;
+
+/// Bytes out of little-endian words, at an offset; both machines are little-endian.
+fn put(bytes: &mut [u8], at: usize, value: u64) {
+    if let Some(slot) = bytes.get_mut(at..at + 8) {
+        slot.copy_from_slice(&value.to_le_bytes());
+    }
+}
+
+fn put32(bytes: &mut [u8], at: usize, value: u32) {
+    if let Some(slot) = bytes.get_mut(at..at + 4) {
+        slot.copy_from_slice(&value.to_le_bytes());
+    }
+}

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Puts a helper beside the calling process, which is about to become the program.
+//!
+//! The helper is no child of the program: it is forked twice, and the one between is
+//! waited for. Where an orphan would come back (pid 1 of a namespace, a subreaper) it is
+//! a child that sends no signal and that wait(2) does not see without `__WALL`, and the
+//! program's way home waits for it.
+
+use crate::helper::{Lifter, attend};
+use crate::plain::Plain;
+use crate::ptrace;
+use crate::yama;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+/// Starts the helper and waits until it traces the calling process, which should then
+/// exec at once. `keep` are file descriptors that the helper needs.
+///
+/// # Errors
+/// Why the program must be started without.
+pub fn start_helper(lifter: impl Lifter, keep: &[RawFd]) -> Result<(), Plain> {
+    if has_foreign_children() {
+        return Err(Plain::ForeignPidNamespace);
+    }
+    let (ours, theirs) = socketpair()?;
+    let target = std::process::id().cast_signed();
+    let adopts = adopts_orphans();
+    // No signal at its end: a SIGCHLD that the caller blocks would stay pending for the program.
+    let child = fork(0)?;
+    if child == 0 {
+        drop(ours);
+        if !adopts && !matches!(fork(libc::SIGCHLD), Ok(0)) {
+            // The one between, or a failed fork, which the closed socket tells.
+            exit_now();
+        }
+        help(target, adopts, theirs, keep, lifter);
+        exit_now();
+    }
+    drop(theirs);
+    if !adopts {
+        wait_for(child);
+    }
+    let answer = handshake(File::from(ours));
+    if answer.is_err() && adopts {
+        wait_for(child);
+    }
+    answer
+}
+
+/// Whether an orphan in this process's family would become its child.
+fn adopts_orphans() -> bool {
+    let mut subreaper: libc::c_int = 0;
+    // SAFETY: prctl(2), PR_GET_CHILD_SUBREAPER: writes one int through the pointer.
+    unsafe { libc::prctl(libc::PR_GET_CHILD_SUBREAPER, &raw mut subreaper) };
+    std::process::id() == 1 || subreaper != 0
+}
+
+/// Whether a child would be born into another pid namespace (unshare(2), CLONE_NEWPID).
+fn has_foreign_children() -> bool {
+    let link = |name: &str| std::fs::read_link(format!("/proc/self/ns/{name}")).ok();
+    // The second link cannot be read before that namespace has a first process.
+    link("pid").is_some_and(|own| link("pid_for_children") != Some(own))
+}
+
+fn socketpair() -> Result<(OwnedFd, OwnedFd), Plain> {
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+    socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)
+        .map_err(|e| Plain::Resources { what: "socketpair", source: e.into() })
+}
+
+/// clone(2) without shared memory, with the signal that its end will send.
+fn fork(end_signal: i32) -> Result<i32, Plain> {
+    let zero: libc::c_long = 0;
+    // SAFETY: clone(2) with no stack behaves as fork(2). This process has one thread, so
+    // the child may go on as usual.
+    let pid =
+        unsafe { libc::syscall(libc::SYS_clone, libc::c_long::from(end_signal), zero, zero, zero, zero) };
+    if pid < 0 {
+        return Err(Plain::Resources { what: "fork", source: io::Error::last_os_error() });
+    }
+    Ok(pid as i32)
+}
+
+fn wait_for(child: i32) {
+    let mut status = 0;
+    // SAFETY: wait4(2): status is a live i32, rusage may be null.
+    while unsafe { libc::wait4(child, &raw mut status, libc::__WALL, std::ptr::null_mut()) } == -1
+        && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
+    {}
+}
+
+fn exit_now() -> ! {
+    // SAFETY: _exit(2) ends the process without running what the launcher has registered.
+    unsafe { libc::_exit(0) }
+}
+
+const READY: u8 = 0;
+
+/// The launcher's side: learns the helper's pid, permits it, waits until it traces us.
+fn handshake(mut socket: File) -> Result<(), Plain> {
+    let died = |_| Plain::HelperDied;
+    let mut pid = [0; 4];
+    socket.read_exact(&mut pid).map_err(died)?;
+    let restricted = yama::scope() == 1;
+    if restricted {
+        set_ptracer(i32::from_ne_bytes(pid));
+    }
+    socket.write_all(&[READY]).map_err(died)?;
+    let mut answer = [0; 4];
+    socket.read_exact(&mut answer).map_err(died)?;
+    match i32::from_ne_bytes(answer) {
+        0 => Ok(()),
+        errno => {
+            if restricted {
+                set_ptracer(0);
+            }
+            let source = io::Error::from_raw_os_error(errno);
+            let hint = yama::hint(&source);
+            Err(Plain::NotTraceable { source, hint })
+        }
+    }
+}
+
+/// prctl(2), PR_SET_PTRACER: lets `pid` trace us under Yama's mode 1. The permission ends
+/// with that process.
+fn set_ptracer(pid: i32) {
+    // SAFETY: prctl(2) with plain numbers.
+    unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::c_ulong::from(pid.cast_unsigned()), 0, 0, 0) };
+}
+
+/// The helper's life.
+fn help(target: i32, adopted: bool, socket: OwnedFd, keep: &[RawFd], mut lifter: impl Lifter) {
+    // Out of the terminal's reach: ctrl-C is the program's.
+    // SAFETY: setsid(2) and getpid(2) take no arguments.
+    let own = unsafe {
+        libc::setsid();
+        libc::getpid()
+    };
+    close_all_but(&[&[2, socket.as_raw_fd()], keep].concat());
+    let mut socket = File::from(socket);
+    let mut permit = [0];
+    if socket.write_all(&own.to_ne_bytes()).and_then(|()| socket.read_exact(&mut permit)).is_err() {
+        return;
+    }
+    let (answer, running) = match ptrace::seize(target) {
+        Ok(running) => (0, Some(running)),
+        Err(ptrace::Error::Os { source, .. }) => (source.raw_os_error().unwrap_or(libc::EPERM), None),
+        Err(_) => (libc::ESRCH, None),
+    };
+    let told = socket.write_all(&i32::to_ne_bytes(answer));
+    drop(socket);
+    if let (Ok(()), Some(running)) = (told, running) {
+        match attend(running, adopted.then_some(own), &mut lifter) {
+            // It failed to exec, or was killed: it has told so itself.
+            Ok(()) | Err(ptrace::Error::Vanished(_)) => {}
+            Err(error) => {
+                lifter.plain(&error.into());
+            }
+        }
+        crate::faultpoint::finish();
+    }
+}
+
+/// What the program's files are is none of the helper's business: a pipe's reader should
+/// not wait for it.
+fn close_all_but(keep: &[RawFd]) {
+    let mut keep: Vec<u32> = keep.iter().map(|fd| fd.cast_unsigned()).collect();
+    keep.sort_unstable();
+    let mut from = 0;
+    for fd in keep.into_iter().chain([u32::MAX]) {
+        if from < fd {
+            // SAFETY: close_range(2) closes descriptors that nothing in the helper uses:
+            // those in use are in `keep`. Kernels before 5.9 refuse; the files then stay
+            // open for the helper's short life.
+            unsafe { libc::syscall(libc::SYS_close_range, from, fd - 1, 0) };
+        }
+        from = fd.saturating_add(1);
+    }
+}

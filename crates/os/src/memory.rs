@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Reading and writing another process's memory: by process_vm_readv(2), or by
+//! `/proc/PID/mem` where a sandbox forbids that call.
+//!
+//! What must be written in spite of the target's protections goes through
+//! [`crate::ptrace::Stopped::poke`].
+
+use hugelift_core::addr::Addr;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+fn iovec(base: u64, len: usize) -> libc::iovec {
+    libc::iovec { iov_base: base as *mut libc::c_void, iov_len: len }
+}
+
+/// Fills `into` from `addr` of process `pid`; fewer bytes where the memory ends.
+///
+/// # Errors
+/// errno(3): EPERM, ESRCH, EFAULT if not even the first byte is there.
+pub fn read(pid: i32, addr: Addr, into: &mut [u8]) -> io::Result<usize> {
+    let local = iovec(into.as_mut_ptr() as u64, into.len());
+    let remote = iovec(addr.0, into.len());
+    // SAFETY: process_vm_readv(2) writes at most local.iov_len bytes to `into`, which
+    // lives through the call; the remote address is checked by the kernel.
+    let n = unsafe { libc::process_vm_readv(pid, &local, 1, &remote, 1, 0) };
+    usize::try_from(n).or_else(|_| match io::Error::last_os_error() {
+        e if is_forbidden(&e) => File::open(mem(pid))?.read_at(into, addr.0),
+        e => Err(e),
+    })
+}
+
+/// No such call in this kernel or sandbox; or, for a read, memory that may only be executed,
+/// which `/proc/PID/mem` reads too.
+fn is_forbidden(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM | libc::EFAULT))
+}
+
+fn mem(pid: i32) -> String {
+    format!("/proc/{pid}/mem")
+}
+
+/// Exactly `N` bytes at `addr`.
+///
+/// # Errors
+/// As [`read`]; `UnexpectedEof` where the memory ends.
+pub fn read_array<const N: usize>(pid: i32, addr: Addr) -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    if read(pid, addr, &mut bytes)? < N {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(bytes)
+}
+
+/// Writes all of `bytes` at `addr` of process `pid`.
+///
+/// # Errors
+/// errno(3); `WriteZero` where the memory ends.
+pub fn write(pid: i32, addr: Addr, bytes: &[u8]) -> io::Result<()> {
+    let local = iovec(bytes.as_ptr() as u64, bytes.len());
+    let remote = iovec(addr.0, bytes.len());
+    // SAFETY: process_vm_writev(2) reads local.iov_len bytes of `bytes`, which lives
+    // through the call; the remote address is checked by the kernel.
+    let n = unsafe { libc::process_vm_writev(pid, &local, 1, &remote, 1, 0) };
+    match usize::try_from(n) {
+        Ok(n) if n == bytes.len() => Ok(()),
+        Ok(_) => Err(io::ErrorKind::WriteZero.into()),
+        Err(_) => match io::Error::last_os_error() {
+            // Not for EFAULT: this way would also write where the target itself may not.
+            e if is_forbidden(&e) && e.raw_os_error() != Some(libc::EFAULT) => {
+                File::options().write(true).open(mem(pid))?.write_all_at(bytes, addr.0)
+            }
+            e => Err(e),
+        },
+    }
+}

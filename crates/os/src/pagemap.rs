@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `PAGEMAP_SCAN` (Linux 6.7, Documentation/admin-guide/mm/pagemap.rst): which pages of a
+//! range huge entries map, without the walk over the whole process that smaps costs.
+
+use hugelift_core::addr::Range;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+
+/// `_IOWR('f', 16, struct pm_scan_arg)`
+const PAGEMAP_SCAN: u64 = 0xc060_6610;
+const PAGE_IS_HUGE: u64 = 1 << 6;
+/// Regions asked for at a time; neighbours of the same kind come as one.
+const REGIONS: usize = 64;
+
+/// `struct pm_scan_arg` (linux/fs.h)
+#[derive(Default)]
+#[repr(C)]
+struct ScanArg {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    walk_end: u64,
+    vec: u64,
+    vec_len: u64,
+    max_pages: u64,
+    category_inverted: u64,
+    category_mask: u64,
+    category_anyof_mask: u64,
+    return_mask: u64,
+}
+
+/// `struct page_region` (linux/fs.h)
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+struct Region {
+    start: u64,
+    end: u64,
+    categories: u64,
+}
+
+/// Bytes of `range` in process `pid` that huge pages map.
+///
+/// # Errors
+/// ENOTTY before Linux 6.7; EACCES, ENOENT.
+pub fn huge_bytes(pid: i32, range: Range) -> io::Result<u64> {
+    let pagemap = File::open(format!("/proc/{pid}/pagemap"))?;
+    let mut regions = [Region::default(); REGIONS];
+    let mut start = range.start.0;
+    let mut bytes = 0;
+    while start < range.end.0 {
+        let mut arg = ScanArg {
+            size: size_of::<ScanArg>() as u64,
+            start,
+            end: range.end.0,
+            vec: regions.as_mut_ptr() as u64,
+            vec_len: REGIONS as u64,
+            category_mask: PAGE_IS_HUGE,
+            return_mask: PAGE_IS_HUGE,
+            ..ScanArg::default()
+        };
+        // SAFETY: ioctl(2) PAGEMAP_SCAN reads and writes `arg` and writes at most vec_len
+        // regions to `regions`; both live through the call.
+        let found = unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN as _, &raw mut arg) };
+        let found = usize::try_from(found).map_err(|_| io::Error::last_os_error())?;
+        bytes += regions[..found.min(REGIONS)].iter().map(|r| r.end.saturating_sub(r.start)).sum::<u64>();
+        if arg.walk_end <= start {
+            break;
+        }
+        start = arg.walk_end;
+    }
+    Ok(bytes)
+}

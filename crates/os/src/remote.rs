@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The process under ptrace as a [`Target`]: system calls made in its name.
+
+use crate::arch::{self, COPY_AT, Regs, SYSCALL_AT};
+use crate::home::Home;
+use crate::memory;
+use crate::pagemap;
+use crate::ptrace::{Error, Resume, Stop, Stopped};
+use hugelift_core::addr::{Addr, PageSize, Range};
+use hugelift_core::maps::Prot;
+use hugelift_core::smaps::parse_smaps;
+use hugelift_core::target::{Fault, FileHandle, Place, Source, Target};
+use std::io;
+
+const MADV_POPULATE_READ: u64 = 22;
+const MADV_POPULATE_WRITE: u64 = 23;
+const MFD_HUGE_SHIFT: u32 = 26;
+/// The kernel may break a long populate off for a while.
+const TRIES: usize = 8;
+/// Bytes that one turn of the slow copy moves: stays within the second-level cache.
+const CHUNK: usize = 256 << 10;
+
+/// A stopped process, its [`Home`] prepared.
+#[derive(Debug)]
+pub struct Remote {
+    pid: i32,
+    /// `None` once it is lost.
+    stopped: Option<Stopped>,
+    home: Home,
+}
+
+impl Remote {
+    /// Takes over `stopped`, for which `home` was prepared.
+    pub fn new(stopped: Stopped, home: Home) -> Remote {
+        Remote { pid: stopped.tid(), stopped: Some(stopped), home }
+    }
+
+    /// Makes one system call in the target.
+    ///
+    /// # Errors
+    /// [`Error`] if the call could not be made; what the call itself returned, a value or
+    /// a negative errno, is the `Ok`.
+    pub fn syscall(&mut self, number: i64, args: [u64; 6]) -> Result<i64, Error> {
+        self.run(self.home.at(SYSCALL_AT).with_syscall(number, args))
+    }
+
+    /// Takes SIGCONT off the pending signals, if it is there: the one by which the target
+    /// stopped itself at its entry point.
+    pub fn drain_sigcont(&mut self) -> Result<(), Error> {
+        let set: u64 = 1 << (libc::SIGCONT - 1);
+        let mut bytes = [0; 24]; // the set, and a struct timespec of zero
+        bytes[..8].copy_from_slice(&set.to_le_bytes());
+        self.write_data(&bytes)?;
+        let data = self.home.data.0;
+        self.syscall(libc::SYS_rt_sigtimedwait, [data, 0, data + 8, 8, 0, 0]).map(drop)
+    }
+
+    /// Ends the target with `status` (exit_group(2)).
+    pub fn exit(mut self, status: i32) {
+        // It is gone in the middle of the call: that is the purpose.
+        let _ = self.syscall(libc::SYS_exit_group, [status as u64, 0, 0, 0, 0, 0]);
+    }
+
+    /// Gives the program its registers and signals back; it runs on when the tracer ends.
+    pub fn leave(self) -> Result<(), Error> {
+        match self.stopped {
+            Some(stopped) => self.home.leave(&stopped),
+            None => Err(Error::Vanished(self.pid)),
+        }
+    }
+
+    fn write_data(&self, bytes: &[u8]) -> Result<(), Error> {
+        memory::write(self.pid, self.home.data, bytes).map_err(|source| Error::Os {
+            what: "write arguments to the stack",
+            tid: self.pid,
+            source,
+        })
+    }
+
+    /// Runs the stub with `regs` up to the end of its system call.
+    fn run(&mut self, regs: Regs) -> Result<i64, Error> {
+        let began = std::time::Instant::now();
+        let result = self.run_stub(regs);
+        tracing::trace!(call = ?regs.call(), ?result, elapsed = ?began.elapsed(), "injected");
+        result
+    }
+
+    fn run_stub(&mut self, regs: Regs) -> Result<i64, Error> {
+        let stopped = self.stopped.take().ok_or(Error::Vanished(self.pid))?;
+        stopped.set_regs(&regs)?;
+        let mut running = stopped.resume(Resume::Syscall, 0)?;
+        let mut entered = false;
+        loop {
+            let (stopped, stop) = running.wait()?;
+            let signal = match stop {
+                Stop::Syscall if entered => {
+                    let result = stopped.regs()?.map_or(i64::from(-libc::EIO), |r| r.result());
+                    self.stopped = Some(stopped);
+                    return Ok(result);
+                }
+                Stop::Syscall => {
+                    entered = true;
+                    0
+                }
+                // A page of the program could not be read: not the program's business.
+                Stop::Signal(libc::SIGBUS | libc::SIGSEGV) if !entered => {
+                    self.stopped = Some(stopped);
+                    return Ok(i64::from(-libc::EFAULT));
+                }
+                // Only SIGSTOP comes through the mask; it takes effect when we are done.
+                Stop::Signal(signal) => signal,
+                Stop::Group(_) | Stop::Trap => 0,
+                Stop::Exec => return Err(Error::Unexpected { tid: self.pid, status: 0 }),
+            };
+            running = stopped.resume(Resume::Syscall, signal)?;
+        }
+    }
+
+    /// A system call whose failure is a [`Fault`].
+    fn call(&mut self, call: &'static str, range: Range, number: i64, args: [u64; 6]) -> Result<u64, Fault> {
+        match self.syscall(number, args) {
+            Ok(value @ -4095..0) => Err(Fault::Call { call, range, errno: -value as i32 }),
+            Ok(value) => Ok(value as u64),
+            Err(error) => Err(Fault::Lost(error.to_string())),
+        }
+    }
+
+    fn madvise(&mut self, call: &'static str, range: Range, advice: u64) -> Result<(), Fault> {
+        let args = [range.start.0, range.len(), advice, 0, 0, 0];
+        for _ in 1..TRIES {
+            match self.call(call, range, libc::SYS_madvise, args) {
+                Err(Fault::Call { errno: libc::EINTR | libc::EAGAIN, .. }) => {}
+                other => return other.map(drop),
+            }
+        }
+        self.call(call, range, libc::SYS_madvise, args).map(drop)
+    }
+
+    /// Without `MADV_POPULATE_WRITE`: a write from outside to each page. Where the
+    /// target itself would get SIGBUS, this is an error. The pages are fresh zeros.
+    fn touch(&self, range: Range, page: PageSize) -> Result<(), Fault> {
+        for at in (range.start.0..range.end.0).step_by(page.bytes() as usize) {
+            memory::write(self.pid, Addr(at), &[0]).map_err(|e| refused("touch", range, &e))?;
+        }
+        Ok(())
+    }
+
+    /// Without `MADV_POPULATE_READ`: through a buffer of ours, so that a page that cannot
+    /// be read is an error instead of a signal.
+    fn copy_through(&self, from: Range, to: Addr) -> Result<(), Fault> {
+        let mut buffer = vec![0; CHUNK.min(from.len() as usize)];
+        let mut at = 0;
+        while at < from.len() {
+            let want = buffer.len().min((from.len() - at) as usize);
+            let n = memory::read(self.pid, Addr(from.start.0 + at), &mut buffer[..want])
+                .and_then(|n| if n == 0 { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(n) })
+                .map_err(|e| refused("read", from, &e))?;
+            memory::write(self.pid, Addr(to.0 + at), &buffer[..n]).map_err(|e| refused("write", from, &e))?;
+            at += n as u64;
+        }
+        Ok(())
+    }
+}
+
+fn refused(call: &'static str, range: Range, error: &io::Error) -> Fault {
+    match error.raw_os_error() {
+        Some(libc::ESRCH) => Fault::Lost("the process vanished".into()),
+        errno => Fault::Call { call, range, errno: errno.unwrap_or(libc::EIO) },
+    }
+}
+
+fn prot_bits(prot: Prot) -> u64 {
+    let bit = |on, bit: i32| if on { bit as u64 } else { 0 };
+    let bti = if prot.bti { arch::PROT_BTI } else { 0 };
+    bit(prot.read, libc::PROT_READ)
+        | bit(prot.write, libc::PROT_WRITE)
+        | bit(prot.exec, libc::PROT_EXEC)
+        | bti
+}
+
+impl Target for Remote {
+    fn mmap(&mut self, range: Range, prot: Prot, source: Source, place: Place) -> Result<(), Fault> {
+        const PRIVATE_ANON: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let (call, flags, fd) = match source {
+            Source::Anonymous => ("mmap", PRIVATE_ANON, -1),
+            Source::Hugetlb(page) => {
+                let size = (page.log2() as i32) << libc::MAP_HUGE_SHIFT;
+                ("mmap(MAP_HUGETLB)", PRIVATE_ANON | libc::MAP_HUGETLB | size, -1)
+            }
+            Source::Shared(file) => ("mmap of a hugetlb file", libc::MAP_SHARED, file.0),
+            Source::Private(file) => {
+                ("mmap of a hugetlb file", libc::MAP_PRIVATE | libc::MAP_NORESERVE, file.0)
+            }
+        };
+        let fixed = match place {
+            Place::Free => libc::MAP_FIXED_NOREPLACE,
+            Place::Over => libc::MAP_FIXED,
+        };
+        let args = [range.start.0, range.len(), prot_bits(prot), (flags | fixed) as u64, fd as i64 as u64, 0];
+        let got = self.call(call, range, libc::SYS_mmap, args)?;
+        if got != range.start.0 {
+            // Kernels before 4.17 take the address as a hint.
+            if let Some(elsewhere) = Range::sized(Addr(got), range.len()) {
+                self.munmap(elsewhere)?;
+            }
+            return Err(Fault::Call { call, range, errno: libc::EEXIST });
+        }
+        Ok(())
+    }
+
+    fn munmap(&mut self, range: Range) -> Result<(), Fault> {
+        let args = [range.start.0, range.len(), 0, 0, 0, 0];
+        self.call("munmap", range, libc::SYS_munmap, args).map(drop)
+    }
+
+    fn mprotect(&mut self, range: Range, prot: Prot) -> Result<(), Fault> {
+        let args = [range.start.0, range.len(), prot_bits(prot), 0, 0, 0];
+        self.call("mprotect", range, libc::SYS_mprotect, args).map(drop)
+    }
+
+    fn mremap(&mut self, from: Range, to: Addr) -> Result<(), Fault> {
+        let flags = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as u64;
+        let args = [from.start.0, from.len(), from.len(), flags, to.0, 0];
+        self.call("mremap", from, libc::SYS_mremap, args).map(drop)
+    }
+
+    fn advise_huge(&mut self, range: Range) -> Result<(), Fault> {
+        self.madvise("madvise(MADV_HUGEPAGE)", range, libc::MADV_HUGEPAGE as u64)
+    }
+
+    fn populate(&mut self, range: Range, page: PageSize) -> Result<(), Fault> {
+        match self.madvise("madvise(MADV_POPULATE_WRITE)", range, MADV_POPULATE_WRITE) {
+            Err(Fault::Call { errno: libc::EINVAL | libc::ENOSYS, .. }) => self.touch(range, page),
+            other => other,
+        }
+    }
+
+    fn copy(&mut self, from: Range, to: Addr) -> Result<(), Fault> {
+        // Faulting the source in beforehand is quicker than page by page, and shows what
+        // cannot be read; then the target copies its own bytes, on its own CPU.
+        match self.madvise("madvise(MADV_POPULATE_READ)", from, MADV_POPULATE_READ) {
+            Ok(()) => {}
+            Err(Fault::Lost(why)) => return Err(Fault::Lost(why)),
+            Err(_) => return self.copy_through(from, to),
+        }
+        let regs = self.home.at(COPY_AT).with_copy(from.start, to, from.len(), libc::SYS_getpid);
+        match self.run(regs) {
+            Ok(0..) => Ok(()),
+            Ok(value) => Err(Fault::Call { call: "copy", range: from, errno: -value as i32 }),
+            Err(error) => Err(Fault::Lost(error.to_string())),
+        }
+    }
+
+    fn huge_bytes(&mut self, range: Range) -> Result<u64, Fault> {
+        if let Ok(bytes) = pagemap::huge_bytes(self.pid, range) {
+            return Ok(bytes);
+        }
+        let text =
+            std::fs::read(format!("/proc/{}/smaps", self.pid)).map_err(|e| refused("smaps", range, &e))?;
+        let usage = parse_smaps(&text).map_err(|e| Fault::Lost(e.to_string()))?;
+        let inside = usage.iter().filter(|u| range.covers(u.mapping.range));
+        Ok(inside.map(|u| u.huge()).sum())
+    }
+
+    fn memfd(&mut self, page: PageSize, bytes: u64) -> Result<FileHandle, Fault> {
+        const CALL: &str = "memfd_create(MFD_HUGETLB)";
+        let range = Range::sized(Addr(0), bytes).unwrap_or_default();
+        self.write_data(b"hugelift\0").map_err(|e| Fault::Lost(e.to_string()))?;
+        let flags =
+            u64::from(libc::MFD_CLOEXEC | libc::MFD_HUGETLB) | u64::from(page.log2()) << MFD_HUGE_SHIFT;
+        let args = [self.home.data.0, flags, 0, 0, 0, 0];
+        let fd = self.call(CALL, range, libc::SYS_memfd_create, args)?;
+        let file = FileHandle(fd as i32);
+        let sized = self.call("ftruncate", range, libc::SYS_ftruncate, [fd, bytes, 0, 0, 0, 0]);
+        if let Err(fault) = sized {
+            self.close(file)?;
+            return Err(fault);
+        }
+        Ok(file)
+    }
+
+    fn close(&mut self, file: FileHandle) -> Result<(), Fault> {
+        let args = [file.0 as u64, 0, 0, 0, 0, 0];
+        self.call("close", Range::default(), libc::SYS_close, args).map(drop)
+    }
+}
