@@ -18,14 +18,36 @@ programs!("clang", "go", "java", "mariadbd", "musl", "node", "python", "rustc", 
 
 /// The text of maps in a record.
 pub fn maps(record: &str) -> String {
-    record.lines().filter(|l| !l.starts_with("head ")).flat_map(|l| [l, "\n"]).collect()
+    record
+        .lines()
+        .filter(|l| !l.starts_with("head ") && !l.starts_with("table "))
+        .flat_map(|l| [l, "\n"])
+        .collect()
+}
+
+fn bytes(hex: &str) -> Vec<u8> {
+    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
+    hex.as_bytes().chunks(2).map(byte).collect()
 }
 
 /// The ELF heads in a record, with their paths.
 pub fn heads(record: &str) -> Vec<(&str, Vec<u8>)> {
     let heads = record.lines().filter_map(|l| l.strip_prefix("head ")?.rsplit_once(' '));
-    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
-    heads.map(|(path, hex)| (path, hex.as_bytes().chunks(2).map(byte).collect())).collect()
+    heads.map(|(path, hex)| (path, bytes(hex))).collect()
+}
+
+/// The program headers of `path` in a record, where they do not lie at the head of the file.
+pub fn table(record: &str, path: &str) -> Option<(u64, Vec<u8>)> {
+    let line = record.lines().find_map(|l| l.strip_prefix("table ")?.strip_prefix(path));
+    let (offset, hex) = line?.trim_start().split_once(' ').unwrap();
+    Some((offset.parse().unwrap(), bytes(hex)))
+}
+
+/// Parses what a record has of `path`.
+pub fn headers(record: &str, path: &str, head: &[u8]) -> Headers {
+    let deeper =
+        |offset, size| table(record, path).filter(|(at, t)| (*at, t.len()) == (offset, size)).map(|(_, t)| t);
+    Headers::parse_with(head, deeper).unwrap()
 }
 
 /// All ELF heads of all records.
@@ -55,12 +77,13 @@ pub fn pool(page: PageSize, free: u64) -> Pool {
 pub fn snapshot(record: &str, machine: Machine) -> Snapshot {
     let mappings = parse_maps(maps(record).as_bytes()).unwrap();
     let objects = heads(record).into_iter().enumerate();
-    let objects = objects.map(|(i, (path, head))| object(path, &head, i == 0, &mappings)).collect();
+    let objects = objects
+        .map(|(i, (path, head))| object(path, headers(record, path, &head), i == 0, &mappings))
+        .collect();
     Snapshot { objects, mappings, machine }
 }
 
-fn object(path: &str, head: &[u8], executable: bool, mappings: &[Mapping]) -> Object {
-    let headers = Headers::parse(head).unwrap();
+fn object(path: &str, headers: Headers, executable: bool, mappings: &[Mapping]) -> Object {
     let first = mappings.iter().find(|m| m.path == Path::new(path) && m.offset == 0).unwrap();
     let bias = first.range.start.0.wrapping_sub(headers.first_page(4096));
     let (path, file) = (first.path.clone(), first.file);
