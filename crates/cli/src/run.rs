@@ -10,10 +10,10 @@ use hugelift_core::addr::{PageSize, human_bytes};
 use hugelift_core::apply::{Outcome, apply};
 use hugelift_core::plan::{Plan, plan};
 use hugelift_core::policy::Policy;
-use hugelift_core::report::{self, Report};
+use hugelift_core::report::{self, Report, Total};
 use hugelift_core::report_text::{self, Style};
 use hugelift_core::skip::Reason;
-use hugelift_core::snapshot::Snapshot;
+use hugelift_core::snapshot::{Part, Snapshot};
 use hugelift_core::target::Fault;
 use hugelift_os::console::say;
 use hugelift_os::helper::{Lifter, Verdict};
@@ -197,7 +197,12 @@ impl Job {
         let mut report = Report::new(before, Some(&usage), plan, Some(outcome));
         report.pid = Some(pid);
         if self.verbose > 0 {
-            self.say(&format!("{}: {} ({:.1} ms)", self.program, summary(&report), took.as_secs_f64() * 1e3));
+            self.say(&format!(
+                "{}: {} ({:.1} ms)",
+                self.program,
+                self.summary(&report),
+                took.as_secs_f64() * 1e3
+            ));
         }
         if self.verbose > 1 {
             let style = Style { width: 100, verbose: true };
@@ -206,6 +211,21 @@ impl Job {
             }
         }
         self.write(&report);
+    }
+
+    /// "text 24 of 24 MB, rodata 50 of 52 MB on huge pages"
+    fn summary(&self, report: &Report) -> String {
+        let wanted = |part: &Part, t: &Total| t.liftable_bytes > 0 && self.policy.parts.contains(part);
+        let parts = report.totals.iter().filter(|(part, t)| wanted(part, t));
+        let parts: Vec<String> = parts
+            .map(|(part, t)| {
+                format!("{part} {} of {}", human_bytes(t.huge_bytes), human_bytes(t.liftable_bytes))
+            })
+            .collect();
+        match parts.as_slice() {
+            [] => "nothing in it is larger than a huge page".into(),
+            parts => format!("{} on huge pages", parts.join(", ")),
+        }
     }
 
     fn write(&mut self, report: &impl serde::Serialize) {
@@ -235,18 +255,6 @@ impl Job {
         if !self.quiet {
             say(line);
         }
-    }
-}
-
-/// "text 24 of 24 MB, rodata 50 of 52 MB on huge pages"
-fn summary(report: &Report) -> String {
-    let parts = report.totals.iter().filter(|(_, t)| t.liftable_bytes > 0);
-    let parts: Vec<String> = parts
-        .map(|(part, t)| format!("{part} {} of {}", human_bytes(t.huge_bytes), human_bytes(t.liftable_bytes)))
-        .collect();
-    match parts.as_slice() {
-        [] => "nothing in it is larger than a huge page".into(),
-        parts => format!("{} on huge pages", parts.join(", ")),
     }
 }
 

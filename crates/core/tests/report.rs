@@ -226,7 +226,7 @@ fn a_narrow_terminal_gets_wider_cells() {
 }
 
 fn prots() -> impl Strategy<Value = Prot> {
-    let wx = Prot { read: true, write: true, exec: true };
+    let wx = Prot { read: true, write: true, exec: true, bti: false };
     prop_oneof![4 => Just(Prot::RX), 3 => Just(Prot::R), 2 => Just(Prot::RW), 1 => Just(wx)]
 }
 
