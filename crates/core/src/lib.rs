@@ -18,6 +18,7 @@ pub mod model;
 pub mod plan;
 pub mod policy;
 pub mod report;
+pub mod report_text;
 pub mod skip;
 pub mod smaps;
 pub mod snapshot;

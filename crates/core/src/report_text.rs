@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A [`Report`] for people: a table, and a bar for each part, one cell a huge page.
+
+use crate::addr::{Addr, PageSize, Range, human_bytes};
+use crate::report::{Fragment, ObjectReport, PartReport, Report, SkipReport};
+use crate::skip::Reason;
+use crate::snapshot::Part;
+use std::fmt::Write as _;
+use std::path::Path;
+
+/// How to show it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Style {
+    /// Columns of the terminal.
+    pub width: usize,
+    /// Objects and parts with nothing to lift are shown one by one, with their paths.
+    pub verbose: bool,
+}
+
+/// Shorter bars tell nothing that the table does not.
+const MIN_CELLS: u64 = 2;
+/// A bar is never squeezed further than this.
+const MIN_WIDTH: usize = 10;
+/// Names of folded objects that are listed before an ellipsis.
+const NAMED: usize = 6;
+
+/// The report as text, each line ended by a newline.
+pub fn text(report: &Report, style: &Style) -> String {
+    let mut out = String::new();
+    if report.assumed_addresses {
+        out += "not running: its addresses are assumed; a run may load it elsewhere, with other edges\n";
+    }
+    table(&mut out, report, style);
+    folded(&mut out, report, style);
+    bars(&mut out, report, style);
+    totals(&mut out, report);
+    out
+}
+
+/// Whether a part has anything to tell to somebody who wants to know what could be gained.
+fn is_shown(part: &PartReport, style: &Style) -> bool {
+    let asked = part.skips.iter().any(|s| s.reason != Reason::PartNotAsked(part.part).key());
+    style.verbose || part.huge_bytes > 0 || (part.liftable_bytes > 0 && asked)
+}
+
+fn shown<'a>(object: &'a ObjectReport, style: &Style) -> Vec<&'a PartReport> {
+    object.parts.iter().filter(|p| is_shown(p, style)).collect()
+}
+
+fn name(object: &ObjectReport) -> &str {
+    Path::new(&object.path).file_name().and_then(|n| n.to_str()).unwrap_or(&object.path)
+}
+
+/// What one line of the table holds: cells, or a reason under them.
+enum Line {
+    Cells([String; 6]),
+    Reason(String),
+}
+
+fn table(out: &mut String, report: &Report, style: &Style) {
+    const TITLES: [&str; 6] = ["OBJECT", "PART", "SIZE", "LIFTABLE", "HUGE", "BACKING"];
+    const RIGHT: [bool; 6] = [false, false, true, true, true, false];
+    let mut lines = vec![Line::Cells(TITLES.map(String::from))];
+    for object in &report.objects {
+        let mut label = if style.verbose { object.path.as_str() } else { name(object) };
+        for part in shown(object, style) {
+            lines.push(Line::Cells(cells(label, part)));
+            lines.extend(part.skips.iter().map(|skip| Line::Reason(reason(skip))));
+            label = "";
+        }
+    }
+    if lines.len() == 1 {
+        return;
+    }
+    let mut widths = [0; 6];
+    for line in &lines {
+        if let Line::Cells(cells) = line {
+            for (width, cell) in widths.iter_mut().zip(cells) {
+                *width = (*width).max(cell.chars().count());
+            }
+        }
+    }
+    for line in &lines {
+        let mut row = String::new();
+        match line {
+            Line::Cells(cells) => {
+                for ((cell, &width), right) in cells.iter().zip(&widths).zip(RIGHT) {
+                    row += &if right { format!("{cell:>width$}  ") } else { format!("{cell:<width$}  ") };
+                }
+            }
+            Line::Reason(reason) => {
+                let indent = widths[0] + 4;
+                row = format!("{:indent$}{reason}", "");
+            }
+        }
+        out.push_str(row.trim_end());
+        out.push('\n');
+    }
+}
+
+fn cells(label: &str, part: &PartReport) -> [String; 6] {
+    [
+        printable(label),
+        part.part.to_string(),
+        human_bytes(part.bytes),
+        human_bytes(part.liftable_bytes),
+        human_bytes(part.huge_bytes),
+        part.backing.map_or("-".into(), |b| b.to_string()),
+    ]
+}
+
+fn reason(skip: &SkipReport) -> String {
+    let mut line = format!("{}: {}", human_bytes(skip.bytes), printable(&skip.detail));
+    if let Some(hint) = &skip.hint {
+        let _ = write!(line, "; {hint}");
+    }
+    line
+}
+
+/// Names come from outside: no control character reaches the terminal.
+fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+fn folded(out: &mut String, report: &Report, style: &Style) {
+    let names: Vec<&str> = report.objects.iter().filter(|o| shown(o, style).is_empty()).map(name).collect();
+    if names.is_empty() {
+        return;
+    }
+    let mut list = names.iter().take(NAMED).map(|n| printable(n)).collect::<Vec<_>>().join(", ");
+    if names.len() > NAMED {
+        list += ", …";
+    }
+    let objects = if names.len() == 1 { "object" } else { "objects" };
+    let _ = writeln!(out, "{} {objects} with nothing to lift (-v shows all): {list}", names.len());
+}
+
+fn bars(out: &mut String, report: &Report, style: &Style) {
+    let Some(page) = PageSize::new(report.page_size) else { return };
+    let mut any = false;
+    for object in &report.objects {
+        for part in shown(object, style) {
+            if part.liftable_bytes < MIN_CELLS * page.bytes() {
+                continue;
+            }
+            let (bar, pages) = bar(part, page, style.width.max(MIN_WIDTH));
+            let range = Range { start: Addr(part.start), end: Addr(part.end) };
+            let cell = if pages == 1 {
+                format!("each cell a page of {page}")
+            } else {
+                format!("each cell {pages} pages of {page}")
+            };
+            let _ = writeln!(out, "\n{} {} {range}, {cell}", printable(name(object)), part.part);
+            let _ = writeln!(out, "{bar}");
+            any = true;
+        }
+    }
+    if any {
+        out.push_str("█ huge  ▒ some of it huge  ░ liftable, not huge  · edge\n\n");
+    }
+}
+
+/// What is known of the huge page that a cell stands for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Cell {
+    Huge,
+    /// Some of its mapping is huge; smaps does not tell which pages.
+    Some,
+    Liftable,
+    Edge,
+}
+
+/// The bar of a part, and how many huge pages a cell stands for.
+fn bar(part: &PartReport, page: PageSize, width: usize) -> (String, u64) {
+    let size = page.bytes();
+    let first = part.start / size;
+    let count = part.end.div_ceil(size).saturating_sub(first);
+    let pages = count.div_ceil(width as u64).max(1);
+    // Fragments are sorted by address: walk along.
+    let mut bar = String::new();
+    let mut at = 0;
+    while at < count {
+        let cells = (at..count.min(at + pages)).map(|i| cell(part, first + i, page));
+        bar.push(symbol(cells));
+        at += pages;
+    }
+    (bar, pages)
+}
+
+fn symbol(cells: impl Iterator<Item = Cell>) -> char {
+    let (mut all_huge, mut some_huge, mut all_edge) = (true, false, true);
+    for cell in cells {
+        all_huge &= cell == Cell::Huge;
+        some_huge |= matches!(cell, Cell::Huge | Cell::Some);
+        all_edge &= cell == Cell::Edge;
+    }
+    match (all_huge, some_huge, all_edge) {
+        (true, _, _) => '█',
+        (_, true, _) => '▒',
+        (_, _, true) => '·',
+        _ => '░',
+    }
+}
+
+/// The cell of the huge page with this number (address / size).
+fn cell(part: &PartReport, number: u64, page: PageSize) -> Cell {
+    let size = page.bytes();
+    let whole = number.checked_mul(size).and_then(|start| Range::sized(Addr(start), size));
+    let own = Range { start: Addr(part.start), end: Addr(part.end) };
+    let Some(whole) = whole.filter(|w| own.covers(*w)) else { return Cell::Edge };
+    let from = part.fragments.partition_point(|f| f.range.end <= whole.start);
+    let mut here = part.fragments[from..].iter().take_while(|f| f.range.start < whole.end).peekable();
+    if here.peek().is_none() {
+        return Cell::Liftable;
+    }
+    let state = |f: &Fragment| match f.huge {
+        0 => Cell::Liftable,
+        huge if huge >= f.range.inner(page).map_or(f.range.len(), Range::len) => Cell::Huge,
+        _ => Cell::Some,
+    };
+    let mut states = here.map(state);
+    let first = states.next().unwrap_or(Cell::Liftable);
+    if states.all(|s| s == first) { first } else { Cell::Some }
+}
+
+fn totals(out: &mut String, report: &Report) {
+    for (part, total) in &report.totals {
+        // Writable parts are left alone unless somebody asked: no line for nothing.
+        let writable = !matches!(part, Part::Text | Part::Rodata);
+        if writable && total.huge_bytes == 0 {
+            continue;
+        }
+        let percent = match total.liftable_bytes {
+            0 => String::new(),
+            n => format!(" ({} % of it)", u128::from(total.huge_bytes) * 100 / u128::from(n)),
+        };
+        let _ = writeln!(
+            out,
+            "{part:<7} {}, liftable {}, huge {}{percent}",
+            human_bytes(total.bytes),
+            human_bytes(total.liftable_bytes),
+            human_bytes(total.huge_bytes)
+        );
+    }
+}
