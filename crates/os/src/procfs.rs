@@ -11,6 +11,7 @@ use hugelift_core::smaps::{Usage, parse_smaps};
 use nix::errno::Errno;
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// Whose `/proc` entry: the calling process, or another one by its id.
@@ -245,6 +246,13 @@ pub(crate) fn read_head(path: &Path, bytes: usize) -> io::Result<Vec<u8>> {
     let mut head = Vec::with_capacity(bytes);
     File::open(path)?.take(bytes as u64).read_to_end(&mut head)?;
     Ok(head)
+}
+
+/// `size` bytes of a file at `offset`.
+pub(crate) fn read_at(path: &Path, offset: u64, size: usize) -> Option<Vec<u8>> {
+    let mut bytes = vec![0; size];
+    File::open(path).ok()?.read_exact_at(&mut bytes, offset).ok()?;
+    Some(bytes)
 }
 
 /// `/proc/PID/auxv`: pairs of words, key and value, in the byte order of this machine.
