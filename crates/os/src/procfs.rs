@@ -92,6 +92,8 @@ pub struct Status {
     pub seccomp: Option<u32>,
     /// `Seccomp_filters`: how many are in force (Linux 5.9).
     pub seccomp_filters: Option<u32>,
+    /// `SigPnd` and `ShdPnd`: pending signals of the thread and of the process, one bit each.
+    pub pending: u64,
 }
 
 /// What the kernel told the program at exec (getauxval(3)); 0 where it told nothing.
@@ -279,10 +281,12 @@ fn parse_status(text: &[u8]) -> Status {
     for line in text.split(|&b| b == b'\n') {
         let Some(colon) = line.iter().position(|&b| b == b':') else { continue };
         let value = || std::str::from_utf8(&line[colon + 1..]).ok()?.trim().parse::<u32>().ok();
+        let hex = || u64::from_str_radix(std::str::from_utf8(&line[colon + 1..]).ok()?.trim(), 16).ok();
         match &line[..colon] {
             b"THP_enabled" => status.thp_enabled = value().map(|v| v != 0),
             b"Threads" => status.threads = value(),
             b"TracerPid" => status.tracer = value(),
+            b"SigPnd" | b"ShdPnd" => status.pending |= hex().unwrap_or(0),
             b"Seccomp" => status.seccomp = value(),
             b"Seccomp_filters" => status.seccomp_filters = value(),
             _ => {}
