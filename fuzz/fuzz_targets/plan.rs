@@ -15,8 +15,18 @@ use hugelift_core::snapshot::{Machine, Object, Pool, Snapshot, ThpOff};
 use libfuzzer_sys::fuzz_target;
 
 #[derive(Arbitrary, Debug)]
+struct Elf {
+    inode: u8,
+    bias: u64,
+    /// (protection, address, bytes in memory, bytes in the file)
+    segments: Vec<(u8, u64, u64, u64)>,
+    relro: Option<(u64, u64)>,
+    textrel: bool,
+}
+
+#[derive(Arbitrary, Debug)]
 struct Input {
-    objects: Vec<(u8, u64, Vec<(u8, u64, u64, u64)>, Option<(u64, u64)>, bool)>,
+    objects: Vec<Elf>,
     mappings: Vec<(u32, u32, u8, u8)>,
     base_shift: u8,
     thp_shift: Option<u8>,
@@ -43,7 +53,7 @@ fn file(inode: u8) -> FileId {
 }
 
 fn snapshot(input: &Input) -> Option<Snapshot> {
-    let objects = input.objects.iter().map(|(inode, bias, segments, relro, textrel)| {
+    let objects = input.objects.iter().map(|Elf { inode, bias, segments, relro, textrel }| {
         let segment = |&(bits, vaddr, memsz, filesz): &(u8, u64, u64, u64)| Segment {
             prot: prot(bits),
             vaddr,

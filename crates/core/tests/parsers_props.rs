@@ -35,7 +35,7 @@ struct Damage {
 
 impl Damage {
     fn of(&self, good: &[u8]) -> Vec<u8> {
-        let at = |where_: u16, len: usize| usize::from(where_) * len >> 16;
+        let at = |where_: u16, len: usize| (usize::from(where_) * len) >> 16;
         let mut out = good.to_vec();
         for &(where_, bits) in &self.flips {
             let i = at(where_, out.len());
@@ -120,8 +120,8 @@ fn mappings() -> impl Strategy<Value = Vec<Mapping>> {
             let [read, write, exec, shared]: [bool; 4] = flags;
             let start: u64 = at + gap;
             at = start + len;
-            let named = name.starts_with(b"/");
             let path = PathBuf::from(OsString::from_vec(name));
+            let named = path.is_absolute();
             let range = Range { start: Addr(start), end: Addr(at) };
             let file = FileId { major, minor, inode };
             let prot = Prot { read, write, exec };
