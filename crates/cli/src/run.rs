@@ -279,11 +279,13 @@ fn complaints(plan: &Plan, outcome: &Outcome) -> Complaints {
     for skip in plan.skips.iter().filter(|s| s.reason.is_remediable()) {
         add(skip.range.len(), skip.reason.clone());
     }
-    for (span, result) in plan.spans.iter().zip(&outcome.spans).filter(|(_, r)| r.lifted.is_none()) {
+    for (span, result) in plan.spans.iter().zip(&outcome.spans) {
+        let bytes = if result.lifted.is_some() { result.lacking() } else { span.range.len() };
         if let Some((backing, fault)) = result.failures.last()
+            && bytes > 0
             && !matches!(fault, Fault::Lost(_))
         {
-            add(span.range.len(), Reason::Failed(*backing, fault.clone()));
+            add(bytes, Reason::Failed(*backing, fault.clone()));
         }
     }
     Complaints(all)

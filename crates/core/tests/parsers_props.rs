@@ -124,7 +124,7 @@ fn mappings() -> impl Strategy<Value = Vec<Mapping>> {
             let named = path.is_absolute();
             let range = Range { start: Addr(start), end: Addr(at) };
             let file = FileId { major, minor, inode };
-            let prot = Prot { read, write, exec };
+            let prot = Prot { read, write, exec, bti: false };
             Mapping { range, prot, shared, offset, file, path, deleted: deleted && inode != 0 && named }
         };
         all.into_iter().map(make).collect()

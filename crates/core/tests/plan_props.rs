@@ -13,7 +13,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use std::path::PathBuf;
 
-const RWX: Prot = Prot { read: true, write: true, exec: true };
+const RWX: Prot = Prot { read: true, write: true, exec: true, bti: false };
 const ROOT_OF_ALL: u64 = 1 << 46;
 
 fn prot() -> impl Strategy<Value = Prot> {

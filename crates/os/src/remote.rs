@@ -15,6 +15,7 @@ use std::io;
 
 const MADV_POPULATE_READ: u64 = 22;
 const MADV_POPULATE_WRITE: u64 = 23;
+const MADV_COLLAPSE: u64 = 25;
 const MFD_HUGE_SHIFT: u32 = 26;
 /// The kernel may break a long populate off for a while.
 const TRIES: usize = 8;
@@ -239,6 +240,10 @@ impl Target for Remote {
             Ok(value) => Err(Fault::Call { call: "copy", range: from, errno: -value as i32 }),
             Err(error) => Err(Fault::Lost(error.to_string())),
         }
+    }
+
+    fn collapse(&mut self, range: Range) -> Result<(), Fault> {
+        self.madvise("madvise(MADV_COLLAPSE)", range, MADV_COLLAPSE)
     }
 
     fn huge_bytes(&mut self, range: Range) -> Result<u64, Fault> {

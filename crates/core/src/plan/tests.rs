@@ -31,7 +31,7 @@ fn pool(page: PageSize, free: u64) -> Pool {
 }
 
 /// A program with text in `range`, far below a stack.
-fn program(range: Range) -> Snapshot {
+pub(crate) fn program(range: Range) -> Snapshot {
     let segment = Segment {
         prot: Prot::RX,
         vaddr: range.start.0,
@@ -145,7 +145,7 @@ fn neighbour_of_other_protection() {
 
 #[test]
 fn writable_code() {
-    let wx = Prot { read: true, write: true, exec: true };
+    let wx = Prot { read: true, write: true, exec: true, bti: false };
     let mut snapshot = program(TEXT);
     snapshot.mappings[0].prot = wx;
     assert_eq!(refused(&snapshot, &Policy::default()), Reason::WritableCode);
