@@ -10,12 +10,15 @@ use hugelift_core::addr::{PageSize, human_bytes};
 use hugelift_core::apply::{Outcome, apply};
 use hugelift_core::plan::{Plan, plan};
 use hugelift_core::policy::Policy;
+use hugelift_core::report::{self, Report, Total};
+use hugelift_core::report_text::{self, Style};
 use hugelift_core::skip::Reason;
-use hugelift_core::snapshot::Snapshot;
+use hugelift_core::snapshot::{Part, Snapshot};
 use hugelift_core::target::Fault;
 use hugelift_os::console::say;
 use hugelift_os::helper::{Lifter, Verdict};
 use hugelift_os::plain::Plain;
+use hugelift_os::procfs::Process;
 use hugelift_os::program::{ExecError, examine, exec, resolve};
 use hugelift_os::remote::Remote;
 use hugelift_os::users::Identity;
@@ -23,9 +26,10 @@ use hugelift_os::{launch, snapshot};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::File;
+use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Start a program with its code and read-only data on huge pages
 ///
@@ -159,7 +163,8 @@ impl Job {
         let plan = plan(&before, &self.policy);
         tracing::debug!(?plan, "planned");
         let outcome = apply(target, &plan);
-        tracing::debug!(?outcome, elapsed = ?began.elapsed(), "applied");
+        let took = began.elapsed();
+        tracing::debug!(?outcome, ?took, "applied");
         let complaints = complaints(&plan, &outcome);
         let complete = !plan.spans.is_empty() && outcome.is_complete() && complaints.is_empty();
         if let Some(lost) = &outcome.lost {
@@ -176,16 +181,68 @@ impl Job {
         if let Some(line) = complaints.largest() {
             self.say(&format!("{}: {line}", self.program));
         }
-        self.tell(pid, &before, &plan, &outcome, began);
+        self.tell(pid, &before, &plan, &outcome, took);
         Verdict::Start
     }
 
     /// What smaps shows now: only that is said.
-    fn tell(&mut self, pid: u32, before: &Snapshot, plan: &Plan, outcome: &Outcome, began: Instant) {
-        let _ = (pid, before, plan, outcome, began);
+    fn tell(&mut self, pid: u32, before: &Snapshot, plan: &Plan, outcome: &Outcome, took: Duration) {
+        if self.verbose == 0 && self.report.is_none() {
+            return;
+        }
+        let usage = match Process::new(pid).smaps() {
+            Ok(usage) => usage,
+            Err(error) => return self.say(&format!("{}: lifted, but not verified: {error}", self.program)),
+        };
+        let mut report = Report::new(before, Some(&usage), plan, Some(outcome));
+        report.pid = Some(pid);
+        if self.verbose > 0 {
+            self.say(&format!(
+                "{}: {} ({:.1} ms)",
+                self.program,
+                self.summary(&report),
+                took.as_secs_f64() * 1e3
+            ));
+        }
+        if self.verbose > 1 {
+            let style = Style { width: 100, verbose: true };
+            for line in report_text::text(&report, &style).lines() {
+                self.say(line);
+            }
+        }
+        self.write(&report);
+    }
+
+    /// "text 24 of 24 MB, rodata 50 of 52 MB on huge pages"
+    fn summary(&self, report: &Report) -> String {
+        let wanted = |part: &Part, t: &Total| t.liftable_bytes > 0 && self.policy.parts.contains(part);
+        let parts = report.totals.iter().filter(|(part, t)| wanted(part, t));
+        let parts: Vec<String> = parts
+            .map(|(part, t)| {
+                format!("{part} {} of {}", human_bytes(t.huge_bytes), human_bytes(t.liftable_bytes))
+            })
+            .collect();
+        match parts.as_slice() {
+            [] => "nothing in it is larger than a huge page".into(),
+            parts => format!("{} on huge pages", parts.join(", ")),
+        }
+    }
+
+    fn write(&mut self, report: &impl serde::Serialize) {
+        if let Some(file) = &mut self.report
+            && let Err(error) = serde_json::to_writer(&mut *file, report)
+                .map_err(io::Error::from)
+                .and_then(|()| file.write_all(b"\n"))
+        {
+            self.say(&format!("{}: cannot write the report: {error}", self.program));
+        }
     }
 
     fn plain(&mut self, why: &Plain) -> Verdict {
+        let nothing = serde_json::Map::new();
+        self.write(&serde_json::json!({
+            "version": report::VERSION, "objects": [], "totals": nothing, "plain": why.to_string(),
+        }));
         if self.strict {
             self.say(&format!("{}: not started (--strict): {why}", self.program));
             return Verdict::Refuse(FAILED);

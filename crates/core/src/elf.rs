@@ -10,9 +10,11 @@ use crate::maps::Prot;
 use object::LittleEndian;
 use object::elf::{self, FileHeader64, NoteHeader64, ProgramHeader64};
 use object::read::elf::{Dyn as _, FileHeader as _, ProgramHeader as _};
+use std::borrow::Cow;
 
 /// How many bytes from the start of an object [`Headers::parse`] wants to see: the
-/// program headers of every linker in use lie inside.
+/// program headers that linkers make lie inside. Those that a tool made anew (BOLT) may lie
+/// anywhere: see [`Headers::parse_with`].
 pub const HEAD_BYTES: usize = 4096;
 
 /// One `PT_LOAD`, at its stated address.
@@ -92,6 +94,9 @@ pub enum ElfError {
     Damaged(String),
 }
 
+/// One program header.
+type Entry = ProgramHeader64<LittleEndian>;
+
 impl Headers {
     /// Parses the file header and the program headers out of `head`, the first
     /// [`HEAD_BYTES`] bytes (or all, if there are fewer).
@@ -99,6 +104,18 @@ impl Headers {
     /// # Errors
     /// [`ElfError`], with the value seen.
     pub fn parse(head: &[u8]) -> Result<Headers, ElfError> {
+        Headers::parse_with(head, |_, _| None)
+    }
+
+    /// As [`Headers::parse`]. Where the program headers lie deeper in the file, `deeper` is asked
+    /// for them by offset and size (at most 4 MB), both in bytes.
+    ///
+    /// # Errors
+    /// [`ElfError`], with the value seen.
+    pub fn parse_with(
+        head: &[u8],
+        deeper: impl FnOnce(u64, usize) -> Option<Vec<u8>>,
+    ) -> Result<Headers, ElfError> {
         if !head.starts_with(&elf::ELFMAG) {
             let seen = head.get(..4.min(head.len())).unwrap_or_default();
             return Err(ElfError::NotElf(format!("{}", seen.escape_ascii())));
@@ -131,9 +148,19 @@ impl Headers {
             dynamic: None,
             notes: Vec::new(),
         };
-        let table = header.program_headers(endian, head).map_err(|e| damaged(&e.to_string()))?;
-        for program_header in table {
-            headers.add(endian, program_header)?;
+        let (offset, count) = (header.e_phoff(endian), usize::from(header.e_phnum(endian)));
+        let entry = usize::from(header.e_phentsize(endian));
+        if entry != size_of::<Entry>() || count == usize::from(u16::MAX) {
+            return Err(damaged(&format!("{count} program headers of {entry} bytes")));
+        }
+        let size = count * entry;
+        let inside = usize::try_from(offset).ok().and_then(|at| head.get(at..at.checked_add(size)?));
+        let table = inside.map(Cow::Borrowed).or_else(|| deeper(offset, size).map(Cow::Owned));
+        let table = table.ok_or_else(|| damaged(&format!("no program headers at offset {offset:#x}")))?;
+        let (entries, _) = object::pod::slice_from_bytes::<Entry>(&table, count)
+            .map_err(|()| damaged(&format!("program headers at offset {offset:#x} are cut off")))?;
+        for entry in entries {
+            headers.add(endian, entry)?;
         }
         if headers.segments.is_empty() {
             return Err(damaged("no PT_LOAD"));
@@ -145,7 +172,7 @@ impl Headers {
         Ok(headers)
     }
 
-    fn add(&mut self, endian: LittleEndian, header: &ProgramHeader64<LittleEndian>) -> Result<(), ElfError> {
+    fn add(&mut self, endian: LittleEndian, header: &Entry) -> Result<(), ElfError> {
         let (vaddr, memsz) = (header.p_vaddr(endian), header.p_memsz(endian));
         let (offset, filesz) = (header.p_offset(endian), header.p_filesz(endian));
         let stretch = Stretch { offset, vaddr, size: filesz };

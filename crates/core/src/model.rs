@@ -106,6 +106,8 @@ pub struct Model {
     pub fail_at: Option<(usize, i32)>,
     /// Every call after that one fails too.
     pub fail_on: bool,
+    /// The calls that were made to fail.
+    pub failed: Vec<&'static str>,
     /// Memory was writable and executable at once, some time.
     pub saw_wx: bool,
 }
@@ -138,6 +140,7 @@ impl Model {
             calls: 0,
             fail_at: None,
             fail_on: false,
+            failed: Vec::new(),
             saw_wx: false,
         };
         for mapping in &snapshot.mappings {
@@ -260,7 +263,10 @@ impl Model {
         let n = self.calls;
         self.calls += 1;
         match self.fail_at {
-            Some((at, errno)) if at == n || (self.fail_on && at < n) => fail(call, range, errno),
+            Some((at, errno)) if at == n || (self.fail_on && at < n) => {
+                self.failed.push(call);
+                fail(call, range, errno)
+            }
             _ => Ok(()),
         }
     }

@@ -137,7 +137,7 @@ impl Reason {
     /// What would change it, with the command where there is one.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
-            Reason::PartNotAsked(part) => format!("hugelift run --parts …,{part}"),
+            Reason::PartNotAsked(Part::Text | Part::Rodata) => "hugelift run --parts text,rodata".into(),
             Reason::PoolShort { page, free, need, total } => {
                 grow_pool(*page, total.saturating_add(need.saturating_sub(*free)))
             }
@@ -154,7 +154,8 @@ impl Reason {
             }
             Reason::Failed(_, fault) => return fault.hint(),
             Reason::NotLifted => "hugelift run PROG".into(),
-            Reason::Excluded
+            Reason::PartNotAsked(Part::Relro | Part::Data | Part::Bss)
+            | Reason::Excluded
             | Reason::TooSmall(_)
             | Reason::NotAligned(_)
             | Reason::Neighbour(_)

@@ -6,7 +6,7 @@
 
 use crate::arch;
 use crate::machine::probe;
-use crate::procfs::{ProcError, Process, read_head};
+use crate::procfs::{ProcError, Process, read_at, read_head};
 use hugelift_core::addr::{Addr, PageSize};
 use hugelift_core::elf::{self, HEAD_BYTES, Headers, Stretch};
 use hugelift_core::maps::{FileId, Mapping};
@@ -112,7 +112,8 @@ impl Finder<'_> {
     /// The object whose first page `mapping` shows.
     fn read_from_memory(&self, mapping: &Mapping) -> Option<Object> {
         let head = self.head(mapping.range.start)?;
-        let headers = Headers::parse(&head).ok()?;
+        let deeper = |offset, size| self.at_offset(mapping.file, offset, size);
+        let headers = Headers::parse_with(&head, deeper).ok()?;
         let bias = mapping.range.start.0.wrapping_sub(headers.first_page(self.page.bytes()));
         self.object(mapping, headers, &head, bias)
     }
@@ -125,7 +126,8 @@ impl Finder<'_> {
         let inside = mapping.path.strip_prefix("/").ok()?;
         let path = self.process.path("root").join(inside);
         let head = read_head(&path, HEAD_BYTES).ok()?;
-        let headers = Headers::parse(&head).ok()?;
+        let deeper = |offset, size| read_at(&path, offset, size);
+        let headers = Headers::parse_with(&head, deeper).ok()?;
         let page = self.page.bytes();
         let segment = headers.segments.iter().find(|s| {
             let first = s.offset & !(page - 1);
@@ -140,6 +142,16 @@ impl Finder<'_> {
             return None;
         }
         self.object(mapping, headers, &head, bias)
+    }
+
+    /// `size` bytes at `offset` of a file, from wherever they are mapped: BOLT moves the
+    /// program headers behind everything else.
+    fn at_offset(&self, file: FileId, offset: u64, size: usize) -> Option<Vec<u8>> {
+        let holds = |m: &&Mapping| m.file == file && (m.offset..m.offset + m.range.len()).contains(&offset);
+        let mapping = self.mappings.iter().find(holds)?;
+        let mut bytes = vec![0; size];
+        let addr = mapping.range.start.checked_add(offset - mapping.offset)?;
+        (self.process.read_memory(addr, &mut bytes).ok()? == size).then_some(bytes)
     }
 
     fn head(&self, addr: Addr) -> Option<Vec<u8>> {

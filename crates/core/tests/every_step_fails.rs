@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Real programs in the model: every call of every plan fails once, with each errno that
+//! Linux may give, and the program must not be able to tell.
+
+mod common;
+
+use common::{PROGRAMS, machine, pool, snapshot};
+use hugelift_core::addr::PageSize;
+use hugelift_core::apply::{Outcome, apply};
+use hugelift_core::model::Model;
+use hugelift_core::plan::{Plan, Step, plan};
+use hugelift_core::policy::{Backing, Policy};
+use hugelift_core::snapshot::Snapshot;
+use hugelift_core::target::Fault;
+
+const EPERM: i32 = 1;
+const EAGAIN: i32 = 11;
+const ENOMEM: i32 = 12;
+const EFAULT: i32 = 14;
+const EINVAL: i32 = 22;
+
+/// A program, a plan for it and a machine to carry it out on.
+struct Case {
+    name: String,
+    plan: Plan,
+    model: Model,
+    /// Ways that fail without a fault of ours, before one works: the same for each span.
+    doomed: usize,
+}
+
+/// Plans `snapshot` for `backings`; `change` makes the machine differ from what was planned for.
+fn case(name: &str, snapshot: &Snapshot, backings: &[Backing], change: impl FnOnce(&mut Model)) -> Case {
+    let policy = Policy { backings: backings.to_vec(), ..Policy::default() };
+    let mut model = Model::new(snapshot);
+    change(&mut model);
+    Case { name: name.into(), plan: plan(snapshot, &policy), model, doomed: 0 }
+}
+
+fn cases(program: &str, record: &str) -> Vec<Case> {
+    let full = snapshot(record, machine());
+    let mut old = full.clone();
+    old.machine.moves_hugetlb = false;
+    let all = plan(&full, &Policy::default());
+    let pages: u64 = all.spans.iter().map(|s| s.range.len() / PageSize::MB2.bytes()).sum();
+    let mut short = full.clone();
+    short.machine.pools = vec![pool(PageSize::MB2, pages / 2)];
+    let (thp, hugetlb) = (Backing::Thp, Backing::Hugetlb);
+    let named = |variant: &str| format!("{program} on {variant}");
+    let mut cases = vec![
+        case(&named("thp"), &full, &[thp], |_| ()),
+        case(&named("hugetlb, moved"), &full, &[hugetlb], |_| ()),
+        case(&named("hugetlb, by file"), &old, &[hugetlb], |_| ()),
+        case(&named("auto, pool short"), &short, &[hugetlb, thp], |_| ()),
+        case(&named("auto, kernel before 5.16"), &old, &[hugetlb, thp], |_| ()),
+    ];
+    let stolen = |m: &mut Model| m.pools.values_mut().for_each(|left| *left = 0);
+    let falls_back = [
+        case(&named("auto, pool stolen"), &full, &[hugetlb, thp], stolen),
+        case(&named("auto, pool of files stolen"), &old, &[hugetlb, thp], stolen),
+        case(&named("thp fragmented"), &full, &[thp, hugetlb], |m| m.fragmented = true),
+    ];
+    cases.extend(falls_back.into_iter().map(|case| Case { doomed: 1, ..case }));
+    cases
+}
+
+/// Whether the outcome says the truth about each span.
+fn check_told(case: &Case, model: &Model, outcome: &Outcome, what: &str) {
+    assert_eq!(outcome.spans.len(), case.plan.spans.len(), "{what}");
+    for (span, told) in case.plan.spans.iter().zip(&outcome.spans) {
+        assert_eq!(told.lifted.is_some(), model.is_huge(span.range), "{what}: {}", span.range);
+        let ways = told.failures.len() + usize::from(told.lifted.is_some());
+        assert!(ways <= span.attempts.len(), "{what}: {}", span.range);
+        assert!(told.lifted.is_some() || ways == span.attempts.len(), "{what}: a way was not tried");
+    }
+}
+
+#[test]
+fn without_a_fault_all_spans_are_huge_and_look_the_same() {
+    for (program, record) in PROGRAMS {
+        for case in cases(program, record) {
+            let mut model = case.model.clone();
+            let outcome = apply(&mut model, &case.plan);
+            assert!(outcome.is_complete() && outcome.leftovers.is_empty(), "{}: {outcome:?}", case.name);
+            check_told(&case, &model, &outcome, &case.name);
+            assert!(outcome.spans.iter().all(|s| s.failures.len() == case.doomed), "{}", case.name);
+            assert!(model.visible() == case.model.visible(), "{}", case.name);
+            assert!(model.open_files() == 0 && !model.saw_wx, "{}", case.name);
+        }
+    }
+}
+
+#[test]
+fn the_records_have_something_to_lift() {
+    let mut pages = 0;
+    for (program, record) in PROGRAMS {
+        let plan = plan(&snapshot(record, machine()), &Policy::default());
+        // libpython's 2.2 MB of text do not hold one whole aligned page.
+        assert_eq!(plan.spans.is_empty(), *program == "python", "{program}: {plan:#?}");
+        pages += plan.spans.iter().map(|s| s.range.len() >> 21).sum::<u64>();
+    }
+    assert!(pages > 100, "{pages} huge pages in all records");
+}
+
+#[test]
+fn each_call_may_fail_once() {
+    let mut runs = 0;
+    for (program, record) in PROGRAMS {
+        for case in cases(program, record) {
+            for failed_move_unmaps in [false, true] {
+                let mut model = case.model.clone();
+                model.failed_move_unmaps = failed_move_unmaps;
+                for errno in [ENOMEM, EINVAL, EFAULT, EAGAIN, EPERM] {
+                    let calls = fail_each_call(&case, &model, errno);
+                    let steps: usize = case.plan.spans.iter().map(|s| s.attempts[0].steps.len()).sum();
+                    assert!(case.doomed > 0 || calls >= steps, "{}: {calls} calls", case.name);
+                    runs += calls;
+                }
+            }
+        }
+    }
+    assert!(runs > 10_000, "only {runs} faults");
+}
+
+/// Calls that take back: they are made again when they fail.
+const RETRIED: [&str; 2] = ["munmap", "close"];
+
+fn fail_each_call(case: &Case, fresh: &Model, errno: i32) -> usize {
+    let before = fresh.visible();
+    for at in 0..usize::MAX {
+        let mut model = fresh.clone();
+        model.fail_at = Some((at, errno));
+        let outcome = apply(&mut model, &case.plan);
+        let Some(call) = model.failed.first() else {
+            // There is no such call any more: every one has failed once.
+            assert_eq!(model.calls, at, "{}", case.name);
+            return at;
+        };
+        let what = format!("{}: {call}, call {at}, errno {errno}", case.name);
+        assert!(model.visible() == before, "{what}: the program can tell");
+        assert!(model.open_files() == 0, "{what}: a file is left open");
+        assert!(!model.saw_wx, "{what}: writable and executable");
+        assert!(outcome.lost.is_none() && outcome.leftovers.is_empty(), "{what}: {outcome:?}");
+        check_told(case, &model, &outcome, &what);
+
+        let ours = |f: &Fault| matches!(f, Fault::Call { call: c, errno: e, .. } if c == call && *e == errno);
+        let told = outcome.spans.iter().filter(|s| s.failures.iter().any(|(_, f)| ours(f))).count();
+        let concerned = outcome.spans.iter().filter(|s| s.failures.len() > case.doomed).count();
+        if RETRIED.contains(call) {
+            assert!(outcome.is_complete() && concerned == 0, "{what}: {outcome:?}");
+        } else {
+            assert!(told >= 1 && concerned <= 1, "{what}: {outcome:?}");
+            let left = outcome.spans.iter().filter(|s| s.lifted.is_none()).count();
+            assert!(left <= 1, "{what}: spans that the fault did not concern are not huge");
+        }
+    }
+    0
+}
+
+/// From some call on nothing works any more, not even taking back: then the outcome owns up
+/// to all that is not as it was.
+#[test]
+fn every_call_may_fail_from_one_on() {
+    for (program, record) in PROGRAMS {
+        for case in cases(program, record) {
+            let before = case.model.visible();
+            let mut at = 0;
+            loop {
+                let mut model = case.model.clone();
+                (model.fail_at, model.fail_on) = (Some((at, ENOMEM)), true);
+                model.failed_move_unmaps = at % 2 == 0;
+                let outcome = apply(&mut model, &case.plan);
+                let what = format!("{}: nothing works from call {at} on", case.name);
+                assert!(!model.saw_wx, "{what}");
+                if outcome.lost.is_none() {
+                    let mut rest = model.visible();
+                    rest.retain(|(range, ..)| !outcome.leftovers.iter().any(|l| l.covers(*range)));
+                    assert!(rest == before, "{what}: {outcome:?}");
+                    check_told(&case, &model, &outcome, &what);
+                }
+                if model.failed.is_empty() {
+                    break;
+                }
+                at += 1;
+            }
+            assert!(at > 0 || case.plan.spans.is_empty(), "{}", case.name);
+        }
+    }
+}
+
+/// The variants go the ways that their names say.
+#[test]
+fn variants_differ_in_their_steps() {
+    let (program, record) = PROGRAMS[0];
+    for case in cases(program, record) {
+        let steps = || case.plan.spans.iter().flat_map(|s| &s.attempts).flat_map(|a| &a.steps);
+        let by_file = steps().any(|s| matches!(s, Step::Replace { .. }));
+        assert_eq!(by_file, case.name.contains("file") || case.name.contains("before 5.16"), "{}", case.name);
+        let backings = |b| case.plan.spans.iter().any(|s| s.attempts[0].backing == b);
+        let both = backings(Backing::Thp) && backings(Backing::Hugetlb);
+        assert_eq!(both, case.name.contains("pool short"), "{}", case.name);
+    }
+}
