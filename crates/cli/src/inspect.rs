@@ -5,14 +5,15 @@
 use crate::FAILED;
 use crate::options::PolicyArgs;
 use clap::Args;
-use hugelift_core::elf::{ElfError, HEAD_BYTES, Headers};
+use hugelift_core::elf::ElfError;
 use hugelift_core::plan::plan;
 use hugelift_core::policy::Policy;
 use hugelift_core::report::Report;
 use hugelift_core::report_text::{Style, text};
 use hugelift_os::console::say;
+use hugelift_os::elf_file::{ElfFile, FileError};
 use hugelift_os::file_snapshot::of_file;
-use hugelift_os::procfs::{Process, read_head};
+use hugelift_os::procfs::Process;
 use hugelift_os::program::resolve;
 use hugelift_os::{snapshot, terminal};
 use std::ffi::{OsStr, OsString};
@@ -97,9 +98,8 @@ fn of_process(pid: u32, policy: &Policy) -> Result<Report, Failure> {
 
 /// Why no object was found in a process that has mappings.
 fn no_objects(pid: u32) -> String {
-    let head = read_head(&Process::new(pid).path("exe"), HEAD_BYTES);
-    match head.map(|head| Headers::parse(&head)) {
-        Ok(Err(ElfError::Class32)) => {
+    match ElfFile::open(&Process::new(pid).path("exe")) {
+        Err(FileError::Elf { source: ElfError::Class32, .. }) => {
             format!("process {pid} runs a 32-bit program: only 64-bit ones are inspected")
         }
         _ => format!("no ELF object is mapped in process {pid}, or its memory cannot be read"),

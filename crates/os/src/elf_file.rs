@@ -88,31 +88,15 @@ impl ElfFile {
     /// [`FileError`]
     pub fn open(path: &Path) -> Result<ElfFile, FileError> {
         let (file, head, id) = open_head(path)?;
-        let headers =
-            Headers::parse(&head).map_err(|source| FileError::Elf { path: path.to_path_buf(), source })?;
+        let deeper = |offset, size| read_at(&file, offset, size).filter(|b| b.len() == size);
+        let headers = Headers::parse_with(&head, deeper)
+            .map_err(|source| FileError::Elf { path: path.to_path_buf(), source })?;
         Ok(ElfFile { path: path.to_path_buf(), id, headers, file })
     }
 
     /// The bytes of a stretch, as far as they are there.
     pub fn read(&self, stretch: Stretch) -> Option<Vec<u8>> {
-        self.read_at(stretch.offset, usize::try_from(stretch.size.min(MAX_STRETCH)).ok()?)
-    }
-
-    fn read_at(&self, offset: u64, len: usize) -> Option<Vec<u8>> {
-        // pread(2) takes a signed offset.
-        i64::try_from(offset).ok()?;
-        let mut bytes = vec![0; len];
-        let mut filled = 0;
-        while filled < len {
-            match self.file.read_at(&mut bytes[filled..], offset.checked_add(filled as u64)?) {
-                Ok(0) => break,
-                Ok(n) => filled += n,
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => return None,
-            }
-        }
-        bytes.truncate(filled);
-        Some(bytes)
+        read_at(&self.file, stretch.offset, usize::try_from(stretch.size.min(MAX_STRETCH)).ok()?)
     }
 
     /// The loader of a dynamic program.
@@ -133,7 +117,7 @@ impl ElfFile {
             s.vaddr <= vaddr && vaddr.checked_sub(s.vaddr).is_some_and(|inside| inside < s.filesz)
         })?;
         let offset = segment.offset.checked_add(vaddr - segment.vaddr)?;
-        let bytes = self.read_at(offset, room.min(MAX_STRING))?;
+        let bytes = read_at(&self.file, offset, room.min(MAX_STRING))?;
         let end = bytes.iter().position(|&b| b == 0)?;
         Some(OsString::from_vec(bytes[..end].to_vec()))
     }
@@ -148,22 +132,32 @@ pub(crate) fn open_head(path: &Path) -> Result<(File, Vec<u8>, FileId), FileErro
         return Err(FileError::NotRegular { path: path.to_path_buf() });
     }
     let file = File::open(path).map_err(failed)?;
-    let mut head = vec![0; HEAD_BYTES];
-    let mut len = 0;
-    while len < head.len() {
-        match file.read_at(&mut head[len..], len as u64) {
-            Ok(0) => break,
-            Ok(n) => len += n,
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(failed(e)),
-        }
-    }
-    head.truncate(len);
+    let head = try_read_at(&file, 0, HEAD_BYTES).map_err(failed)?;
     if head.is_empty() {
         return Err(FileError::Empty { path: path.to_path_buf() });
     }
     let id = FileId { major: libc::major(meta.dev()), minor: libc::minor(meta.dev()), inode: meta.ino() };
     Ok((file, head, id))
+}
+
+fn read_at(file: &File, offset: u64, len: usize) -> Option<Vec<u8>> {
+    try_read_at(file, offset, len).ok()
+}
+
+/// `len` bytes from `offset` on, or as many as there are.
+fn try_read_at(file: &File, offset: u64, len: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; len];
+    let mut filled = 0;
+    while filled < len {
+        match file.read_at(&mut bytes[filled..], offset.saturating_add(filled as u64)) {
+            Ok(0) => break,
+            Ok(n) => filled += n,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    bytes.truncate(filled);
+    Ok(bytes)
 }
 
 /// A path that ends in NUL.
