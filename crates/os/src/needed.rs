@@ -29,16 +29,18 @@ pub fn needed(executable: ElfFile) -> Program {
     let interp = executable.interp();
     let mut search = Search::new(&executable, interp.as_deref());
     search.add(executable, None);
-    // A static program has neither: what it names in its dynamic section nobody loads.
     if let Some(interp) = interp {
         match ElfFile::open(&interp) {
-            Ok(loader) => search.loader = search.add(loader, None),
+            // The loader needs nothing that it would have to load.
+            Ok(loader) => {
+                let index = search.add(loader, None);
+                search.queue.retain(|&i| Some(i) != index);
+            }
             Err(_) => search.missing.push(interp.to_string_lossy().into_owned()),
         }
-        search.queue.retain(|&i| Some(i) != search.loader);
-        while let Some(index) = search.queue.pop_front() {
-            search.load_needed_of(index);
-        }
+    }
+    while let Some(index) = search.queue.pop_front() {
+        search.load_needed_of(index);
     }
     let files = search.objects.into_iter().map(|o| o.file).collect();
     Program { files, missing: search.missing }
@@ -50,6 +52,8 @@ struct Found {
     dynamic: Dynamic,
     /// Who asked for it first.
     parent: Option<usize>,
+    /// What `$ORIGIN` stands for in its names.
+    origin: PathBuf,
     rpath: Vec<PathBuf>,
     runpath: Vec<PathBuf>,
 }
@@ -61,7 +65,6 @@ struct Search {
     cache: HashMap<OsString, Vec<PathBuf>>,
     defaults: Vec<PathBuf>,
     objects: Vec<Found>,
-    loader: Option<usize>,
     known_files: HashSet<FileId>,
     known_names: HashSet<OsString>,
     queue: VecDeque<usize>,
@@ -74,7 +77,7 @@ impl Search {
         let musl = file_name.as_bytes().starts_with(b"ld-musl-");
         let machine = executable.headers.machine;
         let library_path = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
-        let origin = folder(&executable.path);
+        let origin = real_folder(&executable.path);
         Search {
             musl,
             machine,
@@ -82,7 +85,6 @@ impl Search {
             cache: if musl { HashMap::new() } else { read_cache(machine) },
             defaults: if musl { musl_folders(file_name) } else { glibc_folders(machine) },
             objects: Vec::new(),
-            loader: None,
             known_files: HashSet::new(),
             known_names: HashSet::new(),
             queue: VecDeque::new(),
@@ -96,7 +98,12 @@ impl Search {
             return None;
         }
         let dynamic = file.dynamic();
-        let origin = folder(&file.path);
+        // The kernel tells the loader where the executable really is; shared objects are
+        // taken to be where they were found, links and all.
+        let origin = match self.objects.is_empty() {
+            true => real_folder(&file.path),
+            false => file.path.parent().unwrap_or(Path::new("/")).to_path_buf(),
+        };
         let list = |index: Option<u64>| {
             let text = index.and_then(|i| file.string(&dynamic, i)).unwrap_or_default();
             folders(&text, &origin, self.machine)
@@ -104,7 +111,7 @@ impl Search {
         let (rpath, runpath) = (list(dynamic.rpath), list(dynamic.runpath));
         // Who asks for it by its own name later gets this one.
         self.known_names.extend(dynamic.soname.and_then(|i| file.string(&dynamic, i)));
-        self.objects.push(Found { file, dynamic, parent, rpath, runpath });
+        self.objects.push(Found { file, dynamic, parent, origin, rpath, runpath });
         self.queue.push_back(self.objects.len() - 1);
         Some(self.objects.len() - 1)
     }
@@ -141,8 +148,7 @@ impl Search {
         };
         let object = &self.objects[index];
         if name.as_bytes().contains(&b'/') {
-            let origin = folder(&object.file.path);
-            return expand(name, &origin, self.machine).iter().find_map(|path| try_open(path));
+            return expand(name, &object.origin, self.machine).iter().find_map(|path| try_open(path));
         }
         let in_folders = |folders: &[PathBuf]| {
             let levels = if self.musl { &[][..] } else { hwcaps() };
@@ -184,8 +190,8 @@ impl Found {
     }
 }
 
-/// Where `$ORIGIN` points for an object at `path`: its folder, with links resolved.
-fn folder(path: &Path) -> PathBuf {
+/// The folder of `path`, with links resolved.
+fn real_folder(path: &Path) -> PathBuf {
     let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
     real.parent().unwrap_or(Path::new("/")).to_path_buf()
 }
