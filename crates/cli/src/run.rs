@@ -64,9 +64,13 @@ pub struct RunArgs {
     #[arg(short, long, conflicts_with = "verbose")]
     quiet: bool,
 
-    /// The program and its arguments
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROG")]
-    command: Vec<OsString>,
+    /// The program, looked up on PATH
+    #[arg(value_name = "PROG")]
+    program: OsString,
+
+    /// Its arguments
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGS")]
+    args: Vec<OsString>,
 }
 
 /// Runs the program; returns only if that fails.
@@ -108,7 +112,7 @@ fn try_run(args: &RunArgs) -> Result<i32, Failure> {
     if let Some(identity) = identity {
         identity.assume()?;
     }
-    let name = &args.command[0];
+    let name = &args.program;
     let path = resolve(name)?;
 
     let mut job = Job {
@@ -127,7 +131,8 @@ fn try_run(args: &RunArgs) -> Result<i32, Failure> {
     {
         return Ok(status);
     }
-    let source = exec(&path, &args.command);
+    let argv: Vec<&OsString> = [name].into_iter().chain(&args.args).collect();
+    let source = exec(&path, &argv);
     Err(ExecError { program: job.program, source }.into())
 }
 

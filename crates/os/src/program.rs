@@ -87,8 +87,12 @@ pub fn examine(path: &Path) -> Result<(), Plain> {
         if let Some(what) = privilege(&path) {
             return Err(Plain::Privileged { path, what });
         }
-        // What cannot be read is left to the helper's view of the process.
-        let Ok(head) = head(&path) else { return Ok(()) };
+        let head = match head(&path) {
+            Ok(head) => head,
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => return Err(Plain::Unreadable),
+            // What else is wrong with it execve(2) will tell.
+            Err(_) => return Ok(()),
+        };
         match interpreter(&head) {
             Some(next) => path = next,
             None => {

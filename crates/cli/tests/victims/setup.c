@@ -21,15 +21,16 @@
 #include <unistd.h>
 
 #define DIE(what) do { perror("setup: " what); exit(99); } while (0)
+#define DENY (SECCOMP_RET_ERRNO | EPERM)
 #define MUST(call) do { if ((call) < 0) DIE(#call); } while (0)
 
-/* The system call `number` fails with EPERM from now on. */
-static void forbid(unsigned number)
+/* The system call `number` fails with EPERM from now on, or kills whoever makes it. */
+static void forbid(unsigned number, unsigned action)
 {
 	struct sock_filter filter[] = {
 		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
 		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+		BPF_STMT(BPF_RET | BPF_K, action),
 		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
 	};
 	struct sock_fprog program = { sizeof filter / sizeof *filter, filter };
@@ -124,14 +125,20 @@ static void set(char *word)
 	} else if (!strcmp(word, "chdir")) {
 		MUST(chdir(value));
 	} else if (!strcmp(word, "noptrace")) {
-		forbid(SYS_ptrace);
+		forbid(SYS_ptrace, DENY);
+	} else if (!strcmp(word, "killptrace")) {
+		forbid(SYS_ptrace, SECCOMP_RET_KILL_PROCESS);
+	} else if (!strcmp(word, "killvmread")) {
+		forbid(SYS_process_vm_readv, SECCOMP_RET_KILL_PROCESS);
 	} else if (!strcmp(word, "novmread")) {
-		forbid(SYS_process_vm_readv);
-		forbid(SYS_process_vm_writev);
+		forbid(SYS_process_vm_readv, DENY);
+		forbid(SYS_process_vm_writev, DENY);
 	} else if (!strcmp(word, "nomremap")) {
-		forbid(SYS_mremap);
+		forbid(SYS_mremap, DENY);
+	} else if (!strcmp(word, "nomadvise")) {
+		forbid(SYS_madvise, DENY);
 	} else if (!strcmp(word, "nosync")) {
-		forbid(SYS_sync);
+		forbid(SYS_sync, DENY);
 	} else {
 		fprintf(stderr, "setup: %s?\n", word);
 		exit(99);
