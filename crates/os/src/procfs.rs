@@ -28,7 +28,7 @@ pub enum ProcError {
         path: PathBuf,
     },
     /// There is no such process (any more).
-    #[error("process {pid} vanished, or there is none: no {path}")]
+    #[error("there is no process {pid} (any more): no {path}")]
     Vanished {
         /// Its id.
         pid: u32,

@@ -12,6 +12,7 @@ use hugelift_core::elf::{self, HEAD_BYTES, Headers, Stretch};
 use hugelift_core::maps::{FileId, Mapping};
 use hugelift_core::snapshot::{Object, Snapshot};
 use std::collections::HashSet;
+use std::path::PathBuf;
 
 /// More of a note or a dynamic section than any linker writes is damage.
 const MAX_STRETCH: u64 = 64 << 10;
@@ -172,7 +173,7 @@ impl Finder<'_> {
             bytes.truncate(got);
             Some(bytes)
         };
-        let object = describe(mapping, headers, bias, &read);
+        let object = describe(mapping.path.clone(), mapping.file, headers, bias, &read);
         self.is_loaded(&object).then_some(object)
     }
 
@@ -188,24 +189,18 @@ impl Finder<'_> {
     }
 }
 
-/// The object behind `mapping`; `read` gets a stretch of it from wherever it is.
+/// The object that a file is when loaded with `bias`; `read` gets a stretch of it from
+/// wherever it is.
 pub(crate) fn describe(
-    mapping: &Mapping,
+    path: PathBuf,
+    file: FileId,
     headers: Headers,
     bias: u64,
     read: &dyn Fn(Stretch) -> Option<Vec<u8>>,
 ) -> Object {
     let build_id = headers.notes.iter().find_map(|&note| elf::build_id(&read(note)?));
     let textrel = headers.dynamic.and_then(read).is_some_and(|bytes| elf::dynamic(&bytes).textrel);
-    Object {
-        path: mapping.path.clone(),
-        file: mapping.file,
-        build_id,
-        bias,
-        headers,
-        executable: false,
-        textrel,
-    }
+    Object { path, file, build_id, bias, headers, executable: false, textrel }
 }
 
 #[cfg(test)]
