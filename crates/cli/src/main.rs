@@ -5,6 +5,7 @@
 //! standard files, and the program that we become would inherit that.
 #![cfg_attr(not(test), no_main)]
 
+mod dry_run;
 mod inspect;
 mod log;
 mod options;

@@ -4,6 +4,7 @@
 //! This process becomes the program; the lifting is done by a helper beside it.
 
 use crate::FAILED;
+use crate::dry_run::dry_run;
 use crate::options::PolicyArgs;
 use clap::Args;
 use hugelift_core::addr::{PageSize, human_bytes};
@@ -114,6 +115,9 @@ fn try_run(args: &RunArgs) -> Result<i32, Failure> {
     }
     let name = &args.program;
     let path = resolve(name)?;
+    if args.dry_run {
+        return Ok(dry_run(&path, &policy, args.verbose > 0));
+    }
 
     let mut job = Job {
         program: name.to_string_lossy().into_owned(),
