@@ -12,7 +12,7 @@ fn a_breakpoint_in_lifted_code() {
     need!("gdb");
     let hold = fat("hold").build();
     each_backing(|options| {
-        let held = Held::start(&Cmd::new([&hold]).arg("spin").arg("1000"), Some(options), &hold);
+        let held = Held::start_busy(&Cmd::new([&hold]).arg("spin"), Some(options), &hold);
         let gdb = Cmd::new(["gdb", "--batch", "-nx", "-iex", "set debuginfod enabled off", "-p"])
             .arg(held.pid().to_string())
             .args(["-ex", "break *((char *)&fat_code + 3145728)", "-ex", "continue", "-ex", "x/i $pc"])
