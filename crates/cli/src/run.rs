@@ -64,9 +64,13 @@ pub struct RunArgs {
     #[arg(short, long, conflicts_with = "verbose")]
     quiet: bool,
 
-    /// The program and its arguments
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROG")]
-    command: Vec<OsString>,
+    /// The program, looked up on PATH
+    #[arg(value_name = "PROG")]
+    program: OsString,
+
+    /// Its arguments
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGS")]
+    args: Vec<OsString>,
 }
 
 /// Runs the program; returns only if that fails.
@@ -108,7 +112,7 @@ fn try_run(args: &RunArgs) -> Result<i32, Failure> {
     if let Some(identity) = identity {
         identity.assume()?;
     }
-    let name = &args.command[0];
+    let name = &args.program;
     let path = resolve(name)?;
 
     let mut job = Job {
@@ -127,7 +131,8 @@ fn try_run(args: &RunArgs) -> Result<i32, Failure> {
     {
         return Ok(status);
     }
-    let source = exec(&path, &args.command);
+    let argv: Vec<&OsString> = [name].into_iter().chain(&args.args).collect();
+    let source = exec(&path, &argv);
     Err(ExecError { program: job.program, source }.into())
 }
 
@@ -274,11 +279,13 @@ fn complaints(plan: &Plan, outcome: &Outcome) -> Complaints {
     for skip in plan.skips.iter().filter(|s| s.reason.is_remediable()) {
         add(skip.range.len(), skip.reason.clone());
     }
-    for (span, result) in plan.spans.iter().zip(&outcome.spans).filter(|(_, r)| r.lifted.is_none()) {
+    for (span, result) in plan.spans.iter().zip(&outcome.spans) {
+        let bytes = if result.lifted.is_some() { result.lacking() } else { span.range.len() };
         if let Some((backing, fault)) = result.failures.last()
+            && bytes > 0
             && !matches!(fault, Fault::Lost(_))
         {
-            add(span.range.len(), Reason::Failed(*backing, fault.clone()));
+            add(bytes, Reason::Failed(*backing, fault.clone()));
         }
     }
     Complaints(all)

@@ -105,7 +105,10 @@ fn the_program_sees_its_own_bytes() {
         let program = fat("sums").flags(flags).build();
         each_backing(|options| {
             let outcome = same(&Cmd::new([&program]), options);
-            assert!(outcome.stdout.contains(" text ") && outcome.stdout.ends_with("wrong 0\n"), "{outcome:?}");
+            assert!(
+                outcome.stdout.contains(" text ") && outcome.stdout.ends_with("wrong 0\n"),
+                "{outcome:?}"
+            );
             assert!(!outcome.stdout.contains("DIFFERS"), "{}", outcome.stdout);
         });
     }
@@ -120,7 +123,8 @@ fn node() {
 
 #[test]
 fn clang() {
-    let names = ["clang++", "clang++-19", "clang++-18", "clang++-17", "clang++-16", "clang++-15", "clang++-14"];
+    let names =
+        ["clang++", "clang++-19", "clang++-18", "clang++-17", "clang++-16", "clang++-15", "clang++-14"];
     let Some(clang) = names.iter().find_map(|name| find(name)) else { skip!("needs clang++") };
     // -cc1, as otherwise the driver starts a second process that reads stdin.
     covered(&Cmd::new([&clang]).arg("-cc1").arg("-fsyntax-only").arg("-"), &clang);
@@ -149,7 +153,8 @@ fn mariadbd() {
 fn python() {
     need!("python3");
     // Behind what may be a wrapper script, and only if there is a huge page to be had.
-    let python = PathBuf::from(must(Command::new("python3").args(["-c", "import sys; print(sys.executable)"])).trim());
+    let python =
+        PathBuf::from(must(Command::new("python3").args(["-c", "import sys; print(sys.executable)"])).trim());
     let python = python.canonicalize().expect("sys.executable is there");
     let cmd = Cmd::new([&python]).arg("-c").arg("import sys; sys.stdin.read()");
     let held = Held::start(&cmd, None, &python);

@@ -32,10 +32,11 @@ fn a_breakpoint_in_lifted_code() {
 fn started_under_a_debugger() {
     need!("gdb");
     let hold = fat("hold").build();
-    let outcome = Cmd::new(["gdb", "--batch", "-nx", "-iex", "set debuginfod enabled off", "-ex", "run", "--args"])
-        .args([HUGELIFT, "run", "--backing", "thp", "--"])
-        .arg(&hold)
-        .bare();
+    let outcome =
+        Cmd::new(["gdb", "--batch", "-nx", "-iex", "set debuginfod enabled off", "-ex", "run", "--args"])
+            .args([HUGELIFT, "run", "--backing", "thp", "--"])
+            .arg(&hold)
+            .bare();
     assert!(outcome.stdout.contains("wrong 0\nready\nwrong 0\n"), "{outcome:?}");
     assert!(outcome.stdout.contains("exited normally"), "{outcome:?}");
     assert!(matches!(outcome.own_lines()[..], [line] if line.contains("trac")), "{outcome:?}");

@@ -281,10 +281,12 @@ fn an_unreadable_executable() {
         let dir = open_dir(&[&hold]);
         let program = copied(&dir, &hold);
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o111)).expect("chmod");
-        let cmd = Cmd::new([&program])
-            .launcher(copied(&dir, Path::new(HUGELIFT)))
-            .cwd("/")
-            .under(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]);
+        let cmd = Cmd::new([&program]).launcher(copied(&dir, Path::new(HUGELIFT))).cwd("/").under([
+            "setpriv",
+            "--reuid=65534",
+            "--regid=65534",
+            "--clear-groups",
+        ]);
         runs_plainly(&cmd, &["--backing", "thp"], &[&program.display().to_string()]);
     }
 }
@@ -299,10 +301,13 @@ fn privileged_programs() {
     let dir = open_dir(&[&state]);
     let program = copied(&dir, &state);
     // env, for setpriv itself still has what root had, until it execs.
-    let user = Cmd::new([&program])
-        .launcher(copied(&dir, Path::new(HUGELIFT)))
-        .cwd("/")
-        .under(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "env"]);
+    let user = Cmd::new([&program]).launcher(copied(&dir, Path::new(HUGELIFT))).cwd("/").under([
+        "setpriv",
+        "--reuid=65534",
+        "--regid=65534",
+        "--clear-groups",
+        "env",
+    ]);
     let set = |owner: u32, mode: u32| {
         chown(&program, Some(owner), Some(owner)).expect("chown");
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(mode)).expect("chmod");
@@ -379,10 +384,8 @@ fn thp_switched_off_for_the_machine() {
     let dir = tempfile::TempDir::new().expect("a temporary directory");
     let file = dir.path().join("enabled");
     std::fs::write(&file, "always madvise [never]\n").expect("write");
-    let show = format!(
-        "mount --bind {} /sys/kernel/mm/transparent_hugepage/enabled && exec \"$@\"",
-        file.display()
-    );
+    let show =
+        format!("mount --bind {} /sys/kernel/mm/transparent_hugepage/enabled && exec \"$@\"", file.display());
     let cmd = Cmd::new([&hold]).under(["unshare", "--mount", "sh", "-c", &show, "sh"]);
     let words = ["never", "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled"];
     runs_plainly(&cmd, &["--backing", "thp"], &words);

@@ -85,7 +85,8 @@ fn mariadbd() {
 
 #[test]
 fn cplusplus_compiler() {
-    let names = ["clang++", "clang++-19", "clang++-18", "clang++-17", "clang++-16", "clang++-15", "clang++-14"];
+    let names =
+        ["clang++", "clang++-19", "clang++-18", "clang++-17", "clang++-16", "clang++-15", "clang++-14"];
     let Some(clang) = names.iter().find_map(|name| find(name)) else { skip!("needs clang++") };
     let dir = tempfile::TempDir::new().expect("a temporary directory");
     let source = "#include <cstdio>\n#include <vector>\n#include <string>\n\
@@ -136,7 +137,8 @@ fn redis_serves_a_client() {
     let serve = |options: Option<&[&str]>| {
         let dir = tempfile::TempDir::new().expect("a temporary directory");
         let socket = dir.path().join("s");
-        let cmd = Cmd::new(["redis-server", "--port", "0", "--save", "", "--unixsocket"]).arg(&socket).cwd(&dir);
+        let cmd =
+            Cmd::new(["redis-server", "--port", "0", "--save", "", "--unixsocket"]).arg(&socket).cwd(&dir);
         let words = shown(&cmd.words(options));
         let mut child = cmd.command(options).spawn().expect("spawn");
         let deadline = Instant::now() + PATIENCE;
@@ -157,7 +159,8 @@ fn redis_serves_a_client() {
             write!(client, "SET k{n} {n}{value}\r\nGET k{n}\r\nINCR count\r\n").expect("send");
             // "+OK\r\n", "$LEN\r\nVALUE\r\n", ":N\r\n"
             let (text, count) = (format!("{n}{value}"), format!("{}", n + 1));
-            let mut answer = vec![0; 5 + 1 + format!("{}", text.len()).len() + 2 + text.len() + 2 + 1 + count.len() + 2];
+            let mut answer =
+                vec![0; 5 + 1 + format!("{}", text.len()).len() + 2 + text.len() + 2 + 1 + count.len() + 2];
             client.read_exact(&mut answer).expect("an answer");
             answers.push(String::from_utf8_lossy(&answer).into_owned());
         }
@@ -327,7 +330,11 @@ fn lookup() {
         let cmd = Cmd::new([word, "arg"]).cwd(&dir).env("PATH", &path);
         let bare = cmd.clone().under([&env]).bare();
         let lifted = cmd.lifted(&[]);
-        assert_eq!((&lifted.stdout, lifted.end), (&bare.stdout, bare.end), "{word}: {lifted:?}, env: {bare:?}");
+        assert_eq!(
+            (&lifted.stdout, lifted.end),
+            (&bare.stdout, bare.end),
+            "{word}: {lifted:?}, env: {bare:?}"
+        );
         if let Some(code) = code {
             assert_eq!(lifted.end, End::Code(code), "{word}: {lifted:?}");
         }

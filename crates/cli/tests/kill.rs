@@ -34,7 +34,14 @@ fn backings(body: impl Fn(&[&str])) {
 /// What the program says with `HUGELIFT_TEST_DIE` in its environment is the same but for
 /// that variable and its parent.
 fn stable(text: &str) -> String {
-    let volatile = ["parent ", "PPid:", "env HUGELIFT_TEST_DIE", "/proc/self/environ:", "namespace ", "/proc/self/autogroup"];
+    let volatile = [
+        "parent ",
+        "PPid:",
+        "env HUGELIFT_TEST_DIE",
+        "/proc/self/environ:",
+        "namespace ",
+        "/proc/self/autogroup",
+    ];
     text.lines().filter(|l| !volatile.iter().any(|v| l.starts_with(v))).collect::<Vec<_>>().join("\n")
 }
 
@@ -44,7 +51,10 @@ fn stable(text: &str) -> String {
 /// program.
 fn helper_dies(program: &Path, before: &[&str], adopts: bool) {
     let told = |text: &str| {
-        let child = |line: &&str| !adopts || !["children ", "waitpid ", "pending later:", "ShdPnd:"].iter().any(|c| line.starts_with(c));
+        let child = |line: &&str| {
+            !adopts
+                || !["children ", "waitpid ", "pending later:", "ShdPnd:"].iter().any(|c| line.starts_with(c))
+        };
         stable(text).lines().filter(child).collect::<Vec<_>>().join("\n")
     };
     let cmd = reaped(program, before).clear_env().env("PATH", std::env::var_os("PATH").unwrap_or_default());
@@ -59,7 +69,8 @@ fn helper_dies(program: &Path, before: &[&str], adopts: bool) {
         let mut unreported = 0;
         for n in 0..count + 2 {
             let outcome = cmd.clone().env("HUGELIFT_TEST_DIE", format!("{n}:helper")).lifted(&options);
-            let what = format!("{} {options:?}: helper killed before operation {n} of {count}", program.display());
+            let what =
+                format!("{} {options:?}: helper killed before operation {n} of {count}", program.display());
             let differs = common::run::difference("stdout", &told(&bare.stdout), &told(&outcome.stdout));
             assert_eq!(differs, None, "{what}\n{}", outcome.stderr);
             assert_eq!(outcome.other_lines(), bare.stderr, "{what}");
@@ -81,7 +92,8 @@ fn target_dies(program: &Path) {
         let mut killed = 0;
         for n in 0..count {
             let outcome = cmd.clone().env("HUGELIFT_TEST_DIE", format!("{n}:target")).lifted(options);
-            let what = format!("{} {options:?}: target killed before operation {n} of {count}", program.display());
+            let what =
+                format!("{} {options:?}: target killed before operation {n} of {count}", program.display());
             let died = outcome.other_lines() == "reaper: killed 9, left 0\n" && outcome.stdout.is_empty();
             // The last operations let it go: it may be through before the signal is.
             let ended = outcome.other_lines() == "reaper: exited 0, left 0\n";
@@ -162,7 +174,11 @@ fn killed_from_outside() {
                 let words = [format!("signal=9:{after}"), "--".to_string()];
                 let outcome: Outcome = Cmd::new([&program]).under([&reaper]).under(words).lifted(options);
                 assert_eq!(outcome.end, End::Code(0), "{outcome:?}");
-                assert_eq!(outcome.other_lines(), "reaper: killed 9, left 0\n", "after {after} us {options:?}");
+                assert_eq!(
+                    outcome.other_lines(),
+                    "reaper: killed 9, left 0\n",
+                    "after {after} us {options:?}"
+                );
             }
         });
     }

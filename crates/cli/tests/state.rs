@@ -84,7 +84,8 @@ fn all_standard_streams_closed() {
 
 #[test]
 fn limits() {
-    let outcome = same_state(&["rlimit=4:0:0", "rlimit=7:64:128", "rlimit=3:4194304:0x4000000", "rlimit=0:1000:2000"]);
+    let outcome =
+        same_state(&["rlimit=4:0:0", "rlimit=7:64:128", "rlimit=3:4194304:0x4000000", "rlimit=0:1000:2000"]);
     assert_line(&outcome, "rlimit 7: 40 80");
     same_state(&["rlimit=11:0:0"]); // RLIMIT_SIGPENDING
     same_state(&["rlimit=1:0:0"]); // RLIMIT_FSIZE: nothing may be written to a file
@@ -122,7 +123,9 @@ fn sessions_and_groups() {
             Some((_, rest)) if line.starts_with("parent ") => format!("session leader {rest}"),
             _ => line.to_string(),
         };
-        let volatile = |l: &&str| !l.starts_with("NSsid:") && !l.starts_with("PPid:") && !l.starts_with("/proc/self/autogroup");
+        let volatile = |l: &&str| {
+            !l.starts_with("NSsid:") && !l.starts_with("PPid:") && !l.starts_with("/proc/self/autogroup")
+        };
         text.lines().filter(volatile).map(word).collect::<Vec<_>>().join("\n")
     };
     each_backing(|options| {
@@ -161,7 +164,8 @@ fn under_a_seccomp_filter() {
 #[test]
 fn environment_and_arguments() {
     let state = fat("state").build();
-    let odd = [("EMPTY", ""), ("SPACE", " a  b "), ("LINES", "x\ny"), ("LD_BIND_NOW", "1"), ("HUGELIFT", "z")];
+    let odd =
+        [("EMPTY", ""), ("SPACE", " a  b "), ("LINES", "x\ny"), ("LD_BIND_NOW", "1"), ("HUGELIFT", "z")];
     let mut cmd = Cmd::new([&state]).arg("").arg(" a b ").arg("x\ny").arg("--").arg("-v").arg("\u{e9}");
     for (name, value) in odd {
         cmd = cmd.env(name, value);
@@ -214,7 +218,10 @@ fn layout_without_aslr() {
         each_backing(|options| {
             let lifted = same_as(&bare, &cmd, options, layout);
             assert!(lifted.stdout.contains("wrong 0\n"));
-            assert!(maps(&lifted.stdout).all(|m| !m.1.starts_with("rwx") && !m.1.starts_with("-wx")), "{lifted:?}");
+            assert!(
+                maps(&lifted.stdout).all(|m| !m.1.starts_with("rwx") && !m.1.starts_with("-wx")),
+                "{lifted:?}"
+            );
             // "/anon_hugepage" is the kernel's name for memory from the pool.
             let is_file = |path: &str| path.starts_with('/') && !path.starts_with("/anon_hugepage");
             let paths = |o: &Outcome| maps(&o.stdout).map(|m| m.2).filter(|p| is_file(p)).collect::<Vec<_>>();
@@ -297,7 +304,9 @@ fn on_a_terminal() {
     let cmd = Cmd::new([&state]).under([&tty]);
     // A new session and a new parent at each run.
     let stable = |text: &str| {
-        let of = |line: &&str| !["parent ", "PPid:", "NSsid:", "/proc/self/autogroup"].iter().any(|k| line.starts_with(k));
+        let of = |line: &&str| {
+            !["parent ", "PPid:", "NSsid:", "/proc/self/autogroup"].iter().any(|k| line.starts_with(k))
+        };
         text.lines().filter(of).map(|l| l.trim_end().to_string()).collect::<Vec<_>>().join("\n")
     };
     each_backing(|options| {
@@ -315,7 +324,8 @@ fn as_pid_one() {
         let state = fat("state").flags(flags).build();
         let cmd = Cmd::new([&state]).under(["unshare", "--pid", "--fork", "--mount-proc"]);
         let stable = |text: &str| {
-            let of = |line: &&str| !line.starts_with("namespace ") && !line.starts_with("/proc/self/autogroup");
+            let of =
+                |line: &&str| !line.starts_with("namespace ") && !line.starts_with("/proc/self/autogroup");
             text.lines().filter(of).collect::<Vec<_>>().join("\n")
         };
         each_backing(|options| {
@@ -336,7 +346,8 @@ fn in_a_user_namespace() {
     if cmd.bare().end != End::Code(0) {
         skip!("user namespaces are not permitted");
     }
-    let stable = |text: &str| text.lines().filter(|l| !l.starts_with("namespace ")).collect::<Vec<_>>().join("\n");
+    let stable =
+        |text: &str| text.lines().filter(|l| !l.starts_with("namespace ")).collect::<Vec<_>>().join("\n");
     each_backing(|options| drop(same_lines(&cmd, options, stable)));
 }
 
@@ -353,10 +364,7 @@ fn as_an_unprivileged_user() {
     let dir = open_dir(&[&state]);
     let copy = |p: &Path| dir.path().join(p.file_name().expect("a name"));
     let nobody = as_user(&["--reuid=65534", "--regid=65534", "--clear-groups"]);
-    let cmd = Cmd::new([copy(&state)])
-        .cwd("/")
-        .under(&nobody)
-        .launcher(copy(Path::new(common::HUGELIFT)));
+    let cmd = Cmd::new([copy(&state)]).cwd("/").under(&nobody).launcher(copy(Path::new(common::HUGELIFT)));
     each_backing(|options| {
         let outcome = same(&cmd, options);
         assert!(outcome.stdout.contains("Uid:\t65534\t65534\t65534\t65534"), "{outcome:?}");
@@ -372,7 +380,8 @@ fn user_option() {
     let dir = open_dir(&[&state]);
     let program = dir.path().join(state.file_name().expect("a name"));
     // A user of ours, in files that only this test's mount namespace sees.
-    let groups = "root:x:0:\nlifters:x:4321:\nextra:x:4322:lifter,other\nmore:x:4323:lifter\nnot:x:4324:other\n";
+    let groups =
+        "root:x:0:\nlifters:x:4321:\nextra:x:4322:lifter,other\nmore:x:4323:lifter\nnot:x:4324:other\n";
     let users = "root:x:0:0:root:/root:/bin/sh\nlifter:x:4320:4321::/home/lifter:/bin/sh\n";
     std::fs::write(dir.path().join("group"), groups).expect("write");
     std::fs::write(dir.path().join("passwd"), users).expect("write");
@@ -381,7 +390,8 @@ fn user_option() {
         dir.path().display()
     );
     let within = ["unshare", "--mount", "sh", "-c", &private, "sh"];
-    let stable = |text: &str| text.lines().filter(|l| !l.starts_with("namespace mnt")).collect::<Vec<_>>().join("\n");
+    let stable =
+        |text: &str| text.lines().filter(|l| !l.starts_with("namespace mnt")).collect::<Vec<_>>().join("\n");
     for (user, uid, gid, groups) in [
         ("lifter", "4320", "4321", "4321,4322,4323"),
         ("4320", "4320", "4321", "4321,4322,4323"),
@@ -390,7 +400,8 @@ fn user_option() {
         ("4320:4322", "4320", "4322", "4322,4323"),
         ("0", "0", "0", "0"),
     ] {
-        let reference = [&format!("--reuid={uid}")[..], &format!("--regid={gid}"), &format!("--groups={groups}")];
+        let reference =
+            [&format!("--reuid={uid}")[..], &format!("--regid={gid}"), &format!("--groups={groups}")];
         let bare = Cmd::new([&program]).cwd("/").under(within).under(as_user(&reference)).bare();
         assert_eq!(bare.end, End::Code(0), "{bare:?}");
         let cmd = Cmd::new([&program]).cwd("/").under(within);

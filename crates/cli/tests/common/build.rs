@@ -121,7 +121,13 @@ fn filler(kind: &str, bytes: usize, make: impl Fn(u32) -> Vec<u8>) -> PathBuf {
     let path = dir().join(format!("{kind}-{bytes}.bin"));
     if !path.exists() {
         let mut all = Vec::with_capacity(bytes);
-        (0u32..).map(make).take_while(|item| { all.extend(item); all.len() < bytes }).for_each(drop);
+        (0u32..)
+            .map(make)
+            .take_while(|item| {
+                all.extend(item);
+                all.len() < bytes
+            })
+            .for_each(drop);
         let temporary = dir().join(format!("building-{}.bin", unique()));
         std::fs::write(&temporary, &all).expect("write the filler");
         publish(&temporary, &path).expect("rename the filler");

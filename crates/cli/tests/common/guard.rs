@@ -77,7 +77,9 @@ fn lock() -> Result<nix::fcntl::Flock<File>, String> {
             .map_err(|e| format!("{}: {e}", path.display()))?;
         match nix::fcntl::Flock::lock(file, nix::fcntl::FlockArg::LockExclusiveNonblock) {
             Ok(lock) => return Ok(lock),
-            Err(_) if start.elapsed() < Duration::from_secs(600) => std::thread::sleep(Duration::from_millis(20)),
+            Err(_) if start.elapsed() < Duration::from_secs(600) => {
+                std::thread::sleep(Duration::from_millis(20))
+            }
             Err((_, e)) => return Err(format!("{} is still locked: {e}", path.display())),
         }
     }

@@ -117,7 +117,11 @@ pub fn needed(program: &Path) -> Vec<PathBuf> {
     let listed = std::process::Command::new("ldd").arg(program).env_remove("LD_PRELOAD").output();
     let listed = listed.unwrap_or_else(|e| panic!("ldd: {e}"));
     let text = String::from_utf8_lossy(&listed.stdout).into_owned();
-    all.extend(text.split_whitespace().filter(|w| w.starts_with('/')).filter_map(|w| Path::new(w).canonicalize().ok()));
+    all.extend(
+        text.split_whitespace()
+            .filter(|w| w.starts_with('/'))
+            .filter_map(|w| Path::new(w).canonicalize().ok()),
+    );
     all.sort();
     all.dedup();
     all

@@ -53,8 +53,8 @@ fn pieces_of(usage: &[Usage], object: &Path) -> Vec<Piece> {
     let mut all: Vec<Piece> = Vec::new();
     for segment in constant {
         let start = segment.vaddr.wrapping_add(bias);
-        let range =
-            Range::new(Addr(base(start)), Addr(base(start + segment.memsz + 4095))).expect("a segment's range");
+        let range = Range::new(Addr(base(start)), Addr(base(start + segment.memsz + 4095)))
+            .expect("a segment's range");
         let bytes = Range::sized(Addr(start), segment.filesz).expect("a segment's bytes");
         let inner = range.inner(page);
         let (mut huge, mut thp, mut hugetlb) = (0, 0, 0);
@@ -70,7 +70,16 @@ fn pieces_of(usage: &[Usage], object: &Path) -> Vec<Piece> {
             }
         }
         let file = (bytes, segment.offset);
-        all.push(Piece { object: object.to_owned(), text: segment.prot.exec, range, file, inner, huge, thp, hugetlb });
+        all.push(Piece {
+            object: object.to_owned(),
+            text: segment.prot.exec,
+            range,
+            file,
+            inner,
+            huge,
+            thp,
+            hugetlb,
+        });
     }
     all
 }
@@ -88,9 +97,12 @@ fn bias(usage: &[Usage], object: &Path, headers: &Headers) -> Option<u64> {
     for mapping in usage.iter().map(|u| &u.mapping).filter(|m| m.path == object) {
         for segment in &headers.segments {
             let skew = segment.vaddr.wrapping_sub(segment.offset);
-            let inside = (segment.offset & !4095) <= mapping.offset && mapping.offset < segment.offset + segment.filesz;
+            let inside = (segment.offset & !4095) <= mapping.offset
+                && mapping.offset < segment.offset + segment.filesz;
             if inside && mapping.prot.exec == segment.prot.exec {
-                *votes.entry(mapping.range.start.0.wrapping_sub(mapping.offset.wrapping_add(skew))).or_default() += 1;
+                *votes
+                    .entry(mapping.range.start.0.wrapping_sub(mapping.offset.wrapping_add(skew)))
+                    .or_default() += 1;
             }
         }
     }

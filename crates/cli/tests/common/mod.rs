@@ -55,7 +55,10 @@ macro_rules! need_root {
 
 /// The body of [`skip!`].
 pub fn skipped(why: &str) {
-    assert!(std::env::var_os("REQUIRE_ALL").is_none_or(|v| v != "1"), "REQUIRE_ALL=1, and a test skips: {why}");
+    assert!(
+        std::env::var_os("REQUIRE_ALL").is_none_or(|v| v != "1"),
+        "REQUIRE_ALL=1, and a test skips: {why}"
+    );
     // Past the test harness's capture: a skip that nobody sees is a test that nobody misses.
     use std::io::Write;
     let _ = writeln!(std::io::stderr().lock(), "SKIP: {why}");

@@ -180,7 +180,13 @@ impl Cmd {
         });
         match (out, err) {
             (Some(out), Some(err)) => Outcome { stdout: text(out), stderr: text(err), end },
-            _ => fail(&mut child, &words, "has ended, and somebody still holds its stdout or stderr", &stdout, &stderr),
+            _ => fail(
+                &mut child,
+                &words,
+                "has ended, and somebody still holds its stdout or stderr",
+                &stdout,
+                &stderr,
+            ),
         }
     }
 }
@@ -246,7 +252,8 @@ fn fail(
     stderr: &mpsc::Receiver<Vec<u8>>,
 ) -> ! {
     let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
-    let telling: Vec<&str> = status.lines().filter(|l| ["State", "Trace", "Sig"].iter().any(|k| l.starts_with(k))).collect();
+    let telling: Vec<&str> =
+        status.lines().filter(|l| ["State", "Trace", "Sig"].iter().any(|k| l.starts_with(k))).collect();
     end_group(child);
     let soon = Instant::now() + Duration::from_millis(100);
     let [out, err] = [stdout, stderr].map(|s| until_end(s, soon).map(text));
