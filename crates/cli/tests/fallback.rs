@@ -300,11 +300,13 @@ fn privileged_programs() {
     let state = fat("state").build();
     let dir = open_dir(&[&state]);
     let program = copied(&dir, &state);
+    // env, for setpriv itself still has what root had, until it execs.
     let user = Cmd::new([&program]).launcher(copied(&dir, Path::new(HUGELIFT))).cwd("/").under([
         "setpriv",
         "--reuid=65534",
         "--regid=65534",
         "--clear-groups",
+        "env",
     ]);
     let set = |owner: u32, mode: u32| {
         chown(&program, Some(owner), Some(owner)).expect("chown");
@@ -333,7 +335,7 @@ fn privileged_programs() {
     std::fs::write(&script, format!("#!{}\n", program.display())).expect("write");
     std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).expect("chmod");
     let through = Cmd::new([&script]).launcher(copied(&dir, Path::new(HUGELIFT))).cwd("/");
-    let through = through.under(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]);
+    let through = through.under(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "env"]);
     let outcome = runs_plainly(&through, &[], &["capabilities"]);
     assert!(outcome.stdout.contains("CapEff:\t0000000000000400"), "{outcome:?}");
 }

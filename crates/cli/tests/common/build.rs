@@ -104,8 +104,7 @@ impl Victim {
         if !made.status.success() {
             return Err(format!("{cc:?}\n{}", String::from_utf8_lossy(&made.stderr)));
         }
-        // Another test may be building the same: the last one wins, with the same bytes.
-        std::fs::rename(&temporary, &out).map_err(|e| format!("{}: {e}", out.display()))?;
+        publish(&temporary, &out).map_err(|e| format!("{}: {e}", out.display()))?;
         Ok(out)
     }
 }
@@ -131,9 +130,20 @@ fn filler(kind: &str, bytes: usize, make: impl Fn(u32) -> Vec<u8>) -> PathBuf {
             .for_each(drop);
         let temporary = dir().join(format!("building-{}.bin", unique()));
         std::fs::write(&temporary, &all).expect("write the filler");
-        std::fs::rename(&temporary, &path).expect("rename the filler");
+        publish(&temporary, &path).expect("rename the filler");
     }
     path
+}
+
+/// Gives a file its final name. Another test may be making the same: the first one wins,
+/// for a program that already runs from its file is not to lose it.
+fn publish(temporary: &Path, path: &Path) -> std::io::Result<()> {
+    let linked = std::fs::hard_link(temporary, path);
+    std::fs::remove_file(temporary)?;
+    match linked {
+        Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => Err(e),
+        _ => Ok(()),
+    }
 }
 
 /// As `fat_value` in fat.h.

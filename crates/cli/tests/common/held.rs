@@ -18,6 +18,15 @@ impl Held {
     /// Starts the command and waits until it is `program`, untraced, and asleep: as a
     /// program does that waits for its stdin.
     pub fn start(cmd: &Cmd, options: Option<&[&str]>, program: &Path) -> Held {
+        Held::begin(cmd, options, program, true)
+    }
+
+    /// As [`Held::start`], for a program that has something to do.
+    pub fn start_busy(cmd: &Cmd, options: Option<&[&str]>, program: &Path) -> Held {
+        Held::begin(cmd, options, program, false)
+    }
+
+    fn begin(cmd: &Cmd, options: Option<&[&str]>, program: &Path, asleep: bool) -> Held {
         let words = shown(&cmd.words(options));
         let mut command = cmd.command(options);
         command.stdin(Stdio::piped());
@@ -25,7 +34,7 @@ impl Held {
         let stdin = child.stdin.take();
         let mut held = Held { child, stdin, words };
         let program = program.canonicalize().unwrap_or_else(|e| panic!("{}: {e}", program.display()));
-        held.settle(&program);
+        held.settle(&program, asleep);
         held
     }
 
@@ -40,7 +49,7 @@ impl Held {
         std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {path}: {e}", self.words))
     }
 
-    fn settle(&mut self, program: &Path) {
+    fn settle(&mut self, program: &Path, asleep: bool) {
         let deadline = Instant::now() + PATIENCE;
         let mut calm = 0;
         while calm < 4 {
@@ -49,7 +58,7 @@ impl Held {
                 let what = self.end_now();
                 panic!("{words}\nis not waiting for its stdin as {}: {what:?}", program.display());
             }
-            let calm_now = self.is(program) && self.is_untraced() && self.is_asleep();
+            let calm_now = self.is(program) && self.is_untraced() && (!asleep || self.is_asleep());
             calm = if calm_now { calm + 1 } else { 0 };
             std::thread::sleep(Duration::from_millis(25));
         }

@@ -96,9 +96,8 @@ static void show_fds(void)
 			continue;
 		to[n] = 0;
 		/* The numbers of pipes and processes are not the same twice. */
-		for (char *c = to; fd == dirfd(dir) && *c; c++)
-			if (*c >= '0' && *c <= '9')
-				*c = '#';
+		if (fd == dirfd(dir))
+			strcpy(to, "this directory");
 		if (strchr(to, '['))
 			*strchr(to, '[') = 0;
 		printf("fd %d: %s, flags %x, status %x, position %lld\n", fd, to, fcntl(fd, F_GETFD),
