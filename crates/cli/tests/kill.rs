@@ -57,7 +57,10 @@ fn helper_dies(program: &Path, before: &[&str], adopts: bool) {
         };
         stable(text).lines().filter(child).collect::<Vec<_>>().join("\n")
     };
-    let cmd = reaped(program, before).clear_env().env("PATH", std::env::var_os("PATH").unwrap_or_default());
+    let cmd = reaped(program, before)
+        .arg("quick")
+        .clear_env()
+        .env("PATH", std::env::var_os("PATH").unwrap_or_default());
     let bare = cmd.bare();
     assert_eq!(bare.stderr, "reaper: exited 0, left 0\n");
     let dir = tempfile::TempDir::new().expect("a temporary directory");
@@ -115,7 +118,7 @@ fn fixed() -> PathBuf {
 
 /// Small enough to be run hundreds of times.
 fn threaded() -> PathBuf {
-    let object = fat("threads").size(3 << 20).library().build();
+    let object = fat("threads").size(3 << 20).flags(&["-DSTRIDE=1999"]).library().build();
     fat("threads").size(3 << 20).with(object).build()
 }
 

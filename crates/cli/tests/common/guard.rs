@@ -25,7 +25,7 @@ impl Pool {
     pub fn with_free(pages: u64) -> Result<Pool, String> {
         let pool = directory()?;
         let lock = lock()?;
-        let (total, free) = (number(&pool, "nr_hugepages")?, number(&pool, "free_hugepages")?);
+        let total = number(&pool, "nr_hugepages")?;
         let path = pool.join("nr_hugepages");
         // A process that outlives this one by as long as it takes to write one number:
         // its stdin ends when the guard is dropped, or the test dies of whatever.
@@ -43,11 +43,18 @@ impl Pool {
             .spawn()
             .map_err(|e| format!("sh: {e}"))?;
         let guard = Pool { restorer, _lock: lock };
-        fs::write(&path, format!("{}", total - free + pages))
-            .map_err(|e| format!("cannot set {}: {e}", path.display()))?;
-        match number(&pool, "free_hugepages")? {
-            got if got == pages => Ok(guard),
-            got => Err(format!("wanted a pool of {pages} free huge pages, got {got}")),
+        // Whoever else lifts something just now may take or give back pages meanwhile.
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            let (total, free) = (number(&pool, "nr_hugepages")?, number(&pool, "free_hugepages")?);
+            if free == pages {
+                return Ok(guard);
+            }
+            if Instant::now() > deadline {
+                return Err(format!("wanted a pool of {pages} free huge pages, got {free}"));
+            }
+            fs::write(&path, format!("{}", total - free + pages))
+                .map_err(|e| format!("cannot set {}: {e}", path.display()))?;
         }
     }
 

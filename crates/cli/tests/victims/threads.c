@@ -13,6 +13,9 @@
 #include <unistd.h>
 
 #define THREADS 8
+#ifndef STRIDE
+#define STRIDE 61
+#endif
 #if defined LIBRARY || defined WHOLE
 static pthread_t threads[THREADS];
 static atomic_int stop, rounds[THREADS];
@@ -23,7 +26,7 @@ static void *busy(void *arg)
 {
 	size_t number = (size_t)arg;
 	while (!atomic_load(&stop)) {
-		atomic_fetch_add(&wrong, fat_wrong(61 + number));
+		atomic_fetch_add(&wrong, fat_wrong(STRIDE + number));
 		atomic_fetch_add(&rounds[number], 1);
 	}
 	return NULL;
