@@ -129,7 +129,7 @@ fn sessions_and_groups() {
         text.lines().filter(volatile).map(word).collect::<Vec<_>>().join("\n")
     };
     each_backing(|options| {
-        let outcome = same_lines(&cmd, options, &stable);
+        let outcome = same_lines(&cmd, options, stable);
         assert!(outcome.stdout.contains("leader yes, session "), "{outcome:?}");
         assert!(outcome.stdout.contains("session leader yes"), "{outcome:?}");
     });

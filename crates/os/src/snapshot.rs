@@ -42,7 +42,7 @@ pub fn live(pid: Option<u32>, min_bytes: u64) -> Result<Snapshot, ProcError> {
 /// maps does not show `PROT_BTI`, smaps does; that is slow, so it is read only where the
 /// CPU has it.
 fn add_bti(process: Process, mappings: &mut [Mapping]) -> Result<(), ProcError> {
-    if process.auxv().is_ok_and(|a| a.hwcap2 & arch::HWCAP2_BTI != 0) {
+    if process.auxv().is_ok_and(|a| arch::has_bti(a.hwcap2)) {
         for usage in process.smaps()?.iter().filter(|u| u.mapping.prot.bti) {
             if let Ok(i) = mappings.binary_search_by_key(&usage.mapping.range, |m| m.range) {
                 mappings[i].prot.bti = true;

@@ -43,12 +43,20 @@ impl Pool {
             .spawn()
             .map_err(|e| format!("sh: {e}"))?;
         let guard = Pool { restorer, _lock: lock };
-        fs::write(&path, format!("{}", total - free + pages))
-            .map_err(|e| format!("cannot set {}: {e}", path.display()))?;
-        match number(&pool, "free_hugepages")? {
-            got if got == pages => Ok(guard),
-            got => Err(format!("wanted a pool of {pages} free huge pages, got {got}")),
+        // Programs of other tests may take pages or give them back just now.
+        let mut used = total - free;
+        let mut got = 0;
+        for _ in 0..100 {
+            fs::write(&path, format!("{}", used + pages))
+                .map_err(|e| format!("cannot set {}: {e}", path.display()))?;
+            got = number(&pool, "free_hugepages")?;
+            if got == pages {
+                return Ok(guard);
+            }
+            std::thread::sleep(Duration::from_millis(50));
+            used = number(&pool, "nr_hugepages")? - number(&pool, "free_hugepages")?;
         }
+        Err(format!("wanted a pool of {pages} free huge pages, got {got}"))
     }
 
     /// Free pages now.
