@@ -41,7 +41,7 @@ struct Input {
 }
 
 fn prot(bits: u8) -> Prot {
-    Prot { read: bits & 1 != 0, write: bits & 2 != 0, exec: bits & 4 != 0 }
+    Prot { read: bits & 1 != 0, write: bits & 2 != 0, exec: bits & 4 != 0, bti: false }
 }
 
 fn page(shift: u8) -> Option<PageSize> {
@@ -111,7 +111,7 @@ fn snapshot(input: &Input) -> Option<Snapshot> {
         populate: true,
         memory_left: input.memory_left,
     };
-    Some(Snapshot { objects, mappings, machine })
+    Some(Snapshot { objects, mappings, patched: vec![], machine })
 }
 
 fuzz_target!(|input: Input| {

@@ -65,13 +65,9 @@ pub struct RunArgs {
     #[arg(short, long, conflicts_with = "verbose")]
     quiet: bool,
 
-    /// The program, looked up on PATH
-    #[arg(value_name = "PROG")]
-    program: OsString,
-
-    /// Its arguments
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGS")]
-    args: Vec<OsString>,
+    /// The program, looked up on PATH, and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_names = ["PROG", "ARGS"])]
+    command: Vec<OsString>,
 }
 
 /// Runs the program; returns only if that fails.
@@ -113,7 +109,7 @@ fn try_run(args: &RunArgs) -> Result<i32, Failure> {
     if let Some(identity) = identity {
         identity.assume()?;
     }
-    let name = &args.program;
+    let name = &args.command[0];
     let path = resolve(name)?;
     if args.dry_run {
         return Ok(dry_run(&path, &policy, args.verbose > 0));
@@ -135,8 +131,7 @@ fn try_run(args: &RunArgs) -> Result<i32, Failure> {
     {
         return Ok(status);
     }
-    let argv: Vec<&OsString> = [name].into_iter().chain(&args.args).collect();
-    let source = exec(&path, &argv);
+    let source = exec(&path, &args.command);
     Err(ExecError { program: job.program, source }.into())
 }
 

@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::{Cmd, End, Outcome, Pool, fat, plain};
+use common::{Cmd, End, Outcome, each_backing, fat, plain};
 use std::path::{Path, PathBuf};
 
 /// A command under the reaper, which adopts and reports what is left behind.
@@ -20,15 +20,6 @@ fn operations(cmd: &Cmd, options: &[&str]) -> usize {
     let count = outcome.stderr.lines().find_map(|l| l.strip_prefix("hugelift-test: ptrace operations: "));
     let count = count.unwrap_or_else(|| panic!("no count: {outcome:?}"));
     count.trim().parse().expect("a number")
-}
-
-/// Both backings in turn, but only a helping of the pool: many of these run.
-fn backings(body: impl Fn(&[&str])) {
-    body(&["--backing", "thp"]);
-    match Pool::with_free(16) {
-        Ok(_pool) => body(&["--backing", "hugetlb"]),
-        Err(why) => common::skipped(&why),
-    }
 }
 
 /// What the program says with `HUGELIFT_TEST_DIE` in its environment is the same but for
@@ -66,7 +57,7 @@ fn helper_dies(program: &Path, before: &[&str], adopts: bool) {
     let dir = tempfile::TempDir::new().expect("a temporary directory");
     let report = dir.path().join("report");
     let path = report.display().to_string();
-    backings(|options| {
+    each_backing(|options| {
         let options = [options, &["--report", &path]].concat();
         let count = operations(&cmd, &options);
         let mut unreported = 0;
@@ -90,7 +81,7 @@ fn helper_dies(program: &Path, before: &[&str], adopts: bool) {
 /// Kills the target before each operation; its parent sees SIGKILL, and nothing is left.
 fn target_dies(program: &Path) {
     let cmd = reaped(program, &[]);
-    backings(|options| {
+    each_backing(|options| {
         let count = operations(&cmd, options);
         let mut killed = 0;
         for n in 0..count {
@@ -172,7 +163,7 @@ fn threaded_target_dies() {
 fn killed_from_outside() {
     let reaper = plain("reaper").build();
     for program in [dynamic(), fixed()] {
-        backings(|options| {
+        each_backing(|options| {
             for after in (0..20).map(|n| n * 700) {
                 let words = [format!("signal=9:{after}"), "--".to_string()];
                 let outcome: Outcome = Cmd::new([&program]).under([&reaper]).under(words).lifted(options);

@@ -130,6 +130,9 @@ pub struct Snapshot {
     pub objects: Vec<Object>,
     /// The mappings, by address.
     pub mappings: Vec<Mapping>,
+    /// Mappings of code in which pages are no longer the file's: somebody has written to
+    /// them, as a debugger's breakpoints and uprobes do.
+    pub patched: Vec<Range>,
     /// What the machine offers.
     pub machine: Machine,
 }
@@ -296,7 +299,7 @@ mod tests {
             populate: true,
             memory_left: 0,
         };
-        let all = Snapshot { objects, mappings, machine }.extents();
+        let all = Snapshot { objects, mappings, patched: vec![], machine }.extents();
         all.into_iter().map(|e| (e.object, e.part, e.range)).collect()
     }
 

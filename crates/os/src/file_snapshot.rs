@@ -55,7 +55,10 @@ pub fn of_file(path: &Path) -> Result<Unstarted, FileError> {
     layout.mappings.push(anonymous(stack, Prot::RW, "[stack]"));
     layout.mappings.sort_by_key(|m| m.range.start);
     let mappings = layout.mappings;
-    Ok(Unstarted { snapshot: Snapshot { objects, mappings, machine }, missing: program.missing })
+    Ok(Unstarted {
+        snapshot: Snapshot { objects, mappings, patched: Vec::new(), machine },
+        missing: program.missing,
+    })
 }
 
 /// The ELF file behind a chain of scripts.

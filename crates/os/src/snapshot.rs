@@ -6,8 +6,9 @@
 
 use crate::arch;
 use crate::machine::probe;
+use crate::pagemap;
 use crate::procfs::{ProcError, Process, read_at, read_head};
-use hugelift_core::addr::{Addr, PageSize};
+use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::elf::{self, HEAD_BYTES, Headers, Stretch};
 use hugelift_core::maps::{FileId, Mapping};
 use hugelift_core::snapshot::{Object, Snapshot};
@@ -36,13 +37,35 @@ pub fn live(pid: Option<u32>, min_bytes: u64) -> Result<Snapshot, ProcError> {
     let finder = Finder { process, page: machine.base_page, mappings: &mappings, entry, min_bytes };
     let mut objects = finder.objects();
     put_executable_first(&mut objects, entry);
-    Ok(Snapshot { objects, mappings, machine })
+    let patched = patched(process, &mappings, min_bytes)?;
+    Ok(Snapshot { objects, mappings, patched, machine })
+}
+
+/// The mappings of code, of at least `min_bytes`, that hold pages which are no longer the
+/// file's.
+fn patched(process: Process, mappings: &[Mapping], min_bytes: u64) -> Result<Vec<Range>, ProcError> {
+    let is_code = |m: &&Mapping| m.is_file() && m.prot.exec && !m.prot.write && m.range.len() >= min_bytes;
+    let pid = process.pid().cast_signed();
+    let mut patched = Vec::new();
+    for mapping in mappings.iter().filter(is_code) {
+        match pagemap::written_bytes(pid, mapping.range) {
+            Ok(0) => {}
+            Ok(_) => patched.push(mapping.range),
+            // Before Linux 6.7: smaps, once for all.
+            Err(_) => {
+                let usage = process.smaps()?;
+                let written = usage.iter().filter(|u| is_code(&&u.mapping) && u.anonymous > 0);
+                return Ok(written.map(|u| u.mapping.range).collect());
+            }
+        }
+    }
+    Ok(patched)
 }
 
 /// maps does not show `PROT_BTI`, smaps does; that is slow, so it is read only where the
 /// CPU has it.
 fn add_bti(process: Process, mappings: &mut [Mapping]) -> Result<(), ProcError> {
-    if process.auxv().is_ok_and(|a| a.hwcap2 & arch::HWCAP2_BTI != 0) {
+    if process.auxv().is_ok_and(|a| arch::has_bti(a.hwcap2)) {
         for usage in process.smaps()?.iter().filter(|u| u.mapping.prot.bti) {
             if let Ok(i) = mappings.binary_search_by_key(&usage.mapping.range, |m| m.range) {
                 mappings[i].prot.bti = true;

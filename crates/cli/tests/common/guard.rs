@@ -25,7 +25,7 @@ impl Pool {
     pub fn with_free(pages: u64) -> Result<Pool, String> {
         let pool = directory()?;
         let lock = lock()?;
-        let total = number(&pool, "nr_hugepages")?;
+        let (total, free) = (number(&pool, "nr_hugepages")?, number(&pool, "free_hugepages")?);
         let path = pool.join("nr_hugepages");
         // A process that outlives this one by as long as it takes to write one number:
         // its stdin ends when the guard is dropped, or the test dies of whatever.
@@ -43,19 +43,20 @@ impl Pool {
             .spawn()
             .map_err(|e| format!("sh: {e}"))?;
         let guard = Pool { restorer, _lock: lock };
-        // Whoever else lifts something just now may take or give back pages meanwhile.
-        let deadline = Instant::now() + Duration::from_secs(10);
-        loop {
-            let (total, free) = (number(&pool, "nr_hugepages")?, number(&pool, "free_hugepages")?);
-            if free == pages {
+        // Programs of other tests may take pages or give them back just now.
+        let mut used = total - free;
+        let mut got = 0;
+        for _ in 0..100 {
+            fs::write(&path, format!("{}", used + pages))
+                .map_err(|e| format!("cannot set {}: {e}", path.display()))?;
+            got = number(&pool, "free_hugepages")?;
+            if got == pages {
                 return Ok(guard);
             }
-            if Instant::now() > deadline {
-                return Err(format!("wanted a pool of {pages} free huge pages, got {free}"));
-            }
-            fs::write(&path, format!("{}", total - free + pages))
-                .map_err(|e| format!("cannot set {}: {e}", path.display()))?;
+            std::thread::sleep(Duration::from_millis(50));
+            used = number(&pool, "nr_hugepages")? - number(&pool, "free_hugepages")?;
         }
+        Err(format!("wanted a pool of {pages} free huge pages, got {got}"))
     }
 
     /// Free pages now.

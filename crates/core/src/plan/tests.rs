@@ -67,7 +67,12 @@ pub(crate) fn program(range: Range) -> Snapshot {
         populate: true,
         memory_left: 1 << 30,
     };
-    Snapshot { objects: vec![object], mappings: vec![mapping(range, Prot::RX), stack], machine }
+    Snapshot {
+        objects: vec![object],
+        mappings: vec![mapping(range, Prot::RX), stack],
+        patched: vec![],
+        machine,
+    }
 }
 
 fn on(backings: &[Backing]) -> Policy {
@@ -168,6 +173,21 @@ fn protection_changed_since() {
         snapshot.mappings[0].prot = prot;
         assert_eq!(refused(&snapshot, &Policy::default()), Reason::Protection, "rodata, {prot}");
     }
+}
+
+#[test]
+fn code_with_a_breakpoint() {
+    let mut snapshot = program(r(0, 8 * MB));
+    snapshot.patched = vec![r(5 * MB, 5 * MB + 4096)];
+    assert_eq!(refused(&snapshot, &on(&[Backing::Thp])), Reason::Patched);
+}
+
+#[test]
+fn branch_protection_is_no_obstacle() {
+    let mut snapshot = program(r(0, 8 * MB));
+    snapshot.mappings[0].prot.bti = true;
+    let plan = plan(&snapshot, &on(&[Backing::Thp]));
+    assert!(plan.spans.len() == 1 && plan.spans[0].prot.bti, "{plan:?}");
 }
 
 #[test]
