@@ -61,7 +61,7 @@ fn helper_dies(program: &Path, before: &[&str], adopts: bool) {
         let options = [options, &["--report", &path]].concat();
         let count = operations(&cmd, &options);
         let mut unreported = 0;
-        for n in 0..count + 2 {
+        for n in 0..count {
             let outcome = cmd.clone().env("HUGELIFT_TEST_DIE", format!("{n}:helper")).lifted(&options);
             let what =
                 format!("{} {options:?}: helper killed before operation {n} of {count}", program.display());
@@ -71,15 +71,14 @@ fn helper_dies(program: &Path, before: &[&str], adopts: bool) {
             assert!(outcome.own_lines().len() <= 1, "{what}: {}", outcome.stderr);
             let reported = std::fs::metadata(&report).is_ok_and(|m| m.len() > 0);
             unreported += usize::from(!reported);
-            // What a thread does while it is stopped makes the count vary a little.
-            assert!(n < count + 1 || reported || count > 150, "{what}: it was killed all the same");
         }
         assert!(unreported > count / 2, "{unreported} deaths of {count}: the fault does not fire");
     });
 }
 
 /// Kills the target before each operation; its parent sees SIGKILL, and nothing is left.
-fn target_dies(program: &Path) {
+/// The last `uncertain` operations let it go, or may not come at all: it may be through.
+fn target_dies(program: &Path, uncertain: usize) {
     let cmd = reaped(program, &[]);
     each_backing(|options| {
         let count = operations(&cmd, options);
@@ -89,9 +88,8 @@ fn target_dies(program: &Path) {
             let what =
                 format!("{} {options:?}: target killed before operation {n} of {count}", program.display());
             let died = outcome.other_lines() == "reaper: killed 9, left 0\n" && outcome.stdout.is_empty();
-            // The last operations let it go: it may be through before the signal is.
             let ended = outcome.other_lines() == "reaper: exited 0, left 0\n";
-            assert!(died || ended && n + 3 > count || count > 150 && ended, "{what}: {outcome:?}");
+            assert!(died || ended && n + uncertain >= count, "{what}: {outcome:?}");
             assert!(outcome.own_lines().len() <= 1, "{what}: {}", outcome.stderr);
             killed += usize::from(died);
         }
@@ -109,7 +107,7 @@ fn fixed() -> PathBuf {
 
 /// Small enough to be run hundreds of times.
 fn threaded() -> PathBuf {
-    let object = fat("threads").size(3 << 20).flags(&["-DSTRIDE=1999"]).library().build();
+    let object = fat("threads").size(3 << 20).flags(&["-DSTRIDE=1999", "-DTHREADS=3"]).library().build();
     fat("threads").size(3 << 20).with(object).build()
 }
 
@@ -145,17 +143,18 @@ fn helper_dies_beside_a_subreaper() {
 
 #[test]
 fn dynamic_target_dies() {
-    target_dies(&dynamic());
+    target_dies(&dynamic(), 2);
 }
 
 #[test]
 fn static_target_dies() {
-    target_dies(&fixed());
+    target_dies(&fixed(), 2);
 }
 
 #[test]
 fn threaded_target_dies() {
-    target_dies(&threaded());
+    // How many operations its threads take is not the same twice.
+    target_dies(&threaded(), 24);
 }
 
 /// A command that `timeout` ends in the middle of its start: as bare, every time.
