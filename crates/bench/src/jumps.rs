@@ -46,8 +46,12 @@ fn table(options: &Options, linking: Linking, hot: Hot, hugetlb: bool) -> Result
         rounds::run(&mut sides.collect::<Vec<_>>(), options.rounds.unwrap_or(ROUNDS), |_, _, _| {})?;
 
     let bare = &results[0];
+    let called = match hot {
+        Hot::OneAPage => "one function a page",
+        Hot::All => "every function",
+    };
     println!(
-        "\n{} MB of code called at random, {linking:?}, CPU time, {} rounds",
+        "\n{} MB of code, {called} called at random, {linking:?}: CPU time, {} rounds",
         options.megabytes,
         bare.len()
     );
