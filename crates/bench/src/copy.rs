@@ -2,7 +2,7 @@
 //! What a lift adds to the time to start, against the bare copy of the same bytes.
 
 use crate::child::{Program, hugelift};
-use crate::program::{self, Linking};
+use crate::program::{self, Hot, Linking};
 use crate::reference::{self, Piece};
 use crate::rounds::{self, Side};
 use crate::{Options, coverage, host, pool};
@@ -19,7 +19,7 @@ const GOAL: f64 = 1.15;
 /// # Errors
 /// A run failed.
 pub fn jumps(options: &Options) -> Result<()> {
-    let program = program::run_of(&program::jumps(options.megabytes, Linking::Dynamic)?, 1);
+    let program = program::run_of(&program::jumps(options.megabytes, Linking::Dynamic)?, Hot::OneAPage, 1);
     compare(options, &format!("the program with {} MB of code", options.megabytes), &program, &program)
 }
 

@@ -2,7 +2,7 @@
 //! The demo: the generated program bare and lifted in turn.
 
 use crate::child::Sample;
-use crate::program::{self, Linking, coverage_of, result_of};
+use crate::program::{self, Hot, Linking, coverage_of, result_of};
 use crate::rounds::{self, Side, pairs};
 use crate::{Options, coverage::Coverage};
 use anyhow::{Result, ensure};
@@ -19,8 +19,8 @@ const SECONDS: f64 = 1.5;
 /// A run failed, or the two computed different results.
 pub fn run(options: &Options) -> Result<ExitCode> {
     let path = program::jumps(options.megabytes, Linking::Dynamic)?;
-    let program = program::run_of(&path, program::calls_for(&path, SECONDS)?);
-    println!("\n{program}: {} MB of code, called at random", options.megabytes);
+    let program = program::run_for(&path, Hot::OneAPage, SECONDS)?;
+    println!("\n{program}\n{} MB of code, one function of each page called at random", options.megabytes);
 
     // Once not quiet, and with a checksum of the code itself.
     let (bare, lifted) = (program.arg("text").run()?, program.arg("text").lifted(&[])?.run()?);

@@ -4,14 +4,14 @@
 
 use crate::child::{Program, Sample};
 use crate::coverage::Coverage;
-use crate::program::{self, Linking, coverage_of, result_of};
+use crate::program::{self, Hot, Linking, coverage_of, result_of};
 use crate::rounds::{self, Side, pairs};
 use crate::{Options, host, pool};
 use anyhow::{Result, ensure};
 use hugelift_core::stats;
 
-const ROUNDS: usize = 12;
-const SECONDS: f64 = 1.5;
+const ROUNDS: usize = 10;
+const SECONDS: f64 = 1.2;
 
 /// Prints a table for each way of linking.
 ///
@@ -23,14 +23,14 @@ pub fn run(options: &Options) -> Result<()> {
         println!("\nSKIP: hugetlb: {e:#}");
     }
     for linking in [Linking::Dynamic, Linking::Static, Linking::StaticPie] {
-        table(options, linking, pool.is_ok())?;
+        table(options, linking, Hot::OneAPage, pool.is_ok())?;
     }
-    Ok(())
+    table(options, Linking::Dynamic, Hot::All, pool.is_ok())
 }
 
-fn table(options: &Options, linking: Linking, hugetlb: bool) -> Result<()> {
+fn table(options: &Options, linking: Linking, hot: Hot, hugetlb: bool) -> Result<()> {
     let path = program::jumps(options.megabytes, linking)?;
-    let program = program::run_of(&path, program::calls_for(&path, SECONDS)?);
+    let program = program::run_for(&path, hot, SECONDS)?;
     let preload = program::preload()?;
 
     let mut programs: Vec<(&str, Program)> = vec![("bare", program.clone())];
@@ -46,8 +46,12 @@ fn table(options: &Options, linking: Linking, hugetlb: bool) -> Result<()> {
         rounds::run(&mut sides.collect::<Vec<_>>(), options.rounds.unwrap_or(ROUNDS), |_, _, _| {})?;
 
     let bare = &results[0];
+    let called = match hot {
+        Hot::OneAPage => "one function a page",
+        Hot::All => "every function",
+    };
     println!(
-        "\n{} MB of code called at random, {linking:?}, CPU time, {} rounds",
+        "\n{} MB of code, {called} called at random, {linking:?}: CPU time, {} rounds",
         options.megabytes,
         bare.len()
     );
