@@ -1,0 +1,67 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: Apache-2.0
+# What the scripts of this folder share: places, and the table of machines.
+
+set -euo pipefail
+
+# The variables that machine() sets are read by the scripts that source this.
+# shellcheck disable=SC2034
+
+tree=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/hugelift/vm
+built=$tree/target/vm
+
+machines=(
+  arm64-6.1
+  arm64-6.12-16k
+  arm64-bti-mte
+  x86_64-6.1
+  x86_64-6.12
+  x86_64-numa
+  x86_64-1g
+)
+
+fail() { # exit 125: these scripts' own failures
+  echo "${0##*/}: $*" >&2
+  exit 125
+}
+
+# Describes the machine $1: arch, kernel (a folder of the cache), memory, append (to the
+# kernel's command line), qemu (an array), disks (file systems of its NVMe disks).
+machine() {
+  local x86=(qemu-system-x86_64 -M q35 -accel "tcg,thread=multi" -cpu max)
+  local arm=(qemu-system-aarch64 -accel "tcg,thread=multi")
+  arch=x86_64 memory=1536M append='' disks=''
+  case $1 in
+    arm64-6.1)
+      arch=aarch64 kernel=arm64-6.1 disks='xfs ext4'
+      qemu=("${arm[@]}" -M virt -cpu neoverse-n1)
+      ;;
+    arm64-6.12-16k) # base pages of 16 kB: a THP has 32 MB
+      arch=aarch64 kernel=arm64-6.12-16k memory=3G
+      qemu=("${arm[@]}" -M virt -cpu neoverse-n1)
+      ;;
+    arm64-bti-mte) # pauth-impdef: without it emulation spends its time on ciphers
+      arch=aarch64 kernel=arm64-6.1
+      qemu=("${arm[@]}" -M "virt,mte=on" -cpu "max,pauth-impdef=on")
+      ;;
+    x86_64-6.1)
+      kernel=x86_64-6.1 disks='xfs ext4'
+      qemu=("${x86[@]}")
+      ;;
+    x86_64-6.12)
+      kernel=x86_64-6.12 disks='xfs ext4'
+      qemu=("${x86[@]}")
+      ;;
+    x86_64-numa) # on 6.1, where what cpusets and policies do to hugetlb was measured
+      kernel=x86_64-6.1
+      qemu=("${x86[@]}" -object "memory-backend-ram,id=a,size=768M" -object "memory-backend-ram,id=b,size=768M"
+        -numa "node,cpus=0,memdev=a" -numa "node,cpus=1,memdev=b")
+      ;;
+    x86_64-1g)
+      kernel=x86_64-6.12 memory=5G append='hugepagesz=1G hugepages=1'
+      qemu=("${x86[@]}")
+      ;;
+    *) fail "no machine '$1': there are ${machines[*]}" ;;
+  esac
+}

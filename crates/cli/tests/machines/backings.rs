@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Suite: huge pages of every size that the machine has, from each source.
+
+use crate::grow::{Big, grow, grow_to};
+use crate::huge::{Pool, option, sizes, thp};
+use crate::look::From;
+use crate::place::{alone, lacks, needs_root};
+use crate::start::compare;
+
+const GB: u64 = 1 << 30;
+/// What the loader and the C library may take from a pool of small pages.
+const LIBRARIES: u64 = 8 << 20;
+
+/// Pages that lifting `big` takes at most.
+pub fn pages_for(big: &Big, page: u64) -> u64 {
+    let file = std::fs::metadata(&big.path).map_or(0, |m| m.len());
+    file / page + LIBRARIES / page
+}
+
+#[test]
+fn hugetlb_of_every_size() {
+    needs_root!();
+    let _alone = alone();
+    let sizes: Vec<u64> = sizes().into_iter().filter(|p| *p < GB).collect();
+    if sizes.is_empty() {
+        lacks!("no hugetlb pages");
+    }
+    for page in sizes {
+        for kind in ["vm_big.static", "vm_big.pie"] {
+            let big = grow(kind, page);
+            let pool = Pool::of(page);
+            assert!(pool.set(pages_for(&big, page)), "{kind}: no {} pages of {page}", pages_for(&big, page));
+            let free = pool.free();
+            let run = compare(&["--backing", "hugetlb", "--page-size", &option(page)], &big.path);
+            run.look().assert_lifted(page, From::Hugetlb);
+            run.assert_silent();
+            assert_eq!(pool.free(), free, "pages come back");
+        }
+    }
+}
+
+/// One page of 1 GB: only a program that is loaded where it is stated to be can have one in so
+/// little memory.
+#[test]
+fn hugetlb_of_1_gb() {
+    needs_root!();
+    let _alone = alone();
+    if !sizes().contains(&GB) {
+        lacks!("no pages of 1 GB");
+    }
+    let pool = Pool::of(GB);
+    if pool.free() == 0 {
+        lacks!("no page of 1 GB is reserved (hugepagesz=1G hugepages=1 at boot)");
+    }
+    let big = grow_to(&std::env::temp_dir(), "vm_big.static", [GB, 64 << 10]);
+    let run = compare(&["--backing", "hugetlb", "--page-size", "1G"], &big.path);
+    let look = run.look();
+    assert_eq!(look.huge(look.text, From::Hugetlb), GB);
+    assert_eq!(look.huge_in_all(From::Any), GB);
+    run.assert_silent();
+}
+
+/// The pool as far as it goes, then transparent pages; both of the same size.
+#[test]
+fn auto_takes_the_pool_and_then_transparent_pages() {
+    needs_root!();
+    let _alone = alone();
+    let Some(page) = thp().filter(|p| sizes().contains(p)) else { lacks!("no THP, or no pool of its size") };
+    let big = grow("vm_big.static", page);
+    // No other pool is to be preferred.
+    let _empty: Vec<Pool> = sizes().into_iter().filter(|s| *s < page).map(emptied).collect();
+    let pool = Pool::of(page);
+    assert!(pool.set(5), "no 5 pages of {page}");
+    let run = compare(&["--backing", "auto"], &big.path);
+    run.look().assert_lifted(page, From::Any);
+    assert_eq!(run.look().huge_in_all(From::Hugetlb), 5 * page);
+    run.assert_silent();
+}
+
+/// A pool without pages.
+pub fn emptied(page: u64) -> Pool {
+    let pool = Pool::of(page);
+    assert!(pool.set(0), "pages of {page} stay");
+    pool
+}
+
+#[test]
+fn thp_for_one_part() {
+    let _alone = alone();
+    let Some(page) = thp() else { lacks!("no transparent huge pages") };
+    let big = grow("vm_big.pie", page);
+    let run = compare(&["--backing", "thp", "--parts", "text"], &big.path);
+    let look = run.look();
+    assert_eq!(look.huge(look.text, From::Thp), look.text.whole(page));
+    assert_eq!(look.huge(look.rodata, From::Thp), 0);
+}

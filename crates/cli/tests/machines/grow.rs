@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Makes a small victim (victims/vm_big.h) as large as huge pages ask for.
+//!
+//! ```text
+//!   file   | headers, small segments | 64 kB | 64 kB |   =>  | ... | big text | big rodata |
+//! ```
+//!
+//! The segments that are stated to lie from 1 GB on get more of the file, which is made
+//! longer; most of it is a hole. Each 64 kB of the text starts with the victim's piece of
+//! code, and each of both parts holds a number of its own.
+
+use crate::place::victim;
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+const STEP: u64 = 64 << 10;
+const BIG: u64 = 0x4000_0000;
+const PT_LOAD: u32 = 1;
+const PF_X: u32 = 1;
+
+/// A program of the wanted size, gone when dropped.
+pub struct Big {
+    pub path: PathBuf,
+    _dir: TempDir,
+}
+
+/// A [`victim`] whose text holds three whole huge pages of `page` bytes, wherever it is loaded,
+/// and whose read-only data holds two; in a directory of its own inside `parent`.
+pub fn grow_in(parent: &Path, name: &str, page: u64) -> Big {
+    grow_to(parent, name, [4 * page, 3 * page])
+}
+
+/// As [`grow_in`], in the usual place.
+pub fn grow(name: &str, page: u64) -> Big {
+    grow_in(&std::env::temp_dir(), name, page)
+}
+
+/// A [`victim`] with so many bytes of text and read-only data, multiples of 64 kB.
+pub fn grow_to(parent: &Path, name: &str, [text, rodata]: [u64; 2]) -> Big {
+    let dir = TempDir::with_prefix_in("machines-", parent).unwrap();
+    let path = dir.path().join("big");
+    let mut elf = fs::read(victim(name)).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let (phoff, phnum) = (u64_at(&elf, 32) as usize, u16_at(&elf, 56) as usize);
+    let old = elf.clone();
+    let mut end = (elf.len() as u64).next_multiple_of(1 << 20);
+    let mut pieces = Vec::new();
+    for ph in (0..phnum).map(|i| phoff + 56 * i) {
+        let (offset, vaddr) = (u64_at(&old, ph + 8) as usize, u64_at(&old, ph + 16));
+        if u32_at(&old, ph) != PT_LOAD || vaddr < BIG {
+            continue;
+        }
+        let code = u32_at(&old, ph + 4) & PF_X != 0;
+        let bytes = if code { text } else { rodata };
+        put(&mut elf, ph + 8, end);
+        put(&mut elf, ph + 32, bytes);
+        put(&mut elf, ph + 40, bytes);
+        pieces.push((end, bytes, old[offset..offset + 64].to_vec()));
+        end = (end + bytes).next_multiple_of(1 << 20);
+    }
+    assert_eq!(pieces.len(), 2, "{name} has a big text and big read-only data");
+    // The section headers say where things were.
+    put(&mut elf, 40, 0);
+    elf[60..64].fill(0);
+    let file = File::create(&path).unwrap();
+    file.set_permissions(fs::Permissions::from_mode(0o755)).unwrap();
+    file.set_len(end).unwrap();
+    file.write_all_at(&elf, 0).unwrap();
+    for (offset, bytes, mut piece) in pieces {
+        for k in 0..bytes / STEP {
+            piece.truncate(64);
+            piece.extend((k + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes());
+            file.write_all_at(&piece, offset + k * STEP).unwrap();
+        }
+    }
+    Big { path, _dir: dir }
+}
+
+fn bytes_at<const N: usize>(elf: &[u8], at: usize) -> [u8; N] {
+    elf[at..at + N].try_into().unwrap()
+}
+
+fn u64_at(elf: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes_at(elf, at))
+}
+
+fn u32_at(elf: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes_at(elf, at))
+}
+
+fn u16_at(elf: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes(bytes_at(elf, at))
+}
+
+fn put(elf: &mut [u8], at: usize, value: u64) {
+    elf[at..at + 8].copy_from_slice(&value.to_le_bytes());
+}

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The huge pages of this machine, and its pools, which are put back on drop.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const THP: &str = "/sys/kernel/mm/transparent_hugepage";
+const POOLS: &str = "/sys/kernel/mm/hugepages";
+
+fn number(path: &Path) -> u64 {
+    let text = fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    text.trim().parse().unwrap_or_else(|e| panic!("{}: {text}: {e}", path.display()))
+}
+
+/// Size of a transparent huge page; `None` if there are none.
+pub fn thp() -> Option<u64> {
+    let enabled = fs::read_to_string(format!("{THP}/enabled")).ok()?;
+    (!enabled.contains("[never]")).then(|| number(&Path::new(THP).join("hpage_pmd_size")))
+}
+
+/// Sizes that the kernel has pools of, ascending.
+pub fn sizes() -> Vec<u64> {
+    let Ok(entries) = fs::read_dir(POOLS) else { return Vec::new() };
+    let size = |name: String| name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse::<u64>().ok();
+    let mut sizes: Vec<u64> =
+        entries.filter_map(|e| Some(size(e.ok()?.file_name().into_string().ok()?)? << 10)).collect();
+    sizes.sort_unstable();
+    sizes
+}
+
+/// As an option of hugelift.
+pub fn option(page: u64) -> String {
+    format!("{}K", page >> 10)
+}
+
+/// A pool whose size a test may set.
+pub struct Pool {
+    dir: PathBuf,
+    saved: [(&'static str, u64); 2],
+}
+
+impl Pool {
+    /// The machine's pool of `page` bytes, without overcommit.
+    pub fn of(page: u64) -> Pool {
+        Pool::at(&Path::new(POOLS).join(format!("hugepages-{}kB", page >> 10)))
+    }
+
+    /// One node's pool.
+    pub fn of_node(node: u32, page: u64) -> Pool {
+        let name = format!("/sys/devices/system/node/node{node}/hugepages/hugepages-{}kB", page >> 10);
+        Pool::at(Path::new(&name))
+    }
+
+    fn at(dir: &Path) -> Pool {
+        let saved = ["nr_hugepages", "nr_overcommit_hugepages"];
+        let saved = saved.map(|name| {
+            let path = dir.join(name);
+            (name, if path.exists() { number(&path) } else { 0 })
+        });
+        let pool = Pool { dir: dir.to_path_buf(), saved };
+        pool.write("nr_overcommit_hugepages", 0);
+        pool
+    }
+
+    fn write(&self, name: &str, value: u64) {
+        let path = self.dir.join(name);
+        // Pages of 1 GB and a node's share have no such file, or refuse.
+        let _ = fs::write(path, value.to_string());
+    }
+
+    /// Makes it so many pages; false if the kernel cannot.
+    pub fn set(&self, pages: u64) -> bool {
+        self.write("nr_hugepages", pages);
+        let got = number(&self.dir.join("nr_hugepages"));
+        if got < pages {
+            // Free memory is in pieces: a second try finds what the first has moved together.
+            let _ = fs::write("/proc/sys/vm/drop_caches", "3");
+            let _ = fs::write("/proc/sys/vm/compact_memory", "1");
+            self.write("nr_hugepages", pages);
+        }
+        number(&self.dir.join("nr_hugepages")) == pages
+    }
+
+    /// Free pages less those that are promised.
+    pub fn free(&self) -> u64 {
+        let reserved = self.dir.join("resv_hugepages");
+        let reserved = if reserved.exists() { number(&reserved) } else { 0 };
+        number(&self.dir.join("free_hugepages")) - reserved
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        for (name, value) in self.saved {
+            self.write(name, value);
+        }
+    }
+}

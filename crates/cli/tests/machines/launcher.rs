@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Suite: any kind of program is lifted and stays itself.
+
+use crate::grow::{grow, grow_to};
+use crate::huge::{Pool, option, sizes, thp};
+use crate::look::From;
+use crate::place::{alone, hugelift, lacks, needs_root};
+use crate::start::{bare, compare, lifted, run};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::Command;
+
+fn lifts(name: &str) {
+    let _alone = alone();
+    let Some(page) = thp() else { lacks!("no transparent huge pages") };
+    let big = grow(name, page);
+    let run = compare(&["--backing", "thp"], &big.path);
+    run.look().assert_lifted(page, From::Thp);
+    run.assert_silent();
+}
+
+#[test]
+fn static_program() {
+    lifts("vm_big.static");
+}
+
+#[test]
+fn static_pie() {
+    lifts("vm_big.static-pie");
+}
+
+#[test]
+fn dynamic_program() {
+    lifts("vm_big.dynamic");
+}
+
+#[test]
+fn dynamic_pie() {
+    lifts("vm_big.pie");
+}
+
+#[test]
+fn threads_of_a_constructor_static() {
+    lifts("vm_threads.static");
+}
+
+#[test]
+fn threads_of_a_constructor_dynamic() {
+    lifts("vm_threads.pie");
+}
+
+#[test]
+fn death_by_signal_is_the_programs_own() {
+    let _alone = alone();
+    let Some(page) = thp() else { lacks!("no transparent huge pages") };
+    for kind in ["vm_big.static", "vm_big.pie"] {
+        let big = grow(kind, page);
+        let lifted = run(&mut lifted(&["--backing", "thp"], &big.path, &["die"]));
+        lifted.assert_same(&run(&mut bare(&big.path, &["die"])));
+        assert_eq!(lifted.status.signal(), Some(libc::SIGSEGV), "{}", lifted.stderr);
+        lifted.looks[0].assert_lifted(page, From::Thp);
+    }
+}
+
+/// A signal that is pending and blocked from before stays so; ignored ones too; no other
+/// signal comes by the lift.
+#[test]
+fn signals_are_as_they_were() {
+    let _alone = alone();
+    let Some(page) = thp() else { lacks!("no transparent huge pages") };
+    let with_signals = |command: &mut Command| {
+        let prepare = || {
+            // SAFETY: signal(2), sigprocmask(2), raise(3): the set is a live local, and this is
+            // the child between fork and exec, with nothing else running in it.
+            unsafe {
+                let mut set = std::mem::zeroed();
+                libc::sigemptyset(&mut set);
+                libc::sigaddset(&mut set, libc::SIGUSR1);
+                libc::sigprocmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+                libc::signal(libc::SIGHUP, libc::SIG_IGN);
+                libc::raise(libc::SIGUSR1);
+            }
+            Ok(())
+        };
+        // SAFETY: as above: only async-signal-safe calls.
+        let run = run(unsafe { command.pre_exec(prepare) });
+        let of_signals = |line: &&str| {
+            ["SigPnd:", "ShdPnd:", "SigBlk:", "SigIgn:", "SigCgt:"].iter().any(|k| line.starts_with(k))
+        };
+        let lines: Vec<String> = run.stdout.lines().filter(of_signals).map(String::from).collect();
+        assert_eq!(lines.len(), 5, "{}\n{}", run.stderr, run.stdout);
+        lines
+    };
+    for kind in ["vm_big.static", "vm_big.pie"] {
+        let big = grow(kind, page);
+        let bare = with_signals(&mut bare(&big.path, &["signals"]));
+        let lifted = with_signals(&mut lifted(&["--backing", "thp"], &big.path, &["signals"]));
+        assert_eq!(lifted, bare);
+        assert!(
+            bare.iter().any(|l| l.starts_with("ShdPnd") || l.starts_with("SigPnd") && !l.ends_with("0000"))
+        );
+    }
+}
+
+#[test]
+fn failures_to_start_have_the_status_of_env() {
+    let status = |program: &str| run(&mut lifted::<&str>(&[], program.as_ref(), &[])).status.code();
+    assert_eq!(status("/nonexistent/program"), Some(127));
+    assert_eq!(status("/proc/version"), Some(126));
+}
+
+#[test]
+fn first_process_of_a_pid_namespace() {
+    needs_root!();
+    let _alone = alone();
+    let Some(page) = thp() else { lacks!("no transparent huge pages") };
+    for kind in ["vm_big.static", "vm_big.pie"] {
+        let big = grow(kind, page);
+        let script = r#"mount -t proc proc /proc && exec "$0" run --backing thp -- "$1""#;
+        let mut command = Command::new("unshare");
+        command.args(["-f", "-p", "-m", "sh", "-c", script]).arg(hugelift()).arg(&big.path);
+        let lifted = run(&mut command);
+        lifted.assert_same(&run(&mut bare::<&str>(&big.path, &[])));
+        lifted.look().assert_lifted(page, From::Thp);
+    }
+}
+
+/// Kills `who` just before each ptrace operation in turn.
+fn killed_at_each_step(who: &str, kind: &str) {
+    needs_root!();
+    let _alone = alone();
+    let Some(page) = sizes().first().copied() else { lacks!("no hugetlb pages") };
+    // Small pages where there are some: it is the steps that matter here.
+    let page_option = option(page);
+    let options = ["--backing", "hugetlb", "--page-size", &page_option];
+    let size = (2 * page).max(64 << 10);
+    let big = grow_to(&std::env::temp_dir(), kind, [size, size]);
+    let pool = Pool::of(page);
+    let pages = 2 * size / page + (8 << 20) / page;
+    assert!(pool.set(pages), "no {pages} pages of {page}");
+
+    let counted = run(lifted(&options, &big.path, &[]).env("HUGELIFT_TEST_DIE", "count"));
+    let count = counted.stderr.lines().find_map(|l| l.strip_prefix("hugelift-test: ptrace operations: "));
+    let Some(count) = count else { lacks!("this hugelift is a release build, without points to die at") };
+    let count: u64 = count.parse().unwrap();
+    assert!(count > 20, "{count} operations");
+    let bare = run(&mut bare::<&str>(&big.path, &[]));
+    for n in 0..count {
+        let run = run(lifted(&options, &big.path, &[]).env("HUGELIFT_TEST_DIE", format!("{n}:{who}")));
+        match who {
+            "helper" => run.assert_same(&bare),
+            _ => assert_eq!(run.status.signal(), Some(libc::SIGKILL), "step {n}: {}", run.stderr),
+        }
+        // A process that was killed is gone when its parent is told, its memory a bit later.
+        let freed = (0..200).any(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(u64::from(pool.free() != pages) * 10));
+            pool.free() == pages
+        });
+        assert!(freed, "step {n}: {} of {pages} pages are free", pool.free());
+    }
+}
+
+#[test]
+fn helper_killed_at_each_step_static() {
+    killed_at_each_step("helper", "vm_big.static");
+}
+
+#[test]
+fn helper_killed_at_each_step_dynamic() {
+    killed_at_each_step("helper", "vm_big.pie");
+}
+
+#[test]
+fn target_killed_at_each_step_static() {
+    killed_at_each_step("target", "vm_big.static");
+}
+
+#[test]
+fn target_killed_at_each_step_dynamic() {
+    killed_at_each_step("target", "vm_big.pie");
+}

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What must hold on every machine, in one binary that runs natively (`cargo test`) and in
+//! each virtual machine of ci/vm. One module a suite; the others are tools.
+//!
+//! Nothing here knows the size of a huge page: the victims are made as large as the pages
+//! of the running machine ask for.
+
+mod backings;
+mod dist;
+mod fallbacks;
+mod files;
+mod grow;
+mod huge;
+mod launcher;
+mod look;
+mod mask;
+mod masked;
+mod numa;
+mod place;
+#[cfg(target_arch = "aarch64")]
+mod protection;
+mod start;

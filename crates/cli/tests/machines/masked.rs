@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Suite: kernels that lack a call. Whatever is missing, the program runs and its bytes are the
+//! same; and it is lifted wherever there is another way.
+
+use crate::backings::pages_for;
+use crate::grow::{Big, grow};
+use crate::huge::{Pool, option, sizes, thp};
+use crate::look::From;
+use crate::mask::{Mask, under};
+use crate::place::{alone, lacks, needs_root};
+use crate::start::{Run, bare, lifted, run};
+use libc::{EINVAL, ENOSYS, ENOTTY};
+
+const KINDS: [&str; 2] = ["vm_big.static", "vm_big.pie"];
+
+/// MADV_POPULATE_READ and MADV_POPULATE_WRITE: Linux 5.14.
+const POPULATE: [Mask; 2] =
+    [Mask::argument(libc::SYS_madvise, 2, 22, EINVAL), Mask::argument(libc::SYS_madvise, 2, 23, EINVAL)];
+/// The lower 32 bits of PAGEMAP_SCAN: Linux 6.7.
+const PAGEMAP_SCAN: Mask = Mask::argument(libc::SYS_ioctl, 1, 0xc060_6610, ENOTTY);
+/// Moving hugetlb pages: Linux 5.16. (THP cannot do without.)
+const MREMAP: Mask = Mask::call(libc::SYS_mremap, EINVAL);
+const MEMFD: Mask = Mask::call(libc::SYS_memfd_create, ENOSYS);
+/// Linux 5.9.
+const CLOSE_RANGE: Mask = Mask::call(libc::SYS_close_range, ENOSYS);
+/// CONFIG_CROSS_MEMORY_ATTACH.
+const CROSS_MEMORY: [Mask; 2] =
+    [Mask::call(libc::SYS_process_vm_readv, ENOSYS), Mask::call(libc::SYS_process_vm_writev, ENOSYS)];
+
+fn compare(masks: &[Mask], options: &[&str], big: &Big) -> Run {
+    let run_masked = run(under(&mut lifted(options, &big.path, &[]), masks));
+    run_masked.assert_same(&run(&mut bare::<&str>(&big.path, &[])));
+    run_masked
+}
+
+fn thp_is_lifted_without(masks: &[Mask]) {
+    let _alone = alone();
+    let Some(page) = thp() else { lacks!("no transparent huge pages") };
+    for kind in KINDS {
+        let big = grow(kind, page);
+        let run = compare(masks, &["--backing", "thp"], &big);
+        run.look().assert_lifted(page, From::Thp);
+        run.assert_silent();
+    }
+}
+
+fn hugetlb(masks: &[Mask], check: impl Fn(&Run, u64)) {
+    needs_root!();
+    let _alone = alone();
+    let sizes = sizes();
+    if sizes.is_empty() {
+        lacks!("no hugetlb pages");
+    }
+    // 1 GB pages would take a file as large.
+    for page in sizes.into_iter().filter(|p| *p <= 32 << 20) {
+        for kind in KINDS {
+            let big = grow(kind, page);
+            let pool = Pool::of(page);
+            assert!(pool.set(pages_for(&big, page)), "no {} pages of {page}", pages_for(&big, page));
+            let free = pool.free();
+            let run = compare(masks, &["--backing", "hugetlb", "--page-size", &option(page)], &big);
+            check(&run, page);
+            assert_eq!(pool.free(), free, "pages come back");
+        }
+    }
+}
+
+fn hugetlb_is_lifted_without(masks: &[Mask]) {
+    hugetlb(masks, |run, page| {
+        run.look().assert_lifted(page, From::Hugetlb);
+        run.assert_silent();
+    });
+}
+
+#[test]
+fn populate_thp() {
+    thp_is_lifted_without(&POPULATE);
+}
+
+#[test]
+fn populate_hugetlb() {
+    hugetlb_is_lifted_without(&POPULATE);
+}
+
+#[test]
+fn pagemap_scan_thp() {
+    thp_is_lifted_without(&[PAGEMAP_SCAN]);
+}
+
+#[test]
+fn pagemap_scan_hugetlb() {
+    hugetlb_is_lifted_without(&[PAGEMAP_SCAN]);
+}
+
+#[test]
+fn close_range() {
+    thp_is_lifted_without(&[CLOSE_RANGE]);
+}
+
+#[test]
+fn process_vm_readv() {
+    thp_is_lifted_without(&CROSS_MEMORY);
+}
+
+#[test]
+fn memfd_create() {
+    hugetlb_is_lifted_without(&[MEMFD]);
+}
+
+/// Before 5.16: by a file on hugetlb pages.
+#[test]
+fn mremap_hugetlb() {
+    hugetlb_is_lifted_without(&[MREMAP]);
+}
+
+/// Before 5.14: and without MADV_POPULATE_WRITE.
+#[test]
+fn mremap_and_populate_hugetlb() {
+    hugetlb_is_lifted_without(&[&[MREMAP, CLOSE_RANGE, PAGEMAP_SCAN], &POPULATE[..]].concat());
+}
+
+/// No way at all is left.
+#[test]
+fn mremap_and_memfd_create_hugetlb() {
+    hugetlb(&[MREMAP, MEMFD], |run, _| {
+        assert_eq!(run.look().huge_in_all(From::Any), 0);
+        run.assert_line("not lifted");
+    });
+}
+
+#[test]
+fn mremap_thp() {
+    let _alone = alone();
+    let Some(page) = thp() else { lacks!("no transparent huge pages") };
+    for kind in KINDS {
+        let run = compare(&[MREMAP], &["--backing", "thp"], &grow(kind, page));
+        assert_eq!(run.look().huge_in_all(From::Any), 0);
+        run.assert_line("not lifted");
+    }
+}

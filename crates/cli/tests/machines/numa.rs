@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Suite: several memory nodes. The pool of a node, a policy (set_mempolicy(2)) or a cpuset can
+//! forbid pages that the machine as a whole has: an error code for hugelift, never SIGBUS for
+//! the program.
+
+use crate::grow::{Big, grow};
+use crate::huge::{Pool, option, sizes, thp};
+use crate::look::From;
+use crate::mask::{Mask, under};
+use crate::place::{alone, lacks, needs_root};
+use crate::start::{bare, lifted, run};
+use std::fs;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+const KINDS: [&str; 2] = ["vm_big.static", "vm_big.pie"];
+const MPOL_BIND: i32 = 2;
+
+fn has_nodes() -> bool {
+    ["node0", "node1"].iter().all(|n| Path::new("/sys/devices/system/node").join(n).exists())
+}
+
+/// Binds what `command` starts to one node.
+fn bound(command: &mut Command, node: u32) -> &mut Command {
+    let set = move || {
+        let nodes: libc::c_ulong = 1 << node;
+        // SAFETY: set_mempolicy(2) reads one word of node bits, a live local.
+        match unsafe { libc::syscall(libc::SYS_set_mempolicy, MPOL_BIND, &raw const nodes, 64) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    };
+    // SAFETY: the closure makes one system call.
+    unsafe { command.pre_exec(set) }
+}
+
+/// A cgroup whose memory must come from some nodes; removed on drop.
+struct Cpuset(PathBuf);
+
+impl Cpuset {
+    fn new(nodes: &str) -> Cpuset {
+        let dir = PathBuf::from(format!("/sys/fs/cgroup/machines-{}", std::process::id()));
+        fs::create_dir(&dir).unwrap();
+        let set = Cpuset(dir);
+        set.allow(nodes);
+        set
+    }
+
+    fn allow(&self, nodes: &str) {
+        fs::write(self.0.join("cpuset.mems"), nodes).unwrap();
+    }
+
+    fn holding<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+        let procs = fs::File::options().write(true).open(self.0.join("cgroup.procs")).unwrap();
+        // SAFETY: the closure makes one write(2): 0 stands for the writing process.
+        unsafe { command.pre_exec(move || (&procs).write_all(b"0")) }
+    }
+}
+
+impl Drop for Cpuset {
+    fn drop(&mut self) {
+        for _ in 0..100 {
+            // The last process may still be leaving.
+            if fs::remove_dir(&self.0).is_ok() {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    }
+}
+
+/// Enough pages for a victim, all on one of two nodes.
+fn pools(page: u64, node: u32) -> [Pool; 2] {
+    let pools = [0, 1].map(|n| Pool::of_node(n, page));
+    for (n, pool) in (0..).zip(&pools) {
+        assert!(pool.set(if n == node { 16 } else { 0 }), "node {n}: no 16 pages of {page}");
+    }
+    pools
+}
+
+/// Every test: two nodes, a size, and alone.
+macro_rules! two_nodes {
+    () => {{
+        needs_root!();
+        if !has_nodes() {
+            lacks!("one memory node");
+        }
+        let Some(page) = thp().filter(|p| sizes().contains(p)) else {
+            lacks!("no THP, or no pool of its size")
+        };
+        (alone(), page)
+    }};
+}
+
+fn options(page: u64) -> Vec<String> {
+    ["--backing", "hugetlb", "--page-size", &option(page)].map(String::from).to_vec()
+}
+
+fn start(page: u64, big: &Big) -> Command {
+    lifted(&options(page), &big.path, &[])
+}
+
+#[test]
+fn policy_without_pool_pages() {
+    let (_alone, page) = two_nodes!();
+    let _pools = pools(page, 1);
+    for kind in KINDS {
+        let big = grow(kind, page);
+        let run_bound = run(bound(&mut start(page, &big), 0));
+        run_bound.assert_same(&run(&mut bare::<&str>(&big.path, &[])));
+        assert_eq!(run_bound.look().huge_in_all(From::Any), 0);
+        run_bound.assert_line("not lifted");
+    }
+}
+
+#[test]
+fn policy_without_pool_pages_and_auto() {
+    let (_alone, page) = two_nodes!();
+    let _pools = pools(page, 1);
+    for kind in KINDS {
+        let big = grow(kind, page);
+        let run_bound = run(bound(&mut lifted::<&str>(&[], &big.path, &[]), 0));
+        run_bound.assert_same(&run(&mut bare::<&str>(&big.path, &[])));
+        run_bound.look().assert_lifted(page, From::Thp);
+    }
+}
+
+#[test]
+fn policy_with_pool_pages() {
+    let (_alone, page) = two_nodes!();
+    for node in [0, 1] {
+        let pools = pools(page, node);
+        let big = grow("vm_big.pie", page);
+        let run_bound = run(bound(&mut start(page, &big), node));
+        run_bound.assert_same(&run(&mut bare::<&str>(&big.path, &[])));
+        run_bound.look().assert_lifted(page, From::Hugetlb);
+        run_bound.assert_silent();
+        drop(pools);
+    }
+}
+
+#[test]
+fn cpuset_without_pool_pages() {
+    let (_alone, page) = two_nodes!();
+    let _pools = pools(page, 1);
+    let set = Cpuset::new("0");
+    for kind in KINDS {
+        let big = grow(kind, page);
+        let run_inside = run(set.holding(&mut start(page, &big)));
+        run_inside.assert_same(&run(&mut bare::<&str>(&big.path, &[])));
+        assert_eq!(run_inside.look().huge_in_all(From::Any), 0);
+        run_inside.assert_line("not lifted");
+    }
+}
+
+/// Without MADV_POPULATE_WRITE the lack shows in the same way.
+#[test]
+fn cpuset_without_pool_pages_or_populate() {
+    let (_alone, page) = two_nodes!();
+    let _pools = pools(page, 1);
+    let set = Cpuset::new("0");
+    let big = grow("vm_big.pie", page);
+    let masks = [22, 23].map(|advice| Mask::argument(libc::SYS_madvise, 2, advice, libc::EINVAL));
+    let run_inside = run(set.holding(under(&mut start(page, &big), &masks)));
+    run_inside.assert_same(&run(&mut bare::<&str>(&big.path, &[])));
+    assert_eq!(run_inside.look().huge_in_all(From::Any), 0);
+    run_inside.assert_line("not lifted");
+}
+
+/// All was faulted in before the program started: a cpuset that changes then harms nobody, where
+/// pages that were only promised would be SIGBUS.
+#[test]
+fn cpuset_that_changes_later() {
+    let (_alone, page) = two_nodes!();
+    let _pools = pools(page, 1);
+    let set = Cpuset::new("1");
+    let big = grow("vm_big.pie", page);
+    let mut command = start(page, &big);
+    command.arg("hold").stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = set.holding(&mut command).stdin(Stdio::piped()).spawn().unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut text = String::new();
+    while !text.ends_with("\nend\n") {
+        assert_ne!(out.read_line(&mut text).unwrap(), 0, "{text}");
+    }
+    set.allow("0");
+    child.stdin.take().unwrap().write_all(b"\n").unwrap();
+    out.read_to_string(&mut text).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(42), "{}", String::from_utf8_lossy(&output.stderr));
+    let looks = crate::look::Look::all(&text);
+    assert_eq!(looks.len(), 2);
+    assert_eq!((looks[0].text, looks[0].rodata), (looks[1].text, looks[1].rodata));
+    looks[0].assert_lifted(page, From::Hugetlb);
+}
+
+/// Transparent pages come from the node that the program is bound to, not from the helper's.
+#[test]
+fn thp_on_the_programs_node() {
+    let (_alone, page) = two_nodes!();
+    for node in [0, 1] {
+        let big = grow("vm_big.static", page);
+        let mut command = lifted(&["--backing", "thp"], &big.path, &["hold"]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = bound(&mut command, node).spawn().unwrap();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        let mut text = String::new();
+        while !text.ends_with("\nend\n") {
+            assert_ne!(out.read_line(&mut text).unwrap(), 0, "{text}");
+        }
+        let maps = fs::read_to_string(format!("/proc/{}/numa_maps", child.id())).unwrap();
+        child.stdin.take().unwrap().write_all(b"\n").unwrap();
+        out.read_to_string(&mut text).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(42));
+        let look = &crate::look::Look::all(&text)[0];
+        look.assert_lifted(page, From::Thp);
+        // Stated and loaded addresses are the same, and start on a huge page.
+        for part in [look.text, look.rodata] {
+            let line = maps.lines().find(|l| l.starts_with(&format!("{:x} ", part.start))).unwrap();
+            let (here, there) = (format!(" N{node}="), format!(" N{}=", 1 - node));
+            assert!(line.contains(&here) && !line.contains(&there), "node {node}: {line}");
+        }
+    }
+}

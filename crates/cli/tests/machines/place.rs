@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Where things are: beside the sources, or in a guest without any.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// The command under test: `HUGELIFT_BIN` in a guest.
+pub fn hugelift() -> PathBuf {
+    std::env::var_os("HUGELIFT_BIN").map_or_else(|| env!("CARGO_BIN_EXE_hugelift").into(), PathBuf::from)
+}
+
+/// A compiled victim, as `vm_big.static`: in a guest from `HUGELIFT_VICTIMS`.
+pub fn victim(name: &str) -> PathBuf {
+    static DIR: OnceLock<PathBuf> = OnceLock::new();
+    let dir = DIR.get_or_init(|| {
+        if let Some(dir) = std::env::var_os("HUGELIFT_VICTIMS") {
+            return dir.into();
+        }
+        let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("machines");
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/victims/vm_build.sh");
+        let built = Command::new("sh").args([script, "cc"]).arg(&dir).output().unwrap();
+        assert!(built.status.success(), "{script}: {}", String::from_utf8_lossy(&built.stderr));
+        dir
+    });
+    dir.join(name)
+}
+
+/// The pools and the machine's memory belong to one test at a time.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static LOCK: Mutex<()> = Mutex::new(());
+    LOCK.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub fn is_root() -> bool {
+    // SAFETY: geteuid(2) takes no argument and cannot fail.
+    unsafe { libc::geteuid() == 0 }
+}
+
+/// Ends the test: this machine has no such thing. Not a failure under REQUIRE_ALL, since no
+/// set-up could help; `make test-vm` fails if a test is skipped on every machine.
+macro_rules! lacks {
+    ($($why:tt)*) => {{
+        println!("SKIP: {}", format!($($why)*));
+        return;
+    }};
+}
+pub(crate) use lacks;
+
+/// Ends the test unless it runs as root.
+macro_rules! needs_root {
+    () => {
+        if !$crate::place::is_root() {
+            println!("SKIP: not root");
+            assert!(std::env::var_os("REQUIRE_ALL").is_none(), "skipped: not root");
+            return;
+        }
+    };
+}
+pub(crate) use needs_root;

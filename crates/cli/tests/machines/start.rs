@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Starts a victim, bare and by hugelift, and compares.
+
+use crate::look::Look;
+use crate::place::hugelift;
+use std::ffi::OsStr;
+use std::path::Path;
+use std::process::{Command, ExitStatus, Output, Stdio};
+
+/// What a victim's run showed.
+#[derive(Debug)]
+pub struct Run {
+    pub status: ExitStatus,
+    pub looks: Vec<Look>,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Run {
+    fn of(output: Output) -> Run {
+        let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        Run { status: output.status, looks: Look::all(&stdout), stdout, stderr }
+    }
+
+    /// The only look, of a victim that ended as it should.
+    pub fn look(&self) -> &Look {
+        assert_eq!(self.status.code(), Some(42), "{}\n{}", self.stderr, self.stdout);
+        &self.looks[0]
+    }
+
+    /// Hugelift had nothing to complain about.
+    pub fn assert_silent(&self) {
+        assert_eq!(self.stderr, "");
+    }
+
+    /// One line of hugelift's, with `part` in it.
+    pub fn assert_line(&self, part: &str) {
+        let lines: Vec<&str> = self.stderr.lines().collect();
+        assert!(
+            matches!(lines[..], [line] if line.contains(part)),
+            "no single line with '{part}': {lines:#?}"
+        );
+    }
+
+    /// Ended as `bare` did, after having seen the same bytes.
+    pub fn assert_same(&self, bare: &Run) {
+        assert_eq!(self.status, bare.status, "{}", self.stderr);
+        assert_eq!(self.looks.len(), bare.looks.len(), "{}\n{}", self.stderr, self.stdout);
+        for (look, bare) in self.looks.iter().zip(&bare.looks) {
+            for (part, bare) in [(look.text, bare.text), (look.rodata, bare.rodata)] {
+                assert_eq!((part.bytes, part.sum), (bare.bytes, bare.sum));
+            }
+            look.assert_intact();
+        }
+    }
+}
+
+/// `program args`
+pub fn bare<S: AsRef<OsStr>>(program: &Path, args: &[S]) -> Command {
+    let mut command = Command::new(program);
+    command.args(args).stdin(Stdio::null());
+    command
+}
+
+/// `hugelift run options -- program args`
+pub fn lifted<S: AsRef<OsStr>>(options: &[S], program: &Path, args: &[S]) -> Command {
+    let mut command = Command::new(hugelift());
+    command.arg("run").args(options).arg("--").arg(program).args(args).stdin(Stdio::null());
+    command
+}
+
+pub fn run(command: &mut Command) -> Run {
+    Run::of(command.output().unwrap_or_else(|e| panic!("{command:?}: {e}")))
+}
+
+/// The usual test: `program` bare, and lifted with `options`; what the latter showed.
+pub fn compare(options: &[&str], program: &Path) -> Run {
+    let lifted = run(&mut lifted(options, program, &[]));
+    lifted.assert_same(&run(&mut bare::<&str>(program, &[])));
+    lifted
+}

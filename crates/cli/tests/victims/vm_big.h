@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Code and read-only data of any size: two sections that are segments of 64 kB here. The tests
+ * make them as large as the machine's huge pages ask for (machines/grow.rs), by giving each
+ * segment more of a file that is made longer.
+ */
+#include <elf.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <sys/auxv.h>
+
+/* Each piece of the code returns its argument plus one. */
+#if defined(__aarch64__)
+#define PIECE ".arch armv8.5-a; bti c; add w0, w0, #1; ret"
+#else
+#define PIECE "lea 1(%rdi), %eax; ret"
+#endif
+__asm__(".pushsection .big.text,\"ax\",@progbits; .balign 65536; " PIECE
+        "; .balign 65536, 0; .popsection\n"
+        ".pushsection .big.rodata,\"a\",@progbits; .balign 65536; .fill 65536, 1, 0x5a; .popsection");
+
+#define STEP 65536
+/* No other segment is stated to lie this high. */
+#define BIG 0x40000000ul
+
+extern const char __ehdr_start[] __attribute__((visibility("hidden")));
+
+static uint64_t sum(const uint64_t *words, uint64_t bytes) {
+  uint64_t s = 14695981039346656037u;
+  for (uint64_t i = 0; i < bytes / 8; i++) s = ((s << 7 | s >> 57) ^ words[i]) * 1099511628211u;
+  return s;
+}
+
+static void show(const char *path) {
+  char line[4096];
+  FILE *f = fopen(path, "r");
+  puts(path);
+  while (f && fgets(line, sizeof line, f)) fputs(line, stdout);
+  if (f) fclose(f);
+}
+
+/* Calls each piece, prints where the parts lie and their sums, and shows smaps. Returns 0 if all
+ * pieces returned what they should. */
+static int look(void) {
+  const Elf64_Phdr *ph = (const void *)getauxval(AT_PHDR);
+  unsigned long n = getauxval(AT_PHNUM), first = 0;
+  while (ph[first].p_type != PT_LOAD) first++;
+  uint64_t bias = (uint64_t)__ehdr_start - (ph[first].p_vaddr - ph[first].p_offset);
+  for (unsigned long i = 0; i < n; i++) {
+    if (ph[i].p_type != PT_LOAD || ph[i].p_vaddr < BIG) continue;
+    uint64_t at = bias + ph[i].p_vaddr;
+    int code = ph[i].p_flags & PF_X;
+    if (code)
+      for (uint64_t k = 0; k < ph[i].p_memsz / STEP; k++)
+        if (((int (*)(int))(uintptr_t)(at + k * STEP))((int)k) != (int)k + 1) return 1;
+    printf("%s %lx %lx %016lx\n", code ? "text" : "rodata", at, ph[i].p_memsz,
+           sum((const void *)at, ph[i].p_memsz));
+  }
+  show("/proc/self/smaps");
+  puts("end");
+  fflush(stdout);
+  return 0;
+}

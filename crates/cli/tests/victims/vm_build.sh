@@ -1,0 +1,30 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# vm_build.sh CC DIR: compiles the vm_*.c victims into DIR, as NAME.KIND.
+set -eu
+cc=$1 out=$2
+here=$(dirname "$0")
+mkdir -p "$out"
+
+make() { # make NAME KIND OPTION...
+  name=$1 kind=$2
+  shift 2
+  "$cc" -O2 -Wall -Wextra -Werror -pthread "$@" -o "$out/$name.$kind" "$here/$name.c" \
+    -Wl,--section-start=.big.text=0x40000000,--section-start=.big.rodata=0x80000000
+}
+
+for name in vm_big vm_threads; do
+  make $name static -static -no-pie
+  make $name static-pie -static-pie -fPIE
+  make $name dynamic -no-pie
+  make $name pie -pie -fPIE
+done
+case $("$cc" -dumpmachine) in
+  aarch64*)
+    # The linker has a word to say about each of its own start files.
+    make vm_big bti -pie -fPIE -mbranch-protection=standard -Wl,-z,force-bti 2>"$out/log" ||
+      { cat "$out/log" && exit 1; }
+    make vm_mte pie -pie -fPIE
+    ;;
+esac
+rm -f "$out/log"
