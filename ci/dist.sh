@@ -3,8 +3,9 @@
 # Static release binaries for both architectures, in dist/: hugelift-x86_64, hugelift-aarch64.
 # glibc, not musl: its static programs need nothing of the system either, and --user reads
 # /etc/passwd without plugins.
+# shellcheck source=vm/lib.sh
 source "$(dirname "$0")/vm/lib.sh"
-# shellcheck source=ci/vm/cross.sh
+# shellcheck source=vm/cross.sh
 source "$tree/ci/vm/cross.sh"
 cd "$tree"
 ci/vm/prepare

@@ -1,13 +1,13 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034,SC2154 # variables of the scripts that source it
 # SPDX-License-Identifier: Apache-2.0
 # How to build static binaries for either architecture; needs lib.sh.
 
 # Sets cargo (an array), cc, strip and readelf for architecture $1, and what cargo reads from
 # the environment. A target folder of its own: other flags and perhaps another compiler.
-# The variables are read by the scripts that source this.
-# shellcheck disable=SC2034,SC2154
 cross() {
   export CARGO_TARGET_DIR=$built/$1/cargo RUSTFLAGS='-C target-feature=+crt-static'
+  # Emulation is slow enough.
+  export CARGO_PROFILE_DEV_OPT_LEVEL=1
   cargo=(cargo) strip=strip readelf=readelf cc=cc
   [ "$1" != "$(uname -m)" ] || return 0
   cc=$cache/bin/aarch64-gcc strip=$cache/bin/aarch64-strip

@@ -1,11 +1,8 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034 # its variables are read by the scripts that source it
 # SPDX-License-Identifier: Apache-2.0
 # What the scripts of this folder share: places, and the table of machines.
 
 set -euo pipefail
-
-# The variables that machine() sets are read by the scripts that source this.
-# shellcheck disable=SC2034
 
 tree=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/hugelift/vm

@@ -3,23 +3,18 @@
 
 use crate::backings::{emptied, pages_for};
 use crate::grow::grow;
-use crate::huge::{Pool, option, sizes, thp};
+use crate::huge::{Pool, moderate, option, sizes, thp};
 use crate::look::From;
 use crate::place::{alone, lacks, needs_root};
 use crate::start::{compare, lifted, run};
 
 const KINDS: [&str; 2] = ["vm_big.static", "vm_big.pie"];
 
-/// A size of which a few pages are no burden.
-fn page() -> Option<u64> {
-    sizes().into_iter().find(|p| *p >= 2 << 20)
-}
-
 #[test]
 fn empty_pool() {
     needs_root!();
     let _alone = alone();
-    let Some(page) = page() else { lacks!("no hugetlb pages") };
+    let Some(page) = moderate() else { lacks!("no hugetlb pages") };
     let _pool = emptied(page);
     for kind in KINDS {
         let big = grow(kind, page);
@@ -33,7 +28,7 @@ fn empty_pool() {
 fn empty_pool_and_strict() {
     needs_root!();
     let _alone = alone();
-    let Some(page) = page() else { lacks!("no hugetlb pages") };
+    let Some(page) = moderate() else { lacks!("no hugetlb pages") };
     let _pool = emptied(page);
     for kind in KINDS {
         let big = grow(kind, page);
@@ -62,7 +57,7 @@ fn empty_pool_and_auto() {
 fn one_page_short() {
     needs_root!();
     let _alone = alone();
-    let Some(page) = page() else { lacks!("no hugetlb pages") };
+    let Some(page) = moderate() else { lacks!("no hugetlb pages") };
     let big = grow("vm_big.static", page);
     let pool = Pool::of(page);
     let options = ["--backing", "hugetlb", "--page-size", &option(page)];

@@ -28,6 +28,12 @@ pub fn sizes() -> Vec<u64> {
     sizes
 }
 
+/// The size of hugetlb pages for tests that are not about sizes: neither so small that the
+/// libraries have some too, nor so large that a few are a burden.
+pub fn moderate() -> Option<u64> {
+    sizes().into_iter().find(|p| *p >= 2 << 20)
+}
+
 /// As an option of hugelift.
 pub fn option(page: u64) -> String {
     format!("{}K", page >> 10)

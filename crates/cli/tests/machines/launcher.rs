@@ -2,7 +2,7 @@
 //! Suite: any kind of program is lifted and stays itself.
 
 use crate::grow::{grow, grow_to};
-use crate::huge::{Pool, option, sizes, thp};
+use crate::huge::{Pool, moderate, option, thp};
 use crate::look::From;
 use crate::place::{alone, hugelift, lacks, needs_root};
 use crate::start::{bare, compare, lifted, run};
@@ -128,12 +128,12 @@ fn first_process_of_a_pid_namespace() {
 fn killed_at_each_step(who: &str, kind: &str) {
     needs_root!();
     let _alone = alone();
-    let Some(page) = sizes().first().copied() else { lacks!("no hugetlb pages") };
-    // Small pages where there are some: it is the steps that matter here.
+    let Some(page) = moderate() else { lacks!("no hugetlb pages") };
     let page_option = option(page);
     let options = ["--backing", "hugetlb", "--page-size", &page_option];
-    let size = (2 * page).max(64 << 10);
-    let big = grow_to(&std::env::temp_dir(), kind, [size, size]);
+    // One whole page, wherever it is loaded: each of some hundred runs sums it up.
+    let size = if kind.ends_with("static") { page } else { 2 * page };
+    let big = grow_to(&std::env::temp_dir(), kind, [size.max(64 << 10), 64 << 10]);
     let pool = Pool::of(page);
     let pages = 2 * size / page + (8 << 20) / page;
     assert!(pool.set(pages), "no {pages} pages of {page}");

@@ -4,7 +4,7 @@
 
 use crate::backings::pages_for;
 use crate::grow::{Big, grow};
-use crate::huge::{Pool, option, sizes, thp};
+use crate::huge::{Pool, moderate, option, thp};
 use crate::look::From;
 use crate::mask::{Mask, under};
 use crate::place::{alone, lacks, needs_root};
@@ -47,21 +47,15 @@ fn thp_is_lifted_without(masks: &[Mask]) {
 fn hugetlb(masks: &[Mask], check: impl Fn(&Run, u64)) {
     needs_root!();
     let _alone = alone();
-    let sizes = sizes();
-    if sizes.is_empty() {
-        lacks!("no hugetlb pages");
-    }
-    // 1 GB pages would take a file as large.
-    for page in sizes.into_iter().filter(|p| *p <= 32 << 20) {
-        for kind in KINDS {
-            let big = grow(kind, page);
-            let pool = Pool::of(page);
-            assert!(pool.set(pages_for(&big, page)), "no {} pages of {page}", pages_for(&big, page));
-            let free = pool.free();
-            let run = compare(masks, &["--backing", "hugetlb", "--page-size", &option(page)], &big);
-            check(&run, page);
-            assert_eq!(pool.free(), free, "pages come back");
-        }
+    let Some(page) = moderate() else { lacks!("no hugetlb pages") };
+    for kind in KINDS {
+        let big = grow(kind, page);
+        let pool = Pool::of(page);
+        assert!(pool.set(pages_for(&big, page)), "no {} pages of {page}", pages_for(&big, page));
+        let free = pool.free();
+        let run = compare(masks, &["--backing", "hugetlb", "--page-size", &option(page)], &big);
+        check(&run, page);
+        assert_eq!(pool.free(), free, "pages come back");
     }
 }
 

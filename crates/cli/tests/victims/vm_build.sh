@@ -14,10 +14,10 @@ make() { # make NAME KIND OPTION...
 }
 
 for name in vm_big vm_threads; do
-  make $name static -static -no-pie
-  make $name static-pie -static-pie -fPIE
-  make $name dynamic -no-pie
-  make $name pie -pie -fPIE
+  make "$name" static -static -no-pie
+  make "$name" static-pie -static-pie -fPIE
+  make "$name" dynamic -no-pie
+  make "$name" pie -pie -fPIE
 done
 case $("$cc" -dumpmachine) in
   aarch64*)
