@@ -34,6 +34,7 @@ bench: build
 	target/release/hugelift-bench all
 
 lint:
+	@ci/setup.sh lint
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
 

@@ -17,7 +17,8 @@ for arch in x86_64 aarch64; do
   # shellcheck disable=SC2154 # strip and readelf as well
   "$strip" -o "dist/hugelift-$arch" "$CARGO_TARGET_DIR/$arch-unknown-linux-gnu/release/hugelift"
   bytes=$(stat -c %s "dist/hugelift-$arch")
-  if "$readelf" -lW "dist/hugelift-$arch" | grep -q INTERP; then fail "dist/hugelift-$arch is not static"; fi
+  headers=$("$readelf" -lW "dist/hugelift-$arch")
+  [[ $headers != *INTERP* ]] || fail "dist/hugelift-$arch is not static"
   [ "$bytes" -lt 10000000 ] || fail "dist/hugelift-$arch has $bytes bytes"
   echo "dist/hugelift-$arch: $bytes bytes"
 done

@@ -3,19 +3,22 @@
 # Installs what a task needs and is missing, where root and apt allow it; else names it.
 #
 #   ci/setup.sh build    a C compiler and Rust, to build and to run the demo
-#   ci/setup.sh test     also the real programs that the tests lift
+#   ci/setup.sh lint     rustfmt and clippy
+#   ci/setup.sh test     as build, and the real programs that the tests lift
 #
 # A program counts as present if it can be found on PATH, from wherever it came. The exit
-# status is 1 only if what the build itself needs is missing: a test without its program
-# says SKIP, or fails under REQUIRE_ALL=1.
+# status is 1 only if what the build or the lint itself needs is missing: a test without
+# its program says SKIP, or fails under REQUIRE_ALL=1. No service is started.
 set -uo pipefail
+export LC_ALL=C DEBIAN_FRONTEND=noninteractive
+cd "$(dirname "$0")/.." || exit 1
 
-# command, package (first of several that apt offers)
-build=("cc gcc" "make make")
+# command (or library that cc must find), package (first of several that apt offers)
+build=("cc gcc" "make make" "libc.a libc6-dev")
 tests=(
   "c++ g++"
   "musl-gcc musl-tools"
-  "clang++ clang-19 clang-18 clang-17 clang"
+  "clang++ clang-19 @newest-clang clang"
   "gdb gdb"
   "go golang-go"
   "java default-jdk-headless default-jre-headless"
@@ -32,67 +35,115 @@ tests=(
 
 # Debian installs these with a version in the name or outside the user's PATH.
 present() {
-  command -v "$1" >/dev/null && return
+  case $1 in *.a)
+    # cc repeats the bare name of a library that it cannot find.
+    [[ $(cc -print-file-name="$1" 2>/dev/null) == /* ]] && return
+    ;;
+  esac
   PATH=$PATH:/usr/sbin:/sbin command -v "$1" >/dev/null && return
   compgen -G "/usr/bin/$1-[0-9]*" >/dev/null
 }
 
-updated=
+apt() {
+  apt-get -y -qq -o DPkg::Lock::Timeout=120 -o Acquire::Retries=2 -o Acquire::http::Timeout=30 "$@" </dev/null
+}
+
+# An old list names packages that are gone from the mirror.
+refresh_lists() {
+  [ -n "$(find /var/lib/apt/lists -name '*_Packages*' -mtime -1 2>/dev/null | head -n1)" ] ||
+    apt update >/dev/null || echo "setup: apt-get update failed; going on with the lists there are"
+}
+
 candidate() { # the first of these packages that apt can install
-  if [ -z "$updated" ]; then
-    updated=1
-    # An old list names packages that are gone from the mirror.
-    apt-get update -qq >/dev/null 2>&1 || true
-  fi
   local package
   for package in "$@"; do
-    if apt-cache policy "$package" 2>/dev/null | grep -q 'Candidate: [^(]'; then
+    if [ "$package" = @newest-clang ]; then
+      package=$(apt-cache search --names-only '^clang-[0-9]+$' | cut -d' ' -f1 | sort -V | tail -n1)
+    fi
+    # (Not through `grep -q`: it may end first, and pipefail then takes that for a failure.)
+    if [[ $(apt-cache policy "$package" 2>/dev/null) =~ Candidate:\ [^\(] ]]; then
       echo "$package"
       return
     fi
   done
 }
 
-wanted=("${build[@]}")
-[ "${1:-build}" = test ] && wanted+=("${tests[@]}")
+install() {
+  echo "setup: installing $*"
+  # The servers among them are not to be started: a policy of our own for this one call.
+  local policy=/usr/sbin/policy-rc.d
+  if [ ! -e $policy ]; then
+    trap 'rm -f /usr/sbin/policy-rc.d' EXIT
+    trap 'exit 1' HUP INT TERM
+    printf '#!/bin/sh\nexit 101\n' >$policy && chmod +x $policy
+  fi
+  apt install --no-install-recommends "$@" >/dev/null && return
+  # One that cannot be had does not take the others with it.
+  local package
+  for package in "$@"; do apt install --no-install-recommends "$package" >/dev/null; done
+}
 
-missing=()
-for entry in "${wanted[@]}"; do
-  read -r command _ <<<"$entry"
-  present "$command" || missing+=("$entry")
-done
-
-if [ ${#missing[@]} -gt 0 ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-  packages=()
+need_packages() { # "command package..."...; status 1 if one is missing at the end
+  local entry words package missing=() packages=()
+  for entry in "$@"; do
+    read -r -a words <<<"$entry"
+    present "${words[0]}" || missing+=("$entry")
+  done
+  [ ${#missing[@]} -gt 0 ] || return 0
+  if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    refresh_lists
+    for entry in "${missing[@]}"; do
+      read -r -a words <<<"$entry"
+      package=$(candidate "${words[@]:1}")
+      [ -z "$package" ] || packages+=("$package")
+    done
+    [ ${#packages[@]} -eq 0 ] || install "${packages[@]}"
+  fi
+  local status=0
   for entry in "${missing[@]}"; do
     read -r -a words <<<"$entry"
-    package=$(candidate "${words[@]:1}")
-    [ -z "$package" ] || packages+=("$package")
+    present "${words[0]}" && continue
+    echo "setup: missing: ${words[0]} (apt-get install ${words[1]})"
+    status=1
   done
-  if [ ${#packages[@]} -gt 0 ]; then
-    echo "setup: installing ${packages[*]}"
-    # No server of these packages is to be started: a policy of our own for this one call.
-    policy=/usr/sbin/policy-rc.d
-    made=
-    if [ ! -e $policy ]; then
-      printf '#!/bin/sh\nexit 101\n' >$policy && chmod +x $policy && made=1
-    fi
-    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null
-    [ -z "$made" ] || rm -f $policy
+  return $status
+}
+
+# Not from apt: what the distributions have is older than the code wants.
+need_rust() {
+  local want got
+  want=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+  got=$(rustc --version 2>/dev/null | cut -d' ' -f2)
+  if ! command -v cargo >/dev/null || [ -z "$got" ]; then
+    echo "setup: missing: cargo and rustc $want or newer (https://rustup.rs)"
+    return 1
+  elif [ "$(printf '%s\n' "$want" "$got" | sort -V | head -n1)" != "$want" ]; then
+    echo "setup: rustc is $got, wanted is $want or newer (rustup update stable)"
+    return 1
   fi
-fi
+}
+
+need_component() { # component, subcommand of cargo
+  cargo "$2" --version >/dev/null 2>&1 && return
+  command -v rustup >/dev/null && rustup component add "$1" && return
+  echo "setup: missing: cargo $2 (rustup component add $1)"
+  return 1
+}
 
 status=0
-for entry in "${missing[@]}"; do
-  read -r -a words <<<"$entry"
-  present "${words[0]}" && continue
-  echo "setup: missing: ${words[0]} (apt-get install ${words[1]})"
-  for needed in "${build[@]}"; do
-    [ "$entry" != "$needed" ] || status=1
-  done
-done
-if ! command -v cargo >/dev/null; then
-  echo "setup: missing: cargo (install Rust $(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$(dirname "$0")/../Cargo.toml") or newer)"
-  status=1
-fi
+case ${1:-build} in
+  build | test)
+    need_packages "${build[@]}" || status=1
+    need_rust || status=1
+    [ "${1:-build}" = build ] || need_packages "${tests[@]}" || true
+    ;;
+  lint)
+    need_component rustfmt fmt || status=1
+    need_component clippy clippy || status=1
+    ;;
+  *)
+    echo "usage: ci/setup.sh build|lint|test"
+    exit 2
+    ;;
+esac
 exit $status

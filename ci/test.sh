@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Runs every test; then lists what was skipped, and sums up in one line.
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit 1
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 
@@ -18,6 +18,13 @@ if [ -n "$skips" ]; then
   echo "$skips"
 fi
 sum() { sed -n "s/.*test result: .* \([0-9]*\) $1.*/\1/p" "$log" | awk '{n += $1} END {print n + 0}'; }
+passed=$(sum passed) failed=$(sum failed)
+# A test program that did not build, or died before its result, is a failure as well.
+if [ "$status" != 0 ] && [ "$failed" = 0 ]; then
+  echo
+  echo "cargo test ended with status $status before all results were in"
+  failed=1
+fi
 echo
-echo "$(sum passed) passed, $(sum failed) failed"
+echo "$passed passed, $failed failed"
 exit "$status"

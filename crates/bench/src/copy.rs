@@ -29,7 +29,7 @@ pub fn jumps(options: &Options) -> Result<()> {
 /// A run failed.
 pub fn clang(options: &Options) -> Result<()> {
     let Some(clang) = find_clang() else {
-        println!("\nSKIP: no clang++ in PATH: ci/setup.sh bench");
+        println!("\nSKIP: no clang++ in PATH: ci/setup.sh test");
         return Ok(());
     };
     let program = Program::new([clang.clone()]).arg("--version");

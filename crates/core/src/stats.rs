@@ -94,7 +94,7 @@ impl fmt::Display for Estimate {
         write!(f, "{:.digits$} ", self.point)?;
         match self.interval {
             Some(i) => write!(f, "[{:.digits$}, {:.digits$}]", i.low, i.high),
-            None => write!(f, "[no interval: {} measurements, needs 6]", self.count),
+            None => write!(f, "[no interval: {} of at least 6 rounds]", self.count),
         }
     }
 }
@@ -260,7 +260,7 @@ mod tests {
     fn five_pairs_give_no_interval() {
         let e = ratio(&[(1.0, 0.5); 5]).unwrap();
         assert_eq!((e.interval, e.verdict(1.0)), (None, Verdict::TooFew));
-        assert!(e.to_string().contains("5 measurements, needs 6"), "{e}");
+        assert!(e.to_string().contains("5 of at least 6"), "{e}");
     }
 
     #[test]
