@@ -115,7 +115,7 @@ need_rust() {
   want=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
   got=$(rustc --version 2>/dev/null | cut -d' ' -f2)
   if ! command -v cargo >/dev/null || [ -z "$got" ]; then
-    echo "setup: missing: cargo and rustc $want or newer (https://rustup.rs)"
+    echo "setup: missing: cargo and rustc $want or newer (by rustup)"
     return 1
   elif [ "$(printf '%s\n' "$want" "$got" | sort -V | head -n1)" != "$want" ]; then
     echo "setup: rustc is $got, wanted is $want or newer (rustup update stable)"
