@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The two commands of the README are `make demo` and `make test`; each sets up what it needs.
 
-.PHONY: all build demo test bench lint fuzz-build clean
+.PHONY: all build demo test test-vm dist bench lint fuzz-build clean
 
 all: build
 
@@ -17,6 +17,16 @@ demo: build
 test:
 	@ci/setup.sh test
 	ci/test.sh
+
+# The same on other machines, in emulation: AArch64, NUMA, older kernels. Downloads about
+# 300 MB once, into the user's cache folder.
+test-vm: dist
+	ci/vm/matrix
+
+# Static binaries for both architectures, in dist/.
+dist:
+	@ci/setup.sh build
+	ci/dist.sh
 
 # Ratios from interleaved pairs; takes some minutes.
 bench: build

@@ -1,3 +1,93 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The demo and the benchmarks.
-fn main() {}
+//! The demo and the benchmarks of hugelift. Every figure is made from interleaved runs
+//! (in random order within each round) and has a 95 % interval; what was huge on either
+//! side is read from smaps while the program still runs.
+
+mod child;
+mod copy;
+mod coverage;
+mod demo;
+mod host;
+mod jumps;
+mod pool;
+mod program;
+mod reference;
+mod rounds;
+mod startup;
+
+use anyhow::{Context as _, Result, bail};
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+usage: hugelift-bench COMMAND [--rounds N] [--megabytes N]
+
+  demo      a program with 64 MB of code, bare and lifted in turn
+  startup   what hugelift adds to /bin/true
+  copy      what lifting 64 MB adds, against the bare copy of the bytes
+  clang     the same for clang++ with all its shared objects
+  jumps     CPU time of the program with 64 MB of code: each backing, dynamic and static
+  all       all of these but the demo
+
+  --rounds N      how often to run each side (default: enough for a narrow interval)
+  --megabytes N   how much code to generate (default 64)
+
+HUGELIFT_BIN names the hugelift to measure; without it, the one beside this program.";
+
+/// What the user asked for.
+pub struct Options {
+    /// How often each side runs; `None` is each benchmark's own choice.
+    pub rounds: Option<usize>,
+    /// Size of the generated code in MB.
+    pub megabytes: u64,
+}
+
+fn main() -> ExitCode {
+    match run(std::env::args().skip(1)) {
+        Ok(code) => code,
+        Err(e) => {
+            eprintln!("hugelift-bench: {e:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(mut args: impl Iterator<Item = String>) -> Result<ExitCode> {
+    let command = args.next().context(USAGE)?;
+    let mut options = Options { rounds: None, megabytes: 64 };
+    while let Some(option) = args.next() {
+        let value = args.next().with_context(|| format!("{option}: no value\n{USAGE}"))?;
+        let number = || value.parse().ok().filter(|&n| n > 0);
+        let number = number().with_context(|| format!("{option} {value}: not a number from 1"))?;
+        match option.as_str() {
+            "--rounds" => options.rounds = Some(number),
+            "--megabytes" => options.megabytes = number as u64,
+            _ => bail!("unknown option {option}\n{USAGE}"),
+        }
+    }
+    if matches!(command.as_str(), "help" | "-h" | "--help") {
+        println!("{USAGE}");
+        return Ok(ExitCode::SUCCESS);
+    }
+    type Bench = fn(&Options) -> Result<()>;
+    let benches: &[Bench] = match command.as_str() {
+        "demo" => return with_host(|| demo::run(&options)),
+        "startup" => &[startup::run],
+        "copy" => &[copy::jumps],
+        "clang" => &[copy::clang],
+        "jumps" => &[jumps::run],
+        "all" => &[startup::run, copy::jumps, copy::clang, jumps::run],
+        _ => bail!("unknown command {command}\n{USAGE}"),
+    };
+    with_host(|| {
+        for bench in benches {
+            bench(&options)?;
+        }
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+fn with_host(work: impl FnOnce() -> Result<ExitCode>) -> Result<ExitCode> {
+    println!("{}", host::describe());
+    child::prepare()?;
+    work()
+}

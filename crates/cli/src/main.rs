@@ -5,6 +5,8 @@
 //! standard files, and the program that we become would inherit that.
 #![cfg_attr(not(test), no_main)]
 
+mod dry_run;
+mod inspect;
 mod log;
 mod options;
 mod run;
@@ -27,6 +29,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Run(run::RunArgs),
+    Inspect(inspect::InspectArgs),
 }
 
 /// Entry point from the C runtime.
@@ -59,5 +62,6 @@ fn command(args: Vec<OsString>) -> i32 {
     }
     match cli.command {
         Command::Run(args) => run::run(&args),
+        Command::Inspect(args) => inspect::inspect(&args),
     }
 }

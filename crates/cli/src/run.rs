@@ -4,6 +4,7 @@
 //! This process becomes the program; the lifting is done by a helper beside it.
 
 use crate::FAILED;
+use crate::dry_run::dry_run;
 use crate::options::PolicyArgs;
 use clap::Args;
 use hugelift_core::addr::{PageSize, human_bytes};
@@ -64,8 +65,8 @@ pub struct RunArgs {
     #[arg(short, long, conflicts_with = "verbose")]
     quiet: bool,
 
-    /// The program and its arguments
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROG")]
+    /// The program, looked up on PATH, and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_names = ["PROG", "ARGS"])]
     command: Vec<OsString>,
 }
 
@@ -110,6 +111,9 @@ fn try_run(args: &RunArgs) -> Result<i32, Failure> {
     }
     let name = &args.command[0];
     let path = resolve(name)?;
+    if args.dry_run {
+        return Ok(dry_run(&path, &policy, args.verbose > 0));
+    }
 
     let mut job = Job {
         program: name.to_string_lossy().into_owned(),
@@ -274,11 +278,13 @@ fn complaints(plan: &Plan, outcome: &Outcome) -> Complaints {
     for skip in plan.skips.iter().filter(|s| s.reason.is_remediable()) {
         add(skip.range.len(), skip.reason.clone());
     }
-    for (span, result) in plan.spans.iter().zip(&outcome.spans).filter(|(_, r)| r.lifted.is_none()) {
+    for (span, result) in plan.spans.iter().zip(&outcome.spans) {
+        let bytes = if result.lifted.is_some() { result.lacking() } else { span.range.len() };
         if let Some((backing, fault)) = result.failures.last()
+            && bytes > 0
             && !matches!(fault, Fault::Lost(_))
         {
-            add(span.range.len(), Reason::Failed(*backing, fault.clone()));
+            add(bytes, Reason::Failed(*backing, fault.clone()));
         }
     }
     Complaints(all)

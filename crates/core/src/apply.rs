@@ -24,14 +24,27 @@ pub struct Outcome {
 pub struct SpanOutcome {
     /// The backing that worked.
     pub lifted: Option<Backing>,
-    /// The ways that did not, each with its fault, in the order in which they were tried.
+    /// The ways that did not, each with its fault, in the order in which they were tried;
+    /// last the way that did, if it lacks some huge pages ([`Fault::NotHuge`]).
     pub failures: Vec<(Backing, Fault)>,
 }
 
 impl Outcome {
     /// Whether every span was lifted.
     pub fn is_complete(&self) -> bool {
-        self.lost.is_none() && self.spans.iter().all(|s| s.lifted.is_some())
+        self.lost.is_none() && self.spans.iter().all(|s| s.lifted.is_some() && s.lacking() == 0)
+    }
+}
+
+impl SpanOutcome {
+    /// Bytes of a lifted span for which no huge page could be had.
+    pub fn lacking(&self) -> u64 {
+        match (self.lifted, self.failures.last()) {
+            (Some(lifted), Some((backing, Fault::NotHuge { got, want }))) if lifted == *backing => {
+                want.saturating_sub(*got)
+            }
+            _ => 0,
+        }
     }
 }
 
@@ -42,9 +55,12 @@ pub fn apply<T: Target>(target: &mut T, plan: &Plan) -> Outcome {
         let mut result = SpanOutcome::default();
         for attempt in &span.attempts {
             let leftovers = &mut outcome.leftovers;
-            let mut run = Run { target, span, undo: Vec::new(), file: None, leftovers };
+            let mut run = Run { target, span, undo: Vec::new(), file: None, lacking: None, leftovers };
             match run.attempt(attempt) {
-                Ok(()) => result.lifted = Some(attempt.backing),
+                Ok(()) => {
+                    result.lifted = Some(attempt.backing);
+                    result.failures.extend(run.lacking.map(|fault| (attempt.backing, fault)));
+                }
                 Err(Fault::Lost(why)) => outcome.lost = Some(why),
                 Err(fault) => result.failures.push((attempt.backing, fault)),
             }
@@ -77,6 +93,8 @@ struct Run<'a, T> {
     span: &'a Span,
     undo: Vec<Undo>,
     file: Option<FileHandle>,
+    /// Some huge pages could not be had.
+    lacking: Option<Fault>,
     leftovers: &'a mut Vec<Range>,
 }
 
@@ -105,12 +123,7 @@ impl<T: Target> Run<'_, T> {
             }
             Step::Advise { range } => self.target.advise_huge(range)?,
             Step::Populate { range, page } => self.target.populate(range, page)?,
-            Step::Verify { range } => {
-                let got = self.target.huge_bytes(range)?;
-                if got < range.len() {
-                    return Err(Fault::NotHuge { got, want: range.len() });
-                }
-            }
+            Step::Verify { range } => self.verify(range)?,
             Step::CreateFile { bytes, page } => {
                 let file = self.target.memfd(page, bytes)?;
                 self.file = Some(file);
@@ -140,6 +153,27 @@ impl<T: Target> Run<'_, T> {
                     return Err(fault);
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// Faulting in takes small pages where no huge one is free at once. Collapsing waits for
+    /// the kernel to make one. What then still lacks is no reason to do without the rest.
+    fn verify(&mut self, range: Range) -> Result<(), Fault> {
+        let want = range.len();
+        let mut got = self.target.huge_bytes(range)?;
+        if got < want {
+            match self.target.collapse(range) {
+                Err(Fault::Lost(why)) => return Err(Fault::Lost(why)),
+                Ok(()) | Err(_) => got = self.target.huge_bytes(range)?,
+            }
+        }
+        if got < want {
+            let fault = Fault::NotHuge { got, want };
+            if got < want / 2 {
+                return Err(fault);
+            }
+            self.lacking = Some(fault);
         }
         Ok(())
     }
@@ -191,5 +225,45 @@ impl<T: Target> Run<'_, T> {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::addr::{Addr, PageSize};
+    use crate::model::Model;
+    use crate::plan::plan;
+    use crate::plan::tests::program;
+    use crate::policy::Policy;
+
+    /// `scarce` bytes of what should be huge are not, whatever is tried.
+    fn lift(scarce: u64) -> (Outcome, bool) {
+        let snapshot = program(Range { start: Addr(0x40_0000), end: Addr(0xc0_0000) });
+        let policy = Policy { backings: vec![Backing::Thp], ..Policy::default() };
+        let mut model = Model::new(&snapshot);
+        let before = model.visible();
+        model.scarce = scarce;
+        let outcome = apply(&mut model, &plan(&snapshot, &policy));
+        assert_eq!(model.visible(), before);
+        assert!(outcome.leftovers.is_empty() && outcome.lost.is_none());
+        let complete = outcome.is_complete();
+        (outcome, complete)
+    }
+
+    #[test]
+    fn a_few_missing_huge_pages_are_told_and_tolerated() {
+        let page = PageSize::MB2.bytes();
+        let (outcome, complete) = lift(0);
+        assert!(complete && outcome.spans[0].failures.is_empty());
+
+        let (outcome, complete) = lift(page);
+        assert_eq!((outcome.spans[0].lifted, outcome.spans[0].lacking()), (Some(Backing::Thp), page));
+        assert!(!complete);
+
+        let (outcome, complete) = lift(3 * page);
+        assert_eq!((outcome.spans[0].lifted, complete), (None, false));
+        let want = Fault::NotHuge { got: page, want: 4 * page };
+        assert_eq!(outcome.spans[0].failures, [(Backing::Thp, want)]);
     }
 }

@@ -85,6 +85,8 @@ struct File {
 /// The address space.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Model {
+    /// Bytes of every range that should be huge and are not: memory is fragmented.
+    pub scarce: u64,
     space: Runs<Memory>,
     stores: BTreeMap<usize, Store>,
     next_store: usize,
@@ -126,6 +128,7 @@ impl Model {
     pub fn new(snapshot: &Snapshot) -> Model {
         let machine = &snapshot.machine;
         let mut model = Model {
+            scarce: 0,
             space: Runs::default(),
             stores: BTreeMap::from([(ORIGINAL, Store::default())]),
             next_store: ORIGINAL + 1,
@@ -455,9 +458,15 @@ impl Target for Model {
         Ok(())
     }
 
+    fn collapse(&mut self, range: Range) -> Result<(), Fault> {
+        // What could be huge is huge already.
+        self.enter("madvise(MADV_COLLAPSE)", range)
+    }
+
     fn huge_bytes(&mut self, range: Range) -> Result<u64, Fault> {
         self.enter("smaps", range)?;
-        Ok(self.huge(range))
+        let huge = self.huge(range);
+        Ok(huge - huge.min(self.scarce))
     }
 
     fn memfd(&mut self, page: PageSize, bytes: u64) -> Result<FileHandle, Fault> {

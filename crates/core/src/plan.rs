@@ -18,7 +18,7 @@ use crate::snapshot::{Machine, Part, Snapshot};
 mod planner;
 mod steps;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 /// What to do, and what not.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

@@ -91,6 +91,9 @@ pub struct SkipReport {
     pub hint: Option<String>,
     /// The reason in words, with the values seen.
     pub detail: String,
+    /// The reason itself.
+    #[serde(skip)]
+    pub why: Reason,
 }
 
 /// Sums of one part over all objects.
@@ -142,6 +145,7 @@ impl Report {
             })
             .collect();
         let mut totals: BTreeMap<Part, Total> = BTreeMap::new();
+        let mut wants = Wants::default();
         let mut rest = extents.iter().zip(fragments).peekable();
         while let Some((first, fragments)) = rest.next() {
             // What follows without a gap is the same stretch, though it be another mapping.
@@ -151,7 +155,7 @@ impl Report {
                 run.push(*next);
                 found.extend(more);
             }
-            let part = part_report(&run, found, page, plan, outcome);
+            let part = part_report(&run, found, page, plan, outcome, &mut wants);
             let total = totals.entry(part.part).or_default();
             total.bytes += part.bytes;
             total.liftable_bytes += part.liftable_bytes;
@@ -160,6 +164,9 @@ impl Report {
         }
         for object in &mut objects {
             object.parts.sort_by_key(|p| p.start);
+            for skip in object.parts.iter_mut().flat_map(|p| &mut p.skips) {
+                skip.hint = wants.hint(&skip.why);
+            }
         }
         Report {
             version: VERSION,
@@ -265,6 +272,7 @@ fn part_report(
     page: PageSize,
     plan: &Plan,
     outcome: Option<&Outcome>,
+    wants: &mut Wants,
 ) -> PartReport {
     let (first, last) = (run[0], run[run.len() - 1]);
     let range = Range { start: first.range.start, end: last.range.end };
@@ -283,8 +291,12 @@ fn part_report(
             continue;
         }
         let reason = piece.reason(plan, outcome);
-        match skips.iter_mut().find(|(r, _)| *r == reason) {
-            Some((_, sum)) => *sum += bytes,
+        wants.add(&reason);
+        match skips.iter_mut().find(|(r, _)| *r == reason || adds_up(r, &reason)) {
+            Some((known, sum)) => {
+                *known = known.and(&reason);
+                *sum += bytes;
+            }
             None => skips.push((reason, bytes)),
         }
     }
@@ -300,12 +312,41 @@ fn part_report(
             .map(|(reason, bytes)| SkipReport {
                 reason: reason.key(),
                 bytes,
-                hint: reason.hint(),
+                hint: None, // known when all parts are
                 detail: reason.to_string(),
+                why: reason,
             })
             .collect(),
         end: range.end.0,
         fragments,
+    }
+}
+
+/// What is lacking, summed over the whole report: the command that a hint names is to
+/// help all of it, not one part.
+#[derive(Default)]
+struct Wants(Vec<Reason>);
+
+impl Wants {
+    fn add(&mut self, reason: &Reason) {
+        match self.0.iter_mut().find(|known| adds_up(known, reason)) {
+            Some(known) => *known = known.and(reason),
+            None if adds_up(reason, reason) => self.0.push(reason.clone()),
+            None => {}
+        }
+    }
+
+    fn hint(&self, reason: &Reason) -> Option<String> {
+        self.0.iter().find(|known| adds_up(known, reason)).unwrap_or(reason).hint()
+    }
+}
+
+/// Whether two lacks are of the same thing, so that what is needed adds up.
+fn adds_up(a: &Reason, b: &Reason) -> bool {
+    match (a, b) {
+        (Reason::PoolShort { page, .. }, Reason::PoolShort { page: other, .. }) => page == other,
+        (Reason::MemoryLimit { .. }, Reason::MemoryLimit { .. }) => true,
+        _ => false,
     }
 }
 

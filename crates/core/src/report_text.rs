@@ -232,7 +232,7 @@ fn totals(out: &mut String, report: &Report) {
         }
         let percent = match total.liftable_bytes {
             0 => String::new(),
-            n => format!(" ({} % of it)", u128::from(total.huge_bytes) * 100 / u128::from(n)),
+            n => format!(" ({} % of what is liftable)", u128::from(total.huge_bytes) * 100 / u128::from(n)),
         };
         let _ = writeln!(
             out,

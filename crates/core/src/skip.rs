@@ -40,6 +40,8 @@ pub enum Reason {
     Protection,
     /// The loader writes relocations into this text.
     TextRelocations,
+    /// Somebody has written to this code since it was mapped.
+    Patched,
     /// The pool has too few pages.
     PoolShort {
         /// Size of its pages.
@@ -86,6 +88,7 @@ impl Reason {
             Reason::WritableCode => "writable-code",
             Reason::Protection => "protection",
             Reason::TextRelocations => "text-relocations",
+            Reason::Patched => "patched",
             Reason::PoolShort { .. } => "pool-short",
             Reason::NoPool(_) => "no-pool",
             Reason::NoSuchPage(..) => "no-such-page-size",
@@ -162,7 +165,8 @@ impl Reason {
             | Reason::NoRoom(_)
             | Reason::WritableCode
             | Reason::Protection
-            | Reason::TextRelocations => return None,
+            | Reason::TextRelocations
+            | Reason::Patched => return None,
         })
     }
 }
@@ -185,6 +189,9 @@ impl fmt::Display for Reason {
             Reason::WritableCode => f.write_str("is writable and executable at once"),
             Reason::Protection => f.write_str("has another protection than its segment says"),
             Reason::TextRelocations => f.write_str("the loader relocates this text"),
+            Reason::Patched => {
+                f.write_str("holds a breakpoint, a uprobe or other code written since the start")
+            }
             Reason::PoolShort { page, free, need, .. } => {
                 write!(f, "hugetlb pool of {page} pages: free {free}, need {need}")
             }

@@ -130,6 +130,9 @@ pub struct Snapshot {
     pub objects: Vec<Object>,
     /// The mappings, by address.
     pub mappings: Vec<Mapping>,
+    /// Mappings of code in which pages are no longer the file's: somebody has written to
+    /// them, as a debugger's breakpoints and uprobes do.
+    pub patched: Vec<Range>,
     /// What the machine offers.
     pub machine: Machine,
 }
@@ -245,4 +248,124 @@ pub fn overlapping(mappings: &[Mapping], range: Range) -> &[Mapping] {
     let from = mappings.partition_point(|m| m.range.end <= range.start);
     let to = mappings.partition_point(|m| m.range.start < range.end);
     mappings.get(from..to).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::elf::{self, Segment, Stretch};
+
+    const FILE: FileId = FileId { major: 8, minor: 1, inode: 7 };
+
+    fn r(start: u64, end: u64) -> Range {
+        Range { start: Addr(start), end: Addr(end) }
+    }
+
+    fn mapping(range: Range, prot: Prot, inode: u64) -> Mapping {
+        let file = FileId { inode, ..FILE };
+        Mapping { range, prot, shared: false, offset: 0, file, path: "/o".into(), deleted: false }
+    }
+
+    fn object(bias: u64, segments: &[(Prot, u64, u64, u64)], relro: Option<(u64, u64)>) -> Object {
+        let segment = |&(prot, vaddr, memsz, filesz): &(Prot, u64, u64, u64)| Segment {
+            prot,
+            vaddr,
+            memsz,
+            filesz,
+            offset: vaddr,
+            align: 4096,
+        };
+        let headers = elf::Headers {
+            machine: elf::Machine::X86_64,
+            relocatable: true,
+            entry: 0,
+            segments: segments.iter().map(segment).collect(),
+            relro: relro.map(|(vaddr, size)| Stretch { offset: vaddr, vaddr, size }),
+            interp: None,
+            dynamic: None,
+            notes: vec![],
+        };
+        let path = "/o".into();
+        Object { path, file: FILE, build_id: None, bias, headers, executable: true, textrel: false }
+    }
+
+    fn extents(base: u64, objects: Vec<Object>, mappings: Vec<Mapping>) -> Vec<(usize, Part, Range)> {
+        let machine = Machine {
+            base_page: PageSize::new(base).unwrap(),
+            thp_page: None,
+            thp_off: None,
+            pools: vec![],
+            moves_hugetlb: true,
+            populate: true,
+            memory_left: 0,
+        };
+        let all = Snapshot { objects, mappings, patched: vec![], machine }.extents();
+        all.into_iter().map(|e| (e.object, e.part, e.range)).collect()
+    }
+
+    #[test]
+    fn a_writable_segment_has_relro_data_and_bss() {
+        let o = object(0x100000, &[(Prot::RW, 0x1800, 0x5000, 0x2000)], Some((0x1800, 0x0900)));
+        let m = mapping(r(0x101000, 0x107000), Prot::RW, 7);
+        let expected = vec![
+            (0, Part::Relro, r(0x101000, 0x102000)),
+            (0, Part::Data, r(0x102000, 0x104000)),
+            (0, Part::Bss, r(0x104000, 0x107000)),
+        ];
+        assert_eq!(extents(4096, vec![o], vec![m]), expected);
+    }
+
+    #[test]
+    fn a_segment_without_bytes_in_the_file_is_all_bss() {
+        let o = object(0, &[(Prot::RW, 0x1800, 0x5000, 0)], None);
+        let m = mapping(r(0x1000, 0x7000), Prot::RW, 0);
+        assert_eq!(extents(4096, vec![o], vec![m]), vec![(0, Part::Bss, r(0x1000, 0x7000))]);
+    }
+
+    /// Linked for 4 kB pages, run on pages of 64 kB.
+    #[test]
+    fn a_page_of_two_segments_is_the_later_ones() {
+        let o = object(0, &[(Prot::RX, 0x10000, 0x18000, 0x18000), (Prot::R, 0x28000, 0x8000, 0x8000)], None);
+        let m = vec![mapping(r(0x10000, 0x20000), Prot::RX, 7), mapping(r(0x20000, 0x30000), Prot::R, 7)];
+        let expected = vec![(0, Part::Text, r(0x10000, 0x20000)), (0, Part::Rodata, r(0x20000, 0x30000))];
+        assert_eq!(extents(65536, vec![o], m), expected);
+    }
+
+    #[test]
+    fn what_is_not_the_objects_is_nobodys() {
+        let o = object(0, &[(Prot::RX, 0x1000, 0x6000, 0x6000)], None);
+        let mut other = object(0x100000, &[(Prot::RX, 0x1000, 0x1000, 0x1000)], None);
+        other.file.inode = 8;
+        let mut maps: Vec<Mapping> =
+            (1..7).map(|n| mapping(r(n << 12, (n + 1) << 12), Prot::RX, 7)).collect();
+        maps[1].file.inode = 8; // of the other object
+        maps[2].shared = true;
+        (maps[3].file, maps[3].path) = (FileId::default(), "[vdso]".into());
+        maps[4].file.inode = 9; // of no object: what a lift put there
+        let expected = vec![
+            (0, Part::Text, r(0x1000, 0x2000)),
+            (0, Part::Text, r(0x5000, 0x6000)),
+            (0, Part::Text, r(0x6000, 0x7000)),
+        ];
+        assert_eq!(extents(4096, vec![o, other], maps), expected);
+    }
+
+    #[test]
+    fn the_top_of_the_address_space_is_no_place() {
+        let top = u64::MAX - 0x1000;
+        let o = object(top, &[(Prot::RX, 0, 0x800, 0x800), (Prot::RX, 0x900, 0x8000, 0x8000)], None);
+        let m = mapping(r(!0xfff - 0x1000, !0xfff), Prot::RX, 7);
+        let pieces = extents(65536, vec![o], vec![m]);
+        assert!(pieces.is_empty(), "{pieces:?}");
+        assert_eq!(object(u64::MAX, &[], None).loaded(0x1001, 0x1000), Some(r(0x1000, 0x2000)));
+    }
+
+    #[test]
+    fn pools_count_what_is_to_be_had() {
+        let pool = Pool { page: PageSize::MB2, total: 9, free: 5, reserved: 2, surplus: 1, overcommit: 4 };
+        assert_eq!((pool.unpromised(), pool.available()), (3, 6));
+        let odd = Pool { free: 1, reserved: 2, surplus: 9, ..pool };
+        assert_eq!(odd.available(), 0);
+        assert_eq!(Pool { overcommit: u64::MAX, ..pool }.available(), u64::MAX);
+    }
 }

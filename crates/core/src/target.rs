@@ -119,6 +119,8 @@ pub trait Target {
     fn populate(&mut self, range: Range, page: PageSize) -> Result<(), Fault>;
     /// Copies `from` to `to` within the target.
     fn copy(&mut self, from: Range, to: Addr) -> Result<(), Fault>;
+    /// madvise(2) with `MADV_COLLAPSE` (Linux 6.1): puts on huge pages what is not.
+    fn collapse(&mut self, range: Range) -> Result<(), Fault>;
     /// Bytes of `range` that huge pages map.
     fn huge_bytes(&mut self, range: Range) -> Result<u64, Fault>;
     /// An unnamed file of `bytes` bytes on hugetlb pages (memfd_create(2)).

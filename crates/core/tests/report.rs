@@ -69,7 +69,7 @@ fn snapshot(list: &[(u64, &[(Prot, u64)])]) -> Snapshot {
     let path = PathBuf::from("[stack]");
     let file = FileId::default();
     mappings.push(Mapping { range, prot: Prot::RW, shared: false, offset: 0, file, path, deleted: false });
-    Snapshot { objects, mappings, machine: machine() }
+    Snapshot { objects, mappings, patched: vec![], machine: machine() }
 }
 
 fn usage(mapping: &Mapping) -> Usage {
@@ -178,6 +178,18 @@ fn a_mapping_over_two_parts_is_shared_out_by_whole_huge_pages() {
 }
 
 #[test]
+fn one_command_helps_all_that_the_pool_is_short_of() {
+    let mut snapshot = snapshot(&[(2 * MB, &[(Prot::RX, 8 * MB), (Prot::R, 4 * MB)])]);
+    snapshot.machine.thp_page = None;
+    let report = Report::new(&snapshot, None, &plan(&snapshot, &Policy::default()), None);
+    sums_agree(&report);
+    let short = report.objects[0].parts.iter().flat_map(|p| &p.skips).filter(|s| s.reason == "pool-short");
+    let hints: Vec<_> = short.map(|s| s.hint.as_deref().unwrap()).collect();
+    let command = "echo 6 > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
+    assert_eq!(hints, [command, command], "six pages in all: four of text, two of rodata");
+}
+
+#[test]
 fn json_is_as_documented() {
     let snapshot = nine();
     let report = Report::new(&snapshot, None, &plan(&snapshot, &Policy::default()), None);
@@ -226,7 +238,7 @@ fn a_narrow_terminal_gets_wider_cells() {
 }
 
 fn prots() -> impl Strategy<Value = Prot> {
-    let wx = Prot { read: true, write: true, exec: true, bti: false };
+    let wx = Prot { write: true, ..Prot::RX };
     prop_oneof![4 => Just(Prot::RX), 3 => Just(Prot::R), 2 => Just(Prot::RW), 1 => Just(wx)]
 }
 

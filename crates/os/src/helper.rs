@@ -73,10 +73,14 @@ pub fn attend(running: Running, reap: Option<i32>, lifter: &mut impl Lifter) -> 
     }
 }
 
+const SIGCONT_BIT: u64 = 1 << (libc::SIGCONT - 1);
+
 /// A dynamic program on its way to its entry point.
 struct Entry {
     room: Room,
     addr: Addr,
+    /// SIGCONT was pending already: it is not the stub's, and stays.
+    sigcont: bool,
 }
 
 enum Next {
@@ -96,7 +100,9 @@ fn at_exec(stopped: Stopped, reap: Option<i32>, lifter: &mut impl Lifter) -> Res
                 return Err(Error::Unexpected { tid: stopped.tid(), status: 0 });
             }
             match stopped.regs()? {
-                Some(regs) => lift(stopped, regs.after_exec(), room, reap, lifter)?,
+                Some(regs) => {
+                    lift(Home::arm(&stopped, regs.after_exec(), room, reap)?, stopped, false, lifter)?
+                }
                 None => refuse(&stopped, lifter, &class32(&stopped)),
             }
             Ok(Next::Done)
@@ -137,7 +143,10 @@ fn prepare(stopped: &Stopped) -> Result<Start, Plain> {
         tid: pid,
         source,
     })?;
-    Ok(Start::Dynamic(Entry { room, addr }))
+    // It can only be pending if it is blocked.
+    let blocked = stopped.signal_mask()? & SIGCONT_BIT != 0;
+    let sigcont = blocked && stopped.is_pending(libc::SIGCONT)?;
+    Ok(Start::Dynamic(Entry { room, addr, sigcont }))
 }
 
 /// Where the value of AT_ENTRY stands on the stack that execve(2) has made:
@@ -172,7 +181,8 @@ fn at_entry(
             return dismiss(stopped);
         }
     };
-    let left = lift(stopped, arch::entry_home(regs, entry.addr), entry.room, reap, lifter);
+    let home = Home::arm(&stopped, arch::entry_home(regs, entry.addr), entry.room, reap)?;
+    let left = lift(home, stopped, !entry.sigcont, lifter);
     threads.release();
     left
 }
@@ -188,26 +198,21 @@ fn confined(stopped: &Stopped) -> Option<Plain> {
 /// Lets a program in its entry stub go on by itself, without the SIGCONT that has stopped
 /// it there.
 fn dismiss(stopped: Stopped) -> Result<(), Error> {
-    let ours = 1 << (libc::SIGCONT - 1);
-    if stopped.signal_mask()? & ours == 0 {
+    if stopped.signal_mask()? & SIGCONT_BIT == 0 {
         // It stops once more to receive it; our end then lets it go without.
         stopped.resume(Resume::Cont, 0)?.wait()?;
     }
     Ok(())
 }
 
-/// The program stands before its first own instruction, which `regs` describe.
-fn lift(
-    stopped: Stopped,
-    regs: arch::Regs,
-    room: Room,
-    reap: Option<i32>,
-    lifter: &mut impl Lifter,
-) -> Result<(), Error> {
+/// The program stands before its first own instruction; `home` is where it goes on.
+/// `drain` takes the SIGCONT off that stopped it there.
+fn lift(home: Home, stopped: Stopped, drain: bool, lifter: &mut impl Lifter) -> Result<(), Error> {
     let pid = stopped.tid().cast_unsigned();
-    let home = Home::arm(&stopped, regs, room, reap)?;
     let mut remote = Remote::new(stopped, home);
-    remote.drain_sigcont()?;
+    if drain {
+        remote.drain_sigcont()?;
+    }
     match lifter.lift(pid, &mut remote) {
         Verdict::Start => remote.leave(),
         Verdict::Refuse(status) => {

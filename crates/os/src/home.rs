@@ -82,14 +82,18 @@ pub struct Home {
     room: Room,
     /// The program's own registers, to be had again at the end.
     pub regs: Regs,
+    fp: Vec<u8>,
     mask: u64,
     /// Stack pointer from which the stub's `rt_sigreturn` starts.
     sp: Addr,
     /// [`DATA_BYTES`] of the target's stack for arguments.
     pub data: Addr,
-    /// A helper that the target itself must wait for on its way.
-    reaps: bool,
+    /// A child of the target that it must wait for on its way.
+    reap: Option<i32>,
 }
+
+/// A system call on the way home.
+type Call = (i64, [u64; 6]);
 
 impl Home {
     /// Prepares `target`, whose program is to go on with `regs`. From here on all its
@@ -100,40 +104,53 @@ impl Home {
     /// The target's memory cannot be written (not dumpable), or it is gone. It is then as
     /// it was but for bytes below its stack pointer.
     pub fn arm(target: &Stopped, regs: Regs, room: Room, reap: Option<i32>) -> Result<Home, Error> {
-        let mask = target.signal_mask()?;
-        let fp = target.fp_regs();
-        let stub = room.stub();
-
-        // From the top down: data, the frame of the program, the frame of wait4.
-        let top = Addr(regs.sp().0.wrapping_sub(arch::RED_ZONE)).0 & !(FRAME_ALIGN - 1);
-        let data = Addr(top.wrapping_sub(DATA_BYTES));
-        let below = |top: Addr, regs: &Regs, mask| {
-            let bytes = arch::signal_frame(regs, &fp, mask, Addr(0)).bytes.len() as u64;
-            let base = Addr(top.0.wrapping_sub(bytes) & !(FRAME_ALIGN - 1));
-            (base, arch::signal_frame(regs, &fp, mask, base))
+        let top = Addr(regs.sp().0.wrapping_sub(arch::RED_ZONE) & !(FRAME_ALIGN - 1));
+        let mut home = Home {
+            room,
+            regs,
+            fp: target.fp_regs(),
+            mask: target.signal_mask()?,
+            sp: regs.sp(),
+            data: Addr(top.0.wrapping_sub(DATA_BYTES)),
+            reap,
         };
-        let (base, frame) = below(data, &regs, mask);
-        let mut frames = vec![(base, frame)];
-        if let Some(helper) = reap {
-            let next = Addr(base.0 + frames[0].1.sp_at);
-            let args = [helper as u64, 0, libc::__WALL as u64, 0, 0, 0];
-            let wait = regs.at(Addr(stub.0 + arch::SYSCALL_AT), next).with_syscall(libc::SYS_wait4, args);
-            frames.push(below(base, &wait, u64::MAX));
-        }
-        target.poke(stub, &padded(&arch::STUB))?;
-        let mut sp = regs.sp();
-        for (base, frame) in &frames {
-            memory::write(target.tid(), *base, &frame.bytes).map_err(|source| Error::Os {
+        target.poke(room.stub(), &padded(&arch::STUB))?;
+        home.pave(target, home.wait_for_helper().as_slice())?;
+        target.set_regs(&home.at(arch::RETURN_AT))?;
+        target.set_signal_mask(u64::MAX)?;
+        Ok(home)
+    }
+
+    fn wait_for_helper(&self) -> Option<Call> {
+        self.reap.map(|pid| (libc::SYS_wait4, [pid as u64, 0, libc::__WALL as u64, 0, 0, 0]))
+    }
+
+    /// Writes the frames of a way home that leads over `calls`, in their order:
+    ///
+    /// ```text
+    ///   sp -> | frame: first call | ... | frame: the program | data | red zone | stack
+    /// ```
+    fn pave(&mut self, target: &Stopped, calls: &[Call]) -> Result<(), Error> {
+        let mut below = self.data;
+        let mut lay = |regs: &Regs, mask| {
+            let len = arch::signal_frame(regs, &self.fp, mask, Addr(0)).bytes.len() as u64;
+            let base = Addr(below.0.wrapping_sub(len) & !(FRAME_ALIGN - 1));
+            let frame = arch::signal_frame(regs, &self.fp, mask, base);
+            memory::write(target.tid(), base, &frame.bytes).map_err(|source| Error::Os {
                 what: "write below the stack pointer",
                 tid: target.tid(),
                 source,
             })?;
-            sp = Addr(base.0 + frame.sp_at);
+            below = base;
+            Ok::<Addr, Error>(Addr(base.0 + frame.sp_at))
+        };
+        let mut sp = lay(&self.regs, self.mask)?;
+        let stub = Addr(self.room.stub().0 + arch::SYSCALL_AT);
+        for (number, args) in calls.iter().rev() {
+            sp = lay(&self.regs.at(stub, sp).with_syscall(*number, *args), u64::MAX)?;
         }
-        let home = Home { room, regs, mask, sp, data, reaps: reap.is_some() };
-        target.set_regs(&home.at(arch::RETURN_AT))?;
-        target.set_signal_mask(u64::MAX)?;
-        Ok(home)
+        self.sp = sp;
+        Ok(())
     }
 
     /// Registers that enter the stub at `offset`.
@@ -141,10 +158,41 @@ impl Home {
         self.regs.at(Addr(self.room.stub().0 + offset), self.sp)
     }
 
+    /// Writes arguments of a system call to [`Home::data`].
+    ///
+    /// # Errors
+    /// The target's memory cannot be written, or it is gone.
+    pub fn write_data(&self, target: &Stopped, bytes: &[u8]) -> Result<(), Error> {
+        let tid = target.tid();
+        memory::write(tid, self.data, bytes).map_err(|source| Error::Os {
+            what: "write arguments to the stack",
+            tid,
+            source,
+        })
+    }
+
+    /// Writes the arguments of a call that takes `signal` off the pending ones, if it is
+    /// there (rt_sigtimedwait(2)).
+    ///
+    /// # Errors
+    /// The target's memory cannot be written, or it is gone.
+    pub fn take_signal(&self, target: &Stopped, signal: i32) -> Result<Call, Error> {
+        let mut bytes = [0; 24]; // the set, and a struct timespec of zero
+        bytes[..8].copy_from_slice(&(1u64 << (signal - 1)).to_le_bytes());
+        self.write_data(target, &bytes)?;
+        Ok((libc::SYS_rt_sigtimedwait, [self.data.0, 0, self.data.0 + 8, 8, 0, 0]))
+    }
+
     /// Puts everything back. The program goes on once its tracer detaches or ends.
-    pub fn leave(self, target: &Stopped) -> Result<(), Error> {
-        if self.reaps {
-            // It must still wait for us: the frames do the rest, and the stub stays.
+    pub fn leave(mut self, target: &Stopped, sigchld_pending: bool) -> Result<(), Error> {
+        if let Some(wait) = self.wait_for_helper() {
+            // It must still wait for us: the frames do the rest, and the stub stays. Our end
+            // raises SIGCHLD, as the parent of ours has meanwhile called exec.
+            let mut calls = vec![wait];
+            if !sigchld_pending {
+                calls.push(self.take_signal(target, libc::SIGCHLD)?);
+            }
+            self.pave(target, &calls)?;
             return target.set_regs(&self.at(arch::RETURN_AT));
         }
         target.set_signal_mask(self.mask)?;

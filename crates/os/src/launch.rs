@@ -8,6 +8,7 @@
 
 use crate::helper::{Lifter, attend};
 use crate::plain::Plain;
+use crate::procfs::Process;
 use crate::ptrace;
 use crate::yama;
 use std::fs::File;
@@ -20,6 +21,8 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 /// # Errors
 /// Why the program must be started without.
 pub fn start_helper(lifter: impl Lifter, keep: &[RawFd]) -> Result<(), Plain> {
+    // The helper will read the program's; what is wrong with /proc shows in our own.
+    Process::OWN.status()?;
     if has_foreign_children() {
         return Err(Plain::ForeignPidNamespace);
     }

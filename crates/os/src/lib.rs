@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Everything of hugelift that talks to Linux.
 //!
-//! Reading: [`procfs`], [`machine`] (over `sysfs` and `cgroup`), [`snapshot`].
+//! Reading: [`procfs`], [`machine`] (over `sysfs` and `cgroup`), [`snapshot`] of a process,
+//! [`file_snapshot`] of a program that does not run (over [`needed`] and [`elf_file`]).
 //! Changing: [`launch`] puts a [`helper`] beside the process that becomes the program
 //! ([`mod@program`]); it traces it ([`ptrace`]), prepares its way [`home`], stops its
 //! [`threads`] and changes it as a [`remote`] target. [`arch`] knows the machine code.
@@ -9,12 +10,15 @@
 pub mod arch;
 mod cgroup;
 pub mod console;
+pub mod elf_file;
 mod faultpoint;
+pub mod file_snapshot;
 pub mod helper;
 pub mod home;
 pub mod launch;
 pub mod machine;
 pub mod memory;
+pub mod needed;
 mod pagemap;
 pub mod plain;
 pub mod procfs;
@@ -23,6 +27,7 @@ pub mod ptrace;
 pub mod remote;
 pub mod snapshot;
 mod sysfs;
+pub mod terminal;
 pub mod threads;
 pub mod users;
 pub mod yama;

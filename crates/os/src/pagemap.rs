@@ -9,6 +9,8 @@ use std::os::fd::AsRawFd;
 
 /// `_IOWR('f', 16, struct pm_scan_arg)`
 const PAGEMAP_SCAN: u64 = 0xc060_6610;
+const PAGE_IS_FILE: u64 = 1 << 2;
+const PAGE_IS_PRESENT: u64 = 1 << 3;
 const PAGE_IS_HUGE: u64 = 1 << 6;
 /// Regions asked for at a time; neighbours of the same kind come as one.
 const REGIONS: usize = 64;
@@ -45,6 +47,19 @@ struct Region {
 /// # Errors
 /// ENOTTY before Linux 6.7; EACCES, ENOENT.
 pub fn huge_bytes(pid: i32, range: Range) -> io::Result<u64> {
+    scan(pid, range, PAGE_IS_HUGE, 0)
+}
+
+/// Bytes of `range`, which maps a file, that are resident and no longer the file's.
+///
+/// # Errors
+/// As [`huge_bytes`].
+pub fn written_bytes(pid: i32, range: Range) -> io::Result<u64> {
+    scan(pid, range, PAGE_IS_PRESENT | PAGE_IS_FILE, PAGE_IS_FILE)
+}
+
+/// Bytes of the pages that are of all `categories`, those in `inverted` negated.
+fn scan(pid: i32, range: Range, categories: u64, inverted: u64) -> io::Result<u64> {
     let pagemap = File::open(format!("/proc/{pid}/pagemap"))?;
     let mut regions = [Region::default(); REGIONS];
     let mut start = range.start.0;
@@ -56,8 +71,9 @@ pub fn huge_bytes(pid: i32, range: Range) -> io::Result<u64> {
             end: range.end.0,
             vec: regions.as_mut_ptr() as u64,
             vec_len: REGIONS as u64,
-            category_mask: PAGE_IS_HUGE,
-            return_mask: PAGE_IS_HUGE,
+            category_mask: categories,
+            category_inverted: inverted,
+            return_mask: categories,
             ..ScanArg::default()
         };
         // SAFETY: ioctl(2) PAGEMAP_SCAN reads and writes `arg` and writes at most vec_len

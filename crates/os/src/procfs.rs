@@ -11,6 +11,7 @@ use hugelift_core::smaps::{Usage, parse_smaps};
 use nix::errno::Errno;
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// Whose `/proc` entry: the calling process, or another one by its id.
@@ -27,7 +28,7 @@ pub enum ProcError {
         path: PathBuf,
     },
     /// There is no such process (any more).
-    #[error("process {pid} vanished, or there is none: no {path}")]
+    #[error("there is no process {pid} (any more): no {path}")]
     Vanished {
         /// Its id.
         pid: u32,
@@ -91,6 +92,8 @@ pub struct Status {
     pub seccomp: Option<u32>,
     /// `Seccomp_filters`: how many are in force (Linux 5.9).
     pub seccomp_filters: Option<u32>,
+    /// `SigPnd` and `ShdPnd`: pending signals of the thread and of the process, one bit each.
+    pub pending: u64,
 }
 
 /// What the kernel told the program at exec (getauxval(3)); 0 where it told nothing.
@@ -247,6 +250,13 @@ pub(crate) fn read_head(path: &Path, bytes: usize) -> io::Result<Vec<u8>> {
     Ok(head)
 }
 
+/// `size` bytes of a file at `offset`.
+pub(crate) fn read_at(path: &Path, offset: u64, size: usize) -> Option<Vec<u8>> {
+    let mut bytes = vec![0; size];
+    File::open(path).ok()?.read_exact_at(&mut bytes, offset).ok()?;
+    Some(bytes)
+}
+
 /// `/proc/PID/auxv`: pairs of words, key and value, in the byte order of this machine.
 fn parse_auxv(bytes: &[u8]) -> Auxv {
     let mut auxv = Auxv::default();
@@ -271,10 +281,12 @@ fn parse_status(text: &[u8]) -> Status {
     for line in text.split(|&b| b == b'\n') {
         let Some(colon) = line.iter().position(|&b| b == b':') else { continue };
         let value = || std::str::from_utf8(&line[colon + 1..]).ok()?.trim().parse::<u32>().ok();
+        let hex = || u64::from_str_radix(std::str::from_utf8(&line[colon + 1..]).ok()?.trim(), 16).ok();
         match &line[..colon] {
             b"THP_enabled" => status.thp_enabled = value().map(|v| v != 0),
             b"Threads" => status.threads = value(),
             b"TracerPid" => status.tracer = value(),
+            b"SigPnd" | b"ShdPnd" => status.pending |= hex().unwrap_or(0),
             b"Seccomp" => status.seccomp = value(),
             b"Seccomp_filters" => status.seccomp_filters = value(),
             _ => {}

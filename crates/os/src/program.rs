@@ -29,9 +29,6 @@ impl ExecError {
 
 /// The files that `name` may mean, in the order in which execvp(3) tries them.
 fn candidates(name: &OsStr) -> Vec<PathBuf> {
-    if name.as_bytes().contains(&b'/') {
-        return vec![PathBuf::from(name)];
-    }
     let path = std::env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
     std::env::split_paths(&path)
         .map(|dir| if dir.as_os_str().is_empty() { name.into() } else { dir.join(name) })
@@ -49,6 +46,11 @@ pub fn resolve(name: &OsStr) -> Result<PathBuf, ExecError> {
     };
     if name.is_empty() {
         return Err(fail(libc::ENOENT));
+    }
+    // With a slash there is no look-up, hence nothing to go on to.
+    if name.as_bytes().contains(&b'/') {
+        let path = PathBuf::from(name);
+        return executable(&path).map(|()| path).map_err(fail);
     }
     let mut worst = libc::ENOENT;
     for path in candidates(name) {
@@ -85,8 +87,12 @@ pub fn examine(path: &Path) -> Result<(), Plain> {
         if let Some(what) = privilege(&path) {
             return Err(Plain::Privileged { path, what });
         }
-        // What cannot be read is left to the helper's view of the process.
-        let Ok(head) = head(&path) else { return Ok(()) };
+        let head = match head(&path) {
+            Ok(head) => head,
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => return Err(Plain::Unreadable),
+            // What else is wrong with it execve(2) will tell.
+            Err(_) => return Ok(()),
+        };
         match interpreter(&head) {
             Some(next) => path = next,
             None => {

@@ -20,6 +20,7 @@ const GETSIGMASK: u32 = 0x420a;
 const SETSIGMASK: u32 = 0x420b;
 const POKEDATA: u32 = 5;
 const CONT: u32 = 7;
+const PEEKSIGINFO: u32 = 0x4209;
 const DETACH: u32 = 17;
 const SYSCALL: u32 = 24;
 const NT_PRSTATUS: usize = 1;
@@ -92,7 +93,7 @@ pub enum Resume {
     Listen,
 }
 
-fn call(what: &'static str, request: u32, tid: Tid, addr: usize, data: usize) -> Result<(), Error> {
+fn call(what: &'static str, request: u32, tid: Tid, addr: usize, data: usize) -> Result<i64, Error> {
     crate::faultpoint::pass(tid);
     // SAFETY: ptrace(2): addr and data point to what the request wants, as the callers in
     // this file show; none of the requests writes through `data` itself but by the iovec or
@@ -101,7 +102,7 @@ fn call(what: &'static str, request: u32, tid: Tid, addr: usize, data: usize) ->
         libc::syscall(libc::SYS_ptrace, libc::c_long::from(request), libc::c_long::from(tid), addr, data)
     };
     if rc != -1 {
-        return Ok(());
+        return Ok(rc);
     }
     let source = io::Error::last_os_error();
     match source.raw_os_error() {
@@ -122,7 +123,7 @@ pub fn seize(tid: Tid) -> Result<Running, Error> {
 impl Running {
     /// Makes it stop with [`Stop::Trap`] (wait for it).
     pub fn interrupt(&self) -> Result<(), Error> {
-        call("PTRACE_INTERRUPT", INTERRUPT, self.tid, 0, 0)
+        call("PTRACE_INTERRUPT", INTERRUPT, self.tid, 0, 0).map(drop)
     }
 
     /// Waits for the next stop.
@@ -180,7 +181,7 @@ impl Stopped {
 
     /// Lets it go, with `signal` delivered (0 for none).
     pub fn detach(self, signal: i32) -> Result<(), Error> {
-        call("PTRACE_DETACH", DETACH, self.tid, 0, signal as usize)
+        call("PTRACE_DETACH", DETACH, self.tid, 0, signal as usize).map(drop)
     }
 
     /// Its general registers; `None` for a 32-bit process.
@@ -195,7 +196,7 @@ impl Stopped {
     pub fn set_regs(&self, regs: &Regs) -> Result<(), Error> {
         let mut copy = *regs;
         let mut iov = libc::iovec { iov_base: (&raw mut copy).cast(), iov_len: size_of::<Regs>() };
-        call("PTRACE_SETREGSET", SETREGSET, self.tid, NT_PRSTATUS, (&raw mut iov) as usize)
+        call("PTRACE_SETREGSET", SETREGSET, self.tid, NT_PRSTATUS, (&raw mut iov) as usize).map(drop)
     }
 
     /// Its floating-point state, as the regset [`crate::arch::FP_REGSET`]; empty where the
@@ -205,7 +206,7 @@ impl Stopped {
         let mut iov = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
         let regset = crate::arch::FP_REGSET;
         match call("PTRACE_GETREGSET", GETREGSET, self.tid, regset, (&raw mut iov) as usize) {
-            Ok(()) => bytes.truncate(iov.iov_len),
+            Ok(_) => bytes.truncate(iov.iov_len),
             Err(_) => bytes.clear(),
         }
         bytes
@@ -221,7 +222,35 @@ impl Stopped {
     /// Sets the signals that it blocks.
     pub fn set_signal_mask(&self, mask: u64) -> Result<(), Error> {
         let mut mask = mask;
-        call("PTRACE_SETSIGMASK", SETSIGMASK, self.tid, size_of::<u64>(), (&raw mut mask) as usize)
+        call("PTRACE_SETSIGMASK", SETSIGMASK, self.tid, size_of::<u64>(), (&raw mut mask) as usize).map(drop)
+    }
+
+    /// Whether `signal` is pending for this thread (as against for its process).
+    pub fn is_pending(&self, signal: i32) -> Result<bool, Error> {
+        /// `struct ptrace_peeksiginfo_args` (sys/ptrace.h)
+        #[repr(C)]
+        struct Args {
+            off: u64,
+            flags: u32,
+            nr: i32,
+        }
+        const AT_ONCE: usize = 16;
+        // siginfo_t is 128 bytes, the signal's number its first word.
+        let mut infos = [[0i32; 32]; AT_ONCE];
+        let mut off = 0;
+        loop {
+            let args = Args { off, flags: 0, nr: AT_ONCE as i32 };
+            let data = infos.as_mut_ptr() as usize;
+            let count = call("PTRACE_PEEKSIGINFO", PEEKSIGINFO, self.tid, (&raw const args) as usize, data)?;
+            let count = usize::try_from(count).unwrap_or(0);
+            if infos[..count.min(AT_ONCE)].iter().any(|info| info[0] == signal) {
+                return Ok(true);
+            }
+            if count < AT_ONCE {
+                return Ok(false);
+            }
+            off += count as u64;
+        }
     }
 
     /// Writes `bytes` (a multiple of 8) at `addr`, whatever the protection there: the

@@ -5,6 +5,7 @@ use crate::arch::{self, COPY_AT, Regs, SYSCALL_AT};
 use crate::home::Home;
 use crate::memory;
 use crate::pagemap;
+use crate::procfs::Process;
 use crate::ptrace::{Error, Resume, Stop, Stopped};
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::maps::Prot;
@@ -14,6 +15,7 @@ use std::io;
 
 const MADV_POPULATE_READ: u64 = 22;
 const MADV_POPULATE_WRITE: u64 = 23;
+const MADV_COLLAPSE: u64 = 25;
 const MFD_HUGE_SHIFT: u32 = 26;
 /// The kernel may break a long populate off for a while.
 const TRIES: usize = 8;
@@ -44,15 +46,12 @@ impl Remote {
         self.run(self.home.at(SYSCALL_AT).with_syscall(number, args))
     }
 
-    /// Takes SIGCONT off the pending signals, if it is there: the one by which the target
-    /// stopped itself at its entry point.
+    /// Takes SIGCONT off the pending signals: the one by which the target stopped itself
+    /// at its entry point.
     pub fn drain_sigcont(&mut self) -> Result<(), Error> {
-        let set: u64 = 1 << (libc::SIGCONT - 1);
-        let mut bytes = [0; 24]; // the set, and a struct timespec of zero
-        bytes[..8].copy_from_slice(&set.to_le_bytes());
-        self.write_data(&bytes)?;
-        let data = self.home.data.0;
-        self.syscall(libc::SYS_rt_sigtimedwait, [data, 0, data + 8, 8, 0, 0]).map(drop)
+        let stopped = self.stopped.as_ref().ok_or(Error::Vanished(self.pid))?;
+        let (number, args) = self.home.take_signal(stopped, libc::SIGCONT)?;
+        self.syscall(number, args).map(drop)
     }
 
     /// Ends the target with `status` (exit_group(2)).
@@ -63,18 +62,10 @@ impl Remote {
 
     /// Gives the program its registers and signals back; it runs on when the tracer ends.
     pub fn leave(self) -> Result<(), Error> {
-        match self.stopped {
-            Some(stopped) => self.home.leave(&stopped),
-            None => Err(Error::Vanished(self.pid)),
-        }
-    }
-
-    fn write_data(&self, bytes: &[u8]) -> Result<(), Error> {
-        memory::write(self.pid, self.home.data, bytes).map_err(|source| Error::Os {
-            what: "write arguments to the stack",
-            tid: self.pid,
-            source,
-        })
+        let stopped = self.stopped.ok_or(Error::Vanished(self.pid))?;
+        let status = Process::new(self.pid.cast_unsigned()).status().unwrap_or_default();
+        let sigchld = 1 << (libc::SIGCHLD - 1);
+        self.home.leave(&stopped, status.pending & sigchld != 0)
     }
 
     /// Runs the stub with `regs` up to the end of its system call.
@@ -251,6 +242,10 @@ impl Target for Remote {
         }
     }
 
+    fn collapse(&mut self, range: Range) -> Result<(), Fault> {
+        self.madvise("madvise(MADV_COLLAPSE)", range, MADV_COLLAPSE)
+    }
+
     fn huge_bytes(&mut self, range: Range) -> Result<u64, Fault> {
         if let Ok(bytes) = pagemap::huge_bytes(self.pid, range) {
             return Ok(bytes);
@@ -265,7 +260,11 @@ impl Target for Remote {
     fn memfd(&mut self, page: PageSize, bytes: u64) -> Result<FileHandle, Fault> {
         const CALL: &str = "memfd_create(MFD_HUGETLB)";
         let range = Range::sized(Addr(0), bytes).unwrap_or_default();
-        self.write_data(b"hugelift\0").map_err(|e| Fault::Lost(e.to_string()))?;
+        self.stopped
+            .as_ref()
+            .ok_or(Error::Vanished(self.pid))
+            .and_then(|stopped| self.home.write_data(stopped, b"hugelift\0"))
+            .map_err(|e| Fault::Lost(e.to_string()))?;
         let flags =
             u64::from(libc::MFD_CLOEXEC | libc::MFD_HUGETLB) | u64::from(page.log2()) << MFD_HUGE_SHIFT;
         let args = [self.home.data.0, flags, 0, 0, 0, 0];

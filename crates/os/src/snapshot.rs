@@ -6,12 +6,14 @@
 
 use crate::arch;
 use crate::machine::probe;
-use crate::procfs::{ProcError, Process, read_head};
-use hugelift_core::addr::{Addr, PageSize};
+use crate::pagemap;
+use crate::procfs::{ProcError, Process, read_at, read_head};
+use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::elf::{self, HEAD_BYTES, Headers, Stretch};
 use hugelift_core::maps::{FileId, Mapping};
 use hugelift_core::snapshot::{Object, Snapshot};
 use std::collections::HashSet;
+use std::path::PathBuf;
 
 /// More of a note or a dynamic section than any linker writes is damage.
 const MAX_STRETCH: u64 = 64 << 10;
@@ -35,13 +37,35 @@ pub fn live(pid: Option<u32>, min_bytes: u64) -> Result<Snapshot, ProcError> {
     let finder = Finder { process, page: machine.base_page, mappings: &mappings, entry, min_bytes };
     let mut objects = finder.objects();
     put_executable_first(&mut objects, entry);
-    Ok(Snapshot { objects, mappings, machine })
+    let patched = patched(process, &mappings, min_bytes)?;
+    Ok(Snapshot { objects, mappings, patched, machine })
+}
+
+/// The mappings of code, of at least `min_bytes`, that hold pages which are no longer the
+/// file's.
+fn patched(process: Process, mappings: &[Mapping], min_bytes: u64) -> Result<Vec<Range>, ProcError> {
+    let is_code = |m: &&Mapping| m.is_file() && m.prot.exec && !m.prot.write && m.range.len() >= min_bytes;
+    let pid = process.pid().cast_signed();
+    let mut patched = Vec::new();
+    for mapping in mappings.iter().filter(is_code) {
+        match pagemap::written_bytes(pid, mapping.range) {
+            Ok(0) => {}
+            Ok(_) => patched.push(mapping.range),
+            // Before Linux 6.7: smaps, once for all.
+            Err(_) => {
+                let usage = process.smaps()?;
+                let written = usage.iter().filter(|u| is_code(&&u.mapping) && u.anonymous > 0);
+                return Ok(written.map(|u| u.mapping.range).collect());
+            }
+        }
+    }
+    Ok(patched)
 }
 
 /// maps does not show `PROT_BTI`, smaps does; that is slow, so it is read only where the
 /// CPU has it.
 fn add_bti(process: Process, mappings: &mut [Mapping]) -> Result<(), ProcError> {
-    if process.auxv().is_ok_and(|a| a.hwcap2 & arch::HWCAP2_BTI != 0) {
+    if process.auxv().is_ok_and(|a| arch::has_bti(a.hwcap2)) {
         for usage in process.smaps()?.iter().filter(|u| u.mapping.prot.bti) {
             if let Ok(i) = mappings.binary_search_by_key(&usage.mapping.range, |m| m.range) {
                 mappings[i].prot.bti = true;
@@ -111,7 +135,8 @@ impl Finder<'_> {
     /// The object whose first page `mapping` shows.
     fn read_from_memory(&self, mapping: &Mapping) -> Option<Object> {
         let head = self.head(mapping.range.start)?;
-        let headers = Headers::parse(&head).ok()?;
+        let deeper = |offset, size| self.at_offset(mapping.file, offset, size);
+        let headers = Headers::parse_with(&head, deeper).ok()?;
         let bias = mapping.range.start.0.wrapping_sub(headers.first_page(self.page.bytes()));
         self.object(mapping, headers, &head, bias)
     }
@@ -124,7 +149,8 @@ impl Finder<'_> {
         let inside = mapping.path.strip_prefix("/").ok()?;
         let path = self.process.path("root").join(inside);
         let head = read_head(&path, HEAD_BYTES).ok()?;
-        let headers = Headers::parse(&head).ok()?;
+        let deeper = |offset, size| read_at(&path, offset, size);
+        let headers = Headers::parse_with(&head, deeper).ok()?;
         let page = self.page.bytes();
         let segment = headers.segments.iter().find(|s| {
             let first = s.offset & !(page - 1);
@@ -139,6 +165,16 @@ impl Finder<'_> {
             return None;
         }
         self.object(mapping, headers, &head, bias)
+    }
+
+    /// `size` bytes at `offset` of a file, from wherever they are mapped: BOLT moves the
+    /// program headers behind everything else.
+    fn at_offset(&self, file: FileId, offset: u64, size: usize) -> Option<Vec<u8>> {
+        let holds = |m: &&Mapping| m.file == file && (m.offset..m.offset + m.range.len()).contains(&offset);
+        let mapping = self.mappings.iter().find(holds)?;
+        let mut bytes = vec![0; size];
+        let addr = mapping.range.start.checked_add(offset - mapping.offset)?;
+        (self.process.read_memory(addr, &mut bytes).ok()? == size).then_some(bytes)
     }
 
     fn head(&self, addr: Addr) -> Option<Vec<u8>> {
@@ -160,7 +196,7 @@ impl Finder<'_> {
             bytes.truncate(got);
             Some(bytes)
         };
-        let object = describe(mapping, headers, bias, &read);
+        let object = describe(mapping.path.clone(), mapping.file, headers, bias, &read);
         self.is_loaded(&object).then_some(object)
     }
 
@@ -176,24 +212,18 @@ impl Finder<'_> {
     }
 }
 
-/// The object behind `mapping`; `read` gets a stretch of it from wherever it is.
+/// The object that a file is when loaded with `bias`; `read` gets a stretch of it from
+/// wherever it is.
 pub(crate) fn describe(
-    mapping: &Mapping,
+    path: PathBuf,
+    file: FileId,
     headers: Headers,
     bias: u64,
     read: &dyn Fn(Stretch) -> Option<Vec<u8>>,
 ) -> Object {
     let build_id = headers.notes.iter().find_map(|&note| elf::build_id(&read(note)?));
     let textrel = headers.dynamic.and_then(read).is_some_and(|bytes| elf::dynamic(&bytes).textrel);
-    Object {
-        path: mapping.path.clone(),
-        file: mapping.file,
-        build_id,
-        bias,
-        headers,
-        executable: false,
-        textrel,
-    }
+    Object { path, file, build_id, bias, headers, executable: false, textrel }
 }
 
 #[cfg(test)]

@@ -55,14 +55,20 @@ fn pool(name: &str, read: ReadText) -> Option<Pool> {
     let page = PageSize::new(kilobytes.checked_mul(1024)?)?;
     let folder = Path::new(POOLS).join(name);
     let number = |file: &str| read(&folder.join(file)).and_then(|t| t.trim().parse().ok());
+    let total = number("nr_hugepages")?;
+    // Gigantic pages have none on older kernels.
+    let overcommit = number("nr_overcommit_hugepages").unwrap_or(0);
+    // The start of every program waits for this, and most pools are empty.
+    if total == 0 {
+        return Some(Pool { page, total, free: 0, reserved: 0, surplus: 0, overcommit });
+    }
     Some(Pool {
         page,
-        total: number("nr_hugepages")?,
+        total,
         free: number("free_hugepages")?,
         reserved: number("resv_hugepages").unwrap_or(0),
         surplus: number("surplus_hugepages").unwrap_or(0),
-        // Gigantic pages have none on older kernels.
-        overcommit: number("nr_overcommit_hugepages").unwrap_or(0),
+        overcommit,
     })
 }
 

@@ -141,7 +141,11 @@ impl Planner<'_> {
         }
         match extent.part {
             Part::Text if object.textrel => Some(Reason::TextRelocations),
-            Part::Text if extent.prot == Prot::RX => None,
+            // A uprobe's breakpoint that the kernel finds in anonymous memory kills the program.
+            Part::Text if self.snapshot.patched.iter().any(|r| r.intersect(extent.range).is_some()) => {
+                Some(Reason::Patched)
+            }
+            Part::Text if (Prot { bti: false, ..extent.prot }) == Prot::RX => None,
             Part::Rodata if extent.prot == Prot::R => None,
             _ => Some(Reason::Protection),
         }

@@ -1,1 +1,345 @@
 // SPDX-License-Identifier: Apache-2.0
+//! One process, changed in one way for each reason and each choice.
+
+use super::*;
+use crate::addr::Addr;
+use crate::elf::{self, Segment};
+use crate::maps::{FileId, Mapping};
+use crate::policy::ObjectFilter;
+use crate::skip::Reason;
+use crate::snapshot::{Object, Pool, ThpOff};
+
+const MB: u64 = 1 << 20;
+const PAGE: PageSize = PageSize::MB2;
+const FILE: FileId = FileId { major: 8, minor: 1, inode: 7 };
+const TEXT: Range = r(2 * MB, 12 * MB);
+
+const fn r(start: u64, end: u64) -> Range {
+    Range { start: Addr(start), end: Addr(end) }
+}
+
+fn gb1() -> PageSize {
+    PageSize::new(1 << 30).unwrap()
+}
+
+fn mapping(range: Range, prot: Prot) -> Mapping {
+    Mapping { range, prot, shared: false, offset: 0, file: FILE, path: "/bin/o".into(), deleted: false }
+}
+
+fn pool(page: PageSize, free: u64) -> Pool {
+    Pool { page, total: free, free, reserved: 0, surplus: 0, overcommit: 0 }
+}
+
+/// A program with text in `range`, far below a stack.
+pub(crate) fn program(range: Range) -> Snapshot {
+    let segment = Segment {
+        prot: Prot::RX,
+        vaddr: range.start.0,
+        memsz: range.len(),
+        filesz: range.len(),
+        offset: 0,
+        align: 4096,
+    };
+    let headers = elf::Headers {
+        machine: elf::Machine::X86_64,
+        relocatable: false,
+        entry: range.start.0,
+        segments: vec![segment],
+        relro: None,
+        interp: None,
+        dynamic: None,
+        notes: vec![],
+    };
+    let path = "/bin/o".into();
+    let object =
+        Object { path, file: FILE, build_id: None, bias: 0, headers, executable: true, textrel: false };
+    let stack = Mapping {
+        file: FileId::default(),
+        path: "[stack]".into(),
+        ..mapping(r(1 << 46, (1 << 46) + MB), Prot::RW)
+    };
+    let machine = Machine {
+        base_page: PageSize::SMALL,
+        thp_page: Some(PAGE),
+        thp_off: None,
+        pools: vec![pool(gb1(), 0), pool(PAGE, 100)],
+        moves_hugetlb: true,
+        populate: true,
+        memory_left: 1 << 30,
+    };
+    Snapshot {
+        objects: vec![object],
+        mappings: vec![mapping(range, Prot::RX), stack],
+        patched: vec![],
+        machine,
+    }
+}
+
+fn on(backings: &[Backing]) -> Policy {
+    Policy { backings: backings.to_vec(), ..Policy::default() }
+}
+
+/// Nothing is lifted, and all of `TEXT` for one reason.
+#[track_caller]
+fn refused(snapshot: &Snapshot, policy: &Policy) -> Reason {
+    let plan = plan(snapshot, policy);
+    assert!(plan.spans.is_empty(), "{:?}", plan.spans);
+    let [skip] = &plan.skips[..] else { panic!("{:?}", plan.skips) };
+    assert_eq!(skip.range, snapshot.mappings[0].range);
+    skip.reason.clone()
+}
+
+fn spans(plan: &Plan) -> Vec<(Range, Vec<Backing>)> {
+    let ways = |s: &Span| s.attempts.iter().map(|a| a.backing).collect();
+    plan.spans.iter().map(|s| (s.range, ways(s))).collect()
+}
+
+fn skips(plan: &Plan) -> Vec<(Range, Reason)> {
+    plan.skips.iter().map(|s| (s.range, s.reason.clone())).collect()
+}
+
+#[test]
+fn both_backings_in_the_order_asked_for() {
+    let (hugetlb, thp) = (Backing::Hugetlb, Backing::Thp);
+    let plan = |backings: &[Backing]| plan(&program(TEXT), &on(backings));
+    assert_eq!(spans(&plan(&[hugetlb, thp])), vec![(TEXT, vec![hugetlb, thp])]);
+    assert_eq!(spans(&plan(&[thp, hugetlb])), vec![(TEXT, vec![thp, hugetlb])]);
+    assert_eq!(spans(&plan(&[thp, thp])), vec![(TEXT, vec![thp])]);
+    assert!(plan(&[hugetlb, thp]).skips.is_empty());
+}
+
+#[test]
+fn part_not_asked() {
+    let policy = Policy { parts: vec![Part::Rodata], ..Policy::default() };
+    assert_eq!(refused(&program(TEXT), &policy), Reason::PartNotAsked(Part::Text));
+}
+
+#[test]
+fn excluded() {
+    let objects = ObjectFilter::new(&[], &["o".into()]).unwrap();
+    assert_eq!(refused(&program(TEXT), &Policy { objects, ..Policy::default() }), Reason::Excluded);
+}
+
+#[test]
+fn too_small() {
+    let small = r(2 * MB, 3 * MB);
+    assert_eq!(refused(&program(small), &Policy::default()), Reason::TooSmall(PAGE));
+    // The same when no backing works at all.
+    assert_eq!(refused(&program(small), &on(&[])), Reason::TooSmall(PAGE));
+}
+
+#[test]
+fn not_aligned_beside_nothing() {
+    let odd = r(3 * MB, 9 * MB);
+    let plan = plan(&program(odd), &Policy::default());
+    assert_eq!(plan.spans[0].range, r(4 * MB, 8 * MB));
+    let not = Reason::NotAligned(PAGE);
+    assert_eq!(skips(&plan), vec![(r(3 * MB, 4 * MB), not.clone()), (r(8 * MB, 9 * MB), not)]);
+    // Large enough, and no whole page inside: not "too small".
+    assert_eq!(refused(&program(r(3 * MB, 5 * MB)), &Policy::default()), Reason::NotAligned(PAGE));
+}
+
+#[test]
+fn neighbour_of_other_protection() {
+    let mut snapshot = program(r(2 * MB, 7 * MB));
+    snapshot.mappings.insert(1, mapping(r(7 * MB, 8 * MB), Prot::RW));
+    let plan = plan(&snapshot, &Policy::default());
+    assert_eq!(plan.spans[0].range, r(2 * MB, 6 * MB));
+    assert_eq!(skips(&plan), vec![(r(6 * MB, 7 * MB), Reason::Neighbour(PAGE))]);
+}
+
+#[test]
+fn writable_code() {
+    let wx = Prot { read: true, write: true, exec: true, bti: false };
+    let mut snapshot = program(TEXT);
+    snapshot.mappings[0].prot = wx;
+    assert_eq!(refused(&snapshot, &Policy::default()), Reason::WritableCode);
+    // Now it is not, but its segment says that it will be.
+    let mut snapshot = program(TEXT);
+    snapshot.objects[0].headers.segments[0].prot = wx;
+    assert_eq!(refused(&snapshot, &Policy::default()), Reason::WritableCode);
+}
+
+#[test]
+fn protection_changed_since() {
+    for prot in [Prot::R, Prot::RW, Prot::NONE, Prot { read: false, ..Prot::RX }] {
+        let mut snapshot = program(TEXT);
+        snapshot.mappings[0].prot = prot;
+        assert_eq!(refused(&snapshot, &Policy::default()), Reason::Protection, "text, {prot}");
+    }
+    for prot in [Prot::RX, Prot::RW, Prot::NONE] {
+        let mut snapshot = program(TEXT);
+        snapshot.objects[0].headers.segments[0].prot = Prot::R;
+        snapshot.mappings[0].prot = prot;
+        assert_eq!(refused(&snapshot, &Policy::default()), Reason::Protection, "rodata, {prot}");
+    }
+}
+
+#[test]
+fn code_with_a_breakpoint() {
+    let mut snapshot = program(r(0, 8 * MB));
+    snapshot.patched = vec![r(5 * MB, 5 * MB + 4096)];
+    assert_eq!(refused(&snapshot, &on(&[Backing::Thp])), Reason::Patched);
+}
+
+#[test]
+fn branch_protection_is_no_obstacle() {
+    let mut snapshot = program(r(0, 8 * MB));
+    snapshot.mappings[0].prot.bti = true;
+    let plan = plan(&snapshot, &on(&[Backing::Thp]));
+    assert!(plan.spans.len() == 1 && plan.spans[0].prot.bti, "{plan:?}");
+}
+
+#[test]
+fn text_relocations() {
+    let mut snapshot = program(TEXT);
+    snapshot.objects[0].textrel = true;
+    assert_eq!(refused(&snapshot, &Policy::default()), Reason::TextRelocations);
+}
+
+#[test]
+fn pool_short() {
+    let mut snapshot = program(TEXT);
+    snapshot.machine.pools = vec![pool(PAGE, 2)];
+    let plan_on = |backings: &[Backing]| plan(&snapshot, &on(backings));
+    let (head, rest) = (r(2 * MB, 6 * MB), r(6 * MB, 12 * MB));
+    let short = Reason::PoolShort { page: PAGE, free: 2, need: 5, total: 2 };
+    let alone = plan_on(&[Backing::Hugetlb]);
+    assert_eq!(spans(&alone), vec![(head, vec![Backing::Hugetlb])]);
+    assert_eq!(skips(&alone), vec![(rest, short.clone())]);
+    assert!(short.hint().unwrap().starts_with("echo 5 > "), "{:?}", short.hint());
+    // The end of the pool is in the middle of the span: THP takes over from there.
+    let both = plan_on(&[Backing::Hugetlb, Backing::Thp]);
+    let ways = vec![Backing::Hugetlb, Backing::Thp];
+    assert_eq!(spans(&both), vec![(head, ways), (rest, vec![Backing::Thp])]);
+    assert!(both.skips.is_empty());
+}
+
+#[test]
+fn surplus_pages_cost_memory() {
+    let mut snapshot = program(TEXT);
+    snapshot.machine.pools = vec![Pool { overcommit: u64::MAX, ..pool(PAGE, 1) }];
+    snapshot.machine.memory_left = 5 * MB;
+    let plan = plan(&snapshot, &on(&[Backing::Hugetlb]));
+    assert_eq!(spans(&plan), vec![(r(2 * MB, 8 * MB), vec![Backing::Hugetlb])]);
+    assert_eq!(plan.skips[0].reason, Reason::PoolShort { page: PAGE, free: 3, need: 5, total: 1 });
+}
+
+#[test]
+fn no_pool() {
+    let mut snapshot = program(TEXT);
+    let policy = Policy { page: PageSize::new(64 << 10), ..on(&[Backing::Hugetlb]) };
+    assert_eq!(refused(&snapshot, &policy), Reason::NoPool(policy.page.unwrap()));
+    snapshot.machine.pools.clear();
+    assert_eq!(refused(&snapshot, &on(&[Backing::Hugetlb])), Reason::NoPool(PAGE));
+}
+
+#[test]
+fn no_such_page() {
+    let big = r(0, 2 << 30);
+    let policy = Policy { page: Some(gb1()), ..on(&[Backing::Thp]) };
+    assert_eq!(refused(&program(big), &policy), Reason::NoSuchPage(Backing::Thp, gb1()));
+}
+
+#[test]
+fn thp_off_or_absent() {
+    let mut snapshot = program(TEXT);
+    for off in [ThpOff::Never, ThpOff::Process] {
+        snapshot.machine.thp_off = Some(off);
+        assert_eq!(refused(&snapshot, &on(&[Backing::Thp])), Reason::ThpOff(off));
+    }
+    snapshot.machine.thp_page = None;
+    assert_eq!(refused(&snapshot, &on(&[Backing::Thp])), Reason::NoThp);
+    let policy = Policy { page: Some(PAGE), ..on(&[Backing::Thp]) };
+    assert_eq!(refused(&snapshot, &policy), Reason::NoThp);
+}
+
+#[test]
+fn memory_limit() {
+    let mut snapshot = program(TEXT);
+    snapshot.machine.memory_left = 9 * MB;
+    let limit = Reason::MemoryLimit { left: 9 * MB, need: 10 * MB };
+    assert_eq!(refused(&snapshot, &on(&[Backing::Thp])), limit);
+    // The pool's pages are there already; falling back from it would break the limit.
+    let both = plan(&snapshot, &on(&[Backing::Hugetlb, Backing::Thp]));
+    assert_eq!(spans(&both), vec![(TEXT, vec![Backing::Hugetlb])]);
+    let other = plan(&snapshot, &on(&[Backing::Thp, Backing::Hugetlb]));
+    assert_eq!(spans(&other), vec![(TEXT, vec![Backing::Hugetlb])]);
+}
+
+#[test]
+fn no_room_for_a_copy() {
+    let mut snapshot = program(TEXT);
+    // 9 MB and 9 MB free, and nothing above.
+    let low = [mapping(r(21 * MB, 22 * MB), Prot::R), mapping(r(31 * MB, 32 * MB), Prot::R)];
+    snapshot.mappings.splice(1.., low);
+    assert_eq!(refused(&snapshot, &Policy::default()), Reason::NoRoom(10 * MB));
+    // Neither is the kernel's half room.
+    snapshot.mappings.push(mapping(r(0xffff_ffff_ff60_0000, 0xffff_ffff_ff60_1000), Prot::R));
+    assert_eq!(refused(&snapshot, &Policy::default()), Reason::NoRoom(10 * MB));
+}
+
+#[test]
+fn a_gap_that_is_not_aligned_is_used_all_the_same() {
+    let mut snapshot = program(r(2 * MB, 4 * MB));
+    let (low, high) = (r(5 * MB - 4096, 5 * MB), r(8 * MB, 9 * MB));
+    snapshot.mappings.splice(1.., [mapping(low, Prot::R), mapping(high, Prot::R)]);
+    let plan = plan(&snapshot, &Policy::default());
+    let first = plan.spans[0].attempts[0].steps[0];
+    assert_eq!(first, Step::Map { range: r(6 * MB, 8 * MB), hugetlb: Some(PAGE) });
+}
+
+#[test]
+fn not_lifted() {
+    assert_eq!(refused(&program(TEXT), &on(&[])), Reason::NotLifted);
+    assert_eq!(refused(&program(TEXT), &on(&[Backing::Pagecache])), Reason::NotLifted);
+}
+
+#[test]
+fn what_a_large_page_leaves_goes_to_the_smaller() {
+    const GB: u64 = 1 << 30;
+    let mut snapshot = program(r(GB - 2 * MB, 3 * GB));
+    snapshot.machine.memory_left = 2 * GB;
+    snapshot.machine.pools = vec![pool(gb1(), 1)];
+    let plan = plan(&snapshot, &Policy::default());
+    let (hugetlb, thp) = (Backing::Hugetlb, Backing::Thp);
+    // THP for what the pool has no page for, and for the edge; as a second way where memory
+    // is left for it.
+    let expected =
+        vec![(r(GB - 2 * MB, GB), vec![thp]), (r(GB, 2 * GB), vec![hugetlb]), (r(2 * GB, 3 * GB), vec![thp])];
+    assert_eq!(spans(&plan), expected);
+    assert!(plan.skips.is_empty());
+    // Text too small for the only pool there is.
+    let mut snapshot = program(TEXT);
+    snapshot.machine.pools = vec![pool(gb1(), 1)];
+    assert_eq!(spans(&super::plan(&snapshot, &Policy::default())), vec![(TEXT, vec![thp])]);
+}
+
+#[test]
+fn the_usual_page_is_what_a_pmd_maps_unless_a_smaller_pool_was_filled() {
+    let kb64 = PageSize::new(64 << 10).unwrap();
+    let mb512 = PageSize::new(512 * MB).unwrap();
+    let mut machine = program(TEXT).machine;
+    let mut usual = |thp_page, pools: &[(PageSize, u64)]| {
+        machine.thp_page = thp_page;
+        machine.pools = pools.iter().map(|&(page, free)| pool(page, free)).collect();
+        usual_page(&machine, Backing::Hugetlb)
+    };
+    assert_eq!(usual(Some(PAGE), &[(gb1(), 5), (PAGE, 0)]), Some(PAGE));
+    assert_eq!(usual(Some(PAGE), &[(PAGE, 5), (kb64, 5)]), Some(PAGE));
+    assert_eq!(usual(Some(PAGE), &[(PAGE, 0), (kb64, 5)]), Some(kb64));
+    assert_eq!(usual(Some(mb512), &[(mb512, 0), (PAGE, 9)]), Some(PAGE));
+    assert_eq!(usual(Some(mb512), &[(mb512, 0), (PAGE, 0)]), Some(mb512));
+    assert_eq!(usual(None, &[(gb1(), 0), (PAGE, 0)]), Some(PAGE));
+    assert_eq!(usual(None, &[]), None);
+}
+
+#[test]
+fn kernels_that_cannot_move_hugetlb_get_a_file() {
+    let mut snapshot = program(TEXT);
+    snapshot.machine.moves_hugetlb = false;
+    let plan = plan(&snapshot, &on(&[Backing::Hugetlb]));
+    let steps = &plan.spans[0].attempts[0].steps;
+    assert_eq!(steps[0], Step::CreateFile { bytes: TEXT.len(), page: PAGE });
+    assert!(matches!(steps.last(), Some(Step::Replace { range: TEXT, prot: Prot::RX, .. })));
+}

@@ -13,7 +13,7 @@
 //! | `STUB`, `COPY_AT`, `SYSCALL_AT`, `RETURN_AT` | code that makes one system call and goes home |
 //! | `entry_stub`, `entry_home` | code that a dynamic program runs at its entry point |
 //! | `signal_frame` | what `rt_sigreturn` restores registers from |
-//! | `PROT_BTI`, `HWCAP2_BTI` | branch target identification, where there is any |
+//! | `PROT_BTI`, `has_bti` | branch target identification, where there is any |
 //! | `RED_ZONE` | bytes below the stack pointer that belong to the program |
 
 #[cfg(target_arch = "aarch64")]

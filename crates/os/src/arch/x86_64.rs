@@ -14,8 +14,10 @@ pub const RED_ZONE: u64 = 128;
 /// `PROT_BTI`; 0 where there is no such protection.
 pub const PROT_BTI: u64 = 0;
 
-/// The bit of `AT_HWCAP2` that says that the CPU honours [`PROT_BTI`].
-pub const HWCAP2_BTI: u64 = 0;
+/// Whether a CPU of these features (`AT_HWCAP2`) honours [`PROT_BTI`]: none does.
+pub fn has_bti(_hwcap2: u64) -> bool {
+    false
+}
 
 /// `NT_X86_XSTATE`
 pub const FP_REGSET: usize = 0x202;

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// COUNT functions, one every STRIDE bytes, from `code` to `code_end`. Each makes one
+// step of a linear congruential generator, with an addend of its own: a page that is
+// missing or in the wrong place changes the sum of the walk.
+        .text
+        .balign STRIDE
+        .globl code, code_end
+        .hidden code, code_end
+        .set number, 1
+code:
+        .rept COUNT
+        .balign STRIDE
+#if defined(__x86_64__)
+        imul    $0x5851f42d, %rdi, %rax
+        add     $number, %rax
+        ret
+#elif defined(__aarch64__)
+        mov     w1, #0xf42d
+        movk    w1, #0x5851, lsl #16
+        mov     w2, #(number & 0xffff)
+        movk    w2, #(number >> 16), lsl #16
+        madd    x0, x0, x1, x2
+        ret
+#else
+#error "the generated program is written for x86-64 and AArch64"
+#endif
+        .set number, number + 2
+        .endr
+        .balign STRIDE
+code_end:
+        .section .note.GNU-stack, "", %progbits

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a lift adds to the time to start, against the bare copy of the same bytes.
+
+use crate::child::{Program, hugelift};
+use crate::program::{self, Hot, Linking};
+use crate::reference::{self, Piece};
+use crate::rounds::{self, Side};
+use crate::{Options, coverage, host, pool};
+use anyhow::{Context as _, Result, ensure};
+use hugelift_core::smaps::Usage;
+use hugelift_core::stats;
+use std::path::PathBuf;
+
+const ROUNDS: usize = 30;
+const GOAL: f64 = 1.15;
+
+/// The generated program, making one call.
+///
+/// # Errors
+/// A run failed.
+pub fn jumps(options: &Options) -> Result<()> {
+    let program = program::run_of(&program::jumps(options.megabytes, Linking::Dynamic)?, Hot::OneAPage, 1);
+    compare(options, &format!("the program with {} MB of code", options.megabytes), &program, &program)
+}
+
+/// clang++ with all its shared objects, printing its version.
+///
+/// # Errors
+/// A run failed.
+pub fn clang(options: &Options) -> Result<()> {
+    let Some(clang) = find_clang() else {
+        println!("\nSKIP: no clang++ in PATH: ci/setup.sh bench");
+        return Ok(());
+    };
+    let program = Program::new([clang.clone()]).arg("--version");
+    // The same program and the same objects, but waiting for its input.
+    let waiting = ["-x", "c++", "-E", "-"].into_iter().fold(Program::new([clang]), |p, arg| p.arg(arg));
+    compare(options, "clang++ with its shared objects", &program, &waiting)
+}
+
+fn find_clang() -> Option<PathBuf> {
+    let names = std::iter::once("clang++".to_string()).chain((11..40).rev().map(|n| format!("clang++-{n}")));
+    let dirs: Vec<PathBuf> = std::env::split_paths(&std::env::var_os("PATH")?).collect();
+    let found = names.flat_map(|name| dirs.iter().map(move |dir| dir.join(&name)).collect::<Vec<_>>());
+    found.into_iter().find(|path| path.is_file())
+}
+
+/// One round: `program` bare, the same lifted, and the reference.
+fn compare(options: &Options, name: &str, program: &Program, waiting: &Program) -> Result<()> {
+    hugelift()?;
+    let memory = waiting.memory_at_rest()?;
+    let pieces = reference::pieces(&memory)?;
+    let bytes = reference::bytes(&pieces);
+    ensure!(bytes > 0, "{program}: has no whole huge page of read-only bytes");
+    println!("\nlift of {name}: {} MB of text and read-only data", bytes >> 20);
+    println!("  huge in the bare program: {} of text", coverage::of_all_text(&memory));
+    println!("  backing  bare ms  added ms  bare copy ms  lifted MB  added / bare copy");
+    for backing in ["thp", "hugetlb"] {
+        // A lift may take a page more than the reference knows of; none is lost by asking for it.
+        let pool = if backing == "hugetlb" {
+            Some(pool::Grown::by(bytes + 8 * host::huge_page_bytes()))
+        } else {
+            None
+        };
+        match pool.transpose() {
+            Ok(_pool) => one_backing(options, backing, program, waiting, &pieces)?,
+            Err(e) => println!("  SKIP: {backing}: {e:#}"),
+        }
+    }
+    println!("  goal: at most {GOAL}");
+    Ok(())
+}
+
+fn one_backing(
+    options: &Options,
+    backing: &str,
+    program: &Program,
+    waiting: &Program,
+    pieces: &[Piece],
+) -> Result<()> {
+    let bytes = reference::bytes(pieces);
+    let lift = ["--quiet", "--backing", backing];
+    let memory = waiting.lifted(&lift)?.memory_at_rest()?;
+    let huge: u64 = memory.iter().filter(|usage| !usage.mapping.prot.write).map(Usage::huge).sum();
+
+    let lifted = program.lifted(&lift)?;
+    let mut sides = [
+        Side::new("bare", || Ok(program.run()?.wall)),
+        Side::new("lifted", || Ok(lifted.run()?.wall)),
+        Side::new("reference", || {
+            let cost = reference::copy(pieces, backing == "hugetlb")?;
+            let got = cost.huge;
+            ensure!(
+                got == bytes,
+                "the copy has {got} of {bytes} bytes on huge pages: free memory is in pieces"
+            );
+            Ok(cost.seconds)
+        }),
+    ];
+    let results = rounds::run(&mut sides, options.rounds.unwrap_or(ROUNDS), |_, _, _| {})?;
+    let [bare, lifted, copy] = &results[..] else { return Ok(()) };
+    let added: Vec<f64> = lifted.iter().zip(bare).map(|(lifted, bare)| lifted - bare).collect();
+    let quotients: Vec<f64> = added.iter().zip(copy).map(|(added, copy)| added / copy).collect();
+    let ms = |values: &[f64]| stats::median(values).map(|s| s * 1e3).context("times");
+    println!(
+        "  {backing:<7}  {:>7.1}  {:>8.1}  {:>12.1}  {:>9}  {:.2}",
+        ms(bare)?,
+        ms(&added)?,
+        ms(copy)?,
+        huge >> 20,
+        stats::location(&quotients)?
+    );
+    Ok(())
+}

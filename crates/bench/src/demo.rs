@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The demo: the generated program bare and lifted in turn.
+
+use crate::child::Sample;
+use crate::program::{self, Hot, Linking, coverage_of, result_of};
+use crate::rounds::{self, Side, pairs};
+use crate::{Options, coverage::Coverage};
+use anyhow::{Result, ensure};
+use hugelift_core::stats::{self, Estimate, Verdict};
+use std::process::ExitCode;
+
+/// Pairs and CPU seconds of one bare run: together well below two minutes.
+const PAIRS: usize = 12;
+const SECONDS: f64 = 1.5;
+
+/// Status 1 when the lifted program has no more on huge pages than the bare one.
+///
+/// # Errors
+/// A run failed, or the two computed different results.
+pub fn run(options: &Options) -> Result<ExitCode> {
+    let path = program::jumps(options.megabytes, Linking::Dynamic)?;
+    let program = program::run_for(&path, Hot::OneAPage, SECONDS)?;
+    println!("\n{program}\n{} MB of code, one function of each page called at random", options.megabytes);
+
+    // Once not quiet, and with a checksum of the code itself.
+    let (bare, lifted) = (program.arg("text").run()?, program.arg("text").lifted(&[])?.run()?);
+    same(&bare, &lifted)?;
+    println!("bare and lifted: {}\n", result_of(&bare).trim());
+
+    println!("pair  first   bare huge         lifted huge       bare CPU  lifted CPU  ratio");
+    let lifted = program.lifted(&["--quiet"])?;
+    let mut sides =
+        [Side::new("bare", || program.run_and_look()), Side::new("lifted", || lifted.run_and_look())];
+    let mut covers: Vec<(Coverage, Coverage)> = Vec::new();
+    let mut wrong = None;
+    let results = rounds::run(&mut sides, options.rounds.unwrap_or(PAIRS), |round, pair, first| {
+        let [bare, lifted] = pair else { return };
+        let both = same(bare, lifted).and_then(|()| Ok((coverage_of(bare)?, coverage_of(lifted)?)));
+        let (before, after) = match both {
+            Ok(both) => both,
+            Err(e) => return wrong = Some(e),
+        };
+        covers.push((before, after));
+        let (name, ratio) = (["bare", "lifted"][first], lifted.cpu / bare.cpu);
+        let (before, after) = (before.to_string(), after.to_string());
+        let (n, b, l) = (round + 1, bare.cpu, lifted.cpu);
+        println!("{n:>4}  {name:<6}  {before:<16}  {after:<16}  {b:>6.3} s    {l:>6.3} s  {ratio:.3}");
+    })?;
+    if let Some(e) = wrong {
+        return Err(e);
+    }
+
+    let estimate = stats::ratio(&pairs(&results[0], &results[1], |sample| sample.cpu))?;
+    println!(
+        "\nCPU time, lifted / bare, hugelift's own included: median ratio {estimate:.3} (95 % interval)"
+    );
+    let gained = covers.iter().all(|(before, after)| after.huge > before.huge || after.is_full());
+    let full = covers.iter().all(|(_, after)| after.is_full());
+    println!("{}", in_words(&estimate, full));
+    Ok(if gained { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn same(bare: &Sample, lifted: &Sample) -> Result<()> {
+    let (a, b) = (result_of(bare), result_of(lifted));
+    ensure!(a == b, "the lifted program computed '{b}' instead of '{a}'");
+    Ok(())
+}
+
+fn in_words(estimate: &Estimate, full: bool) -> String {
+    let percent = (1.0 - estimate.point).abs() * 100.0;
+    let time = match estimate.verdict(1.0) {
+        Verdict::Less => format!("Lifted, it took {percent:.0} % less CPU time."),
+        Verdict::More => format!("Lifted, it took {percent:.0} % more CPU time: here it does not pay."),
+        Verdict::Undecided => "No difference in CPU time is shown.".to_string(),
+        Verdict::TooFew => "Too few pairs to tell.".to_string(),
+    };
+    let pages =
+        if full { "Every whole huge page of its text was huge." } else { "Not all of its text was huge." };
+    format!("{time} {pages}")
+}

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Pages in the hugetlb pool, for as long as they are wanted.
+
+use crate::host;
+use anyhow::{Context as _, Result, ensure};
+use std::fs;
+use std::path::PathBuf;
+
+/// A pool grown by so many pages; dropped, it has its old size again.
+pub struct Grown {
+    path: PathBuf,
+    before: u64,
+}
+
+impl Grown {
+    /// Sees to it that `bytes` are free in the pool of the size of transparent huge pages.
+    ///
+    /// # Errors
+    /// No right to, no such pool, or not enough memory in one piece; the pool is then as before.
+    pub fn by(bytes: u64) -> Result<Grown> {
+        let page = host::huge_page_bytes();
+        let path = format!("/sys/kernel/mm/hugepages/hugepages-{}kB/nr_hugepages", page >> 10);
+        let path = PathBuf::from(path);
+        let before = read(&path)?;
+        let want = before + bytes.div_ceil(page);
+        fs::write(&path, want.to_string()).with_context(|| format!("cannot write {}", path.display()))?;
+        let grown = Grown { path, before };
+        let got = read(&grown.path)?;
+        ensure!(
+            got >= want,
+            "the pool has {got} pages instead of {want}: echo 1 > /proc/sys/vm/compact_memory"
+        );
+        Ok(grown)
+    }
+}
+
+impl Drop for Grown {
+    fn drop(&mut self) {
+        if let Err(e) = fs::write(&self.path, self.before.to_string()) {
+            eprintln!("cannot put {} back to {}: {e}", self.path.display(), self.before);
+        }
+    }
+}
+
+fn read(path: &PathBuf) -> Result<u64> {
+    let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    text.trim().parse().with_context(|| format!("{}: '{}'", path.display(), text.trim()))
+}

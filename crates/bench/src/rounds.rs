@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Interleaved runs: in each round every side runs once, in an order drawn anew, so that
+//! whatever changes on the machine meanwhile hits all sides alike.
+
+use crate::child::check_interrupted;
+use anyhow::{Context as _, Result};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// One of the things compared.
+pub struct Side<'a, T> {
+    /// As printed.
+    pub name: &'a str,
+    /// Runs it once.
+    pub run: Box<dyn FnMut() -> Result<T> + 'a>,
+}
+
+impl<'a, T> Side<'a, T> {
+    /// A side by its name.
+    pub fn new(name: &'a str, run: impl FnMut() -> Result<T> + 'a) -> Side<'a, T> {
+        Side { name, run: Box::new(run) }
+    }
+}
+
+/// Runs all sides `rounds` times after one warm-up each, which is not in the result.
+/// `seen` is told of each round: its number from 0, the results by side, and which side
+/// ran first. The result is by side, then by round.
+///
+/// # Errors
+/// The first run that failed, with the name of its side.
+pub fn run<T>(
+    sides: &mut [Side<T>],
+    rounds: usize,
+    mut seen: impl FnMut(usize, &[&T], usize),
+) -> Result<Vec<Vec<T>>> {
+    let mut results: Vec<Vec<T>> = sides.iter().map(|_| Vec::with_capacity(rounds)).collect();
+    let mut random = Random::from_clock();
+    for side in sides.iter_mut() {
+        once(side)?;
+    }
+    for round in 0..rounds {
+        let mut order: Vec<usize> = (0..sides.len()).collect();
+        random.shuffle(&mut order);
+        for &side in &order {
+            results[side].push(once(&mut sides[side])?);
+        }
+        let last: Vec<&T> = results.iter().filter_map(|side| side.last()).collect();
+        seen(round, &last, order.first().copied().unwrap_or(0));
+    }
+    Ok(results)
+}
+
+fn once<T>(side: &mut Side<T>) -> Result<T> {
+    check_interrupted()?;
+    (side.run)().with_context(|| side.name.to_string())
+}
+
+/// Pairs of a figure of two sides, round by round, as the statistics want them.
+pub fn pairs<T>(first: &[T], second: &[T], figure: impl Fn(&T) -> f64) -> Vec<(f64, f64)> {
+    first.iter().zip(second).map(|(a, b)| (figure(a), figure(b))).collect()
+}
+
+/// splitmix64: enough to draw an order.
+struct Random(u64);
+
+impl Random {
+    fn from_clock() -> Random {
+        Random(SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |now| now.as_nanos() as u64))
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn shuffle(&mut self, items: &mut [usize]) {
+        for i in (1..items.len()).rev() {
+            items.swap(i, (self.next() % (i as u64 + 1)) as usize);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+
+    #[test]
+    fn every_side_runs_once_a_round_in_changing_order() {
+        let log = RefCell::new(Vec::new());
+        let side = |name: &'static str| {
+            let log = &log;
+            Side::new(name, move || {
+                log.borrow_mut().push(name);
+                Ok(name)
+            })
+        };
+        let mut firsts = [0; 2];
+        let results = run(&mut [side("a"), side("b")], 64, |_, _, first| firsts[first] += 1).unwrap();
+        assert_eq!(results, [vec!["a"; 64], vec!["b"; 64]]);
+        let log = log.borrow();
+        assert!(log.chunks(2).all(|round| round[0] != round[1]), "{log:?}");
+        // 64 draws of one and the same order: never, in practice.
+        assert!(firsts.iter().all(|&n| n > 0), "{firsts:?}");
+    }
+
+    #[test]
+    fn a_failing_side_is_named() {
+        let mut sides = [Side::new("good", || Ok(())), Side::new("bad", || anyhow::bail!("status 3"))];
+        let error = run(&mut sides, 1, |_, _, _| {}).unwrap_err();
+        assert_eq!(format!("{error:#}"), "bad: status 3");
+    }
+}

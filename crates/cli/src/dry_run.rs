@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `hugelift run --dry-run`: what would be lifted, onto what; nothing is started.
+
+use crate::FAILED;
+use hugelift_core::addr::human_bytes;
+use hugelift_core::plan::{Plan, Span, plan};
+use hugelift_core::policy::Policy;
+use hugelift_core::report::Report;
+use hugelift_core::report_text::{Style, text};
+use hugelift_core::snapshot::Snapshot;
+use hugelift_os::console::say;
+use hugelift_os::file_snapshot::of_file;
+use hugelift_os::terminal;
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::Path;
+
+/// Prints the plan for the program at `path`; returns the exit status.
+pub fn dry_run(path: &Path, policy: &Policy, verbose: bool) -> i32 {
+    let program = match of_file(path) {
+        Ok(program) => program,
+        Err(error) => {
+            say(&error.to_string());
+            return FAILED;
+        }
+    };
+    for missing in &program.missing {
+        say(&format!("{}: the loader would not find {missing}; see LD_LIBRARY_PATH", path.display()));
+    }
+    let plan = plan(&program.snapshot, policy);
+    let mut report = Report::new(&program.snapshot, None, &plan, None);
+    report.assumed_addresses = true;
+    let style = Style { width: terminal::width().unwrap_or(80), verbose };
+    let shown = text(&report, &style) + &spans(&program.snapshot, &plan);
+    match std::io::stdout().lock().write_all(shown.as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            say(&format!("cannot write to standard output: {error}"));
+            FAILED
+        }
+        _ => 0,
+    }
+}
+
+fn spans(snapshot: &Snapshot, plan: &Plan) -> String {
+    let mut out = match plan.spans.len() {
+        0 => "\nplan: nothing to lift\n".to_string(),
+        _ => "\nplan:\n".to_string(),
+    };
+    for span in &plan.spans {
+        let path = snapshot.objects.get(span.object).map(|o| o.path.display().to_string());
+        let size = human_bytes(span.range.len());
+        // Writing to a String cannot fail.
+        let _ =
+            writeln!(out, "  lift {size} of {} of {} on {}", span.part, path.unwrap_or_default(), ways(span));
+    }
+    out
+}
+
+/// "hugetlb pages of 2 MB, else thp pages of 2 MB"
+fn ways(span: &Span) -> String {
+    let ways: Vec<String> =
+        span.attempts.iter().map(|a| format!("{} pages of {}", a.backing, a.page)).collect();
+    ways.join(", else ")
+}

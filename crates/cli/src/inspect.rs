@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `hugelift inspect`: what of a process, or of a program not yet started, is on huge
+//! pages, what could be, and why the rest is not.
+
+use crate::FAILED;
+use crate::options::PolicyArgs;
+use clap::Args;
+use hugelift_core::elf::ElfError;
+use hugelift_core::plan::plan;
+use hugelift_core::policy::Policy;
+use hugelift_core::report::Report;
+use hugelift_core::report_text::{Style, text};
+use hugelift_os::console::say;
+use hugelift_os::elf_file::{ElfFile, FileError};
+use hugelift_os::file_snapshot::of_file;
+use hugelift_os::procfs::Process;
+use hugelift_os::program::resolve;
+use hugelift_os::{snapshot, terminal};
+use std::ffi::{OsStr, OsString};
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+/// Show what of a program or a process is on huge pages, and why the rest is not
+///
+/// A process is read as it is now. For a program that does not run, its shared objects are
+/// found as the loader finds them, and its addresses are assumed.
+#[derive(Args, Debug)]
+pub struct InspectArgs {
+    #[command(flatten)]
+    policy: PolicyArgs,
+
+    /// Print JSON, version 1 of the schema
+    #[arg(long)]
+    json: bool,
+
+    /// Show every object and every part, also those with nothing to lift
+    #[arg(short, long)]
+    verbose: bool,
+
+    /// A process by its number, or a program by its path or a name on PATH
+    #[arg(value_name = "PROG|PID")]
+    target: OsString,
+}
+
+/// Why nothing can be shown, and with which status hugelift ends.
+struct Failure {
+    status: i32,
+    message: String,
+}
+
+impl Failure {
+    fn new(message: impl Into<String>) -> Failure {
+        Failure { status: FAILED, message: message.into() }
+    }
+}
+
+/// Prints the report; returns the exit status.
+pub fn inspect(args: &InspectArgs) -> i32 {
+    match try_inspect(args) {
+        Ok(report) => print(&report, args),
+        Err(failure) => {
+            say(&failure.message);
+            failure.status
+        }
+    }
+}
+
+fn try_inspect(args: &InspectArgs) -> Result<Report, Failure> {
+    let policy = args.policy.policy().map_err(Failure::new)?;
+    match pid(&args.target) {
+        Some(pid) => of_process(pid?, &policy),
+        None => of_program(&args.target, &policy),
+    }
+}
+
+/// What is all digits is a process.
+fn pid(target: &OsStr) -> Option<Result<u32, Failure>> {
+    let digits = target.to_str().filter(|t| !t.is_empty() && t.bytes().all(|b| b.is_ascii_digit()))?;
+    // pid_t is a signed number of 32 bits, and 0 is nobody's.
+    let number = digits.parse::<u32>().ok().filter(|n| (1..1 << 31).contains(n));
+    Some(number.ok_or_else(|| {
+        Failure::new(format!("{digits} is no process id (for a program of this name: ./{digits})"))
+    }))
+}
+
+fn of_process(pid: u32, policy: &Policy) -> Result<Report, Failure> {
+    let failed = |e: hugelift_os::procfs::ProcError| Failure::new(e.to_string());
+    let snapshot = snapshot::live(Some(pid), 0).map_err(failed)?;
+    let usage = Process::new(pid).smaps().map_err(failed)?;
+    if snapshot.objects.is_empty() {
+        return Err(Failure::new(no_objects(pid)));
+    }
+    let mut report = Report::new(&snapshot, Some(&usage), &plan(&snapshot, policy), None);
+    report.pid = Some(pid);
+    Ok(report)
+}
+
+/// Why no object was found in a process that has mappings.
+fn no_objects(pid: u32) -> String {
+    match ElfFile::open(&Process::new(pid).path("exe")) {
+        Err(FileError::Elf { source: ElfError::Class32, .. }) => {
+            format!("process {pid} runs a 32-bit program: only 64-bit ones are inspected")
+        }
+        _ => format!("no ELF object is mapped in process {pid}, or its memory cannot be read"),
+    }
+}
+
+fn of_program(target: &OsStr, policy: &Policy) -> Result<Report, Failure> {
+    // What has a path need not be executable: shared objects are not.
+    let path = if target.as_bytes().contains(&b'/') {
+        PathBuf::from(target)
+    } else {
+        resolve(target).map_err(|e| Failure { status: e.status(), message: e.to_string() })?
+    };
+    let program = of_file(&path).map_err(|e| Failure {
+        status: if e.is_not_found() { 127 } else { FAILED },
+        message: e.to_string(),
+    })?;
+    for missing in &program.missing {
+        say(&format!("{}: the loader would not find {missing}; see LD_LIBRARY_PATH", path.display()));
+    }
+    let mut report = Report::new(&program.snapshot, None, &plan(&program.snapshot, policy), None);
+    report.assumed_addresses = true;
+    Ok(report)
+}
+
+fn print(report: &Report, args: &InspectArgs) -> i32 {
+    let shown = if args.json {
+        match serde_json::to_string(report) {
+            Ok(json) => json + "\n",
+            Err(error) => {
+                say(&format!("cannot write JSON: {error}"));
+                return FAILED;
+            }
+        }
+    } else {
+        text(report, &Style { width: terminal::width().unwrap_or(80), verbose: args.verbose })
+    };
+    let mut out = std::io::stdout().lock();
+    match out.write_all(shown.as_bytes()).and_then(|()| out.flush()) {
+        Ok(()) => 0,
+        // The reader has seen enough.
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => 0,
+        Err(error) => {
+            say(&format!("cannot write to standard output: {error}"));
+            FAILED
+        }
+    }
+}

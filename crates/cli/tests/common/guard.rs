@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Changes to the machine that undo themselves, also when the test is killed.
+
+use std::fs::{self, File, OpenOptions};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Pages of 2 MB that are enough for every program of these tests.
+pub const PLENTY: u64 = 320;
+
+/// The pool of huge pages of the usual size, held at a size of the test's choosing. Only
+/// one test at a time has it, among all test binaries.
+pub struct Pool {
+    restorer: Child,
+    // Dropped last: whoever gets the lock finds the pool as it was.
+    _lock: nix::fcntl::Flock<File>,
+}
+
+impl Pool {
+    /// A pool with exactly `pages` free pages (more only where others hold some already).
+    ///
+    /// # Errors
+    /// Why it cannot be had: no root, no such pool, too little memory, no lock.
+    pub fn with_free(pages: u64) -> Result<Pool, String> {
+        let pool = directory()?;
+        let lock = lock()?;
+        let (total, free) = (number(&pool, "nr_hugepages")?, number(&pool, "free_hugepages")?);
+        let path = pool.join("nr_hugepages");
+        // A process that outlives this one by as long as it takes to write one number:
+        // its stdin ends when the guard is dropped, or the test dies of whatever.
+        let restore = format!("read line; echo {total} > {}", path.display());
+        let mut restorer = Command::new("sh");
+        {
+            use std::os::unix::process::CommandExt;
+            // Not in the group that a ^C at the tests reaches.
+            restorer.process_group(0);
+        }
+        let restorer = restorer
+            .args(["-c", &restore])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .map_err(|e| format!("sh: {e}"))?;
+        let guard = Pool { restorer, _lock: lock };
+        // Programs of other tests may take pages or give them back just now.
+        let mut used = total - free;
+        let mut got = 0;
+        for _ in 0..100 {
+            fs::write(&path, format!("{}", used + pages))
+                .map_err(|e| format!("cannot set {}: {e}", path.display()))?;
+            got = number(&pool, "free_hugepages")?;
+            if got == pages {
+                return Ok(guard);
+            }
+            std::thread::sleep(Duration::from_millis(50));
+            used = number(&pool, "nr_hugepages")? - number(&pool, "free_hugepages")?;
+        }
+        Err(format!("wanted a pool of {pages} free huge pages, got {got}"))
+    }
+
+    /// Free pages now.
+    pub fn free(&self) -> u64 {
+        directory().and_then(|pool| number(&pool, "free_hugepages")).expect("the pool is there")
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        drop(self.restorer.stdin.take());
+        let _ = self.restorer.wait();
+    }
+}
+
+/// One lock for all tests that change or depend on the pool.
+fn lock() -> Result<nix::fcntl::Flock<File>, String> {
+    let path = std::env::temp_dir().join("hugelift-tests.lock");
+    let start = Instant::now();
+    loop {
+        let file = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(&path)
+            .map_err(|e| format!("{}: {e}", path.display()))?;
+        match nix::fcntl::Flock::lock(file, nix::fcntl::FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => return Ok(lock),
+            Err(_) if start.elapsed() < Duration::from_secs(600) => {
+                std::thread::sleep(Duration::from_millis(20))
+            }
+            Err((_, e)) => return Err(format!("{} is still locked: {e}", path.display())),
+        }
+    }
+}
+
+/// The pool of the size that is also a transparent huge page's.
+fn directory() -> Result<PathBuf, String> {
+    let size = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")
+        .map_or(2 << 20, |text| text.trim().parse().unwrap_or(2 << 20));
+    let pool = PathBuf::from(format!("/sys/kernel/mm/hugepages/hugepages-{}kB", size >> 10));
+    if pool.exists() { Ok(pool) } else { Err(format!("no {}", pool.display())) }
+}
+
+fn number(pool: &Path, name: &str) -> Result<u64, String> {
+    let path = pool.join(name);
+    let text = fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+    text.trim().parse().map_err(|e| format!("{}: {e}", path.display()))
+}
+
+/// A control group of its own, gone when dropped.
+pub struct CGroup {
+    path: PathBuf,
+    switched_on: Option<(PathBuf, &'static str)>,
+}
+
+impl CGroup {
+    /// A new group with the controller (`memory`, `hugetlb`), below whatever hierarchy
+    /// offers it.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn new(controller: &'static str) -> Result<CGroup, String> {
+        let name = format!("hugelift-test-{}-{controller}", std::process::id());
+        let mounts = fs::read_to_string("/proc/self/mounts").map_err(|e| format!("mounts: {e}"))?;
+        let of = |line: &str| line.split(' ').map(str::to_string).collect::<Vec<_>>();
+        for mount in mounts.lines().map(of).filter(|m| m.len() > 3) {
+            let root = PathBuf::from(&mount[1]);
+            let mut switched_on = None;
+            match mount[2].as_str() {
+                "cgroup" if mount[3].split(',').any(|option| option == controller) => {}
+                "cgroup2" => {
+                    let has = |file: &str| {
+                        fs::read_to_string(root.join(file))
+                            .is_ok_and(|text| text.split_whitespace().any(|c| c == controller))
+                    };
+                    if !has("cgroup.controllers") {
+                        continue;
+                    }
+                    if !has("cgroup.subtree_control") {
+                        fs::write(root.join("cgroup.subtree_control"), format!("+{controller}"))
+                            .map_err(|e| format!("cannot switch {controller} on: {e}"))?;
+                        switched_on = Some((root.join("cgroup.subtree_control"), controller));
+                    }
+                }
+                _ => continue,
+            }
+            let path = root.join(&name);
+            fs::create_dir(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+            return Ok(CGroup { path, switched_on });
+        }
+        Err(format!("no cgroup controller '{controller}'"))
+    }
+
+    /// Sets the first of these limits that the group has.
+    ///
+    /// # Errors
+    /// None could be set.
+    pub fn limit(&self, names: &[&str], value: &str) -> Result<(), String> {
+        let path = names.iter().map(|n| self.path.join(n)).find(|p| p.exists());
+        let path = path.ok_or_else(|| format!("{} has none of {names:?}", self.path.display()))?;
+        fs::write(&path, value).map_err(|e| format!("{}: {e}", path.display()))
+    }
+
+    /// Words that run the rest of a command inside the group.
+    pub fn words(&self) -> Vec<String> {
+        let join = format!("echo $$ > {}/cgroup.procs && exec \"$@\"", self.path.display());
+        ["sh", "-c", &join, "sh"].map(String::from).to_vec()
+    }
+}
+
+impl Drop for CGroup {
+    fn drop(&mut self) {
+        // A process that just ended keeps the group busy for a moment.
+        for _ in 0..500 {
+            if fs::remove_dir(&self.path).is_ok() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        if let Some((file, controller)) = &self.switched_on {
+            let _ = fs::write(file, format!("-{controller}"));
+        }
+    }
+}

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A program held alive while it is looked at from outside.
+
+use super::run::{Cmd, End, Outcome, PATIENCE, end_group, shown, wait};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Stdio};
+use std::time::{Duration, Instant};
+
+/// A running program, with a stdin that has not ended. Killed when dropped.
+pub struct Held {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    words: String,
+}
+
+impl Held {
+    /// Starts the command and waits until it is `program`, untraced, and asleep: as a
+    /// program does that waits for its stdin.
+    pub fn start(cmd: &Cmd, options: Option<&[&str]>, program: &Path) -> Held {
+        Held::begin(cmd, options, program, true)
+    }
+
+    /// As [`Held::start`], for a program that has something to do.
+    pub fn start_busy(cmd: &Cmd, options: Option<&[&str]>, program: &Path) -> Held {
+        Held::begin(cmd, options, program, false)
+    }
+
+    fn begin(cmd: &Cmd, options: Option<&[&str]>, program: &Path, asleep: bool) -> Held {
+        let words = shown(&cmd.words(options));
+        let mut command = cmd.command(options);
+        command.stdin(Stdio::piped());
+        let mut child = command.spawn().unwrap_or_else(|e| panic!("{words}: {e}"));
+        let stdin = child.stdin.take();
+        let mut held = Held { child, stdin, words };
+        let program = program.canonicalize().unwrap_or_else(|e| panic!("{}: {e}", program.display()));
+        held.settle(&program, asleep);
+        held
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// A file of its /proc directory.
+    pub fn proc(&self, name: &str) -> String {
+        let path = format!("/proc/{}/{name}", self.pid());
+        std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {path}: {e}", self.words))
+    }
+
+    fn settle(&mut self, program: &Path, asleep: bool) {
+        let deadline = Instant::now() + PATIENCE;
+        let mut calm = 0;
+        while calm < 4 {
+            if self.child.try_wait().expect("wait for our own child").is_some() || Instant::now() > deadline {
+                let words = self.words.clone();
+                let what = self.end_now();
+                panic!("{words}\nis not waiting for its stdin as {}: {what:?}", program.display());
+            }
+            let calm_now = self.is(program) && self.is_untraced() && (!asleep || self.is_asleep());
+            calm = if calm_now { calm + 1 } else { 0 };
+            std::thread::sleep(Duration::from_millis(25));
+        }
+    }
+
+    fn is(&self, program: &Path) -> bool {
+        std::fs::read_link(format!("/proc/{}/exe", self.pid())).is_ok_and(|exe| exe == program)
+    }
+
+    /// No process traces it.
+    pub fn is_untraced(&self) -> bool {
+        self.proc("status").lines().any(|line| line.split_whitespace().eq(["TracerPid:", "0"]))
+    }
+
+    fn is_asleep(&self) -> bool {
+        let stat = self.proc("stat");
+        stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('S'))
+    }
+
+    /// Ends its stdin and waits for it.
+    pub fn finish(mut self) -> Outcome {
+        drop(self.stdin.take());
+        let (mut stdout, mut stderr) = (String::new(), String::new());
+        // What these programs say fits a pipe; so reading can wait.
+        let end = wait(&mut self.child, Instant::now() + PATIENCE)
+            .unwrap_or_else(|| panic!("{} does not end after its stdin has", self.words));
+        let _ = self.child.stdout.take().map(|mut s| s.read_to_string(&mut stdout));
+        let _ = self.child.stderr.take().map(|mut s| s.read_to_string(&mut stderr));
+        Outcome { stdout, stderr, end }
+    }
+
+    /// Kills it; what it said.
+    fn end_now(&mut self) -> (String, String, Option<End>) {
+        end_group(&mut self.child);
+        let read = |stream: Option<&mut dyn Read>| {
+            let mut text = Vec::new();
+            let _ = stream.map(|s| s.read_to_end(&mut text));
+            String::from_utf8_lossy(&text).into_owned()
+        };
+        let out = read(self.child.stdout.as_mut().map(|s| s as &mut dyn Read));
+        let err = read(self.child.stderr.as_mut().map(|s| s as &mut dyn Read));
+        (out, err, self.child.try_wait().ok().flatten().map(End::from))
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        end_group(&mut self.child);
+    }
+}
+
+/// The executable and the shared objects that the loader maps before the entry point, as
+/// the loader itself tells; the executable alone if it has none.
+pub fn needed(program: &Path) -> Vec<PathBuf> {
+    let mut all = vec![program.canonicalize().expect("the program is there")];
+    let listed = std::process::Command::new("ldd").arg(program).env_remove("LD_PRELOAD").output();
+    let listed = listed.unwrap_or_else(|e| panic!("ldd: {e}"));
+    let text = String::from_utf8_lossy(&listed.stdout).into_owned();
+    all.extend(
+        text.split_whitespace()
+            .filter(|w| w.starts_with('/'))
+            .filter_map(|w| Path::new(w).canonicalize().ok()),
+    );
+    all.sort();
+    all.dedup();
+    all
+}

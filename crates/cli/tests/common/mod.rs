@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the tests of `hugelift run` share: victims built with cc, programs run bare and
+//! lifted and compared, and guards that put back what they change on the machine.
+//!
+//! A test says what it needs (root, a program, a pool) with [`need!`] or [`skip!`]; with
+//! `REQUIRE_ALL=1` in the environment a skip is a failure.
+
+// Each test binary uses its own selection of these.
+#![allow(dead_code, unused_imports)]
+
+pub mod build;
+pub mod guard;
+pub mod held;
+pub mod huge;
+pub mod run;
+
+pub use build::{Victim, fat, open_dir, plain};
+pub use guard::{CGroup, Pool};
+pub use held::Held;
+pub use run::{Cmd, End, Outcome, same, same_lines};
+
+use std::path::PathBuf;
+
+/// The command under test.
+pub const HUGELIFT: &str = env!("CARGO_BIN_EXE_hugelift");
+
+/// Ends the test here: prints `SKIP: why`, or fails if the environment says `REQUIRE_ALL=1`.
+#[macro_export]
+macro_rules! skip {
+    ($($why:tt)*) => {{
+        $crate::common::skipped(&format!($($why)*));
+        return;
+    }};
+}
+
+/// Skips the test unless all of these programs are in PATH; evaluates to nothing.
+#[macro_export]
+macro_rules! need {
+    ($($program:expr),+) => {
+        $(if $crate::common::find($program).is_none() {
+            $crate::skip!("needs {}", $program);
+        })+
+    };
+}
+
+/// Skips the test unless it runs as root.
+#[macro_export]
+macro_rules! need_root {
+    () => {
+        if !nix::unistd::geteuid().is_root() {
+            $crate::skip!("needs root");
+        }
+    };
+}
+
+/// The body of [`skip!`].
+pub fn skipped(why: &str) {
+    assert!(
+        std::env::var_os("REQUIRE_ALL").is_none_or(|v| v != "1"),
+        "REQUIRE_ALL=1, and a test skips: {why}"
+    );
+    // Past the test harness's capture: a skip that nobody sees is a test that nobody misses.
+    use std::io::Write;
+    let _ = writeln!(std::io::stderr().lock(), "SKIP: {why}");
+}
+
+/// Where `program` is, as execvp(3) would find it.
+pub fn find(program: &str) -> Option<PathBuf> {
+    let executable = |path: &PathBuf| {
+        use std::os::unix::fs::PermissionsExt;
+        path.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
+    };
+    std::env::split_paths(&std::env::var_os("PATH")?).map(|dir| dir.join(program)).find(executable)
+}
+
+/// Runs `body` once with each backing, with enough in the pool for the second. Without
+/// root there is no pool to fill: that half is skipped.
+pub fn each_backing(body: impl Fn(&[&str])) {
+    body(&["--backing", "thp"]);
+    if !nix::unistd::geteuid().is_root() {
+        return skipped("the hugetlb half needs root, to fill the pool");
+    }
+    match Pool::with_free(guard::PLENTY) {
+        Ok(_pool) => body(&["--backing", "hugetlb"]),
+        Err(why) => skipped(&why),
+    }
+}
+
+/// The lines of hugelift itself.
+pub fn own_lines(stderr: &str) -> Vec<&str> {
+    stderr.lines().filter(|line| line.starts_with("hugelift: ")).collect()
+}

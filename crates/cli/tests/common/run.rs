@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Running a command to its end, bare or under `hugelift run`, and comparing the two.
+
+use super::HUGELIFT;
+use std::ffi::{OsStr, OsString};
+use std::io::{Read, Write};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// No command of these tests may take longer.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How a process ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    /// `exit(n)`
+    Code(i32),
+    /// By this signal.
+    Signal(i32),
+}
+
+impl From<ExitStatus> for End {
+    fn from(status: ExitStatus) -> End {
+        match (status.code(), status.signal()) {
+            (Some(code), _) => End::Code(code),
+            (None, Some(signal)) => End::Signal(signal),
+            (None, None) => panic!("neither exited nor killed: {status:?}"),
+        }
+    }
+}
+
+/// What a command did.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Outcome {
+    /// All it wrote to stdout.
+    pub stdout: String,
+    /// All it wrote to stderr.
+    pub stderr: String,
+    /// How it ended.
+    pub end: End,
+}
+
+impl Outcome {
+    /// The lines of stderr that are hugelift's.
+    pub fn own_lines(&self) -> Vec<&str> {
+        super::own_lines(&self.stderr)
+    }
+
+    /// The lines of stderr that are not.
+    pub fn other_lines(&self) -> String {
+        self.stderr.split_inclusive('\n').filter(|line| !line.starts_with("hugelift: ")).collect()
+    }
+}
+
+/// A command: a program with its arguments, what is run in front of it (`setarch -R`,
+/// `unshare -pf`: anything that execs the rest of its arguments), and its surroundings.
+#[derive(Clone, Debug, Default)]
+pub struct Cmd {
+    before: Vec<OsString>,
+    args: Vec<OsString>,
+    stdin: Vec<u8>,
+    env: Vec<(OsString, OsString)>,
+    clear: bool,
+    cwd: Option<PathBuf>,
+    launcher: Option<PathBuf>,
+    patience: Option<Duration>,
+}
+
+impl Cmd {
+    /// The program and its arguments.
+    pub fn new<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Cmd {
+        Cmd { args: args.into_iter().map(|a| a.as_ref().to_owned()).collect(), ..Cmd::default() }
+    }
+
+    /// One argument more.
+    pub fn arg(mut self, arg: impl AsRef<OsStr>) -> Cmd {
+        self.args.push(arg.as_ref().to_owned());
+        self
+    }
+
+    /// More arguments.
+    pub fn args<S: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = S>) -> Cmd {
+        self.args.extend(args.into_iter().map(|a| a.as_ref().to_owned()));
+        self
+    }
+
+    /// Puts words in front, outermost first; the program (or hugelift) follows them.
+    pub fn under<S: AsRef<OsStr>>(mut self, words: impl IntoIterator<Item = S>) -> Cmd {
+        self.before.extend(words.into_iter().map(|w| w.as_ref().to_owned()));
+        self
+    }
+
+    /// What it reads from stdin (through a pipe); otherwise /dev/null.
+    pub fn stdin(mut self, bytes: impl Into<Vec<u8>>) -> Cmd {
+        self.stdin = bytes.into();
+        self
+    }
+
+    /// A variable of the environment.
+    pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Cmd {
+        self.env.push((name.as_ref().to_owned(), value.as_ref().to_owned()));
+        self
+    }
+
+    /// Starts with an empty environment.
+    pub fn clear_env(mut self) -> Cmd {
+        self.clear = true;
+        self
+    }
+
+    /// Its working directory.
+    pub fn cwd(mut self, dir: impl AsRef<Path>) -> Cmd {
+        self.cwd = Some(dir.as_ref().to_owned());
+        self
+    }
+
+    /// The hugelift to use, for those who cannot reach the one in the build directory.
+    pub fn launcher(mut self, path: impl AsRef<Path>) -> Cmd {
+        self.launcher = Some(path.as_ref().to_owned());
+        self
+    }
+
+    /// The words of the command: bare, or lifted with these options.
+    pub fn words(&self, options: Option<&[&str]>) -> Vec<OsString> {
+        let mut words = self.before.clone();
+        if let Some(options) = options {
+            words.push(self.launcher.as_ref().map_or(HUGELIFT.into(), |p| p.clone().into()));
+            words.push("run".into());
+            words.extend(options.iter().map(OsString::from));
+            words.push("--".into());
+        }
+        words.extend(self.args.iter().cloned());
+        words
+    }
+
+    /// Ready to spawn, in a process group of its own, with all three streams piped.
+    pub fn command(&self, options: Option<&[&str]>) -> Command {
+        let words = self.words(options);
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        command.stdin(if self.stdin.is_empty() { Stdio::null() } else { Stdio::piped() });
+        if self.clear {
+            command.env_clear();
+        }
+        command.envs(self.env.iter().map(|(k, v)| (k, v)));
+        if let Some(dir) = &self.cwd {
+            command.current_dir(dir);
+        }
+        command
+    }
+
+    /// Runs it without hugelift.
+    pub fn bare(&self) -> Outcome {
+        self.run(None)
+    }
+
+    /// Runs it under `hugelift run` with `options`.
+    pub fn lifted(&self, options: &[&str]) -> Outcome {
+        self.run(Some(options))
+    }
+
+    fn run(&self, options: Option<&[&str]>) -> Outcome {
+        let words = self.words(options);
+        let mut child = self.command(options).spawn().unwrap_or_else(|e| panic!("{words:?}: {e}"));
+        let deadline = Instant::now() + PATIENCE;
+        let (stdout, stderr) = (collect(child.stdout.take()), collect(child.stderr.take()));
+        if let Some(mut pipe) = child.stdin.take() {
+            let bytes = self.stdin.clone();
+            // A program that does not read its stdin is no error.
+            std::thread::spawn(move || pipe.write_all(&bytes));
+        }
+        let end = wait(&mut child, deadline)
+            .unwrap_or_else(|| fail(&mut child, &words, "does not end", &stdout, &stderr));
+        let [out, err] = [&stdout, &stderr].map(|stream| {
+            // Who still holds the pipe is not the program: hugelift left something behind.
+            until_end(stream, deadline.max(Instant::now() + Duration::from_secs(5)))
+        });
+        match (out, err) {
+            (Some(out), Some(err)) => Outcome { stdout: text(out), stderr: text(err), end },
+            _ => fail(
+                &mut child,
+                &words,
+                "has ended, and somebody still holds its stdout or stderr",
+                &stdout,
+                &stderr,
+            ),
+        }
+    }
+}
+
+fn text(bytes: Vec<u8>) -> String {
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// Reads a stream in a thread of its own.
+fn collect(stream: Option<impl Read + Send + 'static>) -> mpsc::Receiver<Vec<u8>> {
+    let (send, receive) = mpsc::channel();
+    let mut stream = stream.expect("the stream is piped");
+    std::thread::spawn(move || {
+        let mut chunk = vec![0; 1 << 16];
+        while let Ok(n) = stream.read(&mut chunk) {
+            if n == 0 || send.send(chunk[..n].to_vec()).is_err() {
+                break;
+            }
+        }
+    });
+    receive
+}
+
+fn until_end(stream: &mpsc::Receiver<Vec<u8>>, deadline: Instant) -> Option<Vec<u8>> {
+    let mut all = Vec::new();
+    loop {
+        match stream.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(chunk) => all.extend(chunk),
+            Err(mpsc::RecvTimeoutError::Disconnected) => return Some(all),
+            Err(mpsc::RecvTimeoutError::Timeout) => return None,
+        }
+    }
+}
+
+/// Waits for a child until `deadline`.
+pub fn wait(child: &mut Child, deadline: Instant) -> Option<End> {
+    let mut pause = Duration::from_micros(200);
+    loop {
+        if let Some(status) = child.try_wait().expect("wait for our own child") {
+            return Some(status.into());
+        }
+        if Instant::now() > deadline {
+            return None;
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(10));
+    }
+}
+
+/// Ends the process group that [`Cmd::command`] made for this child, and the child.
+pub fn end_group(child: &mut Child) {
+    let group = nix::unistd::Pid::from_raw(child.id().try_into().expect("a pid"));
+    let _ = nix::sys::signal::killpg(group, nix::sys::signal::Signal::SIGKILL);
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
+fn fail(
+    child: &mut Child,
+    words: &[OsString],
+    what: &str,
+    stdout: &mpsc::Receiver<Vec<u8>>,
+    stderr: &mpsc::Receiver<Vec<u8>>,
+) -> ! {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
+    let telling: Vec<&str> =
+        status.lines().filter(|l| ["State", "Trace", "Sig"].iter().any(|k| l.starts_with(k))).collect();
+    end_group(child);
+    let soon = Instant::now() + Duration::from_millis(100);
+    let [out, err] = [stdout, stderr].map(|s| until_end(s, soon).map(text));
+    panic!("{}\n{what}; {telling:?}\nstdout: {out:?}\nstderr: {err:?}", shown(words));
+}
+
+/// The words as one could type them.
+pub fn shown(words: &[OsString]) -> String {
+    let quoted = |word: &OsString| {
+        let word = word.to_string_lossy();
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
+        if !word.is_empty() && word.chars().all(plain) {
+            word.into_owned()
+        } else {
+            format!("'{}'", word.replace('\'', r"'\''"))
+        }
+    };
+    words.iter().map(quoted).collect::<Vec<_>>().join(" ")
+}
+
+/// The command does the same bare and lifted: stdout, stderr, exit status or signal; and
+/// hugelift has nothing to say. Returns what it did.
+pub fn same(cmd: &Cmd, options: &[&str]) -> Outcome {
+    same_as(&cmd.bare(), cmd, options, str::to_string)
+}
+
+/// As [`same`], where only the lines that `stable` makes of each output need agree.
+pub fn same_lines(cmd: &Cmd, options: &[&str], stable: impl Fn(&str) -> String) -> Outcome {
+    same_as(&cmd.bare(), cmd, options, stable)
+}
+
+/// As [`same_lines`], with the bare outcome already at hand.
+pub fn same_as(bare: &Outcome, cmd: &Cmd, options: &[&str], stable: impl Fn(&str) -> String) -> Outcome {
+    let lifted = cmd.lifted(options);
+    let differs = [
+        (bare.end != lifted.end).then(|| format!("end: {:?} bare, {:?} lifted", bare.end, lifted.end)),
+        difference("stdout", &stable(&bare.stdout), &stable(&lifted.stdout)),
+        // With hugelift's own lines in it: when all is well there are none.
+        difference("stderr", &stable(&bare.stderr), &stable(&lifted.stderr)),
+    ];
+    let differs: Vec<String> = differs.into_iter().flatten().collect();
+    assert!(
+        differs.is_empty(),
+        "{}\n{}\n--- stdout\n{}\n--- stderr\n{}",
+        shown(&cmd.words(Some(options))),
+        differs.join("\n"),
+        head(&lifted.stdout),
+        head(&lifted.stderr)
+    );
+    lifted
+}
+
+fn head(text: &str) -> String {
+    let mut lines: Vec<&str> = text.lines().take(21).collect();
+    if lines.len() > 20 {
+        lines[20] = "...";
+    }
+    lines.join("\n")
+}
+
+/// The lines that only one of the two has.
+pub fn difference(name: &str, bare: &str, lifted: &str) -> Option<String> {
+    if bare == lifted {
+        return None;
+    }
+    let (b, l): (Vec<&str>, Vec<&str>) = (bare.lines().collect(), lifted.lines().collect());
+    let minus = b.iter().filter(|line| !l.contains(line)).map(|line| format!("- {line}"));
+    let plus = l.iter().filter(|line| !b.contains(line)).map(|line| format!("+ {line}"));
+    let lines: Vec<String> = minus.chain(plus).take(60).collect();
+    Some(format!("{name} differs (- bare, + lifted):\n{}", lines.join("\n")))
+}

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Says "ready", waits until stdin ends, and checks its code and constants before and
+ * after. `hold spin` meanwhile calls the function in the middle of its code every now
+ * and then, for the debugger. */
+#define _GNU_SOURCE
+#include "fat.h"
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+int main(int argc, char **argv)
+{
+	char byte;
+	printf("wrong %zu\nready\n", fat_wrong(1));
+	fflush(stdout);
+	struct pollfd input = { .fd = 0, .events = POLLIN };
+	while (argc > 1 && !strcmp(argv[1], "spin") && poll(&input, 1, 10) == 0)
+		((uint32_t (*)(void))(uintptr_t)(fat_code + (fat_code_end - fat_code) / 2))();
+	while (read(0, &byte, 1) > 0)
+		;
+	printf("wrong %zu\n", fat_wrong(1));
+	return 0;
+}

@@ -1,0 +1,377 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Plans of generated processes on generated machines: what must hold for all of them.
+
+use hugelift_core::addr::{Addr, PageSize, Range};
+use hugelift_core::apply::apply;
+use hugelift_core::elf::{Headers, Machine as Arch, Segment, Stretch};
+use hugelift_core::maps::{FileId, Mapping, Prot};
+use hugelift_core::model::Model;
+use hugelift_core::plan::{Attempt, Plan, Span, Step, plan};
+use hugelift_core::policy::{Backing, ObjectFilter, Policy};
+use hugelift_core::snapshot::{Machine, Object, Part, Pool, Snapshot, ThpOff, overlapping};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use std::path::PathBuf;
+
+const RWX: Prot = Prot { read: true, write: true, exec: true, bti: false };
+const ROOT_OF_ALL: u64 = 1 << 46;
+
+fn prot() -> impl Strategy<Value = Prot> {
+    let exec = Prot { exec: true, ..Prot::NONE };
+    prop_oneof![
+        6 => Just(Prot::RX), 4 => Just(Prot::R), 2 => Just(Prot::RW),
+        1 => Just(RWX), 1 => Just(Prot::NONE), 1 => Just(exec)
+    ]
+}
+
+/// Base page and transparent huge page of x86-64 and AArch64.
+fn pages() -> impl Strategy<Value = (u64, u64)> {
+    prop::sample::select(vec![(4 << 10, 2 << 20), (16 << 10, 32 << 20), (64 << 10, 512 << 20)])
+}
+
+fn page_size() -> impl Strategy<Value = PageSize> {
+    let sizes = [16, 21, 25, 29, 30].map(|shift| PageSize::new(1 << shift).unwrap());
+    prop::sample::select(sizes.to_vec())
+}
+
+fn pool_of() -> impl Strategy<Value = Pool> {
+    let few = || prop_oneof![4 => 0..12_u64, 1 => Just(u64::MAX)];
+    (page_size(), few(), few(), few(), few()).prop_map(|(page, free, reserved, surplus, overcommit)| Pool {
+        page,
+        total: free,
+        free,
+        reserved,
+        surplus,
+        overcommit,
+    })
+}
+
+fn machine() -> impl Strategy<Value = Machine> {
+    let off = prop_oneof![4 => Just(None), 1 => Just(Some(ThpOff::Never)), 1 => Just(Some(ThpOff::Process))];
+    let memory = prop_oneof![Just(u64::MAX), 0..64_u64 << 30, 0..64_u64 << 20];
+    let thp = prop::bool::weighted(0.85);
+    (pages(), thp, off, vec(pool_of(), 0..4), any::<bool>(), memory).prop_map(
+        |((base, huge), thp, thp_off, mut pools, moves_hugetlb, memory_left)| {
+            pools.sort_by_key(|p| std::cmp::Reverse(p.page));
+            pools.dedup_by_key(|p| p.page);
+            let thp_page = thp.then(|| PageSize::new(huge).unwrap());
+            let base_page = PageSize::new(base).unwrap();
+            Machine { base_page, thp_page, thp_off, pools, moves_hugetlb, populate: true, memory_left }
+        },
+    )
+}
+
+/// What becomes of a segment's mapping after the loader made it.
+#[derive(Clone, Copy, Debug)]
+struct Wear {
+    /// Where in the mapping, in 256ths.
+    from: u8,
+    to: u8,
+    what: Change,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Change {
+    Protect(Prot),
+    Hole,
+    Anonymous,
+    Shared,
+}
+
+fn wear() -> impl Strategy<Value = Wear> {
+    let what = prop_oneof![
+        4 => prot().prop_map(Change::Protect),
+        1 => Just(Change::Hole),
+        2 => Just(Change::Anonymous),
+        1 => Just(Change::Shared)
+    ];
+    (any::<u8>(), any::<u8>(), what).prop_map(|(from, to, what)| Wear { from, to, what })
+}
+
+/// (protection, gap before it, bytes in memory, share of them in the file) of each segment, the
+/// last three in 4 kB pages, and in 256ths.
+type Shape = Vec<(Prot, u64, u64, u8)>;
+
+#[derive(Clone, Debug)]
+struct Plot {
+    shape: Shape,
+    bias: u64,
+    relro: bool,
+    textrel: bool,
+    wear: Vec<Wear>,
+}
+
+fn plot() -> impl Strategy<Value = Plot> {
+    // Sizes about those of one or a few huge pages, of any size.
+    let len = || prop_oneof![1..64_u64, 1..2048_u64, 1..1_u64 << 19];
+    let shape = vec((prot(), 0..600_u64, len(), any::<u8>()), 1..6);
+    let bias = prop_oneof![
+        2 => (0..1_u64 << 34).prop_map(|n| n & !0xfff),
+        2 => (0..1_u64 << 13).prop_map(|n| n << 21),
+        1 => (0..1_u64 << 20).prop_map(|n| 0_u64.wrapping_sub(n << 12)),
+        1 => Just(0)
+    ];
+    let flags = (any::<bool>(), prop::bool::weighted(0.1));
+    (shape, bias, flags, vec(wear(), 0..4)).prop_map(|(shape, bias, (relro, textrel), wear)| Plot {
+        shape,
+        bias,
+        relro,
+        textrel,
+        wear,
+    })
+}
+
+fn object(index: usize, plot: &Plot) -> Object {
+    let mut at = 0x1000_u64;
+    let mut segments = Vec::new();
+    for &(prot, gap, pages, file) in &plot.shape {
+        let vaddr = at + gap * 4096 + gap % 3 * 8;
+        let memsz = pages * 4096 - gap % 5 * 16;
+        let filesz = memsz / 255 * u64::from(file);
+        segments.push(Segment { prot, vaddr, memsz, filesz, offset: vaddr, align: 4096 });
+        at = vaddr + memsz;
+    }
+    let relro = segments.iter().find(|s| s.prot.write).filter(|_| plot.relro);
+    let relro = relro.map(|s| Stretch { offset: s.offset, vaddr: s.vaddr, size: s.memsz / 3 });
+    let headers = Headers {
+        machine: Arch::X86_64,
+        relocatable: true,
+        entry: 0,
+        segments,
+        relro,
+        interp: None,
+        dynamic: None,
+        notes: vec![],
+    };
+    let file = FileId { major: 8, minor: 1, inode: 100 + index as u64 };
+    let path = PathBuf::from(format!("/lib/o{index}.so"));
+    let (executable, textrel) = (index == 0, plot.textrel);
+    Object { path, file, build_id: None, bias: plot.bias, headers, executable, textrel }
+}
+
+fn mapping(range: Range, prot: Prot, file: FileId, path: &str) -> Mapping {
+    Mapping { range, prot, shared: false, offset: 0, file, path: path.into(), deleted: false }
+}
+
+/// Maps the object as the kernel does, a later segment over an earlier one, then wears it.
+fn map(object: &Object, plot: &Plot, base: PageSize, out: &mut Vec<Mapping>) {
+    for segment in &object.headers.segments {
+        let Some(range) = object.loaded(segment.vaddr, segment.memsz) else { continue };
+        let Some(end) = range.end.align_up(base) else { continue };
+        let whole = Range { start: range.start.align_down(base), end };
+        over(out, mapping(whole, segment.prot, object.file, &object.path.to_string_lossy()));
+        for wear in &plot.wear {
+            let at = |n: u8| Addr(whole.start.0 + whole.len() / 256 * u64::from(n)).align_down(base);
+            let Some(worn) = Range::new(at(wear.from), at(wear.to)).filter(|r| !r.is_empty()) else {
+                continue;
+            };
+            let mut new = mapping(worn, segment.prot, object.file, &object.path.to_string_lossy());
+            match wear.what {
+                Change::Protect(prot) => new.prot = prot,
+                Change::Hole => {
+                    cut(out, worn);
+                    continue;
+                }
+                Change::Anonymous => (new.file, new.path) = (FileId::default(), PathBuf::new()),
+                Change::Shared => new.shared = true,
+            }
+            over(out, new);
+        }
+    }
+}
+
+fn cut(out: &mut Vec<Mapping>, range: Range) {
+    let pieces =
+        |m: Mapping| m.range.minus(range).into_iter().map(move |range| Mapping { range, ..m.clone() });
+    *out = std::mem::take(out).into_iter().flat_map(pieces).collect();
+}
+
+fn over(out: &mut Vec<Mapping>, new: Mapping) {
+    cut(out, new.range);
+    out.push(new);
+}
+
+fn snapshot() -> impl Strategy<Value = Snapshot> {
+    (vec(plot(), 1..5), machine(), prop::bool::weighted(0.9)).prop_map(|(plots, machine, stack)| {
+        let objects: Vec<Object> = plots.iter().enumerate().map(|(i, p)| object(i, p)).collect();
+        let mut mappings = Vec::new();
+        for (object, plot) in objects.iter().zip(&plots) {
+            map(object, plot, machine.base_page, &mut mappings);
+        }
+        if stack {
+            let range = Range::sized(Addr(ROOT_OF_ALL), 0x20_0000).unwrap();
+            over(&mut mappings, mapping(range, Prot::RW, FileId::default(), "[stack]"));
+        }
+        mappings.sort_by_key(|m| m.range);
+        Snapshot { objects, mappings, patched: vec![], machine }
+    })
+}
+
+fn policy() -> impl Strategy<Value = Policy> {
+    let parts = [Part::Text, Part::Rodata, Part::Relro, Part::Data, Part::Bss];
+    let backings = [Backing::Hugetlb, Backing::Thp, Backing::Pagecache, Backing::Shared];
+    let backing = prop::sample::select(backings.to_vec());
+    let backings = prop_oneof![2 => Just(Policy::default().backings), 3 => vec(backing, 0..5)];
+    let parts =
+        prop_oneof![3 => Just(Policy::default().parts), 1 => vec(prop::sample::select(parts.to_vec()), 0..6)];
+    let page = prop_oneof![3 => Just(None), 1 => page_size().prop_map(Some)];
+    let except = prop_oneof![4 => Just(vec![]), 1 => Just(vec!["o1.*".to_string()])];
+    (parts, backings, page, except).prop_map(|(parts, backings, page, except)| Policy {
+        parts,
+        objects: ObjectFilter::new(&[], &except).unwrap(),
+        backings,
+        page,
+    })
+}
+
+/// Spans and skips hold every byte of the extents once, each where its object and part are.
+fn tiles(snapshot: &Snapshot, plan: &Plan) {
+    let extents = snapshot.extents();
+    let spans = plan.spans.iter().map(|s| (s.object, s.part, s.range));
+    let skips = plan.skips.iter().map(|s| (s.object, s.part, s.range));
+    let pieces: Vec<_> = spans.chain(skips).collect();
+    for (object, part, range) in &pieces {
+        assert!(!range.is_empty());
+        let own = extents.iter().filter(|e| (e.object, e.part) == (*object, *part));
+        let held: u64 = own.filter_map(|e| e.range.intersect(*range)).map(Range::len).sum();
+        assert_eq!(held, range.len(), "{range} is not all {part} of object {object}");
+    }
+    disjoint(extents.iter().map(|e| e.range).collect());
+    disjoint(pieces.iter().map(|p| p.2).collect());
+    let bytes = |ranges: &mut dyn Iterator<Item = Range>| ranges.map(Range::len).sum::<u64>();
+    assert_eq!(bytes(&mut pieces.iter().map(|p| p.2)), bytes(&mut extents.iter().map(|e| e.range)));
+}
+
+fn disjoint(mut ranges: Vec<Range>) {
+    ranges.sort();
+    assert!(ranges.windows(2).all(|w| w[0].end <= w[1].start), "{ranges:?}");
+}
+
+/// The span's bytes are mapped, with its protection and no other, and its object's segments
+/// say that they are what it takes them for.
+fn in_its_place(snapshot: &Snapshot, policy: &Policy, span: &Span) {
+    let mappings = overlapping(&snapshot.mappings, span.range);
+    let held: u64 = mappings.iter().filter_map(|m| m.range.intersect(span.range)).map(Range::len).sum();
+    assert_eq!(held, span.range.len(), "{} is not all mapped", span.range);
+    for m in mappings {
+        assert!(m.prot == span.prot && !m.shared, "{} over {}, {}", span.range, m.range, m.prot);
+    }
+    let allowed = match span.part {
+        Part::Text => Prot::RX,
+        Part::Rodata => Prot::R,
+        part => panic!("a span of {part}"),
+    };
+    assert_eq!(span.prot, allowed);
+    let object = &snapshot.objects[span.object];
+    assert!(policy.parts.contains(&span.part) && policy.objects.takes(object));
+    assert!(!(object.textrel && span.part == Part::Text));
+    let base = snapshot.machine.base_page;
+    let stated =
+        object.headers.segments.iter().filter(|s| !s.prot.write && s.prot.exec == (span.part == Part::Text));
+    let rounded = stated
+        .filter_map(|s| object.loaded(s.vaddr, s.memsz))
+        .filter_map(|r| Some(Range { start: r.start.align_down(base), end: r.end.align_up(base)? }));
+    let rest = rounded.fold(vec![span.range], |rest, r| rest.iter().flat_map(|p| p.minus(r)).collect());
+    assert!(rest.is_empty(), "{} reaches beyond its part: {rest:?}", span.range);
+}
+
+/// The attempt's steps work on the span, and on scratch memory that is nobody's.
+fn harmless(snapshot: &Snapshot, span: &Span, attempt: &Attempt) {
+    let (page, whole) = (attempt.page, span.range);
+    assert_eq!(whole.inner(page), Some(whole), "not aligned to {page}");
+    let scratch = attempt.steps.iter().find_map(|step| match step {
+        Step::Map { range, .. } | Step::MapFile { range } => Some(*range),
+        _ => None,
+    });
+    let scratch = scratch.expect("a scratch range");
+    assert_eq!((scratch.len(), scratch.inner(page)), (whole.len(), Some(scratch)));
+    assert!(overlapping(&snapshot.mappings, scratch).is_empty(), "scratch {scratch} is not free");
+    assert!(scratch.end.0 < 1 << 63);
+    for step in &attempt.steps {
+        match *step {
+            Step::Map { range, .. }
+            | Step::MapFile { range }
+            | Step::Advise { range }
+            | Step::Populate { range, .. }
+            | Step::Verify { range } => assert_eq!(range, scratch),
+            Step::CreateFile { bytes, page: p } => assert_eq!((bytes, p), (whole.len(), page)),
+            Step::Copy { from, to } => assert_eq!((from, to), (whole, scratch.start)),
+            Step::Protect { range, prot } => assert_eq!((range, prot), (scratch, span.prot)),
+            Step::Move { from, to } => assert_eq!((from, to), (scratch, whole.start)),
+            Step::Replace { range, prot, scratch: s } => {
+                assert_eq!((range, prot, s), (whole, span.prot, scratch.start));
+            }
+        }
+    }
+    let last = attempt.steps.last();
+    assert!(matches!(last, Some(Step::Move { .. } | Step::Replace { .. })));
+}
+
+/// First choices together take no more than the pools and the memory hold.
+fn affordable(machine: &Machine, plan: &Plan) {
+    let chosen = || plan.spans.iter().map(|s| (&s.attempts[0], s.range.len()));
+    let mut memory: u64 = chosen().filter(|(a, _)| a.backing == Backing::Thp).map(|(_, len)| len).sum();
+    for pool in &machine.pools {
+        let of_pool = chosen().filter(|(a, _)| a.backing == Backing::Hugetlb && a.page == pool.page);
+        let pages: u64 = of_pool.map(|(_, len)| len / pool.page.bytes()).sum();
+        assert!(pages <= pool.available(), "{pages} pages of {pool:?}");
+        memory += pages.saturating_sub(pool.unpromised()) * pool.page.bytes();
+    }
+    assert!(memory <= machine.memory_left, "{memory} bytes of {}", machine.memory_left);
+}
+
+/// Carried out, the plan changes nothing that the program could see.
+fn invisible(snapshot: &Snapshot, plan: &Plan) {
+    let before = Model::new(snapshot);
+    let mut model = before.clone();
+    let outcome = apply(&mut model, plan);
+    assert!(outcome.is_complete() && outcome.leftovers.is_empty(), "{outcome:?}");
+    assert!(plan.spans.iter().all(|s| model.is_huge(s.range)));
+    assert!(model.visible() == before.visible() && !model.saw_wx && model.open_files() == 0);
+}
+
+fn check(snapshot: &Snapshot, policy: &Policy) -> Plan {
+    let plan = plan(snapshot, policy);
+    tiles(snapshot, &plan);
+    for span in &plan.spans {
+        in_its_place(snapshot, policy, span);
+        assert!(!span.attempts.is_empty(), "{} has no way", span.range);
+        for attempt in &span.attempts {
+            assert!(policy.backings.contains(&attempt.backing));
+            assert!(policy.page.is_none_or(|p| p == attempt.page));
+            harmless(snapshot, span, attempt);
+        }
+    }
+    affordable(&snapshot.machine, &plan);
+    invisible(snapshot, &plan);
+    plan
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 4096, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn plans_are_sound(snapshot in snapshot(), policy in policy()) {
+        check(&snapshot, &policy);
+    }
+}
+
+/// The property above would hold for empty plans: most of the generated must not be.
+#[test]
+fn the_generator_makes_work() {
+    use proptest::strategy::ValueTree;
+    use proptest::test_runner::TestRunner;
+    let mut runner = TestRunner::deterministic();
+    let (mut spans, mut by_pool, mut second, mut split) = (0, 0, 0, 0);
+    for _ in 0..1000 {
+        let tree = (snapshot(), policy()).new_tree(&mut runner).unwrap();
+        let (snapshot, policy) = tree.current();
+        let plan = check(&snapshot, &policy);
+        spans += plan.spans.len();
+        by_pool += plan.spans.iter().filter(|s| s.attempts[0].backing == Backing::Hugetlb).count();
+        second += plan.spans.iter().filter(|s| s.attempts.len() > 1).count();
+        split += plan.spans.windows(2).filter(|w| w[0].range.end == w[1].range.start).count();
+    }
+    let seen = format!("{spans} spans, {by_pool} from a pool, {second} with a second way, {split} split");
+    assert!(spans > 500 && by_pool > 100 && second > 20 && split > 10, "{seen}");
+}

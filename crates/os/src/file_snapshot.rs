@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A [`Snapshot`] of a program that does not run: laid out as loading it would, at
+//! addresses that are made up.
+//!
+//! ```text
+//!   stated          0x555555400000    0x7f0000000000 + ...                    stack
+//!   |executable|     |executable|      |loader| |libc| |...|                  |--|
+//!    (not PIE)         (PIE)           each biased by whole huge pages
+//! ```
+
+use crate::elf_file::{ElfFile, FileError, open_head};
+use crate::machine::probe;
+use crate::needed::needed;
+use crate::program::interpreter;
+use crate::snapshot::describe;
+use hugelift_core::addr::{Addr, PageSize, Range};
+use hugelift_core::maps::{FileId, Mapping, Prot};
+use hugelift_core::snapshot::{Object, Snapshot};
+use std::path::{Path, PathBuf};
+
+/// A program as it would be when started.
+#[derive(Debug)]
+pub struct Unstarted {
+    /// Its objects at assumed addresses.
+    pub snapshot: Snapshot,
+    /// Names of shared objects that its loader would not find.
+    pub missing: Vec<String>,
+}
+
+/// Where x86-64 and AArch64 kernels place things without randomization, more or less.
+const PIE: u64 = 0x5555_5540_0000;
+const SHARED: u64 = 0x7f00_0000_0000;
+const STACK: u64 = 0x7fff_ff00_0000;
+const STACK_BYTES: u64 = 1 << 20;
+
+/// As many `#!` lines in a row as the kernel follows.
+const MAX_SCRIPTS: usize = 5;
+
+/// Takes the snapshot that the program (or the interpreter of the script) at `path` would
+/// give when started.
+///
+/// # Errors
+/// [`FileError`] for the program; shared objects that cannot be read count as missing.
+pub fn of_file(path: &Path) -> Result<Unstarted, FileError> {
+    let program = needed(ElfFile::open(&executable(path)?)?);
+    let machine = probe(None);
+    let huge = machine.thp_page.unwrap_or(PageSize::MB2);
+    let mut layout = Layout { page: machine.base_page, huge, mappings: Vec::new(), next: SHARED };
+    let mut objects = Vec::new();
+    for (i, file) in program.files.iter().enumerate() {
+        let no_room = || FileError::NoRoom { path: file.path.clone() };
+        objects.push(layout.load(file, i == 0).ok_or_else(no_room)?);
+    }
+    let stack = Range { start: Addr(STACK), end: Addr(STACK + STACK_BYTES) };
+    layout.mappings.push(anonymous(stack, Prot::RW, "[stack]"));
+    layout.mappings.sort_by_key(|m| m.range.start);
+    let mappings = layout.mappings;
+    Ok(Unstarted {
+        snapshot: Snapshot { objects, mappings, patched: Vec::new(), machine },
+        missing: program.missing,
+    })
+}
+
+/// The ELF file behind a chain of scripts.
+fn executable(path: &Path) -> Result<PathBuf, FileError> {
+    let mut at = path.to_path_buf();
+    for _ in 0..=MAX_SCRIPTS {
+        let (_, head, _) = open_head(&at)?;
+        match interpreter(&head) {
+            Some(next) => at = next,
+            None => return Ok(at),
+        }
+    }
+    Err(FileError::Scripts { path: path.to_path_buf() })
+}
+
+fn anonymous(range: Range, prot: Prot, name: &str) -> Mapping {
+    let path = PathBuf::from(name);
+    Mapping { range, prot, shared: false, offset: 0, file: FileId::default(), path, deleted: false }
+}
+
+struct Layout {
+    page: PageSize,
+    huge: PageSize,
+    mappings: Vec<Mapping>,
+    /// Where the next shared object may go.
+    next: u64,
+}
+
+impl Layout {
+    /// Gives the object a place; `None` if it needs more than there is.
+    fn load(&mut self, file: &ElfFile, executable: bool) -> Option<Object> {
+        let headers = &file.headers;
+        let first = headers.first_page(self.page.bytes());
+        let last = headers.segments.last()?;
+        let end = Addr(last.vaddr.checked_add(last.memsz)?).align_up(self.huge)?.0;
+        let bias = match (headers.relocatable, executable) {
+            (false, _) => 0,
+            (true, true) => self.bias(PIE, first)?,
+            (true, false) => self.bias(self.next, first)?,
+        };
+        let top = end.wrapping_add(bias);
+        // In the space of its kind, below what comes above it.
+        let (from, to) = if executable { (0, SHARED) } else { (self.next, STACK) };
+        let start = first.wrapping_add(bias);
+        if !(from <= start && start < top && top <= to) {
+            return None;
+        }
+        if !executable {
+            self.next = top;
+        }
+        let begin = self.mappings.len();
+        for i in 0..headers.segments.len() {
+            self.map(file, i, bias)?;
+        }
+        self.make_relro(begin, file, bias);
+        // What it is called in /proc/PID/maps has no links in it.
+        let path = std::fs::canonicalize(&file.path).unwrap_or_else(|_| file.path.clone());
+        let mut object = describe(path, file.id, headers.clone(), bias, &|stretch| file.read(stretch));
+        object.executable = executable;
+        Some(object)
+    }
+
+    /// The bias of whole huge pages that brings the stated `first` to `base` or just above.
+    fn bias(&self, base: u64, first: u64) -> Option<u64> {
+        let stated = Addr(first).align_down(self.huge).0;
+        Some(Addr(base).align_up(self.huge)?.0.wrapping_sub(stated))
+    }
+
+    /// Maps segment `i`: its pages of the file, then the zeros behind them.
+    fn map(&mut self, file: &ElfFile, i: usize, bias: u64) -> Option<()> {
+        let segment = file.headers.segments.get(i)?;
+        let page = self.page;
+        let at = |vaddr: u64| Addr(vaddr.wrapping_add(bias));
+        // A later segment that begins in the last page of this one is mapped over it.
+        let limit = match file.headers.segments.get(i + 1) {
+            Some(next) => at(next.vaddr).align_down(page),
+            None => Addr(u64::MAX),
+        };
+        let start = at(segment.vaddr).align_down(page);
+        let file_end = match segment.filesz {
+            0 => start,
+            bytes => at(segment.vaddr.checked_add(bytes)?).align_up(page)?.min(limit),
+        };
+        let end = at(segment.vaddr.checked_add(segment.memsz)?).align_up(page)?.min(limit);
+        if let Some(range) = Range::new(start, file_end).filter(|r| !r.is_empty()) {
+            self.mappings.push(Mapping {
+                range,
+                prot: segment.prot,
+                shared: false,
+                offset: Addr(segment.offset).align_down(page).0,
+                file: file.id,
+                path: file.path.clone(),
+                deleted: false,
+            });
+        }
+        if let Some(range) = Range::new(file_end, end).filter(|r| !r.is_empty()) {
+            self.mappings.push(anonymous(range, segment.prot, ""));
+        }
+        Some(())
+    }
+
+    /// Takes write permission from what the loader protects after relocation.
+    fn make_relro(&mut self, begin: usize, file: &ElfFile, bias: u64) {
+        let Some(relro) = file.headers.relro else { return };
+        let start = Addr(relro.vaddr.wrapping_add(bias)).align_down(self.page);
+        let end = Addr(relro.vaddr.wrapping_add(relro.size).wrapping_add(bias)).align_down(self.page);
+        let Some(relro) = Range::new(start, end) else { return };
+        for mapping in self.mappings.split_off(begin) {
+            let Some(inside) = mapping.range.intersect(relro) else {
+                self.mappings.push(mapping);
+                continue;
+            };
+            let protected = (inside, Prot { write: false, ..mapping.prot });
+            let others = mapping.range.minus(relro).into_iter().map(|range| (range, mapping.prot));
+            for (range, prot) in others.chain([protected]) {
+                let offset = match mapping.is_file() {
+                    true => mapping.offset + (range.start.0 - mapping.range.start.0),
+                    false => 0,
+                };
+                self.mappings.push(Mapping { range, prot, offset, ..mapping.clone() });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hugelift_core::snapshot::Part;
+    use std::collections::BTreeMap;
+
+    /// Bytes of each part of each object.
+    fn sizes(snapshot: &Snapshot) -> BTreeMap<(PathBuf, Part), u64> {
+        let mut sizes = BTreeMap::new();
+        for extent in snapshot.extents() {
+            let path = snapshot.objects[extent.object].path.clone();
+            *sizes.entry((path, extent.part)).or_default() += extent.range.len();
+        }
+        sizes
+    }
+
+    #[test]
+    fn a_program_is_laid_out_as_it_runs() {
+        let path = std::env::current_exe().unwrap();
+        let assumed = of_file(&path).unwrap();
+        assert_eq!(assumed.missing, Vec::<String>::new());
+        let live = crate::snapshot::live(None, 0).unwrap();
+        assert_eq!(sizes(&assumed.snapshot), sizes(&live));
+        assert!(assumed.snapshot.objects[0].executable);
+        assert_eq!(assumed.snapshot.objects[0].build_id, live.objects[0].build_id);
+        let ordered = assumed.snapshot.mappings.windows(2).all(|w| w[0].range.end <= w[1].range.start);
+        assert!(ordered, "{:#?}", assumed.snapshot.mappings);
+    }
+}
