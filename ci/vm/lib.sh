@@ -8,14 +8,15 @@ tree=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/hugelift/vm
 built=$tree/target/vm
 
+# The slowest first, for the sake of ci/vm/matrix.
 machines=(
-  arm64-6.1
+  x86_64-1g
   arm64-6.12-16k
-  arm64-bti-mte
+  x86_64-numa
   x86_64-6.1
   x86_64-6.12
-  x86_64-numa
-  x86_64-1g
+  arm64-bti-mte
+  arm64-6.1
 )
 
 fail() { # exit 125: these scripts' own failures
