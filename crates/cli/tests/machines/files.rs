@@ -2,13 +2,15 @@
 //! Suite: programs on real file systems, one with large folios and one without.
 //! `HUGELIFT_DISKS` lists directories as `xfs:/mnt/xfs ext4:/mnt/ext4`.
 
-use crate::grow::grow_in;
+use crate::grow::{grow_at, grow_in};
 use crate::huge::thp;
-use crate::look::From;
-use crate::place::{alone, lacks};
-use crate::start::compare;
+use crate::look::{From, Look};
+use crate::place::{alone, hugelift, lacks};
+use crate::start::{bare, compare};
 use std::fs::{self, File};
-use std::path::PathBuf;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 fn disk(kind: &str) -> Option<PathBuf> {
     let disks = std::env::var("HUGELIFT_DISKS").ok()?;
@@ -53,4 +55,42 @@ fn ext4_cold() {
 #[test]
 fn ext4_just_written() {
     lifts_from("ext4", false);
+}
+
+/// `MADV_COLLAPSE` of code on tmpfs says EINVAL on Linux 6.1, and does it all the same; newer
+/// kernels say that it is done. What hugelift says is what smaps shows, whatever the call said;
+/// and the program is lifted as any other.
+#[test]
+fn tmpfs_collapsed() {
+    let _alone = alone();
+    let Some(page) = thp() else { lacks!("no transparent huge pages") };
+    let mounts = fs::read_to_string("/proc/mounts").unwrap();
+    let tmpfs = ["/tmp", "/dev/shm"]
+        .into_iter()
+        .find(|d| mounts.lines().any(|l| l.contains(&format!(" {d} tmpfs ")) && !l.contains("noexec")));
+    let Some(dir) = tmpfs else { lacks!("no tmpfs that programs may be in") };
+    let big = grow_at(Path::new(dir), "vm_big.static", [2 * page, 64 << 10], page);
+    let mut held = bare(&big.path, &["collapse"]);
+    let mut child = held.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut text = String::new();
+    while !text.ends_with("\nend\n") {
+        assert_ne!(out.read_line(&mut text).unwrap(), 0, "{text}");
+    }
+    let inspected = Command::new(hugelift()).args(["inspect", "--json", &child.id().to_string()]).output();
+    child.stdin.take().unwrap().write_all(b"\n").unwrap();
+    out.read_to_string(&mut text).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(42));
+
+    let look = &Look::all(&text)[0];
+    let huge = look.huge(look.text, From::Any);
+    let said = text.lines().find_map(|l| l.strip_prefix("collapse: ")).unwrap();
+    println!("madvise(MADV_COLLAPSE): {said}; {huge} of {} bytes are huge", 2 * page);
+    assert!(said != "done" || huge == 2 * page, "{look:#x?}");
+    let report: serde_json::Value = serde_json::from_slice(&inspected.unwrap().stdout).unwrap();
+    assert_eq!(report["totals"]["text"]["huge_bytes"], huge, "{report}");
+
+    let lifted = compare(&["--backing", "thp"], &big.path);
+    assert_eq!(lifted.look().huge(lifted.look().text, From::Any), 2 * page);
+    lifted.assert_silent();
 }

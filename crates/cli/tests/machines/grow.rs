@@ -6,8 +6,8 @@
 //! ```
 //!
 //! The segments that are stated to lie from 1 GB on get more of the file, which is made
-//! longer; most of it is a hole. Each 64 kB of the text starts with the victim's piece of
-//! code, and each of both parts holds a number of its own.
+//! longer; most of it is a hole. The first 64 kB are the victim's own; each further 64 kB of the
+//! text starts with its piece of code, and each of both parts holds a number of its own.
 
 use crate::place::victim;
 use std::fs::{self, File};
@@ -38,13 +38,18 @@ pub fn grow(name: &str, page: u64) -> Big {
 }
 
 /// A [`victim`] with so many bytes of text and read-only data, multiples of 64 kB.
-pub fn grow_to(parent: &Path, name: &str, [text, rodata]: [u64; 2]) -> Big {
+pub fn grow_to(parent: &Path, name: &str, sizes: [u64; 2]) -> Big {
+    grow_at(parent, name, sizes, 1 << 20)
+}
+
+/// As [`grow_to`]; in the file the big parts start at multiples of `align`.
+pub fn grow_at(parent: &Path, name: &str, [text, rodata]: [u64; 2], align: u64) -> Big {
     let dir = TempDir::with_prefix_in("machines-", parent).unwrap();
     let path = dir.path().join("big");
     let mut elf = fs::read(victim(name)).unwrap_or_else(|e| panic!("{name}: {e}"));
     let (phoff, phnum) = (u64_at(&elf, 32) as usize, u16_at(&elf, 56) as usize);
     let old = elf.clone();
-    let mut end = (elf.len() as u64).next_multiple_of(1 << 20);
+    let mut end = (elf.len() as u64).next_multiple_of(align);
     let mut pieces = Vec::new();
     for ph in (0..phnum).map(|i| phoff + 56 * i) {
         let (offset, vaddr) = (u64_at(&old, ph + 8) as usize, u64_at(&old, ph + 16));
@@ -56,8 +61,8 @@ pub fn grow_to(parent: &Path, name: &str, [text, rodata]: [u64; 2]) -> Big {
         put(&mut elf, ph + 8, end);
         put(&mut elf, ph + 32, bytes);
         put(&mut elf, ph + 40, bytes);
-        pieces.push((end, bytes, old[offset..offset + 64].to_vec()));
-        end = (end + bytes).next_multiple_of(1 << 20);
+        pieces.push((end, bytes, old[offset..offset + STEP as usize].to_vec()));
+        end = (end + bytes).next_multiple_of(align);
     }
     assert_eq!(pieces.len(), 2, "{name} has a big text and big read-only data");
     // The section headers say where things were.
@@ -69,9 +74,9 @@ pub fn grow_to(parent: &Path, name: &str, [text, rodata]: [u64; 2]) -> Big {
     file.write_all_at(&elf, 0).unwrap();
     for (offset, bytes, mut piece) in pieces {
         for k in 0..bytes / STEP {
-            piece.truncate(64);
-            piece.extend((k + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes());
+            piece[64..72].copy_from_slice(&(k + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes());
             file.write_all_at(&piece, offset + k * STEP).unwrap();
+            piece.truncate(72);
         }
     }
     Big { path, _dir: dir }

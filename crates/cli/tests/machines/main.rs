@@ -20,3 +20,4 @@ mod place;
 #[cfg(target_arch = "aarch64")]
 mod protection;
 mod start;
+mod symbols;

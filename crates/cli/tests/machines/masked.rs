@@ -16,6 +16,8 @@ const KINDS: [&str; 2] = ["vm_big.static", "vm_big.pie"];
 /// MADV_POPULATE_READ and MADV_POPULATE_WRITE: Linux 5.14.
 const POPULATE: [Mask; 2] =
     [Mask::argument(libc::SYS_madvise, 2, 22, EINVAL), Mask::argument(libc::SYS_madvise, 2, 23, EINVAL)];
+/// MADV_COLLAPSE: Linux 6.1.
+const COLLAPSE: Mask = Mask::argument(libc::SYS_madvise, 2, 25, EINVAL);
 /// The lower 32 bits of PAGEMAP_SCAN: Linux 6.7.
 const PAGEMAP_SCAN: Mask = Mask::argument(libc::SYS_ioctl, 1, 0xc060_6610, ENOTTY);
 /// Moving hugetlb pages: Linux 5.16. (THP cannot do without.)
@@ -74,6 +76,16 @@ fn populate_thp() {
 #[test]
 fn populate_hugetlb() {
     hugetlb_is_lifted_without(&POPULATE);
+}
+
+#[test]
+fn collapse_thp() {
+    thp_is_lifted_without(&[COLLAPSE]);
+}
+
+#[test]
+fn populate_and_collapse_thp() {
+    thp_is_lifted_without(&[&[COLLAPSE], &POPULATE[..]].concat());
 }
 
 #[test]

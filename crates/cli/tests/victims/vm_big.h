@@ -9,14 +9,23 @@
 #include <stdio.h>
 #include <sys/auxv.h>
 
-/* Each piece of the code returns its argument plus one. */
+/* Each piece of the code returns its argument plus one. Behind the first one lies a function
+ * that calls the function it is given, with what debuggers and unwinders want to know of it. */
 #if defined(__aarch64__)
 #define PIECE ".arch armv8.5-a; bti c; add w0, w0, #1; ret"
+#define THROUGH                                                                            \
+  "bti c; stp x29, x30, [sp, -16]!; .cfi_def_cfa_offset 16; .cfi_offset 29, -16;"          \
+  ".cfi_offset 30, -8; mov x29, sp; blr x0; ldp x29, x30, [sp], 16; .cfi_def_cfa_offset 0;" \
+  ".cfi_restore 29; .cfi_restore 30; ret;"
 #else
 #define PIECE "lea 1(%rdi), %eax; ret"
+#define THROUGH \
+  "sub $8, %rsp; .cfi_adjust_cfa_offset 8; call *%rdi; add $8, %rsp; .cfi_adjust_cfa_offset -8; ret;"
 #endif
 __asm__(".pushsection .big.text,\"ax\",@progbits; .balign 65536; " PIECE
-        "; .balign 65536, 0; .popsection\n"
+        "; .balign 4096, 0; .globl through_big; .type through_big, %function;"
+        "through_big: .cfi_startproc; " THROUGH ".cfi_endproc; .size through_big, .-through_big;"
+        ".balign 65536, 0; .popsection\n"
         ".pushsection .big.rodata,\"a\",@progbits; .balign 65536; .fill 65536, 1, 0x5a; .popsection");
 
 #define STEP 65536

@@ -19,6 +19,9 @@ for name in vm_big vm_threads; do
   make "$name" dynamic -no-pie
   make "$name" pie -pie -fPIE
 done
+# The names of a program's functions are there for dladdr(3) only if they are exported.
+make vm_symbols dynamic -no-pie -rdynamic -static-libgcc -funwind-tables
+make vm_symbols pie -pie -fPIE -rdynamic -static-libgcc -funwind-tables
 case $("$cc" -dumpmachine) in
   aarch64*)
     # With a start of its own: the start files of most systems have no landing pads, and of

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Suite: lifted code can be unwound through, and has its names.
+
+use crate::backings::pages_for;
+use crate::grow::grow;
+use crate::huge::{Pool, moderate, option, thp};
+use crate::look::From;
+use crate::place::{alone, lacks, needs_root};
+use crate::start::{Run, bare, compare, run};
+
+const KINDS: [&str; 2] = ["vm_symbols.dynamic", "vm_symbols.pie"];
+
+fn told(run: &Run) -> Vec<&str> {
+    run.stdout.lines().filter(|l| l.starts_with("frame ") || l.starts_with("object ")).collect()
+}
+
+/// Frames and objects are those of the bare program, and the lifted function is among them.
+fn assert_named(lifted: &Run, path: &std::path::Path) {
+    let plain = run(&mut bare::<&str>(path, &[]));
+    assert_eq!(told(lifted), told(&plain));
+    let frames: Vec<&str> =
+        told(lifted).iter().filter_map(|l| l.strip_prefix("frame ")?.split('+').next()).collect();
+    assert_eq!(frames[..2], ["through_big", "main"], "{}", lifted.stdout);
+}
+
+#[test]
+fn names_on_transparent_pages() {
+    let _alone = alone();
+    let Some(page) = thp() else { lacks!("no transparent huge pages") };
+    for kind in KINDS {
+        let big = grow(kind, page);
+        let run = compare(&["--backing", "thp"], &big.path);
+        run.look().assert_lifted(page, From::Thp);
+        assert_named(&run, &big.path);
+    }
+}
+
+#[test]
+fn names_on_hugetlb_pages() {
+    needs_root!();
+    let _alone = alone();
+    let Some(page) = moderate() else { lacks!("no hugetlb pages") };
+    for kind in KINDS {
+        let big = grow(kind, page);
+        let pool = Pool::of(page);
+        assert!(pool.set(pages_for(&big, page)), "no {} pages of {page}", pages_for(&big, page));
+        let run = compare(&["--backing", "hugetlb", "--page-size", &option(page)], &big.path);
+        run.look().assert_lifted(page, From::Hugetlb);
+        assert_named(&run, &big.path);
+    }
+}
