@@ -20,7 +20,8 @@ test:
 
 # The same on other machines, in emulation: AArch64, NUMA, older kernels. Downloads about
 # 300 MB once, into the user's cache folder.
-test-vm: dist
+test-vm:
+	@ci/setup.sh build
 	ci/vm/matrix
 
 # Static binaries for both architectures, in dist/.
