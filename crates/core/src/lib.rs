@@ -13,6 +13,7 @@
 pub mod addr;
 pub mod apply;
 pub mod elf;
+pub mod html;
 pub mod ldcache;
 pub mod maps;
 pub mod model;

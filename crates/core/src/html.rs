@@ -1,0 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Pictures: reports as single HTML files that need nothing else, least of all a network.
+
+pub mod axis;
+pub mod page;
