@@ -19,6 +19,7 @@ pub mod launch;
 pub mod machine;
 pub mod memory;
 pub mod needed;
+pub mod output;
 mod pagemap;
 pub mod plain;
 pub mod procfs;
