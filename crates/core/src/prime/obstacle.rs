@@ -89,7 +89,9 @@ impl Obstacle {
         let hint = match self {
             Obstacle::BeingWritten(_) | Obstacle::Changed => "prime it again when it is complete",
             Obstacle::InUse(_) => "end them and prime it again, before anything else starts it",
-            Obstacle::Stays => "prime it again; if that does not help, as root: echo 1 > /proc/sys/vm/drop_caches",
+            Obstacle::Stays => {
+                "prime it again; if that does not help, as root: echo 1 > /proc/sys/vm/drop_caches"
+            }
             Obstacle::NoLargeFolios(_) => {
                 "keep the file on ext4 (Linux 6.16 or newer), XFS, or tmpfs mounted with huge=always"
             }
@@ -142,11 +144,8 @@ fn listed(before: &str, holders: &[Holder]) -> String {
     if holders.is_empty() {
         return String::new();
     }
-    let named: Vec<String> = holders
-        .iter()
-        .take(NAMED)
-        .map(|h| format!("{} ({})", h.pid, h.name.escape_debug()))
-        .collect();
+    let named: Vec<String> =
+        holders.iter().take(NAMED).map(|h| format!("{} ({})", h.pid, h.name.escape_debug())).collect();
     let rest = match holders.len().saturating_sub(NAMED) {
         0 => String::new(),
         more => format!(" and {more} more"),

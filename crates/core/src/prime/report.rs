@@ -185,7 +185,8 @@ pub fn text(report: &PrimeReport, verbose: bool) -> String {
             }
         }
         if file.random_base && file.huge_bytes > 0 {
-            let how = "its base is random: a plain start maps it huge only if the base happens to be congruent";
+            let how =
+                "its base is random: a plain start maps it huge only if the base happens to be congruent";
             let _ = writeln!(out, "    {how}");
         }
     }

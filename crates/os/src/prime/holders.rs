@@ -54,9 +54,8 @@ pub fn mappers(id: FileId, offsets: &[u64], page: PageSize) -> Vec<Vec<Holder>> 
 /// The processes that have the file open for writing.
 pub fn writers(file: &File) -> Vec<Holder> {
     let Ok(meta) = file.metadata() else { return Vec::new() };
-    let is_it = |path: &Path| {
-        std::fs::metadata(path).is_ok_and(|m| (m.dev(), m.ino()) == (meta.dev(), meta.ino()))
-    };
+    let is_it =
+        |path: &Path| std::fs::metadata(path).is_ok_and(|m| (m.dev(), m.ino()) == (meta.dev(), meta.ino()));
     let writes = |pid: &u32| {
         let process = Process::new(*pid);
         let fds = std::fs::read_dir(process.path("fd")).into_iter().flatten().flatten();

@@ -98,7 +98,9 @@ impl<'a> Job<'a> {
         for batch in offsets.chunks(BATCH) {
             let done = match &self.refusal {
                 Some(obstacle) => vec![Some(obstacle.clone()); batch.len()],
-                None => treat(&mut self, batch).unwrap_or_else(|e| vec![Some(failed("mmap", &e)); batch.len()]),
+                None => {
+                    treat(&mut self, batch).unwrap_or_else(|e| vec![Some(failed("mmap", &e)); batch.len()])
+                }
             };
             fates.extend(done);
         }
@@ -149,7 +151,8 @@ impl<'a> Job<'a> {
             *error = view.populate(i, self.page).err().map(|e| read_failed(&e));
         }
         let found = self.huge(&view);
-        let mut small: Vec<usize> = (0..offsets.len()).filter(|&i| !found[i] && errors[i].is_none()).collect();
+        let mut small: Vec<usize> =
+            (0..offsets.len()).filter(|&i| !found[i] && errors[i].is_none()).collect();
         if small.is_empty() {
             return Ok(errors);
         }
@@ -158,7 +161,11 @@ impl<'a> Job<'a> {
         drop(view);
         if collapsed.contains(&true) {
             let again = self.view(offsets, Advice::Random)?;
-            small.iter().zip(&collapsed).filter(|(_, c)| **c).for_each(|(&i, _)| drop(again.populate(i, self.base)));
+            small
+                .iter()
+                .zip(&collapsed)
+                .filter(|(_, c)| **c)
+                .for_each(|(&i, _)| drop(again.populate(i, self.base)));
             let found = self.huge(&again);
             small.retain(|&i| !found[i]);
         }
