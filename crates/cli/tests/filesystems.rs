@@ -85,7 +85,8 @@ fn try_on(name: &str, program: &Path) -> Result {
     let segments = file["segments"].as_array().unwrap();
     let obstacles = segments.iter().flat_map(|s| s["obstacles"].as_array().unwrap());
     let reasons = obstacles.filter(|o| o["bytes"] != 0).map(|o| o["detail"].as_str().unwrap().to_string());
-    let result = Result { whole: number("whole_bytes"), huge: number("huge_bytes"), reasons: reasons.collect() };
+    let result =
+        Result { whole: number("whole_bytes"), huge: number("huge_bytes"), reasons: reasons.collect() };
     println!("{name}: {} of {} kB huge {:?}", result.huge >> 10, result.whole >> 10, result.reasons);
     assert_eq!(result.huge == result.whole, out.end == common::End::Code(0), "{out:?}");
     assert_eq!(result.reasons.is_empty(), result.huge == result.whole, "{report:#}");
@@ -171,12 +172,8 @@ fn overlayfs_over_ext4() {
         let below = victim(&lower);
         let at = dir.path().join("merged");
         fs::create_dir(&at).unwrap();
-        let options = format!(
-            "lowerdir={},upperdir={},workdir={}",
-            lower.display(),
-            upper.display(),
-            work.display()
-        );
+        let options =
+            format!("lowerdir={},upperdir={},workdir={}", lower.display(), upper.display(), work.display());
         mount(&["-t", "overlay", "-o", &options, "overlay", at.to_str().unwrap()]);
         let through = try_on("overlay, lower layer", &at.join("victim"));
         // It is one page cache: the layer's own file has it too.

@@ -103,11 +103,16 @@ impl View {
         }
     }
 
-    /// Asks the kernel to make page `i` huge where it is; whether it says that it has.
-    pub fn collapse(&self, i: usize) -> bool {
-        let Ok(bytes) = usize::try_from(self.page.bytes()) else { return false };
-        // Twice: pages that are just being queued make it EAGAIN.
-        (0..2).any(|_| self.advise(self.pages[i], bytes, libc::MADV_COLLAPSE).is_ok())
+    /// Asks the kernel to make page `i` huge where it is.
+    pub fn collapse(&self, i: usize) {
+        let Ok(bytes) = usize::try_from(self.page.bytes()) else { return };
+        // Again where something was only busy.
+        for _ in 0..2 {
+            match self.advise(self.pages[i], bytes, libc::MADV_COLLAPSE) {
+                Err(e) if e.raw_os_error() == Some(libc::EAGAIN) => {}
+                done => return tracing::trace!(?done, at = %self.pages[i], "collapse"),
+            }
+        }
     }
 
     /// How much of page `i` is in memory, for those who may know (mincore(2)).
