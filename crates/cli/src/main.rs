@@ -5,6 +5,7 @@
 //! standard files, and the program that we become would inherit that.
 #![cfg_attr(not(test), no_main)]
 
+mod align;
 mod dry_run;
 mod inspect;
 mod log;
@@ -32,6 +33,7 @@ enum Command {
     Run(run::RunArgs),
     Inspect(inspect::InspectArgs),
     Prime(prime::PrimeArgs),
+    Align(align::AlignArgs),
 }
 
 /// Entry point from the C runtime.
@@ -66,5 +68,6 @@ fn command(args: Vec<OsString>) -> i32 {
         Command::Run(args) => run::run(&args),
         Command::Inspect(args) => inspect::inspect(&args),
         Command::Prime(args) => prime::prime(&args),
+        Command::Align(args) => align::align(&args),
     }
 }

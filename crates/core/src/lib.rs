@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 pub mod addr;
+pub mod align;
 pub mod apply;
 pub mod elf;
 pub mod html;

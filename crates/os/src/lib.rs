@@ -27,6 +27,7 @@ pub mod prime;
 pub mod procfs;
 pub mod program;
 pub mod ptrace;
+pub mod relay;
 pub mod remote;
 pub mod snapshot;
 mod sysfs;
