@@ -53,7 +53,7 @@ fn every_form(linker: &str, flag: &str) {
         let build = |victim: Victim| victim.flags(&flags).try_build();
         let program = match build(fat("sums")) {
             Ok(program) => program,
-            // gold cannot make a static PIE, mold has no noseparate-code.
+            // gold cannot make a static PIE, gold and mold have no noseparate-code.
             Err(why) if why.contains("unknown") => {
                 println!("{linker} {form:?}: not built: {why}");
                 continue;
@@ -66,7 +66,7 @@ fn every_form(linker: &str, flag: &str) {
         built += 1;
         let _ = std::fs::remove_file(&program);
     }
-    assert!(built + 2 >= forms.len(), "{linker}: only {built} forms built");
+    assert!(built >= 5, "{linker}: only {built} forms built");
     let flags = with(&["-DPART=1"]);
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     let library = fat("part").library().flags(&flags).build();
