@@ -12,6 +12,8 @@
 
 pub mod addr;
 pub mod apply;
+pub mod comparison;
+pub mod comparison_text;
 pub mod elf;
 pub mod html;
 pub mod ldcache;
@@ -26,4 +28,5 @@ pub mod skip;
 pub mod smaps;
 pub mod snapshot;
 pub mod stats;
+pub mod stopping;
 pub mod target;
