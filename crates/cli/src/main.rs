@@ -5,6 +5,7 @@
 //! standard files, and the program that we become would inherit that.
 #![cfg_attr(not(test), no_main)]
 
+mod compare;
 mod dry_run;
 mod inspect;
 mod log;
@@ -30,6 +31,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Run(run::RunArgs),
+    Compare(Box<compare::CompareArgs>),
     Inspect(inspect::InspectArgs),
     Prime(prime::PrimeArgs),
 }
@@ -64,6 +66,7 @@ fn command(args: Vec<OsString>) -> i32 {
     }
     match cli.command {
         Command::Run(args) => run::run(&args),
+        Command::Compare(args) => compare::compare(&args),
         Command::Inspect(args) => inspect::inspect(&args),
         Command::Prime(args) => prime::prime(&args),
     }
