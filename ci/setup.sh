@@ -37,6 +37,8 @@ tests=(
   "setcap libcap2-bin"
   "setpriv util-linux"
   "strace strace"
+  "sysbench sysbench"
+  "taskset util-linux"
   "unshare util-linux"
 )
 

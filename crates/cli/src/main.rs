@@ -6,6 +6,7 @@
 #![cfg_attr(not(test), no_main)]
 
 mod align;
+mod compare;
 mod dry_run;
 mod inspect;
 mod log;
@@ -31,6 +32,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Run(run::RunArgs),
+    Compare(Box<compare::CompareArgs>),
     Inspect(inspect::InspectArgs),
     Prime(prime::PrimeArgs),
     Align(align::AlignArgs),
@@ -66,6 +68,7 @@ fn command(args: Vec<OsString>) -> i32 {
     }
     match cli.command {
         Command::Run(args) => run::run(&args),
+        Command::Compare(args) => compare::compare(&args),
         Command::Inspect(args) => inspect::inspect(&args),
         Command::Prime(args) => prime::prime(&args),
         Command::Align(args) => align::align(&args),

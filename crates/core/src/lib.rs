@@ -13,6 +13,8 @@
 pub mod addr;
 pub mod align;
 pub mod apply;
+pub mod comparison;
+pub mod comparison_text;
 pub mod elf;
 pub mod html;
 pub mod ldcache;
@@ -27,4 +29,5 @@ pub mod skip;
 pub mod smaps;
 pub mod snapshot;
 pub mod stats;
+pub mod stopping;
 pub mod target;

@@ -86,6 +86,9 @@ pub struct Status {
     pub thp_enabled: Option<bool>,
     /// `Threads`.
     pub threads: Option<u32>,
+    /// `VmHWM`: the most that was resident since exec, in bytes. (`ru_maxrss` of getrusage(2)
+    /// starts at the size of the process that called exec.)
+    pub peak_bytes: Option<u64>,
     /// `TracerPid`: 0 for none.
     pub tracer: Option<u32>,
     /// `Seccomp`: 0 for none, 1 strict, 2 by filter.
@@ -285,6 +288,7 @@ fn parse_status(text: &[u8]) -> Status {
         match &line[..colon] {
             b"THP_enabled" => status.thp_enabled = value().map(|v| v != 0),
             b"Threads" => status.threads = value(),
+            b"VmHWM" => status.peak_bytes = kilobytes(&line[colon + 1..]),
             b"TracerPid" => status.tracer = value(),
             b"SigPnd" | b"ShdPnd" => status.pending |= hex().unwrap_or(0),
             b"Seccomp" => status.seccomp = value(),
@@ -293,6 +297,12 @@ fn parse_status(text: &[u8]) -> Status {
         }
     }
     status
+}
+
+/// ` \t  1234 kB`, in bytes.
+fn kilobytes(text: &[u8]) -> Option<u64> {
+    let number = std::str::from_utf8(text).ok()?.trim().strip_suffix(" kB")?;
+    number.parse::<u64>().ok()?.checked_mul(1024)
 }
 
 #[cfg(test)]
@@ -336,8 +346,16 @@ mod tests {
 
     #[test]
     fn status_and_auxv_of_odd_text() {
-        let status = parse_status(b"Name:\tx\nThreads:\t7\nTHP_enabled:\t0\nTracerPid:\tx\nnonsense");
-        let want = Status { thp_enabled: Some(false), threads: Some(7), ..Status::default() };
+        let status = parse_status(
+            b"Name:\tx\nThreads:\t7\nTHP_enabled:\t0\nTracerPid:\tx\nVmHWM:\t     12 kB\nnonsense",
+        );
+        let want = Status {
+            thp_enabled: Some(false),
+            threads: Some(7),
+            peak_bytes: Some(12 << 10),
+            ..Status::default()
+        };
+        assert_eq!(parse_status(b"VmHWM:\t99999999999999999999 kB\n"), Status::default());
         assert_eq!(status, want);
         let mut bytes = Vec::new();
         for word in [libc::AT_ENTRY, 0x401000, libc::AT_NULL, 0, libc::AT_ENTRY, 5] {
