@@ -11,6 +11,7 @@ mod log;
 mod options;
 mod prime;
 mod run;
+mod stat;
 
 use clap::{Parser, Subcommand};
 use std::ffi::{CStr, OsStr, OsString};
@@ -32,6 +33,7 @@ enum Command {
     Run(run::RunArgs),
     Inspect(inspect::InspectArgs),
     Prime(prime::PrimeArgs),
+    Stat(stat::StatArgs),
 }
 
 /// Entry point from the C runtime.
@@ -66,5 +68,6 @@ fn command(args: Vec<OsString>) -> i32 {
         Command::Run(args) => run::run(&args),
         Command::Inspect(args) => inspect::inspect(&args),
         Command::Prime(args) => prime::prime(&args),
+        Command::Stat(args) => stat::stat(&args),
     }
 }

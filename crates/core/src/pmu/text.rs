@@ -3,6 +3,7 @@
 
 use super::metric::{Metric, Unit};
 use super::report::{Counter, Origin, Scope, StatReport};
+use crate::report_text::printable;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
@@ -24,7 +25,7 @@ pub fn text(report: &StatReport) -> String {
 }
 
 fn head(out: &mut String, report: &StatReport) {
-    let seconds = report.seconds.map_or(String::new(), |s| format!(", {s:.2} s"));
+    let seconds = report.seconds.map_or(String::new(), |s| format!(", {s:.3} s"));
     let subject = printable(&report.subject);
     let _ = match report.origin {
         Origin::Measured => writeln!(out, "{subject}{seconds}"),
@@ -64,7 +65,8 @@ fn counters(out: &mut String, report: &StatReport) {
         let _ = writeln!(out, "{}", line.trim_end());
     }
     if !skipped.is_empty() {
-        let _ = writeln!(out, "{:>20}  {}", "not counted", skipped.join(", "));
+        let word = if report.origin == Origin::Given { "not given" } else { "not counted" };
+        let _ = writeln!(out, "{word:>20}  {}", skipped.join(", "));
     }
 }
 
@@ -140,10 +142,6 @@ fn count(value: f64) -> String {
         out.push(digit);
     }
     out
-}
-
-fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 #[cfg(test)]
