@@ -9,6 +9,7 @@ use hugelift_core::pmu::report::{Origin, StatReport};
 use hugelift_core::pmu::{Cpu, Model, Sample, model_of, parse_cpuinfo, text::text};
 use hugelift_os::console::say;
 use hugelift_os::kernel_counts::KernelCounts;
+use hugelift_os::output;
 use hugelift_os::perf::{Code, Counters, PerfError, Start, find_pmu, raise_file_limit};
 use hugelift_os::procfs::Process;
 use hugelift_os::program::{ExecError, resolve};
@@ -299,8 +300,11 @@ fn print(report: &StatReport, args: &StatArgs) -> Result<(), Failure> {
         text(report)
     };
     if let Some(path) = &args.output {
-        let failed = |e| format!("cannot write the result to {}: {e}", path.display());
-        return Ok(std::fs::write(path, shown).map_err(failed)?);
+        match output::write(path, shown.as_bytes()) {
+            Ok(()) => return Ok(()),
+            // It has taken its time: not lost, then.
+            Err(error) => say(&error.to_string()),
+        }
     }
     // The command's standard output is its own.
     let written = if args.command.is_empty() {
