@@ -13,6 +13,7 @@ mod log;
 mod options;
 mod prime;
 mod run;
+mod stat;
 
 use clap::{Parser, Subcommand};
 use std::ffi::{CStr, OsStr, OsString};
@@ -36,6 +37,7 @@ enum Command {
     Inspect(inspect::InspectArgs),
     Prime(prime::PrimeArgs),
     Align(align::AlignArgs),
+    Stat(stat::StatArgs),
 }
 
 /// Entry point from the C runtime.
@@ -72,5 +74,6 @@ fn command(args: Vec<OsString>) -> i32 {
         Command::Inspect(args) => inspect::inspect(&args),
         Command::Prime(args) => prime::prime(&args),
         Command::Align(args) => align::align(&args),
+        Command::Stat(args) => stat::stat(&args),
     }
 }

@@ -21,6 +21,7 @@ pub mod ldcache;
 pub mod maps;
 pub mod model;
 pub mod plan;
+pub mod pmu;
 pub mod policy;
 pub mod prime;
 pub mod report;

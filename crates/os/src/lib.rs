@@ -3,6 +3,7 @@
 //!
 //! Reading: [`procfs`], [`machine`] (over `sysfs` and `cgroup`), [`snapshot`] of a process,
 //! [`file_snapshot`] of a program that does not run (over [`needed`] and [`elf_file`]).
+//! Counting: [`perf`] and [`kernel_counts`], of a [`workload`] or another process.
 //! Changing the page cache: [`mod@prime`].
 //! Changing a process: [`launch`] puts a [`helper`] beside the process that becomes the program
 //! ([`mod@program`]); it traces it ([`ptrace`]), prepares its way [`home`], stops its
@@ -16,12 +17,14 @@ mod faultpoint;
 pub mod file_snapshot;
 pub mod helper;
 pub mod home;
+pub mod kernel_counts;
 pub mod launch;
 pub mod machine;
 pub mod memory;
 pub mod needed;
 pub mod output;
 mod pagemap;
+pub mod perf;
 pub mod plain;
 pub mod prime;
 pub mod procfs;
@@ -34,4 +37,5 @@ mod sysfs;
 pub mod terminal;
 pub mod threads;
 pub mod users;
+pub mod workload;
 pub mod yama;
