@@ -10,6 +10,7 @@ mod inspect;
 mod log;
 mod options;
 mod prime;
+mod pool;
 mod run;
 
 use clap::{Parser, Subcommand};
@@ -32,6 +33,7 @@ enum Command {
     Run(run::RunArgs),
     Inspect(inspect::InspectArgs),
     Prime(prime::PrimeArgs),
+    Pool(pool::PoolArgs),
 }
 
 /// Entry point from the C runtime.
@@ -66,5 +68,6 @@ fn command(args: Vec<OsString>) -> i32 {
         Command::Run(args) => run::run(&args),
         Command::Inspect(args) => inspect::inspect(&args),
         Command::Prime(args) => prime::prime(&args),
+        Command::Pool(args) => pool::pool(&args),
     }
 }
