@@ -5,12 +5,13 @@
 //! standard files, and the program that we become would inherit that.
 #![cfg_attr(not(test), no_main)]
 
+mod doctor;
 mod dry_run;
 mod inspect;
 mod log;
 mod options;
-mod prime;
 mod pool;
+mod prime;
 mod run;
 
 use clap::{Parser, Subcommand};
@@ -34,6 +35,7 @@ enum Command {
     Inspect(inspect::InspectArgs),
     Prime(prime::PrimeArgs),
     Pool(pool::PoolArgs),
+    Doctor(doctor::DoctorArgs),
 }
 
 /// Entry point from the C runtime.
@@ -69,5 +71,6 @@ fn command(args: Vec<OsString>) -> i32 {
         Command::Inspect(args) => inspect::inspect(&args),
         Command::Prime(args) => prime::prime(&args),
         Command::Pool(args) => pool::pool(&args),
+        Command::Doctor(args) => doctor::doctor(&args),
     }
 }

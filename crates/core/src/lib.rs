@@ -12,6 +12,7 @@
 
 pub mod addr;
 pub mod apply;
+pub mod doctor;
 pub mod elf;
 pub mod html;
 pub mod ldcache;
@@ -19,8 +20,8 @@ pub mod maps;
 pub mod model;
 pub mod plan;
 pub mod policy;
-pub mod prime;
 pub mod pool;
+pub mod prime;
 pub mod report;
 pub mod report_text;
 pub mod skip;

@@ -60,7 +60,8 @@ impl SizePool {
             page_size: pool.page.bytes(),
             default: default == Some(pool.page),
             total: pool.total,
-            free: pool.free,
+            // Each number is a file of its own: they may be of different moments.
+            free: pool.free.min(pool.total),
             reserved: pool.reserved,
             surplus: pool.surplus,
             overcommit: pool.overcommit,
