@@ -34,11 +34,14 @@ tests=(
   "python3 python3"
   "redis-cli redis-tools"
   "redis-server redis-server"
+  "script bsdutils util-linux"
   "setcap libcap2-bin"
   "setpriv util-linux"
   "strace strace"
   "sysbench sysbench"
   "taskset util-linux"
+  "sysctl procps"
+  "systemd-tmpfiles systemd-standalone-tmpfiles systemd"
   "unshare util-linux"
 )
 

@@ -7,10 +7,12 @@
 
 mod align;
 mod compare;
+mod doctor;
 mod dry_run;
 mod inspect;
 mod log;
 mod options;
+mod pool;
 mod prime;
 mod run;
 mod stat;
@@ -38,6 +40,8 @@ enum Command {
     Prime(prime::PrimeArgs),
     Align(align::AlignArgs),
     Stat(stat::StatArgs),
+    Pool(pool::PoolArgs),
+    Doctor(doctor::DoctorArgs),
 }
 
 /// Entry point from the C runtime.
@@ -75,5 +79,7 @@ fn command(args: Vec<OsString>) -> i32 {
         Command::Prime(args) => prime::prime(&args),
         Command::Align(args) => align::align(&args),
         Command::Stat(args) => stat::stat(&args),
+        Command::Pool(args) => pool::pool(&args),
+        Command::Doctor(args) => doctor::doctor(&args),
     }
 }

@@ -13,6 +13,7 @@ pub mod build;
 pub mod guard;
 pub mod held;
 pub mod huge;
+pub mod recorded;
 pub mod run;
 
 pub use build::{Victim, fat, open_dir, plain};
