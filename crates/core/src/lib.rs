@@ -32,3 +32,4 @@ pub mod snapshot;
 pub mod stats;
 pub mod stopping;
 pub mod target;
+pub mod top;

@@ -27,6 +27,7 @@ mod pagemap;
 pub mod perf;
 pub mod plain;
 pub mod prime;
+pub mod processes;
 pub mod procfs;
 pub mod program;
 pub mod ptrace;
