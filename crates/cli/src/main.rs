@@ -14,6 +14,7 @@ mod options;
 mod prime;
 mod run;
 mod stat;
+mod top;
 
 use clap::{Parser, Subcommand};
 use std::ffi::{CStr, OsStr, OsString};
@@ -38,6 +39,7 @@ enum Command {
     Prime(prime::PrimeArgs),
     Align(align::AlignArgs),
     Stat(stat::StatArgs),
+    Top(top::TopArgs),
 }
 
 /// Entry point from the C runtime.
@@ -75,5 +77,6 @@ fn command(args: Vec<OsString>) -> i32 {
         Command::Prime(args) => prime::prime(&args),
         Command::Align(args) => align::align(&args),
         Command::Stat(args) => stat::stat(&args),
+        Command::Top(args) => top::top(&args),
     }
 }

@@ -14,6 +14,7 @@ pub mod guard;
 pub mod held;
 pub mod huge;
 pub mod run;
+pub mod screen;
 
 pub use build::{Victim, fat, open_dir, plain};
 pub use guard::{CGroup, Pool};
