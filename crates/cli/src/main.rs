@@ -16,6 +16,7 @@ mod pool;
 mod prime;
 mod run;
 mod stat;
+mod top;
 
 use clap::{Parser, Subcommand};
 use std::ffi::{CStr, OsStr, OsString};
@@ -42,6 +43,7 @@ enum Command {
     Stat(stat::StatArgs),
     Pool(pool::PoolArgs),
     Doctor(doctor::DoctorArgs),
+    Top(top::TopArgs),
 }
 
 /// Entry point from the C runtime.
@@ -81,5 +83,6 @@ fn command(args: Vec<OsString>) -> i32 {
         Command::Stat(args) => stat::stat(&args),
         Command::Pool(args) => pool::pool(&args),
         Command::Doctor(args) => doctor::doctor(&args),
+        Command::Top(args) => top::top(&args),
     }
 }

@@ -34,3 +34,4 @@ pub mod snapshot;
 pub mod stats;
 pub mod stopping;
 pub mod target;
+pub mod top;

@@ -31,6 +31,7 @@ pub mod pools;
 pub mod prime;
 mod probes;
 mod process_facts;
+pub mod processes;
 pub mod procfs;
 pub mod program;
 pub mod ptrace;

@@ -82,6 +82,8 @@ pub enum ProcError {
 /// What `/proc/PID/status` tells that matters here; `None` where the kernel has no such line.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Status {
+    /// `Uid`, the effective one.
+    pub uid: Option<u32>,
     /// `THP_enabled`: false after `prctl(PR_SET_THP_DISABLE)` (Linux 5.0).
     pub thp_enabled: Option<bool>,
     /// `Threads`.
@@ -285,7 +287,9 @@ fn parse_status(text: &[u8]) -> Status {
         let Some(colon) = line.iter().position(|&b| b == b':') else { continue };
         let value = || std::str::from_utf8(&line[colon + 1..]).ok()?.trim().parse::<u32>().ok();
         let hex = || u64::from_str_radix(std::str::from_utf8(&line[colon + 1..]).ok()?.trim(), 16).ok();
+        let second = || std::str::from_utf8(&line[colon + 1..]).ok()?.split_whitespace().nth(1)?.parse().ok();
         match &line[..colon] {
+            b"Uid" => status.uid = second(),
             b"THP_enabled" => status.thp_enabled = value().map(|v| v != 0),
             b"Threads" => status.threads = value(),
             b"VmHWM" => status.peak_bytes = kilobytes(&line[colon + 1..]),
@@ -347,9 +351,10 @@ mod tests {
     #[test]
     fn status_and_auxv_of_odd_text() {
         let status = parse_status(
-            b"Name:\tx\nThreads:\t7\nTHP_enabled:\t0\nTracerPid:\tx\nVmHWM:\t     12 kB\nnonsense",
+            b"Name:\tx\nUid:\t5\t6\t7\t8\nThreads:\t7\nTHP_enabled:\t0\nTracerPid:\tx\nVmHWM:\t     12 kB\nnonsense",
         );
         let want = Status {
+            uid: Some(6),
             thp_enabled: Some(false),
             threads: Some(7),
             peak_bytes: Some(12 << 10),
