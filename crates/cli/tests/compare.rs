@@ -114,6 +114,25 @@ fn every_run_is_in_the_json_and_in_the_csv() {
     assert_eq!(lines.iter().filter(|line| &line[0] == "a").count(), 7);
 }
 
+/// Which of the wishes ended it, and after how many pairs.
+#[test]
+fn it_stops_at_a_width_at_a_time_or_at_a_number() {
+    let ended = |words: &[&str]| {
+        let result = json(&[words, &["--", "/bin/true"]].concat());
+        let pairs = result["sides"][0]["runs"].as_array().unwrap().len();
+        (result["reached"].as_str().unwrap().to_string(), pairs)
+    };
+    // So wide that it is reached at the first look, unless something else holds the machine.
+    let (reached, pairs) = ended(&["--figure", "cpu", "--until", "100%", "--pairs", "60"]);
+    assert!(reached == "width" && [12, 15, 18, 22, 27, 33].contains(&pairs), "{reached} {pairs}");
+    let (reached, pairs) = ended(&["--until", "0.0001%", "--time", "500ms"]);
+    assert!(reached == "time" && pairs >= 6, "{reached} {pairs}");
+    assert_eq!(ended(&["--pairs", "7", "--time", "1h"]), ("pairs".into(), 7));
+    let few = compare(&["--pairs", "3", "--", "/bin/true"]);
+    assert_eq!(few.end, End::Code(0));
+    assert!(few.stderr.contains("--pairs 6 or more") && few.stdout.contains("too few pairs"), "{few:?}");
+}
+
 #[test]
 fn a_failing_program_is_an_error_that_names_its_side() {
     let outcome = compare(&["--", "sh", "-c", "exit 3"]);
