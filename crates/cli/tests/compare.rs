@@ -17,7 +17,8 @@ use std::time::{Duration, Instant};
 
 /// `hugelift compare` with these words.
 fn compare(words: &[&str]) -> Outcome {
-    Cmd::new([HUGELIFT, "compare"]).args(words).bare()
+    // Some ten seconds of CPU time at most, on a machine that may be shared.
+    Cmd::new([HUGELIFT, "compare"]).args(words).patience(5 * PATIENCE).bare()
 }
 
 fn succeeded(outcome: &Outcome) {
@@ -38,8 +39,8 @@ fn tiny() -> String {
 
 #[test]
 fn random_jumps_through_64_mb_are_faster() {
-    let program = run_of(&jumps(64, Linking::Dynamic).expect("the program"), Hot::OneAPage, 6_000_000);
-    let mut words = vec!["--figure", "cpu", "--pairs", "12", "--variant", "thp", "--bare-4k", "--"];
+    let program = run_of(&jumps(64, Linking::Dynamic).expect("the program"), Hot::OneAPage, 3_000_000);
+    let mut words = vec!["--figure", "cpu", "--pairs", "10", "--variant", "thp", "--bare-4k", "--"];
     let argv: Vec<String> = program.argv.iter().map(|word| word.display().to_string()).collect();
     words.extend(argv.iter().map(String::as_str));
     let result = json(&words);
@@ -47,7 +48,7 @@ fn random_jumps_through_64_mb_are_faster() {
     assert_eq!(variant["verdict"], "faster", "{variant}");
     let ratio = &variant["ratios"][1];
     assert_eq!(ratio["figure"], "cpu");
-    assert!(ratio["high"].as_f64().unwrap() < 1.0 && ratio["pairs"] == 12, "{ratio}");
+    assert!(ratio["high"].as_f64().unwrap() < 1.0 && ratio["pairs"] == 10, "{ratio}");
     let [bare, thp] = [0, 1].map(|side| &result["sides"][side]["memory"]["text"]);
     assert_eq!(bare["huge"], 0, "--bare-4k is what it says");
     assert_eq!(thp["huge"], thp["whole"]);
