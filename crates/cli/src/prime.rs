@@ -100,8 +100,8 @@ pub fn prime(args: &PrimeArgs) -> i32 {
     let files: Vec<FileReport> = wanted.items.into_iter().map(treat).collect();
     let report = PrimeReport::new(page.ok(), files);
     if report.files.iter().any(|f| f.replaced.is_some()) {
-        say("a package manager that checks its files (debsums, rpm -V) will name the replaced ones, and an \
-             upgrade brings its own again");
+        say("a package manager that checks its files (debsums, rpm -V) will name the replaced ones, and \
+             an upgrade brings its own again; where perf knows the old one: perf buildid-cache --purge FILE");
     }
     match print(&report, args) {
         Err(error) => {
