@@ -38,6 +38,7 @@ pub mod program;
 pub mod ptrace;
 pub mod relay;
 pub mod remote;
+pub mod replace;
 pub mod snapshot;
 mod sysfs;
 pub mod terminal;

@@ -88,7 +88,10 @@ impl Obstacle {
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             Obstacle::BeingWritten(_) | Obstacle::Changed => "prime it again when it is complete",
-            Obstacle::InUse(_) => "end them and prime it again, before anything else starts it",
+            Obstacle::NotCongruent(_) => "hugelift prime --replace puts a re-laid copy in its place",
+            Obstacle::InUse(_) => {
+                "end them and prime it again, before anything else starts it; or hugelift prime --replace"
+            }
             Obstacle::Stays => {
                 "prime it again; if that does not help, as root: echo 1 > /proc/sys/vm/drop_caches"
             }
@@ -102,6 +105,11 @@ impl Obstacle {
             _ => return None,
         };
         Some(hint.to_string())
+    }
+
+    /// Whether it would not stand in the way of a re-laid copy.
+    pub fn is_cured_by_copy(&self) -> bool {
+        matches!(self, Obstacle::NotCongruent(_) | Obstacle::InUse(_) | Obstacle::Stays)
     }
 
     /// The processes that it names.

@@ -66,6 +66,17 @@ pub fn blocked(file: &ElfFile, obstacle: &Obstacle) -> FileReport {
     job.run(Job::check_batch)
 }
 
+/// Who writes to the file, if anybody does: it is then left alone.
+pub fn written(file: &ElfFile) -> Option<Obstacle> {
+    let writers = || holders::writers(file.file());
+    match cache::open_for_writing(file.file()) {
+        Some(true) => Some(Obstacle::BeingWritten(writers())),
+        Some(false) => None,
+        // The kernel does not tell: what can be seen has to do.
+        None => Some(writers()).filter(|w| !w.is_empty()).map(Obstacle::BeingWritten),
+    }
+}
+
 /// A huge page of the file that is not huge yet, and why, as far as is known.
 type Fate = Option<Obstacle>;
 
@@ -93,7 +104,7 @@ impl<'a> Job<'a> {
     fn run(mut self, treat: fn(&mut Job<'a>, &[u64]) -> io::Result<Vec<Fate>>) -> FileReport {
         let offsets: Vec<u64> = self.candidates.iter().flat_map(|c| c.pages(self.page)).collect();
         if self.refusal.is_none() && !offsets.is_empty() {
-            self.refusal = self.written();
+            self.refusal = written(self.file);
         }
         let before = cache::stamp(self.file.file());
         let mut fates: Vec<Fate> = Vec::new();
@@ -116,19 +127,11 @@ impl<'a> Job<'a> {
             segment
         });
         let mut report = FileReport::new(self.file.path.to_string_lossy().into_owned(), segments.collect());
-        report.random_base = self.file.headers.relocatable && self.file.headers.interp.is_some();
+        let headers = &self.file.headers;
+        // The kernel aligns the base of a program to its largest p_align (since Linux 5.10).
+        let aligned = headers.segments.iter().any(|s| s.align >= self.page.bytes());
+        report.random_base = headers.relocatable && headers.interp.is_some() && !aligned;
         report
-    }
-
-    /// A file that is being written is left alone.
-    fn written(&self) -> Fate {
-        let writers = || holders::writers(self.file.file());
-        match cache::open_for_writing(self.file.file()) {
-            Some(true) => Some(Obstacle::BeingWritten(writers())),
-            Some(false) => None,
-            // The kernel does not tell: what can be seen has to do.
-            None => Some(writers()).filter(|w| !w.is_empty()).map(Obstacle::BeingWritten),
-        }
     }
 
     fn view(&self, offsets: &[u64], advice: Advice) -> io::Result<View> {
