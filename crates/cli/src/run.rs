@@ -10,20 +10,23 @@ use clap::Args;
 use hugelift_core::addr::{PageSize, human_bytes};
 use hugelift_core::apply::{Outcome, apply};
 use hugelift_core::plan::{Plan, plan};
-use hugelift_core::policy::Policy;
+use hugelift_core::maps::Mapping;
+use hugelift_core::moving::{Image, Move};
+use hugelift_core::policy::{Backing, Policy};
 use hugelift_core::report::{self, Report, Total};
 use hugelift_core::report_text::{self, Style};
 use hugelift_core::skip::Reason;
-use hugelift_core::snapshot::{Part, Snapshot};
+use hugelift_core::snapshot::{Object, Part, Snapshot};
 use hugelift_core::target::Fault;
 use hugelift_os::console::say;
 use hugelift_os::helper::{Lifter, Verdict};
+use hugelift_os::machine::{base_page, thp_page};
 use hugelift_os::plain::Plain;
 use hugelift_os::procfs::Process;
 use hugelift_os::program::{ExecError, examine, exec, resolve};
 use hugelift_os::remote::Remote;
 use hugelift_os::users::Identity;
-use hugelift_os::{launch, snapshot};
+use hugelift_os::{launch, pagecache, snapshot};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::File;
@@ -150,20 +153,53 @@ impl Lifter for &mut Job {
         (**self).lift(pid, target)
     }
 
+    fn place(&mut self, pid: u32, image: &Image, mappings: &[Mapping]) -> Option<Move> {
+        (**self).place(pid, image, mappings)
+    }
+
+    fn placed(&mut self, result: Result<(), &Fault>) {
+        (**self).placed(result);
+    }
+
     fn plain(&mut self, why: &Plain) -> Verdict {
         (**self).plain(why)
     }
 }
 
 impl Job {
+    /// A program that the page cache has in huge folios goes where they can be mapped as such.
+    fn place(&mut self, pid: u32, image: &Image, mappings: &[Mapping]) -> Option<Move> {
+        let policy = &self.policy;
+        let wanted = policy.backings.contains(&Backing::Pagecache);
+        let takes = || image.pieces.first().is_some_and(|m| policy.objects.takes_path(&m.path));
+        let huge = thp_page().filter(|huge| wanted && policy.page.is_none_or(|page| page == *huge));
+        let huge = huge.filter(|_| takes())?;
+        let plan = image.plan(mappings, &policy.parts, huge, base_page()).ok()?;
+        pagecache::is_primed(pid, image, &policy.parts, huge).then_some(plan)
+    }
+
+    /// An executable that could not be moved stays, and its text with it: nothing is lost but
+    /// the gain.
+    fn placed(&mut self, result: Result<(), &Fault>) {
+        if let Err(fault) = result
+            && (self.verbose > 0 || self.policy.backings == [Backing::Pagecache])
+        {
+            self.say(&format!("{}: not moved to where its page cache is huge: {fault}", self.program));
+        }
+    }
+
     fn lift(&mut self, pid: u32, target: &mut Remote) -> Verdict {
         let began = Instant::now();
         let least = self.policy.page.map_or(PageSize::MB2.bytes() / 2, PageSize::bytes);
         let least = if self.report.is_some() { 0 } else { least };
-        let before = match snapshot::live(Some(pid), least) {
+        let mut before = match snapshot::live(Some(pid), least) {
             Ok(before) => before,
             Err(error) => return self.plain(&error.into()),
         };
+        if self.policy.backings.contains(&Backing::Pagecache) {
+            let takes = |object: &Object| self.policy.objects.takes(object);
+            pagecache::find(pid, &mut before, &self.policy.parts, takes);
+        }
         let plan = plan(&before, &self.policy);
         tracing::debug!(?plan, "planned");
         let outcome = apply(target, &plan);

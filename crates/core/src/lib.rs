@@ -21,6 +21,7 @@ pub mod html;
 pub mod ldcache;
 pub mod maps;
 pub mod model;
+pub mod moving;
 pub mod plan;
 pub mod pmu;
 pub mod policy;
