@@ -117,10 +117,10 @@ pub trait Unstarted: Target {
     fn equalize(&mut self, from: Range, to: Addr) -> Result<(), Fault>;
     /// Whether the mappings `distance` below `pieces` are the same as they.
     fn is_copied(&mut self, pieces: &[Mapping], distance: u64) -> Result<bool, Fault>;
-    /// Writes the anchors to the program's stack and, where the program counter is in the
-    /// executable (a static one), moves it by what `AT_ENTRY` changes: all or nothing, whoever
-    /// dies.
-    fn anchor(&mut self, anchors: Anchors) -> Result<(), Fault>;
+    /// Makes the program begin with the image that `layout` tells of: its anchors on the stack,
+    /// the program counter where it is in the executable (a static one), what the kernel knows.
+    /// All of it or nothing, whoever dies.
+    fn switch(&mut self, layout: &Layout) -> Result<(), Fault>;
     /// Tells the kernel (`PR_SET_MM_MAP`).
     fn set_layout(&mut self, layout: &Layout) -> Result<(), Fault>;
 }
@@ -286,25 +286,13 @@ impl Move {
 /// # Errors
 /// The step that failed; the image is then where it was, and whole.
 pub fn carry_out<T: Unstarted>(target: &mut T, plan: &Move, layout: &Layout) -> Result<Vec<Range>, Fault> {
-    let odd = |call| Fault::Call { call, range: plan.image, errno: 22 };
-    let old = layout.anchors().ok_or_else(|| odd("the auxiliary vector"))?;
     // Whether the kernel lets us: nothing changes by this.
     target.set_layout(layout)?;
     let mut copied = Vec::new();
-    let result = copy(target, plan, &mut copied).and_then(|()| {
-        let new = layout.with_image(plan);
-        target.anchor(new.anchors().unwrap_or(old))?;
-        match target.set_layout(&new) {
-            Err(fault @ Fault::Call { .. }) => {
-                // Only if that is not possible either is the process lost.
-                target.anchor(old).map_err(|f| Fault::Lost(format!("half moved: {f}")))?;
-                Err(fault)
-            }
-            other => other.map(|()| new),
-        }
-    });
+    let new = layout.with_image(plan);
+    let result = copy(target, plan, &mut copied).and_then(|()| target.switch(&new));
     match result {
-        Ok(new) => {
+        Ok(()) => {
             let gone = unmap(target, plan.pieces.iter().map(|m| m.range))?;
             // Now that its place is free. Without, it stays where it was, which is as good.
             match new.with_heap(plan).filter(|_| gone.is_empty()).map(|with| target.set_layout(&with)) {

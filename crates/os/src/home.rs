@@ -92,10 +92,12 @@ pub struct Home {
     pc: Addr,
     /// A child of the target that it must wait for on its way.
     reap: Option<i32>,
+    /// A call that takes back what the target has just now.
+    detour: Option<Call>,
 }
 
 /// A system call on the way home.
-type Call = (i64, [u64; 6]);
+pub type Call = (i64, [u64; 6]);
 
 impl Home {
     /// Prepares `target`, whose program is to go on with `regs`. From here on all its
@@ -116,6 +118,7 @@ impl Home {
             data: Addr(top.0.wrapping_sub(DATA_BYTES)),
             pc: Addr(0),
             reap,
+            detour: None,
         };
         target.poke(room.stub(), &padded(&arch::STUB))?;
         home.pave(target, home.wait_for_helper().as_slice())?;
@@ -126,6 +129,25 @@ impl Home {
 
     fn wait_for_helper(&self) -> Option<Call> {
         self.reap.map(|pid| (libc::SYS_wait4, [pid as u64, 0, libc::__WALL as u64, 0, 0, 0]))
+    }
+
+    /// Leads the way home over `call`, from the next call that the target is made to do on; or
+    /// over none, from now on. What lies nearer to the program is written as it is there, so that
+    /// the target is safe meanwhile.
+    ///
+    /// # Errors
+    /// The target's memory cannot be written, or it is gone.
+    pub fn set_detour(&mut self, target: &Stopped, call: Option<Call>) -> Result<(), Error> {
+        if call != self.detour {
+            self.detour = call;
+            let calls: Vec<Call> = call.into_iter().chain(self.wait_for_helper()).collect();
+            self.pave(target, &calls)?;
+            if call.is_none() {
+                // Off the frame that the next detour is written over.
+                target.set_regs(&self.at(arch::RETURN_AT))?;
+            }
+        }
+        Ok(())
     }
 
     /// Writes the frames of a way home that leads over `calls`, in their order:

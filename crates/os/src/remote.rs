@@ -2,7 +2,7 @@
 //! The process under ptrace as a [`Target`]: system calls made in its name.
 
 use crate::arch::{self, COPY_AT, Regs, SYSCALL_AT};
-use crate::home::Home;
+use crate::home::{Call, Home};
 use crate::memory;
 use crate::pagemap;
 use crate::procfs::Process;
@@ -138,6 +138,12 @@ impl Remote {
             Ok(value) => Ok(value as u64),
             Err(error) => Err(Fault::Lost(error.to_string())),
         }
+    }
+
+    /// See [`Home::set_detour`].
+    pub(crate) fn set_detour(&mut self, call: Option<Call>) -> Result<(), Fault> {
+        let stopped = self.stopped.as_ref().ok_or(Error::Vanished(self.pid));
+        stopped.and_then(|s| self.home.set_detour(s, call)).map_err(|e| Fault::Lost(e.to_string()))
     }
 
     fn madvise(&mut self, call: &'static str, range: Range, advice: u64) -> Result<(), Fault> {
@@ -308,6 +314,7 @@ impl Target for Remote {
 
     fn close(&mut self, file: FileHandle) -> Result<(), Fault> {
         let args = [file.0 as u64, 0, 0, 0, 0, 0];
-        self.call("close", Range::default(), libc::SYS_close, args).map(drop)
+        self.call("close", Range::default(), libc::SYS_close, args)?;
+        self.set_detour(None)
     }
 }

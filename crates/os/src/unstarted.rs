@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A process right behind its execve(2): finding its executable's image, and moving it.
 
+use crate::home::Call;
 use crate::memory;
 use crate::procfs::{Auxv, Process};
-use crate::ptrace::Error;
 use crate::remote::{Remote, prot_bits};
 use crate::snapshot::add_bti;
 use hugelift_core::addr::{Addr, PageSize, Range};
@@ -12,6 +12,7 @@ use hugelift_core::maps::{Mapping, Prot};
 use hugelift_core::moving::{Anchors, Image, Layout, Unstarted};
 use hugelift_core::snapshot::overlapping;
 use hugelift_core::target::{Fault, FileHandle, Target};
+use std::collections::BTreeSet;
 use std::io;
 
 /// The executable of process `pid`, as execve(2) has mapped it; `None` if it is not as usual.
@@ -74,11 +75,26 @@ const PR_SET_MM_MAP: u64 = 14;
 
 impl Unstarted for Remote {
     fn open_executable(&mut self) -> Result<FileHandle, Fault> {
-        self.lay_out(b"/proc/self/exe\0")?;
+        const CALL: &str = "openat of /proc/self/exe";
+        let refused = |errno| Fault::Call { call: CALL, range: Range::default(), errno };
+        // The way home closes it, should we not come to that. It is the lowest that is free:
+        // nobody else is there to take it.
+        let next = next_descriptor(self.pid).map_err(|e| refused(e.raw_os_error().unwrap_or(libc::EIO)))?;
+        self.set_detour(Some((libc::SYS_close, [next, 0, 0, 0, 0, 0])))?;
+        self.lay_out(0, b"/proc/self/exe\0")?;
         let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as u64;
         let args = [libc::AT_FDCWD as i64 as u64, self.home.data.0, flags, 0, 0, 0];
-        let fd = self.call("openat of /proc/self/exe", Range::default(), libc::SYS_openat, args)?;
-        Ok(FileHandle(fd as i32))
+        match self.call(CALL, Range::default(), libc::SYS_openat, args) {
+            Ok(fd) if fd == next => Ok(FileHandle(fd as i32)),
+            Ok(fd) => {
+                self.close(FileHandle(fd as i32))?;
+                Err(refused(libc::EBADF))
+            }
+            Err(fault) => {
+                self.set_detour(None)?;
+                Err(fault)
+            }
+        }
     }
 
     fn map_file(&mut self, range: Range, prot: Prot, file: FileHandle, offset: u64) -> Result<(), Fault> {
@@ -121,42 +137,81 @@ impl Unstarted for Remote {
         }))
     }
 
-    fn anchor(&mut self, anchors: Anchors) -> Result<(), Fault> {
-        const CALL: &str = "process_vm_writev to itself";
-        let mut slots = vec![(self.vector.phdr, anchors.phdr), (self.vector.entry, anchors.entry)];
-        if slots.iter().any(|(at, _)| at.0 == 0) {
-            return Err(Fault::Call { call: CALL, range: Range::default(), errno: libc::EFAULT });
+    fn switch(&mut self, layout: &Layout) -> Result<(), Fault> {
+        let none = |call| Fault::Call { call, range: Range::default(), errno: libc::ENOENT };
+        let new = layout.anchors().ok_or_else(|| none("the auxiliary vector"))?;
+        let old = self.anchors()?;
+        let tell = self.layout_call(layout)?;
+        // From the call that makes the switch on, the way home leads over the one that tells it.
+        self.set_detour(Some(tell))?;
+        self.anchor(old, new)?;
+        if let Err(fault) = self.call(SET_LAYOUT, Range::default(), tell.0, tell.1) {
+            if !matches!(fault, Fault::Lost(_)) {
+                self.set_detour(None)?;
+                self.anchor(new, old)?;
+            }
+            return Err(fault);
         }
-        // A static program goes on at its own entry point: in the registers that we hold, and in
-        // those that the way home has.
-        let entry = memory::read_array(self.pid, self.vector.entry).map(u64::from_ne_bytes);
-        let is_static = entry.is_ok_and(|entry| self.home.regs.pc() == Addr(entry));
+        self.set_detour(None)
+    }
+
+    fn set_layout(&mut self, layout: &Layout) -> Result<(), Fault> {
+        let (number, args) = self.layout_call(layout)?;
+        self.call(SET_LAYOUT, Range::default(), number, args).map(drop)
+    }
+}
+
+const SET_LAYOUT: &str = "prctl(PR_SET_MM_MAP)";
+/// Where in [`crate::home::Home::data`] the arguments of the switch are, behind those of
+/// [`SET_LAYOUT`].
+const SWITCH_AT: u64 = 768;
+
+impl Remote {
+    /// What the program's stack says now.
+    fn anchors(&self) -> Result<Anchors, Fault> {
+        let word = |at| memory::read_array(self.pid, at).map(u64::from_ne_bytes);
+        let both = word(self.vector.phdr).and_then(|phdr| Ok((phdr, word(self.vector.entry)?)));
+        match both {
+            Ok((phdr, entry)) => Ok(Anchors { phdr, entry }),
+            Err(e) => Err(Fault::Call {
+                call: "reading the auxiliary vector",
+                range: Range::default(),
+                errno: e.raw_os_error().unwrap_or(libc::EIO),
+            }),
+        }
+    }
+
+    /// Writes the anchors to the stack, and for a static program to the way home.
+    fn anchor(&mut self, old: Anchors, new: Anchors) -> Result<(), Fault> {
+        const CALL: &str = "process_vm_writev to itself";
+        let mut slots = vec![(self.vector.phdr, new.phdr), (self.vector.entry, new.entry)];
+        let is_static = self.home.regs.pc() == Addr(old.entry);
         if is_static {
-            slots.push((self.home.pc_slot(), anchors.entry));
+            slots.push((self.home.pc_slot(), new.entry));
         }
         // Made by the target in one call: nobody's death can come between.
-        let (data, n) = (self.home.data.0, slots.len() as u64);
+        let (data, n) = (self.home.data.0 + SWITCH_AT, slots.len() as u64);
         let mut words: Vec<u64> = slots.iter().map(|(_, value)| *value).collect();
         words.extend([data, 8 * n]);
         words.extend(slots.iter().flat_map(|(at, _)| [at.0, 8]));
-        let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_ne_bytes()).collect();
-        self.lay_out(&bytes)?;
+        self.lay_out(SWITCH_AT, &bytes_of(&words))?;
         let args = [self.pid as u64, data + 8 * n, 1, data + 8 * n + 16, n, 0];
         let written = self.call(CALL, Range::default(), libc::SYS_process_vm_writev, args)?;
         if written != 8 * n {
             return Err(Fault::Lost(format!("{CALL}: {written} of {} bytes", 8 * n)));
         }
         if is_static {
-            self.home.regs = self.home.regs.at(Addr(anchors.entry), self.home.regs.sp());
+            self.home.regs = self.home.regs.at(Addr(new.entry), self.home.regs.sp());
         }
         Ok(())
     }
 
-    fn set_layout(&mut self, layout: &Layout) -> Result<(), Fault> {
-        const CALL: &str = "prctl(PR_SET_MM_MAP)";
+    /// The call that tells the kernel of `layout`, its arguments laid out.
+    fn layout_call(&mut self, layout: &Layout) -> Result<Call, Fault> {
         let data = self.home.data.0;
         // struct prctl_mm_map (linux/prctl.h), and the vector behind it.
         const BYTES: u64 = 104;
+        let no_file = u64::from(u32::MAX) << 32;
         let mut words = vec![
             layout.start_code,
             layout.end_code,
@@ -170,26 +225,34 @@ impl Unstarted for Remote {
             layout.env_start,
             layout.env_end,
             data + BYTES,
+            8 * layout.auxv.len() as u64 | no_file,
         ];
-        let no_file = u64::from(u32::MAX) << 32;
-        words.push(8 * layout.auxv.len() as u64 | no_file);
         words.extend(&layout.auxv);
-        let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_ne_bytes()).collect();
-        self.lay_out(&bytes)?;
-        let args = [PR_SET_MM, PR_SET_MM_MAP, data, BYTES, 0, 0];
-        self.call(CALL, Range::default(), libc::SYS_prctl, args).map(drop)
+        if 8 * words.len() as u64 > SWITCH_AT {
+            return Err(Fault::Call { call: SET_LAYOUT, range: Range::default(), errno: libc::E2BIG });
+        }
+        self.lay_out(0, &bytes_of(&words))?;
+        Ok((libc::SYS_prctl, [PR_SET_MM, PR_SET_MM_MAP, data, BYTES, 0, 0]))
+    }
+
+    /// Puts arguments of a system call where the program does not look.
+    fn lay_out(&mut self, at: u64, bytes: &[u8]) -> Result<(), Fault> {
+        memory::write(self.pid, Addr(self.home.data.0 + at), bytes)
+            .map_err(|e| Fault::Lost(format!("write arguments to the stack: {e}")))
     }
 }
 
-impl Remote {
-    /// Puts arguments of a system call where the program does not look.
-    fn lay_out(&mut self, bytes: &[u8]) -> Result<(), Fault> {
-        if bytes.len() as u64 > crate::home::DATA_BYTES {
-            return Err(Fault::Call { call: "its arguments", range: Range::default(), errno: libc::E2BIG });
-        }
-        let stopped = self.stopped.as_ref().ok_or(Error::Vanished(self.pid));
-        stopped.and_then(|s| self.home.write_data(s, bytes)).map_err(|e| Fault::Lost(e.to_string()))
+fn bytes_of(words: &[u64]) -> Vec<u8> {
+    words.iter().flat_map(|w| w.to_ne_bytes()).collect()
+}
+
+/// The lowest file descriptor that is not in use.
+fn next_descriptor(pid: i32) -> io::Result<u64> {
+    let mut used = BTreeSet::new();
+    for entry in std::fs::read_dir(format!("/proc/{pid}/fd"))? {
+        used.extend(entry?.file_name().to_str().and_then(|name| name.parse::<u64>().ok()));
     }
+    Ok((0..).find(|fd| !used.contains(fd)).unwrap_or_default())
 }
 
 #[cfg(test)]

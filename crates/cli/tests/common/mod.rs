@@ -10,6 +10,7 @@
 
 pub mod browser;
 pub mod build;
+pub mod cache;
 pub mod guard;
 pub mod held;
 pub mod huge;
@@ -18,6 +19,7 @@ pub mod run;
 pub mod screen;
 
 pub use build::{Victim, fat, open_dir, plain};
+pub use cache::Primed;
 pub use guard::{CGroup, Pool};
 pub use held::Held;
 pub use run::{Cmd, End, Outcome, same, same_lines};

@@ -108,9 +108,12 @@ impl Unstarted for Model {
         }))
     }
 
-    fn anchor(&mut self, anchors: Anchors) -> Result<(), Fault> {
-        self.enter("process_vm_writev", Range::default())?;
+    fn switch(&mut self, layout: &Layout) -> Result<(), Fault> {
+        const CALL: &str = "process_vm_writev to itself";
+        self.enter(CALL, Range::default())?;
+        let Some(anchors) = layout.anchors() else { return fail(CALL, Range::default(), EINVAL) };
         self.start.anchors = anchors;
+        self.start.layout = layout.clone();
         Ok(())
     }
 

@@ -122,7 +122,12 @@ impl Planner<'_> {
         }
         let congruent = |m: &Mapping| m.range.start.0.wrapping_sub(m.offset).is_multiple_of(page.bytes());
         if !overlapping(&self.snapshot.mappings, inner).iter().all(congruent) {
-            return Err(Reason::NotCongruent(page));
+            // An executable would have been moved, had there been anything to gain.
+            let object = &self.snapshot.objects[extent.object];
+            let mut ranges = object.headers.segments.iter().filter_map(|s| object.loaded(s.vaddr, s.memsz));
+            let is_cached = |r: Range| self.snapshot.cached.iter().any(|c| c.intersect(r).is_some());
+            let stays = object.executable && object.headers.relocatable && !ranges.any(is_cached);
+            return Err(if stays { Reason::NotPrimed } else { Reason::NotCongruent(page) });
         }
         let held = self.snapshot.cached.iter().filter_map(|c| c.intersect(inner)?.inner(page));
         let spans: Vec<Range> = held.collect();
