@@ -9,9 +9,9 @@ use crate::options::PolicyArgs;
 use clap::Args;
 use hugelift_core::addr::{PageSize, human_bytes};
 use hugelift_core::apply::{Outcome, apply};
-use hugelift_core::plan::{Plan, plan};
 use hugelift_core::maps::Mapping;
 use hugelift_core::moving::{Image, Move};
+use hugelift_core::plan::{Plan, plan};
 use hugelift_core::policy::{Backing, Policy};
 use hugelift_core::report::{self, Report, Total};
 use hugelift_core::report_text::{self, Style};
@@ -32,7 +32,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Start a program with its code and read-only data on huge pages
@@ -125,7 +125,11 @@ fn try_run(args: &RunArgs) -> Result<i32, Failure> {
         verbose: args.verbose,
         quiet: args.quiet,
         report,
+        unprimed: None,
     };
+    if job.policy.backings == [Backing::Pagecache] {
+        job.prime(&path);
+    }
     let keep: Vec<_> = job.report.iter().map(File::as_raw_fd).collect();
     // The helper works on a copy of the job: it is another process.
     let started = examine(&path).and_then(|()| launch::start_helper(&mut job, &keep));
@@ -146,6 +150,8 @@ struct Job {
     verbose: u8,
     quiet: bool,
     report: Option<File>,
+    /// What could not be brought into huge folios before the start.
+    unprimed: Option<String>,
 }
 
 impl Lifter for &mut Job {
@@ -167,6 +173,28 @@ impl Lifter for &mut Job {
 }
 
 impl Job {
+    /// Brings the program's files into huge folios. Asked for by name only: dropping and reading
+    /// them anew costs a large program a tenth of a second.
+    fn prime(&mut self, path: &Path) {
+        let began = Instant::now();
+        let takes = |path: &Path| self.policy.objects.takes_path(path);
+        let primed = pagecache::prime_program(path, &self.policy.parts, takes);
+        for file in primed {
+            tracing::debug!(?file, elapsed = ?began.elapsed(), "primed");
+            let obstacle =
+                file.obstacles().into_iter().max_by_key(|(_, b)| b.bytes).map(|(_, b)| &b.obstacle);
+            let (huge, whole) = (human_bytes(file.huge_bytes), human_bytes(file.whole_bytes));
+            let why = obstacle.map_or(String::new(), |o| format!(": {o}"));
+            let line = format!("primed {huge} of {whole} of {}{why}", file.path);
+            if self.verbose > 0 {
+                self.say(&format!("{}: {line}", self.program));
+            }
+            if obstacle.is_some() {
+                self.unprimed.get_or_insert(line);
+            }
+        }
+    }
+
     /// A program that the page cache has in huge folios goes where they can be mapped as such.
     fn place(&mut self, pid: u32, image: &Image, mappings: &[Mapping]) -> Option<Move> {
         let policy = &self.policy;
@@ -219,7 +247,9 @@ impl Job {
             return Verdict::Refuse(FAILED);
         }
         if let Some(line) = complaints.largest() {
-            self.say(&format!("{}: {line}", self.program));
+            let note = self.unprimed.as_ref().filter(|_| self.verbose == 0);
+            let note = note.map_or(String::new(), |note| format!(" ({note})"));
+            self.say(&format!("{}: {line}{note}", self.program));
         }
         self.tell(pid, &before, &plan, &outcome, took);
         Verdict::Start

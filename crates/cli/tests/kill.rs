@@ -86,21 +86,22 @@ fn target_dies(program: &Path, uncertain: usize) {
 
 fn target_dies_with(program: &Path, uncertain: usize, options: &[&str]) {
     let cmd = reaped(program, &[]);
-    {
-        let count = operations(&cmd, options);
-        let mut killed = 0;
-        for n in 0..count {
-            let outcome = cmd.clone().env("HUGELIFT_TEST_DIE", format!("{n}:target")).lifted(options);
-            let what =
-                format!("{} {options:?}: target killed before operation {n} of {count}", program.display());
-            let died = outcome.other_lines() == "reaper: killed 9, left 0\n" && outcome.stdout.is_empty();
-            let ended = outcome.other_lines() == "reaper: exited 0, left 0\n";
-            assert!(died || ended && n + uncertain >= count, "{what}: {outcome:?}");
-            assert!(outcome.own_lines().len() <= 1, "{what}: {}", outcome.stderr);
-            killed += usize::from(died);
-        }
-        assert!(killed > count / 2, "{killed} deaths of {count}: the fault does not fire");
+    let count = operations(&cmd, options);
+    let mut killed = 0;
+    for n in 0..count {
+        let run = || cmd.clone().env("HUGELIFT_TEST_DIE", format!("{n}:target")).lifted(options);
+        let has_died = |o: &Outcome| o.other_lines() == "reaper: killed 9, left 0\n" && o.stdout.is_empty();
+        // Once more if not: who drops the machine's caches meanwhile makes it take fewer operations.
+        let outcome = Some(run()).filter(has_died).unwrap_or_else(run);
+        let what =
+            format!("{} {options:?}: target killed before operation {n} of {count}", program.display());
+        let died = has_died(&outcome);
+        let ended = outcome.other_lines() == "reaper: exited 0, left 0\n";
+        assert!(died || ended && n + uncertain >= count, "{what}: {outcome:?}");
+        assert!(outcome.own_lines().len() <= 1, "{what}: {}", outcome.stderr);
+        killed += usize::from(died);
     }
+    assert!(killed > count / 2, "{killed} deaths of {count}: the fault does not fire");
 }
 
 fn dynamic() -> PathBuf {
@@ -135,15 +136,17 @@ fn helper_dies_beside_threads() {
 /// In the middle of a move there is one whole image at every moment.
 #[test]
 fn helper_dies_moving_a_program() {
-    let pagecache = &["--backing", "pagecache"];
-    // The kernel puts a static one where it is congruent, unless it is linked as lld does.
-    let skewed = ["-static-pie", "-Wl,-Ttext-segment=0x1000"];
-    for program in [dynamic(), fat("state").flags(&skewed).build()] {
+    need!("clang-19", "ld.lld-19");
+    // The kernel puts a static one where it is congruent, unless it is linked by lld.
+    let lld = format!("--ld-path={}", common::find("ld.lld-19").expect("found").display());
+    let skewed = fat("state").compiler("clang-19").flags(&["-static-pie", &lld]).build();
+    let pagecache = &["--backing", "pagecache", "--parts", "text"];
+    for program in [dynamic(), skewed] {
         let primed = match common::Primed::new(&program) {
             Ok(primed) => primed,
             Err(why) => skip!("{why}"),
         };
-        assert!(operations(&reaped(primed.path(), &[]), pagecache) > 80, "it is not moved");
+        assert!(operations(&reaped(primed.path(), &[]), pagecache) > 60, "it is not moved");
         helper_dies_with(primed.path(), &[], false, pagecache);
         target_dies_with(primed.path(), 2, pagecache);
     }

@@ -178,7 +178,8 @@ impl Image {
             let off = self.bias.wrapping_sub(shift).wrapping_sub(residue) & within;
             let distance = shift.checked_add(off).ok_or(Stay::NoRoom)?;
             let start = self.range.start.0.checked_sub(distance).filter(|s| *s >= huge.bytes());
-            let place = Range::sized(Addr(start.ok_or(Stay::NoRoom)?), self.range.len()).ok_or(Stay::NoRoom)?;
+            let place =
+                Range::sized(Addr(start.ok_or(Stay::NoRoom)?), self.range.len()).ok_or(Stay::NoRoom)?;
             match overlapping(mappings, place).first() {
                 None => break distance,
                 Some(other) => room = other.range.start,
@@ -211,7 +212,8 @@ impl Image {
 /// What the bias must be within a huge page, for most of the wanted bytes to be congruent;
 /// `None` if no segment has a whole huge page.
 fn best_residue(segments: &[Segment], wanted: &[Part], huge: PageSize, base: PageSize) -> Option<u64> {
-    let mut gains: BTreeMap<u64, u64> = BTreeMap::new();
+    // All bytes, and those of text among them.
+    let mut gains: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
     for segment in segments.iter().filter(|s| !s.prot.write) {
         let part = if segment.prot.exec { Part::Text } else { Part::Rodata };
         let offsets = Range {
@@ -221,7 +223,9 @@ fn best_residue(segments: &[Segment], wanted: &[Part], huge: PageSize, base: Pag
         let whole = offsets.inner(huge).map_or(0, Range::len);
         if whole > 0 && wanted.contains(&part) {
             let residue = segment.offset.wrapping_sub(segment.vaddr) & (huge.bytes() - 1);
-            *gains.entry(residue).or_default() += whole;
+            let gain = gains.entry(residue).or_default();
+            gain.0 += whole;
+            gain.1 += if part == Part::Text { whole } else { 0 };
         }
     }
     gains.into_iter().max_by_key(|(_, gain)| *gain).map(|(residue, _)| residue)

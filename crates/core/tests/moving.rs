@@ -276,7 +276,8 @@ fn recorded_programs() {
                 assert!(object.headers.relocatable, "{program}");
                 let segments = object.headers.segments.iter().filter(|s| s.prot.exec || !s.prot.write);
                 let bias = object.bias.wrapping_sub(plan.distance);
-                let congruent = |s: &Segment| s.vaddr.wrapping_add(bias).wrapping_sub(s.offset) % (2 << 20) == 0;
+                let congruent =
+                    |s: &Segment| s.vaddr.wrapping_add(bias).wrapping_sub(s.offset) % (2 << 20) == 0;
                 assert!(segments.clone().any(congruent), "{program}");
             }
             Err(why) => assert!(why != Stay::NoRoom, "{program}: {why}"),

@@ -132,6 +132,10 @@ fn at_exec(stopped: Stopped, reap: Option<i32>, lifter: &mut impl Lifter) -> Res
         remote.set_vector(start.vector);
         let moved = moving::carry_out(&mut remote, &plan, &layout);
         tracing::debug!(?plan, ?moved, "moved the executable");
+        if let Err(Fault::Lost(_)) = moved {
+            // Killed; or what is left of it finds its way home.
+            return Err(Error::Vanished(start.process.pid().cast_signed()));
+        }
         if moved.is_ok() {
             start.entry = Addr(start.entry.0 - plan.distance);
         }

@@ -9,16 +9,22 @@
 //!
 //! Microseconds for each huge page, whatever state the file is in.
 
-use crate::pagemap;
+use crate::elf_file::ElfFile;
+use crate::file_snapshot::executable;
+use crate::machine::base_page;
+use crate::needed::needed;
 use crate::procfs::Process;
+use crate::{pagemap, prime};
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::maps::Mapping;
 use hugelift_core::moving::Image;
 use hugelift_core::plan::is_nearly_all;
+use hugelift_core::prime::{FileReport, candidates};
 use hugelift_core::snapshot::{Object, Part, Snapshot};
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 use std::ptr;
 
 /// Fills [`Snapshot::cached`] for the `parts` of the objects that `takes` names, as process `pid`
@@ -46,6 +52,30 @@ pub fn find(pid: u32, snapshot: &mut Snapshot, parts: &[Part], takes: impl Fn(&O
     cached.sort();
     cached.dedup();
     snapshot.cached = cached;
+}
+
+/// Brings what a program and the objects that it needs have of the wanted `parts` into huge folios,
+/// as far as that is possible: before it is started, for its own mappings would hold the small ones.
+/// Returns what has been done to each file that was not huge already.
+pub fn prime_program(path: &Path, parts: &[Part], takes: impl Fn(&Path) -> bool) -> Vec<FileReport> {
+    let Ok(huge) = prime::huge_page() else { return Vec::new() };
+    // What is wrong with the program execve(2) will tell.
+    let program = executable(path).and_then(|path| ElfFile::open(&path)).map(needed);
+    let files = program.map_or(Vec::new(), |p| p.files);
+    let wanted = |file: &&ElfFile| takes(&std::fs::canonicalize(&file.path).unwrap_or(file.path.clone()));
+    files.iter().filter(wanted).filter_map(|file| prime_file(file, parts, huge)).collect()
+}
+
+fn prime_file(file: &ElfFile, parts: &[Part], huge: PageSize) -> Option<FileReport> {
+    let len = file.file().metadata().map_or(0, |m| m.len());
+    let mut candidates = candidates(&file.headers, len, base_page(), huge);
+    candidates.retain(|c| parts.contains(&c.part) && c.first.is_some());
+    let missing = candidates.iter().any(|c| {
+        let whole = Range::sized(Addr(c.first.unwrap_or(0)), c.whole).unwrap_or_default();
+        let found = huge_stretches(file.file(), whole, huge).into_iter().map(Range::len).sum();
+        c.whole > 0 && !is_nearly_all(found, c.whole)
+    });
+    missing.then(|| prime::prime(file, huge))
 }
 
 /// Whether nearly all whole huge pages of the wanted `parts` of an executable are in huge folios.
@@ -174,7 +204,9 @@ mod tests {
         // Whatever it is in: whole pages of the file, and no offset beyond.
         let found = huge_stretches(&file, all, PageSize::MB2);
         assert!(found.iter().all(|r| all.covers(*r) && r.len() % (2 << 20) == 0), "{found:?}");
-        assert!(huge_stretches(&file, Range { start: Addr(4096), end: Addr(2 << 20) }, PageSize::MB2).is_empty());
+        assert!(
+            huge_stretches(&file, Range { start: Addr(4096), end: Addr(2 << 20) }, PageSize::MB2).is_empty()
+        );
         let beyond = Range { start: Addr(64 << 20), end: Addr(80 << 20) };
         assert!(huge_stretches(&file, beyond, PageSize::MB2).is_empty());
     }

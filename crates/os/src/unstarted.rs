@@ -225,7 +225,7 @@ impl Remote {
             layout.env_start,
             layout.env_end,
             data + BYTES,
-            8 * layout.auxv.len() as u64 | no_file,
+            (8 * layout.auxv.len() as u64) | no_file,
         ];
         words.extend(&layout.auxv);
         if 8 * words.len() as u64 > SWITCH_AT {

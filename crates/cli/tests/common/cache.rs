@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 const HUGE: usize = 2 << 20;
 
-/// A copy of a program that nobody else uses; gone when dropped.
+/// A copy of a program that nobody else uses, its page cache as wanted; gone when dropped.
 pub struct Primed {
     dir: tempfile::TempDir,
     path: PathBuf,
@@ -23,20 +23,42 @@ impl Primed {
     /// # Errors
     /// Why that cannot be had: the file system of the build directory has no large folios.
     pub fn new(program: &Path) -> Result<Primed, String> {
+        let primed = Primed::copy(program);
+        // Memory may be in pieces just now.
+        let huge = (0..3).map(|_| prime(&primed.path)).max().unwrap_or(0);
+        let whole = std::fs::metadata(&primed.path).expect("stat").len() / HUGE as u64 * HUGE as u64;
+        if huge * 10 < whole * 9 {
+            return Err(format!("{huge} of {whole} bytes of {} are in huge folios", primed.path.display()));
+        }
+        Ok(primed)
+    }
+
+    /// Copies `program` and brings the copy's page cache into small folios, whatever reading it
+    /// in sequence would give.
+    pub fn small(program: &Path) -> Primed {
+        let copy = Primed::copy(program);
+        let file = File::open(&copy.path).expect("open");
+        file.sync_all().expect("fsync");
+        // SAFETY: posix_fadvise(2) of our own descriptor touches no memory.
+        unsafe {
+            libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED);
+            libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_RANDOM);
+        }
+        let len = file.metadata().expect("stat").len();
+        for at in (0..len).step_by(4096) {
+            std::os::unix::fs::FileExt::read_at(&file, &mut [0], at).expect("read");
+        }
+        copy
+    }
+
+    fn copy(program: &Path) -> Primed {
         let dir = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a temporary directory");
         use std::os::unix::fs::PermissionsExt;
         let open = std::fs::Permissions::from_mode(0o755);
         std::fs::set_permissions(dir.path(), open).expect("chmod");
         let path = dir.path().join(program.file_name().expect("a file name"));
         std::fs::copy(program, &path).expect("copy");
-        let primed = Primed { dir, path };
-        // Memory may be in pieces just now.
-        let huge = (0..3).map(|_| prime(&primed.path)).max().unwrap_or(0);
-        let whole = std::fs::metadata(&primed.path).expect("stat").len() / HUGE as u64 * HUGE as u64;
-        if huge * 10 < whole * 9 {
-            return Err(format!("{} of {whole} bytes of {} are in huge folios", huge, primed.path.display()));
-        }
-        Ok(primed)
+        Primed { dir, path }
     }
 
     /// The copy.

@@ -94,7 +94,8 @@ impl Unstarted for Model {
         self.enter("maps", Range::default())?;
         let all = self.visible();
         let shown = |range: Range| -> Vec<(u64, u64, Prot, Content)> {
-            let within = all.iter().filter_map(|(r, prot, content)| Some((r, r.intersect(range)?, prot, content)));
+            let within =
+                all.iter().filter_map(|(r, prot, content)| Some((r, r.intersect(range)?, prot, content)));
             within
                 .map(|(r, cut, prot, content)| {
                     let content = content.shift(cut.start.0 - r.start.0);
