@@ -7,11 +7,11 @@ use crate::FAILED;
 use crate::dry_run::dry_run;
 use crate::options::PolicyArgs;
 use clap::Args;
-use hugelift_core::addr::{PageSize, human_bytes};
-use hugelift_core::apply::{Outcome, apply};
+use hugelift_core::addr::{PageSize, Range, human_bytes};
+use hugelift_core::apply::{Outcome, apply, lifted};
 use hugelift_core::maps::Mapping;
 use hugelift_core::moving::{Image, Move};
-use hugelift_core::plan::{Plan, plan};
+use hugelift_core::plan::{Plan, Span, plan};
 use hugelift_core::policy::{Backing, Policy};
 use hugelift_core::report::{self, Report, Total};
 use hugelift_core::report_text::{self, Style};
@@ -21,6 +21,7 @@ use hugelift_core::target::Fault;
 use hugelift_os::console::say;
 use hugelift_os::helper::{Lifter, Verdict};
 use hugelift_os::machine::{base_page, thp_page};
+use hugelift_os::perf_map::{self, Copied};
 use hugelift_os::plain::Plain;
 use hugelift_os::procfs::Process;
 use hugelift_os::program::{ExecError, examine, exec, resolve};
@@ -59,6 +60,10 @@ pub struct RunArgs {
     /// Write what smaps shows after the lift to FILE, as JSON
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
+
+    /// Name copied code for perf(1): write /tmp/perf-PID.map, and remove it at the program's end
+    #[arg(long)]
+    perf_map: bool,
 
     /// Say what was lifted (-vv: and every skip)
     #[arg(short, long, action = clap::ArgAction::Count)]
@@ -126,6 +131,8 @@ fn try_run(args: &RunArgs) -> Result<i32, Failure> {
         quiet: args.quiet,
         report,
         unprimed: None,
+        perf_map: args.perf_map,
+        adopts: launch::adopts_orphans(),
     };
     if job.policy.backings == [Backing::Pagecache] {
         job.prime(&path);
@@ -152,6 +159,9 @@ struct Job {
     report: Option<File>,
     /// What could not be brought into huge folios before the start.
     unprimed: Option<String>,
+    perf_map: bool,
+    /// Orphans become the program's children.
+    adopts: bool,
 }
 
 impl Lifter for &mut Job {
@@ -251,8 +261,34 @@ impl Job {
             let note = note.map_or(String::new(), |note| format!(" ({note})"));
             self.say(&format!("{}: {line}{note}", self.program));
         }
+        if self.perf_map {
+            self.name_code(pid, &before, &plan, &outcome);
+        }
         self.tell(pid, &before, &plan, &outcome, took);
         Verdict::Start
+    }
+
+    /// Code that was copied is anonymous memory: perf(1) finds its names in a file of their own.
+    fn name_code(&self, pid: u32, before: &Snapshot, plan: &Plan, outcome: &Outcome) {
+        let mut spans: BTreeMap<usize, Vec<Range>> = BTreeMap::new();
+        let is_copy =
+            |(span, backing): &(&Span, Backing)| span.part == Part::Text && *backing != Backing::Pagecache;
+        for (span, _) in lifted(plan, outcome).filter(is_copy) {
+            spans.entry(span.object).or_default().push(span.range);
+        }
+        let open = |(object, spans)| Copied::open(pid, before.objects.get(object)?, spans);
+        let objects: Vec<Copied> = spans.into_iter().filter_map(open).collect();
+        if objects.is_empty() {
+            return;
+        }
+        // A watcher would become the program's child: there the file stays.
+        let done = match self.adopts {
+            true => perf_map::write(pid, &objects).map(drop),
+            false => perf_map::watch(pid, &objects),
+        };
+        if let Err(error) = done {
+            self.say(&format!("{}: cannot write /tmp/perf-{pid}.map: {error}", self.program));
+        }
     }
 
     /// What smaps shows now: only that is said.

@@ -34,5 +34,6 @@ pub mod smaps;
 pub mod snapshot;
 pub mod stats;
 pub mod stopping;
+pub mod symbols;
 pub mod target;
 pub mod top;

@@ -76,7 +76,8 @@ mod tests {
     #[test]
     fn lines_of_the_map() {
         let function = |vaddr, size, name: &str| Function { vaddr, size, name: name.into() };
-        let all = [function(0x1000, 0x10, "before"), function(0x1ff8, 0x10, "across"), function(0x2010, 1, "a\nb")];
+        let all =
+            [function(0x1000, 0x10, "before"), function(0x1ff8, 0x10, "across"), function(0x2010, 1, "a\nb")];
         let spans = [Range { start: Addr(0x7000_2000), end: Addr(0x7000_3000) }];
         assert_eq!(perf_map(&all, 0x7000_0000, &spans), "70001ff8 10 across\n70002010 1 a?b\n");
         assert_eq!(perf_map(&all, u64::MAX, &spans), "");

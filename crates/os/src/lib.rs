@@ -27,6 +27,7 @@ pub mod output;
 pub mod pagecache;
 mod pagemap;
 pub mod perf;
+pub mod perf_map;
 pub mod plain;
 pub mod pools;
 pub mod prime;
