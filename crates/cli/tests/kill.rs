@@ -136,10 +136,10 @@ fn helper_dies_beside_threads() {
 /// In the middle of a move there is one whole image at every moment.
 #[test]
 fn helper_dies_moving_a_program() {
-    need!("clang-19", "ld.lld-19");
+    let Some((clang, lld)) = common::clang_and_lld() else { skip!("needs clang and lld") };
     // The kernel puts a static one where it is congruent, unless it is linked by lld.
-    let lld = format!("--ld-path={}", common::find("ld.lld-19").expect("found").display());
-    let skewed = fat("state").compiler("clang-19").flags(&["-static-pie", &lld]).build();
+    let lld = format!("--ld-path={}", lld.display());
+    let skewed = fat("state").compiler(clang).flags(&["-static-pie", &lld]).build();
     let pagecache = &["--backing", "pagecache", "--parts", "text"];
     for program in [dynamic(), skewed] {
         let primed = match common::Primed::new(&program) {

@@ -78,6 +78,15 @@ pub fn find(program: &str) -> Option<PathBuf> {
     std::env::split_paths(&std::env::var_os("PATH")?).map(|dir| dir.join(program)).find(executable)
 }
 
+/// A clang and an lld, by whatever version they are called.
+pub fn clang_and_lld() -> Option<(&'static str, PathBuf)> {
+    let clangs =
+        ["clang", "clang-21", "clang-20", "clang-19", "clang-18", "clang-17", "clang-16", "clang-15"];
+    let clang = clangs.into_iter().find(|name| find(name).is_some())?;
+    let version = clang.trim_start_matches("clang");
+    Some((clang, find("ld.lld").or_else(|| find(&format!("ld.lld{version}")))?))
+}
+
 /// Runs `body` once with each backing, with enough in the pool for the second. Without
 /// root there is no pool to fill: that half is skipped.
 pub fn each_backing(body: impl Fn(&[&str])) {
