@@ -15,7 +15,7 @@ use hugelift_core::plan::{Plan, Span, plan};
 use hugelift_core::policy::{Backing, Policy};
 use hugelift_core::report::{self, Report, Total};
 use hugelift_core::report_text::{self, Style};
-use hugelift_core::skip::Reason;
+use hugelift_core::skip::{Reason, Skip};
 use hugelift_core::snapshot::{Object, Part, Snapshot};
 use hugelift_core::target::Fault;
 use hugelift_os::console::say;
@@ -131,6 +131,7 @@ fn try_run(args: &RunArgs) -> Result<i32, Failure> {
         quiet: args.quiet,
         report,
         unprimed: None,
+        stayed: None,
         perf_map: args.perf_map,
         adopts: launch::adopts_orphans(),
     };
@@ -159,6 +160,8 @@ struct Job {
     report: Option<File>,
     /// What could not be brought into huge folios before the start.
     unprimed: Option<String>,
+    /// Why the executable could not be moved.
+    stayed: Option<Fault>,
     perf_map: bool,
     /// Orphans become the program's children.
     adopts: bool,
@@ -219,11 +222,7 @@ impl Job {
     /// An executable that could not be moved stays, and its text with it: nothing is lost but
     /// the gain.
     fn placed(&mut self, result: Result<(), &Fault>) {
-        if let Err(fault) = result
-            && (self.verbose > 0 || self.policy.backings == [Backing::Pagecache])
-        {
-            self.say(&format!("{}: not moved to where its page cache is huge: {fault}", self.program));
-        }
+        self.stayed = result.err().cloned();
     }
 
     fn lift(&mut self, pid: u32, target: &mut Remote) -> Verdict {
@@ -238,7 +237,13 @@ impl Job {
             let takes = |object: &Object| self.policy.objects.takes(object);
             pagecache::find(pid, &mut before, &self.policy.parts, takes);
         }
-        let plan = plan(&before, &self.policy);
+        let mut plan = plan(&before, &self.policy);
+        if let Some(fault) = &self.stayed {
+            let of_executable = |s: &&mut Skip| s.object == 0 && s.reason == Reason::NotPrimed;
+            for skip in plan.skips.iter_mut().filter(of_executable) {
+                skip.reason = Reason::Failed(Backing::Pagecache, fault.clone());
+            }
+        }
         tracing::debug!(?plan, "planned");
         let outcome = apply(target, &plan);
         let took = began.elapsed();

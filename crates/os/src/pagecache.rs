@@ -169,7 +169,7 @@ impl Window {
 
     fn huge(&self) -> Vec<Range> {
         let own = std::process::id().cast_signed();
-        pagemap::huge_ranges(own, self.range).unwrap_or_else(|_| self.huge_by_smaps())
+        pagemap::huge_ranges(own, self.range, false).unwrap_or_else(|_| self.huge_by_smaps())
     }
 
     /// Before Linux 6.7. smaps does not say which bytes: all or none.
