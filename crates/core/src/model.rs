@@ -8,12 +8,14 @@
 
 use crate::addr::{Addr, PageSize, Range};
 use crate::maps::Prot;
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Snapshot, ThpOff};
 use crate::target::{Fault, FileHandle, Place, Source, Target};
 use std::collections::BTreeMap;
 
 mod runs;
+mod unstarted;
 use runs::{Runs, Shift};
+pub use unstarted::Start;
 
 /// What memory is made of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -112,6 +114,12 @@ pub struct Model {
     pub failed: Vec<&'static str>,
     /// Memory was writable and executable at once, some time.
     pub saw_wx: bool,
+    /// Stretches whose page cache is in huge folios, and what one of them holds if they may be
+    /// mapped as such.
+    cached: Vec<Range>,
+    folio: Option<PageSize>,
+    /// What finds the executable, if none of it has run yet.
+    pub start: Start,
 }
 
 const ENOMEM: i32 = 12;
@@ -145,6 +153,9 @@ impl Model {
             fail_on: false,
             failed: Vec::new(),
             saw_wx: false,
+            cached: snapshot.cached.clone(),
+            folio: machine.thp_page.filter(|_| machine.thp_off != Some(ThpOff::Process)),
+            start: Start::default(),
         };
         for mapping in &snapshot.mappings {
             let memory = Memory {
@@ -194,7 +205,12 @@ impl Model {
 
     fn huge(&self, range: Range) -> u64 {
         let thp = self.thp_page.filter(|_| !self.fragmented);
+        let cached = |range: Range| {
+            let huge = |c: &Range| c.intersect(range).zip(self.folio).and_then(|(r, page)| r.inner(page));
+            self.cached.iter().filter_map(huge).map(Range::len).sum()
+        };
         let of = |(range, memory): (Range, Memory)| match memory.behind {
+            Behind::Original => cached(range),
             Behind::Hugetlb(_) if memory.resident => range.len(),
             Behind::Anonymous { advised: true } if memory.resident => {
                 thp.and_then(|page| range.inner(page)).map_or(0, Range::len)
@@ -423,6 +439,15 @@ impl Target for Model {
             return fail(CALL, range, EINVAL);
         }
         self.space.change(range, |memory| memory.resident = true);
+        Ok(())
+    }
+
+    fn populate_read(&mut self, range: Range) -> Result<(), Fault> {
+        const CALL: &str = "madvise(MADV_POPULATE_READ)";
+        self.enter(CALL, range)?;
+        if !self.space.cover(range) {
+            return fail(CALL, range, ENOMEM);
+        }
         Ok(())
     }
 

@@ -56,7 +56,8 @@ pub struct Attempt {
 }
 
 /// One step of an attempt. All before the last work on a scratch range, away from the
-/// program; the last puts the result in place in one system call.
+/// program; the last puts the result in place in one system call. What the page cache holds is
+/// in place already: it is only mapped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
     /// Map fresh memory, readable and writable; from the pool if `hugetlb` names a page size.
@@ -78,9 +79,14 @@ pub enum Step {
         /// Size of its pages.
         page: PageSize,
     },
+    /// Map a file's pages, as the page cache has them.
+    FaultIn {
+        /// The span.
+        range: Range,
+    },
     /// Check that huge pages came.
     Verify {
-        /// Scratch.
+        /// Scratch, or the span where nothing is copied.
         range: Range,
     },
     /// Make a file on hugetlb pages.
@@ -136,6 +142,11 @@ pub fn plan(snapshot: &Snapshot, policy: &Policy) -> Plan {
 /// The bytes of `range` that whole pages of `page` cover.
 pub fn liftable_bytes(range: Range, page: PageSize) -> u64 {
     range.inner(page).map_or(0, Range::len)
+}
+
+/// Whether `found` of `whole` bytes are so nearly all that the rest is not worth a copy.
+pub fn is_nearly_all(found: u64, whole: u64) -> bool {
+    whole > 0 && found >= whole - whole / 10
 }
 
 /// The page size that a backing uses when the user names none.

@@ -70,6 +70,12 @@ pub enum Reason {
     },
     /// No gap between the mappings is wide enough for a copy of so many bytes.
     NoRoom(u64),
+    /// Its page cache is not in huge folios.
+    NotPrimed,
+    /// Most of its page cache is in huge folios, this is not.
+    SmallFolios,
+    /// Its address and its offset in the file differ within a huge page.
+    NotCongruent(PageSize),
     /// A step of the lift failed and was undone.
     Failed(Backing, Fault),
     /// It could be lifted, and nobody has.
@@ -96,6 +102,9 @@ impl Reason {
             Reason::NoThp => "no-thp",
             Reason::MemoryLimit { .. } => "memory-limit",
             Reason::NoRoom(_) => "no-address-space",
+            Reason::NotPrimed => "not-primed",
+            Reason::SmallFolios => "small-folios",
+            Reason::NotCongruent(_) => "not-congruent",
             Reason::Failed(_, Fault::NotHuge { .. }) => "fragmented",
             Reason::Failed(..) => "failed",
             Reason::NotLifted => "not-lifted",
@@ -113,6 +122,8 @@ impl Reason {
                 | Reason::ThpOff(_)
                 | Reason::NoThp
                 | Reason::MemoryLimit { .. }
+                | Reason::NotPrimed
+                | Reason::NotCongruent(_)
                 | Reason::Failed(..)
         )
     }
@@ -155,6 +166,10 @@ impl Reason {
             Reason::MemoryLimit { .. } => {
                 "raise the cgroup's memory.max, free memory, or lift less: --object, --parts".into()
             }
+            Reason::NotPrimed | Reason::SmallFolios => {
+                "hugelift prime PROG, while it does not run; or use --backing auto".into()
+            }
+            Reason::NotCongruent(_) => "hugelift align; or use --backing auto".into(),
             Reason::Failed(_, fault) => return fault.hint(),
             Reason::NotLifted => "hugelift run PROG".into(),
             Reason::PartNotAsked(Part::Relro | Part::Data | Part::Bss)
@@ -208,6 +223,11 @@ impl fmt::Display for Reason {
                 write!(f, "memory limit: {} left, need {}", human_bytes(*left), human_bytes(*need))
             }
             Reason::NoRoom(need) => write!(f, "no gap of {} in its address space", human_bytes(*need)),
+            Reason::NotPrimed => f.write_str("its page cache is not in huge folios"),
+            Reason::SmallFolios => f.write_str("this piece of its page cache is not in huge folios"),
+            Reason::NotCongruent(page) => {
+                write!(f, "its address and its offset in the file differ within a page of {page}")
+            }
             Reason::Failed(backing, fault) => write!(f, "{backing}: {fault}"),
             Reason::NotLifted => f.write_str("could be lifted"),
         }

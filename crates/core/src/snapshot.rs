@@ -133,6 +133,9 @@ pub struct Snapshot {
     /// Mappings of code in which pages are no longer the file's: somebody has written to
     /// them, as a debugger's breakpoints and uprobes do.
     pub patched: Vec<Range>,
+    /// Stretches of file mappings that huge entries can map as they are: the page cache holds
+    /// them in huge folios, and address and offset agree within a huge page.
+    pub cached: Vec<Range>,
     /// What the machine offers.
     pub machine: Machine,
 }
@@ -299,7 +302,7 @@ mod tests {
             populate: true,
             memory_left: 0,
         };
-        let all = Snapshot { objects, mappings, patched: vec![], machine }.extents();
+        let all = Snapshot { objects, mappings, patched: vec![], cached: vec![], machine }.extents();
         all.into_iter().map(|e| (e.object, e.part, e.range)).collect()
     }
 

@@ -203,8 +203,16 @@ fn snapshot() -> impl Strategy<Value = Snapshot> {
             over(&mut mappings, mapping(range, Prot::RW, FileId::default(), "[stack]"));
         }
         mappings.sort_by_key(|m| m.range);
-        Snapshot { objects, mappings, patched: vec![], machine }
+        let cached = mappings.iter().filter_map(cached).collect();
+        Snapshot { objects, mappings, patched: vec![], cached, machine }
     })
+}
+
+/// What the page cache has of a file in huge folios: all, all but some, or nothing.
+fn cached(mapping: &Mapping) -> Option<Range> {
+    let inner = mapping.range.inner(PageSize::MB2).filter(|_| mapping.is_file())?;
+    let missing = (mapping.range.end.0 >> 12) % 3 * (inner.len() / 16);
+    Range::new(inner.start, Addr(inner.end.0 - missing).align_down(PageSize::MB2)).filter(|r| !r.is_empty())
 }
 
 fn policy() -> impl Strategy<Value = Policy> {
@@ -279,6 +287,11 @@ fn in_its_place(snapshot: &Snapshot, policy: &Policy, span: &Span) {
 fn harmless(snapshot: &Snapshot, span: &Span, attempt: &Attempt) {
     let (page, whole) = (attempt.page, span.range);
     assert_eq!(whole.inner(page), Some(whole), "not aligned to {page}");
+    if attempt.backing == Backing::Pagecache {
+        assert_eq!(attempt.steps, [Step::FaultIn { range: whole }, Step::Verify { range: whole }]);
+        assert!(snapshot.cached.iter().any(|c| c.covers(whole)), "{whole} is not in huge folios");
+        return;
+    }
     let scratch = attempt.steps.iter().find_map(|step| match step {
         Step::Map { range, .. } | Step::MapFile { range } => Some(*range),
         _ => None,
@@ -301,6 +314,7 @@ fn harmless(snapshot: &Snapshot, span: &Span, attempt: &Attempt) {
             Step::Replace { range, prot, scratch: s } => {
                 assert_eq!((range, prot, s), (whole, span.prot, scratch.start));
             }
+            Step::FaultIn { range } => panic!("{range} is copied and not copied"),
         }
     }
     let last = attempt.steps.last();

@@ -2,11 +2,12 @@
 //! The process under ptrace as a [`Target`]: system calls made in its name.
 
 use crate::arch::{self, COPY_AT, Regs, SYSCALL_AT};
-use crate::home::Home;
+use crate::home::{Call, Home};
 use crate::memory;
 use crate::pagemap;
 use crate::procfs::Process;
 use crate::ptrace::{Error, Resume, Stop, Stopped};
+use crate::vector::Vector;
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::maps::Prot;
 use hugelift_core::smaps::parse_smaps;
@@ -25,16 +26,33 @@ const CHUNK: usize = 256 << 10;
 /// A stopped process, its [`Home`] prepared.
 #[derive(Debug)]
 pub struct Remote {
-    pid: i32,
+    pub(crate) pid: i32,
     /// `None` once it is lost.
-    stopped: Option<Stopped>,
-    home: Home,
+    pub(crate) stopped: Option<Stopped>,
+    pub(crate) home: Home,
+    /// Where the auxiliary vector is, in a process that has just been started.
+    pub(crate) vector: Vector,
 }
 
 impl Remote {
     /// Takes over `stopped`, for which `home` was prepared.
     pub fn new(stopped: Stopped, home: Home) -> Remote {
-        Remote { pid: stopped.tid(), stopped: Some(stopped), home }
+        Remote { pid: stopped.tid(), stopped: Some(stopped), home, vector: Vector::default() }
+    }
+
+    /// Says where the target's auxiliary vector is, for [`hugelift_core::moving`].
+    pub fn set_vector(&mut self, vector: Vector) {
+        self.vector = vector;
+    }
+
+    /// Gives the program its registers and signals back, and stays its tracer.
+    ///
+    /// # Errors
+    /// It is gone.
+    pub fn release(self) -> Result<Stopped, Error> {
+        let stopped = self.stopped.ok_or(Error::Vanished(self.pid))?;
+        self.home.restore(&stopped)?;
+        Ok(stopped)
     }
 
     /// Makes one system call in the target.
@@ -108,12 +126,24 @@ impl Remote {
     }
 
     /// A system call whose failure is a [`Fault`].
-    fn call(&mut self, call: &'static str, range: Range, number: i64, args: [u64; 6]) -> Result<u64, Fault> {
+    pub(crate) fn call(
+        &mut self,
+        call: &'static str,
+        range: Range,
+        number: i64,
+        args: [u64; 6],
+    ) -> Result<u64, Fault> {
         match self.syscall(number, args) {
             Ok(value @ -4095..0) => Err(Fault::Call { call, range, errno: -value as i32 }),
             Ok(value) => Ok(value as u64),
             Err(error) => Err(Fault::Lost(error.to_string())),
         }
+    }
+
+    /// See [`Home::set_detour`].
+    pub(crate) fn set_detour(&mut self, call: Option<Call>) -> Result<(), Fault> {
+        let stopped = self.stopped.as_ref().ok_or(Error::Vanished(self.pid));
+        stopped.and_then(|s| self.home.set_detour(s, call)).map_err(|e| Fault::Lost(e.to_string()))
     }
 
     fn madvise(&mut self, call: &'static str, range: Range, advice: u64) -> Result<(), Fault> {
@@ -160,7 +190,7 @@ fn refused(call: &'static str, range: Range, error: &io::Error) -> Fault {
     }
 }
 
-fn prot_bits(prot: Prot) -> u64 {
+pub(crate) fn prot_bits(prot: Prot) -> u64 {
     let bit = |on, bit: i32| if on { bit as u64 } else { 0 };
     let bti = if prot.bti { arch::PROT_BTI } else { 0 };
     bit(prot.read, libc::PROT_READ)
@@ -226,6 +256,10 @@ impl Target for Remote {
         }
     }
 
+    fn populate_read(&mut self, range: Range) -> Result<(), Fault> {
+        self.madvise("madvise(MADV_POPULATE_READ)", range, MADV_POPULATE_READ)
+    }
+
     fn copy(&mut self, from: Range, to: Addr) -> Result<(), Fault> {
         // Faulting the source in beforehand is quicker than page by page, and shows what
         // cannot be read; then the target copies its own bytes, on its own CPU.
@@ -280,6 +314,7 @@ impl Target for Remote {
 
     fn close(&mut self, file: FileHandle) -> Result<(), Fault> {
         let args = [file.0 as u64, 0, 0, 0, 0, 0];
-        self.call("close", Range::default(), libc::SYS_close, args).map(drop)
+        self.call("close", Range::default(), libc::SYS_close, args)?;
+        self.set_detour(None)
     }
 }

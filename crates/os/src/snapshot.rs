@@ -38,7 +38,7 @@ pub fn live(pid: Option<u32>, min_bytes: u64) -> Result<Snapshot, ProcError> {
     let mut objects = finder.objects();
     put_executable_first(&mut objects, entry);
     let patched = patched(process, &mappings, min_bytes)?;
-    Ok(Snapshot { objects, mappings, patched, machine })
+    Ok(Snapshot { objects, mappings, patched, cached: Vec::new(), machine })
 }
 
 /// The mappings of code, of at least `min_bytes`, that hold pages which are no longer the
@@ -64,7 +64,7 @@ fn patched(process: Process, mappings: &[Mapping], min_bytes: u64) -> Result<Vec
 
 /// maps does not show `PROT_BTI`, smaps does; that is slow, so it is read only where the
 /// CPU has it.
-fn add_bti(process: Process, mappings: &mut [Mapping]) -> Result<(), ProcError> {
+pub(crate) fn add_bti(process: Process, mappings: &mut [Mapping]) -> Result<(), ProcError> {
     if process.auxv().is_ok_and(|a| arch::has_bti(a.hwcap2)) {
         for usage in process.smaps()?.iter().filter(|u| u.mapping.prot.bti) {
             if let Ok(i) = mappings.binary_search_by_key(&usage.mapping.range, |m| m.range) {

@@ -34,7 +34,8 @@ pub(super) fn steps(
             copy,
             Step::Replace { range: span, prot, scratch: scratch.start },
         ],
-        Backing::Thp | Backing::Pagecache | Backing::Shared => vec![
+        Backing::Pagecache => vec![Step::FaultIn { range: span }, Step::Verify { range: span }],
+        Backing::Thp | Backing::Shared => vec![
             Step::Map { range: scratch, hugetlb: None },
             Step::Advise { range: scratch },
             Step::Populate { range: scratch, page },
