@@ -9,8 +9,11 @@ use hugelift_core::snapshot::Part;
 /// `--backing`
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum BackingChoice {
-    /// The hugetlb pool as far as it goes, then transparent huge pages
+    /// A copy in the store, if there is one; the hugetlb pool as far as it goes; then
+    /// transparent huge pages
     Auto,
+    /// One copy for all processes, in the store
+    Shared,
     /// Transparent huge pages
     Thp,
     /// Pages of the reserved pool
@@ -66,7 +69,8 @@ impl PolicyArgs {
     /// A pattern that is not one.
     pub fn policy(&self) -> Result<Policy, String> {
         let backings = match self.backing {
-            BackingChoice::Auto => vec![Backing::Hugetlb, Backing::Thp],
+            BackingChoice::Auto => vec![Backing::Shared, Backing::Hugetlb, Backing::Thp],
+            BackingChoice::Shared => vec![Backing::Shared],
             BackingChoice::Thp => vec![Backing::Thp],
             BackingChoice::Hugetlb => vec![Backing::Hugetlb],
         };

@@ -10,7 +10,7 @@ use clap::Args;
 use hugelift_core::addr::{PageSize, human_bytes};
 use hugelift_core::apply::{Outcome, apply};
 use hugelift_core::plan::{Plan, plan};
-use hugelift_core::policy::Policy;
+use hugelift_core::policy::{Backing, Policy};
 use hugelift_core::report::{self, Report, Total};
 use hugelift_core::report_text::{self, Style};
 use hugelift_core::skip::Reason;
@@ -22,6 +22,7 @@ use hugelift_os::plain::Plain;
 use hugelift_os::procfs::Process;
 use hugelift_os::program::{ExecError, examine, exec, resolve};
 use hugelift_os::remote::Remote;
+use hugelift_os::store::{self, Create};
 use hugelift_os::users::Identity;
 use hugelift_os::{launch, snapshot};
 use std::collections::BTreeMap;
@@ -135,6 +136,11 @@ fn try_run(args: &RunArgs) -> Result<i32, Failure> {
     Err(ExecError { program: job.program, source }.into())
 }
 
+/// Who asks for shared code and nothing else gets it at once.
+pub fn creation(policy: &Policy) -> Create {
+    if policy.backings == [Backing::Shared] { Create::Now } else { Create::SecondStart }
+}
+
 /// What the helper has to do.
 struct Job {
     program: String,
@@ -160,10 +166,15 @@ impl Job {
         let began = Instant::now();
         let least = self.policy.page.map_or(PageSize::MB2.bytes() / 2, PageSize::bytes);
         let least = if self.report.is_some() { 0 } else { least };
-        let before = match snapshot::live(Some(pid), least) {
+        let mut before = match snapshot::live(Some(pid), least) {
             Ok(before) => before,
             Err(error) => return self.plain(&error.into()),
         };
+        if self.policy.backings.contains(&Backing::Shared) {
+            let offer = store::offer(pid, &before, &self.policy, creation(&self.policy));
+            before.stored = offer.stored;
+            target.offer_stored(offer.files);
+        }
         let plan = plan(&before, &self.policy);
         tracing::debug!(?plan, "planned");
         let outcome = apply(target, &plan);

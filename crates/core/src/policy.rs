@@ -6,6 +6,7 @@ use crate::snapshot::{Object, Part};
 use globset::{Glob, GlobSet, GlobSetBuilder};
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::path::Path;
 
 /// Where huge pages come from.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
@@ -50,8 +51,13 @@ impl ObjectFilter {
 
     /// Whether the object is wanted.
     pub fn takes(&self, object: &Object) -> bool {
+        self.takes_path(&object.path)
+    }
+
+    /// Whether the object at `path` is wanted.
+    pub fn takes_path(&self, path: &Path) -> bool {
         let hit = |globs: &GlobSet| {
-            globs.is_match(&object.path) || object.path.file_name().is_some_and(|name| globs.is_match(name))
+            globs.is_match(path) || path.file_name().is_some_and(|name| globs.is_match(name))
         };
         self.only.as_ref().is_none_or(hit) && !self.except.as_ref().is_some_and(hit)
     }

@@ -3,7 +3,7 @@
 
 use crate::addr::{PageSize, Range, human_bytes};
 use crate::policy::Backing;
-use crate::snapshot::{Part, ThpOff};
+use crate::snapshot::{NotStored, Part, ThpOff};
 use crate::target::Fault;
 use std::fmt;
 
@@ -70,6 +70,8 @@ pub enum Reason {
     },
     /// No gap between the mappings is wide enough for a copy of so many bytes.
     NoRoom(u64),
+    /// The store of shared text has no copy of it.
+    NotStored(NotStored),
     /// A step of the lift failed and was undone.
     Failed(Backing, Fault),
     /// It could be lifted, and nobody has.
@@ -96,6 +98,7 @@ impl Reason {
             Reason::NoThp => "no-thp",
             Reason::MemoryLimit { .. } => "memory-limit",
             Reason::NoRoom(_) => "no-address-space",
+            Reason::NotStored(_) => "not-stored",
             Reason::Failed(_, Fault::NotHuge { .. }) => "fragmented",
             Reason::Failed(..) => "failed",
             Reason::NotLifted => "not-lifted",
@@ -113,6 +116,7 @@ impl Reason {
                 | Reason::ThpOff(_)
                 | Reason::NoThp
                 | Reason::MemoryLimit { .. }
+                | Reason::NotStored(_)
                 | Reason::Failed(..)
         )
     }
@@ -155,6 +159,7 @@ impl Reason {
             Reason::MemoryLimit { .. } => {
                 "raise the cgroup's memory.max, free memory, or lift less: --object, --parts".into()
             }
+            Reason::NotStored(not) => return not.hint.clone(),
             Reason::Failed(_, fault) => return fault.hint(),
             Reason::NotLifted => "hugelift run PROG".into(),
             Reason::PartNotAsked(Part::Relro | Part::Data | Part::Bss)
@@ -208,6 +213,7 @@ impl fmt::Display for Reason {
                 write!(f, "memory limit: {} left, need {}", human_bytes(*left), human_bytes(*need))
             }
             Reason::NoRoom(need) => write!(f, "no gap of {} in its address space", human_bytes(*need)),
+            Reason::NotStored(not) => write!(f, "shared: {}", not.why),
             Reason::Failed(backing, fault) => write!(f, "{backing}: {fault}"),
             Reason::NotLifted => f.write_str("could be lifted"),
         }

@@ -5,6 +5,7 @@
 //! [`file_snapshot`] of a program that does not run (over [`needed`] and [`elf_file`]).
 //! Counting: [`perf`] and [`kernel_counts`], of a [`workload`] or another process.
 //! Changing the page cache: [`mod@prime`].
+//! Sharing code among processes: [`store`].
 //! Changing a process: [`launch`] puts a [`helper`] beside the process that becomes the program
 //! ([`mod@program`]); it traces it ([`ptrace`]), prepares its way [`home`], stops its
 //! [`threads`] and changes it as a [`remote`] target. [`arch`] knows the machine code.
@@ -38,6 +39,7 @@ pub mod ptrace;
 pub mod relay;
 pub mod remote;
 pub mod snapshot;
+pub mod store;
 mod sysfs;
 pub mod terminal;
 pub mod threads;

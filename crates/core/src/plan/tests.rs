@@ -7,7 +7,7 @@ use crate::elf::{self, Segment};
 use crate::maps::{FileId, Mapping};
 use crate::policy::ObjectFilter;
 use crate::skip::Reason;
-use crate::snapshot::{Object, Pool, ThpOff};
+use crate::snapshot::{Object, Pool, Stored, ThpOff};
 
 const MB: u64 = 1 << 20;
 const PAGE: PageSize = PageSize::MB2;
@@ -72,6 +72,7 @@ pub(crate) fn program(range: Range) -> Snapshot {
         mappings: vec![mapping(range, Prot::RX), stack],
         patched: vec![],
         machine,
+        stored: Stored::default(),
     }
 }
 
