@@ -26,6 +26,7 @@ use hugelift_os::plain::Plain;
 use hugelift_os::procfs::Process;
 use hugelift_os::program::{ExecError, examine, exec, resolve};
 use hugelift_os::remote::Remote;
+use hugelift_os::store::{self, Create};
 use hugelift_os::users::Identity;
 use hugelift_os::{launch, pagecache, snapshot};
 use std::collections::BTreeMap;
@@ -150,6 +151,11 @@ fn try_run(args: &RunArgs) -> Result<i32, Failure> {
     Err(ExecError { program: job.program, source }.into())
 }
 
+/// Who asks for shared code and nothing else gets it at once.
+pub fn creation(policy: &Policy) -> Create {
+    if policy.backings == [Backing::Shared] { Create::Now } else { Create::SecondStart }
+}
+
 /// What the helper has to do.
 struct Job {
     program: String,
@@ -236,6 +242,11 @@ impl Job {
         if self.policy.backings.contains(&Backing::Pagecache) {
             let takes = |object: &Object| self.policy.objects.takes(object);
             pagecache::find(pid, &mut before, &self.policy.parts, takes);
+        }
+        if self.policy.backings.contains(&Backing::Shared) {
+            let offer = store::offer(pid, &before, &self.policy, creation(&self.policy));
+            before.stored = offer.stored;
+            target.offer_stored(offer.files);
         }
         let mut plan = plan(&before, &self.policy);
         if let Some(fault) = &self.stayed {
