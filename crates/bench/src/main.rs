@@ -9,6 +9,7 @@ mod jumps;
 mod pool;
 mod reference;
 mod startup;
+mod warm;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use hugelift_measure::generated::{self, Hot, Linking};
@@ -24,6 +25,7 @@ usage: hugelift-bench COMMAND [--rounds N] [--megabytes N]
   startup   what hugelift adds to /bin/true
   copy      what lifting 64 MB adds, against the bare copy of the bytes
   clang     the same for clang++ with all its shared objects
+  warm      second starts of large programs from the store, and many small compilations
   jumps     CPU time of the program with 64 MB of code: each backing, dynamic and static
   all       all of these but the demo
   program LINKING
@@ -82,8 +84,9 @@ fn run(mut args: impl Iterator<Item = String>) -> Result<ExitCode> {
         "startup" => &[startup::run],
         "copy" => &[copy::jumps],
         "clang" => &[copy::clang],
+        "warm" => &[warm::start, warm::compile],
         "jumps" => &[jumps::run],
-        "all" => &[startup::run, copy::jumps, copy::clang, jumps::run],
+        "all" => &[startup::run, copy::jumps, copy::clang, warm::start, warm::compile, jumps::run],
         _ => bail!("unknown command {command}\n{USAGE}"),
     };
     with_host(|| {

@@ -16,6 +16,7 @@ mod pool;
 mod prime;
 mod run;
 mod stat;
+mod store;
 mod top;
 
 use clap::{Parser, Subcommand};
@@ -44,6 +45,7 @@ enum Command {
     Pool(pool::PoolArgs),
     Doctor(doctor::DoctorArgs),
     Top(top::TopArgs),
+    Store(store::StoreArgs),
 }
 
 /// Entry point from the C runtime.
@@ -84,5 +86,6 @@ fn command(args: Vec<OsString>) -> i32 {
         Command::Pool(args) => pool::pool(&args),
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Top(args) => top::top(&args),
+        Command::Store(args) => store::store(&args),
     }
 }

@@ -26,6 +26,7 @@ use hugelift_os::plain::Plain;
 use hugelift_os::procfs::Process;
 use hugelift_os::program::{ExecError, examine, exec, resolve};
 use hugelift_os::remote::Remote;
+use hugelift_os::store::{self, Create};
 use hugelift_os::users::Identity;
 use hugelift_os::{launch, pagecache, snapshot};
 use std::collections::BTreeMap;
@@ -150,6 +151,11 @@ fn try_run(args: &RunArgs) -> Result<i32, Failure> {
     Err(ExecError { program: job.program, source }.into())
 }
 
+/// Who asks for shared code and nothing else gets it at once.
+pub fn creation(policy: &Policy) -> Create {
+    if policy.backings == [Backing::Shared] { Create::Now } else { Create::SecondStart }
+}
+
 /// What the helper has to do.
 struct Job {
     program: String,
@@ -208,15 +214,20 @@ impl Job {
         }
     }
 
-    /// A program that the page cache has in huge folios goes where they can be mapped as such.
+    /// A program that the page cache has in huge folios goes where they can be mapped as such; one
+    /// that the store has, or is to have, to where others will be.
     fn place(&mut self, pid: u32, image: &Image, mappings: &[Mapping]) -> Option<Move> {
         let policy = &self.policy;
-        let wanted = policy.backings.contains(&Backing::Pagecache);
+        let cached = policy.backings.contains(&Backing::Pagecache);
+        let shared = policy.backings.contains(&Backing::Shared);
+        let wanted = cached || shared;
         let takes = || image.pieces.first().is_some_and(|m| policy.objects.takes_path(&m.path));
         let huge = thp_page().filter(|huge| wanted && policy.page.is_none_or(|page| page == *huge));
         let huge = huge.filter(|_| takes())?;
         let plan = image.plan(mappings, &policy.parts, huge, base_page()).ok()?;
-        pagecache::is_primed(pid, image, &policy.parts, huge).then_some(plan)
+        let primed = || cached && pagecache::is_primed(pid, image, &policy.parts, huge);
+        let exe = Process::new(pid).path("exe");
+        (primed() || shared && store::may_have(&exe, creation(policy))).then_some(plan)
     }
 
     /// An executable that could not be moved stays, and its text with it: nothing is lost but
@@ -236,6 +247,11 @@ impl Job {
         if self.policy.backings.contains(&Backing::Pagecache) {
             let takes = |object: &Object| self.policy.objects.takes(object);
             pagecache::find(pid, &mut before, &self.policy.parts, takes);
+        }
+        if self.policy.backings.contains(&Backing::Shared) {
+            let offer = store::offer(pid, &before, &self.policy, creation(&self.policy));
+            before.stored = offer.stored;
+            target.offer_stored(offer.files);
         }
         let mut plan = plan(&before, &self.policy);
         if let Some(fault) = &self.stayed {

@@ -135,6 +135,16 @@ impl<T: Target> Run<'_, T> {
                 self.target.mmap(range, Prot::RW, Source::Shared(file), Place::Free)?;
                 self.undo.push(Undo::Unmap(range));
             }
+            Step::Open { entry } => {
+                let file = self.target.open_stored(entry)?;
+                self.file = Some(file);
+                self.undo.push(Undo::Close(file));
+            }
+            Step::MapStored { range, prot, offset } => {
+                let file = self.file()?;
+                self.target.mmap(range, prot, Source::Private(file, offset), Place::Free)?;
+                self.undo.push(Undo::Unmap(range));
+            }
             Step::Copy { from, to } => self.target.copy(from, to)?,
             Step::Protect { range, prot } => self.target.mprotect(range, prot)?,
             Step::Move { from, to } => {
@@ -147,7 +157,7 @@ impl<T: Target> Run<'_, T> {
             }
             Step::Replace { range, prot, scratch } => {
                 let file = self.file()?;
-                if let Err(fault) = self.target.mmap(range, prot, Source::Private(file), Place::Over) {
+                if let Err(fault) = self.target.mmap(range, prot, Source::Private(file, 0), Place::Over) {
                     if !matches!(fault, Fault::Lost(_)) {
                         self.rescue(range, prot, scratch)?;
                     }

@@ -27,6 +27,7 @@ pub mod pmu;
 pub mod policy;
 pub mod pool;
 pub mod prime;
+pub mod record;
 pub mod report;
 pub mod report_text;
 pub mod skip;

@@ -29,6 +29,8 @@ enum Behind {
     },
     /// Pages of the pool, anonymous or of a file.
     Hugetlb(PageSize),
+    /// A file of the store, on huge pages.
+    Stored,
 }
 
 /// A stretch of the address space.
@@ -76,11 +78,12 @@ struct Store {
     pool: Option<(PageSize, u64)>,
 }
 
-/// A file on hugetlb pages.
+/// A file, open in the program or in the store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct File {
     store: usize,
-    page: PageSize,
+    /// The pool that it is made of; none for a file of the store.
+    pool: Option<PageSize>,
     bytes: u64,
 }
 
@@ -93,9 +96,12 @@ pub struct Model {
     stores: BTreeMap<usize, Store>,
     next_store: usize,
     files: BTreeMap<i32, File>,
+    stored: BTreeMap<usize, File>,
     next_file: i32,
     base_page: PageSize,
     thp_page: Option<PageSize>,
+    /// What maps a huge page of a file: the system's switch is for new memory alone.
+    file_page: Option<PageSize>,
     /// Pages that each pool has for who comes next.
     pub pools: BTreeMap<PageSize, u64>,
     /// Free memory is in small pieces: THP gets no huge page.
@@ -122,6 +128,7 @@ pub struct Model {
     pub start: Start,
 }
 
+const ENOENT: i32 = 2;
 const ENOMEM: i32 = 12;
 const EFAULT: i32 = 14;
 const EBADF: i32 = 9;
@@ -141,9 +148,11 @@ impl Model {
             stores: BTreeMap::from([(ORIGINAL, Store::default())]),
             next_store: ORIGINAL + 1,
             files: BTreeMap::new(),
+            stored: BTreeMap::new(),
             next_file: 3,
             base_page: machine.base_page,
             thp_page: machine.thp_page.filter(|_| machine.thp_off.is_none()),
+            file_page: machine.thp_page.filter(|_| machine.thp_off != Some(ThpOff::Process)),
             pools: machine.pools.iter().map(|p| (p.page, p.available())).collect(),
             fragmented: false,
             moves_hugetlb: machine.moves_hugetlb,
@@ -168,6 +177,16 @@ impl Model {
             };
             model.space.insert(mapping.range, memory);
             model.write(ORIGINAL, mapping.range, Content::Original(mapping.range.start.0));
+        }
+        for copy in &snapshot.stored.copies {
+            let file = match model.stored.get(&copy.entry) {
+                Some(file) => *file,
+                None => File { store: model.new_store(), pool: None, bytes: 0 },
+            };
+            let bytes = file.bytes.max(copy.offset + copy.range.len());
+            model.stored.insert(copy.entry, File { bytes, ..file });
+            let offsets = Range::sized(Addr(copy.offset), copy.range.len()).unwrap_or_default();
+            model.write(file.store, offsets, Content::Original(copy.range.start.0));
         }
         model
     }
@@ -209,9 +228,13 @@ impl Model {
             let huge = |c: &Range| c.intersect(range).zip(self.folio).and_then(|(r, page)| r.inner(page));
             self.cached.iter().filter_map(huge).map(Range::len).sum()
         };
+        let file = self.file_page.filter(|_| !self.fragmented);
         let of = |(range, memory): (Range, Memory)| match memory.behind {
             Behind::Original => cached(range),
             Behind::Hugetlb(_) if memory.resident => range.len(),
+            Behind::Stored if memory.resident && memory.copy_on_write => {
+                file.and_then(|page| range.inner(page)).map_or(0, Range::len)
+            }
             Behind::Anonymous { advised: true } if memory.resident => {
                 thp.and_then(|page| range.inner(page)).map_or(0, Range::len)
             }
@@ -267,9 +290,10 @@ impl Model {
     /// Drops the stores that nobody maps or names; their pages go back to the pool.
     fn sweep(&mut self) {
         let mapped: Vec<usize> = self.space.all().map(|(_, m)| m.store).collect();
-        let (files, pools) = (&self.files, &mut self.pools);
+        let (files, stored, pools) = (&self.files, &self.stored, &mut self.pools);
         self.stores.retain(|id, store| {
-            let used = *id == ORIGINAL || mapped.contains(id) || files.values().any(|f| f.store == *id);
+            let named = || files.values().chain(stored.values()).any(|f| f.store == *id);
+            let used = *id == ORIGINAL || mapped.contains(id) || named();
             if let (false, Some((page, pages))) = (used, store.pool) {
                 *pools.entry(page).or_default() += pages;
             }
@@ -303,28 +327,32 @@ impl Model {
     /// The memory behind a new mapping.
     fn make(&mut self, range: Range, prot: Prot, source: Source) -> Result<Memory, i32> {
         let aligned = |page| range.start.is_aligned(page) && range.end.is_aligned(page);
-        let (behind, store, copy_on_write) = match source {
-            Source::Anonymous => (Behind::Anonymous { advised: false }, self.new_store(), false),
+        let (behind, store, offset, private) = match source {
+            Source::Anonymous => (Behind::Anonymous { advised: false }, self.new_store(), 0, false),
             Source::Hugetlb(page) if aligned(page) => {
                 let store = self.new_store();
                 self.reserve(store, page, range.len())?;
-                (Behind::Hugetlb(page), store, false)
+                (Behind::Hugetlb(page), store, 0, false)
             }
-            Source::Shared(handle) | Source::Private(handle) => {
+            Source::Shared(handle) | Source::Private(handle, _) => {
                 let file = *self.files.get(&handle.0).ok_or(EBADF)?;
-                if !aligned(file.page) || range.len() > file.bytes {
+                let offset = if let Source::Private(_, offset) = source { Some(offset) } else { None };
+                let from = offset.unwrap_or_default();
+                if !aligned(file.pool.unwrap_or(self.base_page))
+                    || from.checked_add(range.len()).is_none_or(|end| end > file.bytes)
+                {
                     return Err(EINVAL);
                 }
-                let private = matches!(source, Source::Private(_));
-                if !private {
-                    self.reserve(file.store, file.page, file.bytes)?;
+                if let (None, Some(page)) = (offset, file.pool) {
+                    self.reserve(file.store, page, file.bytes)?;
                 }
-                (Behind::Hugetlb(file.page), file.store, private)
+                let behind = file.pool.map_or(Behind::Stored, Behind::Hugetlb);
+                (behind, file.store, from, offset.is_some())
             }
             Source::Hugetlb(_) => return Err(EINVAL),
         };
         // A private mapping of a file shows what the file's pages hold already.
-        Ok(Memory { prot, behind, store, offset: 0, resident: copy_on_write, copy_on_write })
+        Ok(Memory { prot, behind, store, offset, resident: private, copy_on_write: private })
     }
 }
 
@@ -504,7 +532,19 @@ impl Target for Model {
         let handle = self.next_file;
         self.next_file += 1;
         let store = self.new_store();
-        self.files.insert(handle, File { store, page, bytes });
+        self.files.insert(handle, File { store, pool: Some(page), bytes });
+        Ok(FileHandle(handle))
+    }
+
+    fn open_stored(&mut self, entry: usize) -> Result<FileHandle, Fault> {
+        const CALL: &str = "openat";
+        self.enter(CALL, Range::default())?;
+        let Some(file) = self.stored.get(&entry).copied() else {
+            return fail(CALL, Range::default(), ENOENT);
+        };
+        let handle = self.next_file;
+        self.next_file += 1;
+        self.files.insert(handle, file);
         Ok(FileHandle(handle))
     }
 

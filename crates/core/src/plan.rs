@@ -101,6 +101,20 @@ pub enum Step {
         /// Scratch.
         range: Range,
     },
+    /// Open a file of the store.
+    Open {
+        /// [`crate::snapshot::StoredCopy::entry`].
+        entry: usize,
+    },
+    /// Map that file privately, with the span's protection, and fault it in.
+    MapStored {
+        /// Scratch.
+        range: Range,
+        /// The span's protection.
+        prot: Prot,
+        /// Where in the file.
+        offset: u64,
+    },
     /// Copy the program's bytes.
     Copy {
         /// The span.
@@ -137,6 +151,12 @@ pub enum Step {
 /// Together they hold every byte of [`Snapshot::extents`] once.
 pub fn plan(snapshot: &Snapshot, policy: &Policy) -> Plan {
     planner::plan(snapshot, policy)
+}
+
+/// What of `snapshot` a store could hold for all processes: the whole huge pages of every part
+/// that `policy` would have lifted, with their object and what it is of it.
+pub fn shareable(snapshot: &Snapshot, policy: &Policy) -> Vec<(usize, Part, Range)> {
+    planner::shareable(snapshot, policy)
 }
 
 /// The bytes of `range` that whole pages of `page` cover.

@@ -3,7 +3,7 @@
 
 use crate::addr::{PageSize, Range, human_bytes};
 use crate::policy::Backing;
-use crate::snapshot::{Part, ThpOff};
+use crate::snapshot::{NotStored, Part, ThpOff};
 use crate::target::Fault;
 use std::fmt;
 
@@ -76,6 +76,8 @@ pub enum Reason {
     SmallFolios,
     /// Its address and its offset in the file differ within a huge page.
     NotCongruent(PageSize),
+    /// The store of shared text has no copy of it.
+    NotStored(NotStored),
     /// A step of the lift failed and was undone.
     Failed(Backing, Fault),
     /// It could be lifted, and nobody has.
@@ -105,6 +107,7 @@ impl Reason {
             Reason::NotPrimed => "not-primed",
             Reason::SmallFolios => "small-folios",
             Reason::NotCongruent(_) => "not-congruent",
+            Reason::NotStored(_) => "not-stored",
             Reason::Failed(_, Fault::NotHuge { .. }) => "fragmented",
             Reason::Failed(..) => "failed",
             Reason::NotLifted => "not-lifted",
@@ -124,6 +127,7 @@ impl Reason {
                 | Reason::MemoryLimit { .. }
                 | Reason::NotPrimed
                 | Reason::NotCongruent(_)
+                | Reason::NotStored(_)
                 | Reason::Failed(..)
         )
     }
@@ -170,6 +174,7 @@ impl Reason {
                 "hugelift prime PROG, while it does not run; or use --backing auto".into()
             }
             Reason::NotCongruent(_) => "hugelift align; or use --backing auto".into(),
+            Reason::NotStored(not) => return not.hint.clone(),
             Reason::Failed(_, fault) => return fault.hint(),
             Reason::NotLifted => "hugelift run PROG".into(),
             Reason::PartNotAsked(Part::Relro | Part::Data | Part::Bss)
@@ -228,6 +233,7 @@ impl fmt::Display for Reason {
             Reason::NotCongruent(page) => {
                 write!(f, "its address and its offset in the file differ within a page of {page}")
             }
+            Reason::NotStored(not) => write!(f, "shared: {}", not.why),
             Reason::Failed(backing, fault) => write!(f, "{backing}: {fault}"),
             Reason::NotLifted => f.write_str("could be lifted"),
         }

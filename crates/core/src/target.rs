@@ -14,8 +14,9 @@ pub enum Source {
     Hugetlb(PageSize),
     /// A shared mapping of a file that [`Target::memfd`] made, from its start.
     Shared(FileHandle),
-    /// A private mapping of such a file that reserves nothing (`MAP_NORESERVE`).
-    Private(FileHandle),
+    /// A private mapping of a file from this offset on that reserves nothing (`MAP_NORESERVE`),
+    /// faulted in as far as may be (`MAP_POPULATE`).
+    Private(FileHandle, u64),
 }
 
 /// A file descriptor of the target.
@@ -127,6 +128,8 @@ pub trait Target {
     fn huge_bytes(&mut self, range: Range) -> Result<u64, Fault>;
     /// An unnamed file of `bytes` bytes on hugetlb pages (memfd_create(2)).
     fn memfd(&mut self, page: PageSize, bytes: u64) -> Result<FileHandle, Fault>;
+    /// Opens for reading the file of the store that [`crate::snapshot::StoredCopy::entry`] names.
+    fn open_stored(&mut self, entry: usize) -> Result<FileHandle, Fault>;
     /// close(2).
     fn close(&mut self, file: FileHandle) -> Result<(), Fault>;
 }

@@ -110,8 +110,14 @@ fn case(headers: Headers, base: u64, gap: u64) -> Case {
         executable: true,
         textrel: false,
     };
-    let snapshot =
-        Snapshot { objects: vec![object], mappings, patched: vec![], cached: vec![], machine: machine() };
+    let snapshot = Snapshot {
+        objects: vec![object],
+        mappings,
+        patched: vec![],
+        cached: vec![],
+        machine: machine(),
+        stored: Default::default(),
+    };
     let mut model = Model::new(&snapshot);
     let layout = layout(&image, gap);
     let anchors = layout.anchors().unwrap();

@@ -5,6 +5,7 @@
 //! [`file_snapshot`] of a program that does not run (over [`needed`] and [`elf_file`]).
 //! Counting: [`perf`] and [`kernel_counts`], of a [`workload`] or another process.
 //! Changing the page cache: [`mod@prime`].
+//! Sharing code among processes: [`store`].
 //! Changing a process: [`launch`] puts a [`helper`] beside the process that becomes the program
 //! ([`mod@program`]); it traces it ([`ptrace`]), prepares its way [`home`], stops its
 //! [`threads`] and changes it as a [`remote`] target. [`arch`] knows the machine code.
@@ -42,13 +43,14 @@ pub mod relay;
 pub mod remote;
 pub mod replace;
 pub mod snapshot;
+pub mod store;
 mod sysfs;
 pub mod terminal;
 pub mod threads;
 pub mod tree;
 pub mod unstarted;
 pub mod users;
-pub mod walks;
 pub mod vector;
+pub mod walks;
 pub mod workload;
 pub mod yama;

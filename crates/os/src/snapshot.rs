@@ -11,7 +11,7 @@ use crate::procfs::{ProcError, Process, read_at, read_head};
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::elf::{self, HEAD_BYTES, Headers, Stretch};
 use hugelift_core::maps::{FileId, Mapping};
-use hugelift_core::snapshot::{Object, Snapshot};
+use hugelift_core::snapshot::{Object, Snapshot, Stored};
 use std::collections::HashSet;
 use std::path::PathBuf;
 
@@ -38,7 +38,7 @@ pub fn live(pid: Option<u32>, min_bytes: u64) -> Result<Snapshot, ProcError> {
     let mut objects = finder.objects();
     put_executable_first(&mut objects, entry);
     let patched = patched(process, &mappings, min_bytes)?;
-    Ok(Snapshot { objects, mappings, patched, cached: Vec::new(), machine })
+    Ok(Snapshot { objects, mappings, patched, cached: Vec::new(), machine, stored: Stored::default() })
 }
 
 /// The mappings of code, of at least `min_bytes`, that hold pages which are no longer the

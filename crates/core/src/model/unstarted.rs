@@ -37,7 +37,7 @@ impl Unstarted for Model {
         let handle = self.next_file;
         self.next_file += 1;
         let store = self.new_store();
-        self.files.insert(handle, File { store, page: self.base_page, bytes: 0 });
+        self.files.insert(handle, File { store, pool: None, bytes: 0 });
         Ok(FileHandle(handle))
     }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Which spans, and what from: hands out pool pages and memory to the extents in turn.
 
-use super::steps::{scratch_for, steps};
+use super::steps::{scratch_for, shared_steps, steps};
 use super::{Attempt, Plan, Span, is_nearly_all, usual_page};
 use crate::addr::{Addr, PageSize, Range};
 use crate::maps::{Mapping, Prot};
@@ -25,6 +25,15 @@ pub(super) fn plan(snapshot: &Snapshot, policy: &Policy) -> Plan {
     planner.plan.spans.sort_by_key(|s| (s.object, s.range));
     planner.plan.skips.sort_by_key(|s| (s.object, s.range));
     planner.plan
+}
+
+/// [`super::shareable`].
+pub(super) fn shareable(snapshot: &Snapshot, policy: &Policy) -> Vec<(usize, Part, Range)> {
+    let planner = Planner { snapshot, policy, pools: Vec::new(), memory_left: 0, plan: Plan::default() };
+    let Some(page) = usual_page(&snapshot.machine, Backing::Shared) else { return Vec::new() };
+    let extents = joined(snapshot.extents()).into_iter();
+    let wanted = extents.filter(|extent| planner.refusal(extent).is_none());
+    wanted.filter_map(|extent| Some((extent.object, extent.part, extent.range.inner(page)?))).collect()
 }
 
 /// Extents of one object and part that follow on each other become one.
@@ -226,8 +235,14 @@ impl Planner<'_> {
                     (Some(_), Some(off @ ThpOff::Process)) => Err(Reason::ThpOff(off)),
                     (Some(page), _) => Ok(page),
                 },
-                // Found on running processes and reported; not made by a plan.
-                (Backing::Shared, _) => continue,
+                (Backing::Shared, Some(page)) if usual.is_some_and(|u| u != page) => {
+                    Err(Reason::NoSuchPage(backing, page))
+                }
+                // Whether there is a copy is another question for each span.
+                (Backing::Shared, _) if machine.thp_off == Some(ThpOff::Process) => {
+                    Err(Reason::ThpOff(ThpOff::Process))
+                }
+                (Backing::Shared, _) => usual.ok_or(Reason::NoThp),
             };
             match verdict.map(|page| Way { backing, page }) {
                 Ok(way) if ways.contains(&way) => {}
@@ -270,7 +285,12 @@ impl Planner<'_> {
                 let short = Reason::PoolShort { page: way.page, free, need, total };
                 (taken, (taken < need).then_some(short))
             }
-            Backing::Thp | Backing::Pagecache | Backing::Shared => {
+            Backing::Shared => match self.snapshot.stored.covering(span) {
+                // It is there already, for everybody.
+                Some(_) => (need, None),
+                None => (0, self.snapshot.stored.lack(span).cloned().map(Reason::NotStored)),
+            },
+            Backing::Thp | Backing::Pagecache => {
                 // Half a span on the last bytes of memory is no service: all or nothing.
                 let (left, need_bytes) = (self.memory_left, span.len());
                 if need_bytes > left {
@@ -292,7 +312,10 @@ impl Planner<'_> {
                 Backing::Pagecache => Range::default(),
                 _ => scratch_for(self.snapshot, range.len(), way.page)?,
             };
-            let steps = steps(&self.snapshot.machine, way.backing, way.page, range, extent.prot, scratch);
+            let steps = match way.backing {
+                Backing::Shared => shared_steps(self.snapshot.stored.covering(range)?, extent.prot, scratch),
+                _ => steps(&self.snapshot.machine, way.backing, way.page, range, extent.prot, scratch),
+            };
             Some(Attempt { backing: way.backing, page: way.page, steps })
         });
         let attempts = attempts.collect();

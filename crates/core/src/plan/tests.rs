@@ -7,7 +7,7 @@ use crate::elf::{self, Segment};
 use crate::maps::{FileId, Mapping};
 use crate::policy::ObjectFilter;
 use crate::skip::Reason;
-use crate::snapshot::{Object, Pool, ThpOff};
+use crate::snapshot::{Object, Pool, Stored, ThpOff};
 
 const MB: u64 = 1 << 20;
 const PAGE: PageSize = PageSize::MB2;
@@ -73,6 +73,7 @@ pub(crate) fn program(range: Range) -> Snapshot {
         patched: vec![],
         cached: vec![],
         machine,
+        stored: Stored::default(),
     }
 }
 
