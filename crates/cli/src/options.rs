@@ -9,8 +9,8 @@ use hugelift_core::snapshot::Part;
 /// `--backing`
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum BackingChoice {
-    /// The page cache where it is huge; a copy in the store, if there is one; the hugetlb pool as
-    /// far as it goes; then transparent huge pages
+    /// The page cache where it is huge, a copy in the store if there is one, the hugetlb pool as
+    /// far as it goes, then transparent huge pages
     Auto,
     /// The file's own page cache, primed if need be: no copy
     Pagecache,

@@ -214,15 +214,20 @@ impl Job {
         }
     }
 
-    /// A program that the page cache has in huge folios goes where they can be mapped as such.
+    /// A program that the page cache has in huge folios goes where they can be mapped as such; one
+    /// that the store has, or is to have, to where others will be.
     fn place(&mut self, pid: u32, image: &Image, mappings: &[Mapping]) -> Option<Move> {
         let policy = &self.policy;
-        let wanted = policy.backings.contains(&Backing::Pagecache);
+        let cached = policy.backings.contains(&Backing::Pagecache);
+        let shared = policy.backings.contains(&Backing::Shared);
+        let wanted = cached || shared;
         let takes = || image.pieces.first().is_some_and(|m| policy.objects.takes_path(&m.path));
         let huge = thp_page().filter(|huge| wanted && policy.page.is_none_or(|page| page == *huge));
         let huge = huge.filter(|_| takes())?;
         let plan = image.plan(mappings, &policy.parts, huge, base_page()).ok()?;
-        pagecache::is_primed(pid, image, &policy.parts, huge).then_some(plan)
+        let primed = || cached && pagecache::is_primed(pid, image, &policy.parts, huge);
+        let exe = Process::new(pid).path("exe");
+        (primed() || shared && store::may_have(&exe, creation(policy))).then_some(plan)
     }
 
     /// An executable that could not be moved stays, and its text with it: nothing is lost but

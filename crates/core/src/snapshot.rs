@@ -347,8 +347,15 @@ mod tests {
             populate: true,
             memory_left: 0,
         };
-        let (patched, cached, stored) = (vec![], vec![], Stored::default());
-        let all = Snapshot { objects, mappings, patched, cached, machine, stored }.extents();
+        let all = Snapshot {
+            objects,
+            mappings,
+            patched: vec![],
+            cached: vec![],
+            machine,
+            stored: Stored::default(),
+        }
+        .extents();
         all.into_iter().map(|e| (e.object, e.part, e.range)).collect()
     }
 

@@ -208,16 +208,16 @@ fn snapshot() -> impl Strategy<Value = Snapshot> {
             }
             mappings.sort_by_key(|m| m.range);
             let cached = mappings.iter().filter_map(cached).collect();
-            let (patched, stored) = (vec![], Stored::default());
-            let mut snapshot = Snapshot { objects, mappings, patched, cached, machine, stored };
-            snapshot.stored = self::stored(&snapshot, &stock);
+            let stored = Stored::default();
+            let mut snapshot = Snapshot { objects, mappings, patched: vec![], cached, machine, stored };
+            snapshot.stored = stocked(&snapshot, &stock);
             snapshot
         },
     )
 }
 
 /// A store that has a copy of some of what can be shared, and a reason for the rest.
-fn stored(snapshot: &Snapshot, stock: &[bool]) -> Stored {
+fn stocked(snapshot: &Snapshot, stock: &[bool]) -> Stored {
     let mut stored = Stored::default();
     for (i, (object, _, range)) in shareable(snapshot, &Policy::default()).into_iter().enumerate() {
         if stock[i % stock.len()] {

@@ -69,8 +69,14 @@ fn snapshot(list: &[(u64, &[(Prot, u64)])]) -> Snapshot {
     let path = PathBuf::from("[stack]");
     let file = FileId::default();
     mappings.push(Mapping { range, prot: Prot::RW, shared: false, offset: 0, file, path, deleted: false });
-    let (machine, stored) = (machine(), Default::default());
-    Snapshot { objects, mappings, patched: vec![], cached: vec![], machine, stored }
+    Snapshot {
+        objects,
+        mappings,
+        patched: vec![],
+        cached: vec![],
+        machine: machine(),
+        stored: Default::default(),
+    }
 }
 
 fn usage(mapping: &Mapping) -> Usage {

@@ -42,13 +42,13 @@ pub struct Remote {
 impl Remote {
     /// Takes over `stopped`, for which `home` was prepared.
     pub fn new(stopped: Stopped, home: Home) -> Remote {
-        let (pid, vector, stored) = (stopped.tid(), Vector::default(), Vec::new());
-        Remote { pid, stopped: Some(stopped), home, vector, stored }
-    }
-
-    /// Names the files that [`Target::open_stored`] opens, by their index.
-    pub fn offer_stored(&mut self, files: Vec<File>) {
-        self.stored = files;
+        Remote {
+            pid: stopped.tid(),
+            stopped: Some(stopped),
+            home,
+            vector: Vector::default(),
+            stored: Vec::new(),
+        }
     }
 
     /// Says where the target's auxiliary vector is, for [`hugelift_core::moving`].
@@ -64,6 +64,11 @@ impl Remote {
         let stopped = self.stopped.ok_or(Error::Vanished(self.pid))?;
         self.home.restore(&stopped)?;
         Ok(stopped)
+    }
+
+    /// Names the files that [`Target::open_stored`] opens, by their index.
+    pub fn offer_stored(&mut self, files: Vec<File>) {
+        self.stored = files;
     }
 
     /// Makes one system call in the target.

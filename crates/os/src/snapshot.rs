@@ -38,8 +38,7 @@ pub fn live(pid: Option<u32>, min_bytes: u64) -> Result<Snapshot, ProcError> {
     let mut objects = finder.objects();
     put_executable_first(&mut objects, entry);
     let patched = patched(process, &mappings, min_bytes)?;
-    let (cached, stored) = (Vec::new(), Stored::default());
-    Ok(Snapshot { objects, mappings, patched, cached, machine, stored })
+    Ok(Snapshot { objects, mappings, patched, cached: Vec::new(), machine, stored: Stored::default() })
 }
 
 /// The mappings of code, of at least `min_bytes`, that hold pages which are no longer the

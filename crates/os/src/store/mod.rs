@@ -30,8 +30,8 @@ use crate::pagemap;
 use crate::procfs::Process;
 use entry::Compare;
 use hugelift_core::addr::{PageSize, Range};
-use hugelift_core::plan::shareable;
-use hugelift_core::policy::Policy;
+use hugelift_core::plan::{is_nearly_all, shareable};
+use hugelift_core::policy::{Backing, Policy};
 use hugelift_core::record::{self, Record, lay_out, record_name};
 use hugelift_core::snapshot::{NotStored, Object, Part, Snapshot, Stored, StoredCopy};
 use nix::errno::Errno;
@@ -92,6 +92,14 @@ pub fn offer(pid: u32, snapshot: &Snapshot, policy: &Policy, create: Create) -> 
     let wanted = shareable(snapshot, &both);
     for of_object in wanted.chunk_by(|a, b| a.0 == b.0) {
         let object = &snapshot.objects[of_object[0].0];
+        // What every process has already needs no copy.
+        let cached = |range: Range| {
+            let bytes: u64 = snapshot.cached.iter().filter_map(|c| c.intersect(range)).map(Range::len).sum();
+            is_nearly_all(bytes, range.len())
+        };
+        if policy.backings.contains(&Backing::Pagecache) && of_object.iter().all(|(.., r)| cached(*r)) {
+            continue;
+        }
         let ranges: Vec<Range> = of_object.iter().map(|(.., range)| *range).collect();
         let rodata = of_object.iter().filter(|(_, part, _)| *part == Part::Rodata);
         let rodata: Vec<Range> = rodata.map(|(.., range)| *range).collect();
@@ -126,23 +134,33 @@ pub fn offer(pid: u32, snapshot: &Snapshot, policy: &Policy, create: Create) -> 
     offer
 }
 
+/// Whether [`offer`] may have a copy of the file at `path`, so that an executable at a random
+/// address is worth moving.
+pub fn may_have(path: &Path, create: Create) -> bool {
+    if create == Create::Now {
+        return true;
+    }
+    let Ok(meta) = std::fs::metadata(path) else { return false };
+    let record = record_name(meta.dev(), meta.ino());
+    let names = [seen_name(&record), record];
+    let own = own_path().and_then(|path| Store::open(&path, Missing::Leave));
+    let machine = machine_wide(&own);
+    let has = |store: &Store| names.iter().any(|n| place::stat_at(&store.place.dir, n).is_ok());
+    own.iter().chain(&machine).any(has)
+}
+
 /// What [`offer`] would have for a program that does not run, whose addresses are assumed.
 pub fn preview(snapshot: &Snapshot, policy: &Policy, create: Create) -> Stored {
     let mut stored = Stored::default();
-    let Some(page) = snapshot.machine.thp_page else { return stored };
     let own = own_path().and_then(|path| Store::open(&path, Missing::Leave));
     for (index, _, range) in shareable(snapshot, policy) {
         let object = &snapshot.objects[index];
-        let by_chance = object.executable
-            && object.headers.relocatable
-            && object.headers.segments.iter().all(|s| s.align < page.bytes());
         let name = || {
             let meta = std::fs::metadata(&object.path).ok()?;
             Some(record_name(meta.dev(), meta.ino()))
         };
         let copy = StoredCopy { range, entry: index, offset: range.start.0 };
         let lack = match &own {
-            _ if by_chance => StoreError::ByChance { path: object.path.clone(), page },
             Ok(store) if name().and_then(|name| store.read(&name)).is_some() => {
                 stored.copies.push(copy);
                 continue;
