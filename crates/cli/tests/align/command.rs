@@ -39,8 +39,13 @@ fn the_copy_has_the_mode_and_replaces_what_was_there() {
     assert_eq!(a.mode() & 0o777, b.mode() & 0o777);
     assert_eq!(std::io::read_to_string(old).unwrap(), "old", "who had it open keeps it");
     assert!(text(&out.stdout).contains("before 0 B"), "{}", text(&out.stdout));
-    // Once more: the same bytes.
-    let again = dir.path().join("again");
+    // Once more, by a link: the same bytes.
+    let (again, link) = (dir.path().join("again"), dir.path().join("link"));
+    std::fs::write(&again, "old").expect("write");
+    std::os::unix::fs::symlink("again", &link).expect("symlink");
+    assert!(align(&output, &link, &[]).status.success());
+    assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
+    assert!(std::fs::read(&output).unwrap() == std::fs::read(&again).unwrap());
     let out = align(&output, &again, &[]);
     assert!(text(&out.stdout).contains("aligned already"), "{}", text(&out.stdout));
     assert!(std::fs::read(&output).unwrap() == std::fs::read(&again).unwrap());
