@@ -7,6 +7,7 @@ mod copy;
 mod demo;
 mod jumps;
 mod pool;
+mod primed;
 mod reference;
 mod startup;
 
@@ -25,6 +26,7 @@ usage: hugelift-bench COMMAND [--rounds N] [--megabytes N]
   copy      what lifting 64 MB adds, against the bare copy of the bytes
   clang     the same for clang++ with all its shared objects
   jumps     CPU time of the program with 64 MB of code: each backing, dynamic and static
+  primed    clang++ with its libraries in small pages of the page cache, and primed
   all       all of these but the demo
   program LINKING
             makes the program with 64 MB of code, linked dynamic, static or static-pie, and
@@ -83,7 +85,8 @@ fn run(mut args: impl Iterator<Item = String>) -> Result<ExitCode> {
         "copy" => &[copy::jumps],
         "clang" => &[copy::clang],
         "jumps" => &[jumps::run],
-        "all" => &[startup::run, copy::jumps, copy::clang, jumps::run],
+        "primed" => &[primed::run],
+        "all" => &[startup::run, copy::jumps, copy::clang, jumps::run, primed::run],
         _ => bail!("unknown command {command}\n{USAGE}"),
     };
     with_host(|| {

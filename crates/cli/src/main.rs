@@ -10,6 +10,7 @@ mod compare;
 mod doctor;
 mod dry_run;
 mod inspect;
+mod keep;
 mod log;
 mod options;
 mod pool;
@@ -44,6 +45,7 @@ enum Command {
     Pool(pool::PoolArgs),
     Doctor(doctor::DoctorArgs),
     Top(top::TopArgs),
+    Keep(keep::KeepArgs),
 }
 
 /// Entry point from the C runtime.
@@ -84,5 +86,6 @@ fn command(args: Vec<OsString>) -> i32 {
         Command::Pool(args) => pool::pool(&args),
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Top(args) => top::top(&args),
+        Command::Keep(args) => keep::keep(&args),
     }
 }

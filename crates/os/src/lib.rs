@@ -48,7 +48,7 @@ pub mod threads;
 pub mod tree;
 pub mod unstarted;
 pub mod users;
-pub mod walks;
 pub mod vector;
+pub mod walks;
 pub mod workload;
 pub mod yama;
