@@ -41,7 +41,7 @@ pub fn clang(options: &Options) -> Result<()> {
     compare(options, "clang++ with its shared objects", &program, &waiting)
 }
 
-/// clang++, by any name.
+/// clang++ in PATH, the newest.
 pub fn find_clang() -> Option<PathBuf> {
     let names = std::iter::once("clang++".to_string()).chain((11..40).rev().map(|n| format!("clang++-{n}")));
     let dirs: Vec<PathBuf> = std::env::split_paths(&std::env::var_os("PATH")?).collect();

@@ -7,6 +7,7 @@ mod copy;
 mod demo;
 mod jumps;
 mod pool;
+mod primed;
 mod reference;
 mod startup;
 mod warm;
@@ -27,6 +28,7 @@ usage: hugelift-bench COMMAND [--rounds N] [--megabytes N]
   clang     the same for clang++ with all its shared objects
   warm      second starts of large programs from the store, and many small compilations
   jumps     CPU time of the program with 64 MB of code: each backing, dynamic and static
+  primed    clang++ with its libraries in small pages of the page cache, and primed
   all       all of these but the demo
   program LINKING
             makes the program with 64 MB of code, linked dynamic, static or static-pie, and
@@ -86,7 +88,10 @@ fn run(mut args: impl Iterator<Item = String>) -> Result<ExitCode> {
         "clang" => &[copy::clang],
         "warm" => &[warm::start, warm::compile],
         "jumps" => &[jumps::run],
-        "all" => &[startup::run, copy::jumps, copy::clang, warm::start, warm::compile, jumps::run],
+        "primed" => &[primed::run],
+        "all" => {
+            &[startup::run, copy::jumps, copy::clang, warm::start, warm::compile, jumps::run, primed::run]
+        }
         _ => bail!("unknown command {command}\n{USAGE}"),
     };
     with_host(|| {

@@ -10,6 +10,7 @@ mod compare;
 mod doctor;
 mod dry_run;
 mod inspect;
+mod keep;
 mod log;
 mod options;
 mod pool;
@@ -46,6 +47,7 @@ enum Command {
     Doctor(doctor::DoctorArgs),
     Top(top::TopArgs),
     Store(store::StoreArgs),
+    Keep(keep::KeepArgs),
 }
 
 /// Entry point from the C runtime.
@@ -87,5 +89,6 @@ fn command(args: Vec<OsString>) -> i32 {
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Top(args) => top::top(&args),
         Command::Store(args) => store::store(&args),
+        Command::Keep(args) => keep::keep(&args),
     }
 }

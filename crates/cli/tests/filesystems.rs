@@ -211,6 +211,26 @@ fn overlayfs_over_ext4() {
 }
 
 #[test]
+fn a_full_disk() {
+    need_root!();
+    need!("mkfs.ext4");
+    with_own_mounts(|| {
+        let dir = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let at = image(dir.path(), "ext4");
+        let program = victim(&at);
+        let mut full = Command::new("dd");
+        let full =
+            full.args(["if=/dev/zero", "bs=1M", "status=none"]).arg(format!("of={}/rest", at.display()));
+        assert!(!full.output().unwrap().status.success(), "the disk has no end");
+        let result = try_on("ext4, full", &program);
+        assert!(
+            result.huge == result.whole || result.reasons.iter().all(|r| r.contains("(ext4)")),
+            "{result:?}"
+        );
+    });
+}
+
+#[test]
 fn a_mount_that_forbids_to_run_programs() {
     need_root!();
     with_own_mounts(|| {

@@ -36,7 +36,7 @@ pub enum Obstacle {
     Stays,
     /// The file system gave small pages where memory had huge ones.
     NoLargeFolios(String),
-    /// Memory has no free huge page.
+    /// The kernel found no free huge page: memory is in pieces, or was for a moment.
     Fragmented,
     /// The pages would not fit into the memory that is left.
     MemoryShort {
@@ -134,7 +134,7 @@ impl fmt::Display for Obstacle {
             Obstacle::InUse(by) => write!(f, "in use{}: small pages cannot be dropped", listed(" by ", by)),
             Obstacle::Stays => f.write_str("small pages stay in memory, held by nobody that can be seen"),
             Obstacle::NoLargeFolios(fs) => write!(f, "no huge pages from its file system ({fs})"),
-            Obstacle::Fragmented => f.write_str("memory has no free huge page"),
+            Obstacle::Fragmented => f.write_str("the kernel found no free huge page for it"),
             Obstacle::MemoryShort { left, need } => {
                 write!(f, "needs {} of memory, {} are left", human_bytes(*need), human_bytes(*left))
             }

@@ -41,6 +41,9 @@ pub struct FileReport {
     pub replaced: Option<Replaced>,
     /// Why it was not replaced, where that was wanted and would help.
     pub not_replaced: Option<String>,
+    /// Offsets in the file of the pages that are huge, ascending within a segment.
+    #[serde(skip)]
+    pub huge_pages: Vec<u64>,
 }
 
 /// What replaced a file.
@@ -253,7 +256,7 @@ mod tests {
         assert_eq!(file.summary(), "text 2 MB of 6 MB huge");
         let report = PrimeReport::new(Some(PageSize::MB2), vec![file, FileReport::default()]);
         let shown = text(&report, false);
-        assert!(shown.contains("\n    4 MB of text: memory has no free huge page\n"), "{shown}");
+        assert!(shown.contains("\n    4 MB of text: the kernel found no free huge page for it\n"), "{shown}");
         assert!(shown.ends_with("1 files without a whole huge page\n"), "{shown}");
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(json["files"][0]["segments"][1]["obstacles"][0]["reason"], "fragmented");
