@@ -268,7 +268,7 @@ impl Job {
         };
         if self.policy.backings.contains(&Backing::Pagecache) {
             let takes = |object: &Object| self.policy.objects.takes(object);
-            pagecache::find(pid, &mut before, &self.policy.parts, takes);
+            pagecache::find(Some(pid), &mut before, &self.policy.parts, takes);
         }
         if self.policy.backings.contains(&Backing::Shared) {
             let offer = store::offer(pid, &before, &self.policy, creation(&self.policy));

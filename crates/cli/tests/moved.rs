@@ -98,6 +98,20 @@ fn auto_prefers_it() {
     assert!(outcome.stderr.contains("pagecache"), "{outcome:?}");
 }
 
+/// The plan without a start knows it too.
+#[test]
+fn a_dry_run_sees_it() {
+    let primed = primed!(c());
+    let outcome = Cmd::new([primed.path()]).lifted(&["--dry-run"]);
+    assert!(
+        outcome.stdout.contains("of text of ") && outcome.stdout.contains("pagecache pages"),
+        "{outcome:?}"
+    );
+    let small = Primed::small(&c());
+    let outcome = Cmd::new([small.path()]).lifted(&["--dry-run"]);
+    assert!(!outcome.stdout.contains("pagecache pages"), "{outcome:?}");
+}
+
 /// A program that the linker has put at a fixed address is where it should be already, and a
 /// static position-independent one as a rule.
 #[test]

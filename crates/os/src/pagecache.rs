@@ -27,9 +27,9 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::ptr;
 
-/// Fills [`Snapshot::cached`] for the `parts` of the objects that `takes` names, as process `pid`
-/// has them mapped.
-pub fn find(pid: u32, snapshot: &mut Snapshot, parts: &[Part], takes: impl Fn(&Object) -> bool) {
+/// Fills [`Snapshot::cached`] for the `parts` of the objects that `takes` names, of process `pid` or
+/// of a program that does not run.
+pub fn find(pid: Option<u32>, snapshot: &mut Snapshot, parts: &[Part], takes: impl Fn(&Object) -> bool) {
     let Some(huge) = snapshot.machine.thp_page else { return };
     let mut cached = Vec::new();
     let worth = |range: Range| range.inner(huge).is_some();
@@ -40,7 +40,7 @@ pub fn find(pid: u32, snapshot: &mut Snapshot, parts: &[Part], takes: impl Fn(&O
         if extents.is_empty() {
             continue;
         }
-        let Some(file) = open(pid, &snapshot.mappings, object) else { continue };
+        let Some(file) = open(pid, object) else { continue };
         for mapping in extents.iter().filter_map(|e| snapshot.mapping_at(e.range.start)) {
             let skew = mapping.range.start.0.wrapping_sub(mapping.offset);
             if skew & (huge.bytes() - 1) == 0 && worth(mapping.range) {
@@ -113,18 +113,15 @@ fn offsets(mapping: &Mapping) -> Range {
     Range::sized(Addr(mapping.offset), mapping.range.len()).unwrap_or_default()
 }
 
-/// The file at the object's path in the process' mappings.
-fn open(pid: u32, mappings: &[Mapping], object: &Object) -> Option<File> {
-    let mapping = mappings.iter().find(|m| m.file == object.file)?;
-    let process = Process::new(pid);
-    let path = if object.executable {
-        process.path("exe")
-    } else if mapping.deleted {
-        return None;
-    } else {
-        process.path("root").join(object.path.strip_prefix("/").ok()?)
+/// The file that is at the object's path. Should another one have taken it, or the object's have been
+/// deleted, what is planned for it will not verify.
+fn open(pid: Option<u32>, object: &Object) -> Option<File> {
+    let path = match pid.map(Process::new) {
+        None => object.path.clone(),
+        Some(process) if object.executable => process.path("exe"),
+        Some(process) => process.path("root").join(object.path.strip_prefix("/").ok()?),
     };
-    // Should another file have taken the path, what is planned for it will not verify.
+    // A FIFO would make us wait.
     let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
     file.metadata().is_ok_and(|m| m.is_file()).then_some(file)
 }
