@@ -12,7 +12,6 @@ use hugelift_core::snapshot::{Object, Snapshot};
 use hugelift_os::console::say;
 use hugelift_os::file_snapshot::of_file;
 use hugelift_os::pagecache;
-    }
 use hugelift_os::store;
 use hugelift_os::terminal;
 use std::fmt::Write as _;
