@@ -10,7 +10,7 @@ use clap::Args;
 use hugelift_core::addr::{PageSize, Range, human_bytes};
 use hugelift_core::apply::{Outcome, apply, lifted};
 use hugelift_core::maps::Mapping;
-use hugelift_core::moving::{Image, Move};
+use hugelift_core::moving::{Image, Move, Stay};
 use hugelift_core::plan::{Plan, Span, plan};
 use hugelift_core::policy::{Backing, Policy};
 use hugelift_core::report::{self, Report, Total};
@@ -132,6 +132,7 @@ fn try_run(args: &RunArgs) -> Result<i32, Failure> {
         quiet: args.quiet,
         report,
         unprimed: None,
+        primed: false,
         stayed: None,
         perf_map: args.perf_map,
         adopts: launch::adopts_orphans(),
@@ -166,6 +167,8 @@ struct Job {
     report: Option<File>,
     /// What could not be brought into huge folios before the start.
     unprimed: Option<String>,
+    /// All that it needs is in huge folios.
+    primed: bool,
     /// Why the executable could not be moved.
     stayed: Option<Fault>,
     perf_map: bool,
@@ -186,6 +189,10 @@ impl Lifter for &mut Job {
         (**self).placed(result);
     }
 
+    fn is_done(&self) -> bool {
+        (**self).is_done()
+    }
+
     fn plain(&mut self, why: &Plain) -> Verdict {
         (**self).plain(why)
     }
@@ -197,9 +204,9 @@ impl Job {
     fn prime(&mut self, path: &Path) {
         let began = Instant::now();
         let takes = |path: &Path| self.policy.objects.takes_path(path);
-        let primed = pagecache::prime_program(path, &self.policy.parts, takes);
-        for file in primed {
-            tracing::debug!(?file, elapsed = ?began.elapsed(), "primed");
+        let priming = pagecache::prime_program(path, &self.policy.parts, takes);
+        tracing::debug!(?priming, elapsed = ?began.elapsed(), "primed");
+        for file in priming.files {
             let obstacle =
                 file.obstacles().into_iter().max_by_key(|(_, b)| b.bytes).map(|(_, b)| &b.obstacle);
             let (huge, whole) = (human_bytes(file.huge_bytes), human_bytes(file.whole_bytes));
@@ -212,6 +219,7 @@ impl Job {
                 self.unprimed.get_or_insert(line);
             }
         }
+        self.primed = priming.is_complete;
     }
 
     /// A program that the page cache has in huge folios goes where they can be mapped as such; one
@@ -224,16 +232,30 @@ impl Job {
         let takes = || image.pieces.first().is_some_and(|m| policy.objects.takes_path(&m.path));
         let huge = thp_page().filter(|huge| wanted && policy.page.is_none_or(|page| page == *huge));
         let huge = huge.filter(|_| takes())?;
-        let plan = image.plan(mappings, &policy.parts, huge, base_page()).ok()?;
+        let plan = match image.plan(mappings, &policy.parts, huge, base_page()) {
+            Ok(plan) => Some(plan),
+            Err(Stay::Congruent | Stay::Small) => return None,
+            Err(_) => None,
+        };
         let primed = || cached && pagecache::is_primed(pid, image, &policy.parts, huge);
         let exe = Process::new(pid).path("exe");
-        (primed() || shared && store::may_have(&exe, creation(policy))).then_some(plan)
+        let plan = plan.filter(|_| primed() || shared && store::may_have(&exe, creation(policy)));
+        // One that should have been moved, and is not, has something to say when it is loaded.
+        self.primed &= plan.is_some();
+        plan
     }
 
     /// An executable that could not be moved stays, and its text with it: nothing is lost but
     /// the gain.
     fn placed(&mut self, result: Result<(), &Fault>) {
         self.stayed = result.err().cloned();
+    }
+
+    /// What the page cache has needs no help at run time. Only to tell of it, or to be sure of it,
+    /// the program must be looked at once it is loaded.
+    fn is_done(&self) -> bool {
+        let nothing_to_say = self.verbose == 0 && self.report.is_none() && !self.strict;
+        self.primed && self.stayed.is_none() && nothing_to_say
     }
 
     fn lift(&mut self, pid: u32, target: &mut Remote) -> Verdict {
@@ -246,7 +268,7 @@ impl Job {
         };
         if self.policy.backings.contains(&Backing::Pagecache) {
             let takes = |object: &Object| self.policy.objects.takes(object);
-            pagecache::find(pid, &mut before, &self.policy.parts, takes);
+            pagecache::find(Some(pid), &mut before, &self.policy.parts, takes);
         }
         if self.policy.backings.contains(&Backing::Shared) {
             let offer = store::offer(pid, &before, &self.policy, creation(&self.policy));

@@ -98,6 +98,20 @@ fn auto_prefers_it() {
     assert!(outcome.stderr.contains("pagecache"), "{outcome:?}");
 }
 
+/// The plan without a start knows it too.
+#[test]
+fn a_dry_run_sees_it() {
+    let primed = primed!(c());
+    let outcome = Cmd::new([primed.path()]).lifted(&["--dry-run"]);
+    assert!(
+        outcome.stdout.contains("of text of ") && outcome.stdout.contains("pagecache pages"),
+        "{outcome:?}"
+    );
+    let small = Primed::small(&c());
+    let outcome = Cmd::new([small.path()]).lifted(&["--dry-run"]);
+    assert!(!outcome.stdout.contains("pagecache pages"), "{outcome:?}");
+}
+
 /// A program that the linker has put at a fixed address is where it should be already, and a
 /// static position-independent one as a rule.
 #[test]
@@ -217,7 +231,7 @@ fn a_cold_program_is_primed_first() {
     drop(primed!(c()));
     let dir = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
     let copy = dir.path().join("cold");
-    std::fs::copy(c(), &copy).expect("copy");
+    common::cache::copy(&c(), &copy);
     let held = Held::start(&Cmd::new([&copy]).arg("hold"), Some(OPTIONS), &copy);
     assert_huge(held.pid(), &copy);
     assert_eq!(held.finish().stderr, "");
@@ -227,7 +241,7 @@ fn a_cold_program_is_primed_first() {
 fn a_program_that_is_not_primed_is_left() {
     let dir = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
     let copy = dir.path().join("cold");
-    std::fs::copy(c(), &copy).expect("copy");
+    common::cache::copy(&c(), &copy);
     // In use, so that nobody can prime it.
     let held = Held::start(&Cmd::new([&copy]).arg("hold"), None, &copy);
     if text_of(held.pid(), &copy).iter().any(|u| u.file_huge > 0) {
@@ -313,7 +327,7 @@ fn rust_panics_and_backtraces() {
 }
 
 /// A uprobe that is set before the start is hit in the moved program; one that is set while it
-/// runs, too.
+/// runs is, too.
 #[test]
 fn uprobes_are_hit() {
     need_root!();
@@ -333,6 +347,31 @@ fn uprobes_are_hit() {
     assert_eq!((outcome.end, outcome.stderr.as_str()), (End::Code(0), ""));
     assert_eq!(number(&outcome, "base") % HUGE, 0);
     assert_eq!(probe.hits(), 37);
+    drop(probe);
+    let held = Held::start(&Cmd::new([primed.path()]).arg("hold"), Some(OPTIONS), primed.path());
+    let line = symbols.lines().find(|l| l.ends_with(" T trace")).expect("trace");
+    let offset = u64::from_str_radix(line.split(' ').next().expect("an address"), 16).expect("a number");
+    let probe = Probe::new(tracefs, primed.path(), offset);
+    assert_eq!(held.finish().end, End::Code(0));
+    assert_eq!(probe.hits(), 1);
+}
+
+/// Ten processes hold one copy of what is huge: their shares of it add up to it.
+#[test]
+fn ten_processes_share_one_copy() {
+    let primed = primed!(c());
+    let cmd = Cmd::new([primed.path()]).arg("hold");
+    let held: Vec<Held> = (0..10).map(|_| Held::start(&cmd, Some(OPTIONS), primed.path())).collect();
+    let text = |held: &Held| text_of(held.pid(), primed.path()).into_iter();
+    let huge: u64 = text(&held[0]).map(|u| u.file_huge).sum();
+    let whole: u64 = text(&held[0]).map(|u| u.rss).sum();
+    assert!(huge > 0);
+    let shares: u64 = held.iter().flat_map(text).map(|u| u.pss).sum();
+    assert!(shares * 100 <= whole * 105 && shares * 100 >= huge * 95, "{shares} bytes for {whole}");
+    for held in held {
+        assert_huge(held.pid(), primed.path());
+        assert_eq!(held.finish().end, End::Code(0));
+    }
 }
 
 fn perf_map_of(pid: u32) -> PathBuf {
@@ -437,7 +476,7 @@ struct Probe {
 
 impl Probe {
     fn new(tracefs: &Path, program: &Path, offset: u64) -> Probe {
-        let name = format!("hugelift_test/p{}", std::process::id());
+        let name = format!("hugelift_test/p{}_{offset:x}", std::process::id());
         let probe = Probe { tracefs: tracefs.into(), name };
         probe.write("uprobe_events", &format!("p:{} {}:{offset:#x}", probe.name, program.display()));
         probe.write(&format!("events/{}/enable", probe.name), "1");
@@ -446,6 +485,7 @@ impl Probe {
 
     fn write(&self, file: &str, text: &str) {
         use std::io::Write;
+        // One call a line: the kernel takes each for a command of its own.
         let path = self.tracefs.join(file);
         let mut file = std::fs::OpenOptions::new().append(true).open(&path).expect("open in tracefs");
         file.write_all(text.as_bytes()).unwrap_or_else(|e| panic!("{text} to {}: {e}", path.display()));
@@ -461,11 +501,7 @@ impl Probe {
 
 impl Drop for Probe {
     fn drop(&mut self) {
-        let _ = std::fs::write(self.tracefs.join(format!("events/{}/enable", self.name)), "0");
-        use std::io::Write;
-        let events = std::fs::OpenOptions::new().append(true).open(self.tracefs.join("uprobe_events"));
-        if let Ok(mut events) = events {
-            let _ = write!(events, "-:{}", self.name);
-        }
+        self.write(&format!("events/{}/enable", self.name), "0");
+        self.write("uprobe_events", &format!("-:{}", self.name));
     }
 }

@@ -6,6 +6,7 @@
 //!      ^ seize              |                                        |
 //!   helper ............. stop: static? lift                 stop: lift the dynamic one
 //!                        PIE? move
+//!                        nothing left to do? end
 //! ```
 
 use crate::arch;
@@ -36,6 +37,10 @@ pub trait Lifter {
     }
     /// What came of moving it.
     fn placed(&mut self, _result: Result<(), &Fault>) {}
+    /// Whether nothing is left to do when the loader begins.
+    fn is_done(&self) -> bool {
+        false
+    }
     /// It cannot be changed, and why; says whether the program may start all the same.
     fn plain(&mut self, why: &Plain) -> Verdict;
 }
@@ -115,7 +120,7 @@ fn at_exec(stopped: Stopped, reap: Option<i32>, lifter: &mut impl Lifter) -> Res
     };
     let plan = start.place(lifter);
     if plan.is_none() && start.is_dynamic {
-        return to_entry(stopped, &start, lifter);
+        return to_entry(stopped, &start, reap, lifter);
     }
     // Behind the system call the registers are the program's own.
     let (stopped, stop) = stopped.resume(Resume::Syscall, 0)?.wait()?;
@@ -142,7 +147,7 @@ fn at_exec(stopped: Stopped, reap: Option<i32>, lifter: &mut impl Lifter) -> Res
         lifter.placed(moved.as_ref().map(drop));
     }
     if start.is_dynamic {
-        return to_entry(remote.release()?, &start, lifter);
+        return to_entry(remote.release()?, &start, reap, lifter);
     }
     lift(remote, false, lifter)?;
     Ok(Next::Done)
@@ -201,8 +206,17 @@ impl Start {
     }
 }
 
-/// Arranges for a dynamic program to stop at its entry point, and lets its loader run.
-fn to_entry(stopped: Stopped, start: &Start, lifter: &mut impl Lifter) -> Result<Next, Error> {
+/// Arranges for a dynamic program to stop at its entry point, and lets its loader run. One that
+/// must wait for its helper does so there.
+fn to_entry(
+    stopped: Stopped,
+    start: &Start,
+    reap: Option<i32>,
+    lifter: &mut impl Lifter,
+) -> Result<Next, Error> {
+    if reap.is_none() && lifter.is_done() {
+        return Ok(Next::Done);
+    }
     match arrange(&stopped, start) {
         Ok(entry) => Ok(Next::Entry(stopped, entry)),
         Err(Plain::Ptrace(error @ Error::Vanished(_))) => Err(error),

@@ -19,7 +19,7 @@ use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::maps::Mapping;
 use hugelift_core::moving::Image;
 use hugelift_core::plan::is_nearly_all;
-use hugelift_core::prime::{FileReport, candidates};
+use hugelift_core::prime::{Candidate, FileReport, candidates};
 use hugelift_core::snapshot::{Object, Part, Snapshot};
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -27,9 +27,9 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::ptr;
 
-/// Fills [`Snapshot::cached`] for the `parts` of the objects that `takes` names, as process `pid`
-/// has them mapped.
-pub fn find(pid: u32, snapshot: &mut Snapshot, parts: &[Part], takes: impl Fn(&Object) -> bool) {
+/// Fills [`Snapshot::cached`] for the `parts` of the objects that `takes` names, of process `pid` or
+/// of a program that does not run.
+pub fn find(pid: Option<u32>, snapshot: &mut Snapshot, parts: &[Part], takes: impl Fn(&Object) -> bool) {
     let Some(huge) = snapshot.machine.thp_page else { return };
     let mut cached = Vec::new();
     let worth = |range: Range| range.inner(huge).is_some();
@@ -40,7 +40,7 @@ pub fn find(pid: u32, snapshot: &mut Snapshot, parts: &[Part], takes: impl Fn(&O
         if extents.is_empty() {
             continue;
         }
-        let Some(file) = open(pid, &snapshot.mappings, object) else { continue };
+        let Some(file) = open(pid, object) else { continue };
         for mapping in extents.iter().filter_map(|e| snapshot.mapping_at(e.range.start)) {
             let skew = mapping.range.start.0.wrapping_sub(mapping.offset);
             if skew & (huge.bytes() - 1) == 0 && worth(mapping.range) {
@@ -54,28 +54,48 @@ pub fn find(pid: u32, snapshot: &mut Snapshot, parts: &[Part], takes: impl Fn(&O
     snapshot.cached = cached;
 }
 
-/// Brings what a program and the objects that it needs have of the wanted `parts` into huge folios,
-/// as far as that is possible: before it is started, for its own mappings would hold the small ones.
-/// Returns what has been done to each file that was not huge already.
-pub fn prime_program(path: &Path, parts: &[Part], takes: impl Fn(&Path) -> bool) -> Vec<FileReport> {
-    let Ok(huge) = prime::huge_page() else { return Vec::new() };
-    // What is wrong with the program execve(2) will tell.
-    let program = executable(path).and_then(|path| ElfFile::open(&path)).map(needed);
-    let files = program.map_or(Vec::new(), |p| p.files);
-    let wanted = |file: &&ElfFile| takes(&std::fs::canonicalize(&file.path).unwrap_or(file.path.clone()));
-    files.iter().filter(wanted).filter_map(|file| prime_file(file, parts, huge)).collect()
+/// What came of [`prime_program`].
+#[derive(Debug, Default)]
+pub struct Priming {
+    /// What was done to each file that was not in huge folios already.
+    pub files: Vec<FileReport>,
+    /// Nearly all that was wanted is in huge folios now, wherever there is a whole huge page.
+    pub is_complete: bool,
 }
 
-fn prime_file(file: &ElfFile, parts: &[Part], huge: PageSize) -> Option<FileReport> {
-    let len = file.file().metadata().map_or(0, |m| m.len());
-    let mut candidates = candidates(&file.headers, len, base_page(), huge);
-    candidates.retain(|c| parts.contains(&c.part) && c.first.is_some());
-    let missing = candidates.iter().any(|c| {
-        let whole = Range::sized(Addr(c.first.unwrap_or(0)), c.whole).unwrap_or_default();
-        let found = huge_stretches(file.file(), whole, huge).into_iter().map(Range::len).sum();
-        c.whole > 0 && !is_nearly_all(found, c.whole)
-    });
-    missing.then(|| prime::prime(file, huge))
+/// Brings what a program and the objects that it needs have of the wanted `parts` into huge folios,
+/// as far as that is possible: before it is started, for its own mappings would hold the small ones.
+pub fn prime_program(path: &Path, parts: &[Part], takes: impl Fn(&Path) -> bool) -> Priming {
+    let Ok(huge) = prime::huge_page() else { return Priming::default() };
+    // What is wrong with the program execve(2) will tell.
+    let Ok(file) = executable(path).and_then(|path| ElfFile::open(&path)) else {
+        return Priming::default();
+    };
+    let mut priming = Priming { files: Vec::new(), is_complete: true };
+    for file in needed(file).files {
+        if takes(&std::fs::canonicalize(&file.path).unwrap_or(file.path.clone())) {
+            priming.is_complete &= priming.add(&file, parts, huge);
+        }
+    }
+    priming
+}
+
+impl Priming {
+    /// Whether nearly all of the file's wanted parts is in huge folios in the end.
+    fn add(&mut self, file: &ElfFile, parts: &[Part], huge: PageSize) -> bool {
+        let len = file.file().metadata().map_or(0, |m| m.len());
+        let mut wanted = candidates(&file.headers, len, base_page(), huge);
+        wanted.retain(|c| parts.contains(&c.part) && c.whole > 0);
+        let is_huge = |c: &Candidate| {
+            let whole = c.first.and_then(|first| Range::sized(Addr(first), c.whole)).unwrap_or_default();
+            let found = huge_stretches(file.file(), whole, huge).into_iter().map(Range::len).sum();
+            is_nearly_all(found, c.whole)
+        };
+        if wanted.iter().any(|c| c.first.is_some() && !is_huge(c)) {
+            self.files.push(prime::prime(file, huge));
+        }
+        wanted.iter().all(is_huge)
+    }
 }
 
 /// Whether nearly all whole huge pages of the wanted `parts` of an executable are in huge folios.
@@ -93,18 +113,15 @@ fn offsets(mapping: &Mapping) -> Range {
     Range::sized(Addr(mapping.offset), mapping.range.len()).unwrap_or_default()
 }
 
-/// The file at the object's path in the process' mappings.
-fn open(pid: u32, mappings: &[Mapping], object: &Object) -> Option<File> {
-    let mapping = mappings.iter().find(|m| m.file == object.file)?;
-    let process = Process::new(pid);
-    let path = if object.executable {
-        process.path("exe")
-    } else if mapping.deleted {
-        return None;
-    } else {
-        process.path("root").join(object.path.strip_prefix("/").ok()?)
+/// The file that is at the object's path. Should another one have taken it, or the object's have been
+/// deleted, what is planned for it will not verify.
+fn open(pid: Option<u32>, object: &Object) -> Option<File> {
+    let path = match pid.map(Process::new) {
+        None => object.path.clone(),
+        Some(process) if object.executable => process.path("exe"),
+        Some(process) => process.path("root").join(object.path.strip_prefix("/").ok()?),
     };
-    // Should another file have taken the path, what is planned for it will not verify.
+    // A FIFO would make us wait.
     let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
     file.metadata().is_ok_and(|m| m.is_file()).then_some(file)
 }

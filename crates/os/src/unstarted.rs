@@ -265,7 +265,9 @@ mod tests {
         let code = own_layout as fn() as usize as u64;
         assert!(layout.start_code < code && code < layout.end_code, "{layout:x?}");
         let anchors = layout.anchors().unwrap();
-        assert!(layout.start_code <= anchors.phdr && anchors.phdr < layout.end_code);
+        assert!(layout.start_code <= anchors.entry && anchors.entry < layout.end_code);
+        // The headers are in the segment before the code.
+        assert!(anchors.phdr < layout.end_code);
         assert!(layout.arg_start < layout.arg_end && layout.arg_end <= layout.env_start);
         assert_eq!(layout.auxv[layout.auxv.len() - 2..], [0, 0]);
     }

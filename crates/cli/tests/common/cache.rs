@@ -57,7 +57,7 @@ impl Primed {
         let open = std::fs::Permissions::from_mode(0o755);
         std::fs::set_permissions(dir.path(), open).expect("chmod");
         let path = dir.path().join(program.file_name().expect("a file name"));
-        std::fs::copy(program, &path).expect("copy");
+        copy(program, &path);
         Primed { dir, path }
     }
 
@@ -70,6 +70,12 @@ impl Primed {
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
+}
+
+/// Copies a program by a process of its own: a child that another test is just starting would
+/// have our descriptor, and nobody may start a file that is open for writing.
+pub fn copy(from: &Path, to: &Path) {
+    super::build::must(std::process::Command::new("cp").arg(from).arg(to));
 }
 
 /// Reads a file anew, in huge folios; how many bytes then are.

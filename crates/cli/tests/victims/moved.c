@@ -158,7 +158,7 @@ C NOINLINE void third(const char *what)
 		abort();
 	}
 	if (!strcmp(what, "hold")) {
-		printf("ready\n");
+		printf("wrong %zu\nready\n", fat_wrong(1));
 		fflush(stdout);
 		while (read(0, &byte, 1) > 0)
 			;
