@@ -294,7 +294,7 @@ fn scripts() {
 #[cfg(target_arch = "x86_64")]
 fn a_32_bit_program() {
     let flags = ["-m32", "-nostdlib", "-static", "-no-pie", "-Wl,--build-id=none"];
-    let program = plain("tiny").flags(&flags).build();
+    let program = plain("tiny32").flags(&flags).build();
     let cmd = Cmd::new([&program]);
     let (bare, lifted) = (cmd.bare(), cmd.lifted(&[]));
     assert_eq!((bare.stdout.as_str(), bare.end), ("32\n", End::Code(42)));
