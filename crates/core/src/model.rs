@@ -19,7 +19,10 @@ use runs::{Runs, Shift};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Behind {
     /// As the snapshot found it.
-    Original,
+    Original {
+        /// `MADV_HUGEPAGE` was given.
+        advised: bool,
+    },
     /// Anonymous memory; huge once populated, if it was advised.
     Anonymous {
         /// `MADV_HUGEPAGE` was given.
@@ -149,7 +152,7 @@ impl Model {
         for mapping in &snapshot.mappings {
             let memory = Memory {
                 prot: mapping.prot,
-                behind: Behind::Original,
+                behind: Behind::Original { advised: false },
                 store: ORIGINAL,
                 offset: mapping.range.start.0,
                 resident: true,
@@ -185,6 +188,13 @@ impl Model {
     /// Whether huge pages map all of `range`.
     pub fn is_huge(&self, range: Range) -> bool {
         self.huge(range) == range.len()
+    }
+
+    /// Whether all of `range` is the program's own memory still, for the kernel to put on huge
+    /// pages as it is touched.
+    pub fn is_advised(&self, range: Range) -> bool {
+        let advised = |m: &Memory| m.behind == Behind::Original { advised: true };
+        self.space.cover(range) && self.space.within(range).iter().all(|(_, m)| advised(m))
     }
 
     /// How many files are open.
@@ -406,7 +416,7 @@ impl Target for Model {
             return fail(CALL, range, EINVAL);
         }
         self.space.change(range, |memory| {
-            if let Behind::Anonymous { advised } = &mut memory.behind {
+            if let Behind::Anonymous { advised } | Behind::Original { advised } = &mut memory.behind {
                 *advised = true;
             }
         });

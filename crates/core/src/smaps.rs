@@ -28,6 +28,8 @@ pub struct Usage {
     pub private_hugetlb: u64,
     /// hugetlb pages that others map too.
     pub shared_hugetlb: u64,
+    /// `MADV_HUGEPAGE` was given: what is touched from now on comes on huge pages.
+    pub advised: bool,
 }
 
 impl Usage {
@@ -42,6 +44,7 @@ impl Usage {
             file_huge: 0,
             private_hugetlb: 0,
             shared_hugetlb: 0,
+            advised: false,
         }
     }
 
@@ -73,7 +76,8 @@ pub fn parse_smaps(text: &[u8]) -> Result<Vec<Usage>, MapsError> {
                 return Err(error(i, "counter before any mapping", line));
             };
             if name == b"VmFlags" {
-                usage.mapping.prot.bti = line.split(|&b| b == b' ').any(|flag| flag == b"bt");
+                let has = |name: &[u8]| line.split(|&b| b == b' ').any(|flag| flag == name);
+                (usage.mapping.prot.bti, usage.advised) = (has(b"bt"), has(b"hg"));
             } else if let Some(slot) = field(usage, name) {
                 *slot = kilobytes(&line[word.len()..]).ok_or_else(|| error(i, "bad counter", line))?;
             }

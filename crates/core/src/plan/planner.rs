@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Which spans, and what from: hands out pool pages and memory to the extents in turn.
 
-use super::steps::{scratch_for, steps};
+use super::steps::{scratch_for, steps, steps_in_place};
 use super::{Attempt, Plan, Span, usual_page};
 use crate::addr::{Addr, PageSize, Range};
 use crate::maps::{Mapping, Prot};
@@ -50,6 +50,8 @@ fn joined(extents: Vec<Extent>) -> Vec<Extent> {
 struct Way {
     backing: Backing,
     page: PageSize,
+    /// Without a copy: the memory is advised where it is.
+    in_place: bool,
 }
 
 struct Planner<'a> {
@@ -74,7 +76,7 @@ impl Planner<'_> {
         }
         // Each backing has its own page size, hence its own inner span. What the best one
         // leaves (edges, and what it has no pages for) is offered to the next.
-        let (ways, refusals) = self.ways();
+        let (ways, refusals) = self.ways(&extent);
         let mut left = vec![extent.range];
         let mut lack = None;
         for (i, way) in ways.iter().enumerate() {
@@ -147,18 +149,29 @@ impl Planner<'_> {
             }
             Part::Text if (Prot { bti: false, ..extent.prot }) == Prot::RX => None,
             Part::Rodata if extent.prot == Prot::R => None,
+            // Before the loader has relocated it, it is writable still.
+            Part::Relro if [Prot::R, Prot::RW].contains(&extent.prot) => None,
+            Part::Data | Part::Bss | Part::Heap | Part::Stack if extent.prot == Prot::RW => None,
             _ => Some(Reason::Protection),
         }
     }
 
-    /// The ways that are open on this machine, best first, and why the others are not.
-    fn ways(&self) -> (Vec<Way>, Vec<Reason>) {
+    /// The ways that are open to `extent` on this machine, best first, and why the others are not.
+    fn ways(&self, extent: &Extent) -> (Vec<Way>, Vec<Reason>) {
         let machine = &self.snapshot.machine;
+        let writable = extent.part.is_writable();
+        let backings = if writable { &self.policy.data_backings } else { &self.policy.backings };
+        let in_place = matches!(extent.part, Part::Bss | Part::Heap | Part::Stack) && !extent.file_backed;
         let (mut ways, mut refusals) = (Vec::new(), Vec::new());
-        for &backing in &self.policy.backings {
+        for &backing in backings {
             let usual = usual_page(machine, backing);
             let page = self.policy.page.or(usual);
             let verdict = match (backing, page) {
+                // RELRO is yet to be protected, page by page; the heap and the stack grow; and
+                // the kernel forgets a heap whose mapping is replaced.
+                (Backing::Hugetlb, _) if matches!(extent.part, Part::Relro | Part::Heap | Part::Stack) => {
+                    Err(Reason::NotFor(backing, extent.part))
+                }
                 (Backing::Hugetlb, page) => {
                     let page = page.or(machine.thp_page).unwrap_or(PageSize::MB2);
                     let offered = machine.pools.iter().any(|p| p.page == page);
@@ -175,7 +188,7 @@ impl Planner<'_> {
                 // Found on running processes and reported; not made by a plan.
                 (Backing::Pagecache | Backing::Shared, _) => continue,
             };
-            match verdict.map(|page| Way { backing, page }) {
+            match verdict.map(|page| Way { backing, page, in_place: in_place && backing == Backing::Thp }) {
                 Ok(way) if ways.contains(&way) => {}
                 Ok(way) => ways.push(way),
                 Err(reason) => refusals.push(reason),
@@ -200,6 +213,9 @@ impl Planner<'_> {
     /// its start on, and what is lacking for the others.
     fn supply(&mut self, way: Way, span: Range) -> (u64, Option<Reason>) {
         let need = span.len() / way.page.bytes();
+        if way.in_place {
+            return (need, None); // costs nothing now
+        }
         if scratch_for(self.snapshot, span.len(), way.page).is_none() {
             return (0, Some(Reason::NoRoom(span.len())));
         }
@@ -229,9 +245,13 @@ impl Planner<'_> {
     fn emit(&mut self, extent: &Extent, range: Range, ways: &[Way]) {
         let fits = |way: &&Way| range.inner(way.page) == Some(range);
         let attempts = ways.iter().filter(fits).filter_map(|way| {
-            let scratch = scratch_for(self.snapshot, range.len(), way.page)?;
-            let steps = steps(&self.snapshot.machine, way.backing, way.page, range, extent.prot, scratch);
-            Some(Attempt { backing: way.backing, page: way.page, steps })
+            let steps = if way.in_place {
+                steps_in_place(range)
+            } else {
+                let scratch = scratch_for(self.snapshot, range.len(), way.page)?;
+                steps(&self.snapshot.machine, way.backing, way.page, range, extent.prot, scratch)
+            };
+            Some(Attempt { backing: way.backing, page: way.page, in_place: way.in_place, steps })
         });
         let attempts = attempts.collect();
         let span = Span { object: extent.object, part: extent.part, range, prot: extent.prot, attempts };
@@ -252,7 +272,7 @@ impl Planner<'_> {
     }
 
     fn grant(&mut self, attempt: &Attempt, range: Range) -> bool {
-        let way = Way { backing: attempt.backing, page: attempt.page };
+        let way = Way { backing: attempt.backing, page: attempt.page, in_place: attempt.in_place };
         let short = match self.pools.iter().find(|p| p.page == way.page && way.backing == Backing::Hugetlb) {
             Some(pool) => obtainable(pool, self.memory_left) < range.len() / way.page.bytes(),
             None => false,
