@@ -52,6 +52,19 @@ impl PartChoice {
     }
 }
 
+/// `--malloc`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum MallocChoice {
+    /// As thp if the heap is among the parts to lift, else off
+    Auto,
+    /// Leave the environment as it is
+    Off,
+    /// Ask for transparent huge pages
+    Thp,
+    /// Ask for pages of the reserved pool where the allocator can use them
+    Hugetlb,
+}
+
 /// `--data-backing`
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum DataBackingChoice {

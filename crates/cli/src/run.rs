@@ -5,10 +5,11 @@
 
 use crate::FAILED;
 use crate::dry_run::dry_run;
-use crate::options::PolicyArgs;
+use crate::options::{MallocChoice, PolicyArgs};
 use clap::Args;
 use hugelift_core::addr::{PageSize, human_bytes};
 use hugelift_core::apply::{Outcome, apply};
+use hugelift_core::malloc::{self, Pages, Setting};
 use hugelift_core::plan::{Plan, plan};
 use hugelift_core::policy::Policy;
 use hugelift_core::report::{self, Report, Total};
@@ -18,9 +19,10 @@ use hugelift_core::snapshot::{Part, Snapshot};
 use hugelift_core::target::Fault;
 use hugelift_os::console::say;
 use hugelift_os::helper::{Lifter, Verdict};
+use hugelift_os::malloc::allocators;
 use hugelift_os::plain::Plain;
 use hugelift_os::procfs::Process;
-use hugelift_os::program::{ExecError, examine, exec, resolve};
+use hugelift_os::program::{ExecError, examine, exec, resolve, set_variable};
 use hugelift_os::remote::Remote;
 use hugelift_os::users::Identity;
 use hugelift_os::{launch, snapshot};
@@ -29,7 +31,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Start a program with its code and read-only data on huge pages
@@ -44,6 +46,10 @@ pub struct RunArgs {
     /// Run the program as this user, by name or number (root only)
     #[arg(long, value_name = "USER[:GROUP]")]
     user: Option<String>,
+
+    /// Have the program's allocator put the heap on huge pages, by its variable of the environment
+    #[arg(long, value_enum, default_value_t = MallocChoice::Auto)]
+    malloc: MallocChoice,
 
     /// Print what would be done, and start nothing
     #[arg(long)]
@@ -131,8 +137,33 @@ fn try_run(args: &RunArgs) -> Result<i32, Failure> {
     {
         return Ok(status);
     }
+    tell_allocator(args, &path, &job)?;
     let source = exec(&path, &args.command);
     Err(ExecError { program: job.program, source }.into())
+}
+
+/// Sets the variables of the allocators that the program has in it.
+fn tell_allocator(args: &RunArgs, path: &Path, job: &Job) -> Result<(), Failure> {
+    let pages = match args.malloc {
+        MallocChoice::Auto if job.policy.parts.contains(&Part::Heap) => Pages::Thp,
+        MallocChoice::Auto | MallocChoice::Off => return Ok(()),
+        MallocChoice::Thp => Pages::Thp,
+        MallocChoice::Hugetlb => Pages::Hugetlb,
+    };
+    let mut allocators = allocators(path);
+    // What is no text cannot be added to.
+    allocators.retain(|a| std::env::var_os(a.variable()).is_none_or(|v| v.to_str().is_some()));
+    let settings = malloc::settings(&allocators, pages, |name| std::env::var(name).ok());
+    if settings.is_empty() && args.malloc != MallocChoice::Auto {
+        job.say(&format!("{}: --malloc: no allocator in it that could be told more than it is", job.program));
+    }
+    for Setting { name, value } in settings {
+        if job.verbose > 0 {
+            job.say(&format!("{}: {name}={value}", job.program));
+        }
+        set_variable(name, &value).map_err(|e| format!("cannot set {name}: {e}"))?;
+    }
+    Ok(())
 }
 
 /// What the helper has to do.

@@ -15,6 +15,7 @@ pub mod apply;
 pub mod elf;
 pub mod html;
 pub mod ldcache;
+pub mod malloc;
 pub mod maps;
 pub mod model;
 pub mod plan;

@@ -17,6 +17,7 @@ pub mod helper;
 pub mod home;
 pub mod launch;
 pub mod machine;
+pub mod malloc;
 pub mod memory;
 pub mod needed;
 mod pagemap;
