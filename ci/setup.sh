@@ -18,6 +18,7 @@ build=("cc gcc" "make make" "libc.a libc6-dev")
 tests=(
   "c++ g++"
   "musl-gcc musl-tools"
+  "chromium chromium chromium-browser"
   "clang++ clang-19 @newest-clang clang"
   "gdb gdb"
   "go golang-go"

@@ -6,6 +6,7 @@ use crate::FAILED;
 use crate::options::PolicyArgs;
 use clap::Args;
 use hugelift_core::elf::ElfError;
+use hugelift_core::html::map::document;
 use hugelift_core::plan::plan;
 use hugelift_core::policy::Policy;
 use hugelift_core::report::Report;
@@ -15,7 +16,7 @@ use hugelift_os::elf_file::{ElfFile, FileError};
 use hugelift_os::file_snapshot::of_file;
 use hugelift_os::procfs::Process;
 use hugelift_os::program::resolve;
-use hugelift_os::{snapshot, terminal};
+use hugelift_os::{output, snapshot, terminal};
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
@@ -33,6 +34,11 @@ pub struct InspectArgs {
     /// Print JSON, version 1 of the schema
     #[arg(long)]
     json: bool,
+
+    /// Write it as a picture too: one HTML file that needs no network (- for standard output,
+    /// and nothing else there)
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
 
     /// Show every object and every part, also those with nothing to lift
     #[arg(short, long)]
@@ -58,7 +64,7 @@ impl Failure {
 /// Prints the report; returns the exit status.
 pub fn inspect(args: &InspectArgs) -> i32 {
     match try_inspect(args) {
-        Ok(report) => print(&report, args),
+        Ok(report) => show(&report, args),
         Err(failure) => {
             say(&failure.message);
             failure.status
@@ -125,18 +131,33 @@ fn of_program(target: &OsStr, policy: &Policy) -> Result<Report, Failure> {
     Ok(report)
 }
 
-fn print(report: &Report, args: &InspectArgs) -> i32 {
-    let shown = if args.json {
-        match serde_json::to_string(report) {
-            Ok(json) => json + "\n",
-            Err(error) => {
-                say(&format!("cannot write JSON: {error}"));
-                return FAILED;
-            }
+fn show(report: &Report, args: &InspectArgs) -> i32 {
+    match try_show(report, args) {
+        Ok(shown) => print(&shown),
+        Err(why) => {
+            say(&why);
+            FAILED
         }
-    } else {
-        text(report, &Style { width: terminal::width().unwrap_or(80), verbose: args.verbose })
-    };
+    }
+}
+
+/// Writes the picture, if one is wanted; returns what is for standard output.
+fn try_show(report: &Report, args: &InspectArgs) -> Result<String, String> {
+    let json = |e: serde_json::Error| format!("cannot write JSON: {e}");
+    if let Some(path) = &args.html {
+        let picture = document(report).map_err(json)?;
+        if path.as_os_str() == "-" {
+            return Ok(picture);
+        }
+        output::write(path, picture.as_bytes()).map_err(|e| e.to_string())?;
+    }
+    if args.json {
+        return Ok(serde_json::to_string(report).map_err(json)? + "\n");
+    }
+    Ok(text(report, &Style { width: terminal::width().unwrap_or(80), verbose: args.verbose }))
+}
+
+fn print(shown: &str) -> i32 {
     let mut out = std::io::stdout().lock();
     match out.write_all(shown.as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => 0,

@@ -2,4 +2,5 @@
 //! Pictures: reports as single HTML files that need nothing else, least of all a network.
 
 pub mod axis;
+pub mod map;
 pub mod page;

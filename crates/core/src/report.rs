@@ -78,6 +78,20 @@ pub struct PartReport {
     /// Where the huge bytes are, as far as smaps tells: mapping by mapping.
     #[serde(skip)]
     pub fragments: Vec<Fragment>,
+    /// Where the skips are: stretches without gap or overlap, by address.
+    #[serde(skip)]
+    pub stretches: Vec<Stretch>,
+}
+
+/// A stretch of a part that the plan treats in one way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stretch {
+    /// Where.
+    pub range: Range,
+    /// Bytes of it that are huge.
+    pub huge: u64,
+    /// Why the others are not: index into [`PartReport::skips`]. None if there are no others.
+    pub skip: Option<usize>,
 }
 
 /// Bytes that are not huge, for one reason.
@@ -290,20 +304,21 @@ fn part_report(
         settle(&mut pieces, fragment);
     }
     let mut skips: Vec<(Reason, u64)> = Vec::new();
+    let mut stretches = Vec::new();
     for piece in &pieces {
         let bytes = piece.range.len() - piece.huge;
-        if bytes == 0 {
-            continue;
-        }
-        let reason = piece.reason(plan, outcome);
-        wants.add(&reason);
-        match skips.iter_mut().find(|(r, _)| *r == reason || adds_up(r, &reason)) {
-            Some((known, sum)) => {
-                *known = known.and(&reason);
-                *sum += bytes;
+        let mut stretch = Stretch { range: piece.range, huge: piece.huge, skip: None };
+        if bytes > 0 {
+            let reason = piece.reason(plan, outcome);
+            wants.add(&reason);
+            let known = skips.iter().position(|(r, _)| *r == reason || adds_up(r, &reason));
+            match known {
+                Some(at) => skips[at] = (skips[at].0.and(&reason), skips[at].1 + bytes),
+                None => skips.push((reason, bytes)),
             }
-            None => skips.push((reason, bytes)),
+            stretch.skip = known.or(Some(skips.len() - 1));
         }
+        stretches.push(stretch);
     }
     PartReport {
         part: first.part,
@@ -324,6 +339,7 @@ fn part_report(
             .collect(),
         end: range.end.0,
         fragments,
+        stretches,
     }
 }
 

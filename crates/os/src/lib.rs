@@ -20,6 +20,7 @@ pub mod machine;
 pub mod malloc;
 pub mod memory;
 pub mod needed;
+pub mod output;
 mod pagemap;
 pub mod plain;
 pub mod procfs;

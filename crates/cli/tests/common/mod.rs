@@ -8,6 +8,7 @@
 // Each test binary uses its own selection of these.
 #![allow(dead_code, unused_imports)]
 
+pub mod browser;
 pub mod build;
 pub mod guard;
 pub mod held;

@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A page in a real browser: headless Chromium, driven by its own debugging protocol
+//! (<https://chromedevtools.github.io/devtools-protocol/>) over a pair of pipes.
+
+use super::run::{PATIENCE, end_group, wait};
+use base64::Engine as _;
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+/// The reader's taste, as the page is told of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Scheme {
+    Light,
+    Dark,
+}
+
+/// The browser, if there is one.
+pub fn browser() -> Option<PathBuf> {
+    ["chromium", "chromium-browser", "google-chrome", "chrome"].into_iter().find_map(super::find)
+}
+
+/// A page that is open in a browser of its own. The browser ends with it.
+pub struct Page {
+    child: Child,
+    to: Option<ChildStdin>,
+    from: Receiver<Value>,
+    /// The session of the page; none for the browser itself.
+    session: Option<String>,
+    asked: u64,
+    /// What the page complained of, or tried to load besides itself.
+    problems: Vec<String>,
+    loaded: bool,
+    url: String,
+    _profile: tempfile::TempDir,
+}
+
+impl Page {
+    /// Opens the file in a window of 1280 by 900 pixels and waits until it is loaded.
+    pub fn open(file: &Path, scheme: Scheme) -> Page {
+        let browser = browser().expect("a browser; tests ask before");
+        let profile = tempfile::tempdir().expect("a directory for the profile");
+        // Its pipes are 3 and 4. What it says on stdout and stderr is of no interest.
+        let mut child = Command::new("sh")
+            .args(["-c", "exec \"$@\" 3<&0 4>&1 </dev/null >/dev/null 2>&1", "sh"])
+            .arg(browser)
+            .args(nix::unistd::geteuid().is_root().then_some("--no-sandbox"))
+            .args(["--headless", "--remote-debugging-pipe", "--disable-gpu", "--disable-dev-shm-usage"])
+            .args(["--no-first-run", "--no-default-browser-check", "--disable-breakpad", "--disable-sync"])
+            .args(["--disable-background-networking", "--disable-component-update", "--disable-quic"])
+            .args(["--disable-extensions", "--hide-scrollbars", "--window-size=1280,900"])
+            .arg(format!("--user-data-dir={}", profile.path().display()))
+            .process_group(0)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("sh runs");
+        let to = child.stdin.take();
+        let mut stream = BufReader::new(child.stdout.take().expect("stdout is piped"));
+        let (send, from) = channel();
+        std::thread::spawn(move || {
+            let mut message = Vec::new();
+            // Messages are JSON, ended by NUL.
+            while stream.read_until(0, &mut message).is_ok_and(|n| n > 0) {
+                message.pop();
+                let value = serde_json::from_slice(&message).unwrap_or(Value::Null);
+                if send.send(value).is_err() {
+                    break;
+                }
+                message.clear();
+            }
+        });
+        let url = format!("file://{}", file.canonicalize().expect("the page is there").display());
+        let mut page = Page {
+            child,
+            to,
+            from,
+            session: None,
+            asked: 0,
+            problems: vec![],
+            loaded: false,
+            url: url.clone(),
+            _profile: profile,
+        };
+        let target = page.ask("Target.createTarget", json!({"url": "about:blank"}));
+        let attached =
+            page.ask("Target.attachToTarget", json!({"targetId": target["targetId"], "flatten": true}));
+        page.session = Some(attached["sessionId"].as_str().expect("a session").to_string());
+        for domain in ["Page", "Runtime", "Log", "Network"] {
+            page.ask(&format!("{domain}.enable"), json!({}));
+        }
+        let value = if scheme == Scheme::Dark { "dark" } else { "light" };
+        let features = json!([{"name": "prefers-color-scheme", "value": value}]);
+        page.ask("Emulation.setEmulatedMedia", json!({"features": features}));
+        let error = page.ask("Page.navigate", json!({"url": url}))["errorText"].clone();
+        assert!(error.is_null(), "{url}: {error}");
+        let deadline = Instant::now() + PATIENCE;
+        while !page.loaded {
+            page.hear(deadline);
+        }
+        page
+    }
+
+    /// The text that a reader sees.
+    pub fn text(&mut self) -> String {
+        self.evaluate("document.body.innerText").as_str().expect("text").to_string()
+    }
+
+    /// The value of an expression in the page.
+    pub fn evaluate(&mut self, expression: &str) -> Value {
+        let given = json!({"expression": expression, "returnByValue": true, "awaitPromise": true});
+        let got = self.ask("Runtime.evaluate", given);
+        assert!(got["exceptionDetails"].is_null(), "{expression}: {}", got["exceptionDetails"]);
+        got["result"]["value"].clone()
+    }
+
+    /// Moves the mouse to the middle of the first element that the selector finds.
+    pub fn point_at(&mut self, selector: &str) {
+        let found = self.evaluate(&format!(
+            "(() => {{ const e = document.querySelector({selector:?}); e.scrollIntoView({{block: 'center'}}); \
+             const r = e.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2]; }})()"
+        ));
+        self.ask("Input.dispatchMouseEvent", json!({"type": "mouseMoved", "x": found[0], "y": found[1]}));
+    }
+
+    /// Presses and releases a key by its name (`ArrowRight`, `Tab`).
+    pub fn press(&mut self, key: &str) {
+        let code = HashMap::from([
+            ("Tab", 9),
+            ("ArrowLeft", 37),
+            ("ArrowUp", 38),
+            ("ArrowRight", 39),
+            ("ArrowDown", 40),
+        ]);
+        for kind in ["rawKeyDown", "keyUp"] {
+            let given = json!({"type": kind, "key": key, "code": key, "windowsVirtualKeyCode": code[key]});
+            self.ask("Input.dispatchKeyEvent", given);
+        }
+    }
+
+    /// Errors and warnings of the page until now, and what it tried to load.
+    pub fn problems(&mut self) -> Vec<String> {
+        // Whatever was on its way is here once this is answered.
+        self.evaluate("new Promise(done => setTimeout(done, 100))");
+        self.problems.clone()
+    }
+
+    /// Pairs of texts that lie over each other, in pixels of the page.
+    pub fn overlaps(&mut self) -> Vec<String> {
+        let found = self.evaluate(OVERLAPS);
+        found.as_array().expect("a list").iter().map(|v| v.as_str().unwrap_or("?").to_string()).collect()
+    }
+
+    /// What is to be seen of the whole page.
+    pub fn screenshot(&mut self) -> Screenshot {
+        let size =
+            self.evaluate("[document.documentElement.scrollWidth, document.documentElement.scrollHeight]");
+        let clip = json!({"x": 0, "y": 0, "width": size[0], "height": size[1], "scale": 1});
+        let given = json!({"format": "png", "captureBeyondViewport": true, "clip": clip});
+        let data = self.ask("Page.captureScreenshot", given)["data"].clone();
+        let png =
+            base64::engine::general_purpose::STANDARD.decode(data.as_str().expect("data")).expect("base64");
+        Screenshot::new(png)
+    }
+
+    /// Sends a command and waits for its answer.
+    fn ask(&mut self, method: &str, params: Value) -> Value {
+        self.asked += 1;
+        let id = self.asked;
+        let mut message = json!({"id": id, "method": method, "params": params});
+        if let Some(session) = &self.session {
+            message["sessionId"] = json!(session);
+        }
+        let mut bytes = serde_json::to_vec(&message).expect("JSON");
+        bytes.push(0);
+        self.to.as_mut().expect("the pipe").write_all(&bytes).expect("the browser reads");
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let heard = self.hear(deadline);
+            if heard["id"] == id {
+                assert!(heard["error"].is_null(), "{method}: {}", heard["error"]);
+                return heard["result"].clone();
+            }
+        }
+    }
+
+    /// Takes the next message; notes it if it is a complaint.
+    fn hear(&mut self, deadline: Instant) -> Value {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let heard = self.from.recv_timeout(left).unwrap_or_else(|e| panic!("the browser says nothing: {e}"));
+        let what = &heard["params"];
+        match heard["method"].as_str() {
+            Some("Page.loadEventFired") => self.loaded = true,
+            Some("Runtime.consoleAPICalled") => self.problems.push(format!("console: {}", what["args"])),
+            Some("Runtime.exceptionThrown") => {
+                self.problems.push(format!("exception: {}", what["exceptionDetails"]))
+            }
+            Some("Log.entryAdded") => self.problems.push(format!("log: {}", what["entry"])),
+            Some("Network.requestWillBeSent") if what["request"]["url"] != self.url => {
+                self.problems.push(format!("loads {}", what["request"]["url"]));
+            }
+            _ => {}
+        }
+        heard
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        // The end of its pipe ends it, with all its processes.
+        drop(self.to.take());
+        let _ = wait(&mut self.child, Instant::now() + Duration::from_secs(5));
+        end_group(&mut self.child);
+    }
+}
+
+/// Pairs of visible texts of the page whose boxes share more than the space between lines.
+const OVERLAPS: &str = "(() => {
+  const texts = [];
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const node = walker.currentNode;
+    if (!node.data.trim() || node.parentElement.closest('title, script, style')) continue;
+    if (!node.parentElement.checkVisibility()) continue;
+    const range = document.createRange();
+    range.selectNodeContents(node);
+    for (const box of range.getClientRects()) {
+      if (box.width > 0 && box.height > 0) texts.push({ text: node.data.trim(), box, node });
+    }
+  }
+  const found = [];
+  for (let i = 0; i < texts.length; i++) for (let j = i + 1; j < texts.length; j++) {
+    const [a, b] = [texts[i], texts[j]];
+    if (a.node === b.node) continue;
+    const across = Math.min(a.box.right, b.box.right) - Math.max(a.box.left, b.box.left);
+    const down = Math.min(a.box.bottom, b.box.bottom) - Math.max(a.box.top, b.box.top);
+    // Lines of one paragraph may share the space between them.
+    if (across > 1 && down > 3) found.push(`'${a.text}' and '${b.text}'`);
+  }
+  return found;
+})()";
+
+/// A picture of a page.
+pub struct Screenshot {
+    /// As the browser made it.
+    pub png: Vec<u8>,
+    /// How many pixels of each colour.
+    colours: HashMap<[u8; 3], usize>,
+    pixels: usize,
+}
+
+impl Screenshot {
+    fn new(png: Vec<u8>) -> Screenshot {
+        let mut reader = png::Decoder::new(std::io::Cursor::new(&png)).read_info().expect("a PNG");
+        let mut bytes = vec![0; reader.output_buffer_size().expect("a size")];
+        let frame = reader.next_frame(&mut bytes).expect("a PNG with a picture");
+        assert_eq!(frame.bit_depth, png::BitDepth::Eight);
+        let mut colours: HashMap<[u8; 3], usize> = HashMap::new();
+        let samples = frame.color_type.samples();
+        assert!(samples >= 3, "{:?}", frame.color_type);
+        for pixel in bytes[..frame.buffer_size()].chunks_exact(samples) {
+            *colours.entry([pixel[0], pixel[1], pixel[2]]).or_default() += 1;
+        }
+        let pixels = colours.values().sum();
+        Screenshot { png, colours, pixels }
+    }
+
+    /// How many colours occur.
+    pub fn colours(&self) -> usize {
+        self.colours.len()
+    }
+
+    /// The colour that occurs most.
+    pub fn background(&self) -> [u8; 3] {
+        *self.colours.iter().max_by_key(|(_, count)| **count).expect("a pixel").0
+    }
+
+    /// The share of all pixels that this colour has.
+    pub fn share(&self, colour: [u8; 3]) -> f64 {
+        *self.colours.get(&colour).unwrap_or(&0) as f64 / self.pixels as f64
+    }
+}
