@@ -254,7 +254,12 @@ impl Job {
         let parts = report.totals.iter().filter(|(part, t)| wanted(part, t));
         let parts: Vec<String> = parts
             .map(|(part, t)| {
-                format!("{part} {} of {}", human_bytes(t.huge_bytes), human_bytes(t.liftable_bytes))
+                let now =
+                    format!("{part} {} of {}", human_bytes(t.huge_bytes), human_bytes(t.liftable_bytes));
+                match report.bytes(*part, &Reason::OnTouch) {
+                    0 => now,
+                    later => format!("{now} and {} more as it is touched", human_bytes(later)),
+                }
             })
             .collect();
         match parts.as_slice() {

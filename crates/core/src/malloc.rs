@@ -71,8 +71,8 @@ impl Allocator {
         }
     }
 
-    /// A string that stands alone, with a zero byte on either side, in the read-only data of
-    /// every program that has this allocator in it.
+    /// A string that stands alone, with a zero byte on either side, in the data of every
+    /// program that has this allocator in it.
     pub fn mark(self) -> &'static [u8] {
         match self {
             Allocator::Glibc => b"glibc.malloc.hugetlb",

@@ -195,6 +195,14 @@ impl Report {
     }
 }
 
+impl Report {
+    /// The bytes of `part` that are not huge for `reason`, over all objects.
+    pub fn bytes(&self, part: Part, reason: &Reason) -> u64 {
+        let parts = self.objects.iter().flat_map(|o| &o.parts).filter(|p| p.part == part);
+        parts.flat_map(|p| &p.skips).filter(|s| s.why == *reason).map(|s| s.bytes).sum()
+    }
+}
+
 fn follows(run: &[Extent], next: &Extent) -> bool {
     run.last().is_some_and(|last| {
         (last.object, last.part) == (next.object, next.part) && last.range.end == next.range.start

@@ -9,7 +9,7 @@ use hugelift_core::malloc::Allocator;
 use memchr::memmem;
 use std::path::Path;
 
-/// Strings are looked for in so many bytes of an executable, read-only data first.
+/// Strings are looked for in so many bytes of an executable, data first.
 const SEARCHED: u64 = 64 << 20;
 
 /// The allocators of the program at `path`; none if it is no ELF file.
@@ -26,12 +26,12 @@ pub fn allocators(path: &Path) -> Vec<Allocator> {
 
 /// Those that are linked into the file.
 fn inside(file: &ElfFile) -> Vec<Allocator> {
-    let mut read_only: Vec<_> = file.headers.segments.iter().filter(|s| !s.prot.write).collect();
     // Strings are among the code only where a linker has joined the two.
-    read_only.sort_by_key(|s| s.prot.exec);
+    let mut segments: Vec<_> = file.headers.segments.iter().collect();
+    segments.sort_by_key(|s| s.prot.exec);
     let mut left = SEARCHED;
     let mut found = Vec::new();
-    for segment in read_only {
+    for segment in segments {
         let stretch =
             Stretch { offset: segment.offset, vaddr: segment.vaddr, size: segment.filesz.min(left) };
         left -= stretch.size;
