@@ -9,6 +9,7 @@ mod dry_run;
 mod inspect;
 mod log;
 mod options;
+mod prime;
 mod run;
 
 use clap::{Parser, Subcommand};
@@ -30,6 +31,7 @@ struct Cli {
 enum Command {
     Run(run::RunArgs),
     Inspect(inspect::InspectArgs),
+    Prime(prime::PrimeArgs),
 }
 
 /// Entry point from the C runtime.
@@ -63,5 +65,6 @@ fn command(args: Vec<OsString>) -> i32 {
     match cli.command {
         Command::Run(args) => run::run(&args),
         Command::Inspect(args) => inspect::inspect(&args),
+        Command::Prime(args) => prime::prime(&args),
     }
 }

@@ -20,6 +20,7 @@ pub mod maps;
 pub mod model;
 pub mod plan;
 pub mod policy;
+pub mod prime;
 pub mod report;
 pub mod report_text;
 pub mod skip;

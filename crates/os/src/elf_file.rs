@@ -94,6 +94,11 @@ impl ElfFile {
         Ok(ElfFile { path: path.to_path_buf(), id, headers, file })
     }
 
+    /// The open file.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
     /// The bytes of a stretch, as far as they are there.
     pub fn read(&self, stretch: Stretch) -> Option<Vec<u8>> {
         read_at(&self.file, stretch.offset, usize::try_from(stretch.size.min(MAX_STRETCH)).ok()?)

@@ -62,7 +62,10 @@ pub fn of_file(path: &Path) -> Result<Unstarted, FileError> {
 }
 
 /// The ELF file behind a chain of scripts.
-fn executable(path: &Path) -> Result<PathBuf, FileError> {
+///
+/// # Errors
+/// [`FileError`] of the first that cannot be read.
+pub fn executable(path: &Path) -> Result<PathBuf, FileError> {
     let mut at = path.to_path_buf();
     for _ in 0..=MAX_SCRIPTS {
         let (_, head, _) = open_head(&at)?;

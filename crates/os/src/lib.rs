@@ -3,7 +3,8 @@
 //!
 //! Reading: [`procfs`], [`machine`] (over `sysfs` and `cgroup`), [`snapshot`] of a process,
 //! [`file_snapshot`] of a program that does not run (over [`needed`] and [`elf_file`]).
-//! Changing: [`launch`] puts a [`helper`] beside the process that becomes the program
+//! Changing the page cache: [`mod@prime`].
+//! Changing a process: [`launch`] puts a [`helper`] beside the process that becomes the program
 //! ([`mod@program`]); it traces it ([`ptrace`]), prepares its way [`home`], stops its
 //! [`threads`] and changes it as a [`remote`] target. [`arch`] knows the machine code.
 
@@ -23,6 +24,7 @@ pub mod needed;
 pub mod output;
 mod pagemap;
 pub mod plain;
+pub mod prime;
 pub mod procfs;
 pub mod program;
 pub mod ptrace;

@@ -14,7 +14,7 @@ use std::ptr;
 /// switches a child inherits). What cannot be read counts as absent.
 pub fn probe(pid: Option<u32>) -> Machine {
     let process = pid.map_or(Process::OWN, Process::new);
-    let read = |path: &Path| String::from_utf8(read_whole(path).ok()?).ok();
+    let read = read_text;
     let (mode, thp_page) = sysfs::thp(&read);
     let pools = sysfs::pools(&pool_names(), &read);
     let thp_off = match mode {
@@ -42,6 +42,29 @@ pub fn base_page() -> PageSize {
     u64::try_from(bytes).ok().and_then(PageSize::new).unwrap_or(PageSize::SMALL)
 }
 
+/// Size of a transparent huge page; `None` if the kernel has none.
+pub fn thp_page() -> Option<PageSize> {
+    let (mode, page) = sysfs::thp(&read_text);
+    mode.and(page)
+}
+
+/// Bytes that the calling process may still allocate: under its memory cgroups, and of the
+/// machine's `MemAvailable`.
+pub fn memory_left_here() -> u64 {
+    memory_left(Process::OWN, &read_text)
+}
+
+/// Whether the kernel has a free block of memory of this size at hand.
+pub fn has_free_block(page: PageSize) -> bool {
+    let order = page.log2().saturating_sub(base_page().log2());
+    // Where the kernel does not tell, nothing is to be concluded.
+    read_text(Path::new("/proc/buddyinfo")).is_none_or(|text| sysfs::free_blocks(&text, order) > 0)
+}
+
+fn read_text(path: &Path) -> Option<String> {
+    String::from_utf8(read_whole(path).ok()?).ok()
+}
+
 fn pool_names() -> Vec<String> {
     let Ok(entries) = std::fs::read_dir(sysfs::POOLS) else { return Vec::new() };
     entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
@@ -49,7 +72,7 @@ fn pool_names() -> Vec<String> {
 
 /// Whether `PR_SET_THP_DISABLE` forbids transparent huge pages even where
 /// `MADV_HUGEPAGE` asks for them.
-fn thp_disabled(pid: Option<u32>) -> bool {
+pub(crate) fn thp_disabled(pid: Option<u32>) -> bool {
     const DISABLED: i32 = 1;
     const EXCEPT_ADVISED: i32 = 2; // Linux 6.18: those that were asked for stay allowed
     match pid {

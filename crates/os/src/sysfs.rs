@@ -72,6 +72,16 @@ fn pool(name: &str, read: ReadText) -> Option<Pool> {
     })
 }
 
+/// Free blocks of `2^order` base pages or more in `/proc/buddyinfo`, over all zones: a line
+/// each, with a count for each order from 0 on.
+pub fn free_blocks(buddyinfo: &str, order: u32) -> u64 {
+    let zone = |line: &str| {
+        let counts = line.split_once("zone")?.1.split_whitespace().skip(1);
+        Some(counts.skip(order as usize).filter_map(|n| n.parse::<u64>().ok()).fold(0, u64::saturating_add))
+    };
+    buddyinfo.lines().filter_map(zone).fold(0, u64::saturating_add)
+}
+
 /// `MemAvailable` of `/proc/meminfo`, in bytes.
 pub fn mem_available(meminfo: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
@@ -81,6 +91,13 @@ pub fn mem_available(meminfo: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn blocks_of_an_order_and_above() {
+        let text = "Node 0, zone      DMA      0      1      2\nNode 0, zone   Normal     90     80     7\n";
+        assert_eq!([0, 1, 2, 3].map(|order| free_blocks(text, order)), [180, 90, 9, 0]);
+        assert_eq!(free_blocks("Node 0, zone\nx zone a b\n\u{e9}", 0), 0);
+    }
 
     #[test]
     fn thp_of_several_kernels() {

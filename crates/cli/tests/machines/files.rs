@@ -12,7 +12,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-fn disk(kind: &str) -> Option<PathBuf> {
+pub fn disk(kind: &str) -> Option<PathBuf> {
     let disks = std::env::var("HUGELIFT_DISKS").ok()?;
     disks.split(' ').find_map(|d| d.strip_prefix(kind)?.strip_prefix(':').map(PathBuf::from))
 }

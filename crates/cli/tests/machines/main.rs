@@ -17,6 +17,7 @@ mod mask;
 mod masked;
 mod numa;
 mod place;
+mod prime;
 #[cfg(target_arch = "aarch64")]
 mod protection;
 mod start;

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `hugelift prime`: brings the page cache of programs and their shared objects onto huge
+//! pages, for every process of the machine.
+
+use crate::FAILED;
+use clap::Args;
+use hugelift_core::elf::ElfError;
+use hugelift_core::maps::FileId;
+use hugelift_core::prime::{FileReport, PrimeReport, text};
+use hugelift_os::console::say;
+use hugelift_os::elf_file::{ElfFile, FileError};
+use hugelift_os::file_snapshot::executable;
+use hugelift_os::needed::needed;
+use hugelift_os::prime::{blocked, check, huge_page, prime as prime_file};
+use hugelift_os::procfs::{ProcError, Process};
+use hugelift_os::program::resolve;
+use std::collections::{BTreeMap, HashSet};
+use std::ffi::{OsStr, OsString};
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// Exit status where some of what was wanted is not huge.
+const NOT_ALL: i32 = 1;
+
+/// Bring the page cache of programs and shared objects onto huge pages
+///
+/// The kernel then maps them huge in every process, without a copy and without hugelift. It
+/// lasts until the pages are evicted or the file is replaced. Exit status: 0 if all whole huge
+/// pages are huge, 1 if some are not, 125 if something could not be looked at.
+#[derive(Args, Debug)]
+pub struct PrimeArgs {
+    /// Also the shared objects that each program needs, as its loader finds them
+    #[arg(long)]
+    with_libs: bool,
+
+    /// Also all objects that this process has mapped (repeatable)
+    #[arg(long, value_name = "PID")]
+    pid: Vec<u32>,
+
+    /// Change nothing: say what is huge and what is not
+    #[arg(long)]
+    check: bool,
+
+    /// Print JSON, version 1 of the schema
+    #[arg(long)]
+    json: bool,
+
+    /// Show files without a whole huge page too
+    #[arg(short, long)]
+    verbose: bool,
+
+    /// Files by their path, programs by a name on PATH
+    #[arg(value_name = "FILE|PROG", required_unless_present = "pid")]
+    targets: Vec<OsString>,
+}
+
+/// Primes or checks; prints the report; returns the exit status.
+pub fn prime(args: &PrimeArgs) -> i32 {
+    let mut wanted = Wanted::default();
+    for target in &args.targets {
+        wanted.add_target(target, args.with_libs);
+    }
+    for pid in &args.pid {
+        wanted.add_process(*pid);
+    }
+    let page = huge_page();
+    let treat = |item: Item| match (item, &page) {
+        (Item::Unreadable(report), _) => report,
+        (Item::Object(file), Err(obstacle)) => blocked(&file, obstacle),
+        (Item::Object(file), Ok(page)) if args.check => check(&file, *page),
+        (Item::Object(file), Ok(page)) => prime_file(&file, *page),
+    };
+    let failed = wanted.failed;
+    let files: Vec<FileReport> = wanted.items.into_iter().map(treat).collect();
+    let report = PrimeReport::new(page.ok(), files);
+    match print(&report, args) {
+        Err(error) => {
+            say(&error);
+            FAILED
+        }
+        Ok(()) if failed => FAILED,
+        Ok(()) if report.is_huge() => 0,
+        Ok(()) => NOT_ALL,
+    }
+}
+
+fn print(report: &PrimeReport, args: &PrimeArgs) -> Result<(), String> {
+    let shown = match args.json {
+        true => serde_json::to_string(report).map_err(|e| format!("cannot write JSON: {e}"))? + "\n",
+        false => text(report, args.verbose),
+    };
+    let mut out = std::io::stdout().lock();
+    match out.write_all(shown.as_bytes()).and_then(|()| out.flush()) {
+        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(format!("cannot write to standard output: {e}"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Something that was asked for.
+enum Item {
+    Object(ElfFile),
+    Unreadable(FileReport),
+}
+
+/// All that was asked for, each file once.
+#[derive(Default)]
+struct Wanted {
+    items: Vec<Item>,
+    known: HashSet<FileId>,
+    /// Something that the user named could not be looked at.
+    failed: bool,
+}
+
+impl Wanted {
+    fn add(&mut self, file: ElfFile) {
+        if self.known.insert(file.id) {
+            self.items.push(Item::Object(file));
+        }
+    }
+
+    fn unreadable(&mut self, path: &Path, error: String) {
+        self.items.push(Item::Unreadable(FileReport::failed(path.to_string_lossy().into_owned(), error)));
+    }
+
+    fn add_target(&mut self, target: &OsStr, with_libs: bool) {
+        let opened = find(target).and_then(|path| {
+            executable(&path).and_then(|path| ElfFile::open(&path)).map_err(|e| e.to_string())
+        });
+        match opened {
+            Err(error) => {
+                self.failed = true;
+                self.unreadable(Path::new(target), error);
+            }
+            Ok(file) if with_libs => {
+                let path = file.path.clone();
+                let program = needed(file);
+                program.files.into_iter().for_each(|file| self.add(file));
+                for missing in program.missing {
+                    say(&format!(
+                        "{}: the loader would not find {missing}; see LD_LIBRARY_PATH",
+                        path.display()
+                    ));
+                }
+            }
+            Ok(file) => self.add(file),
+        }
+    }
+
+    fn add_process(&mut self, pid: u32) {
+        if let Err(error) = self.try_add_process(pid) {
+            self.failed = true;
+            self.unreadable(Path::new(&format!("process {pid}")), error.to_string());
+        }
+    }
+
+    fn try_add_process(&mut self, pid: u32) -> Result<(), ProcError> {
+        let process = Process::new(pid);
+        // By address, and each file once: its path, whether it is gone, whether it is code.
+        let mut files: BTreeMap<FileId, (PathBuf, bool, bool)> = BTreeMap::new();
+        for mapping in process.maps()?.into_iter().filter(|m| m.is_file() && m.path.has_root()) {
+            let known = files.entry(mapping.file).or_insert((mapping.path, mapping.deleted, false));
+            known.2 |= mapping.prot.exec;
+        }
+        for (path, deleted, code) in files.into_values() {
+            if deleted {
+                // Data may come and go.
+                if code {
+                    let error = format!("deleted or replaced since process {pid} has mapped it: restart it");
+                    self.unreadable(&path, error);
+                }
+                continue;
+            }
+            match open_in(process, &path) {
+                Ok(file) => self.add(file),
+                // What is mapped need not be an object.
+                Err(FileError::Elf { source: ElfError::NotElf(_), .. } | FileError::NotRegular { .. }) => {}
+                Err(error) if code => self.unreadable(&path, error.to_string()),
+                Err(_) => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A file by its path as the process sees it, which may be in a container.
+fn open_in(process: Process, path: &Path) -> Result<ElfFile, FileError> {
+    let inside = process.path("root").join(path.strip_prefix("/").unwrap_or(path));
+    match ElfFile::open(&inside) {
+        Err(FileError::Io { .. }) => ElfFile::open(path),
+        opened => opened.map(|mut file| {
+            file.path = path.to_path_buf();
+            file
+        }),
+    }
+}
+
+/// What has a path is a file; a bare name is a program on PATH, or else a file here.
+fn find(target: &OsStr) -> Result<PathBuf, String> {
+    if target.as_bytes().contains(&b'/') {
+        return Ok(PathBuf::from(target));
+    }
+    match resolve(target) {
+        Ok(path) => Ok(path),
+        Err(_) if Path::new(target).is_file() => Ok(PathBuf::from(target)),
+        Err(error) => Err(error.to_string()),
+    }
+}

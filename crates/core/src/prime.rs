@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Priming: which pages of an ELF file can be huge in the page cache, what is, and what
+//! stands in the way of the rest.
+//!
+//! The kernel maps a huge page of the page cache by one entry where address and file offset
+//! agree modulo its size, which the segment's headers decide:
+//!
+//! ```text
+//!   file      |······|========|========|========|··|
+//!   offset           2M       4M       6M       8M        a huge page of the page cache
+//!   memory  ·········|========|========|========|··       starts at multiples of its size
+//!                    ^ stated address ≡ offset (mod 2M)
+//! ```
+
+mod obstacle;
+mod report;
+
+pub use obstacle::{Holder, Obstacle};
+pub use report::{FileReport, PrimeReport, SegmentReport, VERSION, text};
+
+use crate::addr::{Addr, PageSize, Range};
+use crate::elf::{Headers, Segment};
+use crate::snapshot::Part;
+
+/// A read-only segment and its whole huge pages.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Candidate {
+    /// Text or read-only data.
+    pub part: Part,
+    /// Offset of the segment in the file.
+    pub offset: u64,
+    /// Its length there, in bytes.
+    pub bytes: u64,
+    /// Bytes of whole huge pages that it has, or would have if it were congruent.
+    pub whole: u64,
+    /// Offset of the first of them; `None` if it has none, or is not congruent.
+    pub first: Option<u64>,
+}
+
+impl Candidate {
+    /// Offsets in the file of the whole huge pages.
+    pub fn pages(&self, huge: PageSize) -> impl Iterator<Item = u64> + use<> {
+        let count = if self.first.is_some() { self.whole / huge.bytes() } else { 0 };
+        let first = self.first.unwrap_or(0);
+        (0..count).map(move |i| first + i * huge.bytes())
+    }
+
+    /// What the headers alone forbid.
+    pub fn obstacle(&self, huge: PageSize) -> Option<Obstacle> {
+        match (self.whole, self.first) {
+            (0, _) => Some(Obstacle::TooSmall(huge)),
+            (_, None) => Some(Obstacle::NotCongruent(huge)),
+            _ => None,
+        }
+    }
+}
+
+/// The read-only segments of an object, as the kernel maps them in base pages of `base`.
+/// `file_len` (bytes) is where the file ends, whatever its headers say.
+pub fn candidates(headers: &Headers, file_len: u64, base: PageSize, huge: PageSize) -> Vec<Candidate> {
+    let segments = &headers.segments;
+    let candidate = |i: usize, segment: &Segment| {
+        let part = if segment.prot.exec { Part::Text } else { Part::Rodata };
+        let bytes = segment.filesz.min(file_len.saturating_sub(segment.offset));
+        // A later segment that begins in the last page of this one is mapped over it.
+        let next = segments.get(i + 1).map_or(u64::MAX, |s| Addr(s.vaddr).align_down(base).0);
+        let end = segment.vaddr.checked_add(bytes).and_then(|end| Addr(end).align_up(base));
+        let range = Range::new(Addr(segment.vaddr).align_down(base), end?.min(Addr(next)))?;
+        let inner = range.inner(huge);
+        let congruent = segment.vaddr % huge.bytes() == segment.offset % huge.bytes();
+        let first = inner.filter(|_| congruent).map(|inner| {
+            // Below the segment's own offset by no more than its start was rounded down.
+            segment.offset.wrapping_add(inner.start.0.wrapping_sub(segment.vaddr))
+        });
+        let whole = inner.map_or(0, Range::len);
+        Some(Candidate { part, offset: segment.offset, bytes, whole, first })
+    };
+    let read_only = segments.iter().enumerate().filter(|(_, s)| s.prot.read && !s.prot.write && s.filesz > 0);
+    read_only.filter_map(|(i, segment)| candidate(i, segment)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::elf::Machine;
+    use crate::maps::Prot;
+
+    const MB: u64 = 1 << 20;
+
+    fn object(segments: &[(Prot, u64, u64, u64)]) -> Headers {
+        let segments = segments.iter().map(|&(prot, offset, vaddr, bytes)| Segment {
+            prot,
+            vaddr,
+            memsz: bytes,
+            filesz: bytes,
+            offset,
+            align: 4096,
+        });
+        Headers {
+            machine: Machine::X86_64,
+            relocatable: true,
+            entry: 0,
+            segments: segments.collect(),
+            relro: None,
+            interp: None,
+            dynamic: None,
+            notes: Vec::new(),
+        }
+    }
+
+    fn of(segments: &[(Prot, u64, u64, u64)]) -> Vec<Candidate> {
+        candidates(&object(segments), 64 * MB, PageSize::SMALL, PageSize::MB2)
+    }
+
+    #[test]
+    fn whole_pages_where_offset_and_address_agree() {
+        let got = of(&[
+            (Prot::R, 0, 0, MB),
+            (Prot::RX, MB, MB, 8 * MB),
+            (Prot::R, 9 * MB + 4096, 9 * MB + 8192, 4 * MB),
+            (Prot::RW, 14 * MB, 14 * MB, 8 * MB),
+        ]);
+        assert_eq!(got.len(), 3, "writable segments are no candidates: {got:?}");
+        assert_eq!(got[0].obstacle(PageSize::MB2), Some(Obstacle::TooSmall(PageSize::MB2)));
+        assert_eq!((got[1].part, got[1].first, got[1].whole), (Part::Text, Some(2 * MB), 6 * MB));
+        assert_eq!(got[1].pages(PageSize::MB2).collect::<Vec<_>>(), [2 * MB, 4 * MB, 6 * MB]);
+        assert_eq!(got[1].obstacle(PageSize::MB2), None);
+        assert_eq!((got[2].first, got[2].whole), (None, 2 * MB));
+        assert_eq!(got[2].obstacle(PageSize::MB2), Some(Obstacle::NotCongruent(PageSize::MB2)));
+        assert_eq!(got[2].pages(PageSize::MB2).count(), 0);
+    }
+
+    #[test]
+    fn a_start_inside_a_base_page_counts_from_the_page() {
+        let got = of(&[(Prot::RX, 2 * MB + 0x123, 4 * MB + 0x123, 2 * MB)]);
+        assert_eq!((got[0].first, got[0].whole), (Some(2 * MB), 2 * MB));
+    }
+
+    #[test]
+    fn the_next_segment_takes_the_page_that_they_share() {
+        let text = (Prot::RX, 0, 0, 4 * MB - 0x100);
+        assert_eq!(of(&[text])[0].whole, 4 * MB);
+        assert_eq!(of(&[text, (Prot::R, 4 * MB - 0x80, 4 * MB - 0x80, 0x80)])[0].whole, 2 * MB);
+    }
+
+    #[test]
+    fn a_file_that_is_cut_off_has_no_pages_behind_its_end() {
+        let headers = object(&[(Prot::RX, 0, 0, 8 * MB), (Prot::R, 8 * MB, 8 * MB, 8 * MB)]);
+        let got = candidates(&headers, 5 * MB, PageSize::SMALL, PageSize::MB2);
+        assert_eq!((got[0].whole, got[1].whole), (4 * MB, 0));
+    }
+
+    #[test]
+    fn any_headers_are_taken() {
+        use proptest::prelude::*;
+        let number = prop_oneof![any::<u64>(), 0..64 * MB, Just(u64::MAX)];
+        let segment = (number.clone(), number.clone(), number.clone());
+        proptest!(|(all in prop::collection::vec(segment, 0..4), len in number)| {
+            let all: Vec<_> = all.into_iter().map(|(o, v, b)| (Prot::RX, o, v, b)).collect();
+            for candidate in candidates(&object(&all), len, PageSize::SMALL, PageSize::MB2) {
+                for page in candidate.pages(PageSize::MB2).take(3) {
+                    prop_assert!(page.is_multiple_of(2 * MB));
+                    prop_assert!(page + 2 * MB <= len.div_ceil(4096) * 4096);
+                }
+            }
+        });
+    }
+}
