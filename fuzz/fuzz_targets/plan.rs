@@ -111,7 +111,7 @@ fn snapshot(input: &Input) -> Option<Snapshot> {
         populate: true,
         memory_left: input.memory_left,
     };
-    Some(Snapshot { objects, mappings, patched: vec![], machine })
+    Some(Snapshot { objects, mappings, patched: vec![], special: vec![], machine })
 }
 
 fuzz_target!(|input: Input| {

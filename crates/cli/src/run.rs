@@ -190,7 +190,8 @@ impl Job {
     fn lift(&mut self, pid: u32, target: &mut Remote) -> Verdict {
         let began = Instant::now();
         let least = self.policy.page.map_or(PageSize::MB2.bytes() / 2, PageSize::bytes);
-        let least = if self.report.is_some() { 0 } else { least };
+        let everything = self.report.is_some() || self.policy.parts.iter().any(|p| p.is_writable());
+        let least = if everything { 0 } else { least };
         let before = match snapshot::live(Some(pid), least) {
             Ok(before) => before,
             Err(error) => return self.plain(&error.into()),

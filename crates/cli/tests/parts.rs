@@ -180,3 +180,36 @@ fn variables_are_set_on_request_alone() {
     assert!(env(&["--quiet", "--malloc", "thp"]));
     each_backing(|options| assert!(!env(&[&["--quiet"], options].concat())));
 }
+
+/// What a program has asked for its memory stays as it is: such memory is left alone, or stays
+/// where it is.
+#[test]
+fn attributes_stay() {
+    let library = plain("attributes").library().build();
+    let program = plain("attributes").with(library).build();
+    let asked = |what: &str, options: Option<&[&str]>| {
+        let held = Held::start(&Cmd::new([&program]).env("ASK", what), options, &program);
+        let of_program =
+            |m: &hugelift_core::maps::Mapping| m.path == program || m.path.as_os_str().is_empty();
+        let all =
+            smaps(held.pid()).into_iter().filter(|u| of_program(&u.mapping) && u.mapping.prot == Prot::RW);
+        let all: Vec<_> = all.filter(|u| !u.attributes.is_empty()).collect();
+        let seen = inspect(held.pid());
+        assert_eq!(held.finish().end, End::Code(0), "{what}");
+        (all.iter().map(|u| u.mapping.range.len()).sum::<u64>(), all, seen)
+    };
+    let options = ["--parts", "all", "--backing", "thp"];
+    for (what, bss_is_huge) in
+        [("mlock", true), ("dontdump", true), ("dontfork", true), ("nohugepage", false)]
+    {
+        let (bare, ..) = asked(what, None);
+        assert!(bare > 15 * MB, "{what}: {bare}");
+        let (lifted, all, seen) = asked(what, Some(&options));
+        assert_eq!(lifted, bare, "{what}: {all:#?}");
+        let huge = |part: &str| seen["totals"][part]["huge_bytes"].as_u64().unwrap();
+        assert_eq!(huge("data"), 0, "{what}: {seen}");
+        assert_eq!(huge("bss") >= 6 * MB, bss_is_huge, "{what}: {seen}");
+        let told = seen["objects"][0]["parts"].to_string();
+        assert!(told.contains("special-memory"), "{what}: {told}");
+    }
+}

@@ -12,6 +12,7 @@
 
 pub mod addr;
 pub mod apply;
+pub mod attribute;
 pub mod elf;
 pub mod html;
 pub mod ldcache;

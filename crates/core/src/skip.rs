@@ -2,6 +2,7 @@
 //! Why bytes are not on huge pages: data, not log lines.
 
 use crate::addr::{PageSize, Range, human_bytes};
+use crate::attribute::Attribute;
 use crate::policy::Backing;
 use crate::snapshot::{Part, ThpOff};
 use crate::target::Fault;
@@ -55,6 +56,8 @@ pub enum Reason {
     },
     /// The kernel has no pool of this page size.
     NoPool(PageSize),
+    /// The program has asked for something that huge pages, or a copy, would undo.
+    Special(Attribute),
     /// The backing is not for this part.
     NotFor(Backing, Part),
     /// It is advised: huge pages come as it is touched.
@@ -95,6 +98,7 @@ impl Reason {
             Reason::Patched => "patched",
             Reason::PoolShort { .. } => "pool-short",
             Reason::NoPool(_) => "no-pool",
+            Reason::Special(_) => "special-memory",
             Reason::NotFor(..) => "not-for-this-part",
             Reason::OnTouch => "on-touch",
             Reason::NoSuchPage(..) => "no-such-page-size",
@@ -167,6 +171,7 @@ impl Reason {
             Reason::Failed(_, fault) => return fault.hint(),
             Reason::NotLifted => "hugelift run PROG".into(),
             Reason::Excluded
+            | Reason::Special(_)
             | Reason::OnTouch
             | Reason::TooSmall(_)
             | Reason::NotAligned(_)
@@ -205,6 +210,7 @@ impl fmt::Display for Reason {
                 write!(f, "hugetlb pool of {page} pages: free {free}, need {need}")
             }
             Reason::NoPool(page) => write!(f, "the kernel has no hugetlb pool of {page} pages"),
+            Reason::Special(attribute) => attribute.fmt(f),
             Reason::NotFor(backing, part) => write!(f, "{backing} is not for the {part}"),
             Reason::OnTouch => f.write_str("not touched yet: huge pages come as it is"),
             Reason::NoSuchPage(backing, page) => write!(f, "{backing} has no pages of {page} here"),

@@ -3,6 +3,7 @@
 //! machine offers. Plain data: taken from a live process, from a file, or made in a test.
 
 use crate::addr::{Addr, PageSize, Range};
+use crate::attribute::Attribute;
 use crate::elf::Headers;
 use crate::maps::{FileId, Mapping, Prot};
 use serde::{Deserialize, Serialize};
@@ -146,6 +147,8 @@ pub struct Snapshot {
     /// Mappings of code in which pages are no longer the file's: somebody has written to
     /// them, as a debugger's breakpoints and uprobes do.
     pub patched: Vec<Range>,
+    /// Mappings with an attribute that a copy would not have.
+    pub special: Vec<(Range, Attribute)>,
     /// What the machine offers.
     pub machine: Machine,
 }
@@ -332,7 +335,7 @@ mod tests {
             populate: true,
             memory_left: 0,
         };
-        let all = Snapshot { objects, mappings, patched: vec![], machine }.extents();
+        let all = Snapshot { objects, mappings, patched: vec![], special: vec![], machine }.extents();
         all.into_iter().map(|e| (e.object, e.part, e.range)).collect()
     }
 

@@ -80,8 +80,13 @@ fn plan_for(head: &[u8], bias: u64) -> Result<Headers, ElfError> {
         executable: true,
         textrel: false,
     };
-    let snapshot =
-        Snapshot { objects: vec![object.clone(), object], mappings, patched: vec![], machine: machine() };
+    let snapshot = Snapshot {
+        objects: vec![object.clone(), object],
+        mappings,
+        patched: vec![],
+        special: vec![],
+        machine: machine(),
+    };
     let plan = plan(&snapshot, &Policy::default());
     let bytes: u64 = snapshot.extents().iter().map(|e| e.range.len()).sum();
     let told: u64 =

@@ -203,7 +203,7 @@ fn snapshot() -> impl Strategy<Value = Snapshot> {
             over(&mut mappings, mapping(range, Prot::RW, FileId::default(), "[stack]"));
         }
         mappings.sort_by_key(|m| m.range);
-        Snapshot { objects, mappings, patched: vec![], machine }
+        Snapshot { objects, mappings, patched: vec![], special: vec![], machine }
     })
 }
 

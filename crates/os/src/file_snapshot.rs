@@ -56,7 +56,7 @@ pub fn of_file(path: &Path) -> Result<Unstarted, FileError> {
     layout.mappings.sort_by_key(|m| m.range.start);
     let mappings = layout.mappings;
     Ok(Unstarted {
-        snapshot: Snapshot { objects, mappings, patched: Vec::new(), machine },
+        snapshot: Snapshot { objects, mappings, patched: Vec::new(), special: Vec::new(), machine },
         missing: program.missing,
     })
 }

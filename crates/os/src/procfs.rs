@@ -86,6 +86,8 @@ pub struct Status {
     pub thp_enabled: Option<bool>,
     /// `Threads`.
     pub threads: Option<u32>,
+    /// `VmLck`, in bytes.
+    pub locked: Option<u64>,
     /// `TracerPid`: 0 for none.
     pub tracer: Option<u32>,
     /// `Seccomp`: 0 for none, 1 strict, 2 by filter.
@@ -282,9 +284,14 @@ fn parse_status(text: &[u8]) -> Status {
         let Some(colon) = line.iter().position(|&b| b == b':') else { continue };
         let value = || std::str::from_utf8(&line[colon + 1..]).ok()?.trim().parse::<u32>().ok();
         let hex = || u64::from_str_radix(std::str::from_utf8(&line[colon + 1..]).ok()?.trim(), 16).ok();
+        let kilobytes = || {
+            let number = std::str::from_utf8(&line[colon + 1..]).ok()?.trim().strip_suffix("kB")?;
+            number.trim().parse::<u64>().ok()?.checked_mul(1024)
+        };
         match &line[..colon] {
             b"THP_enabled" => status.thp_enabled = value().map(|v| v != 0),
             b"Threads" => status.threads = value(),
+            b"VmLck" => status.locked = kilobytes(),
             b"TracerPid" => status.tracer = value(),
             b"SigPnd" | b"ShdPnd" => status.pending |= hex().unwrap_or(0),
             b"Seccomp" => status.seccomp = value(),

@@ -141,6 +141,12 @@ impl Planner<'_> {
         if extent.prot.is_wx() || stated_wx {
             return Some(Reason::WritableCode);
         }
+        // What stays in place keeps all its attributes.
+        let in_place = stays(extent);
+        let special = self.snapshot.special.iter().filter(|(r, _)| r.intersect(extent.range).is_some());
+        if let Some((_, attribute)) = special.into_iter().find(|(_, a)| !in_place || a.forbids_huge()) {
+            return Some(Reason::Special(*attribute));
+        }
         match extent.part {
             Part::Text if object.textrel => Some(Reason::TextRelocations),
             // A uprobe's breakpoint that the kernel finds in anonymous memory kills the program.
@@ -161,7 +167,7 @@ impl Planner<'_> {
         let machine = &self.snapshot.machine;
         let writable = extent.part.is_writable();
         let backings = if writable { &self.policy.data_backings } else { &self.policy.backings };
-        let in_place = matches!(extent.part, Part::Bss | Part::Heap | Part::Stack) && !extent.file_backed;
+        let in_place = stays(extent);
         let (mut ways, mut refusals) = (Vec::new(), Vec::new());
         for &backing in backings {
             let usual = usual_page(machine, backing);
@@ -279,6 +285,11 @@ impl Planner<'_> {
         };
         !short && self.supply(way, range).1.is_none()
     }
+}
+
+/// Anonymous memory that the program writes to needs no copy to be huge.
+fn stays(extent: &Extent) -> bool {
+    matches!(extent.part, Part::Bss | Part::Heap | Part::Stack) && !extent.file_backed
 }
 
 /// Pages of `pool` that a span could get: surplus ones are made of the memory that is left.

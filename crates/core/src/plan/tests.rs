@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::addr::Addr;
+use crate::attribute::Attribute;
 use crate::elf::{self, Segment};
 use crate::maps::{FileId, Mapping};
 use crate::policy::ObjectFilter;
@@ -71,6 +72,7 @@ pub(crate) fn program(range: Range) -> Snapshot {
         objects: vec![object],
         mappings: vec![mapping(range, Prot::RX), other],
         patched: vec![],
+        special: vec![],
         machine,
     }
 }
@@ -416,5 +418,18 @@ fn relro_is_lifted_as_it_is_protected_now() {
         assert_eq!((first.part, first.range, first.prot), (Part::Relro, r(16 * MB, 18 * MB), prot));
         // Its neighbour is another part, even where both are writable.
         assert_eq!((plan.spans[1].part, plan.spans[1].range), (Part::Data, r(18 * MB, 20 * MB)));
+    }
+}
+
+#[test]
+fn special_memory_is_not_copied() {
+    let mut snapshot = writable();
+    let (data, bss, heap) = (r(16 * MB, 20 * MB), r(20 * MB, 26 * MB), r(26 * MB, 31 * MB));
+    snapshot.special =
+        vec![(data, Attribute::Locked), (bss, Attribute::WipedOnFork), (heap, Attribute::NoHuge)];
+    let plan = plan(&snapshot, &data_on(&[Backing::Thp]));
+    assert_eq!(plan.spans.iter().map(|s| s.part).collect::<Vec<_>>(), [Part::Bss]);
+    for (range, attribute) in [(data, Attribute::Locked), (heap, Attribute::NoHuge)] {
+        assert!(skips(&plan).contains(&(range, Reason::Special(attribute))), "{:?}", plan.skips);
     }
 }

@@ -80,7 +80,7 @@ pub fn snapshot(record: &str, machine: Machine) -> Snapshot {
     let objects = objects
         .map(|(i, (path, head))| object(path, headers(record, path, &head), i == 0, &mappings))
         .collect();
-    Snapshot { objects, mappings, patched: vec![], machine }
+    Snapshot { objects, mappings, patched: vec![], special: vec![], machine }
 }
 
 fn object(path: &str, headers: Headers, executable: bool, mappings: &[Mapping]) -> Object {

@@ -141,6 +141,7 @@ mod tests {
                 range: range(a, b),
                 huge: huge * MB,
                 backing: (huge > 0).then_some(Backing::Thp),
+                advised: false,
             })
             .collect();
         PartReport {
