@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The two commands of the README are `make demo` and `make test`; each sets up what it needs.
 
-.PHONY: all build demo test test-vm dist bench lint fuzz-build clean
+.PHONY: all build demo test test-vm dist bench bench-real lint fuzz-build clean
 
 all: build
 
@@ -33,6 +33,12 @@ dist:
 bench: build
 	@ci/setup.sh test
 	target/release/hugelift-bench all
+
+# Worked examples with hugelift compare: MariaDB, redis, clang, TiDB. PAIRS and
+# SECONDS_A_LOAD set how long each takes; HTML_DIR keeps a picture of each.
+bench-real: build
+	@ci/setup.sh test
+	ci/real/all
 
 lint:
 	@ci/setup.sh lint

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a lift adds to the time to start, against the bare copy of the same bytes.
 
-use crate::child::{Program, hugelift};
-use crate::program::{self, Hot, Linking};
 use crate::reference::{self, Piece};
-use crate::rounds::{self, Side};
-use crate::{Options, coverage, host, pool};
+use crate::under_hugelift;
+use crate::{Options, pool};
 use anyhow::{Context as _, Result, ensure};
 use hugelift_core::smaps::Usage;
 use hugelift_core::stats;
+use hugelift_measure::generated::{self, Hot, Linking};
+use hugelift_measure::program::Program;
+use hugelift_measure::rounds::{self, Side};
+use hugelift_measure::{coverage, host};
 use std::path::PathBuf;
 
 const ROUNDS: usize = 30;
@@ -19,7 +21,8 @@ const GOAL: f64 = 1.15;
 /// # Errors
 /// A run failed.
 pub fn jumps(options: &Options) -> Result<()> {
-    let program = program::run_of(&program::jumps(options.megabytes, Linking::Dynamic)?, Hot::OneAPage, 1);
+    let program =
+        generated::run_of(&generated::jumps(options.megabytes, Linking::Dynamic)?, Hot::OneAPage, 1);
     compare(options, &format!("the program with {} MB of code", options.megabytes), &program, &program)
 }
 
@@ -47,7 +50,7 @@ fn find_clang() -> Option<PathBuf> {
 
 /// One round: `program` bare, the same lifted, and the reference.
 fn compare(options: &Options, name: &str, program: &Program, waiting: &Program) -> Result<()> {
-    hugelift()?;
+    crate::hugelift()?;
     let memory = waiting.memory_at_rest()?;
     let pieces = reference::pieces(&memory)?;
     let bytes = reference::bytes(&pieces);
@@ -80,13 +83,13 @@ fn one_backing(
 ) -> Result<()> {
     let bytes = reference::bytes(pieces);
     let lift = ["--quiet", "--backing", backing];
-    let memory = waiting.lifted(&lift)?.memory_at_rest()?;
+    let memory = under_hugelift(waiting, &lift)?.memory_at_rest()?;
     let huge: u64 = memory.iter().filter(|usage| !usage.mapping.prot.write).map(Usage::huge).sum();
 
-    let lifted = program.lifted(&lift)?;
+    let lifted = under_hugelift(program, &lift)?;
     let mut sides = [
-        Side::new("bare", || Ok(program.run()?.wall)),
-        Side::new("lifted", || Ok(lifted.run()?.wall)),
+        Side::new("bare", || Ok(program.run()?.cost.wall)),
+        Side::new("lifted", || Ok(lifted.run()?.cost.wall)),
         Side::new("reference", || {
             let cost = reference::copy(pieces, backing == "hugetlb")?;
             let got = cost.huge;

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The demo: the generated program bare and lifted in turn.
 
-use crate::child::Sample;
-use crate::program::{self, Hot, Linking, coverage_of, result_of};
-use crate::rounds::{self, Side, pairs};
-use crate::{Options, coverage::Coverage};
+use crate::{Options, under_hugelift};
 use anyhow::{Result, ensure};
+use hugelift_core::comparison::Coverage;
 use hugelift_core::stats::{self, Estimate, Verdict};
+use hugelift_measure::generated::{self, Hot, Linking, coverage_of, result_of};
+use hugelift_measure::rounds::{self, Side, pairs};
+use hugelift_measure::sample::Sample;
 use std::process::ExitCode;
 
 /// Pairs and CPU seconds of one bare run: together well below two minutes.
@@ -18,17 +19,17 @@ const SECONDS: f64 = 1.5;
 /// # Errors
 /// A run failed, or the two computed different results.
 pub fn run(options: &Options) -> Result<ExitCode> {
-    let path = program::jumps(options.megabytes, Linking::Dynamic)?;
-    let program = program::run_for(&path, Hot::OneAPage, SECONDS)?;
+    let path = generated::jumps(options.megabytes, Linking::Dynamic)?;
+    let program = generated::run_for(&path, Hot::OneAPage, SECONDS)?;
     println!("\n{program}\n{} MB of code, one function of each page called at random", options.megabytes);
 
     // Once not quiet, and with a checksum of the code itself.
-    let (bare, lifted) = (program.arg("text").run()?, program.arg("text").lifted(&[])?.run()?);
+    let (bare, lifted) = (program.arg("text").run()?, under_hugelift(&program.arg("text"), &[])?.run()?);
     same(&bare, &lifted)?;
     println!("bare and lifted: {}\n", result_of(&bare).trim());
 
     println!("pair  first   bare huge         lifted huge       bare CPU  lifted CPU  ratio");
-    let lifted = program.lifted(&["--quiet"])?;
+    let lifted = under_hugelift(&program, &["--quiet"])?;
     let mut sides =
         [Side::new("bare", || program.run_and_look()), Side::new("lifted", || lifted.run_and_look())];
     let mut covers: Vec<(Coverage, Coverage)> = Vec::new();
@@ -41,16 +42,16 @@ pub fn run(options: &Options) -> Result<ExitCode> {
             Err(e) => return wrong = Some(e),
         };
         covers.push((before, after));
-        let (name, ratio) = (["bare", "lifted"][first], lifted.cpu / bare.cpu);
+        let (name, ratio) = (["bare", "lifted"][first], lifted.cost.cpu() / bare.cost.cpu());
         let (before, after) = (before.to_string(), after.to_string());
-        let (n, b, l) = (round + 1, bare.cpu, lifted.cpu);
+        let (n, b, l) = (round + 1, bare.cost.cpu(), lifted.cost.cpu());
         println!("{n:>4}  {name:<6}  {before:<16}  {after:<16}  {b:>6.3} s    {l:>6.3} s  {ratio:.3}");
     })?;
     if let Some(e) = wrong {
         return Err(e);
     }
 
-    let estimate = stats::ratio(&pairs(&results[0], &results[1], |sample| sample.cpu))?;
+    let estimate = stats::ratio(&pairs(&results[0], &results[1], |sample| sample.cost.cpu()))?;
     println!(
         "\nCPU time, lifted / bare, hugelift's own included: median ratio {estimate:.3} (95 % interval)"
     );

@@ -2,13 +2,15 @@
 //! CPU time of the generated program on each backing, dynamic and static, and what a
 //! plain preloaded copy of its text brings in the same rounds.
 
-use crate::child::{Program, Sample};
-use crate::coverage::Coverage;
-use crate::program::{self, Hot, Linking, coverage_of, result_of};
-use crate::rounds::{self, Side, pairs};
-use crate::{Options, host, pool};
+use crate::{Options, pool, under_hugelift};
 use anyhow::{Result, ensure};
+use hugelift_core::comparison::Coverage;
 use hugelift_core::stats;
+use hugelift_measure::generated::{self, Hot, Linking, coverage_of, result_of};
+use hugelift_measure::host;
+use hugelift_measure::program::Program;
+use hugelift_measure::rounds::{self, Side, pairs};
+use hugelift_measure::sample::Sample;
 
 const ROUNDS: usize = 10;
 const SECONDS: f64 = 1.2;
@@ -29,14 +31,14 @@ pub fn run(options: &Options) -> Result<()> {
 }
 
 fn table(options: &Options, linking: Linking, hot: Hot, hugetlb: bool) -> Result<()> {
-    let path = program::jumps(options.megabytes, linking)?;
-    let program = program::run_for(&path, hot, SECONDS)?;
-    let preload = program::preload()?;
+    let path = generated::jumps(options.megabytes, linking)?;
+    let program = generated::run_for(&path, hot, SECONDS)?;
+    let preload = generated::preload()?;
 
     let mut programs: Vec<(&str, Program)> = vec![("bare", program.clone())];
-    programs.push(("thp", program.lifted(&["--quiet", "--backing", "thp"])?));
+    programs.push(("thp", under_hugelift(&program, &["--quiet", "--backing", "thp"])?));
     if hugetlb {
-        programs.push(("hugetlb", program.lifted(&["--quiet", "--backing", "hugetlb"])?));
+        programs.push(("hugetlb", under_hugelift(&program, &["--quiet", "--backing", "hugetlb"])?));
     }
     if linking == Linking::Dynamic {
         programs.push(("preloaded copy", program.preloading(&preload)));
@@ -57,10 +59,10 @@ fn table(options: &Options, linking: Linking, hot: Hot, hugetlb: bool) -> Result
     );
     println!("  side            median s  least huge        most huge         ratio to bare");
     for ((name, _), samples) in programs.iter().zip(&results) {
-        let cpu: Vec<f64> = samples.iter().map(|sample| sample.cpu).collect();
+        let cpu: Vec<f64> = samples.iter().map(|sample| sample.cost.cpu()).collect();
         let ratio = match *name {
             "bare" => String::new(),
-            _ => format!("{:.3}", stats::ratio(&pairs(bare, samples, |sample| sample.cpu))?),
+            _ => format!("{:.3}", stats::ratio(&pairs(bare, samples, |sample| sample.cost.cpu()))?),
         };
         for sample in samples {
             let (got, want) = (result_of(sample), result_of(&bare[0]));

@@ -3,19 +3,18 @@
 //! (in random order within each round) and has a 95 % interval; what was huge on either
 //! side is read from smaps while the program still runs.
 
-mod child;
 mod copy;
-mod coverage;
 mod demo;
-mod host;
 mod jumps;
 mod pool;
-mod program;
 mod reference;
-mod rounds;
 mod startup;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
+use hugelift_measure::generated::{self, Hot, Linking};
+use hugelift_measure::program::Program;
+use hugelift_measure::{child, host, interrupt};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 const USAGE: &str = "\
@@ -27,6 +26,9 @@ usage: hugelift-bench COMMAND [--rounds N] [--megabytes N]
   clang     the same for clang++ with all its shared objects
   jumps     CPU time of the program with 64 MB of code: each backing, dynamic and static
   all       all of these but the demo
+  program LINKING
+            makes the program with 64 MB of code, linked dynamic, static or static-pie, and
+            prints the command that keeps it busy for a second or two (for hugelift compare)
 
   --rounds N      how often to run each side (default: enough for a narrow interval)
   --megabytes N   how much code to generate (default 64)
@@ -53,6 +55,7 @@ fn main() -> ExitCode {
 
 fn run(mut args: impl Iterator<Item = String>) -> Result<ExitCode> {
     let command = args.next().context(USAGE)?;
+    let linking = if command == "program" { args.next() } else { None };
     let mut options = Options { rounds: None, megabytes: 64 };
     while let Some(option) = args.next() {
         let value = args.next().with_context(|| format!("{option}: no value\n{USAGE}"))?;
@@ -66,6 +69,11 @@ fn run(mut args: impl Iterator<Item = String>) -> Result<ExitCode> {
     }
     if matches!(command.as_str(), "help" | "-h" | "--help") {
         println!("{USAGE}");
+        return Ok(ExitCode::SUCCESS);
+    }
+    if command == "program" {
+        let path = generated::jumps(options.megabytes, linking_of(linking.as_deref())?)?;
+        println!("{}", generated::run_for(&path, Hot::OneAPage, 1.5)?);
         return Ok(ExitCode::SUCCESS);
     }
     type Bench = fn(&Options) -> Result<()>;
@@ -86,8 +94,33 @@ fn run(mut args: impl Iterator<Item = String>) -> Result<ExitCode> {
     })
 }
 
+fn linking_of(word: Option<&str>) -> Result<Linking> {
+    Ok(match word {
+        Some("dynamic") => Linking::Dynamic,
+        Some("static") => Linking::Static,
+        Some("static-pie") => Linking::StaticPie,
+        other => bail!("linked '{}': not dynamic, static or static-pie\n{USAGE}", other.unwrap_or_default()),
+    })
+}
+
 fn with_host(work: impl FnOnce() -> Result<ExitCode>) -> Result<ExitCode> {
     println!("{}", host::describe());
-    child::prepare()?;
+    interrupt::prepare()?;
+    child::adopt_orphans()?;
     work()
+}
+
+/// The hugelift to measure.
+fn hugelift() -> Result<PathBuf> {
+    let path = match std::env::var_os("HUGELIFT_BIN") {
+        Some(path) => PathBuf::from(path),
+        None => std::env::current_exe().context("own path")?.with_file_name("hugelift"),
+    };
+    ensure!(path.is_file(), "no hugelift at {}: cargo build --release, or set HUGELIFT_BIN", path.display());
+    Ok(path)
+}
+
+/// `program` under `hugelift run` with `options`.
+fn under_hugelift(program: &Program, options: &[&str]) -> Result<Program> {
+    Ok(program.lifted(&hugelift()?, options))
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Pages in the hugetlb pool, for as long as they are wanted.
 
-use crate::host;
 use anyhow::{Context as _, Result, ensure};
+use hugelift_measure::host;
 use std::fs;
 use std::path::PathBuf;
 

@@ -3,12 +3,12 @@
 //! as the program has them, and copies their whole huge pages to fresh huge pages. No
 //! lift that copies can be faster than this, and none should be much slower.
 
-use crate::host;
 use anyhow::{Context as _, Result};
 use hugelift_core::addr::{PageSize, Range};
 use hugelift_core::elf::{HEAD_BYTES, Headers};
 use hugelift_core::maps::Mapping;
 use hugelift_core::smaps::{Usage, parse_smaps};
+use hugelift_measure::host;
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use std::collections::HashMap;
 use std::ffi::c_void;

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What hugelift adds to a program that does nothing.
 
-use crate::Options;
-use crate::child::{Program, Sample};
-use crate::rounds::{self, Side, pairs};
+use crate::{Options, under_hugelift};
 use anyhow::Result;
 use hugelift_core::stats;
+use hugelift_measure::program::Program;
+use hugelift_measure::rounds::{self, Side, pairs};
+use hugelift_measure::sample::Sample;
 
 const ROUNDS: usize = 300;
 const GOAL_MS: f64 = 3.0;
@@ -17,14 +18,14 @@ const GOAL_MS: f64 = 3.0;
 pub fn run(options: &Options) -> Result<()> {
     let bare = Program::new(["/bin/true"]);
     let env = Program::new(["/usr/bin/env", "/bin/true"]);
-    let lifted = bare.lifted(&["--quiet"])?;
+    let lifted = under_hugelift(&bare, &["--quiet"])?;
     let mut sides = [
         Side::new("bare", || bare.run()),
         Side::new("env", || env.run()),
         Side::new("hugelift", || lifted.run()),
     ];
     let results = rounds::run(&mut sides, options.rounds.unwrap_or(ROUNDS), |_, _, _| {})?;
-    let ms = |sample: &Sample| sample.wall * 1e3;
+    let ms = |sample: &Sample| sample.cost.wall * 1e3;
     let bare: Vec<f64> = results[0].iter().map(ms).collect();
     println!(
         "\nstart-up, wall time in ms, {} rounds; /bin/true bare: {:.2}",

@@ -50,9 +50,10 @@ pub struct InspectArgs {
 }
 
 /// Why nothing can be shown, and with which status hugelift ends.
-struct Failure {
+pub struct Failure {
     status: i32,
-    message: String,
+    /// One line.
+    pub message: String,
 }
 
 impl Failure {
@@ -90,7 +91,11 @@ fn pid(target: &OsStr) -> Option<Result<u32, Failure>> {
     }))
 }
 
-fn of_process(pid: u32, policy: &Policy) -> Result<Report, Failure> {
+/// The report on a process as it is now.
+///
+/// # Errors
+/// There is none, or it cannot be read.
+pub fn of_process(pid: u32, policy: &Policy) -> Result<Report, Failure> {
     let failed = |e: hugelift_os::procfs::ProcError| Failure::new(e.to_string());
     let snapshot = snapshot::live(Some(pid), 0).map_err(failed)?;
     let usage = Process::new(pid).smaps().map_err(failed)?;

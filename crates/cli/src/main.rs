@@ -5,12 +5,18 @@
 //! standard files, and the program that we become would inherit that.
 #![cfg_attr(not(test), no_main)]
 
+mod align;
+mod compare;
+mod doctor;
 mod dry_run;
 mod inspect;
 mod log;
 mod options;
+mod pool;
 mod prime;
 mod run;
+mod stat;
+mod top;
 
 use clap::{Parser, Subcommand};
 use std::ffi::{CStr, OsStr, OsString};
@@ -30,8 +36,14 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Run(run::RunArgs),
+    Compare(Box<compare::CompareArgs>),
     Inspect(inspect::InspectArgs),
     Prime(prime::PrimeArgs),
+    Align(align::AlignArgs),
+    Stat(stat::StatArgs),
+    Pool(pool::PoolArgs),
+    Doctor(doctor::DoctorArgs),
+    Top(top::TopArgs),
 }
 
 /// Entry point from the C runtime.
@@ -64,7 +76,13 @@ fn command(args: Vec<OsString>) -> i32 {
     }
     match cli.command {
         Command::Run(args) => run::run(&args),
+        Command::Compare(args) => compare::compare(&args),
         Command::Inspect(args) => inspect::inspect(&args),
         Command::Prime(args) => prime::prime(&args),
+        Command::Align(args) => align::align(&args),
+        Command::Stat(args) => stat::stat(&args),
+        Command::Pool(args) => pool::pool(&args),
+        Command::Doctor(args) => doctor::doctor(&args),
+        Command::Top(args) => top::top(&args),
     }
 }

@@ -40,8 +40,6 @@ fn check(file: &Path, report: &Value, scheme: Scheme) -> Page {
         assert!(text.contains(&format!("{part}\n{huge} huge of {bytes}")), "{part}, {huge}, {bytes}: {text}");
     }
     assert_eq!(page.overlaps(), [""; 0], "{scheme:?}");
-    page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)");
-    assert_eq!(page.overlaps(), [""; 0], "{scheme:?}, all open");
     let shot = page.screenshot();
     if let Some(dir) = std::env::var_os("HUGELIFT_TEST_PICTURES") {
         let name = format!("{scheme:?}-{}.png", report["pid"].as_u64().map_or("file", |_| "process"));
@@ -55,6 +53,8 @@ fn check(file: &Path, report: &Value, scheme: Scheme) -> Page {
         "{}",
         shot.share(background)
     );
+    page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)");
+    assert_eq!(page.overlaps(), [""; 0], "{scheme:?}, all open");
     page
 }
 

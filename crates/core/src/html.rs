@@ -2,5 +2,6 @@
 //! Pictures: reports as single HTML files that need nothing else, least of all a network.
 
 pub mod axis;
+pub mod compare;
 pub mod map;
 pub mod page;

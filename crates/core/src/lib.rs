@@ -11,8 +11,12 @@
 #![forbid(unsafe_code)]
 
 pub mod addr;
+pub mod align;
 pub mod apply;
 pub mod attribute;
+pub mod comparison;
+pub mod comparison_text;
+pub mod doctor;
 pub mod elf;
 pub mod html;
 pub mod ldcache;
@@ -20,7 +24,9 @@ pub mod malloc;
 pub mod maps;
 pub mod model;
 pub mod plan;
+pub mod pmu;
 pub mod policy;
+pub mod pool;
 pub mod prime;
 pub mod report;
 pub mod report_text;
@@ -28,4 +34,6 @@ pub mod skip;
 pub mod smaps;
 pub mod snapshot;
 pub mod stats;
+pub mod stopping;
 pub mod target;
+pub mod top;

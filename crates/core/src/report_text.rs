@@ -118,7 +118,7 @@ fn reason(skip: &SkipReport) -> String {
 }
 
 /// Names come from outside: no control character reaches the terminal.
-fn printable(text: &str) -> String {
+pub(crate) fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 

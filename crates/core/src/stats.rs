@@ -81,6 +81,14 @@ impl Estimate {
         }
     }
 
+    /// The larger of the ways from the point to the ends of the interval, as a share of the
+    /// point; for ratios. A difference smaller than this is one that the measurement could
+    /// not have told from none.
+    pub fn half_width(&self) -> Option<f64> {
+        let Interval { low, high } = self.interval?;
+        Some((high / self.point).max(self.point / low) - 1.0)
+    }
+
     fn map(self, f: impl Fn(f64) -> f64) -> Estimate {
         let interval = self.interval.map(|i| Interval { low: f(i.low), high: f(i.high) });
         Estimate { point: f(self.point), interval, ..self }
@@ -191,15 +199,15 @@ fn critical(n: usize) -> Option<usize> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     /// splitmix64: small, seeded, the same everywhere.
-    struct Random(u64);
+    pub(crate) struct Random(pub u64);
 
     impl Random {
         /// Uniform in (0, 1).
-        fn uniform(&mut self) -> f64 {
+        pub(crate) fn uniform(&mut self) -> f64 {
             self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
             let mut z = self.0;
             z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -208,7 +216,7 @@ mod tests {
         }
 
         /// Laplace: symmetric, with heavier tails than the normal distribution.
-        fn laplace(&mut self) -> f64 {
+        pub(crate) fn laplace(&mut self) -> f64 {
             let (size, up) = (-self.uniform().ln(), self.uniform() < 0.5);
             if up { size } else { -size }
         }
@@ -310,5 +318,29 @@ mod tests {
             let share = coverage(n, seed);
             assert!((0.93..=0.97).contains(&share), "{share} of the intervals of {n} pairs");
         }
+    }
+    /// Two identical variants: the interval excludes 1 in about one experiment of twenty, and
+    /// what is then claimed is small.
+    #[test]
+    fn identical_variants_show_no_difference_in_nineteen_of_twenty() {
+        const RUNS: usize = 2000;
+        for (n, seed) in [(10, 4), (30, 5)] {
+            let mut random = Random(seed);
+            let alike = (0..RUNS).filter(|_| {
+                let mut one = || (0.03 * random.laplace()).exp();
+                let pairs: Vec<(f64, f64)> = (0..n).map(|_| (one(), one())).collect();
+                ratio(&pairs).unwrap().verdict(1.0) == Verdict::Undecided
+            });
+            let share = alike.count() as f64 / RUNS as f64;
+            assert!((0.94..=0.97).contains(&share), "{share} of the experiments of {n} pairs");
+        }
+    }
+
+    #[test]
+    fn the_half_width_is_a_share_of_the_ratio() {
+        let of = |point, low, high| Estimate { point, interval: Some(Interval { low, high }), count: 9 };
+        let width = of(0.8, 0.78, 0.84).half_width().unwrap();
+        assert!((width - 0.05).abs() < 1e-12, "{width}");
+        assert_eq!(Estimate { interval: None, ..of(1.0, 1.0, 1.0) }.half_width(), None);
     }
 }

@@ -2,6 +2,8 @@
 //! How much memory the cgroups of a process leave it (Documentation/admin-guide/cgroup-v2.rst
 //! and cgroup-v1/memory.rst): each group from its own up to the root may set a limit.
 
+use hugelift_core::addr::PageSize;
+use hugelift_core::doctor::facts::{GroupLimit, Reading};
 use std::path::{Path, PathBuf};
 
 /// Reads a text file; `None` if it is not there or not to be read.
@@ -20,15 +22,36 @@ enum Version {
 pub fn memory_left(cgroup: &str, mountinfo: &str, read: ReadText) -> Option<u64> {
     [Version::V1, Version::V2]
         .into_iter()
-        .flat_map(|version| folders(cgroup, mountinfo, version).into_iter().map(move |f| (f, version)))
-        .filter_map(|(folder, version)| group_left(&folder, version, read))
+        .flat_map(|version| {
+            folders(cgroup, mountinfo, version, "memory").into_iter().map(move |f| (f, version))
+        })
+        .filter_map(|(folder, version)| group_memory(&folder, version, read))
+        .map(|limit| limit.bytes.saturating_sub(limit.used))
         .min()
 }
 
-/// The folders of the process's memory group and its ancestors, as far as they are mounted.
-fn folders(cgroup: &str, mountinfo: &str, version: Version) -> Vec<PathBuf> {
-    let Some(group) = group_path(cgroup, version) else { return Vec::new() };
-    let Some((root, mount)) = mount_of(mountinfo, version) else { return Vec::new() };
+/// Every limit on memory and on pages of the pools of `sizes`, from the process's own groups
+/// up to the roots.
+pub fn limits(cgroup: &str, mountinfo: &str, sizes: &[PageSize], read: ReadText) -> Vec<GroupLimit> {
+    let mut all = Vec::new();
+    for version in [Version::V1, Version::V2] {
+        for folder in folders(cgroup, mountinfo, version, "memory") {
+            all.extend(group_memory(&folder, version, read));
+        }
+        for folder in folders(cgroup, mountinfo, version, "hugetlb") {
+            for size in sizes {
+                all.extend(group_hugetlb(&folder, version, *size, read));
+            }
+        }
+    }
+    all
+}
+
+/// The folders of the process's group of this controller and its ancestors, as far as they are
+/// mounted.
+fn folders(cgroup: &str, mountinfo: &str, version: Version, controller: &str) -> Vec<PathBuf> {
+    let Some(group) = group_path(cgroup, version, controller) else { return Vec::new() };
+    let Some((root, mount)) = mount_of(mountinfo, version, controller) else { return Vec::new() };
     // In a container the mount shows only the group `root` and what is below it. What is
     // not below it (or "/..", outside our namespace) is judged by the mount alone.
     let below = Path::new(group).strip_prefix(&root).ok().filter(|p| !p.starts_with(".."));
@@ -37,20 +60,20 @@ fn folders(cgroup: &str, mountinfo: &str, version: Version) -> Vec<PathBuf> {
 }
 
 /// `4:memory:/user/x` or `0::/user.slice/x`.
-fn group_path(cgroup: &str, version: Version) -> Option<&str> {
+fn group_path<'a>(cgroup: &'a str, version: Version, controller: &str) -> Option<&'a str> {
     cgroup.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':');
         let (id, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
         let found = match version {
-            Version::V1 => controllers.split(',').any(|c| c == "memory"),
+            Version::V1 => controllers.split(',').any(|c| c == controller),
             Version::V2 => id == "0" && controllers.is_empty(),
         };
         found.then_some(path)
     })
 }
 
-/// Root and mount point of the memory hierarchy (proc_pid_mountinfo(5)).
-fn mount_of(mountinfo: &str, version: Version) -> Option<(PathBuf, PathBuf)> {
+/// Root and mount point of the controller's hierarchy (proc_pid_mountinfo(5)).
+fn mount_of(mountinfo: &str, version: Version, controller: &str) -> Option<(PathBuf, PathBuf)> {
     mountinfo.lines().find_map(|line| {
         let (before, after) = line.split_once(" - ")?;
         let mut before = before.split(' ').skip(3);
@@ -58,7 +81,7 @@ fn mount_of(mountinfo: &str, version: Version) -> Option<(PathBuf, PathBuf)> {
         let mut after = after.split(' ');
         let kind = after.next()?;
         let found = match version {
-            Version::V1 => kind == "cgroup" && after.nth(1)?.split(',').any(|o| o == "memory"),
+            Version::V1 => kind == "cgroup" && after.nth(1)?.split(',').any(|o| o == controller),
             Version::V2 => kind == "cgroup2",
         };
         found.then(|| (unescape(root), unescape(mount)))
@@ -70,23 +93,75 @@ fn unescape(field: &str) -> PathBuf {
     PathBuf::from(field.replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\"))
 }
 
-/// What one group leaves; `None` if it sets no limit.
-fn group_left(folder: &Path, version: Version, read: ReadText) -> Option<u64> {
+/// Above any memory: no limit. (In v1 it is the largest number of whole pages, which depends on
+/// the page size.)
+const NO_LIMIT: u64 = 1 << 62;
+
+/// A limit in bytes: its text, and the number.
+fn limit_in(path: &Path, read: ReadText) -> Option<(String, u64)> {
+    let text = read(path)?.trim().to_string();
+    // "max" in v2 is none.
+    let bytes = text.parse().ok().filter(|&bytes: &u64| bytes < NO_LIMIT)?;
+    Some((text, bytes))
+}
+
+fn unlimited(version: Version) -> String {
+    match version {
+        Version::V1 => "-1".into(),
+        Version::V2 => "max".into(),
+    }
+}
+
+/// One group's limit on memory; `None` if it sets none.
+fn group_memory(folder: &Path, version: Version, read: ReadText) -> Option<GroupLimit> {
     let (limit, usage, inactive) = match version {
         Version::V1 => ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
         Version::V2 => ("memory.max", "memory.current", "inactive_file"),
     };
-    let number = |name: &str| read(&folder.join(name))?.trim().parse::<u64>().ok();
-    // "max" in v2; in v1 the largest number of whole pages, which depends on the page size.
-    let limit = number(limit).filter(|&l| l < 1 << 62)?;
-    let usage = number(usage)?;
+    let path = folder.join(limit);
+    let (value, bytes) = limit_in(&path, read)?;
+    let usage = read(&folder.join(usage))?.trim().parse::<u64>().ok()?;
     // Page cache that nobody uses goes before anything fails.
     let reclaimable = read(&folder.join("memory.stat"))
         .and_then(|stat| {
             stat.lines().find_map(|l| l.strip_prefix(inactive)?.strip_prefix(' ')?.parse::<u64>().ok())
         })
         .unwrap_or(0);
-    Some(limit.saturating_sub(usage.saturating_sub(reclaimable)))
+    Some(GroupLimit {
+        controller: "memory".into(),
+        page_size: None,
+        limit: Reading { source: path.display().to_string(), value },
+        bytes,
+        used: usage.saturating_sub(reclaimable),
+        unlimited: unlimited(version),
+    })
+}
+
+/// One group's limits on pages of this size: on those in use, and on those promised.
+fn group_hugetlb(folder: &Path, version: Version, size: PageSize, read: ReadText) -> Vec<GroupLimit> {
+    let word = match size.bytes() {
+        b if b >= 1 << 30 => format!("{}GB", b >> 30),
+        b if b >= 1 << 20 => format!("{}MB", b >> 20),
+        b => format!("{}KB", b >> 10),
+    };
+    let (limit, usage) = match version {
+        Version::V1 => ("limit_in_bytes", "usage_in_bytes"),
+        Version::V2 => ("max", "current"),
+    };
+    let one = |kind: &str| {
+        let path = folder.join(format!("hugetlb.{word}.{kind}{limit}"));
+        let (value, bytes) = limit_in(&path, read)?;
+        let usage = read(&folder.join(format!("hugetlb.{word}.{kind}{usage}")));
+        Some(GroupLimit {
+            controller: "hugetlb".into(),
+            page_size: Some(size.bytes()),
+            limit: Reading { source: path.display().to_string(), value },
+            bytes,
+            used: usage.and_then(|text| text.trim().parse().ok()).unwrap_or(0),
+            unlimited: unlimited(version),
+        })
+    };
+    ["", "rsvd."].into_iter().filter_map(one).collect()
 }
 
 #[cfg(test)]
@@ -147,6 +222,26 @@ mod tests {
         assert_eq!(memory_left("4:memory:/docker/abc\n", mounts, &read), Some(6));
         assert_eq!(memory_left("4:memory:/elsewhere\n", mounts, &read), Some(6));
         assert_eq!(memory_left("0::/../..\n", MOUNTS_V2, &files(&[])), None);
+    }
+
+    #[test]
+    fn limits_on_huge_pages_of_both_versions() {
+        let v1 = "36 31 0:32 / /sys/fs/cgroup/hugetlb rw - cgroup cgroup rw,hugetlb\n";
+        let read = files(&[
+            ("/sys/fs/cgroup/hugetlb/a/hugetlb.2MB.limit_in_bytes", "4194304\n"),
+            ("/sys/fs/cgroup/hugetlb/a/hugetlb.2MB.usage_in_bytes", "2097152\n"),
+            ("/sys/fs/cgroup/hugetlb/hugetlb.2MB.limit_in_bytes", "9223372036854771712\n"),
+            ("/sys/fs/cgroup/u/hugetlb.2MB.max", "max\n"),
+            ("/sys/fs/cgroup/u/hugetlb.2MB.rsvd.max", "0\n"),
+            ("/sys/fs/cgroup/u/hugetlb.1GB.max", "0\n"),
+        ]);
+        let all = limits("7:hugetlb:/a\n", v1, &[PageSize::MB2], &read);
+        let short = |l: &GroupLimit| (l.limit.source.clone(), l.bytes, l.used, l.unlimited.clone());
+        let want = "/sys/fs/cgroup/hugetlb/a/hugetlb.2MB.limit_in_bytes".to_string();
+        assert_eq!(all.iter().map(short).collect::<Vec<_>>(), [(want, 4 << 20, 2 << 20, "-1".into())]);
+        let all = limits("0::/u\n", MOUNTS_V2, &[PageSize::MB2], &read);
+        let want = "/sys/fs/cgroup/u/hugetlb.2MB.rsvd.max".to_string();
+        assert_eq!(all.iter().map(short).collect::<Vec<_>>(), [(want, 0, 0, "max".into())]);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //!
 //! Reading: [`procfs`], [`machine`] (over `sysfs` and `cgroup`), [`snapshot`] of a process,
 //! [`file_snapshot`] of a program that does not run (over [`needed`] and [`elf_file`]).
+//! Counting: [`perf`] and [`kernel_counts`], of a [`workload`] or another process.
 //! Changing the page cache: [`mod@prime`].
 //! Changing a process: [`launch`] puts a [`helper`] beside the process that becomes the program
 //! ([`mod@program`]); it traces it ([`ptrace`]), prepares its way [`home`], stops its
@@ -12,10 +13,12 @@ pub mod arch;
 mod cgroup;
 pub mod console;
 pub mod elf_file;
+pub mod facts;
 mod faultpoint;
 pub mod file_snapshot;
 pub mod helper;
 pub mod home;
+pub mod kernel_counts;
 pub mod launch;
 pub mod machine;
 pub mod malloc;
@@ -23,15 +26,23 @@ pub mod memory;
 pub mod needed;
 pub mod output;
 mod pagemap;
+pub mod perf;
 pub mod plain;
+pub mod pools;
 pub mod prime;
+mod probes;
+mod process_facts;
+pub mod processes;
 pub mod procfs;
 pub mod program;
 pub mod ptrace;
+pub mod relay;
 pub mod remote;
 pub mod snapshot;
 mod sysfs;
 pub mod terminal;
 pub mod threads;
+pub mod tree;
 pub mod users;
+pub mod workload;
 pub mod yama;

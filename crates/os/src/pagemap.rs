@@ -2,7 +2,7 @@
 //! `PAGEMAP_SCAN` (Linux 6.7, Documentation/admin-guide/mm/pagemap.rst): which pages of a
 //! range huge entries map, without the walk over the whole process that smaps costs.
 
-use hugelift_core::addr::Range;
+use hugelift_core::addr::{Addr, Range};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -11,6 +11,7 @@ use std::os::fd::AsRawFd;
 const PAGEMAP_SCAN: u64 = 0xc060_6610;
 const PAGE_IS_FILE: u64 = 1 << 2;
 const PAGE_IS_PRESENT: u64 = 1 << 3;
+const PAGE_IS_PFNZERO: u64 = 1 << 5;
 const PAGE_IS_HUGE: u64 = 1 << 6;
 /// Regions asked for at a time; neighbours of the same kind come as one.
 const REGIONS: usize = 64;
@@ -58,12 +59,35 @@ pub fn written_bytes(pid: i32, range: Range) -> io::Result<u64> {
     scan(pid, range, PAGE_IS_PRESENT | PAGE_IS_FILE, PAGE_IS_FILE)
 }
 
+/// The stretches of `range` that huge pages map: those with contents, or the huge zero page.
+///
+/// # Errors
+/// As [`huge_bytes`].
+pub fn huge_ranges(pid: i32, range: Range, zero: bool) -> io::Result<Vec<Range>> {
+    let mut all = Vec::new();
+    let inverted = if zero { 0 } else { PAGE_IS_PFNZERO };
+    walk(pid, range, PAGE_IS_HUGE | PAGE_IS_PFNZERO, inverted, &mut |found| all.push(found))?;
+    Ok(all)
+}
+
 /// Bytes of the pages that are of all `categories`, those in `inverted` negated.
 fn scan(pid: i32, range: Range, categories: u64, inverted: u64) -> io::Result<u64> {
+    let mut bytes = 0;
+    walk(pid, range, categories, inverted, &mut |found| bytes += found.len())?;
+    Ok(bytes)
+}
+
+/// Calls `found` with each stretch of such pages.
+fn walk(
+    pid: i32,
+    range: Range,
+    categories: u64,
+    inverted: u64,
+    found: &mut dyn FnMut(Range),
+) -> io::Result<()> {
     let pagemap = File::open(format!("/proc/{pid}/pagemap"))?;
     let mut regions = [Region::default(); REGIONS];
     let mut start = range.start.0;
-    let mut bytes = 0;
     while start < range.end.0 {
         let mut arg = ScanArg {
             size: size_of::<ScanArg>() as u64,
@@ -78,13 +102,15 @@ fn scan(pid: i32, range: Range, categories: u64, inverted: u64) -> io::Result<u6
         };
         // SAFETY: ioctl(2) PAGEMAP_SCAN reads and writes `arg` and writes at most vec_len
         // regions to `regions`; both live through the call.
-        let found = unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN as _, &raw mut arg) };
-        let found = usize::try_from(found).map_err(|_| io::Error::last_os_error())?;
-        bytes += regions[..found.min(REGIONS)].iter().map(|r| r.end.saturating_sub(r.start)).sum::<u64>();
+        let count = unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN as _, &raw mut arg) };
+        let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
+        for region in &regions[..count.min(REGIONS)] {
+            Range::new(Addr(region.start), Addr(region.end)).map(&mut *found);
+        }
         if arg.walk_end <= start {
             break;
         }
         start = arg.walk_end;
     }
-    Ok(bytes)
+    Ok(())
 }

@@ -82,12 +82,17 @@ pub enum ProcError {
 /// What `/proc/PID/status` tells that matters here; `None` where the kernel has no such line.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Status {
+    /// `Uid`, the effective one.
+    pub uid: Option<u32>,
     /// `THP_enabled`: false after `prctl(PR_SET_THP_DISABLE)` (Linux 5.0).
     pub thp_enabled: Option<bool>,
     /// `Threads`.
     pub threads: Option<u32>,
     /// `VmLck`, in bytes.
     pub locked: Option<u64>,
+    /// `VmHWM`: the most that was resident since exec, in bytes. (`ru_maxrss` of getrusage(2)
+    /// starts at the size of the process that called exec.)
+    pub peak_bytes: Option<u64>,
     /// `TracerPid`: 0 for none.
     pub tracer: Option<u32>,
     /// `Seccomp`: 0 for none, 1 strict, 2 by filter.
@@ -284,14 +289,13 @@ fn parse_status(text: &[u8]) -> Status {
         let Some(colon) = line.iter().position(|&b| b == b':') else { continue };
         let value = || std::str::from_utf8(&line[colon + 1..]).ok()?.trim().parse::<u32>().ok();
         let hex = || u64::from_str_radix(std::str::from_utf8(&line[colon + 1..]).ok()?.trim(), 16).ok();
-        let kilobytes = || {
-            let number = std::str::from_utf8(&line[colon + 1..]).ok()?.trim().strip_suffix("kB")?;
-            number.trim().parse::<u64>().ok()?.checked_mul(1024)
-        };
+        let second = || std::str::from_utf8(&line[colon + 1..]).ok()?.split_whitespace().nth(1)?.parse().ok();
         match &line[..colon] {
+            b"Uid" => status.uid = second(),
             b"THP_enabled" => status.thp_enabled = value().map(|v| v != 0),
             b"Threads" => status.threads = value(),
-            b"VmLck" => status.locked = kilobytes(),
+            b"VmLck" => status.locked = kilobytes(&line[colon + 1..]),
+            b"VmHWM" => status.peak_bytes = kilobytes(&line[colon + 1..]),
             b"TracerPid" => status.tracer = value(),
             b"SigPnd" | b"ShdPnd" => status.pending |= hex().unwrap_or(0),
             b"Seccomp" => status.seccomp = value(),
@@ -300,6 +304,12 @@ fn parse_status(text: &[u8]) -> Status {
         }
     }
     status
+}
+
+/// ` \t  1234 kB`, in bytes.
+fn kilobytes(text: &[u8]) -> Option<u64> {
+    let number = std::str::from_utf8(text).ok()?.trim().strip_suffix(" kB")?;
+    number.parse::<u64>().ok()?.checked_mul(1024)
 }
 
 #[cfg(test)]
@@ -343,8 +353,17 @@ mod tests {
 
     #[test]
     fn status_and_auxv_of_odd_text() {
-        let status = parse_status(b"Name:\tx\nThreads:\t7\nTHP_enabled:\t0\nTracerPid:\tx\nnonsense");
-        let want = Status { thp_enabled: Some(false), threads: Some(7), ..Status::default() };
+        let status = parse_status(
+            b"Name:\tx\nUid:\t5\t6\t7\t8\nThreads:\t7\nTHP_enabled:\t0\nTracerPid:\tx\nVmHWM:\t     12 kB\nnonsense",
+        );
+        let want = Status {
+            uid: Some(6),
+            thp_enabled: Some(false),
+            threads: Some(7),
+            peak_bytes: Some(12 << 10),
+            ..Status::default()
+        };
+        assert_eq!(parse_status(b"VmHWM:\t99999999999999999999 kB\n"), Status::default());
         assert_eq!(status, want);
         let mut bytes = Vec::new();
         for word in [libc::AT_ENTRY, 0x401000, libc::AT_NULL, 0, libc::AT_ENTRY, 5] {

@@ -27,21 +27,7 @@ impl Pool {
         let lock = lock()?;
         let (total, free) = (number(&pool, "nr_hugepages")?, number(&pool, "free_hugepages")?);
         let path = pool.join("nr_hugepages");
-        // A process that outlives this one by as long as it takes to write one number:
-        // its stdin ends when the guard is dropped, or the test dies of whatever.
-        let restore = format!("read line; echo {total} > {}", path.display());
-        let mut restorer = Command::new("sh");
-        {
-            use std::os::unix::process::CommandExt;
-            // Not in the group that a ^C at the tests reaches.
-            restorer.process_group(0);
-        }
-        let restorer = restorer
-            .args(["-c", &restore])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .spawn()
-            .map_err(|e| format!("sh: {e}"))?;
+        let restorer = restorer(&format!("echo {total} > {}", path.display()))?;
         let guard = Pool { restorer, _lock: lock };
         // Programs of other tests may take pages or give them back just now.
         let mut used = total - free;
@@ -69,6 +55,65 @@ impl Drop for Pool {
     fn drop(&mut self) {
         drop(self.restorer.stdin.take());
         let _ = self.restorer.wait();
+    }
+}
+
+/// A process that outlives this one by as long as it takes to run `command`: its stdin ends
+/// when the guard is dropped, or the test dies of whatever.
+fn restorer(command: &str) -> Result<Child, String> {
+    use std::os::unix::process::CommandExt;
+    Command::new("sh")
+        .args(["-c", &format!("read line; {command}")])
+        // Not in the group that a ^C at the tests reaches.
+        .process_group(0)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .map_err(|e| format!("sh: {e}"))
+}
+
+/// Settings of the kernel that are put back as they were. Who changes them holds a [`Pool`]
+/// or an [`Exclusive`].
+pub struct Settings {
+    restorer: Child,
+}
+
+impl Settings {
+    /// Keeps these files of /proc/sys and /sys.
+    ///
+    /// # Errors
+    /// One of them cannot be read.
+    pub fn keep(paths: &[&str]) -> Result<Settings, String> {
+        let mut commands = String::new();
+        for path in paths {
+            let text = fs::read_to_string(path).map_err(|e| format!("{path}: {e}"))?;
+            // "always [madvise] never"
+            let chosen = text.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map(|(c, _)| c);
+            commands += &format!("echo {} > {path};", chosen.unwrap_or(text.trim()));
+        }
+        Ok(Settings { restorer: restorer(&commands)? })
+    }
+}
+
+impl Drop for Settings {
+    fn drop(&mut self) {
+        drop(self.restorer.stdin.take());
+        let _ = self.restorer.wait();
+    }
+}
+
+/// The machine's settings to ourselves, among all test binaries.
+pub struct Exclusive {
+    _lock: nix::fcntl::Flock<File>,
+}
+
+impl Exclusive {
+    /// Waits for the others.
+    ///
+    /// # Errors
+    /// They do not end.
+    pub fn take() -> Result<Exclusive, String> {
+        Ok(Exclusive { _lock: lock()? })
     }
 }
 

@@ -13,7 +13,9 @@ pub mod build;
 pub mod guard;
 pub mod held;
 pub mod huge;
+pub mod recorded;
 pub mod run;
+pub mod screen;
 
 pub use build::{Victim, fat, open_dir, plain};
 pub use guard::{CGroup, Pool};

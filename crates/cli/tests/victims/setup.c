@@ -137,6 +137,10 @@ static void set(char *word)
 		forbid(SYS_mremap, DENY);
 	} else if (!strcmp(word, "nomadvise")) {
 		forbid(SYS_madvise, DENY);
+	} else if (!strcmp(word, "noperf")) {
+		forbid(SYS_perf_event_open, DENY);
+	} else if (!strcmp(word, "nopidfd")) {
+		forbid(SYS_pidfd_open, DENY);
 	} else if (!strcmp(word, "nosync")) {
 		forbid(SYS_sync, DENY);
 	} else {

@@ -2,6 +2,8 @@
 //! Recorded programs (fixtures/record.py) as snapshots.
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
+pub mod elf_file;
+
 use hugelift_core::addr::PageSize;
 use hugelift_core::elf::Headers;
 use hugelift_core::maps::{Mapping, parse_maps};

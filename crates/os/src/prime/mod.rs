@@ -18,6 +18,8 @@ mod cache;
 mod holders;
 mod view;
 
+pub(crate) use cache::file_system;
+
 use crate::elf_file::ElfFile;
 use crate::machine;
 use hugelift_core::addr::PageSize;

@@ -2,7 +2,7 @@
 //! Interleaved runs: in each round every side runs once, in an order drawn anew, so that
 //! whatever changes on the machine meanwhile hits all sides alike.
 
-use crate::child::check_interrupted;
+use crate::interrupt;
 use anyhow::{Context as _, Result};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -21,7 +21,8 @@ impl<'a, T> Side<'a, T> {
     }
 }
 
-/// Runs all sides `rounds` times after one warm-up each, which is not in the result.
+/// Runs all sides `rounds` times (at least once) after one warm-up each, which is not in the
+/// result.
 /// `seen` is told of each round: its number from 0, the results by side, and which side
 /// ran first. The result is by side, then by round.
 ///
@@ -32,25 +33,43 @@ pub fn run<T>(
     rounds: usize,
     mut seen: impl FnMut(usize, &[&T], usize),
 ) -> Result<Vec<Vec<T>>> {
-    let mut results: Vec<Vec<T>> = sides.iter().map(|_| Vec::with_capacity(rounds)).collect();
-    let mut random = Random::from_clock();
     for side in sides.iter_mut() {
         once(side)?;
     }
-    for round in 0..rounds {
+    run_while(sides, |results, order| {
+        let count = results.first().map_or(0, Vec::len);
+        let last: Vec<&T> = results.iter().filter_map(|side| side.last()).collect();
+        seen(count - 1, &last, order.first().copied().unwrap_or(0));
+        count < rounds
+    })
+}
+
+/// Runs all sides in rounds, without a warm-up, for as long as `after` says so: it is told
+/// after each round of all results so far, by side, and of the order of this round. The
+/// result is by side, then by round.
+///
+/// # Errors
+/// The first run that failed, with the name of its side.
+pub fn run_while<T>(
+    sides: &mut [Side<T>],
+    mut after: impl FnMut(&[Vec<T>], &[usize]) -> bool,
+) -> Result<Vec<Vec<T>>> {
+    let mut results: Vec<Vec<T>> = sides.iter().map(|_| Vec::new()).collect();
+    let mut random = Random::from_clock();
+    loop {
         let mut order: Vec<usize> = (0..sides.len()).collect();
         random.shuffle(&mut order);
         for &side in &order {
             results[side].push(once(&mut sides[side])?);
         }
-        let last: Vec<&T> = results.iter().filter_map(|side| side.last()).collect();
-        seen(round, &last, order.first().copied().unwrap_or(0));
+        if !after(&results, &order) {
+            return Ok(results);
+        }
     }
-    Ok(results)
 }
 
 fn once<T>(side: &mut Side<T>) -> Result<T> {
-    check_interrupted()?;
+    interrupt::check()?;
     (side.run)().with_context(|| side.name.to_string())
 }
 

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The generated programs: made once with `cc`, then kept under the target directory.
 
-use crate::child::{Program, Sample};
-use crate::coverage::{self, Coverage};
+use crate::coverage;
 use crate::host;
+use crate::program::Program;
+use crate::sample::Sample;
 use anyhow::{Context as _, Result, ensure};
 use hugelift_core::addr::Addr;
+use hugelift_core::comparison::Coverage;
 use std::fs;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io::Write as _;
@@ -83,7 +85,7 @@ pub fn preload() -> Result<PathBuf> {
 /// It does not run.
 pub fn run_for(program: &Path, hot: Hot, seconds: f64) -> Result<Program> {
     const TRIAL: u64 = 2_000_000;
-    let cost = |calls: u64| Ok::<_, anyhow::Error>(run_of(program, hot, calls).run()?.cpu);
+    let cost = |calls: u64| Ok::<_, anyhow::Error>(run_of(program, hot, calls).run()?.cost.cpu());
     // What it costs without the calls, faulting its pages in included, is not theirs.
     let (few, many) = (cost(TRIAL)?, cost(2 * TRIAL)?);
     let each = ((many - few) / TRIAL as f64).max(1e-9);

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `hugelift align`: a copy of an ELF file that the page cache can give huge pages to.
+
+use crate::FAILED;
+use clap::Args;
+use hugelift_core::addr::{PageSize, human_bytes};
+use hugelift_core::align::{Layout, Placed, Refusal};
+use hugelift_os::console::say;
+use hugelift_os::relay::{Original, RelayError, publish};
+use serde::Serialize;
+use std::fmt::Write as _;
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// Exit status where there is nothing to gain, hence no copy.
+const NOTHING: i32 = 1;
+
+/// Copy a program or shared object so that its code can be on huge pages of the page cache
+///
+/// The copy has the same addresses and the same bytes; only where its segments lie in the file
+/// changes, by padding. This is what linking with -z max-page-size=2M would have done. The exit
+/// status is 1, and no copy is made, where no segment holds a whole huge page.
+#[derive(Args, Debug)]
+pub struct AlignArgs {
+    /// The program or shared object, by its path
+    #[arg(value_name = "IN")]
+    input: PathBuf,
+
+    /// The copy; a file of this name is replaced at once
+    #[arg(short, long, value_name = "OUT", required_unless_present = "dry_run")]
+    output: Option<PathBuf>,
+
+    /// Size of the huge pages
+    #[arg(long, value_name = "SIZE", default_value_t = PageSize::MB2, hide_default_value = true)]
+    page_size: PageSize,
+
+    /// Say what would be done, write nothing
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Print JSON, version 1 of the schema
+    #[arg(long)]
+    json: bool,
+}
+
+/// Does it; returns the exit status.
+pub fn align(args: &AlignArgs) -> i32 {
+    match try_align(args) {
+        Ok(shown) => print(&shown),
+        Err(error) => {
+            say(&error.to_string());
+            match error {
+                Failure::Relay(RelayError::Refused { source: Refusal::TooSmall { .. }, .. }) => NOTHING,
+                _ => FAILED,
+            }
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error(transparent)]
+    Relay(#[from] RelayError),
+    #[error("{0} is the file itself; to replace it: hugelift prime --replace {0}")]
+    Same(String),
+    #[error("{0} is not a regular file, and is not replaced")]
+    Output(String),
+    #[error("cannot write JSON: {0}")]
+    Json(#[from] serde_json::Error),
+}
+
+fn try_align(args: &AlignArgs) -> Result<String, Failure> {
+    let original = Original::read(&args.input)?;
+    if let Some(output) = &args.output {
+        check_output(&original, output)?;
+    }
+    let layout = original.layout(args.page_size)?;
+    if let Some(output) = args.output.as_deref().filter(|_| !args.dry_run) {
+        let copy = original.copy_beside(&layout, output)?;
+        let mode = original.meta.mode() & 0o7777;
+        if mode & 0o6000 != 0 {
+            say(&format!("{}: the copy is not set-uid or set-gid", args.input.display()));
+        }
+        publish(copy, mode & 0o777, output)?;
+    }
+    let said = Said::new(args, &original, &layout);
+    Ok(if args.json { serde_json::to_string(&said)? + "\n" } else { said.text(&layout) })
+}
+
+/// The output is another file, and one that may be replaced.
+fn check_output(original: &Original, output: &Path) -> Result<(), Failure> {
+    // One that is not there, or cannot be seen, is the business of whoever writes it.
+    let Ok(there) = std::fs::metadata(output) else { return Ok(()) };
+    let name = output.display().to_string();
+    if (there.dev(), there.ino()) == (original.meta.dev(), original.meta.ino()) {
+        return Err(Failure::Same(name));
+    }
+    if there.is_file() { Ok(()) } else { Err(Failure::Output(name)) }
+}
+
+/// What is said of a layout, as JSON.
+#[derive(Serialize)]
+struct Said {
+    version: u32,
+    input: String,
+    /// None in a dry run.
+    output: Option<String>,
+    page_size: u64,
+    bytes_before: u64,
+    bytes_after: u64,
+    huge_bytes_before: u64,
+    huge_bytes_after: u64,
+    aslr_bits_lost: u32,
+    segments: Vec<SaidSegment>,
+}
+
+#[derive(Serialize)]
+struct SaidSegment {
+    prot: String,
+    address: u64,
+    bytes: u64,
+    offset_before: u64,
+    offset_after: u64,
+    align_before: u64,
+    align_after: u64,
+    huge_bytes_before: u64,
+    huge_bytes_after: u64,
+    stuck: Option<String>,
+}
+
+impl Said {
+    fn new(args: &AlignArgs, original: &Original, layout: &Layout) -> Said {
+        let page = layout.page;
+        let based = layout.base_aligned_before();
+        let before = |s: &Placed| if based && s.congruent_before(page) { s.whole } else { 0 };
+        let segment = |s: &Placed| SaidSegment {
+            prot: s.prot.to_string(),
+            address: s.vaddr.0,
+            bytes: s.filesz,
+            offset_before: s.from,
+            offset_after: s.to,
+            align_before: s.align_from,
+            align_after: s.align_to,
+            huge_bytes_before: before(s),
+            huge_bytes_after: s.huge_after(page),
+            stuck: s.stuck.map(|why| why.to_string()),
+        };
+        Said {
+            version: 1,
+            input: args.input.display().to_string(),
+            output: args.output.as_ref().filter(|_| !args.dry_run).map(|o| o.display().to_string()),
+            page_size: page.bytes(),
+            bytes_before: original.meta.len(),
+            bytes_after: layout.bytes,
+            huge_bytes_before: layout.segments.iter().map(before).sum(),
+            huge_bytes_after: layout.segments.iter().map(|s| s.huge_after(page)).sum(),
+            aslr_bits_lost: layout.aslr_bits_lost(),
+            segments: layout.segments.iter().map(segment).collect(),
+        }
+    }
+
+    fn text(&self, layout: &Layout) -> String {
+        let mut out = String::new();
+        let name = self.output.as_ref().unwrap_or(&self.input);
+        let state = match (layout.is_identity(), layout.moved()) {
+            (true, _) => "aligned already".to_string(),
+            (false, false) => "segments lie well already, p_align is raised".to_string(),
+            (false, true) => format!("{} of padding", human_bytes(self.bytes_after - self.bytes_before)),
+        };
+        // Writing to a String cannot fail.
+        let _ = writeln!(out, "{name}: {}, {state}", human_bytes(self.bytes_after));
+        for (s, placed) in self.segments.iter().zip(&layout.segments).filter(|(_, p)| p.whole > 0) {
+            let [before, after, of] = [s.huge_bytes_before, s.huge_bytes_after, s.bytes].map(human_bytes);
+            let _ = write!(out, "  {} at {:#x}: {after} of {of} can be huge", s.prot, s.address);
+            let _ = match &s.stuck {
+                Some(why) => writeln!(out, "; {why}"),
+                None if before == after => writeln!(out, ", as before"),
+                None if placed.congruent_before(layout.page) => {
+                    writeln!(out, ", before only by a lucky load address")
+                }
+                None => writeln!(out, ", before {before}"),
+            };
+        }
+        if self.aslr_bits_lost > 0 {
+            let lost = self.aslr_bits_lost;
+            let _ = writeln!(out, "  its load address has {lost} random bits fewer");
+        }
+        out
+    }
+}
+
+fn print(shown: &str) -> i32 {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(shown.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            say(&format!("cannot write to standard output: {error}"));
+            FAILED
+        }
+        _ => 0,
+    }
+}

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Every run as a line of comma-separated values.
+
+use anyhow::{Context as _, Result};
+use hugelift_core::comparison::Comparison;
+
+const TITLES: [&str; 20] = [
+    "side",
+    "pair",
+    "position",
+    "wall_s",
+    "user_s",
+    "system_s",
+    "helper_s",
+    "minor_faults",
+    "major_faults",
+    "status",
+    "peak_bytes",
+    "text_whole_bytes",
+    "text_huge_bytes",
+    "rodata_whole_bytes",
+    "rodata_huge_bytes",
+    "writable_huge_bytes",
+    "metric",
+    "server_cpu_s",
+    "figure",
+    "options",
+];
+
+/// The table, with a line of titles. What was not seen is empty.
+///
+/// # Errors
+/// The table cannot be written (which it can, to memory).
+pub fn csv(comparison: &Comparison) -> Result<Vec<u8>> {
+    let mut table = csv::Writer::from_writer(Vec::new());
+    table.write_record(TITLES).context("CSV")?;
+    let figure = serde_json::to_value(comparison.setting.figure).context("CSV")?;
+    let figure = figure.as_str().unwrap_or_default();
+    for side in &comparison.sides {
+        let options = side.options.as_ref().map_or_else(String::new, shell_words::join);
+        for run in &side.runs {
+            let memory =
+                |of: fn(&hugelift_core::comparison::Memory) -> u64| text(run.memory.as_ref().map(of));
+            let line: [String; TITLES.len()] = [
+                side.name.clone(),
+                run.pair.to_string(),
+                run.position.to_string(),
+                run.wall.to_string(),
+                run.user.to_string(),
+                run.system.to_string(),
+                run.helper.to_string(),
+                run.minor_faults.to_string(),
+                run.major_faults.to_string(),
+                run.status.to_string(),
+                text(run.peak_bytes),
+                memory(|m| m.text.whole),
+                memory(|m| m.text.huge),
+                memory(|m| m.rodata.whole),
+                memory(|m| m.rodata.huge),
+                memory(|m| m.writable_huge),
+                text(run.metric),
+                text(run.server_cpu),
+                figure.to_string(),
+                options.clone(),
+            ];
+            table.write_record(line).context("CSV")?;
+        }
+    }
+    table.into_inner().context("CSV")
+}
+
+fn text(value: Option<impl ToString>) -> String {
+    value.map_or_else(String::new, |value| value.to_string())
+}

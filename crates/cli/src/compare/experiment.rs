@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The measurement: looks first, which warm up as well, then rounds until there are enough.
+
+use super::options::{CompareArgs, Variant, output};
+use super::progress::Progress;
+use super::under_load::UnderLoad;
+use anyhow::{Context as _, Result, bail, ensure};
+use hugelift_core::comparison::{self, Comparison, Figure, Run, Setting, Side};
+use hugelift_core::stopping::{Reached, Rule};
+use hugelift_measure::program::Program;
+use hugelift_measure::timed::Seen;
+use hugelift_measure::{child, host, interrupt, look, rounds, timed};
+use hugelift_os::console::say;
+use std::cell::{Cell, RefCell};
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::PathBuf;
+use std::process::ExitStatus;
+use std::time::Instant;
+
+/// What is the same for all runs.
+pub struct Experiment {
+    program: Program,
+    hugelift: PathBuf,
+    variants: Vec<Variant>,
+    bare_4k: bool,
+    ignore_failure: bool,
+    prepare: Option<String>,
+    cleanup: Option<String>,
+    under_load: Option<UnderLoad>,
+    figure: Figure,
+    rule: Rule,
+    /// Said once.
+    told_of_daemons: Cell<bool>,
+}
+
+/// What the looks at one side have shown.
+#[derive(Clone, Default)]
+pub struct Known {
+    /// The most of each.
+    pub seen: Seen,
+    /// Bytes that hugelift could lift.
+    pub liftable: Option<u64>,
+    /// Why hugelift lifted nothing, where it said so.
+    pub why_not: Option<String>,
+}
+
+impl Known {
+    /// What a look has shown.
+    pub fn from_look(look: look::Look) -> Known {
+        Known { seen: look.seen, liftable: look.liftable, why_not: look.why_not }
+    }
+
+    fn add(&mut self, other: Known) {
+        self.seen = self.seen.max(other.seen);
+        self.liftable = self.liftable.max(other.liftable);
+        self.why_not = self.why_not.take().or(other.why_not);
+    }
+}
+
+impl Experiment {
+    /// As the user wants it; `program` is the command or the server.
+    ///
+    /// # Errors
+    /// The path of this program cannot be had, or an option makes no sense.
+    pub fn new(args: &CompareArgs, argv: Vec<std::ffi::OsString>) -> Result<Experiment> {
+        let mut variants = args.variant.clone();
+        if variants.is_empty() {
+            variants.push(Variant::usual());
+        }
+        for (i, variant) in variants.iter().enumerate() {
+            ensure!(
+                variants[..i].iter().all(|other| other.name != variant.name),
+                "two variants are called '{}'",
+                variant.name
+            );
+        }
+        let under_load = UnderLoad::new(&args.server);
+        let figure = match (&under_load, args.figure) {
+            (Some(_), _) => Figure::Metric,
+            (None, choice) => choice.map_or(Figure::Wall, Figure::from),
+        };
+        Ok(Experiment {
+            program: Program {
+                argv,
+                cpus: args.cpu.as_ref().map_or_else(Vec::new, |cpus| cpus.0.clone()),
+                input: args.input.clone(),
+                output: output(&args.output),
+                ..Program::default()
+            },
+            hugelift: std::env::current_exe().context("own path")?,
+            variants,
+            bare_4k: args.bare_4k,
+            ignore_failure: args.ignore_failure,
+            prepare: args.prepare.clone(),
+            cleanup: args.cleanup.clone(),
+            under_load,
+            figure,
+            rule: args.enough.rule(),
+            told_of_daemons: Cell::new(false),
+        })
+    }
+
+    /// Measures; the clean-up runs in any case.
+    ///
+    /// # Errors
+    /// A run failed, or an interrupt ended it.
+    pub fn run(&self) -> Result<Comparison> {
+        interrupt::prepare()?;
+        child::adopt_orphans()?;
+        let measured = self.measure();
+        let cleaned = self.cleanup.as_deref().map_or(Ok(()), |line| hook("--cleanup", line, ""));
+        let comparison = measured?;
+        cleaned?;
+        Ok(comparison)
+    }
+
+    fn measure(&self) -> Result<Comparison> {
+        let names: Vec<&str> =
+            std::iter::once("bare").chain(self.variants.iter().map(|v| v.name.as_str())).collect();
+        let progress = Progress::new(self.rule);
+        let mut known: Vec<Known> = Vec::new();
+        for (side, name) in names.iter().enumerate() {
+            progress.warming_up(name);
+            known.push(self.look(side).with_context(|| name.to_string())?);
+        }
+
+        let began = Instant::now();
+        let reached = Cell::new(Reached::Pairs);
+        let orders: RefCell<Vec<Vec<usize>>> = RefCell::new(Vec::new());
+        let mut sides: Vec<rounds::Side<Run>> = names
+            .iter()
+            .enumerate()
+            .map(|(side, name)| rounds::Side::new(name, move || self.run_once(side)))
+            .collect();
+        let results = rounds::run_while(&mut sides, |results, order| {
+            orders.borrow_mut().push(order.to_vec());
+            let count = orders.borrow().len();
+            let estimates = || self.estimates(results);
+            progress.after(count, began.elapsed(), &names[1..], estimates);
+            let done = self.rule.reached(count, began.elapsed(), || width(&estimates()));
+            reached.set(done.unwrap_or(reached.get()));
+            done.is_none()
+        })?;
+        drop(sides);
+
+        // Programs too short to be looked at in passing are looked at once more.
+        let unseen = |runs: &[Run]| runs.iter().all(|run| run.memory.is_none());
+        for (side, runs) in results.iter().enumerate().filter(|(_, runs)| unseen(runs)) {
+            progress.warming_up(names[side]);
+            if self.under_load.is_none() {
+                let more = self.look(side).with_context(|| names[side].to_string())?;
+                known[side].add(more);
+            }
+            debug_assert!(!runs.is_empty());
+        }
+        progress.end();
+        let orders = orders.into_inner();
+        let sides = results.into_iter().enumerate().zip(known).map(|((side, runs), known)| {
+            let runs = runs.into_iter().zip(&orders).enumerate().map(|(round, (run, order))| {
+                let position = order.iter().position(|&s| s == side).map_or(0, |p| p + 1);
+                Run { pair: round + 1, position, ..run }
+            });
+            self.side(side, names[side], known, runs.collect())
+        });
+        Ok(Comparison::new(self.setting(), reached.get(), sides.collect()))
+    }
+
+    fn side(&self, side: usize, name: &str, known: Known, runs: Vec<Run>) -> Side {
+        let seen = runs
+            .iter()
+            .fold(known.seen, |seen, run| seen.max(Seen { memory: run.memory, peak_bytes: run.peak_bytes }));
+        Side {
+            name: name.into(),
+            options: self.options(side).map(<[String]>::to_vec),
+            memory: seen.memory,
+            peak_bytes: seen.peak_bytes,
+            liftable: known.liftable,
+            why_not: known.why_not,
+            runs,
+        }
+    }
+
+    fn setting(&self) -> Setting {
+        Setting {
+            host: host::describe(),
+            command: self.program.argv.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+            load: self.under_load.as_ref().map(|u| u.load.clone()),
+            figure: self.figure,
+            higher_is_better: self.under_load.as_ref().is_some_and(|u| u.higher_is_better),
+            bare_4k: self.bare_4k,
+            counts_transactions: self.under_load.as_ref().is_some_and(UnderLoad::counts_transactions),
+        }
+    }
+
+    /// Of the figure that the verdict is on, one for each variant.
+    fn estimates(&self, results: &[Vec<Run>]) -> Vec<Option<hugelift_core::stats::Estimate>> {
+        let Some((bare, rest)) = results.split_first() else { return Vec::new() };
+        rest.iter().map(|runs| comparison::ratio(self.figure, bare, runs)).collect()
+    }
+
+    /// The options of `hugelift run`; none for the bare side, which is the first.
+    fn options(&self, side: usize) -> Option<&[String]> {
+        side.checked_sub(1).and_then(|i| self.variants.get(i)).map(|v| v.options.as_slice())
+    }
+
+    /// The program of a side, ready to run.
+    pub fn program(&self, side: usize, more: &[String]) -> Program {
+        match self.options(side) {
+            None => Program { no_thp: self.bare_4k, ..self.program.clone() },
+            Some(options) => self.program.lifted(&self.hugelift, &[options, more].concat()),
+        }
+    }
+
+    fn name(&self, side: usize) -> &str {
+        side.checked_sub(1).and_then(|i| self.variants.get(i)).map_or("bare", |v| v.name.as_str())
+    }
+
+    fn before(&self, side: usize) -> Result<()> {
+        let name = self.name(side);
+        self.prepare.as_deref().map_or(Ok(()), |line| hook("--prepare", line, name))
+    }
+
+    fn look(&self, side: usize) -> Result<Known> {
+        interrupt::check()?;
+        self.before(side)?;
+        if let Some(under_load) = &self.under_load {
+            return under_load.look(
+                |more| self.program(side, more),
+                self.options(side).is_some(),
+                self.name(side),
+            );
+        }
+        let look = match self.options(side) {
+            None => look::bare(&self.program(side, &[]))?,
+            Some(options) => look::lifted(&self.program, &self.hugelift, options)?,
+        };
+        self.check(look.status)?;
+        Ok(Known::from_look(look))
+    }
+
+    fn run_once(&self, side: usize) -> Result<Run> {
+        self.before(side)?;
+        if let Some(under_load) = &self.under_load {
+            return under_load.run(&self.program(side, &[]), self.name(side));
+        }
+        let timed = timed::run(&self.program(side, &[]))?;
+        self.check(timed.status)?;
+        if timed.left_running && !self.told_of_daemons.replace(true) {
+            say("something that the program has started goes on behind it; its time is not in the figures");
+        }
+        let cost = timed.cost;
+        Ok(Run {
+            pair: 0,
+            position: 0,
+            wall: cost.wall,
+            user: cost.user,
+            system: cost.system,
+            helper: cost.left_behind,
+            minor_faults: cost.minor_faults,
+            major_faults: cost.major_faults,
+            status: code(timed.status),
+            peak_bytes: timed.seen.peak_bytes,
+            memory: timed.seen.memory,
+            metric: None,
+            server_cpu: None,
+        })
+    }
+
+    fn check(&self, status: ExitStatus) -> Result<()> {
+        if !status.success() && !self.ignore_failure {
+            bail!(
+                "{} ended with {status} (--output inherit shows what it said, --ignore-failure measures it all \
+                 the same)",
+                self.program
+            );
+        }
+        Ok(())
+    }
+}
+
+/// The widest of the intervals; none as long as one has none.
+fn width(estimates: &[Option<hugelift_core::stats::Estimate>]) -> Option<f64> {
+    estimates.iter().try_fold(0.0, |widest: f64, estimate| Some(widest.max(estimate.as_ref()?.half_width()?)))
+}
+
+/// As a shell has it.
+pub fn code(status: ExitStatus) -> i32 {
+    status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(-1)
+}
+
+fn hook(option: &str, line: &str, side: &str) -> Result<()> {
+    let (status, said, _) = child::shell(line, &[("HUGELIFT_SIDE", side)])?;
+    interrupt::check()?;
+    ensure!(status.success(), "{option} '{line}' ended with {status}; it said:\n{}", said.trim_end());
+    Ok(())
+}

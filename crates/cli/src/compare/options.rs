@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the user of `hugelift compare` asks for.
+
+use clap::{Args, ValueEnum};
+use hugelift_core::comparison::Figure;
+use hugelift_core::stopping::{LEAST_PAIRS, Rule};
+use hugelift_measure::program::Output;
+use hugelift_measure::ready::Ready;
+use regex::Regex;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Measure whether a program is faster lifted, and say so only if it is
+///
+/// The program runs bare and lifted in turn, in random order within each pair. The ratio of
+/// lifted to bare is the Hodges-Lehmann estimate over all pairs, with the 95 % interval that
+/// inverts Wilcoxon's signed-rank test: it assumes no distribution. What was on huge pages is
+/// read from smaps on both sides, and no gain is claimed where nothing was.
+#[derive(Args, Debug)]
+pub struct CompareArgs {
+    /// A variant to compare with bare: its name, and options of `hugelift run` (repeatable)
+    /// [default: lifted='']. A backing alone stands for itself: thp is thp='--backing thp'
+    #[arg(long, value_name = "NAME='OPTIONS'", value_parser = variant)]
+    pub variant: Vec<Variant>,
+
+    #[command(flatten)]
+    pub enough: EnoughArgs,
+
+    /// The figure that the verdict is on [default: wall]
+    #[arg(long, value_enum, conflicts_with = "server")]
+    pub figure: Option<FigureChoice>,
+
+    /// Run this in a shell before each run; HUGELIFT_SIDE names the side
+    #[arg(long, value_name = "CMD")]
+    pub prepare: Option<String>,
+
+    /// Run this in a shell at the end
+    #[arg(long, value_name = "CMD")]
+    pub cleanup: Option<String>,
+
+    /// The CPUs that the program may use, as in 0,2-3
+    #[arg(long, value_name = "LIST", value_parser = cpus)]
+    pub cpu: Option<Cpus>,
+
+    /// Take transparent huge pages from the bare side, so that it has 4 kB pages only, also
+    /// for its heap and where the page cache would give it larger ones
+    #[arg(long)]
+    pub bare_4k: bool,
+
+    /// What the program reads as its standard input [default: nothing]
+    #[arg(long, value_name = "FILE", conflicts_with = "server")]
+    pub input: Option<PathBuf>,
+
+    /// Where the program's output goes: null, inherit, or the end of a file
+    #[arg(long, value_name = "WHERE", default_value = "null", conflicts_with = "server")]
+    pub output: String,
+
+    /// Measure also runs that end with another status than 0
+    #[arg(short, long)]
+    pub ignore_failure: bool,
+
+    /// Print JSON, version 1 of the schema: every run, the ratios, the verdicts
+    #[arg(long, conflicts_with = "csv")]
+    pub json: bool,
+
+    /// Print every run as a line of comma-separated values
+    #[arg(long)]
+    pub csv: bool,
+
+    /// Write a picture to FILE (- is standard output): every pair, the interval, the
+    /// distribution; one file that loads nothing
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub server: ServerArgs,
+
+    /// The program, looked up on PATH, and its arguments
+    #[arg(required_unless_present = "server", conflicts_with = "server", trailing_var_arg = true,
+          value_names = ["CMD", "ARGS"])]
+    pub command: Vec<OsString>,
+}
+
+/// When there are enough pairs.
+#[derive(Args, Clone, Debug)]
+pub struct EnoughArgs {
+    /// Measure so many pairs [default: as many as 5 seconds hold, 10 to 200]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub pairs: Option<u32>,
+
+    /// Stop when the half-width of the interval is below this, as in 1% (looked at after 12
+    /// pairs and then at growing distances, so that looking does not spoil the interval)
+    #[arg(long, value_name = "PERCENT", value_parser = share)]
+    pub until: Option<f64>,
+
+    /// Stop after this time, as in 90s or 2m
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    pub time: Option<Duration>,
+}
+
+impl EnoughArgs {
+    /// As the measurement wants it.
+    pub fn rule(&self) -> Rule {
+        Rule { pairs: self.pairs.map(|n| n as usize), until: self.until, time: self.time }
+    }
+
+    /// What is wrong with it for a verdict, if something is.
+    pub fn warning(&self) -> Option<String> {
+        let few = self.pairs.filter(|&n| (n as usize) < LEAST_PAIRS)?;
+        Some(format!("{few} pairs give no interval, hence no verdict: --pairs {LEAST_PAIRS} or more"))
+    }
+}
+
+/// Comparing servers under a load.
+#[derive(Args, Debug)]
+pub struct ServerArgs {
+    /// Compare a server: in each round one is started (no shell: words are split as a shell
+    /// does), waited for, loaded, and stopped by SIGTERM
+    #[arg(long, value_name = "CMD", requires_all = ["ready", "load", "metric"])]
+    pub server: Option<String>,
+
+    /// The server is ready when this port or unix socket takes connections, or when it has
+    /// printed a line that matches
+    #[arg(long, value_name = "PORT|SOCKET|REGEX", requires = "server")]
+    pub ready: Option<Ready>,
+
+    /// The load, run in a shell
+    #[arg(long, value_name = "CMD", requires = "server")]
+    pub load: Option<String>,
+
+    /// Finds the metric in the load's output: the last match, its first group
+    #[arg(long, value_name = "REGEX", requires = "server")]
+    pub metric: Option<Regex>,
+
+    /// The metric is a rate (transactions a second): more of it is better. Without this, less is
+    #[arg(long, requires = "server")]
+    pub higher_is_better: bool,
+
+    /// Finds the number of transactions in the load's output. Without it, a metric that is a
+    /// rate, times the load's duration, stands for it
+    #[arg(long, value_name = "REGEX", requires = "server")]
+    pub count: Option<Regex>,
+
+    /// How long the server has to become ready
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = humantime::parse_duration)]
+    pub ready_timeout: Duration,
+
+    /// How long the server has to end after SIGTERM before it is killed
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
+    pub stop_timeout: Duration,
+}
+
+/// `--figure`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum FigureChoice {
+    /// From start to end
+    Wall,
+    /// CPU time of the program and of hugelift's helper: less disturbed by other programs
+    Cpu,
+}
+
+impl From<FigureChoice> for Figure {
+    fn from(choice: FigureChoice) -> Figure {
+        match choice {
+            FigureChoice::Wall => Figure::Wall,
+            FigureChoice::Cpu => Figure::Cpu,
+        }
+    }
+}
+
+/// `--variant`
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Variant {
+    /// As printed.
+    pub name: String,
+    /// Options of `hugelift run`.
+    pub options: Vec<String>,
+}
+
+impl Variant {
+    /// What is compared when nothing else is asked for.
+    pub fn usual() -> Variant {
+        Variant { name: "lifted".into(), options: Vec::new() }
+    }
+}
+
+fn variant(text: &str) -> Result<Variant, String> {
+    let (name, options) = match text.split_once('=') {
+        Some((name, options)) => (name, options.to_string()),
+        None => (text, format!("--backing {text}")),
+    };
+    if name.is_empty() || name == "bare" {
+        return Err("a variant needs a name, another than 'bare': thp='--backing thp'".into());
+    }
+    let options = shell_words::split(&options).map_err(|e| e.to_string())?;
+    Ok(Variant { name: name.into(), options })
+}
+
+/// `--until`: `1%` and `1` are 0.01.
+fn share(text: &str) -> Result<f64, String> {
+    let number = text.strip_suffix('%').unwrap_or(text).trim().parse::<f64>().ok();
+    let number = number.filter(|&n| n > 0.0 && n <= 100.0);
+    number.map(|n| n / 100.0).ok_or_else(|| format!("'{text}' is no percentage from 0 to 100, as in 1%"))
+}
+
+/// `--cpu`
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Cpus(pub Vec<usize>);
+
+fn cpus(text: &str) -> Result<Cpus, String> {
+    // cpu_set_t has so many.
+    const MOST: usize = 1024;
+    let wrong = || format!("'{text}' is no list of CPUs below {MOST}, as in 0,2-3");
+    let mut all = Vec::new();
+    for item in text.split(',') {
+        let (first, last) = item.split_once('-').unwrap_or((item, item));
+        let number = |text: &str| text.trim().parse::<usize>().ok().filter(|&n| n < MOST);
+        let (Some(first), Some(last)) = (number(first), number(last)) else { return Err(wrong()) };
+        if first > last {
+            return Err(wrong());
+        }
+        all.extend(first..=last);
+    }
+    Ok(Cpus(all))
+}
+
+/// `--output`
+pub fn output(text: &str) -> Output {
+    match text {
+        "null" => Output::Discard,
+        "inherit" => Output::Inherit,
+        path => Output::File(path.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variants() {
+        let v = variant("two words='--backing thp' --parts 'text,rodata'").unwrap();
+        assert_eq!((v.name.as_str(), v.options.len()), ("two words", 3));
+        assert_eq!(variant("thp").unwrap().options, ["--backing", "thp"]);
+        assert_eq!(variant("plain=").unwrap().options, Vec::<String>::new());
+        for bad in ["=--backing thp", "bare=", "x='"] {
+            assert!(variant(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn shares() {
+        assert_eq!(share("1%"), Ok(0.01));
+        assert_eq!(share("0.5"), Ok(0.005));
+        for bad in ["", "%", "0", "-1%", "101%", "nan", "x"] {
+            assert!(share(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn lists_of_cpus() {
+        assert_eq!(cpus("0,2-4"), Ok(Cpus(vec![0, 2, 3, 4])));
+        for bad in ["", "3-1", "x", "0,,1", "1024", "0-99999999999999999999"] {
+            assert!(cpus(bad).is_err(), "{bad}");
+        }
+    }
+}

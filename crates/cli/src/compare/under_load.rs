@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One round of a server: fresh start, load, figures, stop.
+
+use super::experiment::{Known, code};
+use super::options::ServerArgs;
+use anyhow::{Context as _, Result, ensure};
+use hugelift_core::comparison::Run;
+use hugelift_measure::program::Program;
+use hugelift_measure::ready::Ready;
+use hugelift_measure::server::{Server, number};
+use hugelift_measure::timed::Seen;
+use hugelift_measure::{child, interrupt, look};
+use hugelift_os::console::say;
+use regex::Regex;
+use std::cell::Cell;
+use std::time::Duration;
+
+/// How servers are compared.
+pub struct UnderLoad {
+    ready: Ready,
+    /// The load, for a shell.
+    pub load: String,
+    metric: Regex,
+    /// The metric is a rate.
+    pub higher_is_better: bool,
+    count: Option<Regex>,
+    ready_timeout: Duration,
+    stop_timeout: Duration,
+    told_of_kill: Cell<bool>,
+}
+
+impl UnderLoad {
+    /// As the user wants it; none if a command is to be compared.
+    pub fn new(args: &ServerArgs) -> Option<UnderLoad> {
+        args.server.as_ref()?;
+        Some(UnderLoad {
+            ready: args.ready.clone()?,
+            load: args.load.clone()?,
+            metric: args.metric.clone()?,
+            higher_is_better: args.higher_is_better,
+            count: args.count.clone(),
+            ready_timeout: args.ready_timeout,
+            stop_timeout: args.stop_timeout,
+            told_of_kill: Cell::new(false),
+        })
+    }
+
+    /// Whether the server's CPU time is for one transaction.
+    pub fn counts_transactions(&self) -> bool {
+        self.count.is_some() || self.higher_is_better
+    }
+
+    /// A round that counts for nothing: it warms up, and of a lifted server shows what
+    /// hugelift says of it. `program` makes the server, with more options for hugelift.
+    ///
+    /// # Errors
+    /// As [`UnderLoad::run`].
+    pub fn look(&self, program: impl Fn(&[String]) -> Program, lifted: bool, side: &str) -> Result<Known> {
+        let dir = tempfile::tempdir().context("a temporary directory")?;
+        let report = dir.path().join("report");
+        let more = if lifted { vec!["--report".into(), report.display().to_string()] } else { Vec::new() };
+        let run = self.run(&program(&more), side)?;
+        let seen = Seen { memory: run.memory, peak_bytes: run.peak_bytes };
+        let said = std::fs::read_to_string(&report).ok().and_then(|text| look::said(&text));
+        Ok(Known {
+            seen,
+            liftable: said.as_ref().and_then(|said| said.liftable),
+            why_not: said.and_then(|said| said.why_not),
+        })
+    }
+
+    /// One round.
+    ///
+    /// # Errors
+    /// The server does not become ready or ends too soon, the load fails or says no metric.
+    pub fn run(&self, program: &Program, side: &str) -> Result<Run> {
+        let server = Server::start(program, &self.ready, self.ready_timeout)?;
+        let before = server.cpu()?;
+        let (status, said, took) = child::shell(&self.load, &[("HUGELIFT_SIDE", side)])?;
+        interrupt::check()?;
+        ensure!(
+            status.success(),
+            "--load '{}' ended with {status}; it said:\n{}",
+            self.load,
+            said.trim_end()
+        );
+        let cpu = server.cpu()? - before;
+        let seen = server.look()?;
+        let metric = number(&self.metric, &said)?;
+        let transactions = match &self.count {
+            Some(count) => number(count, &said)?,
+            None if self.higher_is_better => metric * took.as_secs_f64(),
+            None => 1.0,
+        };
+        let (status, killed) = server.stop(self.stop_timeout)?;
+        if killed && !self.told_of_kill.replace(true) {
+            say(&format!(
+                "the server did not end within {:?} of SIGTERM, and was killed (--stop-timeout)",
+                self.stop_timeout
+            ));
+        }
+        Ok(Run {
+            pair: 0,
+            position: 0,
+            wall: took.as_secs_f64(),
+            user: 0.0,
+            system: 0.0,
+            helper: 0.0,
+            minor_faults: 0,
+            major_faults: 0,
+            status: code(status),
+            peak_bytes: seen.peak_bytes,
+            memory: seen.memory,
+            metric: Some(metric),
+            server_cpu: (transactions > 0.0 && cpu > 0.0).then(|| cpu / transactions),
+        })
+    }
+}

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `hugelift doctor`: what stands in the way of huge pages on this machine or in a process.
+
+use crate::FAILED;
+use clap::Args;
+use hugelift_core::doctor::facts::Facts;
+use hugelift_core::doctor::offers::offers;
+use hugelift_core::doctor::text::{Style, finding_text, text};
+use hugelift_core::doctor::{Finding, Severity, VERSION, diagnose};
+use hugelift_os::console::say;
+use hugelift_os::facts::gather;
+use hugelift_os::terminal;
+use hugelift_os::tree::Tree;
+use serde_json::json;
+use std::io::{BufRead, IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::Command;
+
+/// Exit status where something is wrong: a problem or a warning, no mere note.
+const FOUND: i32 = 1;
+
+/// Find what stands in the way of huge pages, and the commands that change it
+///
+/// What the kernel does is tried out, not guessed from its version: with memory and with small
+/// files of hugelift's own, which are gone afterwards. The exit status is 1 if there is a problem
+/// or a warning, 0 if there is nothing or only notes.
+#[derive(Args, Debug)]
+pub struct DoctorArgs {
+    /// Also look at this process
+    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..1 << 31))]
+    pid: Option<u32>,
+
+    /// Print JSON, version 1 of the schema, with all facts
+    #[arg(long, conflicts_with = "fix")]
+    json: bool,
+
+    /// Run the commands that cost nothing and can be undone, each after asking
+    #[arg(long)]
+    fix: bool,
+
+    /// With --fix: do not ask
+    #[arg(long, requires = "fix")]
+    yes: bool,
+
+    /// Try out the file system of this folder [default: that of temporary files]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+
+    /// Judge facts that --json has printed, here or elsewhere
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["pid", "fix", "dir"])]
+    facts: Option<PathBuf>,
+
+    /// Look for /proc and /sys below this folder
+    #[arg(long, hide = true, value_name = "DIR", conflicts_with_all = ["pid", "facts", "dir"])]
+    root: Option<PathBuf>,
+}
+
+/// Prints the diagnosis; returns the exit status.
+pub fn doctor(args: &DoctorArgs) -> i32 {
+    match try_doctor(args) {
+        Ok(status) => status,
+        Err(why) => {
+            say(&why);
+            FAILED
+        }
+    }
+}
+
+fn try_doctor(args: &DoctorArgs) -> Result<i32, String> {
+    let facts = facts(args)?;
+    let mut findings = diagnose(&facts);
+    if args.json {
+        print(&as_json(&facts, &findings)?)?;
+    } else if args.fix {
+        if fix(args, &findings)? {
+            findings = diagnose(&self::facts(args)?);
+        }
+    } else {
+        print(&text(&facts, &findings, style()))?;
+    }
+    let worst = findings.iter().map(|f| f.severity).max();
+    Ok(if worst.is_some_and(|w| w >= Severity::Warning) { FOUND } else { 0 })
+}
+
+fn facts(args: &DoctorArgs) -> Result<Facts, String> {
+    if let Some(path) = &args.facts {
+        let failed = |why: String| format!("--facts: cannot read {}: {why}", path.display());
+        let text = std::fs::read_to_string(path).map_err(|e| failed(e.to_string()))?;
+        #[derive(serde::Deserialize)]
+        struct Printed {
+            facts: Facts,
+        }
+        let printed: Printed = serde_json::from_str(&text)
+            .map_err(|e| failed(format!("{e}; it takes what 'hugelift doctor --json' prints")))?;
+        return Ok(printed.facts);
+    }
+    let folder = args.dir.clone().unwrap_or_else(std::env::temp_dir);
+    if !folder.is_dir() {
+        return Err(format!("--dir: {} is no folder", folder.display()));
+    }
+    gather(&Tree::new(args.root.clone()), args.pid, &folder).map_err(|e| e.to_string())
+}
+
+fn style() -> Style {
+    let colour = std::io::stdout().is_terminal()
+        && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
+        && std::env::var_os("TERM").is_none_or(|t| t != "dumb");
+    Style { width: terminal::width().unwrap_or(80), colour }
+}
+
+fn as_json(facts: &Facts, findings: &[Finding]) -> Result<String, String> {
+    let offers = facts.process.as_ref().map(offers).unwrap_or_default();
+    let all = json!({ "version": VERSION, "findings": findings, "offers": offers, "facts": facts });
+    serde_json::to_string(&all).map(|t| t + "\n").map_err(|e| format!("cannot write JSON: {e}"))
+}
+
+fn print(text: &str) -> Result<(), String> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(format!("cannot write to standard output: {error}"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Shows what is safe and runs what is agreed to; whether any was run.
+fn fix(args: &DoctorArgs, findings: &[Finding]) -> Result<bool, String> {
+    let safe: Vec<(&Finding, &String)> =
+        findings.iter().filter(|f| f.safe).filter_map(|f| Some((f, f.command.as_ref()?))).collect();
+    let rest = findings.len() - safe.len();
+    if safe.is_empty() {
+        print("nothing to fix that is safe without asking what you want\n")?;
+    }
+    let ask = !args.yes;
+    if ask && !safe.is_empty() && !std::io::stdin().is_terminal() {
+        return Err("--fix asks on a terminal, and standard input is none: add --yes".into());
+    }
+    let mut any = false;
+    for (finding, command) in safe {
+        print(&finding_text(finding, style()))?;
+        if ask && !agreed()? {
+            continue;
+        }
+        // What is shown is what is run.
+        let done = Command::new("sh").args(["-c", command]).output().map_err(|e| format!("sh: {e}"))?;
+        if !done.status.success() {
+            let said = String::from_utf8_lossy(&done.stderr);
+            let line = said.lines().next().unwrap_or_default();
+            return Err(format!("'{command}' failed ({}): {line}; run it as root (sudo)", done.status));
+        }
+        print("  done\n")?;
+        any = true;
+    }
+    if rest > 0 {
+        print(&format!("\n{rest} more that you must decide: hugelift doctor\n"))?;
+    }
+    Ok(any)
+}
+
+fn agreed() -> Result<bool, String> {
+    print("  run it? [y/N] ")?;
+    let mut answer = String::new();
+    std::io::stdin().lock().read_line(&mut answer).map_err(|e| format!("standard input: {e}"))?;
+    Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
+}

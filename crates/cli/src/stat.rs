@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `hugelift stat`: what TLB misses cost a program, by the CPU's counters, and so the most
+//! that huge pages can bring it.
+
+use crate::FAILED;
+use clap::Args;
+use hugelift_core::pmu::given::Given;
+use hugelift_core::pmu::report::{Origin, StatReport};
+use hugelift_core::pmu::{Cpu, Model, Sample, model_of, parse_cpuinfo, text::text};
+use hugelift_os::console::say;
+use hugelift_os::kernel_counts::KernelCounts;
+use hugelift_os::output;
+use hugelift_os::perf::{Code, Counters, PerfError, Start, find_pmu, raise_file_limit};
+use hugelift_os::procfs::Process;
+use hugelift_os::program::{ExecError, resolve};
+use hugelift_os::workload::{End, Event, Signals, Workload, die_by, wait_for};
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// Count what TLB misses cost a program: the most that huge pages can bring it
+///
+/// Counts iTLB and dTLB page walks and, where the CPU counts them, the cycles they take, with
+/// what the kernel counts by itself: page faults, context switches, TLB flushes. With a
+/// command the result goes to stderr, and the exit status is the command's.
+#[derive(Args, Debug)]
+#[command(group = clap::ArgGroup::new("what").required(true).args(["pid", "counters", "command"]))]
+pub struct StatArgs {
+    /// Count a running process and what it starts meanwhile, until it ends, ^C or --time
+    #[arg(short, long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..1 << 31))]
+    pid: Option<u32>,
+
+    /// Stop counting after this time, as in 10, 0.5s or 2m; a command runs on
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    time: Option<Duration>,
+
+    /// Print JSON, version 1 of the schema
+    #[arg(long)]
+    json: bool,
+
+    /// Write the result to FILE
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+
+    /// Work on counts from a JSON file instead: {"note": …, "cpu": …, "counters": {EVENT: COUNT}}
+    #[arg(long, value_name = "FILE", conflicts_with = "time")]
+    counters: Option<PathBuf>,
+
+    /// The program, looked up on PATH, and its arguments
+    #[arg(trailing_var_arg = true, value_names = ["CMD", "ARGS"])]
+    command: Vec<OsString>,
+}
+
+/// Why there is no result, and with which status hugelift ends.
+struct Failure {
+    status: i32,
+    message: String,
+}
+
+impl From<String> for Failure {
+    fn from(message: String) -> Failure {
+        Failure { status: FAILED, message }
+    }
+}
+
+impl From<ExecError> for Failure {
+    fn from(error: ExecError) -> Failure {
+        Failure { status: error.status(), message: error.to_string() }
+    }
+}
+
+/// Counts, prints; returns the exit status.
+pub fn stat(args: &StatArgs) -> i32 {
+    let done = match (&args.counters, args.pid) {
+        (Some(file), _) => given(file, args),
+        (None, Some(pid)) => of_process(pid, args),
+        (None, None) => of_command(args),
+    };
+    done.unwrap_or_else(|failure| {
+        say(&failure.message);
+        failure.status
+    })
+}
+
+/// `10`, `0.5s`, `2m`, `1h`
+fn duration(text: &str) -> Result<Duration, String> {
+    let (number, unit) = match text.strip_suffix(['s', 'm', 'h']) {
+        Some(number) => (number, text.chars().next_back()),
+        None => (text, None),
+    };
+    let factor = match unit {
+        Some('m') => 60.0,
+        Some('h') => 3600.0,
+        _ => 1.0,
+    };
+    let seconds = number.parse::<f64>().ok().map(|n| n * factor).filter(|s| *s > 0.0);
+    seconds
+        .and_then(|s| Duration::try_from_secs_f64(s).ok())
+        .filter(|d| Instant::now().checked_add(*d).is_some())
+        .ok_or_else(|| "no time above 0, as in 10, 0.5s or 2m".into())
+}
+
+fn given(file: &PathBuf, args: &StatArgs) -> Result<i32, Failure> {
+    let shown = file.display();
+    let bytes = std::fs::read(file).map_err(|e| format!("cannot read {shown}: {e}"))?;
+    let given: Given = serde_json::from_slice(&bytes).map_err(|e| {
+        format!("{shown} does not hold counts as in {{\"note\", \"cpu\", \"counters\"}}: {e}")
+    })?;
+    let sample = given.sample().map_err(|e| format!("{shown}: {e}"))?;
+    let mut report = StatReport::new(Origin::Given, given.note.clone());
+    report.cpu = Some(given.cpu.clone());
+    report.add(&sample);
+    print(&report, args)?;
+    Ok(0)
+}
+
+/// What counts, and what says why something does not.
+struct Watch {
+    hardware: Result<Hardware, String>,
+    cpu: Option<Cpu>,
+    kernel: KernelCounts,
+    began: Instant,
+}
+
+struct Hardware {
+    model: &'static Model,
+    pmu: String,
+    counters: Counters,
+}
+
+impl Watch {
+    fn open(process: Process, threads: &[i32], start: Start) -> Result<Watch, PerfError> {
+        let cpus = parse_cpuinfo(&std::fs::read("/proc/cpuinfo").unwrap_or_default());
+        let hardware = match Hardware::open(&cpus, threads, start) {
+            Err(Refusal::Perf(error @ (PerfError::Vanished | PerfError::Files { .. }))) => return Err(error),
+            Err(refusal) => Err(refusal.to_string()),
+            Ok(hardware) => Ok(hardware),
+        };
+        let kernel = KernelCounts::open(process, threads, start)?;
+        Ok(Watch { hardware, cpu: cpus.into_iter().next(), kernel, began: Instant::now() })
+    }
+
+    fn enable(&mut self) {
+        self.began = Instant::now();
+        self.kernel.enable();
+        if let Ok(hardware) = &self.hardware {
+            hardware.counters.enable();
+        }
+    }
+
+    /// Stops counting and makes the report.
+    fn report(&self, subject: String) -> StatReport {
+        if let Ok(hardware) = &self.hardware {
+            hardware.counters.disable();
+        }
+        self.kernel.disable();
+        let mut report = StatReport::new(Origin::Measured, subject);
+        report.seconds = Some(self.began.elapsed().as_secs_f64());
+        report.cpu.clone_from(&self.cpu);
+        report.kernel = self.kernel.read();
+        report.notes.clone_from(&self.kernel.notes);
+        match &self.hardware {
+            Ok(Hardware { model, pmu, counters }) => {
+                report.pmu = Some(pmu.clone());
+                report.user_only = counters.user_only;
+                report.add(&Sample { model, groups: counters.read() });
+            }
+            Err(why) => report.no_pmu = Some(why.clone()),
+        }
+        report
+    }
+}
+
+/// Why there are no hardware counts.
+enum Refusal {
+    Perf(PerfError),
+    NoTable(String),
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Refusal::Perf(error) => error.fmt(f),
+            Refusal::NoTable(why) => f.write_str(why),
+        }
+    }
+}
+
+impl Hardware {
+    fn open(cpus: &[Cpu], threads: &[i32], start: Start) -> Result<Hardware, Refusal> {
+        // Whether there is a PMU at all matters more than whose.
+        let some = find_pmu(&["cpu", "cpu_core", "armv8_", "armv9_"]);
+        let model = match cpus {
+            [cpu] => model_of(cpu),
+            _ => None,
+        };
+        let (Some(model), Some(_)) = (model, &some) else {
+            return Err(match (some, cpus) {
+                (None, _) => Refusal::Perf(PerfError::NoPmu),
+                (Some(_), []) => {
+                    Refusal::NoTable("/proc/cpuinfo names no CPU that there is an event table for".into())
+                }
+                (Some(_), [cpu]) => Refusal::NoTable(format!("there is no event table for {cpu}")),
+                (Some((pmu, _)), several) => Refusal::NoTable(format!(
+                    "{} kinds of cores, of which a program may use any: not supported (PMU {pmu} and others)",
+                    several.len()
+                )),
+            });
+        };
+        let (pmu, kind) = find_pmu(model.pmus).ok_or(Refusal::Perf(PerfError::NoPmu))?;
+        let groups: Vec<Vec<Code>> = model
+            .groups
+            .iter()
+            .map(|group| group.iter().map(|e| Code { pmu: kind, config: e.config }).collect())
+            .collect();
+        let counters = Counters::open(&groups, threads, start).map_err(Refusal::Perf)?;
+        Ok(Hardware { model, pmu, counters })
+    }
+}
+
+fn of_process(pid: u32, args: &StatArgs) -> Result<i32, Failure> {
+    let process = Process::new(pid);
+    let name = process.read("comm").map_err(|e| e.to_string())?;
+    let name = String::from_utf8_lossy(name.trim_ascii()).into_owned();
+    let failed = |e: PerfError| format!("cannot count process {pid} ({name}): {e}");
+    let signals = Signals::block().map_err(|e| format!("signalfd: {e}"))?;
+    raise_file_limit();
+    let threads = threads(process)?;
+    let mut watch = Watch::open(process, &threads, Start::Asked).map_err(failed)?;
+    watch.enable();
+    wait_for(pid, &signals, args.time.map(|time| Instant::now() + time));
+    let many = if threads.len() == 1 { "1 thread".into() } else { format!("{} threads", threads.len()) };
+    print(&watch.report(format!("process {pid} ({name}), {many} at the start")), args)?;
+    Ok(0)
+}
+
+/// The threads of a process.
+fn threads(process: Process) -> Result<Vec<i32>, Failure> {
+    let path = process.path("task");
+    let entries = std::fs::read_dir(&path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+    Ok(entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
+}
+
+fn of_command(args: &StatArgs) -> Result<i32, Failure> {
+    let path = resolve(&args.command[0])?;
+    let signals = Signals::block().map_err(|e| format!("signalfd: {e}"))?;
+    let mut workload = Workload::prepare(&path, &args.command, &signals)
+        .map_err(|e| format!("cannot start a process: {e}"))?;
+    // After the fork: the program keeps its limit.
+    raise_file_limit();
+    let pid = workload.pid();
+    let mut watch = Watch::open(Process::new(pid), &[pid.cast_signed()], Start::Exec)
+        .map_err(|e| format!("cannot count {}: {e}", path.display()))?;
+    watch.began = Instant::now();
+    workload
+        .start()
+        .map_err(|source| ExecError { program: args.command[0].to_string_lossy().into_owned(), source })?;
+
+    let subject = || {
+        let words: Vec<_> = args.command.iter().map(|word| word.to_string_lossy()).collect();
+        words.join(" ")
+    };
+    let mut deadline = args.time.map(|time| watch.began + time);
+    let mut result = None;
+    loop {
+        match wait_for(pid, &signals, deadline) {
+            Event::Ended => break,
+            Event::TimeUp => {
+                result = Some(print(&watch.report(subject()), args));
+                deadline = None;
+            }
+            // From the terminal it has come to the program too.
+            Event::Signal(number, sent) => {
+                if sent {
+                    workload.signal(number);
+                }
+            }
+        }
+    }
+    // Before the wait: what /proc has of the program goes with it. Whether the result can be
+    // written or not, the program has run, and its status counts.
+    if let Err(failure) = result.unwrap_or_else(|| print(&watch.report(subject()), args)) {
+        say(&failure.message);
+    }
+    let end = workload.wait().map_err(|e| format!("cannot wait for process {pid}: {e}"))?;
+    match end {
+        End::Status(status) => Ok(status),
+        End::Signal(number) => {
+            die_by(number);
+            Ok(128 + number)
+        }
+    }
+}
+
+fn print(report: &StatReport, args: &StatArgs) -> Result<(), Failure> {
+    let shown = if args.json {
+        serde_json::to_string(report).map_err(|e| format!("cannot write JSON: {e}"))? + "\n"
+    } else {
+        text(report)
+    };
+    if let Some(path) = &args.output {
+        match output::write(path, shown.as_bytes()) {
+            Ok(()) => return Ok(()),
+            // It has taken its time: not lost, then.
+            Err(error) => say(&error.to_string()),
+        }
+    }
+    // The command's standard output is its own.
+    let written = if args.command.is_empty() {
+        let mut out = std::io::stdout().lock();
+        out.write_all(shown.as_bytes()).and_then(|()| out.flush())
+    } else {
+        std::io::stderr().write_all(shown.as_bytes())
+    };
+    match written {
+        // The reader has seen enough.
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(format!("cannot write the result: {error}").into())
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times() {
+        for (text, milliseconds) in [("10", 10_000), ("0.5s", 500), ("2m", 120_000), ("1h", 3_600_000)] {
+            assert_eq!(duration(text), Ok(Duration::from_millis(milliseconds)), "{text}");
+        }
+        for text in ["", "s", "0", "-1", "nan", "inf", "1e300", "5d", "1 m", "µ", "1e19h"] {
+            assert!(duration(text).is_err(), "{text}");
+        }
+    }
+}

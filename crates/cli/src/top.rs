@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `hugelift top`: which processes keep much text busy, and what of it is huge.
+
+mod draw;
+mod live;
+mod view;
+
+use crate::FAILED;
+use clap::Args;
+use hugelift_core::top::{Column, Row, VERSION, rows, sort};
+use hugelift_os::console::say;
+use hugelift_os::processes::Processes;
+use hugelift_os::terminal;
+use serde::Serialize;
+use std::io::{IsTerminal, Write};
+use std::time::Duration;
+
+/// Show the processes that keep most text busy, and what of it is on huge pages
+///
+/// Text is that of the executable and all its shared objects. TEXT×CPU is its size, in MB,
+/// by the CPUs that the process keeps busy: where it is large and HUGE is small, `hugelift
+/// run` or `hugelift compare` is worth a try. `?` is what may not be read (another user's
+/// process), `-` what was not read.
+#[derive(Args, Debug)]
+pub struct TopArgs {
+    /// Seconds between two readings
+    #[arg(short, long, value_name = "SECONDS", default_value = "2", value_parser = seconds)]
+    interval: Duration,
+
+    /// Print the processes of one interval, and end
+    #[arg(long)]
+    once: bool,
+
+    /// Print JSON, version 1 of the schema
+    #[arg(long, requires = "once")]
+    json: bool,
+
+    /// How many processes are printed; also of how many, at most, the coverage is read at a time
+    #[arg(short, long, value_name = "N", default_value_t = 40)]
+    number: usize,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().ok().filter(|s| (0.1..=3600.0).contains(s));
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| "seconds, from 0.1 to 3600".to_string())
+}
+
+/// Reading the coverage may take so much of the time.
+const SHARE: u32 = 4;
+
+/// Runs until the user quits, or prints once; returns the exit status.
+pub fn top(args: &TopArgs) -> i32 {
+    let done = if args.once { once(args) } else { live::live(args) };
+    match done {
+        Ok(()) => 0,
+        Err(why) => {
+            say(&why);
+            FAILED
+        }
+    }
+}
+
+/// What `--once --json` prints.
+#[derive(Serialize)]
+struct Shown<'a> {
+    version: u32,
+    /// The rates are of this time.
+    interval_s: f64,
+    /// The busiest text first.
+    processes: &'a [Row],
+}
+
+fn once(args: &TopArgs) -> Result<(), String> {
+    let mut processes = Processes::new();
+    // Of the first only the counters are needed.
+    let before = processes.read(&[], 0, Duration::ZERO).map_err(|e| e.to_string())?;
+    std::thread::sleep(args.interval);
+    // Nobody waits for the next: all that was asked for is read.
+    let now = processes.read(&[], args.number, Duration::from_secs(60)).map_err(|e| e.to_string())?;
+    let mut rows = rows(&before, &now);
+    sort(&mut rows, Column::BusyText, false);
+    rows.truncate(args.number);
+    let shown = if args.json {
+        let interval_s = now.at.saturating_sub(before.at).as_secs_f64();
+        let shown = Shown { version: VERSION, interval_s, processes: &rows };
+        serde_json::to_string(&shown).map_err(|e| format!("cannot write JSON: {e}"))? + "\n"
+    } else {
+        let width = std::io::stdout().is_terminal().then(terminal::width).flatten();
+        text(&rows, width.unwrap_or(usize::MAX))
+    };
+    match std::io::stdout().lock().write_all(shown.as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(format!("cannot write to standard output: {error}"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The table as text: lines of at most `width` columns.
+fn text(rows: &[Row], width: usize) -> String {
+    let columns = view::columns(rows, width);
+    let titles: Vec<String> = columns.iter().map(|c| c.title().to_string()).collect();
+    let cells = rows.iter().map(|row| columns.iter().map(|c| c.cell(row)).collect::<Vec<_>>());
+    let lines: Vec<Vec<String>> = std::iter::once(titles).chain(cells).collect();
+    let wide = |i: usize| lines.iter().map(|line| line[i].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns.len()).map(wide).collect();
+    let mut out = String::new();
+    for line in &lines {
+        let mut shown = String::new();
+        for ((cell, column), width) in line.iter().zip(&columns).zip(&widths) {
+            shown +=
+                &if column.is_number() { format!("{cell:>width$}  ") } else { format!("{cell:<width$}  ") };
+        }
+        out.extend(shown.trim_end().chars().take(width));
+        out.push('\n');
+    }
+    out
+}

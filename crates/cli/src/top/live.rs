@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The full screen: readings come from a thread of their own, so that keys never wait.
+//! However it ends (key, signal, error, panic), the terminal is given back as it was.
+
+use super::view::{Action, Map, View};
+use super::{SHARE, TopArgs, draw::draw};
+use crate::inspect;
+use hugelift_core::policy::Policy;
+use hugelift_core::report_text::{Style, text};
+use hugelift_core::top::Reading;
+use hugelift_os::processes::Processes;
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::cursor::Show;
+use ratatui::crossterm::event::{self, Event, KeyEventKind};
+use ratatui::crossterm::execute;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGSTOP, SIGTERM};
+use signal_hook::{flag, low_level};
+use std::io::{self, IsTerminal};
+use std::panic;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// Signals that end it.
+const DEADLY: [i32; 4] = [SIGTERM, SIGHUP, SIGINT, SIGQUIT];
+/// How long a signal or a new reading may wait for its turn.
+const TICK: Duration = Duration::from_millis(100);
+/// The first rates are of this time: nobody wants to look at an empty table.
+const FIRST: Duration = Duration::from_millis(300);
+
+/// Runs until the user has seen enough.
+///
+/// # Errors
+/// No terminal, or `/proc` cannot be read.
+pub fn live(args: &TopArgs) -> Result<(), String> {
+    if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
+        return Err("top needs a terminal; for scripts: hugelift top --once [--json]".into());
+    }
+    let failed = |e: io::Error| format!("cannot use the terminal: {e}");
+    let signal = Arc::new(AtomicUsize::new(0));
+    for number in DEADLY {
+        // Should we hang, the second one ends us at once.
+        let again = Arc::new(AtomicBool::new(false));
+        flag::register_conditional_default(number, Arc::clone(&again)).map_err(failed)?;
+        flag::register(number, again).map_err(failed)?;
+        flag::register_usize(number, Arc::clone(&signal), number.unsigned_abs() as usize).map_err(failed)?;
+    }
+    let on_screen = Arc::new(Mutex::new(Vec::new()));
+    let readings = read_on(args, Arc::clone(&on_screen));
+    // A panic first gives the screen and its settings back (by `try_init`), then the cursor.
+    let then = panic::take_hook();
+    panic::set_hook(Box::new(move |info| {
+        let _ = execute!(io::stdout(), Show);
+        then(info);
+    }));
+    let mut terminal = ratatui::try_init().map_err(failed)?;
+    let ended = session(&mut terminal, args, &readings, &on_screen, &signal);
+    drop(terminal);
+    ratatui::restore();
+    let number = i32::try_from(signal.load(Ordering::Relaxed)).unwrap_or(0);
+    if number != 0 {
+        // As it would have ended us; comes back only if that cannot be.
+        let _ = low_level::emulate_default_handler(number);
+    }
+    ended
+}
+
+/// The processes that the user sees: their coverage is read before that of others.
+type OnScreen = Mutex<Vec<u32>>;
+
+/// Readings, one an interval, until nobody takes them.
+fn read_on(args: &TopArgs, on_screen: Arc<OnScreen>) -> Receiver<Result<Reading, String>> {
+    let (interval, number) = (args.interval, args.number);
+    let (send, receive) = sync_channel(1);
+    std::thread::spawn(move || {
+        let mut processes = Processes::new();
+        let mut pause = FIRST.min(interval);
+        loop {
+            let first = on_screen.lock().map(|pids| pids.clone()).unwrap_or_default();
+            let reading =
+                processes.read(&first, number.max(first.len()), interval / SHARE).map_err(|e| e.to_string());
+            if send.send(reading).is_err() {
+                return;
+            }
+            std::thread::sleep(pause);
+            pause = interval;
+        }
+    });
+    receive
+}
+
+fn session(
+    terminal: &mut DefaultTerminal,
+    args: &TopArgs,
+    readings: &Receiver<Result<Reading, String>>,
+    on_screen: &OnScreen,
+    signal: &AtomicUsize,
+) -> Result<(), String> {
+    let failed = |e: io::Error| format!("cannot use the terminal: {e}");
+    let mut view = View::new(args.interval);
+    let mut changed = true;
+    while signal.load(Ordering::Relaxed) == 0 {
+        match readings.try_recv() {
+            Ok(reading) => {
+                view.take(reading?);
+                if let Some(map) = &mut view.map {
+                    map.update(read_map(map.pid, terminal));
+                }
+                changed = true;
+            }
+            Err(TryRecvError::Empty) => {}
+            Err(TryRecvError::Disconnected) => return Err("the thread that reads /proc has ended".into()),
+        }
+        if changed {
+            terminal.draw(|frame| draw(frame, &mut view)).map_err(failed)?;
+            if let Ok(mut pids) = on_screen.lock() {
+                *pids = view.on_screen();
+            }
+            // For the tests: whether the terminal is given back then, too.
+            #[cfg(debug_assertions)]
+            assert!(std::env::var_os("HUGELIFT_TEST_PANIC").is_none(), "a panic, as asked for");
+        }
+        changed = event::poll(TICK).map_err(failed)?;
+        if !changed {
+            continue;
+        }
+        // A new size needs no more than to draw again.
+        let Event::Key(key) = event::read().map_err(failed)? else { continue };
+        if key.kind == KeyEventKind::Release {
+            continue;
+        }
+        match view.key(key) {
+            Action::Draw => {}
+            Action::Open(pid) => view.map = Some(Map::new(pid, read_map(pid, terminal))),
+            Action::Suspend => suspend(terminal).map_err(failed)?,
+            Action::Quit => return Ok(()),
+        }
+    }
+    Ok(())
+}
+
+/// What `hugelift inspect PID` prints.
+fn read_map(pid: u32, terminal: &DefaultTerminal) -> Result<String, String> {
+    let width = terminal.size().map_or(80, |size| usize::from(size.width));
+    let report = inspect::of_process(pid, &Policy::default()).map_err(|failure| failure.message)?;
+    Ok(text(&report, &Style { width, verbose: false }))
+}
+
+/// Stops, with the terminal as it was; goes on when the shell says so.
+fn suspend(terminal: &mut DefaultTerminal) -> io::Result<()> {
+    ratatui::try_restore()?;
+    terminal.show_cursor()?;
+    low_level::raise(SIGSTOP)?;
+    *terminal = ratatui::try_init()?;
+    Ok(())
+}

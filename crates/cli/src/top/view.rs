@@ -1,0 +1,406 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the screen shows and what keys do to it; knows neither terminal nor processes.
+
+use hugelift_core::top::{Column, Reading, Row, matches, rows, sort};
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use std::time::Duration;
+
+/// Columns that a key moves the map.
+const ASIDE: usize = 16;
+
+/// What a key asks of the program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Action {
+    /// Nothing but to draw again.
+    Draw,
+    /// To show the map of this process.
+    Open(u32),
+    /// To stop, as by the terminal's own key.
+    Suspend,
+    /// To end.
+    Quit,
+}
+
+/// The map of one process.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Map {
+    /// Whose.
+    pub pid: u32,
+    /// The report as text, or why there is none.
+    pub lines: Vec<String>,
+    /// It could not be read any more: this is as it was last.
+    pub ended: Option<String>,
+    /// First line on the screen.
+    pub scroll: usize,
+    /// First column on the screen.
+    pub aside: usize,
+}
+
+impl Map {
+    /// What was read of `pid`.
+    pub fn new(pid: u32, read: Result<String, String>) -> Map {
+        let (text, ended) = match read {
+            Ok(text) => (text, None),
+            Err(why) => (String::new(), Some(why)),
+        };
+        Map { pid, lines: text.lines().map(str::to_string).collect(), ended, scroll: 0, aside: 0 }
+    }
+
+    /// Takes what was read anew; the last map stays where there is no new one.
+    pub fn update(&mut self, read: Result<String, String>) {
+        let new = Map::new(self.pid, read);
+        if new.ended.is_none() {
+            self.lines = new.lines;
+        }
+        self.ended = new.ended;
+    }
+}
+
+/// The state of the screen.
+#[derive(Debug)]
+pub struct View {
+    /// Seconds between readings, for the title.
+    pub interval: Duration,
+    /// What it is sorted by.
+    pub column: Column,
+    /// The other way round.
+    pub reverse: bool,
+    /// Only what holds this word.
+    pub filter: String,
+    /// The word is being typed.
+    pub typing: bool,
+    /// The map over the table.
+    pub map: Option<Map>,
+    /// Lines on the screen for rows or map, as last drawn.
+    pub page: usize,
+    /// First row on the screen, as last drawn.
+    pub first: usize,
+    before: Option<Reading>,
+    all: Vec<Row>,
+    /// What is shown of them, in order.
+    shown: Vec<Row>,
+    selected: Option<u32>,
+}
+
+impl View {
+    /// Nothing read yet; the busiest text first.
+    pub fn new(interval: Duration) -> View {
+        View {
+            interval,
+            column: Column::BusyText,
+            reverse: false,
+            filter: String::new(),
+            typing: false,
+            map: None,
+            page: 1,
+            first: 0,
+            before: None,
+            all: vec![],
+            shown: vec![],
+            selected: None,
+        }
+    }
+
+    /// Takes a new reading; the first shows nothing yet but whom there is.
+    pub fn take(&mut self, reading: Reading) {
+        self.all = rows(self.before.as_ref().unwrap_or(&reading), &reading);
+        self.before = Some(reading);
+        self.arrange();
+    }
+
+    /// All processes there are, shown or not.
+    pub fn count(&self) -> usize {
+        self.all.len()
+    }
+
+    /// The rows that are wanted, in order.
+    pub fn rows(&self) -> &[Row] {
+        &self.shown
+    }
+
+    /// The processes whose rows are on the screen, as last drawn.
+    pub fn on_screen(&self) -> Vec<u32> {
+        self.shown.iter().skip(self.first).take(self.page).map(|row| row.pid).collect()
+    }
+
+    /// Which of them is selected.
+    pub fn selected(&self) -> Option<usize> {
+        self.shown.iter().position(|row| Some(row.pid) == self.selected)
+    }
+
+    fn arrange(&mut self) {
+        // A process that has ended gives the selection to what takes its place.
+        let place = self.selected().unwrap_or(0);
+        self.shown = self.all.iter().filter(|row| matches(row, &self.filter)).cloned().collect();
+        sort(&mut self.shown, self.column, self.reverse);
+        if self.selected().is_none() {
+            self.select(place);
+        }
+    }
+
+    fn select(&mut self, place: usize) {
+        let place = place.min(self.shown.len().saturating_sub(1));
+        self.selected = self.shown.get(place).map(|row| row.pid);
+    }
+
+    /// What a key does.
+    pub fn key(&mut self, key: KeyEvent) -> Action {
+        if key.modifiers.contains(KeyModifiers::CONTROL) {
+            return match key.code {
+                KeyCode::Char('c') => Action::Quit,
+                KeyCode::Char('z') => Action::Suspend,
+                _ => Action::Draw,
+            };
+        }
+        if self.typing {
+            self.type_key(key.code);
+            Action::Draw
+        } else if self.map.is_some() {
+            self.map_key(key.code)
+        } else {
+            self.table_key(key.code)
+        }
+    }
+
+    fn type_key(&mut self, code: KeyCode) {
+        match code {
+            KeyCode::Enter => self.typing = false,
+            KeyCode::Esc => {
+                self.typing = false;
+                self.filter.clear();
+            }
+            KeyCode::Backspace => {
+                self.filter.pop();
+            }
+            KeyCode::Char(c) => self.filter.push(c),
+            _ => {}
+        }
+        self.arrange();
+    }
+
+    fn map_key(&mut self, code: KeyCode) -> Action {
+        let page = self.page.max(1);
+        let Some(map) = &mut self.map else { return Action::Draw };
+        let last = map.lines.len().saturating_sub(page);
+        // Long lines are those of reasons; no line is longer than the longest.
+        let widest = map.lines.iter().map(|line| line.chars().count()).max().unwrap_or(0);
+        map.aside = match code {
+            KeyCode::Left | KeyCode::Char('h') => map.aside.saturating_sub(ASIDE),
+            KeyCode::Right | KeyCode::Char('l') => (map.aside + ASIDE).min(widest.saturating_sub(ASIDE)),
+            _ => map.aside,
+        };
+        map.scroll = match code {
+            KeyCode::Char('q') | KeyCode::Esc | KeyCode::Enter | KeyCode::Backspace => {
+                self.map = None;
+                return Action::Draw;
+            }
+            KeyCode::Up | KeyCode::Char('k') => map.scroll.saturating_sub(1),
+            KeyCode::Down | KeyCode::Char('j') => map.scroll + 1,
+            KeyCode::PageUp => map.scroll.saturating_sub(page),
+            KeyCode::PageDown | KeyCode::Char(' ') => map.scroll + page,
+            KeyCode::Home | KeyCode::Char('g') => 0,
+            KeyCode::End | KeyCode::Char('G') => last,
+            _ => map.scroll,
+        }
+        .min(last);
+        Action::Draw
+    }
+
+    fn table_key(&mut self, code: KeyCode) -> Action {
+        let place = self.selected().unwrap_or(0);
+        match code {
+            KeyCode::Char('q') => return Action::Quit,
+            KeyCode::Enter => return self.selected.map_or(Action::Draw, Action::Open),
+            KeyCode::Char('/') => self.typing = true,
+            KeyCode::Esc => self.filter.clear(),
+            KeyCode::Left | KeyCode::Char('<') => self.sort_by_next(Column::ALL.len() - 1),
+            KeyCode::Right | KeyCode::Char('>') => self.sort_by_next(1),
+            KeyCode::Char('r') => self.reverse = !self.reverse,
+            KeyCode::Up | KeyCode::Char('k') => self.select(place.saturating_sub(1)),
+            KeyCode::Down | KeyCode::Char('j') => self.select(place + 1),
+            KeyCode::PageUp => self.select(place.saturating_sub(self.page)),
+            KeyCode::PageDown => self.select(place + self.page),
+            KeyCode::Home | KeyCode::Char('g') => self.select(0),
+            KeyCode::End | KeyCode::Char('G') => self.select(usize::MAX),
+            _ => return Action::Draw,
+        }
+        self.arrange();
+        Action::Draw
+    }
+
+    fn sort_by_next(&mut self, steps: usize) {
+        let at = Column::ALL.iter().position(|c| *c == self.column).unwrap_or(0);
+        self.column = Column::ALL[(at + steps) % Column::ALL.len()];
+        self.reverse = false;
+    }
+}
+
+/// The columns for a table of this width: those that tell least go first.
+pub fn columns(rows: &[Row], width: usize) -> Vec<Column> {
+    let counters = rows.iter().any(|row| row.walk_share.is_some());
+    Column::ALL
+        .into_iter()
+        .filter(|column| match column {
+            Column::Walks => counters,
+            Column::User => width >= 84,
+            Column::Faults => width >= 70,
+            Column::Cpu | Column::Text => width >= 56,
+            _ => true,
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::top::draw::draw;
+    use hugelift_core::policy::Backing;
+    use hugelift_core::top::stat::Stat;
+    use hugelift_core::top::text::Text;
+    use hugelift_core::top::{Coverage, Sample};
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+
+    fn sample(pid: u32, cpu: u64, coverage: Coverage) -> Sample {
+        let stat = Stat {
+            pid,
+            comm: "x".into(),
+            state: 'S',
+            start: 1,
+            cpu,
+            minor_faults: 10 * u64::from(pid),
+            major_faults: 0,
+            virtual_bytes: 1,
+        };
+        let command = format!("program{pid} --option");
+        Sample { stat, user: "root".into(), command, executable_text: 1 << 20, coverage, walk_share: None }
+    }
+
+    /// Three processes of 10, 20 and 30 % CPU time: known, unreadable, not read.
+    fn view() -> View {
+        let mut view = View::new(Duration::from_secs(2));
+        let text = Text::new(10 << 20, [(Backing::Thp, 8 << 20)]);
+        let reading = |at, times: u64| Reading {
+            at: Duration::from_secs(at),
+            ticks: 100,
+            samples: vec![
+                sample(1, 10 * times, Coverage::Known(text.clone())),
+                sample(2, 20 * times, Coverage::Unreadable),
+                sample(3, 30 * times, Coverage::Size(2 << 20)),
+            ],
+        };
+        view.take(reading(10, 0));
+        view.take(reading(11, 1));
+        view
+    }
+
+    fn press(view: &mut View, keys: &[KeyCode]) -> Action {
+        keys.iter()
+            .map(|&code| view.key(KeyEvent::new(code, KeyModifiers::NONE)))
+            .last()
+            .unwrap_or(Action::Draw)
+    }
+
+    fn pids(view: &View) -> Vec<u32> {
+        view.rows().iter().map(|row| row.pid).collect()
+    }
+
+    fn drawn(view: &mut View, width: u16, height: u16) -> Vec<String> {
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+        terminal.draw(|frame| draw(frame, view)).unwrap();
+        let buffer = terminal.backend().buffer().clone();
+        let line =
+            |y: u16| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>().trim_end().to_string();
+        (0..height).map(line).collect()
+    }
+
+    #[test]
+    fn the_table() {
+        let mut view = view();
+        let lines = drawn(&mut view, 100, 6);
+        let want = [
+            "hugelift top  3 processes, every 2 s, no PMU",
+            "    PID USER          CPU%      TEXT  TEXT×CPU▾           HUGE   FAULTS/s COMMAND",
+            "      1 root          10.0     10 MB        1.0        80% thp          0 program1 --option",
+            "      3 root          30.0      2 MB        0.6              -          0 program3 --option",
+            "      2 root          20.0     ≥1 MB        0.2              ?          0 program2 --option",
+            "↑↓ select   Enter map   <> sort by   r reverse   / filter   q quit",
+        ];
+        assert_eq!(lines, want);
+        assert_eq!((view.page, view.on_screen()), (3, vec![1, 3, 2]));
+    }
+
+    #[test]
+    fn any_size_can_be_drawn() {
+        let mut view = view();
+        view.filter = "program".into();
+        for (width, height) in [(1, 1), (3, 2), (20, 3), (60, 4), (500, 100)] {
+            drawn(&mut view, width, height);
+            view.map = Some(Map::new(1, Ok("one\ntwo".into())));
+            drawn(&mut view, width, height);
+            view.map = None;
+        }
+        // The selected row stays to be seen.
+        view.filter.clear();
+        press(&mut view, &[KeyCode::End]);
+        let lines = drawn(&mut view, 60, 4);
+        assert!(lines[2].contains("program2"), "{lines:?}");
+        assert_eq!(view.on_screen(), [2]);
+    }
+
+    #[test]
+    fn keys_sort_select_and_filter() {
+        let mut view = view();
+        assert_eq!((pids(&view), view.selected()), (vec![1, 3, 2], Some(0)));
+        // The selection stays with the process.
+        press(&mut view, &[KeyCode::Left, KeyCode::Left]);
+        assert_eq!((view.column, pids(&view), view.selected()), (Column::Cpu, vec![3, 2, 1], Some(2)));
+        press(&mut view, &[KeyCode::Char('r')]);
+        assert_eq!((pids(&view), view.selected()), (vec![1, 2, 3], Some(0)));
+        assert_eq!(press(&mut view, &[KeyCode::Down, KeyCode::Enter]), Action::Open(2));
+        press(&mut view, &[KeyCode::Char('/'), KeyCode::Char('M'), KeyCode::Char('3'), KeyCode::Enter]);
+        assert_eq!((pids(&view), view.selected(), view.typing), (vec![3], Some(0), false));
+        assert!(drawn(&mut view, 80, 5)[0].contains("1 of 3 processes"));
+        press(&mut view, &[KeyCode::Char('/'), KeyCode::Char('q')]);
+        assert_eq!((view.filter.as_str(), pids(&view).len()), ("M3q", 0));
+        assert_eq!(press(&mut view, &[KeyCode::Enter, KeyCode::Enter]), Action::Draw, "nobody to be shown");
+        press(&mut view, &[KeyCode::Esc]);
+        assert_eq!((pids(&view).len(), view.filter.as_str()), (3, ""));
+        assert_eq!(press(&mut view, &[KeyCode::Char('q')]), Action::Quit);
+        let control = |c| KeyEvent::new(KeyCode::Char(c), KeyModifiers::CONTROL);
+        view.typing = true;
+        assert_eq!((view.key(control('c')), view.key(control('z'))), (Action::Quit, Action::Suspend));
+    }
+
+    #[test]
+    fn the_map_scrolls_and_outlives_its_process() {
+        let mut view = view();
+        let lines: String = (0..10).map(|i| format!("line {i}\n")).collect();
+        view.map = Some(Map::new(7, Ok(lines)));
+        assert_eq!(drawn(&mut view, 40, 5)[..2], ["process 7", "line 0"]);
+        press(&mut view, &[KeyCode::Down, KeyCode::PageDown]);
+        assert_eq!(drawn(&mut view, 40, 5)[1], "line 4");
+        press(&mut view, &[KeyCode::Right]);
+        assert_eq!(drawn(&mut view, 40, 5)[1], "line 4", "all of it is to be seen");
+        press(&mut view, &[KeyCode::End, KeyCode::Down]);
+        assert_eq!(drawn(&mut view, 40, 5)[3], "line 9");
+        if let Some(map) = &mut view.map {
+            map.update(Err("no such process".into()));
+        }
+        let shown = drawn(&mut view, 60, 5);
+        assert!(shown[0].contains("as it was last: no such process") && shown[3] == "line 9", "{shown:?}");
+        assert_eq!(press(&mut view, &[KeyCode::Char('q')]), Action::Draw);
+        assert_eq!(view.map, None);
+    }
+
+    #[test]
+    fn who_ends_gives_the_selection_to_its_follower() {
+        let mut view = view();
+        press(&mut view, &[KeyCode::Down]);
+        let mut next = view.before.clone().unwrap();
+        next.at += Duration::from_secs(1);
+        next.samples.retain(|s| s.stat.pid != 3);
+        view.take(next);
+        assert_eq!((pids(&view), view.selected()), (vec![1, 2], Some(1)));
+    }
+}

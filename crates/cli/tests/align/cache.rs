@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the page cache gives a file, found without hugelift: the file is read in under
+//! MADV_HUGEPAGE, and a second mapping shows what became huge.
+
+use hugelift_core::elf::{Headers, Segment};
+use hugelift_core::smaps::parse_smaps;
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
+use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+use std::ffi::c_void;
+use std::fs::File;
+use std::num::NonZeroUsize;
+use std::path::Path;
+use std::ptr::NonNull;
+
+const HUGE: usize = 2 << 20;
+
+/// Bytes in whole huge pages of the segments, and how many of them the page cache maps huge.
+pub fn huge(path: &Path) -> (u64, u64) {
+    let headers = Headers::parse(&std::fs::read(path).expect("read")).expect("an ELF file");
+    let file = File::open(path).expect("open");
+    let (mut wanted, mut got) = (0, 0);
+    // Memory may be in short supply for a moment.
+    for _ in 0..3 {
+        file.sync_all().expect("fsync");
+        posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED).expect("fadvise");
+        (wanted, got) = (0, 0);
+        for segment in headers.segments.iter().filter(|s| whole(s) > 0) {
+            wanted += whole(segment);
+            drop(Mapped::new(&file, segment, true));
+            got += Mapped::new(&file, segment, false).huge().min(whole(segment));
+        }
+        if got == wanted {
+            break;
+        }
+    }
+    (wanted, got)
+}
+
+fn whole(segment: &Segment) -> u64 {
+    let huge = HUGE as u64;
+    let end = (segment.vaddr + segment.filesz).next_multiple_of(4096) / huge * huge;
+    end.saturating_sub((segment.vaddr & !4095).next_multiple_of(huge))
+}
+
+/// A segment's pages, mapped at the address modulo 2 MB that it has in a program whose base is
+/// aligned, and touched.
+struct Mapped {
+    room: (NonNull<c_void>, usize),
+    start: usize,
+}
+
+impl Mapped {
+    fn new(file: &File, segment: &Segment, advise: bool) -> Mapped {
+        let offset = segment.offset & !4095;
+        let len = (segment.offset + segment.filesz).next_multiple_of(4096) - offset;
+        let len = usize::try_from(len).expect("it fits");
+        let size = NonZeroUsize::new(len + 2 * HUGE).expect("not zero");
+        let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE;
+        // SAFETY: mmap(2), munmap(2): memory of our own; the file is mapped inside it, and read.
+        unsafe {
+            let room = mmap_anonymous(None, size, ProtFlags::PROT_NONE, flags).expect("mmap");
+            let at = (segment.vaddr & !4095) as usize % HUGE;
+            let start = (room.as_ptr() as usize).next_multiple_of(HUGE) + at;
+            let prot = ProtFlags::PROT_READ | ProtFlags::PROT_EXEC;
+            let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_FIXED;
+            let [place, bytes] = [start, len].map(|n| NonZeroUsize::new(n).expect("not zero"));
+            let there = mmap(Some(place), bytes, prot, flags, file, offset as i64).expect("mmap");
+            if advise {
+                madvise(there, len, MmapAdvise::MADV_HUGEPAGE).expect("madvise");
+            }
+            let end = (segment.offset - offset + segment.filesz) as usize;
+            for at in (0..end).step_by(4096) {
+                std::ptr::read_volatile(there.as_ptr().cast::<u8>().add(at));
+            }
+            Mapped { room: (room, size.get()), start }
+        }
+    }
+
+    fn huge(&self) -> u64 {
+        let text = std::fs::read("/proc/self/smaps").expect("smaps");
+        let all = parse_smaps(&text).expect("smaps");
+        let ours = all.iter().find(|u| u.mapping.range.start.0 == self.start as u64);
+        ours.expect("our mapping").file_huge
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: munmap(2): the memory that `new` has mapped, and nobody points to.
+        unsafe { munmap(self.room.0, self.room.1) }.expect("munmap");
+    }
+}

@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Re-laying an ELF file so that the page cache can give it huge pages: `hugelift align`.
+//!
+//! The kernel maps a huge page of the page cache where the address and the offset in the file
+//! are the same modulo the size of the huge page. Linkers make them the same modulo 4 kB (or
+//! `-z max-page-size`). Here the *file offsets* are changed, by padding between the segments,
+//! and nothing else: no address, no byte of code or data, hence no symbol, relocation, unwind
+//! table or debug information.
+//!
+//! ```text
+//! before   [ headers, rodata ][ text ][ data ][ symbols ][ section table ]
+//! after    [ headers, rodata ]   [ text ]   [ data ][ symbols ][ section table ]
+//!                             hole       hole
+//! ```
+//!
+//! [`layout`] says where everything goes and which header fields change with it; [`verify`]
+//! compares two files. Writing is for others ([`Layout::write`] does it in memory).
+//!
+//! Sources: elf(5); the System V ABI, chapter 5, "Program Header" (`p_align`); Linux
+//! `fs/binfmt_elf.c` (`maximum_alignment`: since 5.10 it aligns a PIE program to the largest
+//! `p_align`); glibc `elf/dl-map-segments.h` (the same for shared objects since 2.35).
+
+mod edits;
+mod groups;
+mod tables;
+mod verify;
+
+pub use verify::{Difference, verify};
+
+use crate::addr::{Addr, PageSize, Range, human_bytes};
+use crate::elf::{ElfError, Segment};
+use crate::maps::Prot;
+use std::fmt;
+use tables::Tables;
+
+/// Bytes of the input that go to another offset, or to the same.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Move {
+    /// Offset in the input.
+    pub from: u64,
+    /// Offset in the output: never less than `from`, and more by whole pages of 4 kB.
+    pub to: u64,
+    /// Bytes.
+    pub len: u64,
+}
+
+/// Bytes that replace what was moved: the header tables.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Edit {
+    /// Offset in the output.
+    pub at: u64,
+    /// What is to be there.
+    pub bytes: Vec<u8>,
+}
+
+/// Why a segment with a whole huge page stays incongruent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stuck {
+    /// It holds the ELF header, which starts every file, and its address is no multiple.
+    Header,
+    /// Another segment has the same bytes of the file at an incongruent address.
+    Shared,
+    /// The object's first address is no multiple, and that is the one that loaders align.
+    Base(Addr),
+}
+
+impl fmt::Display for Stuck {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Stuck::Header => f.write_str("it holds the ELF header, which must start the file"),
+            Stuck::Shared => f.write_str("another segment has bytes of the file in common with it"),
+            Stuck::Base(at) => write!(f, "the object is linked for {at}, no multiple of the page size"),
+        }
+    }
+}
+
+/// One `PT_LOAD`, before and after.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Placed {
+    /// What it allows.
+    pub prot: Prot,
+    /// Stated address.
+    pub vaddr: Addr,
+    /// Bytes in the file.
+    pub filesz: u64,
+    /// Bytes of it in whole huge pages, wherever an object is loaded at a multiple of them.
+    pub whole: u64,
+    /// Offset in the input.
+    pub from: u64,
+    /// Offset in the output.
+    pub to: u64,
+    /// `p_align` in the input.
+    pub align_from: u64,
+    /// `p_align` in the output.
+    pub align_to: u64,
+    /// Why it could not be made congruent; only where there is a whole huge page.
+    pub stuck: Option<Stuck>,
+}
+
+impl Placed {
+    /// Whether it lay at the same place modulo `page` in the file and in memory before.
+    pub fn congruent_before(&self, page: PageSize) -> bool {
+        congruent(self.from, self.vaddr.0, page.bytes())
+    }
+
+    /// Bytes that the page cache can give huge pages to afterwards.
+    pub fn huge_after(&self, page: PageSize) -> u64 {
+        if congruent(self.to, self.vaddr.0, page.bytes()) { self.whole } else { 0 }
+    }
+}
+
+/// Where everything goes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Layout {
+    /// Huge pages of this size.
+    pub page: PageSize,
+    /// `ET_DYN`: it is the loader that must align the base, and `p_align` that tells it.
+    pub relocatable: bool,
+    /// Ascending, disjoint. What is between them in the output is padding: zeros.
+    pub moves: Vec<Move>,
+    /// The header tables, disjoint.
+    pub edits: Vec<Edit>,
+    /// Length of the output, in bytes.
+    pub bytes: u64,
+    /// The `PT_LOAD`s, by address.
+    pub segments: Vec<Placed>,
+}
+
+impl Layout {
+    /// Whether the output is the input, byte for byte.
+    pub fn is_identity(&self) -> bool {
+        !self.moved() && self.segments.iter().all(|s| s.align_from == s.align_to)
+    }
+
+    /// Whether anything but `p_align` changes.
+    pub fn moved(&self) -> bool {
+        self.moves.iter().any(|m| m.from != m.to)
+    }
+
+    /// Whether the input's address was a multiple of the page size already, because it is fixed
+    /// or because `p_align` asked for it.
+    pub fn base_aligned_before(&self) -> bool {
+        !self.relocatable || self.segments.iter().any(|s| s.align_from >= self.page.bytes())
+    }
+
+    /// Bits of the load address that are no longer random, since huge pages have fewer possible
+    /// places: 9 for 2 MB. 0 where the address is fixed, or `p_align` was as large before.
+    pub fn aslr_bits_lost(&self) -> u32 {
+        let largest = |of: fn(&Placed) -> u64| {
+            self.segments.iter().map(of).max().unwrap_or(0).max(BASE_PAGE).checked_ilog2().unwrap_or(0)
+        };
+        if !self.relocatable {
+            return 0;
+        }
+        largest(|s| s.align_to).saturating_sub(largest(|s| s.align_from))
+    }
+
+    /// The output, in memory.
+    ///
+    /// # Panics
+    /// `input` is not the file that the layout was made of.
+    pub fn write(&self, input: &[u8]) -> Vec<u8> {
+        let size = |n: u64| usize::try_from(n).expect("a layout of a file in memory");
+        let mut out = vec![0; size(self.bytes)];
+        for m in &self.moves {
+            out[size(m.to)..size(m.to + m.len)].copy_from_slice(&input[size(m.from)..size(m.from + m.len)]);
+        }
+        for edit in &self.edits {
+            out[size(edit.at)..][..edit.bytes.len()].copy_from_slice(&edit.bytes);
+        }
+        out
+    }
+}
+
+/// Why a file is not re-laid.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Refusal {
+    /// Not an ELF file that hugelift reads.
+    #[error(transparent)]
+    Elf(#[from] ElfError),
+    /// `ET_REL`.
+    #[error("an object file or a kernel module: nobody maps it as it is")]
+    Object,
+    /// `ET_CORE`.
+    #[error("a core dump")]
+    Core,
+    /// Headers point behind the end.
+    #[error("{what} ends at {end:#x}, the file at {len:#x}: it is cut off, or holds only debug information")]
+    Short {
+        /// The piece that is cut off.
+        what: String,
+        /// Where it should end.
+        end: u64,
+        /// Length of the file.
+        len: u64,
+    },
+    /// UPX, or `sstrip`.
+    #[error("it has no section table, as packed programs, which may read their own file by offset")]
+    NoSections,
+    /// By prelink(8).
+    #[error("it is prelinked (it has a section .gnu.prelink_undo); first: prelink --undo")]
+    Prelinked,
+    /// Something is appended, and would move.
+    #[error(
+        "{} behind the end of its ELF part (\"{starts}\"…): a program that looks for them by their \
+         offset, as self-extracting ones do, would not find them",
+        human_bytes(*bytes)
+    )]
+    Payload {
+        /// How much.
+        bytes: u64,
+        /// Its first bytes, escaped.
+        starts: String,
+    },
+    /// No huge page fits into any segment.
+    #[error("nothing to gain: its largest segment has {}, and no whole page of {page}", human_bytes(*largest))]
+    TooSmall {
+        /// Bytes of the largest segment.
+        largest: u64,
+        /// The size wanted.
+        page: PageSize,
+    },
+    /// `p_vaddr` and `p_offset` differ within a page: no loader takes that.
+    #[error("segment at {vaddr}: file offset {offset:#x} does not lie at the same place of a page")]
+    Torn {
+        /// Its stated address.
+        vaddr: Addr,
+        /// Its offset in the file.
+        offset: u64,
+    },
+    /// None of the large segments can be made congruent.
+    #[error("segment at {vaddr} cannot be aligned: {why}")]
+    Stuck {
+        /// The largest such segment.
+        vaddr: Addr,
+        /// Why.
+        why: Stuck,
+    },
+    /// Their segment would get another distance between address and offset than the first has.
+    #[error("its program headers are not at the start and would move: Linux before 5.18 would not find them")]
+    ProgramHeaders,
+    /// A header table lies over something else.
+    #[error("damaged ELF file: {what} lies over another header table or a section")]
+    Clash {
+        /// Which.
+        what: &'static str,
+    },
+    /// Offsets beyond 2^63.
+    #[error("it would not fit into a file")]
+    NoRoom,
+}
+
+/// The base page of the machines that programs are linked for at least.
+const BASE_PAGE: u64 = 4096;
+
+fn congruent(a: u64, b: u64, modulus: u64) -> bool {
+    a.wrapping_sub(b) & (modulus - 1) == 0
+}
+
+/// Where everything in the file `bytes` goes, so that each `PT_LOAD` that holds a whole huge page
+/// of size `page` has it at the same place modulo `page` in the file and in memory.
+///
+/// The layout of what [`layout`] has made is the identity.
+///
+/// # Errors
+/// [`Refusal`]
+pub fn layout(bytes: &[u8], page: PageSize) -> Result<Layout, Refusal> {
+    let tables = Tables::parse(bytes)?;
+    let wholes: Vec<u64> = tables.headers.segments.iter().map(|s| whole(s, page)).collect();
+    if wholes.iter().all(|&w| w == 0) {
+        let largest = tables.headers.segments.iter().map(|s| s.filesz).max().unwrap_or(0);
+        return Err(Refusal::TooSmall { largest, page });
+    }
+    let largest = |stuck: &dyn Fn(usize) -> Option<Stuck>| {
+        let i = (0..wholes.len()).max_by_key(|&i| wholes[i])?;
+        Some(Refusal::Stuck { vaddr: Addr(tables.headers.segments[i].vaddr), why: stuck(i)? })
+    };
+    let base = Addr(tables.headers.first_page(BASE_PAGE));
+    if tables.headers.relocatable && !base.is_aligned(page) {
+        return largest(&|_| Some(Stuck::Base(base))).map_or(Err(Refusal::NoRoom), Err);
+    }
+    let plan = groups::place(bytes, &tables, &wholes, page)?;
+    let segments: Vec<Placed> =
+        tables.headers.segments.iter().zip(&wholes).map(|(s, &w)| placed(s, w, &plan, page)).collect();
+    if segments.iter().all(|s| s.whole == 0 || s.stuck.is_some()) {
+        return largest(&|i| segments[i].stuck).map_or(Err(Refusal::NoRoom), Err);
+    }
+    let edits = edits::edits(&tables, &plan.moves, &segments)?;
+    let relocatable = tables.headers.relocatable;
+    let layout = Layout { page, relocatable, moves: plan.moves, edits, bytes: plan.bytes, segments };
+    match plan.payload {
+        Some((bytes, starts)) if layout.moved() => Err(Refusal::Payload { bytes, starts }),
+        _ => Ok(layout),
+    }
+}
+
+fn placed(s: &Segment, whole: u64, plan: &groups::Plan, page: PageSize) -> Placed {
+    let mut to = groups::moved(&plan.moves, s.offset);
+    if s.filesz == 0 {
+        // It has no bytes to lie anywhere, yet loaders check its offset against its `p_align`.
+        let shift = (to - s.offset).checked_next_multiple_of(groups::kept(s));
+        to = shift.and_then(|shift| s.offset.checked_add(shift)).unwrap_or(s.offset);
+    }
+    let stuck = match congruent(to, s.vaddr, page.bytes()) {
+        _ if whole == 0 => None,
+        true => None,
+        false if s.offset == 0 => Some(Stuck::Header),
+        false => Some(Stuck::Shared),
+    };
+    let raise = whole > 0 && stuck.is_none();
+    Placed {
+        prot: s.prot,
+        vaddr: Addr(s.vaddr),
+        filesz: s.filesz,
+        whole,
+        from: s.offset,
+        to,
+        align_from: s.align,
+        align_to: if raise { s.align.max(page.bytes()) } else { s.align },
+        stuck,
+    }
+}
+
+/// Bytes of a segment in whole huge pages; its mapping is made of whole base pages.
+fn whole(segment: &Segment, page: PageSize) -> u64 {
+    let base = PageSize::SMALL;
+    let start = Addr(segment.vaddr).align_down(base);
+    let end = Addr(segment.vaddr).checked_add(segment.filesz).and_then(|end| end.align_up(base));
+    end.and_then(|end| Range::new(start, end)?.inner(page)).map_or(0, Range::len)
+}

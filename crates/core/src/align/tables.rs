@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The three header tables of an ELF file: the file header, the program headers, the section
+//! table. Checked as far as re-laying relies on them.
+
+use super::{BASE_PAGE, Refusal, congruent};
+use crate::addr::Addr;
+use crate::elf::{ElfError, Headers};
+use object::LittleEndian;
+use object::elf::{self, FileHeader64, ProgramHeader64, SectionHeader64};
+use object::read::elf::{FileHeader as _, ProgramHeader as _, SectionHeader as _};
+
+pub(super) type File = FileHeader64<LittleEndian>;
+pub(super) type Program = ProgramHeader64<LittleEndian>;
+pub(super) type Section = SectionHeader64<LittleEndian>;
+
+/// The byte order of every machine that hugelift runs on.
+pub(super) const LE: LittleEndian = LittleEndian;
+
+/// The header tables of one file.
+pub(super) struct Tables {
+    /// What the planner makes of the program headers.
+    pub headers: Headers,
+    pub file: File,
+    pub programs: Vec<Program>,
+    pub sections: Vec<Section>,
+}
+
+impl Tables {
+    /// # Errors
+    /// [`Refusal`]: no program or shared object, cut off, prelinked, without sections.
+    pub fn parse(bytes: &[u8]) -> Result<Tables, Refusal> {
+        let damaged = |e: object::read::Error| Refusal::Elf(ElfError::Damaged(e.to_string()));
+        if let Ok(file) = File::parse(bytes) {
+            match file.e_type.get(LE) {
+                elf::ET_REL => return Err(Refusal::Object),
+                elf::ET_CORE => return Err(Refusal::Core),
+                _ => {}
+            }
+        }
+        let headers = Headers::parse(bytes)?;
+        let file = *File::parse(bytes).map_err(damaged)?;
+        let programs = file.program_headers(LE, bytes).map_err(damaged)?.to_vec();
+        let len = bytes.len() as u64;
+        let end = table_end(&file);
+        if file.e_shoff.get(LE) != 0 && end > len {
+            return Err(Refusal::Short { what: "the section table".into(), end, len });
+        }
+        let sections = file.section_headers(LE, bytes).map_err(damaged)?;
+        if sections.is_empty() {
+            return Err(Refusal::NoSections);
+        }
+        let prelinked =
+            |names| sections.iter().any(|s| s.name(LE, names).is_ok_and(|n| n == b".gnu.prelink_undo"));
+        if file.section_strings(LE, bytes, sections).is_ok_and(prelinked) {
+            return Err(Refusal::Prelinked);
+        }
+        let tables = Tables { headers, file, programs, sections: sections.to_vec() };
+        tables.check(len)?;
+        Ok(tables)
+    }
+
+    fn check(&self, len: u64) -> Result<(), Refusal> {
+        let inside = |what: String, start: u64, size: u64| match start.checked_add(size) {
+            Some(end) if end <= len => Ok(()),
+            end => Err(Refusal::Short { what, end: end.unwrap_or(u64::MAX), len }),
+        };
+        for s in &self.headers.segments {
+            inside(format!("segment at {:#x}", s.vaddr), s.offset, s.filesz)?;
+            if s.filesz > 0 && !congruent(s.offset, s.vaddr, BASE_PAGE) {
+                return Err(Refusal::Torn { vaddr: Addr(s.vaddr), offset: s.offset });
+            }
+        }
+        for p in self.programs.iter().filter(|p| names_bytes(p)) {
+            inside(format!("the piece at {:#x}", p.p_vaddr(LE)), p.p_offset(LE), p.p_filesz(LE))?;
+        }
+        for (i, s) in self.sections.iter().enumerate() {
+            if has_bytes(s) {
+                inside(format!("section {i}"), s.sh_offset(LE), s.sh_size(LE))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Offset and size of the program headers.
+    pub fn program_table(&self) -> (u64, u64) {
+        (self.file.e_phoff.get(LE), size_of_val(&self.programs[..]) as u64)
+    }
+
+    /// Offset and size of the section table.
+    pub fn section_table(&self) -> (u64, u64) {
+        (self.file.e_shoff.get(LE), size_of_val(&self.sections[..]) as u64)
+    }
+
+    /// Index of the `PT_LOAD` (in [`Headers::segments`]) whose memory holds `vaddr` and whose
+    /// file bytes, or their end, are where `offset` says.
+    pub fn segment_of(&self, vaddr: u64, offset: u64) -> Option<usize> {
+        let segments = &self.headers.segments;
+        let i = segments.partition_point(|s| s.vaddr <= vaddr).checked_sub(1)?;
+        let s = segments.get(i)?;
+        let inside = vaddr - s.vaddr;
+        let same = inside <= s.memsz && offset.checked_sub(s.offset).is_some_and(|at| at <= s.filesz);
+        (same && s.filesz > 0).then_some(i)
+    }
+}
+
+/// Where the section table ends as far as the file header alone tells.
+fn table_end(file: &File) -> u64 {
+    let size = u64::from(file.e_shnum.get(LE)) * u64::from(file.e_shentsize.get(LE));
+    file.e_shoff.get(LE).saturating_add(size)
+}
+
+/// Whether a program header other than a `PT_LOAD` names bytes in the file. RELRO is a stretch of
+/// memory; what it says of the file is that of segments, and may reach into the next one.
+pub(super) fn names_bytes(program: &Program) -> bool {
+    let other = matches!(program.p_type(LE), elf::PT_LOAD | elf::PT_NULL | elf::PT_GNU_RELRO);
+    !other && program.p_filesz(LE) > 0
+}
+
+/// Whether a section has bytes in the file.
+pub(super) fn has_bytes(section: &Section) -> bool {
+    let kind = section.sh_type(LE);
+    kind != elf::SHT_NULL && kind != elf::SHT_NOBITS && section.sh_size(LE) > 0
+}

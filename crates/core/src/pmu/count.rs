@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Counts of one run, group by group, as perf_event_open(2) gives them.
+
+use super::tables::{Model, Role};
+use serde::{Deserialize, Serialize};
+
+/// What one counter showed.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Count {
+    /// Events seen while on the PMU.
+    pub value: u64,
+    /// Nanoseconds that the event was to be counted, over all threads.
+    pub enabled_ns: u64,
+    /// Nanoseconds that it was on the PMU.
+    pub running_ns: u64,
+}
+
+impl Count {
+    /// A count that was on the PMU all the time.
+    pub fn whole(value: u64) -> Count {
+        Count { value, enabled_ns: 1, running_ns: 1 }
+    }
+
+    /// The sum over another set of threads.
+    pub fn add(&mut self, other: Count) {
+        self.value = self.value.saturating_add(other.value);
+        self.enabled_ns = self.enabled_ns.saturating_add(other.enabled_ns);
+        self.running_ns = self.running_ns.saturating_add(other.running_ns);
+    }
+
+    /// How much of the time it was on the PMU: 1 without multiplexing, 0 if it never was.
+    pub fn running_share(self) -> f64 {
+        if self.enabled_ns == 0 { 0.0 } else { (self.running_ns as f64 / self.enabled_ns as f64).min(1.0) }
+    }
+
+    /// An estimate for the whole time; `None` if it was never counted.
+    pub fn scaled(self) -> Option<f64> {
+        let share = self.running_share();
+        (share > 0.0).then(|| self.value as f64 / share)
+    }
+}
+
+/// The counts of one run, in the order of the model's groups and of the events in each;
+/// `None` for an event that this PMU did not take.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Sample<'a> {
+    /// Whose events these are.
+    pub model: &'a Model,
+    /// A list for each group.
+    pub groups: Vec<Vec<Option<Count>>>,
+}
+
+impl Sample<'_> {
+    /// The counts of an event: in how many groups it may be, the first that has counted.
+    fn find(&self, role: Role) -> Option<(usize, Count)> {
+        self.model.groups.iter().zip(&self.groups).enumerate().find_map(|(group, (events, counts))| {
+            let at = events.iter().position(|e| e.role == role)?;
+            let count = (*counts.get(at)?)?;
+            (count.running_share() > 0.0).then_some((group, count))
+        })
+    }
+
+    fn in_group(&self, group: usize, role: Role) -> Option<Count> {
+        let at = self.model.groups.get(group)?.iter().position(|e| e.role == role)?;
+        *self.groups.get(group)?.get(at)?
+    }
+
+    /// Events of `role` for each event of `by`, both from the group that has both.
+    pub fn per(&self, role: Role, by: Role) -> Option<f64> {
+        let (group, count) = self.find(role)?;
+        let (count, by) = (count.scaled()?, self.in_group(group, by)?.scaled()?);
+        (by > 0.0).then(|| count / by)
+    }
+
+    /// [`Sample::per`] of several events, added up; `None` unless all of them were counted.
+    pub fn sum_per(&self, roles: &[Role], by: Role) -> Option<f64> {
+        roles.iter().map(|role| self.per(*role, by)).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn multiplexing_is_scaled() {
+        let quarter = Count { value: 250, enabled_ns: 4000, running_ns: 1000 };
+        assert_eq!(quarter.running_share(), 0.25);
+        assert_eq!(quarter.scaled(), Some(1000.0));
+        assert_eq!(Count::whole(7).scaled(), Some(7.0));
+    }
+
+    #[test]
+    fn never_counted_is_no_zero() {
+        assert_eq!(Count { value: 0, enabled_ns: 4000, running_ns: 0 }.scaled(), None);
+        assert_eq!(Count::default().scaled(), None);
+        assert_eq!(Count { value: 0, enabled_ns: 4000, running_ns: 4000 }.scaled(), Some(0.0));
+    }
+
+    #[test]
+    fn threads_add_up() {
+        let mut sum = Count::default();
+        sum.add(Count { value: 10, enabled_ns: 100, running_ns: 100 });
+        sum.add(Count { value: 10, enabled_ns: 100, running_ns: 50 });
+        assert_eq!(sum, Count { value: 20, enabled_ns: 200, running_ns: 150 });
+        sum.add(Count { value: u64::MAX, enabled_ns: u64::MAX, running_ns: 1 });
+        assert_eq!(sum.value, u64::MAX);
+    }
+}

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The events of each CPU model, as data.
+
+mod amd;
+mod arm;
+mod intel;
+
+use super::cpu::Cpu;
+use std::ops::RangeInclusive;
+
+/// What an event counts, whatever its maker calls it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Role {
+    /// Core cycles while a thread runs.
+    Cycles,
+    /// Instructions retired.
+    Instructions,
+    /// Cycles with at least one page walk for an instruction fetch.
+    FetchWalkCycles,
+    /// The same for loads.
+    LoadWalkCycles,
+    /// The same for stores.
+    StoreWalkCycles,
+    /// Page walks for instruction fetches.
+    FetchWalks,
+    /// Page walks for loads; for all data where the CPU does not tell them apart.
+    LoadWalks,
+    /// Page walks for stores.
+    StoreWalks,
+    /// Walks for instruction fetches in progress, added up each cycle.
+    FetchWalksPending,
+    /// The same for loads, or for all data.
+    LoadWalksPending,
+    /// The same for stores.
+    StoreWalksPending,
+    /// Walks of a hypervisor's page tables in progress, added up each cycle.
+    EptWalksPending,
+    /// Cycles that a fetch waits for the instruction cache's tags: mostly for the iTLB.
+    TagStalls,
+    /// Fetches that missed the first-level iTLB and hit the second.
+    FetchSecondLevelHits,
+    /// Fetches that missed the first-level iTLB.
+    FetchFirstLevelMisses,
+    /// Data accesses that missed the first-level dTLB.
+    DataFirstLevelMisses,
+}
+
+/// One event of one model.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Event {
+    /// What it counts.
+    pub role: Role,
+    /// The maker's name for it.
+    pub name: &'static str,
+    /// `perf_event_attr.config` of a raw event of the core's PMU.
+    pub config: u64,
+}
+
+/// Which CPUs a model is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cpus {
+    /// One vendor and family; ranges of models, each with the steppings.
+    X86 {
+        /// As CPUID has it.
+        vendor: &'static str,
+        /// With the extended family added.
+        family: u32,
+        /// Models, and steppings of them.
+        models: &'static [(RangeInclusive<u32>, RangeInclusive<u32>)],
+    },
+    /// Part numbers of one implementer.
+    Arm {
+        /// As MIDR_EL1 has it.
+        implementer: u32,
+        /// Part numbers.
+        parts: &'static [u32],
+    },
+}
+
+impl Cpus {
+    fn has(&self, cpu: &Cpu) -> bool {
+        match (self, cpu) {
+            (Cpus::X86 { vendor, family, models }, Cpu::X86 { vendor: v, family: f, model, stepping }) => {
+                vendor == v
+                    && family == f
+                    && models
+                        .iter()
+                        .any(|(models, steppings)| models.contains(model) && steppings.contains(stepping))
+            }
+            (Cpus::Arm { implementer, parts }, Cpu::Arm { implementer: i, part }) => {
+                implementer == i && parts.contains(part)
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Which formulas a model's events allow.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Formulas {
+    /// Cycles with a walk in progress; with the number of walkers a core has, and the cycles
+    /// to add for each finished walk, where the published utilization formula gives them.
+    WalkCycles {
+        /// Page walkers of a core and cycles to add for each walk.
+        walkers: Option<(f64, f64)>,
+    },
+    /// How many walks are in progress, added up each cycle.
+    WalksInProgress,
+    /// Misses and walks, not their cycles.
+    Misses,
+}
+
+/// A CPU model and its events.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Model {
+    /// As people call it.
+    pub name: &'static str,
+    /// The published table that the codes were checked against.
+    pub source: &'static str,
+    /// Which CPUs.
+    pub cpus: Cpus,
+    /// Folders of its PMU in /sys/bus/event_source/devices, the first that there is; one that
+    /// ends in `_` is the beginning of a name.
+    pub pmus: &'static [&'static str],
+    /// Events that are counted together. Each group has the cycles first, and not more events
+    /// than fit when another user (the NMI watchdog) holds a counter.
+    pub groups: &'static [&'static [Event]],
+    /// What follows from them.
+    pub formulas: Formulas,
+    /// What a reader must know about these counts.
+    pub note: Option<&'static str>,
+}
+
+/// Every model there is a table for.
+pub fn models() -> impl Iterator<Item = &'static Model> {
+    intel::MODELS.iter().chain(amd::MODELS).chain(arm::MODELS)
+}
+
+/// The table of a CPU.
+pub fn model_of(cpu: &Cpu) -> Option<&'static Model> {
+    models().find(|m| m.cpus.has(cpu))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    fn intel(model: u32, stepping: u32) -> Option<&'static str> {
+        let cpu = Cpu::X86 { vendor: "GenuineIntel".into(), family: 6, model, stepping };
+        model_of(&cpu).map(|m| m.name)
+    }
+
+    fn amd(family: u32, model: u32) -> Option<&'static str> {
+        model_of(&Cpu::X86 { vendor: "AuthenticAMD".into(), family, model, stepping: 0 }).map(|m| m.name)
+    }
+
+    fn arm(part: u32) -> Option<&'static str> {
+        model_of(&Cpu::Arm { implementer: 0x41, part }).map(|m| m.name)
+    }
+
+    #[test]
+    fn cpus_are_told_apart() {
+        assert_eq!(intel(0x3f, 2), Some("Intel Haswell"));
+        assert_eq!(intel(0x4f, 1), Some("Intel Broadwell server"));
+        assert_eq!(intel(0x55, 4), Some("Intel Skylake"));
+        assert_eq!(intel(0x55, 7), Some("Intel Cascade Lake"));
+        assert_eq!(intel(0x6a, 6), Some("Intel Ice Lake"));
+        assert_eq!(intel(0x8f, 8), Some("Intel Sapphire Rapids"));
+        assert_eq!(intel(0xad, 1), Some("Intel Granite Rapids"));
+        assert_eq!(intel(0x97, 2), Some("Intel Alder Lake P-core"));
+        assert_eq!(amd(0x17, 0x01), Some("AMD Zen 1"));
+        assert_eq!(amd(0x17, 0x31), Some("AMD Zen 2"));
+        assert_eq!(amd(0x19, 0x01), Some("AMD Zen 3"));
+        assert_eq!(amd(0x19, 0x11), Some("AMD Zen 4"));
+        assert_eq!(amd(0x1a, 0x02), Some("AMD Zen 5"));
+        assert_eq!(arm(0xd0c), Some("Arm Neoverse N1"));
+        assert_eq!(arm(0xd84), Some("Arm Neoverse V3"));
+    }
+
+    #[test]
+    fn no_guess_for_what_is_not_listed() {
+        assert_eq!(intel(0x2a, 7), None);
+        assert_eq!(intel(0xff, 0), None);
+        // An efficiency core alone.
+        assert_eq!(intel(0xbe, 0), None);
+        assert_eq!(amd(0x15, 0x02), None);
+        assert_eq!(amd(0x1a, 0x50), None);
+        assert_eq!(arm(0xd03), None);
+        assert_eq!(model_of(&Cpu::Arm { implementer: 0x61, part: 0xd0c }), None);
+    }
+
+    #[test]
+    fn tables_are_sound() {
+        let mut names = BTreeSet::new();
+        for model in models() {
+            assert!(names.insert(model.name), "{} twice", model.name);
+            assert!(!model.source.is_empty() && !model.pmus.is_empty());
+            let mut events = std::collections::BTreeMap::new();
+            for group in model.groups {
+                assert_eq!(group[0].role, Role::Cycles, "{}", model.name);
+                // Cycles and instructions have counters of their own on Intel; elsewhere at least five.
+                let general = group.iter().filter(|e| !matches!(e.role, Role::Cycles | Role::Instructions));
+                assert!(general.count() <= 4, "{}", model.name);
+                let roles: Vec<Role> = group.iter().map(|e| e.role).collect();
+                assert!(roles.iter().enumerate().all(|(i, r)| !roles[..i].contains(r)), "{}", model.name);
+                for event in *group {
+                    let before = events.insert(event.name, *event);
+                    assert!(before.is_none_or(|b| b == *event), "{}: {}", model.name, event.name);
+                }
+            }
+            let configs: BTreeSet<u64> = events.values().map(|e| e.config).collect();
+            assert_eq!(configs.len(), events.len(), "{}: one code, two names", model.name);
+        }
+    }
+}

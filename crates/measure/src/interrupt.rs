@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+//! ctrl-C and its kin end the measurement, and with it every process group that it has
+//! started: SIGTERM at once, SIGKILL after some seconds or at the second signal.
+
+use anyhow::{Context as _, Result, ensure};
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+
+/// At most so many groups at a time: a server, its load, and room.
+const GROUPS: usize = 8;
+
+/// How long a group has to end after SIGTERM, in seconds.
+const PATIENCE: libc::c_uint = 5;
+
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+static RUNNING: [AtomicI32; GROUPS] = [const { AtomicI32::new(0) }; GROUPS];
+
+/// To be called once, first: takes SIGINT, SIGTERM, SIGHUP and SIGALRM.
+///
+/// # Errors
+/// The kernel refuses a handler.
+pub fn prepare() -> Result<()> {
+    let asked = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].map(|signal| (signal, on_request as _));
+    for (signal, handler) in asked.into_iter().chain([(Signal::SIGALRM, on_alarm as _)]) {
+        let action = SigAction::new(SigHandler::Handler(handler), SaFlags::SA_RESTART, SigSet::empty());
+        // SAFETY: sigaction(2); the handlers use atomics, kill(2) and alarm(2) only, which
+        // signal-safety(7) allows.
+        unsafe { sigaction(signal, &action) }.with_context(|| format!("sigaction({signal})"))?;
+    }
+    Ok(())
+}
+
+/// An error once a signal has asked this process to end.
+///
+/// # Errors
+/// That one.
+pub fn check() -> Result<()> {
+    ensure!(!INTERRUPTED.load(Ordering::SeqCst), "interrupted");
+    Ok(())
+}
+
+extern "C" fn on_request(_: libc::c_int) {
+    let again = INTERRUPTED.swap(true, Ordering::SeqCst);
+    signal_all(if again { libc::SIGKILL } else { libc::SIGTERM });
+    // SAFETY: alarm(2) takes a plain number.
+    unsafe { libc::alarm(PATIENCE) };
+}
+
+extern "C" fn on_alarm(_: libc::c_int) {
+    signal_all(libc::SIGKILL);
+}
+
+fn signal_all(signal: libc::c_int) {
+    for group in RUNNING.iter().map(|slot| slot.load(Ordering::SeqCst)).filter(|&group| group > 1) {
+        // SAFETY: kill(2) with plain numbers; the group is one that this process has started
+        // and not yet waited for, so that its number is not another's.
+        unsafe { libc::kill(-group, signal) };
+    }
+}
+
+/// A process group that an interrupt ends, as long as this value lives.
+#[derive(Debug)]
+pub struct Group {
+    id: i32,
+    slot: Option<usize>,
+}
+
+impl Group {
+    /// The group that the child `leader` leads.
+    pub fn of(leader: i32) -> Group {
+        let free =
+            |slot: &AtomicI32| slot.compare_exchange(0, leader, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+        let group = Group { id: leader, slot: RUNNING.iter().position(free) };
+        // The signal may have come between the child's start and now.
+        if INTERRUPTED.load(Ordering::SeqCst) {
+            group.signal(libc::SIGTERM);
+        }
+        group
+    }
+
+    /// Sends `signal` to all of the group. That there is none any more is no error.
+    pub fn signal(&self, signal: libc::c_int) {
+        if self.id > 1 {
+            // SAFETY: kill(2) with plain numbers.
+            unsafe { libc::kill(-self.id, signal) };
+        }
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(slot) = self.slot {
+            RUNNING[slot].store(0, Ordering::SeqCst);
+        }
+    }
+}

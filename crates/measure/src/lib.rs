@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Measuring programs: interleaved rounds, one child's cost by wait4(2), and what smaps
+//! shows of it while it runs.
+//!
+//! [`rounds`] runs sides in turn; a side is a [`program`] whose run is [`timed`], or a
+//! [`server`] under a load. A [`look`] is a run that counts for nothing and shows everything.
+
+pub mod child;
+pub mod coverage;
+pub mod generated;
+pub mod host;
+pub mod interrupt;
+pub mod look;
+pub mod program;
+pub mod ready;
+pub mod rounds;
+pub mod sample;
+pub mod server;
+pub mod timed;
+pub mod tree;

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A run that counts for nothing and shows everything: the program is stopped at its exit,
+//! when its memory is still there (ptrace(2), PTRACE_O_TRACEEXIT). So also a program that
+//! runs for a millisecond is seen.
+//!
+//! A lifted program has a tracer already, hugelift's helper, until it is lifted. The helper
+//! writes its report to a FIFO just before it goes; from then on we try to take its place.
+
+use crate::child::{Child, reap_orphans};
+use crate::interrupt;
+use crate::program::Program;
+use crate::timed::Seen;
+use anyhow::{Context as _, Result};
+use hugelift_core::comparison::{Coverage, Memory};
+use nix::errno::Errno;
+use nix::sys::ptrace;
+use nix::sys::signal::Signal;
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+use std::fs::File;
+use std::io::Read as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use std::time::{Duration, Instant};
+
+/// A lifted program may end before we have taken the helper's place: so often it is tried.
+const TRIES: usize = 5;
+
+/// The helper is gone within this time of its report.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What a look has shown.
+#[derive(Clone, Debug)]
+pub struct Look {
+    /// How the program ended.
+    pub status: ExitStatus,
+    /// What was seen at its exit, or (of a lifted program that was too fast) after the lift.
+    pub seen: Seen,
+    /// Bytes that hugelift could lift in it; of lifted programs only.
+    pub liftable: Option<u64>,
+    /// Why hugelift did not lift something that it could, likewise.
+    pub why_not: Option<String>,
+}
+
+/// Looks at a bare program.
+///
+/// # Errors
+/// It cannot be started, or the measurement was interrupted.
+pub fn bare(program: &Program) -> Result<Look> {
+    let mut command = program.command()?;
+    let trace_me = || {
+        // Where it is forbidden, the program runs to its end unseen.
+        let _ = ptrace::traceme();
+        Ok(())
+    };
+    // SAFETY: ptrace(2), PTRACE_TRACEME: a plain system call between fork and exec.
+    unsafe { command.pre_exec(trace_me) };
+    let child = Child::start(&mut command)?;
+    let seen = until_exit(Pid::from_raw(child.pid().cast_signed()), true)?;
+    finish(child, seen)
+}
+
+/// Looks at a lifted program: `program` under `hugelift run` with `options`.
+///
+/// # Errors
+/// As [`bare`].
+pub fn lifted(program: &Program, hugelift: &Path, options: &[String]) -> Result<Look> {
+    let mut best: Option<Look> = None;
+    for _ in 0..TRIES {
+        let (look, at_exit) = lifted_once(program, hugelift, options)?;
+        let seen = best.as_ref().map_or(look.seen, |best| best.seen.max(look.seen));
+        let last = at_exit || !look.status.success();
+        best = Some(Look { seen, ..look });
+        if last {
+            break;
+        }
+    }
+    best.context("no look was taken")
+}
+
+/// A look, and whether it was at the program's exit.
+fn lifted_once(program: &Program, hugelift: &Path, options: &[String]) -> Result<(Look, bool)> {
+    let dir = tempfile::tempdir().context("a temporary directory")?;
+    let fifo = Fifo::new(dir.path().join("report"))?;
+    let mut options = options.to_vec();
+    options.extend(["--report".to_string(), fifo.path.display().to_string()]);
+    let child = Child::start(&mut program.lifted(hugelift, &options).command()?)?;
+    let report = fifo.read_line(&child)?;
+    let seized = match &report {
+        Some(_) => seize(&child)?,
+        None => false,
+    };
+    let at_exit = if seized { until_exit(Pid::from_raw(child.pid().cast_signed()), false)? } else { None };
+    let said = report.as_deref().and_then(said);
+    let after_lift = Seen { memory: said.as_ref().and_then(|said| said.memory), peak_bytes: None };
+    let seen = at_exit.map_or(after_lift, |seen| seen.max(after_lift));
+    let look = Look { seen, ..finish(child, None)? };
+    let (liftable, why_not) = said.map_or((None, None), |said| (said.liftable, said.why_not));
+    Ok((Look { liftable, why_not, ..look }, at_exit.is_some()))
+}
+
+fn finish(child: Child, seen: Option<Seen>) -> Result<Look> {
+    let (status, _) = child.finish()?;
+    reap_orphans(Duration::from_millis(100))?;
+    interrupt::check()?;
+    Ok(Look { status, seen: seen.unwrap_or_default(), liftable: None, why_not: None })
+}
+
+/// Takes the helper's place as the tracer; false if the program has ended before.
+fn seize(child: &Child) -> Result<bool> {
+    let pid = Pid::from_raw(child.pid().cast_signed());
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match ptrace::seize(pid, ptrace::Options::PTRACE_O_TRACEEXIT) {
+            Ok(()) => return Ok(true),
+            // The helper is still there (or Yama will never let us: hence the deadline).
+            Err(Errno::EPERM) if Instant::now() < deadline && !child.has_ended()? => std::thread::yield_now(),
+            Err(_) => return Ok(false),
+        }
+    }
+}
+
+/// Lets a tracee go on until it exits; what it is then. None if it could not be seen. One
+/// that asked to be traced has yet to stop `at_exec`, with SIGTRAP.
+fn until_exit(pid: Pid, at_exec: bool) -> Result<Option<Seen>> {
+    let (mut seen, mut at_exec) = (None, at_exec);
+    loop {
+        // An ended one stays a zombie for its owner to wait for: only stops are taken.
+        let flags = WaitPidFlag::WSTOPPED | WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
+        match nix::sys::wait::waitid(nix::sys::wait::Id::Pid(pid), flags) {
+            Err(Errno::EINTR) => continue,
+            Err(errno) => return Err(errno).with_context(|| format!("waitid({pid})")),
+            Ok(WaitStatus::Exited(..) | WaitStatus::Signaled(..)) => return Ok(seen),
+            Ok(_) => {}
+        }
+        let signal = match waitpid(pid, Some(WaitPidFlag::WNOHANG)) {
+            Ok(WaitStatus::PtraceEvent(_, _, libc::PTRACE_EVENT_EXIT)) => {
+                seen = Some(Seen::now(pid.as_raw().cast_unsigned()));
+                None
+            }
+            Ok(WaitStatus::Stopped(_, Signal::SIGTRAP)) if at_exec => {
+                at_exec = false;
+                let _ = ptrace::setoptions(pid, ptrace::Options::PTRACE_O_TRACEEXIT);
+                None
+            }
+            Ok(WaitStatus::Stopped(_, signal)) => Some(signal),
+            _ => None,
+        };
+        // It may have been killed meanwhile; the next wait tells.
+        let _ = ptrace::cont(pid, signal);
+    }
+}
+
+/// What a report of `hugelift run` says of text and read-only data.
+#[derive(Clone, Debug)]
+pub struct Said {
+    /// What was huge after the lift, by smaps; none if the program was started plainly.
+    pub memory: Option<Memory>,
+    /// Bytes that could be lifted; likewise.
+    pub liftable: Option<u64>,
+    /// Why something was not lifted, and what helps: the reason that holds most bytes back.
+    pub why_not: Option<String>,
+}
+
+/// Reads a report; none if it is not one.
+pub fn said(report: &str) -> Option<Said> {
+    let json: serde_json::Value = serde_json::from_str(report).ok()?;
+    json["version"].as_u64()?;
+    if let Some(plain) = json["plain"].as_str() {
+        return Some(Said { memory: None, liftable: None, why_not: Some(plain.into()) });
+    }
+    let part = |name: &str| {
+        let number = |field: &str| json["totals"][name][field].as_u64().unwrap_or(0);
+        Coverage { whole: number("liftable_bytes"), huge: number("huge_bytes") }
+    };
+    let (text, rodata) = (part("text"), part("rodata"));
+    let each = |value: &serde_json::Value, name: &str| value[name].as_array().cloned().unwrap_or_default();
+    let parts = each(&json, "objects").into_iter().flat_map(|object| each(&object, "parts"));
+    let skips = parts.filter(|part| part["liftable_bytes"] != 0).flat_map(|part| each(&part, "skips"));
+    let worst = skips.filter(|skip| skip["hint"].is_string()).max_by_key(|skip| skip["bytes"].as_u64());
+    let why_not = worst.map(|skip| {
+        let field = |name: &str| skip[name].as_str().unwrap_or_default().to_string();
+        format!("{}; {}", field("detail"), field("hint"))
+    });
+    Some(Said {
+        memory: Some(Memory { text, rodata, ..Memory::default() }),
+        liftable: Some(text.whole + rodata.whole),
+        why_not,
+    })
+}
+
+/// A FIFO to read one line from.
+struct Fifo {
+    path: PathBuf,
+    file: File,
+}
+
+impl Fifo {
+    fn new(path: PathBuf) -> Result<Fifo> {
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRUSR | nix::sys::stat::Mode::S_IWUSR)
+            .with_context(|| format!("cannot make {}", path.display()))?;
+        let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(&path);
+        Ok(Fifo { file: file.with_context(|| format!("cannot open {}", path.display()))?, path })
+    }
+
+    /// The line; none if the child ends without writing one.
+    fn read_line(mut self, child: &Child) -> Result<Option<String>> {
+        let mut line = Vec::new();
+        let mut chunk = [0; 4096];
+        loop {
+            // Asked first: what it wrote before it ended is then still read.
+            let ended = child.has_ended()?;
+            match self.file.read(&mut chunk) {
+                Ok(n) if n > 0 => {
+                    line.extend_from_slice(&chunk[..n]);
+                    if line.ends_with(b"\n") {
+                        return Ok(Some(String::from_utf8_lossy(&line).into_owned()));
+                    }
+                }
+                Err(e)
+                    if !matches!(
+                        e.kind(),
+                        std::io::ErrorKind::WouldBlock | std::io::ErrorKind::Interrupted
+                    ) =>
+                {
+                    return Err(e).context("cannot read hugelift's report");
+                }
+                _ if ended => return Ok(None),
+                _ => std::thread::sleep(Duration::from_micros(50)),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_of_a_millisecond_is_seen_at_its_exit() {
+        let _alone = crate::child::alone();
+        let look = bare(&Program::new(["/bin/true"])).unwrap();
+        assert!(look.status.success());
+        let memory = look.seen.memory.expect("its smaps");
+        assert!(memory.lifted() <= memory.text.whole + memory.rodata.whole);
+        let peak = look.seen.peak_bytes.expect("its peak");
+        assert!((100 << 10..32 << 20).contains(&peak), "{peak}");
+    }
+
+    #[test]
+    fn signals_and_statuses_pass_through() {
+        let _alone = crate::child::alone();
+        let look = bare(&Program::new(["sh", "-c", "trap 'exit 7' USR1; kill -USR1 $$; sleep 5"])).unwrap();
+        assert_eq!(look.status.code(), Some(7));
+        let look = bare(&Program::new(["sh", "-c", "kill -TERM $$; sleep 5"])).unwrap();
+        assert!(!look.status.success() && look.status.code().is_none(), "{:?}", look.status);
+    }
+
+    #[test]
+    fn what_a_report_says() {
+        let report = r#"{"version":1,"totals":{"text":{"bytes":9,"liftable_bytes":6,"huge_bytes":4}},
+            "objects":[{"parts":[{"liftable_bytes":6,"skips":[
+                {"reason":"edge","bytes":9,"hint":null,"detail":"an edge"},
+                {"reason":"pool","bytes":2,"hint":"fill it","detail":"pool short"}]}]}]}"#;
+        let all = said(report).unwrap();
+        assert_eq!((all.liftable, all.memory.unwrap().lifted()), (Some(6), 4));
+        assert_eq!(all.why_not.as_deref(), Some("pool short; fill it"));
+        let plain = said(r#"{"version":1,"totals":{},"plain":"set-uid"}"#).unwrap();
+        assert_eq!((plain.liftable, plain.why_not.as_deref()), (None, Some("set-uid")));
+        assert!(said("{").is_none() && said("{}").is_none());
+    }
+}

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What to run, and in which surroundings.
+
+use anyhow::{Context as _, Result, bail};
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::Pid;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// A program with its arguments and surroundings.
+#[derive(Clone, Debug, Default)]
+pub struct Program {
+    /// Program and arguments.
+    pub argv: Vec<OsString>,
+    /// Additions to the environment.
+    pub env: Vec<(OsString, OsString)>,
+    /// The only CPUs that it may use; all if empty.
+    pub cpus: Vec<usize>,
+    /// Transparent huge pages are off for it: prctl(2), PR_SET_THP_DISABLE. The kernel then
+    /// maps large folios of the page cache by small entries too.
+    pub no_thp: bool,
+    /// The file that it reads as its standard input; none is /dev/null.
+    pub input: Option<PathBuf>,
+    /// Where its standard output and error go.
+    pub output: Output,
+}
+
+/// Where a program's output goes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Output {
+    /// To /dev/null.
+    #[default]
+    Discard,
+    /// Where this process's goes.
+    Inherit,
+    /// To the end of this file.
+    File(PathBuf),
+}
+
+impl Program {
+    /// A program with its arguments.
+    pub fn new<I: Into<OsString>>(argv: impl IntoIterator<Item = I>) -> Program {
+        Program { argv: argv.into_iter().map(Into::into).collect(), ..Program::default() }
+    }
+
+    /// The same under `HUGELIFT run OPTIONS --`.
+    pub fn lifted<S: Into<OsString> + Clone>(&self, hugelift: &Path, options: &[S]) -> Program {
+        let mut argv: Vec<OsString> = vec![hugelift.into(), "run".into()];
+        argv.extend(options.iter().cloned().map(Into::into));
+        argv.push("--".into());
+        argv.extend(self.argv.iter().cloned());
+        Program { argv, ..self.clone() }
+    }
+
+    /// The same with one more argument.
+    pub fn arg(&self, arg: &str) -> Program {
+        let mut more = self.clone();
+        more.argv.push(arg.into());
+        more
+    }
+
+    /// The same with a library preloaded.
+    pub fn preloading(&self, library: &Path) -> Program {
+        let mut more = self.clone();
+        more.env.push(("LD_PRELOAD".into(), library.into()));
+        more
+    }
+
+    /// Ready to start, with its streams as asked for.
+    ///
+    /// # Errors
+    /// It is empty, or a file of it cannot be opened.
+    pub fn command(&self) -> Result<Command> {
+        let [program, args @ ..] = &self.argv[..] else { bail!("nothing to run") };
+        let mut command = Command::new(program);
+        command.args(args).envs(self.env.iter().cloned());
+        command.stdin(match &self.input {
+            Some(path) => File::open(path).with_context(|| format!("cannot open {}", path.display()))?.into(),
+            None => Stdio::null(),
+        });
+        if self.output == Output::Discard {
+            command.stdout(Stdio::null()).stderr(Stdio::null());
+        } else if let Output::File(path) = &self.output {
+            let file = File::options().append(true).create(true).open(path);
+            let file = file.with_context(|| format!("cannot write {}", path.display()))?;
+            command.stderr(file.try_clone().context("dup")?).stdout(file);
+        }
+        self.surround(&mut command)?;
+        Ok(command)
+    }
+
+    fn surround(&self, command: &mut Command) -> Result<()> {
+        if self.cpus.is_empty() && !self.no_thp {
+            return Ok(());
+        }
+        let mut set = CpuSet::new();
+        for &cpu in &self.cpus {
+            set.set(cpu).with_context(|| format!("CPU {cpu}"))?;
+        }
+        let (pinned, no_thp) = (!self.cpus.is_empty(), self.no_thp);
+        let change = move || {
+            if pinned {
+                sched_setaffinity(Pid::from_raw(0), &set).map_err(io::Error::from)?;
+            }
+            if no_thp {
+                nix::sys::prctl::set_thp_disable(true).map_err(io::Error::from)?;
+            }
+            Ok(())
+        };
+        // SAFETY: sched_setaffinity(2) and prctl(2) are plain system calls: nothing in the
+        // closure allocates or takes a lock between fork and exec.
+        unsafe { command.pre_exec(change) };
+        Ok(())
+    }
+}
+
+impl std::fmt::Display for Program {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let words = self.env.iter().map(|(name, value)| format!("{}={}", name.display(), value.display()));
+        let words: Vec<String> = words.chain(self.argv.iter().map(|w| w.display().to_string())).collect();
+        f.write_str(&words.join(" "))
+    }
+}

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A run of a program that is made for being measured: it prints a line when it is done,
+//! and waits for the end of its standard input, so that it can be looked at.
+
+use crate::child::{Child, Cost, reap_orphans};
+use crate::interrupt;
+use crate::program::Program;
+use crate::tree::Stat;
+use anyhow::{Context as _, Result, bail, ensure};
+use hugelift_core::smaps::Usage;
+use hugelift_os::procfs::Process;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::process::Stdio;
+use std::time::Duration;
+
+/// Longer than hugelift's helper needs to end once its program has started.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What a run cost and said.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    /// What it cost.
+    pub cost: Cost,
+    /// All of its standard output.
+    pub output: String,
+    /// Its memory, where it was looked at.
+    pub memory: Vec<Usage>,
+}
+
+impl Program {
+    /// Runs it to its end, with nothing on its standard input.
+    ///
+    /// # Errors
+    /// It cannot be started, or ends with another status than 0.
+    pub fn run(&self) -> Result<Sample> {
+        self.measure(Stdio::null(), |_, _| Ok(Vec::new()))
+    }
+
+    /// Runs it; when it has printed its first line, looks at its memory; then closes its
+    /// standard input, for the end of which it waits.
+    ///
+    /// # Errors
+    /// As [`Program::run`]; or it ends before it prints a line.
+    pub fn run_and_look(&self) -> Result<Sample> {
+        self.measure(Stdio::piped(), |pid, line| {
+            ensure!(!line.is_empty(), "{self}: ended before it printed a line");
+            Ok(Process::new(pid).smaps()?)
+        })
+    }
+
+    fn measure(&self, stdin: Stdio, look: impl FnOnce(u32, &str) -> Result<Vec<Usage>>) -> Result<Sample> {
+        let mut command = self.command()?;
+        command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::inherit());
+        let mut child = Child::start(&mut command)?;
+        let streams = child.streams();
+        let stdin = streams.stdin.take();
+        let mut stdout = BufReader::new(streams.stdout.take().context("no pipe")?);
+        let mut output = String::new();
+        stdout.read_line(&mut output).context("standard output")?;
+        let memory = look(child.pid(), &output);
+        drop(stdin);
+        stdout.read_to_string(&mut output).context("standard output")?;
+        let (status, cost) = child.finish()?;
+        let (left_behind, _) = reap_orphans(PATIENCE)?;
+        interrupt::check()?;
+        ensure!(status.success(), "{self}: {status}");
+        Ok(Sample { cost: Cost { left_behind, ..cost }, output, memory: memory? })
+    }
+
+    /// The memory of a program that has nothing to say until its standard input ends: as
+    /// soon as it sleeps without having used CPU time for a while.
+    ///
+    /// # Errors
+    /// It does not come to rest, or ends with another status than 0.
+    pub fn memory_at_rest(&self) -> Result<Vec<Usage>> {
+        let mut command = self.command()?;
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::inherit());
+        let mut child = Child::start(&mut command)?;
+        let seen = at_rest(child.pid()).and_then(|()| Ok(Process::new(child.pid()).smaps()?));
+        drop(child.streams().stdin.take());
+        let (status, _) = child.finish()?;
+        reap_orphans(PATIENCE)?;
+        ensure!(status.success(), "{self}: {status}");
+        seen
+    }
+}
+
+fn at_rest(pid: u32) -> Result<()> {
+    let (mut before, mut calm) = (None, 0);
+    for _ in 0..1000 {
+        std::thread::sleep(Duration::from_millis(10));
+        let stat = Stat::read(pid)?;
+        let now = Some(stat.ticks);
+        calm = if stat.state == 'S' && now == before { calm + 1 } else { 0 };
+        before = now;
+        if calm == 20 {
+            return Ok(());
+        }
+    }
+    bail!("process {pid} did not come to rest in 10 s")
+}

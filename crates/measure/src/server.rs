@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A server for one round: started, waited for until it is ready, stopped with all that it
+//! has started.
+
+use crate::child::{Child, reap_orphans};
+use crate::interrupt;
+use crate::program::Program;
+use crate::ready::Ready;
+use crate::timed::Seen;
+use crate::tree::{cpu_of_descendants, descendants};
+use anyhow::{Context as _, Result, bail, ensure};
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{BufRead as _, BufReader};
+use std::process::{ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Lines of a server's output that an error shows.
+const LINES: usize = 8;
+
+/// How often it is asked whether it is ready.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// A server that runs. Dropped, it is killed with all that it has started.
+#[derive(Debug)]
+pub struct Server {
+    child: Option<Child>,
+    output: Arc<Mutex<Heard>>,
+}
+
+/// What it has printed.
+#[derive(Debug, Default)]
+struct Heard {
+    last: VecDeque<String>,
+    ready: bool,
+}
+
+impl Server {
+    /// Starts a server and waits until it is ready.
+    ///
+    /// # Errors
+    /// Something answers before it is started; it ends, or is not ready in time.
+    pub fn start(program: &Program, ready: &Ready, patience: Duration) -> Result<Server> {
+        ensure!(
+            !ready.answers(),
+            "{ready} is possible before the server is started: another one runs already; stop it, or choose \
+             another port or socket"
+        );
+        let mut command = program.command()?;
+        let (read, write) = std::io::pipe().context("pipe")?;
+        command.stdin(Stdio::null()).stdout(write.try_clone().context("dup")?).stderr(write);
+        let child = Child::start(&mut command)?;
+        // With it goes our own end for writing.
+        drop(command);
+        let output = Arc::new(Mutex::new(Heard::default()));
+        listen(read, ready.clone(), Arc::clone(&output))?;
+        let server = Server { child: Some(child), output };
+        server.wait_until_ready(ready, patience)?;
+        Ok(server)
+    }
+
+    fn wait_until_ready(&self, ready: &Ready, patience: Duration) -> Result<()> {
+        let deadline = Instant::now() + patience;
+        loop {
+            interrupt::check()?;
+            if self.heard().ready || ready.answers() {
+                return Ok(());
+            }
+            if self.child()?.has_ended()? {
+                // The last lines may still be on their way.
+                std::thread::sleep(10 * PAUSE);
+                bail!("the server ended before there was {ready}{}", self.last_words());
+            }
+            if Instant::now() >= deadline {
+                bail!("no {ready} within {patience:?} of the server's start{}", self.last_words());
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    fn child(&self) -> Result<&Child> {
+        self.child.as_ref().context("the server is stopped")
+    }
+
+    fn heard(&self) -> std::sync::MutexGuard<'_, Heard> {
+        self.output.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What it printed last, for an error.
+    fn last_words(&self) -> String {
+        let heard = self.heard();
+        let lines: Vec<&str> = heard.last.iter().map(String::as_str).collect();
+        if lines.is_empty() { String::new() } else { format!("; its last lines:\n  {}", lines.join("\n  ")) }
+    }
+
+    /// CPU seconds that it and its children have used so far.
+    ///
+    /// # Errors
+    /// It has ended, or /proc cannot be read.
+    pub fn cpu(&self) -> Result<f64> {
+        ensure!(!self.child()?.has_ended()?, "the server has ended{}", self.last_words());
+        cpu_of_descendants()
+    }
+
+    /// What of it is huge now.
+    ///
+    /// # Errors
+    /// It is stopped already.
+    pub fn look(&self) -> Result<Seen> {
+        Ok(Seen::now(self.child()?.pid()))
+    }
+
+    /// Asks it to end (SIGTERM), and kills it and what it has left when that takes longer
+    /// than `patience`. How it ended, and whether it had to be killed.
+    ///
+    /// # Errors
+    /// It cannot be waited for.
+    pub fn stop(mut self, patience: Duration) -> Result<(ExitStatus, bool)> {
+        let child = self.child.take().context("the server is stopped")?;
+        let pid = nix::unistd::Pid::from_raw(child.pid().cast_signed());
+        // Not waited for, so the id is its own; that it has ended is no error.
+        let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);
+        let ended = child.wait_until(Instant::now() + patience)?;
+        child.group().signal(libc::SIGKILL);
+        let (status, _) = child.finish()?;
+        clear_orphans()?;
+        Ok((status, !ended))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // The child's own end kills its group.
+        if self.child.take().is_some() {
+            // Nothing can be done about a process that even SIGKILL does not end.
+            let _ = clear_orphans();
+        }
+    }
+}
+
+/// Kills what has left the server's process group: it is this process's child by now, or
+/// descends from one that is.
+fn clear_orphans() -> Result<()> {
+    for _ in 0..100 {
+        let (_, some) = reap_orphans(Duration::from_millis(20))?;
+        if !some {
+            return Ok(());
+        }
+        for stat in descendants(std::process::id())? {
+            let pid = nix::unistd::Pid::from_raw(stat.pid.cast_signed());
+            let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
+        }
+    }
+    bail!("some of what the server has started does not end")
+}
+
+/// Reads its output in a thread, for as long as anybody has the other end.
+fn listen(from: std::io::PipeReader, ready: Ready, heard: Arc<Mutex<Heard>>) -> Result<()> {
+    let from = File::from(std::os::fd::OwnedFd::from(from));
+    let read = move || {
+        for line in BufReader::new(from).split(b'\n').map_while(Result::ok) {
+            let line = String::from_utf8_lossy(&line).into_owned();
+            let mut heard = heard.lock().unwrap_or_else(PoisonError::into_inner);
+            heard.ready |= matches!(&ready, Ready::Line(regex) if regex.is_match(&line));
+            if heard.last.len() == LINES {
+                heard.last.pop_front();
+            }
+            heard.last.push_back(line);
+        }
+    };
+    std::thread::Builder::new().name("listen".into()).spawn(read).context("cannot start a thread")?;
+    Ok(())
+}
+
+/// The last number in `output` that `regex` finds: its first group, or all of it.
+///
+/// # Errors
+/// There is none.
+pub fn number(regex: &regex::Regex, output: &str) -> Result<f64> {
+    let found = regex.captures_iter(output).last();
+    let text = found.as_ref().and_then(|groups| groups.get(1).or(groups.get(0))).map(|m| m.as_str());
+    let Some(text) = text else {
+        let lines: Vec<&str> = output.lines().rev().take(LINES).collect();
+        let lines: Vec<&str> = lines.into_iter().rev().collect();
+        bail!("'{regex}' is nowhere in the load's output; it ends:\n  {}", lines.join("\n  "));
+    };
+    let number = text.trim().replace(',', "").parse::<f64>().ok().filter(|n| n.is_finite());
+    number.with_context(|| format!("'{regex}' finds '{text}' in the load's output, which is no number"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use regex::Regex;
+
+    #[test]
+    fn the_last_number_is_taken() {
+        let of = |regex: &str, text: &str| number(&Regex::new(regex).unwrap(), text);
+        assert_eq!(of(r"tps: ([0-9.]+)", "tps: 1.5\ntps: 2.5\n").unwrap(), 2.5);
+        assert_eq!(of(r"[0-9,]+", "got 1,234 rows").unwrap(), 1234.0);
+        assert!(of(r"qps: (\d+)", "tps: 7").unwrap_err().to_string().contains("tps: 7"));
+        assert!(of(r"tps: (.*)", "tps: many").unwrap_err().to_string().contains("'many'"));
+    }
+}

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A run that counts: its cost, and what is seen of it from outside while it runs.
+//!
+//! Reading smaps keeps the process from changing its mappings for a moment. So it is done
+//! late, seldom, and in the same way on both sides: first after [`FIRST`], then at growing
+//! distances, never for more than a hundredth of the time. Shorter programs are shown by a
+//! [`crate::look`].
+
+use crate::child::{Child, Cost, reap_orphans};
+use crate::coverage;
+use crate::interrupt;
+use crate::program::Program;
+use anyhow::{Context as _, Result};
+use hugelift_core::comparison::Memory;
+use hugelift_os::procfs::Process;
+use std::process::ExitStatus;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+/// When a process is first looked at.
+const FIRST: Duration = Duration::from_millis(100);
+
+/// A look may take at most this share of the time.
+const SHARE: u32 = 100;
+
+/// How long hugelift's helper has to end behind a program that has ended.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// What was seen of a process: the most of each.
+#[derive(Clone, Copy, Default, PartialEq, Debug)]
+pub struct Seen {
+    /// Its mappings; none where smaps could not be read.
+    pub memory: Option<Memory>,
+    /// Peak resident memory in bytes.
+    pub peak_bytes: Option<u64>,
+}
+
+impl Seen {
+    /// Looks at a process now. One that has ended, or may not be looked at, shows nothing; nor
+    /// does one that another process traces: it is just being lifted.
+    pub fn now(pid: u32) -> Seen {
+        let process = Process::new(pid);
+        let Ok(status) = process.status() else { return Seen::default() };
+        // The tracer is a thread.
+        let own = nix::unistd::gettid().as_raw().cast_unsigned();
+        if status.tracer.is_some_and(|tracer| tracer != 0 && tracer != own) {
+            return Seen::default();
+        }
+        Seen {
+            memory: process.smaps().ok().map(|usages| coverage::of_process(&usages)),
+            peak_bytes: status.peak_bytes,
+        }
+    }
+
+    /// What either has seen.
+    pub fn max(self, other: Seen) -> Seen {
+        let memory = match (self.memory, other.memory) {
+            (Some(a), Some(b)) => Some(a.max(b)),
+            (a, b) => a.or(b),
+        };
+        Seen { memory, peak_bytes: self.peak_bytes.max(other.peak_bytes) }
+    }
+}
+
+/// A run with its cost.
+#[derive(Clone, Copy, Debug)]
+pub struct Timed {
+    /// How it ended.
+    pub status: ExitStatus,
+    /// What it cost.
+    pub cost: Cost,
+    /// What was seen of it, if it ran for long enough.
+    pub seen: Seen,
+    /// Something that it started goes on.
+    pub left_running: bool,
+}
+
+/// Runs a program to its end.
+///
+/// # Errors
+/// It cannot be started, or the measurement was interrupted.
+pub fn run(program: &Program) -> Result<Timed> {
+    let mut command = program.command()?;
+    let child = Child::start(&mut command)?;
+    let pid = child.pid();
+    let (stop, stopped) = channel::<()>();
+    let watcher = std::thread::Builder::new()
+        .name("watch".into())
+        .spawn(move || watch(pid, &stopped))
+        .context("cannot start a thread")?;
+    let (ended, wall) = (child.wait_for_end(), child.began().elapsed().as_secs_f64());
+    // Until it is waited for, its id is nobody else's.
+    drop(stop);
+    let seen = watcher.join().unwrap_or_default();
+    ended?;
+    let (status, cost) = child.finish()?;
+    let (left_behind, left_running) = reap_orphans(PATIENCE)?;
+    interrupt::check()?;
+    Ok(Timed { status, cost: Cost { wall, left_behind, ..cost }, seen, left_running })
+}
+
+fn watch(pid: u32, stopped: &Receiver<()>) -> Seen {
+    let mut seen = Seen::default();
+    let mut pause = FIRST;
+    while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+        let began = Instant::now();
+        seen = seen.max(Seen::now(pid));
+        pause = (pause * 2).max(began.elapsed() * SHARE);
+    }
+    seen
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_is_charged_for_itself_alone() {
+        let _alone = crate::child::alone();
+        // As large as the child would be if it were charged for its parent.
+        let large = vec![1u8; 64 << 20];
+        let program = Program::new(["sh", "-c", "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done; exit 3"]);
+        let timed = run(&program).unwrap();
+        assert_eq!(timed.status.code(), Some(3));
+        let cost = timed.cost;
+        assert!(0.01 < cost.user && cost.user <= cost.wall + 0.02, "{cost:?}");
+        assert!(cost.minor_faults > 10 && cost.minor_faults < 10_000, "{cost:?}");
+        assert_eq!(large.iter().map(|&b| usize::from(b)).sum::<usize>(), large.len());
+        if let Some(peak) = timed.seen.peak_bytes {
+            assert!(peak < 32 << 20, "{peak}");
+        }
+    }
+}

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The facts for a diagnosis, read from /proc and /sys and, on the machine itself, tried out.
+
+use crate::procfs::ProcError;
+use crate::tree::Tree;
+use crate::{cgroup, machine, pools, probes, process_facts, sysfs};
+use hugelift_core::addr::PageSize;
+use hugelift_core::doctor::facts::{Facts, Limit, Memory, Reading, Thp, Trace, Zone};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+const THP: &str = "/sys/kernel/mm/transparent_hugepage";
+const COMPACT: &str = "/proc/sys/vm/compact_memory";
+/// Counters of /proc/vmstat that tell how huge pages come.
+const COUNTERS: [&str; 5] =
+    ["compact_stall", "compact_fail", "thp_fault_alloc", "thp_fault_fallback", "thp_collapse_alloc"];
+
+/// What there is to be known of the machine that `tree` is, and of process `pid` on it. Files
+/// for trying things out are made in `folder`, for a moment.
+///
+/// # Errors
+/// The process cannot be read.
+pub fn gather(tree: &Tree, pid: Option<u32>, folder: &Path) -> Result<Facts, ProcError> {
+    let of = |name: &str| match pid {
+        Some(pid) => format!("/proc/{pid}/{name}"),
+        None => format!("/proc/self/{name}"),
+    };
+    let status = tree.read("/proc/self/status").unwrap_or_default();
+    let cpuinfo = tree.read("/proc/cpuinfo").unwrap_or_default();
+    let pools = pools::read(tree);
+    let sizes: Vec<PageSize> = pools.iter().filter_map(|p| PageSize::new(p.page_size)).collect();
+    let mut groups = cgroup::limits(
+        &tree.read(of("cgroup")).unwrap_or_default(),
+        &tree.read("/proc/self/mountinfo").unwrap_or_default(),
+        &sizes,
+        &|path| tree.read(path),
+    );
+    for group in &mut groups {
+        group.limit.source = tree.path(&group.limit.source).display().to_string();
+    }
+    let process = pid.map(process_facts::gather).transpose()?;
+    Ok(Facts {
+        kernel: tree.read("/proc/sys/kernel/osrelease").map(|t| t.trim().to_string()),
+        cpu: field(&cpuinfo, "model name").map(str::to_string),
+        guest: field(&cpuinfo, "flags").map(|flags| flags.split(' ').any(|f| f == "hypervisor")),
+        root: (!tree.is_live())
+            .then(|| tree.path("").display().to_string().trim_end_matches('/').to_string()),
+        thp: thp(tree, &status),
+        counters: counters(&tree.read("/proc/vmstat").unwrap_or_default()),
+        pools,
+        memory: memory(tree),
+        groups,
+        memlock: tree.read(of("limits")).and_then(|text| memlock(&text)),
+        trace: trace(tree, &status),
+        nodes_allowed: field(&status, "Mems_allowed_list").and_then(list),
+        probes: tree.is_live().then(|| probes::try_all(folder)),
+        process,
+    })
+}
+
+/// The text of a file, with where it is.
+fn reading(tree: &Tree, path: &str) -> Option<Reading> {
+    let value = tree.read(path)?.trim().to_string();
+    Some(Reading { source: tree.path(path).display().to_string(), value })
+}
+
+/// The value in the first line `name: value`.
+fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    text.lines().find_map(|l| l.strip_prefix(name)?.trim_start().strip_prefix(':')).map(str::trim)
+}
+
+fn thp(tree: &Tree, status: &str) -> Thp {
+    let (_, page) = sysfs::thp(&|path| tree.read(path));
+    let of = |name: &str| reading(tree, &format!("{THP}/{name}"));
+    Thp {
+        page_size: page.map(PageSize::bytes),
+        enabled: of("enabled"),
+        size_enabled: page.and_then(|p| of(&format!("hugepages-{}kB/enabled", p.bytes() >> 10))),
+        defrag: of("defrag"),
+        shmem_enabled: of("shmem_enabled"),
+        use_zero_page: of("use_zero_page"),
+        khugepaged_defrag: of("khugepaged/defrag"),
+        scan_sleep: of("khugepaged/scan_sleep_millisecs"),
+        pages_to_scan: of("khugepaged/pages_to_scan"),
+        max_ptes_none: of("khugepaged/max_ptes_none"),
+        off_here: field(status, "THP_enabled").map(|value| value == "0"),
+    }
+}
+
+fn memory(tree: &Tree) -> Memory {
+    let meminfo = tree.read("/proc/meminfo").unwrap_or_default();
+    let bytes = |name: &str| {
+        field(&meminfo, name)?.strip_suffix("kB")?.trim_end().parse::<u64>().ok()?.checked_mul(1024)
+    };
+    Memory {
+        total: bytes("MemTotal"),
+        available: bytes("MemAvailable"),
+        commit_limit: bytes("CommitLimit"),
+        committed: bytes("Committed_AS"),
+        overcommit: reading(tree, "/proc/sys/vm/overcommit_memory"),
+        proactiveness: reading(tree, "/proc/sys/vm/compaction_proactiveness"),
+        compact: tree.path(COMPACT).exists().then(|| tree.path(COMPACT).display().to_string()),
+        zones: zones(&tree.read("/proc/buddyinfo").unwrap_or_default()),
+        base_page: Some(if tree.is_live() { machine::base_page() } else { PageSize::SMALL }.bytes()),
+        itlb_multihit: reading(tree, "/sys/devices/system/cpu/vulnerabilities/itlb_multihit"),
+    }
+}
+
+/// `Node 0, zone   Normal   305   325 ...`
+fn zones(buddyinfo: &str) -> Vec<Zone> {
+    let zone = |line: &str| {
+        let (node, rest) = line.strip_prefix("Node ")?.split_once(", zone")?;
+        let mut words = rest.split_whitespace();
+        let name = words.next()?.to_string();
+        let free = words.map(str::parse).collect::<Result<Vec<u64>, _>>().ok()?;
+        Some(Zone { node: node.trim().parse().ok()?, name, free })
+    };
+    buddyinfo.lines().filter_map(zone).collect()
+}
+
+fn counters(vmstat: &str) -> BTreeMap<String, u64> {
+    let count = |line: &str| {
+        let (name, value) = line.split_once(' ')?;
+        COUNTERS.contains(&name).then_some((name.to_string(), value.trim().parse().ok()?))
+    };
+    vmstat.lines().filter_map(count).collect()
+}
+
+/// `Max locked memory         8388608              unlimited            bytes`
+fn memlock(limits: &str) -> Option<Limit> {
+    let line = limits.lines().find_map(|l| l.strip_prefix("Max locked memory"))?;
+    let mut words = line.split_whitespace();
+    let mut next = || match words.next()? {
+        "unlimited" => Some(None),
+        number => Some(Some(number.parse::<u64>().ok()?)),
+    };
+    Some(Limit { soft: next()?, hard: next()? })
+}
+
+fn trace(tree: &Tree, status: &str) -> Trace {
+    let hex = |name: &str| u64::from_str_radix(field(status, name)?, 16).ok();
+    Trace {
+        yama: reading(tree, "/proc/sys/kernel/yama/ptrace_scope"),
+        paranoid: reading(tree, "/proc/sys/kernel/perf_event_paranoid"),
+        capabilities: hex("CapEff").unwrap_or(0),
+        seccomp: field(status, "Seccomp").and_then(|v| v.parse().ok()).unwrap_or(0),
+        // One for each kind of core on hybrid CPUs and on Arm.
+        pmu: tree
+            .names("/sys/bus/event_source/devices")
+            .iter()
+            .any(|name| name == "cpu" || name.starts_with("cpu_") || name.starts_with("armv8")),
+    }
+}
+
+/// `0-3,8` as numbers.
+fn list(text: &str) -> Option<Vec<u32>> {
+    /// More nodes than any kernel knows (2^10).
+    const MOST: u32 = 1 << 12;
+    let mut all = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (u32, u32) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+        if last >= MOST {
+            return None;
+        }
+        all.extend(first..=last);
+    }
+    Some(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_proc() {
+        let zone = |node, name: &str, free: &[u64]| Zone { node, name: name.into(), free: free.to_vec() };
+        let text = "Node 0, zone      DMA      1      0      3 \nNode 12, zone Normal\nNode x, zone A 1\nno\nNode 1, zone B 1 -1\n";
+        assert_eq!(zones(text), [zone(0, "DMA", &[1, 0, 3]), zone(12, "Normal", &[])]);
+        let limits = "Max locked memory         65536                unlimited            bytes\n";
+        assert_eq!(memlock(limits), Some(Limit { soft: Some(65536), hard: None }));
+        assert_eq!(memlock("Max locked memory  x y bytes"), None);
+        assert_eq!(list("0-2,5"), Some(vec![0, 1, 2, 5]));
+        for odd in ["", "x", "0-4294967295", "3-", "-"] {
+            assert_eq!(list(odd), None, "{odd}");
+        }
+        assert_eq!(list("3-1"), Some(vec![]));
+        let vmstat = "thp_fault_alloc 5\nnr_free_pages 1\ncompact_stall x\n";
+        assert_eq!(counters(vmstat), BTreeMap::from([("thp_fault_alloc".to_string(), 5)]));
+        assert_eq!(field("model name\t: A: B\n", "model name"), Some("A: B"));
+    }
+
+    #[test]
+    fn this_machine_is_readable() {
+        let facts = gather(&Tree::default(), None, &std::env::temp_dir()).unwrap();
+        assert!(facts.kernel.is_some() && facts.memory.total.is_some() && facts.memlock.is_some());
+        let probes = facts.probes.unwrap();
+        assert!(probes.ptrace.works.is_some() && !probes.file_system.is_empty(), "{probes:?}");
+        // Whatever was tried is gone.
+        let own = format!(".hugelift-probe-{}", std::process::id());
+        let left = std::fs::read_dir(std::env::temp_dir()).unwrap();
+        assert!(!left.flatten().any(|e| e.file_name().to_string_lossy().starts_with(&own)));
+    }
+}

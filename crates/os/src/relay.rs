@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Writing a re-laid copy of an ELF file beside another file, to be renamed into place.
+//!
+//! The copy is complete, on disk and compared with the original before it gets its name.
+//! Whoever has the old file open or mapped keeps it.
+
+use hugelift_core::addr::PageSize;
+use hugelift_core::align::{self, Difference, Layout, Refusal};
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
+use nix::unistd::{Whence, lseek};
+use std::ffi::OsString;
+use std::fs::{File, Metadata, Permissions};
+use std::io::{self, Read};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use tempfile::NamedTempFile;
+
+/// Why there is no re-laid copy.
+#[derive(Debug, thiserror::Error)]
+pub enum RelayError {
+    /// A system call on this file failed.
+    #[error("cannot {action} {path}: {source}")]
+    Io {
+        /// What was attempted: a verb.
+        action: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A directory, a device, a socket.
+    #[error("{path} is not a regular file")]
+    NotRegular {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Not a file that can be re-laid.
+    #[error("{path}: {source}")]
+    Refused {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: Refusal,
+    },
+    /// Someone writes to it.
+    #[error("{path} changes while it is read")]
+    Changed {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The copy is not what it should be: a defect of a disk, of memory or of hugelift.
+    #[error("the copy of {path} is not right ({source}), and is not used")]
+    Wrong {
+        /// The original.
+        path: PathBuf,
+        /// What is wrong.
+        source: Difference,
+    },
+}
+
+impl RelayError {
+    fn io<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> RelayError + 'a {
+        move |source| RelayError::Io { action, path: path.to_owned(), source }
+    }
+}
+
+/// An ELF file in memory, with what it was when it was read.
+#[derive(Debug)]
+pub struct Original {
+    /// As it was named.
+    pub path: PathBuf,
+    /// Of the file that was read.
+    pub meta: Metadata,
+    file: File,
+    bytes: Vec<u8>,
+}
+
+impl Original {
+    /// Reads the file.
+    ///
+    /// # Errors
+    /// [`RelayError`]
+    pub fn read(path: &Path) -> Result<Original, RelayError> {
+        // Asked before it is opened: opening a FIFO waits, opening a device may do anything.
+        let before = std::fs::metadata(path).map_err(RelayError::io("read", path))?;
+        if !before.is_file() {
+            return Err(RelayError::NotRegular { path: path.to_owned() });
+        }
+        let mut file = File::open(path).map_err(RelayError::io("read", path))?;
+        let meta = file.metadata().map_err(RelayError::io("read", path))?;
+        let mut bytes = Vec::new();
+        let room = usize::try_from(meta.len()).map_err(|_| io::ErrorKind::FileTooLarge.into());
+        room.and_then(|room| bytes.try_reserve_exact(room).map_err(|_| io::ErrorKind::OutOfMemory.into()))
+            .and_then(|()| file.read_to_end(&mut bytes))
+            .map_err(RelayError::io("read", path))?;
+        let original = Original { path: path.to_owned(), meta, file, bytes };
+        original.unchanged().map(|()| original)
+    }
+
+    /// That the path still names this file, and nobody has written to it.
+    ///
+    /// # Errors
+    /// [`RelayError::Changed`]
+    pub fn unchanged(&self) -> Result<(), RelayError> {
+        let state = |m: &Metadata| (m.dev(), m.ino(), m.len(), m.mtime(), m.mtime_nsec());
+        let now = std::fs::metadata(&self.path).map_err(RelayError::io("read", &self.path))?;
+        if state(&now) == state(&self.meta) && self.bytes.len() as u64 == now.len() {
+            Ok(())
+        } else {
+            Err(RelayError::Changed { path: self.path.clone() })
+        }
+    }
+
+    /// Where everything goes for huge pages of size `page`.
+    ///
+    /// # Errors
+    /// [`RelayError::Refused`]
+    pub fn layout(&self, page: PageSize) -> Result<Layout, RelayError> {
+        align::layout(&self.bytes, page)
+            .map_err(|source| RelayError::Refused { path: self.path.clone(), source })
+    }
+
+    /// A copy laid out as `layout` says, in the directory of `place` with a temporary name,
+    /// written to disk and compared with the original. It is removed when dropped.
+    ///
+    /// # Errors
+    /// [`RelayError`]
+    pub fn copy_beside(&self, layout: &Layout, place: &Path) -> Result<NamedTempFile, RelayError> {
+        let directory = directory(place);
+        let mut prefix = OsString::from(".");
+        prefix.push(place.file_name().unwrap_or_default());
+        prefix.push(".hugelift-");
+        let made = tempfile::Builder::new().prefix(&prefix).tempfile_in(directory);
+        let copy = made.map_err(RelayError::io("make a file in", directory))?;
+        let written = self.write(layout, copy.as_file()).and_then(|()| copy.as_file().sync_all());
+        written.map_err(RelayError::io("write a copy beside", place))?;
+        let again = std::fs::read(copy.path()).map_err(RelayError::io("read the copy beside", place))?;
+        align::verify(&self.bytes, &again)
+            .map_err(|source| RelayError::Wrong { path: self.path.clone(), source })?;
+        self.unchanged()?;
+        // What writing and comparing left in the page cache are small pages. Whoever runs the
+        // copy first is to have it read in anew. (Advice: that it fails is no failure.)
+        let _ = posix_fadvise(copy.as_file(), 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED);
+        Ok(copy)
+    }
+
+    fn write(&self, layout: &Layout, out: &File) -> io::Result<()> {
+        for m in &layout.moves {
+            for (start, end) in self.data(m.from, m.from + m.len) {
+                out.write_all_at(&self.bytes[start..end], start as u64 - m.from + m.to)?;
+            }
+        }
+        out.set_len(layout.bytes)?;
+        layout.edits.iter().try_for_each(|edit| out.write_all_at(&edit.bytes, edit.at))
+    }
+
+    /// What of `start..end` is not a hole, so that holes stay holes (lseek(2), `SEEK_DATA`). All of
+    /// it, where the file system does not say.
+    fn data(&self, start: u64, end: u64) -> Vec<(usize, usize)> {
+        let seek = |at: u64, whence| {
+            lseek(&self.file, i64::try_from(at).unwrap_or(i64::MAX), whence).map(|at| at.unsigned_abs())
+        };
+        let mut pieces = Vec::new();
+        let mut at = start;
+        while at < end {
+            let from = match seek(at, Whence::SeekData) {
+                Ok(from) => from.max(at),
+                // Nothing but a hole up to the end of the file.
+                Err(nix::Error::ENXIO) => break,
+                Err(_) => at,
+            };
+            let to = seek(from, Whence::SeekHole).unwrap_or(end).min(end);
+            if from >= end {
+                break;
+            }
+            // A file that fits into memory has offsets that do.
+            pieces.push((from as usize, to.max(from + 1) as usize));
+            at = to.max(from + 1);
+        }
+        pieces
+    }
+}
+
+/// Gives `copy` its mode and its name, at once: others see the old file or the whole new one.
+///
+/// # Errors
+/// [`RelayError::Io`]
+pub fn publish(copy: NamedTempFile, mode: u32, place: &Path) -> Result<(), RelayError> {
+    let failed = || RelayError::io("write", place);
+    copy.as_file().set_permissions(Permissions::from_mode(mode)).map_err(failed())?;
+    copy.as_file().sync_all().map_err(failed())?;
+    copy.persist(place).map_err(|e| failed()(e.error))?;
+    // The name is to survive a power cut as the bytes do.
+    File::open(directory(place)).and_then(|dir| dir.sync_all()).map_err(failed())
+}
+
+/// Where `place` lies.
+fn directory(place: &Path) -> &Path {
+    place.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
