@@ -31,6 +31,7 @@ tests=(
   "mkfs.ext4 e2fsprogs"
   "mkfs.xfs xfsprogs"
   "node nodejs"
+  "perf linux-perf linux-tools-generic"
   "python3 python3"
   "redis-cli redis-tools"
   "redis-server redis-server"

@@ -11,7 +11,7 @@ use hugelift_core::maps::{FileId, Mapping, Prot};
 use hugelift_core::model::Model;
 use hugelift_core::plan::plan;
 use hugelift_core::policy::{Backing, Policy};
-use hugelift_core::snapshot::{Machine, Object, Pool, Snapshot, ThpOff};
+use hugelift_core::snapshot::{Machine, Object, Pool, Snapshot, Stored, ThpOff};
 use libfuzzer_sys::fuzz_target;
 
 #[derive(Arbitrary, Debug)]
@@ -111,7 +111,8 @@ fn snapshot(input: &Input) -> Option<Snapshot> {
         populate: true,
         memory_left: input.memory_left,
     };
-    Some(Snapshot { objects, mappings, patched: vec![], special: vec![], machine })
+    let (patched, special, cached, stored) = (vec![], vec![], vec![], Stored::default());
+    Some(Snapshot { objects, mappings, patched, special, cached, machine, stored })
 }
 
 fuzz_target!(|input: Input| {

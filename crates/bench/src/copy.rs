@@ -41,7 +41,8 @@ pub fn clang(options: &Options) -> Result<()> {
     compare(options, "clang++ with its shared objects", &program, &waiting)
 }
 
-fn find_clang() -> Option<PathBuf> {
+/// clang++ in PATH, the newest.
+pub fn find_clang() -> Option<PathBuf> {
     let names = std::iter::once("clang++".to_string()).chain((11..40).rev().map(|n| format!("clang++-{n}")));
     let dirs: Vec<PathBuf> = std::env::split_paths(&std::env::var_os("PATH")?).collect();
     let found = names.flat_map(|name| dirs.iter().map(move |dir| dir.join(&name)).collect::<Vec<_>>());

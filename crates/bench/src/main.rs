@@ -7,8 +7,10 @@ mod copy;
 mod demo;
 mod jumps;
 mod pool;
+mod primed;
 mod reference;
 mod startup;
+mod warm;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use hugelift_measure::generated::{self, Hot, Linking};
@@ -24,7 +26,9 @@ usage: hugelift-bench COMMAND [--rounds N] [--megabytes N]
   startup   what hugelift adds to /bin/true
   copy      what lifting 64 MB adds, against the bare copy of the bytes
   clang     the same for clang++ with all its shared objects
+  warm      second starts of large programs from the store, and many small compilations
   jumps     CPU time of the program with 64 MB of code: each backing, dynamic and static
+  primed    clang++ with its libraries in small pages of the page cache, and primed
   all       all of these but the demo
   program LINKING
             makes the program with 64 MB of code, linked dynamic, static or static-pie, and
@@ -82,8 +86,12 @@ fn run(mut args: impl Iterator<Item = String>) -> Result<ExitCode> {
         "startup" => &[startup::run],
         "copy" => &[copy::jumps],
         "clang" => &[copy::clang],
+        "warm" => &[warm::start, warm::compile],
         "jumps" => &[jumps::run],
-        "all" => &[startup::run, copy::jumps, copy::clang, jumps::run],
+        "primed" => &[primed::run],
+        "all" => {
+            &[startup::run, copy::jumps, copy::clang, warm::start, warm::compile, jumps::run, primed::run]
+        }
         _ => bail!("unknown command {command}\n{USAGE}"),
     };
     with_host(|| {

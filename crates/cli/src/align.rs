@@ -6,7 +6,7 @@ use clap::Args;
 use hugelift_core::addr::{PageSize, human_bytes};
 use hugelift_core::align::{Layout, Placed, Refusal};
 use hugelift_os::console::say;
-use hugelift_os::relay::{Original, RelayError, publish};
+use hugelift_os::relay::{Original, RelayError, publish, set_mode};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::io::Write;
@@ -77,12 +77,15 @@ fn try_align(args: &AlignArgs) -> Result<String, Failure> {
     }
     let layout = original.layout(args.page_size)?;
     if let Some(output) = args.output.as_deref().filter(|_| !args.dry_run) {
-        let copy = original.copy_beside(&layout, output)?;
+        // A symbolic link stays one.
+        let place = output.canonicalize().unwrap_or_else(|_| output.to_owned());
+        let copy = original.copy_beside(&layout, &place)?;
         let mode = original.meta.mode() & 0o7777;
         if mode & 0o6000 != 0 {
             say(&format!("{}: the copy is not set-uid or set-gid", args.input.display()));
         }
-        publish(copy, mode & 0o777, output)?;
+        set_mode(&copy, mode & 0o777, &place)?;
+        publish(copy.into_temp_path(), &place)?;
     }
     let said = Said::new(args, &original, &layout);
     Ok(if args.json { serde_json::to_string(&said)? + "\n" } else { said.text(&layout) })

@@ -2,14 +2,17 @@
 //! `hugelift run --dry-run`: what would be lifted, onto what; nothing is started.
 
 use crate::FAILED;
+use crate::run::creation;
 use hugelift_core::addr::human_bytes;
 use hugelift_core::plan::{Plan, Span, plan};
-use hugelift_core::policy::Policy;
+use hugelift_core::policy::{Backing, Policy};
 use hugelift_core::report::Report;
 use hugelift_core::report_text::{Style, text};
-use hugelift_core::snapshot::Snapshot;
+use hugelift_core::snapshot::{Object, Snapshot};
 use hugelift_os::console::say;
 use hugelift_os::file_snapshot::of_file;
+use hugelift_os::pagecache;
+use hugelift_os::store;
 use hugelift_os::terminal;
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -17,7 +20,7 @@ use std::path::Path;
 
 /// Prints the plan for the program at `path`; returns the exit status.
 pub fn dry_run(path: &Path, policy: &Policy, verbose: bool) -> i32 {
-    let program = match of_file(path) {
+    let mut program = match of_file(path) {
         Ok(program) => program,
         Err(error) => {
             say(&error.to_string());
@@ -26,6 +29,13 @@ pub fn dry_run(path: &Path, policy: &Policy, verbose: bool) -> i32 {
     };
     for missing in &program.missing {
         say(&format!("{}: the loader would not find {missing}; see LD_LIBRARY_PATH", path.display()));
+    }
+    if policy.backings.contains(&Backing::Pagecache) {
+        let takes = |object: &Object| policy.objects.takes(object);
+        pagecache::find(None, &mut program.snapshot, &policy.parts, takes);
+    }
+    if policy.backings.contains(&Backing::Shared) {
+        program.snapshot.stored = store::preview(&program.snapshot, policy, creation(policy));
     }
     let plan = plan(&program.snapshot, policy);
     let mut report = Report::new(&program.snapshot, None, &plan, None);

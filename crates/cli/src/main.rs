@@ -10,12 +10,14 @@ mod compare;
 mod doctor;
 mod dry_run;
 mod inspect;
+mod keep;
 mod log;
 mod options;
 mod pool;
 mod prime;
 mod run;
 mod stat;
+mod store;
 mod top;
 
 use clap::{Parser, Subcommand};
@@ -44,6 +46,8 @@ enum Command {
     Pool(pool::PoolArgs),
     Doctor(doctor::DoctorArgs),
     Top(top::TopArgs),
+    Store(store::StoreArgs),
+    Keep(keep::KeepArgs),
 }
 
 /// Entry point from the C runtime.
@@ -84,5 +88,7 @@ fn command(args: Vec<OsString>) -> i32 {
         Command::Pool(args) => pool::pool(&args),
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Top(args) => top::top(&args),
+        Command::Store(args) => store::store(&args),
+        Command::Keep(args) => keep::keep(&args),
     }
 }

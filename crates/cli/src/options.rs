@@ -9,8 +9,13 @@ use hugelift_core::snapshot::Part;
 /// `--backing`
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum BackingChoice {
-    /// The hugetlb pool as far as it goes, then transparent huge pages
+    /// The page cache where it is huge, a copy in the store if there is one, the hugetlb pool as
+    /// far as it goes, then transparent huge pages
     Auto,
+    /// The file's own page cache, primed if need be: no copy
+    Pagecache,
+    /// One copy for all processes, in the store
+    Shared,
     /// Transparent huge pages
     Thp,
     /// Pages of the reserved pool
@@ -109,7 +114,11 @@ impl PolicyArgs {
     /// A pattern that is not one.
     pub fn policy(&self) -> Result<Policy, String> {
         let backings = match self.backing {
-            BackingChoice::Auto => vec![Backing::Hugetlb, Backing::Thp],
+            BackingChoice::Auto => {
+                vec![Backing::Pagecache, Backing::Shared, Backing::Hugetlb, Backing::Thp]
+            }
+            BackingChoice::Pagecache => vec![Backing::Pagecache],
+            BackingChoice::Shared => vec![Backing::Shared],
             BackingChoice::Thp => vec![Backing::Thp],
             BackingChoice::Hugetlb => vec![Backing::Hugetlb],
         };

@@ -4,9 +4,10 @@
 
 use crate::FAILED;
 use clap::Args;
+use hugelift_core::addr::PageSize;
 use hugelift_core::elf::ElfError;
 use hugelift_core::maps::FileId;
-use hugelift_core::prime::{FileReport, PrimeReport, text};
+use hugelift_core::prime::{FileReport, PrimeReport, Replaced, text};
 use hugelift_os::console::say;
 use hugelift_os::elf_file::{ElfFile, FileError};
 use hugelift_os::file_snapshot::executable;
@@ -14,6 +15,7 @@ use hugelift_os::needed::needed;
 use hugelift_os::prime::{blocked, check, huge_page, prime as prime_file};
 use hugelift_os::procfs::{ProcError, Process};
 use hugelift_os::program::resolve;
+use hugelift_os::replace::{replace, restore};
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
@@ -42,6 +44,23 @@ pub struct PrimeArgs {
     #[arg(long)]
     check: bool,
 
+    /// Where a file is in use, or laid out so that nothing of it can be huge: put a copy in its
+    /// place, which has the same bytes, owner, mode, attributes and times
+    ///
+    /// Processes that run keep the old file, which is kept beside it too. What is huge without
+    /// is not replaced, nor are set-uid programs.
+    #[arg(long, conflicts_with = "check")]
+    replace: bool,
+
+    /// With --replace: a shell command that must do the same with the copy as with the file, for
+    /// whose name it has {}
+    #[arg(long = "try", value_name = "COMMAND", requires = "replace")]
+    attempt: Option<String>,
+
+    /// Put the originals of replaced files back, and do nothing else
+    #[arg(long, conflicts_with_all = ["check", "replace", "pid", "with_libs", "json"])]
+    restore: bool,
+
     /// Print JSON, version 1 of the schema
     #[arg(long)]
     json: bool,
@@ -57,6 +76,9 @@ pub struct PrimeArgs {
 
 /// Primes or checks; prints the report; returns the exit status.
 pub fn prime(args: &PrimeArgs) -> i32 {
+    if args.restore {
+        return restore_all(&args.targets);
+    }
     let mut wanted = Wanted::default();
     for target in &args.targets {
         wanted.add_target(target, args.with_libs);
@@ -69,11 +91,18 @@ pub fn prime(args: &PrimeArgs) -> i32 {
         (Item::Unreadable(report), _) => report,
         (Item::Object(file), Err(obstacle)) => blocked(&file, obstacle),
         (Item::Object(file), Ok(page)) if args.check => check(&file, *page),
-        (Item::Object(file), Ok(page)) => prime_file(&file, *page),
+        (Item::Object(file), Ok(page)) => {
+            let report = prime_file(&file, *page);
+            if args.replace && report.gains_by_copy() { replaced(&file, report, *page, args) } else { report }
+        }
     };
     let failed = wanted.failed;
     let files: Vec<FileReport> = wanted.items.into_iter().map(treat).collect();
     let report = PrimeReport::new(page.ok(), files);
+    if report.files.iter().any(|f| f.replaced.is_some()) {
+        say("a package manager that checks its files (debsums, rpm -V) will name the replaced ones, and \
+             an upgrade brings its own again; where perf knows the old one: perf buildid-cache --purge FILE");
+    }
     match print(&report, args) {
         Err(error) => {
             say(&error);
@@ -83,6 +112,39 @@ pub fn prime(args: &PrimeArgs) -> i32 {
         Ok(()) if report.is_huge() => 0,
         Ok(()) => NOT_ALL,
     }
+}
+
+/// The report on the copy of a file; or that on the file, with why it has none.
+fn replaced(file: &ElfFile, report: FileReport, page: PageSize, args: &PrimeArgs) -> FileReport {
+    let done = match replace(file, page, args.attempt.as_deref()) {
+        Ok(done) => done,
+        Err(error) => return FileReport { not_replaced: Some(error.to_string()), ..report },
+    };
+    let replaced = Replaced {
+        original: done.original.to_string_lossy().into_owned(),
+        aslr_bits_lost: done.layout.aslr_bits_lost(),
+    };
+    let report = match ElfFile::open(&done.path) {
+        Ok(copy) => prime_file(&copy, page),
+        Err(error) => FileReport::failed(file.path.to_string_lossy().into_owned(), error.to_string()),
+    };
+    FileReport { replaced: Some(replaced), ..report }
+}
+
+/// Puts originals back; returns the exit status.
+fn restore_all(targets: &[OsString]) -> i32 {
+    let mut status = 0;
+    for target in targets {
+        let done = find(target).and_then(|path| restore(&path).map_err(|e| e.to_string()));
+        match done {
+            Ok(path) => say(&format!("{}: the original is back", path.display())),
+            Err(error) => {
+                say(&error);
+                status = FAILED;
+            }
+        }
+    }
+    status
 }
 
 fn print(report: &PrimeReport, args: &PrimeArgs) -> Result<(), String> {

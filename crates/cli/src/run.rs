@@ -7,25 +7,30 @@ use crate::FAILED;
 use crate::dry_run::dry_run;
 use crate::options::{MallocChoice, PolicyArgs};
 use clap::Args;
-use hugelift_core::addr::{PageSize, human_bytes};
-use hugelift_core::apply::{Outcome, apply};
+use hugelift_core::addr::{PageSize, Range, human_bytes};
+use hugelift_core::apply::{Outcome, apply, lifted};
 use hugelift_core::malloc::{self, Pages, Setting};
-use hugelift_core::plan::{Plan, plan};
-use hugelift_core::policy::Policy;
+use hugelift_core::maps::Mapping;
+use hugelift_core::moving::{Image, Move, Stay};
+use hugelift_core::plan::{Plan, Span, plan};
+use hugelift_core::policy::{Backing, Policy};
 use hugelift_core::report::{self, Report, Total};
 use hugelift_core::report_text::{self, Style};
-use hugelift_core::skip::Reason;
-use hugelift_core::snapshot::{Part, Snapshot};
+use hugelift_core::skip::{Reason, Skip};
+use hugelift_core::snapshot::{Object, Part, Snapshot};
 use hugelift_core::target::Fault;
 use hugelift_os::console::say;
 use hugelift_os::helper::{Lifter, Verdict};
+use hugelift_os::machine::{base_page, thp_page};
 use hugelift_os::malloc::allocators;
+use hugelift_os::perf_map::{self, Copied};
 use hugelift_os::plain::Plain;
 use hugelift_os::procfs::Process;
 use hugelift_os::program::{ExecError, examine, exec, resolve, set_variable};
 use hugelift_os::remote::Remote;
+use hugelift_os::store::{self, Create};
 use hugelift_os::users::Identity;
-use hugelift_os::{launch, snapshot};
+use hugelift_os::{launch, pagecache, snapshot};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::File;
@@ -62,6 +67,10 @@ pub struct RunArgs {
     /// Write what smaps shows after the lift to FILE, as JSON
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
+
+    /// Name copied code for perf(1): write /tmp/perf-PID.map, and remove it at the program's end
+    #[arg(long)]
+    perf_map: bool,
 
     /// Say what was lifted (-vv: and every skip)
     #[arg(short, long, action = clap::ArgAction::Count)]
@@ -128,7 +137,15 @@ fn try_run(args: &RunArgs) -> Result<i32, Failure> {
         verbose: args.verbose,
         quiet: args.quiet,
         report,
+        unprimed: None,
+        primed: false,
+        stayed: None,
+        perf_map: args.perf_map,
+        adopts: launch::adopts_orphans(),
     };
+    if job.policy.backings == [Backing::Pagecache] {
+        job.prime(&path);
+    }
     let keep: Vec<_> = job.report.iter().map(File::as_raw_fd).collect();
     // The helper works on a copy of the job: it is another process.
     let started = examine(&path).and_then(|()| launch::start_helper(&mut job, &keep));
@@ -166,6 +183,11 @@ fn tell_allocator(args: &RunArgs, path: &Path, job: &Job) -> Result<(), Failure>
     Ok(())
 }
 
+/// Who asks for shared code and nothing else gets it at once.
+pub fn creation(policy: &Policy) -> Create {
+    if policy.backings == [Backing::Shared] { Create::Now } else { Create::SecondStart }
+}
+
 /// What the helper has to do.
 struct Job {
     program: String,
@@ -174,11 +196,32 @@ struct Job {
     verbose: u8,
     quiet: bool,
     report: Option<File>,
+    /// What could not be brought into huge folios before the start.
+    unprimed: Option<String>,
+    /// All that it needs is in huge folios.
+    primed: bool,
+    /// Why the executable could not be moved.
+    stayed: Option<Fault>,
+    perf_map: bool,
+    /// Orphans become the program's children.
+    adopts: bool,
 }
 
 impl Lifter for &mut Job {
     fn lift(&mut self, pid: u32, target: &mut Remote) -> Verdict {
         (**self).lift(pid, target)
+    }
+
+    fn place(&mut self, pid: u32, image: &Image, mappings: &[Mapping]) -> Option<Move> {
+        (**self).place(pid, image, mappings)
+    }
+
+    fn placed(&mut self, result: Result<(), &Fault>) {
+        (**self).placed(result);
+    }
+
+    fn is_done(&self) -> bool {
+        (**self).is_done()
     }
 
     fn plain(&mut self, why: &Plain) -> Verdict {
@@ -187,16 +230,90 @@ impl Lifter for &mut Job {
 }
 
 impl Job {
+    /// Brings the program's files into huge folios. Asked for by name only: dropping and reading
+    /// them anew costs a large program a tenth of a second.
+    fn prime(&mut self, path: &Path) {
+        let began = Instant::now();
+        let takes = |path: &Path| self.policy.objects.takes_path(path);
+        let priming = pagecache::prime_program(path, &self.policy.parts, takes);
+        tracing::debug!(?priming, elapsed = ?began.elapsed(), "primed");
+        for file in priming.files {
+            let obstacle =
+                file.obstacles().into_iter().max_by_key(|(_, b)| b.bytes).map(|(_, b)| &b.obstacle);
+            let (huge, whole) = (human_bytes(file.huge_bytes), human_bytes(file.whole_bytes));
+            let why = obstacle.map_or(String::new(), |o| format!(": {o}"));
+            let line = format!("primed {huge} of {whole} of {}{why}", file.path);
+            if self.verbose > 0 {
+                self.say(&format!("{}: {line}", self.program));
+            }
+            if obstacle.is_some() {
+                self.unprimed.get_or_insert(line);
+            }
+        }
+        self.primed = priming.is_complete;
+    }
+
+    /// A program that the page cache has in huge folios goes where they can be mapped as such; one
+    /// that the store has, or is to have, to where others will be.
+    fn place(&mut self, pid: u32, image: &Image, mappings: &[Mapping]) -> Option<Move> {
+        let policy = &self.policy;
+        let cached = policy.backings.contains(&Backing::Pagecache);
+        let shared = policy.backings.contains(&Backing::Shared);
+        let wanted = cached || shared;
+        let takes = || image.pieces.first().is_some_and(|m| policy.objects.takes_path(&m.path));
+        let huge = thp_page().filter(|huge| wanted && policy.page.is_none_or(|page| page == *huge));
+        let huge = huge.filter(|_| takes())?;
+        let plan = match image.plan(mappings, &policy.parts, huge, base_page()) {
+            Ok(plan) => Some(plan),
+            Err(Stay::Congruent | Stay::Small) => return None,
+            Err(_) => None,
+        };
+        let primed = || cached && pagecache::is_primed(pid, image, &policy.parts, huge);
+        let exe = Process::new(pid).path("exe");
+        let plan = plan.filter(|_| primed() || shared && store::may_have(&exe, creation(policy)));
+        // One that should have been moved, and is not, has something to say when it is loaded.
+        self.primed &= plan.is_some();
+        plan
+    }
+
+    /// An executable that could not be moved stays, and its text with it: nothing is lost but
+    /// the gain.
+    fn placed(&mut self, result: Result<(), &Fault>) {
+        self.stayed = result.err().cloned();
+    }
+
+    /// What the page cache has needs no help at run time. Only to tell of it, or to be sure of it,
+    /// the program must be looked at once it is loaded.
+    fn is_done(&self) -> bool {
+        let nothing_to_say = self.verbose == 0 && self.report.is_none() && !self.strict;
+        self.primed && self.stayed.is_none() && nothing_to_say
+    }
+
     fn lift(&mut self, pid: u32, target: &mut Remote) -> Verdict {
         let began = Instant::now();
         let least = self.policy.page.map_or(PageSize::MB2.bytes() / 2, PageSize::bytes);
         let everything = self.report.is_some() || self.policy.parts.iter().any(|p| p.is_writable());
         let least = if everything { 0 } else { least };
-        let before = match snapshot::live(Some(pid), least) {
+        let mut before = match snapshot::live(Some(pid), least) {
             Ok(before) => before,
             Err(error) => return self.plain(&error.into()),
         };
-        let plan = plan(&before, &self.policy);
+        if self.policy.backings.contains(&Backing::Pagecache) {
+            let takes = |object: &Object| self.policy.objects.takes(object);
+            pagecache::find(Some(pid), &mut before, &self.policy.parts, takes);
+        }
+        if self.policy.backings.contains(&Backing::Shared) {
+            let offer = store::offer(pid, &before, &self.policy, creation(&self.policy));
+            before.stored = offer.stored;
+            target.offer_stored(offer.files);
+        }
+        let mut plan = plan(&before, &self.policy);
+        if let Some(fault) = &self.stayed {
+            let of_executable = |s: &&mut Skip| s.object == 0 && s.reason == Reason::NotPrimed;
+            for skip in plan.skips.iter_mut().filter(of_executable) {
+                skip.reason = Reason::Failed(Backing::Pagecache, fault.clone());
+            }
+        }
         tracing::debug!(?plan, "planned");
         let outcome = apply(target, &plan);
         let took = began.elapsed();
@@ -215,10 +332,38 @@ impl Job {
             return Verdict::Refuse(FAILED);
         }
         if let Some(line) = complaints.largest() {
-            self.say(&format!("{}: {line}", self.program));
+            let note = self.unprimed.as_ref().filter(|_| self.verbose == 0);
+            let note = note.map_or(String::new(), |note| format!(" ({note})"));
+            self.say(&format!("{}: {line}{note}", self.program));
+        }
+        if self.perf_map {
+            self.name_code(pid, &before, &plan, &outcome);
         }
         self.tell(pid, &before, &plan, &outcome, took);
         Verdict::Start
+    }
+
+    /// Code that was copied is anonymous memory: perf(1) finds its names in a file of their own.
+    fn name_code(&self, pid: u32, before: &Snapshot, plan: &Plan, outcome: &Outcome) {
+        let mut spans: BTreeMap<usize, Vec<Range>> = BTreeMap::new();
+        let is_copy =
+            |(span, backing): &(&Span, Backing)| span.part == Part::Text && *backing != Backing::Pagecache;
+        for (span, _) in lifted(plan, outcome).filter(is_copy) {
+            spans.entry(span.object).or_default().push(span.range);
+        }
+        let open = |(object, spans)| Copied::open(pid, before.objects.get(object)?, spans);
+        let objects: Vec<Copied> = spans.into_iter().filter_map(open).collect();
+        if objects.is_empty() {
+            return;
+        }
+        // A watcher would become the program's child: there the file stays.
+        let done = match self.adopts {
+            true => perf_map::write(pid, &objects).map(drop),
+            false => perf_map::watch(pid, &objects),
+        };
+        if let Err(error) = done {
+            self.say(&format!("{}: cannot write /tmp/perf-{pid}.map: {error}", self.program));
+        }
     }
 
     /// What smaps shows now: only that is said.

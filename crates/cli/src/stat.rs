@@ -6,11 +6,12 @@ use crate::FAILED;
 use clap::Args;
 use hugelift_core::pmu::given::Given;
 use hugelift_core::pmu::report::{Origin, StatReport};
-use hugelift_core::pmu::{Cpu, Model, Sample, model_of, parse_cpuinfo, text::text};
+use hugelift_core::pmu::{Cpu, Sample, text::text};
 use hugelift_os::console::say;
+use hugelift_os::hardware::{Hardware, NoHardware, cpus};
 use hugelift_os::kernel_counts::KernelCounts;
 use hugelift_os::output;
-use hugelift_os::perf::{Code, Counters, PerfError, Start, find_pmu, raise_file_limit};
+use hugelift_os::perf::{Counters, PerfError, Start, raise_file_limit};
 use hugelift_os::procfs::Process;
 use hugelift_os::program::{ExecError, resolve};
 use hugelift_os::workload::{End, Event, Signals, Workload, die_by, wait_for};
@@ -117,22 +118,21 @@ fn given(file: &PathBuf, args: &StatArgs) -> Result<i32, Failure> {
 
 /// What counts, and what says why something does not.
 struct Watch {
-    hardware: Result<Hardware, String>,
+    hardware: Result<Counting, String>,
     cpu: Option<Cpu>,
     kernel: KernelCounts,
     began: Instant,
 }
 
-struct Hardware {
-    model: &'static Model,
-    pmu: String,
+struct Counting {
+    hardware: Hardware,
     counters: Counters,
 }
 
 impl Watch {
     fn open(process: Process, threads: &[i32], start: Start) -> Result<Watch, PerfError> {
-        let cpus = parse_cpuinfo(&std::fs::read("/proc/cpuinfo").unwrap_or_default());
-        let hardware = match Hardware::open(&cpus, threads, start) {
+        let cpus = cpus();
+        let hardware = match Counting::open(&cpus, threads, start) {
             Err(Refusal::Perf(error @ (PerfError::Vanished | PerfError::Files { .. }))) => return Err(error),
             Err(refusal) => Err(refusal.to_string()),
             Ok(hardware) => Ok(hardware),
@@ -161,7 +161,7 @@ impl Watch {
         report.kernel = self.kernel.read();
         report.notes.clone_from(&self.kernel.notes);
         match &self.hardware {
-            Ok(Hardware { model, pmu, counters }) => {
+            Ok(Counting { hardware: Hardware { model, pmu, .. }, counters }) => {
                 report.pmu = Some(pmu.clone());
                 report.user_only = counters.user_only;
                 report.add(&Sample { model, groups: counters.read() });
@@ -173,49 +173,19 @@ impl Watch {
 }
 
 /// Why there are no hardware counts.
+#[derive(Debug, thiserror::Error)]
 enum Refusal {
-    Perf(PerfError),
-    NoTable(String),
+    #[error(transparent)]
+    Perf(#[from] PerfError),
+    #[error(transparent)]
+    Hardware(#[from] NoHardware),
 }
 
-impl std::fmt::Display for Refusal {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Refusal::Perf(error) => error.fmt(f),
-            Refusal::NoTable(why) => f.write_str(why),
-        }
-    }
-}
-
-impl Hardware {
-    fn open(cpus: &[Cpu], threads: &[i32], start: Start) -> Result<Hardware, Refusal> {
-        // Whether there is a PMU at all matters more than whose.
-        let some = find_pmu(&["cpu", "cpu_core", "armv8_", "armv9_"]);
-        let model = match cpus {
-            [cpu] => model_of(cpu),
-            _ => None,
-        };
-        let (Some(model), Some(_)) = (model, &some) else {
-            return Err(match (some, cpus) {
-                (None, _) => Refusal::Perf(PerfError::NoPmu),
-                (Some(_), []) => {
-                    Refusal::NoTable("/proc/cpuinfo names no CPU that there is an event table for".into())
-                }
-                (Some(_), [cpu]) => Refusal::NoTable(format!("there is no event table for {cpu}")),
-                (Some((pmu, _)), several) => Refusal::NoTable(format!(
-                    "{} kinds of cores, of which a program may use any: not supported (PMU {pmu} and others)",
-                    several.len()
-                )),
-            });
-        };
-        let (pmu, kind) = find_pmu(model.pmus).ok_or(Refusal::Perf(PerfError::NoPmu))?;
-        let groups: Vec<Vec<Code>> = model
-            .groups
-            .iter()
-            .map(|group| group.iter().map(|e| Code { pmu: kind, config: e.config }).collect())
-            .collect();
-        let counters = Counters::open(&groups, threads, start).map_err(Refusal::Perf)?;
-        Ok(Hardware { model, pmu, counters })
+impl Counting {
+    fn open(cpus: &[Cpu], threads: &[i32], start: Start) -> Result<Counting, Refusal> {
+        let hardware = Hardware::find(cpus)?;
+        let counters = hardware.open(threads, start)?;
+        Ok(Counting { hardware, counters })
     }
 }
 

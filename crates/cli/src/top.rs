@@ -68,12 +68,14 @@ struct Shown<'a> {
     interval_s: f64,
     /// The busiest text first.
     processes: &'a [Row],
+    /// Why no process has a `walk_share`.
+    no_walk_share: Option<&'a str>,
 }
 
 fn once(args: &TopArgs) -> Result<(), String> {
     let mut processes = Processes::new();
-    // Of the first only the counters are needed.
-    let before = processes.read(&[], 0, Duration::ZERO).map_err(|e| e.to_string())?;
+    // Of the first only the counters are needed, and that the PMU's begin.
+    let before = processes.read(&[], args.number, Duration::ZERO).map_err(|e| e.to_string())?;
     std::thread::sleep(args.interval);
     // Nobody waits for the next: all that was asked for is read.
     let now = processes.read(&[], args.number, Duration::from_secs(60)).map_err(|e| e.to_string())?;
@@ -82,7 +84,8 @@ fn once(args: &TopArgs) -> Result<(), String> {
     rows.truncate(args.number);
     let shown = if args.json {
         let interval_s = now.at.saturating_sub(before.at).as_secs_f64();
-        let shown = Shown { version: VERSION, interval_s, processes: &rows };
+        let no_walk_share = now.no_walks.as_deref();
+        let shown = Shown { version: VERSION, interval_s, processes: &rows, no_walk_share };
         serde_json::to_string(&shown).map_err(|e| format!("cannot write JSON: {e}"))? + "\n"
     } else {
         let width = std::io::stdout().is_terminal().then(terminal::width).flatten();

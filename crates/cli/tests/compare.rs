@@ -17,7 +17,8 @@ use std::time::{Duration, Instant};
 
 /// `hugelift compare` with these words.
 fn compare(words: &[&str]) -> Outcome {
-    Cmd::new([HUGELIFT, "compare"]).args(words).bare()
+    // Some ten seconds of CPU time at most, on a machine that may be shared.
+    Cmd::new([HUGELIFT, "compare"]).args(words).patience(5 * PATIENCE).bare()
 }
 
 fn succeeded(outcome: &Outcome) {
@@ -38,8 +39,8 @@ fn tiny() -> String {
 
 #[test]
 fn random_jumps_through_64_mb_are_faster() {
-    let program = run_of(&jumps(64, Linking::Dynamic).expect("the program"), Hot::OneAPage, 6_000_000);
-    let mut words = vec!["--figure", "cpu", "--pairs", "12", "--variant", "thp", "--bare-4k", "--"];
+    let program = run_of(&jumps(64, Linking::Dynamic).expect("the program"), Hot::OneAPage, 3_000_000);
+    let mut words = vec!["--figure", "cpu", "--pairs", "10", "--variant", "thp", "--bare-4k", "--"];
     let argv: Vec<String> = program.argv.iter().map(|word| word.display().to_string()).collect();
     words.extend(argv.iter().map(String::as_str));
     let result = json(&words);
@@ -47,7 +48,7 @@ fn random_jumps_through_64_mb_are_faster() {
     assert_eq!(variant["verdict"], "faster", "{variant}");
     let ratio = &variant["ratios"][1];
     assert_eq!(ratio["figure"], "cpu");
-    assert!(ratio["high"].as_f64().unwrap() < 1.0 && ratio["pairs"] == 12, "{ratio}");
+    assert!(ratio["high"].as_f64().unwrap() < 1.0 && ratio["pairs"] == 10, "{ratio}");
     let [bare, thp] = [0, 1].map(|side| &result["sides"][side]["memory"]["text"]);
     assert_eq!(bare["huge"], 0, "--bare-4k is what it says");
     assert_eq!(thp["huge"], thp["whole"]);
@@ -112,6 +113,25 @@ fn every_run_is_in_the_json_and_in_the_csv() {
     assert_eq!(lines.len(), 3 * 7);
     assert!(lines.iter().all(|line| line[wall].parse::<f64>().unwrap() > 0.0));
     assert_eq!(lines.iter().filter(|line| &line[0] == "a").count(), 7);
+}
+
+/// Which of the wishes ended it, and after how many pairs.
+#[test]
+fn it_stops_at_a_width_at_a_time_or_at_a_number() {
+    let ended = |words: &[&str]| {
+        let result = json(&[words, &["--", "/bin/true"]].concat());
+        let pairs = result["sides"][0]["runs"].as_array().unwrap().len();
+        (result["reached"].as_str().unwrap().to_string(), pairs)
+    };
+    // So wide that it is reached at the first look, unless something else holds the machine.
+    let (reached, pairs) = ended(&["--figure", "cpu", "--until", "100%", "--pairs", "60"]);
+    assert!(reached == "width" && [12, 15, 18, 22, 27, 33].contains(&pairs), "{reached} {pairs}");
+    let (reached, pairs) = ended(&["--until", "0.0001%", "--time", "500ms"]);
+    assert!(reached == "time" && pairs >= 6, "{reached} {pairs}");
+    assert_eq!(ended(&["--pairs", "7", "--time", "1h"]), ("pairs".into(), 7));
+    let few = compare(&["--pairs", "3", "--", "/bin/true"]);
+    assert_eq!(few.end, End::Code(0));
+    assert!(few.stderr.contains("--pairs 6 or more") && few.stdout.contains("too few pairs"), "{few:?}");
 }
 
 #[test]

@@ -27,6 +27,29 @@ fn a_breakpoint_in_lifted_code() {
     });
 }
 
+/// A core dump taken in lifted code names the function that it stands in, and its callers.
+#[test]
+fn a_core_dump_in_lifted_code() {
+    need!("gdb");
+    let hold = fat("hold").build();
+    each_backing(|options| {
+        let dir = tempfile::TempDir::new().expect("a directory");
+        let core = dir.path().join("core").display().to_string();
+        let held = Held::start_busy(&Cmd::new([&hold]).arg("spin"), Some(options), &hold);
+        let gdb = || Cmd::new(["gdb", "--batch", "-nx", "-iex", "set debuginfod enabled off"]);
+        let dump = gdb()
+            .args(["-p", &held.pid().to_string()])
+            .args(["-ex", "break *((char *)&fat_code + 3145728)", "-ex", "continue"])
+            .args(["-ex", &format!("generate-core-file {core}"), "-ex", "delete", "-ex", "detach"])
+            .bare();
+        assert!(dump.stdout.contains("Saved corefile"), "{dump:?}");
+        assert_eq!(held.finish().end, End::Code(0));
+        let post = gdb().arg(&hold).arg(&core).args(["-ex", "x/i $pc", "-ex", "bt"]).bare();
+        assert!(post.stdout.contains("<fat_code+3145728>"), "{post:?}");
+        assert!(post.stdout.contains(" main (") && post.stdout.contains("hold.c:"), "{post:?}");
+    });
+}
+
 /// Started under a debugger there is no second tracer: it runs plainly, and says so.
 #[test]
 fn started_under_a_debugger() {

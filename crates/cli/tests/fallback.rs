@@ -6,7 +6,7 @@ mod common;
 
 use common::held::needed;
 use common::huge::{assert_lifted, pieces};
-use common::{CGroup, Cmd, End, HUGELIFT, Held, Outcome, Pool, fat, open_dir, plain};
+use common::{CGroup, Cmd, End, HUGELIFT, Held, Outcome, Pool, Primed, fat, open_dir, plain};
 use std::path::{Path, PathBuf};
 
 /// A copy of `name` in a directory made by `open_dir`.
@@ -96,21 +96,25 @@ fn an_empty_pool() {
     };
     runs_plainly(&Cmd::new([&hold]), &["--backing", "hugetlb"], &["free 0", "need ", "nr_hugepages"]);
     // `auto` takes the next best, and has nothing to complain of.
-    let held = Held::start(&Cmd::new([&hold]), Some(&[]), &hold);
-    assert!(assert_lifted(&pieces(held.pid(), &needed(&hold)), "thp", "auto") >= 2);
+    let small = Primed::small(&hold);
+    let hold = small.path();
+    let held = Held::start(&Cmd::new([hold]), Some(&[]), hold);
+    assert!(assert_lifted(&pieces(held.pid(), &needed(hold)), "thp", "auto") >= 2);
     assert_eq!(held.finish().stderr, "");
 }
 
 #[test]
 fn a_pool_one_page_short() {
     need_root!();
-    let hold = fat("hold").build();
-    let cmd = Cmd::new([&hold]);
+    // Nor does the page cache help.
+    let small = Primed::small(&fat("hold").build());
+    let hold = small.path();
+    let cmd = Cmd::new([hold]);
     let pool = match Pool::with_free(common::guard::PLENTY) {
         Ok(pool) => pool,
         Err(why) => skip!("{why}"),
     };
-    let held = Held::start(&cmd, Some(&["--backing", "hugetlb"]), &hold);
+    let held = Held::start(&cmd, Some(&["--backing", "hugetlb"]), hold);
     let need = common::guard::PLENTY - pool.free();
     assert!(need >= 4, "only {need} pages in use");
     assert_eq!(held.finish().stderr, "");
@@ -124,8 +128,8 @@ fn a_pool_one_page_short() {
         runs_plainly(&cmd, &["--backing", "hugetlb"], &["free ", "nr_hugepages"]);
         assert_eq!(pool.free(), need - missing, "pages of the pool are lost");
         // What the pool lacks comes from THP, and all of it is huge.
-        let held = Held::start(&cmd, Some(&["--backing", "auto"]), &hold);
-        for piece in pieces(held.pid(), &needed(&hold)) {
+        let held = Held::start(&cmd, Some(&["--backing", "auto"]), hold);
+        for piece in pieces(held.pid(), &needed(hold)) {
             assert_eq!(piece.huge, piece.inner.map_or(0, |inner| inner.len()), "{piece:?}");
         }
         assert_eq!(pool.free(), 0, "auto did not use the pool");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `hugelift prime` on each file system that people keep programs on. What the kernel has
+//! `hugelift prime`, and the store, on each file system that people keep programs on. What the kernel has
 //! decides what comes of it: so what is tested is that the report is true, and that
 //! those which are known to give huge pages on every kernel do. docs/filesystems.md has the
 //! results; `--nocapture` prints them.
@@ -10,6 +10,7 @@ use common::huge::smaps;
 use common::{Cmd, HUGELIFT, Held, fat};
 use serde_json::Value;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
@@ -98,7 +99,31 @@ fn try_on(name: &str, program: &Path) -> Result {
     assert_eq!(seen, result.huge, "{report:#}");
     let outcome = held.finish();
     assert_eq!(outcome.stdout, "wrong 0\nready\nwrong 0\n");
+    shared_from(name, program, result.whole);
     result
+}
+
+/// Whatever the file system of the program, the store has a copy of it: made by the first start,
+/// used by the second.
+fn shared_from(name: &str, program: &Path, whole: u64) {
+    let dir = TempDir::new_in("/dev/shm").unwrap();
+    let store = dir.path().join("store");
+    let cmd = Cmd::new([program]).env("HUGELIFT_STORE", &store);
+    let used = || fs::read_dir(&store).unwrap().map(|e| e.unwrap().metadata().unwrap().ino()).collect();
+    let mut before: Vec<u64> = vec![];
+    for start in ["first", "second"] {
+        let held = Held::start(&cmd, Some(&["--backing", "shared"]), program);
+        let of_store = smaps(held.pid()).into_iter().filter(|u| u.mapping.path.starts_with(&store));
+        let huge: u64 = of_store.map(|u| u.shmem_huge).sum();
+        assert_eq!(huge, whole, "{name}: {start} start");
+        let outcome = held.finish();
+        assert_eq!(outcome.stdout, "wrong 0\nready\nwrong 0\n", "{name}: {start} start");
+        assert_eq!(outcome.own_lines(), Vec::<&str>::new(), "{name}: {start} start");
+        let now: Vec<u64> = used();
+        assert!(start == "first" || now == before, "{name}: the copy was made again");
+        before = now;
+    }
+    println!("{name}: {} kB from the store", whole >> 10);
 }
 
 /// Whatever the kernel: all, or the reason.
@@ -182,6 +207,26 @@ fn overlayfs_over_ext4() {
         fs::rename(at.join("victim"), at.join("renamed")).unwrap();
         let upper = try_on("overlay, upper layer", &victim(&at));
         assert_eq!(upper.huge, direct.huge);
+    });
+}
+
+#[test]
+fn a_full_disk() {
+    need_root!();
+    need!("mkfs.ext4");
+    with_own_mounts(|| {
+        let dir = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let at = image(dir.path(), "ext4");
+        let program = victim(&at);
+        let mut full = Command::new("dd");
+        let full =
+            full.args(["if=/dev/zero", "bs=1M", "status=none"]).arg(format!("of={}/rest", at.display()));
+        assert!(!full.output().unwrap().status.success(), "the disk has no end");
+        let result = try_on("ext4, full", &program);
+        assert!(
+            result.huge == result.whole || result.reasons.iter().all(|r| r.contains("(ext4)")),
+            "{result:?}"
+        );
     });
 }
 

@@ -41,6 +41,10 @@ fn stable(text: &str) -> String {
 /// that is killed before it can be waited for stays its child: as orphans do, for such a
 /// program.
 fn helper_dies(program: &Path, before: &[&str], adopts: bool) {
+    each_backing(|options| helper_dies_with(program, before, adopts, options));
+}
+
+fn helper_dies_with(program: &Path, before: &[&str], adopts: bool, options: &[&str]) {
     let told = |text: &str| {
         let child = |line: &&str| {
             !adopts
@@ -57,44 +61,47 @@ fn helper_dies(program: &Path, before: &[&str], adopts: bool) {
     let dir = tempfile::TempDir::new().expect("a temporary directory");
     let report = dir.path().join("report");
     let path = report.display().to_string();
-    each_backing(|options| {
-        let options = [options, &["--report", &path]].concat();
-        let count = operations(&cmd, &options);
-        let mut unreported = 0;
-        for n in 0..count {
-            let outcome = cmd.clone().env("HUGELIFT_TEST_DIE", format!("{n}:helper")).lifted(&options);
-            let what =
-                format!("{} {options:?}: helper killed before operation {n} of {count}", program.display());
-            let differs = common::run::difference("stdout", &told(&bare.stdout), &told(&outcome.stdout));
-            assert_eq!(differs, None, "{what}\n{}", outcome.stderr);
-            assert_eq!(outcome.other_lines(), bare.stderr, "{what}");
-            assert!(outcome.own_lines().len() <= 1, "{what}: {}", outcome.stderr);
-            let reported = std::fs::metadata(&report).is_ok_and(|m| m.len() > 0);
-            unreported += usize::from(!reported);
-        }
-        assert!(unreported > count / 2, "{unreported} deaths of {count}: the fault does not fire");
-    });
+    let options = [options, &["--report", &path]].concat();
+    let count = operations(&cmd, &options);
+    let mut unreported = 0;
+    for n in 0..count {
+        let outcome = cmd.clone().env("HUGELIFT_TEST_DIE", format!("{n}:helper")).lifted(&options);
+        let what =
+            format!("{} {options:?}: helper killed before operation {n} of {count}", program.display());
+        let differs = common::run::difference("stdout", &told(&bare.stdout), &told(&outcome.stdout));
+        assert_eq!(differs, None, "{what}\n{}", outcome.stderr);
+        assert_eq!(outcome.other_lines(), bare.stderr, "{what}");
+        assert!(outcome.own_lines().len() <= 1, "{what}: {}", outcome.stderr);
+        let reported = std::fs::metadata(&report).is_ok_and(|m| m.len() > 0);
+        unreported += usize::from(!reported);
+    }
+    assert!(unreported > count / 2, "{unreported} deaths of {count}: the fault does not fire");
 }
 
 /// Kills the target before each operation; its parent sees SIGKILL, and nothing is left.
 /// The last `uncertain` operations let it go, or may not come at all: it may be through.
 fn target_dies(program: &Path, uncertain: usize) {
+    each_backing(|options| target_dies_with(program, uncertain, options));
+}
+
+fn target_dies_with(program: &Path, uncertain: usize, options: &[&str]) {
     let cmd = reaped(program, &[]);
-    each_backing(|options| {
-        let count = operations(&cmd, options);
-        let mut killed = 0;
-        for n in 0..count {
-            let outcome = cmd.clone().env("HUGELIFT_TEST_DIE", format!("{n}:target")).lifted(options);
-            let what =
-                format!("{} {options:?}: target killed before operation {n} of {count}", program.display());
-            let died = outcome.other_lines() == "reaper: killed 9, left 0\n" && outcome.stdout.is_empty();
-            let ended = outcome.other_lines() == "reaper: exited 0, left 0\n";
-            assert!(died || ended && n + uncertain >= count, "{what}: {outcome:?}");
-            assert!(outcome.own_lines().len() <= 1, "{what}: {}", outcome.stderr);
-            killed += usize::from(died);
-        }
-        assert!(killed > count / 2, "{killed} deaths of {count}: the fault does not fire");
-    });
+    let count = operations(&cmd, options);
+    let mut killed = 0;
+    for n in 0..count {
+        let run = || cmd.clone().env("HUGELIFT_TEST_DIE", format!("{n}:target")).lifted(options);
+        let has_died = |o: &Outcome| o.other_lines() == "reaper: killed 9, left 0\n" && o.stdout.is_empty();
+        // Once more if not: who drops the machine's caches meanwhile makes it take fewer operations.
+        let outcome = Some(run()).filter(has_died).unwrap_or_else(run);
+        let what =
+            format!("{} {options:?}: target killed before operation {n} of {count}", program.display());
+        let died = has_died(&outcome);
+        let ended = outcome.other_lines() == "reaper: exited 0, left 0\n";
+        assert!(died || ended && n + uncertain >= count, "{what}: {outcome:?}");
+        assert!(outcome.own_lines().len() <= 1, "{what}: {}", outcome.stderr);
+        killed += usize::from(died);
+    }
+    assert!(killed > count / 2, "{killed} deaths of {count}: the fault does not fire");
 }
 
 fn dynamic() -> PathBuf {
@@ -124,6 +131,25 @@ fn helper_dies_beside_a_static_program() {
 #[test]
 fn helper_dies_beside_threads() {
     helper_dies(&threaded(), &[], false);
+}
+
+/// In the middle of a move there is one whole image at every moment.
+#[test]
+fn helper_dies_moving_a_program() {
+    let Some((clang, lld)) = common::clang_and_lld() else { skip!("needs clang and lld") };
+    // The kernel puts a static one where it is congruent, unless it is linked by lld.
+    let lld = format!("--ld-path={}", lld.display());
+    let skewed = fat("state").compiler(clang).flags(&["-static-pie", &lld]).build();
+    let pagecache = &["--backing", "pagecache", "--parts", "text"];
+    for program in [dynamic(), skewed] {
+        let primed = match common::Primed::new(&program) {
+            Ok(primed) => primed,
+            Err(why) => skip!("{why}"),
+        };
+        assert!(operations(&reaped(primed.path(), &[]), pagecache) > 60, "it is not moved");
+        helper_dies_with(primed.path(), &[], false, pagecache);
+        target_dies_with(primed.path(), 2, pagecache);
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ mod common;
 
 use common::huge::{assert_unchanged, pieces, smaps};
 use common::run::End;
-use common::{Cmd, HUGELIFT, Held, Outcome, fat, find};
+use common::{CGroup, Cmd, HUGELIFT, Held, fat, find};
 use hugelift_core::smaps::Usage;
 use serde_json::Value;
 use std::fs::{self, File};
@@ -25,7 +25,7 @@ fn prime(words: &[&str]) -> (i32, Value) {
 
 fn prime_by(hugelift: &Path, before: &[&str], words: &[&str]) -> (i32, Value) {
     let hugelift = hugelift.to_str().unwrap();
-    let out = Cmd::new(["prime", "--json"]).args(words).under(before).under([hugelift]).bare();
+    let out = Cmd::new([hugelift, "prime", "--json"]).args(words).under(before).bare();
     let End::Code(status) = out.end else { panic!("{out:?}") };
     let report = serde_json::from_str(&out.stdout).unwrap_or_else(|e| panic!("{e}: {out:?}"));
     (status, report)
@@ -299,11 +299,7 @@ fn whoever_may_read_a_file_may_prime_it() {
     copy(Path::new(HUGELIFT), &hugelift);
     fs::set_permissions(victim.dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
     let setpriv = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
-    let nobody = |words: &[&str]| {
-        let out = Cmd::new([&hugelift]).args(["prime", "--json"]).args(words).under(setpriv).bare();
-        let Outcome { stdout, end: End::Code(status), .. } = out else { panic!("{out:?}") };
-        (status, serde_json::from_str::<Value>(&stdout).unwrap())
-    };
+    let nobody = |words: &[&str]| prime_by(&hugelift, &setpriv, words);
     let (status, report) = nobody(&["--check", victim.name()]);
     assert_eq!(status, 1);
     assert!(obstacles(&report["files"][0]).iter().all(|(r, _)| r == "not-owner"), "{report:#}");
@@ -319,6 +315,26 @@ fn whoever_may_read_a_file_may_prime_it() {
     let (status, report) = nobody(&[victim.name()]);
     assert_eq!(status, 125);
     assert!(report["files"][0]["error"].as_str().unwrap().contains("Permission denied"), "{report:#}");
+}
+
+#[test]
+fn under_a_memory_limit_nothing_is_dropped() {
+    need_root!();
+    let file = fresh();
+    let group = match CGroup::new("memory") {
+        Ok(group) => group,
+        Err(why) => skip!("{why}"),
+    };
+    if let Err(why) = group.limit(&["memory.max", "memory.limit_in_bytes"], "7M") {
+        skip!("{why}");
+    }
+    let before = in_memory(&File::open(&file.path).unwrap());
+    let words = group.words();
+    let before_words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let (status, report) = prime_by(HUGELIFT.as_ref(), &before_words, &[file.name()]);
+    assert_eq!(status, 1, "{report:#}");
+    assert!(obstacles(&report["files"][0]).iter().all(|(r, _)| r == "memory-short"), "{report:#}");
+    assert_eq!(in_memory(&File::open(&file.path).unwrap()), before);
 }
 
 #[test]

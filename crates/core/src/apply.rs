@@ -128,6 +128,7 @@ impl<T: Target> Run<'_, T> {
             },
             Step::Advise { range } => self.target.advise_huge(range)?,
             Step::Populate { range, page } => self.target.populate(range, page)?,
+            Step::FaultIn { range } => self.target.populate_read(range)?,
             Step::Verify { range } => self.verify(range)?,
             Step::CreateFile { bytes, page } => {
                 let file = self.target.memfd(page, bytes)?;
@@ -137,6 +138,16 @@ impl<T: Target> Run<'_, T> {
             Step::MapFile { range } => {
                 let file = self.file()?;
                 self.target.mmap(range, Prot::RW, Source::Shared(file), Place::Free)?;
+                self.undo.push(Undo::Unmap(range));
+            }
+            Step::Open { entry } => {
+                let file = self.target.open_stored(entry)?;
+                self.file = Some(file);
+                self.undo.push(Undo::Close(file));
+            }
+            Step::MapStored { range, prot, offset } => {
+                let file = self.file()?;
+                self.target.mmap(range, prot, Source::Private(file, offset), Place::Free)?;
                 self.undo.push(Undo::Unmap(range));
             }
             Step::Copy { from, to } => self.target.copy(from, to)?,
@@ -151,7 +162,7 @@ impl<T: Target> Run<'_, T> {
             }
             Step::Replace { range, prot, scratch } => {
                 let file = self.file()?;
-                if let Err(fault) = self.target.mmap(range, prot, Source::Private(file), Place::Over) {
+                if let Err(fault) = self.target.mmap(range, prot, Source::Private(file, 0), Place::Over) {
                     if !matches!(fault, Fault::Lost(_)) {
                         self.rescue(range, prot, scratch)?;
                     }

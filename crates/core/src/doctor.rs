@@ -12,6 +12,7 @@ mod hugetlb;
 mod limits;
 mod memory;
 pub mod offers;
+pub mod parse;
 mod process;
 #[cfg(test)]
 mod tests;

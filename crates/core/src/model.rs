@@ -8,12 +8,14 @@
 
 use crate::addr::{Addr, PageSize, Range};
 use crate::maps::Prot;
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Snapshot, ThpOff};
 use crate::target::{Fault, FileHandle, Place, Source, Target};
 use std::collections::BTreeMap;
 
 mod runs;
+mod unstarted;
 use runs::{Runs, Shift};
+pub use unstarted::Start;
 
 /// What memory is made of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,6 +32,8 @@ enum Behind {
     },
     /// Pages of the pool, anonymous or of a file.
     Hugetlb(PageSize),
+    /// A file of the store, on huge pages.
+    Stored,
 }
 
 /// A stretch of the address space.
@@ -77,11 +81,12 @@ struct Store {
     pool: Option<(PageSize, u64)>,
 }
 
-/// A file on hugetlb pages.
+/// A file, open in the program or in the store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct File {
     store: usize,
-    page: PageSize,
+    /// The pool that it is made of; none for a file of the store.
+    pool: Option<PageSize>,
     bytes: u64,
 }
 
@@ -94,9 +99,12 @@ pub struct Model {
     stores: BTreeMap<usize, Store>,
     next_store: usize,
     files: BTreeMap<i32, File>,
+    stored: BTreeMap<usize, File>,
     next_file: i32,
     base_page: PageSize,
     thp_page: Option<PageSize>,
+    /// What maps a huge page of a file: the system's switch is for new memory alone.
+    file_page: Option<PageSize>,
     /// Pages that each pool has for who comes next.
     pub pools: BTreeMap<PageSize, u64>,
     /// Free memory is in small pieces: THP gets no huge page.
@@ -115,8 +123,15 @@ pub struct Model {
     pub failed: Vec<&'static str>,
     /// Memory was writable and executable at once, some time.
     pub saw_wx: bool,
+    /// Stretches whose page cache is in huge folios, and what one of them holds if they may be
+    /// mapped as such.
+    cached: Vec<Range>,
+    folio: Option<PageSize>,
+    /// What finds the executable, if none of it has run yet.
+    pub start: Start,
 }
 
+const ENOENT: i32 = 2;
 const ENOMEM: i32 = 12;
 const EFAULT: i32 = 14;
 const EBADF: i32 = 9;
@@ -136,9 +151,11 @@ impl Model {
             stores: BTreeMap::from([(ORIGINAL, Store::default())]),
             next_store: ORIGINAL + 1,
             files: BTreeMap::new(),
+            stored: BTreeMap::new(),
             next_file: 3,
             base_page: machine.base_page,
             thp_page: machine.thp_page.filter(|_| machine.thp_off.is_none()),
+            file_page: machine.thp_page.filter(|_| machine.thp_off != Some(ThpOff::Process)),
             pools: machine.pools.iter().map(|p| (p.page, p.available())).collect(),
             fragmented: false,
             moves_hugetlb: machine.moves_hugetlb,
@@ -148,6 +165,9 @@ impl Model {
             fail_on: false,
             failed: Vec::new(),
             saw_wx: false,
+            cached: snapshot.cached.clone(),
+            folio: machine.thp_page.filter(|_| machine.thp_off != Some(ThpOff::Process)),
+            start: Start::default(),
         };
         for mapping in &snapshot.mappings {
             let memory = Memory {
@@ -160,6 +180,16 @@ impl Model {
             };
             model.space.insert(mapping.range, memory);
             model.write(ORIGINAL, mapping.range, Content::Original(mapping.range.start.0));
+        }
+        for copy in &snapshot.stored.copies {
+            let file = match model.stored.get(&copy.entry) {
+                Some(file) => *file,
+                None => File { store: model.new_store(), pool: None, bytes: 0 },
+            };
+            let bytes = file.bytes.max(copy.offset + copy.range.len());
+            model.stored.insert(copy.entry, File { bytes, ..file });
+            let offsets = Range::sized(Addr(copy.offset), copy.range.len()).unwrap_or_default();
+            model.write(file.store, offsets, Content::Original(copy.range.start.0));
         }
         model
     }
@@ -204,8 +234,17 @@ impl Model {
 
     fn huge(&self, range: Range) -> u64 {
         let thp = self.thp_page.filter(|_| !self.fragmented);
+        let cached = |range: Range| {
+            let huge = |c: &Range| c.intersect(range).zip(self.folio).and_then(|(r, page)| r.inner(page));
+            self.cached.iter().filter_map(huge).map(Range::len).sum()
+        };
+        let file = self.file_page.filter(|_| !self.fragmented);
         let of = |(range, memory): (Range, Memory)| match memory.behind {
+            Behind::Original { .. } => cached(range),
             Behind::Hugetlb(_) if memory.resident => range.len(),
+            Behind::Stored if memory.resident && memory.copy_on_write => {
+                file.and_then(|page| range.inner(page)).map_or(0, Range::len)
+            }
             Behind::Anonymous { advised: true } if memory.resident => {
                 thp.and_then(|page| range.inner(page)).map_or(0, Range::len)
             }
@@ -261,9 +300,10 @@ impl Model {
     /// Drops the stores that nobody maps or names; their pages go back to the pool.
     fn sweep(&mut self) {
         let mapped: Vec<usize> = self.space.all().map(|(_, m)| m.store).collect();
-        let (files, pools) = (&self.files, &mut self.pools);
+        let (files, stored, pools) = (&self.files, &self.stored, &mut self.pools);
         self.stores.retain(|id, store| {
-            let used = *id == ORIGINAL || mapped.contains(id) || files.values().any(|f| f.store == *id);
+            let named = || files.values().chain(stored.values()).any(|f| f.store == *id);
+            let used = *id == ORIGINAL || mapped.contains(id) || named();
             if let (false, Some((page, pages))) = (used, store.pool) {
                 *pools.entry(page).or_default() += pages;
             }
@@ -297,28 +337,32 @@ impl Model {
     /// The memory behind a new mapping.
     fn make(&mut self, range: Range, prot: Prot, source: Source) -> Result<Memory, i32> {
         let aligned = |page| range.start.is_aligned(page) && range.end.is_aligned(page);
-        let (behind, store, copy_on_write) = match source {
-            Source::Anonymous => (Behind::Anonymous { advised: false }, self.new_store(), false),
+        let (behind, store, offset, private) = match source {
+            Source::Anonymous => (Behind::Anonymous { advised: false }, self.new_store(), 0, false),
             Source::Hugetlb(page) if aligned(page) => {
                 let store = self.new_store();
                 self.reserve(store, page, range.len())?;
-                (Behind::Hugetlb(page), store, false)
+                (Behind::Hugetlb(page), store, 0, false)
             }
-            Source::Shared(handle) | Source::Private(handle) => {
+            Source::Shared(handle) | Source::Private(handle, _) => {
                 let file = *self.files.get(&handle.0).ok_or(EBADF)?;
-                if !aligned(file.page) || range.len() > file.bytes {
+                let offset = if let Source::Private(_, offset) = source { Some(offset) } else { None };
+                let from = offset.unwrap_or_default();
+                if !aligned(file.pool.unwrap_or(self.base_page))
+                    || from.checked_add(range.len()).is_none_or(|end| end > file.bytes)
+                {
                     return Err(EINVAL);
                 }
-                let private = matches!(source, Source::Private(_));
-                if !private {
-                    self.reserve(file.store, file.page, file.bytes)?;
+                if let (None, Some(page)) = (offset, file.pool) {
+                    self.reserve(file.store, page, file.bytes)?;
                 }
-                (Behind::Hugetlb(file.page), file.store, private)
+                let behind = file.pool.map_or(Behind::Stored, Behind::Hugetlb);
+                (behind, file.store, from, offset.is_some())
             }
             Source::Hugetlb(_) => return Err(EINVAL),
         };
         // A private mapping of a file shows what the file's pages hold already.
-        Ok(Memory { prot, behind, store, offset: 0, resident: copy_on_write, copy_on_write })
+        Ok(Memory { prot, behind, store, offset, resident: private, copy_on_write: private })
     }
 }
 
@@ -436,6 +480,15 @@ impl Target for Model {
         Ok(())
     }
 
+    fn populate_read(&mut self, range: Range) -> Result<(), Fault> {
+        const CALL: &str = "madvise(MADV_POPULATE_READ)";
+        self.enter(CALL, range)?;
+        if !self.space.cover(range) {
+            return fail(CALL, range, ENOMEM);
+        }
+        Ok(())
+    }
+
     fn copy(&mut self, from: Range, to: Addr) -> Result<(), Fault> {
         const CALL: &str = "copy";
         self.enter(CALL, from)?;
@@ -489,7 +542,19 @@ impl Target for Model {
         let handle = self.next_file;
         self.next_file += 1;
         let store = self.new_store();
-        self.files.insert(handle, File { store, page, bytes });
+        self.files.insert(handle, File { store, pool: Some(page), bytes });
+        Ok(FileHandle(handle))
+    }
+
+    fn open_stored(&mut self, entry: usize) -> Result<FileHandle, Fault> {
+        const CALL: &str = "openat";
+        self.enter(CALL, Range::default())?;
+        let Some(file) = self.stored.get(&entry).copied() else {
+            return fail(CALL, Range::default(), ENOENT);
+        };
+        let handle = self.next_file;
+        self.next_file += 1;
+        self.files.insert(handle, file);
         Ok(FileHandle(handle))
     }
 

@@ -58,8 +58,9 @@ pub struct Attempt {
 }
 
 /// One step of an attempt. All before the last work on a scratch range, away from the
-/// program; the last puts the result in place in one system call. Anonymous memory that the
-/// program writes to stays in place: it is advised, which no program can see.
+/// program; the last puts the result in place in one system call. What the page cache holds is
+/// in place already: it is only mapped. Anonymous memory that the program writes to stays in
+/// place: it is advised, which no program can see.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
     /// Map fresh memory, readable and writable; from the pool if `hugetlb` names a page size.
@@ -86,9 +87,14 @@ pub enum Step {
         /// Size of its pages.
         page: PageSize,
     },
+    /// Map a file's pages, as the page cache has them.
+    FaultIn {
+        /// The span.
+        range: Range,
+    },
     /// Check that huge pages came.
     Verify {
-        /// Scratch.
+        /// Scratch, or the span where nothing is copied.
         range: Range,
     },
     /// Make a file on hugetlb pages.
@@ -102,6 +108,20 @@ pub enum Step {
     MapFile {
         /// Scratch.
         range: Range,
+    },
+    /// Open a file of the store.
+    Open {
+        /// [`crate::snapshot::StoredCopy::entry`].
+        entry: usize,
+    },
+    /// Map that file privately, with the span's protection, and fault it in.
+    MapStored {
+        /// Scratch.
+        range: Range,
+        /// The span's protection.
+        prot: Prot,
+        /// Where in the file.
+        offset: u64,
     },
     /// Copy the program's bytes.
     Copy {
@@ -141,9 +161,20 @@ pub fn plan(snapshot: &Snapshot, policy: &Policy) -> Plan {
     planner::plan(snapshot, policy)
 }
 
+/// What of `snapshot` a store could hold for all processes: the whole huge pages of every part
+/// that `policy` would have lifted, with their object and what it is of it.
+pub fn shareable(snapshot: &Snapshot, policy: &Policy) -> Vec<(usize, Part, Range)> {
+    planner::shareable(snapshot, policy)
+}
+
 /// The bytes of `range` that whole pages of `page` cover.
 pub fn liftable_bytes(range: Range, page: PageSize) -> u64 {
     range.inner(page).map_or(0, Range::len)
+}
+
+/// Whether `found` of `whole` bytes are so nearly all that the rest is not worth a copy.
+pub fn is_nearly_all(found: u64, whole: u64) -> bool {
+    whole > 0 && found >= whole - whole / 10
 }
 
 /// The page size that a backing uses when the user names none.

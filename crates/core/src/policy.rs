@@ -6,6 +6,7 @@ use crate::snapshot::{Object, Part};
 use globset::{Glob, GlobSet, GlobSetBuilder};
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::path::Path;
 
 /// Where huge pages come from.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
@@ -15,7 +16,7 @@ pub enum Backing {
     Thp,
     /// A copy on pages of the reserved pool.
     Hugetlb,
-    /// The file's own page cache in huge folios (found, not made, by this version).
+    /// The file's own page cache in huge folios: nothing is copied.
     Pagecache,
     /// Text that several processes map from one tmpfs or memfd copy.
     Shared,
@@ -50,8 +51,13 @@ impl ObjectFilter {
 
     /// Whether the object is wanted.
     pub fn takes(&self, object: &Object) -> bool {
+        self.takes_path(&object.path)
+    }
+
+    /// Whether the object at `path` is wanted.
+    pub fn takes_path(&self, path: &Path) -> bool {
         let hit = |globs: &GlobSet| {
-            globs.is_match(&object.path) || object.path.file_name().is_some_and(|name| globs.is_match(name))
+            globs.is_match(path) || path.file_name().is_some_and(|name| globs.is_match(name))
         };
         self.only.as_ref().is_none_or(hit) && !self.except.as_ref().is_some_and(hit)
     }
@@ -89,7 +95,7 @@ impl Default for Policy {
         Policy {
             parts: vec![Part::Text, Part::Rodata],
             objects: ObjectFilter::default(),
-            backings: vec![Backing::Hugetlb, Backing::Thp],
+            backings: vec![Backing::Pagecache, Backing::Hugetlb, Backing::Thp],
             data_backings: vec![Backing::Thp],
             page: None,
         }

@@ -16,7 +16,7 @@ mod obstacle;
 mod report;
 
 pub use obstacle::{Holder, Obstacle};
-pub use report::{FileReport, PrimeReport, SegmentReport, VERSION, text};
+pub use report::{Blocked, FileReport, PrimeReport, Replaced, SegmentReport, VERSION, text};
 
 use crate::addr::{Addr, PageSize, Range};
 use crate::elf::{Headers, Segment};

@@ -4,7 +4,7 @@
 use crate::addr::{PageSize, Range, human_bytes};
 use crate::attribute::Attribute;
 use crate::policy::Backing;
-use crate::snapshot::{Part, ThpOff};
+use crate::snapshot::{NotStored, Part, ThpOff};
 use crate::target::Fault;
 use std::fmt;
 
@@ -77,6 +77,14 @@ pub enum Reason {
     },
     /// No gap between the mappings is wide enough for a copy of so many bytes.
     NoRoom(u64),
+    /// Its page cache is not in huge folios.
+    NotPrimed,
+    /// Most of its page cache is in huge folios, this is not.
+    SmallFolios,
+    /// Its address and its offset in the file differ within a huge page.
+    NotCongruent(PageSize),
+    /// The store of shared text has no copy of it.
+    NotStored(NotStored),
     /// A step of the lift failed and was undone.
     Failed(Backing, Fault),
     /// It could be lifted, and nobody has.
@@ -106,6 +114,10 @@ impl Reason {
             Reason::NoThp => "no-thp",
             Reason::MemoryLimit { .. } => "memory-limit",
             Reason::NoRoom(_) => "no-address-space",
+            Reason::NotPrimed => "not-primed",
+            Reason::SmallFolios => "small-folios",
+            Reason::NotCongruent(_) => "not-congruent",
+            Reason::NotStored(_) => "not-stored",
             Reason::Failed(_, Fault::NotHuge { .. }) => "fragmented",
             Reason::Failed(..) => "failed",
             Reason::NotLifted => "not-lifted",
@@ -124,6 +136,9 @@ impl Reason {
                 | Reason::ThpOff(_)
                 | Reason::NoThp
                 | Reason::MemoryLimit { .. }
+                | Reason::NotPrimed
+                | Reason::NotCongruent(_)
+                | Reason::NotStored(_)
                 | Reason::Failed(..)
         )
     }
@@ -168,6 +183,11 @@ impl Reason {
             Reason::MemoryLimit { .. } => {
                 "raise the cgroup's memory.max, free memory, or lift less: --object, --parts".into()
             }
+            Reason::NotPrimed | Reason::SmallFolios => {
+                "hugelift prime PROG, while it does not run; or use --backing auto".into()
+            }
+            Reason::NotCongruent(_) => "hugelift align; or use --backing auto".into(),
+            Reason::NotStored(not) => return not.hint.clone(),
             Reason::Failed(_, fault) => return fault.hint(),
             Reason::NotLifted => "hugelift run PROG".into(),
             Reason::Excluded
@@ -225,6 +245,12 @@ impl fmt::Display for Reason {
                 write!(f, "memory limit: {} left, need {}", human_bytes(*left), human_bytes(*need))
             }
             Reason::NoRoom(need) => write!(f, "no gap of {} in its address space", human_bytes(*need)),
+            Reason::NotPrimed => f.write_str("its page cache is not in huge folios"),
+            Reason::SmallFolios => f.write_str("this piece of its page cache is not in huge folios"),
+            Reason::NotCongruent(page) => {
+                write!(f, "its address and its offset in the file differ within a page of {page}")
+            }
+            Reason::NotStored(not) => write!(f, "shared: {}", not.why),
             Reason::Failed(backing, fault) => write!(f, "{backing}: {fault}"),
             Reason::NotLifted => f.write_str("could be lifted"),
         }

@@ -137,6 +137,49 @@ pub enum ThpOff {
     Process,
 }
 
+/// Bytes of an object that a file of the store holds, for every process to map.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StoredCopy {
+    /// The bytes in this process: whole huge pages.
+    pub range: Range,
+    /// Which of the store's open files ([`crate::target::Target::open_stored`]).
+    pub entry: usize,
+    /// Where in that file they start.
+    pub offset: u64,
+}
+
+/// What the store of shared text has for a process; nothing if nobody looked.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub struct Stored {
+    /// What can be mapped.
+    pub copies: Vec<StoredCopy>,
+    /// What can not, and why.
+    pub lacks: Vec<(Range, NotStored)>,
+}
+
+/// Why the store has no copy of some bytes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NotStored {
+    /// In words, with the values seen.
+    pub why: String,
+    /// What would change it.
+    pub hint: Option<String>,
+}
+
+impl Stored {
+    /// The copy that holds all of `range`.
+    pub fn covering(&self, range: Range) -> Option<StoredCopy> {
+        let copy = self.copies.iter().find(|c| c.range.covers(range))?;
+        let offset = copy.offset.checked_add(range.start.0 - copy.range.start.0)?;
+        Some(StoredCopy { range, offset, ..*copy })
+    }
+
+    /// Why there is no copy of all of `range`, if somebody looked for one.
+    pub fn lack(&self, range: Range) -> Option<&NotStored> {
+        self.lacks.iter().find(|(r, _)| r.intersect(range).is_some()).map(|(_, why)| why)
+    }
+}
+
 /// A process, or a program as it would be when started.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Snapshot {
@@ -149,8 +192,13 @@ pub struct Snapshot {
     pub patched: Vec<Range>,
     /// Mappings with an attribute that a copy would not have.
     pub special: Vec<(Range, Attribute)>,
+    /// Stretches of file mappings that huge entries can map as they are: the page cache holds
+    /// them in huge folios, and address and offset agree within a huge page.
+    pub cached: Vec<Range>,
     /// What the machine offers.
     pub machine: Machine,
+    /// What the store of shared text has for it.
+    pub stored: Stored,
 }
 
 /// A stretch of one part of one object inside one mapping.
@@ -335,7 +383,16 @@ mod tests {
             populate: true,
             memory_left: 0,
         };
-        let all = Snapshot { objects, mappings, patched: vec![], special: vec![], machine }.extents();
+        let all = Snapshot {
+            objects,
+            mappings,
+            patched: vec![],
+            special: vec![],
+            cached: vec![],
+            machine,
+            stored: Stored::default(),
+        }
+        .extents();
         all.into_iter().map(|e| (e.object, e.part, e.range)).collect()
     }
 

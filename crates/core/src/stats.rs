@@ -343,4 +343,21 @@ pub(crate) mod tests {
         assert!((width - 0.05).abs() < 1e-12, "{width}");
         assert_eq!(Estimate { interval: None, ..of(1.0, 1.0, 1.0) }.half_width(), None);
     }
+
+    /// Recorded, not simulated: real times have tails, steps and drifts of their own.
+    #[test]
+    fn identical_variants_as_recorded_show_no_difference_in_nineteen_of_twenty() {
+        const RECORDED: &str = include_str!("../tests/fixtures/identical.csv");
+        let lines = RECORDED.lines().filter(|line| !line.starts_with('#'));
+        let lines: Vec<Vec<f64>> =
+            lines.map(|line| line.split(',').map(|n| n.parse().unwrap()).collect()).collect();
+        assert_eq!(lines.len(), 400);
+        for (what, column) in [("wall", 0), ("CPU", 2)] {
+            let pairs: Vec<(f64, f64)> = lines.iter().map(|line| (line[column], line[column + 1])).collect();
+            let alike =
+                pairs.chunks(20).filter(|twenty| ratio(twenty).unwrap().verdict(1.0) == Verdict::Undecided);
+            let alike = alike.count();
+            assert!(alike >= 19, "{what}: {alike} of 20 repetitions of 20 pairs");
+        }
+    }
 }

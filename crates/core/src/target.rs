@@ -14,8 +14,9 @@ pub enum Source {
     Hugetlb(PageSize),
     /// A shared mapping of a file that [`Target::memfd`] made, from its start.
     Shared(FileHandle),
-    /// A private mapping of such a file that reserves nothing (`MAP_NORESERVE`).
-    Private(FileHandle),
+    /// A private mapping of a file from this offset on that reserves nothing (`MAP_NORESERVE`),
+    /// faulted in as far as may be (`MAP_POPULATE`).
+    Private(FileHandle, u64),
 }
 
 /// A file descriptor of the target.
@@ -117,6 +118,8 @@ pub trait Target {
     /// Makes every page of `range` (of size `page`) resident and writable, so that what
     /// is lacking is an error here and no SIGBUS later.
     fn populate(&mut self, range: Range, page: PageSize) -> Result<(), Fault>;
+    /// madvise(2) with `MADV_POPULATE_READ`: maps what the page cache holds, and reads the rest.
+    fn populate_read(&mut self, range: Range) -> Result<(), Fault>;
     /// Copies `from` to `to` within the target.
     fn copy(&mut self, from: Range, to: Addr) -> Result<(), Fault>;
     /// madvise(2) with `MADV_COLLAPSE` (Linux 6.1): puts on huge pages what is not.
@@ -125,6 +128,8 @@ pub trait Target {
     fn huge_bytes(&mut self, range: Range) -> Result<u64, Fault>;
     /// An unnamed file of `bytes` bytes on hugetlb pages (memfd_create(2)).
     fn memfd(&mut self, page: PageSize, bytes: u64) -> Result<FileHandle, Fault>;
+    /// Opens for reading the file of the store that [`crate::snapshot::StoredCopy::entry`] names.
+    fn open_stored(&mut self, entry: usize) -> Result<FileHandle, Fault>;
     /// close(2).
     fn close(&mut self, file: FileHandle) -> Result<(), Fault>;
 }

@@ -57,6 +57,8 @@ pub struct Reading {
     pub at: Duration,
     /// Clock ticks in a second, of [`Stat`]'s times.
     pub ticks: u64,
+    /// Why page walks are not counted, if they are not.
+    pub no_walks: Option<String>,
     /// The processes.
     pub samples: Vec<Sample>,
 }
@@ -277,7 +279,7 @@ mod tests {
     }
 
     fn reading(seconds: u64, samples: Vec<Sample>) -> Reading {
-        Reading { at: Duration::from_secs(seconds), ticks: 100, samples }
+        Reading { at: Duration::from_secs(seconds), ticks: 100, no_walks: None, samples }
     }
 
     #[test]

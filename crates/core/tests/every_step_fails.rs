@@ -8,9 +8,9 @@ use common::{PROGRAMS, machine, pool, snapshot};
 use hugelift_core::addr::PageSize;
 use hugelift_core::apply::{Outcome, apply};
 use hugelift_core::model::Model;
-use hugelift_core::plan::{Plan, Step, plan};
+use hugelift_core::plan::{Plan, Step, plan, shareable};
 use hugelift_core::policy::{Backing, Policy};
-use hugelift_core::snapshot::{Part, Snapshot};
+use hugelift_core::snapshot::{Part, Snapshot, StoredCopy};
 use hugelift_core::target::Fault;
 
 const EPERM: i32 = 1;
@@ -57,7 +57,8 @@ fn cases(program: &str, record: &str) -> Vec<Case> {
     let pages: u64 = all.spans.iter().map(|s| s.range.len() / PageSize::MB2.bytes()).sum();
     let mut short = full.clone();
     short.machine.pools = vec![pool(PageSize::MB2, pages / 2)];
-    let (thp, hugetlb) = (Backing::Thp, Backing::Hugetlb);
+    let stocked = stocked(&full);
+    let (thp, hugetlb, shared) = (Backing::Thp, Backing::Hugetlb, Backing::Shared);
     let named = |variant: &str| format!("{program} on {variant}");
     let mut cases = vec![
         case(&named("thp"), &full, &[thp], |_| ()),
@@ -67,15 +68,29 @@ fn cases(program: &str, record: &str) -> Vec<Case> {
         case(&named("auto, kernel before 5.16"), &old, &[hugetlb, thp], |_| ()),
         case_of_all(&named("auto, data on thp"), &full, &[thp], |_| ()),
         case_of_all(&named("auto, data on hugetlb"), &full, &[hugetlb, thp], |_| ()),
+        case(&named("shared"), &stocked, &[shared], |_| ()),
+        case(&named("shared, else thp"), &stocked, &[shared, thp], |_| ()),
     ];
     let stolen = |m: &mut Model| m.pools.values_mut().for_each(|left| *left = 0);
     let falls_back = [
         case(&named("auto, pool stolen"), &full, &[hugetlb, thp], stolen),
         case(&named("auto, pool of files stolen"), &old, &[hugetlb, thp], stolen),
+        case(&named("shared fragmented"), &stocked, &[shared, hugetlb], |m| m.fragmented = true),
         case(&named("thp fragmented"), &full, &[thp, hugetlb], |m| m.fragmented = true),
     ];
     cases.extend(falls_back.into_iter().map(|case| Case { doomed: 1, ..case }));
     cases
+}
+
+/// The same with a copy of all that can be shared in the store, one file for each object.
+fn stocked(snapshot: &Snapshot) -> Snapshot {
+    let mut stocked = snapshot.clone();
+    let mut next = PageSize::MB2.bytes();
+    for (entry, _, range) in shareable(snapshot, &Policy::default()) {
+        stocked.stored.copies.push(StoredCopy { range, entry, offset: next });
+        next += range.len();
+    }
+    stocked
 }
 
 /// Whether the outcome says the truth about each span.

@@ -9,6 +9,7 @@ use hugelift_core::elf::{Dynamic, ElfError, Headers, build_id, dynamic};
 use hugelift_core::maps::{FileId, Mapping, Prot, parse_maps};
 use hugelift_core::plan::plan;
 use hugelift_core::policy::Policy;
+use hugelift_core::record::{Identity, Record, StoredSpan, VERSION};
 use hugelift_core::smaps::parse_smaps;
 use hugelift_core::snapshot::{Object, Snapshot};
 use proptest::collection::vec;
@@ -86,6 +87,8 @@ fn plan_for(head: &[u8], bias: u64) -> Result<Headers, ElfError> {
         patched: vec![],
         special: vec![],
         machine: machine(),
+        cached: vec![],
+        stored: Default::default(),
     };
     let plan = plan(&snapshot, &Policy::default());
     let bytes: u64 = snapshot.extents().iter().map(|e| e.range.len()).sum();
@@ -295,4 +298,38 @@ fn other_kinds_of_file_are_named() {
     }
     let cut = |len: usize| Headers::parse(&good[..len]);
     assert!((4..good.len()).all(|len| matches!(cut(len), Err(ElfError::Damaged(_)))));
+}
+
+/// As the store writes it.
+fn record() -> Record {
+    let held = Identity { device: 1, inode: 2, bytes: 6 << 20, modified: (3, 4), changed: (5, 6) };
+    let span = |vaddr, offset| StoredSpan { vaddr, bytes: 2 << 20, offset };
+    Record {
+        version: VERSION,
+        path: "/usr/lib/x.so".into(),
+        build_id: Some("c0ffee".into()),
+        source: held,
+        entry: "0f".repeat(32),
+        held,
+        page: 2 << 20,
+        skew: 0,
+        spans: vec![span(0, 2 << 20), span(8 << 20, 4 << 20)],
+    }
+}
+
+proptest! {
+    /// A damaged record is refused, or says nothing that leads out of its entry.
+    #[test]
+    fn records_of_the_store(damage in damage(), range in (any::<u64>(), any::<u64>()), bias in any::<u64>()) {
+        let json = damage.of(&record().to_json().unwrap());
+        let Ok(record) = Record::parse(&json) else { return Ok(()) };
+        prop_assert!(record.entry.bytes().all(|b| b.is_ascii_hexdigit()));
+        for span in &record.spans {
+            prop_assert!(span.offset >= record.page && span.offset + span.bytes <= record.held.bytes);
+        }
+        let Some(range) = Range::sized(Addr(range.0), range.1) else { return Ok(()) };
+        if let Some(offset) = record.offset_of(range, bias) {
+            prop_assert!(offset + range.len() <= record.held.bytes);
+        }
+    }
 }

@@ -6,9 +6,11 @@ use hugelift_core::apply::apply;
 use hugelift_core::elf::{Headers, Machine as Arch, Segment, Stretch};
 use hugelift_core::maps::{FileId, Mapping, Prot};
 use hugelift_core::model::Model;
-use hugelift_core::plan::{Attempt, Plan, Span, Step, plan};
+use hugelift_core::plan::{Attempt, Plan, Span, Step, plan, shareable};
 use hugelift_core::policy::{Backing, ObjectFilter, Policy};
-use hugelift_core::snapshot::{Machine, Object, Part, Pool, Snapshot, ThpOff, overlapping};
+use hugelift_core::snapshot::{
+    Machine, NotStored, Object, Part, Pool, Snapshot, Stored, StoredCopy, ThpOff, overlapping,
+};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use std::path::PathBuf;
@@ -192,19 +194,48 @@ fn over(out: &mut Vec<Mapping>, new: Mapping) {
 }
 
 fn snapshot() -> impl Strategy<Value = Snapshot> {
-    (vec(plot(), 1..5), machine(), prop::bool::weighted(0.9)).prop_map(|(plots, machine, stack)| {
-        let objects: Vec<Object> = plots.iter().enumerate().map(|(i, p)| object(i, p)).collect();
-        let mut mappings = Vec::new();
-        for (object, plot) in objects.iter().zip(&plots) {
-            map(object, plot, machine.base_page, &mut mappings);
+    let stock = vec(any::<bool>(), 8);
+    (vec(plot(), 1..5), machine(), prop::bool::weighted(0.9), stock).prop_map(
+        |(plots, machine, stack, stock)| {
+            let objects: Vec<Object> = plots.iter().enumerate().map(|(i, p)| object(i, p)).collect();
+            let mut mappings = Vec::new();
+            for (object, plot) in objects.iter().zip(&plots) {
+                map(object, plot, machine.base_page, &mut mappings);
+            }
+            if stack {
+                let range = Range::sized(Addr(ROOT_OF_ALL), 0x20_0000).unwrap();
+                over(&mut mappings, mapping(range, Prot::RW, FileId::default(), "[stack]"));
+            }
+            mappings.sort_by_key(|m| m.range);
+            let cached = mappings.iter().filter_map(cached).collect();
+            let stored = Stored::default();
+            let mut snapshot =
+                Snapshot { objects, mappings, patched: vec![], special: vec![], cached, machine, stored };
+            snapshot.stored = stocked(&snapshot, &stock);
+            snapshot
+        },
+    )
+}
+
+/// A store that has a copy of some of what can be shared, and a reason for the rest.
+fn stocked(snapshot: &Snapshot, stock: &[bool]) -> Stored {
+    let mut stored = Stored::default();
+    for (i, (object, _, range)) in shareable(snapshot, &Policy::default()).into_iter().enumerate() {
+        if stock[i % stock.len()] {
+            // One file for each object, spans behind each other.
+            stored.copies.push(StoredCopy { range, entry: object, offset: (i as u64) << 40 });
+        } else {
+            stored.lacks.push((range, NotStored { why: "none".into(), hint: None }));
         }
-        if stack {
-            let range = Range::sized(Addr(ROOT_OF_ALL), 0x20_0000).unwrap();
-            over(&mut mappings, mapping(range, Prot::RW, FileId::default(), "[stack]"));
-        }
-        mappings.sort_by_key(|m| m.range);
-        Snapshot { objects, mappings, patched: vec![], special: vec![], machine }
-    })
+    }
+    stored
+}
+
+/// What the page cache has of a file in huge folios: all, all but some, or nothing.
+fn cached(mapping: &Mapping) -> Option<Range> {
+    let inner = mapping.range.inner(PageSize::MB2).filter(|_| mapping.is_file())?;
+    let missing = (mapping.range.end.0 >> 12) % 3 * (inner.len() / 16);
+    Range::new(inner.start, Addr(inner.end.0 - missing).align_down(PageSize::MB2)).filter(|r| !r.is_empty())
 }
 
 fn policy() -> impl Strategy<Value = Policy> {
@@ -292,8 +323,13 @@ fn harmless(snapshot: &Snapshot, span: &Span, attempt: &Attempt) {
         assert_eq!(attempt.steps, [Step::Collapse { range: whole }, Step::Advise { range: whole }]);
         return;
     }
+    if attempt.backing == Backing::Pagecache {
+        assert_eq!(attempt.steps, [Step::FaultIn { range: whole }, Step::Verify { range: whole }]);
+        assert!(snapshot.cached.iter().any(|c| c.covers(whole)), "{whole} is not in huge folios");
+        return;
+    }
     let scratch = attempt.steps.iter().find_map(|step| match step {
-        Step::Map { range, .. } | Step::MapFile { range } => Some(*range),
+        Step::Map { range, .. } | Step::MapFile { range } | Step::MapStored { range, .. } => Some(*range),
         _ => None,
     });
     let scratch = scratch.expect("a scratch range");
@@ -308,6 +344,11 @@ fn harmless(snapshot: &Snapshot, span: &Span, attempt: &Attempt) {
             | Step::Populate { range, .. }
             | Step::Verify { range } => assert_eq!(range, scratch),
             Step::Collapse { .. } => panic!("only in place"),
+            Step::Open { entry } => assert_eq!(entry, span.object),
+            Step::MapStored { range, prot, offset } => {
+                let copy = snapshot.stored.covering(span.range).expect("a copy");
+                assert_eq!((range, prot, offset), (scratch, span.prot, copy.offset));
+            }
             Step::CreateFile { bytes, page: p } => assert_eq!((bytes, p), (whole.len(), page)),
             Step::Copy { from, to } => assert_eq!((from, to), (whole, scratch.start)),
             Step::Protect { range, prot } => assert_eq!((range, prot), (scratch, span.prot)),
@@ -315,6 +356,7 @@ fn harmless(snapshot: &Snapshot, span: &Span, attempt: &Attempt) {
             Step::Replace { range, prot, scratch: s } => {
                 assert_eq!((range, prot, s), (whole, span.prot, scratch.start));
             }
+            Step::FaultIn { range } => panic!("{range} is copied and not copied"),
         }
     }
     let last = attempt.steps.last();

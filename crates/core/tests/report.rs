@@ -69,7 +69,15 @@ fn snapshot(list: &[(u64, &[(Prot, u64)])]) -> Snapshot {
     let path = PathBuf::from("[stack]");
     let file = FileId::default();
     mappings.push(Mapping { range, prot: Prot::RW, shared: false, offset: 0, file, path, deleted: false });
-    Snapshot { objects, mappings, patched: vec![], special: vec![], machine: machine() }
+    Snapshot {
+        objects,
+        mappings,
+        patched: vec![],
+        special: vec![],
+        cached: vec![],
+        machine: machine(),
+        stored: Default::default(),
+    }
 }
 
 fn usage(mapping: &Mapping) -> Usage {

@@ -8,7 +8,12 @@ use std::os::fd::RawFd;
 
 /// Writes `hugelift: line` to stderr. Whether anybody reads it is not our business.
 pub fn say(line: &str) {
-    let text = format!("hugelift: {line}\n");
+    say_plain(&format!("hugelift: {line}"));
+}
+
+/// As [`say`], without the name in front.
+pub fn say_plain(line: &str) {
+    let text = format!("{line}\n");
     let pipe = SigSet::from(Signal::SIGPIPE);
     let mut before = SigSet::empty();
     let blocked = pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&pipe), Some(&mut before)).is_ok();

@@ -5,15 +5,12 @@ use crate::procfs::ProcError;
 use crate::tree::Tree;
 use crate::{cgroup, machine, pools, probes, process_facts, sysfs};
 use hugelift_core::addr::PageSize;
-use hugelift_core::doctor::facts::{Facts, Limit, Memory, Reading, Thp, Trace, Zone};
-use std::collections::BTreeMap;
+use hugelift_core::doctor::facts::{Facts, Memory, Reading, Thp, Trace};
+use hugelift_core::doctor::parse::{counters, field, memlock, numbers, zones};
 use std::path::Path;
 
 const THP: &str = "/sys/kernel/mm/transparent_hugepage";
 const COMPACT: &str = "/proc/sys/vm/compact_memory";
-/// Counters of /proc/vmstat that tell how huge pages come.
-const COUNTERS: [&str; 5] =
-    ["compact_stall", "compact_fail", "thp_fault_alloc", "thp_fault_fallback", "thp_collapse_alloc"];
 
 /// What there is to be known of the machine that `tree` is, and of process `pid` on it. Files
 /// for trying things out are made in `folder`, for a moment.
@@ -52,7 +49,7 @@ pub fn gather(tree: &Tree, pid: Option<u32>, folder: &Path) -> Result<Facts, Pro
         groups,
         memlock: tree.read(of("limits")).and_then(|text| memlock(&text)),
         trace: trace(tree, &status),
-        nodes_allowed: field(&status, "Mems_allowed_list").and_then(list),
+        nodes_allowed: field(&status, "Mems_allowed_list").and_then(numbers),
         probes: tree.is_live().then(|| probes::try_all(folder)),
         process,
     })
@@ -62,11 +59,6 @@ pub fn gather(tree: &Tree, pid: Option<u32>, folder: &Path) -> Result<Facts, Pro
 fn reading(tree: &Tree, path: &str) -> Option<Reading> {
     let value = tree.read(path)?.trim().to_string();
     Some(Reading { source: tree.path(path).display().to_string(), value })
-}
-
-/// The value in the first line `name: value`.
-fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
-    text.lines().find_map(|l| l.strip_prefix(name)?.trim_start().strip_prefix(':')).map(str::trim)
 }
 
 fn thp(tree: &Tree, status: &str) -> Thp {
@@ -106,37 +98,6 @@ fn memory(tree: &Tree) -> Memory {
     }
 }
 
-/// `Node 0, zone   Normal   305   325 ...`
-fn zones(buddyinfo: &str) -> Vec<Zone> {
-    let zone = |line: &str| {
-        let (node, rest) = line.strip_prefix("Node ")?.split_once(", zone")?;
-        let mut words = rest.split_whitespace();
-        let name = words.next()?.to_string();
-        let free = words.map(str::parse).collect::<Result<Vec<u64>, _>>().ok()?;
-        Some(Zone { node: node.trim().parse().ok()?, name, free })
-    };
-    buddyinfo.lines().filter_map(zone).collect()
-}
-
-fn counters(vmstat: &str) -> BTreeMap<String, u64> {
-    let count = |line: &str| {
-        let (name, value) = line.split_once(' ')?;
-        COUNTERS.contains(&name).then_some((name.to_string(), value.trim().parse().ok()?))
-    };
-    vmstat.lines().filter_map(count).collect()
-}
-
-/// `Max locked memory         8388608              unlimited            bytes`
-fn memlock(limits: &str) -> Option<Limit> {
-    let line = limits.lines().find_map(|l| l.strip_prefix("Max locked memory"))?;
-    let mut words = line.split_whitespace();
-    let mut next = || match words.next()? {
-        "unlimited" => Some(None),
-        number => Some(Some(number.parse::<u64>().ok()?)),
-    };
-    Some(Limit { soft: next()?, hard: next()? })
-}
-
 fn trace(tree: &Tree, status: &str) -> Trace {
     let hex = |name: &str| u64::from_str_radix(field(status, name)?, 16).ok();
     Trace {
@@ -152,43 +113,9 @@ fn trace(tree: &Tree, status: &str) -> Trace {
     }
 }
 
-/// `0-3,8` as numbers.
-fn list(text: &str) -> Option<Vec<u32>> {
-    /// More nodes than any kernel knows (2^10).
-    const MOST: u32 = 1 << 12;
-    let mut all = Vec::new();
-    for part in text.split(',') {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let (first, last): (u32, u32) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
-        if last >= MOST {
-            return None;
-        }
-        all.extend(first..=last);
-    }
-    Some(all)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn lines_of_proc() {
-        let zone = |node, name: &str, free: &[u64]| Zone { node, name: name.into(), free: free.to_vec() };
-        let text = "Node 0, zone      DMA      1      0      3 \nNode 12, zone Normal\nNode x, zone A 1\nno\nNode 1, zone B 1 -1\n";
-        assert_eq!(zones(text), [zone(0, "DMA", &[1, 0, 3]), zone(12, "Normal", &[])]);
-        let limits = "Max locked memory         65536                unlimited            bytes\n";
-        assert_eq!(memlock(limits), Some(Limit { soft: Some(65536), hard: None }));
-        assert_eq!(memlock("Max locked memory  x y bytes"), None);
-        assert_eq!(list("0-2,5"), Some(vec![0, 1, 2, 5]));
-        for odd in ["", "x", "0-4294967295", "3-", "-"] {
-            assert_eq!(list(odd), None, "{odd}");
-        }
-        assert_eq!(list("3-1"), Some(vec![]));
-        let vmstat = "thp_fault_alloc 5\nnr_free_pages 1\ncompact_stall x\n";
-        assert_eq!(counters(vmstat), BTreeMap::from([("thp_fault_alloc".to_string(), 5)]));
-        assert_eq!(field("model name\t: A: B\n", "model name"), Some("A: B"));
-    }
 
     #[test]
     fn this_machine_is_readable() {

@@ -15,7 +15,7 @@ use crate::program::interpreter;
 use crate::snapshot::describe;
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::maps::{FileId, Mapping, Prot};
-use hugelift_core::snapshot::{Object, Snapshot};
+use hugelift_core::snapshot::{Object, Snapshot, Stored};
 use std::path::{Path, PathBuf};
 
 /// A program as it would be when started.
@@ -57,7 +57,15 @@ pub fn of_file(path: &Path) -> Result<Unstarted, FileError> {
     layout.mappings.sort_by_key(|m| m.range.start);
     let mappings = layout.mappings;
     Ok(Unstarted {
-        snapshot: Snapshot { objects, mappings, patched: Vec::new(), special: Vec::new(), machine },
+        snapshot: Snapshot {
+            objects,
+            mappings,
+            patched: Vec::new(),
+            special: Vec::new(),
+            cached: Vec::new(),
+            machine,
+            stored: Stored::default(),
+        },
         missing: program.missing,
     })
 }

@@ -5,24 +5,42 @@
 //!   launcher ----------- execve ==> loader ==> constructors ==> entry stub ==> program
 //!      ^ seize              |                                        |
 //!   helper ............. stop: static? lift                 stop: lift the dynamic one
+//!                        PIE? move
+//!                        nothing left to do? end
 //! ```
 
 use crate::arch;
 use crate::home::{Home, Room};
+use crate::machine::base_page;
 use crate::memory;
 use crate::plain::Plain;
 use crate::procfs::{Auxv, Process};
 use crate::ptrace::{Error, Resume, Running, Stop, Stopped};
 use crate::remote::Remote;
 use crate::threads::Threads;
+use crate::unstarted;
+use crate::vector::Vector;
 use hugelift_core::addr::Addr;
 use hugelift_core::maps::Mapping;
+use hugelift_core::moving::{self, Image, Layout, Move};
+use hugelift_core::target::Fault;
 use std::path::PathBuf;
 
 /// What is to be done with a program that is stopped before its first own instruction.
 pub trait Lifter {
     /// Changes `target`, the process `pid`; says whether the program may start.
     fn lift(&mut self, pid: u32, target: &mut Remote) -> Verdict;
+    /// Where its executable, of which nothing has run yet, should be instead; `None` leaves it.
+    /// `mappings` are all there are.
+    fn place(&mut self, _pid: u32, _image: &Image, _mappings: &[Mapping]) -> Option<Move> {
+        None
+    }
+    /// What came of moving it.
+    fn placed(&mut self, _result: Result<(), &Fault>) {}
+    /// Whether nothing is left to do when the loader begins.
+    fn is_done(&self) -> bool {
+        false
+    }
     /// It cannot be changed, and why; says whether the program may start all the same.
     fn plain(&mut self, why: &Plain) -> Verdict;
 }
@@ -83,6 +101,7 @@ struct Entry {
     sigcont: bool,
 }
 
+/// What follows the stop at execve(2).
 enum Next {
     /// Lifted, or not to be lifted.
     Done,
@@ -91,37 +110,62 @@ enum Next {
 }
 
 fn at_exec(stopped: Stopped, reap: Option<i32>, lifter: &mut impl Lifter) -> Result<Next, Error> {
-    match prepare(&stopped) {
-        Ok(Start::Dynamic(entry)) => Ok(Next::Entry(stopped, entry)),
-        Ok(Start::Static(room)) => {
-            // Behind the system call the registers are the program's own.
-            let (stopped, stop) = stopped.resume(Resume::Syscall, 0)?.wait()?;
-            if stop != Stop::Syscall {
-                return Err(Error::Unexpected { tid: stopped.tid(), status: 0 });
-            }
-            match stopped.regs()? {
-                Some(regs) => {
-                    lift(Home::arm(&stopped, regs.after_exec(), room, reap)?, stopped, false, lifter)?
-                }
-                None => refuse(&stopped, lifter, &class32(&stopped)),
-            }
-            Ok(Next::Done)
-        }
-        Err(Plain::Ptrace(error @ Error::Vanished(_))) => Err(error),
+    let mut start = match prepare(&stopped) {
+        Ok(start) => start,
+        Err(Plain::Ptrace(error @ Error::Vanished(_))) => return Err(error),
         Err(why) => {
             refuse(&stopped, lifter, &why);
-            Ok(Next::Done)
+            return Ok(Next::Done);
         }
+    };
+    let plan = start.place(lifter);
+    if plan.is_none() && start.is_dynamic {
+        return to_entry(stopped, &start, reap, lifter);
     }
+    // Behind the system call the registers are the program's own.
+    let (stopped, stop) = stopped.resume(Resume::Syscall, 0)?.wait()?;
+    if stop != Stop::Syscall {
+        return Err(Error::Unexpected { tid: stopped.tid(), status: 0 });
+    }
+    let Some(regs) = stopped.regs()? else {
+        refuse(&stopped, lifter, &class32(&stopped));
+        return Ok(Next::Done);
+    };
+    let home = Home::arm(&stopped, regs.after_exec(), start.room, reap)?;
+    let mut remote = Remote::new(stopped, home);
+    if let Some((plan, layout)) = plan {
+        remote.set_vector(start.vector);
+        let moved = moving::carry_out(&mut remote, &plan, &layout);
+        tracing::debug!(?plan, ?moved, "moved the executable");
+        if let Err(Fault::Lost(_)) = moved {
+            // Killed; or what is left of it finds its way home.
+            return Err(Error::Vanished(start.process.pid().cast_signed()));
+        }
+        if moved.is_ok() {
+            start.entry = Addr(start.entry.0 - plan.distance);
+        }
+        lifter.placed(moved.as_ref().map(drop));
+    }
+    if start.is_dynamic {
+        return to_entry(remote.release()?, &start, reap, lifter);
+    }
+    lift(remote, false, lifter)?;
+    Ok(Next::Done)
 }
 
-enum Start {
-    Static(Room),
-    Dynamic(Entry),
+/// A program right behind its execve(2).
+struct Start {
+    process: Process,
+    mappings: Vec<Mapping>,
+    auxv: Auxv,
+    vector: Vector,
+    room: Room,
+    /// Has a loader, which runs first.
+    is_dynamic: bool,
+    /// Where the program itself begins.
+    entry: Addr,
 }
 
-/// Looks at a program right behind its execve(2), and arranges for a dynamic one to stop
-/// at its entry point.
 fn prepare(stopped: &Stopped) -> Result<Start, Plain> {
     let pid = stopped.tid();
     let process = Process::new(pid.cast_unsigned());
@@ -132,12 +176,60 @@ fn prepare(stopped: &Stopped) -> Result<Start, Plain> {
         return Err(Plain::Privileged { path: exe(pid), what: "started with AT_SECURE" });
     }
     let room = Room::find(pid, &mappings).ok_or(Plain::NoRoom)?;
-    if auxv.base == 0 {
-        return Ok(Start::Static(room));
+    let is_dynamic = auxv.base != 0;
+    let vector = match Vector::find(pid, regs.sp(), &mappings, auxv.entry) {
+        Some(vector) => vector,
+        None if is_dynamic => return Err(Plain::NoEntry),
+        None => Vector::default(),
+    };
+    let entry = Addr(auxv.entry);
+    Ok(Start { process, mappings, auxv, vector, room, is_dynamic, entry })
+}
+
+impl Start {
+    /// Where the executable should be moved to, if anywhere.
+    fn place(&mut self, lifter: &mut impl Lifter) -> Option<(Move, Layout)> {
+        let image = unstarted::image(self.process, &mut self.mappings, &self.auxv, base_page())?;
+        // The way home must not lie in what is unmapped.
+        let room = self.room.entry_stub();
+        let plan = lifter.place(self.process.pid(), &image, &self.mappings)?;
+        if image.range.contains(room) {
+            return None;
+        }
+        match unstarted::layout(self.process) {
+            Ok(layout) => Some((plan, layout)),
+            Err(error) => {
+                tracing::debug!(%error, "the executable stays");
+                None
+            }
+        }
     }
-    let addr = Addr(auxv.entry);
-    let slot = find_entry_slot(pid, regs.sp(), &mappings, &auxv).ok_or(Plain::NoEntry)?;
-    room.write_entry_stub(stopped, &arch::entry_stub(addr, slot))?;
+}
+
+/// Arranges for a dynamic program to stop at its entry point, and lets its loader run. One that
+/// must wait for its helper does so there.
+fn to_entry(
+    stopped: Stopped,
+    start: &Start,
+    reap: Option<i32>,
+    lifter: &mut impl Lifter,
+) -> Result<Next, Error> {
+    if reap.is_none() && lifter.is_done() {
+        return Ok(Next::Done);
+    }
+    match arrange(&stopped, start) {
+        Ok(entry) => Ok(Next::Entry(stopped, entry)),
+        Err(Plain::Ptrace(error @ Error::Vanished(_))) => Err(error),
+        Err(why) => {
+            refuse(&stopped, lifter, &why);
+            Ok(Next::Done)
+        }
+    }
+}
+
+fn arrange(stopped: &Stopped, start: &Start) -> Result<Entry, Plain> {
+    let (pid, room, slot) = (stopped.tid(), start.room, start.vector.entry);
+    room.write_entry_stub(stopped, &arch::entry_stub(start.entry, slot))?;
     memory::write(pid, slot, &room.entry_stub().0.to_ne_bytes()).map_err(|source| Error::Os {
         what: "write the auxiliary vector",
         tid: pid,
@@ -146,24 +238,7 @@ fn prepare(stopped: &Stopped) -> Result<Start, Plain> {
     // It can only be pending if it is blocked.
     let blocked = stopped.signal_mask()? & SIGCONT_BIT != 0;
     let sigcont = blocked && stopped.is_pending(libc::SIGCONT)?;
-    Ok(Start::Dynamic(Entry { room, addr, sigcont }))
-}
-
-/// Where the value of AT_ENTRY stands on the stack that execve(2) has made:
-/// `argc, argv..., NULL, envp..., NULL, (key, value)..., (AT_NULL, 0)`.
-fn find_entry_slot(pid: i32, sp: Addr, mappings: &[Mapping], auxv: &Auxv) -> Option<Addr> {
-    let stack = mappings.iter().find(|m| m.range.contains(sp))?;
-    let mut bytes = vec![0; (stack.range.end.0 - sp.0) as usize];
-    let len = memory::read(pid, sp, &mut bytes).ok()?;
-    let words: Vec<u64> =
-        bytes[..len].chunks_exact(8).map(|c| c.iter().rev().fold(0, |n, &b| n << 8 | u64::from(b))).collect();
-    let argc = usize::try_from(*words.first()?).ok()?;
-    let envp = argc.checked_add(2)?;
-    let end = words.get(envp..)?.iter().position(|w| *w == 0)? + envp;
-    let vector = end + 1;
-    let pairs = words.get(vector..)?.chunks_exact(2);
-    let index = pairs.take_while(|p| p[0] != 0).position(|p| p[0] == libc::AT_ENTRY && p[1] == auxv.entry)?;
-    sp.checked_add(8 * (vector + 2 * index + 1) as u64)
+    Ok(Entry { room, addr: start.entry, sigcont })
 }
 
 /// A dynamic program in its entry stub: the loader and the constructors have run.
@@ -182,7 +257,7 @@ fn at_entry(
         }
     };
     let home = Home::arm(&stopped, arch::entry_home(regs, entry.addr), entry.room, reap)?;
-    let left = lift(home, stopped, !entry.sigcont, lifter);
+    let left = lift(Remote::new(stopped, home), !entry.sigcont, lifter);
     threads.release();
     left
 }
@@ -205,11 +280,10 @@ fn dismiss(stopped: Stopped) -> Result<(), Error> {
     Ok(())
 }
 
-/// The program stands before its first own instruction; `home` is where it goes on.
-/// `drain` takes the SIGCONT off that stopped it there.
-fn lift(home: Home, stopped: Stopped, drain: bool, lifter: &mut impl Lifter) -> Result<(), Error> {
-    let pid = stopped.tid().cast_unsigned();
-    let mut remote = Remote::new(stopped, home);
+/// The program stands before its first own instruction. `drain` takes the SIGCONT off that
+/// stopped it there.
+fn lift(mut remote: Remote, drain: bool, lifter: &mut impl Lifter) -> Result<(), Error> {
+    let pid = remote.pid.cast_unsigned();
     if drain {
         remote.drain_sigcont()?;
     }

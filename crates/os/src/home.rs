@@ -26,7 +26,7 @@ use hugelift_core::maps::Mapping;
 const ROOM: usize = 128;
 const STUB_AT: u64 = arch::ENTRY_STUB_BYTES.next_multiple_of(16) as u64;
 /// Bytes of the stack that hold arguments of injected system calls.
-pub const DATA_BYTES: u64 = 128;
+pub const DATA_BYTES: u64 = 1024;
 
 /// Zero padding inside an executable mapping, [`ROOM`] bytes of it.
 #[derive(Clone, Copy, Debug)]
@@ -88,12 +88,16 @@ pub struct Home {
     sp: Addr,
     /// [`DATA_BYTES`] of the target's stack for arguments.
     pub data: Addr,
+    /// Where the way home has the program's own program counter.
+    pc: Addr,
     /// A child of the target that it must wait for on its way.
     reap: Option<i32>,
+    /// A call that takes back what the target has just now.
+    detour: Option<Call>,
 }
 
 /// A system call on the way home.
-type Call = (i64, [u64; 6]);
+pub type Call = (i64, [u64; 6]);
 
 impl Home {
     /// Prepares `target`, whose program is to go on with `regs`. From here on all its
@@ -112,7 +116,9 @@ impl Home {
             mask: target.signal_mask()?,
             sp: regs.sp(),
             data: Addr(top.0.wrapping_sub(DATA_BYTES)),
+            pc: Addr(0),
             reap,
+            detour: None,
         };
         target.poke(room.stub(), &padded(&arch::STUB))?;
         home.pave(target, home.wait_for_helper().as_slice())?;
@@ -123,6 +129,25 @@ impl Home {
 
     fn wait_for_helper(&self) -> Option<Call> {
         self.reap.map(|pid| (libc::SYS_wait4, [pid as u64, 0, libc::__WALL as u64, 0, 0, 0]))
+    }
+
+    /// Leads the way home over `call`, from the next call that the target is made to do on; or
+    /// over none, from now on. What lies nearer to the program is written as it is there, so that
+    /// the target is safe meanwhile.
+    ///
+    /// # Errors
+    /// The target's memory cannot be written, or it is gone.
+    pub fn set_detour(&mut self, target: &Stopped, call: Option<Call>) -> Result<(), Error> {
+        if call != self.detour {
+            self.detour = call;
+            let calls: Vec<Call> = call.into_iter().chain(self.wait_for_helper()).collect();
+            self.pave(target, &calls)?;
+            if call.is_none() {
+                // Off the frame that the next detour is written over.
+                target.set_regs(&self.at(arch::RETURN_AT))?;
+            }
+        }
+        Ok(())
     }
 
     /// Writes the frames of a way home that leads over `calls`, in their order:
@@ -142,12 +167,13 @@ impl Home {
                 source,
             })?;
             below = base;
-            Ok::<Addr, Error>(Addr(base.0 + frame.sp_at))
+            Ok::<_, Error>((base, Addr(base.0 + frame.sp_at)))
         };
-        let mut sp = lay(&self.regs, self.mask)?;
+        let (program, mut sp) = lay(&self.regs, self.mask)?;
+        self.pc = Addr(program.0 + arch::FRAME_PC);
         let stub = Addr(self.room.stub().0 + arch::SYSCALL_AT);
         for (number, args) in calls.iter().rev() {
-            sp = lay(&self.regs.at(stub, sp).with_syscall(*number, *args), u64::MAX)?;
+            (_, sp) = lay(&self.regs.at(stub, sp).with_syscall(*number, *args), u64::MAX)?;
         }
         self.sp = sp;
         Ok(())
@@ -156,6 +182,11 @@ impl Home {
     /// Registers that enter the stub at `offset`.
     pub fn at(&self, offset: u64) -> Regs {
         self.regs.at(Addr(self.room.stub().0 + offset), self.sp)
+    }
+
+    /// The word of the target's stack that says where the program goes on.
+    pub fn pc_slot(&self) -> Addr {
+        self.pc
     }
 
     /// Writes arguments of a system call to [`Home::data`].
@@ -195,6 +226,11 @@ impl Home {
             self.pave(target, &calls)?;
             return target.set_regs(&self.at(arch::RETURN_AT));
         }
+        self.restore(target)
+    }
+
+    /// Puts everything back for a while: the helper stays.
+    pub fn restore(self, target: &Stopped) -> Result<(), Error> {
         target.set_signal_mask(self.mask)?;
         target.set_regs(&self.regs)?;
         self.room.clear(target)

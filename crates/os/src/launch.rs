@@ -52,7 +52,7 @@ pub fn start_helper(lifter: impl Lifter, keep: &[RawFd]) -> Result<(), Plain> {
 }
 
 /// Whether an orphan in this process's family would become its child.
-fn adopts_orphans() -> bool {
+pub fn adopts_orphans() -> bool {
     let mut subreaper: libc::c_int = 0;
     // SAFETY: prctl(2), PR_GET_CHILD_SUBREAPER: writes one int through the pointer.
     unsafe { libc::prctl(libc::PR_GET_CHILD_SUBREAPER, &raw mut subreaper) };
@@ -167,7 +167,7 @@ fn help(target: i32, adopted: bool, socket: OwnedFd, keep: &[RawFd], mut lifter:
 
 /// What the program's files are is none of the helper's business: a pipe's reader should
 /// not wait for it.
-fn close_all_but(keep: &[RawFd]) {
+pub(crate) fn close_all_but(keep: &[RawFd]) {
     let mut keep: Vec<u32> = keep.iter().map(|fd| fd.cast_unsigned()).collect();
     keep.sort_unstable();
     let mut from = 0;

@@ -5,6 +5,7 @@
 //! [`file_snapshot`] of a program that does not run (over [`needed`] and [`elf_file`]).
 //! Counting: [`perf`] and [`kernel_counts`], of a [`workload`] or another process.
 //! Changing the page cache: [`mod@prime`].
+//! Sharing code among processes: [`store`].
 //! Changing a process: [`launch`] puts a [`helper`] beside the process that becomes the program
 //! ([`mod@program`]); it traces it ([`ptrace`]), prepares its way [`home`], stops its
 //! [`threads`] and changes it as a [`remote`] target. [`arch`] knows the machine code.
@@ -16,6 +17,7 @@ pub mod elf_file;
 pub mod facts;
 mod faultpoint;
 pub mod file_snapshot;
+pub mod hardware;
 pub mod helper;
 pub mod home;
 pub mod kernel_counts;
@@ -25,8 +27,10 @@ pub mod malloc;
 pub mod memory;
 pub mod needed;
 pub mod output;
+pub mod pagecache;
 mod pagemap;
 pub mod perf;
+pub mod perf_map;
 pub mod plain;
 pub mod pools;
 pub mod prime;
@@ -38,11 +42,16 @@ pub mod program;
 pub mod ptrace;
 pub mod relay;
 pub mod remote;
+pub mod replace;
 pub mod snapshot;
+pub mod store;
 mod sysfs;
 pub mod terminal;
 pub mod threads;
 pub mod tree;
+pub mod unstarted;
 pub mod users;
+pub mod vector;
+pub mod walks;
 pub mod workload;
 pub mod yama;

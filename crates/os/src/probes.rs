@@ -12,7 +12,7 @@ use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
-use std::ffi::c_void;
+use std::ffi::{c_long, c_void};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
@@ -280,8 +280,9 @@ fn ptrace() -> io::Result<Tried> {
             }
         },
         ForkResult::Parent { child } => {
-            // SAFETY: ptrace(2) PTRACE_SEIZE takes no pointer.
-            let seized = unsafe { libc::ptrace(libc::PTRACE_SEIZE, child.as_raw(), 0, 0) };
+            let none = ptr::null_mut::<c_void>();
+            // SAFETY: ptrace(2) PTRACE_SEIZE uses neither pointer.
+            let seized = unsafe { libc::ptrace(libc::PTRACE_SEIZE, child.as_raw(), none, none) };
             let error = io::Error::last_os_error();
             kill(child, Signal::SIGKILL)?;
             waitpid(child, None)?;
@@ -314,9 +315,18 @@ fn counter() -> Tried {
         flags: DISABLED | EXCLUDE_KERNEL | EXCLUDE_HYPERVISOR,
         ..Attr::default()
     };
-    const CLOEXEC: libc::c_ulong = 8;
+    const CLOEXEC: c_long = 8;
     // SAFETY: perf_event_open(2) reads `attr`, which lives through the call.
-    let fd = unsafe { libc::syscall(libc::SYS_perf_event_open, &raw const attr, 0, -1, -1, CLOEXEC) };
+    let fd = unsafe {
+        libc::syscall(
+            libc::SYS_perf_event_open,
+            &raw const attr,
+            0 as c_long,
+            -1 as c_long,
+            -1 as c_long,
+            CLOEXEC,
+        )
+    };
     if fd >= 0 {
         // SAFETY: close(2) of the descriptor just made.
         unsafe { libc::close(fd as i32) };

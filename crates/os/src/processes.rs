@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! All processes, again and again, at little cost: what everybody may read of each; their
-//! mappings now and then; and smaps, for which the kernel walks page tables, for the few
-//! with the busiest text, until the time is up.
+//! mappings now and then; and, for the few with the busiest text, the PMU's counters and,
+//! until the time is up, smaps, for which the kernel walks page tables.
 
 use crate::procfs::{ProcError, Process, read_whole};
+use crate::walks::Walks;
 use hugelift_core::top::stat::{Stat, parse_stat, parse_statm_text};
 use hugelift_core::top::text::Text;
 use hugelift_core::top::{Coverage, Reading, Sample};
@@ -25,6 +26,7 @@ pub struct Processes {
     page: u64,
     known: HashMap<(u32, u64), Known>,
     users: HashMap<u32, String>,
+    walks: Result<Walks, String>,
 }
 
 /// What is remembered of a process.
@@ -55,6 +57,7 @@ impl Processes {
             page: u64::try_from(page).unwrap_or(4096),
             known: HashMap::new(),
             users: HashMap::new(),
+            walks: Walks::new(),
         }
     }
 
@@ -90,6 +93,9 @@ impl Processes {
             (!first.contains(&stat.pid), Reverse((u128::from(size) * u128::from(self.busy(stat)), size)))
         });
         let mut wanted: Vec<&Stat> = all.iter().take(most).map(|(stat, _)| stat).collect();
+        if let Ok(walks) = &mut self.walks {
+            walks.look(&wanted.iter().map(|stat| stat.identity()).collect::<Vec<_>>());
+        }
         wanted.sort_by_key(|stat| self.counted(stat));
         for stat in wanted {
             if begun.elapsed() > time {
@@ -98,7 +104,7 @@ impl Processes {
             self.count(stat);
         }
         let samples = all.into_iter().filter_map(|(stat, text)| self.sample(stat, text)).collect();
-        Ok(Reading { at, ticks: self.ticks, samples })
+        Ok(Reading { at, ticks: self.ticks, no_walks: self.walks.as_ref().err().cloned(), samples })
     }
 
     /// What `stat` and `statm` tell of each; none of those that end meanwhile.
@@ -195,7 +201,7 @@ impl Processes {
             command: known.command.clone(),
             executable_text,
             coverage: known.coverage.clone(),
-            walk_share: None,
+            walk_share: self.walks.as_ref().ok().and_then(|walks| walks.share(stat.identity())),
             stat,
         })
     }

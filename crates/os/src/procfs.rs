@@ -166,6 +166,12 @@ impl Process {
         self.parse("smaps", parse_smaps)
     }
 
+    /// Its threads; none if it has ended.
+    pub fn threads(self) -> Vec<i32> {
+        let entries = std::fs::read_dir(self.path("task")).into_iter().flatten();
+        entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect()
+    }
+
     /// Its auxiliary vector.
     ///
     /// # Errors

@@ -13,7 +13,7 @@ use std::fs::{File, Metadata, Permissions};
 use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use tempfile::NamedTempFile;
+use tempfile::{NamedTempFile, TempPath};
 
 /// Why there is no re-laid copy.
 #[derive(Debug, thiserror::Error)]
@@ -59,7 +59,7 @@ pub enum RelayError {
 }
 
 impl RelayError {
-    fn io<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> RelayError + 'a {
+    pub(crate) fn io<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> RelayError + 'a {
         move |source| RelayError::Io { action, path: path.to_owned(), source }
     }
 }
@@ -109,6 +109,16 @@ impl Original {
         } else {
             Err(RelayError::Changed { path: self.path.clone() })
         }
+    }
+
+    /// The file, open for reading.
+    pub(crate) fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Whether this file is `other`, laid out anew or not at all.
+    pub(crate) fn is_like(&self, other: &Original) -> bool {
+        align::verify(&other.bytes, &self.bytes).is_ok()
     }
 
     /// Where everything goes for huge pages of size `page`.
@@ -181,17 +191,29 @@ impl Original {
     }
 }
 
-/// Gives `copy` its mode and its name, at once: others see the old file or the whole new one.
+/// Gives `copy` its mode.
 ///
 /// # Errors
 /// [`RelayError::Io`]
-pub fn publish(copy: NamedTempFile, mode: u32, place: &Path) -> Result<(), RelayError> {
+pub fn set_mode(copy: &NamedTempFile, mode: u32, place: &Path) -> Result<(), RelayError> {
+    let set = copy.as_file().set_permissions(Permissions::from_mode(mode));
+    set.map_err(RelayError::io("set the mode of the copy for", place))
+}
+
+/// Gives `copy` its name: others see the old file or the whole new one.
+///
+/// # Errors
+/// [`RelayError::Io`]
+pub fn publish(copy: TempPath, place: &Path) -> Result<(), RelayError> {
     let failed = || RelayError::io("write", place);
-    copy.as_file().set_permissions(Permissions::from_mode(mode)).map_err(failed())?;
-    copy.as_file().sync_all().map_err(failed())?;
+    File::open(&copy).and_then(|file| file.sync_all()).map_err(failed())?;
     copy.persist(place).map_err(|e| failed()(e.error))?;
-    // The name is to survive a power cut as the bytes do.
-    File::open(directory(place)).and_then(|dir| dir.sync_all()).map_err(failed())
+    sync_directory(place).map_err(failed())
+}
+
+/// The names beside `place` are to survive a power cut as the bytes do.
+pub(crate) fn sync_directory(place: &Path) -> io::Result<()> {
+    File::open(directory(place)).and_then(|dir| dir.sync_all())
 }
 
 /// Where `place` lies.

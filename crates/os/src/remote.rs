@@ -2,16 +2,20 @@
 //! The process under ptrace as a [`Target`]: system calls made in its name.
 
 use crate::arch::{self, COPY_AT, Regs, SYSCALL_AT};
-use crate::home::Home;
+use crate::home::{Call, Home};
 use crate::memory;
 use crate::pagemap;
 use crate::procfs::Process;
 use crate::ptrace::{Error, Resume, Stop, Stopped};
+use crate::vector::Vector;
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::maps::Prot;
 use hugelift_core::smaps::parse_smaps;
 use hugelift_core::target::{Fault, FileHandle, Place, Source, Target};
+use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 
 const MADV_POPULATE_READ: u64 = 22;
 const MADV_POPULATE_WRITE: u64 = 23;
@@ -25,16 +29,46 @@ const CHUNK: usize = 256 << 10;
 /// A stopped process, its [`Home`] prepared.
 #[derive(Debug)]
 pub struct Remote {
-    pid: i32,
+    pub(crate) pid: i32,
     /// `None` once it is lost.
-    stopped: Option<Stopped>,
-    home: Home,
+    pub(crate) stopped: Option<Stopped>,
+    pub(crate) home: Home,
+    /// Where the auxiliary vector is, in a process that has just been started.
+    pub(crate) vector: Vector,
+    /// Files of the store that may be opened in it.
+    stored: Vec<File>,
 }
 
 impl Remote {
     /// Takes over `stopped`, for which `home` was prepared.
     pub fn new(stopped: Stopped, home: Home) -> Remote {
-        Remote { pid: stopped.tid(), stopped: Some(stopped), home }
+        Remote {
+            pid: stopped.tid(),
+            stopped: Some(stopped),
+            home,
+            vector: Vector::default(),
+            stored: Vec::new(),
+        }
+    }
+
+    /// Says where the target's auxiliary vector is, for [`hugelift_core::moving`].
+    pub fn set_vector(&mut self, vector: Vector) {
+        self.vector = vector;
+    }
+
+    /// Gives the program its registers and signals back, and stays its tracer.
+    ///
+    /// # Errors
+    /// It is gone.
+    pub fn release(self) -> Result<Stopped, Error> {
+        let stopped = self.stopped.ok_or(Error::Vanished(self.pid))?;
+        self.home.restore(&stopped)?;
+        Ok(stopped)
+    }
+
+    /// Names the files that [`Target::open_stored`] opens, by their index.
+    pub fn offer_stored(&mut self, files: Vec<File>) {
+        self.stored = files;
     }
 
     /// Makes one system call in the target.
@@ -108,12 +142,24 @@ impl Remote {
     }
 
     /// A system call whose failure is a [`Fault`].
-    fn call(&mut self, call: &'static str, range: Range, number: i64, args: [u64; 6]) -> Result<u64, Fault> {
+    pub(crate) fn call(
+        &mut self,
+        call: &'static str,
+        range: Range,
+        number: i64,
+        args: [u64; 6],
+    ) -> Result<u64, Fault> {
         match self.syscall(number, args) {
             Ok(value @ -4095..0) => Err(Fault::Call { call, range, errno: -value as i32 }),
             Ok(value) => Ok(value as u64),
             Err(error) => Err(Fault::Lost(error.to_string())),
         }
+    }
+
+    /// See [`Home::set_detour`].
+    pub(crate) fn set_detour(&mut self, call: Option<Call>) -> Result<(), Fault> {
+        let stopped = self.stopped.as_ref().ok_or(Error::Vanished(self.pid));
+        stopped.and_then(|s| self.home.set_detour(s, call)).map_err(|e| Fault::Lost(e.to_string()))
     }
 
     fn madvise(&mut self, call: &'static str, range: Range, advice: u64) -> Result<(), Fault> {
@@ -160,7 +206,7 @@ fn refused(call: &'static str, range: Range, error: &io::Error) -> Fault {
     }
 }
 
-fn prot_bits(prot: Prot) -> u64 {
+pub(crate) fn prot_bits(prot: Prot) -> u64 {
     let bit = |on, bit: i32| if on { bit as u64 } else { 0 };
     let bti = if prot.bti { arch::PROT_BTI } else { 0 };
     bit(prot.read, libc::PROT_READ)
@@ -172,22 +218,25 @@ fn prot_bits(prot: Prot) -> u64 {
 impl Target for Remote {
     fn mmap(&mut self, range: Range, prot: Prot, source: Source, place: Place) -> Result<(), Fault> {
         const PRIVATE_ANON: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        let (call, flags, fd) = match source {
-            Source::Anonymous => ("mmap", PRIVATE_ANON, -1),
+        let (call, flags, fd, offset) = match source {
+            Source::Anonymous => ("mmap", PRIVATE_ANON, -1, 0),
             Source::Hugetlb(page) => {
                 let size = (page.log2() as i32) << libc::MAP_HUGE_SHIFT;
-                ("mmap(MAP_HUGETLB)", PRIVATE_ANON | libc::MAP_HUGETLB | size, -1)
+                ("mmap(MAP_HUGETLB)", PRIVATE_ANON | libc::MAP_HUGETLB | size, -1, 0)
             }
-            Source::Shared(file) => ("mmap of a hugetlb file", libc::MAP_SHARED, file.0),
-            Source::Private(file) => {
-                ("mmap of a hugetlb file", libc::MAP_PRIVATE | libc::MAP_NORESERVE, file.0)
+            Source::Shared(file) => ("mmap of a hugetlb file", libc::MAP_SHARED, file.0, 0),
+            Source::Private(file, offset) => {
+                // Faulted in at once: each call is two switches to the target and back.
+                let flags = libc::MAP_PRIVATE | libc::MAP_NORESERVE | libc::MAP_POPULATE;
+                ("mmap of a file", flags, file.0, offset)
             }
         };
         let fixed = match place {
             Place::Free => libc::MAP_FIXED_NOREPLACE,
             Place::Over => libc::MAP_FIXED,
         };
-        let args = [range.start.0, range.len(), prot_bits(prot), (flags | fixed) as u64, fd as i64 as u64, 0];
+        let flags = (flags | fixed) as u64;
+        let args = [range.start.0, range.len(), prot_bits(prot), flags, fd as i64 as u64, offset];
         let got = self.call(call, range, libc::SYS_mmap, args)?;
         if got != range.start.0 {
             // Kernels before 4.17 take the address as a hint.
@@ -224,6 +273,10 @@ impl Target for Remote {
             Err(Fault::Call { errno: libc::EINVAL | libc::ENOSYS, .. }) => self.touch(range, page),
             other => other,
         }
+    }
+
+    fn populate_read(&mut self, range: Range) -> Result<(), Fault> {
+        self.madvise("madvise(MADV_POPULATE_READ)", range, MADV_POPULATE_READ)
     }
 
     fn copy(&mut self, from: Range, to: Addr) -> Result<(), Fault> {
@@ -278,8 +331,34 @@ impl Target for Remote {
         Ok(file)
     }
 
+    fn open_stored(&mut self, entry: usize) -> Result<FileHandle, Fault> {
+        const CALL: &str = "openat of a file of the store";
+        let range = Range::default();
+        let failed = |errno| Fault::Call { call: CALL, range, errno };
+        let file = self.stored.get(entry).ok_or(failed(libc::ENOENT))?;
+        let wanted = file.metadata().map_err(|e| refused(CALL, range, &e))?;
+        // By our descriptor, not by its path: it is this file that has been verified.
+        let path = format!("/proc/{}/fd/{}\0", std::process::id(), file.as_raw_fd());
+        self.stopped
+            .as_ref()
+            .ok_or(Error::Vanished(self.pid))
+            .and_then(|stopped| self.home.write_data(stopped, path.as_bytes()))
+            .map_err(|e| Fault::Lost(e.to_string()))?;
+        let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as u64;
+        let args = [libc::AT_FDCWD as i64 as u64, self.home.data.0, flags, 0, 0, 0];
+        let opened = FileHandle(self.call(CALL, range, libc::SYS_openat, args)? as i32);
+        // The target may have another /proc than we.
+        let got = std::fs::metadata(format!("/proc/{}/fd/{}", self.pid, opened.0));
+        if !got.is_ok_and(|got| (got.dev(), got.ino()) == (wanted.dev(), wanted.ino())) {
+            self.close(opened)?;
+            return Err(failed(libc::ESTALE));
+        }
+        Ok(opened)
+    }
+
     fn close(&mut self, file: FileHandle) -> Result<(), Fault> {
         let args = [file.0 as u64, 0, 0, 0, 0, 0];
-        self.call("close", Range::default(), libc::SYS_close, args).map(drop)
+        self.call("close", Range::default(), libc::SYS_close, args)?;
+        self.set_detour(None)
     }
 }

@@ -13,7 +13,7 @@ use hugelift_core::attribute::Attribute;
 use hugelift_core::elf::{self, HEAD_BYTES, Headers, Stretch};
 use hugelift_core::maps::{FileId, Mapping};
 use hugelift_core::smaps::Usage;
-use hugelift_core::snapshot::{Object, Snapshot};
+use hugelift_core::snapshot::{Object, Snapshot, Stored};
 use std::collections::HashSet;
 use std::path::PathBuf;
 
@@ -42,7 +42,8 @@ pub fn live(pid: Option<u32>, min_bytes: u64) -> Result<Snapshot, ProcError> {
     let patched = patched(process, &mappings, min_bytes)?;
     let special =
         if min_bytes == 0 || process.status()?.locked != Some(0) { special(process)? } else { Vec::new() };
-    Ok(Snapshot { objects, mappings, patched, special, machine })
+    let (cached, stored) = (Vec::new(), Stored::default());
+    Ok(Snapshot { objects, mappings, patched, special, cached, machine, stored })
 }
 
 /// The mappings with attributes. smaps is slow, so [`live`] asks only where writable parts are
@@ -78,7 +79,7 @@ fn patched(process: Process, mappings: &[Mapping], min_bytes: u64) -> Result<Vec
 
 /// maps does not show `PROT_BTI`, smaps does; that is slow, so it is read only where the
 /// CPU has it.
-fn add_bti(process: Process, mappings: &mut [Mapping]) -> Result<(), ProcError> {
+pub(crate) fn add_bti(process: Process, mappings: &mut [Mapping]) -> Result<(), ProcError> {
     if process.auxv().is_ok_and(|a| arch::has_bti(a.hwcap2)) {
         for usage in process.smaps()?.iter().filter(|u| u.mapping.prot.bti) {
             if let Ok(i) = mappings.binary_search_by_key(&usage.mapping.range, |m| m.range) {

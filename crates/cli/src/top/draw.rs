@@ -51,11 +51,10 @@ fn table_title(view: &View) -> Line<'static> {
     let (shown, all) = (view.rows().len(), view.count());
     let processes =
         if shown == all { format!("{all} processes") } else { format!("{shown} of {all} processes") };
-    let walks = view.rows().iter().any(|row| row.walk_share.is_some());
     Line::from(vec![
         Span::styled("hugelift top", BOLD),
         Span::raw(format!("  {processes}, every {} s", view.interval.as_secs_f64())),
-        Span::styled(if walks { "" } else { ", no PMU" }, FAINT),
+        Span::styled(view.no_walks().map(|why| format!(", {why}")).unwrap_or_default(), FAINT),
     ])
 }
 

@@ -113,6 +113,11 @@ impl View {
         self.all.len()
     }
 
+    /// Why page walks are not counted.
+    pub fn no_walks(&self) -> Option<&str> {
+        self.before.as_ref()?.no_walks.as_deref()
+    }
+
     /// The rows that are wanted, in order.
     pub fn rows(&self) -> &[Row] {
         &self.shown
@@ -283,6 +288,7 @@ mod tests {
         let reading = |at, times: u64| Reading {
             at: Duration::from_secs(at),
             ticks: 100,
+            no_walks: Some("no PMU".into()),
             samples: vec![
                 sample(1, 10 * times, Coverage::Known(text.clone())),
                 sample(2, 20 * times, Coverage::Unreadable),
@@ -328,6 +334,22 @@ mod tests {
         ];
         assert_eq!(lines, want);
         assert_eq!((view.page, view.on_screen()), (3, vec![1, 3, 2]));
+    }
+
+    #[test]
+    fn walks_where_they_are_counted() {
+        let mut view = view();
+        let mut next = view.before.clone().unwrap();
+        next.at += Duration::from_secs(1);
+        (next.no_walks, next.samples[1].walk_share) = (None, Some(0.043));
+        view.take(next);
+        view.column = Column::Walks;
+        view.arrange();
+        let lines = drawn(&mut view, 110, 6);
+        assert_eq!(lines[0], "hugelift top  3 processes, every 2 s");
+        assert!(lines[1].contains("WALK%▾ COMMAND"), "{lines:?}");
+        assert!(lines[2].contains("    4.3 program2"), "{lines:?}");
+        assert!(lines[3].contains("      - program"), "{lines:?}");
     }
 
     #[test]

@@ -2,13 +2,14 @@
 //! What the page cache gives a file, found without hugelift: the file is read in under
 //! MADV_HUGEPAGE, and a second mapping shows what became huge.
 
-use hugelift_core::elf::{Headers, Segment};
+use hugelift_core::elf::{HEAD_BYTES, Headers, Segment};
 use hugelift_core::smaps::parse_smaps;
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use std::ffi::c_void;
 use std::fs::File;
 use std::num::NonZeroUsize;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::ptr::NonNull;
 
@@ -16,8 +17,14 @@ const HUGE: usize = 2 << 20;
 
 /// Bytes in whole huge pages of the segments, and how many of them the page cache maps huge.
 pub fn huge(path: &Path) -> (u64, u64) {
-    let headers = Headers::parse(&std::fs::read(path).expect("read")).expect("an ELF file");
     let file = File::open(path).expect("open");
+    // Not the whole file: that would read it in, in small pages.
+    let at = |offset, size| {
+        let mut bytes = vec![0; size];
+        file.read_exact_at(&mut bytes, offset).ok().map(|()| bytes)
+    };
+    let head = at(0, HEAD_BYTES).expect("a file of more than a page");
+    let headers = Headers::parse_with(&head, at).expect("an ELF file");
     let (mut wanted, mut got) = (0, 0);
     // Memory may be in short supply for a moment.
     for _ in 0..3 {

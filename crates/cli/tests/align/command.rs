@@ -2,8 +2,8 @@
 //! The command itself: what it writes, what it says, what it refuses.
 
 use crate::common::{Cmd, HUGELIFT, build::must, fat, find, plain};
-use crate::need;
 use crate::relaid::align;
+use crate::{need, need_root};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -39,8 +39,13 @@ fn the_copy_has_the_mode_and_replaces_what_was_there() {
     assert_eq!(a.mode() & 0o777, b.mode() & 0o777);
     assert_eq!(std::io::read_to_string(old).unwrap(), "old", "who had it open keeps it");
     assert!(text(&out.stdout).contains("before 0 B"), "{}", text(&out.stdout));
-    // Once more: the same bytes.
-    let again = dir.path().join("again");
+    // Once more, by a link: the same bytes.
+    let (again, link) = (dir.path().join("again"), dir.path().join("link"));
+    std::fs::write(&again, "old").expect("write");
+    std::os::unix::fs::symlink("again", &link).expect("symlink");
+    assert!(align(&output, &link, &[]).status.success());
+    assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
+    assert!(std::fs::read(&output).unwrap() == std::fs::read(&again).unwrap());
     let out = align(&output, &again, &[]);
     assert!(text(&out.stdout).contains("aligned already"), "{}", text(&out.stdout));
     assert!(std::fs::read(&output).unwrap() == std::fs::read(&again).unwrap());
@@ -104,6 +109,20 @@ fn what_cannot_be_re_laid_is_refused_by_name() {
     refused(&align(&good, &at("no/such/dir"), &[]), 125, "cannot make a file in", dir.path());
     let full = align(&good, Path::new("/proc/self/out"), &[]);
     refused(&full, 125, "cannot make a file in", dir.path());
+}
+
+#[test]
+fn a_full_file_system_is_told_and_left_clean() {
+    need_root!();
+    need!("unshare");
+    let dir = tempfile::tempdir().expect("dir");
+    let script = "mount -t tmpfs -o size=4m none \"$1\" && \"$2\" align \"$3\" -o \"$1/out\"
+        echo \"status $?\"; ls -A \"$1\"";
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-c", script, "sh"]).args([dir.path(), Path::new(HUGELIFT), &skewed()]);
+    let out = command.output().expect("unshare");
+    assert_eq!(text(&out.stdout), "status 125\n", "{out:?}");
+    assert!(text(&out.stderr).contains("No space left on device"), "{out:?}");
 }
 
 #[test]

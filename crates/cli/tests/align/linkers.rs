@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What each linker makes, in each form, re-laid.
 
-use crate::cache::huge;
 use crate::common::build::must;
 use crate::common::{self, Cmd, End, Held, Victim, fat, find, plain};
 use crate::relaid::relaid;
@@ -93,7 +92,7 @@ fn a_library_is_found_and_right(library: &Path) {
 fn a_program_at_a_random_base_gets_its_huge_pages() {
     let program = fat("hold").flags(&["-Wl,-z,max-page-size=0x1000"]).build();
     let copy = relaid(&program, PageSize::MB2).unwrap_or_else(|e| panic!("{e}"));
-    let (wanted, got) = huge(&copy.path);
+    let (wanted, got) = copy.cached;
     if got == 0 {
         skip!("this file system has no huge pages in the page cache");
     }

@@ -2,7 +2,6 @@
 //! Real executables and shared objects of this machine: each is re-laid, put in place of the
 //! original (in a mount namespace of its own), and its program does the same as before.
 
-use crate::cache::huge;
 use crate::common::build::must;
 use crate::common::held::needed;
 use crate::common::run::difference;
@@ -57,14 +56,12 @@ const PROGRAMS: &[(&str, &[&str])] = &[
     ("yaml2obj-14", &["--version"]),
     ("obj2yaml-14", &["--version"]),
     ("llvm-tblgen-14", &["--version"]),
-    ("llvm-exegesis-14", &["--version"]),
     ("rustup", &["--version"]),
 ];
 
 /// Shared objects by the beginning of their name in the loader's cache; they are loaded, with
 /// every symbol bound, and their constructors run.
 const LIBRARIES: &[&str] = &[
-    "libLLVM-14",
     "libLLVM-16",
     "libLLVM-17",
     "libLLVM-18",
@@ -238,7 +235,7 @@ fn try_one(one: &Try, page: PageSize) -> Option<(u64, u64)> {
         }
     }
     assert!(!bare.stdout.is_empty() || !bare.stderr.is_empty() || bare.end == crate::common::End::Code(0));
-    Some(if page == PageSize::MB2 { huge(&copy.path) } else { (0, 0) })
+    Some(copy.cached)
 }
 
 #[test]

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A file re-laid by the command, and judged without it.
 
+use crate::cache::huge;
 use crate::common::{HUGELIFT, find};
 use hugelift_core::addr::PageSize;
 use hugelift_core::align::verify;
@@ -13,6 +14,8 @@ use std::process::{Command, Output};
 pub struct Relaid {
     pub path: PathBuf,
     pub said: serde_json::Value,
+    /// For pages of 2 MB: bytes in whole ones, and what of them the page cache maps huge.
+    pub cached: (u64, u64),
     _dir: tempfile::TempDir,
 }
 
@@ -36,7 +39,9 @@ pub fn relaid(input: &Path, page: PageSize) -> Result<Relaid, String> {
         return Err(String::from_utf8_lossy(&out.stderr).trim_end().to_string());
     }
     let said = serde_json::from_slice(&out.stdout).expect("JSON");
-    let copy = Relaid { path, said, _dir: dir };
+    // First of all: what the checks below read is then in memory.
+    let cached = if page == PageSize::MB2 { huge(&path) } else { (0, 0) };
+    let copy = Relaid { path, said, cached, _dir: dir };
     copy.check(input, page);
     Ok(copy)
 }

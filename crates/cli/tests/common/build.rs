@@ -116,6 +116,11 @@ fn dir() -> PathBuf {
     dir
 }
 
+/// The generated code of a fat victim, as a file for `.incbin`.
+pub fn code_file(bytes: usize) -> PathBuf {
+    filler("code", bytes, code)
+}
+
 /// A file for `.incbin`, made once.
 fn filler(kind: &str, bytes: usize, make: impl Fn(u32) -> Vec<u8>) -> PathBuf {
     let path = dir().join(format!("{kind}-{bytes}.bin"));

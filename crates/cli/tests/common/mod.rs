@@ -10,6 +10,7 @@
 
 pub mod browser;
 pub mod build;
+pub mod cache;
 pub mod guard;
 pub mod held;
 pub mod huge;
@@ -18,6 +19,7 @@ pub mod run;
 pub mod screen;
 
 pub use build::{Victim, fat, open_dir, plain};
+pub use cache::Primed;
 pub use guard::{CGroup, Pool};
 pub use held::Held;
 pub use run::{Cmd, End, Outcome, same, same_lines};
@@ -74,6 +76,15 @@ pub fn find(program: &str) -> Option<PathBuf> {
         path.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
     };
     std::env::split_paths(&std::env::var_os("PATH")?).map(|dir| dir.join(program)).find(executable)
+}
+
+/// A clang and an lld, by whatever version they are called.
+pub fn clang_and_lld() -> Option<(&'static str, PathBuf)> {
+    let clangs =
+        ["clang", "clang-21", "clang-20", "clang-19", "clang-18", "clang-17", "clang-16", "clang-15"];
+    let clang = clangs.into_iter().find(|name| find(name).is_some())?;
+    let version = clang.trim_start_matches("clang");
+    Some((clang, find("ld.lld").or_else(|| find(&format!("ld.lld{version}")))?))
 }
 
 /// Runs `body` once with each backing, with enough in the pool for the second. Without

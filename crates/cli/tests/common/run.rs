@@ -117,6 +117,12 @@ impl Cmd {
         self
     }
 
+    /// It may take longer than [`PATIENCE`].
+    pub fn patience(mut self, patience: Duration) -> Cmd {
+        self.patience = Some(patience);
+        self
+    }
+
     /// The hugelift to use, for those who cannot reach the one in the build directory.
     pub fn launcher(mut self, path: impl AsRef<Path>) -> Cmd {
         self.launcher = Some(path.as_ref().to_owned());
@@ -165,7 +171,7 @@ impl Cmd {
     fn run(&self, options: Option<&[&str]>) -> Outcome {
         let words = self.words(options);
         let mut child = self.command(options).spawn().unwrap_or_else(|e| panic!("{words:?}: {e}"));
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + self.patience.unwrap_or(PATIENCE);
         let (stdout, stderr) = (collect(child.stdout.take()), collect(child.stderr.take()));
         if let Some(mut pipe) = child.stdin.take() {
             let bytes = self.stdin.clone();

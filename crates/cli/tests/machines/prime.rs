@@ -131,6 +131,32 @@ fn in_use() {
     }
 }
 
+/// With transparent huge pages switched off for the machine; only in a guest, whose switch is
+/// nobody else's.
+#[test]
+fn switched_off() {
+    const SWITCH: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
+    let _alone = alone();
+    let Some(dir) = disk("xfs") else { lacks!("no xfs disk") };
+    let page = match page() {
+        Ok(page) => page,
+        Err(why) => lacks!("{why}"),
+    };
+    let before = fs::read_to_string(SWITCH).unwrap();
+    let chosen = before.split(['[', ']']).nth(1).unwrap().to_string();
+    let program = program(&dir, page);
+    fs::write(SWITCH, "never").unwrap();
+    let (_, file) = prime(&[], &program.path);
+    let seen = run(&mut bare::<&str>(&program.path, &[]));
+    fs::write(SWITCH, chosen).unwrap();
+    println!(
+        "prime: xfs, enabled=never: {} of 3 pages huge {:?}",
+        number(&file, "huge_bytes") / page,
+        reasons(&file)
+    );
+    assert_eq!(seen.look().huge_in_all(From::Any), number(&file, "huge_bytes"), "{file:#}");
+}
+
 /// What containers use, where the kernel has it.
 #[test]
 fn overlay() {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Says "ready", waits until stdin ends, and checks its code and constants before and
  * after. `hold spin` meanwhile calls the function in the middle of its code every now
- * and then, for the debugger. */
+ * and then, for the debugger; `hold burn` calls functions all the time, for a profiler. */
 #define _GNU_SOURCE
 #include "fat.h"
 #include <poll.h>
@@ -17,6 +17,9 @@ int main(int argc, char **argv)
 	struct pollfd input = { .fd = 0, .events = POLLIN };
 	while (argc > 1 && !strcmp(argv[1], "spin") && poll(&input, 1, 10) == 0)
 		((uint32_t (*)(void))(uintptr_t)(fat_code + (fat_code_end - fat_code) / 2))();
+	while (argc > 1 && !strcmp(argv[1], "burn") && poll(&input, 1, 0) == 0)
+		for (int i = 0; i < 1000; i++)
+			fat_wrong(97);
 	while (read(0, &byte, 1) > 0)
 		;
 	printf("wrong %zu\n", fat_wrong(1));

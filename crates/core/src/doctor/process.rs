@@ -16,7 +16,8 @@ const SNAPSHOTTERS: [&str; 5] =
     ["redis-server", "redis-check-rdb", "valkey-server", "keydb-server", "kvrocks"];
 
 pub(super) fn findings(facts: &Facts, process: &Process, out: &mut Vec<Finding>) {
-    if process.thp_enabled == Some(false) {
+    // Who forks to save has its reasons (redis: disable-thp).
+    if process.thp_enabled == Some(false) && !SNAPSHOTTERS.contains(&name(process)) {
         let why =
             "it, or whoever started it, has called prctl(PR_SET_THP_DISABLE): no switch of the machine helps";
         out.push(
@@ -25,7 +26,7 @@ pub(super) fn findings(facts: &Facts, process: &Process, out: &mut Vec<Finding>)
                 .advice("start it without, or lift it onto the pool: hugelift run --backing hugetlb"),
         );
     }
-    code(process, out);
+    code(facts, process, out);
     forks(facts, process, out);
     bloat(facts, process, out);
     zero_pages(facts, process, out);
@@ -40,7 +41,7 @@ fn smaps(process: &Process) -> String {
     format!("/proc/{}/smaps", process.pid)
 }
 
-fn code(process: &Process, out: &mut Vec<Finding>) {
+fn code(facts: &Facts, process: &Process, out: &mut Vec<Finding>) {
     let text = process.text;
     if text.liftable < MUCH_CODE || text.huge.saturating_mul(2) >= text.liftable {
         return;
@@ -58,7 +59,11 @@ fn code(process: &Process, out: &mut Vec<Finding>) {
             .seen(format!("hugelift inspect {}", process.pid), format!("{}: {reason}", human_bytes(*bytes)));
     }
     let words: Vec<String> = process.args.iter().map(|a| quoted(a)).collect();
-    out.push(finding.advice(format!("start it as: hugelift run -- {}", words.join(" "))));
+    let mut advice = format!("start it as: hugelift run -- {}", words.join(" "));
+    if facts.probes.as_ref().is_some_and(|p| p.primed_file.works == Some(true)) {
+        advice += &format!("; or make its page cache huge: hugelift prime {}", quoted(&process.exe));
+    }
+    out.push(finding.advice(advice));
 }
 
 fn forks(facts: &Facts, process: &Process, out: &mut Vec<Finding>) {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Which spans, and what from: hands out pool pages and memory to the extents in turn.
 
-use super::steps::{scratch_for, steps, steps_in_place};
-use super::{Attempt, Plan, Span, usual_page};
+use super::steps::{scratch_for, shared_steps, steps, steps_in_place};
+use super::{Attempt, Plan, Span, is_nearly_all, usual_page};
 use crate::addr::{Addr, PageSize, Range};
 use crate::maps::{Mapping, Prot};
 use crate::policy::{Backing, Policy};
 use crate::skip::{Reason, Skip};
-use crate::snapshot::{Extent, Part, Pool, Snapshot, overlapping};
+use crate::snapshot::{Extent, Part, Pool, Snapshot, ThpOff, overlapping};
 
 /// [`super::plan`].
 pub(super) fn plan(snapshot: &Snapshot, policy: &Policy) -> Plan {
@@ -25,6 +25,15 @@ pub(super) fn plan(snapshot: &Snapshot, policy: &Policy) -> Plan {
     planner.plan.spans.sort_by_key(|s| (s.object, s.range));
     planner.plan.skips.sort_by_key(|s| (s.object, s.range));
     planner.plan
+}
+
+/// [`super::shareable`].
+pub(super) fn shareable(snapshot: &Snapshot, policy: &Policy) -> Vec<(usize, Part, Range)> {
+    let planner = Planner { snapshot, policy, pools: Vec::new(), memory_left: 0, plan: Plan::default() };
+    let Some(page) = usual_page(&snapshot.machine, Backing::Shared) else { return Vec::new() };
+    let extents = joined(snapshot.extents()).into_iter();
+    let wanted = extents.filter(|e| !e.part.is_writable() && planner.refusal(e).is_none());
+    wanted.filter_map(|extent| Some((extent.object, extent.part, extent.range.inner(page)?))).collect()
 }
 
 /// Extents of one object and part that follow on each other become one.
@@ -79,7 +88,17 @@ impl Planner<'_> {
         let (ways, refusals) = self.ways(&extent);
         let mut left = vec![extent.range];
         let mut lack = None;
+        let mut uncached = None;
         for (i, way) in ways.iter().enumerate() {
+            if way.backing == Backing::Pagecache {
+                match self.cached(&extent, way.page) {
+                    // In another order of ways, another may have begun.
+                    Ok(_) if left != [extent.range] => {}
+                    Ok(spans) => return self.take_cached(&extent, &spans, &ways[i..]),
+                    Err(reason) => uncached = Some(reason),
+                }
+                continue;
+            }
             for piece in std::mem::take(&mut left) {
                 let Some(inner) = piece.inner(way.page) else {
                     left.push(piece);
@@ -99,9 +118,44 @@ impl Planner<'_> {
         // Sizes are told by the smallest page that was tried, or would have been.
         let usual = self.snapshot.machine.thp_page.unwrap_or(PageSize::MB2);
         let page = ways.iter().map(|w| w.page).min().or(self.policy.page).unwrap_or(usual);
-        let reason = lack.or(refusals.into_iter().next()).unwrap_or(Reason::NotLifted);
+        let reason = lack.or(refusals.into_iter().next()).or(uncached).unwrap_or(Reason::NotLifted);
         for piece in left {
             self.explain(&extent, piece, page, &reason);
+        }
+    }
+
+    /// The stretches of `extent` that huge entries can map as the page cache has them, if they are
+    /// nearly all of it: for a part with holes each hole would have to be copied.
+    fn cached(&self, extent: &Extent, page: PageSize) -> Result<Vec<Range>, Reason> {
+        let Some(inner) = extent.range.inner(page) else { return Err(Reason::TooSmall(page)) };
+        if !extent.file_backed {
+            return Err(Reason::NotPrimed);
+        }
+        let congruent = |m: &Mapping| m.range.start.0.wrapping_sub(m.offset).is_multiple_of(page.bytes());
+        if !overlapping(&self.snapshot.mappings, inner).iter().all(congruent) {
+            // An executable would have been moved, had there been anything to gain.
+            let object = &self.snapshot.objects[extent.object];
+            let mut ranges = object.headers.segments.iter().filter_map(|s| object.loaded(s.vaddr, s.memsz));
+            let is_cached = |r: Range| self.snapshot.cached.iter().any(|c| c.intersect(r).is_some());
+            let stays = object.executable && object.headers.relocatable && !ranges.any(is_cached);
+            return Err(if stays { Reason::NotPrimed } else { Reason::NotCongruent(page) });
+        }
+        let held = self.snapshot.cached.iter().filter_map(|c| c.intersect(inner)?.inner(page));
+        let spans: Vec<Range> = held.collect();
+        let bytes: u64 = spans.iter().map(|r| r.len()).sum();
+        if is_nearly_all(bytes, inner.len()) { Ok(spans) } else { Err(Reason::NotPrimed) }
+    }
+
+    /// `ways` are the first, the page cache, and what else to do if it turns out not to be so.
+    fn take_cached(&mut self, extent: &Extent, spans: &[Range], ways: &[Way]) {
+        let Some(page) = ways.first().map(|w| w.page) else { return };
+        let mut left = vec![extent.range];
+        for span in spans {
+            self.emit(extent, *span, ways);
+            left = left.into_iter().flat_map(|piece| piece.minus(*span)).collect();
+        }
+        for piece in left {
+            self.explain(extent, piece, page, &Reason::SmallFolios);
         }
     }
 
@@ -191,12 +245,29 @@ impl Planner<'_> {
                     (Some(_), Some(off)) => Err(Reason::ThpOff(off)),
                     (Some(page), None) => Ok(page),
                 },
-                // Found on running processes and reported; not made by a plan.
-                (Backing::Pagecache | Backing::Shared, _) => continue,
+                (Backing::Pagecache, Some(page)) if usual.is_some_and(|u| u != page) => {
+                    Err(Reason::NoSuchPage(backing, page))
+                }
+                // The switch in /sys is about new folios, not about mapping those that are there.
+                (Backing::Pagecache, _) => match (usual, machine.thp_off) {
+                    (None, _) => Err(Reason::NoThp),
+                    (Some(_), Some(off @ ThpOff::Process)) => Err(Reason::ThpOff(off)),
+                    (Some(page), _) => Ok(page),
+                },
+                (Backing::Shared, Some(page)) if usual.is_some_and(|u| u != page) => {
+                    Err(Reason::NoSuchPage(backing, page))
+                }
+                // Whether there is a copy is another question for each span.
+                (Backing::Shared, _) if machine.thp_off == Some(ThpOff::Process) => {
+                    Err(Reason::ThpOff(ThpOff::Process))
+                }
+                (Backing::Shared, _) => usual.ok_or(Reason::NoThp),
             };
             match verdict.map(|page| Way { backing, page, in_place: in_place && backing == Backing::Thp }) {
                 Ok(way) if ways.contains(&way) => {}
                 Ok(way) => ways.push(way),
+                // Nobody misses it where others are open, or would be.
+                Err(_) if backing == Backing::Pagecache && self.policy.backings.len() > 1 => {}
                 Err(reason) => refusals.push(reason),
             }
         }
@@ -236,7 +307,12 @@ impl Planner<'_> {
                 let short = Reason::PoolShort { page: way.page, free, need, total };
                 (taken, (taken < need).then_some(short))
             }
-            Backing::Thp | Backing::Pagecache | Backing::Shared => {
+            Backing::Shared => match self.snapshot.stored.covering(span) {
+                // It is there already, for everybody.
+                Some(_) => (need, None),
+                None => (0, self.snapshot.stored.lack(span).cloned().map(Reason::NotStored)),
+            },
+            Backing::Thp | Backing::Pagecache => {
                 // Half a span on the last bytes of memory is no service: all or nothing.
                 let (left, need_bytes) = (self.memory_left, span.len());
                 if need_bytes > left {
@@ -249,13 +325,20 @@ impl Planner<'_> {
     }
 
     fn emit(&mut self, extent: &Extent, range: Range, ways: &[Way]) {
+        let first = ways.first().copied();
         let fits = |way: &&Way| range.inner(way.page) == Some(range);
-        let attempts = ways.iter().filter(fits).filter_map(|way| {
-            let steps = if way.in_place {
-                steps_in_place(range)
-            } else {
-                let scratch = scratch_for(self.snapshot, range.len(), way.page)?;
-                steps(&self.snapshot.machine, way.backing, way.page, range, extent.prot, scratch)
+        // What the page cache has is known of the spans that were made of it.
+        let known = |way: &&Way| way.backing != Backing::Pagecache || Some(**way) == first;
+        let attempts = ways.iter().filter(fits).filter(known).filter_map(|way| {
+            let scratch = match way.backing {
+                Backing::Pagecache => Range::default(),
+                _ if way.in_place => Range::default(),
+                _ => scratch_for(self.snapshot, range.len(), way.page)?,
+            };
+            let steps = match way.backing {
+                _ if way.in_place => steps_in_place(range),
+                Backing::Shared => shared_steps(self.snapshot.stored.covering(range)?, extent.prot, scratch),
+                _ => steps(&self.snapshot.machine, way.backing, way.page, range, extent.prot, scratch),
             };
             Some(Attempt { backing: way.backing, page: way.page, in_place: way.in_place, steps })
         });

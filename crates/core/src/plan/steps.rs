@@ -5,7 +5,7 @@ use super::Step;
 use crate::addr::{Addr, PageSize, Range};
 use crate::maps::Prot;
 use crate::policy::Backing;
-use crate::snapshot::{Machine, Snapshot};
+use crate::snapshot::{Machine, Snapshot, StoredCopy};
 
 /// The steps that back anonymous memory where it is: with what it holds, and with what it will.
 pub(super) fn steps_in_place(span: Range) -> Vec<Step> {
@@ -39,7 +39,8 @@ pub(super) fn steps(
             copy,
             Step::Replace { range: span, prot, scratch: scratch.start },
         ],
-        Backing::Thp | Backing::Pagecache | Backing::Shared => vec![
+        Backing::Pagecache => vec![Step::FaultIn { range: span }, Step::Verify { range: span }],
+        Backing::Thp | Backing::Shared => vec![
             Step::Map { range: scratch, hugetlb: None },
             Step::Advise { range: scratch },
             Step::Populate { range: scratch, page },
@@ -49,6 +50,17 @@ pub(super) fn steps(
             place,
         ],
     }
+}
+
+/// The steps that put the store's copy of a span in its place, by way of `scratch`: what is
+/// lacking shows there, and the program never is without its code.
+pub(super) fn shared_steps(copy: StoredCopy, prot: Prot, scratch: Range) -> Vec<Step> {
+    vec![
+        Step::Open { entry: copy.entry },
+        Step::MapStored { range: scratch, prot, offset: copy.offset },
+        Step::Verify { range: scratch },
+        Step::Move { from: scratch, to: copy.range.start },
+    ]
 }
 
 /// Free address space for `bytes`, aligned to `page`: the middle of the widest gap, far

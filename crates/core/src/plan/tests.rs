@@ -8,7 +8,7 @@ use crate::elf::{self, Segment};
 use crate::maps::{FileId, Mapping};
 use crate::policy::ObjectFilter;
 use crate::skip::Reason;
-use crate::snapshot::{Object, Pool, ThpOff};
+use crate::snapshot::{Object, Pool, Stored, ThpOff};
 
 const MB: u64 = 1 << 20;
 const PAGE: PageSize = PageSize::MB2;
@@ -73,7 +73,9 @@ pub(crate) fn program(range: Range) -> Snapshot {
         mappings: vec![mapping(range, Prot::RX), other],
         patched: vec![],
         special: vec![],
+        cached: vec![],
         machine,
+        stored: Stored::default(),
     }
 }
 
@@ -294,7 +296,36 @@ fn a_gap_that_is_not_aligned_is_used_all_the_same() {
 #[test]
 fn not_lifted() {
     assert_eq!(refused(&program(TEXT), &on(&[])), Reason::NotLifted);
-    assert_eq!(refused(&program(TEXT), &on(&[Backing::Pagecache])), Reason::NotLifted);
+    assert_eq!(refused(&program(TEXT), &on(&[Backing::Shared])), Reason::NotLifted);
+}
+
+#[test]
+fn what_the_page_cache_has_is_not_copied() {
+    let mut snapshot = program(r(0, 40 * MB));
+    let cached = on(&[Backing::Pagecache]);
+    assert_eq!(refused(&snapshot, &cached), Reason::NotPrimed);
+    // All of it, without memory or room for a copy.
+    snapshot.cached = vec![r(0, 40 * MB)];
+    snapshot.machine.memory_left = 0;
+    let all = plan(&snapshot, &cached);
+    let range = r(0, 40 * MB);
+    assert_eq!(all.spans[0].attempts[0].steps, [Step::FaultIn { range }, Step::Verify { range }]);
+    assert!(all.spans.len() == 1 && all.skips.is_empty(), "{all:?}");
+    // A hole in it is left, and is no complaint.
+    snapshot.cached = vec![r(0, 10 * MB), r(14 * MB, 40 * MB)];
+    let most = plan(&snapshot, &Policy::default());
+    assert_eq!(most.spans.iter().map(|s| s.range).collect::<Vec<_>>(), snapshot.cached);
+    assert!(most.spans.iter().all(|s| s.attempts[0].backing == Backing::Pagecache));
+    assert_eq!(most.skips[0].reason, Reason::SmallFolios);
+    assert!(!most.skips[0].reason.is_remediable());
+    // Too little is none.
+    snapshot.cached.truncate(1);
+    assert_eq!(refused(&snapshot, &cached), Reason::NotPrimed);
+    // Nor is what huge entries cannot map.
+    snapshot.cached = vec![r(0, 40 * MB)];
+    snapshot.mappings[0].offset = 4096;
+    assert_eq!(refused(&snapshot, &cached), Reason::NotCongruent(PAGE));
+    assert_eq!(plan(&snapshot, &on(&[Backing::Pagecache, Backing::Hugetlb])).spans[0].attempts.len(), 1);
 }
 
 #[test]

@@ -28,6 +28,15 @@ impl Count {
         self.running_ns = self.running_ns.saturating_add(other.running_ns);
     }
 
+    /// What was added since `before`.
+    pub fn since(self, before: Count) -> Count {
+        Count {
+            value: self.value.saturating_sub(before.value),
+            enabled_ns: self.enabled_ns.saturating_sub(before.enabled_ns),
+            running_ns: self.running_ns.saturating_sub(before.running_ns),
+        }
+    }
+
     /// How much of the time it was on the PMU: 1 without multiplexing, 0 if it never was.
     pub fn running_share(self) -> f64 {
         if self.enabled_ns == 0 { 0.0 } else { (self.running_ns as f64 / self.enabled_ns as f64).min(1.0) }
@@ -51,6 +60,18 @@ pub struct Sample<'a> {
 }
 
 impl Sample<'_> {
+    /// What was added since the counts were `before`.
+    pub fn since(&self, before: &[Vec<Option<Count>>]) -> Self {
+        let known = |group: usize, event: usize| before.get(group)?.get(event).copied().flatten();
+        let groups = self.groups.iter().enumerate().map(|(g, counts)| {
+            let since = |(e, count): (usize, &Option<Count>)| {
+                count.map(|count| count.since(known(g, e).unwrap_or_default()))
+            };
+            counts.iter().enumerate().map(since).collect()
+        });
+        Sample { model: self.model, groups: groups.collect() }
+    }
+
     /// The counts of an event: in how many groups it may be, the first that has counted.
     fn find(&self, role: Role) -> Option<(usize, Count)> {
         self.model.groups.iter().zip(&self.groups).enumerate().find_map(|(group, (events, counts))| {
@@ -95,6 +116,15 @@ mod tests {
         assert_eq!(Count { value: 0, enabled_ns: 4000, running_ns: 0 }.scaled(), None);
         assert_eq!(Count::default().scaled(), None);
         assert_eq!(Count { value: 0, enabled_ns: 4000, running_ns: 4000 }.scaled(), Some(0.0));
+    }
+
+    #[test]
+    fn between_two_looks() {
+        let model = super::super::tables::models().next().expect("a model");
+        let count = |value, ns| Some(Count { value, enabled_ns: 2 * ns, running_ns: ns });
+        let now = Sample { model, groups: vec![vec![count(70, 7), None, count(5, 5)], vec![count(9, 9)]] };
+        let since = now.since(&[vec![count(30, 3), count(1, 1), count(6, 6)]]);
+        assert_eq!(since.groups, [vec![count(40, 4), None, count(0, 0)], vec![count(9, 9)]]);
     }
 
     #[test]

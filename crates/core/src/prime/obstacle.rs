@@ -36,7 +36,7 @@ pub enum Obstacle {
     Stays,
     /// The file system gave small pages where memory had huge ones.
     NoLargeFolios(String),
-    /// Memory has no free huge page.
+    /// The kernel found no free huge page: memory is in pieces, or was for a moment.
     Fragmented,
     /// The pages would not fit into the memory that is left.
     MemoryShort {
@@ -88,7 +88,10 @@ impl Obstacle {
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             Obstacle::BeingWritten(_) | Obstacle::Changed => "prime it again when it is complete",
-            Obstacle::InUse(_) => "end them and prime it again, before anything else starts it",
+            Obstacle::NotCongruent(_) => "hugelift prime --replace puts a re-laid copy in its place",
+            Obstacle::InUse(_) => {
+                "end them and prime it again, before anything else starts it; or hugelift prime --replace"
+            }
             Obstacle::Stays => {
                 "prime it again; if that does not help, as root: echo 1 > /proc/sys/vm/drop_caches"
             }
@@ -102,6 +105,11 @@ impl Obstacle {
             _ => return None,
         };
         Some(hint.to_string())
+    }
+
+    /// Whether it would not stand in the way of a re-laid copy.
+    pub fn is_cured_by_copy(&self) -> bool {
+        matches!(self, Obstacle::NotCongruent(_) | Obstacle::InUse(_) | Obstacle::Stays)
     }
 
     /// The processes that it names.
@@ -126,7 +134,7 @@ impl fmt::Display for Obstacle {
             Obstacle::InUse(by) => write!(f, "in use{}: small pages cannot be dropped", listed(" by ", by)),
             Obstacle::Stays => f.write_str("small pages stay in memory, held by nobody that can be seen"),
             Obstacle::NoLargeFolios(fs) => write!(f, "no huge pages from its file system ({fs})"),
-            Obstacle::Fragmented => f.write_str("memory has no free huge page"),
+            Obstacle::Fragmented => f.write_str("the kernel found no free huge page for it"),
             Obstacle::MemoryShort { left, need } => {
                 write!(f, "needs {} of memory, {} are left", human_bytes(*need), human_bytes(*left))
             }

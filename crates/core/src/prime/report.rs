@@ -37,6 +37,22 @@ pub struct FileReport {
     /// A position-independent executable: its random base is as a rule not congruent, so that
     /// huge pages of its file are not mapped huge by a plain start.
     pub random_base: bool,
+    /// It was replaced by a re-laid copy, of which the rest speaks.
+    pub replaced: Option<Replaced>,
+    /// Why it was not replaced, where that was wanted and would help.
+    pub not_replaced: Option<String>,
+    /// Offsets in the file of the pages that are huge, ascending within a segment.
+    #[serde(skip)]
+    pub huge_pages: Vec<u64>,
+}
+
+/// What replaced a file.
+#[derive(Clone, Default, PartialEq, Eq, Debug, Serialize)]
+pub struct Replaced {
+    /// Where the original is kept.
+    pub original: String,
+    /// Random bits that the load address has lost.
+    pub aslr_bits_lost: u32,
 }
 
 /// One read-only segment.
@@ -130,6 +146,13 @@ impl FileReport {
         self.error.is_none() && self.huge_bytes == self.whole_bytes
     }
 
+    /// Whether a re-laid copy in its place would have more on huge pages.
+    pub fn gains_by_copy(&self) -> bool {
+        let cured = |(_, blocked): &(Part, &Blocked)| blocked.obstacle.is_cured_by_copy();
+        self.error.is_none()
+            && (self.obstacles().iter().any(cured) || self.random_base && self.whole_bytes > 0)
+    }
+
     /// What stands in the way, over all segments.
     pub fn obstacles(&self) -> Vec<(Part, &Blocked)> {
         let of = |s: &'_ SegmentReport| s.whole_bytes > 0;
@@ -166,7 +189,7 @@ impl PrimeReport {
 
     /// All that was wanted is huge.
     pub fn is_huge(&self) -> bool {
-        self.files.iter().all(FileReport::is_huge)
+        self.files.iter().all(|f| f.is_huge() && f.not_replaced.is_none())
     }
 }
 
@@ -188,6 +211,16 @@ pub fn text(report: &PrimeReport, verbose: bool) -> String {
             let how =
                 "its base is random: a plain start maps it huge only if the base happens to be congruent";
             let _ = writeln!(out, "    {how}");
+        }
+        if let Some(Replaced { original, aslr_bits_lost }) = &file.replaced {
+            let _ = writeln!(out, "    replaced by a re-laid copy; the original is {original}");
+            let _ = writeln!(out, "        back: hugelift prime --restore {}", file.path);
+            if *aslr_bits_lost > 0 {
+                let _ = writeln!(out, "        its load address has {aslr_bits_lost} random bits fewer");
+            }
+        }
+        if let Some(why) = &file.not_replaced {
+            let _ = writeln!(out, "    not replaced: {why}");
         }
     }
     match report.files.len() - shown.len() {
@@ -223,7 +256,7 @@ mod tests {
         assert_eq!(file.summary(), "text 2 MB of 6 MB huge");
         let report = PrimeReport::new(Some(PageSize::MB2), vec![file, FileReport::default()]);
         let shown = text(&report, false);
-        assert!(shown.contains("\n    4 MB of text: memory has no free huge page\n"), "{shown}");
+        assert!(shown.contains("\n    4 MB of text: the kernel found no free huge page for it\n"), "{shown}");
         assert!(shown.ends_with("1 files without a whole huge page\n"), "{shown}");
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(json["files"][0]["segments"][1]["obstacles"][0]["reason"], "fragmented");

@@ -7,7 +7,7 @@ pub mod elf_file;
 use hugelift_core::addr::PageSize;
 use hugelift_core::elf::Headers;
 use hugelift_core::maps::{Mapping, parse_maps};
-use hugelift_core::snapshot::{Machine, Object, Pool, Snapshot};
+use hugelift_core::snapshot::{Machine, Object, Pool, Snapshot, Stored};
 use std::path::Path;
 
 macro_rules! programs {
@@ -82,7 +82,8 @@ pub fn snapshot(record: &str, machine: Machine) -> Snapshot {
     let objects = objects
         .map(|(i, (path, head))| object(path, headers(record, path, &head), i == 0, &mappings))
         .collect();
-    Snapshot { objects, mappings, patched: vec![], special: vec![], machine }
+    let (patched, special, cached, stored) = (vec![], vec![], vec![], Stored::default());
+    Snapshot { objects, mappings, patched, special, cached, machine, stored }
 }
 
 fn object(path: &str, headers: Headers, executable: bool, mappings: &[Mapping]) -> Object {

@@ -162,6 +162,9 @@ const FRAME_BYTES: usize = RESERVED + 4096;
 const FPSIMD_MAGIC: u32 = 0x4650_8001;
 const FPSIMD_BYTES: u32 = 528;
 
+/// Where in a frame the program counter is.
+pub const FRAME_PC: u64 = (MCONTEXT + 8 + 8 * 32) as u64;
+
 /// A frame at `base` from which `rt_sigreturn` restores `regs`, the floating-point state
 /// `fp` (zero if empty) and the signal mask. The alternate signal stack is left alone.
 pub fn signal_frame(regs: &Regs, fp: &[u8], mask: u64, _base: Addr) -> Frame {

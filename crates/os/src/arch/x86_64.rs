@@ -166,6 +166,9 @@ const FP_XSTATE_MAGIC2: u32 = 0x4650_5845;
 /// `UC_FP_XSTATE | UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS`
 const UC_FLAGS: u64 = 7;
 
+/// Where in a frame the program counter is.
+pub const FRAME_PC: u64 = (MCONTEXT + 8 * 16) as u64;
+
 /// A frame at `base` from which `rt_sigreturn` restores `regs`, the floating-point state
 /// `fp` (reset if empty) and the signal mask. The alternate signal stack is left alone.
 pub fn signal_frame(regs: &Regs, fp: &[u8], mask: u64, base: Addr) -> Frame {

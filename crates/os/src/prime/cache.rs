@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A file's pages in memory: written back, dropped, asked about.
 
+use crate::procfs::Process;
 use hugelift_core::addr::PageSize;
 use std::fs::File;
 use std::io;
@@ -53,12 +54,22 @@ pub fn open_for_writing(file: &File) -> Option<bool> {
     (io::Error::last_os_error().raw_os_error() == Some(libc::EAGAIN)).then_some(true)
 }
 
-/// Whether mincore(2) tells us the truth: it does to the owner and to those who may write.
+/// Whether mincore(2) tells us the truth: it does to the owner, to those who may write, and to
+/// `CAP_FOWNER`; to all others everything seems to be in memory.
 pub fn may_look(file: &File) -> bool {
     let user = nix::unistd::geteuid();
-    user.is_root()
-        || file.metadata().is_ok_and(|m| m.uid() == user.as_raw())
+    file.metadata().is_ok_and(|m| m.uid() == user.as_raw())
         || nix::unistd::eaccess(&own_path(file), nix::unistd::AccessFlags::W_OK).is_ok()
+        || Process::OWN.read("status").is_ok_and(|status| has_fowner(&status))
+}
+
+/// Whether `CapEff`, a line of `/proc/PID/status`, has `CAP_FOWNER`.
+fn has_fowner(status: &[u8]) -> bool {
+    const CAP_FOWNER: u32 = 3; // linux/capability.h
+    let text = String::from_utf8_lossy(status);
+    let line = text.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let set = line.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
+    set.is_some_and(|set| set >> CAP_FOWNER & 1 != 0)
 }
 
 /// The open file itself, by whatever name it was opened.
@@ -93,4 +104,34 @@ pub fn file_system(file: &File) -> String {
     let magic = magic as i64 & 0xffff_ffff;
     let known = NAMES.iter().find(|(number, _)| *number == magic);
     known.map_or_else(|| format!("file system {magic:#x}"), |(_, name)| (*name).to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn capabilities_are_bits() {
+        assert!(has_fowner(b"Name:\tx\nCapEff:\t0000000000000008\n"));
+        assert!(has_fowner(b"CapEff:\t000001ffffffffff\n"));
+        assert!(!has_fowner(b"CapEff:\t0000000000000007\nCapBnd:\t0000000000000008\n"));
+        assert!(!has_fowner(b"CapEff:\tx\n\xff"));
+    }
+
+    #[test]
+    fn who_writes_is_seen() {
+        let dir = std::env::temp_dir().join(format!("hugelift-lease-{}", std::process::id()));
+        let writer = File::create(&dir).unwrap();
+        let reader = File::open(&dir).unwrap();
+        assert_ne!(open_for_writing(&reader), Some(false));
+        drop(writer);
+        // Another test may just be forking.
+        let free = (0..100).any(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            open_for_writing(&reader) != Some(true)
+        });
+        assert!(free);
+        assert!(may_look(&reader));
+        std::fs::remove_file(&dir).unwrap();
+    }
 }

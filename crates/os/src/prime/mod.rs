@@ -16,15 +16,17 @@
 
 mod cache;
 mod holders;
+mod locked;
 mod view;
 
 pub(crate) use cache::file_system;
+pub use locked::Locked;
 
 use crate::elf_file::ElfFile;
 use crate::machine;
 use hugelift_core::addr::PageSize;
 use hugelift_core::maps::FileId;
-use hugelift_core::prime::{Candidate, FileReport, Obstacle, SegmentReport, candidates};
+use hugelift_core::prime::{Candidate, FileReport, Holder, Obstacle, SegmentReport, candidates};
 use std::io;
 use std::time::Duration;
 use view::{Advice, View};
@@ -34,6 +36,8 @@ const BATCH: usize = 64;
 /// Pages that the kernel has just in hand (in a queue, under write-back) are not dropped:
 /// tried again so often, after so long.
 const TRIES: u32 = 5;
+/// How many huge pages of a file are tried before the others.
+const PROBES: usize = 3;
 /// How often pages are dropped and read in before they count as refused.
 const ROUNDS: u32 = 3;
 const PAUSE: Duration = Duration::from_millis(20);
@@ -66,6 +70,25 @@ pub fn blocked(file: &ElfFile, obstacle: &Obstacle) -> FileReport {
     job.run(Job::check_batch)
 }
 
+/// Who writes to the file, if anybody does: it is then left alone.
+pub fn written(file: &ElfFile) -> Option<Obstacle> {
+    let writers = || holders::writers(file.file());
+    match cache::open_for_writing(file.file()) {
+        Some(true) => Some(Obstacle::BeingWritten(writers())),
+        Some(false) => None,
+        // The kernel does not tell: what can be seen has to do.
+        None => Some(writers()).filter(|w| !w.is_empty()).map(Obstacle::BeingWritten),
+    }
+}
+
+/// What tells one state of a file from another: length, modification and change time.
+pub type Stamp = Option<[i64; 5]>;
+
+/// The state that the file is in.
+pub fn stamp(file: &ElfFile) -> Stamp {
+    cache::stamp(file.file())
+}
+
 /// A huge page of the file that is not huge yet, and why, as far as is known.
 type Fate = Option<Obstacle>;
 
@@ -90,60 +113,54 @@ impl<'a> Job<'a> {
     }
 
     /// Treats all pages in batches, and books what `treat` says of each: nothing for huge ones.
-    fn run(mut self, treat: fn(&mut Job<'a>, &[u64]) -> io::Result<Vec<Fate>>) -> FileReport {
+    fn run(mut self, treat: fn(&mut Job<'a>, &[u64]) -> Result<Vec<Fate>, Obstacle>) -> FileReport {
         let offsets: Vec<u64> = self.candidates.iter().flat_map(|c| c.pages(self.page)).collect();
         if self.refusal.is_none() && !offsets.is_empty() {
-            self.refusal = self.written();
+            self.refusal = written(self.file);
         }
         let before = cache::stamp(self.file.file());
         let mut fates: Vec<Fate> = Vec::new();
         for batch in offsets.chunks(BATCH) {
             let done = match &self.refusal {
                 Some(obstacle) => vec![Some(obstacle.clone()); batch.len()],
-                None => {
-                    treat(&mut self, batch).unwrap_or_else(|e| vec![Some(failed("mmap", &e)); batch.len()])
-                }
+                None => treat(&mut self, batch).unwrap_or_else(|o| vec![Some(o); batch.len()]),
             };
             fates.extend(done);
         }
         let changed = cache::stamp(self.file.file()) != before;
         let mut fates = fates.into_iter();
+        let mut huge_pages = Vec::new();
         let segments = self.candidates.iter().map(|candidate| {
             let mut segment = SegmentReport::new(candidate, self.page);
-            for fate in fates.by_ref().take(candidate.pages(self.page).count()) {
-                segment.book(self.page.bytes(), fate.or_else(|| changed.then_some(Obstacle::Changed)));
+            for (offset, fate) in candidate.pages(self.page).zip(fates.by_ref()) {
+                let fate = fate.or_else(|| changed.then_some(Obstacle::Changed));
+                huge_pages.extend(fate.is_none().then_some(offset));
+                segment.book(self.page.bytes(), fate);
             }
             segment
         });
         let mut report = FileReport::new(self.file.path.to_string_lossy().into_owned(), segments.collect());
-        report.random_base = self.file.headers.relocatable && self.file.headers.interp.is_some();
+        report.huge_pages = huge_pages;
+        let headers = &self.file.headers;
+        // The kernel aligns the base of a program to its largest p_align (since Linux 5.10).
+        let aligned = headers.segments.iter().any(|s| s.align >= self.page.bytes());
+        report.random_base = headers.relocatable && headers.interp.is_some() && !aligned;
         report
     }
 
-    /// A file that is being written is left alone.
-    fn written(&self) -> Fate {
-        let writers = || holders::writers(self.file.file());
-        match cache::open_for_writing(self.file.file()) {
-            Some(true) => Some(Obstacle::BeingWritten(writers())),
-            Some(false) => None,
-            // The kernel does not tell: what can be seen has to do.
-            None => Some(writers()).filter(|w| !w.is_empty()).map(Obstacle::BeingWritten),
-        }
-    }
-
-    fn view(&self, offsets: &[u64], advice: Advice) -> io::Result<View> {
-        View::new(self.file.file(), offsets, self.page, advice)
+    fn view(&self, offsets: &[u64], advice: Advice) -> Result<View, Obstacle> {
+        View::new(self.file.file(), offsets, self.page, advice).map_err(|e| failed("mmap", &e))
     }
 
     /// Which pages of the view are mapped huge.
-    fn huge(&mut self, view: &View) -> Vec<bool> {
-        let (huge, id) = view.huge();
+    fn huge(&mut self, view: &View) -> Result<Vec<bool>, Obstacle> {
+        let (huge, id) = view.huge().map_err(|e| failed("smaps", &e))?;
         self.id = self.id.or(id);
         self.made |= huge.contains(&true);
-        huge
+        Ok(huge)
     }
 
-    fn prime_batch(&mut self, offsets: &[u64]) -> io::Result<Vec<Fate>> {
+    fn prime_batch(&mut self, offsets: &[u64]) -> Result<Vec<Fate>, Obstacle> {
         if let Some(short) = self.memory_short(offsets)? {
             return Ok(vec![Some(short); offsets.len()]);
         }
@@ -152,7 +169,7 @@ impl<'a> Job<'a> {
         for (i, error) in errors.iter_mut().enumerate() {
             *error = view.populate(i, self.page).err().map(|e| read_failed(&e));
         }
-        let found = self.huge(&view);
+        let found = self.huge(&view)?;
         let mut small: Vec<usize> =
             (0..offsets.len()).filter(|&i| !found[i] && errors[i].is_none()).collect();
         if small.is_empty() {
@@ -164,9 +181,17 @@ impl<'a> Job<'a> {
         // What the call says is not believed: Linux 6.1 has EINVAL for what it has done.
         let after = self.view(offsets, Advice::Random)?;
         small.iter().for_each(|&i| drop(after.populate(i, self.base)));
-        let found = self.huge(&after);
+        let found = self.huge(&after)?;
         drop(after);
         small.retain(|&i| !found[i]);
+        // What is dropped is read in again on our account, or not at all.
+        if let Some(short) = self.does_not_fit(small.len()) {
+            small.drain(..).for_each(|i| errors[i] = Some(short.clone()));
+        }
+        if let Some(none) = self.probe(offsets, &mut small, &mut errors)? {
+            small.drain(..).for_each(|i| errors[i] = Some(none.clone()));
+            self.refusal = Some(none);
+        }
         // A program that starts between the two steps brings small pages in again.
         for _ in 0..ROUNDS {
             let left: Vec<u64> = small.iter().map(|&i| offsets[i]).collect();
@@ -181,17 +206,39 @@ impl<'a> Job<'a> {
         Ok(errors)
     }
 
+    /// Where none of the file's pages is huge yet, tries some of the small ones first: on a file
+    /// system that has no huge pages to give, all would be dropped and read again for nothing.
+    /// Returns that it has none; else takes those that have become huge out of `small`.
+    fn probe(
+        &mut self,
+        offsets: &[u64],
+        small: &mut Vec<usize>,
+        fates: &mut [Fate],
+    ) -> Result<Fate, Obstacle> {
+        for i in small.clone().into_iter().take(PROBES) {
+            if self.made {
+                break;
+            }
+            fates[i] = self.drop_and_read(&[offsets[i]])?.remove(0);
+            match &fates[i] {
+                Some(Obstacle::NoLargeFolios(_)) => return Ok(fates[i].clone()),
+                Some(_) => {}
+                None => small.retain(|&j| j != i),
+            }
+        }
+        Ok(None)
+    }
+
     /// Drops these huge pages, which are in memory in small ones, and reads them in again.
-    fn drop_and_read(&mut self, offsets: &[u64]) -> io::Result<Vec<Fate>> {
+    fn drop_and_read(&mut self, offsets: &[u64]) -> Result<Vec<Fate>, Obstacle> {
         let mut users = None;
         let mut stays = vec![false; offsets.len()];
         for attempt in 0..TRIES {
             if attempt > 0 {
                 std::thread::sleep(PAUSE);
             }
-            for (&offset, _) in offsets.iter().zip(&stays).filter(|(_, s)| attempt == 0 || **s) {
-                cache::forget(self.file.file(), offset, self.page);
-            }
+            let again = offsets.iter().zip(&stays).filter(|(_, stays)| attempt == 0 || **stays);
+            again.for_each(|(&offset, _)| cache::forget(self.file.file(), offset, self.page));
             let Some(left) = self.resident(offsets)? else { break };
             stays = left.iter().map(|r| r.any).collect();
             if !stays.contains(&true) {
@@ -208,7 +255,7 @@ impl<'a> Job<'a> {
         drop(view);
         let fresh = self.view(offsets, Advice::Random)?;
         (0..offsets.len()).filter(|&i| errors[i].is_none()).for_each(|i| drop(fresh.populate(i, self.base)));
-        let found = self.huge(&fresh);
+        let found = self.huge(&fresh)?;
         drop(fresh);
         if !found.contains(&false) {
             return Ok(errors);
@@ -236,7 +283,7 @@ impl<'a> Job<'a> {
         }
     }
 
-    fn users(&self, offsets: &[u64]) -> Vec<Vec<hugelift_core::prime::Holder>> {
+    fn users(&self, offsets: &[u64]) -> Vec<Vec<Holder>> {
         match self.id {
             Some(id) => holders::mappers(id, offsets, self.page),
             None => vec![Vec::new(); offsets.len()],
@@ -245,7 +292,7 @@ impl<'a> Job<'a> {
 
     /// What of these pages is in memory; `None` if the kernel does not tell us, for it tells
     /// only those who might write to the file.
-    fn resident(&self, offsets: &[u64]) -> io::Result<Option<Vec<view::Resident>>> {
+    fn resident(&self, offsets: &[u64]) -> Result<Option<Vec<view::Resident>>, Obstacle> {
         if !cache::may_look(self.file.file()) {
             return Ok(None);
         }
@@ -254,25 +301,27 @@ impl<'a> Job<'a> {
     }
 
     /// What is not in memory must fit into what is left of it.
-    fn memory_short(&self, offsets: &[u64]) -> io::Result<Fate> {
+    fn memory_short(&self, offsets: &[u64]) -> Result<Fate, Obstacle> {
         let resident = self.resident(offsets)?;
         let absent = |i: &usize| resident.as_ref().is_none_or(|r| !r[*i].any);
-        let need = (0..offsets.len()).filter(absent).count() as u64 * self.page.bytes();
-        if need == 0 {
-            return Ok(None);
-        }
-        let left = machine::memory_left_here();
-        Ok((need > left).then_some(Obstacle::MemoryShort { left, need }))
+        Ok(self.does_not_fit((0..offsets.len()).filter(absent).count()))
     }
 
-    fn check_batch(&mut self, offsets: &[u64]) -> io::Result<Vec<Fate>> {
+    /// So many huge pages must fit into the memory that is left.
+    fn does_not_fit(&self, pages: usize) -> Fate {
+        let need = pages as u64 * self.page.bytes();
+        let left = if need > 0 { machine::memory_left_here() } else { 0 };
+        (need > left).then_some(Obstacle::MemoryShort { left, need })
+    }
+
+    fn check_batch(&mut self, offsets: &[u64]) -> Result<Vec<Fate>, Obstacle> {
         let Some(resident) = self.resident(offsets)? else {
             return Ok(vec![Some(Obstacle::NotOwner); offsets.len()]);
         };
         // Touching what is in memory reads nothing, not even ahead.
         let view = self.view(offsets, Advice::Random)?;
         (0..offsets.len()).filter(|&i| resident[i].first).for_each(|i| drop(view.populate(i, self.base)));
-        let found = self.huge(&view);
+        let found = self.huge(&view)?;
         drop(view);
         let small = |i: usize| !found[i] && resident[i].any;
         let mut users = match (0..offsets.len()).any(small) {
@@ -289,7 +338,7 @@ impl<'a> Job<'a> {
     }
 }
 
-fn failed(call: &'static str, error: &io::Error) -> Obstacle {
+fn failed(call: &'static str, error: &dyn std::error::Error) -> Obstacle {
     Obstacle::Failed { call, error: error.to_string() }
 }
 

@@ -9,7 +9,7 @@
 //! Each page is a mapping of its own, so that smaps counts it by itself.
 
 use crate::memory;
-use crate::procfs::Process;
+use crate::procfs::{ProcError, Process};
 use hugelift_core::addr::{Addr, PageSize};
 use hugelift_core::maps::FileId;
 use std::fs::File;
@@ -133,15 +133,18 @@ impl View {
     }
 
     /// Which pages are mapped huge, by smaps; and what the kernel calls the file there.
-    pub fn huge(&self) -> (Vec<bool>, Option<FileId>) {
-        let usage = Process::OWN.smaps().unwrap_or_default();
+    ///
+    /// # Errors
+    /// [`ProcError`]: without smaps nothing is known.
+    pub fn huge(&self) -> Result<(Vec<bool>, Option<FileId>), ProcError> {
+        let usage = Process::OWN.smaps()?;
         let of = |at: Addr| {
             let i = usage.binary_search_by_key(&at, |u| u.mapping.range.start).ok()?;
             usage.get(i)
         };
         let huge = |at: &Addr| of(*at).is_some_and(|u| u.huge() >= self.page.bytes());
         let id = self.pages.first().and_then(|at| of(*at)).map(|u| u.mapping.file);
-        (self.pages.iter().map(huge).collect(), id)
+        Ok((self.pages.iter().map(huge).collect(), id))
     }
 }
 

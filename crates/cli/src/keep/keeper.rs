@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What is kept, and a round over it.
+
+use super::journal::{Level, log};
+use super::status::{FileStatus, Status};
+use super::wanted::{Names, Wanted};
+use hugelift_core::addr::{PageSize, human_bytes};
+use hugelift_core::keep::Config;
+use hugelift_core::maps::FileId;
+use hugelift_core::prime::{FileReport, Obstacle};
+use hugelift_os::elf_file::ElfFile;
+use hugelift_os::prime::{Locked, Stamp, blocked, check, huge_page, prime, stamp};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// Everything that is kept.
+pub struct Keeper {
+    config: Config,
+    page: Result<PageSize, Obstacle>,
+    files: BTreeMap<FileId, Kept>,
+    /// The files in the order of the configuration.
+    order: Vec<FileId>,
+    missing: Vec<String>,
+    lock_error: Option<String>,
+    locks: bool,
+}
+
+/// One file.
+struct Kept {
+    report: FileReport,
+    stamp: Stamp,
+    locked: Locked,
+    /// What the lock was asked for.
+    asked: Vec<u64>,
+    /// What was last said of it.
+    said: String,
+}
+
+impl Keeper {
+    /// `locks`: whether pages are locked in memory.
+    pub fn new(config: Config, locks: bool) -> Keeper {
+        Keeper {
+            config,
+            page: huge_page(),
+            files: BTreeMap::new(),
+            order: Vec::new(),
+            missing: Vec::new(),
+            lock_error: None,
+            locks,
+        }
+    }
+
+    /// Another configuration, from the next round on.
+    pub fn configure(&mut self, config: Config) {
+        self.config = config;
+    }
+
+    /// The configuration.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Whether pages are locked in memory, from the next round on; those that are locked are
+    /// released at once if not.
+    pub fn set_locks(&mut self, locks: bool) {
+        self.locks = locks;
+        if !locks {
+            self.files.values_mut().for_each(Kept::unlock);
+        }
+    }
+
+    /// Whether pages are to be locked.
+    pub fn locks(&self) -> bool {
+        self.locks
+    }
+
+    /// Looks what is wanted now, primes what is not huge, locks what may be, lets go of what
+    /// is no longer wanted. Returns the folders to watch.
+    pub fn round(&mut self) -> BTreeMap<PathBuf, Names> {
+        let wanted = Wanted::find(&self.config);
+        for missing in wanted.missing.iter().filter(|m| !self.missing.contains(m)) {
+            log(Level::Warning, missing);
+        }
+        self.missing = wanted.missing;
+        self.order = wanted.files.iter().map(|f| f.id).collect();
+        // First of all: a file that was removed gives back its disk space.
+        self.files.retain(|id, _| self.order.contains(id));
+        for file in &wanted.files {
+            self.treat(file);
+        }
+        self.lock(&wanted.files);
+        for id in &self.order {
+            if let Some(kept) = self.files.get_mut(id) {
+                kept.tell();
+            }
+        }
+        wanted.folders
+    }
+
+    fn treat(&mut self, file: &ElfFile) {
+        let page = match &self.page {
+            Ok(page) => *page,
+            Err(obstacle) => {
+                let report = blocked(file, obstacle);
+                self.files.entry(file.id).or_insert_with(|| Kept::new(report, stamp(file)));
+                return;
+            }
+        };
+        let now = stamp(file);
+        match self.files.get_mut(&file.id) {
+            Some(kept) if kept.stamp == now => {
+                if let Some(report) = renewed(&kept.report, file, page) {
+                    kept.report = report;
+                }
+            }
+            Some(kept) => {
+                kept.unlock();
+                kept.report = prime(file, page);
+                kept.stamp = now;
+            }
+            None => {
+                self.files.insert(file.id, Kept::new(prime(file, page), now));
+            }
+        }
+    }
+
+    /// Locks huge pages, in the order of the configuration, as far as the budget goes.
+    fn lock(&mut self, files: &[ElfFile]) {
+        let Ok(page) = self.page else { return };
+        let mut left = if self.locks { self.config.budget } else { 0 };
+        let mut error = None;
+        for file in files {
+            let Some(kept) = self.files.get_mut(&file.id) else { continue };
+            let may = usize::try_from(left / page.bytes()).unwrap_or(usize::MAX);
+            let pages = kept.report.huge_pages.iter().copied().take(may).collect::<Vec<u64>>();
+            left -= pages.len() as u64 * page.bytes();
+            if pages != kept.asked {
+                kept.unlock();
+                let (locked, failed) = Locked::new(file.file(), &pages, page);
+                // What failed is tried again in the next round.
+                kept.asked = if failed.is_none() { pages } else { Vec::new() };
+                kept.locked = locked;
+                error = error.or(failed.map(|e| lock_error(&file.path, &e)));
+            }
+        }
+        if let Some(error) = error.as_ref().filter(|e| self.lock_error.as_ref() != Some(e)) {
+            log(Level::Warning, error);
+        }
+        self.lock_error = error;
+    }
+
+    /// How things are.
+    pub fn status(&self, config: String) -> Status {
+        let files: Vec<FileStatus> = self
+            .order
+            .iter()
+            .filter_map(|id| self.files.get(id))
+            .map(|kept| FileStatus::new(&kept.report, kept.locked.bytes()))
+            .collect();
+        Status {
+            version: super::status::VERSION,
+            pid: std::process::id(),
+            config,
+            budget_bytes: self.config.budget,
+            locked_bytes: files.iter().map(|f| f.locked_bytes).sum(),
+            lock_error: self.lock_error.clone(),
+            released: !self.locks,
+            missing: self.missing.clone(),
+            files,
+        }
+    }
+}
+
+/// What has become of a file that was primed before: a new report, or none where trying again
+/// is of no use.
+fn renewed(known: &FileReport, file: &ElfFile, page: PageSize) -> Option<FileReport> {
+    let has = |report: &FileReport, one: fn(&Obstacle) -> bool| {
+        report.obstacles().iter().any(|(_, blocked)| one(&blocked.obstacle))
+    };
+    // Its file system has not learnt anything.
+    if has(known, |o| matches!(o, Obstacle::NoLargeFolios(_))) {
+        return None;
+    }
+    let now = check(file, page);
+    // While somebody has it, dropping what they do not use would only make them read it again.
+    let waits = |o: &Obstacle| {
+        matches!(
+            o,
+            Obstacle::InUse(_)
+                | Obstacle::BeingWritten(_)
+                | Obstacle::NotCongruent(_)
+                | Obstacle::TooSmall(_)
+        )
+    };
+    let idle = now.obstacles().iter().all(|(_, blocked)| waits(&blocked.obstacle));
+    Some(if idle { now } else { prime(file, page) })
+}
+
+fn lock_error(path: &std::path::Path, error: &std::io::Error) -> String {
+    let limit = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_MEMLOCK);
+    let limit = match limit {
+        Ok((soft, _)) if soft < u64::MAX => format!(" (RLIMIT_MEMLOCK is {})", human_bytes(soft)),
+        _ => String::new(),
+    };
+    let help = "give it CAP_IPC_LOCK or a higher limit, as LimitMEMLOCK= in its unit";
+    format!("{}: cannot lock its pages: {error}{limit}; {help}", path.display())
+}
+
+impl Kept {
+    fn new(report: FileReport, stamp: Stamp) -> Kept {
+        Kept { report, stamp, locked: Locked::default(), asked: Vec::new(), said: String::new() }
+    }
+
+    fn unlock(&mut self) {
+        self.locked = Locked::default();
+        self.asked.clear();
+    }
+
+    /// Says what has changed. Files with nothing to gain are not worth a line.
+    fn tell(&mut self) {
+        if self.report.whole_bytes == 0 {
+            return;
+        }
+        let mut line = format!("{}: {}", self.report.path, self.report.summary());
+        if self.locked.bytes() > 0 {
+            line += &format!(", {} locked", human_bytes(self.locked.bytes()));
+        }
+        let obstacles = self.report.obstacles();
+        let reasons = |of: fn(&Obstacle) -> String| -> Vec<String> {
+            obstacles.iter().map(|(_, blocked)| of(&blocked.obstacle)).collect()
+        };
+        // Who just has it changes from round to round, and is no news.
+        let news = format!("{line} {:?}", reasons(|o| o.key().to_string()));
+        if news == self.said {
+            return;
+        }
+        self.said = news;
+        if !obstacles.is_empty() {
+            line += &format!(" ({})", reasons(Obstacle::to_string).join("; "));
+        }
+        log(if self.report.is_huge() { Level::Info } else { Level::Warning }, &line);
+    }
+}

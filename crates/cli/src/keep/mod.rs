@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `hugelift keep`: primes programs and files at start and whenever they change, and keeps
+//! their huge pages from being evicted.
+//!
+//! ```text
+//!   signals, inotify, a time that has come  ->  round(): what is wanted now, prime it, lock it
+//!   a client at the socket                  ->  what the last round came to
+//! ```
+//!
+//! All it holds are mappings and a socket: killed at any moment it leaves nothing behind but
+//! the socket's name, which the next one takes over.
+
+mod daemon;
+mod journal;
+mod keeper;
+mod pressure;
+mod socket;
+mod status;
+mod wanted;
+mod watch;
+
+use crate::FAILED;
+use clap::{Args, Subcommand};
+use hugelift_core::keep::{CONFIG, Config};
+use hugelift_os::console::say;
+use std::path::{Path, PathBuf};
+
+/// Keep programs and files on huge pages: a daemon
+///
+/// Primes what its configuration names when it starts, when a file is replaced, and where pages
+/// were evicted; locks as many huge pages in memory as the budget allows. SIGHUP reads the
+/// configuration again, SIGTERM ends it.
+#[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct KeepArgs {
+    #[command(subcommand)]
+    command: Option<KeepCommand>,
+
+    /// What to keep
+    #[arg(long, value_name = "FILE", default_value = CONFIG)]
+    config: PathBuf,
+
+    /// Prime everything once, lock nothing, and end: 0 if all is huge, 1 if not
+    #[arg(long)]
+    once: bool,
+
+    /// Where to answer `hugelift keep status` [default: keep.sock in the runtime directory]
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+}
+
+#[derive(Subcommand, Debug)]
+enum KeepCommand {
+    Status(StatusArgs),
+}
+
+/// Show what a running `hugelift keep` keeps
+///
+/// Exit status: 0 if all of it is huge, 1 if not, 125 if none is running.
+#[derive(Args, Debug)]
+pub struct StatusArgs {
+    /// Print JSON, version 1 of the schema
+    #[arg(long)]
+    json: bool,
+
+    /// Where the daemon answers
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+}
+
+/// Runs the daemon until it is told to end, or asks one; returns the exit status.
+pub fn keep(args: &KeepArgs) -> i32 {
+    if let Some(KeepCommand::Status(args)) = &args.command {
+        return status::show(args.socket.as_deref(), args.json);
+    }
+    let done = match args.once {
+        true => read_config(&args.config).map(daemon::once),
+        false => daemon::run(&args.config, args.socket.as_deref()),
+    };
+    done.unwrap_or_else(|error| {
+        say(&error);
+        FAILED
+    })
+}
+
+/// The configuration in a file.
+fn read_config(path: &Path) -> Result<Config, String> {
+    let text = std::fs::read_to_string(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+    Config::parse(&text).map_err(|e| format!("{}: {e}", path.display()))
+}

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a configuration names, found on the machine as it is now.
+
+use hugelift_core::keep::{Config, base_of};
+use hugelift_core::maps::FileId;
+use hugelift_os::elf_file::ElfFile;
+use hugelift_os::file_snapshot::executable;
+use hugelift_os::needed::needed;
+use hugelift_os::program::resolve;
+use std::collections::{BTreeMap, HashSet};
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+/// More files than anybody keeps: a pattern that matches the world.
+const MAX_FILES: usize = 4096;
+
+/// Files to keep, and where to watch for others.
+#[derive(Default)]
+pub struct Wanted {
+    /// In the order of the configuration, each once.
+    pub files: Vec<ElfFile>,
+    /// What was named and is not there, or cannot be read: a line each.
+    pub missing: Vec<String>,
+    /// Folders in which something may change, and the names that matter there.
+    pub folders: BTreeMap<PathBuf, Names>,
+    known: HashSet<FileId>,
+}
+
+/// Names in a folder.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Names {
+    /// Whatever happens there matters.
+    All,
+    /// These do.
+    Some(HashSet<OsString>),
+}
+
+impl Names {
+    /// Whether it matters what happens to `name`.
+    pub fn hold(&self, name: &OsStr) -> bool {
+        match self {
+            Names::All => true,
+            Names::Some(names) => names.contains(name),
+        }
+    }
+}
+
+impl Wanted {
+    /// Finds what `config` names.
+    pub fn find(config: &Config) -> Wanted {
+        let mut wanted = Wanted::default();
+        for name in &config.programs {
+            if let Err(error) = wanted.add_program(config, name) {
+                wanted.missing.push(error);
+            }
+        }
+        for pattern in &config.files {
+            wanted.add_pattern(config, pattern);
+        }
+        wanted
+    }
+
+    fn add_program(&mut self, config: &Config, name: &str) -> Result<(), String> {
+        if name.contains('/') {
+            self.watch(Path::new(name));
+        }
+        let path = resolve(OsStr::new(name)).map_err(|e| e.to_string())?;
+        self.watch(&path);
+        let elf = executable(&path).map_err(|e| e.to_string())?;
+        let program = needed(ElfFile::open(&elf).map_err(|e| e.to_string())?);
+        self.missing.extend(program.missing.iter().map(|lib| format!("{name}: no {lib} for its loader")));
+        program.files.into_iter().for_each(|file| self.add(config, file));
+        Ok(())
+    }
+
+    fn add_pattern(&mut self, config: &Config, pattern: &str) {
+        let mut found = false;
+        // A path is taken as it is, whatever signs are in it.
+        if Path::new(pattern).exists() {
+            found = true;
+            self.add_path(config, Path::new(pattern));
+        } else {
+            let base = base_of(pattern);
+            match base.is_dir() {
+                true => drop(self.folders.insert(base, Names::All)),
+                false => self.watch(&base),
+            }
+            match glob::glob(pattern) {
+                Err(error) => return self.missing.push(format!("files: '{pattern}': {error}")),
+                Ok(paths) => {
+                    for path in paths.flatten().take(MAX_FILES) {
+                        found |= self.add_path(config, &path);
+                    }
+                }
+            }
+        }
+        if !found {
+            self.watch(Path::new(pattern));
+            self.missing.push(format!("files: nothing matches '{pattern}'"));
+        }
+    }
+
+    /// Whether the file is one to keep.
+    fn add_path(&mut self, config: &Config, path: &Path) -> bool {
+        match ElfFile::open(path) {
+            Ok(file) => {
+                self.add(config, file);
+                true
+            }
+            Err(error) => {
+                self.watch(path);
+                self.missing.push(error.to_string());
+                false
+            }
+        }
+    }
+
+    fn add(&mut self, config: &Config, file: ElfFile) {
+        self.watch(&file.path);
+        let real = std::fs::canonicalize(&file.path).unwrap_or_else(|_| file.path.clone());
+        self.watch(&real);
+        let wanted = config.filter.takes_path(&file.path) && config.filter.takes_path(&real);
+        if wanted && self.files.len() < MAX_FILES && self.known.insert(file.id) {
+            self.files.push(file);
+        }
+    }
+
+    /// Something may happen to the file by this name.
+    fn watch(&mut self, path: &Path) {
+        // As long as its folder is not there, that one's coming matters.
+        let there =
+            |p: &&Path| p.parent().is_some_and(|folder| folder.as_os_str().is_empty() || folder.is_dir());
+        let Some(path) = path.ancestors().find(there) else { return };
+        let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { return };
+        let folder = std::fs::canonicalize(folder).unwrap_or_else(|_| folder.to_path_buf());
+        if let Names::Some(names) = self.folders.entry(folder).or_insert(Names::Some(HashSet::new())) {
+            names.insert(name.to_os_string());
+        }
+    }
+}

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Copies of programs whose page cache is in huge folios.
+
+use super::run::shown;
+use hugelift_core::smaps::{Usage, parse_smaps};
+use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, munmap};
+use std::fs::File;
+use std::num::NonZeroUsize;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+
+const HUGE: usize = 2 << 20;
+
+/// A copy of a program that nobody else uses, its page cache as wanted; gone when dropped.
+pub struct Primed {
+    dir: tempfile::TempDir,
+    path: PathBuf,
+}
+
+impl Primed {
+    /// Copies `program` and brings the copy's page cache into huge folios.
+    ///
+    /// # Errors
+    /// Why that cannot be had: the file system of the build directory has no large folios.
+    pub fn new(program: &Path) -> Result<Primed, String> {
+        let primed = Primed::copy(program);
+        // Memory may be in pieces just now.
+        let huge = (0..3).map(|_| prime(&primed.path)).max().unwrap_or(0);
+        let whole = std::fs::metadata(&primed.path).expect("stat").len() / HUGE as u64 * HUGE as u64;
+        if huge * 10 < whole * 9 {
+            return Err(format!("{huge} of {whole} bytes of {} are in huge folios", primed.path.display()));
+        }
+        Ok(primed)
+    }
+
+    /// Copies `program` and brings the copy's page cache into small folios, whatever reading it
+    /// in sequence would give.
+    pub fn small(program: &Path) -> Primed {
+        let copy = Primed::copy(program);
+        let file = File::open(&copy.path).expect("open");
+        file.sync_all().expect("fsync");
+        // SAFETY: posix_fadvise(2) of our own descriptor touches no memory.
+        unsafe {
+            libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED);
+            libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_RANDOM);
+        }
+        let len = file.metadata().expect("stat").len();
+        for at in (0..len).step_by(4096) {
+            std::os::unix::fs::FileExt::read_at(&file, &mut [0], at).expect("read");
+        }
+        copy
+    }
+
+    fn copy(program: &Path) -> Primed {
+        let dir = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a temporary directory");
+        use std::os::unix::fs::PermissionsExt;
+        let open = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(dir.path(), open).expect("chmod");
+        let path = dir.path().join(program.file_name().expect("a file name"));
+        copy(program, &path);
+        Primed { dir, path }
+    }
+
+    /// The copy.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The directory that holds nothing else.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+}
+
+/// Copies a program by a process of its own: a child that another test is just starting would
+/// have our descriptor, and nobody may start a file that is open for writing.
+pub fn copy(from: &Path, to: &Path) {
+    super::build::must(std::process::Command::new("cp").arg(from).arg(to));
+}
+
+/// Reads a file anew, in huge folios; how many bytes then are.
+fn prime(path: &Path) -> u64 {
+    let file = File::open(path).expect("open");
+    let len = file.metadata().expect("stat").len() as usize;
+    file.sync_all().expect("fsync");
+    // SAFETY: posix_fadvise(2) of our own descriptor touches no memory.
+    unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+    let room = NonZeroUsize::new(len + HUGE).expect("not empty");
+    let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_ANONYMOUS | MapFlags::MAP_NORESERVE;
+    // SAFETY: mmap(2) at an address of the kernel's choice, then over a part of that; read alone.
+    unsafe {
+        let base = nix::sys::mman::mmap_anonymous(None, room, ProtFlags::PROT_NONE, flags).expect("mmap");
+        let at = NonZeroUsize::new((base.as_ptr() as usize).next_multiple_of(HUGE));
+        let prot = ProtFlags::PROT_READ | ProtFlags::PROT_EXEC;
+        let length = NonZeroUsize::new(len).expect("not empty");
+        let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_FIXED;
+        let image = mmap(at, length, prot, flags, &file, 0).expect("mmap");
+        madvise(image, len, MmapAdvise::MADV_HUGEPAGE).expect("MADV_HUGEPAGE");
+        for offset in (0..len).step_by(4096) {
+            image.as_ptr().cast::<u8>().add(offset).read_volatile();
+        }
+        let text = std::fs::read("/proc/self/smaps").expect("smaps");
+        let usage = parse_smaps(&text).expect("smaps");
+        let own = usage.iter().find(|u| u.mapping.range.start.0 == image.as_ptr() as u64);
+        let huge = own.map_or(0, |u| u.file_huge);
+        munmap(base, room.get()).expect("munmap");
+        huge
+    }
+}
+
+/// The mappings of `program` in process `pid` that show its code.
+pub fn text_of(pid: u32, program: &Path) -> Vec<Usage> {
+    let all = super::huge::smaps(pid).into_iter();
+    let text: Vec<Usage> = all.filter(|u| u.mapping.path == program && u.mapping.prot.exec).collect();
+    assert!(!text.is_empty(), "{} has no code in {pid}", shown(&[program.into()]));
+    text
+}

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `hugelift keep`: what it is to keep, as its configuration says.
+//!
+//! ```toml
+//! programs = ["clang++-19", "node"]            # with the shared objects they need
+//! files = ["/usr/lib/jvm/*/lib/server/libjvm.so"]
+//! exclude = ["libicudata.so*"]
+//! budget = "512M"
+//! interval = "5m"
+//! ```
+
+use crate::policy::ObjectFilter;
+use serde::Deserialize;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Where the configuration of the machine is.
+pub const CONFIG: &str = "/etc/hugelift/keep.conf";
+
+/// What is locked in memory at most, unless the configuration says otherwise: enough for a
+/// compiler or two.
+const BUDGET: u64 = 512 << 20;
+/// How often it is looked whether all is still huge.
+const INTERVAL: Duration = Duration::from_secs(300);
+/// Looking more often only costs.
+const SHORTEST: Duration = Duration::from_secs(1);
+
+/// What to keep on huge pages.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Programs by path or by a name on PATH: with all shared objects they need.
+    pub programs: Vec<String>,
+    /// ELF files by absolute path or glob.
+    pub files: Vec<String>,
+    /// Leaves out objects whose path or file name matches.
+    pub filter: ObjectFilter,
+    /// Bytes to lock in memory at most; 0 for none.
+    pub budget: u64,
+    /// How often to look.
+    pub interval: Duration,
+}
+
+/// As written.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    #[serde(default)]
+    programs: Vec<String>,
+    #[serde(default)]
+    files: Vec<String>,
+    #[serde(default)]
+    exclude: Vec<String>,
+    budget: Option<String>,
+    interval: Option<String>,
+}
+
+impl Config {
+    /// Reads a configuration.
+    ///
+    /// # Errors
+    /// The line that is wrong, and why.
+    pub fn parse(text: &str) -> Result<Config, String> {
+        let written: Written = toml::from_str(text).map_err(|e| e.to_string().trim_end().to_string())?;
+        if let Some(relative) = written.files.iter().find(|f| !Path::new(f).has_root()) {
+            return Err(format!("files: '{relative}' is no absolute path"));
+        }
+        if written.programs.iter().any(String::is_empty) {
+            return Err("programs: an empty name".to_string());
+        }
+        if written.programs.is_empty() && written.files.is_empty() {
+            return Err("neither programs nor files: nothing to keep".to_string());
+        }
+        let filter = ObjectFilter::new(&[], &written.exclude).map_err(|e| format!("exclude: {e}"))?;
+        let budget = match &written.budget {
+            Some(text) => bytes(text).map_err(|e| format!("budget: {e}"))?,
+            None => BUDGET,
+        };
+        let interval = match &written.interval {
+            Some(text) => time(text).map_err(|e| format!("interval: {e}"))?,
+            None => INTERVAL,
+        };
+        Ok(Config { programs: written.programs, files: written.files, filter, budget, interval })
+    }
+}
+
+/// `512M`, `1G`, `64k`, or plain bytes.
+fn bytes(text: &str) -> Result<u64, String> {
+    let units = [("", 0), ("b", 0), ("k", 10), ("kb", 10), ("m", 20), ("mb", 20), ("g", 30), ("gb", 30)];
+    let (number, unit) = split(text);
+    let shift = units.iter().find(|(name, _)| *name == unit.to_ascii_lowercase()).map(|(_, shift)| *shift);
+    let value = || number.parse::<u64>().ok()?.checked_mul(1 << shift?);
+    value().ok_or_else(|| format!("'{text}' is no size, as in 512M"))
+}
+
+/// `90s`, `5m`, `1h`, or plain seconds.
+fn time(text: &str) -> Result<Duration, String> {
+    let (number, unit) = split(text);
+    let factor = [("", 1), ("s", 1), ("m", 60), ("h", 3600)].into_iter().find(|(name, _)| *name == unit);
+    let value = || number.parse::<u64>().ok()?.checked_mul(factor?.1);
+    let seconds = value().ok_or_else(|| format!("'{text}' is no time, as in 5m"))?;
+    let time = Duration::from_secs(seconds);
+    if time < SHORTEST { Err(format!("'{text}' is less than a second")) } else { Ok(time) }
+}
+
+fn split(text: &str) -> (&str, &str) {
+    let text = text.trim();
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    (number, unit.trim())
+}
+
+/// The folder that everything a pattern can match lies below, as far as it has no wildcard.
+pub fn base_of(pattern: &str) -> PathBuf {
+    let plain = |part: &&str| !part.contains(['*', '?', '[']);
+    let parts: Vec<&str> = pattern.split('/').collect();
+    let fixed: Vec<&str> = parts[..parts.len() - 1].iter().copied().take_while(plain).collect();
+    let base = fixed.join("/");
+    PathBuf::from(if base.is_empty() { "/" } else { &base })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_whole_one() {
+        let text = "programs = [\"node\"]\nfiles = [\"/a/*.so\"]\nexclude = [\"libicu*\"]\nbudget = \"1G\"\ninterval = \"2m\"\n";
+        let config = Config::parse(text).unwrap();
+        assert_eq!(config.programs, ["node"]);
+        assert_eq!((config.budget, config.interval.as_secs()), (1 << 30, 120));
+        let least = Config::parse("programs = [\"node\"]").unwrap();
+        assert_eq!((least.budget, least.interval), (BUDGET, INTERVAL));
+        assert_eq!(Config::parse("files = [\"/x\"]\nbudget = \"0\"").unwrap().budget, 0);
+    }
+
+    #[test]
+    fn the_example_is_one() {
+        let example = include_str!("../../../systemd/keep.conf");
+        assert_eq!(Config::parse(example).unwrap().budget, BUDGET);
+    }
+
+    #[test]
+    fn what_is_wrong_is_told() {
+        for (text, says) in [
+            ("", "nothing to keep"),
+            ("programs = [\"\"]", "an empty name"),
+            ("programs = 5", "line 1"),
+            ("programs = [\"x\"]\nbuget = \"5M\"", "buget"),
+            ("programs = [\"x\"]\nbudget = \"5T\"", "budget: '5T' is no size"),
+            ("programs = [\"x\"]\nbudget = \"99999999999999999999G\"", "is no size"),
+            ("programs = [\"x\"]\ninterval = \"0\"", "less than a second"),
+            ("programs = [\"x\"]\ninterval = \"soon\"", "interval: 'soon' is no time"),
+            ("files = [\"lib*.so\"]", "'lib*.so' is no absolute path"),
+            ("files = [\"/x\"]\nexclude = [\"[\"]", "exclude: "),
+            ("files = [\"/x\"", "line 1"),
+        ] {
+            let error = Config::parse(text).unwrap_err();
+            assert!(error.contains(says), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn any_text_is_taken_or_refused() {
+        use proptest::prelude::*;
+        proptest!(|(text in "(programs|files|budget|interval|exclude|=|\\[|\\]|\"|[a-z0-9/*{}]|\n| ){0,40}")| {
+            let _ = Config::parse(&text);
+            let _ = base_of(&text);
+        });
+    }
+
+    #[test]
+    fn where_a_pattern_begins() {
+        for (pattern, base) in [
+            ("/usr/lib/*/libLLVM.so*", "/usr/lib"),
+            ("/usr/lib/libLLVM.so", "/usr/lib"),
+            ("/*.so", "/"),
+            ("/x", "/"),
+            ("/opt/[ab]/x", "/opt"),
+        ] {
+            assert_eq!(base_of(pattern), Path::new(base), "{pattern}");
+        }
+    }
+}

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The model of a process right behind its execve(2).
+
+use super::{Behind, Content, EBADF, EEXIST, EINVAL, File, Memory, Model, Shift, fail};
+use crate::addr::{Addr, Range};
+use crate::maps::{Mapping, Prot};
+use crate::moving::{Anchors, Layout, Unstarted};
+use crate::target::{Fault, FileHandle};
+
+/// What finds the executable, and what its file holds.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub struct Start {
+    /// On the program's stack.
+    pub anchors: Anchors,
+    /// As the kernel shows it.
+    pub layout: Layout,
+    /// The executable's mappings as execve(2) made them: its file holds what they show.
+    pub image: Vec<Mapping>,
+    /// But for these pages, of which the file holds something else.
+    pub cleared: Vec<Range>,
+}
+
+impl Model {
+    /// Takes the address space for that of a process right behind its execve(2): the executable's
+    /// memory without a file is zeros.
+    pub fn begin(&mut self, start: Start) {
+        for zeros in start.image.iter().filter(|m| !m.is_file()) {
+            self.write(super::ORIGINAL, zeros.range, Content::Zero);
+        }
+        self.start = start;
+    }
+}
+
+impl Unstarted for Model {
+    fn open_executable(&mut self) -> Result<FileHandle, Fault> {
+        self.enter("openat", Range::default())?;
+        let handle = self.next_file;
+        self.next_file += 1;
+        let store = self.new_store();
+        self.files.insert(handle, File { store, pool: None, bytes: 0 });
+        Ok(FileHandle(handle))
+    }
+
+    fn map_file(&mut self, range: Range, prot: Prot, file: FileHandle, offset: u64) -> Result<(), Fault> {
+        const CALL: &str = "mmap of the executable";
+        self.enter(CALL, range)?;
+        if !self.files.contains_key(&file.0) {
+            return fail(CALL, range, EBADF);
+        }
+        if !self.is_aligned(range) {
+            return fail(CALL, range, EINVAL);
+        }
+        if !self.space.within(range).is_empty() {
+            return fail(CALL, range, EEXIST);
+        }
+        let store = self.new_store();
+        for piece in self.start.image.clone().iter().filter(|m| m.is_file()) {
+            let offsets = Range::sized(Addr(piece.offset), piece.range.len()).unwrap_or_default();
+            let wanted = Range::sized(Addr(offset), range.len()).unwrap_or_default();
+            let Some(shown) = offsets.intersect(wanted) else { continue };
+            let at = piece.range.start.0 + (shown.start.0 - offsets.start.0);
+            let into = Range::sized(Addr(shown.start.0 - offset), shown.len()).unwrap_or_default();
+            self.write(store, into, Content::Original(at));
+            for page in self.start.cleared.clone() {
+                let original = Range::sized(Addr(at), shown.len()).unwrap_or_default();
+                if let Some(other) = page.intersect(original) {
+                    let start = Addr(into.start.0 + (other.start.0 - at));
+                    self.write(store, Range { start, end: Addr(start.0 + other.len()) }, Content::Zero);
+                }
+            }
+        }
+        let behind = Behind::Anonymous { advised: false };
+        let memory = Memory { prot, behind, store, offset: 0, resident: false, copy_on_write: false };
+        self.space.insert(range, memory);
+        self.saw_wx |= prot.is_wx();
+        Ok(())
+    }
+
+    fn equalize(&mut self, from: Range, to: Addr) -> Result<(), Fault> {
+        self.enter("process_vm_writev", from)?;
+        let sources = self.space.within(from);
+        let bytes: Vec<_> = sources.into_iter().flat_map(|(r, m)| self.contents(r, m)).collect();
+        for (source, content) in bytes {
+            let start = Addr(to.0 + (source.start.0 - from.start.0));
+            for (part, memory) in self.space.within(Range { start, end: Addr(start.0 + source.len()) }) {
+                let offsets = Range { start: Addr(memory.offset), end: Addr(memory.offset + part.len()) };
+                self.write(memory.store, offsets, content.shift(part.start.0 - start.0));
+            }
+        }
+        Ok(())
+    }
+
+    fn is_copied(&mut self, pieces: &[Mapping], distance: u64) -> Result<bool, Fault> {
+        self.enter("maps", Range::default())?;
+        let all = self.visible();
+        let shown = |range: Range| -> Vec<(u64, u64, Prot, Content)> {
+            let within =
+                all.iter().filter_map(|(r, prot, content)| Some((r, r.intersect(range)?, prot, content)));
+            within
+                .map(|(r, cut, prot, content)| {
+                    let content = content.shift(cut.start.0 - r.start.0);
+                    (cut.start.0 - range.start.0, cut.len(), *prot, content)
+                })
+                .collect()
+        };
+        Ok(pieces.iter().all(|m| {
+            let (start, end) = (m.range.start.0 - distance, m.range.end.0 - distance);
+            shown(m.range) == shown(Range { start: Addr(start), end: Addr(end) })
+        }))
+    }
+
+    fn switch(&mut self, layout: &Layout) -> Result<(), Fault> {
+        const CALL: &str = "process_vm_writev to itself";
+        self.enter(CALL, Range::default())?;
+        let Some(anchors) = layout.anchors() else { return fail(CALL, Range::default(), EINVAL) };
+        self.start.anchors = anchors;
+        self.start.layout = layout.clone();
+        Ok(())
+    }
+
+    fn set_layout(&mut self, layout: &Layout) -> Result<(), Fault> {
+        self.enter("prctl(PR_SET_MM_MAP)", Range::default())?;
+        self.start.layout = layout.clone();
+        Ok(())
+    }
+}

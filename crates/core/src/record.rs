@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the store writes down of an entry: which file it was made of, and which file holds it.
+//!
+//! ```text
+//!   record  1f-2a3b.json  --- source: /usr/lib/libLLVM.so, inode, size, times
+//!                         '-- entry:  9c1d…04 (a hash of the bytes), inode, size, change time
+//!   entry   9c1d…04       | hole of one huge page | span | span |
+//! ```
+//!
+//! A record is as good as what it says of both files is still true.
+
+use crate::addr::{Addr, PageSize, Range};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// Version of the form.
+pub const VERSION: u32 = 1;
+
+/// A time of a file: seconds and nanoseconds since the epoch.
+pub type Time = (i64, i64);
+
+/// A file as it was when the record was made (stat(2)).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Identity {
+    /// Device, as st_dev.
+    pub device: u64,
+    /// Inode.
+    pub inode: u64,
+    /// Length in bytes.
+    pub bytes: u64,
+    /// Last change of its contents.
+    pub modified: Time,
+    /// Last change of anything about it: no user can set this one.
+    pub changed: Time,
+}
+
+/// Bytes of the object that the entry holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct StoredSpan {
+    /// Where the object states them to be loaded.
+    pub vaddr: u64,
+    /// How many.
+    pub bytes: u64,
+    /// Where they start in the entry.
+    pub offset: u64,
+}
+
+/// One entry of the store, and the file that it was made of.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Record {
+    /// [`VERSION`].
+    pub version: u32,
+    /// The object, as `/proc/PID/maps` named it.
+    pub path: PathBuf,
+    /// Its GNU build-id in hexadecimal, where it has one.
+    pub build_id: Option<String>,
+    /// The object's file.
+    pub source: Identity,
+    /// Name of the entry's file: see [`Record::key`].
+    pub entry: String,
+    /// The entry's file.
+    pub held: Identity,
+    /// Size of its huge pages, in bytes.
+    pub page: u64,
+    /// What the object's bias leaves when divided by that: where its huge pages begin.
+    pub skew: u64,
+    /// What it holds, by offset.
+    pub spans: Vec<StoredSpan>,
+}
+
+/// Why a record is none.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum RecordError {
+    /// Not the JSON that the store writes.
+    #[error("not a record: {0}")]
+    Form(String),
+    /// Another version of hugelift wrote it.
+    #[error("a record of version {0}, this is version {VERSION}")]
+    Version(u32),
+    /// What it says cannot be.
+    #[error("a record that contradicts itself: {0}")]
+    Contradiction(&'static str),
+}
+
+impl Record {
+    /// Reads what [`Record::to_json`] wrote. Whatever is accepted is free of contradictions:
+    /// spans are whole huge pages of the entry, in order, none over another.
+    ///
+    /// # Errors
+    /// [`RecordError`]
+    pub fn parse(json: &[u8]) -> Result<Record, RecordError> {
+        #[derive(Deserialize)]
+        struct Version {
+            version: u32,
+        }
+        let form = |e: serde_json::Error| RecordError::Form(e.to_string());
+        let Version { version } = serde_json::from_slice(json).map_err(form)?;
+        if version != VERSION {
+            return Err(RecordError::Version(version));
+        }
+        let record: Record = serde_json::from_slice(json).map_err(form)?;
+        record.check().map_err(RecordError::Contradiction)?;
+        Ok(record)
+    }
+
+    /// As it is written.
+    ///
+    /// # Errors
+    /// [`RecordError::Form`] for a path that is not UTF-8.
+    pub fn to_json(&self) -> Result<Vec<u8>, RecordError> {
+        serde_json::to_vec(self).map_err(|e| RecordError::Form(e.to_string()))
+    }
+
+    fn check(&self) -> Result<(), &'static str> {
+        let page = PageSize::new(self.page).ok_or("the page size is none")?;
+        if !is_entry(&self.entry) {
+            return Err("the entry's name is none");
+        }
+        if self.spans.is_empty() {
+            return Err("no span");
+        }
+        // The first page is a hole, so that no mapping of an entry looks like a program's first.
+        let mut free = page.bytes();
+        for span in &self.spans {
+            let end = span.offset.checked_add(span.bytes).ok_or("a span has no end")?;
+            let start = span.vaddr.wrapping_add(self.skew);
+            let whole = [start, span.bytes, span.offset].iter().all(|n| n % page.bytes() == 0);
+            if !whole || span.bytes == 0 || span.vaddr.checked_add(span.bytes).is_none() {
+                return Err("a span is not of whole pages");
+            }
+            if span.offset < free {
+                return Err("a span lies over another");
+            }
+            free = end;
+        }
+        if free != self.held.bytes {
+            return Err("the spans do not end with the entry");
+        }
+        Ok(())
+    }
+
+    /// Where the entry holds `range` of an object that is loaded with `bias`.
+    pub fn offset_of(&self, range: Range, bias: u64) -> Option<u64> {
+        if bias % self.page != self.skew {
+            return None;
+        }
+        let stated = Range::sized(Addr(range.start.0.wrapping_sub(bias)), range.len())?;
+        let holds = |s: &&StoredSpan| Range::sized(Addr(s.vaddr), s.bytes).is_some_and(|r| r.covers(stated));
+        let span = self.spans.iter().find(holds)?;
+        Some(span.offset + (stated.start.0 - span.vaddr))
+    }
+
+    /// Bytes of the object that it holds.
+    pub fn bytes(&self) -> u64 {
+        self.spans.iter().map(|s| s.bytes).sum()
+    }
+}
+
+/// Lays `ranges` of an object that is loaded with `bias` out behind each other.
+pub fn lay_out(ranges: &[Range], bias: u64, page: PageSize) -> Vec<StoredSpan> {
+    let mut offset = page.bytes();
+    let lay = |range: &Range| {
+        let span = StoredSpan { vaddr: range.start.0.wrapping_sub(bias), bytes: range.len(), offset };
+        offset += span.bytes;
+        span
+    };
+    ranges.iter().map(lay).collect()
+}
+
+/// Whether `name` can be an entry's: 64 hexadecimal digits, a BLAKE3 hash.
+pub fn is_entry(name: &str) -> bool {
+    name.len() == 64 && name.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+/// Name of the record for a file: one for each, so that a changed file replaces its own.
+pub fn record_name(device: u64, inode: u64) -> String {
+    format!("{device:x}-{inode:x}.json")
+}
+
+/// Whether `name` is one that [`record_name`] gives.
+pub fn is_record(name: &str) -> bool {
+    let is_number = |s: &str| !s.is_empty() && s.len() <= 16 && s.bytes().all(|b| b.is_ascii_hexdigit());
+    let stem = name.strip_suffix(".json").and_then(|stem| stem.split_once('-'));
+    stem.is_some_and(|(device, inode)| is_number(device) && is_number(inode))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MB2: u64 = 2 << 20;
+
+    fn record() -> Record {
+        let id = Identity { device: 1, inode: 2, bytes: 3 * MB2, modified: (4, 5), changed: (6, 7) };
+        Record {
+            version: VERSION,
+            path: "/lib/x.so".into(),
+            build_id: Some("00ff".into()),
+            source: id,
+            entry: "ab".repeat(32),
+            held: id,
+            page: MB2,
+            skew: 0,
+            spans: vec![
+                StoredSpan { vaddr: 0, bytes: MB2, offset: MB2 },
+                StoredSpan { vaddr: 3 * MB2, bytes: MB2, offset: 2 * MB2 },
+            ],
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let record = record();
+        let json = record.to_json().unwrap();
+        assert_eq!(Record::parse(&json).unwrap(), record);
+        for cut in 0..json.len() {
+            assert!(matches!(Record::parse(&json[..cut]), Err(RecordError::Form(_))), "{cut}");
+        }
+    }
+
+    #[test]
+    fn names() {
+        assert!(is_record(&record_name(0xfe00, u64::MAX)) && is_entry(&record().entry));
+        for name in ["", "-.json", "1-2", "1-2.json.new", "x-1.json", "../1-2.json"] {
+            assert!(!is_record(name) && !is_entry(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        let refused = |change: fn(&mut Record)| {
+            let mut bad = record();
+            change(&mut bad);
+            Record::parse(&bad.to_json().unwrap()).unwrap_err()
+        };
+        assert_eq!(refused(|r| r.version = 9), RecordError::Version(9));
+        let changes: [fn(&mut Record); 11] = [
+            |r| r.skew = 4096,
+            |r| r.page = 3,
+            |r| r.entry = "../../etc/passwd".into(),
+            |r| r.entry.push('0'),
+            |r| r.spans.clear(),
+            |r| r.spans[0].offset = 0,
+            |r| r.spans[1].offset = MB2,
+            |r| r.spans[0].bytes = 4096,
+            |r| r.spans[1].vaddr = !(MB2 - 1),
+            |r| r.spans[1].bytes = !(MB2 - 1),
+            |r| r.held.bytes += 1,
+        ];
+        for change in changes {
+            assert!(matches!(refused(change), RecordError::Contradiction(_)));
+        }
+    }
+
+    #[test]
+    fn spans_are_found_where_the_object_was_loaded() {
+        let record = record();
+        let bias = 0x7f00_0000_0000;
+        let range = |from: u64, to: u64| Range { start: Addr(bias + from), end: Addr(bias + to) };
+        assert_eq!(record.offset_of(range(0, MB2), bias), Some(MB2));
+        assert_eq!(record.offset_of(range(3 * MB2 + 4096, 4 * MB2), bias), Some(2 * MB2 + 4096));
+        assert_eq!(record.offset_of(range(0, 2 * MB2), bias), None);
+        assert_eq!(record.offset_of(range(0, MB2), 0), None);
+        assert_eq!(record.offset_of(range(0, MB2), bias + 4096), None);
+        let laid = lay_out(&[range(0, MB2), range(3 * MB2, 4 * MB2)], bias, PageSize::MB2);
+        assert_eq!(laid, record.spans);
+        assert_eq!(record.bytes(), 2 * MB2);
+    }
+}

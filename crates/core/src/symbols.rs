@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The functions that an ELF file names, and the map in which perf(1) looks up code that no file
+//! is behind (`/tmp/perf-PID.map`; tools/perf/Documentation/jit-interface.txt in Linux).
+
+use crate::addr::Range;
+use object::read::elf::ElfFile64;
+use object::{LittleEndian, Object as _, ObjectSymbol as _, ReadRef, SymbolKind};
+use std::fmt::Write as _;
+
+/// A function at its stated address.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Function {
+    /// Stated address.
+    pub vaddr: u64,
+    /// Length in bytes.
+    pub size: u64,
+    /// As in the symbol table (mangled).
+    pub name: String,
+}
+
+/// The functions of `file`, by address, from its symbol table or, where it was stripped, from what
+/// it exports; one name for each address.
+///
+/// # Errors
+/// Why it is no ELF file.
+pub fn functions<'data>(file: impl ReadRef<'data>) -> Result<Vec<Function>, String> {
+    let elf = ElfFile64::<LittleEndian, _>::parse(file).map_err(|e| e.to_string())?;
+    let defined = elf.symbols().chain(elf.dynamic_symbols());
+    let functions = defined.filter(|s| s.is_definition() && s.kind() == SymbolKind::Text && s.size() > 0);
+    let mut all: Vec<Function> = functions
+        .filter_map(|s| {
+            let name = s.name().ok().filter(|name| !name.is_empty())?;
+            Some(Function { vaddr: s.address(), size: s.size(), name: name.to_string() })
+        })
+        .collect();
+    all.sort();
+    all.dedup_by_key(|f| f.vaddr);
+    Ok(all)
+}
+
+/// A line for each of the functions, of an object loaded with `bias`, that reaches into one of
+/// `spans`.
+pub fn perf_map(functions: &[Function], bias: u64, spans: &[Range]) -> String {
+    let mut out = String::new();
+    for function in functions {
+        let start = crate::addr::Addr(function.vaddr.wrapping_add(bias));
+        let Some(range) = Range::sized(start, function.size) else { continue };
+        if spans.iter().any(|span| span.intersect(range).is_some()) {
+            let name = function.name.replace(|c: char| c.is_control(), "?");
+            // Writing to a String cannot fail.
+            let _ = writeln!(out, "{:x} {:x} {name}", start.0, function.size);
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::addr::Addr;
+
+    #[test]
+    fn own_functions() {
+        let file = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+        let all = functions(&*file).unwrap();
+        let own = all.iter().find(|f| f.name.contains("symbols") && f.name.contains("own_functions"));
+        assert!(own.is_some_and(|f| f.size > 0), "{} functions", all.len());
+        assert!(all.windows(2).all(|w| w[0].vaddr < w[1].vaddr));
+        assert!(functions(&b"no ELF file"[..]).is_err());
+        for cut in [64, 100, 4096, file.len() / 2] {
+            // Damage is an error or fewer functions, no panic.
+            assert!(functions(&file[..cut]).map_or(0, |f| f.len()) <= all.len());
+        }
+    }
+
+    #[test]
+    fn lines_of_the_map() {
+        let function = |vaddr, size, name: &str| Function { vaddr, size, name: name.into() };
+        let all =
+            [function(0x1000, 0x10, "before"), function(0x1ff8, 0x10, "across"), function(0x2010, 1, "a\nb")];
+        let spans = [Range { start: Addr(0x7000_2000), end: Addr(0x7000_3000) }];
+        assert_eq!(perf_map(&all, 0x7000_0000, &spans), "70001ff8 10 across\n70002010 1 a?b\n");
+        assert_eq!(perf_map(&all, u64::MAX, &spans), "");
+    }
+}

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Looking after a store: what is in it, whether it is sound, and making room.
+
+use super::{LOCK, NEW, SEEN, Store, StoreError, entry, place};
+use crate::procfs::Process;
+use crate::store::source::identity;
+use hugelift_core::maps::FileId;
+use hugelift_core::record::{Record, is_entry, is_record};
+use nix::dir::Dir;
+use nix::fcntl::OFlag;
+use nix::sys::stat::Mode;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+/// Making or dropping waits this long for a start that makes entries.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Notes of a first start are of no use after this.
+const FORGOTTEN: Duration = Duration::from_secs(24 * 3600);
+
+/// Whether an entry can be used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum State {
+    /// As it was made.
+    Good,
+    /// The object's file is another one now, or was changed.
+    Changed,
+    /// The object's file is gone.
+    Gone,
+    /// The entry is not what was written, or its file is missing.
+    Damaged,
+}
+
+/// An entry, as it is now.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// The object.
+    pub path: PathBuf,
+    /// The name of its file in the store.
+    pub name: String,
+    /// Bytes of the object that it holds.
+    pub bytes: u64,
+    /// Of them, on huge pages.
+    pub huge: u64,
+    /// The processes that map it, as far as they can be seen.
+    pub users: Vec<u32>,
+    /// When it was made.
+    pub made: SystemTime,
+    /// When a start last used it.
+    pub used: SystemTime,
+    /// Whether it can be used.
+    pub state: State,
+    record: String,
+    file: Option<FileId>,
+}
+
+/// What was taken out of a store.
+#[derive(Clone, Debug, Default)]
+pub struct Freed {
+    /// The entries.
+    pub entries: Vec<Entry>,
+    /// Files without a record, and notes: how many.
+    pub others: usize,
+}
+
+fn time((seconds, nanos): (i64, i64)) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::new(seconds.max(0) as u64, nanos.clamp(0, 999_999_999) as u32)
+}
+
+impl Store {
+    /// Every entry, the one used last first. With `whole` their bytes are read and compared
+    /// with what was written.
+    ///
+    /// # Errors
+    /// The directory cannot be read.
+    pub fn entries(&self, whole: bool) -> Result<Vec<Entry>, StoreError> {
+        let mut entries = Vec::new();
+        for name in self.names()?.into_iter().filter(|n| is_record(n)) {
+            if let Some((record, noted)) = self.read(&name) {
+                entries.push(self.entry(name, &record, &noted, whole));
+            }
+        }
+        let mut users = users(&entries.iter().filter_map(|e| e.file).collect());
+        for entry in &mut entries {
+            entry.users = entry.file.and_then(|file| users.remove(&file)).unwrap_or_default();
+        }
+        entries.sort_by(|a, b| b.used.cmp(&a.used).then_with(|| a.path.cmp(&b.path)));
+        Ok(entries)
+    }
+
+    fn entry(&self, record_name: String, record: &Record, noted: &File, whole: bool) -> Entry {
+        let opened = entry::open(&self.place.dir, &record.entry, self.place.owner);
+        let sound = opened.filter(|(file, held)| {
+            *held == record.held
+                && (!whole || entry::name_of(file, record).is_ok_and(|name| name == record.entry))
+        });
+        let state = match (&sound, std::fs::metadata(&record.path)) {
+            (None, _) => State::Damaged,
+            (_, Err(_)) => State::Gone,
+            (_, Ok(meta)) if identity(&meta) != record.source => State::Changed,
+            _ => State::Good,
+        };
+        let used = noted.metadata().map_or((0, 0), |m| (m.mtime(), m.mtime_nsec()));
+        let device = record.held.device;
+        Entry {
+            path: record.path.clone(),
+            name: record.entry.clone(),
+            bytes: record.bytes(),
+            huge: sound.as_ref().and_then(|(file, _)| entry::huge_bytes(file, record).ok()).unwrap_or(0),
+            users: Vec::new(),
+            made: time(record.held.changed),
+            used: time(used),
+            state,
+            record: record_name,
+            file: sound.map(|_| FileId {
+                major: libc::major(device),
+                minor: libc::minor(device),
+                inode: record.held.inode,
+            }),
+        }
+    }
+
+    fn names(&self) -> Result<Vec<String>, StoreError> {
+        let failed = |e| StoreError::io("read", &self.place.path, e);
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let mut dir = Dir::openat(&self.place.dir, ".", flags, Mode::empty()).map_err(failed)?;
+        let names = dir.iter().filter_map(|e| Some(e.ok()?.file_name().to_str().ok()?.to_string()));
+        Ok(names.collect())
+    }
+
+    /// Drops an entry of which a start has found that it is no longer true.
+    pub(super) fn forget(&self, name: &str, record: &Record) {
+        tracing::debug!(?name, path = ?record.path, "an entry that is no longer true");
+        // Another record may name the same file: it will find it gone, and make it again.
+        let _ = self.remove(name).and_then(|()| self.remove(&record.entry));
+    }
+
+    /// Takes out what cannot be used any more; and then, until the entries take no more than
+    /// `budget` bytes, those that were not used for longest and that no process maps.
+    ///
+    /// # Errors
+    /// The lock is not to be had, or a file cannot be removed.
+    pub fn gc(&self, budget: Option<u64>) -> Result<Freed, StoreError> {
+        let _lock = self.lock(PATIENCE)?;
+        self.clear(budget.unwrap_or_else(|| self.budget()))
+    }
+
+    /// Takes out the entries that `wanted` names.
+    ///
+    /// # Errors
+    /// As [`Store::gc`].
+    pub fn drop_entries(&self, wanted: impl Fn(&Entry) -> bool) -> Result<Freed, StoreError> {
+        let _lock = self.lock(PATIENCE)?;
+        let entries: Vec<Entry> = self.entries(false)?.into_iter().filter(|e| wanted(e)).collect();
+        self.take_out(&entries)?;
+        Ok(Freed { entries, others: 0 })
+    }
+
+    /// Takes out everything that a store has, and its directory.
+    ///
+    /// # Errors
+    /// As [`Store::gc`]; or somebody else has put files into it.
+    pub fn drop_all(&self) -> Result<Freed, StoreError> {
+        let _lock = self.lock(PATIENCE)?;
+        let mut freed = self.clear(self.budget())?;
+        let entries = self.entries(false)?;
+        self.take_out(&entries)?;
+        freed.entries.extend(entries);
+        for name in self.names()?.into_iter().filter(|n| is_ours(n)) {
+            self.remove(&name)?;
+        }
+        let path = &self.place.path;
+        if path == std::path::Path::new(super::MACHINE_WIDE) {
+            place::unmount()?;
+        } else {
+            std::fs::remove_dir(path).map_err(|source| StoreError::Io {
+                what: "remove",
+                path: path.clone(),
+                source,
+            })?;
+        }
+        Ok(freed)
+    }
+
+    /// Room for `need` bytes more.
+    pub(super) fn make_room(&self, need: u64) -> Result<(), StoreError> {
+        let budget = self.budget().checked_sub(need).ok_or(StoreError::Full { need })?;
+        let held: u64 = self.names()?.iter().filter_map(|n| self.size(n)).sum();
+        if held > budget || entry::room(&self.place.dir).1 < need {
+            self.clear(budget)?;
+            let held: u64 = self.names()?.iter().filter_map(|n| self.size(n)).sum();
+            if held > budget || entry::room(&self.place.dir).1 < need {
+                return Err(StoreError::Full { need });
+            }
+        }
+        Ok(())
+    }
+
+    /// The memory that entries may take: half of what the file system may.
+    pub fn budget(&self) -> u64 {
+        entry::room(&self.place.dir).0 / 2
+    }
+
+    /// Bytes that an entry takes.
+    fn size(&self, name: &str) -> Option<u64> {
+        let stat = is_entry(name).then(|| place::stat_at(&self.place.dir, name).ok())??;
+        u64::try_from(stat.st_blocks).ok()?.checked_mul(512)
+    }
+
+    fn clear(&self, budget: u64) -> Result<Freed, StoreError> {
+        let mut freed = Freed::default();
+        let (mut good, bad): (Vec<Entry>, Vec<Entry>) =
+            self.entries(false)?.into_iter().partition(|e| e.state == State::Good);
+        self.take_out(&bad)?;
+        freed.entries = bad;
+        let kept: BTreeSet<&str> = good.iter().flat_map(|e| [e.name.as_str(), e.record.as_str()]).collect();
+        let old = |name: &str| {
+            let Ok(stat) = place::stat_at(&self.place.dir, name) else { return false };
+            time((stat.st_mtime, 0)).elapsed().is_ok_and(|age| age > FORGOTTEN)
+        };
+        let is_rest = |n: &String| {
+            is_ours(n) && n != LOCK && !kept.contains(n.as_str()) && (!n.ends_with(SEEN) || old(n))
+        };
+        for name in self.names()?.iter().filter(|n| is_rest(n)) {
+            self.remove(name)?;
+            freed.others += 1;
+        }
+        let mut held: u64 = good.iter().map(|e| e.bytes).sum();
+        while held > budget {
+            // What is mapped would stay in memory all the same.
+            let Some(oldest) = good.iter().rposition(|e| e.users.is_empty()) else { break };
+            let entry = good.remove(oldest);
+            self.take_out(std::slice::from_ref(&entry))?;
+            held -= entry.bytes;
+            freed.entries.push(entry);
+        }
+        Ok(freed)
+    }
+
+    fn take_out(&self, entries: &[Entry]) -> Result<(), StoreError> {
+        for entry in entries {
+            self.remove(&entry.record)?;
+            self.remove(&entry.name)?;
+        }
+        Ok(())
+    }
+}
+
+/// Names that a store gives.
+fn is_ours(name: &str) -> bool {
+    let stem = name.strip_suffix(NEW).unwrap_or(name);
+    let stem = stem.strip_suffix(SEEN).map_or(stem.to_string(), |stem| format!("{stem}.json"));
+    is_entry(name) || name == LOCK || is_record(&stem)
+}
+
+/// Which of `files` which processes map.
+fn users(files: &BTreeSet<FileId>) -> BTreeMap<FileId, Vec<u32>> {
+    let mut users: BTreeMap<FileId, Vec<u32>> = BTreeMap::new();
+    let Ok(processes) = std::fs::read_dir("/proc") else { return users };
+    for pid in processes.filter_map(|e| e.ok()?.file_name().to_str()?.parse::<u32>().ok()) {
+        // A process that ends meanwhile, or that is another user's, counts for nothing.
+        let Ok(maps) = Process::new(pid).maps() else { continue };
+        let mapped: BTreeSet<FileId> = maps.iter().map(|m| m.file).filter(|f| files.contains(f)).collect();
+        for file in mapped {
+            users.entry(file).or_default().push(pid);
+        }
+    }
+    users
+}

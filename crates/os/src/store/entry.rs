@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+//! An entry: a file on huge pages that holds whole huge pages of one object.
+//!
+//! It is named by a BLAKE3 hash of its contents: among the hashes that nobody can forge the
+//! quickest, and a start has to wait for it once.
+
+use super::StoreError;
+use super::source::identity;
+use crate::{faultpoint, memory, pagemap};
+use hugelift_core::addr::{Addr, PageSize, Range};
+use hugelift_core::record::{Identity, Record, StoredSpan};
+use hugelift_core::smaps::parse_smaps;
+use nix::errno::Errno;
+use nix::fcntl::{FallocateFlags, OFlag, fallocate, openat};
+use nix::sys::stat::Mode;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::ptr;
+
+const MADV_COLLAPSE: libc::c_int = 25;
+/// Bytes that are compared or hashed at a time.
+const CHUNK: usize = 1 << 20;
+/// Pages of each span that a warm start compares, besides the first and the last.
+const SAMPLES: u64 = 2;
+
+/// A new entry, complete, with no name yet.
+pub struct Fresh {
+    /// The file.
+    pub file: File,
+    /// The name that its contents give it.
+    pub name: String,
+}
+
+/// Copies `ranges` of process `pid` into a nameless file in `dir`, laid out as `spans` say.
+/// If the calling process ends before it has a name, it is gone.
+///
+/// # Errors
+/// No memory, no huge pages, or bytes that cannot be read.
+pub fn fill(
+    dir: &OwnedFd,
+    pid: u32,
+    ranges: &[Range],
+    spans: &[StoredSpan],
+    build_id: Option<&str>,
+    page: PageSize,
+) -> Result<Fresh, StoreError> {
+    faultpoint::pass(pid.cast_signed());
+    let flags = OFlag::O_TMPFILE | OFlag::O_RDWR | OFlag::O_CLOEXEC;
+    let file = openat(dir, ".", flags, Mode::S_IRUSR | Mode::S_IWUSR);
+    let file = File::from(file.map_err(|e| StoreError::here("make a file", e))?);
+    let bytes: u64 = spans.iter().map(|s| s.bytes).sum();
+    file.set_len(page.bytes() + bytes).map_err(|e| StoreError::here_io("make a file", e))?;
+    let mut map = Map::of(&file, page, bytes)?;
+    allocate(&file, &map, page, bytes)?;
+    faultpoint::pass(pid.cast_signed());
+    let mut at = 0;
+    for range in ranges {
+        let len = range.len() as usize;
+        let into = map.bytes().get_mut(at..at + len).ok_or(StoreError::Unreadable)?;
+        read_all(pid, range.start, into)?;
+        at += len;
+    }
+    faultpoint::pass(pid.cast_signed());
+    if map.huge() < bytes {
+        // What is not huge yet the kernel can make so by moving it.
+        map.collapse();
+        let got = map.huge();
+        if got < bytes {
+            return Err(StoreError::NotHuge { got, want: bytes });
+        }
+    }
+    let mut hasher = hasher(spans, build_id, page);
+    hasher.update(map.bytes());
+    Ok(Fresh { file, name: hasher.finalize().to_hex().to_string() })
+}
+
+/// Has the memory before anything is written to it, so that a lack is an error, not SIGBUS.
+fn allocate(file: &File, map: &Map, page: PageSize, bytes: u64) -> Result<(), StoreError> {
+    let want = |offset: u64, len: u64| {
+        fallocate(file, FallocateFlags::empty(), offset as i64, len as i64).map_err(|e| match e {
+            Errno::ENOSPC | Errno::EDQUOT | Errno::ENOMEM => StoreError::Full { need: bytes },
+            e => StoreError::here("allocate a file", e),
+        })
+    };
+    // A huge page that has one small page already is collapsed without copying the others.
+    for offset in (page.bytes()..page.bytes() + bytes).step_by(page.bytes() as usize) {
+        want(offset, 1)?;
+    }
+    map.collapse();
+    want(page.bytes(), bytes)
+}
+
+fn read_all(pid: u32, from: Addr, into: &mut [u8]) -> Result<(), StoreError> {
+    let mut done = 0;
+    while done < into.len() {
+        match memory::read(pid.cast_signed(), Addr(from.0 + done as u64), &mut into[done..]) {
+            Ok(n) if n > 0 => done += n,
+            _ => return Err(StoreError::Unreadable),
+        }
+    }
+    Ok(())
+}
+
+fn hasher(spans: &[StoredSpan], build_id: Option<&str>, page: PageSize) -> blake3::Hasher {
+    let mut hasher = blake3::Hasher::new();
+    let id = build_id.unwrap_or_default();
+    hasher.update(&(id.len() as u64).to_le_bytes()).update(id.as_bytes());
+    // With the spans' addresses goes where their huge pages begin.
+    let numbers = spans.iter().flat_map(|s| [s.vaddr, s.bytes]);
+    for number in [page.bytes(), spans.len() as u64].into_iter().chain(numbers) {
+        hasher.update(&number.to_le_bytes());
+    }
+    hasher
+}
+
+/// The name that the contents of an entry's file give it, to be compared with the one it has.
+///
+/// # Errors
+/// read(2)
+pub fn name_of(file: &File, record: &Record) -> io::Result<String> {
+    let page = PageSize::new(record.page).ok_or(io::ErrorKind::InvalidData)?;
+    let mut hasher = hasher(&record.spans, record.build_id.as_deref(), page);
+    let mut chunk = vec![0; CHUNK];
+    let mut at = page.bytes();
+    let end = at + record.bytes();
+    while at < end {
+        let n = CHUNK.min((end - at) as usize);
+        file.read_exact_at(&mut chunk[..n], at)?;
+        hasher.update(&chunk[..n]);
+        at += n as u64;
+    }
+    Ok(hasher.finalize().to_hex().to_string())
+}
+
+/// Opens the file `name` in the directory of `owner`: a regular file of that owner which nobody
+/// can write to.
+pub fn open(dir: &OwnedFd, name: &str, owner: u32) -> Option<(File, Identity)> {
+    let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+    let file = File::from(openat(dir, name, flags, Mode::empty()).ok()?);
+    let meta = file.metadata().ok()?;
+    let sound = meta.is_file() && meta.uid() == owner && meta.mode() & 0o222 == 0;
+    sound.then(|| (file, identity(&meta)))
+}
+
+/// How much of an entry a start compares with the program's own bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Compare {
+    /// The ends and a few pages drawn at random.
+    Some,
+    /// All.
+    All,
+}
+
+/// Whether `file` holds from `offset` on what process `pid` has at `range`.
+pub fn is_same(file: &File, offset: u64, pid: u32, range: Range, how: Compare) -> bool {
+    let (mut here, mut there) = (Vec::new(), Vec::new());
+    let mut same = |at: u64, len: usize| {
+        here.resize(len, 0);
+        there.resize(len, 0);
+        read_all(pid, Addr(range.start.0 + at), &mut here).is_ok()
+            && file.read_exact_at(&mut there, offset + at).is_ok()
+            && here == there
+    };
+    match how {
+        Compare::All => {
+            (0..range.len()).step_by(CHUNK).all(|at| same(at, CHUNK.min((range.len() - at) as usize)))
+        }
+        Compare::Some => {
+            let page = PageSize::SMALL.bytes();
+            let pages = range.len() / page;
+            let mut samples = vec![0, pages.saturating_sub(1)];
+            samples.extend(random().map(|n| n % pages.max(1)));
+            samples.into_iter().all(|n| same(n * page, page as usize))
+        }
+    }
+}
+
+/// Numbers that who has made a file could not foresee.
+fn random() -> impl Iterator<Item = u64> {
+    let mut numbers = [0u64; SAMPLES as usize];
+    // SAFETY: getrandom(2) writes at most the given number of bytes to the array. Should it
+    // fail, zeros are as good as any.
+    unsafe { libc::getrandom(numbers.as_mut_ptr().cast(), size_of_val(&numbers), libc::GRND_NONBLOCK) };
+    numbers.into_iter()
+}
+
+/// Bytes of an entry's file that are on huge pages.
+///
+/// # Errors
+/// [`StoreError`]
+pub fn huge_bytes(file: &File, record: &Record) -> Result<u64, StoreError> {
+    let page = PageSize::new(record.page).unwrap_or(PageSize::MB2);
+    let map = Map::with(file, page, record.bytes(), libc::PROT_READ)?;
+    Ok(map.huge())
+}
+
+/// An entry's file, without its first huge page, mapped by us where huge pages fit.
+struct Map {
+    reserved: *mut libc::c_void,
+    reserved_len: usize,
+    start: *mut u8,
+    len: usize,
+    writable: bool,
+}
+
+impl Map {
+    fn of(file: &File, page: PageSize, bytes: u64) -> Result<Map, StoreError> {
+        Map::with(file, page, bytes, libc::PROT_READ | libc::PROT_WRITE)
+    }
+
+    fn with(file: &File, page: PageSize, bytes: u64, prot: libc::c_int) -> Result<Map, StoreError> {
+        let failed = || StoreError::here_io("map a file", io::Error::last_os_error());
+        let size = page.bytes() as usize;
+        let reserved_len = bytes as usize + size;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: mmap(2) at an address of the kernel's choice touches nothing of ours.
+        let reserved = unsafe { libc::mmap(ptr::null_mut(), reserved_len, libc::PROT_NONE, flags, -1, 0) };
+        if reserved == libc::MAP_FAILED {
+            return Err(failed());
+        }
+        let skew = reserved.addr().next_multiple_of(size) - reserved.addr();
+        // SAFETY: skew is less than a huge page, and there is one more than is needed.
+        let start = unsafe { reserved.cast::<u8>().add(skew) };
+        let map = Map {
+            reserved,
+            reserved_len,
+            start,
+            len: bytes as usize,
+            writable: prot & libc::PROT_WRITE != 0,
+        };
+        let flags = libc::MAP_SHARED | libc::MAP_FIXED;
+        // SAFETY: mmap(2) over addresses that we reserved just now and nobody else knows.
+        let got = unsafe { libc::mmap(start.cast(), map.len, prot, flags, file.as_raw_fd(), size as i64) };
+        if got == libc::MAP_FAILED { Err(failed()) } else { Ok(map) }
+    }
+
+    /// Only for a map that was made writable.
+    fn bytes(&mut self) -> &mut [u8] {
+        let len = if self.writable { self.len } else { 0 };
+        // SAFETY: the mapping is ours, writable, len bytes long, and lives as long as self. The
+        // file has no name and is open nowhere else, so nobody else writes or truncates it.
+        unsafe { std::slice::from_raw_parts_mut(self.start, len) }
+    }
+
+    /// What does not become huge shows afterwards.
+    fn collapse(&self) {
+        // SAFETY: madvise(2) of our own mapping; MADV_COLLAPSE does not change contents.
+        unsafe { libc::madvise(self.start.cast(), self.len, MADV_COLLAPSE) };
+    }
+
+    fn range(&self) -> Range {
+        Range::sized(Addr(self.start.addr() as u64), self.len as u64).unwrap_or_default()
+    }
+
+    /// Bytes that huge pages map, once all is faulted in.
+    fn huge(&self) -> u64 {
+        // SAFETY: madvise(2) of our own mapping.
+        let done = unsafe { libc::madvise(self.start.cast(), self.len, libc::MADV_POPULATE_READ) };
+        // Before Linux 5.14. A file that is shorter than it should be is another error.
+        if done != 0 && Errno::last() == Errno::EINVAL {
+            for at in (0..self.len).step_by(PageSize::SMALL.bytes() as usize) {
+                // SAFETY: inside the mapping, which is readable; volatile, as only the fault counts.
+                unsafe { self.start.add(at).read_volatile() };
+            }
+        }
+        let range = self.range();
+        pagemap::huge_bytes(std::process::id().cast_signed(), range).unwrap_or_else(|_| {
+            let text = std::fs::read("/proc/self/smaps").unwrap_or_default();
+            let usage = parse_smaps(&text).unwrap_or_default();
+            let inside = usage.iter().filter(|u| range.covers(u.mapping.range));
+            inside.map(|u| u.shmem_huge).sum()
+        })
+    }
+}
+
+impl Drop for Map {
+    fn drop(&mut self) {
+        // SAFETY: munmap(2) of what Map::with reserved, the file's mapping within it.
+        unsafe { libc::munmap(self.reserved, self.reserved_len) };
+    }
+}
+
+/// A file system's size and what of it is free, in bytes.
+pub fn room(dir: &OwnedFd) -> (u64, u64) {
+    let Ok(stat) = nix::sys::statvfs::fstatvfs(dir) else { return (0, 0) };
+    let block = stat.fragment_size();
+    (stat.blocks().saturating_mul(block), stat.blocks_available().saturating_mul(block))
+}

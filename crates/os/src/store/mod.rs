@@ -1,0 +1,477 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The store: code of programs on huge pages, once for all processes that run it.
+//!
+//! ```text
+//!   start ---- record of its file? ---- file unchanged? entry as recorded? samples equal? -- map it
+//!                   | none                     | no: forget it
+//!                   '--------------------------'-- lock -- nameless copy -- hash -- name -- record
+//! ```
+//!
+//! Whom it trusts: a store is the calling user's own, or root's. No other user can write to
+//! either, which is checked on every use; so what is left are accidents, and files that change.
+//! A source whose file system tells of each change is known by its identity; of any other file
+//! every byte is compared. An entry has no write permission, and any change by write(2),
+//! truncate(2) or chmod(2) shows in its change time; what its owner does to it through a
+//! writable mapping does not, and is found by the samples, if they hit it, and by
+//! `hugelift store verify`.
+
+mod admin;
+mod entry;
+mod error;
+mod place;
+mod source;
+
+pub use admin::{Entry, Freed, State};
+pub use error::StoreError;
+pub use place::{MACHINE_WIDE, Missing, VARIABLE, own_path};
+
+use crate::faultpoint;
+use crate::pagemap;
+use crate::procfs::Process;
+use entry::Compare;
+use hugelift_core::addr::{PageSize, Range};
+use hugelift_core::plan::{is_nearly_all, shareable};
+use hugelift_core::policy::{Backing, Policy};
+use hugelift_core::record::{self, Record, lay_out, record_name};
+use hugelift_core::snapshot::{NotStored, Object, Part, Snapshot, Stored, StoredCopy};
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, Flock, FlockArg, OFlag, openat, renameat};
+use nix::sys::stat::{Mode, UtimensatFlags, utimensat};
+use nix::sys::time::TimeSpec;
+use nix::unistd::{UnlinkatFlags, geteuid, linkat, unlinkat};
+use place::Place;
+use source::Source;
+use std::fs::{File, Permissions};
+use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime};
+
+/// How long a start waits for another one that is making entries.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// A second start within this time is worth a copy.
+const AGAIN: Duration = Duration::from_secs(3600);
+/// A longer record was not written by hugelift.
+const MAX_RECORD: u64 = 1 << 20;
+const LOCK: &str = "lock";
+const SEEN: &str = ".seen";
+const NEW: &str = ".new";
+
+/// When a copy is made of what the store does not have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Create {
+    /// At once, and the store itself if need be.
+    Now,
+    /// At the second start of a program: a copy for one that is started once is lost work.
+    SecondStart,
+}
+
+/// What a process can have from the store.
+#[derive(Debug, Default)]
+pub struct Offer {
+    /// For the planner.
+    pub stored: Stored,
+    /// The files, as [`StoredCopy::entry`] counts them.
+    pub files: Vec<File>,
+}
+
+/// Looks the objects of the stopped process `pid` up, and copies what is not there as `create`
+/// allows. Nothing that goes wrong is more than a reason why there is no copy.
+pub fn offer(pid: u32, snapshot: &Snapshot, policy: &Policy, create: Create) -> Offer {
+    let mut offer = Offer::default();
+    // Whoever starts it next may want both: an entry has them.
+    let both = Policy { parts: vec![Part::Text, Part::Rodata], ..policy.clone() };
+    let Some(page) = snapshot.machine.thp_page else { return offer };
+    let missing = if create == Create::Now { Missing::Make } else { Missing::Leave };
+    let own = own_path().and_then(|path| Store::open(&path, missing));
+    let shelves = Shelves { machine: machine_wide(&own), own };
+    if shelves.own.is_err() && shelves.machine.is_none() && create == Create::SecondStart {
+        return offer;
+    }
+    let wanted = shareable(snapshot, &both);
+    for of_object in wanted.chunk_by(|a, b| a.0 == b.0) {
+        let object = &snapshot.objects[of_object[0].0];
+        // What every process has already needs no copy.
+        let cached = |range: Range| {
+            let bytes: u64 = snapshot.cached.iter().filter_map(|c| c.intersect(range)).map(Range::len).sum();
+            is_nearly_all(bytes, range.len())
+        };
+        if policy.backings.contains(&Backing::Pagecache) && of_object.iter().all(|(.., r)| cached(*r)) {
+            continue;
+        }
+        let ranges: Vec<Range> = of_object.iter().map(|(.., range)| *range).collect();
+        let rodata = of_object.iter().filter(|(_, part, _)| *part == Part::Rodata);
+        let rodata: Vec<Range> = rodata.map(|(.., range)| *range).collect();
+        let wish = Wish {
+            pid,
+            object,
+            ranges: &ranges,
+            rodata: &rodata,
+            page,
+            memory_left: snapshot.machine.memory_left,
+        };
+        let began = Instant::now();
+        let found = shelves.get(&wish, create);
+        tracing::debug!(object = ?object.path, ?found, elapsed = ?began.elapsed(), "store");
+        match found {
+            Ok((record, file)) => {
+                let entry = offer.files.len();
+                offer.files.push(file);
+                let copy = |&range: &Range| {
+                    Some(StoredCopy { range, entry, offset: record.offset_of(range, object.bias)? })
+                };
+                offer.stored.copies.extend(ranges.iter().filter_map(copy));
+            }
+            // With other backings to turn to, a start without a copy is nothing to complain of.
+            Err(_) if create == Create::SecondStart => {}
+            Err(error) => {
+                let lack = |&range: &Range| (range, NotStored::from(&error));
+                offer.stored.lacks.extend(ranges.iter().map(lack));
+            }
+        }
+    }
+    offer
+}
+
+/// Whether [`offer`] may have a copy of the file at `path`, so that an executable at a random
+/// address is worth moving.
+pub fn may_have(path: &Path, create: Create) -> bool {
+    if create == Create::Now {
+        return true;
+    }
+    let Ok(meta) = std::fs::metadata(path) else { return false };
+    let record = record_name(meta.dev(), meta.ino());
+    let names = [seen_name(&record), record];
+    let own = own_path().and_then(|path| Store::open(&path, Missing::Leave));
+    let machine = machine_wide(&own);
+    let has = |store: &Store| names.iter().any(|n| place::stat_at(&store.place.dir, n).is_ok());
+    own.iter().chain(&machine).any(has)
+}
+
+/// What [`offer`] would have for a program that does not run, whose addresses are assumed.
+pub fn preview(snapshot: &Snapshot, policy: &Policy, create: Create) -> Stored {
+    let mut stored = Stored::default();
+    let own = own_path().and_then(|path| Store::open(&path, Missing::Leave));
+    for (index, _, range) in shareable(snapshot, policy) {
+        let object = &snapshot.objects[index];
+        let name = || {
+            let meta = std::fs::metadata(&object.path).ok()?;
+            Some(record_name(meta.dev(), meta.ino()))
+        };
+        let copy = StoredCopy { range, entry: index, offset: range.start.0 };
+        let lack = match &own {
+            Ok(store) if name().and_then(|name| store.read(&name)).is_some() => {
+                stored.copies.push(copy);
+                continue;
+            }
+            Ok(_) | Err(StoreError::Missing { .. }) if create == Create::Now => {
+                stored.copies.push(copy);
+                continue;
+            }
+            Ok(_) => StoreError::FirstStart,
+            Err(error) => error.again(),
+        };
+        if create == Create::Now {
+            stored.lacks.push((range, NotStored::from(&lack)));
+        }
+    }
+    stored
+}
+
+/// Root's store, for those who are not root and have not named another one.
+fn machine_wide(own: &Result<Store, StoreError>) -> Option<Store> {
+    let path = Path::new(MACHINE_WIDE);
+    let named = std::env::var_os(VARIABLE).is_some_and(|v| !v.is_empty());
+    if named || own.as_ref().is_ok_and(|own| own.place.path == path) {
+        return None;
+    }
+    Store::open(path, Missing::Leave).ok().filter(|store| store.place.owner == 0)
+}
+
+/// What a start wants.
+struct Wish<'a> {
+    pid: u32,
+    object: &'a Object,
+    ranges: &'a [Range],
+    /// Of them, those that are not code: of code the snapshot tells whether it is the file's.
+    rodata: &'a [Range],
+    page: PageSize,
+    memory_left: u64,
+}
+
+/// The stores that a user has.
+struct Shelves {
+    own: Result<Store, StoreError>,
+    machine: Option<Store>,
+}
+
+impl Shelves {
+    fn get(&self, wish: &Wish, create: Create) -> Result<(Record, File), StoreError> {
+        // Before anything else: with no store there is nothing to find out.
+        let own = match (&self.own, &self.machine) {
+            (Ok(own), _) => Some(own),
+            (Err(_), Some(_)) => None,
+            (Err(error), None) => return Err(error.again()),
+        };
+        if is_by_chance(wish.object, wish.page) {
+            let path = wish.object.path.clone();
+            return Err(StoreError::ByChance { path, page: wish.page });
+        }
+        if is_written(wish) {
+            return Err(StoreError::Written { path: wish.object.path.clone() });
+        }
+        let source = Source::find(wish.pid, wish.object)?;
+        let shared = self.machine.iter().chain(own);
+        for store in shared {
+            if let Some(found) = store.look_up(wish, &source) {
+                return Ok(found);
+            }
+        }
+        match (own, &self.own) {
+            (Some(own), _) => own.make(wish, &source, create),
+            (None, Err(error)) => Err(error.again()),
+            (None, Ok(_)) => Err(StoreError::NoPlace),
+        }
+    }
+}
+
+/// An open store.
+#[derive(Debug)]
+pub struct Store {
+    place: Place,
+}
+
+impl Store {
+    /// Opens the store at `path`.
+    ///
+    /// # Errors
+    /// What is wrong with that directory.
+    pub fn open(path: &Path, missing: Missing) -> Result<Store, StoreError> {
+        Ok(Store { place: place::open(path, missing)? })
+    }
+
+    fn is_own(&self) -> bool {
+        self.place.owner == geteuid().as_raw()
+    }
+
+    /// The entry for `source`, if there is one, everything is as it was when it was made, and
+    /// its bytes are those of the program. What is not so any more is forgotten.
+    fn look_up(&self, wish: &Wish, source: &Source) -> Option<(Record, File)> {
+        let name = record_name(source.identity.device, source.identity.inode);
+        let (record, noted) = self.read(&name)?;
+        let found = self.matching(&record, wish, source);
+        match &found {
+            Some(_) => {
+                // For those who clear up: this one is in use.
+                let _ = nix::sys::stat::futimens(&noted, &TimeSpec::UTIME_OMIT, &TimeSpec::UTIME_NOW);
+            }
+            None if self.is_own() => self.forget(&name, &record),
+            None => {}
+        }
+        found.map(|file| (record, file))
+    }
+
+    fn matching(&self, record: &Record, wish: &Wish, source: &Source) -> Option<File> {
+        let laid_out = wish.ranges.iter().map(|r| Some((*r, record.offset_of(*r, wish.object.bias)?)));
+        let laid_out: Vec<(Range, u64)> = laid_out.collect::<Option<_>>()?;
+        if record.source != source.identity || record.page != wish.page.bytes() {
+            return None;
+        }
+        let (file, held) = entry::open(&self.place.dir, &record.entry, self.place.owner)?;
+        let how = if source.telling { Compare::Some } else { Compare::All };
+        let same = |(range, offset): &(Range, u64)| entry::is_same(&file, *offset, wish.pid, *range, how);
+        (held == record.held && laid_out.iter().all(same)).then_some(file)
+    }
+
+    /// A record and its file.
+    fn read(&self, name: &str) -> Option<(Record, File)> {
+        let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+        let mut file = File::from(openat(&self.place.dir, name, flags, Mode::empty()).ok()?);
+        let meta = file.metadata().ok()?;
+        let sound = meta.is_file() && meta.uid() == self.place.owner && meta.mode() & 0o022 == 0;
+        if !sound || meta.len() > MAX_RECORD {
+            return None;
+        }
+        let mut json = Vec::new();
+        file.read_to_end(&mut json).ok()?;
+        Some((Record::parse(&json).ok()?, file))
+    }
+
+    /// Makes the entry that `look_up` did not find.
+    fn make(&self, wish: &Wish, source: &Source, create: Create) -> Result<(Record, File), StoreError> {
+        if !self.is_own() {
+            return Err(StoreError::hostile(&self.place.path, "is root's, who alone adds to it"));
+        }
+        if create == Create::SecondStart && !self.was_seen(source)? {
+            return Err(StoreError::FirstStart);
+        }
+        let _lock = self.lock(PATIENCE)?;
+        if let Some(found) = self.look_up(wish, source) {
+            return Ok(found);
+        }
+        let need = wish.ranges.iter().map(|r| r.len()).sum();
+        self.make_room(need)?;
+        // What is in use already counts no more: only what is new needs memory.
+        if need > wish.memory_left {
+            return Err(StoreError::Full { need });
+        }
+        let spans = lay_out(wish.ranges, wish.object.bias, wish.page);
+        let build_id = wish.object.build_id.as_deref();
+        let fresh = entry::fill(&self.place.dir, wish.pid, wish.ranges, &spans, build_id, wish.page)?;
+        let public = geteuid().is_root() && source.is_public();
+        let mut record = Record {
+            version: record::VERSION,
+            path: wish.object.path.clone(),
+            build_id: wish.object.build_id.clone(),
+            source: source.identity,
+            entry: fresh.name.clone(),
+            held: source.identity, // known once it is published
+            page: wish.page.bytes(),
+            skew: wish.object.bias % wish.page.bytes(),
+            spans,
+        };
+        let file = self.publish(fresh, &mut record, public)?;
+        // The file must be the same still, now that all of it has been read.
+        let after = Source::find(wish.pid, wish.object)?;
+        if after.identity != source.identity {
+            return Err(StoreError::Written { path: wish.object.path.clone() });
+        }
+        faultpoint::pass(wish.pid.cast_signed());
+        self.write_record(&record, public)?;
+        Ok((record, file))
+    }
+
+    /// Gives a new entry its name; its file, open for reading, is what everybody maps.
+    fn publish(&self, fresh: entry::Fresh, record: &mut Record, public: bool) -> Result<File, StoreError> {
+        let dir = &self.place.dir;
+        let mode = if public { 0o444 } else { 0o400 };
+        let failed = |e| StoreError::here_io("publish a file", e);
+        fresh.file.set_permissions(Permissions::from_mode(mode)).map_err(failed)?;
+        let nameless = format!("/proc/self/fd/{}", fresh.file.as_raw_fd());
+        let link = || {
+            linkat(
+                nix::fcntl::AT_FDCWD,
+                nameless.as_str(),
+                dir,
+                fresh.name.as_str(),
+                AtFlags::AT_SYMLINK_FOLLOW,
+            )
+        };
+        match link() {
+            Err(Errno::EEXIST) => {
+                // Another file of the same contents, or what a killed start has left.
+                if let Some((file, held)) = entry::open(dir, &fresh.name, self.place.owner) {
+                    record.held = held;
+                    if held.bytes == fresh.file.metadata().map_err(failed)?.len()
+                        && entry::name_of(&file, record).is_ok_and(|name| name == fresh.name)
+                        && (!public || file.metadata().is_ok_and(|m| m.mode() & 0o444 == 0o444))
+                    {
+                        return Ok(file);
+                    }
+                }
+                self.remove(&fresh.name)?;
+                link().map_err(|e| StoreError::here("publish a file", e))?;
+            }
+            other => other.map_err(|e| StoreError::here("publish a file", e))?,
+        }
+        drop(fresh.file);
+        let (file, held) = entry::open(dir, &fresh.name, self.place.owner).ok_or(StoreError::Unreadable)?;
+        record.held = held;
+        Ok(file)
+    }
+
+    /// Puts a record in its place, whole.
+    fn write_record(&self, record: &Record, public: bool) -> Result<(), StoreError> {
+        let dir = &self.place.dir;
+        let json =
+            record.to_json().map_err(|e| StoreError::here_io("write a record", io::Error::other(e)))?;
+        let name = record_name(record.source.device, record.source.inode);
+        let temporary = format!("{name}{NEW}");
+        let failed = |e| StoreError::here("write a record", e);
+        // We have the lock: it is what a killed start has left.
+        self.remove(&temporary)?;
+        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
+        let mode = if public { Mode::from_bits_truncate(0o644) } else { Mode::S_IRUSR | Mode::S_IWUSR };
+        let mut file = File::from(openat(dir, temporary.as_str(), flags, mode).map_err(failed)?);
+        let written =
+            file.set_permissions(Permissions::from_mode(mode.bits())).and_then(|()| file.write_all(&json));
+        let named = written
+            .map_err(|e| StoreError::here_io("write a record", e))
+            .and_then(|()| renameat(dir, temporary.as_str(), dir, name.as_str()).map_err(failed));
+        if named.is_err() {
+            self.remove(&temporary)?;
+        }
+        let _ = unlinkat(dir, seen_name(&name).as_str(), UnlinkatFlags::NoRemoveDir);
+        named
+    }
+
+    /// Whether `source` was started before, not long ago; notes that it was now.
+    fn was_seen(&self, source: &Source) -> Result<bool, StoreError> {
+        let dir = &self.place.dir;
+        let name = seen_name(&record_name(source.identity.device, source.identity.inode));
+        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
+        match openat(dir, name.as_str(), flags, Mode::S_IRUSR | Mode::S_IWUSR) {
+            Ok(_) => return Ok(false),
+            Err(Errno::EEXIST) => {}
+            Err(e) => return Err(StoreError::here("note a start", e)),
+        }
+        let stat = place::stat_at(dir, &name).map_err(|e| StoreError::here("note a start", e))?;
+        let noted = SystemTime::UNIX_EPOCH + Duration::from_secs(stat.st_mtime.max(0) as u64);
+        let now = &TimeSpec::UTIME_NOW;
+        let _ = utimensat(dir, name.as_str(), now, now, UtimensatFlags::NoFollowSymlink);
+        Ok(SystemTime::now().duration_since(noted).is_ok_and(|age| age < AGAIN))
+    }
+
+    /// One at a time makes or drops entries.
+    fn lock(&self, patience: Duration) -> Result<Flock<File>, StoreError> {
+        let failed = |e| StoreError::here("lock a file", e);
+        let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let file = openat(&self.place.dir, LOCK, flags, Mode::S_IRUSR | Mode::S_IWUSR).map_err(failed)?;
+        let mut file = File::from(file);
+        let until = Instant::now() + patience;
+        loop {
+            match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+                Ok(lock) => return Ok(lock),
+                Err((_, Errno::EWOULDBLOCK)) if Instant::now() > until => return Err(StoreError::Busy),
+                Err((again, Errno::EWOULDBLOCK | Errno::EINTR)) => file = again,
+                Err((_, e)) => return Err(failed(e)),
+            }
+            std::thread::sleep(Duration::from_millis(3));
+        }
+    }
+
+    fn remove(&self, name: &str) -> Result<(), StoreError> {
+        match unlinkat(&self.place.dir, name, UnlinkatFlags::NoRemoveDir) {
+            Ok(()) | Err(Errno::ENOENT) => Ok(()),
+            Err(e) => Err(StoreError::io("remove", &self.place.path.join(name), e)),
+        }
+    }
+}
+
+fn seen_name(record: &str) -> String {
+    format!("{}{SEEN}", record.trim_end_matches(".json"))
+}
+
+/// Whether the object lies where hardly another process has it: neither at a huge page's
+/// start, as the kernel puts large shared objects, nor where address and file offset agree.
+fn is_by_chance(object: &Object, page: PageSize) -> bool {
+    let within = page.bytes() - 1;
+    let read_only = object.headers.segments.iter().filter(|s| !s.prot.write);
+    let mut meant = read_only.map(|s| s.offset.wrapping_sub(s.vaddr)).chain([0]);
+    meant.all(|skew| (object.bias ^ skew) & within != 0)
+}
+
+/// Whether the process has pages of its own in what should be its file's: such bytes are no
+/// business of others, and the file's none of its own.
+fn is_written(wish: &Wish) -> bool {
+    let written = |range: &Range| pagemap::written_bytes(wish.pid.cast_signed(), *range);
+    match wish.rodata.iter().map(written).sum::<io::Result<u64>>() {
+        Ok(bytes) => bytes > 0,
+        // Before Linux 6.7; what cannot be known counts as written.
+        Err(_) => Process::new(wish.pid).smaps().map_or(true, |usage| {
+            let inside = |r: Range| wish.rodata.iter().any(|range| range.intersect(r).is_some());
+            usage.iter().any(|u| u.anonymous > 0 && inside(u.mapping.range))
+        }),
+    }
+}

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Where a store may be: a directory on a tmpfs that allows code, of which every part of the
+//! path is checked through its open descriptor, so that nobody else can have planted it.
+
+use super::StoreError;
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag, openat};
+use nix::mount::{MsFlags, mount};
+use nix::sys::stat::{FileStat, Mode, fstat, mkdirat};
+use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
+use nix::sys::statvfs::{FsFlags, fstatvfs};
+use nix::unistd::geteuid;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Component, Path, PathBuf};
+
+/// Names another directory for the store of the calling user.
+pub const VARIABLE: &str = "HUGELIFT_STORE";
+/// Where root keeps what all users may share; the mount point is its parent.
+pub const MACHINE_WIDE: &str = "/run/hugelift/store";
+
+/// What may be done for a directory that is not there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Missing {
+    /// Nothing: then there is no store.
+    Leave,
+    /// Make it; for the machine's, mount a tmpfs.
+    Make,
+}
+
+/// A directory that has passed.
+#[derive(Debug)]
+pub struct Place {
+    /// As it was named.
+    pub path: PathBuf,
+    /// Open for reading.
+    pub dir: OwnedFd,
+    /// Whom it belongs to: the calling user, or root.
+    pub owner: u32,
+}
+
+/// The calling user's directory: what [`VARIABLE`] names, else the machine's for root, else
+/// one below `XDG_RUNTIME_DIR`.
+///
+/// # Errors
+/// [`StoreError::NoPlace`]
+pub fn own_path() -> Result<PathBuf, StoreError> {
+    let variable = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+    if let Some(path) = variable(VARIABLE) {
+        return Ok(path);
+    }
+    if geteuid().is_root() {
+        return Ok(MACHINE_WIDE.into());
+    }
+    variable("XDG_RUNTIME_DIR").map(|dir| dir.join("hugelift/store")).ok_or(StoreError::NoPlace)
+}
+
+/// Opens the directory at `path`.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn open(path: &Path, missing: Missing) -> Result<Place, StoreError> {
+    if missing == Missing::Make && path == Path::new(MACHINE_WIDE) && geteuid().is_root() {
+        let parent = path.parent().unwrap_or(path);
+        let dir = walk(parent, missing)?;
+        if !is_tmpfs(&dir) || forbids_code(&dir) {
+            mount_at(&dir, parent)?;
+        }
+    }
+    let dir = walk(path, missing)?;
+    let owner = check_owner(&dir, path)?;
+    if !is_tmpfs(&dir) {
+        return Err(StoreError::NotTmpfs { path: path.into() });
+    }
+    if forbids_code(&dir) {
+        return Err(StoreError::NoExec { path: path.into() });
+    }
+    Ok(Place { path: path.into(), dir, owner })
+}
+
+/// Ends what [`open`] has mounted, if that is all it is.
+///
+/// # Errors
+/// [`StoreError::Io`]
+pub fn unmount() -> Result<(), StoreError> {
+    let point = Path::new(MACHINE_WIDE).parent().unwrap_or(Path::new("/"));
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let is_ours = |line: &str| {
+        let mut words = line.split(' ');
+        words.next() == Some(SOURCE) && words.next() == point.to_str()
+    };
+    if !mounts.lines().any(is_ours) {
+        return Ok(());
+    }
+    nix::mount::umount2(point, nix::mount::MntFlags::MNT_DETACH)
+        .map_err(|e| StoreError::io("unmount", point, e))?;
+    // Made by us as well; if it serves somebody else by now, it stays.
+    let _ = std::fs::remove_dir(point);
+    Ok(())
+}
+
+/// The name that our mount has in /proc/mounts.
+const SOURCE: &str = "hugelift";
+
+fn mount_at(dir: &OwnedFd, path: &Path) -> Result<(), StoreError> {
+    // The directory that was checked, whatever the path leads to meanwhile.
+    let point = PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd()));
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+    let with = |options: &str| mount(Some(SOURCE), &point, Some("tmpfs"), flags, Some(options));
+    // Huge pages at the first touch spare MADV_COLLAPSE, which kernels before 6.1 have not.
+    with("mode=0755,huge=within_size")
+        .or_else(|_| with("mode=0755"))
+        .map_err(|e| StoreError::io("mount a tmpfs on", path, e))
+}
+
+fn is_tmpfs(dir: &OwnedFd) -> bool {
+    fstatfs(dir).is_ok_and(|s| s.filesystem_type() == TMPFS_MAGIC)
+}
+
+fn forbids_code(dir: &OwnedFd) -> bool {
+    fstatvfs(dir).is_ok_and(|s| s.flags().contains(FsFlags::ST_NOEXEC))
+}
+
+/// Goes down `path` name by name, following no symbolic link.
+fn walk(path: &Path, missing: Missing) -> Result<OwnedFd, StoreError> {
+    let absolute = std::path::absolute(path).map_err(|source| StoreError::Io {
+        what: "find",
+        path: path.into(),
+        source,
+    })?;
+    let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let failed = |at: &Path, e: Errno| match e {
+        Errno::ENOENT => StoreError::Missing { path: path.into() },
+        e => StoreError::io("open", at, e),
+    };
+    let mut at = PathBuf::from("/");
+    let mut dir = nix::fcntl::open("/", flags, Mode::empty()).map_err(|e| failed(&at, e))?;
+    for component in absolute.components() {
+        let name = match component {
+            Component::RootDir | Component::CurDir => continue,
+            Component::Normal(name) => name,
+            _ => return Err(StoreError::hostile(path, "is named with '..'")),
+        };
+        at.push(name);
+        let opened = match openat(&dir, name, flags, Mode::empty()) {
+            Err(Errno::ENOENT) if missing == Missing::Make => {
+                match mkdirat(&dir, name, new_mode()) {
+                    // Another start may have been quicker: what it is, the check shows.
+                    Ok(()) | Err(Errno::EEXIST) => openat(&dir, name, flags, Mode::empty()),
+                    Err(e) => return Err(StoreError::io("make", &at, e)),
+                }
+            }
+            other => other,
+        };
+        dir = opened.map_err(|e| failed(&at, e))?;
+        check_step(&dir, &at)?;
+    }
+    let last = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    openat(&dir, ".", last, Mode::empty()).map_err(|e| failed(&at, e))
+}
+
+/// Root's is for all to look into, a user's for nobody else.
+fn new_mode() -> Mode {
+    if geteuid().is_root() { Mode::from_bits_truncate(0o755) } else { Mode::S_IRWXU }
+}
+
+const OTHERS_WRITE: u32 = libc::S_IWGRP | libc::S_IWOTH;
+
+fn stat_of(dir: &OwnedFd, path: &Path) -> Result<FileStat, StoreError> {
+    fstat(dir).map_err(|e| StoreError::io("stat", path, e))
+}
+
+/// On the way others may make names only where they cannot take ours away.
+fn check_step(dir: &OwnedFd, path: &Path) -> Result<(), StoreError> {
+    let stat = stat_of(dir, path)?;
+    match stat.st_mode & libc::S_IFMT {
+        libc::S_IFDIR => {}
+        libc::S_IFLNK => return Err(StoreError::hostile(path, "is a symbolic link")),
+        _ => return Err(StoreError::hostile(path, "is not a directory")),
+    }
+    check_user(&stat, path)?;
+    if stat.st_mode & OTHERS_WRITE != 0 && stat.st_mode & libc::S_ISVTX == 0 {
+        return Err(StoreError::hostile(path, "can be written by others"));
+    }
+    Ok(())
+}
+
+/// In the store itself nobody else may make anything.
+fn check_owner(dir: &OwnedFd, path: &Path) -> Result<u32, StoreError> {
+    let stat = stat_of(dir, path)?;
+    check_user(&stat, path)?;
+    if stat.st_mode & OTHERS_WRITE != 0 {
+        return Err(StoreError::hostile(path, "can be written by others"));
+    }
+    Ok(stat.st_uid)
+}
+
+fn check_user(stat: &FileStat, path: &Path) -> Result<(), StoreError> {
+    if stat.st_uid != 0 && stat.st_uid != geteuid().as_raw() {
+        return Err(StoreError::hostile(path, "belongs to another user"));
+    }
+    Ok(())
+}
+
+/// Stat of a name in a directory, the name itself and not what it may point to.
+pub(super) fn stat_at(dir: &OwnedFd, name: &str) -> Result<FileStat, Errno> {
+    nix::sys::stat::fstatat(dir, name, AtFlags::AT_SYMLINK_NOFOLLOW)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    fn tmpfs() -> Option<tempfile::TempDir> {
+        let dir = tempfile::TempDir::new_in("/dev/shm").ok()?;
+        open(dir.path(), Missing::Leave).is_ok().then_some(dir)
+    }
+
+    fn why(path: &Path, missing: Missing) -> String {
+        open(path, missing).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn only_what_is_ours_alone_is_a_place() {
+        let Some(dir) = tmpfs() else { return eprintln!("SKIP: no /dev/shm of ours that allows code") };
+        let store = dir.path().join("a/store");
+        assert!(matches!(open(&store, Missing::Leave), Err(StoreError::Missing { .. })));
+        let made = open(&store, Missing::Make).unwrap();
+        assert_eq!((made.owner, made.path.as_path()), (geteuid().as_raw(), store.as_path()));
+        let link = dir.path().join("link");
+        symlink(dir.path().join("a"), &link).unwrap();
+        assert!(why(&link.join("store"), Missing::Make).contains("is a symbolic link"));
+        std::fs::write(dir.path().join("file"), "").unwrap();
+        assert!(why(&dir.path().join("file/store"), Missing::Make).contains("not a directory"));
+        assert!(why(&dir.path().join("a/../a/store"), Missing::Leave).contains(".."));
+        for (mode, path) in [(0o770, &store), (0o777, &store), (0o1777, &store)] {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+            assert!(why(path, Missing::Leave).contains("by others"), "{mode:o}");
+        }
+    }
+
+    #[test]
+    fn a_disk_is_no_place() {
+        let dir = tempfile::TempDir::new().unwrap();
+        if fstatfs(std::fs::File::open(dir.path()).unwrap()).is_ok_and(|s| s.filesystem_type() == TMPFS_MAGIC)
+        {
+            return eprintln!("SKIP: temporary files are on tmpfs here");
+        }
+        assert!(matches!(open(dir.path(), Missing::Leave), Err(StoreError::NotTmpfs { .. })));
+    }
+}

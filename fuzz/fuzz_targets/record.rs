@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A record of the store.
+#![no_main]
+
+use hugelift_core::record::Record;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| {
+    match Record::parse(data) {
+        Ok(record) => {
+            assert!(record.spans.iter().all(|s| s.offset + s.bytes <= record.held.bytes));
+            if let Ok(json) = record.to_json() {
+                assert_eq!(Record::parse(&json).as_ref(), Ok(&record));
+            }
+        }
+        Err(error) => assert!(!error.to_string().contains('\n')),
+    }
+});
