@@ -111,8 +111,8 @@ fn snapshot(input: &Input) -> Option<Snapshot> {
         populate: true,
         memory_left: input.memory_left,
     };
-    let (patched, cached, stored) = (vec![], vec![], Stored::default());
-    Some(Snapshot { objects, mappings, patched, cached, machine, stored })
+    let (patched, special, cached, stored) = (vec![], vec![], vec![], Stored::default());
+    Some(Snapshot { objects, mappings, patched, special, cached, machine, stored })
 }
 
 fuzz_target!(|input: Input| {

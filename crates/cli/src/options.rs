@@ -29,15 +29,54 @@ pub enum PartChoice {
     Text,
     /// Read-only data
     Rodata,
+    /// Initialised data, also what is read-only after relocation
+    Data,
+    /// Data that is zero at the start
+    Bss,
+    /// What brk(2) manages
+    Heap,
+    /// The first thread's stack
+    Stack,
+    /// All of these
+    All,
 }
 
-impl From<PartChoice> for Part {
-    fn from(choice: PartChoice) -> Part {
-        match choice {
-            PartChoice::Text => Part::Text,
-            PartChoice::Rodata => Part::Rodata,
+impl PartChoice {
+    fn parts(self) -> &'static [Part] {
+        const ALL: [Part; 7] =
+            [Part::Text, Part::Rodata, Part::Relro, Part::Data, Part::Bss, Part::Heap, Part::Stack];
+        match self {
+            PartChoice::Text => &[Part::Text],
+            PartChoice::Rodata => &[Part::Rodata],
+            PartChoice::Data => &[Part::Relro, Part::Data],
+            PartChoice::Bss => &[Part::Bss],
+            PartChoice::Heap => &[Part::Heap],
+            PartChoice::Stack => &[Part::Stack],
+            PartChoice::All => &ALL,
         }
     }
+}
+
+/// `--malloc`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum MallocChoice {
+    /// As thp if the heap is among the parts to lift, else off
+    Auto,
+    /// Leave the environment as it is
+    Off,
+    /// Ask for transparent huge pages
+    Thp,
+    /// Ask for pages of the reserved pool where the allocator can use them
+    Hugetlb,
+}
+
+/// `--data-backing`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DataBackingChoice {
+    /// Transparent huge pages: after fork(2), a write copies 4 kB
+    Thp,
+    /// Pages of the reserved pool: a write after fork(2) copies one of them, if there is one left
+    Hugetlb,
 }
 
 /// What to lift, and onto what.
@@ -54,6 +93,10 @@ pub struct PolicyArgs {
     /// Parts of the program to lift
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [PartChoice::Text, PartChoice::Rodata])]
     pub parts: Vec<PartChoice>,
+
+    /// Where huge pages for writable parts come from
+    #[arg(long, value_enum, default_value_t = DataBackingChoice::Thp)]
+    pub data_backing: DataBackingChoice,
 
     /// Lift only objects whose path or file name matches (repeatable)
     #[arg(long, value_name = "GLOB")]
@@ -80,9 +123,13 @@ impl PolicyArgs {
             BackingChoice::Hugetlb => vec![Backing::Hugetlb],
         };
         Ok(Policy {
-            parts: self.parts.iter().map(|p| Part::from(*p)).collect(),
+            parts: self.parts.iter().flat_map(|p| p.parts()).copied().collect(),
             objects: ObjectFilter::new(&self.object, &self.exclude)?,
             backings,
+            data_backings: match self.data_backing {
+                DataBackingChoice::Thp => vec![Backing::Thp],
+                DataBackingChoice::Hugetlb => vec![Backing::Hugetlb, Backing::Thp],
+            },
             page: self.page_size,
         })
     }

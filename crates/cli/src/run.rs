@@ -5,10 +5,11 @@
 
 use crate::FAILED;
 use crate::dry_run::dry_run;
-use crate::options::PolicyArgs;
+use crate::options::{MallocChoice, PolicyArgs};
 use clap::Args;
 use hugelift_core::addr::{PageSize, Range, human_bytes};
 use hugelift_core::apply::{Outcome, apply, lifted};
+use hugelift_core::malloc::{self, Pages, Setting};
 use hugelift_core::maps::Mapping;
 use hugelift_core::moving::{Image, Move, Stay};
 use hugelift_core::plan::{Plan, Span, plan};
@@ -21,10 +22,11 @@ use hugelift_core::target::Fault;
 use hugelift_os::console::say;
 use hugelift_os::helper::{Lifter, Verdict};
 use hugelift_os::machine::{base_page, thp_page};
+use hugelift_os::malloc::allocators;
 use hugelift_os::perf_map::{self, Copied};
 use hugelift_os::plain::Plain;
 use hugelift_os::procfs::Process;
-use hugelift_os::program::{ExecError, examine, exec, resolve};
+use hugelift_os::program::{ExecError, examine, exec, resolve, set_variable};
 use hugelift_os::remote::Remote;
 use hugelift_os::store::{self, Create};
 use hugelift_os::users::Identity;
@@ -49,6 +51,10 @@ pub struct RunArgs {
     /// Run the program as this user, by name or number (root only)
     #[arg(long, value_name = "USER[:GROUP]")]
     user: Option<String>,
+
+    /// Have the program's allocator put the heap on huge pages, by its variable of the environment
+    #[arg(long, value_enum, default_value_t = MallocChoice::Auto)]
+    malloc: MallocChoice,
 
     /// Print what would be done, and start nothing
     #[arg(long)]
@@ -148,8 +154,33 @@ fn try_run(args: &RunArgs) -> Result<i32, Failure> {
     {
         return Ok(status);
     }
+    tell_allocator(args, &path, &job)?;
     let source = exec(&path, &args.command);
     Err(ExecError { program: job.program, source }.into())
+}
+
+/// Sets the variables of the allocators that the program has in it.
+fn tell_allocator(args: &RunArgs, path: &Path, job: &Job) -> Result<(), Failure> {
+    let pages = match args.malloc {
+        MallocChoice::Auto if job.policy.parts.contains(&Part::Heap) => Pages::Thp,
+        MallocChoice::Auto | MallocChoice::Off => return Ok(()),
+        MallocChoice::Thp => Pages::Thp,
+        MallocChoice::Hugetlb => Pages::Hugetlb,
+    };
+    let mut allocators = allocators(path);
+    // What is no text cannot be added to.
+    allocators.retain(|a| std::env::var_os(a.variable()).is_none_or(|v| v.to_str().is_some()));
+    let settings = malloc::settings(&allocators, pages, |name| std::env::var(name).ok());
+    if settings.is_empty() && args.malloc != MallocChoice::Auto {
+        job.say(&format!("{}: --malloc: no allocator in it that could be told more than it is", job.program));
+    }
+    for Setting { name, value } in settings {
+        if job.verbose > 0 {
+            job.say(&format!("{}: {name}={value}", job.program));
+        }
+        set_variable(name, &value).map_err(|e| format!("cannot set {name}: {e}"))?;
+    }
+    Ok(())
 }
 
 /// Who asks for shared code and nothing else gets it at once.
@@ -261,7 +292,8 @@ impl Job {
     fn lift(&mut self, pid: u32, target: &mut Remote) -> Verdict {
         let began = Instant::now();
         let least = self.policy.page.map_or(PageSize::MB2.bytes() / 2, PageSize::bytes);
-        let least = if self.report.is_some() { 0 } else { least };
+        let everything = self.report.is_some() || self.policy.parts.iter().any(|p| p.is_writable());
+        let least = if everything { 0 } else { least };
         let mut before = match snapshot::live(Some(pid), least) {
             Ok(before) => before,
             Err(error) => return self.plain(&error.into()),
@@ -368,7 +400,12 @@ impl Job {
         let parts = report.totals.iter().filter(|(part, t)| wanted(part, t));
         let parts: Vec<String> = parts
             .map(|(part, t)| {
-                format!("{part} {} of {}", human_bytes(t.huge_bytes), human_bytes(t.liftable_bytes))
+                let now =
+                    format!("{part} {} of {}", human_bytes(t.huge_bytes), human_bytes(t.liftable_bytes));
+                match report.bytes(*part, &Reason::OnTouch) {
+                    0 => now,
+                    later => format!("{now} and {} more as it is touched", human_bytes(later)),
+                }
             })
             .collect();
         match parts.as_slice() {

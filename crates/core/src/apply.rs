@@ -121,6 +121,11 @@ impl<T: Target> Run<'_, T> {
                 self.target.mmap(range, Prot::RW, source, Place::Free)?;
                 self.undo.push(Undo::Unmap(range));
             }
+            // Most of it is untouched as yet, of which there is nothing to collapse: an error.
+            Step::Collapse { range } => match self.target.collapse(range) {
+                Err(Fault::Lost(why)) => return Err(Fault::Lost(why)),
+                Ok(()) | Err(_) => {}
+            },
             Step::Advise { range } => self.target.advise_huge(range)?,
             Step::Populate { range, page } => self.target.populate(range, page)?,
             Step::FaultIn { range } => self.target.populate_read(range)?,

@@ -13,6 +13,7 @@
 pub mod addr;
 pub mod align;
 pub mod apply;
+pub mod attribute;
 pub mod comparison;
 pub mod comparison_text;
 pub mod doctor;
@@ -20,6 +21,7 @@ pub mod elf;
 pub mod html;
 pub mod keep;
 pub mod ldcache;
+pub mod malloc;
 pub mod maps;
 pub mod model;
 pub mod moving;

@@ -21,7 +21,10 @@ pub use unstarted::Start;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Behind {
     /// As the snapshot found it.
-    Original,
+    Original {
+        /// `MADV_HUGEPAGE` was given.
+        advised: bool,
+    },
     /// Anonymous memory; huge once populated, if it was advised.
     Anonymous {
         /// `MADV_HUGEPAGE` was given.
@@ -169,7 +172,7 @@ impl Model {
         for mapping in &snapshot.mappings {
             let memory = Memory {
                 prot: mapping.prot,
-                behind: Behind::Original,
+                behind: Behind::Original { advised: false },
                 store: ORIGINAL,
                 offset: mapping.range.start.0,
                 resident: true,
@@ -217,6 +220,13 @@ impl Model {
         self.huge(range) == range.len()
     }
 
+    /// Whether all of `range` is the program's own memory still, for the kernel to put on huge
+    /// pages as it is touched.
+    pub fn is_advised(&self, range: Range) -> bool {
+        let advised = |m: &Memory| m.behind == Behind::Original { advised: true };
+        self.space.cover(range) && self.space.within(range).iter().all(|(_, m)| advised(m))
+    }
+
     /// How many files are open.
     pub fn open_files(&self) -> usize {
         self.files.len()
@@ -230,7 +240,7 @@ impl Model {
         };
         let file = self.file_page.filter(|_| !self.fragmented);
         let of = |(range, memory): (Range, Memory)| match memory.behind {
-            Behind::Original => cached(range),
+            Behind::Original { .. } => cached(range),
             Behind::Hugetlb(_) if memory.resident => range.len(),
             Behind::Stored if memory.resident && memory.copy_on_write => {
                 file.and_then(|page| range.inner(page)).map_or(0, Range::len)
@@ -450,7 +460,7 @@ impl Target for Model {
             return fail(CALL, range, EINVAL);
         }
         self.space.change(range, |memory| {
-            if let Behind::Anonymous { advised } = &mut memory.behind {
+            if let Behind::Anonymous { advised } | Behind::Original { advised } = &mut memory.behind {
                 *advised = true;
             }
         });

@@ -51,13 +51,16 @@ pub struct Attempt {
     pub backing: Backing,
     /// Their size.
     pub page: PageSize,
+    /// The memory stays, and its huge pages come as it is touched.
+    pub in_place: bool,
     /// How to get there.
     pub steps: Vec<Step>,
 }
 
 /// One step of an attempt. All before the last work on a scratch range, away from the
 /// program; the last puts the result in place in one system call. What the page cache holds is
-/// in place already: it is only mapped.
+/// in place already: it is only mapped. Anonymous memory that the program writes to stays in
+/// place: it is advised, which no program can see.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
     /// Map fresh memory, readable and writable; from the pool if `hugetlb` names a page size.
@@ -67,9 +70,14 @@ pub enum Step {
         /// `None` for memory that THP may back.
         hugetlb: Option<PageSize>,
     },
+    /// Put on huge pages what has been touched so far of memory that stays where it is.
+    Collapse {
+        /// The span.
+        range: Range,
+    },
     /// Ask for transparent huge pages.
     Advise {
-        /// Scratch.
+        /// Scratch; or the span itself, whose huge pages then come as it is touched.
         range: Range,
     },
     /// Fault everything in, so that a lack shows as an error.

@@ -81,8 +81,11 @@ pub struct Policy {
     pub parts: Vec<Part>,
     /// Objects that are wanted.
     pub objects: ObjectFilter,
-    /// Backings to try for each span, best first.
+    /// Backings to try for each span of what is only read, best first.
     pub backings: Vec<Backing>,
+    /// The same for what is written: a copy-on-write after fork(2) costs 4 kB on transparent
+    /// huge pages, a whole page of the pool on hugetlb ones, and may find the pool empty.
+    pub data_backings: Vec<Backing>,
     /// Page size to use; `None` takes each backing's usual one.
     pub page: Option<PageSize>,
 }
@@ -93,6 +96,7 @@ impl Default for Policy {
             parts: vec![Part::Text, Part::Rodata],
             objects: ObjectFilter::default(),
             backings: vec![Backing::Pagecache, Backing::Hugetlb, Backing::Thp],
+            data_backings: vec![Backing::Thp],
             page: None,
         }
     }

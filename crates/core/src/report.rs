@@ -130,6 +130,8 @@ pub struct Fragment {
     pub huge: u64,
     /// Where the huge pages come from.
     pub backing: Option<Backing>,
+    /// More will come as it is touched.
+    pub advised: bool,
 }
 
 impl Report {
@@ -193,6 +195,14 @@ impl Report {
     }
 }
 
+impl Report {
+    /// The bytes of `part` that are not huge for `reason`, over all objects.
+    pub fn bytes(&self, part: Part, reason: &Reason) -> u64 {
+        let parts = self.objects.iter().flat_map(|o| &o.parts).filter(|p| p.part == part);
+        parts.flat_map(|p| &p.skips).filter(|s| s.why == *reason).map(|s| s.bytes).sum()
+    }
+}
+
 fn follows(run: &[Extent], next: &Extent) -> bool {
     run.last().is_some_and(|last| {
         (last.object, last.part) == (next.object, next.part) && last.range.end == next.range.start
@@ -218,7 +228,8 @@ fn fragments(extents: &[Extent], usage: &[Usage], page: PageSize) -> Vec<Vec<Fra
         let (backing, huge) = (backing_of(used), used.huge());
         let ranges: Vec<Range> = here.iter().map(|(_, range)| *range).collect();
         for ((i, range), huge) in here.iter().zip(apportion(huge, whole, &ranges, page)) {
-            found[*i].push(Fragment { range: *range, huge, backing: backing.filter(|_| huge > 0) });
+            let (backing, advised) = (backing.filter(|_| huge > 0), used.advised);
+            found[*i].push(Fragment { range: *range, huge, backing, advised });
         }
     }
     found
@@ -268,6 +279,8 @@ struct Piece<'a> {
     range: Range,
     fate: Fate<'a>,
     huge: u64,
+    /// Bytes that huge pages come to as they are touched.
+    advised: u64,
 }
 
 #[derive(Clone, Copy)]
@@ -391,7 +404,7 @@ fn pieces(object: usize, part: Part, range: Range, plan: &Plan) -> Vec<Piece<'_>
     let mut at = range.start;
     let mut cut = |end, fate| {
         if at < end {
-            out.push(Piece { range: Range { start: at, end }, fate, huge: 0 });
+            out.push(Piece { range: Range { start: at, end }, fate, huge: 0, advised: 0 });
             at = end;
         }
     };
@@ -406,6 +419,9 @@ fn pieces(object: usize, part: Part, range: Range, plan: &Plan) -> Vec<Piece<'_>
 /// Books the huge bytes of `fragment` on the pieces inside it: on the spans first, as
 /// the edges are where no huge page fits.
 fn settle(pieces: &mut [Piece], fragment: &Fragment) {
+    for piece in pieces.iter_mut().filter(|_| fragment.advised) {
+        piece.advised += piece.range.intersect(fragment.range).map_or(0, Range::len);
+    }
     let mut left = fragment.huge;
     for spans in [true, false] {
         for piece in pieces.iter_mut().filter(|p| matches!(p.fate, Fate::Span(_)) == spans) {
@@ -425,6 +441,10 @@ impl Piece<'_> {
             Fate::Unknown => return Reason::NotLifted,
             Fate::Span(index) => index,
         };
+        let in_place = plan.spans[index].attempts.iter().any(|a| a.in_place);
+        if in_place && self.advised == self.range.len() {
+            return Reason::OnTouch;
+        }
         let Some(outcome) = outcome else { return Reason::NotLifted };
         let lost = || {
             let fault = Fault::Lost(outcome.lost.clone()?);

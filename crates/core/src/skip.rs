@@ -2,6 +2,7 @@
 //! Why bytes are not on huge pages: data, not log lines.
 
 use crate::addr::{PageSize, Range, human_bytes};
+use crate::attribute::Attribute;
 use crate::policy::Backing;
 use crate::snapshot::{NotStored, Part, ThpOff};
 use crate::target::Fault;
@@ -55,6 +56,12 @@ pub enum Reason {
     },
     /// The kernel has no pool of this page size.
     NoPool(PageSize),
+    /// The program has asked for something that huge pages, or a copy, would undo.
+    Special(Attribute),
+    /// The backing is not for this part.
+    NotFor(Backing, Part),
+    /// It is advised: huge pages come as it is touched.
+    OnTouch,
     /// The backing cannot have pages of this size.
     NoSuchPage(Backing, PageSize),
     /// Transparent huge pages are switched off.
@@ -99,6 +106,9 @@ impl Reason {
             Reason::Patched => "patched",
             Reason::PoolShort { .. } => "pool-short",
             Reason::NoPool(_) => "no-pool",
+            Reason::Special(_) => "special-memory",
+            Reason::NotFor(..) => "not-for-this-part",
+            Reason::OnTouch => "on-touch",
             Reason::NoSuchPage(..) => "no-such-page-size",
             Reason::ThpOff(_) => "thp-off",
             Reason::NoThp => "no-thp",
@@ -122,6 +132,7 @@ impl Reason {
             Reason::PoolShort { .. }
                 | Reason::NoPool(_)
                 | Reason::NoSuchPage(..)
+                | Reason::NotFor(..)
                 | Reason::ThpOff(_)
                 | Reason::NoThp
                 | Reason::MemoryLimit { .. }
@@ -156,6 +167,8 @@ impl Reason {
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             Reason::PartNotAsked(Part::Text | Part::Rodata) => "hugelift run --parts text,rodata".into(),
+            Reason::PartNotAsked(_) => "hugelift run --parts all".into(),
+            Reason::NotFor(..) => "use --data-backing thp".into(),
             Reason::PoolShort { page, free, need, total } => {
                 grow_pool(*page, total.saturating_add(need.saturating_sub(*free)))
             }
@@ -177,8 +190,9 @@ impl Reason {
             Reason::NotStored(not) => return not.hint.clone(),
             Reason::Failed(_, fault) => return fault.hint(),
             Reason::NotLifted => "hugelift run PROG".into(),
-            Reason::PartNotAsked(Part::Relro | Part::Data | Part::Bss)
-            | Reason::Excluded
+            Reason::Excluded
+            | Reason::Special(_)
+            | Reason::OnTouch
             | Reason::TooSmall(_)
             | Reason::NotAligned(_)
             | Reason::Neighbour(_)
@@ -216,6 +230,9 @@ impl fmt::Display for Reason {
                 write!(f, "hugetlb pool of {page} pages: free {free}, need {need}")
             }
             Reason::NoPool(page) => write!(f, "the kernel has no hugetlb pool of {page} pages"),
+            Reason::Special(attribute) => attribute.fmt(f),
+            Reason::NotFor(backing, part) => write!(f, "{backing} is not for the {part}"),
+            Reason::OnTouch => f.write_str("not touched yet: huge pages come as it is"),
             Reason::NoSuchPage(backing, page) => write!(f, "{backing} has no pages of {page} here"),
             Reason::ThpOff(ThpOff::Never) => {
                 f.write_str("/sys/kernel/mm/transparent_hugepage/enabled is 'never'")

@@ -5,6 +5,7 @@
 //! `KernelPageSize` and `THPeligible` are of no use for this: a file mapping wholly on
 //! huge pages shows 4 kB and 0 there.
 
+use crate::attribute::Attribute;
 use crate::maps::{Mapping, MapsError, decimal, error, lines, parse_line};
 
 /// One mapping with its counters, all in bytes.
@@ -28,6 +29,10 @@ pub struct Usage {
     pub private_hugetlb: u64,
     /// hugetlb pages that others map too.
     pub shared_hugetlb: u64,
+    /// `MADV_HUGEPAGE` was given: what is touched from now on comes on huge pages.
+    pub advised: bool,
+    /// What else was asked for this memory.
+    pub attributes: Vec<Attribute>,
 }
 
 impl Usage {
@@ -42,6 +47,8 @@ impl Usage {
             file_huge: 0,
             private_hugetlb: 0,
             shared_hugetlb: 0,
+            advised: false,
+            attributes: Vec::new(),
         }
     }
 
@@ -73,7 +80,14 @@ pub fn parse_smaps(text: &[u8]) -> Result<Vec<Usage>, MapsError> {
                 return Err(error(i, "counter before any mapping", line));
             };
             if name == b"VmFlags" {
-                usage.mapping.prot.bti = line.split(|&b| b == b' ').any(|flag| flag == b"bt");
+                let flags = || line.split(|&b| b == b' ');
+                usage.mapping.prot.bti = flags().any(|flag| flag == b"bt");
+                usage.advised = flags().any(|flag| flag == b"hg");
+                usage.attributes.extend(flags().filter_map(Attribute::of_flag));
+            } else if name == b"ProtectionKey" {
+                if line[word.len()..].trim_ascii() != b"0" {
+                    usage.attributes.push(Attribute::Keyed);
+                }
             } else if let Some(slot) = field(usage, name) {
                 *slot = kilobytes(&line[word.len()..]).ok_or_else(|| error(i, "bad counter", line))?;
             }
@@ -125,10 +139,11 @@ FilePmdMapped:      4096 kB
 Shared_Hugetlb:        0 kB
 Private_Hugetlb:       0 kB
 THPeligible:           0
-VmFlags: rd ex mr mw me sd bt
+VmFlags: rd ex mr mw me sd bt lo dd
 01000000-01400000 r-xp 00000000 00:00 0 
 Rss:                   0 kB
 Private_Hugetlb:    4096 kB
+ProtectionKey:         3
 ";
 
     #[test]
@@ -138,6 +153,8 @@ Private_Hugetlb:    4096 kB
         assert_eq!((all[0].rss, all[0].file_huge, all[0].huge()), (6 << 20, 4 << 20, 4 << 20));
         assert_eq!((all[1].hugetlb(), all[1].huge()), (4 << 20, 4 << 20));
         assert_eq!((all[0].mapping.prot.bti, all[1].mapping.prot.bti), (true, false));
+        assert_eq!(all[0].attributes, [Attribute::Locked, Attribute::NoDump]);
+        assert_eq!(all[1].attributes, [Attribute::Keyed]);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! machine offers. Plain data: taken from a live process, from a file, or made in a test.
 
 use crate::addr::{Addr, PageSize, Range};
+use crate::attribute::Attribute;
 use crate::elf::Headers;
 use crate::maps::{FileId, Mapping, Prot};
 use serde::{Deserialize, Serialize};
@@ -23,6 +24,17 @@ pub enum Part {
     Data,
     /// Writable, zero at the start.
     Bss,
+    /// What `brk(2)` manages, booked on the executable.
+    Heap,
+    /// The first thread's stack, booked on the executable.
+    Stack,
+}
+
+impl Part {
+    /// The program writes to it, or did while it was being loaded.
+    pub fn is_writable(self) -> bool {
+        !matches!(self, Part::Text | Part::Rodata)
+    }
 }
 
 impl fmt::Display for Part {
@@ -33,6 +45,8 @@ impl fmt::Display for Part {
             Part::Relro => "relro",
             Part::Data => "data",
             Part::Bss => "bss",
+            Part::Heap => "heap",
+            Part::Stack => "stack",
         })
     }
 }
@@ -176,6 +190,8 @@ pub struct Snapshot {
     /// Mappings of code in which pages are no longer the file's: somebody has written to
     /// them, as a debugger's breakpoints and uprobes do.
     pub patched: Vec<Range>,
+    /// Mappings with an attribute that a copy would not have.
+    pub special: Vec<(Range, Attribute)>,
     /// Stretches of file mappings that huge entries can map as they are: the page cache holds
     /// them in huge folios, and address and offset agree within a huge page.
     pub cached: Vec<Range>,
@@ -210,6 +226,7 @@ impl Snapshot {
         for index in 0..self.objects.len() {
             self.extents_of(index, &mut all);
         }
+        self.extents_of_the_process(&mut all);
         disjoint(&mut all);
         all
     }
@@ -267,6 +284,25 @@ impl Snapshot {
                     }
                 }
             }
+        }
+    }
+
+    /// Heap and stack. Where `.bss` reaches into the mapping that the kernel calls the heap,
+    /// it stays `.bss`.
+    fn extents_of_the_process(&self, out: &mut Vec<Extent>) {
+        let Some(object) = self.objects.iter().position(|o| o.executable) else { return };
+        for mapping in self.mappings.iter().filter(|m| !m.shared) {
+            let part = match mapping {
+                m if m.is_named("[heap]") => Part::Heap,
+                m if m.is_named("[stack]") => Part::Stack,
+                _ => continue,
+            };
+            let claimed = out.iter().filter(|e| e.range.intersect(mapping.range).is_some());
+            let free = claimed.fold(vec![mapping.range], |free, e| {
+                free.iter().flat_map(|piece| piece.minus(e.range)).collect()
+            });
+            let extent = |range| Extent { object, part, range, prot: mapping.prot, file_backed: false };
+            out.extend(free.into_iter().map(extent));
         }
     }
 
@@ -351,6 +387,7 @@ mod tests {
             objects,
             mappings,
             patched: vec![],
+            special: vec![],
             cached: vec![],
             machine,
             stored: Stored::default(),

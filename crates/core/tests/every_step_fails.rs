@@ -10,7 +10,7 @@ use hugelift_core::apply::{Outcome, apply};
 use hugelift_core::model::Model;
 use hugelift_core::plan::{Plan, Step, plan, shareable};
 use hugelift_core::policy::{Backing, Policy};
-use hugelift_core::snapshot::{Snapshot, StoredCopy};
+use hugelift_core::snapshot::{Part, Snapshot, StoredCopy};
 use hugelift_core::target::Fault;
 
 const EPERM: i32 = 1;
@@ -28,9 +28,22 @@ struct Case {
     doomed: usize,
 }
 
+const ALL_PARTS: [Part; 7] =
+    [Part::Text, Part::Rodata, Part::Relro, Part::Data, Part::Bss, Part::Heap, Part::Stack];
+
 /// Plans `snapshot` for `backings`; `change` makes the machine differ from what was planned for.
 fn case(name: &str, snapshot: &Snapshot, backings: &[Backing], change: impl FnOnce(&mut Model)) -> Case {
     let policy = Policy { backings: backings.to_vec(), ..Policy::default() };
+    planned(name, snapshot, policy, change)
+}
+
+/// The same with what is written too.
+fn case_of_all(name: &str, snapshot: &Snapshot, data: &[Backing], change: impl FnOnce(&mut Model)) -> Case {
+    let data_backings = data.to_vec();
+    planned(name, snapshot, Policy { parts: ALL_PARTS.to_vec(), data_backings, ..Policy::default() }, change)
+}
+
+fn planned(name: &str, snapshot: &Snapshot, policy: Policy, change: impl FnOnce(&mut Model)) -> Case {
     let mut model = Model::new(snapshot);
     change(&mut model);
     Case { name: name.into(), plan: plan(snapshot, &policy), model, doomed: 0 }
@@ -53,6 +66,8 @@ fn cases(program: &str, record: &str) -> Vec<Case> {
         case(&named("hugetlb, by file"), &old, &[hugetlb], |_| ()),
         case(&named("auto, pool short"), &short, &[hugetlb, thp], |_| ()),
         case(&named("auto, kernel before 5.16"), &old, &[hugetlb, thp], |_| ()),
+        case_of_all(&named("auto, data on thp"), &full, &[thp], |_| ()),
+        case_of_all(&named("auto, data on hugetlb"), &full, &[hugetlb, thp], |_| ()),
         case(&named("shared"), &stocked, &[shared], |_| ()),
         case(&named("shared, else thp"), &stocked, &[shared, thp], |_| ()),
     ];
@@ -82,7 +97,8 @@ fn stocked(snapshot: &Snapshot) -> Snapshot {
 fn check_told(case: &Case, model: &Model, outcome: &Outcome, what: &str) {
     assert_eq!(outcome.spans.len(), case.plan.spans.len(), "{what}");
     for (span, told) in case.plan.spans.iter().zip(&outcome.spans) {
-        assert_eq!(told.lifted.is_some(), model.is_huge(span.range), "{what}: {}", span.range);
+        let lifted = model.is_huge(span.range) || model.is_advised(span.range);
+        assert_eq!(told.lifted.is_some(), lifted, "{what}: {}", span.range);
         let ways = told.failures.len() + usize::from(told.lifted.is_some());
         assert!(ways <= span.attempts.len(), "{what}: {}", span.range);
         assert!(told.lifted.is_some() || ways == span.attempts.len(), "{what}: a way was not tried");
@@ -214,6 +230,6 @@ fn variants_differ_in_their_steps() {
         assert_eq!(by_file, case.name.contains("file") || case.name.contains("before 5.16"), "{}", case.name);
         let backings = |b| case.plan.spans.iter().any(|s| s.attempts[0].backing == b);
         let both = backings(Backing::Thp) && backings(Backing::Hugetlb);
-        assert_eq!(both, case.name.contains("pool short"), "{}", case.name);
+        assert_eq!(both, case.name.contains("pool short") || case.name.contains("data on"), "{}", case.name);
     }
 }

@@ -114,6 +114,7 @@ fn case(headers: Headers, base: u64, gap: u64) -> Case {
         objects: vec![object],
         mappings,
         patched: vec![],
+        special: vec![],
         cached: vec![],
         machine: machine(),
         stored: Default::default(),

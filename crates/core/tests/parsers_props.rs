@@ -85,8 +85,9 @@ fn plan_for(head: &[u8], bias: u64) -> Result<Headers, ElfError> {
         objects: vec![object.clone(), object],
         mappings,
         patched: vec![],
-        cached: vec![],
+        special: vec![],
         machine: machine(),
+        cached: vec![],
         stored: Default::default(),
     };
     let plan = plan(&snapshot, &Policy::default());

@@ -209,7 +209,8 @@ fn snapshot() -> impl Strategy<Value = Snapshot> {
             mappings.sort_by_key(|m| m.range);
             let cached = mappings.iter().filter_map(cached).collect();
             let stored = Stored::default();
-            let mut snapshot = Snapshot { objects, mappings, patched: vec![], cached, machine, stored };
+            let mut snapshot =
+                Snapshot { objects, mappings, patched: vec![], special: vec![], cached, machine, stored };
             snapshot.stored = stocked(&snapshot, &stock);
             snapshot
         },
@@ -238,18 +239,20 @@ fn cached(mapping: &Mapping) -> Option<Range> {
 }
 
 fn policy() -> impl Strategy<Value = Policy> {
-    let parts = [Part::Text, Part::Rodata, Part::Relro, Part::Data, Part::Bss];
+    let parts = [Part::Text, Part::Rodata, Part::Relro, Part::Data, Part::Bss, Part::Heap, Part::Stack];
     let backings = [Backing::Hugetlb, Backing::Thp, Backing::Pagecache, Backing::Shared];
     let backing = prop::sample::select(backings.to_vec());
-    let backings = prop_oneof![2 => Just(Policy::default().backings), 3 => vec(backing, 0..5)];
+    let backings = prop_oneof![2 => Just(Policy::default().backings), 3 => vec(backing.clone(), 0..5)];
+    let data = prop_oneof![2 => Just(Policy::default().data_backings), 1 => vec(backing, 0..5)];
     let parts =
-        prop_oneof![3 => Just(Policy::default().parts), 1 => vec(prop::sample::select(parts.to_vec()), 0..6)];
+        prop_oneof![3 => Just(Policy::default().parts), 1 => vec(prop::sample::select(parts.to_vec()), 0..8)];
     let page = prop_oneof![3 => Just(None), 1 => page_size().prop_map(Some)];
     let except = prop_oneof![4 => Just(vec![]), 1 => Just(vec!["o1.*".to_string()])];
-    (parts, backings, page, except).prop_map(|(parts, backings, page, except)| Policy {
+    (parts, backings, data, page, except).prop_map(|(parts, backings, data_backings, page, except)| Policy {
         parts,
         objects: ObjectFilter::new(&[], &except).unwrap(),
         backings,
+        data_backings,
         page,
     })
 }
@@ -286,18 +289,24 @@ fn in_its_place(snapshot: &Snapshot, policy: &Policy, span: &Span) {
     for m in mappings {
         assert!(m.prot == span.prot && !m.shared, "{} over {}, {}", span.range, m.range, m.prot);
     }
-    let allowed = match span.part {
-        Part::Text => Prot::RX,
-        Part::Rodata => Prot::R,
-        part => panic!("a span of {part}"),
+    let allowed: &[Prot] = match span.part {
+        Part::Text => &[Prot::RX],
+        Part::Rodata => &[Prot::R],
+        Part::Relro => &[Prot::R, Prot::RW],
+        Part::Data | Part::Bss | Part::Heap | Part::Stack => &[Prot::RW],
     };
-    assert_eq!(span.prot, allowed);
+    assert!(allowed.contains(&span.prot), "{} of {}", span.prot, span.part);
     let object = &snapshot.objects[span.object];
     assert!(policy.parts.contains(&span.part) && policy.objects.takes(object));
     assert!(!(object.textrel && span.part == Part::Text));
     let base = snapshot.machine.base_page;
-    let stated =
-        object.headers.segments.iter().filter(|s| !s.prot.write && s.prot.exec == (span.part == Part::Text));
+    if matches!(span.part, Part::Heap | Part::Stack) {
+        return;
+    }
+    let kind = |s: &&Segment| {
+        s.prot.write == span.part.is_writable() && (s.prot.write || s.prot.exec == (span.part == Part::Text))
+    };
+    let stated = object.headers.segments.iter().filter(kind);
     let rounded = stated
         .filter_map(|s| object.loaded(s.vaddr, s.memsz))
         .filter_map(|r| Some(Range { start: r.start.align_down(base), end: r.end.align_up(base)? }));
@@ -309,6 +318,11 @@ fn in_its_place(snapshot: &Snapshot, policy: &Policy, span: &Span) {
 fn harmless(snapshot: &Snapshot, span: &Span, attempt: &Attempt) {
     let (page, whole) = (attempt.page, span.range);
     assert_eq!(whole.inner(page), Some(whole), "not aligned to {page}");
+    if attempt.in_place {
+        assert!(matches!(span.part, Part::Bss | Part::Heap | Part::Stack), "{} in place", span.part);
+        assert_eq!(attempt.steps, [Step::Collapse { range: whole }, Step::Advise { range: whole }]);
+        return;
+    }
     if attempt.backing == Backing::Pagecache {
         assert_eq!(attempt.steps, [Step::FaultIn { range: whole }, Step::Verify { range: whole }]);
         assert!(snapshot.cached.iter().any(|c| c.covers(whole)), "{whole} is not in huge folios");
@@ -329,6 +343,7 @@ fn harmless(snapshot: &Snapshot, span: &Span, attempt: &Attempt) {
             | Step::Advise { range }
             | Step::Populate { range, .. }
             | Step::Verify { range } => assert_eq!(range, scratch),
+            Step::Collapse { .. } => panic!("only in place"),
             Step::Open { entry } => assert_eq!(entry, span.object),
             Step::MapStored { range, prot, offset } => {
                 let copy = snapshot.stored.covering(span.range).expect("a copy");
@@ -351,7 +366,8 @@ fn harmless(snapshot: &Snapshot, span: &Span, attempt: &Attempt) {
 /// First choices together take no more than the pools and the memory hold.
 fn affordable(machine: &Machine, plan: &Plan) {
     let chosen = || plan.spans.iter().map(|s| (&s.attempts[0], s.range.len()));
-    let mut memory: u64 = chosen().filter(|(a, _)| a.backing == Backing::Thp).map(|(_, len)| len).sum();
+    let thp = |(a, _): &(&Attempt, u64)| a.backing == Backing::Thp && !a.in_place;
+    let mut memory: u64 = chosen().filter(thp).map(|(_, len)| len).sum();
     for pool in &machine.pools {
         let of_pool = chosen().filter(|(a, _)| a.backing == Backing::Hugetlb && a.page == pool.page);
         let pages: u64 = of_pool.map(|(_, len)| len / pool.page.bytes()).sum();
@@ -367,7 +383,7 @@ fn invisible(snapshot: &Snapshot, plan: &Plan) {
     let mut model = before.clone();
     let outcome = apply(&mut model, plan);
     assert!(outcome.is_complete() && outcome.leftovers.is_empty(), "{outcome:?}");
-    assert!(plan.spans.iter().all(|s| model.is_huge(s.range)));
+    assert!(plan.spans.iter().all(|s| model.is_huge(s.range) || model.is_advised(s.range)));
     assert!(model.visible() == before.visible() && !model.saw_wx && model.open_files() == 0);
 }
 
@@ -378,7 +394,8 @@ fn check(snapshot: &Snapshot, policy: &Policy) -> Plan {
         in_its_place(snapshot, policy, span);
         assert!(!span.attempts.is_empty(), "{} has no way", span.range);
         for attempt in &span.attempts {
-            assert!(policy.backings.contains(&attempt.backing));
+            let wanted = if span.part.is_writable() { &policy.data_backings } else { &policy.backings };
+            assert!(wanted.contains(&attempt.backing));
             assert!(policy.page.is_none_or(|p| p == attempt.page));
             harmless(snapshot, span, attempt);
         }

@@ -104,6 +104,13 @@ impl ElfFile {
         read_at(&self.file, stretch.offset, usize::try_from(stretch.size.min(MAX_STRETCH)).ok()?)
     }
 
+    /// The bytes of a stretch of any length, as far as they are there.
+    pub(crate) fn read_long(&self, stretch: Stretch) -> Vec<u8> {
+        let there = self.file.metadata().map_or(0, |m| m.len()).saturating_sub(stretch.offset);
+        let len = usize::try_from(stretch.size.min(there)).unwrap_or(0);
+        read_at(&self.file, stretch.offset, len).unwrap_or_default()
+    }
+
     /// The loader of a dynamic program.
     pub fn interp(&self) -> Option<PathBuf> {
         self.headers.interp.and_then(|at| self.read(at)).and_then(|bytes| path_of(&bytes))

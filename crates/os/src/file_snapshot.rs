@@ -52,7 +52,8 @@ pub fn of_file(path: &Path) -> Result<Unstarted, FileError> {
         objects.push(layout.load(file, i == 0).ok_or_else(no_room)?);
     }
     let stack = Range { start: Addr(STACK), end: Addr(STACK + STACK_BYTES) };
-    layout.mappings.push(anonymous(stack, Prot::RW, "[stack]"));
+    // No part, for nothing is known of its size: only the end of the space.
+    layout.mappings.push(anonymous(stack, Prot::RW, ""));
     layout.mappings.sort_by_key(|m| m.range.start);
     let mappings = layout.mappings;
     Ok(Unstarted {
@@ -60,6 +61,7 @@ pub fn of_file(path: &Path) -> Result<Unstarted, FileError> {
             objects,
             mappings,
             patched: Vec::new(),
+            special: Vec::new(),
             cached: Vec::new(),
             machine,
             stored: Stored::default(),
@@ -197,13 +199,14 @@ impl Layout {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hugelift_core::snapshot::Part;
+    use hugelift_core::snapshot::{Extent, Part};
     use std::collections::BTreeMap;
 
-    /// Bytes of each part of each object.
+    /// Bytes of each part of each object, as far as a file can tell.
     fn sizes(snapshot: &Snapshot) -> BTreeMap<(PathBuf, Part), u64> {
         let mut sizes = BTreeMap::new();
-        for extent in snapshot.extents() {
+        let of_a_file = |e: &Extent| !matches!(e.part, Part::Heap | Part::Stack);
+        for extent in snapshot.extents().into_iter().filter(of_a_file) {
             let path = snapshot.objects[extent.object].path.clone();
             *sizes.entry((path, extent.part)).or_default() += extent.range.len();
         }

@@ -23,6 +23,7 @@ pub mod home;
 pub mod kernel_counts;
 pub mod launch;
 pub mod machine;
+pub mod malloc;
 pub mod memory;
 pub mod needed;
 pub mod output;

@@ -88,6 +88,8 @@ pub struct Status {
     pub thp_enabled: Option<bool>,
     /// `Threads`.
     pub threads: Option<u32>,
+    /// `VmLck`, in bytes.
+    pub locked: Option<u64>,
     /// `VmHWM`: the most that was resident since exec, in bytes. (`ru_maxrss` of getrusage(2)
     /// starts at the size of the process that called exec.)
     pub peak_bytes: Option<u64>,
@@ -298,6 +300,7 @@ fn parse_status(text: &[u8]) -> Status {
             b"Uid" => status.uid = second(),
             b"THP_enabled" => status.thp_enabled = value().map(|v| v != 0),
             b"Threads" => status.threads = value(),
+            b"VmLck" => status.locked = kilobytes(&line[colon + 1..]),
             b"VmHWM" => status.peak_bytes = kilobytes(&line[colon + 1..]),
             b"TracerPid" => status.tracer = value(),
             b"SigPnd" | b"ShdPnd" => status.pending |= hex().unwrap_or(0),

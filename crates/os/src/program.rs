@@ -162,6 +162,20 @@ pub fn exec(path: &Path, argv: &[impl AsRef<OsStr>]) -> io::Error {
     execve(shell, &args)
 }
 
+/// Sets a variable of the environment that [`exec`] hands on.
+///
+/// # Errors
+/// setenv(3).
+pub fn set_variable(name: &str, value: &str) -> io::Result<()> {
+    let text = |s: &str| CString::new(s).map_err(io::Error::from);
+    let (name, value) = (text(name)?, text(value)?);
+    // SAFETY: setenv(3) copies both strings; the launcher has one thread.
+    match unsafe { libc::setenv(name.as_ptr(), value.as_ptr(), 1) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 fn execve(file: &CStr, args: &[CString]) -> io::Error {
     let mut argv: Vec<*const libc::c_char> = args.iter().map(|a| a.as_ptr()).collect();
     argv.push(std::ptr::null());

@@ -9,8 +9,10 @@ use crate::machine::probe;
 use crate::pagemap;
 use crate::procfs::{ProcError, Process, read_at, read_head};
 use hugelift_core::addr::{Addr, PageSize, Range};
+use hugelift_core::attribute::Attribute;
 use hugelift_core::elf::{self, HEAD_BYTES, Headers, Stretch};
 use hugelift_core::maps::{FileId, Mapping};
+use hugelift_core::smaps::Usage;
 use hugelift_core::snapshot::{Object, Snapshot, Stored};
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -38,7 +40,20 @@ pub fn live(pid: Option<u32>, min_bytes: u64) -> Result<Snapshot, ProcError> {
     let mut objects = finder.objects();
     put_executable_first(&mut objects, entry);
     let patched = patched(process, &mappings, min_bytes)?;
-    Ok(Snapshot { objects, mappings, patched, cached: Vec::new(), machine, stored: Stored::default() })
+    let special =
+        if min_bytes == 0 || process.status()?.locked != Some(0) { special(process)? } else { Vec::new() };
+    let (cached, stored) = (Vec::new(), Stored::default());
+    Ok(Snapshot { objects, mappings, patched, special, cached, machine, stored })
+}
+
+/// The mappings with attributes. smaps is slow, so [`live`] asks only where writable parts are
+/// concerned, which is where programs set them, or where something is locked.
+fn special(process: Process) -> Result<Vec<(Range, Attribute)>, ProcError> {
+    let of = |u: Usage| {
+        let range = u.mapping.range;
+        u.attributes.into_iter().map(move |a| (range, a))
+    };
+    Ok(process.smaps()?.into_iter().flat_map(of).collect())
 }
 
 /// The mappings of code, of at least `min_bytes`, that hold pages which are no longer the

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Which spans, and what from: hands out pool pages and memory to the extents in turn.
 
-use super::steps::{scratch_for, shared_steps, steps};
+use super::steps::{scratch_for, shared_steps, steps, steps_in_place};
 use super::{Attempt, Plan, Span, is_nearly_all, usual_page};
 use crate::addr::{Addr, PageSize, Range};
 use crate::maps::{Mapping, Prot};
@@ -32,7 +32,7 @@ pub(super) fn shareable(snapshot: &Snapshot, policy: &Policy) -> Vec<(usize, Par
     let planner = Planner { snapshot, policy, pools: Vec::new(), memory_left: 0, plan: Plan::default() };
     let Some(page) = usual_page(&snapshot.machine, Backing::Shared) else { return Vec::new() };
     let extents = joined(snapshot.extents()).into_iter();
-    let wanted = extents.filter(|extent| planner.refusal(extent).is_none());
+    let wanted = extents.filter(|e| !e.part.is_writable() && planner.refusal(e).is_none());
     wanted.filter_map(|extent| Some((extent.object, extent.part, extent.range.inner(page)?))).collect()
 }
 
@@ -59,6 +59,8 @@ fn joined(extents: Vec<Extent>) -> Vec<Extent> {
 struct Way {
     backing: Backing,
     page: PageSize,
+    /// Without a copy: the memory is advised where it is.
+    in_place: bool,
 }
 
 struct Planner<'a> {
@@ -83,7 +85,7 @@ impl Planner<'_> {
         }
         // Each backing has its own page size, hence its own inner span. What the best one
         // leaves (edges, and what it has no pages for) is offered to the next.
-        let (ways, refusals) = self.ways();
+        let (ways, refusals) = self.ways(&extent);
         let mut left = vec![extent.range];
         let mut lack = None;
         let mut uncached = None;
@@ -193,6 +195,12 @@ impl Planner<'_> {
         if extent.prot.is_wx() || stated_wx {
             return Some(Reason::WritableCode);
         }
+        // What stays in place keeps all its attributes.
+        let in_place = stays(extent);
+        let special = self.snapshot.special.iter().filter(|(r, _)| r.intersect(extent.range).is_some());
+        if let Some((_, attribute)) = special.into_iter().find(|(_, a)| !in_place || a.forbids_huge()) {
+            return Some(Reason::Special(*attribute));
+        }
         match extent.part {
             Part::Text if object.textrel => Some(Reason::TextRelocations),
             // A uprobe's breakpoint that the kernel finds in anonymous memory kills the program.
@@ -201,18 +209,29 @@ impl Planner<'_> {
             }
             Part::Text if (Prot { bti: false, ..extent.prot }) == Prot::RX => None,
             Part::Rodata if extent.prot == Prot::R => None,
+            // Before the loader has relocated it, it is writable still.
+            Part::Relro if [Prot::R, Prot::RW].contains(&extent.prot) => None,
+            Part::Data | Part::Bss | Part::Heap | Part::Stack if extent.prot == Prot::RW => None,
             _ => Some(Reason::Protection),
         }
     }
 
-    /// The ways that are open on this machine, best first, and why the others are not.
-    fn ways(&self) -> (Vec<Way>, Vec<Reason>) {
+    /// The ways that are open to `extent` on this machine, best first, and why the others are not.
+    fn ways(&self, extent: &Extent) -> (Vec<Way>, Vec<Reason>) {
         let machine = &self.snapshot.machine;
+        let writable = extent.part.is_writable();
+        let backings = if writable { &self.policy.data_backings } else { &self.policy.backings };
+        let in_place = stays(extent);
         let (mut ways, mut refusals) = (Vec::new(), Vec::new());
-        for &backing in &self.policy.backings {
+        for &backing in backings {
             let usual = usual_page(machine, backing);
             let page = self.policy.page.or(usual);
             let verdict = match (backing, page) {
+                // RELRO is yet to be protected, page by page; the heap and the stack grow; and
+                // the kernel forgets a heap whose mapping is replaced.
+                (Backing::Hugetlb, _) if matches!(extent.part, Part::Relro | Part::Heap | Part::Stack) => {
+                    Err(Reason::NotFor(backing, extent.part))
+                }
                 (Backing::Hugetlb, page) => {
                     let page = page.or(machine.thp_page).unwrap_or(PageSize::MB2);
                     let offered = machine.pools.iter().any(|p| p.page == page);
@@ -244,7 +263,7 @@ impl Planner<'_> {
                 }
                 (Backing::Shared, _) => usual.ok_or(Reason::NoThp),
             };
-            match verdict.map(|page| Way { backing, page }) {
+            match verdict.map(|page| Way { backing, page, in_place: in_place && backing == Backing::Thp }) {
                 Ok(way) if ways.contains(&way) => {}
                 Ok(way) => ways.push(way),
                 // Nobody misses it where others are open, or would be.
@@ -271,6 +290,9 @@ impl Planner<'_> {
     /// its start on, and what is lacking for the others.
     fn supply(&mut self, way: Way, span: Range) -> (u64, Option<Reason>) {
         let need = span.len() / way.page.bytes();
+        if way.in_place {
+            return (need, None); // costs nothing now
+        }
         if scratch_for(self.snapshot, span.len(), way.page).is_none() {
             return (0, Some(Reason::NoRoom(span.len())));
         }
@@ -310,13 +332,15 @@ impl Planner<'_> {
         let attempts = ways.iter().filter(fits).filter(known).filter_map(|way| {
             let scratch = match way.backing {
                 Backing::Pagecache => Range::default(),
+                _ if way.in_place => Range::default(),
                 _ => scratch_for(self.snapshot, range.len(), way.page)?,
             };
             let steps = match way.backing {
+                _ if way.in_place => steps_in_place(range),
                 Backing::Shared => shared_steps(self.snapshot.stored.covering(range)?, extent.prot, scratch),
                 _ => steps(&self.snapshot.machine, way.backing, way.page, range, extent.prot, scratch),
             };
-            Some(Attempt { backing: way.backing, page: way.page, steps })
+            Some(Attempt { backing: way.backing, page: way.page, in_place: way.in_place, steps })
         });
         let attempts = attempts.collect();
         let span = Span { object: extent.object, part: extent.part, range, prot: extent.prot, attempts };
@@ -337,13 +361,18 @@ impl Planner<'_> {
     }
 
     fn grant(&mut self, attempt: &Attempt, range: Range) -> bool {
-        let way = Way { backing: attempt.backing, page: attempt.page };
+        let way = Way { backing: attempt.backing, page: attempt.page, in_place: attempt.in_place };
         let short = match self.pools.iter().find(|p| p.page == way.page && way.backing == Backing::Hugetlb) {
             Some(pool) => obtainable(pool, self.memory_left) < range.len() / way.page.bytes(),
             None => false,
         };
         !short && self.supply(way, range).1.is_none()
     }
+}
+
+/// Anonymous memory that the program writes to needs no copy to be huge.
+fn stays(extent: &Extent) -> bool {
+    matches!(extent.part, Part::Bss | Part::Heap | Part::Stack) && !extent.file_backed
 }
 
 /// Pages of `pool` that a span could get: surplus ones are made of the memory that is left.

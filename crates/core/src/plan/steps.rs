@@ -7,6 +7,11 @@ use crate::maps::Prot;
 use crate::policy::Backing;
 use crate::snapshot::{Machine, Snapshot, StoredCopy};
 
+/// The steps that back anonymous memory where it is: with what it holds, and with what it will.
+pub(super) fn steps_in_place(span: Range) -> Vec<Step> {
+    vec![Step::Collapse { range: span }, Step::Advise { range: span }]
+}
+
 /// The steps that back `span` with pages of `page` by way of `scratch`.
 pub(super) fn steps(
     machine: &Machine,

@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::addr::Addr;
+use crate::attribute::Attribute;
 use crate::elf::{self, Segment};
 use crate::maps::{FileId, Mapping};
 use crate::policy::ObjectFilter;
@@ -26,11 +27,15 @@ fn mapping(range: Range, prot: Prot) -> Mapping {
     Mapping { range, prot, shared: false, offset: 0, file: FILE, path: "/bin/o".into(), deleted: false }
 }
 
+fn anonymous(range: Range, name: &str) -> Mapping {
+    Mapping { file: FileId::default(), path: name.into(), ..mapping(range, Prot::RW) }
+}
+
 fn pool(page: PageSize, free: u64) -> Pool {
     Pool { page, total: free, free, reserved: 0, surplus: 0, overcommit: 0 }
 }
 
-/// A program with text in `range`, far below a stack.
+/// A program with text in `range`, far below some other memory.
 pub(crate) fn program(range: Range) -> Snapshot {
     let segment = Segment {
         prot: Prot::RX,
@@ -53,11 +58,7 @@ pub(crate) fn program(range: Range) -> Snapshot {
     let path = "/bin/o".into();
     let object =
         Object { path, file: FILE, build_id: None, bias: 0, headers, executable: true, textrel: false };
-    let stack = Mapping {
-        file: FileId::default(),
-        path: "[stack]".into(),
-        ..mapping(r(1 << 46, (1 << 46) + MB), Prot::RW)
-    };
+    let other = anonymous(r(1 << 46, (1 << 46) + MB), "");
     let machine = Machine {
         base_page: PageSize::SMALL,
         thp_page: Some(PAGE),
@@ -69,8 +70,9 @@ pub(crate) fn program(range: Range) -> Snapshot {
     };
     Snapshot {
         objects: vec![object],
-        mappings: vec![mapping(range, Prot::RX), stack],
+        mappings: vec![mapping(range, Prot::RX), other],
         patched: vec![],
+        special: vec![],
         cached: vec![],
         machine,
         stored: Stored::default(),
@@ -373,4 +375,92 @@ fn kernels_that_cannot_move_hugetlb_get_a_file() {
     let steps = &plan.spans[0].attempts[0].steps;
     assert_eq!(steps[0], Step::CreateFile { bytes: TEXT.len(), page: PAGE });
     assert!(matches!(steps.last(), Some(Step::Replace { range: TEXT, prot: Prot::RX, .. })));
+}
+
+/// Data at 16 MB, 4 MB of it from the file, 6 MB of `.bss` behind it, a heap behind that.
+fn writable() -> Snapshot {
+    let mut snapshot = program(TEXT);
+    let segments = &mut snapshot.objects[0].headers.segments;
+    let data = Segment {
+        prot: Prot::RW,
+        vaddr: 16 * MB,
+        memsz: 10 * MB,
+        filesz: 4 * MB,
+        offset: 16 * MB,
+        align: 4096,
+    };
+    segments.push(data);
+    let mappings = [
+        mapping(r(16 * MB, 20 * MB), Prot::RW),
+        anonymous(r(20 * MB, 26 * MB), ""),
+        anonymous(r(26 * MB, 31 * MB), "[heap]"),
+    ];
+    snapshot.mappings.splice(1..1, mappings);
+    snapshot
+}
+
+fn data_on(backings: &[Backing]) -> Policy {
+    let parts = vec![Part::Relro, Part::Data, Part::Bss, Part::Heap, Part::Stack];
+    Policy { parts, data_backings: backings.to_vec(), ..Policy::default() }
+}
+
+#[test]
+fn data_is_copied_and_what_is_anonymous_stays_in_place() {
+    let plan = plan(&writable(), &data_on(&[Backing::Thp]));
+    let found: Vec<_> = plan.spans.iter().map(|s| (s.part, s.range, s.attempts[0].in_place)).collect();
+    let expected = [
+        (Part::Data, r(16 * MB, 20 * MB), false),
+        (Part::Bss, r(20 * MB, 26 * MB), true),
+        (Part::Heap, r(26 * MB, 30 * MB), true),
+    ];
+    assert_eq!(found, expected);
+    assert!(plan.spans[1..].iter().all(|s| s.attempts[0].steps.len() == 2));
+}
+
+#[test]
+fn advice_costs_no_memory_and_copies_do() {
+    let mut snapshot = writable();
+    snapshot.machine.memory_left = MB;
+    let plan = plan(&snapshot, &data_on(&[Backing::Thp]));
+    assert_eq!(plan.spans.iter().map(|s| s.part).collect::<Vec<_>>(), [Part::Bss, Part::Heap]);
+    let limit = Reason::MemoryLimit { left: MB, need: 4 * MB };
+    assert!(skips(&plan).contains(&(r(16 * MB, 20 * MB), limit)), "{:?}", plan.skips);
+}
+
+#[test]
+fn pool_pages_are_for_data_and_not_for_the_heap() {
+    let plan = plan(&writable(), &data_on(&[Backing::Hugetlb]));
+    assert_eq!(plan.spans.iter().map(|s| s.part).collect::<Vec<_>>(), [Part::Data, Part::Bss]);
+    assert!(plan.spans.iter().all(|s| !s.attempts[0].in_place));
+    let refused = Reason::NotFor(Backing::Hugetlb, Part::Heap);
+    assert!(skips(&plan).contains(&(r(26 * MB, 30 * MB), refused)), "{:?}", plan.skips);
+}
+
+#[test]
+fn relro_is_lifted_as_it_is_protected_now() {
+    for prot in [Prot::R, Prot::RW] {
+        let mut snapshot = writable();
+        snapshot.objects[0].headers.relro =
+            Some(elf::Stretch { offset: 16 * MB, vaddr: 16 * MB, size: 2 * MB });
+        snapshot.mappings[1] = mapping(r(16 * MB, 18 * MB), prot);
+        snapshot.mappings.insert(2, mapping(r(18 * MB, 20 * MB), Prot::RW));
+        let plan = plan(&snapshot, &data_on(&[Backing::Thp]));
+        let first = &plan.spans[0];
+        assert_eq!((first.part, first.range, first.prot), (Part::Relro, r(16 * MB, 18 * MB), prot));
+        // Its neighbour is another part, even where both are writable.
+        assert_eq!((plan.spans[1].part, plan.spans[1].range), (Part::Data, r(18 * MB, 20 * MB)));
+    }
+}
+
+#[test]
+fn special_memory_is_not_copied() {
+    let mut snapshot = writable();
+    let (data, bss, heap) = (r(16 * MB, 20 * MB), r(20 * MB, 26 * MB), r(26 * MB, 31 * MB));
+    snapshot.special =
+        vec![(data, Attribute::Locked), (bss, Attribute::WipedOnFork), (heap, Attribute::NoHuge)];
+    let plan = plan(&snapshot, &data_on(&[Backing::Thp]));
+    assert_eq!(plan.spans.iter().map(|s| s.part).collect::<Vec<_>>(), [Part::Bss]);
+    for (range, attribute) in [(data, Attribute::Locked), (heap, Attribute::NoHuge)] {
+        assert!(skips(&plan).contains(&(range, Reason::Special(attribute))), "{:?}", plan.skips);
+    }
 }

@@ -82,7 +82,8 @@ pub fn snapshot(record: &str, machine: Machine) -> Snapshot {
     let objects = objects
         .map(|(i, (path, head))| object(path, headers(record, path, &head), i == 0, &mappings))
         .collect();
-    Snapshot { objects, mappings, patched: vec![], cached: vec![], machine, stored: Stored::default() }
+    let (patched, special, cached, stored) = (vec![], vec![], vec![], Stored::default());
+    Snapshot { objects, mappings, patched, special, cached, machine, stored }
 }
 
 fn object(path: &str, headers: Headers, executable: bool, mappings: &[Mapping]) -> Object {

@@ -46,7 +46,8 @@ pub(super) fn tiles(part: &PartReport, page: PageSize) -> Vec<Tile> {
 fn with_gaps(part: &PartReport) -> Vec<Fragment> {
     let mut all = Vec::with_capacity(part.fragments.len() + 1);
     let mut at = Addr(part.start);
-    let unknown = |start, end| Fragment { range: Range { start, end }, huge: 0, backing: None };
+    let unknown =
+        |start, end| Fragment { range: Range { start, end }, huge: 0, backing: None, advised: false };
     for fragment in &part.fragments {
         if at < fragment.range.start {
             all.push(unknown(at, fragment.range.start));
@@ -140,6 +141,7 @@ mod tests {
                 range: range(a, b),
                 huge: huge * MB,
                 backing: (huge > 0).then_some(Backing::Thp),
+                advised: false,
             })
             .collect();
         PartReport {

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Writable parts: data, bss, heap. Lifted, they hold what they held, can be written, forked and
+//! given back, and nothing is allowed that was not.
+
+mod common;
+
+use common::huge::smaps;
+use common::{Cmd, End, HUGELIFT, Held, Pool, each_backing, find, guard, plain};
+use hugelift_core::maps::Prot;
+use serde_json::Value;
+use std::path::Path;
+use std::process::Command;
+
+const KINDS: [&[&str]; 4] = [&["-pie", "-fPIE"], &["-no-pie"], &["-static"], &["-static-pie"]];
+
+fn inspect(pid: u32) -> Value {
+    let out = Command::new(HUGELIFT).args(["inspect", "--json", "--parts", "all", &pid.to_string()]).output();
+    serde_json::from_slice(&out.expect("run inspect").stdout).expect("JSON of inspect")
+}
+
+/// Runs the writing victim; what inspect says of it after it has written everywhere.
+fn written(before: &[&str], options: &[&str], flags: &[&str]) -> Value {
+    let program = plain("writes").flags(flags).build();
+    let cmd = Cmd::new([&program]).under(before);
+    let held = Held::start(&cmd, Some(options), &program);
+    let seen = inspect(held.pid());
+    let wx: Vec<_> = smaps(held.pid()).into_iter().filter(|u| u.mapping.prot.is_wx()).collect();
+    assert!(wx.is_empty(), "{wx:?}");
+    let outcome = held.finish();
+    assert_eq!((outcome.stdout.as_str(), outcome.end), ("as it should be\n", End::Code(0)), "{flags:?}");
+    assert_eq!(outcome.own_lines(), Vec::<&str>::new(), "{options:?} {flags:?}");
+    seen
+}
+
+/// All that could be huge is.
+fn assert_all(seen: &Value, parts: &[(&str, u64)], what: &str) {
+    for (part, least) in parts {
+        let total = &seen["totals"][part];
+        assert_eq!(total["huge_bytes"], total["liftable_bytes"], "{what}: {part}: {seen}");
+        assert!(total["huge_bytes"].as_u64() >= Some(*least), "{what}: {part}: {seen}");
+    }
+}
+
+const MB: u64 = 1 << 20;
+const PARTS: [(&str, u64); 3] = [("relro", 2 * MB), ("data", 4 * MB), ("bss", 28 * MB)];
+
+#[test]
+fn on_transparent_pages() {
+    for flags in KINDS {
+        for before in [&[][..], &["setarch", "-R"]] {
+            let seen = written(before, &["--parts", "all", "--backing", "thp"], flags);
+            // What a child had written too was copied by 4 kB: a page of it is no longer huge.
+            let huge = |part: &str| seen["totals"][part]["huge_bytes"].as_u64().unwrap();
+            assert!(huge("relro") >= 2 * MB, "{flags:?} {before:?}: {seen}");
+        }
+    }
+}
+
+#[test]
+fn what_is_lifted_is_huge_before_anybody_forks() {
+    for flags in KINDS {
+        let program = plain("writes").flags(flags).flags(&["-DNO_FORK"]).build();
+        let options = ["--parts", "all", "--backing", "thp"];
+        let held = Held::start(&Cmd::new([&program]), Some(&options), &program);
+        assert_all(&inspect(held.pid()), &PARTS, &format!("{flags:?}"));
+        assert_eq!(held.finish().end, End::Code(0));
+    }
+}
+
+#[test]
+fn data_on_pool_pages() {
+    need_root!();
+    let _pool = match Pool::with_free(guard::PLENTY) {
+        Ok(pool) => pool,
+        Err(why) => skip!("{why}"),
+    };
+    for flags in KINDS {
+        let options = ["--parts", "all", "--backing", "thp", "--data-backing", "hugetlb"];
+        let seen = written(&[], &options, flags);
+        assert_all(&seen, &[("data", 4 * MB), ("bss", 28 * MB)], &format!("{flags:?}"));
+        let backing = |part: &str| {
+            let objects = seen["objects"].as_array().unwrap().iter();
+            let mut parts = objects.flat_map(|o| o["parts"].as_array().unwrap());
+            parts.find(|p| p["part"] == part && p["huge_bytes"] != 0).map(|p| p["backing"].clone())
+        };
+        assert_eq!(backing("data"), Some("hugetlb".into()), "{flags:?}: {seen}");
+        // Its pages are still to be protected, some of them: never from the pool.
+        assert_ne!(backing("relro"), Some("hugetlb".into()), "{flags:?}: {seen}");
+    }
+}
+
+/// Ranges and what each allows, of files and of the heap: neighbours joined, so that a lift,
+/// which cuts mappings, makes no difference.
+fn protections(held: &Held) -> Vec<(u64, u64, Prot)> {
+    let mut out: Vec<(u64, u64, Prot)> = Vec::new();
+    for usage in smaps(held.pid()) {
+        let m = usage.mapping;
+        match out.last_mut() {
+            Some((_, end, prot)) if *end == m.range.start.0 && *prot == m.prot => *end = m.range.end.0,
+            _ => out.push((m.range.start.0, m.range.end.0, m.prot)),
+        }
+    }
+    out
+}
+
+/// Without ASLR everything lies where it lies: what each page allows is what it allowed,
+/// guard pages and RELRO among it.
+#[test]
+fn protections_of_real_programs_stay() {
+    need!("setarch", "gdb", "perl", "node", "clang-19");
+    let stdin_reader = "process.stdin.on('data', () => {}); process.stdin.on('end', () => {})";
+    let programs: [(&str, Vec<&str>); 4] = [
+        ("gdb", vec!["gdb", "-nx", "-q"]),
+        ("perl", vec!["perl", "-e", "my @a = (1) x 100000; <STDIN>"]),
+        ("clang-19", vec!["clang-19", "-x", "c", "-fintegrated-cc1", "-fsyntax-only", "-"]),
+        ("node", vec!["node", "--jitless", "-e", stdin_reader]),
+    ];
+    let objects_of = |held: &Held| {
+        let named = |path: &Path| path.is_absolute() && !path.starts_with("/dev");
+        let files = smaps(held.pid()).into_iter().filter(|u| named(&u.mapping.path));
+        files.map(|u| u.mapping.range).collect::<Vec<_>>()
+    };
+    for (name, words) in programs {
+        let program = find(name).expect(name).canonicalize().expect(name);
+        let mut words: Vec<String> = words.into_iter().map(String::from).collect();
+        words[0] = program.display().to_string();
+        let cmd = Cmd::new(&words).under(["setarch", "-R"]);
+        // The heap's own size depends on what malloc is told.
+        let options = ["--parts", "all", "--backing", "thp", "--malloc", "off"];
+        let start = |options| Held::start(&cmd, options, &program);
+        let (bare, lifted) = (start(None), start(Some(&options[..])));
+        let objects = objects_of(&bare);
+        assert!(objects.len() > 5, "{name}: {objects:?}");
+        let (before, after) = (protections(&bare), protections(&lifted));
+        for range in objects {
+            let at = |all: &[(u64, u64, Prot)]| {
+                let found = all.iter().find(|(s, e, _)| (*s..*e).contains(&range.start.0));
+                found.map(|(_, e, prot)| ((*e).min(range.end.0), *prot))
+            };
+            assert_eq!(at(&after), at(&before), "{name}: {range}");
+        }
+        assert!(!after.iter().any(|(.., prot)| prot.is_wx()), "{name}");
+        drop((bare, lifted));
+    }
+}
+
+/// glibc's heap comes on huge pages, and the user's own word stays the last.
+#[test]
+fn the_heap_by_the_allocators_variable() {
+    need!("perl");
+    let perl = find("perl").expect("perl").canonicalize().expect("perl");
+    let script = "my %h; $h{$_} = $_ for 1 .. 300000; <STDIN>";
+    let heap = |options: &[&str], tunables: Option<&str>| {
+        let mut cmd = Cmd::new([perl.as_os_str(), "-e".as_ref(), script.as_ref()]);
+        if let Some(tunables) = tunables {
+            cmd = cmd.env("GLIBC_TUNABLES", tunables);
+        }
+        let held = Held::start(&cmd, Some(options), &perl);
+        let heap = smaps(held.pid()).into_iter().filter(|u| u.mapping.is_named("[heap]"));
+        heap.map(|u| u.anon_huge).sum::<u64>()
+    };
+    assert!(heap(&["--parts", "all"], None) > 10 * MB);
+    assert!(heap(&["--malloc", "thp"], None) > 10 * MB);
+    assert!(heap(&["--malloc", "thp"], Some("glibc.malloc.arena_max=1")) > 10 * MB);
+    assert_eq!(heap(&["--malloc", "thp"], Some("glibc.malloc.hugetlb=0")), 0);
+    assert_eq!(heap(&["--parts", "all", "--malloc", "off"], None), 0);
+    assert_eq!(heap(&[], None), 0);
+}
+
+/// The environment is the user's unless he asks.
+#[test]
+fn variables_are_set_on_request_alone() {
+    need!("env");
+    let env = |options: &[&str]| {
+        let outcome = Cmd::new(["env"]).lifted(options);
+        outcome.stdout.lines().any(|l| l.starts_with("GLIBC_TUNABLES="))
+    };
+    assert!(!env(&["--quiet"]));
+    assert!(!env(&["--quiet", "--parts", "text,data,bss"]));
+    assert!(env(&["--quiet", "--malloc", "thp"]));
+    each_backing(|options| assert!(!env(&[&["--quiet"], options].concat())));
+}
+
+/// What a program has asked for its memory stays as it is: such memory is left alone, or stays
+/// where it is.
+#[test]
+fn attributes_stay() {
+    let library = plain("attributes").library().build();
+    let program = plain("attributes").with(library).build();
+    let asked = |what: &str, options: Option<&[&str]>| {
+        let held = Held::start(&Cmd::new([&program]).env("ASK", what), options, &program);
+        let of_program =
+            |m: &hugelift_core::maps::Mapping| m.path == program || m.path.as_os_str().is_empty();
+        let all =
+            smaps(held.pid()).into_iter().filter(|u| of_program(&u.mapping) && u.mapping.prot == Prot::RW);
+        let all: Vec<_> = all.filter(|u| !u.attributes.is_empty()).collect();
+        let seen = inspect(held.pid());
+        assert_eq!(held.finish().end, End::Code(0), "{what}");
+        (all.iter().map(|u| u.mapping.range.len()).sum::<u64>(), all, seen)
+    };
+    let options = ["--parts", "all", "--backing", "thp"];
+    for (what, bss_is_huge) in
+        [("mlock", true), ("dontdump", true), ("dontfork", true), ("nohugepage", false)]
+    {
+        let (bare, ..) = asked(what, None);
+        assert!(bare > 15 * MB, "{what}: {bare}");
+        let (lifted, all, seen) = asked(what, Some(&options));
+        assert_eq!(lifted, bare, "{what}: {all:#?}");
+        let huge = |part: &str| seen["totals"][part]["huge_bytes"].as_u64().unwrap();
+        assert_eq!(huge("data"), 0, "{what}: {seen}");
+        assert_eq!(huge("bss") >= 6 * MB, bss_is_huge, "{what}: {seen}");
+        let told = seen["objects"][0]["parts"].to_string();
+        assert!(told.contains("special-memory"), "{what}: {told}");
+    }
+}

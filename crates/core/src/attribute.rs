@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What else a mapping is, beside its protection: things that a program has asked for with
+//! mlock(2), madvise(2), pkey_mprotect(2) or userfaultfd(2), and that a copy would not have.
+
+use std::fmt;
+
+/// One such thing, as smaps shows it (proc_pid_smaps(5)).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Attribute {
+    /// mlock(2) or mlockall(2).
+    Locked,
+    /// `MADV_DONTDUMP`.
+    NoDump,
+    /// `MADV_DONTFORK`.
+    NoFork,
+    /// `MADV_WIPEONFORK`.
+    WipedOnFork,
+    /// Faults in it go to a userfaultfd.
+    Watched,
+    /// A memory protection key other than the first.
+    Keyed,
+    /// Tagged memory (`PROT_MTE`).
+    Tagged,
+    /// `MADV_NOHUGEPAGE`: the program does not want huge pages here.
+    NoHuge,
+}
+
+impl Attribute {
+    /// The attribute that a word of the `VmFlags` line stands for.
+    pub fn of_flag(flag: &[u8]) -> Option<Attribute> {
+        Some(match flag {
+            b"lo" => Attribute::Locked,
+            b"dd" => Attribute::NoDump,
+            b"dc" => Attribute::NoFork,
+            b"wf" => Attribute::WipedOnFork,
+            b"um" | b"uw" | b"ui" => Attribute::Watched,
+            b"mt" => Attribute::Tagged,
+            b"nh" => Attribute::NoHuge,
+            _ => return None,
+        })
+    }
+
+    /// Huge pages would disregard it even if the memory stays where it is.
+    pub fn forbids_huge(self) -> bool {
+        matches!(self, Attribute::Watched | Attribute::NoHuge)
+    }
+}
+
+impl fmt::Display for Attribute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Attribute::Locked => "is locked (mlock)",
+            Attribute::NoDump => "is left out of core dumps (MADV_DONTDUMP)",
+            Attribute::NoFork => "is not for children (MADV_DONTFORK)",
+            Attribute::WipedOnFork => "is wiped for children (MADV_WIPEONFORK)",
+            Attribute::Watched => "is watched by a userfaultfd",
+            Attribute::Keyed => "has a protection key",
+            Attribute::Tagged => "has memory tags (PROT_MTE)",
+            Attribute::NoHuge => "is to have no huge pages (MADV_NOHUGEPAGE)",
+        })
+    }
+}
