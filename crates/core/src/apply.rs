@@ -122,10 +122,11 @@ impl<T: Target> Run<'_, T> {
                 self.undo.push(Undo::Unmap(range));
             }
             // Most of it is untouched as yet, of which there is nothing to collapse: an error.
-            Step::Collapse { range } => match self.target.collapse(range) {
-                Err(Fault::Lost(why)) => return Err(Fault::Lost(why)),
-                Ok(()) | Err(_) => {}
-            },
+            Step::Collapse { range } => {
+                if let Err(Fault::Lost(why)) = self.target.collapse(range) {
+                    return Err(Fault::Lost(why));
+                }
+            }
             Step::Advise { range } => self.target.advise_huge(range)?,
             Step::Populate { range, page } => self.target.populate(range, page)?,
             Step::FaultIn { range } => self.target.populate_read(range)?,
