@@ -286,7 +286,8 @@ impl Job {
     /// the program must be looked at once it is loaded.
     fn is_done(&self) -> bool {
         let nothing_to_say = self.verbose == 0 && self.report.is_none() && !self.strict;
-        self.primed && self.stayed.is_none() && nothing_to_say
+        let only_read = !self.policy.parts.iter().any(|p| p.is_writable());
+        self.primed && only_read && self.stayed.is_none() && nothing_to_say
     }
 
     fn lift(&mut self, pid: u32, target: &mut Remote) -> Verdict {

@@ -213,3 +213,13 @@ fn attributes_stay() {
         assert!(told.contains("special-memory"), "{what}: {told}");
     }
 }
+
+/// Code that is huge already is no reason to leave the data alone.
+#[test]
+fn data_beside_a_primed_program() {
+    let program = plain("writes").flags(&["-no-pie", "-DNO_FORK"]).build();
+    let options = ["--parts", "all", "--backing", "pagecache", "--quiet"];
+    let held = Held::start(&Cmd::new([&program]), Some(&options), &program);
+    assert_all(&inspect(held.pid()), &PARTS, "pagecache");
+    assert_eq!(held.finish().end, End::Code(0));
+}
