@@ -78,8 +78,10 @@ fn executable(report: &Value) -> &Value {
 
 /// Bytes of each part of the executable, in the order of their addresses.
 fn layout(report: &Value) -> Vec<(String, u64)> {
-    let parts = list(executable(report), "parts");
-    parts.iter().map(|p| (p["part"].to_string(), number(p, "bytes"))).collect()
+    // Of a heap and a stack no file tells.
+    let of_a_file = |p: &&Value| p["part"] != "heap" && p["part"] != "stack";
+    let parts = list(executable(report), "parts").iter().filter(of_a_file);
+    parts.map(|p| (p["part"].to_string(), number(p, "bytes"))).collect()
 }
 
 #[test]
