@@ -39,15 +39,15 @@ struct Cli {
 enum Command {
     Run(run::RunArgs),
     Compare(Box<compare::CompareArgs>),
+    Stat(stat::StatArgs),
     Inspect(inspect::InspectArgs),
+    Top(top::TopArgs),
+    Doctor(doctor::DoctorArgs),
+    Pool(pool::PoolArgs),
     Prime(prime::PrimeArgs),
     Align(align::AlignArgs),
-    Stat(stat::StatArgs),
-    Pool(pool::PoolArgs),
-    Doctor(doctor::DoctorArgs),
-    Top(top::TopArgs),
-    Store(store::StoreArgs),
     Keep(keep::KeepArgs),
+    Store(store::StoreArgs),
 }
 
 /// Entry point from the C runtime.
@@ -81,14 +81,14 @@ fn command(args: Vec<OsString>) -> i32 {
     match cli.command {
         Command::Run(args) => run::run(&args),
         Command::Compare(args) => compare::compare(&args),
+        Command::Stat(args) => stat::stat(&args),
         Command::Inspect(args) => inspect::inspect(&args),
+        Command::Top(args) => top::top(&args),
+        Command::Doctor(args) => doctor::doctor(&args),
+        Command::Pool(args) => pool::pool(&args),
         Command::Prime(args) => prime::prime(&args),
         Command::Align(args) => align::align(&args),
-        Command::Stat(args) => stat::stat(&args),
-        Command::Pool(args) => pool::pool(&args),
-        Command::Doctor(args) => doctor::doctor(&args),
-        Command::Top(args) => top::top(&args),
-        Command::Store(args) => store::store(&args),
         Command::Keep(args) => keep::keep(&args),
+        Command::Store(args) => store::store(&args),
     }
 }
