@@ -19,6 +19,7 @@ use hugelift_os::output;
 use hugelift_os::program::{ExecError, resolve};
 use std::ffi::OsString;
 use std::io::Write as _;
+use std::path::Path;
 
 /// Why there is no result, and with which status hugelift ends.
 struct Failure {
@@ -62,6 +63,10 @@ fn try_compare(args: &CompareArgs) -> Result<(), Failure> {
     };
     // It is better to fail now than in the midst of a round.
     resolve(program)?;
+    let folder = args.html.as_deref().and_then(Path::parent).filter(|f| !f.as_os_str().is_empty());
+    if let Some(folder) = folder.filter(|f| !f.is_dir()) {
+        return Err(anyhow::anyhow!("--html: there is no folder {}", folder.display()).into());
+    }
     if let Some(warning) = args.enough.warning() {
         say(&warning);
     }
@@ -75,7 +80,8 @@ fn print(comparison: &Comparison, args: &CompareArgs) -> Result<(), Failure> {
         if path.as_os_str() == "-" {
             return Ok(Some(picture.into_bytes()));
         }
-        output::write(path, picture.as_bytes()).map_err(anyhow::Error::from)?;
+        // Its message has its source in it.
+        output::write(path, picture.as_bytes()).map_err(|e| anyhow::anyhow!("{e}"))?;
         Ok::<_, anyhow::Error>(None)
     });
     let shown = if let Some(picture) = picture.transpose()?.flatten() {

@@ -147,6 +147,22 @@ fn a_failing_program_is_an_error_that_names_its_side() {
     assert_eq!(compare(&["--", "/no/such/program"]).end, End::Code(127));
 }
 
+/// What cannot work is said before anything runs, in one line.
+#[test]
+fn senseless_options_are_refused_at_once() {
+    for (options, said) in [
+        (["--variant", "x=--nope"], "hugelift: --variant x: unexpected argument '--nope' found"),
+        (["--variant", "backing"], "hugelift: --variant backing: invalid value 'backing'"),
+        (["--cpu", "1023"], "hugelift: none of the CPUs [1023] is here"),
+        (["--html", "/no/such/folder/x.html"], "hugelift: --html: there is no folder /no/such/folder"),
+    ] {
+        let outcome = compare(&[&options[..], &["--prepare", "exit 9", "--", "/bin/true"]].concat());
+        assert_eq!(outcome.end, End::Code(125), "{options:?}");
+        assert!(outcome.stderr.starts_with(said), "{}", outcome.stderr);
+        assert_eq!(outcome.stderr.lines().count(), 1, "{}", outcome.stderr);
+    }
+}
+
 #[test]
 fn wrong_options_are_refused() {
     for words in [

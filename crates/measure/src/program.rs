@@ -2,7 +2,7 @@
 //! What to run, and in which surroundings.
 
 use anyhow::{Context as _, Result, bail};
-use nix::sched::{CpuSet, sched_setaffinity};
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 use std::ffi::OsString;
 use std::fs::File;
@@ -93,17 +93,36 @@ impl Program {
         Ok(command)
     }
 
-    fn surround(&self, command: &mut Command) -> Result<()> {
-        if self.cpus.is_empty() && !self.no_thp {
-            return Ok(());
+    /// Tries the CPUs out: without it, a run would fail for a reason that does not name them.
+    ///
+    /// # Errors
+    /// This process may use none of them.
+    pub fn check_cpus(&self) -> Result<()> {
+        let Some(set) = self.cpu_set()? else { return Ok(()) };
+        let own = Pid::from_raw(0);
+        let before = sched_getaffinity(own).context("sched_getaffinity")?;
+        sched_setaffinity(own, &set).with_context(|| format!("none of the CPUs {:?} is here", self.cpus))?;
+        sched_setaffinity(own, &before).context("sched_setaffinity")
+    }
+
+    fn cpu_set(&self) -> Result<Option<CpuSet>> {
+        if self.cpus.is_empty() {
+            return Ok(None);
         }
         let mut set = CpuSet::new();
         for &cpu in &self.cpus {
             set.set(cpu).with_context(|| format!("CPU {cpu}"))?;
         }
-        let (pinned, no_thp) = (!self.cpus.is_empty(), self.no_thp);
+        Ok(Some(set))
+    }
+
+    fn surround(&self, command: &mut Command) -> Result<()> {
+        if self.cpus.is_empty() && !self.no_thp {
+            return Ok(());
+        }
+        let (set, no_thp) = (self.cpu_set()?, self.no_thp);
         let change = move || {
-            if pinned {
+            if let Some(set) = set {
                 sched_setaffinity(Pid::from_raw(0), &set).map_err(io::Error::from)?;
             }
             if no_thp {

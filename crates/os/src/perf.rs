@@ -281,15 +281,19 @@ mod tests {
     /// Faults of the base page size, in this thread.
     fn touch(pages: usize) {
         let size = 1 << 16;
-        let mut bytes = vec![0_u8; pages * size];
-        // As huge pages they would be fewer.
-        // SAFETY: madvise(2): advice on memory of our own, rounded in to whole pages.
+        let bytes = pages * size;
+        // Fresh from the kernel: an allocator may give out memory that was touched before.
+        // SAFETY: mmap(2), madvise(2), munmap(2) on memory that nobody else knows.
         unsafe {
-            let at = bytes.as_mut_ptr().map_addr(|a| a.next_multiple_of(size));
-            libc::madvise(at.cast(), (pages - 1) * size, libc::MADV_NOHUGEPAGE);
-        }
-        for page in bytes.chunks_mut(size) {
-            std::hint::black_box(page)[0] = 1;
+            let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+            let at = libc::mmap(std::ptr::null_mut(), bytes, prot, flags, -1, 0);
+            assert_ne!(at, libc::MAP_FAILED);
+            // As huge pages they would be fewer.
+            libc::madvise(at, bytes, libc::MADV_NOHUGEPAGE);
+            for page in 0..pages {
+                at.cast::<u8>().add(page * size).write_volatile(1);
+            }
+            libc::munmap(at, bytes);
         }
     }
 

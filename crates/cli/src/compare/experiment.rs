@@ -74,19 +74,22 @@ impl Experiment {
                 variant.name
             );
         }
+        variants.iter().try_for_each(Variant::check)?;
         let under_load = UnderLoad::new(&args.server);
         let figure = match (&under_load, args.figure) {
             (Some(_), _) => Figure::Metric,
             (None, choice) => choice.map_or(Figure::Wall, Figure::from),
         };
+        let program = Program {
+            argv,
+            cpus: args.cpu.as_ref().map_or_else(Vec::new, |cpus| cpus.0.clone()),
+            input: args.input.clone(),
+            output: output(&args.output),
+            ..Program::default()
+        };
+        program.check_cpus()?;
         Ok(Experiment {
-            program: Program {
-                argv,
-                cpus: args.cpu.as_ref().map_or_else(Vec::new, |cpus| cpus.0.clone()),
-                input: args.input.clone(),
-                output: output(&args.output),
-                ..Program::default()
-            },
+            program,
             hugelift: std::env::current_exe().context("own path")?,
             variants,
             bare_4k: args.bare_4k,
@@ -291,6 +294,10 @@ pub fn code(status: ExitStatus) -> i32 {
 fn hook(option: &str, line: &str, side: &str) -> Result<()> {
     let (status, said, _) = child::shell(line, &[("HUGELIFT_SIDE", side)])?;
     interrupt::check()?;
-    ensure!(status.success(), "{option} '{line}' ended with {status}; it said:\n{}", said.trim_end());
+    let said = match said.trim_end() {
+        "" => String::new(),
+        said => format!("; it said:\n{said}"),
+    };
+    ensure!(status.success(), "{option} '{line}' ended with {status}{said}");
     Ok(())
 }

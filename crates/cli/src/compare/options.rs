@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the user of `hugelift compare` asks for.
 
-use clap::{Args, ValueEnum};
+use clap::{Args, Parser as _, ValueEnum};
 use hugelift_core::comparison::Figure;
 use hugelift_core::stopping::{LEAST_PAIRS, Rule};
 use hugelift_measure::program::Output;
@@ -182,6 +182,19 @@ impl Variant {
     /// What is compared when nothing else is asked for.
     pub fn usual() -> Variant {
         Variant { name: "lifted".into(), options: Vec::new() }
+    }
+
+    /// Better now than by the status of a run whose output nobody sees.
+    ///
+    /// # Errors
+    /// Its options are none of `hugelift run`.
+    pub fn check(&self) -> anyhow::Result<()> {
+        let options = self.options.iter().map(String::as_str);
+        let words = ["hugelift", "run"].into_iter().chain(options).chain(["--", "true"]);
+        let Err(error) = crate::Cli::try_parse_from(words) else { return Ok(()) };
+        let why = error.to_string();
+        let why = why.lines().next().unwrap_or_default().trim_start_matches("error: ");
+        anyhow::bail!("--variant {}: {why}", self.name)
     }
 }
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 'use strict';
 // All is there without this: it shows at once what the browser shows after a while, and
 // lets the arrow keys walk from cell to cell.
