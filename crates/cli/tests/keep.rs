@@ -5,7 +5,7 @@
 mod common;
 
 use common::run::{PATIENCE, end_group, wait};
-use common::{CGroup, Cmd, End, HUGELIFT, Held, fat, find};
+use common::{CGroup, Cmd, End, HUGELIFT, Held, fat};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;

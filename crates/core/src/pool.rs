@@ -4,7 +4,7 @@
 //! (Documentation/admin-guide/mm/hugetlbpage.rst).
 
 use crate::addr::{PageSize, Range, human_bytes};
-use crate::plan::{plan, usual_page};
+use crate::plan::{Span, plan, usual_page};
 use crate::policy::{Backing, Policy};
 use crate::snapshot::{Extent, Pool, Snapshot};
 use serde::{Deserialize, Serialize};
@@ -308,7 +308,10 @@ pub fn need(program: &str, snapshot: &Snapshot, policy: &Policy) -> Need {
     let policy = Policy { backings: vec![Backing::Hugetlb], page, ..policy.clone() };
     let plan = plan(&snapshot, &policy);
     let mut pages = BTreeMap::new();
-    let mut objects: Vec<usize> = plan.spans.iter().map(|s| s.object).collect();
+    // Writable parts may be for transparent huge pages: they take nothing of a pool.
+    let takes = |s: &&Span| s.attempts.first().is_some_and(|a| a.backing == Backing::Hugetlb);
+    let spans: Vec<&Span> = plan.spans.iter().filter(takes).collect();
+    let mut objects: Vec<usize> = spans.iter().map(|s| s.object).collect();
     objects.dedup();
     let extents = snapshot.extents();
     let stretches: Vec<(Extent, Range)> = extents
@@ -317,7 +320,7 @@ pub fn need(program: &str, snapshot: &Snapshot, policy: &Policy) -> Need {
         })
         .map(|run| (run[0], Range { start: run[0].range.start, end: run[run.len() - 1].range.end }))
         .collect();
-    for span in &plan.spans {
+    for span in spans {
         let Some(way) = span.attempts.first() else { continue };
         let relocatable = snapshot.objects.get(span.object).is_some_and(|o| o.headers.relocatable);
         let stretch = stretches
@@ -361,6 +364,7 @@ pub fn size_word(bytes: u64) -> String {
 pub(crate) mod tests {
     use super::*;
     use crate::addr::Addr;
+    use crate::snapshot::Part;
 
     pub(crate) fn two_sizes() -> Vec<SizePool> {
         let node = |node, total, free, surplus| NodePool { node, total, free, surplus };
@@ -448,7 +452,21 @@ pub(crate) mod tests {
         // Elsewhere it could be 8 MB in whole pages.
         snapshot.objects[0].headers.relocatable = true;
         assert_eq!(need("prog", &snapshot, &Policy::default()).pages, BTreeMap::from([(2 << 20, 4)]));
-        let data = Policy { parts: vec![crate::snapshot::Part::Rodata], ..Policy::default() };
+        let data = Policy { parts: vec![Part::Rodata], ..Policy::default() };
         assert_eq!(need("prog", &snapshot, &data).pages, BTreeMap::new());
+    }
+
+    #[test]
+    fn writable_parts_take_pool_pages_only_if_asked_to() {
+        let pages = |data_backings: &[Backing]| {
+            let policy = Policy {
+                parts: vec![Part::Data, Part::Bss, Part::Heap],
+                data_backings: data_backings.to_vec(),
+                ..Policy::default()
+            };
+            need("prog", &crate::plan::tests::writable(), &policy).pages
+        };
+        assert_eq!(pages(&[Backing::Thp]), BTreeMap::new());
+        assert_eq!(pages(&[Backing::Hugetlb, Backing::Thp]), BTreeMap::from([(2 << 20, 5)]));
     }
 }

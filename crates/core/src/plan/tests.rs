@@ -378,7 +378,7 @@ fn kernels_that_cannot_move_hugetlb_get_a_file() {
 }
 
 /// Data at 16 MB, 4 MB of it from the file, 6 MB of `.bss` behind it, a heap behind that.
-fn writable() -> Snapshot {
+pub(crate) fn writable() -> Snapshot {
     let mut snapshot = program(TEXT);
     let segments = &mut snapshot.objects[0].headers.segments;
     let data = Segment {
