@@ -40,15 +40,26 @@ fn tiny() -> String {
 #[test]
 fn random_jumps_through_64_mb_are_faster() {
     let program = run_of(&jumps(64, Linking::Dynamic).expect("the program"), Hot::OneAPage, 3_000_000);
-    let mut words = vec!["--figure", "cpu", "--pairs", "10", "--variant", "thp", "--bare-4k", "--"];
     let argv: Vec<String> = program.argv.iter().map(|word| word.display().to_string()).collect();
-    words.extend(argv.iter().map(String::as_str));
-    let result = json(&words);
+    let measured = |pairs: &str| {
+        let mut words = vec!["--figure", "cpu", "--pairs", pairs, "--variant", "thp", "--bare-4k", "--"];
+        words.extend(argv.iter().map(String::as_str));
+        let result = json(&words);
+        assert_ne!(result["variants"][0]["verdict"], "slower", "{}", result["variants"][0]);
+        result
+    };
+    // Where others hold the machine, ten pairs may see no difference: then it takes more.
+    let mut result = measured("10");
+    for pairs in ["20", "40"] {
+        if result["variants"][0]["verdict"] != "faster" {
+            result = measured(pairs);
+        }
+    }
     let variant = &result["variants"][0];
     assert_eq!(variant["verdict"], "faster", "{variant}");
     let ratio = &variant["ratios"][1];
     assert_eq!(ratio["figure"], "cpu");
-    assert!(ratio["high"].as_f64().unwrap() < 1.0 && ratio["pairs"] == 10, "{ratio}");
+    assert!(ratio["high"].as_f64().unwrap() < 1.0, "{ratio}");
     let [bare, thp] = [0, 1].map(|side| &result["sides"][side]["memory"]["text"]);
     assert_eq!(bare["huge"], 0, "--bare-4k is what it says");
     assert_eq!(thp["huge"], thp["whole"]);
