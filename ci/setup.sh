@@ -42,7 +42,8 @@ tests=(
   "sysbench sysbench"
   "taskset util-linux"
   "sysctl procps"
-  "systemd-tmpfiles systemd-standalone-tmpfiles systemd"
+  "systemd-analyze systemd"
+  "systemd-tmpfiles systemd systemd-standalone-tmpfiles"
   "unshare util-linux"
 )
 
