@@ -50,6 +50,30 @@ enum Command {
     Store(store::StoreArgs),
 }
 
+/// `hugelift run` alone. Programs wait for it, and to describe all the other subcommands to the
+/// parser takes as long as everything else before execve(2).
+#[derive(Parser)]
+#[command(name = "hugelift", max_term_width = 100)]
+struct Starter {
+    #[command(subcommand)]
+    command: Start,
+}
+
+#[derive(Subcommand)]
+enum Start {
+    Run(run::RunArgs),
+}
+
+/// What [`Starter`] does not understand is for [`Cli`], which also knows what to say of it.
+fn parse(args: &[OsString]) -> Result<Cli, clap::Error> {
+    if args.get(1).is_some_and(|name| name == "run")
+        && let Ok(Starter { command: Start::Run(run) }) = Starter::try_parse_from(args)
+    {
+        return Ok(Cli { command: Command::Run(run) });
+    }
+    Cli::try_parse_from(args)
+}
+
 /// Entry point from the C runtime.
 ///
 /// # Safety
@@ -61,11 +85,11 @@ pub unsafe extern "C" fn main(argc: libc::c_int, argv: *const *const libc::c_cha
         // SAFETY: the caller's promise; each string ends in NUL and lives as long as we do.
         .map(|i| unsafe { OsStr::from_bytes(CStr::from_ptr(*argv.add(i)).to_bytes()).to_os_string() })
         .collect();
-    command(args)
+    command(&args)
 }
 
-fn command(args: Vec<OsString>) -> i32 {
-    let cli = match Cli::try_parse_from(args) {
+fn command(args: &[OsString]) -> i32 {
+    let cli = match parse(args) {
         Ok(cli) => cli,
         Err(error) => {
             let status = if error.use_stderr() { FAILED } else { 0 };

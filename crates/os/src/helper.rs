@@ -57,7 +57,8 @@ pub enum Verdict {
 /// Sees `running` through its execve(2) to its first own instruction. `reap` is the
 /// helper's own pid if the program is its parent and must wait for it.
 ///
-/// When this returns the program may run on; it does so when the calling process ends.
+/// When this returns the program may run on, and does so when the calling process ends, if not
+/// before.
 ///
 /// # Errors
 /// [`Error::Vanished`] if the program ended before, anything else if it was lost.
@@ -215,6 +216,7 @@ fn to_entry(
     lifter: &mut impl Lifter,
 ) -> Result<Next, Error> {
     if reap.is_none() && lifter.is_done() {
+        stopped.detach(0)?;
         return Ok(Next::Done);
     }
     match arrange(&stopped, start) {

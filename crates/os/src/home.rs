@@ -214,22 +214,24 @@ impl Home {
         Ok((libc::SYS_rt_sigtimedwait, [self.data.0, 0, self.data.0 + 8, 8, 0, 0]))
     }
 
-    /// Puts everything back. The program goes on once its tracer detaches or ends.
-    pub fn leave(mut self, target: &Stopped, sigchld_pending: bool) -> Result<(), Error> {
-        if let Some(wait) = self.wait_for_helper() {
-            // It must still wait for us: the frames do the rest, and the stub stays. Our end
-            // raises SIGCHLD, as the parent of ours has meanwhile called exec.
-            let mut calls = vec![wait];
-            if !sigchld_pending {
-                calls.push(self.take_signal(target, libc::SIGCHLD)?);
-            }
-            self.pave(target, &calls)?;
-            return target.set_regs(&self.at(arch::RETURN_AT));
-        }
-        self.restore(target)
+    /// Whether the way home leads over the helper's end.
+    pub fn waits(&self) -> bool {
+        self.reap.is_some()
     }
 
-    /// Puts everything back for a while: the helper stays.
+    /// Lets a target that [`Home::waits`] go home once its tracer ends.
+    pub fn leave(mut self, target: &Stopped, sigchld_pending: bool) -> Result<(), Error> {
+        // It must still wait for us: the frames do the rest, and the stub stays. Our end
+        // raises SIGCHLD, as the parent of ours has meanwhile called exec.
+        let mut calls: Vec<Call> = self.wait_for_helper().into_iter().collect();
+        if !sigchld_pending {
+            calls.push(self.take_signal(target, libc::SIGCHLD)?);
+        }
+        self.pave(target, &calls)?;
+        target.set_regs(&self.at(arch::RETURN_AT))
+    }
+
+    /// Puts everything back: the program goes on where it was once its tracer lets it.
     pub fn restore(self, target: &Stopped) -> Result<(), Error> {
         target.set_signal_mask(self.mask)?;
         target.set_regs(&self.regs)?;

@@ -11,9 +11,11 @@ use crate::plain::Plain;
 use crate::procfs::Process;
 use crate::ptrace;
 use crate::yama;
+use nix::sys::socket::{MsgFlags, send};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::ptr;
 
 /// Starts the helper and waits until it traces the calling process, which should then
 /// exec at once. `keep` are file descriptors that the helper needs.
@@ -21,32 +23,37 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 /// # Errors
 /// Why the program must be started without.
 pub fn start_helper(lifter: impl Lifter, keep: &[RawFd]) -> Result<(), Plain> {
-    // The helper will read the program's; what is wrong with /proc shows in our own.
-    Process::OWN.status()?;
-    if has_foreign_children() {
+    if has_foreign_children()? {
         return Err(Plain::ForeignPidNamespace);
     }
+    let restricted = yama::scope() == 1;
     let (ours, theirs) = socketpair()?;
+    let (mut ours, mut theirs) = (Some(ours), Some(theirs));
     let target = std::process::id().cast_signed();
     let adopts = adopts_orphans();
-    // No signal at its end: a SIGCHLD that the caller blocks would stay pending for the program.
-    let child = fork(0)?;
-    if child == 0 {
-        drop(ours);
-        if !adopts && !matches!(fork(libc::SIGCHLD), Ok(0)) {
-            // The one between, or a failed fork, which the closed socket tells.
-            exit_now();
+    let mut lifter = Some(lifter);
+    let mut life = || {
+        drop(ours.take());
+        if let (Some(socket), Some(lifter)) = (theirs.take(), lifter.take()) {
+            help(target, adopts, socket, restricted, keep, lifter);
         }
-        help(target, adopts, theirs, keep, lifter);
+    };
+    // No signal at its end: a SIGCHLD that the caller blocks would stay pending for the program.
+    let helper = match adopts {
+        true => fork(0)?,
+        false => fork_twice(&mut life)?,
+    };
+    if helper == Some(0) {
+        life();
         exit_now();
     }
-    drop(theirs);
-    if !adopts {
-        wait_for(child);
-    }
-    let answer = handshake(File::from(ours));
-    if answer.is_err() && adopts {
-        wait_for(child);
+    drop(theirs.take());
+    let answer = match (ours, helper) {
+        (Some(ours), Some(helper)) => handshake(File::from(ours), restricted, helper),
+        _ => Err(Plain::HelperDied),
+    };
+    if let (true, Err(_), Some(helper)) = (adopts, &answer, helper) {
+        wait_for(helper);
     }
     answer
 }
@@ -60,10 +67,14 @@ pub fn adopts_orphans() -> bool {
 }
 
 /// Whether a child would be born into another pid namespace (unshare(2), CLONE_NEWPID).
-fn has_foreign_children() -> bool {
+fn has_foreign_children() -> Result<bool, Plain> {
     let link = |name: &str| std::fs::read_link(format!("/proc/self/ns/{name}")).ok();
     // The second link cannot be read before that namespace has a first process.
-    link("pid").is_some_and(|own| link("pid_for_children") != Some(own))
+    match link("pid") {
+        Some(own) => Ok(link("pid_for_children") != Some(own)),
+        // The helper will read the program's; what is wrong with /proc shows in our own.
+        None => Ok(Process::OWN.status().map(|_| false)?),
+    }
 }
 
 fn socketpair() -> Result<(OwnedFd, OwnedFd), Plain> {
@@ -72,8 +83,64 @@ fn socketpair() -> Result<(OwnedFd, OwnedFd), Plain> {
         .map_err(|e| Plain::Resources { what: "socketpair", source: e.into() })
 }
 
-/// clone(2) without shared memory, with the signal that its end will send.
-fn fork(end_signal: i32) -> Result<i32, Plain> {
+/// Addresses for the stack of the one between, which becomes the helper's; memory only as it
+/// is used.
+const STACK_BYTES: usize = 8 << 20;
+
+/// What the one between has in common with the launcher.
+struct Between<'a> {
+    /// What the helper does.
+    life: &'a mut dyn FnMut(),
+    helper: Option<i32>,
+}
+
+/// Forks a process that forks the helper, which does `life` and ends; returns the helper's pid,
+/// `None` if there is none.
+///
+/// The one between borrows the launcher's memory, as a child of vfork(2) does: to copy the page
+/// tables twice would take the launcher longer than most of what it does.
+fn fork_twice(life: &mut dyn FnMut()) -> Result<Option<i32>, Plain> {
+    let failed = |what| Plain::Resources { what, source: io::Error::last_os_error() };
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_STACK;
+    // SAFETY: mmap(2) at an address of the kernel's choice touches nothing of ours.
+    let stack = unsafe { libc::mmap(ptr::null_mut(), STACK_BYTES, prot, flags, -1, 0) };
+    if stack == libc::MAP_FAILED {
+        return Err(failed("mmap"));
+    }
+    let mut between = Between { life, helper: None };
+    // SAFETY: the end of what was mapped just now, and aligned as it is.
+    let top = unsafe { stack.byte_add(STACK_BYTES) };
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK;
+    // SAFETY: clone(2): the child has a stack of its own, and we wait until it has ended; so
+    // `between` lives, and nobody else uses it meanwhile. This process has one thread.
+    let child = unsafe { libc::clone(fork_helper, top, flags, (&raw mut between).cast()) };
+    let result = if child < 0 { Err(failed("fork")) } else { Ok(between.helper) };
+    // SAFETY: munmap(2) of what was mapped above, on which nobody runs any more: the helper
+    // has its own copy.
+    unsafe { libc::munmap(stack, STACK_BYTES) };
+    if child > 0 {
+        wait_for(child);
+    }
+    result
+}
+
+/// The one between.
+extern "C" fn fork_helper(between: *mut libc::c_void) -> libc::c_int {
+    // SAFETY: `fork_twice` passes its own, and waits.
+    let between = unsafe { &mut *between.cast::<Between>() };
+    match fork(libc::SIGCHLD) {
+        Ok(Some(0)) => (between.life)(),
+        Ok(helper) => between.helper = helper,
+        // That there is none says enough.
+        Err(_) => {}
+    }
+    exit_now()
+}
+
+/// clone(2) without shared memory, with the signal that its end will send: the child's pid, 0 in
+/// the child.
+fn fork(end_signal: i32) -> Result<Option<i32>, Plain> {
     let zero: libc::c_long = 0;
     // SAFETY: clone(2) with no stack behaves as fork(2). This process has one thread, so
     // the child may go on as usual.
@@ -82,7 +149,7 @@ fn fork(end_signal: i32) -> Result<i32, Plain> {
     if pid < 0 {
         return Err(Plain::Resources { what: "fork", source: io::Error::last_os_error() });
     }
-    Ok(pid as i32)
+    Ok(Some(pid as i32))
 }
 
 fn wait_for(child: i32) {
@@ -100,18 +167,15 @@ fn exit_now() -> ! {
 
 const READY: u8 = 0;
 
-/// The launcher's side: learns the helper's pid, permits it, waits until it traces us.
-fn handshake(mut socket: File) -> Result<(), Plain> {
-    let died = |_| Plain::HelperDied;
-    let mut pid = [0; 4];
-    socket.read_exact(&mut pid).map_err(died)?;
-    let restricted = yama::scope() == 1;
+/// The launcher's side: permits the helper to trace us if need be, waits until it does.
+fn handshake(mut socket: File, restricted: bool, helper: i32) -> Result<(), Plain> {
     if restricted {
-        set_ptracer(i32::from_ne_bytes(pid));
+        set_ptracer(helper);
+        // SIGPIPE, should the helper be gone, would be our end.
+        send(socket.as_raw_fd(), &[READY], MsgFlags::MSG_NOSIGNAL).map_err(|_| Plain::HelperDied)?;
     }
-    socket.write_all(&[READY]).map_err(died)?;
     let mut answer = [0; 4];
-    socket.read_exact(&mut answer).map_err(died)?;
+    socket.read_exact(&mut answer).map_err(|_| Plain::HelperDied)?;
     match i32::from_ne_bytes(answer) {
         0 => Ok(()),
         errno => {
@@ -132,8 +196,15 @@ fn set_ptracer(pid: i32) {
     unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::c_ulong::from(pid.cast_unsigned()), 0, 0, 0) };
 }
 
-/// The helper's life.
-fn help(target: i32, adopted: bool, socket: OwnedFd, keep: &[RawFd], mut lifter: impl Lifter) {
+/// The helper's life. Where tracing is `restricted`, it waits for the launcher's permission.
+fn help(
+    target: i32,
+    adopted: bool,
+    socket: OwnedFd,
+    restricted: bool,
+    keep: &[RawFd],
+    mut lifter: impl Lifter,
+) {
     // Out of the terminal's reach: ctrl-C is the program's.
     // SAFETY: setsid(2) and getpid(2) take no arguments.
     let own = unsafe {
@@ -143,7 +214,7 @@ fn help(target: i32, adopted: bool, socket: OwnedFd, keep: &[RawFd], mut lifter:
     close_all_but(&[&[2, socket.as_raw_fd()], keep].concat());
     let mut socket = File::from(socket);
     let mut permit = [0];
-    if socket.write_all(&own.to_ne_bytes()).and_then(|()| socket.read_exact(&mut permit)).is_err() {
+    if restricted && socket.read_exact(&mut permit).is_err() {
         return;
     }
     let (answer, running) = match ptrace::seize(target) {

@@ -94,12 +94,18 @@ impl Remote {
         let _ = self.syscall(libc::SYS_exit_group, [status as u64, 0, 0, 0, 0, 0]);
     }
 
-    /// Gives the program its registers and signals back; it runs on when the tracer ends.
+    /// Gives the program its registers and signals back, and lets it run on; one that waits for
+    /// its tracer does so when that ends.
     pub fn leave(self) -> Result<(), Error> {
         let stopped = self.stopped.ok_or(Error::Vanished(self.pid))?;
-        let status = Process::new(self.pid.cast_unsigned()).status().unwrap_or_default();
-        let sigchld = 1 << (libc::SIGCHLD - 1);
-        self.home.leave(&stopped, status.pending & sigchld != 0)
+        if self.home.waits() {
+            let status = Process::new(self.pid.cast_unsigned()).status().unwrap_or_default();
+            let sigchld = 1 << (libc::SIGCHLD - 1);
+            return self.home.leave(&stopped, status.pending & sigchld != 0);
+        }
+        self.home.restore(&stopped)?;
+        // Our end would do as well, but the kernel first takes all our memory apart.
+        stopped.detach(0)
     }
 
     /// Runs the stub with `regs` up to the end of its system call.

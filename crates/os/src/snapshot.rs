@@ -80,7 +80,8 @@ fn patched(process: Process, mappings: &[Mapping], min_bytes: u64) -> Result<Vec
 /// maps does not show `PROT_BTI`, smaps does; that is slow, so it is read only where the
 /// CPU has it.
 pub(crate) fn add_bti(process: Process, mappings: &mut [Mapping]) -> Result<(), ProcError> {
-    if process.auxv().is_ok_and(|a| arch::has_bti(a.hwcap2)) {
+    // Where there is no such protection, there is nothing to read.
+    if arch::PROT_BTI != 0 && process.auxv().is_ok_and(|a| arch::has_bti(a.hwcap2)) {
         for usage in process.smaps()?.iter().filter(|u| u.mapping.prot.bti) {
             if let Ok(i) = mappings.binary_search_by_key(&usage.mapping.range, |m| m.range) {
                 mappings[i].prot.bti = true;
