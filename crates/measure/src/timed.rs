@@ -23,8 +23,9 @@ const FIRST: Duration = Duration::from_millis(100);
 /// A look may take at most this share of the time.
 const SHARE: u32 = 100;
 
-/// How long hugelift's helper has to end behind a program that has ended.
-const PATIENCE: Duration = Duration::from_millis(100);
+/// How long hugelift's helper has to end behind a program that has ended: long, as it may not
+/// get a CPU; only who leaves a daemon behind waits for all of it.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// What was seen of a process: the most of each.
 #[derive(Clone, Copy, Default, PartialEq, Debug)]
