@@ -9,35 +9,17 @@ mod under_load;
 
 pub use options::CompareArgs;
 
-use crate::FAILED;
+use crate::failure::Failure;
 use experiment::Experiment;
 use hugelift_core::comparison::Comparison;
 use hugelift_core::comparison_text;
 use hugelift_core::html::compare::document;
 use hugelift_os::console::say;
 use hugelift_os::output;
-use hugelift_os::program::{ExecError, resolve};
+use hugelift_os::program::resolve;
 use std::ffi::OsString;
 use std::io::Write as _;
 use std::path::Path;
-
-/// Why there is no result, and with which status hugelift ends.
-struct Failure {
-    status: i32,
-    message: String,
-}
-
-impl From<anyhow::Error> for Failure {
-    fn from(error: anyhow::Error) -> Failure {
-        Failure { status: FAILED, message: format!("{error:#}") }
-    }
-}
-
-impl From<ExecError> for Failure {
-    fn from(error: ExecError) -> Failure {
-        Failure { status: error.status(), message: error.to_string() }
-    }
-}
 
 /// Measures and prints; returns the exit status.
 pub fn compare(args: &CompareArgs) -> i32 {

@@ -3,6 +3,7 @@
 //! pages, what could be, and why the rest is not.
 
 use crate::FAILED;
+use crate::failure::Failure;
 use crate::options::PolicyArgs;
 use clap::Args;
 use hugelift_core::elf::ElfError;
@@ -47,19 +48,6 @@ pub struct InspectArgs {
     /// A process by its number, or a program by its path or a name on PATH
     #[arg(value_name = "PROG|PID")]
     target: OsString,
-}
-
-/// Why nothing can be shown, and with which status hugelift ends.
-pub struct Failure {
-    status: i32,
-    /// One line.
-    pub message: String,
-}
-
-impl Failure {
-    fn new(message: impl Into<String>) -> Failure {
-        Failure { status: FAILED, message: message.into() }
-    }
 }
 
 /// Prints the report; returns the exit status.
@@ -119,11 +107,7 @@ fn no_objects(pid: u32) -> String {
 
 fn of_program(target: &OsStr, policy: &Policy) -> Result<Report, Failure> {
     // What has a path need not be executable: shared objects are not.
-    let path = if target.as_bytes().contains(&b'/') {
-        PathBuf::from(target)
-    } else {
-        resolve(target).map_err(|e| Failure { status: e.status(), message: e.to_string() })?
-    };
+    let path = if target.as_bytes().contains(&b'/') { PathBuf::from(target) } else { resolve(target)? };
     let program = of_file(&path).map_err(|e| Failure {
         status: if e.is_not_found() { 127 } else { FAILED },
         message: e.to_string(),

@@ -9,6 +9,7 @@ mod align;
 mod compare;
 mod doctor;
 mod dry_run;
+mod failure;
 mod inspect;
 mod keep;
 mod log;

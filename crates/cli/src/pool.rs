@@ -3,6 +3,7 @@
 //! many pages programs need.
 
 use crate::FAILED;
+use crate::failure::Failure;
 use crate::options::PolicyArgs;
 use clap::{Args, Subcommand};
 use hugelift_core::addr::human_bytes;
@@ -91,9 +92,6 @@ struct NeedArgs {
     programs: Vec<OsString>,
 }
 
-/// Why it ends, and with which status.
-struct Failure(i32, String);
-
 /// Runs the command; returns the exit status.
 pub fn pool(args: &PoolArgs) -> i32 {
     let tree = Tree::new(args.root.clone());
@@ -102,9 +100,9 @@ pub fn pool(args: &PoolArgs) -> i32 {
         Some(PoolCommand::Set(set)) => set.run(args, &tree),
         Some(PoolCommand::Need(need)) => need.run(args, &tree),
     };
-    done.unwrap_or_else(|Failure(status, why)| {
-        say(&why);
-        status
+    done.unwrap_or_else(|failure| {
+        say(&failure.message);
+        failure.status
     })
 }
 
@@ -112,7 +110,7 @@ fn print(text: &str) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(Failure(FAILED, format!("cannot write to standard output: {error}")))
+            Err(Failure::new(format!("cannot write to standard output: {error}")))
         }
         _ => Ok(()),
     }
@@ -135,8 +133,8 @@ fn show(args: &PoolArgs, tree: &Tree) -> Result<i32, Failure> {
 impl SetArgs {
     fn run(&self, args: &PoolArgs, tree: &Tree) -> Result<i32, Failure> {
         let pools = pools::read(tree);
-        let changes = pool::changes(&pools, &self.pools, &self.overcommit, self.node)
-            .map_err(|why| Failure(FAILED, why))?;
+        let changes =
+            pool::changes(&pools, &self.pools, &self.overcommit, self.node).map_err(Failure::from)?;
         if self.dry_run {
             return self.foretell(args, tree, &changes);
         }
@@ -146,7 +144,7 @@ impl SetArgs {
             match pools::apply(tree, change) {
                 Ok(one) => made.push(one),
                 Err(error) => {
-                    failed = Some(Failure(FAILED, error.to_string()));
+                    failed = Some(Failure::new(error.to_string()));
                     break;
                 }
             }
@@ -155,7 +153,7 @@ impl SetArgs {
         for (path, text) in &files {
             if let Err(error) = tree.replace(path, text) {
                 let path = tree.path(path);
-                failed = Some(Failure(FAILED, format!("cannot write {}: {error}", path.display())));
+                failed = Some(Failure::new(format!("cannot write {}: {error}", path.display())));
                 break;
             }
         }
@@ -262,15 +260,17 @@ fn shortage(made: &Made) -> String {
 
 impl NeedArgs {
     fn run(&self, args: &PoolArgs, tree: &Tree) -> Result<i32, Failure> {
-        let policy = self.policy.policy().map_err(|why| Failure(FAILED, why))?;
+        let policy = self.policy.policy().map_err(Failure::from)?;
         if !policy.backings.contains(&Backing::Hugetlb) {
-            return Err(Failure(FAILED, "--backing: only hugetlb takes pages of a pool".into()));
+            return Err(Failure::new("--backing: only hugetlb takes pages of a pool"));
         }
         let mut needs = Vec::new();
         for program in &self.programs {
             let path = path_of(program)?;
-            let unstarted = of_file(&path)
-                .map_err(|e| Failure(if e.is_not_found() { 127 } else { FAILED }, e.to_string()))?;
+            let unstarted = of_file(&path).map_err(|e| Failure {
+                status: if e.is_not_found() { 127 } else { FAILED },
+                message: e.to_string(),
+            })?;
             for missing in &unstarted.missing {
                 let path = path.display();
                 say(&format!("{path}: the loader would not find {missing}; see LD_LIBRARY_PATH"));
@@ -297,5 +297,5 @@ fn path_of(program: &OsString) -> Result<PathBuf, Failure> {
     if program.as_bytes().contains(&b'/') {
         return Ok(Path::new(program).to_path_buf());
     }
-    resolve(program).map_err(|e| Failure(e.status(), e.to_string()))
+    resolve(program).map_err(Failure::from)
 }

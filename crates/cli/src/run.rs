@@ -5,6 +5,7 @@
 
 use crate::FAILED;
 use crate::dry_run::dry_run;
+use crate::failure::Failure;
 use crate::options::{MallocChoice, PolicyArgs};
 use clap::Args;
 use hugelift_core::addr::{PageSize, Range, human_bytes};
@@ -93,24 +94,6 @@ pub fn run(args: &RunArgs) -> i32 {
             say(&error.message);
             error.status
         }
-    }
-}
-
-/// Why the program was not started, and with which status hugelift ends.
-struct Failure {
-    status: i32,
-    message: String,
-}
-
-impl From<String> for Failure {
-    fn from(message: String) -> Failure {
-        Failure { status: FAILED, message }
-    }
-}
-
-impl From<ExecError> for Failure {
-    fn from(error: ExecError) -> Failure {
-        Failure { status: error.status(), message: error.to_string() }
     }
 }
 

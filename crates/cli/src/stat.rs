@@ -2,7 +2,7 @@
 //! `hugelift stat`: what TLB misses cost a program, by the CPU's counters, and so the most
 //! that huge pages can bring it.
 
-use crate::FAILED;
+use crate::failure::Failure;
 use clap::Args;
 use hugelift_core::pmu::given::Given;
 use hugelift_core::pmu::report::{Origin, StatReport};
@@ -51,24 +51,6 @@ pub struct StatArgs {
     /// The program, looked up on PATH, and its arguments
     #[arg(trailing_var_arg = true, value_names = ["CMD", "ARGS"])]
     command: Vec<OsString>,
-}
-
-/// Why there is no result, and with which status hugelift ends.
-struct Failure {
-    status: i32,
-    message: String,
-}
-
-impl From<String> for Failure {
-    fn from(message: String) -> Failure {
-        Failure { status: FAILED, message }
-    }
-}
-
-impl From<ExecError> for Failure {
-    fn from(error: ExecError) -> Failure {
-        Failure { status: error.status(), message: error.to_string() }
-    }
 }
 
 /// Counts, prints; returns the exit status.

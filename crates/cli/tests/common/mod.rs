@@ -5,8 +5,7 @@
 //! A test says what it needs (root, a program, a pool) with [`need!`] or [`skip!`]; with
 //! `REQUIRE_ALL=1` in the environment a skip is a failure.
 
-// Each test binary uses its own selection of these.
-#![allow(dead_code, unused_imports)]
+#![allow(dead_code, unused_imports, reason = "each test file uses its own part of this")]
 
 pub mod browser;
 pub mod build;
