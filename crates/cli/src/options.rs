@@ -3,8 +3,11 @@
 
 use clap::{Args, ValueEnum};
 use hugelift_core::addr::PageSize;
+use hugelift_core::placement::{Nodes, Placement};
 use hugelift_core::policy::{Backing, ObjectFilter, Policy};
 use hugelift_core::snapshot::Part;
+use hugelift_os::nodes;
+use std::str::FromStr;
 
 /// `--backing`
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -79,6 +82,51 @@ pub enum DataBackingChoice {
     Hugetlb,
 }
 
+/// `--numa`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NumaChoice {
+    /// Where the program runs.
+    Local,
+    /// Each node in turn.
+    Interleave,
+    /// These nodes.
+    On(Nodes),
+}
+
+impl FromStr for NumaChoice {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<NumaChoice, String> {
+        Ok(match s {
+            "local" => NumaChoice::Local,
+            "interleave" => NumaChoice::Interleave,
+            list => NumaChoice::On(list.parse()?),
+        })
+    }
+}
+
+impl NumaChoice {
+    /// As the planner wants it.
+    ///
+    /// # Errors
+    /// Nodes that the process may not use, or a kernel that knows none.
+    fn placement(self) -> Result<Placement, String> {
+        let Some(allowed) = nodes::allowed()? else {
+            return Err("--numa: this kernel knows no memory nodes (CONFIG_NUMA)".into());
+        };
+        match self {
+            NumaChoice::Local => Ok(Placement::Local),
+            NumaChoice::Interleave => Ok(Placement::Interleave(allowed)),
+            NumaChoice::On(nodes) if nodes.without(allowed).is_empty() => Ok(Placement::On(nodes)),
+            NumaChoice::On(nodes) => Err(format!(
+                "--numa {nodes}: node {} is not among those that it may use, {allowed}; \
+                 see 'hugelift pool' and cpuset.mems",
+                nodes.without(allowed)
+            )),
+        }
+    }
+}
+
 /// What to lift, and onto what.
 #[derive(Args, Clone, Debug)]
 pub struct PolicyArgs {
@@ -98,6 +146,11 @@ pub struct PolicyArgs {
     #[arg(long, value_enum, default_value_t = DataBackingChoice::Thp)]
     pub data_backing: DataBackingChoice,
 
+    /// NUMA nodes to have copies and writable memory on: local, interleave, or a list as in 0-1
+    /// [default: as the program's own memory policy says]
+    #[arg(long, value_name = "local|interleave|NODES")]
+    pub numa: Option<NumaChoice>,
+
     /// Lift only objects whose path or file name matches (repeatable)
     #[arg(long, value_name = "GLOB")]
     pub object: Vec<String>,
@@ -114,6 +167,8 @@ impl PolicyArgs {
     /// A pattern that is not one.
     pub fn policy(&self) -> Result<Policy, String> {
         let backings = match self.backing {
+            // What is there already lies where it lies.
+            BackingChoice::Auto if self.numa.is_some() => vec![Backing::Hugetlb, Backing::Thp],
             BackingChoice::Auto => {
                 vec![Backing::Pagecache, Backing::Shared, Backing::Hugetlb, Backing::Thp]
             }
@@ -131,6 +186,7 @@ impl PolicyArgs {
                 DataBackingChoice::Hugetlb => vec![Backing::Hugetlb, Backing::Thp],
             },
             page: self.page_size,
+            placement: self.numa.map(NumaChoice::placement).transpose()?,
         })
     }
 }

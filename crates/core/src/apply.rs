@@ -85,6 +85,8 @@ pub fn lifted<'a>(plan: &'a Plan, outcome: &'a Outcome) -> impl Iterator<Item = 
 enum Undo {
     Unmap(Range),
     Close(FileHandle),
+    /// The span, which stays where it is, had no memory policy.
+    Unbind(Range),
 }
 
 /// One attempt under way.
@@ -107,6 +109,9 @@ impl<T: Target> Run<'_, T> {
                 break;
             }
         }
+        if result.is_ok() {
+            self.undo.retain(|u| !matches!(u, Undo::Unbind(_)));
+        }
         // What is still to be undone is scratch, after a success as after a failure.
         if !matches!(result, Err(Fault::Lost(_))) {
             self.unwind()?;
@@ -125,6 +130,12 @@ impl<T: Target> Run<'_, T> {
             Step::Collapse { range } => {
                 if let Err(Fault::Lost(why)) = self.target.collapse(range) {
                     return Err(Fault::Lost(why));
+                }
+            }
+            Step::Bind { range, placement } => {
+                self.target.bind(range, Some(placement))?;
+                if range == self.span.range {
+                    self.undo.push(Undo::Unbind(range));
                 }
             }
             Step::Advise { range } => self.target.advise_huge(range)?,
@@ -230,6 +241,7 @@ impl<T: Target> Run<'_, T> {
             let mut again = || match undo {
                 Undo::Unmap(range) => self.target.munmap(range),
                 Undo::Close(file) => self.target.close(file),
+                Undo::Unbind(range) => self.target.bind(range, None),
             };
             match again().or_else(|_| again()) {
                 Ok(()) => {}

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What else a mapping is, beside its protection: things that a program has asked for with
-//! mlock(2), madvise(2), pkey_mprotect(2) or userfaultfd(2), and that a copy would not have.
+//! mlock(2), madvise(2), mbind(2), pkey_mprotect(2) or userfaultfd(2), and that a copy would not have.
 
 use std::fmt;
 
-/// One such thing, as smaps shows it (proc_pid_smaps(5)).
+/// One such thing, as smaps or numa_maps shows it (proc_pid_smaps(5), proc_pid_numa_maps(5)).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Attribute {
     /// mlock(2) or mlockall(2).
@@ -21,6 +21,8 @@ pub enum Attribute {
     Keyed,
     /// Tagged memory (`PROT_MTE`).
     Tagged,
+    /// A memory policy that is not the process's (mbind(2)).
+    Placed,
     /// `MADV_NOHUGEPAGE`: the program does not want huge pages here.
     NoHuge,
 }
@@ -56,6 +58,7 @@ impl fmt::Display for Attribute {
             Attribute::Watched => "is watched by a userfaultfd",
             Attribute::Keyed => "has a protection key",
             Attribute::Tagged => "has memory tags (PROT_MTE)",
+            Attribute::Placed => "has a memory policy of its own (mbind)",
             Attribute::NoHuge => "is to have no huge pages (MADV_NOHUGEPAGE)",
         })
     }

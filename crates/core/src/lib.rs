@@ -25,6 +25,7 @@ pub mod malloc;
 pub mod maps;
 pub mod model;
 pub mod moving;
+pub mod placement;
 pub mod plan;
 pub mod pmu;
 pub mod policy;

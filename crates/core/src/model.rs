@@ -8,6 +8,7 @@
 
 use crate::addr::{Addr, PageSize, Range};
 use crate::maps::Prot;
+use crate::placement::Placement;
 use crate::snapshot::{Snapshot, ThpOff};
 use crate::target::{Fault, FileHandle, Place, Source, Target};
 use std::collections::BTreeMap;
@@ -47,6 +48,8 @@ struct Memory {
     resident: bool,
     /// Private to a file: the first write makes it a copy.
     copy_on_write: bool,
+    /// It has a memory policy of its own.
+    bound: bool,
 }
 
 impl Shift for Memory {
@@ -177,6 +180,7 @@ impl Model {
                 offset: mapping.range.start.0,
                 resident: true,
                 copy_on_write: false,
+                bound: false,
             };
             model.space.insert(mapping.range, memory);
             model.write(ORIGINAL, mapping.range, Content::Original(mapping.range.start.0));
@@ -225,6 +229,11 @@ impl Model {
     pub fn is_advised(&self, range: Range) -> bool {
         let advised = |m: &Memory| m.behind == Behind::Original { advised: true };
         self.space.cover(range) && self.space.within(range).iter().all(|(_, m)| advised(m))
+    }
+
+    /// Whether all of `range` lies where it was told to.
+    pub fn is_bound(&self, range: Range) -> bool {
+        self.space.cover(range) && self.space.within(range).iter().all(|(_, m)| m.bound)
     }
 
     /// How many files are open.
@@ -362,7 +371,7 @@ impl Model {
             Source::Hugetlb(_) => return Err(EINVAL),
         };
         // A private mapping of a file shows what the file's pages hold already.
-        Ok(Memory { prot, behind, store, offset, resident: private, copy_on_write: private })
+        Ok(Memory { prot, behind, store, offset, resident: private, copy_on_write: private, bound: false })
     }
 }
 
@@ -464,6 +473,19 @@ impl Target for Model {
                 *advised = true;
             }
         });
+        Ok(())
+    }
+
+    fn bind(&mut self, range: Range, placement: Option<Placement>) -> Result<(), Fault> {
+        const CALL: &str = "mbind";
+        self.enter(CALL, range)?;
+        if !self.is_aligned(range) {
+            return fail(CALL, range, EINVAL);
+        }
+        if !self.space.cover(range) {
+            return fail(CALL, range, EFAULT);
+        }
+        self.space.change(range, |memory| memory.bound = placement.is_some());
         Ok(())
     }
 

@@ -11,6 +11,7 @@
 
 use crate::addr::{Addr, PageSize, Range};
 use crate::maps::Prot;
+use crate::placement::Placement;
 use crate::policy::{Backing, Policy};
 use crate::skip::Skip;
 use crate::snapshot::{Machine, Part, Snapshot};
@@ -79,6 +80,13 @@ pub enum Step {
     Advise {
         /// Scratch; or the span itself, whose huge pages then come as it is touched.
         range: Range,
+    },
+    /// Say on which NUMA nodes its pages are to lie; those that are there already move.
+    Bind {
+        /// Scratch, or the span where nothing is copied.
+        range: Range,
+        /// Which nodes.
+        placement: Placement,
     },
     /// Fault everything in, so that a lack shows as an error.
     Populate {

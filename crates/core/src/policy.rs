@@ -2,6 +2,7 @@
 //! What the user asked for.
 
 use crate::addr::PageSize;
+use crate::placement::Placement;
 use crate::snapshot::{Object, Part};
 use globset::{Glob, GlobSet, GlobSetBuilder};
 use serde::{Deserialize, Serialize};
@@ -88,6 +89,9 @@ pub struct Policy {
     pub data_backings: Vec<Backing>,
     /// Page size to use; `None` takes each backing's usual one.
     pub page: Option<PageSize>,
+    /// Where lifted memory is to lie; `None` follows the program's own memory policy. What the page
+    /// cache or the store holds lies where it lies.
+    pub placement: Option<Placement>,
 }
 
 impl Default for Policy {
@@ -98,6 +102,7 @@ impl Default for Policy {
             backings: vec![Backing::Pagecache, Backing::Hugetlb, Backing::Thp],
             data_backings: vec![Backing::Thp],
             page: None,
+            placement: None,
         }
     }
 }

@@ -3,6 +3,7 @@
 
 use crate::addr::{Addr, PageSize, Range, human_bytes};
 use crate::maps::Prot;
+use crate::placement::Placement;
 use std::fmt;
 
 /// What new memory is made of.
@@ -70,6 +71,9 @@ impl Fault {
             Fault::Call { call, errno: EFAULT | ENOMEM, .. } if call.contains("POPULATE") => {
                 "see the limits of its cgroup (hugetlb.*.max, memory.max) and its memory policy".into()
             }
+            Fault::Call { call: "mbind", .. } => {
+                "hugelift run without --numa, or see 'numactl --hardware'".into()
+            }
             _ => return None,
         })
     }
@@ -115,6 +119,9 @@ pub trait Target {
     fn mremap(&mut self, from: Range, to: Addr) -> Result<(), Fault>;
     /// madvise(2) with `MADV_HUGEPAGE`.
     fn advise_huge(&mut self, range: Range) -> Result<(), Fault>;
+    /// mbind(2) with `MPOL_MF_MOVE`: where its pages are to lie from now on (`None`: where the
+    /// process's policy says); those that it has, and nobody shares, move.
+    fn bind(&mut self, range: Range, placement: Option<Placement>) -> Result<(), Fault>;
     /// Makes every page of `range` (of size `page`) resident and writable, so that what
     /// is lacking is an error here and no SIGBUS later.
     fn populate(&mut self, range: Range, page: PageSize) -> Result<(), Fault>;

@@ -8,7 +8,8 @@ use common::{PROGRAMS, machine, pool, snapshot};
 use hugelift_core::addr::PageSize;
 use hugelift_core::apply::{Outcome, apply};
 use hugelift_core::model::Model;
-use hugelift_core::plan::{Plan, Step, plan, shareable};
+use hugelift_core::placement::Placement;
+use hugelift_core::plan::{Plan, Span, Step, plan, shareable};
 use hugelift_core::policy::{Backing, Policy};
 use hugelift_core::snapshot::{Part, Snapshot, StoredCopy};
 use hugelift_core::target::Fault;
@@ -43,6 +44,15 @@ fn case_of_all(name: &str, snapshot: &Snapshot, data: &[Backing], change: impl F
     planned(name, snapshot, Policy { parts: ALL_PARTS.to_vec(), data_backings, ..Policy::default() }, change)
 }
 
+/// The same on a NUMA node.
+fn placed(name: &str, snapshot: &Snapshot, backings: &[Backing]) -> Case {
+    let placement = Some(Placement::On("1".parse().unwrap()));
+    let (backings, data_backings) = (backings.to_vec(), backings.to_vec());
+    let policy =
+        Policy { parts: ALL_PARTS.to_vec(), backings, data_backings, placement, ..Policy::default() };
+    planned(name, snapshot, policy, |_| ())
+}
+
 fn planned(name: &str, snapshot: &Snapshot, policy: Policy, change: impl FnOnce(&mut Model)) -> Case {
     let mut model = Model::new(snapshot);
     change(&mut model);
@@ -68,6 +78,8 @@ fn cases(program: &str, record: &str) -> Vec<Case> {
         case(&named("auto, kernel before 5.16"), &old, &[hugetlb, thp], |_| ()),
         case_of_all(&named("auto, data on thp"), &full, &[thp], |_| ()),
         case_of_all(&named("auto, data on hugetlb"), &full, &[hugetlb, thp], |_| ()),
+        placed(&named("thp, placed"), &full, &[thp]),
+        placed(&named("hugetlb by file, placed"), &old, &[hugetlb]),
         case(&named("shared"), &stocked, &[shared], |_| ()),
         case(&named("shared, else thp"), &stocked, &[shared, thp], |_| ()),
     ];
@@ -116,6 +128,11 @@ fn without_a_fault_all_spans_are_huge_and_look_the_same() {
             assert!(outcome.spans.iter().all(|s| s.failures.len() == case.doomed), "{}", case.name);
             assert!(model.visible() == case.model.visible(), "{}", case.name);
             assert!(model.open_files() == 0 && !model.saw_wx, "{}", case.name);
+            // Of a file, its pages lie there; what maps it has no policy.
+            let bound = case.name.contains("placed") && !case.name.contains("by file");
+            let stays = |s: &Span| s.attempts[0].in_place;
+            let right = |s: &Span| stays(s) || model.is_bound(s.range) == bound;
+            assert!(case.plan.spans.iter().all(right), "{}", case.name);
         }
     }
 }
@@ -170,6 +187,9 @@ fn fail_each_call(case: &Case, fresh: &Model, errno: i32) -> usize {
         let what = format!("{}: {call}, call {at}, errno {errno}", case.name);
         assert!(model.visible() == before, "{what}: the program can tell");
         assert!(model.open_files() == 0, "{what}: a file is left open");
+        for (span, told) in case.plan.spans.iter().zip(&outcome.spans) {
+            assert!(told.lifted.is_some() || !model.is_bound(span.range), "{what}: {} is bound", span.range);
+        }
         assert!(!model.saw_wx, "{what}: writable and executable");
         assert!(outcome.lost.is_none() && outcome.leftovers.is_empty(), "{what}: {outcome:?}");
         check_told(case, &model, &outcome, &what);

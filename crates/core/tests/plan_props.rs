@@ -6,6 +6,7 @@ use hugelift_core::apply::apply;
 use hugelift_core::elf::{Headers, Machine as Arch, Segment, Stretch};
 use hugelift_core::maps::{FileId, Mapping, Prot};
 use hugelift_core::model::Model;
+use hugelift_core::placement::Placement;
 use hugelift_core::plan::{Attempt, Plan, Span, Step, plan, shareable};
 use hugelift_core::policy::{Backing, ObjectFilter, Policy};
 use hugelift_core::snapshot::{
@@ -248,12 +249,16 @@ fn policy() -> impl Strategy<Value = Policy> {
         prop_oneof![3 => Just(Policy::default().parts), 1 => vec(prop::sample::select(parts.to_vec()), 0..8)];
     let page = prop_oneof![3 => Just(None), 1 => page_size().prop_map(Some)];
     let except = prop_oneof![4 => Just(vec![]), 1 => Just(vec!["o1.*".to_string()])];
-    (parts, backings, data, page, except).prop_map(|(parts, backings, data_backings, page, except)| Policy {
+    let placements = [Placement::Local, Placement::On("1".parse().unwrap())].map(Some);
+    let placement = prop_oneof![3 => Just(None), 1 => prop::sample::select(placements.to_vec())];
+    let choices = (parts, backings, data, page, except, placement);
+    choices.prop_map(|(parts, backings, data_backings, page, except, placement)| Policy {
         parts,
         objects: ObjectFilter::new(&[], &except).unwrap(),
         backings,
         data_backings,
         page,
+        placement,
     })
 }
 
@@ -320,7 +325,8 @@ fn harmless(snapshot: &Snapshot, span: &Span, attempt: &Attempt) {
     assert_eq!(whole.inner(page), Some(whole), "not aligned to {page}");
     if attempt.in_place {
         assert!(matches!(span.part, Part::Bss | Part::Heap | Part::Stack), "{} in place", span.part);
-        assert_eq!(attempt.steps, [Step::Collapse { range: whole }, Step::Advise { range: whole }]);
+        let steps: Vec<_> = attempt.steps.iter().filter(|s| !matches!(s, Step::Bind { .. })).collect();
+        assert_eq!(steps, [&Step::Collapse { range: whole }, &Step::Advise { range: whole }]);
         return;
     }
     if attempt.backing == Backing::Pagecache {
@@ -342,6 +348,7 @@ fn harmless(snapshot: &Snapshot, span: &Span, attempt: &Attempt) {
             | Step::MapFile { range }
             | Step::Advise { range }
             | Step::Populate { range, .. }
+            | Step::Bind { range, .. }
             | Step::Verify { range } => assert_eq!(range, scratch),
             Step::Collapse { .. } => panic!("only in place"),
             Step::Open { entry } => assert_eq!(entry, span.object),

@@ -26,6 +26,7 @@ pub mod machine;
 pub mod malloc;
 pub mod memory;
 pub mod needed;
+pub mod nodes;
 pub mod output;
 pub mod pagecache;
 mod pagemap;

@@ -10,6 +10,7 @@ use crate::ptrace::{Error, Resume, Stop, Stopped};
 use crate::vector::Vector;
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::maps::Prot;
+use hugelift_core::placement::{Nodes, Placement};
 use hugelift_core::smaps::parse_smaps;
 use hugelift_core::target::{Fault, FileHandle, Place, Source, Target};
 use std::fs::File;
@@ -168,6 +169,12 @@ impl Remote {
         stopped.and_then(|s| self.home.set_detour(s, call)).map_err(|e| Fault::Lost(e.to_string()))
     }
 
+    /// Puts arguments of a call where the call finds them ([`Home::data`]).
+    fn write_data(&self, bytes: &[u8]) -> Result<(), Fault> {
+        let stopped = self.stopped.as_ref().ok_or(Error::Vanished(self.pid));
+        stopped.and_then(|s| self.home.write_data(s, bytes)).map_err(|e| Fault::Lost(e.to_string()))
+    }
+
     fn madvise(&mut self, call: &'static str, range: Range, advice: u64) -> Result<(), Fault> {
         let args = [range.start.0, range.len(), advice, 0, 0, 0];
         for _ in 1..TRIES {
@@ -274,6 +281,18 @@ impl Target for Remote {
         self.madvise("madvise(MADV_HUGEPAGE)", range, libc::MADV_HUGEPAGE as u64)
     }
 
+    fn bind(&mut self, range: Range, placement: Option<Placement>) -> Result<(), Fault> {
+        const MPOL_MF_MOVE: u64 = 1 << 1;
+        const MPOL_DEFAULT: u64 = 0;
+        let (mode, nodes) = placement.map_or((MPOL_DEFAULT, Nodes::default()), Placement::mode);
+        self.write_data(&nodes.mask().to_ne_bytes())?;
+        // The kernel reads one bit less than it is told of.
+        let (mask, bits) =
+            if nodes.is_empty() { (0, 0) } else { (self.home.data.0, u64::from(u64::BITS) + 1) };
+        let args = [range.start.0, range.len(), mode, mask, bits, MPOL_MF_MOVE];
+        self.call("mbind", range, libc::SYS_mbind, args).map(drop)
+    }
+
     fn populate(&mut self, range: Range, page: PageSize) -> Result<(), Fault> {
         match self.madvise("madvise(MADV_POPULATE_WRITE)", range, MADV_POPULATE_WRITE) {
             Err(Fault::Call { errno: libc::EINVAL | libc::ENOSYS, .. }) => self.touch(range, page),
@@ -319,11 +338,7 @@ impl Target for Remote {
     fn memfd(&mut self, page: PageSize, bytes: u64) -> Result<FileHandle, Fault> {
         const CALL: &str = "memfd_create(MFD_HUGETLB)";
         let range = Range::sized(Addr(0), bytes).unwrap_or_default();
-        self.stopped
-            .as_ref()
-            .ok_or(Error::Vanished(self.pid))
-            .and_then(|stopped| self.home.write_data(stopped, b"hugelift\0"))
-            .map_err(|e| Fault::Lost(e.to_string()))?;
+        self.write_data(b"hugelift\0")?;
         let flags =
             u64::from(libc::MFD_CLOEXEC | libc::MFD_HUGETLB) | u64::from(page.log2()) << MFD_HUGE_SHIFT;
         let args = [self.home.data.0, flags, 0, 0, 0, 0];
@@ -345,11 +360,7 @@ impl Target for Remote {
         let wanted = file.metadata().map_err(|e| refused(CALL, range, &e))?;
         // By our descriptor, not by its path: it is this file that has been verified.
         let path = format!("/proc/{}/fd/{}\0", std::process::id(), file.as_raw_fd());
-        self.stopped
-            .as_ref()
-            .ok_or(Error::Vanished(self.pid))
-            .and_then(|stopped| self.home.write_data(stopped, path.as_bytes()))
-            .map_err(|e| Fault::Lost(e.to_string()))?;
+        self.write_data(path.as_bytes())?;
         let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as u64;
         let args = [libc::AT_FDCWD as i64 as u64, self.home.data.0, flags, 0, 0, 0];
         let opened = FileHandle(self.call(CALL, range, libc::SYS_openat, args)? as i32);

@@ -6,6 +6,7 @@
 
 use crate::arch;
 use crate::machine::probe;
+use crate::nodes;
 use crate::pagemap;
 use crate::procfs::{ProcError, Process, read_at, read_head};
 use hugelift_core::addr::{Addr, PageSize, Range};
@@ -53,7 +54,15 @@ fn special(process: Process) -> Result<Vec<(Range, Attribute)>, ProcError> {
         let range = u.mapping.range;
         u.attributes.into_iter().map(move |a| (range, a))
     };
-    Ok(process.smaps()?.into_iter().flat_map(of).collect())
+    let usage = process.smaps()?;
+    let mut special = Vec::new();
+    if nodes::are_several() {
+        let placed = nodes::with_own_policy(process)?;
+        let ranges = usage.iter().map(|u| u.mapping.range).filter(|r| placed.contains(&r.start));
+        special.extend(ranges.map(|range| (range, Attribute::Placed)));
+    }
+    special.extend(usage.into_iter().flat_map(of));
+    Ok(special)
 }
 
 /// The mappings of code, of at least `min_bytes`, that hold pages which are no longer the

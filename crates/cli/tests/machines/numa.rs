@@ -5,7 +5,7 @@
 
 use crate::grow::{Big, grow};
 use crate::huge::{Pool, option, sizes, thp};
-use crate::look::From;
+use crate::look::{From, Look, Part};
 use crate::mask::{Mask, under};
 use crate::place::{alone, lacks, needs_root};
 use crate::start::{bare, lifted, run};
@@ -190,10 +190,32 @@ fn cpuset_that_changes_later() {
     out.read_to_string(&mut text).unwrap();
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(42), "{}", String::from_utf8_lossy(&output.stderr));
-    let looks = crate::look::Look::all(&text);
+    let looks = Look::all(&text);
     assert_eq!(looks.len(), 2);
     assert_eq!((looks[0].text, looks[0].rodata), (looks[1].text, looks[1].rodata));
     looks[0].assert_lifted(page, From::Hugetlb);
+}
+
+/// What a victim shows that waits, and its numa_maps meanwhile.
+fn held(command: &mut Command) -> (Look, String) {
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut text = String::new();
+    while !text.ends_with("\nend\n") {
+        assert_ne!(out.read_line(&mut text).unwrap(), 0, "{text}");
+    }
+    let maps = fs::read_to_string(format!("/proc/{}/numa_maps", child.id())).unwrap();
+    child.stdin.take().unwrap().write_all(b"\n").unwrap();
+    out.read_to_string(&mut text).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(42));
+    (Look::all(&text).swap_remove(0), maps)
+}
+
+/// Which of the two nodes have pages of `part`. Stated and loaded addresses are the same, and
+/// start on a huge page.
+fn nodes_of(part: Part, numa_maps: &str) -> [bool; 2] {
+    let line = numa_maps.lines().find(|l| l.starts_with(&format!("{:x} ", part.start))).unwrap();
+    [0, 1].map(|n| line.contains(&format!(" N{n}=")))
 }
 
 /// Transparent pages come from the node that the program is bound to, not from the helper's.
@@ -202,25 +224,51 @@ fn thp_on_the_programs_node() {
     let (_alone, page) = two_nodes!();
     for node in [0, 1] {
         let big = grow("vm_big.static", page);
-        let mut command = lifted(&["--backing", "thp"], &big.path, &["hold"]);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = bound(&mut command, node).spawn().unwrap();
-        let mut out = BufReader::new(child.stdout.take().unwrap());
-        let mut text = String::new();
-        while !text.ends_with("\nend\n") {
-            assert_ne!(out.read_line(&mut text).unwrap(), 0, "{text}");
-        }
-        let maps = fs::read_to_string(format!("/proc/{}/numa_maps", child.id())).unwrap();
-        child.stdin.take().unwrap().write_all(b"\n").unwrap();
-        out.read_to_string(&mut text).unwrap();
-        assert_eq!(child.wait().unwrap().code(), Some(42));
-        let look = &crate::look::Look::all(&text)[0];
+        let (look, maps) = held(bound(&mut lifted(&["--backing", "thp"], &big.path, &["hold"]), node));
         look.assert_lifted(page, From::Thp);
-        // Stated and loaded addresses are the same, and start on a huge page.
         for part in [look.text, look.rodata] {
-            let line = maps.lines().find(|l| l.starts_with(&format!("{:x} ", part.start))).unwrap();
-            let (here, there) = (format!(" N{node}="), format!(" N{}=", 1 - node));
-            assert!(line.contains(&here) && !line.contains(&there), "node {node}: {line}");
+            assert_eq!(nodes_of(part, &maps), [node == 0, node == 1], "node {node}: {maps}");
         }
+    }
+}
+
+/// `--numa` wins over where the program would have its memory.
+#[test]
+fn placed_where_the_user_says() {
+    let (_alone, page) = two_nodes!();
+    let pools = [0, 1].map(|n| Pool::of_node(n, page));
+    assert!(pools.iter().all(|pool| pool.set(16)), "no 16 pages of {page} on each node");
+    for (backing, from) in [("thp", From::Thp), ("hugetlb", From::Hugetlb)] {
+        for (numa, nodes) in [("1", [false, true]), ("0", [true, false]), ("interleave", [true, true])] {
+            let big = grow("vm_big.static", page);
+            let size = option(page);
+            let options = ["--backing", backing, "--page-size", &size, "--numa", numa];
+            // Where it would lie otherwise.
+            let otherwise = u32::from(numa == "0");
+            let (look, maps) = held(bound(&mut lifted(&options, &big.path, &["hold"]), otherwise));
+            look.assert_lifted(page, from);
+            for part in [look.text, look.rodata] {
+                assert_eq!(nodes_of(part, &maps), nodes, "{backing}, --numa {numa}: {maps}");
+            }
+        }
+        // Whatever node it is on, it is one.
+        let big = grow("vm_big.static", page);
+        let (look, maps) =
+            held(&mut lifted(&["--backing", backing, "--numa", "local"], &big.path, &["hold"]));
+        look.assert_lifted(page, from);
+        let line = maps.lines().find(|l| l.starts_with(&format!("{:x} ", look.text.start))).unwrap();
+        assert!(line.contains(" local "), "{line}");
+    }
+}
+
+#[test]
+fn nodes_that_it_may_not_use() {
+    let (_alone, page) = two_nodes!();
+    let big = grow("vm_big.static", page);
+    let set = Cpuset::new("1");
+    for (numa, node) in [("0", "0"), ("0-1", "0"), ("7", "7")] {
+        let refused = run(set.holding(&mut lifted::<&str>(&["--numa", numa], &big.path, &[])));
+        assert_eq!((refused.status.code(), refused.stdout.as_str()), (Some(125), ""), "--numa {numa}");
+        refused.assert_line(&format!("--numa {numa}: node {node} is not among those that it may use, 1"));
     }
 }

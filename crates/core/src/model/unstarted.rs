@@ -70,7 +70,8 @@ impl Unstarted for Model {
             }
         }
         let behind = Behind::Anonymous { advised: false };
-        let memory = Memory { prot, behind, store, offset: 0, resident: false, copy_on_write: false };
+        let memory =
+            Memory { prot, behind, store, offset: 0, resident: false, copy_on_write: false, bound: false };
         self.space.insert(range, memory);
         self.saw_wx |= prot.is_wx();
         Ok(())

@@ -4,6 +4,7 @@
 use super::steps::{scratch_for, shared_steps, steps, steps_in_place};
 use super::{Attempt, Plan, Span, is_nearly_all, usual_page};
 use crate::addr::{Addr, PageSize, Range};
+use crate::attribute::Attribute;
 use crate::maps::{Mapping, Prot};
 use crate::policy::{Backing, Policy};
 use crate::skip::{Reason, Skip};
@@ -198,7 +199,10 @@ impl Planner<'_> {
         // What stays in place keeps all its attributes.
         let in_place = stays(extent);
         let special = self.snapshot.special.iter().filter(|(r, _)| r.intersect(extent.range).is_some());
-        if let Some((_, attribute)) = special.into_iter().find(|(_, a)| !in_place || a.forbids_huge()) {
+        let undone = |a: Attribute| {
+            !in_place || a.forbids_huge() || a == Attribute::Placed && self.policy.placement.is_some()
+        };
+        if let Some((_, attribute)) = special.into_iter().find(|(_, a)| undone(*a)) {
             return Some(Reason::Special(*attribute));
         }
         match extent.part {
@@ -336,9 +340,12 @@ impl Planner<'_> {
                 _ => scratch_for(self.snapshot, range.len(), way.page)?,
             };
             let steps = match way.backing {
-                _ if way.in_place => steps_in_place(range),
+                _ if way.in_place => steps_in_place(range, self.policy.placement),
                 Backing::Shared => shared_steps(self.snapshot.stored.covering(range)?, extent.prot, scratch),
-                _ => steps(&self.snapshot.machine, way.backing, way.page, range, extent.prot, scratch),
+                _ => {
+                    let (machine, placement) = (&self.snapshot.machine, self.policy.placement);
+                    steps(machine, way.backing, way.page, range, extent.prot, scratch, placement)
+                }
             };
             Some(Attempt { backing: way.backing, page: way.page, in_place: way.in_place, steps })
         });

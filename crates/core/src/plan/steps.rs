@@ -4,12 +4,14 @@
 use super::Step;
 use crate::addr::{Addr, PageSize, Range};
 use crate::maps::Prot;
+use crate::placement::Placement;
 use crate::policy::Backing;
 use crate::snapshot::{Machine, Snapshot, StoredCopy};
 
 /// The steps that back anonymous memory where it is: with what it holds, and with what it will.
-pub(super) fn steps_in_place(span: Range) -> Vec<Step> {
-    vec![Step::Collapse { range: span }, Step::Advise { range: span }]
+pub(super) fn steps_in_place(span: Range, placement: Option<Placement>) -> Vec<Step> {
+    let bind = placement.map(|placement| Step::Bind { range: span, placement });
+    bind.into_iter().chain([Step::Collapse { range: span }, Step::Advise { range: span }]).collect()
 }
 
 /// The steps that back `span` with pages of `page` by way of `scratch`.
@@ -20,11 +22,12 @@ pub(super) fn steps(
     span: Range,
     prot: Prot,
     scratch: Range,
+    placement: Option<Placement>,
 ) -> Vec<Step> {
     let copy = Step::Copy { from: span, to: scratch.start };
     let protect = Step::Protect { range: scratch, prot };
     let place = Step::Move { from: scratch, to: span.start };
-    match backing {
+    let mut steps = match backing {
         Backing::Hugetlb if machine.moves_hugetlb => vec![
             Step::Map { range: scratch, hugetlb: Some(page) },
             Step::Populate { range: scratch, page },
@@ -49,7 +52,13 @@ pub(super) fn steps(
             protect,
             place,
         ],
+    };
+    // Before the first page is made.
+    let populate = steps.iter().position(|step| matches!(step, Step::Populate { .. }));
+    if let (Some(placement), Some(at)) = (placement, populate) {
+        steps.insert(at, Step::Bind { range: scratch, placement });
     }
+    steps
 }
 
 /// The steps that put the store's copy of a span in its place, by way of `scratch`: what is
