@@ -10,7 +10,7 @@ use hugelift_core::elf::{Headers, Machine as Arch, Segment, Stretch};
 use hugelift_core::maps::{FileId, Mapping, Prot};
 use hugelift_core::model::Model;
 use hugelift_core::plan::plan;
-use hugelift_core::policy::{Backing, Policy};
+use hugelift_core::policy::{Backing, PageChoice, Policy};
 use hugelift_core::snapshot::{Machine, Object, Pool, Snapshot, Stored, ThpOff};
 use libfuzzer_sys::fuzz_target;
 
@@ -105,6 +105,7 @@ fn snapshot(input: &Input) -> Option<Snapshot> {
     let machine = Machine {
         base_page,
         thp_page: input.thp_shift.and_then(page).filter(|p| *p > base_page),
+        folios: Vec::new(),
         thp_off: input.thp_off.map(|never| if never { ThpOff::Never } else { ThpOff::Process }),
         pools,
         moves_hugetlb: input.moves_hugetlb,
@@ -119,7 +120,7 @@ fuzz_target!(|input: Input| {
     let Some(snapshot) = snapshot(&input) else { return };
     let backings = input.backings.iter().map(|h| if *h { Backing::Hugetlb } else { Backing::Thp });
     let policy =
-        Policy { backings: backings.collect(), page: input.page.and_then(page), ..Policy::default() };
+        Policy { backings: backings.collect(), page: input.page.map_or(PageChoice::Mixed, |p| page(p).map_or(PageChoice::Usual, PageChoice::Only)), ..Policy::default() };
     let plan = plan(&snapshot, &policy);
 
     let pieces = plan.spans.iter().map(|s| s.range).chain(plan.skips.iter().map(|s| s.range));

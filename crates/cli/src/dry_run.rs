@@ -5,12 +5,13 @@ use crate::FAILED;
 use crate::run::creation;
 use hugelift_core::addr::human_bytes;
 use hugelift_core::plan::{Plan, Span, plan};
-use hugelift_core::policy::{Backing, Policy};
+use hugelift_core::policy::{Backing, PageChoice, Policy};
 use hugelift_core::report::Report;
 use hugelift_core::report_text::{Style, text};
 use hugelift_core::snapshot::{Object, Snapshot};
 use hugelift_os::console::say;
 use hugelift_os::file_snapshot::of_file;
+use hugelift_os::machine::folios;
 use hugelift_os::pagecache;
 use hugelift_os::store;
 use hugelift_os::terminal;
@@ -29,6 +30,9 @@ pub fn dry_run(path: &Path, policy: &Policy, verbose: bool) -> i32 {
     };
     for missing in &program.missing {
         say(&format!("{}: the loader would not find {missing}; see LD_LIBRARY_PATH", path.display()));
+    }
+    if policy.page != PageChoice::Usual {
+        program.snapshot.machine.folios = folios();
     }
     if policy.backings.contains(&Backing::Pagecache) {
         let takes = |object: &Object| policy.objects.takes(object);

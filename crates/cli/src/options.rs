@@ -2,9 +2,8 @@
 //! Options that several subcommands share, each defined once.
 
 use clap::{Args, ValueEnum};
-use hugelift_core::addr::PageSize;
 use hugelift_core::placement::{Nodes, Placement};
-use hugelift_core::policy::{Backing, ObjectFilter, Policy};
+use hugelift_core::policy::{Backing, ObjectFilter, PageChoice, Policy};
 use hugelift_core::snapshot::Part;
 use hugelift_os::nodes;
 use std::str::FromStr;
@@ -127,6 +126,14 @@ impl NumaChoice {
     }
 }
 
+/// `--page-size`
+fn page_choice(s: &str) -> Result<PageChoice, String> {
+    match s {
+        "auto" => Ok(PageChoice::Mixed),
+        size => size.parse().map(PageChoice::Only),
+    }
+}
+
 /// What to lift, and onto what.
 #[derive(Args, Clone, Debug)]
 pub struct PolicyArgs {
@@ -134,9 +141,10 @@ pub struct PolicyArgs {
     #[arg(long, value_enum, default_value_t = BackingChoice::Auto)]
     pub backing: BackingChoice,
 
-    /// Size of the huge pages, as in 2M or 1G [default: the usual one of the backing]
-    #[arg(long, value_name = "SIZE")]
-    pub page_size: Option<PageSize>,
+    /// Size of the huge pages, as in 2M or 1G; auto mixes all that there are, large ones first
+    /// [default: the usual one of the backing]
+    #[arg(long, value_name = "SIZE|auto", value_parser = page_choice)]
+    pub page_size: Option<PageChoice>,
 
     /// Parts of the program to lift
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [PartChoice::Text, PartChoice::Rodata])]
@@ -185,7 +193,7 @@ impl PolicyArgs {
                 DataBackingChoice::Thp => vec![Backing::Thp],
                 DataBackingChoice::Hugetlb => vec![Backing::Hugetlb, Backing::Thp],
             },
-            page: self.page_size,
+            page: self.page_size.unwrap_or_default(),
             placement: self.numa.map(NumaChoice::placement).transpose()?,
         })
     }

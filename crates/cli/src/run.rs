@@ -14,7 +14,7 @@ use hugelift_core::malloc::{self, Pages, Setting};
 use hugelift_core::maps::Mapping;
 use hugelift_core::moving::{Image, Move, Stay};
 use hugelift_core::plan::{Plan, Span, plan};
-use hugelift_core::policy::{Backing, Policy};
+use hugelift_core::policy::{Backing, PageChoice, Policy};
 use hugelift_core::report::{self, Report, Total};
 use hugelift_core::report_text::{self, Style};
 use hugelift_core::skip::{Reason, Skip};
@@ -22,7 +22,7 @@ use hugelift_core::snapshot::{Object, Part, Snapshot};
 use hugelift_core::target::Fault;
 use hugelift_os::console::say;
 use hugelift_os::helper::{Lifter, Verdict};
-use hugelift_os::machine::{base_page, thp_page};
+use hugelift_os::machine::{base_page, folios, thp_page};
 use hugelift_os::malloc::allocators;
 use hugelift_os::perf_map::{self, Copied};
 use hugelift_os::plain::Plain;
@@ -244,7 +244,7 @@ impl Job {
         let shared = policy.backings.contains(&Backing::Shared);
         let wanted = cached || shared;
         let takes = || image.pieces.first().is_some_and(|m| policy.objects.takes_path(&m.path));
-        let huge = thp_page().filter(|huge| wanted && policy.page.is_none_or(|page| page == *huge));
+        let huge = thp_page().filter(|huge| wanted && policy.page.allows(*huge));
         let huge = huge.filter(|_| takes())?;
         let plan = match image.plan(mappings, &policy.parts, huge, base_page()) {
             Ok(plan) => Some(plan),
@@ -275,13 +275,20 @@ impl Job {
 
     fn lift(&mut self, pid: u32, target: &mut Remote) -> Verdict {
         let began = Instant::now();
-        let least = self.policy.page.map_or(PageSize::MB2.bytes() / 2, PageSize::bytes);
+        let least = match self.policy.page {
+            PageChoice::Usual => PageSize::MB2.bytes() / 2,
+            PageChoice::Mixed => base_page().bytes(),
+            PageChoice::Only(page) => page.bytes(),
+        };
         let everything = self.report.is_some() || self.policy.parts.iter().any(|p| p.is_writable());
         let least = if everything { 0 } else { least };
         let mut before = match snapshot::live(Some(pid), least) {
             Ok(before) => before,
             Err(error) => return self.plain(&error.into()),
         };
+        if self.policy.page != PageChoice::Usual {
+            before.machine.folios = folios();
+        }
         if self.policy.backings.contains(&Backing::Pagecache) {
             let takes = |object: &Object| self.policy.objects.takes(object);
             pagecache::find(Some(pid), &mut before, &self.policy.parts, takes);

@@ -37,6 +37,12 @@ impl Outcome {
 }
 
 impl SpanOutcome {
+    /// The way that worked, of those that `span` has.
+    pub fn way<'a>(&self, span: &'a Span) -> Option<&'a Attempt> {
+        let failed = self.failures.len() - usize::from(self.lacking() > 0);
+        self.lifted.and(span.attempts.get(failed))
+    }
+
     /// Bytes of a lifted span for which no huge page could be had.
     pub fn lacking(&self) -> u64 {
         match (self.lifted, self.failures.last()) {

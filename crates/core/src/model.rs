@@ -106,6 +106,8 @@ pub struct Model {
     next_file: i32,
     base_page: PageSize,
     thp_page: Option<PageSize>,
+    /// The kernel knows the advice, even if its switch is off.
+    has_thp: bool,
     /// What maps a huge page of a file: the system's switch is for new memory alone.
     file_page: Option<PageSize>,
     /// Pages that each pool has for who comes next.
@@ -158,6 +160,7 @@ impl Model {
             next_file: 3,
             base_page: machine.base_page,
             thp_page: machine.thp_page.filter(|_| machine.thp_off.is_none()),
+            has_thp: machine.thp_page.is_some(),
             file_page: machine.thp_page.filter(|_| machine.thp_off != Some(ThpOff::Process)),
             pools: machine.pools.iter().map(|p| (p.page, p.available())).collect(),
             fragmented: false,
@@ -465,7 +468,7 @@ impl Target for Model {
     fn advise_huge(&mut self, range: Range) -> Result<(), Fault> {
         const CALL: &str = "madvise(MADV_HUGEPAGE)";
         self.enter(CALL, range)?;
-        if self.thp_page.is_none() || !self.is_aligned(range) {
+        if !self.has_thp || !self.is_aligned(range) {
             return fail(CALL, range, EINVAL);
         }
         self.space.change(range, |memory| {

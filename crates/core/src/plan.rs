@@ -58,6 +58,14 @@ pub struct Attempt {
     pub steps: Vec<Step>,
 }
 
+impl Attempt {
+    /// Its pages are smaller than those that smaps tells of.
+    pub fn is_unseen(&self) -> bool {
+        let verifies = |step: &Step| matches!(step, Step::Verify { .. });
+        self.backing == Backing::Thp && !self.in_place && !self.steps.iter().any(verifies)
+    }
+}
+
 /// One step of an attempt. All before the last work on a scratch range, away from the
 /// program; the last puts the result in place in one system call. What the page cache holds is
 /// in place already: it is only mapped. Anonymous memory that the program writes to stays in

@@ -75,6 +75,34 @@ fn set(patterns: &[String]) -> Result<Option<GlobSet>, String> {
     builder.build().map(Some).map_err(|e| e.to_string())
 }
 
+/// Which sizes of pages to use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum PageChoice {
+    /// Each backing's usual one.
+    #[default]
+    Usual,
+    /// The largest that fits, then smaller ones for what it leaves: 1 GB in the middle of a part,
+    /// 2 MB around it, the kernel's smaller folios at the edges.
+    Mixed,
+    /// This one.
+    Only(PageSize),
+}
+
+impl PageChoice {
+    /// The one size that was named.
+    pub fn named(self) -> Option<PageSize> {
+        match self {
+            PageChoice::Only(page) => Some(page),
+            PageChoice::Usual | PageChoice::Mixed => None,
+        }
+    }
+
+    /// Whether pages of this size may be used.
+    pub fn allows(self, page: PageSize) -> bool {
+        self.named().is_none_or(|named| named == page)
+    }
+}
+
 /// What to lift, and onto what.
 #[derive(Clone, Debug)]
 pub struct Policy {
@@ -87,8 +115,8 @@ pub struct Policy {
     /// The same for what is written: a copy-on-write after fork(2) costs 4 kB on transparent
     /// huge pages, a whole page of the pool on hugetlb ones, and may find the pool empty.
     pub data_backings: Vec<Backing>,
-    /// Page size to use; `None` takes each backing's usual one.
-    pub page: Option<PageSize>,
+    /// Sizes of pages to use.
+    pub page: PageChoice,
     /// Where lifted memory is to lie; `None` follows the program's own memory policy. What the page
     /// cache or the store holds lies where it lies.
     pub placement: Option<Placement>,
@@ -101,7 +129,7 @@ impl Default for Policy {
             objects: ObjectFilter::default(),
             backings: vec![Backing::Pagecache, Backing::Hugetlb, Backing::Thp],
             data_backings: vec![Backing::Thp],
-            page: None,
+            page: PageChoice::Usual,
             placement: None,
         }
     }

@@ -5,7 +5,7 @@
 
 use crate::addr::{PageSize, Range, human_bytes};
 use crate::plan::{Span, plan, usual_page};
-use crate::policy::{Backing, Policy};
+use crate::policy::{Backing, PageChoice, Policy};
 use crate::snapshot::{Extent, Pool, Snapshot};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -298,7 +298,11 @@ pub struct Need {
 /// there it is the most that any address could make it.
 pub fn need(program: &str, snapshot: &Snapshot, policy: &Policy) -> Need {
     // Which size `run` takes depends on the pools as they are.
-    let page = policy.page.or_else(|| usual_page(&snapshot.machine, Backing::Hugetlb));
+    let usual = || usual_page(&snapshot.machine, Backing::Hugetlb).map(PageChoice::Only);
+    let page = match policy.page {
+        PageChoice::Usual => usual().unwrap_or_default(),
+        chosen => chosen,
+    };
     let mut snapshot = snapshot.clone();
     for pool in &mut snapshot.machine.pools {
         pool.free = u64::MAX / pool.page.bytes();

@@ -211,7 +211,10 @@ fn follows(run: &[Extent], next: &Extent) -> bool {
 
 /// The page size that the plan works with, or would.
 fn page_size(snapshot: &Snapshot, plan: &Plan) -> PageSize {
-    let planned = plan.spans.iter().find_map(|s| s.attempts.first()).map(|a| a.page);
+    let mut planned = plan.spans.iter().filter_map(|s| s.attempts.first()).map(|a| a.page);
+    // Where sizes are mixed, the usual one counts.
+    let usual = snapshot.machine.thp_page.filter(|usual| planned.clone().any(|page| page == *usual));
+    let planned = usual.or_else(|| planned.next());
     let smallest = || snapshot.machine.pools.iter().map(|p| p.page).min();
     planned.or(snapshot.machine.thp_page).or_else(smallest).unwrap_or(PageSize::MB2)
 }
@@ -451,6 +454,10 @@ impl Piece<'_> {
             Some(Reason::Failed(plan.spans[index].attempts.first()?.backing, fault))
         };
         let Some(span) = outcome.spans.get(index) else { return lost().unwrap_or(Reason::NotLifted) };
+        let way = span.way(&plan.spans[index]);
+        if let Some(way) = way.filter(|way| way.is_unseen()) {
+            return Reason::SmallerPages(way.page);
+        }
         match (span.lifted, span.failures.last()) {
             // Every call succeeded, and yet smaps does not show it.
             (Some(backing), _) => {

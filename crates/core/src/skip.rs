@@ -85,6 +85,8 @@ pub enum Reason {
     NotCongruent(PageSize),
     /// The store of shared text has no copy of it.
     NotStored(NotStored),
+    /// It was copied for transparent pages of this size, which smaps does not tell of.
+    SmallerPages(PageSize),
     /// A step of the lift failed and was undone.
     Failed(Backing, Fault),
     /// It could be lifted, and nobody has.
@@ -118,6 +120,7 @@ impl Reason {
             Reason::SmallFolios => "small-folios",
             Reason::NotCongruent(_) => "not-congruent",
             Reason::NotStored(_) => "not-stored",
+            Reason::SmallerPages(_) => "smaller-pages",
             Reason::Failed(_, Fault::NotHuge { .. }) => "fragmented",
             Reason::Failed(..) => "failed",
             Reason::NotLifted => "not-lifted",
@@ -193,6 +196,7 @@ impl Reason {
             Reason::Excluded
             | Reason::Special(_)
             | Reason::OnTouch
+            | Reason::SmallerPages(_)
             | Reason::TooSmall(_)
             | Reason::NotAligned(_)
             | Reason::Neighbour(_)
@@ -232,6 +236,9 @@ impl fmt::Display for Reason {
             Reason::NoPool(page) => write!(f, "the kernel has no hugetlb pool of {page} pages"),
             Reason::Special(attribute) => attribute.fmt(f),
             Reason::NotFor(backing, part) => write!(f, "{backing} is not for the {part}"),
+            Reason::SmallerPages(page) => {
+                write!(f, "copied for pages of {page}, as far as the kernel had them: smaps does not tell")
+            }
             Reason::OnTouch => f.write_str("not touched yet: huge pages come as it is"),
             Reason::NoSuchPage(backing, page) => write!(f, "{backing} has no pages of {page} here"),
             Reason::ThpOff(ThpOff::Never) => {

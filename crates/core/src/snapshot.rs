@@ -115,6 +115,9 @@ pub struct Machine {
     pub base_page: PageSize,
     /// Size of a transparent huge page; `None` where the kernel has none.
     pub thp_page: Option<PageSize>,
+    /// Sizes of transparent pages between the base page and [`Machine::thp_page`] that
+    /// `MADV_HUGEPAGE` may bring (Linux 6.8), largest first; empty if nobody looked.
+    pub folios: Vec<PageSize>,
     /// Why THP cannot be had by `MADV_HUGEPAGE`, where that is so.
     pub thp_off: Option<ThpOff>,
     /// The hugetlb pools, largest page first.
@@ -377,6 +380,7 @@ mod tests {
         let machine = Machine {
             base_page: PageSize::new(base).unwrap(),
             thp_page: None,
+            folios: Vec::new(),
             thp_off: None,
             pools: vec![],
             moves_hugetlb: true,

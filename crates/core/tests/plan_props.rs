@@ -8,7 +8,7 @@ use hugelift_core::maps::{FileId, Mapping, Prot};
 use hugelift_core::model::Model;
 use hugelift_core::placement::Placement;
 use hugelift_core::plan::{Attempt, Plan, Span, Step, plan, shareable};
-use hugelift_core::policy::{Backing, ObjectFilter, Policy};
+use hugelift_core::policy::{Backing, ObjectFilter, PageChoice, Policy};
 use hugelift_core::snapshot::{
     Machine, NotStored, Object, Part, Pool, Snapshot, Stored, StoredCopy, ThpOff, overlapping,
 };
@@ -53,13 +53,24 @@ fn machine() -> impl Strategy<Value = Machine> {
     let off = prop_oneof![4 => Just(None), 1 => Just(Some(ThpOff::Never)), 1 => Just(Some(ThpOff::Process))];
     let memory = prop_oneof![Just(u64::MAX), 0..64_u64 << 30, 0..64_u64 << 20];
     let thp = prop::bool::weighted(0.85);
-    (pages(), thp, off, vec(pool_of(), 0..4), any::<bool>(), memory).prop_map(
-        |((base, huge), thp, thp_off, mut pools, moves_hugetlb, memory_left)| {
+    (pages(), thp, off, vec(pool_of(), 0..4), any::<(bool, bool)>(), memory).prop_map(
+        |((base, huge), thp, thp_off, mut pools, (moves_hugetlb, has_folios), memory_left)| {
             pools.sort_by_key(|p| std::cmp::Reverse(p.page));
             pools.dedup_by_key(|p| p.page);
             let thp_page = thp.then(|| PageSize::new(huge).unwrap());
             let base_page = PageSize::new(base).unwrap();
-            Machine { base_page, thp_page, thp_off, pools, moves_hugetlb, populate: true, memory_left }
+            let sizes = (base.trailing_zeros() + 1..huge.trailing_zeros()).rev().filter(|_| has_folios);
+            let folios = sizes.filter_map(|log2| PageSize::new(1 << log2)).collect();
+            Machine {
+                base_page,
+                thp_page,
+                folios,
+                thp_off,
+                pools,
+                moves_hugetlb,
+                populate: true,
+                memory_left,
+            }
         },
     )
 }
@@ -247,7 +258,11 @@ fn policy() -> impl Strategy<Value = Policy> {
     let data = prop_oneof![2 => Just(Policy::default().data_backings), 1 => vec(backing, 0..5)];
     let parts =
         prop_oneof![3 => Just(Policy::default().parts), 1 => vec(prop::sample::select(parts.to_vec()), 0..8)];
-    let page = prop_oneof![3 => Just(None), 1 => page_size().prop_map(Some)];
+    let page = prop_oneof![
+        3 => Just(PageChoice::Usual),
+        1 => Just(PageChoice::Mixed),
+        1 => page_size().prop_map(PageChoice::Only),
+    ];
     let except = prop_oneof![4 => Just(vec![]), 1 => Just(vec!["o1.*".to_string()])];
     let placements = [Placement::Local, Placement::On("1".parse().unwrap())].map(Some);
     let placement = prop_oneof![3 => Just(None), 1 => prop::sample::select(placements.to_vec())];
@@ -390,7 +405,11 @@ fn invisible(snapshot: &Snapshot, plan: &Plan) {
     let mut model = before.clone();
     let outcome = apply(&mut model, plan);
     assert!(outcome.is_complete() && outcome.leftovers.is_empty(), "{outcome:?}");
-    assert!(plan.spans.iter().all(|s| model.is_huge(s.range) || model.is_advised(s.range)));
+    for (span, told) in plan.spans.iter().zip(&outcome.spans) {
+        let way = told.way(span).expect("one that worked");
+        let is_huge = model.is_huge(span.range) || model.is_advised(span.range);
+        assert!(way.is_unseen() || is_huge, "{} by {way:?}", span.range);
+    }
     assert!(model.visible() == before.visible() && !model.saw_wx && model.open_files() == 0);
 }
 
@@ -403,7 +422,7 @@ fn check(snapshot: &Snapshot, policy: &Policy) -> Plan {
         for attempt in &span.attempts {
             let wanted = if span.part.is_writable() { &policy.data_backings } else { &policy.backings };
             assert!(wanted.contains(&attempt.backing));
-            assert!(policy.page.is_none_or(|p| p == attempt.page));
+            assert!(policy.page.allows(attempt.page));
             harmless(snapshot, span, attempt);
         }
     }

@@ -21,6 +21,7 @@ fn machine() -> Machine {
     Machine {
         base_page: PageSize::SMALL,
         thp_page: Some(PageSize::MB2),
+        folios: Vec::new(),
         thp_off: None,
         pools: vec![Pool { page: PageSize::MB2, total: 3, free: 3, reserved: 0, surplus: 0, overcommit: 0 }],
         moves_hugetlb: true,

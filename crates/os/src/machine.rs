@@ -27,6 +27,7 @@ pub fn probe(pid: Option<u32>) -> Machine {
         base_page: base_page(),
         // Without its switch there are none, whatever size they would have.
         thp_page: mode.and(thp_page),
+        folios: Vec::new(),
         thp_off,
         moves_hugetlb: smallest.is_some_and(moves_hugetlb),
         pools,
@@ -46,6 +47,16 @@ pub fn base_page() -> PageSize {
 pub fn thp_page() -> Option<PageSize> {
     let (mode, page) = sysfs::thp(&read_text);
     mode.and(page)
+}
+
+/// Sizes of transparent pages below [`thp_page`] that `MADV_HUGEPAGE` may bring, largest first.
+pub fn folios() -> Vec<PageSize> {
+    let below = thp_page();
+    let Ok(entries) = std::fs::read_dir(sysfs::THP) else { return Vec::new() };
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let mut sizes = sysfs::folios(names, &read_text);
+    sizes.retain(|size| below.is_none_or(|page| *size < page));
+    sizes
 }
 
 /// Bytes that the calling process may still allocate: under its memory cgroups, and of the

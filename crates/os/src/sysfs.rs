@@ -9,7 +9,8 @@ use std::path::Path;
 
 /// Where the kernel keeps the pools, a folder for each page size.
 pub const POOLS: &str = "/sys/kernel/mm/hugepages";
-const THP: &str = "/sys/kernel/mm/transparent_hugepage";
+/// Where its switches for transparent huge pages are.
+pub const THP: &str = "/sys/kernel/mm/transparent_hugepage";
 
 /// The system-wide switch for transparent huge pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,10 +33,38 @@ pub fn thp(read: ReadText) -> (Option<ThpMode>, Option<PageSize>) {
     (mode, size.or_else(|| mode.and(cfg!(target_arch = "x86_64").then_some(PageSize::MB2))))
 }
 
-/// `always [madvise] never`
+/// The sizes in the folders `names` (`hugepages-64kB`) of [`THP`] that are switched on for memory
+/// that is advised, largest first (Linux 6.8). `inherit` is what the common switch says.
+pub fn folios(names: impl Iterator<Item = String>, read: ReadText) -> Vec<PageSize> {
+    let common = thp(read).0.is_some_and(|mode| mode != ThpMode::Never);
+    let size = |name: String| {
+        let page = page_of_folder(&name)?;
+        let text = read(&Path::new(THP).join(name).join("enabled"))?;
+        let on = match chosen(&text)? {
+            "always" | "madvise" => true,
+            "inherit" => common,
+            _ => false,
+        };
+        on.then_some(page)
+    };
+    let mut sizes: Vec<PageSize> = names.filter_map(size).collect();
+    sizes.sort_unstable_by(|a, b| b.cmp(a));
+    sizes
+}
+
+/// `hugepages-2048kB`
+fn page_of_folder(name: &str) -> Option<PageSize> {
+    let kilobytes: u64 = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
+    PageSize::new(kilobytes.checked_mul(1024)?)
+}
+
+/// The word in brackets: `always [madvise] never`
+fn chosen(text: &str) -> Option<&str> {
+    Some(text.split_once('[')?.1.split_once(']')?.0)
+}
+
 fn thp_mode(text: &str) -> Option<ThpMode> {
-    let chosen = text.split_once('[')?.1.split_once(']')?.0;
-    match chosen {
+    match chosen(text)? {
         "always" => Some(ThpMode::Always),
         "madvise" => Some(ThpMode::Madvise),
         "never" => Some(ThpMode::Never),
@@ -51,8 +80,7 @@ pub fn pools(names: &[String], read: ReadText) -> Vec<Pool> {
 }
 
 fn pool(name: &str, read: ReadText) -> Option<Pool> {
-    let kilobytes: u64 = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
-    let page = PageSize::new(kilobytes.checked_mul(1024)?)?;
+    let page = page_of_folder(name)?;
     let folder = Path::new(POOLS).join(name);
     let number = |file: &str| read(&folder.join(file)).and_then(|t| t.trim().parse().ok());
     let total = number("nr_hugepages")?;
@@ -135,6 +163,27 @@ mod tests {
         let small = Pool { page: PageSize::MB2, total: 8, free: 6, reserved: 1, surplus: 2, overcommit: 4 };
         assert_eq!(got[1], small);
         assert_eq!((got[0].overcommit, small.available()), (0, 7));
+    }
+
+    #[test]
+    fn folios_that_are_switched_on() {
+        let names = ["enabled", "hugepages-16kB", "hugepages-64kB", "hugepages-2048kB", "hugepages-128kB"];
+        let sizes = |common: &'static str| {
+            let read = move |p: &Path| {
+                let text = match p.parent()?.file_name()?.to_str()? {
+                    "transparent_hugepage" => common,
+                    "hugepages-16kB" => "always inherit [madvise] never",
+                    "hugepages-64kB" => "[always] inherit madvise never",
+                    "hugepages-2048kB" => "always [inherit] madvise never",
+                    _ => "always inherit madvise [never]",
+                };
+                Some(text.to_string())
+            };
+            folios(names.map(String::from).into_iter(), &read)
+        };
+        let kb = |n: u64| PageSize::new(n << 10).unwrap();
+        assert_eq!(sizes("always [madvise] never"), [kb(2048), kb(64), kb(16)]);
+        assert_eq!(sizes("always madvise [never]"), [kb(64), kb(16)]);
     }
 
     #[test]

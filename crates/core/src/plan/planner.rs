@@ -6,7 +6,7 @@ use super::{Attempt, Plan, Span, is_nearly_all, usual_page};
 use crate::addr::{Addr, PageSize, Range};
 use crate::attribute::Attribute;
 use crate::maps::{Mapping, Prot};
-use crate::policy::{Backing, Policy};
+use crate::policy::{Backing, PageChoice, Policy};
 use crate::skip::{Reason, Skip};
 use crate::snapshot::{Extent, Part, Pool, Snapshot, ThpOff, overlapping};
 
@@ -118,7 +118,7 @@ impl Planner<'_> {
         }
         // Sizes are told by the smallest page that was tried, or would have been.
         let usual = self.snapshot.machine.thp_page.unwrap_or(PageSize::MB2);
-        let page = ways.iter().map(|w| w.page).min().or(self.policy.page).unwrap_or(usual);
+        let page = ways.iter().map(|w| w.page).min().or(self.policy.page.named()).unwrap_or(usual);
         let reason = lack.or(refusals.into_iter().next()).or(uncached).unwrap_or(Reason::NotLifted);
         for piece in left {
             self.explain(&extent, piece, page, &reason);
@@ -222,50 +222,19 @@ impl Planner<'_> {
 
     /// The ways that are open to `extent` on this machine, best first, and why the others are not.
     fn ways(&self, extent: &Extent) -> (Vec<Way>, Vec<Reason>) {
-        let machine = &self.snapshot.machine;
         let writable = extent.part.is_writable();
         let backings = if writable { &self.policy.data_backings } else { &self.policy.backings };
         let in_place = stays(extent);
         let (mut ways, mut refusals) = (Vec::new(), Vec::new());
-        for &backing in backings {
-            let usual = usual_page(machine, backing);
-            let page = self.policy.page.or(usual);
-            let verdict = match (backing, page) {
+        for (backing, page) in backings.iter().flat_map(|b| self.sizes(*b).into_iter().map(|page| (*b, page)))
+        {
+            let verdict = match backing {
                 // RELRO is yet to be protected, page by page; the heap and the stack grow; and
                 // the kernel forgets a heap whose mapping is replaced.
-                (Backing::Hugetlb, _) if matches!(extent.part, Part::Relro | Part::Heap | Part::Stack) => {
+                Backing::Hugetlb if matches!(extent.part, Part::Relro | Part::Heap | Part::Stack) => {
                     Err(Reason::NotFor(backing, extent.part))
                 }
-                (Backing::Hugetlb, page) => {
-                    let page = page.or(machine.thp_page).unwrap_or(PageSize::MB2);
-                    let offered = machine.pools.iter().any(|p| p.page == page);
-                    if offered { Ok(page) } else { Err(Reason::NoPool(page)) }
-                }
-                (Backing::Thp, Some(page)) if usual.is_some_and(|u| u != page) => {
-                    Err(Reason::NoSuchPage(backing, page))
-                }
-                (Backing::Thp, _) => match (usual, machine.thp_off) {
-                    (None, _) => Err(Reason::NoThp),
-                    (Some(_), Some(off)) => Err(Reason::ThpOff(off)),
-                    (Some(page), None) => Ok(page),
-                },
-                (Backing::Pagecache, Some(page)) if usual.is_some_and(|u| u != page) => {
-                    Err(Reason::NoSuchPage(backing, page))
-                }
-                // The switch in /sys is about new folios, not about mapping those that are there.
-                (Backing::Pagecache, _) => match (usual, machine.thp_off) {
-                    (None, _) => Err(Reason::NoThp),
-                    (Some(_), Some(off @ ThpOff::Process)) => Err(Reason::ThpOff(off)),
-                    (Some(page), _) => Ok(page),
-                },
-                (Backing::Shared, Some(page)) if usual.is_some_and(|u| u != page) => {
-                    Err(Reason::NoSuchPage(backing, page))
-                }
-                // Whether there is a copy is another question for each span.
-                (Backing::Shared, _) if machine.thp_off == Some(ThpOff::Process) => {
-                    Err(Reason::ThpOff(ThpOff::Process))
-                }
-                (Backing::Shared, _) => usual.ok_or(Reason::NoThp),
+                _ => self.offered(backing, page),
             };
             match verdict.map(|page| Way { backing, page, in_place: in_place && backing == Backing::Thp }) {
                 Ok(way) if ways.contains(&way) => {}
@@ -276,6 +245,49 @@ impl Planner<'_> {
             }
         }
         (ways, refusals)
+    }
+
+    /// The sizes that the user wants of a backing, best first; `None` is one that it does not have.
+    fn sizes(&self, backing: Backing) -> Vec<Option<PageSize>> {
+        let machine = &self.snapshot.machine;
+        let usual = usual_page(machine, backing);
+        let mixed = match (self.policy.page, backing) {
+            (PageChoice::Usual, _) => return vec![usual],
+            (PageChoice::Only(page), _) => return vec![Some(page)],
+            // A pool without pages has nothing to mix in; but for the usual one, which is missed.
+            (PageChoice::Mixed, Backing::Hugetlb) => {
+                let stocked = machine.pools.iter().filter(|p| p.available() > 0 || Some(p.page) == usual);
+                stocked.map(|p| Some(p.page)).collect()
+            }
+            (PageChoice::Mixed, Backing::Thp) => {
+                usual.into_iter().chain(machine.folios.iter().copied()).map(Some).collect()
+            }
+            (PageChoice::Mixed, Backing::Pagecache | Backing::Shared) => vec![usual],
+        };
+        if mixed.is_empty() { vec![usual] } else { mixed }
+    }
+
+    /// Whether the machine has pages of this size for a backing: the size, or why not.
+    fn offered(&self, backing: Backing, page: Option<PageSize>) -> Result<PageSize, Reason> {
+        let machine = &self.snapshot.machine;
+        if backing == Backing::Hugetlb {
+            let page = page.or(machine.thp_page).unwrap_or(PageSize::MB2);
+            let offered = machine.pools.iter().any(|p| p.page == page);
+            return if offered { Ok(page) } else { Err(Reason::NoPool(page)) };
+        }
+        let usual = usual_page(machine, backing).ok_or(Reason::NoThp)?;
+        let page = page.unwrap_or(usual);
+        if page != usual && !(backing == Backing::Thp && machine.folios.contains(&page)) {
+            return Err(Reason::NoSuchPage(backing, page));
+        }
+        match machine.thp_off {
+            // The switch in /sys is about new folios, not about mapping those that are there.
+            Some(ThpOff::Never) if backing != Backing::Thp => Ok(page),
+            // Smaller folios have switches of their own.
+            Some(ThpOff::Never) if page != usual => Ok(page),
+            Some(off) => Err(Reason::ThpOff(off)),
+            None => Ok(page),
+        }
     }
 
     /// Why the partial huge pages at the ends stay: who else lives in them?

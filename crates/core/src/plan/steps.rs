@@ -43,15 +43,19 @@ pub(super) fn steps(
             Step::Replace { range: span, prot, scratch: scratch.start },
         ],
         Backing::Pagecache => vec![Step::FaultIn { range: span }, Step::Verify { range: span }],
-        Backing::Thp | Backing::Shared => vec![
-            Step::Map { range: scratch, hugetlb: None },
-            Step::Advise { range: scratch },
-            Step::Populate { range: scratch, page },
-            Step::Verify { range: scratch },
-            copy,
-            protect,
-            place,
-        ],
+        Backing::Thp | Backing::Shared => {
+            let mut steps = vec![
+                Step::Map { range: scratch, hugetlb: None },
+                Step::Advise { range: scratch },
+                Step::Populate { range: scratch, page },
+            ];
+            // The kernel does not tell of smaller folios.
+            if machine.thp_page == Some(page) {
+                steps.push(Step::Verify { range: scratch });
+            }
+            steps.extend([copy, protect, place]);
+            steps
+        }
     };
     // Before the first page is made.
     let populate = steps.iter().position(|step| matches!(step, Step::Populate { .. }));

@@ -6,7 +6,7 @@ use crate::addr::Addr;
 use crate::attribute::Attribute;
 use crate::elf::{self, Segment};
 use crate::maps::{FileId, Mapping};
-use crate::policy::ObjectFilter;
+use crate::policy::{ObjectFilter, PageChoice};
 use crate::skip::Reason;
 use crate::snapshot::{Object, Pool, Stored, ThpOff};
 
@@ -62,6 +62,7 @@ pub(crate) fn program(range: Range) -> Snapshot {
     let machine = Machine {
         base_page: PageSize::SMALL,
         thp_page: Some(PAGE),
+        folios: Vec::new(),
         thp_off: None,
         pools: vec![pool(gb1(), 0), pool(PAGE, 100)],
         moves_hugetlb: true,
@@ -232,8 +233,9 @@ fn surplus_pages_cost_memory() {
 #[test]
 fn no_pool() {
     let mut snapshot = program(TEXT);
-    let policy = Policy { page: PageSize::new(64 << 10), ..on(&[Backing::Hugetlb]) };
-    assert_eq!(refused(&snapshot, &policy), Reason::NoPool(policy.page.unwrap()));
+    let policy =
+        Policy { page: PageChoice::Only(PageSize::new(64 << 10).unwrap()), ..on(&[Backing::Hugetlb]) };
+    assert_eq!(refused(&snapshot, &policy), Reason::NoPool(policy.page.named().unwrap()));
     snapshot.machine.pools.clear();
     assert_eq!(refused(&snapshot, &on(&[Backing::Hugetlb])), Reason::NoPool(PAGE));
 }
@@ -241,8 +243,43 @@ fn no_pool() {
 #[test]
 fn no_such_page() {
     let big = r(0, 2 << 30);
-    let policy = Policy { page: Some(gb1()), ..on(&[Backing::Thp]) };
+    let policy = Policy { page: PageChoice::Only(gb1()), ..on(&[Backing::Thp]) };
     assert_eq!(refused(&program(big), &policy), Reason::NoSuchPage(Backing::Thp, gb1()));
+}
+
+/// 1 GB in the middle, 2 MB around it, 64 kB at the edges; each backing in its turn.
+#[test]
+fn sizes_are_mixed() {
+    const GB: u64 = 1 << 30;
+    let small = PageSize::new(64 << 10).unwrap();
+    let mut snapshot = program(r(GB - 4 * MB - (96 << 10), 3 * GB + 2 * MB + (64 << 10)));
+    snapshot.machine.memory_left = 8 * GB;
+    snapshot.machine.pools = vec![pool(gb1(), 1), pool(PAGE, 3)];
+    let sizes = |snapshot: &Snapshot| {
+        let policy = Policy { page: PageChoice::Mixed, ..on(&[Backing::Hugetlb, Backing::Thp]) };
+        let plan = plan(snapshot, &policy);
+        let first = |s: &Span| (s.range, s.attempts[0].backing, s.attempts[0].page);
+        (plan.spans.iter().map(first).collect::<Vec<_>>(), plan)
+    };
+    let (without, _) = sizes(&snapshot);
+    let expected = [
+        (r(GB - 4 * MB, GB), Backing::Hugetlb, PAGE),
+        (r(GB, 2 * GB), Backing::Hugetlb, gb1()),
+        (r(2 * GB, 2 * GB + 2 * MB), Backing::Hugetlb, PAGE),
+        (r(2 * GB + 2 * MB, 3 * GB + 2 * MB), Backing::Thp, PAGE),
+    ];
+    assert_eq!(without, expected);
+    snapshot.machine.folios = vec![small];
+    let (with, plan) = sizes(&snapshot);
+    let edges = [
+        (r(GB - 4 * MB - (64 << 10), GB - 4 * MB), Backing::Thp, small),
+        (r(3 * GB + 2 * MB, 3 * GB + 2 * MB + (64 << 10)), Backing::Thp, small),
+    ];
+    assert_eq!((with[0], with[5]), (edges[0], edges[1]));
+    assert_eq!(with[1..5], expected);
+    assert!(plan.spans[0].attempts[0].is_unseen() && !plan.spans[1].attempts[0].is_unseen());
+    let left: u64 = plan.skips.iter().map(|s| s.range.len()).sum();
+    assert_eq!(left, 32 << 10, "{:?}", plan.skips);
 }
 
 #[test]
@@ -254,7 +291,7 @@ fn thp_off_or_absent() {
     }
     snapshot.machine.thp_page = None;
     assert_eq!(refused(&snapshot, &on(&[Backing::Thp])), Reason::NoThp);
-    let policy = Policy { page: Some(PAGE), ..on(&[Backing::Thp]) };
+    let policy = Policy { page: PageChoice::Only(PAGE), ..on(&[Backing::Thp]) };
     assert_eq!(refused(&snapshot, &policy), Reason::NoThp);
 }
 

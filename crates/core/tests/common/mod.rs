@@ -62,6 +62,7 @@ pub fn machine() -> Machine {
     Machine {
         base_page: PageSize::SMALL,
         thp_page: Some(PageSize::MB2),
+        folios: Vec::new(),
         thp_off: None,
         pools: vec![pool(PageSize::MB2, 4096)],
         moves_hugetlb: true,
