@@ -393,10 +393,15 @@ impl Job {
             .map(|(part, t)| {
                 let now =
                     format!("{part} {} of {}", human_bytes(t.huge_bytes), human_bytes(t.liftable_bytes));
-                match report.bytes(*part, &Reason::OnTouch) {
-                    0 => now,
-                    later => format!("{now} and {} more as it is touched", human_bytes(later)),
-                }
+                let later = match report.bytes(*part, &Reason::OnTouch) {
+                    0 => String::new(),
+                    later => format!(" and {} more as it is touched", human_bytes(later)),
+                };
+                let unseen = match report.unseen_bytes(*part) {
+                    0 => String::new(),
+                    unseen => format!(" and {} on smaller pages", human_bytes(unseen)),
+                };
+                now + &later + &unseen
             })
             .collect();
         match parts.as_slice() {

@@ -201,6 +201,13 @@ impl Report {
         let parts = self.objects.iter().flat_map(|o| &o.parts).filter(|p| p.part == part);
         parts.flat_map(|p| &p.skips).filter(|s| s.why == *reason).map(|s| s.bytes).sum()
     }
+
+    /// The bytes of `part` that were copied for pages that smaps does not tell of.
+    pub fn unseen_bytes(&self, part: Part) -> u64 {
+        let parts = self.objects.iter().flat_map(|o| &o.parts).filter(|p| p.part == part);
+        let skips = parts.flat_map(|p| &p.skips);
+        skips.filter(|s| matches!(s.why, Reason::SmallerPages(_))).map(|s| s.bytes).sum()
+    }
 }
 
 fn follows(run: &[Extent], next: &Extent) -> bool {

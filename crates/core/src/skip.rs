@@ -175,6 +175,10 @@ impl Reason {
             Reason::PoolShort { page, free, need, total } => {
                 grow_pool(*page, total.saturating_add(need.saturating_sub(*free)))
             }
+            Reason::NoSuchPage(Backing::Thp, page) => format!(
+                "echo madvise > /sys/kernel/mm/transparent_hugepage/hugepages-{}kB/enabled (Linux 6.8)",
+                page.bytes() >> 10
+            ),
             Reason::NoPool(_) | Reason::NoSuchPage(..) => "ls /sys/kernel/mm/hugepages".into(),
             Reason::ThpOff(ThpOff::Never) => {
                 "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled".into()

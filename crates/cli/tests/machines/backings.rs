@@ -60,6 +60,27 @@ fn hugetlb_of_1_gb() {
     run.assert_silent();
 }
 
+/// What the one page of 1 GB leaves goes to those of 2 MB.
+#[test]
+fn hugetlb_of_mixed_sizes() {
+    needs_root!();
+    const MB2: u64 = 2 << 20;
+    if !sizes().contains(&GB) || !sizes().contains(&MB2) {
+        lacks!("no pages of 1 GB, or none of 2 MB");
+    }
+    let _alone = alone();
+    let (large, small) = (Pool::of(GB), Pool::of(MB2));
+    if !large.set(1) || !small.set(4) {
+        lacks!("no page of 1 GB is reserved (hugepagesz=1G hugepages=1 at boot)");
+    }
+    let big = grow_to(&std::env::temp_dir(), "vm_big.static", [GB + 3 * MB2, 64 << 10]);
+    let run = compare(&["--backing", "hugetlb", "--page-size", "auto"], &big.path);
+    let look = run.look();
+    let whole = look.text.whole(MB2);
+    assert!(whole > GB && look.text.whole(GB) == GB, "{look:?}");
+    assert_eq!(look.huge(look.text, From::Hugetlb), whole);
+}
+
 /// The pool as far as it goes, then transparent pages; both of the same size.
 #[test]
 fn auto_takes_the_pool_and_then_transparent_pages() {
