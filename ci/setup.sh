@@ -27,6 +27,7 @@ tests=(
   "ld.lld lld-19 lld"
   "mold mold"
   "mariadbd mariadb-server-core mariadb-server-core-10.6 mariadb-server"
+  "ministat ministat"
   "mkfs.btrfs btrfs-progs"
   "mkfs.ext4 e2fsprogs"
   "mkfs.xfs xfsprogs"

@@ -13,6 +13,7 @@ mod failure;
 mod inspect;
 mod keep;
 mod log;
+mod ministat;
 mod options;
 mod pool;
 mod prime;
@@ -49,6 +50,7 @@ enum Command {
     Align(align::AlignArgs),
     Keep(keep::KeepArgs),
     Store(store::StoreArgs),
+    Ministat(ministat::MinistatArgs),
 }
 
 /// `hugelift run` alone. Programs wait for it, and to describe all the other subcommands to the
@@ -115,5 +117,6 @@ fn command(args: &[OsString]) -> i32 {
         Command::Align(args) => align::align(&args),
         Command::Keep(args) => keep::keep(&args),
         Command::Store(args) => store::store(&args),
+        Command::Ministat(args) => ministat::ministat(&args),
     }
 }

@@ -23,6 +23,7 @@ pub mod keep;
 pub mod ldcache;
 pub mod malloc;
 pub mod maps;
+pub mod ministat;
 pub mod model;
 pub mod moving;
 pub mod placement;

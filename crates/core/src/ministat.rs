@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Two or more samples side by side, as ministat(1) of FreeBSD shows them: what each is like, by how
+//! much the others differ from the first by Student's t, and a plot of all in text.
+//!
+//! Student's t assumes samples of independent values from normal distributions of equal variance.
+//! Times of programs are neither as a rule: for pairs of runs [`crate::stats`] is the better choice.
+//!
+//! What is printed equals what ministat of 2015 prints, which is what its manual page and README show
+//! and what Debian ships. Two of its ways are kept for that: of an even number of values the *upper*
+//! middle one is the median, and the plot is only as tall as the last sample needs. One is not: its
+//! variance, the difference of two large sums, loses all digits where values differ little for their
+//! size; here it is summed up from the differences to the mean.
+
+mod number;
+mod plot;
+mod student;
+mod text;
+
+pub use student::Confidence;
+pub use text::{Show, text};
+
+/// The most samples that fit a plot: there are no more symbols.
+pub const MOST_SAMPLES: usize = 7;
+
+/// The fewest values that a sample needs.
+pub const FEWEST_VALUES: usize = 3;
+
+/// Columns of the plot where there is no terminal to fill.
+pub const PLOT_WIDTH: usize = 74;
+
+/// Where the numbers are in a text.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Layout {
+    /// Counted from 1.
+    pub column: usize,
+    /// Characters that separate columns; several in a row count as one.
+    pub delimiters: String,
+}
+
+impl Default for Layout {
+    /// The first column of those that blanks and tabs make.
+    fn default() -> Layout {
+        Layout { column: 1, delimiters: " \t".into() }
+    }
+}
+
+/// Why a text is no sample.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum SampleError {
+    /// Something other than a number.
+    #[error("line {line}, column {column}: {value:?} is no number")]
+    NoNumber {
+        /// Counted from 1.
+        line: usize,
+        /// Counted from 1.
+        column: usize,
+        /// What is there.
+        value: String,
+    },
+    /// Too few to say anything of their spread.
+    #[error("{count} numbers in column {column}, and a sample needs at least {FEWEST_VALUES}")]
+    TooFew {
+        /// How many there are.
+        count: usize,
+        /// Counted from 1.
+        column: usize,
+    },
+}
+
+/// Some measured values of one thing.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Sample {
+    name: String,
+    /// In ascending order, all finite, at least [`FEWEST_VALUES`].
+    values: Vec<f64>,
+    /// Summed up in the order in which they were read: the original's last digit.
+    sum: f64,
+}
+
+impl Sample {
+    /// The numbers of one column of a text. Lines that have no such column are passed over, and so is
+    /// what follows a column that begins with `#`.
+    ///
+    /// # Errors
+    /// Something that is no finite number, or too few of them.
+    pub fn parse(name: impl Into<String>, text: &str, layout: &Layout) -> Result<Sample, SampleError> {
+        let column = layout.column;
+        let mut values = Vec::new();
+        for (line, content) in text.lines().enumerate() {
+            let words = content.trim_end().split(|c| layout.delimiters.contains(c));
+            let mut words = words.filter(|word| !word.is_empty()).take_while(|word| !word.starts_with('#'));
+            let Some(word) = words.nth(column.saturating_sub(1)) else { continue };
+            let value = word.trim().parse().ok().filter(|value: &f64| value.is_finite());
+            values.push(value.ok_or_else(|| SampleError::NoNumber {
+                line: line + 1,
+                column,
+                value: word.chars().take(40).collect(),
+            })?);
+        }
+        if values.len() < FEWEST_VALUES {
+            return Err(SampleError::TooFew { count: values.len(), column });
+        }
+        let sum = values.iter().sum();
+        values.sort_by(f64::total_cmp);
+        Ok(Sample { name: name.into(), values, sum })
+    }
+
+    /// As shown above the plot.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// In ascending order.
+    pub fn values(&self) -> &[f64] {
+        &self.values
+    }
+
+    /// How many values there are.
+    pub fn count(&self) -> f64 {
+        self.values.len() as f64
+    }
+
+    /// The least value.
+    pub fn min(&self) -> f64 {
+        self.values[0]
+    }
+
+    /// The greatest value.
+    pub fn max(&self) -> f64 {
+        self.values[self.values.len() - 1]
+    }
+
+    /// The value in the middle; of an even number the upper one.
+    pub fn median(&self) -> f64 {
+        self.values[self.values.len() / 2]
+    }
+
+    /// The arithmetic mean.
+    pub fn mean(&self) -> f64 {
+        self.sum / self.count()
+    }
+
+    /// The variance of what the sample is drawn from, as far as it tells (over n - 1).
+    pub fn variance(&self) -> f64 {
+        let mean = self.mean();
+        self.values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (self.count() - 1.0)
+    }
+
+    /// The standard deviation.
+    pub fn deviation(&self) -> f64 {
+        self.variance().sqrt()
+    }
+}
+
+/// By how much the mean of one sample is more than that of another.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Difference {
+    /// Of the means.
+    pub difference: f64,
+    /// Half of the width of its interval.
+    pub error: f64,
+    /// The mean that it is a share of.
+    pub reference: f64,
+    /// The standard deviation of both samples about their own means.
+    pub pooled: f64,
+}
+
+impl Difference {
+    /// Of `sample` to `reference`, with the interval that Student's t gives at `confidence`.
+    pub fn between(reference: &Sample, sample: &Sample, confidence: Confidence) -> Difference {
+        let (m, n) = (reference.count(), sample.count());
+        let freedom = m + n - 2.0;
+        let squares = (m - 1.0) * reference.variance() + (n - 1.0) * sample.variance();
+        let pooled = (squares / freedom).sqrt();
+        Difference {
+            difference: sample.mean() - reference.mean(),
+            error: confidence.t(freedom as usize) * pooled * (1.0 / m + 1.0 / n).sqrt(),
+            reference: reference.mean(),
+            pooled,
+        }
+    }
+
+    /// Whether the interval leaves out 0.
+    pub fn proven(&self) -> bool {
+        self.difference.abs() > self.error
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str, column: usize, delimiters: &str) -> Result<Vec<f64>, SampleError> {
+        let layout = Layout { column, delimiters: delimiters.into() };
+        Sample::parse("x", text, &layout).map(|sample| sample.values)
+    }
+
+    #[test]
+    fn a_column_of_numbers() {
+        for (text, column, delimiters) in [
+            ("3\n1\n2\n", 1, " \t"),
+            ("# head\n\n  1 # note\n2\t7\n+3.0", 1, " \t"),
+            ("9 1\r\n9 2\r\nonly\n9   3e0 4\r\n", 2, " \t"),
+            ("a,1\nb,, 2\nc,3,d\n", 2, ","),
+            ("a;1\nb,2\n;,c;,3", 2, ",;"),
+        ] {
+            assert_eq!(parse(text, column, delimiters), Ok(vec![1.0, 2.0, 3.0]), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_sample_is_named() {
+        let no_number =
+            |line, column, value: &str| Err(SampleError::NoNumber { line, column, value: value.into() });
+        assert_eq!(parse("1\n2\n3x\n", 1, " "), no_number(3, 1, "3x"));
+        assert_eq!(parse("1 a\n", 2, " "), no_number(1, 2, "a"));
+        for value in ["inf", "-inf", "nan", "1e999", "--1", "0,5"] {
+            assert_eq!(parse(&format!("1\n{value}\n"), 1, " "), no_number(2, 1, value));
+        }
+        assert_eq!(parse("1\n2\n", 1, " "), Err(SampleError::TooFew { count: 2, column: 1 }));
+        assert_eq!(parse("1\n2\n3\n", 2, " "), Err(SampleError::TooFew { count: 0, column: 2 }));
+    }
+
+    #[test]
+    fn small_differences_of_large_values_are_seen() {
+        let sample = Sample::parse("x", "1000000001\n1000000002\n1000000003\n", &Layout::default()).unwrap();
+        assert_eq!((sample.mean(), sample.deviation()), (1_000_000_002.0, 1.0));
+    }
+}
