@@ -12,6 +12,7 @@ mod dry_run;
 mod failure;
 mod inspect;
 mod keep;
+mod lab;
 mod log;
 mod ministat;
 mod options;
@@ -51,6 +52,7 @@ enum Command {
     Keep(keep::KeepArgs),
     Store(store::StoreArgs),
     Ministat(ministat::MinistatArgs),
+    Lab(lab::LabArgs),
 }
 
 /// `hugelift run` alone. Programs wait for it, and to describe all the other subcommands to the
@@ -118,5 +120,6 @@ fn command(args: &[OsString]) -> i32 {
         Command::Keep(args) => keep::keep(&args),
         Command::Store(args) => store::store(&args),
         Command::Ministat(args) => ministat::ministat(&args),
+        Command::Lab(args) => lab::lab(&args),
     }
 }

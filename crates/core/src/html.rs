@@ -3,5 +3,7 @@
 
 pub mod axis;
 pub mod compare;
+pub mod lab;
 pub mod map;
 pub mod page;
+pub mod plot;

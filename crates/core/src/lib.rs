@@ -20,6 +20,7 @@ pub mod doctor;
 pub mod elf;
 pub mod html;
 pub mod keep;
+pub mod lab;
 pub mod ldcache;
 pub mod malloc;
 pub mod maps;

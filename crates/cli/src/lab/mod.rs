@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `hugelift lab`: experiments that show what huge pages do on this machine.
+
+mod bar;
+mod munmap;
+mod output;
+
+use crate::FAILED;
+use crate::failure::Failure;
+use anyhow::Result;
+use bar::Bar;
+use clap::{Args, Subcommand};
+use hugelift_core::lab::{Ended, Outcome, Report};
+use hugelift_lab::progress::Progress;
+use hugelift_lab::{ALL, Experiment, perform, saved};
+use hugelift_measure::interrupt;
+use hugelift_os::console::say;
+pub use output::OutputArgs;
+
+/// Exit status after ctrl-C, as a shell has it for SIGINT. What was measured is printed all the same.
+const INTERRUPTED: i32 = 130;
+
+/// Run an experiment that shows what huge pages do on this machine
+///
+/// Each prints its figures, draws them (--html), and says in two sentences what they mean here. It
+/// takes at most 10 minutes (60 s with --quick), needs no root, and puts back what it changes;
+/// ctrl-C ends it, and what was measured until then is shown. The last result is kept for `hugelift
+/// doctor`.
+#[derive(Args, Debug)]
+pub struct LabArgs {
+    #[command(subcommand)]
+    experiment: Which,
+}
+
+#[derive(Subcommand, Debug)]
+enum Which {
+    Munmap(munmap::MunmapArgs),
+    All(AllArgs),
+}
+
+/// Every experiment in turn, as one report
+#[derive(Args, Debug)]
+struct AllArgs {
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// Performs and prints; returns the exit status.
+pub fn lab(args: &LabArgs) -> i32 {
+    let done = match &args.experiment {
+        Which::Munmap(args) => args
+            .options()
+            .map_err(Failure::from)
+            .and_then(|options| one("munmap", &args.output, |p| hugelift_lab::munmap::run(&options, p))),
+        Which::All(args) => all(&args.output),
+    };
+    match done {
+        Ok(status) => status,
+        Err(failure) => {
+            say(&failure.message);
+            failure.status
+        }
+    }
+}
+
+/// Performs the experiment called `name` as `run` does it, and prints its report.
+fn one(
+    name: &str,
+    output: &OutputArgs,
+    run: impl FnOnce(&mut Progress) -> Result<Outcome>,
+) -> Result<i32, Failure> {
+    output.check()?;
+    interrupt::prepare()?;
+    let experiment = ALL.iter().find(|e| e.name == name);
+    let experiment = experiment.ok_or_else(|| format!("there is no experiment '{name}'"))?;
+    let report = measured(experiment, output.quick, run)?;
+    output.print(std::slice::from_ref(&report))?;
+    Ok(status(report.ended))
+}
+
+fn all(output: &OutputArgs) -> Result<i32, Failure> {
+    output.check()?;
+    interrupt::prepare()?;
+    let (mut reports, mut failed) = (Vec::new(), false);
+    for experiment in ALL {
+        match measured(experiment, output.quick, |progress| (experiment.run)(output.quick, progress)) {
+            Ok(report) => reports.push(report),
+            // The others may work.
+            Err(error) => {
+                say(&format!("{error:#}"));
+                failed = true;
+            }
+        }
+        if interrupt::check().is_err() {
+            break;
+        }
+    }
+    output.print(&reports)?;
+    let interrupted = reports.iter().any(|r| r.ended == Ended::Interrupted) || interrupt::check().is_err();
+    Ok(match (interrupted, failed) {
+        (true, _) => INTERRUPTED,
+        (false, true) => FAILED,
+        (false, false) => 0,
+    })
+}
+
+fn measured(
+    experiment: &Experiment,
+    quick: bool,
+    run: impl FnOnce(&mut Progress) -> Result<Outcome>,
+) -> Result<Report> {
+    let bar = Bar::new(experiment.name);
+    let report = perform(experiment, quick, |share, what| bar.show(share, what), run)?;
+    bar.end();
+    // A part would take the place of a whole.
+    if report.ended == Ended::Complete
+        && let Some(folder) = saved::folder()
+        && let Err(error) = saved::save(&folder, &report)
+    {
+        say(&format!("the result is not kept for hugelift doctor: {error:#}"));
+    }
+    Ok(report)
+}
+
+fn status(ended: Ended) -> i32 {
+    if ended == Ended::Interrupted { INTERRUPTED } else { 0 }
+}

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `hugelift lab munmap`: what its user may ask for.
+
+use super::OutputArgs;
+use clap::{Args, ValueEnum};
+use hugelift_lab::memory::{Pages, usual_hugetlb};
+use hugelift_lab::munmap::{Kind, Options, Touch};
+
+/// Map and unmap 128 MB in a loop, by one task and by many: what touching costs on each kind of
+/// pages, how it scales, and what the kernel serialises on
+///
+/// With -t or -s one case alone, measured and listed as will-it-scale's mmap1 does it.
+#[derive(Args, Debug)]
+pub struct MunmapArgs {
+    /// So many tasks only, with will-it-scale's output
+    #[arg(short = 't', long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    tasks: Option<u16>,
+
+    /// So many samples of a second after the warm-up of 6, with will-it-scale's output
+    #[arg(short = 's', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=500))]
+    samples: Option<u32>,
+
+    /// What the tasks are [default: both; with -t or -s processes]
+    #[arg(long, value_enum)]
+    kind: Option<KindChoice>,
+
+    /// The pages [default: all; with -t or -s small ones]
+    #[arg(long, value_enum)]
+    pages: Option<PagesChoice>,
+
+    /// What is touched of each mapping [default: all three; with -t or -s nothing]
+    #[arg(long, value_enum)]
+    touch: Option<TouchChoice>,
+
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// `--kind`
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum KindChoice {
+    Processes,
+    Threads,
+}
+
+/// `--pages`
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum PagesChoice {
+    /// 4 kB, or whatever the base page is
+    Small,
+    /// Transparent huge pages
+    Thp,
+    /// The pool of pages of the same size
+    Hugetlb,
+}
+
+/// `--touch`
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum TouchChoice {
+    None,
+    First,
+    All,
+}
+
+impl MunmapArgs {
+    /// As the experiment wants it.
+    ///
+    /// # Errors
+    /// There is no pool.
+    pub fn options(&self) -> Result<Options, String> {
+        let pages = match self.pages {
+            None => None,
+            Some(PagesChoice::Small) => Some(Pages::Small),
+            Some(PagesChoice::Thp) => Some(Pages::Thp),
+            Some(PagesChoice::Hugetlb) => Some(
+                usual_hugetlb()
+                    .ok_or("--pages hugetlb: this kernel has no hugetlb pools (CONFIG_HUGETLBFS)")?,
+            ),
+        };
+        Ok(Options {
+            quick: self.output.quick,
+            tasks: self.tasks.map(usize::from),
+            samples: self.samples,
+            kind: self.kind.map(|kind| match kind {
+                KindChoice::Processes => Kind::Processes,
+                KindChoice::Threads => Kind::Threads,
+            }),
+            pages,
+            touch: self.touch.map(|touch| match touch {
+                TouchChoice::None => Touch::None,
+                TouchChoice::First => Touch::First,
+                TouchChoice::All => Touch::All,
+            }),
+        })
+    }
+}

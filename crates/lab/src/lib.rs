@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The experiments behind hugelift's defaults, to be repeated on any machine.
+//!
+//! An experiment is a file or folder with its options and
+//! `run(&Options, &mut Progress) -> Result<Outcome>`. It asks [`progress::Progress`] before each
+//! step whether to go on (ctrl-C, the time), and gives back what it has when told to stop.
+//! [`perform()`] makes a report of it. A setting of the kernel that an experiment changes is a
+//! [`setting::Setting`], which puts it back.
+
+pub mod machine;
+pub mod memory;
+pub mod munmap;
+pub mod perform;
+pub mod progress;
+pub mod saved;
+pub mod setting;
+
+pub use perform::{Experiment, perform};
+
+/// All experiments, in the order of `hugelift lab all`.
+pub const ALL: &[Experiment] = &[munmap::EXPERIMENT];

@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `lab munmap`: mmap(2) and munmap(2) of 128 MB in a loop, by more and more tasks.
+//!
+//! Untouched and on small pages it is the case `mmap1` of will-it-scale
+//! (<https://github.com/antonblanchard/will-it-scale>): the same size, the same two calls, tasks
+//! pinned to the CPUs in turn, counts taken once a second.
+
+mod cycle;
+mod findings;
+mod tasks;
+
+pub use cycle::{Cycle, Touch};
+pub use tasks::Kind;
+
+use crate::memory::{Mapping, Pages, pool_with, usual_hugetlb};
+use crate::perform::Experiment;
+use crate::progress::Progress;
+use anyhow::Result;
+use cycle::BYTES;
+use hugelift_core::lab::Outcome;
+use hugelift_os::machine::memory_left_here;
+use std::time::{Duration, Instant};
+use tasks::Tasks;
+
+/// For `hugelift lab all`.
+pub const EXPERIMENT: Experiment = Experiment {
+    name: "munmap",
+    title: "mapping and unmapping 128 MB, by one task and by many",
+    run: |quick, progress| run(&Options { quick, ..Options::default() }, progress),
+};
+
+/// Seconds before what counts, as will-it-scale has them.
+const WARM_UP: u32 = 5;
+
+/// What the user asks for.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Shorter samples.
+    pub quick: bool,
+    /// So many tasks only, measured and listed as will-it-scale does.
+    pub tasks: Option<usize>,
+    /// So many samples of a second after the warm-up.
+    pub samples: Option<u32>,
+    /// Threads, processes, or both.
+    pub kind: Option<Kind>,
+    /// One kind of pages only.
+    pub pages: Option<Pages>,
+    /// One way of touching only.
+    pub touch: Option<Touch>,
+}
+
+/// What is measured: one cycle, by so many tasks.
+#[derive(Clone, Copy, PartialEq, Debug)]
+struct Case {
+    kind: Kind,
+    cycle: Cycle,
+    tasks: usize,
+}
+
+impl Case {
+    fn name(&self) -> String {
+        let Cycle { pages, touch } = self.cycle;
+        format!("{}, {}, {} {}", pages.name(), touch.name(), self.tasks, self.kind.name())
+    }
+}
+
+/// Cycles in one sample.
+#[derive(Clone, PartialEq, Debug)]
+struct Sample {
+    /// It counts.
+    measured: bool,
+    /// Of the task that did the fewest, a second.
+    min: f64,
+    /// Of the task that did the most, a second.
+    max: f64,
+    /// Of all tasks, a second.
+    total: f64,
+}
+
+/// A case with what came of it.
+#[derive(Clone, PartialEq, Debug)]
+struct Measured {
+    case: Case,
+    samples: Vec<Sample>,
+    /// Where tasks were seen asleep, and in how many of all looks; the commonest place.
+    asleep: Option<(String, f64)>,
+    /// CPU time of one cycle in seconds, over the samples that count.
+    cpu: Option<f64>,
+    /// The share of the time in which tasks could run that others had their CPU.
+    kept_waiting: Option<f64>,
+}
+
+impl Measured {
+    /// Cycles a second of all tasks, over the samples that count.
+    fn average(&self) -> Option<f64> {
+        let counted: Vec<f64> = self.samples.iter().filter(|s| s.measured).map(|s| s.total).collect();
+        // A cycle that did not end in its time has no rate.
+        let sum = counted.iter().sum::<f64>();
+        (sum > 0.0).then(|| sum / counted.len() as f64)
+    }
+}
+
+/// How long samples are, and how many.
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    sample: Duration,
+    warm_up: u32,
+    samples: u32,
+}
+
+/// Runs it.
+///
+/// # Errors
+/// A task cannot be started, or not map its memory.
+pub fn run(options: &Options, progress: &mut Progress) -> Result<Outcome> {
+    let mut notes = Vec::new();
+    let alone = options.tasks.is_some() || options.samples.is_some();
+    let kinds = match options.kind {
+        Some(kind) => vec![kind],
+        None if alone => vec![Kind::Processes],
+        None => vec![Kind::Processes, Kind::Threads],
+    };
+    let touches = match options.touch {
+        Some(touch) => vec![touch],
+        None if alone => vec![Touch::None],
+        None => Touch::ALL.to_vec(),
+    };
+    let pages = match options.pages {
+        Some(pages) => vec![pages],
+        None if alone => vec![Pages::Small],
+        None => [Some(Pages::Small), Some(Pages::Thp), usual_hugetlb()].into_iter().flatten().collect(),
+    };
+    let counts = match options.tasks {
+        Some(tasks) => vec![tasks.max(1)],
+        None if alone => vec![1],
+        None => task_counts(cpus()),
+    };
+    let mut cases = Vec::new();
+    let mut held = Vec::new();
+    for &pages in &pages {
+        let most = counts.iter().copied().max().unwrap_or(1);
+        match prepare(pages, most) {
+            Ok(setting) => held.push(setting),
+            Err(why) if options.pages.is_none() => {
+                notes.push(format!("{} left out: {why:#}", pages.name()));
+                continue;
+            }
+            Err(why) => return Err(why),
+        }
+        notes.extend(seen_in_smaps(pages));
+        for &touch in &touches {
+            for &kind in &kinds {
+                let cycle = Cycle { pages, touch };
+                let fits = |tasks: &usize| touch != Touch::All || fits(*tasks);
+                cases.extend(counts.iter().copied().filter(fits).map(|tasks| Case { kind, cycle, tasks }));
+            }
+        }
+    }
+    if touches.contains(&Touch::All) && counts.iter().any(|&tasks| !fits(tasks)) {
+        notes.push("cases that would take more than half of the free memory were left out".into());
+    }
+    let pace = pace(options, alone, cases.len(), progress.left());
+    let mut measured: Vec<Measured> = Vec::new();
+    for (i, case) in cases.iter().enumerate() {
+        if !progress.go_on(i as f64 / cases.len() as f64, &case.name()) {
+            break;
+        }
+        let one = measure(*case, pace, progress)?;
+        if one.average().is_some() || alone {
+            measured.push(one);
+        }
+    }
+    drop(held);
+    Ok(findings::outcome(&measured, notes, alone))
+}
+
+/// 1, 2, 3, 4, 6, 8, 12, 16... and the number of CPUs, up to twice that.
+fn task_counts(cpus: usize) -> Vec<usize> {
+    let powers = (0..usize::BITS - 2).map(|i| 1usize << i);
+    let mut counts: Vec<usize> = powers.flat_map(|n| [n, n + n / 2]).chain([cpus, 2 * cpus]).collect();
+    counts.retain(|&n| n >= 1 && n <= 2 * cpus);
+    counts.sort_unstable();
+    counts.dedup();
+    counts
+}
+
+fn cpus() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// A pool that is large enough for all tasks; nothing for other pages.
+fn prepare(pages: Pages, tasks: usize) -> Result<Option<crate::setting::Setting>> {
+    match pages {
+        Pages::Hugetlb(page) => pool_with(page, (tasks * BYTES) as u64 / page.bytes().min(BYTES as u64)),
+        Pages::Small | Pages::Thp => Ok(None),
+    }
+}
+
+fn fits(tasks: usize) -> bool {
+    (tasks * BYTES) as u64 <= memory_left_here() / 2
+}
+
+/// A word if memory of this kind does not get its pages.
+fn seen_in_smaps(pages: Pages) -> Option<String> {
+    let was = cycle::without_thp(pages == Pages::Small);
+    let share = Mapping::populated(pages, BYTES as u64).map_err(anyhow::Error::from);
+    let share = share.and_then(|mapping| mapping.share_as_asked());
+    cycle::without_thp(was);
+    match share {
+        Ok(share) if share > 0.99 => None,
+        Ok(share) => Some(format!(
+            "of memory that asks for {}, smaps shows {:.0} % to have it: see hugelift doctor",
+            pages.name(),
+            100.0 * share
+        )),
+        Err(why) => Some(format!("what {} memory gets could not be seen: {why:#}", pages.name())),
+    }
+}
+
+/// As will-it-scale does, or as the time allows.
+fn pace(options: &Options, alone: bool, cases: usize, left: Duration) -> Pace {
+    const SECOND: Duration = Duration::from_secs(1);
+    if alone {
+        let samples = options.samples.unwrap_or(if options.quick { 3 } else { 5 });
+        return Pace { sample: SECOND, warm_up: WARM_UP + 1, samples };
+    }
+    // Starting and ending the tasks takes time, too.
+    let each = left.mul_f64(0.8) / u32::try_from(cases.max(1)).unwrap_or(u32::MAX);
+    if each >= 3 * SECOND {
+        let samples = (each.as_secs() as u32 - 1).clamp(2, 5);
+        return Pace { sample: SECOND, warm_up: 1, samples };
+    }
+    Pace { sample: (each / 4).min(SECOND), warm_up: 1, samples: 3 }
+}
+
+fn measure(case: Case, pace: Pace, progress: &mut Progress) -> Result<Measured> {
+    let tasks = Tasks::start(case.kind, case.cycle, case.tasks)?;
+    let mut samples = Vec::new();
+    let mut places: Vec<String> = Vec::new();
+    let (mut before, mut then) = (vec![0; case.tasks], Instant::now());
+    // Cycles and CPU times when the warm-up was over.
+    let mut warm = None;
+    for i in 0..pace.warm_up + pace.samples {
+        if !progress.pause(pace.sample / 2) {
+            break;
+        }
+        places.extend(tasks.sleeping_in());
+        if !progress.pause(pace.sample - pace.sample / 2) {
+            break;
+        }
+        let (now, count) = (Instant::now(), tasks.cycles()?);
+        let seconds = now.duration_since(then).as_secs_f64();
+        let done = count.iter().zip(&before).map(|(now, before)| (now - before) as f64 / seconds);
+        let (min, max, total) = done
+            .fold((f64::INFINITY, 0.0, 0.0), |(min, max, total): (f64, f64, f64), n| {
+                (min.min(n), max.max(n), total + n)
+            });
+        samples.push(Sample { measured: i >= pace.warm_up, min, max, total });
+        (before, then) = (count, now);
+        if i + 1 == pace.warm_up {
+            warm = tasks.cpu_times().map(|times| (before.iter().sum::<u64>(), times));
+        }
+    }
+    let mut measured =
+        Measured { case, samples, asleep: findings::commonest(&places), cpu: None, kept_waiting: None };
+    if let (Some((cycles, (ran, waited))), Some((ran_now, waited_now))) = (warm, tasks.cpu_times()) {
+        let (ran, waited) = (ran_now - ran, waited_now - waited);
+        let done = before.iter().sum::<u64>() - cycles;
+        measured.cpu = (done > 0).then(|| ran / done as f64);
+        measured.kept_waiting = (ran + waited > 0.0).then(|| waited / (ran + waited));
+    }
+    Ok(measured)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hugelift_core::lab::Ended;
+
+    #[test]
+    fn counts_of_tasks() {
+        assert_eq!(task_counts(1), [1, 2]);
+        assert_eq!(task_counts(2), [1, 2, 3, 4]);
+        assert_eq!(task_counts(10), [1, 2, 3, 4, 6, 8, 10, 12, 16, 20]);
+        assert!(task_counts(1024).len() < 25);
+    }
+
+    #[test]
+    fn every_pace_keeps_to_its_time() {
+        for cases in [1, 12, 72, 150, 1000] {
+            for left in [540, 54] {
+                let left = Duration::from_secs(left);
+                let pace = pace(&Options::default(), false, cases, left);
+                assert!(
+                    pace.sample * (pace.warm_up + pace.samples) * cases as u32 <= left,
+                    "{cases} {left:?} {pace:?}"
+                );
+                assert!(pace.samples >= 2, "{pace:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn one_case_like_will_it_scale() {
+        let options = Options { tasks: Some(2), samples: Some(1), ..Options::default() };
+        let mut progress = Progress::new(Duration::from_secs(60), |_, _| {});
+        let outcome = run(&options, &mut progress).unwrap();
+        assert_eq!(progress.ended(), Ended::Complete);
+        let lines = &outcome.listing;
+        assert_eq!(lines[0], "testcase:Anonymous memory mmap/munmap of 128MB");
+        assert_eq!((lines[1].as_str(), lines[8].as_str()), ("warmup", "measurement"));
+        assert_eq!(lines.len(), 2 + 6 + 1 + 1 + 1);
+        let average: f64 = lines[10].strip_prefix("average:").unwrap().parse().unwrap();
+        let total: f64 = lines[9].rsplit_once("total:").unwrap().1.parse().unwrap();
+        assert!(average > 1000.0 && (average - total).abs() <= 1.0, "{lines:?}");
+    }
+}

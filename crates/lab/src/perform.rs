@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+//! From an experiment to its report.
+
+use crate::machine;
+use crate::progress::Progress;
+use anyhow::{Context as _, Result};
+use hugelift_core::lab::{Outcome, Report, VERSION};
+use hugelift_os::tree::Tree;
+use std::time::{Duration, Instant};
+
+/// The most that an experiment may take with `--quick`.
+pub const QUICK: Duration = Duration::from_secs(60);
+
+/// The most that it may take without.
+pub const THOROUGH: Duration = Duration::from_secs(600);
+
+/// What is kept of that for the end: putting back settings, what is under way.
+const RESERVE: u32 = 10;
+
+/// One that `hugelift lab all` performs.
+#[derive(Clone, Copy, Debug)]
+pub struct Experiment {
+    /// The word after `hugelift lab`.
+    pub name: &'static str,
+    /// What it is about, in one line.
+    pub title: &'static str,
+    /// Runs it with its usual options; `true` is `--quick`.
+    pub run: fn(bool, &mut Progress) -> Result<Outcome>,
+}
+
+/// The time that an experiment has for measuring: nine tenths of what it may take.
+pub fn budget(quick: bool) -> Duration {
+    let all = if quick { QUICK } else { THOROUGH };
+    all - all / RESERVE
+}
+
+/// Runs an experiment, and says where, when and how long. `show` is told from time to time what
+/// share is done (0 to 1) and what is being measured.
+///
+/// # Errors
+/// The experiment's own; being stopped is none.
+pub fn perform(
+    experiment: &Experiment,
+    quick: bool,
+    show: impl FnMut(f64, &str),
+    run: impl FnOnce(&mut Progress) -> Result<Outcome>,
+) -> Result<Report> {
+    let date = machine::now();
+    let began = Instant::now();
+    let mut progress = Progress::new(budget(quick), show);
+    let outcome = run(&mut progress).with_context(|| format!("lab {}", experiment.name))?;
+    Ok(Report {
+        version: VERSION,
+        experiment: experiment.name.into(),
+        title: experiment.title.into(),
+        quick,
+        ended: progress.ended(),
+        seconds: began.elapsed().as_secs_f64(),
+        date,
+        machine: machine::read(&Tree::default()),
+        outcome,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hugelift_core::lab::Ended;
+
+    #[test]
+    fn a_report_says_where_when_and_how() {
+        let experiment = Experiment { name: "x", title: "nothing", run: |_, _| Ok(Outcome::default()) };
+        let mut seen = Vec::new();
+        let report = perform(
+            &experiment,
+            true,
+            |share, what| seen.push((share, what.to_string())),
+            |progress| {
+                assert!(progress.go_on(0.5, "half"));
+                assert!(progress.left() <= QUICK);
+                Ok(Outcome { notes: vec!["n".into()], ..Outcome::default() })
+            },
+        );
+        let report = report.unwrap();
+        assert_eq!((report.ended, report.quick, report.version), (Ended::Complete, true, VERSION));
+        assert!(report.date.len() == 20 && report.date.ends_with('Z'), "{}", report.date);
+        assert!(report.machine.cpus > 0 && report.machine.base_page_bytes >= 4096);
+        assert_eq!(seen, [(0.5, "half".to_string())]);
+        let failed = perform(&experiment, true, |_, _| {}, |_| anyhow::bail!("no memory"));
+        assert_eq!(format!("{:#}", failed.unwrap_err()), "lab x: no memory");
+    }
+}

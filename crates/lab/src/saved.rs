@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The last report of each experiment, kept for `hugelift doctor`: in
+//! `$XDG_STATE_HOME/hugelift/lab/`, or `~/.local/state/hugelift/lab/` (XDG Base Directory
+//! Specification).
+
+use anyhow::{Context as _, Result};
+use hugelift_core::lab::{Report, VERSION};
+use hugelift_os::output;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A report is a few hundred kilobytes. What is larger is none.
+const LARGEST: u64 = 16 << 20;
+
+/// The folder; `None` where neither variable names one.
+pub fn folder() -> Option<PathBuf> {
+    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
+    let state = absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local/state")))?;
+    Some(state.join("hugelift/lab"))
+}
+
+/// Keeps a report in the place of an earlier one of the same experiment.
+///
+/// # Errors
+/// The folder cannot be made, or the file not written.
+pub fn save(folder: &Path, report: &Report) -> Result<()> {
+    fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let json = serde_json::to_vec(report).context("JSON")?;
+    let path = folder.join(format!("{}.json", report.experiment));
+    // Its message has its source in it.
+    output::write(&path, &json).map_err(|e| anyhow::anyhow!("{e}"))
+}
+
+/// All that are kept, by name. What is no report of this version is left out: it says nothing.
+pub fn load(folder: &Path) -> Vec<Report> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    let mut files: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    files.retain(|path| path.extension().is_some_and(|e| e == "json"));
+    files.sort();
+    let report = |path: &PathBuf| {
+        let about = fs::metadata(path).ok().filter(|m| m.is_file() && m.len() <= LARGEST)?;
+        let bytes = fs::read(path).ok().filter(|bytes| bytes.len() as u64 <= about.len().max(1))?;
+        let report: Report = serde_json::from_slice(&bytes)
+            .inspect_err(|e| tracing::debug!("{}: {e}", path.display()))
+            .ok()?;
+        (report.version == VERSION).then_some(report)
+    };
+    files.iter().filter_map(report).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Experiment, perform};
+    use hugelift_core::lab::Outcome;
+
+    #[test]
+    fn what_was_kept_comes_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("a/b");
+        assert_eq!(load(&folder), []);
+        let experiment = Experiment { name: "x", title: "t", run: |_, _| Ok(Outcome::default()) };
+        let report = perform(&experiment, true, |_, _| {}, |_| Ok(Outcome::default())).unwrap();
+        save(&folder, &report).unwrap();
+        save(&folder, &report).unwrap();
+        // What is no report does not matter.
+        fs::write(folder.join("y.json"), "{").unwrap();
+        fs::write(folder.join("z"), "{}").unwrap();
+        fs::write(
+            folder.join("old.json"),
+            serde_json::to_vec(&Report { version: 0, ..report.clone() }).unwrap(),
+        )
+        .unwrap();
+        assert_eq!(load(&folder), [report]);
+    }
+}
