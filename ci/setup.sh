@@ -145,11 +145,20 @@ need_component() { # component, subcommand of cargo
   return 1
 }
 
+# Where there is a nightly toolchain; one is not installed for this alone.
+want_miri() {
+  command -v rustup >/dev/null && rustup run nightly cargo --version >/dev/null 2>&1 || return 0
+  rustup run nightly cargo miri --version >/dev/null 2>&1 ||
+    rustup component add --toolchain nightly miri rust-src >/dev/null 2>&1 ||
+    echo "setup: missing: Miri (rustup component add --toolchain nightly miri rust-src)"
+}
+
 status=0
 case ${1:-build} in
   build | test)
     need_packages "${build[@]}" || status=1
     need_rust || status=1
+    [ "${1:-build}" = build ] || want_miri
     [ "${1:-build}" = build ] || need_packages "${tests[@]}" || true
     ;;
   lint)

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+//! (a) A list of generations under one mutex.
+//!
+//! *Algorithm.* Who enters gets the next generation and goes to the list's young end. Who exits gives
+//! its generation to its older neighbour and leaves the list; the oldest gives it to the domain. So the
+//! domain's generation is one that everybody up to it has left: who waits takes the youngest generation
+//! there is and sleeps until the domain has it. (Without the gift the domain would have to search: exits
+//! come in any order.)
+//!
+//! *Memory ordering.* The mutex orders all entering and exiting. The domain's generation is also an
+//! atomic, stored with release under the mutex, so that a wait that has nothing to wait for takes no lock;
+//! its acquire sees what those did who have left.
+//!
+//! *Source.* FreeBSD's delayed invalidation of 2015 to 2019 (`pmap_delayed_invl_started` in
+//! sys/amd64/amd64/pmap.c). Every munmap(2) of every process takes this lock twice.
+
+use crate::contract::{Contract, Stamp};
+use crate::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering, PoisonError};
+
+/// A generation list under a global mutex.
+#[derive(Debug)]
+pub struct Locked {
+    list: Mutex<List>,
+    /// The generation that everybody up to it has left.
+    left: AtomicU64,
+    /// Told whenever `left` grows and somebody sleeps.
+    grown: Condvar,
+}
+
+#[derive(Debug)]
+struct List {
+    nodes: Vec<Node>,
+    youngest: Option<usize>,
+    sleepers: usize,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Node {
+    generation: u64,
+    older: Option<usize>,
+    younger: Option<usize>,
+}
+
+impl Locked {
+    fn list(&self) -> MutexGuard<'_, List> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The youngest generation of all that are inside, or the last one that was.
+    fn youngest(&self, list: &List) -> u64 {
+        list.youngest.map_or_else(|| self.left.load(Ordering::Relaxed), |node| list.nodes[node].generation)
+    }
+
+    fn sleep_until<'a>(&'a self, mut list: MutexGuard<'a, List>, generation: u64) {
+        while self.left.load(Ordering::Acquire) < generation {
+            list.sleepers += 1;
+            list = self.grown.wait(list).unwrap_or_else(PoisonError::into_inner);
+            list.sleepers -= 1;
+        }
+    }
+}
+
+impl Contract for Locked {
+    const NAME: &'static str = "one lock";
+
+    fn new(tasks: usize) -> Locked {
+        let list = List { nodes: vec![Node::default(); tasks], youngest: None, sleepers: 0 };
+        Locked { list: Mutex::new(list), left: AtomicU64::new(0), grown: Condvar::new() }
+    }
+
+    fn enter(&self, task: usize) {
+        let mut list = self.list();
+        let generation = self.youngest(&list) + 1;
+        let older = list.youngest.replace(task);
+        list.nodes[task] = Node { generation, older, younger: None };
+        if let Some(older) = older {
+            list.nodes[older].younger = Some(task);
+        }
+    }
+
+    fn exit(&self, task: usize) {
+        let mut list = self.list();
+        let Node { generation, older, younger } = std::mem::take(&mut list.nodes[task]);
+        match younger {
+            Some(younger) => list.nodes[younger].older = older,
+            None => list.youngest = older,
+        }
+        match older {
+            Some(older) => {
+                list.nodes[older].younger = younger;
+                list.nodes[older].generation = generation;
+            }
+            None => {
+                self.left.store(generation, Ordering::Release);
+                if list.sleepers > 0 {
+                    self.grown.notify_all();
+                }
+            }
+        }
+    }
+
+    fn stamp(&self, task: usize) -> Stamp {
+        Stamp(self.list().nodes[task].generation)
+    }
+
+    fn wait(&self) {
+        let list = self.list();
+        let generation = self.youngest(&list);
+        self.sleep_until(list, generation);
+    }
+
+    fn wait_for(&self, Stamp(generation): Stamp) {
+        if self.left.load(Ordering::Acquire) < generation {
+            self.sleep_until(self.list(), generation);
+        }
+    }
+}

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What cannot be seen from outside. In a file of its own: the model checker's tests compile the others.
+
+use crate::contract::{Contract, Domain, Stamp};
+use crate::donated::{DOMAIN, Donated, GENERATION_SHIFT, Word};
+use crate::epochs::Epochs;
+use crate::sync::Ordering;
+use std::thread;
+
+#[test]
+fn who_enters_after_the_wait_began_is_not_waited_for() {
+    let epochs = Epochs::new(2);
+    epochs.enter(0);
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| epochs.wait());
+        while epochs.epoch.0.load(Ordering::Acquire) == 1 {
+            thread::yield_now();
+        }
+        epochs.enter(1);
+        assert!(!waiter.is_finished());
+        epochs.exit(0);
+        waiter.join().expect("it returns");
+    });
+    assert!(epochs.is_seen_through(1) && !epochs.is_seen_through(2));
+}
+
+#[test]
+fn what_was_seen_through_is_not_looked_at_again() {
+    let domain = Domain::<Epochs>::new(1);
+    let mut task = domain.join().expect("room for one");
+    let stamp = task.enter().stamp();
+    domain.wait();
+    let _later = task.enter();
+    // It would hang if it looked: the epoch is past, but somebody is inside.
+    domain.wait_for(stamp);
+}
+
+#[test]
+fn generations_start_again_at_zero() {
+    let last = Word(((1 << (64 - GENERATION_SHIFT)) - 1) << GENERATION_SHIFT);
+    let first = last.linked_to(7).next();
+    assert_eq!((first.stamp(), first.link()), (Stamp(0), DOMAIN));
+    assert!(first.has_reached(last.stamp()) && !last.has_reached(first.stamp()));
+    assert!(first.has_reached(first.stamp()) && first.next().has_reached(first.stamp()));
+}
+
+#[test]
+fn the_list_lives_through_the_turn() {
+    let list = Donated::new(2);
+    let last = (1u64 << (64 - GENERATION_SHIFT)) - 1;
+    list.word(DOMAIN).store(last << GENERATION_SHIFT, Ordering::Relaxed);
+    list.enter(1);
+    list.enter(0);
+    assert_eq!((list.stamp(1), list.stamp(0)), (Stamp(0), Stamp(1)));
+    list.exit(1);
+    assert!(list.load(DOMAIN).has_reached(Stamp(0)) && !list.load(DOMAIN).has_reached(Stamp(1)));
+    list.exit(0);
+    list.wait();
+    assert!(list.load(DOMAIN).has_reached(Stamp(1)));
+}
+
+#[test]
+fn generations_are_donated_in_any_order_of_exits() {
+    for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
+        let list = Donated::new(3);
+        (0..3).for_each(|task| list.enter(task));
+        for (gone, task) in order.into_iter().enumerate() {
+            list.exit(task);
+            // All up to the oldest one that is left have gone.
+            let oldest = (0..3).find(|task| !order[..=gone].contains(task)).unwrap_or(3);
+            assert_eq!(list.load(DOMAIN).stamp(), Stamp(oldest as u64), "{order:?}, {gone}");
+        }
+        assert_eq!(list.youngest(), Some((DOMAIN, list.load(DOMAIN))));
+    }
+}

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The three implementations under a model checker: loom runs each test in every order of its atomic
+//! operations (with at most so many preemptions), and with every value that a weakly ordered machine
+//! might let a load see. The sources are compiled a second time here, over loom's atomics and locks.
+//!
+//! What is freed after a wait is a loom cell: any access that is not ordered before fails the test.
+
+#![allow(dead_code, reason = "not all of the sources is used here")]
+
+#[path = "../src/contract.rs"]
+mod contract;
+#[path = "../src/donated.rs"]
+mod donated;
+#[path = "../src/epochs.rs"]
+mod epochs;
+#[path = "../src/locked.rs"]
+mod locked;
+
+/// What the sources find as `crate::sync`.
+mod sync {
+    pub use loom::sync::atomic::{AtomicU64, Ordering, fence};
+    pub use loom::sync::{Condvar, Mutex, MutexGuard};
+    pub use std::sync::PoisonError;
+
+    pub fn publish(word: &AtomicU64, value: u64) {
+        word.store(value, Ordering::Release);
+        fence(Ordering::SeqCst);
+    }
+
+    #[derive(Debug, Default)]
+    pub struct Backoff(());
+
+    impl Backoff {
+        pub fn wait(&mut self) {
+            loom::thread::yield_now();
+        }
+    }
+}
+
+use contract::{Contract, Stamp};
+use donated::Donated;
+use epochs::Epochs;
+use locked::Locked;
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use loom::thread;
+
+/// Two memories, and which of them is in use. The other one is free: its owner writes to it.
+struct Memory<C> {
+    contract: C,
+    used: AtomicUsize,
+    cells: [UnsafeCell<u64>; 2],
+    /// A page's mark: the stamp of who dropped the last reference; 0 for none.
+    mark: AtomicU64,
+}
+
+impl<C: Contract + 'static> Memory<C> {
+    fn new(tasks: usize) -> Arc<Memory<C>> {
+        Arc::new(Memory {
+            contract: C::new(tasks),
+            used: AtomicUsize::new(0),
+            cells: [UnsafeCell::new(1), UnsafeCell::new(2)],
+            mark: AtomicU64::new(0),
+        })
+    }
+
+    /// Enters, looks at what is in use, exits; so many times.
+    fn reader(memory: &Arc<Self>, task: usize, times: usize) -> thread::JoinHandle<()> {
+        let memory = Arc::clone(memory);
+        thread::spawn(move || {
+            for _ in 0..times {
+                memory.contract.enter(task);
+                memory.look();
+                memory.contract.exit(task);
+            }
+        })
+    }
+
+    fn look(&self) {
+        let used = self.used.load(Ordering::Relaxed);
+        // SAFETY: loom checks that nobody writes to it meanwhile, which is the point.
+        self.cells[used].with(|cell| assert_eq!(unsafe { *cell }, used as u64 + 1));
+    }
+
+    fn free(&self, cell: usize) {
+        // SAFETY: as in `look`.
+        self.cells[cell].with_mut(|cell| unsafe { *cell = 99 });
+    }
+}
+
+/// Checks `model` with at most `preemptions` of them; without a bound it would run for hours.
+fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.check(model);
+}
+
+/// Nobody looks at what was taken out of use before a wait.
+fn freed_after_wait<C: Contract + 'static>(readers: usize, times: usize, preemptions: usize) {
+    check(preemptions, move || {
+        let memory = Memory::<C>::new(readers);
+        let readers: Vec<_> = (0..readers).map(|task| Memory::reader(&memory, task, times)).collect();
+        memory.used.store(1, Ordering::Relaxed);
+        memory.contract.wait();
+        memory.free(0);
+        for reader in readers {
+            reader.join().expect("a reader ends");
+        }
+    });
+}
+
+/// Nor at what a page's mark stands for; while somebody else comes and goes.
+fn freed_after_wait_for<C: Contract + 'static>(others: usize, preemptions: usize) {
+    check(preemptions, move || {
+        let memory = Memory::<C>::new(others + 1);
+        let dropper = {
+            let memory = Arc::clone(&memory);
+            thread::spawn(move || {
+                memory.contract.enter(others);
+                memory.mark.store(memory.contract.stamp(others).to_bits(), Ordering::Release);
+                memory.look();
+                memory.contract.exit(others);
+            })
+        };
+        let others: Vec<_> = (0..others)
+            .map(|task| {
+                let memory = Arc::clone(&memory);
+                thread::spawn(move || {
+                    memory.contract.enter(task);
+                    memory.contract.exit(task);
+                })
+            })
+            .collect();
+        let mark = memory.mark.load(Ordering::Acquire);
+        if mark != 0 {
+            memory.contract.wait_for(Stamp::from_bits(mark));
+            memory.free(0);
+        }
+        dropper.join().expect("the dropper ends");
+        for other in others {
+            other.join().expect("another ends");
+        }
+    });
+}
+
+/// Two wait at once: both wake up, and what each frees nobody looks at.
+fn two_wait<C: Contract + 'static>(preemptions: usize) {
+    check(preemptions, move || {
+        let memory = Memory::<C>::new(1);
+        let reader = Memory::reader(&memory, 0, 1);
+        memory.used.store(1, Ordering::Relaxed);
+        let second = {
+            let memory = Arc::clone(&memory);
+            thread::spawn(move || memory.contract.wait())
+        };
+        memory.contract.wait();
+        memory.free(0);
+        second.join().expect("it wakes up");
+        reader.join().expect("a reader ends");
+    });
+}
+
+/// After any order of coming and going the list is whole: somebody new is waited for.
+fn comes_and_goes<C: Contract + 'static>(tasks: usize, times: usize, preemptions: usize) {
+    check(preemptions, move || {
+        let memory = Memory::<C>::new(tasks);
+        let readers: Vec<_> = (0..tasks).map(|task| Memory::reader(&memory, task, times)).collect();
+        for reader in readers {
+            reader.join().expect("a reader ends");
+        }
+        memory.contract.wait();
+        let late = Memory::reader(&memory, 0, 1);
+        memory.used.store(1, Ordering::Relaxed);
+        memory.contract.wait();
+        memory.free(0);
+        late.join().expect("the late one ends");
+    });
+}
+
+macro_rules! models {
+    ($($module:ident $contract:ty;)*) => {$(
+        mod $module {
+            use super::*;
+
+            #[test]
+            fn one_reader_freed_after_wait() {
+                freed_after_wait::<$contract>(1, 2, 3);
+            }
+
+            #[test]
+            fn two_readers_freed_after_wait() {
+                freed_after_wait::<$contract>(2, 1, 2);
+            }
+
+            #[test]
+            fn freed_after_wait_for_a_mark() {
+                freed_after_wait_for::<$contract>(1, 2);
+            }
+
+            #[test]
+            fn two_wait_at_once() {
+                two_wait::<$contract>(2);
+            }
+
+            #[test]
+            fn the_list_stays_whole() {
+                comes_and_goes::<$contract>(2, 1, 3);
+            }
+        }
+    )*};
+}
+
+models! {
+    a_locked Locked;
+    b_epochs Epochs;
+    c_donated Donated;
+}

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Threads that really free what they have unlinked, with all three implementations. Few rounds under
+//! Miri, which sees every use after free and every data race in them.
+
+use hugelift_epoch::{Contract, Domain, Donated, Epochs, Locked, Stamp};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::thread;
+
+const ROUNDS: usize = if cfg!(miri) { 12 } else { 2000 };
+
+/// Pages, and the memory that each refers to.
+struct Pages {
+    pages: [AtomicPtr<Memory>; 3],
+    /// Of each page, who has last dropped a reference to it.
+    marks: [AtomicU64; 3],
+}
+
+/// Twice the same number: half a write would be seen.
+struct Memory(u64, u64);
+
+impl Pages {
+    fn new() -> Pages {
+        Pages {
+            pages: std::array::from_fn(|page| AtomicPtr::new(memory(page as u64))),
+            marks: std::array::from_fn(|_| AtomicU64::new(0)),
+        }
+    }
+
+    /// To be called by a task that is inside.
+    fn look(&self, page: usize) {
+        let memory = self.pages[page].load(Ordering::Acquire);
+        // SAFETY: it was in use while this task was inside, and is freed after a wait for the task:
+        // that this is so is what is tested.
+        let memory = unsafe { &*memory };
+        assert_eq!(memory.0, memory.1);
+    }
+
+    /// Gives the page other memory; the caller frees what it had. (Not as a box yet: that is a claim to
+    /// be its only user.)
+    fn replace(&self, page: usize, number: u64) -> *mut Memory {
+        self.pages[page].swap(memory(number), Ordering::AcqRel)
+    }
+}
+
+/// Frees what [`Pages::replace`] has unlinked, once nobody looks at it any more.
+fn free(old: *mut Memory) {
+    // SAFETY: from `memory`, and nobody else gets it from the swap.
+    drop(unsafe { Box::from_raw(old) });
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        for page in 0..self.pages.len() {
+            free(*self.pages[page].get_mut());
+        }
+    }
+}
+
+fn memory(number: u64) -> *mut Memory {
+    Box::into_raw(Box::new(Memory(number, number)))
+}
+
+/// Readers look, two unlink, wait and free. More threads than CPUs: some lose theirs while inside.
+fn unlink_wait_free<C: Contract>() {
+    let (domain, pages, done) = (Domain::<C>::new(4), Pages::new(), AtomicBool::new(false));
+    thread::scope(|scope| {
+        let readers: Vec<_> = (0..4)
+            .map(|first| {
+                let (domain, pages, done) = (&domain, &pages, &done);
+                scope.spawn(move || {
+                    let mut task = domain.join().expect("room for four");
+                    let mut looks = 0;
+                    while !done.load(Ordering::Relaxed) {
+                        let inside = task.enter();
+                        (0..3).for_each(|page| pages.look((first + page) % 3));
+                        drop(inside);
+                        looks += 1;
+                    }
+                    looks
+                })
+            })
+            .collect();
+        let writers: Vec<_> = (0..2)
+            .map(|writer| {
+                let (domain, pages) = (&domain, &pages);
+                scope.spawn(move || {
+                    for round in 0..ROUNDS {
+                        let old = pages.replace((round + writer) % 3, round as u64);
+                        domain.wait();
+                        free(old);
+                    }
+                })
+            })
+            .collect();
+        for writer in writers {
+            writer.join().expect("no wait hangs or panics");
+        }
+        done.store(true, Ordering::Relaxed);
+        let looks: u64 = readers.into_iter().map(|reader| reader.join().expect("no reader panics")).sum();
+        assert!(looks > 0);
+    });
+}
+
+/// Tasks unlink while they are inside and mark the page; who wants to free waits for the mark.
+fn marks<C: Contract>() {
+    let (domain, pages) = (Domain::<C>::new(3), Pages::new());
+    thread::scope(|scope| {
+        for page in 0..3 {
+            let (domain, pages) = (&domain, &pages);
+            scope.spawn(move || {
+                let mut task = domain.join().expect("room for three");
+                for round in 0..ROUNDS {
+                    let inside = task.enter();
+                    pages.look((page + 1) % 3);
+                    let old = pages.replace(page, round as u64);
+                    pages.marks[page].store(inside.stamp().to_bits(), Ordering::Release);
+                    drop(inside);
+                    // Others may have been inside for longer, or for less long: all must go.
+                    domain.wait();
+                    free(old);
+                }
+            });
+            scope.spawn(move || {
+                for _ in 0..ROUNDS {
+                    let mark = pages.marks[page].load(Ordering::Acquire);
+                    domain.wait_for(Stamp::from_bits(mark));
+                }
+            });
+        }
+    });
+}
+
+/// Places in a domain are given, refused, and given again.
+fn places<C: Contract>() {
+    let domain = Domain::<C>::new(2);
+    let (first, second) = (domain.join(), domain.join());
+    assert!(first.is_some() && second.is_some() && domain.join().is_none());
+    drop(first);
+    let mut again = domain.join().expect("the first one's place");
+    assert!(domain.join().is_none());
+    for _ in 0..3 {
+        drop(again.enter());
+    }
+    domain.wait();
+    let stamp = {
+        let inside = again.enter();
+        inside.stamp()
+    };
+    domain.wait_for(stamp);
+    domain.wait_for(stamp);
+}
+
+/// Who forgets that he is inside cannot enter again, and keeps his place.
+fn forgotten<C: Contract>() {
+    let domain = Domain::<C>::new(1);
+    let mut task = domain.join().expect("room for one");
+    std::mem::forget(task.enter());
+    let again = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(task.enter())));
+    assert!(again.is_err());
+    drop(task);
+    assert!(domain.join().is_none());
+}
+
+/// Generations are exact: who has entered after the stamp is not waited for.
+fn exact<C: Contract>() {
+    let domain = Domain::<C>::new(3);
+    let mut tasks = [(); 3].map(|()| domain.join().expect("room for three"));
+    let [first, second, third] = &mut tasks;
+    let oldest = first.enter();
+    let middle = second.enter();
+    let stamp = middle.stamp();
+    let _youngest = third.enter();
+    drop(middle);
+    drop(oldest);
+    // It would hang: the youngest is inside.
+    domain.wait_for(stamp);
+}
+
+macro_rules! tests {
+    ($($module:ident $contract:ty, $($test:ident)*;)*) => {$(
+        mod $module {
+            use super::*;
+            $(
+                #[test]
+                fn $test() {
+                    super::$test::<$contract>();
+                }
+            )*
+        }
+    )*};
+}
+
+tests! {
+    a_locked Locked, unlink_wait_free marks places forgotten exact;
+    b_epochs Epochs, unlink_wait_free marks places forgotten;
+    c_donated Donated, unlink_wait_free marks places forgotten exact;
+}
