@@ -14,7 +14,7 @@ use hugelift_core::malloc::{self, Pages, Setting};
 use hugelift_core::maps::Mapping;
 use hugelift_core::moving::{Image, Move, Stay};
 use hugelift_core::plan::{Plan, Span, plan};
-use hugelift_core::policy::{Backing, PageChoice, Policy};
+use hugelift_core::policy::{Backing, PageChoice, Policy, SpanChoice};
 use hugelift_core::report::{self, Report, Total};
 use hugelift_core::report_text::{self, Style};
 use hugelift_core::skip::{Reason, Skip};
@@ -280,7 +280,9 @@ impl Job {
             PageChoice::Mixed => base_page().bytes(),
             PageChoice::Only(page) => page.bytes(),
         };
-        let everything = self.report.is_some() || self.policy.parts.iter().any(|p| p.is_writable());
+        let everything = self.report.is_some()
+            || self.policy.span != SpanChoice::Inner
+            || self.policy.parts.iter().any(|p| p.is_writable());
         let least = if everything { 0 } else { least };
         let mut before = match snapshot::live(Some(pid), least) {
             Ok(before) => before,
