@@ -199,6 +199,10 @@ impl Lifter for &mut Job {
         (**self).place(pid, image, mappings)
     }
 
+    fn heap_page(&self) -> Option<PageSize> {
+        (**self).heap_page()
+    }
+
     fn placed(&mut self, result: Result<(), &Fault>) {
         (**self).placed(result);
     }
@@ -257,6 +261,11 @@ impl Job {
         // One that should have been moved, and is not, has something to say when it is loaded.
         self.primed &= plan.is_some();
         plan
+    }
+
+    /// A heap that is to be lifted begins with a whole huge page.
+    fn heap_page(&self) -> Option<PageSize> {
+        thp_page().filter(|_| self.policy.parts.contains(&Part::Heap))
     }
 
     /// An executable that could not be moved stays, and its text with it: nothing is lost but

@@ -10,12 +10,12 @@ use crate::policy::{ObjectFilter, PageChoice};
 use crate::skip::Reason;
 use crate::snapshot::{Object, Pool, Stored, ThpOff};
 
-pub(super) const MB: u64 = 1 << 20;
+pub(crate) const MB: u64 = 1 << 20;
 pub(super) const PAGE: PageSize = PageSize::MB2;
 const FILE: FileId = FileId { major: 8, minor: 1, inode: 7 };
 const TEXT: Range = r(2 * MB, 12 * MB);
 
-pub(super) const fn r(start: u64, end: u64) -> Range {
+pub(crate) const fn r(start: u64, end: u64) -> Range {
     Range { start: Addr(start), end: Addr(end) }
 }
 
@@ -27,7 +27,7 @@ pub(super) fn mapping(range: Range, prot: Prot) -> Mapping {
     Mapping { range, prot, shared: false, offset: 0, file: FILE, path: "/bin/o".into(), deleted: false }
 }
 
-pub(super) fn anonymous(range: Range, name: &str) -> Mapping {
+pub(crate) fn anonymous(range: Range, name: &str) -> Mapping {
     Mapping { file: FileId::default(), path: name.into(), ..mapping(range, Prot::RW) }
 }
 
