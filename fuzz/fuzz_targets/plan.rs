@@ -113,7 +113,8 @@ fn snapshot(input: &Input) -> Option<Snapshot> {
         memory_left: input.memory_left,
     };
     let (patched, special, cached, stored) = (vec![], vec![], vec![], Stored::default());
-    Some(Snapshot { objects, mappings, patched, special, cached, machine, stored })
+    let brk = None;
+    Some(Snapshot { objects, mappings, patched, special, cached, brk, machine, stored })
 }
 
 fuzz_target!(|input: Input| {

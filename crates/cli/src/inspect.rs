@@ -10,7 +10,7 @@ use hugelift_core::elf::ElfError;
 use hugelift_core::html::map::document;
 use hugelift_core::plan::plan;
 use hugelift_core::policy::Policy;
-use hugelift_core::report::Report;
+use hugelift_core::report::{Report, gains};
 use hugelift_core::report_text::{Style, text};
 use hugelift_os::console::say;
 use hugelift_os::elf_file::{ElfFile, FileError};
@@ -92,6 +92,7 @@ pub fn of_process(pid: u32, policy: &Policy) -> Result<Report, Failure> {
     }
     let mut report = Report::new(&snapshot, Some(&usage), &plan(&snapshot, policy), None);
     report.pid = Some(pid);
+    report.spans = gains(&snapshot, policy);
     Ok(report)
 }
 
@@ -117,6 +118,7 @@ fn of_program(target: &OsStr, policy: &Policy) -> Result<Report, Failure> {
     }
     let mut report = Report::new(&program.snapshot, None, &plan(&program.snapshot, policy), None);
     report.assumed_addresses = true;
+    report.spans = gains(&program.snapshot, policy);
     Ok(report)
 }
 

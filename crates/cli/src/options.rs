@@ -3,7 +3,7 @@
 
 use clap::{Args, ValueEnum};
 use hugelift_core::placement::{Nodes, Placement};
-use hugelift_core::policy::{Backing, ObjectFilter, PageChoice, Policy};
+use hugelift_core::policy::{self, Backing, ObjectFilter, PageChoice, Policy};
 use hugelift_core::snapshot::Part;
 use hugelift_os::nodes;
 use std::str::FromStr;
@@ -134,6 +134,17 @@ fn page_choice(s: &str) -> Result<PageChoice, String> {
     }
 }
 
+/// `--span`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SpanChoice {
+    /// Whole huge pages inside a part
+    Inner,
+    /// Also the first and the last, over unmapped space and neighbours of the same protection
+    Outer,
+    /// Of these, those that are at least half full and not shared by processes
+    Auto,
+}
+
 /// What to lift, and onto what.
 #[derive(Args, Clone, Debug)]
 pub struct PolicyArgs {
@@ -158,6 +169,10 @@ pub struct PolicyArgs {
     /// [default: as the program's own memory policy says]
     #[arg(long, value_name = "local|interleave|NODES")]
     pub numa: Option<NumaChoice>,
+
+    /// What becomes of the first and the last huge page of a part, which it fills partly
+    #[arg(long, value_enum, default_value_t = SpanChoice::Inner)]
+    pub span: SpanChoice,
 
     /// Lift only objects whose path or file name matches (repeatable)
     #[arg(long, value_name = "GLOB")]
@@ -192,6 +207,11 @@ impl PolicyArgs {
             data_backings: match self.data_backing {
                 DataBackingChoice::Thp => vec![Backing::Thp],
                 DataBackingChoice::Hugetlb => vec![Backing::Hugetlb, Backing::Thp],
+            },
+            span: match self.span {
+                SpanChoice::Inner => policy::SpanChoice::Inner,
+                SpanChoice::Outer => policy::SpanChoice::Outer,
+                SpanChoice::Auto => policy::SpanChoice::Auto,
             },
             page: self.page_size.unwrap_or_default(),
             placement: self.numa.map(NumaChoice::placement).transpose()?,

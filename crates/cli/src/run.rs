@@ -14,7 +14,7 @@ use hugelift_core::malloc::{self, Pages, Setting};
 use hugelift_core::maps::Mapping;
 use hugelift_core::moving::{Image, Move, Stay};
 use hugelift_core::plan::{Plan, Span, plan};
-use hugelift_core::policy::{Backing, PageChoice, Policy};
+use hugelift_core::policy::{Backing, PageChoice, Policy, SpanChoice};
 use hugelift_core::report::{self, Report, Total};
 use hugelift_core::report_text::{self, Style};
 use hugelift_core::skip::{Reason, Skip};
@@ -199,6 +199,10 @@ impl Lifter for &mut Job {
         (**self).place(pid, image, mappings)
     }
 
+    fn heap_page(&self) -> Option<PageSize> {
+        (**self).heap_page()
+    }
+
     fn placed(&mut self, result: Result<(), &Fault>) {
         (**self).placed(result);
     }
@@ -259,6 +263,11 @@ impl Job {
         plan
     }
 
+    /// A heap that is to be lifted begins with a whole huge page.
+    fn heap_page(&self) -> Option<PageSize> {
+        thp_page().filter(|_| self.policy.parts.contains(&Part::Heap))
+    }
+
     /// An executable that could not be moved stays, and its text with it: nothing is lost but
     /// the gain.
     fn placed(&mut self, result: Result<(), &Fault>) {
@@ -280,7 +289,9 @@ impl Job {
             PageChoice::Mixed => base_page().bytes(),
             PageChoice::Only(page) => page.bytes(),
         };
-        let everything = self.report.is_some() || self.policy.parts.iter().any(|p| p.is_writable());
+        let everything = self.report.is_some()
+            || self.policy.span != SpanChoice::Inner
+            || self.policy.parts.iter().any(|p| p.is_writable());
         let least = if everything { 0 } else { least };
         let mut before = match snapshot::live(Some(pid), least) {
             Ok(before) => before,

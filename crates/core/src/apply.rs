@@ -182,7 +182,7 @@ impl<T: Target> Run<'_, T> {
                 let file = self.file()?;
                 if let Err(fault) = self.target.mmap(range, prot, Source::Private(file, 0), Place::Over) {
                     if !matches!(fault, Fault::Lost(_)) {
-                        self.rescue(range, prot, scratch)?;
+                        self.rescue(scratch)?;
                     }
                     return Err(fault);
                 }
@@ -220,25 +220,35 @@ impl<T: Target> Run<'_, T> {
     /// unmaps it before it gets the memory for its own records. Giving the span the protection
     /// that it has tells: that fails where nothing is mapped, else it changes nothing.
     fn rescue_moved(&mut self, fault: &Fault, copy: Range) -> Result<(), Fault> {
-        let Span { range, prot, .. } = *self.span;
         if matches!(fault, Fault::Lost(_)) {
             return Ok(());
         }
-        match self.target.mprotect(range, prot) {
-            Err(Fault::Call { .. }) => self.rescue(range, prot, copy.start),
-            other => other,
+        let prot = self.span.prot;
+        for held in self.span.held.clone() {
+            match self.target.mprotect(held, prot) {
+                Err(Fault::Call { .. }) => return self.rescue(copy.start),
+                other => other?,
+            }
         }
+        Ok(())
     }
 
     /// A failed `MAP_FIXED` has unmapped the span: give its bytes back from the copy, on
     /// base pages, with the protection that they had.
-    fn rescue(&mut self, range: Range, prot: Prot, scratch: Addr) -> Result<(), Fault> {
-        let copy = Range::sized(scratch, range.len()).unwrap_or_default();
-        self.target
-            .mmap(range, Prot::RW, Source::Anonymous, Place::Over)
-            .and_then(|()| self.target.copy(copy, range.start))
-            .and_then(|()| self.target.mprotect(range, prot))
-            .map_err(|fault| Fault::Lost(format!("{range} is unmapped and could not be given back: {fault}")))
+    fn rescue(&mut self, scratch: Addr) -> Result<(), Fault> {
+        let Span { range, prot, .. } = *self.span;
+        for held in self.span.held.clone() {
+            let at = Addr(scratch.0 + (held.start.0 - range.start.0));
+            let copy = Range::sized(at, held.len()).unwrap_or_default();
+            self.target
+                .mmap(held, Prot::RW, Source::Anonymous, Place::Over)
+                .and_then(|()| self.target.copy(copy, held.start))
+                .and_then(|()| self.target.mprotect(held, prot))
+                .map_err(|fault| {
+                    Fault::Lost(format!("{held} is unmapped and could not be given back: {fault}"))
+                })?;
+        }
+        Ok(())
     }
 
     fn unwind(&mut self) -> Result<(), Fault> {

@@ -23,6 +23,8 @@ pub enum Attribute {
     Tagged,
     /// A memory policy that is not the process's (mbind(2)).
     Placed,
+    /// It grows downwards as it is touched (`MAP_GROWSDOWN`, the stack): the space below is its own.
+    GrowsDown,
     /// `MADV_NOHUGEPAGE`: the program does not want huge pages here.
     NoHuge,
 }
@@ -36,6 +38,7 @@ impl Attribute {
             b"dc" => Attribute::NoFork,
             b"wf" => Attribute::WipedOnFork,
             b"um" | b"uw" | b"ui" => Attribute::Watched,
+            b"gd" => Attribute::GrowsDown,
             b"mt" => Attribute::Tagged,
             b"nh" => Attribute::NoHuge,
             _ => return None,
@@ -59,6 +62,7 @@ impl fmt::Display for Attribute {
             Attribute::Keyed => "has a protection key",
             Attribute::Tagged => "has memory tags (PROT_MTE)",
             Attribute::Placed => "has a memory policy of its own (mbind)",
+            Attribute::GrowsDown => "grows downwards (MAP_GROWSDOWN)",
             Attribute::NoHuge => "is to have no huge pages (MADV_NOHUGEPAGE)",
         })
     }

@@ -222,6 +222,23 @@ impl Model {
         out
     }
 
+    /// The same without what lies in `ranges`.
+    pub fn visible_outside(&self, ranges: &[Range]) -> Vec<(Range, Prot, Content)> {
+        let mut rest = self.clone();
+        for range in ranges {
+            rest.space.remove(*range);
+        }
+        rest.visible()
+    }
+
+    /// Whether all of `range` is zeros with this protection.
+    pub fn is_zero(&self, range: Range, prot: Prot) -> bool {
+        let zero = |(r, m): (Range, Memory)| {
+            m.prot == prot && self.contents(r, m).iter().all(|(_, content)| *content == Content::Zero)
+        };
+        self.space.cover(range) && self.space.within(range).into_iter().all(zero)
+    }
+
     /// Whether huge pages map all of `range`.
     pub fn is_huge(&self, range: Range) -> bool {
         self.huge(range) == range.len()

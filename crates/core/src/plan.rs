@@ -4,9 +4,10 @@
 //!
 //! ```text
 //!   text of an object, huge pages of 2 MB:
-//!        |··|================|================|=====···|
+//!     ...|··|================|================|=====···|...
 //!        edge          inner span                    edge
-//!        (skip)                                      (skip)
+//!   ^                                                     ^
+//!   outer span: the whole page, if nothing forbids it, else a skip
 //! ```
 
 use crate::addr::{Addr, PageSize, Range};
@@ -16,6 +17,7 @@ use crate::policy::{Backing, Policy};
 use crate::skip::Skip;
 use crate::snapshot::{Machine, Part, Snapshot};
 
+mod outer;
 mod planner;
 mod steps;
 #[cfg(test)]
@@ -30,19 +32,34 @@ pub struct Plan {
     pub skips: Vec<Skip>,
 }
 
-/// A huge-page-aligned range chosen for lifting.
+/// A huge-page-aligned range chosen for lifting: whole huge pages inside one part (inner), or one
+/// that parts fill only partly (outer).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Span {
-    /// Index into [`Snapshot::objects`].
+    /// Index into [`Snapshot::objects`]; of an outer span, whose part fills most of it.
     pub object: usize,
     /// Which part of it.
     pub part: Part,
     /// Where.
     pub range: Range,
+    /// What of it is mapped, by address: all of an inner span. The rest becomes zeros.
+    pub held: Vec<Range>,
     /// Protection, kept.
     pub prot: Prot,
     /// Ways to back it, best first.
     pub attempts: Vec<Attempt>,
+}
+
+impl Span {
+    /// What of it is not mapped before the lift.
+    pub fn gaps(&self) -> Vec<Range> {
+        gaps(self.range, self.held.iter().copied())
+    }
+}
+
+/// What of `whole` none of `held` covers.
+fn gaps(whole: Range, held: impl Iterator<Item = Range>) -> Vec<Range> {
+    held.fold(vec![whole], |gaps, held| gaps.into_iter().flat_map(|gap| gap.minus(held)).collect())
 }
 
 /// One way to back a span.

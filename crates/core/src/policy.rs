@@ -103,6 +103,29 @@ impl PageChoice {
     }
 }
 
+/// Which huge pages are taken where a part fills its first or last one only partly.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SpanChoice {
+    /// None: whole huge pages inside a part alone.
+    #[default]
+    Inner,
+    /// All that hold nothing else than parts of the same protection, and unmapped space that is free.
+    Outer,
+    /// Of these, those that are at least half full, and whose part would not be shared otherwise.
+    Auto,
+}
+
+impl fmt::Display for SpanChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            SpanChoice::Inner => "inner",
+            SpanChoice::Outer => "outer",
+            SpanChoice::Auto => "auto",
+        })
+    }
+}
+
 /// What to lift, and onto what.
 #[derive(Clone, Debug)]
 pub struct Policy {
@@ -115,6 +138,8 @@ pub struct Policy {
     /// The same for what is written: a copy-on-write after fork(2) costs 4 kB on transparent
     /// huge pages, a whole page of the pool on hugetlb ones, and may find the pool empty.
     pub data_backings: Vec<Backing>,
+    /// What becomes of the first and the last huge page of a part.
+    pub span: SpanChoice,
     /// Sizes of pages to use.
     pub page: PageChoice,
     /// Where lifted memory is to lie; `None` follows the program's own memory policy. What the page
@@ -129,6 +154,7 @@ impl Default for Policy {
             objects: ObjectFilter::default(),
             backings: vec![Backing::Pagecache, Backing::Hugetlb, Backing::Thp],
             data_backings: vec![Backing::Thp],
+            span: SpanChoice::Inner,
             page: PageChoice::Usual,
             placement: None,
         }

@@ -14,8 +14,8 @@
 
 use crate::addr::{PageSize, Range};
 use crate::apply::Outcome;
-use crate::plan::{Plan, liftable_bytes};
-use crate::policy::Backing;
+use crate::plan::{Plan, liftable_bytes, plan};
+use crate::policy::{Backing, Policy, SpanChoice};
 use crate::skip::Reason;
 use crate::smaps::Usage;
 use crate::snapshot::{Extent, Part, Snapshot};
@@ -41,6 +41,27 @@ pub struct Report {
     pub assumed_addresses: bool,
     /// Size of the huge pages that `liftable_bytes` counts, in bytes.
     pub page_size: u64,
+    /// What each way to choose spans would lift, where somebody has asked: see [`gains`].
+    pub spans: BTreeMap<SpanChoice, Gain>,
+}
+
+/// What a lift would put on huge pages.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize)]
+pub struct Gain {
+    /// Bytes of parts.
+    pub bytes: u64,
+    /// The huge pages for them.
+    pub page_bytes: u64,
+}
+
+/// What `policy` would lift of `snapshot` with each way to choose spans.
+pub fn gains(snapshot: &Snapshot, policy: &Policy) -> BTreeMap<SpanChoice, Gain> {
+    let gain = |span: SpanChoice| {
+        let spans = plan(snapshot, &Policy { span, ..policy.clone() }).spans;
+        let bytes = spans.iter().flat_map(|s| &s.held).map(|held| held.len()).sum();
+        (span, Gain { bytes, page_bytes: spans.iter().map(|s| s.range.len()).sum() })
+    };
+    [SpanChoice::Inner, SpanChoice::Outer, SpanChoice::Auto].map(gain).into()
 }
 
 /// One object.
@@ -65,7 +86,7 @@ pub struct PartReport {
     pub start: u64,
     /// Its length.
     pub bytes: u64,
-    /// Whole huge pages in it.
+    /// Whole huge pages in it, and what more of it outer spans take.
     pub liftable_bytes: u64,
     /// Bytes that huge pages map now, by smaps.
     pub huge_bytes: u64,
@@ -191,6 +212,7 @@ impl Report {
             pid: None,
             assumed_addresses: false,
             page_size: page.bytes(),
+            spans: BTreeMap::new(),
         }
     }
 }
@@ -259,6 +281,9 @@ fn backing_of(usage: &Usage) -> Option<Backing> {
 /// Deals `huge` bytes of the mapping `whole` out to `ranges` inside it: in whole pages
 /// where that is possible, never more to one than it holds.
 fn apportion(huge: u64, whole: Range, ranges: &[Range], page: PageSize) -> Vec<u64> {
+    if huge == whole.len() {
+        return ranges.iter().map(|r| r.len()).collect();
+    }
     let pages = |r: &Range| liftable_bytes(*r, page);
     let by_pages: Vec<u64> = ranges.iter().map(pages).collect();
     // Huge pages of another size than we count with fit nowhere: then by length.
@@ -342,7 +367,7 @@ fn part_report(
         part: first.part,
         start: range.start.0,
         bytes: range.len(),
-        liftable_bytes: same_protection(run).into_iter().map(|r| liftable_bytes(r, page)).sum(),
+        liftable_bytes: same_protection(run).into_iter().map(|r| liftable(r, page, plan)).sum(),
         huge_bytes: pieces.iter().map(|p| p.huge).sum(),
         backing: by_backing.into_iter().max_by_key(|(_, bytes)| *bytes).map(|(backing, _)| backing),
         skips: skips
@@ -389,6 +414,13 @@ fn adds_up(a: &Reason, b: &Reason) -> bool {
     }
 }
 
+/// The bytes of `range` that huge pages could have: those inside it, and outer spans.
+fn liftable(range: Range, page: PageSize, plan: &Plan) -> u64 {
+    let inner = range.inner(page).unwrap_or_default();
+    let beyond = plan.spans.iter().filter_map(|s| s.range.intersect(range));
+    inner.len() + beyond.flat_map(|r| r.minus(inner)).map(Range::len).sum::<u64>()
+}
+
 /// A run cut where its protection changes: no huge page reaches across.
 fn same_protection(run: &[Extent]) -> Vec<Range> {
     run.chunk_by(|a, b| a.prot == b.prot)
@@ -398,9 +430,8 @@ fn same_protection(run: &[Extent]) -> Vec<Range> {
 
 /// Cuts `range` as the plan does; the pieces cover it without gap or overlap.
 fn pieces(object: usize, part: Part, range: Range, plan: &Plan) -> Vec<Piece<'_>> {
-    let spans = plan.spans.iter().enumerate();
-    let spans =
-        spans.filter(|(_, s)| (s.object, s.part) == (object, part)).map(|(i, s)| (s.range, Fate::Span(i)));
+    // An outer span may hold several parts.
+    let spans = plan.spans.iter().enumerate().map(|(i, s)| (s.range, Fate::Span(i)));
     let skips = plan
         .skips
         .iter()

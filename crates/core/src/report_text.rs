@@ -2,7 +2,8 @@
 //! A [`Report`] for people: a table, and a bar for each part, one cell a huge page.
 
 use crate::addr::{Addr, PageSize, Range, human_bytes};
-use crate::report::{Fragment, ObjectReport, PartReport, Report, SkipReport};
+use crate::policy::SpanChoice;
+use crate::report::{Fragment, Gain, ObjectReport, PartReport, Report, SkipReport};
 use crate::skip::Reason;
 use crate::snapshot::Part;
 use std::fmt::Write as _;
@@ -34,6 +35,7 @@ pub fn text(report: &Report, style: &Style) -> String {
     folded(&mut out, report, style);
     bars(&mut out, report, style);
     totals(&mut out, report);
+    gains(&mut out, report);
     out
 }
 
@@ -221,6 +223,19 @@ fn cell(part: &PartReport, number: u64, page: PageSize) -> Cell {
     let mut states = here.map(state);
     let first = states.next().unwrap_or(Cell::Liftable);
     if states.all(|s| s == first) { first } else { Cell::Some }
+}
+
+/// "--span  inner 62 MB, outer 63.4 MB on pages of 64 MB, auto 63.4 MB on pages of 64 MB"
+fn gains(out: &mut String, report: &Report) {
+    if report.spans.values().all(|gain| gain.bytes == 0) {
+        return;
+    }
+    let one = |(span, gain): (&SpanChoice, &Gain)| match gain.page_bytes - gain.bytes {
+        0 => format!("{span} {}", human_bytes(gain.bytes)),
+        _ => format!("{span} {} on pages of {}", human_bytes(gain.bytes), human_bytes(gain.page_bytes)),
+    };
+    let all: Vec<String> = report.spans.iter().map(one).collect();
+    let _ = writeln!(out, "--span  {}", all.join(", "));
 }
 
 fn totals(out: &mut String, report: &Report) {

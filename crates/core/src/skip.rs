@@ -30,11 +30,16 @@ pub enum Reason {
     Excluded,
     /// The whole part is smaller than one huge page.
     TooSmall(PageSize),
-    /// The first or last huge page reaches beyond the part, over unmapped space or a
-    /// neighbour of the same protection.
+    /// The first or last huge page reaches beyond the part, over nothing but unmapped space and
+    /// neighbours of the same protection: rounding out could have it.
     NotAligned(PageSize),
     /// The first or last huge page holds a neighbour of another protection.
     Neighbour(PageSize),
+    /// The first or last huge page holds memory that is not to be lifted, or no part of an object.
+    Beside(PageSize),
+    /// The first or last huge page reaches over unmapped space that has to stay so: a guard, or
+    /// room that the heap or a stack grows into.
+    KeptFree(PageSize),
     /// Memory that is writable and executable at once is never touched.
     WritableCode,
     /// The mapping's protection is not what its part should have.
@@ -102,6 +107,8 @@ impl Reason {
             Reason::TooSmall(_) => "too-small",
             Reason::NotAligned(_) => "not-aligned",
             Reason::Neighbour(_) => "neighbour-protection",
+            Reason::Beside(_) => "neighbour-not-lifted",
+            Reason::KeptFree(_) => "kept-free",
             Reason::WritableCode => "writable-code",
             Reason::Protection => "protection",
             Reason::TextRelocations => "text-relocations",
@@ -196,14 +203,16 @@ impl Reason {
             Reason::NotCongruent(_) => "hugelift align; or use --backing auto".into(),
             Reason::NotStored(not) => return not.hint.clone(),
             Reason::Failed(_, fault) => return fault.hint(),
+            Reason::NotAligned(_) => "hugelift run --span outer, with backing thp or hugetlb".into(),
             Reason::NotLifted => "hugelift run PROG".into(),
             Reason::Excluded
             | Reason::Special(_)
             | Reason::OnTouch
             | Reason::SmallerPages(_)
             | Reason::TooSmall(_)
-            | Reason::NotAligned(_)
             | Reason::Neighbour(_)
+            | Reason::Beside(_)
+            | Reason::KeptFree(_)
             | Reason::NoRoom(_)
             | Reason::WritableCode
             | Reason::Protection
@@ -227,6 +236,12 @@ impl fmt::Display for Reason {
             Reason::NotAligned(page) => write!(f, "not aligned: less than a whole page of {page} at an end"),
             Reason::Neighbour(page) => {
                 write!(f, "shares its page of {page} with a neighbour of other protection")
+            }
+            Reason::Beside(page) => {
+                write!(f, "shares its page of {page} with memory that is not to be lifted")
+            }
+            Reason::KeptFree(page) => {
+                write!(f, "the rest of its page of {page} is a guard, or room to grow into")
             }
             Reason::WritableCode => f.write_str("is writable and executable at once"),
             Reason::Protection => f.write_str("has another protection than its segment says"),

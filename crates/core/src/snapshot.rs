@@ -198,6 +198,9 @@ pub struct Snapshot {
     /// Stretches of file mappings that huge entries can map as they are: the page cache holds
     /// them in huge folios, and address and offset agree within a huge page.
     pub cached: Vec<Range>,
+    /// Where the heap begins, or will (`start_brk`, proc_pid_stat(5)): the space above is its own.
+    /// None if it is not known: then the space behind the executable is taken for it.
+    pub brk: Option<Addr>,
     /// What the machine offers.
     pub machine: Machine,
     /// What the store of shared text has for it.
@@ -393,6 +396,7 @@ mod tests {
             patched: vec![],
             special: vec![],
             cached: vec![],
+            brk: None,
             machine,
             stored: Stored::default(),
         }

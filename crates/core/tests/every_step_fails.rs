@@ -5,12 +5,13 @@
 mod common;
 
 use common::{PROGRAMS, machine, pool, snapshot};
-use hugelift_core::addr::PageSize;
+use hugelift_core::addr::{PageSize, Range};
 use hugelift_core::apply::{Outcome, apply};
-use hugelift_core::model::Model;
+use hugelift_core::maps::Prot;
+use hugelift_core::model::{Content, Model};
 use hugelift_core::placement::Placement;
 use hugelift_core::plan::{Plan, Span, Step, plan, shareable};
-use hugelift_core::policy::{Backing, Policy};
+use hugelift_core::policy::{Backing, Policy, SpanChoice};
 use hugelift_core::snapshot::{Part, Snapshot, StoredCopy};
 use hugelift_core::target::Fault;
 
@@ -53,6 +54,13 @@ fn placed(name: &str, snapshot: &Snapshot, backings: &[Backing]) -> Case {
     planned(name, snapshot, policy, |_| ())
 }
 
+/// The same, rounded out.
+fn case_rounded(name: &str, snapshot: &Snapshot, data: &[Backing]) -> Case {
+    let (parts, backings, data_backings) = (ALL_PARTS.to_vec(), data.to_vec(), data.to_vec());
+    let policy = Policy { parts, backings, data_backings, span: SpanChoice::Outer, ..Policy::default() };
+    planned(name, snapshot, policy, |_| ())
+}
+
 fn planned(name: &str, snapshot: &Snapshot, policy: Policy, change: impl FnOnce(&mut Model)) -> Case {
     let mut model = Model::new(snapshot);
     change(&mut model);
@@ -80,6 +88,10 @@ fn cases(program: &str, record: &str) -> Vec<Case> {
         case_of_all(&named("auto, data on hugetlb"), &full, &[hugetlb, thp], |_| ()),
         placed(&named("thp, placed"), &full, &[thp]),
         placed(&named("hugetlb by file, placed"), &old, &[hugetlb]),
+        case_rounded(&named("thp, outer spans"), &full, &[thp]),
+        case_rounded(&named("hugetlb, outer spans"), &full, &[hugetlb]),
+        case_rounded(&named("hugetlb by file, outer spans"), &old, &[hugetlb]),
+        case_rounded(&named("hugetlb, else thp, outer spans"), &full, &[hugetlb, thp]),
         case(&named("shared"), &stocked, &[shared], |_| ()),
         case(&named("shared, else thp"), &stocked, &[shared, thp], |_| ()),
     ];
@@ -105,6 +117,18 @@ fn stocked(snapshot: &Snapshot) -> Snapshot {
     stocked
 }
 
+/// What the program can see, but for the zeros where lifted spans have been rounded out.
+fn shown(case: &Case, model: &Model, outcome: &Outcome) -> Vec<(Range, Prot, Content)> {
+    let mut gaps = Vec::new();
+    for (span, told) in case.plan.spans.iter().zip(&outcome.spans) {
+        for gap in span.gaps().into_iter().filter(|_| told.lifted.is_some()) {
+            assert!(model.is_zero(gap, span.prot), "{}: {gap} is not zeros", case.name);
+            gaps.push(gap);
+        }
+    }
+    model.visible_outside(&gaps)
+}
+
 /// Whether the outcome says the truth about each span.
 fn check_told(case: &Case, model: &Model, outcome: &Outcome, what: &str) {
     assert_eq!(outcome.spans.len(), case.plan.spans.len(), "{what}");
@@ -126,7 +150,7 @@ fn without_a_fault_all_spans_are_huge_and_look_the_same() {
             assert!(outcome.is_complete() && outcome.leftovers.is_empty(), "{}: {outcome:?}", case.name);
             check_told(&case, &model, &outcome, &case.name);
             assert!(outcome.spans.iter().all(|s| s.failures.len() == case.doomed), "{}", case.name);
-            assert!(model.visible() == case.model.visible(), "{}", case.name);
+            assert!(shown(&case, &model, &outcome) == case.model.visible(), "{}", case.name);
             assert!(model.open_files() == 0 && !model.saw_wx, "{}", case.name);
             // Of a file, its pages lie there; what maps it has no policy.
             let bound = case.name.contains("placed") && !case.name.contains("by file");
@@ -147,6 +171,18 @@ fn the_records_have_something_to_lift() {
         pages += plan.spans.iter().map(|s| s.range.len() >> 21).sum::<u64>();
     }
     assert!(pages > 100, "{pages} huge pages in all records");
+    let rounded = |record: &str| {
+        let spans = case_rounded("", &snapshot(record, machine()), &[Backing::Thp]).plan.spans;
+        let outer = |s: &&Span| !s.gaps().is_empty();
+        (spans.iter().filter(outer).count(), spans.len())
+    };
+    let plain = |record: &str| {
+        case_of_all("", &snapshot(record, machine()), &[Backing::Thp], |_| ()).plan.spans.len()
+    };
+    let all: Vec<(usize, usize)> = PROGRAMS.iter().map(|(_, record)| rounded(record)).collect();
+    let more: usize = PROGRAMS.iter().zip(&all).map(|((_, r), (_, n))| n - plain(r)).sum();
+    let over_nothing: usize = all.iter().map(|(gaps, _)| gaps).sum();
+    assert!(more >= 4 && over_nothing >= 2, "{more} outer spans, {over_nothing} of them over unmapped space");
 }
 
 #[test]
@@ -185,7 +221,7 @@ fn fail_each_call(case: &Case, fresh: &Model, errno: i32) -> usize {
             return at;
         };
         let what = format!("{}: {call}, call {at}, errno {errno}", case.name);
-        assert!(model.visible() == before, "{what}: the program can tell");
+        assert!(shown(case, &model, &outcome) == before, "{what}: the program can tell");
         assert!(model.open_files() == 0, "{what}: a file is left open");
         for (span, told) in case.plan.spans.iter().zip(&outcome.spans) {
             assert!(told.lifted.is_some() || !model.is_bound(span.range), "{what}: {} is bound", span.range);
@@ -225,7 +261,7 @@ fn every_call_may_fail_from_one_on() {
                 let what = format!("{}: nothing works from call {at} on", case.name);
                 assert!(!model.saw_wx, "{what}");
                 if outcome.lost.is_none() {
-                    let mut rest = model.visible();
+                    let mut rest = shown(&case, &model, &outcome);
                     rest.retain(|(range, ..)| !outcome.leftovers.iter().any(|l| l.covers(*range)));
                     assert!(rest == before, "{what}: {outcome:?}");
                     check_told(&case, &model, &outcome, &what);
@@ -250,6 +286,8 @@ fn variants_differ_in_their_steps() {
         assert_eq!(by_file, case.name.contains("file") || case.name.contains("before 5.16"), "{}", case.name);
         let backings = |b| case.plan.spans.iter().any(|s| s.attempts[0].backing == b);
         let both = backings(Backing::Thp) && backings(Backing::Hugetlb);
-        assert_eq!(both, case.name.contains("pool short") || case.name.contains("data on"), "{}", case.name);
+        let mixed =
+            ["pool short", "data on", "hugetlb, else thp"].iter().any(|name| case.name.contains(name));
+        assert_eq!(both, mixed, "{}", case.name);
     }
 }

@@ -116,6 +116,7 @@ fn case(headers: Headers, base: u64, gap: u64) -> Case {
         patched: vec![],
         special: vec![],
         cached: vec![],
+        brk: None,
         machine: machine(),
         stored: Default::default(),
     };

@@ -88,6 +88,7 @@ fn plan_for(head: &[u8], bias: u64) -> Result<Headers, ElfError> {
         special: vec![],
         machine: machine(),
         cached: vec![],
+        brk: None,
         stored: Default::default(),
     };
     let plan = plan(&snapshot, &Policy::default());

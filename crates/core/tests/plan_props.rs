@@ -8,7 +8,7 @@ use hugelift_core::maps::{FileId, Mapping, Prot};
 use hugelift_core::model::Model;
 use hugelift_core::placement::Placement;
 use hugelift_core::plan::{Attempt, Plan, Span, Step, plan, shareable};
-use hugelift_core::policy::{Backing, ObjectFilter, PageChoice, Policy};
+use hugelift_core::policy::{Backing, ObjectFilter, PageChoice, Policy, SpanChoice};
 use hugelift_core::snapshot::{
     Machine, NotStored, Object, Part, Pool, Snapshot, Stored, StoredCopy, ThpOff, overlapping,
 };
@@ -100,6 +100,23 @@ fn wear() -> impl Strategy<Value = Wear> {
         1 => Just(Change::Shared)
     ];
     (any::<u8>(), any::<u8>(), what).prop_map(|(from, to, what)| Wear { from, to, what })
+}
+
+/// Memory that is no object's, `gap` base pages behind the end of one (modulo their number).
+#[derive(Clone, Copy, Debug)]
+struct Stranger {
+    of: usize,
+    gap: u64,
+    pages: u64,
+    prot: Prot,
+    is_heap: bool,
+}
+
+fn stranger() -> impl Strategy<Value = Stranger> {
+    let prot = prop_oneof![2 => Just(Prot::NONE), 2 => Just(Prot::RW), 1 => prot()];
+    let gap = prop_oneof![Just(0), 0..16_u64, 0..1024_u64];
+    (0..5_usize, gap, 1..300_u64, prot, prop::bool::weighted(0.2))
+        .prop_map(|(of, gap, pages, prot, is_heap)| Stranger { of, gap, pages, prot, is_heap })
 }
 
 /// (protection, gap before it, bytes in memory, share of them in the file) of each segment, the
@@ -207,13 +224,30 @@ fn over(out: &mut Vec<Mapping>, new: Mapping) {
 
 fn snapshot() -> impl Strategy<Value = Snapshot> {
     let stock = vec(any::<bool>(), 8);
-    (vec(plot(), 1..5), machine(), prop::bool::weighted(0.9), stock).prop_map(
-        |(plots, machine, stack, stock)| {
+    let brk = prop_oneof![1 => Just(None), 3 => (0..2048_u64).prop_map(Some)];
+    let others = (vec(stranger(), 0..4), brk);
+    (vec(plot(), 1..5), machine(), prop::bool::weighted(0.9), stock, others).prop_map(
+        |(plots, machine, stack, stock, (strangers, brk))| {
             let objects: Vec<Object> = plots.iter().enumerate().map(|(i, p)| object(i, p)).collect();
             let mut mappings = Vec::new();
             for (object, plot) in objects.iter().zip(&plots) {
                 map(object, plot, machine.base_page, &mut mappings);
             }
+            let base = machine.base_page.bytes();
+            let end = |object: &Object| {
+                let ends = object.headers.segments.iter().filter_map(|s| object.loaded(s.vaddr, s.memsz));
+                ends.map(|r| r.end).max()?.align_up(machine.base_page)
+            };
+            for s in &strangers {
+                let after = end(&objects[s.of % objects.len()]).filter(|a| a.0 < ROOT_OF_ALL / 2);
+                let at = after.and_then(|a| a.checked_add(s.gap * base));
+                let Some(range) = at.and_then(|at| Range::sized(at, s.pages * base)) else { continue };
+                if mappings.iter().all(|m: &Mapping| m.range.intersect(range).is_none()) {
+                    let (prot, name) = if s.is_heap { (Prot::RW, "[heap]") } else { (s.prot, "") };
+                    mappings.push(mapping(range, prot, FileId::default(), name));
+                }
+            }
+            let brk = brk.zip(end(&objects[0])).and_then(|(pages, end)| end.checked_add(pages * base));
             if stack {
                 let range = Range::sized(Addr(ROOT_OF_ALL), 0x20_0000).unwrap();
                 over(&mut mappings, mapping(range, Prot::RW, FileId::default(), "[stack]"));
@@ -221,8 +255,16 @@ fn snapshot() -> impl Strategy<Value = Snapshot> {
             mappings.sort_by_key(|m| m.range);
             let cached = mappings.iter().filter_map(cached).collect();
             let stored = Stored::default();
-            let mut snapshot =
-                Snapshot { objects, mappings, patched: vec![], special: vec![], cached, machine, stored };
+            let mut snapshot = Snapshot {
+                objects,
+                mappings,
+                patched: vec![],
+                special: vec![],
+                cached,
+                brk,
+                machine,
+                stored,
+            };
             snapshot.stored = stocked(&snapshot, &stock);
             snapshot
         },
@@ -266,12 +308,14 @@ fn policy() -> impl Strategy<Value = Policy> {
     let except = prop_oneof![4 => Just(vec![]), 1 => Just(vec!["o1.*".to_string()])];
     let placements = [Placement::Local, Placement::On("1".parse().unwrap())].map(Some);
     let placement = prop_oneof![3 => Just(None), 1 => prop::sample::select(placements.to_vec())];
-    let choices = (parts, backings, data, page, except, placement);
-    choices.prop_map(|(parts, backings, data_backings, page, except, placement)| Policy {
+    let span = prop::sample::select(vec![SpanChoice::Inner, SpanChoice::Outer, SpanChoice::Auto]);
+    let choices = (parts, backings, data, page, except, placement, span);
+    choices.prop_map(|(parts, backings, data_backings, page, except, placement, span)| Policy {
         parts,
         objects: ObjectFilter::new(&[], &except).unwrap(),
         backings,
         data_backings,
+        span,
         page,
         placement,
     })
@@ -280,7 +324,16 @@ fn policy() -> impl Strategy<Value = Policy> {
 /// Spans and skips hold every byte of the extents once, each where its object and part are.
 fn tiles(snapshot: &Snapshot, plan: &Plan) {
     let extents = snapshot.extents();
-    let spans = plan.spans.iter().map(|s| (s.object, s.part, s.range));
+    // An outer span takes several parts along.
+    let own = |s: &Span| {
+        let here = extents.iter().filter_map(|e| Some((e.object, e.part, e.range.intersect(s.range)?)));
+        let here: Vec<_> = here.collect();
+        let (held, bytes) =
+            (s.held.iter().map(|r| r.len()).sum::<u64>(), here.iter().map(|h| h.2.len()).sum::<u64>());
+        assert_eq!(held, bytes, "{} is not all of extents", s.range);
+        here
+    };
+    let spans = plan.spans.iter().flat_map(own);
     let skips = plan.skips.iter().map(|s| (s.object, s.part, s.range));
     let pieces: Vec<_> = spans.chain(skips).collect();
     for (object, part, range) in &pieces {
@@ -305,7 +358,17 @@ fn disjoint(mut ranges: Vec<Range>) {
 fn in_its_place(snapshot: &Snapshot, policy: &Policy, span: &Span) {
     let mappings = overlapping(&snapshot.mappings, span.range);
     let held: u64 = mappings.iter().filter_map(|m| m.range.intersect(span.range)).map(Range::len).sum();
-    assert_eq!(held, span.range.len(), "{} is not all mapped", span.range);
+    assert_eq!(
+        held,
+        span.held.iter().map(|r| r.len()).sum::<u64>(),
+        "{} holds what is not mapped",
+        span.range
+    );
+    disjoint(span.held.clone());
+    for gap in span.gaps() {
+        assert!(policy.span != SpanChoice::Inner && overlapping(&snapshot.mappings, gap).is_empty());
+        nobodys(snapshot, span, gap);
+    }
     for m in mappings {
         assert!(m.prot == span.prot && !m.shared, "{} over {}, {}", span.range, m.range, m.prot);
     }
@@ -317,8 +380,15 @@ fn in_its_place(snapshot: &Snapshot, policy: &Policy, span: &Span) {
     };
     assert!(allowed.contains(&span.prot), "{} of {}", span.prot, span.part);
     let object = &snapshot.objects[span.object];
-    assert!(policy.parts.contains(&span.part) && policy.objects.takes(object));
-    assert!(!(object.textrel && span.part == Part::Text));
+    for e in snapshot.extents().iter().filter(|e| e.range.intersect(span.range).is_some()) {
+        let object = &snapshot.objects[e.object];
+        assert!(policy.parts.contains(&e.part) && policy.objects.takes(object));
+        assert!(!(object.textrel && e.part == Part::Text));
+        let alone = (e.object, e.part) == (span.object, span.part) && span.gaps().is_empty();
+        assert!(alone || policy.span != SpanChoice::Inner, "{} takes others along", span.range);
+        assert!(alone || !(e.part == Part::Relro && e.prot.write), "{}: RELRO beside others", span.range);
+        assert!(alone || !matches!(e.part, Part::Heap | Part::Stack), "{}: {} is copied", span.range, e.part);
+    }
     let base = snapshot.machine.base_page;
     if matches!(span.part, Part::Heap | Part::Stack) {
         return;
@@ -330,8 +400,30 @@ fn in_its_place(snapshot: &Snapshot, policy: &Policy, span: &Span) {
     let rounded = stated
         .filter_map(|s| object.loaded(s.vaddr, s.memsz))
         .filter_map(|r| Some(Range { start: r.start.align_down(base), end: r.end.align_up(base)? }));
+    let is_outer = snapshot.extents().iter().all(|e| !e.range.covers(span.range));
+    if is_outer {
+        return;
+    }
     let rest = rounded.fold(vec![span.range], |rest, r| rest.iter().flat_map(|p| p.minus(r)).collect());
     assert!(rest.is_empty(), "{} reaches beyond its part: {rest:?}", span.range);
+}
+
+/// Unmapped space that is not kept free by being so.
+fn nobodys(snapshot: &Snapshot, span: &Span, gap: Range) {
+    let base = snapshot.machine.base_page.bytes();
+    assert!(span.range.start > Addr(0) && span.range.len() == span.attempts[0].page.bytes());
+    let below = snapshot.mappings.iter().rfind(|m| m.range.end <= gap.start);
+    let above = snapshot.mappings.iter().find(|m| m.range.start >= gap.end).expect("something above");
+    assert!(!above.is_named("[stack]") && !below.is_some_and(|m| m.is_named("[heap]")), "{gap}");
+    let brk =
+        snapshot.brk.filter(|brk| below.is_none_or(|m| m.range.end <= *brk) && *brk < above.range.start);
+    assert!(brk.is_none_or(|brk| gap.end <= brk), "{gap} is for the heap at {brk:?}");
+    let is_stranger = |m: &Mapping| {
+        !m.is_file() && !snapshot.extents().iter().any(|e| e.range.intersect(m.range).is_some())
+    };
+    let far = |from: Addr, to: Addr| to < from || to.0 - from.0 >= 256 * base;
+    assert!(!is_stranger(above) || far(span.range.end, above.range.start), "{gap} below {}", above.range);
+    assert!(!below.is_some_and(|m| is_stranger(m) && !far(m.range.end, span.range.start)), "{gap}");
 }
 
 /// The attempt's steps work on the span, and on scratch memory that is nobody's.
@@ -372,7 +464,10 @@ fn harmless(snapshot: &Snapshot, span: &Span, attempt: &Attempt) {
                 assert_eq!((range, prot, offset), (scratch, span.prot, copy.offset));
             }
             Step::CreateFile { bytes, page: p } => assert_eq!((bytes, p), (whole.len(), page)),
-            Step::Copy { from, to } => assert_eq!((from, to), (whole, scratch.start)),
+            Step::Copy { from, to } => {
+                assert!(span.held.contains(&from));
+                assert_eq!(to.0 - scratch.start.0, from.start.0 - whole.start.0);
+            }
             Step::Protect { range, prot } => assert_eq!((range, prot), (scratch, span.prot)),
             Step::Move { from, to } => assert_eq!((from, to), (scratch, whole.start)),
             Step::Replace { range, prot, scratch: s } => {
@@ -381,6 +476,8 @@ fn harmless(snapshot: &Snapshot, span: &Span, attempt: &Attempt) {
             Step::FaultIn { range } => panic!("{range} is copied and not copied"),
         }
     }
+    let copies = attempt.steps.iter().filter(|s| matches!(s, Step::Copy { .. })).count();
+    assert_eq!(copies, if attempt.backing == Backing::Shared { 0 } else { span.held.len() });
     let last = attempt.steps.last();
     assert!(matches!(last, Some(Step::Move { .. } | Step::Replace { .. })));
 }
@@ -410,7 +507,11 @@ fn invisible(snapshot: &Snapshot, plan: &Plan) {
         let is_huge = model.is_huge(span.range) || model.is_advised(span.range);
         assert!(way.is_unseen() || is_huge, "{} by {way:?}", span.range);
     }
-    assert!(model.visible() == before.visible() && !model.saw_wx && model.open_files() == 0);
+    let gaps: Vec<Range> = plan.spans.iter().flat_map(Span::gaps).collect();
+    let zeros = |s: &Span| s.gaps().into_iter().all(|gap| model.is_zero(gap, s.prot));
+    assert!(plan.spans.iter().all(zeros), "{gaps:?}");
+    assert!(model.visible_outside(&gaps) == before.visible());
+    assert!(!model.saw_wx && model.open_files() == 0);
 }
 
 fn check(snapshot: &Snapshot, policy: &Policy) -> Plan {
@@ -447,6 +548,7 @@ fn the_generator_makes_work() {
     use proptest::test_runner::TestRunner;
     let mut runner = TestRunner::deterministic();
     let (mut spans, mut by_pool, mut second, mut split) = (0, 0, 0, 0);
+    let (mut over_nothing, mut several) = (0, 0);
     for _ in 0..1000 {
         let tree = (snapshot(), policy()).new_tree(&mut runner).unwrap();
         let (snapshot, policy) = tree.current();
@@ -454,8 +556,13 @@ fn the_generator_makes_work() {
         spans += plan.spans.len();
         by_pool += plan.spans.iter().filter(|s| s.attempts[0].backing == Backing::Hugetlb).count();
         second += plan.spans.iter().filter(|s| s.attempts.len() > 1).count();
+        over_nothing += plan.spans.iter().filter(|s| !s.gaps().is_empty()).count();
+        let alone = |s: &Span| snapshot.extents().iter().any(|e| e.range.covers(s.held[0]));
+        several += plan.spans.iter().filter(|s| s.held.len() > 1 || !alone(s)).count();
         split += plan.spans.windows(2).filter(|w| w[0].range.end == w[1].range.start).count();
     }
     let seen = format!("{spans} spans, {by_pool} from a pool, {second} with a second way, {split} split");
+    let seen = format!("{seen}, {over_nothing} over unmapped space, {several} of several extents");
     assert!(spans > 500 && by_pool > 100 && second > 20 && split > 10, "{seen}");
+    assert!(over_nothing > 20 && several > 5, "{seen}");
 }

@@ -76,6 +76,7 @@ fn snapshot(list: &[(u64, &[(Prot, u64)])]) -> Snapshot {
         patched: vec![],
         special: vec![],
         cached: vec![],
+        brk: None,
         machine: machine(),
         stored: Default::default(),
     }
@@ -113,7 +114,7 @@ fn nothing_is_huge_without_smaps() {
     assert_eq!((text.part, text.start, text.bytes), (Part::Text, MB, 9 * MB));
     assert_eq!((text.liftable_bytes, text.huge_bytes, text.backing), (8 * MB, 0, None));
     let skips: Vec<_> = text.skips.iter().map(|s| (s.reason, s.bytes)).collect();
-    assert_eq!(skips, [("not-aligned", MB), ("not-lifted", 8 * MB)]);
+    assert_eq!(skips, [("kept-free", MB), ("not-lifted", 8 * MB)]);
     assert!(report.objects[0].parts[1].skips[0].reason == "too-small");
 }
 
@@ -135,7 +136,7 @@ fn after_a_lift_every_byte_of_the_span_is_huge_and_none_is_a_skip() {
     sums_agree(&report);
     let text = &report.objects[0].parts[0];
     assert_eq!((text.huge_bytes, text.backing), (8 * MB, Some(Backing::Hugetlb)));
-    assert_eq!(text.skips.iter().map(|s| (s.reason, s.bytes)).collect::<Vec<_>>(), [("not-aligned", MB)]);
+    assert_eq!(text.skips.iter().map(|s| (s.reason, s.bytes)).collect::<Vec<_>>(), [("kept-free", MB)]);
     assert_eq!(report.totals[&Part::Text].huge_bytes, 8 * MB);
 }
 
@@ -203,7 +204,7 @@ fn json_is_as_documented() {
     let snapshot = nine();
     let report = Report::new(&snapshot, None, &plan(&snapshot, &Policy::default()), None);
     let json = serde_json::to_string(&report).unwrap();
-    let head = r#"{"version":1,"objects":[{"path":"/lib/object1.so","build_id":"ab","parts":[{"part":"text","start":1048576,"bytes":9437184,"liftable_bytes":8388608,"huge_bytes":0,"backing":null,"skips":[{"reason":"not-aligned","bytes":1048576,"hint":null,"#;
+    let head = r#"{"version":1,"objects":[{"path":"/lib/object1.so","build_id":"ab","parts":[{"part":"text","start":1048576,"bytes":9437184,"liftable_bytes":8388608,"huge_bytes":0,"backing":null,"skips":[{"reason":"kept-free","bytes":1048576,"hint":null,"#;
     assert!(json.starts_with(head), "{json}");
     assert!(
         json.contains(
@@ -219,7 +220,7 @@ fn the_table_shows_parts_reasons_and_bars() {
     let mut report = Report::new(&snapshot, Some(&all), &plan(&snapshot, &Policy::default()), None);
     let shown = text(&report, &Style { width: 80, verbose: false });
     assert!(
-        shown.contains("object1.so") && shown.contains("9 MB") && shown.contains("not aligned"),
+        shown.contains("object1.so") && shown.contains("9 MB") && shown.contains("a guard, or room"),
         "{shown}"
     );
     assert!(shown.contains("·░░░░·") || shown.contains("·░░░░"), "{shown}");

@@ -55,6 +55,9 @@ pub fn of_file(path: &Path) -> Result<Unstarted, FileError> {
     // No part, for nothing is known of its size: only the end of the space.
     layout.mappings.push(anonymous(stack, Prot::RW, ""));
     layout.mappings.sort_by_key(|m| m.range.start);
+    // Behind the executable's last huge page: the kernel draws a distance.
+    let own = objects.first().map(|o: &Object| (o.headers.segments.last(), o));
+    let end = own.and_then(|(last, o)| o.loaded(last?.vaddr, last?.memsz)?.end.align_up(huge));
     let mappings = layout.mappings;
     Ok(Unstarted {
         snapshot: Snapshot {
@@ -63,6 +66,7 @@ pub fn of_file(path: &Path) -> Result<Unstarted, FileError> {
             patched: Vec::new(),
             special: Vec::new(),
             cached: Vec::new(),
+            brk: end,
             machine,
             stored: Stored::default(),
         },
@@ -126,6 +130,9 @@ impl Layout {
             self.map(file, i, bias)?;
         }
         self.make_relro(begin, file, bias);
+        if !executable {
+            self.close_holes(begin, file);
+        }
         // What it is called in /proc/PID/maps has no links in it.
         let path = std::fs::canonicalize(&file.path).unwrap_or_else(|_| file.path.clone());
         let mut object = describe(path, file.id, headers.clone(), bias, &|stretch| file.read(stretch));
@@ -170,6 +177,16 @@ impl Layout {
             self.mappings.push(anonymous(range, segment.prot, ""));
         }
         Some(())
+    }
+
+    /// Between the segments of a shared object glibc's loader leaves nothing unmapped.
+    fn close_holes(&mut self, begin: usize, file: &ElfFile) {
+        let mut own: Vec<Range> = self.mappings[begin..].iter().map(|m| m.range).collect();
+        own.sort();
+        let holes = own.windows(2).filter_map(|w| Range::new(w[0].end, w[1].start));
+        let path = file.path.to_string_lossy();
+        let holes = holes.filter(|r| !r.is_empty()).map(|range| anonymous(range, Prot::NONE, &path));
+        self.mappings.extend(holes.collect::<Vec<_>>());
     }
 
     /// Takes write permission from what the loader protects after relocation.

@@ -5,7 +5,7 @@
 //!   launcher ----------- execve ==> loader ==> constructors ==> entry stub ==> program
 //!      ^ seize              |                                        |
 //!   helper ............. stop: static? lift                 stop: lift the dynamic one
-//!                        PIE? move
+//!                        PIE? move; align the heap
 //!                        nothing left to do? end
 //! ```
 
@@ -20,10 +20,12 @@ use crate::remote::Remote;
 use crate::threads::Threads;
 use crate::unstarted;
 use crate::vector::Vector;
-use hugelift_core::addr::Addr;
+use hugelift_core::addr::{Addr, PageSize};
+use hugelift_core::heap;
 use hugelift_core::maps::Mapping;
 use hugelift_core::moving::{self, Image, Layout, Move};
 use hugelift_core::target::Fault;
+use std::io;
 use std::path::PathBuf;
 
 /// What is to be done with a program that is stopped before its first own instruction.
@@ -33,6 +35,10 @@ pub trait Lifter {
     /// Where its executable, of which nothing has run yet, should be instead; `None` leaves it.
     /// `mappings` are all there are.
     fn place(&mut self, _pid: u32, _image: &Image, _mappings: &[Mapping]) -> Option<Move> {
+        None
+    }
+    /// Of which pages its heap is to begin with a whole one, if that matters.
+    fn heap_page(&self) -> Option<PageSize> {
         None
     }
     /// What came of moving it.
@@ -120,7 +126,8 @@ fn at_exec(stopped: Stopped, reap: Option<i32>, lifter: &mut impl Lifter) -> Res
         }
     };
     let plan = start.place(lifter);
-    if plan.is_none() && start.is_dynamic {
+    let heap_page = lifter.heap_page();
+    if plan.is_none() && heap_page.is_none() && start.is_dynamic {
         return to_entry(stopped, &start, reap, lifter);
     }
     // Behind the system call the registers are the program's own.
@@ -146,6 +153,9 @@ fn at_exec(stopped: Stopped, reap: Option<i32>, lifter: &mut impl Lifter) -> Res
             start.entry = Addr(start.entry.0 - plan.distance);
         }
         lifter.placed(moved.as_ref().map(drop));
+    }
+    if let Some(page) = heap_page {
+        start.align_heap(&mut remote, page)?;
     }
     if start.is_dynamic {
         return to_entry(remote.release()?, &start, reap, lifter);
@@ -203,6 +213,24 @@ impl Start {
                 tracing::debug!(%error, "the executable stays");
                 None
             }
+        }
+    }
+}
+
+impl Start {
+    /// Has the heap begin at a multiple of `page`. Where that cannot be done it stays: nothing is
+    /// lost but the gain.
+    fn align_heap(&self, remote: &mut Remote, page: PageSize) -> Result<(), Error> {
+        // As they are behind a move.
+        let now = unstarted::layout(self.process).and_then(|layout| {
+            let mappings = self.process.maps().map_err(|e| io::Error::other(e.to_string()))?;
+            Ok((layout, mappings))
+        });
+        let aligned = now.map(|(layout, mappings)| heap::align(remote, &layout, &mappings, page));
+        tracing::debug!(?aligned, "the heap's start");
+        match aligned {
+            Ok(Err(Fault::Lost(_))) => Err(Error::Vanished(self.process.pid().cast_signed())),
+            _ => Ok(()),
         }
     }
 }

@@ -9,6 +9,7 @@ use crate::machine::probe;
 use crate::nodes;
 use crate::pagemap;
 use crate::procfs::{ProcError, Process, read_at, read_head};
+use crate::unstarted::start_brk;
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::attribute::Attribute;
 use hugelift_core::elf::{self, HEAD_BYTES, Headers, Stretch};
@@ -25,7 +26,8 @@ const MAX_STRETCH: u64 = 64 << 10;
 ///
 /// With `min_bytes` above 0, objects are left out if no read-only or executable mapping
 /// of theirs is that large: nothing of them could be lifted, and their headers need not
-/// be read. The executable is always there, if it can be found.
+/// be read. The executable is always there, if it can be found. Nor are attributes of memory looked
+/// for then, where nothing is locked, nor the heap.
 ///
 /// # Errors
 /// [`ProcError`] if the mappings cannot be read. An object that does not parse is left out.
@@ -43,8 +45,9 @@ pub fn live(pid: Option<u32>, min_bytes: u64) -> Result<Snapshot, ProcError> {
     let patched = patched(process, &mappings, min_bytes)?;
     let special =
         if min_bytes == 0 || process.status()?.locked != Some(0) { special(process)? } else { Vec::new() };
+    let brk = if min_bytes == 0 { start_brk(process) } else { None };
     let (cached, stored) = (Vec::new(), Stored::default());
-    Ok(Snapshot { objects, mappings, patched, special, cached, machine, stored })
+    Ok(Snapshot { objects, mappings, patched, special, cached, brk, machine, stored })
 }
 
 /// The mappings with attributes. smaps is slow, so [`live`] asks only where writable parts are

@@ -45,6 +45,11 @@ pub fn layout(process: Process) -> io::Result<Layout> {
     Ok(layout)
 }
 
+/// Where the heap of a process begins, or will; `None` if that is hidden.
+pub fn start_brk(process: Process) -> Option<Addr> {
+    Some(Addr(parse_stat(&process.read("stat").ok()?)?.start_brk))
+}
+
 /// The addresses in `/proc/PID/stat` (proc_pid_stat(5)); `None` if they are hidden.
 fn parse_stat(text: &[u8]) -> Option<Layout> {
     // "pid (name) state ...", and the name may hold anything.

@@ -263,6 +263,7 @@ mod tests {
             pid: Some(7),
             assumed_addresses: false,
             page_size,
+            spans: Default::default(),
         }
     }
 

@@ -21,7 +21,7 @@ impl<T> Default for Runs<T> {
     }
 }
 
-impl<T: Shift> Runs<T> {
+impl<T: Shift + PartialEq> Runs<T> {
     /// All runs, by address.
     pub fn all(&self) -> impl Iterator<Item = (Range, T)> {
         self.0.iter().map(|(&start, &(end, value))| (Range { start, end }, value))
@@ -57,12 +57,26 @@ impl<T: Shift> Runs<T> {
         out
     }
 
-    /// Puts a run over what is there.
+    /// Puts a run over what is there. Runs that continue each other become one.
     pub fn insert(&mut self, range: Range, value: T) {
         self.remove(range);
-        if !range.is_empty() {
-            self.0.insert(range.start, (range.end, value));
+        if range.is_empty() {
+            return;
         }
+        let (mut whole, mut first) = (range, value);
+        if let Some((&start, &(end, before))) = self.0.range(..range.start).next_back()
+            && end == range.start
+            && before.shift(end.0 - start.0) == value
+        {
+            (whole.start, first) = (start, before);
+        }
+        if let Some(&(end, behind)) = self.0.get(&range.end)
+            && value.shift(range.len()) == behind
+        {
+            self.0.remove(&range.end);
+            whole.end = end;
+        }
+        self.0.insert(whole.start, (whole.end, first));
     }
 
     /// Changes what lies inside `range`.
@@ -98,5 +112,18 @@ mod tests {
         assert_eq!(runs.remove(r(0, 45)), vec![(r(10, 20), 10), (r(20, 30), 120), (r(30, 45), 30)]);
         assert_eq!(runs.all().collect::<Vec<_>>(), vec![(r(45, 50), 45)]);
         assert!(runs.cover(r(46, 50)) && !runs.cover(r(44, 50)) && !runs.cover(r(46, 51)));
+    }
+
+    #[test]
+    fn runs_that_continue_each_other_are_one() {
+        let mut runs = Runs::default();
+        runs.insert(r(10, 20), 10_u64);
+        runs.insert(r(30, 40), 30);
+        runs.insert(r(20, 30), 20);
+        assert_eq!(runs.all().collect::<Vec<_>>(), vec![(r(10, 40), 10)]);
+        runs.change(r(15, 25), |_| ());
+        assert_eq!(runs.all().collect::<Vec<_>>(), vec![(r(10, 40), 10)]);
+        runs.insert(r(40, 50), 41);
+        assert_eq!(runs.all().collect::<Vec<_>>(), vec![(r(10, 40), 10), (r(40, 50), 41)]);
     }
 }

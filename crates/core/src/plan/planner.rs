@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Which spans, and what from: hands out pool pages and memory to the extents in turn.
 
-use super::steps::{scratch_for, shared_steps, steps, steps_in_place};
+use super::outer::{Edge, Surroundings, margin};
+use super::steps::{Job, scratch_for, shared_steps, steps, steps_in_place};
 use super::{Attempt, Plan, Span, is_nearly_all, usual_page};
 use crate::addr::{Addr, PageSize, Range};
 use crate::attribute::Attribute;
@@ -12,16 +13,12 @@ use crate::snapshot::{Extent, Part, Pool, Snapshot, ThpOff, overlapping};
 
 /// [`super::plan`].
 pub(super) fn plan(snapshot: &Snapshot, policy: &Policy) -> Plan {
-    let mut planner = Planner {
-        snapshot,
-        policy,
-        pools: snapshot.machine.pools.clone(),
-        memory_left: snapshot.machine.memory_left,
-        plan: Plan::default(),
-    };
-    for extent in joined(snapshot.extents()) {
-        planner.consider(extent);
+    let extents = joined(snapshot.extents());
+    let mut planner = Planner::new(snapshot, policy);
+    for extent in &extents {
+        planner.consider(*extent);
     }
+    planner.round_out(&extents);
     planner.grant_fallbacks();
     planner.plan.spans.sort_by_key(|s| (s.object, s.range));
     planner.plan.skips.sort_by_key(|s| (s.object, s.range));
@@ -30,7 +27,7 @@ pub(super) fn plan(snapshot: &Snapshot, policy: &Policy) -> Plan {
 
 /// [`super::shareable`].
 pub(super) fn shareable(snapshot: &Snapshot, policy: &Policy) -> Vec<(usize, Part, Range)> {
-    let planner = Planner { snapshot, policy, pools: Vec::new(), memory_left: 0, plan: Plan::default() };
+    let planner = Planner::new(snapshot, policy);
     let Some(page) = usual_page(&snapshot.machine, Backing::Shared) else { return Vec::new() };
     let extents = joined(snapshot.extents()).into_iter();
     let wanted = extents.filter(|e| !e.part.is_writable() && planner.refusal(e).is_none());
@@ -57,11 +54,18 @@ fn joined(extents: Vec<Extent>) -> Vec<Extent> {
 
 /// A way that is open to a span, before its steps are known.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Way {
-    backing: Backing,
-    page: PageSize,
+pub(super) struct Way {
+    pub(super) backing: Backing,
+    pub(super) page: PageSize,
     /// Without a copy: the memory is advised where it is.
-    in_place: bool,
+    pub(super) in_place: bool,
+}
+
+impl Way {
+    /// The same backing and page, copied or not.
+    pub(super) fn is_like(&self, other: &Way) -> bool {
+        (self.backing, self.page) == (other.backing, other.page)
+    }
 }
 
 struct Planner<'a> {
@@ -70,10 +74,30 @@ struct Planner<'a> {
     /// What is left of each pool after the spans planned so far.
     pools: Vec<Pool>,
     memory_left: u64,
+    /// What no whole huge page inside an extent covers.
+    edges: Vec<Edge>,
+    /// See [`margin`].
+    margin: u64,
     plan: Plan,
 }
 
-impl Planner<'_> {
+impl<'a> Planner<'a> {
+    fn new(snapshot: &'a Snapshot, policy: &'a Policy) -> Planner<'a> {
+        Planner {
+            snapshot,
+            policy,
+            pools: snapshot.machine.pools.clone(),
+            memory_left: snapshot.machine.memory_left,
+            edges: Vec::new(),
+            margin: margin(snapshot, policy),
+            plan: Plan::default(),
+        }
+    }
+
+    fn scratch(&self, bytes: u64, page: PageSize) -> Option<Range> {
+        scratch_for(self.snapshot, bytes, page, self.margin)
+    }
+
     fn skip(&mut self, extent: &Extent, range: Range, reason: Reason) {
         if !range.is_empty() {
             self.plan.skips.push(Skip { object: extent.object, part: extent.part, range, reason });
@@ -90,6 +114,7 @@ impl Planner<'_> {
         let mut left = vec![extent.range];
         let mut lack = None;
         let mut uncached = None;
+        let mut shared = false;
         for (i, way) in ways.iter().enumerate() {
             if way.backing == Backing::Pagecache {
                 match self.cached(&extent, way.page) {
@@ -111,7 +136,8 @@ impl Planner<'_> {
                 if span.is_empty() {
                     left.push(piece);
                 } else {
-                    self.emit(&extent, span, &ways[i..]);
+                    shared |= way.backing == Backing::Shared;
+                    self.emit(&extent, span, vec![span], &ways[i..]);
                     left.extend(piece.minus(span));
                 }
             }
@@ -121,7 +147,7 @@ impl Planner<'_> {
         let page = ways.iter().map(|w| w.page).min().or(self.policy.page.named()).unwrap_or(usual);
         let reason = lack.or(refusals.into_iter().next()).or(uncached).unwrap_or(Reason::NotLifted);
         for piece in left {
-            self.explain(&extent, piece, page, &reason);
+            self.explain(&extent, piece, page, &reason, &ways, shared);
         }
     }
 
@@ -152,16 +178,24 @@ impl Planner<'_> {
         let Some(page) = ways.first().map(|w| w.page) else { return };
         let mut left = vec![extent.range];
         for span in spans {
-            self.emit(extent, *span, ways);
+            self.emit(extent, *span, vec![*span], ways);
             left = left.into_iter().flat_map(|piece| piece.minus(*span)).collect();
         }
         for piece in left {
-            self.explain(extent, piece, page, &Reason::SmallFolios);
+            self.explain(extent, piece, page, &Reason::SmallFolios, ways, true);
         }
     }
 
-    /// Skips `piece`: its whole pages for `reason`, the rest because of where it lies.
-    fn explain(&mut self, extent: &Extent, piece: Range, page: PageSize, reason: &Reason) {
+    /// Skips the whole pages of `piece` for `reason`; the rest depends on where it lies.
+    fn explain(
+        &mut self,
+        extent: &Extent,
+        piece: Range,
+        page: PageSize,
+        reason: &Reason,
+        ways: &[Way],
+        shared: bool,
+    ) {
         let edges = match piece.inner(page) {
             Some(inner) => {
                 self.skip(extent, inner, reason.clone());
@@ -169,14 +203,42 @@ impl Planner<'_> {
             }
             None => vec![piece],
         };
-        for edge in edges {
-            let reason = if extent.range.len() < page.bytes() {
-                Reason::TooSmall(page)
-            } else {
-                self.edge(edge, extent.prot, page)
+        self.edges.extend(edges.into_iter().flat_map(|e| Edge::all(extent, e, page, ways, shared)));
+    }
+
+    /// Takes the huge pages that hold nothing but edges and free space, as far as is wanted, and
+    /// explains the other edges. `extents` are all there are.
+    fn round_out(&mut self, extents: &[Extent]) {
+        let mut edges = std::mem::take(&mut self.edges);
+        edges.sort_by_key(|e| (e.page, e.range));
+        let around = Surroundings { snapshot: self.snapshot, policy: self.policy, extents };
+        for edges in edges.chunk_by(|a, b| (a.page, a.whole()) == (b.page, b.whole())) {
+            let Err(reason) = around.ways(edges).and_then(|ways| self.take_outer(edges, &ways)) else {
+                continue;
             };
-            self.skip(extent, edge, reason);
+            for edge in edges {
+                let is_small = edge.extent.range.len() < edge.page.bytes();
+                let reason = if is_small { Reason::TooSmall(edge.page) } else { reason.clone() };
+                self.skip(&edge.extent, edge.range, reason);
+            }
         }
+    }
+
+    /// Makes a span of the huge page that holds `edges`.
+    fn take_outer(&mut self, edges: &[Edge], ways: &[Way]) -> Result<(), Reason> {
+        let Some(most) = edges.iter().max_by_key(|e| e.range.len()) else { return Ok(()) };
+        let mut lack = Reason::NotAligned(most.page);
+        for (i, way) in ways.iter().enumerate() {
+            match self.supply(*way, most.whole()).1 {
+                None => {
+                    let held = edges.iter().map(|e| e.range).collect();
+                    self.emit(&most.extent, most.whole(), joined_ranges(held), &ways[i..]);
+                    return Ok(());
+                }
+                Some(reason) => lack = reason,
+            }
+        }
+        Err(lack)
     }
 
     /// Why this extent is not to be touched at all.
@@ -290,18 +352,6 @@ impl Planner<'_> {
         }
     }
 
-    /// Why the partial huge pages at the ends stay: who else lives in them?
-    fn edge(&self, edge: Range, prot: Prot, page: PageSize) -> Reason {
-        let outer =
-            Range { start: edge.start.align_down(page), end: edge.end.align_up(page).unwrap_or(edge.end) };
-        let alien = |m: &Mapping| m.prot != prot;
-        if overlapping(&self.snapshot.mappings, outer).iter().any(alien) {
-            Reason::Neighbour(page)
-        } else {
-            Reason::NotAligned(page)
-        }
-    }
-
     /// Spends pool pages or memory on `span`. Returns how many pages of it can be had from
     /// its start on, and what is lacking for the others.
     fn supply(&mut self, way: Way, span: Range) -> (u64, Option<Reason>) {
@@ -309,7 +359,7 @@ impl Planner<'_> {
         if way.in_place {
             return (need, None); // costs nothing now
         }
-        if scratch_for(self.snapshot, span.len(), way.page).is_none() {
+        if self.scratch(span.len(), way.page).is_none() {
             return (0, Some(Reason::NoRoom(span.len())));
         }
         match way.backing {
@@ -340,29 +390,33 @@ impl Planner<'_> {
         }
     }
 
-    fn emit(&mut self, extent: &Extent, range: Range, ways: &[Way]) {
+    /// `held` is what of `range` is mapped.
+    fn emit(&mut self, extent: &Extent, range: Range, held: Vec<Range>, ways: &[Way]) {
         let first = ways.first().copied();
         let fits = |way: &&Way| range.inner(way.page) == Some(range);
         // What the page cache has is known of the spans that were made of it.
         let known = |way: &&Way| way.backing != Backing::Pagecache || Some(**way) == first;
+        let placement = self.policy.placement;
+        let job = |scratch| Job { span: range, held: &held, prot: extent.prot, scratch, placement };
         let attempts = ways.iter().filter(fits).filter(known).filter_map(|way| {
             let scratch = match way.backing {
                 Backing::Pagecache => Range::default(),
                 _ if way.in_place => Range::default(),
-                _ => scratch_for(self.snapshot, range.len(), way.page)?,
+                _ => self.scratch(range.len(), way.page)?,
             };
             let steps = match way.backing {
                 _ if way.in_place => steps_in_place(range, self.policy.placement),
                 Backing::Shared => shared_steps(self.snapshot.stored.covering(range)?, extent.prot, scratch),
                 _ => {
-                    let (machine, placement) = (&self.snapshot.machine, self.policy.placement);
-                    steps(machine, way.backing, way.page, range, extent.prot, scratch, placement)
+                    let machine = &self.snapshot.machine;
+                    steps(machine, way.backing, way.page, &job(scratch))
                 }
             };
             Some(Attempt { backing: way.backing, page: way.page, in_place: way.in_place, steps })
         });
         let attempts = attempts.collect();
-        let span = Span { object: extent.object, part: extent.part, range, prot: extent.prot, attempts };
+        let Extent { object, part, prot, .. } = *extent;
+        let span = Span { object, part, range, held, prot, attempts };
         self.plan.spans.push(span);
     }
 
@@ -387,6 +441,18 @@ impl Planner<'_> {
         };
         !short && self.supply(way, range).1.is_none()
     }
+}
+
+/// Ranges, by address, that follow on each other become one.
+fn joined_ranges(mut ranges: Vec<Range>) -> Vec<Range> {
+    ranges.dedup_by(|next, last| {
+        let follows = last.end == next.start;
+        if follows {
+            last.end = next.end;
+        }
+        follows
+    });
+    ranges
 }
 
 /// Anonymous memory that the program writes to needs no copy to be huge.

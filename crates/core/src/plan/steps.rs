@@ -14,55 +14,47 @@ pub(super) fn steps_in_place(span: Range, placement: Option<Placement>) -> Vec<S
     bind.into_iter().chain([Step::Collapse { range: span }, Step::Advise { range: span }]).collect()
 }
 
-/// The steps that back `span` with pages of `page` by way of `scratch`.
-pub(super) fn steps(
-    machine: &Machine,
-    backing: Backing,
-    page: PageSize,
-    span: Range,
-    prot: Prot,
-    scratch: Range,
-    placement: Option<Placement>,
-) -> Vec<Step> {
-    let copy = Step::Copy { from: span, to: scratch.start };
+/// What is copied, and by way of what.
+pub(super) struct Job<'a> {
+    pub(super) span: Range,
+    /// What of it is mapped.
+    pub(super) held: &'a [Range],
+    pub(super) prot: Prot,
+    pub(super) scratch: Range,
+    pub(super) placement: Option<Placement>,
+}
+
+/// The steps that back `job.span` with pages of `page`.
+pub(super) fn steps(machine: &Machine, backing: Backing, page: PageSize, job: &Job) -> Vec<Step> {
+    let Job { span, held, prot, scratch, placement } = *job;
+    let copy = held.iter().map(|held| {
+        let to = Addr(scratch.start.0 + (held.start.0 - span.start.0));
+        Step::Copy { from: *held, to }
+    });
     let protect = Step::Protect { range: scratch, prot };
     let place = Step::Move { from: scratch, to: span.start };
-    let mut steps = match backing {
-        Backing::Hugetlb if machine.moves_hugetlb => vec![
-            Step::Map { range: scratch, hugetlb: Some(page) },
-            Step::Populate { range: scratch, page },
-            copy,
-            protect,
-            place,
-        ],
-        Backing::Hugetlb => vec![
-            Step::CreateFile { bytes: span.len(), page },
-            Step::MapFile { range: scratch },
-            Step::Populate { range: scratch, page },
-            copy,
-            Step::Replace { range: span, prot, scratch: scratch.start },
-        ],
-        Backing::Pagecache => vec![Step::FaultIn { range: span }, Step::Verify { range: span }],
-        Backing::Thp | Backing::Shared => {
-            let mut steps = vec![
-                Step::Map { range: scratch, hugetlb: None },
-                Step::Advise { range: scratch },
-                Step::Populate { range: scratch, page },
-            ];
-            // The kernel does not tell of smaller folios.
-            if machine.thp_page == Some(page) {
-                steps.push(Step::Verify { range: scratch });
-            }
-            steps.extend([copy, protect, place]);
-            steps
-        }
-    };
     // Before the first page is made.
-    let populate = steps.iter().position(|step| matches!(step, Step::Populate { .. }));
-    if let (Some(placement), Some(at)) = (placement, populate) {
-        steps.insert(at, Step::Bind { range: scratch, placement });
-    }
-    steps
+    let bind = placement.map(|placement| Step::Bind { range: scratch, placement });
+    let populate = Step::Populate { range: scratch, page };
+    // The kernel does not tell of smaller folios.
+    let verify = (machine.thp_page == Some(page)).then_some(Step::Verify { range: scratch });
+    let (map, verify, behind) = match backing {
+        Backing::Hugetlb if machine.moves_hugetlb => {
+            (vec![Step::Map { range: scratch, hugetlb: Some(page) }], None, vec![protect, place])
+        }
+        Backing::Hugetlb => (
+            vec![Step::CreateFile { bytes: span.len(), page }, Step::MapFile { range: scratch }],
+            None,
+            vec![Step::Replace { range: span, prot, scratch: scratch.start }],
+        ),
+        Backing::Pagecache => return vec![Step::FaultIn { range: span }, Step::Verify { range: span }],
+        Backing::Thp | Backing::Shared => (
+            vec![Step::Map { range: scratch, hugetlb: None }, Step::Advise { range: scratch }],
+            verify,
+            vec![protect, place],
+        ),
+    };
+    map.into_iter().chain(bind).chain([populate]).chain(verify).chain(copy).chain(behind).collect()
 }
 
 /// The steps that put the store's copy of a span in its place, by way of `scratch`: what is
@@ -77,12 +69,14 @@ pub(super) fn shared_steps(copy: StoredCopy, prot: Prot, scratch: Range) -> Vec<
 }
 
 /// Free address space for `bytes`, aligned to `page`: the middle of the widest gap, far
-/// from where the heap, the stack and the kernel's own choice of address grow to.
-pub(super) fn scratch_for(snapshot: &Snapshot, bytes: u64, page: PageSize) -> Option<Range> {
+/// from where the heap, the stack and the kernel's own choice of address grow to, and at least
+/// `margin` bytes from its ends.
+pub(super) fn scratch_for(snapshot: &Snapshot, bytes: u64, page: PageSize, margin: u64) -> Option<Range> {
     // Nothing below the first mapping: vm.mmap_min_addr is there.
     let gaps = snapshot.mappings.windows(2).filter_map(|w| Range::new(w[0].range.end, w[1].range.start));
     let user = gaps.filter(|g| g.end.0 < 1 << 63);
-    let widest = user.filter_map(|g| g.inner(page)).max_by_key(|g| g.len())?;
+    let within = |g: Range| Range::new(g.start.checked_add(margin)?, Addr(g.end.0.checked_sub(margin)?));
+    let widest = user.filter_map(|g| within(g)?.inner(page)).max_by_key(|g| g.len())?;
     let spare = widest.len().checked_sub(bytes)?;
     Range::sized(Addr(widest.start.0 + spare / 2).align_down(page), bytes)
 }

@@ -84,7 +84,8 @@ pub fn snapshot(record: &str, machine: Machine) -> Snapshot {
         .map(|(i, (path, head))| object(path, headers(record, path, &head), i == 0, &mappings))
         .collect();
     let (patched, special, cached, stored) = (vec![], vec![], vec![], Stored::default());
-    Snapshot { objects, mappings, patched, special, cached, machine, stored }
+    let brk = mappings.iter().find(|m| m.is_named("[heap]")).map(|m| m.range.start);
+    Snapshot { objects, mappings, patched, special, cached, brk, machine, stored }
 }
 
 fn object(path: &str, headers: Headers, executable: bool, mappings: &[Mapping]) -> Object {

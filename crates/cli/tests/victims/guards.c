@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Data that ends amid a huge page, and, behind the unmapped rest of that page, what GUARD says:
+ * memory that the rest guards as long as it is unmapped, a guard that is mapped, a stack that
+ * grows, or nothing near. Says whether the rest is mapped, and checks all. Exit status 3: the heap
+ * begins so near by chance that there is no room for the experiment.
+ */
+#define _GNU_SOURCE
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#ifdef LIBRARY
+/* Of a library, so that it runs before the lift: an executable's own constructors run behind it. */
+void place(void);
+__attribute__((constructor)) static void early(void) { place(); }
+#else
+#define HUGE (2ul << 20)
+#define BYTES (5ul << 20)
+
+static volatile char data[BYTES] = {1};
+extern char end[];
+
+static uintptr_t whole_end(void) { return ((uintptr_t)end + HUGE - 1) & ~(HUGE - 1); }
+
+void place(void)
+{
+	const char *guard = getenv("GUARD");
+	uintptr_t own = ((uintptr_t)end + 4095) & ~4095ul, whole = whole_end();
+	int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE;
+	if ((uintptr_t)sbrk(0) < whole + 16 * HUGE || whole - own < 3 * 65536)
+		_exit(3);
+	if (!strcmp(guard, "unmapped"))
+		mmap((void *)whole, HUGE, PROT_READ | PROT_WRITE, flags, -1, 0);
+	else if (!strcmp(guard, "none"))
+		mmap((void *)(own + 65536), 4096, PROT_NONE, flags, -1, 0);
+	else if (!strcmp(guard, "grows"))
+		mmap((void *)(whole + 4 * HUGE), HUGE, PROT_READ | PROT_WRITE, flags | MAP_GROWSDOWN, -1, 0);
+}
+
+int main(void)
+{
+	unsigned char resident;
+	/* ENOMEM where nothing is mapped. */
+	int mapped = mincore((void *)(whole_end() - 4096), 4096, &resident) == 0;
+	for (size_t i = 0; i < BYTES; i++)
+		if (data[i] != (i == 0))
+			return 2;
+	printf("mapped behind: %s\n", mapped ? "yes" : "no");
+	return 0;
+}
+#endif
