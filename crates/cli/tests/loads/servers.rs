@@ -74,14 +74,14 @@ impl Server for Redis {
         };
         let file = dir.join("commands");
         let set = |i: u32| format!("SET key:{i:012} {:0100}\r\n", i.wrapping_mul(2_654_435_761));
-        fs::write(&file, (0..250_000).map(set).collect::<String>()).expect("write");
+        fs::write(&file, (0..500_000).map(set).collect::<String>()).expect("write");
         let pipe = Command::new("sh")
             .args(["-c", "redis-cli -s \"$0/socket\" --pipe < \"$0/commands\""])
             .arg(dir)
             .output();
         let said = String::from_utf8(pipe.expect("redis-cli").stdout).expect("UTF-8");
-        assert!(said.contains("errors: 0, replies: 250000"), "{said}");
-        let load = ["-n", "30000", "-r", "250000", "-t", "get", "-c", "1", "-q"];
+        assert!(said.contains("errors: 0, replies: 500000"), "{said}");
+        let load = ["-n", "30000", "-r", "500000", "-t", "get", "-c", "1", "-q"];
         must(Command::new("redis-benchmark").arg("-s").arg(dir.join("socket")).args(load));
         must(cli().args(["debug", "digest"]))
     }
