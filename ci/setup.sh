@@ -32,6 +32,7 @@ tests=(
   "mkfs.ext4 e2fsprogs"
   "mkfs.xfs xfsprogs"
   "node nodejs"
+  "pg_ctlcluster postgresql"
   "perf linux-perf linux-tools-generic"
   "python3 python3"
   "redis-cli redis-tools"

@@ -206,6 +206,18 @@ impl CGroup {
         fs::write(&path, value).map_err(|e| format!("{}: {e}", path.display()))
     }
 
+    /// The most memory that it ever had, in bytes.
+    ///
+    /// # Errors
+    /// The kernel does not tell (before Linux 5.19).
+    pub fn peak(&self) -> Result<u64, String> {
+        let names = ["memory.peak", "memory.max_usage_in_bytes"];
+        let path = names.iter().map(|n| self.path.join(n)).find(|p| p.exists());
+        let path = path.ok_or_else(|| format!("{} has none of {names:?}", self.path.display()))?;
+        let text = fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+        text.trim().parse().map_err(|e| format!("{}: {e}", path.display()))
+    }
+
     /// Words that run the rest of a command inside the group.
     pub fn words(&self) -> Vec<String> {
         let join = format!("echo $$ > {}/cgroup.procs && exec \"$@\"", self.path.display());
