@@ -75,7 +75,7 @@ pub fn weigh(stake: Stake, past: Option<Past>) -> Weighed {
     let is_within = |bytes: u64, part: u32| past.is_none_or(|past| cost(bytes) <= past.cpu / part);
     let verdict = if is_within(stake.whole, NEGLIGIBLE) {
         Verdict::Whole
-    } else if !is_within(stake.seen, WORTH) {
+    } else if stake.seen == 0 || !is_within(stake.seen, WORTH) {
         Verdict::Nothing
     } else if stake.seen < stake.whole {
         Verdict::Seen

@@ -8,7 +8,7 @@ use hugelift_core::maps::{FileId, Mapping, Prot};
 use hugelift_core::model::Model;
 use hugelift_core::placement::Placement;
 use hugelift_core::plan::{Attempt, Plan, Span, Step, plan, shareable};
-use hugelift_core::policy::{Backing, ObjectFilter, PageChoice, Policy};
+use hugelift_core::policy::{Backing, Copies, ObjectFilter, PageChoice, Policy};
 use hugelift_core::snapshot::{
     Machine, NotStored, Object, Part, Pool, Snapshot, Stored, StoredCopy, ThpOff, overlapping,
 };
@@ -274,6 +274,7 @@ fn policy() -> impl Strategy<Value = Policy> {
         data_backings,
         page,
         placement,
+        copies: Copies::All,
     })
 }
 

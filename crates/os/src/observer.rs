@@ -4,8 +4,8 @@
 //!
 //! ```text
 //!   program   |=== start ===|==================== runs =====================|  end
-//!   helper    |--- lifts ---|   4 ms  8 ms   16 ms        32 ms ...         |  notes
-//!                               look  look   look         look
+//!   helper    |--- lifts ---|  4 ms  8 ms   16 ms         32 ms ...         |  notes
+//!                           look  look   look         look
 //! ```
 //!
 //! *What it sees.* A look asks the kernel which pages of the files the program has in its page
@@ -17,10 +17,10 @@
 //! after its last look: that is later than half its life. What it misses, a later run adds.
 //!
 //! *What it takes.* It traces nothing, and the program never waits for it. A look takes a tenth of a
-//! millisecond for 200 MB, on another CPU if there is one; there are fourteen in the first minute,
-//! after which it ends.
+//! millisecond for 200 MB, on another CPU if there is one; there are 16 in the first minute, after
+//! which it ends.
 //!
-//! *How long it lived* is the CPU time of the process and its threads. A program that lives on when
+//! *How long it lived* is the CPU time of the process and its threads, without what the lift took. A program that lives on when
 //! the observer ends, or leaves behind a process of its own, as a daemon does, counts as a long one.
 
 use crate::launch::close_all_but;
@@ -52,6 +52,16 @@ pub struct Observer {
     subjects: Vec<Subject>,
     program: OwnedFd,
     pagemap: File,
+    /// CPU time that was not the program's doing.
+    foreign: Duration,
+}
+
+/// What the looks have shown.
+struct Seen {
+    /// One for each subject.
+    touched: Vec<Touched>,
+    /// The program was there when it was looked at.
+    looked: bool,
 }
 
 /// An object of it.
@@ -66,7 +76,8 @@ pub struct Subject {
 }
 
 impl Observer {
-    /// For process `pid`, which is stopped: later it may have become another user's.
+    /// For process `pid`, which is stopped: later it may have become another user's. Of its CPU time,
+    /// `foreign` was the lift's.
     ///
     /// # Errors
     /// pidfd_open(2); the pagemap cannot be read.
@@ -75,6 +86,7 @@ impl Observer {
         notes: Notes,
         executable: (PathBuf, Identity),
         subjects: Vec<Subject>,
+        foreign: Duration,
     ) -> io::Result<Observer> {
         // SAFETY: pidfd_open(2) takes two numbers.
         let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
@@ -84,7 +96,7 @@ impl Observer {
         // SAFETY: a new descriptor, nobody else's.
         let program = unsafe { OwnedFd::from_raw_fd(fd as RawFd) };
         let pagemap = pagemap::open(pid.cast_signed())?;
-        Ok(Observer { pid, notes, executable, subjects, program, pagemap })
+        Ok(Observer { pid, notes, executable, subjects, program, pagemap, foreign })
     }
 
     /// Watches the program until it ends, or for a minute, and writes down what was seen. All other
@@ -93,29 +105,29 @@ impl Observer {
         close_all_but(&[self.program.as_raw_fd(), self.pagemap.as_raw_fd(), self.notes.descriptor()]);
         // It holds no file system in use.
         let _ = std::env::set_current_dir("/");
-        let mut touched: Vec<Touched> = vec![Touched::default(); self.subjects.len()];
-        let life = self.look_on(&mut touched);
-        self.write(life, &touched);
+        let mut seen = Seen { touched: vec![Touched::default(); self.subjects.len()], looked: false };
+        let life = self.look_on(&mut seen).saturating_sub(self.foreign);
+        self.write(life, &seen);
     }
 
     /// Looks again and again; the program's CPU time.
-    fn look_on(&self, touched: &mut [Touched]) -> Duration {
+    fn look_on(&self, seen: &mut Seen) -> Duration {
         let began = Instant::now();
-        let (mut life, mut delay) = (self.cpu_time().unwrap_or_default(), FIRST);
-        let mut seen_at = began.elapsed();
+        let (mut life, mut seen_at, mut delay) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
         while !self.ends_within(delay) {
-            for (subject, touched) in self.subjects.iter().zip(&mut *touched) {
+            for (subject, touched) in self.subjects.iter().zip(&mut seen.touched) {
                 subject.look(&self.pagemap, touched);
-            }
-            let Some(cpu) = self.cpu_time() else { return life };
-            (life, seen_at) = (cpu, began.elapsed());
-            if began.elapsed() >= ENOUGH {
-                return LIVED_ON;
             }
             if !self.is_itself() {
                 return life;
             }
-            delay = (2 * delay).min(LONGEST);
+            seen.looked = true;
+            let Some(cpu) = self.cpu_time() else { break };
+            (life, seen_at) = (cpu, began.elapsed());
+            if seen_at >= ENOUGH {
+                return LIVED_ON;
+            }
+            delay = (2 * delay).clamp(FIRST, LONGEST);
         }
         if self.has_left_somebody() {
             return LIVED_ON;
@@ -127,10 +139,10 @@ impl Observer {
         })
     }
 
-    fn write(&self, life: Duration, touched: &[Touched]) {
+    fn write(&self, life: Duration, seen: &Seen) {
         let (path, file) = &self.executable;
         let mut own = None;
-        for (subject, touched) in self.subjects.iter().zip(touched) {
+        for (subject, touched) in self.subjects.iter().zip(&seen.touched).filter(|_| seen.looked) {
             let (path, of_subject) = &subject.file;
             if of_subject == file {
                 own = Some(touched);
@@ -161,15 +173,8 @@ impl Observer {
 
     /// The CPU time of the process; `None` once somebody has waited for it.
     fn cpu_time(&self) -> Option<Duration> {
-        let mut clock: libc::clockid_t = 0;
-        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: clock_getcpuclockid(3) and clock_gettime(2) write to what lives through the calls.
-        let failed = unsafe {
-            libc::clock_getcpuclockid(self.pid.cast_signed(), &raw mut clock) != 0
-                || libc::clock_gettime(clock, &raw mut time) != 0
-        };
         // If it is there still, its number was its own just now.
-        (!failed && self.is_there()).then(|| Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
+        cpu_time(self.pid).filter(|_| self.is_there())
     }
 
     fn is_there(&self) -> bool {
@@ -207,6 +212,19 @@ impl Observer {
                 })
         })
     }
+}
+
+/// The CPU time of process `pid`, its threads together; `None` if there is none.
+pub fn cpu_time(pid: u32) -> Option<Duration> {
+    let mut clock: libc::clockid_t = 0;
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: clock_getcpuclockid(3) and clock_gettime(2) write to what lives through the calls.
+    let failed = unsafe {
+        libc::clock_getcpuclockid(pid.cast_signed(), &raw mut clock) != 0
+            || libc::clock_gettime(clock, &raw mut time) != 0
+    };
+    let seconds = u64::try_from(time.tv_sec).ok().filter(|_| !failed)?;
+    Some(Duration::new(seconds, time.tv_nsec as u32))
 }
 
 impl Subject {
