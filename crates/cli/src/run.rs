@@ -331,7 +331,8 @@ impl Job {
         tracing::debug!(?plan, why = ?chosen.line, "planned");
         let cpu_before = cpu_time(pid);
         let outcome = apply(target, plan);
-        let lift = cpu_time(pid).zip(cpu_before).map_or(Duration::ZERO, |(now, then)| now.saturating_sub(then));
+        let lift =
+            cpu_time(pid).zip(cpu_before).map_or(Duration::ZERO, |(now, then)| now.saturating_sub(then));
         let took = began.elapsed();
         tracing::debug!(?outcome, ?took, "applied");
         let complaints = complaints(plan, &outcome);

@@ -96,7 +96,8 @@ pub fn choose(how: Choosing, pid: Option<u32>, snapshot: &Snapshot, policy: &Pol
         }
         (Err(_), _) => return unchanged(all),
     };
-    let seen: Vec<Range> = copied(&all).flat_map(|span| seen_of(span, how, snapshot, watch.as_ref())).collect();
+    let seen: Vec<Range> =
+        copied(&all).flat_map(|span| seen_of(span, how, snapshot, watch.as_ref())).collect();
     let bytes = |ranges: &mut dyn Iterator<Item = Range>| ranges.map(Range::len).sum();
     let whole = bytes(&mut copied(&all).map(|span| span.range));
     let stake = Stake { whole, seen: bytes(&mut seen.iter().copied()) };

@@ -106,7 +106,7 @@ impl Observer {
         // It holds no file system in use.
         let _ = std::env::set_current_dir("/");
         let mut seen = Seen { touched: vec![Touched::default(); self.subjects.len()], looked: false };
-        let life = self.look_on(&mut seen).saturating_sub(self.foreign);
+        let life = self.look_on(&mut seen);
         self.write(life, &seen);
     }
 
@@ -171,10 +171,10 @@ impl Observer {
         }
     }
 
-    /// The CPU time of the process; `None` once somebody has waited for it.
+    /// The CPU time that the program took; `None` once somebody has waited for it.
     fn cpu_time(&self) -> Option<Duration> {
         // If it is there still, its number was its own just now.
-        cpu_time(self.pid).filter(|_| self.is_there())
+        Some(cpu_time(self.pid).filter(|_| self.is_there())?.saturating_sub(self.foreign))
     }
 
     fn is_there(&self) -> bool {
@@ -207,9 +207,11 @@ impl Observer {
             pid != self.pid
                 && pid != own.cast_unsigned()
                 && executed(&process.path("exe")) == Some(self.file())
-                && process.read("stat").ok().and_then(|stat| birth(&stat)).is_some_and(|(parent, when)| {
-                    parent == i64::from(adopter) && when >= born
-                })
+                && process
+                    .read("stat")
+                    .ok()
+                    .and_then(|stat| birth(&stat))
+                    .is_some_and(|(parent, when)| parent == i64::from(adopter) && when >= born)
         })
     }
 }

@@ -26,7 +26,7 @@ pub use admin::{Entry, Freed, State};
 pub use error::StoreError;
 pub(crate) use notes::executed;
 pub use notes::{Noted, Notes, file_of};
-pub use place::{MACHINE_WIDE, Missing, VARIABLE, notes_path, own_path};
+pub use place::{MACHINE_WIDE, Missing, VARIABLE, notes_beside, own_path};
 
 use crate::faultpoint;
 use crate::pagemap;

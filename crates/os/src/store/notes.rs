@@ -5,7 +5,7 @@
 //! They decide what is copied, never what a copy holds: a wrong note costs time, no more.
 
 use super::admin::time;
-use super::place::{LOCK, Missing, NEW, Place, notes_path, open_plain, stat_at};
+use super::place::{LOCK, Missing, NEW, Place, notes_beside, open_plain, own_path, stat_at};
 use super::source::{Source, identity};
 use super::{State, StoreError};
 use hugelift_core::note::{MAX_BYTES, Note, Touched};
@@ -48,7 +48,7 @@ impl Notes {
     /// # Errors
     /// Why there is none.
     pub fn open(missing: Missing) -> Result<Notes, StoreError> {
-        Notes::at(&notes_path()?, missing)
+        Notes::at(&notes_beside(&own_path()?), missing)
     }
 
     /// Opens the directory at `path`.
@@ -98,7 +98,8 @@ impl Notes {
         }
         let mut note = known.unwrap_or_else(|| Note::new(path.into(), *file));
         note.add(life, touched);
-        let json = note.to_json().map_err(|e| StoreError::here_io("write a note", std::io::Error::other(e)))?;
+        let json =
+            note.to_json().map_err(|e| StoreError::here_io("write a note", std::io::Error::other(e)))?;
         let name = record_name(file.device, file.inode);
         self.place.replace(&name, &json, Mode::S_IRUSR | Mode::S_IWUSR)
     }

@@ -4,8 +4,8 @@
 //! beside it, on whatever file system, the one for notes. Small files are read and written whole.
 
 use super::StoreError;
-use nix::errno::Errno;
 use nix::dir::Dir;
+use nix::errno::Errno;
 use nix::fcntl::{AtFlags, Flock, FlockArg, OFlag, openat, renameat};
 use nix::mount::{MsFlags, mount};
 use nix::sys::stat::{FileStat, Mode, fstat, mkdirat};
@@ -64,18 +64,13 @@ pub fn own_path() -> Result<PathBuf, StoreError> {
     variable("XDG_RUNTIME_DIR").map(|dir| dir.join("hugelift/store")).ok_or(StoreError::NoPlace)
 }
 
-/// The calling user's directory for notes. Not in the store, which is a choice of its own, nor
-/// below the mount point of root's, which would hide it.
-///
-/// # Errors
-/// [`StoreError::NoPlace`]
-pub fn notes_path() -> Result<PathBuf, StoreError> {
-    let own = own_path()?;
-    let default = std::env::var_os(VARIABLE).is_none_or(|v| v.is_empty());
-    let beside = own.parent().filter(|_| default).unwrap_or(&own);
-    let mut name = OsString::from(beside);
+/// Where the notes are that go with the store at `store`: not in it, for a store is a choice of its
+/// own; nor, for the usual ones, below the mount point of root's, which would hide them.
+pub fn notes_beside(store: &Path) -> PathBuf {
+    let usual = store.parent().filter(|dir| store.ends_with("hugelift/store") && dir.parent().is_some());
+    let mut name = OsString::from(usual.unwrap_or(store));
     name.push(".seen");
-    Ok(name.into())
+    name.into()
 }
 
 /// Opens the calling user's directory at `path`, on whatever file system. With [`Missing::Make`]
@@ -369,6 +364,17 @@ mod tests {
         for (mode, path) in [(0o770, &store), (0o777, &store), (0o1777, &store)] {
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
             assert!(why(path, Missing::Leave).contains("by others"), "{mode:o}");
+        }
+    }
+
+    #[test]
+    fn notes_lie_beside() {
+        for (store, notes) in [
+            (MACHINE_WIDE, "/run/hugelift.seen"),
+            ("/run/user/1000/hugelift/store", "/run/user/1000/hugelift.seen"),
+            ("/dev/shm/mine", "/dev/shm/mine.seen"),
+        ] {
+            assert_eq!(notes_beside(Path::new(store)), Path::new(notes));
         }
     }
 
