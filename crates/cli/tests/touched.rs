@@ -29,11 +29,13 @@ impl Place {
     fn new() -> Result<Place, String> {
         let dir = tempfile::TempDir::new_in("/dev/shm").map_err(|e| format!("/dev/shm: {e}"))?;
         let program = dir.path().join("program");
-        fs::copy(fat("hot").size(4 << 20).flags(&["-no-pie"]).build(), &program).expect("copy");
-        let runs = Command::new(&program).stdout(Stdio::null()).status();
-        match runs {
+        // By a process of its own: what is open for writing here, a test beside may fork, and then it
+        // cannot be executed.
+        let built = fat("hot").size(4 << 20).flags(&["-no-pie"]).build();
+        assert!(Command::new("cp").arg(built).arg(&program).status().is_ok_and(|s| s.success()));
+        match Command::new(&program).stdout(Stdio::null()).status() {
             Ok(status) if status.success() => Ok(Place { dir, program }),
-            _ => Err("needs a tmpfs that allows code on /dev/shm".into()),
+            other => Err(format!("needs a tmpfs that allows code on /dev/shm: {other:?}")),
         }
     }
 
@@ -341,12 +343,17 @@ fn another_binary_of_the_same_name_is_unknown() {
     place.told(2);
     let same = fs::read(&place.program).unwrap();
     // Written anew in its place: the same file, of another time.
-    fs::write(&place.program, &same).unwrap();
+    let copy = |to: &Path| {
+        fs::write(place.dir.path().join("bytes"), &same).unwrap();
+        let from = place.dir.path().join("bytes");
+        assert!(Command::new("cp").arg(from).arg(to).status().is_ok_and(|s| s.success()));
+    };
+    copy(&place.program);
     assert_eq!(place.copied(&SEEN, &["5"]), 0);
     place.told(1);
     // A package upgrade: another file.
     let new = place.dir.path().join("new");
-    fs::write(&new, &same).unwrap();
+    copy(&new);
     fs::set_permissions(&new, Permissions::from_mode(0o755)).unwrap();
     fs::rename(&new, &place.program).unwrap();
     assert_eq!(place.copied(&SEEN, &["5"]), 0);

@@ -160,7 +160,7 @@ impl TryFrom<Form> for Touched {
 
     fn try_from(form: Form) -> Result<Touched, String> {
         let (text, len) = (form.bits.as_bytes(), form.bits.len());
-        if len % 2 != 0 || len / 2 > MAX_BITS || form.from % OF_BYTE != 0 {
+        if len % 2 != 0 || len / 2 > MAX_BITS || !form.from.is_multiple_of(OF_BYTE) {
             return Err(format!("{len} digits of bits from {:#x}", form.from));
         }
         let digit = |c: u8| match c {

@@ -66,7 +66,7 @@ pub struct Weighed {
 
 /// What copying `bytes` takes.
 pub fn cost(bytes: u64) -> Duration {
-    let nanos = u128::from(bytes) * u128::from(COPY_NS_PER_MB) >> 20;
+    let nanos = (u128::from(bytes) * u128::from(COPY_NS_PER_MB)) >> 20;
     Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }
 

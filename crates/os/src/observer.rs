@@ -118,12 +118,15 @@ impl Observer {
             for (subject, touched) in self.subjects.iter().zip(&mut seen.touched) {
                 subject.look(&self.pagemap, touched);
             }
+            if self.ends_within(Duration::ZERO) {
+                break;
+            }
+            let Some(cpu) = self.cpu_time() else { break };
+            (life, seen_at) = (cpu, began.elapsed());
             if !self.is_itself() {
                 return life;
             }
             seen.looked = true;
-            let Some(cpu) = self.cpu_time() else { break };
-            (life, seen_at) = (cpu, began.elapsed());
             if seen_at >= ENOUGH {
                 return LIVED_ON;
             }
@@ -189,9 +192,12 @@ impl Observer {
         (self.executable.1.device, self.executable.1.inode)
     }
 
-    /// It has not become another program by execve(2).
+    /// It has not become another program by execve(2), as far as may be known.
     fn is_itself(&self) -> bool {
-        executed(&Process::new(self.pid).path("exe")) == Some(self.file())
+        match executed(&Process::new(self.pid).path("exe")) {
+            Ok(file) => file == self.file(),
+            Err(error) => error.kind() == io::ErrorKind::PermissionDenied,
+        }
     }
 
     /// A process of the same program that has come to the one who adopts this family's orphans, as
@@ -206,7 +212,7 @@ impl Observer {
             let process = Process::new(pid);
             pid != self.pid
                 && pid != own.cast_unsigned()
-                && executed(&process.path("exe")) == Some(self.file())
+                && executed(&process.path("exe")).is_ok_and(|file| file == self.file())
                 && process
                     .read("stat")
                     .ok()

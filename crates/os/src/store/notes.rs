@@ -182,10 +182,13 @@ pub fn file_of(pid: Option<u32>, object: &Object) -> Option<(PathBuf, Identity)>
     Some((object.path.clone(), found))
 }
 
-/// Which file a process executes.
-pub(crate) fn executed(exe: &Path) -> Option<(u64, u64)> {
-    let meta = std::fs::metadata(exe).ok()?;
-    Some((meta.dev(), meta.ino()))
+/// Device and inode of the file that a process executes, of which `exe` is the `/proc/PID/exe`.
+///
+/// # Errors
+/// stat(2): it has ended, or is another user's.
+pub(crate) fn executed(exe: &Path) -> std::io::Result<(u64, u64)> {
+    let meta = std::fs::metadata(exe)?;
+    Ok((meta.dev(), meta.ino()))
 }
 
 #[cfg(test)]
