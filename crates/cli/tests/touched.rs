@@ -309,7 +309,8 @@ fn hostile_notes_are_ignored() {
 fn a_directory_that_is_not_ours_alone_is_not_used() {
     let place = place!();
     let notes = place.notes();
-    let hostile: [(&str, fn(&Path)); 3] = [
+    type Make = fn(&Path);
+    let hostile: [(&str, Make); 3] = [
         ("can be written by others", |path| {
             fs::create_dir(path).unwrap();
             fs::set_permissions(path, Permissions::from_mode(0o777)).unwrap();
