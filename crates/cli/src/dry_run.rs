@@ -3,6 +3,7 @@
 
 use crate::FAILED;
 use crate::run::creation;
+use crate::weigh::{Choosing, choose};
 use hugelift_core::addr::human_bytes;
 use hugelift_core::plan::{Plan, Span, plan};
 use hugelift_core::policy::{Backing, PageChoice, Policy};
@@ -20,7 +21,7 @@ use std::io::Write as _;
 use std::path::Path;
 
 /// Prints the plan for the program at `path`; returns the exit status.
-pub fn dry_run(path: &Path, policy: &Policy, verbose: bool) -> i32 {
+pub fn dry_run(path: &Path, policy: &Policy, choosing: Choosing, verbose: bool) -> i32 {
     let mut program = match of_file(path) {
         Ok(program) => program,
         Err(error) => {
@@ -41,11 +42,14 @@ pub fn dry_run(path: &Path, policy: &Policy, verbose: bool) -> i32 {
     if policy.backings.contains(&Backing::Shared) {
         program.snapshot.stored = store::preview(&program.snapshot, policy, creation(policy));
     }
-    let plan = plan(&program.snapshot, policy);
+    let all = plan(&program.snapshot, policy);
+    let chosen = choose(choosing, None, &program.snapshot, policy, all);
+    let plan = chosen.plan;
     let mut report = Report::new(&program.snapshot, None, &plan, None);
     report.assumed_addresses = true;
     let style = Style { width: terminal::width().unwrap_or(80), verbose };
-    let shown = text(&report, &style) + &spans(&program.snapshot, &plan);
+    let why = [chosen.line, chosen.trouble].into_iter().flatten().map(|line| format!("\n{line}\n"));
+    let shown = text(&report, &style) + &spans(&program.snapshot, &plan) + &why.collect::<String>();
     match std::io::stdout().lock().write_all(shown.as_bytes()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
             say(&format!("cannot write to standard output: {error}"));

@@ -22,6 +22,7 @@ mod run;
 mod stat;
 mod store;
 mod top;
+mod weigh;
 
 use clap::{Parser, Subcommand};
 use std::ffi::{CStr, OsStr, OsString};

@@ -3,7 +3,7 @@
 
 use clap::{Args, ValueEnum};
 use hugelift_core::placement::{Nodes, Placement};
-use hugelift_core::policy::{self, Backing, ObjectFilter, PageChoice, Policy};
+use hugelift_core::policy::{self, Backing, Copies, ObjectFilter, PageChoice, Policy};
 use hugelift_core::snapshot::Part;
 use hugelift_os::nodes;
 use std::str::FromStr;
@@ -215,6 +215,7 @@ impl PolicyArgs {
             },
             page: self.page_size.unwrap_or_default(),
             placement: self.numa.map(NumaChoice::placement).transpose()?,
+            copies: Copies::All,
         })
     }
 }

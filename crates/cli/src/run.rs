@@ -6,7 +6,8 @@
 use crate::FAILED;
 use crate::dry_run::dry_run;
 use crate::failure::Failure;
-use crate::options::{MallocChoice, PolicyArgs};
+use crate::options::{BackingChoice, MallocChoice, PolicyArgs};
+use crate::weigh::{Choosing, TouchedChoice, choose};
 use clap::Args;
 use hugelift_core::addr::{PageSize, Range, human_bytes};
 use hugelift_core::apply::{Outcome, apply, lifted};
@@ -24,6 +25,7 @@ use hugelift_os::console::say;
 use hugelift_os::helper::{Lifter, Verdict};
 use hugelift_os::machine::{base_page, folios, thp_page};
 use hugelift_os::malloc::allocators;
+use hugelift_os::observer::{Observer, cpu_time};
 use hugelift_os::perf_map::{self, Copied};
 use hugelift_os::plain::Plain;
 use hugelift_os::procfs::Process;
@@ -56,6 +58,11 @@ pub struct RunArgs {
     /// Have the program's allocator put the heap on huge pages, by its variable of the environment
     #[arg(long, value_enum, default_value_t = MallocChoice::Auto)]
     malloc: MallocChoice,
+
+    /// Which huge pages of text and rodata are copied [default: all, and with --backing auto as many
+    /// as pay, by what past runs took and touched]
+    #[arg(long, value_enum)]
+    touched: Option<TouchedChoice>,
 
     /// Print what would be done, and start nothing
     #[arg(long)]
@@ -109,13 +116,17 @@ fn try_run(args: &RunArgs) -> Result<i32, Failure> {
     }
     let name = &args.command[0];
     let path = resolve(name)?;
+    let auto = args.policy.backing == BackingChoice::Auto;
+    let choosing = Choosing::new(args.touched, auto, args.strict);
     if args.dry_run {
-        return Ok(dry_run(&path, &policy, args.verbose > 0));
+        return Ok(dry_run(&path, &policy, choosing, args.verbose > 0));
     }
 
     let mut job = Job {
         program: name.to_string_lossy().into_owned(),
         policy,
+        choosing,
+        observer: None,
         strict: args.strict,
         verbose: args.verbose,
         quiet: args.quiet,
@@ -175,6 +186,9 @@ pub fn creation(policy: &Policy) -> Create {
 struct Job {
     program: String,
     policy: Policy,
+    choosing: Choosing,
+    /// Who looks at the program when it runs.
+    observer: Option<Observer>,
     strict: bool,
     verbose: u8,
     quiet: bool,
@@ -209,6 +223,12 @@ impl Lifter for &mut Job {
 
     fn is_done(&self) -> bool {
         (**self).is_done()
+    }
+
+    fn afterwards(&mut self) {
+        if let Some(observer) = self.observer.take() {
+            observer.watch();
+        }
     }
 
     fn plain(&mut self, why: &Plain) -> Verdict {
@@ -309,25 +329,33 @@ impl Job {
             before.stored = offer.stored;
             target.offer_stored(offer.files);
         }
-        let mut plan = plan(&before, &self.policy);
+        let all = plan(&before, &self.policy);
+        let mut chosen = choose(self.choosing, Some(pid), &before, &self.policy, all);
+        let plan = &mut chosen.plan;
         if let Some(fault) = &self.stayed {
             let of_executable = |s: &&mut Skip| s.object == 0 && s.reason == Reason::NotPrimed;
             for skip in plan.skips.iter_mut().filter(of_executable) {
                 skip.reason = Reason::Failed(Backing::Pagecache, fault.clone());
             }
         }
-        tracing::debug!(?plan, "planned");
-        let outcome = apply(target, &plan);
+        let plan = &chosen.plan;
+        tracing::debug!(?plan, why = ?chosen.line, "planned");
+        let cpu_before = cpu_time(pid);
+        let outcome = apply(target, plan);
+        let lift =
+            cpu_time(pid).zip(cpu_before).map_or(Duration::ZERO, |(now, then)| now.saturating_sub(then));
         let took = began.elapsed();
         tracing::debug!(?outcome, ?took, "applied");
-        let complaints = complaints(&plan, &outcome);
+        let complaints = complaints(plan, &outcome);
         let complete = !plan.spans.is_empty() && outcome.is_complete() && complaints.is_empty();
         if let Some(lost) = &outcome.lost {
             self.say(&format!("{}: {lost}", self.program));
         }
         if self.strict && !complete {
+            let untouched = plan.skips.iter().any(|s| s.reason == Reason::NotTouched);
             let why = match complaints.largest() {
                 Some(line) => line,
+                None if untouched => "nothing is known of what it touches; --touched all lifts it".into(),
                 None => "nothing in it is larger than a huge page".to_string(),
             };
             self.say(&format!("{}: not started (--strict): {why}", self.program));
@@ -338,10 +366,18 @@ impl Job {
             let note = note.map_or(String::new(), |note| format!(" ({note})"));
             self.say(&format!("{}: {line}{note}", self.program));
         }
-        if self.perf_map {
-            self.name_code(pid, &before, &plan, &outcome);
+        if let Some(trouble) = &chosen.trouble {
+            self.say(&format!("{}: {trouble}", self.program));
         }
-        self.tell(pid, &before, &plan, &outcome, took);
+        if let Some(line) = chosen.line.as_ref().filter(|_| self.verbose > 0) {
+            self.say(&format!("{}: {line}", self.program));
+        }
+        if self.perf_map {
+            self.name_code(pid, &before, plan, &outcome);
+        }
+        self.tell(pid, &before, plan, &outcome, took);
+        // One that waits for its helper would wait for as long as it lives.
+        self.observer = if self.adopts { None } else { chosen.observer(pid, &before, &outcome, lift) };
         Verdict::Start
     }
 

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `hugelift store`: what the store of shared code has, whether it is sound, making room.
+//! `hugelift store`: what the store of shared code has, whether it is sound, making room; and the
+//! notes of past runs, which are kept beside it.
 
 use crate::FAILED;
 use clap::{Args, Subcommand};
 use hugelift_core::addr::{human_bytes, parse_bytes};
 use hugelift_core::policy::ObjectFilter;
 use hugelift_os::console::say;
-use hugelift_os::store::{Entry, Freed, Missing, State, Store, StoreError, own_path};
+use hugelift_os::store::{
+    Entry, Freed, Missing, Noted, Notes, State, Store, StoreError, notes_beside, own_path,
+};
 use serde_json::json;
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -16,7 +19,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// Exit status where an entry is found damaged.
 const DAMAGED: i32 = 1;
 
-/// Look after the store of shared code that 'run --backing shared' makes
+/// Look after the store of shared code that 'run --backing shared' makes, and notes of past runs
 ///
 /// Each user has one, in $XDG_RUNTIME_DIR/hugelift/store; root's, in /run/hugelift/store, is
 /// read by all.
@@ -32,7 +35,8 @@ pub struct StoreArgs {
 
 #[derive(Subcommand, Debug)]
 enum Action {
-    /// Show each entry: its object, size, what of it is huge, who maps it, and its age
+    /// Show each entry: its object, size, what of it is huge, who maps it, and its age; and the notes:
+    /// how many runs of a program there were, what they took, and what they touched
     List {
         /// Print JSON, version 1 of the schema
         #[arg(long)]
@@ -40,15 +44,15 @@ enum Action {
     },
     /// Read every entry and compare it with what was written; drop what is damaged (exit 1)
     Verify,
-    /// Drop what cannot be used any more; then what was not used for longest, until all fit
+    /// Drop what cannot be used any more, also notes; then entries not used for longest, until all fit
     Gc {
         /// Memory that the entries may take, as in 512M [default: half of the file system]
         #[arg(long, value_name = "SIZE", value_parser = size)]
         budget: Option<u64>,
     },
-    /// Drop the entries of these objects
+    /// Drop the entries and notes of these objects
     Drop {
-        /// Drop all of them, and the store
+        /// Drop all of them, the store, and the notes
         #[arg(long, conflicts_with = "objects")]
         all: bool,
 
@@ -60,44 +64,84 @@ enum Action {
 
 /// Does it; returns the exit status.
 pub fn store(args: &StoreArgs) -> i32 {
-    let path = args.store.clone().map_or_else(own_path, Ok);
-    let opened = path.and_then(|path| Store::open(&path, Missing::Leave));
-    let store = match (opened, &args.action) {
-        (Ok(store), _) => store,
-        // There is nothing to look after, and that is all right.
-        (Err(StoreError::Missing { path }), action) => {
-            return match action {
-                Action::List { json: true } => print(&listed(&[])),
-                _ => print(&format!("there is no store at {}\n", path.display())),
-            };
-        }
-        (Err(error), _) => return failed(&error),
-    };
-    let done = match &args.action {
-        Action::List { json } => store
-            .entries(false)
-            .map(|entries| (0, if *json { listed(&entries) } else { table(&entries, store.budget()) })),
-        Action::Verify => verify(&store),
-        Action::Gc { budget } => store.gc(*budget).map(|freed| (0, told(&freed))),
-        Action::Drop { all: true, .. } => store.drop_all().map(|freed| (0, told(&freed))),
-        Action::Drop { objects, .. } => {
-            let filter = match ObjectFilter::new(objects, &[]) {
-                Ok(filter) => filter,
-                Err(error) => {
-                    say(&error);
-                    return FAILED;
-                }
-            };
-            store.drop_entries(|entry| filter.takes_path(&entry.path)).map(|freed| (0, told(&freed)))
-        }
-    };
-    match done {
+    match try_store(args) {
         Ok((status, text)) => match print(&text) {
             0 => status,
             failed => failed,
         },
-        Err(error) => failed(&error),
+        Err(Failed::Store(error)) => failed(&error),
+        Err(Failed::Pattern(error)) => {
+            say(&error);
+            FAILED
+        }
     }
+}
+
+enum Failed {
+    Store(StoreError),
+    Pattern(String),
+}
+
+impl From<StoreError> for Failed {
+    fn from(error: StoreError) -> Failed {
+        Failed::Store(error)
+    }
+}
+
+/// Neither has to be there; if none is, there is nothing to look after, and that is all right.
+fn there<T>(opened: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
+    match opened {
+        Ok(it) => Ok(Some(it)),
+        Err(StoreError::Missing { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn try_store(args: &StoreArgs) -> Result<(i32, String), Failed> {
+    let path = args.store.clone().map_or_else(own_path, Ok)?;
+    let store = there(Store::open(&path, Missing::Leave))?;
+    let notes = there(Notes::at(&notes_beside(&path), Missing::Leave))?;
+    let none = || format!("there is no store at {}\n", path.display());
+    let (store, notes) = (store.as_ref(), notes.as_ref());
+    let noted = |dropped: Result<usize, StoreError>| Ok::<_, StoreError>(told_of_notes(dropped?));
+    let change = |of_store: Result<Freed, StoreError>, of_notes: String| {
+        let told = told(&of_store?) + &of_notes;
+        Ok::<_, StoreError>((0, if told.is_empty() { "nothing to drop\n".into() } else { told }))
+    };
+    if store.is_none() && notes.is_none() {
+        return Ok((
+            0,
+            if matches!(args.action, Action::List { json: true }) { listed(&[], &[]) } else { none() },
+        ));
+    }
+    let nothing = || Ok(Freed::default());
+    Ok(match &args.action {
+        Action::List { json } => {
+            let entries = store.map_or_else(|| Ok(Vec::new()), |store| store.entries(false))?;
+            let noted = notes.map_or_else(|| Ok(Vec::new()), Notes::all)?;
+            let text = match (json, store) {
+                (true, _) => listed(&entries, &noted),
+                (false, Some(store)) => table(&entries, store.budget()) + &table_of_notes(&noted),
+                (false, None) => none() + &table_of_notes(&noted),
+            };
+            (0, text)
+        }
+        Action::Verify => store.map_or_else(|| Ok((0, none())), verify)?,
+        Action::Gc { budget } => {
+            let dropped = notes.map_or(Ok(0), Notes::gc);
+            change(store.map_or_else(nothing, |store| store.gc(*budget)), noted(dropped)?)?
+        }
+        Action::Drop { all: true, .. } => {
+            let dropped = notes.map_or(Ok(0), Notes::drop_all);
+            change(store.map_or_else(nothing, Store::drop_all), noted(dropped)?)?
+        }
+        Action::Drop { objects, .. } => {
+            let filter = ObjectFilter::new(objects, &[]).map_err(Failed::Pattern)?;
+            let dropped = notes.map_or(Ok(0), |notes| notes.drop_objects(|path| filter.takes_path(path)));
+            let drop = |store: &Store| store.drop_entries(|entry| filter.takes_path(&entry.path));
+            change(store.map_or_else(nothing, drop), noted(dropped)?)?
+        }
+    })
 }
 
 fn failed(error: &StoreError) -> i32 {
@@ -177,7 +221,28 @@ fn ago(time: SystemTime) -> String {
     }
 }
 
-fn listed(entries: &[Entry]) -> String {
+fn table_of_notes(noted: &[Noted]) -> String {
+    let mut out = String::new();
+    if !noted.is_empty() {
+        out += "\nRUNS  CPU TIME  TOUCHED  WRITTEN  STATE         OBJECT\n";
+    }
+    for Noted { note, written, state, .. } in noted {
+        let cpu = note.lives.mean().map_or("-".into(), |cpu| format!("{:.0} ms", cpu.as_secs_f64() * 1e3));
+        let _ = writeln!(
+            out,
+            "{:>4}  {:>8}  {:>7}  {:<7}  {:<12}  {}",
+            note.lives.runs,
+            cpu,
+            note.touched.as_ref().map_or("?".into(), |touched| human_bytes(touched.bytes())),
+            ago(*written),
+            word(*state),
+            printable(&note.path.to_string_lossy())
+        );
+    }
+    out
+}
+
+fn listed(entries: &[Entry], noted: &[Noted]) -> String {
     let seconds = |time: SystemTime| time.duration_since(UNIX_EPOCH).map_or(0, |t| t.as_secs());
     let entry = |e: &Entry| {
         json!({
@@ -191,8 +256,23 @@ fn listed(entries: &[Entry]) -> String {
             "state": word(e.state),
         })
     };
+    let note = |n: &Noted| {
+        json!({
+            "object": n.note.path.to_string_lossy(),
+            "runs": n.note.lives.runs,
+            "cpu_seconds": n.note.lives.mean().map(|cpu| cpu.as_secs_f64()),
+            "touched_bytes": n.note.touched.as_ref().map(|touched| touched.bytes()),
+            "written": seconds(n.written),
+            "state": word(n.state),
+        })
+    };
     let entries: Vec<_> = entries.iter().map(entry).collect();
-    json!({ "version": 1, "entries": entries }).to_string() + "\n"
+    let notes: Vec<_> = noted.iter().map(note).collect();
+    json!({ "version": 1, "entries": entries, "notes": notes }).to_string() + "\n"
+}
+
+fn told_of_notes(dropped: usize) -> String {
+    if dropped == 0 { String::new() } else { format!("dropped {dropped} notes of past runs\n") }
 }
 
 fn told(freed: &Freed) -> String {
@@ -207,9 +287,6 @@ fn told(freed: &Freed) -> String {
     }
     if freed.others > 0 {
         let _ = writeln!(out, "dropped {} other files", freed.others);
-    }
-    if out.is_empty() {
-        out += "nothing to drop\n";
     }
     out
 }

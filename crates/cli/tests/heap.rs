@@ -14,8 +14,8 @@ const ALL: [&str; 4] = ["--parts", "all", "--backing", "thp"];
 /// `start_brk` of proc_pid_stat(5).
 fn start_of_heap(held: &Held) -> u64 {
     let stat = held.proc("stat");
-    let fields = stat.rsplit(") ").next().expect("fields").split_whitespace();
-    fields.skip(47 - 3).next().expect("field 47").parse().expect("an address")
+    let mut fields = stat.rsplit(") ").next().expect("fields").split_whitespace();
+    fields.nth(47 - 3).expect("field 47").parse().expect("an address")
 }
 
 #[test]

@@ -200,6 +200,17 @@ pub fn shareable(snapshot: &Snapshot, policy: &Policy) -> Vec<(usize, Part, Rang
     planner::shareable(snapshot, policy)
 }
 
+/// The spans of text and rodata that `plan` copies, for this process alone.
+pub fn copied(plan: &Plan) -> impl Iterator<Item = &Span> {
+    let copies = |span: &&Span| {
+        let first = span.attempts.first();
+        let is_copy =
+            first.is_some_and(|a| matches!(a.backing, Backing::Thp | Backing::Hugetlb) && !a.in_place);
+        is_copy && !span.part.is_writable()
+    };
+    plan.spans.iter().filter(copies)
+}
+
 /// The bytes of `range` that whole pages of `page` cover.
 pub fn liftable_bytes(range: Range, page: PageSize) -> u64 {
     range.inner(page).map_or(0, Range::len)

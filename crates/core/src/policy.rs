@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the user asked for.
 
-use crate::addr::PageSize;
+use crate::addr::{PageSize, Range};
 use crate::placement::Placement;
 use crate::snapshot::{Object, Part};
+use crate::weigh::Weighed;
 use globset::{Glob, GlobSet, GlobSetBuilder};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -126,6 +127,40 @@ impl fmt::Display for SpanChoice {
     }
 }
 
+/// What of text and rodata may be copied. What is huge without a copy, in the page cache or in the
+/// store, is no question of this.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum Copies {
+    /// All that the backings allow.
+    #[default]
+    All,
+    /// The huge pages in which these stretches lie: those that past runs touched.
+    Seen(Vec<Range>),
+    /// Nothing: it was weighed, and does not pay.
+    NotWorth(Weighed),
+}
+
+impl Copies {
+    /// The pieces of `inner`, of whole pages of `page`, that may be copied.
+    pub fn within(&self, inner: Range, page: PageSize) -> Vec<Range> {
+        let seen = match self {
+            Copies::All => return vec![inner],
+            Copies::Seen(seen) => seen,
+            Copies::NotWorth(_) => return Vec::new(),
+        };
+        let mut within: Vec<Range> = Vec::new();
+        for stretch in seen.iter().filter_map(|s| s.intersect(inner)) {
+            let start = stretch.start.align_down(page);
+            let Some(end) = stretch.end.align_up(page) else { continue };
+            match within.last_mut() {
+                Some(last) if start <= last.end => last.end = last.end.max(end),
+                _ => within.push(Range { start, end }),
+            }
+        }
+        within
+    }
+}
+
 /// What to lift, and onto what.
 #[derive(Clone, Debug)]
 pub struct Policy {
@@ -145,6 +180,8 @@ pub struct Policy {
     /// Where lifted memory is to lie; `None` follows the program's own memory policy. What the page
     /// cache or the store holds lies where it lies.
     pub placement: Option<Placement>,
+    /// What of text and rodata may be copied.
+    pub copies: Copies,
 }
 
 impl Default for Policy {
@@ -157,6 +194,7 @@ impl Default for Policy {
             span: SpanChoice::Inner,
             page: PageChoice::Usual,
             placement: None,
+            copies: Copies::All,
         }
     }
 }

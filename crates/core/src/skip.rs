@@ -6,6 +6,7 @@ use crate::attribute::Attribute;
 use crate::policy::Backing;
 use crate::snapshot::{NotStored, Part, ThpOff};
 use crate::target::Fault;
+use crate::weigh::Weighed;
 use std::fmt;
 
 /// Bytes that were left as they are, and why.
@@ -92,6 +93,10 @@ pub enum Reason {
     NotStored(NotStored),
     /// It was copied for transparent pages of this size, which smaps does not tell of.
     SmallerPages(PageSize),
+    /// No past run is known to have touched it.
+    NotTouched,
+    /// A copy would cost more than it could bring.
+    NotWorth(Weighed),
     /// A step of the lift failed and was undone.
     Failed(Backing, Fault),
     /// It could be lifted, and nobody has.
@@ -128,6 +133,8 @@ impl Reason {
             Reason::NotCongruent(_) => "not-congruent",
             Reason::NotStored(_) => "not-stored",
             Reason::SmallerPages(_) => "smaller-pages",
+            Reason::NotTouched => "not-touched",
+            Reason::NotWorth(_) => "not-worth-a-copy",
             Reason::Failed(_, Fault::NotHuge { .. }) => "fragmented",
             Reason::Failed(..) => "failed",
             Reason::NotLifted => "not-lifted",
@@ -202,6 +209,7 @@ impl Reason {
             }
             Reason::NotCongruent(_) => "hugelift align; or use --backing auto".into(),
             Reason::NotStored(not) => return not.hint.clone(),
+            Reason::NotTouched | Reason::NotWorth(_) => "hugelift run --touched all".into(),
             Reason::Failed(_, fault) => return fault.hint(),
             Reason::NotAligned(_) => "hugelift run --span outer, with backing thp or hugetlb".into(),
             Reason::NotLifted => "hugelift run PROG".into(),
@@ -277,6 +285,8 @@ impl fmt::Display for Reason {
                 write!(f, "its address and its offset in the file differ within a page of {page}")
             }
             Reason::NotStored(not) => write!(f, "shared: {}", not.why),
+            Reason::NotTouched => f.write_str("not touched by a past run that was looked at"),
+            Reason::NotWorth(weighed) => weighed.fmt(f),
             Reason::Failed(backing, fault) => write!(f, "{backing}: {fault}"),
             Reason::NotLifted => f.write_str("could be lifted"),
         }

@@ -8,13 +8,16 @@ use hugelift_core::maps::{FileId, Mapping, Prot};
 use hugelift_core::model::Model;
 use hugelift_core::placement::Placement;
 use hugelift_core::plan::{Attempt, Plan, Span, Step, plan, shareable};
-use hugelift_core::policy::{Backing, ObjectFilter, PageChoice, Policy, SpanChoice};
+use hugelift_core::policy::{Backing, Copies, ObjectFilter, PageChoice, Policy, SpanChoice};
+use hugelift_core::skip::Reason;
 use hugelift_core::snapshot::{
     Machine, NotStored, Object, Part, Pool, Snapshot, Stored, StoredCopy, ThpOff, overlapping,
 };
+use hugelift_core::weigh::{Past, Stake, weigh};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use std::path::PathBuf;
+use std::time::Duration;
 
 const RWX: Prot = Prot { read: true, write: true, exec: true, bti: false };
 const ROOT_OF_ALL: u64 = 1 << 46;
@@ -309,8 +312,8 @@ fn policy() -> impl Strategy<Value = Policy> {
     let placements = [Placement::Local, Placement::On("1".parse().unwrap())].map(Some);
     let placement = prop_oneof![3 => Just(None), 1 => prop::sample::select(placements.to_vec())];
     let span = prop::sample::select(vec![SpanChoice::Inner, SpanChoice::Outer, SpanChoice::Auto]);
-    let choices = (parts, backings, data, page, except, placement, span);
-    choices.prop_map(|(parts, backings, data_backings, page, except, placement, span)| Policy {
+    let choices = (parts, backings, data, page, except, placement, span, copies());
+    choices.prop_map(|(parts, backings, data_backings, page, except, placement, span, copies)| Policy {
         parts,
         objects: ObjectFilter::new(&[], &except).unwrap(),
         backings,
@@ -318,7 +321,59 @@ fn policy() -> impl Strategy<Value = Policy> {
         span,
         page,
         placement,
+        copies,
     })
+}
+
+/// All, what was touched of what lies anywhere, or nothing.
+fn copies() -> impl Strategy<Value = Copies> {
+    let stretch = (0..1_u64 << 35, 1..1_u64 << 26);
+    let seen = vec(stretch, 0..200).prop_map(|stretches| {
+        let range = |(start, len): (u64, u64)| Range::sized(Addr(start & !0xffff), len | 0xffff);
+        let mut ranges: Vec<Range> = stretches.into_iter().filter_map(range).collect();
+        ranges.sort();
+        Copies::Seen(ranges)
+    });
+    let past = Some(Past { runs: 1, cpu: Duration::ZERO });
+    let nothing = Copies::NotWorth(weigh(Stake { whole: 1, seen: 1 }, past));
+    prop_oneof![4 => Just(Copies::All), 3 => seen, 1 => Just(nothing)]
+}
+
+/// Of text and rodata, in no way more is copied than what may be; and all of that is, where all would be.
+fn within_what_may_be_copied(snapshot: &Snapshot, policy: &Policy, plan: &Plan) {
+    let is_copy = |a: &Attempt| !a.in_place && matches!(a.backing, Backing::Thp | Backing::Hugetlb);
+    let read_only = |span: &&Span| !span.part.is_writable();
+    let touched = |range: Range| match &policy.copies {
+        Copies::All => true,
+        Copies::Seen(seen) => seen.iter().any(|s| s.intersect(range).is_some()),
+        Copies::NotWorth(_) => false,
+    };
+    for span in plan.spans.iter().filter(read_only) {
+        for attempt in span.attempts.iter().filter(|a| is_copy(a)) {
+            let size = attempt.page.bytes();
+            for page in (span.range.start.0..span.range.end.0).step_by(size as usize) {
+                let page = Range::sized(Addr(page), size).unwrap();
+                assert!(touched(page), "{page} is copied by {}", attempt.backing);
+            }
+        }
+    }
+    let all = hugelift_core::plan::plan(snapshot, &Policy { copies: Copies::All, ..policy.clone() });
+    if policy.copies == Copies::All || all.skips.iter().any(|s| s.reason.is_remediable()) {
+        return; // what lacks for all may be there for some
+    }
+    // Nothing is rounded out where not even all whole pages are copied; and of mixed sizes a smaller
+    // one may do for what was touched of a larger one.
+    if policy.span != SpanChoice::Inner || policy.page == PageChoice::Mixed {
+        return;
+    }
+    for span in all.spans.iter().filter(read_only) {
+        let size = span.attempts[0].page.bytes();
+        for page in (span.range.start.0..span.range.end.0).step_by(size as usize) {
+            let page = Range::sized(Addr(page), size).unwrap();
+            let lifted = plan.spans.iter().any(|s| s.range.covers(page));
+            assert!(lifted || (is_copy(&span.attempts[0]) && !touched(page)), "{page} is left out");
+        }
+    }
 }
 
 /// Spans and skips hold every byte of the extents once, each where its object and part are.
@@ -527,6 +582,7 @@ fn check(snapshot: &Snapshot, policy: &Policy) -> Plan {
             harmless(snapshot, span, attempt);
         }
     }
+    within_what_may_be_copied(snapshot, policy, &plan);
     affordable(&snapshot.machine, &plan);
     invisible(snapshot, &plan);
     plan
@@ -547,7 +603,7 @@ fn the_generator_makes_work() {
     use proptest::strategy::ValueTree;
     use proptest::test_runner::TestRunner;
     let mut runner = TestRunner::deterministic();
-    let (mut spans, mut by_pool, mut second, mut split) = (0, 0, 0, 0);
+    let (mut spans, mut by_pool, mut second, mut split, mut partial) = (0, 0, 0, 0, 0);
     let (mut over_nothing, mut several) = (0, 0);
     for _ in 0..1000 {
         let tree = (snapshot(), policy()).new_tree(&mut runner).unwrap();
@@ -559,10 +615,14 @@ fn the_generator_makes_work() {
         over_nothing += plan.spans.iter().filter(|s| !s.gaps().is_empty()).count();
         let alone = |s: &Span| snapshot.extents().iter().any(|e| e.range.covers(s.held[0]));
         several += plan.spans.iter().filter(|s| s.held.len() > 1 || !alone(s)).count();
+        let untouched = plan.skips.iter().any(|s| s.reason == Reason::NotTouched);
+        partial += usize::from(untouched && hugelift_core::plan::copied(&plan).next().is_some());
         split += plan.spans.windows(2).filter(|w| w[0].range.end == w[1].range.start).count();
     }
     let seen = format!("{spans} spans, {by_pool} from a pool, {second} with a second way, {split} split");
-    let seen = format!("{seen}, {over_nothing} over unmapped space, {several} of several extents");
-    assert!(spans > 500 && by_pool > 100 && second > 20 && split > 10, "{seen}");
+    let seen = format!(
+        "{seen}, {over_nothing} over unmapped space, {several} of several extents, {partial} in part"
+    );
+    assert!(spans > 500 && by_pool > 100 && second > 20 && split > 10 && partial > 5, "{seen}");
     assert!(over_nothing > 20 && several > 5, "{seen}");
 }

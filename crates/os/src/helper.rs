@@ -47,6 +47,9 @@ pub trait Lifter {
     fn is_done(&self) -> bool {
         false
     }
+    /// The program runs, and nobody waits for this process: what is left to be done is done now. Only
+    /// if the helper is nobody's child.
+    fn afterwards(&mut self) {}
     /// It cannot be changed, and why; says whether the program may start all the same.
     fn plain(&mut self, why: &Plain) -> Verdict;
 }

@@ -227,12 +227,17 @@ fn help(
     if let (Ok(()), Some(running)) = (told, running) {
         match attend(running, adopted.then_some(own), &mut lifter) {
             // It failed to exec, or was killed: it has told so itself.
-            Ok(()) | Err(ptrace::Error::Vanished(_)) => {}
+            Ok(()) => {}
+            Err(ptrace::Error::Vanished(_)) => return,
             Err(error) => {
                 lifter.plain(&error.into());
+                return;
             }
         }
         crate::faultpoint::finish();
+        if !adopted {
+            lifter.afterwards();
+        }
     }
 }
 

@@ -5,7 +5,8 @@
 //! [`file_snapshot`] of a program that does not run (over [`needed`] and [`elf_file`]).
 //! Counting: [`perf`] and [`kernel_counts`], of a [`workload`] or another process.
 //! Changing the page cache: [`mod@prime`].
-//! Sharing code among processes: [`store`].
+//! Sharing code among processes: [`store`]. What past runs did: [`store::Notes`], which an
+//! [`observer`] writes.
 //! Changing a process: [`launch`] puts a [`helper`] beside the process that becomes the program
 //! ([`mod@program`]); it traces it ([`ptrace`]), prepares its way [`home`], stops its
 //! [`threads`] and changes it as a [`remote`] target. [`arch`] knows the machine code.
@@ -27,6 +28,7 @@ pub mod malloc;
 pub mod memory;
 pub mod needed;
 pub mod nodes;
+pub mod observer;
 pub mod output;
 pub mod pagecache;
 mod pagemap;

@@ -2,10 +2,12 @@
 //! `PAGEMAP_SCAN` (Linux 6.7, Documentation/admin-guide/mm/pagemap.rst): which pages of a
 //! range huge entries map, without the walk over the whole process that smaps costs.
 
+use crate::machine::base_page;
 use hugelift_core::addr::{Addr, Range};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
 
 /// `_IOWR('f', 16, struct pm_scan_arg)`
 const PAGEMAP_SCAN: u64 = 0xc060_6610;
@@ -85,7 +87,63 @@ fn walk(
     inverted: u64,
     found: &mut dyn FnMut(Range),
 ) -> io::Result<()> {
-    let pagemap = File::open(format!("/proc/{pid}/pagemap"))?;
+    walk_file(&open(pid)?, range, categories, inverted, found)
+}
+
+/// The pagemap of process `pid`: of the memory that it has now, which is gone after its execve(2).
+///
+/// # Errors
+/// EACCES, ENOENT.
+pub fn open(pid: i32) -> io::Result<File> {
+    File::open(format!("/proc/{pid}/pagemap"))
+}
+
+/// Calls `found` with each stretch of `range`, which maps a file, that the process has in its page
+/// tables as the file's: what it has touched, with its neighbours in the page cache, 64 kB at most.
+/// What was only read ahead is not among it.
+///
+/// # Errors
+/// ESRCH or nothing found once the process has ended.
+pub fn present(pagemap: &File, range: Range, found: &mut dyn FnMut(Range)) -> io::Result<()> {
+    let both = PAGE_IS_PRESENT | PAGE_IS_FILE;
+    match walk_file(pagemap, range, both, 0, found) {
+        // Before Linux 6.7.
+        Err(e) if e.raw_os_error() == Some(libc::ENOTTY) => read_present(pagemap, range, found),
+        other => other,
+    }
+}
+
+/// The same from the entries themselves, eight bytes for each base page.
+fn read_present(pagemap: &File, range: Range, found: &mut dyn FnMut(Range)) -> io::Result<()> {
+    const BOTH: u64 = 1 << 63 | 1 << 61;
+    let page = base_page();
+    let mut entries = vec![0; 8 << 10];
+    let mut at = range.start.align_down(page).0;
+    while at < range.end.0 {
+        let left = (range.end.0 - at).div_ceil(page.bytes()) * 8;
+        let wanted = entries.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        let got = pagemap.read_at(&mut entries[..wanted], at / page.bytes() * 8)?;
+        if got < 8 {
+            break;
+        }
+        for entry in entries[..got].chunks_exact(8) {
+            let entry = u64::from_ne_bytes(entry.try_into().unwrap_or_default());
+            if entry & BOTH == BOTH {
+                Range::sized(Addr(at), page.bytes()).map(&mut *found);
+            }
+            at += page.bytes();
+        }
+    }
+    Ok(())
+}
+
+fn walk_file(
+    pagemap: &File,
+    range: Range,
+    categories: u64,
+    inverted: u64,
+    found: &mut dyn FnMut(Range),
+) -> io::Result<()> {
     let mut regions = [Region::default(); REGIONS];
     let mut start = range.start.0;
     while start < range.end.0 {
@@ -113,4 +171,42 @@ fn walk(
         start = arg.walk_end;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::num::NonZeroUsize;
+
+    #[test]
+    fn what_was_touched_is_present_by_both_ways() {
+        use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+        const LEN: usize = 4 << 20;
+        let mut file = tempfile::tempfile().unwrap();
+        io::Write::write_all(&mut file, &vec![7; LEN]).unwrap();
+        let (len, flags) = (NonZeroUsize::new(LEN).unwrap(), MapFlags::MAP_PRIVATE);
+        // SAFETY: mmap(2) at an address of the kernel's choice.
+        let map = unsafe { mmap(None, len, ProtFlags::PROT_READ, flags, &file, 0).unwrap() };
+        let start = map.as_ptr().cast::<u8>();
+        let range = Range::sized(Addr(start.addr() as u64), LEN as u64).unwrap();
+        let pagemap = open(std::process::id().cast_signed()).unwrap();
+        type Walk = fn(&File, Range, &mut dyn FnMut(Range)) -> io::Result<()>;
+        let bytes = |how: Walk| {
+            let mut bytes = 0;
+            how(&pagemap, range, &mut |found| {
+                assert!(range.covers(found));
+                bytes += found.len();
+            })
+            .unwrap();
+            bytes
+        };
+        assert_eq!((bytes(present), bytes(read_present)), (0, 0));
+        // SAFETY: inside the mapping, which is readable.
+        assert_eq!(unsafe { start.add(LEN / 2 + 5).read_volatile() }, 7);
+        let (scanned, read) = (bytes(present), bytes(read_present));
+        assert_eq!(scanned, read);
+        assert!((4096..=2 << 20).contains(&scanned), "{scanned}");
+        // SAFETY: munmap(2) of the mapping made above.
+        unsafe { munmap(map, LEN).unwrap() };
+    }
 }

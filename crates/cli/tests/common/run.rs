@@ -151,6 +151,8 @@ impl Cmd {
         if self.clear {
             command.env_clear();
         }
+        // No place for a store, nor for notes: no test is to know of another's runs.
+        command.env("HUGELIFT_STORE", "/dev/null/none");
         command.envs(self.env.iter().map(|(k, v)| (k, v)));
         if let Some(dir) = &self.cwd {
             command.current_dir(dir);

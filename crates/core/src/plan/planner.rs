@@ -7,7 +7,7 @@ use super::{Attempt, Plan, Span, is_nearly_all, usual_page};
 use crate::addr::{Addr, PageSize, Range};
 use crate::attribute::Attribute;
 use crate::maps::{Mapping, Prot};
-use crate::policy::{Backing, PageChoice, Policy};
+use crate::policy::{Backing, Copies, PageChoice, Policy};
 use crate::skip::{Reason, Skip};
 use crate::snapshot::{Extent, Part, Pool, Snapshot, ThpOff, overlapping};
 
@@ -65,6 +65,11 @@ impl Way {
     /// The same backing and page, copied or not.
     pub(super) fn is_like(&self, other: &Way) -> bool {
         (self.backing, self.page) == (other.backing, other.page)
+    }
+
+    /// It takes a copy of the process's own.
+    fn copies(&self) -> bool {
+        !self.in_place && matches!(self.backing, Backing::Thp | Backing::Hugetlb)
     }
 }
 
@@ -126,29 +131,54 @@ impl<'a> Planner<'a> {
                 continue;
             }
             for piece in std::mem::take(&mut left) {
-                let Some(inner) = piece.inner(way.page) else {
-                    left.push(piece);
-                    continue;
-                };
-                let (pages, reason) = self.supply(*way, inner);
-                lack = reason.or(lack);
-                let span = Range { start: inner.start, end: Addr(inner.start.0 + pages * way.page.bytes()) };
-                if span.is_empty() {
-                    left.push(piece);
-                } else {
-                    shared |= way.backing == Backing::Shared;
-                    self.emit(&extent, span, vec![span], &ways[i..]);
-                    left.extend(piece.minus(span));
+                let mut rest = vec![piece];
+                for inner in piece.inner(way.page).map_or(vec![], |inner| self.wanted(&extent, *way, inner)) {
+                    let (pages, reason) = self.supply(*way, inner);
+                    lack = reason.or(lack);
+                    let end = Addr(inner.start.0 + pages * way.page.bytes());
+                    let span = Range { start: inner.start, end };
+                    if !span.is_empty() {
+                        shared |= way.backing == Backing::Shared;
+                        self.emit(&extent, span, vec![span], &ways[i..]);
+                        rest = rest.into_iter().flat_map(|piece| piece.minus(span)).collect();
+                    }
                 }
+                left.extend(rest);
             }
         }
         // Sizes are told by the smallest page that was tried, or would have been.
         let usual = self.snapshot.machine.thp_page.unwrap_or(PageSize::MB2);
         let page = ways.iter().map(|w| w.page).min().or(self.policy.page.named()).unwrap_or(usual);
         let reason = lack.or(refusals.into_iter().next()).or(uncached).unwrap_or(Reason::NotLifted);
+        let unwanted = match &self.policy.copies {
+            _ if extent.part.is_writable() || !ways.iter().any(Way::copies) => None,
+            Copies::All => None,
+            Copies::Seen(_) => Some(Reason::NotTouched),
+            Copies::NotWorth(weighed) => Some(Reason::NotWorth(*weighed)),
+        };
         for piece in left {
-            self.explain(&extent, piece, page, &reason, &ways, shared);
+            let Some(unwanted) = &unwanted else {
+                self.explain(&extent, piece, page, &reason, &ways, shared);
+                continue;
+            };
+            let mut others = vec![piece];
+            for wanted in piece.inner(page).map_or(vec![], |inner| self.policy.copies.within(inner, page)) {
+                self.explain(&extent, wanted, page, &reason, &ways, shared);
+                others = others.into_iter().flat_map(|piece| piece.minus(wanted)).collect();
+            }
+            // Nor are edges worth a copy where the whole pages are not.
+            for other in others {
+                self.explain(&extent, other, page, unwanted, &[], shared);
+            }
         }
+    }
+
+    /// The pieces of `inner` that may be had in this way: all of it, unless that takes a copy.
+    fn wanted(&self, extent: &Extent, way: Way, inner: Range) -> Vec<Range> {
+        if !way.copies() || extent.part.is_writable() {
+            return vec![inner];
+        }
+        self.policy.copies.within(inner, way.page)
     }
 
     /// The stretches of `extent` that huge entries can map as the page cache has them, if they are
@@ -396,9 +426,11 @@ impl<'a> Planner<'a> {
         let fits = |way: &&Way| range.inner(way.page) == Some(range);
         // What the page cache has is known of the spans that were made of it.
         let known = |way: &&Way| way.backing != Backing::Pagecache || Some(**way) == first;
+        // Nor does a second choice copy what should not be.
+        let wanted = |way: &&Way| self.wanted(extent, **way, range) == [range];
         let placement = self.policy.placement;
         let job = |scratch| Job { span: range, held: &held, prot: extent.prot, scratch, placement };
-        let attempts = ways.iter().filter(fits).filter(known).filter_map(|way| {
+        let attempts = ways.iter().filter(fits).filter(known).filter(wanted).filter_map(|way| {
             let scratch = match way.backing {
                 Backing::Pagecache => Range::default(),
                 _ if way.in_place => Range::default(),

@@ -6,9 +6,10 @@ use crate::addr::Addr;
 use crate::attribute::Attribute;
 use crate::elf::{self, Segment};
 use crate::maps::{FileId, Mapping};
-use crate::policy::{ObjectFilter, PageChoice};
+use crate::policy::{Copies, ObjectFilter, PageChoice};
 use crate::skip::Reason;
-use crate::snapshot::{Object, Pool, Stored, ThpOff};
+use crate::snapshot::{Object, Pool, Stored, StoredCopy, ThpOff};
+use crate::weigh::{Past, Stake, weigh};
 
 pub(crate) const MB: u64 = 1 << 20;
 pub(super) const PAGE: PageSize = PageSize::MB2;
@@ -503,4 +504,54 @@ fn special_memory_is_not_copied() {
     for (range, attribute) in [(data, Attribute::Locked), (heap, Attribute::NoHuge)] {
         assert!(skips(&plan).contains(&(range, Reason::Special(attribute))), "{:?}", plan.skips);
     }
+}
+
+/// 32 MB of text, of which two small places were touched.
+#[test]
+fn only_what_was_touched_is_copied() {
+    let text = r(MB * 4, MB * 36);
+    let touched = vec![r(MB * 9, MB * 9 + 1), r(MB * 11, MB * 13), r(MB * 34 - 1, MB * 34 + 1)];
+    let policy = Policy { copies: Copies::Seen(touched), ..on(&[Backing::Thp]) };
+    let result = plan(&program(text), &policy);
+    let lifted = [r(MB * 8, MB * 14), r(MB * 32, MB * 36)];
+    assert_eq!(spans(&result), lifted.map(|range| (range, vec![Backing::Thp])));
+    let left = [r(MB * 4, MB * 8), r(MB * 14, MB * 32)];
+    assert_eq!(skips(&result), left.map(|range| (range, Reason::NotTouched)));
+    let bytes: u64 = copied(&result).map(|span| span.range.len()).sum();
+    assert_eq!(bytes, 10 * MB);
+
+    // What is short is so for those pages alone.
+    let mut poor = program(text);
+    poor.machine.pools = vec![pool(PAGE, 4)];
+    let result = plan(&poor, &Policy { backings: vec![Backing::Hugetlb], ..policy.clone() });
+    assert_eq!(
+        spans(&result),
+        [r(MB * 8, MB * 14), r(MB * 32, MB * 34)].map(|r| (r, vec![Backing::Hugetlb]))
+    );
+    let short = result.skips.iter().find(|s| s.range == r(MB * 34, MB * 36)).map(|s| &s.reason);
+    assert!(matches!(short, Some(Reason::PoolShort { free: 1, need: 2, .. })), "{short:?}");
+
+    // Without a way that copies, it is not the reason.
+    let result = plan(&program(text), &Policy { backings: vec![Backing::Pagecache], ..policy });
+    assert!(
+        result.spans.is_empty() && result.skips.iter().all(|s| s.reason == Reason::NotPrimed),
+        "{result:?}"
+    );
+}
+
+#[test]
+fn what_is_huge_already_needs_no_weighing() {
+    let text = r(MB * 4, MB * 36);
+    let past = Some(Past { runs: 1, cpu: std::time::Duration::ZERO });
+    let weighed = weigh(Stake { whole: 32 * MB, seen: 0 }, past);
+    let backings = vec![Backing::Pagecache, Backing::Shared, Backing::Thp];
+    let policy = Policy { backings, copies: Copies::NotWorth(weighed), ..Policy::default() };
+    assert_eq!(refused(&program(text), &policy), Reason::NotWorth(weighed));
+    let mut cached = program(text);
+    cached.mappings[0].offset = 0;
+    cached.cached = vec![text];
+    assert_eq!(spans(&plan(&cached, &policy)), [(text, vec![Backing::Pagecache])]);
+    let mut stocked = program(text);
+    stocked.stored.copies = vec![StoredCopy { range: text, entry: 0, offset: 2 * MB }];
+    assert_eq!(spans(&plan(&stocked, &policy)), [(text, vec![Backing::Shared])]);
 }

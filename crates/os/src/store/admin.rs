@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Looking after a store: what is in it, whether it is sound, and making room.
 
-use super::{LOCK, NEW, SEEN, Store, StoreError, entry, place};
+use super::place::{LOCK, NEW};
+use super::{SEEN, Store, StoreError, entry, place};
 use crate::procfs::Process;
 use crate::store::source::identity;
 use hugelift_core::maps::FileId;
 use hugelift_core::record::{Record, is_entry, is_record};
-use nix::dir::Dir;
-use nix::fcntl::OFlag;
-use nix::sys::stat::Mode;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -65,7 +63,7 @@ pub struct Freed {
     pub others: usize,
 }
 
-fn time((seconds, nanos): (i64, i64)) -> SystemTime {
+pub(super) fn time((seconds, nanos): (i64, i64)) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::new(seconds.max(0) as u64, nanos.clamp(0, 999_999_999) as u32)
 }
 
@@ -77,7 +75,7 @@ impl Store {
     /// The directory cannot be read.
     pub fn entries(&self, whole: bool) -> Result<Vec<Entry>, StoreError> {
         let mut entries = Vec::new();
-        for name in self.names()?.into_iter().filter(|n| is_record(n)) {
+        for name in self.place.names()?.into_iter().filter(|n| is_record(n)) {
             if let Some((record, noted)) = self.read(&name) {
                 entries.push(self.entry(name, &record, &noted, whole));
             }
@@ -122,19 +120,11 @@ impl Store {
         }
     }
 
-    fn names(&self) -> Result<Vec<String>, StoreError> {
-        let failed = |e| StoreError::io("read", &self.place.path, e);
-        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        let mut dir = Dir::openat(&self.place.dir, ".", flags, Mode::empty()).map_err(failed)?;
-        let names = dir.iter().filter_map(|e| Some(e.ok()?.file_name().to_str().ok()?.to_string()));
-        Ok(names.collect())
-    }
-
     /// Drops an entry of which a start has found that it is no longer true.
     pub(super) fn forget(&self, name: &str, record: &Record) {
         tracing::debug!(?name, path = ?record.path, "an entry that is no longer true");
         // Another record may name the same file: it will find it gone, and make it again.
-        let _ = self.remove(name).and_then(|()| self.remove(&record.entry));
+        let _ = self.place.remove(name).and_then(|()| self.place.remove(&record.entry));
     }
 
     /// Takes out what cannot be used any more; and then, until the entries take no more than
@@ -143,7 +133,7 @@ impl Store {
     /// # Errors
     /// The lock is not to be had, or a file cannot be removed.
     pub fn gc(&self, budget: Option<u64>) -> Result<Freed, StoreError> {
-        let _lock = self.lock(PATIENCE)?;
+        let _lock = self.place.lock(PATIENCE)?;
         self.clear(budget.unwrap_or_else(|| self.budget()))
     }
 
@@ -152,7 +142,7 @@ impl Store {
     /// # Errors
     /// As [`Store::gc`].
     pub fn drop_entries(&self, wanted: impl Fn(&Entry) -> bool) -> Result<Freed, StoreError> {
-        let _lock = self.lock(PATIENCE)?;
+        let _lock = self.place.lock(PATIENCE)?;
         let entries: Vec<Entry> = self.entries(false)?.into_iter().filter(|e| wanted(e)).collect();
         self.take_out(&entries)?;
         Ok(Freed { entries, others: 0 })
@@ -163,23 +153,19 @@ impl Store {
     /// # Errors
     /// As [`Store::gc`]; or somebody else has put files into it.
     pub fn drop_all(&self) -> Result<Freed, StoreError> {
-        let _lock = self.lock(PATIENCE)?;
+        let _lock = self.place.lock(PATIENCE)?;
         let mut freed = self.clear(self.budget())?;
         let entries = self.entries(false)?;
         self.take_out(&entries)?;
         freed.entries.extend(entries);
-        for name in self.names()?.into_iter().filter(|n| is_ours(n)) {
-            self.remove(&name)?;
+        for name in self.place.names()?.into_iter().filter(|n| is_ours(n)) {
+            self.place.remove(&name)?;
         }
         let path = &self.place.path;
         if path == std::path::Path::new(super::MACHINE_WIDE) {
             place::unmount()?;
         } else {
-            std::fs::remove_dir(path).map_err(|source| StoreError::Io {
-                what: "remove",
-                path: path.clone(),
-                source,
-            })?;
+            self.place.remove_dir()?;
         }
         Ok(freed)
     }
@@ -187,10 +173,10 @@ impl Store {
     /// Room for `need` bytes more.
     pub(super) fn make_room(&self, need: u64) -> Result<(), StoreError> {
         let budget = self.budget().checked_sub(need).ok_or(StoreError::Full { need })?;
-        let held: u64 = self.names()?.iter().filter_map(|n| self.size(n)).sum();
+        let held: u64 = self.place.names()?.iter().filter_map(|n| self.size(n)).sum();
         if held > budget || entry::room(&self.place.dir).1 < need {
             self.clear(budget)?;
-            let held: u64 = self.names()?.iter().filter_map(|n| self.size(n)).sum();
+            let held: u64 = self.place.names()?.iter().filter_map(|n| self.size(n)).sum();
             if held > budget || entry::room(&self.place.dir).1 < need {
                 return Err(StoreError::Full { need });
             }
@@ -223,8 +209,8 @@ impl Store {
         let is_rest = |n: &String| {
             is_ours(n) && n != LOCK && !kept.contains(n.as_str()) && (!n.ends_with(SEEN) || old(n))
         };
-        for name in self.names()?.iter().filter(|n| is_rest(n)) {
-            self.remove(name)?;
+        for name in self.place.names()?.iter().filter(|n| is_rest(n)) {
+            self.place.remove(name)?;
             freed.others += 1;
         }
         let mut held: u64 = good.iter().map(|e| e.bytes).sum();
@@ -241,8 +227,8 @@ impl Store {
 
     fn take_out(&self, entries: &[Entry]) -> Result<(), StoreError> {
         for entry in entries {
-            self.remove(&entry.record)?;
-            self.remove(&entry.name)?;
+            self.place.remove(&entry.record)?;
+            self.place.remove(&entry.name)?;
         }
         Ok(())
     }

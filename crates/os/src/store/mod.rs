@@ -18,12 +18,15 @@
 mod admin;
 mod entry;
 mod error;
+mod notes;
 mod place;
 mod source;
 
 pub use admin::{Entry, Freed, State};
 pub use error::StoreError;
-pub use place::{MACHINE_WIDE, Missing, VARIABLE, own_path};
+pub(crate) use notes::executed;
+pub use notes::{Noted, Notes, file_of};
+pub use place::{MACHINE_WIDE, Missing, VARIABLE, notes_beside, own_path};
 
 use crate::faultpoint;
 use crate::pagemap;
@@ -35,14 +38,14 @@ use hugelift_core::policy::{Backing, Policy};
 use hugelift_core::record::{self, Record, lay_out, record_name};
 use hugelift_core::snapshot::{NotStored, Object, Part, Snapshot, Stored, StoredCopy};
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, Flock, FlockArg, OFlag, openat, renameat};
+use nix::fcntl::{AtFlags, OFlag, openat};
 use nix::sys::stat::{Mode, UtimensatFlags, utimensat};
 use nix::sys::time::TimeSpec;
 use nix::unistd::{UnlinkatFlags, geteuid, linkat, unlinkat};
 use place::Place;
 use source::Source;
 use std::fs::{File, Permissions};
-use std::io::{self, Read, Write};
+use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
@@ -54,9 +57,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 const AGAIN: Duration = Duration::from_secs(3600);
 /// A longer record was not written by hugelift.
 const MAX_RECORD: u64 = 1 << 20;
-const LOCK: &str = "lock";
 const SEEN: &str = ".seen";
-const NEW: &str = ".new";
 
 /// When a copy is made of what the store does not have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -286,15 +287,7 @@ impl Store {
 
     /// A record and its file.
     fn read(&self, name: &str) -> Option<(Record, File)> {
-        let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
-        let mut file = File::from(openat(&self.place.dir, name, flags, Mode::empty()).ok()?);
-        let meta = file.metadata().ok()?;
-        let sound = meta.is_file() && meta.uid() == self.place.owner && meta.mode() & 0o022 == 0;
-        if !sound || meta.len() > MAX_RECORD {
-            return None;
-        }
-        let mut json = Vec::new();
-        file.read_to_end(&mut json).ok()?;
+        let (json, file) = self.place.read(name, MAX_RECORD)?;
         Some((Record::parse(&json).ok()?, file))
     }
 
@@ -306,7 +299,7 @@ impl Store {
         if create == Create::SecondStart && !self.was_seen(source)? {
             return Err(StoreError::FirstStart);
         }
-        let _lock = self.lock(PATIENCE)?;
+        let _lock = self.place.lock(PATIENCE)?;
         if let Some(found) = self.look_up(wish, source) {
             return Ok(found);
         }
@@ -370,7 +363,7 @@ impl Store {
                         return Ok(file);
                     }
                 }
-                self.remove(&fresh.name)?;
+                self.place.remove(&fresh.name)?;
                 link().map_err(|e| StoreError::here("publish a file", e))?;
             }
             other => other.map_err(|e| StoreError::here("publish a file", e))?,
@@ -383,26 +376,12 @@ impl Store {
 
     /// Puts a record in its place, whole.
     fn write_record(&self, record: &Record, public: bool) -> Result<(), StoreError> {
-        let dir = &self.place.dir;
         let json =
             record.to_json().map_err(|e| StoreError::here_io("write a record", io::Error::other(e)))?;
         let name = record_name(record.source.device, record.source.inode);
-        let temporary = format!("{name}{NEW}");
-        let failed = |e| StoreError::here("write a record", e);
-        // We have the lock: it is what a killed start has left.
-        self.remove(&temporary)?;
-        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
         let mode = if public { Mode::from_bits_truncate(0o644) } else { Mode::S_IRUSR | Mode::S_IWUSR };
-        let mut file = File::from(openat(dir, temporary.as_str(), flags, mode).map_err(failed)?);
-        let written =
-            file.set_permissions(Permissions::from_mode(mode.bits())).and_then(|()| file.write_all(&json));
-        let named = written
-            .map_err(|e| StoreError::here_io("write a record", e))
-            .and_then(|()| renameat(dir, temporary.as_str(), dir, name.as_str()).map_err(failed));
-        if named.is_err() {
-            self.remove(&temporary)?;
-        }
-        let _ = unlinkat(dir, seen_name(&name).as_str(), UnlinkatFlags::NoRemoveDir);
+        let named = self.place.replace(&name, &json, mode);
+        let _ = unlinkat(&self.place.dir, seen_name(&name).as_str(), UnlinkatFlags::NoRemoveDir);
         named
     }
 
@@ -421,31 +400,6 @@ impl Store {
         let now = &TimeSpec::UTIME_NOW;
         let _ = utimensat(dir, name.as_str(), now, now, UtimensatFlags::NoFollowSymlink);
         Ok(SystemTime::now().duration_since(noted).is_ok_and(|age| age < AGAIN))
-    }
-
-    /// One at a time makes or drops entries.
-    fn lock(&self, patience: Duration) -> Result<Flock<File>, StoreError> {
-        let failed = |e| StoreError::here("lock a file", e);
-        let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        let file = openat(&self.place.dir, LOCK, flags, Mode::S_IRUSR | Mode::S_IWUSR).map_err(failed)?;
-        let mut file = File::from(file);
-        let until = Instant::now() + patience;
-        loop {
-            match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-                Ok(lock) => return Ok(lock),
-                Err((_, Errno::EWOULDBLOCK)) if Instant::now() > until => return Err(StoreError::Busy),
-                Err((again, Errno::EWOULDBLOCK | Errno::EINTR)) => file = again,
-                Err((_, e)) => return Err(failed(e)),
-            }
-            std::thread::sleep(Duration::from_millis(3));
-        }
-    }
-
-    fn remove(&self, name: &str) -> Result<(), StoreError> {
-        match unlinkat(&self.place.dir, name, UnlinkatFlags::NoRemoveDir) {
-            Ok(()) | Err(Errno::ENOENT) => Ok(()),
-            Err(e) => Err(StoreError::io("remove", &self.place.path.join(name), e)),
-        }
     }
 }
 

@@ -1,22 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Where a store may be: a directory on a tmpfs that allows code, of which every part of the
-//! path is checked through its open descriptor, so that nobody else can have planted it.
+//! path is checked through its open descriptor, so that nobody else can have planted it; and
+//! beside it, on whatever file system, the one for notes. Small files are read and written whole.
 
 use super::StoreError;
+use nix::dir::Dir;
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, openat};
+use nix::fcntl::{AtFlags, Flock, FlockArg, OFlag, openat, renameat};
 use nix::mount::{MsFlags, mount};
 use nix::sys::stat::{FileStat, Mode, fstat, mkdirat};
 use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
 use nix::sys::statvfs::{FsFlags, fstatvfs};
-use nix::unistd::geteuid;
+use nix::unistd::{UnlinkatFlags, geteuid, unlinkat};
+use std::ffi::OsString;
+use std::fs::{File, Permissions};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Names another directory for the store of the calling user.
 pub const VARIABLE: &str = "HUGELIFT_STORE";
 /// Where root keeps what all users may share; the mount point is its parent.
 pub const MACHINE_WIDE: &str = "/run/hugelift/store";
+pub(super) const LOCK: &str = "lock";
+/// What is being written ends so.
+pub(super) const NEW: &str = ".new";
 
 /// What may be done for a directory that is not there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,6 +64,32 @@ pub fn own_path() -> Result<PathBuf, StoreError> {
     variable("XDG_RUNTIME_DIR").map(|dir| dir.join("hugelift/store")).ok_or(StoreError::NoPlace)
 }
 
+/// Where the notes are that go with the store at `store`: not in it, for a store is a choice of its
+/// own; nor, for the usual ones, below the mount point of root's, which would hide them.
+pub fn notes_beside(store: &Path) -> PathBuf {
+    let usual = store.parent().filter(|dir| store.ends_with("hugelift/store") && dir.parent().is_some());
+    let mut name = OsString::from(usual.unwrap_or(store));
+    name.push(".seen");
+    name.into()
+}
+
+/// Opens the calling user's directory at `path`, on whatever file system. With [`Missing::Make`]
+/// it is made, but not what it should lie in.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn open_plain(path: &Path, missing: Missing) -> Result<Place, StoreError> {
+    if missing == Missing::Make && !path.parent().is_some_and(Path::is_dir) {
+        return Err(StoreError::Missing { path: path.into() });
+    }
+    let dir = walk(path, missing)?;
+    let owner = check_owner(&dir, path)?;
+    if owner != geteuid().as_raw() {
+        return Err(StoreError::hostile(path, "belongs to another user"));
+    }
+    Ok(Place { path: path.into(), dir, owner })
+}
+
 /// Opens the directory at `path`.
 ///
 /// # Errors
@@ -75,6 +111,98 @@ pub fn open(path: &Path, missing: Missing) -> Result<Place, StoreError> {
         return Err(StoreError::NoExec { path: path.into() });
     }
     Ok(Place { path: path.into(), dir, owner })
+}
+
+impl Place {
+    /// Reads the file `name`: a regular one of the directory's owner that nobody else can write to,
+    /// of at most `most` bytes.
+    pub(super) fn read(&self, name: &str, most: u64) -> Option<(Vec<u8>, File)> {
+        let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+        let mut file = File::from(openat(&self.dir, name, flags, Mode::empty()).ok()?);
+        let meta = file.metadata().ok()?;
+        let sound = meta.is_file() && meta.uid() == self.owner && meta.mode() & OTHERS_WRITE == 0;
+        if !sound || meta.len() > most {
+            return None;
+        }
+        let mut bytes = Vec::with_capacity(usize::try_from(meta.len()).ok()?);
+        file.read_to_end(&mut bytes).ok()?;
+        Some((bytes, file))
+    }
+
+    /// Puts `bytes` in the place of the file `name`, whole. Who does so has the lock.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`]
+    pub(super) fn replace(&self, name: &str, bytes: &[u8], mode: Mode) -> Result<(), StoreError> {
+        let temporary = format!("{name}{NEW}");
+        let failed = |e| StoreError::here("write a record", e);
+        // We have the lock: it is what a killed start has left.
+        self.remove(&temporary)?;
+        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
+        let mut file = File::from(openat(&self.dir, temporary.as_str(), flags, mode).map_err(failed)?);
+        let written =
+            file.set_permissions(Permissions::from_mode(mode.bits())).and_then(|()| file.write_all(bytes));
+        let named = written
+            .map_err(|e| StoreError::here_io("write a record", e))
+            .and_then(|()| renameat(&self.dir, temporary.as_str(), &self.dir, name).map_err(failed));
+        if named.is_err() {
+            self.remove(&temporary)?;
+        }
+        named
+    }
+
+    /// One at a time makes or drops files.
+    ///
+    /// # Errors
+    /// [`StoreError::Busy`] if it is not to be had for so long.
+    pub(super) fn lock(&self, patience: Duration) -> Result<Flock<File>, StoreError> {
+        let failed = |e| StoreError::here("lock a file", e);
+        let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let file = openat(&self.dir, LOCK, flags, Mode::S_IRUSR | Mode::S_IWUSR).map_err(failed)?;
+        let mut file = File::from(file);
+        let until = Instant::now() + patience;
+        loop {
+            match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+                Ok(lock) => return Ok(lock),
+                Err((_, Errno::EWOULDBLOCK)) if Instant::now() > until => return Err(StoreError::Busy),
+                Err((again, Errno::EWOULDBLOCK | Errno::EINTR)) => file = again,
+                Err((_, e)) => return Err(failed(e)),
+            }
+            std::thread::sleep(Duration::from_millis(3));
+        }
+    }
+
+    /// Removes a file, if it is there.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`]
+    pub(super) fn remove(&self, name: &str) -> Result<(), StoreError> {
+        match unlinkat(&self.dir, name, UnlinkatFlags::NoRemoveDir) {
+            Ok(()) | Err(Errno::ENOENT) => Ok(()),
+            Err(e) => Err(StoreError::io("remove", &self.path.join(name), e)),
+        }
+    }
+
+    /// The names of all files.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`]
+    pub(super) fn names(&self) -> Result<Vec<String>, StoreError> {
+        let failed = |e| StoreError::io("read", &self.path, e);
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let mut dir = Dir::openat(&self.dir, ".", flags, Mode::empty()).map_err(failed)?;
+        let names = dir.iter().filter_map(|e| Some(e.ok()?.file_name().to_str().ok()?.to_string()));
+        Ok(names.collect())
+    }
+
+    /// Removes the directory itself.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`]: somebody else has put files into it.
+    pub(super) fn remove_dir(&self) -> Result<(), StoreError> {
+        let failed = |source: io::Error| StoreError::Io { what: "remove", path: self.path.clone(), source };
+        std::fs::remove_dir(&self.path).map_err(failed)
+    }
 }
 
 /// Ends what [`open`] has mounted, if that is all it is.
@@ -236,6 +364,17 @@ mod tests {
         for (mode, path) in [(0o770, &store), (0o777, &store), (0o1777, &store)] {
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
             assert!(why(path, Missing::Leave).contains("by others"), "{mode:o}");
+        }
+    }
+
+    #[test]
+    fn notes_lie_beside() {
+        for (store, notes) in [
+            (MACHINE_WIDE, "/run/hugelift.seen"),
+            ("/run/user/1000/hugelift/store", "/run/user/1000/hugelift.seen"),
+            ("/dev/shm/mine", "/dev/shm/mine.seen"),
+        ] {
+            assert_eq!(notes_beside(Path::new(store)), Path::new(notes));
         }
     }
 

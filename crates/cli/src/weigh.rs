@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What of a plan is copied: all, what past runs have touched, or nothing, as `--touched` says or,
+//! with `--backing auto`, as it pays; and who looks at this run for the next.
+
+use clap::ValueEnum;
+use hugelift_core::addr::{Range, human_bytes};
+use hugelift_core::apply::{Outcome, lifted};
+use hugelift_core::note::Note;
+use hugelift_core::plan::{Plan, Span, copied, plan};
+use hugelift_core::policy::{Copies, Policy};
+use hugelift_core::record::Identity;
+use hugelift_core::snapshot::Snapshot;
+use hugelift_core::weigh::{Past, Stake, Verdict, Weighed, weigh};
+use hugelift_os::observer::{Observer, Subject};
+use hugelift_os::store::{Missing, Notes, StoreError, file_of};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// `--touched`
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum TouchedChoice {
+    /// All huge pages, at each start
+    All,
+    /// Those that a past run touched; the first run is only looked at
+    Seen,
+}
+
+/// How it is decided what is copied.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Choosing {
+    /// All is.
+    All,
+    /// What past runs are known to have touched.
+    Seen,
+    /// As it pays.
+    Weighed,
+}
+
+impl Choosing {
+    /// What the options say. Who asks for a backing, or for all or nothing, gets it.
+    pub fn new(touched: Option<TouchedChoice>, auto: bool, strict: bool) -> Choosing {
+        match touched {
+            Some(TouchedChoice::All) => Choosing::All,
+            Some(TouchedChoice::Seen) => Choosing::Seen,
+            None if auto && !strict => Choosing::Weighed,
+            None => Choosing::All,
+        }
+    }
+}
+
+/// A plan that copies what it should.
+#[derive(Debug)]
+pub struct Chosen {
+    /// The plan.
+    pub plan: Plan,
+    /// Why, with the figures; nothing if there was nothing to choose.
+    pub line: Option<String>,
+    /// What prevents that anything is known.
+    pub trouble: Option<String>,
+    watch: Option<Watch>,
+}
+
+/// What is to be looked at.
+#[derive(Debug)]
+struct Watch {
+    notes: Notes,
+    executable: (PathBuf, Identity),
+    /// The objects that may be copied: which file, what is known of it, where.
+    objects: BTreeMap<usize, Known>,
+}
+
+#[derive(Debug)]
+struct Known {
+    file: (PathBuf, Identity),
+    note: Option<Note>,
+    spans: Vec<Range>,
+}
+
+/// Chooses what of `all`, the plan of `snapshot` as `policy` asks, is copied; `pid` is none for a
+/// program that does not run.
+pub fn choose(how: Choosing, pid: Option<u32>, snapshot: &Snapshot, policy: &Policy, all: Plan) -> Chosen {
+    let unchanged = |plan| Chosen { plan, line: None, trouble: None, watch: None };
+    if how == Choosing::All || copied(&all).next().is_none() {
+        return unchanged(all);
+    }
+    let missing = if pid.is_some() { Missing::Make } else { Missing::Leave };
+    let watch = match (Notes::open(missing), how) {
+        (Ok(notes), _) => Watch::of(notes, pid, snapshot, &all),
+        // A preview makes nothing: there is nothing in it yet.
+        (Err(StoreError::Missing { .. }), _) if pid.is_none() => None,
+        (Err(error), Choosing::Seen) => {
+            let hint = error.hint().map_or(String::new(), |hint| format!("; {hint}"));
+            let trouble = format!("cannot note what it touches: {error}{hint}");
+            return Chosen { trouble: Some(trouble), ..of(policy, snapshot, Copies::Seen(vec![])) };
+        }
+        (Err(_), _) => return unchanged(all),
+    };
+    let seen: Vec<Range> =
+        copied(&all).flat_map(|span| seen_of(span, how, snapshot, watch.as_ref())).collect();
+    let bytes = |ranges: &mut dyn Iterator<Item = Range>| ranges.map(Range::len).sum();
+    let whole = bytes(&mut copied(&all).map(|span| span.range));
+    let stake = Stake { whole, seen: bytes(&mut seen.iter().copied()) };
+    let weighed = weigh(stake, watch.as_ref().and_then(Watch::past));
+    let (copies, line) = match how {
+        Choosing::Seen => (Copies::Seen(seen), of_seen(stake)),
+        _ => (as_weighed(weighed, seen), weighed.to_string()),
+    };
+    let watch = watch.filter(|watch| pid.is_some_and(|pid| watch.is_worth_it(pid, how)));
+    match copies {
+        Copies::All => Chosen { line: Some(line), watch, ..unchanged(all) },
+        copies => Chosen { line: Some(line), watch, ..of(policy, snapshot, copies) },
+    }
+}
+
+fn of(policy: &Policy, snapshot: &Snapshot, copies: Copies) -> Chosen {
+    let plan = plan(snapshot, &Policy { copies, ..policy.clone() });
+    Chosen { plan, line: None, trouble: None, watch: None }
+}
+
+fn as_weighed(weighed: Weighed, seen: Vec<Range>) -> Copies {
+    match weighed.verdict {
+        Verdict::Whole => Copies::All,
+        Verdict::Seen => Copies::Seen(seen),
+        Verdict::Nothing => Copies::NotWorth(weighed),
+    }
+}
+
+fn of_seen(stake: Stake) -> String {
+    let (whole, seen) = (human_bytes(stake.whole), human_bytes(stake.seen));
+    format!("{seen} of {whole} are known to be touched: only that is copied (--touched seen)")
+}
+
+/// The pages of a span that past runs touched. What nobody has looked at may be: it counts where it is
+/// weighed.
+fn seen_of(span: &Span, how: Choosing, snapshot: &Snapshot, watch: Option<&Watch>) -> Vec<Range> {
+    let known = watch.and_then(|watch| watch.objects.get(&span.object)?.note.as_ref()?.touched.as_ref());
+    match (known, span.attempts.first(), how) {
+        (Some(touched), Some(attempt), _) => {
+            touched.seen(span.range, snapshot.objects[span.object].bias, attempt.page)
+        }
+        (_, _, Choosing::Seen) => Vec::new(),
+        _ => vec![span.range],
+    }
+}
+
+impl Watch {
+    fn of(notes: Notes, pid: Option<u32>, snapshot: &Snapshot, plan: &Plan) -> Option<Watch> {
+        let executable = snapshot.objects.iter().find(|o| o.executable)?;
+        let mut objects: BTreeMap<usize, Known> = BTreeMap::new();
+        for span in copied(plan) {
+            if let Some(known) = objects.get_mut(&span.object) {
+                known.spans.push(span.range);
+            } else if let Some(file) = file_of(pid, &snapshot.objects[span.object]) {
+                let note = notes.of(&file.1);
+                objects.insert(span.object, Known { file, note, spans: vec![span.range] });
+            }
+        }
+        Some(Watch { executable: file_of(pid, executable)?, notes, objects })
+    }
+
+    /// The note of the executable.
+    fn own(&self) -> Option<Note> {
+        let of_plan = self.objects.values().find(|known| known.file == self.executable);
+        of_plan.map_or_else(|| self.notes.of(&self.executable.1), |known| known.note.clone())
+    }
+
+    fn past(&self) -> Option<Past> {
+        let lives = self.own()?.lives;
+        Some(Past { runs: lives.runs, cpu: lives.mean()? })
+    }
+
+    fn is_worth_it(&self, pid: u32, how: Choosing) -> bool {
+        let unknown = |known: &Known| known.note.as_ref().is_none_or(|note| note.touched.is_none());
+        self.own().is_none_or(|note| note.lives.wants_more(pid))
+            || how == Choosing::Seen && self.objects.values().any(unknown)
+    }
+}
+
+impl Chosen {
+    /// Who looks at process `pid`, which is stopped yet, of which so much was lifted; of its CPU time,
+    /// `foreign` was the lift's.
+    pub fn observer(
+        self,
+        pid: u32,
+        snapshot: &Snapshot,
+        outcome: &Outcome,
+        foreign: Duration,
+    ) -> Option<Observer> {
+        let Watch { notes, executable, objects } = self.watch?;
+        let huge: Vec<Range> = lifted(&self.plan, outcome).map(|(span, _)| span.range).collect();
+        let subject = |(object, known): (usize, Known)| {
+            let left = known.spans.into_iter().flat_map(|span| {
+                huge.iter().fold(vec![span], |left, huge| left.iter().flat_map(|r| r.minus(*huge)).collect())
+            });
+            let ranges: Vec<Range> = left.collect();
+            let bias = snapshot.objects[object].bias;
+            (!ranges.is_empty()).then_some(Subject { file: known.file, bias, ranges })
+        };
+        let subjects = objects.into_iter().filter_map(subject).collect();
+        let observer = Observer::new(pid, notes, executable, subjects, foreign);
+        observer.inspect_err(|error| tracing::debug!(%error, "not looked at")).ok()
+    }
+}

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* 64 MB of code in 16 blocks of 4 MB, of which it runs those that its arguments name, and checks
+ * what each function returns. `wait` says "ready" and waits until stdin ends; `burn` runs the blocks
+ * so far for half a second of CPU time; `leave` leaves a child behind that does the waiting. */
+#define _GNU_SOURCE
+#include <poll.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+__asm__(".pushsection .text\n"
+        ".balign 64\n"
+        ".hidden blocks\nblocks:\n"
+        ".rept 16\n.incbin \"" FAT_CODE "\"\n.endr\n"
+        ".hidden blocks_end\nblocks_end:\n"
+        ".popsection\n");
+
+extern const unsigned char blocks[] __attribute__((visibility("hidden")));
+extern const unsigned char blocks_end[] __attribute__((visibility("hidden")));
+
+static size_t run(size_t block)
+{
+	size_t wrong = 0, size = (size_t)(blocks_end - blocks) / 16;
+	for (size_t i = 0; i < size / 64; i++) {
+		uint32_t (*function)(void) = (uint32_t (*)(void))(uintptr_t)(blocks + block * size + 64 * i);
+		wrong += function() != (uint32_t)i * 2654435761u + 12345u;
+	}
+	return wrong;
+}
+
+int main(int argc, char **argv)
+{
+	size_t wrong = 0;
+	char byte;
+	for (int i = 1; i < argc; i++) {
+		if (!strcmp(argv[i], "leave")) {
+			if (fork() > 0)
+				return 0;
+			setsid();
+		} else if (!strcmp(argv[i], "wait")) {
+			printf("ready\n");
+			fflush(stdout);
+			while (read(0, &byte, 1) > 0)
+				;
+		} else if (!strcmp(argv[i], "burn")) {
+			for (clock_t until = clock() + CLOCKS_PER_SEC / 2; clock() < until;)
+				for (int k = 1; k < i; k++)
+					wrong += run((size_t)atoi(argv[k]));
+		} else {
+			wrong += run((size_t)atoi(argv[i]));
+		}
+	}
+	printf("wrong %zu\n", wrong);
+	return 0;
+}
