@@ -183,7 +183,36 @@ pub struct PolicyArgs {
     pub exclude: Vec<String>,
 }
 
+/// `--children`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ChildrenChoice {
+    /// As hugelift would lift the program
+    Lift,
+    /// As they are
+    Plain,
+}
+
+/// What clap calls a choice.
+pub fn word(choice: &impl ValueEnum) -> String {
+    choice.to_possible_value().map_or(String::new(), |value| value.get_name().to_string())
+}
+
 impl PolicyArgs {
+    /// The words of a command line that say the same.
+    pub fn words(&self) -> Vec<String> {
+        let PolicyArgs { backing, page_size, parts, data_backing, object, exclude } = self;
+        let parts: Vec<String> = parts.iter().map(word).collect();
+        let mut words = vec![
+            format!("--backing={}", word(backing)),
+            format!("--parts={}", parts.join(",")),
+            format!("--data-backing={}", word(data_backing)),
+        ];
+        words.extend(page_size.map(|size| format!("--page-size={}", size.bytes())));
+        words.extend(object.iter().map(|glob| format!("--object={glob}")));
+        words.extend(exclude.iter().map(|glob| format!("--exclude={glob}")));
+        words
+    }
+
     /// As the planner wants it.
     ///
     /// # Errors

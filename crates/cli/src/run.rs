@@ -6,7 +6,7 @@
 use crate::FAILED;
 use crate::dry_run::dry_run;
 use crate::failure::Failure;
-use crate::options::{MallocChoice, PolicyArgs};
+use crate::options::{ChildrenChoice, MallocChoice, PolicyArgs, word};
 use clap::Args;
 use hugelift_core::addr::{PageSize, Range, human_bytes};
 use hugelift_core::apply::{Outcome, apply, lifted};
@@ -23,6 +23,7 @@ use hugelift_core::target::Fault;
 use hugelift_os::console::say;
 use hugelift_os::helper::{Lifter, Verdict};
 use hugelift_os::machine::{base_page, folios, thp_page};
+use hugelift_os::inside::{self, Inside, Missing};
 use hugelift_os::malloc::allocators;
 use hugelift_os::perf_map::{self, Copied};
 use hugelift_os::plain::Plain;
@@ -57,6 +58,10 @@ pub struct RunArgs {
     #[arg(long, value_enum, default_value_t = MallocChoice::Auto)]
     malloc: MallocChoice,
 
+    /// What becomes of the programs that it starts itself
+    #[arg(long, value_enum, default_value_t = ChildrenChoice::Plain)]
+    children: ChildrenChoice,
+
     /// Print what would be done, and start nothing
     #[arg(long)]
     dry_run: bool,
@@ -86,6 +91,21 @@ pub struct RunArgs {
     command: Vec<OsString>,
 }
 
+impl RunArgs {
+    /// The words that say how children are lifted. What they write on stderr may be read by their
+    /// parent: without `-v` nothing is said.
+    fn words(&self) -> Vec<String> {
+        let mut words = self.policy.words();
+        words.push(format!("--malloc={}", word(&self.malloc)));
+        words.extend(self.perf_map.then(|| "--perf-map".to_string()));
+        match self.verbose {
+            0 => words.push("--quiet".into()),
+            n => words.extend((0..n).map(|_| "-v".to_string())),
+        }
+        words
+    }
+}
+
 /// Runs the program; returns only if that fails.
 pub fn run(args: &RunArgs) -> i32 {
     match try_run(args) {
@@ -113,19 +133,16 @@ fn try_run(args: &RunArgs) -> Result<i32, Failure> {
         return Ok(dry_run(&path, &policy, args.verbose > 0));
     }
 
-    let mut job = Job {
-        program: name.to_string_lossy().into_owned(),
-        policy,
-        strict: args.strict,
-        verbose: args.verbose,
-        quiet: args.quiet,
-        report,
-        unprimed: None,
-        primed: false,
-        stayed: None,
-        perf_map: args.perf_map,
-        adopts: launch::adopts_orphans(),
-    };
+    let mut job = Job::new(args, name.to_string_lossy().into_owned(), policy);
+    job.report = report;
+    if args.children == ChildrenChoice::Lift
+        && let Err(why) = lift_children(args, &job.policy)?
+    {
+        if args.strict {
+            return Err(format!("{}: not started (--strict): --children: {why}", job.program).into());
+        }
+        job.say(&format!("{}: its children are started without huge pages: {why}", job.program));
+    }
     if job.policy.backings == [Backing::Pagecache] {
         job.prime(&path);
     }
@@ -138,8 +155,25 @@ fn try_run(args: &RunArgs) -> Result<i32, Failure> {
         return Ok(status);
     }
     tell_allocator(args, &path, &job)?;
+    inside::mark_started().map_err(|e| format!("cannot set a variable: {e}"))?;
     let source = exec(&path, &args.command);
     Err(ExecError { program: job.program, source }.into())
+}
+
+/// Has the programs that this one will start lifted as it is, by the library inside it; why not,
+/// if that is not to be had.
+fn lift_children(args: &RunArgs, policy: &Policy) -> Result<Result<(), Missing>, Failure> {
+    let inside = match Inside::find() {
+        Ok(inside) => inside,
+        Err(why) => return Ok(Err(why)),
+    };
+    // Heap and stack are advised in every program, however small it is.
+    let any = policy.parts.iter().any(|p| matches!(p, Part::Heap | Part::Stack));
+    let page = policy.page.or(thp_page()).unwrap_or(PageSize::MB2);
+    let writable = policy.parts.iter().any(|p| p.is_writable());
+    let worth = format!("{}{}", if any { 0 } else { page.bytes() }, if writable { "rw" } else { "r" });
+    inside.lift_children(&worth, &args.words()).map_err(|e| format!("cannot set a variable: {e}"))?;
+    Ok(Ok(()))
 }
 
 /// Sets the variables of the allocators that the program has in it.
@@ -172,7 +206,7 @@ pub fn creation(policy: &Policy) -> Create {
 }
 
 /// What the helper has to do.
-struct Job {
+pub struct Job {
     program: String,
     policy: Policy,
     strict: bool,
@@ -217,6 +251,31 @@ impl Lifter for &mut Job {
 }
 
 impl Job {
+    /// The job of lifting `program` as the options say.
+    pub fn new(args: &RunArgs, program: String, policy: Policy) -> Job {
+        Job {
+            program,
+            policy,
+            strict: args.strict,
+            verbose: args.verbose,
+            quiet: args.quiet,
+            report: None,
+            unprimed: None,
+            primed: false,
+            stayed: None,
+            perf_map: args.perf_map,
+            adopts: launch::adopts_orphans(),
+        }
+    }
+
+    /// The job of lifting a child of a lifted program, as the options of that one say.
+    ///
+    /// # Errors
+    /// A pattern that is not one.
+    pub fn of_child(args: &RunArgs) -> Result<Job, Failure> {
+        Ok(Job::new(args, args.command[0].to_string_lossy().into_owned(), args.policy.policy()?))
+    }
+
     /// Brings the program's files into huge folios. Asked for by name only: dropping and reading
     /// them anew costs a large program a tenth of a second.
     fn prime(&mut self, path: &Path) {
