@@ -155,7 +155,7 @@ fn try_run(args: &RunArgs) -> Result<i32, Failure> {
         return Ok(status);
     }
     tell_allocator(args, &path, &job)?;
-    inside::mark_started().map_err(|e| format!("cannot set a variable: {e}"))?;
+    inside::mark_started(&path).map_err(|e| format!("cannot set a variable: {e}"))?;
     let source = exec(&path, &args.command);
     Err(ExecError { program: job.program, source }.into())
 }

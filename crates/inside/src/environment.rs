@@ -79,8 +79,7 @@ mod tests {
     struct Held(Vec<*const c_char>, #[allow(dead_code, reason = "owns the strings")] Vec<Vec<u8>>);
 
     fn array(entries: &[&str]) -> Held {
-        let mut strings: Vec<Vec<u8>> =
-            entries.iter().map(|e| [e.as_bytes(), &[0]].concat()).collect();
+        let mut strings: Vec<Vec<u8>> = entries.iter().map(|e| [e.as_bytes(), &[0]].concat()).collect();
         let mut array: Vec<_> = strings.iter_mut().map(|s| s.as_mut_ptr().cast_const().cast()).collect();
         array.push(core::ptr::null());
         Held(array, strings)

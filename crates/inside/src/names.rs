@@ -16,7 +16,8 @@ pub const EXE: &str = "HUGELIFT_EXE";
 /// each is.
 pub const CHILDREN: &str = "HUGELIFT_CHILDREN";
 
-/// The variable with the pid of a process that hugelift has started, and lifts at its entry point.
+/// The variable with the pid of a process that hugelift has started, and lifts at its entry point,
+/// a space, and the path of the program: the same process may become another later.
 pub const STARTED: &str = "HUGELIFT_STARTED";
 
 /// hugelift's subcommand that lifts a process which waits for it: `inside PID FD`.

@@ -39,12 +39,12 @@ extern "C" fn start() {
     }
     // SAFETY: environ(7): an array of strings, its end a null pointer.
     let environment = unsafe { Environment::new(array) };
-    let started = environment.get(STARTED).is_some_and(|pid| is_number(pid, sys::getpid()));
+    let started = environment.get(STARTED).is_some_and(is_this);
     environment.remove(STARTED);
     match (environment.get(CHILDREN), environment.get(EXE)) {
         (Some(children), Some(exe)) => {
             let worth = Worth::parse(children.to_bytes());
-            if !started && !is_executable(exe) && worth.is_some_and(Worth::is_met) {
+            if !started && program() != Some(exe.to_bytes()) && worth.is_some_and(Worth::is_met) {
                 ask(exe, array);
             }
         }
@@ -58,15 +58,19 @@ extern "C" fn start() {
     }
 }
 
-fn is_number(text: &CStr, number: usize) -> bool {
-    core::str::from_utf8(text.to_bytes()).is_ok_and(|t| t.parse() == Ok(number))
+/// Whether a value of [`STARTED`] means this process and this program.
+fn is_this(value: &CStr) -> bool {
+    let mut pid = [0; 21];
+    let pid = decimal(sys::getpid(), &mut pid);
+    let path = value.to_bytes().strip_prefix(pid).and_then(|rest| rest.strip_prefix(b" "));
+    path.is_some_and(|path| program() == Some(path))
 }
 
-/// Whether this is hugelift itself.
-fn is_executable(path: &CStr) -> bool {
+/// The path of the program, as execve(2) had it.
+fn program<'a>() -> Option<&'a [u8]> {
     let name = libc::auxiliary(AT_EXECFN) as *const c_char;
     // SAFETY: the kernel's copy of the path, at the end of the stack (getauxval(3)).
-    !name.is_null() && unsafe { CStr::from_ptr(name) } == path
+    (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) }.to_bytes())
 }
 
 /// Bytes of this library's path, and what parts it from the next, at the beginning of a value of
@@ -176,8 +180,8 @@ unsafe extern "C" fn become_helper(data: *mut u8) -> ! {
     sys::exit()
 }
 
-/// Writes a number as text that ends in NUL.
-fn decimal(number: usize, text: &mut [u8; 21]) {
+/// Writes a number as text that ends in NUL; the text without it.
+fn decimal(number: usize, text: &mut [u8; 21]) -> &[u8] {
     let mut digits = 1;
     let mut rest = number / 10;
     while rest > 0 {
@@ -190,6 +194,7 @@ fn decimal(number: usize, text: &mut [u8; 21]) {
         rest /= 10;
     }
     text[digits] = 0;
+    &text[..digits]
 }
 
 #[cfg(test)]
@@ -200,11 +205,8 @@ mod tests {
     fn numbers_as_text() {
         for number in [0, 7, 10, 4_194_304, usize::MAX] {
             let mut text = [b'x'; 21];
-            decimal(number, &mut text);
-            let text = CStr::from_bytes_until_nul(&text).unwrap();
-            assert_eq!(text.to_str().unwrap(), number.to_string());
-            assert!(is_number(text, number));
-            assert!(!is_number(text, number ^ 1));
+            assert_eq!(decimal(number, &mut text), number.to_string().as_bytes());
+            assert_eq!(CStr::from_bytes_until_nul(&text).unwrap().to_str().unwrap(), number.to_string());
         }
     }
 

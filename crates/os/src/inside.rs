@@ -101,16 +101,18 @@ fn preloaded(library: &Path, before: &OsStr) -> OsString {
     all
 }
 
-/// Says, where the program's children are to be lifted, that this process is about to become a
-/// program that is lifted already: the library in it then asks nobody.
+/// Says, where the program's children are to be lifted, that this process is about to become the
+/// program at `path`, which is lifted already: the library in it then asks nobody.
 ///
 /// # Errors
 /// setenv(3).
-pub fn mark_started() -> io::Result<()> {
+pub fn mark_started(path: &Path) -> io::Result<()> {
     if std::env::var_os(names::CHILDREN).is_none() {
         return Ok(());
     }
-    set_variable(names::STARTED, std::process::id().to_string())
+    let mut value = OsString::from(format!("{} ", std::process::id()));
+    value.push(path);
+    set_variable(names::STARTED, value)
 }
 
 /// The options with which this process's children are to be lifted.

@@ -73,7 +73,7 @@ pub unsafe extern "C" fn clone_onto(
     )
 }
 
-/// Sends the calling process, of one thread, SIGCONT: a tracer that has seized it then finds it
+/// Sends the calling thread, the first of its process, SIGCONT: a tracer that has seized it then finds it
 /// at [`stop_address`], with nothing of value below the stack pointer.
 #[unsafe(naked)]
 pub extern "C" fn stop() {
