@@ -21,6 +21,7 @@ use hugelift_core::skip::{Reason, Skip};
 use hugelift_core::snapshot::{Object, Part, Snapshot};
 use hugelift_core::target::Fault;
 use hugelift_os::console::say;
+use hugelift_os::guard::{Guard, Unguarded};
 use hugelift_os::helper::{Lifter, Verdict};
 use hugelift_os::machine::{base_page, folios, thp_page};
 use hugelift_os::inside::{self, Inside, Missing};
@@ -62,6 +63,10 @@ pub struct RunArgs {
     #[arg(long, value_enum, default_value_t = ChildrenChoice::Plain)]
     children: ChildrenChoice,
 
+    /// Pages of the pool that are kept for what a forked child writes (--data-backing hugetlb)
+    #[arg(long, value_name = "PAGES", default_value_t = 0)]
+    fork_reserve: u64,
+
     /// Print what would be done, and start nothing
     #[arg(long)]
     dry_run: bool,
@@ -97,6 +102,7 @@ impl RunArgs {
     fn words(&self) -> Vec<String> {
         let mut words = self.policy.words();
         words.push(format!("--malloc={}", word(&self.malloc)));
+        words.push(format!("--fork-reserve={}", self.fork_reserve));
         words.extend(self.perf_map.then(|| "--perf-map".to_string()));
         match self.verbose {
             0 => words.push("--quiet".into()),
@@ -145,6 +151,14 @@ fn try_run(args: &RunArgs) -> Result<i32, Failure> {
     }
     if job.policy.backings == [Backing::Pagecache] {
         job.prime(&path);
+    }
+    if job.takes_data_from_pool() {
+        match Inside::find() {
+            Ok(inside) => {
+                inside.guard(args.fork_reserve).map_err(|e| format!("cannot set a variable: {e}"))?
+            }
+            Err(why) => job.leave_pool(&why.to_string()),
+        }
     }
     let keep: Vec<_> = job.report.iter().map(File::as_raw_fd).collect();
     // The helper works on a copy of the job: it is another process.
@@ -219,6 +233,8 @@ pub struct Job {
     primed: bool,
     /// Why the executable could not be moved.
     stayed: Option<Fault>,
+    /// Why data is not taken from the pool although it was asked for.
+    unguarded: Option<String>,
     perf_map: bool,
     /// Orphans become the program's children.
     adopts: bool,
@@ -263,6 +279,7 @@ impl Job {
             unprimed: None,
             primed: false,
             stayed: None,
+            unguarded: None,
             perf_map: args.perf_map,
             adopts: launch::adopts_orphans(),
         }
@@ -368,7 +385,12 @@ impl Job {
             before.stored = offer.stored;
             target.offer_stored(offer.files);
         }
+        let guard = self.takes_data_from_pool().then(|| self.guard(pid, &before)).flatten();
         let mut plan = plan(&before, &self.policy);
+        if let Some(Err(why)) = guard.as_ref().map(|guard| guard.tell(&planned_on_pool(&plan))) {
+            self.leave_pool(&why.to_string());
+            plan = hugelift_core::plan::plan(&before, &self.policy);
+        }
         if let Some(fault) = &self.stayed {
             let of_executable = |s: &&mut Skip| s.object == 0 && s.reason == Reason::NotPrimed;
             for skip in plan.skips.iter_mut().filter(of_executable) {
@@ -379,13 +401,29 @@ impl Job {
         let outcome = apply(target, &plan);
         let took = began.elapsed();
         tracing::debug!(?outcome, ?took, "applied");
+        if let Some(guard) = guard
+            && let Err(error) = guard.tell(&on_pool(&plan, &outcome))
+        {
+            // It knows of more than there is: a child copies in vain.
+            tracing::debug!(%error, "the guard was not told what came of it");
+        }
         let complaints = complaints(&plan, &outcome);
         let complete = !plan.spans.is_empty() && outcome.is_complete() && complaints.is_empty();
         if let Some(lost) = &outcome.lost {
             self.say(&format!("{}: {lost}", self.program));
         }
+        let writable = plan.spans.iter().any(|s| matches!(s.part, Part::Data | Part::Bss));
+        let unguarded = self.unguarded.as_ref().filter(|_| writable).map(|why| {
+            format!(
+                "--data-backing hugetlb: fork(2) might kill a child: {why}; transparent huge pages instead"
+            )
+        });
+        if let Some(line) = &unguarded {
+            self.say(&format!("{}: {line}", self.program));
+        }
+        let complete = complete && unguarded.is_none();
         if self.strict && !complete {
-            let why = match complaints.largest() {
+            let why = match complaints.largest().or(unguarded) {
                 Some(line) => line,
                 None => "nothing in it is larger than a huge page".to_string(),
             };
@@ -402,6 +440,29 @@ impl Job {
         }
         self.tell(pid, &before, &plan, &outcome, took);
         Verdict::Start
+    }
+
+    /// Whether data or bss is to be on pages of the pool, where fork(2) needs a guard.
+    fn takes_data_from_pool(&self) -> bool {
+        let parts = &self.policy.parts;
+        self.policy.data_backings.contains(&Backing::Hugetlb)
+            && (parts.contains(&Part::Data) || parts.contains(&Part::Bss))
+    }
+
+    /// The guard of fork(2) in the program; without one, its data stays off the pool.
+    fn guard(&mut self, pid: u32, before: &Snapshot) -> Option<Guard> {
+        let found = match before.machine.moves_hugetlb {
+            true => Guard::find(pid, &before.mappings),
+            false => Err(Unguarded::OldKernel),
+        };
+        found.map_err(|why| self.leave_pool(&why.to_string())).ok()
+    }
+
+    /// What is written is not put on pages of the pool: a child of fork(2) might be killed for
+    /// want of them.
+    fn leave_pool(&mut self, why: &str) {
+        self.policy.data_backings = vec![Backing::Thp];
+        self.unguarded = Some(why.to_string());
     }
 
     /// Code that was copied is anonymous memory: perf(1) finds its names in a file of their own.
@@ -508,6 +569,20 @@ impl Job {
             say(line);
         }
     }
+}
+
+/// What is written and may come from the pool.
+fn planned_on_pool(plan: &Plan) -> Vec<(Range, PageSize)> {
+    let page = |span: &Span| span.attempts.iter().find(|a| a.backing == Backing::Hugetlb).map(|a| a.page);
+    let writable = plan.spans.iter().filter(|s| s.part.is_writable());
+    writable.filter_map(|span| Some((span.range, page(span)?))).collect()
+}
+
+/// What is written and has come from there.
+fn on_pool(plan: &Plan, outcome: &Outcome) -> Vec<(Range, PageSize)> {
+    let from_pool: Vec<Range> =
+        lifted(plan, outcome).filter(|(_, b)| *b == Backing::Hugetlb).map(|(s, _)| s.range).collect();
+    planned_on_pool(plan).into_iter().filter(|(range, _)| from_pool.contains(range)).collect()
 }
 
 /// What was not lifted although the program's layout allows it, by reason.

@@ -35,6 +35,8 @@ weak! {
     at_environ = "environ",
     at_getauxval = "getauxval",
     at_dl_iterate_phdr = "dl_iterate_phdr",
+    at_register_atfork = "__register_atfork",
+    at_pthread_atfork = "pthread_atfork",
 }
 
 /// Where `environ` is (environ(7)).
@@ -50,6 +52,30 @@ pub fn auxiliary(kind: c_ulong) -> c_ulong {
         // SAFETY: a function of this name has this type in every C library of Linux.
         at => unsafe { core::mem::transmute::<usize, extern "C" fn(c_ulong) -> c_ulong>(at)(kind) },
     }
+}
+
+type Hook = extern "C" fn();
+
+/// Has functions called around fork(2) (pthread_atfork(3)); whether that was possible.
+pub fn at_fork(prepare: Hook, parent: Hook, child: Hook) -> bool {
+    // glibc's programs have pthread_atfork linked into them; it calls this.
+    type Register = extern "C" fn(Hook, Hook, Hook, *const u8) -> c_int;
+    type AtFork = extern "C" fn(Hook, Hook, Hook) -> c_int;
+    let failed = match (at_register_atfork(), at_pthread_atfork()) {
+        (0, 0) => return false,
+        // SAFETY: as in `auxiliary`.
+        (0, at) => unsafe { core::mem::transmute::<usize, AtFork>(at)(prepare, parent, child) },
+        // SAFETY: as above. The handle is for those who can be unloaded.
+        (at, _) => unsafe {
+            core::mem::transmute::<usize, Register>(at)(prepare, parent, child, core::ptr::null())
+        },
+    };
+    failed == 0
+}
+
+/// What thrd_create(3) returns for want of memory: each C library has numbers of its own.
+pub fn thrd_nomem() -> c_int {
+    if at_register_atfork() == 0 { 3 } else { 1 }
 }
 
 /// `struct dl_phdr_info` (dl_iterate_phdr(3)), as far as it is the same everywhere.

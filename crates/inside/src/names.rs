@@ -20,6 +20,10 @@ pub const CHILDREN: &str = "HUGELIFT_CHILDREN";
 /// a space, and the path of the program: the same process may become another later.
 pub const STARTED: &str = "HUGELIFT_STARTED";
 
+/// The variable that asks for a guard of fork(2), and says how many pages of the pool are kept for a
+/// child.
+pub const GUARD: &str = "HUGELIFT_FORK_RESERVE";
+
 /// hugelift's subcommand that lifts a process which waits for it: `inside PID FD`.
 pub const INSIDE: &str = "inside";
 

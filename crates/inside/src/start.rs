@@ -13,7 +13,7 @@
 
 use crate::arch::{clone_onto, stop, stop_address};
 use crate::environment::Environment;
-use crate::names::{CHILDREN, EXE, INSIDE, LIBRARY, PRELOAD, Ready, STARTED};
+use crate::names::{CHILDREN, EXE, GUARD, INSIDE, LIBRARY, PRELOAD, Ready, STARTED};
 use crate::objects::Worth;
 use crate::{libc, sys};
 use core::ffi::{CStr, c_char, c_ulong};
@@ -39,6 +39,8 @@ extern "C" fn start() {
     }
     // SAFETY: environ(7): an array of strings, its end a null pointer.
     let environment = unsafe { Environment::new(array) };
+    let pages = environment.get(GUARD);
+    crate::fork::guard(pages.and_then(|p| core::str::from_utf8(p.to_bytes()).ok()?.parse().ok()));
     let started = environment.get(STARTED).is_some_and(is_this);
     environment.remove(STARTED);
     match (environment.get(CHILDREN), environment.get(EXE)) {
@@ -51,6 +53,7 @@ extern "C" fn start() {
         // It was loaded for this program alone.
         _ => {
             let preload = environment.get(PRELOAD).map_or(&[][..], CStr::to_bytes);
+            environment.remove(GUARD);
             if let Some(own) = own_length(preload) {
                 environment.shorten(PRELOAD, own);
             }

@@ -24,6 +24,14 @@ pub const PROT_READ_WRITE: usize = 3;
 pub const MAP_PRIVATE_ANONYMOUS: usize = 0x22;
 pub const MAP_NORESERVE: usize = 0x4000;
 
+pub const MADV_HUGEPAGE: usize = 14;
+pub const MADV_POPULATE_WRITE: usize = 23;
+const MAP_HUGETLB: usize = 0x40000;
+const MAP_HUGE_SHIFT: u32 = 26;
+const MREMAP_MAYMOVE_FIXED: usize = 3;
+const AT_FDCWD: usize = (-100isize).cast_unsigned();
+const O_CLOEXEC: usize = 0o2_000_000;
+
 /// A system call's result: a value, or the errno.
 pub type Result = core::result::Result<usize, isize>;
 
@@ -66,6 +74,31 @@ pub fn read_all(fd: usize, buffer: &mut [u8]) -> bool {
     true
 }
 
+/// read(2): how many bytes; 0 at the end, as after an error.
+pub fn read(fd: usize, buffer: &mut [u8]) -> usize {
+    loop {
+        // SAFETY: read(2) into the buffer's own bytes.
+        match unsafe { call(number::READ, [fd, buffer.as_mut_ptr() as usize, buffer.len(), 0, 0, 0]) } {
+            Err(EINTR) => {}
+            other => return other.unwrap_or(0),
+        }
+    }
+}
+
+/// Opens a file to read it.
+pub fn open(path: &CStr) -> Option<usize> {
+    // SAFETY: openat(2) reads the path.
+    unsafe { call(number::OPENAT, [AT_FDCWD, path.as_ptr() as usize, O_CLOEXEC, 0, 0, 0]) }.ok()
+}
+
+/// A pipe: the end to read, the end to write; out of the way of the standard files.
+pub fn pipe() -> Option<(usize, usize)> {
+    let mut pair: [c_int; 2] = [-1; 2];
+    // SAFETY: pipe2(2) writes two ints.
+    unsafe { call(number::PIPE2, [pair.as_mut_ptr() as usize, O_CLOEXEC, 0, 0, 0, 0]) }.ok()?;
+    raised(pair)
+}
+
 /// send(2) without SIGPIPE.
 pub fn send(fd: usize, bytes: &[u8]) -> bool {
     let args = [fd, bytes.as_ptr() as usize, bytes.len(), MSG_NOSIGNAL, 0, 0];
@@ -80,6 +113,11 @@ pub fn socketpair() -> Option<(usize, usize)> {
     let args = [AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair.as_mut_ptr() as usize, 0, 0];
     // SAFETY: socketpair(2) writes two ints.
     unsafe { call(number::SOCKETPAIR, args) }.ok()?;
+    raised(pair)
+}
+
+/// The same files by numbers that no program uses for its standard ones.
+fn raised(pair: [c_int; 2]) -> Option<(usize, usize)> {
     let [a, b] = pair.map(|fd| fd.cast_unsigned() as usize);
     let raised = [a, b].map(|fd| {
         // SAFETY: fcntl(2) with numbers.
@@ -153,11 +191,41 @@ pub fn map(at: usize, bytes: usize, flags: usize) -> Result {
     unsafe { call(number::MMAP, args) }
 }
 
+/// Flags for memory from the pool of this page size.
+pub fn hugetlb(page: usize) -> usize {
+    MAP_HUGETLB | (page.trailing_zeros() as usize) << MAP_HUGE_SHIFT
+}
+
+/// madvise(2); whether it succeeded.
+pub fn advise(at: usize, bytes: usize, advice: usize) -> bool {
+    loop {
+        // SAFETY: none of the advices that are given here changes what memory holds.
+        match unsafe { call(number::MADVISE, [at, bytes, advice, 0, 0, 0]) } {
+            Err(EINTR) => {}
+            other => return other.is_ok(),
+        }
+    }
+}
+
+/// mprotect(2) of memory that is ours.
+pub fn protect(at: usize, bytes: usize, prot: usize) -> bool {
+    // SAFETY: a fresh mapping of ours.
+    prot == PROT_READ_WRITE || unsafe { call(number::MPROTECT, [at, bytes, prot, 0, 0, 0]) }.is_ok()
+}
+
+/// Moves a mapping of ours over another of the same length and content.
+pub fn move_over(from: usize, bytes: usize, to: usize) -> bool {
+    // SAFETY: mremap(2): what is replaced has been copied.
+    unsafe { call(number::MREMAP, [from, bytes, bytes, MREMAP_MAYMOVE_FIXED, to, 0]) }.is_ok()
+}
+
 /// # Safety
 /// Nobody uses the range any more.
 pub unsafe fn unmap(at: usize, bytes: usize) {
-    // SAFETY: the caller's promise.
-    let _ = unsafe { call(number::MUNMAP, [at, bytes, 0, 0, 0, 0]) };
+    if bytes > 0 {
+        // SAFETY: the caller's promise.
+        let _ = unsafe { call(number::MUNMAP, [at, bytes, 0, 0, 0, 0]) };
+    }
 }
 
 /// execve(2). Returns only the errno.

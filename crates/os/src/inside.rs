@@ -73,6 +73,15 @@ impl Inside {
         set_variable(names::PRELOAD, preloaded(&self.library, &before))
     }
 
+    /// Has fork(2) guarded in the program, with `reserve` pages of the pool kept for a child.
+    ///
+    /// # Errors
+    /// setenv(3).
+    pub fn guard(&self, reserve: u64) -> io::Result<()> {
+        self.preload()?;
+        set_variable(names::GUARD, reserve.to_string())
+    }
+
     /// Has the children of the program lifted: those that are `worth` it, with `options` of
     /// `hugelift run` (see [`names::CHILDREN`]).
     ///

@@ -18,6 +18,7 @@ pub mod elf_file;
 pub mod facts;
 mod faultpoint;
 pub mod file_snapshot;
+pub mod guard;
 pub mod hardware;
 pub mod helper;
 pub mod home;

@@ -14,11 +14,13 @@
 int main(int argc, char **argv)
 {
 	char line[512];
-	unsigned long start = 0, end = 0, kb, huge = 0;
+	unsigned long start = 0, end = 0, from, to, kb, huge = 0;
 	FILE *smaps = fopen("/proc/self/smaps", "r");
 	while (fgets(line, sizeof line, smaps)) {
-		if (sscanf(line, "%lx-%lx ", &start, &end) == 2)
+		if (sscanf(line, "%lx-%lx ", &from, &to) == 2) {
+			start = from, end = to;
 			continue;
+		}
 		if (sscanf(line, "AnonHugePages: %lu", &kb) != 1)
 			continue;
 		if (start < (unsigned long)fat_code_end && end > (unsigned long)fat_code)

@@ -6,7 +6,9 @@ use core::arch::{asm, naked_asm};
 /// Numbers of system calls (asm-generic/unistd.h).
 pub mod number {
     pub const FCNTL: usize = 25;
+    pub const OPENAT: usize = 56;
     pub const CLOSE: usize = 57;
+    pub const PIPE2: usize = 59;
     pub const READ: usize = 63;
     pub const EXIT_GROUP: usize = 94;
     pub const RT_SIGPROCMASK: usize = 135;
@@ -17,8 +19,11 @@ pub mod number {
     pub const SOCKETPAIR: usize = 199;
     pub const SENDTO: usize = 206;
     pub const MUNMAP: usize = 215;
+    pub const MREMAP: usize = 216;
     pub const EXECVE: usize = 221;
     pub const MMAP: usize = 222;
+    pub const MPROTECT: usize = 226;
+    pub const MADVISE: usize = 233;
     pub const WAIT4: usize = 260;
 }
 

@@ -8,8 +8,11 @@ pub mod number {
     pub const READ: usize = 0;
     pub const CLOSE: usize = 3;
     pub const MMAP: usize = 9;
+    pub const MPROTECT: usize = 10;
     pub const MUNMAP: usize = 11;
     pub const RT_SIGPROCMASK: usize = 14;
+    pub const MREMAP: usize = 25;
+    pub const MADVISE: usize = 28;
     pub const GETPID: usize = 39;
     pub const SENDTO: usize = 44;
     pub const SOCKETPAIR: usize = 53;
@@ -20,6 +23,8 @@ pub mod number {
     pub const RT_SIGTIMEDWAIT: usize = 128;
     pub const PRCTL: usize = 157;
     pub const EXIT_GROUP: usize = 231;
+    pub const OPENAT: usize = 257;
+    pub const PIPE2: usize = 293;
 }
 
 /// Makes a system call; a value or a negative errno.
