@@ -200,14 +200,24 @@ pub fn word(choice: &impl ValueEnum) -> String {
 impl PolicyArgs {
     /// The words of a command line that say the same.
     pub fn words(&self) -> Vec<String> {
-        let PolicyArgs { backing, page_size, parts, data_backing, object, exclude } = self;
+        let PolicyArgs { backing, page_size, parts, data_backing, numa, object, exclude } = self;
         let parts: Vec<String> = parts.iter().map(word).collect();
         let mut words = vec![
             format!("--backing={}", word(backing)),
             format!("--parts={}", parts.join(",")),
             format!("--data-backing={}", word(data_backing)),
         ];
-        words.extend(page_size.map(|size| format!("--page-size={}", size.bytes())));
+        let size = page_size.and_then(|choice| match choice {
+            PageChoice::Usual => None,
+            PageChoice::Mixed => Some("auto".to_string()),
+            PageChoice::Only(size) => Some(size.bytes().to_string()),
+        });
+        words.extend(size.map(|size| format!("--page-size={size}")));
+        words.extend(numa.map(|numa| match numa {
+            NumaChoice::Local => "--numa=local".to_string(),
+            NumaChoice::Interleave => "--numa=interleave".to_string(),
+            NumaChoice::On(nodes) => format!("--numa={nodes}"),
+        }));
         words.extend(object.iter().map(|glob| format!("--object={glob}")));
         words.extend(exclude.iter().map(|glob| format!("--exclude={glob}")));
         words
@@ -245,5 +255,34 @@ impl PolicyArgs {
             page: self.page_size.unwrap_or_default(),
             placement: self.numa.map(NumaChoice::placement).transpose()?,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser, Debug)]
+    struct Only {
+        #[command(flatten)]
+        policy: PolicyArgs,
+    }
+
+    /// What children are lifted with is what was asked for, whatever that was.
+    #[test]
+    fn the_words_say_the_same() {
+        for line in [
+            "",
+            "--backing shared --page-size 2M --parts all",
+            "--backing=hugetlb --page-size auto --numa 0-1 --data-backing hugetlb",
+            "--numa local --object lib*.so --object b --exclude =c",
+            "--numa interleave --parts text,heap,stack",
+        ] {
+            let parse = |words: Vec<String>| Only::try_parse_from(std::iter::once("x".into()).chain(words));
+            let asked = parse(line.split_whitespace().map(String::from).collect()).unwrap().policy;
+            let said = parse(asked.words()).unwrap().policy;
+            assert_eq!(format!("{asked:?}"), format!("{said:?}"), "{line}");
+        }
     }
 }

@@ -23,8 +23,8 @@ use hugelift_core::target::Fault;
 use hugelift_os::console::say;
 use hugelift_os::guard::{Guard, Unguarded};
 use hugelift_os::helper::{Lifter, Verdict};
-use hugelift_os::machine::{base_page, folios, thp_page};
 use hugelift_os::inside::{self, Inside, Missing};
+use hugelift_os::machine::{base_page, folios, thp_page};
 use hugelift_os::malloc::allocators;
 use hugelift_os::perf_map::{self, Copied};
 use hugelift_os::plain::Plain;
@@ -183,7 +183,7 @@ fn lift_children(args: &RunArgs, policy: &Policy) -> Result<Result<(), Missing>,
     };
     // Heap and stack are advised in every program, however small it is.
     let any = policy.parts.iter().any(|p| matches!(p, Part::Heap | Part::Stack));
-    let page = policy.page.or(thp_page()).unwrap_or(PageSize::MB2);
+    let page = policy.page.named().or(thp_page()).unwrap_or(PageSize::MB2);
     let writable = policy.parts.iter().any(|p| p.is_writable());
     let worth = format!("{}{}", if any { 0 } else { page.bytes() }, if writable { "rw" } else { "r" });
     inside.lift_children(&worth, &args.words()).map_err(|e| format!("cannot set a variable: {e}"))?;
