@@ -200,12 +200,13 @@ pub fn word(choice: &impl ValueEnum) -> String {
 impl PolicyArgs {
     /// The words of a command line that say the same.
     pub fn words(&self) -> Vec<String> {
-        let PolicyArgs { backing, page_size, parts, data_backing, numa, object, exclude } = self;
+        let PolicyArgs { backing, page_size, parts, data_backing, span, numa, object, exclude } = self;
         let parts: Vec<String> = parts.iter().map(word).collect();
         let mut words = vec![
             format!("--backing={}", word(backing)),
             format!("--parts={}", parts.join(",")),
             format!("--data-backing={}", word(data_backing)),
+            format!("--span={}", word(span)),
         ];
         let size = page_size.and_then(|choice| match choice {
             PageChoice::Usual => None,
@@ -248,6 +249,9 @@ impl PolicyArgs {
                 DataBackingChoice::Hugetlb => vec![Backing::Hugetlb, Backing::Thp],
             },
             span: match self.span {
+                // A child's guard copies while the C library may write to its own data, which must
+                // therefore not be in a span on the pool.
+                _ if self.data_backing == DataBackingChoice::Hugetlb => policy::SpanChoice::Inner,
                 SpanChoice::Inner => policy::SpanChoice::Inner,
                 SpanChoice::Outer => policy::SpanChoice::Outer,
                 SpanChoice::Auto => policy::SpanChoice::Auto,
@@ -277,7 +281,7 @@ mod tests {
             "--backing shared --page-size 2M --parts all",
             "--backing=hugetlb --page-size auto --numa 0-1 --data-backing hugetlb",
             "--numa local --object lib*.so --object b --exclude =c",
-            "--numa interleave --parts text,heap,stack",
+            "--numa interleave --parts text,heap,stack --span outer",
         ] {
             let parse = |words: Vec<String>| Only::try_parse_from(std::iter::once("x".into()).chain(words));
             let asked = parse(line.split_whitespace().map(String::from).collect()).unwrap().policy;
