@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Static release binaries for both architectures, in dist/: hugelift-x86_64, hugelift-aarch64.
+# Static release binaries for both architectures, in dist/: hugelift-x86_64, hugelift-aarch64; and
+# libhugelift_inside-ARCH.so, to be installed as lib/hugelift/libhugelift_inside.so beside bin.
 # glibc, not musl: its static programs need nothing of the system either, and --user reads
 # /etc/passwd without plugins.
 # shellcheck source=vm/lib.sh
@@ -21,4 +22,7 @@ for arch in x86_64 aarch64; do
   [[ $headers != *INTERP* ]] || fail "dist/hugelift-$arch is not static"
   [ "$bytes" -lt 10000000 ] || fail "dist/hugelift-$arch has $bytes bytes"
   echo "dist/hugelift-$arch: $bytes bytes"
+  library=$CARGO_TARGET_DIR/$arch-unknown-linux-gnu/release/libhugelift_inside.so
+  [[ $("$readelf" -dW "$library") != *NEEDED* ]] || fail "$library needs another library"
+  cp "$library" "dist/libhugelift_inside-$arch.so"
 done

@@ -3,6 +3,7 @@
 //! (in random order within each round) and has a 95 % interval; what was huge on either
 //! side is read from smaps while the program still runs.
 
+mod children;
 mod copy;
 mod demo;
 mod jumps;
@@ -27,6 +28,7 @@ usage: hugelift-bench COMMAND [--rounds N] [--megabytes N]
   copy      what lifting 64 MB adds, against the bare copy of the bytes
   clang     the same for clang++ with all its shared objects
   warm      second starts of large programs from the store, and many small compilations
+  children  programs that start many others: their children plain and lifted
   jumps     CPU time of the program with 64 MB of code: each backing, dynamic and static
   primed    clang++ with its libraries in small pages of the page cache, and primed
   all       all of these but the demo
@@ -87,11 +89,19 @@ fn run(mut args: impl Iterator<Item = String>) -> Result<ExitCode> {
         "copy" => &[copy::jumps],
         "clang" => &[copy::clang],
         "warm" => &[warm::start, warm::compile],
+        "children" => &[children::run],
         "jumps" => &[jumps::run],
         "primed" => &[primed::run],
-        "all" => {
-            &[startup::run, copy::jumps, copy::clang, warm::start, warm::compile, jumps::run, primed::run]
-        }
+        "all" => &[
+            startup::run,
+            copy::jumps,
+            copy::clang,
+            warm::start,
+            warm::compile,
+            children::run,
+            jumps::run,
+            primed::run,
+        ],
         _ => bail!("unknown command {command}\n{USAGE}"),
     };
     with_host(|| {

@@ -20,10 +20,14 @@ const COMPILE_GOAL: f64 = 1.0;
 const SHARED: [&str; 3] = ["--quiet", "--backing", "shared"];
 
 /// A store of the benchmark's own, gone at its end.
-struct Shelf(tempfile::TempDir);
+pub struct Shelf(tempfile::TempDir);
 
 impl Shelf {
-    fn new() -> Result<Shelf> {
+    /// An empty one.
+    ///
+    /// # Errors
+    /// No folder on a tmpfs.
+    pub fn new() -> Result<Shelf> {
         Ok(Shelf(tempfile::TempDir::new_in("/dev/shm").context("no tmpfs on /dev/shm")?))
     }
 
@@ -32,14 +36,21 @@ impl Shelf {
     }
 
     /// The program lifted from this store, which has all of it from now on.
-    fn stocked(&self, program: &Program) -> Result<Program> {
-        let lifted = self.lifted(program)?;
+    ///
+    /// # Errors
+    /// The run that makes the copy failed.
+    pub fn stocked(&self, program: &Program) -> Result<Program> {
+        let lifted = self.lifted(program, &[])?;
         lifted.run()?;
         Ok(lifted)
     }
 
-    fn lifted(&self, program: &Program) -> Result<Program> {
-        let mut lifted = under_hugelift(program, &SHARED)?;
+    /// `program` under `hugelift run` from this store, with more `options`.
+    ///
+    /// # Errors
+    /// There is no hugelift.
+    pub fn lifted(&self, program: &Program, options: &[&str]) -> Result<Program> {
+        let mut lifted = under_hugelift(program, &[&SHARED, options].concat())?;
         lifted.env.push(("HUGELIFT_STORE".into(), self.path().into()));
         Ok(lifted)
     }
@@ -127,7 +138,7 @@ pub fn compile(options: &Options) -> Result<()> {
     let all = |lift: bool| -> Result<(f64, f64)> {
         let (mut wall, mut cpu) = (0.0, 0.0);
         for n in 0..FILES {
-            let program = if lift { shelf.lifted(&one(n))? } else { one(n) };
+            let program = if lift { shelf.lifted(&one(n), &[])? } else { one(n) };
             let cost = program.run()?.cost;
             wall += cost.wall;
             cpu += cost.cpu();

@@ -10,6 +10,7 @@ mod compare;
 mod doctor;
 mod dry_run;
 mod failure;
+mod inside;
 mod inspect;
 mod keep;
 mod lab;
@@ -70,6 +71,16 @@ enum Start {
     Run(run::RunArgs),
 }
 
+/// The options of `hugelift run` that `words` are.
+///
+/// # Errors
+/// What clap says of them.
+fn run_options(words: Vec<String>) -> Result<run::RunArgs, clap::Error> {
+    let words = ["hugelift", "run"].map(String::from).into_iter().chain(words);
+    let Starter { command: Start::Run(run) } = Starter::try_parse_from(words)?;
+    Ok(run)
+}
+
 /// What [`Starter`] does not understand is for [`Cli`], which also knows what to say of it.
 fn parse(args: &[OsString]) -> Result<Cli, clap::Error> {
     if args.get(1).is_some_and(|name| name == "run")
@@ -95,6 +106,9 @@ pub unsafe extern "C" fn main(argc: libc::c_int, argv: *const *const libc::c_cha
 }
 
 fn command(args: &[OsString]) -> i32 {
+    if args.get(1).is_some_and(|name| name == hugelift_os::inside::SUBCOMMAND) {
+        return inside::inside(&args[2..]);
+    }
     let cli = match parse(args) {
         Ok(cli) => cli,
         Err(error) => {

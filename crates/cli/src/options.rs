@@ -183,7 +183,47 @@ pub struct PolicyArgs {
     pub exclude: Vec<String>,
 }
 
+/// `--children`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ChildrenChoice {
+    /// As hugelift would lift the program
+    Lift,
+    /// As they are
+    Plain,
+}
+
+/// What clap calls a choice.
+pub fn word(choice: &impl ValueEnum) -> String {
+    choice.to_possible_value().map_or(String::new(), |value| value.get_name().to_string())
+}
+
 impl PolicyArgs {
+    /// The words of a command line that say the same.
+    pub fn words(&self) -> Vec<String> {
+        let PolicyArgs { backing, page_size, parts, data_backing, span, numa, object, exclude } = self;
+        let parts: Vec<String> = parts.iter().map(word).collect();
+        let mut words = vec![
+            format!("--backing={}", word(backing)),
+            format!("--parts={}", parts.join(",")),
+            format!("--data-backing={}", word(data_backing)),
+            format!("--span={}", word(span)),
+        ];
+        let size = page_size.and_then(|choice| match choice {
+            PageChoice::Usual => None,
+            PageChoice::Mixed => Some("auto".to_string()),
+            PageChoice::Only(size) => Some(size.bytes().to_string()),
+        });
+        words.extend(size.map(|size| format!("--page-size={size}")));
+        words.extend(numa.map(|numa| match numa {
+            NumaChoice::Local => "--numa=local".to_string(),
+            NumaChoice::Interleave => "--numa=interleave".to_string(),
+            NumaChoice::On(nodes) => format!("--numa={nodes}"),
+        }));
+        words.extend(object.iter().map(|glob| format!("--object={glob}")));
+        words.extend(exclude.iter().map(|glob| format!("--exclude={glob}")));
+        words
+    }
+
     /// As the planner wants it.
     ///
     /// # Errors
@@ -209,6 +249,9 @@ impl PolicyArgs {
                 DataBackingChoice::Hugetlb => vec![Backing::Hugetlb, Backing::Thp],
             },
             span: match self.span {
+                // A child's guard copies while the C library may write to its own data, which must
+                // therefore not be in a span on the pool.
+                _ if self.data_backing == DataBackingChoice::Hugetlb => policy::SpanChoice::Inner,
                 SpanChoice::Inner => policy::SpanChoice::Inner,
                 SpanChoice::Outer => policy::SpanChoice::Outer,
                 SpanChoice::Auto => policy::SpanChoice::Auto,
@@ -217,5 +260,34 @@ impl PolicyArgs {
             placement: self.numa.map(NumaChoice::placement).transpose()?,
             copies: Copies::All,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser, Debug)]
+    struct Only {
+        #[command(flatten)]
+        policy: PolicyArgs,
+    }
+
+    /// What children are lifted with is what was asked for, whatever that was.
+    #[test]
+    fn the_words_say_the_same() {
+        for line in [
+            "",
+            "--backing shared --page-size 2M --parts all",
+            "--backing=hugetlb --page-size auto --numa 0-1 --data-backing hugetlb",
+            "--numa local --object lib*.so --object b --exclude =c",
+            "--numa interleave --parts text,heap,stack --span outer",
+        ] {
+            let parse = |words: Vec<String>| Only::try_parse_from(std::iter::once("x".into()).chain(words));
+            let asked = parse(line.split_whitespace().map(String::from).collect()).unwrap().policy;
+            let said = parse(asked.words()).unwrap().policy;
+            assert_eq!(format!("{asked:?}"), format!("{said:?}"), "{line}");
+        }
     }
 }

@@ -6,7 +6,7 @@
 use crate::FAILED;
 use crate::dry_run::dry_run;
 use crate::failure::Failure;
-use crate::options::{BackingChoice, MallocChoice, PolicyArgs};
+use crate::options::{BackingChoice, ChildrenChoice, MallocChoice, PolicyArgs, word};
 use crate::weigh::{Choosing, TouchedChoice, choose};
 use clap::Args;
 use hugelift_core::addr::{PageSize, Range, human_bytes};
@@ -22,7 +22,9 @@ use hugelift_core::skip::{Reason, Skip};
 use hugelift_core::snapshot::{Object, Part, Snapshot};
 use hugelift_core::target::Fault;
 use hugelift_os::console::say;
+use hugelift_os::guard::{Guard, Unguarded};
 use hugelift_os::helper::{Lifter, Verdict};
+use hugelift_os::inside::{self, Inside, Missing};
 use hugelift_os::machine::{base_page, folios, thp_page};
 use hugelift_os::malloc::allocators;
 use hugelift_os::observer::{Observer, cpu_time};
@@ -64,6 +66,14 @@ pub struct RunArgs {
     #[arg(long, value_enum)]
     touched: Option<TouchedChoice>,
 
+    /// What becomes of the programs that it starts itself
+    #[arg(long, value_enum, default_value_t = ChildrenChoice::Plain)]
+    children: ChildrenChoice,
+
+    /// Pages of the pool that are kept for what a forked child writes (--data-backing hugetlb)
+    #[arg(long, value_name = "PAGES", default_value_t = 0)]
+    fork_reserve: u64,
+
     /// Print what would be done, and start nothing
     #[arg(long)]
     dry_run: bool,
@@ -93,6 +103,23 @@ pub struct RunArgs {
     command: Vec<OsString>,
 }
 
+impl RunArgs {
+    /// The words that say how children are lifted. What they write on stderr may be read by their
+    /// parent: without `-v` nothing is said.
+    fn words(&self) -> Vec<String> {
+        let mut words = self.policy.words();
+        words.push(format!("--malloc={}", word(&self.malloc)));
+        words.push(format!("--fork-reserve={}", self.fork_reserve));
+        words.extend(self.touched.as_ref().map(|touched| format!("--touched={}", word(touched))));
+        words.extend(self.perf_map.then(|| "--perf-map".to_string()));
+        match self.verbose {
+            0 => words.push("--quiet".into()),
+            n => words.extend((0..n).map(|_| "-v".to_string())),
+        }
+        words
+    }
+}
+
 /// Runs the program; returns only if that fails.
 pub fn run(args: &RunArgs) -> i32 {
     match try_run(args) {
@@ -116,29 +143,29 @@ fn try_run(args: &RunArgs) -> Result<i32, Failure> {
     }
     let name = &args.command[0];
     let path = resolve(name)?;
-    let auto = args.policy.backing == BackingChoice::Auto;
-    let choosing = Choosing::new(args.touched, auto, args.strict);
+    let mut job = Job::new(args, name.to_string_lossy().into_owned(), policy);
     if args.dry_run {
-        return Ok(dry_run(&path, &policy, choosing, args.verbose > 0));
+        return Ok(dry_run(&path, &job.policy, job.choosing, args.verbose > 0));
     }
-
-    let mut job = Job {
-        program: name.to_string_lossy().into_owned(),
-        policy,
-        choosing,
-        observer: None,
-        strict: args.strict,
-        verbose: args.verbose,
-        quiet: args.quiet,
-        report,
-        unprimed: None,
-        primed: false,
-        stayed: None,
-        perf_map: args.perf_map,
-        adopts: launch::adopts_orphans(),
-    };
+    job.report = report;
+    if args.children == ChildrenChoice::Lift
+        && let Err(why) = lift_children(args, &job.policy)?
+    {
+        if args.strict {
+            return Err(format!("{}: not started (--strict): --children: {why}", job.program).into());
+        }
+        job.say(&format!("{}: its children are started without huge pages: {why}", job.program));
+    }
     if job.policy.backings == [Backing::Pagecache] {
         job.prime(&path);
+    }
+    if job.takes_data_from_pool() {
+        match Inside::find() {
+            Ok(inside) => {
+                inside.guard(args.fork_reserve).map_err(|e| format!("cannot set a variable: {e}"))?
+            }
+            Err(why) => job.leave_pool(&why.to_string()),
+        }
     }
     let keep: Vec<_> = job.report.iter().map(File::as_raw_fd).collect();
     // The helper works on a copy of the job: it is another process.
@@ -149,8 +176,25 @@ fn try_run(args: &RunArgs) -> Result<i32, Failure> {
         return Ok(status);
     }
     tell_allocator(args, &path, &job)?;
+    inside::mark_started(&path).map_err(|e| format!("cannot set a variable: {e}"))?;
     let source = exec(&path, &args.command);
     Err(ExecError { program: job.program, source }.into())
+}
+
+/// Has the programs that this one will start lifted as it is, by the library inside it; why not,
+/// if that is not to be had.
+fn lift_children(args: &RunArgs, policy: &Policy) -> Result<Result<(), Missing>, Failure> {
+    let inside = match Inside::find() {
+        Ok(inside) => inside,
+        Err(why) => return Ok(Err(why)),
+    };
+    // Heap and stack are advised in every program, however small it is.
+    let any = policy.parts.iter().any(|p| matches!(p, Part::Heap | Part::Stack));
+    let page = policy.page.named().or(thp_page()).unwrap_or(PageSize::MB2);
+    let writable = policy.parts.iter().any(|p| p.is_writable());
+    let worth = format!("{}{}", if any { 0 } else { page.bytes() }, if writable { "rw" } else { "r" });
+    inside.lift_children(&worth, &args.words()).map_err(|e| format!("cannot set a variable: {e}"))?;
+    Ok(Ok(()))
 }
 
 /// Sets the variables of the allocators that the program has in it.
@@ -183,7 +227,7 @@ pub fn creation(policy: &Policy) -> Create {
 }
 
 /// What the helper has to do.
-struct Job {
+pub struct Job {
     program: String,
     policy: Policy,
     choosing: Choosing,
@@ -199,6 +243,8 @@ struct Job {
     primed: bool,
     /// Why the executable could not be moved.
     stayed: Option<Fault>,
+    /// Why data is not taken from the pool although it was asked for.
+    unguarded: Option<String>,
     perf_map: bool,
     /// Orphans become the program's children.
     adopts: bool,
@@ -237,6 +283,35 @@ impl Lifter for &mut Job {
 }
 
 impl Job {
+    /// The job of lifting `program` as the options say.
+    pub fn new(args: &RunArgs, program: String, policy: Policy) -> Job {
+        let auto = args.policy.backing == BackingChoice::Auto;
+        Job {
+            program,
+            policy,
+            choosing: Choosing::new(args.touched, auto, args.strict),
+            observer: None,
+            strict: args.strict,
+            verbose: args.verbose,
+            quiet: args.quiet,
+            report: None,
+            unprimed: None,
+            primed: false,
+            stayed: None,
+            unguarded: None,
+            perf_map: args.perf_map,
+            adopts: launch::adopts_orphans(),
+        }
+    }
+
+    /// The job of lifting a child of a lifted program, as the options of that one say.
+    ///
+    /// # Errors
+    /// A pattern that is not one.
+    pub fn of_child(args: &RunArgs) -> Result<Job, Failure> {
+        Ok(Job::new(args, args.command[0].to_string_lossy().into_owned(), args.policy.policy()?))
+    }
+
     /// Brings the program's files into huge folios. Asked for by name only: dropping and reading
     /// them anew costs a large program a tenth of a second.
     fn prime(&mut self, path: &Path) {
@@ -329,7 +404,12 @@ impl Job {
             before.stored = offer.stored;
             target.offer_stored(offer.files);
         }
-        let all = plan(&before, &self.policy);
+        let guard = self.takes_data_from_pool().then(|| self.guard(pid, &before)).flatten();
+        let mut all = plan(&before, &self.policy);
+        if let Some(Err(why)) = guard.as_ref().map(|guard| guard.tell(&planned_on_pool(&all))) {
+            self.leave_pool(&why.to_string());
+            all = plan(&before, &self.policy);
+        }
         let mut chosen = choose(self.choosing, Some(pid), &before, &self.policy, all);
         let plan = &mut chosen.plan;
         if let Some(fault) = &self.stayed {
@@ -346,14 +426,30 @@ impl Job {
             cpu_time(pid).zip(cpu_before).map_or(Duration::ZERO, |(now, then)| now.saturating_sub(then));
         let took = began.elapsed();
         tracing::debug!(?outcome, ?took, "applied");
+        if let Some(guard) = guard
+            && let Err(error) = guard.tell(&on_pool(plan, &outcome))
+        {
+            // It knows of more than there is: a child copies in vain.
+            tracing::debug!(%error, "the guard was not told what came of it");
+        }
         let complaints = complaints(plan, &outcome);
         let complete = !plan.spans.is_empty() && outcome.is_complete() && complaints.is_empty();
         if let Some(lost) = &outcome.lost {
             self.say(&format!("{}: {lost}", self.program));
         }
+        let writable = plan.spans.iter().any(|s| matches!(s.part, Part::Data | Part::Bss));
+        let unguarded = self.unguarded.as_ref().filter(|_| writable).map(|why| {
+            format!(
+                "--data-backing hugetlb: fork(2) might kill a child: {why}; transparent huge pages instead"
+            )
+        });
+        if let Some(line) = &unguarded {
+            self.say(&format!("{}: {line}", self.program));
+        }
+        let complete = complete && unguarded.is_none();
         if self.strict && !complete {
             let untouched = plan.skips.iter().any(|s| s.reason == Reason::NotTouched);
-            let why = match complaints.largest() {
+            let why = match complaints.largest().or(unguarded) {
                 Some(line) => line,
                 None if untouched => "nothing is known of what it touches; --touched all lifts it".into(),
                 None => "nothing in it is larger than a huge page".to_string(),
@@ -379,6 +475,29 @@ impl Job {
         // One that waits for its helper would wait for as long as it lives.
         self.observer = if self.adopts { None } else { chosen.observer(pid, &before, &outcome, lift) };
         Verdict::Start
+    }
+
+    /// Whether data or bss is to be on pages of the pool, where fork(2) needs a guard.
+    fn takes_data_from_pool(&self) -> bool {
+        let parts = &self.policy.parts;
+        self.policy.data_backings.contains(&Backing::Hugetlb)
+            && (parts.contains(&Part::Data) || parts.contains(&Part::Bss))
+    }
+
+    /// The guard of fork(2) in the program; without one, its data stays off the pool.
+    fn guard(&mut self, pid: u32, before: &Snapshot) -> Option<Guard> {
+        let found = match before.machine.moves_hugetlb {
+            true => Guard::find(pid, &before.mappings),
+            false => Err(Unguarded::OldKernel),
+        };
+        found.map_err(|why| self.leave_pool(&why.to_string())).ok()
+    }
+
+    /// What is written is not put on pages of the pool: a child of fork(2) might be killed for
+    /// want of them.
+    fn leave_pool(&mut self, why: &str) {
+        self.policy.data_backings = vec![Backing::Thp];
+        self.unguarded = Some(why.to_string());
     }
 
     /// Code that was copied is anonymous memory: perf(1) finds its names in a file of their own.
@@ -485,6 +604,20 @@ impl Job {
             say(line);
         }
     }
+}
+
+/// What is written and may come from the pool.
+fn planned_on_pool(plan: &Plan) -> Vec<(Range, PageSize)> {
+    let page = |span: &Span| span.attempts.iter().find(|a| a.backing == Backing::Hugetlb).map(|a| a.page);
+    let writable = plan.spans.iter().filter(|s| s.part.is_writable());
+    writable.filter_map(|span| Some((span.range, page(span)?))).collect()
+}
+
+/// What is written and has come from there.
+fn on_pool(plan: &Plan, outcome: &Outcome) -> Vec<(Range, PageSize)> {
+    let from_pool: Vec<Range> =
+        lifted(plan, outcome).filter(|(_, b)| *b == Backing::Hugetlb).map(|(s, _)| s.range).collect();
+    planned_on_pool(plan).into_iter().filter(|(range, _)| from_pool.contains(range)).collect()
 }
 
 /// What was not lifted although the program's layout allows it, by reason.

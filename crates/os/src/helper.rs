@@ -101,6 +101,53 @@ pub fn attend(running: Running, reap: Option<i32>, lifter: &mut impl Lifter) -> 
     }
 }
 
+/// Lifts `running`, a process that is about to stop itself at `stop`, in the library inside it
+/// ([`mod@crate::inside`]).
+///
+/// # Errors
+/// As [`attend`].
+pub fn attend_waiting(running: Running, stop: Addr, lifter: &mut impl Lifter) -> Result<(), Error> {
+    let mut running = running;
+    loop {
+        let (stopped, why) = running.wait()?;
+        running = match why {
+            Stop::Trap => match stopped.regs()? {
+                Some(regs) if regs.pc() == stop => return at_stop(stopped, lifter),
+                // Somebody else's SIGCONT.
+                _ => stopped.resume(Resume::Cont, 0)?,
+            },
+            Stop::Signal(signal) => stopped.resume(Resume::Cont, signal)?,
+            Stop::Group(_) => stopped.resume(Resume::Listen, 0)?,
+            // It was to wait.
+            Stop::Exec | Stop::Syscall => return Ok(()),
+        };
+    }
+}
+
+/// A program that has stopped itself before its `main`. The SIGCONT is its own to drain.
+fn at_stop(stopped: Stopped, lifter: &mut impl Lifter) -> Result<(), Error> {
+    let Some(regs) = stopped.regs()? else { return Err(Error::Vanished(stopped.tid())) };
+    let ready = confined(&stopped).map_or_else(
+        || {
+            let mappings = Process::new(stopped.tid().cast_unsigned()).maps()?;
+            let room = Room::find(stopped.tid(), &mappings).ok_or(Plain::NoRoom)?;
+            Ok((Threads::stop(stopped.tid())?, room))
+        },
+        Err,
+    );
+    let (threads, room) = match ready {
+        Ok(ready) => ready,
+        Err(why) => {
+            refuse(&stopped, lifter, &why);
+            return Ok(());
+        }
+    };
+    let home = Home::arm(&stopped, regs.at(regs.pc(), regs.sp()), room, None)?;
+    let left = lift(Remote::new(stopped, home), false, lifter);
+    threads.release();
+    left
+}
+
 const SIGCONT_BIT: u64 = 1 << (libc::SIGCONT - 1);
 
 /// A dynamic program on its way to its entry point.

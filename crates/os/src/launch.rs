@@ -9,7 +9,7 @@
 use crate::helper::{Lifter, attend};
 use crate::plain::Plain;
 use crate::procfs::Process;
-use crate::ptrace;
+use crate::ptrace::{self, Running};
 use crate::yama;
 use nix::sys::socket::{MsgFlags, send};
 use std::fs::File;
@@ -217,14 +217,7 @@ fn help(
     if restricted && socket.read_exact(&mut permit).is_err() {
         return;
     }
-    let (answer, running) = match ptrace::seize(target) {
-        Ok(running) => (0, Some(running)),
-        Err(ptrace::Error::Os { source, .. }) => (source.raw_os_error().unwrap_or(libc::EPERM), None),
-        Err(_) => (libc::ESRCH, None),
-    };
-    let told = socket.write_all(&i32::to_ne_bytes(answer));
-    drop(socket);
-    if let (Ok(()), Some(running)) = (told, running) {
+    if let Some(running) = send_answer(socket, ptrace::seize(target)) {
         match attend(running, adopted.then_some(own), &mut lifter) {
             // It failed to exec, or was killed: it has told so itself.
             Ok(()) => {}
@@ -239,6 +232,17 @@ fn help(
             lifter.afterwards();
         }
     }
+}
+
+/// Tells the process at the other end whether it is traced now, 0 or an errno.
+pub(crate) fn send_answer(mut socket: File, seized: Result<Running, ptrace::Error>) -> Option<Running> {
+    let (answer, running) = match seized {
+        Ok(running) => (0, Some(running)),
+        Err(ptrace::Error::Os { source, .. }) => (source.raw_os_error().unwrap_or(libc::EPERM), None),
+        Err(_) => (libc::ESRCH, None),
+    };
+    socket.write_all(&i32::to_ne_bytes(answer)).ok()?;
+    running
 }
 
 /// What the program's files are is none of the helper's business: a pipe's reader should

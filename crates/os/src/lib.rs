@@ -9,7 +9,8 @@
 //! [`observer`] writes.
 //! Changing a process: [`launch`] puts a [`helper`] beside the process that becomes the program
 //! ([`mod@program`]); it traces it ([`ptrace`]), prepares its way [`home`], stops its
-//! [`threads`] and changes it as a [`remote`] target. [`arch`] knows the machine code.
+//! [`threads`] and changes it as a [`remote`] target; so does the helper that the library
+//! [`inside`] a program has asked for. [`arch`] knows the machine code.
 
 pub mod arch;
 mod cgroup;
@@ -18,9 +19,11 @@ pub mod elf_file;
 pub mod facts;
 mod faultpoint;
 pub mod file_snapshot;
+pub mod guard;
 pub mod hardware;
 pub mod helper;
 pub mod home;
+pub mod inside;
 pub mod kernel_counts;
 pub mod launch;
 pub mod machine;

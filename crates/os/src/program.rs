@@ -166,9 +166,9 @@ pub fn exec(path: &Path, argv: &[impl AsRef<OsStr>]) -> io::Error {
 ///
 /// # Errors
 /// setenv(3).
-pub fn set_variable(name: &str, value: &str) -> io::Result<()> {
-    let text = |s: &str| CString::new(s).map_err(io::Error::from);
-    let (name, value) = (text(name)?, text(value)?);
+pub fn set_variable(name: &str, value: impl AsRef<OsStr>) -> io::Result<()> {
+    let text = |s: &OsStr| CString::new(s.as_bytes()).map_err(io::Error::from);
+    let (name, value) = (text(name.as_ref())?, text(value.as_ref())?);
     // SAFETY: setenv(3) copies both strings; the launcher has one thread.
     match unsafe { libc::setenv(name.as_ptr(), value.as_ptr(), 1) } {
         0 => Ok(()),

@@ -6,6 +6,7 @@
 //! of the running machine ask for.
 
 mod backings;
+mod children;
 mod dist;
 mod fallbacks;
 mod files;

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+//! AArch64.
+
+use core::arch::{asm, naked_asm};
+
+/// Numbers of system calls (asm-generic/unistd.h).
+pub mod number {
+    pub const FCNTL: usize = 25;
+    pub const OPENAT: usize = 56;
+    pub const CLOSE: usize = 57;
+    pub const PIPE2: usize = 59;
+    pub const READ: usize = 63;
+    pub const EXIT_GROUP: usize = 94;
+    pub const RT_SIGPROCMASK: usize = 135;
+    pub const RT_SIGPENDING: usize = 136;
+    pub const RT_SIGTIMEDWAIT: usize = 137;
+    pub const PRCTL: usize = 167;
+    pub const GETPID: usize = 172;
+    pub const SOCKETPAIR: usize = 199;
+    pub const SENDTO: usize = 206;
+    pub const MUNMAP: usize = 215;
+    pub const MREMAP: usize = 216;
+    pub const EXECVE: usize = 221;
+    pub const MMAP: usize = 222;
+    pub const MPROTECT: usize = 226;
+    pub const MADVISE: usize = 233;
+    pub const WAIT4: usize = 260;
+}
+
+/// Makes a system call; a value or a negative errno.
+///
+/// # Safety
+/// As the call's man page has it.
+pub unsafe fn syscall(number: usize, args: [usize; 6]) -> isize {
+    let result;
+    // SAFETY: syscall(2): the kernel changes x0 alone.
+    unsafe {
+        asm!(
+            "svc 0",
+            in("x8") number,
+            inlateout("x0") args[0] => result,
+            in("x1") args[1], in("x2") args[2], in("x3") args[3], in("x4") args[4], in("x5") args[5],
+            options(nostack),
+        );
+    }
+    result
+}
+
+/// clone(2): the child runs `work(data)` on the stack that ends at `stack`, and must not return.
+/// The child's pid, or a negative errno.
+///
+/// # Safety
+/// The stack is nobody else's, aligned to 16 bytes; `work` keeps to what a child that shares our
+/// memory may do.
+#[unsafe(naked)]
+pub unsafe extern "C" fn clone_onto(
+    flags: usize,
+    stack: *mut u8,
+    work: unsafe extern "C" fn(*mut u8) -> !,
+    data: *mut u8,
+) -> isize {
+    naked_asm!(
+        "mov x9, x2",  // work
+        "mov x10, x3", // data
+        "mov x2, xzr",
+        "mov x3, xzr",
+        "mov x4, xzr",
+        "mov x8, #220", // clone
+        "svc 0",
+        "cbz x0, 2f",
+        "ret",
+        "2:",
+        "mov x29, xzr",
+        "mov x0, x10",
+        "blr x9",
+        "brk #1",
+    )
+}
+
+/// Sends the calling thread, the first of its process, SIGCONT: a tracer that has seized it then finds it
+/// at [`stop_address`].
+#[unsafe(naked)]
+pub extern "C" fn stop() {
+    naked_asm!(
+        "mov x8, #172", // getpid
+        "svc 0",
+        "mov x1, x0",
+        "mov x2, #18",  // SIGCONT
+        "mov x8, #131", // tgkill
+        "svc 0",
+        "ret",
+    )
+}
+
+/// Bytes of code in [`stop`] before its last instruction.
+const STOP_BYTES: usize = 6 * 4;
+
+/// The address behind the call in [`stop`].
+pub fn stop_address() -> u64 {
+    (stop as extern "C" fn() as usize + STOP_BYTES) as u64
+}

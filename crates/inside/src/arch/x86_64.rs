@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+//! x86-64.
+
+use core::arch::{asm, naked_asm};
+
+/// Numbers of system calls (asm/unistd_64.h).
+pub mod number {
+    pub const READ: usize = 0;
+    pub const CLOSE: usize = 3;
+    pub const MMAP: usize = 9;
+    pub const MPROTECT: usize = 10;
+    pub const MUNMAP: usize = 11;
+    pub const RT_SIGPROCMASK: usize = 14;
+    pub const MREMAP: usize = 25;
+    pub const MADVISE: usize = 28;
+    pub const GETPID: usize = 39;
+    pub const SENDTO: usize = 44;
+    pub const SOCKETPAIR: usize = 53;
+    pub const EXECVE: usize = 59;
+    pub const WAIT4: usize = 61;
+    pub const FCNTL: usize = 72;
+    pub const RT_SIGPENDING: usize = 127;
+    pub const RT_SIGTIMEDWAIT: usize = 128;
+    pub const PRCTL: usize = 157;
+    pub const EXIT_GROUP: usize = 231;
+    pub const OPENAT: usize = 257;
+    pub const PIPE2: usize = 293;
+}
+
+/// Makes a system call; a value or a negative errno.
+///
+/// # Safety
+/// As the call's man page has it.
+pub unsafe fn syscall(number: usize, args: [usize; 6]) -> isize {
+    let result;
+    // SAFETY: syscall(2): the kernel changes rax, rcx and r11 alone.
+    unsafe {
+        asm!(
+            "syscall",
+            inlateout("rax") number => result,
+            in("rdi") args[0], in("rsi") args[1], in("rdx") args[2],
+            in("r10") args[3], in("r8") args[4], in("r9") args[5],
+            lateout("rcx") _, lateout("r11") _,
+            options(nostack),
+        );
+    }
+    result
+}
+
+/// clone(2): the child runs `work(data)` on the stack that ends at `stack`, and must not return.
+/// The child's pid, or a negative errno.
+///
+/// # Safety
+/// The stack is nobody else's, aligned to 16 bytes; `work` keeps to what a child that shares our
+/// memory may do.
+#[unsafe(naked)]
+pub unsafe extern "C" fn clone_onto(
+    flags: usize,
+    stack: *mut u8,
+    work: unsafe extern "C" fn(*mut u8) -> !,
+    data: *mut u8,
+) -> isize {
+    naked_asm!(
+        "mov r8, rdx", // work
+        "mov r9, rcx", // data
+        "xor edx, edx",
+        "xor r10d, r10d",
+        "mov eax, 56", // clone
+        "syscall",
+        "test rax, rax",
+        "jz 2f",
+        "ret",
+        "2:",
+        "xor ebp, ebp",
+        "mov rdi, r9",
+        "call r8",
+        "ud2",
+    )
+}
+
+/// Sends the calling thread, the first of its process, SIGCONT: a tracer that has seized it then finds it
+/// at [`stop_address`], with nothing of value below the stack pointer.
+#[unsafe(naked)]
+pub extern "C" fn stop() {
+    naked_asm!(
+        "mov eax, 39", // getpid
+        "syscall",
+        "mov edi, eax",
+        "mov esi, eax",
+        "mov edx, 18",  // SIGCONT
+        "mov eax, 234", // tgkill
+        "syscall",
+        "ret",
+    )
+}
+
+/// Bytes of code in [`stop`] before its last instruction.
+const STOP_BYTES: usize = 5 + 2 + 2 + 2 + 5 + 5 + 2;
+
+/// The address behind the call in [`stop`].
+pub fn stop_address() -> u64 {
+    (stop as extern "C" fn() as usize + STOP_BYTES) as u64
+}

@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+//! fork(2) with writable memory on pages of the pool.
+//!
+//! The kernel copies such a page when it is written, from a pool that may be empty: a child that
+//! writes dies of SIGBUS; when the parent writes, the child loses the page, and dies when it reads.
+//! So the child gets memory of its own before fork(2) returns in either of them:
+//!
+//! ```text
+//!   parent   prepare: block signals --- fork ---------- wait ----------. unblock
+//!                                         |                             |
+//!   child                                 '-- copy (reads only), replace -- unblock
+//! ```
+//!
+//! Nobody writes to the shared pages meanwhile: the parent has one thread. Before it gets a second
+//! one, its spans leave the pool for good: what another thread writes while a child copies cannot
+//! be had without a snapshot that the kernel does not make.
+
+use crate::mappings::{self, Mapping};
+use crate::table::{Span, TABLE, state};
+use crate::{libc, lookup, sys};
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+const EAGAIN: c_int = 11;
+
+/// How many pages of the pool are kept for the next child.
+static RESERVE: AtomicUsize = AtomicUsize::new(0);
+/// Where they are reserved; 0 if they are not.
+static RESERVED_AT: AtomicUsize = AtomicUsize::new(0);
+
+/// Between `prepare` and its counterparts.
+static UNDER_WAY: AtomicBool = AtomicBool::new(false);
+static MASK: AtomicU64 = AtomicU64::new(0);
+/// Both ends of a pipe that ends when the child has what it needs, or is dead.
+static READ_END: AtomicUsize = AtomicUsize::new(usize::MAX);
+static WRITE_END: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+/// Registers for fork(2), with a reserve of so many pages for a child, if that is asked for.
+pub fn guard(reserve: Option<usize>) {
+    let guarded = reserve.is_some_and(|pages| {
+        RESERVE.store(pages, Relaxed);
+        lookup::next(c"pthread_create") != 0 && libc::at_fork(prepare, in_parent, in_child)
+    });
+    if !guarded && TABLE.count() != 0 {
+        leave_pool();
+    }
+    // A constructor of another library's may have come first.
+    if TABLE.state() != state::THREADS {
+        TABLE.set_state(if guarded { state::GUARDED } else { state::NONE });
+    }
+}
+
+/// The size of the pool's pages, which is that of all spans.
+fn page() -> usize {
+    TABLE.spans().next().map_or(0, |span| span.page as usize)
+}
+
+/// Puts the next child's pages aside.
+fn reserve() {
+    let bytes = RESERVE.load(Relaxed).saturating_mul(page());
+    if bytes != 0
+        && RESERVED_AT.load(Relaxed) == 0
+        && let Ok(at) = sys::map(0, bytes, sys::hugetlb(page()))
+    {
+        RESERVED_AT.store(at, Relaxed);
+    }
+}
+
+fn release() {
+    let at = RESERVED_AT.swap(0, Relaxed);
+    if at != 0 {
+        // SAFETY: mapped by `reserve`; nobody has ever used it.
+        unsafe { sys::unmap(at, RESERVE.load(Relaxed) * page()) };
+    }
+}
+
+/// After hugelift has filled the table: the first moment at which pages can be put aside is the
+/// first fork(2); they are there for the second. (The pool is as full then as it is now.)
+extern "C" fn prepare() {
+    if TABLE.count() == 0 {
+        return;
+    }
+    MASK.store(sys::set_mask(sys::SIG_BLOCK_ALL), Relaxed);
+    UNDER_WAY.store(true, Relaxed);
+    release();
+    match sys::pipe() {
+        Some((read, write)) => {
+            READ_END.store(read, Relaxed);
+            WRITE_END.store(write, Relaxed);
+        }
+        // Without a way to wait for the child, there must be nothing to wait for.
+        None => leave_pool(),
+    }
+}
+
+extern "C" fn in_parent() {
+    if !UNDER_WAY.swap(false, Relaxed) {
+        return;
+    }
+    let (read, write) = (READ_END.swap(usize::MAX, Relaxed), WRITE_END.swap(usize::MAX, Relaxed));
+    if read != usize::MAX {
+        sys::close(write);
+        // Nothing is ever written: it ends.
+        sys::read_all(read, &mut [0]);
+        sys::close(read);
+        reserve();
+    }
+    sys::set_mask(MASK.load(Relaxed));
+}
+
+extern "C" fn in_child() {
+    if !UNDER_WAY.swap(false, Relaxed) {
+        return;
+    }
+    let (read, write) = (READ_END.swap(usize::MAX, Relaxed), WRITE_END.swap(usize::MAX, Relaxed));
+    if read != usize::MAX {
+        renew(RESERVE.load(Relaxed));
+        // A child of this one finds what is left of it on the pool by the same table.
+        if RESERVE.load(Relaxed) == 0 {
+            TABLE.clear();
+        }
+        sys::close(read);
+        sys::close(write);
+    }
+    sys::set_mask(MASK.load(Relaxed));
+}
+
+/// Replaces all spans by memory that is not from the pool.
+fn leave_pool() {
+    if renew(0) {
+        TABLE.clear();
+    }
+}
+
+/// Gives each span memory of this process's own: `pages` of it from the pool, as far as they can
+/// be had. Whether all that was on the pool has been replaced.
+fn renew(mut pages: usize) -> bool {
+    let mut found = [Mapping::default(); mappings::MAX];
+    let known = mappings::on_pool(&mut found);
+    let mut all = true;
+    for span in TABLE.spans() {
+        let whole = Mapping { start: span.start as usize, end: span.end as usize, prot: 3 };
+        match known {
+            // The program may have changed what it allows there, or have given it back.
+            Some(count) => {
+                for mapping in &found[..count] {
+                    let start = mapping.start.max(whole.start);
+                    let end = mapping.end.min(whole.end);
+                    if start < end {
+                        all &= replace(Mapping { start, end, prot: mapping.prot }, span, &mut pages);
+                    }
+                }
+            }
+            // Without /proc.
+            None => all &= replace(whole, span, &mut pages),
+        }
+    }
+    all
+}
+
+fn replace(range: Mapping, span: Span, pages: &mut usize) -> bool {
+    let page = (span.page as usize).max(1);
+    let from_pool = (*pages).min((range.end - range.start) / page);
+    let middle = range.start + from_pool * page;
+    let mut rest = range;
+    if from_pool > 0 && copy(Mapping { end: middle, ..range }, page, true) {
+        *pages -= from_pool;
+        rest.start = middle;
+    }
+    rest.start == rest.end || copy(rest, page, false)
+}
+
+/// Copies a range to fresh memory and puts that in its place.
+fn copy(range: Mapping, page: usize, pool: bool) -> bool {
+    let bytes = range.end - range.start;
+    let (flags, spare) = if pool { (sys::hugetlb(page), 0) } else { (sys::MAP_NORESERVE, page) };
+    let Ok(mapped) = sys::map(0, bytes + spare, flags) else { return false };
+    let at = mapped.next_multiple_of(page);
+    // SAFETY: what has been mapped around it, for its alignment.
+    unsafe {
+        sys::unmap(mapped, at - mapped);
+        sys::unmap(at + bytes, mapped + spare - at);
+    }
+    let ready = if pool {
+        // A limit shows here as an error, and would be SIGBUS at the first touch.
+        sys::advise(at, bytes, sys::MADV_POPULATE_WRITE)
+    } else {
+        sys::advise(at, bytes, sys::MADV_HUGEPAGE);
+        true
+    };
+    let done = ready && {
+        // SAFETY: both are mapped, of this length and apart from each other; nobody writes to
+        // the first, as the module says.
+        unsafe { core::ptr::copy_nonoverlapping(range.start as *const u8, at as *mut u8, bytes) };
+        sys::protect(at, bytes, range.prot) && sys::move_over(at, bytes, range.start)
+    };
+    if !done {
+        // SAFETY: mapped above, and not moved.
+        unsafe { sys::unmap(at, bytes) };
+    }
+    done
+}
+
+type Work = extern "C" fn(*mut c_void) -> *mut c_void;
+type Create = unsafe extern "C" fn(*mut c_void, *const c_void, Work, *mut c_void) -> c_int;
+
+/// Before there is a second thread, nothing writable is left on the pool.
+fn before_a_thread() -> bool {
+    if TABLE.state() == state::THREADS {
+        return true;
+    }
+    if TABLE.count() != 0 {
+        let mask = sys::set_mask(sys::SIG_BLOCK_ALL);
+        release();
+        leave_pool();
+        sys::set_mask(mask);
+    }
+    let left = TABLE.count() == 0;
+    if left {
+        TABLE.set_state(state::THREADS);
+    }
+    left
+}
+
+/// # Safety
+/// pthread_create(3)
+#[cfg_attr(loaded, unsafe(no_mangle))]
+pub unsafe extern "C" fn pthread_create(
+    thread: *mut c_void,
+    attributes: *const c_void,
+    work: Work,
+    argument: *mut c_void,
+) -> c_int {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    match (found(&NEXT, c"pthread_create"), before_a_thread()) {
+        (0, _) | (_, false) => EAGAIN,
+        // SAFETY: the C library's own function, and our caller's arguments.
+        (next, true) => unsafe {
+            core::mem::transmute::<usize, Create>(next)(thread, attributes, work, argument)
+        },
+    }
+}
+
+type WorkC11 = extern "C" fn(*mut c_void) -> c_int;
+type CreateC11 = unsafe extern "C" fn(*mut c_void, WorkC11, *mut c_void) -> c_int;
+
+/// # Safety
+/// thrd_create(3)
+#[cfg_attr(loaded, unsafe(no_mangle))]
+pub unsafe extern "C" fn thrd_create(thread: *mut c_void, work: WorkC11, argument: *mut c_void) -> c_int {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    match (found(&NEXT, c"thrd_create"), before_a_thread()) {
+        (0, _) | (_, false) => libc::thrd_nomem(),
+        // SAFETY: as in `pthread_create`.
+        (next, true) => unsafe { core::mem::transmute::<usize, CreateC11>(next)(thread, work, argument) },
+    }
+}
+
+fn found(cache: &AtomicUsize, name: &core::ffi::CStr) -> usize {
+    match cache.load(Relaxed) {
+        0 => {
+            let next = lookup::next(name);
+            cache.store(next, Relaxed);
+            next
+        }
+        next => next,
+    }
+}

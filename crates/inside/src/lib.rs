@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The library that hugelift has loaded into a program (`LD_PRELOAD`).
+//!
+//! This crate is compiled twice: as `libhugelift_inside.so`, which is loaded into programs of any
+//! C library, and as an ordinary crate that tells hugelift how to talk to it.
+//!
+//! Loaded, it calls Linux itself, allocates nothing, keeps no descriptor open, starts no thread,
+//! and does two things:
+//!
+//! * before `main` it asks hugelift to lift a program that was started by one that hugelift lifts
+//!   (`--children lift`): [`mod@start`];
+//! * it gives a child of fork(2) memory of its own for what is written on pages of the pool
+//!   (`--data-backing hugetlb`): [`mod@fork`].
+//!
+//! What it needs of the C library (`environ`, `dl_iterate_phdr`, ...) are weak references: where
+//! they are missing, it does nothing.
+#![cfg_attr(not(test), no_std)]
+#![cfg_attr(not(loaded), allow(dead_code, reason = "hugelift itself wants the names alone"))]
+
+mod arch;
+mod environment;
+pub mod fork;
+mod libc;
+mod lookup;
+mod mappings;
+pub mod names;
+mod objects;
+pub mod start;
+mod sys;
+pub mod table;
+
+#[cfg(loaded)]
+mod freestanding;

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What hugelift and the library tell each other by.
+
+/// The library's file.
+pub const LIBRARY: &str = "libhugelift_inside.so";
+
+/// The loader's list of libraries to load first (ld.so(8)).
+pub const PRELOAD: &str = "LD_PRELOAD";
+
+/// The variable with the path of the hugelift that children are to be lifted by.
+pub const EXE: &str = "HUGELIFT_EXE";
+
+/// The variable that says that children are lifted, which are worth it, and how: `BYTES`, `r` or
+/// `rw`, and after a space options of `hugelift run`, quoted as in a shell. A program is worth it
+/// if a segment of it (`r`: one that is not written) holds an aligned huge page of BYTES; with 0,
+/// each is.
+pub const CHILDREN: &str = "HUGELIFT_CHILDREN";
+
+/// The variable with the pid of a process that hugelift has started, and lifts at its entry point,
+/// a space, and the path of the program: the same process may become another later.
+pub const STARTED: &str = "HUGELIFT_STARTED";
+
+/// The variable that asks for a guard of fork(2), and says how many pages of the pool are kept for a
+/// child.
+pub const GUARD: &str = "HUGELIFT_FORK_RESERVE";
+
+/// hugelift's subcommand that lifts a process which waits for it: `inside PID FD`.
+pub const INSIDE: &str = "inside";
+
+/// The library's first message to its helper.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ready {
+    /// Where the program will stop itself (by SIGCONT): the address behind that call.
+    pub stop: u64,
+}
+
+/// Bytes of a [`Ready`].
+pub const READY_BYTES: usize = 8;
+
+impl Ready {
+    /// As it is sent.
+    pub fn to_bytes(self) -> [u8; READY_BYTES] {
+        self.stop.to_ne_bytes()
+    }
+
+    /// As it was sent.
+    pub fn from_bytes(bytes: [u8; READY_BYTES]) -> Ready {
+        Ready { stop: u64::from_ne_bytes(bytes) }
+    }
+}

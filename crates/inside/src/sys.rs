@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+//! System calls, without a C library.
+
+use crate::arch::{number, syscall};
+use core::ffi::{CStr, c_char, c_int};
+
+pub const EINTR: isize = 4;
+
+pub const SIG_BLOCK_ALL: u64 = u64::MAX;
+const SIG_SETMASK: usize = 2;
+pub const SIGCONT: usize = 18;
+
+const AF_UNIX: usize = 1;
+const SOCK_STREAM: usize = 1;
+const SOCK_CLOEXEC: usize = 0o2_000_000;
+const MSG_NOSIGNAL: usize = 0x4000;
+const F_SETFD: usize = 2;
+const F_DUPFD_CLOEXEC: usize = 1030;
+const WALL: usize = 0x4000_0000;
+const PR_GET_CHILD_SUBREAPER: usize = 37;
+const PR_SET_PTRACER: usize = 0x5961_6d61;
+
+pub const PROT_READ_WRITE: usize = 3;
+pub const MAP_PRIVATE_ANONYMOUS: usize = 0x22;
+pub const MAP_NORESERVE: usize = 0x4000;
+
+pub const MADV_HUGEPAGE: usize = 14;
+pub const MADV_POPULATE_WRITE: usize = 23;
+const MAP_HUGETLB: usize = 0x40000;
+const MAP_HUGE_SHIFT: u32 = 26;
+const MREMAP_MAYMOVE_FIXED: usize = 3;
+const AT_FDCWD: usize = (-100isize).cast_unsigned();
+const O_CLOEXEC: usize = 0o2_000_000;
+
+/// A system call's result: a value, or the errno.
+pub type Result = core::result::Result<usize, isize>;
+
+fn check(value: isize) -> Result {
+    if (-4095..0).contains(&value) { Err(-value) } else { Ok(value.cast_unsigned()) }
+}
+
+/// Makes a system call.
+///
+/// # Safety
+/// As the call's man page has it.
+pub unsafe fn call(number: usize, args: [usize; 6]) -> Result {
+    // SAFETY: the caller's promise.
+    check(unsafe { syscall(number, args) })
+}
+
+pub fn getpid() -> usize {
+    // SAFETY: getpid(2) takes nothing.
+    unsafe { call(number::GETPID, [0; 6]) }.unwrap_or(0)
+}
+
+pub fn close(fd: usize) {
+    // SAFETY: close(2) of a descriptor of ours.
+    let _ = unsafe { call(number::CLOSE, [fd, 0, 0, 0, 0, 0]) };
+}
+
+/// read(2) until `buffer` is full.
+pub fn read_all(fd: usize, buffer: &mut [u8]) -> bool {
+    let mut at = 0;
+    while at < buffer.len() {
+        let args = [fd, buffer[at..].as_mut_ptr() as usize, buffer.len() - at, 0, 0, 0];
+        // SAFETY: read(2) into the buffer's own bytes.
+        match unsafe { call(number::READ, args) } {
+            Ok(0) => return false,
+            Ok(n) => at += n,
+            Err(EINTR) => {}
+            Err(_) => return false,
+        }
+    }
+    true
+}
+
+/// read(2): how many bytes; 0 at the end, as after an error.
+pub fn read(fd: usize, buffer: &mut [u8]) -> usize {
+    loop {
+        // SAFETY: read(2) into the buffer's own bytes.
+        match unsafe { call(number::READ, [fd, buffer.as_mut_ptr() as usize, buffer.len(), 0, 0, 0]) } {
+            Err(EINTR) => {}
+            other => return other.unwrap_or(0),
+        }
+    }
+}
+
+/// Opens a file to read it.
+pub fn open(path: &CStr) -> Option<usize> {
+    // SAFETY: openat(2) reads the path.
+    unsafe { call(number::OPENAT, [AT_FDCWD, path.as_ptr() as usize, O_CLOEXEC, 0, 0, 0]) }.ok()
+}
+
+/// A pipe: the end to read, the end to write; out of the way of the standard files.
+pub fn pipe() -> Option<(usize, usize)> {
+    let mut pair: [c_int; 2] = [-1; 2];
+    // SAFETY: pipe2(2) writes two ints.
+    unsafe { call(number::PIPE2, [pair.as_mut_ptr() as usize, O_CLOEXEC, 0, 0, 0, 0]) }.ok()?;
+    raised(pair)
+}
+
+/// send(2) without SIGPIPE.
+pub fn send(fd: usize, bytes: &[u8]) -> bool {
+    let args = [fd, bytes.as_ptr() as usize, bytes.len(), MSG_NOSIGNAL, 0, 0];
+    // SAFETY: sendto(2) reads the given bytes.
+    let sent = unsafe { call(number::SENDTO, args) };
+    sent == Ok(bytes.len())
+}
+
+/// A pair of connected sockets, out of the way of the standard files.
+pub fn socketpair() -> Option<(usize, usize)> {
+    let mut pair: [c_int; 2] = [-1; 2];
+    let args = [AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair.as_mut_ptr() as usize, 0, 0];
+    // SAFETY: socketpair(2) writes two ints.
+    unsafe { call(number::SOCKETPAIR, args) }.ok()?;
+    raised(pair)
+}
+
+/// The same files by numbers that no program uses for its standard ones.
+fn raised(pair: [c_int; 2]) -> Option<(usize, usize)> {
+    let [a, b] = pair.map(|fd| fd.cast_unsigned() as usize);
+    let raised = [a, b].map(|fd| {
+        // SAFETY: fcntl(2) with numbers.
+        let raised = unsafe { call(number::FCNTL, [fd, F_DUPFD_CLOEXEC, 10, 0, 0, 0]) };
+        close(fd);
+        raised
+    });
+    match raised {
+        [Ok(a), Ok(b)] => Some((a, b)),
+        other => {
+            other.into_iter().flatten().for_each(close);
+            None
+        }
+    }
+}
+
+/// Leaves a descriptor open over execve(2).
+pub fn keep_over_exec(fd: usize) {
+    // SAFETY: fcntl(2) with numbers.
+    let _ = unsafe { call(number::FCNTL, [fd, F_SETFD, 0, 0, 0, 0]) };
+}
+
+/// Sets the calling thread's signal mask; the one before.
+pub fn set_mask(mask: u64) -> u64 {
+    let mut before = 0u64;
+    let args = [SIG_SETMASK, &raw const mask as usize, &raw mut before as usize, 8, 0, 0];
+    // SAFETY: rt_sigprocmask(2) reads and writes 8 bytes each.
+    let _ = unsafe { call(number::RT_SIGPROCMASK, args) };
+    before
+}
+
+/// The pending signals.
+pub fn pending() -> u64 {
+    let mut set = 0u64;
+    // SAFETY: rt_sigpending(2) writes 8 bytes.
+    let _ = unsafe { call(number::RT_SIGPENDING, [&raw mut set as usize, 8, 0, 0, 0, 0]) };
+    set
+}
+
+/// Takes a blocked signal off the pending ones, if it is there.
+pub fn take_signal(signal: usize) {
+    let (set, now) = (1u64 << (signal - 1), [0u64; 2]);
+    let args = [&raw const set as usize, 0, now.as_ptr() as usize, 8, 0, 0];
+    // SAFETY: rt_sigtimedwait(2) reads the set and the time.
+    let _ = unsafe { call(number::RT_SIGTIMEDWAIT, args) };
+}
+
+/// Waits for the end of a child, whatever it was made by.
+pub fn wait_for(child: usize) {
+    // SAFETY: wait4(2) may have no place for the status.
+    while matches!(unsafe { call(number::WAIT4, [child, 0, WALL, 0, 0, 0]) }, Err(EINTR)) {}
+}
+
+pub fn is_subreaper() -> bool {
+    let mut value: c_int = 0;
+    // SAFETY: prctl(2), PR_GET_CHILD_SUBREAPER: writes one int.
+    let _ = unsafe { call(number::PRCTL, [PR_GET_CHILD_SUBREAPER, &raw mut value as usize, 0, 0, 0, 0]) };
+    value != 0
+}
+
+/// Lets a process trace us where Yama restricts it; 0 takes that back.
+pub fn set_ptracer(pid: usize) {
+    // SAFETY: prctl(2) with numbers. Without Yama it is EINVAL.
+    let _ = unsafe { call(number::PRCTL, [PR_SET_PTRACER, pid, 0, 0, 0, 0]) };
+}
+
+/// Anonymous private memory, readable and writable.
+pub fn map(at: usize, bytes: usize, flags: usize) -> Result {
+    let args = [at, bytes, PROT_READ_WRITE, MAP_PRIVATE_ANONYMOUS | flags, usize::MAX, 0];
+    // SAFETY: mmap(2); no caller passes MAP_FIXED.
+    unsafe { call(number::MMAP, args) }
+}
+
+/// Flags for memory from the pool of this page size.
+pub fn hugetlb(page: usize) -> usize {
+    MAP_HUGETLB | (page.trailing_zeros() as usize) << MAP_HUGE_SHIFT
+}
+
+/// madvise(2); whether it succeeded.
+pub fn advise(at: usize, bytes: usize, advice: usize) -> bool {
+    loop {
+        // SAFETY: none of the advices that are given here changes what memory holds.
+        match unsafe { call(number::MADVISE, [at, bytes, advice, 0, 0, 0]) } {
+            Err(EINTR) => {}
+            other => return other.is_ok(),
+        }
+    }
+}
+
+/// mprotect(2) of memory that is ours.
+pub fn protect(at: usize, bytes: usize, prot: usize) -> bool {
+    // SAFETY: a fresh mapping of ours.
+    prot == PROT_READ_WRITE || unsafe { call(number::MPROTECT, [at, bytes, prot, 0, 0, 0]) }.is_ok()
+}
+
+/// Moves a mapping of ours over another of the same length and content.
+pub fn move_over(from: usize, bytes: usize, to: usize) -> bool {
+    // SAFETY: mremap(2): what is replaced has been copied.
+    unsafe { call(number::MREMAP, [from, bytes, bytes, MREMAP_MAYMOVE_FIXED, to, 0]) }.is_ok()
+}
+
+/// # Safety
+/// Nobody uses the range any more.
+pub unsafe fn unmap(at: usize, bytes: usize) {
+    if bytes > 0 {
+        // SAFETY: the caller's promise.
+        let _ = unsafe { call(number::MUNMAP, [at, bytes, 0, 0, 0, 0]) };
+    }
+}
+
+/// execve(2). Returns only the errno.
+///
+/// # Safety
+/// `argv` and `envp` are arrays of strings, as execve(2) wants them.
+pub unsafe fn execve(path: &CStr, argv: *const *const c_char, envp: *const *const c_char) -> isize {
+    let args = [path.as_ptr() as usize, argv as usize, envp as usize, 0, 0, 0];
+    // SAFETY: the caller's promise.
+    unsafe { call(number::EXECVE, args) }.err().unwrap_or(0)
+}
+
+pub fn exit() -> ! {
+    loop {
+        // SAFETY: exit_group(2) does not return.
+        let _ = unsafe { call(number::EXIT_GROUP, [0; 6]) };
+    }
+}
