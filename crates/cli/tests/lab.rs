@@ -6,7 +6,7 @@ mod common;
 use common::browser::{Page, Scheme, browser};
 use common::guard::Exclusive;
 use common::run::PATIENCE;
-use common::{End, HUGELIFT};
+use common::{Cmd, End, HUGELIFT, plain};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -90,6 +90,25 @@ fn munmap_lists_what_will_it_scale_does() {
         assert!(min <= max && total.abs_diff(min + max) <= 1 && total > 0, "{line}");
     }
     assert_eq!(numbers(lines[10])[0], numbers(lines[9])[2]);
+}
+
+/// Beside twenty lines of C, by CPU time, in turn. The figures are printed; what is asserted is
+/// only that it is the same work.
+#[test]
+fn munmap_costs_what_it_does_in_c() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = plain("mmap_loop").build();
+    let mut ratios: Vec<f64> = (0..3)
+        .map(|_| {
+            let c: f64 = Cmd::new([&program]).bare().stdout.trim().parse().expect("a number");
+            let report = json(&good(dir.path(), &["munmap", "-s", "2", "--json"]));
+            let lab = report["tables"][0]["rows"][0][6].as_f64().expect("CPU time") * 1e9;
+            println!("C {c:.0} ns, lab munmap {lab:.0} ns: {:.3}", lab / c);
+            lab / c
+        })
+        .collect();
+    ratios.sort_by(f64::total_cmp);
+    assert!((0.5..2.0).contains(&ratios[1]), "{ratios:?}");
 }
 
 #[test]
@@ -264,6 +283,16 @@ fn doctor_tells_what_was_measured_here() {
     let other = std::fs::read_to_string(&file).unwrap().replace("\"cpus\":", "\"cpus\":1");
     std::fs::write(&file, other).unwrap();
     assert!(!doctor(&[]).contains("measured on this machine"));
+}
+
+/// To a browser 1.0 and 1 are one number.
+fn as_floats(value: Value) -> Value {
+    match value {
+        Value::Number(number) => number.as_f64().into(),
+        Value::Array(all) => all.into_iter().map(as_floats).collect(),
+        Value::Object(all) => Value::Object(all.into_iter().map(|(k, v)| (k, as_floats(v))).collect()),
+        other => other,
+    }
 }
 
 /// The pictures in a browser: nothing lies over anything else, axes and curves have their names.
