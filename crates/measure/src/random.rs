@@ -19,7 +19,7 @@ impl Random {
     }
 
     /// The next number, any of 64 bits.
-    pub fn next(&mut self) -> u64 {
+    pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -28,7 +28,7 @@ impl Random {
 
     /// A number below `end`; 0 if that is 0.
     pub fn below(&mut self, end: u64) -> u64 {
-        self.next() % end.max(1)
+        self.draw() % end.max(1)
     }
 
     /// Puts the items into an order of which each is as likely.
