@@ -5,8 +5,10 @@ use crate::FAILED;
 use clap::Args;
 use hugelift_core::doctor::facts::Facts;
 use hugelift_core::doctor::offers::offers;
-use hugelift_core::doctor::text::{Style, finding_text, text};
+use hugelift_core::doctor::text::{Style, finding_text, measured, text};
 use hugelift_core::doctor::{Finding, Severity, VERSION, diagnose};
+use hugelift_core::lab::Report;
+use hugelift_lab::{machine, saved};
 use hugelift_os::console::say;
 use hugelift_os::facts::gather;
 use hugelift_os::terminal;
@@ -70,13 +72,13 @@ fn try_doctor(args: &DoctorArgs) -> Result<i32, String> {
     let facts = facts(args)?;
     let mut findings = diagnose(&facts);
     if args.json {
-        print(&as_json(&facts, &findings)?)?;
+        print(&as_json(&facts, &findings, &lab_results(args))?)?;
     } else if args.fix {
         if fix(args, &findings)? {
             findings = diagnose(&self::facts(args)?);
         }
     } else {
-        print(&text(&facts, &findings, style()))?;
+        print(&(text(&facts, &findings, style()) + &measured(&lab_results(args), style())))?;
     }
     let worst = findings.iter().map(|f| f.severity).max();
     Ok(if worst.is_some_and(|w| w >= Severity::Warning) { FOUND } else { 0 })
@@ -101,6 +103,19 @@ fn facts(args: &DoctorArgs) -> Result<Facts, String> {
     gather(&Tree::new(args.root.clone()), args.pid, &folder).map_err(|e| e.to_string())
 }
 
+/// What `hugelift lab` has found out on this machine, with this kernel; nothing for another one.
+fn lab_results(args: &DoctorArgs) -> Vec<Report> {
+    if args.facts.is_some() || args.root.is_some() {
+        return Vec::new();
+    }
+    let mut reports = saved::folder().map(|folder| saved::load(&folder)).unwrap_or_default();
+    if !reports.is_empty() {
+        let here = machine::read(&Tree::default());
+        reports.retain(|report| report.machine.is_like(&here));
+    }
+    reports
+}
+
 fn style() -> Style {
     let colour = std::io::stdout().is_terminal()
         && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
@@ -108,9 +123,13 @@ fn style() -> Style {
     Style { width: terminal::width().unwrap_or(80), colour }
 }
 
-fn as_json(facts: &Facts, findings: &[Finding]) -> Result<String, String> {
+fn as_json(facts: &Facts, findings: &[Finding], lab: &[Report]) -> Result<String, String> {
     let offers = facts.process.as_ref().map(offers).unwrap_or_default();
-    let all = json!({ "version": VERSION, "findings": findings, "offers": offers, "facts": facts });
+    let lab =
+        lab.iter().map(|r| json!({ "experiment": r.experiment, "date": r.date, "advice": r.outcome.advice }));
+    let measured: Vec<_> = lab.collect();
+    let all = json!({ "version": VERSION, "findings": findings, "offers": offers, "facts": facts,
+                      "measured": measured });
     serde_json::to_string(&all).map(|t| t + "\n").map_err(|e| format!("cannot write JSON: {e}"))
 }
 

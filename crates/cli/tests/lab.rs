@@ -3,9 +3,10 @@
 
 mod common;
 
+use common::browser::{Page, Scheme, browser};
 use common::guard::Exclusive;
 use common::run::PATIENCE;
-use common::{End, HUGELIFT};
+use common::{Cmd, End, HUGELIFT, plain};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -91,6 +92,25 @@ fn munmap_lists_what_will_it_scale_does() {
     assert_eq!(numbers(lines[10])[0], numbers(lines[9])[2]);
 }
 
+/// Beside twenty lines of C, by CPU time, in turn. The figures are printed; what is asserted is
+/// only that it is the same work.
+#[test]
+fn munmap_costs_what_it_does_in_c() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = plain("mmap_loop").build();
+    let mut ratios: Vec<f64> = (0..3)
+        .map(|_| {
+            let c: f64 = Cmd::new([&program]).bare().stdout.trim().parse().expect("a number");
+            let report = json(&good(dir.path(), &["munmap", "-s", "2", "--json"]));
+            let lab = report["tables"][0]["rows"][0][6].as_f64().expect("CPU time") * 1e9;
+            println!("C {c:.0} ns, lab munmap {lab:.0} ns: {:.3}", lab / c);
+            lab / c
+        })
+        .collect();
+    ratios.sort_by(f64::total_cmp);
+    assert!((0.5..2.0).contains(&ratios[1]), "{ratios:?}");
+}
+
 #[test]
 fn munmap_as_json_csv_and_a_page() {
     let dir = tempfile::tempdir().unwrap();
@@ -158,11 +178,176 @@ fn an_interrupt_shows_a_part_and_leaves_nothing_behind() {
 }
 
 #[test]
+fn tlb_measures_every_kind_of_page_and_its_figures_are_plausible() {
+    let _alone = Exclusive::take().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let before = pool();
+    let own = std::process::id().to_string();
+    let report = json(&good(dir.path(), &["tlb", "--quick", "--largest", "32M", "--json", "--pid", &own]));
+    check(&report, "tlb");
+    assert_eq!((pool(), report["ended"].as_str()), (before, Some("complete")));
+    assert_eq!(report["advice"].as_array().map(Vec::len), Some(2), "{report}");
+    let notes = report["notes"].to_string();
+    let thp = report["machine"]["thp_enabled"].as_str().is_some_and(|word| word != "never");
+    let root = nix::unistd::geteuid().is_root();
+    for plot in report["plots"].as_array().unwrap() {
+        let series = plot["series"].as_array().unwrap();
+        let named =
+            |name: &str| series.iter().find(|s| s["name"].as_str().is_some_and(|n| n.starts_with(name)));
+        let time = |series: &Value, x: u64| {
+            let points = series["points"].as_array().expect("points");
+            let point = points.iter().find(|p| p["x"].as_f64() == Some(x as f64));
+            point.and_then(|p| p["y"].as_f64()).unwrap_or_else(|| panic!("no {x} in {series}"))
+        };
+        let small = named("4 kB").or(named("16 kB")).or(named("64 kB")).expect("small pages");
+        assert!(named("caches alone").is_some() && (named("THP").is_some() || !thp), "{plot}");
+        // A load in so little memory is a hit in the first cache: some cycles. 8192 pages are beyond
+        // any first-level TLB, and cost more.
+        let (near, far) = (time(small, 64 << 10), time(small, 32 << 20));
+        assert!((0.2..100.0).contains(&near) && far > near, "{near} {far}");
+        // All that root can have is there, or it is said why not.
+        assert!(!root || named("hugetlb 2 MB").is_some() || notes.contains("left out"), "{notes}");
+    }
+    let text = &report["tables"][0]["rows"][0];
+    assert_eq!(text[0], format!("text of process {own}"));
+}
+
+/// The pages that were claimed are those that smaps shows: no note says otherwise.
+#[test]
+fn tlb_as_csv_without_root_says_what_root_adds() {
+    let _alone = Exclusive::take().unwrap();
+    if !nix::unistd::geteuid().is_root() {
+        skip!("needs root, to become somebody else");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let out = Command::new("setpriv")
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups", "env", "XDG_STATE_HOME=/nonexistent"])
+        .args([HUGELIFT, "lab", "tlb", "--quick", "--largest", "1M"])
+        .current_dir(dir.path())
+        .output()
+        .unwrap();
+    if out.status.code() == Some(127) || String::from_utf8_lossy(&out.stderr).contains("Permission denied") {
+        skip!("nobody cannot reach the build directory");
+    }
+    let text = String::from_utf8_lossy(&out.stdout);
+    assert!(out.status.success(), "{out:?}");
+    let pool_is_empty = pool().trim() == "0";
+    assert!(!pool_is_empty || text.contains("as root hugelift enlarges it"), "{text}");
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(said.contains("not kept for hugelift doctor") && said.lines().count() == 1, "{said}");
+}
+
+#[test]
+fn all_ends_at_an_interrupt_with_what_it_has() {
+    let _alone = Exclusive::take().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let (before, page) = (pool(), dir.path().join("all.html"));
+    let path = page.display().to_string();
+    let mut child = command(dir.path(), &["all", "--quick", "--json", "--html", &path])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(Duration::from_secs(4));
+    kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).unwrap();
+    let end = common::run::wait(&mut child, Instant::now() + PATIENCE).expect("it ends");
+    let outcome = child.wait_with_output().unwrap();
+    assert_eq!((end, pool()), (End::Code(130), before), "{outcome:?}");
+    let report = json(std::str::from_utf8(&outcome.stdout).unwrap());
+    // One report alone is itself the JSON.
+    let last = report["reports"].as_array().map_or(&report, |all| all.last().expect("a report"));
+    assert_eq!(last["ended"], "interrupted", "{report}");
+    assert!(std::fs::read_to_string(&page).unwrap().contains("interrupted: this is"));
+}
+
+#[test]
+fn doctor_tells_what_was_measured_here() {
+    let dir = tempfile::tempdir().unwrap();
+    let report = json(&good(dir.path(), &["tlb", "--quick", "--largest", "1M", "--json"]));
+    let doctor = |args: &[&str]| {
+        let out = Command::new(HUGELIFT).arg("doctor").args(args).env("XDG_STATE_HOME", dir.path()).output();
+        String::from_utf8(out.unwrap().stdout).unwrap()
+    };
+    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let (day, _) = report["date"].as_str().unwrap().split_once('T').unwrap();
+    let advice = report["advice"][0].as_str().unwrap();
+    let told = words(&doctor(&[]));
+    assert!(told.contains(&words(&format!("lab tlb measured here on {day}: {advice}"))), "{told}");
+    let all = json(&doctor(&["--json"]));
+    assert_eq!(
+        (&all["measured"][0]["experiment"], &all["measured"][0]["advice"]),
+        (&"tlb".into(), &report["advice"])
+    );
+    // Of another machine's results it says nothing.
+    let file = dir.path().join("hugelift/lab/tlb.json");
+    let other = std::fs::read_to_string(&file).unwrap().replace("\"cpus\":", "\"cpus\":1");
+    std::fs::write(&file, other).unwrap();
+    assert!(!doctor(&[]).contains("measured on this machine"));
+}
+
+/// To a browser 1.0 and 1 are one number.
+fn as_floats(value: Value) -> Value {
+    match value {
+        Value::Number(number) => number.as_f64().into(),
+        Value::Array(all) => all.into_iter().map(as_floats).collect(),
+        Value::Object(all) => Value::Object(all.into_iter().map(|(k, v)| (k, as_floats(v))).collect()),
+        other => other,
+    }
+}
+
+/// The pictures in a browser: nothing lies over anything else, axes and curves have their names.
+#[test]
+fn the_pictures_can_be_read() {
+    if browser().is_none() {
+        skip!("needs chromium");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    for (name, args) in [
+        ("tlb", &["tlb", "--quick", "--largest", "64M"][..]),
+        ("munmap", &["munmap", "--quick", "--touch", "first"]),
+    ] {
+        let file = dir.path().join(format!("{name}.html"));
+        let report =
+            json(&good(dir.path(), &[args, &["--json", "--html", &file.display().to_string()]].concat()));
+        for scheme in [Scheme::Light, Scheme::Dark] {
+            let mut page = Page::open(&file, scheme);
+            assert_eq!(page.problems(), [""; 0], "{scheme:?}");
+            let embedded = page.evaluate("JSON.parse(document.getElementById('reports').textContent)[0]");
+            assert!(as_floats(embedded) == as_floats(report.clone()), "{name}: other figures on the page");
+            assert_eq!(page.overlaps(), [""; 0], "{name}, {scheme:?}");
+            let text = page.text();
+            for plot in report["plots"].as_array().unwrap() {
+                for axis in ["x", "y"] {
+                    assert!(text.contains(plot[axis]["name"].as_str().unwrap()), "{axis}: {text}");
+                }
+                for series in plot["series"].as_array().unwrap() {
+                    assert!(text.contains(series["name"].as_str().unwrap()), "{series}: {text}");
+                }
+            }
+            // Every point lies within its picture.
+            let outside = "[...document.querySelectorAll('svg')].flatMap(s => { const r = s.getBoundingClientRect(); \
+                 return [...s.querySelectorAll('circle, text')].filter(e => { const b = e.getBoundingClientRect(); \
+                 return b.left < r.left || b.right > r.right || b.top < r.top || b.bottom > r.bottom; }) }).length";
+            assert_eq!(page.evaluate(outside), 0, "{name}, {scheme:?}");
+            let shot = page.screenshot();
+            if let Some(dir) = std::env::var_os("HUGELIFT_TEST_PICTURES") {
+                let path = Path::new(&dir).join(format!("lab-{name}-{scheme:?}.png"));
+                std::fs::write(path, &shot.png).expect("a directory for pictures");
+            }
+            assert!(shot.colours() > 20, "{}", shot.colours());
+        }
+    }
+}
+
+#[test]
 fn what_cannot_be_done_is_said_at_once() {
     let dir = tempfile::tempdir().unwrap();
     for (args, what) in [
         (&["nothing"][..], "unrecognized subcommand"),
         (&["munmap", "-t", "0"], "0 is not in 1..=1024"),
+        (&["tlb", "--largest", "1k"], "'1k' is no size from 1M to 64G"),
+        (&["tlb", "--pid", "2147483647"], "process 2147483647"),
+        (&["tlb", "--program", "/proc/self/status"], "/proc/self/status"),
         (&["munmap", "--html", "/nonexistent/page.html"], "--html: there is no folder /nonexistent"),
         (&["all", "--html", "/nonexistent/page.html"], "--html: there is no folder /nonexistent"),
     ] {

@@ -14,8 +14,9 @@ pub mod perform;
 pub mod progress;
 pub mod saved;
 pub mod setting;
+pub mod tlb;
 
 pub use perform::{Experiment, perform};
 
 /// All experiments, in the order of `hugelift lab all`.
-pub const ALL: &[Experiment] = &[munmap::EXPERIMENT];
+pub const ALL: &[Experiment] = &[tlb::EXPERIMENT, munmap::EXPERIMENT];

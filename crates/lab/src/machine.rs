@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The machine that an experiment runs on.
 
+use crate::setting::chosen;
 use hugelift_core::doctor::parse::field;
 use hugelift_core::lab::machine::{Cache, Machine, Tlb};
 use hugelift_os::machine::{base_page, thp_page};
@@ -12,11 +13,7 @@ const THP: &str = "/sys/kernel/mm/transparent_hugepage";
 /// What can be read of it.
 pub fn read(tree: &Tree) -> Machine {
     let cpuinfo = tree.read("/proc/cpuinfo").unwrap_or_default();
-    let word = |name: &str| {
-        let text = tree.read(format!("{THP}/{name}"))?;
-        let inside = text.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
-        Some(inside.map_or(text.as_str(), |(word, _)| word).trim().to_string())
-    };
+    let word = |name: &str| Some(chosen(&tree.read(format!("{THP}/{name}"))?).to_string());
     let meminfo = tree.read("/proc/meminfo").unwrap_or_default();
     let kilobytes = |text: &str| text.strip_suffix("kB")?.trim_end().parse::<u64>().ok();
     let flagged = field(&cpuinfo, "flags").is_some_and(|flags| flags.split(' ').any(|f| f == "hypervisor"));

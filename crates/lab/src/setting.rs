@@ -96,7 +96,7 @@ impl Drop for Setting {
 }
 
 /// The choice in `always [madvise] never`, or all of it.
-fn chosen(text: &str) -> &str {
+pub(crate) fn chosen(text: &str) -> &str {
     let inside = text.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
     inside.map_or(text, |(word, _)| word).trim()
 }

@@ -12,6 +12,7 @@ pub mod host;
 pub mod interrupt;
 pub mod look;
 pub mod program;
+pub mod random;
 pub mod ready;
 pub mod rounds;
 pub mod sample;

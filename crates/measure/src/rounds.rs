@@ -3,8 +3,8 @@
 //! whatever changes on the machine meanwhile hits all sides alike.
 
 use crate::interrupt;
+use crate::random::Random;
 use anyhow::{Context as _, Result};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// One of the things compared.
 pub struct Side<'a, T> {
@@ -76,28 +76,6 @@ fn once<T>(side: &mut Side<T>) -> Result<T> {
 /// Pairs of a figure of two sides, round by round, as the statistics want them.
 pub fn pairs<T>(first: &[T], second: &[T], figure: impl Fn(&T) -> f64) -> Vec<(f64, f64)> {
     first.iter().zip(second).map(|(a, b)| (figure(a), figure(b))).collect()
-}
-
-/// splitmix64: enough to draw an order.
-struct Random(u64);
-
-impl Random {
-    fn from_clock() -> Random {
-        Random(SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |now| now.as_nanos() as u64))
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn shuffle(&mut self, items: &mut [usize]) {
-        for i in (1..items.len()).rev() {
-            items.swap(i, (self.next() % (i as u64 + 1)) as usize);
-        }
-    }
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 mod bar;
 mod munmap;
 mod output;
+mod tlb;
 
 use crate::FAILED;
 use crate::failure::Failure;
@@ -34,6 +35,7 @@ pub struct LabArgs {
 
 #[derive(Subcommand, Debug)]
 enum Which {
+    Tlb(tlb::TlbArgs),
     Munmap(munmap::MunmapArgs),
     All(AllArgs),
 }
@@ -48,6 +50,9 @@ struct AllArgs {
 /// Performs and prints; returns the exit status.
 pub fn lab(args: &LabArgs) -> i32 {
     let done = match &args.experiment {
+        Which::Tlb(args) => args
+            .options()
+            .and_then(|options| one("tlb", &args.output, |p| hugelift_lab::tlb::run(&options, p))),
         Which::Munmap(args) => args
             .options()
             .map_err(Failure::from)

@@ -6,6 +6,7 @@ use super::memory::ready;
 use super::offers::offers;
 use super::{Finding, Severity};
 use crate::addr::human_bytes;
+use crate::lab::Report;
 use std::fmt::Write as _;
 
 /// How to show it.
@@ -39,6 +40,19 @@ pub fn text(facts: &Facts, findings: &[Finding], style: Style) -> String {
     let _ = writeln!(out, "\n{count}");
     for finding in findings {
         out += &finding_text(finding, style);
+    }
+    out
+}
+
+/// What experiments have found out on this machine.
+pub fn measured(reports: &[Report], style: Style) -> String {
+    let mut out = String::new();
+    for report in reports.iter().filter(|report| !report.outcome.advice.is_empty()) {
+        out += if out.is_empty() { "\nmeasured on this machine\n" } else { "" };
+        let day = report.date.split('T').next().unwrap_or_default();
+        let advice = report.outcome.advice.join(" ");
+        let words = format!("lab {} measured here on {day}: {advice}", report.experiment);
+        out += &wrapped("  ", &printable(&words), style.width);
     }
     out
 }
@@ -179,4 +193,22 @@ fn wrapped(head: &str, text: &str, width: usize) -> String {
     }
     flush(&mut line);
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_measured_is_said_with_its_day() {
+        let style = Style { width: 60, colour: false };
+        let report = crate::lab::text::tests::report();
+        let text = measured(&[report], style);
+        assert!(
+            text.starts_with("\nmeasured on this machine\n  lab tlb measured here on 2026-01-31: Use"),
+            "{text}"
+        );
+        assert!(text.lines().all(|line| line.chars().count() <= 60) && !text.contains('\u{1b}'), "{text}");
+        assert_eq!(measured(&[], style), "");
+    }
 }

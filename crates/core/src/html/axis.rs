@@ -114,6 +114,8 @@ impl Axis {
         let step = [1.0, 2.0, 5.0, 10.0].map(|m| m * power).into_iter().find(|s| *s >= rough * 0.999);
         let step = match self.unit {
             Unit::Bytes => 2f64.powf(rough.log2().ceil()),
+            // There is no half of what is counted.
+            Unit::Count => step.unwrap_or(power * 10.0).max(1.0),
             _ => step.unwrap_or(power * 10.0),
         };
         // Two to spare against rounding; the power of ten of the step gives the decimals.
@@ -240,6 +242,8 @@ mod tests {
         let even = Axis::new(0.0, 3.5 * kb * kb, 0.0, 1.0).in_unit(Unit::Bytes);
         let even: Vec<String> = even.ticks(4).into_iter().map(|t| t.label).collect();
         assert_eq!(even, ["0 B", "1 MB", "2 MB", "3 MB"]);
+        let tasks = Axis::new(0.0, 4.0, 0.0, 1.0).in_unit(Unit::Count).ticks(8);
+        assert_eq!(tasks.iter().map(|t| t.label.as_str()).collect::<Vec<_>>(), ["0", "1", "2", "3", "4"]);
     }
 
     #[test]

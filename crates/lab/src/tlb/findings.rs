@@ -1,0 +1,454 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the curves say: where TLBs and caches end, and what huge pages save.
+
+use super::program::Sizes;
+use super::{Access, Curve, STRIDE};
+use crate::machine;
+use crate::memory::Pages;
+use hugelift_core::addr::human_bytes;
+use hugelift_core::lab::knees::{Knee, at, knees};
+use hugelift_core::lab::machine::Machine;
+use hugelift_core::lab::unit::Unit;
+use hugelift_core::lab::{Column, Hue, Mark, Outcome, Plot, Point, Sample, Scale, Series, Shape, Table};
+use hugelift_os::tree::Tree;
+
+/// A first-level TLB has no more entries.
+const FIRST_LEVEL: f64 = 256.0;
+
+/// What holds fewer pages is no TLB.
+const FEWEST: f64 = 16.0;
+
+/// What is shown where no program is named: sizes of code and of data.
+const USUAL_TEXT: [u64; 3] = [8 << 20, 32 << 20, 128 << 20];
+const USUAL_HEAP: [u64; 3] = [64 << 20, 512 << 20, 2 << 30];
+
+/// The name of the curve of lines side by side.
+const CACHES: &str = "caches alone";
+
+pub fn outcome(curves: &[Curve], notes: Vec<String>, sizes: Option<&Sizes>) -> Outcome {
+    let machine = machine::read(&Tree::default());
+    let found: Vec<Named> = curves.iter().flat_map(|curve| named(curve, curves, &machine)).collect();
+    let saved = saved(curves, sizes);
+    let mut outcome = Outcome {
+        advice: [gain(&saved), reach(curves, &found, &machine)].into_iter().flatten().collect(),
+        notes,
+        tables: vec![table_of_saved(&saved), table_of_knees(&found), table_of_curves(curves)],
+        plots: [Access::Load, Access::Jump].into_iter().filter_map(|a| plot(a, curves, &found)).collect(),
+        samples: curves.iter().map(sample).collect(),
+        listing: Vec::new(),
+    };
+    outcome.notes.extend(sizes.and_then(|s| match s.heap {
+        None => Some(format!("{} does not run: of its heap nothing is known (--pid does)", s.name)),
+        Some(_) => None,
+    }));
+    outcome.notes.push(
+        "a working set is memory in use, one line of each 4 kB at random; what a program has is seldom all in use"
+            .into(),
+    );
+    outcome
+}
+
+fn name(pages: Option<Pages>) -> String {
+    pages.map_or_else(|| CACHES.into(), Pages::name)
+}
+
+fn of(curves: &[Curve], access: Access, pages: Option<Pages>) -> Option<&Curve> {
+    curves.iter().find(|c| c.access == access && c.pages == pages)
+}
+
+/// The kinds of huge pages that were measured.
+fn huge(curves: &[Curve], access: Access) -> impl Iterator<Item = &Curve> {
+    curves.iter().filter(move |c| c.access == access && !matches!(c.pages, None | Some(Pages::Small)))
+}
+
+/// A knee, and what ends there.
+#[derive(Clone, PartialEq, Debug)]
+struct Named {
+    access: Access,
+    pages: Option<Pages>,
+    what: String,
+    tlb: bool,
+    /// Bytes of what is counted as an entry.
+    unit: u64,
+    knee: Knee,
+}
+
+/// Of the caches alone: the knees are the caches'. Of pages: what is above the caches alone is the
+/// price of translation, and its knees are the TLBs'.
+fn named(curve: &Curve, curves: &[Curve], machine: &Machine) -> Vec<Named> {
+    let points = curve.medians();
+    let Some(pages) = curve.pages else {
+        let caches = machine.caches_for(curve.access == Access::Jump);
+        let cache = |knee: &Knee| {
+            let lines = knee.at / STRIDE as f64 * 64.0;
+            // The nearest in size; replacement and code of others blur the edge.
+            let near = caches.iter().map(|c| (c, (c.bytes as f64 / lines).log2().abs()));
+            let near = near.filter(|(_, far)| *far < 1.5).min_by(|a, b| a.1.total_cmp(&b.1));
+            near.map_or_else(|| "cache".to_string(), |(c, _)| format!("L{} cache", c.level))
+        };
+        let all = knees(&points).into_iter();
+        return all
+            .map(|knee| Named {
+                access: curve.access,
+                pages: None,
+                what: cache(&knee),
+                tlb: false,
+                unit: STRIDE as u64,
+                knee,
+            })
+            .collect();
+    };
+    let small = above(Pages::Small, curves, curve.access);
+    let small: Vec<Knee> = small.map(|points| knees(&points)).unwrap_or_default();
+    let level = |entries: f64| if entries <= FIRST_LEVEL { "L1 TLB" } else { "L2 TLB" };
+    let tlb = |knee: Knee| {
+        let same = small.iter().find(|s| is_near(s.at, knee.at));
+        let (what, unit) = match same {
+            // Where small pages end too: below a hypervisor, entries may be for small pages only.
+            Some(same) => (level(same.at / Pages::Small.bytes() as f64), Pages::Small.bytes()),
+            None if knee.at / pages.bytes() as f64 >= FEWEST => {
+                (level(knee.at / pages.bytes() as f64), pages.bytes())
+            }
+            None => ("page tables in caches", pages.bytes()),
+        };
+        // In the curve's own nanoseconds, not in those above the caches.
+        let own = |x| at(&points, x).unwrap_or(0.0);
+        let knee = Knee { before: own(knee.at), after: own(knee.until), ..knee };
+        let tlb = what.ends_with("TLB");
+        Named { access: curve.access, pages: curve.pages, what: what.into(), tlb, unit, knee }
+    };
+    let above = above(pages, curves, curve.access).unwrap_or_default();
+    knees(&above).into_iter().map(tlb).collect()
+}
+
+/// Two knees at the same place, as far as curves of some points can tell.
+fn is_near(a: f64, b: f64) -> bool {
+    (a / b).log2().abs() <= 1.0
+}
+
+/// What is above the caches alone, and their first value, so that growth has something to grow on.
+fn above(pages: Pages, curves: &[Curve], access: Access) -> Option<Vec<(f64, f64)>> {
+    let points = of(curves, access, Some(pages))?.medians();
+    let alone = of(curves, access, None)?.medians();
+    let base = alone.first()?.1;
+    Some(points.iter().map(|&(x, y)| (x, (y - at(&alone, x).unwrap_or(0.0)).max(0.0) + base)).collect())
+}
+
+/// What huge pages save at one size.
+#[derive(Clone, PartialEq, Debug)]
+struct Saved {
+    what: String,
+    access: Access,
+    bytes: u64,
+    small: f64,
+    /// The kind that is fastest there, and its time.
+    best: (Pages, f64),
+}
+
+fn saved(curves: &[Curve], sizes: Option<&Sizes>) -> Vec<Saved> {
+    let wanted: Vec<(Access, String, u64)> = match sizes {
+        Some(sizes) => {
+            let heap = sizes.heap.map(|heap| (Access::Load, format!("heap of {}", sizes.name), heap));
+            let text = (Access::Jump, format!("text of {}", sizes.name), sizes.text);
+            std::iter::once(text).chain(heap).collect()
+        }
+        None => {
+            let usual = |access, what: &str, usual: [u64; 3]| -> Vec<(Access, String, u64)> {
+                let all = of(curves, access, Some(Pages::Small)).and_then(|c| c.points.last());
+                let most = all.map_or(0, |p| p.bytes);
+                let mut sizes: Vec<u64> = usual.into_iter().filter(|&bytes| bytes <= most).collect();
+                if sizes.is_empty() {
+                    sizes.push(most);
+                }
+                sizes.into_iter().map(|bytes| (access, what.to_string(), bytes)).collect()
+            };
+            [usual(Access::Jump, "text", USUAL_TEXT), usual(Access::Load, "heap", USUAL_HEAP)].concat()
+        }
+    };
+    let one = |(access, what, bytes): (Access, String, u64)| {
+        let time = |curve: &Curve| {
+            // Beyond what was measured nothing is claimed.
+            let last = curve.points.last()?.bytes;
+            (bytes <= last).then(|| at(&curve.medians(), bytes as f64)).flatten()
+        };
+        let small = time(of(curves, access, Some(Pages::Small))?)?;
+        let best = huge(curves, access).filter_map(|c| Some((c.pages?, time(c)?)));
+        let best = best.min_by(|a, b| a.1.total_cmp(&b.1))?;
+        Some(Saved { what, access, bytes, small, best })
+    };
+    wanted.into_iter().filter_map(one).collect()
+}
+
+fn table_of_saved(saved: &[Saved]) -> Table {
+    let mut table = Table::new(
+        "saved by huge pages, if all of it is in use",
+        vec![
+            Column::new("what", "what", Unit::Text),
+            Column::new("access", "access", Unit::Text),
+            Column::new("size_bytes", "size", Unit::Bytes),
+            Column::new("small_ns", "small pages", Unit::Nanoseconds),
+            Column::new("best_pages", "fastest on", Unit::Text),
+            Column::new("best_ns", "there", Unit::Nanoseconds),
+            Column::new("saved_ns", "saved", Unit::Nanoseconds),
+            Column::new("saved_percent", "saved", Unit::Percent),
+        ],
+    );
+    for s in saved {
+        let less = s.small - s.best.1;
+        table.rows.push(vec![
+            s.what.as_str().into(),
+            s.access.name().into(),
+            s.bytes.into(),
+            s.small.into(),
+            s.best.0.name().into(),
+            s.best.1.into(),
+            less.into(),
+            (100.0 * less / s.small).into(),
+        ]);
+    }
+    table
+}
+
+fn table_of_knees(found: &[Named]) -> Table {
+    let mut table = Table::new(
+        "where an access becomes slower: what has been in reach until there",
+        vec![
+            Column::new("access", "access", Unit::Text),
+            Column::new("pages", "pages", Unit::Text),
+            Column::new("reach_of", "reach of", Unit::Text),
+            Column::new("size_bytes", "working set", Unit::Bytes),
+            Column::new("entries", "entries", Unit::Count),
+            Column::new("before_ns", "before", Unit::Nanoseconds),
+            Column::new("until_bytes", "until", Unit::Bytes),
+            Column::new("after_ns", "after", Unit::Nanoseconds),
+        ],
+    );
+    for Named { access, pages, what, unit, knee, .. } in found {
+        table.rows.push(vec![
+            access.name().into(),
+            name(*pages).into(),
+            what.as_str().into(),
+            knee.at.into(),
+            // Of a cache, lines.
+            (knee.at / *unit as f64).round().into(),
+            knee.before.into(),
+            knee.until.into(),
+            knee.after.into(),
+        ]);
+    }
+    table
+}
+
+fn table_of_curves(curves: &[Curve]) -> Table {
+    let mut table = Table::detail(
+        "each working set",
+        vec![
+            Column::new("access", "access", Unit::Text),
+            Column::new("pages", "pages", Unit::Text),
+            Column::new("size_bytes", "working set", Unit::Bytes),
+            Column::new("median_ns", "median", Unit::Nanoseconds),
+            Column::new("low_ns", "lower quartile", Unit::Nanoseconds),
+            Column::new("high_ns", "upper quartile", Unit::Nanoseconds),
+        ],
+    );
+    for curve in curves {
+        for p in &curve.points {
+            table.rows.push(vec![
+                curve.access.name().into(),
+                name(curve.pages).into(),
+                p.bytes.into(),
+                p.median.into(),
+                p.range.0.into(),
+                p.range.1.into(),
+            ]);
+        }
+    }
+    table
+}
+
+fn plot(access: Access, curves: &[Curve], found: &[Named]) -> Option<Plot> {
+    let series = |curve: &Curve| Series {
+        name: name(curve.pages),
+        hue: curve.pages.map_or(Hue::Ideal, Pages::hue),
+        shape: if curve.pages.is_none() { Shape::Dashed } else { Shape::Line },
+        points: curve
+            .points
+            .iter()
+            .map(|p| Point { x: p.bytes as f64, y: p.median, range: Some(p.range) })
+            .collect(),
+    };
+    let series: Vec<Series> = curves.iter().filter(|c| c.access == access).map(series).collect();
+    let told = found.iter().filter(|n| n.access == access && n.pages.is_none_or(|p| p == Pages::Small));
+    let mark = |n: &Named| {
+        let pages = if n.tlb { format!(", {}", name(n.pages)) } else { String::new() };
+        Mark { x: n.knee.at, name: format!("{}{pages}", n.what) }
+    };
+    (!series.is_empty()).then(|| Plot {
+        title: format!("time of a {}, one in each 4 kB, in random order", access.name()),
+        x: Scale::logarithmic("working set", Unit::Bytes),
+        y: Scale::logarithmic(&format!("time of a {}", access.name()), Unit::Nanoseconds),
+        series,
+        marks: told.map(mark).collect(),
+    })
+}
+
+fn sample(curve: &Curve) -> Sample {
+    Sample {
+        name: format!("{}, {}", curve.access.name(), name(curve.pages)),
+        unit: Unit::Nanoseconds,
+        values: curve.points.iter().map(|p| p.median).collect(),
+    }
+}
+
+/// The first sentence: what there is to be gained.
+fn gain(saved: &[Saved]) -> Option<String> {
+    let one = |s: &Saved| {
+        let ns = |value: f64| Unit::Nanoseconds.show(value);
+        let less = s.small - s.best.1;
+        format!(
+            "a random {} in {} of {} takes {} ns on small pages and {} ns on {} ({} % less)",
+            s.access.name(),
+            human_bytes(s.bytes),
+            s.what,
+            ns(s.small),
+            ns(s.best.1),
+            s.best.0.name(),
+            Unit::Percent.show(100.0 * less / s.small)
+        )
+    };
+    // Of several sizes the middle one stands for all.
+    let of = |access: Access| {
+        let all: Vec<&Saved> = saved.iter().filter(|s| s.access == access).collect();
+        all.get(all.len() / 2).map(|s| one(s))
+    };
+    let both: Vec<String> = [of(Access::Load), of(Access::Jump)].into_iter().flatten().collect();
+    let words = both.join(", and ");
+    let first = words.chars().next()?;
+    Some(format!("{}{}.", first.to_uppercase(), &words[first.len_utf8()..]))
+}
+
+/// The second sentence: how far the TLBs reach, and the pages that count below a hypervisor.
+fn reach(curves: &[Curve], found: &[Named], machine: &Machine) -> Option<String> {
+    let last = |pages: Pages| {
+        let knees = found.iter().filter(|n| n.access == Access::Load && n.pages == Some(pages) && n.tlb);
+        knees.map(|n| n.knee.at).reduce(f64::max)
+    };
+    let small = last(Pages::Small);
+    let huge = huge(curves, Access::Load).max_by_key(|c| (c.points.len(), c.pages == Some(Pages::Thp)));
+    let (Some(small), Some(curve)) = (small, huge) else {
+        return Some(
+            "Within what was measured no TLB's reach was to be seen: measure more (without --quick).".into(),
+        );
+    };
+    let pages = curve.pages?;
+    let host = if machine.hypervisor.is_some() { " in this guest" } else { "" };
+    let base = Pages::Small.bytes() as f64;
+    let begin = format!(
+        "The TLBs hold {} of {} pages ({:.0} entries)",
+        human_bytes(small as u64),
+        Pages::Small.name(),
+        small / base
+    );
+    let end = curve.points.last()?.bytes as f64;
+    // As many entries reach as much farther as the pages that count are larger.
+    let bytes = |reach: f64| human_bytes((base * reach / small) as u64);
+    let knee = last(pages).filter(|&knee| knee > 2.0 * small);
+    let mut same = found.iter().filter(|n| n.access == Access::Load && n.pages == Some(pages));
+    Some(if same.any(|n| n.tlb && is_near(n.knee.at, small)) {
+        format!(
+            "{begin} and no more of {}: the pages that count{host} are of {} whatever it asks for, as where the \
+             host has small ones below, and what huge pages save is the way through the page tables.",
+            pages.name(),
+            Pages::Small.name()
+        )
+    } else if let Some(knee) = knee {
+        format!(
+            "{begin} and {} on {}, so that the pages that count{host} are of about {}.",
+            human_bytes(knee as u64),
+            pages.name(),
+            bytes(knee)
+        )
+    } else {
+        format!(
+            "{begin}, and on {} no end is seen up to {}, so that the pages that count{host} are of {} at least.",
+            pages.name(),
+            human_bytes(end as u64),
+            bytes(end)
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Point;
+    use super::*;
+
+    /// An access that costs `miss` ns where a TLB of 1536 entries of `page` bytes has none, on top
+    /// of a cache's 5 ns from 32 kB of lines on.
+    fn curve(pages: Option<Pages>, page: f64, miss: f64) -> Curve {
+        let reach = 1536.0 * page;
+        let share = |limit: f64, x: f64| (1.0 - limit / x).max(0.0);
+        let time = |x: f64| 1.0 + 5.0 * share(512.0 * 4096.0, x) + miss * share(reach, x);
+        let sizes = super::super::sizes(4 << 30, 4);
+        let point = |bytes: u64| {
+            let median = time(bytes as f64);
+            Point { bytes, median, range: (median, median) }
+        };
+        Curve { access: Access::Load, pages, points: sizes.into_iter().map(point).collect() }
+    }
+
+    fn curves(effective: f64) -> Vec<Curve> {
+        vec![
+            curve(None, f64::MAX, 0.0),
+            curve(Some(Pages::Small), 4096.0, 30.0),
+            curve(Some(Pages::Thp), effective, 30.0),
+        ]
+    }
+
+    #[test]
+    fn reach_and_gain_of_given_curves() {
+        let outcome = outcome(&curves(2097152.0), Vec::new(), None);
+        let [gain, reach] = &outcome.advice[..] else { panic!("{:?}", outcome.advice) };
+        assert!(
+            gain.starts_with("A random load in 512 MB of heap takes 35.6 ns on small pages and 5.98"),
+            "{gain}"
+        );
+        let entries = number_before(reach, "entries");
+        assert!((1300.0..1800.0).contains(&entries), "{reach}");
+        assert!(reach.contains("are of about 1.") || reach.contains("are of about 2"), "{reach}");
+        let knees = &outcome.tables[1];
+        assert!(knees.rows.iter().any(|row| row[2] == "L2 TLB".into()), "{knees:?}");
+    }
+
+    fn number_before(text: &str, word: &str) -> f64 {
+        let before = text.split_once(word).unwrap().0.trim_end();
+        before.rsplit(['(', ' ']).next().unwrap().parse().unwrap()
+    }
+
+    #[test]
+    fn small_pages_below_a_guest_are_found_out() {
+        let outcome = outcome(&curves(4096.0), Vec::new(), None);
+        assert!(outcome.advice[1].contains("whatever it asks for"), "{:?}", outcome.advice);
+    }
+
+    #[test]
+    fn an_end_that_is_not_seen_is_not_claimed() {
+        let mut curves = curves(2097152.0);
+        for curve in &mut curves {
+            curve.points.retain(|p| p.bytes <= 1 << 30);
+        }
+        let outcome = outcome(&curves, Vec::new(), None);
+        assert!(outcome.advice[1].contains("no end is seen up to 1 GB"), "{:?}", outcome.advice);
+        // 2 GB were not measured.
+        let sizes: Vec<String> = outcome.tables[0].rows.iter().map(|r| format!("{:?}", r[2])).collect();
+        assert_eq!(sizes.len(), 2, "{sizes:?}");
+    }
+
+    #[test]
+    fn the_sizes_of_a_program() {
+        let sizes = Sizes { name: "prog".into(), text: 1 << 20, heap: Some(256 << 20) };
+        let outcome = outcome(&curves(2097152.0), Vec::new(), Some(&sizes));
+        let rows = &outcome.tables[0].rows;
+        assert_eq!((rows.len(), &rows[0][0]), (1, &"heap of prog".into()));
+    }
+}

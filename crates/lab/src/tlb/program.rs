@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How much text and heap a program has.
+
+use anyhow::{Result, ensure};
+use hugelift_core::snapshot::{Part, Snapshot};
+use hugelift_os::file_snapshot::of_file;
+use hugelift_os::procfs::Process;
+use hugelift_os::snapshot::live;
+use std::path::Path;
+
+/// What a program would touch if it touched all that it has.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Sizes {
+    /// As shown.
+    pub name: String,
+    /// Code of the executable and of all its shared objects, in bytes.
+    pub text: u64,
+    /// Writable memory that is there and is its own; `None` for a program that does not run.
+    pub heap: Option<u64>,
+}
+
+/// Of a running process.
+///
+/// # Errors
+/// There is none, or it may not be read.
+pub fn of_process(pid: u32) -> Result<Sizes> {
+    let snapshot = live(Some(pid), 0)?;
+    let usages = Process::new(pid).smaps()?;
+    ensure!(!snapshot.objects.is_empty(), "no ELF object is mapped in process {pid}, or it cannot be read");
+    let own = usages.iter().filter(|u| u.mapping.prot.write).map(|u| u.anonymous.max(u.hugetlb()));
+    Ok(Sizes { name: format!("process {pid}"), text: text(&snapshot), heap: Some(own.sum()) })
+}
+
+/// Of a program's file, with its shared objects.
+///
+/// # Errors
+/// It is no ELF file, or cannot be read.
+pub fn of_program(path: &Path) -> Result<Sizes> {
+    let program = of_file(path)?;
+    let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+    Ok(Sizes { name, text: text(&program.snapshot), heap: None })
+}
+
+fn text(snapshot: &Snapshot) -> u64 {
+    snapshot.extents().iter().filter(|e| e.part == Part::Text).map(|e| e.range.len()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_and_its_file() {
+        let running = of_process(std::process::id()).unwrap();
+        assert!(running.text > 1 << 20 && running.heap.is_some_and(|heap| heap > 1 << 16), "{running:?}");
+        let file = of_program(&std::env::current_exe().unwrap()).unwrap();
+        assert!(file.text > 1 << 20 && file.text.abs_diff(running.text) < 1 << 20, "{file:?} {running:?}");
+        assert_eq!(file.heap, None);
+        assert!(of_process(1 << 30).is_err());
+        assert!(of_program(Path::new("/proc/self/status")).is_err());
+    }
+}
