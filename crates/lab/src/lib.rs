@@ -12,10 +12,11 @@ pub mod memory;
 pub mod munmap;
 pub mod perform;
 pub mod progress;
+pub mod reclaim;
 pub mod saved;
 pub mod setting;
 
 pub use perform::{Experiment, perform};
 
 /// All experiments, in the order of `hugelift lab all`.
-pub const ALL: &[Experiment] = &[munmap::EXPERIMENT];
+pub const ALL: &[Experiment] = &[munmap::EXPERIMENT, reclaim::EXPERIMENT];

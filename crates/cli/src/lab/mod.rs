@@ -4,6 +4,7 @@
 mod bar;
 mod munmap;
 mod output;
+mod reclaim;
 
 use crate::FAILED;
 use crate::failure::Failure;
@@ -35,6 +36,7 @@ pub struct LabArgs {
 #[derive(Subcommand, Debug)]
 enum Which {
     Munmap(munmap::MunmapArgs),
+    Reclaim(reclaim::ReclaimArgs),
     All(AllArgs),
 }
 
@@ -52,6 +54,10 @@ pub fn lab(args: &LabArgs) -> i32 {
             .options()
             .map_err(Failure::from)
             .and_then(|options| one("munmap", &args.output, |p| hugelift_lab::munmap::run(&options, p))),
+        Which::Reclaim(args) => {
+            let options = hugelift_lab::reclaim::Options { quick: args.output.quick };
+            one("reclaim", &args.output, |p| hugelift_lab::reclaim::run(&options, p))
+        }
         Which::All(args) => all(&args.output),
     };
     match done {
