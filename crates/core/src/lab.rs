@@ -4,6 +4,7 @@
 //! An experiment gives an [`Outcome`]; with the machine, the time and how it ended it is a
 //! [`Report`], which is shown as text, CSV, JSON or a page ([`crate::html::lab`]).
 
+pub mod contention;
 pub mod csv;
 pub mod knees;
 pub mod machine;

@@ -106,8 +106,9 @@ impl<C: Contract> Task<'_, C> {
     #[inline]
     pub fn enter(&mut self) -> Inside<'_, C> {
         assert!(!self.inside, "task {} enters, and is inside", self.number);
-        self.inside = true;
         self.domain.contract.enter(self.number);
+        // Behind it: an atomic operation waits for the stores before it.
+        self.inside = true;
         Inside { contract: &self.domain.contract, number: self.number, inside: &mut self.inside }
     }
 }

@@ -14,7 +14,7 @@
 //! *Source.* FreeBSD's delayed invalidation of 2015 to 2019 (`pmap_delayed_invl_started` in
 //! sys/amd64/amd64/pmap.c). Every munmap(2) of every process takes this lock twice.
 
-use crate::contract::{Contract, Stamp};
+use crate::contract::{Contract, Padded, Stamp};
 use crate::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering, PoisonError};
 
 /// A generation list under a global mutex.
@@ -23,6 +23,9 @@ pub struct Locked {
     list: Mutex<List>,
     /// The generation that everybody up to it has left.
     left: AtomicU64,
+    /// Of each task the generation with which it entered. Written and read by the task alone; its node
+    /// may have been given a later one since, which no stamp needs.
+    entered: Vec<Padded<AtomicU64>>,
     /// Told whenever `left` grows and somebody sleeps.
     grown: Condvar,
 }
@@ -65,12 +68,14 @@ impl Contract for Locked {
 
     fn new(tasks: usize) -> Locked {
         let list = List { nodes: vec![Node::default(); tasks], youngest: None, sleepers: 0 };
-        Locked { list: Mutex::new(list), left: AtomicU64::new(0), grown: Condvar::new() }
+        let entered = (0..tasks).map(|_| Padded(AtomicU64::new(0))).collect();
+        Locked { list: Mutex::new(list), left: AtomicU64::new(0), entered, grown: Condvar::new() }
     }
 
     fn enter(&self, task: usize) {
         let mut list = self.list();
         let generation = self.youngest(&list) + 1;
+        self.entered[task].0.store(generation, Ordering::Relaxed);
         let older = list.youngest.replace(task);
         list.nodes[task] = Node { generation, older, younger: None };
         if let Some(older) = older {
@@ -100,7 +105,7 @@ impl Contract for Locked {
     }
 
     fn stamp(&self, task: usize) -> Stamp {
-        Stamp(self.list().nodes[task].generation)
+        Stamp(self.entered[task].0.load(Ordering::Relaxed))
     }
 
     fn wait(&self) {

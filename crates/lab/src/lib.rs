@@ -12,6 +12,7 @@ pub mod memory;
 pub mod munmap;
 pub mod perform;
 pub mod progress;
+pub mod reclaim;
 pub mod saved;
 pub mod setting;
 pub mod tlb;
@@ -19,4 +20,4 @@ pub mod tlb;
 pub use perform::{Experiment, perform};
 
 /// All experiments, in the order of `hugelift lab all`.
-pub const ALL: &[Experiment] = &[tlb::EXPERIMENT, munmap::EXPERIMENT];
+pub const ALL: &[Experiment] = &[tlb::EXPERIMENT, munmap::EXPERIMENT, reclaim::EXPERIMENT];

@@ -4,6 +4,7 @@
 mod bar;
 mod munmap;
 mod output;
+mod reclaim;
 mod tlb;
 
 use crate::FAILED;
@@ -37,6 +38,7 @@ pub struct LabArgs {
 enum Which {
     Tlb(tlb::TlbArgs),
     Munmap(munmap::MunmapArgs),
+    Reclaim(reclaim::ReclaimArgs),
     All(AllArgs),
 }
 
@@ -57,6 +59,10 @@ pub fn lab(args: &LabArgs) -> i32 {
             .options()
             .map_err(Failure::from)
             .and_then(|options| one("munmap", &args.output, |p| hugelift_lab::munmap::run(&options, p))),
+        Which::Reclaim(args) => {
+            let options = hugelift_lab::reclaim::Options { quick: args.output.quick };
+            one("reclaim", &args.output, |p| hugelift_lab::reclaim::run(&options, p))
+        }
         Which::All(args) => all(&args.output),
     };
     match done {

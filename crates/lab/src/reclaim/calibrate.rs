@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the model needs to know of this machine, measured by two threads on two CPUs.
+
+use super::tasks;
+use crate::memory::Pages;
+use crate::munmap::{Cycle, Touch};
+use hugelift_core::lab::contention::Costs;
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::Instant;
+
+/// Passes from one thread to the other and back that are timed at once.
+const PASSES: u64 = 200;
+
+/// Such batches; the fastest tenth of them counts, since all that disturbs adds time.
+const BATCHES: usize = 60;
+
+/// The costs of the model, with the work of this experiment's operations; `None` with one CPU only, where
+/// nothing passes from core to core. `locked` and `epochs` are nanoseconds of entering and exiting,
+/// uncontended.
+pub fn costs(locked: f64, epochs: f64) -> Option<Costs> {
+    let allowed = sched_getaffinity(Pid::from_raw(0)).ok()?;
+    let cpus: Vec<usize> = (0..CpuSet::count()).filter(|&cpu| allowed.is_set(cpu).unwrap_or(false)).collect();
+    let &[first, second, ..] = cpus.as_slice() else { return None };
+    Some(Costs {
+        transfer: transfer(first, second),
+        atomic: atomic(),
+        hand_over: hand_over(first, second),
+        held: locked / 2.0,
+        epochs,
+        work: tasks::work_alone(),
+        between_waits: tasks::between_waits() * 1e9,
+    })
+}
+
+/// Nanoseconds of mapping a page, touching it and unmapping it: the work around each enter and exit in the
+/// kernel whose figures the literature has. `None` if it cannot be mapped.
+pub fn unmapping() -> Option<f64> {
+    let cycle = Cycle { pages: Pages::Small, touch: Touch::First };
+    let times = (0..BATCHES).map(|_| {
+        let began = Instant::now();
+        (0..10).try_for_each(|_| cycle.run()).ok()?;
+        Some(began.elapsed().as_secs_f64() * 1e9 / 10.0)
+    });
+    Some(fast(times.collect::<Option<Vec<f64>>>()?))
+}
+
+fn fast(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 10]
+}
+
+/// The calling thread runs on this CPU only. Where that is refused it runs where it may.
+fn stay_on(cpu: usize) {
+    let mut set = CpuSet::new();
+    if set.set(cpu).is_ok() {
+        let _ = sched_setaffinity(Pid::from_raw(0), &set);
+    }
+}
+
+fn atomic() -> f64 {
+    let word = AtomicU64::new(0);
+    let times = (0..BATCHES).map(|_| {
+        let began = Instant::now();
+        for _ in 0..PASSES {
+            word.fetch_add(1, Ordering::AcqRel);
+        }
+        began.elapsed().as_secs_f64() * 1e9 / PASSES as f64
+    });
+    fast(times.collect())
+}
+
+/// Two threads write to a line in turn. Each turn the line moves once.
+fn transfer(first: usize, second: usize) -> f64 {
+    let word = AtomicU64::new(0);
+    let turns = BATCHES as u64 * PASSES;
+    let take_turns = |cpu: usize, mine: u64| {
+        stay_on(cpu);
+        let mut times = Vec::with_capacity(BATCHES);
+        let mut began = Instant::now();
+        for turn in 0..turns {
+            while word.load(Ordering::Acquire) != 2 * turn + mine {
+                std::hint::spin_loop();
+            }
+            word.store(2 * turn + mine + 1, Ordering::Release);
+            if (turn + 1) % PASSES == 0 {
+                times.push(began.elapsed().as_secs_f64() * 1e9 / (2 * PASSES) as f64);
+                began = Instant::now();
+            }
+        }
+        times
+    };
+    both(|| take_turns(first, 0), || take_turns(second, 1))
+}
+
+/// Two threads change a number under a lock in turn, and look under the lock whose turn it is: what it
+/// takes to get the lock and what it protects from another core, if nobody falls asleep. (A sleeper
+/// takes far longer; the model is to be fair to locks.)
+fn hand_over(first: usize, second: usize) -> f64 {
+    let turns = Mutex::new(0u64);
+    let take_turns = |cpu: usize, mine: u64| {
+        stay_on(cpu);
+        let mut times = Vec::with_capacity(BATCHES);
+        for _ in 0..BATCHES {
+            let began = Instant::now();
+            let mut passes = 0;
+            while passes < PASSES {
+                let mut turn = turns.lock().unwrap_or_else(PoisonError::into_inner);
+                if *turn % 2 == mine {
+                    *turn += 1;
+                    passes += 1;
+                }
+                drop(turn);
+                std::hint::spin_loop();
+            }
+            times.push(began.elapsed().as_secs_f64() * 1e9 / (2 * PASSES) as f64);
+        }
+        times
+    };
+    both(|| take_turns(first, 0), || take_turns(second, 1))
+}
+
+/// The fast ones of the times that the first of two threads took.
+fn both(first: impl FnOnce() -> Vec<f64> + Send, second: impl FnOnce() -> Vec<f64> + Send) -> f64 {
+    thread::scope(|scope| {
+        let other = scope.spawn(second);
+        let times = scope.spawn(first).join().unwrap_or_default();
+        let _ = other.join();
+        if times.is_empty() { f64::NAN } else { fast(times) }
+    })
+}

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What is measured of a scheme: entering and exiting alone, and tasks that drop references to pages
+//! while somebody waits for pages.
+
+use super::scheme::Scheme;
+use crate::progress::Progress;
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike as _;
+use std::hint::black_box;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Entering and exiting so many times is timed at once: some microseconds, in which another program
+/// seldom gets the CPU.
+const BATCH: u32 = 500;
+
+/// Batches of one measurement.
+const BATCHES: usize = 40;
+
+/// Nanoseconds of entering and exiting, by one task alone: the median of some batches.
+pub fn uncontended<S: Scheme>() -> f64 {
+    let scheme = S::new();
+    let mut task = scheme.task();
+    let mut times: Vec<f64> = (0..BATCHES)
+        .map(|_| {
+            let began = Instant::now();
+            for _ in 0..BATCH {
+                // Atomic operations: nothing of it can be left out.
+                drop(S::enter(&mut task));
+            }
+            began.elapsed().as_secs_f64() * 1e9 / f64::from(BATCH)
+        })
+        .collect();
+    times.sort_by(f64::total_cmp);
+    times[BATCHES / 2]
+}
+
+/// Page table entries of each task.
+const ENTRIES: usize = 64;
+
+/// Entries that are cleared by one operation.
+const CLEARED: usize = 8;
+
+/// A waiter takes a page every so often.
+const BETWEEN_WAITS: Duration = Duration::from_micros(200);
+
+/// A task's page table, and the pages that it refers to.
+#[repr(align(128))]
+struct Table {
+    /// Number of a page, and 1: it is there; 0: it is not.
+    entries: [AtomicU32; ENTRIES],
+    /// Of each page who has last dropped a reference to it.
+    marks: [AtomicU64; ENTRIES],
+}
+
+impl Table {
+    fn new() -> Table {
+        Table {
+            entries: std::array::from_fn(|page| AtomicU32::new(page as u32 + 1)),
+            marks: std::array::from_fn(|_| AtomicU64::new(0)),
+        }
+    }
+
+    /// Drops eight references inside, and makes them again: what an unmapping and a mapping are to a
+    /// page table.
+    #[inline]
+    fn operation<S: Scheme>(&self, task: &mut S::Task<'_>, first: usize) {
+        let pages = (0..CLEARED).map(|i| (first + i) % ENTRIES);
+        let inside = S::enter(task);
+        let stamp = S::stamp(&inside);
+        for page in pages.clone() {
+            self.entries[page].store(0, Ordering::Relaxed);
+            self.marks[page].store(stamp, Ordering::Release);
+        }
+        drop(inside);
+        for page in pages {
+            self.entries[page].store(page as u32 + 1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// What tasks did in one turn.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Turn {
+    /// Operations a second, of all tasks together.
+    pub rate: f64,
+    /// CPU time of one operation in nanoseconds, the waiter's included.
+    pub cpu: f64,
+    /// The longest wait for a page, in seconds; `None` where nobody can wait, or did.
+    pub longest_wait: Option<f64>,
+}
+
+/// So many tasks operate for that long, while one waiter takes pages of theirs. `None` if it was stopped.
+pub fn turn<S: Scheme>(tasks: usize, time: Duration, progress: &mut Progress) -> Option<Turn> {
+    let scheme = S::new();
+    let tables: Vec<Table> = (0..tasks).map(|_| Table::new()).collect();
+    let (start, stop) = (Barrier::new(tasks + 2), AtomicBool::new(false));
+    thread::scope(|scope| {
+        let workers: Vec<_> = tables
+            .iter()
+            .map(|table| {
+                let (scheme, start, stop) = (&scheme, &start, &stop);
+                scope.spawn(move || {
+                    let mut task = scheme.task();
+                    start.wait();
+                    let mut done = 0u64;
+                    while !stop.load(Ordering::Relaxed) {
+                        table.operation::<S>(&mut task, done as usize * CLEARED);
+                        done += 1;
+                    }
+                    done
+                })
+            })
+            .collect();
+        let waiter = {
+            let (scheme, tables, start, stop) = (&scheme, &tables, &start, &stop);
+            scope.spawn(move || {
+                start.wait();
+                let mut longest = None::<f64>;
+                for turn in 0.. {
+                    if stop.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    let mark = tables[turn % tables.len()].marks[turn % ENTRIES].load(Ordering::Acquire);
+                    let began = Instant::now();
+                    if !scheme.wait_for(mark) {
+                        break;
+                    }
+                    let waited = began.elapsed().as_secs_f64();
+                    longest = Some(longest.unwrap_or(0.0).max(waited));
+                    thread::sleep(BETWEEN_WAITS);
+                }
+                longest
+            })
+        };
+        let before = cpu_time();
+        start.wait();
+        let began = Instant::now();
+        let whole = progress.pause(time);
+        stop.store(true, Ordering::Relaxed);
+        let done: u64 = workers.into_iter().map(|worker| worker.join().unwrap_or(0)).sum();
+        let elapsed = began.elapsed().as_secs_f64();
+        let longest_wait = waiter.join().ok().flatten();
+        let cpu = (cpu_time() - before) * 1e9 / done.max(1) as f64;
+        whole.then_some(Turn { rate: done as f64 / elapsed, cpu, longest_wait })
+    })
+}
+
+/// CPU time of this process in seconds.
+fn cpu_time() -> f64 {
+    let usage = getrusage(UsageWho::RUSAGE_SELF);
+    let times =
+        usage.map(|usage| usage.user_time().num_microseconds() + usage.system_time().num_microseconds());
+    times.unwrap_or(0) as f64 / 1e6
+}
+
+/// Nanoseconds of one operation by one task without entering and exiting.
+pub fn work_alone() -> f64 {
+    struct Nothing;
+    impl Scheme for Nothing {
+        const NAME: &'static str = "nothing";
+        type Task<'s> = ();
+        type Inside<'t> = ();
+        fn new() -> Nothing {
+            Nothing
+        }
+        fn task(&self) {}
+        fn enter(_task: &mut ()) {}
+    }
+    let table = Table::new();
+    let mut times: Vec<f64> = (0..BATCHES)
+        .map(|_| {
+            let began = Instant::now();
+            for i in 0..BATCH {
+                table.operation::<Nothing>(&mut (), black_box(i as usize));
+            }
+            began.elapsed().as_secs_f64() * 1e9 / f64::from(BATCH)
+        })
+        .collect();
+    times.sort_by(f64::total_cmp);
+    times[BATCHES / 2]
+}
+
+/// Seconds between two waits, for the model.
+pub fn between_waits() -> f64 {
+    BETWEEN_WAITS.as_secs_f64()
+}
