@@ -29,7 +29,7 @@ pub mod needed;
 pub mod nodes;
 pub mod output;
 pub mod pagecache;
-mod pagemap;
+pub mod pagemap;
 pub mod perf;
 pub mod perf_map;
 pub mod plain;
