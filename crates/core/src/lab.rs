@@ -6,6 +6,7 @@
 
 pub mod csv;
 pub mod knees;
+pub mod latency;
 pub mod machine;
 pub mod text;
 pub mod unit;
