@@ -2,6 +2,8 @@
 //! `hugelift lab`: experiments that show what huge pages do on this machine.
 
 mod bar;
+mod cow;
+mod memcpy;
 mod munmap;
 mod output;
 
@@ -35,6 +37,8 @@ pub struct LabArgs {
 #[derive(Subcommand, Debug)]
 enum Which {
     Munmap(munmap::MunmapArgs),
+    Memcpy(memcpy::MemcpyArgs),
+    Cow(cow::CowArgs),
     All(AllArgs),
 }
 
@@ -52,6 +56,8 @@ pub fn lab(args: &LabArgs) -> i32 {
             .options()
             .map_err(Failure::from)
             .and_then(|options| one("munmap", &args.output, |p| hugelift_lab::munmap::run(&options, p))),
+        Which::Memcpy(args) => one("memcpy", &args.output, |p| hugelift_lab::memcpy::run(&args.options(), p)),
+        Which::Cow(args) => one("cow", &args.output, |p| hugelift_lab::cow::run(&args.options(), p)),
         Which::All(args) => all(&args.output),
     };
     match done {
