@@ -340,7 +340,7 @@ fn cached(measured: &Measured) -> Option<String> {
     let show = |rate: f64| Unit::GigabytesPerSecond.show(rate);
     (huge > WORTH * memory).then(|| {
         format!(
-            ", for the {} of the huge zero page stay in one of them (read at {} GB/s, the small one at {}, memory at {})",
+            ", for the {} of the huge zero page stay in a cache (read at {} GB/s, the small one at {}, memory at {})",
             thp_page().map_or("bytes".into(), |page| page.to_string()),
             show(huge),
             show(small),
@@ -387,8 +387,8 @@ mod tests {
                 (Kind::Read(Source::Written(Pages::Thp)), 0.03),
             ])
         };
-        assert!(outcome(&reads(0.012)).advice[0].contains("stay in one of them"));
-        assert!(!outcome(&reads(0.03)).advice[0].contains("stay in one of them"));
+        assert!(outcome(&reads(0.012)).advice[0].contains("stay in a cache"));
+        assert!(!outcome(&reads(0.03)).advice[0].contains("stay in a cache"));
     }
 
     #[test]
