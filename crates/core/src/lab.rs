@@ -7,6 +7,7 @@
 pub mod contention;
 pub mod csv;
 pub mod knees;
+pub mod latency;
 pub mod machine;
 pub mod text;
 pub mod unit;

@@ -7,7 +7,11 @@
 //! [`perform()`] makes a report of it. A setting of the kernel that an experiment changes is a
 //! [`setting::Setting`], which puts it back.
 
+pub mod block;
+pub mod clock;
+pub mod cow;
 pub mod machine;
+pub mod memcpy;
 pub mod memory;
 pub mod munmap;
 pub mod perform;
@@ -20,4 +24,5 @@ pub mod tlb;
 pub use perform::{Experiment, perform};
 
 /// All experiments, in the order of `hugelift lab all`.
-pub const ALL: &[Experiment] = &[tlb::EXPERIMENT, munmap::EXPERIMENT, reclaim::EXPERIMENT];
+pub const ALL: &[Experiment] =
+    &[tlb::EXPERIMENT, memcpy::EXPERIMENT, cow::EXPERIMENT, munmap::EXPERIMENT, reclaim::EXPERIMENT];

@@ -34,7 +34,7 @@ pub mod nodes;
 pub mod observer;
 pub mod output;
 pub mod pagecache;
-mod pagemap;
+pub mod pagemap;
 pub mod perf;
 pub mod perf_map;
 pub mod plain;

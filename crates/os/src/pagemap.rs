@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `PAGEMAP_SCAN` (Linux 6.7, Documentation/admin-guide/mm/pagemap.rst): which pages of a
-//! range huge entries map, without the walk over the whole process that smaps costs.
+//! `/proc/PID/pagemap` (Documentation/admin-guide/mm/pagemap.rst): which pages of a range are
+//! there; by `PAGEMAP_SCAN` (Linux 6.7), which of them huge entries map, without the walk over the
+//! whole process that smaps costs.
 
 use crate::machine::base_page;
 use hugelift_core::addr::{Addr, Range};
@@ -59,6 +60,32 @@ pub fn huge_bytes(pid: i32, range: Range) -> io::Result<u64> {
 /// As [`huge_bytes`].
 pub fn written_bytes(pid: i32, range: Range) -> io::Result<u64> {
     scan(pid, range, PAGE_IS_PRESENT | PAGE_IS_FILE, PAGE_IS_FILE)
+}
+
+/// Bytes of `range` in process `pid` that are mapped to memory, zero pages with them, of which
+/// smaps knows nothing.
+///
+/// # Errors
+/// EACCES, ENOENT.
+pub fn present_bytes(pid: i32, range: Range) -> io::Result<u64> {
+    const PRESENT: u64 = 1 << 63;
+    const ENTRY: u64 = 8;
+    let page = crate::machine::base_page().bytes();
+    let pagemap = File::open(format!("/proc/{pid}/pagemap"))?;
+    let mut buffer = [0; 1 << 15];
+    let mut present = 0;
+    let (mut at, end) = (range.start.0 / page * ENTRY, range.end.0.div_ceil(page) * ENTRY);
+    while at < end {
+        let wanted = buffer.len().min(usize::try_from(end - at).unwrap_or(usize::MAX));
+        let got = pagemap.read_at(&mut buffer[..wanted], at)?;
+        let (entries, _) = buffer[..got].as_chunks::<{ ENTRY as usize }>();
+        present += entries.iter().filter(|e| u64::from_ne_bytes(**e) & PRESENT != 0).count() as u64;
+        if entries.is_empty() {
+            break;
+        }
+        at += ENTRY * entries.len() as u64;
+    }
+    Ok(present * page)
 }
 
 /// The stretches of `range` that huge pages map: those with contents, or the huge zero page.

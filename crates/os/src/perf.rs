@@ -28,6 +28,24 @@ impl Code {
     pub const MAJOR_FAULTS: Code = Code::software(bindings::PERF_COUNT_SW_PAGE_FAULTS_MAJ);
     /// Switches away from a thread.
     pub const CONTEXT_SWITCHES: Code = Code::software(bindings::PERF_COUNT_SW_CONTEXT_SWITCHES);
+    /// Loads that the first-level data cache did not have.
+    pub const L1D_LOAD_MISSES: Code =
+        Code::cache(bindings::PERF_COUNT_HW_CACHE_L1D, bindings::PERF_COUNT_HW_CACHE_OP_READ);
+    /// Loads that the last cache did not have.
+    pub const LL_LOAD_MISSES: Code =
+        Code::cache(bindings::PERF_COUNT_HW_CACHE_LL, bindings::PERF_COUNT_HW_CACHE_OP_READ);
+    /// Loads whose address the data TLB did not have.
+    pub const DTLB_LOAD_MISSES: Code =
+        Code::cache(bindings::PERF_COUNT_HW_CACHE_DTLB, bindings::PERF_COUNT_HW_CACHE_OP_READ);
+    /// Stores, likewise.
+    pub const DTLB_STORE_MISSES: Code =
+        Code::cache(bindings::PERF_COUNT_HW_CACHE_DTLB, bindings::PERF_COUNT_HW_CACHE_OP_WRITE);
+
+    /// Misses, by the names that the kernel has for them on every CPU.
+    const fn cache(level: u32, operation: u32) -> Code {
+        let config = level | operation << 8 | bindings::PERF_COUNT_HW_CACHE_RESULT_MISS << 16;
+        Code { pmu: bindings::PERF_TYPE_HW_CACHE, config: config as u64 }
+    }
 
     const fn software(config: u32) -> Code {
         Code { pmu: bindings::PERF_TYPE_SOFTWARE, config: config as u64 }

@@ -2,6 +2,8 @@
 //! `hugelift lab`: experiments that show what huge pages do on this machine.
 
 mod bar;
+mod cow;
+mod memcpy;
 mod munmap;
 mod output;
 mod reclaim;
@@ -39,6 +41,8 @@ enum Which {
     Tlb(tlb::TlbArgs),
     Munmap(munmap::MunmapArgs),
     Reclaim(reclaim::ReclaimArgs),
+    Memcpy(memcpy::MemcpyArgs),
+    Cow(cow::CowArgs),
     All(AllArgs),
 }
 
@@ -63,6 +67,8 @@ pub fn lab(args: &LabArgs) -> i32 {
             let options = hugelift_lab::reclaim::Options { quick: args.output.quick };
             one("reclaim", &args.output, |p| hugelift_lab::reclaim::run(&options, p))
         }
+        Which::Memcpy(args) => one("memcpy", &args.output, |p| hugelift_lab::memcpy::run(&args.options(), p)),
+        Which::Cow(args) => one("cow", &args.output, |p| hugelift_lab::cow::run(&args.options(), p)),
         Which::All(args) => all(&args.output),
     };
     match done {

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `hugelift lab memcpy`: what its user may ask for.
+
+use super::OutputArgs;
+use clap::Args;
+use hugelift_core::addr::parse_bytes;
+use hugelift_lab::memcpy::Options;
+
+/// Copy blocks whose source was written, or never: the huge zero page trap of benchmarks
+///
+/// Memory that was never written reads as a zero page: a small one comes out of the L1 cache, a
+/// huge one may not. Each copy is timed with huge pages off and on, by mapping (madvise); what each
+/// source really is, is looked up. perf's own benchmark runs beside it where perf is installed; root
+/// also sees a source that was read in without a huge zero page.
+#[derive(Args, Debug)]
+pub struct MemcpyArgs {
+    /// Sizes of the blocks, as in 1M,64M,1G [default: 1 MB to 1 GB; with --quick to 256 MB]
+    #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = size)]
+    sizes: Vec<usize>,
+
+    /// How often each copy is timed [default: 25; with --quick 9]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    rounds: Option<u16>,
+
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// From a kilobyte to 64 GB.
+fn size(text: &str) -> Result<usize, String> {
+    let bytes = parse_bytes(text)?.filter(|bytes| (1 << 10..=1 << 36).contains(bytes));
+    bytes
+        .and_then(|b| usize::try_from(b).ok())
+        .ok_or_else(|| format!("'{text}' is no size from 1k to 64G, as in 16M"))
+}
+
+impl MemcpyArgs {
+    /// As the experiment wants it.
+    pub fn options(&self) -> Options {
+        let mut options = Options::usual(self.output.quick);
+        if !self.sizes.is_empty() {
+            options.sizes.clone_from(&self.sizes);
+            options.sizes.sort_unstable();
+            options.sizes.dedup();
+        }
+        options.rounds = self.rounds.map_or(options.rounds, usize::from);
+        options
+    }
+}

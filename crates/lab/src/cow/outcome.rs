@@ -1,0 +1,461 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the figures say.
+
+use super::redis::{self, Served, Side};
+use super::write::Forked;
+use super::{Case, Measured, Pattern};
+use crate::memory::Pages;
+use hugelift_core::addr::human_bytes;
+use hugelift_core::lab::latency::Latencies;
+use hugelift_core::lab::unit::Unit;
+use hugelift_core::lab::{Cell, Column, Hue, Outcome, Plot, Point, Sample, Scale, Series, Shape, Table};
+use hugelift_core::stats::median;
+use hugelift_os::machine::{base_page, thp_page};
+use hugelift_os::tree::Tree;
+
+const NS: f64 = 1e-9;
+
+/// The shares of a latency table.
+const SHARES: [(&str, &str, f64); 4] =
+    [("p50", "p50", 0.5), ("p99", "p99", 0.99), ("p999", "p99.9", 0.999), ("max", "max", 1.0)];
+
+fn name(pattern: Pattern) -> &'static str {
+    match pattern {
+        Pattern::OnePerHuge => "one write per huge page",
+        Pattern::Random => "an eighth, at random",
+        Pattern::Every => "every page",
+    }
+}
+
+/// The median of what `of` finds in the runs of a case.
+fn middle(runs: &[Forked], of: impl Fn(&Forked) -> Option<f64>) -> Option<f64> {
+    median(&runs.iter().filter_map(of).collect::<Vec<f64>>()).ok()
+}
+
+fn latencies(runs: &[Forked]) -> Latencies {
+    Latencies::new(runs.iter().flat_map(|run| run.writes.iter().copied()).collect())
+}
+
+/// Seconds of all writes of a run.
+fn total(run: &Forked) -> f64 {
+    run.writes.iter().map(|ns| f64::from(*ns)).sum::<f64>() * NS
+}
+
+/// Tables, pictures and advice.
+pub fn outcome(measured: &Measured) -> Outcome {
+    let mut outcome = Outcome { notes: measured.notes.clone(), ..Outcome::default() };
+    outcome.tables = vec![writes(measured), afterwards(measured)];
+    outcome.tables.extend(served(&measured.served));
+    outcome.plots = plots(measured);
+    outcome.plots.extend(served_plot(&measured.served));
+    for (case, runs) in &measured.cases {
+        let name = format!("fork {} {} {}", case.huge_pages, case.pages.name(), name(case.pattern));
+        let values = runs.iter().map(|run| run.fork_ns * NS).collect();
+        outcome.samples.push(Sample { name, unit: Unit::Seconds, values });
+    }
+    outcome.notes.extend(behaviour(measured));
+    outcome.notes.extend(khugepaged(measured));
+    outcome.advice = advice(measured);
+    outcome
+}
+
+fn case_columns() -> Vec<Column> {
+    vec![
+        Column::new("huge_pages", "huge pages", Unit::Count),
+        Column::new("pattern", "written", Unit::Text),
+        Column::new("pages", "pages", Unit::Text),
+    ]
+}
+
+fn case_cells(case: &Case) -> Vec<Cell> {
+    vec![case.huge_pages.into(), name(case.pattern).into(), case.pages.name().into()]
+}
+
+fn latency_cells(times: &Latencies) -> impl Iterator<Item = Cell> {
+    SHARES.map(|(_, _, share)| Cell::from(times.percentile(share).map(|ns| ns * NS))).into_iter()
+}
+
+fn writes(measured: &Measured) -> Table {
+    let mut columns = case_columns();
+    columns.push(Column::new("forks", "forks", Unit::Count));
+    columns.push(Column::new("fork_s", "fork", Unit::Seconds));
+    columns.push(Column::new("total_s", "all writes", Unit::Seconds));
+    columns
+        .extend(SHARES.map(|(key, title, _)| Column::new(&format!("write_{key}_s"), title, Unit::Seconds)));
+    columns.push(Column::new("faults", "faults", Unit::Count));
+    columns.push(Column::new("copied_bytes", "copied", Unit::Bytes));
+    let mut table = Table::new(
+        "writes by the parent while the child has its copy: fork(2), the time of all writes, and of each",
+        columns,
+    );
+    for (case, runs) in &measured.cases {
+        let mut row = case_cells(case);
+        row.push((runs.len() as u64).into());
+        row.push(middle(runs, |run| Some(run.fork_ns * NS)).into());
+        row.push(middle(runs, |run| Some(total(run))).into());
+        row.extend(latency_cells(&latencies(runs)));
+        row.push(middle(runs, |run| Some(run.faults as f64)).into());
+        row.push(middle(runs, |run| Some(run.copied as f64)).into());
+        table.rows.push(row);
+    }
+    table
+}
+
+fn afterwards(measured: &Measured) -> Table {
+    let mut columns = case_columns();
+    columns.extend([
+        Column::new("huge_before_bytes", "huge before", Unit::Bytes),
+        Column::new("huge_written_bytes", "after the writes", Unit::Bytes),
+        Column::new("huge_alone_bytes", "child gone", Unit::Bytes),
+        Column::new("huge_joined_bytes", "joined", Unit::Bytes),
+        Column::new("load_before_ns", "load before", Unit::Nanoseconds),
+        Column::new("load_alone_ns", "child gone", Unit::Nanoseconds),
+        Column::new("load_joined_ns", "joined", Unit::Nanoseconds),
+        Column::new("join_s", "joining", Unit::Seconds),
+    ]);
+    let mut table = Table::new(
+        "what is left of the huge pages, and the CPU time of a random load (joining: MADV_COLLAPSE of all)",
+        columns,
+    );
+    for (case, runs) in &measured.cases {
+        let mut row = case_cells(case);
+        row.extend((0..3).map(|i| Cell::from(middle(runs, |run| Some(run.huge[i] as f64)))));
+        row.push(middle(runs, |run| Some(run.joined?.huge as f64)).into());
+        row.extend((0..2).map(|i| Cell::from(middle(runs, |run| Some(run.load_ns[i])))));
+        row.push(middle(runs, |run| Some(run.joined?.load_ns)).into());
+        row.push(middle(runs, |run| Some(run.joined?.took_ns * NS)).into());
+        table.rows.push(row);
+    }
+    table
+}
+
+fn of_side(served: &[Served], side: Side) -> Vec<&Served> {
+    served.iter().filter(|s| s.side == side).collect()
+}
+
+/// The latencies of all servers of a side, while they save themselves and before.
+fn client(served: &[&Served]) -> [Latencies; 2] {
+    let all = |of: fn(&Served) -> &Vec<u32>| {
+        Latencies::new(served.iter().flat_map(|s| of(s).iter().copied()).collect())
+    };
+    [all(|s| &s.saving), all(|s| &s.calm)]
+}
+
+fn served(served: &[Served]) -> Option<Table> {
+    let mut columns = vec![
+        Column::new("side", "redis", Unit::Text),
+        Column::new("saves", "saves", Unit::Count),
+        Column::new("client_commands", "commands", Unit::Count),
+    ];
+    columns
+        .extend(SHARES.map(|(key, title, _)| Column::new(&format!("client_{key}_s"), title, Unit::Seconds)));
+    columns.extend([
+        Column::new("calm_p999_s", "p99.9 before", Unit::Seconds),
+        Column::new("bgsave_fork_s", "fork", Unit::Seconds),
+        Column::new("bgsave_s", "BGSAVE", Unit::Seconds),
+        Column::new("bgsave_copied_bytes", "copied", Unit::Bytes),
+        Column::new("resident_bytes", "resident", Unit::Bytes),
+        Column::new("huge_before_save_bytes", "huge before", Unit::Bytes),
+        Column::new("huge_after_save_bytes", "after", Unit::Bytes),
+    ]);
+    let mut table = Table::new("redis: latency of its client's commands while BGSAVE runs", columns);
+    for side in Side::ALL {
+        let all = of_side(served, side);
+        if all.is_empty() {
+            continue;
+        }
+        let of = |of: &dyn Fn(&Served) -> f64| {
+            Cell::from(median(&all.iter().map(|s| of(s)).collect::<Vec<f64>>()).ok())
+        };
+        let [saving, calm] = client(&all);
+        let mut row: Vec<Cell> =
+            vec![side.name().into(), (all.len() as u64).into(), (saving.count() as u64).into()];
+        row.extend(latency_cells(&saving));
+        row.push(calm.percentile(0.999).map(|ns| ns * NS).into());
+        row.push(of(&|s| s.fork_us as f64 * 1e-6));
+        row.push(of(&|s| s.seconds));
+        row.push(of(&|s| s.copied as f64));
+        row.push(of(&|s| s.resident as f64));
+        row.push(of(&|s| s.huge[0] as f64));
+        row.push(of(&|s| s.huge[1] as f64));
+        table.rows.push(row);
+    }
+    (!table.rows.is_empty()).then_some(table)
+}
+
+/// What a histogram draws: the share of all in each bin, in percent. Shares are shown by their
+/// powers, as the few slow ones matter most; an empty bin has half of the share of one.
+fn histogram(name: String, hue: Hue, times: &Latencies) -> Series {
+    let bins = times.histogram();
+    let none = 50.0 / times.count().max(1) as f64;
+    let share = |count: u64| if count == 0 { none } else { 2.0 * none * count as f64 };
+    let point = |x: f64, y: f64| Point { x: x * NS, y, range: None };
+    // It rises from and falls to nothing.
+    let start = bins.first().map(|bin| point(bin.low * bin.low / bin.high, none));
+    let end = bins.last().map(|bin| point(bin.high, none));
+    let middle = bins.iter().map(|bin| point(bin.low, share(bin.count)));
+    Series { name, hue, shape: Shape::Steps, points: start.into_iter().chain(middle).chain(end).collect() }
+}
+
+fn latency_plot(title: String, series: Vec<Series>) -> Option<Plot> {
+    let series: Vec<Series> = series.into_iter().filter(|s| !s.points.is_empty()).collect();
+    let (x, y) = (Scale::logarithmic("latency", Unit::Seconds), Scale::logarithmic("share", Unit::Percent));
+    (!series.is_empty()).then_some(Plot { title, x, y, series, marks: vec![] })
+}
+
+fn served_plot(served: &[Served]) -> Option<Plot> {
+    let series = Side::ALL.into_iter().map(|side| {
+        let [saving, _] = client(&of_side(served, side));
+        histogram(side.name().into(), redis::hue(side), &saving)
+    });
+    latency_plot("redis during BGSAVE: the client's commands by their latency".into(), series.collect())
+}
+
+fn kinds(measured: &Measured) -> Vec<Pages> {
+    let mut kinds: Vec<Pages> = Vec::new();
+    for (case, _) in &measured.cases {
+        if !kinds.contains(&case.pages) {
+            kinds.push(case.pages);
+        }
+    }
+    kinds
+}
+
+/// The most huge pages that a pattern was measured with on every kind of pages.
+fn largest(measured: &Measured, pattern: Pattern) -> Option<u64> {
+    let has =
+        |huge_pages, pages| measured.cases.iter().any(|(c, _)| *c == Case { huge_pages, pages, pattern });
+    let kinds = kinds(measured);
+    let sizes = measured.cases.iter().map(|(case, _)| case.huge_pages);
+    sizes.filter(|&size| kinds.iter().all(|&pages| has(size, pages))).max()
+}
+
+fn runs(measured: &Measured, case: Case) -> Option<&[Forked]> {
+    measured.cases.iter().find(|(c, _)| *c == case).map(|(_, runs)| &runs[..])
+}
+
+fn plots(measured: &Measured) -> Vec<Plot> {
+    let curve = |pattern: Option<Pattern>, y: &dyn Fn(&Forked) -> f64| -> Vec<Series> {
+        let one = |pages: Pages| {
+            let cases = measured.cases.iter().filter(|(case, _)| {
+                // fork(2) is the same whatever is written afterwards.
+                case.pages == pages && case.pattern == pattern.unwrap_or(Pattern::OnePerHuge)
+            });
+            let points = cases.filter_map(|(case, runs)| {
+                Some(Point { x: case.huge_pages as f64, y: middle(runs, |run| Some(y(run)))?, range: None })
+            });
+            Series { name: pages.name(), hue: pages.hue(), shape: Shape::Line, points: points.collect() }
+        };
+        kinds(measured).into_iter().map(one).filter(|series| !series.points.is_empty()).collect()
+    };
+    let x = || Scale::logarithmic("huge pages of memory", Unit::Count);
+    let seconds = |name: &str| Scale::logarithmic(name, Unit::Seconds);
+    let mut plots = Vec::new();
+    for pattern in Pattern::ALL {
+        let title = format!("all writes together: {}", name(pattern));
+        plots.push(Plot {
+            title,
+            x: x(),
+            y: seconds("time"),
+            series: curve(Some(pattern), &total),
+            marks: vec![],
+        });
+    }
+    for pattern in Pattern::ALL {
+        let Some(huge_pages) = largest(measured, pattern) else { continue };
+        let one = |pages: Pages| {
+            let runs = runs(measured, Case { huge_pages, pages, pattern })?;
+            Some(histogram(pages.name(), pages.hue(), &latencies(runs)))
+        };
+        let title = format!("each write by its latency: {}, {huge_pages} huge pages", name(pattern));
+        plots.extend(latency_plot(title, kinds(measured).into_iter().filter_map(one).collect()));
+    }
+    let series = curve(None, &|run| run.fork_ns * NS);
+    plots.push(Plot { title: "fork(2) itself".into(), x: x(), y: seconds("time"), series, marks: vec![] });
+    plots.retain(|plot| plot.series.iter().any(|s| !s.points.is_empty()));
+    plots
+}
+
+/// p50 of single writes, in nanoseconds, with the most huge pages there are figures for.
+fn first_write(measured: &Measured, pages: Pages) -> Option<f64> {
+    let huge_pages = largest(measured, Pattern::OnePerHuge)?;
+    let case = Case { huge_pages, pages, pattern: Pattern::OnePerHuge };
+    latencies(runs(measured, case)?).percentile(0.5)
+}
+
+/// Bytes that one write to a transparent huge page copied, as measured.
+fn thp_copies(measured: &Measured) -> Option<u64> {
+    let cases = measured.cases.iter();
+    let one = cases.filter(|(case, _)| case.pages == Pages::Thp && case.pattern == Pattern::OnePerHuge);
+    let (case, runs) = one.max_by_key(|(case, _)| case.huge_pages)?;
+    let copied = middle(runs, |run| Some(run.copied as f64))? / case.huge_pages as f64;
+    Some(copied.round() as u64)
+}
+
+fn behaviour(measured: &Measured) -> Option<String> {
+    let copied = thp_copies(measured)?;
+    let huge = thp_page()?.bytes();
+    let shown = human_bytes(copied);
+    Some(if copied < huge / 2 {
+        format!(
+            "the kernel met here: the first write to a transparent huge page that a child has too splits it and copies \
+             {shown} (Linux 5.8 and newer copy {})",
+            base_page()
+        )
+    } else {
+        format!(
+            "the kernel met here: the first write to a transparent huge page that a child has too copies {shown}, all \
+             of it (as Linux before 5.8)"
+        )
+    })
+}
+
+/// What the kernel would need to join them by itself, by its settings.
+fn khugepaged(measured: &Measured) -> Option<String> {
+    const FOLDER: &str = "/sys/kernel/mm/transparent_hugepage/khugepaged";
+    let number = |name: &str| Tree::default().read(format!("{FOLDER}/{name}"))?.trim().parse::<f64>().ok();
+    let (pages, pause) = (number("pages_to_scan")?, number("scan_sleep_millisecs")?);
+    let huge_pages =
+        measured.cases.iter().filter(|(c, _)| c.pages == Pages::Thp).map(|(c, _)| c.huge_pages).max()?;
+    let base_pages = huge_pages as f64 * (thp_page()?.bytes() / base_page().bytes()) as f64;
+    let seconds = base_pages / pages.max(1.0) * pause / 1e3;
+    Some(format!(
+        "khugepaged, which joins small pages by itself, looks at {pages:.0} of them every {:.0} s here \
+         ({FOLDER}): {seconds:.0} s at least for the {base_pages:.0} of {huge_pages} huge pages",
+        pause / 1e3
+    ))
+}
+
+fn advice(measured: &Measured) -> Vec<String> {
+    let p50 = |pages: Pages| first_write(measured, pages);
+    let hugetlb = kinds(measured).into_iter().find(|pages| matches!(pages, Pages::Hugetlb(_)));
+    let show = |ns: f64| Unit::Seconds.show(ns * NS);
+    let mut advice = Vec::new();
+    match (p50(Pages::Thp), hugetlb.and_then(p50)) {
+        (Some(thp), Some(hugetlb)) => advice.push(format!(
+            "After a fork a write to a hugetlb page takes {} here, {:.0} times the {} of one to a transparent huge \
+             page: hugelift puts writable parts on THP by itself, and on hugetlb only when asked (--data-backing).",
+            show(hugetlb),
+            hugetlb / thp.max(1.0),
+            show(thp)
+        )),
+        (Some(thp), None) => advice.push(format!(
+            "After a fork a write to a transparent huge page takes {} here; hugetlb could not be measured.",
+            show(thp)
+        )),
+        _ => advice.push("There are no figures for transparent huge pages here.".into()),
+    }
+    let p999 = |side: Side| client(&of_side(&measured.served, side))[0].percentile(0.999);
+    let huge_pages = largest(measured, Pattern::Every);
+    let fork = |pages: Pages| {
+        let case = Case { huge_pages: huge_pages?, pages, pattern: Pattern::Every };
+        middle(runs(measured, case)?, |run| Some(run.fork_ns))
+    };
+    advice.push(match (p999(Side::Off), p999(Side::On), p999(Side::Lifted)) {
+        (Some(off), Some(on), Some(lifted)) => format!(
+            "redis that saves itself answers one command in a thousand later than {} with THP off, {} with THP on \
+             and {} under hugelift: this much is what --malloc thp costs or brings a server of this kind.",
+            show(off),
+            show(on),
+            show(lifted)
+        ),
+        _ => match (fork(Pages::Small), fork(Pages::Thp)) {
+            (Some(small), Some(thp)) => format!(
+                "fork(2) of {} takes {} on small pages and {} on huge ones: a server that saves itself stands still for \
+                 the one, and pays the other back write by write.",
+                human_bytes(huge_pages.unwrap_or(0) * thp_page().map_or(0, |page| page.bytes())),
+                show(small),
+                show(thp)
+            ),
+            _ => "What it means for a server was not measured.".into(),
+        },
+    });
+    advice
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hugelift_core::addr::PageSize;
+
+    const HUGETLB: Pages = Pages::Hugetlb(PageSize::MB2);
+
+    /// A fork of `huge_pages` after which each write took `write` nanoseconds.
+    fn forked(pages: Pages, huge_pages: u64, pattern: Pattern, write: u32) -> (Case, Vec<Forked>) {
+        let run = Forked {
+            fork_ns: 1e6,
+            writes: vec![write; huge_pages as usize],
+            faults: huge_pages,
+            copied: huge_pages * 4096,
+            huge: [huge_pages << 21, 0, 0],
+            load_ns: [100.0, 200.0],
+            joined: None,
+        };
+        (Case { huge_pages, pages, pattern }, vec![run])
+    }
+
+    #[test]
+    fn the_ratio_is_that_of_the_largest_case_that_all_pages_have() {
+        let one = Pattern::OnePerHuge;
+        let cases = vec![
+            forked(Pages::Thp, 16, one, 10_000),
+            forked(HUGETLB, 16, one, 200_000),
+            forked(Pages::Thp, 64, one, 40_000),
+        ];
+        let measured = Measured { cases, ..Measured::default() };
+        assert_eq!(largest(&measured, one), Some(16));
+        let outcome = outcome(&measured);
+        assert!(
+            outcome.advice[0].contains("takes 200 µs here, 20 times the 10.0 µs"),
+            "{:?}",
+            outcome.advice
+        );
+        assert_eq!(outcome.advice.len(), 2);
+        assert!(outcome.notes.iter().any(|note| note.contains("copies 4 kB")), "{:?}", outcome.notes);
+    }
+
+    #[test]
+    fn what_was_not_measured_is_said() {
+        let none = outcome(&Measured::default());
+        assert!(none.advice[0].contains("no figures") && none.advice[1].contains("not measured"), "{none:?}");
+        assert!(none.plots.is_empty() && none.samples.is_empty(), "{none:?}");
+        let thp =
+            Measured { cases: vec![forked(Pages::Thp, 4, Pattern::OnePerHuge, 9000)], ..Measured::default() };
+        assert!(outcome(&thp).advice[0].contains("hugetlb could not be measured"));
+    }
+
+    #[test]
+    fn a_histogram_is_all_of_it_and_goes_up() {
+        let points = histogram("x".into(), Hue::Thp, &Latencies::new(vec![10, 12, 1000, 1000])).points;
+        let none = 12.5;
+        assert_eq!(points.iter().map(|p| p.y).filter(|y| *y > none).sum::<f64>(), 100.0);
+        assert_eq!([points.first(), points.last()].map(|p| p.expect("a point").y), [none, none]);
+        assert!(points.windows(2).all(|pair| pair[0].x < pair[1].x), "{points:?}");
+    }
+
+    #[test]
+    fn redis_is_shown_side_by_side() {
+        let one = |side, slow| Served {
+            side,
+            calm: vec![20_000; 100],
+            saving: [vec![30_000; 998], vec![slow; 2]].concat(),
+            seconds: 1.5,
+            fork_us: 700,
+            copied: 1 << 20,
+            resident: 1 << 28,
+            huge: [1 << 27, 0],
+        };
+        let served = [(Side::Off, 4_000_000), (Side::On, 2_000_000), (Side::Lifted, 1_000_000)];
+        let served = served.into_iter().map(|(side, slow)| one(side, slow)).collect();
+        let outcome = outcome(&Measured { served, ..Measured::default() });
+        let table = outcome.tables.last().expect("a table");
+        assert_eq!(table.rows.len(), 3);
+        let at = table.columns.iter().position(|c| c.key == "client_p999_s").expect("a column");
+        assert_eq!(table.rows[1][at], Cell::Number(2e-3));
+        assert!(
+            outcome.advice[1].contains("4.00 ms with THP off, 2.00 ms with THP on"),
+            "{:?}",
+            outcome.advice
+        );
+    }
+}

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+//! As much of a redis client as the experiment needs: its protocol is RESP
+//! (<https://redis.io/docs/latest/develop/reference/protocol-spec/>), over a unix socket.
+
+use crate::clock::since_ns;
+use anyhow::{Context as _, Result, bail};
+use std::io::{BufRead, BufReader, Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// No answer takes longer.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Bytes of a value.
+pub const VALUE: usize = 1000;
+
+/// Commands sent before their answers are read, while the server is filled.
+const AHEAD: u64 = 200;
+
+/// Longer answers no command of ours has.
+const LONGEST: usize = 1 << 20;
+
+/// A connection.
+pub struct Client {
+    stream: BufReader<UnixStream>,
+    /// What values are cut from: bytes that no compression makes shorter.
+    noise: Vec<u8>,
+}
+
+impl Client {
+    /// Connects.
+    ///
+    /// # Errors
+    /// connect(2).
+    pub fn connect(socket: &Path) -> Result<Client> {
+        let stream =
+            UnixStream::connect(socket).with_context(|| format!("cannot connect to {}", socket.display()))?;
+        stream.set_read_timeout(Some(PATIENCE)).context("SO_RCVTIMEO")?;
+        stream.set_write_timeout(Some(PATIENCE)).context("SO_SNDTIMEO")?;
+        let mut random = fastrand::Rng::with_seed(1);
+        let noise = std::iter::repeat_with(|| random.u8(..)).take(64 << 10).collect();
+        Ok(Client { stream: BufReader::new(stream), noise })
+    }
+
+    /// Sends a command and reads its answer.
+    ///
+    /// # Errors
+    /// No answer, one that is no RESP, or an error that the server tells.
+    pub fn ask(&mut self, words: &[&str]) -> Result<String> {
+        let words: Vec<&[u8]> = words.iter().map(|w| w.as_bytes()).collect();
+        self.send(&encode(&words))?;
+        answer(&mut self.stream)
+    }
+
+    /// The value of `name:` in the section of INFO.
+    ///
+    /// # Errors
+    /// As [`Client::ask`]; there is no such field.
+    pub fn info(&mut self, section: &str, name: &str) -> Result<u64> {
+        let text = self.ask(&["INFO", section])?;
+        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        let value = value.with_context(|| format!("INFO {section} has no {name}"))?;
+        value.trim().parse().with_context(|| format!("INFO {section}: {name} is '{}'", value.trim()))
+    }
+
+    /// Sets the keys from 0 on.
+    ///
+    /// # Errors
+    /// As [`Client::ask`].
+    pub fn fill(&mut self, keys: u64) -> Result<()> {
+        let mut from = 0;
+        while from < keys {
+            let to = keys.min(from + AHEAD);
+            let commands: Vec<u8> = (from..to).flat_map(|key| self.set(key)).collect();
+            self.send(&commands)?;
+            for _ in from..to {
+                answer(&mut self.stream)?;
+            }
+            from = to;
+        }
+        Ok(())
+    }
+
+    /// Overwrites keys drawn at random from the first `keys`, `rate` times a second, until `end`
+    /// says so, which is asked every 20 ms. Each time is from the moment at which the command was
+    /// due, so that whoever waits behind a slow one is counted too; what this process itself sleeps
+    /// too long is not. In nanoseconds.
+    ///
+    /// # Errors
+    /// As [`Client::ask`].
+    pub fn load(&mut self, keys: u64, rate: u32, mut end: impl FnMut() -> Result<bool>) -> Result<Vec<u32>> {
+        const ASKED: Duration = Duration::from_millis(20);
+        let (began, every) = (Instant::now(), Duration::from_secs(1) / rate);
+        let mut asked = began;
+        let mut times = Vec::new();
+        let mut due = began;
+        loop {
+            if asked.elapsed() >= ASKED {
+                if end()? {
+                    return Ok(times);
+                }
+                asked = Instant::now();
+            }
+            let wait = due.saturating_duration_since(Instant::now());
+            let from = if wait.is_zero() {
+                due
+            } else {
+                std::thread::sleep(wait);
+                Instant::now()
+            };
+            let command = self.set(fastrand::u64(..keys));
+            self.send(&command)?;
+            answer(&mut self.stream)?;
+            times.push(since_ns(from));
+            due += every;
+        }
+    }
+
+    fn set(&self, key: u64) -> Vec<u8> {
+        let from = fastrand::usize(..self.noise.len() - VALUE);
+        encode(&[b"SET", format!("key:{key:012}").as_bytes(), &self.noise[from..from + VALUE]])
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> Result<()> {
+        self.stream.get_mut().write_all(bytes).context("the server does not take a command")
+    }
+}
+
+fn encode(words: &[&[u8]]) -> Vec<u8> {
+    let mut out = format!("*{}\r\n", words.len()).into_bytes();
+    for word in words {
+        out.extend(format!("${}\r\n", word.len()).bytes());
+        out.extend_from_slice(word);
+        out.extend(b"\r\n");
+    }
+    out
+}
+
+/// A simple string, an error, a number or a bulk string.
+fn answer(from: &mut impl BufRead) -> Result<String> {
+    let mut line = String::new();
+    from.by_ref().take(LONGEST as u64).read_line(&mut line).context("the server does not answer")?;
+    let Some(line) = line.strip_suffix("\r\n") else { bail!("the server has ended") };
+    match line.split_at_checked(1) {
+        Some(("+" | ":", text)) => Ok(text.to_string()),
+        Some(("-", error)) => bail!("the server says: {error}"),
+        Some(("$", len)) => {
+            let len = len.parse::<usize>().ok().filter(|len| *len <= LONGEST);
+            let len = len.with_context(|| format!("the server's answer '{line}' is no length"))?;
+            let mut text = vec![0; len + 2];
+            from.read_exact(&mut text).context("the server's answer ends too early")?;
+            text.truncate(len);
+            Ok(String::from_utf8_lossy(&text).into_owned())
+        }
+        _ => bail!("the server's answer '{line}' is no RESP"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn commands_and_answers() {
+        assert_eq!(encode(&[b"GET", b"key"]), b"*2\r\n$3\r\nGET\r\n$3\r\nkey\r\n");
+        let of = |text: &str| answer(&mut text.as_bytes()).map_err(|e| format!("{e:#}"));
+        assert_eq!(of("+OK\r\n"), Ok("OK".into()));
+        assert_eq!(of(":12\r\n"), Ok("12".into()));
+        assert_eq!(of("$5\r\nab\r\nc\r\n"), Ok("ab\r\nc".into()));
+        assert_eq!(of("-ERR no\r\n"), Err("the server says: ERR no".into()));
+        for bad in ["", "+OK", "?\r\n", "\r\n", "$-1\r\n", "$99999999999\r\n", "$5\r\nab\r\n"] {
+            assert!(of(bad).is_err(), "{bad}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_answer_makes_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+            let _ = answer(&mut &bytes[..]);
+        }
+    }
+}

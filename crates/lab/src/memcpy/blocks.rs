@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The blocks of memory between which is copied.
+
+use super::source::{Behind, read_and_look};
+use super::{Kind, Source};
+use crate::block::Block;
+use crate::memory::Pages;
+use crate::setting::Setting;
+use anyhow::{Context as _, Result};
+use hugelift_core::snapshot::ThpOff;
+use hugelift_os::machine::probe;
+use hugelift_os::tree::Tree;
+
+/// Whether one huge zero page stands for what was never written.
+const USE_ZERO_PAGE: &str = "/sys/kernel/mm/transparent_hugepage/use_zero_page";
+
+/// At most so many blocks have memory of their own.
+pub const WRITTEN: u64 = 5;
+
+/// One block of each kind, all of the largest size; of smaller sizes their beginnings are used.
+pub struct Blocks {
+    sources: Vec<(Source, Block)>,
+    destinations: Vec<Block>,
+    /// What the sources were found to be.
+    pub behind: Vec<(Source, Behind)>,
+}
+
+impl Blocks {
+    /// Makes them, writes those that are to be written and reads the others.
+    ///
+    /// # Errors
+    /// No memory; /proc cannot be read.
+    pub fn make(bytes: usize, notes: &mut Vec<String>) -> Result<Blocks> {
+        let mut kinds = vec![Pages::Small];
+        match probe(None).thp_off {
+            None => kinds.push(Pages::Thp),
+            Some(ThpOff::Never) => notes.push(
+                "no figures with huge pages: /sys/kernel/mm/transparent_hugepage/enabled is never; as root: echo \
+                 madvise > it"
+                    .into(),
+            ),
+            Some(ThpOff::Process) => {
+                notes.push("no figures with huge pages: prctl(PR_SET_THP_DISABLE) was inherited".into());
+            }
+        }
+        let mut blocks = Blocks { sources: vec![], destinations: vec![], behind: vec![] };
+        for pages in kinds {
+            let map = || Block::new(pages, bytes as u64).context("cannot map a block");
+            let filled = |byte| Block::filled(pages, bytes as u64, byte).context("cannot write a block");
+            let never = map()?;
+            blocks.behind.push((Source::Never(pages), read_and_look(&never)?));
+            blocks.sources.push((Source::Never(pages), never));
+            let written = filled(1)?;
+            blocks.behind.push((Source::Written(pages), read_and_look(&written)?));
+            blocks.sources.push((Source::Written(pages), written));
+            blocks.destinations.push(filled(2)?);
+            if pages == Pages::Thp {
+                let block = map()?;
+                if let Err(why) = blocks.unshare(block, notes) {
+                    notes.push(format!("{why:#}"));
+                }
+            }
+        }
+        Ok(blocks)
+    }
+
+    /// The block that root can have: read in while no huge zero page may be used.
+    fn unshare(&mut self, block: Block, notes: &mut Vec<String>) -> Result<()> {
+        let Some(value) = Tree::default().read(USE_ZERO_PAGE) else { return Ok(()) };
+        if value.trim() == "0" {
+            notes.push(format!(
+                "{USE_ZERO_PAGE} is 0: here memory never written gets huge pages of its own when it is read, and \
+                 there is no trap"
+            ));
+            return Ok(());
+        }
+        if !nix::unistd::geteuid().is_root() {
+            notes.push(format!("root would also see the same copy with {USE_ZERO_PAGE} at 0"));
+            return Ok(());
+        }
+        // Only while it is read in: what it then has, it keeps.
+        let setting = Setting::change(USE_ZERO_PAGE, "0").context("without the huge zero page")?;
+        let behind = read_and_look(&block);
+        setting.restore()?;
+        self.behind.push((Source::Unshared, behind?));
+        self.sources.push((Source::Unshared, block));
+        Ok(())
+    }
+
+    /// Whether there is all that it takes.
+    pub fn has(&self, kind: Kind) -> bool {
+        match kind {
+            Kind::Copy(source, pages) => self.source(source).is_some() && self.destination(pages).is_some(),
+            Kind::Set(pages) => self.destination(pages).is_some(),
+            Kind::Read(source) => self.source(source).is_some(),
+        }
+    }
+
+    fn source(&self, source: Source) -> Option<&Block> {
+        self.sources.iter().find(|(s, _)| *s == source).map(|(_, block)| block)
+    }
+
+    fn destination(&self, pages: Pages) -> Option<&Block> {
+        self.destinations.iter().find(|d| d.pages() == pages)
+    }
+
+    /// Does it once with the first `bytes`; nothing where [`Blocks::has`] says so.
+    pub fn once(&self, kind: Kind, bytes: usize) {
+        match kind {
+            Kind::Copy(source, pages) => {
+                if let (Some(source), Some(destination)) = (self.source(source), self.destination(pages)) {
+                    destination.copy_from(source, bytes);
+                }
+            }
+            Kind::Set(pages) => {
+                if let Some(destination) = self.destination(pages) {
+                    destination.set_first(bytes, 3);
+                }
+            }
+            Kind::Read(source) => {
+                if let Some(source) = self.source(source) {
+                    std::hint::black_box(source.sum_first(bytes));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,429 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the figures say.
+
+use super::counts::EVENTS;
+use super::perf_bench::PerfBench;
+use super::{Kind, Measured, Size, Source};
+use crate::memory::Pages;
+use hugelift_core::addr::human_bytes;
+use hugelift_core::lab::unit::Unit;
+use hugelift_core::lab::{Cell, Column, Hue, Outcome, Plot, Point, Sample, Scale, Series, Shape, Table};
+use hugelift_core::stats::{Estimate, Verdict, location, ratio};
+use hugelift_os::machine::thp_page;
+
+/// As titles of columns and in legends, and in the names of columns and samples.
+fn name(kind: Kind) -> (&'static str, &'static str) {
+    match kind {
+        Kind::Copy(Source::Never(Pages::Small), Pages::Small) => ("empty, off", "empty_off"),
+        Kind::Copy(Source::Never(Pages::Small), _) => ("empty, mixed", "empty_mixed"),
+        Kind::Copy(Source::Never(_), _) => ("empty, on", "empty_on"),
+        Kind::Copy(Source::Written(_), Pages::Small) => ("written, off", "written_off"),
+        Kind::Copy(Source::Written(_), _) => ("written, on", "written_on"),
+        Kind::Copy(Source::Unshared, _) => ("unshared, on", "unshared_on"),
+        Kind::Set(Pages::Small) => ("off", "set_off"),
+        Kind::Set(_) => ("on", "set_on"),
+        Kind::Read(Source::Never(Pages::Small)) => ("small zero page", "read_small_zero"),
+        Kind::Read(Source::Never(_)) => ("huge zero page", "read_huge_zero"),
+        Kind::Read(_) => ("written, huge pages", "read_written"),
+    }
+}
+
+fn look(kind: Kind) -> (Hue, Shape) {
+    match kind {
+        Kind::SMALL_ZERO => (Hue::Third, Shape::Line),
+        Kind::Copy(Source::Unshared, _) => (Hue::Second, Shape::Dashed),
+        Kind::Copy(Source::Written(_), pages) => (pages.hue(), Shape::Dashed),
+        Kind::Read(Source::Written(pages)) => (pages.hue(), Shape::Dashed),
+        Kind::Copy(_, pages) | Kind::Set(pages) | Kind::Read(Source::Never(pages)) => {
+            (pages.hue(), Shape::Line)
+        }
+        Kind::Read(Source::Unshared) => (Hue::Second, Shape::Line),
+    }
+}
+
+/// What is shown together.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Group {
+    Copies,
+    Sets,
+    Reads,
+}
+
+impl Group {
+    fn of(kind: Kind) -> Group {
+        match kind {
+            Kind::Copy(..) => Group::Copies,
+            Kind::Set(_) => Group::Sets,
+            Kind::Read(_) => Group::Reads,
+        }
+    }
+
+    fn title(self) -> &'static str {
+        match self {
+            Group::Copies => "memcpy by what its source is",
+            Group::Sets => "memset",
+            Group::Reads => "reading alone",
+        }
+    }
+
+    fn caption(self) -> &'static str {
+        match self {
+            Group::Copies => {
+                "memcpy in GB/s of CPU time; empty: the source was never written; off, on: transparent huge pages \
+                 for both blocks; mixed: for the destination only; unshared: use_zero_page was 0 while the source \
+                 was read in"
+            }
+            Group::Sets => "memset in GB/s of CPU time; off, on: transparent huge pages",
+            Group::Reads => "reading alone in GB/s of CPU time, which tells from which cache it comes",
+        }
+    }
+}
+
+/// Tables, pictures and advice.
+pub fn outcome(measured: &Measured) -> Outcome {
+    let mut outcome = Outcome { notes: measured.notes.clone(), ..Outcome::default() };
+    for (source, behind) in &measured.behind {
+        let what = match source {
+            Source::Never(Pages::Small) => "the source never written, THP off",
+            Source::Never(_) => "the source never written, THP on",
+            Source::Written(Pages::Small) => "the written source, THP off",
+            Source::Written(_) => "the written source, THP on",
+            Source::Unshared => "the source read in while use_zero_page was 0",
+        };
+        outcome.notes.push(format!("{what}, is {behind} (/proc/self/smaps and pagemap)"));
+    }
+    for group in [Group::Copies, Group::Sets, Group::Reads] {
+        outcome.tables.push(rates(measured, group));
+    }
+    outcome.tables.push(ratios(measured));
+    outcome.tables.extend(misses(measured));
+    outcome.tables.extend(measured.perf.as_ref().map(|perf| beside(perf, measured)));
+    outcome.notes.extend(measured.perf.as_ref().map(about_perf));
+    outcome.plots = plots(measured);
+    for size in &measured.sizes {
+        outcome.samples.extend(size.timed.iter().filter(|t| !t.times.is_empty()).map(|timed| Sample {
+            name: format!("{} {}", name(timed.kind).1, human_bytes(size.bytes as u64)),
+            unit: Unit::GigabytesPerSecond,
+            values: timed.times.iter().map(|time| size.bytes as f64 / time).collect(),
+        }));
+    }
+    outcome.advice = advice(measured);
+    outcome
+}
+
+/// Gigabytes a second: bytes over nanoseconds.
+fn rate(bytes: usize, times: &[f64]) -> Option<Estimate> {
+    location(&times.iter().map(|time| bytes as f64 / time).collect::<Vec<f64>>()).ok()
+}
+
+/// Time over time, round by round.
+fn slowdown(size: &Size, of: Kind, against: Kind) -> Option<Estimate> {
+    let pairs: Vec<(f64, f64)> =
+        size.times(against)?.iter().copied().zip(size.times(of)?.iter().copied()).collect();
+    ratio(&pairs).ok()
+}
+
+fn kinds(measured: &Measured, group: Group) -> impl Iterator<Item = Kind> {
+    let there = |kind: &Kind| measured.sizes.iter().any(|size| size.times(*kind).is_some());
+    Kind::ALL.into_iter().filter(move |kind| Group::of(*kind) == group && there(kind))
+}
+
+fn rates(measured: &Measured, group: Group) -> Table {
+    let mut columns = vec![Column::new("block_bytes", "block", Unit::Bytes)];
+    columns.extend(kinds(measured, group).map(|kind| {
+        let (title, key) = name(kind);
+        // The caption says the unit, for all of them.
+        Column::new(&format!("{key}_gb_s"), title, Unit::Ratio)
+    }));
+    let mut table = Table::new(group.caption(), columns);
+    for size in &measured.sizes {
+        let mut row: Vec<Cell> = vec![(size.bytes as u64).into()];
+        let rates = kinds(measured, group).map(|kind| Some(rate(size.bytes, size.times(kind)?)?.point));
+        row.extend(rates.map(Cell::from));
+        table.rows.push(row);
+    }
+    table
+}
+
+/// The comparisons that are made of it, by what they say.
+const COMPARED: [(&str, &str, Kind, Kind); 4] = [
+    ("trap", "huge zero / small zero", Kind::HUGE_ZERO, Kind::SMALL_ZERO),
+    ("empty", "empty: on / off", Kind::HUGE_ZERO, Kind::NEVER_OFF),
+    ("written", "written: on / off", Kind::WRITTEN[1], Kind::WRITTEN[0]),
+    ("memset", "memset: on / off", Kind::SET[1], Kind::SET[0]),
+];
+
+fn ratios(measured: &Measured) -> Table {
+    let mut columns = vec![Column::new("block_bytes", "block", Unit::Bytes)];
+    for (key, title, ..) in COMPARED {
+        columns.push(Column::new(&format!("{key}_ratio"), title, Unit::Ratio));
+        columns.push(Column::new(&format!("{key}_interval"), "95 %", Unit::Text));
+    }
+    let mut table = Table::new(
+        "CPU time over CPU time of the same rounds (above 1: huge pages are slower); in the first the \
+         destination is on huge pages on both sides, and only the zero page differs",
+        columns,
+    );
+    for size in &measured.sizes {
+        let mut row: Vec<Cell> = vec![(size.bytes as u64).into()];
+        for (_, _, of, against) in COMPARED {
+            let estimate = slowdown(size, of, against);
+            row.push(estimate.map(|e| e.point).into());
+            row.push(
+                estimate.and_then(|e| e.interval).map(|i| format!("{:.2} to {:.2}", i.low, i.high)).into(),
+            );
+        }
+        table.rows.push(row);
+    }
+    table
+}
+
+fn misses(measured: &Measured) -> Option<Table> {
+    let mut columns =
+        vec![Column::new("block_bytes", "block", Unit::Bytes), Column::new("copy", "copy", Unit::Text)];
+    for (name, _) in EVENTS {
+        columns.push(Column::new(&format!("{}_per_kb", name.replace([' ', '-'], "_")), name, Unit::Ratio));
+    }
+    let mut table = Table::new("misses for each kB copied", columns);
+    for size in &measured.sizes {
+        for timed in &size.timed {
+            let Some(misses) = timed.misses else { continue };
+            let mut row: Vec<Cell> = vec![
+                (size.bytes as u64).into(),
+                format!("{} {}", Group::of(timed.kind).title(), name(timed.kind).0).into(),
+            ];
+            row.extend(misses.map(Cell::from));
+            table.rows.push(row);
+        }
+    }
+    (!table.rows.is_empty()).then_some(table)
+}
+
+/// The size at which perf's figures can be compared: the nearest.
+fn nearest(perf: &PerfBench, measured: &Measured) -> Option<usize> {
+    let distance = |size: &&Size| (size.bytes as f64 / perf.bytes as f64).ln().abs();
+    measured.sizes.iter().min_by(|a, b| distance(a).total_cmp(&distance(b))).map(|size| size.bytes)
+}
+
+fn beside(perf: &PerfBench, measured: &Measured) -> Table {
+    let columns = vec![
+        Column::new("benchmark", "", Unit::Text),
+        Column::new("block_bytes", "block", Unit::Bytes),
+        Column::new("off_gb_s", "THP off", Unit::GigabytesPerSecond),
+        Column::new("on_gb_s", "THP on", Unit::GigabytesPerSecond),
+    ];
+    let mut table = Table::new("beside perf's own benchmark, all by the time on the clock", columns);
+    let middle = |rates: &[f64]| location(rates).ok().map(|e| e.point / 1e9);
+    table.rows.push(vec![
+        "perf bench mem memcpy".into(),
+        (perf.bytes as u64).into(),
+        middle(&perf.off).into(),
+        middle(&perf.on).into(),
+    ]);
+    let nearest = nearest(perf, measured);
+    for size in measured.sizes.iter().filter(|size| Some(size.bytes) == nearest) {
+        for (what, off, on) in [
+            ("ours, source never written", Kind::NEVER_OFF, Kind::HUGE_ZERO),
+            ("ours, source written", Kind::WRITTEN[0], Kind::WRITTEN[1]),
+        ] {
+            let wall = |kind: Kind| Some(rate(size.bytes, size.wall(kind)?)?.point);
+            let [off, on] = [off, on].map(wall);
+            table.rows.push(vec![what.into(), (size.bytes as u64).into(), off.into(), on.into()]);
+        }
+    }
+    table
+}
+
+fn about_perf(perf: &PerfBench) -> String {
+    let (version, peak, block) = (&perf.version, human_bytes(perf.peak), human_bytes(perf.bytes as u64));
+    if perf.writes_its_source() {
+        format!(
+            "{version} had {peak} of memory for two blocks of {block}: it writes its source before it measures, so \
+             that there is no zero page, small or huge, in what it copies, and its figures belong beside ours of a \
+             written source; older ones, whose source came fresh from calloc(3), fell into the trap"
+        )
+    } else {
+        format!(
+            "{version} had {peak} of memory for two blocks of {block}: it never writes its source, and what it \
+             copies is the zero page"
+        )
+    }
+}
+
+fn plots(measured: &Measured) -> Vec<Plot> {
+    let x = || Scale::logarithmic("block", Unit::Bytes);
+    let point = |size: &Size, of: Option<Estimate>| {
+        let of = of?;
+        Some(Point { x: size.bytes as f64, y: of.point, range: of.interval.map(|i| (i.low, i.high)) })
+    };
+    let rates = |kind: Kind| {
+        let points = measured.sizes.iter().filter_map(|s| point(s, rate(s.bytes, s.times(kind)?)));
+        let (hue, shape) = look(kind);
+        Series { name: name(kind).0.into(), hue, shape, points: points.collect() }
+    };
+    let group = |group: Group, y: &str| {
+        let series: Vec<Series> = kinds(measured, group).map(rates).collect();
+        (group.title().to_string(), Scale::linear(y, Unit::GigabytesPerSecond), series)
+    };
+    let trap = |(_, title, of, against): (&str, &str, Kind, Kind), hue, shape| {
+        let points = measured.sizes.iter().filter_map(|size| point(size, slowdown(size, of, against)));
+        Series { name: title.into(), hue, shape, points: points.collect() }
+    };
+    let compared = [
+        trap(COMPARED[0], Hue::Second, Shape::Line),
+        trap(COMPARED[1], Hue::Thp, Shape::Line),
+        trap(COMPARED[2], Hue::Thp, Shape::Dashed),
+    ];
+    let all = [
+        group(Group::Copies, "copied"),
+        group(Group::Reads, "read"),
+        group(Group::Sets, "set"),
+        (
+            "the trap: CPU time on huge pages over CPU time on small ones".to_string(),
+            Scale::linear("ratio of CPU times", Unit::Ratio),
+            compared.into(),
+        ),
+    ];
+    let drawn = all.into_iter().map(|(title, y, mut series)| {
+        series.retain(|s| !s.points.is_empty());
+        Plot { title, x: x(), y, series, marks: vec![] }
+    });
+    drawn.filter(|plot| !plot.series.is_empty()).collect()
+}
+
+/// A slow-down from which on it is worth speaking of.
+const WORTH: f64 = 1.1;
+
+fn advice(measured: &Measured) -> Vec<String> {
+    let worst = measured
+        .sizes
+        .iter()
+        .filter_map(|size| Some((size, slowdown(size, Kind::HUGE_ZERO, Kind::SMALL_ZERO)?)))
+        .max_by(|(_, a), (_, b)| a.point.total_cmp(&b.point));
+    let Some((size, ratio)) = worst else {
+        return vec![
+            "There are no figures for huge zero pages here, so nothing can be said of the trap.".into(),
+        ];
+    };
+    let block = human_bytes(size.bytes as u64);
+    let first = if ratio.point >= WORTH && ratio.verdict(1.0) == Verdict::More {
+        format!(
+            "Here a copy of {block} whose source was never written takes {ratio:.2} of the CPU time when that \
+             source is the huge zero page instead of the small one, so a benchmark that does not write its \
+             source first blames huge pages for what only its empty source does."
+        )
+    } else {
+        format!(
+            "There is no trap on this machine{}: at worst, with blocks of {block}, a copy from the huge zero page \
+             takes {ratio:.2} of the CPU time of one from the small one.",
+            cached(measured).unwrap_or_default()
+        )
+    };
+    let written = slowdown(size, Kind::WRITTEN[1], Kind::WRITTEN[0]);
+    let written =
+        written.map_or(String::new(), |e| format!(" (a written source on huge pages: {e:.2} of small ones)"));
+    let second = format!(
+        "What hugelift copies onto huge pages holds something and has no zero page in it{written}; bss and heap, \
+         which a program may read before it writes them, are only lifted when asked for (--parts)."
+    );
+    vec![first, second]
+}
+
+/// What reading alone says of where the huge zero page is, with the largest blocks; `None` if it
+/// comes no faster than memory.
+fn cached(measured: &Measured) -> Option<String> {
+    let size = measured.sizes.last()?;
+    let read = |source| Some(rate(size.bytes, size.times(Kind::Read(source))?)?.point);
+    let small = read(Source::Never(Pages::Small))?;
+    let huge = read(Source::Never(Pages::Thp))?;
+    let memory = read(Source::Written(Pages::Thp))?;
+    let show = |rate: f64| Unit::GigabytesPerSecond.show(rate);
+    (huge > WORTH * memory).then(|| {
+        format!(
+            ", for the {} of the huge zero page stay in a cache (read at {} GB/s, the small one at {}, memory at {})",
+            thp_page().map_or("bytes".into(), |page| page.to_string()),
+            show(huge),
+            show(small),
+            show(memory)
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memcpy::Timed;
+
+    /// Rounds in which a copy takes so many times a nanosecond for each byte.
+    fn measured(times: &[(Kind, f64)]) -> Measured {
+        let timed = times.iter().map(|&(kind, per_byte)| {
+            let times: Vec<f64> = (0..9).map(|i| 1e6 * per_byte * (1.0 + f64::from(i) * 1e-3)).collect();
+            Timed { kind, wall: times.iter().map(|t| 2.0 * t).collect(), times, misses: None }
+        });
+        Measured { sizes: vec![Size { bytes: 1_000_000, timed: timed.collect() }], ..Measured::default() }
+    }
+
+    #[test]
+    fn a_trap_and_none() {
+        let with = |huge_zero| measured(&[(Kind::SMALL_ZERO, 0.1), (Kind::HUGE_ZERO, huge_zero)]);
+        let trap = outcome(&with(0.2));
+        assert!(trap.advice[0].contains("takes 2.00 [2.00, 2.00] of the CPU time"), "{:?}", trap.advice);
+        for none in [0.05, 0.1, 0.105] {
+            let advice = outcome(&with(none)).advice;
+            assert!(advice.len() == 2 && advice[0].contains("There is no trap"), "{advice:?}");
+        }
+        let nothing = outcome(&Measured::default()).advice;
+        assert!(nothing[0].contains("nothing can be said"), "{nothing:?}");
+    }
+
+    #[test]
+    fn caches_that_hide_it_are_named_only_where_they_do() {
+        let reads = |huge| {
+            measured(&[
+                (Kind::SMALL_ZERO, 0.1),
+                (Kind::HUGE_ZERO, 0.1),
+                (Kind::Read(Source::Never(Pages::Small)), 0.01),
+                (Kind::Read(Source::Never(Pages::Thp)), huge),
+                (Kind::Read(Source::Written(Pages::Thp)), 0.03),
+            ])
+        };
+        assert!(outcome(&reads(0.012)).advice[0].contains("stay in a cache"));
+        assert!(!outcome(&reads(0.03)).advice[0].contains("stay in a cache"));
+    }
+
+    #[test]
+    fn figures_are_bytes_over_nanoseconds() {
+        let outcome = outcome(&measured(&[(Kind::NEVER_OFF, 0.1), (Kind::HUGE_ZERO, 0.25)]));
+        let Cell::Number(rate) = outcome.tables[0].rows[0][1] else { panic!("{:?}", outcome.tables[0]) };
+        assert!((9.9..10.0).contains(&rate), "{rate}");
+        let sample = &outcome.samples[0];
+        assert!((sample.values[0] - 10.0).abs() < 1e-9 && sample.values.len() == 9, "{sample:?}");
+        let ratios =
+            outcome.tables.iter().find(|t| t.columns.iter().any(|c| c.key == "empty_ratio")).unwrap();
+        let at = ratios.columns.iter().position(|c| c.key == "empty_ratio").unwrap();
+        let Cell::Number(ratio) = ratios.rows[0][at] else { panic!("{ratios:?}") };
+        assert!((ratio - 2.5).abs() < 1e-9, "{ratio}");
+    }
+
+    #[test]
+    fn perf_is_put_beside_by_the_same_clock() {
+        let mut measured = measured(&[(Kind::WRITTEN[0], 0.1)]);
+        let perf = PerfBench {
+            version: "perf version 6.1".into(),
+            bytes: 1 << 20,
+            off: vec![5e9],
+            on: vec![6e9],
+            peak: 2 << 20,
+        };
+        measured.perf = Some(perf);
+        let outcome = outcome(&measured);
+        let table = outcome.tables.last().unwrap();
+        assert_eq!(table.rows[0][2..], [Cell::Number(5.0), Cell::Number(6.0)]);
+        let Cell::Number(ours) = table.rows[2][2] else { panic!("{table:?}") };
+        assert!((4.9..=5.0).contains(&ours), "{ours}");
+        assert!(
+            outcome.notes.iter().any(|n| n.contains("writes its source before it measures")),
+            "{outcome:?}"
+        );
+    }
+}

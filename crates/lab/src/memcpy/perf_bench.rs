@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `perf bench mem memcpy` beside our own figures, and what its source is: by how much memory it
+//! has, for what was never written takes none.
+
+use anyhow::{Context as _, Result, ensure};
+use hugelift_measure::child::Child;
+use hugelift_measure::program::{Output, Program};
+use std::process::Command;
+use std::time::Duration;
+
+/// How often it runs with and without huge pages.
+const ROUNDS: usize = 3;
+
+/// What perf's benchmark says.
+#[derive(Clone, PartialEq, Debug)]
+pub struct PerfBench {
+    /// `perf version 6.1.187`
+    pub version: String,
+    /// Of a block, in bytes.
+    pub bytes: usize,
+    /// Bytes a second with huge pages off, by run.
+    pub off: Vec<f64>,
+    /// With malloc(3) told to ask for them.
+    pub on: Vec<f64>,
+    /// The most memory that one of the runs was seen to have, in bytes.
+    pub peak: u64,
+}
+
+impl PerfBench {
+    /// It writes its source before it measures: it has memory for two blocks, not for one.
+    pub fn writes_its_source(&self) -> bool {
+        self.peak as f64 > 1.75 * self.bytes as f64
+    }
+}
+
+/// Runs it with blocks of so many bytes.
+///
+/// # Errors
+/// There is no perf, or none with this benchmark.
+pub fn run(bytes: usize) -> Result<PerfBench> {
+    let version =
+        Command::new("perf").arg("version").output().context("perf is not installed (linux-perf)")?;
+    let version = String::from_utf8_lossy(&version.stdout).trim().to_string();
+    let mut bench = PerfBench { version, bytes, off: vec![], on: vec![], peak: 0 };
+    for _ in 0..ROUNDS {
+        for on in [false, true] {
+            let (rate, peak) = once(bytes, on)?;
+            if on { &mut bench.on } else { &mut bench.off }.push(rate);
+            bench.peak = bench.peak.max(peak);
+        }
+    }
+    Ok(bench)
+}
+
+/// Bytes a second, and the most memory seen.
+fn once(bytes: usize, thp: bool) -> Result<(f64, u64)> {
+    let size = format!("{}MB", bytes >> 20);
+    // Enough for the process to be looked at while it copies.
+    let loops = ((1 << 30) / bytes).max(4).to_string();
+    let argv = ["perf", "bench", "-f", "simple", "mem", "memcpy", "-f", "default", "-s", &size, "-l", &loops];
+    let mut program = Program::new(argv);
+    let output = tempfile::NamedTempFile::new().context("a temporary file")?;
+    program.output = Output::File(output.path().to_path_buf());
+    program.no_thp = !thp;
+    // By malloc(3), which maps large blocks: no setting of the system is needed.
+    if thp {
+        program.env.push(("GLIBC_TUNABLES".into(), "glibc.malloc.hugetlb=1".into()));
+    }
+    let child = Child::start(&mut program.command()?)?;
+    let mut peak = 0;
+    while !child.has_ended()? {
+        peak = peak.max(resident_peak(child.pid()).unwrap_or(0));
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let (status, _) = child.finish()?;
+    let text = std::fs::read_to_string(output.path()).context("cannot read perf's output")?;
+    ensure!(status.success(), "{} ended with {status}: {}", argv.join(" "), text.trim());
+    let rate =
+        rate(&text).with_context(|| format!("{} printed no number: {}", argv.join(" "), text.trim()))?;
+    Ok((rate, peak))
+}
+
+/// The one line that is a number: bytes a second.
+fn rate(output: &str) -> Option<f64> {
+    output.lines().find_map(|line| line.trim().parse::<f64>().ok().filter(|rate| *rate > 0.0))
+}
+
+/// `VmHWM` in bytes: the most that the program had since its start.
+fn resident_peak(pid: u32) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.trim().strip_suffix("kB")?.trim_end().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_figure_stands_alone_on_its_line() {
+        let real = "# function 'default' (Default memcpy() provided by glibc)\n11281763320.199633\n";
+        assert_eq!(rate(real), Some(11_281_763_320.199_633));
+        for none in ["", "# 12\n", "nan\n", "-3\n", "inf MB"] {
+            assert_eq!(rate(none), None, "{none}");
+        }
+    }
+
+    #[test]
+    fn two_blocks_in_memory_are_a_written_source() {
+        let with = |peak| PerfBench { version: String::new(), bytes: 100, off: vec![], on: vec![], peak };
+        assert!(with(205).writes_its_source());
+        assert!(!with(105).writes_its_source());
+    }
+}
