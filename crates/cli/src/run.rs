@@ -334,11 +334,12 @@ impl Job {
         Verdict::Start
     }
 
-    /// Code that was copied is anonymous memory: perf(1) finds its names in a file of their own.
+    /// Code that was copied to memory of no file: perf(1) finds its names in a file of their own.
     fn name_code(&self, pid: u32, before: &Snapshot, plan: &Plan, outcome: &Outcome) {
         let mut spans: BTreeMap<usize, Vec<Range>> = BTreeMap::new();
-        let is_copy =
-            |(span, backing): &(&Span, Backing)| span.part == Part::Text && *backing != Backing::Pagecache;
+        let is_copy = |(span, backing): &(&Span, Backing)| {
+            span.part == Part::Text && matches!(backing, Backing::Thp | Backing::Hugetlb)
+        };
         for (span, _) in lifted(plan, outcome).filter(is_copy) {
             spans.entry(span.object).or_default().push(span.range);
         }

@@ -6,7 +6,7 @@ mod common;
 
 use common::cache::text_of;
 use common::run::same_as;
-use common::{Cmd, End, Held, Outcome, Primed, each_backing, fat, plain};
+use common::{Cmd, End, Held, Outcome, Primed, fat, plain};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -370,100 +370,6 @@ fn ten_processes_share_one_copy() {
     assert!(shares * 100 <= whole * 105 && shares * 100 >= huge * 95, "{shares} bytes for {whole}");
     for held in held {
         assert_huge(held.pid(), primed.path());
-        assert_eq!(held.finish().end, End::Code(0));
-    }
-}
-
-fn perf_map_of(pid: u32) -> PathBuf {
-    PathBuf::from(format!("/tmp/perf-{pid}.map"))
-}
-
-/// Waits until the watcher has written its file, or taken it away.
-fn until(what: &str, done: impl Fn() -> bool) {
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
-    while !done() {
-        assert!(std::time::Instant::now() < deadline, "not {what} in 30 s");
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
-}
-
-/// What was copied has names for perf, as long as the program lives, and for its user alone.
-#[test]
-fn copied_code_has_names_for_perf() {
-    let hold = fat("hold").build();
-    each_backing(|options| {
-        let options = [options, &["--perf-map"]].concat();
-        let held = Held::start(&Cmd::new([&hold]), Some(&options), &hold);
-        let path = perf_map_of(held.pid());
-        until("written", || std::fs::read_to_string(&path).is_ok_and(|t| t.contains(" fat_code\n")));
-        use std::os::unix::fs::MetadataExt;
-        let meta = std::fs::symlink_metadata(&path).expect("stat");
-        assert!(
-            meta.is_file() && meta.mode() & 0o777 == 0o600 && meta.uid() == nix::unistd::geteuid().as_raw()
-        );
-        // Where it says, the code is.
-        let text = std::fs::read_to_string(&path).expect("read");
-        let line = text.lines().find(|l| l.ends_with(" fat_code")).expect("fat_code");
-        let start = u64::from_str_radix(line.split(' ').next().expect("a word"), 16).expect("an address");
-        let usage = common::huge::smaps(held.pid());
-        let at = usage.iter().find(|u| u.mapping.range.contains(hugelift_core::addr::Addr(start + HUGE)));
-        assert!(at.is_some_and(|u| u.mapping.prot.exec && u.huge() > 0), "{at:?}");
-        assert_eq!(held.finish().stderr, "");
-        until("removed", || !path.exists());
-    });
-}
-
-/// Nothing is copied under `pagecache`: there is nothing to name.
-#[test]
-fn a_moved_program_needs_no_names() {
-    let primed = primed!(c());
-    let options = [OPTIONS, &["--perf-map"]].concat();
-    let held = Held::start(&Cmd::new([primed.path()]).arg("hold"), Some(&options), primed.path());
-    assert!(!perf_map_of(held.pid()).exists());
-    assert_eq!(held.finish().stderr, "");
-}
-
-/// A file of another user's in its place is left, and the program runs.
-#[test]
-fn a_planted_map_is_not_written_to() {
-    need_root!();
-    let hold = fat("hold").build();
-    // The number is known beforehand only to the process itself.
-    let plant = "ln -s /nowhere /tmp/perf-$$.map; exec \"$@\"";
-    let cmd = Cmd::new([&hold]).under(["sh", "-c", plant, "sh"]);
-    let held = Held::start(&cmd, Some(&["--backing", "thp", "--perf-map"]), &hold);
-    let path = perf_map_of(held.pid());
-    assert_eq!(std::fs::read_link(&path).ok(), Some(PathBuf::from("/nowhere")));
-    let outcome = held.finish();
-    std::fs::remove_file(&path).expect("remove the link");
-    assert_eq!(outcome.stdout, "wrong 0\nready\nwrong 0\n");
-}
-
-/// perf report names functions: of the file under `pagecache`, from the map where it was copied.
-#[test]
-fn perf_report_names_functions() {
-    need!("perf");
-    let hold = fat("hold").build();
-    let primed = primed!(hold);
-    for (options, program) in
-        [(OPTIONS, primed.path()), (&["--backing", "thp", "--perf-map"][..], hold.as_path())]
-    {
-        let held = Held::start_busy(&Cmd::new([program]).arg("burn"), Some(options), program);
-        let pid = held.pid().to_string();
-        if options.contains(&"--perf-map") {
-            until("written", || perf_map_of(held.pid()).exists());
-        }
-        let dir = tempfile::TempDir::new().expect("a directory");
-        let data = dir.path().join("data").display().to_string();
-        let record = ["record", "-q", "-e", "cpu-clock", "-o", &data, "-p", &pid, "--", "sleep", "1"];
-        let record = Command::new("perf").args(record).output().expect("perf");
-        if !record.status.success() {
-            skip!("perf record: {}", String::from_utf8_lossy(&record.stderr));
-        }
-        let report = ["report", "-i", &data, "--stdio", "-g", "none", "--sort", "symbol"];
-        let report = Command::new("perf").args(report).output().expect("perf");
-        let text = String::from_utf8_lossy(&report.stdout);
-        assert!(text.contains("fat_code"), "{options:?}\n{text}");
         assert_eq!(held.finish().end, End::Code(0));
     }
 }
