@@ -20,10 +20,12 @@ const COMPILE_GOAL: f64 = 1.0;
 const SHARED: [&str; 3] = ["--quiet", "--backing", "shared"];
 
 /// A store of the benchmark's own, gone at its end.
-struct Shelf(tempfile::TempDir);
+pub struct Shelf(tempfile::TempDir);
 
 impl Shelf {
-    fn new() -> Result<Shelf> {
+    /// # Errors
+    /// There is no tmpfs to have it on.
+    pub fn new() -> Result<Shelf> {
         Ok(Shelf(tempfile::TempDir::new_in("/dev/shm").context("no tmpfs on /dev/shm")?))
     }
 
@@ -32,13 +34,20 @@ impl Shelf {
     }
 
     /// The program lifted from this store, which has all of it from now on.
-    fn stocked(&self, program: &Program) -> Result<Program> {
+    ///
+    /// # Errors
+    /// The first run failed.
+    pub fn stocked(&self, program: &Program) -> Result<Program> {
         let lifted = self.lifted(program)?;
         lifted.run()?;
         Ok(lifted)
     }
 
-    fn lifted(&self, program: &Program) -> Result<Program> {
+    /// The program lifted from this store, with whatever that has.
+    ///
+    /// # Errors
+    /// There is no hugelift.
+    pub fn lifted(&self, program: &Program) -> Result<Program> {
         let mut lifted = under_hugelift(program, &SHARED)?;
         lifted.env.push(("HUGELIFT_STORE".into(), self.path().into()));
         Ok(lifted)

@@ -7,6 +7,7 @@ mod common;
 use common::cache::text_of;
 use common::run::same_as;
 use common::{Cmd, End, Held, Outcome, Primed, fat, plain};
+use hugelift_measure::uprobe::Uprobe;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -332,9 +333,8 @@ fn rust_panics_and_backtraces() {
 fn uprobes_are_hit() {
     need_root!();
     need!("nm");
-    let tracefs = Path::new("/sys/kernel/tracing");
-    if !tracefs.join("uprobe_events").exists() {
-        skip!("no uprobe_events in {}", tracefs.display());
+    if !Path::new("/sys/kernel/tracing/uprobe_events").exists() {
+        skip!("no uprobe_events in /sys/kernel/tracing");
     }
     let primed = primed!(c());
     let symbols = Command::new("nm").arg(primed.path()).output().expect("nm").stdout;
@@ -342,18 +342,18 @@ fn uprobes_are_hit() {
     let line = symbols.lines().find(|l| l.ends_with(" T counted")).expect("counted");
     // Linked from 0 on, and the first segments have no skew: the address is the offset.
     let offset = u64::from_str_radix(line.split(' ').next().expect("an address"), 16).expect("a number");
-    let probe = Probe::new(tracefs, primed.path(), offset);
+    let probe = Uprobe::set(primed.path(), offset).expect("a uprobe");
     let outcome = Cmd::new([primed.path()]).args(["count", "37"]).lifted(OPTIONS);
     assert_eq!((outcome.end, outcome.stderr.as_str()), (End::Code(0), ""));
     assert_eq!(number(&outcome, "base") % HUGE, 0);
-    assert_eq!(probe.hits(), 37);
+    assert_eq!(probe.hits().expect("a count"), 37);
     drop(probe);
     let held = Held::start(&Cmd::new([primed.path()]).arg("hold"), Some(OPTIONS), primed.path());
     let line = symbols.lines().find(|l| l.ends_with(" T trace")).expect("trace");
     let offset = u64::from_str_radix(line.split(' ').next().expect("an address"), 16).expect("a number");
-    let probe = Probe::new(tracefs, primed.path(), offset);
+    let probe = Uprobe::set(primed.path(), offset).expect("a uprobe");
     assert_eq!(held.finish().end, End::Code(0));
-    assert_eq!(probe.hits(), 1);
+    assert_eq!(probe.hits().expect("a count"), 1);
 }
 
 /// Ten processes hold one copy of what is huge: their shares of it add up to it.
@@ -371,43 +371,5 @@ fn ten_processes_share_one_copy() {
     for held in held {
         assert_huge(held.pid(), primed.path());
         assert_eq!(held.finish().end, End::Code(0));
-    }
-}
-
-/// A uprobe event, gone when dropped.
-struct Probe {
-    tracefs: PathBuf,
-    name: String,
-}
-
-impl Probe {
-    fn new(tracefs: &Path, program: &Path, offset: u64) -> Probe {
-        let name = format!("hugelift_test/p{}_{offset:x}", std::process::id());
-        let probe = Probe { tracefs: tracefs.into(), name };
-        probe.write("uprobe_events", &format!("p:{} {}:{offset:#x}", probe.name, program.display()));
-        probe.write(&format!("events/{}/enable", probe.name), "1");
-        probe
-    }
-
-    fn write(&self, file: &str, text: &str) {
-        use std::io::Write;
-        // One call a line: the kernel takes each for a command of its own.
-        let path = self.tracefs.join(file);
-        let mut file = std::fs::OpenOptions::new().append(true).open(&path).expect("open in tracefs");
-        file.write_all(text.as_bytes()).unwrap_or_else(|e| panic!("{text} to {}: {e}", path.display()));
-    }
-
-    fn hits(&self) -> u64 {
-        let profile = std::fs::read_to_string(self.tracefs.join("uprobe_profile")).expect("uprobe_profile");
-        let event = self.name.split('/').next_back().expect("an event");
-        let line = profile.lines().find(|l| l.split_whitespace().nth(1) == Some(event));
-        line.and_then(|l| l.split_whitespace().nth(2)?.parse().ok()).expect("a count")
-    }
-}
-
-impl Drop for Probe {
-    fn drop(&mut self) {
-        self.write(&format!("events/{}/enable", self.name), "0");
-        self.write("uprobe_events", &format!("-:{}", self.name));
     }
 }

@@ -18,3 +18,4 @@ pub mod sample;
 pub mod server;
 pub mod timed;
 pub mod tree;
+pub mod uprobe;
