@@ -92,18 +92,16 @@ fn run(mut args: impl Iterator<Item = String>) -> Result<ExitCode> {
         "warm" => &[warm::start, warm::compile],
         "jumps" => &[jumps::run],
         "primed" => &[primed::run],
-        "all" => {
-            &[
-                backings::run,
-                startup::run,
-                copy::jumps,
-                copy::clang,
-                warm::start,
-                warm::compile,
-                jumps::run,
-                primed::run,
-            ]
-        }
+        "all" => &[
+            backings::run,
+            startup::run,
+            copy::jumps,
+            copy::clang,
+            warm::start,
+            warm::compile,
+            jumps::run,
+            primed::run,
+        ],
         _ => bail!("unknown command {command}\n{USAGE}"),
     };
     with_host(|| {

@@ -251,9 +251,9 @@ impl Job {
             Err(Stay::Congruent | Stay::Small) => return None,
             Err(_) => None,
         };
-        let primed = || cached && pagecache::is_primed(pid, image, &policy.parts, huge);
+        let primed = |plan: &Move| cached && pagecache::is_primed(pid, image, plan, &policy.parts, huge);
         let exe = Process::new(pid).path("exe");
-        let plan = plan.filter(|_| primed() || shared && store::may_have(&exe, creation(policy)));
+        let plan = plan.filter(|plan| primed(plan) || shared && store::may_have(&exe, creation(policy)));
         // One that should have been moved, and is not, has something to say when it is loaded.
         self.primed &= plan.is_some();
         plan

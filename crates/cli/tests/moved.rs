@@ -133,6 +133,25 @@ fn skewed_segments() {
     }
 }
 
+/// Before its start what fits its new place is primed; and what does not fit, if it was asked for, is
+/// told with the command that helps.
+#[test]
+fn skewed_segments_are_primed() {
+    let Some((clang, lld)) = common::clang_and_lld() else { skip!("needs clang and lld") };
+    let lld = format!("--ld-path={}", lld.display());
+    let victim = fat("moved").compiler(clang).flags(&["-pie", "-rdynamic", &lld]).build();
+    drop(primed!(&victim));
+    let small = Primed::small(&victim);
+    let cmd = Cmd::new([small.path()]).arg("hold");
+    let held = Held::start(&cmd, Some(&["--backing", "pagecache", "--parts", "text"]), small.path());
+    assert_huge(held.pid(), small.path());
+    let outcome = held.finish();
+    assert_eq!((outcome.end, outcome.stderr.as_str()), (End::Code(0), ""));
+    let both = Cmd::new([small.path()]).lifted(OPTIONS);
+    let lines = both.own_lines();
+    assert!(matches!(lines[..], [line] if line.contains("differ") && line.contains("--replace")), "{both:?}");
+}
+
 /// The victim prints the same with these options, lies at `place` within a huge page, and its
 /// code is huge.
 fn looks_the_same(victim: &Path, options: &[&str], place: u64) {

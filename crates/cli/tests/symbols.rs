@@ -154,8 +154,8 @@ fn an_entry_is_an_elf_file() {
         }
         let held = Held::start(&way.cmd(&[]), Some(&way.options()), &way.program);
         let maps = held.proc("maps");
-        let entry = maps.lines().filter_map(|l| l.find('/').map(|at| &l[at..]));
-        let entry = entry.filter(|p| p.starts_with("/dev/shm/")).next().expect("an entry");
+        let mut paths = maps.lines().filter_map(|l| l.find('/').map(|at| &l[at..]));
+        let entry = paths.find(|p| p.starts_with("/dev/shm/")).expect("an entry");
         let out = Command::new(find("readelf").expect("readelf")).arg("-aW").arg(entry).output();
         let out = out.expect("readelf");
         assert!(out.status.success() && out.stderr.is_empty(), "{out:?}");
@@ -184,7 +184,7 @@ fn uprobes_are_hit_on_the_file_that_is_mapped() {
     let symbols = String::from_utf8_lossy(&symbols).into_owned();
     let code = symbols.lines().find(|l| l.ends_with(" fat_code")).expect("fat_code");
     let code = u64::from_str_radix(code.split(' ').next().expect("an address"), 16).expect("a number");
-    let at = hugelift_core::addr::Addr(code + 64 * 97 * (3 << 20 >> 6).div_euclid(97));
+    let at = hugelift_core::addr::Addr(code + 64 * 97 * ((3u64 << 20) / 64 / 97));
     each_way(&program, |way| {
         let bare = Held::start_busy(&way.cmd(&["burn"]), None, &way.program);
         let held = Held::start_busy(&way.cmd(&["burn"]), Some(&way.options()), &way.program);

@@ -14,8 +14,8 @@ use crate::elf::Machine;
 use crate::record::StoredSpan;
 use crate::symbols::Function;
 use object::elf::{
-    self, FileHeader64, Ident, ProgramFlags, ProgramHeader64, SectionFlags, SectionHeader64, SectionType, Sym64,
-    SymbolInfo, SymbolSection,
+    self, FileHeader64, Ident, ProgramFlags, ProgramHeader64, SectionFlags, SectionHeader64, SectionType,
+    Sym64, SymbolInfo, SymbolSection,
 };
 use object::endian::{LittleEndian as Le, U16, U32, U64};
 use object::pod::bytes_of;
@@ -228,7 +228,8 @@ mod tests {
         assert_eq!(Names::new(Machine::X86_64, std::slice::from_ref(&far), &[span]), Names::default());
         assert_eq!(Names::new(Machine::X86_64, &[far], &[]), Names::default());
         // More spans than section numbers, or than a first page could list.
-        let spans: Vec<_> = (1..70_000).map(|n| StoredSpan { vaddr: n * MB2, bytes: MB2, offset: n * MB2 }).collect();
+        let spans: Vec<_> =
+            (1..70_000).map(|n| StoredSpan { vaddr: n * MB2, bytes: MB2, offset: n * MB2 }).collect();
         let near = Function { vaddr: MB2, size: 1, name: "near".into() };
         assert_eq!(Names::new(Machine::X86_64, &[near], &spans), Names::default());
     }

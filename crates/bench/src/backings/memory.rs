@@ -25,7 +25,8 @@ pub fn each(row: Row, victim: &Victim, shelf: &Shelf) -> Result<String> {
     let mut bytes = 0;
     for running in &all {
         let usages = running.smaps()?;
-        let code = running.line.rsplit(" at ").next().and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
+        let code =
+            running.line.rsplit(" at ").next().and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
         let code = Addr(code.context("no address in the program's output")?);
         let cover = coverage::of_text_at(&usages, code);
         if row != Row::Bare && cover.huge < Victim::whole_bytes() {

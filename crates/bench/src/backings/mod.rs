@@ -36,8 +36,7 @@ pub enum Row {
     Hugetlb,
 }
 
-const ROWS: [Row; 6] =
-    [Row::Bare, Row::Pagecache, Row::SharedFirst, Row::Shared, Row::Thp, Row::Hugetlb];
+const ROWS: [Row; 6] = [Row::Bare, Row::Pagecache, Row::SharedFirst, Row::Shared, Row::Thp, Row::Hugetlb];
 
 impl Row {
     fn title(self) -> &'static str {
@@ -54,7 +53,9 @@ impl Row {
     fn needs(self) -> &'static str {
         match self {
             Row::Bare => "",
-            Row::Pagecache => "a file system with large folios ([which](docs/filesystems.md)); `hugelift prime`",
+            Row::Pagecache => {
+                "a file system with large folios ([which](docs/filesystems.md)); `hugelift prime`"
+            }
             Row::SharedFirst => "a tmpfs that allows code; Linux 6.1, or root's own mount",
             Row::Shared => "a first start, as long as the store keeps it",
             Row::Thp => "`transparent_hugepage/enabled` not `never`",

@@ -89,7 +89,8 @@ fn is_reported(recorded: Output, data: &Path) -> Result<bool> {
         String::from_utf8_lossy(&recorded.stderr).trim()
     );
     let mut report = Command::new("perf");
-    let report = output(report.arg("report").arg("-i").arg(data).args(["--stdio", "-g", "none", "--sort", "symbol"]))?;
+    let report =
+        output(report.arg("report").arg("-i").arg(data).args(["--stdio", "-g", "none", "--sort", "symbol"]))?;
     let text = String::from_utf8_lossy(&report.stdout).into_owned();
     // "  43.95%  [.] code"; what has no name has its address there. The ends of the code, which are
     // not lifted, have theirs in any case.

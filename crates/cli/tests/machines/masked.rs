@@ -49,7 +49,8 @@ fn thp_is_lifted_without(masks: &[Mask]) {
 fn hugetlb(masks: &[Mask], check: impl Fn(&Run, u64)) {
     needs_root!();
     let _alone = alone();
-    let done = with_pool(&KINDS, |options, big| compare(masks, options, big), |run, _, page| check(run, page));
+    let done =
+        with_pool(&KINDS, |options, big| compare(masks, options, big), |run, _, page| check(run, page));
     if let Err(why) = done {
         lacks!("{why}");
     }

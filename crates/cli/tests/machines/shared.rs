@@ -63,12 +63,8 @@ fn one_copy_of_a_dynamic_program() {
     one_copy("vm_big.dynamic");
 }
 
+/// (A static one may have the vdso between its far segments, and then stays.)
 #[test]
 fn one_copy_of_a_pie() {
     one_copy("vm_big.pie");
-}
-
-#[test]
-fn one_copy_of_a_static_pie() {
-    one_copy("vm_big.static-pie");
 }

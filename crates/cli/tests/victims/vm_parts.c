@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Has a large .bss besides its big code: touches it, says where it is, and waits for a line on
- * stdin. Exit status 42.
+ * Has a large .bss besides its big code: fills it, says where it is, and waits for a line on stdin.
+ * It is written before it is read: Linux 6.1 and 6.12 give no huge page for what was read first,
+ * and has the huge page of zeros. Exit status 42.
  */
 #include "vm_big.h"
 
@@ -9,8 +10,6 @@
 static volatile unsigned char zeros[LARGE];
 
 int main(void) {
-  for (unsigned long i = 0; i < LARGE; i += 1024)
-    if (zeros[i]) return 1;
   for (unsigned long i = 0; i < LARGE; i += 1024) zeros[i] = (unsigned char)(i >> 10);
   for (unsigned long i = 0; i < LARGE; i += 1024)
     if (zeros[i] != (unsigned char)(i >> 10)) return 1;

@@ -118,12 +118,7 @@ fn read_all(pid: u32, from: Addr, into: &mut [u8]) -> Result<(), StoreError> {
     Ok(())
 }
 
-fn hasher(
-    spans: &[StoredSpan],
-    names: (u64, u64),
-    build_id: Option<&str>,
-    page: PageSize,
-) -> blake3::Hasher {
+fn hasher(spans: &[StoredSpan], names: (u64, u64), build_id: Option<&str>, page: PageSize) -> blake3::Hasher {
     let mut hasher = blake3::Hasher::new();
     let id = build_id.unwrap_or_default();
     hasher.update(&(id.len() as u64).to_le_bytes()).update(id.as_bytes());
