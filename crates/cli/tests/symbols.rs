@@ -4,7 +4,6 @@
 mod common;
 
 use common::{Cmd, End, HUGELIFT, Held, Way, each_way, fat, find};
-use hugelift_measure::uprobe::Uprobe;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -161,44 +160,6 @@ fn an_entry_is_an_elf_file() {
         assert!(out.status.success() && out.stderr.is_empty(), "{out:?}");
         let text = String::from_utf8_lossy(&out.stdout);
         assert!(text.lines().any(|l| l.contains(" FUNC ") && l.ends_with(" fat_code")), "{text}");
-        assert_eq!(held.finish().end, End::Code(0));
-    });
-}
-
-/// A uprobe is hit where the code is: on the program's file, or on the store's.
-#[test]
-fn uprobes_are_hit_on_the_file_that_is_mapped() {
-    need_root!();
-    need!("nm");
-    if !Path::new("/sys/kernel/tracing/uprobe_events").exists() {
-        skip!("no uprobe_events in /sys/kernel/tracing");
-    }
-    let is_hit = |file: &Path, offset: u64| {
-        let probe = Uprobe::set(file, offset).expect("a uprobe");
-        std::thread::sleep(std::time::Duration::from_millis(500));
-        probe.hits().expect("a count") > 0
-    };
-    // At a fixed address: every 97th function of 64 bytes is called.
-    let program = fat("hold").flags(&["-no-pie"]).build();
-    let symbols = Command::new("nm").arg(&program).output().expect("nm").stdout;
-    let symbols = String::from_utf8_lossy(&symbols).into_owned();
-    let code = symbols.lines().find(|l| l.ends_with(" fat_code")).expect("fat_code");
-    let code = u64::from_str_radix(code.split(' ').next().expect("an address"), 16).expect("a number");
-    let at = hugelift_core::addr::Addr(code + 64 * 97 * ((3u64 << 20) / 64 / 97));
-    each_way(&program, |way| {
-        let bare = Held::start_busy(&way.cmd(&["burn"]), None, &way.program);
-        let held = Held::start_busy(&way.cmd(&["burn"]), Some(&way.options()), &way.program);
-        let mapping = |held: &Held| {
-            let all = common::huge::smaps(held.pid()).into_iter().map(|u| u.mapping);
-            all.into_iter().find(|m| m.range.contains(at)).expect("code")
-        };
-        let offset = |m: &hugelift_core::maps::Mapping| m.offset + (at.0 - m.range.start.0);
-        let (own, lifted) = (mapping(&bare), mapping(&held));
-        assert_eq!(bare.finish().end, End::Code(0));
-        assert_eq!(is_hit(&way.program, offset(&own)), way.is_file(), "{}", way.backing);
-        if way.backing == "shared" {
-            assert!(is_hit(&lifted.path, offset(&lifted)), "{lifted:?}");
-        }
         assert_eq!(held.finish().end, End::Code(0));
     });
 }
