@@ -3,6 +3,7 @@
 //! (in random order within each round) and has a 95 % interval; what was huge on either
 //! side is read from smaps while the program still runs.
 
+mod backings;
 mod children;
 mod copy;
 mod demo;
@@ -24,6 +25,7 @@ const USAGE: &str = "\
 usage: hugelift-bench COMMAND [--rounds N] [--megabytes N]
 
   demo      a program with 64 MB of code, bare and lifted in turn
+  backings  what each backing costs, keeps and needs, as a table in Markdown
   startup   what hugelift adds to /bin/true
   copy      what lifting 64 MB adds, against the bare copy of the bytes
   clang     the same for clang++ with all its shared objects
@@ -85,6 +87,7 @@ fn run(mut args: impl Iterator<Item = String>) -> Result<ExitCode> {
     type Bench = fn(&Options) -> Result<()>;
     let benches: &[Bench] = match command.as_str() {
         "demo" => return with_host(|| demo::run(&options)),
+        "backings" => &[backings::run],
         "startup" => &[startup::run],
         "copy" => &[copy::jumps],
         "clang" => &[copy::clang],
@@ -93,6 +96,7 @@ fn run(mut args: impl Iterator<Item = String>) -> Result<ExitCode> {
         "jumps" => &[jumps::run],
         "primed" => &[primed::run],
         "all" => &[
+            backings::run,
             startup::run,
             copy::jumps,
             copy::clang,

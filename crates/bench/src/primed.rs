@@ -32,13 +32,8 @@ pub fn run(options: &Options) -> Result<()> {
     let dir = TempDir::new_in(std::env::current_exe()?.parent().context("own folder")?)?;
     let [small, primed] = ["small", "primed"].map(|name| dir.path().join(name));
     let libraries = large_libraries(&clang)?;
-    for side in [&small, &primed] {
-        std::fs::create_dir(side)?;
-        for library in &libraries {
-            let copy = side.join(library.file_name().context("a library without a name")?);
-            std::fs::copy(library, &copy).with_context(|| library.display().to_string())?;
-        }
-    }
+    copies(&libraries, &small)?;
+    copies(&libraries, &primed)?;
     prime(&primed, false)?;
     let covered = [&small, &primed].map(|side| prime(side, true));
     let [small_huge, primed_huge] = covered;
@@ -80,8 +75,24 @@ pub fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
+/// Copies files to the new folder `to`, where nobody has them in use.
+///
+/// # Errors
+/// No room, or no right.
+pub fn copies(files: &[PathBuf], to: &Path) -> Result<()> {
+    std::fs::create_dir(to).with_context(|| to.display().to_string())?;
+    for file in files {
+        let copy = to.join(file.file_name().context("a file without a name")?);
+        std::fs::copy(file, &copy).with_context(|| file.display().to_string())?;
+    }
+    Ok(())
+}
+
 /// The shared objects of the program that have whole huge pages.
-fn large_libraries(program: &Path) -> Result<Vec<PathBuf>> {
+///
+/// # Errors
+/// hugelift could not look.
+pub fn large_libraries(program: &Path) -> Result<Vec<PathBuf>> {
     let report =
         report(Command::new(hugelift()?).args(["prime", "--json", "--check", "--with-libs"]).arg(program))?;
     let files = report["files"].as_array().context("no files in the report")?.iter();
@@ -90,7 +101,10 @@ fn large_libraries(program: &Path) -> Result<Vec<PathBuf>> {
 }
 
 /// Primes (or only looks at) all files in a folder: bytes that are huge, and that could be.
-fn prime(folder: &Path, check: bool) -> Result<(u64, u64)> {
+///
+/// # Errors
+/// hugelift could not look.
+pub fn prime(folder: &Path, check: bool) -> Result<(u64, u64)> {
     let mut command = Command::new(hugelift()?);
     command.args(["prime", "--json"]).args(check.then_some("--check"));
     for entry in std::fs::read_dir(folder)? {

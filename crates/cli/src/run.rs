@@ -350,9 +350,9 @@ impl Job {
             Err(Stay::Congruent | Stay::Small) => return None,
             Err(_) => None,
         };
-        let primed = || cached && pagecache::is_primed(pid, image, &policy.parts, huge);
+        let primed = |plan: &Move| cached && pagecache::is_primed(pid, image, plan, &policy.parts, huge);
         let exe = Process::new(pid).path("exe");
-        let plan = plan.filter(|_| primed() || shared && store::may_have(&exe, creation(policy)));
+        let plan = plan.filter(|plan| primed(plan) || shared && store::may_have(&exe, creation(policy)));
         // One that should have been moved, and is not, has something to say when it is loaded.
         self.primed &= plan.is_some();
         plan
@@ -500,11 +500,12 @@ impl Job {
         self.unguarded = Some(why.to_string());
     }
 
-    /// Code that was copied is anonymous memory: perf(1) finds its names in a file of their own.
+    /// Code that was copied to memory of no file: perf(1) finds its names in a file of their own.
     fn name_code(&self, pid: u32, before: &Snapshot, plan: &Plan, outcome: &Outcome) {
         let mut spans: BTreeMap<usize, Vec<Range>> = BTreeMap::new();
-        let is_copy =
-            |(span, backing): &(&Span, Backing)| span.part == Part::Text && *backing != Backing::Pagecache;
+        let is_copy = |(span, backing): &(&Span, Backing)| {
+            span.part == Part::Text && matches!(backing, Backing::Thp | Backing::Hugetlb)
+        };
         for (span, _) in lifted(plan, outcome).filter(is_copy) {
             spans.entry(span.object).or_default().push(span.range);
         }

@@ -3,16 +3,16 @@
 
 mod common;
 
-use common::{Cmd, End, HUGELIFT, Held, each_backing, fat};
+use common::guard::{Exclusive, Settings};
+use common::{Cmd, End, HUGELIFT, Held, each_way, fat};
 
 /// gdb attaches to a running lifted program, its breakpoint in lifted code is hit, and
 /// after it has gone the program goes on, with the bytes that it had.
 #[test]
 fn a_breakpoint_in_lifted_code() {
     need!("gdb");
-    let hold = fat("hold").build();
-    each_backing(|options| {
-        let held = Held::start_busy(&Cmd::new([&hold]).arg("spin"), Some(options), &hold);
+    each_way(&fat("hold").build(), |way| {
+        let held = Held::start_busy(&way.cmd(&["spin"]), Some(&way.options()), &way.program);
         let gdb = Cmd::new(["gdb", "--batch", "-nx", "-iex", "set debuginfod enabled off", "-p"])
             .arg(held.pid().to_string())
             .args(["-ex", "break *((char *)&fat_code + 3145728)", "-ex", "continue", "-ex", "x/i $pc"])
@@ -31,11 +31,10 @@ fn a_breakpoint_in_lifted_code() {
 #[test]
 fn a_core_dump_in_lifted_code() {
     need!("gdb");
-    let hold = fat("hold").build();
-    each_backing(|options| {
+    each_way(&fat("hold").build(), |way| {
         let dir = tempfile::TempDir::new().expect("a directory");
         let core = dir.path().join("core").display().to_string();
-        let held = Held::start_busy(&Cmd::new([&hold]).arg("spin"), Some(options), &hold);
+        let held = Held::start_busy(&way.cmd(&["spin"]), Some(&way.options()), &way.program);
         let gdb = || Cmd::new(["gdb", "--batch", "-nx", "-iex", "set debuginfod enabled off"]);
         let dump = gdb()
             .args(["-p", &held.pid().to_string()])
@@ -44,9 +43,38 @@ fn a_core_dump_in_lifted_code() {
             .bare();
         assert!(dump.stdout.contains("Saved corefile"), "{dump:?}");
         assert_eq!(held.finish().end, End::Code(0));
-        let post = gdb().arg(&hold).arg(&core).args(["-ex", "x/i $pc", "-ex", "bt"]).bare();
-        assert!(post.stdout.contains("<fat_code+3145728>"), "{post:?}");
+        let post = gdb().arg(&way.program).arg(&core).args(["-ex", "x/i $pc", "-ex", "bt"]).bare();
+        assert!(post.stdout.contains("<fat_code+3145728>"), "{}: {post:?}", way.backing);
         assert!(post.stdout.contains(" main (") && post.stdout.contains("hold.c:"), "{post:?}");
+    });
+}
+
+/// The same for one that the kernel writes, of which it leaves out what files hold.
+#[test]
+fn a_core_dump_of_the_kernels() {
+    need!("gdb");
+    need_root!();
+    const PATTERN: &str = "/proc/sys/kernel/core_pattern";
+    each_way(&fat("hold").build(), |way| {
+        let dir = tempfile::TempDir::new().expect("a directory");
+        let core = dir.path().join("core").display().to_string();
+        let cmd = way.cmd(&["burn"]).under(["sh", "-c", "ulimit -c unlimited; exec \"$@\"", "sh"]);
+        // The pool's lock serves for both.
+        let _alone = (way.backing != "hugetlb").then(|| Exclusive::take().expect("the lock"));
+        let _kept = Settings::keep(&[PATTERN]).expect("a setting");
+        std::fs::write(PATTERN, &core).expect("core_pattern");
+        let held = Held::start_busy(&cmd, Some(&way.options()), &way.program);
+        // SAFETY: kill(2) of our own child, which was not waited for.
+        unsafe { libc::kill(held.pid().cast_signed(), libc::SIGABRT) };
+        assert_eq!(held.finish().end, End::Signal(libc::SIGABRT));
+        let post = Cmd::new(["gdb", "--batch", "-nx", "-iex", "set debuginfod enabled off"])
+            .arg(&way.program)
+            .arg(&core)
+            .args(["-ex", "bt", "-ex", "x/i (char *)&fat_code + 3145728"])
+            .bare();
+        assert!(post.stdout.contains(" main ("), "{}: {post:?}", way.backing);
+        let code = post.stdout.lines().find(|l| l.contains("<fat_code+3145728>"));
+        assert!(code.is_some_and(|l| l.contains("mov")), "{}: {post:?}", way.backing);
     });
 }
 

@@ -6,7 +6,8 @@ mod common;
 
 use common::cache::text_of;
 use common::run::same_as;
-use common::{Cmd, End, Held, Outcome, Primed, each_backing, fat, plain};
+use common::{Cmd, End, Held, Outcome, Primed, fat, plain};
+use hugelift_measure::uprobe::Uprobe;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -130,6 +131,25 @@ fn skewed_segments() {
         let victim = fat("moved").compiler(clang).flags(&[kind, "-rdynamic", &lld]).build();
         looks_the_same(&victim, &["--backing", "pagecache", "--parts", "text"], HUGE - 4096);
     }
+}
+
+/// Before its start what fits its new place is primed; and what does not fit, if it was asked for, is
+/// told with the command that helps.
+#[test]
+fn skewed_segments_are_primed() {
+    let Some((clang, lld)) = common::clang_and_lld() else { skip!("needs clang and lld") };
+    let lld = format!("--ld-path={}", lld.display());
+    let victim = fat("moved").compiler(clang).flags(&["-pie", "-rdynamic", &lld]).build();
+    drop(primed!(&victim));
+    let small = Primed::small(&victim);
+    let cmd = Cmd::new([small.path()]).arg("hold");
+    let held = Held::start(&cmd, Some(&["--backing", "pagecache", "--parts", "text"]), small.path());
+    assert_huge(held.pid(), small.path());
+    let outcome = held.finish();
+    assert_eq!((outcome.end, outcome.stderr.as_str()), (End::Code(0), ""));
+    let both = Cmd::new([small.path()]).lifted(OPTIONS);
+    let lines = both.own_lines();
+    assert!(matches!(lines[..], [line] if line.contains("differ") && line.contains("--replace")), "{both:?}");
 }
 
 /// The victim prints the same with these options, lies at `place` within a huge page, and its
@@ -332,9 +352,8 @@ fn rust_panics_and_backtraces() {
 fn uprobes_are_hit() {
     need_root!();
     need!("nm");
-    let tracefs = Path::new("/sys/kernel/tracing");
-    if !tracefs.join("uprobe_events").exists() {
-        skip!("no uprobe_events in {}", tracefs.display());
+    if !Path::new("/sys/kernel/tracing/uprobe_events").exists() {
+        skip!("no uprobe_events in /sys/kernel/tracing");
     }
     let primed = primed!(c());
     let symbols = Command::new("nm").arg(primed.path()).output().expect("nm").stdout;
@@ -342,18 +361,18 @@ fn uprobes_are_hit() {
     let line = symbols.lines().find(|l| l.ends_with(" T counted")).expect("counted");
     // Linked from 0 on, and the first segments have no skew: the address is the offset.
     let offset = u64::from_str_radix(line.split(' ').next().expect("an address"), 16).expect("a number");
-    let probe = Probe::new(tracefs, primed.path(), offset);
+    let probe = Uprobe::set(primed.path(), offset).expect("a uprobe");
     let outcome = Cmd::new([primed.path()]).args(["count", "37"]).lifted(OPTIONS);
     assert_eq!((outcome.end, outcome.stderr.as_str()), (End::Code(0), ""));
     assert_eq!(number(&outcome, "base") % HUGE, 0);
-    assert_eq!(probe.hits(), 37);
+    assert_eq!(probe.hits().expect("a count"), 37);
     drop(probe);
     let held = Held::start(&Cmd::new([primed.path()]).arg("hold"), Some(OPTIONS), primed.path());
     let line = symbols.lines().find(|l| l.ends_with(" T trace")).expect("trace");
     let offset = u64::from_str_radix(line.split(' ').next().expect("an address"), 16).expect("a number");
-    let probe = Probe::new(tracefs, primed.path(), offset);
+    let probe = Uprobe::set(primed.path(), offset).expect("a uprobe");
     assert_eq!(held.finish().end, End::Code(0));
-    assert_eq!(probe.hits(), 1);
+    assert_eq!(probe.hits().expect("a count"), 1);
 }
 
 /// Ten processes hold one copy of what is huge: their shares of it add up to it.
@@ -371,137 +390,5 @@ fn ten_processes_share_one_copy() {
     for held in held {
         assert_huge(held.pid(), primed.path());
         assert_eq!(held.finish().end, End::Code(0));
-    }
-}
-
-fn perf_map_of(pid: u32) -> PathBuf {
-    PathBuf::from(format!("/tmp/perf-{pid}.map"))
-}
-
-/// Waits until the watcher has written its file, or taken it away.
-fn until(what: &str, done: impl Fn() -> bool) {
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
-    while !done() {
-        assert!(std::time::Instant::now() < deadline, "not {what} in 30 s");
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
-}
-
-/// What was copied has names for perf, as long as the program lives, and for its user alone.
-#[test]
-fn copied_code_has_names_for_perf() {
-    let hold = fat("hold").build();
-    each_backing(|options| {
-        let options = [options, &["--perf-map"]].concat();
-        let held = Held::start(&Cmd::new([&hold]), Some(&options), &hold);
-        let path = perf_map_of(held.pid());
-        until("written", || std::fs::read_to_string(&path).is_ok_and(|t| t.contains(" fat_code\n")));
-        use std::os::unix::fs::MetadataExt;
-        let meta = std::fs::symlink_metadata(&path).expect("stat");
-        assert!(
-            meta.is_file() && meta.mode() & 0o777 == 0o600 && meta.uid() == nix::unistd::geteuid().as_raw()
-        );
-        // Where it says, the code is.
-        let text = std::fs::read_to_string(&path).expect("read");
-        let line = text.lines().find(|l| l.ends_with(" fat_code")).expect("fat_code");
-        let start = u64::from_str_radix(line.split(' ').next().expect("a word"), 16).expect("an address");
-        let usage = common::huge::smaps(held.pid());
-        let at = usage.iter().find(|u| u.mapping.range.contains(hugelift_core::addr::Addr(start + HUGE)));
-        assert!(at.is_some_and(|u| u.mapping.prot.exec && u.huge() > 0), "{at:?}");
-        assert_eq!(held.finish().stderr, "");
-        until("removed", || !path.exists());
-    });
-}
-
-/// Nothing is copied under `pagecache`: there is nothing to name.
-#[test]
-fn a_moved_program_needs_no_names() {
-    let primed = primed!(c());
-    let options = [OPTIONS, &["--perf-map"]].concat();
-    let held = Held::start(&Cmd::new([primed.path()]).arg("hold"), Some(&options), primed.path());
-    assert!(!perf_map_of(held.pid()).exists());
-    assert_eq!(held.finish().stderr, "");
-}
-
-/// A file of another user's in its place is left, and the program runs.
-#[test]
-fn a_planted_map_is_not_written_to() {
-    need_root!();
-    let hold = fat("hold").build();
-    // The number is known beforehand only to the process itself.
-    let plant = "ln -s /nowhere /tmp/perf-$$.map; exec \"$@\"";
-    let cmd = Cmd::new([&hold]).under(["sh", "-c", plant, "sh"]);
-    let held = Held::start(&cmd, Some(&["--backing", "thp", "--perf-map"]), &hold);
-    let path = perf_map_of(held.pid());
-    assert_eq!(std::fs::read_link(&path).ok(), Some(PathBuf::from("/nowhere")));
-    let outcome = held.finish();
-    std::fs::remove_file(&path).expect("remove the link");
-    assert_eq!(outcome.stdout, "wrong 0\nready\nwrong 0\n");
-}
-
-/// perf report names functions: of the file under `pagecache`, from the map where it was copied.
-#[test]
-fn perf_report_names_functions() {
-    need!("perf");
-    let hold = fat("hold").build();
-    let primed = primed!(hold);
-    for (options, program) in
-        [(OPTIONS, primed.path()), (&["--backing", "thp", "--perf-map"][..], hold.as_path())]
-    {
-        let held = Held::start_busy(&Cmd::new([program]).arg("burn"), Some(options), program);
-        let pid = held.pid().to_string();
-        if options.contains(&"--perf-map") {
-            until("written", || perf_map_of(held.pid()).exists());
-        }
-        let dir = tempfile::TempDir::new().expect("a directory");
-        let data = dir.path().join("data").display().to_string();
-        let record = ["record", "-q", "-e", "cpu-clock", "-o", &data, "-p", &pid, "--", "sleep", "1"];
-        let record = Command::new("perf").args(record).output().expect("perf");
-        if !record.status.success() {
-            skip!("perf record: {}", String::from_utf8_lossy(&record.stderr));
-        }
-        let report = ["report", "-i", &data, "--stdio", "-g", "none", "--sort", "symbol"];
-        let report = Command::new("perf").args(report).output().expect("perf");
-        let text = String::from_utf8_lossy(&report.stdout);
-        assert!(text.contains("fat_code"), "{options:?}\n{text}");
-        assert_eq!(held.finish().end, End::Code(0));
-    }
-}
-
-/// A uprobe event, gone when dropped.
-struct Probe {
-    tracefs: PathBuf,
-    name: String,
-}
-
-impl Probe {
-    fn new(tracefs: &Path, program: &Path, offset: u64) -> Probe {
-        let name = format!("hugelift_test/p{}_{offset:x}", std::process::id());
-        let probe = Probe { tracefs: tracefs.into(), name };
-        probe.write("uprobe_events", &format!("p:{} {}:{offset:#x}", probe.name, program.display()));
-        probe.write(&format!("events/{}/enable", probe.name), "1");
-        probe
-    }
-
-    fn write(&self, file: &str, text: &str) {
-        use std::io::Write;
-        // One call a line: the kernel takes each for a command of its own.
-        let path = self.tracefs.join(file);
-        let mut file = std::fs::OpenOptions::new().append(true).open(&path).expect("open in tracefs");
-        file.write_all(text.as_bytes()).unwrap_or_else(|e| panic!("{text} to {}: {e}", path.display()));
-    }
-
-    fn hits(&self) -> u64 {
-        let profile = std::fs::read_to_string(self.tracefs.join("uprobe_profile")).expect("uprobe_profile");
-        let event = self.name.split('/').next_back().expect("an event");
-        let line = profile.lines().find(|l| l.split_whitespace().nth(1) == Some(event));
-        line.and_then(|l| l.split_whitespace().nth(2)?.parse().ok()).expect("a count")
-    }
-}
-
-impl Drop for Probe {
-    fn drop(&mut self) {
-        self.write(&format!("events/{}/enable", self.name), "0");
-        self.write("uprobe_events", &format!("-:{}", self.name));
     }
 }

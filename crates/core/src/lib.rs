@@ -18,6 +18,7 @@ pub mod comparison;
 pub mod comparison_text;
 pub mod doctor;
 pub mod elf;
+pub mod entry_elf;
 pub mod heap;
 pub mod html;
 pub mod keep;

@@ -159,7 +159,7 @@ impl Image {
         huge: PageSize,
         base: PageSize,
     ) -> Result<Move, Stay> {
-        let residue = best_residue(&self.headers.segments, wanted, huge, base).ok_or(Stay::Small)?;
+        let residue = best_residue(&self.headers, wanted, huge, base).ok_or(Stay::Small)?;
         let within = huge.bytes() - 1;
         if self.bias & within == residue {
             return Err(Stay::Congruent);
@@ -210,11 +210,12 @@ impl Image {
 }
 
 /// What the bias must be within a huge page, for most of the wanted bytes to be congruent;
-/// `None` if no segment has a whole huge page.
-fn best_residue(segments: &[Segment], wanted: &[Part], huge: PageSize, base: PageSize) -> Option<u64> {
+/// `None` if no segment has a whole huge page. The distances between segments are in the program's
+/// code, so that one bias has to do for all of them.
+pub fn best_residue(headers: &Headers, wanted: &[Part], huge: PageSize, base: PageSize) -> Option<u64> {
     // All bytes, and those of text among them.
     let mut gains: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
-    for segment in segments.iter().filter(|s| !s.prot.write) {
+    for segment in headers.segments.iter().filter(|s| !s.prot.write) {
         let part = if segment.prot.exec { Part::Text } else { Part::Rodata };
         let offsets = Range {
             start: Addr(segment.offset).align_down(base),

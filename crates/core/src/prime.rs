@@ -55,22 +55,32 @@ impl Candidate {
     }
 }
 
-/// The read-only segments of an object, as the kernel maps them in base pages of `base`.
+/// The read-only segments of an object, as the kernel maps them in base pages of `base`, where
+/// loading adds `bias` to the stated addresses (what counts is its remainder modulo `huge`).
 /// `file_len` (bytes) is where the file ends, whatever its headers say.
-pub fn candidates(headers: &Headers, file_len: u64, base: PageSize, huge: PageSize) -> Vec<Candidate> {
+pub fn candidates(
+    headers: &Headers,
+    bias: u64,
+    file_len: u64,
+    base: PageSize,
+    huge: PageSize,
+) -> Vec<Candidate> {
+    let bias = bias % huge.bytes();
     let segments = &headers.segments;
     let candidate = |i: usize, segment: &Segment| {
         let part = if segment.prot.exec { Part::Text } else { Part::Rodata };
         let bytes = segment.filesz.min(file_len.saturating_sub(segment.offset));
         // A later segment that begins in the last page of this one is mapped over it.
-        let next = segments.get(i + 1).map_or(u64::MAX, |s| Addr(s.vaddr).align_down(base).0);
-        let end = segment.vaddr.checked_add(bytes).and_then(|end| Addr(end).align_up(base));
-        let range = Range::new(Addr(segment.vaddr).align_down(base), end?.min(Addr(next)))?;
+        let loaded = |vaddr: u64| vaddr.saturating_add(bias);
+        let next = segments.get(i + 1).map_or(u64::MAX, |s| Addr(loaded(s.vaddr)).align_down(base).0);
+        let start = segment.vaddr.checked_add(bias)?;
+        let end = start.checked_add(bytes).and_then(|end| Addr(end).align_up(base));
+        let range = Range::new(Addr(start).align_down(base), end?.min(Addr(next)))?;
         let inner = range.inner(huge);
-        let congruent = segment.vaddr % huge.bytes() == segment.offset % huge.bytes();
+        let congruent = start % huge.bytes() == segment.offset % huge.bytes();
         let first = inner.filter(|_| congruent).map(|inner| {
             // Below the segment's own offset by no more than its start was rounded down.
-            segment.offset.wrapping_add(inner.start.0.wrapping_sub(segment.vaddr))
+            segment.offset.wrapping_add(inner.start.0.wrapping_sub(start))
         });
         let whole = inner.map_or(0, Range::len);
         Some(Candidate { part, offset: segment.offset, bytes, whole, first })
@@ -109,7 +119,7 @@ mod tests {
     }
 
     fn of(segments: &[(Prot, u64, u64, u64)]) -> Vec<Candidate> {
-        candidates(&object(segments), 64 * MB, PageSize::SMALL, PageSize::MB2)
+        candidates(&object(segments), 0, 64 * MB, PageSize::SMALL, PageSize::MB2)
     }
 
     #[test]
@@ -131,6 +141,18 @@ mod tests {
     }
 
     #[test]
+    fn a_bias_makes_another_segment_congruent() {
+        // As lld lays them out: text lies a page further in memory than in the file.
+        let lld = object(&[(Prot::R, 0, 0, 4 * MB), (Prot::RX, 4 * MB, 4 * MB + 0x1000, 4 * MB)]);
+        let first = |bias: u64| {
+            let got = candidates(&lld, bias, 64 * MB, PageSize::SMALL, PageSize::MB2);
+            got.iter().map(|c| (c.first, c.whole)).collect::<Vec<_>>()
+        };
+        assert_eq!(first(0), [(Some(0), 4 * MB), (None, 2 * MB)]);
+        assert_eq!(first(6 * MB - 0x1000), [(None, 2 * MB), (Some(4 * MB), 4 * MB)]);
+    }
+
+    #[test]
     fn a_start_inside_a_base_page_counts_from_the_page() {
         let got = of(&[(Prot::RX, 2 * MB + 0x123, 4 * MB + 0x123, 2 * MB)]);
         assert_eq!((got[0].first, got[0].whole), (Some(2 * MB), 2 * MB));
@@ -146,7 +168,7 @@ mod tests {
     #[test]
     fn a_file_that_is_cut_off_has_no_pages_behind_its_end() {
         let headers = object(&[(Prot::RX, 0, 0, 8 * MB), (Prot::R, 8 * MB, 8 * MB, 8 * MB)]);
-        let got = candidates(&headers, 5 * MB, PageSize::SMALL, PageSize::MB2);
+        let got = candidates(&headers, 0, 5 * MB, PageSize::SMALL, PageSize::MB2);
         assert_eq!((got[0].whole, got[1].whole), (4 * MB, 0));
     }
 
@@ -155,9 +177,9 @@ mod tests {
         use proptest::prelude::*;
         let number = prop_oneof![any::<u64>(), 0..64 * MB, Just(u64::MAX)];
         let segment = (number.clone(), number.clone(), number.clone());
-        proptest!(|(all in prop::collection::vec(segment, 0..4), len in number)| {
+        proptest!(|(all in prop::collection::vec(segment, 0..4), bias in any::<u64>(), len in number)| {
             let all: Vec<_> = all.into_iter().map(|(o, v, b)| (Prot::RX, o, v, b)).collect();
-            for candidate in candidates(&object(&all), len, PageSize::SMALL, PageSize::MB2) {
+            for candidate in candidates(&object(&all), bias, len, PageSize::SMALL, PageSize::MB2) {
                 for page in candidate.pages(PageSize::MB2).take(3) {
                     prop_assert!(page.is_multiple_of(2 * MB));
                     prop_assert!(page + 2 * MB <= len.div_ceil(4096) * 4096);

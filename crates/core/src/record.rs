@@ -4,7 +4,7 @@
 //! ```text
 //!   record  1f-2a3b.json  --- source: /usr/lib/libLLVM.so, inode, size, times
 //!                         '-- entry:  9c1d…04 (a hash of the bytes), inode, size, change time
-//!   entry   9c1d…04       | hole of one huge page | span | span |
+//!   entry   9c1d…04       | head, hole to the next huge page | span | span | tail |
 //! ```
 //!
 //! A record is as good as what it says of both files is still true.
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
 /// Version of the form.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// A time of a file: seconds and nanoseconds since the epoch.
 pub type Time = (i64, i64);
@@ -66,6 +66,9 @@ pub struct Record {
     pub skew: u64,
     /// What it holds, by offset.
     pub spans: Vec<StoredSpan>,
+    /// Bytes at its start, and behind the spans, that name the functions in it
+    /// ([`crate::entry_elf`]).
+    pub names: (u64, u64),
 }
 
 /// Why a record is none.
@@ -119,8 +122,11 @@ impl Record {
         if self.spans.is_empty() {
             return Err("no span");
         }
-        // The first page is a hole, so that no mapping of an entry looks like a program's first.
+        // The first page is not mapped, so that no mapping of an entry looks like a program's first.
         let mut free = page.bytes();
+        if self.names.0 > free {
+            return Err("the names lie over a span");
+        }
         for span in &self.spans {
             let end = span.offset.checked_add(span.bytes).ok_or("a span has no end")?;
             let start = span.vaddr.wrapping_add(self.skew);
@@ -133,8 +139,8 @@ impl Record {
             }
             free = end;
         }
-        if free != self.held.bytes {
-            return Err("the spans do not end with the entry");
+        if free.checked_add(self.names.1) != Some(self.held.bytes) {
+            return Err("spans and names do not end with the entry");
         }
         Ok(())
     }
@@ -191,7 +197,7 @@ mod tests {
     const MB2: u64 = 2 << 20;
 
     fn record() -> Record {
-        let id = Identity { device: 1, inode: 2, bytes: 3 * MB2, modified: (4, 5), changed: (6, 7) };
+        let id = Identity { device: 1, inode: 2, bytes: 3 * MB2 + 9, modified: (4, 5), changed: (6, 7) };
         Record {
             version: VERSION,
             path: "/lib/x.so".into(),
@@ -205,6 +211,7 @@ mod tests {
                 StoredSpan { vaddr: 0, bytes: MB2, offset: MB2 },
                 StoredSpan { vaddr: 3 * MB2, bytes: MB2, offset: 2 * MB2 },
             ],
+            names: (MB2, 9),
         }
     }
 
@@ -234,7 +241,7 @@ mod tests {
             Record::parse(&bad.to_json().unwrap()).unwrap_err()
         };
         assert_eq!(refused(|r| r.version = 9), RecordError::Version(9));
-        let changes: [fn(&mut Record); 11] = [
+        let changes: [fn(&mut Record); 13] = [
             |r| r.skew = 4096,
             |r| r.page = 3,
             |r| r.entry = "../../etc/passwd".into(),
@@ -246,6 +253,8 @@ mod tests {
             |r| r.spans[1].vaddr = !(MB2 - 1),
             |r| r.spans[1].bytes = !(MB2 - 1),
             |r| r.held.bytes += 1,
+            |r| r.names.0 += 1,
+            |r| r.names.1 = u64::MAX,
         ];
         for change in changes {
             assert!(matches!(refused(change), RecordError::Contradiction(_)));

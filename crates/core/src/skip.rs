@@ -207,7 +207,9 @@ impl Reason {
             Reason::NotPrimed | Reason::SmallFolios => {
                 "hugelift prime PROG, while it does not run; or use --backing auto".into()
             }
-            Reason::NotCongruent(_) => "hugelift align; or use --backing auto".into(),
+            Reason::NotCongruent(_) => {
+                "hugelift prime --replace, or hugelift align; or use --backing auto".into()
+            }
             Reason::NotStored(not) => return not.hint.clone(),
             Reason::NotTouched | Reason::NotWorth(_) => "hugelift run --touched all".into(),
             Reason::Failed(_, fault) => return fault.hint(),

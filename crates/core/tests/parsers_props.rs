@@ -317,6 +317,7 @@ fn record() -> Record {
         page: 2 << 20,
         skew: 0,
         spans: vec![span(0, 2 << 20), span(8 << 20, 4 << 20)],
+        names: (0, 0),
     }
 }
 

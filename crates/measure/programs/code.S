@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // COUNT functions, one every STRIDE bytes, from `code` to `code_end`. Each makes one
 // step of a linear congruential generator, with an addend of its own: a page that is
-// missing or in the wrong place changes the sum of the walk.
+// missing or in the wrong place changes the sum of the walk. To debuggers they are one, `code`.
         .text
         .balign STRIDE
         .globl code, code_end
         .hidden code, code_end
+        .type   code, %function
         .set number, 1
 code:
+        .cfi_startproc
         .rept COUNT
         .balign STRIDE
 #if defined(__x86_64__)
@@ -27,5 +29,7 @@ code:
         .set number, number + 2
         .endr
         .balign STRIDE
+        .cfi_endproc
 code_end:
+        .size   code, code_end - code
         .section .note.GNU-stack, "", %progbits

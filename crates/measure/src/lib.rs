@@ -19,3 +19,4 @@ pub mod sample;
 pub mod server;
 pub mod timed;
 pub mod tree;
+pub mod uprobe;

@@ -17,7 +17,7 @@ use crate::procfs::Process;
 use crate::{pagemap, prime};
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::maps::Mapping;
-use hugelift_core::moving::Image;
+use hugelift_core::moving::{Image, Move, best_residue};
 use hugelift_core::plan::is_nearly_all;
 use hugelift_core::prime::{Candidate, FileReport, candidates};
 use hugelift_core::snapshot::{Object, Part, Snapshot};
@@ -72,19 +72,23 @@ pub fn prime_program(path: &Path, parts: &[Part], takes: impl Fn(&Path) -> bool)
         return Priming::default();
     };
     let mut priming = Priming { files: Vec::new(), is_complete: true };
-    for file in needed(file).files {
+    for (index, file) in needed(file).files.into_iter().enumerate() {
+        // The executable is moved to where most of it fits; the kernel aligns the others.
+        let moved = index == 0 && file.headers.relocatable;
+        let bias = if moved { best_residue(&file.headers, parts, huge, base_page()) } else { None };
         if takes(&std::fs::canonicalize(&file.path).unwrap_or(file.path.clone())) {
-            priming.is_complete &= priming.add(&file, parts, huge);
+            priming.is_complete &= priming.add(&file, bias.unwrap_or(0), parts, huge);
         }
     }
     priming
 }
 
 impl Priming {
-    /// Whether nearly all of the file's wanted parts is in huge folios in the end.
-    fn add(&mut self, file: &ElfFile, parts: &[Part], huge: PageSize) -> bool {
+    /// Whether nearly all of the file's wanted parts is in huge folios in the end, where they fit a
+    /// mapping with `bias`.
+    fn add(&mut self, file: &ElfFile, bias: u64, parts: &[Part], huge: PageSize) -> bool {
         let len = file.file().metadata().map_or(0, |m| m.len());
-        let mut wanted = candidates(&file.headers, len, base_page(), huge);
+        let mut wanted = candidates(&file.headers, bias, len, base_page(), huge);
         wanted.retain(|c| parts.contains(&c.part) && c.whole > 0);
         let is_huge = |c: &Candidate| {
             let whole = c.first.and_then(|first| Range::sized(Addr(first), c.whole)).unwrap_or_default();
@@ -92,18 +96,23 @@ impl Priming {
             is_nearly_all(found, c.whole)
         };
         if wanted.iter().any(|c| c.first.is_some() && !is_huge(c)) {
-            self.files.push(prime::prime(file, huge));
+            self.files.push(prime::prime_for(file, bias, huge));
         }
         wanted.iter().all(is_huge)
     }
 }
 
-/// Whether nearly all whole huge pages of the wanted `parts` of an executable are in huge folios.
-pub fn is_primed(pid: u32, image: &Image, parts: &[Part], huge: PageSize) -> bool {
+/// Whether nearly all whole huge pages of the wanted `parts` of an executable are in huge folios:
+/// of those that fit where `plan` puts it.
+pub fn is_primed(pid: u32, image: &Image, plan: &Move, parts: &[Part], huge: PageSize) -> bool {
     let Ok(file) = File::open(Process::new(pid).path("exe")) else { return false };
     let part = |m: &&Mapping| if m.prot.exec { Part::Text } else { Part::Rodata };
     let wanted = image.pieces.iter().filter(|m| m.is_file() && !m.prot.write && parts.contains(&part(m)));
-    let whole: Vec<Range> = wanted.filter_map(|m| offsets(m).inner(huge)).collect();
+    let fits = |m: &&Mapping| {
+        let start = m.range.start.0.wrapping_sub(plan.distance);
+        start.wrapping_sub(m.offset) & (huge.bytes() - 1) == 0
+    };
+    let whole: Vec<Range> = wanted.filter(fits).filter_map(|m| offsets(m).inner(huge)).collect();
     let found = whole.iter().flat_map(|w| huge_stretches(&file, *w, huge)).map(Range::len).sum::<u64>();
     is_nearly_all(found, whole.iter().map(|w| w.len()).sum())
 }

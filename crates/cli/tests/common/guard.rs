@@ -89,7 +89,7 @@ impl Settings {
             let text = fs::read_to_string(path).map_err(|e| format!("{path}: {e}"))?;
             // "always [madvise] never"
             let chosen = text.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map(|(c, _)| c);
-            commands += &format!("echo {} > {path};", chosen.unwrap_or(text.trim()));
+            commands += &format!("echo '{}' > {path};", chosen.unwrap_or(text.trim()));
         }
         Ok(Settings { restorer: restorer(&commands)? })
     }

@@ -16,12 +16,14 @@ pub mod huge;
 pub mod recorded;
 pub mod run;
 pub mod screen;
+pub mod ways;
 
 pub use build::{Victim, fat, open_dir, plain};
 pub use cache::Primed;
 pub use guard::{CGroup, Pool};
 pub use held::Held;
 pub use run::{Cmd, End, Outcome, same, same_lines};
+pub use ways::{Way, each_way};
 
 use std::path::PathBuf;
 

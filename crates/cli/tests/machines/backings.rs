@@ -2,10 +2,10 @@
 //! Suite: huge pages of every size that the machine has, from each source.
 
 use crate::grow::{Big, grow, grow_to};
-use crate::huge::{Pool, option, sizes, thp};
+use crate::huge::{Pool, moderate, option, sizes, thp};
 use crate::look::From;
 use crate::place::{alone, lacks, needs_root};
-use crate::start::compare;
+use crate::start::{Run, compare};
 
 const GB: u64 = 1 << 30;
 /// What the loader and the C library may take from a pool of small pages.
@@ -96,6 +96,26 @@ fn auto_takes_the_pool_and_then_transparent_pages() {
     run.look().assert_lifted(page, From::Any);
     assert_eq!(run.look().huge_in_all(From::Hugetlb), 5 * page);
     run.assert_silent();
+}
+
+/// Runs `compare` with each of `kinds` and a pool that is large enough for it, and `check` with what
+/// came of it. The pages come back.
+pub fn with_pool(
+    kinds: &[&str],
+    compare: impl Fn(&[&str], &Big) -> Run,
+    check: impl Fn(&Run, &Big, u64),
+) -> Result<(), &'static str> {
+    let page = moderate().ok_or("no hugetlb pages")?;
+    for kind in kinds {
+        let big = grow(kind, page);
+        let pool = Pool::of(page);
+        assert!(pool.set(pages_for(&big, page)), "no {} pages of {page}", pages_for(&big, page));
+        let free = pool.free();
+        let run = compare(&["--backing", "hugetlb", "--page-size", &option(page)], &big);
+        check(&run, &big, page);
+        assert_eq!(pool.free(), free, "pages come back");
+    }
+    Ok(())
 }
 
 /// A pool without pages.

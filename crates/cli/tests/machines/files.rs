@@ -5,11 +5,11 @@
 use crate::grow::{grow_at, grow_in};
 use crate::huge::thp;
 use crate::look::{From, Look};
-use crate::place::{alone, hugelift, lacks};
+use crate::place::{alone, hugelift, lacks, tmpfs};
 use crate::start::{bare, compare};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 pub fn disk(kind: &str) -> Option<PathBuf> {
@@ -64,12 +64,8 @@ fn ext4_just_written() {
 fn tmpfs_collapsed() {
     let _alone = alone();
     let Some(page) = thp() else { lacks!("no transparent huge pages") };
-    let mounts = fs::read_to_string("/proc/mounts").unwrap();
-    let tmpfs = ["/tmp", "/dev/shm"]
-        .into_iter()
-        .find(|d| mounts.lines().any(|l| l.contains(&format!(" {d} tmpfs ")) && !l.contains("noexec")));
-    let Some(dir) = tmpfs else { lacks!("no tmpfs that programs may be in") };
-    let big = grow_at(Path::new(dir), "vm_big.static", [2 * page, 64 << 10], page);
+    let Some(dir) = tmpfs() else { lacks!("no tmpfs that programs may be in") };
+    let big = grow_at(dir, "vm_big.static", [2 * page, 64 << 10], page);
     let mut held = bare(&big.path, &["collapse"]);
     let mut child = held.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut out = BufReader::new(child.stdout.take().unwrap());

@@ -2,9 +2,9 @@
 //! Suite: kernels that lack a call. Whatever is missing, the program runs and its bytes are the
 //! same; and it is lifted wherever there is another way.
 
-use crate::backings::pages_for;
+use crate::backings::with_pool;
 use crate::grow::{Big, grow};
-use crate::huge::{Pool, moderate, option, thp};
+use crate::huge::thp;
 use crate::look::From;
 use crate::mask::{Mask, under};
 use crate::place::{alone, lacks, needs_root};
@@ -49,15 +49,10 @@ fn thp_is_lifted_without(masks: &[Mask]) {
 fn hugetlb(masks: &[Mask], check: impl Fn(&Run, u64)) {
     needs_root!();
     let _alone = alone();
-    let Some(page) = moderate() else { lacks!("no hugetlb pages") };
-    for kind in KINDS {
-        let big = grow(kind, page);
-        let pool = Pool::of(page);
-        assert!(pool.set(pages_for(&big, page)), "no {} pages of {page}", pages_for(&big, page));
-        let free = pool.free();
-        let run = compare(masks, &["--backing", "hugetlb", "--page-size", &option(page)], &big);
-        check(&run, page);
-        assert_eq!(pool.free(), free, "pages come back");
+    let done =
+        with_pool(&KINDS, |options, big| compare(masks, options, big), |run, _, page| check(run, page));
+    if let Err(why) = done {
+        lacks!("{why}");
     }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Where things are: beside the sources, or in a guest without any.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -24,6 +24,16 @@ pub fn victim(name: &str) -> PathBuf {
         dir
     });
     dir.join(name)
+}
+
+/// A tmpfs that programs may be in.
+pub fn tmpfs() -> Option<&'static Path> {
+    let mounts = std::fs::read_to_string("/proc/mounts").ok()?;
+    let is_one = |dir: &&str| {
+        let mut lines = mounts.lines().filter(|l| l.contains(&format!(" {dir} tmpfs ")));
+        lines.any(|l| !l.contains("noexec"))
+    };
+    ["/tmp", "/dev/shm"].into_iter().find(is_one).map(Path::new)
 }
 
 /// The pools and the machine's memory belong to one test at a time.

@@ -7,7 +7,7 @@ use crate::files::disk;
 use crate::grow::{Big, grow_at};
 use crate::huge::thp;
 use crate::look::From;
-use crate::place::{alone, hugelift, is_root, lacks};
+use crate::place::{self, alone, hugelift, is_root, lacks};
 use crate::start::{bare, run};
 use serde_json::Value;
 use std::ffi::CString;
@@ -92,10 +92,8 @@ fn tmpfs() {
         Ok(page) => page,
         Err(why) => lacks!("{why}"),
     };
-    let mounts = fs::read_to_string("/proc/mounts").unwrap();
-    let is_tmpfs = |d: &&str| mounts.lines().any(|l| l.contains(&format!(" {d} tmpfs ")));
-    let Some(dir) = ["/tmp", "/dev/shm"].into_iter().find(is_tmpfs) else { lacks!("no tmpfs") };
-    let program = program(Path::new(dir), page);
+    let Some(dir) = place::tmpfs() else { lacks!("no tmpfs that programs may be in") };
+    let program = program(dir, page);
     // SAFETY: madvise(2) of no byte at all.
     let collapses = unsafe { libc::madvise(std::ptr::null_mut(), 0, libc::MADV_COLLAPSE) == 0 };
     let (huge, reasons) = primed("tmpfs", &program.path, page);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Suite: lifted code can be unwound through, and has its names.
 
-use crate::backings::pages_for;
-use crate::grow::grow;
-use crate::huge::{Pool, moderate, option, thp};
+use crate::backings::with_pool;
+use crate::grow::{Big, grow};
+use crate::huge::thp;
 use crate::look::From;
 use crate::place::{alone, lacks, needs_root};
 use crate::start::{Run, bare, compare, run};
@@ -39,13 +39,12 @@ fn names_on_transparent_pages() {
 fn names_on_hugetlb_pages() {
     needs_root!();
     let _alone = alone();
-    let Some(page) = moderate() else { lacks!("no hugetlb pages") };
-    for kind in KINDS {
-        let big = grow(kind, page);
-        let pool = Pool::of(page);
-        assert!(pool.set(pages_for(&big, page)), "no {} pages of {page}", pages_for(&big, page));
-        let run = compare(&["--backing", "hugetlb", "--page-size", &option(page)], &big.path);
+    let compare = |options: &[&str], big: &Big| compare(options, &big.path);
+    let done = with_pool(&KINDS, compare, |run, big, page| {
         run.look().assert_lifted(page, From::Hugetlb);
-        assert_named(&run, &big.path);
+        assert_named(run, &big.path);
+    });
+    if let Err(why) = done {
+        lacks!("{why}");
     }
 }

@@ -13,7 +13,7 @@ make() { # make NAME KIND OPTION...
     -Wl,--section-start=.big.text=0x40000000,--section-start=.big.rodata=0x80000000
 }
 
-for name in vm_big vm_threads; do
+for name in vm_big vm_threads vm_parts; do
   make "$name" static -static -no-pie
   make "$name" static-pie -static-pie -fPIE
   make "$name" dynamic -no-pie

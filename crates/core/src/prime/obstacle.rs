@@ -88,7 +88,10 @@ impl Obstacle {
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             Obstacle::BeingWritten(_) | Obstacle::Changed => "prime it again when it is complete",
-            Obstacle::NotCongruent(_) => "hugelift prime --replace puts a re-laid copy in its place",
+            Obstacle::NotCongruent(_) => {
+                "hugelift prime --replace puts a re-laid copy in its place; or, of a position-independent \
+                 program, hugelift run --backing pagecache moves the code to where it fits"
+            }
             Obstacle::InUse(_) => {
                 "end them and prime it again, before anything else starts it; or hugelift prime --replace"
             }

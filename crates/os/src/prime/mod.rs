@@ -54,18 +54,23 @@ pub fn huge_page() -> Result<PageSize, Obstacle> {
 /// Primes the whole huge pages of `page` in the file's text and read-only data; what is huge
 /// already is left as it is. What the report calls huge, a mapping made afterwards has shown.
 pub fn prime(file: &ElfFile, page: PageSize) -> FileReport {
-    Job::new(file, page).run(Job::prime_batch)
+    prime_for(file, 0, page)
+}
+
+/// As [`prime`], of a file whose loading adds `bias` to the stated addresses.
+pub fn prime_for(file: &ElfFile, bias: u64, page: PageSize) -> FileReport {
+    Job::new(file, bias, page).run(Job::prime_batch)
 }
 
 /// What [`prime`] would find huge now, and what stands in the way. Changes nothing: no page of
 /// the file is read into memory or dropped.
 pub fn check(file: &ElfFile, page: PageSize) -> FileReport {
-    Job::new(file, page).run(Job::check_batch)
+    Job::new(file, 0, page).run(Job::check_batch)
 }
 
 /// The report on a file of which nothing can be huge for the same reason.
 pub fn blocked(file: &ElfFile, obstacle: &Obstacle) -> FileReport {
-    let mut job = Job::new(file, PageSize::MB2);
+    let mut job = Job::new(file, 0, PageSize::MB2);
     job.refusal = Some(obstacle.clone());
     job.run(Job::check_batch)
 }
@@ -105,10 +110,10 @@ struct Job<'a> {
 }
 
 impl<'a> Job<'a> {
-    fn new(file: &'a ElfFile, page: PageSize) -> Job<'a> {
+    fn new(file: &'a ElfFile, bias: u64, page: PageSize) -> Job<'a> {
         let base = machine::base_page();
         let len = file.file().metadata().map_or(0, |m| m.len());
-        let candidates = candidates(&file.headers, len, base, page);
+        let candidates = candidates(&file.headers, bias, len, base, page);
         Job { file, page, base, candidates, refusal: None, id: None, made: false }
     }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! An entry: a file on huge pages that holds whole huge pages of one object.
+//! An entry: a file on huge pages that holds whole huge pages of one object, and the names of the
+//! functions in them.
 //!
 //! It is named by a BLAKE3 hash of its contents: among the hashes that nobody can forge the
 //! quickest, and a start has to wait for it once.
@@ -8,6 +9,7 @@ use super::StoreError;
 use super::source::identity;
 use crate::{faultpoint, memory, pagemap};
 use hugelift_core::addr::{Addr, PageSize, Range};
+use hugelift_core::entry_elf::Names;
 use hugelift_core::record::{Identity, Record, StoredSpan};
 use hugelift_core::smaps::parse_smaps;
 use nix::errno::Errno;
@@ -33,8 +35,8 @@ pub struct Fresh {
     pub name: String,
 }
 
-/// Copies `ranges` of process `pid` into a nameless file in `dir`, laid out as `spans` say.
-/// If the calling process ends before it has a name, it is gone.
+/// Copies `ranges` of process `pid` into a nameless file in `dir`, laid out as `spans` say, with
+/// `names`. If the calling process ends before it has a name, it is gone.
 ///
 /// # Errors
 /// No memory, no huge pages, or bytes that cannot be read.
@@ -43,6 +45,7 @@ pub fn fill(
     pid: u32,
     ranges: &[Range],
     spans: &[StoredSpan],
+    names: &Names,
     build_id: Option<&str>,
     page: PageSize,
 ) -> Result<Fresh, StoreError> {
@@ -51,6 +54,8 @@ pub fn fill(
     let file = openat(dir, ".", flags, Mode::S_IRUSR | Mode::S_IWUSR);
     let file = File::from(file.map_err(|e| StoreError::here("make a file", e))?);
     let bytes: u64 = spans.iter().map(|s| s.bytes).sum();
+    // While the file is that short, the kernel gives it no huge page for so little.
+    write_names(&file, &names.head, 0)?;
     file.set_len(page.bytes() + bytes).map_err(|e| StoreError::here_io("make a file", e))?;
     let mut map = Map::of(&file, page, bytes)?;
     allocate(&file, &map, page, bytes)?;
@@ -71,9 +76,19 @@ pub fn fill(
             return Err(StoreError::NotHuge { got, want: bytes });
         }
     }
-    let mut hasher = hasher(spans, build_id, page);
-    hasher.update(map.bytes());
+    write_names(&file, &names.tail, page.bytes() + bytes)?;
+    let mut hasher = hasher(spans, (names.head.len() as u64, names.tail.len() as u64), build_id, page);
+    hasher.update(&names.head).update(map.bytes()).update(&names.tail);
     Ok(Fresh { file, name: hasher.finalize().to_hex().to_string() })
+}
+
+fn write_names(file: &File, bytes: &[u8], at: u64) -> Result<(), StoreError> {
+    file.write_all_at(bytes, at).map_err(|e| match e.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            StoreError::Full { need: bytes.len() as u64 }
+        }
+        _ => StoreError::here_io("write a file", e),
+    })
 }
 
 /// Has the memory before anything is written to it, so that a lack is an error, not SIGBUS.
@@ -103,13 +118,14 @@ fn read_all(pid: u32, from: Addr, into: &mut [u8]) -> Result<(), StoreError> {
     Ok(())
 }
 
-fn hasher(spans: &[StoredSpan], build_id: Option<&str>, page: PageSize) -> blake3::Hasher {
+fn hasher(spans: &[StoredSpan], names: (u64, u64), build_id: Option<&str>, page: PageSize) -> blake3::Hasher {
     let mut hasher = blake3::Hasher::new();
     let id = build_id.unwrap_or_default();
     hasher.update(&(id.len() as u64).to_le_bytes()).update(id.as_bytes());
     // With the spans' addresses goes where their huge pages begin.
     let numbers = spans.iter().flat_map(|s| [s.vaddr, s.bytes]);
-    for number in [page.bytes(), spans.len() as u64].into_iter().chain(numbers) {
+    let lengths = [page.bytes(), spans.len() as u64, names.0, names.1];
+    for number in lengths.into_iter().chain(numbers) {
         hasher.update(&number.to_le_bytes());
     }
     hasher
@@ -121,15 +137,16 @@ fn hasher(spans: &[StoredSpan], build_id: Option<&str>, page: PageSize) -> blake
 /// read(2)
 pub fn name_of(file: &File, record: &Record) -> io::Result<String> {
     let page = PageSize::new(record.page).ok_or(io::ErrorKind::InvalidData)?;
-    let mut hasher = hasher(&record.spans, record.build_id.as_deref(), page);
+    let mut hasher = hasher(&record.spans, record.names, record.build_id.as_deref(), page);
     let mut chunk = vec![0; CHUNK];
-    let mut at = page.bytes();
-    let end = at + record.bytes();
-    while at < end {
-        let n = CHUNK.min((end - at) as usize);
-        file.read_exact_at(&mut chunk[..n], at)?;
-        hasher.update(&chunk[..n]);
-        at += n as u64;
+    let behind = page.bytes() + record.bytes() + record.names.1;
+    for (mut at, end) in [(0, record.names.0), (page.bytes(), behind)] {
+        while at < end {
+            let n = CHUNK.min((end - at) as usize);
+            file.read_exact_at(&mut chunk[..n], at)?;
+            hasher.update(&chunk[..n]);
+            at += n as u64;
+        }
     }
     Ok(hasher.finalize().to_hex().to_string())
 }

@@ -33,6 +33,7 @@ use crate::pagemap;
 use crate::procfs::Process;
 use entry::Compare;
 use hugelift_core::addr::{PageSize, Range};
+use hugelift_core::entry_elf::Names;
 use hugelift_core::plan::{is_nearly_all, shareable};
 use hugelift_core::policy::{Backing, Policy};
 use hugelift_core::record::{self, Record, lay_out, record_name};
@@ -303,15 +304,17 @@ impl Store {
         if let Some(found) = self.look_up(wish, source) {
             return Ok(found);
         }
-        let need = wish.ranges.iter().map(|r| r.len()).sum();
+        let spans = lay_out(wish.ranges, wish.object.bias, wish.page);
+        let names = Names::new(wish.object.headers.machine, &source.functions(), &spans);
+        let need = wish.ranges.iter().map(|r| r.len()).sum::<u64>() + names.bytes();
         self.make_room(need)?;
         // What is in use already counts no more: only what is new needs memory.
         if need > wish.memory_left {
             return Err(StoreError::Full { need });
         }
-        let spans = lay_out(wish.ranges, wish.object.bias, wish.page);
         let build_id = wish.object.build_id.as_deref();
-        let fresh = entry::fill(&self.place.dir, wish.pid, wish.ranges, &spans, build_id, wish.page)?;
+        let dir = &self.place.dir;
+        let fresh = entry::fill(dir, wish.pid, wish.ranges, &spans, &names, build_id, wish.page)?;
         let public = geteuid().is_root() && source.is_public();
         let mut record = Record {
             version: record::VERSION,
@@ -323,6 +326,7 @@ impl Store {
             page: wish.page.bytes(),
             skew: wish.object.bias % wish.page.bytes(),
             spans,
+            names: (names.head.len() as u64, names.tail.len() as u64),
         };
         let file = self.publish(fresh, &mut record, public)?;
         // The file must be the same still, now that all of it has been read.

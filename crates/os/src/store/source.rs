@@ -6,9 +6,11 @@ use super::StoreError;
 use crate::procfs::Process;
 use hugelift_core::record::Identity;
 use hugelift_core::snapshot::Object;
+use hugelift_core::symbols::{Function, functions};
 use nix::sys::statfs::{
     BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, FsType, OVERLAYFS_SUPER_MAGIC, XFS_SUPER_MAGIC, fstatfs,
 };
+use object::read::ReadCache;
 use std::ffi::CString;
 use std::fs::{File, Metadata, OpenOptions};
 use std::os::fd::AsRawFd;
@@ -83,6 +85,16 @@ impl Source {
         let identity = identity(&meta);
         let telling = is_among(TELLING) && is_settled(&identity);
         Ok(Source { identity, path: object.path.clone(), telling, root, file })
+    }
+
+    /// The functions that it names: none if we may not read it.
+    pub fn functions(&self) -> Vec<Function> {
+        let opened = File::open(format!("/proc/self/fd/{}", self.file.as_raw_fd()));
+        let named = opened.map_err(|e| e.to_string()).and_then(|file| functions(&ReadCache::new(file)));
+        named.unwrap_or_else(|error| {
+            tracing::debug!(%error, path = ?self.path, "no symbols");
+            Vec::new()
+        })
     }
 
     /// Whether every user may read the file: by its mode, by that of every directory above it,

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A victim that waits for a line on its stdin while it is looked at.
+
+use crate::look::Look;
+use crate::start::lifted;
+use hugelift_core::smaps::{Usage, parse_smaps};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+/// Ended when dropped.
+pub struct Held {
+    child: Child,
+    out: BufReader<ChildStdout>,
+    /// What it said so far.
+    pub said: String,
+}
+
+impl Held {
+    /// `hugelift run options -- program args`, once it has looked at itself.
+    pub fn lifted(options: &[&str], program: &Path, args: &[&str], env: &[(&str, &Path)]) -> Held {
+        Held::start(lifted(options, program, args).envs(env.iter().copied()))
+    }
+
+    fn start(command: &mut Command) -> Held {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        let mut said = String::new();
+        while !said.ends_with("\nend\n") {
+            assert_ne!(out.read_line(&mut said).unwrap(), 0, "{said}");
+        }
+        Held { child, out, said }
+    }
+
+    /// What it saw of itself.
+    pub fn look(&self) -> Look {
+        Look::all(&self.said).remove(0)
+    }
+
+    /// A line `NAME START BYTES` of what it said, in hexadecimal.
+    pub fn place(&self, name: &str) -> (u64, u64) {
+        let line = self.said.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(' ')).unwrap();
+        let mut words = line.split(' ').map(|w| u64::from_str_radix(w, 16).unwrap());
+        (words.next().unwrap(), words.next().unwrap())
+    }
+
+    pub fn smaps(&self) -> Vec<Usage> {
+        parse_smaps(&std::fs::read(format!("/proc/{}/smaps", self.child.id())).unwrap()).unwrap()
+    }
+
+    /// Lets it end as it should.
+    pub fn finish(mut self) {
+        self.child.stdin.take().unwrap().write_all(b"\n").unwrap();
+        self.out.read_to_string(&mut self.said).unwrap();
+        assert_eq!(self.child.wait().unwrap().code(), Some(42), "{}", self.said);
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

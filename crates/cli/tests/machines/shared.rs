@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Suite: code from the store, of which all processes have one copy.
+
+use crate::grow::{Big, grow_in};
+use crate::held::Held;
+use crate::huge::thp;
+use crate::look::From;
+use crate::place::{alone, hugelift, lacks, tmpfs};
+use crate::start::{bare, lifted, run};
+use std::path::Path;
+use std::process::Command;
+
+const OPTIONS: [&str; 2] = ["--backing", "shared"];
+
+/// A store of the test's own, and a program for it.
+fn stocked(kind: &str) -> Result<(tempfile::TempDir, Big, u64), &'static str> {
+    let page = thp().ok_or("no transparent huge pages")?;
+    let dir = tempfile::TempDir::new_in(tmpfs().ok_or("no tmpfs that programs may be in")?).unwrap();
+    Ok((dir, grow_in(&std::env::temp_dir(), kind, page), page))
+}
+
+/// Two processes hold one copy between them, wherever the program is loaded.
+fn one_copy(kind: &str) {
+    let _alone = alone();
+    let (dir, big, page) = match stocked(kind) {
+        Ok(stocked) => stocked,
+        Err(why) => lacks!("{why}"),
+    };
+    let store = dir.path().join("store");
+    let env = [("HUGELIFT_STORE", store.as_path())];
+    let two = [(); 2].map(|()| Held::lifted(&OPTIONS, &big.path, &["hold"], &env));
+    let (mut shares, mut whole) = (0, 0);
+    for held in &two {
+        let look = held.look();
+        look.assert_lifted(page, From::Any);
+        look.assert_intact();
+        whole = look.huge_in_all(From::Any);
+        let usages = held.smaps();
+        let of_store = usages.iter().filter(|u| u.mapping.path.starts_with(&store));
+        shares += of_store.map(|u| u.pss).sum::<u64>();
+    }
+    println!("shared: {kind}: two processes have {} kB of {} kB", shares >> 10, whole >> 10);
+    assert!(whole >= 5 * page && shares.abs_diff(whole) <= whole / 20, "{shares} bytes for {whole}");
+    two.into_iter().for_each(Held::finish);
+    assert!(verified(&store));
+    let run = run(lifted(&OPTIONS, &big.path, &[]).env("HUGELIFT_STORE", &store));
+    run.assert_same(&crate::start::run(&mut bare::<&str>(&big.path, &[])));
+    run.assert_silent();
+}
+
+fn verified(store: &Path) -> bool {
+    let done = Command::new(hugelift()).args(["store", "verify"]).env("HUGELIFT_STORE", store).output();
+    done.unwrap().status.success()
+}
+
+#[test]
+fn one_copy_of_a_static_program() {
+    one_copy("vm_big.static");
+}
+
+#[test]
+fn one_copy_of_a_dynamic_program() {
+    one_copy("vm_big.dynamic");
+}
+
+/// (A static one may have the vdso between its far segments, and then stays.)
+#[test]
+fn one_copy_of_a_pie() {
+    one_copy("vm_big.pie");
+}
