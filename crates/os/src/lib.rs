@@ -11,6 +11,7 @@
 //! [`threads`] and changes it as a [`remote`] target. [`arch`] knows the machine code.
 
 pub mod arch;
+mod batch;
 mod cgroup;
 pub mod console;
 pub mod elf_file;
@@ -46,6 +47,7 @@ pub mod remote;
 pub mod replace;
 pub mod snapshot;
 pub mod store;
+mod stored;
 mod sysfs;
 pub mod terminal;
 pub mod threads;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Which spans, and what from: hands out pool pages and memory to the extents in turn.
 
-use super::steps::{scratch_for, shared_steps, steps, steps_in_place};
+use super::steps::{scratch_for, scratch_for_stored, shared_steps, steps, steps_in_place};
 use super::{Attempt, Plan, Span, is_nearly_all, usual_page};
 use crate::addr::{Addr, PageSize, Range};
 use crate::attribute::Attribute;
@@ -324,6 +324,9 @@ impl Planner<'_> {
                 (taken, (taken < need).then_some(short))
             }
             Backing::Shared => match self.snapshot.stored.covering(span) {
+                Some(_) if scratch_for_stored(self.snapshot, span, way.page).is_none() => {
+                    (0, Some(Reason::NoRoom(span.len())))
+                }
                 // It is there already, for everybody.
                 Some(_) => (need, None),
                 None => (0, self.snapshot.stored.lack(span).cloned().map(Reason::NotStored)),
@@ -349,6 +352,7 @@ impl Planner<'_> {
             let scratch = match way.backing {
                 Backing::Pagecache => Range::default(),
                 _ if way.in_place => Range::default(),
+                Backing::Shared => scratch_for_stored(self.snapshot, range, way.page)?,
                 _ => scratch_for(self.snapshot, range.len(), way.page)?,
             };
             let steps = match way.backing {
