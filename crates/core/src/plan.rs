@@ -16,6 +16,7 @@ use crate::placement::Placement;
 use crate::policy::{Backing, Policy};
 use crate::skip::Skip;
 use crate::snapshot::{Machine, Part, Snapshot};
+use crate::target::MapStored;
 
 mod outer;
 mod planner;
@@ -142,20 +143,8 @@ pub enum Step {
         /// Scratch.
         range: Range,
     },
-    /// Open a file of the store.
-    Open {
-        /// [`crate::snapshot::StoredCopy::entry`].
-        entry: usize,
-    },
-    /// Map that file privately, with the span's protection, and fault it in.
-    MapStored {
-        /// Scratch.
-        range: Range,
-        /// The span's protection.
-        prot: Prot,
-        /// Where in the file.
-        offset: u64,
-    },
+    /// Map a copy in the store to scratch, with the span's protection, faulted in.
+    MapStored(MapStored),
     /// Copy the program's bytes.
     Copy {
         /// The span.

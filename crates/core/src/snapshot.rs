@@ -145,7 +145,7 @@ pub enum ThpOff {
 pub struct StoredCopy {
     /// The bytes in this process: whole huge pages.
     pub range: Range,
-    /// Which of the store's open files ([`crate::target::Target::open_stored`]).
+    /// Which of the store's open files ([`crate::target::Target::map_stored`]).
     pub entry: usize,
     /// Where in that file they start.
     pub offset: u64,

@@ -20,6 +20,19 @@ pub enum Source {
     Private(FileHandle, u64),
 }
 
+/// A copy in the store, and where it is to be mapped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MapStored {
+    /// Where.
+    pub range: Range,
+    /// With which protection.
+    pub prot: Prot,
+    /// Which of the store's open files ([`crate::snapshot::StoredCopy::entry`]).
+    pub entry: usize,
+    /// Where in the file.
+    pub offset: u64,
+}
+
 /// A file descriptor of the target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FileHandle(pub i32);
@@ -102,7 +115,8 @@ impl fmt::Display for Fault {
 impl std::error::Error for Fault {}
 
 /// A process whose address space can be changed: the one under ptrace, the calling one,
-/// or a model in memory. Each method is one system call, or does nothing.
+/// or a model in memory. Each method is one system
+/// call, or does nothing; or several, each of which does so.
 ///
 /// # Errors
 /// All of them return [`Fault`]; but for [`Fault::Lost`] the target is then unchanged,
@@ -135,8 +149,11 @@ pub trait Target {
     fn huge_bytes(&mut self, range: Range) -> Result<u64, Fault>;
     /// An unnamed file of `bytes` bytes on hugetlb pages (memfd_create(2)).
     fn memfd(&mut self, page: PageSize, bytes: u64) -> Result<FileHandle, Fault>;
-    /// Opens for reading the file of the store that [`crate::snapshot::StoredCopy::entry`] names.
-    fn open_stored(&mut self, entry: usize) -> Result<FileHandle, Fault>;
+    /// Maps each of `copies`, where nothing is mapped, as [`Source::Private`] of its file; the file
+    /// is closed again. Each stands for itself; after [`Fault::Lost`] none is tried any more.
+    fn map_stored(&mut self, copies: &[MapStored]) -> Vec<Result<(), Fault>>;
+    /// [`Target::mremap`] of each of `moves`, under the same terms.
+    fn move_all(&mut self, moves: &[(Range, Addr)]) -> Vec<Result<(), Fault>>;
     /// close(2).
     fn close(&mut self, file: FileHandle) -> Result<(), Fault>;
 }

@@ -13,6 +13,7 @@ use hugelift_core::skip::Reason;
 use hugelift_core::snapshot::{
     Machine, NotStored, Object, Part, Pool, Snapshot, Stored, StoredCopy, ThpOff, overlapping,
 };
+use hugelift_core::target::MapStored;
 use hugelift_core::weigh::{Past, Stake, weigh};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -497,7 +498,8 @@ fn harmless(snapshot: &Snapshot, span: &Span, attempt: &Attempt) {
         return;
     }
     let scratch = attempt.steps.iter().find_map(|step| match step {
-        Step::Map { range, .. } | Step::MapFile { range } | Step::MapStored { range, .. } => Some(*range),
+        Step::Map { range, .. } | Step::MapFile { range } => Some(*range),
+        Step::MapStored(copy) => Some(copy.range),
         _ => None,
     });
     let scratch = scratch.expect("a scratch range");
@@ -513,10 +515,10 @@ fn harmless(snapshot: &Snapshot, span: &Span, attempt: &Attempt) {
             | Step::Bind { range, .. }
             | Step::Verify { range } => assert_eq!(range, scratch),
             Step::Collapse { .. } => panic!("only in place"),
-            Step::Open { entry } => assert_eq!(entry, span.object),
-            Step::MapStored { range, prot, offset } => {
+            Step::MapStored(MapStored { range, prot, entry, offset }) => {
                 let copy = snapshot.stored.covering(span.range).expect("a copy");
-                assert_eq!((range, prot, offset), (scratch, span.prot, copy.offset));
+                let want = (scratch, span.prot, span.object, copy.offset);
+                assert_eq!((range, prot, entry, offset), want);
             }
             Step::CreateFile { bytes, page: p } => assert_eq!((bytes, p), (whole.len(), page)),
             Step::Copy { from, to } => {

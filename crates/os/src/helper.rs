@@ -14,7 +14,7 @@ use crate::home::{Home, Room};
 use crate::machine::base_page;
 use crate::memory;
 use crate::plain::Plain;
-use crate::procfs::{Auxv, Process};
+use crate::procfs::{Auxv, Process, Status};
 use crate::ptrace::{Error, Resume, Running, Stop, Stopped};
 use crate::remote::Remote;
 use crate::threads::Threads;
@@ -32,6 +32,10 @@ use std::path::PathBuf;
 pub trait Lifter {
     /// Changes `target`, the process `pid`; says whether the program may start.
     fn lift(&mut self, pid: u32, target: &mut Remote) -> Verdict;
+    /// It is about to be executed: what can be found out now takes none of its time.
+    fn prepare(&mut self) {}
+    /// The loader of the process `pid` runs: likewise.
+    fn meanwhile(&mut self, _pid: u32) {}
     /// Where its executable, of which nothing has run yet, should be instead; `None` leaves it.
     /// `mappings` are all there are.
     fn place(&mut self, _pid: u32, _image: &Image, _mappings: &[Mapping]) -> Option<Move> {
@@ -73,15 +77,19 @@ pub enum Verdict {
 /// [`Error::Vanished`] if the program ended before, anything else if it was lost.
 pub fn attend(running: Running, reap: Option<i32>, lifter: &mut impl Lifter) -> Result<(), Error> {
     let mut running = running;
+    lifter.prepare();
     let mut waiting: Option<Entry> = None;
     loop {
         let (stopped, stop) = running.wait()?;
         running = match stop {
             Stop::Exec => match at_exec(stopped, reap, lifter)? {
                 Next::Done => return Ok(()),
-                Next::Entry(stopped, entry) => {
+                Next::Entry(stopped, mut entry) => {
+                    let running = stopped.resume(Resume::Cont, 0)?;
+                    entry.own = Process::OWN.status().ok().map(filters);
+                    lifter.meanwhile(entry.pid);
                     waiting = Some(entry);
-                    stopped.resume(Resume::Cont, 0)?
+                    running
                 }
             },
             Stop::Trap => {
@@ -127,15 +135,13 @@ pub fn attend_waiting(running: Running, stop: Addr, lifter: &mut impl Lifter) ->
 /// A program that has stopped itself before its `main`. The SIGCONT is its own to drain.
 fn at_stop(stopped: Stopped, lifter: &mut impl Lifter) -> Result<(), Error> {
     let Some(regs) = stopped.regs()? else { return Err(Error::Vanished(stopped.tid())) };
-    let ready = confined(&stopped).map_or_else(
-        || {
-            let mappings = Process::new(stopped.tid().cast_unsigned()).maps()?;
-            let room = Room::find(stopped.tid(), &mappings).ok_or(Plain::NoRoom)?;
-            Ok((Threads::stop(stopped.tid())?, room))
-        },
-        Err,
-    );
-    let (threads, room) = match ready {
+    let process = Process::new(stopped.tid().cast_unsigned());
+    let own = Process::OWN.status().ok().map(filters);
+    let ready = process.status().map_err(Plain::from).and_then(|status| {
+        let room = Room::find(stopped.tid(), &process.maps()?).ok_or(Plain::NoRoom)?;
+        Ok((stop_others(process, own, &status)?, room, status))
+    });
+    let (threads, room, status) = match ready {
         Ok(ready) => ready,
         Err(why) => {
             refuse(&stopped, lifter, &why);
@@ -143,7 +149,9 @@ fn at_stop(stopped: Stopped, lifter: &mut impl Lifter) -> Result<(), Error> {
         }
     };
     let home = Home::arm(&stopped, regs.at(regs.pc(), regs.sp()), room, None)?;
-    let left = lift(Remote::new(stopped, home), false, lifter);
+    let mut remote = Remote::new(stopped, home);
+    remote.set_status(status);
+    let left = lift(remote, false, lifter);
     threads.release();
     left
 }
@@ -156,7 +164,13 @@ struct Entry {
     addr: Addr,
     /// SIGCONT was pending already: it is not the stub's, and stays.
     sigcont: bool,
+    /// Our own filters.
+    own: Option<Filters>,
+    pid: u32,
 }
+
+/// How a process is confined, and by how many filters.
+type Filters = (Option<u32>, Option<u32>);
 
 /// What follows the stop at execve(2).
 enum Next {
@@ -318,7 +332,7 @@ fn arrange(stopped: &Stopped, start: &Start) -> Result<Entry, Plain> {
     // It can only be pending if it is blocked.
     let blocked = stopped.signal_mask()? & SIGCONT_BIT != 0;
     let sigcont = blocked && stopped.is_pending(libc::SIGCONT)?;
-    Ok(Entry { room, addr: start.entry, sigcont })
+    Ok(Entry { room, addr: start.entry, sigcont, own: None, pid: pid.cast_unsigned() })
 }
 
 /// A dynamic program in its entry stub: the loader and the constructors have run.
@@ -329,25 +343,40 @@ fn at_entry(
     lifter: &mut impl Lifter,
 ) -> Result<(), Error> {
     let Some(regs) = stopped.regs()? else { return Err(Error::Vanished(stopped.tid())) };
-    let threads = match confined(&stopped).map_or_else(|| Ok(Threads::stop(stopped.tid())?), Err) {
-        Ok(threads) => threads,
+    let status = Process::new(entry.pid).status().map_err(Plain::from);
+    let ready =
+        status.and_then(|status| Ok((stop_others(Process::new(entry.pid), entry.own, &status)?, status)));
+    let (threads, status) = match ready {
+        Ok(ready) => ready,
         Err(why) => {
             refuse(&stopped, lifter, &why);
             return dismiss(stopped);
         }
     };
     let home = Home::arm(&stopped, arch::entry_home(regs, entry.addr), entry.room, reap)?;
-    let left = lift(Remote::new(stopped, home), !entry.sigcont, lifter);
+    let mut remote = Remote::new(stopped, home);
+    remote.set_status(status);
+    let left = lift(remote, !entry.sigcont, lifter);
     threads.release();
     left
 }
 
-/// A constructor may have put the process under a seccomp filter that kills it for the
-/// calls of a lift. The filters that we have inherited ourselves are no such danger.
-fn confined(stopped: &Stopped) -> Option<Plain> {
-    let filters = |process: Process| process.status().ok().map(|s| (s.seccomp, s.seccomp_filters));
-    let (own, theirs) = (filters(Process::OWN)?, filters(Process::new(stopped.tid().cast_unsigned()))?);
-    (own != theirs).then_some(Plain::Confined)
+/// Stops the other threads, if there are any.
+///
+/// A constructor may have put the process under a seccomp filter that kills it for the calls of a
+/// lift. The filters that we have inherited ourselves are no such danger.
+fn stop_others(process: Process, own: Option<Filters>, status: &Status) -> Result<Threads, Plain> {
+    if own.is_some_and(|own| own != filters(*status)) {
+        return Err(Plain::Confined);
+    }
+    match status.threads {
+        Some(1) => Ok(Threads::default()),
+        _ => Ok(Threads::stop(process.pid().cast_signed())?),
+    }
+}
+
+fn filters(status: Status) -> Filters {
+    (status.seccomp, status.seccomp_filters)
 }
 
 /// Lets a program in its entry stub go on by itself, without the SIGCONT that has stopped
@@ -365,7 +394,7 @@ fn dismiss(stopped: Stopped) -> Result<(), Error> {
 fn lift(mut remote: Remote, drain: bool, lifter: &mut impl Lifter) -> Result<(), Error> {
     let pid = remote.pid.cast_unsigned();
     if drain {
-        remote.drain_sigcont()?;
+        remote.drain_sigcont();
     }
     match lifter.lift(pid, &mut remote) {
         Verdict::Start => remote.leave(),

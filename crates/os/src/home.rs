@@ -11,7 +11,8 @@
 //!   stack  | ... data | frame(s) | red zone |<- sp ... program's stack
 //! ```
 //!
-//! The stub makes one system call and then `rt_sigreturn`; the frame holds the program's
+//! The stub makes one system call and then `rt_sigreturn` (where the entry stub was there can be one
+//! that makes many); the frame holds the program's
 //! own registers and signal mask. So whatever the target was in the middle of when its
 //! tracer was killed, it finishes that call and finds its way back to its own next
 //! instruction. There is no breakpoint that would kill it.
@@ -26,7 +27,7 @@ use hugelift_core::maps::Mapping;
 const ROOM: usize = 128;
 const STUB_AT: u64 = arch::ENTRY_STUB_BYTES.next_multiple_of(16) as u64;
 /// Bytes of the stack that hold arguments of injected system calls.
-pub const DATA_BYTES: u64 = 1024;
+pub const DATA_BYTES: u64 = 4096;
 
 /// Zero padding inside an executable mapping, [`ROOM`] bytes of it.
 #[derive(Clone, Copy, Debug)]
@@ -53,6 +54,11 @@ impl Room {
     /// Whether `pc` is inside the entry stub.
     pub fn is_in_entry_stub(self, pc: Addr) -> bool {
         (self.0.0..self.0.0 + STUB_AT).contains(&pc.0)
+    }
+
+    /// Where [`arch::BATCH`] goes: nobody comes back to the entry stub.
+    fn batch(self) -> Addr {
+        self.0
     }
 
     fn stub(self) -> Addr {
@@ -94,6 +100,8 @@ pub struct Home {
     reap: Option<i32>,
     /// A call that takes back what the target has just now.
     detour: Option<Call>,
+    /// [`arch::BATCH`] is in its place.
+    has_batch: bool,
 }
 
 /// A system call on the way home.
@@ -119,6 +127,7 @@ impl Home {
             pc: Addr(0),
             reap,
             detour: None,
+            has_batch: false,
         };
         target.poke(room.stub(), &padded(&arch::STUB))?;
         home.pave(target, home.wait_for_helper().as_slice())?;
@@ -182,6 +191,19 @@ impl Home {
     /// Registers that enter the stub at `offset`.
     pub fn at(&self, offset: u64) -> Regs {
         self.regs.at(Addr(self.room.stub().0 + offset), self.sp)
+    }
+
+    /// Registers that make the calls listed at `list`. The code for it is put in its place, where a
+    /// target with a way home is not.
+    ///
+    /// # Errors
+    /// The target's memory cannot be written, or it is gone.
+    pub fn at_batch(&mut self, target: &Stopped, list: Addr) -> Result<Regs, Error> {
+        if !self.has_batch {
+            target.poke(self.room.batch(), &padded(&arch::BATCH))?;
+            self.has_batch = true;
+        }
+        Ok(self.regs.at(self.room.batch(), self.sp).with_batch(list))
     }
 
     /// The word of the target's stack that says where the program goes on.

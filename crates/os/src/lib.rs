@@ -13,6 +13,7 @@
 //! [`inside`] a program has asked for. [`arch`] knows the machine code.
 
 pub mod arch;
+mod batch;
 mod cgroup;
 pub mod console;
 pub mod elf_file;
@@ -51,6 +52,7 @@ pub mod remote;
 pub mod replace;
 pub mod snapshot;
 pub mod store;
+mod stored;
 mod sysfs;
 pub mod terminal;
 pub mod threads;

@@ -2,7 +2,7 @@
 //! What the machine and the limits of a process allow: read where the kernel tells it,
 //! tried out where it does not.
 
-use crate::procfs::{Process, read_whole};
+use crate::procfs::{Process, Status, read_whole};
 use crate::sysfs::ThpMode;
 use crate::{cgroup, sysfs};
 use hugelift_core::addr::PageSize;
@@ -33,6 +33,13 @@ pub fn probe(pid: Option<u32>) -> Machine {
         pools,
         populate: populate(),
         memory_left: memory_left(process, &read),
+    }
+}
+
+/// A process may have forbidden itself transparent huge pages since the machine was probed for it.
+pub fn update(machine: &mut Machine, status: &Status) {
+    if machine.thp_off != Some(ThpOff::Never) {
+        machine.thp_off = (status.thp_enabled == Some(false)).then_some(ThpOff::Process);
     }
 }
 

@@ -52,6 +52,14 @@ pub fn read_array<const N: usize>(pid: i32, addr: Addr) -> io::Result<[u8; N]> {
     Ok(bytes)
 }
 
+/// Writes all of `bytes` at `addr` of our tracee `pid`, whatever the protection there.
+///
+/// # Errors
+/// errno(3)
+pub fn force(pid: i32, addr: Addr, bytes: &[u8]) -> io::Result<()> {
+    File::options().write(true).open(mem(pid))?.write_all_at(bytes, addr.0)
+}
+
 /// Writes all of `bytes` at `addr` of process `pid`.
 ///
 /// # Errors

@@ -18,6 +18,7 @@ const GETREGSET: u32 = 0x4204;
 const SETREGSET: u32 = 0x4205;
 const GETSIGMASK: u32 = 0x420a;
 const SETSIGMASK: u32 = 0x420b;
+const GETSIGINFO: u32 = 0x4202;
 const POKEDATA: u32 = 5;
 const CONT: u32 = 7;
 const PEEKSIGINFO: u32 = 0x4209;
@@ -253,9 +254,21 @@ impl Stopped {
         }
     }
 
+    /// Who sent the signal that is about to be delivered: `si_code` and `si_pid` (sigaction(2)).
+    pub fn signal_origin(&self) -> Result<(i32, i32), Error> {
+        let mut info = [0i32; 32];
+        call("PTRACE_GETSIGINFO", GETSIGINFO, self.tid, 0, info.as_mut_ptr() as usize)?;
+        Ok((info[2], info[4]))
+    }
+
     /// Writes `bytes` (a multiple of 8) at `addr`, whatever the protection there: the
     /// kernel gives a private page of its own to what is written to.
     pub fn poke(&self, addr: Addr, bytes: &[u8]) -> Result<(), Error> {
+        crate::faultpoint::pass(self.tid);
+        // As POKEDATA, all in one; a kernel may be set to refuse it (proc_mem.force_override).
+        if crate::memory::force(self.tid, addr, bytes).is_ok() {
+            return Ok(());
+        }
         for (word, at) in bytes.chunks_exact(8).zip((addr.0..).step_by(8)) {
             let mut value = [0; 8];
             value.copy_from_slice(word);

@@ -5,23 +5,24 @@ use crate::arch::{self, COPY_AT, Regs, SYSCALL_AT};
 use crate::home::{Call, Home};
 use crate::memory;
 use crate::pagemap;
-use crate::procfs::Process;
+use crate::procfs::{ProcError, Process, Status};
 use crate::ptrace::{Error, Resume, Stop, Stopped};
 use crate::vector::Vector;
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::maps::Prot;
 use hugelift_core::placement::{Nodes, Placement};
 use hugelift_core::smaps::parse_smaps;
-use hugelift_core::target::{Fault, FileHandle, Place, Source, Target};
+use hugelift_core::target::{Fault, FileHandle, MapStored, Place, Source, Target};
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::MetadataExt;
 
 const MADV_POPULATE_READ: u64 = 22;
 const MADV_POPULATE_WRITE: u64 = 23;
 const MADV_COLLAPSE: u64 = 25;
 const MFD_HUGE_SHIFT: u32 = 26;
+/// How a file is mapped whose bytes replace the program's: faulted in at once, as each call is two
+/// switches to the target and back.
+pub(crate) const FILE_COPY: i32 = libc::MAP_PRIVATE | libc::MAP_NORESERVE | libc::MAP_POPULATE;
 /// The kernel may break a long populate off for a while.
 const TRIES: usize = 8;
 /// Bytes that one turn of the slow copy moves: stays within the second-level cache.
@@ -37,7 +38,13 @@ pub struct Remote {
     /// Where the auxiliary vector is, in a process that has just been started.
     pub(crate) vector: Vector,
     /// Files of the store that may be opened in it.
-    stored: Vec<File>,
+    pub(crate) stored: Vec<File>,
+    /// The SIGCONT by which it stopped itself at its entry point is pending still.
+    pub(crate) drains: bool,
+    /// As it was when the target was stopped, if anybody has looked.
+    status: Option<Status>,
+    /// SIGURG has come from elsewhere meanwhile.
+    pub(crate) urgent: bool,
 }
 
 impl Remote {
@@ -49,6 +56,9 @@ impl Remote {
             home,
             vector: Vector::default(),
             stored: Vec::new(),
+            drains: false,
+            urgent: false,
+            status: None,
         }
     }
 
@@ -57,17 +67,31 @@ impl Remote {
         self.vector = vector;
     }
 
+    /// Says what its status is, so that nobody need read it.
+    pub fn set_status(&mut self, status: Status) {
+        self.status = Some(status);
+    }
+
+    /// Its status when it was stopped.
+    ///
+    /// # Errors
+    /// As [`Process::status`].
+    pub fn status(&self) -> Result<Status, ProcError> {
+        self.status.map_or_else(|| Process::new(self.pid.cast_unsigned()).status(), Ok)
+    }
+
     /// Gives the program its registers and signals back, and stays its tracer.
     ///
     /// # Errors
     /// It is gone.
-    pub fn release(self) -> Result<Stopped, Error> {
+    pub fn release(mut self) -> Result<Stopped, Error> {
+        self.settle()?;
         let stopped = self.stopped.ok_or(Error::Vanished(self.pid))?;
         self.home.restore(&stopped)?;
         Ok(stopped)
     }
 
-    /// Names the files that [`Target::open_stored`] opens, by their index.
+    /// Names the files that [`Target::map_stored`] maps, by their index.
     pub fn offer_stored(&mut self, files: Vec<File>) {
         self.stored = files;
     }
@@ -81,12 +105,23 @@ impl Remote {
         self.run(self.home.at(SYSCALL_AT).with_syscall(number, args))
     }
 
-    /// Takes SIGCONT off the pending signals: the one by which the target stopped itself
-    /// at its entry point.
-    pub fn drain_sigcont(&mut self) -> Result<(), Error> {
-        let stopped = self.stopped.as_ref().ok_or(Error::Vanished(self.pid))?;
-        let (number, args) = self.home.take_signal(stopped, libc::SIGCONT)?;
-        self.syscall(number, args).map(drop)
+    /// SIGCONT, by which the target stopped itself at its entry point, is to be taken off the
+    /// pending signals: with the first calls that are made, or at the end.
+    pub fn drain_sigcont(&mut self) {
+        self.drains = true;
+    }
+
+    /// Leaves no signal of ours behind, and no other one out.
+    fn settle(&mut self) -> Result<(), Error> {
+        if self.drains {
+            let batch = self.batch();
+            self.make(batch)?;
+        }
+        if self.urgent {
+            // SAFETY: kill(2) touches no memory; the process is our tracee, so the pid is its own.
+            unsafe { libc::kill(self.pid, libc::SIGURG) };
+        }
+        Ok(())
     }
 
     /// Ends the target with `status` (exit_group(2)).
@@ -97,7 +132,8 @@ impl Remote {
 
     /// Gives the program its registers and signals back, and lets it run on; one that waits for
     /// its tracer does so when that ends.
-    pub fn leave(self) -> Result<(), Error> {
+    pub fn leave(mut self) -> Result<(), Error> {
+        self.settle()?;
         let stopped = self.stopped.ok_or(Error::Vanished(self.pid))?;
         if self.home.waits() {
             let status = Process::new(self.pid.cast_unsigned()).status().unwrap_or_default();
@@ -212,7 +248,13 @@ impl Remote {
     }
 }
 
-fn refused(call: &'static str, range: Range, error: &io::Error) -> Fault {
+/// mremap(2) of `from` over what is at `to`.
+pub(crate) fn mremap_call(from: Range, to: Addr) -> Call {
+    let flags = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as u64;
+    (libc::SYS_mremap, [from.start.0, from.len(), from.len(), flags, to.0, 0])
+}
+
+pub(crate) fn refused(call: &'static str, range: Range, error: &io::Error) -> Fault {
     match error.raw_os_error() {
         Some(libc::ESRCH) => Fault::Lost("the process vanished".into()),
         errno => Fault::Call { call, range, errno: errno.unwrap_or(libc::EIO) },
@@ -238,11 +280,7 @@ impl Target for Remote {
                 ("mmap(MAP_HUGETLB)", PRIVATE_ANON | libc::MAP_HUGETLB | size, -1, 0)
             }
             Source::Shared(file) => ("mmap of a hugetlb file", libc::MAP_SHARED, file.0, 0),
-            Source::Private(file, offset) => {
-                // Faulted in at once: each call is two switches to the target and back.
-                let flags = libc::MAP_PRIVATE | libc::MAP_NORESERVE | libc::MAP_POPULATE;
-                ("mmap of a file", flags, file.0, offset)
-            }
+            Source::Private(file, offset) => ("mmap of a file", FILE_COPY, file.0, offset),
         };
         let fixed = match place {
             Place::Free => libc::MAP_FIXED_NOREPLACE,
@@ -272,9 +310,8 @@ impl Target for Remote {
     }
 
     fn mremap(&mut self, from: Range, to: Addr) -> Result<(), Fault> {
-        let flags = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as u64;
-        let args = [from.start.0, from.len(), from.len(), flags, to.0, 0];
-        self.call("mremap", from, libc::SYS_mremap, args).map(drop)
+        let (number, args) = mremap_call(from, to);
+        self.call("mremap", from, number, args).map(drop)
     }
 
     fn advise_huge(&mut self, range: Range) -> Result<(), Fault> {
@@ -352,25 +389,12 @@ impl Target for Remote {
         Ok(file)
     }
 
-    fn open_stored(&mut self, entry: usize) -> Result<FileHandle, Fault> {
-        const CALL: &str = "openat of a file of the store";
-        let range = Range::default();
-        let failed = |errno| Fault::Call { call: CALL, range, errno };
-        let file = self.stored.get(entry).ok_or(failed(libc::ENOENT))?;
-        let wanted = file.metadata().map_err(|e| refused(CALL, range, &e))?;
-        // By our descriptor, not by its path: it is this file that has been verified.
-        let path = format!("/proc/{}/fd/{}\0", std::process::id(), file.as_raw_fd());
-        self.write_data(path.as_bytes())?;
-        let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as u64;
-        let args = [libc::AT_FDCWD as i64 as u64, self.home.data.0, flags, 0, 0, 0];
-        let opened = FileHandle(self.call(CALL, range, libc::SYS_openat, args)? as i32);
-        // The target may have another /proc than we.
-        let got = std::fs::metadata(format!("/proc/{}/fd/{}", self.pid, opened.0));
-        if !got.is_ok_and(|got| (got.dev(), got.ino()) == (wanted.dev(), wanted.ino())) {
-            self.close(opened)?;
-            return Err(failed(libc::ESTALE));
-        }
-        Ok(opened)
+    fn map_stored(&mut self, copies: &[MapStored]) -> Vec<Result<(), Fault>> {
+        self.map_copies(copies)
+    }
+
+    fn move_all(&mut self, moves: &[(Range, Addr)]) -> Vec<Result<(), Fault>> {
+        self.move_mappings(moves)
     }
 
     fn close(&mut self, file: FileHandle) -> Result<(), Fault> {

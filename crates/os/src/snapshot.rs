@@ -8,14 +8,14 @@ use crate::arch;
 use crate::machine::probe;
 use crate::nodes;
 use crate::pagemap;
-use crate::procfs::{ProcError, Process, read_at, read_head};
+use crate::procfs::{ProcError, Process, Status, read_at, read_head};
 use crate::unstarted::start_brk;
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::attribute::Attribute;
 use hugelift_core::elf::{self, HEAD_BYTES, Headers, Stretch};
 use hugelift_core::maps::{FileId, Mapping};
 use hugelift_core::smaps::Usage;
-use hugelift_core::snapshot::{Object, Snapshot, Stored};
+use hugelift_core::snapshot::{Machine, Object, Snapshot, Stored};
 use std::collections::HashSet;
 use std::path::PathBuf;
 
@@ -33,18 +33,29 @@ const MAX_STRETCH: u64 = 64 << 10;
 /// [`ProcError`] if the mappings cannot be read. An object that does not parse is left out.
 pub fn live(pid: Option<u32>, min_bytes: u64) -> Result<Snapshot, ProcError> {
     let process = pid.map_or(Process::OWN, Process::new);
+    of(process, min_bytes, probe(pid), &process.status()?)
+}
+
+/// As [`live`], of a process whose status is known already, on a machine that was probed before.
+///
+/// # Errors
+/// As [`live`].
+pub fn of(
+    process: Process,
+    min_bytes: u64,
+    machine: Machine,
+    status: &Status,
+) -> Result<Snapshot, ProcError> {
     let mut mappings = process.maps()?;
     add_bti(process, &mut mappings)?;
     // Without AT_ENTRY the executable is taken to be the first object: the kernel maps it
     // below the shared ones.
     let entry = process.auxv().ok().map(|a| Addr(a.entry)).filter(|a| a.0 != 0);
-    let machine = probe(pid);
     let finder = Finder { process, page: machine.base_page, mappings: &mappings, entry, min_bytes };
     let mut objects = finder.objects();
     put_executable_first(&mut objects, entry);
     let patched = patched(process, &mappings, min_bytes)?;
-    let special =
-        if min_bytes == 0 || process.status()?.locked != Some(0) { special(process)? } else { Vec::new() };
+    let special = if min_bytes == 0 || status.locked != Some(0) { special(process)? } else { Vec::new() };
     let brk = if min_bytes == 0 { start_brk(process) } else { None };
     let (cached, stored) = (Vec::new(), Stored::default());
     Ok(Snapshot { objects, mappings, patched, special, cached, brk, machine, stored })

@@ -252,7 +252,7 @@ fn bytes_of(words: &[u64]) -> Vec<u8> {
 }
 
 /// The lowest file descriptor that is not in use.
-fn next_descriptor(pid: i32) -> io::Result<u64> {
+pub(crate) fn next_descriptor(pid: i32) -> io::Result<u64> {
     let mut used = BTreeSet::new();
     for entry in std::fs::read_dir(format!("/proc/{pid}/fd"))? {
         used.extend(entry?.file_name().to_str().and_then(|name| name.parse::<u64>().ok()));

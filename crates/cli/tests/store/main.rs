@@ -113,6 +113,13 @@ fn runs_its_own(cmd: &Cmd, options: &[&str], what: &str) -> Outcome {
     outcome
 }
 
+/// How many ptrace operations a start takes.
+fn operations(cmd: &Cmd) -> usize {
+    let outcome = cmd.clone().env("HUGELIFT_TEST_DIE", "count").lifted(&SHARED);
+    let told = outcome.stderr.lines().find_map(|l| l.strip_prefix("hugelift-test: ptrace operations: "));
+    told.and_then(|n| n.trim().parse().ok()).unwrap_or_else(|| panic!("no count: {outcome:?}"))
+}
+
 /// All whole huge pages are huge, and the store's.
 fn assert_shared(shelf: &Shelf, pid: u32, objects: &[PathBuf]) -> Vec<Piece> {
     let pieces: Vec<Piece> = pieces(pid, objects).into_iter().filter(|p| p.inner.is_some()).collect();

@@ -25,6 +25,21 @@ fn ten_compilers_have_one_copy() {
     ten_of(&shelf, &shelf.cmd(["clang++-19", "-x", "c++", "-E", "-"]), &program);
 }
 
+/// To stop a process costs more than a copy does.
+#[test]
+fn many_copies_take_no_more_stops_than_a_few() {
+    need!("clang++-19");
+    let (small, large) = (shelf!(), shelf!());
+    let warm = |cmd: Cmd| {
+        cmd.lifted(&SHARED);
+        operations(&cmd)
+    };
+    let few = warm(small.cmd([&victim("sums")]));
+    let many = warm(large.cmd(["clang++-19", "--version"]));
+    assert!(large.entries().len() > small.entries().len() + 1);
+    assert!(many <= few, "{many} ptrace operations, where fewer copies take {few}");
+}
+
 #[test]
 fn shared_code_is_reported_as_its_objects() {
     let shelf = shelf!();

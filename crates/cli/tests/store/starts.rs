@@ -27,12 +27,7 @@ fn twenty_first_starts_at_once() {
 #[test]
 fn killed_while_it_publishes() {
     let program = fat("sums").size(3 << 20).flags(&["-no-pie"]).build();
-    let count = |shelf: &Shelf| {
-        let outcome = shelf.cmd([&program]).env("HUGELIFT_TEST_DIE", "count").lifted(&SHARED);
-        let told = outcome.stderr.lines().find_map(|l| l.strip_prefix("hugelift-test: ptrace operations: "));
-        told.and_then(|n| n.trim().parse::<usize>().ok()).unwrap_or_else(|| panic!("no count: {outcome:?}"))
-    };
-    let operations = count(&shelf!());
+    let operations = operations(&shelf!().cmd([&program]));
     let (mut before, mut between, mut after) = (0, 0, 0);
     for n in 0..operations {
         let shelf = shelf!();

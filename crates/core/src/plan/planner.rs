@@ -2,7 +2,7 @@
 //! Which spans, and what from: hands out pool pages and memory to the extents in turn.
 
 use super::outer::{Edge, Surroundings, margin};
-use super::steps::{Job, scratch_for, shared_steps, steps, steps_in_place};
+use super::steps::{Job, scratch_for, scratch_for_stored, shared_steps, steps, steps_in_place};
 use super::{Attempt, Plan, Span, is_nearly_all, usual_page};
 use crate::addr::{Addr, PageSize, Range};
 use crate::attribute::Attribute;
@@ -404,6 +404,9 @@ impl<'a> Planner<'a> {
                 (taken, (taken < need).then_some(short))
             }
             Backing::Shared => match self.snapshot.stored.covering(span) {
+                Some(_) if scratch_for_stored(self.snapshot, span, way.page, self.margin).is_none() => {
+                    (0, Some(Reason::NoRoom(span.len())))
+                }
                 // It is there already, for everybody.
                 Some(_) => (need, None),
                 None => (0, self.snapshot.stored.lack(span).cloned().map(Reason::NotStored)),
@@ -434,6 +437,7 @@ impl<'a> Planner<'a> {
             let scratch = match way.backing {
                 Backing::Pagecache => Range::default(),
                 _ if way.in_place => Range::default(),
+                Backing::Shared => scratch_for_stored(self.snapshot, range, way.page, self.margin)?,
                 _ => self.scratch(range.len(), way.page)?,
             };
             let steps = match way.backing {

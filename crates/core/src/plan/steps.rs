@@ -7,6 +7,7 @@ use crate::maps::Prot;
 use crate::placement::Placement;
 use crate::policy::Backing;
 use crate::snapshot::{Machine, Snapshot, StoredCopy};
+use crate::target::MapStored;
 
 /// The steps that back anonymous memory where it is: with what it holds, and with what it will.
 pub(super) fn steps_in_place(span: Range, placement: Option<Placement>) -> Vec<Step> {
@@ -61,8 +62,7 @@ pub(super) fn steps(machine: &Machine, backing: Backing, page: PageSize, job: &J
 /// lacking shows there, and the program never is without its code.
 pub(super) fn shared_steps(copy: StoredCopy, prot: Prot, scratch: Range) -> Vec<Step> {
     vec![
-        Step::Open { entry: copy.entry },
-        Step::MapStored { range: scratch, prot, offset: copy.offset },
+        Step::MapStored(MapStored { range: scratch, prot, entry: copy.entry, offset: copy.offset }),
         Step::Verify { range: scratch },
         Step::Move { from: scratch, to: copy.range.start },
     ]
@@ -79,4 +79,19 @@ pub(super) fn scratch_for(snapshot: &Snapshot, bytes: u64, page: PageSize, margi
     let widest = user.filter_map(|g| within(g)?.inner(page)).max_by_key(|g| g.len())?;
     let spare = widest.len().checked_sub(bytes)?;
     Range::sized(Addr(widest.start.0 + spare / 2).align_down(page), bytes)
+}
+
+/// Free address space for the copy of `span`, which no other copy's overlaps: all of them are
+/// mapped before the first is moved.
+pub(super) fn scratch_for_stored(
+    snapshot: &Snapshot,
+    span: Range,
+    page: PageSize,
+    margin: u64,
+) -> Option<Range> {
+    let copies = &snapshot.stored.copies;
+    let bytes = |copies: &[StoredCopy]| copies.iter().map(|c| c.range.len()).sum::<u64>();
+    let index = copies.iter().position(|c| c.range.covers(span))?;
+    let whole = scratch_for(snapshot, bytes(copies), page, margin)?;
+    Range::sized(whole.start.checked_add(bytes(&copies[..index]))?, span.len())
 }

@@ -71,6 +71,17 @@ impl Regs {
         self
     }
 
+    /// Loads the calls that [`BATCH`] makes.
+    pub fn with_batch(mut self, list: Addr) -> Regs {
+        self.x[19] = list.0;
+        self
+    }
+
+    /// The call that [`BATCH`] is making.
+    pub fn in_batch(&self) -> Addr {
+        Addr(self.x[19])
+    }
+
     /// The loaded system call: its number and three of its arguments.
     pub fn call(&self) -> [u64; 4] {
         [self.x[8], self.x[0], self.x[1], self.x[2]]
@@ -115,6 +126,24 @@ pub const COPY_AT: u64 = 0;
 pub const SYSCALL_AT: u64 = 16;
 /// Goes home.
 pub const RETURN_AT: u64 = 20;
+
+/// Makes one system call after the other, from a list of words: a number and six arguments each,
+/// a negative number at the end. Each result takes the place of its number. Then goes home.
+///
+/// `1: ldr x8,[x19]; tbnz x8,#63,2f; ldp x0,x1,[x19,#8]; ldp x2,x3,[x19,#24]; ldp x4,x5,[x19,#40];
+/// svc #0; str x0,[x19],#56; b 1b; 2: mov x8,#rt_sigreturn; svc #0`
+pub const BATCH: [u8; 40] = code([
+    0xf940_0268,
+    0xb7f8_00e8,
+    0xa940_8660,
+    0xa941_8e62,
+    0xa942_9664,
+    SVC,
+    0xf803_8660,
+    0x17ff_fff9,
+    0xd280_1168,
+    SVC,
+]);
 
 /// Bytes that [`entry_stub`] takes.
 pub const ENTRY_STUB_BYTES: usize = 72;

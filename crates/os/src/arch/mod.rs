@@ -11,6 +11,7 @@
 //! | `Regs` | the general registers as `PTRACE_GETREGSET(NT_PRSTATUS)` gives them |
 //! | `FP_REGSET` | the regset that holds the floating-point state |
 //! | `STUB`, `COPY_AT`, `SYSCALL_AT`, `RETURN_AT` | code that makes one system call and goes home |
+//! | `BATCH`, `Regs::with_batch`, `Regs::in_batch` | code that makes many system calls and goes home |
 //! | `entry_stub`, `entry_home` | code that a dynamic program runs at its entry point |
 //! | `signal_frame`, `FRAME_PC` | what `rt_sigreturn` restores registers from; the program counter in it |
 //! | `PROT_BTI`, `has_bti` | branch target identification, where there is any |

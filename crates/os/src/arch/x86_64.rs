@@ -94,6 +94,17 @@ impl Regs {
         self
     }
 
+    /// Loads the calls that [`BATCH`] makes.
+    pub fn with_batch(mut self, list: Addr) -> Regs {
+        self.rbx = list.0;
+        self
+    }
+
+    /// The call that [`BATCH`] is making.
+    pub fn in_batch(&self) -> Addr {
+        Addr(self.rbx)
+    }
+
     /// The loaded system call: its number and three of its arguments.
     pub fn call(&self) -> [u64; 4] {
         [self.rax, self.rdi, self.rsi, self.rdx]
@@ -118,6 +129,21 @@ pub const COPY_AT: u64 = 0;
 pub const SYSCALL_AT: u64 = 2;
 /// Goes home.
 pub const RETURN_AT: u64 = 4;
+
+/// Makes one system call after the other, from a list of words: a number and six arguments each,
+/// a negative number at the end. Each result takes the place of its number. Then goes home.
+///
+/// `1: mov (%rbx), %rax; test %rax, %rax; js 2f; mov 8(%rbx), %rdi; mov 16(%rbx), %rsi;
+/// mov 24(%rbx), %rdx; mov 32(%rbx), %r10; mov 40(%rbx), %r8; mov 48(%rbx), %r9; syscall;
+/// mov %rax, (%rbx); add $56, %rbx; jmp 1b; 2: mov $rt_sigreturn, %eax; syscall`
+#[rustfmt::skip]
+pub const BATCH: [u8; 50] = [
+    0x48, 0x8b, 0x03, 0x48, 0x85, 0xc0, 0x78, 0x23,
+    0x48, 0x8b, 0x7b, 0x08, 0x48, 0x8b, 0x73, 0x10, 0x48, 0x8b, 0x53, 0x18,
+    0x4c, 0x8b, 0x53, 0x20, 0x4c, 0x8b, 0x43, 0x28, 0x4c, 0x8b, 0x4b, 0x30,
+    0x0f, 0x05, 0x48, 0x89, 0x03, 0x48, 0x83, 0xc3, 0x38, 0xeb, 0xd5,
+    0xb8, 0x0f, 0x00, 0x00, 0x00, 0x0f, 0x05,
+];
 
 /// Bytes that [`entry_stub`] takes.
 pub const ENTRY_STUB_BYTES: usize = 64;

@@ -22,6 +22,8 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::ptr;
 
 const MADV_COLLAPSE: libc::c_int = 25;
+/// How often huge pages are asked for while the kernel says to ask again.
+const TRIES: usize = 8;
 /// Bytes that are compared or hashed at a time.
 const CHUNK: usize = 1 << 20;
 /// Pages of each span that a warm start compares, besides the first and the last.
@@ -263,8 +265,14 @@ impl Map {
 
     /// What does not become huge shows afterwards.
     fn collapse(&self) {
-        // SAFETY: madvise(2) of our own mapping; MADV_COLLAPSE does not change contents.
-        unsafe { libc::madvise(self.start.cast(), self.len, MADV_COLLAPSE) };
+        // Pages that somebody else just works on make it EAGAIN; what it has done by then stays.
+        for _ in 0..TRIES {
+            // SAFETY: madvise(2) of our own mapping; MADV_COLLAPSE does not change contents.
+            let done = unsafe { libc::madvise(self.start.cast(), self.len, MADV_COLLAPSE) };
+            if done == 0 || !matches!(Errno::last(), Errno::EAGAIN | Errno::EBUSY) {
+                break;
+            }
+        }
     }
 
     fn range(&self) -> Range {

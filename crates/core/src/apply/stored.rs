@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the store has, all spans at once: to reach a process takes longer than any of its calls.
+//!
+//! ```text
+//!   map all copies -> look at each -> move all over their spans
+//!                        | not huge: unmap; another way
+//! ```
+
+use super::{Outcome, Run, SpanOutcome, Undo};
+use crate::addr::{Addr, Range};
+use crate::plan::{Plan, Span, Step};
+use crate::policy::Backing;
+use crate::target::{Fault, MapStored, Target};
+use std::collections::BTreeMap;
+
+/// Lifts the spans of `plan` whose first way is a copy in the store; says what came of each, by its
+/// index.
+pub(super) fn lift<T: Target>(
+    target: &mut T,
+    plan: &Plan,
+    outcome: &mut Outcome,
+) -> BTreeMap<usize, SpanOutcome> {
+    let spans = plan.spans.iter().enumerate();
+    let wanted: Vec<(usize, &Span, MapStored)> =
+        spans.filter_map(|(index, span)| Some((index, span, copy_of(span)?))).collect();
+    if wanted.is_empty() {
+        return BTreeMap::new();
+    }
+    let mut results = BTreeMap::new();
+    let copies: Vec<MapStored> = wanted.iter().map(|(.., copy)| *copy).collect();
+    let mut sound = Vec::new();
+    for ((index, span, copy), mapped) in wanted.into_iter().zip(target.map_stored(&copies)) {
+        let mut run = scratch(target, span, copy.range, outcome);
+        match mapped.and_then(|()| run.check(copy.range)) {
+            Ok(lacking) => sound.push((index, span, copy.range, lacking)),
+            Err(fault) => outcome.note(results.entry(index).or_default(), Backing::Shared, Err(fault)),
+        }
+    }
+    if outcome.lost.is_some() {
+        return results;
+    }
+    let moves: Vec<(Range, Addr)> =
+        sound.iter().map(|(_, span, copy, _)| (*copy, span.range.start)).collect();
+    for ((index, span, copy, lacking), moved) in sound.into_iter().zip(target.move_all(&moves)) {
+        let mut run = scratch(target, span, copy, outcome);
+        let came = moved.or_else(|fault| run.give_up(fault, copy)).map(|()| lacking);
+        outcome.note(results.entry(index).or_default(), Backing::Shared, came);
+    }
+    results
+}
+
+/// The copy that a span is to have first of all.
+fn copy_of(span: &Span) -> Option<MapStored> {
+    span.attempts.first()?.steps.iter().find_map(|step| match step {
+        Step::MapStored(copy) => Some(*copy),
+        _ => None,
+    })
+}
+
+/// A span whose copy is mapped, and is to be unmapped if nothing comes of it.
+fn scratch<'a, T: Target>(
+    target: &'a mut T,
+    span: &'a Span,
+    copy: Range,
+    outcome: &'a mut Outcome,
+) -> Run<'a, T> {
+    let undo = vec![Undo::Unmap(copy)];
+    Run { target, span, undo, file: None, lacking: None, leftovers: &mut outcome.leftovers }
+}
+
+impl<T: Target> Run<'_, T> {
+    /// What the copy lacks; it is unmapped if that is too much.
+    fn check(&mut self, copy: Range) -> Result<Option<Fault>, Fault> {
+        match self.verify(copy) {
+            Ok(()) => Ok(self.lacking.take()),
+            Err(fault) => self.drop_copy(fault).map(|()| None),
+        }
+    }
+
+    /// The copy could not be moved.
+    fn give_up(&mut self, fault: Fault, copy: Range) -> Result<(), Fault> {
+        self.rescue_moved(&fault, copy)?;
+        self.drop_copy(fault)
+    }
+
+    fn drop_copy(&mut self, fault: Fault) -> Result<(), Fault> {
+        if !matches!(fault, Fault::Lost(_)) {
+            self.unwind()?;
+        }
+        Err(fault)
+    }
+}
