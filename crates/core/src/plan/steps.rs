@@ -93,5 +93,7 @@ pub(super) fn scratch_for_stored(
     let bytes = |copies: &[StoredCopy]| copies.iter().map(|c| c.range.len()).sum::<u64>();
     let index = copies.iter().position(|c| c.range.covers(span))?;
     let whole = scratch_for(snapshot, bytes(copies), page, margin)?;
-    Range::sized(whole.start.checked_add(bytes(&copies[..index]))?, span.len())
+    // Two spans may be of one copy.
+    let inside = span.start.0 - copies[index].range.start.0;
+    Range::sized(whole.start.checked_add(bytes(&copies[..index]) + inside)?, span.len())
 }
