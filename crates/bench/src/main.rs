@@ -8,6 +8,7 @@ mod children;
 mod copy;
 mod demo;
 mod jumps;
+mod parts;
 mod pool;
 mod primed;
 mod reference;
@@ -32,6 +33,7 @@ usage: hugelift-bench COMMAND [--rounds N] [--megabytes N]
   warm      second starts of large programs from the store, and many small compilations
   children  programs that start many others: their children plain and lifted
   jumps     CPU time of the program with 64 MB of code: each backing, dynamic and static
+  parts     a large .bss, and the hashes of perl and mawk, with all parts lifted
   primed    clang++ with its libraries in small pages of the page cache, and primed
   all       all of these but the demo
   program LINKING
@@ -94,6 +96,7 @@ fn run(mut args: impl Iterator<Item = String>) -> Result<ExitCode> {
         "warm" => &[warm::start, warm::compile],
         "children" => &[children::run],
         "jumps" => &[jumps::run],
+        "parts" => &[parts::run],
         "primed" => &[primed::run],
         "all" => &[
             backings::run,
@@ -104,6 +107,7 @@ fn run(mut args: impl Iterator<Item = String>) -> Result<ExitCode> {
             warm::compile,
             children::run,
             jumps::run,
+            parts::run,
             primed::run,
         ],
         _ => bail!("unknown command {command}\n{USAGE}"),

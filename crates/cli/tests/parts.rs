@@ -8,7 +8,6 @@ use common::huge::smaps;
 use common::{Cmd, End, HUGELIFT, Held, Pool, each_backing, find, guard, plain};
 use hugelift_core::maps::Prot;
 use serde_json::Value;
-use std::path::Path;
 use std::process::Command;
 
 const KINDS: [&[&str]; 4] = [&["-pie", "-fPIE"], &["-no-pie"], &["-static"], &["-static-pie"]];
@@ -87,61 +86,6 @@ fn data_on_pool_pages() {
         assert_eq!(backing("data"), Some("hugetlb".into()), "{flags:?}: {seen}");
         // Its pages are still to be protected, some of them: never from the pool.
         assert_ne!(backing("relro"), Some("hugetlb".into()), "{flags:?}: {seen}");
-    }
-}
-
-/// Ranges and what each allows, of files and of the heap: neighbours joined, so that a lift,
-/// which cuts mappings, makes no difference.
-fn protections(held: &Held) -> Vec<(u64, u64, Prot)> {
-    let mut out: Vec<(u64, u64, Prot)> = Vec::new();
-    for usage in smaps(held.pid()) {
-        let m = usage.mapping;
-        match out.last_mut() {
-            Some((_, end, prot)) if *end == m.range.start.0 && *prot == m.prot => *end = m.range.end.0,
-            _ => out.push((m.range.start.0, m.range.end.0, m.prot)),
-        }
-    }
-    out
-}
-
-/// Without ASLR everything lies where it lies: what each page allows is what it allowed,
-/// guard pages and RELRO among it.
-#[test]
-fn protections_of_real_programs_stay() {
-    need!("setarch", "gdb", "perl", "node", "clang-19");
-    let stdin_reader = "process.stdin.on('data', () => {}); process.stdin.on('end', () => {})";
-    let programs: [(&str, Vec<&str>); 4] = [
-        ("gdb", vec!["gdb", "-nx", "-q"]),
-        ("perl", vec!["perl", "-e", "my @a = (1) x 100000; <STDIN>"]),
-        ("clang-19", vec!["clang-19", "-x", "c", "-fintegrated-cc1", "-fsyntax-only", "-"]),
-        ("node", vec!["node", "--jitless", "-e", stdin_reader]),
-    ];
-    let objects_of = |held: &Held| {
-        let named = |path: &Path| path.is_absolute() && !path.starts_with("/dev");
-        let files = smaps(held.pid()).into_iter().filter(|u| named(&u.mapping.path));
-        files.map(|u| u.mapping.range).collect::<Vec<_>>()
-    };
-    for (name, words) in programs {
-        let program = find(name).expect(name).canonicalize().expect(name);
-        let mut words: Vec<String> = words.into_iter().map(String::from).collect();
-        words[0] = program.display().to_string();
-        let cmd = Cmd::new(&words).under(["setarch", "-R"]);
-        // The heap's own size depends on what malloc is told.
-        let options = ["--parts", "all", "--backing", "thp", "--malloc", "off"];
-        let start = |options| Held::start(&cmd, options, &program);
-        let (bare, lifted) = (start(None), start(Some(&options[..])));
-        let objects = objects_of(&bare);
-        assert!(objects.len() > 5, "{name}: {objects:?}");
-        let (before, after) = (protections(&bare), protections(&lifted));
-        for range in objects {
-            let at = |all: &[(u64, u64, Prot)]| {
-                let found = all.iter().find(|(s, e, _)| (*s..*e).contains(&range.start.0));
-                found.map(|(_, e, prot)| ((*e).min(range.end.0), *prot))
-            };
-            assert_eq!(at(&after), at(&before), "{name}: {range}");
-        }
-        assert!(!after.iter().any(|(.., prot)| prot.is_wx()), "{name}");
-        drop((bare, lifted));
     }
 }
 

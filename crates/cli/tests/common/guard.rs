@@ -218,6 +218,14 @@ impl CGroup {
         text.trim().parse().map_err(|e| format!("{}: {e}", path.display()))
     }
 
+    /// Whether its memory has ever been at its limit.
+    pub fn was_full(&self) -> bool {
+        let of = |name: &str| fs::read_to_string(self.path.join(name)).unwrap_or_default();
+        let (events, failures) = (of("memory.events"), of("memory.failcnt"));
+        let times = events.lines().find_map(|l| l.strip_prefix("max ")).unwrap_or(failures.trim());
+        times.parse::<u64>().is_ok_and(|n| n > 0)
+    }
+
     /// Words that run the rest of a command inside the group.
     pub fn words(&self) -> Vec<String> {
         let join = format!("echo $$ > {}/cgroup.procs && exec \"$@\"", self.path.display());
