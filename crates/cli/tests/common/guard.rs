@@ -4,6 +4,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// Pages of 2 MB that are enough for every program of these tests.
@@ -165,7 +166,9 @@ impl CGroup {
     /// # Errors
     /// Why there is none.
     pub fn new(controller: &'static str) -> Result<CGroup, String> {
-        let name = format!("hugelift-test-{}-{controller}", std::process::id());
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let made = MADE.fetch_add(1, Ordering::Relaxed);
+        let name = format!("hugelift-test-{}-{made}-{controller}", std::process::id());
         let mounts = fs::read_to_string("/proc/self/mounts").map_err(|e| format!("mounts: {e}"))?;
         let of = |line: &str| line.split(' ').map(str::to_string).collect::<Vec<_>>();
         for mount in mounts.lines().map(of).filter(|m| m.len() > 3) {

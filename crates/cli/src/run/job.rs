@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The job of the helper: where the program goes, and what of it is lifted.
+
+use super::{RunArgs, creation};
+use crate::failure::Failure;
+use crate::options::BackingChoice;
+use crate::weigh::{Choosing, Chosen, choose};
+use hugelift_core::addr::{PageSize, Range, human_bytes};
+use hugelift_core::apply::{Outcome, apply, lifted};
+use hugelift_core::maps::Mapping;
+use hugelift_core::moving::{Image, Move, Stay};
+use hugelift_core::plan::{Plan, Span, plan};
+use hugelift_core::policy::{Backing, PageChoice, Policy, SpanChoice};
+use hugelift_core::skip::{Reason, Skip};
+use hugelift_core::snapshot::{Machine, Object, Part, Snapshot};
+use hugelift_core::target::Fault;
+use hugelift_os::guard::{Guard, Unguarded};
+use hugelift_os::helper::{Lifter, Verdict};
+use hugelift_os::machine::{self, base_page, folios, thp_page};
+use hugelift_os::observer::{Observer, cpu_time};
+use hugelift_os::plain::Plain;
+use hugelift_os::procfs::Process;
+use hugelift_os::remote::Remote;
+use hugelift_os::{launch, pagecache, snapshot, store};
+use std::fs::File;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// What the helper has to do.
+pub struct Job {
+    pub(super) program: String,
+    pub(super) policy: Policy,
+    pub(super) choosing: Choosing,
+    /// Who looks at the program when it runs.
+    pub(super) observer: Option<Observer>,
+    pub(super) strict: bool,
+    pub(super) verbose: u8,
+    pub(super) quiet: bool,
+    pub(super) report: Option<File>,
+    /// What could not be brought into huge folios before the start.
+    pub(super) unprimed: Option<String>,
+    /// All that it needs is in huge folios.
+    pub(super) primed: bool,
+    /// Why the executable could not be moved.
+    pub(super) stayed: Option<Fault>,
+    /// Why data is not taken from the pool although it was asked for.
+    pub(super) unguarded: Option<String>,
+    pub(super) perf_map: bool,
+    /// Orphans become the program's children.
+    pub(super) adopts: bool,
+    /// Size of a transparent huge page.
+    pub(super) huge: Option<PageSize>,
+    /// What there is, if there was time to find out.
+    pub(super) machine: Option<Machine>,
+}
+
+impl Lifter for &mut Job {
+    fn lift(&mut self, pid: u32, target: &mut Remote) -> Verdict {
+        (**self).lift(pid, target)
+    }
+
+    fn prepare(&mut self) {
+        (**self).prepare();
+    }
+
+    fn meanwhile(&mut self, pid: u32) {
+        (**self).meanwhile(pid);
+    }
+
+    fn place(&mut self, pid: u32, image: &Image, mappings: &[Mapping]) -> Option<Move> {
+        (**self).place(pid, image, mappings)
+    }
+
+    fn heap_page(&self) -> Option<PageSize> {
+        (**self).heap_page()
+    }
+
+    fn placed(&mut self, result: Result<(), &Fault>) {
+        (**self).placed(result);
+    }
+
+    fn is_done(&self) -> bool {
+        (**self).is_done()
+    }
+
+    fn afterwards(&mut self) {
+        if let Some(observer) = self.observer.take() {
+            observer.watch();
+        }
+    }
+
+    fn plain(&mut self, why: &Plain) -> Verdict {
+        (**self).plain(why)
+    }
+}
+
+impl Job {
+    /// The job of lifting `program` as the options say.
+    pub fn new(args: &RunArgs, program: String, policy: Policy) -> Job {
+        let auto = args.policy.backing == BackingChoice::Auto;
+        Job {
+            program,
+            policy,
+            choosing: Choosing::new(args.touched, auto, args.strict),
+            observer: None,
+            strict: args.strict,
+            verbose: args.verbose,
+            quiet: args.quiet,
+            report: None,
+            unprimed: None,
+            primed: false,
+            stayed: None,
+            unguarded: None,
+            perf_map: args.perf_map,
+            adopts: launch::adopts_orphans(),
+            huge: None,
+            machine: None,
+        }
+    }
+
+    /// The job of lifting a child of a lifted program, as the options of that one say.
+    ///
+    /// # Errors
+    /// A pattern that is not one.
+    pub fn of_child(args: &RunArgs) -> Result<Job, Failure> {
+        Ok(Job::new(args, args.command[0].to_string_lossy().into_owned(), args.policy.policy()?))
+    }
+
+    /// Brings the program's files into huge folios. Asked for by name only: dropping and reading
+    /// them anew costs a large program a tenth of a second.
+    pub(super) fn prime(&mut self, path: &Path) {
+        let began = Instant::now();
+        let takes = |path: &Path| self.policy.objects.takes_path(path);
+        let priming = pagecache::prime_program(path, &self.policy.parts, takes);
+        tracing::debug!(?priming, elapsed = ?began.elapsed(), "primed");
+        for file in priming.files {
+            let obstacle =
+                file.obstacles().into_iter().max_by_key(|(_, b)| b.bytes).map(|(_, b)| &b.obstacle);
+            let (huge, whole) = (human_bytes(file.huge_bytes), human_bytes(file.whole_bytes));
+            let why = obstacle.map_or(String::new(), |o| format!(": {o}"));
+            let line = format!("primed {huge} of {whole} of {}{why}", file.path);
+            if self.verbose > 0 {
+                self.say(&format!("{}: {line}", self.program));
+            }
+            if obstacle.is_some() {
+                self.unprimed.get_or_insert(line);
+            }
+        }
+        self.primed = priming.is_complete;
+    }
+
+    fn prepare(&mut self) {
+        self.huge = machine::thp_page();
+    }
+
+    fn meanwhile(&mut self, pid: u32) {
+        self.machine = Some(machine::probe(Some(pid)));
+    }
+
+    /// A program that the page cache has in huge folios goes where they can be mapped as such; one
+    /// that the store has, or is to have, to where others will be.
+    fn place(&mut self, pid: u32, image: &Image, mappings: &[Mapping]) -> Option<Move> {
+        let policy = &self.policy;
+        let cached = policy.backings.contains(&Backing::Pagecache);
+        let shared = policy.backings.contains(&Backing::Shared);
+        let wanted = cached || shared;
+        let takes = || image.pieces.first().is_some_and(|m| policy.objects.takes_path(&m.path));
+        let huge = self.huge.filter(|huge| wanted && policy.page.allows(*huge));
+        let huge = huge.filter(|_| takes())?;
+        let plan = match image.plan(mappings, &policy.parts, huge, base_page()) {
+            Ok(plan) => Some(plan),
+            Err(Stay::Congruent | Stay::Small) => return None,
+            Err(_) => None,
+        };
+        let primed = |plan: &Move| cached && pagecache::is_primed(pid, image, plan, &policy.parts, huge);
+        let exe = Process::new(pid).path("exe");
+        let plan = plan.filter(|plan| primed(plan) || shared && store::may_have(&exe, creation(policy)));
+        // One that should have been moved, and is not, has something to say when it is loaded.
+        self.primed &= plan.is_some();
+        plan
+    }
+
+    /// A heap that is to be lifted begins with a whole huge page.
+    fn heap_page(&self) -> Option<PageSize> {
+        thp_page().filter(|_| self.policy.parts.contains(&Part::Heap))
+    }
+
+    /// An executable that could not be moved stays, and its text with it: nothing is lost but
+    /// the gain.
+    fn placed(&mut self, result: Result<(), &Fault>) {
+        self.stayed = result.err().cloned();
+    }
+
+    /// What the page cache has needs no help at run time. Only to tell of it, or to be sure of it,
+    /// the program must be looked at once it is loaded.
+    fn is_done(&self) -> bool {
+        let nothing_to_say = self.verbose == 0 && self.report.is_none() && !self.strict;
+        let only_read = !self.policy.parts.iter().any(|p| p.is_writable());
+        self.primed && only_read && self.stayed.is_none() && nothing_to_say
+    }
+
+    fn lift(&mut self, pid: u32, target: &mut Remote) -> Verdict {
+        let began = Instant::now();
+        let before = match self.look(pid, target) {
+            Ok(before) => before,
+            Err(why) => return self.plain(&why),
+        };
+        let (mut chosen, guard) = self.choose(pid, &before);
+        if let Some(fault) = &self.stayed {
+            let of_executable = |s: &&mut Skip| s.object == 0 && s.reason == Reason::NotPrimed;
+            for skip in chosen.plan.skips.iter_mut().filter(of_executable) {
+                skip.reason = Reason::Failed(Backing::Pagecache, fault.clone());
+            }
+        }
+        let plan = &chosen.plan;
+        tracing::debug!(?plan, why = ?chosen.line, "planned");
+        let cpu_before = cpu_time(pid);
+        let outcome = apply(target, plan);
+        let lift =
+            cpu_time(pid).zip(cpu_before).map_or(Duration::ZERO, |(now, then)| now.saturating_sub(then));
+        let took = began.elapsed();
+        tracing::debug!(?outcome, ?took, "applied");
+        if let Some(guard) = guard
+            && let Err(error) = guard.tell(&on_pool(plan, &outcome))
+        {
+            // It knows of more than there is: a child copies in vain.
+            tracing::debug!(%error, "the guard was not told what came of it");
+        }
+        if let Err(refused) = self.complain(&chosen, &outcome) {
+            return refused;
+        }
+        if self.perf_map {
+            self.name_code(pid, &before, plan, &outcome);
+        }
+        self.tell(pid, &before, plan, &outcome, took);
+        // One that waits for its helper would wait for as long as it lives.
+        self.observer = if self.adopts { None } else { chosen.observer(pid, &before, &outcome, lift) };
+        Verdict::Start
+    }
+
+    /// The program as it is before the lift, and what of it is to be had without a copy.
+    fn look(&mut self, pid: u32, target: &mut Remote) -> Result<Snapshot, Plain> {
+        let least = match self.policy.page {
+            PageChoice::Usual => PageSize::MB2.bytes() / 2,
+            PageChoice::Mixed => base_page().bytes(),
+            PageChoice::Only(page) => page.bytes(),
+        };
+        let everything = self.report.is_some()
+            || self.policy.span != SpanChoice::Inner
+            || self.policy.parts.iter().any(|p| p.is_writable());
+        let least = if everything { 0 } else { least };
+        let status = target.status()?;
+        let mut machine = self.machine.take().unwrap_or_else(|| machine::probe(Some(pid)));
+        machine::update(&mut machine, &status);
+        let mut before = snapshot::of(Process::new(pid), least, machine, &status)?;
+        if self.policy.page != PageChoice::Usual {
+            before.machine.folios = folios();
+        }
+        if self.policy.backings.contains(&Backing::Pagecache) {
+            let takes = |object: &Object| self.policy.objects.takes(object);
+            pagecache::find(Some(pid), &mut before, &self.policy.parts, takes);
+        }
+        if self.policy.backings.contains(&Backing::Shared) {
+            let offer = store::offer(pid, &before, &self.policy, creation(&self.policy));
+            before.stored = offer.stored;
+            target.offer_stored(offer.files);
+        }
+        Ok(before)
+    }
+
+    /// What is lifted; and the guard of fork(2), where one is needed for it.
+    fn choose(&mut self, pid: u32, before: &Snapshot) -> (Chosen, Option<Guard>) {
+        let guard = self.takes_data_from_pool().then(|| self.guard(pid, before)).flatten();
+        let mut all = plan(before, &self.policy);
+        if let Some(Err(why)) = guard.as_ref().map(|guard| guard.tell(&planned_on_pool(&all))) {
+            self.leave_pool(&why.to_string());
+            all = plan(before, &self.policy);
+        }
+        (choose(self.choosing, Some(pid), before, &self.policy, all), guard)
+    }
+
+    /// Whether data or bss is to be on pages of the pool, where fork(2) needs a guard.
+    pub(super) fn takes_data_from_pool(&self) -> bool {
+        let parts = &self.policy.parts;
+        self.policy.data_backings.contains(&Backing::Hugetlb)
+            && (parts.contains(&Part::Data) || parts.contains(&Part::Bss))
+    }
+
+    /// The guard of fork(2) in the program; without one, its data stays off the pool.
+    fn guard(&mut self, pid: u32, before: &Snapshot) -> Option<Guard> {
+        let found = match before.machine.moves_hugetlb {
+            true => Guard::find(pid, &before.mappings),
+            false => Err(Unguarded::OldKernel),
+        };
+        found.map_err(|why| self.leave_pool(&why.to_string())).ok()
+    }
+
+    /// What is written is not put on pages of the pool: a child of fork(2) might be killed for
+    /// want of them.
+    pub(super) fn leave_pool(&mut self, why: &str) {
+        self.policy.data_backings = vec![Backing::Thp];
+        self.unguarded = Some(why.to_string());
+    }
+}
+
+/// What is written and may come from the pool.
+fn planned_on_pool(plan: &Plan) -> Vec<(Range, PageSize)> {
+    let page = |span: &Span| span.attempts.iter().find(|a| a.backing == Backing::Hugetlb).map(|a| a.page);
+    let writable = plan.spans.iter().filter(|s| s.part.is_writable());
+    writable.filter_map(|span| Some((span.range, page(span)?))).collect()
+}
+
+/// What is written and has come from there.
+fn on_pool(plan: &Plan, outcome: &Outcome) -> Vec<(Range, PageSize)> {
+    let from_pool: Vec<Range> =
+        lifted(plan, outcome).filter(|(_, b)| *b == Backing::Hugetlb).map(|(s, _)| s.range).collect();
+    planned_on_pool(plan).into_iter().filter(|(range, _)| from_pool.contains(range)).collect()
+}

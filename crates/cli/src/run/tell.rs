@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What is told of a lift: lines on stderr, the report, names of copied code.
+
+use super::complaints::complaints;
+use super::job::Job;
+use crate::FAILED;
+use crate::weigh::Chosen;
+use hugelift_core::addr::{Range, human_bytes};
+use hugelift_core::apply::{Outcome, lifted};
+use hugelift_core::plan::{Plan, Span};
+use hugelift_core::policy::Backing;
+use hugelift_core::report::{self, Report, Total};
+use hugelift_core::report_text::{self, Style};
+use hugelift_core::skip::Reason;
+use hugelift_core::snapshot::{Part, Snapshot};
+use hugelift_os::console::say;
+use hugelift_os::helper::Verdict;
+use hugelift_os::perf_map::{self, Copied};
+use hugelift_os::plain::Plain;
+use hugelift_os::procfs::Process;
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::time::Duration;
+
+impl Job {
+    /// Says what was not lifted, though it might have been.
+    ///
+    /// # Errors
+    /// The program must not start like this (`--strict`).
+    pub(super) fn complain(&self, chosen: &Chosen, outcome: &Outcome) -> Result<(), Verdict> {
+        let plan = &chosen.plan;
+        let complaints = complaints(plan, outcome);
+        let complete = !plan.spans.is_empty() && outcome.is_complete() && complaints.is_empty();
+        if let Some(lost) = &outcome.lost {
+            self.say(&format!("{}: {lost}", self.program));
+        }
+        let writable = plan.spans.iter().any(|s| matches!(s.part, Part::Data | Part::Bss));
+        let unguarded = self.unguarded.as_ref().filter(|_| writable).map(|why| {
+            format!(
+                "--data-backing hugetlb: fork(2) might kill a child: {why}; transparent huge pages instead"
+            )
+        });
+        if let Some(line) = &unguarded {
+            self.say(&format!("{}: {line}", self.program));
+        }
+        if self.strict && !(complete && unguarded.is_none()) {
+            let untouched = plan.skips.iter().any(|s| s.reason == Reason::NotTouched);
+            let why = match complaints.largest().or(unguarded) {
+                Some(line) => line,
+                None if untouched => "nothing is known of what it touches; --touched all lifts it".into(),
+                None => "nothing in it is larger than a huge page".to_string(),
+            };
+            self.say(&format!("{}: not started (--strict): {why}", self.program));
+            return Err(Verdict::Refuse(FAILED));
+        }
+        if let Some(line) = complaints.largest() {
+            let note = self.unprimed.as_ref().filter(|_| self.verbose == 0);
+            let note = note.map_or(String::new(), |note| format!(" ({note})"));
+            self.say(&format!("{}: {line}{note}", self.program));
+        }
+        if let Some(trouble) = &chosen.trouble {
+            self.say(&format!("{}: {trouble}", self.program));
+        }
+        if let Some(line) = chosen.line.as_ref().filter(|_| self.verbose > 0) {
+            self.say(&format!("{}: {line}", self.program));
+        }
+        Ok(())
+    }
+
+    /// Code that was copied to memory of no file: perf(1) finds its names in a file of their own.
+    pub(super) fn name_code(&self, pid: u32, before: &Snapshot, plan: &Plan, outcome: &Outcome) {
+        let mut spans: BTreeMap<usize, Vec<Range>> = BTreeMap::new();
+        let is_copy = |(span, backing): &(&Span, Backing)| {
+            span.part == Part::Text && matches!(backing, Backing::Thp | Backing::Hugetlb)
+        };
+        for (span, _) in lifted(plan, outcome).filter(is_copy) {
+            spans.entry(span.object).or_default().push(span.range);
+        }
+        let open = |(object, spans)| Copied::open(pid, before.objects.get(object)?, spans);
+        let objects: Vec<Copied> = spans.into_iter().filter_map(open).collect();
+        if objects.is_empty() {
+            return;
+        }
+        // A watcher would become the program's child: there the file stays.
+        let done = match self.adopts {
+            true => perf_map::write(pid, &objects).map(drop),
+            false => perf_map::watch(pid, &objects),
+        };
+        if let Err(error) = done {
+            self.say(&format!("{}: cannot write /tmp/perf-{pid}.map: {error}", self.program));
+        }
+    }
+
+    /// What smaps shows now: only that is said.
+    pub(super) fn tell(
+        &mut self,
+        pid: u32,
+        before: &Snapshot,
+        plan: &Plan,
+        outcome: &Outcome,
+        took: Duration,
+    ) {
+        if self.verbose == 0 && self.report.is_none() {
+            return;
+        }
+        let usage = match Process::new(pid).smaps() {
+            Ok(usage) => usage,
+            Err(error) => return self.say(&format!("{}: lifted, but not verified: {error}", self.program)),
+        };
+        let mut report = Report::new(before, Some(&usage), plan, Some(outcome));
+        report.pid = Some(pid);
+        if self.verbose > 0 {
+            self.say(&format!(
+                "{}: {} ({:.1} ms)",
+                self.program,
+                self.summary(&report),
+                took.as_secs_f64() * 1e3
+            ));
+        }
+        if self.verbose > 1 {
+            let style = Style { width: 100, verbose: true };
+            for line in report_text::text(&report, &style).lines() {
+                self.say(line);
+            }
+        }
+        self.write(&report);
+    }
+
+    /// "text 24 of 24 MB, rodata 50 of 52 MB on huge pages"
+    fn summary(&self, report: &Report) -> String {
+        let wanted = |part: &Part, t: &Total| t.liftable_bytes > 0 && self.policy.parts.contains(part);
+        let parts = report.totals.iter().filter(|(part, t)| wanted(part, t));
+        let parts: Vec<String> = parts
+            .map(|(part, t)| {
+                let now =
+                    format!("{part} {} of {}", human_bytes(t.huge_bytes), human_bytes(t.liftable_bytes));
+                let later = match report.bytes(*part, &Reason::OnTouch) {
+                    0 => String::new(),
+                    later => format!(" ({} more as it is touched)", human_bytes(later)),
+                };
+                let unseen = match report.unseen_bytes(*part) {
+                    0 => String::new(),
+                    unseen => format!(" ({} more on smaller pages)", human_bytes(unseen)),
+                };
+                now + &later + &unseen
+            })
+            .collect();
+        match parts.as_slice() {
+            [] => "nothing in it is larger than a huge page".into(),
+            parts => format!("{} on huge pages", parts.join(", ")),
+        }
+    }
+
+    pub(super) fn write(&mut self, report: &impl serde::Serialize) {
+        if let Some(file) = &mut self.report
+            && let Err(error) = serde_json::to_writer(&mut *file, report)
+                .map_err(io::Error::from)
+                .and_then(|()| file.write_all(b"\n"))
+        {
+            self.say(&format!("{}: cannot write the report: {error}", self.program));
+        }
+    }
+
+    pub(super) fn plain(&mut self, why: &Plain) -> Verdict {
+        let nothing = serde_json::Map::new();
+        self.write(&serde_json::json!({
+            "version": report::VERSION, "objects": [], "totals": nothing, "plain": why.to_string(),
+        }));
+        if self.strict {
+            self.say(&format!("{}: not started (--strict): {why}", self.program));
+            return Verdict::Refuse(FAILED);
+        }
+        self.say(&format!("{}: started without huge pages: {why}", self.program));
+        Verdict::Start
+    }
+
+    pub(super) fn say(&self, line: &str) {
+        if !self.quiet {
+            say(line);
+        }
+    }
+}
