@@ -5,12 +5,9 @@
 
 all: build
 
-# Static and at fixed addresses: the loader and the relocations would take a third of all that
-# `hugelift run` adds to a start.
 build:
 	@ci/setup.sh build
-	cargo build --release -p hugelift-bench
-	cargo rustc --release -p hugelift --bin hugelift -- -C target-feature=+crt-static -C relocation-model=static
+	ci/build.sh
 
 # The main job on something real: 64 MB of code, bare and lifted in turn.
 demo: build

@@ -18,7 +18,9 @@ fn main() {
     let mut rustc = Command::new(variable("RUSTC"));
     rustc.args(["--crate-name", "hugelift_inside", "--crate-type", "cdylib", "--edition", "2024"]);
     rustc.args(["--cfg", "loaded", "-C", "panic=abort", "-C", "opt-level=s", "-C", "strip=symbols"]);
-    // Nothing of it comes from a C library: it is loaded into programs of any.
+    // Nothing of it comes from a C library: it is loaded into programs of any. For musl's targets it must be
+    // said that there are shared objects.
+    rustc.args(["-C", "target-feature=-crt-static"]);
     for flag in ["-nostartfiles", "-nostdlib", "-Wl,-z,defs,-z,now,-z,relro,-z,noexecstack"] {
         rustc.arg("-C").arg(format!("link-arg={flag}"));
     }

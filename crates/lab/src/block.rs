@@ -5,6 +5,7 @@ use crate::memory::{Mapping, Pages};
 use hugelift_core::addr::{Addr, Range};
 use hugelift_core::smaps::Usage;
 use hugelift_os::machine::{base_page, thp_page};
+use hugelift_os::memory::MADV_COLLAPSE;
 use hugelift_os::procfs::Process;
 use std::io;
 use std::ptr;
@@ -148,7 +149,7 @@ impl Block {
         for offset in (0..self.len()).step_by(huge) {
             let len = huge.min(self.len() - offset);
             // SAFETY: madvise(2) of memory of ours; the advice changes no content.
-            let done = unsafe { libc::madvise(self.0.start().add(offset).cast(), len, libc::MADV_COLLAPSE) };
+            let done = unsafe { libc::madvise(self.0.start().add(offset).cast(), len, MADV_COLLAPSE) };
             if done != 0 {
                 let error = io::Error::last_os_error();
                 if offset == 0 && error.raw_os_error() == Some(libc::EINVAL) {

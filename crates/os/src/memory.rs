@@ -10,6 +10,9 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
+/// Linux 6.1, `include/uapi/asm-generic/mman-common.h`; not every C library has it.
+pub const MADV_COLLAPSE: libc::c_int = 25;
+
 fn iovec(base: u64, len: usize) -> libc::iovec {
     libc::iovec { iov_base: base as *mut libc::c_void, iov_len: len }
 }

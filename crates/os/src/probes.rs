@@ -2,6 +2,7 @@
 //! What this kernel does when asked for huge pages: tried, each in a child process of its own
 //! (a SIGBUS or a hang ends only that), on memory and files of our own.
 
+use crate::memory::MADV_COLLAPSE;
 use crate::pagemap;
 use crate::prime::file_system;
 use crate::procfs::Process;
@@ -26,8 +27,6 @@ const PATIENCE: libc::c_uint = 20;
 const PAGES: usize = 2;
 /// Larger huge pages (512 MB with base pages of 64 kB) are too large for a trial.
 const LARGEST: u64 = 32 << 20;
-/// `MADV_COLLAPSE` (Linux 6.1)
-const MADV_COLLAPSE: libc::c_int = 25;
 
 /// Tries everything; files are made in `folder`.
 pub fn try_all(folder: &Path) -> Probes {

@@ -3,7 +3,7 @@
 
 use crate::arch::{self, COPY_AT, Regs, SYSCALL_AT};
 use crate::home::{Call, Home};
-use crate::memory;
+use crate::memory::{self, MADV_COLLAPSE};
 use crate::pagemap;
 use crate::procfs::{ProcError, Process, Status};
 use crate::ptrace::{Error, Resume, Stop, Stopped};
@@ -18,7 +18,6 @@ use std::io;
 
 const MADV_POPULATE_READ: u64 = 22;
 const MADV_POPULATE_WRITE: u64 = 23;
-const MADV_COLLAPSE: u64 = 25;
 const MFD_HUGE_SHIFT: u32 = 26;
 /// How a file is mapped whose bytes replace the program's: faulted in at once, as each call is two
 /// switches to the target and back.
@@ -358,7 +357,7 @@ impl Target for Remote {
     }
 
     fn collapse(&mut self, range: Range) -> Result<(), Fault> {
-        self.madvise("madvise(MADV_COLLAPSE)", range, MADV_COLLAPSE)
+        self.madvise("madvise(MADV_COLLAPSE)", range, MADV_COLLAPSE as u64)
     }
 
     fn huge_bytes(&mut self, range: Range) -> Result<u64, Fault> {

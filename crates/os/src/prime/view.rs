@@ -8,7 +8,7 @@
 //!
 //! Each page is a mapping of its own, so that smaps counts it by itself.
 
-use crate::memory;
+use crate::memory::{self, MADV_COLLAPSE};
 use crate::procfs::{ProcError, Process};
 use hugelift_core::addr::{Addr, PageSize};
 use hugelift_core::maps::FileId;
@@ -108,7 +108,7 @@ impl View {
         let Ok(bytes) = usize::try_from(self.page.bytes()) else { return };
         // Again where something was only busy.
         for _ in 0..2 {
-            match self.advise(self.pages[i], bytes, libc::MADV_COLLAPSE) {
+            match self.advise(self.pages[i], bytes, MADV_COLLAPSE) {
                 Err(e) if e.raw_os_error() == Some(libc::EAGAIN) => {}
                 done => return tracing::trace!(?done, at = %self.pages[i], "collapse"),
             }

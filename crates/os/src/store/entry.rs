@@ -7,7 +7,8 @@
 
 use super::StoreError;
 use super::source::identity;
-use crate::{faultpoint, memory, pagemap};
+use crate::memory::{self, MADV_COLLAPSE};
+use crate::{faultpoint, pagemap};
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::entry_elf::Names;
 use hugelift_core::record::{Identity, Record, StoredSpan};
@@ -21,7 +22,6 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::ptr;
 
-const MADV_COLLAPSE: libc::c_int = 25;
 /// How often huge pages are asked for while the kernel says to ask again.
 const TRIES: usize = 8;
 /// Bytes that are compared or hashed at a time.

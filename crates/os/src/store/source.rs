@@ -7,9 +7,7 @@ use crate::procfs::Process;
 use hugelift_core::record::Identity;
 use hugelift_core::snapshot::Object;
 use hugelift_core::symbols::{Function, functions};
-use nix::sys::statfs::{
-    BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, FsType, OVERLAYFS_SUPER_MAGIC, XFS_SUPER_MAGIC, fstatfs,
-};
+use nix::sys::statfs::{BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, FsType, OVERLAYFS_SUPER_MAGIC, fstatfs};
 use object::read::ReadCache;
 use std::ffi::CString;
 use std::fs::{File, Metadata, OpenOptions};
@@ -22,8 +20,8 @@ use std::time::{Duration, SystemTime};
 /// File systems that note each change of a file's contents in its change time, whoever makes
 /// it (statfs(2)). tmpfs is not one: writes through a mapping leave the time as it is.
 const TELLING: &[FsType] = &[
-    EXT4_SUPER_MAGIC, // ext2 and ext3 too
-    XFS_SUPER_MAGIC,
+    EXT4_SUPER_MAGIC,    // ext2 and ext3 too
+    FsType(0x5846_5342), // XFS
     BTRFS_SUPER_MAGIC,
     OVERLAYFS_SUPER_MAGIC,
     FsType(0xf2f5_2010), // F2FS
