@@ -23,6 +23,7 @@ mod run;
 mod stat;
 mod store;
 mod top;
+mod usage;
 mod weigh;
 
 use clap::{Parser, Subcommand};
@@ -97,6 +98,10 @@ fn parse(args: &[OsString]) -> Result<Cli, clap::Error> {
     Cli::try_parse_from(args)
 }
 
+fn is_subcommand(name: &str) -> bool {
+    <Cli as clap::CommandFactory>::command().find_subcommand(name).is_some()
+}
+
 /// Entry point from the C runtime.
 ///
 /// # Safety
@@ -119,8 +124,12 @@ fn command(args: &[OsString]) -> i32 {
         Ok(cli) => cli,
         Err(error) => {
             let status = if error.use_stderr() { FAILED } else { 0 };
-            // Nobody may be reading.
-            let _ = error.print();
+            let subcommand = args.get(1).and_then(|name| name.to_str()).filter(|name| is_subcommand(name));
+            match usage::complaint(&error, subcommand) {
+                Some(line) => hugelift_os::console::say(&line),
+                // Nobody may be reading.
+                None => _ = error.print(),
+            }
             return status;
         }
     };
