@@ -249,7 +249,7 @@ mod tests {
                     prop_assert!(!look.huge.iter().any(|h| h.covers(block)));
                     prop_assert!(ever.iter().any(|h| h.covers(block)));
                 }
-                ever.extend(look.huge);
+                ever.extend(&look.huge);
                 prop_assert!(!blocks.clone().take(&look), "the same look changes nothing");
             }
         }
