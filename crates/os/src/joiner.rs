@@ -12,6 +12,7 @@
 
 use crate::beside::{Program, Watch};
 use crate::machine::{base_page, thp_page};
+use crate::memory::MADV_COLLAPSE;
 use crate::pagemap;
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::join::{self, Blocks, Look, Rhythm, is_whole_and_own};
@@ -21,9 +22,6 @@ use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::{Duration, Instant};
-
-/// `MADV_COLLAPSE` (Linux 6.1)
-const MADV_COLLAPSE: i32 = 25;
 
 /// Why a program's huge pages cannot be joined from outside.
 #[derive(Debug, thiserror::Error)]
