@@ -183,6 +183,17 @@ pub struct PolicyArgs {
     pub exclude: Vec<String>,
 }
 
+/// `--after-fork`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum AfterForkChoice {
+    /// As join if writable parts are lifted onto transparent huge pages, and it is permitted
+    Auto,
+    /// Join them, once no other process has them
+    Join,
+    /// Leave them to the kernel
+    Leave,
+}
+
 /// `--children`
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ChildrenChoice {

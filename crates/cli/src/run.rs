@@ -3,6 +3,7 @@
 //!
 //! This process becomes the program; the lifting is done by a helper beside it.
 
+mod afterwards;
 mod complaints;
 mod job;
 mod tell;
@@ -11,7 +12,7 @@ pub use job::Job;
 
 use crate::dry_run::dry_run;
 use crate::failure::Failure;
-use crate::options::{ChildrenChoice, MallocChoice, PolicyArgs, word};
+use crate::options::{AfterForkChoice, ChildrenChoice, MallocChoice, PolicyArgs, word};
 use crate::weigh::TouchedChoice;
 use clap::Args;
 use hugelift_core::addr::PageSize;
@@ -58,6 +59,10 @@ pub struct RunArgs {
     #[arg(long, value_enum, default_value_t = ChildrenChoice::Plain)]
     children: ChildrenChoice,
 
+    /// What becomes of its huge pages that writes after a fork have split
+    #[arg(long, value_enum, default_value_t = AfterForkChoice::Auto)]
+    after_fork: AfterForkChoice,
+
     /// Pages of the pool that are kept for what a forked child writes (--data-backing hugetlb)
     #[arg(long, value_name = "PAGES", default_value_t = 0)]
     fork_reserve: u64,
@@ -98,6 +103,7 @@ impl RunArgs {
         let mut words = self.policy.words();
         words.push(format!("--malloc={}", word(&self.malloc)));
         words.push(format!("--fork-reserve={}", self.fork_reserve));
+        words.push(format!("--after-fork={}", word(&self.after_fork)));
         words.extend(self.touched.as_ref().map(|touched| format!("--touched={}", word(touched))));
         words.extend(self.perf_map.then(|| "--perf-map".to_string()));
         match self.verbose {

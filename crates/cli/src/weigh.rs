@@ -178,15 +178,8 @@ impl Watch {
 }
 
 impl Chosen {
-    /// Who looks at process `pid`, which is stopped yet, of which so much was lifted; of its CPU time,
-    /// `foreign` was the lift's.
-    pub fn observer(
-        self,
-        pid: u32,
-        snapshot: &Snapshot,
-        outcome: &Outcome,
-        foreign: Duration,
-    ) -> Option<Observer> {
+    /// Who looks at the program, of which so much was lifted; of its CPU time, `foreign` was the lift's.
+    pub fn observer(self, snapshot: &Snapshot, outcome: &Outcome, foreign: Duration) -> Option<Observer> {
         let Watch { notes, executable, objects } = self.watch?;
         let huge: Vec<Range> = lifted(&self.plan, outcome).map(|(span, _)| span.range).collect();
         let subject = |(object, known): (usize, Known)| {
@@ -198,7 +191,6 @@ impl Chosen {
             (!ranges.is_empty()).then_some(Subject { file: known.file, bias, ranges })
         };
         let subjects = objects.into_iter().filter_map(subject).collect();
-        let observer = Observer::new(pid, notes, executable, subjects, foreign);
-        observer.inspect_err(|error| tracing::debug!(%error, "not looked at")).ok()
+        Some(Observer::new(notes, executable, subjects, foreign))
     }
 }

@@ -21,6 +21,7 @@ pub mod elf;
 pub mod entry_elf;
 pub mod heap;
 pub mod html;
+pub mod join;
 pub mod keep;
 pub mod lab;
 pub mod ldcache;

@@ -163,7 +163,8 @@ pub fn help(target: i32, fd: RawFd, lifter: &mut impl Lifter) -> Result<(), Stri
     let ready = Ready::from_bytes(ready);
     let Some(running) = send_answer(socket, ptrace::seize(target)) else { return Ok(()) };
     match attend_waiting(running, Addr(ready.stop), lifter) {
-        Ok(()) | Err(ptrace::Error::Vanished(_)) => {}
+        Ok(()) => lifter.afterwards(),
+        Err(ptrace::Error::Vanished(_)) => {}
         Err(error) => {
             lifter.plain(&error.into());
         }

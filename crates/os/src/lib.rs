@@ -6,7 +6,7 @@
 //! Counting: [`perf`] and [`kernel_counts`], of a [`workload`] or another process.
 //! Changing the page cache: [`mod@prime`].
 //! Sharing code among processes: [`store`]. What past runs did: [`store::Notes`], which an
-//! [`observer`] writes.
+//! [`observer`] writes; it and the [`joiner`] look at a running program from [`beside`].
 //! Changing a process: [`launch`] puts a [`helper`] beside the process that becomes the program
 //! ([`mod@program`]); it traces it ([`ptrace`]), prepares its way [`home`], stops its
 //! [`threads`] and changes it as a [`remote`] target; so does the helper that the library
@@ -14,6 +14,7 @@
 
 pub mod arch;
 mod batch;
+pub mod beside;
 mod cgroup;
 pub mod console;
 pub mod elf_file;
@@ -25,6 +26,7 @@ pub mod hardware;
 pub mod helper;
 pub mod home;
 pub mod inside;
+pub mod joiner;
 pub mod kernel_counts;
 pub mod launch;
 pub mod machine;

@@ -23,7 +23,7 @@
 //! *How long it lived* is the CPU time of the process and its threads, without what the lift took. A program that lives on when
 //! the observer ends, or leaves behind a process of its own, as a daemon does, counts as a long one.
 
-use crate::launch::close_all_but;
+use crate::beside::{Program, Watch};
 use crate::pagemap;
 use crate::procfs::Process;
 use crate::store::{Notes, executed};
@@ -32,7 +32,7 @@ use hugelift_core::note::{LIVED_ON, Touched};
 use hugelift_core::record::Identity;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -43,25 +43,20 @@ const LONGEST: Duration = Duration::from_secs(16);
 /// Who lives longer is not watched any more.
 const ENOUGH: Duration = Duration::from_secs(60);
 
-/// A program to look at.
+/// Looks at a program.
 #[derive(Debug)]
 pub struct Observer {
-    pid: u32,
     notes: Notes,
     executable: (PathBuf, Identity),
     subjects: Vec<Subject>,
-    program: OwnedFd,
-    pagemap: File,
     /// CPU time that was not the program's doing.
     foreign: Duration,
-}
-
-/// What the looks have shown.
-struct Seen {
-    /// One for each subject.
+    began: Instant,
+    delay: Duration,
+    /// Of each subject.
     touched: Vec<Touched>,
-    /// The program was there when it was looked at.
-    looked: bool,
+    /// When it was last there, and what CPU time it had taken.
+    seen: Option<(Duration, Duration)>,
 }
 
 /// An object of it.
@@ -76,76 +71,22 @@ pub struct Subject {
 }
 
 impl Observer {
-    /// For process `pid`, which is stopped: later it may have become another user's. Of its CPU time,
-    /// `foreign` was the lift's.
-    ///
-    /// # Errors
-    /// pidfd_open(2); the pagemap cannot be read.
+    /// Of the program's CPU time, `foreign` was the lift's.
     pub fn new(
-        pid: u32,
         notes: Notes,
         executable: (PathBuf, Identity),
         subjects: Vec<Subject>,
         foreign: Duration,
-    ) -> io::Result<Observer> {
-        // SAFETY: pidfd_open(2) takes two numbers.
-        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: a new descriptor, nobody else's.
-        let program = unsafe { OwnedFd::from_raw_fd(fd as RawFd) };
-        let pagemap = pagemap::open(pid.cast_signed())?;
-        Ok(Observer { pid, notes, executable, subjects, program, pagemap, foreign })
+    ) -> Observer {
+        let touched = vec![Touched::default(); subjects.len()];
+        let (began, delay) = (Instant::now(), Duration::ZERO);
+        Observer { notes, executable, subjects, foreign, began, delay, touched, seen: None }
     }
 
-    /// Watches the program until it ends, or for a minute, and writes down what was seen. All other
-    /// files of the calling process are closed, and it is a process of its own.
-    pub fn watch(self) {
-        close_all_but(&[self.program.as_raw_fd(), self.pagemap.as_raw_fd(), self.notes.descriptor()]);
-        // It holds no file system in use.
-        let _ = std::env::set_current_dir("/");
-        let mut seen = Seen { touched: vec![Touched::default(); self.subjects.len()], looked: false };
-        let life = self.look_on(&mut seen);
-        self.write(life, &seen);
-    }
-
-    /// Looks again and again; the program's CPU time.
-    fn look_on(&self, seen: &mut Seen) -> Duration {
-        let began = Instant::now();
-        let (mut life, mut seen_at, mut delay) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
-        while !self.ends_within(delay) {
-            for (subject, touched) in self.subjects.iter().zip(&mut seen.touched) {
-                subject.look(&self.pagemap, touched);
-            }
-            if self.ends_within(Duration::ZERO) {
-                break;
-            }
-            let Some(cpu) = self.cpu_time() else { break };
-            (life, seen_at) = (cpu, began.elapsed());
-            if !self.is_itself() {
-                return life;
-            }
-            seen.looked = true;
-            if seen_at >= ENOUGH {
-                return LIVED_ON;
-            }
-            delay = (2 * delay).clamp(FIRST, LONGEST);
-        }
-        if self.has_left_somebody() {
-            return LIVED_ON;
-        }
-        // Until somebody has waited for it, it still tells. After that: as busy as it was.
-        self.cpu_time().unwrap_or_else(|| {
-            let busy = life.as_secs_f64() / seen_at.as_secs_f64().max(1e-6);
-            life + began.elapsed().saturating_sub(seen_at).mul_f64(busy.clamp(0.0, 1.0))
-        })
-    }
-
-    fn write(&self, life: Duration, seen: &Seen) {
+    fn write(&self, life: Duration) {
         let (path, file) = &self.executable;
         let mut own = None;
-        for (subject, touched) in self.subjects.iter().zip(&seen.touched).filter(|_| seen.looked) {
+        for (subject, touched) in self.subjects.iter().zip(&self.touched).filter(|_| self.seen.is_some()) {
             let (path, of_subject) = &subject.file;
             if of_subject == file {
                 own = Some(touched);
@@ -158,34 +99,10 @@ impl Observer {
         }
     }
 
-    /// Waits so long; whether the program has ended.
-    fn ends_within(&self, time: Duration) -> bool {
-        let until = Instant::now() + time;
-        loop {
-            let left = until.saturating_duration_since(Instant::now());
-            let millis = i32::try_from(left.as_millis()).unwrap_or(i32::MAX);
-            let mut poll = libc::pollfd { fd: self.program.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-            // SAFETY: poll(2) of one descriptor that lives through the call.
-            match unsafe { libc::poll(&raw mut poll, 1, millis) } {
-                0 if millis == 0 => return false,
-                n if n > 0 => return true,
-                _ => {}
-            }
-        }
-    }
-
     /// The CPU time that the program took; `None` once somebody has waited for it.
-    fn cpu_time(&self) -> Option<Duration> {
+    fn cpu_time(&self, program: &Program) -> Option<Duration> {
         // If it is there still, its number was its own just now.
-        Some(cpu_time(self.pid).filter(|_| self.is_there())?.saturating_sub(self.foreign))
-    }
-
-    fn is_there(&self) -> bool {
-        // SAFETY: pidfd_send_signal(2): signal 0 is none, and a null siginfo is allowed.
-        unsafe {
-            libc::syscall(libc::SYS_pidfd_send_signal, self.program.as_raw_fd(), 0, std::ptr::null::<u8>(), 0)
-                == 0
-        }
+        Some(cpu_time(program.pid).filter(|_| program.is_there())?.saturating_sub(self.foreign))
     }
 
     fn file(&self) -> (u64, u64) {
@@ -193,8 +110,8 @@ impl Observer {
     }
 
     /// It has not become another program by execve(2), as far as may be known.
-    fn is_itself(&self) -> bool {
-        match executed(&Process::new(self.pid).path("exe")) {
+    fn is_itself(&self, pid: u32) -> bool {
+        match executed(&Process::new(pid).path("exe")) {
             Ok(file) => file == self.file(),
             Err(error) => error.kind() == io::ErrorKind::PermissionDenied,
         }
@@ -202,7 +119,7 @@ impl Observer {
 
     /// A process of the same program that has come to the one who adopts this family's orphans, as
     /// this process itself has.
-    fn has_left_somebody(&self) -> bool {
+    fn has_left_somebody(&self, program: u32) -> bool {
         // SAFETY: getppid(2) and getpid(2) take no arguments.
         let (adopter, own) = unsafe { (libc::getppid(), libc::getpid()) };
         let born = Process::OWN.read("stat").ok().and_then(|stat| birth(&stat));
@@ -210,7 +127,7 @@ impl Observer {
         let mut others = processes.filter_map(|e| e.ok()?.file_name().to_str()?.parse::<u32>().ok());
         others.any(|pid| {
             let process = Process::new(pid);
-            pid != self.pid
+            pid != program
                 && pid != own.cast_unsigned()
                 && executed(&process.path("exe")).is_ok_and(|file| file == self.file())
                 && process
@@ -219,6 +136,52 @@ impl Observer {
                     .and_then(|stat| birth(&stat))
                     .is_some_and(|(parent, when)| parent == i64::from(adopter) && when >= born)
         })
+    }
+}
+
+impl Watch for Observer {
+    fn descriptors(&self) -> Vec<RawFd> {
+        vec![self.notes.descriptor()]
+    }
+
+    fn first(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn look(&mut self, program: &Program) -> Option<Duration> {
+        for (subject, touched) in self.subjects.iter().zip(&mut self.touched) {
+            subject.look(&program.pagemap, touched);
+        }
+        let cpu = if program.ends_within(Duration::ZERO) { None } else { self.cpu_time(program) };
+        let Some(cpu) = cpu else {
+            self.ended(program);
+            return None;
+        };
+        let seen_at = self.began.elapsed();
+        if !self.is_itself(program.pid) {
+            self.write(cpu);
+            return None;
+        }
+        self.seen = Some((seen_at, cpu));
+        if seen_at >= ENOUGH {
+            self.write(LIVED_ON);
+            return None;
+        }
+        self.delay = (2 * self.delay).clamp(FIRST, LONGEST);
+        Some(self.delay)
+    }
+
+    fn ended(&mut self, program: &Program) {
+        if self.has_left_somebody(program.pid) {
+            return self.write(LIVED_ON);
+        }
+        // Until somebody has waited for it, it still tells. After that: as busy as it was.
+        let life = self.cpu_time(program).unwrap_or_else(|| {
+            let (seen_at, life) = self.seen.unwrap_or_default();
+            let busy = life.as_secs_f64() / seen_at.as_secs_f64().max(1e-6);
+            life + self.began.elapsed().saturating_sub(seen_at).mul_f64(busy.clamp(0.0, 1.0))
+        });
+        self.write(life);
     }
 }
 

@@ -16,6 +16,8 @@ const PAGE_IS_FILE: u64 = 1 << 2;
 const PAGE_IS_PRESENT: u64 = 1 << 3;
 const PAGE_IS_PFNZERO: u64 = 1 << 5;
 const PAGE_IS_HUGE: u64 = 1 << 6;
+/// Bytes of an entry.
+const ENTRY: u64 = 8;
 /// Regions asked for at a time; neighbours of the same kind come as one.
 const REGIONS: usize = 64;
 
@@ -69,7 +71,6 @@ pub fn written_bytes(pid: i32, range: Range) -> io::Result<u64> {
 /// EACCES, ENOENT.
 pub fn present_bytes(pid: i32, range: Range) -> io::Result<u64> {
     const PRESENT: u64 = 1 << 63;
-    const ENTRY: u64 = 8;
     let page = crate::machine::base_page().bytes();
     let pagemap = File::open(format!("/proc/{pid}/pagemap"))?;
     let mut buffer = [0; 1 << 15];
@@ -94,9 +95,34 @@ pub fn present_bytes(pid: i32, range: Range) -> io::Result<u64> {
 /// As [`huge_bytes`].
 pub fn huge_ranges(pid: i32, range: Range, zero: bool) -> io::Result<Vec<Range>> {
     let mut all = Vec::new();
-    let inverted = if zero { 0 } else { PAGE_IS_PFNZERO };
-    walk(pid, range, PAGE_IS_HUGE | PAGE_IS_PFNZERO, inverted, &mut |found| all.push(found))?;
+    huge_stretches(&open(pid)?, range, zero, &mut |found| all.push(found))?;
     Ok(all)
+}
+
+/// Calls `found` with each of these stretches.
+///
+/// # Errors
+/// ENOTTY before Linux 6.7; ESRCH once the memory is no more.
+pub fn huge_stretches(
+    pagemap: &File,
+    range: Range,
+    zero: bool,
+    found: &mut dyn FnMut(Range),
+) -> io::Result<()> {
+    let inverted = if zero { 0 } else { PAGE_IS_PFNZERO };
+    walk_file(pagemap, range, PAGE_IS_HUGE | PAGE_IS_PFNZERO, inverted, found)
+}
+
+/// The entries of `range`, one for each base page; fewer where the memory is no more.
+///
+/// # Errors
+/// pread(2)
+pub fn entries(pagemap: &File, range: Range) -> io::Result<Vec<u64>> {
+    let page = base_page().bytes();
+    let mut bytes = vec![0; usize::try_from(range.len() / page * ENTRY).unwrap_or(0)];
+    let got = pagemap.read_at(&mut bytes, range.start.0 / page * ENTRY)?;
+    let (entries, _) = bytes[..got].as_chunks();
+    Ok(entries.iter().map(|entry| u64::from_ne_bytes(*entry)).collect())
 }
 
 /// Bytes of the pages that are of all `categories`, those in `inverted` negated.

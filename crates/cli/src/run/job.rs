@@ -3,7 +3,7 @@
 
 use super::{RunArgs, creation};
 use crate::failure::Failure;
-use crate::options::BackingChoice;
+use crate::options::{AfterForkChoice, BackingChoice};
 use crate::weigh::{Choosing, Chosen, choose};
 use hugelift_core::addr::{PageSize, Range, human_bytes};
 use hugelift_core::apply::{Outcome, apply, lifted};
@@ -14,10 +14,11 @@ use hugelift_core::policy::{Backing, PageChoice, Policy, SpanChoice};
 use hugelift_core::skip::{Reason, Skip};
 use hugelift_core::snapshot::{Machine, Object, Part, Snapshot};
 use hugelift_core::target::Fault;
+use hugelift_os::beside::Beside;
 use hugelift_os::guard::{Guard, Unguarded};
 use hugelift_os::helper::{Lifter, Verdict};
 use hugelift_os::machine::{self, base_page, folios, thp_page};
-use hugelift_os::observer::{Observer, cpu_time};
+use hugelift_os::observer::cpu_time;
 use hugelift_os::plain::Plain;
 use hugelift_os::procfs::Process;
 use hugelift_os::remote::Remote;
@@ -31,8 +32,12 @@ pub struct Job {
     pub(super) program: String,
     pub(super) policy: Policy,
     pub(super) choosing: Choosing,
+    /// What becomes of huge pages that are split after a fork.
+    pub(super) after_fork: AfterForkChoice,
+    /// A child of a lifted program: of its runs nothing is noted.
+    pub(super) is_child: bool,
     /// Who looks at the program when it runs.
-    pub(super) observer: Option<Observer>,
+    pub(super) beside: Option<Beside>,
     pub(super) strict: bool,
     pub(super) verbose: u8,
     pub(super) quiet: bool,
@@ -84,8 +89,8 @@ impl Lifter for &mut Job {
     }
 
     fn afterwards(&mut self) {
-        if let Some(observer) = self.observer.take() {
-            observer.watch();
+        if let Some(beside) = self.beside.take() {
+            beside.stay();
         }
     }
 
@@ -102,7 +107,9 @@ impl Job {
             program,
             policy,
             choosing: Choosing::new(args.touched, auto, args.strict),
-            observer: None,
+            after_fork: args.after_fork,
+            is_child: false,
+            beside: None,
             strict: args.strict,
             verbose: args.verbose,
             quiet: args.quiet,
@@ -123,7 +130,8 @@ impl Job {
     /// # Errors
     /// A pattern that is not one.
     pub fn of_child(args: &RunArgs) -> Result<Job, Failure> {
-        Ok(Job::new(args, args.command[0].to_string_lossy().into_owned(), args.policy.policy()?))
+        let name = args.command[0].to_string_lossy().into_owned();
+        Ok(Job { is_child: true, ..Job::new(args, name, args.policy.policy()?) })
     }
 
     /// Brings the program's files into huge folios. Asked for by name only: dropping and reading
@@ -196,7 +204,8 @@ impl Job {
     fn is_done(&self) -> bool {
         let nothing_to_say = self.verbose == 0 && self.report.is_none() && !self.strict;
         let only_read = !self.policy.parts.iter().any(|p| p.is_writable());
-        self.primed && only_read && self.stayed.is_none() && nothing_to_say
+        let only_lifted = self.after_fork != AfterForkChoice::Join;
+        self.primed && only_read && only_lifted && self.stayed.is_none() && nothing_to_say
     }
 
     fn lift(&mut self, pid: u32, target: &mut Remote) -> Verdict {
@@ -233,8 +242,7 @@ impl Job {
             self.name_code(pid, &before, plan, &outcome);
         }
         self.tell(pid, &before, plan, &outcome, took);
-        // One that waits for its helper would wait for as long as it lives.
-        self.observer = if self.adopts { None } else { chosen.observer(pid, &before, &outcome, lift) };
+        self.beside = self.who_stays(pid, &before, chosen, &outcome, lift);
         Verdict::Start
     }
 

@@ -330,17 +330,20 @@ fn advice(measured: &Measured) -> Vec<String> {
     let p50 = |pages: Pages| first_write(measured, pages);
     let hugetlb = kinds(measured).into_iter().find(|pages| matches!(pages, Pages::Hugetlb(_)));
     let show = |ns: f64| Unit::Seconds.show(ns * NS);
+    let joins = "joins what such writes have split once the child is gone (run --after-fork, as root)";
     let mut advice = Vec::new();
     match (p50(Pages::Thp), hugetlb.and_then(p50)) {
         (Some(thp), Some(hugetlb)) => advice.push(format!(
             "After a fork a write to a hugetlb page takes {} here, {:.0} times the {} of one to a transparent huge \
-             page: hugelift puts writable parts on THP by itself, and on hugetlb only when asked (--data-backing).",
+             page: hugelift puts writable parts on THP by itself, and on hugetlb only when asked (--data-backing), and \
+             {joins}.",
             show(hugetlb),
             hugetlb / thp.max(1.0),
             show(thp)
         )),
         (Some(thp), None) => advice.push(format!(
-            "After a fork a write to a transparent huge page takes {} here; hugetlb could not be measured.",
+            "After a fork a write to a transparent huge page takes {} here (hugetlb could not be measured), \
+             and hugelift {joins}.",
             show(thp)
         )),
         _ => advice.push("There are no figures for transparent huge pages here.".into()),
@@ -410,6 +413,7 @@ mod tests {
             "{:?}",
             outcome.advice
         );
+        assert!(outcome.advice[0].contains("--after-fork"), "{:?}", outcome.advice);
         assert_eq!(outcome.advice.len(), 2);
         assert!(outcome.notes.iter().any(|note| note.contains("copies 4 kB")), "{:?}", outcome.notes);
     }

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Who stays beside the program when it runs: to note what it does, to join what fork(2) leaves split.
+
+use super::job::Job;
+use crate::options::AfterForkChoice;
+use crate::weigh::Chosen;
+use hugelift_core::apply::{Outcome, lifted};
+use hugelift_core::plan::Plan;
+use hugelift_core::policy::Backing;
+use hugelift_core::snapshot::{Part, Snapshot};
+use hugelift_os::beside::{Beside, Program};
+use hugelift_os::joiner::Joiner;
+use std::time::Duration;
+
+impl Job {
+    /// Those who stay beside process `pid`, which is stopped yet; `lift` is the CPU time that its lift
+    /// took of it.
+    pub(super) fn who_stays(
+        &self,
+        pid: u32,
+        before: &Snapshot,
+        chosen: Chosen,
+        outcome: &Outcome,
+        lift: Duration,
+    ) -> Option<Beside> {
+        let joins = self.may_join(&chosen.plan, outcome);
+        if self.adopts {
+            // It would wait for its helper for as long as it lives.
+            if joins {
+                self.say_unjoined("pid 1 and subreapers have nobody beside them");
+            }
+            return None;
+        }
+        let observer = if self.is_child { None } else { chosen.observer(before, outcome, lift) };
+        if observer.is_none() && !joins {
+            return None;
+        }
+        let program = match Program::open(pid) {
+            Ok(program) => program,
+            Err(error) => {
+                if joins {
+                    self.say_unjoined(&format!("/proc/{pid}/pagemap: {error}"));
+                }
+                tracing::debug!(%error, "not looked at");
+                return None;
+            }
+        };
+        let joiner = joins
+            .then(|| Joiner::new(&program))
+            .and_then(|joiner| joiner.map_err(|why| self.say_unjoined(&why.to_string())).ok());
+        let mut beside = Beside::new(program);
+        observer.into_iter().for_each(|observer| beside.add(observer));
+        joiner.into_iter().for_each(|joiner| beside.add(joiner));
+        (!beside.is_empty()).then_some(beside)
+    }
+
+    /// Whether it is to be done, if it can be.
+    fn may_join(&self, plan: &Plan, outcome: &Outcome) -> bool {
+        // These may be empty yet, or an allocator's own.
+        let grows = || self.policy.parts.iter().any(|part| matches!(part, Part::Heap | Part::Stack));
+        let is_thp = |part, backing| matches!(part, Part::Data | Part::Bss) && backing == Backing::Thp;
+        match self.after_fork {
+            AfterForkChoice::Auto => {
+                grows() || lifted(plan, outcome).any(|(span, backing)| is_thp(span.part, backing))
+            }
+            AfterForkChoice::Join => true,
+            AfterForkChoice::Leave => false,
+        }
+    }
+
+    /// Who has not asked for it by name misses nothing.
+    fn say_unjoined(&self, why: &str) {
+        if self.after_fork == AfterForkChoice::Join || self.verbose > 0 {
+            self.say(&format!("{}: huge pages that a fork splits stay split: {why}", self.program));
+        }
+    }
+}

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which huge pages that were split are joined again, and when it is looked for them.
+//!
+//! ```text
+//!   looks      1       2            3              4           5
+//!   block    huge    huge  fork   split, shared  split, own   huge
+//!                            child |=============|
+//!                                                joined here ^
+//! ```
+//!
+//! After fork(2) the first write to a huge page that both have splits the writer's mapping of it. A
+//! block is joined only if a look has seen it huge, all of its base pages are there, and nobody else
+//! maps one of them: to join what a child still has would copy it for the two, and what is partly
+//! gone would come back as zeros. So the process never has more memory than it had huge before.
+
+use crate::addr::{Addr, PageSize, Range};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// The least time between two looks.
+const OFTEN: Duration = Duration::from_secs(1);
+/// The longest time between two cheap looks.
+const SELDOM: Duration = Duration::from_secs(4);
+/// Looks take one part in so many of the time.
+const LOOKS: u32 = 200;
+/// Joining takes one part in so many of the time.
+const JOINS: u32 = 10;
+/// How often a block may be refused before it is given up.
+const REFUSALS: u32 = 6;
+
+/// What one look at a process shows.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Look {
+    /// Its private, writable, anonymous mappings, by address.
+    pub mappings: Vec<Range>,
+    /// Stretches of them that huge pages with contents map, by address.
+    pub huge: Vec<Range>,
+}
+
+/// The blocks of a process, each as large and as aligned as a huge page, that have been huge.
+#[derive(Clone, Debug)]
+pub struct Blocks {
+    page: PageSize,
+    /// By start.
+    known: BTreeMap<Addr, Block>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Block {
+    huge: bool,
+    /// How often the kernel would not join it since it was huge.
+    refusals: u32,
+    /// For how many looks it is let alone.
+    rests: u32,
+}
+
+impl Blocks {
+    /// Blocks of the size of `page`; none is known.
+    pub fn new(page: PageSize) -> Blocks {
+        Blocks { page, known: BTreeMap::new() }
+    }
+
+    /// Takes a look in; whether anything has changed since the last one. What does not lie in one
+    /// mapping any more is forgotten.
+    pub fn take(&mut self, look: &Look) -> bool {
+        let mut now: BTreeMap<Addr, Block> = BTreeMap::new();
+        for inner in look.mappings.iter().filter_map(|mapping| mapping.inner(self.page)) {
+            let split = |block: Block| Block { huge: false, rests: block.rests.saturating_sub(1), ..block };
+            now.extend(self.known.range(inner.start..inner.end).map(|(at, block)| (*at, split(*block))));
+            let from = look.huge.partition_point(|huge| huge.end <= inner.start);
+            let near = look.huge[from..].iter().take_while(|huge| huge.start < inner.end);
+            let huge = near.filter_map(|huge| huge.intersect(inner)?.inner(self.page));
+            let starts = huge.flat_map(|r| (r.start.0..r.end.0).step_by(self.page.bytes() as usize));
+            now.extend(starts.map(|at| (Addr(at), Block { huge: true, ..Block::default() })));
+        }
+        let is_same = |a: &Block, b: &Block| a.huge == b.huge;
+        let changed = now.len() != self.known.len()
+            || !now.iter().zip(&self.known).all(|(a, b)| a.0 == b.0 && is_same(a.1, b.1));
+        self.known = now;
+        changed
+    }
+
+    /// Those that were huge and are not, in the order of their addresses.
+    pub fn split(&self) -> Vec<Range> {
+        let split = self.known.iter().filter(|(_, block)| !block.huge && block.rests == 0);
+        split.filter_map(|(at, _)| Range::sized(*at, self.page.bytes())).collect()
+    }
+
+    /// The kernel would not join the block at `start`: it rests, for one look more each time, and is
+    /// given up at last.
+    pub fn refuse(&mut self, start: Addr) {
+        let Some(block) = self.known.get_mut(&start) else { return };
+        block.refusals += 1;
+        block.rests = block.refusals;
+        if block.refusals >= REFUSALS {
+            self.known.remove(&start);
+        }
+    }
+}
+
+/// Whether the entries of a block's base pages (`/proc/PID/pagemap`,
+/// Documentation/admin-guide/mm/pagemap.rst) say of all that they are there, are no file's, and
+/// are mapped once.
+pub fn is_whole_and_own(entries: &[u64]) -> bool {
+    const PRESENT: u64 = 1 << 63;
+    const FILE: u64 = 1 << 61;
+    const OWN: u64 = 1 << 56;
+    !entries.is_empty() && entries.iter().all(|e| e & (PRESENT | FILE | OWN) == PRESENT | OWN)
+}
+
+/// How long after a join that took so long the next one may come: while joining goes on, a tenth of the
+/// time is for it.
+pub fn pause(took: Duration) -> Duration {
+    took.saturating_mul(JOINS - 1)
+}
+
+/// When it is looked again: each second, less often where nothing changes, and never so often that it
+/// takes more than half a percent of a CPU.
+#[derive(Clone, Copy, Debug)]
+pub struct Rhythm(Duration);
+
+impl Default for Rhythm {
+    fn default() -> Rhythm {
+        Rhythm(OFTEN)
+    }
+}
+
+impl Rhythm {
+    /// How long the first look waits: a program that ends before is not looked at.
+    pub const FIRST: Duration = OFTEN;
+
+    /// The time until the next look, if the last one took so long.
+    pub fn next(&mut self, changed: bool, took: Duration) -> Duration {
+        self.0 = if changed { OFTEN } else { (2 * self.0).min(SELDOM) };
+        self.0.max(took.saturating_mul(LOOKS))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const PAGE: PageSize = PageSize::MB2;
+
+    /// From block to block, in units of half a block.
+    fn r(start: u64, end: u64) -> Range {
+        Range::new(Addr(start << 20), Addr(end << 20)).unwrap()
+    }
+
+    fn look(mappings: &[Range], huge: &[Range]) -> Look {
+        Look { mappings: mappings.to_vec(), huge: huge.to_vec() }
+    }
+
+    #[test]
+    fn what_was_huge_and_is_not_is_split() {
+        let mut blocks = Blocks::new(PAGE);
+        assert!(blocks.take(&look(&[r(1, 20)], &[r(2, 8), r(12, 14)])));
+        assert_eq!(blocks.split(), []);
+        assert!(!blocks.take(&look(&[r(1, 21)], &[r(2, 8), r(12, 14)])), "it has only grown");
+        assert!(blocks.take(&look(&[r(1, 20)], &[r(4, 6)])));
+        assert_eq!(blocks.split(), [r(2, 4), r(6, 8), r(12, 14)]);
+        // Joined, by whomever.
+        assert!(blocks.take(&look(&[r(1, 20)], &[r(2, 6), r(12, 14)])));
+        assert_eq!(blocks.split(), [r(6, 8)]);
+    }
+
+    #[test]
+    fn what_is_no_longer_in_one_mapping_is_forgotten() {
+        let mut blocks = Blocks::new(PAGE);
+        blocks.take(&look(&[r(0, 10)], &[r(0, 10)]));
+        // Unmapped, and cut in two: the block at 4.
+        blocks.take(&look(&[r(0, 5), r(5, 8)], &[]));
+        assert_eq!(blocks.split(), [r(0, 2), r(2, 4), r(6, 8)], "of the block at 4 two halves");
+        blocks.take(&look(&[r(0, 10)], &[]));
+        assert_eq!(blocks.split(), [r(0, 2), r(2, 4), r(6, 8)], "mapped anew is not what was huge");
+        blocks.take(&Look::default());
+        blocks.take(&look(&[r(0, 10)], &[]));
+        assert_eq!(blocks.split(), []);
+    }
+
+    #[test]
+    fn what_is_refused_rests_and_is_given_up() {
+        let mut blocks = Blocks::new(PAGE);
+        blocks.take(&look(&[r(0, 4)], &[r(0, 4)]));
+        let split = look(&[r(0, 4)], &[]);
+        let mut tries = 0;
+        for _ in 0..1000 {
+            blocks.take(&split);
+            if blocks.split().contains(&r(0, 2)) {
+                tries += 1;
+                blocks.refuse(Addr(0));
+                assert_eq!(blocks.split(), [r(2, 4)]);
+            }
+        }
+        assert_eq!(tries, REFUSALS);
+        // Once it was huge again, all is forgiven.
+        blocks.take(&look(&[r(0, 4)], &[r(0, 4)]));
+        blocks.take(&split);
+        assert_eq!(blocks.split(), [r(0, 2), r(2, 4)]);
+        blocks.refuse(Addr(9));
+    }
+
+    #[test]
+    fn all_pages_must_be_there_and_nobody_elses() {
+        const OWN: u64 = 1 << 63 | 1 << 56;
+        assert!(is_whole_and_own(&[OWN | 7, OWN | 1 << 55]));
+        for bad in [0, 1 << 63, 1 << 56, OWN | 1 << 61, 1 << 62 | 1 << 56] {
+            assert!(!is_whole_and_own(&[OWN, bad]), "{bad:#x}");
+        }
+        assert!(!is_whole_and_own(&[]));
+    }
+
+    #[test]
+    fn looks_become_rare_and_cost_little() {
+        let (mut rhythm, cheap) = (Rhythm::default(), Duration::from_micros(50));
+        let seconds: Vec<u64> = (0..4).map(|_| rhythm.next(false, cheap).as_secs()).collect();
+        assert_eq!(seconds, [2, 4, 4, 4]);
+        assert_eq!(rhythm.next(true, cheap), OFTEN);
+        assert_eq!(rhythm.next(true, Duration::from_millis(100)), Duration::from_secs(20));
+        assert_eq!(pause(Duration::from_millis(2)), Duration::from_millis(18));
+    }
+
+    fn ranges() -> impl Strategy<Value = Vec<Range>> {
+        // Gaps and lengths, so that they are in order and do not overlap.
+        prop::collection::vec((0u64..6, 1u64..12), 0..6).prop_map(|steps| {
+            let mut at = 0;
+            let mut next = |(gap, len): (u64, u64)| {
+                let start = at + gap;
+                at = start + len;
+                r(start, at)
+            };
+            steps.into_iter().map(&mut next).collect()
+        })
+    }
+
+    proptest! {
+        /// Only what a look has shown huge is ever joined, whole, and in a mapping there is.
+        #[test]
+        fn never_more_than_was_huge(looks in prop::collection::vec((ranges(), ranges()), 1..8)) {
+            let mut blocks = Blocks::new(PAGE);
+            let mut ever: Vec<Range> = Vec::new();
+            for (mappings, huge) in looks {
+                let look = Look { mappings, huge };
+                blocks.take(&look);
+                for block in blocks.split() {
+                    prop_assert!(block.start.is_aligned(PAGE) && block.len() == PAGE.bytes());
+                    prop_assert!(look.mappings.iter().any(|m| m.covers(block)));
+                    prop_assert!(!look.huge.iter().any(|h| h.covers(block)));
+                    prop_assert!(ever.iter().any(|h| h.covers(block)));
+                }
+                ever.extend(&look.huge);
+                prop_assert!(!blocks.clone().take(&look), "the same look changes nothing");
+            }
+        }
+    }
+}

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The process beside a running program: the helper once more, which has let go of it. It traces
+//! nothing, the program never waits for it, and it ends with the program at the latest.
+
+use crate::launch::close_all_but;
+use crate::pagemap;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
+
+/// A program, as it is known from beside.
+#[derive(Debug)]
+pub struct Program {
+    /// Its process id. It may be another's once the program has ended.
+    pub pid: u32,
+    process: OwnedFd,
+    /// Of the memory that it has now: gone after its execve(2).
+    pub pagemap: File,
+}
+
+/// Who looks at the program from time to time.
+pub trait Watch {
+    /// Files that it needs.
+    fn descriptors(&self) -> Vec<RawFd>;
+    /// How long after the start it looks first.
+    fn first(&self) -> Duration;
+    /// Looks; how long until it looks again, if it does.
+    fn look(&mut self, program: &Program) -> Option<Duration>;
+    /// The program has ended, and there was to be another look.
+    fn ended(&mut self, program: &Program);
+}
+
+/// Those who stay beside a program.
+pub struct Beside {
+    program: Program,
+    watches: Vec<Box<dyn Watch>>,
+}
+
+impl Program {
+    /// The process `pid`, which is stopped: later it may have become another user's.
+    ///
+    /// # Errors
+    /// pidfd_open(2); the pagemap cannot be read.
+    pub fn open(pid: u32) -> io::Result<Program> {
+        // SAFETY: pidfd_open(2) takes two numbers.
+        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: a new descriptor, nobody else's.
+        let process = unsafe { OwnedFd::from_raw_fd(fd as RawFd) };
+        Ok(Program { pid, process, pagemap: pagemap::open(pid.cast_signed())? })
+    }
+
+    /// Waits so long; whether the program has ended.
+    pub fn ends_within(&self, time: Duration) -> bool {
+        let until = Instant::now() + time;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            // Rounded up: what is left of a millisecond is not spent in a loop.
+            let millis = i32::try_from(left.as_micros().div_ceil(1000)).unwrap_or(i32::MAX);
+            let mut poll = libc::pollfd { fd: self.process.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+            // SAFETY: poll(2) of one descriptor that lives through the call.
+            match unsafe { libc::poll(&raw mut poll, 1, millis) } {
+                0 if millis == 0 => return false,
+                n if n > 0 => return true,
+                _ => {}
+            }
+        }
+    }
+
+    /// Whether nobody has waited for its end yet.
+    pub fn is_there(&self) -> bool {
+        let null = std::ptr::null::<u8>();
+        // SAFETY: pidfd_send_signal(2): signal 0 is none, and a null siginfo is allowed.
+        unsafe { libc::syscall(libc::SYS_pidfd_send_signal, self.process.as_raw_fd(), 0, null, 0) == 0 }
+    }
+
+    /// madvise(2) of `range` in the program, from outside; the bytes that took it.
+    ///
+    /// # Errors
+    /// process_madvise(2)
+    pub(crate) fn advise(&self, range: Option<hugelift_core::addr::Range>, advice: i32) -> io::Result<u64> {
+        let vector = range.map(|range| libc::iovec {
+            iov_base: std::ptr::without_provenance_mut(range.start.0 as usize),
+            iov_len: range.len() as usize,
+        });
+        let (pointer, count) = (vector.as_ref().map_or(std::ptr::null(), |v| v), vector.iter().len());
+        // SAFETY: process_madvise(2) reads `count` vectors, which live through the call; the addresses in
+        // them are another process's.
+        let done = unsafe {
+            libc::syscall(
+                libc::SYS_process_madvise,
+                self.process.as_raw_fd(),
+                pointer,
+                count,
+                libc::c_long::from(advice),
+                0,
+            )
+        };
+        u64::try_from(done).map_err(|_| io::Error::last_os_error())
+    }
+}
+
+impl Beside {
+    /// Nobody yet, beside `program`.
+    pub fn new(program: Program) -> Beside {
+        Beside { program, watches: Vec::new() }
+    }
+
+    /// One more.
+    pub fn add(&mut self, watch: impl Watch + 'static) {
+        self.watches.push(Box::new(watch));
+    }
+
+    /// Whether there is anybody.
+    pub fn is_empty(&self) -> bool {
+        self.watches.is_empty()
+    }
+
+    /// Stays until the program ends, or nobody looks any more. All other files of the calling process
+    /// are closed, and it is a process of its own.
+    pub fn stay(self) {
+        let Beside { program, watches } = self;
+        let mut keep = vec![program.process.as_raw_fd(), program.pagemap.as_raw_fd()];
+        keep.extend(watches.iter().flat_map(|watch| watch.descriptors()));
+        close_all_but(&keep);
+        // It holds no file system in use.
+        let _ = std::env::set_current_dir("/");
+        let now = Instant::now();
+        let mut due: Vec<_> = watches.into_iter().map(|watch| (now + watch.first(), watch)).collect();
+        while let Some(next) = due.iter().map(|(when, _)| *when).min() {
+            if program.ends_within(next.saturating_duration_since(Instant::now())) {
+                return due.iter_mut().for_each(|(_, watch)| watch.ended(&program));
+            }
+            due.retain_mut(|(when, watch)| {
+                if *when > Instant::now() {
+                    return true;
+                }
+                let delay = watch.look(&program);
+                *when = Instant::now() + delay.unwrap_or_default();
+                delay.is_some()
+            });
+        }
+    }
+}
