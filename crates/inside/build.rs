@@ -19,8 +19,11 @@ fn main() {
     rustc.args(["--crate-name", "hugelift_inside", "--crate-type", "cdylib", "--edition", "2024"]);
     rustc.args(["--cfg", "loaded", "-C", "panic=abort", "-C", "opt-level=s", "-C", "strip=symbols"]);
     // Nothing of it comes from a C library: it is loaded into programs of any. For musl's targets it must be
-    // said that there are shared objects.
-    rustc.args(["-C", "target-feature=-crt-static"]);
+    // said that there are shared objects; AArch64's atomics that choose their instructions at run time
+    // would ask the C library for the CPU's features.
+    let aarch64 = variable("CARGO_CFG_TARGET_ARCH") == "aarch64";
+    let features = if aarch64 { "-crt-static,-outline-atomics" } else { "-crt-static" };
+    rustc.arg("-C").arg(format!("target-feature={features}"));
     for flag in ["-nostartfiles", "-nostdlib", "-Wl,-z,defs,-z,now,-z,relro,-z,noexecstack"] {
         rustc.arg("-C").arg(format!("link-arg={flag}"));
     }

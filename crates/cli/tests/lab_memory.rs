@@ -246,18 +246,7 @@ fn pages_show_what_was_measured() {
         let report = report(&[args, &["--html", file.to_str().unwrap()]].concat(), dir.path());
         for scheme in [Scheme::Light, Scheme::Dark] {
             let mut page = Page::open(&file, scheme);
-            assert_eq!(page.problems(), [""; 0], "{scheme:?}");
-            assert_eq!(page.overlaps(), [""; 0], "{scheme:?}");
-            let text = page.text();
-            let plots = report["plots"].as_array().expect("plots");
-            assert!(
-                !plots.is_empty()
-                    && plots.len() as u64
-                        == page.evaluate("document.querySelectorAll('svg').length").as_u64().unwrap()
-            );
-            for plot in plots {
-                assert!(text.contains(plot["title"].as_str().unwrap()), "{}", plot["title"]);
-            }
+            page.check_plots(&report);
             if let Some(pictures) = std::env::var_os("HUGELIFT_TEST_PICTURES") {
                 let name = format!("lab-{}-{scheme:?}.png", args[0]);
                 std::fs::write(Path::new(&pictures).join(name), page.screenshot().png)

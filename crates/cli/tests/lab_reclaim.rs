@@ -4,10 +4,12 @@
 mod common;
 
 use common::HUGELIFT;
+use common::browser::{Page, Scheme, browser};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use std::fs;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
@@ -53,15 +55,24 @@ fn a_quick_run_has_all_figures() {
         let model = table(&report, "model");
         assert!(model.iter().any(|row| row[1] == 96.0) && model.len().is_multiple_of(2), "{model:?}");
         for row in model.iter().filter(|row| row[1] == 96.0) {
-            assert!(row[5].as_f64() > Some(1.0), "epochs scale better than a lock: {row}");
+            let [epochs, list_to_spinning] = [6, 8].map(|i| row[i].as_f64());
+            assert!(epochs > Some(1.0) && list_to_spinning > Some(1.0), "better than a lock: {row}");
         }
         assert!(report["notes"].to_string().contains("252.0 %"), "{}", report["notes"]);
     }
-    let page = fs::read_to_string(page).expect("a page");
-    assert!(
-        page.contains("model: operations by number of cores") || report["machine"]["cpus"] == 1,
-        "{page}"
-    );
+    let text = fs::read_to_string(&page).expect("a page");
+    assert!(text.contains("model: operations by number of cores") || report["machine"]["cpus"] == 1);
+    if browser().is_none() {
+        skip!("needs chromium, to look at the pictures");
+    }
+    for scheme in [Scheme::Light, Scheme::Dark] {
+        let mut page = Page::open(&page, scheme);
+        page.check_plots(&report);
+        if let Some(pictures) = std::env::var_os("HUGELIFT_TEST_PICTURES") {
+            let file = Path::new(&pictures).join(format!("lab-reclaim-{scheme:?}.png"));
+            fs::write(file, page.screenshot().png).expect("a folder for pictures");
+        }
+    }
 }
 
 #[test]

@@ -156,6 +156,24 @@ impl Page {
         found.as_array().expect("a list").iter().map(|v| v.as_str().unwrap_or("?").to_string()).collect()
     }
 
+    /// Checks the pictures of a report of `hugelift lab`, which the page shows: all are there, with
+    /// the names of axes with their curves, nothing lies over anything else or outside of its picture.
+    pub fn check_plots(&mut self, report: &Value) {
+        assert_eq!((self.problems(), self.overlaps()), (vec![], vec![]));
+        let plots = report["plots"].as_array().expect("plots");
+        assert!(!plots.is_empty());
+        assert_eq!(self.evaluate("document.querySelectorAll('svg').length"), plots.len());
+        let text = self.text();
+        for plot in plots {
+            let axes = ["x", "y"].map(|axis| &plot[axis]["name"]);
+            let curves = plot["series"].as_array().expect("series").iter().map(|series| &series["name"]);
+            for name in curves.chain(axes).chain([&plot["title"]]) {
+                assert!(text.contains(name.as_str().expect("a name")), "{name}: {text}");
+            }
+        }
+        assert_eq!(self.evaluate(OUTSIDE), json!([]));
+    }
+
     /// What is to be seen of the whole page.
     pub fn screenshot(&mut self) -> Screenshot {
         let size =
@@ -244,6 +262,15 @@ const OVERLAPS: &str = "(() => {
   }
   return found;
 })()";
+
+/// Whatever is drawn or written outside of its picture.
+const OUTSIDE: &str = "[...document.querySelectorAll('svg')].flatMap(s => {
+  const r = s.getBoundingClientRect();
+  return [...s.querySelectorAll('circle, line, path, polyline, rect, text')].filter(e => {
+    const b = e.getBoundingClientRect();
+    return b.left < r.left - 1 || b.right > r.right + 1 || b.top < r.top - 1 || b.bottom > r.bottom + 1;
+  }).map(e => e.outerHTML.slice(0, 200));
+})";
 
 /// A picture of a page.
 pub struct Screenshot {

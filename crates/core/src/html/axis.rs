@@ -105,6 +105,9 @@ impl Axis {
             };
             return format!("{number} {unit}").trim_end().to_string();
         }
+        if self.unit == Unit::PerSecond && value >= 1e6 {
+            return format!("{} M", (value / 1e4).round() / 1e2);
+        }
         format!("{value:.decimals$}")
     }
 

@@ -8,7 +8,6 @@ use hugelift_core::lab::contention::Costs;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
 
@@ -18,6 +17,9 @@ const PASSES: u64 = 200;
 /// Such batches; the fastest tenth of them counts, since all that disturbs adds time.
 const BATCHES: usize = 60;
 
+/// Times that a sleeper is woken up.
+const WAKES: usize = 200;
+
 /// The costs of the model, with the work of this experiment's operations; `None` with one CPU only, where
 /// nothing passes from core to core. `locked` and `epochs` are nanoseconds of entering and exiting,
 /// uncontended.
@@ -25,11 +27,14 @@ pub fn costs(locked: f64, epochs: f64) -> Option<Costs> {
     let allowed = sched_getaffinity(Pid::from_raw(0)).ok()?;
     let cpus: Vec<usize> = (0..CpuSet::count()).filter(|&cpu| allowed.is_set(cpu).unwrap_or(false)).collect();
     let &[first, second, ..] = cpus.as_slice() else { return None };
+    let (wake, awake) = waking(first, second);
     Some(Costs {
         transfer: transfer(first, second),
         atomic: atomic(),
-        hand_over: hand_over(first, second),
         held: locked / 2.0,
+        pause: pause(),
+        wake,
+        awake,
         epochs,
         work: tasks::work_alone(),
         between_waits: tasks::between_waits() * 1e9,
@@ -96,31 +101,56 @@ fn transfer(first: usize, second: usize) -> f64 {
     both(|| take_turns(first, 0), || take_turns(second, 1))
 }
 
-/// Two threads change a number under a lock in turn, and look under the lock whose turn it is: what it
-/// takes to get the lock and what it protects from another core, if nobody falls asleep. (A sleeper
-/// takes far longer; the model is to be fair to locks.)
-fn hand_over(first: usize, second: usize) -> f64 {
-    let turns = Mutex::new(0u64);
-    let take_turns = |cpu: usize, mine: u64| {
-        stay_on(cpu);
-        let mut times = Vec::with_capacity(BATCHES);
-        for _ in 0..BATCHES {
-            let began = Instant::now();
-            let mut passes = 0;
-            while passes < PASSES {
-                let mut turn = turns.lock().unwrap_or_else(PoisonError::into_inner);
-                if *turn % 2 == mine {
-                    *turn += 1;
-                    passes += 1;
-                }
-                drop(turn);
-                std::hint::spin_loop();
-            }
-            times.push(began.elapsed().as_secs_f64() * 1e9 / (2 * PASSES) as f64);
+/// Two threads wake each other up in turn, each with a system call (futex(2)): what that takes the waker,
+/// and how long it is until the sleeper runs.
+fn waking(first: usize, second: usize) -> (f64, f64) {
+    let (turn, waker) = (AtomicU64::new(0), thread::current());
+    let sleep_until = |mine: u64| {
+        while turn.load(Ordering::Acquire) != mine {
+            thread::park();
         }
-        times
     };
-    both(|| take_turns(first, 0), || take_turns(second, 1))
+    thread::scope(|scope| {
+        let sleeper = scope.spawn(|| {
+            stay_on(second);
+            for passed in 0..WAKES {
+                sleep_until(2 * passed as u64 + 1);
+                turn.store(2 * passed as u64 + 2, Ordering::Release);
+                waker.unpark();
+            }
+        });
+        let before = sched_getaffinity(Pid::from_raw(0));
+        stay_on(first);
+        let (mut wake, mut awake) = (Vec::with_capacity(WAKES), Vec::with_capacity(WAKES));
+        for passed in 0..WAKES {
+            let began = Instant::now();
+            turn.store(2 * passed as u64 + 1, Ordering::Release);
+            sleeper.thread().unpark();
+            wake.push(began.elapsed().as_secs_f64() * 1e9);
+            sleep_until(2 * passed as u64 + 2);
+            // There and back.
+            awake.push(began.elapsed().as_secs_f64() * 1e9 / 2.0);
+        }
+        if let Ok(set) = before {
+            let _ = sched_setaffinity(Pid::from_raw(0), &set);
+        }
+        let _ = sleeper.join();
+        (fast(wake), fast(awake))
+    })
+}
+
+/// One round of spinning: a load and the hint that the CPU has for it.
+fn pause() -> f64 {
+    let word = AtomicU64::new(0);
+    let times = (0..BATCHES).map(|_| {
+        let began = Instant::now();
+        for _ in 0..PASSES {
+            word.load(Ordering::Relaxed);
+            std::hint::spin_loop();
+        }
+        began.elapsed().as_secs_f64() * 1e9 / PASSES as f64
+    });
+    fast(times.collect())
 }
 
 /// The fast ones of the times that the first of two threads took.

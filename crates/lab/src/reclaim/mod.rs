@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn costs_are_measured() {
         if let Some(costs) = calibrate::costs(50.0, 10.0) {
-            let all = [costs.transfer, costs.atomic, costs.hand_over, costs.work];
+            let all = [costs.transfer, costs.atomic, costs.pause, costs.wake, costs.awake, costs.work];
             assert!(all.iter().all(|cost| *cost > 0.0 && *cost < 1e6), "{costs:?}");
         }
         assert!(calibrate::unmapping().is_some_and(|time| time > 0.0));

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A discrete-event model of tasks on many cores that enter and exit (crate `hugelift-epoch`), each
+//! on a core of its own: what a machine with more cores than this one might show.
+//!
+//! A cache line that was last written by another core takes a transfer; lines are handed over one
+//! transfer at a time; what a core has read stays with it until somebody writes. That is all there is to
+//! memory: no distance between cores, no limit to what goes on at once.
+//! Private work varies by a quarter up and down, as real work does; without, all cores march in step.
+//!
+//! *Sources* of the shape. S. Boyd-Wickizer, M. F. Kaashoek, R. Morris and N. Zeldovich, "Non-scalable
+//! locks are dangerous", Linux Symposium 2012: handing over a lock that cores spin on takes as many
+//! transfers of its line as there are waiters. U. Drepper, "Futexes are tricky", 2011, for waiters that
+//! sleep. All times are the caller's.
+
+mod list;
+mod lock;
+
+use list::Lists;
+use lock::Lock;
+pub use lock::SPINS;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// What things take on the machine, in nanoseconds.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Costs {
+    /// A cache line from another core's cache.
+    pub transfer: f64,
+    /// An atomic operation on a line that is there.
+    pub atomic: f64,
+    /// Taking the lock, holding it and letting it go once, uncontended.
+    pub held: f64,
+    /// One round of spinning.
+    pub pause: f64,
+    /// Waking up a sleeper, for who does it.
+    pub wake: f64,
+    /// From then until the sleeper runs.
+    pub awake: f64,
+    /// Entering and exiting with epochs, uncontended.
+    pub epochs: f64,
+    /// What a task does outside of entering and exiting, for each operation.
+    pub work: f64,
+    /// Between two waits of anybody.
+    pub between_waits: f64,
+}
+
+/// The implementations of the contract.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Scheme {
+    /// One lock, taken to enter and to exit; who waits for it spins for a moment, then sleeps.
+    Locked,
+    /// The same, but who waits spins for as long as it takes, as for FreeBSD's locks (mutex(9):
+    /// "adaptive") while the holder runs.
+    Spinning,
+    /// Epochs.
+    Epochs,
+    /// The lock-free list.
+    Donated,
+}
+
+/// Operations a second of all cores together.
+pub fn throughput(scheme: Scheme, cores: usize, costs: &Costs) -> f64 {
+    match scheme {
+        Scheme::Epochs => epochs(cores, costs),
+        Scheme::Locked => Lock::new(cores, costs, true).run(),
+        Scheme::Spinning => Lock::new(cores, costs, false).run(),
+        Scheme::Donated => Lists::new(cores, costs).run(),
+    }
+}
+
+/// Operations of each core that are followed.
+const OPERATIONS: usize = 100;
+
+/// Nothing is shared but the global epoch, which each wait takes away once from every core.
+fn epochs(cores: usize, costs: &Costs) -> f64 {
+    let operation = costs.work + costs.epochs;
+    let lost = costs.transfer * operation / costs.between_waits.max(operation);
+    cores as f64 / (operation + lost) * 1e9
+}
+
+/// Events in the order of time; those of one time in the order of cores.
+#[derive(Default)]
+struct Events(BinaryHeap<Reverse<(u64, usize)>>);
+
+impl Events {
+    /// Picoseconds keep the order exact. Returns the time as it was taken.
+    fn add(&mut self, nanoseconds: f64, core: usize) -> f64 {
+        let time = (nanoseconds.max(0.0) * 1e3) as u64;
+        self.0.push(Reverse((time, core)));
+        time as f64 / 1e3
+    }
+
+    fn next(&mut self) -> Option<(f64, usize)> {
+        self.0.pop().map(|Reverse((time, core))| (time as f64 / 1e3, core))
+    }
+}
+
+/// Work that varies: a linear congruential generator (Knuth's MMIX).
+struct Varying(u64);
+
+impl Varying {
+    fn work(&mut self, mean: f64) -> f64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        mean * (0.75 + 0.5 * (self.0 >> 33) as f64 / f64::from(1u32 << 31))
+    }
+}
+
+/// A cache line: when it is free, and which cores have it as it is.
+#[derive(Clone)]
+struct Line {
+    free: f64,
+    has: Vec<bool>,
+    /// How many have it.
+    shared: usize,
+}
+
+impl Line {
+    fn new(cores: usize) -> Line {
+        Line { free: 0.0, has: vec![false; cores], shared: 0 }
+    }
+
+    /// The core gets the line, to read it or for an atomic operation; returns when that is done.
+    fn access(&mut self, now: f64, core: usize, write: bool, costs: &Costs) -> f64 {
+        let has = self.has[core];
+        // Nobody has it before it is first used; nothing has to come then.
+        let here = if write { has && self.shared == 1 } else { has } || self.shared == 0;
+        let end = if here { now } else { self.free.max(now) + costs.transfer };
+        self.free = self.free.max(end);
+        if write {
+            self.has.fill(false);
+            (self.has[core], self.shared) = (true, 1);
+            end + costs.atomic
+        } else {
+            self.shared += usize::from(!has);
+            self.has[core] = true;
+            end
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COSTS: Costs = Costs {
+        transfer: 100.0,
+        atomic: 5.0,
+        held: 20.0,
+        pause: 10.0,
+        wake: 1000.0,
+        awake: 5000.0,
+        epochs: 10.0,
+        work: 400.0,
+        between_waits: 1e6,
+    };
+
+    fn near(value: f64, expected: f64) -> bool {
+        (value / expected - 1.0).abs() < 0.03
+    }
+
+    #[test]
+    fn one_core_takes_what_its_steps_take() {
+        // Two takes of the lock.
+        for lock in [Scheme::Locked, Scheme::Spinning] {
+            assert!(near(throughput(lock, 1, &COSTS), 1e9 / (400.0 + 2.0 * 20.0)));
+        }
+        assert!(near(throughput(Scheme::Epochs, 1, &COSTS), 1e9 / 410.0));
+        // Exchange and own store; mark and exchange.
+        assert!(near(throughput(Scheme::Donated, 1, &COSTS), 1e9 / (400.0 + 4.0 * 5.0)));
+    }
+
+    /// Each hand-over brings the line to all who wait, so that a lock that is spun on gets worse with more
+    /// of them; one whose waiters sleep ends at what a wake-up takes.
+    #[test]
+    fn a_lock_that_all_want_gets_worse_with_more_of_them() {
+        let of = |scheme, cores| throughput(scheme, cores, &COSTS);
+        assert!(of(Scheme::Spinning, 2) < 2.0 * of(Scheme::Spinning, 1));
+        let [few, more, most] = [8, 32, 96].map(|cores| of(Scheme::Spinning, cores));
+        assert!(few > 2.0 * more && more > 2.0 * most, "{few} {more} {most}");
+        // Two hand-overs an operation, each at least one transfer and at most three for each who waits.
+        let each = |rate: f64| 1e9 / (2.0 * rate);
+        assert!((96.0 * COSTS.transfer..3.5 * 96.0 * COSTS.transfer).contains(&each(most)), "{}", each(most));
+        assert!(of(Scheme::Locked, 96) > 3.0 * most);
+        assert!(each(of(Scheme::Locked, 96)) < COSTS.awake);
+        // With a transfer for nothing it would be the time that it is held.
+        let near_by = Costs { transfer: 0.0, atomic: 0.0, ..COSTS };
+        assert!(near(throughput(Scheme::Spinning, 64, &near_by), 1e9 / (2.0 * COSTS.held)));
+    }
+
+    #[test]
+    fn epochs_scale_and_the_list_lies_between() {
+        let of = |scheme, cores| throughput(scheme, cores, &COSTS);
+        assert!(near(of(Scheme::Epochs, 96), 96.0 * of(Scheme::Epochs, 1)));
+        assert!(of(Scheme::Donated, 96) < of(Scheme::Epochs, 96));
+        // With work enough no scheme is in the way.
+        let idle = Costs { work: 1e6, ..COSTS };
+        for scheme in [Scheme::Locked, Scheme::Spinning, Scheme::Donated] {
+            assert!(near(throughput(scheme, 4, &idle), 4e9 / 1e6), "{scheme:?}");
+        }
+    }
+
+    #[test]
+    fn the_same_costs_give_the_same_curve() {
+        for scheme in [Scheme::Locked, Scheme::Spinning, Scheme::Donated] {
+            assert_eq!(throughput(scheme, 7, &COSTS), throughput(scheme, 7, &COSTS));
+        }
+    }
+}
