@@ -18,6 +18,10 @@ fn main() {
     let mut rustc = Command::new(variable("RUSTC"));
     rustc.args(["--crate-name", "hugelift_inside", "--crate-type", "cdylib", "--edition", "2024"]);
     rustc.args(["--cfg", "loaded", "-C", "panic=abort", "-C", "opt-level=s", "-C", "strip=symbols"]);
+    if std::env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|arch| arch == "aarch64") {
+        // Out of line, atomics ask the C library's getauxval what the processor has.
+        rustc.args(["-C", "target-feature=-outline-atomics"]);
+    }
     // Nothing of it comes from a C library: it is loaded into programs of any. For musl's targets it must be
     // said that there are shared objects; AArch64's atomics that choose their instructions at run time
     // would ask the C library for the CPU's features.

@@ -16,8 +16,8 @@ fn lifts(name: &str, shell: &str) {
     let lifted =
         run(&mut lifted(&["--backing", "thp", "--children", "lift"], Path::new("/bin/sh"), &["-c", &text]));
     lifted.assert_same(&run(&mut bare::<&str>(&big.path, &[])));
-    lifted.look().assert_lifted(page, From::Thp);
     lifted.assert_silent();
+    lifted.look().assert_lifted(page, From::Thp);
 }
 
 #[test]
