@@ -10,8 +10,6 @@ use hugelift_os::procfs::Process;
 use std::io;
 use std::ptr;
 
-/// Linux 6.1; not among what libc has for musl.
-const MADV_COLLAPSE: libc::c_int = 25;
 
 /// A mapping, which only this value's methods read and write.
 #[derive(Debug)]

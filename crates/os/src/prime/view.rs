@@ -17,8 +17,6 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::ptr;
 
-/// Linux 6.1; not among what libc has for musl.
-const MADV_COLLAPSE: libc::c_int = 25;
 
 /// What the kernel is told of a view (madvise(2)).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
