@@ -10,7 +10,6 @@ use hugelift_os::procfs::Process;
 use std::io;
 use std::ptr;
 
-
 /// A mapping, which only this value's methods read and write.
 #[derive(Debug)]
 pub struct Block(Mapping);

@@ -17,7 +17,6 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::ptr;
 
-
 /// What the kernel is told of a view (madvise(2)).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Advice {
