@@ -95,3 +95,87 @@ pub fn without_thp(without: bool) -> bool {
         before > 0
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hugelift_core::stats::{Estimate, ratio};
+    use std::ffi::{CString, c_long};
+    use std::os::unix::ffi::OsStrExt;
+    use std::process::Command;
+
+    /// will-it-scale's mmap1, so often.
+    const LOOP: &str = "#include <sys/mman.h>
+        long loop(long cycles) {
+          for (long i = 0; i < cycles; i++) {
+            void *p = mmap(0, 128 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            if (p == MAP_FAILED || munmap(p, 128 << 20)) return -1;
+          }
+          return cycles;
+        }";
+    /// Cycles that are timed together: some milliseconds.
+    const CYCLES: c_long = 1000;
+
+    /// Loaded into this process: what a mapping's neighbours are decides whether the kernel joins it
+    /// with them, and with that a quarter of the time.
+    fn loop_in_c() -> unsafe extern "C" fn(c_long) -> c_long {
+        let dir = tempfile::tempdir().expect("a folder");
+        let (source, object) = (dir.path().join("loop.c"), dir.path().join("loop.so"));
+        std::fs::write(&source, LOOP).expect("the source");
+        let built =
+            Command::new("cc").args(["-O2", "-shared", "-fPIC", "-o"]).args([&object, &source]).status();
+        assert!(built.as_ref().is_ok_and(|status| status.success()), "cc: {built:?}");
+        let object = CString::new(object.as_os_str().as_bytes()).expect("no NUL");
+        // SAFETY: the object built above, which has no constructors; its function has this type.
+        unsafe {
+            let handle = libc::dlopen(object.as_ptr(), libc::RTLD_NOW);
+            assert!(!handle.is_null(), "dlopen of {object:?}");
+            let function = libc::dlsym(handle, c"loop".as_ptr());
+            assert!(!function.is_null(), "dlsym of loop");
+            std::mem::transmute::<*mut libc::c_void, unsafe extern "C" fn(c_long) -> c_long>(function)
+        }
+    }
+
+    /// CPU time of this thread that `work` takes, in seconds.
+    fn timed(work: impl FnOnce()) -> f64 {
+        let now = || nix::time::clock_gettime(nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID).expect("a clock");
+        let began = now();
+        work();
+        let took = std::time::Duration::from(now()) - std::time::Duration::from(began);
+        took.as_secs_f64()
+    }
+
+    fn pair(in_c: unsafe extern "C" fn(c_long) -> c_long, c_first: bool) -> (f64, f64) {
+        // SAFETY: it maps and unmaps, and knows no other memory.
+        let c = || timed(|| assert_eq!(unsafe { in_c(CYCLES) }, CYCLES));
+        let own = || {
+            let cycle = Cycle { pages: Pages::Small, touch: Touch::None };
+            timed(|| (0..CYCLES).for_each(|_| cycle.run().expect("memory")))
+        };
+        if c_first {
+            let first = c();
+            (first, own())
+        } else {
+            let first = own();
+            (c(), first)
+        }
+    }
+
+    /// Within 5 % of a loop in C, by as many pairs as it takes to tell; not a claim about speed, but
+    /// that nothing but the two calls is measured.
+    #[test]
+    fn a_cycle_costs_what_it_does_in_c() {
+        let in_c = loop_in_c();
+        let mut pairs = Vec::new();
+        let within = |e: &Estimate| e.interval.is_some_and(|i| i.low >= 0.95 && i.high <= 1.05);
+        let estimate = loop {
+            pairs.extend((0..20).map(|n| pair(in_c, n % 2 == 0)));
+            let estimate = ratio(&pairs).expect("times");
+            if within(&estimate) || pairs.len() >= 1000 {
+                break estimate;
+            }
+        };
+        println!("{estimate:?}");
+        assert!(within(&estimate), "{estimate:?}");
+    }
+}
