@@ -93,10 +93,9 @@ fn munmap_lists_what_will_it_scale_does() {
 }
 
 /// Beside twenty lines of C, by CPU time, in turn. The figures are printed; what is asserted is
-/// only that it is the same work.
+/// only that it is the same work: as two programs, their mappings have other neighbours. Its cycle
+/// against the same calls in C, in one process, is tested in its module.
 #[test]
-/// As two programs, whose mappings have other neighbours; its cycle against the same calls in C, in one
-/// process, is tested in its module.
 fn munmap_costs_what_it_does_in_c() {
     let dir = tempfile::tempdir().unwrap();
     let program = plain("mmap_loop").build();
