@@ -10,7 +10,7 @@ make() { # make NAME KIND OPTION...
   name=$1 kind=$2
   shift 2
   "$cc" -O2 -Wall -Wextra -Werror -pthread "$@" -o "$out/$name.$kind" "$here/$name.c" \
-    -Wl,--section-start=.big.text=0x40000000,--section-start=.big.rodata=0x80000000
+    -Wl,--section-start=.big.text=0x40000000,--section-start=.big.rodata=0x84000000
 }
 
 for name in vm_big vm_threads vm_parts; do
