@@ -4,6 +4,7 @@
 
 mod common;
 
+use common::guard::{Exclusive, Settings};
 use common::huge::smaps;
 use common::run::PATIENCE;
 use common::{Cmd, End, HUGELIFT, find, open_dir, plain};
@@ -155,40 +156,56 @@ impl Told {
     }
 }
 
+/// The settings of khugepaged, which would do in some minutes what is to be seen here, and to blocks
+/// that were never huge as well.
+const KHUGEPAGED: &str = "/sys/kernel/mm/transparent_hugepage/khugepaged";
+
 macro_rules! need_joining {
-    () => {
+    () => {{
         need_root!();
         if let Err(why) = hugelift_os::joiner::Joiner::new(
             &hugelift_os::beside::Program::open(std::process::id()).expect("this process"),
         ) {
             skip!("{why}");
         }
-    };
+        let exclusive = match Exclusive::take() {
+            Ok(exclusive) => exclusive,
+            Err(why) => skip!("{why}"),
+        };
+        let settings = [("max_ptes_none", "0"), ("max_ptes_shared", "0"), ("scan_sleep_millisecs", "600000")];
+        let path = |name: &str| format!("{KHUGEPAGED}/{name}");
+        let paths = settings.map(|(name, _)| path(name));
+        let kept = Settings::keep(&paths.each_ref().map(String::as_str)).expect(KHUGEPAGED);
+        for (name, value) in settings {
+            fs::write(path(name), value).expect(name);
+        }
+        (kept, exclusive)
+    }};
 }
 
 #[test]
 fn joined_when_the_child_has_ended() {
-    need_joining!();
+    let _quiet = need_joining!();
     Told::with(&[]).assert_joined(SIZE);
 }
 
 #[test]
 fn static_programs_too() {
-    need_joining!();
+    let _quiet = need_joining!();
     let program = plain("join").flags(&["-static"]).build();
     Told::start(&BSS, &[], &program, &[]).assert_joined(SIZE);
 }
 
 #[test]
 fn what_was_never_huge_does_not_grow() {
-    need_joining!();
+    let _quiet = need_joining!();
     Told::start(&BSS, &[], &victim(), &["sparse"]).assert_joined(SIZE / 2);
 }
 
 /// Lifted children have somebody beside them as well.
 #[test]
 fn a_lifted_child() {
-    need_joining!();
+    let _quiet = need_joining!();
     let options = [&BSS[..], &["--children", "lift"]].concat();
     Told::start(&options, &["env"], &victim(), &[]).assert_joined(SIZE);
 }
@@ -196,7 +213,7 @@ fn a_lifted_child() {
 /// What it has written all of is its own: to join it takes no memory.
 #[test]
 fn what_no_child_shares_is_joined_at_once() {
-    need_joining!();
+    let _quiet = need_joining!();
     let mut told = Told::with(&[]);
     let before = told.split();
     told.tell("page");
@@ -208,7 +225,7 @@ fn what_no_child_shares_is_joined_at_once() {
 
 #[test]
 fn a_child_that_has_become_another_program_holds_nothing_back() {
-    need_joining!();
+    let _quiet = need_joining!();
     let mut told = Told::with(&[]);
     told.split();
     assert_eq!(told.tell("exec"), "told");
@@ -219,7 +236,7 @@ fn a_child_that_has_become_another_program_holds_nothing_back() {
 
 #[test]
 fn other_memory_in_its_place_does_not_grow() {
-    need_joining!();
+    let _quiet = need_joining!();
     let mut told = Told::with(&[]);
     told.split();
     assert_eq!(told.tell("remap"), "mapped");
@@ -235,7 +252,7 @@ fn other_memory_in_its_place_does_not_grow() {
 /// It is unmapped, mapped and forked while it is joined.
 #[test]
 fn memory_that_comes_and_goes() {
-    need_joining!();
+    let _quiet = need_joining!();
     let mut told = Told::with(&[]);
     assert_eq!(told.tell("churn"), "0 wrong");
     told.looked_at();
@@ -245,7 +262,7 @@ fn memory_that_comes_and_goes() {
 
 #[test]
 fn left_to_the_kernel() {
-    need_joining!();
+    let _quiet = need_joining!();
     for options in [&["--parts", "bss", "--after-fork", "leave"][..], &["--parts", "text"]] {
         let told = Told::start(options, &[], &victim(), &[]);
         assert_eq!(beside(told.pid), None, "{options:?}");
@@ -256,7 +273,7 @@ fn left_to_the_kernel() {
 /// It traces nothing, is no child of the program, and has none of its files.
 #[test]
 fn the_program_does_not_miss_who_joins() {
-    need_joining!();
+    let _quiet = need_joining!();
     let told = Told::with(&["--after-fork", "join"]);
     let joiner = beside(told.pid).expect("somebody is beside it");
     let status = fs::read_to_string(format!("/proc/{joiner}/status")).expect("its status");
@@ -274,7 +291,7 @@ fn the_program_does_not_miss_who_joins() {
 /// The memory that it looked at is gone, and it with it.
 #[test]
 fn not_beside_another_program() {
-    need_joining!();
+    let _quiet = need_joining!();
     let mut child = Command::new(HUGELIFT)
         .args(["run", "--parts", "heap", "sh", "-c", "exec cat"])
         .env("HUGELIFT_STORE", "/dev/null/none")
@@ -323,7 +340,7 @@ fn nobody_is_beside_who_adopts_orphans() {
 /// A server that saves itself while its clients write.
 #[test]
 fn redis() {
-    need_joining!();
+    let _quiet = need_joining!();
     need!("redis-server", "redis-cli", "redis-benchmark");
     let home = tempfile::TempDir::new().expect("a folder");
     let socket = home.path().join("socket");

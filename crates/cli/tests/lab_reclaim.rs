@@ -53,7 +53,7 @@ fn a_quick_run_has_all_figures() {
     }
     if report["machine"]["cpus"].as_u64() > Some(1) {
         let model = table(&report, "model");
-        assert!(model.iter().any(|row| row[1] == 96.0) && model.len().is_multiple_of(2), "{model:?}");
+        assert!(model.iter().any(|row| row[1] == 96.0) && model.len().is_multiple_of(3), "{model:?}");
         for row in model.iter().filter(|row| row[1] == 96.0) {
             let [epochs, list_to_spinning] = [6, 8].map(|i| row[i].as_f64());
             assert!(epochs > Some(1.0) && list_to_spinning > Some(1.0), "better than a lock: {row}");
