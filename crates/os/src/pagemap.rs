@@ -190,6 +190,32 @@ fn read_present(pagemap: &File, range: Range, found: &mut dyn FnMut(Range)) -> i
     Ok(())
 }
 
+/// The first page of `range` that the process has in its page tables.
+///
+/// # Errors
+/// As [`huge_bytes`].
+pub fn first_present(pagemap: &File, range: Range) -> io::Result<Option<Addr>> {
+    let mut region = Region::default();
+    let mut arg = ScanArg {
+        size: size_of::<ScanArg>() as u64,
+        start: range.start.0,
+        end: range.end.0,
+        vec: &raw mut region as u64,
+        vec_len: 1,
+        max_pages: 1,
+        category_mask: PAGE_IS_PRESENT,
+        return_mask: PAGE_IS_PRESENT,
+        ..ScanArg::default()
+    };
+    // SAFETY: ioctl(2) PAGEMAP_SCAN reads and writes `arg` and writes at most one region to
+    // `region`; both live through the call.
+    match unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN as _, &raw mut arg) } {
+        0 => Ok(None),
+        1.. => Ok(Some(Addr(region.start))),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 fn walk_file(
     pagemap: &File,
     range: Range,
@@ -230,6 +256,34 @@ fn walk_file(
 mod tests {
     use super::*;
     use std::num::NonZeroUsize;
+
+    #[test]
+    fn the_first_page_that_is_there() {
+        use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+        let page = base_page().bytes();
+        let len = NonZeroUsize::new(16 * page as usize).unwrap();
+        let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE;
+        // SAFETY: a new mapping of our own; the page written is inside.
+        let start = unsafe {
+            let start =
+                mmap_anonymous(None, len, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, flags).unwrap();
+            start.byte_add(5 * page as usize).cast::<u8>().write(1);
+            start
+        };
+        let whole = Range::sized(Addr(start.as_ptr() as u64), 16 * page).unwrap();
+        let own = open(std::process::id().cast_signed()).unwrap();
+        let fifth = Addr(whole.start.0 + 5 * page);
+        match first_present(&own, whole) {
+            Err(e) => assert_eq!(e.raw_os_error(), Some(libc::ENOTTY), "before Linux 6.7"),
+            found => {
+                assert_eq!(found.unwrap(), Some(fifth));
+                let behind = Range::new(Addr(fifth.0 + page), whole.end).unwrap();
+                assert_eq!(first_present(&own, behind).unwrap(), None);
+            }
+        }
+        // SAFETY: what was mapped above.
+        unsafe { munmap(start, len.get()).unwrap() };
+    }
 
     #[test]
     fn what_was_touched_is_present_by_both_ways() {

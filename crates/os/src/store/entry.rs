@@ -166,7 +166,7 @@ pub fn open(dir: &OwnedFd, name: &str, owner: u32) -> Option<(File, Identity)> {
 /// How much of an entry a start compares with the program's own bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Compare {
-    /// The ends and a few pages drawn at random.
+    /// The ends and a few pages drawn at random, of those that the program has touched.
     Some,
     /// All.
     All,
@@ -189,8 +189,20 @@ pub fn is_same(file: &File, offset: u64, pid: u32, range: Range, how: Compare) -
         Compare::Some => {
             let page = PageSize::SMALL.bytes();
             let pages = range.len() / page;
-            let mut samples = vec![0, pages.saturating_sub(1)];
-            samples.extend(random().map(|n| n % pages.max(1)));
+            let wanted = [0, pages.saturating_sub(1)].into_iter().chain(random().map(|n| n % pages.max(1)));
+            let pagemap = pagemap::open(pid.cast_signed()).ok();
+            // A page that the program has not touched might have to come from the disk.
+            let near = |n: u64| match Range::new(Addr(range.start.0 + n * page), range.end) {
+                Some(rest) => match pagemap::first_present(pagemap.as_ref()?, rest) {
+                    Ok(found) => found.map(|addr| (addr.0 - range.start.0) / page),
+                    Err(_) => Some(n),
+                },
+                None => None,
+            };
+            let mut samples: Vec<u64> = wanted.filter_map(near).collect();
+            samples.sort_unstable();
+            samples.dedup();
+            let samples = if samples.is_empty() { vec![0] } else { samples };
             samples.into_iter().all(|n| same(n * page, page as usize))
         }
     }
