@@ -17,11 +17,12 @@
 //! after its last look: that is later than half its life. What it misses, a later run adds.
 //!
 //! *What it takes.* It traces nothing, and the program never waits for it. A look takes half a
-//! millisecond for the 200 MB of clang's libraries (0.37 ms of it libLLVM's text), on another CPU if there is one; there are 16 in the first minute, after
-//! which it ends.
+//! millisecond for the 200 MB of clang's libraries (0.37 ms of it libLLVM's text), on another CPU if
+//! there is one; there are 16 in the first minute, after which it ends.
 //!
-//! *How long it lived* is the CPU time of the process and its threads, without what the lift took. A program that lives on when
-//! the observer ends, or leaves behind a process of its own, as a daemon does, counts as a long one.
+//! *How long it lived* is the CPU time of the process and its threads, without what the lift took.
+//! A program that lives on when the observer ends, or leaves behind a process of its own, as a daemon
+//! does, counts as a long one.
 
 use crate::beside::{Program, Watch};
 use crate::pagemap;
