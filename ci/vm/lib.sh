@@ -32,7 +32,7 @@ machine() {
   arch=x86_64 memory=1536M append='' disks=''
   case $1 in
     arm64-6.1)
-      arch=aarch64 kernel=arm64-6.1 disks='xfs ext4'
+      arch=aarch64 kernel=arm64-6.1 disks='xfs ext4 btrfs'
       qemu=("${arm[@]}" -M virt -cpu neoverse-n1)
       ;;
     arm64-6.12-16k) # base pages of 16 kB: a THP has 32 MB
@@ -44,11 +44,11 @@ machine() {
       qemu=("${arm[@]}" -M "virt,mte=on" -cpu "max,pauth-impdef=on")
       ;;
     x86_64-6.1)
-      kernel=x86_64-6.1 disks='xfs ext4'
+      kernel=x86_64-6.1 disks='xfs ext4 btrfs'
       qemu=("${x86[@]}")
       ;;
     x86_64-6.12)
-      kernel=x86_64-6.12 disks='xfs ext4'
+      kernel=x86_64-6.12 disks='xfs ext4 btrfs'
       qemu=("${x86[@]}")
       ;;
     x86_64-numa) # on 6.1, where what cpusets and policies do to hugetlb was measured

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Suite: programs on real file systems, one with large folios and one without.
-//! `HUGELIFT_DISKS` lists directories as `xfs:/mnt/xfs ext4:/mnt/ext4`.
+//! `HUGELIFT_DISKS` lists directories as `xfs:/mnt/xfs ext4:/mnt/ext4`; `loop` is an image of XFS
+//! on ext4.
 
 use crate::grow::{grow_at, grow_in};
 use crate::huge::thp;

@@ -32,9 +32,8 @@ fn from(kind: &str, check: impl Fn(&[Run; 3], u64)) {
 
 /// Once it is primed: each start at another place, all of them huge. On Linux 6.1 the start that
 /// primes stays where it is, and says so.
-#[test]
-fn from_xfs() {
-    from("xfs", |[first, second, third], page| {
+fn all_moved_from(kind: &str) {
+    from(kind, |[first, second, third], page| {
         match first.look().huge_in_all(From::Any) {
             0 => first.assert_line("its page cache is not in huge folios"),
             _ => first.look().assert_lifted(page, From::Any),
@@ -50,14 +49,33 @@ fn from_xfs() {
 }
 
 /// All of it, or nothing and the reason.
-#[test]
-fn from_ext4() {
-    from("ext4", |runs, page| {
+fn all_or_none_from(kind: &str) {
+    from(kind, |runs, page| {
         for run in runs {
             match run.look().huge_in_all(From::Any) {
-                0 => run.assert_line("no huge pages from its file system (ext4)"),
+                0 => run.assert_line(&format!("no huge pages from its file system ({kind})")),
                 _ => run.look().assert_lifted(page, From::Any),
             }
         }
     });
+}
+
+#[test]
+fn from_xfs() {
+    all_moved_from("xfs");
+}
+
+#[test]
+fn from_a_loop_mounted_image() {
+    all_moved_from("loop");
+}
+
+#[test]
+fn from_ext4() {
+    all_or_none_from("ext4");
+}
+
+#[test]
+fn from_btrfs() {
+    all_or_none_from("btrfs");
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Suite: code from the store, of which all processes have one copy.
 
+use crate::files::disk;
 use crate::grow::{Big, grow_in};
 use crate::held::Held;
 use crate::huge::thp;
@@ -46,6 +47,45 @@ fn one_copy(kind: &str) {
     let run = run(lifted(&OPTIONS, &big.path, &[]).env("HUGELIFT_STORE", &store));
     run.assert_same(&crate::start::run(&mut bare::<&str>(&big.path, &[])));
     run.assert_silent();
+}
+
+/// Whatever file system the program is on: the second start has all of it from the store.
+fn from(kind: &str) {
+    let _alone = alone();
+    let Some(dir) = disk(kind) else { lacks!("no {kind} disk") };
+    let Some(page) = thp() else { lacks!("no transparent huge pages") };
+    let Some(base) = tmpfs() else { lacks!("no tmpfs that programs may be in") };
+    let base = tempfile::TempDir::new_in(base).unwrap();
+    let store = base.path().join("store");
+    let big = grow_in(&dir, "vm_big.pie", page);
+    let starts = [(); 2].map(|()| run(lifted(&OPTIONS, &big.path, &[]).env("HUGELIFT_STORE", &store)));
+    let bare = run(&mut bare::<&str>(&big.path, &[]));
+    for start in starts {
+        start.assert_silent();
+        start.assert_same(&bare);
+        start.look().assert_lifted(page, From::Any);
+    }
+    assert!(verified(&store));
+}
+
+#[test]
+fn from_xfs() {
+    from("xfs");
+}
+
+#[test]
+fn from_ext4() {
+    from("ext4");
+}
+
+#[test]
+fn from_btrfs() {
+    from("btrfs");
+}
+
+#[test]
+fn from_a_loop_mounted_image() {
+    from("loop");
 }
 
 fn verified(store: &Path) -> bool {
