@@ -159,7 +159,7 @@ impl<T: Target> Run<'_, T> {
             }
             Step::Advise { range } => self.target.advise_huge(range)?,
             Step::Populate { range, page } => self.target.populate(range, page)?,
-            Step::FaultIn { range } => self.target.populate_read(range)?,
+            Step::FaultIn { range, page } => self.target.fault_in(range, page)?,
             Step::Verify { range } => self.verify(range)?,
             Step::CreateFile { bytes, page } => {
                 let file = self.target.memfd(page, bytes)?;

@@ -7,17 +7,6 @@
 //! ```
 //! Older caches have a table of another format before the magic.
 
-/// One entry, as far as finding a file needs it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Entry<'a> {
-    /// Machine and C library, [`X86_64`] or [`AARCH64`] for instance.
-    pub flags: i32,
-    /// Name, as in `DT_NEEDED`.
-    pub name: &'a [u8],
-    /// Path of the file.
-    pub path: &'a [u8],
-}
-
 /// `flags` of a 64-bit x86 object for glibc.
 pub const X86_64: i32 = 0x0303;
 /// `flags` of a 64-bit Arm object for glibc.
@@ -47,11 +36,12 @@ const OLD_MAGIC: &[u8] = b"ld.so-1.7.0";
 const HEADER: usize = 48;
 const ENTRY: usize = 24;
 
-/// The entries of a cache, in its order. Entries whose strings lie outside of it are left out.
+/// The paths that a cache has for `name` (as in `DT_NEEDED`) and a machine and C library
+/// ([`X86_64`], [`AARCH64`]), in its order. Entries whose strings lie outside of it are left out.
 ///
 /// # Errors
 /// [`CacheError`]
-pub fn parse(bytes: &[u8]) -> Result<Vec<Entry<'_>>, CacheError> {
+pub fn lookup<'a>(bytes: &'a [u8], name: &[u8], flags: i32) -> Result<Vec<&'a [u8]>, CacheError> {
     let cache = find(bytes).ok_or(CacheError::NoMagic)?;
     let count = word(cache, 20).ok_or(CacheError::NoMagic)?;
     // The low two bits of the flags: 0 not told, 2 little-endian, 3 big-endian.
@@ -61,12 +51,17 @@ pub fn parse(bytes: &[u8]) -> Result<Vec<Entry<'_>>, CacheError> {
     let size = (count as usize).checked_mul(ENTRY).and_then(|n| n.checked_add(HEADER));
     let table = size.and_then(|end| cache.get(HEADER..end));
     let table = table.ok_or(CacheError::CutOff { entries: count, bytes: cache.len() })?;
-    let entry = |entry: &[u8]| {
-        let name = string(cache, word(entry, 4)?)?;
-        let path = string(cache, word(entry, 8)?)?;
-        Some(Entry { flags: word(entry, 0)?.cast_signed(), name, path })
+    let path = |entry: &[u8]| {
+        let is_wanted = word(entry, 0)?.cast_signed() == flags && is_string(cache, word(entry, 4)?, name);
+        is_wanted.then(|| string(cache, word(entry, 8)?)).flatten()
     };
-    Ok(table.chunks_exact(ENTRY).filter_map(entry).collect())
+    Ok(table.chunks_exact(ENTRY).filter_map(path).collect())
+}
+
+/// Whether the string at `at` is `text`: most differ in the first bytes, and need no end.
+fn is_string(bytes: &[u8], at: u32, text: &[u8]) -> bool {
+    let rest = usize::try_from(at).ok().and_then(|at| bytes.get(at..));
+    rest.and_then(|rest| rest.strip_prefix(text)).is_some_and(|end| end.first() == Some(&0))
 }
 
 /// The cache from its magic on: at the start, or behind a table of the old format.
@@ -118,37 +113,43 @@ mod tests {
     }
 
     #[test]
-    fn entries_in_order() {
-        let bytes = cache(&[(X86_64, "libc.so.6", "/lib/libc.so.6"), (3, "libc.so.6", "/lib32/libc.so.6")]);
-        let want = [
-            Entry { flags: X86_64, name: b"libc.so.6", path: b"/lib/libc.so.6" },
-            Entry { flags: 3, name: b"libc.so.6", path: b"/lib32/libc.so.6" },
-        ];
-        assert_eq!(parse(&bytes).unwrap(), want);
+    fn paths_in_order() {
+        let bytes = cache(&[
+            (X86_64, "libc.so.6", "/lib/hwcaps/libc.so.6"),
+            (3, "libc.so.6", "/lib32/libc.so.6"),
+            (X86_64, "libc.so", "/lib/libc.so"),
+            (X86_64, "libc.so.6", "/lib/libc.so.6"),
+        ]);
+        let want = [&b"/lib/hwcaps/libc.so.6"[..], b"/lib/libc.so.6"];
+        assert_eq!(lookup(&bytes, b"libc.so.6", X86_64).unwrap(), want);
+        assert_eq!(lookup(&bytes, b"libc.so", X86_64).unwrap(), [b"/lib/libc.so"]);
+        assert!(lookup(&bytes, b"libc.so.", X86_64).unwrap().is_empty());
+        assert!(lookup(&bytes, b"libc.so.6", AARCH64).unwrap().is_empty());
         // Behind an empty table of the old format, strings count from the new magic.
         let mut old = b"ld.so-1.7.0\0".to_vec();
         old.extend(0u32.to_le_bytes());
-        assert_eq!(parse(&[old, bytes].concat()).unwrap(), want);
+        assert_eq!(lookup(&[old, bytes].concat(), b"libc.so.6", X86_64).unwrap(), want);
     }
 
     #[test]
     fn damage_is_an_error_or_a_shorter_list() {
+        let look = |bytes: &[u8]| lookup(bytes, b"liba.so", X86_64).map(|paths| paths.len());
         let good = cache(&[(X86_64, "liba.so", "/lib/liba.so")]);
-        assert_eq!(parse(b""), Err(CacheError::NoMagic));
-        assert_eq!(parse(b"ld.so-1.7.0\0\xff\xff\xff\xff"), Err(CacheError::NoMagic));
-        assert_eq!(parse(&good[..50]), Err(CacheError::CutOff { entries: 1, bytes: 50 }));
+        assert_eq!(look(b""), Err(CacheError::NoMagic));
+        assert_eq!(look(b"ld.so-1.7.0\0\xff\xff\xff\xff"), Err(CacheError::NoMagic));
+        assert_eq!(look(&good[..50]), Err(CacheError::CutOff { entries: 1, bytes: 50 }));
         let mut many = good.clone();
         many[20..24].copy_from_slice(&u32::MAX.to_le_bytes());
-        assert!(matches!(parse(&many), Err(CacheError::CutOff { entries: u32::MAX, .. })));
+        assert!(matches!(look(&many), Err(CacheError::CutOff { entries: u32::MAX, .. })));
         let mut big = good.clone();
         big[28] = 3;
-        assert_eq!(parse(&big), Err(CacheError::BigEndian));
+        assert_eq!(look(&big), Err(CacheError::BigEndian));
         let mut outside = good.clone();
         outside[HEADER + 4..HEADER + 8].copy_from_slice(&u32::MAX.to_le_bytes());
-        assert_eq!(parse(&outside), Ok(vec![]));
+        assert_eq!((look(&good), look(&outside)), (Ok(1), Ok(0)));
         // No length of it makes it panic.
         for n in 0..good.len() {
-            assert!(parse(&good[..n]).is_ok_and(|e| e.is_empty()) || parse(&good[..n]).is_err());
+            assert!(look(&good[..n]).is_ok_and(|paths| paths == 0) || look(&good[..n]).is_err());
         }
     }
 }

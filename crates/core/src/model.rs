@@ -544,11 +544,11 @@ impl Target for Model {
         Ok(())
     }
 
-    fn populate_read(&mut self, range: Range) -> Result<(), Fault> {
-        const CALL: &str = "madvise(MADV_POPULATE_READ)";
+    fn fault_in(&mut self, range: Range, _page: PageSize) -> Result<(), Fault> {
+        const CALL: &str = "process_vm_readv";
         self.enter(CALL, range)?;
         if !self.space.cover(range) {
-            return fail(CALL, range, ENOMEM);
+            return fail(CALL, range, EFAULT);
         }
         Ok(())
     }

@@ -125,6 +125,8 @@ pub enum Step {
     FaultIn {
         /// The span.
         range: Range,
+        /// Size of its pages.
+        page: PageSize,
     },
     /// Check that huge pages came.
     Verify {

@@ -139,8 +139,9 @@ pub trait Target {
     /// Makes every page of `range` (of size `page`) resident and writable, so that what
     /// is lacking is an error here and no SIGBUS later.
     fn populate(&mut self, range: Range, page: PageSize) -> Result<(), Fault>;
-    /// madvise(2) with `MADV_POPULATE_READ`: maps what the page cache holds, and reads the rest.
-    fn populate_read(&mut self, range: Range) -> Result<(), Fault>;
+    /// Reads one byte of each page (of size `page`) of `range`: what the page cache holds in folios of
+    /// that size is then mapped.
+    fn fault_in(&mut self, range: Range, page: PageSize) -> Result<(), Fault>;
     /// Copies `from` to `to` within the target.
     fn copy(&mut self, from: Range, to: Addr) -> Result<(), Fault>;
     /// madvise(2) with `MADV_COLLAPSE` (Linux 6.1): puts on huge pages what is not.

@@ -493,7 +493,7 @@ fn harmless(snapshot: &Snapshot, span: &Span, attempt: &Attempt) {
         return;
     }
     if attempt.backing == Backing::Pagecache {
-        assert_eq!(attempt.steps, [Step::FaultIn { range: whole }, Step::Verify { range: whole }]);
+        assert_eq!(attempt.steps, [Step::FaultIn { range: whole, page }, Step::Verify { range: whole }]);
         assert!(snapshot.cached.iter().any(|c| c.covers(whole)), "{whole} is not in huge folios");
         return;
     }
@@ -530,7 +530,7 @@ fn harmless(snapshot: &Snapshot, span: &Span, attempt: &Attempt) {
             Step::Replace { range, prot, scratch: s } => {
                 assert_eq!((range, prot, s), (whole, span.prot, scratch.start));
             }
-            Step::FaultIn { range } => panic!("{range} is copied and not copied"),
+            Step::FaultIn { range, .. } => panic!("{range} is copied and not copied"),
         }
     }
     let copies = attempt.steps.iter().filter(|s| matches!(s, Step::Copy { .. })).count();

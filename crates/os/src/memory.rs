@@ -5,7 +5,7 @@
 //! What must be written in spite of the target's protections goes through
 //! [`crate::ptrace::Stopped::poke`].
 
-use hugelift_core::addr::Addr;
+use hugelift_core::addr::{Addr, Range};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -31,6 +31,28 @@ pub fn read(pid: i32, addr: Addr, into: &mut [u8]) -> io::Result<usize> {
         e if is_forbidden(&e) => File::open(mem(pid))?.read_at(into, addr.0),
         e => Err(e),
     })
+}
+
+/// Reads the byte at every `step` bytes of `range` of process `pid`, so that what it has there is mapped.
+///
+/// # Errors
+/// As [`read`]. What could be read is mapped.
+pub fn touch(pid: i32, range: Range, step: u64) -> io::Result<()> {
+    // UIO_MAXIOV of Linux.
+    const MOST: usize = 1024;
+    let all: Vec<_> = (range.start.0..range.end.0).step_by(step as usize).map(|at| iovec(at, 1)).collect();
+    let mut bytes = [0; MOST];
+    for remote in all.chunks(MOST) {
+        let local = iovec(bytes.as_mut_ptr() as u64, remote.len());
+        // SAFETY: process_vm_readv(2) writes at most local.iov_len bytes to `bytes`, which
+        // lives through the call; the remote addresses are checked by the kernel.
+        let n = unsafe { libc::process_vm_readv(pid, &local, 1, remote.as_ptr(), remote.len() as u64, 0) };
+        // What is lacking of it, and why, the first byte that is not there tells.
+        for missing in &remote[usize::try_from(n).unwrap_or(0)..] {
+            read_array::<1>(pid, Addr(missing.iov_base as u64))?;
+        }
+    }
+    Ok(())
 }
 
 /// No such call in this kernel or sandbox; or, for a read, memory that may only be executed,

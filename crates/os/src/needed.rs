@@ -7,7 +7,7 @@ use crate::procfs::read_whole;
 use hugelift_core::elf::{Dynamic, Machine};
 use hugelift_core::ldcache;
 use hugelift_core::maps::FileId;
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashSet, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -20,6 +20,8 @@ pub struct Program {
     /// Names that nothing was found for.
     pub missing: Vec<String>,
 }
+
+const LD_CACHE: &str = "/etc/ld.so.cache";
 
 /// More objects than any program needs: a guard against a maze of made-up files.
 const MAX_OBJECTS: usize = 4096;
@@ -62,7 +64,8 @@ struct Search {
     musl: bool,
     machine: Machine,
     library_path: Vec<PathBuf>,
-    cache: HashMap<OsString, Vec<PathBuf>>,
+    /// What ldconfig(8) has written; empty if there is none.
+    cache: Vec<u8>,
     defaults: Vec<PathBuf>,
     objects: Vec<Found>,
     known_files: HashSet<FileId>,
@@ -82,7 +85,7 @@ impl Search {
             musl,
             machine,
             library_path: folders(&library_path, &origin, machine),
-            cache: if musl { HashMap::new() } else { read_cache(machine) },
+            cache: if musl { Vec::new() } else { read_whole(Path::new(LD_CACHE)).unwrap_or_default() },
             defaults: if musl { musl_folders(file_name) } else { glibc_folders(machine) },
             objects: Vec::new(),
             known_files: HashSet::new(),
@@ -157,7 +160,7 @@ impl Search {
                 better.chain([folder.join(name)]).find_map(|path| try_open(&path))
             })
         };
-        let in_cache = || self.cache.get(name)?.iter().find_map(|path| try_open(path));
+        let in_cache = || cached(&self.cache, name, self.machine).iter().find_map(|path| try_open(path));
         if self.musl {
             // Here RPATH and RUNPATH are one, and both are inherited.
             return in_folders(&self.library_path)
@@ -273,27 +276,18 @@ fn musl_folders(loader: &OsStr) -> Vec<PathBuf> {
     parts.map(|p| PathBuf::from(OsStr::from_bytes(p))).collect()
 }
 
-/// Paths by name, best first.
-fn read_cache(machine: Machine) -> HashMap<OsString, Vec<PathBuf>> {
+/// The paths that the cache has for `name`, best first.
+fn cached(cache: &[u8], name: &OsStr, machine: Machine) -> Vec<PathBuf> {
     let flags = match machine {
         Machine::X86_64 => ldcache::X86_64,
         Machine::AArch64 => ldcache::AARCH64,
-        Machine::Other(_) => return HashMap::new(),
+        Machine::Other(_) => return Vec::new(),
     };
-    let bytes = read_whole(Path::new("/etc/ld.so.cache")).unwrap_or_default();
-    let mut ranked: HashMap<OsString, Vec<(usize, PathBuf)>> = HashMap::new();
-    for entry in ldcache::parse(&bytes).unwrap_or_default() {
-        let path = Path::new(OsStr::from_bytes(entry.path));
-        if let Some(rank) = rank(path).filter(|_| entry.flags == flags) {
-            let name = OsStr::from_bytes(entry.name).to_os_string();
-            ranked.entry(name).or_default().push((rank, path.to_path_buf()));
-        }
-    }
-    let best_first = |mut paths: Vec<(usize, PathBuf)>| {
-        paths.sort_by_key(|(rank, _)| *rank);
-        paths.into_iter().map(|(_, path)| path).collect()
-    };
-    ranked.into_iter().map(|(name, paths)| (name, best_first(paths))).collect()
+    let found = ldcache::lookup(cache, name.as_bytes(), flags).unwrap_or_default();
+    let mut paths: Vec<&Path> = found.into_iter().map(|path| Path::new(OsStr::from_bytes(path))).collect();
+    paths.retain(|path| rank(path).is_some());
+    paths.sort_by_key(|path| rank(path));
+    paths.into_iter().map(Path::to_path_buf).collect()
 }
 
 /// How soon a path of the cache is tried: those for this very CPU first; `None` if it is

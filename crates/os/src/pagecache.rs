@@ -95,10 +95,11 @@ impl Priming {
             let found = huge_stretches(file.file(), whole, huge).into_iter().map(Range::len).sum();
             is_nearly_all(found, c.whole)
         };
-        if wanted.iter().any(|c| c.first.is_some() && !is_huge(c)) {
+        let small: Vec<_> = wanted.iter().filter(|c| !is_huge(c)).collect();
+        if small.iter().any(|c| c.first.is_some()) {
             self.files.push(prime::prime_for(file, bias, huge));
         }
-        wanted.iter().all(is_huge)
+        small.into_iter().all(is_huge)
     }
 }
 

@@ -336,8 +336,9 @@ impl Target for Remote {
         }
     }
 
-    fn populate_read(&mut self, range: Range) -> Result<(), Fault> {
-        self.madvise("madvise(MADV_POPULATE_READ)", range, MADV_POPULATE_READ)
+    /// From outside: the target need not run for it.
+    fn fault_in(&mut self, range: Range, page: PageSize) -> Result<(), Fault> {
+        memory::touch(self.pid, range, page.bytes()).map_err(|e| refused("process_vm_readv", range, &e))
     }
 
     fn copy(&mut self, from: Range, to: Addr) -> Result<(), Fault> {

@@ -48,7 +48,7 @@ pub(super) fn steps(machine: &Machine, backing: Backing, page: PageSize, job: &J
             None,
             vec![Step::Replace { range: span, prot, scratch: scratch.start }],
         ),
-        Backing::Pagecache => return vec![Step::FaultIn { range: span }, Step::Verify { range: span }],
+        Backing::Pagecache => return vec![Step::FaultIn { range: span, page }, Step::Verify { range: span }],
         Backing::Thp | Backing::Shared => (
             vec![Step::Map { range: scratch, hugetlb: None }, Step::Advise { range: scratch }],
             verify,

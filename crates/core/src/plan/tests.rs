@@ -349,8 +349,8 @@ fn what_the_page_cache_has_is_not_copied() {
     snapshot.cached = vec![r(0, 40 * MB)];
     snapshot.machine.memory_left = 0;
     let all = plan(&snapshot, &cached);
-    let range = r(0, 40 * MB);
-    assert_eq!(all.spans[0].attempts[0].steps, [Step::FaultIn { range }, Step::Verify { range }]);
+    let (range, page) = (r(0, 40 * MB), PageSize::MB2);
+    assert_eq!(all.spans[0].attempts[0].steps, [Step::FaultIn { range, page }, Step::Verify { range }]);
     assert!(all.spans.len() == 1 && all.skips.is_empty(), "{all:?}");
     // A hole in it is left, and is no complaint.
     snapshot.cached = vec![r(0, 10 * MB), r(14 * MB, 40 * MB)];
