@@ -11,7 +11,7 @@
 //! program has a handler for SIGURG, it runs): one whose tracer is gone makes all its calls, and
 //! goes home.
 
-use crate::arch::Regs;
+use crate::arch::{self, Regs};
 use crate::home::{Call, DATA_BYTES};
 use crate::memory;
 use crate::ptrace::{Error, Resume, Stop, Stopped};
@@ -140,6 +140,8 @@ impl Remote {
                     // Somebody else's is handed on when we are done.
                     self.urgent |= !ours;
                     if stopped.regs()?.is_some_and(|r| r.in_batch() == end) {
+                        // Off the list, whose place is for other arguments from now on.
+                        stopped.set_regs(&self.home.at(arch::RETURN_AT))?;
                         stopped.set_signal_mask(u64::MAX)?;
                         return Ok(stopped);
                     }
