@@ -65,6 +65,12 @@ impl Range {
         Some(Range { start, end: start.checked_add(bytes)? })
     }
 
+    /// The range as long, `bytes` bytes below; wraps at 0.
+    pub fn down(self, bytes: u64) -> Range {
+        let down = |at: Addr| Addr(at.0.wrapping_sub(bytes));
+        Range { start: down(self.start), end: down(self.end) }
+    }
+
     /// Length in bytes; 0 where the fields were set inside out.
     pub fn len(self) -> u64 {
         self.end.0.saturating_sub(self.start.0)

@@ -19,9 +19,9 @@
 
 use crate::addr::{Addr, PageSize, Range};
 use crate::elf::{Headers, Segment};
-use crate::maps::{FileId, Mapping, Prot};
+use crate::maps::{FileId, Mapping};
 use crate::snapshot::{Part, overlapping};
-use crate::target::{Fault, FileHandle, Place, Source, Target};
+use crate::target::{Fault, Target};
 use std::collections::BTreeMap;
 
 /// The executable as execve(2) has mapped it.
@@ -109,10 +109,10 @@ pub struct Anchors {
 /// # Errors
 /// As for [`Target`]: after [`Fault::Call`] nothing has changed.
 pub trait Unstarted: Target {
-    /// Opens the executable's own file for reading.
-    fn open_executable(&mut self) -> Result<FileHandle, Fault>;
-    /// Maps `file` from `offset` on privately at `range`, where nothing may be.
-    fn map_file(&mut self, range: Range, prot: Prot, file: FileHandle, offset: u64) -> Result<(), Fault>;
+    /// Maps each of `pieces`, which are of the executable's own file or zeros, once more and privately:
+    /// `distance` below, where nothing may be. Each stands for itself; after [`Fault::Lost`] none is
+    /// tried any more.
+    fn map_image(&mut self, pieces: &[Mapping], distance: u64) -> Vec<Result<(), Fault>>;
     /// Makes the bytes at `to` those of `from`; writes nothing if they are.
     fn equalize(&mut self, from: Range, to: Addr) -> Result<(), Fault>;
     /// Whether the mappings `distance` below `pieces` are the same as they.
@@ -279,10 +279,6 @@ impl Move {
         let inside = self.image.start.0 <= at && at <= self.image.end.0;
         if inside { at - self.distance } else { at }
     }
-
-    fn down(&self, range: Range) -> Range {
-        Range { start: Addr(range.start.0 - self.distance), end: Addr(range.end.0 - self.distance) }
-    }
 }
 
 /// Carries out `plan` on `target`, whose addresses are those of `layout`. Returns what of the
@@ -312,27 +308,12 @@ pub fn carry_out<T: Unstarted>(target: &mut T, plan: &Move, layout: &Layout) -> 
 
 /// A second image, the same as the first.
 fn copy<T: Unstarted>(target: &mut T, plan: &Move, copied: &mut Vec<Range>) -> Result<(), Fault> {
-    let file = target.open_executable()?;
-    let mut map = || {
-        for piece in &plan.pieces {
-            let range = plan.down(piece.range);
-            if piece.is_file() {
-                target.map_file(range, piece.prot, file, piece.offset)?;
-            } else {
-                target.mmap(range, piece.prot, Source::Anonymous, Place::Free)?;
-            }
-            copied.push(range);
-        }
-        Ok(())
-    };
-    let mapped: Result<(), Fault> = map();
-    if !matches!(mapped, Err(Fault::Lost(_))) {
-        // The program would find the file open.
-        target.close(file).or_else(|_| target.close(file))?;
-    }
-    mapped?;
+    let mapped = target.map_image(&plan.pieces, plan.distance);
+    let there = plan.pieces.iter().zip(&mapped).filter(|(_, mapped)| mapped.is_ok());
+    copied.extend(there.map(|(piece, _)| piece.range.down(plan.distance)));
+    mapped.into_iter().collect::<Result<(), Fault>>()?;
     for page in &plan.cleared {
-        target.equalize(*page, plan.down(*page).start)?;
+        target.equalize(*page, page.down(plan.distance).start)?;
     }
     if !target.is_copied(&plan.pieces, plan.distance)? {
         return Err(Fault::Call { call: "copying the executable's mappings", range: plan.image, errno: 22 });

@@ -118,10 +118,12 @@ impl Remote {
     }
 }
 
-fn fail(count: usize, fault: &Fault) -> Vec<Result<(), Fault>> {
+/// The same fault for each of `count`.
+pub(crate) fn fail(count: usize, fault: &Fault) -> Vec<Result<(), Fault>> {
     vec![Err(fault.clone()); count]
 }
 
-fn errno(result: i64) -> Option<i32> {
+/// The error that a system call has returned.
+pub(crate) fn errno(result: i64) -> Option<i32> {
     (-4095..0).contains(&result).then_some(-result as i32)
 }

@@ -6,6 +6,7 @@ use crate::memory;
 use crate::procfs::{Auxv, Process};
 use crate::remote::{Remote, prot_bits};
 use crate::snapshot::add_bti;
+use crate::stored::{errno, fail};
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::elf::{HEAD_BYTES, Headers};
 use hugelift_core::maps::{Mapping, Prot};
@@ -75,46 +76,63 @@ fn parse_stat(text: &[u8]) -> Option<Layout> {
     (layout.start_code != 0 && layout.start_brk != 0).then_some(layout)
 }
 
+/// More than any linker makes, and as many as fit into one batch.
+const MOST_PIECES: usize = 48;
+
 const PR_SET_MM: u64 = 35;
 const PR_SET_MM_MAP: u64 = 14;
 
 impl Unstarted for Remote {
-    fn open_executable(&mut self) -> Result<FileHandle, Fault> {
-        const CALL: &str = "openat of /proc/self/exe";
-        let refused = |errno| Fault::Call { call: CALL, range: Range::default(), errno };
-        // The way home closes it, should we not come to that. It is the lowest that is free:
-        // nobody else is there to take it.
-        let next = next_descriptor(self.pid).map_err(|e| refused(e.raw_os_error().unwrap_or(libc::EIO)))?;
-        self.set_detour(Some((libc::SYS_close, [next, 0, 0, 0, 0, 0])))?;
-        self.lay_out(0, b"/proc/self/exe\0")?;
+    fn map_image(&mut self, pieces: &[Mapping], distance: u64) -> Vec<Result<(), Fault>> {
+        const OPEN: &str = "openat of /proc/self/exe";
+        const MMAP: &str = "mmap of the executable";
+        let refuse = |call, errno| fail(pieces.len(), &Fault::Call { call, range: Range::default(), errno });
+        if pieces.len() > MOST_PIECES {
+            return refuse(MMAP, libc::E2BIG);
+        }
+        // It is the lowest that is free: nobody else is there to take it.
+        let fd = match next_descriptor(self.pid) {
+            Ok(fd) => fd,
+            Err(e) => return refuse(OPEN, e.raw_os_error().unwrap_or(libc::EIO)),
+        };
+        let mut batch = self.batch();
+        let path = batch.lay(b"/proc/self/exe\0");
         let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as u64;
-        let args = [libc::AT_FDCWD as i64 as u64, self.home.data.0, flags, 0, 0, 0];
-        match self.call(CALL, Range::default(), libc::SYS_openat, args) {
-            Ok(fd) if fd == next => Ok(FileHandle(fd as i32)),
-            Ok(fd) => {
-                self.close(FileHandle(fd as i32))?;
-                Err(refused(libc::EBADF))
-            }
-            Err(fault) => {
-                self.set_detour(None)?;
-                Err(fault)
+        let open = batch.add(libc::SYS_openat, [libc::AT_FDCWD as i64 as u64, path, flags, 0, 0, 0]);
+        let add = |piece: &Mapping| {
+            let range = piece.range.down(distance);
+            let (kind, fd) = if piece.is_file() { (0, fd) } else { (libc::MAP_ANONYMOUS, u64::MAX) };
+            let flags = (libc::MAP_PRIVATE | libc::MAP_FIXED_NOREPLACE | kind) as u64;
+            let args = [range.start.0, range.len(), prot_bits(piece.prot), flags, fd, piece.offset];
+            (range, batch.add(libc::SYS_mmap, args))
+        };
+        let mmaps: Vec<_> = pieces.iter().map(add).collect();
+        batch.add(libc::SYS_close, [fd, 0, 0, 0, 0, 0]);
+        let made = match self.make(batch) {
+            Ok(made) => made,
+            Err(error) => return fail(pieces.len(), &Fault::Lost(error.to_string())),
+        };
+        let opened = made.result(open);
+        if errno(opened).is_none() && opened as u64 != fd {
+            // Nothing of it is mapped then, but it is open.
+            if let Err(fault) = self.close(FileHandle(opened as i32)) {
+                return fail(pieces.len(), &fault);
             }
         }
-    }
-
-    fn map_file(&mut self, range: Range, prot: Prot, file: FileHandle, offset: u64) -> Result<(), Fault> {
-        const CALL: &str = "mmap of the executable";
-        let flags = (libc::MAP_PRIVATE | libc::MAP_FIXED_NOREPLACE) as u64;
-        let args = [range.start.0, range.len(), prot_bits(prot), flags, file.0 as u64, offset];
-        let got = self.call(CALL, range, libc::SYS_mmap, args)?;
-        if got != range.start.0 {
-            // Kernels before 4.17 take the address as a hint.
-            if let Some(elsewhere) = Range::sized(Addr(got), range.len()) {
-                self.munmap(elsewhere)?;
+        let came = |(piece, (range, mmap)): (&Mapping, (Range, usize))| {
+            let mapped = made.result(mmap);
+            match (errno(opened), errno(mapped)) {
+                (Some(errno), _) if piece.is_file() => Err(Fault::Call { call: OPEN, range, errno }),
+                (_, Some(errno)) => Err(Fault::Call { call: MMAP, range, errno }),
+                _ if mapped as u64 == range.start.0 => Ok(()),
+                // Kernels before 4.17 take the address as a hint.
+                _ => match Range::sized(Addr(mapped as u64), range.len()).map(|r| self.munmap(r)) {
+                    Some(Err(fault)) => Err(fault),
+                    _ => Err(Fault::Call { call: MMAP, range, errno: libc::EEXIST }),
+                },
             }
-            return Err(Fault::Call { call: CALL, range, errno: libc::EEXIST });
-        }
-        Ok(())
+        };
+        pieces.iter().zip(mmaps).map(came).collect()
     }
 
     fn equalize(&mut self, from: Range, to: Addr) -> Result<(), Fault> {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The model of a process right behind its execve(2).
 
-use super::{Behind, Content, EBADF, EEXIST, EINVAL, File, Memory, Model, Shift, fail};
+use super::{Behind, Content, EEXIST, EINVAL, Memory, Model, Shift, fail};
 use crate::addr::{Addr, Range};
 use crate::maps::{Mapping, Prot};
 use crate::moving::{Anchors, Layout, Unstarted};
-use crate::target::{Fault, FileHandle};
+use crate::target::{Fault, Place, Source, Target};
 
 /// What finds the executable, and what its file holds.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
@@ -29,24 +29,11 @@ impl Model {
         }
         self.start = start;
     }
-}
 
-impl Unstarted for Model {
-    fn open_executable(&mut self) -> Result<FileHandle, Fault> {
-        self.enter("openat", Range::default())?;
-        let handle = self.next_file;
-        self.next_file += 1;
-        let store = self.new_store();
-        self.files.insert(handle, File { store, pool: None, bytes: 0 });
-        Ok(FileHandle(handle))
-    }
-
-    fn map_file(&mut self, range: Range, prot: Prot, file: FileHandle, offset: u64) -> Result<(), Fault> {
+    /// Maps the executable's file.
+    fn map_file(&mut self, range: Range, prot: Prot, offset: u64) -> Result<(), Fault> {
         const CALL: &str = "mmap of the executable";
         self.enter(CALL, range)?;
-        if !self.files.contains_key(&file.0) {
-            return fail(CALL, range, EBADF);
-        }
         if !self.is_aligned(range) {
             return fail(CALL, range, EINVAL);
         }
@@ -75,6 +62,22 @@ impl Unstarted for Model {
         self.space.insert(range, memory);
         self.saw_wx |= prot.is_wx();
         Ok(())
+    }
+}
+
+impl Unstarted for Model {
+    fn map_image(&mut self, pieces: &[Mapping], distance: u64) -> Vec<Result<(), Fault>> {
+        let opened = self.enter("openat", Range::default());
+        let map = |piece: &Mapping| {
+            let range = piece.range.down(distance);
+            if piece.is_file() {
+                opened.clone()?;
+                self.map_file(range, piece.prot, piece.offset)
+            } else {
+                self.mmap(range, piece.prot, Source::Anonymous, Place::Free)
+            }
+        };
+        pieces.iter().map(map).collect()
     }
 
     fn equalize(&mut self, from: Range, to: Addr) -> Result<(), Fault> {
