@@ -6,11 +6,15 @@
 
 use crate::{Options, copy, hugelift};
 use anyhow::{Context as _, Result, ensure};
+use hugelift_core::addr::PageSize;
 use hugelift_core::stats;
 use hugelift_measure::child::Cost;
 use hugelift_measure::program::Program;
 use hugelift_measure::rounds::{self, Side, pairs};
+use hugelift_os::prime::Locked;
 use serde_json::Value;
+use std::fs::{DirEntry, File};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
@@ -114,6 +118,24 @@ pub fn prime(folder: &Path, check: bool) -> Result<(u64, u64)> {
     let files = report["files"].as_array().context("no files in the report")?;
     let sum = |key: &str| files.iter().filter_map(|f| f[key].as_u64()).sum::<u64>();
     Ok((sum("huge_bytes"), sum("whole_bytes")))
+}
+
+/// Keeps the files of a folder in memory, as `hugelift keep` does: some machines evict at once what was
+/// not used for a minute.
+///
+/// # Errors
+/// They cannot be read, or not locked.
+pub fn hold(folder: &Path) -> Result<Vec<Locked>> {
+    let page = PageSize::MB2;
+    let lock = |entry: io::Result<DirEntry>| {
+        let file = File::open(entry?.path())?;
+        let whole = file.metadata()?.len() / page.bytes();
+        let (locked, failed) =
+            Locked::new(&file, &Vec::from_iter((0..whole).map(|n| n * page.bytes())), page);
+        failed.map_or(Ok(locked), Err)
+    };
+    let all: io::Result<Vec<Locked>> = std::fs::read_dir(folder)?.map(lock).collect();
+    all.with_context(|| format!("mlock of {}", folder.display()))
 }
 
 fn report(command: &mut Command) -> Result<Value> {

@@ -14,8 +14,9 @@ use crate::addr::human_bytes;
 use std::fmt;
 use std::time::Duration;
 
-/// What it costs to put 1 MB on huge pages: to zero it, and to copy it, once. 0.38 to 0.45 ms of CPU
-/// time were measured for clang's 224 MB and 64 MB of jumps (README, "What it costs and brings").
+/// What it costs to put 1 MB on huge pages: to zero it, and to copy it, once. Of 160 starts of clang
+/// (224 MB) and node (76 MB) half took between 0.29 and 0.47 ms of CPU time more than bare ones, the
+/// median 0.33, in a guest whose host also has to find the memory: taken at the upper end.
 pub const COPY_NS_PER_MB: u64 = 450_000;
 /// A copy may cost one part in so many of the run: 5 %, the most that huge pages for text and rodata
 /// were seen to bring to a real program on the machine where this was measured. (Bare metal: 4 to 11 %
