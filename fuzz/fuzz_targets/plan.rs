@@ -120,8 +120,11 @@ fn snapshot(input: &Input) -> Option<Snapshot> {
 fuzz_target!(|input: Input| {
     let Some(snapshot) = snapshot(&input) else { return };
     let backings = input.backings.iter().map(|h| if *h { Backing::Hugetlb } else { Backing::Thp });
-    let policy =
-        Policy { backings: backings.collect(), page: input.page.map_or(PageChoice::Mixed, |p| page(p).map_or(PageChoice::Usual, PageChoice::Only)), ..Policy::default() };
+    let policy = Policy {
+        backings: backings.collect(),
+        page: input.page.map_or(PageChoice::Mixed, |p| page(p).map_or(PageChoice::Usual, PageChoice::Only)),
+        ..Policy::default()
+    };
     let plan = plan(&snapshot, &policy);
 
     let pieces = plan.spans.iter().map(|s| s.range).chain(plan.skips.iter().map(|s| s.range));

@@ -24,6 +24,8 @@ const BUDGET: u64 = 512 << 20;
 const INTERVAL: Duration = Duration::from_secs(300);
 /// Looking more often only costs.
 const SHORTEST: Duration = Duration::from_secs(1);
+/// A time that far away cannot be told from never.
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// What to keep on huge pages.
 #[derive(Clone, Debug)]
@@ -60,7 +62,11 @@ impl Config {
     /// # Errors
     /// The line that is wrong, and why.
     pub fn parse(text: &str) -> Result<Config, String> {
-        let written: Written = toml::from_str(text).map_err(|e| e.to_string().trim_end().to_string())?;
+        Config::read(text).map_err(|e| e.replace(char::is_control, "?"))
+    }
+
+    fn read(text: &str) -> Result<Config, String> {
+        let written: Written = toml::from_str(text).map_err(|e| told(&e, text))?;
         if let Some(relative) = written.files.iter().find(|f| !Path::new(f).has_root()) {
             return Err(format!("files: '{relative}' is no absolute path"));
         }
@@ -83,6 +89,16 @@ impl Config {
     }
 }
 
+/// What is wrong with the text, in one line.
+fn told(error: &toml::de::Error, text: &str) -> String {
+    let what = error.message().replace('\n', ", ");
+    let before = error.span().and_then(|span| text.get(..span.start));
+    match before.map(|before| before.matches('\n').count() + 1) {
+        Some(line) => format!("line {line}: {what}"),
+        None => what,
+    }
+}
+
 /// `512M`, `1G`, `64k`, or plain bytes.
 fn bytes(text: &str) -> Result<u64, String> {
     let units = [("", 0), ("b", 0), ("k", 10), ("kb", 10), ("m", 20), ("mb", 20), ("g", 30), ("gb", 30)];
@@ -99,7 +115,11 @@ fn time(text: &str) -> Result<Duration, String> {
     let value = || number.parse::<u64>().ok()?.checked_mul(factor?.1);
     let seconds = value().ok_or_else(|| format!("'{text}' is no time, as in 5m"))?;
     let time = Duration::from_secs(seconds);
-    if time < SHORTEST { Err(format!("'{text}' is less than a second")) } else { Ok(time) }
+    match time {
+        time if time < SHORTEST => Err(format!("'{text}' is less than a second")),
+        time if time > LONGEST => Err(format!("'{text}' is more than a year")),
+        time => Ok(time),
+    }
 }
 
 fn split(text: &str) -> (&str, &str) {
@@ -150,12 +170,14 @@ mod tests {
             ("programs = [\"x\"]\nbudget = \"99999999999999999999G\"", "is no size"),
             ("programs = [\"x\"]\ninterval = \"0\"", "less than a second"),
             ("programs = [\"x\"]\ninterval = \"soon\"", "interval: 'soon' is no time"),
+            ("programs = [\"x\"]\ninterval = \"18446744073709551615\"", "is more than a year"),
             ("files = [\"lib*.so\"]", "'lib*.so' is no absolute path"),
+            ("files = [\"lib\\n*.so\"]", "'lib?*.so' is no absolute path"),
             ("files = [\"/x\"]\nexclude = [\"[\"]", "exclude: "),
             ("files = [\"/x\"", "line 1"),
         ] {
             let error = Config::parse(text).unwrap_err();
-            assert!(error.contains(says), "{text}: {error}");
+            assert!(error.contains(says) && !error.contains('\n'), "{text}: {error}");
         }
     }
 

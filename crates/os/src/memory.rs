@@ -107,3 +107,37 @@ pub fn write(pid: i32, addr: Addr, bytes: &[u8]) -> io::Result<()> {
         },
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pagemap;
+    use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+
+    #[test]
+    fn what_is_touched_is_mapped_up_to_what_is_not_there() {
+        let own = std::process::id().cast_signed();
+        // More than fit into one call, and a hole behind them.
+        let (page, count) = (4096u64, 1500u64);
+        let length = std::num::NonZeroUsize::new((count * page) as usize).unwrap();
+        let (prot, flags) = (ProtFlags::PROT_READ, MapFlags::MAP_PRIVATE);
+        // SAFETY: at an address of the kernel's choice; unmapped below, and used by nobody else.
+        let start = unsafe { mmap_anonymous(None, length, prot, flags) }.unwrap();
+        let all = Range::sized(Addr(start.as_ptr() as u64), count * page).unwrap();
+        let half = Range { end: Addr(all.start.0 + 1200 * page), ..all };
+        // SAFETY: the second part of that mapping.
+        unsafe { munmap(start.byte_add((half.len()) as usize), (all.len() - half.len()) as usize) }.unwrap();
+        let pagemap = pagemap::open(own).unwrap();
+        touch(own, half, page).unwrap();
+        for at in 0..1200 {
+            let one = Range::sized(Addr(half.start.0 + at * page), page).unwrap();
+            match pagemap::first_present(&pagemap, one) {
+                Err(e) => assert_eq!(e.raw_os_error(), Some(libc::ENOTTY), "before Linux 6.7"),
+                found => assert_eq!(found.unwrap(), Some(one.start), "page {at}"),
+            }
+        }
+        assert!(touch(own, all, page).is_err());
+        // SAFETY: what is left of the mapping.
+        unsafe { munmap(start, half.len() as usize) }.unwrap();
+    }
+}
