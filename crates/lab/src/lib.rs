@@ -23,6 +23,14 @@ pub mod tlb;
 
 pub use perform::{Experiment, perform};
 
+/// Held by a test that forks: its child shares the memory of all tests as long as it lives, and some
+/// tests measure how many processes share theirs.
+#[cfg(test)]
+fn forking() -> std::sync::MutexGuard<'static, ()> {
+    static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
 /// All experiments, in the order of `hugelift lab all`.
 pub const ALL: &[Experiment] =
     &[tlb::EXPERIMENT, memcpy::EXPERIMENT, cow::EXPERIMENT, munmap::EXPERIMENT, reclaim::EXPERIMENT];

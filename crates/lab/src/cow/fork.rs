@@ -78,6 +78,7 @@ mod tests {
 
     #[test]
     fn the_child_lives_with_its_copy_and_goes() {
+        let _one = crate::forking();
         let memory = Block::filled(Pages::Small, 2 << 20, 1).expect("2 MB");
         let (child, took) = Checkpoint::fork().expect("fork");
         assert!(took > Duration::ZERO);

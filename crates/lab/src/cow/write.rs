@@ -161,6 +161,7 @@ mod tests {
     use hugelift_os::machine::{probe, thp_page};
 
     fn run(pages: Pages, pattern: Pattern) -> Option<Forked> {
+        let _one = crate::forking();
         let huge = thp_page()?;
         if pages == Pages::Thp && probe(None).thp_off.is_some() {
             return None;
@@ -216,6 +217,7 @@ mod tests {
 
     #[test]
     fn it_stops_when_it_is_told_to() {
+        let _one = crate::forking();
         let case = Case { huge_pages: 1, pages: Pages::Small, pattern: Pattern::Every };
         assert!(once(case, PageSize::MB2, 0, &mut || true).expect("2 MB").is_none());
     }
