@@ -13,8 +13,7 @@ use hugelift_measure::program::Program;
 use hugelift_measure::rounds::{self, Side, pairs};
 use hugelift_os::prime::Locked;
 use serde_json::Value;
-use std::fs::{DirEntry, File};
-use std::io;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
@@ -121,21 +120,26 @@ pub fn prime(folder: &Path, check: bool) -> Result<(u64, u64)> {
 }
 
 /// Keeps the files of a folder in memory, as `hugelift keep` does: some machines evict at once what was
-/// not used for a minute.
+/// not used for a minute. Says so where it may not.
 ///
 /// # Errors
-/// They cannot be read, or not locked.
+/// They cannot be read.
 pub fn hold(folder: &Path) -> Result<Vec<Locked>> {
     let page = PageSize::MB2;
-    let lock = |entry: io::Result<DirEntry>| {
-        let file = File::open(entry?.path())?;
-        let whole = file.metadata()?.len() / page.bytes();
-        let (locked, failed) =
-            Locked::new(&file, &Vec::from_iter((0..whole).map(|n| n * page.bytes())), page);
-        failed.map_or(Ok(locked), Err)
-    };
-    let all: io::Result<Vec<Locked>> = std::fs::read_dir(folder)?.map(lock).collect();
-    all.with_context(|| format!("mlock of {}", folder.display()))
+    let mut held = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        let file = File::open(&path).with_context(|| path.display().to_string())?;
+        let offsets: Vec<u64> =
+            (0..file.metadata()?.len() / page.bytes()).map(|n| n * page.bytes()).collect();
+        let (locked, failed) = Locked::new(&file, &offsets, page);
+        held.push(locked);
+        if let Some(error) = failed {
+            println!("(not held in memory: mlock of {}: {error}; ulimit -l unlimited)", path.display());
+            break;
+        }
+    }
+    Ok(held)
 }
 
 fn report(command: &mut Command) -> Result<Value> {

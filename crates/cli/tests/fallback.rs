@@ -247,6 +247,23 @@ fn a_limit_of_open_files() {
     }
 }
 
+/// A program that is to be moved opens its own file once more.
+#[test]
+fn a_limit_of_open_files_of_a_moved_program() {
+    let setup = plain("setup").build();
+    let primed = match Primed::new(&fat("hold").flags(&["-pie"]).build()) {
+        Ok(primed) => primed,
+        Err(why) => skip!("{why}"),
+    };
+    for limit in 4..=12 {
+        let word = format!("rlimit=7:{limit}:{limit}");
+        let cmd = Cmd::new([primed.path()]).under([setup.as_os_str(), word.as_ref(), "--".as_ref()]);
+        let (bare, lifted) = (cmd.bare(), cmd.lifted(&["--backing", "pagecache"]));
+        as_bare(&bare, &lifted);
+        assert!(lifted.own_lines().len() <= 1, "{lifted:?}");
+    }
+}
+
 #[test]
 fn a_limit_of_processes() {
     need_root!();

@@ -85,6 +85,10 @@ fn what_is_moved_is_huge() {
     let held = Held::start(&Cmd::new([primed.path()]).arg("hold"), Some(OPTIONS), primed.path());
     assert_huge(held.pid(), primed.path());
     assert!(held.is_untraced());
+    // The file that was mapped again is closed.
+    let files = std::fs::read_dir(format!("/proc/{}/fd", held.pid())).unwrap();
+    let open: Vec<PathBuf> = files.map(|file| std::fs::read_link(file.unwrap().path()).unwrap()).collect();
+    assert!(open.len() >= 3 && !open.iter().any(|path| path == primed.path()), "{open:?}");
     let outcome = held.finish();
     assert_eq!((outcome.end, outcome.stderr.as_str()), (End::Code(0), ""), "{outcome:?}");
 }

@@ -22,7 +22,8 @@ use std::io;
 /// A signal that is ignored by default, and that hardly anybody sends.
 const DONE: i32 = libc::SIGURG;
 const CALL_WORDS: u64 = 7;
-const CALL_BYTES: u64 = 8 * CALL_WORDS;
+/// What one call takes of the list.
+pub(crate) const CALL_BYTES: u64 = 8 * CALL_WORDS;
 
 /// Calls to be made, with what their arguments point to.
 #[derive(Debug)]

@@ -98,7 +98,7 @@ pub struct Home {
     pc: Addr,
     /// A child of the target that it must wait for on its way.
     reap: Option<i32>,
-    /// A call that takes back what the target has just now.
+    /// A call that completes what the target has begun.
     detour: Option<Call>,
     /// [`arch::BATCH`] is in its place.
     has_batch: bool,

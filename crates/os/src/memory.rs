@@ -36,12 +36,12 @@ pub fn read(pid: i32, addr: Addr, into: &mut [u8]) -> io::Result<usize> {
 /// Reads the byte at every `step` bytes of `range` of process `pid`, so that what it has there is mapped.
 ///
 /// # Errors
-/// As [`read`]. What could be read is mapped.
+/// As [`read`]. What lies before it is mapped.
 pub fn touch(pid: i32, range: Range, step: u64) -> io::Result<()> {
     // UIO_MAXIOV of Linux.
     const MOST: usize = 1024;
     let all: Vec<_> = (range.start.0..range.end.0).step_by(step as usize).map(|at| iovec(at, 1)).collect();
-    let mut bytes = [0; MOST];
+    let mut bytes = [0u8; MOST];
     for remote in all.chunks(MOST) {
         let local = iovec(bytes.as_mut_ptr() as u64, remote.len());
         // SAFETY: process_vm_readv(2) writes at most local.iov_len bytes to `bytes`, which
@@ -111,6 +111,7 @@ pub fn write(pid: i32, addr: Addr, bytes: &[u8]) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::machine::base_page;
     use crate::pagemap;
     use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
@@ -118,7 +119,7 @@ mod tests {
     fn what_is_touched_is_mapped_up_to_what_is_not_there() {
         let own = std::process::id().cast_signed();
         // More than fit into one call, and a hole behind them.
-        let (page, count) = (4096u64, 1500u64);
+        let (page, count) = (base_page().bytes(), 1500);
         let length = std::num::NonZeroUsize::new((count * page) as usize).unwrap();
         let (prot, flags) = (ProtFlags::PROT_READ, MapFlags::MAP_PRIVATE);
         // SAFETY: at an address of the kernel's choice; unmapped below, and used by nobody else.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A process right behind its execve(2): finding its executable's image, and moving it.
 
-use crate::home::Call;
+use crate::batch::CALL_BYTES;
+use crate::home::{Call, DATA_BYTES};
 use crate::memory;
 use crate::procfs::{Auxv, Process};
 use crate::remote::{Remote, prot_bits};
@@ -76,8 +77,9 @@ fn parse_stat(text: &[u8]) -> Option<Layout> {
     (layout.start_code != 0 && layout.start_brk != 0).then_some(layout)
 }
 
-/// More than any linker makes, and as many as fit into one batch.
+/// More than any linker makes; one batch holds them, and the calls before and behind them.
 const MOST_PIECES: usize = 48;
+const _: () = assert!((MOST_PIECES as u64 + 4) * CALL_BYTES + 128 <= DATA_BYTES);
 
 const PR_SET_MM: u64 = 35;
 const PR_SET_MM_MAP: u64 = 14;
@@ -113,24 +115,28 @@ impl Unstarted for Remote {
             Err(error) => return fail(pieces.len(), &Fault::Lost(error.to_string())),
         };
         let opened = made.result(open);
-        if errno(opened).is_none() && opened as u64 != fd {
-            // Nothing of it is mapped then, but it is open.
-            if let Err(fault) = self.close(FileHandle(opened as i32)) {
-                return fail(pieces.len(), &fault);
-            }
+        let is_other = errno(opened).is_none() && opened as u64 != fd;
+        if is_other && let Err(fault @ Fault::Lost(_)) = self.close(FileHandle(opened as i32)) {
+            return fail(pieces.len(), &fault);
         }
         let came = |(piece, (range, mmap)): (&Mapping, (Range, usize))| {
             let mapped = made.result(mmap);
-            match (errno(opened), errno(mapped)) {
-                (Some(errno), _) if piece.is_file() => Err(Fault::Call { call: OPEN, range, errno }),
-                (_, Some(errno)) => Err(Fault::Call { call: MMAP, range, errno }),
-                _ if mapped as u64 == range.start.0 => Ok(()),
+            let refused = match (errno(opened), errno(mapped)) {
+                (Some(errno), _) if piece.is_file() => (OPEN, errno),
+                (_, Some(errno)) => (MMAP, errno),
+                // Of what, is not known.
+                _ if is_other && piece.is_file() => (OPEN, libc::EBADF),
                 // Kernels before 4.17 take the address as a hint.
-                _ => match Range::sized(Addr(mapped as u64), range.len()).map(|r| self.munmap(r)) {
-                    Some(Err(fault)) => Err(fault),
-                    _ => Err(Fault::Call { call: MMAP, range, errno: libc::EEXIST }),
-                },
+                _ if mapped as u64 != range.start.0 => (MMAP, libc::EEXIST),
+                _ => return Ok(()),
+            };
+            if errno(mapped).is_none()
+                && let Some(there) = Range::sized(Addr(mapped as u64), range.len())
+            {
+                self.munmap(there)?;
             }
+            let (call, errno) = refused;
+            Err(Fault::Call { call, range, errno })
         };
         pieces.iter().zip(mmaps).map(came).collect()
     }
@@ -150,9 +156,8 @@ impl Unstarted for Remote {
     fn is_copied(&mut self, pieces: &[Mapping], distance: u64) -> Result<bool, Fault> {
         let process = Process::new(self.pid.cast_unsigned());
         let mappings = process.maps().map_err(|e| Fault::Lost(e.to_string()))?;
-        let down = |at: Addr| Addr(at.0 - distance);
         Ok(pieces.iter().all(|m| {
-            let range = Range { start: down(m.range.start), end: down(m.range.end) };
+            let range = m.range.down(distance);
             // maps does not show it.
             let prot = Prot { bti: false, ..m.prot };
             let want = Mapping { range, prot, ..m.clone() };

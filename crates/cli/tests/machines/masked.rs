@@ -3,7 +3,8 @@
 //! same; and it is lifted wherever there is another way.
 
 use crate::backings::with_pool;
-use crate::grow::{Big, grow};
+use crate::files::disk;
+use crate::grow::{Big, grow, grow_in};
 use crate::huge::thp;
 use crate::look::From;
 use crate::mask::{Mask, under};
@@ -101,6 +102,22 @@ fn close_range() {
 #[test]
 fn process_vm_readv() {
     thp_is_lifted_without(&CROSS_MEMORY);
+}
+
+/// Neither moved nor faulted in from outside.
+#[test]
+fn process_vm_readv_pagecache() {
+    let _alone = alone();
+    let Some(dir) = disk("xfs") else { lacks!("no xfs disk") };
+    let Some(page) = thp() else { lacks!("no transparent huge pages") };
+    for kind in KINDS {
+        let big = grow_in(&dir, kind, page);
+        // The first start primes it.
+        for masks in [&[][..], &CROSS_MEMORY] {
+            let run = compare(masks, &["--backing", "pagecache"], &big);
+            run.look().assert_intact();
+        }
+    }
 }
 
 #[test]

@@ -8,7 +8,9 @@ use crate::huge::thp;
 use crate::look::From;
 use crate::place::{alone, hugelift, lacks, tmpfs};
 use crate::start::{bare, lifted, run};
-use std::path::Path;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const OPTIONS: [&str; 2] = ["--backing", "shared"];
@@ -58,9 +60,15 @@ fn from(kind: &str) {
     let base = tempfile::TempDir::new_in(base).unwrap();
     let store = base.path().join("store");
     let big = grow_in(&dir, "vm_big.pie", page);
-    let starts = [(); 2].map(|()| run(lifted(&OPTIONS, &big.path, &[]).env("HUGELIFT_STORE", &store)));
     let bare = run(&mut bare::<&str>(&big.path, &[]));
-    for start in starts {
+    let mut made = Vec::new();
+    for n in 0..2 {
+        let start = run(lifted(&OPTIONS, &big.path, &[]).env("HUGELIFT_STORE", &store));
+        match n {
+            0 => made = copies_in(&store),
+            _ => assert_eq!(copies_in(&store), made, "it has made another copy"),
+        }
+        assert!(!made.is_empty());
         start.assert_silent();
         start.assert_same(&bare);
         start.look().assert_lifted(page, From::Any);
@@ -86,6 +94,23 @@ fn from_btrfs() {
 #[test]
 fn from_a_loop_mounted_image() {
     from("loop");
+}
+
+/// Names, inodes and sizes of the files in the store that are as large as code is.
+fn copies_in(store: &Path) -> Vec<(PathBuf, u64, u64)> {
+    let (mut found, mut folders) = (Vec::new(), vec![store.to_path_buf()]);
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).unwrap().map(Result::unwrap) {
+            let about = entry.metadata().unwrap();
+            if about.is_dir() {
+                folders.push(entry.path());
+            } else if about.len() >= 1 << 20 {
+                found.push((entry.path(), about.ino(), about.len()));
+            }
+        }
+    }
+    found.sort();
+    found
 }
 
 fn verified(store: &Path) -> bool {
