@@ -6,8 +6,8 @@
 # the environment. A target folder of its own: other flags and perhaps another compiler.
 cross() {
   export CARGO_TARGET_DIR=$built/$1/cargo RUSTFLAGS='-C target-feature=+crt-static'
-  # Emulation is slow enough.
-  export CARGO_PROFILE_DEV_OPT_LEVEL=1
+  # Emulation is slow enough, and its memory short: what would be stripped is not made.
+  export CARGO_PROFILE_DEV_OPT_LEVEL=1 CARGO_PROFILE_DEV_DEBUG=0 CARGO_INCREMENTAL=0
   cargo=(cargo) strip=strip readelf=readelf cc=cc
   [ "$1" != "$(uname -m)" ] || return 0
   cc=$cache/bin/aarch64-gcc strip=$cache/bin/aarch64-strip
