@@ -300,6 +300,23 @@ impl Model {
         out
     }
 
+    /// What is shown within `range`.
+    fn bytes_of(&self, range: Range) -> Vec<(Range, Content)> {
+        let shown = self.space.within(range);
+        shown.into_iter().flat_map(|(part, memory)| self.contents(part, memory)).collect()
+    }
+
+    /// Writes `bytes`, which were taken from `from` on, at `to`.
+    fn paste(&mut self, bytes: Vec<(Range, Content)>, from: Addr, to: Addr) {
+        for (source, content) in bytes {
+            let start = Addr(to.0 + (source.start.0 - from.0));
+            for (part, memory) in self.space.within(Range { start, end: Addr(start.0 + source.len()) }) {
+                let offsets = Range { start: Addr(memory.offset), end: Addr(memory.offset + part.len()) };
+                self.write(memory.store, offsets, content.shift(part.start.0 - start.0));
+            }
+        }
+    }
+
     fn write(&mut self, store: usize, offsets: Range, content: Content) {
         if let Some(store) = self.stores.get_mut(&store) {
             store.written.insert(offsets, content);

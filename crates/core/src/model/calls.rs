@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The model's system calls: what Linux does, or the errno that it gives.
 
-use super::{Behind, EBADF, EEXIST, EFAULT, EINVAL, ENOMEM, File, Memory, Model, Shift, fail};
+use super::{Behind, EBADF, EEXIST, EFAULT, EINVAL, ENOMEM, File, Memory, Model, fail};
 use crate::addr::{Addr, PageSize, Range};
 use crate::maps::Prot;
 use crate::placement::Placement;
@@ -147,8 +147,7 @@ impl Target for Model {
         if !self.space.cover(from) || !self.space.cover(over) || !writable {
             return fail(CALL, from, EFAULT);
         }
-        let sources = self.space.within(from);
-        let bytes: Vec<_> = sources.into_iter().flat_map(|(r, m)| self.contents(r, m)).collect();
+        let bytes = self.bytes_of(from);
         for (part, memory) in self.space.within(over) {
             if memory.copy_on_write {
                 let held = self.contents(part, memory);
@@ -161,13 +160,7 @@ impl Target for Model {
             }
         }
         self.space.change(over, |memory| memory.resident = true);
-        for (source, content) in bytes {
-            let start = Addr(to.0 + (source.start.0 - from.start.0));
-            for (part, memory) in self.space.within(Range { start, end: Addr(start.0 + source.len()) }) {
-                let offsets = Range { start: Addr(memory.offset), end: Addr(memory.offset + part.len()) };
-                self.write(memory.store, offsets, content.shift(part.start.0 - start.0));
-            }
-        }
+        self.paste(bytes, from.start, to);
         Ok(())
     }
 

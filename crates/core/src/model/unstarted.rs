@@ -82,15 +82,8 @@ impl Unstarted for Model {
 
     fn equalize(&mut self, from: Range, to: Addr) -> Result<(), Fault> {
         self.enter("process_vm_writev", from)?;
-        let sources = self.space.within(from);
-        let bytes: Vec<_> = sources.into_iter().flat_map(|(r, m)| self.contents(r, m)).collect();
-        for (source, content) in bytes {
-            let start = Addr(to.0 + (source.start.0 - from.start.0));
-            for (part, memory) in self.space.within(Range { start, end: Addr(start.0 + source.len()) }) {
-                let offsets = Range { start: Addr(memory.offset), end: Addr(memory.offset + part.len()) };
-                self.write(memory.store, offsets, content.shift(part.start.0 - start.0));
-            }
-        }
+        let bytes = self.bytes_of(from);
+        self.paste(bytes, from.start, to);
         Ok(())
     }
 
