@@ -98,8 +98,16 @@ fn parse(args: &[OsString]) -> Result<Cli, clap::Error> {
     Cli::try_parse_from(args)
 }
 
-fn is_subcommand(name: &str) -> bool {
-    <Cli as clap::CommandFactory>::command().find_subcommand(name).is_some()
+/// The subcommand that `args` name, and the one in it: `store drop`.
+fn subcommands(args: &[OsString]) -> String {
+    let mut command = <Cli as clap::CommandFactory>::command();
+    let mut path = Vec::new();
+    for name in args.iter().skip(1).filter_map(|arg| arg.to_str()) {
+        let Some(inner) = command.find_subcommand(name) else { break };
+        path.push(name);
+        command = inner.clone();
+    }
+    path.join(" ")
 }
 
 /// Entry point from the C runtime.
@@ -124,8 +132,7 @@ fn command(args: &[OsString]) -> i32 {
         Ok(cli) => cli,
         Err(error) => {
             let status = if error.use_stderr() { FAILED } else { 0 };
-            let subcommand = args.get(1).and_then(|name| name.to_str()).filter(|name| is_subcommand(name));
-            match usage::complaint(&error, subcommand) {
+            match usage::complaint(&error, &subcommands(args)) {
                 Some(line) => hugelift_os::console::say(&line),
                 // Nobody may be reading.
                 None => _ = error.print(),

@@ -3,9 +3,10 @@
 //! notes of past runs, which are kept beside it.
 
 use crate::FAILED;
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 use hugelift_core::addr::{human_bytes, parse_bytes};
 use hugelift_core::policy::ObjectFilter;
+use hugelift_core::printable::printable;
 use hugelift_os::console::say;
 use hugelift_os::store::{
     Entry, Freed, Missing, Noted, Notes, State, Store, StoreError, notes_beside, own_path,
@@ -51,13 +52,14 @@ enum Action {
         budget: Option<u64>,
     },
     /// Drop the entries and notes of these objects
+    #[command(group(ArgGroup::new("which").required(true)))]
     Drop {
         /// Drop all of them, the store, and the notes
-        #[arg(long, conflicts_with = "objects")]
+        #[arg(long, group = "which")]
         all: bool,
 
         /// Patterns for the path or the file name of an object
-        #[arg(value_name = "GLOB", required_unless_present = "all")]
+        #[arg(value_name = "GLOB", group = "which")]
         objects: Vec<String>,
     },
 }
@@ -289,11 +291,6 @@ fn told(freed: &Freed) -> String {
         let _ = writeln!(out, "dropped {} other files", freed.others);
     }
     out
-}
-
-/// Names come from outside: no control character reaches the terminal.
-fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 #[cfg(test)]

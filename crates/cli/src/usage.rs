@@ -5,7 +5,7 @@ use clap::error::ErrorKind;
 
 /// What clap says in several lines, in one: what was given, what may have been meant, where to
 /// read more. Nothing if it is no complaint: help was asked for, or is what helps.
-pub fn complaint(error: &clap::Error, subcommand: Option<&str>) -> Option<String> {
+pub fn complaint(error: &clap::Error, subcommand: &str) -> Option<String> {
     if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         return None;
     }
@@ -16,19 +16,21 @@ pub fn complaint(error: &clap::Error, subcommand: Option<&str>) -> Option<String
     let what = what.join(" ");
     let what = what.strip_prefix("error: ").unwrap_or(&what);
     let tips: String = tips.iter().map(|tip| format!("; {}", tip.trim_start_matches("tip: "))).collect();
-    let name = subcommand.map_or(String::new(), |name| format!("{name} "));
-    Some(format!("{what}{tips}; all options: hugelift {name}--help"))
+    let help = ["hugelift", subcommand, "--help"].into_iter().filter(|word| !word.is_empty());
+    Some(format!("{what}{tips}; all options: {}", help.collect::<Vec<_>>().join(" ")))
 }
 
 #[cfg(test)]
 mod tests {
     use super::complaint;
-    use crate::Cli;
+    use crate::{Cli, subcommands};
     use clap::Parser;
+    use std::ffi::OsString;
 
     fn of(words: &[&str]) -> Option<String> {
-        let error = Cli::try_parse_from([&["hugelift"], words].concat()).err().expect("an error");
-        complaint(&error, words.first().copied())
+        let words = [&["hugelift"], words].concat();
+        let error = Cli::try_parse_from(&words).err().expect("an error");
+        complaint(&error, &subcommands(&words.iter().map(OsString::from).collect::<Vec<_>>()))
     }
 
     #[test]
@@ -41,6 +43,13 @@ mod tests {
         let expected = "the following required arguments were not provided: <PROG> [ARGS]...; \
                         all options: hugelift run --help";
         assert_eq!(line, expected);
+        let line = of(&["store", "drop"]).expect("a complaint");
+        assert!(
+            line.contains("--all") && line.ends_with("all options: hugelift store drop --help"),
+            "{line}"
+        );
+        let line = of(&["nonsense"]).expect("a complaint");
+        assert!(line.contains("'nonsense'") && line.ends_with("all options: hugelift --help"), "{line}");
         let line = of(&["run", "--backing", "foo", "true"]).expect("a complaint");
         assert!(line.contains("'foo'") && line.contains("[possible values: auto, pagecache"), "{line}");
         assert_eq!(line.lines().count(), 1);

@@ -10,6 +10,7 @@
 //! ```
 
 use crate::policy::ObjectFilter;
+use crate::printable::printable;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -62,7 +63,7 @@ impl Config {
     /// # Errors
     /// The line that is wrong, and why.
     pub fn parse(text: &str) -> Result<Config, String> {
-        Config::read(text).map_err(|e| e.replace(char::is_control, "?"))
+        Config::read(text).map_err(|e| printable(&e))
     }
 
     fn read(text: &str) -> Result<Config, String> {

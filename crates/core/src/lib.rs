@@ -37,6 +37,7 @@ pub mod pmu;
 pub mod policy;
 pub mod pool;
 pub mod prime;
+pub mod printable;
 pub mod record;
 pub mod report;
 pub mod report_text;

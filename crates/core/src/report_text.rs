@@ -3,6 +3,7 @@
 
 use crate::addr::{Addr, PageSize, Range, human_bytes};
 use crate::policy::SpanChoice;
+use crate::printable::printable;
 use crate::report::{Fragment, Gain, ObjectReport, PartReport, Report, SkipReport};
 use crate::skip::Reason;
 use crate::snapshot::Part;
@@ -117,11 +118,6 @@ fn reason(skip: &SkipReport) -> String {
         let _ = write!(line, "; {hint}");
     }
     line
-}
-
-/// Names come from outside: no control character reaches the terminal.
-pub(crate) fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 fn folded(out: &mut String, report: &Report, style: &Style) {

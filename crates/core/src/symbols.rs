@@ -3,6 +3,7 @@
 //! is behind (`/tmp/perf-PID.map`; tools/perf/Documentation/jit-interface.txt in Linux).
 
 use crate::addr::Range;
+use crate::printable::printable;
 use object::read::elf::ElfFile64;
 use object::{LittleEndian, Object as _, ObjectSymbol as _, ReadRef, SymbolKind};
 use std::fmt::Write as _;
@@ -46,7 +47,7 @@ pub fn perf_map(functions: &[Function], bias: u64, spans: &[Range]) -> String {
         let start = crate::addr::Addr(function.vaddr.wrapping_add(bias));
         let Some(range) = Range::sized(start, function.size) else { continue };
         if spans.iter().any(|span| span.intersect(range).is_some()) {
-            let name = function.name.replace(|c: char| c.is_control(), "?");
+            let name = printable(&function.name);
             // Writing to a String cannot fail.
             let _ = writeln!(out, "{:x} {:x} {name}", start.0, function.size);
         }

@@ -136,8 +136,7 @@ fn shown(model: &Model, range: Range) -> Vec<(u64, u64, Prot, Content)> {
 
 impl Case {
     fn new_range(&self) -> Range {
-        let down = |a: Addr| Addr(a.0 - self.plan.distance);
-        Range { start: down(self.image.range.start), end: down(self.image.range.end) }
+        self.image.range.down(self.plan.distance)
     }
 
     /// Whether the image is wholly at its new place, with all that names it; panics if it is

@@ -5,6 +5,7 @@
 
 use crate::procfs::{ProcError, Process, read_whole};
 use crate::walks::Walks;
+use hugelift_core::printable::printable;
 use hugelift_core::top::stat::{Stat, parse_stat, parse_statm_text};
 use hugelift_core::top::text::Text;
 use hugelift_core::top::{Coverage, Reading, Sample};
@@ -247,8 +248,7 @@ fn command(process: Process, stat: &Stat) -> String {
         if program.starts_with('/') { program.rsplit('/').next().unwrap_or(program) } else { program };
     let line = format!("{program} {arguments}");
     let line = if line.trim().is_empty() { format!("[{}]", stat.comm) } else { line };
-    // Names come from outside: no control character reaches the terminal.
-    line.trim_end().chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+    printable(line.trim_end())
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use super::offers::offers;
 use super::{Finding, Severity};
 use crate::addr::human_bytes;
 use crate::lab::Report;
+use crate::printable::printable;
 use std::fmt::Write as _;
 
 /// How to show it.
@@ -55,11 +56,6 @@ pub fn measured(reports: &[Report], style: Style) -> String {
         out += &wrapped("  ", &printable(&words), style.width);
     }
     out
-}
-
-/// No control character of a process reaches the terminal.
-fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 fn head(facts: &Facts) -> String {

@@ -3,6 +3,7 @@
 
 use super::{Cell, Column, Ended, Report, Table};
 use crate::lab::unit::Unit;
+use crate::printable::printable;
 use std::fmt::Write as _;
 
 /// All of it but the curves, which [`crate::html::lab`] draws.
@@ -82,11 +83,6 @@ fn table_text(table: &Table) -> String {
         let _ = writeln!(out, "{}", line.trim_end());
     }
     out
-}
-
-/// No control character of anybody's reaches the terminal.
-fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 #[cfg(test)]

@@ -100,10 +100,7 @@ impl Unstarted for Model {
                 })
                 .collect()
         };
-        Ok(pieces.iter().all(|m| {
-            let (start, end) = (m.range.start.0 - distance, m.range.end.0 - distance);
-            shown(m.range) == shown(Range { start: Addr(start), end: Addr(end) })
-        }))
+        Ok(pieces.iter().all(|m| shown(m.range) == shown(m.range.down(distance))))
     }
 
     fn switch(&mut self, layout: &Layout) -> Result<(), Fault> {

@@ -3,7 +3,7 @@
 
 use super::metric::{Metric, Unit};
 use super::report::{Counter, Origin, Scope, StatReport};
-use crate::report_text::printable;
+use crate::printable::printable;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 

@@ -3,6 +3,7 @@
 
 use super::{Need, SizePool, commands, sum};
 use crate::addr::human_bytes;
+use crate::printable::printable;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
@@ -106,8 +107,7 @@ pub fn needs(needs: &[Need], pools: &[SizePool]) -> String {
         }
     };
     for need in needs {
-        let name: String = need.program.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
-        row(&name, need.objects.to_string(), &need.pages);
+        row(&printable(&need.program), need.objects.to_string(), &need.pages);
     }
     let all = sum(needs);
     if needs.len() > 1 {
