@@ -151,7 +151,7 @@ impl<'a> Planner<'a> {
         let page = ways.iter().map(|w| w.page).min().or(self.policy.page.named()).unwrap_or(usual);
         let reason = lack.or(refusals.into_iter().next()).or(uncached).unwrap_or(Reason::NotLifted);
         let unwanted = match &self.policy.copies {
-            _ if extent.part.is_writable() || !ways.iter().any(Way::copies) => None,
+            _ if self.copies_all_of(&extent) || !ways.iter().any(Way::copies) => None,
             Copies::All => None,
             Copies::Seen(_) => Some(Reason::NotTouched),
             Copies::NotWorth(weighed) => Some(Reason::NotWorth(*weighed)),
@@ -175,10 +175,15 @@ impl<'a> Planner<'a> {
 
     /// The pieces of `inner` that may be had in this way: all of it, unless that takes a copy.
     fn wanted(&self, extent: &Extent, way: Way, inner: Range) -> Vec<Range> {
-        if !way.copies() || extent.part.is_writable() {
+        if !way.copies() || self.copies_all_of(extent) {
             return vec![inner];
         }
         self.policy.copies.within(inner, way.page)
+    }
+
+    /// No page of `extent` is left out for not being worth a copy.
+    fn copies_all_of(&self, extent: &Extent) -> bool {
+        extent.part.is_writable() || self.policy.copies == Copies::All
     }
 
     /// The stretches of `extent` that huge entries can map as the page cache has them, if they are
@@ -211,6 +216,8 @@ impl<'a> Planner<'a> {
             self.emit(extent, *span, vec![*span], ways);
             left = left.into_iter().flat_map(|piece| piece.minus(*span)).collect();
         }
+        // Nor are edges worth a copy where whole pages might not be.
+        let ways = if self.copies_all_of(extent) { ways } else { &[] };
         for piece in left {
             self.explain(extent, piece, page, &Reason::SmallFolios, ways, true);
         }

@@ -30,8 +30,9 @@ fn within_what_may_be_copied(snapshot: &Snapshot, policy: &Policy, plan: &Plan) 
         }
     }
     let all = hugelift_core::plan::plan(snapshot, &Policy { copies: Copies::All, ..policy.clone() });
-    if policy.copies == Copies::All || all.skips.iter().any(|s| s.reason.is_remediable()) {
-        return; // what lacks for all may be there for some
+    let lacks = |plan: &Plan| plan.skips.iter().any(|s| s.reason.is_remediable());
+    if policy.copies == Copies::All || lacks(&all) || lacks(plan) {
+        return; // what lacks for all may be there for some, and for others if a large part has no room
     }
     // Nothing is rounded out where not even all whole pages are copied; and of mixed sizes a smaller
     // one may do for what was touched of a larger one.
@@ -39,12 +40,16 @@ fn within_what_may_be_copied(snapshot: &Snapshot, policy: &Policy, plan: &Plan) 
         return;
     }
     for span in all.spans.iter().filter(read_only) {
-        let size = span.attempts[0].page.bytes();
-        for page in (span.range.start.0..span.range.end.0).step_by(size as usize) {
-            let page = Range::sized(Addr(page), size).unwrap();
-            let lifted = plan.spans.iter().any(|s| s.range.covers(page));
-            assert!(lifted || (is_copy(&span.attempts[0]) && !touched(page)), "{page} is left out");
-        }
+        let due = match &policy.copies {
+            _ if !is_copy(&span.attempts[0]) => vec![span.range],
+            Copies::All => vec![span.range],
+            // Not by the page: where the pool is spent on another, smaller ones do.
+            Copies::Seen(seen) => seen.iter().filter_map(|s| s.intersect(span.range)).collect(),
+            Copies::NotWorth(_) => vec![],
+        };
+        let left =
+            plan.spans.iter().fold(due, |left, s| left.iter().flat_map(|r| r.minus(s.range)).collect());
+        assert!(left.is_empty(), "{left:?} of {} is left out", span.range);
     }
 }
 
@@ -247,8 +252,8 @@ pub fn check(snapshot: &Snapshot, policy: &Policy) -> Plan {
     let plan = plan(snapshot, policy);
     tiles(snapshot, &plan);
     for span in &plan.spans {
-        in_its_place(snapshot, policy, span);
         assert!(!span.attempts.is_empty(), "{} has no way", span.range);
+        in_its_place(snapshot, policy, span);
         for attempt in &span.attempts {
             let wanted = if span.part.is_writable() { &policy.data_backings } else { &policy.backings };
             assert!(wanted.contains(&attempt.backing));

@@ -5,6 +5,7 @@ use super::*;
 use crate::maps::Prot;
 use crate::plan::tests::{MB, PAGE, anonymous, mapping, program, r, writable};
 use crate::plan::{Plan, Step, plan};
+use crate::policy::Copies;
 
 const KB: u64 = 1 << 10;
 
@@ -71,6 +72,18 @@ fn auto_does_not_take_a_part_out_of_what_is_shared() {
     let [cached, copied] = &with(SpanChoice::Outer).spans[..] else { panic!() };
     assert_eq!(cached.attempts[0].backing, Backing::Pagecache);
     assert_eq!(copied.attempts.iter().map(|a| a.backing).collect::<Vec<_>>(), [Backing::Thp]);
+}
+
+#[test]
+fn edges_of_what_is_cached_are_no_worthier_of_a_copy_than_the_rest() {
+    let mut snapshot = odd();
+    snapshot.cached = vec![r(2 * MB, 8 * MB)];
+    let backings = vec![Backing::Pagecache, Backing::Thp];
+    let copies = Copies::Seen(vec![]);
+    let plan = plan(&snapshot, &Policy { backings, copies, ..policy(SpanChoice::Outer) });
+    let [cached] = &plan.spans[..] else { panic!("{plan:#?}") };
+    assert_eq!((cached.range, cached.attempts[0].backing), (r(2 * MB, 8 * MB), Backing::Pagecache));
+    assert_eq!(plan.skips[0].reason, Reason::NotAligned(PAGE));
 }
 
 #[test]
