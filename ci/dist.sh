@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Static release binaries for both architectures, in dist/: hugelift-x86_64, hugelift-aarch64; and
 # libhugelift_inside-ARCH.so, to be installed as lib/hugelift/libhugelift_inside.so beside bin.
-# With musl for this machine's own architecture, if Rust has it here (ci/build.sh says why), else
-# with glibc: static programs of both need nothing of the system, and --user reads /etc/passwd
-# without plugins.
+# For this machine's own architecture it is what ci/build.sh makes, with musl if Rust has it here,
+# for the other with glibc: static programs of both, at fixed addresses, need nothing of the system,
+# and --user reads /etc/passwd without plugins.
 # shellcheck source=vm/lib.sh
 source "$(dirname "$0")/vm/lib.sh"
 # shellcheck source=vm/cross.sh
@@ -12,22 +12,29 @@ source "$tree/ci/vm/cross.sh"
 cd "$tree"
 ci/vm/prepare
 mkdir -p dist
-for arch in x86_64 aarch64; do
-  cross "$arch"
-  target=$arch-unknown-linux-gnu musl=$arch-unknown-linux-musl
-  if [ "$arch" = "$(uname -m)" ] && [ -d "$(rustc --print target-libdir --target "$musl")" ]; then
-    target=$musl
+
+make_for() {
+  local arch=$1 made strip=strip readelf=readelf bytes headers library
+  if [ "$arch" = "$(uname -m)" ]; then
+    ci/build.sh
+    made=${CARGO_TARGET_DIR:-target}/release
+  else
+    local target=$arch-unknown-linux-gnu
+    cross "$arch"
+    # shellcheck disable=SC2154 # cargo: set by cross
+    "${cargo[@]}" rustc -q --release --target "$target" -p hugelift --bin hugelift -- -C relocation-model=static
+    made=$CARGO_TARGET_DIR/$target/release
   fi
-  # shellcheck disable=SC2154 # cargo: set by cross
-  "${cargo[@]}" build -q --release --target "$target" -p hugelift --bin hugelift
-  # shellcheck disable=SC2154 # strip and readelf as well
-  "$strip" -o "dist/hugelift-$arch" "$CARGO_TARGET_DIR/$target/release/hugelift"
+  "$strip" -o "dist/hugelift-$arch" "$made/hugelift"
   bytes=$(stat -c %s "dist/hugelift-$arch")
   headers=$("$readelf" -lW "dist/hugelift-$arch")
   [[ $headers != *INTERP* ]] || fail "dist/hugelift-$arch is not static"
   [ "$bytes" -lt 10000000 ] || fail "dist/hugelift-$arch has $bytes bytes"
   echo "dist/hugelift-$arch: $bytes bytes"
-  library=$CARGO_TARGET_DIR/$target/release/libhugelift_inside.so
+  library=$made/libhugelift_inside.so
   [[ $("$readelf" -dW "$library") != *NEEDED* ]] || fail "$library needs another library"
   cp "$library" "dist/libhugelift_inside-$arch.so"
-done
+}
+
+# Each in a shell of its own: cross sets what cargo reads from the environment.
+for arch in x86_64 aarch64; do (make_for "$arch"); done

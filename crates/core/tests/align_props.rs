@@ -77,7 +77,7 @@ fn files() -> impl Strategy<Value = Made> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(common::cases::times(2))]
 
     #[test]
     fn generated_files_keep_their_bytes_and_get_their_pages(file in files()) {

@@ -164,7 +164,7 @@ fn printed(m: &Mapping) -> Option<Vec<u8>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2048, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(common::cases::times(8))]
 
     #[test]
     fn any_bytes_are_answered(bytes in vec(any::<u8>(), 0..600)) {

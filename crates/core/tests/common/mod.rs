@@ -2,6 +2,7 @@
 //! Recorded programs (fixtures/record.py) as snapshots.
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
+pub mod cases;
 pub mod elf_file;
 
 use hugelift_core::addr::PageSize;

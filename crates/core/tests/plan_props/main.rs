@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Plans of generated processes on generated machines: what must hold for all of them.
 
+#[path = "../common/cases.rs"]
+mod cases;
 mod generate;
 mod sound;
 
@@ -12,7 +14,7 @@ use proptest::prelude::*;
 use sound::check;
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 4096, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(cases::times(16))]
 
     #[test]
     fn plans_are_sound(snapshot in snapshot(), policy in policy()) {
