@@ -3,8 +3,9 @@
 //! there; by `PAGEMAP_SCAN` (Linux 6.7), which of them huge entries map, without the walk over the
 //! whole process that smaps costs.
 
-use crate::machine::base_page;
-use hugelift_core::addr::{Addr, Range};
+use crate::machine::{base_page, thp_page};
+use hugelift_core::addr::{Addr, PageSize, Range};
+use hugelift_core::smaps::parse_smaps;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -54,6 +55,31 @@ struct Region {
 /// ENOTTY before Linux 6.7; EACCES, ENOENT.
 pub fn huge_bytes(pid: i32, range: Range) -> io::Result<u64> {
     scan(pid, range, PAGE_IS_HUGE, 0)
+}
+
+/// The same before Linux 6.7: what smaps counts for the mappings, less the huge pages that may be among
+/// it beside `range`, which are those wholly there. Hence never more than huge pages map.
+///
+/// # Errors
+/// EACCES, ENOENT, ESRCH; `InvalidData` for lines of smaps that are none.
+pub fn huge_bytes_at_least(pid: i32, range: Range) -> io::Result<u64> {
+    let text = std::fs::read(format!("/proc/{pid}/smaps"))?;
+    let usages = parse_smaps(&text).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
+    // What a huge page is that is not transparent has a mapping of its own.
+    let page = thp_page().unwrap_or(PageSize::MB2);
+    let mut bytes = 0;
+    for usage in usages.iter().filter(|u| u.huge() > 0) {
+        let Some(inside) = usage.mapping.range.intersect(range) else { continue };
+        let mut beside = 0;
+        for other in usage.mapping.range.minus(range).into_iter().filter_map(|r| r.inner(page)) {
+            for start in (other.start.0..other.end.0).step_by(page.bytes() as usize) {
+                let one = Range::sized(Addr(start), page.bytes()).unwrap_or_default();
+                beside += if present_bytes(pid, one)? == one.len() { one.len() } else { 0 };
+            }
+        }
+        bytes += usage.huge().saturating_sub(beside).min(inside.len());
+    }
+    Ok(bytes)
 }
 
 /// Bytes of `range`, which maps a file, that are resident and no longer the file's.
@@ -283,6 +309,41 @@ mod tests {
         }
         // SAFETY: what was mapped above.
         unsafe { munmap(start, len.get()).unwrap() };
+    }
+
+    /// Of a mapping that huge pages map in parts, by its parts.
+    #[test]
+    fn huge_pages_are_counted_by_both_ways() {
+        use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous, munmap};
+        let Some(page) = thp_page().filter(|p| p.bytes() <= 32 << 20) else {
+            return eprintln!("SKIP: no transparent huge pages of a size for it");
+        };
+        let (own, bytes) = (std::process::id().cast_signed(), page.bytes());
+        let len = NonZeroUsize::new(6 * bytes as usize).unwrap();
+        let (prot, flags) = (ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, MapFlags::MAP_PRIVATE);
+        // SAFETY: a new mapping of our own.
+        let map = unsafe { mmap_anonymous(None, len, prot, flags).unwrap() };
+        // SAFETY: advice about that mapping.
+        unsafe { madvise(map, len.get(), MmapAdvise::MADV_HUGEPAGE).unwrap() };
+        let whole = Range::sized(Addr(map.as_ptr().addr() as u64), len.get() as u64).unwrap();
+        let inner = whole.inner(page).unwrap();
+        let nth = |n: u64| Range::sized(Addr(inner.start.0 + n * bytes), bytes).unwrap();
+        for n in [1, 3] {
+            let at = (nth(n).start.0 - whole.start.0) as usize;
+            // SAFETY: inside the mapping.
+            unsafe { map.byte_add(at).cast::<u8>().write(1) };
+        }
+        let ways = |range: Range| {
+            let least = huge_bytes_at_least(own, range).unwrap();
+            // Before Linux 6.7 there is only this one.
+            huge_bytes(own, range).inspect(|exact| assert_eq!(*exact, least, "{range}")).unwrap_or(least)
+        };
+        assert_eq!(ways(whole), 2 * bytes, "memory is fragmented? {whole}");
+        for n in 0..4 {
+            assert_eq!(ways(nth(n)), if n % 2 == 1 { bytes } else { 0 }, "page {n} of {inner}");
+        }
+        // SAFETY: munmap(2) of the mapping made above.
+        unsafe { munmap(map, len.get()).unwrap() };
     }
 
     #[test]

@@ -11,7 +11,6 @@ use crate::vector::Vector;
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::maps::Prot;
 use hugelift_core::placement::{Nodes, Placement};
-use hugelift_core::smaps::parse_smaps;
 use hugelift_core::target::{Fault, FileHandle, MapStored, Place, Source, Target};
 use std::fs::File;
 use std::io;
@@ -365,11 +364,7 @@ impl Target for Remote {
         if let Ok(bytes) = pagemap::huge_bytes(self.pid, range) {
             return Ok(bytes);
         }
-        let text =
-            std::fs::read(format!("/proc/{}/smaps", self.pid)).map_err(|e| refused("smaps", range, &e))?;
-        let usage = parse_smaps(&text).map_err(|e| Fault::Lost(e.to_string()))?;
-        let inside = usage.iter().filter(|u| range.covers(u.mapping.range));
-        Ok(inside.map(|u| u.huge()).sum())
+        pagemap::huge_bytes_at_least(self.pid, range).map_err(|e| refused("smaps", range, &e))
     }
 
     fn memfd(&mut self, page: PageSize, bytes: u64) -> Result<FileHandle, Fault> {

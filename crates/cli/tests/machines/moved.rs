@@ -21,7 +21,8 @@ fn from(kind: &str, check: impl Fn(&[Run; 3], u64)) {
     let _alone = alone();
     let Some(dir) = disk(kind) else { lacks!("no {kind} disk") };
     let Some(page) = thp().filter(|page| *page <= LARGEST) else { lacks!("no huge pages of a size for it") };
-    let big = grow_at(&dir, KIND, [2 * page, page], page);
+    // With something beside the huge pages in the same mapping.
+    let big = grow_at(&dir, KIND, [2 * page + (128 << 10), page], page);
     let runs = [(); 3].map(|()| compare(&OPTIONS, &big.path));
     for run in &runs {
         let huge = run.look().huge_in_all(From::Any);
