@@ -4,7 +4,7 @@
 #
 #   ci/setup.sh build    a C compiler and Rust, to build and to run the demo
 #   ci/setup.sh lint     rustfmt and clippy
-#   ci/setup.sh test     as build, and the real programs that the tests lift
+#   ci/setup.sh test     as build, and the real programs and libraries that tests and benchmarks use
 #
 # A program counts as present if it can be found on PATH, from wherever it came. The exit
 # status is 1 only if what the build or the lint itself needs is missing: a test without
@@ -25,6 +25,8 @@ tests=(
   "java default-jdk-headless default-jre-headless"
   "ld.gold binutils-gold binutils"
   "ld.lld lld-19 lld"
+  "libck.a libck-dev"
+  "liburcu-memb.a liburcu-dev"
   "mold mold"
   "mariadbd mariadb-server-core mariadb-server-core-10.6 mariadb-server"
   "ministat ministat"

@@ -9,6 +9,7 @@ mod copy;
 mod demo;
 mod jumps;
 mod parts;
+mod peers;
 mod pool;
 mod primed;
 mod reference;
@@ -35,6 +36,7 @@ usage: hugelift-bench COMMAND [--rounds N] [--megabytes N]
   jumps     CPU time of the program with 64 MB of code: each backing, dynamic and static
   parts     a large .bss, and the hashes of perl and mawk, with all parts lifted
   primed    clang++ with its libraries in small pages of the page cache, and primed
+  peers     entering and exiting of the epoch crate, against ConcurrencyKit and userspace RCU
   all       all of these but the demo
   program LINKING
             makes the program with 64 MB of code, linked dynamic, static or static-pie, and
@@ -98,6 +100,7 @@ fn run(mut args: impl Iterator<Item = String>) -> Result<ExitCode> {
         "jumps" => &[jumps::run],
         "parts" => &[parts::run],
         "primed" => &[primed::run],
+        "peers" => &[peers::run],
         "all" => &[
             backings::run,
             startup::run,
@@ -109,6 +112,7 @@ fn run(mut args: impl Iterator<Item = String>) -> Result<ExitCode> {
             jumps::run,
             parts::run,
             primed::run,
+            peers::run,
         ],
         _ => bail!("unknown command {command}\n{USAGE}"),
     };

@@ -53,7 +53,7 @@ pub fn outcome(measured: &Measured) -> Outcome {
     }
     outcome.notes.push(
         "crossbeam-epoch and seize have no wait: their tasks only enter, work and exit; liburcu and \
-         ConcurrencyKit, which are C, are not linked"
+         ConcurrencyKit, which are C, are not linked: the project's make bench has epochs and the list beside them"
             .into(),
     );
     outcome.advice = advice(measured);
