@@ -181,14 +181,7 @@ impl Area {
     /// by smaps.
     fn is_huge(&self) -> io::Result<Tried> {
         let range = Range::sized(Addr(self.start as u64), self.len as u64).unwrap_or_default();
-        let huge = match pagemap::huge_bytes(Process::OWN.pid().cast_signed(), range) {
-            Ok(bytes) => bytes,
-            Err(_) => {
-                let usage = Process::OWN.smaps().map_err(io::Error::other)?;
-                usage.iter().filter(|u| u.mapping.range.covers(range)).map(|u| u.huge()).sum()
-            }
-        };
-        Ok(match huge {
+        Ok(match pagemap::huge_bytes_at_least(Process::OWN.pid().cast_signed(), range)? {
             bytes if bytes >= self.len as u64 => Tried::yes(),
             bytes => Tried::no(format!("{} kB of {} kB are huge", bytes >> 10, self.len >> 10)),
         })

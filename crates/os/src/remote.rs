@@ -361,10 +361,7 @@ impl Target for Remote {
     }
 
     fn huge_bytes(&mut self, range: Range) -> Result<u64, Fault> {
-        if let Ok(bytes) = pagemap::huge_bytes(self.pid, range) {
-            return Ok(bytes);
-        }
-        pagemap::huge_bytes_at_least(self.pid, range).map_err(|e| refused("smaps", range, &e))
+        pagemap::huge_bytes_at_least(self.pid, range).map_err(|e| refused("pagemap and smaps", range, &e))
     }
 
     fn memfd(&mut self, page: PageSize, bytes: u64) -> Result<FileHandle, Fault> {

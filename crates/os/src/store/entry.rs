@@ -12,7 +12,6 @@ use crate::{faultpoint, pagemap};
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::entry_elf::Names;
 use hugelift_core::record::{Identity, Record, StoredSpan};
-use hugelift_core::smaps::parse_smaps;
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, OFlag, fallocate, openat};
 use nix::sys::stat::Mode;
@@ -302,13 +301,7 @@ impl Map {
                 unsafe { self.start.add(at).read_volatile() };
             }
         }
-        let range = self.range();
-        pagemap::huge_bytes(std::process::id().cast_signed(), range).unwrap_or_else(|_| {
-            let text = std::fs::read("/proc/self/smaps").unwrap_or_default();
-            let usage = parse_smaps(&text).unwrap_or_default();
-            let inside = usage.iter().filter(|u| range.covers(u.mapping.range));
-            inside.map(|u| u.shmem_huge).sum()
-        })
+        pagemap::huge_bytes_at_least(std::process::id().cast_signed(), self.range()).unwrap_or(0)
     }
 }
 
