@@ -11,16 +11,18 @@ use hugelift_core::policy::{Backing, Copies, PageChoice, Policy, SpanChoice};
 use hugelift_core::snapshot::{Machine, Part, Snapshot, overlapping};
 use hugelift_core::target::MapStored;
 
-/// Of text and rodata, in no way more is copied than what may be; and all of that is, where all would be.
-fn within_what_may_be_copied(snapshot: &Snapshot, policy: &Policy, plan: &Plan) {
-    let is_copy = |a: &Attempt| !a.in_place && matches!(a.backing, Backing::Thp | Backing::Hugetlb);
-    let read_only = |span: &&Span| !span.part.is_writable();
+fn is_copy(attempt: &Attempt) -> bool {
+    !attempt.in_place && matches!(attempt.backing, Backing::Thp | Backing::Hugetlb)
+}
+
+/// Of text and rodata, in no way more is copied than what may be.
+fn within_what_may_be_copied(policy: &Policy, plan: &Plan) {
     let touched = |range: Range| match &policy.copies {
         Copies::All => true,
         Copies::Seen(seen) => seen.iter().any(|s| s.intersect(range).is_some()),
         Copies::NotWorth(_) => false,
     };
-    for span in plan.spans.iter().filter(read_only) {
+    for span in plan.spans.iter().filter(|span| !span.part.is_writable()) {
         for attempt in span.attempts.iter().filter(|a| is_copy(a)) {
             let size = attempt.page.bytes();
             for page in (span.range.start.0..span.range.end.0).step_by(size as usize) {
@@ -29,28 +31,36 @@ fn within_what_may_be_copied(snapshot: &Snapshot, policy: &Policy, plan: &Plan) 
             }
         }
     }
+}
+
+/// What of text and rodata is lifted if all of it may be copied is lifted as well if only a part may, in
+/// so far as it takes no copy or was touched. Returns for how many spans that could be said.
+pub fn all_that_is_due(snapshot: &Snapshot, policy: &Policy, plan: &Plan) -> usize {
     let all = hugelift_core::plan::plan(snapshot, &Policy { copies: Copies::All, ..policy.clone() });
     let lacks = |plan: &Plan| plan.skips.iter().any(|s| s.reason.is_remediable());
-    if policy.copies == Copies::All || lacks(&all) || lacks(plan) {
-        return; // what lacks for all may be there for some, and for others if a large part has no room
+    // What lacks for all may be there for some, and for others if a large part has no room. Nothing is
+    // rounded out where not even all whole pages are copied; and of mixed sizes a smaller one may do for
+    // what was touched of a larger one.
+    let other_rules = policy.span != SpanChoice::Inner || policy.page == PageChoice::Mixed;
+    if policy.copies == Copies::All || other_rules || lacks(&all) || lacks(plan) {
+        return 0;
     }
-    // Nothing is rounded out where not even all whole pages are copied; and of mixed sizes a smaller
-    // one may do for what was touched of a larger one.
-    if policy.span != SpanChoice::Inner || policy.page == PageChoice::Mixed {
-        return;
-    }
-    for span in all.spans.iter().filter(read_only) {
-        let due = match &policy.copies {
-            _ if !is_copy(&span.attempts[0]) => vec![span.range],
-            Copies::All => vec![span.range],
+    let mut told = 0;
+    for span in all.spans.iter().filter(|span| !span.part.is_writable()) {
+        let due: Vec<Range> = match &policy.copies {
             // Not by the page: where the pool is spent on another, smaller ones do.
-            Copies::Seen(seen) => seen.iter().filter_map(|s| s.intersect(span.range)).collect(),
-            Copies::NotWorth(_) => vec![],
+            Copies::Seen(seen) if is_copy(&span.attempts[0]) => {
+                seen.iter().filter_map(|s| s.intersect(span.range)).collect()
+            }
+            Copies::NotWorth(_) if is_copy(&span.attempts[0]) => vec![],
+            _ => vec![span.range],
         };
+        told += usize::from(!due.is_empty());
         let left =
             plan.spans.iter().fold(due, |left, s| left.iter().flat_map(|r| r.minus(s.range)).collect());
         assert!(left.is_empty(), "{left:?} of {} is left out", span.range);
     }
+    told
 }
 
 /// Spans and skips hold every byte of the extents once, each where its object and part are.
@@ -261,7 +271,8 @@ pub fn check(snapshot: &Snapshot, policy: &Policy) -> Plan {
             harmless(snapshot, span, attempt);
         }
     }
-    within_what_may_be_copied(snapshot, policy, &plan);
+    within_what_may_be_copied(policy, &plan);
+    all_that_is_due(snapshot, policy, &plan);
     affordable(&snapshot.machine, &plan);
     invisible(snapshot, &plan);
     plan
