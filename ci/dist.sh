@@ -3,8 +3,8 @@
 # Static release binaries for both architectures, in dist/: hugelift-x86_64, hugelift-aarch64; and
 # libhugelift_inside-ARCH.so, to be installed as lib/hugelift/libhugelift_inside.so beside bin.
 # For this machine's own architecture it is what ci/build.sh makes, with musl if Rust has it here,
-# for the other with glibc: static programs of both, at fixed addresses, need nothing of the system,
-# and --user reads /etc/passwd without plugins.
+# for the other one with glibc. Linked statically, at fixed addresses, either needs nothing of the
+# system, and --user reads /etc/passwd without plugins.
 # shellcheck source=vm/lib.sh
 source "$(dirname "$0")/vm/lib.sh"
 # shellcheck source=vm/cross.sh

@@ -102,7 +102,8 @@ fn parse(args: &[OsString]) -> Result<Cli, clap::Error> {
 fn subcommands(args: &[OsString]) -> String {
     let mut command = <Cli as clap::CommandFactory>::command();
     let mut path = Vec::new();
-    for name in args.iter().skip(1).filter_map(|arg| arg.to_str()) {
+    // An option with a value before the inner one hides it: the outer one's help has that too.
+    for name in args.iter().skip(1).map_while(|arg| arg.to_str()) {
         let Some(inner) = command.find_subcommand(name) else { break };
         path.push(name);
         command = inner.clone();

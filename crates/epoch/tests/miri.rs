@@ -30,7 +30,7 @@ fn clean_under_miri() {
             std::env::var_os("REQUIRE_ALL").is_none_or(|v| v != "1"),
             "REQUIRE_ALL=1, and a test skips: {why}"
         );
-        eprintln!("SKIP: {why}");
+        println!("SKIP: {why}");
         return;
     }
     let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");

@@ -119,7 +119,11 @@ fn process_vm_readv_pagecache() {
         let masked = start(&CROSS_MEMORY);
         match masked.look().huge_in_all(From::Any) {
             0 if kind == "vm_big.pie" => masked.assert_line("not lifted"),
-            _ => masked.look().assert_lifted(page, From::Any),
+            // Where the kernel happened to load it may be a place that fits.
+            _ => {
+                masked.look().assert_lifted(page, From::Any);
+                masked.assert_silent();
+            }
         }
     }
 }

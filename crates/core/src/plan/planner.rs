@@ -152,7 +152,7 @@ impl<'a> Planner<'a> {
         let reason = lack.or(refusals.into_iter().next()).or(uncached).unwrap_or(Reason::NotLifted);
         let unwanted = match &self.policy.copies {
             _ if self.copies_all_of(&extent) || !ways.iter().any(Way::copies) => None,
-            Copies::All => None,
+            Copies::All => None, // as said
             Copies::Seen(_) => Some(Reason::NotTouched),
             Copies::NotWorth(weighed) => Some(Reason::NotWorth(*weighed)),
         };

@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn what_a_write_takes_of_a_transparent_huge_page() {
         let Some(forked) = run(Pages::Thp, Pattern::OnePerHuge) else {
-            eprintln!("SKIP: no transparent huge pages");
+            println!("SKIP: no transparent huge pages");
             return;
         };
         let huge = thp_page().map_or(0, |page| page.bytes());

@@ -350,7 +350,7 @@ mod tests {
 
     #[test]
     fn only_what_is_ours_alone_is_a_place() {
-        let Some(dir) = tmpfs() else { return eprintln!("SKIP: no /dev/shm of ours that allows code") };
+        let Some(dir) = tmpfs() else { return println!("SKIP: no /dev/shm of ours that allows code") };
         let store = dir.path().join("a/store");
         assert!(matches!(open(&store, Missing::Leave), Err(StoreError::Missing { .. })));
         let made = open(&store, Missing::Make).unwrap();
@@ -383,7 +383,7 @@ mod tests {
         let dir = tempfile::TempDir::new().unwrap();
         if fstatfs(std::fs::File::open(dir.path()).unwrap()).is_ok_and(|s| s.filesystem_type() == TMPFS_MAGIC)
         {
-            return eprintln!("SKIP: temporary files are on tmpfs here");
+            return println!("SKIP: temporary files are on tmpfs here");
         }
         assert!(matches!(open(dir.path(), Missing::Leave), Err(StoreError::NotTmpfs { .. })));
     }
