@@ -361,7 +361,11 @@ impl Target for Remote {
     }
 
     fn huge_bytes(&mut self, range: Range) -> Result<u64, Fault> {
-        pagemap::huge_bytes_at_least(self.pid, range).map_err(|e| refused("pagemap and smaps", range, &e))
+        pagemap::huge_bytes_at_least(self.pid, range).map_err(|e| match e.kind() {
+            // It says which line of smaps.
+            io::ErrorKind::InvalidData => Fault::Lost(e.to_string()),
+            _ => refused("pagemap and smaps", range, &e),
+        })
     }
 
     fn memfd(&mut self, page: PageSize, bytes: u64) -> Result<FileHandle, Fault> {

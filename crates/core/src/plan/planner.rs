@@ -166,9 +166,8 @@ impl<'a> Planner<'a> {
                 self.explain(&extent, wanted, page, &reason, &ways, shared);
                 others = others.into_iter().flat_map(|piece| piece.minus(wanted)).collect();
             }
-            // Nor are edges worth a copy where the whole pages are not.
             for other in others {
-                self.explain(&extent, other, page, unwanted, &[], shared);
+                self.explain(&extent, other, page, unwanted, &ways, shared);
             }
         }
     }
@@ -216,8 +215,6 @@ impl<'a> Planner<'a> {
             self.emit(extent, *span, vec![*span], ways);
             left = left.into_iter().flat_map(|piece| piece.minus(*span)).collect();
         }
-        // Nor are edges worth a copy where whole pages might not be.
-        let ways = if self.copies_all_of(extent) { ways } else { &[] };
         for piece in left {
             self.explain(extent, piece, page, &Reason::SmallFolios, ways, true);
         }
@@ -240,6 +237,8 @@ impl<'a> Planner<'a> {
             }
             None => vec![piece],
         };
+        // Nor are edges worth a copy where not all whole pages are.
+        let ways = if self.copies_all_of(extent) { ways } else { &[] };
         self.edges.extend(edges.into_iter().flat_map(|e| Edge::all(extent, e, page, ways, shared)));
     }
 
