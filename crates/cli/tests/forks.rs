@@ -145,7 +145,7 @@ fn nothing_of_it_is_left_in_the_environment() {
     need_root!();
     let _pool = pool!();
     let text =
-        "env | grep -v HUGELIFT_STORE | grep -e HUGELIFT -e LD_PRELOAD; grep -c hugelift /proc/self/maps";
+        "env | grep -v HUGELIFT_STORE | grep -e HUGELIFT -e LD_PRELOAD; grep -c libhugelift /proc/self/maps";
     let shim = plain("tiny").library().build();
     for (preload, want) in [(None, String::new()), (Some(&shim), format!("LD_PRELOAD={}\n", shim.display()))]
     {
