@@ -155,11 +155,13 @@ fn an_interrupt_shows_a_part_and_leaves_nothing_behind() {
     // Its tasks are running, and the pool is enlarged where it may be.
     let children = format!("/proc/{0}/task/{0}/children", child.id());
     let deadline = Instant::now() + PATIENCE;
-    let root = nix::unistd::geteuid().is_root();
-    while std::fs::read_to_string(&children).unwrap_or_default().is_empty() || root && pool() == before {
+    let mut is_enlarged = false;
+    while std::fs::read_to_string(&children).unwrap_or_default().is_empty() {
         assert!(Instant::now() < deadline, "it does not start");
+        is_enlarged |= pool() != before;
         std::thread::sleep(Duration::from_millis(5));
     }
+    is_enlarged |= pool() != before;
     std::thread::sleep(Duration::from_secs(5));
     let tasks = std::fs::read_to_string(&children).unwrap();
     kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).unwrap();
@@ -169,6 +171,9 @@ fn an_interrupt_shows_a_part_and_leaves_nothing_behind() {
     let report = json(std::str::from_utf8(&outcome.stdout).unwrap());
     check(&report, "munmap");
     assert_eq!(report["ended"], "interrupted");
+    // Where memory is fragmented it does without, and says so.
+    let notes = report["notes"].to_string();
+    assert!(!nix::unistd::geteuid().is_root() || is_enlarged || notes.contains("left out"), "{notes}");
     assert!(!report["tables"][0]["rows"].as_array().unwrap().is_empty(), "{report}");
     assert_eq!(pool(), before);
     for task in tasks.split_whitespace() {
