@@ -136,12 +136,21 @@ fn copied(seen: &Value) -> u64 {
 fn compare(name: &str, run: impl Fn(bool) -> Run, parts: &[&str]) {
     // What a start has read into the page cache, or copied into the store, counts as its memory: a
     // later one finds it there.
-    let least = |lifted| [run(lifted), run(lifted)].into_iter().min_by_key(|r| r.peak).expect("two");
+    // A machine that evicts what lies idle may take page cache away from under a program before it is looked at.
+    let bytes = |run: &Run, part: &str, key: &str| run.seen["totals"][part][key].as_u64().unwrap_or(0);
+    let enough = |run: &Run, part: &str| {
+        let whole = bytes(run, part, "liftable_bytes");
+        // Writable memory that nobody has touched has no pages at all.
+        let least = if ["text", "rodata"].contains(&part) { whole - whole / 10 } else { 1 };
+        whole > 0 && bytes(run, part, "huge_bytes") >= least
+    };
+    let worse = |run: &Run| (!parts.iter().all(|part| enough(run, part)), run.peak);
+    let least = |lifted| [run(lifted), run(lifted)].into_iter().min_by_key(worse).expect("two");
     let (bare, mut lifted) = (least(false), least(true));
     let most = bare.peak + bare.peak / 10 + HELPER;
     for _ in 0..2 {
-        if lifted.peak.saturating_sub(copied(&lifted.seen)) > most {
-            lifted = std::cmp::min_by_key(lifted, run(true), |r| r.peak);
+        if worse(&lifted).0 || lifted.peak.saturating_sub(copied(&lifted.seen)) > most {
+            lifted = std::cmp::min_by_key(lifted, run(true), worse);
         }
     }
     assert_eq!(lifted.result, bare.result, "{name}");
@@ -163,11 +172,7 @@ fn compare(name: &str, run: impl Fn(bool) -> Run, parts: &[&str]) {
         huge.join(", ")
     );
     for part in parts {
-        let bytes = |key: &str| total(part)[key].as_u64().unwrap_or(0);
-        let (huge, whole) = (bytes("huge_bytes"), bytes("liftable_bytes"));
-        // Writable memory that nobody has touched has no pages at all.
-        let least = if ["text", "rodata"].contains(part) { whole - whole / 10 } else { 1 };
-        assert!(whole > 0 && huge >= least, "{name}: {part}: {huge} of {whole} bytes are huge");
+        assert!(enough(&lifted, part), "{name}: {part}: {} is huge", total(part));
     }
     let peak = lifted.peak.saturating_sub(copied);
     assert!(peak <= most, "{name}: {peak} bytes without copies of code, where bare has {}", bare.peak);
