@@ -75,6 +75,7 @@ fn pool() -> String {
 
 #[test]
 fn munmap_lists_what_will_it_scale_does() {
+    let _alone = Exclusive::take().unwrap();
     let dir = tempfile::tempdir().unwrap();
     let text = good(dir.path(), &["munmap", "-t", "2", "-s", "1"]);
     let lines: Vec<&str> = text.lines().skip_while(|line| !line.starts_with("testcase:")).collect();
@@ -97,6 +98,7 @@ fn munmap_lists_what_will_it_scale_does() {
 /// against the same calls in C, in one process, is tested in its module.
 #[test]
 fn munmap_costs_what_it_does_in_c() {
+    let _alone = Exclusive::take().unwrap();
     let dir = tempfile::tempdir().unwrap();
     let program = plain("mmap_loop").build();
     let mut ratios: Vec<f64> = (0..3)
@@ -114,6 +116,7 @@ fn munmap_costs_what_it_does_in_c() {
 
 #[test]
 fn munmap_as_json_csv_and_a_page() {
+    let _alone = Exclusive::take().unwrap();
     let dir = tempfile::tempdir().unwrap();
     let page = dir.path().join("page.html").display().to_string();
     let args = ["munmap", "--quick", "--pages", "small", "--touch", "first"];
@@ -304,6 +307,7 @@ fn every_experiment_puts_back_all_settings_at_any_signal() {
 
 #[test]
 fn doctor_tells_what_was_measured_here() {
+    let _alone = Exclusive::take().unwrap();
     let dir = tempfile::tempdir().unwrap();
     let report = json(&good(dir.path(), &["tlb", "--quick", "--largest", "1M", "--json"]));
     let doctor = |args: &[&str]| {
@@ -343,6 +347,7 @@ fn the_pictures_can_be_read() {
     if browser().is_none() {
         skip!("needs chromium");
     }
+    let _alone = Exclusive::take().unwrap();
     let dir = tempfile::tempdir().unwrap();
     for (name, args) in [
         ("tlb", &["tlb", "--quick", "--largest", "64M"][..]),

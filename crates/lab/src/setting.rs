@@ -3,9 +3,12 @@
 //!
 //! It is put back when the value is dropped: at the end, after an error, and after ctrl-C, which
 //! only makes the experiment end. Should this process be killed, a shell that waits for its end
-//! puts it back. What somebody else has changed in the meantime is theirs, and stays.
+//! puts it back. What somebody else has changed in the meantime is theirs, and stays; another
+//! experiment does not change it before this one has put it back: it would take our value for the
+//! machine's.
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
+use nix::fcntl::{Flock, FlockArg};
 use std::fs;
 use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
@@ -27,6 +30,8 @@ pub struct Setting {
     path: PathBuf,
     before: String,
     restorer: Child,
+    /// flock(2) of the setting's own file.
+    _lock: Flock<fs::File>,
 }
 
 impl Setting {
@@ -34,9 +39,14 @@ impl Setting {
     /// pages than were asked for.
     ///
     /// # Errors
-    /// The file cannot be read or written, as for all but root; the setting is then as it was.
+    /// The file cannot be read or written, as for all but root, or another experiment has changed it;
+    /// the setting is then as it was.
     pub fn change(path: impl AsRef<Path>, value: &str) -> Result<Setting> {
         let path = path.as_ref();
+        let file = fs::File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, e)| {
+            anyhow!("another experiment has changed {}; wait for its end (flock: {e})", path.display())
+        })?;
         let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
         let before = chosen(&text).to_string();
         // In a group of its own, ctrl-C does not reach it.
@@ -45,11 +55,12 @@ impl Setting {
             .arg(path)
             .process_group(0)
             .stdin(Stdio::piped())
-            .stdout(Stdio::null())
+            // It says nothing: this is how it comes to hold the lock until it has done its work.
+            .stdout(lock.try_clone().context("cannot copy a descriptor")?)
             .stderr(Stdio::null())
             .spawn()
             .context("cannot start sh, which would put the setting back")?;
-        let mut setting = Setting { path: path.to_path_buf(), before, restorer };
+        let mut setting = Setting { path: path.to_path_buf(), before, restorer, _lock: lock };
         write(path, value)
             .with_context(|| format!("cannot write {value} to {}; only root may", path.display()))?;
         let made = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -127,6 +138,20 @@ mod tests {
         fs::write(&path, "4\n").unwrap();
         assert!(setting.restore().unwrap_err().to_string().contains("is 4, and was madvise before"));
         assert_eq!(fs::read_to_string(&path).unwrap(), "4\n");
+    }
+
+    #[test]
+    fn two_experiments_do_not_change_one_setting() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("setting");
+        fs::write(&path, "0\n").unwrap();
+        let first = Setting::change(&path, "1").unwrap();
+        let error = format!("{:#}", Setting::change(&path, "65").unwrap_err());
+        assert!(error.contains("another experiment") && error.contains("setting"), "{error}");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "1\n");
+        first.restore().unwrap();
+        Setting::change(&path, "65").unwrap().restore().unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "0\n");
     }
 
     #[test]
