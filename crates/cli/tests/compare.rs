@@ -4,7 +4,7 @@
 mod common;
 
 use common::browser::{Page, Scheme, browser};
-use common::run::PATIENCE;
+use common::run::{NO_STORE, PATIENCE};
 use common::{Cmd, End, HUGELIFT, Outcome, find};
 use hugelift_measure::generated::{Hot, Linking, jumps, run_of};
 use nix::sys::signal::{Signal, kill};
@@ -351,6 +351,7 @@ fn interrupted(words: &[&str], wait_for: &Path, trace: &str) {
     let mut child = Command::new(HUGELIFT)
         .arg("compare")
         .args(words)
+        .env("HUGELIFT_STORE", NO_STORE)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::run::{PATIENCE, end_group, same_as, shown};
+use common::run::{NO_STORE, PATIENCE, end_group, same_as, shown};
 use common::{Cmd, End, HUGELIFT, build::must, each_backing, fat, find, open_dir, plain, same};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -382,7 +382,8 @@ fn own_failures() {
 #[test]
 fn options_after_the_program_are_its_own() {
     let with = |args: &[&str]| {
-        let out = Command::new(HUGELIFT).arg("run").args(args).output().expect("run hugelift");
+        let out = Command::new(HUGELIFT).arg("run").args(args).env("HUGELIFT_STORE", NO_STORE).output();
+        let out = out.expect("run hugelift");
         (String::from_utf8_lossy(&out.stdout).into_owned(), out.status.code())
     };
     assert_eq!(with(&["echo", "--strict", "-v", "--", "x"]), ("--strict -v -- x\n".into(), Some(0)));

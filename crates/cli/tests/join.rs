@@ -6,7 +6,7 @@ mod common;
 
 use common::guard::{Exclusive, Settings};
 use common::huge::smaps;
-use common::run::PATIENCE;
+use common::run::{NO_STORE, PATIENCE};
 use common::{Cmd, End, HUGELIFT, find, open_dir, plain};
 use hugelift_core::addr::{Addr, Range};
 use std::fs;
@@ -77,7 +77,7 @@ impl Told {
     fn start(options: &[&str], between: &[&str], program: &Path, args: &[&str]) -> Told {
         let mut command = Command::new(HUGELIFT);
         command.arg("run").args(options).arg("--").args(between).arg(program).args(args);
-        command.env("HUGELIFT_STORE", "/dev/null/none").process_group(0);
+        command.env("HUGELIFT_STORE", NO_STORE).process_group(0);
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("hugelift starts");
         let (stdin, stdout) = (child.stdin.take().expect("stdin"), child.stdout.take().expect("stdout"));
@@ -294,7 +294,7 @@ fn not_beside_another_program() {
     let _quiet = need_joining!();
     let mut child = Command::new(HUGELIFT)
         .args(["run", "--parts", "heap", "sh", "-c", "exec cat"])
-        .env("HUGELIFT_STORE", "/dev/null/none")
+        .env("HUGELIFT_STORE", NO_STORE)
         .stdin(Stdio::piped())
         .spawn()
         .expect("hugelift starts");
@@ -346,6 +346,7 @@ fn redis() {
     let socket = home.path().join("socket");
     let mut server = Command::new(HUGELIFT)
         .args(["run", "--parts", "all", "--"])
+        .env("HUGELIFT_STORE", NO_STORE)
         .arg(find("redis-server").expect("redis-server"))
         .args(["--port", "0", "--save", "", "--appendonly", "no", "--enable-debug-command", "yes"])
         .args(["--disable-thp", "no", "--unixsocket"])

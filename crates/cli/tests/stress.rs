@@ -4,6 +4,7 @@
 
 mod common;
 
+use common::run::NO_STORE;
 use common::{CGroup, Cmd, End, HUGELIFT, each_backing, plain};
 use std::io::Write;
 use std::os::unix::process::CommandExt;
@@ -44,7 +45,7 @@ fn shell(script: &str, group: &CGroup, words: &[&str]) -> Ended {
     let before = group.words();
     let mut command = Command::new(&before[0]);
     command.args(&before[1..]).args(["sh", "-c", script, "sh"]).args(words).process_group(0);
-    Ended(command.stdin(Stdio::null()).spawn().expect("sh"))
+    Ended(command.env("HUGELIFT_STORE", NO_STORE).stdin(Stdio::null()).spawn().expect("sh"))
 }
 
 /// Page cache fills what the group may have, all the time: pages have to be got back for each copy.

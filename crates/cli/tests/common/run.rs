@@ -12,6 +12,9 @@ use std::time::{Duration, Instant};
 
 /// No command of these tests may take longer.
 pub const PATIENCE: Duration = Duration::from_secs(60);
+/// No place for a store, nor for notes: no test is to know of another's runs, nor of what else was
+/// started on this machine.
+pub const NO_STORE: &str = "/dev/null/none";
 
 /// How a process ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -151,8 +154,7 @@ impl Cmd {
         if self.clear {
             command.env_clear();
         }
-        // No place for a store, nor for notes: no test is to know of another's runs.
-        command.env("HUGELIFT_STORE", "/dev/null/none");
+        command.env("HUGELIFT_STORE", NO_STORE);
         command.envs(self.env.iter().map(|(k, v)| (k, v)));
         if let Some(dir) = &self.cwd {
             command.current_dir(dir);

@@ -8,6 +8,7 @@ mod common;
 mod interpreters;
 mod servers;
 
+use common::run::NO_STORE;
 use common::{CGroup, HUGELIFT};
 use serde_json::Value;
 use std::ffi::OsString;
@@ -64,6 +65,7 @@ impl Load {
         let mut command = Command::new(&all[0]);
         command
             .args(&all[1..])
+            .env("HUGELIFT_STORE", NO_STORE)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(log.try_clone().map_err(|e| e.to_string())?);
@@ -136,7 +138,7 @@ fn copied(seen: &Value) -> u64 {
 fn compare(name: &str, run: impl Fn(bool) -> Run, parts: &[&str]) {
     // What a start has read into the page cache, or copied into the store, counts as its memory: a
     // later one finds it there.
-    // A machine that evicts what lies idle may take page cache away from under a program before it is looked at.
+    // A machine that evicts what lies idle may take page cache away before the program is looked at.
     let bytes = |run: &Run, part: &str, key: &str| run.seen["totals"][part][key].as_u64().unwrap_or(0);
     let enough = |run: &Run, part: &str| {
         let whole = bytes(run, part, "liftable_bytes");
