@@ -31,7 +31,7 @@ usage: hugelift-bench COMMAND [--rounds N] [--megabytes N]
   startup   what hugelift adds to /bin/true
   copy      what lifting 64 MB adds, against the bare copy of the bytes
   clang     the same for clang++ with all its shared objects
-  warm      second starts of large programs from the store, and many small compilations
+  warm      second starts of large programs, from the store and primed, and many small compilations
   children  programs that start many others: their children plain and lifted
   jumps     CPU time of the program with 64 MB of code: each backing, dynamic and static
   parts     a large .bss, and the hashes of perl and mawk, with all parts lifted
@@ -95,7 +95,7 @@ fn run(mut args: impl Iterator<Item = String>) -> Result<ExitCode> {
         "startup" => &[startup::run],
         "copy" => &[copy::jumps],
         "clang" => &[copy::clang],
-        "warm" => &[warm::start, warm::compile],
+        "warm" => &[warm::start, warm::compile, warm::start_primed],
         "children" => &[children::run],
         "jumps" => &[jumps::run],
         "parts" => &[parts::run],
@@ -113,6 +113,7 @@ fn run(mut args: impl Iterator<Item = String>) -> Result<ExitCode> {
             parts::run,
             primed::run,
             peers::run,
+            warm::start_primed,
         ],
         _ => bail!("unknown command {command}\n{USAGE}"),
     };

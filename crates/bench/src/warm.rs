@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The second start of a program from the store of shared code, against its bare start; and
-//! many short compilations, where nothing but the start could be lost.
+//! The second start of a program, from the store of shared code or a primed page cache, against its
+//! bare start; and many short compilations, where nothing but the start could be lost.
 
 use crate::copy::find_clang;
-use crate::{Options, under_hugelift};
+use crate::{Options, hugelift, under_hugelift};
 use anyhow::{Context as _, Result};
 use hugelift_core::stats;
 use hugelift_measure::program::Program;
@@ -18,6 +18,8 @@ const COMPILE_ROUNDS: usize = 10;
 const FILES: usize = 50;
 const COMPILE_GOAL: f64 = 1.0;
 const SHARED: [&str; 3] = ["--quiet", "--backing", "shared"];
+/// What `auto` prefers where `hugelift prime` was run; the bare start then has its huge pages too.
+const PRIMED: [&str; 1] = ["--quiet"];
 
 /// A store of the benchmark's own, gone at its end.
 pub struct Shelf(tempfile::TempDir);
@@ -45,23 +47,19 @@ impl Shelf {
         Ok(lifted)
     }
 
+    /// `program` under `hugelift run` with `options`, which finds its store here.
+    fn with(&self, program: &Program, options: &[&str]) -> Result<Program> {
+        let mut lifted = under_hugelift(program, options)?;
+        lifted.env.push(("HUGELIFT_STORE".into(), self.path().into()));
+        Ok(lifted)
+    }
+
     /// `program` under `hugelift run` from this store, with more `options`.
     ///
     /// # Errors
     /// There is no hugelift.
     pub fn lifted(&self, program: &Program, options: &[&str]) -> Result<Program> {
-        let mut lifted = under_hugelift(program, &[&SHARED, options].concat())?;
-        lifted.env.push(("HUGELIFT_STORE".into(), self.path().into()));
-        Ok(lifted)
-    }
-
-    /// Bytes of its entries.
-    fn bytes(&self) -> Result<u64> {
-        let sizes = std::fs::read_dir(self.path())?.map(|entry| {
-            use std::os::unix::fs::MetadataExt as _;
-            Ok(entry?.metadata()?.blocks() * 512)
-        });
-        sizes.sum()
+        self.with(program, &[&SHARED, options].concat())
     }
 }
 
@@ -71,7 +69,26 @@ impl Shelf {
 /// A run failed.
 pub fn start(options: &Options) -> Result<()> {
     println!("\nwarm start from the store, wall time in ms");
-    println!("  program    bare ms  stored MB  added ms (goal: at most {GOAL_MS:.0})  added ms of CPU time");
+    table(options, &SHARED, |_| Ok(()))
+}
+
+/// As [`start`], with the page cache primed, which the bare start gains by as well. To be run after
+/// [`compile`], whose bare compiler is to be one that nobody has primed.
+///
+/// # Errors
+/// A run failed.
+pub fn start_primed(options: &Options) -> Result<()> {
+    println!("\nwarm start after hugelift prime --with-libs, wall time in ms");
+    table(options, &PRIMED, |path| {
+        // What it cannot prime is seen in the column of huge pages.
+        Command::new(hugelift()?).args(["prime", "--with-libs"]).arg(path).output()?;
+        Ok(())
+    })
+}
+
+/// A line for each program that there is, started with `words` once `prepare` has been run.
+fn table(options: &Options, words: &[&str], prepare: impl Fn(&Path) -> Result<()>) -> Result<()> {
+    println!("  program    MB huge     bare ms  added ms (goal: at most {GOAL_MS:.0})  added ms of CPU time");
     let rustc = || {
         let out = Command::new("rustc").args(["--print", "sysroot"]).output().ok()?;
         let root = String::from_utf8(out.stdout).ok()?;
@@ -88,22 +105,37 @@ pub fn start(options: &Options) -> Result<()> {
             println!("  SKIP: no {name}: ci/setup.sh test");
             continue;
         };
-        let bare = Program::new([path]).arg(argument);
+        let bare = Program::new([path.clone()]).arg(argument);
+        prepare(&path)?;
         let shelf = Shelf::new()?;
-        let lifted = shelf.stocked(&bare)?;
+        let lifted = shelf.with(&bare, words)?;
+        lifted.run()?;
         let mut sides = [Side::new("bare", || bare.run()), Side::new("lifted", || lifted.run())];
         let results = rounds::run(&mut sides, options.rounds.unwrap_or(ROUNDS), |_, _, _| {})?;
         let ms = |sample: &Sample| sample.cost.wall * 1e3;
         let alone: Vec<f64> = results[0].iter().map(ms).collect();
         println!(
-            "  {name:<9}  {:>7.1}  {:>9}  {:.2}  {:.2}",
+            "  {name:<9}  {:<10}  {:>7.1}  {:.2}  {:.2}",
+            huge(&shelf, &bare, words)?,
             stats::median(&alone)?,
-            shelf.bytes()? >> 20,
             stats::difference(&pairs(&results[0], &results[1], ms))?,
             stats::difference(&pairs(&results[0], &results[1], |sample| sample.cost.cpu() * 1e3))?
         );
     }
     Ok(())
+}
+
+/// Megabytes of code and constants that one more start has on huge pages, of those that could be.
+fn huge(shelf: &Shelf, program: &Program, words: &[&str]) -> Result<String> {
+    let report = tempfile::NamedTempFile::new().context("a temporary file")?;
+    let path = report.path().to_str().context("a path in UTF-8")?;
+    shelf.with(program, &[words, &["--report", path]].concat())?.run()?;
+    let seen: serde_json::Value =
+        serde_json::from_reader(report.as_file()).context("the report of a start")?;
+    let sum = |key: &str| -> u64 {
+        ["text", "rodata"].iter().filter_map(|part| seen["totals"][part][key].as_u64()).sum::<u64>() >> 20
+    };
+    Ok(format!("{} of {}", sum("huge_bytes"), sum("liftable_bytes")))
 }
 
 /// Prints how long clang takes for many small files, lifted from the store, against bare.
