@@ -8,6 +8,7 @@
 //! machine's.
 
 use anyhow::{Context as _, Result, anyhow, ensure};
+use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use std::fs;
 use std::io::Write as _;
@@ -44,9 +45,16 @@ impl Setting {
     pub fn change(path: impl AsRef<Path>, value: &str) -> Result<Setting> {
         let path = path.as_ref();
         let file = fs::File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
-        let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, e)| {
-            anyhow!("another experiment has changed {}; wait for its end (flock: {e})", path.display())
+        let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, error)| match error {
+            Errno::EWOULDBLOCK => anyhow!(
+                "{path} is {}, as another experiment has set it for its time; wait for its end: fuser -v {path}",
+                chosen(&text),
+                path = path.display()
+            ),
+            error => anyhow!("cannot lock {}: {error}", path.display()),
         })?;
+        // Who had the lock may have put it back just now.
         let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
         let before = chosen(&text).to_string();
         // In a group of its own, ctrl-C does not reach it.
@@ -147,7 +155,7 @@ mod tests {
         fs::write(&path, "0\n").unwrap();
         let first = Setting::change(&path, "1").unwrap();
         let error = format!("{:#}", Setting::change(&path, "65").unwrap_err());
-        assert!(error.contains("another experiment") && error.contains("setting"), "{error}");
+        assert!(error.contains("setting is 1, as another experiment") && error.contains("fuser"), "{error}");
         assert_eq!(fs::read_to_string(&path).unwrap(), "1\n");
         first.restore().unwrap();
         Setting::change(&path, "65").unwrap().restore().unwrap();

@@ -152,7 +152,7 @@ fn publish(temporary: &Path, path: &Path) -> std::io::Result<()> {
 }
 
 /// As `fat_value` in fat.h.
-fn value(i: u32) -> u32 {
+pub fn value(i: u32) -> u32 {
     i.wrapping_mul(2_654_435_761).wrapping_add(12345)
 }
 

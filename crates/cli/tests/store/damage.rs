@@ -2,6 +2,7 @@
 //! Copies that are damaged, planted or out of date are not used.
 
 use super::*;
+use crate::common::build::value;
 
 /// Changes the file of an entry, as only its owner can.
 fn damage(path: &Path, change: impl FnOnce(&fs::File)) {
@@ -19,8 +20,7 @@ fn flip(file: &fs::File, at: u64) {
 
 /// Where the file of a fat program has its constant number `i`.
 fn constant(file: &[u8], i: u32) -> usize {
-    let value = |i: u32| i.wrapping_mul(2_654_435_761).wrapping_add(12345).to_le_bytes();
-    let four = [value(i), value(i + 1), value(i + 2), value(i + 3)].concat();
+    let four: Vec<u8> = (i..i + 4).flat_map(|i| value(i).to_le_bytes()).collect();
     file.windows(16).position(|w| w == four).expect("its constants")
 }
 
