@@ -190,8 +190,9 @@ fn an_interrupt_shows_a_part_and_leaves_nothing_behind() {
         is_enlarged |= pool() != before;
         std::thread::sleep(Duration::from_millis(5));
     }
-    is_enlarged |= pool() != before;
     std::thread::sleep(Duration::from_secs(5));
+    // The first child may be the shell that will put the pool back, before it is enlarged.
+    is_enlarged |= pool() != before;
     let tasks = std::fs::read_to_string(&children).unwrap();
     kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).unwrap();
     let end = common::run::wait(&mut child, deadline).expect("it ends");
