@@ -1,0 +1,2 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Bytes from outside reach a terminal only in escaped form.
