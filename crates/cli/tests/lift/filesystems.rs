@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `hugelift prime`, and the store, on each file system that people keep programs on. What the kernel has
+//! decides what comes of it: so what is tested is that the report is true, and that
+//! those which are known to give huge pages on every kernel do. docs/filesystems.md has the
+//! results; `--nocapture` prints them.
+
+use crate::common::huge::smaps;
+use crate::common::{Cmd, HUGELIFT, Held, fat};
+use crate::{need, need_root, skip};
+use serde_json::Value;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use tempfile::TempDir;
+
+/// What came of priming.
+#[derive(Debug)]
+struct Result {
+    whole: u64,
+    huge: u64,
+    reasons: Vec<String>,
+}
+
+/// Runs `body` in a thread with mounts of its own, which end with it, whatever happens.
+fn with_own_mounts(body: impl FnOnce() + Send + 'static) {
+    let thread = std::thread::spawn(move || {
+        // SAFETY: unshare(2) of this thread's view of the mounts; mount(2) with strings that
+        // live through the call.
+        unsafe {
+            assert_eq!(libc::unshare(libc::CLONE_NEWNS), 0, "{}", std::io::Error::last_os_error());
+            let flags = libc::MS_REC | libc::MS_PRIVATE;
+            let (none, root, null) = (c"none", c"/", std::ptr::null());
+            assert_eq!(libc::mount(none.as_ptr(), root.as_ptr(), null, flags, null.cast()), 0);
+        }
+        body();
+    });
+    if let Err(panic) = thread.join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+fn kernel_has(kind: &str) -> bool {
+    // mount(8) would load the module.
+    let _ = Command::new("modprobe").arg(kind).output();
+    let known = fs::read_to_string("/proc/filesystems").unwrap();
+    known.lines().any(|line| line.split_whitespace().next_back() == Some(kind))
+}
+
+fn mount(words: &[&str]) {
+    let out = Command::new("mount").args(words).output().expect("mount(8)");
+    assert!(out.status.success(), "mount {words:?}: {}", String::from_utf8_lossy(&out.stderr));
+}
+
+fn run(words: &[&str]) {
+    let out = Command::new(words[0]).args(&words[1..]).output().unwrap_or_else(|e| panic!("{words:?}: {e}"));
+    assert!(out.status.success(), "{words:?}: {}", String::from_utf8_lossy(&out.stderr));
+}
+
+/// A directory on a new file system of `kind` in a file.
+fn image(dir: &Path, kind: &str) -> PathBuf {
+    let (image, at) = (dir.join(format!("{kind}.img")), dir.join(kind));
+    fs::create_dir(&at).unwrap();
+    let (image_name, at_name) = (image.to_str().unwrap(), at.to_str().unwrap());
+    fs::File::create(&image).unwrap().set_len(400 << 20).unwrap();
+    run(&[&format!("mkfs.{kind}"), image_name]);
+    mount(&["-t", kind, "-o", "loop", image_name, at_name]);
+    at
+}
+
+/// A program there, just copied.
+fn victim(dir: &Path) -> PathBuf {
+    let path = dir.join("victim");
+    let built = fat("hold").flags(&["-no-pie", "-fno-pie"]).build();
+    run(&["cp", built.to_str().unwrap(), path.to_str().unwrap()]);
+    path
+}
+
+/// Primes the program, runs it, and requires that it sees what was reported.
+fn try_on(name: &str, program: &Path) -> Result {
+    let out = Cmd::new([HUGELIFT, "prime", "--json", program.to_str().unwrap()]).bare();
+    let report: Value = serde_json::from_str(&out.stdout).unwrap_or_else(|e| panic!("{e}: {out:?}"));
+    let file = &report["files"][0];
+    let number = |key: &str| file[key].as_u64().unwrap();
+    let segments = file["segments"].as_array().unwrap();
+    let obstacles = segments.iter().flat_map(|s| s["obstacles"].as_array().unwrap());
+    let reasons = obstacles.filter(|o| o["bytes"] != 0).map(|o| o["detail"].as_str().unwrap().to_string());
+    let result =
+        Result { whole: number("whole_bytes"), huge: number("huge_bytes"), reasons: reasons.collect() };
+    println!("{name}: {} of {} kB huge {:?}", result.huge >> 10, result.whole >> 10, result.reasons);
+    assert_eq!(result.huge == result.whole, out.end == crate::common::End::Code(0), "{out:?}");
+    assert_eq!(result.reasons.is_empty(), result.huge == result.whole, "{report:#}");
+    assert!(result.whole > 0, "{report:#}");
+    // The program's own mappings; touched by its check of all its bytes.
+    let held = Held::start(&Cmd::new([program]), None, program);
+    let of_file = smaps(held.pid()).into_iter().filter(|u| u.mapping.path == program);
+    let seen: u64 = of_file.map(|u| u.file_huge + u.shmem_huge).sum();
+    assert_eq!(seen, result.huge, "{report:#}");
+    let outcome = held.finish();
+    assert_eq!(outcome.stdout, "wrong 0\nready\nwrong 0\n");
+    shared_from(name, program, result.whole);
+    result
+}
+
+/// Whatever the file system of the program, the store has a copy of it: made by the first start,
+/// used by the second.
+fn shared_from(name: &str, program: &Path, whole: u64) {
+    let dir = TempDir::new_in("/dev/shm").unwrap();
+    let store = dir.path().join("store");
+    let cmd = Cmd::new([program]).env("HUGELIFT_STORE", &store);
+    let used = || fs::read_dir(&store).unwrap().map(|e| e.unwrap().metadata().unwrap().ino()).collect();
+    let mut before: Vec<u64> = vec![];
+    for start in ["first", "second"] {
+        let held = Held::start(&cmd, Some(&["--backing", "shared"]), program);
+        let of_store = smaps(held.pid()).into_iter().filter(|u| u.mapping.path.starts_with(&store));
+        let huge: u64 = of_store.map(|u| u.shmem_huge).sum();
+        assert_eq!(huge, whole, "{name}: {start} start");
+        let outcome = held.finish();
+        assert_eq!(outcome.stdout, "wrong 0\nready\nwrong 0\n", "{name}: {start} start");
+        assert_eq!(outcome.own_lines(), Vec::<&str>::new(), "{name}: {start} start");
+        let now: Vec<u64> = used();
+        assert!(start == "first" || now == before, "{name}: the copy was made again");
+        before = now;
+    }
+    println!("{name}: {} kB from the store", whole >> 10);
+}
+
+/// Whatever the kernel: all, or the reason.
+fn on_image(kind: &'static str) {
+    need_root!();
+    let mkfs = format!("mkfs.{kind}");
+    need!(&mkfs);
+    if !kernel_has(kind) {
+        skip!("the kernel has no {kind}");
+    }
+    with_own_mounts(move || {
+        let dir = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let at = image(dir.path(), kind);
+        let result = try_on(kind, &victim(&at));
+        let no = format!("no huge pages from its file system ({kind})");
+        assert!(result.huge == result.whole || result.reasons.iter().all(|r| *r == no), "{result:?}");
+    });
+}
+
+#[test]
+fn ext4_in_a_loop_mounted_image() {
+    on_image("ext4");
+}
+
+#[test]
+fn xfs_in_a_loop_mounted_image() {
+    on_image("xfs");
+}
+
+#[test]
+fn btrfs_in_a_loop_mounted_image() {
+    on_image("btrfs");
+}
+
+#[test]
+fn tmpfs() {
+    need_root!();
+    with_own_mounts(|| {
+        let dir = TempDir::new().unwrap();
+        for (name, options) in [("plain", "size=64M"), ("huge", "size=64M,huge=always")] {
+            let at = dir.path().join(name);
+            fs::create_dir(&at).unwrap();
+            mount(&["-t", "tmpfs", "-o", options, "none", at.to_str().unwrap()]);
+            let result = try_on(&format!("tmpfs, {options}"), &victim(&at));
+            // MADV_COLLAPSE, since Linux 6.1, makes the others huge.
+            let may_fail = name == "plain" && !collapses();
+            assert!(result.huge == result.whole || may_fail, "{result:?}");
+        }
+    });
+}
+
+/// Whether the kernel knows `MADV_COLLAPSE`.
+fn collapses() -> bool {
+    // SAFETY: madvise(2) of no byte at all.
+    unsafe { libc::madvise(std::ptr::null_mut(), 0, libc::MADV_COLLAPSE) == 0 }
+}
+
+/// What containers use: the program in the image's layer, and one copied up.
+#[test]
+fn overlayfs_over_ext4() {
+    need_root!();
+    need!("mkfs.ext4");
+    if !kernel_has("overlay") {
+        skip!("the kernel has no overlayfs");
+    }
+    with_own_mounts(|| {
+        let dir = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let ext4 = image(dir.path(), "ext4");
+        let [lower, upper, work] = ["lower", "upper", "work"].map(|name| ext4.join(name));
+        [&lower, &upper, &work].iter().for_each(|d| fs::create_dir(d).unwrap());
+        let below = victim(&lower);
+        let at = dir.path().join("merged");
+        fs::create_dir(&at).unwrap();
+        let options =
+            format!("lowerdir={},upperdir={},workdir={}", lower.display(), upper.display(), work.display());
+        mount(&["-t", "overlay", "-o", &options, "overlay", at.to_str().unwrap()]);
+        let through = try_on("overlay, lower layer", &at.join("victim"));
+        // It is one page cache: the layer's own file has it too.
+        let direct = try_on("ext4 under it", &below);
+        assert_eq!(through.huge, direct.huge);
+        fs::rename(at.join("victim"), at.join("renamed")).unwrap();
+        let upper = try_on("overlay, upper layer", &victim(&at));
+        assert_eq!(upper.huge, direct.huge);
+    });
+}
+
+#[test]
+fn a_full_disk() {
+    need_root!();
+    need!("mkfs.ext4");
+    with_own_mounts(|| {
+        let dir = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let at = image(dir.path(), "ext4");
+        let program = victim(&at);
+        let mut full = Command::new("dd");
+        let full =
+            full.args(["if=/dev/zero", "bs=1M", "status=none"]).arg(format!("of={}/rest", at.display()));
+        assert!(!full.output().unwrap().status.success(), "the disk has no end");
+        let result = try_on("ext4, full", &program);
+        assert!(
+            result.huge == result.whole || result.reasons.iter().all(|r| r.contains("(ext4)")),
+            "{result:?}"
+        );
+    });
+}
+
+#[test]
+fn a_mount_that_forbids_to_run_programs() {
+    need_root!();
+    with_own_mounts(|| {
+        let dir = TempDir::new().unwrap();
+        let name = dir.path().to_str().unwrap();
+        mount(&["-t", "tmpfs", "-o", "size=64M,noexec,huge=always", "none", name]);
+        let program = victim(dir.path());
+        let out = Cmd::new([HUGELIFT, "prime", program.to_str().unwrap()]).bare();
+        assert_eq!(out.end, crate::common::End::Code(0), "{out:?}");
+    });
+}

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+//! fork(2) with data and bss on pages of a pool that is exhausted: nobody is killed, and each side
+//! reads what it has written.
+
+use crate::common::{Cmd, End, HUGELIFT, Outcome, Pool, guard, plain};
+use crate::{need, need_root, skip};
+use std::path::PathBuf;
+use std::time::Duration;
+
+const POOL: &[&str] = &["--parts", "data,bss", "--data-backing", "hugetlb"];
+
+fn victim() -> PathBuf {
+    plain("forks").flags(&["-pthread", "-O1"]).build()
+}
+
+fn forks(words: &[&str]) -> Cmd {
+    Cmd::new([victim()]).args(words).patience(Duration::from_secs(300))
+}
+
+/// What it says of data and bss on pages of the pool: the parent at first, a child, the parent at
+/// last.
+fn kilobytes(outcome: &Outcome) -> Vec<u64> {
+    let words = outcome.stdout.lines().filter(|line| line.ends_with(" kB"));
+    words.filter_map(|line| line.split(' ').nth(1)?.parse().ok()).collect()
+}
+
+fn assert_right(outcome: &Outcome) -> Vec<u64> {
+    assert_eq!((outcome.end, outcome.stderr.as_str()), (End::Code(0), ""), "{outcome:?}");
+    kilobytes(outcome)
+}
+
+macro_rules! pool {
+    () => {
+        match Pool::with_free(guard::PLENTY) {
+            Ok(pool) => pool,
+            Err(why) => skip!("{why}"),
+        }
+    };
+}
+
+#[test]
+fn a_thousand_forks_under_an_empty_pool() {
+    need_root!();
+    let _pool = pool!();
+    let seen = assert_right(&forks(&["1000", "exhaust"]).lifted(POOL));
+    // The child is off the pool, the parent stays on it.
+    assert!(seen[0] >= 10 << 10, "{seen:?}");
+    assert_eq!((seen[1], seen[2]), (0, seen[0]), "{seen:?}");
+}
+
+/// What happens past the guard: this is why there is one.
+#[test]
+fn a_child_that_is_forked_past_the_library_is_killed() {
+    need_root!();
+    let _pool = pool!();
+    let seen = forks(&["3", "exhaust", "raw"]).lifted(POOL);
+    assert_eq!(seen.end, End::Code(1), "{seen:?}");
+    assert!(
+        seen.stdout.contains("the child ended with status 0x87") || seen.stdout.contains("status 0x7"),
+        "{seen:?}"
+    );
+}
+
+#[test]
+fn children_of_children() {
+    need_root!();
+    let _pool = pool!();
+    let seen = assert_right(&forks(&["20", "exhaust", "inner"]).lifted(POOL));
+    assert!(seen[0] > 0 && seen[2] == seen[0], "{seen:?}");
+    let seen = assert_right(&forks(&["20", "inner"]).lifted(&[POOL, &["--fork-reserve", "64"]].concat()));
+    assert!(seen[0] > 0 && seen[1] > 0, "{seen:?}");
+}
+
+/// A second thread might write while the child copies: before there is one, nothing is left on
+/// the pool.
+#[test]
+fn threads() {
+    need_root!();
+    let _pool = pool!();
+    let seen = assert_right(&forks(&["50", "exhaust", "thread"]).lifted(POOL));
+    assert!(seen[0] > 0, "{seen:?}");
+    assert_eq!(&seen[1..], [0, 0], "{seen:?}");
+}
+
+#[test]
+fn a_reserve_for_a_child() {
+    need_root!();
+    let pool = pool!();
+    let with =
+        |pages: &str| assert_right(&forks(&["5"]).lifted(&[POOL, &["--fork-reserve", pages]].concat()));
+    let (all, two) = (with("64"), with("2"));
+    assert_eq!(all[1], all[0], "the whole child on the pool");
+    assert_eq!((two[1], two[2]), (4 << 10, two[0]), "two pages of it");
+    assert_eq!(pool.free(), guard::PLENTY, "all given back");
+    let none = assert_right(&forks(&["5", "exhaust"]).lifted(&[POOL, &["--fork-reserve", "64"]].concat()));
+    assert_eq!((none[1], none[2]), (0, none[0]), "nothing to reserve");
+}
+
+#[test]
+fn with_either_c_library() {
+    need_root!();
+    need!("x86_64-linux-musl-gcc");
+    let _pool = pool!();
+    let musl = plain("forks").flags(&["-O1"]).compiler("x86_64-linux-musl-gcc").build();
+    let cmd = |words: &[&str]| Cmd::new([&musl]).args(words);
+    let seen = assert_right(&cmd(&["50", "exhaust"]).lifted(POOL));
+    assert_eq!((seen[0] > 0, seen[1], seen[2]), (true, 0, seen[0]), "{seen:?}");
+    let seen = assert_right(&cmd(&["20", "exhaust", "thread"]).lifted(POOL));
+    assert_eq!((seen[0] > 0, &seen[1..]), (true, &[0, 0][..]), "{seen:?}");
+}
+
+/// Where nothing could guard it, writable memory is not put on the pool, and that is said.
+#[test]
+fn static_programs_stay_off_the_pool() {
+    need_root!();
+    let pool = pool!();
+    let program = plain("forks").flags(&["-O1", "-static"]).build();
+    let cmd = Cmd::new([&program]).args(["20", "exhaust"]);
+    let seen = cmd.lifted(POOL);
+    assert_eq!((seen.end, kilobytes(&seen)), (End::Code(0), vec![0, 0, 0]), "{seen:?}");
+    let lines = seen.own_lines();
+    assert!(lines.len() == 1 && lines[0].contains("--data-backing hugetlb"), "{lines:?}");
+    assert!(lines[0].contains("static") && lines[0].contains("transparent huge pages instead"), "{lines:?}");
+    let strict = cmd.lifted(&[POOL, &["--strict"]].concat());
+    assert_eq!((strict.end, strict.stdout.as_str()), (End::Code(125), ""), "{strict:?}");
+    assert_eq!(pool.free(), guard::PLENTY);
+}
+
+#[test]
+fn without_the_library_the_pool_is_left_alone() {
+    need_root!();
+    let _pool = pool!();
+    let dir = tempfile::TempDir::new().expect("a folder");
+    let alone = dir.path().join("hugelift");
+    std::fs::copy(HUGELIFT, &alone).expect("copy hugelift");
+    let seen = forks(&["20", "exhaust"]).launcher(&alone).lifted(POOL);
+    assert_eq!((seen.end, kilobytes(&seen)), (End::Code(0), vec![0, 0, 0]), "{seen:?}");
+    assert!(seen.own_lines().len() == 1 && seen.own_lines()[0].contains("libhugelift_inside.so"), "{seen:?}");
+}
+
+/// The library that guards a program is not handed on, and what the user loads is as it was.
+#[test]
+fn nothing_of_it_is_left_in_the_environment() {
+    need_root!();
+    let _pool = pool!();
+    let text =
+        "env | grep -v HUGELIFT_STORE | grep -e HUGELIFT -e LD_PRELOAD; grep -c libhugelift /proc/self/maps";
+    let shim = plain("tiny").library().build();
+    for (preload, want) in [(None, String::new()), (Some(&shim), format!("LD_PRELOAD={}\n", shim.display()))]
+    {
+        let mut cmd = Cmd::new(["sh", "-c", text]);
+        if let Some(shim) = preload {
+            cmd = cmd.env("LD_PRELOAD", shim);
+        }
+        let seen = cmd.lifted(POOL);
+        assert_eq!((seen.stdout.as_str(), seen.stderr.as_str()), (format!("{want}0\n").as_str(), ""));
+    }
+}
+
+/// Children that are lifted as well are guarded as well.
+#[test]
+fn lifted_children_fork_too() {
+    need_root!();
+    let _pool = pool!();
+    let cmd = Cmd::new(["env".as_ref(), victim().as_os_str()]).args(["50", "exhaust"]);
+    let seen = assert_right(&cmd.lifted(&[POOL, &["--children", "lift"]].concat()));
+    assert_eq!((seen[0] > 0, seen[1], seen[2]), (true, 0, seen[0]), "{seen:?}");
+}

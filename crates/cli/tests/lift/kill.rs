@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Sudden death in the middle of the lift: before each of hugelift's ptrace operations its
+//! helper is killed, and the program has to run as if nothing had been; or the program is
+//! killed, and nobody may be left behind.
+
+use crate::common::{Cmd, End, Outcome, each_backing, fat, plain};
+use crate::{need, need_root, skip};
+use std::path::{Path, PathBuf};
+
+/// A command under the reaper, which adopts and reports what is left behind.
+fn reaped(program: &Path, before: &[&str]) -> Cmd {
+    let reaper = plain("reaper").build();
+    Cmd::new([program]).under([reaper.as_os_str(), "--".as_ref()]).under(before)
+}
+
+/// How many ptrace operations a lift takes.
+fn operations(cmd: &Cmd, options: &[&str]) -> usize {
+    let outcome = cmd.clone().env("HUGELIFT_TEST_DIE", "count").lifted(options);
+    let count = outcome.stderr.lines().find_map(|l| l.strip_prefix("hugelift-test: ptrace operations: "));
+    let count = count.unwrap_or_else(|| panic!("no count: {outcome:?}"));
+    count.trim().parse().expect("a number")
+}
+
+/// What the program says with `HUGELIFT_TEST_DIE` in its environment is the same but for
+/// that variable and its parent.
+fn stable(text: &str) -> String {
+    let volatile = [
+        "parent ",
+        "PPid:",
+        "env HUGELIFT_TEST_DIE",
+        "/proc/self/environ:",
+        "namespace ",
+        "/proc/self/autogroup",
+    ];
+    text.lines().filter(|l| !volatile.iter().any(|v| l.starts_with(v))).collect::<Vec<_>>().join("\n")
+}
+
+/// Kills the helper before each operation; the program does as it does bare. Where
+/// `adopts`, hugelift's helper is the program's own child for lack of anyone else, and one
+/// that is killed before it can be waited for stays its child: as orphans do, for such a
+/// program.
+fn helper_dies(program: &Path, before: &[&str], adopts: bool) {
+    each_backing(|options| helper_dies_with(program, before, adopts, options));
+}
+
+fn helper_dies_with(program: &Path, before: &[&str], adopts: bool, options: &[&str]) {
+    let told = |text: &str| {
+        let child = |line: &&str| {
+            !adopts
+                || !["children ", "waitpid ", "pending later:", "ShdPnd:"].iter().any(|c| line.starts_with(c))
+        };
+        stable(text).lines().filter(child).collect::<Vec<_>>().join("\n")
+    };
+    let cmd = reaped(program, before)
+        .arg("quick")
+        .clear_env()
+        .env("PATH", std::env::var_os("PATH").unwrap_or_default());
+    let bare = cmd.bare();
+    assert_eq!(bare.stderr, "reaper: exited 0, left 0\n");
+    let dir = tempfile::TempDir::new().expect("a temporary directory");
+    let report = dir.path().join("report");
+    let path = report.display().to_string();
+    let options = [options, &["--report", &path]].concat();
+    let count = operations(&cmd, &options);
+    let mut unreported = 0;
+    for n in 0..count {
+        let outcome = cmd.clone().env("HUGELIFT_TEST_DIE", format!("{n}:helper")).lifted(&options);
+        let what =
+            format!("{} {options:?}: helper killed before operation {n} of {count}", program.display());
+        let differs = crate::common::run::difference("stdout", &told(&bare.stdout), &told(&outcome.stdout));
+        assert_eq!(differs, None, "{what}\n{}", outcome.stderr);
+        assert_eq!(outcome.other_lines(), bare.stderr, "{what}");
+        assert!(outcome.own_lines().len() <= 1, "{what}: {}", outcome.stderr);
+        let reported = std::fs::metadata(&report).is_ok_and(|m| m.len() > 0);
+        unreported += usize::from(!reported);
+    }
+    assert!(unreported > count / 2, "{unreported} deaths of {count}: the fault does not fire");
+}
+
+/// Kills the target before each operation; its parent sees SIGKILL, and nothing is left.
+/// The last `uncertain` operations let it go, or may not come at all: it may be through.
+fn target_dies(program: &Path, uncertain: usize) {
+    each_backing(|options| target_dies_with(program, uncertain, options));
+}
+
+fn target_dies_with(program: &Path, uncertain: usize, options: &[&str]) {
+    let cmd = reaped(program, &[]);
+    let count = operations(&cmd, options);
+    let mut killed = 0;
+    for n in 0..count {
+        let run = || cmd.clone().env("HUGELIFT_TEST_DIE", format!("{n}:target")).lifted(options);
+        let has_died = |o: &Outcome| o.other_lines() == "reaper: killed 9, left 0\n" && o.stdout.is_empty();
+        // Once more if not: who drops the machine's caches meanwhile makes it take fewer operations.
+        let outcome = Some(run()).filter(has_died).unwrap_or_else(run);
+        let what =
+            format!("{} {options:?}: target killed before operation {n} of {count}", program.display());
+        let died = has_died(&outcome);
+        let ended = outcome.other_lines() == "reaper: exited 0, left 0\n";
+        assert!(died || ended && n + uncertain >= count, "{what}: {outcome:?}");
+        assert!(outcome.own_lines().len() <= 1, "{what}: {}", outcome.stderr);
+        killed += usize::from(died);
+    }
+    assert!(killed > count / 2, "{killed} deaths of {count}: the fault does not fire");
+}
+
+fn dynamic() -> PathBuf {
+    fat("state").build()
+}
+
+fn fixed() -> PathBuf {
+    fat("state").flags(&["-static"]).build()
+}
+
+/// Small enough to be run hundreds of times.
+fn threaded() -> PathBuf {
+    let object = fat("threads").size(3 << 20).flags(&["-DSTRIDE=1999", "-DTHREADS=3"]).library().build();
+    fat("threads").size(3 << 20).with(object).build()
+}
+
+#[test]
+fn helper_dies_beside_a_dynamic_program() {
+    helper_dies(&dynamic(), &[], false);
+}
+
+#[test]
+fn helper_dies_beside_a_static_program() {
+    helper_dies(&fixed(), &[], false);
+}
+
+#[test]
+fn helper_dies_beside_threads() {
+    helper_dies(&threaded(), &[], false);
+}
+
+/// In the middle of a move there is one whole image at every moment.
+#[test]
+fn helper_dies_moving_a_program() {
+    let Some((clang, lld)) = crate::common::clang_and_lld() else { skip!("needs clang and lld") };
+    // The kernel puts a static one where it is congruent, unless it is linked by lld.
+    let lld = format!("--ld-path={}", lld.display());
+    let skewed = fat("state").compiler(clang).flags(&["-static-pie", &lld]).build();
+    let pagecache = &["--backing", "pagecache", "--parts", "text"];
+    for program in [dynamic(), skewed] {
+        let primed = match crate::common::Primed::new(&program) {
+            Ok(primed) => primed,
+            Err(why) => skip!("{why}"),
+        };
+        let count = |options: &[&str]| operations(&reaped(primed.path(), &[]), options);
+        let (moved, stays) = (count(pagecache), count(&[pagecache, &["--object", "none"][..]].concat()));
+        assert!(moved > stays + 10, "it is not moved: {moved} operations, {stays} where it stays");
+        helper_dies_with(primed.path(), &[], false, pagecache);
+        target_dies_with(primed.path(), 2, pagecache);
+    }
+}
+
+#[test]
+fn helper_dies_beside_pid_one() {
+    need_root!();
+    need!("unshare");
+    for program in [dynamic(), fixed()] {
+        helper_dies(&program, &["unshare", "--pid", "--fork", "--mount-proc"], true);
+    }
+}
+
+#[test]
+fn helper_dies_beside_a_subreaper() {
+    let setup = plain("setup").build().display().to_string();
+    helper_dies(&dynamic(), &[&setup, "subreaper", "--"], true);
+}
+
+#[test]
+fn dynamic_target_dies() {
+    target_dies(&dynamic(), 2);
+}
+
+#[test]
+fn static_target_dies() {
+    target_dies(&fixed(), 2);
+}
+
+#[test]
+fn threaded_target_dies() {
+    // How many operations its threads take is not the same twice.
+    target_dies(&threaded(), 24);
+}
+
+/// A command that `timeout` ends in the middle of its start: as bare, every time.
+#[test]
+fn killed_from_outside() {
+    let reaper = plain("reaper").build();
+    for program in [dynamic(), fixed()] {
+        each_backing(|options| {
+            for after in (0..20).map(|n| n * 700) {
+                let words = [format!("signal=9:{after}"), "--".to_string()];
+                let outcome: Outcome = Cmd::new([&program]).under([&reaper]).under(words).lifted(options);
+                assert_eq!(outcome.end, End::Code(0), "{outcome:?}");
+                assert_eq!(
+                    outcome.other_lines(),
+                    "reaper: killed 9, left 0\n",
+                    "after {after} us {options:?}"
+                );
+            }
+        });
+    }
+}

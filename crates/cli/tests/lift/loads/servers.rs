@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Databases under their own load generators, over sockets in the file system.
+
+use super::*;
+use crate::common::build::must;
+use crate::common::find;
+use crate::{need, need_root, skip};
+use std::fs;
+use std::path::PathBuf;
+
+/// A server whose data is in a directory of its own.
+trait Server {
+    fn words(&self, dir: &Path) -> Vec<OsString>;
+
+    /// What makes it a user who may run it, bare and lifted.
+    fn user(&self) -> (&[&str], &[&str]) {
+        (&[], &[])
+    }
+
+    fn is_ready(&self, dir: &Path) -> bool;
+
+    /// Makes it work; what its data are afterwards.
+    fn work(&self, dir: &Path) -> String;
+}
+
+/// Starts it on a fresh copy of the data in `template`, makes it work, and ends it.
+fn serve(server: &dyn Server, template: &Path, lifted: bool) -> Result<Run, String> {
+    let home = tempfile::TempDir::new().expect("a temporary directory");
+    let dir = home.path().join("data");
+    must(Command::new("cp").arg("-a").arg(template).arg(&dir));
+    let (front, options) = server.user();
+    if !front.is_empty() {
+        must(Command::new("chmod").arg("755").arg(home.path()));
+    }
+    let mut load = Load::start(&server.words(&dir), lifted, front, options)?;
+    load.wait_for("it is ready", || server.is_ready(&dir));
+    let result = server.work(&dir);
+    load.look();
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(load.child.id() as i32), nix::sys::signal::SIGTERM)
+        .expect("kill");
+    Ok(load.end(result))
+}
+
+fn check(name: &str, server: &dyn Server, template: &Path, parts: &[&str]) {
+    let program = PathBuf::from(&server.words(template)[0]);
+    prime(&program);
+    if let Err(why) = serve(server, template, false) {
+        skip!("{why}");
+    }
+    compare(name, |lifted| serve(server, template, lifted).expect("as before"), parts);
+}
+
+struct Redis(PathBuf);
+
+impl Server for Redis {
+    fn words(&self, dir: &Path) -> Vec<OsString> {
+        let socket = dir.join("socket");
+        let fixed = ["--port", "0", "--save", "", "--appendonly", "no", "--enable-debug-command", "yes"];
+        let mut words = vec![self.0.clone().into_os_string()];
+        words.extend(fixed.map(OsString::from));
+        words.extend([OsString::from("--unixsocket"), socket.into(), "--dir".into(), dir.into()]);
+        words
+    }
+
+    fn is_ready(&self, dir: &Path) -> bool {
+        let ping = Command::new("redis-cli").arg("-s").arg(dir.join("socket")).arg("ping").output();
+        ping.is_ok_and(|out| out.stdout.starts_with(b"PONG"))
+    }
+
+    fn work(&self, dir: &Path) -> String {
+        let cli = || {
+            let mut command = Command::new("redis-cli");
+            command.arg("-s").arg(dir.join("socket"));
+            command
+        };
+        let file = dir.join("commands");
+        let set = |i: u32| format!("SET key:{i:012} {:0100}\r\n", i.wrapping_mul(2_654_435_761));
+        fs::write(&file, (0..500_000).map(set).collect::<String>()).expect("write");
+        let pipe = Command::new("sh")
+            .args(["-c", "redis-cli -s \"$0/socket\" --pipe < \"$0/commands\""])
+            .arg(dir)
+            .output();
+        let said = String::from_utf8(pipe.expect("redis-cli").stdout).expect("UTF-8");
+        assert!(said.contains("errors: 0, replies: 500000"), "{said}");
+        let load = ["-n", "30000", "-r", "500000", "-t", "get", "-c", "1", "-q"];
+        must(Command::new("redis-benchmark").arg("-s").arg(dir.join("socket")).args(load));
+        must(cli().args(["debug", "digest"]))
+    }
+}
+
+#[test]
+fn redis() {
+    need_root!();
+    need!("redis-server", "redis-cli", "redis-benchmark");
+    let template = tempfile::TempDir::new().expect("a temporary directory");
+    let program = find("redis-server").expect("redis-server");
+    // Its allocator is jemalloc: what it holds is not the heap of brk(2).
+    check("redis", &Redis(program), template.path(), &[]);
+}
+
+struct MariaDb(PathBuf);
+
+impl MariaDb {
+    fn bench(dir: &Path) -> Command {
+        let mut command = Command::new("sysbench");
+        command.args(["--db-driver=mysql", "--mysql-user=root", "--mysql-db=test", "--tables=2"]);
+        command.args(["--table-size=20000", "--rand-seed=7", "--threads=1"]);
+        command.arg(format!("--mysql-socket={}", dir.join("socket").display()));
+        command
+    }
+}
+
+impl Server for MariaDb {
+    fn words(&self, dir: &Path) -> Vec<OsString> {
+        let at = |option: &str, name: &str| format!("--{option}={}", dir.join(name).display()).into();
+        let mut words = vec![self.0.clone().into_os_string()];
+        let fixed = ["--no-defaults", "--user=root", "--skip-networking", "--skip-grant-tables"];
+        words.extend(fixed.map(OsString::from));
+        words.extend(["--innodb-buffer-pool-size=256M", "--skip-log-bin"].map(OsString::from));
+        words.extend([at("datadir", ""), at("socket", "socket"), at("pid-file", "pid"), at("tmpdir", "")]);
+        words
+    }
+
+    fn is_ready(&self, dir: &Path) -> bool {
+        dir.join("socket").exists()
+    }
+
+    fn work(&self, dir: &Path) -> String {
+        let script = dir.join("sums.lua");
+        let sums = "function sums()\n\
+            local all = sysbench.sql.driver():connect():query('CHECKSUM TABLE sbtest1, sbtest2')\n\
+            for _ = 1, all.nrows do local row = all:fetch_row(); print(row[1], row[2]) end\n\
+            end\n\
+            sysbench.cmdline.commands = { sums = { sums } }\n";
+        fs::write(&script, sums).expect("write");
+        must(MariaDb::bench(dir).args(["oltp_read_write", "--events=1500", "--time=0", "run"]));
+        must(MariaDb::bench(dir).arg(&script).arg("sums"))
+    }
+}
+
+#[test]
+fn mariadb() {
+    need_root!();
+    need!("mariadbd", "sysbench");
+    let template = tempfile::TempDir::new().expect("a temporary directory");
+    fs::create_dir(template.path().join("test")).expect("mkdir");
+    let server = MariaDb(find("mariadbd").expect("mariadbd").canonicalize().expect("mariadbd"));
+    // The tables, made once.
+    let mut load = match Load::start(&server.words(template.path()), false, &[], &[]) {
+        Ok(load) => load,
+        Err(why) => skip!("{why}"),
+    };
+    load.wait_for("it is ready", || server.is_ready(template.path()));
+    must(MariaDb::bench(template.path()).args(["oltp_read_write", "prepare"]));
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(load.child.id() as i32), nix::sys::signal::SIGTERM)
+        .expect("kill");
+    load.end(String::new());
+    check("MariaDB", &server, template.path(), &["text", "rodata"]);
+}
+
+/// It refuses to be root.
+struct Postgres {
+    bin: PathBuf,
+}
+
+const NOBODY: [&str; 4] = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+
+impl Postgres {
+    fn find() -> Option<Postgres> {
+        let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten();
+        let mut found: Vec<PathBuf> = versions.filter_map(|v| Some(v.ok()?.path().join("bin"))).collect();
+        found.extend(find("postgres").and_then(|p| Some(p.canonicalize().ok()?.parent()?.to_path_buf())));
+        found.sort();
+        found.into_iter().rev().find(|bin| bin.join("postgres").exists()).map(|bin| Postgres { bin })
+    }
+
+    fn tool(&self, name: &str, dir: &Path) -> Command {
+        let mut command = Command::new(NOBODY[0]);
+        command.args(&NOBODY[1..]).arg(self.bin.join(name)).arg("-h").arg(dir).args(["-U", "nobody"]);
+        command.current_dir("/");
+        command
+    }
+}
+
+impl Server for Postgres {
+    fn words(&self, dir: &Path) -> Vec<OsString> {
+        let mut words = vec![self.bin.join("postgres").into_os_string(), "-D".into(), dir.into()];
+        for setting in ["listen_addresses=", "shared_buffers=128MB", "fsync=off", "autovacuum=off"] {
+            words.extend(["-c".into(), setting.into()]);
+        }
+        words.extend(["-k".into(), dir.into()]);
+        words
+    }
+
+    fn user(&self) -> (&[&str], &[&str]) {
+        (&NOBODY, &["--user", "65534:65534"])
+    }
+
+    fn is_ready(&self, dir: &Path) -> bool {
+        self.tool("psql", dir)
+            .args(["-c", "select 1", "postgres"])
+            .output()
+            .is_ok_and(|out| out.status.success())
+    }
+
+    fn work(&self, dir: &Path) -> String {
+        let bench = |args: &[&str]| must(self.tool("pgbench", dir).args(args).arg("postgres"));
+        bench(&["-i", "-q", "-s", "2"]);
+        bench(&["-n", "-c", "1", "-t", "500", "--random-seed=7"]);
+        bench(&["-n", "-c", "2", "-t", "2000", "-S", "--random-seed=7"]);
+        let sums = "select count(*), sum(abalance), sum(aid::bigint * abalance) from pgbench_accounts; \
+            select count(*), sum(delta), sum(aid::bigint) from pgbench_history";
+        must(self.tool("psql", dir).args(["-At", "-c", sums, "postgres"]))
+    }
+}
+
+#[test]
+fn postgres() {
+    need_root!();
+    need!("setpriv");
+    let Some(server) = Postgres::find() else { skip!("needs postgres") };
+    let home = tempfile::TempDir::new().expect("a temporary directory");
+    must(Command::new("chmod").arg("755").arg(home.path()));
+    let template = home.path().join("data");
+    must(Command::new("install").args(["-d", "-o", "65534", "-g", "65534", "-m", "700"]).arg(&template));
+    let mut init = Command::new(NOBODY[0]);
+    init.args(&NOBODY[1..])
+        .arg(server.bin.join("initdb"))
+        .arg("-D")
+        .arg(&template)
+        .args(["-U", "nobody", "-N"]);
+    must(init.current_dir("/"));
+    check("PostgreSQL", &server, &template, &["text", "rodata"]);
+}

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `hugelift run`: programs of every kind are lifted, stay themselves, and start whatever fails.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod children;
+mod coverage;
+mod debug;
+mod fallback;
+mod fidelity;
+mod filesystems;
+mod forks;
+mod heap;
+mod heritage;
+mod join;
+mod kill;
+mod loads;
+mod moved;
+mod page_sizes;
+mod parts;
+mod protections;
+mod spans;
+mod state;
+mod stress;
+mod symbols;
+mod touched;

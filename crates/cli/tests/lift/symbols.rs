@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+//! perf(1) names the functions of lifted code, whatever backing it is on.
+
+use crate::common::{Cmd, End, HUGELIFT, Held, Way, each_way, fat, find};
+use crate::{need, need_root};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn perf_map_of(pid: u32) -> PathBuf {
+    PathBuf::from(format!("/tmp/perf-{pid}.map"))
+}
+
+/// Waits until the watcher has written its file, or taken it away.
+fn until(what: &str, done: impl Fn() -> bool) {
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while !done() {
+        assert!(std::time::Instant::now() < deadline, "not {what} in 30 s");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+}
+
+/// What was copied to memory of no file has names for perf, as long as the program lives, and for
+/// its user alone. What is a file's needs none.
+#[test]
+fn a_map_names_what_no_file_does() {
+    each_way(&fat("hold").build(), |way| {
+        let options = [&way.options()[..], &["--perf-map"]].concat();
+        let held = Held::start(&way.cmd(&[]), Some(&options), &way.program);
+        let path = perf_map_of(held.pid());
+        if !way.is_anonymous() {
+            assert!(!path.exists(), "{}", way.backing);
+            assert_eq!(held.finish().stderr, "");
+            return;
+        }
+        until("written", || std::fs::read_to_string(&path).is_ok_and(|t| t.contains(" fat_code\n")));
+        use std::os::unix::fs::MetadataExt;
+        let meta = std::fs::symlink_metadata(&path).expect("stat");
+        assert!(
+            meta.is_file() && meta.mode() & 0o777 == 0o600 && meta.uid() == nix::unistd::geteuid().as_raw()
+        );
+        // Where it says, the code is.
+        let text = std::fs::read_to_string(&path).expect("read");
+        let line = text.lines().find(|l| l.ends_with(" fat_code")).expect("fat_code");
+        let start = u64::from_str_radix(line.split(' ').next().expect("a word"), 16).expect("an address");
+        let within = hugelift_core::addr::Addr(start + (2 << 20));
+        let usage = crate::common::huge::smaps(held.pid());
+        let at = usage.iter().find(|u| u.mapping.range.contains(within));
+        assert!(at.is_some_and(|u| u.mapping.prot.exec && u.huge() > 0), "{at:?}");
+        assert_eq!(held.finish().stderr, "");
+        until("removed", || !path.exists());
+    });
+}
+
+/// A file of another user's in its place is left, and the program runs.
+#[test]
+fn a_planted_map_is_not_written_to() {
+    need_root!();
+    let hold = fat("hold").build();
+    // The number is known beforehand only to the process itself.
+    let plant = "ln -s /nowhere /tmp/perf-$$.map; exec \"$@\"";
+    let cmd = Cmd::new([&hold]).under(["sh", "-c", plant, "sh"]);
+    let held = Held::start(&cmd, Some(&["--backing", "thp", "--perf-map"]), &hold);
+    let path = perf_map_of(held.pid());
+    assert_eq!(std::fs::read_link(&path).ok(), Some(PathBuf::from("/nowhere")));
+    let outcome = held.finish();
+    std::fs::remove_file(&path).expect("remove the link");
+    assert_eq!(outcome.stdout, "wrong 0\nready\nwrong 0\n");
+}
+
+/// `perf record` with `args`; `None` if this machine does not let us, which is said.
+fn record(data: &Path, args: &[&str], way: &Way) -> Option<Output> {
+    let mut perf = Command::new("perf");
+    perf.args(["record", "-q", "-e", "cpu-clock", "-o"]).arg(data).args(args).env_remove("HUGELIFT_STORE");
+    let held = way.cmd(&[]).command(None);
+    perf.envs(held.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let out = perf.stdin(std::process::Stdio::null()).output().expect("perf");
+    if !out.status.success() {
+        crate::common::skipped(&format!("perf record: {}", String::from_utf8_lossy(&out.stderr)));
+        return None;
+    }
+    Some(out)
+}
+
+/// The line of `perf report` on fat_code: share, object and symbol.
+fn line_of(data: &Path) -> String {
+    let args = ["--stdio", "-g", "none", "--sort", "dso,symbol"];
+    let report = Command::new("perf").arg("report").arg("-i").arg(data).args(args).output().expect("perf");
+    let text = String::from_utf8_lossy(&report.stdout).into_owned();
+    let line = text.lines().find(|l| l.contains(" fat_code"));
+    line.unwrap_or_else(|| panic!("{text}")).to_string()
+}
+
+/// perf that comes to a running program finds the file, the store's, or the map.
+#[test]
+fn perf_report_of_a_running_program() {
+    need!("perf");
+    each_way(&fat("hold").build(), |way| {
+        let options = [&way.options()[..], &["--perf-map"]].concat();
+        let held = Held::start_busy(&way.cmd(&["burn"]), Some(&options), &way.program);
+        let pid = held.pid().to_string();
+        if way.is_anonymous() {
+            until("written", || perf_map_of(held.pid()).exists());
+        }
+        let dir = tempfile::TempDir::new().expect("a directory");
+        let data = dir.path().join("data");
+        if record(&data, &["-p", &pid, "--", "sleep", "1"], way).is_none() {
+            return;
+        }
+        let line = line_of(&data);
+        let own = way.program.file_name().expect("a name").to_string_lossy().into_owned();
+        let object = match way.backing {
+            "pagecache" => own,
+            "shared" => {
+                let maps = held.proc("maps");
+                let path = maps.lines().filter_map(|l| l.split('/').next_back());
+                path.filter(|n| n.len() == 64).map(str::to_string).next().expect("an entry")
+            }
+            // As perf calls the map.
+            _ => format!("[JIT] tid {pid}"),
+        };
+        assert!(line.contains(&object), "{}: {object}: {line}", way.backing);
+        assert_eq!(held.finish().end, End::Code(0));
+    });
+}
+
+/// perf that was there first knows the program's own file by every backing, without a map: it does
+/// not hear of the move.
+#[test]
+fn perf_report_from_the_start() {
+    need!("perf");
+    each_way(&fat("hold").build(), |way| {
+        let dir = tempfile::TempDir::new().expect("a directory");
+        let data = dir.path().join("data");
+        let program = way.program.display().to_string();
+        let shell = ["--", "sh", "-c", "sleep 2 | exec \"$@\"", "sh", HUGELIFT, "run"];
+        let args = [&shell[..], &way.options(), &[&program, "burn"]].concat();
+        let Some(out) = record(&data, &args, way) else { return };
+        assert_eq!(String::from_utf8_lossy(&out.stderr), "", "{}", way.backing);
+        let line = line_of(&data);
+        let own = way.program.file_name().expect("a name").to_string_lossy().into_owned();
+        assert!(line.contains(&own), "{}: {line}", way.backing);
+    });
+}
+
+/// What an entry of the store is to other programs: an ELF file without fault.
+#[test]
+fn an_entry_is_an_elf_file() {
+    need!("readelf");
+    each_way(&fat("hold").build(), |way| {
+        if way.backing != "shared" {
+            return;
+        }
+        let held = Held::start(&way.cmd(&[]), Some(&way.options()), &way.program);
+        let maps = held.proc("maps");
+        let mut paths = maps.lines().filter_map(|l| l.find('/').map(|at| &l[at..]));
+        let entry = paths.find(|p| p.starts_with("/dev/shm/")).expect("an entry");
+        let out = Command::new(find("readelf").expect("readelf")).arg("-aW").arg(entry).output();
+        let out = out.expect("readelf");
+        assert!(out.status.success() && out.stderr.is_empty(), "{out:?}");
+        let text = String::from_utf8_lossy(&out.stdout);
+        assert!(text.lines().any(|l| l.contains(" FUNC ") && l.ends_with(" fat_code")), "{text}");
+        assert_eq!(held.finish().end, End::Code(0));
+    });
+}

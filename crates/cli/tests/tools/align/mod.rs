@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `hugelift align`: real programs and what each linker makes, re-laid; and how it behaves as a
+//! command.
+
+mod cache;
+mod command;
+mod linkers;
+mod real;
+mod relaid;

@@ -1,0 +1,459 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `hugelift compare` on real programs: what it measures, and what it dares to say.
+
+use crate::common::browser::{Page, Scheme, browser};
+use crate::common::run::{NO_STORE, PATIENCE};
+use crate::common::{Cmd, End, HUGELIFT, Outcome, find};
+use crate::{need, skip};
+use hugelift_measure::generated::{Hot, Linking, jumps, run_of};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// `hugelift compare` with these words.
+fn compare(words: &[&str]) -> Outcome {
+    // Some ten seconds of CPU time at most, on a machine that may be shared.
+    Cmd::new([HUGELIFT, "compare"]).args(words).patience(5 * PATIENCE).bare()
+}
+
+fn succeeded(outcome: &Outcome) {
+    assert_eq!((outcome.end, outcome.stderr.as_str()), (End::Code(0), ""), "{}", outcome.stdout);
+}
+
+fn json(words: &[&str]) -> Value {
+    let outcome = compare(&[&["--json"], words].concat());
+    succeeded(&outcome);
+    serde_json::from_str(&outcome.stdout).expect("JSON")
+}
+
+fn tiny() -> String {
+    // A few instructions of its own and no library: two small pages of text at most.
+    let program = crate::common::plain("tiny").flags(&["-static", "-nostdlib", "-ffreestanding"]).build();
+    program.display().to_string()
+}
+
+/// What is huge of either side, and a verdict that is the interval's. (How much faster it is, `make demo`
+/// prints: on a machine that others hold, ten pairs may not tell.)
+#[test]
+fn random_jumps_through_64_mb_are_compared() {
+    let program = run_of(&jumps(64, Linking::Dynamic).expect("the program"), Hot::OneAPage, 3_000_000);
+    let argv: Vec<String> = program.argv.iter().map(|word| word.display().to_string()).collect();
+    let mut words = vec!["--figure", "cpu", "--pairs", "10", "--variant", "thp", "--bare-4k", "--"];
+    words.extend(argv.iter().map(String::as_str));
+    let result = json(&words);
+    let variant = &result["variants"][0];
+    let ratio = &variant["ratios"][1];
+    assert_eq!((&ratio["figure"], &ratio["pairs"]), (&"cpu".into(), &10.into()));
+    let [low, point, high] = ["low", "point", "high"].map(|key| ratio[key].as_f64().unwrap());
+    assert!(0.0 < low && low <= point && point <= high, "{ratio}");
+    let verdict = match () {
+        () if high < 1.0 => "faster",
+        () if low > 1.0 => "slower",
+        () => "no-difference",
+    };
+    assert_eq!(variant["verdict"], verdict, "{variant}");
+    let [bare, thp] = [0, 1].map(|side| &result["sides"][side]["memory"]["text"]);
+    assert_eq!(bare["huge"], 0, "--bare-4k is what it says");
+    assert_eq!(thp["huge"], thp["whole"]);
+    assert!(thp["huge"].as_u64().unwrap() >= 60 << 20, "{thp}");
+}
+
+#[test]
+fn true_is_slower() {
+    let outcome = compare(&["--pairs", "40", "--", "/bin/true"]);
+    succeeded(&outcome);
+    assert!(outcome.stdout.contains("lifted is slower: "), "{}", outcome.stdout);
+    assert!(!outcome.stdout.contains("faster"), "{}", outcome.stdout);
+}
+
+#[test]
+fn a_tiny_program_has_nothing_to_lift() {
+    let result = json(&["--pairs", "6", "--", &tiny()]);
+    assert_eq!(result["variants"][0]["nothing_to_lift"], true);
+    assert_ne!(result["variants"][0]["verdict"], "faster");
+    assert_eq!(result["sides"][1]["liftable"], 0);
+    let outcome = compare(&["--pairs", "6", "--", &tiny()]);
+    assert!(outcome.stdout.contains("there is nothing to lift"), "{}", outcome.stdout);
+}
+
+/// Peak memory is the child's own: not what it has from its parent by fork, nor hugelift's.
+#[test]
+fn peak_memory_and_faults_are_the_childs_own() {
+    let result = json(&["--pairs", "6", "--", &tiny()]);
+    for side in 0..2 {
+        let peak = result["sides"][side]["peak_bytes"].as_u64().expect("seen at its exit");
+        assert!(peak < 512 << 10, "side {side}: {peak}");
+    }
+    let faults = &result["sides"][0]["runs"][5]["minor_faults"];
+    assert!(faults.as_u64().unwrap() < 60, "{faults}");
+}
+
+#[test]
+fn every_run_is_in_the_json_and_in_the_csv() {
+    let words = ["--pairs", "7", "--variant", "a=--backing thp", "--variant", "b=", "--", "/bin/true"];
+    let result = json(&words);
+    assert_eq!((&result["version"], &result["reached"]), (&1.into(), &"pairs".into()));
+    assert_eq!(result["sides"][1]["options"], serde_json::json!(["--backing", "thp"]));
+    let positions = |pair: usize| {
+        let mut of: Vec<u64> = (0..3)
+            .map(|side| {
+                let run = &result["sides"][side]["runs"][pair];
+                assert_eq!(run["pair"], pair + 1);
+                assert!(run["wall"].as_f64().unwrap() > 0.0);
+                run["position"].as_u64().unwrap()
+            })
+            .collect();
+        of.sort_unstable();
+        of
+    };
+    assert!((0..7).all(|pair| positions(pair) == [1, 2, 3]));
+
+    let outcome = compare(&[&["--csv"], &words[..]].concat());
+    succeeded(&outcome);
+    let mut reader = csv::Reader::from_reader(outcome.stdout.as_bytes());
+    let wall = reader.headers().unwrap().iter().position(|title| title == "wall_s").unwrap();
+    let lines: Vec<csv::StringRecord> = reader.records().map(Result::unwrap).collect();
+    assert_eq!(lines.len(), 3 * 7);
+    assert!(lines.iter().all(|line| line[wall].parse::<f64>().unwrap() > 0.0));
+    assert_eq!(lines.iter().filter(|line| &line[0] == "a").count(), 7);
+}
+
+/// Which of the wishes ended it, and after how many pairs.
+#[test]
+fn it_stops_at_a_width_at_a_time_or_at_a_number() {
+    let ended = |words: &[&str]| {
+        let result = json(&[words, &["--", "/bin/true"]].concat());
+        let pairs = result["sides"][0]["runs"].as_array().unwrap().len();
+        (result["reached"].as_str().unwrap().to_string(), pairs)
+    };
+    // So wide that it is reached at the first look, unless something else holds the machine.
+    let (reached, pairs) = ended(&["--figure", "cpu", "--until", "100%", "--pairs", "60"]);
+    assert!(reached == "width" && [12, 15, 18, 22, 27, 33].contains(&pairs), "{reached} {pairs}");
+    let (reached, pairs) = ended(&["--until", "0.0001%", "--time", "500ms"]);
+    assert!(reached == "time" && pairs >= 6, "{reached} {pairs}");
+    assert_eq!(ended(&["--pairs", "7", "--time", "1h"]), ("pairs".into(), 7));
+    let few = compare(&["--pairs", "3", "--", "/bin/true"]);
+    assert_eq!(few.end, End::Code(0));
+    assert!(few.stderr.contains("--pairs 6 or more") && few.stdout.contains("too few pairs"), "{few:?}");
+}
+
+#[test]
+fn a_failing_program_is_an_error_that_names_its_side() {
+    let outcome = compare(&["--", "sh", "-c", "exit 3"]);
+    assert_eq!(outcome.end, End::Code(125));
+    assert!(outcome.stderr.starts_with("hugelift: bare: sh -c exit 3 ended with"), "{}", outcome.stderr);
+    let only_lifted = compare(&["--variant", "x=--backing hugetlb --strict", "--", "/bin/true"]);
+    assert_eq!(only_lifted.end, End::Code(125));
+    assert!(only_lifted.stderr.starts_with("hugelift: x: "), "{}", only_lifted.stderr);
+    let ignored = json(&["--pairs", "6", "--ignore-failure", "--", "sh", "-c", "exit 3"]);
+    assert_eq!(ignored["sides"][0]["runs"][0]["status"], 3);
+    assert_eq!(compare(&["--", "/no/such/program"]).end, End::Code(127));
+}
+
+/// What cannot work is said before anything runs, in one line.
+#[test]
+fn senseless_options_are_refused_at_once() {
+    for (options, said) in [
+        (["--variant", "x=--nope"], "hugelift: --variant x: unexpected argument '--nope' found"),
+        (["--variant", "backing"], "hugelift: --variant backing: invalid value 'backing'"),
+        (["--cpu", "1023"], "hugelift: none of the CPUs [1023] is here"),
+        (["--html", "/no/such/folder/x.html"], "hugelift: --html: there is no folder /no/such/folder"),
+    ] {
+        let outcome = compare(&[&options[..], &["--prepare", "exit 9", "--", "/bin/true"]].concat());
+        assert_eq!(outcome.end, End::Code(125), "{options:?}");
+        assert!(outcome.stderr.starts_with(said), "{}", outcome.stderr);
+        assert_eq!(outcome.stderr.lines().count(), 1, "{}", outcome.stderr);
+    }
+}
+
+#[test]
+fn wrong_options_are_refused() {
+    for words in [
+        &["--until", "0%", "--", "true"][..],
+        &["--variant", "bare=", "--", "true"],
+        &["--variant", "x=", "--variant", "x=", "--", "true"],
+        &["--cpu", "9-1", "--", "true"],
+        &["--server", "true"],
+        &["--server", "true", "--ready", "1", "--load", "true", "--metric", "(", "--", "x"],
+        &[],
+    ] {
+        let outcome = compare(words);
+        assert_eq!(outcome.end, End::Code(125), "{words:?}: {outcome:?}");
+        assert!(!outcome.stderr.is_empty(), "{words:?}");
+    }
+}
+
+#[test]
+fn prepare_runs_before_each_run_cleanup_once_and_output_is_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let prepare = format!("echo $HUGELIFT_SIDE >> {}", path("sides"));
+    let cleanup = format!("echo done >> {}", path("sides"));
+    fs::write(path("in"), "words\n").unwrap();
+    let (input, output) = (path("in"), path("out"));
+    let outcome = compare(&[
+        "--pairs",
+        "6",
+        "--prepare",
+        &prepare,
+        "--cleanup",
+        &cleanup,
+        "--input",
+        &input,
+        "--output",
+        &output,
+        "--cpu",
+        "0",
+        "--",
+        "sh",
+        "-c",
+        "cat; grep Cpus_allowed_list /proc/self/status",
+    ]);
+    succeeded(&outcome);
+    let sides = fs::read_to_string(path("sides")).unwrap();
+    let count = |side: &str| sides.lines().filter(|line| *line == side).count();
+    // Six pairs, and a look before and behind.
+    assert_eq!((count("bare"), count("lifted"), count("done")), (8, 8, 1), "{sides}");
+    let said = fs::read_to_string(output).unwrap();
+    assert!(said.matches("words\nCpus_allowed_list:\t0\n").count() >= 16, "{said}");
+
+    let outcome = compare(&["--prepare", "echo no; exit 4", "--", "true"]);
+    assert_eq!(outcome.end, End::Code(125));
+    assert!(outcome.stderr.contains("--prepare") && outcome.stderr.contains("no"), "{}", outcome.stderr);
+}
+
+/// One that answers every connection with a number, and has a child of its own.
+fn server(dir: &Path) -> (String, String) {
+    let socket = dir.join("socket").display().to_string();
+    let script = dir.join("server.py");
+    let code = format!(
+        "import os, signal, socket, sys\n\
+         s = socket.socket(socket.AF_UNIX)\n\
+         if os.path.exists('{socket}'): os.unlink('{socket}')\n\
+         s.bind('{socket}')\n\
+         if os.fork() == 0:\n\
+         \x20   os.setsid()\n\
+         \x20   signal.pause()\n\
+         open('{pids}', 'a').write(str(os.getpid()) + '\\n')\n\
+         s.listen()\n\
+         print('ready to serve', flush=True)\n\
+         while True:\n\
+         \x20   c, _ = s.accept()\n\
+         \x20   try:\n\
+         \x20       c.recv(1)\n\
+         \x20       sum(range(2000000))\n\
+         \x20       c.send(b'rate: 100.5\\n')\n\
+         \x20   except OSError: pass\n\
+         \x20   c.close()\n",
+        pids = dir.join("pids").display()
+    );
+    fs::write(&script, code).unwrap();
+    let load = format!(
+        "python3 -c \"import socket; s = socket.socket(socket.AF_UNIX); s.connect('{socket}'); s.send(b'x'); \
+         print(s.recv(99).decode())\""
+    );
+    (format!("python3 {}", script.display()), load)
+}
+
+/// Processes whose command line has this in it.
+fn processes_with(text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc").unwrap().flatten() {
+        let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line).replace('\0', " ");
+        if line.contains(text) {
+            found.push(format!("{}: {line}", entry.file_name().display()));
+        }
+    }
+    found
+}
+
+fn assert_none_left(text: &str) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !processes_with(text).is_empty() {
+        assert!(Instant::now() < deadline, "left behind: {:?}", processes_with(text));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn servers_are_started_afresh_loaded_and_stopped() {
+    need!("python3");
+    let dir = tempfile::tempdir().unwrap();
+    let (server, load) = server(dir.path());
+    let socket = dir.path().join("socket").display().to_string();
+    for ready in [socket.as_str(), "^ready to"] {
+        let result = json(&[
+            "--server",
+            &server,
+            "--ready",
+            ready,
+            "--load",
+            &load,
+            "--metric",
+            r"rate: ([0-9.]+)",
+            "--higher-is-better",
+            "--pairs",
+            "6",
+        ]);
+        assert_eq!(result["figure"], "metric");
+        for side in 0..2 {
+            let runs = result["sides"][side]["runs"].as_array().unwrap();
+            assert!(runs.iter().all(|run| run["metric"] == 100.5), "{runs:?}");
+            assert!(runs.iter().all(|run| !run["memory"].is_null()), "{runs:?}");
+            assert!(runs.iter().any(|run| run["server_cpu"].as_f64().is_some_and(|s| s > 0.0)), "{runs:?}");
+        }
+        assert_eq!(result["variants"][0]["verdict"], "no-difference", "100.5 and 100.5");
+    }
+    // Two sides, six rounds and a warm-up, twice.
+    let pids = fs::read_to_string(dir.path().join("pids")).unwrap();
+    assert_eq!(pids.lines().count(), 2 * 2 * 7, "{pids}");
+    assert_none_left(&dir.path().display().to_string());
+}
+
+#[test]
+fn servers_that_do_not_serve_are_errors() {
+    need!("python3");
+    let dir = tempfile::tempdir().unwrap();
+    let (server, load) = server(dir.path());
+    let socket = dir.path().join("socket").display().to_string();
+    let base =
+        ["--ready", socket.as_str(), "--load", load.as_str(), "--metric", "rate: (.*)", "--pairs", "6"];
+    let fails = |words: &[&str], with: &str| {
+        let outcome = compare(words);
+        assert_eq!(outcome.end, End::Code(125), "{outcome:?}");
+        assert!(outcome.stderr.contains(with), "{with}: {}", outcome.stderr);
+    };
+    fails(&[&["--server", "sh -c 'echo my last words; exit 2'"], &base[..]].concat(), "my last words");
+    fails(&[&["--server", "sleep 60", "--ready-timeout", "200ms"], &base[..]].concat(), "within 200ms");
+    let other = |load: &str, metric: &str, with: &str| {
+        let words = ["--server", &server, "--ready", &socket, "--load", load, "--metric", metric];
+        fails(&words, with);
+    };
+    other("echo nothing here", "rate: (.*)", "nothing here");
+    other("exit 9", "rate: (.*)", "exit status: 9");
+    // Something answers already.
+    let _other = std::os::unix::net::UnixListener::bind(dir.path().join("taken")).unwrap();
+    let taken = dir.path().join("taken").display().to_string();
+    fails(
+        &["--server", &server, "--ready", &taken, "--load", &load, "--metric", "x"],
+        "another one runs already",
+    );
+    assert_none_left(&dir.path().display().to_string());
+}
+
+fn interrupted(words: &[&str], wait_for: &Path, trace: &str) {
+    let mut child = Command::new(HUGELIFT)
+        .arg("compare")
+        .args(words)
+        .env("HUGELIFT_STORE", NO_STORE)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    while !wait_for.exists() {
+        assert!(Instant::now() < deadline, "it does not start");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).unwrap();
+    let end = crate::common::run::wait(&mut child, deadline).expect("it ends");
+    let outcome = child.wait_with_output().unwrap();
+    assert_eq!(end, End::Code(125), "{outcome:?}");
+    assert!(outcome.stdout.is_empty(), "{outcome:?}");
+    assert_none_left(trace);
+}
+
+#[test]
+fn an_interrupt_leaves_nothing_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let sign = dir.path().join("sign");
+    // One that does not mind SIGTERM, with a child that does not either.
+    let sleep = format!("sleep 3{:09}", std::process::id());
+    let script = format!("trap '' TERM; {sleep} & touch {}; while :; do {sleep}; done", sign.display());
+    interrupted(&["--", "sh", "-c", &script], &sign, &sleep);
+}
+
+#[test]
+fn an_interrupt_takes_the_server_and_the_load_along() {
+    need!("python3");
+    let dir = tempfile::tempdir().unwrap();
+    let (server, _) = server(dir.path());
+    let (socket, sign) = (dir.path().join("socket").display().to_string(), dir.path().join("sign"));
+    let sleep = format!("sleep 4{:09}", std::process::id());
+    let load = format!("touch {}; {sleep}; :", sign.display());
+    let words = ["--server", &server, "--ready", &socket, "--load", &load, "--metric", "x"];
+    interrupted(&words, &sign, &dir.path().display().to_string());
+    assert_none_left(&sleep);
+}
+
+#[test]
+fn the_picture_is_to_be_seen_in_a_browser() {
+    if browser().is_none() {
+        skip!("needs a browser (chromium)");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("compare.html");
+    let words = ["--pairs", "12", "--variant", "thp", "--variant", "other=", "--html"];
+    let result = json(&[&words[..], &[&file.display().to_string(), "--", "/bin/true"]].concat());
+    for scheme in [Scheme::Light, Scheme::Dark] {
+        let mut page = Page::open(&file, scheme);
+        assert_eq!(page.problems(), [""; 0], "{scheme:?}");
+        assert_eq!(page.overlaps(), [""; 0], "{scheme:?}");
+        let text = page.text();
+        for words in [
+            "hugelift compare: /bin/true",
+            "thp is slower: ",
+            "other is slower: ",
+            "12 pairs",
+            "nothing to lift",
+        ] {
+            assert!(text.contains(words), "{words}: {text}");
+        }
+        let embedded = page.evaluate("JSON.parse(document.getElementById('comparison').textContent)");
+        assert_eq!(embedded["variants"][1]["name"], result["variants"][1]["name"]);
+        // (A script's 0 is a whole number.)
+        let walls = |all: &Value| -> Vec<f64> {
+            let runs = all["sides"][2]["runs"].as_array().unwrap();
+            runs.iter().map(|run| run["wall"].as_f64().unwrap()).collect()
+        };
+        assert_eq!(walls(&embedded), walls(&result));
+        // Two variants, of each the wall and the CPU time.
+        let points = page.evaluate("document.querySelectorAll('circle.pair').length");
+        let cpu =
+            |run: &Value| ["user", "system", "helper"].iter().map(|f| run[f].as_f64().unwrap()).sum::<f64>();
+        let runs = |side: usize| result["sides"][side]["runs"].as_array().unwrap();
+        // A run may be too short for the clock of CPU time: it has no ratio then.
+        let with_cpu = |side: usize| {
+            runs(0).iter().zip(runs(side)).filter(|(a, b)| cpu(a) > 0.0 && cpu(b) > 0.0).count()
+        };
+        assert_eq!(points, 2 * 12 + with_cpu(1) + with_cpu(2));
+        let hover = page.evaluate("document.querySelector('circle.pair title').textContent");
+        assert!(hover.as_str().unwrap().starts_with("pair 1: "), "{hover}");
+        let shot = page.screenshot();
+        if let Some(dir) = std::env::var_os("HUGELIFT_TEST_PICTURES") {
+            let name = format!("{scheme:?}-compare.png");
+            fs::write(Path::new(&dir).join(name), &shot.png).expect("a directory for pictures");
+        }
+        let background = shot.background();
+        assert_eq!(background.iter().all(|c| *c < 64), scheme == Scheme::Dark, "{background:?}");
+        assert!(
+            shot.colours() > 20 && (0.2..0.98).contains(&shot.share(background)),
+            "{}",
+            shot.share(background)
+        );
+    }
+}
+
+#[test]
+fn its_own_help_names_the_method() {
+    let outcome = compare(&["--help"]);
+    succeeded(&outcome);
+    assert!(outcome.stdout.contains("Hodges-Lehmann") && outcome.stdout.contains("--bare-4k"));
+    assert!(find("sh").is_some());
+}

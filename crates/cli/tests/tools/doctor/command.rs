@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How it behaves as a command.
+
+use super::*;
+use crate::need;
+
+#[test]
+fn fix_runs_what_is_safe_and_nothing_else() {
+    let machine = Recorded::well_set();
+    machine.write(&format!("{THP}/enabled"), "always madvise [never]\n");
+    machine.write("/proc/sys/kernel/yama/ptrace_scope", "2\n");
+    let root = ["--root".as_ref(), machine.root().as_os_str()];
+    let fix = |more: &[&str]| {
+        let words = ["--fix"].iter().chain(more).map(OsStr::new).chain(root);
+        Command::new(HUGELIFT).arg("doctor").args(words).stdin(Stdio::null()).output().expect("it runs")
+    };
+    let before = machine.files();
+    let out = fix(&[]);
+    assert_eq!((out.status.code(), machine.files() == before), (Some(125), true), "{out:?}");
+    assert!(text(&out.stderr).contains("add --yes"), "{out:?}");
+    let out = fix(&["--yes"]);
+    let shown = text(&out.stdout);
+    assert_eq!(machine.read(&format!("{THP}/enabled")), "madvise\n", "{shown}");
+    assert_eq!(machine.read("/proc/sys/kernel/yama/ptrace_scope"), "2\n", "a matter of policy");
+    assert!(shown.contains("echo madvise > ") && shown.contains("1 more that you must decide"), "{shown}");
+    assert_eq!(out.status.code(), Some(1), "yama is still a problem");
+    assert!(text(&fix(&["--yes"]).stdout).starts_with("nothing to fix"));
+}
+
+/// On a terminal it asks, and shows colours unless NO_COLOR says otherwise.
+#[test]
+fn on_a_terminal_it_asks() {
+    need!("script");
+    let machine = Recorded::well_set();
+    let never = "always madvise [never]\n";
+    let on_terminal = |options: &str, answer: &str, no_color: &str| {
+        machine.write(&format!("{THP}/enabled"), never);
+        let line = format!("'{HUGELIFT}' doctor {options} --root '{}'", machine.root().display());
+        let mut child = Command::new("timeout")
+            .args(["60", "script", "-qec", &line, "/dev/null"])
+            .env("NO_COLOR", no_color)
+            .env("TERM", "xterm")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("script runs");
+        child.stdin.take().expect("stdin").write_all(answer.as_bytes()).expect("answer");
+        let out = child.wait_with_output().expect("it ends");
+        (text(&out.stdout), machine.read(&format!("{THP}/enabled")))
+    };
+    let (shown, after) = on_terminal("--fix", "n\n", "");
+    assert!(shown.contains("run it? [y/N]") && shown.contains("\x1b[1;31mPROBLEM"), "{shown}");
+    assert_eq!(after, never);
+    let (shown, after) = on_terminal("--fix", "y\n", "1");
+    assert!(shown.contains("done") && !shown.contains('\x1b'), "{shown}");
+    assert_eq!(after, "madvise\n");
+    let out = doctor([OsStr::new("--root"), machine.root().as_os_str()]);
+    assert!(!text(&out.stdout).contains('\x1b'), "a pipe gets plain text");
+}
+
+#[test]
+fn facts_can_be_judged_elsewhere() {
+    let machine = Recorded::well_set();
+    machine.write("/proc/sys/kernel/yama/ptrace_scope", "2\n");
+    let printed = doctor([OsStr::new("--json"), OsStr::new("--root"), machine.root().as_os_str()]);
+    let file = machine.path("facts.json");
+    fs::write(&file, &printed.stdout).expect("write it");
+    let again = doctor([OsStr::new("--json"), OsStr::new("--facts"), file.as_os_str()]);
+    assert_eq!(text(&again.stdout), text(&printed.stdout));
+    assert_eq!(again.status.code(), Some(1));
+    for odd in ["", "{}", "[1]", "{\"facts\": 1}", "{\"facts\": {\"pools\": [{}]}}"] {
+        fs::write(&file, odd).expect("write it");
+        let out = doctor([OsStr::new("--facts"), file.as_os_str()]);
+        let said = text(&out.stderr);
+        assert_eq!((out.status.code(), said.lines().count()), (Some(125), 1), "{odd}: {said}");
+    }
+}
+
+#[test]
+fn what_cannot_be_looked_at_is_said_in_one_line() {
+    for (args, says) in [
+        (&["--pid", "8388608"][..], "there is no process 8388608"),
+        (&["--dir", "/no/such/folder"], "/no/such/folder is no folder"),
+        (&["--facts", "/no/such/file"], "cannot read /no/such/file"),
+    ] {
+        let out = doctor(args);
+        let said = text(&out.stderr);
+        assert!(said.contains(says) && said.lines().count() == 1, "{args:?}: {said}");
+        assert_eq!(out.status.code(), Some(125));
+    }
+    // Files are tried out where they are asked for, and leave nothing behind.
+    let folder = tempfile::TempDir::new().expect("a folder");
+    let out = doctor([OsStr::new("--dir"), folder.path().as_os_str()]);
+    assert!(text(&out.stdout).contains(&format!("files in {}", folder.path().display())));
+    assert_eq!(fs::read_dir(folder.path()).expect("read it").count(), 0);
+}

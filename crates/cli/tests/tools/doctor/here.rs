@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Faults planted on this machine, and put back.
+
+use super::*;
+use crate::{need, need_root, skip};
+
+/// Plants `value` in a setting of this machine; the finding comes, its command runs, the finding
+/// is gone.
+fn plant_here(path: &str, value: &str, key: &str) {
+    if !Path::new(path).exists() {
+        return crate::common::skipped(&format!("no {path}"));
+    }
+    assert!(!keys(&here(&[])).contains(&key), "{key} before anything was planted");
+    let _kept = Settings::keep(&[path]).expect("keep it");
+    fs::write(path, value).unwrap_or_else(|e| panic!("{path}: {e}"));
+    let found = here(&[]);
+    run(command(finding(&found, key)));
+    assert!(!keys(&here(&[])).contains(&key), "{key} after {}", command(finding(&found, key)));
+}
+
+#[test]
+fn faults_planted_on_this_machine_are_mended() {
+    need_root!();
+    let _ours = Exclusive::take().expect("the lock");
+    let _baseline =
+        Settings::keep(&[&format!("{THP}/enabled"), &format!("{THP}/defrag")]).expect("keep them");
+    // Whatever the machine's taste is.
+    fs::write(format!("{THP}/enabled"), "madvise").expect("set it");
+    fs::write(format!("{THP}/defrag"), "madvise").expect("set it");
+    for (file, value, key) in [
+        ("enabled", "never", "thp-never"),
+        ("hugepages-2048kB/enabled", "never", "thp-size-never"),
+        ("defrag", "never", "thp-defrag-never"),
+        ("defrag", "defer", "thp-defrag-defer"),
+        ("khugepaged/defrag", "0", "khugepaged-defrag-off"),
+        ("khugepaged/scan_sleep_millisecs", "3600000", "khugepaged-slow"),
+        ("shmem_enabled", "deny", "shmem-off"),
+        ("use_zero_page", "0", "zero-page-off"),
+    ] {
+        plant_here(&format!("{THP}/{file}"), value, key);
+    }
+    plant_here("/proc/sys/vm/compaction_proactiveness", "0", "no-proactive-compaction");
+}
+
+#[test]
+fn an_empty_pool_and_one_that_is_used_up() {
+    need_root!();
+    let held = match Pool::with_free(0) {
+        Ok(held) => held,
+        Err(why) => skip!("{why}"),
+    };
+    let overcommit = format!("{POOL}/nr_overcommit_hugepages");
+    let _kept = Settings::keep(&[&overcommit]).expect("keep it");
+    fs::write(&overcommit, "0").expect("set it");
+    let number = |name: &str| -> u64 {
+        fs::read_to_string(format!("{POOL}/{name}")).expect(name).trim().parse().expect("a number")
+    };
+    let short = if number("nr_hugepages") == 0 { "pool-empty" } else { "pool-used-up" };
+    let found = here(&[]);
+    assert_eq!(finding(&found, "no-overcommit")["safe"], true);
+    run(command(finding(&found, short)));
+    let after = here(&[]);
+    assert!(!keys(&after).contains(&short) && held.free() >= 64, "{:?}", keys(&after));
+    run(command(finding(&after, "no-overcommit")));
+    assert!(!keys(&here(&[])).contains(&"no-overcommit"));
+
+    // All that there is goes to one program.
+    let program = fat("hold").flags(&["-static"]).build();
+    fs::write(&overcommit, "0").expect("set it");
+    fs::write(format!("{POOL}/nr_hugepages"), (number("nr_hugepages") - held.free() + 2).to_string())
+        .expect("set it");
+    let cmd = Cmd::new([&program]);
+    let running = Held::start(&cmd, Some(&["--backing", "hugetlb", "--quiet"]), &program);
+    assert_eq!(held.free(), 0);
+    let found = here(&["--pid", &running.pid().to_string()]);
+    let wanted = command(finding(&found, "pool-used-up")).to_string();
+    run(&wanted);
+    assert!(held.free() > 0 && !keys(&here(&[])).contains(&"pool-used-up"), "{wanted}");
+    drop(running);
+
+    // And what it takes beyond the pool is surplus.
+    fs::write(format!("{POOL}/nr_hugepages"), "0").expect("set it");
+    fs::write(&overcommit, "64").expect("set it");
+    let running = Held::start(&cmd, Some(&["--backing", "hugetlb"]), &program);
+    if number("surplus_hugepages") < number("nr_hugepages") {
+        skip!("somebody else has pages of the pool");
+    }
+    run(command(finding(&here(&[]), "pool-surplus")));
+    assert_eq!(number("surplus_hugepages"), 0);
+    assert!(!keys(&here(&[])).contains(&"pool-surplus"));
+    drop(running);
+}
+
+#[test]
+fn limits_of_a_control_group() {
+    need_root!();
+    let _ours = Exclusive::take().expect("the lock");
+    for (controller, limits, value, key) in [
+        ("hugetlb", ["hugetlb.2MB.max", "hugetlb.2MB.limit_in_bytes"], "0", "cgroup-hugetlb"),
+        ("memory", ["memory.max", "memory.limit_in_bytes"], "50000000", "cgroup-memory"),
+    ] {
+        let group = match CGroup::new(controller) {
+            Ok(group) => group,
+            Err(why) => {
+                crate::common::skipped(&why);
+                continue;
+            }
+        };
+        group.limit(&limits, value).expect("set the limit");
+        let inside = || {
+            let words = group.words();
+            let out = Command::new(&words[0]).args(&words[1..]).args([HUGELIFT, "doctor", "--json"]).output();
+            findings(&out.expect("it runs"))
+        };
+        let found = inside();
+        assert!(!keys(&here(&[])).contains(&key), "outside the group");
+        run(command(finding(&found, key)));
+        assert!(!keys(&inside()).contains(&key), "{key}");
+    }
+}
+
+#[test]
+fn limits_of_a_shell() {
+    let inside = |words: &str| {
+        let line = format!("{words}; exec \"$0\" doctor --json");
+        findings(&Command::new("sh").args(["-c", &line, HUGELIFT]).output().expect("sh runs"))
+    };
+    let found = inside("ulimit -S -l 64");
+    let wanted = command(finding(&found, "memlock")).to_string();
+    assert!(!keys(&inside(&format!("ulimit -S -l 64; {wanted}"))).contains(&"memlock"), "{wanted}");
+    need!("prlimit");
+    let running =
+        Held::start(&Cmd::new(["sh", "-c", "ulimit -S -l 64; exec cat"]), None, &find("cat").expect("cat"));
+    let pid = running.pid().to_string();
+    let found = here(&["--pid", &pid]);
+    run(command(finding(&found, "memlock")));
+    assert!(!keys(&here(&["--pid", &pid])).contains(&"memlock"));
+}

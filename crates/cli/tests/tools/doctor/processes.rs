@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What is found of a process.
+
+use super::*;
+use crate::{need, skip};
+
+/// The interpreter itself: what is on PATH may be a script that finds it.
+fn python3() -> PathBuf {
+    let code = "import os, sys; print(os.path.realpath(sys.executable))";
+    let out = Command::new("python3").args(["-c", code]).output().expect("python3 runs");
+    PathBuf::from(text(&out.stdout).trim())
+}
+
+/// A Python program that does something to its memory and waits.
+fn python(body: &str) -> Held {
+    let program = python3();
+    let script = format!("import mmap, os, sys, ctypes\n{body}\nsys.stdin.read()");
+    Held::start(&Cmd::new([program.as_os_str(), OsStr::new("-c"), OsStr::new(&script)]), None, &program)
+}
+
+/// `megabytes` of private memory that asks for huge pages.
+fn huge_memory(megabytes: u32) -> String {
+    format!(
+        "m = mmap.mmap(-1, {megabytes} << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\nm.madvise(mmap.MADV_HUGEPAGE)"
+    )
+}
+
+#[test]
+fn what_huge_pages_cost_a_process() {
+    need!("python3");
+    let _ours = Exclusive::take().expect("the lock");
+    let keys_of = |held: &Held| {
+        let found = here(&["--pid", &held.pid().to_string()]);
+        (keys(&found).into_iter().map(String::from).collect::<Vec<_>>(), found)
+    };
+    let costs = ["fork-thp", "thp-bloat", "huge-zero-pages", "process-thp-off"];
+    let only = |held: Held, want: &[&str]| {
+        let (keys, found) = keys_of(&held);
+        let got: Vec<&str> = keys.iter().map(String::as_str).filter(|k| costs.contains(k)).collect();
+        assert_eq!(got, want, "{found:#?}");
+        found
+    };
+    // All of it written: nothing is wrong with that.
+    let full = format!("{}\nm.write(b'x' * (96 << 20))", huge_memory(96));
+    only(python(&full), &[]);
+    let forks = format!("{full}\nif os.fork() == 0: os.close(0); os.read(os.pipe()[0], 1)");
+    only(python(&forks), &["fork-thp"]);
+    only(python("ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)"), &["process-thp-off"]);
+    let own = doctor(["--json", "--pid", &std::process::id().to_string()]);
+    let report: Value = serde_json::from_slice(&own.stdout).expect("JSON");
+    if report["facts"]["process"]["huge_zero"].is_null() {
+        skip!("needs Linux 6.7, which tells which pages are huge");
+    }
+    // A byte in each huge page.
+    let sparse = format!("{}\nfor i in range(0, 96 << 20, 2 << 20): m[i] = 1", huge_memory(96));
+    let found = only(python(&sparse), &["thp-bloat"]);
+    assert!(
+        finding(&found, "thp-bloat")["title"].as_str().expect("a title").starts_with("99 %"),
+        "{found:#?}"
+    );
+    let read = format!("{}\ns = sum(m[i] for i in range(0, 96 << 20, 4096))", huge_memory(96));
+    only(python(&read), &["huge-zero-pages"]);
+}
+
+#[test]
+fn code_that_is_not_huge_until_it_is_lifted() {
+    need!("node");
+    let _ours = Exclusive::take().expect("the lock");
+    let node = find("node").expect("node").canonicalize().expect("a path");
+    let cmd = Cmd::new([node.as_os_str(), OsStr::new("-e"), OsStr::new("process.stdin.resume()")]);
+    let look = |options: Option<&[&str]>| {
+        let running = Held::start(&cmd, options, &node);
+        here(&["--pid", &running.pid().to_string()])
+    };
+    let found = look(None);
+    // Its page cache may happen to be in huge pages.
+    if keys(&found).contains(&"code-not-huge") {
+        let advice = finding(&found, "code-not-huge")["advice"].as_str().expect("advice").to_string();
+        assert!(
+            advice.contains(&format!("hugelift run -- {} -e 'process.stdin.resume()'", node.display())),
+            "{advice}"
+        );
+        assert!(keys(&found).contains(&"program-offers"), "--use-largepages");
+    }
+    assert!(!keys(&look(Some(&["--backing", "thp"]))).contains(&"code-not-huge"));
+}
+
+#[test]
+fn what_programs_offer_is_seen() {
+    need!("python3");
+    let program = python3();
+    let script = "import sys; m = [bytes(1000) for i in range(150000)]; sys.stdin.read()";
+    let cmd = Cmd::new([program.as_os_str(), OsStr::new("-c"), OsStr::new(script)]);
+    let offers = |cmd: &Cmd, program: &Path| {
+        let running = Held::start(cmd, None, program);
+        let out = doctor(["--json", "--pid", &running.pid().to_string()]);
+        let report: Value = serde_json::from_slice(&out.stdout).expect("JSON");
+        let all = report["offers"].as_array().expect("offers").clone();
+        all.iter()
+            .map(|o| (o["who"].as_str().expect("who").to_string(), o["on"].as_bool()))
+            .collect::<Vec<_>>()
+    };
+    let glibc = |on| vec![("glibc's malloc".to_string(), Some(on))];
+    assert_eq!(offers(&cmd, &program), glibc(false));
+    let tuned = cmd.env("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
+    assert_eq!(offers(&tuned, &program), glibc(true));
+    match find("gofmt") {
+        Some(gofmt) => {
+            let go = offers(&Cmd::new([&gofmt]).env("GODEBUG", "disablethp=1"), &gofmt);
+            assert_eq!(go[0], ("Go".to_string(), Some(false)));
+        }
+        None => crate::common::skipped("needs gofmt"),
+    }
+}

@@ -1,0 +1,456 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `hugelift keep`: a daemon with a configuration, files that come, change and go, and ends of
+//! every kind.
+
+use crate::common::run::{PATIENCE, end_group, wait};
+use crate::common::{CGroup, Cmd, End, HUGELIFT, Held, fat};
+use crate::{need, need_root, skip};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use std::fs::{self, File};
+use std::os::unix::net::UnixDatagram;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+const HUGE: u64 = 2 << 20;
+
+/// A folder with a configuration for a file in it, and the daemon that keeps it.
+struct Place {
+    dir: TempDir,
+    _calm: Calm,
+}
+
+/// Memory that is short is so for every daemon: the test that makes it so runs alone.
+enum Calm {
+    Shared(#[expect(dead_code, reason = "a guard is held, not read")] RwLockReadGuard<'static, ()>),
+    Broken(#[expect(dead_code, reason = "a guard is held, not read")] RwLockWriteGuard<'static, ()>),
+}
+
+static CALM: RwLock<()> = RwLock::new(());
+
+impl Place {
+    fn new() -> Place {
+        Place::with(Calm::Shared(CALM.read().unwrap_or_else(PoisonError::into_inner)))
+    }
+
+    fn alone() -> Place {
+        Place::with(Calm::Broken(CALM.write().unwrap_or_else(PoisonError::into_inner)))
+    }
+
+    fn with(calm: Calm) -> Place {
+        Place { dir: TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap(), _calm: calm }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn victim(&self) -> PathBuf {
+        self.path("victim")
+    }
+
+    /// Puts a fresh copy of the victim in place, as a package manager does: by renaming.
+    fn install(&self) {
+        let new = self.path(".victim.new");
+        let built = fat("hold").flags(&["-no-pie", "-fno-pie"]).build();
+        assert!(Command::new("cp").arg(built).arg(&new).status().unwrap().success());
+        fs::rename(new, self.victim()).unwrap();
+    }
+
+    fn configure(&self, more: &str) {
+        let text = format!("files = [\"{}\"]\n{more}\n", self.victim().display());
+        fs::write(self.path("keep.conf"), text).unwrap();
+    }
+
+    fn words(&self) -> Vec<String> {
+        let [config, socket] = ["keep.conf", "keep.sock"].map(|n| self.path(n).display().to_string());
+        [HUGELIFT, "keep", "--config", &config, "--socket", &socket].map(String::from).to_vec()
+    }
+
+    fn start(&self) -> Daemon<'_> {
+        self.start_under(&[])
+    }
+
+    fn start_under(&self, before: &[&str]) -> Daemon<'_> {
+        let words: Vec<String> = before.iter().map(|w| w.to_string()).chain(self.words()).collect();
+        let log = File::create(self.path("log")).unwrap();
+        let mut command = Command::new(&words[0]);
+        let child = command.args(&words[1..]).stdin(Stdio::null()).stderr(log).spawn().unwrap();
+        Daemon { child, place: self }
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.path("log")).unwrap()
+    }
+
+    /// What the daemon says of itself, once it answers.
+    fn ask(&self) -> Option<Value> {
+        let socket = self.path("keep.sock").display().to_string();
+        let out = Cmd::new([HUGELIFT, "keep", "status", "--json", "--socket", &socket]).bare();
+        serde_json::from_str(&out.stdout).ok()
+    }
+
+    /// Whether the file's pages are huge now, whoever made them so.
+    fn is_huge(&self) -> bool {
+        let victim = self.victim().display().to_string();
+        Cmd::new([HUGELIFT, "prime", "--check", &victim]).bare().end == End::Code(0)
+    }
+}
+
+struct Daemon<'a> {
+    child: Child,
+    place: &'a Place,
+}
+
+impl Daemon<'_> {
+    fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.pid().cast_signed()), signal).unwrap();
+    }
+
+    /// Waits until what it says is as wanted.
+    fn until(&mut self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        // If memory is short, by other tests say, it locks nothing for a minute.
+        let deadline = Instant::now() + 3 * PATIENCE;
+        let mut last = None;
+        while Instant::now() < deadline {
+            last = self.place.ask();
+            if let Some(status) = last.take_if(|status| wanted(status)) {
+                return status;
+            }
+            let ended = self.child.try_wait().unwrap();
+            assert!(ended.is_none(), "waiting for {what}: {ended:?}\n{}", self.place.log());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        panic!("waiting for {what}: {last:#?}\n{}", self.place.log());
+    }
+
+    fn end(&mut self) -> End {
+        wait(&mut self.child, Instant::now() + PATIENCE).unwrap_or_else(|| panic!("{}", self.place.log()))
+    }
+
+    /// Bytes that it has locked, by the kernel.
+    fn locked(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        let line = status.lines().find_map(|l| l.strip_prefix("VmLck:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+    }
+
+    /// Whether it has this inode mapped.
+    fn maps(&self, path: &Path) -> bool {
+        fs::read_to_string(format!("/proc/{}/maps", self.pid())).unwrap().contains(path.to_str().unwrap())
+    }
+}
+
+impl Drop for Daemon<'_> {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn is_done(status: &Value) -> bool {
+    let files = status["files"].as_array().unwrap();
+    !files.is_empty() && files.iter().all(|f| f["whole_bytes"] != 0 && f["huge_bytes"] == f["whole_bytes"])
+}
+
+/// The place with the file in it, unless its file system has no huge pages.
+fn ready(place: Place) -> Option<Place> {
+    place.install();
+    let out = Cmd::new([HUGELIFT, "prime", place.victim().to_str().unwrap()]).bare();
+    place.install();
+    (!out.stdout.contains("no huge pages from its file system")).then_some(place)
+}
+
+macro_rules! place {
+    () => {
+        place!(Place::new())
+    };
+    ($place:expr) => {
+        match ready($place) {
+            Some(place) => place,
+            None => skip!("the file system of {} has no large folios", env!("CARGO_TARGET_TMPDIR")),
+        }
+    };
+}
+
+#[test]
+fn what_is_replaced_is_primed_again() {
+    let place = place!();
+    place.configure("interval = \"1h\"");
+    let mut daemon = place.start();
+    let status = daemon.until("the first round", is_done);
+    assert_eq!((&status["version"], &status["pid"]), (&1.into(), &daemon.pid().into()));
+    assert!(place.is_huge());
+    let whole = status["files"][0]["whole_bytes"].as_u64().unwrap();
+    // As root, or under the usual limit of 8 MB.
+    assert_eq!(status["locked_bytes"].as_u64().unwrap(), daemon.locked());
+    assert!(whole >= 4 * HUGE);
+
+    place.install();
+    assert!(!place.is_huge(), "it is a fresh copy");
+    daemon.until("the second file", |status| is_done(status) && place.is_huge());
+    // The old file's disk space is free.
+    let deleted = format!("{} (deleted)", place.victim().display());
+    assert!(!daemon.maps(Path::new(&deleted)));
+
+    fs::remove_file(place.victim()).unwrap();
+    let status = daemon.until("its end", |status| status["files"].as_array().unwrap().is_empty());
+    assert!(status["missing"][0].as_str().unwrap().contains("nothing matches"), "{status:#}");
+    assert_eq!(daemon.locked(), 0);
+    place.install();
+    daemon.until("its return", |status| is_done(status) && place.is_huge());
+
+    daemon.signal(Signal::SIGTERM);
+    assert_eq!(daemon.end(), End::Code(0), "{}", place.log());
+    assert!(!place.path("keep.sock").exists());
+    assert!(place.log().contains("huge"), "{}", place.log());
+}
+
+/// Drops what can be dropped of the file's pages.
+fn evict(path: &Path) {
+    let file = File::open(path).unwrap();
+    let advice = nix::fcntl::PosixFadviseAdvice::POSIX_FADV_DONTNEED;
+    nix::fcntl::posix_fadvise(&file, 0, 0, advice).unwrap();
+}
+
+#[test]
+fn what_is_locked_stays_and_what_is_not_comes_back() {
+    need_root!();
+    let place = place!();
+    place.configure("interval = \"1h\"\nbudget = \"4M\"");
+    let mut daemon = place.start();
+    let status = daemon.until("the first round", is_done);
+    assert_eq!((&status["locked_bytes"], daemon.locked()), (&(2 * HUGE).into(), 2 * HUGE), "{status:#}");
+    evict(&place.victim());
+    let check = Cmd::new([HUGELIFT, "prime", "--check", "--json", place.victim().to_str().unwrap()]).bare();
+    let check: Value = serde_json::from_str(&check.stdout).unwrap();
+    assert_eq!(check["files"][0]["huge_bytes"], 2 * HUGE, "{check:#}");
+    // Another budget, by SIGHUP; a round comes with it.
+    place.configure("interval = \"1s\"\nbudget = \"0\"");
+    daemon.signal(Signal::SIGHUP);
+    daemon.until("the new budget", |status| status["budget_bytes"] == 0 && is_done(status));
+    assert_eq!(daemon.locked(), 0);
+    evict(&place.victim());
+    daemon.until("the next round", |status| is_done(status) && place.is_huge());
+    // A configuration that makes no sense changes nothing.
+    place.configure("budget = \"lots\"");
+    daemon.signal(Signal::SIGHUP);
+    let deadline = Instant::now() + PATIENCE;
+    while !place.log().contains("budget: 'lots' is no size, as in 512M; the old configuration stays") {
+        assert!(Instant::now() < deadline, "{}", place.log());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    daemon.until("still there", is_done);
+}
+
+#[test]
+fn a_killed_daemon_leaves_nothing_in_the_way() {
+    let place = place!();
+    place.configure("");
+    let mut daemon = place.start();
+    daemon.until("the first round", is_done);
+    // No second one beside it.
+    let second = Cmd::new(place.words()).bare();
+    assert_eq!(second.end, End::Code(125), "{second:?}");
+    assert!(second.stderr.contains("another hugelift keep answers at"), "{second:?}");
+    daemon.signal(Signal::SIGKILL);
+    assert_eq!(daemon.end(), End::Signal(9));
+    assert!(place.path("keep.sock").exists());
+    let asked = Cmd::new([HUGELIFT, "keep", "status", "--socket"]).arg(place.path("keep.sock")).bare();
+    assert_eq!(asked.end, End::Code(125));
+    assert!(asked.stderr.contains("no hugelift keep answers"), "{asked:?}");
+    let mut next = place.start();
+    next.until("its successor", is_done);
+    let shown = Cmd::new([HUGELIFT, "keep", "status", "--socket"]).arg(place.path("keep.sock")).bare();
+    assert_eq!(shown.end, End::Code(0), "{shown:?}");
+    assert!(shown.stdout.contains(&format!("{}: text ", place.victim().display())), "{shown:?}");
+    next.signal(Signal::SIGINT);
+    assert_eq!(next.end(), End::Code(0));
+}
+
+#[test]
+fn a_file_in_use_is_primed_when_it_is_free() {
+    let place = place!();
+    let user = Held::start(&Cmd::new([place.victim()]), None, &place.victim());
+    place.configure("interval = \"1s\"");
+    let mut daemon = place.start();
+    let status = daemon.until("the user", |status| {
+        status["files"][0]["obstacles"].as_array().is_some_and(|o| o.iter().any(|o| o["reason"] == "in-use"))
+    });
+    assert!(!is_done(&status));
+    assert_eq!(user.finish().stdout, "wrong 0\nready\nwrong 0\n");
+    daemon.until("its end", is_done);
+}
+
+/// Programs that read a file again and again, with far less memory than it has.
+struct Thrashing(Vec<Child>);
+
+impl Thrashing {
+    fn start(group: &CGroup, file: &Path) -> Thrashing {
+        let words = group.words();
+        let one = || {
+            let mut command = Command::new(&words[0]);
+            command.args(&words[1..]).args(["sh", "-c", "while cat \"$1\" >/dev/null; do :; done", "sh"]);
+            command.arg(file).process_group(0).spawn().unwrap()
+        };
+        Thrashing((0..4).map(|_| one()).collect())
+    }
+}
+
+impl Drop for Thrashing {
+    fn drop(&mut self) {
+        self.0.iter_mut().for_each(end_group);
+    }
+}
+
+#[test]
+fn short_memory_releases_the_locks() {
+    need_root!();
+    if File::options().write(true).open("/proc/pressure/memory").is_err() {
+        skip!("the kernel does not tell of memory pressure");
+    }
+    let place = place!(Place::alone());
+    place.configure("interval = \"1h\"");
+    let mut daemon = place.start();
+    daemon.until("the first round", |status| is_done(status) && status["locked_bytes"] != 0);
+    let group = match CGroup::new("memory") {
+        Ok(group) => group,
+        Err(why) => skip!("{why}"),
+    };
+    if let Err(why) = group.limit(&["memory.max", "memory.limit_in_bytes"], "16M") {
+        skip!("{why}");
+    }
+    fs::write(place.path("large"), vec![1; 128 << 20]).unwrap();
+    let thrashing = Thrashing::start(&group, &place.path("large"));
+    let status = daemon.until("memory to be short", |status| status["released"] == true);
+    drop(thrashing);
+    assert_eq!((&status["locked_bytes"], daemon.locked()), (&0.into(), 0), "{status:#}");
+    assert!(place.log().contains("memory is short"), "{}", place.log());
+    assert!(is_done(&status), "it says what it knew: {status:#}");
+}
+
+#[test]
+fn systemd_is_told() {
+    let place = place!();
+    place.configure("");
+    let socket = UnixDatagram::bind(place.path("notify")).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let notify = format!("NOTIFY_SOCKET={}", place.path("notify").display());
+    let mut daemon = place.start_under(&["env", &notify]);
+    let heard = || {
+        let mut text = [0; 4096];
+        let n = socket.recv(&mut text).unwrap();
+        String::from_utf8_lossy(&text[..n]).into_owned()
+    };
+    assert!(heard().contains("READY=1"));
+    assert!(place.is_huge(), "ready means done");
+    daemon.signal(Signal::SIGHUP);
+    let reloading = heard();
+    assert!(reloading.contains("RELOADING=1") && reloading.contains("MONOTONIC_USEC="), "{reloading}");
+    assert!(heard().contains("READY=1"));
+    daemon.signal(Signal::SIGTERM);
+    assert!(heard().contains("STOPPING=1"));
+    assert_eq!(daemon.end(), End::Code(0));
+}
+
+#[test]
+fn a_limit_on_locked_memory_is_told() {
+    need!("setpriv", "prlimit");
+    let place = place!();
+    place.configure("");
+    let limit = ["prlimit", "--memlock=3145728", "setpriv", "--bounding-set=-ipc_lock", "--inh-caps=-all"];
+    let mut daemon = if nix::unistd::geteuid().is_root() {
+        place.start_under(&limit)
+    } else {
+        place.start_under(&limit[..2])
+    };
+    let status = daemon.until("the first round", is_done);
+    let error = status["lock_error"].as_str().unwrap();
+    assert!(error.contains("RLIMIT_MEMLOCK is 3 MB") && error.contains("LimitMEMLOCK="), "{error}");
+    assert!(daemon.locked() <= 3 << 20);
+}
+
+#[test]
+fn it_works_without_its_socket() {
+    let place = place!();
+    place.configure("interval = \"1s\"");
+    let mut words = place.words();
+    *words.last_mut().unwrap() = "/proc/no/keep.sock".to_string();
+    let mut child = Command::new(&words[0])
+        .args(&words[1..])
+        .stderr(File::create(place.path("log")).unwrap())
+        .spawn()
+        .unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    while !place.is_huge() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(place.is_huge(), "{}", place.log());
+    assert!(place.log().contains("cannot listen at /proc/no/keep.sock"), "{}", place.log());
+}
+
+#[test]
+fn once() {
+    let place = place!();
+    place.configure("");
+    let config = place.path("keep.conf").display().to_string();
+    let out = Cmd::new([HUGELIFT, "keep", "--once", "--config", &config]).bare();
+    assert_eq!(out.end, End::Code(0), "{out:?}");
+    assert!(place.is_huge());
+    fs::remove_file(place.victim()).unwrap();
+    assert_eq!(Cmd::new([HUGELIFT, "keep", "--once", "--config", &config]).bare().end, End::Code(1));
+}
+
+#[test]
+fn a_wrong_configuration_is_told_by_its_line() {
+    let place = Place::new();
+    for (text, says) in [
+        ("files = [\"/x\"]\nbuget = \"1M\"\n", "line 2"),
+        ("files = [\"x\"]\n", "'x' is no absolute path"),
+        ("", "nothing to keep"),
+    ] {
+        fs::write(place.path("keep.conf"), text).unwrap();
+        let out = Cmd::new(place.words()).bare();
+        assert_eq!(out.end, End::Code(125));
+        assert!(out.stderr.contains(says) && out.stderr.contains("keep.conf: "), "{out:?}");
+    }
+    fs::remove_file(place.path("keep.conf")).unwrap();
+    let out = Cmd::new(place.words()).bare();
+    assert!(out.end == End::Code(125) && out.stderr.contains("No such file"), "{out:?}");
+}
+
+#[test]
+fn the_unit_is_one() {
+    need!("systemd-analyze");
+    let tree = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../systemd");
+    let unit = fs::read_to_string(tree.join("hugelift-keep.service")).unwrap();
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("hugelift-keep.service");
+    // Where it is installed it is not here.
+    fs::write(&path, unit.replace("/usr/bin/hugelift", HUGELIFT)).unwrap();
+    let out = Command::new("systemd-analyze").arg("verify").arg(&path).output().unwrap();
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success() && !said.contains("hugelift-keep.service:"), "{said}");
+    // With the rights that it has there, and no others.
+    need_root!();
+    need!("setpriv");
+    let place = place!();
+    place.configure("");
+    let line = unit.lines().find_map(|l| l.strip_prefix("CapabilityBoundingSet=")).unwrap();
+    let only = line.split(' ').map(|cap| format!(",+{}", cap.trim_start_matches("CAP_").to_lowercase()));
+    let set = format!("--bounding-set=-all{}", only.collect::<String>());
+    let mut daemon = place.start_under(&["setpriv", &set, "--no-new-privs"]);
+    let status = daemon.until("the first round", is_done);
+    assert_eq!(status["locked_bytes"], status["files"][0]["whole_bytes"], "{status:#}");
+}

@@ -1,0 +1,418 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `hugelift lab`: each experiment in a small form, what it prints, and what it leaves behind.
+
+use crate::common::browser::{Page, Scheme, browser};
+use crate::common::guard::Exclusive;
+use crate::common::run::PATIENCE;
+use crate::common::{Cmd, End, HUGELIFT, open_dir, plain};
+use crate::skip;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+/// A lab whose results are kept in `state`.
+fn command(state: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(HUGELIFT);
+    command.arg("lab").args(args).env("XDG_STATE_HOME", state).stdin(Stdio::null());
+    command
+}
+
+fn lab(state: &Path, args: &[&str]) -> Output {
+    command(state, args).output().expect("hugelift runs")
+}
+
+fn good(state: &Path, args: &[&str]) -> String {
+    let out = lab(state, args);
+    assert!(out.status.success() && out.stderr.is_empty(), "{args:?}: {out:?}");
+    String::from_utf8(out.stdout).expect("text")
+}
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).expect("JSON")
+}
+
+/// What every report must be.
+fn check(report: &Value, experiment: &str) {
+    assert_eq!((&report["version"], &report["experiment"]), (&1.into(), &experiment.into()));
+    assert!(report["machine"]["cpus"].as_u64().is_some_and(|n| n > 0), "{report}");
+    assert!(report["machine"]["kernel"].is_string() && report["date"].is_string(), "{report}");
+    for table in report["tables"].as_array().expect("tables") {
+        let columns = table["columns"].as_array().expect("columns").len();
+        for row in table["rows"].as_array().expect("rows") {
+            assert_eq!(row.as_array().map(Vec::len), Some(columns), "{row}");
+        }
+    }
+    for plot in report["plots"].as_array().expect("plots") {
+        for axis in ["x", "y"] {
+            assert!(plot[axis]["name"].as_str().is_some_and(|n| !n.is_empty()), "{plot}");
+        }
+        for series in plot["series"].as_array().expect("series") {
+            let x: Vec<f64> = series["points"]
+                .as_array()
+                .expect("points")
+                .iter()
+                .map(|p| p["x"].as_f64().expect("x"))
+                .collect();
+            assert!(!x.is_empty() && x.windows(2).all(|pair| pair[0] < pair[1]), "{series}");
+        }
+    }
+}
+
+/// The lines of a CSV without its titles, each by its titles.
+fn records(text: &str) -> Vec<std::collections::HashMap<String, String>> {
+    let mut reader = csv::Reader::from_reader(text.as_bytes());
+    reader.deserialize().collect::<Result<_, _>>().expect("CSV")
+}
+
+/// A setting that an experiment may change.
+fn pool() -> String {
+    std::fs::read_to_string("/proc/sys/vm/nr_hugepages").unwrap_or_default()
+}
+
+#[test]
+fn munmap_lists_what_will_it_scale_does() {
+    let _alone = Exclusive::take().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let text = good(dir.path(), &["munmap", "-t", "2", "-s", "1"]);
+    let lines: Vec<&str> = text.lines().skip_while(|line| !line.starts_with("testcase:")).collect();
+    assert_eq!(lines[0], "testcase:Anonymous memory mmap/munmap of 128MB");
+    assert_eq!((lines[1], lines[8]), ("warmup", "measurement"));
+    let numbers = |line: &str| -> Vec<u64> {
+        let word = |word: &str| word.split_once(':').and_then(|(_, n)| n.parse().ok()).expect("name:number");
+        line.split(' ').map(word).collect()
+    };
+    for line in lines[2..8].iter().chain([&lines[9]]) {
+        let [min, max, total] = numbers(line)[..] else { panic!("{line}") };
+        // Each is rounded.
+        assert!(min <= max && total.abs_diff(min + max) <= 1 && total > 0, "{line}");
+    }
+    assert_eq!(numbers(lines[10])[0], numbers(lines[9])[2]);
+}
+
+/// Beside twenty lines of C, by CPU time, in turn. The figures are printed; what is asserted is
+/// only that it is the same work: as two programs, their mappings have other neighbours. Its cycle
+/// against the same calls in C, in one process, is tested in its module.
+#[test]
+fn munmap_costs_what_it_does_in_c() {
+    let _alone = Exclusive::take().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let program = plain("mmap_loop").build();
+    let mut ratios: Vec<f64> = (0..3)
+        .map(|_| {
+            let c: f64 = Cmd::new([&program]).bare().stdout.trim().parse().expect("a number");
+            let report = json(&good(dir.path(), &["munmap", "-s", "2", "--json"]));
+            let lab = report["tables"][0]["rows"][0][6].as_f64().expect("CPU time") * 1e9;
+            println!("C {c:.0} ns, lab munmap {lab:.0} ns: {:.3}", lab / c);
+            lab / c
+        })
+        .collect();
+    ratios.sort_by(f64::total_cmp);
+    assert!((0.5..2.0).contains(&ratios[1]), "{ratios:?}");
+}
+
+/// A run of `lab munmap --quick` that several tests look at: it takes most of a minute.
+struct Munmap {
+    report: Value,
+    page: String,
+    /// What it left for `doctor`.
+    kept: Value,
+}
+
+impl Munmap {
+    /// Not for who holds an [`Exclusive`].
+    fn get() -> &'static Munmap {
+        static ONCE: OnceLock<Munmap> = OnceLock::new();
+        ONCE.get_or_init(|| {
+            let _alone = Exclusive::take().unwrap();
+            let dir = tempfile::tempdir().unwrap();
+            let page = dir.path().join("page.html").display().to_string();
+            let args = ["munmap", "--quick", "--touch", "first", "--json", "--html", &page];
+            let report = json(&good(dir.path(), &args));
+            let kept = std::fs::read_to_string(dir.path().join("hugelift/lab/munmap.json")).unwrap();
+            Munmap { report, page: std::fs::read_to_string(page).unwrap(), kept: json(&kept) }
+        })
+    }
+}
+
+#[test]
+fn munmap_as_json_csv_and_a_page() {
+    let Munmap { report, page, kept } = Munmap::get();
+    check(report, "munmap");
+    assert_eq!(report["ended"], "complete");
+    let cpus = report["machine"]["cpus"].as_u64().unwrap();
+    let rows = report["tables"][0]["rows"].as_array().unwrap();
+    let small = rows[0][0].as_str().unwrap();
+    // One task and twice as many as there are CPUs, as processes and as threads.
+    for kind in ["processes", "threads"] {
+        for tasks in [1, 2 * cpus] {
+            let row =
+                rows.iter().find(|r| r[0] == small && r[2] == kind && r[3].as_f64() == Some(tasks as f64));
+            let rate = row.and_then(|r| r[4].as_f64());
+            assert!(rate.is_some_and(|rate| rate > 10.0), "{kind}, {tasks}: {rows:?}");
+        }
+    }
+    // Processes and threads, of each kind of pages that there is.
+    let series = report["plots"][0]["series"].as_array().map_or(0, Vec::len);
+    assert!([2, 4, 6].contains(&series), "{series} curves");
+    assert!(page.contains("</svg>"));
+    // It is kept as it was printed.
+    assert_eq!(kept, report);
+    let _alone = Exclusive::take().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let records = records(&good(dir.path(), &["munmap", "-s", "1", "--csv"]));
+    let average = &records[0];
+    assert_eq!((average["experiment"].as_str(), average["tasks"].as_str()), ("munmap", "1"));
+    assert!(average["cycles_per_second"].parse::<f64>().unwrap() > 10.0, "{average:?}");
+    assert_eq!(records.iter().filter(|r| r["phase"] == "measurement").count(), 1);
+}
+
+#[test]
+fn an_interrupt_shows_a_part_and_leaves_nothing_behind() {
+    let _alone = Exclusive::take().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let before = pool();
+    let mut child = command(dir.path(), &["munmap", "--json"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Its tasks are running, and the pool is enlarged where it may be.
+    let children = format!("/proc/{0}/task/{0}/children", child.id());
+    let deadline = Instant::now() + PATIENCE;
+    let mut is_enlarged = false;
+    while std::fs::read_to_string(&children).unwrap_or_default().is_empty() {
+        assert!(Instant::now() < deadline, "it does not start");
+        is_enlarged |= pool() != before;
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    std::thread::sleep(Duration::from_secs(5));
+    // The first child may be the shell that will put the pool back, before it is enlarged.
+    is_enlarged |= pool() != before;
+    let tasks = std::fs::read_to_string(&children).unwrap();
+    kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).unwrap();
+    let end = crate::common::run::wait(&mut child, deadline).expect("it ends");
+    let outcome = child.wait_with_output().unwrap();
+    assert_eq!(end, End::Code(130), "{outcome:?}");
+    let report = json(std::str::from_utf8(&outcome.stdout).unwrap());
+    check(&report, "munmap");
+    assert_eq!(report["ended"], "interrupted");
+    // Where memory is fragmented it does without, and says so.
+    let notes = report["notes"].to_string();
+    assert!(!nix::unistd::geteuid().is_root() || is_enlarged || notes.contains("left out"), "{notes}");
+    assert!(!report["tables"][0]["rows"].as_array().unwrap().is_empty(), "{report}");
+    assert_eq!(pool(), before);
+    for task in tasks.split_whitespace() {
+        assert!(!Path::new("/proc").join(task).exists(), "task {task} is left");
+    }
+    // A part does not take the place of a whole.
+    assert!(!dir.path().join("hugelift").exists());
+}
+
+#[test]
+fn tlb_measures_every_kind_of_page_and_its_figures_are_plausible() {
+    let _alone = Exclusive::take().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let before = pool();
+    let own = std::process::id().to_string();
+    let report = json(&good(dir.path(), &["tlb", "--quick", "--largest", "32M", "--json", "--pid", &own]));
+    check(&report, "tlb");
+    assert_eq!((pool(), report["ended"].as_str()), (before, Some("complete")));
+    assert_eq!(report["advice"].as_array().map(Vec::len), Some(2), "{report}");
+    let notes = report["notes"].to_string();
+    let thp = report["machine"]["thp_enabled"].as_str().is_some_and(|word| word != "never");
+    let root = nix::unistd::geteuid().is_root();
+    for plot in report["plots"].as_array().unwrap() {
+        let series = plot["series"].as_array().unwrap();
+        let named =
+            |name: &str| series.iter().find(|s| s["name"].as_str().is_some_and(|n| n.starts_with(name)));
+        let time = |series: &Value, x: u64| {
+            let points = series["points"].as_array().expect("points");
+            let point = points.iter().find(|p| p["x"].as_f64() == Some(x as f64));
+            point.and_then(|p| p["y"].as_f64()).unwrap_or_else(|| panic!("no {x} in {series}"))
+        };
+        let small = named("4 kB").or(named("16 kB")).or(named("64 kB")).expect("small pages");
+        assert!(named("caches alone").is_some() && (named("THP").is_some() || !thp), "{plot}");
+        // A load in so little memory is a hit in the first cache: some cycles. 8192 pages are beyond
+        // any first-level TLB, and cost more.
+        let (near, far) = (time(small, 64 << 10), time(small, 32 << 20));
+        assert!((0.2..100.0).contains(&near) && far > near, "{near} {far}");
+        // All that root can have is there, or it is said why not.
+        assert!(!root || named("hugetlb 2 MB").is_some() || notes.contains("left out"), "{notes}");
+    }
+    let text = &report["tables"][0]["rows"][0];
+    assert_eq!(text[0], format!("text of process {own}"));
+}
+
+/// The pages that were claimed are those that smaps shows: no note says otherwise.
+#[test]
+fn tlb_without_root_says_what_root_adds() {
+    let _alone = Exclusive::take().unwrap();
+    if !nix::unistd::geteuid().is_root() {
+        skip!("needs root, to become somebody else");
+    }
+    let dir = open_dir(&[]);
+    let out = Command::new("setpriv")
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups", "env", "XDG_STATE_HOME=/nonexistent"])
+        .arg(dir.path().join(Path::new(HUGELIFT).file_name().unwrap()))
+        .args(["lab", "tlb", "--quick", "--largest", "1M"])
+        .current_dir(dir.path())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&out.stdout);
+    assert!(out.status.success(), "{out:?}");
+    let pool_is_empty = pool().trim() == "0";
+    assert!(!pool_is_empty || text.contains("as root hugelift enlarges it"), "{text}");
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(said.contains("not kept for hugelift doctor") && said.lines().count() == 1, "{said}");
+}
+
+#[test]
+fn all_ends_at_an_interrupt_with_what_it_has() {
+    let _alone = Exclusive::take().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let (before, page) = (pool(), dir.path().join("all.html"));
+    let path = page.display().to_string();
+    let mut child = command(dir.path(), &["all", "--quick", "--json", "--html", &path])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(Duration::from_secs(4));
+    kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).unwrap();
+    let end = crate::common::run::wait(&mut child, Instant::now() + PATIENCE).expect("it ends");
+    let outcome = child.wait_with_output().unwrap();
+    assert_eq!((end, pool()), (End::Code(130), before), "{outcome:?}");
+    let report = json(std::str::from_utf8(&outcome.stdout).unwrap());
+    // One report alone is itself the JSON.
+    let last = report["reports"].as_array().map_or(&report, |all| all.last().expect("a report"));
+    assert_eq!(last["ended"], "interrupted", "{report}");
+    assert!(std::fs::read_to_string(&page).unwrap().contains("interrupted: this is"));
+}
+
+/// Whatever is asked to end an experiment, and whenever: what it may have changed is as before.
+#[test]
+fn every_experiment_puts_back_all_settings_at_any_signal() {
+    let _alone = Exclusive::take().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let settings = || -> Vec<(String, String)> {
+        let patterns = [
+            "/proc/sys/vm/*huge*",
+            "/sys/kernel/mm/hugepages/*/nr_*",
+            "/sys/kernel/mm/transparent_hugepage/*",
+            "/sys/kernel/mm/transparent_hugepage/khugepaged/*",
+            "/sys/kernel/mm/transparent_hugepage/hugepages-*/*enabled",
+        ];
+        let files = patterns.iter().flat_map(|pattern| glob::glob(pattern).unwrap().flatten());
+        // Counters of khugepaged are no settings.
+        let kept = files.filter(|file| !file.ends_with("full_scans") && !file.ends_with("pages_collapsed"));
+        kept.filter_map(|file| Some((file.display().to_string(), std::fs::read_to_string(&file).ok()?)))
+            .collect()
+    };
+    let before = settings();
+    assert!(before.iter().any(|(file, _)| file.ends_with("vm/nr_hugepages")), "{before:?}");
+    for experiment in ["tlb", "munmap", "reclaim", "memcpy", "cow"] {
+        for (signal, moment) in [(Signal::SIGINT, 150), (Signal::SIGTERM, 700), (Signal::SIGHUP, 1800)] {
+            let mut child = command(dir.path(), &[experiment, "--json"])
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap();
+            std::thread::sleep(Duration::from_millis(moment));
+            kill(Pid::from_raw(child.id().cast_signed()), signal).unwrap();
+            let end = crate::common::run::wait(&mut child, Instant::now() + PATIENCE);
+            let out = child.wait_with_output().unwrap();
+            assert_eq!(end, Some(End::Code(130)), "{experiment}, {signal} after {moment} ms: {out:?}");
+            assert_eq!(settings(), before, "{experiment}, {signal} after {moment} ms");
+        }
+    }
+}
+
+#[test]
+fn doctor_tells_what_was_measured_here() {
+    let _alone = Exclusive::take().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let report = json(&good(dir.path(), &["tlb", "--quick", "--largest", "1M", "--json"]));
+    let doctor = |args: &[&str]| {
+        let out = Command::new(HUGELIFT).arg("doctor").args(args).env("XDG_STATE_HOME", dir.path()).output();
+        String::from_utf8(out.unwrap().stdout).unwrap()
+    };
+    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let (day, _) = report["date"].as_str().unwrap().split_once('T').unwrap();
+    let advice = report["advice"][0].as_str().unwrap();
+    let told = words(&doctor(&[]));
+    assert!(told.contains(&words(&format!("lab tlb measured here on {day}: {advice}"))), "{told}");
+    let all = json(&doctor(&["--json"]));
+    assert_eq!(
+        (&all["measured"][0]["experiment"], &all["measured"][0]["advice"]),
+        (&"tlb".into(), &report["advice"])
+    );
+    // Of another machine's results it says nothing.
+    let file = dir.path().join("hugelift/lab/tlb.json");
+    let other = std::fs::read_to_string(&file).unwrap().replace("\"cpus\":", "\"cpus\":1");
+    std::fs::write(&file, other).unwrap();
+    assert!(!doctor(&[]).contains("measured on this machine"));
+}
+
+/// To a browser 1.0 and 1 are one number.
+fn as_floats(value: Value) -> Value {
+    match value {
+        Value::Number(number) => number.as_f64().into(),
+        Value::Array(all) => all.into_iter().map(as_floats).collect(),
+        Value::Object(all) => Value::Object(all.into_iter().map(|(k, v)| (k, as_floats(v))).collect()),
+        other => other,
+    }
+}
+
+/// The pictures in a browser: nothing lies over anything else, axes and curves have their names.
+#[test]
+fn the_pictures_can_be_read() {
+    if browser().is_none() {
+        skip!("needs chromium");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let tlb = dir.path().join("tlb.html");
+    let page = tlb.display().to_string();
+    let measured = {
+        let _alone = Exclusive::take().unwrap();
+        json(&good(dir.path(), &["tlb", "--quick", "--largest", "64M", "--json", "--html", &page]))
+    };
+    let (munmap, once) = (dir.path().join("munmap.html"), Munmap::get());
+    std::fs::write(&munmap, &once.page).unwrap();
+    for (name, file, report) in [("tlb", &tlb, &measured), ("munmap", &munmap, &once.report)] {
+        for scheme in [Scheme::Light, Scheme::Dark] {
+            let mut page = Page::open(file, scheme);
+            page.check_plots(report);
+            let embedded = page.evaluate("JSON.parse(document.getElementById('reports').textContent)[0]");
+            assert!(as_floats(embedded) == as_floats(report.clone()), "{name}: other figures on the page");
+            let shot = page.screenshot();
+            if let Some(dir) = std::env::var_os("HUGELIFT_TEST_PICTURES") {
+                let path = Path::new(&dir).join(format!("lab-{name}-{scheme:?}.png"));
+                std::fs::write(path, &shot.png).expect("a directory for pictures");
+            }
+            assert!(shot.colours() > 20, "{}", shot.colours());
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_done_is_said_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    for (args, what) in [
+        (&["nothing"][..], "unrecognized subcommand"),
+        (&["munmap", "-t", "0"], "0 is not in 1..=1024"),
+        (&["tlb", "--largest", "1k"], "'1k' is no size from 1M to 64G"),
+        (&["tlb", "--pid", "2147483647"], "process 2147483647"),
+        (&["tlb", "--program", "/proc/self/status"], "/proc/self/status"),
+        (&["munmap", "--html", "/nonexistent/page.html"], "--html: there is no folder /nonexistent"),
+        (&["all", "--html", "/nonexistent/page.html"], "--html: there is no folder /nonexistent"),
+    ] {
+        let out = lab(dir.path(), args);
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.code(), Some(125), "{args:?}: {out:?}");
+        assert!(said.contains(what) && out.stdout.is_empty(), "{args:?}: {said}");
+    }
+}

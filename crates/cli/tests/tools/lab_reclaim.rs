@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `hugelift lab reclaim`: a whole quick run, and one that is interrupted.
+
+use crate::common::HUGELIFT;
+use crate::common::browser::{Page, Scheme, browser};
+use crate::skip;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+
+const SCHEMES: [&str; 5] = ["one lock", "epochs", "lock-free list", "crossbeam-epoch", "seize"];
+
+fn table<'a>(report: &'a Value, caption: &str) -> &'a Vec<Value> {
+    let tables = report["tables"].as_array().expect("tables");
+    let table = tables.iter().find(|table| table["caption"].as_str().is_some_and(|c| c.contains(caption)));
+    table.unwrap_or_else(|| panic!("{caption}: {tables:?}"))["rows"].as_array().expect("rows")
+}
+
+/// Every scheme with every number of tasks, waits where there are any, the model up to 96 cores beside the
+/// literature, and two sentences.
+#[test]
+fn a_quick_run_has_all_figures() {
+    let state = tempfile::tempdir().expect("a directory");
+    let page = state.path().join("page.html");
+    let out = Command::new(HUGELIFT)
+        .args(["lab", "reclaim", "--quick", "--json", "--html"])
+        .arg(&page)
+        .env("XDG_STATE_HOME", state.path())
+        .stdin(Stdio::null())
+        .output()
+        .expect("it runs");
+    assert!(out.status.success() && out.stderr.is_empty(), "{out:?}");
+    let report: Value = serde_json::from_slice(&out.stdout).expect("JSON");
+    assert_eq!((&report["experiment"], &report["quick"]), (&"reclaim".into(), &true.into()));
+    let alone = table(&report, "one task alone");
+    assert_eq!(alone.iter().map(|row| row[0].as_str().unwrap()).collect::<Vec<_>>(), SCHEMES);
+    assert!(alone.iter().all(|row| row[1].as_f64().is_some_and(|time| time > 0.0)), "{alone:?}");
+    if report["ended"] == "complete" {
+        let rates = table(&report, "a waiter");
+        assert!(rates.len().is_multiple_of(SCHEMES.len()) && rates.len() >= 3 * SCHEMES.len(), "{rates:?}");
+        for row in rates {
+            let waits = row[0] != "crossbeam-epoch" && row[0] != "seize";
+            assert!(row[2].as_f64().is_some_and(|rate| rate > 0.0), "{row}");
+            assert_eq!(row[5].is_number(), waits, "{row}");
+        }
+        assert_eq!(report["advice"].as_array().map(Vec::len), Some(2), "{}", report["advice"]);
+    }
+    if report["machine"]["cpus"].as_u64() > Some(1) {
+        let model = table(&report, "model");
+        assert!(model.iter().any(|row| row[1] == 96.0) && model.len().is_multiple_of(3), "{model:?}");
+        for row in model.iter().filter(|row| row[1] == 96.0) {
+            let [epochs, list_to_spinning] = [6, 8].map(|i| row[i].as_f64());
+            assert!(epochs > Some(1.0) && list_to_spinning > Some(1.0), "better than a lock: {row}");
+        }
+        assert!(report["notes"].to_string().contains("252.0 %"), "{}", report["notes"]);
+    }
+    let text = fs::read_to_string(&page).expect("a page");
+    assert!(text.contains("model: operations by number of cores") || report["machine"]["cpus"] == 1);
+    if browser().is_none() {
+        skip!("needs chromium, to look at the pictures");
+    }
+    for scheme in [Scheme::Light, Scheme::Dark] {
+        let mut page = Page::open(&page, scheme);
+        page.check_plots(&report);
+        if let Some(pictures) = std::env::var_os("HUGELIFT_TEST_PICTURES") {
+            let file = Path::new(&pictures).join(format!("lab-reclaim-{scheme:?}.png"));
+            fs::write(file, page.screenshot().png).expect("a folder for pictures");
+        }
+    }
+}
+
+#[test]
+fn an_interrupted_run_tells_what_it_has() {
+    let state = tempfile::tempdir().expect("a directory");
+    let child = Command::new(HUGELIFT)
+        .args(["lab", "reclaim", "--json"])
+        .env("XDG_STATE_HOME", state.path())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    sleep(Duration::from_secs(2));
+    kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).expect("it still runs");
+    let out = child.wait_with_output().expect("it ends");
+    assert_eq!(out.status.code(), Some(130), "{out:?}");
+    let report: Value = serde_json::from_slice(&out.stdout).expect("JSON");
+    assert_eq!(report["ended"], "interrupted");
+    assert!(!state.path().join("hugelift/lab/reclaim.json").exists(), "a part is not kept");
+}

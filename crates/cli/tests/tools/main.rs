@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The other subcommands: what they find, measure, prepare and say.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod align;
+mod compare;
+mod doctor;
+mod inspect;
+mod keep;
+mod lab;
+mod lab_memory;
+mod lab_reclaim;
+mod ministat;
+mod pictures;
+mod pool;
+mod prime;
+mod replace;
+mod stat;
+mod store;
+mod top;

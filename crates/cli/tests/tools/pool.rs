@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `hugelift pool` on this machine's pools, and on those of a recorded one with two nodes.
+
+use crate::common::guard::{Exclusive, Settings};
+use crate::common::recorded::Recorded;
+use crate::common::{Cmd, HUGELIFT, Held, Pool, fat};
+use crate::{need, need_root, skip};
+use serde_json::Value;
+use std::ffi::OsStr;
+use std::fs;
+use std::process::{Command, Output};
+
+const DIR: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB";
+const NUMBERS: [(&str, &str); 5] = [
+    ("total", "nr_hugepages"),
+    ("free", "free_hugepages"),
+    ("reserved", "resv_hugepages"),
+    ("surplus", "surplus_hugepages"),
+    ("overcommit", "nr_overcommit_hugepages"),
+];
+
+fn pool<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Output {
+    Command::new(HUGELIFT).arg("pool").args(args).output().expect("hugelift runs")
+}
+
+/// The command as typed after `hugelift pool`, on a recorded machine; it must succeed.
+fn on(machine: &Recorded, line: &str) -> String {
+    let out = on_any(machine, line);
+    let (shown, said) = (text(&out.stdout), text(&out.stderr));
+    assert!(out.status.success(), "{line}: {:?}\n{shown}{said}", out.status);
+    shown + &said
+}
+
+fn on_any(machine: &Recorded, line: &str) -> Output {
+    let root = machine.root().to_str().expect("a UTF-8 path");
+    pool(line.split_whitespace().chain(["--root", root]))
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn json(out: &Output) -> Value {
+    serde_json::from_slice(&out.stdout).unwrap_or_else(|e| panic!("{e}: {out:?}"))
+}
+
+/// The pool of 2 MB pages as `show` has it.
+fn shown() -> Value {
+    let out = pool(["show", "--json"]);
+    assert!(out.status.success() && out.stderr.is_empty(), "{out:?}");
+    let shown = json(&out);
+    assert_eq!(shown["version"], 1);
+    let pools = shown["pools"].as_array().expect("pools").clone();
+    pools.into_iter().find(|p| p["page_size"] == 2 << 20).expect("a pool of 2 MB")
+}
+
+fn number(path: &str) -> u64 {
+    let text = fs::read_to_string(path).unwrap_or_else(|e| panic!("{path}: {e}"));
+    text.trim().parse().unwrap_or_else(|e| panic!("{path}: {e}"))
+}
+
+/// A number of /proc/meminfo.
+fn meminfo(name: &str) -> u64 {
+    let text = fs::read_to_string("/proc/meminfo").expect("meminfo");
+    let line = text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':')).expect(name);
+    line.split_whitespace().next().expect("a number").parse().expect("a number")
+}
+
+fn agrees(shown: &Value) {
+    for (key, file) in NUMBERS {
+        assert_eq!(shown[key], number(&format!("{DIR}/{file}")), "{key}: {shown}");
+    }
+    if shown["default"] == true {
+        for (key, name) in [("total", "Total"), ("free", "Free"), ("reserved", "Rsvd"), ("surplus", "Surp")] {
+            assert_eq!(shown[key], meminfo(&format!("HugePages_{name}")), "{key}: {shown}");
+        }
+    }
+    for node in shown["nodes"].as_array().expect("nodes") {
+        let folder = format!("/sys/devices/system/node/node{}/hugepages/hugepages-2048kB", node["node"]);
+        for (key, file) in [("total", "nr_hugepages"), ("free", "free_hugepages")] {
+            assert_eq!(node[key], number(&format!("{folder}/{file}")), "{node}");
+        }
+    }
+}
+
+#[test]
+fn set_and_show_agree_with_the_kernel() {
+    need_root!();
+    let held = match Pool::with_free(0) {
+        Ok(held) => held,
+        Err(why) => skip!("{why}"),
+    };
+    let overcommit = format!("{DIR}/nr_overcommit_hugepages");
+    let kept = Settings::keep(&[&overcommit]).expect("keep the overcommit");
+    let before = number(&format!("{DIR}/nr_hugepages"));
+    for (amount, want) in [("+3", before + 3), ("-1", before + 2), ("+3M", before + 4)] {
+        let out = pool(["set", &format!("2M={amount}"), "--overcommit", "7"]);
+        assert!(out.status.success(), "{out:?}");
+        assert!(text(&out.stdout).contains(&format!("{want} asked for, {want} got")), "{out:?}");
+        let shown = shown();
+        agrees(&shown);
+        assert_eq!((&shown["total"], &shown["overcommit"]), (&want.into(), &7.into()));
+        let table = text(&pool::<&str>([]).stdout);
+        let row = table.lines().find(|l| l.starts_with("2 MB")).expect("a row");
+        assert!(row.split_whitespace().any(|w| w == want.to_string()), "{table}");
+        assert!(before > 0 || table.contains(&format!("\n{}\n", "░".repeat(want as usize))), "{table}");
+    }
+    // A share of a node is also a share of the whole.
+    let out = pool(["set", "2M=+2", "--node", "0", "--json"]);
+    assert!(out.status.success(), "{out:?}");
+    let change = &json(&out)["changes"][0];
+    assert_eq!((&change["got"], &change["node"]), (&change["asked"], &0.into()), "{change}");
+    assert_eq!(shown()["total"], before + 6);
+    drop((kept, held));
+}
+
+#[test]
+fn dry_run_leaves_this_machine_as_it_is() {
+    let _ours = Exclusive::take().expect("the lock");
+    let files = || {
+        let etc = ["/etc/sysctl.d/60-hugelift.conf", "/etc/tmpfiles.d/hugelift.conf"];
+        let numbers = NUMBERS.map(|(_, file)| format!("{DIR}/{file}"));
+        let numbers = numbers.into_iter().chain(["/proc/sys/vm/nr_hugepages".to_string()]);
+        let all = numbers.chain(etc.map(String::from));
+        all.map(|path| fs::read(&path).ok()).collect::<Vec<_>>()
+    };
+    let before = files();
+    let out = pool(["set", "2M=+5", "--overcommit", "+9", "--persist", "--dry-run"]);
+    assert!(out.status.success() && out.stderr.is_empty(), "{out:?}");
+    assert!(text(&out.stdout).contains(&format!("{DIR}/nr_hugepages (now ")), "{out:?}");
+    assert_eq!(files(), before);
+}
+
+#[test]
+fn dry_run_leaves_every_file_byte_for_byte() {
+    let machine = Recorded::well_set();
+    machine.write("/etc/sysctl.d/60-hugelift.conf", "vm.nr_hugepages=1");
+    let before = machine.files();
+    let shown = on(&machine, "set 2M=+5 1G=1 --overcommit 2M=+9 --persist --dry-run");
+    assert!(shown.contains("would write 261 to ") && shown.contains("nr_hugepages (now 256)"), "{shown}");
+    assert!(shown.contains("  vm.nr_hugepages = 261\n"), "{shown}");
+    on(&machine, "set 2M=7 --node 1 --persist --dry-run --json");
+    assert_eq!(machine.files(), before);
+}
+
+#[test]
+fn a_node_gets_its_share_and_keeps_it() {
+    let machine = Recorded::well_set();
+    let node = |n: u32| {
+        machine.read(&format!("/sys/devices/system/node/node{n}/hugepages/hugepages-2048kB/nr_hugepages"))
+    };
+    on(&machine, "set 2M=128 --persist");
+    assert!(machine.read("/etc/sysctl.d/60-hugelift.conf").ends_with("\nvm.nr_hugepages = 128\n"));
+    assert_eq!(machine.read("/proc/sys/vm/compact_memory"), "", "it shrank: no compaction");
+    let said = on(&machine, "set 2M=+72 --node 1 --persist");
+    assert!(said.contains("2 MB pages on node 1: 200 asked for, 200 got (before: 128)"), "{said}");
+    assert_eq!((node(0), node(1)), ("128\n".into(), "200\n".into()));
+    assert_eq!(machine.read("/sys/devices/system/node/node1/compact"), "1\n");
+    assert_eq!(machine.read("/sys/devices/system/node/node0/compact"), "");
+    // The even share of all nodes would undo it at the next boot.
+    assert!(!machine.read("/etc/sysctl.d/60-hugelift.conf").contains("\nvm.nr_hugepages"));
+    let lines = machine.read("/etc/tmpfiles.d/hugelift.conf");
+    for (n, pages) in [(0, 128), (1, 200)] {
+        let path = format!("/sys/devices/system/node/node{n}/hugepages/hugepages-2048kB/nr_hugepages");
+        assert!(lines.contains(&format!("\nw {path} - - - - {pages}\n")), "{lines}");
+    }
+    assert!(said.contains("only systemd-tmpfiles reads"), "{said}");
+    let leftovers = machine.files().into_keys().filter(|p| p.to_string_lossy().ends_with(".new")).count();
+    assert_eq!(leftovers, 0);
+}
+
+/// systemd-tmpfiles and sysctl themselves read what was written.
+#[test]
+fn the_files_are_what_boot_programs_read() {
+    need!("systemd-tmpfiles", "sysctl");
+    let machine = Recorded::well_set();
+    on(&machine, "set 2M=96 1G=3 --overcommit 2M=64 --persist");
+    machine.pool(1, 1, 0, 0, 1);
+    let giant = "/sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages";
+    machine.write(giant, "0\n");
+    let root = format!("--root={}", machine.root().display());
+    let out = Command::new("systemd-tmpfiles").args(["--create", &root]).output().expect("it runs");
+    assert!(out.status.success(), "{out:?}");
+    assert_eq!(machine.read(giant).trim(), "3", "{out:?}");
+    // As the name says, sysctl's --dry-run only says what it would write.
+    let file = machine.path("/etc/sysctl.d/60-hugelift.conf");
+    let out = Command::new("sysctl").args(["--dry-run", "-p"]).arg(file).output().expect("it runs");
+    assert!(out.status.success(), "{out:?}");
+    let said = text(&out.stdout);
+    assert!(
+        said.contains("vm.nr_hugepages = 96") && said.contains("vm.nr_overcommit_hugepages = 64"),
+        "{said}"
+    );
+}
+
+#[test]
+fn whoever_sets_it_later_is_named() {
+    let machine = Recorded::well_set();
+    machine.write("/usr/lib/sysctl.d/70-db.conf", "vm/nr_hugepages=4\n");
+    machine.write("/etc/sysctl.d/10-early.conf", "vm.nr_hugepages=4\n");
+    let said = on(&machine, "set 2M=8 --persist");
+    assert!(said.contains("70-db.conf is read later") && !said.contains("10-early"), "{said}");
+}
+
+/// A setting that takes any number and keeps less of it: the core dump filter of the
+/// process that writes it, which is nobody's but hugelift's own.
+#[test]
+fn a_shortage_shows_in_the_exit_status() {
+    let machine = Recorded::well_set();
+    let file = machine.path(&format!("{DIR}/nr_hugepages"));
+    fs::remove_file(&file).expect("remove it");
+    std::os::unix::fs::symlink("/proc/self/coredump_filter", &file).expect("a link");
+    let now: u64 = on_any(&machine, "show --json")
+        .status
+        .success()
+        .then(|| number("/proc/self/coredump_filter"))
+        .expect("show works");
+    // Bits above those that exist are dropped: as many as there are now stay.
+    let bits = u64::from_str_radix(&now.to_string(), 16).expect("a number");
+    let asked = (1 << 20) + bits;
+    let out = on_any(&machine, &format!("set 2M={asked}"));
+    assert_eq!(out.status.code(), Some(1), "{out:?}");
+    assert!(text(&out.stdout).contains(&format!("{asked} asked for, {now} got")), "{out:?}");
+    assert!(text(&out.stderr).contains(&format!("{} pages of 2 MB too few", asked - now)), "{out:?}");
+}
+
+#[test]
+fn what_cannot_be_is_said_in_one_line() {
+    let machine = Recorded::well_set();
+    for (line, says) in [
+        ("set 64M=1", "it has 1 GB, 2 MB"),
+        ("set 2M=1 --node 5", "there is 0, 1"),
+        ("set 2M=1 2M=2", "named twice"),
+        ("need /no/such/program", "cannot read /no/such/program"),
+        ("need --backing thp /bin/true", "only hugetlb"),
+    ] {
+        let out = on_any(&machine, line);
+        let said = text(&out.stderr);
+        assert!(said.contains(says) && said.lines().count() == 1, "{line}: {said}");
+        assert!(matches!(out.status.code(), Some(125 | 127)), "{line}: {:?}", out.status);
+    }
+    fs::remove_dir_all(machine.path("/sys/kernel/mm/hugepages")).expect("remove the pools");
+    assert!(on(&machine, "show").contains("no hugetlb pools"));
+    assert!(text(&on_any(&machine, "set 1").stderr).contains("no hugetlb pools"));
+}
+
+/// The pool that `need` asks for is enough, and one page fewer is not.
+#[test]
+fn need_is_what_a_run_takes() {
+    need_root!();
+    let program = fat("hold").flags(&["-static"]).build();
+    let name = program.to_str().expect("a UTF-8 path");
+    let out = pool(["need", "--json", name]);
+    let need = json(&out)["pages"]["2097152"].as_u64().unwrap_or_else(|| panic!("{out:?}"));
+    assert!(need >= 4, "{out:?}");
+    let twice = json(&pool(["need", "--json", name, name]));
+    assert_eq!(twice["pages"]["2097152"], 2 * need);
+    let short = |pages: u64| {
+        let held = match Pool::with_free(pages) {
+            Ok(held) => held,
+            Err(why) => return Err(why),
+        };
+        let status = pool(["need", name]).status.code();
+        let running = Held::start(&Cmd::new([name]), Some(&["--backing", "hugetlb"]), &program);
+        let left = held.free();
+        let lines = running.finish().own_lines().len();
+        Ok((status, left, lines))
+    };
+    match (short(need), short(need - 1)) {
+        (Ok(enough), Ok(short)) => {
+            assert_eq!(enough, (Some(0), 0, 0), "status, pages left, complaints");
+            assert_eq!((short.0, short.2 > 0), (Some(1), true), "{short:?}");
+        }
+        (enough, short) => skip!("{enough:?} {short:?}"),
+    }
+}

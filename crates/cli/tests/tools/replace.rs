@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `hugelift prime --replace` and `--restore`: what is put in a file's place is as good as the file
+//! in every way, and nothing is touched where it would not be.
+
+use crate::common::{Cmd, End, HUGELIFT, Held, Victim, fat, huge::smaps};
+use crate::{need_root, skip};
+use hugelift_core::align::verify;
+use serde_json::Value;
+use std::fs::{self, File, FileTimes, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::{Duration, SystemTime};
+
+/// A congruent program, and one whose text is some pages off as with lld.
+fn congruent() -> Victim {
+    fat("hold").flags(&["-no-pie", "-Wl,-z,max-page-size=0x1000"])
+}
+
+fn skewed() -> Victim {
+    congruent().flags(&["-Wl,-Ttext=0x1003000"])
+}
+
+/// A copy of a victim in a directory of its own.
+struct Place {
+    dir: tempfile::TempDir,
+    file: PathBuf,
+}
+
+impl Place {
+    fn new(victim: &Victim) -> Place {
+        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+        let file = dir.path().join("program");
+        fs::copy(victim.build(), &file).expect("copy");
+        Place { dir, file }
+    }
+
+    fn kept(&self) -> PathBuf {
+        self.dir.path().join(".program.hugelift-orig")
+    }
+
+    fn names(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.dir.path()).expect("list");
+        let mut names: Vec<String> =
+            entries.map(|e| e.expect("an entry").file_name().into_string().expect("a name")).collect();
+        names.sort();
+        names
+    }
+
+    /// Runs it with --replace; the report on the file.
+    fn replace(&self, options: &[&str]) -> (Output, Value) {
+        let out = prime(&[&["--replace", "--json"], options].concat(), &self.file);
+        let report: Value = serde_json::from_slice(&out.stdout).unwrap_or_else(|e| panic!("{e}: {out:?}"));
+        let file = report["files"][0].clone();
+        (out, file)
+    }
+
+    /// It says why, and nothing is other than before.
+    fn untouched(&self, options: &[&str], why: &str) {
+        let before = (fs::read(&self.file).expect("read"), stamp(&self.file), self.names());
+        let (out, report) = self.replace(options);
+        assert_eq!(out.status.code(), Some(1), "{out:?}");
+        let said = report["not_replaced"].as_str().unwrap_or_else(|| panic!("{report:#}"));
+        assert!(said.contains(why), "{said}");
+        let after = (fs::read(&self.file).expect("read"), stamp(&self.file), self.names());
+        assert!(before == after, "{why}: {:?}, was {:?}", (&after.1, &after.2), (&before.1, &before.2));
+    }
+}
+
+fn prime(options: &[&str], file: &Path) -> Output {
+    Command::new(HUGELIFT).arg("prime").args(options).arg(file).output().expect("hugelift")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Inode, mode, owner, group, links, seconds and nanoseconds of the last change.
+fn stamp(path: &Path) -> (u64, u32, u32, u32, u64, i64, i64) {
+    let m = fs::metadata(path).expect("stat");
+    (m.ino(), m.mode(), m.uid(), m.gid(), m.nlink(), m.mtime(), m.mtime_nsec())
+}
+
+/// This file system has huge pages in the page cache: a congruent file gets them.
+fn can() -> bool {
+    let place = Place::new(&congruent());
+    let out = prime(&["--json"], &place.file);
+    let report: Value = serde_json::from_slice(&out.stdout).expect("JSON");
+    report["files"][0]["huge_bytes"].as_u64() > Some(0)
+}
+
+fn mapped_huge(held: &Held, path: &Path) -> u64 {
+    smaps(held.pid()).iter().filter(|u| u.mapping.path == path).map(|u| u.file_huge).sum()
+}
+
+#[test]
+fn a_text_that_is_not_congruent_gets_its_huge_pages_and_can_go_back() {
+    if !can() {
+        skip!("this file system has no huge pages in the page cache");
+    }
+    let place = Place::new(&skewed());
+    let (old, inode) = (fs::read(&place.file).expect("read"), stamp(&place.file).0);
+    let (out, report) = place.replace(&[]);
+    assert_eq!(out.status.code(), Some(0), "{report:#}");
+    let wanted = report["whole_bytes"].as_u64().expect("bytes");
+    assert!(wanted >= 8 << 20 && report["huge_bytes"] == wanted, "{report:#}");
+    assert_eq!(report["replaced"]["original"].as_str(), place.kept().to_str());
+    assert!(text(&out.stderr).contains("debsums"), "{out:?}");
+    assert_eq!(place.names(), [".program.hugelift-orig", "program"]);
+    assert_eq!(verify(&old, &fs::read(&place.file).expect("read")), Ok(()));
+    let held = Held::start(&Cmd::new([&place.file]), None, &place.file);
+    assert_eq!(mapped_huge(&held, &place.file), wanted);
+    assert_eq!(held.finish().stdout, "wrong 0\nready\nwrong 0\n");
+    // Once more there is nothing to be done.
+    let (out, report) = place.replace(&[]);
+    assert_eq!((out.status.code(), &report["replaced"]), (Some(0), &Value::Null), "{report:#}");
+    let out = prime(&["--restore"], &place.file);
+    assert!(out.status.success() && text(&out.stderr).contains("the original is back"), "{out:?}");
+    assert_eq!((stamp(&place.file).0, place.names()), (inode, vec!["program".to_string()]));
+    let out = prime(&["--restore"], &place.file);
+    assert_eq!(out.status.code(), Some(125));
+    assert!(text(&out.stderr).contains("was not replaced by hugelift"), "{out:?}");
+}
+
+#[test]
+fn a_file_in_use_is_replaced_under_those_who_use_it() {
+    if !can() {
+        skip!("this file system has no huge pages in the page cache");
+    }
+    let place = Place::new(&congruent());
+    // Just written, hence in small pages, and started at once.
+    let held = Held::start(&Cmd::new([&place.file]), None, &place.file);
+    let out = prime(&["--check"], &place.file);
+    assert_eq!(out.status.code(), Some(1), "{out:?}");
+    let inode = stamp(&place.file).0;
+    let (out, report) = place.replace(&[]);
+    assert_eq!(out.status.code(), Some(0), "{report:#}");
+    assert!(report["replaced"].is_object() && report["huge_bytes"] == report["whole_bytes"], "{report:#}");
+    assert_ne!(stamp(&place.file).0, inode);
+    assert_eq!(stamp(&place.kept()).0, inode);
+    // It runs on with its own file.
+    let exe = fs::metadata(format!("/proc/{}/exe", held.pid())).expect("stat");
+    assert_eq!(exe.ino(), inode);
+    assert_eq!(held.finish().stdout, "wrong 0\nready\nwrong 0\n");
+    let bare = Cmd::new([&place.file]).bare();
+    assert_eq!((bare.end, bare.stdout.as_str()), (End::Code(0), "wrong 0\nready\nwrong 0\n"));
+}
+
+#[test]
+fn a_program_at_a_random_base_is_replaced_by_one_at_an_aligned_base() {
+    if !can() {
+        skip!("this file system has no huge pages in the page cache");
+    }
+    let place = Place::new(&fat("hold").flags(&["-Wl,-z,max-page-size=0x1000"]));
+    let (out, report) = place.replace(&[]);
+    assert_eq!(out.status.code(), Some(0), "{report:#}");
+    assert_eq!((&report["replaced"]["aslr_bits_lost"], &report["random_base"]), (&9.into(), &false.into()));
+    let held = Held::start(&Cmd::new([&place.file]), None, &place.file);
+    assert_eq!(report["whole_bytes"], mapped_huge(&held, &place.file));
+}
+
+#[test]
+fn owner_mode_attributes_and_times_are_kept() {
+    need_root!();
+    let place = Place::new(&skewed());
+    let day = SystemTime::UNIX_EPOCH + Duration::new(1_234_567_890, 123_456_789);
+    chown(&place.file, Some(1234), Some(5678)).expect("chown");
+    fs::set_permissions(&place.file, Permissions::from_mode(0o751)).expect("chmod");
+    // An access control list: user::rwx, user 42: r-x, group::r-x, mask::r-x, other::--x
+    let entry = |tag: u16, perm: u16, id: u32| {
+        [tag.to_le_bytes().to_vec(), perm.to_le_bytes().to_vec(), id.to_le_bytes().to_vec()].concat()
+    };
+    let none = u32::MAX;
+    let list =
+        [entry(1, 7, none), entry(2, 5, 42), entry(4, 5, none), entry(16, 5, none), entry(32, 1, none)];
+    let acl = [2_u32.to_le_bytes().to_vec(), list.concat()].concat();
+    // cap_net_raw=ep, version 2.
+    let words: [u32; 5] = [0x0200_0001, 1 << 13, 0, 0, 0];
+    let caps: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+    let attributes: [(&str, &[u8]); 3] =
+        [("user.note", b"mine\0"), ("system.posix_acl_access", &acl), ("security.capability", &caps)];
+    for (name, value) in attributes {
+        if let Err(e) = xattr::set(&place.file, name, value) {
+            skip!("this file system cannot have {name}: {e}");
+        }
+    }
+    // The folder gives new files a list of its own: the copy is not to have it.
+    let default = [2_u32.to_le_bytes().to_vec(), list.concat()].concat();
+    xattr::set(place.dir.path(), "system.posix_acl_default", &default).expect("a default list");
+    let times = FileTimes::new().set_accessed(day).set_modified(day);
+    File::open(&place.file).expect("open").set_times(times).expect("utimes");
+    let names = |path: &Path| {
+        let mut names: Vec<_> = xattr::list(path).expect("list").collect();
+        names.sort();
+        names
+    };
+    let (before, had) = (stamp(&place.file), names(&place.file));
+    let (out, report) = place.replace(&[]);
+    assert!(report["replaced"].is_object(), "{out:?}");
+    let after = stamp(&place.file);
+    assert_eq!(
+        (after.1, after.2, after.3, after.5, after.6),
+        (before.1, before.2, before.3, before.5, before.6)
+    );
+    assert_eq!(names(&place.file), had);
+    for (name, value) in attributes {
+        assert_eq!(xattr::get(&place.file, name).expect(name).as_deref(), Some(value), "{name}");
+    }
+    // And none where there was none.
+    let plain = Place::new(&skewed());
+    xattr::set(plain.dir.path(), "system.posix_acl_default", &default).expect("a default list");
+    let had = names(&plain.file);
+    assert!(plain.replace(&[]).1["replaced"].is_object());
+    assert_eq!(names(&plain.file), had);
+}
+
+#[test]
+fn what_has_no_equal_copy_is_left_alone() {
+    let place = Place::new(&skewed());
+    let mode = |mode| fs::set_permissions(&place.file, Permissions::from_mode(mode)).expect("chmod");
+    mode(0o4755);
+    place.untouched(&[], "is set-uid or set-gid");
+    mode(0o2755);
+    place.untouched(&[], "is set-uid or set-gid");
+    mode(0o755);
+    let second = place.dir.path().join("second");
+    fs::hard_link(&place.file, &second).expect("link");
+    place.untouched(&[], "has 2 names (hard links)");
+    fs::remove_file(second).expect("unlink");
+    if xattr::set(&place.file, "security.ima", b"\x01hash").is_ok() {
+        place.untouched(&[], "signed or measured (IMA)");
+        xattr::remove(&place.file, "security.ima").expect("remove");
+    }
+    // An archive at the end that would move.
+    let whole = fs::read(&place.file).expect("read");
+    fs::write(&place.file, [&whole[..], b"PK\x03\x04"].concat()).expect("write");
+    place.untouched(&[], "behind the end of its ELF part");
+    fs::write(&place.file, whole).expect("write");
+    assert!(place.replace(&[]).1["replaced"].is_object(), "it was only that");
+}
+
+#[test]
+fn a_file_that_is_being_written_is_left_alone() {
+    let place = Place::new(&skewed());
+    let writer = File::options().append(true).open(&place.file).expect("open");
+    place.untouched(&[], "being written");
+    drop(writer);
+    assert!(place.replace(&[]).1["replaced"].is_object(), "it was only that");
+}
+
+#[test]
+fn the_users_own_check_decides() {
+    let place = Place::new(&skewed());
+    // Only the copy has a name that begins with a dot.
+    let differs = "case {} in */.program*) echo copy;; *) echo file;; esac";
+    place.untouched(&["--try", differs], "writes another stdout");
+    place.untouched(
+        &["--try", "case {} in */.program*) exit 3;; esac"],
+        "exit status: 3 instead of exit status: 0",
+    );
+    let (out, report) = place.replace(&["--try", "{} </dev/null"]);
+    assert!(report["replaced"].is_object(), "{out:?} {report:#}");
+}
+
+#[test]
+fn links_are_followed_and_upgrades_win() {
+    let place = Place::new(&skewed());
+    let link = place.dir.path().join("link");
+    std::os::unix::fs::symlink("program", &link).expect("symlink");
+    let out = prime(&["--replace"], &link);
+    assert!(text(&out.stdout).contains("replaced by a re-laid copy; the original is"), "{out:?}");
+    assert!(fs::symlink_metadata(&link).expect("stat").is_symlink());
+    assert!(place.kept().exists() && fs::symlink_metadata(&place.file).expect("stat").is_file());
+    // An upgrade: another program of the same name, by rename as package managers do.
+    let upgrade = |victim: &Victim| {
+        let new = place.dir.path().join("new");
+        fs::copy(victim.build(), &new).expect("copy");
+        fs::rename(new, &place.file).expect("rename");
+    };
+    upgrade(&skewed().flags(&["-DUPGRADE", "-O2"]));
+    let upgraded = fs::read(&place.file).expect("read");
+    let out = prime(&["--restore"], &place.file);
+    assert_eq!(out.status.code(), Some(125));
+    assert!(text(&out.stderr).contains("is no copy of"), "{out:?}");
+    assert!(fs::read(&place.file).expect("read") == upgraded);
+    // Replaced again, it is the upgrade that is kept.
+    assert!(place.replace(&[]).1["replaced"].is_object());
+    assert!(fs::read(place.kept()).expect("read") == upgraded);
+    assert!(prime(&["--restore"], &place.file).status.success());
+    assert!(fs::read(&place.file).expect("read") == upgraded);
+}
+
+/// Killed between its last two steps, it has left a second name; that is no obstacle.
+#[test]
+fn a_run_that_was_killed_is_taken_up() {
+    let place = Place::new(&skewed());
+    fs::hard_link(&place.file, place.kept()).expect("link");
+    let (out, report) = place.replace(&[]);
+    assert!(report["replaced"].is_object(), "{out:?} {report:#}");
+    assert_eq!(stamp(&place.kept()).4, 1);
+    assert!(prime(&["--restore"], &place.file).status.success());
+    fs::hard_link(&place.file, place.kept()).expect("link");
+    assert!(prime(&["--restore"], &place.file).status.success());
+    assert_eq!(place.names(), ["program"]);
+}

@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Real programs in the model: every call of every plan fails once, with each errno that
+//! Linux may give, and the program must not be able to tell.
+
+use crate::common::{PROGRAMS, machine, pool, snapshot};
+use hugelift_core::addr::{Addr, PageSize, Range};
+use hugelift_core::apply::{Outcome, apply};
+use hugelift_core::maps::Prot;
+use hugelift_core::model::{Content, Model};
+use hugelift_core::placement::Placement;
+use hugelift_core::plan::{Plan, Span, Step, copied, plan, shareable};
+use hugelift_core::policy::{Backing, Copies, Policy, SpanChoice};
+use hugelift_core::snapshot::{Part, Snapshot, StoredCopy};
+use hugelift_core::target::Fault;
+
+const EPERM: i32 = 1;
+const EAGAIN: i32 = 11;
+const ENOMEM: i32 = 12;
+const EFAULT: i32 = 14;
+const EINVAL: i32 = 22;
+
+/// A program, a plan for it and a machine to carry it out on.
+struct Case {
+    name: String,
+    plan: Plan,
+    model: Model,
+    /// Ways that fail without a fault of ours, before one works: the same for each span.
+    doomed: usize,
+}
+
+const ALL_PARTS: [Part; 7] =
+    [Part::Text, Part::Rodata, Part::Relro, Part::Data, Part::Bss, Part::Heap, Part::Stack];
+
+/// Plans `snapshot` for `backings`; `change` makes the machine differ from what was planned for.
+fn case(name: &str, snapshot: &Snapshot, backings: &[Backing], change: impl FnOnce(&mut Model)) -> Case {
+    let policy = Policy { backings: backings.to_vec(), ..Policy::default() };
+    planned(name, snapshot, policy, change)
+}
+
+/// The same with what is written too.
+fn case_of_all(name: &str, snapshot: &Snapshot, data: &[Backing], change: impl FnOnce(&mut Model)) -> Case {
+    let data_backings = data.to_vec();
+    planned(name, snapshot, Policy { parts: ALL_PARTS.to_vec(), data_backings, ..Policy::default() }, change)
+}
+
+/// The same on a NUMA node.
+fn placed(name: &str, snapshot: &Snapshot, backings: &[Backing]) -> Case {
+    let placement = Some(Placement::On("1".parse().unwrap()));
+    let (backings, data_backings) = (backings.to_vec(), backings.to_vec());
+    let policy =
+        Policy { parts: ALL_PARTS.to_vec(), backings, data_backings, placement, ..Policy::default() };
+    planned(name, snapshot, policy, |_| ())
+}
+
+/// The same, rounded out.
+fn case_rounded(name: &str, snapshot: &Snapshot, data: &[Backing]) -> Case {
+    let (parts, backings, data_backings) = (ALL_PARTS.to_vec(), data.to_vec(), data.to_vec());
+    let policy = Policy { parts, backings, data_backings, span: SpanChoice::Outer, ..Policy::default() };
+    planned(name, snapshot, policy, |_| ())
+}
+
+/// The same for those pages alone that a run is said to have touched: one of three.
+fn case_of_seen(name: &str, snapshot: &Snapshot, backings: &[Backing]) -> Case {
+    let page = PageSize::MB2.bytes();
+    let wanted = shareable(snapshot, &Policy::default()).into_iter();
+    let third = |(_, _, range): (usize, Part, Range)| {
+        let starts = (range.start.0 + 4096..range.end.0).step_by(3 * page as usize);
+        starts.filter_map(|start| Range::sized(Addr(start), 1)).collect::<Vec<_>>()
+    };
+    let copies = Copies::Seen(wanted.flat_map(third).collect());
+    planned(name, snapshot, Policy { backings: backings.to_vec(), copies, ..Policy::default() }, |_| ())
+}
+
+#[test]
+fn a_plan_of_every_third_page_is_a_third() {
+    for (program, record) in PROGRAMS {
+        let full = snapshot(record, machine());
+        let bytes = |case: &Case| copied(&case.plan).map(|span| span.range.len()).sum::<u64>();
+        let all = bytes(&case(program, &full, &[Backing::Thp], |_| ()));
+        let third = bytes(&case_of_seen(program, &full, &[Backing::Thp]));
+        assert!(third <= all && (third > 0) == (all > 0), "{program}: {third} of {all}");
+        // Those of java are one huge page each.
+        assert!(all < 64 << 20 || *program == "java" || third <= all / 2, "{program}: {third} of {all}");
+    }
+}
+
+fn planned(name: &str, snapshot: &Snapshot, policy: Policy, change: impl FnOnce(&mut Model)) -> Case {
+    let mut model = Model::new(snapshot);
+    change(&mut model);
+    Case { name: name.into(), plan: plan(snapshot, &policy), model, doomed: 0 }
+}
+
+fn cases(program: &str, record: &str) -> Vec<Case> {
+    let full = snapshot(record, machine());
+    let mut old = full.clone();
+    old.machine.moves_hugetlb = false;
+    let all = plan(&full, &Policy::default());
+    let pages: u64 = all.spans.iter().map(|s| s.range.len() / PageSize::MB2.bytes()).sum();
+    let mut short = full.clone();
+    short.machine.pools = vec![pool(PageSize::MB2, pages / 2)];
+    let stocked = stocked(&full);
+    let (thp, hugetlb, shared) = (Backing::Thp, Backing::Hugetlb, Backing::Shared);
+    let named = |variant: &str| format!("{program} on {variant}");
+    let mut cases = vec![
+        case(&named("thp"), &full, &[thp], |_| ()),
+        case(&named("hugetlb, moved"), &full, &[hugetlb], |_| ()),
+        case(&named("hugetlb, by file"), &old, &[hugetlb], |_| ()),
+        case(&named("auto, pool short"), &short, &[hugetlb, thp], |_| ()),
+        case(&named("auto, kernel before 5.16"), &old, &[hugetlb, thp], |_| ()),
+        case_of_all(&named("auto, data on thp"), &full, &[thp], |_| ()),
+        case_of_all(&named("auto, data on hugetlb"), &full, &[hugetlb, thp], |_| ()),
+        placed(&named("thp, placed"), &full, &[thp]),
+        placed(&named("hugetlb by file, placed"), &old, &[hugetlb]),
+        case_rounded(&named("thp, outer spans"), &full, &[thp]),
+        case_rounded(&named("hugetlb, outer spans"), &full, &[hugetlb]),
+        case_rounded(&named("hugetlb by file, outer spans"), &old, &[hugetlb]),
+        case_rounded(&named("hugetlb, else thp, outer spans"), &full, &[hugetlb, thp]),
+        case(&named("shared"), &stocked, &[shared], |_| ()),
+        case(&named("shared, else thp"), &stocked, &[shared, thp], |_| ()),
+        case_of_seen(&named("thp, every third page"), &full, &[thp]),
+        case_of_seen(&named("hugetlb by file, every third page"), &old, &[hugetlb]),
+        case_of_seen(&named("shared, else every third page"), &half_stocked(&full), &[shared, thp]),
+    ];
+    let stolen = |m: &mut Model| m.pools.values_mut().for_each(|left| *left = 0);
+    let falls_back = [
+        case(&named("auto, pool stolen"), &full, &[hugetlb, thp], stolen),
+        case(&named("auto, pool of files stolen"), &old, &[hugetlb, thp], stolen),
+        case(&named("shared fragmented"), &stocked, &[shared, hugetlb], |m| m.fragmented = true),
+        case(&named("thp fragmented"), &full, &[thp, hugetlb], |m| m.fragmented = true),
+    ];
+    cases.extend(falls_back.into_iter().map(|case| Case { doomed: 1, ..case }));
+    cases
+}
+
+/// The same with a copy of all that can be shared in the store, one file for each object.
+fn stocked(snapshot: &Snapshot) -> Snapshot {
+    let mut stocked = snapshot.clone();
+    let mut next = PageSize::MB2.bytes();
+    for (entry, _, range) in shareable(snapshot, &Policy::default()) {
+        stocked.stored.copies.push(StoredCopy { range, entry, offset: next });
+        next += range.len();
+    }
+    stocked
+}
+
+/// What the program can see, but for the zeros where lifted spans have been rounded out.
+fn shown(case: &Case, model: &Model, outcome: &Outcome) -> Vec<(Range, Prot, Content)> {
+    let mut gaps = Vec::new();
+    for (span, told) in case.plan.spans.iter().zip(&outcome.spans) {
+        for gap in span.gaps().into_iter().filter(|_| told.lifted.is_some()) {
+            assert!(model.is_zero(gap, span.prot), "{}: {gap} is not zeros", case.name);
+            gaps.push(gap);
+        }
+    }
+    model.visible_outside(&gaps)
+}
+
+/// With a copy of every other part.
+fn half_stocked(snapshot: &Snapshot) -> Snapshot {
+    let mut half = stocked(snapshot);
+    let mut n = 0;
+    half.stored.copies.retain(|_| {
+        n += 1;
+        n % 2 == 0
+    });
+    half
+}
+
+/// Whether the outcome says the truth about each span.
+fn check_told(case: &Case, model: &Model, outcome: &Outcome, what: &str) {
+    assert_eq!(outcome.spans.len(), case.plan.spans.len(), "{what}");
+    for (span, told) in case.plan.spans.iter().zip(&outcome.spans) {
+        let lifted = model.is_huge(span.range) || model.is_advised(span.range);
+        assert_eq!(told.lifted.is_some(), lifted, "{what}: {}", span.range);
+        let ways = told.failures.len() + usize::from(told.lifted.is_some());
+        assert!(ways <= span.attempts.len(), "{what}: {}", span.range);
+        assert!(told.lifted.is_some() || ways == span.attempts.len(), "{what}: a way was not tried");
+    }
+}
+
+#[test]
+fn without_a_fault_all_spans_are_huge_and_look_the_same() {
+    for (program, record) in PROGRAMS {
+        for case in cases(program, record) {
+            let mut model = case.model.clone();
+            let outcome = apply(&mut model, &case.plan);
+            assert!(outcome.is_complete() && outcome.leftovers.is_empty(), "{}: {outcome:?}", case.name);
+            check_told(&case, &model, &outcome, &case.name);
+            assert!(outcome.spans.iter().all(|s| s.failures.len() == case.doomed), "{}", case.name);
+            assert!(shown(&case, &model, &outcome) == case.model.visible(), "{}", case.name);
+            assert!(model.open_files() == 0 && !model.saw_wx, "{}", case.name);
+            // Of a file, its pages lie there; what maps it has no policy.
+            let bound = case.name.contains("placed") && !case.name.contains("by file");
+            let stays = |s: &Span| s.attempts[0].in_place;
+            let right = |s: &Span| stays(s) || model.is_bound(s.range) == bound;
+            assert!(case.plan.spans.iter().all(right), "{}", case.name);
+        }
+    }
+}
+
+#[test]
+fn the_records_have_something_to_lift() {
+    let mut pages = 0;
+    for (program, record) in PROGRAMS {
+        let plan = plan(&snapshot(record, machine()), &Policy::default());
+        // libpython's 2.2 MB of text do not hold one whole aligned page.
+        assert_eq!(plan.spans.is_empty(), *program == "python", "{program}: {plan:#?}");
+        pages += plan.spans.iter().map(|s| s.range.len() >> 21).sum::<u64>();
+    }
+    assert!(pages > 100, "{pages} huge pages in all records");
+    let rounded = |record: &str| {
+        let spans = case_rounded("", &snapshot(record, machine()), &[Backing::Thp]).plan.spans;
+        let outer = |s: &&Span| !s.gaps().is_empty();
+        (spans.iter().filter(outer).count(), spans.len())
+    };
+    let plain = |record: &str| {
+        case_of_all("", &snapshot(record, machine()), &[Backing::Thp], |_| ()).plan.spans.len()
+    };
+    let all: Vec<(usize, usize)> = PROGRAMS.iter().map(|(_, record)| rounded(record)).collect();
+    let more: usize = PROGRAMS.iter().zip(&all).map(|((_, r), (_, n))| n - plain(r)).sum();
+    let over_nothing: usize = all.iter().map(|(gaps, _)| gaps).sum();
+    assert!(more >= 4 && over_nothing >= 2, "{more} outer spans, {over_nothing} of them over unmapped space");
+}
+
+#[test]
+fn each_call_may_fail_once() {
+    let mut runs = 0;
+    for (program, record) in PROGRAMS {
+        for case in cases(program, record) {
+            for failed_move_unmaps in [false, true] {
+                let mut model = case.model.clone();
+                model.failed_move_unmaps = failed_move_unmaps;
+                for errno in [ENOMEM, EINVAL, EFAULT, EAGAIN, EPERM] {
+                    let calls = fail_each_call(&case, &model, errno);
+                    let steps: usize = case.plan.spans.iter().map(|s| s.attempts[0].steps.len()).sum();
+                    assert!(case.doomed > 0 || calls >= steps, "{}: {calls} calls", case.name);
+                    runs += calls;
+                }
+            }
+        }
+    }
+    assert!(runs > 10_000, "only {runs} faults");
+}
+
+/// Calls whose failure changes nothing: those that take back are made again, and what
+/// collapsing does not bring is told as lacking huge pages.
+const FORGIVEN: [&str; 3] = ["munmap", "close", "madvise(MADV_COLLAPSE)"];
+
+fn fail_each_call(case: &Case, fresh: &Model, errno: i32) -> usize {
+    let before = fresh.visible();
+    for at in 0..usize::MAX {
+        let mut model = fresh.clone();
+        model.fail_at = Some((at, errno));
+        let outcome = apply(&mut model, &case.plan);
+        let Some(call) = model.failed.first() else {
+            // There is no such call any more: every one has failed once.
+            assert_eq!(model.calls, at, "{}", case.name);
+            return at;
+        };
+        let what = format!("{}: {call}, call {at}, errno {errno}", case.name);
+        assert!(shown(case, &model, &outcome) == before, "{what}: the program can tell");
+        assert!(model.open_files() == 0, "{what}: a file is left open");
+        for (span, told) in case.plan.spans.iter().zip(&outcome.spans) {
+            assert!(told.lifted.is_some() || !model.is_bound(span.range), "{what}: {} is bound", span.range);
+        }
+        assert!(!model.saw_wx, "{what}: writable and executable");
+        assert!(outcome.lost.is_none() && outcome.leftovers.is_empty(), "{what}: {outcome:?}");
+        check_told(case, &model, &outcome, &what);
+
+        let ours = |f: &Fault| matches!(f, Fault::Call { call: c, errno: e, .. } if c == call && *e == errno);
+        let told = outcome.spans.iter().filter(|s| s.failures.iter().any(|(_, f)| ours(f))).count();
+        let concerned = outcome.spans.iter().filter(|s| s.failures.len() > case.doomed).count();
+        if FORGIVEN.contains(call) {
+            let complete = outcome.lost.is_none() && outcome.spans.iter().all(|s| s.lifted.is_some());
+            assert!(complete && concerned == 0, "{what}: {outcome:?}");
+        } else {
+            assert!(told >= 1 && concerned <= 1, "{what}: {outcome:?}");
+            let left = outcome.spans.iter().filter(|s| s.lifted.is_none()).count();
+            assert!(left <= 1, "{what}: spans that the fault did not concern are not huge");
+        }
+    }
+    0
+}
+
+/// From some call on nothing works any more, not even taking back: then the outcome owns up
+/// to all that is not as it was.
+#[test]
+fn every_call_may_fail_from_one_on() {
+    for (program, record) in PROGRAMS {
+        for case in cases(program, record) {
+            let before = case.model.visible();
+            let mut at = 0;
+            loop {
+                let mut model = case.model.clone();
+                (model.fail_at, model.fail_on) = (Some((at, ENOMEM)), true);
+                model.failed_move_unmaps = at % 2 == 0;
+                let outcome = apply(&mut model, &case.plan);
+                let what = format!("{}: nothing works from call {at} on", case.name);
+                assert!(!model.saw_wx, "{what}");
+                if outcome.lost.is_none() {
+                    let mut rest = shown(&case, &model, &outcome);
+                    rest.retain(|(range, ..)| !outcome.leftovers.iter().any(|l| l.covers(*range)));
+                    assert!(rest == before, "{what}: {outcome:?}");
+                    check_told(&case, &model, &outcome, &what);
+                }
+                if model.failed.is_empty() {
+                    break;
+                }
+                at += 1;
+            }
+            assert!(at > 0 || case.plan.spans.is_empty(), "{}", case.name);
+        }
+    }
+}
+
+/// The variants go the ways that their names say.
+#[test]
+fn variants_differ_in_their_steps() {
+    let (program, record) = PROGRAMS[0];
+    for case in cases(program, record) {
+        let steps = || case.plan.spans.iter().flat_map(|s| &s.attempts).flat_map(|a| &a.steps);
+        let by_file = steps().any(|s| matches!(s, Step::Replace { .. }));
+        assert_eq!(by_file, case.name.contains("file") || case.name.contains("before 5.16"), "{}", case.name);
+        let backings = |b| case.plan.spans.iter().any(|s| s.attempts[0].backing == b);
+        let both = backings(Backing::Thp) && backings(Backing::Hugetlb);
+        let mixed =
+            ["pool short", "data on", "hugetlb, else thp"].iter().any(|name| case.name.contains(name));
+        assert_eq!(both, mixed, "{}", case.name);
+    }
+}

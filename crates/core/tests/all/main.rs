@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Planning, lifting and parsing: properties of generated cases, recorded programs, and a fault at
+//! every step.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod align_props;
+mod every_step_fails;
+mod ministat;
+mod moving;
+mod parsers_props;
+mod plan_props;
+mod pmu;
+mod report;
