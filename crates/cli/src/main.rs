@@ -4,6 +4,7 @@
 //! `main` is C's own: the standard library's would ignore SIGPIPE and open closed
 //! standard files, and the program that we become would inherit that.
 #![cfg_attr(not(test), no_main)]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod align;
 mod compare;

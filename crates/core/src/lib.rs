@@ -8,6 +8,7 @@
 //! [`plan::plan`] is a pure function; [`apply::apply`] is generic over [`target::Target`],
 //! of which [`model::Model`] is the implementation that the tests put a fault into at
 //! every step.
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 #![forbid(unsafe_code)]
 
 pub mod addr;

@@ -6,6 +6,7 @@
 //! step whether to go on (ctrl-C, the time), and gives back what it has when told to stop.
 //! [`perform()`] makes a report of it. A setting of the kernel that an experiment changes is a
 //! [`setting::Setting`], which puts it back.
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 pub mod block;
 pub mod clock;

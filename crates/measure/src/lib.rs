@@ -4,6 +4,7 @@
 //!
 //! [`rounds`] runs sides in turn; a side is a [`program`] whose run is [`timed`], or a
 //! [`server`] under a load. A [`look`] is a run that counts for nothing and shows everything.
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 pub mod child;
 pub mod coverage;

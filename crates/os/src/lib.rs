@@ -11,6 +11,7 @@
 //! ([`mod@program`]); it traces it ([`ptrace`]), prepares its way [`home`], stops its
 //! [`threads`] and changes it as a [`remote`] target; so does the helper that the library
 //! [`inside`] a program has asked for. [`arch`] knows the machine code.
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 pub mod arch;
 mod batch;
