@@ -5,11 +5,12 @@ use crate::FAILED;
 use clap::Args;
 use hugelift_core::addr::{PageSize, human_bytes};
 use hugelift_core::align::{Layout, Placed, Refusal};
-use hugelift_os::console::say;
+use hugelift_core::printable;
+use hugelift_core::printable::Escape;
+use hugelift_os::console::{self, say};
 use hugelift_os::relay::{Original, RelayError, publish, set_mode};
 use serde::Serialize;
 use std::fmt::Write as _;
-use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -82,20 +83,20 @@ fn try_align(args: &AlignArgs) -> Result<String, Failure> {
         let copy = original.copy_beside(&layout, &place)?;
         let mode = original.meta.mode() & 0o7777;
         if mode & 0o6000 != 0 {
-            say(&format!("{}: the copy is not set-uid or set-gid", args.input.display()));
+            say(&format!("{}: the copy is not set-uid or set-gid", args.input.escaped()));
         }
         set_mode(&copy, mode & 0o777, &place)?;
         publish(copy.into_temp_path(), &place)?;
     }
     let said = Said::new(args, &original, &layout);
-    Ok(if args.json { serde_json::to_string(&said)? + "\n" } else { said.text(&layout) })
+    Ok(if args.json { printable::json(&said)? + "\n" } else { said.text(&layout) })
 }
 
 /// The output is another file, and one that may be replaced.
 fn check_output(original: &Original, output: &Path) -> Result<(), Failure> {
     // One that is not there, or cannot be seen, is the business of whoever writes it.
     let Ok(there) = std::fs::metadata(output) else { return Ok(()) };
-    let name = output.display().to_string();
+    let name = output.escaped().to_string();
     if (there.dev(), there.ino()) == (original.meta.dev(), original.meta.ino()) {
         return Err(Failure::Same(name));
     }
@@ -151,8 +152,8 @@ impl Said {
         };
         Said {
             version: 1,
-            input: args.input.display().to_string(),
-            output: args.output.as_ref().filter(|_| !args.dry_run).map(|o| o.display().to_string()),
+            input: args.input.escaped().to_string(),
+            output: args.output.as_ref().filter(|_| !args.dry_run).map(|o| o.escaped().to_string()),
             page_size: page.bytes(),
             bytes_before: original.meta.len(),
             bytes_after: layout.bytes,
@@ -194,12 +195,11 @@ impl Said {
 }
 
 fn print(shown: &str) -> i32 {
-    let mut out = std::io::stdout().lock();
-    match out.write_all(shown.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            say(&format!("cannot write to standard output: {error}"));
+    match console::print(shown) {
+        Ok(()) => 0,
+        Err(error) => {
+            say(&error);
             FAILED
         }
-        _ => 0,
     }
 }

@@ -14,11 +14,12 @@ use experiment::Experiment;
 use hugelift_core::comparison::Comparison;
 use hugelift_core::comparison_text;
 use hugelift_core::html::compare::document;
-use hugelift_os::console::say;
+use hugelift_core::printable;
+use hugelift_core::printable::Escape;
+use hugelift_os::console::{self, say};
 use hugelift_os::output;
 use hugelift_os::program::resolve;
 use std::ffi::OsString;
-use std::io::Write as _;
 use std::path::Path;
 
 /// Measures and prints; returns the exit status.
@@ -47,7 +48,7 @@ fn try_compare(args: &CompareArgs) -> Result<(), Failure> {
     resolve(program)?;
     let folder = args.html.as_deref().and_then(Path::parent).filter(|f| !f.as_os_str().is_empty());
     if let Some(folder) = folder.filter(|f| !f.is_dir()) {
-        return Err(anyhow::anyhow!("--html: there is no folder {}", folder.display()).into());
+        return Err(anyhow::anyhow!("--html: there is no folder {}", folder.escaped()).into());
     }
     if let Some(warning) = args.enough.warning() {
         say(&warning);
@@ -60,7 +61,7 @@ fn print(comparison: &Comparison, args: &CompareArgs) -> Result<(), Failure> {
     let picture = args.html.as_ref().map(|path| {
         let picture = document(comparison).map_err(anyhow::Error::from)?;
         if path.as_os_str() == "-" {
-            return Ok(Some(picture.into_bytes()));
+            return Ok(Some(picture));
         }
         // Its message has its source in it.
         output::write(path, picture.as_bytes()).map_err(|e| anyhow::anyhow!("{e}"))?;
@@ -69,19 +70,12 @@ fn print(comparison: &Comparison, args: &CompareArgs) -> Result<(), Failure> {
     let shown = if let Some(picture) = picture.transpose()?.flatten() {
         picture
     } else if args.json {
-        let json = serde_json::to_string(comparison).map_err(anyhow::Error::from)?;
-        (json + "\n").into_bytes()
+        let json = printable::json(comparison).map_err(anyhow::Error::from)?;
+        json + "\n"
     } else if args.csv {
-        csv::csv(comparison)?
+        String::from_utf8(csv::csv(comparison)?).map_err(anyhow::Error::from)?
     } else {
-        comparison_text::text(comparison).into_bytes()
+        comparison_text::text(comparison)
     };
-    let mut out = std::io::stdout().lock();
-    match out.write_all(&shown).and_then(|()| out.flush()) {
-        // The reader has seen enough.
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(anyhow::anyhow!("cannot write to standard output: {error}").into())
-        }
-        _ => Ok(()),
-    }
+    Ok(console::print(&shown)?)
 }

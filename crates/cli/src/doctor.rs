@@ -8,13 +8,15 @@ use hugelift_core::doctor::offers::offers;
 use hugelift_core::doctor::text::{Style, finding_text, measured, text};
 use hugelift_core::doctor::{Finding, Severity, VERSION, diagnose};
 use hugelift_core::lab::Report;
+use hugelift_core::printable;
+use hugelift_core::printable::{Escape, text_to_parse};
 use hugelift_lab::{machine, saved};
-use hugelift_os::console::say;
+use hugelift_os::console::{self, say};
 use hugelift_os::facts::gather;
 use hugelift_os::terminal;
 use hugelift_os::tree::Tree;
 use serde_json::json;
-use std::io::{BufRead, IsTerminal, Write};
+use std::io::{BufRead, IsTerminal};
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -86,7 +88,7 @@ fn try_doctor(args: &DoctorArgs) -> Result<i32, String> {
 
 fn facts(args: &DoctorArgs) -> Result<Facts, String> {
     if let Some(path) = &args.facts {
-        let failed = |why: String| format!("--facts: cannot read {}: {why}", path.display());
+        let failed = |why: String| format!("--facts: cannot read {}: {why}", path.escaped());
         let text = std::fs::read_to_string(path).map_err(|e| failed(e.to_string()))?;
         #[derive(serde::Deserialize)]
         struct Printed {
@@ -98,7 +100,7 @@ fn facts(args: &DoctorArgs) -> Result<Facts, String> {
     }
     let folder = args.dir.clone().unwrap_or_else(std::env::temp_dir);
     if !folder.is_dir() {
-        return Err(format!("--dir: {} is no folder", folder.display()));
+        return Err(format!("--dir: {} is no folder", folder.escaped()));
     }
     gather(&Tree::new(args.root.clone()), args.pid, &folder).map_err(|e| e.to_string())
 }
@@ -117,6 +119,7 @@ fn lab_results(args: &DoctorArgs) -> Vec<Report> {
 }
 
 fn style() -> Style {
+    #[allow(clippy::disallowed_methods, reason = "asks about the terminal, and writes nothing")]
     let colour = std::io::stdout().is_terminal()
         && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
         && std::env::var_os("TERM").is_none_or(|t| t != "dumb");
@@ -130,16 +133,13 @@ fn as_json(facts: &Facts, findings: &[Finding], lab: &[Report]) -> Result<String
     let measured: Vec<_> = lab.collect();
     let all = json!({ "version": VERSION, "findings": findings, "offers": offers, "facts": facts,
                       "measured": measured });
-    serde_json::to_string(&all).map(|t| t + "\n").map_err(|e| format!("cannot write JSON: {e}"))
+    printable::json(&all).map(|t| t + "\n").map_err(|e| format!("cannot write JSON: {e}"))
 }
 
 fn print(text: &str) -> Result<(), String> {
-    let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(format!("cannot write to standard output: {error}"))
-        }
-        _ => Ok(()),
+    match style().colour {
+        true => console::print_coloured(text),
+        false => console::print(text),
     }
 }
 
@@ -164,7 +164,7 @@ fn fix(args: &DoctorArgs, findings: &[Finding]) -> Result<bool, String> {
         // What is shown is what is run.
         let done = Command::new("sh").args(["-c", command]).output().map_err(|e| format!("sh: {e}"))?;
         if !done.status.success() {
-            let said = String::from_utf8_lossy(&done.stderr);
+            let said = text_to_parse(&done.stderr);
             let line = said.lines().next().unwrap_or_default();
             return Err(format!("'{command}' failed ({}): {line}; run it as root (sudo)", done.status));
         }

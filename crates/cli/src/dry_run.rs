@@ -7,17 +7,17 @@ use crate::weigh::{Choosing, choose};
 use hugelift_core::addr::human_bytes;
 use hugelift_core::plan::{Plan, Span, plan};
 use hugelift_core::policy::{Backing, PageChoice, Policy};
+use hugelift_core::printable::Escape;
 use hugelift_core::report::Report;
 use hugelift_core::report_text::{Style, text};
 use hugelift_core::snapshot::{Object, Snapshot};
-use hugelift_os::console::say;
+use hugelift_os::console::{self, say};
 use hugelift_os::file_snapshot::of_file;
 use hugelift_os::machine::folios;
 use hugelift_os::pagecache;
 use hugelift_os::store;
 use hugelift_os::terminal;
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::path::Path;
 
 /// Prints the plan for the program at `path`; returns the exit status.
@@ -30,7 +30,7 @@ pub fn dry_run(path: &Path, policy: &Policy, choosing: Choosing, verbose: bool) 
         }
     };
     for missing in &program.missing {
-        say(&format!("{}: the loader would not find {missing}; see LD_LIBRARY_PATH", path.display()));
+        say(&format!("{}: the loader would not find {missing}; see LD_LIBRARY_PATH", path.escaped()));
     }
     if policy.page != PageChoice::Usual {
         program.snapshot.machine.folios = folios();
@@ -50,12 +50,12 @@ pub fn dry_run(path: &Path, policy: &Policy, choosing: Choosing, verbose: bool) 
     let style = Style { width: terminal::width().unwrap_or(80), verbose };
     let why = [chosen.line, chosen.trouble].into_iter().flatten().map(|line| format!("\n{line}\n"));
     let shown = text(&report, &style) + &spans(&program.snapshot, &plan) + &why.collect::<String>();
-    match std::io::stdout().lock().write_all(shown.as_bytes()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            say(&format!("cannot write to standard output: {error}"));
+    match console::print(&shown) {
+        Ok(()) => 0,
+        Err(error) => {
+            say(&error);
             FAILED
         }
-        _ => 0,
     }
 }
 
@@ -65,7 +65,7 @@ fn spans(snapshot: &Snapshot, plan: &Plan) -> String {
         _ => "\nplan:\n".to_string(),
     };
     for span in &plan.spans {
-        let path = snapshot.objects.get(span.object).map(|o| o.path.display().to_string());
+        let path = snapshot.objects.get(span.object).map(|o| o.path.escaped().to_string());
         let size = human_bytes(span.range.len());
         // Writing to a String cannot fail.
         let _ =

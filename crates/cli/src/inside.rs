@@ -31,7 +31,8 @@ fn try_inside(args: &[OsString]) -> Result<(), Failure> {
     let mut words = inside::children_options()?;
     let exe = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
     let name = exe.file_name().map(Path::new).unwrap_or(Path::new("a child"));
-    words.extend(["--".to_string(), name.to_string_lossy().into_owned()]);
+    words.push("--".to_string());
+    let words = words.into_iter().map(OsString::from).chain([name.into()]);
     let options = crate::run_options(words).map_err(|e| e.to_string())?;
     let mut job = &mut Job::of_child(&options)?;
     Ok(inside::help(pid, fd, &mut job)?)

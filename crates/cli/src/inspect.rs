@@ -10,16 +10,17 @@ use hugelift_core::elf::ElfError;
 use hugelift_core::html::map::document;
 use hugelift_core::plan::plan;
 use hugelift_core::policy::Policy;
+use hugelift_core::printable;
+use hugelift_core::printable::Escape;
 use hugelift_core::report::{Report, gains};
 use hugelift_core::report_text::{Style, text};
-use hugelift_os::console::say;
+use hugelift_os::console::{self, say};
 use hugelift_os::elf_file::{ElfFile, FileError};
 use hugelift_os::file_snapshot::of_file;
 use hugelift_os::procfs::Process;
 use hugelift_os::program::resolve;
 use hugelift_os::{output, snapshot, terminal};
 use std::ffi::{OsStr, OsString};
-use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
@@ -114,7 +115,7 @@ fn of_program(target: &OsStr, policy: &Policy) -> Result<Report, Failure> {
         message: e.to_string(),
     })?;
     for missing in &program.missing {
-        say(&format!("{}: the loader would not find {missing}; see LD_LIBRARY_PATH", path.display()));
+        say(&format!("{}: the loader would not find {missing}; see LD_LIBRARY_PATH", path.escaped()));
     }
     let mut report = Report::new(&program.snapshot, None, &plan(&program.snapshot, policy), None);
     report.assumed_addresses = true;
@@ -143,19 +144,16 @@ fn try_show(report: &Report, args: &InspectArgs) -> Result<String, String> {
         output::write(path, picture.as_bytes()).map_err(|e| e.to_string())?;
     }
     if args.json {
-        return Ok(serde_json::to_string(report).map_err(json)? + "\n");
+        return Ok(printable::json(report).map_err(json)? + "\n");
     }
     Ok(text(report, &Style { width: terminal::width().unwrap_or(80), verbose: args.verbose }))
 }
 
 fn print(shown: &str) -> i32 {
-    let mut out = std::io::stdout().lock();
-    match out.write_all(shown.as_bytes()).and_then(|()| out.flush()) {
+    match console::print(shown) {
         Ok(()) => 0,
-        // The reader has seen enough.
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => 0,
         Err(error) => {
-            say(&format!("cannot write to standard output: {error}"));
+            say(&error);
             FAILED
         }
     }

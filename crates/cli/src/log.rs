@@ -2,6 +2,9 @@
 //! `HUGELIFT_LOG`: debugging output, chosen by a filter such as `debug` or
 //! `hugelift_os=trace` (the directives of tracing-subscriber's `EnvFilter`).
 
+use hugelift_core::printable::text_to_parse;
+use hugelift_os::console::EscapedStderr;
+use std::os::unix::ffi::OsStrExt;
 use tracing_subscriber::EnvFilter;
 
 const VARIABLE: &str = "HUGELIFT_LOG";
@@ -12,9 +15,9 @@ const VARIABLE: &str = "HUGELIFT_LOG";
 /// The filter that cannot be understood.
 pub fn start() -> Result<(), String> {
     let Some(filter) = std::env::var_os(VARIABLE).filter(|v| !v.is_empty()) else { return Ok(()) };
-    let filter = filter.to_string_lossy();
+    let filter = text_to_parse(filter.as_bytes());
     let filter =
         EnvFilter::try_new(&filter).map_err(|e| format!("{VARIABLE}={filter}: {e}; try {VARIABLE}=debug"))?;
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| EscapedStderr).with_ansi(false).init();
     Ok(())
 }

@@ -83,8 +83,8 @@ enum Start {
 ///
 /// # Errors
 /// What clap says of them.
-fn run_options(words: Vec<String>) -> Result<run::RunArgs, clap::Error> {
-    let words = ["hugelift", "run"].map(String::from).into_iter().chain(words);
+fn run_options(words: impl IntoIterator<Item = OsString>) -> Result<run::RunArgs, clap::Error> {
+    let words = ["hugelift", "run"].map(OsString::from).into_iter().chain(words);
     let Starter { command: Start::Run(run) } = Starter::try_parse_from(words)?;
     Ok(run)
 }

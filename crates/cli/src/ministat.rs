@@ -4,9 +4,10 @@
 use crate::failure::Failure;
 use clap::Args;
 use hugelift_core::ministat::{Confidence, Layout, MOST_SAMPLES, PLOT_WIDTH, Sample, Show, text};
-use hugelift_os::console::say;
+use hugelift_core::printable::{Escape, text_to_parse};
+use hugelift_os::console::{self, say};
 use hugelift_os::terminal;
-use std::io::{Read as _, Write as _};
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 /// Columns that a plot takes beside its content: the frame.
@@ -105,14 +106,7 @@ fn compare(args: &MinistatArgs) -> Result<(), Failure> {
         differences: !args.numbers,
         heads: !args.quiet,
     };
-    let mut out = std::io::stdout().lock();
-    match out.write_all(text(&samples, &show).as_bytes()).and_then(|()| out.flush()) {
-        // The reader has seen enough.
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(format!("cannot write the result: {error}").into())
-        }
-        _ => Ok(()),
-    }
+    Ok(console::print(&text(&samples, &show))?)
 }
 
 fn is_standard_input(file: &Path) -> bool {
@@ -128,9 +122,9 @@ fn sample(file: &Path, layout: &Layout) -> Result<Sample, Failure> {
         let mut bytes = Vec::new();
         ("<stdin>".into(), std::io::stdin().lock().read_to_end(&mut bytes).map(|_| bytes))
     } else {
-        (file.display().to_string(), std::fs::read(file))
+        (file.escaped().to_string(), std::fs::read(file))
     };
     let bytes = bytes.map_err(|error| format!("cannot read {name}: {error}"))?;
-    let sample = Sample::parse(name.clone(), &String::from_utf8_lossy(&bytes), layout);
+    let sample = Sample::parse(name.clone(), &text_to_parse(&bytes), layout);
     Ok(sample.map_err(|error| format!("{name}: {error} (-C COLUMN and -d CHARS choose another column)"))?)
 }

@@ -9,7 +9,9 @@ use clap::{Args, Subcommand};
 use hugelift_core::addr::human_bytes;
 use hugelift_core::policy::Backing;
 use hugelift_core::pool::{self, Change, Kind, Request, SizePool, text};
-use hugelift_os::console::say;
+use hugelift_core::printable::Escape;
+use hugelift_core::printable::json as json_text;
+use hugelift_os::console::{self, say};
 use hugelift_os::file_snapshot::of_file;
 use hugelift_os::pools::{self, Made};
 use hugelift_os::program::resolve;
@@ -17,7 +19,6 @@ use hugelift_os::terminal;
 use hugelift_os::tree::Tree;
 use serde_json::{Value, json};
 use std::ffi::OsString;
-use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -107,17 +108,11 @@ pub fn pool(args: &PoolArgs) -> i32 {
 }
 
 fn print(text: &str) -> Result<(), Failure> {
-    let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(Failure::new(format!("cannot write to standard output: {error}")))
-        }
-        _ => Ok(()),
-    }
+    console::print(text).map_err(Failure::new)
 }
 
 fn print_json(value: &Value) -> Result<(), Failure> {
-    print(&format!("{value}\n"))
+    print(&(json_text(value).map_err(|e| Failure::new(format!("cannot write JSON: {e}")))? + "\n"))
 }
 
 fn show(args: &PoolArgs, tree: &Tree) -> Result<i32, Failure> {
@@ -153,7 +148,7 @@ impl SetArgs {
         for (path, text) in &files {
             if let Err(error) = tree.replace(path, text) {
                 let path = tree.path(path);
-                failed = Some(Failure::new(format!("cannot write {}: {error}", path.display())));
+                failed = Some(Failure::new(format!("cannot write {}: {error}", path.escaped())));
                 break;
             }
         }
@@ -193,11 +188,11 @@ impl SetArgs {
         }
         for change in changes {
             let path = tree.path(change.path());
-            print(&format!("would write {} to {} (now {})\n", change.to, path.display(), change.from))?;
+            print(&format!("would write {} to {} (now {})\n", change.to, path.escaped(), change.from))?;
         }
         for (path, text) in &files {
             let indented: String = text.lines().map(|line| format!("  {line}\n")).collect();
-            print(&format!("would write {}:\n{indented}", tree.path(path).display()))?;
+            print(&format!("would write {}:\n{indented}", tree.path(path).escaped()))?;
         }
         Ok(0)
     }
@@ -213,7 +208,7 @@ impl SetArgs {
         if files.is_empty() {
             lines.push("the files for every boot say so already".into());
         }
-        lines.extend(files.iter().map(|(path, _)| format!("for every boot: {}", tree.path(path).display())));
+        lines.extend(files.iter().map(|(path, _)| format!("for every boot: {}", tree.path(path).escaped())));
         if !args.json {
             for line in &lines {
                 // Commentary: the result is on stdout.
@@ -221,7 +216,7 @@ impl SetArgs {
             }
         }
         for path in pools::overridden(tree, changes) {
-            say(&format!("{} is read later and sets the same: change it there", path.display()));
+            say(&format!("{} is read later and sets the same: change it there", path.escaped()));
         }
         let needs_systemd = files.iter().any(|(path, _)| *path == pool::persist::TMPFILES);
         if needs_systemd && !pools::has_systemd(tree) {
@@ -272,10 +267,10 @@ impl NeedArgs {
                 message: e.to_string(),
             })?;
             for missing in &unstarted.missing {
-                let path = path.display();
+                let path = path.escaped();
                 say(&format!("{path}: the loader would not find {missing}; see LD_LIBRARY_PATH"));
             }
-            needs.push(pool::need(&path.to_string_lossy(), &unstarted.snapshot, &policy));
+            needs.push(pool::need(path.as_os_str(), &unstarted.snapshot, &policy));
         }
         let pools = pools::read(tree);
         if args.json {

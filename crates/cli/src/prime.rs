@@ -8,7 +8,9 @@ use hugelift_core::addr::PageSize;
 use hugelift_core::elf::ElfError;
 use hugelift_core::maps::FileId;
 use hugelift_core::prime::{FileReport, PrimeReport, Replaced, text};
-use hugelift_os::console::say;
+use hugelift_core::printable;
+use hugelift_core::printable::Escape;
+use hugelift_os::console::{self, say};
 use hugelift_os::elf_file::{ElfFile, FileError};
 use hugelift_os::file_snapshot::executable;
 use hugelift_os::needed::needed;
@@ -18,7 +20,6 @@ use hugelift_os::program::resolve;
 use hugelift_os::replace::{replace, restore};
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::{OsStr, OsString};
-use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -120,13 +121,10 @@ fn replaced(file: &ElfFile, report: FileReport, page: PageSize, args: &PrimeArgs
         Ok(done) => done,
         Err(error) => return FileReport { not_replaced: Some(error.to_string()), ..report },
     };
-    let replaced = Replaced {
-        original: done.original.to_string_lossy().into_owned(),
-        aslr_bits_lost: done.layout.aslr_bits_lost(),
-    };
+    let replaced = Replaced { original: done.original.into(), aslr_bits_lost: done.layout.aslr_bits_lost() };
     let report = match ElfFile::open(&done.path) {
         Ok(copy) => prime_file(&copy, page),
-        Err(error) => FileReport::failed(file.path.to_string_lossy().into_owned(), error.to_string()),
+        Err(error) => FileReport::failed((&file.path).into(), error.to_string()),
     };
     FileReport { replaced: Some(replaced), ..report }
 }
@@ -137,7 +135,7 @@ fn restore_all(targets: &[OsString]) -> i32 {
     for target in targets {
         let done = find(target).and_then(|path| restore(&path).map_err(|e| e.to_string()));
         match done {
-            Ok(path) => say(&format!("{}: the original is back", path.display())),
+            Ok(path) => say(&format!("{}: the original is back", path.escaped())),
             Err(error) => {
                 say(&error);
                 status = FAILED;
@@ -149,16 +147,10 @@ fn restore_all(targets: &[OsString]) -> i32 {
 
 fn print(report: &PrimeReport, args: &PrimeArgs) -> Result<(), String> {
     let shown = match args.json {
-        true => serde_json::to_string(report).map_err(|e| format!("cannot write JSON: {e}"))? + "\n",
+        true => printable::json(report).map_err(|e| format!("cannot write JSON: {e}"))? + "\n",
         false => text(report, args.verbose),
     };
-    let mut out = std::io::stdout().lock();
-    match out.write_all(shown.as_bytes()).and_then(|()| out.flush()) {
-        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(format!("cannot write to standard output: {e}"))
-        }
-        _ => Ok(()),
-    }
+    console::print(&shown)
 }
 
 /// Something that was asked for.
@@ -184,7 +176,7 @@ impl Wanted {
     }
 
     fn unreadable(&mut self, path: &Path, error: String) {
-        self.items.push(Item::Unreadable(FileReport::failed(path.to_string_lossy().into_owned(), error)));
+        self.items.push(Item::Unreadable(FileReport::failed(path.into(), error)));
     }
 
     fn add_target(&mut self, target: &OsStr, with_libs: bool) {
@@ -203,7 +195,7 @@ impl Wanted {
                 for missing in program.missing {
                     say(&format!(
                         "{}: the loader would not find {missing}; see LD_LIBRARY_PATH",
-                        path.display()
+                        path.escaped()
                     ));
                 }
             }

@@ -18,6 +18,7 @@ use clap::Args;
 use hugelift_core::addr::PageSize;
 use hugelift_core::malloc::{self, Pages, Setting};
 use hugelift_core::policy::{Backing, Policy};
+use hugelift_core::printable::Escape;
 use hugelift_core::snapshot::Part;
 use hugelift_os::console::say;
 use hugelift_os::helper::Verdict;
@@ -129,7 +130,7 @@ fn try_run(args: &RunArgs) -> Result<i32, Failure> {
     let policy = args.policy.policy()?;
     let identity = args.user.as_deref().map(Identity::find).transpose()?;
     let report = args.report.as_ref().map(|path| {
-        File::create(path).map_err(|e| format!("cannot write the report to {}: {e}", path.display()))
+        File::create(path).map_err(|e| format!("cannot write the report to {}: {e}", path.escaped()))
     });
     let report = report.transpose()?;
     if let Some(identity) = identity {
@@ -137,7 +138,7 @@ fn try_run(args: &RunArgs) -> Result<i32, Failure> {
     }
     let name = &args.command[0];
     let path = resolve(name)?;
-    let mut job = Job::new(args, name.to_string_lossy().into_owned(), policy);
+    let mut job = Job::new(args, name.into(), policy);
     if args.dry_run {
         return Ok(dry_run(&path, &job.policy, job.choosing, args.verbose > 0));
     }

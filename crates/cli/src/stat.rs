@@ -7,7 +7,9 @@ use clap::Args;
 use hugelift_core::pmu::given::Given;
 use hugelift_core::pmu::report::{Origin, StatReport};
 use hugelift_core::pmu::{Cpu, Sample, text::text};
-use hugelift_os::console::say;
+use hugelift_core::printable;
+use hugelift_core::printable::{Escape, Untrusted};
+use hugelift_os::console::{self, say};
 use hugelift_os::hardware::{Hardware, NoHardware, cpus};
 use hugelift_os::kernel_counts::KernelCounts;
 use hugelift_os::output;
@@ -16,7 +18,6 @@ use hugelift_os::procfs::Process;
 use hugelift_os::program::{ExecError, resolve};
 use hugelift_os::workload::{End, Event, Signals, Workload, die_by, wait_for};
 use std::ffi::OsString;
-use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -85,7 +86,7 @@ fn duration(text: &str) -> Result<Duration, String> {
 }
 
 fn given(file: &PathBuf, args: &StatArgs) -> Result<i32, Failure> {
-    let shown = file.display();
+    let shown = file.escaped();
     let bytes = std::fs::read(file).map_err(|e| format!("cannot read {shown}: {e}"))?;
     let given: Given = serde_json::from_slice(&bytes).map_err(|e| {
         format!("{shown} does not hold counts as in {{\"note\", \"cpu\", \"counters\"}}: {e}")
@@ -174,7 +175,7 @@ impl Counting {
 fn of_process(pid: u32, args: &StatArgs) -> Result<i32, Failure> {
     let process = Process::new(pid);
     let name = process.read("comm").map_err(|e| e.to_string())?;
-    let name = String::from_utf8_lossy(name.trim_ascii()).into_owned();
+    let name = Untrusted::from(name.trim_ascii());
     let failed = |e: PerfError| format!("cannot count process {pid} ({name}): {e}");
     let signals = Signals::block().map_err(|e| format!("signalfd: {e}"))?;
     raise_file_limit();
@@ -190,7 +191,7 @@ fn of_process(pid: u32, args: &StatArgs) -> Result<i32, Failure> {
 /// The threads of a process.
 fn threads(process: Process) -> Result<Vec<i32>, Failure> {
     let path = process.path("task");
-    let entries = std::fs::read_dir(&path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+    let entries = std::fs::read_dir(&path).map_err(|e| format!("cannot read {}: {e}", path.escaped()))?;
     Ok(entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
 }
 
@@ -203,14 +204,12 @@ fn of_command(args: &StatArgs) -> Result<i32, Failure> {
     raise_file_limit();
     let pid = workload.pid();
     let mut watch = Watch::open(Process::new(pid), &[pid.cast_signed()], Start::Exec)
-        .map_err(|e| format!("cannot count {}: {e}", path.display()))?;
+        .map_err(|e| format!("cannot count {}: {e}", path.escaped()))?;
     watch.began = Instant::now();
-    workload
-        .start()
-        .map_err(|source| ExecError { program: args.command[0].to_string_lossy().into_owned(), source })?;
+    workload.start().map_err(|source| ExecError { program: (&args.command[0]).into(), source })?;
 
     let subject = || {
-        let words: Vec<_> = args.command.iter().map(|word| word.to_string_lossy()).collect();
+        let words: Vec<_> = args.command.iter().map(|word| word.escaped().to_string()).collect();
         words.join(" ")
     };
     let mut deadline = args.time.map(|time| watch.began + time);
@@ -247,7 +246,7 @@ fn of_command(args: &StatArgs) -> Result<i32, Failure> {
 
 fn print(report: &StatReport, args: &StatArgs) -> Result<(), Failure> {
     let shown = if args.json {
-        serde_json::to_string(report).map_err(|e| format!("cannot write JSON: {e}"))? + "\n"
+        printable::json(report).map_err(|e| format!("cannot write JSON: {e}"))? + "\n"
     } else {
         text(report)
     };
@@ -260,10 +259,9 @@ fn print(report: &StatReport, args: &StatArgs) -> Result<(), Failure> {
     }
     // The command's standard output is its own.
     let written = if args.command.is_empty() {
-        let mut out = std::io::stdout().lock();
-        out.write_all(shown.as_bytes()).and_then(|()| out.flush())
+        return Ok(console::print(&shown)?);
     } else {
-        std::io::stderr().write_all(shown.as_bytes())
+        console::print_to_stderr(&shown)
     };
     match written {
         // The reader has seen enough.

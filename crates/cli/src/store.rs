@@ -6,14 +6,14 @@ use crate::FAILED;
 use clap::{ArgGroup, Args, Subcommand};
 use hugelift_core::addr::{human_bytes, parse_bytes};
 use hugelift_core::policy::ObjectFilter;
-use hugelift_core::printable::printable;
-use hugelift_os::console::say;
+use hugelift_core::printable;
+use hugelift_core::printable::{Escape, Untrusted};
+use hugelift_os::console::{self, say};
 use hugelift_os::store::{
     Entry, Freed, Missing, Noted, Notes, State, Store, StoreError, notes_beside, own_path,
 };
 use serde_json::json;
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -103,7 +103,7 @@ fn try_store(args: &StoreArgs) -> Result<(i32, String), Failed> {
     let path = args.store.clone().map_or_else(own_path, Ok)?;
     let store = there(Store::open(&path, Missing::Leave))?;
     let notes = there(Notes::at(&notes_beside(&path), Missing::Leave))?;
-    let none = || format!("there is no store at {}\n", path.display());
+    let none = || format!("there is no store at {}\n", path.escaped());
     let (store, notes) = (store.as_ref(), notes.as_ref());
     let noted = |dropped: Result<usize, StoreError>| Ok::<_, StoreError>(told_of_notes(dropped?));
     let change = |of_store: Result<Freed, StoreError>, of_notes: String| {
@@ -153,13 +153,12 @@ fn failed(error: &StoreError) -> i32 {
 }
 
 fn print(text: &str) -> i32 {
-    let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            say(&format!("cannot write to standard output: {error}"));
+    match console::print(text) {
+        Ok(()) => 0,
+        Err(error) => {
+            say(&error);
             FAILED
         }
-        _ => 0,
     }
 }
 
@@ -175,7 +174,7 @@ fn verify(store: &Store) -> Result<(i32, String), StoreError> {
     let mut text = String::new();
     for entry in &entries {
         // Writing to a String cannot fail.
-        let _ = writeln!(text, "{}: {}", word(entry.state), printable(&entry.path.to_string_lossy()));
+        let _ = writeln!(text, "{}: {}", word(entry.state), entry.path.escaped());
     }
     Ok((if damaged.is_empty() { 0 } else { DAMAGED }, text))
 }
@@ -205,7 +204,7 @@ fn table(entries: &[Entry], budget: u64) -> String {
             ago(entry.made),
             ago(entry.used),
             word(entry.state),
-            printable(&entry.path.to_string_lossy())
+            entry.path.escaped()
         );
     }
     let _ =
@@ -238,7 +237,7 @@ fn table_of_notes(noted: &[Noted]) -> String {
             note.touched.as_ref().map_or("?".into(), |touched| human_bytes(touched.bytes())),
             ago(*written),
             word(*state),
-            printable(&note.path.to_string_lossy())
+            note.path.escaped()
         );
     }
     out
@@ -248,7 +247,7 @@ fn listed(entries: &[Entry], noted: &[Noted]) -> String {
     let seconds = |time: SystemTime| time.duration_since(UNIX_EPOCH).map_or(0, |t| t.as_secs());
     let entry = |e: &Entry| {
         json!({
-            "object": e.path.to_string_lossy(),
+            "object": Untrusted::from(&e.path),
             "entry": e.name,
             "bytes": e.bytes,
             "huge_bytes": e.huge,
@@ -260,7 +259,7 @@ fn listed(entries: &[Entry], noted: &[Noted]) -> String {
     };
     let note = |n: &Noted| {
         json!({
-            "object": n.note.path.to_string_lossy(),
+            "object": Untrusted::from(&n.note.path),
             "runs": n.note.lives.runs,
             "cpu_seconds": n.note.lives.mean().map(|cpu| cpu.as_secs_f64()),
             "touched_bytes": n.note.touched.as_ref().map(|touched| touched.bytes()),
@@ -270,7 +269,8 @@ fn listed(entries: &[Entry], noted: &[Noted]) -> String {
     };
     let entries: Vec<_> = entries.iter().map(entry).collect();
     let notes: Vec<_> = noted.iter().map(note).collect();
-    json!({ "version": 1, "entries": entries, "notes": notes }).to_string() + "\n"
+    let all = json!({ "version": 1, "entries": entries, "notes": notes });
+    printable::json(&all).unwrap_or_default() + "\n"
 }
 
 fn told_of_notes(dropped: usize) -> String {
@@ -280,7 +280,7 @@ fn told_of_notes(dropped: usize) -> String {
 fn told(freed: &Freed) -> String {
     let mut out = String::new();
     for entry in &freed.entries {
-        let path = printable(&entry.path.to_string_lossy());
+        let path = entry.path.escaped();
         let mapped = match entry.users.len() {
             0 => String::new(),
             n => format!(" ({n} processes still have it mapped)"),

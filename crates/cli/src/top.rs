@@ -7,12 +7,13 @@ mod view;
 
 use crate::FAILED;
 use clap::Args;
+use hugelift_core::printable;
 use hugelift_core::top::{Column, Row, VERSION, rows, sort};
-use hugelift_os::console::say;
+use hugelift_os::console::{self, say};
 use hugelift_os::processes::Processes;
 use hugelift_os::terminal;
 use serde::Serialize;
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::time::Duration;
 
 /// Show the processes that keep most text busy, and what of it is on huge pages
@@ -86,17 +87,13 @@ fn once(args: &TopArgs) -> Result<(), String> {
         let interval_s = now.at.saturating_sub(before.at).as_secs_f64();
         let no_walk_share = now.no_walks.as_deref();
         let shown = Shown { version: VERSION, interval_s, processes: &rows, no_walk_share };
-        serde_json::to_string(&shown).map_err(|e| format!("cannot write JSON: {e}"))? + "\n"
+        printable::json(&shown).map_err(|e| format!("cannot write JSON: {e}"))? + "\n"
     } else {
+        #[allow(clippy::disallowed_methods, reason = "asks about the terminal, and writes nothing")]
         let width = std::io::stdout().is_terminal().then(terminal::width).flatten();
         text(&rows, width.unwrap_or(usize::MAX))
     };
-    match std::io::stdout().lock().write_all(shown.as_bytes()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(format!("cannot write to standard output: {error}"))
-        }
-        _ => Ok(()),
-    }
+    console::print(&shown)
 }
 
 /// The table as text: lines of at most `width` columns.

@@ -2,6 +2,7 @@
 //! One line of `/proc/PID/maps` (proc_pid_maps(5)).
 
 use crate::addr::{Addr, Range};
+use crate::printable::Escape;
 use serde::Serialize;
 use std::ffi::OsStr;
 use std::fmt;
@@ -143,7 +144,7 @@ pub(crate) fn lines(text: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
 
 pub(crate) fn error(line: usize, what: &'static str, text: &[u8]) -> MapsError {
     let cut = &text[..text.len().min(120)];
-    MapsError { line, what, text: String::from_utf8_lossy(cut).escape_debug().to_string() }
+    MapsError { line, what, text: cut.escaped().to_string() }
 }
 
 /// One line without its newline.

@@ -6,6 +6,7 @@
 use crate::addr::{PageSize, Range, human_bytes};
 use crate::plan::{Span, plan, usual_page};
 use crate::policy::{Backing, PageChoice, Policy};
+use crate::printable::Untrusted;
 use crate::snapshot::{Extent, Pool, Snapshot};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -286,7 +287,7 @@ fn no_node(pool: &SizePool, node: Option<u32>) -> String {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Need {
     /// As it was given.
-    pub program: String,
+    pub program: Untrusted,
     /// Objects of which something is lifted.
     pub objects: usize,
     /// Pages by their size in bytes.
@@ -296,7 +297,7 @@ pub struct Need {
 /// The pages that the program takes when it is lifted as `policy` asks, with pools and
 /// memory that suffice. The addresses of what is relocatable are not known before it runs:
 /// there it is the most that any address could make it.
-pub fn need(program: &str, snapshot: &Snapshot, policy: &Policy) -> Need {
+pub fn need(program: impl Into<Untrusted>, snapshot: &Snapshot, policy: &Policy) -> Need {
     // Which size `run` takes depends on the pools as they are.
     let usual = || usual_page(&snapshot.machine, Backing::Hugetlb).map(PageChoice::Only);
     let page = match policy.page {
@@ -333,7 +334,7 @@ pub fn need(program: &str, snapshot: &Snapshot, policy: &Policy) -> Need {
         let most = stretch.filter(|_| relocatable).map_or(span.range.len(), |(_, whole)| whole.len());
         *pages.entry(way.page.bytes()).or_default() += most / way.page.bytes();
     }
-    Need { program: program.to_string(), objects: objects.len(), pages }
+    Need { program: program.into(), objects: objects.len(), pages }
 }
 
 /// What all the programs take together, by page size in bytes.

@@ -13,6 +13,7 @@
 //! - [`json`] is for JSON: the value is exact, and nothing in it acts on a terminal.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
 use std::fmt::{self, Write as _};
 use std::ops::Deref;
@@ -26,19 +27,27 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Copy)]
 pub struct Escaped<'a>(&'a [u8]);
 
-impl fmt::Display for Escaped<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // `pad` honours a width.
-        if f.width().is_some() || f.precision().is_some() {
-            return f.pad(&self.to_string());
-        }
+impl Escaped<'_> {
+    fn write_to(self, out: &mut impl fmt::Write) -> fmt::Result {
         for chunk in self.0.utf8_chunks() {
-            escape(chunk.valid(), f)?;
+            escape(chunk.valid(), out)?;
             for byte in chunk.invalid() {
-                write!(f, "\\x{byte:02x}")?;
+                write!(out, "\\x{byte:02x}")?;
             }
         }
         Ok(())
+    }
+}
+
+impl fmt::Display for Escaped<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if f.width().is_none() && f.precision().is_none() {
+            return self.write_to(f);
+        }
+        // `pad` counts the characters that are shown.
+        let mut text = String::new();
+        self.write_to(&mut text)?;
+        f.pad(&text)
     }
 }
 
@@ -225,6 +234,13 @@ impl<'de> Deserialize<'de> for Untrusted {
             Form::Bytes { bytes } => Untrusted(OsString::from_vec(bytes)),
         })
     }
+}
+
+/// The text of a file that is to be parsed, such as one of /proc. It is not for display: make an
+/// [`Untrusted`] of what of it is shown.
+pub fn text_to_parse(bytes: &[u8]) -> Cow<'_, str> {
+    #[allow(clippy::disallowed_methods, reason = "parsers look for words of their own in it")]
+    String::from_utf8_lossy(bytes)
 }
 
 /// The text as one line: [`Escaped`], line feeds too.

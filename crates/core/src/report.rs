@@ -16,6 +16,7 @@ use crate::addr::{PageSize, Range};
 use crate::apply::Outcome;
 use crate::plan::{Plan, liftable_bytes, plan};
 use crate::policy::{Backing, Policy, SpanChoice};
+use crate::printable::Untrusted;
 use crate::skip::Reason;
 use crate::smaps::Usage;
 use crate::snapshot::{Extent, Part, Snapshot};
@@ -67,8 +68,8 @@ pub fn gains(snapshot: &Snapshot, policy: &Policy) -> BTreeMap<SpanChoice, Gain>
 /// One object.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct ObjectReport {
-    /// As in `/proc/PID/maps`; bytes that are not UTF-8 are replaced.
-    pub path: String,
+    /// As in `/proc/PID/maps`.
+    pub path: Untrusted,
     /// GNU build-id in hexadecimal.
     pub build_id: Option<String>,
     /// Its parts, by address.
@@ -175,7 +176,7 @@ impl Report {
             .objects
             .iter()
             .map(|object| ObjectReport {
-                path: object.path.to_string_lossy().into_owned(),
+                path: object.path.clone().into(),
                 build_id: object.build_id.clone(),
                 parts: Vec::new(),
                 executable: object.executable,

@@ -3,12 +3,11 @@
 
 use crate::addr::{Addr, PageSize, Range, human_bytes};
 use crate::policy::SpanChoice;
-use crate::printable::printable;
+use crate::printable::{Escape, printable};
 use crate::report::{Fragment, Gain, ObjectReport, PartReport, Report, SkipReport};
 use crate::skip::Reason;
 use crate::snapshot::Part;
 use std::fmt::Write as _;
-use std::path::Path;
 
 /// How to show it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,8 +49,8 @@ fn shown<'a>(object: &'a ObjectReport, style: &Style) -> Vec<&'a PartReport> {
     object.parts.iter().filter(|p| is_shown(p, style)).collect()
 }
 
-fn name(object: &ObjectReport) -> &str {
-    Path::new(&object.path).file_name().and_then(|n| n.to_str()).unwrap_or(&object.path)
+fn name(object: &ObjectReport) -> String {
+    object.path.file_name().unwrap_or(object.path.as_os_str()).escaped().to_string()
 }
 
 /// What one line of the table holds: cells, or a reason under them.
@@ -65,11 +64,11 @@ fn table(out: &mut String, report: &Report, style: &Style) {
     const RIGHT: [bool; 6] = [false, false, true, true, true, false];
     let mut lines = vec![Line::Cells(TITLES.map(String::from))];
     for object in &report.objects {
-        let mut label = if style.verbose { object.path.as_str() } else { name(object) };
+        let mut label = if style.verbose { object.path.to_string() } else { name(object) };
         for part in shown(object, style) {
-            lines.push(Line::Cells(cells(label, part)));
+            lines.push(Line::Cells(cells(&label, part)));
             lines.extend(part.skips.iter().map(|skip| Line::Reason(reason(skip))));
-            label = "";
+            label = String::new();
         }
     }
     if lines.len() == 1 {
@@ -103,7 +102,7 @@ fn table(out: &mut String, report: &Report, style: &Style) {
 
 fn cells(label: &str, part: &PartReport) -> [String; 6] {
     [
-        printable(label),
+        label.to_string(),
         part.part.to_string(),
         human_bytes(part.bytes),
         human_bytes(part.liftable_bytes),
@@ -121,11 +120,11 @@ fn reason(skip: &SkipReport) -> String {
 }
 
 fn folded(out: &mut String, report: &Report, style: &Style) {
-    let names: Vec<&str> = report.objects.iter().filter(|o| shown(o, style).is_empty()).map(name).collect();
+    let names: Vec<String> = report.objects.iter().filter(|o| shown(o, style).is_empty()).map(name).collect();
     if names.is_empty() {
         return;
     }
-    let mut list = names.iter().take(NAMED).map(|n| printable(n)).collect::<Vec<_>>().join(", ");
+    let mut list = names.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
     if names.len() > NAMED {
         list += ", …";
     }
@@ -148,7 +147,7 @@ fn bars(out: &mut String, report: &Report, style: &Style) {
             } else {
                 format!("each cell {pages} pages of {page}")
             };
-            let _ = writeln!(out, "\n{} {} {range}, {cell}", printable(name(object)), part.part);
+            let _ = writeln!(out, "\n{} {} {range}, {cell}", name(object), part.part);
             let _ = writeln!(out, "{bar}");
             any = true;
         }

@@ -127,7 +127,7 @@ mod cpuid {
         let answer = leaf(0x4000_0000);
         let bytes: Vec<u8> =
             [answer.ebx, answer.ecx, answer.edx].into_iter().flat_map(u32::to_le_bytes).collect();
-        let name = String::from_utf8_lossy(&bytes);
+        let name = hugelift_core::printable::text_to_parse(&bytes);
         let name: String = name.chars().filter(|c| c.is_ascii_graphic() || *c == ' ').collect();
         let known = match name.trim() {
             "KVMKVMKVM" => "KVM",

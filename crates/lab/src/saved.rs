@@ -5,6 +5,7 @@
 
 use anyhow::{Context as _, Result};
 use hugelift_core::lab::{Report, VERSION};
+use hugelift_core::printable::Escape;
 use hugelift_os::output;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,7 +25,7 @@ pub fn folder() -> Option<PathBuf> {
 /// # Errors
 /// The folder cannot be made, or the file not written.
 pub fn save(folder: &Path, report: &Report) -> Result<()> {
-    fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.escaped()))?;
     let json = serde_json::to_vec(report).context("JSON")?;
     let path = folder.join(format!("{}.json", report.experiment));
     // Its message has its source in it.
@@ -41,7 +42,7 @@ pub fn load(folder: &Path) -> Vec<Report> {
         let about = fs::metadata(path).ok().filter(|m| m.is_file() && m.len() <= LARGEST)?;
         let bytes = fs::read(path).ok().filter(|bytes| bytes.len() as u64 <= about.len().max(1))?;
         let report: Report = serde_json::from_slice(&bytes)
-            .inspect_err(|e| tracing::debug!("{}: {e}", path.display()))
+            .inspect_err(|e| tracing::debug!("{}: {e}", path.escaped()))
             .ok()?;
         (report.version == VERSION).then_some(report)
     };

@@ -8,6 +8,7 @@
 //! machine's.
 
 use anyhow::{Context as _, Result, anyhow, ensure};
+use hugelift_core::printable::Escape;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use std::fs;
@@ -44,18 +45,18 @@ impl Setting {
     /// the setting is then as it was.
     pub fn change(path: impl AsRef<Path>, value: &str) -> Result<Setting> {
         let path = path.as_ref();
-        let file = fs::File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
-        let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let file = fs::File::open(path).with_context(|| format!("cannot read {}", path.escaped()))?;
+        let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.escaped()))?;
         let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, error)| match error {
             Errno::EWOULDBLOCK => anyhow!(
                 "{path} is {}, as another experiment has set it for its time; wait for its end: fuser -v {path}",
                 chosen(&text),
-                path = path.display()
+                path = path.escaped()
             ),
-            error => anyhow!("cannot lock {}: {error}", path.display()),
+            error => anyhow!("cannot lock {}: {error}", path.escaped()),
         })?;
         // Who had the lock may have put it back just now.
-        let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.escaped()))?;
         let before = chosen(&text).to_string();
         // In a group of its own, ctrl-C does not reach it.
         let restorer = Command::new("sh")
@@ -70,8 +71,8 @@ impl Setting {
             .context("cannot start sh, which would put the setting back")?;
         let mut setting = Setting { path: path.to_path_buf(), before, restorer, _lock: lock };
         write(path, value)
-            .with_context(|| format!("cannot write {value} to {}; only root may", path.display()))?;
-        let made = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+            .with_context(|| format!("cannot write {value} to {}; only root may", path.escaped()))?;
+        let made = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.escaped()))?;
         if let Some(pipe) = &mut setting.restorer.stdin {
             pipe.write_all(made.as_bytes()).context("cannot tell sh what to put back")?;
         }
@@ -88,7 +89,7 @@ impl Setting {
     /// # Errors
     /// The file cannot be read.
     pub fn now(&self) -> Result<String> {
-        let path = self.path.display();
+        let path = self.path.escaped();
         let text = fs::read_to_string(&self.path).with_context(|| format!("cannot read {path}"))?;
         Ok(chosen(&text).to_string())
     }
@@ -100,8 +101,8 @@ impl Setting {
     pub fn restore(self) -> Result<()> {
         let (path, before) = (self.path.clone(), self.before.clone());
         drop(self);
-        let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-        ensure!(chosen(&text) == before, "{} is {}, and was {before} before", path.display(), text.trim());
+        let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.escaped()))?;
+        ensure!(chosen(&text) == before, "{} is {}, and was {before} before", path.escaped(), text.trim());
         Ok(())
     }
 }

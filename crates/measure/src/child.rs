@@ -3,6 +3,7 @@
 
 use crate::interrupt::Group;
 use anyhow::{Context as _, Result};
+use hugelift_core::printable::{Escape, text_to_parse};
 use nix::errno::Errno;
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
@@ -62,7 +63,7 @@ impl Child {
         command.process_group(0);
         let began = Instant::now();
         let process =
-            command.spawn().with_context(|| format!("cannot start {}", command.get_program().display()))?;
+            command.spawn().with_context(|| format!("cannot start {}", command.get_program().escaped()))?;
         let group = Group::of(process.id().cast_signed());
         Ok(Child { process, began, group, reaped: false })
     }
@@ -224,7 +225,7 @@ pub fn shell(line: &str, env: &[(&str, &str)]) -> Result<(ExitStatus, String, Du
     let (status, cost) = Child::start(&mut command)?.finish()?;
     let mut text = Vec::new();
     output.rewind().and_then(|()| output.read_to_end(&mut text)).context("read the output")?;
-    Ok((status, String::from_utf8_lossy(&text).into_owned(), Duration::from_secs_f64(cost.wall)))
+    Ok((status, text_to_parse(&text).into_owned(), Duration::from_secs_f64(cost.wall)))
 }
 
 /// Tests of one process that wait for any child take each other's: they run one by one.

@@ -8,6 +8,7 @@ use crate::sample::Sample;
 use anyhow::{Context as _, Result, ensure};
 use hugelift_core::addr::Addr;
 use hugelift_core::comparison::Coverage;
+use hugelift_core::printable::Escape;
 use std::fs;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io::Write as _;
@@ -116,7 +117,7 @@ pub fn result_of(sample: &Sample) -> &str {
 /// package manager has just installed: the size of the writes decides. With large ones,
 /// the kernel maps a text that is aligned for it by huge entries, in the bare program too.
 fn small_in_page_cache(made: &Path) -> Result<PathBuf> {
-    let bytes = fs::read(made).with_context(|| format!("cannot read {}", made.display()))?;
+    let bytes = fs::read(made).with_context(|| format!("cannot read {}", made.escaped()))?;
     let mut copy = tempfile::NamedTempFile::new_in(directory()?)?;
     for page in bytes.chunks(4096) {
         copy.write_all(page)?;
@@ -125,7 +126,7 @@ fn small_in_page_cache(made: &Path) -> Result<PathBuf> {
     // Dirty pages would reach the disk in the midst of a run.
     copy.as_file().sync_all()?;
     let path = made.with_extension("fresh");
-    copy.persist(&path).with_context(|| format!("cannot write {}", path.display()))?;
+    copy.persist(&path).with_context(|| format!("cannot write {}", path.escaped()))?;
     Ok(path)
 }
 
@@ -137,7 +138,7 @@ fn compile(name: &str, sources: &[(&str, &str)], args: &[String]) -> Result<Path
     if made.is_file() {
         return Ok(made);
     }
-    let scratch = tempfile::tempdir_in(&dir).with_context(|| format!("cannot write to {}", dir.display()))?;
+    let scratch = tempfile::tempdir_in(&dir).with_context(|| format!("cannot write to {}", dir.escaped()))?;
     let mut command = Command::new("cc");
     command.current_dir(scratch.path()).args(["-O2", "-o", "made"]).args(args);
     for (file, text) in sources {
@@ -158,6 +159,6 @@ fn directory() -> Result<PathBuf> {
     let own = std::env::current_exe().context("own path")?;
     let target = own.ancestors().nth(2).context("no folder above this executable")?;
     let dir = target.join("bench-programs");
-    fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.escaped()))?;
     Ok(dir)
 }

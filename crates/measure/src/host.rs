@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The machine under the figures, without which they say nothing.
 
+use hugelift_core::printable::text_to_parse;
 use std::fs;
 
 /// One line: CPU, guest or not, kernel, THP setting, date.
@@ -21,7 +22,7 @@ pub fn describe() -> String {
     let thp = one_line("/sys/kernel/mm/transparent_hugepage/enabled");
     let thp = thp.split(['[', ']']).nth(1).unwrap_or("none");
     let date = std::process::Command::new("date").args(["-u", "+%F"]).output();
-    let date = date.map(|out| String::from_utf8_lossy(&out.stdout).trim().to_string()).unwrap_or_default();
+    let date = date.map(|out| text_to_parse(&out.stdout).trim().to_string()).unwrap_or_default();
     format!("{model}, {cpus} CPUs{guest}; Linux {kernel}; THP {thp}; {date}")
 }
 

@@ -12,6 +12,7 @@ use crate::program::Program;
 use crate::timed::Seen;
 use anyhow::{Context as _, Result};
 use hugelift_core::comparison::{Coverage, Memory};
+use hugelift_core::printable::{Escape, text_to_parse};
 use nix::errno::Errno;
 use nix::sys::ptrace;
 use nix::sys::signal::Signal;
@@ -85,7 +86,7 @@ fn lifted_once(program: &Program, hugelift: &Path, options: &[String]) -> Result
     let dir = tempfile::tempdir().context("a temporary directory")?;
     let fifo = Fifo::new(dir.path().join("report"))?;
     let mut options = options.to_vec();
-    options.extend(["--report".to_string(), fifo.path.display().to_string()]);
+    options.extend(["--report".to_string(), fifo.path.escaped().to_string()]);
     let child = Child::start(&mut program.lifted(hugelift, &options).command()?)?;
     let report = fifo.read_line(&child)?;
     let seized = match &report {
@@ -200,9 +201,9 @@ struct Fifo {
 impl Fifo {
     fn new(path: PathBuf) -> Result<Fifo> {
         nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRUSR | nix::sys::stat::Mode::S_IWUSR)
-            .with_context(|| format!("cannot make {}", path.display()))?;
+            .with_context(|| format!("cannot make {}", path.escaped()))?;
         let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(&path);
-        Ok(Fifo { file: file.with_context(|| format!("cannot open {}", path.display()))?, path })
+        Ok(Fifo { file: file.with_context(|| format!("cannot open {}", path.escaped()))?, path })
     }
 
     /// The line; none if the child ends without writing one.
@@ -216,7 +217,7 @@ impl Fifo {
                 Ok(n) if n > 0 => {
                     line.extend_from_slice(&chunk[..n]);
                     if line.ends_with(b"\n") {
-                        return Ok(Some(String::from_utf8_lossy(&line).into_owned()));
+                        return Ok(Some(text_to_parse(&line).into_owned()));
                     }
                 }
                 Err(e)

@@ -2,6 +2,7 @@
 //! What to run, and in which surroundings.
 
 use anyhow::{Context as _, Result, bail};
+use hugelift_core::printable::Escape;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 use std::ffi::OsString;
@@ -79,14 +80,14 @@ impl Program {
         let mut command = Command::new(program);
         command.args(args).envs(self.env.iter().cloned());
         command.stdin(match &self.input {
-            Some(path) => File::open(path).with_context(|| format!("cannot open {}", path.display()))?.into(),
+            Some(path) => File::open(path).with_context(|| format!("cannot open {}", path.escaped()))?.into(),
             None => Stdio::null(),
         });
         if self.output == Output::Discard {
             command.stdout(Stdio::null()).stderr(Stdio::null());
         } else if let Output::File(path) = &self.output {
             let file = File::options().append(true).create(true).open(path);
-            let file = file.with_context(|| format!("cannot write {}", path.display()))?;
+            let file = file.with_context(|| format!("cannot write {}", path.escaped()))?;
             command.stderr(file.try_clone().context("dup")?).stdout(file);
         }
         self.surround(&mut command)?;
@@ -139,8 +140,8 @@ impl Program {
 
 impl std::fmt::Display for Program {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let words = self.env.iter().map(|(name, value)| format!("{}={}", name.display(), value.display()));
-        let words: Vec<String> = words.chain(self.argv.iter().map(|w| w.display().to_string())).collect();
+        let words = self.env.iter().map(|(name, value)| format!("{}={}", name.escaped(), value.escaped()));
+        let words: Vec<String> = words.chain(self.argv.iter().map(|w| w.escaped().to_string())).collect();
         f.write_str(&words.join(" "))
     }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! When a server is ready: a port or socket that takes connections, or a line that it prints.
 
+use hugelift_core::printable::Escape;
 use regex::Regex;
 use std::fmt;
 use std::net::{TcpStream, ToSocketAddrs as _};
@@ -51,7 +52,7 @@ impl fmt::Display for Ready {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Ready::Port(address) => write!(f, "a connection to {address}"),
-            Ready::Socket(path) => write!(f, "a connection to {}", path.display()),
+            Ready::Socket(path) => write!(f, "a connection to {}", path.escaped()),
             Ready::Line(regex) => write!(f, "a line that matches '{regex}'"),
         }
     }

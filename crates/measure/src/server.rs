@@ -9,6 +9,7 @@ use crate::ready::Ready;
 use crate::timed::Seen;
 use crate::tree::{cpu_of_descendants, descendants};
 use anyhow::{Context as _, Result, bail, ensure};
+use hugelift_core::printable::text_to_parse;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};
@@ -160,7 +161,7 @@ fn listen(from: std::io::PipeReader, ready: Ready, heard: Arc<Mutex<Heard>>) -> 
     let from = File::from(std::os::fd::OwnedFd::from(from));
     let read = move || {
         for line in BufReader::new(from).split(b'\n').map_while(Result::ok) {
-            let line = String::from_utf8_lossy(&line).into_owned();
+            let line = text_to_parse(&line).into_owned();
             let mut heard = heard.lock().unwrap_or_else(PoisonError::into_inner);
             heard.ready |= matches!(&ready, Ready::Line(regex) if regex.is_match(&line));
             if heard.last.len() == LINES {

@@ -2,6 +2,7 @@
 //! `/proc/PID/stat` (proc_pid_stat(5)), and the CPU time of all descendants of a process.
 
 use anyhow::{Context as _, Result};
+use hugelift_core::printable::text_to_parse;
 use hugelift_os::procfs::Process;
 use std::collections::HashMap;
 
@@ -25,7 +26,7 @@ impl Stat {
     /// It cannot be read or understood.
     pub fn read(pid: u32) -> Result<Stat> {
         let text = Process::new(pid).read("stat")?;
-        let text = String::from_utf8_lossy(&text);
+        let text = text_to_parse(&text);
         parse(&text).with_context(|| format!("/proc/{pid}/stat: unexpected contents '{}'", text.trim()))
     }
 }

@@ -3,6 +3,7 @@
 //! (Documentation/trace/uprobetracer.rst in Linux). Needs root and tracefs.
 
 use anyhow::{Context as _, Result};
+use hugelift_core::printable::Escape;
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
 use std::path::Path;
@@ -25,7 +26,7 @@ impl Uprobe {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let event = format!("p{}_{number}", std::process::id());
-        write("uprobe_events", &format!("p:hugelift/{event} {}:{offset:#x}", file.display()))?;
+        write("uprobe_events", &format!("p:hugelift/{event} {}:{offset:#x}", file.escaped()))?;
         let probe = Uprobe { event };
         write(&probe.switch(), "1")?;
         Ok(probe)
@@ -37,11 +38,11 @@ impl Uprobe {
     /// tracefs does not tell.
     pub fn hits(&self) -> Result<u64> {
         let path = Path::new(TRACEFS).join("uprobe_profile");
-        let profile = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let profile = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.escaped()))?;
         // "  FILE EVENT HITS"
         let line = profile.lines().find(|l| l.split_whitespace().rev().nth(1) == Some(&self.event));
         let hits = line.and_then(|l| l.split_whitespace().next_back()?.parse().ok());
-        hits.with_context(|| format!("{}: no count of {}", path.display(), self.event))
+        hits.with_context(|| format!("{}: no count of {}", path.escaped(), self.event))
     }
 
     fn switch(&self) -> String {
@@ -54,7 +55,7 @@ fn write(name: &str, text: &str) -> Result<()> {
     let path = Path::new(TRACEFS).join(name);
     let file = OpenOptions::new().append(true).open(&path);
     file.and_then(|mut file| file.write_all(text.as_bytes()))
-        .with_context(|| format!("cannot write '{text}' to {}", path.display()))
+        .with_context(|| format!("cannot write '{text}' to {}", path.escaped()))
 }
 
 impl Drop for Uprobe {

@@ -4,6 +4,7 @@
 
 use hugelift_core::addr::PageSize;
 use hugelift_core::doctor::facts::{GroupLimit, Reading};
+use hugelift_core::printable::Escape;
 use std::path::{Path, PathBuf};
 
 /// Reads a text file; `None` if it is not there or not to be read.
@@ -130,7 +131,7 @@ fn group_memory(folder: &Path, version: Version, read: ReadText) -> Option<Group
     Some(GroupLimit {
         controller: "memory".into(),
         page_size: None,
-        limit: Reading { source: path.display().to_string(), value },
+        limit: Reading { source: path.escaped().to_string(), value },
         bytes,
         used: usage.saturating_sub(reclaimable),
         unlimited: unlimited(version),
@@ -155,7 +156,7 @@ fn group_hugetlb(folder: &Path, version: Version, size: PageSize, read: ReadText
         Some(GroupLimit {
             controller: "hugetlb".into(),
             page_size: Some(size.bytes()),
-            limit: Reading { source: path.display().to_string(), value },
+            limit: Reading { source: path.escaped().to_string(), value },
             bytes,
             used: usage.and_then(|text| text.trim().parse().ok()).unwrap_or(0),
             unlimited: unlimited(version),

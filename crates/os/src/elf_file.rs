@@ -4,6 +4,7 @@
 
 use hugelift_core::elf::{self, Dynamic, ElfError, HEAD_BYTES, Headers, Stretch};
 use hugelift_core::maps::FileId;
+use hugelift_core::printable::Untrusted;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
@@ -35,7 +36,7 @@ pub enum FileError {
     #[error("cannot read {path}: {source}")]
     Io {
         /// The file.
-        path: PathBuf,
+        path: Untrusted,
         /// Why.
         source: io::Error,
     },
@@ -43,19 +44,19 @@ pub enum FileError {
     #[error("{path} is not a regular file")]
     NotRegular {
         /// The file.
-        path: PathBuf,
+        path: Untrusted,
     },
     /// There is nothing in it.
     #[error("{path} is empty")]
     Empty {
         /// The file.
-        path: PathBuf,
+        path: Untrusted,
     },
     /// Not what hugelift reads.
     #[error("{path}: {source}")]
     Elf {
         /// The file.
-        path: PathBuf,
+        path: Untrusted,
         /// Why.
         source: ElfError,
     },
@@ -63,13 +64,13 @@ pub enum FileError {
     #[error("{path}: more scripts in a row than the kernel follows")]
     Scripts {
         /// The first of them.
-        path: PathBuf,
+        path: Untrusted,
     },
     /// The objects do not fit into an address space.
     #[error("{path}: its segments do not fit into the address space")]
     NoRoom {
         /// The object.
-        path: PathBuf,
+        path: Untrusted,
     },
 }
 
@@ -90,7 +91,7 @@ impl ElfFile {
         let (file, head, id) = open_head(path)?;
         let deeper = |offset, size| read_at(&file, offset, size).filter(|b| b.len() == size);
         let headers = Headers::parse_with(&head, deeper)
-            .map_err(|source| FileError::Elf { path: path.to_path_buf(), source })?;
+            .map_err(|source| FileError::Elf { path: path.into(), source })?;
         Ok(ElfFile { path: path.to_path_buf(), id, headers, file })
     }
 
@@ -137,16 +138,16 @@ impl ElfFile {
 
 /// The file, its first [`HEAD_BYTES`] bytes, and which file it is.
 pub(crate) fn open_head(path: &Path) -> Result<(File, Vec<u8>, FileId), FileError> {
-    let failed = |source| FileError::Io { path: path.to_path_buf(), source };
+    let failed = |source| FileError::Io { path: path.into(), source };
     // Asked before it is opened: opening a FIFO waits, opening a device may do anything.
     let meta = std::fs::metadata(path).map_err(failed)?;
     if !meta.is_file() {
-        return Err(FileError::NotRegular { path: path.to_path_buf() });
+        return Err(FileError::NotRegular { path: path.into() });
     }
     let file = File::open(path).map_err(failed)?;
     let head = try_read_at(&file, 0, HEAD_BYTES).map_err(failed)?;
     if head.is_empty() {
-        return Err(FileError::Empty { path: path.to_path_buf() });
+        return Err(FileError::Empty { path: path.into() });
     }
     let id = FileId { major: libc::major(meta.dev()), minor: libc::minor(meta.dev()), inode: meta.ino() };
     Ok((file, head, id))

@@ -7,6 +7,7 @@ use crate::{cgroup, machine, pools, probes, process_facts, sysfs};
 use hugelift_core::addr::PageSize;
 use hugelift_core::doctor::facts::{Facts, Memory, Reading, Thp, Trace};
 use hugelift_core::doctor::parse::{counters, field, memlock, numbers, zones};
+use hugelift_core::printable::Escape;
 use std::path::Path;
 
 const THP: &str = "/sys/kernel/mm/transparent_hugepage";
@@ -33,7 +34,7 @@ pub fn gather(tree: &Tree, pid: Option<u32>, folder: &Path) -> Result<Facts, Pro
         &|path| tree.read(path),
     );
     for group in &mut groups {
-        group.limit.source = tree.path(&group.limit.source).display().to_string();
+        group.limit.source = tree.path(&group.limit.source).escaped().to_string();
     }
     let process = pid.map(process_facts::gather).transpose()?;
     Ok(Facts {
@@ -41,7 +42,7 @@ pub fn gather(tree: &Tree, pid: Option<u32>, folder: &Path) -> Result<Facts, Pro
         cpu: field(&cpuinfo, "model name").map(str::to_string),
         guest: field(&cpuinfo, "flags").map(|flags| flags.split(' ').any(|f| f == "hypervisor")),
         root: (!tree.is_live())
-            .then(|| tree.path("").display().to_string().trim_end_matches('/').to_string()),
+            .then(|| tree.path("").escaped().to_string().trim_end_matches('/').to_string()),
         thp: thp(tree, &status),
         counters: counters(&tree.read("/proc/vmstat").unwrap_or_default()),
         pools,
@@ -58,7 +59,7 @@ pub fn gather(tree: &Tree, pid: Option<u32>, folder: &Path) -> Result<Facts, Pro
 /// The text of a file, with where it is.
 fn reading(tree: &Tree, path: &str) -> Option<Reading> {
     let value = tree.read(path)?.trim().to_string();
-    Some(Reading { source: tree.path(path).display().to_string(), value })
+    Some(Reading { source: tree.path(path).escaped().to_string(), value })
 }
 
 fn thp(tree: &Tree, status: &str) -> Thp {
@@ -91,7 +92,7 @@ fn memory(tree: &Tree) -> Memory {
         committed: bytes("Committed_AS"),
         overcommit: reading(tree, "/proc/sys/vm/overcommit_memory"),
         proactiveness: reading(tree, "/proc/sys/vm/compaction_proactiveness"),
-        compact: tree.path(COMPACT).exists().then(|| tree.path(COMPACT).display().to_string()),
+        compact: tree.path(COMPACT).exists().then(|| tree.path(COMPACT).escaped().to_string()),
         zones: zones(&tree.read("/proc/buddyinfo").unwrap_or_default()),
         base_page: Some(if tree.is_live() { machine::base_page() } else { PageSize::SMALL }.bytes()),
         itlb_multihit: reading(tree, "/sys/devices/system/cpu/vulnerabilities/itlb_multihit"),

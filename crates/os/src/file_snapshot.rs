@@ -15,6 +15,7 @@ use crate::program::interpreter;
 use crate::snapshot::describe;
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::maps::{FileId, Mapping, Prot};
+use hugelift_core::printable::Untrusted;
 use hugelift_core::snapshot::{Object, Snapshot, Stored};
 use std::path::{Path, PathBuf};
 
@@ -24,7 +25,7 @@ pub struct Unstarted {
     /// Its objects at assumed addresses.
     pub snapshot: Snapshot,
     /// Names of shared objects that its loader would not find.
-    pub missing: Vec<String>,
+    pub missing: Vec<Untrusted>,
 }
 
 /// Where x86-64 and AArch64 kernels place things without randomization, more or less.
@@ -48,7 +49,7 @@ pub fn of_file(path: &Path) -> Result<Unstarted, FileError> {
     let mut layout = Layout { page: machine.base_page, huge, mappings: Vec::new(), next: SHARED };
     let mut objects = Vec::new();
     for (i, file) in program.files.iter().enumerate() {
-        let no_room = || FileError::NoRoom { path: file.path.clone() };
+        let no_room = || FileError::NoRoom { path: file.path.clone().into() };
         objects.push(layout.load(file, i == 0).ok_or_else(no_room)?);
     }
     let stack = Range { start: Addr(STACK), end: Addr(STACK + STACK_BYTES) };
@@ -87,11 +88,11 @@ pub fn executable(path: &Path) -> Result<PathBuf, FileError> {
             None => return Ok(at),
         }
     }
-    Err(FileError::Scripts { path: path.to_path_buf() })
+    Err(FileError::Scripts { path: path.into() })
 }
 
-fn anonymous(range: Range, prot: Prot, name: &str) -> Mapping {
-    let path = PathBuf::from(name);
+fn anonymous(range: Range, prot: Prot, name: impl Into<PathBuf>) -> Mapping {
+    let path = name.into();
     Mapping { range, prot, shared: false, offset: 0, file: FileId::default(), path, deleted: false }
 }
 
@@ -184,8 +185,7 @@ impl Layout {
         let mut own: Vec<Range> = self.mappings[begin..].iter().map(|m| m.range).collect();
         own.sort();
         let holes = own.windows(2).filter_map(|w| Range::new(w[0].end, w[1].start));
-        let path = file.path.to_string_lossy();
-        let holes = holes.filter(|r| !r.is_empty()).map(|range| anonymous(range, Prot::NONE, &path));
+        let holes = holes.filter(|r| !r.is_empty()).map(|range| anonymous(range, Prot::NONE, &file.path));
         self.mappings.extend(holes.collect::<Vec<_>>());
     }
 
@@ -234,7 +234,7 @@ mod tests {
     fn a_program_is_laid_out_as_it_runs() {
         let path = std::env::current_exe().unwrap();
         let assumed = of_file(&path).unwrap();
-        assert_eq!(assumed.missing, Vec::<String>::new());
+        assert_eq!(assumed.missing, Vec::<Untrusted>::new());
         let live = crate::snapshot::live(None, 0).unwrap();
         assert_eq!(sizes(&assumed.snapshot), sizes(&live));
         assert!(assumed.snapshot.objects[0].executable);

@@ -6,6 +6,7 @@ use crate::memory;
 use crate::procfs::Process;
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::maps::Mapping;
+use hugelift_core::printable::Escape;
 use hugelift_inside::names::LIBRARY;
 use hugelift_inside::table::{COUNT_AT, HEAD_BYTES, Head, MAGIC, SPANS, SYMBOL, Span, state};
 use object::{Object as _, ObjectSymbol as _};
@@ -90,8 +91,8 @@ impl Guard {
 
 /// Where the library's file states its table to be.
 fn stated_address(path: &Path) -> Result<u64, String> {
-    let bytes = std::fs::read(path).map_err(|e| format!("{}: {e}", path.display()))?;
-    let file = object::File::parse(&*bytes).map_err(|e| format!("{}: {e}", path.display()))?;
+    let bytes = std::fs::read(path).map_err(|e| format!("{}: {e}", path.escaped()))?;
+    let file = object::File::parse(&*bytes).map_err(|e| format!("{}: {e}", path.escaped()))?;
     let symbol = file.dynamic_symbols().find(|s| s.name() == Ok(SYMBOL) && s.is_definition());
-    symbol.map(|s| s.address()).ok_or_else(|| format!("{}: no symbol {SYMBOL}", path.display()))
+    symbol.map(|s| s.address()).ok_or_else(|| format!("{}: no symbol {SYMBOL}", path.escaped()))
 }

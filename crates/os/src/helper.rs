@@ -248,7 +248,7 @@ fn prepare(stopped: &Stopped) -> Result<Start, Plain> {
     let mappings = process.maps()?;
     let auxv = process.auxv()?;
     if auxv.secure != 0 {
-        return Err(Plain::Privileged { path: exe(pid), what: "started with AT_SECURE" });
+        return Err(Plain::Privileged { path: exe(pid).into(), what: "started with AT_SECURE" });
     }
     let room = Room::find(pid, &mappings).ok_or(Plain::NoRoom)?;
     let is_dynamic = auxv.base != 0;
@@ -415,7 +415,7 @@ fn refuse(stopped: &Stopped, lifter: &mut impl Lifter, why: &Plain) {
 }
 
 fn class32(stopped: &Stopped) -> Plain {
-    Plain::Class32 { path: exe(stopped.tid()) }
+    Plain::Class32 { path: exe(stopped.tid()).into() }
 }
 
 fn exe(pid: i32) -> PathBuf {

@@ -7,6 +7,7 @@ use crate::launch::{close_all_but, send_answer};
 use crate::program::set_variable;
 use crate::ptrace;
 use hugelift_core::addr::Addr;
+use hugelift_core::printable::{Escape, Untrusted};
 use hugelift_inside::names::{self, READY_BYTES, Ready};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use std::ffi::{OsStr, OsString};
@@ -23,16 +24,16 @@ pub const SUBCOMMAND: &str = names::INSIDE;
 #[derive(Debug, thiserror::Error)]
 pub enum Missing {
     /// It is not where it should be.
-    #[error("no {} in {} or {}; make build puts it beside hugelift", names::LIBRARY, beside.display(), installed.display())]
+    #[error("no {} in {} or {}; make build puts it beside hugelift", names::LIBRARY, beside.escaped(), installed.escaped())]
     NotThere {
         /// The folder of hugelift.
-        beside: PathBuf,
+        beside: Untrusted,
         /// The folder for libraries of where that is.
-        installed: PathBuf,
+        installed: Untrusted,
     },
     /// The loader takes these characters for separators.
-    #[error("{} has a space or a colon in its path, which LD_PRELOAD cannot hold", .0.display())]
-    Unnameable(PathBuf),
+    #[error("{} has a space or a colon in its path, which LD_PRELOAD cannot hold", .0.escaped())]
+    Unnameable(Untrusted),
     /// Our own path, by which it is found.
     #[error("cannot find out where hugelift is: {0}; is /proc mounted?")]
     NoPath(io::Error),
@@ -56,9 +57,9 @@ impl Inside {
         let installed = beside.parent().unwrap_or(Path::new("/")).join("lib/hugelift");
         let places = [&beside, &installed].map(|dir| dir.join(names::LIBRARY));
         match places.into_iter().find(|path| path.is_file()) {
-            None => Err(Missing::NotThere { beside, installed }),
+            None => Err(Missing::NotThere { beside: beside.into(), installed: installed.into() }),
             Some(path) if path.as_os_str().as_bytes().iter().any(|b| b" :".contains(b)) => {
-                Err(Missing::Unnameable(path))
+                Err(Missing::Unnameable(path.into()))
             }
             Some(library) => Ok(Inside { library, exe }),
         }

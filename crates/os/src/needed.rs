@@ -7,6 +7,7 @@ use crate::procfs::read_whole;
 use hugelift_core::elf::{Dynamic, Machine};
 use hugelift_core::ldcache;
 use hugelift_core::maps::FileId;
+use hugelift_core::printable::Untrusted;
 use std::collections::{HashSet, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -18,7 +19,7 @@ pub struct Program {
     /// The executable first, then in the order in which the loader meets them.
     pub files: Vec<ElfFile>,
     /// Names that nothing was found for.
-    pub missing: Vec<String>,
+    pub missing: Vec<Untrusted>,
 }
 
 const LD_CACHE: &str = "/etc/ld.so.cache";
@@ -38,7 +39,7 @@ pub fn needed(executable: ElfFile) -> Program {
                 let index = search.add(loader, None);
                 search.queue.retain(|&i| Some(i) != index);
             }
-            Err(_) => search.missing.push(interp.to_string_lossy().into_owned()),
+            Err(_) => search.missing.push(interp.into()),
         }
     }
     while let Some(index) = search.queue.pop_front() {
@@ -71,7 +72,7 @@ struct Search {
     known_files: HashSet<FileId>,
     known_names: HashSet<OsString>,
     queue: VecDeque<usize>,
-    missing: Vec<String>,
+    missing: Vec<Untrusted>,
 }
 
 impl Search {
@@ -131,7 +132,7 @@ impl Search {
                 Some(file) => {
                     self.add(file, Some(index));
                 }
-                None => self.missing.push(name.to_string_lossy().into_owned()),
+                None => self.missing.push(name.into()),
             }
         }
     }
@@ -268,9 +269,9 @@ fn glibc_folders(machine: Machine) -> Vec<PathBuf> {
 
 /// `/etc/ld-musl-ARCH.path`, one folder a line or between colons; else musl's own list.
 fn musl_folders(loader: &OsStr) -> Vec<PathBuf> {
-    let name = loader.to_string_lossy();
-    let own = name.strip_suffix(".so.1").unwrap_or(&name);
-    let text = read_whole(&Path::new("/etc").join(format!("{own}.path"))).unwrap_or_default();
+    let own = loader.as_bytes().strip_suffix(b".so.1").unwrap_or(loader.as_bytes());
+    let list = [own, b".path"].concat();
+    let text = read_whole(&Path::new("/etc").join(OsStr::from_bytes(&list))).unwrap_or_default();
     let text = if text.is_empty() { b"/lib:/usr/local/lib:/usr/lib".to_vec() } else { text };
     let parts = text.split(|b| matches!(b, b':' | b'\n')).filter(|p| !p.is_empty());
     parts.map(|p| PathBuf::from(OsStr::from_bytes(p))).collect()
@@ -340,7 +341,7 @@ mod tests {
     fn own_objects_are_those_that_the_loader_took() {
         let own = ElfFile::open(&std::env::current_exe().unwrap()).unwrap();
         let found = needed(own);
-        assert_eq!(found.missing, Vec::<String>::new());
+        assert!(found.missing.is_empty(), "{:?}", found.missing);
         let mut paths: Vec<PathBuf> =
             found.files.iter().map(|f| std::fs::canonicalize(&f.path).unwrap()).collect();
         let snapshot = crate::snapshot::live(None, 0).unwrap();

@@ -4,6 +4,7 @@
 use crate::procfs::{ProcError, Process, read_whole};
 use hugelift_core::addr::Addr;
 use hugelift_core::placement::Nodes;
+use hugelift_core::printable::{Escape, text_to_parse};
 use std::path::Path;
 
 /// The nodes that the calling process may have memory of (`Mems_allowed_list`, cpuset(7)); `None`
@@ -13,8 +14,8 @@ use std::path::Path;
 /// /proc does not tell, or names a node beyond those that [`Nodes`] holds.
 pub fn allowed() -> Result<Option<Nodes>, String> {
     let path = Process::OWN.path("status");
-    let text = read_whole(&path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
-    let text = String::from_utf8_lossy(&text);
+    let text = read_whole(&path).map_err(|e| format!("cannot read {}: {e}", path.escaped()))?;
+    let text = text_to_parse(&text);
     let list = text.lines().find_map(|line| line.strip_prefix("Mems_allowed_list:"));
     list.map(|list| list.trim().parse()).transpose()
 }
@@ -30,7 +31,7 @@ pub(crate) fn are_several() -> bool {
 /// # Errors
 /// `numa_maps` cannot be read.
 pub(crate) fn with_own_policy(process: Process) -> Result<Vec<Addr>, ProcError> {
-    Ok(own_policies(&String::from_utf8_lossy(&process.read("numa_maps")?)))
+    Ok(own_policies(&text_to_parse(&process.read("numa_maps")?)))
 }
 
 /// Of `numa_maps` (proc_pid_numa_maps(5)), a line each: `START POLICY [file=... | stack] ...`. A

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Files that the user asked for: whole or not at all.
 
+use hugelift_core::printable::Untrusted;
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -11,7 +12,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 #[error("cannot write {path}: {source}")]
 pub struct OutputError {
     /// The file.
-    path: PathBuf,
+    path: Untrusted,
     source: io::Error,
 }
 
@@ -22,7 +23,7 @@ pub struct OutputError {
 /// # Errors
 /// [`OutputError`], with the path: a directory, no permission, no room...
 pub fn write(path: &Path, bytes: &[u8]) -> Result<(), OutputError> {
-    try_write(path, bytes).map_err(|source| OutputError { path: path.to_path_buf(), source })
+    try_write(path, bytes).map_err(|source| OutputError { path: path.into(), source })
 }
 
 fn try_write(path: &Path, bytes: &[u8]) -> io::Result<()> {

@@ -3,8 +3,8 @@
 
 use crate::procfs::ProcError;
 use crate::ptrace;
+use hugelift_core::printable::Untrusted;
 use std::io;
-use std::path::PathBuf;
 
 /// Each says what was found and, where something helps, the command that does.
 #[derive(Debug, thiserror::Error)]
@@ -13,7 +13,7 @@ pub enum Plain {
     #[error("{path} is {what}: such a program must not be traced (a copy without that bit can be lifted)")]
     Privileged {
         /// The program, or the interpreter of the script.
-        path: PathBuf,
+        path: Untrusted,
         /// `set-uid`, `set-gid`, `given file capabilities`, or `started with AT_SECURE`.
         what: &'static str,
     },
@@ -21,7 +21,7 @@ pub enum Plain {
     #[error("{path} is a 32-bit program: only 64-bit ones are lifted")]
     Class32 {
         /// The program.
-        path: PathBuf,
+        path: Untrusted,
     },
     /// ptrace(2) was refused.
     #[error("tracing is not permitted here ({source}): {hint}")]

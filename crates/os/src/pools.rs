@@ -6,6 +6,7 @@ use crate::tree::Tree;
 use hugelift_core::addr::PageSize;
 use hugelift_core::pool::persist::{self, Files, SYSCTL, TMPFILES};
 use hugelift_core::pool::{Change, Kind, NodePool, SizePool};
+use hugelift_core::printable::{Escape, Untrusted};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -22,7 +23,7 @@ const SYSCTL_FOLDERS: [&str; 4] =
 #[error("cannot write {value} to {path}: {source}{}", hint(.source))]
 pub struct SetError {
     /// The file.
-    pub path: PathBuf,
+    pub path: Untrusted,
     /// What was to be written.
     pub value: String,
     /// Why not.
@@ -104,7 +105,7 @@ pub fn apply(tree: &Tree, change: &Change) -> Result<Made, SetError> {
     let mut got = change.from;
     for _ in 0..TRIES {
         tree.set(&path, &change.to.to_string()).map_err(|source| SetError {
-            path: tree.path(&path),
+            path: tree.path(&path).into(),
             value: change.to.to_string(),
             source,
         })?;
@@ -125,7 +126,7 @@ fn compact(tree: &Tree, node: Option<u32>) {
         None => "/proc/sys/vm/compact_memory".into(),
     };
     if let Err(error) = tree.set(&path, "1") {
-        tracing::debug!("no compaction: {}: {error}", tree.path(&path).display());
+        tracing::debug!("no compaction: {}: {error}", tree.path(&path).escaped());
     }
 }
 

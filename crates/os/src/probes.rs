@@ -9,6 +9,7 @@ use crate::procfs::Process;
 use crate::sysfs;
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::doctor::facts::{Probes, Tried};
+use hugelift_core::printable::{Escape, text_to_parse};
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitStatus, waitpid};
@@ -39,12 +40,12 @@ pub fn try_all(folder: &Path) -> Probes {
     let with_file = |probe: fn(usize, &File) -> io::Result<Tried>| match huge {
         Some(bytes) => match new_file(folder, bytes as usize * PAGES) {
             Ok(file) => in_child(|| probe(bytes as usize, &file)),
-            Err(error) => Tried::unknown(format!("cannot make a file in {}: {error}", folder.display())),
+            Err(error) => Tried::unknown(format!("cannot make a file in {}: {error}", folder.escaped())),
         },
         None => Tried::unknown("no transparent huge pages of a size to try"),
     };
     Probes {
-        folder: folder.display().to_string(),
+        folder: folder.escaped().to_string(),
         file_system: File::open(folder).map_or_else(|_| "unknown".into(), |f| file_system(&f)),
         fault: with_thp(fault),
         collapse_anonymous: with_thp(collapse_anonymous),
@@ -94,7 +95,7 @@ fn in_child(probe: impl FnOnce() -> io::Result<Tried>) -> Tried {
             let mut answer = Vec::new();
             let _ = File::from(reader).read_to_end(&mut answer);
             let ended = waitpid(child, None);
-            let detail = answer.get(1..).map(|d| String::from_utf8_lossy(d).into_owned());
+            let detail = answer.get(1..).map(|d| text_to_parse(d).into_owned());
             let detail = detail.filter(|d| !d.is_empty());
             match (answer.first(), ended) {
                 (Some(b'y'), _) => Tried { works: Some(true), detail },

@@ -8,10 +8,12 @@ use hugelift_core::addr::{Addr, Range};
 use hugelift_core::doctor::facts::{Coverage, Process as Facts};
 use hugelift_core::plan::plan;
 use hugelift_core::policy::Policy;
+use hugelift_core::printable::text_to_parse;
 use hugelift_core::report::Report;
 use hugelift_core::smaps::Usage;
 use hugelift_core::snapshot::{Part, Snapshot};
 use std::collections::BTreeMap;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// Variables that switch huge pages on in some program; others are nobody's business.
@@ -46,7 +48,7 @@ pub fn gather(pid: u32) -> Result<Facts, ProcError> {
     let (examined, zeros) = huge.zeros();
     Ok(Facts {
         pid,
-        exe: exe.to_string_lossy().into_owned(),
+        exe: text_to_parse(exe.as_os_str().as_bytes()).into_owned(),
         args: strings(&process.read("cmdline").unwrap_or_default()),
         environment: strings(&process.read("environ").unwrap_or_default())
             .into_iter()
@@ -71,14 +73,13 @@ pub fn gather(pid: u32) -> Result<Facts, ProcError> {
 
 /// The strings that NUL ends.
 fn strings(bytes: &[u8]) -> Vec<String> {
-    let mut all: Vec<String> =
-        bytes.split(|&b| b == 0).map(|s| String::from_utf8_lossy(s).into_owned()).collect();
+    let mut all: Vec<String> = bytes.split(|&b| b == 0).map(|s| text_to_parse(s).into_owned()).collect();
     all.pop_if(|last| last.is_empty());
     all
 }
 
 fn objects(snapshot: &Snapshot) -> Vec<String> {
-    snapshot.objects.iter().map(|o| o.path.to_string_lossy().into_owned()).collect()
+    snapshot.objects.iter().map(|o| text_to_parse(o.path.as_os_str().as_bytes()).into_owned()).collect()
 }
 
 /// Why code is not huge, by bytes, most first.

@@ -5,7 +5,7 @@
 
 use crate::procfs::{ProcError, Process, read_whole};
 use crate::walks::Walks;
-use hugelift_core::printable::printable;
+use hugelift_core::printable::{Untrusted, printable, text_to_parse};
 use hugelift_core::top::stat::{Stat, parse_stat, parse_statm_text};
 use hugelift_core::top::text::Text;
 use hugelift_core::top::{Coverage, Reading, Sample};
@@ -32,7 +32,7 @@ pub struct Processes {
 
 /// What is remembered of a process.
 struct Known {
-    comm: String,
+    comm: Untrusted,
     user: String,
     command: String,
     /// When these were read.
@@ -111,8 +111,7 @@ impl Processes {
     /// What `stat` and `statm` tell of each; none of those that end meanwhile.
     fn stats(&self) -> Result<Vec<(Stat, u64)>, ProcError> {
         let dir = Path::new("/proc");
-        let entries =
-            std::fs::read_dir(dir).map_err(|_| ProcError::NotMounted { path: dir.to_path_buf() })?;
+        let entries = std::fs::read_dir(dir).map_err(|_| ProcError::NotMounted { path: dir.into() })?;
         let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
         let all: Vec<(Stat, u64)> = pids
             .filter_map(|pid| {
@@ -125,7 +124,11 @@ impl Processes {
             .filter(|(stat, _)| stat.virtual_bytes > 0)
             .collect();
         // At least hugelift itself is there, if it is the proc file system.
-        if all.is_empty() { Err(ProcError::NotMounted { path: dir.join("self/stat") }) } else { Ok(all) }
+        if all.is_empty() {
+            Err(ProcError::NotMounted { path: dir.join("self/stat").into() })
+        } else {
+            Ok(all)
+        }
     }
 
     /// Notes what a process has done, and what it is called.
@@ -133,7 +136,7 @@ impl Processes {
         let now = Instant::now();
         let (id, known) = (stat.identity(), self.known.remove(&stat.identity()));
         let mut known = known.unwrap_or_else(|| Known {
-            comm: String::new(),
+            comm: Untrusted::default(),
             user: String::new(),
             command: String::new(),
             named: now,
@@ -241,7 +244,7 @@ fn unknown(error: ProcError) -> Coverage {
 /// Its arguments in one line, without the directory of the program; else its name.
 fn command(process: Process, stat: &Stat) -> String {
     let bytes = process.read("cmdline").unwrap_or_default();
-    let line = String::from_utf8_lossy(&bytes[..bytes.len().min(COMMAND)]).replace('\0', " ");
+    let line = text_to_parse(&bytes[..bytes.len().min(COMMAND)]).replace('\0', " ");
     let line = line.trim();
     let (program, arguments) = line.split_once(' ').unwrap_or((line, ""));
     let program =

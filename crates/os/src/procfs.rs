@@ -7,6 +7,7 @@
 use crate::memory;
 use hugelift_core::addr::Addr;
 use hugelift_core::maps::{Mapping, MapsError, parse_maps};
+use hugelift_core::printable::Untrusted;
 use hugelift_core::smaps::{Usage, parse_smaps};
 use nix::errno::Errno;
 use std::fs::File;
@@ -25,7 +26,7 @@ pub enum ProcError {
     #[error("cannot read {path}: /proc is not mounted (mount -t proc proc /proc)")]
     NotMounted {
         /// What was to be read.
-        path: PathBuf,
+        path: Untrusted,
     },
     /// There is no such process (any more).
     #[error("there is no process {pid} (any more): no {path}")]
@@ -33,13 +34,13 @@ pub enum ProcError {
         /// Its id.
         pid: u32,
         /// What was to be read.
-        path: PathBuf,
+        path: Untrusted,
     },
     /// The kernel does not let us.
     #[error("cannot read {path}: {errno}; run hugelift as that user or as root (sudo)")]
     Denied {
         /// What was to be read.
-        path: PathBuf,
+        path: Untrusted,
         /// `EACCES` or `EPERM`.
         errno: Errno,
     },
@@ -47,7 +48,7 @@ pub enum ProcError {
     #[error("cannot read {path}: {errno}")]
     Io {
         /// What was to be read.
-        path: PathBuf,
+        path: Untrusted,
         /// Why.
         errno: Errno,
     },
@@ -55,7 +56,7 @@ pub enum ProcError {
     #[error("cannot understand {path}: {source}")]
     Format {
         /// What was read.
-        path: PathBuf,
+        path: Untrusted,
         /// The line.
         source: MapsError,
     },
@@ -196,7 +197,7 @@ impl Process {
     pub fn read_memory(self, addr: Addr, buffer: &mut [u8]) -> Result<usize, ProcError> {
         let bytes = buffer.len();
         let failed = |errno| match errno {
-            Errno::ESRCH => ProcError::Vanished { pid: self.pid(), path: self.path("mem") },
+            Errno::ESRCH => ProcError::Vanished { pid: self.pid(), path: self.path("mem").into() },
             _ => ProcError::Memory { pid: self.pid(), addr, bytes, errno },
         };
         if bytes == 0 {
@@ -214,8 +215,8 @@ impl Process {
         name: &str,
         parse: impl Fn(&[u8]) -> Result<Vec<T>, MapsError>,
     ) -> Result<Vec<T>, ProcError> {
-        let all =
-            parse(&self.read(name)?).map_err(|source| ProcError::Format { path: self.path(name), source })?;
+        let all = parse(&self.read(name)?)
+            .map_err(|source| ProcError::Format { path: self.path(name).into(), source })?;
         if all.is_empty() {
             return Err(ProcError::NoMemory { pid: self.pid() });
         }
@@ -224,10 +225,10 @@ impl Process {
 
     fn explain(self, path: PathBuf, error: &io::Error) -> ProcError {
         match errno(error) {
-            Errno::ENOENT if !Path::new("/proc/self").exists() => ProcError::NotMounted { path },
-            Errno::ENOENT | Errno::ESRCH => ProcError::Vanished { pid: self.pid(), path },
-            errno @ (Errno::EACCES | Errno::EPERM) => ProcError::Denied { path, errno },
-            errno => ProcError::Io { path, errno },
+            Errno::ENOENT if !Path::new("/proc/self").exists() => ProcError::NotMounted { path: path.into() },
+            Errno::ENOENT | Errno::ESRCH => ProcError::Vanished { pid: self.pid(), path: path.into() },
+            errno @ (Errno::EACCES | Errno::EPERM) => ProcError::Denied { path: path.into(), errno },
+            errno => ProcError::Io { path: path.into(), errno },
         }
     }
 }

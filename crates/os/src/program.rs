@@ -4,9 +4,10 @@
 
 use crate::plain::Plain;
 use hugelift_core::elf::{ElfError, HEAD_BYTES, Headers};
+use hugelift_core::printable::Untrusted;
 use std::ffi::{CStr, CString, OsStr};
 use std::io::{self, Read};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -15,7 +16,7 @@ use std::path::{Path, PathBuf};
 #[error("cannot execute '{program}': {source}")]
 pub struct ExecError {
     /// As the user named it.
-    pub program: String,
+    pub program: Untrusted,
     /// The kernel's answer.
     pub source: io::Error,
 }
@@ -40,10 +41,7 @@ fn candidates(name: &OsStr) -> Vec<PathBuf> {
 /// # Errors
 /// ENOENT if there is none, EACCES if those that there are may not be executed.
 pub fn resolve(name: &OsStr) -> Result<PathBuf, ExecError> {
-    let fail = |errno| ExecError {
-        program: name.to_string_lossy().into_owned(),
-        source: io::Error::from_raw_os_error(errno),
-    };
+    let fail = |errno| ExecError { program: name.into(), source: io::Error::from_raw_os_error(errno) };
     if name.is_empty() {
         return Err(fail(libc::ENOENT));
     }
@@ -85,7 +83,7 @@ pub fn examine(path: &Path) -> Result<(), Plain> {
     let mut path = path.to_path_buf();
     for _ in 0..MAX_SCRIPTS {
         if let Some(what) = privilege(&path) {
-            return Err(Plain::Privileged { path, what });
+            return Err(Plain::Privileged { path: path.into(), what });
         }
         let head = match head(&path) {
             Ok(head) => head,
@@ -97,7 +95,7 @@ pub fn examine(path: &Path) -> Result<(), Plain> {
             Some(next) => path = next,
             None => {
                 return match Headers::parse(&head) {
-                    Err(ElfError::Class32) => Err(Plain::Class32 { path }),
+                    Err(ElfError::Class32) => Err(Plain::Class32 { path: path.into() }),
                     _ => Ok(()),
                 };
             }
@@ -187,11 +185,6 @@ fn execve(file: &CStr, args: &[CString]) -> io::Error {
     // environ is the process's own, and no other thread changes it.
     unsafe { libc::execve(file.as_ptr(), argv.as_ptr(), environ) };
     io::Error::last_os_error()
-}
-
-/// `path` as bytes for a message.
-pub fn shown(path: &OsStr) -> String {
-    String::from_utf8_lossy(&path.to_os_string().into_vec()).into_owned()
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 
 use hugelift_core::addr::PageSize;
 use hugelift_core::align::{self, Difference, Layout, Refusal};
+use hugelift_core::printable::Untrusted;
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use nix::unistd::{Whence, lseek};
 use std::ffi::OsString;
@@ -24,7 +25,7 @@ pub enum RelayError {
         /// What was attempted: a verb.
         action: &'static str,
         /// On what.
-        path: PathBuf,
+        path: Untrusted,
         /// Why.
         source: io::Error,
     },
@@ -32,13 +33,13 @@ pub enum RelayError {
     #[error("{path} is not a regular file")]
     NotRegular {
         /// The file.
-        path: PathBuf,
+        path: Untrusted,
     },
     /// Not a file that can be re-laid.
     #[error("{path}: {source}")]
     Refused {
         /// The file.
-        path: PathBuf,
+        path: Untrusted,
         /// Why.
         source: Refusal,
     },
@@ -46,13 +47,13 @@ pub enum RelayError {
     #[error("{path} changes while it is read")]
     Changed {
         /// The file.
-        path: PathBuf,
+        path: Untrusted,
     },
     /// The copy is not what it should be: a defect of a disk, of memory or of hugelift.
     #[error("the copy of {path} is not right ({source}), and is not used")]
     Wrong {
         /// The original.
-        path: PathBuf,
+        path: Untrusted,
         /// What is wrong.
         source: Difference,
     },
@@ -60,7 +61,7 @@ pub enum RelayError {
 
 impl RelayError {
     pub(crate) fn io<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> RelayError + 'a {
-        move |source| RelayError::Io { action, path: path.to_owned(), source }
+        move |source| RelayError::Io { action, path: path.into(), source }
     }
 }
 
@@ -84,7 +85,7 @@ impl Original {
         // Asked before it is opened: opening a FIFO waits, opening a device may do anything.
         let before = std::fs::metadata(path).map_err(RelayError::io("read", path))?;
         if !before.is_file() {
-            return Err(RelayError::NotRegular { path: path.to_owned() });
+            return Err(RelayError::NotRegular { path: path.into() });
         }
         let mut file = File::open(path).map_err(RelayError::io("read", path))?;
         let meta = file.metadata().map_err(RelayError::io("read", path))?;
@@ -107,7 +108,7 @@ impl Original {
         if state(&now) == state(&self.meta) && self.bytes.len() as u64 == now.len() {
             Ok(())
         } else {
-            Err(RelayError::Changed { path: self.path.clone() })
+            Err(RelayError::Changed { path: self.path.clone().into() })
         }
     }
 
@@ -127,7 +128,7 @@ impl Original {
     /// [`RelayError::Refused`]
     pub fn layout(&self, page: PageSize) -> Result<Layout, RelayError> {
         align::layout(&self.bytes, page)
-            .map_err(|source| RelayError::Refused { path: self.path.clone(), source })
+            .map_err(|source| RelayError::Refused { path: self.path.clone().into(), source })
     }
 
     /// A copy laid out as `layout` says, in the directory of `place` with a temporary name,
@@ -146,7 +147,7 @@ impl Original {
         written.map_err(RelayError::io("write a copy beside", place))?;
         let again = std::fs::read(copy.path()).map_err(RelayError::io("read the copy beside", place))?;
         align::verify(&self.bytes, &again)
-            .map_err(|source| RelayError::Wrong { path: self.path.clone(), source })?;
+            .map_err(|source| RelayError::Wrong { path: self.path.clone().into(), source })?;
         self.unchanged()?;
         // What writing and comparing left in the page cache are small pages. Whoever runs the
         // copy first is to have it read in anew. (Advice: that it fails is no failure.)

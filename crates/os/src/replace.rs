@@ -15,6 +15,7 @@ use crate::relay::{Original, RelayError, publish, sync_directory};
 use hugelift_core::addr::PageSize;
 use hugelift_core::align::Layout;
 use hugelift_core::prime::Obstacle;
+use hugelift_core::printable::Untrusted;
 use std::ffi::OsString;
 use std::fs::Metadata;
 use std::io;
@@ -29,18 +30,18 @@ pub enum ReplaceError {
     Relay(#[from] RelayError),
     /// The path is that of another mount namespace.
     #[error("{0} is another file here than for the process: replace it where the process runs")]
-    Elsewhere(PathBuf),
+    Elsewhere(Untrusted),
     /// Somebody has it open for writing.
     #[error("{0} is {1}")]
-    Written(PathBuf, Obstacle),
+    Written(Untrusted, Obstacle),
     /// The bits of the mode that give a program rights.
     #[error("{0} is set-uid or set-gid: such a program is not replaced")]
-    Privileged(PathBuf),
+    Privileged(Untrusted),
     /// Hard links: who has the others is not known.
     #[error("{path} has {links} names (hard links): under the others it would stay as it is")]
     Links {
         /// The file.
-        path: PathBuf,
+        path: Untrusted,
         /// How many.
         links: u64,
     },
@@ -48,7 +49,7 @@ pub enum ReplaceError {
     #[error("{path} is signed or measured ({by}): its copy would not be")]
     Signed {
         /// The file.
-        path: PathBuf,
+        path: Untrusted,
         /// By what.
         by: &'static str,
     },
@@ -56,7 +57,7 @@ pub enum ReplaceError {
     #[error("cannot give the copy of {path} its {what}: {source}")]
     Attribute {
         /// The file.
-        path: PathBuf,
+        path: Untrusted,
         /// What it is about.
         what: String,
         /// Why.
@@ -66,16 +67,16 @@ pub enum ReplaceError {
     #[error("the copy of {path} is not used: {what}")]
     Check {
         /// The file.
-        path: PathBuf,
+        path: Untrusted,
         /// Which check, and what it said of each.
         what: String,
     },
     /// There is nothing to put back.
     #[error("{0} was not replaced by hugelift: there is no {1}")]
-    NoOriginal(PathBuf, PathBuf),
+    NoOriginal(Untrusted, Untrusted),
     /// Somebody has replaced the copy meanwhile, as an upgrade does.
     #[error("{0} is no copy of {1} (any more): the latter is of no use, and may be removed")]
-    Other(PathBuf, PathBuf),
+    Other(Untrusted, Untrusted),
 }
 
 /// A file that has been replaced.
@@ -113,11 +114,11 @@ pub fn replace(file: &ElfFile, page: PageSize, attempt: Option<&str>) -> Result<
     let original = Original::read(&path)?;
     let id = |m: &Metadata| (m.dev(), m.ino());
     if !file.file().metadata().is_ok_and(|there| id(&there) == id(&original.meta)) {
-        return Err(ReplaceError::Elsewhere(path));
+        return Err(ReplaceError::Elsewhere(path.into()));
     }
     refuse(&original)?;
     let idle = || match written(file) {
-        Some(by) => Err(ReplaceError::Written(path.clone(), by)),
+        Some(by) => Err(ReplaceError::Written(path.clone().into(), by)),
         None => Ok(()),
     };
     idle()?;
@@ -126,7 +127,7 @@ pub fn replace(file: &ElfFile, page: PageSize, attempt: Option<&str>) -> Result<
     attributes::carry_over(&original, copy.as_file())?;
     // Closed: what is open for writing is not executed.
     let copy = copy.into_temp_path();
-    let check = |what| ReplaceError::Check { path: path.clone(), what };
+    let check = |what| ReplaceError::Check { path: path.clone().into(), what };
     checks::loader(&path, &copy).map_err(check)?;
     if let Some(command) = attempt {
         checks::attempt(command, &path, &copy).map_err(check)?;
@@ -148,15 +149,15 @@ fn refuse(original: &Original) -> Result<(), ReplaceError> {
     let path = || original.path.clone();
     let meta: &Metadata = &original.meta;
     if meta.mode() & (libc::S_ISUID | libc::S_ISGID) != 0 {
-        return Err(ReplaceError::Privileged(path()));
+        return Err(ReplaceError::Privileged(path().into()));
     }
     // The second name may be ours, where an earlier run was killed before its last step.
     let ours = u64::from(is_same(&original.path, &kept_at(&original.path)));
     if meta.nlink() > 1 + ours {
-        return Err(ReplaceError::Links { path: path(), links: meta.nlink() });
+        return Err(ReplaceError::Links { path: path().into(), links: meta.nlink() });
     }
     match attributes::signed(original.file()) {
-        Some(by) => Err(ReplaceError::Signed { path: path(), by }),
+        Some(by) => Err(ReplaceError::Signed { path: path().into(), by }),
         None => Ok(()),
     }
 }
@@ -196,11 +197,11 @@ pub fn restore(path: &Path) -> Result<PathBuf, ReplaceError> {
     let path = canonical(path)?;
     let kept = kept_at(&path);
     if !kept.exists() {
-        return Err(ReplaceError::NoOriginal(path, kept));
+        return Err(ReplaceError::NoOriginal(path.into(), kept.into()));
     }
     let (now, original) = (Original::read(&path)?, Original::read(&kept)?);
     if !now.is_like(&original) {
-        return Err(ReplaceError::Other(path, kept));
+        return Err(ReplaceError::Other(path.into(), kept.into()));
     }
     now.unchanged()?;
     // rename(2) does nothing where both are one file.

@@ -2,6 +2,7 @@
 //! /proc, /sys and /etc of this machine, or of a recorded one below some folder.
 
 use crate::procfs::read_whole;
+use hugelift_core::printable::Escape;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -64,7 +65,7 @@ impl Tree {
         let path = self.path(path);
         let folder = path.parent().unwrap_or(Path::new("/"));
         std::fs::create_dir_all(folder)?;
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let name = path.file_name().unwrap_or_default().escaped();
         // No reader of *.conf takes it for a file of its own.
         let new = folder.join(format!(".{name}.{}.new", std::process::id()));
         let write = || {

@@ -6,6 +6,7 @@ use super::progress::Progress;
 use super::under_load::UnderLoad;
 use anyhow::{Context as _, Result, bail, ensure};
 use hugelift_core::comparison::{self, Comparison, Figure, Run, Setting, Side};
+use hugelift_core::printable::Escape;
 use hugelift_core::stopping::{Reached, Rule};
 use hugelift_measure::program::Program;
 use hugelift_measure::timed::Seen;
@@ -186,7 +187,7 @@ impl Experiment {
     fn setting(&self) -> Setting {
         Setting {
             host: host::describe(),
-            command: self.program.argv.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+            command: self.program.argv.iter().map(|word| word.escaped().to_string()).collect(),
             load: self.under_load.as_ref().map(|u| u.load.clone()),
             figure: self.figure,
             higher_is_better: self.under_load.as_ref().is_some_and(|u| u.higher_is_better),

@@ -5,6 +5,7 @@ use super::experiment::{Known, code};
 use super::options::ServerArgs;
 use anyhow::{Context as _, Result, ensure};
 use hugelift_core::comparison::Run;
+use hugelift_core::printable::Escape;
 use hugelift_measure::program::Program;
 use hugelift_measure::ready::Ready;
 use hugelift_measure::server::{Server, number};
@@ -58,7 +59,7 @@ impl UnderLoad {
     pub fn look(&self, program: impl Fn(&[String]) -> Program, lifted: bool, side: &str) -> Result<Known> {
         let dir = tempfile::tempdir().context("a temporary directory")?;
         let report = dir.path().join("report");
-        let more = if lifted { vec!["--report".into(), report.display().to_string()] } else { Vec::new() };
+        let more = if lifted { vec!["--report".into(), report.escaped().to_string()] } else { Vec::new() };
         let run = self.run(&program(&more), side)?;
         let seen = Seen { memory: run.memory, peak_bytes: run.peak_bytes };
         let said = std::fs::read_to_string(&report).ok().and_then(|text| look::said(&text));

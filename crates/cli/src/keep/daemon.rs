@@ -8,6 +8,8 @@ use super::read_config;
 use super::socket::Socket;
 use super::watch::Watch;
 use hugelift_core::keep::Config;
+use hugelift_core::printable;
+use hugelift_core::printable::Escape;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
@@ -139,8 +141,8 @@ impl Daemon<'_> {
     }
 
     fn answer(&self) -> String {
-        let status = self.keeper.status(self.config.display().to_string());
-        serde_json::to_string(&status).unwrap_or_default() + "\n"
+        let status = self.keeper.status(self.config.escaped().to_string());
+        printable::json(&status).unwrap_or_default() + "\n"
     }
 
     fn round(&mut self) {
@@ -174,7 +176,7 @@ impl Daemon<'_> {
         notify(&[Some(NotifyState::Reloading), now.ok()].into_iter().flatten().collect::<Vec<_>>());
         match read_config(self.config) {
             Ok(config) => {
-                log(Level::Info, &format!("{} read again", self.config.display()));
+                log(Level::Info, &format!("{} read again", self.config.escaped()));
                 self.keeper.configure(config);
             }
             Err(error) => log(Level::Error, &format!("{error}; the old configuration stays")),

@@ -15,11 +15,9 @@ pub enum Level {
 
 /// One line.
 pub fn log(level: Level, line: &str) {
-    // A newline in a file's name would forge a line of its own.
-    let line = line.escape_debug().to_string().replace("\\'", "'").replace("\\\"", "\"");
     match is_journal() {
         true => say_plain(&format!("<{}>{line}", level as u8)),
-        false => say(&line),
+        false => say(line),
     }
 }
 

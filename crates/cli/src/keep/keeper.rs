@@ -8,6 +8,7 @@ use hugelift_core::addr::{PageSize, human_bytes};
 use hugelift_core::keep::Config;
 use hugelift_core::maps::FileId;
 use hugelift_core::prime::{FileReport, Obstacle};
+use hugelift_core::printable::Escape;
 use hugelift_os::elf_file::ElfFile;
 use hugelift_os::prime::{Locked, Stamp, blocked, check, huge_page, prime, stamp};
 use std::collections::BTreeMap;
@@ -203,7 +204,7 @@ fn lock_error(path: &std::path::Path, error: &std::io::Error) -> String {
         _ => String::new(),
     };
     let help = "give it CAP_IPC_LOCK or a higher limit, as LimitMEMLOCK= in its unit";
-    format!("{}: cannot lock its pages: {error}{limit}; {help}", path.display())
+    format!("{}: cannot lock its pages: {error}{limit}; {help}", path.escaped())
 }
 
 impl Kept {

@@ -22,6 +22,7 @@ mod watch;
 use crate::FAILED;
 use clap::{Args, Subcommand};
 use hugelift_core::keep::{CONFIG, Config};
+use hugelift_core::printable::Escape;
 use hugelift_os::console::say;
 use std::path::{Path, PathBuf};
 
@@ -85,6 +86,6 @@ pub fn keep(args: &KeepArgs) -> i32 {
 
 /// The configuration in a file.
 fn read_config(path: &Path) -> Result<Config, String> {
-    let text = std::fs::read_to_string(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
-    Config::parse(&text).map_err(|e| format!("{}: {e}", path.display()))
+    let text = std::fs::read_to_string(path).map_err(|e| format!("cannot read {}: {e}", path.escaped()))?;
+    Config::parse(&text).map_err(|e| format!("{}: {e}", path.escaped()))
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The daemon's socket: whoever connects is told how things are.
 
+use hugelift_core::printable::Escape;
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
@@ -48,9 +49,9 @@ impl Socket {
     pub fn new(path: Option<&Path>) -> Result<Socket, String> {
         let path = path.map(Path::to_path_buf).or_else(own_path);
         let path = path.ok_or("XDG_RUNTIME_DIR is not set: nowhere to answer `hugelift keep status`")?;
-        let failed = |e: std::io::Error| format!("cannot listen at {}: {e}", path.display());
+        let failed = |e: std::io::Error| format!("cannot listen at {}: {e}", path.escaped());
         if UnixStream::connect(&path).is_ok() {
-            return Err(format!("another hugelift keep answers at {}", path.display()));
+            return Err(format!("another hugelift keep answers at {}", path.escaped()));
         }
         if let Some(folder) = path.parent() {
             std::fs::DirBuilder::new().recursive(true).mode(0o755).create(folder).map_err(failed)?;
@@ -110,7 +111,7 @@ pub fn ask(path: Option<&Path>) -> Result<String, String> {
         });
         match answer {
             Ok(text) => return Ok(text),
-            Err(error) => why = format!("{}: {error}", path.display()),
+            Err(error) => why = format!("{}: {error}", path.escaped()),
         }
     }
     Err(format!("no hugelift keep answers ({why}); start it: systemctl start hugelift-keep"))

@@ -5,10 +5,10 @@ use super::socket;
 use crate::FAILED;
 use hugelift_core::addr::human_bytes;
 use hugelift_core::prime::{Blocked, FileReport};
-use hugelift_os::console::say;
+use hugelift_core::printable::Untrusted;
+use hugelift_os::console::{self, say};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::path::Path;
 
 /// Version of the JSON schema.
@@ -41,7 +41,7 @@ pub struct Status {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct FileStatus {
     /// Where it is.
-    pub path: String,
+    pub path: Untrusted,
     /// Whole huge pages of its text and read-only data, in bytes.
     pub whole_bytes: u64,
     /// Of these, on huge pages when it was last looked at.
@@ -105,12 +105,12 @@ pub fn show(path: Option<&Path>, json: bool) -> i32 {
             return FAILED;
         }
     };
-    match std::io::stdout().lock().write_all(text.as_bytes()) {
-        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
-            say(&format!("cannot write to standard output: {e}"));
+    match console::print(&text) {
+        Ok(()) => i32::from(!huge),
+        Err(error) => {
+            say(&error);
             FAILED
         }
-        _ => i32::from(!huge),
     }
 }
 

@@ -2,6 +2,7 @@
 //! Watches folders for files that are replaced, written or removed (inotify(7)).
 
 use super::wanted::Names;
+use hugelift_core::printable::Escape;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -59,7 +60,7 @@ impl Watch {
                 }
                 Err(error) => {
                     self.folders.remove(folder);
-                    failed.push(format!("cannot watch {}: {error}", folder.display()));
+                    failed.push(format!("cannot watch {}: {error}", folder.escaped()));
                 }
             }
         }

@@ -6,9 +6,10 @@ use anyhow::Context as _;
 use clap::Args;
 use hugelift_core::html::lab::document;
 use hugelift_core::lab::{Report, VERSION, csv, text};
+use hugelift_core::printable;
+use hugelift_core::printable::Escape;
 use hugelift_os::output;
 use serde_json::json;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 /// Options of every experiment.
@@ -39,7 +40,7 @@ impl OutputArgs {
     pub fn check(&self) -> Result<(), Failure> {
         let folder = self.html.as_deref().and_then(Path::parent).filter(|f| !f.as_os_str().is_empty());
         match folder.filter(|f| !f.is_dir()) {
-            Some(folder) => Err(format!("--html: there is no folder {}", folder.display()).into()),
+            Some(folder) => Err(format!("--html: there is no folder {}", folder.escaped()).into()),
             None => Ok(()),
         }
     }
@@ -52,7 +53,7 @@ impl OutputArgs {
         if let Some(path) = &self.html {
             let page = document(reports).context("HTML")?;
             if path.as_os_str() == "-" {
-                return show(page.as_bytes());
+                return show(&page);
             }
             // Its message has its source in it.
             output::write(path, page.as_bytes()).map_err(|e| e.to_string())?;
@@ -60,33 +61,26 @@ impl OutputArgs {
         show(&self.shown(reports)?)
     }
 
-    fn shown(&self, reports: &[Report]) -> Result<Vec<u8>, Failure> {
+    fn shown(&self, reports: &[Report]) -> Result<String, Failure> {
         if self.json {
             let json = match reports {
-                [one] => serde_json::to_string(one),
-                many => serde_json::to_string(&json!({ "version": VERSION, "reports": many })),
+                [one] => printable::json(one),
+                many => printable::json(&json!({ "version": VERSION, "reports": many })),
             };
-            return Ok((json.context("JSON")? + "\n").into_bytes());
+            return Ok(json.context("JSON")? + "\n");
         }
         if self.csv {
             let mut table = ::csv::Writer::from_writer(Vec::new());
             for row in csv::rows(reports) {
                 table.write_record(row).context("CSV")?;
             }
-            return Ok(table.into_inner().context("CSV")?);
+            return Ok(String::from_utf8(table.into_inner().context("CSV")?).context("CSV")?);
         }
         let texts: Vec<String> = reports.iter().map(text::text).collect();
-        Ok(texts.join("\n").into_bytes())
+        Ok(texts.join("\n"))
     }
 }
 
-fn show(bytes: &[u8]) -> Result<(), Failure> {
-    let mut out = std::io::stdout().lock();
-    match out.write_all(bytes).and_then(|()| out.flush()) {
-        // The reader has seen enough.
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(format!("cannot write to standard output: {error}").into())
-        }
-        _ => Ok(()),
-    }
+fn show(text: &str) -> Result<(), Failure> {
+    Ok(hugelift_os::console::print(text)?)
 }

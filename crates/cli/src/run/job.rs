@@ -11,6 +11,7 @@ use hugelift_core::maps::Mapping;
 use hugelift_core::moving::{Image, Move, Stay};
 use hugelift_core::plan::{Plan, Span, plan};
 use hugelift_core::policy::{Backing, PageChoice, Policy, SpanChoice};
+use hugelift_core::printable::Untrusted;
 use hugelift_core::skip::{Reason, Skip};
 use hugelift_core::snapshot::{Machine, Object, Part, Snapshot};
 use hugelift_core::target::Fault;
@@ -29,7 +30,7 @@ use std::time::{Duration, Instant};
 
 /// What the helper has to do.
 pub struct Job {
-    pub(super) program: String,
+    pub(super) program: Untrusted,
     pub(super) policy: Policy,
     pub(super) choosing: Choosing,
     /// What becomes of huge pages that are split after a fork.
@@ -101,7 +102,7 @@ impl Lifter for &mut Job {
 
 impl Job {
     /// The job of lifting `program` as the options say.
-    pub fn new(args: &RunArgs, program: String, policy: Policy) -> Job {
+    pub fn new(args: &RunArgs, program: Untrusted, policy: Policy) -> Job {
         let auto = args.policy.backing == BackingChoice::Auto;
         Job {
             program,
@@ -130,7 +131,7 @@ impl Job {
     /// # Errors
     /// A pattern that is not one.
     pub fn of_child(args: &RunArgs) -> Result<Job, Failure> {
-        let name = args.command[0].to_string_lossy().into_owned();
+        let name = Untrusted::from(&args.command[0]);
         Ok(Job { is_child: true, ..Job::new(args, name, args.policy.policy()?) })
     }
 

@@ -34,6 +34,7 @@ const FIRST: Duration = Duration::from_millis(300);
 /// # Errors
 /// No terminal, or `/proc` cannot be read.
 pub fn live(args: &TopArgs) -> Result<(), String> {
+    #[allow(clippy::disallowed_methods, reason = "asks about the terminal, and writes nothing")]
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
         return Err("top needs a terminal; for scripts: hugelift top --once [--json]".into());
     }
@@ -51,6 +52,7 @@ pub fn live(args: &TopArgs) -> Result<(), String> {
     // A panic first gives the screen and its settings back (by `try_init`), then the cursor.
     let then = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
+        #[allow(clippy::disallowed_methods, reason = "nothing from outside is in it")]
         let _ = execute!(io::stdout(), Show);
         then(info);
     }));

@@ -8,12 +8,12 @@ mod tile;
 
 use crate::addr::{PageSize, human_bytes};
 use crate::html::page::{escape, json, page, table};
+use crate::printable::Escape;
 use crate::report::{ObjectReport, PartReport, Report, SkipReport, Total};
 use crate::snapshot::Part;
 use look::Look;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::Path;
 use tile::Tile;
 
 /// The report as one HTML document. It holds the report itself as JSON, in the element
@@ -61,12 +61,12 @@ pub fn document(report: &Report) -> serde_json::Result<String> {
     ))
 }
 
-fn name(object: &ObjectReport) -> &str {
-    Path::new(&object.path).file_name().and_then(|n| n.to_str()).unwrap_or(&object.path)
+fn name(object: &ObjectReport) -> String {
+    object.path.file_name().unwrap_or(object.path.as_os_str()).escaped().to_string()
 }
 
 fn title(report: &Report) -> String {
-    let program = report.objects.first().map_or("a process", name);
+    let program = report.objects.first().map_or("a process".into(), name);
     match report.pid {
         Some(pid) => format!("{program}, process {pid}: its huge pages"),
         None => format!("{program}: its huge pages"),
@@ -181,8 +181,8 @@ impl Picture<'_> {
             out,
             "<section>\n<h3>{}</h3>\n<p class=\"muted\"><span class=\"mono\">{}</span><br>\
              {}, liftable {}, huge {}{scale}</p>\n<div class=\"scroll grid-of-pages\">{grid}</div>\n</section>",
-            escape(name(self.object)),
-            escape(&self.object.path),
+            escape(&name(self.object)),
+            escape(&self.object.path.to_string()),
             sum(|p| p.bytes),
             sum(|p| p.liftable_bytes),
             sum(|p| p.huge_bytes),
@@ -204,7 +204,7 @@ fn figures(objects: &[&Picture]) -> String {
     ];
     let row = |object: &ObjectReport, part: &PartReport| {
         vec![
-            format!("<span title=\"{}\">{}</span>", escape(&object.path), escape(name(object))),
+            format!("<span title=\"{}\">{}</span>", escape(&object.path.to_string()), escape(&name(object))),
             part.part.to_string(),
             format!("<code>{:#x}</code>", part.start),
             human_bytes(part.bytes),
@@ -258,7 +258,7 @@ mod tests {
         let path = "/bin/<x>".to_string();
         Report {
             version: crate::report::VERSION,
-            objects: vec![ObjectReport { path, build_id: None, parts, executable: true }],
+            objects: vec![ObjectReport { path: path.into(), build_id: None, parts, executable: true }],
             totals: BTreeMap::new(),
             pid: Some(7),
             assumed_addresses: false,

@@ -14,6 +14,7 @@
 //! | `--thp`, `--hugetlb`, `--pagecache`, `--shared` | huge pages by backing |
 //! | `--could`, `--lack`, `--edge`, `--left` | not huge: can be, something is lacking, no page fits, left on purpose |
 
+use crate::printable;
 use serde::Serialize;
 use std::fmt::Write as _;
 
@@ -76,10 +77,10 @@ pub fn escape(text: &str) -> String {
 /// `JSON.parse(document.getElementById(id).textContent)`.
 ///
 /// # Errors
-/// As [`serde_json::to_string`].
+/// As [`printable::json`].
 pub fn json<T: Serialize>(id: &str, data: &T) -> serde_json::Result<String> {
     // Within JSON these stand in strings only; escaped, no string can end the element.
-    let text = serde_json::to_string(data)?.replace('<', "\\u003c").replace('>', "\\u003e");
+    let text = printable::json(data)?.replace('<', "\\u003c").replace('>', "\\u003e");
     Ok(format!("<script type=\"application/json\" id=\"{}\">{text}</script>\n", escape(id)))
 }
 

@@ -2,6 +2,7 @@
 //! What keeps pages of a file from being huge in the page cache.
 
 use crate::addr::{PageSize, human_bytes};
+use crate::printable::Untrusted;
 use serde::Serialize;
 use std::fmt;
 
@@ -11,7 +12,7 @@ pub struct Holder {
     /// Its id.
     pub pid: u32,
     /// Its name (`/proc/PID/comm`).
-    pub name: String,
+    pub name: Untrusted,
 }
 
 /// So many of many holders are named.
@@ -155,8 +156,7 @@ fn listed(before: &str, holders: &[Holder]) -> String {
     if holders.is_empty() {
         return String::new();
     }
-    let named: Vec<String> =
-        holders.iter().take(NAMED).map(|h| format!("{} ({})", h.pid, h.name.escape_debug())).collect();
+    let named: Vec<String> = holders.iter().take(NAMED).map(|h| format!("{} ({})", h.pid, h.name)).collect();
     let rest = match holders.len().saturating_sub(NAMED) {
         0 => String::new(),
         more => format!(" and {more} more"),

@@ -3,6 +3,7 @@
 
 use super::{Candidate, Holder, Obstacle};
 use crate::addr::{PageSize, human_bytes};
+use crate::printable::Untrusted;
 use crate::snapshot::Part;
 use serde::{Serialize, Serializer};
 use std::fmt::Write as _;
@@ -24,8 +25,8 @@ pub struct PrimeReport {
 /// One file.
 #[derive(Clone, Default, PartialEq, Eq, Debug, Serialize)]
 pub struct FileReport {
-    /// Where it is; bytes that are not UTF-8 are replaced.
-    pub path: String,
+    /// Where it is.
+    pub path: Untrusted,
     /// Whole huge pages of its read-only segments, in bytes.
     pub whole_bytes: u64,
     /// Of these, what a fresh mapping shows on huge pages.
@@ -50,7 +51,7 @@ pub struct FileReport {
 #[derive(Clone, Default, PartialEq, Eq, Debug, Serialize)]
 pub struct Replaced {
     /// Where the original is kept.
-    pub original: String,
+    pub original: Untrusted,
     /// Random bits that the load address has lost.
     pub aslr_bits_lost: u32,
 }
@@ -126,7 +127,7 @@ impl SegmentReport {
 
 impl FileReport {
     /// A file with these segments.
-    pub fn new(path: String, segments: Vec<SegmentReport>) -> FileReport {
+    pub fn new(path: Untrusted, segments: Vec<SegmentReport>) -> FileReport {
         FileReport {
             path,
             whole_bytes: segments.iter().map(|s| s.whole_bytes).sum(),
@@ -137,7 +138,7 @@ impl FileReport {
     }
 
     /// A file that could not be looked at.
-    pub fn failed(path: String, error: String) -> FileReport {
+    pub fn failed(path: Untrusted, error: String) -> FileReport {
         FileReport { path, error: Some(error), ..FileReport::default() }
     }
 

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `/proc/PID/stat` (proc_pid_stat(5)): the fields that tell what a process does.
 
+use crate::printable::Untrusted;
+
 /// What the kernel counts of a process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Stat {
     /// Its id.
     pub pid: u32,
     /// Its name, of 15 bytes at most; what is not UTF-8 is replaced.
-    pub comm: String,
+    pub comm: Untrusted,
     /// `R`, `S`, `Z`...
     pub state: char,
     /// When it was started: clock ticks since boot.
@@ -35,7 +37,7 @@ pub fn parse_stat(line: &[u8]) -> Option<Stat> {
     let open = line.iter().position(|&b| b == b'(')?;
     let close = line.iter().rposition(|&b| b == b')').filter(|close| *close > open)?;
     let pid = std::str::from_utf8(&line[..open]).ok()?.trim().parse().ok()?;
-    let comm = String::from_utf8_lossy(&line[open + 1..close]).into_owned();
+    let comm = Untrusted::from(&line[open + 1..close]);
     let fields: Vec<&str> = std::str::from_utf8(&line[close + 1..]).ok()?.split_ascii_whitespace().collect();
     // The page counts from 1, and the state is its third.
     let field = |number: usize| fields.get(number - 3).copied();
@@ -68,7 +70,7 @@ mod tests {
     #[test]
     fn a_line_with_a_name_that_looks_like_fields() {
         let stat = parse_stat(REAL.as_bytes()).unwrap();
-        assert_eq!((stat.pid, stat.comm.as_str(), stat.state), (4242, "a) (b\n", 'S'));
+        assert_eq!((stat.pid, stat.comm.to_string().as_str(), stat.state), (4242, "a) (b\\n", 'S'));
         assert_eq!((stat.start, stat.cpu, stat.minor_faults, stat.major_faults), (881, 150, 1500, 7));
         assert_eq!(stat.virtual_bytes, 1234567168);
         assert_eq!(parse_statm_text(b"8371 1009 811 66 0 412 0\n"), Some(66));

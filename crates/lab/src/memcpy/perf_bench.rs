@@ -3,6 +3,7 @@
 //! has, for what was never written takes none.
 
 use anyhow::{Context as _, Result, ensure};
+use hugelift_core::printable::text_to_parse;
 use hugelift_measure::child::Child;
 use hugelift_measure::program::{Output, Program};
 use std::process::Command;
@@ -40,7 +41,7 @@ impl PerfBench {
 pub fn run(bytes: usize) -> Result<PerfBench> {
     let version =
         Command::new("perf").arg("version").output().context("perf is not installed (linux-perf)")?;
-    let version = String::from_utf8_lossy(&version.stdout).trim().to_string();
+    let version = text_to_parse(&version.stdout).trim().to_string();
     let mut bench = PerfBench { version, bytes, off: vec![], on: vec![], peak: 0 };
     for _ in 0..ROUNDS {
         for on in [false, true] {

@@ -2,6 +2,7 @@
 //! How much text and heap a program has.
 
 use anyhow::{Result, ensure};
+use hugelift_core::printable::Escape;
 use hugelift_core::snapshot::{Part, Snapshot};
 use hugelift_os::file_snapshot::of_file;
 use hugelift_os::procfs::Process;
@@ -37,7 +38,7 @@ pub fn of_process(pid: u32) -> Result<Sizes> {
 /// It is no ELF file, or cannot be read.
 pub fn of_program(path: &Path) -> Result<Sizes> {
     let program = of_file(path)?;
-    let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+    let name = path.file_name().unwrap_or(path.as_os_str()).escaped().to_string();
     Ok(Sizes { name, text: text(&program.snapshot), heap: None })
 }
 

@@ -3,6 +3,7 @@
 
 use crate::procfs::Process;
 use hugelift_core::addr::PageSize;
+use hugelift_core::printable::text_to_parse;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -66,7 +67,7 @@ pub fn may_look(file: &File) -> bool {
 /// Whether `CapEff`, a line of `/proc/PID/status`, has `CAP_FOWNER`.
 fn has_fowner(status: &[u8]) -> bool {
     const CAP_FOWNER: u32 = 3; // linux/capability.h
-    let text = String::from_utf8_lossy(status);
+    let text = text_to_parse(status);
     let line = text.lines().find_map(|line| line.strip_prefix("CapEff:"));
     let set = line.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
     set.is_some_and(|set| set >> CAP_FOWNER & 1 != 0)

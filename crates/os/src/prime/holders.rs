@@ -18,7 +18,7 @@ fn others() -> impl Iterator<Item = u32> {
 
 fn holder(pid: u32) -> Holder {
     let name = Process::new(pid).read("comm").unwrap_or_default();
-    Holder { pid, name: String::from_utf8_lossy(&name).trim_end().to_string() }
+    Holder { pid, name: name.trim_ascii_end().into() }
 }
 
 /// For each huge page at these offsets of the file, the processes with a mapping of it.

@@ -144,7 +144,7 @@ impl<'a> Job<'a> {
             }
             segment
         });
-        let mut report = FileReport::new(self.file.path.to_string_lossy().into_owned(), segments.collect());
+        let mut report = FileReport::new(self.file.path.clone().into(), segments.collect());
         report.huge_pages = huge_pages;
         let headers = &self.file.headers;
         // The kernel aligns the base of a program to its largest p_align (since Linux 5.10).

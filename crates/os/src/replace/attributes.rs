@@ -3,6 +3,7 @@
 
 use super::ReplaceError;
 use crate::relay::Original;
+use hugelift_core::printable::Escape;
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, FileTimes, Permissions};
 use std::io;
@@ -35,7 +36,7 @@ fn verity(file: &File) -> bool {
 pub(super) fn carry_over(original: &Original, copy: &File) -> Result<(), ReplaceError> {
     let failed = |what: &str| {
         let (path, what) = (original.path.clone(), what.to_string());
-        move |source| ReplaceError::Attribute { path, what, source }
+        move |source| ReplaceError::Attribute { path: path.into(), what, source }
     };
     let meta = &original.meta;
     let new = copy.metadata().map_err(failed("owner"))?;
@@ -47,11 +48,11 @@ pub(super) fn carry_over(original: &Original, copy: &File) -> Result<(), Replace
     for name in there.map_err(failed("extended attributes"))? {
         // What the folder gave it: a default access control list. A label is the kernel's.
         if !wanted.contains(&name) && !name.as_encoded_bytes().starts_with(b"security.") {
-            copy.remove_xattr(&name).map_err(failed(&name.to_string_lossy()))?;
+            copy.remove_xattr(&name).map_err(failed(&name.escaped().to_string()))?;
         }
     }
     for name in &wanted {
-        carry_one(original.file(), copy, name).map_err(failed(&name.to_string_lossy()))?;
+        carry_one(original.file(), copy, name).map_err(failed(&name.escaped().to_string()))?;
     }
     copy.set_permissions(Permissions::from_mode(meta.mode() & 0o7777)).map_err(failed("mode"))
 }
@@ -76,7 +77,7 @@ fn carry_one(from: &File, to: &File, name: &OsStr) -> io::Result<()> {
 /// Gives `copy` the times of `original`.
 pub(super) fn times(original: &Original, copy: &Path) -> Result<(), ReplaceError> {
     let failed =
-        |source| ReplaceError::Attribute { path: original.path.clone(), what: "times".into(), source };
+        |source| ReplaceError::Attribute { path: original.path.clone().into(), what: "times".into(), source };
     let times = original.meta.accessed().and_then(|accessed| {
         Ok(FileTimes::new().set_accessed(accessed).set_modified(original.meta.modified()?))
     });

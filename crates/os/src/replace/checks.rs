@@ -2,6 +2,7 @@
 //! Whether a copy does what the file does: the loader's opinion, and the user's own command.
 
 use crate::elf_file::ElfFile;
+use hugelift_core::printable::{Escape, printable_lines, text_to_parse};
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -22,7 +23,7 @@ pub(super) fn loader(file: &Path, copy: &Path) -> Result<(), String> {
         let mut command = Command::new(&loader);
         command.arg("--verify").arg(path).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         command.env_remove("LD_PRELOAD").env_remove("LD_AUDIT").env_remove("LD_DEBUG");
-        let mut child = command.spawn().map_err(|e| format!("cannot start {}: {e}", loader.display()))?;
+        let mut child = command.spawn().map_err(|e| format!("cannot start {}: {e}", loader.escaped()))?;
         let deadline = Instant::now() + PATIENCE;
         while Instant::now() < deadline {
             if let Ok(Some(status)) = child.try_wait() {
@@ -32,13 +33,13 @@ pub(super) fn loader(file: &Path, copy: &Path) -> Result<(), String> {
         }
         // Our own child, which has had its time.
         let _ = child.kill().and_then(|()| child.wait());
-        Err(format!("{} --verify does not end", loader.display()))
+        Err(format!("{} --verify does not end", loader.escaped()))
     };
     let (before, after) = (ask(file)?, ask(copy)?);
     if before == after {
         return Ok(());
     }
-    Err(format!("{} --verify ends with {after} instead of {before}", loader.display()))
+    Err(format!("{} --verify ends with {after} instead of {before}", loader.escaped()))
 }
 
 /// The loader that the object names, or that programs of this machine have.
@@ -68,8 +69,8 @@ pub(super) fn attempt(command: &str, file: &Path, copy: &Path) -> Result<(), Str
     }
     // A program may say its own name.
     let named = |bytes: &[u8], path: &Path| {
-        let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        String::from_utf8_lossy(bytes).replace(&name(path), &name(file))
+        let name = |path: &Path| path.file_name().unwrap_or_default().escaped().to_string();
+        printable_lines(&text_to_parse(bytes)).replace(&name(path), &name(file))
     };
     for (what, a, b) in [("stdout", &before.stdout, &after.stdout), ("stderr", &before.stderr, &after.stderr)]
     {

@@ -3,10 +3,11 @@
 
 use super::VARIABLE;
 use hugelift_core::addr::{PageSize, human_bytes};
+use hugelift_core::printable::Untrusted;
 use hugelift_core::snapshot::NotStored;
 use nix::errno::Errno;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Why there is no copy, or no store at all.
 #[derive(Debug, thiserror::Error)]
@@ -18,25 +19,25 @@ pub enum StoreError {
     #[error("there is no store at {path}")]
     Missing {
         /// Where it would be.
-        path: PathBuf,
+        path: Untrusted,
     },
     /// Huge pages for files are tmpfs's.
     #[error("{path} is not on tmpfs")]
     NotTmpfs {
         /// The directory.
-        path: PathBuf,
+        path: Untrusted,
     },
     /// Mounted noexec.
     #[error("{path} is on a file system that allows no code (noexec)")]
     NoExec {
         /// The directory.
-        path: PathBuf,
+        path: Untrusted,
     },
     /// Somebody else could have made it, or can change it.
     #[error("{path} {what}: not used")]
     Hostile {
         /// The directory or file.
-        path: PathBuf,
+        path: Untrusted,
         /// What is wrong with it.
         what: &'static str,
     },
@@ -46,7 +47,7 @@ pub enum StoreError {
         /// What was to be done.
         what: &'static str,
         /// To what.
-        path: PathBuf,
+        path: Untrusted,
         /// Why.
         source: io::Error,
     },
@@ -54,7 +55,7 @@ pub enum StoreError {
     #[error("{path} is no longer the file that the process has mapped")]
     Replaced {
         /// The object.
-        path: PathBuf,
+        path: Untrusted,
     },
     /// It lies where only this process has it.
     #[error(
@@ -62,7 +63,7 @@ pub enum StoreError {
     )]
     ByChance {
         /// The object.
-        path: PathBuf,
+        path: Untrusted,
         /// Size of a huge page.
         page: PageSize,
     },
@@ -70,7 +71,7 @@ pub enum StoreError {
     #[error("{path} was written to since it was loaded")]
     Written {
         /// The object.
-        path: PathBuf,
+        path: Untrusted,
     },
     /// The first start in a while, and `auto`.
     #[error("not stored yet: the next start within an hour stores it")]

@@ -218,10 +218,10 @@ impl Shelves {
         };
         if is_by_chance(wish.object, wish.page) {
             let path = wish.object.path.clone();
-            return Err(StoreError::ByChance { path, page: wish.page });
+            return Err(StoreError::ByChance { path: path.into(), page: wish.page });
         }
         if is_written(wish) {
-            return Err(StoreError::Written { path: wish.object.path.clone() });
+            return Err(StoreError::Written { path: wish.object.path.clone().into() });
         }
         let source = Source::find(wish.pid, wish.object)?;
         let shared = self.machine.iter().chain(own);
@@ -332,7 +332,7 @@ impl Store {
         // The file must be the same still, now that all of it has been read.
         let after = Source::find(wish.pid, wish.object)?;
         if after.identity != source.identity {
-            return Err(StoreError::Written { path: wish.object.path.clone() });
+            return Err(StoreError::Written { path: wish.object.path.clone().into() });
         }
         faultpoint::pass(wish.pid.cast_signed());
         self.write_record(&record, public)?;

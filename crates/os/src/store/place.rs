@@ -200,7 +200,8 @@ impl Place {
     /// # Errors
     /// [`StoreError::Io`]: somebody else has put files into it.
     pub(super) fn remove_dir(&self) -> Result<(), StoreError> {
-        let failed = |source: io::Error| StoreError::Io { what: "remove", path: self.path.clone(), source };
+        let failed =
+            |source: io::Error| StoreError::Io { what: "remove", path: self.path.clone().into(), source };
         std::fs::remove_dir(&self.path).map_err(failed)
     }
 }

@@ -64,14 +64,14 @@ impl Source {
     /// # Errors
     /// [`StoreError::Replaced`] if another file has taken its path.
     pub fn find(pid: u32, object: &Object) -> Result<Source, StoreError> {
-        let replaced = || StoreError::Replaced { path: object.path.clone() };
+        let replaced = || StoreError::Replaced { path: object.path.clone().into() };
         let root = Process::new(pid).path("root");
         let inside = object.path.strip_prefix("/").map_err(|_| replaced())?;
         // Not to be read, only to be looked at: it may be executable alone.
         let flags = libc::O_PATH | libc::O_NOFOLLOW;
         let file = OpenOptions::new().read(true).custom_flags(flags).open(root.join(inside));
         let file = file.map_err(|_| replaced())?;
-        let failed = |source| StoreError::Io { what: "stat", path: object.path.clone(), source };
+        let failed = |source| StoreError::Io { what: "stat", path: object.path.clone().into(), source };
         let meta = file.metadata().map_err(failed)?;
         let system = fstatfs(&file).map(|s| s.filesystem_type());
         let is_among = |some: &[FsType]| system.is_ok_and(|system| some.contains(&system));

@@ -4,6 +4,7 @@
 
 use crate::clock::since_ns;
 use anyhow::{Context as _, Result, bail};
+use hugelift_core::printable::{Escape, text_to_parse};
 use std::io::{BufRead, BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -35,7 +36,7 @@ impl Client {
     /// connect(2).
     pub fn connect(socket: &Path) -> Result<Client> {
         let stream =
-            UnixStream::connect(socket).with_context(|| format!("cannot connect to {}", socket.display()))?;
+            UnixStream::connect(socket).with_context(|| format!("cannot connect to {}", socket.escaped()))?;
         stream.set_read_timeout(Some(PATIENCE)).context("SO_RCVTIMEO")?;
         stream.set_write_timeout(Some(PATIENCE)).context("SO_SNDTIMEO")?;
         let mut random = fastrand::Rng::with_seed(1);
@@ -151,7 +152,7 @@ fn answer(from: &mut impl BufRead) -> Result<String> {
             let mut text = vec![0; len + 2];
             from.read_exact(&mut text).context("the server's answer ends too early")?;
             text.truncate(len);
-            Ok(String::from_utf8_lossy(&text).into_owned())
+            Ok(text_to_parse(&text).into_owned())
         }
         _ => bail!("the server's answer '{line}' is no RESP"),
     }

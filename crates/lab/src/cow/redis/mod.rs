@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result};
 use client::{Client, VALUE};
 use hugelift_core::lab::Hue;
 use hugelift_core::malloc::{self, settings};
+use hugelift_core::printable::Escape;
 use hugelift_measure::program::Program;
 use hugelift_measure::ready::Ready;
 use hugelift_measure::server::Server;
@@ -128,8 +129,8 @@ pub fn measure(
 }
 
 fn program(path: &Path, side: Side, folder: &Path) -> Result<Program> {
-    let (socket, shown) = (folder.join("socket"), folder.display().to_string());
-    let mut argv = vec![path.display().to_string()];
+    let (socket, shown) = (folder.join("socket"), folder.escaped().to_string());
+    let mut argv = vec![path.escaped().to_string()];
     let options = [
         ["--port", "0"],
         ["--save", ""],
@@ -140,7 +141,7 @@ fn program(path: &Path, side: Side, folder: &Path) -> Result<Program> {
         ["--dir", &shown],
     ];
     argv.extend(options.iter().flatten().map(ToString::to_string));
-    argv.extend(["--unixsocket".into(), socket.display().to_string()]);
+    argv.extend(["--unixsocket".into(), socket.escaped().to_string()]);
     let mut program = Program::new(argv);
     match side {
         Side::Off => program.no_thp = true,
