@@ -4,16 +4,18 @@
 use crate::FAILED;
 use crate::run::creation;
 use crate::weigh::{Choosing, choose};
-use hugelift_core::addr::human_bytes;
+use hugelift_core::addr::{PageSize, human_bytes};
+use hugelift_core::nothing::why_nothing;
 use hugelift_core::plan::{Plan, Span, plan};
 use hugelift_core::policy::{Backing, PageChoice, Policy};
 use hugelift_core::printable::Escape;
 use hugelift_core::report::Report;
 use hugelift_core::report_text::{Style, text};
 use hugelift_core::snapshot::{Object, Snapshot};
+use hugelift_os::base::Wanted;
 use hugelift_os::console::{self, say};
 use hugelift_os::file_snapshot::of_file;
-use hugelift_os::machine::folios;
+use hugelift_os::machine::{folios, thp_page};
 use hugelift_os::pagecache;
 use hugelift_os::store;
 use hugelift_os::terminal;
@@ -22,7 +24,8 @@ use std::path::Path;
 
 /// Prints the plan for the program at `path`; returns the exit status.
 pub fn dry_run(path: &Path, policy: &Policy, choosing: Choosing, verbose: bool) -> i32 {
-    let mut program = match of_file(path) {
+    let wanted = Wanted { policy, create: creation(policy), huge: thp_page() };
+    let mut program = match of_file(path, Some(wanted)) {
         Ok(program) => program,
         Err(error) => {
             say(&error.to_string());
@@ -47,9 +50,10 @@ pub fn dry_run(path: &Path, policy: &Policy, choosing: Choosing, verbose: bool) 
     let plan = chosen.plan;
     let mut report = Report::new(&program.snapshot, None, &plan, None);
     report.assumed_addresses = true;
+    let page = policy.page.named().or(program.snapshot.machine.thp_page).unwrap_or(PageSize::MB2);
     let style = Style { width: terminal::width().unwrap_or(80), verbose };
     let why = [chosen.line, chosen.trouble].into_iter().flatten().map(|line| format!("\n{line}\n"));
-    let shown = text(&report, &style) + &spans(&program.snapshot, &plan) + &why.collect::<String>();
+    let shown = text(&report, &style) + &spans(&program.snapshot, &plan, page) + &why.collect::<String>();
     match console::print(&shown) {
         Ok(()) => 0,
         Err(error) => {
@@ -59,9 +63,9 @@ pub fn dry_run(path: &Path, policy: &Policy, choosing: Choosing, verbose: bool) 
     }
 }
 
-fn spans(snapshot: &Snapshot, plan: &Plan) -> String {
+fn spans(snapshot: &Snapshot, plan: &Plan, page: PageSize) -> String {
     let mut out = match plan.spans.len() {
-        0 => "\nplan: nothing to lift\n".to_string(),
+        0 => format!("\nplan: nothing to lift; {}\n", why_nothing(snapshot, plan, page)),
         _ => "\nplan:\n".to_string(),
     };
     for span in &plan.spans {

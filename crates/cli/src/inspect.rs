@@ -5,6 +5,7 @@
 use crate::FAILED;
 use crate::failure::Failure;
 use crate::options::PolicyArgs;
+use crate::run::creation;
 use clap::Args;
 use hugelift_core::elf::ElfError;
 use hugelift_core::html::map::document;
@@ -14,9 +15,11 @@ use hugelift_core::printable;
 use hugelift_core::printable::Escape;
 use hugelift_core::report::{Report, gains};
 use hugelift_core::report_text::{Style, text};
+use hugelift_os::base::Wanted;
 use hugelift_os::console::{self, say};
 use hugelift_os::elf_file::{ElfFile, FileError};
 use hugelift_os::file_snapshot::of_file;
+use hugelift_os::machine::thp_page;
 use hugelift_os::procfs::Process;
 use hugelift_os::program::resolve;
 use hugelift_os::{output, snapshot, terminal};
@@ -110,7 +113,8 @@ fn no_objects(pid: u32) -> String {
 fn of_program(target: &OsStr, policy: &Policy) -> Result<Report, Failure> {
     // What has a path need not be executable: shared objects are not.
     let path = if target.as_bytes().contains(&b'/') { PathBuf::from(target) } else { resolve(target)? };
-    let program = of_file(&path).map_err(|e| Failure {
+    let wanted = Wanted { policy, create: creation(policy), huge: thp_page() };
+    let program = of_file(&path, Some(wanted)).map_err(|e| Failure {
         status: if e.is_not_found() { 127 } else { FAILED },
         message: e.to_string(),
     })?;

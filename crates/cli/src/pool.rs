@@ -5,14 +5,17 @@
 use crate::FAILED;
 use crate::failure::Failure;
 use crate::options::PolicyArgs;
+use crate::run::creation;
 use clap::{Args, Subcommand};
 use hugelift_core::addr::human_bytes;
-use hugelift_core::policy::Backing;
+use hugelift_core::policy::{Backing, Policy};
 use hugelift_core::pool::{self, Change, Kind, Request, SizePool, text};
 use hugelift_core::printable::Escape;
 use hugelift_core::printable::json as json_text;
+use hugelift_os::base::Wanted;
 use hugelift_os::console::{self, say};
 use hugelift_os::file_snapshot::of_file;
+use hugelift_os::machine::thp_page;
 use hugelift_os::pools::{self, Made};
 use hugelift_os::program::resolve;
 use hugelift_os::terminal;
@@ -259,10 +262,13 @@ impl NeedArgs {
         if !policy.backings.contains(&Backing::Hugetlb) {
             return Err(Failure::new("--backing: only hugetlb takes pages of a pool"));
         }
+        // Where the program lies when all of it comes from the pool.
+        let from_pool = Policy { backings: vec![Backing::Hugetlb], ..policy.clone() };
+        let wanted = Wanted { policy: &from_pool, create: creation(&from_pool), huge: thp_page() };
         let mut needs = Vec::new();
         for program in &self.programs {
             let path = path_of(program)?;
-            let unstarted = of_file(&path).map_err(|e| Failure {
+            let unstarted = of_file(&path, Some(wanted)).map_err(|e| Failure {
                 status: if e.is_not_found() { 127 } else { FAILED },
                 message: e.to_string(),
             })?;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Moving a position-independent executable, before anything of it has run, to where its file's
-//! huge folios can be mapped by huge entries: where address and file offset agree within a huge
-//! page.
+//! Moving a position-independent executable, before anything of it has run, to a base where more of
+//! it can be huge. Huge folios of its file can be mapped by huge entries only where address and file
+//! offset agree within a huge page. For copies, the parts must hold as many whole huge pages as they
+//! can ([`base`]).
 //!
 //! ```text
 //!   as the kernel put it                 B (multiple of 4 kB) [text][rodata][data][bss] ... [heap]
@@ -9,10 +10,11 @@
 //!               |<------------- distance ------------->|
 //! ```
 //!
-//! `B'` is the highest place below the image that is free and congruent. It is made of the
-//! kernel's own random base, so nothing has to be drawn: rounding takes the bits within a huge
-//! page away, as the kernel itself does for an executable whose `p_align` is a huge page. What
-//! the kernel placed relative to the image, the heap, keeps its distance.
+//! `B'` is the highest place below the image that is free and has the chosen residue: what the bias
+//! leaves when it is divided by the huge page. The residue depends on the program and the options
+//! alone. `B'` is made of the kernel's own random base, so nothing has to be drawn: rounding takes
+//! the bits within a huge page away, as the kernel itself does for an executable whose `p_align` is
+//! a huge page. What the kernel placed relative to the image, the heap, keeps its distance.
 //!
 //! The copy of the image is complete before the switch, and the old one is there until after
 //! it: a program whose helper is killed at any moment finds one whole image.
@@ -20,9 +22,12 @@
 use crate::addr::{Addr, PageSize, Range};
 use crate::elf::{Headers, Segment};
 use crate::maps::{FileId, Mapping};
-use crate::snapshot::{Part, overlapping};
+use crate::snapshot::overlapping;
 use crate::target::{Fault, Target};
-use std::collections::BTreeMap;
+
+pub mod base;
+
+use base::{Base, alignment};
 
 /// The executable as execve(2) has mapped it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -40,12 +45,9 @@ pub struct Image {
 /// Why an executable stays where it is.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Stay {
-    /// It is where it should be.
-    #[error("it is congruent already")]
-    Congruent,
-    /// It has no part of a whole huge page that is wanted.
-    #[error("nothing in it is larger than a huge page")]
-    Small,
+    /// It has the base that it should have.
+    #[error("it is where it should be already")]
+    There,
     /// It is linked for one address.
     #[error("it is linked for a fixed address")]
     Fixed,
@@ -148,32 +150,25 @@ impl Image {
         Ok(Image { headers, bias, range, pieces })
     }
 
-    /// Where the image should go so that most of the `wanted` parts become congruent.
+    /// Plans the move of the image to the highest free place below it that has the base `to`.
     ///
     /// # Errors
     /// Why it stays.
-    pub fn plan(
-        &self,
-        mappings: &[Mapping],
-        wanted: &[Part],
-        huge: PageSize,
-        base: PageSize,
-    ) -> Result<Move, Stay> {
-        let residue = best_residue(&self.headers, wanted, huge, base).ok_or(Stay::Small)?;
-        let within = huge.bytes() - 1;
-        if self.bias & within == residue {
-            return Err(Stay::Congruent);
+    pub fn plan(&self, mappings: &[Mapping], to: Base, page: PageSize) -> Result<Move, Stay> {
+        if to.is_of(self.bias) {
+            return Err(Stay::There);
         }
+        let (residue, huge) = (to.residue, to.page);
+        let within = huge.bytes() - 1;
         if !self.headers.relocatable {
             return Err(Stay::Fixed);
         }
         if self.pieces.iter().any(|m| m.prot.is_wx()) {
             return Err(Stay::WritableCode);
         }
-        let align = self.headers.segments.iter().map(|s| s.align).max().unwrap_or(0);
         let mut room = self.range.start;
         let distance = loop {
-            // The highest congruent place that ends at `room`.
+            // The highest place with this base that ends at `room`.
             let shift = self.range.end.0.checked_sub(room.0).ok_or(Stay::NoRoom)?;
             let off = self.bias.wrapping_sub(shift).wrapping_sub(residue) & within;
             let distance = shift.checked_add(off).ok_or(Stay::NoRoom)?;
@@ -185,14 +180,16 @@ impl Image {
                 Some(other) => room = other.range.start,
             }
         };
-        if align.is_power_of_two() && distance & (align - 1) != 0 {
+        // Kernels before 5.10 do not align the base as the segments ask for.
+        let is_aligned = |bytes: u64| bytes & (alignment(&self.headers) - 1) == 0;
+        if !is_aligned(distance) && !is_aligned(self.bias.wrapping_sub(distance)) {
             return Err(Stay::Odd);
         }
         let between = Range { start: Addr(self.range.end.0 - distance), end: self.range.start };
         Ok(Move {
             image: self.range,
             pieces: self.pieces.clone(),
-            cleared: self.cleared(base),
+            cleared: self.cleared(page),
             distance,
             heap_may_follow: overlapping(mappings, between).is_empty(),
         })
@@ -207,29 +204,6 @@ impl Image {
             .filter_map(|end| Range::sized(end.align_down(base), base.bytes()))
             .collect()
     }
-}
-
-/// What the bias must be within a huge page, for most of the wanted bytes to be congruent;
-/// `None` if no segment has a whole huge page. The distances between segments are in the program's
-/// code, so that one bias has to do for all of them.
-pub fn best_residue(headers: &Headers, wanted: &[Part], huge: PageSize, base: PageSize) -> Option<u64> {
-    // All bytes, and those of text among them.
-    let mut gains: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
-    for segment in headers.segments.iter().filter(|s| !s.prot.write) {
-        let part = if segment.prot.exec { Part::Text } else { Part::Rodata };
-        let offsets = Range {
-            start: Addr(segment.offset).align_down(base),
-            end: Addr(segment.offset.saturating_add(segment.filesz)).align_up(base)?,
-        };
-        let whole = offsets.inner(huge).map_or(0, Range::len);
-        if whole > 0 && wanted.contains(&part) {
-            let residue = segment.offset.wrapping_sub(segment.vaddr) & (huge.bytes() - 1);
-            let gain = gains.entry(residue).or_default();
-            gain.0 += whole;
-            gain.1 += if part == Part::Text { whole } else { 0 };
-        }
-    }
-    gains.into_iter().max_by_key(|(_, gain)| *gain).map(|(residue, _)| residue)
 }
 
 impl Layout {

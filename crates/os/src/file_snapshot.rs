@@ -8,13 +8,16 @@
 //!    (not PIE)         (PIE)           each biased by whole huge pages
 //! ```
 
+use crate::base::{Executable, Wanted, aim};
 use crate::elf_file::{ElfFile, FileError, open_head};
 use crate::machine::probe;
 use crate::needed::needed;
 use crate::program::interpreter;
 use crate::snapshot::describe;
 use hugelift_core::addr::{Addr, PageSize, Range};
-use hugelift_core::maps::{FileId, Mapping, Prot};
+use hugelift_core::loading::{self, anonymous};
+use hugelift_core::maps::{Mapping, Prot};
+use hugelift_core::moving::base::Base;
 use hugelift_core::printable::Untrusted;
 use hugelift_core::snapshot::{Object, Snapshot, Stored};
 use std::path::{Path, PathBuf};
@@ -38,15 +41,17 @@ const STACK_BYTES: u64 = 1 << 20;
 const MAX_SCRIPTS: usize = 5;
 
 /// Takes the snapshot that the program (or the interpreter of the script) at `path` would
-/// give when started.
+/// give when started. With `wanted`, a position-independent executable is at the base that
+/// `hugelift run` would give it.
 ///
 /// # Errors
 /// [`FileError`] for the program; shared objects that cannot be read count as missing.
-pub fn of_file(path: &Path) -> Result<Unstarted, FileError> {
+pub fn of_file(path: &Path, wanted: Option<Wanted>) -> Result<Unstarted, FileError> {
     let program = needed(ElfFile::open(&executable(path)?)?);
     let machine = probe(None);
     let huge = machine.thp_page.unwrap_or(PageSize::MB2);
-    let mut layout = Layout { page: machine.base_page, huge, mappings: Vec::new(), next: SHARED };
+    let base = wanted.zip(program.files.first()).and_then(|(wanted, file)| chosen_base(file, wanted));
+    let mut layout = Layout { page: machine.base_page, huge, base, mappings: Vec::new(), next: SHARED };
     let mut objects = Vec::new();
     for (i, file) in program.files.iter().enumerate() {
         let no_room = || FileError::NoRoom { path: file.path.clone().into() };
@@ -91,14 +96,18 @@ pub fn executable(path: &Path) -> Result<PathBuf, FileError> {
     Err(FileError::Scripts { path: path.into() })
 }
 
-fn anonymous(range: Range, prot: Prot, name: impl Into<PathBuf>) -> Mapping {
-    let path = name.into();
-    Mapping { range, prot, shared: false, offset: 0, file: FileId::default(), path, deleted: false }
+/// Returns the base that `hugelift run` would give the executable `file`.
+fn chosen_base(file: &ElfFile, wanted: Wanted) -> Option<Base> {
+    let name = std::fs::canonicalize(&file.path).unwrap_or_else(|_| file.path.clone());
+    let executable = Executable { file: &file.path, name: &name, headers: &file.headers, bias: None };
+    Some(aim(&executable, wanted)?.base)
 }
 
 struct Layout {
     page: PageSize,
     huge: PageSize,
+    /// The base of a position-independent executable; whole huge pages if it does not matter.
+    base: Option<Base>,
     mappings: Vec<Mapping>,
     /// Where the next shared object may go.
     next: u64,
@@ -113,7 +122,10 @@ impl Layout {
         let end = Addr(last.vaddr.checked_add(last.memsz)?).align_up(self.huge)?.0;
         let bias = match (headers.relocatable, executable) {
             (false, _) => 0,
-            (true, true) => self.bias(PIE, first)?,
+            (true, true) => match self.base {
+                Some(base) => Addr(PIE).align_up(base.page)?.0.wrapping_add(base.residue),
+                None => self.bias(PIE, first)?,
+            },
             (true, false) => self.bias(self.next, first)?,
         };
         let top = end.wrapping_add(bias);
@@ -127,10 +139,7 @@ impl Layout {
             self.next = top;
         }
         let begin = self.mappings.len();
-        for i in 0..headers.segments.len() {
-            self.map(file, i, bias)?;
-        }
-        self.make_relro(begin, file, bias);
+        self.mappings.extend(loading::mappings(headers, bias, self.page, file.id, &file.path)?);
         if !executable {
             self.close_holes(begin, file);
         }
@@ -147,39 +156,6 @@ impl Layout {
         Some(Addr(base).align_up(self.huge)?.0.wrapping_sub(stated))
     }
 
-    /// Maps segment `i`: its pages of the file, then the zeros behind them.
-    fn map(&mut self, file: &ElfFile, i: usize, bias: u64) -> Option<()> {
-        let segment = file.headers.segments.get(i)?;
-        let page = self.page;
-        let at = |vaddr: u64| Addr(vaddr.wrapping_add(bias));
-        // A later segment that begins in the last page of this one is mapped over it.
-        let limit = match file.headers.segments.get(i + 1) {
-            Some(next) => at(next.vaddr).align_down(page),
-            None => Addr(u64::MAX),
-        };
-        let start = at(segment.vaddr).align_down(page);
-        let file_end = match segment.filesz {
-            0 => start,
-            bytes => at(segment.vaddr.checked_add(bytes)?).align_up(page)?.min(limit),
-        };
-        let end = at(segment.vaddr.checked_add(segment.memsz)?).align_up(page)?.min(limit);
-        if let Some(range) = Range::new(start, file_end).filter(|r| !r.is_empty()) {
-            self.mappings.push(Mapping {
-                range,
-                prot: segment.prot,
-                shared: false,
-                offset: Addr(segment.offset).align_down(page).0,
-                file: file.id,
-                path: file.path.clone(),
-                deleted: false,
-            });
-        }
-        if let Some(range) = Range::new(file_end, end).filter(|r| !r.is_empty()) {
-            self.mappings.push(anonymous(range, segment.prot, ""));
-        }
-        Some(())
-    }
-
     /// Between the segments of a shared object glibc's loader leaves nothing unmapped.
     fn close_holes(&mut self, begin: usize, file: &ElfFile) {
         let mut own: Vec<Range> = self.mappings[begin..].iter().map(|m| m.range).collect();
@@ -187,29 +163,6 @@ impl Layout {
         let holes = own.windows(2).filter_map(|w| Range::new(w[0].end, w[1].start));
         let holes = holes.filter(|r| !r.is_empty()).map(|range| anonymous(range, Prot::NONE, &file.path));
         self.mappings.extend(holes.collect::<Vec<_>>());
-    }
-
-    /// Takes write permission from what the loader protects after relocation.
-    fn make_relro(&mut self, begin: usize, file: &ElfFile, bias: u64) {
-        let Some(relro) = file.headers.relro else { return };
-        let start = Addr(relro.vaddr.wrapping_add(bias)).align_down(self.page);
-        let end = Addr(relro.vaddr.wrapping_add(relro.size).wrapping_add(bias)).align_down(self.page);
-        let Some(relro) = Range::new(start, end) else { return };
-        for mapping in self.mappings.split_off(begin) {
-            let Some(inside) = mapping.range.intersect(relro) else {
-                self.mappings.push(mapping);
-                continue;
-            };
-            let protected = (inside, Prot { write: false, ..mapping.prot });
-            let others = mapping.range.minus(relro).into_iter().map(|range| (range, mapping.prot));
-            for (range, prot) in others.chain([protected]) {
-                let offset = match mapping.is_file() {
-                    true => mapping.offset + (range.start.0 - mapping.range.start.0),
-                    false => 0,
-                };
-                self.mappings.push(Mapping { range, prot, offset, ..mapping.clone() });
-            }
-        }
     }
 }
 
@@ -233,7 +186,7 @@ mod tests {
     #[test]
     fn a_program_is_laid_out_as_it_runs() {
         let path = std::env::current_exe().unwrap();
-        let assumed = of_file(&path).unwrap();
+        let assumed = of_file(&path, None).unwrap();
         assert_eq!(assumed.missing, Vec::<Untrusted>::new());
         let live = crate::snapshot::live(None, 0).unwrap();
         assert_eq!(sizes(&assumed.snapshot), sizes(&live));

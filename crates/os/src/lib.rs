@@ -14,6 +14,7 @@
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 pub mod arch;
+pub mod base;
 mod batch;
 pub mod beside;
 mod cgroup;

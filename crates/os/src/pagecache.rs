@@ -16,8 +16,9 @@ use crate::needed::needed;
 use crate::procfs::Process;
 use crate::{pagemap, prime};
 use hugelift_core::addr::{Addr, PageSize, Range};
+use hugelift_core::elf::{Headers, Segment};
 use hugelift_core::maps::Mapping;
-use hugelift_core::moving::{Image, Move, best_residue};
+use hugelift_core::moving::base::congruent_residue;
 use hugelift_core::plan::is_nearly_all;
 use hugelift_core::prime::{Candidate, FileReport, candidates};
 use hugelift_core::snapshot::{Object, Part, Snapshot};
@@ -75,7 +76,7 @@ pub fn prime_program(path: &Path, parts: &[Part], takes: impl Fn(&Path) -> bool)
     for (index, file) in needed(file).files.into_iter().enumerate() {
         // The executable is moved to where most of it fits; the kernel aligns the others.
         let moved = index == 0 && file.headers.relocatable;
-        let bias = if moved { best_residue(&file.headers, parts, huge, base_page()) } else { None };
+        let bias = if moved { congruent_residue(&file.headers, parts, huge, base_page()) } else { None };
         if takes(&std::fs::canonicalize(&file.path).unwrap_or(file.path.clone())) {
             priming.is_complete &= priming.add(&file, bias.unwrap_or(0), parts, huge);
         }
@@ -103,17 +104,19 @@ impl Priming {
     }
 }
 
-/// Whether nearly all whole huge pages of the wanted `parts` of an executable are in huge folios:
-/// of those that fit where `plan` puts it.
-pub fn is_primed(pid: u32, image: &Image, plan: &Move, parts: &[Part], huge: PageSize) -> bool {
-    let Ok(file) = File::open(Process::new(pid).path("exe")) else { return false };
-    let part = |m: &&Mapping| if m.prot.exec { Part::Text } else { Part::Rodata };
-    let wanted = image.pieces.iter().filter(|m| m.is_file() && !m.prot.write && parts.contains(&part(m)));
-    let fits = |m: &&Mapping| {
-        let start = m.range.start.0.wrapping_sub(plan.distance);
-        start.wrapping_sub(m.offset) & (huge.bytes() - 1) == 0
-    };
-    let whole: Vec<Range> = wanted.filter(fits).filter_map(|m| offsets(m).inner(huge)).collect();
+/// Returns whether nearly all whole huge pages of the wanted `parts` of the executable at `path` are
+/// in huge folios: of those segments that are congruent when its bias leaves `residue`.
+pub fn is_primed(path: &Path, headers: &Headers, residue: u64, parts: &[Part], huge: PageSize) -> bool {
+    let Some(file) = open_regular(path) else { return false };
+    let (page, within) = (base_page(), huge.bytes() - 1);
+    let part = |s: &&Segment| if s.prot.exec { Part::Text } else { Part::Rodata };
+    let wanted = headers.segments.iter().filter(|s| !s.prot.write && parts.contains(&part(s)));
+    let fits = |s: &&Segment| s.vaddr.wrapping_add(residue).wrapping_sub(s.offset) & within == 0;
+    let whole = wanted.filter(fits).filter_map(|s| {
+        let end = Addr(s.offset.checked_add(s.filesz)?).align_up(page)?;
+        Range::new(Addr(s.offset).align_down(page), end)?.inner(huge)
+    });
+    let whole: Vec<Range> = whole.collect();
     let found = whole.iter().flat_map(|w| huge_stretches(&file, *w, huge)).map(Range::len).sum::<u64>();
     is_nearly_all(found, whole.iter().map(|w| w.len()).sum())
 }
@@ -131,7 +134,11 @@ fn open(pid: Option<u32>, object: &Object) -> Option<File> {
         Some(process) if object.executable => process.path("exe"),
         Some(process) => process.path("root").join(object.path.strip_prefix("/").ok()?),
     };
-    // A FIFO would make us wait.
+    open_regular(&path)
+}
+
+/// Opens the regular file at `path`, and nothing else: a FIFO would make us wait.
+fn open_regular(path: &Path) -> Option<File> {
     let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
     file.metadata().is_ok_and(|m| m.is_file()).then_some(file)
 }

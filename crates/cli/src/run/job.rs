@@ -8,13 +8,15 @@ use crate::weigh::{Choosing, Chosen, choose};
 use hugelift_core::addr::{PageSize, Range, human_bytes};
 use hugelift_core::apply::{Outcome, apply, lifted};
 use hugelift_core::maps::Mapping;
+use hugelift_core::moving::base::{Base, congruent_residue};
 use hugelift_core::moving::{Image, Move, Stay};
 use hugelift_core::plan::{Plan, Span, plan};
 use hugelift_core::policy::{Backing, PageChoice, Policy, SpanChoice};
 use hugelift_core::printable::Untrusted;
-use hugelift_core::skip::{Reason, Skip};
+use hugelift_core::skip::Reason;
 use hugelift_core::snapshot::{Machine, Object, Part, Snapshot};
 use hugelift_core::target::Fault;
+use hugelift_os::base::{Aim, Executable, Wanted, aim};
 use hugelift_os::beside::Beside;
 use hugelift_os::guard::{Guard, Unguarded};
 use hugelift_os::helper::{Lifter, Verdict};
@@ -47,7 +49,11 @@ pub struct Job {
     pub(super) unprimed: Option<String>,
     /// All that it needs is in huge folios.
     pub(super) primed: bool,
-    /// Why the executable could not be moved.
+    /// The base that the executable is moved to, and what for.
+    pub(super) aim: Option<Aim>,
+    /// Why the move was not tried.
+    pub(super) unmoved: Option<Stay>,
+    /// Why the move failed.
     pub(super) stayed: Option<Fault>,
     /// Why data is not taken from the pool although it was asked for.
     pub(super) unguarded: Option<String>,
@@ -117,6 +123,8 @@ impl Job {
             report: None,
             unprimed: None,
             primed: false,
+            aim: None,
+            unmoved: None,
             stayed: None,
             unguarded: None,
             perf_map: args.perf_map,
@@ -166,27 +174,38 @@ impl Job {
         self.machine = Some(machine::probe(Some(pid)));
     }
 
-    /// A program that the page cache has in huge folios goes where they can be mapped as such; one
-    /// that the store has, or is to have, to where others will be.
+    /// Chooses the base of the executable, and plans the move there if it has another one.
     fn place(&mut self, pid: u32, image: &Image, mappings: &[Mapping]) -> Option<Move> {
-        let policy = &self.policy;
-        let cached = policy.backings.contains(&Backing::Pagecache);
-        let shared = policy.backings.contains(&Backing::Shared);
-        let wanted = cached || shared;
-        let takes = || image.pieces.first().is_some_and(|m| policy.objects.takes_path(&m.path));
-        let huge = self.huge.filter(|huge| wanted && policy.page.allows(*huge));
-        let huge = huge.filter(|_| takes())?;
-        let plan = match image.plan(mappings, &policy.parts, huge, base_page()) {
-            Ok(plan) => Some(plan),
-            Err(Stay::Congruent | Stay::Small) => return None,
-            Err(_) => None,
-        };
-        let primed = |plan: &Move| cached && pagecache::is_primed(pid, image, plan, &policy.parts, huge);
+        let name = image.pieces.first().map(|m| m.path.clone())?;
         let exe = Process::new(pid).path("exe");
-        let plan = plan.filter(|plan| primed(plan) || shared && store::may_have(&exe, creation(policy)));
-        // One that should have been moved, and is not, has something to say when it is loaded.
-        self.primed &= plan.is_some();
-        plan
+        let wanted = Wanted { policy: &self.policy, create: creation(&self.policy), huge: self.huge };
+        let executable =
+            Executable { file: &exe, name: &name, headers: &image.headers, bias: Some(image.bias) };
+        let aim = aim(&executable, wanted);
+        let plan = aim.map(|aim| image.plan(mappings, aim.base, base_page()));
+        tracing::debug!(?aim, stays = ?plan.as_ref().map(|p| p.as_ref().err()), "the executable's base");
+        // One that should have been moved for the page cache, and is not, has something to say when it
+        // is loaded.
+        self.primed &= self.is_congruent(image) || matches!(plan, Some(Ok(_)));
+        match plan {
+            Some(Ok(plan)) => {
+                self.aim = aim;
+                Some(plan)
+            }
+            Some(Err(Stay::There)) | None => None,
+            Some(Err(why)) => {
+                self.unmoved = Some(why);
+                None
+            }
+        }
+    }
+
+    /// Returns whether the page cache can be mapped by huge entries where the executable is, as far
+    /// as that is possible anywhere.
+    fn is_congruent(&self, image: &Image) -> bool {
+        let Some(huge) = self.huge.filter(|huge| self.policy.page.allows(*huge)) else { return true };
+        let congruent = congruent_residue(&image.headers, &self.policy.parts, huge, base_page());
+        congruent.is_none_or(|residue| Base { residue, page: huge }.is_of(image.bias))
     }
 
     /// A heap that is to be lifted begins with a whole huge page.
@@ -217,10 +236,7 @@ impl Job {
         };
         let (mut chosen, guard) = self.choose(pid, &before);
         if let Some(fault) = &self.stayed {
-            let of_executable = |s: &&mut Skip| s.object == 0 && s.reason == Reason::NotPrimed;
-            for skip in chosen.plan.skips.iter_mut().filter(of_executable) {
-                skip.reason = Reason::Failed(Backing::Pagecache, fault.clone());
-            }
+            blame(&mut chosen.plan, self.aim.map_or(Backing::Pagecache, |aim| aim.backing), fault);
         }
         let plan = &chosen.plan;
         tracing::debug!(?plan, why = ?chosen.line, "planned");
@@ -236,7 +252,7 @@ impl Job {
             // It knows of more than there is: a child copies in vain.
             tracing::debug!(%error, "the guard was not told what came of it");
         }
-        if let Err(refused) = self.complain(&chosen, &outcome) {
+        if let Err(refused) = self.complain(&before, &chosen, &outcome) {
             return refused;
         }
         if self.perf_map {
@@ -309,6 +325,18 @@ impl Job {
     pub(super) fn leave_pool(&mut self, why: &str) {
         self.policy.data_backings = vec![Backing::Thp];
         self.unguarded = Some(why.to_string());
+    }
+}
+
+/// Gives the move that failed as the reason for what it would have made huge: for the page cache all
+/// of the executable, for copies the largest end of a part.
+fn blame(plan: &mut Plan, backing: Backing, fault: &Fault) {
+    let failed = Reason::Failed(backing, fault.clone());
+    let own = plan.skips.iter_mut().filter(|skip| skip.object == 0);
+    if backing == Backing::Pagecache {
+        own.filter(|s| s.reason == Reason::NotPrimed).for_each(|skip| skip.reason = failed.clone());
+    } else if let Some(skip) = own.filter(|s| s.reason.is_of_an_edge()).max_by_key(|s| s.range.len()) {
+        skip.reason = failed;
     }
 }
 

@@ -5,8 +5,9 @@ use super::complaints::complaints;
 use super::job::Job;
 use crate::FAILED;
 use crate::weigh::Chosen;
-use hugelift_core::addr::{Range, human_bytes};
+use hugelift_core::addr::{PageSize, Range, human_bytes};
 use hugelift_core::apply::{Outcome, lifted};
+use hugelift_core::nothing::why_nothing;
 use hugelift_core::plan::{Plan, Span};
 use hugelift_core::policy::Backing;
 use hugelift_core::report::{self, Report, Total};
@@ -27,7 +28,12 @@ impl Job {
     ///
     /// # Errors
     /// The program must not start like this (`--strict`).
-    pub(super) fn complain(&self, chosen: &Chosen, outcome: &Outcome) -> Result<(), Verdict> {
+    pub(super) fn complain(
+        &self,
+        before: &Snapshot,
+        chosen: &Chosen,
+        outcome: &Outcome,
+    ) -> Result<(), Verdict> {
         let plan = &chosen.plan;
         let complaints = complaints(plan, outcome);
         let complete = !plan.spans.is_empty() && outcome.is_complete() && complaints.is_empty();
@@ -48,7 +54,7 @@ impl Job {
             let why = match complaints.largest().or(unguarded) {
                 Some(line) => line,
                 None if untouched => "nothing is known of what it touches; --touched all lifts it".into(),
-                None => "nothing in it is larger than a huge page".to_string(),
+                None => self.nothing(before, plan),
             };
             self.say(&format!("{}: not started (--strict): {why}", self.program));
             return Err(Verdict::Refuse(FAILED));
@@ -113,8 +119,14 @@ impl Job {
             self.say(&format!(
                 "{}: {} ({:.1} ms)",
                 self.program,
-                self.summary(&report),
+                self.summary(before, plan, &report),
                 took.as_secs_f64() * 1e3
+            ));
+        }
+        if let Some(why) = self.unmoved.as_ref().filter(|_| self.verbose > 0) {
+            self.say(&format!(
+                "{}: more of it would be on huge pages at another base, but it stays: {why}",
+                self.program
             ));
         }
         if self.verbose > 1 {
@@ -127,7 +139,7 @@ impl Job {
     }
 
     /// "text 24 of 24 MB, rodata 50 of 52 MB on huge pages"
-    fn summary(&self, report: &Report) -> String {
+    fn summary(&self, before: &Snapshot, plan: &Plan, report: &Report) -> String {
         let wanted = |part: &Part, t: &Total| t.liftable_bytes > 0 && self.policy.parts.contains(part);
         let parts = report.totals.iter().filter(|(part, t)| wanted(part, t));
         let parts: Vec<String> = parts
@@ -146,9 +158,15 @@ impl Job {
             })
             .collect();
         match parts.as_slice() {
-            [] => "nothing in it is larger than a huge page".into(),
+            [] => self.nothing(before, plan),
             parts => format!("{} on huge pages", parts.join(", ")),
         }
+    }
+
+    /// "nothing on huge pages; the largest piece is 1.5 MB of text of /lib/libc.so.6: too small: ..."
+    fn nothing(&self, before: &Snapshot, plan: &Plan) -> String {
+        let page = self.policy.page.named().or(before.machine.thp_page).unwrap_or(PageSize::MB2);
+        format!("nothing on huge pages; {}", why_nothing(before, plan, page))
     }
 
     pub(super) fn write(&mut self, report: &impl serde::Serialize) {

@@ -6,7 +6,9 @@ use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::elf::{Headers, Machine, Segment};
 use hugelift_core::maps::{FileId, Mapping, Prot, parse_maps};
 use hugelift_core::model::{Content, Model, Start};
+use hugelift_core::moving::base::{Base, Bases, Sizes, congruent_residue, shared_base};
 use hugelift_core::moving::{Image, Layout, Move, Stay, carry_out};
+use hugelift_core::policy::{Backing, Policy, SpanChoice};
 use hugelift_core::snapshot::{Object, Part, Snapshot};
 use hugelift_core::target::Fault;
 use proptest::prelude::*;
@@ -95,10 +97,26 @@ struct Case {
     model: Model,
 }
 
-fn case(headers: Headers, base: u64, gap: u64) -> Case {
+/// Where address and offset agree; there is such a base in all these programs.
+fn congruent(headers: &Headers) -> Base {
+    Base { residue: congruent_residue(headers, BOTH, HUGE, SMALL).unwrap(), page: HUGE }
+}
+
+static SIZES: Sizes = Sizes { base: SMALL, huge: Some(HUGE), folios: vec![] };
+
+fn copying(parts: &[Part]) -> Policy {
+    Policy { parts: parts.to_vec(), backings: vec![Backing::Thp], ..Policy::default() }
+}
+
+/// The base with most whole huge pages.
+fn fullest(headers: &Headers, policy: &Policy) -> Option<Base> {
+    Bases::new(headers, "/bin/pie".as_ref(), policy, &SIZES).best()
+}
+
+fn case(headers: Headers, to: Base, base: u64, gap: u64) -> Case {
     let mappings = mapped(&headers, base, &[]);
     let image = Image::new(&mappings, headers.clone(), Addr(base), SMALL).unwrap();
-    let plan = image.plan(&mappings, BOTH, HUGE, SMALL).unwrap();
+    let plan = image.plan(&mappings, to, SMALL).unwrap();
     let object = Object {
         path: "/bin/pie".into(),
         file: FILE,
@@ -161,11 +179,17 @@ impl Case {
 
 fn cases() -> Vec<Case> {
     let base = ET_DYN_BASE + 0x1234_5000;
-    vec![
-        case(headers(0x60_0000, 0x40_0000, 0, 0x30_0000, true), base, 0x123_4000),
-        case(headers(0x60_0000, 0x40_0000, 0x1000, 0, true), base, 0),
-        case(headers(0x260_0000, 0x1000, 0x1000, 0x10, true), base, 1 << 40),
-    ]
+    let programs = [
+        (headers(0x60_0000, 0x40_0000, 0, 0x30_0000, true), 0x123_4000),
+        (headers(0x60_0000, 0x40_0000, 0x1000, 0, true), 0),
+        (headers(0x260_0000, 0x1000, 0x1000, 0x10, true), 1 << 40),
+        // Too small for the page cache: only a copy can be huge.
+        (headers(0x28_d809, 0xc_4df0, 0, 0x2_6568, true), 0x123_4000),
+    ];
+    let for_cache = programs.iter().take(3).map(|(h, gap)| case(h.clone(), congruent(h), base, *gap));
+    let for_copies =
+        programs.iter().map(|(h, gap)| case(h.clone(), fullest(h, &copying(BOTH)).unwrap(), base, *gap));
+    for_cache.chain(for_copies).collect()
 }
 
 #[test]
@@ -242,26 +266,31 @@ fn where_the_kernel_says_no_nothing_is_tried() {
 
 #[test]
 fn why_it_stays() {
-    let stay = |headers: &Headers, base: u64, others: &[Range], parts: &[Part]| {
+    let stay = |headers: &Headers, base: u64, others: &[Range]| {
         let mappings = mapped(headers, base, others);
         let image = Image::new(&mappings, headers.clone(), Addr(base), SMALL)?;
-        image.plan(&mappings, parts, HUGE, SMALL).map(|m| m.distance)
+        image.plan(&mappings, congruent(headers), SMALL).map(|m| m.distance)
     };
     let large = headers(0x60_0000, 0x1000, 0, 0, true);
     let base = ET_DYN_BASE;
-    assert_eq!(stay(&large, base & !0x1f_ffff, &[], BOTH), Err(Stay::Congruent));
-    assert_eq!(stay(&large, base, &[], &[Part::Rodata]), Err(Stay::Small));
-    assert_eq!(stay(&headers(0x10_0000, 0x1000, 0, 0, true), base, &[], BOTH), Err(Stay::Small));
-    assert_eq!(stay(&headers(0x60_0000, 0x1000, 0, 0, false), base, &[], BOTH), Err(Stay::Fixed));
-    assert_eq!(stay(&large, 0x10_1000, &[], BOTH), Err(Stay::NoRoom));
+    assert_eq!(stay(&large, base & !0x1f_ffff, &[]), Err(Stay::There));
+    assert_eq!(stay(&headers(0x60_0000, 0x1000, 0, 0, false), base, &[]), Err(Stay::Fixed));
+    assert_eq!(stay(&large, 0x10_1000, &[]), Err(Stay::NoRoom));
+    // What a segment wants to be aligned to stays so.
+    let mut aligned = large.clone();
+    aligned.segments[3].align = 0x1_0000;
+    let odd = Base { residue: 0x5000, page: HUGE };
+    let mappings = mapped(&aligned, base & !0xffff, &[]);
+    let image = Image::new(&mappings, aligned, Addr(base & !0xffff), SMALL).unwrap();
+    assert_eq!(image.plan(&mappings, odd, SMALL), Err(Stay::Odd));
     let mut wx = large.clone();
     wx.segments[1].prot.write = true;
     wx.segments[2].filesz = 0x60_0000;
-    assert!(matches!(stay(&wx, base, &[], BOTH), Err(Stay::WritableCode | Stay::Odd)));
+    assert!(matches!(stay(&wx, base, &[]), Err(Stay::WritableCode | Stay::Odd)));
     // What is in the way is passed by.
     let near = Range { start: Addr(base - 0x100_0000), end: Addr(base - 0x1000) };
-    let free = stay(&large, base, &[], BOTH).unwrap();
-    let passed = stay(&large, base, &[near], BOTH).unwrap();
+    let free = stay(&large, base, &[]).unwrap();
+    let passed = stay(&large, base, &[near]).unwrap();
     assert!(passed > free && base - passed < near.start.0, "{free:#x} {passed:#x}");
 }
 
@@ -275,7 +304,9 @@ fn recorded_programs() {
         let object = &snapshot.objects[0];
         let first = Addr(object.headers.first_page(4096).wrapping_add(object.bias));
         let image = Image::new(&mappings, object.headers.clone(), first, SMALL);
-        match image.and_then(|image| image.plan(&mappings, BOTH, HUGE, SMALL)) {
+        let Some(residue) = congruent_residue(&object.headers, BOTH, HUGE, SMALL) else { continue };
+        let to = Base { residue, page: HUGE };
+        match image.and_then(|image| image.plan(&mappings, to, SMALL)) {
             Ok(plan) => {
                 moved += 1;
                 assert!(object.headers.relocatable, "{program}");
@@ -302,7 +333,9 @@ proptest! {
         let headers = headers(text * 0x18_0000, 0x1000, skew << 12, bss, true);
         let mappings = mapped(&headers, base, &[]);
         let image = Image::new(&mappings, headers.clone(), Addr(base), SMALL).unwrap();
-        match image.plan(&mappings, BOTH, HUGE, SMALL) {
+        let Some(residue) = congruent_residue(&headers, BOTH, HUGE, SMALL) else { return Ok(()) };
+        let to = Base { residue, page: HUGE };
+        match image.plan(&mappings, to, SMALL) {
             Ok(plan) => {
                 let code = headers.segments[1];
                 let new = base - plan.distance;
@@ -314,10 +347,128 @@ proptest! {
                     &mapped(&headers, base + HUGE.bytes(), &[]), headers.clone(),
                     Addr(base + HUGE.bytes()), SMALL,
                 ).unwrap();
-                let next = next.plan(&mapped(&headers, base + HUGE.bytes(), &[]), BOTH, HUGE, SMALL).unwrap();
+                let next = next.plan(&mapped(&headers, base + HUGE.bytes(), &[]), to, SMALL).unwrap();
                 prop_assert_eq!(next.distance, plan.distance);
             }
-            Err(why) => prop_assert!(matches!(why, Stay::Congruent | Stay::Small), "{}", why),
+            Err(why) => prop_assert_eq!(why, Stay::There),
         }
     }
+
+    /// Wherever the kernel puts a program, its parts hold the same whole huge pages in the end, and no
+    /// base would hold more: each of the 512 is tried, and counted by hand.
+    #[test]
+    fn coverage_does_not_depend_on_the_base_that_the_kernel_draws(
+        page in 0u64..1 << 28, text in 0u64..0x90_0000, rodata in 0u64..0x70_0000, skew in 0u64..3,
+        bss in 0u64..0x50_0000, wanted in 0usize..4,
+    ) {
+        let parts = [BOTH, &[Part::Text], &[Part::Rodata], ALL][wanted];
+        let headers = headers(text + 1, rodata + 1, skew << 12, bss, true);
+        let policy = copying(parts);
+        let mut bases = Bases::new(&headers, "/bin/pie".as_ref(), &policy, &SIZES);
+        let most = (0..512).map(|n| counted(&headers, n << 12, parts)).max_by_key(|c| c.iter().sum::<u64>());
+        let most = most.unwrap();
+        let Some(best) = bases.best() else {
+            prop_assert_eq!(most.iter().sum::<u64>(), 0);
+            return Ok(());
+        };
+        let found = counted(&headers, best.residue, parts);
+        prop_assert_eq!(found.iter().sum::<u64>(), most.iter().sum::<u64>());
+        prop_assert_eq!(bases.worth(best).unwrap().bytes(), most.iter().sum::<u64>());
+        // Whoever stays has as much of each part as whoever is moved.
+        let base = ET_DYN_BASE + (page << 12);
+        let now = bases.of(base);
+        prop_assert_eq!(bases.worth(now) >= bases.worth(best), counted(&headers, base, parts) == found);
+        if bases.worth(now) < bases.worth(best) {
+            let mappings = mapped(&headers, base, &[]);
+            let image = Image::new(&mappings, headers.clone(), Addr(base), SMALL).unwrap();
+            let plan = image.plan(&mappings, best, SMALL).unwrap();
+            prop_assert_eq!(counted(&headers, base - plan.distance, parts), found);
+            // Of the kernel's bits those above a huge page are left.
+            prop_assert!(plan.distance < image.range.len() + HUGE.bytes());
+        }
+    }
+
+    /// The same for outer spans, where what shares a huge page counts as well. The planner counts.
+    #[test]
+    fn no_base_has_more_in_outer_spans(
+        text in 0u64..0x50_0000, rodata in 0u64..0x50_0000, bss in 0u64..0x50_0000, auto in any::<bool>(),
+    ) {
+        let headers = headers(text + 1, rodata + 1, 0, bss, true);
+        let span = if auto { SpanChoice::Auto } else { SpanChoice::Outer };
+        let policy = Policy { span, ..copying(ALL) };
+        let mut bases = Bases::new(&headers, "/bin/pie".as_ref(), &policy, &SIZES);
+        let most = (0..512).filter_map(|n| bases.worth(Base { residue: n << 12, page: HUGE })).max().unwrap();
+        let best = bases.best().and_then(|best| bases.worth(best));
+        prop_assert_eq!(best.map_or(0, |worth| worth.bytes()), most.bytes());
+    }
+
+    /// Processes share a copy whatever parts they ask for.
+    #[test]
+    fn the_shared_base_is_the_programs_alone(text in 0u64..0x90_0000, rodata in 0u64..0x70_0000) {
+        let headers = headers(text + 1, rodata + 1, 0, 0x1000, true);
+        let shared = shared_base(&headers, "/bin/pie".as_ref(), &SIZES);
+        prop_assert_eq!(shared, fullest(&headers, &copying(BOTH)));
+    }
+}
+
+const ALL: &[Part] = &[Part::Text, Part::Rodata, Part::Relro, Part::Data, Part::Bss];
+
+/// Whole huge pages in each part of the program, in bytes, when it is loaded with `bias`.
+fn counted(headers: &Headers, bias: u64, parts: &[Part]) -> Vec<u64> {
+    let huge = HUGE.bytes();
+    let up = |at: u64| at.next_multiple_of(4096);
+    let whole = |start: u64, end: u64| (end / huge).saturating_sub(start.div_ceil(huge)) * huge;
+    let mut found = vec![0; ALL.len()];
+    let mut add = |part: Part, start: u64, end: u64| {
+        if parts.contains(&part) {
+            found[ALL.iter().position(|p| *p == part).unwrap()] += whole(start, end);
+        }
+    };
+    for s in &headers.segments {
+        let (start, file) = (bias + (s.vaddr & !4095), bias + up(s.vaddr + s.filesz));
+        match s.prot {
+            Prot::RX => add(Part::Text, start, file),
+            Prot::R => add(Part::Rodata, start, file),
+            _ => {
+                add(Part::Data, start, file);
+                add(Part::Bss, file, bias + up(s.vaddr + s.memsz));
+            }
+        }
+    }
+    found
+}
+
+/// A program that asks for 64 kB, or for a huge page, gets no base that breaks this.
+#[test]
+fn the_best_base_keeps_the_alignment_that_a_segment_asks_for() {
+    for align in [0x1000, 0x1_0000, 0x20_0000] {
+        let mut program = headers(0x28_d809, 0xc_4df0, 0, 0, true);
+        program.segments[1].align = align;
+        if let Some(base) = fullest(&program, &copying(BOTH)) {
+            assert_eq!(base.residue % align, 0, "{align:#x}: {base:?}");
+            assert!(align < HUGE.bytes(), "{base:?}: no whole huge page is there");
+        }
+    }
+    let mut program = headers(0x28_d809, 0xc_4df0, 0, 0, true);
+    program.segments[1].align = 0x1_0000;
+    let base = fullest(&program, &copying(BOTH)).unwrap();
+    assert_eq!(counted(&program, base.residue, BOTH)[0], HUGE.bytes());
+}
+
+/// 1 GB pages leave the bits above 1 GB; sizes that are too large for the program move nothing.
+#[test]
+fn a_named_size_of_page_counts() {
+    let program = headers(0x28_d809, 0xc_4df0, 0, 0, true);
+    let page = PageSize::new(1 << 30).unwrap();
+    let large = Policy {
+        page: hugelift_core::policy::PageChoice::Only(page),
+        backings: vec![Backing::Hugetlb],
+        ..copying(BOTH)
+    };
+    assert_eq!(fullest(&program, &large), None);
+    let program = headers(0x6000_0000, 0x1000, 0, 0, true);
+    let base = fullest(&program, &large).unwrap();
+    assert_eq!(base.page, page);
+    let mut bases = Bases::new(&program, "/bin/pie".as_ref(), &large, &SIZES);
+    assert_eq!(bases.worth(base).unwrap().bytes(), 1 << 30);
 }

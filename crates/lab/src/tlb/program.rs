@@ -37,7 +37,7 @@ pub fn of_process(pid: u32) -> Result<Sizes> {
 /// # Errors
 /// It is no ELF file, or cannot be read.
 pub fn of_program(path: &Path) -> Result<Sizes> {
-    let program = of_file(path)?;
+    let program = of_file(path, None)?;
     let name = path.file_name().unwrap_or(path.as_os_str()).escaped().to_string();
     Ok(Sizes { name, text: text(&program.snapshot), heap: None })
 }

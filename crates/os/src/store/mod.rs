@@ -29,11 +29,13 @@ pub use notes::{Noted, Notes, file_of};
 pub use place::{MACHINE_WIDE, Missing, VARIABLE, notes_beside, own_path};
 
 use crate::faultpoint;
+use crate::machine::base_page;
 use crate::pagemap;
 use crate::procfs::Process;
 use entry::Compare;
 use hugelift_core::addr::{PageSize, Range};
 use hugelift_core::entry_elf::Names;
+use hugelift_core::moving::base::{Sizes, shared_base};
 use hugelift_core::plan::{is_nearly_all, shareable};
 use hugelift_core::policy::{Backing, Policy};
 use hugelift_core::record::{self, Record, lay_out, record_name};
@@ -411,10 +413,16 @@ fn seen_name(record: &str) -> String {
     format!("{}{SEEN}", record.trim_end_matches(".json"))
 }
 
-/// Whether the object lies where hardly another process has it: neither at a huge page's
-/// start, as the kernel puts large shared objects, nor where address and file offset agree.
+/// Returns whether the object lies where hardly another process has it: neither at a huge page's
+/// start, as the kernel puts large shared objects, nor where address and file offset agree, nor at
+/// the base to which executables are moved for the store.
 fn is_by_chance(object: &Object, page: PageSize) -> bool {
     let within = page.bytes() - 1;
+    let sizes = Sizes { base: base_page(), huge: Some(page), folios: Vec::new() };
+    let moved = || shared_base(&object.headers, &object.path, &sizes);
+    if object.executable && moved().is_some_and(|base| base.is_of(object.bias)) {
+        return false;
+    }
     let read_only = object.headers.segments.iter().filter(|s| !s.prot.write);
     let mut meant = read_only.map(|s| s.offset.wrapping_sub(s.vaddr)).chain([0]);
     meant.all(|skew| (object.bias ^ skew) & within != 0)

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Says in one line why nothing of a program is on huge pages.
+
+use crate::addr::{PageSize, human_bytes};
+use crate::plan::Plan;
+use crate::printable::Escape;
+use crate::skip::{Reason, Skip};
+use crate::snapshot::Snapshot;
+use std::collections::BTreeMap;
+
+/// Returns the reason that `plan` gives for most bytes, with their number and what they are. It is the
+/// first of what `-vv` shows in full. `page` is the size of page that was wanted.
+pub fn why_nothing(snapshot: &Snapshot, plan: &Plan, page: PageSize) -> String {
+    let mut groups: BTreeMap<_, (u64, &Skip)> = BTreeMap::new();
+    // What is smaller than a page would not be lifted either if it were asked for.
+    let says = |skip: &&Skip| {
+        !matches!(skip.reason, Reason::PartNotAsked(_) | Reason::Excluded) || skip.range.len() >= page.bytes()
+    };
+    for skip in plan.skips.iter().filter(says) {
+        let group = groups.entry((skip.object, skip.part, skip.reason.key())).or_insert((0, skip));
+        group.0 += skip.range.len();
+    }
+    let Some((bytes, skip)) = groups.into_values().max_by_key(|(bytes, _)| *bytes) else {
+        return format!("no part of it is as large as a page of {page}");
+    };
+    let object = snapshot.objects.get(skip.object).map_or(String::new(), |object| {
+        format!(" of {}", object.path.escaped())
+    });
+    let (bytes, part, reason) = (human_bytes(bytes), skip.part, &skip.reason);
+    format!("the largest piece is {bytes} of {part}{object}: {reason}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::plan;
+    use crate::plan::tests::{MB, program, r};
+    use crate::policy::Policy;
+    use crate::snapshot::Part;
+
+    const PAGE: PageSize = PageSize::MB2;
+
+    #[test]
+    fn the_reason_of_most_bytes_is_told_with_their_number() {
+        // 3.9 MB of text, of which no base page is in a whole huge page.
+        let snapshot = program(r(3 * MB, 5 * MB + (MB - 4096)));
+        let planned = plan(&snapshot, &Policy::default());
+        assert_eq!(planned.spans, vec![]);
+        let why = why_nothing(&snapshot, &planned, PAGE);
+        assert!(why.starts_with("the largest piece is 3 MB of text of /"), "{why}");
+        assert!(why.ends_with("not aligned: less than a whole page of 2 MB at an end"), "{why}");
+    }
+
+    #[test]
+    fn what_is_too_small_to_be_asked_for_is_not_named() {
+        let data = Policy { parts: vec![Part::Data], ..Policy::default() };
+        let small = program(r(2 * MB, 3 * MB));
+        let why = |snapshot: &Snapshot| why_nothing(snapshot, &plan(snapshot, &data), PAGE);
+        assert_eq!(why(&small), "no part of it is as large as a page of 2 MB");
+        let large = program(r(2 * MB, 6 * MB));
+        assert!(why(&large).ends_with("text was not asked for"), "{}", why(&large));
+    }
+}

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Chooses the base of an executable, by what its file, the store and the options say. `run` moves
+//! the program there; `run --dry-run`, `inspect` and `pool need` show it there.
+
+use crate::machine::{base_page, folios};
+use crate::pagecache::is_primed;
+use crate::store::{self, Create};
+use hugelift_core::addr::PageSize;
+use hugelift_core::elf::Headers;
+use hugelift_core::moving::base::{Base, Bases, Sizes, congruent_residue, shared_base};
+use hugelift_core::policy::{Backing, PageChoice, Policy};
+use hugelift_core::snapshot::Part;
+use std::path::Path;
+
+/// What an executable is to be lifted as.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    /// What the user asked for.
+    pub policy: &'a Policy,
+    /// When the store makes a copy.
+    pub create: Create,
+    /// The size of a transparent huge page; `None` if the kernel has none.
+    pub huge: Option<PageSize>,
+}
+
+/// An executable whose base is to be chosen.
+#[derive(Clone, Copy, Debug)]
+pub struct Executable<'a> {
+    /// A path by which its file can be opened.
+    pub file: &'a Path,
+    /// What the file is called in `/proc/PID/maps`.
+    pub name: &'a Path,
+    /// Its program headers.
+    pub headers: &'a Headers,
+    /// What loading added to the stated addresses, if it has been loaded.
+    pub bias: Option<u64>,
+}
+
+/// The base that an executable should have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Aim {
+    /// The base.
+    pub base: Base,
+    /// What it is for. Of the backings that copy, the first that was asked for.
+    pub backing: Backing,
+}
+
+/// Returns the base that lets most of the executable be huge, and `None` if every base is as good.
+///
+/// A page cache that is huge comes first, for it costs nothing. The store's copies are the same for
+/// all processes, so that all need the same base. Else copies are made, and the base with most whole
+/// huge pages in the wanted parts is taken. A program that has as many where it is stays there.
+pub fn aim(executable: &Executable, wanted: Wanted) -> Option<Aim> {
+    let Wanted { policy, create, huge } = wanted;
+    let Executable { file, name, headers, bias } = *executable;
+    if !policy.objects.takes_path(name) {
+        return None;
+    }
+    let folios = if policy.page == PageChoice::Mixed { folios() } else { Vec::new() };
+    let sizes = Sizes { base: base_page(), huge, folios };
+    let (parts, offers) = (&policy.parts, |backing| policy.backings.contains(&backing));
+    let usual = sizes.huge.filter(|huge| policy.page.allows(*huge));
+    if let Some(huge) = usual {
+        let congruent = || congruent_residue(headers, parts, huge, sizes.base);
+        if offers(Backing::Pagecache)
+            && let Some(residue) = congruent()
+            && is_primed(file, headers, residue, parts, huge)
+        {
+            return Some(Aim { base: Base { residue, page: huge }, backing: Backing::Pagecache });
+        }
+        let code = parts.contains(&Part::Text) || parts.contains(&Part::Rodata);
+        if offers(Backing::Shared)
+            && code
+            && let Some(base) = shared_base(headers, name, &sizes)
+            && store::may_have(file, create)
+        {
+            return Some(Aim { base, backing: Backing::Shared });
+        }
+    }
+    let mut bases = Bases::new(headers, name, policy, &sizes);
+    let best = bases.best()?;
+    let backing = policy.backings.iter().find(|b| matches!(b, Backing::Thp | Backing::Hugetlb));
+    let aim = Aim { base: best, backing: backing.copied().unwrap_or(Backing::Thp) };
+    match bias {
+        Some(bias) => {
+            let now = bases.of(bias);
+            (bases.worth(now)? < bases.worth(best)?).then_some(aim)
+        }
+        None => Some(aim),
+    }
+}
