@@ -65,7 +65,7 @@ pub fn dry_run(path: &Path, policy: &Policy, choosing: Choosing, verbose: bool) 
 
 fn spans(snapshot: &Snapshot, plan: &Plan, page: PageSize) -> String {
     let mut out = match plan.spans.len() {
-        0 => format!("\nplan: nothing to lift; {}\n", why_nothing(snapshot, plan, page)),
+        0 => format!("\nplan: nothing to lift: {}\n", why_nothing(snapshot, plan, page)),
         _ => "\nplan:\n".to_string(),
     };
     for span in &plan.spans {

@@ -8,26 +8,33 @@ use crate::skip::{Reason, Skip};
 use crate::snapshot::Snapshot;
 use std::collections::BTreeMap;
 
-/// Returns the reason that `plan` gives for most bytes, with their number and what they are. It is the
-/// first of what `-vv` shows in full. `page` is the size of page that was wanted.
+/// Returns the reason that `plan` gives for most bytes, with their number and what they are: the most
+/// important line of what `-vv` shows in full. `page` is the size of page that was wanted.
 pub fn why_nothing(snapshot: &Snapshot, plan: &Plan, page: PageSize) -> String {
     let mut groups: BTreeMap<_, (u64, &Skip)> = BTreeMap::new();
     // What is smaller than a page would not be lifted either if it were asked for.
-    let says = |skip: &&Skip| {
-        !matches!(skip.reason, Reason::PartNotAsked(_) | Reason::Excluded) || skip.range.len() >= page.bytes()
-    };
+    let is_asked = |skip: &Skip| !matches!(skip.reason, Reason::PartNotAsked(_) | Reason::Excluded);
+    let says = |skip: &&Skip| is_asked(skip) || skip.range.len() >= page.bytes();
     for skip in plan.skips.iter().filter(says) {
         let group = groups.entry((skip.object, skip.part, skip.reason.key())).or_insert((0, skip));
         group.0 += skip.range.len();
     }
-    let Some((bytes, skip)) = groups.into_values().max_by_key(|(bytes, _)| *bytes) else {
+    // First what was asked for and is large enough, then what would be if it were asked for.
+    let rank = |bytes: u64, skip: &Skip| match (bytes >= page.bytes(), is_asked(skip)) {
+        (true, true) => 2,
+        (true, false) => 1,
+        (false, _) => 0,
+    };
+    let largest = groups.into_values().max_by_key(|(bytes, skip)| (rank(*bytes, skip), *bytes));
+    let Some((bytes, skip)) = largest else {
         return format!("no part of it is as large as a page of {page}");
     };
-    let object = snapshot.objects.get(skip.object).map_or(String::new(), |object| {
-        format!(" of {}", object.path.escaped())
-    });
+    let object = snapshot
+        .objects
+        .get(skip.object)
+        .map_or(String::new(), |object| format!(" of {}", object.path.escaped()));
     let (bytes, part, reason) = (human_bytes(bytes), skip.part, &skip.reason);
-    format!("the largest piece is {bytes} of {part}{object}: {reason}")
+    format!("{bytes} of {part}{object}: {reason}")
 }
 
 #[cfg(test)]
@@ -42,12 +49,12 @@ mod tests {
 
     #[test]
     fn the_reason_of_most_bytes_is_told_with_their_number() {
-        // 3.9 MB of text, of which no base page is in a whole huge page.
+        // 3 MB of text, of which no base page is in a whole huge page.
         let snapshot = program(r(3 * MB, 5 * MB + (MB - 4096)));
         let planned = plan(&snapshot, &Policy::default());
         assert_eq!(planned.spans, vec![]);
         let why = why_nothing(&snapshot, &planned, PAGE);
-        assert!(why.starts_with("the largest piece is 3 MB of text of /"), "{why}");
+        assert!(why.starts_with("3 MB of text of /"), "{why}");
         assert!(why.ends_with("not aligned: less than a whole page of 2 MB at an end"), "{why}");
     }
 

@@ -51,8 +51,8 @@ pub struct Job {
     pub(super) primed: bool,
     /// The base that the executable is moved to, and what for.
     pub(super) aim: Option<Aim>,
-    /// Why the move was not tried.
-    pub(super) unmoved: Option<Stay>,
+    /// Why it has another base than it should have.
+    pub(super) unmoved: Option<String>,
     /// Why the move failed.
     pub(super) stayed: Option<Fault>,
     /// Why data is not taken from the pool although it was asked for.
@@ -194,7 +194,7 @@ impl Job {
             }
             Some(Err(Stay::There)) | None => None,
             Some(Err(why)) => {
-                self.unmoved = Some(why);
+                self.unmoved = Some(why.to_string());
                 None
             }
         }
@@ -217,6 +217,7 @@ impl Job {
     /// the gain.
     fn placed(&mut self, result: Result<(), &Fault>) {
         self.stayed = result.err().cloned();
+        self.unmoved = result.err().map(Fault::to_string);
     }
 
     /// What the page cache has needs no help at run time. Only to tell of it, or to be sure of it,
@@ -329,13 +330,15 @@ impl Job {
 }
 
 /// Gives the move that failed as the reason for what it would have made huge: for the page cache all
-/// of the executable, for copies the largest end of a part.
+/// of the executable, for copies the largest end of a part, if the user can do something about it.
 fn blame(plan: &mut Plan, backing: Backing, fault: &Fault) {
     let failed = Reason::Failed(backing, fault.clone());
     let own = plan.skips.iter_mut().filter(|skip| skip.object == 0);
     if backing == Backing::Pagecache {
         own.filter(|s| s.reason == Reason::NotPrimed).for_each(|skip| skip.reason = failed.clone());
-    } else if let Some(skip) = own.filter(|s| s.reason.is_of_an_edge()).max_by_key(|s| s.range.len()) {
+    } else if fault.hint().is_some()
+        && let Some(skip) = own.filter(|s| s.reason.is_of_an_edge()).max_by_key(|s| s.range.len())
+    {
         skip.reason = failed;
     }
 }

@@ -163,10 +163,10 @@ impl Job {
         }
     }
 
-    /// "nothing on huge pages; the largest piece is 1.5 MB of text of /lib/libc.so.6: too small: ..."
+    /// "nothing on huge pages: 1.5 MB of text of /lib/libc.so.6: too small: ..."
     fn nothing(&self, before: &Snapshot, plan: &Plan) -> String {
         let page = self.policy.page.named().or(before.machine.thp_page).unwrap_or(PageSize::MB2);
-        format!("nothing on huge pages; {}", why_nothing(before, plan, page))
+        format!("nothing on huge pages: {}", why_nothing(before, plan, page))
     }
 
     pub(super) fn write(&mut self, report: &impl serde::Serialize) {
