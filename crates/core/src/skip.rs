@@ -163,10 +163,7 @@ impl Reason {
     /// Returns whether it is about the first or last huge page of a part, so that another base could
     /// change it.
     pub fn is_of_an_edge(&self) -> bool {
-        matches!(
-            self,
-            Reason::NotAligned(_) | Reason::Neighbour(_) | Reason::Beside(_) | Reason::KeptFree(_)
-        )
+        matches!(self, Reason::NotAligned(_) | Reason::Neighbour(_) | Reason::Beside(_) | Reason::KeptFree(_))
     }
 
     /// This reason for its own bytes and those of `other`: what was wanted adds up, what

@@ -3,7 +3,7 @@
 //! much that should be is worked out here from the program headers, base by base.
 
 use crate::common::huge::{pieces, smaps};
-use crate::common::{self, Cmd, End, Held, HUGELIFT, Way, each_way, fat, plain};
+use crate::common::{self, Cmd, End, HUGELIFT, Held, Way, each_way, fat, plain};
 use crate::{need, skip};
 use hugelift_core::elf::Headers;
 use serde_json::Value;

@@ -181,7 +181,8 @@ impl<'a> Bases<'a> {
         // An outer span may be filled by half.
         let needed = if self.policy.span == SpanChoice::Inner { smallest } else { smallest / 2 };
         let within = self.sizes.base.bytes() - 1;
-        let pages = |at: u64, bytes: u64| (at & within).saturating_add(bytes).saturating_add(within) & !within;
+        let pages =
+            |at: u64, bytes: u64| (at & within).saturating_add(bytes).saturating_add(within) & !within;
         let all = self.headers.segments.iter().map(|s| pages(s.vaddr, s.memsz));
         all.fold(0, u64::saturating_add) >= needed
     }
@@ -193,8 +194,10 @@ impl<'a> Bases<'a> {
     fn candidates(&mut self) -> Option<BTreeSet<u64>> {
         self.load(0)?;
         let own = self.snapshot.mappings.iter().filter(|m| m.range != STACK);
-        let edges: BTreeSet<u64> =
-            own.flat_map(|m| [m.range.start.0, m.range.end.0]).map(|edge| edge.wrapping_sub(ANYWHERE)).collect();
+        let edges: BTreeSet<u64> = own
+            .flat_map(|m| [m.range.start.0, m.range.end.0])
+            .map(|edge| edge.wrapping_sub(ANYWHERE))
+            .collect();
         let (base, within) = (self.sizes.base.bytes(), self.page.bytes() - 1);
         let beside: &[u64] = match self.policy.span {
             SpanChoice::Inner => &[0],
