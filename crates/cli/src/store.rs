@@ -185,6 +185,7 @@ fn word(state: State) -> &'static str {
         State::Changed => "file changed",
         State::Gone => "file gone",
         State::Damaged => "damaged",
+        State::Private => "made private",
     }
 }
 

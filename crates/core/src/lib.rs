@@ -34,6 +34,7 @@ pub mod model;
 pub mod moving;
 pub mod note;
 pub mod nothing;
+pub mod path_json;
 pub mod placement;
 pub mod plan;
 pub mod pmu;

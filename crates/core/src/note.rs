@@ -44,6 +44,7 @@ pub struct Note {
     /// [`VERSION`].
     pub version: u32,
     /// The object, as `/proc/PID/maps` named it.
+    #[serde(with = "crate::path_json")]
     pub path: PathBuf,
     /// Its file, as it was: of another one, or one that was changed, this says nothing.
     pub source: Identity,
@@ -89,7 +90,7 @@ impl Note {
     /// As it is written.
     ///
     /// # Errors
-    /// [`NoteError::Form`] for a path that is not UTF-8.
+    /// [`NoteError::Form`]; none is known, for every field has a form in JSON.
     pub fn to_json(&self) -> Result<Vec<u8>, NoteError> {
         serde_json::to_vec(self).map_err(|e| NoteError::Form(e.to_string()))
     }

@@ -13,8 +13,8 @@ use crate::addr::{Addr, PageSize, Range};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// Version of the form.
-pub const VERSION: u32 = 2;
+/// Version of the form. Records of other versions are ignored: the next start writes its own.
+pub const VERSION: u32 = 3;
 
 /// A time of a file: seconds and nanoseconds since the epoch.
 pub type Time = (i64, i64);
@@ -45,18 +45,34 @@ pub struct StoredSpan {
     pub offset: u64,
 }
 
+/// What shows that the object's file still has the bytes of which the entry was made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Evidence {
+    /// Its times: when it was copied, the next change was sure to move them.
+    Times,
+    /// Only its bytes, all of them.
+    Bytes,
+}
+
 /// One entry of the store, and the file that it was made of.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Record {
     /// [`VERSION`].
     pub version: u32,
     /// The object, as `/proc/PID/maps` named it.
+    #[serde(with = "crate::path_json")]
     pub path: PathBuf,
     /// Its GNU build-id in hexadecimal, where it has one.
     pub build_id: Option<String>,
     /// The object's file.
     pub source: Identity,
-    /// Name of the entry's file: see [`Record::key`].
+    /// What a start must compare, besides [`Record::source`], to know that the file is unchanged.
+    pub evidence: Evidence,
+    /// Whether every user may read the object, and so the entry and this record.
+    pub public: bool,
+    /// Name of the entry's file: a hash of its contents, with a secret of the store if the
+    /// object is not public.
     pub entry: String,
     /// The entry's file.
     pub held: Identity,
@@ -109,7 +125,7 @@ impl Record {
     /// As it is written.
     ///
     /// # Errors
-    /// [`RecordError::Form`] for a path that is not UTF-8.
+    /// [`RecordError::Form`]; none is known, for every field has a form in JSON.
     pub fn to_json(&self) -> Result<Vec<u8>, RecordError> {
         serde_json::to_vec(self).map_err(|e| RecordError::Form(e.to_string()))
     }
@@ -203,6 +219,8 @@ mod tests {
             path: "/lib/x.so".into(),
             build_id: Some("00ff".into()),
             source: id,
+            evidence: Evidence::Times,
+            public: true,
             entry: "ab".repeat(32),
             held: id,
             page: MB2,
@@ -220,9 +238,27 @@ mod tests {
         let record = record();
         let json = record.to_json().unwrap();
         assert_eq!(Record::parse(&json).unwrap(), record);
+        let text = String::from_utf8(json.clone()).unwrap();
+        assert!(text.contains(r#""evidence":"times","public":true"#), "{text}");
         for cut in 0..json.len() {
             assert!(matches!(Record::parse(&json[..cut]), Err(RecordError::Form(_))), "{cut}");
         }
+    }
+
+    /// Version 2 had neither what later starts must compare nor whether an entry is public.
+    #[test]
+    fn records_of_earlier_versions_are_ignored() {
+        let text = String::from_utf8(record().to_json().unwrap()).unwrap();
+        let old = text.replace(r#""version":3"#, r#""version":2"#);
+        assert_ne!(old, text);
+        assert_eq!(Record::parse(old.as_bytes()).unwrap_err(), RecordError::Version(2));
+        for field in [r#""evidence":"times","#, r#""public":true,"#] {
+            let without = text.replace(field, "");
+            assert_ne!(without, text);
+            assert!(matches!(Record::parse(without.as_bytes()), Err(RecordError::Form(_))), "{field}");
+        }
+        let other = text.replace(r#""times""#, r#""times, I think""#);
+        assert!(matches!(Record::parse(other.as_bytes()), Err(RecordError::Form(_))));
     }
 
     #[test]

@@ -66,4 +66,5 @@ pub mod users;
 pub mod vector;
 pub mod walks;
 pub mod workload;
+mod write_back;
 pub mod yama;

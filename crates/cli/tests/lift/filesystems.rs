@@ -5,6 +5,7 @@
 //! results; `--nocapture` prints them.
 
 use crate::common::huge::smaps;
+use crate::common::mounts::{image, kernel_has, mount, run, with_own_mounts};
 use crate::common::{Cmd, HUGELIFT, Held, fat};
 use crate::{need, need_root, skip};
 use serde_json::Value;
@@ -20,52 +21,6 @@ struct Result {
     whole: u64,
     huge: u64,
     reasons: Vec<String>,
-}
-
-/// Runs `body` in a thread with mounts of its own, which end with it, whatever happens.
-fn with_own_mounts(body: impl FnOnce() + Send + 'static) {
-    let thread = std::thread::spawn(move || {
-        // SAFETY: unshare(2) of this thread's view of the mounts; mount(2) with strings that
-        // live through the call.
-        unsafe {
-            assert_eq!(libc::unshare(libc::CLONE_NEWNS), 0, "{}", std::io::Error::last_os_error());
-            let flags = libc::MS_REC | libc::MS_PRIVATE;
-            let (none, root, null) = (c"none", c"/", std::ptr::null());
-            assert_eq!(libc::mount(none.as_ptr(), root.as_ptr(), null, flags, null.cast()), 0);
-        }
-        body();
-    });
-    if let Err(panic) = thread.join() {
-        std::panic::resume_unwind(panic);
-    }
-}
-
-fn kernel_has(kind: &str) -> bool {
-    // mount(8) would load the module.
-    let _ = Command::new("modprobe").arg(kind).output();
-    let known = fs::read_to_string("/proc/filesystems").unwrap();
-    known.lines().any(|line| line.split_whitespace().next_back() == Some(kind))
-}
-
-fn mount(words: &[&str]) {
-    let out = Command::new("mount").args(words).output().expect("mount(8)");
-    assert!(out.status.success(), "mount {words:?}: {}", String::from_utf8_lossy(&out.stderr));
-}
-
-fn run(words: &[&str]) {
-    let out = Command::new(words[0]).args(&words[1..]).output().unwrap_or_else(|e| panic!("{words:?}: {e}"));
-    assert!(out.status.success(), "{words:?}: {}", String::from_utf8_lossy(&out.stderr));
-}
-
-/// A directory on a new file system of `kind` in a file.
-fn image(dir: &Path, kind: &str) -> PathBuf {
-    let (image, at) = (dir.join(format!("{kind}.img")), dir.join(kind));
-    fs::create_dir(&at).unwrap();
-    let (image_name, at_name) = (image.to_str().unwrap(), at.to_str().unwrap());
-    fs::File::create(&image).unwrap().set_len(400 << 20).unwrap();
-    run(&[&format!("mkfs.{kind}"), image_name]);
-    mount(&["-t", kind, "-o", "loop", image_name, at_name]);
-    at
 }
 
 /// A program there, just copied.

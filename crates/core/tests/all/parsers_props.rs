@@ -8,7 +8,7 @@ use hugelift_core::maps::{FileId, Mapping, Prot, parse_maps};
 use hugelift_core::note::{GRANULE, MAX_BYTES, Note, Touched};
 use hugelift_core::plan::plan;
 use hugelift_core::policy::Policy;
-use hugelift_core::record::{Identity, Record, StoredSpan, VERSION};
+use hugelift_core::record::{Evidence, Identity, Record, RecordError, StoredSpan, VERSION};
 use hugelift_core::smaps::parse_smaps;
 use hugelift_core::snapshot::{Object, Snapshot};
 use proptest::collection::vec;
@@ -310,6 +310,8 @@ fn record() -> Record {
         path: "/usr/lib/x.so".into(),
         build_id: Some("c0ffee".into()),
         source: held,
+        evidence: Evidence::Bytes,
+        public: false,
         entry: "0f".repeat(32),
         held,
         page: 2 << 20,
@@ -320,6 +322,27 @@ fn record() -> Record {
 }
 
 proptest! {
+    /// A path is bytes, and none is lost.
+    #[test]
+    fn records_and_notes_have_any_path(path in vec(any::<u8>(), 0..200), public: bool) {
+        let path = PathBuf::from(OsString::from_vec(path));
+        let record = Record { path: path.clone(), public, ..record() };
+        prop_assert_eq!(Record::parse(&record.to_json().unwrap()), Ok(record));
+        let note = Note { path, ..touched_note(&[(3, 4)]) };
+        let json = note.to_json().unwrap();
+        prop_assert!(json.len() as u64 <= MAX_BYTES);
+        prop_assert_eq!(Note::parse(&json), Ok(note));
+    }
+
+    /// What another version has written is ignored, whatever else it says.
+    #[test]
+    fn records_of_other_versions(version: u32, path in vec(any::<u8>(), 0..20)) {
+        prop_assume!(version != VERSION);
+        let path = OsString::from_vec(path).into();
+        let json = Record { version, path, ..record() }.to_json().unwrap();
+        prop_assert_eq!(Record::parse(&json), Err(RecordError::Version(version)));
+    }
+
     /// A damaged record is refused, or says nothing that leads out of its entry.
     #[test]
     fn records_of_the_store(damage in damage(), range in (any::<u64>(), any::<u64>()), bias in any::<u64>()) {

@@ -20,6 +20,7 @@ mod locked;
 mod view;
 
 pub(crate) use cache::file_system;
+pub(crate) use cache::open_for_writing;
 pub use locked::Locked;
 
 use crate::elf_file::ElfFile;

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Looking after a store: what is in it, whether it is sound, and making room.
 
-use super::place::{LOCK, NEW};
+use super::entry::Key;
+use super::place::{KEY, LOCK, NEW};
+use super::public::{Look, Readers};
 use super::{SEEN, Store, StoreError, entry, place};
 use crate::procfs::Process;
 use crate::store::source::identity;
 use hugelift_core::maps::FileId;
 use hugelift_core::record::{Record, is_entry, is_record};
+use nix::sys::stat::Mode;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -29,6 +32,9 @@ pub enum State {
     Gone,
     /// The entry is not what was written, or its file is missing.
     Damaged,
+    /// Everybody could read the entry, and not everybody may read the object any more. The entry was
+    /// closed and taken out of the store when this was found.
+    Private,
 }
 
 /// An entry, as it is now.
@@ -69,16 +75,24 @@ pub(super) fn time((seconds, nanos): (i64, i64)) -> SystemTime {
 
 impl Store {
     /// Every entry, the one used last first. With `whole` their bytes are read and compared
-    /// with what was written.
+    /// with what was written. Entries that not everybody may read any more are closed.
     ///
     /// # Errors
-    /// The directory cannot be read.
+    /// The directory cannot be read, or an entry not be closed.
     pub fn entries(&self, whole: bool) -> Result<Vec<Entry>, StoreError> {
+        let look = &mut Look::default();
+        let key = self.known_key();
         let mut entries = Vec::new();
+        let mut any_private = false;
         for name in self.place.names()?.into_iter().filter(|n| is_record(n)) {
             if let Some((record, noted)) = self.read(&name) {
-                entries.push(self.entry(name, &record, &noted, whole));
+                let private = self.is_private(&record, look);
+                any_private |= private;
+                entries.push(self.entry(name, &record, &noted, whole.then_some(key.as_ref()), private));
             }
+        }
+        if any_private {
+            self.close_private(look)?;
         }
         let mut users = users(&entries.iter().filter_map(|e| e.file).collect());
         for entry in &mut entries {
@@ -88,15 +102,26 @@ impl Store {
         Ok(entries)
     }
 
-    fn entry(&self, record_name: String, record: &Record, noted: &File, whole: bool) -> Entry {
+    /// With `whole`, which has the store's secret, all bytes are read.
+    fn entry(
+        &self,
+        record_name: String,
+        record: &Record,
+        noted: &File,
+        whole: Option<Option<&Key>>,
+        private: bool,
+    ) -> Entry {
         let opened = entry::open(&self.place.dir, &record.entry, self.place.owner);
         let sound = opened.filter(|(file, held)| {
             *held == record.held
-                && (!whole || entry::name_of(file, record).is_ok_and(|name| name == record.entry))
+                && whole.is_none_or(|key| {
+                    entry::name_of(file, record, key).is_ok_and(|name| name == record.entry)
+                })
         });
         let state = match (&sound, std::fs::metadata(&record.path)) {
             (None, _) => State::Damaged,
             (_, Err(_)) => State::Gone,
+            (_, Ok(meta)) if private && meta.ino() == record.source.inode => State::Private,
             (_, Ok(meta)) if identity(&meta) != record.source => State::Changed,
             _ => State::Good,
         };
@@ -123,8 +148,79 @@ impl Store {
     /// Drops an entry of which a start has found that it is no longer true.
     pub(super) fn forget(&self, name: &str, record: &Record) {
         tracing::debug!(?name, path = ?record.path, "an entry that is no longer true");
-        // Another record may name the same file: it will find it gone, and make it again.
-        let _ = self.place.remove(name).and_then(|()| self.place.remove(&record.entry));
+        if let Err(error) = self.remove_all(&[(name, &record.entry)]) {
+            tracing::debug!(%error, ?name, "an entry that is no longer true");
+        }
+    }
+
+    /// Removes these records and the entries that no other record names.
+    fn remove_all(&self, records: &[(&str, &str)]) -> Result<(), StoreError> {
+        if records.is_empty() {
+            return Ok(());
+        }
+        records.iter().try_for_each(|(record, _)| self.place.close(record))?;
+        let named: BTreeSet<String> = self.records()?.into_iter().map(|(_, record)| record.entry).collect();
+        let mut unnamed = records.iter().filter(|(_, entry)| !named.contains(*entry));
+        unnamed.try_for_each(|(_, entry)| self.place.close(entry))
+    }
+
+    fn records(&self) -> Result<Vec<(String, Record)>, StoreError> {
+        let names = self.place.names()?.into_iter().filter(|n| is_record(n));
+        Ok(names.filter_map(|name| self.read(&name).map(|(record, _)| (name, record))).collect())
+    }
+
+    /// Whether everybody may read this entry though it does not show that everybody may read the
+    /// object: its modes say otherwise, or it is no longer there.
+    fn is_private(&self, record: &Record, look: &mut Look) -> bool {
+        record.public
+            && self.may_publish()
+            && look.readers(None, &record.path, &record.source) == Readers::Some
+    }
+
+    /// Closes and removes what everybody may read in root's store though not everybody may read the
+    /// object any more. Who has opened an entry before and not read it does not get to read it
+    /// later. An entry stays if another object of the same bytes is still public.
+    pub(super) fn close_private(&self, look: &mut Look) -> Result<(), StoreError> {
+        if !self.may_publish() {
+            return Ok(());
+        }
+        let mut records = self.records()?;
+        records.retain(|(_, record)| self.is_private(record, look));
+        let names: Vec<(&str, &str)> = records.iter().map(|(name, r)| (&**name, &*r.entry)).collect();
+        self.remove_all(&names)
+    }
+
+    /// Closes and removes entries that others may read and no record names, as an earlier version
+    /// of hugelift may have left them. The caller has the lock: who makes an entry has it too.
+    pub(super) fn close_unnamed(&self) -> Result<(), StoreError> {
+        if !self.may_publish() {
+            return Ok(());
+        }
+        let named: BTreeSet<String> = self.records()?.into_iter().map(|(_, record)| record.entry).collect();
+        let is_open = |name: &str| {
+            place::stat_at(&self.place.dir, name)
+                .is_ok_and(|stat| stat.st_mode & (libc::S_IRWXG | libc::S_IRWXO) != 0)
+        };
+        let names = self.place.names()?;
+        let mut unnamed =
+            names.iter().filter(|name| is_entry(name) && !named.contains(*name) && is_open(name));
+        unnamed.try_for_each(|name| self.place.close(name))
+    }
+
+    /// The secret by which entries are named that not everybody may read; it is made when
+    /// there is none. The caller has the lock.
+    pub(super) fn key(&self) -> Result<Key, StoreError> {
+        if let Some(key) = self.known_key() {
+            return Ok(key);
+        }
+        let key = entry::new_key().map_err(|e| StoreError::here_io("make a key", e))?;
+        self.place.replace(KEY, &key, Mode::S_IRUSR | Mode::S_IWUSR)?;
+        Ok(key)
+    }
+
+    fn known_key(&self) -> Option<Key> {
+        let (bytes, _) = self.place.read(KEY, size_of::<Key>() as u64)?;
+        bytes.try_into().ok()
     }
 
     /// Takes out what cannot be used any more; and then, until the entries take no more than
@@ -207,10 +303,14 @@ impl Store {
             time((stat.st_mtime, 0)).elapsed().is_ok_and(|age| age > FORGOTTEN)
         };
         let is_rest = |n: &String| {
-            is_ours(n) && n != LOCK && !kept.contains(n.as_str()) && (!n.ends_with(SEEN) || old(n))
+            is_ours(n)
+                && n != LOCK
+                && n != KEY
+                && !kept.contains(n.as_str())
+                && (!n.ends_with(SEEN) || old(n))
         };
         for name in self.place.names()?.iter().filter(|n| is_rest(n)) {
-            self.place.remove(name)?;
+            self.place.close(name)?;
             freed.others += 1;
         }
         let mut held: u64 = good.iter().map(|e| e.bytes).sum();
@@ -226,17 +326,17 @@ impl Store {
     }
 
     fn take_out(&self, entries: &[Entry]) -> Result<(), StoreError> {
-        for entry in entries {
-            self.place.remove(&entry.record)?;
-            self.place.remove(&entry.name)?;
-        }
-        Ok(())
+        let records: Vec<(&str, &str)> = entries.iter().map(|e| (&*e.record, &*e.name)).collect();
+        self.remove_all(&records)
     }
 }
 
 /// Names that a store gives.
 fn is_ours(name: &str) -> bool {
     let stem = name.strip_suffix(NEW).unwrap_or(name);
+    if stem == KEY {
+        return true;
+    }
     let stem = stem.strip_suffix(SEEN).map_or(stem.to_string(), |stem| format!("{stem}.json"));
     is_entry(name) || name == LOCK || is_record(&stem)
 }

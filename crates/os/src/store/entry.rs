@@ -3,7 +3,9 @@
 //! functions in them.
 //!
 //! It is named by a BLAKE3 hash of its contents: among the hashes that nobody can forge the
-//! quickest, and a start has to wait for it once.
+//! quickest, and a start has to wait for it once. For an entry that not everybody may read the hash is
+//! keyed with a secret of the store. Otherwise others could confirm by its name what they guess
+//! of its contents, and it would be the name of a public entry of the same bytes.
 
 use super::StoreError;
 use super::source::identity;
@@ -36,7 +38,24 @@ pub struct Fresh {
     pub name: String,
 }
 
-/// Copies `ranges` of process `pid` into a nameless file in `dir`, laid out as `spans` say, with
+/// The secret by which the entries of a store are named that not everybody may read.
+pub type Key = [u8; 32];
+
+/// What an entry's name depends on, besides its bytes.
+pub struct Naming<'a> {
+    /// Its spans.
+    pub spans: &'a [StoredSpan],
+    /// How many bytes name its functions, before and behind the spans.
+    pub names: (u64, u64),
+    /// The object's build-id.
+    pub build_id: Option<&'a str>,
+    /// The size of its huge pages.
+    pub page: PageSize,
+    /// [`Key`], unless everybody may read it.
+    pub key: Option<&'a Key>,
+}
+
+/// Copies `ranges` of process `pid` into a nameless file in `dir`, laid out as `naming` says, with
 /// `names`. If the calling process ends before it has a name, it is gone.
 ///
 /// # Errors
@@ -45,16 +64,15 @@ pub fn fill(
     dir: &OwnedFd,
     pid: u32,
     ranges: &[Range],
-    spans: &[StoredSpan],
     names: &Names,
-    build_id: Option<&str>,
-    page: PageSize,
+    naming: &Naming,
 ) -> Result<Fresh, StoreError> {
+    let page = naming.page;
     faultpoint::pass(pid.cast_signed());
     let flags = OFlag::O_TMPFILE | OFlag::O_RDWR | OFlag::O_CLOEXEC;
     let file = openat(dir, ".", flags, Mode::S_IRUSR | Mode::S_IWUSR);
     let file = File::from(file.map_err(|e| StoreError::here("make a file", e))?);
-    let bytes: u64 = spans.iter().map(|s| s.bytes).sum();
+    let bytes: u64 = naming.spans.iter().map(|s| s.bytes).sum();
     // While the file is that short, the kernel gives it no huge page for so little.
     write_names(&file, &names.head, 0)?;
     file.set_len(page.bytes() + bytes).map_err(|e| StoreError::here_io("make a file", e))?;
@@ -78,7 +96,7 @@ pub fn fill(
         }
     }
     write_names(&file, &names.tail, page.bytes() + bytes)?;
-    let mut hasher = hasher(spans, (names.head.len() as u64, names.tail.len() as u64), build_id, page);
+    let mut hasher = hasher(naming);
     hasher.update(&names.head).update(map.bytes()).update(&names.tail);
     Ok(Fresh { file, name: hasher.finalize().to_hex().to_string() })
 }
@@ -119,13 +137,13 @@ fn read_all(pid: u32, from: Addr, into: &mut [u8]) -> Result<(), StoreError> {
     Ok(())
 }
 
-fn hasher(spans: &[StoredSpan], names: (u64, u64), build_id: Option<&str>, page: PageSize) -> blake3::Hasher {
-    let mut hasher = blake3::Hasher::new();
-    let id = build_id.unwrap_or_default();
+fn hasher(naming: &Naming) -> blake3::Hasher {
+    let mut hasher = naming.key.map_or_else(blake3::Hasher::new, blake3::Hasher::new_keyed);
+    let id = naming.build_id.unwrap_or_default();
     hasher.update(&(id.len() as u64).to_le_bytes()).update(id.as_bytes());
     // With the spans' addresses goes where their huge pages begin.
-    let numbers = spans.iter().flat_map(|s| [s.vaddr, s.bytes]);
-    let lengths = [page.bytes(), spans.len() as u64, names.0, names.1];
+    let numbers = naming.spans.iter().flat_map(|s| [s.vaddr, s.bytes]);
+    let lengths = [naming.page.bytes(), naming.spans.len() as u64, naming.names.0, naming.names.1];
     for number in lengths.into_iter().chain(numbers) {
         hasher.update(&number.to_le_bytes());
     }
@@ -136,9 +154,15 @@ fn hasher(spans: &[StoredSpan], names: (u64, u64), build_id: Option<&str>, page:
 ///
 /// # Errors
 /// read(2)
-pub fn name_of(file: &File, record: &Record) -> io::Result<String> {
+pub fn name_of(file: &File, record: &Record, key: Option<&Key>) -> io::Result<String> {
     let page = PageSize::new(record.page).ok_or(io::ErrorKind::InvalidData)?;
-    let mut hasher = hasher(&record.spans, record.names, record.build_id.as_deref(), page);
+    let key = match (record.public, key) {
+        (true, _) => None,
+        (false, Some(key)) => Some(key),
+        (false, None) => return Err(io::ErrorKind::NotFound.into()),
+    };
+    let build_id = record.build_id.as_deref();
+    let mut hasher = hasher(&Naming { spans: &record.spans, names: record.names, build_id, page, key });
     let mut chunk = vec![0; CHUNK];
     let behind = page.bytes() + record.bytes() + record.names.1;
     for (mut at, end) in [(0, record.names.0), (page.bytes(), behind)] {
@@ -160,6 +184,11 @@ pub fn open(dir: &OwnedFd, name: &str, owner: u32) -> Option<(File, Identity)> {
     let meta = file.metadata().ok()?;
     let sound = meta.is_file() && meta.uid() == owner && meta.mode() & 0o222 == 0;
     sound.then(|| (file, identity(&meta)))
+}
+
+/// The mode of an entry's file.
+pub fn mode(public: bool) -> u32 {
+    if public { 0o444 } else { 0o400 }
 }
 
 /// How much of an entry a start compares with the program's own bytes.
@@ -204,6 +233,21 @@ pub fn is_same(file: &File, offset: u64, pid: u32, range: Range, how: Compare) -
             let samples = if samples.is_empty() { vec![0] } else { samples };
             samples.into_iter().all(|n| same(n * page, page as usize))
         }
+    }
+}
+
+/// A new secret.
+///
+/// # Errors
+/// getrandom(2)
+pub fn new_key() -> io::Result<Key> {
+    let mut key = Key::default();
+    // SAFETY: getrandom(2) writes at most the given number of bytes to the array.
+    let got = unsafe { libc::getrandom(key.as_mut_ptr().cast(), key.len(), libc::GRND_NONBLOCK) };
+    match usize::try_from(got) {
+        Ok(n) if n == key.len() => Ok(key),
+        Ok(_) => Err(io::ErrorKind::UnexpectedEof.into()),
+        Err(_) => Err(io::Error::last_os_error()),
     }
 }
 

@@ -9,17 +9,22 @@
 //!
 //! Whom it trusts: a store is the calling user's own, or root's. No other user can write to
 //! either, which is checked on every use; so what is left are accidents, and files that change.
-//! A source whose file system tells of each change is known by its identity; of any other file
-//! every byte is compared. An entry has no write permission, and any change by write(2),
-//! truncate(2) or chmod(2) shows in its change time; what its owner does to it through a
-//! writable mapping does not, and is found by the samples, if they hit it, and by
-//! `hugelift store verify`.
+//! A source is known by its times only if they were sure to tell of the next change when it was
+//! copied ([`Evidence`]); of any other file every byte is compared. An entry has no write
+//! permission, and any change by write(2), truncate(2) or chmod(2) shows in its change time; what its
+//! owner does to it through a writable mapping does not, and is found by the samples, if they hit it,
+//! and by `hugelift store verify`.
+//!
+//! What it tells others: nothing that they may not read. Root's entries can be read by all only as
+//! long as their objects can. That is looked at at every use by root, whenever root adds an
+//! entry, and by every `hugelift store` command ([`Store::close_private`]).
 
 mod admin;
 mod entry;
 mod error;
 mod notes;
 mod place;
+mod public;
 mod source;
 
 pub use admin::{Entry, Freed, State};
@@ -32,13 +37,13 @@ use crate::faultpoint;
 use crate::machine::base_page;
 use crate::pagemap;
 use crate::procfs::Process;
-use entry::Compare;
+use entry::{Compare, Key, Naming};
 use hugelift_core::addr::{PageSize, Range};
 use hugelift_core::entry_elf::Names;
 use hugelift_core::moving::base::{Sizes, shared_base};
 use hugelift_core::plan::{is_nearly_all, shareable};
 use hugelift_core::policy::{Backing, Policy};
-use hugelift_core::record::{self, Record, lay_out, record_name};
+use hugelift_core::record::{self, Evidence, Record, lay_out, record_name};
 use hugelift_core::snapshot::{NotStored, Object, Part, Snapshot, Stored, StoredCopy};
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, openat};
@@ -46,6 +51,7 @@ use nix::sys::stat::{Mode, UtimensatFlags, utimensat};
 use nix::sys::time::TimeSpec;
 use nix::unistd::{UnlinkatFlags, geteuid, linkat, unlinkat};
 use place::Place;
+use public::{Look, Readers};
 use source::Source;
 use std::fs::{File, Permissions};
 use std::io;
@@ -89,7 +95,7 @@ pub fn offer(pid: u32, snapshot: &Snapshot, policy: &Policy, create: Create) -> 
     let Some(page) = snapshot.machine.thp_page else { return offer };
     let missing = if create == Create::Now { Missing::Make } else { Missing::Leave };
     let own = own_path().and_then(|path| Store::open(&path, missing));
-    let shelves = Shelves { machine: machine_wide(&own), own };
+    let mut shelves = Shelves { machine: machine_wide(&own), own, look: Look::default() };
     if shelves.own.is_err() && shelves.machine.is_none() && create == Create::SecondStart {
         return offer;
     }
@@ -208,12 +214,15 @@ struct Wish<'a> {
 struct Shelves {
     own: Result<Store, StoreError>,
     machine: Option<Store>,
+    /// For all objects of one process: most are in the same few directories.
+    look: Look,
 }
 
 impl Shelves {
-    fn get(&self, wish: &Wish, create: Create) -> Result<(Record, File), StoreError> {
+    fn get(&mut self, wish: &Wish, create: Create) -> Result<(Record, File), StoreError> {
+        let Shelves { own: opened, machine, look } = self;
         // Before anything else: with no store there is nothing to find out.
-        let own = match (&self.own, &self.machine) {
+        let own = match (&*opened, &*machine) {
             (Ok(own), _) => Some(own),
             (Err(_), Some(_)) => None,
             (Err(error), None) => return Err(error.again()),
@@ -226,14 +235,13 @@ impl Shelves {
             return Err(StoreError::Written { path: wish.object.path.clone().into() });
         }
         let source = Source::find(wish.pid, wish.object)?;
-        let shared = self.machine.iter().chain(own);
-        for store in shared {
-            if let Some(found) = store.look_up(wish, &source) {
+        for store in machine.iter().chain(own) {
+            if let Some(found) = store.look_up(wish, &source, look) {
                 return Ok(found);
             }
         }
-        match (own, &self.own) {
-            (Some(own), _) => own.make(wish, &source, create),
+        match (own, &*opened) {
+            (Some(own), _) => own.make(wish, &source, create, look),
             (None, Err(error)) => Err(error.again()),
             (None, Ok(_)) => Err(StoreError::NoPlace),
         }
@@ -261,19 +269,45 @@ impl Store {
 
     /// The entry for `source`, if there is one, everything is as it was when it was made, and
     /// its bytes are those of the program. What is not so any more is forgotten.
-    fn look_up(&self, wish: &Wish, source: &Source) -> Option<(Record, File)> {
+    fn look_up(&self, wish: &Wish, source: &Source, look: &mut Look) -> Option<(Record, File)> {
         let name = record_name(source.identity.device, source.identity.inode);
-        let (record, noted) = self.read(&name)?;
-        let found = self.matching(&record, wish, source);
-        match &found {
-            Some(_) => {
-                // For those who clear up: this one is in use.
-                let _ = nix::sys::stat::futimens(&noted, &TimeSpec::UTIME_OMIT, &TimeSpec::UTIME_NOW);
+        let (mut record, noted) = self.read(&name)?;
+        if record.public && self.may_publish() {
+            let readers = look.readers(Some(wish.pid), &source.path, &source.identity);
+            if readers == Readers::Some {
+                self.forget(&name, &record);
+                return None;
             }
-            None if self.is_own() => self.forget(&name, &record),
-            None => {}
         }
-        found.map(|file| (record, file))
+        // The start that compares every byte can be the last one that has to.
+        let renews = record.evidence == Evidence::Bytes && self.is_own();
+        let evidence = if renews { source.evidence() } else { record.evidence };
+        let Some(file) = self.matching(&record, wish, source) else {
+            if self.is_own() {
+                self.forget(&name, &record);
+            }
+            return None;
+        };
+        // For those who clear up: this one is in use.
+        let _ = nix::sys::stat::futimens(&noted, &TimeSpec::UTIME_OMIT, &TimeSpec::UTIME_NOW);
+        if evidence != record.evidence && source.is_unchanged() {
+            record.evidence = evidence;
+            self.renew(&record);
+        }
+        Some((record, file))
+    }
+
+    /// Writes a record that says more than the one before, unless another start just writes.
+    fn renew(&self, record: &Record) {
+        let written = self.place.lock(Duration::ZERO).and_then(|_lock| self.write_record(record));
+        if let Err(error) = written {
+            tracing::debug!(%error, path = ?record.path, "a record");
+        }
+    }
+
+    /// Whether entries in this store can be for all users: it is root's, and we are root.
+    fn may_publish(&self) -> bool {
+        self.is_own() && geteuid().is_root()
     }
 
     fn matching(&self, record: &Record, wish: &Wish, source: &Source) -> Option<File> {
@@ -283,7 +317,10 @@ impl Store {
             return None;
         }
         let (file, held) = entry::open(&self.place.dir, &record.entry, self.place.owner)?;
-        let how = if source.telling { Compare::Some } else { Compare::All };
+        let how = match record.evidence {
+            Evidence::Times => Compare::Some,
+            Evidence::Bytes => Compare::All,
+        };
         let same = |(range, offset): &(Range, u64)| entry::is_same(&file, *offset, wish.pid, *range, how);
         (held == record.held && laid_out.iter().all(same)).then_some(file)
     }
@@ -295,7 +332,13 @@ impl Store {
     }
 
     /// Makes the entry that `look_up` did not find.
-    fn make(&self, wish: &Wish, source: &Source, create: Create) -> Result<(Record, File), StoreError> {
+    fn make(
+        &self,
+        wish: &Wish,
+        source: &Source,
+        create: Create,
+        look: &mut Look,
+    ) -> Result<(Record, File), StoreError> {
         if !self.is_own() {
             return Err(StoreError::hostile(&self.place.path, "is root's, who alone adds to it"));
         }
@@ -303,9 +346,12 @@ impl Store {
             return Err(StoreError::FirstStart);
         }
         let _lock = self.place.lock(PATIENCE)?;
-        if let Some(found) = self.look_up(wish, source) {
+        if let Some(found) = self.look_up(wish, source, look) {
             return Ok(found);
         }
+        // To copy takes so long that it costs little to look after the others as well.
+        self.close_private(look)?;
+        self.close_unnamed()?;
         let spans = lay_out(wish.ranges, wish.object.bias, wish.page);
         let names = Names::new(wish.object.headers.machine, &source.functions(), &spans);
         let need = wish.ranges.iter().map(|r| r.len()).sum::<u64>() + names.bytes();
@@ -314,37 +360,53 @@ impl Store {
         if need > wish.memory_left {
             return Err(StoreError::Full { need });
         }
-        let build_id = wish.object.build_id.as_deref();
-        let dir = &self.place.dir;
-        let fresh = entry::fill(dir, wish.pid, wish.ranges, &spans, &names, build_id, wish.page)?;
-        let public = geteuid().is_root() && source.is_public();
+        // Before the bytes are read: what is stored to the file later moves its times.
+        let evidence = source.evidence();
+        let public = self.may_publish()
+            && look.readers(Some(wish.pid), &source.path, &source.identity) == Readers::All;
+        let key = if public { None } else { Some(self.key()?) };
+        let naming = Naming {
+            spans: &spans,
+            names: (names.head.len() as u64, names.tail.len() as u64),
+            build_id: wish.object.build_id.as_deref(),
+            page: wish.page,
+            key: key.as_ref(),
+        };
+        let fresh = entry::fill(&self.place.dir, wish.pid, wish.ranges, &names, &naming)?;
+        let names = naming.names;
         let mut record = Record {
             version: record::VERSION,
             path: wish.object.path.clone(),
             build_id: wish.object.build_id.clone(),
             source: source.identity,
+            evidence,
+            public,
             entry: fresh.name.clone(),
             held: source.identity, // known once it is published
             page: wish.page.bytes(),
             skew: wish.object.bias % wish.page.bytes(),
             spans,
-            names: (names.head.len() as u64, names.tail.len() as u64),
+            names,
         };
-        let file = self.publish(fresh, &mut record, public)?;
+        let file = self.publish(fresh, &mut record, key.as_ref())?;
         // The file must be the same still, now that all of it has been read.
-        let after = Source::find(wish.pid, wish.object)?;
-        if after.identity != source.identity {
+        if Source::find(wish.pid, wish.object)?.identity != source.identity {
             return Err(StoreError::Written { path: wish.object.path.clone().into() });
         }
         faultpoint::pass(wish.pid.cast_signed());
-        self.write_record(&record, public)?;
+        self.write_record(&record)?;
         Ok((record, file))
     }
 
     /// Gives a new entry its name; its file, open for reading, is what everybody maps.
-    fn publish(&self, fresh: entry::Fresh, record: &mut Record, public: bool) -> Result<File, StoreError> {
+    fn publish(
+        &self,
+        fresh: entry::Fresh,
+        record: &mut Record,
+        key: Option<&Key>,
+    ) -> Result<File, StoreError> {
         let dir = &self.place.dir;
-        let mode = if public { 0o444 } else { 0o400 };
+        let mode = entry::mode(record.public);
         let failed = |e| StoreError::here_io("publish a file", e);
         fresh.file.set_permissions(Permissions::from_mode(mode)).map_err(failed)?;
         let nameless = format!("/proc/self/fd/{}", fresh.file.as_raw_fd());
@@ -363,13 +425,13 @@ impl Store {
                 if let Some((file, held)) = entry::open(dir, &fresh.name, self.place.owner) {
                     record.held = held;
                     if held.bytes == fresh.file.metadata().map_err(failed)?.len()
-                        && entry::name_of(&file, record).is_ok_and(|name| name == fresh.name)
-                        && (!public || file.metadata().is_ok_and(|m| m.mode() & 0o444 == 0o444))
+                        && entry::name_of(&file, record, key).is_ok_and(|name| name == fresh.name)
+                        && file.metadata().is_ok_and(|m| m.mode() & 0o7777 == mode)
                     {
                         return Ok(file);
                     }
                 }
-                self.place.remove(&fresh.name)?;
+                self.place.close(&fresh.name)?;
                 link().map_err(|e| StoreError::here("publish a file", e))?;
             }
             other => other.map_err(|e| StoreError::here("publish a file", e))?,
@@ -381,11 +443,12 @@ impl Store {
     }
 
     /// Puts a record in its place, whole.
-    fn write_record(&self, record: &Record, public: bool) -> Result<(), StoreError> {
+    fn write_record(&self, record: &Record) -> Result<(), StoreError> {
         let json =
             record.to_json().map_err(|e| StoreError::here_io("write a record", io::Error::other(e)))?;
         let name = record_name(record.source.device, record.source.inode);
-        let mode = if public { Mode::from_bits_truncate(0o644) } else { Mode::S_IRUSR | Mode::S_IWUSR };
+        let private = Mode::S_IRUSR | Mode::S_IWUSR;
+        let mode = if record.public { Mode::from_bits_truncate(0o644) } else { private };
         let named = self.place.replace(&name, &json, mode);
         let _ = unlinkat(&self.place.dir, seen_name(&name).as_str(), UnlinkatFlags::NoRemoveDir);
         named

@@ -8,7 +8,7 @@ use nix::dir::Dir;
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, Flock, FlockArg, OFlag, openat, renameat};
 use nix::mount::{MsFlags, mount};
-use nix::sys::stat::{FileStat, Mode, fstat, mkdirat};
+use nix::sys::stat::{FileStat, Mode, fchmod, fstat, mkdirat};
 use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
 use nix::sys::statvfs::{FsFlags, fstatvfs};
 use nix::unistd::{UnlinkatFlags, geteuid, unlinkat};
@@ -25,6 +25,8 @@ pub const VARIABLE: &str = "HUGELIFT_STORE";
 /// Where root keeps what all users may share; the mount point is its parent.
 pub const MACHINE_WIDE: &str = "/run/hugelift/store";
 pub(super) const LOCK: &str = "lock";
+/// Holds the secret by which private entries are named.
+pub(super) const KEY: &str = "key";
 /// What is being written ends so.
 pub(super) const NEW: &str = ".new";
 
@@ -82,7 +84,7 @@ pub fn open_plain(path: &Path, missing: Missing) -> Result<Place, StoreError> {
     if missing == Missing::Make && !path.parent().is_some_and(Path::is_dir) {
         return Err(StoreError::Missing { path: path.into() });
     }
-    let dir = walk(path, missing)?;
+    let dir = walk(path, missing, Mode::S_IRWXU)?;
     let owner = check_owner(&dir, path)?;
     if owner != geteuid().as_raw() {
         return Err(StoreError::hostile(path, "belongs to another user"));
@@ -97,12 +99,12 @@ pub fn open_plain(path: &Path, missing: Missing) -> Result<Place, StoreError> {
 pub fn open(path: &Path, missing: Missing) -> Result<Place, StoreError> {
     if missing == Missing::Make && path == Path::new(MACHINE_WIDE) && geteuid().is_root() {
         let parent = path.parent().unwrap_or(path);
-        let dir = walk(parent, missing)?;
+        let dir = walk(parent, missing, directory_above())?;
         if !is_tmpfs(&dir) || forbids_code(&dir) {
             mount_at(&dir, parent)?;
         }
     }
-    let dir = walk(path, missing)?;
+    let dir = walk(path, missing, store_mode())?;
     let owner = check_owner(&dir, path)?;
     if !is_tmpfs(&dir) {
         return Err(StoreError::NotTmpfs { path: path.into() });
@@ -170,6 +172,24 @@ impl Place {
             }
             std::thread::sleep(Duration::from_millis(3));
         }
+    }
+
+    /// Closes a file of the directory's owner for all others, if it is there, and removes it. It
+    /// may have another name, and somebody may have it open without having read it.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`]
+    pub(super) fn close(&self, name: &str) -> Result<(), StoreError> {
+        let failed = |e| StoreError::io("close to others", &self.path.join(name), e);
+        let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+        if let Ok(file) = openat(&self.dir, name, flags, Mode::empty()) {
+            let stat = fstat(&file).map_err(failed)?;
+            let is_open = stat.st_mode & (libc::S_IRWXG | libc::S_IRWXO) != 0;
+            if stat.st_mode & libc::S_IFMT == libc::S_IFREG && stat.st_uid == self.owner && is_open {
+                fchmod(&file, Mode::from_bits_truncate(stat.st_mode) & Mode::S_IRWXU).map_err(failed)?;
+            }
+        }
+        self.remove(name)
     }
 
     /// Removes a file, if it is there.
@@ -249,8 +269,9 @@ fn forbids_code(dir: &OwnedFd) -> bool {
     fstatvfs(dir).is_ok_and(|s| s.flags().contains(FsFlags::ST_NOEXEC))
 }
 
-/// Goes down `path` name by name, following no symbolic link.
-fn walk(path: &Path, missing: Missing) -> Result<OwnedFd, StoreError> {
+/// Goes down `path` name by name, following no symbolic link. If the last directory is made, it
+/// gets the mode `last_mode`.
+fn walk(path: &Path, missing: Missing, last_mode: Mode) -> Result<OwnedFd, StoreError> {
     let absolute = std::path::absolute(path).map_err(|source| StoreError::Io {
         what: "find",
         path: path.into(),
@@ -272,7 +293,8 @@ fn walk(path: &Path, missing: Missing) -> Result<OwnedFd, StoreError> {
         at.push(name);
         let opened = match openat(&dir, name, flags, Mode::empty()) {
             Err(Errno::ENOENT) if missing == Missing::Make => {
-                match mkdirat(&dir, name, new_mode()) {
+                let mode = if at == absolute { last_mode } else { directory_above() };
+                match mkdirat(&dir, name, mode) {
                     // Another start may have been quicker: what it is, the check shows.
                     Ok(()) | Err(Errno::EEXIST) => openat(&dir, name, flags, Mode::empty()),
                     Err(e) => return Err(StoreError::io("make", &at, e)),
@@ -284,12 +306,22 @@ fn walk(path: &Path, missing: Missing) -> Result<OwnedFd, StoreError> {
         check_step(&dir, &at)?;
     }
     let last = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-    openat(&dir, ".", last, Mode::empty()).map_err(|e| failed(&at, e))
+    match openat(&dir, ".", last, Mode::empty()) {
+        // Root's store: whoever knows a name in it opens that file, and nobody else lists it.
+        Err(Errno::EACCES) => Ok(dir),
+        other => other.map_err(|e| failed(&at, e)),
+    }
 }
 
-/// Root's is for all to look into, a user's for nobody else.
-fn new_mode() -> Mode {
+/// The mode of what is made above a store: root's is for all, a user's for nobody else.
+fn directory_above() -> Mode {
     if geteuid().is_root() { Mode::from_bits_truncate(0o755) } else { Mode::S_IRWXU }
+}
+
+/// The mode of a new store. In root's everybody finds the entry of a file that he may see; which
+/// other files root runs, when, and how large they are, is nobody else's business.
+fn store_mode() -> Mode {
+    if geteuid().is_root() { Mode::from_bits_truncate(0o711) } else { Mode::S_IRWXU }
 }
 
 const OTHERS_WRITE: u32 = libc::S_IWGRP | libc::S_IWOTH;

@@ -1,38 +1,44 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The file that an object was loaded from: that it still is that file, what tells of a change
-//! of it, and who may read it.
+//! The file that an object was loaded from: which one it is, and what tells of a change of it.
 
 use super::StoreError;
+use crate::prime::open_for_writing;
 use crate::procfs::Process;
-use hugelift_core::record::Identity;
+use crate::write_back::write_back;
+use hugelift_core::record::{Evidence, Identity};
 use hugelift_core::snapshot::Object;
 use hugelift_core::symbols::{Function, functions};
 use nix::sys::statfs::{BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, FsType, OVERLAYFS_SUPER_MAGIC, fstatfs};
 use object::read::ReadCache;
-use std::ffi::CString;
 use std::fs::{File, Metadata, OpenOptions};
 use std::os::fd::AsRawFd;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-/// File systems that note each change of a file's contents in its change time, whoever makes
-/// it (statfs(2)). tmpfs is not one: writes through a mapping leave the time as it is.
+pub(super) const XFS_MAGIC: FsType = FsType(0x5846_5342); // linux/magic.h; not in nix for every C library
+/// File systems that move a file's change time before its contents change, once fsync(2) has made
+/// its pages clean. That also holds for a store through a mapping: a clean page is mapped without
+/// write permission, and the fault notes the time. `crates/cli/tests/safety/store/stale.rs` tries
+/// it on each of them.
+///
+/// Not among them are tmpfs, whose fsync does nothing; overlayfs, whose fsync does not reach the
+/// lower layer (nor, mounted `volatile`, the upper one); and squashfs and EROFS: their times are what
+/// the maker of the image chose, so two images on one loop device may have files that differ in
+/// their contents alone.
 const TELLING: &[FsType] = &[
-    EXT4_SUPER_MAGIC,    // ext2 and ext3 too
-    FsType(0x5846_5342), // XFS
+    EXT4_SUPER_MAGIC, // ext2 and ext3 too
+    XFS_MAGIC,
     BTRFS_SUPER_MAGIC,
-    OVERLAYFS_SUPER_MAGIC,
-    FsType(0xf2f5_2010), // F2FS
-    FsType(0x7371_7368), // squashfs
-    FsType(0xe0f5_e1e2), // EROFS
 ];
 /// These show another device in `/proc/PID/maps` than in stat(2).
 const TWO_DEVICES: &[FsType] = &[BTRFS_SUPER_MAGIC, OVERLAYFS_SUPER_MAGIC];
 
-/// A file that was changed less than this ago may be changed again without another time.
+/// A file that was changed less than this ago may be changed again without another time: the
+/// clocks of file systems are coarse, some count whole seconds.
 const SETTLED: Duration = Duration::from_secs(3);
+/// How long a start waits for the disk to take a file's changed pages.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// An object's file.
 #[derive(Debug)]
@@ -41,9 +47,8 @@ pub struct Source {
     pub identity: Identity,
     /// As the process sees it.
     pub path: PathBuf,
-    /// A change of it would show in [`Source::identity`].
-    pub telling: bool,
-    root: PathBuf,
+    /// Its file system is one of [`TELLING`].
+    telling: bool,
     file: File,
 }
 
@@ -81,8 +86,40 @@ impl Source {
             return Err(replaced());
         }
         let identity = identity(&meta);
-        let telling = is_among(TELLING) && is_settled(&identity);
-        Ok(Source { identity, path: object.path.clone(), telling, root, file })
+        let telling = is_among(TELLING);
+        Ok(Source { identity, path: object.path.clone(), telling, file })
+    }
+
+    /// Finds out whether every later change of the file will move its times. The caller asks this
+    /// before it reads the bytes, and afterwards whether [`Source::is_unchanged`].
+    ///
+    /// For the times to tell, four things must hold. The file system notes each change. The last
+    /// change is so old that the next one gets another time. Nobody has the file open for
+    /// writing, as far as the kernel tells us: a call of write(2) that takes long notes the time
+    /// when it begins. And no page is dirty: only the first store to a clean page moves the times.
+    pub fn evidence(&self) -> Evidence {
+        if self.telling && is_settled(&self.identity) && self.is_clean() && self.is_unchanged() {
+            Evidence::Times
+        } else {
+            Evidence::Bytes
+        }
+    }
+
+    /// Makes all pages clean and so write-protected.
+    fn is_clean(&self) -> bool {
+        // Without a lock on it that another process has asked for we do not wait.
+        let flags = libc::O_NONBLOCK | libc::O_CLOEXEC;
+        let own = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+        let Ok(file) = OpenOptions::new().read(true).custom_flags(flags).open(own) else { return false };
+        open_for_writing(&file) != Some(true)
+            && write_back(&file, PATIENCE)
+                .inspect_err(|error| tracing::debug!(%error, path = ?self.path, "fsync"))
+                .is_ok()
+    }
+
+    /// Whether the file's times are still those that were found first.
+    pub fn is_unchanged(&self) -> bool {
+        self.file.metadata().is_ok_and(|meta| identity(&meta) == self.identity)
     }
 
     /// The functions that it names: none if we may not read it.
@@ -94,19 +131,6 @@ impl Source {
             Vec::new()
         })
     }
-
-    /// Whether every user may read the file: by its mode, by that of every directory above it,
-    /// and by a path that they all have. What access control lists say is not weighed: with one
-    /// the answer is no.
-    pub fn is_public(&self) -> bool {
-        let own = PathBuf::from(format!("/proc/self/fd/{}", self.file.as_raw_fd()));
-        let all = |path: &Path, bit: u32| {
-            std::fs::metadata(path).is_ok_and(|m| m.mode() & bit != 0) && !has_acl(path)
-        };
-        let above = self.path.ancestors().skip(1);
-        let mut above = above.filter_map(|dir| Some(self.root.join(dir.strip_prefix("/").ok()?)));
-        all(&own, libc::S_IROTH) && above.all(|dir| all(&dir, libc::S_IXOTH)) && in_first_namespace()
-    }
 }
 
 /// Two changes in quick succession may leave one and the same time.
@@ -114,18 +138,4 @@ fn is_settled(identity: &Identity) -> bool {
     let changed = Duration::new(identity.changed.0.max(0) as u64, 0);
     let age = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH + changed);
     age.is_ok_and(|age| age > SETTLED + Duration::from_secs(1))
-}
-
-fn has_acl(path: &Path) -> bool {
-    let Ok(name) = CString::new(path.as_os_str().as_bytes()) else { return true };
-    let acl = c"system.posix_acl_access";
-    // SAFETY: getxattr(2): both names end in NUL and live through the call; a size of 0 asks
-    // for the length alone.
-    unsafe { libc::getxattr(name.as_ptr(), acl.as_ptr(), std::ptr::null_mut(), 0) > 0 }
-}
-
-/// In a mount namespace of its own a path may lead where the others have none.
-fn in_first_namespace() -> bool {
-    let of = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
-    of("1").is_some_and(|first| of("self") == Some(first))
 }

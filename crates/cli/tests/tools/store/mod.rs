@@ -71,11 +71,11 @@ impl Shelf {
         self.path.join(entry["entry"].as_str().expect("a name"))
     }
 
-    /// The files in it that are neither entries in use nor the lock.
+    /// The files in it that are neither the lock nor the secret.
     fn names(&self) -> Vec<String> {
         let Ok(dir) = fs::read_dir(&self.path) else { return vec![] };
         let name = |e: std::io::Result<fs::DirEntry>| e.unwrap().file_name().into_string().unwrap();
-        let mut names: Vec<String> = dir.map(name).filter(|n| n != "lock").collect();
+        let mut names: Vec<String> = dir.map(name).filter(|n| n != "lock" && n != "key").collect();
         names.sort();
         names
     }

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+//! File names are bytes: any of them can be noted.
+
+use super::*;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
+const NAME: &[u8] = b"pro\xffgram \xc3";
+
+#[test]
+fn issue_13_a12_paths_that_are_not_utf_8_are_stored() {
+    let shelf = Shelf::new();
+    let dir = shelf.dir.path().join(OsStr::from_bytes(b"\xfe"));
+    fs::create_dir(&dir).expect("a directory");
+    let path = program(&dir, OsStr::from_bytes(NAME));
+    // The store's own path is not UTF-8 either.
+    let store = dir.join("store");
+    let cmd = Cmd::new([&path]).env("HUGELIFT_STORE", &store);
+    let list = || {
+        let mut command = Command::new(HUGELIFT);
+        command.args(["store", "list", "--json"]).env("HUGELIFT_STORE", &store);
+        let out = command.output().expect("hugelift starts");
+        let listed: Value = serde_json::from_slice(&out.stdout).unwrap_or_else(|e| panic!("{e}: {out:?}"));
+        listed["entries"].as_array().expect("entries").clone()
+    };
+    assert_same(&cmd.lifted(&SHARED), "first start");
+    let first = list();
+    assert_eq!(first.len(), 1, "{first:?}");
+    assert_eq!(first[0]["state"], "good");
+    assert_same(&cmd.lifted(&SHARED), "second start");
+    assert_eq!(list()[0]["made"], first[0]["made"]);
+    assert_eq!(list()[0]["entry"], first[0]["entry"]);
+    let mut drop = Command::new(HUGELIFT);
+    let drop = drop.args(["store", "drop"]).arg("pro*gram*").env("HUGELIFT_STORE", &store);
+    let out = drop.output().expect("hugelift starts");
+    assert!(out.status.success() && list().is_empty(), "{out:?}");
+}
+
+#[test]
+fn issue_13_a12_runs_of_programs_whose_path_is_not_utf_8_are_noted() {
+    let shelf = Shelf::new();
+    let path = program(shelf.dir.path(), OsStr::from_bytes(NAME));
+    let cmd = shelf.cmd([&path]);
+    let outcome = cmd.lifted(&[]);
+    assert_eq!((outcome.end, outcome.own_lines()), (End::Code(0), vec![]), "{outcome:?}");
+    let (status, text) = shelf.run(&["list", "--json"]);
+    let listed: Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!((status, listed["notes"].as_array().expect("notes").len()), (Some(0), 1), "{listed}");
+    assert_eq!(listed["notes"][0]["runs"], 1);
+}
+
+/// Whoever prints JSON prints such a path as text, without the bytes that are none.
+#[test]
+fn issue_13_a12_reports_of_programs_whose_path_is_not_utf_8() {
+    let shelf = Shelf::new();
+    let path = program(shelf.dir.path(), OsStr::from_bytes(NAME));
+    let report = shelf.dir.path().join("report");
+    let told = Cmd::new([&path]).lifted(&["--report", report.to_str().expect("UTF-8")]);
+    assert_same(&told, "--report");
+    let text = fs::read(&report).expect("a report");
+    let lifted: Value = serde_json::from_slice(&text).expect("JSON");
+    assert!(lifted["objects"][0]["path"].as_str().is_some_and(|p| p.contains("gram")), "{lifted}");
+    for words in [&["inspect", "--json"][..], &["prime", "--json"], &["run", "--dry-run"]] {
+        let out = Command::new(HUGELIFT).args(words).arg(&path).output().expect("hugelift starts");
+        assert!(out.status.code().is_some_and(|c| c <= 1), "{words:?}: {out:?}");
+        assert!(String::from_utf8_lossy(&out.stdout).contains("gram"), "{words:?}: {out:?}");
+    }
+}

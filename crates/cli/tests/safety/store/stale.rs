@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A file that changes is never run from an old copy, whatever its times say.
+
+use super::*;
+use crate::common::build::{FAT, code_file};
+use crate::common::mounts::{image, image_with, kernel_has, mount, with_own_mounts};
+use crate::common::open_dir;
+use crate::{need, need_root, skip};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+use std::ffi::c_void;
+use std::num::NonZeroUsize;
+use std::os::unix::fs::{FileExt, MetadataExt, chown};
+use std::ptr::NonNull;
+use std::time::{Duration, SystemTime};
+
+/// After this time a file counts as settled: what changes it later gets another time.
+const SETTLED: Duration = Duration::from_secs(5);
+const NOBODY: u32 = 65534;
+
+/// A file that is mapped shared and writable, as by a program that patches it.
+struct Mapped {
+    start: NonNull<c_void>,
+    len: NonZeroUsize,
+    at: usize,
+}
+
+impl Mapped {
+    /// Maps a file that has the code of a fat victim in it.
+    fn new(path: &Path) -> Mapped {
+        let bytes = fs::read(path).expect("the file");
+        let code = fs::read(code_file(FAT)).expect("the code");
+        let middle = &code[FAT / 2..FAT / 2 + 64];
+        // Behind the instructions of a function in the middle.
+        let at = bytes.windows(64).position(|w| w == middle).expect("its code") + 40;
+        let file = fs::File::options().read(true).write(true).open(path).expect("open");
+        let len = NonZeroUsize::new(bytes.len()).expect("not empty");
+        let both = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        // SAFETY: mmap(2) at an address of the kernel's choice.
+        let start = unsafe { mmap(None, len, both, MapFlags::MAP_SHARED, &file, 0) }.expect("mmap");
+        Mapped { start, len, at }
+    }
+
+    /// Changes one byte of the file by a store to memory.
+    fn store(&self) {
+        // SAFETY: inside the mapping, which is writable; nobody else writes to it.
+        unsafe {
+            let byte = self.start.as_ptr().cast::<u8>().add(self.at);
+            byte.write_volatile(byte.read_volatile() ^ 1);
+        }
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: munmap(2) of what `new` mapped.
+        let _ = unsafe { munmap(self.start, self.len.get()) };
+    }
+}
+
+/// Makes a library with 6 MB of code, and a small program that needs it and compares both with
+/// their files.
+fn with_library() -> (PathBuf, PathBuf) {
+    let flags = ["-DPART=0", "-Wl,-z,max-page-size=0x200000"];
+    let library = fat("part").library().flags(&flags).build();
+    let program = fat("sums").size(4096).flags(&["-no-pie", "-Wl,--no-as-needed"]).with(library.clone());
+    (program.build(), library)
+}
+
+/// Lets a program start whose library in `dir` has a page that is dirty already, changes that page,
+/// and lets it start again: each start must run the library as it is. The library is seen in
+/// `seen`, and started by root or by a user who does not own it. Returns whether the second
+/// store moved the file's time.
+fn never_stale(name: &str, dir: &Path, seen: &Path, user: u32) -> bool {
+    let (program, library) = with_library();
+    let open = open_dir(&[&program]);
+    let soname = library.file_name().expect("a name");
+    let file = dir.join(soname);
+    fs::copy(&library, &file).expect("copy");
+    let shelf = Shelf::new();
+    fs::create_dir(&shelf.path).expect("the store");
+    chown(&shelf.path, Some(user), None).expect("chown");
+    let mut cmd = shelf.cmd([open.path().join(program.file_name().expect("a name"))]);
+    cmd = cmd.env("LD_LIBRARY_PATH", seen).launcher(open.path().join("hugelift"));
+    if user != 0 {
+        cmd = cmd.under(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]);
+    }
+    let mapped = Mapped::new(&file);
+    mapped.store();
+    std::thread::sleep(SETTLED);
+    let times = || {
+        let meta = fs::metadata(&file).expect("stat");
+        (meta.ctime(), meta.ctime_nsec())
+    };
+    assert_same(&cmd.lifted(&SHARED), &format!("{name}, uid {user}: first start"));
+    assert_eq!(shelf.record()["path"], seen.join(soname).to_str().unwrap(), "{name}");
+    let before = times();
+    mapped.store();
+    let moved = times() != before;
+    assert_same(&cmd.lifted(&SHARED), &format!("{name}, uid {user}: the byte was changed"));
+    drop(mapped);
+    // Nobody writes to it any more; and what is written later moves the times.
+    assert_same(&cmd.lifted(&SHARED), &format!("{name}, uid {user}: nobody has it mapped"));
+    moved
+}
+
+/// As root, and as a user who may not even ask who else has the file open.
+fn never_stale_on(name: &'static str, dir: &Path) {
+    std::thread::scope(|scope| {
+        let [root, user] = [("root", 0), ("user", NOBODY)].map(|(who, uid)| {
+            let own = dir.join(who);
+            fs::create_dir(&own).expect("a directory");
+            // Several image kinds run at the same time, each in mounts of its own.
+            scope.spawn(move || never_stale(name, &own, &own, uid))
+        });
+        let moved = [root, user].map(|start| start.join().unwrap_or_else(|e| std::panic::resume_unwind(e)));
+        println!("{name}: the second store moves the time (root, user): {moved:?}");
+        // This is what fsync is for: the user's start relies on nothing else. Of tmpfs it is
+        // known that it tells nothing.
+        assert_eq!(moved[1], name != "tmpfs", "{name}");
+    });
+}
+
+fn on_image(kind: &'static str) {
+    need_root!();
+    let mkfs = format!("mkfs.{kind}");
+    need!(&mkfs, "setpriv");
+    if !kernel_has(kind) {
+        skip!("the kernel has no {kind}");
+    }
+    with_own_mounts(move || {
+        let dir = open_dir(&[]);
+        let at = image(dir.path(), kind);
+        fs::set_permissions(&at, Permissions::from_mode(0o755)).expect("chmod");
+        never_stale_on(kind, &at);
+    });
+}
+
+#[test]
+fn issue_13_a5_a_store_to_a_dirty_page_is_seen_on_ext4() {
+    on_image("ext4");
+}
+
+#[test]
+fn issue_13_a5_a_store_to_a_dirty_page_is_seen_on_xfs() {
+    on_image("xfs");
+}
+
+#[test]
+fn issue_13_a5_a_store_to_a_dirty_page_is_seen_on_btrfs() {
+    on_image("btrfs");
+}
+
+#[test]
+fn issue_13_a5_a_store_to_a_dirty_page_is_seen_on_tmpfs() {
+    need_root!();
+    need!("setpriv");
+    let dir = TempDir::new_in("/dev/shm").expect("a directory");
+    fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).expect("chmod");
+    never_stale_on("tmpfs", dir.path());
+}
+
+/// fsync(2) of a file of an overlay does not reach the layer below.
+#[test]
+fn issue_13_a5_a_store_to_a_dirty_page_is_seen_through_an_overlay() {
+    need_root!();
+    need!("mkfs.ext4", "setpriv");
+    if !kernel_has("overlay") {
+        skip!("the kernel has no overlayfs");
+    }
+    with_own_mounts(|| {
+        let dir = open_dir(&[]);
+        let ext4 = image(dir.path(), "ext4");
+        let [lower, upper, work] = ["lower", "upper", "work"].map(|name| ext4.join(name));
+        [&lower, &upper, &work].iter().for_each(|d| fs::create_dir(d).expect("a directory"));
+        let at = dir.path().join("merged");
+        fs::create_dir(&at).expect("a directory");
+        let words =
+            format!("lowerdir={},upperdir={},workdir={}", lower.display(), upper.display(), work.display());
+        mount(&["-t", "overlay", "-o", &words, "overlay", at.to_str().unwrap()]);
+        never_stale("overlay, lower layer", &lower, &at, NOBODY);
+    });
+}
+
+/// A file that changes twice within the granularity of its times (a second, where inodes of ext4
+/// have 128 bytes): once before the copy is made and once after it.
+#[test]
+fn issue_13_a5_two_changes_at_one_time_are_seen() {
+    need_root!();
+    need!("mkfs.ext4");
+    with_own_mounts(|| {
+        let dir = open_dir(&[]);
+        let at = image_with(dir.path(), "ext4", &["-q", "-I", "128"]);
+        let path = program(&at, "program");
+        let code = fs::read(code_file(FAT)).expect("the code");
+        let bytes = fs::read(&path).expect("the program");
+        let place = bytes.windows(64).position(|w| w == &code[FAT / 2..FAT / 2 + 64]).expect("its code") + 40;
+        let write = |byte: u8| {
+            let file = fs::File::options().write(true).open(&path).expect("open");
+            file.write_all_at(&[byte], place as u64).expect("write");
+            let meta = file.metadata().expect("stat");
+            (meta.ctime(), meta.ctime_nsec())
+        };
+        for _ in 0..20 {
+            let shelf = Shelf::new();
+            let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("the time");
+            std::thread::sleep(Duration::from_nanos(1_000_000_000 - u64::from(now.subsec_nanos())));
+            let before = write(1);
+            assert_same(&shelf.cmd([&path]).lifted(&SHARED), "first start");
+            if write(2) != before {
+                // The start took more than a second.
+                continue;
+            }
+            std::thread::sleep(SETTLED);
+            assert_same(&shelf.cmd([&path]).lifted(&SHARED), "changed at the same time");
+            assert_same(&shelf.cmd([&path]).lifted(&SHARED), "and again");
+            return;
+        }
+        panic!("no start of twenty took less than a second");
+    });
+}
+
+/// A start that had to compare every byte is the last one of that kind, once the times tell of
+/// every change.
+#[test]
+fn issue_13_a5_a_file_that_has_settled_is_known_by_its_times() {
+    need_root!();
+    need!("mkfs.ext4");
+    with_own_mounts(|| {
+        let dir = open_dir(&[]);
+        let path = program(&image(dir.path(), "ext4"), "program");
+        let shelf = Shelf::new();
+        let cmd = shelf.cmd([&path]);
+        let start = |what: &str| {
+            assert_same(&cmd.lifted(&SHARED), what);
+            shelf.record()["evidence"].as_str().expect("a word").to_string()
+        };
+        // The copy is as new as the file: the clock of the file system is coarser than ours.
+        assert_eq!(start("just written"), "bytes");
+        std::thread::sleep(SETTLED);
+        let entry = shelf.entries()[0]["entry"].clone();
+        assert_eq!(start("settled"), "times");
+        assert_eq!(start("settled"), "times");
+        assert_eq!(shelf.entries()[0]["entry"], entry, "the copy was made again");
+    });
+}
