@@ -22,8 +22,8 @@ const DAMAGED: i32 = 1;
 
 /// Look after the store of shared code that 'run --backing shared' makes, and notes of past runs
 ///
-/// Each user has one, in $XDG_RUNTIME_DIR/hugelift/store; root's, in /run/hugelift/store, is
-/// read by all.
+/// Each user has one, in $XDG_RUNTIME_DIR/hugelift/store. Others use root's, in
+/// /run/hugelift/store, for what they may read.
 #[derive(Args, Debug)]
 pub struct StoreArgs {
     /// The store's directory [default: what HUGELIFT_STORE says, else the calling user's]
@@ -45,7 +45,8 @@ enum Action {
     },
     /// Read every entry and compare it with what was written; drop what is damaged (exit 1)
     Verify,
-    /// Drop what cannot be used any more, also notes; then entries not used for longest, until all fit
+    /// Drop what cannot be used any more or is no longer public, also notes; then entries not used for
+    /// longest, until all fit
     Gc {
         /// Memory that the entries may take, as in 512M [default: half of the file system]
         #[arg(long, value_name = "SIZE", value_parser = size)]

@@ -4,6 +4,7 @@
 use hugelift_core::printable::Untrusted;
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -48,12 +49,18 @@ fn try_write(path: &Path, bytes: &[u8]) -> io::Result<()> {
 
 /// Writes a file that must not be there yet, with the permissions given or those of any new file.
 fn write_new(path: &Path, bytes: &[u8], mode: Option<Permissions>) -> io::Result<()> {
-    let mut file = OpenOptions::new().write(true).create_new(true).open(path)?;
+    let mut file = create(path, mode.as_ref())?;
     file.write_all(bytes)?;
-    if let Some(mode) = mode {
-        file.set_permissions(mode)?;
+    match mode {
+        Some(mode) => file.set_permissions(mode),
+        None => Ok(()),
     }
-    Ok(())
+}
+
+/// Until a file has the permissions of the one that it replaces, nobody else may open it.
+fn create(path: &Path, later: Option<&Permissions>) -> io::Result<fs::File> {
+    let mode = if later.is_some() { 0o600 } else { 0o666 };
+    OpenOptions::new().write(true).create_new(true).mode(mode).open(path)
 }
 
 /// Where a file that is not there yet is to be: behind links, where `path` is one that dangles.
@@ -80,6 +87,20 @@ mod tests {
             fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
         names.sort();
         names
+    }
+
+    #[test]
+    fn issue_13_a6_a_private_file_is_private_while_it_is_written() {
+        let dir = tempfile::TempDir::new().unwrap();
+        let mode = |name: &str, later: Option<u32>| {
+            let later = later.map(Permissions::from_mode);
+            let file = create(&dir.path().join(name), later.as_ref()).unwrap();
+            file.metadata().unwrap().permissions().mode() & 0o777
+        };
+        let usual = mode("usual", None);
+        assert_ne!(usual & 0o044, 0, "a umask of {:o} shows nothing", 0o666 ^ usual);
+        assert_eq!(mode("like a private one", Some(0o600)), 0o600);
+        assert_eq!(mode("like one for a group", Some(0o640)), 0o600);
     }
 
     #[test]

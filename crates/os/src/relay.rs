@@ -88,6 +88,11 @@ impl Original {
             return Err(RelayError::NotRegular { path: path.into() });
         }
         let mut file = File::open(path).map_err(RelayError::io("read", path))?;
+        // A store through a mapping moves the time only if the page is clean: this makes all pages
+        // clean. Where it fails (a read-only file system), nobody can write.
+        if let Err(error) = file.sync_all() {
+            tracing::debug!(%error, ?path, "fsync");
+        }
         let meta = file.metadata().map_err(RelayError::io("read", path))?;
         let mut bytes = Vec::new();
         let room = usize::try_from(meta.len()).map_err(|_| io::ErrorKind::FileTooLarge.into());
@@ -220,4 +225,38 @@ pub(crate) fn sync_directory(place: &Path) -> io::Result<()> {
 /// Where `place` lies.
 fn directory(place: &Path) -> &Path {
     place.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
+    use std::os::fd::AsRawFd;
+
+    /// The first store to a page moves the time; the second one only if the page was written to the
+    /// disk in between.
+    #[test]
+    fn issue_13_a5_a_store_through_a_mapping_is_a_change() {
+        let file = NamedTempFile::new().unwrap();
+        if fstatfs(file.as_file()).unwrap().filesystem_type() == TMPFS_MAGIC {
+            return println!("SKIP: temporary files are on tmpfs here, whose times do not tell of stores");
+        }
+        file.as_file().set_len(4096).unwrap();
+        let (both, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+        // SAFETY: mmap(2) at an address of the kernel's choice.
+        let map =
+            unsafe { libc::mmap(std::ptr::null_mut(), 4096, both, shared, file.as_file().as_raw_fd(), 0) };
+        assert_ne!(map, libc::MAP_FAILED);
+        // SAFETY: the first byte of a mapping of ours that is writable.
+        let store = |byte: u8| unsafe { map.cast::<u8>().write_volatile(byte) };
+        store(1);
+        // Longer than the clock of any file system that is likely here ticks.
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        let original = Original::read(file.path()).unwrap();
+        original.unchanged().unwrap();
+        store(2);
+        assert!(matches!(original.unchanged(), Err(RelayError::Changed { .. })));
+        // SAFETY: munmap(2) of what was mapped above.
+        unsafe { libc::munmap(map, 4096) };
+    }
 }
