@@ -22,7 +22,7 @@ use hugelift_core::printable::Escape;
 use hugelift_core::snapshot::Part;
 use hugelift_os::console::say;
 use hugelift_os::helper::Verdict;
-use hugelift_os::inside::{self, Inside, Missing};
+use hugelift_os::inside::{self, Inside};
 use hugelift_os::launch;
 use hugelift_os::machine::thp_page;
 use hugelift_os::malloc::allocators;
@@ -143,23 +143,28 @@ fn try_run(args: &RunArgs) -> Result<i32, Failure> {
         return Ok(dry_run(&path, &job.policy, job.choosing, args.verbose > 0));
     }
     job.report = report;
-    if args.children == ChildrenChoice::Lift
-        && let Err(why) = lift_children(args, &job.policy)?
-    {
-        if args.strict {
-            return Err(format!("{}: not started (--strict): --children: {why}", job.program).into());
+    let lifts_children = args.children == ChildrenChoice::Lift;
+    let library = (lifts_children || job.takes_data_from_pool()).then(|| Inside::for_program(&path));
+    match &library {
+        Some(Ok(library)) if lifts_children => lift_children(args, &job, library)?,
+        Some(Err(why)) if lifts_children => {
+            if args.strict {
+                return Err(format!("{}: not started (--strict): --children: {why}", job.program).into());
+            }
+            job.say(&format!("{}: its children are started without huge pages: {why}", job.program));
         }
-        job.say(&format!("{}: its children are started without huge pages: {why}", job.program));
+        _ => {}
     }
     if job.policy.backings == [Backing::Pagecache] {
         job.prime(&path);
     }
     if job.takes_data_from_pool() {
-        match Inside::find() {
-            Ok(inside) => {
-                inside.guard(args.fork_reserve).map_err(|e| format!("cannot set a variable: {e}"))?
+        match &library {
+            Some(Ok(library)) => {
+                library.guard(args.fork_reserve).map_err(|e| format!("cannot set a variable: {e}"))?
             }
-            Err(why) => job.leave_pool(&why.to_string()),
+            Some(Err(why)) => job.leave_pool(&why.to_string()),
+            None => {}
         }
     }
     let keep: Vec<_> = job.report.iter().map(File::as_raw_fd).collect();
@@ -176,20 +181,21 @@ fn try_run(args: &RunArgs) -> Result<i32, Failure> {
     Err(ExecError { program: job.program, source }.into())
 }
 
-/// Has the programs that this one will start lifted as it is, by the library inside it; why not,
-/// if that is not to be had.
-fn lift_children(args: &RunArgs, policy: &Policy) -> Result<Result<(), Missing>, Failure> {
-    let inside = match Inside::find() {
-        Ok(inside) => inside,
-        Err(why) => return Ok(Err(why)),
-    };
+/// Has the programs that this one will start lifted as it is, by the library inside them.
+fn lift_children(args: &RunArgs, job: &Job, library: &Inside) -> Result<(), Failure> {
+    let parts = &job.policy.parts;
     // Heap and stack are advised in every program, however small it is.
-    let any = policy.parts.iter().any(|p| matches!(p, Part::Heap | Part::Stack));
-    let page = policy.page.named().or(thp_page()).unwrap_or(PageSize::MB2);
-    let writable = policy.parts.iter().any(|p| p.is_writable());
+    let any = parts.iter().any(|p| matches!(p, Part::Heap | Part::Stack));
+    let page = job.policy.page.named().or(thp_page()).unwrap_or(PageSize::MB2);
+    let writable = parts.iter().any(|p| p.is_writable());
     let worth = format!("{}{}", if any { 0 } else { page.bytes() }, if writable { "rw" } else { "r" });
-    inside.lift_children(&worth, &args.words()).map_err(|e| format!("cannot set a variable: {e}"))?;
-    Ok(Ok(()))
+    library.lift_children(&worth, &args.words()).map_err(|e| format!("cannot set a variable: {e}"))?;
+    if job.verbose > 0
+        && let Some(closed) = library.closed_to_others()
+    {
+        job.say(&format!("{}: {closed}", job.program));
+    }
+    Ok(())
 }
 
 /// Sets the variables of the allocators that the program has in it.

@@ -114,9 +114,9 @@ extern "C" fn in_child() {
     }
     let (read, write) = (READ_END.swap(usize::MAX, Relaxed), WRITE_END.swap(usize::MAX, Relaxed));
     if read != usize::MAX {
-        renew(RESERVE.load(Relaxed));
+        let all = renew(RESERVE.load(Relaxed));
         // A child of this one finds what is left of it on the pool by the same table.
-        if RESERVE.load(Relaxed) == 0 {
+        if all && RESERVE.load(Relaxed) == 0 {
             TABLE.clear();
         }
         sys::close(read);
@@ -135,43 +135,52 @@ fn leave_pool() {
 /// Gives each span memory of this process's own: `pages` of it from the pool, as far as they can
 /// be had. Whether all that was on the pool has been replaced.
 fn renew(mut pages: usize) -> bool {
-    let mut found = [Mapping::default(); mappings::MAX];
-    let known = mappings::on_pool(&mut found);
     let mut all = true;
-    for span in TABLE.spans() {
-        let whole = Mapping { start: span.start as usize, end: span.end as usize, prot: 3 };
-        match known {
-            // The program may have changed what it allows there, or have given it back.
-            Some(count) => {
-                for mapping in &found[..count] {
-                    let start = mapping.start.max(whole.start);
-                    let end = mapping.end.min(whole.end);
-                    if start < end {
-                        all &= replace(Mapping { start, end, prot: mapping.prot }, span, &mut pages);
-                    }
-                }
+    let is_known = mappings::each_on_pool(|mapping| {
+        // The program may have changed what it allows there, or have given it back.
+        for span in TABLE.spans() {
+            let start = mapping.start.max(span.start as usize);
+            let end = mapping.end.min(span.end as usize);
+            if start < end {
+                let range = Mapping { start, end, prot: mapping.prot };
+                all &= replace(range, span, &mut pages, Content::Readable);
             }
-            // Without /proc.
-            None => all &= replace(whole, span, &mut pages),
         }
+    });
+    match is_known {
+        Some(is_complete) => all && is_complete,
+        // Without /proc the spans are taken to be as hugelift has left them.
+        None => TABLE.spans().fold(true, |all, span| {
+            let (start, end) = (span.start as usize, span.end as usize);
+            let range = Mapping { start, end, prot: sys::PROT_READ_WRITE };
+            replace(range, span, &mut pages, Content::Unknown) && all
+        }),
     }
-    all
 }
 
-fn replace(range: Mapping, span: Span, pages: &mut usize) -> bool {
+/// What is known of a range that is to be copied.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Content {
+    /// All of it is mapped, with the protection that is given.
+    Readable,
+    /// The program may have unmapped some of it, or closed it: to read it could end the process.
+    Unknown,
+}
+
+fn replace(range: Mapping, span: Span, pages: &mut usize, content: Content) -> bool {
     let page = (span.page as usize).max(1);
     let from_pool = (*pages).min((range.end - range.start) / page);
     let middle = range.start + from_pool * page;
     let mut rest = range;
-    if from_pool > 0 && copy(Mapping { end: middle, ..range }, page, true) {
+    if from_pool > 0 && copy(Mapping { end: middle, ..range }, page, true, content) {
         *pages -= from_pool;
         rest.start = middle;
     }
-    rest.start == rest.end || copy(rest, page, false)
+    rest.start == rest.end || copy(rest, page, false, content)
 }
 
 /// Copies a range to fresh memory and puts that in its place.
-fn copy(range: Mapping, page: usize, pool: bool) -> bool {
+fn copy(range: Mapping, page: usize, pool: bool, content: Content) -> bool {
     let bytes = range.end - range.start;
     let (flags, spare) = if pool { (sys::hugetlb(page), 0) } else { (sys::MAP_NORESERVE, page) };
     let Ok(mapped) = sys::map(0, bytes + spare, flags) else { return false };
@@ -188,15 +197,38 @@ fn copy(range: Mapping, page: usize, pool: bool) -> bool {
         sys::advise(at, bytes, sys::MADV_HUGEPAGE);
         true
     };
-    let done = ready && {
-        // SAFETY: both are mapped, of this length and apart from each other; nobody writes to
-        // the first, as the module says.
-        unsafe { core::ptr::copy_nonoverlapping(range.start as *const u8, at as *mut u8, bytes) };
-        sys::protect(at, bytes, range.prot) && sys::move_over(at, bytes, range.start)
-    };
+    let done = ready && copy_over(range, at, content);
     if !done {
         // SAFETY: mapped above, and not moved.
         unsafe { sys::unmap(at, bytes) };
+    }
+    done
+}
+
+/// Copies a range to `at`, where as much is mapped, and moves the copy over it.
+fn copy_over(range: Mapping, at: usize, content: Content) -> bool {
+    let bytes = range.end - range.start;
+    let is_closed = range.prot & sys::PROT_READ == 0;
+    // SAFETY: what the program has forbidden is allowed for as long as nobody but this function runs.
+    if is_closed && !unsafe { sys::protect(range.start, bytes, sys::PROT_READ) } {
+        return false;
+    }
+    let is_copied = match content {
+        // SAFETY: both are mapped, of this length and apart from each other; nobody writes to
+        // the first, as the module says.
+        Content::Readable => unsafe {
+            core::ptr::copy_nonoverlapping(range.start as *const u8, at as *mut u8, bytes);
+            true
+        },
+        // SAFETY: the second is mapped, of this length, and this function's alone.
+        Content::Unknown => unsafe { sys::copy_own(range.start, at, bytes) },
+    };
+    // SAFETY: the copy is this function's alone.
+    let is_protected = range.prot == sys::PROT_READ_WRITE || unsafe { sys::protect(at, bytes, range.prot) };
+    let done = is_copied && is_protected && sys::move_over(at, bytes, range.start);
+    if !done && is_closed {
+        // SAFETY: as it was.
+        unsafe { sys::protect(range.start, bytes, range.prot) };
     }
     done
 }

@@ -13,34 +13,59 @@ pub struct Mapping {
     pub prot: usize,
 }
 
-/// More than these are not looked at.
-pub const MAX: usize = 128;
+/// How much of a line is kept. A mapping on pages of the pool has a line shorter than this; what comes
+/// behind is a path that is none of its.
+const LINE: usize = 256;
 
-/// Those of them that can be read, and how many.
-pub fn on_pool(found: &mut [Mapping; MAX]) -> Option<usize> {
+/// Calls `visit` for each mapping of this process that is on pages of the pool, however many there are.
+/// Whether the list could be read to its end; `None` if there is none.
+///
+/// `visit` may replace the mapping that it is called with. The kernel goes on behind the last mapping
+/// that it has written, whatever has become of that.
+pub fn each_on_pool(mut visit: impl FnMut(Mapping)) -> Option<bool> {
     let file = sys::open(c"/proc/self/maps")?;
-    let (mut buffer, mut held, mut count) = ([0u8; 4096], 0, 0);
-    loop {
-        let got = sys::read(file, &mut buffer[held..]);
-        held += got;
-        let mut rest = &buffer[..held];
-        while let Some(end) = rest.iter().position(|b| *b == b'\n') {
-            if let (Some(mapping), true) = (parse(&rest[..end]), count < MAX) {
-                found[count] = mapping;
-                count += 1;
-            }
-            rest = &rest[end + 1..];
+    let mut lines = Lines::default();
+    let mut buffer = [0u8; 2048];
+    let complete = loop {
+        match sys::read(file, &mut buffer) {
+            Ok(0) => break true,
+            Ok(got) => lines.add(&buffer[..got], |line| {
+                if let Some(mapping) = parse(line) {
+                    visit(mapping);
+                }
+            }),
+            Err(_) => break false,
         }
-        let left = rest.len();
-        buffer.copy_within(held - left..held, 0);
-        held = left;
-        // At the end; or a line that no kernel writes.
-        if got == 0 || held == buffer.len() {
-            break;
+    };
+    sys::close(file);
+    Some(complete)
+}
+
+/// Makes lines of what is read in pieces. Of a long line it keeps the beginning.
+struct Lines {
+    line: [u8; LINE],
+    length: usize,
+}
+
+impl Default for Lines {
+    fn default() -> Lines {
+        Lines { line: [0; LINE], length: 0 }
+    }
+}
+
+impl Lines {
+    /// Calls `visit` for each line that `bytes` completes.
+    fn add(&mut self, bytes: &[u8], mut visit: impl FnMut(&[u8])) {
+        for byte in bytes {
+            if *byte == b'\n' {
+                visit(&self.line[..self.length]);
+                self.length = 0;
+            } else if let Some(place) = self.line.get_mut(self.length) {
+                *place = *byte;
+                self.length += 1;
+            }
         }
     }
-    sys::close(file);
-    Some(count)
 }
 
 /// `start-end perms offset dev inode path`, if it is such a mapping.
@@ -52,7 +77,7 @@ fn parse(line: &[u8]) -> Option<Mapping> {
     let &[read, write, exec, shared, ..] = perms else { return None };
     let bit = |flag: u8, bit: usize| if flag == b'-' { 0 } else { bit };
     let prot = bit(read, 1) | bit(write, 2) | bit(exec, 4);
-    let wanted = path.starts_with(b"/anon_hugepage") && shared == b'p' && prot & 1 != 0;
+    let wanted = path.starts_with(b"/anon_hugepage") && shared == b'p';
     wanted.then_some(Mapping { start, end, prot })
 }
 
@@ -69,9 +94,10 @@ mod tests {
         let own = b"7f0000200000-7f0000600000 rw-p 00000000 00:10 12345                      /anon_hugepage (deleted)";
         let (start, end) = (0x7f00_0020_0000, 0x7f00_0060_0000);
         assert_eq!(parse(own), Some(Mapping { start, end, prot: 3 }));
+        let closed = b"7f0000200000-7f0000600000 ---p 00000000 00:10 1 /anon_hugepage (deleted)";
+        assert_eq!(parse(closed), Some(Mapping { start, end, prot: 0 }));
         for other in [
             &b"7f0000200000-7f0000600000 rw-s 00000000 00:10 1 /anon_hugepage (deleted)"[..],
-            b"7f0000200000-7f0000600000 ---p 00000000 00:10 1 /anon_hugepage (deleted)",
             b"7f0000200000-7f0000600000 rw-p 00000000 00:10 1 /usr/bin/x",
             b"7f0000200000-7f0000600000 rw-p 00000000 00:00 0",
             b"7f0000200000 rw-p 0 0 0 /anon_hugepage",
@@ -79,6 +105,20 @@ mod tests {
             b"",
         ] {
             assert_eq!(parse(other), None, "{}", other.escape_ascii());
+        }
+    }
+
+    /// Whatever the pieces are in which the kernel hands them out.
+    #[test]
+    fn lines_in_pieces() {
+        let long = "x".repeat(3 * LINE);
+        let text = format!("a\n\n{long}\nb c\nnot ended");
+        for piece in [1, 2, 7, LINE, text.len()] {
+            let (mut lines, mut seen) = (Lines::default(), Vec::new());
+            for bytes in text.as_bytes().chunks(piece) {
+                lines.add(bytes, |line| seen.push(String::from_utf8(line.to_vec()).unwrap()));
+            }
+            assert_eq!(seen, ["a", "", &long[..LINE], "b c"], "{piece}");
         }
     }
 }

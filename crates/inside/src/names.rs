@@ -7,6 +7,9 @@ pub const LIBRARY: &str = "libhugelift_inside.so";
 /// The loader's list of libraries to load first (ld.so(8)).
 pub const PRELOAD: &str = "LD_PRELOAD";
 
+/// The options of AddressSanitizer's runtime.
+pub const ASAN_OPTIONS: &str = "ASAN_OPTIONS";
+
 /// The variable with the path of the hugelift that children are to be lifted by.
 pub const EXE: &str = "HUGELIFT_EXE";
 

@@ -138,7 +138,7 @@ fn ask(exe: &CStr, envp: *mut *const c_char) {
         }
         sys::close(theirs);
         if let Ok(helper @ 1..) = usize::try_from(between.helper) {
-            wait(ours, helper);
+            wait(ours, helper, mask);
         }
         if !had_sigcont {
             sys::take_signal(sys::SIGCONT);
@@ -150,12 +150,24 @@ fn ask(exe: &CStr, envp: *mut *const c_char) {
     unsafe { sys::unmap(stack, 2 * STACK_BYTES) };
 }
 
-/// Lets the helper trace us, and stops for it once it does.
-fn wait(socket: usize, helper: usize) {
+/// How long a helper may take to answer. It takes a few milliseconds where nothing is wrong.
+const PATIENCE_NANOSECONDS: u64 = 10_000_000_000;
+
+/// Lets the helper trace us, and stops for it once it does. Without an answer in time, the program
+/// goes on as it is.
+///
+/// Nobody borrows our memory any more: while we wait, the signals arrive that the program lets through
+/// (`mask`), so that whoever wants to end it can.
+fn wait(socket: usize, helper: usize, mask: u64) {
     sys::set_ptracer(helper);
     let mut answer = [0; 4];
     let ready = Ready { stop: stop_address() };
-    if sys::send(socket, &ready.to_bytes()) && sys::read_all(socket, &mut answer) && answer == [0; 4] {
+    // The helper writes its answer as a whole.
+    if sys::send(socket, &ready.to_bytes())
+        && sys::wait_readable(socket, PATIENCE_NANOSECONDS, mask)
+        && sys::read_all(socket, &mut answer)
+        && answer == [0; 4]
+    {
         stop();
     }
     sys::set_ptracer(0);

@@ -20,6 +20,7 @@ const WALL: usize = 0x4000_0000;
 const PR_GET_CHILD_SUBREAPER: usize = 37;
 const PR_SET_PTRACER: usize = 0x5961_6d61;
 
+pub const PROT_READ: usize = 1;
 pub const PROT_READ_WRITE: usize = 3;
 pub const MAP_PRIVATE_ANONYMOUS: usize = 0x22;
 pub const MAP_NORESERVE: usize = 0x4000;
@@ -74,13 +75,13 @@ pub fn read_all(fd: usize, buffer: &mut [u8]) -> bool {
     true
 }
 
-/// read(2): how many bytes; 0 at the end, as after an error.
-pub fn read(fd: usize, buffer: &mut [u8]) -> usize {
+/// read(2): how many bytes; 0 at the end.
+pub fn read(fd: usize, buffer: &mut [u8]) -> Result {
     loop {
         // SAFETY: read(2) into the buffer's own bytes.
         match unsafe { call(number::READ, [fd, buffer.as_mut_ptr() as usize, buffer.len(), 0, 0, 0]) } {
             Err(EINTR) => {}
-            other => return other.unwrap_or(0),
+            other => return other,
         }
     }
 }
@@ -138,6 +139,24 @@ fn raised(pair: [c_int; 2]) -> Option<(usize, usize)> {
 pub fn keep_over_exec(fd: usize) {
     // SAFETY: fcntl(2) with numbers.
     let _ = unsafe { call(number::FCNTL, [fd, F_SETFD, 0, 0, 0, 0]) };
+}
+
+/// Waits until there is something to read, or the other end is closed, for `nanoseconds` at most, with
+/// another signal mask meanwhile. `false` when the time is over, or if the call fails.
+pub fn wait_readable(fd: usize, nanoseconds: u64, mask: u64) -> bool {
+    const POLLIN: c_int = 1;
+    let mut poll = [fd as c_int, POLLIN];
+    // The kernel writes the time that is left into it.
+    let mut left = [nanoseconds / 1_000_000_000, nanoseconds % 1_000_000_000];
+    loop {
+        let args =
+            [poll.as_mut_ptr() as usize, 1, left.as_mut_ptr() as usize, &raw const mask as usize, 8, 0];
+        // SAFETY: ppoll(2) of one descriptor: struct pollfd is an int and two shorts.
+        match unsafe { call(number::PPOLL, args) } {
+            Err(EINTR) => {}
+            other => return other.is_ok_and(|ready| ready > 0),
+        }
+    }
 }
 
 /// Sets the calling thread's signal mask; the one before.
@@ -207,10 +226,26 @@ pub fn advise(at: usize, bytes: usize, advice: usize) -> bool {
     }
 }
 
-/// mprotect(2) of memory that is ours.
-pub fn protect(at: usize, bytes: usize, prot: usize) -> bool {
-    // SAFETY: a fresh mapping of ours.
-    prot == PROT_READ_WRITE || unsafe { call(number::MPROTECT, [at, bytes, prot, 0, 0, 0]) }.is_ok()
+/// mprotect(2); whether it succeeded.
+///
+/// # Safety
+/// Nobody uses the range in a way that this forbids.
+pub unsafe fn protect(at: usize, bytes: usize, prot: usize) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe { call(number::MPROTECT, [at, bytes, prot, 0, 0, 0]) }.is_ok()
+}
+
+/// Copies memory of this process; whether all of it could be read. (A load from what is not mapped
+/// would be a signal.)
+///
+/// # Safety
+/// `bytes` from `to` on are mapped, and nobody else's.
+pub unsafe fn copy_own(from: usize, to: usize, bytes: usize) -> bool {
+    let (local, remote) = ([to, bytes], [from, bytes]);
+    let args = [getpid(), local.as_ptr() as usize, 1, remote.as_ptr() as usize, 1, 0];
+    // SAFETY: process_vm_readv(2) writes where the caller says.
+    let copied = unsafe { call(number::PROCESS_VM_READV, args) };
+    copied == Ok(bytes)
 }
 
 /// Moves a mapping of ours over another of the same length and content.

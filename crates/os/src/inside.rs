@@ -4,12 +4,15 @@
 
 use crate::helper::{Lifter, attend_waiting};
 use crate::launch::{close_all_but, send_answer};
+use crate::preload::{self, NoPreload};
 use crate::program::set_variable;
 use crate::ptrace;
 use hugelift_core::addr::Addr;
-use hugelift_core::printable::{Escape, Untrusted};
+use hugelift_core::printable::Escape;
 use hugelift_inside::names::{self, READY_BYTES, Ready};
-use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use nix::sys::socket::sockopt::{PeerCredentials, ReceiveTimeout};
+use nix::sys::socket::{getsockopt, setsockopt};
+use nix::sys::time::{TimeVal, TimeValLike};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read};
@@ -20,25 +23,6 @@ use std::path::{Path, PathBuf};
 /// The subcommand of hugelift that becomes a helper.
 pub const SUBCOMMAND: &str = names::INSIDE;
 
-/// Why the library cannot be loaded.
-#[derive(Debug, thiserror::Error)]
-pub enum Missing {
-    /// It is not where it should be.
-    #[error("no {} in {} or {}; make build puts it beside hugelift", names::LIBRARY, beside.escaped(), installed.escaped())]
-    NotThere {
-        /// The folder of hugelift.
-        beside: Untrusted,
-        /// The folder for libraries of where that is.
-        installed: Untrusted,
-    },
-    /// The loader takes these characters for separators.
-    #[error("{} has a space or a colon in its path, which LD_PRELOAD cannot hold", .0.escaped())]
-    Unnameable(Untrusted),
-    /// Our own path, by which it is found.
-    #[error("cannot find out where hugelift is: {0}; is /proc mounted?")]
-    NoPath(io::Error),
-}
-
 /// The library, and the hugelift that it is to call.
 #[derive(Debug)]
 pub struct Inside {
@@ -47,22 +31,42 @@ pub struct Inside {
 }
 
 impl Inside {
-    /// Looks beside this executable, then in `../lib/hugelift`.
+    /// The library, if the program at `path` can load it. Looks beside this executable, then in
+    /// `../lib/hugelift`.
     ///
     /// # Errors
-    /// [`Missing`]
-    pub fn find() -> Result<Inside, Missing> {
-        let exe = std::env::current_exe().map_err(Missing::NoPath)?;
+    /// [`NoPreload`]
+    pub fn for_program(path: &Path) -> Result<Inside, NoPreload> {
+        let inside = Inside::find()?;
+        preload::check(path)?;
+        Ok(inside)
+    }
+
+    fn find() -> Result<Inside, NoPreload> {
+        let exe = std::env::current_exe().map_err(NoPreload::NoPath)?;
         let beside = exe.parent().unwrap_or(Path::new("/")).to_path_buf();
         let installed = beside.parent().unwrap_or(Path::new("/")).join("lib/hugelift");
-        let places = [&beside, &installed].map(|dir| dir.join(names::LIBRARY));
-        match places.into_iter().find(|path| path.is_file()) {
-            None => Err(Missing::NotThere { beside: beside.into(), installed: installed.into() }),
-            Some(path) if path.as_os_str().as_bytes().iter().any(|b| b" :".contains(b)) => {
-                Err(Missing::Unnameable(path.into()))
+        for library in [&beside, &installed].map(|dir| dir.join(names::LIBRARY)) {
+            match preload::check_library(&library) {
+                Err(NoPreload::Unreadable { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
+                Err(why) => return Err(why),
+                Ok(()) if library.as_os_str().as_bytes().iter().any(|b| b" :".contains(b)) => {
+                    return Err(NoPreload::Unnameable(library.into()));
+                }
+                Ok(()) => return Ok(Inside { library, exe }),
             }
-            Some(library) => Ok(Inside { library, exe }),
         }
+        Err(NoPreload::NotThere { beside: beside.into(), installed: installed.into() })
+    }
+
+    /// Why a child that runs as another user could not load the library, if it could not.
+    pub fn closed_to_others(&self) -> Option<String> {
+        let (at, mode) = preload::closed_to_others(&self.library)?;
+        let library = self.library.escaped();
+        Some(format!(
+            "children that run as other users cannot read {library} ({} has mode {mode:04o}), and their loader says so on stderr",
+            at.escaped()
+        ))
     }
 
     /// Has the program load the library, before the user's own.
@@ -86,10 +90,15 @@ impl Inside {
     /// Has the children of the program lifted: those that are `worth` it, with `options` of
     /// `hugelift run` (see [`names::CHILDREN`]).
     ///
+    /// Children inherit `LD_PRELOAD`, and what they are is not known yet. AddressSanitizer's runtime
+    /// would end those that have it, because the library comes before it: it is told not to.
+    ///
     /// # Errors
     /// setenv(3).
     pub fn lift_children(&self, worth: &str, options: &[String]) -> io::Result<()> {
         self.preload()?;
+        let asan = std::env::var_os(names::ASAN_OPTIONS).unwrap_or_default();
+        set_variable(names::ASAN_OPTIONS, preload::tolerant_asan_options(&asan))?;
         set_variable(names::EXE, &self.exe)?;
         set_variable(names::CHILDREN, format!("{worth} {}", shell_words::join(options)).trim_end())
     }
@@ -135,6 +144,9 @@ pub fn children_options() -> Result<Vec<String>, String> {
     shell_words::split(words).map_err(|e| format!("{}={value}: {e}", names::CHILDREN))
 }
 
+/// How long the helper waits for the first message. (The library waits as long for the answer.)
+const PATIENCE_SECONDS: i64 = 10;
+
 /// The helper's life, for the process `target` that has started it and waits at the other end of
 /// the socket `fd`.
 ///
@@ -155,6 +167,9 @@ pub fn help(target: i32, fd: RawFd, lifter: &mut impl Lifter) -> Result<(), Stri
     // SAFETY: setsid(2) takes no arguments.
     unsafe { libc::setsid() };
     close_all_but(&[2, socket.as_raw_fd()]);
+    // Whoever has started us sends at once, unless it is stopped, or is not the library.
+    setsockopt(&socket, ReceiveTimeout, &TimeVal::seconds(PATIENCE_SECONDS))
+        .map_err(|e| format!("descriptor {fd}: {e}"))?;
     let mut socket = File::from(socket);
     let mut ready = [0; READY_BYTES];
     // It has been killed, or has thought better of it.

@@ -44,6 +44,7 @@ pub mod perf;
 pub mod perf_map;
 pub mod plain;
 pub mod pools;
+pub mod preload;
 pub mod prime;
 mod probes;
 mod process_facts;

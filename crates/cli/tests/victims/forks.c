@@ -2,16 +2,20 @@
 /* Forks ROUNDS times with data and bss that both sides write, while a signal handler of the
  * parent's writes too; each side checks every word that it has written.
  *
- *   forks ROUNDS [exhaust] [thread] [raw] [inner]
+ *   forks ROUNDS [exhaust] [thread] [raw] [inner] [crowd] [deep] [closed]
  *
  *   exhaust   takes all pages that are left in the pool first
  *   thread    has a second thread from the start of main on, which writes as well
  *   raw       forks by clone(2), past the C library
  *   inner     each child forks a child of its own
+ *   crowd     has 200 mappings on pages of the pool of its own, below data and bss
+ *   deep      has a file mapped below data and bss whose path is longer than PATH_MAX
+ *   closed    forbids all access to a page of bss while it forks
  *
  * Prints how much of data and bss is on pages of the pool, in the parent at first, in the first
  * child, and in the parent at last. Exit status 0 if all was right. */
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
@@ -19,6 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/wait.h>
@@ -111,6 +116,43 @@ static void exhaust(void)
 	}
 }
 
+/* Lower than where the kernel puts a position-independent program. */
+#define LOW 0x100000000ul
+
+static void crowd(void)
+{
+	for (size_t i = 0; i < 200; i++) {
+		void *at = (void *)(LOW + i * (4ul << 20));
+		int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | MAP_NORESERVE | MAP_FIXED_NOREPLACE;
+		if (mmap(at, 2u << 20, PROT_READ, flags, -1, 0) != at)
+			exit(3);
+	}
+}
+
+static void deep(void)
+{
+	char name[201];
+	memset(name, 'd', 200);
+	name[200] = 0;
+	for (int i = 0; i < 40; i++)
+		if (mkdir(name, 0700) || chdir(name))
+			exit(3);
+	int file = open(name, O_RDWR | O_CREAT, 0600);
+	if (file < 0 || ftruncate(file, 4096))
+		exit(3);
+	void *at = (void *)(LOW - 4096);
+	if (mmap(at, 4096, PROT_READ, MAP_PRIVATE | MAP_FIXED_NOREPLACE, file, 0) != at)
+		exit(3);
+}
+
+/* The first whole huge page of bss. */
+static void protect(int closed)
+{
+	uintptr_t page = ((uintptr_t)zero + (2u << 20) - 1) & ~((2ul << 20) - 1);
+	if (mprotect((void *)page, 2u << 20, closed ? PROT_NONE : PROT_READ | PROT_WRITE))
+		exit(3);
+}
+
 static pid_t raw_fork(void)
 {
 	return (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
@@ -118,7 +160,7 @@ static pid_t raw_fork(void)
 
 int main(int argc, char **argv)
 {
-	int rounds = argc > 1 ? atoi(argv[1]) : 1, raw = 0, inner = 0, failed = 0;
+	int rounds = argc > 1 ? atoi(argv[1]) : 1, raw = 0, inner = 0, closed = 0, failed = 0;
 	printf("parent %ld kB\n", pool_kb());
 	for (int i = 2; i < argc; i++) {
 		pthread_t thread;
@@ -128,19 +170,28 @@ int main(int argc, char **argv)
 			return puts("no thread"), 2;
 		raw |= !strcmp(argv[i], "raw");
 		inner |= !strcmp(argv[i], "inner");
+		closed |= !strcmp(argv[i], "closed");
+		if (!strcmp(argv[i], "crowd"))
+			crowd();
+		if (!strcmp(argv[i], "deep"))
+			deep();
 	}
 	for (size_t i = 2; i < DATA / 8; i += STEP)
 		if (data[i] != 0x1122334455667788)
 			return puts("data are not what they were"), 2;
 	fflush(stdout);
-	if (!raw) {
+	if (!raw && !closed) {
 		struct itimerval every = { { 0, 1000 }, { 0, 1000 } };
 		signal(SIGALRM, on_signal);
 		setitimer(ITIMER_REAL, &every, NULL);
 	}
 	fill(1);
 	for (int round = 1; round <= rounds && !failed; round++) {
+		if (closed)
+			protect(1);
 		pid_t child = raw ? raw_fork() : fork();
+		if (closed)
+			protect(0);
 		if (child == 0) {
 			if (round == 1)
 				printf("child %ld kB\n", pool_kb()), fflush(stdout);

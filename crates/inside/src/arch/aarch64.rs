@@ -10,6 +10,7 @@ pub mod number {
     pub const CLOSE: usize = 57;
     pub const PIPE2: usize = 59;
     pub const READ: usize = 63;
+    pub const PPOLL: usize = 73;
     pub const EXIT_GROUP: usize = 94;
     pub const RT_SIGPROCMASK: usize = 135;
     pub const RT_SIGPENDING: usize = 136;
@@ -25,6 +26,7 @@ pub mod number {
     pub const MPROTECT: usize = 226;
     pub const MADVISE: usize = 233;
     pub const WAIT4: usize = 260;
+    pub const PROCESS_VM_READV: usize = 270;
 }
 
 /// Makes a system call; a value or a negative errno.

@@ -24,7 +24,9 @@ pub mod number {
     pub const PRCTL: usize = 157;
     pub const EXIT_GROUP: usize = 231;
     pub const OPENAT: usize = 257;
+    pub const PPOLL: usize = 271;
     pub const PIPE2: usize = 293;
+    pub const PROCESS_VM_READV: usize = 310;
 }
 
 /// Makes a system call; a value or a negative errno.
