@@ -2,6 +2,7 @@
 //! Options that several subcommands share, each defined once.
 
 use clap::{Args, ValueEnum};
+use hugelift_core::demangle::Names;
 use hugelift_core::placement::{Nodes, Placement};
 use hugelift_core::policy::{self, Backing, Copies, ObjectFilter, PageChoice, Policy};
 use hugelift_core::snapshot::Part;
@@ -192,6 +193,24 @@ pub enum AfterForkChoice {
     Join,
     /// Leave them to the kernel
     Leave,
+}
+
+/// `--perf-map`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum NamesChoice {
+    /// As in the source
+    Demangled,
+    /// As in the symbol table
+    Mangled,
+}
+
+impl From<NamesChoice> for Names {
+    fn from(choice: NamesChoice) -> Names {
+        match choice {
+            NamesChoice::Demangled => Names::Demangled,
+            NamesChoice::Mangled => Names::Mangled,
+        }
+    }
 }
 
 /// `--children`

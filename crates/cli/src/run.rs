@@ -12,7 +12,7 @@ pub use job::Job;
 
 use crate::dry_run::dry_run;
 use crate::failure::Failure;
-use crate::options::{AfterForkChoice, ChildrenChoice, MallocChoice, PolicyArgs, word};
+use crate::options::{AfterForkChoice, ChildrenChoice, MallocChoice, NamesChoice, PolicyArgs, word};
 use crate::weigh::TouchedChoice;
 use clap::Args;
 use hugelift_core::addr::PageSize;
@@ -80,9 +80,17 @@ pub struct RunArgs {
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
 
-    /// Name copied code for perf(1): write /tmp/perf-PID.map, and remove it at the program's end
-    #[arg(long)]
-    perf_map: bool,
+    /// Name copied code for perf(1): write /tmp/perf-PID.map, and remove it at the program's end;
+    /// with the names of the source, or (=mangled) of the symbol table
+    #[arg(
+        long,
+        value_enum,
+        value_name = "NAMES",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "demangled"
+    )]
+    perf_map: Option<NamesChoice>,
 
     /// Say what was lifted (-vv: and every skip)
     #[arg(short, long, action = clap::ArgAction::Count)]
@@ -106,7 +114,7 @@ impl RunArgs {
         words.push(format!("--fork-reserve={}", self.fork_reserve));
         words.push(format!("--after-fork={}", word(&self.after_fork)));
         words.extend(self.touched.as_ref().map(|touched| format!("--touched={}", word(touched))));
-        words.extend(self.perf_map.then(|| "--perf-map".to_string()));
+        words.extend(self.perf_map.as_ref().map(|names| format!("--perf-map={}", word(names))));
         match self.verbose {
             0 => words.push("--quiet".into()),
             n => words.extend((0..n).map(|_| "-v".to_string())),

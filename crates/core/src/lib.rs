@@ -17,6 +17,7 @@ pub mod apply;
 pub mod attribute;
 pub mod comparison;
 pub mod comparison_text;
+pub mod demangle;
 pub mod doctor;
 pub mod elf;
 pub mod entry_elf;

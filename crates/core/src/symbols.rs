@@ -3,9 +3,11 @@
 //! is behind (`/tmp/perf-PID.map`; tools/perf/Documentation/jit-interface.txt in Linux).
 
 use crate::addr::Range;
+use crate::demangle::{Names, demangled};
 use crate::printable::printable;
 use object::read::elf::ElfFile64;
 use object::{LittleEndian, Object as _, ObjectSymbol as _, ReadRef, SymbolKind};
+use std::borrow::Cow;
 use std::fmt::Write as _;
 
 /// A function at its stated address.
@@ -41,13 +43,17 @@ pub fn functions<'data>(file: impl ReadRef<'data>) -> Result<Vec<Function>, Stri
 
 /// A line for each of the functions, of an object loaded with `bias`, that reaches into one of
 /// `spans`.
-pub fn perf_map(functions: &[Function], bias: u64, spans: &[Range]) -> String {
+pub fn perf_map(functions: &[Function], bias: u64, spans: &[Range], names: Names) -> String {
     let mut out = String::new();
     for function in functions {
         let start = crate::addr::Addr(function.vaddr.wrapping_add(bias));
         let Some(range) = Range::sized(start, function.size) else { continue };
         if spans.iter().any(|span| span.intersect(range).is_some()) {
-            let name = printable(&function.name);
+            let name = match names {
+                Names::Demangled => demangled(&function.name),
+                Names::Mangled => Cow::Borrowed(function.name.as_str()),
+            };
+            let name = printable(&name);
             // Writing to a String cannot fail.
             let _ = writeln!(out, "{:x} {:x} {name}", start.0, function.size);
         }
@@ -83,10 +89,16 @@ mod tests {
     #[test]
     fn lines_of_the_map() {
         let function = |vaddr, size, name: &str| Function { vaddr, size, name: name.into() };
-        let all =
-            [function(0x1000, 0x10, "before"), function(0x1ff8, 0x10, "across"), function(0x2010, 1, "a\nb")];
+        let all = [
+            function(0x1000, 0x10, "before"),
+            function(0x1ff8, 0x10, "_ZN1a6acrossEv"),
+            function(0x2010, 1, "a\nb"),
+        ];
         let spans = [Range { start: Addr(0x7000_2000), end: Addr(0x7000_3000) }];
-        assert_eq!(perf_map(&all, 0x7000_0000, &spans), "70001ff8 10 across\n70002010 1 a?b\n");
-        assert_eq!(perf_map(&all, u64::MAX, &spans), "");
+        let map = |bias, names| perf_map(&all, bias, &spans, names);
+        let mangled = "70001ff8 10 _ZN1a6acrossEv\n70002010 1 a?b\n";
+        assert_eq!(map(0x7000_0000, Names::Mangled), mangled);
+        assert_eq!(map(0x7000_0000, Names::Demangled), mangled.replace("_ZN1a6acrossEv", "a::across"));
+        assert_eq!(map(u64::MAX, Names::Mangled), "");
     }
 }

@@ -197,7 +197,7 @@ fn copy(range: Mapping, page: usize, pool: bool, content: Content) -> bool {
         sys::advise(at, bytes, sys::MADV_HUGEPAGE);
         true
     };
-    let done = ready && copy_over(range, at, content);
+    let done = ready && copy_over(range, page, at, content);
     if !done {
         // SAFETY: mapped above, and not moved.
         unsafe { sys::unmap(at, bytes) };
@@ -205,8 +205,8 @@ fn copy(range: Mapping, page: usize, pool: bool, content: Content) -> bool {
     done
 }
 
-/// Copies a range to `at`, where as much is mapped, and moves the copy over it.
-fn copy_over(range: Mapping, at: usize, content: Content) -> bool {
+/// Copies a range to `at`, where as many fresh bytes are mapped, and moves the copy over it.
+fn copy_over(range: Mapping, page: usize, at: usize, content: Content) -> bool {
     let bytes = range.end - range.start;
     let is_closed = range.prot & sys::PROT_READ == 0;
     // SAFETY: what the program has forbidden is allowed for as long as nobody but this function runs.
@@ -217,7 +217,7 @@ fn copy_over(range: Mapping, at: usize, content: Content) -> bool {
         // SAFETY: both are mapped, of this length and apart from each other; nobody writes to
         // the first, as the module says.
         Content::Readable => unsafe {
-            core::ptr::copy_nonoverlapping(range.start as *const u8, at as *mut u8, bytes);
+            copy_pages(range.start, at, bytes, page);
             true
         },
         // SAFETY: the second is mapped, of this length, and this function's alone.
@@ -231,6 +231,25 @@ fn copy_over(range: Mapping, at: usize, content: Content) -> bool {
         unsafe { sys::protect(range.start, bytes, range.prot) };
     }
     done
+}
+
+/// Copies memory to fresh memory. Pages of zeros are left out: bss that nobody has written to takes no
+/// memory then, and is missing again for a userfaultfd.
+///
+/// # Safety
+/// Both are `bytes` long, aligned to `page`, mapped, and apart from each other. Nobody writes to them.
+unsafe fn copy_pages(from: usize, to: usize, bytes: usize, page: usize) {
+    for offset in (0..bytes).step_by(page) {
+        let length = page.min(bytes - offset);
+        // SAFETY: the caller's promise; within both.
+        unsafe {
+            let (source, copy) = ((from + offset) as *const u8, (to + offset) as *mut u8);
+            let words = core::slice::from_raw_parts(source.cast::<u64>(), length / size_of::<u64>());
+            if words.iter().any(|word| *word != 0) {
+                core::ptr::copy_nonoverlapping(source, copy, length);
+            }
+        }
+    }
 }
 
 type Work = extern "C" fn(*mut c_void) -> *mut c_void;

@@ -8,6 +8,7 @@
 
 use crate::procfs::Process;
 use hugelift_core::addr::Range;
+use hugelift_core::demangle::Names;
 use hugelift_core::snapshot::Object;
 use hugelift_core::symbols::{functions, perf_map};
 use object::read::ReadCache;
@@ -26,21 +27,24 @@ pub struct Copied {
 }
 
 impl Copied {
-    /// The spans of `object` in process `pid`; `None` if its file is no longer there.
-    pub fn open(pid: u32, object: &Object, spans: Vec<Range>) -> Option<Copied> {
+    /// The spans of `object` in process `pid`.
+    ///
+    /// # Errors
+    /// Its file cannot be opened any more.
+    pub fn open(pid: u32, object: &Object, spans: Vec<Range>) -> io::Result<Copied> {
         let process = Process::new(pid);
         let path = match object.executable {
             true => process.path("exe"),
-            false => process.path("root").join(object.path.strip_prefix("/").ok()?),
+            false => process.path("root").join(object.path.strip_prefix("/").unwrap_or(&object.path)),
         };
-        let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
-        Some(Copied { file, bias: object.bias, spans })
+        let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+        Ok(Copied { file, bias: object.bias, spans })
     }
 
-    fn lines(&self) -> String {
+    fn lines(&self, names: Names) -> String {
         let cache = ReadCache::new(&self.file);
         match functions(&cache) {
-            Ok(functions) => perf_map(&functions, self.bias, &self.spans),
+            Ok(functions) => perf_map(&functions, self.bias, &self.spans, names),
             Err(error) => {
                 tracing::debug!(%error, "no symbols");
                 String::new()
@@ -49,17 +53,130 @@ impl Copied {
     }
 }
 
-/// Writes the map of process `pid` and leaves it there.
-///
-/// # Errors
-/// open(2), write(2); EEXIST if somebody else's is there.
-pub fn write(pid: u32, objects: &[Copied]) -> io::Result<PathBuf> {
-    let path = PathBuf::from(format!("/tmp/perf-{pid}.map"));
-    let mut file = create(&path)?;
-    for object in objects {
-        file.write_all(object.lines().as_bytes())?;
+/// Why copied code has no names.
+#[derive(Debug, thiserror::Error)]
+pub enum Unnamed {
+    /// open(2) or write(2) failed.
+    #[error("cannot write {}: {source}", path.display())]
+    Unwritten {
+        /// The map.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// Somebody else's file is where the map should be.
+    #[error("cannot write {0}: a file is there that is not this user's own; remove it: rm {0}", path.display())]
+    Taken {
+        /// The map.
+        path: PathBuf,
+    },
+    /// No watcher could be started to remove the map at the program's end.
+    #[error("cannot watch the program to remove {} at its end: {source}", path.display())]
+    Unwatched {
+        /// The map.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// There is nothing to write.
+    #[error("perf will find no names: no copied function has one in its file (is it stripped?)")]
+    Nameless,
+}
+
+/// The map of a process, created and empty yet.
+#[derive(Debug)]
+pub struct Map {
+    pid: u32,
+    path: PathBuf,
+    file: File,
+}
+
+impl Map {
+    /// Creates the map of process `pid`.
+    ///
+    /// # Errors
+    /// [`Unnamed`]
+    pub fn create(pid: u32) -> Result<Map, Unnamed> {
+        let path = PathBuf::from(format!("/tmp/perf-{pid}.map"));
+        match create(&path) {
+            Ok(file) => Ok(Map { pid, path, file }),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(Unnamed::Taken { path }),
+            Err(source) => Err(Unnamed::Unwritten { path, source }),
+        }
     }
-    Ok(path)
+
+    /// Writes the names of `objects` and leaves the map there. A map that cannot be written is removed.
+    ///
+    /// # Errors
+    /// [`Unnamed`]
+    pub fn write(&mut self, objects: &[Copied], names: Names) -> Result<(), Unnamed> {
+        // Beyond the limit of file sizes (`ulimit -f`) write(2) is to fail, not to end this process.
+        // SAFETY: signal(2): no handler of ours is involved.
+        let before = unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+        let written = self.try_write(objects, names);
+        if before != libc::SIG_ERR {
+            // SAFETY: as above: what was there.
+            unsafe { libc::signal(libc::SIGXFSZ, before) };
+        }
+        if written.is_err() {
+            self.remove();
+        }
+        written
+    }
+
+    fn try_write(&mut self, objects: &[Copied], names: Names) -> Result<(), Unnamed> {
+        let mut bytes = 0;
+        for object in objects {
+            let lines = object.lines(names);
+            bytes += lines.len();
+            self.file
+                .write_all(lines.as_bytes())
+                .map_err(|source| Unnamed::Unwritten { path: self.path.clone(), source })?;
+        }
+        if bytes == 0 { Err(Unnamed::Nameless) } else { Ok(()) }
+    }
+
+    fn remove(&self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+
+    /// Starts the watcher of the process, which is stopped; it writes the map, and `complain`s if it
+    /// cannot. Returns at once.
+    ///
+    /// # Errors
+    /// [`Unnamed::Unwatched`]; the map is removed.
+    pub fn watch(
+        mut self,
+        objects: &[Copied],
+        names: Names,
+        complain: impl FnOnce(&Unnamed),
+    ) -> Result<(), Unnamed> {
+        let started = pidfd(self.pid).and_then(|program| match fork()? {
+            true => Ok(()),
+            false => {
+                let mut keep: Vec<RawFd> = objects.iter().map(|o| o.file.as_raw_fd()).collect();
+                keep.extend([2, program.as_raw_fd(), self.file.as_raw_fd()]);
+                crate::launch::close_all_but(&keep);
+                // It holds no file system in use.
+                let _ = std::env::set_current_dir("/");
+                match self.write(objects, names) {
+                    Ok(()) => {
+                        // Whoever reads the program's stderr is not to wait for the watcher.
+                        crate::launch::close_all_but(&[program.as_raw_fd()]);
+                        wait_for_end(&program);
+                        self.remove();
+                    }
+                    Err(why) => complain(&why),
+                }
+                // SAFETY: _exit(2) ends the process without running what the launcher has registered.
+                unsafe { libc::_exit(0) }
+            }
+        });
+        started.map_err(|source| {
+            self.remove();
+            Unnamed::Unwatched { path: self.path.clone(), source }
+        })
+    }
 }
 
 /// A new file of our own, whatever lies in wait there: perf(1) believes only its own user's.
@@ -80,35 +197,22 @@ fn create(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Starts the watcher for process `pid`, which is stopped. Returns at once.
-///
-/// # Errors
-/// pidfd_open(2), fork(2).
-pub fn watch(pid: u32, objects: &[Copied]) -> io::Result<()> {
+fn pidfd(pid: u32) -> io::Result<OwnedFd> {
     // SAFETY: pidfd_open(2) takes two numbers.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: a new descriptor, nobody else's.
-    let program = unsafe { OwnedFd::from_raw_fd(fd as RawFd) };
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+}
+
+/// fork(2): `true` in the parent, `false` in the child.
+fn fork() -> io::Result<bool> {
     // SAFETY: fork(2) of a process with one thread: the child may go on as usual.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
-        0 => {
-            let mut keep: Vec<RawFd> = objects.iter().map(|o| o.file.as_raw_fd()).collect();
-            keep.push(program.as_raw_fd());
-            crate::launch::close_all_but(&keep);
-            // It holds no file system in use.
-            let _ = std::env::set_current_dir("/");
-            if let Ok(path) = write(pid, objects) {
-                wait_for_end(&program);
-                let _ = std::fs::remove_file(path);
-            }
-            // SAFETY: _exit(2) ends the process without running what the launcher has registered.
-            unsafe { libc::_exit(0) }
-        }
-        _ => Ok(()),
+        child => Ok(child != 0),
     }
 }
 

@@ -7,6 +7,7 @@ use crate::options::{AfterForkChoice, BackingChoice};
 use crate::weigh::{Choosing, Chosen, choose};
 use hugelift_core::addr::{PageSize, Range, human_bytes};
 use hugelift_core::apply::{Outcome, apply, lifted};
+use hugelift_core::demangle::Names;
 use hugelift_core::maps::Mapping;
 use hugelift_core::moving::base::{Base, congruent_residue};
 use hugelift_core::moving::{Image, Move, Stay};
@@ -57,7 +58,8 @@ pub struct Job {
     pub(super) stayed: Option<Fault>,
     /// Why data is not taken from the pool although it was asked for.
     pub(super) unguarded: Option<String>,
-    pub(super) perf_map: bool,
+    /// How copied code is named for perf, if it is.
+    pub(super) perf_map: Option<Names>,
     /// Orphans become the program's children.
     pub(super) adopts: bool,
     /// Size of a transparent huge page.
@@ -127,7 +129,7 @@ impl Job {
             unmoved: None,
             stayed: None,
             unguarded: None,
-            perf_map: args.perf_map,
+            perf_map: args.perf_map.map(Names::from),
             adopts: launch::adopts_orphans(),
             huge: None,
             machine: None,
@@ -256,8 +258,8 @@ impl Job {
         if let Err(refused) = self.complain(&before, &chosen, &outcome) {
             return refused;
         }
-        if self.perf_map {
-            self.name_code(pid, &before, plan, &outcome);
+        if let Some(names) = self.perf_map {
+            self.name_code(pid, &before, plan, &outcome, names);
         }
         self.tell(pid, &before, plan, &outcome, took);
         self.beside = self.who_stays(pid, &before, chosen, &outcome, lift);

@@ -7,6 +7,7 @@ use crate::FAILED;
 use crate::weigh::Chosen;
 use hugelift_core::addr::{PageSize, Range, human_bytes};
 use hugelift_core::apply::{Outcome, lifted};
+use hugelift_core::demangle::Names;
 use hugelift_core::nothing::why_nothing;
 use hugelift_core::plan::{Plan, Span};
 use hugelift_core::policy::Backing;
@@ -16,9 +17,10 @@ use hugelift_core::skip::Reason;
 use hugelift_core::snapshot::{Part, Snapshot};
 use hugelift_os::console::say;
 use hugelift_os::helper::Verdict;
-use hugelift_os::perf_map::{self, Copied};
+use hugelift_os::perf_map::{Copied, Map};
 use hugelift_os::plain::Plain;
 use hugelift_os::procfs::Process;
+use hugelift_os::program::shown;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::time::Duration;
@@ -74,7 +76,14 @@ impl Job {
     }
 
     /// Code that was copied to memory of no file: perf(1) finds its names in a file of their own.
-    pub(super) fn name_code(&self, pid: u32, before: &Snapshot, plan: &Plan, outcome: &Outcome) {
+    pub(super) fn name_code(
+        &self,
+        pid: u32,
+        before: &Snapshot,
+        plan: &Plan,
+        outcome: &Outcome,
+        names: Names,
+    ) {
         let mut spans: BTreeMap<usize, Vec<Range>> = BTreeMap::new();
         let is_copy = |(span, backing): &(&Span, Backing)| {
             span.part == Part::Text && matches!(backing, Backing::Thp | Backing::Hugetlb)
@@ -82,18 +91,26 @@ impl Job {
         for (span, _) in lifted(plan, outcome).filter(is_copy) {
             spans.entry(span.object).or_default().push(span.range);
         }
-        let open = |(object, spans)| Copied::open(pid, before.objects.get(object)?, spans);
-        let objects: Vec<Copied> = spans.into_iter().filter_map(open).collect();
-        if objects.is_empty() {
+        if spans.is_empty() {
             return;
         }
-        // A watcher would become the program's child: there the file stays.
-        let done = match self.adopts {
-            true => perf_map::write(pid, &objects).map(drop),
-            false => perf_map::watch(pid, &objects),
-        };
-        if let Err(error) = done {
-            self.say(&format!("{}: cannot write /tmp/perf-{pid}.map: {error}", self.program));
+        let complain =
+            |why: &dyn std::fmt::Display| self.say(&format!("{}: --perf-map: {why}", self.program));
+        let mut objects = Vec::new();
+        for (object, spans) in spans {
+            let Some(object) = before.objects.get(object) else { continue };
+            match Copied::open(pid, object, spans) {
+                Ok(copied) => objects.push(copied),
+                Err(error) => complain(&format!("cannot read {}: {error}", shown(object.path.as_os_str()))),
+            }
+        }
+        let written = Map::create(pid).and_then(|mut map| match self.adopts {
+            // A watcher would become the program's child: there the file stays.
+            true => map.write(&objects, names),
+            false => map.watch(&objects, names, |why| complain(why)),
+        });
+        if let Err(why) = written {
+            complain(&why);
         }
     }
 

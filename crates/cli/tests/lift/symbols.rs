@@ -51,6 +51,50 @@ fn a_map_names_what_no_file_does() {
     });
 }
 
+/// Names are those of the source, as perf prints them for files where it can; or with `=mangled` those
+/// of the symbol table, as it prints them where it cannot.
+#[test]
+fn b5_names_are_demangled_and_match_perfs_own() {
+    need!("objcopy", "perf");
+    let dir = tempfile::TempDir::new().expect("a directory");
+    for (mangled, readable) in [
+        ("_ZN4deep6WorkerIiE4burnEiRKS1_", "deep::Worker<int>::burn"),
+        ("_ZN4deep6worker4burn17h0123456789abcdefE", "deep::worker::burn"),
+        ("_RNvNtC4deep6worker4burn", "deep::worker::burn"),
+    ] {
+        let program = dir.path().join(mangled);
+        let renamed = format!("--redefine-sym=fat_code={mangled}");
+        let out = Command::new("objcopy").arg(renamed).arg(fat("hold").build()).arg(&program).output();
+        assert!(out.is_ok_and(|out| out.status.success()), "objcopy");
+        let ends_with = |option: &str, name: &str| {
+            let held = Held::start(&Cmd::new([&program]), Some(&["--backing", "thp", option]), &program);
+            let path = perf_map_of(held.pid());
+            let line = format!(" {name}\n");
+            until("written", || std::fs::read_to_string(&path).is_ok_and(|text| text.contains(&line)));
+            assert_eq!(held.finish().stderr, "");
+        };
+        ends_with("--perf-map", readable);
+        ends_with("--perf-map=mangled", mangled);
+        // What perf makes of the symbol of a file.
+        let data = dir.path().join("data");
+        let mut perf = Command::new("perf");
+        perf.args(["record", "-q", "-e", "cpu-clock", "-o"]).arg(&data);
+        perf.args(["--", "sh", "-c", "sleep 1 | exec \"$@\"", "sh"]).arg(&program).arg("burn");
+        let out = perf.stdin(std::process::Stdio::null()).output().expect("perf");
+        if !out.status.success() {
+            skip!("perf record: {}", String::from_utf8_lossy(&out.stderr));
+        }
+        let mut report = Command::new("perf");
+        report.args(["report", "-g", "none", "--stdio", "--sort", "symbol", "-i"]).arg(&data);
+        let report = report.output().expect("perf");
+        let text = String::from_utf8_lossy(&report.stdout).into_owned();
+        // Behind the name are columns that are empty here.
+        let names = text.lines().filter_map(|line| line.split_once("[.] ")?.1.split("  ").next());
+        let own = { names }.find(|name| name.contains("burn")).unwrap_or_else(|| panic!("{text}"));
+        assert!([mangled, readable].contains(&own), "perf says {own:?} for {mangled}");
+    }
+}
+
 /// A file of another user's in its place is left, and the program runs.
 #[test]
 fn a_planted_map_is_not_written_to() {

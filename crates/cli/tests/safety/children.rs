@@ -277,3 +277,61 @@ fn a9_a_child_whose_helper_does_not_answer_starts_plainly() {
     assert!(outcome.stdout.contains(" small,") && outcome.stdout.ends_with("\n0\n"), "{outcome:?}");
     assert_eq!(outcome.stderr, "");
 }
+
+/// Bss that nobody has written to is missing for a userfaultfd as it is bare, once it has left the pool
+/// for the program's second thread; and on transparent huge pages.
+#[test]
+fn a12_a_userfaultfd_sees_what_of_bss_is_untouched() {
+    need_root!();
+    let _pool = match Pool::with_free(guard::PLENTY) {
+        Ok(pool) => pool,
+        Err(why) => skip!("{why}"),
+    };
+    let victim = plain("userfault").build();
+    let cmd = Cmd::new([&victim]);
+    let bare = cmd.bare();
+    if bare.end == End::Code(77) {
+        skip!("no userfaultfd(2)");
+    }
+    assert_eq!(bare.stdout, "filled 2048, right 2048\n", "{bare:?}");
+    for options in [POOL, &["--backing", "thp", "--parts", "data,bss"]] {
+        let lifted = cmd.lifted(options);
+        assert_eq!((&lifted.stdout, lifted.end, lifted.stderr.as_str()), (&bare.stdout, bare.end, ""));
+    }
+    // On pages of the pool nothing could be served by 4 kB, filled or not: this is why bss is filled there.
+    let kernel = cmd.arg("kernel").bare();
+    assert_eq!(kernel.stdout, "watch a part: EINVAL; watch: 0; fill 4 kB: EINVAL\n", "{kernel:?}");
+}
+
+/// What `--perf-map` says when it cannot do its work: the program runs, and one line says why.
+fn unnamed(cmd: &Cmd) -> String {
+    let lifted = cmd.lifted(&["--backing", "thp", "--perf-map"]);
+    assert_eq!((lifted.end, lifted.stdout.as_str()), (End::Code(0), "ran\n"), "{lifted:?}");
+    let [line] = lifted.own_lines()[..] else { panic!("{lifted:?}") };
+    assert!(line.contains("--perf-map: "), "{line}");
+    line.to_string()
+}
+
+fn ran() -> Cmd {
+    Cmd::new([fat("ran").build()])
+}
+
+#[test]
+fn a12_a_perf_map_that_cannot_be_written_is_told() {
+    need_root!();
+    // The number is known beforehand only to the process itself.
+    let dir = tempfile::TempDir::new().expect("a folder");
+    let plant = "ln -s /nowhere /tmp/perf-$$.map && echo /tmp/perf-$$.map >planted && exec \"$@\"";
+    let line = unnamed(&ran().under(["sh", "-c", plant, "sh"]).cwd(&dir));
+    let planted = std::fs::read_to_string(dir.path().join("planted")).expect("the name");
+    std::fs::remove_file(planted.trim()).expect("remove the link");
+    assert!(line.contains(&format!("rm {}", planted.trim())), "{line}");
+    // A limit of file sizes shows when it is written, by the watcher.
+    let line = unnamed(&ran().under(["sh", "-c", "ulimit -f 0; exec \"$@\"", "sh"]));
+    assert!(line.contains("cannot write /tmp/perf-"), "{line}");
+    need!("strip");
+    let stripped = dir.path().join("stripped");
+    must(Command::new("strip").arg("-o").arg(&stripped).arg(fat("ran").build()));
+    let line = unnamed(&Cmd::new([&stripped]));
+    assert!(line.contains("stripped"), "{line}");
+}

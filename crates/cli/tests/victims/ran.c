@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Says that it has run, half a second later, and ends. */
+#include "fat.h"
+#include <stdio.h>
+#include <unistd.h>
+
+int main(void)
+{
+	usleep(500000);
+	puts(fat_wrong(1000) ? "wrong" : "ran");
+	return 0;
+}
