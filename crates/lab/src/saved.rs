@@ -6,7 +6,7 @@
 use anyhow::{Context as _, Result};
 use hugelift_core::lab::{Report, VERSION};
 use hugelift_core::printable::Escape;
-use hugelift_os::output;
+use hugelift_os::{open, output};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -39,11 +39,9 @@ pub fn load(folder: &Path) -> Vec<Report> {
     files.retain(|path| path.extension().is_some_and(|e| e == "json"));
     files.sort();
     let report = |path: &PathBuf| {
-        let about = fs::metadata(path).ok().filter(|m| m.is_file() && m.len() <= LARGEST)?;
-        let bytes = fs::read(path).ok().filter(|bytes| bytes.len() as u64 <= about.len().max(1))?;
-        let report: Report = serde_json::from_slice(&bytes)
-            .inspect_err(|e| tracing::debug!("{}: {e}", path.escaped()))
-            .ok()?;
+        let text = open::text(path, LARGEST).ok()?;
+        let report: Report =
+            serde_json::from_str(&text).inspect_err(|e| tracing::debug!("{}: {e}", path.escaped())).ok()?;
         (report.version == VERSION).then_some(report)
     };
     files.iter().filter_map(report).collect()

@@ -2,6 +2,7 @@
 //! An ELF file on disk: its headers, and what of its dynamic section is needed to find
 //! the objects that it wants loaded.
 
+use crate::open;
 use hugelift_core::elf::{self, Dynamic, ElfError, HEAD_BYTES, Headers, Stretch};
 use hugelift_core::maps::FileId;
 use hugelift_core::printable::Untrusted;
@@ -139,12 +140,10 @@ impl ElfFile {
 /// The file, its first [`HEAD_BYTES`] bytes, and which file it is.
 pub(crate) fn open_head(path: &Path) -> Result<(File, Vec<u8>, FileId), FileError> {
     let failed = |source| FileError::Io { path: path.into(), source };
-    // Asked before it is opened: opening a FIFO waits, opening a device may do anything.
-    let meta = std::fs::metadata(path).map_err(failed)?;
-    if !meta.is_file() {
-        return Err(FileError::NotRegular { path: path.into() });
-    }
-    let file = File::open(path).map_err(failed)?;
+    let (file, meta) = match open::regular(path) {
+        Err(e) if open::is_not_regular(&e) => return Err(FileError::NotRegular { path: path.into() }),
+        opened => opened.map_err(failed)?,
+    };
     let head = try_read_at(&file, 0, HEAD_BYTES).map_err(failed)?;
     if head.is_empty() {
         return Err(FileError::Empty { path: path.into() });

@@ -13,6 +13,7 @@ use crate::elf_file::ElfFile;
 use crate::file_snapshot::executable;
 use crate::machine::base_page;
 use crate::needed::needed;
+use crate::open;
 use crate::procfs::Process;
 use crate::{pagemap, prime};
 use hugelift_core::addr::{Addr, PageSize, Range};
@@ -24,7 +25,6 @@ use hugelift_core::prime::{Candidate, FileReport, candidates};
 use hugelift_core::snapshot::{Object, Part, Snapshot};
 use std::fs::File;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::ptr;
 
@@ -41,7 +41,7 @@ pub fn find(pid: Option<u32>, snapshot: &mut Snapshot, parts: &[Part], takes: im
         if extents.is_empty() {
             continue;
         }
-        let Some(file) = open(pid, object) else { continue };
+        let Some(file) = file_of(pid, object) else { continue };
         for mapping in extents.iter().filter_map(|e| snapshot.mapping_at(e.range.start)) {
             let skew = mapping.range.start.0.wrapping_sub(mapping.offset);
             if skew & (huge.bytes() - 1) == 0 && worth(mapping.range) {
@@ -107,7 +107,7 @@ impl Priming {
 /// Returns whether nearly all whole huge pages of the wanted `parts` of the executable at `path` are
 /// in huge folios: of those segments that are congruent when its bias leaves `residue`.
 pub fn is_primed(path: &Path, headers: &Headers, residue: u64, parts: &[Part], huge: PageSize) -> bool {
-    let Some(file) = open_regular(path) else { return false };
+    let Ok((file, _)) = open::regular(path) else { return false };
     let (page, within) = (base_page(), huge.bytes() - 1);
     let part = |s: &&Segment| if s.prot.exec { Part::Text } else { Part::Rodata };
     let wanted = headers.segments.iter().filter(|s| !s.prot.write && parts.contains(&part(s)));
@@ -128,19 +128,13 @@ fn offsets(mapping: &Mapping) -> Range {
 
 /// The file that is at the object's path. Should another one have taken it, or the object's have been
 /// deleted, what is planned for it will not verify.
-fn open(pid: Option<u32>, object: &Object) -> Option<File> {
+fn file_of(pid: Option<u32>, object: &Object) -> Option<File> {
     let path = match pid.map(Process::new) {
         None => object.path.clone(),
         Some(process) if object.executable => process.path("exe"),
         Some(process) => process.path("root").join(object.path.strip_prefix("/").ok()?),
     };
-    open_regular(&path)
-}
-
-/// Opens the regular file at `path`, and nothing else: a FIFO would make us wait.
-fn open_regular(path: &Path) -> Option<File> {
-    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
-    file.metadata().is_ok_and(|m| m.is_file()).then_some(file)
+    open::regular(&path).ok().map(|(file, _)| file)
 }
 
 /// The stretches of `offsets`, in whole pages of `huge`, that are in huge folios.

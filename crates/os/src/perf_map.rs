@@ -6,6 +6,7 @@
 //! helper must end before the program begins. It is no child of the program, and holds none of its
 //! files.
 
+use crate::open;
 use crate::procfs::Process;
 use hugelift_core::addr::Range;
 use hugelift_core::demangle::Names;
@@ -37,7 +38,7 @@ impl Copied {
             true => process.path("exe"),
             false => process.path("root").join(object.path.strip_prefix("/").unwrap_or(&object.path)),
         };
-        let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+        let (file, _) = open::regular(&path)?;
         Ok(Copied { file, bias: object.bias, spans })
     }
 
@@ -136,8 +137,13 @@ impl Map {
         if bytes == 0 { Err(Unnamed::Nameless) } else { Ok(()) }
     }
 
+    /// Removes the map, unless another file has its name by now: that of a later process of this number.
     fn remove(&self) {
-        let _ = std::fs::remove_file(&self.path);
+        let id = |m: std::fs::Metadata| (m.dev(), m.ino());
+        let (ours, there) = (self.file.metadata(), std::fs::symlink_metadata(&self.path));
+        if ours.is_ok_and(|ours| there.is_ok_and(|there| id(there) == id(ours))) {
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
 
     /// Starts the watcher of the process, which is stopped; it writes the map, and `complain`s if it
@@ -243,6 +249,13 @@ mod tests {
         create(&path).unwrap().write_all(b"new").unwrap();
         assert_eq!(std::fs::read_to_string(&target).unwrap(), "untouched");
         assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        // Another one's is not removed in its place.
+        let written = |file| Written { path: path.clone(), file };
+        let (ours, other) = (File::open(&path).unwrap(), File::open(&target).unwrap());
+        written(other).remove();
+        assert!(path.exists());
+        written(ours).remove();
+        assert!(!path.exists());
         std::fs::remove_dir_all(&dir).unwrap();
     }
 }

@@ -2,6 +2,7 @@
 //! What a diagnosis of one process rests on.
 
 use crate::elf_file::ElfFile;
+use crate::open;
 use crate::procfs::{ProcError, Process};
 use crate::{memory, pagemap, snapshot};
 use hugelift_core::addr::{Addr, Range};
@@ -176,6 +177,9 @@ impl HugeMemory {
     }
 }
 
+/// A configuration of a server is smaller.
+const MAX_CONFIGURATION: u64 = 1 << 20;
+
 /// `huge_pages` as the server's configuration sets it. Its working directory is its data
 /// directory; what ALTER SYSTEM wrote comes last.
 fn postgres(process: Process, exe: &Path) -> Option<String> {
@@ -185,7 +189,8 @@ fn postgres(process: Process, exe: &Path) -> Option<String> {
     }
     let folder: PathBuf = process.path("cwd");
     let files = ["postgresql.conf", "postgresql.auto.conf"];
-    let texts = files.iter().filter_map(|f| std::fs::read_to_string(folder.join(f)).ok());
+    // Any process may have this name, and anything in its working directory.
+    let texts = files.iter().filter_map(|f| open::text(&folder.join(f), MAX_CONFIGURATION).ok());
     texts.filter_map(|text| setting(&text, "huge_pages")).next_back()
 }
 

@@ -257,17 +257,17 @@ pub(crate) fn read_whole(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The first `bytes` bytes of a file, or all if there are fewer.
-pub(crate) fn read_head(path: &Path, bytes: usize) -> io::Result<Vec<u8>> {
+/// Reads the first `bytes` bytes of a file that was just opened, or all if there are fewer.
+pub(crate) fn read_head(file: &File, bytes: usize) -> io::Result<Vec<u8>> {
     let mut head = Vec::with_capacity(bytes);
-    File::open(path)?.take(bytes as u64).read_to_end(&mut head)?;
+    file.take(bytes as u64).read_to_end(&mut head)?;
     Ok(head)
 }
 
-/// `size` bytes of a file at `offset`.
-pub(crate) fn read_at(path: &Path, offset: u64, size: usize) -> Option<Vec<u8>> {
+/// Reads `size` bytes of a file at `offset`.
+pub(crate) fn read_at(file: &File, offset: u64, size: usize) -> Option<Vec<u8>> {
     let mut bytes = vec![0; size];
-    File::open(path).ok()?.read_exact_at(&mut bytes, offset).ok()?;
+    file.read_exact_at(&mut bytes, offset).ok()?;
     Some(bytes)
 }
 

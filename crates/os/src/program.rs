@@ -2,6 +2,7 @@
 //! Which file a program name means, whether it may be traced, and starting it: all as
 //! execvp(3) does it.
 
+use crate::open;
 use crate::plain::Plain;
 use hugelift_core::elf::{ElfError, HEAD_BYTES, Headers};
 use hugelift_core::printable::Untrusted;
@@ -106,7 +107,8 @@ pub fn examine(path: &Path) -> Result<(), Plain> {
 
 fn head(path: &Path) -> io::Result<Vec<u8>> {
     let mut head = Vec::with_capacity(HEAD_BYTES);
-    std::fs::File::open(path)?.take(HEAD_BYTES as u64).read_to_end(&mut head)?;
+    // A script may name a FIFO, which would make us wait, where execve(2) just refuses it.
+    open::regular(path)?.0.take(HEAD_BYTES as u64).read_to_end(&mut head)?;
     Ok(head)
 }
 

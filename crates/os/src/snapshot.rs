@@ -7,6 +7,7 @@
 use crate::arch;
 use crate::machine::probe;
 use crate::nodes;
+use crate::open;
 use crate::pagemap;
 use crate::procfs::{ProcError, Process, Status, read_at, read_head};
 use crate::unstarted::start_brk;
@@ -187,8 +188,9 @@ impl Finder<'_> {
         }
         let inside = mapping.path.strip_prefix("/").ok()?;
         let path = self.process.path("root").join(inside);
-        let head = read_head(&path, HEAD_BYTES).ok()?;
-        let deeper = |offset, size| read_at(&path, offset, size);
+        let (file, _) = open::regular(&path).ok()?;
+        let head = read_head(&file, HEAD_BYTES).ok()?;
+        let deeper = |offset, size| read_at(&file, offset, size);
         let headers = Headers::parse_with(&head, deeper).ok()?;
         let page = self.page.bytes();
         let segment = headers.segments.iter().find(|s| {

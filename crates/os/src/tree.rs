@@ -69,7 +69,10 @@ impl Tree {
         // No reader of *.conf takes it for a file of its own.
         let new = folder.join(format!(".{name}.{}.new", std::process::id()));
         let write = || {
-            let mut file = std::fs::File::create(&new)?;
+            // What an earlier process of our number left, or another user has put there, is not
+            // written to: it may be a link.
+            let _ = std::fs::remove_file(&new);
+            let mut file = std::fs::OpenOptions::new().write(true).create_new(true).open(&new)?;
             file.write_all(text.as_bytes())?;
             file.sync_all()?;
             std::fs::rename(&new, &path)?;
