@@ -8,6 +8,7 @@ use hugelift_core::align::{Layout, Placed, Refusal};
 use hugelift_core::printable;
 use hugelift_core::printable::Escape;
 use hugelift_os::console::{self, say};
+use hugelift_os::entry::Entry;
 use hugelift_os::relay::{Original, RelayError, publish, set_mode};
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -73,34 +74,34 @@ enum Failure {
 
 fn try_align(args: &AlignArgs) -> Result<String, Failure> {
     let original = Original::read(&args.input)?;
-    if let Some(output) = &args.output {
-        check_output(&original, output)?;
-    }
+    // A symbolic link stays one.
+    let place = args.output.as_deref().map(|output| check_output(&original, output)).transpose()?;
     let layout = original.layout(args.page_size)?;
-    if let Some(output) = args.output.as_deref().filter(|_| !args.dry_run) {
-        // A symbolic link stays one.
-        let place = output.canonicalize().unwrap_or_else(|_| output.to_owned());
+    if let Some(place) = place.filter(|_| !args.dry_run) {
         let copy = original.copy_beside(&layout, &place)?;
         let mode = original.meta.mode() & 0o7777;
         if mode & 0o6000 != 0 {
             say(&format!("{}: the copy is not set-uid or set-gid", args.input.escaped()));
         }
         set_mode(&copy, mode & 0o777, &place)?;
-        publish(copy.into_temp_path(), &place)?;
+        publish(copy, &place)?;
     }
     let said = Said::new(args, &original, &layout);
     Ok(if args.json { printable::json(&said)? + "\n" } else { said.text(&layout) })
 }
 
-/// The output is another file, and one that may be replaced.
-fn check_output(original: &Original, output: &Path) -> Result<(), Failure> {
+/// Finds the place of the output: another file than the input, and one that may be replaced.
+fn check_output(original: &Original, output: &Path) -> Result<Entry, Failure> {
+    let folder = output.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let failed = |source| RelayError::Io { action: "make a file in", path: folder.into(), source };
+    let place = Entry::find(output).map_err(failed)?;
     // One that is not there, or cannot be seen, is the business of whoever writes it.
-    let Ok(there) = std::fs::metadata(output) else { return Ok(()) };
+    let Ok(there) = place.stat() else { return Ok(place) };
     let name = output.escaped().to_string();
-    if (there.dev(), there.ino()) == (original.meta.dev(), original.meta.ino()) {
+    if place.is(&original.meta) {
         return Err(Failure::Same(name));
     }
-    if there.is_file() { Ok(()) } else { Err(Failure::Output(name)) }
+    if there.st_mode & libc::S_IFMT == libc::S_IFREG { Ok(place) } else { Err(Failure::Output(name)) }
 }
 
 /// What is said of a layout, as JSON.

@@ -12,6 +12,7 @@ use hugelift_core::printable;
 use hugelift_core::printable::Escape;
 use hugelift_os::console::{self, say};
 use hugelift_os::elf_file::{ElfFile, FileError};
+use hugelift_os::entry::is_trusted;
 use hugelift_os::file_snapshot::executable;
 use hugelift_os::needed::needed;
 use hugelift_os::prime::{blocked, check, huge_page, prime as prime_file};
@@ -21,6 +22,7 @@ use hugelift_os::replace::{replace, restore};
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Exit status where some of what was wanted is not huge.
@@ -49,12 +51,18 @@ pub struct PrimeArgs {
     /// place, which has the same bytes, owner, mode, attributes and times
     ///
     /// Processes that run keep the old file, which is kept beside it too. What is huge without
-    /// is not replaced, nor are set-uid programs.
+    /// is not replaced, nor are set-uid programs and those with file capabilities. The loader that
+    /// FILE names checks the copy (ld.so --verify) with the rights of FILE's owner, and only if
+    /// nobody but root and you can change that loader; otherwise FILE is not replaced. Symbolic
+    /// links of other users are not followed.
     #[arg(long, conflicts_with = "check")]
     replace: bool,
 
     /// With --replace: a shell command that must do the same with the copy as with the file, for
     /// whose name it has {}
+    ///
+    /// /bin/sh runs it twice, with your rights: where it executes {}, FILE runs with them, and as
+    /// root with root's. Use it on files whose owner you trust.
     #[arg(long = "try", value_name = "COMMAND", requires = "replace")]
     attempt: Option<String>,
 
@@ -90,11 +98,15 @@ pub fn prime(args: &PrimeArgs) -> i32 {
     let page = huge_page();
     let treat = |item: Item| match (item, &page) {
         (Item::Unreadable(report), _) => report,
-        (Item::Object(file), Err(obstacle)) => blocked(&file, obstacle),
-        (Item::Object(file), Ok(page)) if args.check => check(&file, *page),
-        (Item::Object(file), Ok(page)) => {
+        (Item::Object(file, _), Err(obstacle)) => blocked(&file, obstacle),
+        (Item::Object(file, _), Ok(page)) if args.check => check(&file, *page),
+        (Item::Object(file, strangers), Ok(page)) => {
             let report = prime_file(&file, *page);
-            if args.replace && report.gains_by_copy() { replaced(&file, report, *page, args) } else { report }
+            match strangers {
+                _ if !(args.replace && report.gains_by_copy()) => report,
+                Some(why) => FileReport { not_replaced: Some(why), ..report },
+                None => replaced(&file, report, *page, args),
+            }
         }
     };
     let failed = wanted.failed;
@@ -155,7 +167,8 @@ fn print(report: &PrimeReport, args: &PrimeArgs) -> Result<(), String> {
 
 /// Something that was asked for.
 enum Item {
-    Object(ElfFile),
+    /// A file, and why it is not replaced whatever is found in it.
+    Object(ElfFile, Option<String>),
     Unreadable(FileReport),
 }
 
@@ -169,9 +182,18 @@ struct Wanted {
 }
 
 impl Wanted {
+    /// Takes in a file that the user has named.
     fn add(&mut self, file: ElfFile) {
         if self.known.insert(file.id) {
-            self.items.push(Item::Object(file));
+            self.items.push(Item::Object(file, None));
+        }
+    }
+
+    /// Takes in a file that a program or process of user `namer` has named.
+    fn add_named_by(&mut self, file: ElfFile, namer: Option<u32>) {
+        if self.known.insert(file.id) {
+            let why = strangers(&file, namer);
+            self.items.push(Item::Object(file, why));
         }
     }
 
@@ -189,10 +211,13 @@ impl Wanted {
                 self.unreadable(Path::new(target), error);
             }
             Ok(file) if with_libs => {
-                let path = file.path.clone();
-                let program = needed(file);
-                program.files.into_iter().for_each(|file| self.add(file));
-                for missing in program.missing {
+                let (path, owner) = (file.path.clone(), owner(&file));
+                let mut files = needed(file);
+                let missing = std::mem::take(&mut files.missing);
+                let mut files = files.files.into_iter();
+                files.by_ref().take(1).for_each(|program| self.add(program));
+                files.for_each(|file| self.add_named_by(file, owner));
+                for missing in missing {
                     say(&format!(
                         "{}: the loader would not find {missing}; see LD_LIBRARY_PATH",
                         path.escaped()
@@ -212,6 +237,7 @@ impl Wanted {
 
     fn try_add_process(&mut self, pid: u32) -> Result<(), ProcError> {
         let process = Process::new(pid);
+        let user = process.status()?.uid;
         // By address, and each file once: its path, whether it is gone, whether it is code.
         let mut files: BTreeMap<FileId, (PathBuf, bool, bool)> = BTreeMap::new();
         for mapping in process.maps()?.into_iter().filter(|m| m.is_file() && m.path.has_root()) {
@@ -228,7 +254,7 @@ impl Wanted {
                 continue;
             }
             match open_in(process, &path) {
-                Ok(file) => self.add(file),
+                Ok(file) => self.add_named_by(file, user),
                 // What is mapped need not be an object.
                 Err(FileError::Elf { source: ElfError::NotElf(_), .. } | FileError::NotRegular { .. }) => {}
                 Err(error) if code => self.unreadable(&path, error.to_string()),
@@ -237,6 +263,25 @@ impl Wanted {
         }
         Ok(())
     }
+}
+
+fn owner(file: &ElfFile) -> Option<u32> {
+    file.file().metadata().ok().map(|meta| meta.uid())
+}
+
+/// Why a file is not replaced: one user decides that it is loaded, and it is another user's.
+fn strangers(file: &ElfFile, namer: Option<u32>) -> Option<String> {
+    let owner = owner(file);
+    if [owner, namer].into_iter().any(|uid| uid.is_some_and(is_trusted)) || owner == namer {
+        return None;
+    }
+    let shown = |uid: Option<u32>| uid.map_or("an unknown user".to_string(), |uid| format!("user {uid}"));
+    Some(format!(
+        "it is {}'s, and {} has it loaded; to replace it, name it: hugelift prime --replace {}",
+        shown(owner),
+        shown(namer),
+        file.path.escaped()
+    ))
 }
 
 /// A file by its path as the process sees it, which may be in a container.

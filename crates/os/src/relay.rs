@@ -4,17 +4,18 @@
 //! The copy is complete, on disk and compared with the original before it gets its name.
 //! Whoever has the old file open or mapped keeps it.
 
-use hugelift_core::addr::PageSize;
+use crate::entry::{Entry, Temporary};
+use crate::machine::memory_left_here;
+use crate::open;
+use hugelift_core::addr::{PageSize, human_bytes};
 use hugelift_core::align::{self, Difference, Layout, Refusal};
 use hugelift_core::printable::Untrusted;
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use nix::unistd::{Whence, lseek};
-use std::ffi::OsString;
 use std::fs::{File, Metadata, Permissions};
-use std::io::{self, Read};
+use std::io::{self, Read, Seek};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use tempfile::{NamedTempFile, TempPath};
 
 /// Why there is no re-laid copy.
 #[derive(Debug, thiserror::Error)]
@@ -34,6 +35,19 @@ pub enum RelayError {
     NotRegular {
         /// The file.
         path: Untrusted,
+    },
+    /// It is read as a whole, and may have a length that nothing stands behind (a sparse file).
+    #[error(
+        "{path} has {}, and {} of memory are left: it is not read",
+        human_bytes(*.bytes), human_bytes(*.left)
+    )]
+    TooLarge {
+        /// The file.
+        path: Untrusted,
+        /// Its length.
+        bytes: u64,
+        /// What memory is left.
+        left: u64,
     },
     /// Not a file that can be re-laid.
     #[error("{path}: {source}")]
@@ -72,45 +86,66 @@ pub struct Original {
     pub path: PathBuf,
     /// Of the file that was read.
     pub meta: Metadata,
+    /// Its name, where it is to be replaced; a file that is only read may be behind any link.
+    entry: Option<Entry>,
     file: File,
     bytes: Vec<u8>,
 }
 
 impl Original {
-    /// Reads the file.
+    /// Reads the file at `path`.
     ///
     /// # Errors
     /// [`RelayError`]
     pub fn read(path: &Path) -> Result<Original, RelayError> {
-        // Asked before it is opened: opening a FIFO waits, opening a device may do anything.
-        let before = std::fs::metadata(path).map_err(RelayError::io("read", path))?;
-        if !before.is_file() {
-            return Err(RelayError::NotRegular { path: path.into() });
+        Original::from_opened(path.to_owned(), None, open::regular(path))
+    }
+
+    /// Reads the file that has the name `entry`.
+    ///
+    /// # Errors
+    /// [`RelayError`]
+    pub fn of_entry(entry: &Entry) -> Result<Original, RelayError> {
+        Original::from_opened(entry.path(), Some(entry.clone()), entry.open())
+    }
+
+    fn from_opened(
+        path: PathBuf,
+        entry: Option<Entry>,
+        opened: io::Result<(File, Metadata)>,
+    ) -> Result<Original, RelayError> {
+        let (mut file, meta) = match opened {
+            Err(e) if open::is_not_regular(&e) => return Err(RelayError::NotRegular { path: path.into() }),
+            opened => opened.map_err(RelayError::io("read", &path))?,
+        };
+        let left = memory_left_here();
+        if meta.len() > left {
+            return Err(RelayError::TooLarge { path: path.into(), bytes: meta.len(), left });
         }
-        let mut file = File::open(path).map_err(RelayError::io("read", path))?;
         // A store through a mapping moves the time only if the page is clean: this makes all pages
         // clean. Where it fails (a read-only file system), nobody can write.
         if let Err(error) = file.sync_all() {
             tracing::debug!(%error, ?path, "fsync");
         }
-        let meta = file.metadata().map_err(RelayError::io("read", path))?;
-        let mut bytes = Vec::new();
-        let room = usize::try_from(meta.len()).map_err(|_| io::ErrorKind::FileTooLarge.into());
-        room.and_then(|room| bytes.try_reserve_exact(room).map_err(|_| io::ErrorKind::OutOfMemory.into()))
-            .and_then(|()| file.read_to_end(&mut bytes))
-            .map_err(RelayError::io("read", path))?;
-        let original = Original { path: path.to_owned(), meta, file, bytes };
+        let meta = file.metadata().map_err(RelayError::io("read", &path))?;
+        let bytes = read_all(&mut file, &meta).map_err(RelayError::io("read", &path))?;
+        let original = Original { path, meta, entry, file, bytes };
         original.unchanged().map(|()| original)
     }
 
-    /// That the path still names this file, and nobody has written to it.
+    /// Checks that the name still is this file's, and that nobody has written to it.
     ///
     /// # Errors
     /// [`RelayError::Changed`]
     pub fn unchanged(&self) -> Result<(), RelayError> {
         let state = |m: &Metadata| (m.dev(), m.ino(), m.len(), m.mtime(), m.mtime_nsec());
-        let now = std::fs::metadata(&self.path).map_err(RelayError::io("read", &self.path))?;
-        if state(&now) == state(&self.meta) && self.bytes.len() as u64 == now.len() {
+        let failed = || RelayError::io("read", &self.path);
+        let is_named = match &self.entry {
+            Some(entry) => entry.is(&self.meta),
+            None => state(&std::fs::metadata(&self.path).map_err(failed())?) == state(&self.meta),
+        };
+        let now = self.file.metadata().map_err(failed())?;
+        if is_named && state(&now) == state(&self.meta) && self.bytes.len() as u64 == now.len() {
             Ok(())
         } else {
             Err(RelayError::Changed { path: self.path.clone().into() })
@@ -136,27 +171,26 @@ impl Original {
             .map_err(|source| RelayError::Refused { path: self.path.clone().into(), source })
     }
 
-    /// A copy laid out as `layout` says, in the directory of `place` with a temporary name,
+    /// Makes a copy laid out as `layout` says, in the directory of `place` with a temporary name,
     /// written to disk and compared with the original. It is removed when dropped.
     ///
     /// # Errors
     /// [`RelayError`]
-    pub fn copy_beside(&self, layout: &Layout, place: &Path) -> Result<NamedTempFile, RelayError> {
-        let directory = directory(place);
-        let mut prefix = OsString::from(".");
-        prefix.push(place.file_name().unwrap_or_default());
-        prefix.push(".hugelift-");
-        let made = tempfile::Builder::new().prefix(&prefix).tempfile_in(directory);
-        let copy = made.map_err(RelayError::io("make a file in", directory))?;
-        let written = self.write(layout, copy.as_file()).and_then(|()| copy.as_file().sync_all());
-        written.map_err(RelayError::io("write a copy beside", place))?;
-        let again = std::fs::read(copy.path()).map_err(RelayError::io("read the copy beside", place))?;
+    pub fn copy_beside(&self, layout: &Layout, place: &Entry) -> Result<Temporary, RelayError> {
+        let path = place.path();
+        let directory = path.parent().unwrap_or(Path::new("/"));
+        let copy = Temporary::beside(place, 0o600).map_err(RelayError::io("make a file in", directory))?;
+        let written = self.write(layout, copy.file()).and_then(|()| copy.file().sync_all());
+        written.map_err(RelayError::io("write a copy beside", &path))?;
+        let mut file = copy.file();
+        let again = file.rewind().and_then(|()| file.metadata()).and_then(|meta| read_all(&mut file, &meta));
+        let again = again.map_err(RelayError::io("read the copy beside", &path))?;
         align::verify(&self.bytes, &again)
             .map_err(|source| RelayError::Wrong { path: self.path.clone().into(), source })?;
         self.unchanged()?;
         // What writing and comparing left in the page cache are small pages. Whoever runs the
         // copy first is to have it read in anew. (Advice: that it fails is no failure.)
-        let _ = posix_fadvise(copy.as_file(), 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED);
+        let _ = posix_fadvise(copy.file(), 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED);
         Ok(copy)
     }
 
@@ -197,34 +231,31 @@ impl Original {
     }
 }
 
+/// Reads a file of this length to its end.
+fn read_all(file: &mut impl Read, meta: &Metadata) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let room = usize::try_from(meta.len()).map_err(|_| io::ErrorKind::FileTooLarge)?;
+    bytes.try_reserve_exact(room).map_err(|_| io::ErrorKind::OutOfMemory)?;
+    // Not more, however fast it grows: the length is compared afterwards.
+    file.take(meta.len()).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
 /// Gives `copy` its mode.
 ///
 /// # Errors
 /// [`RelayError::Io`]
-pub fn set_mode(copy: &NamedTempFile, mode: u32, place: &Path) -> Result<(), RelayError> {
-    let set = copy.as_file().set_permissions(Permissions::from_mode(mode));
-    set.map_err(RelayError::io("set the mode of the copy for", place))
+pub fn set_mode(copy: &Temporary, mode: u32, place: &Entry) -> Result<(), RelayError> {
+    let set = copy.file().set_permissions(Permissions::from_mode(mode));
+    set.map_err(RelayError::io("set the mode of the copy for", &place.path()))
 }
 
 /// Gives `copy` its name: others see the old file or the whole new one.
 ///
 /// # Errors
 /// [`RelayError::Io`]
-pub fn publish(copy: TempPath, place: &Path) -> Result<(), RelayError> {
-    let failed = || RelayError::io("write", place);
-    File::open(&copy).and_then(|file| file.sync_all()).map_err(failed())?;
-    copy.persist(place).map_err(|e| failed()(e.error))?;
-    sync_directory(place).map_err(failed())
-}
-
-/// The names beside `place` are to survive a power cut as the bytes do.
-pub(crate) fn sync_directory(place: &Path) -> io::Result<()> {
-    File::open(directory(place)).and_then(|dir| dir.sync_all())
-}
-
-/// Where `place` lies.
-fn directory(place: &Path) -> &Path {
-    place.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
+pub fn publish(copy: Temporary, place: &Entry) -> Result<(), RelayError> {
+    copy.publish(place).map_err(RelayError::io("write", &place.path()))
 }
 
 #[cfg(test)]

@@ -5,13 +5,18 @@
 //! lists, other attributes, times), is checked, and is then renamed over it. Processes that run
 //! keep the old file; those that start later get the new one. The original stays beside it under
 //! a name that neither the loader's cache nor a pattern like `*.so` finds.
+//!
+//! The directory may be another user's, who can change every name in it at any moment. So all steps
+//! go relative to one descriptor of it and follow no link ([`Entry`]); what was opened is compared
+//! with what has the name. Nothing is executed with rights that its owner does not have.
 
 mod attributes;
 mod checks;
 
 use crate::elf_file::ElfFile;
+use crate::entry::Entry;
 use crate::prime::written;
-use crate::relay::{Original, RelayError, publish, sync_directory};
+use crate::relay::{Original, RelayError, publish};
 use hugelift_core::addr::PageSize;
 use hugelift_core::align::Layout;
 use hugelift_core::prime::Obstacle;
@@ -34,9 +39,29 @@ pub enum ReplaceError {
     /// Somebody has it open for writing.
     #[error("{0} is {1}")]
     Written(Untrusted, Obstacle),
-    /// The bits of the mode that give a program rights.
-    #[error("{0} is set-uid or set-gid: such a program is not replaced")]
-    Privileged(Untrusted),
+    /// The original would stay under its second name with the same rights.
+    #[error("{0} {1}: such a program is not replaced")]
+    Privileged(Untrusted, &'static str),
+    /// Another user has put something under the name for the original.
+    #[error("{kept} is in the way: it is not the original of {path} ({what}); remove it: rm '{kept}'")]
+    InTheWay {
+        /// The file.
+        path: Untrusted,
+        /// The name that its original would get.
+        kept: Untrusted,
+        /// What it is instead.
+        what: String,
+    },
+    /// Putting the original back would change who may do what.
+    #[error("{path} is not restored: {what}; make both equal first (stat '{path}' '{kept}')")]
+    Rights {
+        /// The file.
+        path: Untrusted,
+        /// Its original.
+        kept: Untrusted,
+        /// What differs.
+        what: String,
+    },
     /// Hard links: who has the others is not known.
     #[error("{path} has {links} names (hard links): under the others it would stay as it is")]
     Links {
@@ -90,124 +115,132 @@ pub struct Replaced {
     pub layout: Layout,
 }
 
-/// Where the original of `path` is kept.
-fn kept_at(path: &Path) -> PathBuf {
+/// The name under which the original of `entry` is kept.
+fn kept_of(entry: &Entry) -> Entry {
     // ldconfig(8) takes all that begins with "lib", and links its soname to the "newest".
     let mut name = OsString::from(".");
-    name.push(path.file_name().unwrap_or_default());
+    name.push(entry.name());
     name.push(".hugelift-orig");
-    path.with_file_name(name)
-}
-
-fn canonical(path: &Path) -> Result<PathBuf, RelayError> {
-    path.canonicalize().map_err(RelayError::io("find", path))
+    entry.sibling(name)
 }
 
 /// Replaces `file`, at its path and behind symbolic links, by a copy laid out for huge pages of
 /// size `page`. `attempt` is a shell command that is to do the same with the copy as with the file,
-/// which it names `{}`.
+/// which it names `{}`; it runs with the caller's rights.
 ///
 /// # Errors
 /// [`ReplaceError`]; the file is then as it was.
 pub fn replace(file: &ElfFile, page: PageSize, attempt: Option<&str>) -> Result<Replaced, ReplaceError> {
-    let path = canonical(&file.path)?;
-    let original = Original::read(&path)?;
+    let entry = Entry::find(&file.path).map_err(RelayError::io("find", &file.path))?;
+    let path = entry.path();
+    let original = Original::of_entry(&entry)?;
     let id = |m: &Metadata| (m.dev(), m.ino());
     if !file.file().metadata().is_ok_and(|there| id(&there) == id(&original.meta)) {
         return Err(ReplaceError::Elsewhere(path.into()));
     }
-    refuse(&original)?;
+    let kept = kept_of(&entry);
+    refuse(&original, &kept)?;
     let idle = || match written(file) {
         Some(by) => Err(ReplaceError::Written(path.clone().into(), by)),
         None => Ok(()),
     };
     idle()?;
     let layout = original.layout(page)?;
-    let copy = original.copy_beside(&layout, &path)?;
-    attributes::carry_over(&original, copy.as_file())?;
-    // Closed: what is open for writing is not executed.
-    let copy = copy.into_temp_path();
+    let mut copy = original.copy_beside(&layout, &entry)?;
+    attributes::carry_over(&original, copy.file())?;
+    // What is open for writing is not executed.
+    copy.close_for_writing().map_err(RelayError::io("open the copy beside", &path))?;
     let check = |what| ReplaceError::Check { path: path.clone().into(), what };
-    checks::loader(&path, &copy).map_err(check)?;
+    checks::loader(file, &original, copy.file()).map_err(check)?;
     if let Some(command) = attempt {
-        checks::attempt(command, &path, &copy).map_err(check)?;
+        checks::attempt(command, &path, &copy.path()).map_err(check)?;
     }
     // Writing and trying have changed them.
-    attributes::times(&original, &copy)?;
+    attributes::times(&original, copy.file())?;
     idle()?;
     original.unchanged()?;
-    let kept = keep(&original)?;
-    if let Err(error) = publish(copy, &path) {
-        let _ = undo_keep(&original, &kept);
+    keep(&original, &kept)?;
+    if let Err(error) = publish(copy, &entry) {
+        let _ = undo_keep(&original, &entry, &kept);
         return Err(error.into());
     }
-    Ok(Replaced { path, original: kept, layout })
+    Ok(Replaced { path, original: kept.path(), layout })
 }
 
-/// What cannot have a copy that is as good.
-fn refuse(original: &Original) -> Result<(), ReplaceError> {
-    let path = || original.path.clone();
-    let meta: &Metadata = &original.meta;
-    if meta.mode() & (libc::S_ISUID | libc::S_ISGID) != 0 {
-        return Err(ReplaceError::Privileged(path().into()));
+/// Refuses what cannot have a copy that is as good, or whose original cannot stay.
+fn refuse(original: &Original, kept: &Entry) -> Result<(), ReplaceError> {
+    let path = || Untrusted::from(&original.path);
+    if let Some(what) = attributes::privilege(original) {
+        return Err(ReplaceError::Privileged(path(), what));
     }
     // The second name may be ours, where an earlier run was killed before its last step.
-    let ours = u64::from(is_same(&original.path, &kept_at(&original.path)));
-    if meta.nlink() > 1 + ours {
-        return Err(ReplaceError::Links { path: path().into(), links: meta.nlink() });
+    let ours = u64::from(kept.is(&original.meta));
+    if original.meta.nlink() > 1 + ours {
+        return Err(ReplaceError::Links { path: path(), links: original.meta.nlink() });
     }
     match attributes::signed(original.file()) {
-        Some(by) => Err(ReplaceError::Signed { path: path().into(), by }),
+        Some(by) => Err(ReplaceError::Signed { path: path(), by }),
         None => Ok(()),
     }
 }
 
 /// Gives the original its second name, unless the one there is the original of this one.
-fn keep(original: &Original) -> Result<PathBuf, ReplaceError> {
-    let kept = kept_at(&original.path);
-    let failed = || RelayError::io("keep the original as", &kept);
-    if let Ok(earlier) = Original::read(&kept) {
-        if original.is_like(&earlier) {
-            return Ok(kept);
+fn keep(original: &Original, kept: &Entry) -> Result<(), ReplaceError> {
+    let path = kept.path();
+    let failed = || RelayError::io("keep the original as", &path);
+    match kept.stat() {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+        Err(e) => return Err(failed()(e).into()),
+        Ok(_) => {
+            let in_the_way = |what: String| ReplaceError::InTheWay {
+                path: original.path.clone().into(),
+                kept: path.clone().into(),
+                what,
+            };
+            let earlier = Original::of_entry(kept).map_err(|e| in_the_way(e.to_string()))?;
+            let other = attributes::other_rights(original, &earlier);
+            match (original.is_like(&earlier), other) {
+                (true, None) => return Ok(()),
+                // That of a file which an upgrade has replaced since.
+                (false, _) if earlier.meta.uid() == original.meta.uid() => kept.remove().map_err(failed())?,
+                // Anybody may have put it there where others can write, to have it restored one day.
+                (_, Some(what)) => return Err(in_the_way(what)),
+                (false, None) => return Err(in_the_way("it is another file".to_string())),
+            }
         }
-        // That of a file which an upgrade has replaced since.
-        std::fs::remove_file(&kept).map_err(failed())?;
     }
-    std::fs::hard_link(&original.path, &kept).map_err(failed())?;
-    sync_directory(&kept).map_err(failed())?;
-    Ok(kept)
+    kept.link(original.file()).map_err(failed())?;
+    kept.sync_directory().map_err(failed())?;
+    Ok(())
 }
 
 /// Takes the second name away again, if the file is still under its first.
-fn undo_keep(original: &Original, kept: &Path) -> io::Result<()> {
-    if is_same(&original.path, kept) { std::fs::remove_file(kept) } else { Ok(()) }
+fn undo_keep(original: &Original, entry: &Entry, kept: &Entry) -> io::Result<()> {
+    if entry.is(&original.meta) && kept.is(&original.meta) { kept.remove() } else { Ok(()) }
 }
 
-/// Whether both are names of one file.
-fn is_same(a: &Path, b: &Path) -> bool {
-    let id = |path| std::fs::symlink_metadata(path).ok().map(|m| (m.dev(), m.ino()));
-    id(a).is_some() && id(a) == id(b)
-}
-
-/// Puts the original of `path` back; the file that is so again.
+/// Puts the original of `path` back; returns the file that is so again.
 ///
 /// # Errors
 /// [`ReplaceError`]; the file is then as it was.
 pub fn restore(path: &Path) -> Result<PathBuf, ReplaceError> {
-    let path = canonical(path)?;
-    let kept = kept_at(&path);
-    if !kept.exists() {
-        return Err(ReplaceError::NoOriginal(path.into(), kept.into()));
+    let entry = Entry::find(path).map_err(RelayError::io("find", path))?;
+    let kept = kept_of(&entry);
+    let path = entry.path();
+    if kept.stat().is_err_and(|e| e.kind() == io::ErrorKind::NotFound) {
+        return Err(ReplaceError::NoOriginal(path.into(), kept.path().into()));
     }
-    let (now, original) = (Original::read(&path)?, Original::read(&kept)?);
+    let (now, original) = (Original::of_entry(&entry)?, Original::of_entry(&kept)?);
+    if let Some(what) = attributes::other_rights(&now, &original) {
+        return Err(ReplaceError::Rights { path: path.into(), kept: kept.path().into(), what });
+    }
     if !now.is_like(&original) {
-        return Err(ReplaceError::Other(path.into(), kept.into()));
+        return Err(ReplaceError::Other(path.into(), kept.path().into()));
     }
     now.unchanged()?;
+    original.unchanged()?;
     // rename(2) does nothing where both are one file.
-    let done =
-        if is_same(&path, &kept) { std::fs::remove_file(&kept) } else { std::fs::rename(&kept, &path) };
-    done.map_err(RelayError::io("put back", &path))?;
-    sync_directory(&path).map_err(RelayError::io("put back", &path))?;
+    let done = if entry.is(&original.meta) { kept.remove() } else { kept.rename(&entry) };
+    done.and_then(|()| entry.sync_directory()).map_err(RelayError::io("put back", &path))?;
     Ok(path)
 }

@@ -174,11 +174,7 @@ fn owner_mode_attributes_and_times_are_kept() {
     let list =
         [entry(1, 7, none), entry(2, 5, 42), entry(4, 5, none), entry(16, 5, none), entry(32, 1, none)];
     let acl = [2_u32.to_le_bytes().to_vec(), list.concat()].concat();
-    // cap_net_raw=ep, version 2.
-    let words: [u32; 5] = [0x0200_0001, 1 << 13, 0, 0, 0];
-    let caps: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
-    let attributes: [(&str, &[u8]); 3] =
-        [("user.note", b"mine\0"), ("system.posix_acl_access", &acl), ("security.capability", &caps)];
+    let attributes: [(&str, &[u8]); 2] = [("user.note", b"mine\0"), ("system.posix_acl_access", &acl)];
     for (name, value) in attributes {
         if let Err(e) = xattr::set(&place.file, name, value) {
             skip!("this file system cannot have {name}: {e}");
