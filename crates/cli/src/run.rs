@@ -26,6 +26,7 @@ use hugelift_os::inside::{self, Inside};
 use hugelift_os::launch;
 use hugelift_os::machine::thp_page;
 use hugelift_os::malloc::allocators;
+use hugelift_os::output;
 use hugelift_os::program::{ExecError, examine, exec, resolve, set_variable};
 use hugelift_os::store::Create;
 use hugelift_os::users::Identity;
@@ -137,10 +138,8 @@ pub fn run(args: &RunArgs) -> i32 {
 fn try_run(args: &RunArgs) -> Result<i32, Failure> {
     let policy = args.policy.policy()?;
     let identity = args.user.as_deref().map(Identity::find).transpose()?;
-    let report = args.report.as_ref().map(|path| {
-        File::create(path).map_err(|e| format!("cannot write the report to {}: {e}", path.escaped()))
-    });
-    let report = report.transpose()?;
+    let report = args.report.as_deref().map(output::open).transpose();
+    let report = report.map_err(|e| format!("--report: {e}"))?;
     if let Some(identity) = identity {
         identity.assume()?;
     }

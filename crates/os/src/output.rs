@@ -1,12 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Files that the user asked for: whole or not at all.
 
+use crate::entry::{Entry, Temporary, is_trusted};
+use crate::open::not_regular;
 use hugelift_core::printable::Untrusted;
-use std::fs::{self, OpenOptions, Permissions};
+use nix::fcntl::OFlag;
+use nix::sys::stat::{FileStat, Mode, fstat};
+use std::fs::{File, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
+
+/// How long a FIFO may have no reader.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Why a file was not written.
 #[derive(Debug, thiserror::Error)]
@@ -17,9 +25,24 @@ pub struct OutputError {
     source: io::Error,
 }
 
+/// Why what is at a path is not written to.
+#[derive(Debug, thiserror::Error)]
+enum Refused {
+    /// They may never read, and may read what is written.
+    #[error("it is a FIFO or socket of user {0}; name another file")]
+    Strangers(u32),
+    /// A write would go to the file of another user, who has only linked it here.
+    #[error("it has {0} names (hard links), and other users can write to its directory; name another file")]
+    Links(u64),
+    /// Opening it would wait.
+    #[error("it is a FIFO that nobody reads; start its reader first")]
+    NoReader,
+}
+
 /// Writes `bytes` to `path`: a new file in its place when all is written, and the old one,
-/// if any, until then. A symbolic link stays, as do the permissions of an old file. What
-/// is neither there nor a regular file (a terminal, a pipe) is written to as it is.
+/// if any, until then. A symbolic link stays, as do the permissions of an old file of ours. What
+/// is neither there nor a regular file (a terminal, a pipe) is written to as it is. Links, FIFOs
+/// and sockets of other users are refused.
 ///
 /// # Errors
 /// [`OutputError`], with the path: a directory, no permission, no room...
@@ -27,59 +50,125 @@ pub fn write(path: &Path, bytes: &[u8]) -> Result<(), OutputError> {
     try_write(path, bytes).map_err(|source| OutputError { path: path.into(), source })
 }
 
+/// Opens `path` to be written to from its start later, by who has other rights then. A file that is
+/// not there is made. Links, FIFOs and sockets of other users are refused.
+///
+/// # Errors
+/// [`OutputError`], as [`write`].
+pub fn open(path: &Path) -> Result<File, OutputError> {
+    try_open(path).map_err(|source| OutputError { path: path.into(), source })
+}
+
+/// What is at a place where something is to be written.
+enum There {
+    Nothing,
+    Regular(FileStat),
+    /// To be opened, not replaced: a terminal, /dev/null.
+    Special,
+}
+
+fn look(place: &Entry) -> io::Result<There> {
+    if place.is_magic() {
+        return Ok(There::Special);
+    }
+    match place.stat() {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(There::Nothing),
+        Err(e) => Err(e),
+        Ok(stat) => match stat.st_mode & libc::S_IFMT {
+            libc::S_IFREG => Ok(There::Regular(stat)),
+            libc::S_IFDIR => Err(io::ErrorKind::IsADirectory.into()),
+            libc::S_IFIFO | libc::S_IFSOCK if !is_trusted(stat.st_uid) => {
+                Err(io::Error::other(Refused::Strangers(stat.st_uid)))
+            }
+            _ => Ok(There::Special),
+        },
+    }
+}
+
 fn try_write(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let (place, mode) = match fs::metadata(path) {
-        Ok(old) if old.is_file() => (path.canonicalize()?, Some(old.permissions())),
-        Ok(old) if old.is_dir() => return Err(io::ErrorKind::IsADirectory.into()),
-        // To be opened, not replaced: think of /dev/null.
-        Ok(_) => return OpenOptions::new().write(true).open(path)?.write_all(bytes),
-        Err(e) if e.kind() == io::ErrorKind::NotFound => (end_of_links(path)?, None),
-        Err(e) => return Err(e),
+    let place = Entry::find(path)?;
+    let mode = match look(&place)? {
+        There::Special => return open_special(&place)?.write_all(bytes),
+        There::Regular(old) => Some(old).filter(|old| old.st_uid == nix::unistd::geteuid().as_raw()),
+        There::Nothing => None,
     };
-    // A name that nobody else has, nor an earlier process of our number that was killed.
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos());
-    let new = place.with_file_name(format!(".hugelift-{}-{now}", std::process::id()));
-    let done = write_new(&new, bytes, mode).and_then(|()| fs::rename(&new, &place));
-    if done.is_err() {
-        // There is nothing more to be done if it cannot be removed.
-        let _ = fs::remove_file(&new);
+    let new = Temporary::beside(&place, mode_while_written(mode.as_ref()))?;
+    new.file().write_all(bytes)?;
+    if let Some(old) = mode {
+        // Never set-uid: the bytes are others than those that got it.
+        new.file().set_permissions(Permissions::from_mode(old.st_mode & 0o777))?;
     }
-    done
+    new.publish(&place)
 }
 
-/// Writes a file that must not be there yet, with the permissions given or those of any new file.
-fn write_new(path: &Path, bytes: &[u8], mode: Option<Permissions>) -> io::Result<()> {
-    let mut file = create(path, mode.as_ref())?;
-    file.write_all(bytes)?;
-    match mode {
-        Some(mode) => file.set_permissions(mode),
-        None => Ok(()),
-    }
+/// Returns the mode of a file until it is complete. Until it has the permissions of the file that it
+/// replaces, nobody else may open it.
+fn mode_while_written(replaces: Option<&FileStat>) -> u32 {
+    if replaces.is_some() { 0o600 } else { 0o666 }
 }
 
-/// Until a file has the permissions of the one that it replaces, nobody else may open it.
-fn create(path: &Path, later: Option<&Permissions>) -> io::Result<fs::File> {
-    let mode = if later.is_some() { 0o600 } else { 0o666 };
-    OpenOptions::new().write(true).create_new(true).mode(mode).open(path)
-}
-
-/// Where a file that is not there yet is to be: behind links, where `path` is one that dangles.
-fn end_of_links(path: &Path) -> io::Result<PathBuf> {
-    let mut place = path.to_path_buf();
-    // As many as the kernel follows (path_resolution(7)).
-    for _ in 0..40 {
-        match fs::read_link(&place) {
-            Ok(next) => place = place.parent().unwrap_or(Path::new("")).join(next),
-            Err(_) => return Ok(place),
+fn try_open(path: &Path) -> io::Result<File> {
+    let place = Entry::find(path)?;
+    match look(&place)? {
+        There::Special => open_special(&place),
+        There::Nothing => place.create(0o666),
+        There::Regular(_) => {
+            let file = place.open_with(flags() | OFlag::O_NOFOLLOW, Mode::empty())?;
+            let stat = fstat(&file)?;
+            if stat.st_mode & libc::S_IFMT != libc::S_IFREG {
+                return Err(not_regular());
+            }
+            #[allow(clippy::unnecessary_cast, reason = "its type differs by architecture")]
+            let names = stat.st_nlink as u64;
+            if names > 1 && !place.is_ours_alone() {
+                return Err(io::Error::other(Refused::Links(names)));
+            }
+            // Only now: what was refused is as it was.
+            file.set_len(0)?;
+            Ok(file)
         }
     }
-    Err(io::Error::from_raw_os_error(libc::ELOOP))
+}
+
+fn flags() -> OFlag {
+    OFlag::O_WRONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC
+}
+
+/// Opens a device, a FIFO or an open file of ours (`/dev/stdout`).
+fn open_special(place: &Entry) -> io::Result<File> {
+    let no_follow = if place.is_magic() { OFlag::empty() } else { OFlag::O_NOFOLLOW };
+    let is_fifo = place.stat().is_ok_and(|stat| stat.st_mode & libc::S_IFMT == libc::S_IFIFO);
+    let deadline = Instant::now() + PATIENCE;
+    let file = loop {
+        match place.open_with(flags() | no_follow, Mode::empty()) {
+            Err(e) if is_fifo && e.raw_os_error() == Some(libc::ENXIO) => {
+                if Instant::now() > deadline {
+                    return Err(io::Error::other(Refused::NoReader));
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            opened => break opened?,
+        }
+    };
+    // A link of procfs may lead to a regular file of ours: it is emptied, as by a shell's `>`.
+    match fstat(&file)?.st_mode & libc::S_IFMT {
+        libc::S_IFREG if place.is_magic() => file.set_len(0)?,
+        libc::S_IFREG => return Err(not_regular()),
+        _ => {}
+    }
+    // SAFETY: fcntl(2) with numbers alone, of a descriptor of ours. A slow reader is waited for.
+    unsafe {
+        let flags = libc::fcntl(file.as_raw_fd(), libc::F_GETFL);
+        libc::fcntl(file.as_raw_fd(), libc::F_SETFL, flags & !libc::O_NONBLOCK);
+    }
+    Ok(file)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::fs;
+    use std::os::unix::fs::symlink;
 
     /// The names in a directory, and so what was left behind.
     fn names(dir: &Path) -> Vec<String> {
@@ -92,15 +181,15 @@ mod tests {
     #[test]
     fn issue_13_a6_a_private_file_is_private_while_it_is_written() {
         let dir = tempfile::TempDir::new().unwrap();
-        let mode = |name: &str, later: Option<u32>| {
-            let later = later.map(Permissions::from_mode);
-            let file = create(&dir.path().join(name), later.as_ref()).unwrap();
+        let mode = |name: &str, replaces: Option<&FileStat>| {
+            let place = Entry::find(&dir.path().join(name)).unwrap();
+            let file = place.create(mode_while_written(replaces)).unwrap();
             file.metadata().unwrap().permissions().mode() & 0o777
         };
         let usual = mode("usual", None);
         assert_ne!(usual & 0o044, 0, "a umask of {:o} shows nothing", 0o666 ^ usual);
-        assert_eq!(mode("like a private one", Some(0o600)), 0o600);
-        assert_eq!(mode("like one for a group", Some(0o640)), 0o600);
+        let old = fstat(&File::open(dir.path().join("usual")).unwrap()).unwrap();
+        assert_eq!(mode("another", Some(&old)), 0o600);
     }
 
     #[test]
