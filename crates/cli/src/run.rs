@@ -18,7 +18,6 @@ use clap::Args;
 use hugelift_core::addr::PageSize;
 use hugelift_core::malloc::{self, Pages, Setting};
 use hugelift_core::policy::{Backing, Policy};
-use hugelift_core::printable::Escape;
 use hugelift_core::snapshot::Part;
 use hugelift_os::console::say;
 use hugelift_os::helper::Verdict;

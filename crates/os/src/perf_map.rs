@@ -10,6 +10,7 @@ use crate::open;
 use crate::procfs::Process;
 use hugelift_core::addr::Range;
 use hugelift_core::demangle::Names;
+use hugelift_core::printable::Escape;
 use hugelift_core::snapshot::Object;
 use hugelift_core::symbols::{functions, perf_map};
 use object::read::ReadCache;
@@ -58,7 +59,7 @@ impl Copied {
 #[derive(Debug, thiserror::Error)]
 pub enum Unnamed {
     /// open(2) or write(2) failed.
-    #[error("cannot write {}: {source}", path.display())]
+    #[error("cannot write {}: {source}", path.escaped())]
     Unwritten {
         /// The map.
         path: PathBuf,
@@ -66,13 +67,13 @@ pub enum Unnamed {
         source: io::Error,
     },
     /// Somebody else's file is where the map should be.
-    #[error("cannot write {0}: a file is there that is not this user's own; remove it: rm {0}", path.display())]
+    #[error("cannot write {0}: a file is there that is not this user's own; remove it: rm {0}", path.escaped())]
     Taken {
         /// The map.
         path: PathBuf,
     },
     /// No watcher could be started to remove the map at the program's end.
-    #[error("cannot watch the program to remove {} at its end: {source}", path.display())]
+    #[error("cannot watch the program to remove {} at its end: {source}", path.escaped())]
     Unwatched {
         /// The map.
         path: PathBuf,
@@ -250,7 +251,7 @@ mod tests {
         assert_eq!(std::fs::read_to_string(&target).unwrap(), "untouched");
         assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
         // Another one's is not removed in its place.
-        let written = |file| Written { path: path.clone(), file };
+        let written = |file| Map { pid: 0, path: path.clone(), file };
         let (ours, other) = (File::open(&path).unwrap(), File::open(&target).unwrap());
         written(other).remove();
         assert!(path.exists());

@@ -268,7 +268,7 @@ mod tests {
     /// disk in between.
     #[test]
     fn issue_13_a5_a_store_through_a_mapping_is_a_change() {
-        let file = NamedTempFile::new().unwrap();
+        let file = tempfile::NamedTempFile::new().unwrap();
         if fstatfs(file.as_file()).unwrap().filesystem_type() == TMPFS_MAGIC {
             return println!("SKIP: temporary files are on tmpfs here, whose times do not tell of stores");
         }

@@ -11,6 +11,7 @@ use hugelift_core::demangle::Names;
 use hugelift_core::nothing::why_nothing;
 use hugelift_core::plan::{Plan, Span};
 use hugelift_core::policy::Backing;
+use hugelift_core::printable::Escape;
 use hugelift_core::report::{self, Report, Total};
 use hugelift_core::report_text::{self, Style};
 use hugelift_core::skip::Reason;
@@ -20,7 +21,6 @@ use hugelift_os::helper::Verdict;
 use hugelift_os::perf_map::{Copied, Map};
 use hugelift_os::plain::Plain;
 use hugelift_os::procfs::Process;
-use hugelift_os::program::shown;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::time::Duration;
@@ -101,7 +101,7 @@ impl Job {
             let Some(object) = before.objects.get(object) else { continue };
             match Copied::open(pid, object, spans) {
                 Ok(copied) => objects.push(copied),
-                Err(error) => complain(&format!("cannot read {}: {error}", shown(object.path.as_os_str()))),
+                Err(error) => complain(&format!("cannot read {}: {error}", object.path.escaped())),
             }
         }
         let written = Map::create(pid).and_then(|mut map| match self.adopts {

@@ -2,7 +2,7 @@
 //! perf(1) names the functions of lifted code, whatever backing it is on.
 
 use crate::common::{Cmd, End, HUGELIFT, Held, Way, each_way, fat, find};
-use crate::{need, need_root};
+use crate::{need, need_root, skip};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
