@@ -17,8 +17,8 @@ use hugelift_core::html::compare::document;
 use hugelift_core::printable;
 use hugelift_core::printable::Escape;
 use hugelift_os::console::{self, say};
+use hugelift_os::lookup::resolve;
 use hugelift_os::output;
-use hugelift_os::program::resolve;
 use std::ffi::OsString;
 use std::path::Path;
 

@@ -118,18 +118,30 @@ fn subcommands(args: &[OsString]) -> String {
 /// `argv` holds `argc` strings, as the C runtime passes them.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn main(argc: libc::c_int, argv: *const *const libc::c_char) -> libc::c_int {
+    let count = usize::try_from(argc).unwrap_or(0);
+    // SAFETY: the caller's promise; each string ends in NUL and lives as long as we do.
+    let argument = |i| unsafe { CStr::from_ptr(*argv.add(i)) };
+    let args = || (0..count).map(|i| OsStr::from_bytes(argument(i).to_bytes()).to_os_string()).collect();
+    // A program may be started with less stack than hugelift needs.
+    if count > 1 && argument(1) == c"run" {
+        return hugelift_os::stack::with_room(|| {
+            let beginning = run::Beginning::look();
+            if !beginning.is_filtered() {
+                hugelift_os::console::guard_standard_files();
+            }
+            let args: Vec<OsString> = args();
+            command(&args, Some(beginning))
+        });
+    }
     hugelift_os::console::guard_standard_files();
-    let args: Vec<OsString> = (0..usize::try_from(argc).unwrap_or(0))
-        // SAFETY: the caller's promise; each string ends in NUL and lives as long as we do.
-        .map(|i| unsafe { OsStr::from_bytes(CStr::from_ptr(*argv.add(i)).to_bytes()).to_os_string() })
-        .collect();
-    command(&args)
-}
-
-fn command(args: &[OsString]) -> i32 {
-    if args.get(1).is_some_and(|name| name == hugelift_os::inside::SUBCOMMAND) {
+    let args: Vec<OsString> = args();
+    if count > 1 && args[1] == hugelift_os::inside::SUBCOMMAND {
         return inside::inside(&args[2..]);
     }
+    command(&args, None)
+}
+
+fn command(args: &[OsString], beginning: Option<run::Beginning>) -> i32 {
     let cli = match parse(args) {
         Ok(cli) => cli,
         Err(error) => {
@@ -147,7 +159,7 @@ fn command(args: &[OsString]) -> i32 {
         return FAILED;
     }
     match cli.command {
-        Command::Run(args) => run::run(&args),
+        Command::Run(args) => run::run(&args, &beginning.unwrap_or_else(run::Beginning::look)),
         Command::Compare(args) => compare::compare(&args),
         Command::Stat(args) => stat::stat(&args),
         Command::Inspect(args) => inspect::inspect(&args),

@@ -222,6 +222,16 @@ pub enum ChildrenChoice {
     Plain,
 }
 
+/// `--seccomp`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SeccompChoice {
+    /// Lift it where the filter is seen to let a process fork, and a child has survived the calls of
+    /// a lift; start it as it is elsewhere
+    Auto,
+    /// Fork without knowing that the filter allows it. One that does not may kill the program
+    Try,
+}
+
 /// What clap calls a choice.
 pub fn word(choice: &impl ValueEnum) -> String {
     choice.to_possible_value().map_or(String::new(), |value| value.get_name().to_string())

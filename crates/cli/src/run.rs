@@ -10,9 +10,12 @@ mod tell;
 
 pub use job::Job;
 
+use crate::FAILED;
 use crate::dry_run::dry_run;
 use crate::failure::Failure;
-use crate::options::{AfterForkChoice, ChildrenChoice, MallocChoice, NamesChoice, PolicyArgs, word};
+use crate::options::{
+    AfterForkChoice, ChildrenChoice, MallocChoice, NamesChoice, PolicyArgs, SeccompChoice, word,
+};
 use crate::weigh::TouchedChoice;
 use clap::Args;
 use hugelift_core::addr::PageSize;
@@ -23,14 +26,18 @@ use hugelift_os::console::say;
 use hugelift_os::helper::Verdict;
 use hugelift_os::inside::{self, Inside};
 use hugelift_os::launch;
+use hugelift_os::lookup::{Lookup, resolve};
 use hugelift_os::machine::thp_page;
 use hugelift_os::malloc::allocators;
 use hugelift_os::output;
-use hugelift_os::program::{ExecError, examine, exec, resolve, set_variable};
+use hugelift_os::plain::Plain;
+use hugelift_os::program::{examine, exec, set_variable};
+use hugelift_os::seccomp::{self, OwnStatus};
 use hugelift_os::store::Create;
 use hugelift_os::users::Identity;
 use std::ffi::OsString;
 use std::fs::File;
+use std::io;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
@@ -67,6 +74,10 @@ pub struct RunArgs {
     /// Pages of the pool that are kept for what a forked child writes (--data-backing hugetlb)
     #[arg(long, value_name = "PAGES", default_value_t = 0)]
     fork_reserve: u64,
+
+    /// What is done where a seccomp filter is in force, which may kill who makes the calls of a lift
+    #[arg(long, value_enum, default_value_t = SeccompChoice::Auto)]
+    seccomp: SeccompChoice,
 
     /// Print what would be done, and start nothing
     #[arg(long)]
@@ -124,8 +135,8 @@ impl RunArgs {
 }
 
 /// Runs the program; returns only if that fails.
-pub fn run(args: &RunArgs) -> i32 {
-    match try_run(args) {
+pub fn run(args: &RunArgs, start: &Beginning) -> i32 {
+    match try_run(args, start) {
         Ok(status) => status,
         Err(error) => {
             say(&error.message);
@@ -134,7 +145,35 @@ pub fn run(args: &RunArgs) -> i32 {
     }
 }
 
-fn try_run(args: &RunArgs) -> Result<i32, Failure> {
+/// What is found out before any system call is made that the loader of the C library has not made.
+pub struct Beginning(Result<OwnStatus, Plain>);
+
+impl Beginning {
+    /// Looks at the calling process.
+    pub fn look() -> Beginning {
+        Beginning(OwnStatus::read().map_err(Plain::from))
+    }
+
+    /// Whether a seccomp filter may kill this process for what a launcher does.
+    pub fn is_filtered(&self) -> bool {
+        self.0.as_ref().is_ok_and(OwnStatus::is_filtered)
+    }
+
+    /// Whether this process may become a launcher.
+    fn permits(&self, args: &RunArgs) -> Result<(), Plain> {
+        match &self.0 {
+            Ok(own) => {
+                seccomp::check(own, args.seccomp == SeccompChoice::Try)?;
+                if own.is_foreign() { Err(Plain::ForeignProc) } else { Ok(()) }
+            }
+            // /proc shows nothing of a filter: there may be one.
+            Err(Plain::Proc(error)) => Err(Plain::Proc(error.clone())),
+            Err(_) => Err(Plain::Unreadable),
+        }
+    }
+}
+
+fn try_run(args: &RunArgs, beginning: &Beginning) -> Result<i32, Failure> {
     let policy = args.policy.policy()?;
     let identity = args.user.as_deref().map(Identity::find).transpose()?;
     let report = args.report.as_deref().map(output::open).transpose();
@@ -143,48 +182,106 @@ fn try_run(args: &RunArgs) -> Result<i32, Failure> {
         identity.assume()?;
     }
     let name = &args.command[0];
-    let path = resolve(name)?;
     let mut job = Job::new(args, name.into(), policy);
     if args.dry_run {
-        return Ok(dry_run(&path, &job.policy, job.choosing, args.verbose > 0));
+        return Ok(dry_run(&resolve(name)?, &job.policy, job.choosing, args.verbose > 0));
     }
     job.report = report;
-    let lifts_children = args.children == ChildrenChoice::Lift;
-    let library = (lifts_children || job.takes_data_from_pool()).then(|| Inside::for_program(&path));
-    match &library {
-        Some(Ok(library)) if lifts_children => lift_children(args, &job, library)?,
-        Some(Err(why)) if lifts_children => {
-            if args.strict {
-                return Err(format!("{}: not started (--strict): --children: {why}", job.program).into());
-            }
-            job.say(&format!("{}: its children are started without huge pages: {why}", job.program));
+    if let Err(why) = beginning.permits(args) {
+        return start_plainly(args, &mut job, &why);
+    }
+    job.adopts = launch::adopts_orphans();
+    let mut lookup = Lookup::new(name);
+    loop {
+        let path = lookup.next_promising()?;
+        match start(args, &mut job, &path)? {
+            Tried::Refused(status) => return Ok(status),
+            Tried::Failed(errno) => lookup.refuse(errno)?,
         }
-        _ => {}
+    }
+}
+
+/// What came of a file that was to become the program.
+enum Tried {
+    /// It must not start as it would (`--strict`): the exit status.
+    Refused(i32),
+    /// execve(2) does not take it: errno.
+    Failed(i32),
+}
+
+/// Becomes the program at `path`, with a helper beside it if there can be one. Returns if that fails.
+fn start(args: &RunArgs, job: &mut Job, path: &Path) -> Result<Tried, Failure> {
+    if let Some(status) = load_library(args, job, path)? {
+        return Ok(Tried::Refused(status));
     }
     if job.policy.backings == [Backing::Pagecache] {
-        job.prime(&path);
-    }
-    if job.takes_data_from_pool() {
-        match &library {
-            Some(Ok(library)) => {
-                library.guard(args.fork_reserve).map_err(|e| format!("cannot set a variable: {e}"))?
-            }
-            Some(Err(why)) => job.leave_pool(&why.to_string()),
-            None => {}
-        }
+        job.prime(path);
     }
     let keep: Vec<_> = job.report.iter().map(File::as_raw_fd).collect();
+    let adopts = job.adopts;
     // The helper works on a copy of the job: it is another process.
-    let started = examine(&path).and_then(|()| launch::start_helper(&mut job, &keep));
-    if let Err(why) = started
-        && let Verdict::Refuse(status) = job.plain(&why)
-    {
+    let helper = match examine(path).and_then(|()| launch::start_helper(&mut *job, &keep, adopts)) {
+        Ok(helper) => Some(helper),
+        Err(why) => match job.plain(&why) {
+            Verdict::Refuse(status) => return Ok(Tried::Refused(status)),
+            Verdict::Start => None,
+        },
+    };
+    tell_allocator(args, path, job)?;
+    inside::mark_started(path).map_err(|e| format!("cannot set a variable: {e}"))?;
+    let errno = failed(&exec(path, &args.command));
+    // The next file may be a program that must not be traced.
+    helper.into_iter().for_each(launch::Helper::dismiss);
+    Ok(Tried::Failed(errno))
+}
+
+/// Has the program at `path` load the library, where its children are to be lifted or its data is to
+/// be on pages of the pool. Returns an exit status if the program must not start (`--strict`).
+fn load_library(args: &RunArgs, job: &mut Job, path: &Path) -> Result<Option<i32>, Failure> {
+    let (children, pool) = (args.children == ChildrenChoice::Lift, job.takes_data_from_pool());
+    if !children && !pool {
+        return Ok(None);
+    }
+    match Inside::for_program(path) {
+        Ok(library) => {
+            if children {
+                lift_children(args, job, &library)?;
+            }
+            if pool {
+                library.guard(args.fork_reserve).map_err(|e| format!("cannot set a variable: {e}"))?;
+            }
+        }
+        Err(why) => {
+            if children && args.strict {
+                job.say(&format!("{}: not started (--strict): --children: {why}", job.program));
+                return Ok(Some(FAILED));
+            }
+            if children {
+                job.say(&format!("{}: its children are started without huge pages: {why}", job.program));
+            }
+            if pool {
+                job.leave_pool(&why.to_string());
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// Becomes the program without any of the calls that a lift needs: execve(2) alone says which file it
+/// is. Returns only if that fails.
+fn start_plainly(args: &RunArgs, job: &mut Job, why: &Plain) -> Result<i32, Failure> {
+    if let Verdict::Refuse(status) = job.plain(why) {
         return Ok(status);
     }
-    tell_allocator(args, &path, &job)?;
-    inside::mark_started(&path).map_err(|e| format!("cannot set a variable: {e}"))?;
-    let source = exec(&path, &args.command);
-    Err(ExecError { program: job.program, source }.into())
+    let mut lookup = Lookup::new(&args.command[0]);
+    while let Some(path) = lookup.next_file() {
+        lookup.refuse(failed(&exec(&path, &args.command)))?;
+    }
+    Err(lookup.failure().into())
+}
+
+fn failed(error: &io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(libc::EINVAL)
 }
 
 /// Has the programs that this one will start lifted as it is, by the library inside them.

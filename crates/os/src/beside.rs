@@ -53,8 +53,12 @@ impl Program {
         Ok(Program { pid, process, pagemap: pagemap::open(pid.cast_signed())? })
     }
 
-    /// Waits so long; whether the program has ended.
-    pub fn ends_within(&self, time: Duration) -> bool {
+    /// Waits for `time` at most; whether the program has ended.
+    ///
+    /// # Errors
+    /// poll(2): nothing can be waited for, so that a caller which only tried again would use all of
+    /// a CPU.
+    pub fn ends_within(&self, time: Duration) -> io::Result<bool> {
         let until = Instant::now() + time;
         loop {
             let left = until.saturating_duration_since(Instant::now());
@@ -63,9 +67,15 @@ impl Program {
             let mut poll = libc::pollfd { fd: self.process.as_raw_fd(), events: libc::POLLIN, revents: 0 };
             // SAFETY: poll(2) of one descriptor that lives through the call.
             match unsafe { libc::poll(&raw mut poll, 1, millis) } {
-                0 if millis == 0 => return false,
-                n if n > 0 => return true,
-                _ => {}
+                0 if millis == 0 => return Ok(false),
+                0 => {}
+                n if n > 0 => return Ok(true),
+                _ => {
+                    let error = io::Error::last_os_error();
+                    if error.kind() != io::ErrorKind::Interrupted {
+                        return Err(error);
+                    }
+                }
             }
         }
     }
@@ -131,8 +141,13 @@ impl Beside {
         let now = Instant::now();
         let mut due: Vec<_> = watches.into_iter().map(|watch| (now + watch.first(), watch)).collect();
         while let Some(next) = due.iter().map(|(when, _)| *when).min() {
-            if program.ends_within(next.saturating_duration_since(Instant::now())) {
-                return due.iter_mut().for_each(|(_, watch)| watch.ended(&program));
+            match program.ends_within(next.saturating_duration_since(Instant::now())) {
+                Ok(false) => {}
+                Ok(true) => return due.iter_mut().for_each(|(_, watch)| watch.ended(&program)),
+                Err(error) => {
+                    tracing::debug!(%error, "the program's end cannot be waited for: nobody stays");
+                    return;
+                }
             }
             due.retain_mut(|(when, watch)| {
                 if *when > Instant::now() {

@@ -67,22 +67,47 @@ pub fn say(line: &str) {
 /// As [`say`], without the name in front.
 pub fn say_plain(line: &str) {
     let text = printable(line) + "\n";
-    let pipe = SigSet::from(Signal::SIGPIPE);
+    let _ = unhurt(|| write_in_time(text.as_bytes()));
+}
+
+/// Does `write` such that nothing that it writes to can end this process: SIGPIPE, which a pipe sends
+/// that nobody reads, and SIGXFSZ, which a file sends that must not grow (`ulimit -f`), are taken off
+/// again. What it returns says all.
+pub fn unhurt<T>(write: impl FnOnce() -> T) -> T {
+    let ours = [Signal::SIGPIPE, Signal::SIGXFSZ];
+    let set: SigSet = ours.into_iter().collect();
     let mut before = SigSet::empty();
-    let blocked = pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&pipe), Some(&mut before)).is_ok();
-    #[allow(clippy::disallowed_methods, reason = "the line is escaped")]
-    let result = std::io::stderr().write_all(text.as_bytes());
-    if !blocked {
-        return;
-    }
-    if result.is_err_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe) && !before.contains(Signal::SIGPIPE)
-    {
+    let blocked = pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&set), Some(&mut before)).is_ok();
+    // One that the caller has blocked may be pending, and is the program's.
+    let fresh: SigSet = ours.into_iter().filter(|signal| !before.contains(*signal)).collect();
+    let result = write();
+    if blocked {
         let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: sigtimedwait(2): the set and the time live through the call; takes the
-        // SIGPIPE that our write has just raised.
-        unsafe { libc::sigtimedwait(pipe.as_ref(), std::ptr::null_mut(), &raw const now) };
+        // SAFETY: sigtimedwait(2): the set and the time live through the call; takes one of the signals
+        // that our write has just raised, as long as there is one.
+        while unsafe { libc::sigtimedwait(fresh.as_ref(), std::ptr::null_mut(), &raw const now) } > 0 {}
+        let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&before), None);
     }
-    let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&before), None);
+    result
+}
+
+/// How long a line waits for somebody to read what is before it.
+const PATIENCE_MILLIS: libc::c_int = 1000;
+
+/// Writes `bytes` to stderr. A pipe that is full, or a terminal that is stopped, is waited for only a
+/// while: the program must not wait for who reads hugelift's lines.
+fn write_in_time(bytes: &[u8]) -> std::io::Result<()> {
+    // As much as a pipe that poll(2) calls writable takes at once.
+    for piece in bytes.chunks(libc::PIPE_BUF) {
+        let mut poll = libc::pollfd { fd: libc::STDERR_FILENO, events: libc::POLLOUT, revents: 0 };
+        // SAFETY: poll(2) of one descriptor; the structure lives through the call.
+        if unsafe { libc::poll(&raw mut poll, 1, PATIENCE_MILLIS) } == 0 {
+            return Err(std::io::ErrorKind::TimedOut.into());
+        }
+        #[allow(clippy::disallowed_methods, reason = "the line is escaped")]
+        std::io::stderr().write_all(piece)?;
+    }
+    Ok(())
 }
 
 /// Where the caller has closed stdin, stdout or stderr, puts /dev/null there until exec,

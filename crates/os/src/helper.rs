@@ -10,6 +10,7 @@
 //! ```
 
 use crate::arch;
+use crate::deadline::Deadline;
 use crate::home::{Home, Room};
 use crate::machine::base_page;
 use crate::memory;
@@ -27,6 +28,7 @@ use hugelift_core::moving::{self, Image, Layout, Move};
 use hugelift_core::target::Fault;
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// What is to be done with a program that is stopped before its first own instruction.
 pub trait Lifter {
@@ -76,6 +78,7 @@ pub enum Verdict {
 /// # Errors
 /// [`Error::Vanished`] if the program ended before, anything else if it was lost.
 pub fn attend(running: Running, reap: Option<i32>, lifter: &mut impl Lifter) -> Result<(), Error> {
+    let Some(deadline) = limit(START, lifter) else { return Ok(()) };
     let mut running = running;
     lifter.prepare();
     let mut waiting: Option<Entry> = None;
@@ -96,6 +99,7 @@ pub fn attend(running: Running, reap: Option<i32>, lifter: &mut impl Lifter) -> 
                 let pc = stopped.regs()?.map(|r| r.pc());
                 match &waiting {
                     Some(entry) if pc.is_some_and(|pc| entry.room.is_in_entry_stub(pc)) => {
+                        let _ = deadline.renew(LIFT);
                         return at_entry(stopped, entry, reap, lifter);
                     }
                     // Somebody else's SIGCONT.
@@ -109,12 +113,30 @@ pub fn attend(running: Running, reap: Option<i32>, lifter: &mut impl Lifter) -> 
     }
 }
 
+/// How long the program may take from execve(2) to its first own instruction. One whose constructors do
+/// not return is traced no longer than that; its entry stub then leads to the program by itself.
+const START: Duration = Duration::from_secs(60);
+/// How long a lift may take: bytes by the hundred gigabytes are copied in that time.
+const LIFT: Duration = Duration::from_secs(600);
+
+/// Limits the time of all that the helper waits for; without a limit, nothing is lifted.
+fn limit(time: Duration, lifter: &mut impl Lifter) -> Option<Deadline> {
+    match Deadline::within(time) {
+        Ok(deadline) => Some(deadline),
+        Err(source) => {
+            lifter.plain(&Plain::Resources { what: "setitimer", source });
+            None
+        }
+    }
+}
+
 /// Lifts `running`, a process that is about to stop itself at `stop`, in the library inside it
 /// ([`mod@crate::inside`]).
 ///
 /// # Errors
 /// As [`attend`].
 pub fn attend_waiting(running: Running, stop: Addr, lifter: &mut impl Lifter) -> Result<(), Error> {
+    let Some(_deadline) = limit(LIFT, lifter) else { return Ok(()) };
     let mut running = running;
     loop {
         let (stopped, why) = running.wait()?;

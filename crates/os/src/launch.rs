@@ -16,13 +16,26 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::ptr;
+use std::time::{Duration, Instant};
+
+/// How long the helper may take until it traces the launcher.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A helper that traces the calling process.
+#[derive(Debug)]
+pub struct Helper {
+    pid: i32,
+    /// It is a child of the calling process.
+    adopted: bool,
+}
 
 /// Starts the helper and waits until it traces the calling process, which should then
-/// exec at once. `keep` are file descriptors that the helper needs.
+/// exec at once. `keep` are file descriptors that the helper needs; `adopts` is what
+/// [`adopts_orphans`] says.
 ///
 /// # Errors
 /// Why the program must be started without.
-pub fn start_helper(lifter: impl Lifter, keep: &[RawFd]) -> Result<(), Plain> {
+pub fn start_helper(lifter: impl Lifter, keep: &[RawFd], adopts: bool) -> Result<Helper, Plain> {
     if has_foreign_children()? {
         return Err(Plain::ForeignPidNamespace);
     }
@@ -30,7 +43,6 @@ pub fn start_helper(lifter: impl Lifter, keep: &[RawFd]) -> Result<(), Plain> {
     let (ours, theirs) = socketpair()?;
     let (mut ours, mut theirs) = (Some(ours), Some(theirs));
     let target = std::process::id().cast_signed();
-    let adopts = adopts_orphans();
     let mut lifter = Some(lifter);
     let mut life = || {
         drop(ours.take());
@@ -48,14 +60,42 @@ pub fn start_helper(lifter: impl Lifter, keep: &[RawFd]) -> Result<(), Plain> {
         exit_now();
     }
     drop(theirs.take());
-    let answer = match (ours, helper) {
-        (Some(ours), Some(helper)) => handshake(File::from(ours), restricted, helper),
-        _ => Err(Plain::HelperDied),
-    };
-    if let (true, Err(_), Some(helper)) = (adopts, &answer, helper) {
-        wait_for(helper);
+    let (Some(ours), Some(pid)) = (ours, helper) else { return Err(Plain::HelperDied) };
+    let helper = Helper { pid, adopted: adopts };
+    match handshake(File::from(ours), restricted, pid) {
+        Ok(()) => Ok(helper),
+        // It has ended, and its number may be another process's by now.
+        Err(why @ (Plain::HelperDied | Plain::NotTraceable { .. })) => {
+            if adopts {
+                wait_for(pid);
+            }
+            Err(why)
+        }
+        Err(why) => {
+            helper.dismiss();
+            Err(why)
+        }
     }
-    answer
+}
+
+impl Helper {
+    /// Ends it. When this returns the calling process is not traced any more, so that it may become
+    /// a program that must not be.
+    pub fn dismiss(self) {
+        // SAFETY: kill(2) touches no memory. The process has not ended: it is our child and nobody has
+        // waited for it, or it holds the socket or traces us.
+        unsafe { libc::kill(self.pid, libc::SIGKILL) };
+        if self.adopted {
+            return wait_for(self.pid);
+        }
+        // Its end is ours to wait for only by what it leaves behind: a process without a tracer.
+        let until = Instant::now() + PATIENCE;
+        while Process::OWN.status().is_ok_and(|status| status.tracer.is_some_and(|tracer| tracer != 0))
+            && Instant::now() < until
+        {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
 }
 
 /// Whether an orphan in this process's family would become its child.
@@ -99,7 +139,7 @@ struct Between<'a> {
 ///
 /// The one between borrows the launcher's memory, as a child of vfork(2) does: to copy the page
 /// tables twice would take the launcher longer than most of what it does.
-fn fork_twice(life: &mut dyn FnMut()) -> Result<Option<i32>, Plain> {
+pub(crate) fn fork_twice(life: &mut dyn FnMut()) -> Result<Option<i32>, Plain> {
     let failed = |what| Plain::Resources { what, source: io::Error::last_os_error() };
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_STACK;
@@ -111,7 +151,8 @@ fn fork_twice(life: &mut dyn FnMut()) -> Result<Option<i32>, Plain> {
     let mut between = Between { life, helper: None };
     // SAFETY: the end of what was mapped just now, and aligned as it is.
     let top = unsafe { stack.byte_add(STACK_BYTES) };
-    let flags = libc::CLONE_VM | libc::CLONE_VFORK;
+    let uncounted = Uncounted::begin();
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | uncounted.as_ref().map_or(0, |_| libc::SIGCHLD);
     // SAFETY: clone(2): the child has a stack of its own, and we wait until it has ended; so
     // `between` lives, and nobody else uses it meanwhile. This process has one thread.
     let child = unsafe { libc::clone(fork_helper, top, flags, (&raw mut between).cast()) };
@@ -122,7 +163,47 @@ fn fork_twice(life: &mut dyn FnMut()) -> Result<Option<i32>, Plain> {
     if child > 0 {
         wait_for(child);
     }
+    drop(uncounted);
     result
+}
+
+/// While this lives, a child that ends is not counted among the children whose use of the machine
+/// getrusage(2) adds up for the program: the kernel removes it at once, as SIGCHLD is ignored, and
+/// sends no signal.
+struct Uncounted(libc::sigaction);
+
+impl Uncounted {
+    /// `None` where the program would lose something: a SIGCHLD that is pending is discarded when the
+    /// signal is ignored, and the end of a child that this process had before is not reported.
+    fn begin() -> Option<Uncounted> {
+        // SAFETY: zeros are valid for both structures. waitid(2), sigpending(2) and sigaction(2) write
+        // to what lives through the calls, and nothing is waited for.
+        unsafe {
+            let mut info: libc::siginfo_t = std::mem::zeroed();
+            let any = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL;
+            let has_no_child = libc::waitid(libc::P_ALL, 0, &raw mut info, any) == -1
+                && io::Error::last_os_error().raw_os_error() == Some(libc::ECHILD);
+            let mut pending: libc::sigset_t = std::mem::zeroed();
+            if !has_no_child
+                || libc::sigpending(&raw mut pending) != 0
+                || libc::sigismember(&raw const pending, libc::SIGCHLD) != 0
+            {
+                return None;
+            }
+            let mut ignored: libc::sigaction = std::mem::zeroed();
+            ignored.sa_sigaction = libc::SIG_IGN;
+            let mut before: libc::sigaction = std::mem::zeroed();
+            (libc::sigaction(libc::SIGCHLD, &raw const ignored, &raw mut before) == 0)
+                .then(|| Uncounted(before))
+        }
+    }
+}
+
+impl Drop for Uncounted {
+    fn drop(&mut self) {
+        // SAFETY: sigaction(2) reads what it gave us itself.
+        unsafe { libc::sigaction(libc::SIGCHLD, &raw const self.0, ptr::null_mut()) };
+    }
 }
 
 /// The one between.
@@ -175,6 +256,7 @@ fn handshake(mut socket: File, restricted: bool, helper: i32) -> Result<(), Plai
         send(socket.as_raw_fd(), &[READY], MsgFlags::MSG_NOSIGNAL).map_err(|_| Plain::HelperDied)?;
     }
     let mut answer = [0; 4];
+    await_answer(&socket)?;
     socket.read_exact(&mut answer).map_err(|_| Plain::HelperDied)?;
     match i32::from_ne_bytes(answer) {
         0 => Ok(()),
@@ -185,6 +267,28 @@ fn handshake(mut socket: File, restricted: bool, helper: i32) -> Result<(), Plai
             let source = io::Error::from_raw_os_error(errno);
             let hint = yama::hint(&source);
             Err(Plain::NotTraceable { source, hint })
+        }
+    }
+}
+
+/// Waits until there is something to read from `socket`, or its other end is closed.
+fn await_answer(socket: &File) -> Result<(), Plain> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let millis = libc::c_int::try_from(left.as_millis()).unwrap_or(libc::c_int::MAX);
+        let mut poll = libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: poll(2) of one descriptor; the structure lives through the call.
+        match unsafe { libc::poll(&raw mut poll, 1, millis) } {
+            0 if left.is_zero() => return Err(Plain::HelperLate { seconds: PATIENCE.as_secs() }),
+            0 => {}
+            n if n > 0 => return Ok(()),
+            _ => {
+                let source = io::Error::last_os_error();
+                if source.kind() != io::ErrorKind::Interrupted {
+                    return Err(Plain::Resources { what: "poll", source });
+                }
+            }
         }
     }
 }
@@ -211,6 +315,12 @@ fn help(
         libc::setsid();
         libc::getpid()
     };
+    // SAFETY: signal(2) without a handler. The launcher may have forked us while it ignored SIGCHLD. A
+    // file that would become too large (`ulimit -f`) is an error, not the helper's end.
+    unsafe {
+        libc::signal(libc::SIGCHLD, libc::SIG_DFL);
+        libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+    }
     close_all_but(&[&[2, socket.as_raw_fd()], keep].concat());
     let mut socket = File::from(socket);
     let mut permit = [0];

@@ -153,7 +153,8 @@ impl Watch for Observer {
         for (subject, touched) in self.subjects.iter().zip(&mut self.touched) {
             subject.look(&program.pagemap, touched);
         }
-        let cpu = if program.ends_within(Duration::ZERO) { None } else { self.cpu_time(program) };
+        let has_ended = program.ends_within(Duration::ZERO).unwrap_or(true);
+        let cpu = if has_ended { None } else { self.cpu_time(program) };
         let Some(cpu) = cpu else {
             self.ended(program);
             return None;

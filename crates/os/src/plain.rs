@@ -45,6 +45,38 @@ pub enum Plain {
         /// The kernel's answer.
         source: io::Error,
     },
+    /// A seccomp filter is on that may kill the program for what hugelift does.
+    #[error(
+        "a seccomp filter is on, and nothing shows that it lets a process fork; \
+         'hugelift run --seccomp try' tries it, and the filter may kill the program for that"
+    )]
+    Filtered,
+    /// A seccomp filter is on, and a child that tried the calls of a lift did not survive them.
+    #[error(
+        "a seccomp filter is on that does not allow the system calls of a lift; \
+         systemd: SystemCallFilter=, containers: the option seccomp of --security-opt"
+    )]
+    FilterKills,
+    /// What /proc shows is another pid namespace's.
+    #[error(
+        "/proc shows another pid namespace: 'mount -t proc proc /proc' in this one, \
+         or 'unshare --fork --pid --mount-proc'"
+    )]
+    ForeignProc,
+    /// Whether the kernel gives the program other rights than the caller's cannot be found out.
+    #[error("cannot find out whether {path} is set-uid or has file capabilities: {source}")]
+    Unknown {
+        /// The program, or the interpreter of the script.
+        path: Untrusted,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The helper is there, and does nothing.
+    #[error("its helper did not answer within {seconds} s")]
+    HelperLate {
+        /// How long it was waited for.
+        seconds: u64,
+    },
     /// The helper ended without a word.
     #[error("its helper was killed before the program started")]
     HelperDied,
@@ -63,6 +95,14 @@ pub enum Plain {
     /// ptrace(2) worked, and then did not.
     #[error(transparent)]
     Ptrace(ptrace::Error),
+}
+
+impl Plain {
+    /// Whether only a user who asks (`-v`) is told of it: where there is always a filter, as in a
+    /// container, a line at each start would tell nothing new.
+    pub fn is_usual(&self) -> bool {
+        matches!(self, Plain::Filtered | Plain::FilterKills)
+    }
 }
 
 impl From<ProcError> for Plain {

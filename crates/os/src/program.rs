@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which file a program name means, whether it may be traced, and starting it: all as
-//! execvp(3) does it.
+//! Whether a program may be traced, and starting it as execvp(3) does. Which file its name means says
+//! [`crate::lookup`].
 
 use crate::open;
 use crate::plain::Plain;
@@ -29,50 +29,6 @@ impl ExecError {
     }
 }
 
-/// The files that `name` may mean, in the order in which execvp(3) tries them.
-fn candidates(name: &OsStr) -> Vec<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
-    std::env::split_paths(&path)
-        .map(|dir| if dir.as_os_str().is_empty() { name.into() } else { dir.join(name) })
-        .collect()
-}
-
-/// The file that execvp(3) would start for `name`.
-///
-/// # Errors
-/// ENOENT if there is none, EACCES if those that there are may not be executed.
-pub fn resolve(name: &OsStr) -> Result<PathBuf, ExecError> {
-    let fail = |errno| ExecError { program: name.into(), source: io::Error::from_raw_os_error(errno) };
-    if name.is_empty() {
-        return Err(fail(libc::ENOENT));
-    }
-    // With a slash there is no look-up, hence nothing to go on to.
-    if name.as_bytes().contains(&b'/') {
-        let path = PathBuf::from(name);
-        return executable(&path).map(|()| path).map_err(fail);
-    }
-    let mut worst = libc::ENOENT;
-    for path in candidates(name) {
-        match executable(&path) {
-            Ok(()) => return Ok(path),
-            // execvp(3) looks on after these, and remembers the refusal.
-            Err(libc::EACCES) => worst = libc::EACCES,
-            Err(libc::ENOENT | libc::ENOTDIR | libc::ENODEV | libc::ETIMEDOUT | libc::ESTALE) => {}
-            Err(errno) => return Err(fail(errno)),
-        }
-    }
-    Err(fail(worst))
-}
-
-fn executable(path: &Path) -> Result<(), i32> {
-    let errno = |e: io::Error| e.raw_os_error().unwrap_or(libc::EIO);
-    let meta = std::fs::metadata(path).map_err(errno)?;
-    if !meta.is_file() {
-        return Err(libc::EACCES);
-    }
-    nix::unistd::eaccess(path, nix::unistd::AccessFlags::X_OK).map_err(|e| e as i32)
-}
-
 /// What is behind a `#!` may be a script again; the kernel follows this many.
 const MAX_SCRIPTS: usize = 5;
 
@@ -83,8 +39,11 @@ const MAX_SCRIPTS: usize = 5;
 pub fn examine(path: &Path) -> Result<(), Plain> {
     let mut path = path.to_path_buf();
     for _ in 0..MAX_SCRIPTS {
-        if let Some(what) = privilege(&path) {
-            return Err(Plain::Privileged { path: path.into(), what });
+        match privilege(&path) {
+            Ok(None) => {}
+            Ok(Some(what)) => return Err(Plain::Privileged { path: path.into(), what }),
+            // Under a tracer such a program would not get its rights.
+            Err(source) => return Err(Plain::Unknown { path: path.into(), source }),
         }
         let head = match head(&path) {
             Ok(head) => head,
@@ -120,28 +79,52 @@ pub fn interpreter(head: &[u8]) -> Option<PathBuf> {
 }
 
 /// The rights that the kernel would give the program beyond its caller's.
-fn privilege(path: &Path) -> Option<&'static str> {
+///
+/// # Errors
+/// They cannot be found out. A file that is not there has none: execve(2) will say what is wrong.
+fn privilege(path: &Path) -> io::Result<Option<&'static str>> {
     // With no_new_privs, and on a nosuid mount, it gives none (execve(2)).
     if nix::sys::prctl::get_no_new_privs().unwrap_or(false) {
-        return None;
+        return Ok(None);
     }
     let nosuid = nix::sys::statvfs::FsFlags::ST_NOSUID;
     if nix::sys::statvfs::statvfs(path).is_ok_and(|s| s.flags().contains(nosuid)) {
-        return None;
+        return Ok(None);
     }
-    let mode = std::fs::metadata(path).ok()?.mode();
+    let mode = match std::fs::metadata(path) {
+        Ok(meta) => meta.mode(),
+        Err(error) => {
+            return match error.raw_os_error() {
+                Some(libc::ENOENT | libc::ENOTDIR | libc::EACCES | libc::ELOOP | libc::ENAMETOOLONG) => {
+                    Ok(None)
+                }
+                _ => Err(error),
+            };
+        }
+    };
     if mode & libc::S_ISUID != 0 {
-        return Some("set-uid");
+        return Ok(Some("set-uid"));
     }
     if mode & libc::S_ISGID != 0 && mode & libc::S_IXGRP != 0 {
-        return Some("set-gid");
+        return Ok(Some("set-gid"));
     }
-    let name = CString::new(path.as_os_str().as_bytes()).ok()?;
+    let name = CString::new(path.as_os_str().as_bytes())?;
     // SAFETY: getxattr(2): both names end in NUL and live through the call; a size of 0
     // asks for the length alone.
     let len =
         unsafe { libc::getxattr(name.as_ptr(), c"security.capability".as_ptr(), std::ptr::null_mut(), 0) };
-    (len > 0).then_some("given file capabilities")
+    match len {
+        0 => Ok(None),
+        1.. => Ok(Some("given file capabilities")),
+        _ => {
+            let error = io::Error::last_os_error();
+            match error.raw_os_error() {
+                // ENOTSUP: a file system without such attributes.
+                Some(libc::ENODATA | libc::EOPNOTSUPP) => Ok(None),
+                _ => Err(error),
+            }
+        }
+    }
 }
 
 /// Becomes the program at `path`. Returns only if that fails.
@@ -206,15 +189,5 @@ mod tests {
         ] {
             assert_eq!(interpreter(head), want.map(PathBuf::from), "{}", head.escape_ascii());
         }
-    }
-
-    #[test]
-    fn names_resolve_as_execvp_does() {
-        assert_eq!(resolve(OsStr::new("/bin/sh")).unwrap(), Path::new("/bin/sh"));
-        assert!(resolve(OsStr::new("sh")).unwrap().ends_with("sh"));
-        assert_eq!(resolve(OsStr::new("no-such-program")).unwrap_err().status(), 127);
-        assert_eq!(resolve(OsStr::new("")).unwrap_err().status(), 127);
-        assert_eq!(resolve(OsStr::new("/etc/passwd")).unwrap_err().status(), 126);
-        assert_eq!(resolve(OsStr::new("/")).unwrap_err().status(), 126);
     }
 }

@@ -46,6 +46,9 @@ pub enum Error {
         /// errno(3).
         source: io::Error,
     },
+    /// It did not stop in the time that it was given.
+    #[error("process {0} was waited for in vain")]
+    Late(Tid),
     /// It stopped in a way that this place does not know.
     #[error("process {tid} stopped with unexpected status {status:#x}")]
     Unexpected {
@@ -130,7 +133,7 @@ impl Running {
     /// Waits for the next stop.
     ///
     /// # Errors
-    /// [`Error::Vanished`] once it has ended.
+    /// [`Error::Vanished`] once it has ended, [`Error::Late`] once the helper's deadline is over.
     pub fn wait(self) -> Result<(Stopped, Stop), Error> {
         let tid = self.tid;
         let mut status = 0;
@@ -142,6 +145,7 @@ impl Running {
             }
             let source = io::Error::last_os_error();
             match source.raw_os_error() {
+                Some(libc::EINTR) if crate::deadline::is_over() => return Err(Error::Late(tid)),
                 Some(libc::EINTR) => {}
                 Some(libc::ECHILD) => return Err(Error::Vanished(tid)),
                 _ => return Err(Error::Os { what: "wait4", tid, source }),

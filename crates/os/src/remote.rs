@@ -252,6 +252,22 @@ pub(crate) fn mremap_call(from: Range, to: Addr) -> Call {
     (libc::SYS_mremap, [from.start.0, from.len(), from.len(), flags, to.0, 0])
 }
 
+/// How large a file process `pid` may make (`ulimit -f`).
+fn largest_file(pid: i32) -> Option<u64> {
+    let mut limit = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: prlimit(2) writes to a live structure; a null pointer changes nothing.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_prlimit64,
+            pid,
+            libc::RLIMIT_FSIZE as libc::c_int,
+            std::ptr::null::<libc::rlimit64>(),
+            &raw mut limit,
+        )
+    };
+    (result == 0).then_some(limit.rlim_cur)
+}
+
 pub(crate) fn refused(call: &'static str, range: Range, error: &io::Error) -> Fault {
     match error.raw_os_error() {
         Some(libc::ESRCH) => Fault::Lost("the process vanished".into()),
@@ -371,6 +387,10 @@ impl Target for Remote {
     fn memfd(&mut self, page: PageSize, bytes: u64) -> Result<FileHandle, Fault> {
         const CALL: &str = "memfd_create(MFD_HUGETLB)";
         let range = Range::sized(Addr(0), bytes).unwrap_or_default();
+        // Beyond the limit ftruncate(2) would not only fail: it would send SIGXFSZ to the program.
+        if largest_file(self.pid).is_some_and(|limit| limit < bytes) {
+            return Err(Fault::Call { call: "ftruncate", range, errno: libc::EFBIG });
+        }
         self.write_data(b"hugelift\0")?;
         let flags =
             u64::from(libc::MFD_CLOEXEC | libc::MFD_HUGETLB) | u64::from(page.log2()) << MFD_HUGE_SHIFT;

@@ -130,7 +130,7 @@ impl Job {
             stayed: None,
             unguarded: None,
             perf_map: args.perf_map.map(Names::from),
-            adopts: launch::adopts_orphans(),
+            adopts: false,
             huge: None,
             machine: None,
         }
@@ -142,7 +142,11 @@ impl Job {
     /// A pattern that is not one.
     pub fn of_child(args: &RunArgs) -> Result<Job, Failure> {
         let name = Untrusted::from(&args.command[0]);
-        Ok(Job { is_child: true, ..Job::new(args, name, args.policy.policy()?) })
+        Ok(Job {
+            is_child: true,
+            adopts: launch::adopts_orphans(),
+            ..Job::new(args, name, args.policy.policy()?)
+        })
     }
 
     /// Brings the program's files into huge folios. Asked for by name only: dropping and reading

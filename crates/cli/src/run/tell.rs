@@ -16,7 +16,7 @@ use hugelift_core::report::{self, Report, Total};
 use hugelift_core::report_text::{self, Style};
 use hugelift_core::skip::Reason;
 use hugelift_core::snapshot::{Part, Snapshot};
-use hugelift_os::console::say;
+use hugelift_os::console::{say, unhurt};
 use hugelift_os::helper::Verdict;
 use hugelift_os::perf_map::{Copied, Map};
 use hugelift_os::plain::Plain;
@@ -188,9 +188,11 @@ impl Job {
 
     pub(super) fn write(&mut self, report: &impl serde::Serialize) {
         if let Some(file) = &mut self.report
-            && let Err(error) = serde_json::to_writer(&mut *file, report)
-                .map_err(io::Error::from)
-                .and_then(|()| file.write_all(b"\n"))
+            && let Err(error) = unhurt(|| {
+                serde_json::to_writer(&mut *file, report)
+                    .map_err(io::Error::from)
+                    .and_then(|()| file.write_all(b"\n"))
+            })
         {
             self.say(&format!("{}: cannot write the report: {error}", self.program));
         }
@@ -205,7 +207,9 @@ impl Job {
             self.say(&format!("{}: not started (--strict): {why}", self.program));
             return Verdict::Refuse(FAILED);
         }
-        self.say(&format!("{}: started without huge pages: {why}", self.program));
+        if self.verbose > 0 || !why.is_usual() {
+            self.say(&format!("{}: started without huge pages: {why}", self.program));
+        }
         Verdict::Start
     }
 

@@ -117,6 +117,33 @@ const fn code<const WORDS: usize, const BYTES: usize>(words: [u32; WORDS]) -> [u
 
 const SVC: u32 = 0xd400_0001;
 
+/// Calls `code` with `argument` on the stack that ends at `top`, and comes back to the stack of now.
+///
+/// # Safety
+/// `top` is aligned to 16 bytes, and the memory below it is writable, large enough for `code`, and
+/// used by nothing else meanwhile.
+pub unsafe fn call_on_stack(
+    top: *mut libc::c_void,
+    code: extern "C" fn(*mut libc::c_void),
+    argument: *mut libc::c_void,
+) {
+    // SAFETY: x20 belongs to the caller of a function (AAPCS64), so it keeps the old stack pointer
+    // over the call; all registers that `code` may change are declared.
+    unsafe {
+        std::arch::asm!(
+            "mov x20, sp",
+            "mov sp, {top}",
+            "blr {code}",
+            "mov sp, x20",
+            top = in(reg) top,
+            code = in(reg) code,
+            in("x0") argument,
+            out("x20") _,
+            clobber_abi("C"),
+        );
+    }
+}
+
 /// `1: ldp x3,x4,[x1],#16; stp x3,x4,[x0],#16; subs x2,x2,#16; b.ne 1b; svc #0;
 /// mov x8,#rt_sigreturn; svc #0`
 pub const STUB: [u8; 28] = code([0xa8c1_1023, 0xa881_1003, 0xf100_4042, 0x54ff_ffa1, SVC, 0xd280_1168, SVC]);

@@ -15,6 +15,7 @@
 //! | `entry_stub`, `entry_home` | code that a dynamic program runs at its entry point |
 //! | `signal_frame`, `FRAME_PC` | what `rt_sigreturn` restores registers from; the program counter in it |
 //! | `PROT_BTI`, `has_bti` | branch target identification, where there is any |
+//! | `call_on_stack` | calls a function on another stack |
 //! | `RED_ZONE` | bytes below the stack pointer that belong to the program |
 
 #[cfg(target_arch = "aarch64")]

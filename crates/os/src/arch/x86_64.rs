@@ -121,6 +121,33 @@ impl Regs {
     }
 }
 
+/// Calls `code` with `argument` on the stack that ends at `top`, and comes back to the stack of now.
+///
+/// # Safety
+/// `top` is aligned to 16 bytes, and the memory below it is writable, large enough for `code`, and
+/// used by nothing else meanwhile.
+pub unsafe fn call_on_stack(
+    top: *mut libc::c_void,
+    code: extern "C" fn(*mut libc::c_void),
+    argument: *mut libc::c_void,
+) {
+    // SAFETY: r12 belongs to the caller of a function (System V ABI), so it keeps the old stack
+    // pointer over the call; all registers that `code` may change are declared.
+    unsafe {
+        std::arch::asm!(
+            "mov r12, rsp",
+            "mov rsp, {top}",
+            "call {code}",
+            "mov rsp, r12",
+            top = in(reg) top,
+            code = in(reg) code,
+            in("rdi") argument,
+            out("r12") _,
+            clobber_abi("C"),
+        );
+    }
+}
+
 /// `rep movsb; syscall; mov $rt_sigreturn, %eax; syscall`
 pub const STUB: [u8; 11] = [0xf3, 0xa4, 0x0f, 0x05, 0xb8, 0x0f, 0x00, 0x00, 0x00, 0x0f, 0x05];
 /// Copies, then makes a system call, then goes home.

@@ -14,9 +14,9 @@ use hugelift_core::printable::Escape;
 use hugelift_measure::program::Program;
 use hugelift_measure::ready::Ready;
 use hugelift_measure::server::Server;
+use hugelift_os::lookup::resolve;
 use hugelift_os::malloc::allocators;
 use hugelift_os::procfs::Process;
-use hugelift_os::program::resolve;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
