@@ -160,3 +160,46 @@ impl Beside {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Has poll(2) fail with EPERM in the calling thread.
+    fn forbid_poll() {
+        let op = |code: u32, k: u32, jf| libc::sock_filter { code: code as u16, jt: 0, jf, k };
+        #[cfg(target_arch = "x86_64")]
+        let number = libc::SYS_poll as u32;
+        #[cfg(not(target_arch = "x86_64"))]
+        let number = libc::SYS_ppoll as u32;
+        let mut filter = [
+            op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
+            op(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, number, 1),
+            op(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::EPERM.cast_unsigned(), 0),
+            op(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0),
+        ];
+        let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+        // SAFETY: prctl(2) reads the filter, which lives through the call; it binds this thread alone.
+        unsafe {
+            assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+            assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program), 0);
+        }
+    }
+
+    /// It used to be tried again for ever, with all of a CPU.
+    #[test]
+    fn a_wait_that_is_refused_ends() {
+        let program = Program::open(std::process::id()).unwrap();
+        assert!(!program.ends_within(Duration::from_millis(1)).unwrap());
+        let waits = std::thread::spawn(move || {
+            forbid_poll();
+            program.ends_within(Duration::from_secs(3600))
+        });
+        let until = Instant::now() + Duration::from_secs(60);
+        while !waits.is_finished() {
+            assert!(Instant::now() < until, "it waits still");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(waits.join().unwrap().unwrap_err().raw_os_error(), Some(libc::EPERM));
+    }
+}

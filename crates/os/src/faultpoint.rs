@@ -1,13 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A hook for the tests, compiled into debug builds alone: kills the helper or the target
-//! just before a chosen ptrace operation. `HUGELIFT_TEST_DIE=N:helper`, `N:target`, or
-//! `count` (the helper then prints how many operations there were).
+//! Hooks for the tests, compiled into debug builds alone.
+//!
+//! `HUGELIFT_TEST_DIE=N:helper` and `N:target` kill the helper or the target just before a chosen
+//! ptrace operation, `N:stopped` stops the helper there, and with `count` the helper prints how many
+//! operations there were. `HUGELIFT_TEST_PATIENCE` says in milliseconds how long the launcher and the
+//! helper wait.
+
+use std::time::Duration;
 
 #[cfg(not(debug_assertions))]
 pub fn pass(_tid: i32) {}
 
 #[cfg(not(debug_assertions))]
 pub fn finish() {}
+
+/// How long is waited where that is usually `time`.
+#[cfg(not(debug_assertions))]
+pub fn patience(time: Duration) -> Duration {
+    time
+}
+
+/// How long is waited where that is usually `time`.
+#[cfg(debug_assertions)]
+pub fn patience(time: Duration) -> Duration {
+    let named = std::env::var("HUGELIFT_TEST_PATIENCE").ok().and_then(|text| text.parse().ok());
+    named.map_or(time, Duration::from_millis)
+}
 
 #[cfg(debug_assertions)]
 pub use armed::{finish, pass};
@@ -32,7 +50,7 @@ mod armed {
             // SAFETY: getpid(2) and kill(2) touch no memory.
             unsafe {
                 let pid = if who == "target" { tid } else { libc::getpid() };
-                libc::kill(pid, libc::SIGKILL);
+                libc::kill(pid, if who == "stopped" { libc::SIGSTOP } else { libc::SIGKILL });
             }
         }
     }

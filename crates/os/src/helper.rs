@@ -78,7 +78,7 @@ pub enum Verdict {
 /// # Errors
 /// [`Error::Vanished`] if the program ended before, anything else if it was lost.
 pub fn attend(running: Running, reap: Option<i32>, lifter: &mut impl Lifter) -> Result<(), Error> {
-    let Some(deadline) = limit(START, lifter) else { return Ok(()) };
+    let Some(deadline) = limit(crate::faultpoint::patience(START), lifter) else { return Ok(()) };
     let mut running = running;
     lifter.prepare();
     let mut waiting: Option<Entry> = None;

@@ -273,14 +273,15 @@ fn handshake(mut socket: File, restricted: bool, helper: i32) -> Result<(), Plai
 
 /// Waits until there is something to read from `socket`, or its other end is closed.
 fn await_answer(socket: &File) -> Result<(), Plain> {
-    let until = Instant::now() + PATIENCE;
+    let patience = crate::faultpoint::patience(PATIENCE);
+    let until = Instant::now() + patience;
     loop {
         let left = until.saturating_duration_since(Instant::now());
         let millis = libc::c_int::try_from(left.as_millis()).unwrap_or(libc::c_int::MAX);
         let mut poll = libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: poll(2) of one descriptor; the structure lives through the call.
         match unsafe { libc::poll(&raw mut poll, 1, millis) } {
-            0 if left.is_zero() => return Err(Plain::HelperLate { seconds: PATIENCE.as_secs() }),
+            0 if left.is_zero() => return Err(Plain::HelperLate { seconds: patience.as_secs() }),
             0 => {}
             n if n > 0 => return Ok(()),
             _ => {

@@ -158,6 +158,9 @@ fn as_a_subreaper() {
 fn under_a_seccomp_filter() {
     need_root!();
     assert_line(&same_state(&["nosync"]), "Seccomp:\t2");
+    let (setup, state) = (plain("setup").build(), fat("state").build());
+    let cmd = Cmd::new([&state]).arg("an argument").under([&setup]).under(["nosync", "--"]);
+    each_backing(|options| drop(same(&cmd, &[options, &["--seccomp", "try"]].concat())));
 }
 
 #[test]

@@ -95,7 +95,7 @@ macro_rules! two_nodes {
 }
 
 fn options(page: u64) -> Vec<String> {
-    ["--backing", "hugetlb", "--page-size", &option(page)].map(String::from).to_vec()
+    ["--backing", "hugetlb", "--page-size", &option(page), "--seccomp", "try"].map(String::from).to_vec()
 }
 
 fn start(page: u64, big: &Big) -> Command {

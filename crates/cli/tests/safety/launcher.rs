@@ -1,2 +1,226 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A program starts wherever it starts without hugelift: system calls denied, endless waits.
+//! A program starts wherever it starts without hugelift: system calls denied, endless waits, names
+//! that are looked up.
+
+use crate::common::{Cmd, End, HUGELIFT, Held, fat, open_dir, plain, run, same, same_lines};
+use crate::{need, need_root};
+use std::fs::{self, Permissions};
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+mod denied;
+
+/// What the program sees of children, the same as without hugelift.
+#[test]
+fn issue_13_a12_no_child_of_the_launcher_is_counted() {
+    for flags in [&["-pie"][..], &["-static"]] {
+        let usage = Cmd::new([fat("usage").flags(flags).build()]);
+        let outcome = same(&usage, &["--backing", "thp"]);
+        assert!(outcome.stdout.contains("children: 0 kB, 0 us, 0 faults"), "{outcome:?}");
+        let setup = plain("setup").build();
+        for word in ["ignore=17", "default=17", "block=17", "pend=17"] {
+            let cmd = usage.clone().under([setup.as_os_str(), word.as_ref(), "--".as_ref()]);
+            let without_usage = |text: &str| {
+                text.split_inclusive('\n').filter(|line| !line.starts_with("children: ")).collect::<String>()
+            };
+            // With a SIGCHLD that is pending, what is counted is the price of leaving it there.
+            same_lines(&cmd, &["--backing", "thp"], without_usage);
+        }
+    }
+}
+
+/// A child that the caller had before it became hugelift is the program's to wait for.
+#[test]
+fn issue_13_a12_a_child_of_before_is_still_reported() {
+    let usage = fat("usage").build();
+    for seconds in ["0", "0.3"] {
+        let script = format!("(sleep {seconds}; exit 7) & exec \"$@\"");
+        let cmd = Cmd::new([usage.as_os_str(), "wait".as_ref()]).under(["sh", "-c", &script, "sh"]);
+        let outcome = same(&cmd, &["--backing", "thp"]);
+        assert!(outcome.stdout.contains("a child of before: there, 7"), "{outcome:?}");
+    }
+}
+
+fn script(path: &Path, text: &str) {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, text).unwrap();
+    fs::set_permissions(path, Permissions::from_mode(0o755)).unwrap();
+}
+
+/// As env(1), which is execvp(3): which file is started, or which status says that none is.
+#[test]
+fn issue_13_a12_names_are_looked_up_as_execvp_does() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    script(&at("good/tool"), "#!/bin/sh\necho good\n");
+    script(&at("gone/tool"), "#!/no/such/interpreter\n");
+    script(&at("nested/tool"), &format!("#!{}\n", at("gone/tool").display()));
+    script(&at("denied/tool"), "#!/etc/passwd\n");
+    script(&at("plain/tool"), "echo by the shell\n");
+    script(&at("mode/tool"), "#!/bin/sh\necho mode\n");
+    fs::set_permissions(at("mode/tool"), Permissions::from_mode(0o644)).unwrap();
+    fs::create_dir_all(at("directory/tool")).unwrap();
+    fs::create_dir_all(at("empty")).unwrap();
+    script(&at("file"), "no directory\n");
+    let env = crate::common::find("env").unwrap();
+    for dirs in [
+        "good",
+        "gone good",
+        "nested good",
+        "denied good",
+        "mode good",
+        "directory good",
+        "file good",
+        "plain good",
+        "empty good",
+        "gone",
+        "nested",
+        "denied",
+        "mode",
+        "directory",
+        "file",
+        "empty",
+        "file empty",
+        "empty file",
+        "denied file",
+        "denied empty",
+        "mode gone file",
+        "gone plain",
+    ] {
+        let path = std::env::join_paths(dirs.split(' ').map(at)).unwrap();
+        let bare = Cmd::new([env.as_os_str(), "tool".as_ref()]).env("PATH", &path).bare();
+        let lifted = Cmd::new(["tool"]).env("PATH", &path).lifted(&["--quiet"]);
+        assert_eq!((bare.end, bare.stdout), (lifted.end, lifted.stdout), "PATH={dirs}: {}", lifted.stderr);
+    }
+}
+
+/// The file that is started in the end is lifted, although one before it was tried with a helper.
+#[test]
+fn issue_13_a12_the_file_behind_a_broken_script_is_lifted() {
+    let (dir, hold) = (tempfile::tempdir().unwrap(), fat("hold").build());
+    let name = hold.file_name().unwrap();
+    script(&dir.path().join(name), "#!/no/such/interpreter\n");
+    let path = std::env::join_paths([dir.path(), hold.parent().unwrap()]).unwrap();
+    let outcome = Cmd::new([name]).env("PATH", path).lifted(&["--backing", "thp", "--strict"]);
+    assert_eq!((outcome.end, outcome.stderr.as_str()), (End::Code(0), ""), "{outcome:?}");
+}
+
+/// A new pid namespace without a new /proc.
+#[test]
+fn issue_13_a12_proc_of_another_namespace_is_named() {
+    need_root!();
+    need!("unshare");
+    let hold = fat("hold").build();
+    let cmd = Cmd::new([&hold]).under(["unshare", "--fork", "--pid"]);
+    let outcome = cmd.lifted(&["--backing", "thp"]);
+    assert_eq!((outcome.end, outcome.stdout), (End::Code(0), cmd.bare().stdout));
+    assert!(outcome.stderr.contains("--mount-proc"), "{}", outcome.stderr);
+    let advised = Cmd::new([&hold]).under(["unshare", "--fork", "--pid", "--mount-proc"]);
+    let outcome = advised.lifted(&["--backing", "thp", "--strict"]);
+    assert_eq!((outcome.end, outcome.stderr.as_str()), (End::Code(0), ""), "the advice helps");
+}
+
+/// The other user may not look where hugelift is.
+#[test]
+fn issue_13_a12_an_unreachable_library_is_named() {
+    need_root!();
+    let dir = open_dir(&[]);
+    fs::set_permissions(dir.path(), Permissions::from_mode(0o700)).unwrap();
+    let cmd = Cmd::new(["/bin/true"]).launcher(dir.path().join("hugelift")).cwd("/");
+    let outcome = cmd.lifted(&["--user", "65533:65533", "--children", "lift"]);
+    assert_eq!(outcome.end, End::Code(0), "{outcome:?}");
+    assert!(outcome.stderr.contains("Permission denied"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains(&dir.path().display().to_string()), "{}", outcome.stderr);
+}
+
+/// A helper that does not answer is waited for only so long.
+#[test]
+fn issue_13_a9_a_helper_that_is_stopped_is_given_up() {
+    for under in [&[][..], &["subreaper"]] {
+        let setup = plain("setup").build();
+        let mut words = vec![setup.as_os_str()];
+        words.extend(under.iter().map(std::ffi::OsStr::new));
+        words.push("--".as_ref());
+        let cmd = Cmd::new([fat("hold").build()]).under(words).env("HUGELIFT_TEST_PATIENCE", "300");
+        let outcome = cmd.clone().env("HUGELIFT_TEST_DIE", "0:stopped").lifted(&["--backing", "thp"]);
+        assert_eq!((outcome.end, &outcome.stdout), (End::Code(0), &cmd.bare().stdout), "{outcome:?}");
+        assert!(outcome.stderr.contains("did not answer"), "{under:?}: {}", outcome.stderr);
+    }
+}
+
+/// A constructor that takes its time is not traced for ever, and the program starts as it should.
+#[test]
+fn issue_13_a9_a_slow_constructor_is_given_up() {
+    // A shared object's: those of the program itself run behind its entry point.
+    let usage = fat("usage").flags(&["-Wl,--no-as-needed"]).with(plain("slow").library().build()).build();
+    let cmd = Cmd::new([usage]).env("SLOW", "2000").env("HUGELIFT_TEST_PATIENCE", "300");
+    let outcome = cmd.lifted(&["--backing", "thp"]);
+    assert_eq!((outcome.end, &outcome.stdout), (End::Code(0), &cmd.bare().stdout), "{outcome:?}");
+    assert!(outcome.stdout.contains("TracerPid:\t0"), "{outcome:?}");
+    assert!(outcome.stderr.contains("waited for in vain"), "{}", outcome.stderr);
+}
+
+/// Nobody reads what hugelift says, and there is no room left for it.
+#[test]
+fn issue_13_a9_a_full_stderr_does_not_hold_the_program_up() {
+    let (reader, writer) = nix::unistd::pipe().unwrap();
+    let fill = |fd: &OwnedFd| {
+        use nix::fcntl::{FcntlArg, OFlag, fcntl};
+        fcntl(fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();
+        let mut file = fs::File::from(fd.try_clone().unwrap());
+        while file.write(&[b'x'; 4096]).is_ok() {}
+        while file.write(b"x").is_ok() {}
+        fcntl(fd, FcntlArg::F_SETFL(OFlag::empty())).unwrap();
+    };
+    fill(&writer);
+    let mut command = Command::new(HUGELIFT);
+    command.args(["run", "-v", "--backing", "thp", "/bin/true"]).stderr(Stdio::from(writer));
+    let mut child = command.spawn().unwrap();
+    let end = run::wait(&mut child, Instant::now() + run::PATIENCE);
+    if end.is_none() {
+        child.kill().unwrap();
+    }
+    assert_eq!(end, Some(End::Code(0)));
+    drop(reader);
+}
+
+/// What is said of a filter, and to whom; and that a container's filter does not prevent the lift.
+#[test]
+fn issue_13_a10_a_filter_is_named_and_a_known_one_is_no_obstacle() {
+    need_root!();
+    need!("setpriv");
+    let (setup, hold) = (plain("setup").build(), fat("hold").build());
+    let under = |word: &str| Cmd::new([&hold]).under([setup.as_os_str(), word.as_ref(), "--".as_ref()]);
+    // Nothing is known of it: as bare, in silence; `-v` has one line, with the option that tries.
+    let cmd = under("nosync");
+    same(&cmd, &["--backing", "thp"]);
+    let told = cmd.lifted(&["--backing", "thp", "-v"]);
+    assert_eq!(told.own_lines().len(), 1, "{told:?}");
+    assert!(told.stderr.contains("--seccomp try"), "{told:?}");
+    assert_eq!(cmd.lifted(&["--backing", "thp", "--strict"]).end, End::Code(125));
+    // The option tries, and lifts.
+    let tried = cmd.lifted(&["--backing", "thp", "--strict", "--seccomp", "try"]);
+    assert_eq!((tried.end, tried.stderr.as_str()), (End::Code(0), ""));
+    // In a container, a shell forks hugelift under the filter that it was born with.
+    let fork = ["sh", "-c", "\"$@\"; exit $?", "sh"];
+    let nested = under("nosync").under(fork).under(fork);
+    let lifted = nested.lifted(&["--backing", "thp", "--strict"]);
+    assert_eq!((lifted.end, lifted.stderr.as_str()), (End::Code(0), ""), "the shells have forked");
+    let weak = ["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"];
+    let container = under("nosync").under(weak).under(fork);
+    let lifted = container.lifted(&["--backing", "thp", "--strict"]);
+    assert_eq!((lifted.end, lifted.stderr.as_str()), (End::Code(0), ""), "the shell adds no filter");
+}
+
+/// The helper of a program that runs ends when the program ends, not before and not later.
+#[test]
+fn issue_13_a9_who_stays_beside_ends_with_the_program() {
+    let hold = fat("hold").build();
+    let held = Held::start(&Cmd::new([&hold]), Some(&["--backing", "thp", "--after-fork", "join"]), &hold);
+    // Its stderr is held by the helper, if anybody holds it: `finish` waits for its end.
+    assert_eq!(held.finish().end, End::Code(0));
+}

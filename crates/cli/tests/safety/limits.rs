@@ -1,2 +1,122 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A program starts under every resource limit under which it starts without hugelift.
+
+use crate::common::{Cmd, End, HUGELIFT, fat, open_dir, plain};
+use crate::{need, need_root};
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+/// Numbers of limits, which are the same on both architectures (getrlimit(2)).
+const FSIZE: u32 = 1;
+const STACK: u32 = 3;
+const NPROC: u32 = 6;
+const NOFILE: u32 = 7;
+const AS: u32 = 9;
+
+/// Programs that start in different ways: a static one, a dynamic one, a small one.
+fn programs() -> [PathBuf; 3] {
+    [fat("hold").flags(&["-static"]).build(), fat("hold").flags(&["-pie"]).build(), "/bin/true".into()]
+}
+
+fn limited(limit: u32, value: u64) -> [OsString; 3] {
+    let word = format!("rlimit={limit}:{value}:{value}");
+    [plain("setup").build().into_os_string(), word.into(), "--".into()]
+}
+
+/// Where env(1) starts the program under the limit, hugelift does. Returns how many values those are.
+fn sweep(limit: u32, values: impl Iterator<Item = u64>, options: &[&str]) -> usize {
+    let env = crate::common::find("env").expect("env");
+    let mut starts = 0;
+    for value in values {
+        for program in programs() {
+            // The environment lies on the stack: it is the same, and small, for all.
+            let start = |words: &[&OsStr]| Cmd::new(words).under(limited(limit, value)).clear_env();
+            let bare = start(&[env.as_os_str(), program.as_os_str()]).bare();
+            if bare.end != End::Code(0) {
+                continue;
+            }
+            starts += 1;
+            let lifted = start(&[program.as_os_str()]).lifted(options);
+            assert_eq!(
+                (&bare.stdout, bare.end),
+                (&lifted.stdout, lifted.end),
+                "limit {limit} = {value}, {}: {}",
+                program.display(),
+                lifted.stderr
+            );
+            assert_eq!(lifted.other_lines(), "", "limit {limit} = {value}, {}", program.display());
+        }
+    }
+    starts
+}
+
+/// `ulimit -s`: hugelift needs more of a stack than some programs, and uses one of its own. Below 16 kB
+/// it depends on where the kernel has put the stack's beginning whether a loader gets along with it.
+#[test]
+fn issue_13_a10_a_limit_of_the_stack() {
+    let kilobytes = (16..64).step_by(4).chain((64..=256).step_by(32));
+    let starts = sweep(STACK, kilobytes.map(|kb| kb << 10), &["--backing", "thp"]);
+    assert!(starts > 20, "env has started something only {starts} times");
+}
+
+/// `ulimit -v`: from what hugelift's own loader needs on.
+#[test]
+fn issue_13_a10_a_limit_of_the_address_space() {
+    let loads = |bytes| {
+        let outcome = Cmd::new([HUGELIFT, "--version"]).under(limited(AS, bytes)).bare();
+        outcome.end == End::Code(0)
+    };
+    let floor =
+        (1..512).map(|mb| mb << 20).find(|bytes| loads(*bytes)).expect("hugelift is smaller than that");
+    let steps = (0..16).map(|n| n << 18).chain((4..96).step_by(8).map(|mb| mb << 20));
+    let starts = sweep(AS, steps.map(|above| floor + above), &["--backing", "thp"]);
+    assert!(starts > 20, "env has started something only {starts} times");
+}
+
+/// `ulimit -n`: from the four files on that the loader of hugelift needs.
+#[test]
+fn issue_13_a10_a_limit_of_open_files() {
+    assert!(sweep(NOFILE, 4..=12, &["--backing", "thp"]) > 20);
+}
+
+/// `ulimit -u`, for a user whom it binds.
+#[test]
+fn issue_13_a10_a_limit_of_processes() {
+    need_root!();
+    need!("setpriv");
+    let (setup, hold) = (plain("setup").build(), fat("hold").build());
+    let dir = open_dir(&[&setup, &hold]);
+    let copied = |file: &Path| dir.path().join(file.file_name().expect("a file name"));
+    for value in 0..=5 {
+        let word = format!("rlimit={NPROC}:{value}:{value}");
+        let cmd = Cmd::new([copied(&hold)])
+            .launcher(copied(Path::new(HUGELIFT)))
+            .cwd("/")
+            .under(["setpriv", "--reuid=65532", "--regid=65532", "--clear-groups"])
+            .under([copied(&setup).as_os_str(), word.as_ref(), "--".as_ref()]);
+        let (bare, lifted) = (cmd.bare(), cmd.lifted(&["--backing", "thp"]));
+        assert_eq!((bare.end, &bare.stdout), (lifted.end, &lifted.stdout), "{value}: {}", lifted.stderr);
+        assert_eq!(lifted.other_lines(), "", "{value}");
+    }
+}
+
+/// `ulimit -f`: whatever hugelift writes, to its files, a report or stderr, ends nobody.
+#[test]
+fn issue_13_a10_a_limit_of_the_size_of_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let (report, store) = (dir.path().join("report").display().to_string(), dir.path().join("store"));
+    for value in [0, 1, 100, 4096] {
+        sweep(FSIZE, [value].into_iter(), &["--backing", "thp", "--report", &report]);
+        // Notes and the store are files too; and stderr is one here.
+        for backing in ["auto", "shared", "thp"] {
+            let errors = dir.path().join("errors").display().to_string();
+            let to_file = ["sh", "-c", "exec \"$@\" 2>\"$0\"", &errors];
+            let hold = fat("hold").build();
+            let cmd = Cmd::new([&hold]).env("HUGELIFT_STORE", &store);
+            let cmd = cmd.under(to_file).under(limited(FSIZE, value));
+            let outcome = cmd.lifted(&["-v", "--backing", backing]);
+            assert_eq!(outcome.end, End::Code(0), "{backing}, {value} bytes: {outcome:?}");
+            assert_eq!(outcome.stdout, cmd.bare().stdout, "{backing}, {value} bytes");
+        }
+    }
+}

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Every system call denied, one by one, in four ways: what env(1) can start, hugelift can start.
+
+use crate::common::run::NO_STORE;
+use crate::common::{HUGELIFT, fat, plain};
+use std::collections::BTreeMap;
+use std::process::{Command, Stdio};
+
+/// Numbers of system calls: more than there are, for new ones.
+const LAST: i64 = 470;
+/// EPERM, ENOSYS, ENOMEM, and the end of the process.
+const ANSWERS: [&str; 4] = ["1", "38", "12", "kill"];
+/// Two at a time, as small machines have two CPUs.
+const THREADS: i64 = 2;
+/// A start takes milliseconds; this one does not end.
+const LATE_MS: &str = "20000";
+
+/// How a start ended, and what it wrote to stdout; whether it wrote to stderr.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Start {
+    status: String,
+    signal: String,
+    stdout: String,
+    is_silent: bool,
+}
+
+impl Start {
+    fn of(line: &str) -> (i64, Start) {
+        let mut words = line.splitn(5, ' ');
+        let mut word = || words.next().unwrap_or_else(|| panic!("a line of deny: {line}")).to_string();
+        let number = word().parse().unwrap();
+        let (status, signal, errors, stdout) = (word(), word(), word(), word());
+        (number, Start { status, signal, stdout, is_silent: errors == "0" })
+    }
+
+    fn is_right(&self) -> bool {
+        (self.status.as_str(), self.signal.as_str(), self.stdout.as_str()) == ("0", "0", "right|")
+    }
+
+    fn is_late(&self) -> bool {
+        self.signal.starts_with("late")
+    }
+}
+
+/// Starts `words` under a filter for each number, which answers as `answer` says.
+fn sweep(answer: &str, words: &[&str]) -> BTreeMap<i64, Start> {
+    let deny = plain("deny").build();
+    let range = |n: i64| ((LAST + 1) * n / THREADS, (LAST + 1) * (n + 1) / THREADS - 1);
+    let start = |n| {
+        let (first, last) = range(n);
+        let mut command = Command::new(&deny);
+        command.args([answer, &first.to_string(), &last.to_string(), LATE_MS]).args(words);
+        command.env("HUGELIFT_STORE", NO_STORE).stdout(Stdio::piped()).spawn().unwrap()
+    };
+    let children: Vec<_> = (0..THREADS).map(start).collect();
+    let mut all = BTreeMap::new();
+    // Each writes less than a pipe holds: none waits for another one to be read.
+    for child in children {
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success(), "deny: {output:?}");
+        all.extend(String::from_utf8(output.stdout).unwrap().lines().map(Start::of));
+    }
+    assert_eq!(all.len() as i64, LAST + 1);
+    all
+}
+
+/// A program that needs nothing but write(2) and exit_group(2).
+fn quiet() -> String {
+    let flags = ["-nostdlib", "-static", "-ffreestanding", "-fno-stack-protector", "-fno-pie", "-no-pie"];
+    fat("quiet").flags(&flags).build().display().to_string()
+}
+
+/// Compares starts by hugelift with those by env(1), for each call and answer; returns how many were
+/// right with both. `may_fail` names the number and answer for which hugelift may be killed.
+fn compare(options: &[&str], is_silent: bool, may_fail: impl Fn(i64, &str) -> bool) {
+    let quiet = quiet();
+    let mut wrong = Vec::new();
+    for answer in ANSWERS {
+        let bare = sweep(answer, &["env", &quiet]);
+        let lifted = sweep(answer, &[&[HUGELIFT, "run"], options, &[&quiet]].concat());
+        let right = bare.values().filter(|start| start.is_right()).count();
+        assert!(right > 400, "{answer}: only {right} calls can be denied to env");
+        for (number, start) in lifted {
+            let as_bare = start.is_right() && (start.is_silent || !is_silent);
+            let excused = !bare[&number].is_right() || may_fail(number, answer);
+            if start.is_late() || !as_bare && !excused {
+                wrong.push(format!("{number} answered {answer}: {start:?}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} starts differ:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// By default hugelift says nothing, and makes no call that env(1) does not make.
+#[test]
+fn issue_13_a10_each_system_call_denied_one_by_one() {
+    compare(&["--backing", "thp"], true, |_, _| false);
+}
+
+/// `--seccomp try` lifts under a filter if the calls of a lift are allowed. The program, its launcher
+/// and its helper are under the same filter, and any of them may be the one that makes the call. Only a
+/// filter that kills for fork(2) may end the program: that is what the option asks for.
+#[test]
+fn issue_13_a10_each_system_call_denied_one_by_one_to_a_lift() {
+    let may_fail = |number: i64, answer: &str| number == libc::SYS_clone && answer == "kill";
+    compare(&["--backing", "thp", "--seccomp", "try"], false, may_fail);
+}
+
+/// The sweep above does lift: nothing that it denies is needed where a call is denied that nobody
+/// makes.
+#[test]
+fn issue_13_a10_the_sweep_lifts_where_it_can() {
+    let quiet = quiet();
+    let words = [HUGELIFT, "run", "--backing", "thp", "--strict", "--seccomp", "try", &quiet];
+    let output = Command::new(plain("deny").build())
+        .args(["kill", &LAST.to_string(), &LAST.to_string(), LATE_MS])
+        .args(words)
+        .env("HUGELIFT_STORE", NO_STORE)
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(text, format!("{LAST} 0 0 0 right|\n"));
+}
