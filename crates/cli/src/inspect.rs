@@ -7,20 +7,24 @@ use crate::failure::Failure;
 use crate::options::PolicyArgs;
 use crate::run::creation;
 use clap::Args;
+use hugelift_core::addr::human_bytes;
 use hugelift_core::elf::ElfError;
 use hugelift_core::html::map::document;
 use hugelift_core::plan::plan;
 use hugelift_core::policy::Policy;
 use hugelift_core::printable;
-use hugelift_core::printable::Escape;
+use hugelift_core::printable::{Escape, quoted};
 use hugelift_core::report::{Report, gains};
 use hugelift_core::report_text::{Style, text};
+use hugelift_core::snapshot::Part;
 use hugelift_os::base::Wanted;
 use hugelift_os::console::{self, say};
 use hugelift_os::elf_file::{ElfFile, FileError};
 use hugelift_os::file_snapshot::of_file;
 use hugelift_os::lookup::resolve;
 use hugelift_os::machine::thp_page;
+use hugelift_os::opened::{opened, opened_later};
+use hugelift_os::pagecache;
 use hugelift_os::procfs::Process;
 use hugelift_os::{output, snapshot, terminal};
 use std::ffi::{OsStr, OsString};
@@ -96,8 +100,19 @@ pub fn of_process(pid: u32, policy: &Policy) -> Result<Report, Failure> {
     }
     let mut report = Report::new(&snapshot, Some(&usage), &plan(&snapshot, policy), None);
     report.pid = Some(pid);
+    let opened = opened(pid, &snapshot);
+    report.advise(&words(pid), |path| opened.contains(path));
     report.spans = gains(&snapshot, policy);
     Ok(report)
+}
+
+/// The words that the process was started with.
+fn words(pid: u32) -> Vec<OsString> {
+    let line = Process::new(pid).read("cmdline").unwrap_or_default();
+    let mut words: Vec<OsString> =
+        line.split(|b| *b == 0).map(|word| OsStr::from_bytes(word).to_os_string()).collect();
+    words.pop_if(|last| last.is_empty());
+    words
 }
 
 /// Why no object was found in a process that has mappings.
@@ -109,6 +124,9 @@ fn no_objects(pid: u32) -> String {
         _ => format!("no ELF object is mapped in process {pid}, or its memory cannot be read"),
     }
 }
+
+/// Objects that a program opens later: so many are named.
+const LATER: usize = 3;
 
 fn of_program(target: &OsStr, policy: &Policy) -> Result<Report, Failure> {
     // What has a path need not be executable: shared objects are not.
@@ -124,6 +142,20 @@ fn of_program(target: &OsStr, policy: &Policy) -> Result<Report, Failure> {
     let mut report = Report::new(&program.snapshot, None, &plan(&program.snapshot, policy), None);
     report.assumed_addresses = true;
     report.spans = gains(&program.snapshot, policy);
+    let start = [target];
+    report.advise(&start, |_| false);
+    let mut snapshot = program.snapshot;
+    pagecache::find(None, &mut snapshot, &[Part::Text, Part::Rodata], |_| true);
+    report.note_page_cache(&snapshot);
+    for later in opened_later(&path).iter().take(LATER) {
+        say(&format!(
+            "{}: it opens {} ({} of code) after its start: hugelift prime {} makes that huge",
+            path.escaped(),
+            later.file.path.escaped(),
+            human_bytes(later.whole),
+            quoted(later.file.path.as_os_str())
+        ));
+    }
     Ok(report)
 }
 

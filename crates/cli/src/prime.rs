@@ -16,6 +16,7 @@ use hugelift_os::entry::is_trusted;
 use hugelift_os::file_snapshot::executable;
 use hugelift_os::lookup::resolve;
 use hugelift_os::needed::needed;
+use hugelift_os::opened::opened_later;
 use hugelift_os::prime::{blocked, check, huge_page, prime as prime_file};
 use hugelift_os::procfs::{ProcError, Process};
 use hugelift_os::replace::{replace, restore};
@@ -35,7 +36,8 @@ const NOT_ALL: i32 = 1;
 /// pages are huge, 1 if some are not, 125 if something could not be looked at.
 #[derive(Args, Debug)]
 pub struct PrimeArgs {
-    /// Also the shared objects that each program needs, as its loader finds them
+    /// Also the shared objects that each program needs, as its loader finds them, and large ones
+    /// that it is known to open later (libjvm.so, modules of python, php, node and PostgreSQL)
     #[arg(long)]
     with_libs: bool,
 
@@ -217,6 +219,14 @@ impl Wanted {
                 let mut files = files.files.into_iter();
                 files.by_ref().take(1).for_each(|program| self.add(program));
                 files.for_each(|file| self.add_named_by(file, owner));
+                for later in opened_later(&path) {
+                    say(&format!(
+                        "{}: also {}, which it opens later",
+                        path.escaped(),
+                        later.file.path.escaped()
+                    ));
+                    needed(later.file).files.into_iter().for_each(|file| self.add_named_by(file, owner));
+                }
                 for missing in missing {
                     say(&format!(
                         "{}: the loader would not find {missing}; see LD_LIBRARY_PATH",

@@ -96,6 +96,7 @@ fn given(file: &PathBuf, args: &StatArgs) -> Result<i32, Failure> {
     let mut report = StatReport::new(Origin::Given, given.note.clone());
     report.cpu = Some(given.cpu.clone());
     report.add(&sample);
+    given.literature(&mut report);
     print(&report, args)?;
     Ok(0)
 }

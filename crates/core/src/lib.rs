@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 pub mod addr;
+pub mod advice;
 pub mod align;
 pub mod apply;
 pub mod attribute;

@@ -243,6 +243,24 @@ pub fn text_to_parse(bytes: &[u8]) -> Cow<'_, str> {
     String::from_utf8_lossy(bytes)
 }
 
+/// A word as a shell takes it. Where escapes are needed it is for shells that know `$'...'`: bash, zsh,
+/// ksh, busybox and POSIX of 2024.
+pub fn quoted(word: &OsStr) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
+    match word.to_str() {
+        Some(text) if !text.is_empty() && text.chars().all(plain) => text.to_string(),
+        Some(text) if !text.contains(acts) => format!("'{}'", text.replace('\'', r"'\''")),
+        _ => {
+            let byte = |b: &u8| match b {
+                b'\'' | b'\\' => format!("\\{}", char::from(*b)),
+                b' '..=b'~' => char::from(*b).to_string(),
+                _ => format!("\\{b:03o}"),
+            };
+            format!("$'{}'", word.as_bytes().iter().map(byte).collect::<String>())
+        }
+    }
+}
+
 /// The text as one line: [`Escaped`], line feeds too.
 pub fn printable(text: &str) -> String {
     text.escaped().to_string()
@@ -320,6 +338,18 @@ mod tests {
         assert_eq!(printable_coloured("\x1b[1;31mred\x1b[0m\x1b[2J\x1b]0;t\x07"), {
             "\x1b[1;31mred\x1b[0m\\x1b[2J\\x1b]0;t\\x07"
         });
+    }
+
+    #[test]
+    fn a_shell_gets_the_word_back() {
+        let words: [&[u8]; 5] =
+            [b"", b"it's \\ a $HOME", b"a\x1b[2J\n\xff'\\", "\u{202e}x".as_bytes(), b"/usr/bin/x"];
+        for word in words {
+            let line = format!("printf %s {}", quoted(OsStr::from_bytes(word)));
+            assert!(is_harmless(&line), "{line:?}");
+            let out = std::process::Command::new("bash").args(["-c", &line]).output().unwrap();
+            assert_eq!(out.stdout, word, "{line}");
+        }
     }
 
     #[test]

@@ -12,6 +12,8 @@
 //! Every byte of a part is counted once: as huge, because smaps says so, or in exactly
 //! one skip. What was asked for, or what a call returned, is never reported as huge.
 
+mod entries;
+
 use crate::addr::{PageSize, Range};
 use crate::apply::Outcome;
 use crate::plan::{Plan, liftable_bytes, plan};
@@ -21,6 +23,7 @@ use crate::skip::Reason;
 use crate::smaps::Usage;
 use crate::snapshot::{Extent, Part, Snapshot};
 use crate::target::Fault;
+pub use entries::Entries;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -44,6 +47,8 @@ pub struct Report {
     pub page_size: u64,
     /// What each way to choose spans would lift, where somebody has asked: see [`gains`].
     pub spans: BTreeMap<SpanChoice, Gain>,
+    /// How many entries of the TLB text and read-only data take.
+    pub tlb_entries: Entries,
 }
 
 /// What a lift would put on huge pages.
@@ -76,6 +81,9 @@ pub struct ObjectReport {
     pub parts: Vec<PartReport>,
     /// The program itself, as against a shared object or the loader.
     pub executable: bool,
+    /// Bytes of its text and read-only data that are on huge pages in the page cache now: for a
+    /// program that does not run, where somebody has looked.
+    pub page_cache_bytes: Option<u64>,
 }
 
 /// One uninterrupted stretch of one part.
@@ -180,6 +188,7 @@ impl Report {
                 build_id: object.build_id.clone(),
                 parts: Vec::new(),
                 executable: object.executable,
+                page_cache_bytes: None,
             })
             .collect();
         let mut totals: BTreeMap<Part, Total> = BTreeMap::new();
@@ -206,7 +215,8 @@ impl Report {
                 skip.hint = wants.hint(&skip.why);
             }
         }
-        Report {
+        let tlb_entries = Entries::of(&totals, snapshot.machine.base_page, page);
+        let mut report = Report {
             version: VERSION,
             objects,
             totals,
@@ -214,7 +224,10 @@ impl Report {
             assumed_addresses: false,
             page_size: page.bytes(),
             spans: BTreeMap::new(),
-        }
+            tlb_entries,
+        };
+        report.advise::<&str>(&[], |_| false);
+        report
     }
 }
 

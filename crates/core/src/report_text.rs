@@ -4,7 +4,7 @@
 use crate::addr::{Addr, PageSize, Range, human_bytes};
 use crate::policy::SpanChoice;
 use crate::printable::{Escape, printable};
-use crate::report::{Fragment, Gain, ObjectReport, PartReport, Report, SkipReport};
+use crate::report::{Entries, Fragment, Gain, ObjectReport, PartReport, Report, SkipReport};
 use crate::skip::Reason;
 use crate::snapshot::Part;
 use std::fmt::Write as _;
@@ -35,6 +35,8 @@ pub fn text(report: &Report, style: &Style) -> String {
     folded(&mut out, report, style);
     bars(&mut out, report, style);
     totals(&mut out, report);
+    entries(&mut out, report);
+    page_cache(&mut out, report);
     gains(&mut out, report);
     out
 }
@@ -231,6 +233,50 @@ fn gains(out: &mut String, report: &Report) {
     };
     let all: Vec<String> = report.spans.iter().map(one).collect();
     let _ = writeln!(out, "--span  {}", all.join(", "));
+}
+
+/// "TLB entries for text and rodata: 21 402 with small pages, 460 now"
+fn entries(out: &mut String, report: &Report) {
+    let Entries { small, now, lifted } = report.tlb_entries;
+    if small == lifted && small == now {
+        return;
+    }
+    let now = if report.pid.is_some() { format!("{} now, ", grouped(now)) } else { String::new() };
+    let _ = writeln!(
+        out,
+        "TLB entries for text and rodata: {} with small pages, {now}{} if all that is liftable is huge",
+        grouped(small),
+        grouped(lifted)
+    );
+}
+
+/// What of a program that does not run is huge in the page cache.
+fn page_cache(out: &mut String, report: &Report) {
+    let known: Vec<(String, u64)> =
+        report.objects.iter().filter_map(|o| Some((name(o), o.page_cache_bytes?))).collect();
+    if known.is_empty() {
+        return;
+    }
+    let huge: Vec<String> = known
+        .iter()
+        .filter(|(_, bytes)| *bytes > 0)
+        .map(|(name, bytes)| format!("{} of {name}", human_bytes(*bytes)))
+        .collect();
+    let huge = if huge.is_empty() { "nothing of it".to_string() } else { huge.join(", ") };
+    let _ = writeln!(out, "on huge pages in the page cache now: {huge}");
+}
+
+/// `21 402`
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(' ');
+        }
+        out.push(digit);
+    }
+    out
 }
 
 fn totals(out: &mut String, report: &Report) {

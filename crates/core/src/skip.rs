@@ -186,11 +186,10 @@ impl Reason {
         }
     }
 
-    /// What would change it, with the command where there is one.
+    /// What would change it, where that is the same for every program; [`Reason::hint_for`] also has
+    /// the advice with names in it.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
-            Reason::PartNotAsked(Part::Text | Part::Rodata) => "hugelift run --parts text,rodata".into(),
-            Reason::PartNotAsked(_) => "hugelift run --parts all".into(),
             Reason::NotFor(..) => "use --data-backing thp".into(),
             Reason::PoolShort { page, free, need, total } => {
                 grow_pool(*page, total.saturating_add(need.saturating_sub(*free)))
@@ -210,18 +209,18 @@ impl Reason {
             Reason::MemoryLimit { .. } => {
                 "raise the cgroup's memory.max, free memory, or lift less: --object, --parts".into()
             }
-            Reason::NotPrimed | Reason::SmallFolios => {
-                "hugelift prime PROG, while it does not run; or use --backing auto".into()
-            }
-            Reason::NotCongruent(_) => {
-                "hugelift prime --replace, or hugelift align; or use --backing auto".into()
-            }
             Reason::NotStored(not) => return not.hint.clone(),
-            Reason::NotTouched | Reason::NotWorth(_) => "hugelift run --touched all".into(),
             Reason::Failed(_, fault) => return fault.hint(),
-            Reason::NotAligned(_) => "hugelift run --span outer, with backing thp or hugetlb".into(),
-            Reason::NotLifted => "hugelift run PROG".into(),
-            Reason::Excluded
+            // The names of what they are about are in these: Reason::hint_for.
+            Reason::PartNotAsked(_)
+            | Reason::NotPrimed
+            | Reason::SmallFolios
+            | Reason::NotCongruent(_)
+            | Reason::NotTouched
+            | Reason::NotWorth(_)
+            | Reason::NotAligned(_)
+            | Reason::NotLifted
+            | Reason::Excluded
             | Reason::Special(_)
             | Reason::OnTouch
             | Reason::SmallerPages(_)

@@ -41,6 +41,7 @@ pub mod needed;
 pub mod nodes;
 pub mod observer;
 pub mod open;
+pub mod opened;
 pub mod output;
 pub mod pagecache;
 pub mod pagemap;

@@ -3,14 +3,15 @@
 
 use crate::elf_file::ElfFile;
 use crate::open;
+use crate::opened::opened;
 use crate::procfs::{ProcError, Process};
-use crate::{memory, pagemap, snapshot};
+use crate::{memory, pagecache, pagemap, snapshot};
 use hugelift_core::addr::{Addr, Range};
-use hugelift_core::doctor::facts::{Coverage, Process as Facts};
-use hugelift_core::plan::plan;
-use hugelift_core::policy::Policy;
+use hugelift_core::doctor::facts::{CodeObject, Coverage, Process as Facts};
+use hugelift_core::plan::{is_nearly_all, plan};
+use hugelift_core::policy::{Backing, Policy};
 use hugelift_core::printable::text_to_parse;
-use hugelift_core::report::Report;
+use hugelift_core::report::{PartReport, Report};
 use hugelift_core::smaps::Usage;
 use hugelift_core::snapshot::{Part, Snapshot};
 use std::collections::BTreeMap;
@@ -69,7 +70,38 @@ pub fn gather(pid: u32) -> Result<Facts, ProcError> {
         zeros,
         huge_zero: huge.zero_page,
         postgres_huge_pages: postgres(process, &exe),
+        code: code(pid, snapshot, &report),
     })
+}
+
+/// The objects with a huge page of code or more.
+fn code(pid: u32, mut snapshot: Snapshot, report: &Report) -> Vec<CodeObject> {
+    let opened = opened(pid, &snapshot);
+    pagecache::find(Some(pid), &mut snapshot, &[Part::Text], |_| true);
+    let extents = snapshot.extents();
+    let mut all = Vec::new();
+    for (index, object) in report.objects.iter().enumerate() {
+        let parts = || object.parts.iter().filter(|p| p.part == Part::Text);
+        let sum = |of: fn(&PartReport) -> u64| parts().map(of).fold(0, u64::saturating_add);
+        let text = Coverage {
+            bytes: sum(|p| p.bytes),
+            liftable: sum(|p| p.liftable_bytes),
+            huge: sum(|p| p.huge_bytes),
+        };
+        if text.liftable == 0 {
+            continue;
+        }
+        let own = extents.iter().filter(|e| e.object == index && e.part == Part::Text);
+        let cached = own.flat_map(|e| snapshot.cached.iter().filter_map(|c| c.intersect(e.range)));
+        all.push(CodeObject {
+            path: text_to_parse(object.path.as_os_str().as_bytes()).into_owned(),
+            text,
+            opened: opened.contains(&*object.path),
+            lifted: parts().any(|p| p.backing.is_some_and(|b| b != Backing::Pagecache)),
+            primed: is_nearly_all(cached.map(|r| r.len()).sum(), text.liftable),
+        });
+    }
+    all
 }
 
 /// The strings that NUL ends.

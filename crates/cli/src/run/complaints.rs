@@ -2,6 +2,7 @@
 //! What was not lifted, in one line.
 
 use hugelift_core::addr::human_bytes;
+use hugelift_core::advice::About;
 use hugelift_core::apply::Outcome;
 use hugelift_core::plan::Plan;
 use hugelift_core::skip::Reason;
@@ -42,9 +43,9 @@ impl Complaints {
     }
 
     /// One line for all: the reason that holds most bytes back, and what helps.
-    pub(super) fn largest(&self) -> Option<String> {
+    pub(super) fn largest(&self, about: &About) -> Option<String> {
         let (bytes, reason) = self.0.values().max_by_key(|(bytes, _)| *bytes)?;
-        let hint = reason.hint().map_or(String::new(), |h| format!("; {h}"));
+        let hint = reason.hint_for(about).map_or(String::new(), |h| format!("; {h}"));
         let more = match self.0.len() {
             1 => String::new(),
             n => format!(" (and {} other reasons: -vv)", n - 1),

@@ -6,24 +6,29 @@ use super::job::Job;
 use crate::FAILED;
 use crate::weigh::Chosen;
 use hugelift_core::addr::{PageSize, Range, human_bytes};
+use hugelift_core::advice::About;
 use hugelift_core::apply::{Outcome, lifted};
 use hugelift_core::demangle::Names;
 use hugelift_core::nothing::why_nothing;
 use hugelift_core::plan::{Plan, Span};
 use hugelift_core::policy::Backing;
-use hugelift_core::printable::Escape;
+use hugelift_core::printable::{Escape, quoted};
 use hugelift_core::report::{self, Report, Total};
 use hugelift_core::report_text::{self, Style};
 use hugelift_core::skip::Reason;
 use hugelift_core::snapshot::{Part, Snapshot};
 use hugelift_os::console::{say, unhurt};
 use hugelift_os::helper::Verdict;
+use hugelift_os::opened::opened_later;
 use hugelift_os::perf_map::{Copied, Map};
 use hugelift_os::plain::Plain;
 use hugelift_os::procfs::Process;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::time::Duration;
+
+/// Objects that a program opens later: so many are named.
+const LATER: usize = 3;
 
 impl Job {
     /// Says what was not lifted, though it might have been.
@@ -38,6 +43,7 @@ impl Job {
     ) -> Result<(), Verdict> {
         let plan = &chosen.plan;
         let complaints = complaints(plan, outcome);
+        let about = About::program(&self.program);
         let complete = !plan.spans.is_empty() && outcome.is_complete() && complaints.is_empty();
         if let Some(lost) = &outcome.lost {
             self.say(&format!("{}: {lost}", self.program));
@@ -53,7 +59,7 @@ impl Job {
         }
         if self.strict && !(complete && unguarded.is_none()) {
             let untouched = plan.skips.iter().any(|s| s.reason == Reason::NotTouched);
-            let why = match complaints.largest().or(unguarded) {
+            let why = match complaints.largest(&about).or(unguarded) {
                 Some(line) => line,
                 None if untouched => "nothing is known of what it touches; --touched all lifts it".into(),
                 None => self.nothing(before, plan),
@@ -61,7 +67,7 @@ impl Job {
             self.say(&format!("{}: not started (--strict): {why}", self.program));
             return Err(Verdict::Refuse(FAILED));
         }
-        if let Some(line) = complaints.largest() {
+        if let Some(line) = complaints.largest(&about) {
             let note = self.unprimed.as_ref().filter(|_| self.verbose == 0);
             let note = note.map_or(String::new(), |note| format!(" ({note})"));
             self.say(&format!("{}: {line}{note}", self.program));
@@ -132,6 +138,7 @@ impl Job {
         };
         let mut report = Report::new(before, Some(&usage), plan, Some(outcome));
         report.pid = Some(pid);
+        report.advise(&[self.program.as_os_str()], |_| false);
         if self.verbose > 0 {
             self.say(&format!(
                 "{}: {} ({:.1} ms)",
@@ -146,6 +153,9 @@ impl Job {
                 self.program
             ));
         }
+        if self.verbose > 0 {
+            self.tell_of_later(before);
+        }
         if self.verbose > 1 {
             let style = Style { width: 100, verbose: true };
             for line in report_text::text(&report, &style).lines() {
@@ -153,6 +163,21 @@ impl Job {
             }
         }
         self.write(&report);
+    }
+
+    /// Names what the program will open by itself: that is not lifted by us.
+    fn tell_of_later(&self, snapshot: &Snapshot) {
+        let Some(program) = snapshot.objects.iter().find(|o| o.executable) else { return };
+        for later in opened_later(&program.path).into_iter().take(LATER) {
+            self.say(&format!(
+                "{}: it opens {} ({} of code) after its start: not lifted; hugelift prime {}, while no \
+                 process has it mapped, makes it huge",
+                self.program,
+                later.file.path.escaped(),
+                human_bytes(later.whole),
+                quoted(later.file.path.as_os_str())
+            ));
+        }
     }
 
     /// "text 24 of 24 MB, rodata 50 of 52 MB on huge pages"

@@ -266,6 +266,24 @@ pub struct Process {
     pub huge_zero: Option<u64>,
     /// `huge_pages` of PostgreSQL's configuration.
     pub postgres_huge_pages: Option<String>,
+    /// Objects with a huge page of code or more.
+    #[serde(default)]
+    pub code: Vec<CodeObject>,
+}
+
+/// The code of one object in a process.
+#[derive(Clone, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct CodeObject {
+    /// Its path.
+    pub path: String,
+    /// How much of it is huge.
+    pub text: Coverage,
+    /// The process has opened it itself, after it had begun.
+    pub opened: bool,
+    /// `hugelift run` or the service has lifted it: it is huge in other memory than its file's.
+    pub lifted: bool,
+    /// Nearly all of it is in huge pages of the page cache already.
+    pub primed: bool,
 }
 
 /// How much of something is huge, in bytes.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One process: what of it is huge, and what that costs it.
 
-use super::facts::{Facts, Process};
+use super::facts::{CodeObject, Facts, Process};
 use super::{Finding, quoted};
 use crate::addr::human_bytes;
 
@@ -58,12 +58,37 @@ fn code(facts: &Facts, process: &Process, out: &mut Vec<Finding>) {
         finding = finding
             .seen(format!("hugelift inspect {}", process.pid), format!("{}: {reason}", human_bytes(*bytes)));
     }
-    let words: Vec<String> = process.args.iter().map(|a| quoted(a)).collect();
-    let mut advice = format!("start it as: hugelift run -- {}", words.join(" "));
-    if facts.probes.as_ref().is_some_and(|p| p.primed_file.works == Some(true)) {
-        advice += &format!("; or make its page cache huge: hugelift prime {}", quoted(&process.exe));
+    // What was done already is not advised again; nor is there a finding where nothing is left to do.
+    if let Some(advice) = code_advice(facts, process) {
+        out.push(finding.advice(advice));
     }
-    out.push(finding.advice(advice));
+}
+
+/// What would make the code of a process huge that is not: with real names, and nothing that was done.
+fn code_advice(facts: &Facts, process: &Process) -> Option<String> {
+    let primes = facts.probes.as_ref().is_some_and(|p| p.primed_file.works == Some(true));
+    let is_small = |o: &&CodeObject| o.text.huge.saturating_mul(2) < o.text.liftable;
+    let small: Vec<&CodeObject> = process.code.iter().filter(is_small).collect();
+    let paths =
+        |objects: &[&CodeObject]| objects.iter().map(|o| quoted(&o.path)).collect::<Vec<_>>().join(" ");
+    let words: Vec<String> = process.args.iter().map(|a| quoted(a)).collect();
+    let mut advice = Vec::new();
+    // hugelift run lifts what is there at the start, and has done so if anything was lifted.
+    let at_start: Vec<&CodeObject> = small.iter().copied().filter(|o| !o.opened).collect();
+    let was_lifted = process.code.iter().any(|o| o.lifted);
+    if !was_lifted && (!at_start.is_empty() || process.code.is_empty()) {
+        advice.push(format!("start it as: hugelift run -- {}", words.join(" ")));
+    }
+    let unprimed: Vec<&CodeObject> = small.iter().copied().filter(|o| !o.primed).collect();
+    if primes && process.code.is_empty() {
+        advice.push(format!("make its page cache huge: hugelift prime {}", quoted(&process.exe)));
+    } else if primes && !unprimed.is_empty() {
+        advice.push(format!(
+            "end it, make the page cache of its code huge, and start it again: hugelift prime {}",
+            paths(&unprimed)
+        ));
+    }
+    (!advice.is_empty()).then(|| advice.join("; or "))
 }
 
 fn forks(facts: &Facts, process: &Process, out: &mut Vec<Finding>) {

@@ -258,12 +258,19 @@ mod tests {
         let path = "/bin/<x>".to_string();
         Report {
             version: crate::report::VERSION,
-            objects: vec![ObjectReport { path: path.into(), build_id: None, parts, executable: true }],
+            objects: vec![ObjectReport {
+                path: path.into(),
+                build_id: None,
+                parts,
+                executable: true,
+                page_cache_bytes: None,
+            }],
             totals: BTreeMap::new(),
             pid: Some(7),
             assumed_addresses: false,
             page_size,
             spans: Default::default(),
+            tlb_entries: Default::default(),
         }
     }
 

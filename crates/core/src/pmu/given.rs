@@ -4,6 +4,8 @@
 
 use super::count::{Count, Sample};
 use super::cpu::Cpu;
+use super::metric::{Metric, Unit};
+use super::report::{Counter, StatReport};
 use super::tables::{Event, Model, model_of};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -49,7 +51,102 @@ pub enum GivenError {
     },
 }
 
+/// Events of Intel that the literature gives, and that no formula of the tables takes; with what each
+/// is, for [`Given::literature`].
+const LITERATURE: [(&str, Literature); 11] = [
+    ("ITLB_MISSES.MISS_CAUSES_A_WALK", Literature::FetchWalks),
+    ("DTLB_LOAD_MISSES.MISS_CAUSES_A_WALK", Literature::DataWalks),
+    ("DTLB_STORE_MISSES.MISS_CAUSES_A_WALK", Literature::DataWalks),
+    ("PAGE_WALKER_LOADS.ITLB_L1", Literature::WalkerLoads),
+    ("PAGE_WALKER_LOADS.ITLB_L2", Literature::WalkerLoads),
+    ("PAGE_WALKER_LOADS.ITLB_L3", Literature::WalkerLoads),
+    ("PAGE_WALKER_LOADS.ITLB_MEMORY", Literature::WalkerLoadsFromMemory),
+    ("PAGE_WALKER_LOADS.DTLB_L1", Literature::WalkerLoads),
+    ("PAGE_WALKER_LOADS.DTLB_L2", Literature::WalkerLoads),
+    ("PAGE_WALKER_LOADS.DTLB_L3", Literature::WalkerLoads),
+    ("PAGE_WALKER_LOADS.DTLB_MEMORY", Literature::WalkerLoadsFromMemory),
+];
+
+/// Other names of the events of the tables, on Intel: those of the fixed counters.
+const ALIASES: [(&str, &str); 2] =
+    [("CPU_CLK_UNHALTED.THREAD", "CPU_CLK_UNHALTED.THREAD_P"), ("INST_RETIRED.ANY", "INST_RETIRED.ANY_P")];
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Literature {
+    /// Misses of the iTLB that started a walk.
+    FetchWalks,
+    /// Misses of the dTLB that started a walk, by loads or by stores.
+    DataWalks,
+    /// Entries of page tables that a walker has read from a cache.
+    WalkerLoads,
+    /// The same from memory.
+    WalkerLoadsFromMemory,
+}
+
+impl Value {
+    fn count(self) -> Count {
+        match self {
+            Value::Whole(value) => Count::whole(value),
+            Value::Part(count) => count,
+        }
+    }
+}
+
 impl Given {
+    fn of_event(&self, name: &str) -> Option<Count> {
+        let alias = ALIASES.iter().find(|(_, table)| *table == name).map(|(alias, _)| *alias);
+        let value = self.counters.get(name).or_else(|| self.counters.get(alias?));
+        value.map(|value| value.count())
+    }
+
+    /// Adds the events of the literature to a report, and what follows from those that are there.
+    pub fn literature(&self, report: &mut StatReport) {
+        let given: Vec<(&'static str, Literature, f64)> = LITERATURE
+            .iter()
+            .filter_map(|(name, kind)| Some((*name, *kind, self.of_event(name)?.scaled()?)))
+            .collect();
+        for (name, ..) in &given {
+            let Some(count) = self.of_event(name) else { continue };
+            report.counters.push(Counter {
+                event: name,
+                group: 0,
+                value: Some(count.value),
+                scaled: count.scaled(),
+                running_share: count.running_share(),
+            });
+        }
+        let sum = |kinds: &[Literature]| {
+            let of = given.iter().filter(|(_, kind, _)| kinds.contains(kind)).map(|(.., count)| *count);
+            let of: Vec<f64> = of.collect();
+            (!of.is_empty()).then(|| of.iter().sum::<f64>())
+        };
+        let loads = sum(&[Literature::WalkerLoads, Literature::WalkerLoadsFromMemory]);
+        if let Some(thousands) = self
+            .of_event("INST_RETIRED.ANY_P")
+            .and_then(Count::scaled)
+            .filter(|n| *n > 0.0)
+            .map(|n| n / 1000.0)
+        {
+            let mut rate = |key, label, count: Option<f64>, formula| {
+                let unit = Unit::PerThousandInstructions;
+                let metric = |count| Metric { key, label, value: count / thousands, unit, formula };
+                report.metrics.extend(count.map(metric));
+            };
+            let formula = "misses that cause a walk / instructions";
+            rate("itlb_walk_starts", "iTLB walks started", sum(&[Literature::FetchWalks]), formula);
+            rate("dtlb_walk_starts", "dTLB walks started", sum(&[Literature::DataWalks]), formula);
+            rate("page_walker_loads", "loads of page walkers", loads, "page walker loads / instructions");
+        }
+        let memory = sum(&[Literature::WalkerLoadsFromMemory]).zip(loads.filter(|n| *n > 0.0));
+        report.metrics.extend(memory.map(|(memory, all)| Metric {
+            key: "page_walker_memory_share",
+            label: "of these from memory",
+            value: memory / all,
+            unit: Unit::Share,
+            formula: "page walker loads from memory / page walker loads that are given",
+        }));
+    }
+
     /// The counts in the order of the CPU's table.
     ///
     /// # Errors
@@ -57,23 +154,28 @@ impl Given {
     pub fn sample(&self) -> Result<Sample<'static>, GivenError> {
         let model = model_of(&self.cpu).ok_or_else(|| GivenError::UnknownCpu(self.cpu.clone()))?;
         for name in self.counters.keys() {
-            if !events(model).any(|e| e.name == name) {
+            let is_known = events(model).any(|e| e.name == name)
+                || is_intel(&self.cpu)
+                    && (LITERATURE.iter().any(|(known, _)| known == name)
+                        || ALIASES.iter().any(|(alias, _)| alias == name));
+            if !is_known {
                 let mut known: Vec<&str> = events(model).map(|e| e.name).collect();
+                let more = LITERATURE.iter().map(|(name, _)| *name);
+                known.extend(more.filter(|_| is_intel(&self.cpu)));
                 known.sort_unstable();
                 known.dedup();
                 let name = name.chars().filter(|c| !c.is_control()).take(60).collect();
                 return Err(GivenError::UnknownEvent { model: model.name, name, known: known.join(", ") });
             }
         }
-        let count = |event: &Event| {
-            self.counters.get(event.name).map(|value| match value {
-                Value::Whole(value) => Count::whole(*value),
-                Value::Part(count) => *count,
-            })
-        };
+        let count = |event: &Event| self.of_event(event.name);
         let groups = model.groups.iter().map(|group| group.iter().map(count).collect()).collect();
         Ok(Sample { model, groups })
     }
+}
+
+fn is_intel(cpu: &Cpu) -> bool {
+    matches!(cpu, Cpu::X86 { vendor, .. } if vendor == "GenuineIntel")
 }
 
 fn events(model: &'static Model) -> impl Iterator<Item = &'static Event> {

@@ -94,6 +94,24 @@ impl Figures<'_> {
         let data = share(&[LoadWalkCycles, StoreWalkCycles]);
         self.rate("itlb_walk_share", "iTLB walks", fetch, Unit::Share, "iTLB walk cycles / cycles");
         self.rate("dtlb_walk_share", "dTLB walks", data, Unit::Share, "(load + store walk cycles) / cycles");
+        if data.is_none() {
+            // What was not counted is not taken for nothing: each has its own name.
+            let (loads, stores) = (share(&[LoadWalkCycles]), share(&[StoreWalkCycles]));
+            self.rate(
+                "dtlb_load_walk_share",
+                "dTLB walks of loads",
+                loads,
+                Unit::Share,
+                "load walk cycles / cycles",
+            );
+            self.rate(
+                "dtlb_store_walk_share",
+                "dTLB walks of stores",
+                stores,
+                Unit::Share,
+                "store walk cycles / cycles",
+            );
+        }
         let stalls = share(&[TagStalls]);
         self.rate(
             "fetch_tag_stall_share",

@@ -93,6 +93,7 @@ fn shown(metric: &Metric) -> String {
         Unit::Share if metric.key == "page_walks_utilization" => {
             format!("{} of their time", percent(metric.value))
         }
+        Unit::Share if metric.key == "page_walker_memory_share" => percent(metric.value),
         Unit::Share => format!("{} of cycles", percent(metric.value)),
         Unit::PerThousandInstructions => format!("{:.3} per 1000 instructions", metric.value),
         Unit::Cycles => format!("{:.1}", metric.value),

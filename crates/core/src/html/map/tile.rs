@@ -131,7 +131,7 @@ mod tests {
         let skip = |why: Reason, bytes| SkipReport {
             reason: why.key(),
             bytes: bytes * MB,
-            hint: why.hint(),
+            hint: why.hint_for(&crate::advice::About::program("/bin/x".as_ref())),
             detail: why.to_string(),
             why,
         };
@@ -189,7 +189,7 @@ mod tests {
         assert_eq!(shown(&part), want);
         let tiles = tiles(&part, PageSize::MB2);
         assert!(tiles[1].text.contains("2 MB of the 7 MB"), "{}", tiles[1].text);
-        assert!(tiles[2].text.contains("hint: hugelift run PROG"), "{}", tiles[2].text);
+        assert!(tiles[2].text.contains("hint: hugelift run /bin/x"), "{}", tiles[2].text);
     }
 
     #[test]

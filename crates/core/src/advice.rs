@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The command that helps, with the names of the object and of its program in it.
+//!
+//! What helps depends on how an object came to be mapped: `hugelift run` lifts what is loaded before
+//! the program begins, and not what the program opens later (`dlopen(3)`): of that, the page cache
+//! can be primed.
+
+use crate::printable::quoted;
+use crate::report::Report;
+use crate::skip::Reason;
+use crate::snapshot::Part;
+use std::ffi::OsStr;
+use std::path::Path;
+
+/// How an object came to be mapped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mapped {
+    /// Before the program begins: it is the program, or the program needs it.
+    AtStart,
+    /// By the program itself, later.
+    Opened,
+}
+
+/// What advice is about: words for a shell.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct About {
+    object: String,
+    start: String,
+    mapped: Mapped,
+}
+
+impl About {
+    /// The object at `path`, in a program that the words `start` start.
+    pub fn object<S: AsRef<OsStr>>(path: &Path, start: &[S], mapped: Mapped) -> About {
+        let words: Vec<String> = start.iter().map(|word| quoted(word.as_ref())).collect();
+        // Options of the program are not options of hugelift.
+        let end = if words.len() > 1 { "-- " } else { "" };
+        About { object: quoted(path.as_os_str()), start: format!("{end}{}", words.join(" ")), mapped }
+    }
+
+    /// A program and all that it needs.
+    pub fn program(path: &Path) -> About {
+        let object = format!("--with-libs {}", quoted(path.as_os_str()));
+        About { object, ..About::object(path, &[path], Mapped::AtStart) }
+    }
+}
+
+impl Reason {
+    /// What would change it, with the command where there is one.
+    pub fn hint_for(&self, about: &About) -> Option<String> {
+        self.command(about).unwrap_or_else(|| self.hint())
+    }
+
+    /// The command with names in it; `None` where the advice has no names.
+    fn command(&self, about: &About) -> Option<Option<String>> {
+        let About { object, start, mapped } = about;
+        let prime = || format!("hugelift prime {object}, while no process has it mapped");
+        let run = |options: &str| match mapped {
+            Mapped::AtStart => format!("hugelift run {options}{start}"),
+            Mapped::Opened => format!("{}; hugelift run does not lift what a program opens later", prime()),
+        };
+        let hint = match self {
+            Reason::PartNotAsked(Part::Text | Part::Rodata) => run("--parts text,rodata "),
+            Reason::PartNotAsked(_) | Reason::NotLifted
+                if *mapped == Mapped::Opened && self.is_writable() =>
+            {
+                return Some(None);
+            }
+            Reason::PartNotAsked(_) => run("--parts all "),
+            Reason::NotPrimed | Reason::SmallFolios => format!("{}; or use --backing auto", prime()),
+            Reason::NotCongruent(_) => {
+                format!("hugelift prime --replace {object}; or use --backing auto")
+            }
+            Reason::NotTouched | Reason::NotWorth(_) => run("--touched all "),
+            Reason::NotAligned(_) => run("--span outer --backing thp "),
+            Reason::NotLifted => run(""),
+            _ => return None,
+        };
+        Some(Some(hint))
+    }
+
+    fn is_writable(&self) -> bool {
+        matches!(self, Reason::PartNotAsked(part) if part.is_writable())
+    }
+}
+
+impl Report {
+    /// Puts names into the advice: the words that start the program (its path where there are none),
+    /// and which objects it has opened itself.
+    pub fn advise<S: AsRef<OsStr>>(&mut self, start: &[S], is_opened: impl Fn(&Path) -> bool) {
+        let program = self.objects.iter().find(|o| o.executable).map(|o| o.path.clone());
+        for object in &mut self.objects {
+            let mapped = if is_opened(&object.path) { Mapped::Opened } else { Mapped::AtStart };
+            let about = match &program {
+                _ if !start.is_empty() => About::object(&object.path, start, mapped),
+                Some(program) => About::object(&object.path, &[program.as_os_str()], mapped),
+                None => About::object(&object.path, &[object.path.as_os_str()], mapped),
+            };
+            for skip in object.parts.iter_mut().flat_map(|part| &mut part.skips) {
+                if let Some(hint) = skip.why.command(&about) {
+                    skip.hint = hint;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn advice_has_the_names_and_fits_the_way_of_mapping() {
+        let jvm = Path::new("/jvm/my lib.so");
+        let of =
+            |reason: Reason, mapped| reason.hint_for(&About::object(jvm, &["java", "-jar", "a b"], mapped));
+        let at_start = of(Reason::NotLifted, Mapped::AtStart).unwrap();
+        assert_eq!(at_start, "hugelift run -- java -jar 'a b'");
+        let opened = of(Reason::NotLifted, Mapped::Opened).unwrap();
+        assert!(opened.starts_with("hugelift prime '/jvm/my lib.so', while no process"), "{opened}");
+        assert_eq!(of(Reason::PartNotAsked(Part::Data), Mapped::Opened), None);
+        let program = Reason::NotPrimed.hint_for(&About::program(Path::new("/bin/x"))).unwrap();
+        assert!(program.starts_with("hugelift prime --with-libs /bin/x,"), "{program}");
+        // What has no names is as it was.
+        assert_eq!(of(Reason::NoThp, Mapped::Opened), Reason::NoThp.hint());
+    }
+}
