@@ -1,2 +1,236 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Advice is true of the object that it names, and following it changes something.
+
+use crate::common::build::{code_file, must};
+use crate::common::{Cmd, HUGELIFT, Held, Primed, fat};
+use crate::skip;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+fn hugelift(words: &[&str]) -> Output {
+    Command::new(HUGELIFT).args(words).stdin(Stdio::null()).output().expect("start hugelift")
+}
+
+fn report(target: &str) -> Value {
+    let out = hugelift(&["inspect", "--json", target]);
+    serde_json::from_slice(&out.stdout).unwrap_or_else(|e| panic!("{e}: {out:?}"))
+}
+
+/// The text of the object at `path`: its parts.
+fn texts<'a>(report: &'a Value, path: &Path) -> Vec<&'a Value> {
+    let objects = report["objects"].as_array().expect("objects");
+    let object = objects.iter().find(|o| o["path"].as_str() == path.to_str());
+    let object = object.unwrap_or_else(|| panic!("no {} in {report}", path.display()));
+    object["parts"].as_array().expect("parts").iter().filter(|p| p["part"] == "text").collect()
+}
+
+fn huge(report: &Value, path: &Path) -> u64 {
+    texts(report, path).iter().map(|p| p["huge_bytes"].as_u64().expect("a number")).sum()
+}
+
+/// The advice on what of the object's text could be lifted and is not.
+fn advice(report: &Value, path: &Path) -> String {
+    let parts = texts(report, path);
+    let skips = parts.iter().flat_map(|p| p["skips"].as_array().expect("skips"));
+    let mut hints =
+        skips.filter(|s| s["reason"] == "not-lifted").map(|s| s["hint"].as_str().unwrap_or("none"));
+    hints.next().unwrap_or_else(|| panic!("nothing that could be lifted: {report}")).to_string()
+}
+
+/// Follows the first command of an advice, with the hugelift under test for `hugelift`.
+fn follow(advice: &str) -> Vec<String> {
+    let command = advice.split([',', ';']).next().unwrap_or_default();
+    let words: Vec<String> = command.split(' ').map(|w| w.trim_matches('\'').to_string()).collect();
+    assert_eq!(words[0], "hugelift", "{advice}");
+    words[1..].to_vec()
+}
+
+/// A directory that looks like a JDK: `bin/java` opens `lib/server/libjvm.so` and waits.
+struct Jdk {
+    _dir: tempfile::TempDir,
+    java: PathBuf,
+    jvm: PathBuf,
+}
+
+fn jdk() -> Jdk {
+    let dir = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+    let home = dir.path().canonicalize().expect("the directory");
+    let (bin, server) = (home.join("bin"), home.join("lib/server"));
+    std::fs::create_dir_all(&bin).expect("a directory");
+    std::fs::create_dir_all(&server).expect("a directory");
+    let (java, jvm) = (bin.join("java"), server.join("libjvm.so"));
+    let source = home.join("jvm.c");
+    let code = code_file(6 << 20);
+    let text = format!(
+        "__asm__(\".pushsection .text\\n.balign 64\\n.incbin \\\"{}\\\"\\n.popsection\\n\");\n",
+        code.display()
+    );
+    std::fs::write(&source, text).expect("write the source");
+    // Huge entries need an address that is congruent to the offset in the file.
+    must(
+        Command::new("cc")
+            .args(["-shared", "-fPIC", "-Wl,-z,max-page-size=2097152", "-o"])
+            .arg(&jvm)
+            .arg(&source),
+    );
+    let main = home.join("java.c");
+    let text = format!(
+        "#include <dlfcn.h>\n#include <unistd.h>\n\
+         int main(void) {{ char c; if (!dlopen(\"{}\", RTLD_NOW)) return 1; while (read(0, &c, 1) > 0) ; return 0; }}\n",
+        jvm.display()
+    );
+    std::fs::write(&main, text).expect("write the source");
+    must(Command::new("cc").arg("-o").arg(&java).arg(&main).arg("-ldl"));
+    Jdk { _dir: dir, java, jvm }
+}
+
+#[test]
+fn b2_advice_on_what_is_needed_is_followed_and_changes_something() {
+    let program = fat("hold").build();
+    let held = Held::start(&Cmd::new([&program]), None, &program);
+    let before = report(&held.pid().to_string());
+    if huge(&before, &program) > 0 {
+        skip!("the page cache of {} is huge already", program.display());
+    }
+    let advice = advice(&before, &program);
+    held.finish();
+    assert_eq!(advice, format!("hugelift run {}", program.display()));
+    let words = follow(&advice);
+    let followed =
+        Held::start(&Cmd::new([&[HUGELIFT.to_string()], words.as_slice()].concat()), None, &program);
+    let after = report(&followed.pid().to_string());
+    assert!(huge(&after, &program) > 0, "{advice}: {after}");
+    // What was done is not advised again.
+    let doctor = hugelift(&["doctor", "--pid", &followed.pid().to_string()]);
+    let said = String::from_utf8_lossy(&doctor.stdout).into_owned();
+    assert!(!said.contains("hugelift run --"), "{said}");
+    followed.finish();
+}
+
+#[test]
+fn b2_advice_on_what_is_opened_later_is_followed_and_changes_something() {
+    let jdk = jdk();
+    if let Err(why) = Primed::new(&jdk.jvm) {
+        skip!("{why}");
+    }
+    let held = Held::start(&Cmd::new([&jdk.java]), None, &jdk.java);
+    let before = report(&held.pid().to_string());
+    let advice = advice(&before, &jdk.jvm);
+    let doctor = hugelift(&["doctor", "--pid", &held.pid().to_string()]);
+    held.finish();
+    assert!(advice.starts_with(&format!("hugelift prime {},", jdk.jvm.display())), "{advice}");
+    let said = String::from_utf8_lossy(&doctor.stdout).into_owned();
+    if said.contains("[code-not-huge]") {
+        let joined = said.split_whitespace().collect::<String>();
+        assert!(joined.contains(&format!("hugeliftprime{}", jdk.jvm.display())), "{said}");
+        assert!(!said.contains("hugelift run --"), "run does not lift what is opened later: {said}");
+    }
+    // A file just written is not yet on disk; and memory may be in pieces for a moment.
+    let words = follow(&advice);
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    assert!((0..3).any(|_| hugelift(&words).status.success()), "{advice}: {:?}", hugelift(&words));
+    let again = Held::start(&Cmd::new([&jdk.java]), None, &jdk.java);
+    let pid = again.pid().to_string();
+    let after = report(&pid);
+    assert!(huge(&after, &jdk.jvm) > huge(&before, &jdk.jvm), "{advice}: {after}");
+    // What was done is not advised again.
+    let doctor = hugelift(&["doctor", "--pid", &pid]);
+    let said = String::from_utf8_lossy(&doctor.stdout).into_owned();
+    assert!(!said.contains("libjvm.so"), "{said}");
+    again.finish();
+}
+
+#[test]
+fn b2_java_is_told_of_the_library_that_it_opens() {
+    let jdk = jdk();
+    let (java, jvm) = (jdk.java.to_str().expect("UTF-8"), jdk.jvm.to_str().expect("UTF-8"));
+    for words in [&["run", "-v", java][..], &["inspect", java]] {
+        let out = hugelift(words);
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(said.contains(&format!("it opens {jvm}")), "{words:?}: {said}");
+        assert!(said.contains(&format!("hugelift prime {jvm}")), "{words:?}: {said}");
+    }
+    let out = hugelift(&["prime", "--check", "--json", "--with-libs", java]);
+    let report: Value = serde_json::from_slice(&out.stdout).expect("JSON");
+    let files = report["files"].as_array().expect("files");
+    assert!(files.iter().any(|f| f["path"] == jvm), "{report}");
+}
+
+#[test]
+fn b2_no_advice_has_a_placeholder() {
+    let jdk = jdk();
+    let program = fat("hold").build();
+    for target in [&program, &jdk.java, &jdk.jvm] {
+        for parts in ["text", "all"] {
+            let out = hugelift(&["inspect", "-v", "--parts", parts, target.to_str().expect("UTF-8")]);
+            let said = String::from_utf8_lossy(&out.stdout).into_owned();
+            assert!(!said.contains("PROG"), "{said}");
+            for line in said.lines().filter(|l| l.contains("; hugelift ")) {
+                assert!(line.contains(program.to_str().expect("UTF-8")) || line.contains("/lib"), "{line}");
+            }
+        }
+    }
+}
+
+#[test]
+fn b5_inspect_shows_the_page_cache_and_counts_entries() {
+    let small = Primed::small(&fat("hold").flags(&["-no-pie", "-Wl,-z,max-page-size=2097152"]).build());
+    let path = small.path().to_str().expect("UTF-8").to_string();
+    let cached = |report: &Value| {
+        report["objects"][0]["page_cache_bytes"].as_u64().unwrap_or_else(|| panic!("{report}"))
+    };
+    let before = report(&path);
+    let entries = &before["tlb_entries"];
+    let (few, many) =
+        (entries["lifted"].as_u64().expect("a number"), entries["small"].as_u64().expect("a number"));
+    assert!(few * 2 < many && many > 2 * (6 << 20) / 65536, "{entries}");
+    assert_eq!(cached(&before), 0, "{before}");
+    let text = String::from_utf8_lossy(&hugelift(&["inspect", &path]).stdout).into_owned();
+    assert!(text.contains("TLB entries for text and rodata: "), "{text}");
+    assert!(text.contains("on huge pages in the page cache now: nothing of it"), "{text}");
+    // Its small folios go when it is primed; where the file system has no large ones, nothing does.
+    if !hugelift(&["prime", &path]).status.success() {
+        skip!("the page cache of {path} cannot be primed");
+    }
+    let after = report(&path);
+    assert!(cached(&after) >= 4 << 20, "{after}");
+    let text = String::from_utf8_lossy(&hugelift(&["inspect", &path]).stdout).into_owned();
+    assert!(text.contains(&format!(" of {}", small.path().file_name().expect("a name").display())), "{text}");
+}
+
+#[test]
+fn b5_counters_of_the_literature_are_taken() {
+    let dir = tempfile::TempDir::new().expect("a directory");
+    let file = dir.path().join("counts.json");
+    let counts = serde_json::json!({
+        "note": "as in a paper",
+        "cpu": { "vendor": "GenuineIntel", "family": 6, "model": 85, "stepping": 4 },
+        "counters": {
+            "INST_RETIRED.ANY": 2_000_000, "CPU_CLK_UNHALTED.THREAD": 4_000_000,
+            "ITLB_MISSES.MISS_CAUSES_A_WALK": 4_000,
+            "DTLB_LOAD_MISSES.MISS_CAUSES_A_WALK": 6_000, "DTLB_STORE_MISSES.MISS_CAUSES_A_WALK": 2_000,
+            "PAGE_WALKER_LOADS.DTLB_L1": 900, "PAGE_WALKER_LOADS.DTLB_MEMORY": 100,
+            "DTLB_LOAD_MISSES.WALK_ACTIVE": 400_000
+        }
+    });
+    std::fs::write(&file, counts.to_string()).expect("write the counts");
+    let out = hugelift(&["stat", "--json", "--counters", file.to_str().expect("UTF-8")]);
+    let report: Value = serde_json::from_slice(&out.stdout).unwrap_or_else(|e| panic!("{e}: {out:?}"));
+    let metric = |key: &str| {
+        let all = report["metrics"].as_array().expect("metrics");
+        let found = all.iter().find(|m| m["key"] == key).unwrap_or_else(|| panic!("no {key}: {report}"));
+        found["value"].as_f64().expect("a number")
+    };
+    for (key, value) in [
+        ("itlb_walk_starts", 2.0),
+        ("dtlb_walk_starts", 4.0),
+        ("page_walker_loads", 0.5),
+        ("page_walker_memory_share", 0.1),
+        ("dtlb_load_walk_share", 0.1),
+        ("instructions_per_cycle", 0.5),
+    ] {
+        assert!((metric(key) - value).abs() < 1e-9, "{key}: {report}");
+    }
+    assert_eq!(report["bound"], Value::Null, "not all walk cycles are given");
+}

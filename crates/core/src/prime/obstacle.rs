@@ -2,9 +2,10 @@
 //! What keeps pages of a file from being huge in the page cache.
 
 use crate::addr::{PageSize, human_bytes};
-use crate::printable::Untrusted;
+use crate::printable::{Untrusted, quoted};
 use serde::Serialize;
 use std::fmt;
+use std::path::Path;
 
 /// A process that holds a file, mapped or open.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -85,30 +86,43 @@ impl Obstacle {
         }
     }
 
-    /// What would change it, where something would.
-    pub fn hint(&self) -> Option<String> {
+    /// What would change it for `file`, where something would.
+    pub fn hint_for(&self, file: &Path) -> Option<String> {
+        let file = quoted(file.as_os_str());
         let hint = match self {
-            Obstacle::BeingWritten(_) | Obstacle::Changed => "prime it again when it is complete",
+            Obstacle::BeingWritten(_) | Obstacle::Changed => {
+                format!("when it is complete: hugelift prime {file}")
+            }
             Obstacle::NotCongruent(_) => {
-                "hugelift prime --replace puts a re-laid copy in its place; or, of a position-independent \
-                 program, hugelift run --backing pagecache moves the code to where it fits"
+                format!(
+                    "hugelift prime --replace {file} puts a re-laid copy in its place; or, of a \
+                 position-independent program, hugelift run --backing pagecache moves the code to where it fits"
+                )
             }
             Obstacle::InUse(_) => {
-                "end them and prime it again, before anything else starts it; or hugelift prime --replace"
+                format!(
+                    "end them, and before anything else starts it: hugelift prime {file}; or hugelift \
+                 prime --replace {file}"
+                )
             }
             Obstacle::Stays => {
-                "prime it again; if that does not help, as root: echo 1 > /proc/sys/vm/drop_caches"
+                format!(
+                    "hugelift prime {file} again; if that does not help, as root: \
+                 echo 1 > /proc/sys/vm/drop_caches"
+                )
             }
             Obstacle::NoLargeFolios(_) => {
-                "keep the file on ext4 (Linux 6.16 or newer), XFS, or tmpfs mounted with huge=always"
+                "keep the file on ext4 (Linux 6.16 or newer), XFS, or tmpfs mounted with huge=always".into()
             }
-            Obstacle::Fragmented => "as root: echo 1 > /proc/sys/vm/compact_memory, then prime it again",
-            Obstacle::NotPrimed | Obstacle::NotRead => "hugelift prime, without --check",
-            Obstacle::NotOwner => "run it as the file's owner or as root",
-            Obstacle::ThpDisabled => "start hugelift from a process without PR_SET_THP_DISABLE",
+            Obstacle::Fragmented => {
+                format!("as root: echo 1 > /proc/sys/vm/compact_memory; then hugelift prime {file}")
+            }
+            Obstacle::NotPrimed | Obstacle::NotRead => format!("hugelift prime {file}"),
+            Obstacle::NotOwner => format!("as the file's owner or as root: hugelift prime {file}"),
+            Obstacle::ThpDisabled => "start hugelift from a process without PR_SET_THP_DISABLE".into(),
             _ => return None,
         };
-        Some(hint.to_string())
+        Some(hint)
     }
 
     /// Whether it would not stand in the way of a re-laid copy.

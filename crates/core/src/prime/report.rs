@@ -80,6 +80,8 @@ pub struct Blocked {
     pub obstacle: Obstacle,
     /// How many bytes.
     pub bytes: u64,
+    /// What would change it, with the file's name.
+    pub hint: Option<String>,
 }
 
 impl Serialize for Blocked {
@@ -92,8 +94,8 @@ impl Serialize for Blocked {
             hint: Option<String>,
             holders: &'a [Holder],
         }
-        let Blocked { obstacle, bytes } = self;
-        let (reason, detail, hint) = (obstacle.key(), obstacle.to_string(), obstacle.hint());
+        let Blocked { obstacle, bytes, hint } = self;
+        let (reason, detail, hint) = (obstacle.key(), obstacle.to_string(), hint.clone());
         Shown { reason, bytes: *bytes, detail, hint, holders: obstacle.holders() }.serialize(serializer)
     }
 }
@@ -101,7 +103,7 @@ impl Serialize for Blocked {
 impl SegmentReport {
     /// The segment with nothing known of it yet but what its headers forbid.
     pub fn new(candidate: &Candidate, huge: PageSize) -> SegmentReport {
-        let blocked = |obstacle| Blocked { obstacle, bytes: candidate.whole };
+        let blocked = |obstacle| Blocked { obstacle, bytes: candidate.whole, hint: None };
         SegmentReport {
             part: candidate.part,
             offset: candidate.offset,
@@ -120,14 +122,17 @@ impl SegmentReport {
         };
         match self.obstacles.iter_mut().find(|b| b.obstacle == obstacle) {
             Some(known) => known.bytes += bytes,
-            None => self.obstacles.push(Blocked { obstacle, bytes }),
+            None => self.obstacles.push(Blocked { obstacle, bytes, hint: None }),
         }
     }
 }
 
 impl FileReport {
     /// A file with these segments.
-    pub fn new(path: Untrusted, segments: Vec<SegmentReport>) -> FileReport {
+    pub fn new(path: Untrusted, mut segments: Vec<SegmentReport>) -> FileReport {
+        for blocked in segments.iter_mut().flat_map(|segment| &mut segment.obstacles) {
+            blocked.hint = blocked.obstacle.hint_for(&path);
+        }
         FileReport {
             path,
             whole_bytes: segments.iter().map(|s| s.whole_bytes).sum(),
@@ -204,7 +209,7 @@ pub fn text(report: &PrimeReport, verbose: bool) -> String {
         let _ = writeln!(out, "{}: {}", file.path, file.summary());
         for (part, blocked) in file.obstacles() {
             let _ = writeln!(out, "    {} of {part}: {}", human_bytes(blocked.bytes), blocked.obstacle);
-            if let Some(hint) = blocked.obstacle.hint() {
+            if let Some(hint) = &blocked.hint {
                 let _ = writeln!(out, "        {hint}");
             }
         }
