@@ -58,7 +58,8 @@ fn plant() -> Planted {
     };
     let there = library(&evil("lib", ".so"));
     let program = folder.join(evil("p", ""));
-    let rpath = option("-Wl,-rpath,", folder.as_os_str());
+    // By this word, as a colon in a path would end it.
+    let rpath = option("-Wl,-rpath,", OsStr::new("$ORIGIN"));
     must(Command::new("cc").arg("-o").arg(&program).arg(&main).arg(&there).arg(rpath));
     let gone = library(&evil("gone", ".so"));
     let broken = folder.join(evil("b", ""));
@@ -159,13 +160,9 @@ fn a11_every_string_of_a_planted_process_is_escaped() {
         "stat --time 0.1s --json --pid PID",
         "top --once --number 1000 --interval 0.1s",
         "top --once --json --number 1000 --interval 0.1s",
-        "lab tlb --quick --pid PID",
     ] {
         let words: Vec<&OsStr> =
             line.split(' ').map(|w| OsStr::new(if w == "PID" { pid.as_str() } else { w })).collect();
-        if line.starts_with("lab") {
-            continue;
-        }
         hugelift(&words);
     }
     // Held in the page cache: the process is named as the one that holds it.
