@@ -106,13 +106,14 @@ pub fn of_process(pid: u32, policy: &Policy) -> Result<Report, Failure> {
     Ok(report)
 }
 
-/// The words that the process was started with.
+/// The words that the process was started with; none if they do not start it.
 fn words(pid: u32) -> Vec<OsString> {
     let line = Process::new(pid).read("cmdline").unwrap_or_default();
     let mut words: Vec<OsString> =
         line.split(|b| *b == 0).map(|word| OsStr::from_bytes(word).to_os_string()).collect();
     words.pop_if(|last| last.is_empty());
-    words
+    // Some processes write a title of their own there: it starts nothing.
+    if words.first().is_none_or(|name| resolve(name).is_err()) { Vec::new() } else { words }
 }
 
 /// Why no object was found in a process that has mappings.
