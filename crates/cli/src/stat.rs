@@ -9,6 +9,7 @@ use hugelift_core::pmu::report::{Origin, StatReport};
 use hugelift_core::pmu::{Cpu, Sample, text::text};
 use hugelift_core::printable;
 use hugelift_core::printable::{Escape, Untrusted};
+use hugelift_core::quantity;
 use hugelift_os::console::{self, say};
 use hugelift_os::hardware::{Hardware, NoHardware, cpus};
 use hugelift_os::kernel_counts::KernelCounts;
@@ -34,8 +35,8 @@ pub struct StatArgs {
     #[arg(short, long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..1 << 31))]
     pid: Option<u32>,
 
-    /// Stop counting after this time, as in 10, 0.5s or 2m; a command runs on
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    /// Stop counting after this time, as in 5 (seconds), 500ms, 90s or 2m; a command runs on
+    #[arg(long, value_name = "TIME", value_parser = quantity::positive_duration)]
     time: Option<Duration>,
 
     /// Print JSON, version 1 of the schema
@@ -66,24 +67,6 @@ pub fn stat(args: &StatArgs) -> i32 {
         say(&failure.message);
         failure.status
     })
-}
-
-/// `10`, `0.5s`, `2m`, `1h`
-fn duration(text: &str) -> Result<Duration, String> {
-    let (number, unit) = match text.strip_suffix(['s', 'm', 'h']) {
-        Some(number) => (number, text.chars().next_back()),
-        None => (text, None),
-    };
-    let factor = match unit {
-        Some('m') => 60.0,
-        Some('h') => 3600.0,
-        _ => 1.0,
-    };
-    let seconds = number.parse::<f64>().ok().map(|n| n * factor).filter(|s| *s > 0.0);
-    seconds
-        .and_then(|s| Duration::try_from_secs_f64(s).ok())
-        .filter(|d| Instant::now().checked_add(*d).is_some())
-        .ok_or_else(|| "no time above 0, as in 10, 0.5s or 2m".into())
 }
 
 fn given(file: &PathBuf, args: &StatArgs) -> Result<i32, Failure> {
@@ -271,20 +254,5 @@ fn print(report: &StatReport, args: &StatArgs) -> Result<(), Failure> {
             Err(format!("cannot write the result: {error}").into())
         }
         _ => Ok(()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times() {
-        for (text, milliseconds) in [("10", 10_000), ("0.5s", 500), ("2m", 120_000), ("1h", 3_600_000)] {
-            assert_eq!(duration(text), Ok(Duration::from_millis(milliseconds)), "{text}");
-        }
-        for text in ["", "s", "0", "-1", "nan", "inf", "1e300", "5d", "1 m", "µ", "1e19h"] {
-            assert!(duration(text).is_err(), "{text}");
-        }
     }
 }

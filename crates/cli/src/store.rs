@@ -4,10 +4,11 @@
 
 use crate::FAILED;
 use clap::{ArgGroup, Args, Subcommand};
-use hugelift_core::addr::{human_bytes, parse_bytes};
+use hugelift_core::addr::human_bytes;
 use hugelift_core::policy::ObjectFilter;
 use hugelift_core::printable;
 use hugelift_core::printable::{Escape, Untrusted};
+use hugelift_core::quantity;
 use hugelift_os::console::{self, say};
 use hugelift_os::store::{
     Entry, Freed, Missing, Noted, Notes, State, Store, StoreError, notes_beside, own_path,
@@ -49,7 +50,7 @@ enum Action {
     /// longest, until all fit
     Gc {
         /// Memory that the entries may take, as in 512M [default: half of the file system]
-        #[arg(long, value_name = "SIZE", value_parser = size)]
+        #[arg(long, value_name = "SIZE", value_parser = quantity::bytes)]
         budget: Option<u64>,
     },
     /// Drop the entries and notes of these objects
@@ -161,11 +162,6 @@ fn print(text: &str) -> i32 {
             FAILED
         }
     }
-}
-
-/// "512M", "1G", "1048576"
-fn size(text: &str) -> Result<u64, String> {
-    parse_bytes(text)?.ok_or_else(|| format!("'{text}' is not a size, as in 512M"))
 }
 
 fn verify(store: &Store) -> Result<(i32, String), StoreError> {
@@ -293,20 +289,4 @@ fn told(freed: &Freed) -> String {
         let _ = writeln!(out, "dropped {} other files", freed.others);
     }
     out
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes() {
-        assert_eq!(size("1048576"), Ok(1 << 20));
-        assert_eq!(size("512M"), Ok(512 << 20));
-        assert_eq!(size("3G"), Ok(3 << 30));
-        assert_eq!(size("0"), Ok(0));
-        for bad in ["", "M", "-1", "1X", "99999999999G", "1é"] {
-            assert!(size(bad).is_err(), "{bad}");
-        }
-    }
 }

@@ -8,6 +8,7 @@ mod view;
 use crate::FAILED;
 use clap::Args;
 use hugelift_core::printable;
+use hugelift_core::quantity;
 use hugelift_core::top::{Column, Row, VERSION, rows, sort};
 use hugelift_os::console::{self, say};
 use hugelift_os::processes::Processes;
@@ -24,8 +25,8 @@ use std::time::Duration;
 /// process), `-` what was not read.
 #[derive(Args, Debug)]
 pub struct TopArgs {
-    /// Seconds between two readings
-    #[arg(short, long, value_name = "SECONDS", default_value = "2", value_parser = seconds)]
+    /// Time between two readings, from 100ms to 1h, as in 5 (seconds), 500ms or 1m
+    #[arg(short, long, value_name = "TIME", default_value = "2s", value_parser = interval)]
     interval: Duration,
 
     /// Print the processes of one interval, and end
@@ -41,9 +42,9 @@ pub struct TopArgs {
     number: usize,
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds = text.parse::<f64>().ok().filter(|s| (0.1..=3600.0).contains(s));
-    seconds.map(Duration::from_secs_f64).ok_or_else(|| "seconds, from 0.1 to 3600".to_string())
+/// `--interval`
+fn interval(text: &str) -> Result<Duration, String> {
+    quantity::duration_between(text, Duration::from_millis(100), Duration::from_secs(3600))
 }
 
 /// Reading the coverage may take so much of the time.

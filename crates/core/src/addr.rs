@@ -2,6 +2,7 @@
 //! Addresses, ranges and page sizes: newtypes, so that an address of the target is
 //! never mistaken for a pointer of ours, a length or a file offset.
 
+use crate::quantity;
 use std::fmt;
 use std::str::FromStr;
 
@@ -180,28 +181,11 @@ impl FromStr for PageSize {
 
     /// Reads `2M`, `2MB`, `2048k`, `1G`, `64kB` or plain bytes.
     fn from_str(s: &str) -> Result<Self, String> {
-        parse_bytes(s)?
+        quantity::bytes(s)
+            .ok()
             .and_then(PageSize::new)
             .ok_or_else(|| format!("'{s}' is not a page size: a power of two, at least 4k, as in 2M"))
     }
-}
-
-/// Reads a number of bytes: `512M`, `1G`, `64kB` or plain bytes. `None` where there is no
-/// number, or one that is too large.
-///
-/// # Errors
-/// A unit that is none.
-pub fn parse_bytes(s: &str) -> Result<Option<u64>, String> {
-    let digits = s.bytes().take_while(u8::is_ascii_digit).count();
-    let (number, unit) = s.split_at(digits);
-    let shift = match unit.trim().to_ascii_lowercase().as_str() {
-        "" | "b" => 0,
-        "k" | "kb" | "kib" => 10,
-        "m" | "mb" | "mib" => 20,
-        "g" | "gb" | "gib" => 30,
-        _ => return Err(format!("'{s}': unknown unit '{unit}'; use k, M or G, as in 2M")),
-    };
-    Ok(number.parse::<u64>().ok().and_then(|n| n.checked_mul(1 << shift)))
 }
 
 /// Bytes for people: the largest unit that leaves at most one decimal.

@@ -7,10 +7,12 @@
 //! exclude = ["libicudata.so*"]
 //! budget = "512M"
 //! interval = "5m"
+//! group = "adm"                                # who may ask, beside root
 //! ```
 
 use crate::policy::ObjectFilter;
 use crate::printable::printable;
+use crate::quantity;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -41,6 +43,8 @@ pub struct Config {
     pub budget: u64,
     /// How often to look.
     pub interval: Duration,
+    /// The group whose members may ask how things are, beside the daemon's own user.
+    pub group: Option<String>,
 }
 
 /// As written.
@@ -55,6 +59,7 @@ struct Written {
     exclude: Vec<String>,
     budget: Option<String>,
     interval: Option<String>,
+    group: Option<String>,
 }
 
 impl Config {
@@ -79,14 +84,20 @@ impl Config {
         }
         let filter = ObjectFilter::new(&[], &written.exclude).map_err(|e| format!("exclude: {e}"))?;
         let budget = match &written.budget {
-            Some(text) => bytes(text).map_err(|e| format!("budget: {e}"))?,
+            Some(text) => quantity::bytes(text).map_err(|e| format!("budget: {e}"))?,
             None => BUDGET,
         };
         let interval = match &written.interval {
-            Some(text) => time(text).map_err(|e| format!("interval: {e}"))?,
+            Some(text) => {
+                quantity::duration_between(text, SHORTEST, LONGEST).map_err(|e| format!("interval: {e}"))?
+            }
             None => INTERVAL,
         };
-        Ok(Config { programs: written.programs, files: written.files, filter, budget, interval })
+        if written.group.as_ref().is_some_and(|group| group.is_empty() || group.contains('\0')) {
+            return Err("group: no name of a group; leave the line out to let only its own user ask".into());
+        }
+        let Written { programs, files, group, .. } = written;
+        Ok(Config { programs, files, filter, budget, interval, group })
     }
 }
 
@@ -98,36 +109,6 @@ fn told(error: &toml::de::Error, text: &str) -> String {
         Some(line) => format!("line {line}: {what}"),
         None => what,
     }
-}
-
-/// `512M`, `1G`, `64k`, or plain bytes.
-fn bytes(text: &str) -> Result<u64, String> {
-    let units = [("", 0), ("b", 0), ("k", 10), ("kb", 10), ("m", 20), ("mb", 20), ("g", 30), ("gb", 30)];
-    let (number, unit) = split(text);
-    let shift = units.iter().find(|(name, _)| *name == unit.to_ascii_lowercase()).map(|(_, shift)| *shift);
-    let value = || number.parse::<u64>().ok()?.checked_mul(1 << shift?);
-    value().ok_or_else(|| format!("'{text}' is no size, as in 512M"))
-}
-
-/// `90s`, `5m`, `1h`, or plain seconds.
-fn time(text: &str) -> Result<Duration, String> {
-    let (number, unit) = split(text);
-    let factor = [("", 1), ("s", 1), ("m", 60), ("h", 3600)].into_iter().find(|(name, _)| *name == unit);
-    let value = || number.parse::<u64>().ok()?.checked_mul(factor?.1);
-    let seconds = value().ok_or_else(|| format!("'{text}' is no time, as in 5m"))?;
-    let time = Duration::from_secs(seconds);
-    match time {
-        time if time < SHORTEST => Err(format!("'{text}' is less than a second")),
-        time if time > LONGEST => Err(format!("'{text}' is more than a year")),
-        time => Ok(time),
-    }
-}
-
-fn split(text: &str) -> (&str, &str) {
-    let text = text.trim();
-    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-    let (number, unit) = text.split_at(digits);
-    (number, unit.trim())
 }
 
 /// The folder that everything a pattern can match lies below, as far as it has no wildcard.
@@ -145,10 +126,11 @@ mod tests {
 
     #[test]
     fn a_whole_one() {
-        let text = "programs = [\"node\"]\nfiles = [\"/a/*.so\"]\nexclude = [\"libicu*\"]\nbudget = \"1G\"\ninterval = \"2m\"\n";
+        let text = "programs = [\"node\"]\nfiles = [\"/a/*.so\"]\nexclude = [\"libicu*\"]\nbudget = \"1G\"\ninterval = \"2m\"\ngroup = \"adm\"\n";
         let config = Config::parse(text).unwrap();
         assert_eq!(config.programs, ["node"]);
         assert_eq!((config.budget, config.interval.as_secs()), (1 << 30, 120));
+        assert_eq!(config.group.as_deref(), Some("adm"));
         let least = Config::parse("programs = [\"node\"]").unwrap();
         assert_eq!((least.budget, least.interval), (BUDGET, INTERVAL));
         assert_eq!(Config::parse("files = [\"/x\"]\nbudget = \"0\"").unwrap().budget, 0);
@@ -167,11 +149,13 @@ mod tests {
             ("programs = [\"\"]", "an empty name"),
             ("programs = 5", "line 1"),
             ("programs = [\"x\"]\nbuget = \"5M\"", "buget"),
-            ("programs = [\"x\"]\nbudget = \"5T\"", "budget: '5T' is no size"),
+            ("programs = [\"x\"]\nbudget = \"5X\"", "budget: '5X' is no size"),
             ("programs = [\"x\"]\nbudget = \"99999999999999999999G\"", "is no size"),
-            ("programs = [\"x\"]\ninterval = \"0\"", "less than a second"),
+            ("programs = [\"x\"]\ninterval = \"0\"", "is less than 1s"),
             ("programs = [\"x\"]\ninterval = \"soon\"", "interval: 'soon' is no time"),
-            ("programs = [\"x\"]\ninterval = \"18446744073709551615\"", "is more than a year"),
+            ("programs = [\"x\"]\ninterval = \"18446744073709551615\"", "is no time"),
+            ("programs = [\"x\"]\ninterval = \"400d\"", "is more than"),
+            ("programs = [\"x\"]\ngroup = \"\"", "group: no name"),
             ("files = [\"lib*.so\"]", "'lib*.so' is no absolute path"),
             ("files = [\"lib\\n*.so\"]", "'lib?*.so' is no absolute path"),
             ("files = [\"/x\"]\nexclude = [\"[\"]", "exclude: "),

@@ -44,6 +44,7 @@ pub mod policy;
 pub mod pool;
 pub mod prime;
 pub mod printable;
+pub mod quantity;
 pub mod record;
 pub mod report;
 pub mod report_text;

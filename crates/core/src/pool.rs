@@ -7,6 +7,7 @@ use crate::addr::{PageSize, Range, human_bytes};
 use crate::plan::{Span, plan, usual_page};
 use crate::policy::{Backing, PageChoice, Policy};
 use crate::printable::Untrusted;
+use crate::quantity;
 use crate::snapshot::{Extent, Pool, Snapshot};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -130,15 +131,10 @@ impl FromStr for Amount {
             )
         };
         let number: u64 = number.parse().map_err(|_| bad())?;
-        let shift = match unit.to_ascii_lowercase().as_str() {
-            "" => return Ok(Amount { sign, unit: Unit::Pages(number) }),
-            "k" | "kb" | "kib" => 10,
-            "m" | "mb" | "mib" => 20,
-            "g" | "gb" | "gib" => 30,
-            "t" | "tb" | "tib" => 40,
-            _ => return Err(bad()),
-        };
-        let bytes = number.checked_mul(1 << shift).ok_or_else(bad)?;
+        if unit.is_empty() {
+            return Ok(Amount { sign, unit: Unit::Pages(number) });
+        }
+        let bytes = quantity::bytes(rest).map_err(|_| bad())?;
         Ok(Amount { sign, unit: Unit::Bytes(bytes) })
     }
 }

@@ -3,6 +3,7 @@
 
 use clap::{Args, Parser as _, ValueEnum};
 use hugelift_core::comparison::Figure;
+use hugelift_core::quantity;
 use hugelift_core::stopping::{LEAST_PAIRS, Rule};
 use hugelift_measure::program::Output;
 use hugelift_measure::ready::Ready;
@@ -94,8 +95,8 @@ pub struct EnoughArgs {
     #[arg(long, value_name = "PERCENT", value_parser = share)]
     pub until: Option<f64>,
 
-    /// Stop after this time, as in 90s or 2m
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    /// Stop after this time, as in 5 (seconds), 500ms, 90s or 2m
+    #[arg(long, value_name = "TIME", value_parser = quantity::positive_duration)]
     pub time: Option<Duration>,
 }
 
@@ -143,11 +144,11 @@ pub struct ServerArgs {
     pub count: Option<Regex>,
 
     /// How long the server has to become ready
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = quantity::duration)]
     pub ready_timeout: Duration,
 
     /// How long the server has to end after SIGTERM before it is killed
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = quantity::duration)]
     pub stop_timeout: Duration,
 }
 

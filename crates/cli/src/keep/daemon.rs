@@ -1,34 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon's life: waits for signals, changes, clients and the time of the next round.
+//! The daemon's life: one loop that waits for signals, changes, clients and the time of the next
+//! round. Each turn does a bounded amount of work and never waits for anybody, so that SIGTERM
+//! is answered at once, whatever others do.
 
+use super::clients::Clients;
 use super::journal::{Level, log};
 use super::keeper::Keeper;
-use super::pressure::Pressure;
+use super::pressure::{Pressed, Pressure};
 use super::read_config;
-use super::socket::Socket;
-use super::watch::Watch;
+use super::socket::{Socket, SocketError};
+use super::watch::{self, Changes};
+use super::worker::{Done, Task, Worker};
 use hugelift_core::keep::Config;
 use hugelift_core::printable;
-use hugelift_core::printable::Escape;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::mman::munlockall;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use sd_notify::NotifyState;
 use std::os::fd::AsFd;
 use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-/// A package is unpacked file by file: a round comes when it has been quiet for so long,
+/// A package is unpacked file by file: a round comes when it has been quiet for this long,
 const QUIET: Duration = Duration::from_secs(1);
 /// but waits no longer than this.
 const LONGEST: Duration = Duration::from_secs(10);
-/// Locks are taken again so long after memory was last short.
+/// Events are taken at most once in this time, however many there are.
+const BREATH: Duration = Duration::from_millis(100);
+/// Pages are locked again this long after memory was last short.
 const RELIEF: Duration = Duration::from_secs(60);
 
 /// One round without locks; the exit status.
 pub fn once(config: Config) -> i32 {
-    let mut keeper = Keeper::new(config, false);
+    let mut keeper = Keeper::new(config, Arc::new(AtomicBool::new(false)));
     keeper.round();
     i32::from(!keeper.status(String::new()).is_huge())
 }
@@ -37,32 +46,37 @@ pub fn once(config: Config) -> i32 {
 ///
 /// # Errors
 /// Why it cannot start, in words.
-pub fn run(config: &Path, socket: Option<&Path>) -> Result<i32, String> {
+pub fn run(path: &Path, socket: Option<&Path>) -> Result<i32, String> {
     // Before anything is made that a signal would leave behind.
     let signals = signals()?;
-    let keeper = Keeper::new(read_config(config)?, true);
+    let config = read_config(path)?;
     let socket = match Socket::new(socket) {
         Ok(socket) => Some(socket),
-        Err(error) if error.starts_with("another ") => return Err(error),
+        Err(SocketError::Taken(why)) => return Err(why),
         // On a full disk, say, it does its work all the same.
-        Err(error) => {
-            log(Level::Warning, &format!("{error}; going on without"));
+        Err(SocketError::Failed(why)) => {
+            log(Level::Warning, &format!("{why}; going on without"));
             None
         }
     };
+    let (folders, changes) = watch::start()?;
     let mut daemon = Daemon {
-        config,
-        keeper,
-        watch: Watch::new()?,
+        group: config.group.clone(),
+        worker: Worker::start(path, config, folders)?,
+        changes,
+        deaf_until: Instant::now(),
+        socket,
+        clients: Clients::default(),
+        answer: None,
+        pressure: Pressure::new(),
         next: Instant::now(),
         changed: None,
         short: None,
-        unwatched: Vec::new(),
     };
-    daemon.round();
-    notify(&[NotifyState::Ready]);
-    daemon.live(&signals, socket.as_ref(), Pressure::new().as_ref())?;
+    daemon.open_to_group();
+    daemon.live(&signals)?;
     notify(&[NotifyState::Stopping]);
+    // The thread may be in the middle of a file. What it holds ends with the process.
     Ok(0)
 }
 
@@ -84,84 +98,142 @@ fn notify(states: &[NotifyState]) {
     }
 }
 
-struct Daemon<'a> {
-    config: &'a Path,
-    keeper: Keeper,
-    watch: Watch,
+struct Daemon {
+    worker: Worker,
+    changes: Changes,
+    /// Until then no events are taken.
+    deaf_until: Instant,
+    socket: Option<Socket>,
+    /// Who may ask, beside the own user.
+    group: Option<String>,
+    clients: Clients,
+    /// What clients are told; nothing before the first round is done.
+    answer: Option<Rc<[u8]>>,
+    pressure: Option<Pressure>,
     /// When the next round is due.
     next: Instant,
     /// When the first change since the last round was seen.
     changed: Option<Instant>,
     /// When memory was last short.
     short: Option<Instant>,
-    unwatched: Vec<String>,
 }
 
-impl Daemon<'_> {
-    fn live(
-        &mut self,
-        signals: &SignalFd,
-        socket: Option<&Socket>,
-        pressure: Option<&Pressure>,
-    ) -> Result<(), String> {
+/// What made poll(2) return.
+#[derive(Clone, Copy, Default)]
+struct Ready {
+    worker: bool,
+    changes: bool,
+    pressure: Option<PollFlags>,
+    listener: bool,
+}
+
+impl Daemon {
+    fn live(&mut self, signals: &SignalFd) -> Result<(), String> {
         loop {
-            let mut fds = vec![
-                PollFd::new(signals.as_fd(), PollFlags::POLLIN),
-                PollFd::new(self.watch.as_fd(), PollFlags::POLLIN),
-            ];
-            fds.extend(socket.map(|s| PollFd::new(s.as_fd(), PollFlags::POLLIN)));
-            fds.extend(pressure.map(|p| PollFd::new(p.as_fd(), PollFlags::POLLPRI)));
-            // Rounded up: waking too early would only mean waiting again.
-            let left = self.next.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
-            match poll(&mut fds, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)) {
-                Ok(_) | Err(Errno::EINTR) => {}
-                Err(error) => return Err(format!("poll: {error}")),
-            }
-            let pressed = pressure.is_some() && fds.last().is_some_and(|fd| is_pressed(fd));
-            drop(fds);
+            let ready = self.wait(signals)?;
+            let mut reload = false;
             while let Ok(Some(signal)) = signals.read_signal() {
                 if signal.ssi_signo != Signal::SIGHUP as u32 {
                     return Ok(());
                 }
+                reload = true;
+            }
+            if reload {
                 self.reload();
             }
-            if pressed {
-                self.release();
+            if let Some(seen) = ready.pressure {
+                self.look_at_pressure(seen);
             }
-            if self.watch.take() {
-                self.put_off();
+            if ready.worker
+                && let Some(done) = self.worker.take()?
+            {
+                self.take(done);
             }
-            if Instant::now() >= self.next {
+            if ready.changes {
+                self.deaf_until = Instant::now() + BREATH;
+                if self.changes.take() {
+                    self.put_off();
+                }
+            }
+            if !self.worker.is_busy() && Instant::now() >= self.next {
                 self.round();
             }
-            if let Some(socket) = socket {
-                socket.answer(&self.answer());
+            self.clients.serve();
+            if let (true, Some(socket), Some(answer)) = (ready.listener, &self.socket, &self.answer) {
+                self.clients.accept(socket.listener(), answer);
             }
         }
     }
 
-    fn answer(&self) -> String {
-        let status = self.keeper.status(self.config.escaped().to_string());
-        printable::json(&status).unwrap_or_default() + "\n"
+    /// Waits until there is something to do.
+    fn wait(&self, signals: &SignalFd) -> Result<Ready, String> {
+        let now = Instant::now();
+        let busy = self.worker.is_busy();
+        // Events that come in the middle of a round wait until it is known what it watches.
+        let hears = !busy && now >= self.deaf_until;
+        let listens = self.socket.as_ref().filter(|_| self.answer.is_some() && self.clients.may_accept());
+        let input = |fd| PollFd::new(fd, PollFlags::POLLIN);
+        let mut fds = vec![input(signals.as_fd())];
+        let worker = add(&mut fds, Some(input(self.worker.as_fd())));
+        let changes = add(&mut fds, hears.then(|| input(self.changes.as_fd())));
+        let trigger = self.pressure.as_ref().map(|p| PollFd::new(p.as_fd(), PollFlags::POLLPRI));
+        let pressure = add(&mut fds, trigger);
+        let listener = add(&mut fds, listens.map(|s| input(s.listener().as_fd())));
+        fds.extend(self.clients.fds().map(|fd| PollFd::new(fd, PollFlags::POLLOUT)));
+
+        let times = [
+            (!busy).then_some(self.next),
+            (!busy && !hears).then_some(self.deaf_until),
+            self.clients.next_deadline(),
+        ];
+        let timeout = match times.into_iter().flatten().min() {
+            // Rounded up: waking too early would only mean waiting again.
+            Some(time) => {
+                PollTimeout::try_from(time.saturating_duration_since(now) + Duration::from_millis(1))
+                    .unwrap_or(PollTimeout::MAX)
+            }
+            None => PollTimeout::NONE,
+        };
+        match poll(&mut fds, timeout) {
+            Ok(_) => {}
+            Err(Errno::EINTR) => return Ok(Ready::default()),
+            Err(error) => return Err(format!("poll: {error}")),
+        }
+        let seen = |at: Option<usize>| at.and_then(|at| fds[at].revents()).filter(|seen| !seen.is_empty());
+        Ok(Ready {
+            worker: seen(worker).is_some(),
+            changes: seen(changes).is_some(),
+            pressure: seen(pressure),
+            listener: seen(listener).is_some(),
+        })
     }
 
     fn round(&mut self) {
         let relieved = self.short.is_none_or(|at| at.elapsed() >= RELIEF);
-        if relieved && !self.keeper.locks() {
-            self.keeper.set_locks(true);
+        if relieved && !self.worker.may_lock() {
+            self.worker.set_may_lock(true);
         }
         self.changed = None;
-        // What happens in a folder before it is watched nobody tells us: so after it is watched
-        // for the first time we look again.
-        for _ in 0..3 {
-            let (new, failed) = self.watch.set(&self.keeper.round());
-            failed.iter().filter(|f| !self.unwatched.contains(f)).for_each(|f| log(Level::Warning, f));
-            self.unwatched = failed;
-            if !new {
-                break;
-            }
+        self.worker.ask(Task::Round);
+    }
+
+    /// Takes what came of a task.
+    fn take(&mut self, done: Done) {
+        let text = printable::json(&done.status).unwrap_or_default() + "\n";
+        let first = self.answer.replace(text.into_bytes().into()).is_none();
+        let Some(watched) = done.watched else { return };
+        self.changes.set(watched);
+        if self.group != done.group {
+            self.group = done.group;
+            self.open_to_group();
         }
-        self.next = Instant::now() + self.keeper.config().interval;
+        self.next = Instant::now() + done.interval;
+        if self.short.is_some() && !self.worker.may_lock() {
+            self.next = self.next.min(Instant::now() + RELIEF);
+        }
+        if first || done.task == Task::Reload {
+            notify(&[NotifyState::Ready]);
+        }
     }
 
     /// Something has changed: the round comes when it is quiet again.
@@ -174,28 +246,40 @@ impl Daemon<'_> {
     fn reload(&mut self) {
         let now = NotifyState::monotonic_usec_now();
         notify(&[Some(NotifyState::Reloading), now.ok()].into_iter().flatten().collect::<Vec<_>>());
-        match read_config(self.config) {
-            Ok(config) => {
-                log(Level::Info, &format!("{} read again", self.config.escaped()));
-                self.keeper.configure(config);
-            }
-            Err(error) => log(Level::Error, &format!("{error}; the old configuration stays")),
-        }
-        self.round();
-        notify(&[NotifyState::Ready]);
+        self.changed = None;
+        self.worker.ask(Task::Reload);
     }
 
-    /// Memory is short: whatever is locked is for the kernel to take.
-    fn release(&mut self) {
+    fn open_to_group(&self) {
+        if let Some(Err(error)) = self.socket.as_ref().map(|s| s.set_group(self.group.as_deref())) {
+            log(Level::Warning, &error);
+        }
+    }
+
+    /// If memory is short, whatever is locked is for the kernel to take.
+    fn look_at_pressure(&mut self, seen: PollFlags) {
+        match Pressure::judge(seen) {
+            Pressed::No => return,
+            Pressed::Gone => {
+                self.pressure = None;
+                return;
+            }
+            Pressed::Yes => {}
+        }
         self.short = Some(Instant::now());
-        if self.keeper.locks() {
+        if self.worker.may_lock() {
             log(Level::Warning, "memory is short: nothing is locked until it is not");
-            self.keeper.set_locks(false);
+            self.worker.set_may_lock(false);
+            // At once, also in the middle of a round; the thread then gives up the mappings.
+            let _ = munlockall();
+            self.worker.ask(Task::Unlock);
         }
         self.next = self.next.min(Instant::now() + RELIEF);
     }
 }
 
-fn is_pressed(fd: &PollFd) -> bool {
-    fd.revents().is_some_and(|r| r.contains(PollFlags::POLLPRI))
+/// Adds a descriptor, if there is one; returns where it is.
+fn add<'fd>(fds: &mut Vec<PollFd<'fd>>, fd: Option<PollFd<'fd>>) -> Option<usize> {
+    fds.push(fd?);
+    Some(fds.len() - 1)
 }

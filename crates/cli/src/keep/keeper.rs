@@ -13,6 +13,8 @@ use hugelift_os::elf_file::ElfFile;
 use hugelift_os::prime::{Locked, Stamp, blocked, check, huge_page, prime, stamp};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Everything that is kept.
 pub struct Keeper {
@@ -23,7 +25,7 @@ pub struct Keeper {
     order: Vec<FileId>,
     missing: Vec<String>,
     lock_error: Option<String>,
-    locks: bool,
+    may_lock: Arc<AtomicBool>,
 }
 
 /// One file.
@@ -38,8 +40,9 @@ struct Kept {
 }
 
 impl Keeper {
-    /// `locks`: whether pages are locked in memory.
-    pub fn new(config: Config, locks: bool) -> Keeper {
+    /// Keeps what `config` names. `may_lock` says at any moment whether pages may be locked in
+    /// memory.
+    pub fn new(config: Config, may_lock: Arc<AtomicBool>) -> Keeper {
         Keeper {
             config,
             page: huge_page(),
@@ -47,7 +50,7 @@ impl Keeper {
             order: Vec::new(),
             missing: Vec::new(),
             lock_error: None,
-            locks,
+            may_lock,
         }
     }
 
@@ -61,18 +64,13 @@ impl Keeper {
         &self.config
     }
 
-    /// Whether pages are locked in memory, from the next round on; those that are locked are
-    /// released at once if not.
-    pub fn set_locks(&mut self, locks: bool) {
-        self.locks = locks;
-        if !locks {
-            self.files.values_mut().for_each(Kept::unlock);
-        }
+    /// Releases what is locked in memory.
+    pub fn unlock(&mut self) {
+        self.files.values_mut().for_each(Kept::unlock);
     }
 
-    /// Whether pages are to be locked.
-    pub fn locks(&self) -> bool {
-        self.locks
+    fn may_lock(&self) -> bool {
+        self.may_lock.load(Ordering::Relaxed)
     }
 
     /// Looks what is wanted now, primes what is not huge, locks what may be, lets go of what
@@ -128,9 +126,13 @@ impl Keeper {
     /// Locks huge pages, in the order of the configuration, as far as the budget goes.
     fn lock(&mut self, files: &[ElfFile]) {
         let Ok(page) = self.page else { return };
-        let mut left = if self.locks { self.config.budget } else { 0 };
+        let mut left = self.config.budget;
         let mut error = None;
         for file in files {
+            // Asked anew for each file: memory may become short in the middle of this.
+            if !self.may_lock() {
+                left = 0;
+            }
             let Some(kept) = self.files.get_mut(&file.id) else { continue };
             let may = usize::try_from(left / page.bytes()).unwrap_or(usize::MAX);
             let pages = kept.report.huge_pages.iter().copied().take(may).collect::<Vec<u64>>();
@@ -165,7 +167,7 @@ impl Keeper {
             budget_bytes: self.config.budget,
             locked_bytes: files.iter().map(|f| f.locked_bytes).sum(),
             lock_error: self.lock_error.clone(),
-            released: !self.locks,
+            released: !self.may_lock(),
             missing: self.missing.clone(),
             files,
         }

@@ -3,13 +3,17 @@
 //! their huge pages from being evicted.
 //!
 //! ```text
-//!   signals, inotify, a time that has come  ->  round(): what is wanted now, prime it, lock it
-//!   a client at the socket                  ->  what the last round came to
+//!   daemon    one loop: signals, inotify, clients, a time that has come
+//!                |  round                           ^  what came of it
+//!                v                                  |
+//!   worker    a thread: what is wanted now, prime it, lock it
 //! ```
 //!
-//! All it holds are mappings and a socket: killed at any moment it leaves nothing behind but
+//! The loop never waits for the thread, nor for a client. All it holds are mappings and a socket: killed at any moment it leaves nothing behind but
 //! the socket's name, which the next one takes over.
 
+mod ask;
+mod clients;
 mod daemon;
 mod journal;
 mod keeper;
@@ -18,6 +22,7 @@ mod socket;
 mod status;
 mod wanted;
 mod watch;
+mod worker;
 
 use crate::FAILED;
 use clap::{Args, Subcommand};

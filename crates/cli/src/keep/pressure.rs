@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Memory pressure, as the kernel tells of it (Documentation/accounting/psi.rst).
 
+use nix::poll::PollFlags;
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -13,7 +14,27 @@ const TRIGGER: &[u8] = b"some 300000 2000000\0";
 /// A trigger: `POLLPRI` while memory is short.
 pub struct Pressure(File);
 
+/// What the trigger says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Pressed {
+    /// Memory is short.
+    Yes,
+    /// Nothing.
+    No,
+    /// The trigger does not work any more, and would wake its poller for ever.
+    Gone,
+}
+
 impl Pressure {
+    /// What poll(2) has seen of it.
+    pub fn judge(seen: PollFlags) -> Pressed {
+        if seen.intersects(PollFlags::POLLERR | PollFlags::POLLNVAL | PollFlags::POLLHUP) {
+            // A trigger that is taken apart answers with both.
+            return Pressed::Gone;
+        }
+        if seen.contains(PollFlags::POLLPRI) { Pressed::Yes } else { Pressed::No }
+    }
+
     /// `None` where the kernel does not tell, or not us.
     pub fn new() -> Option<Pressure> {
         let mut options = File::options();

@@ -1,34 +1,57 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon's socket: whoever connects is told how things are.
+//! The daemon's socket in the file system: who may connect, and what may be replaced.
 
 use hugelift_core::printable::Escape;
-use std::io::{ErrorKind, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag, RenameFlags, open, openat, renameat2};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
+use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat, umask};
+use nix::unistd::{Gid, Group, Uid, UnlinkatFlags, unlinkat};
+use std::ffi::{OsStr, OsString};
+use std::fs::{DirBuilder, Permissions, set_permissions};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use thiserror::Error;
 
 const NAME: &str = "keep.sock";
-/// Neither side waits longer for the other.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// More than any answer has.
-const MAX_ANSWER: u64 = 16 << 20;
 
-/// A socket that listens; its name is removed when dropped.
+/// Why there is no socket.
+#[derive(Error, Debug)]
+pub enum SocketError {
+    /// The place is taken: the daemon does not start.
+    #[error("{0}")]
+    Taken(String),
+    /// The socket cannot be made. The daemon does its work without.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// A socket that listens. Its name is removed when it is dropped.
 pub struct Socket {
     listener: UnixListener,
+    folder: OwnedFd,
+    name: OsString,
+    /// The socket's file, opened by `O_PATH`: what is changed or removed is this one.
+    file: OwnedFd,
     path: PathBuf,
 }
 
 /// Where a daemon of this user listens: in systemd's `RuntimeDirectory=`, else in
 /// /run/hugelift (root), else in the user's own `XDG_RUNTIME_DIR`.
-fn own_path() -> Option<PathBuf> {
+pub fn own_path() -> Option<PathBuf> {
     let given = std::env::var_os("RUNTIME_DIRECTORY");
     let given = given.and_then(|list| std::env::split_paths(&list).next()).filter(|d| d.has_root());
-    let folder = given
-        .or_else(|| if nix::unistd::geteuid().is_root() { Some(machine_folder()) } else { user_folder() })?;
+    let folder =
+        given.or_else(|| if Uid::effective().is_root() { Some(machine_folder()) } else { user_folder() })?;
     Some(folder.join(NAME))
+}
+
+/// Where root's daemon listens.
+pub fn machine_path() -> PathBuf {
+    machine_folder().join(NAME)
 }
 
 fn machine_folder() -> PathBuf {
@@ -41,78 +64,184 @@ fn user_folder() -> Option<PathBuf> {
 }
 
 impl Socket {
-    /// Listens at `path`, or in the usual place. What a killed daemon has left there is
-    /// taken over.
+    /// Listens at `path`, or in the usual place, for this user alone. A socket that a killed
+    /// daemon of this user has left there is replaced; nothing else is.
+    ///
+    /// Call it before any thread is started: it changes the umask for a moment.
     ///
     /// # Errors
-    /// Why not, in words; the daemon that is there already.
-    pub fn new(path: Option<&Path>) -> Result<Socket, String> {
-        let path = path.map(Path::to_path_buf).or_else(own_path);
-        let path = path.ok_or("XDG_RUNTIME_DIR is not set: nowhere to answer `hugelift keep status`")?;
-        let failed = |e: std::io::Error| format!("cannot listen at {}: {e}", path.escaped());
-        if UnixStream::connect(&path).is_ok() {
-            return Err(format!("another hugelift keep answers at {}", path.escaped()));
+    /// [`SocketError::Taken`] if there is something else, or a daemon that answers.
+    pub fn new(path: Option<&Path>) -> Result<Socket, SocketError> {
+        let path = path.map(Path::to_path_buf).or_else(own_path).ok_or_else(|| {
+            let why =
+                "XDG_RUNTIME_DIR is not set, so there is no place for the socket of 'hugelift keep status'";
+            SocketError::Failed(why.into())
+        })?;
+        let failed = |e: io::Error| SocketError::Failed(format!("cannot listen at {}: {e}", path.escaped()));
+        let name = path.file_name().ok_or_else(|| failed(Errno::EISDIR.into()))?.to_os_string();
+        let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        DirBuilder::new().recursive(true).mode(0o755).create(parent).map_err(failed)?;
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let folder = open(parent, flags, Mode::empty()).map_err(|e| failed(e.into()))?;
+        if let Some(found) = look(&folder, &name).map_err(|e| failed(e.into()))? {
+            check_dead(&path, &found)?;
+            take_away(&folder, &name, &found).map_err(|e| match e {
+                Errno::EBUSY => taken(&path),
+                e => failed(e.into()),
+            })?;
         }
-        if let Some(folder) = path.parent() {
-            std::fs::DirBuilder::new().recursive(true).mode(0o755).create(folder).map_err(failed)?;
-        }
-        let listener = UnixListener::bind(&path).or_else(|e| match e.kind() {
-            ErrorKind::AddrInUse => {
-                std::fs::remove_file(&path)?;
-                UnixListener::bind(&path)
-            }
-            _ => Err(e),
-        });
-        let listener = listener.map_err(failed)?;
+        // From its first moment on nobody else may connect.
+        let before = umask(Mode::from_bits_truncate(0o177));
+        let bound = UnixListener::bind(&path);
+        umask(before);
+        let listener = bound.map_err(|e| match e.kind() {
+            // Somebody was faster.
+            io::ErrorKind::AddrInUse => taken(&path),
+            _ => failed(e),
+        })?;
         listener.set_nonblocking(true).map_err(failed)?;
-        // Anybody may ask.
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666)).map_err(failed)?;
-        Ok(Socket { listener, path })
-    }
-
-    /// Answers everybody who waits.
-    pub fn answer(&self, text: &str) {
-        while let Ok((mut stream, _)) = self.listener.accept() {
-            // One that does not read does not stop us for long.
-            let _ = stream.set_nonblocking(false);
-            let _ = stream.set_write_timeout(Some(PATIENCE));
-            let _ = stream.write_all(text.as_bytes());
+        let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let file = openat(&folder, name.as_os_str(), flags, Mode::empty()).map_err(|e| failed(e.into()))?;
+        if fstat(&file).ok().is_none_or(|m| !is_socket(&m) || m.st_uid != Uid::effective().as_raw()) {
+            return Err(taken(&path));
         }
+        Ok(Socket { listener, folder, name, file, path })
     }
-}
 
-impl AsFd for Socket {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.listener.as_fd()
+    /// Whoever connects here is to be answered.
+    pub fn listener(&self) -> &UnixListener {
+        &self.listener
+    }
+
+    /// Lets the members of this group connect too, or this user alone.
+    ///
+    /// # Errors
+    /// There is no such group, or the socket cannot be given to it; then the user alone may
+    /// connect.
+    pub fn set_group(&self, group: Option<&str>) -> Result<(), String> {
+        let file = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+        let mode = |mode| set_permissions(&file, Permissions::from_mode(mode));
+        let failed = |e: io::Error| format!("cannot set the access rights of {}: {e}", self.path.escaped());
+        mode(0o600).map_err(failed)?;
+        let Some(name) = group else { return Ok(()) };
+        let found = Group::from_name(name).ok().flatten();
+        let Some(gid) = found.map(|group| group.gid) else {
+            return Err(format!(
+                "group: there is no group '{name}', so only {} may ask at {}",
+                who(),
+                self.path.escaped()
+            ));
+        };
+        if let Err(error) = chown(&file, None, Some(gid.as_raw())) {
+            return Err(format!(
+                "group: cannot give {} to group '{name}': {error}, so only {} may ask there; the daemon must \
+                 be a member of the group, as by SupplementaryGroups={name} in its unit",
+                self.path.escaped(),
+                who()
+            ));
+        }
+        mode(0o660).map_err(|e| {
+            let _ = chown(&file, None, Some(Gid::effective().as_raw()));
+            failed(e)
+        })
     }
 }
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
+        // Only our own: another daemon may have taken the place.
+        let here = look(&self.folder, &self.name).ok().flatten();
+        if let (Some(here), Ok(own)) = (here, fstat(&self.file))
+            && same(&here, &own)
+        {
+            let _ = unlinkat(&self.folder, self.name.as_os_str(), UnlinkatFlags::NoRemoveDir);
+        }
     }
 }
 
-/// What a daemon says: the one at `path`, or the user's own, or the machine's.
-///
-/// # Errors
-/// None answers.
-pub fn ask(path: Option<&Path>) -> Result<String, String> {
-    let usual = || own_path().into_iter().chain([machine_folder().join(NAME)]).collect();
-    let mut paths: Vec<PathBuf> = path.map_or_else(usual, |p| vec![p.to_path_buf()]);
-    paths.dedup();
-    let mut why = String::new();
-    for path in paths {
-        let answer = UnixStream::connect(&path).and_then(|stream| {
-            stream.set_read_timeout(Some(Duration::from_secs(60)))?;
-            let mut text = String::new();
-            stream.take(MAX_ANSWER).read_to_string(&mut text)?;
-            Ok(text)
-        });
-        match answer {
-            Ok(text) => return Ok(text),
-            Err(error) => why = format!("{}: {error}", path.escaped()),
+fn who() -> &'static str {
+    if Uid::effective().is_root() { "root" } else { "its own user" }
+}
+
+fn is_socket(stat: &FileStat) -> bool {
+    kind(stat) == SFlag::S_IFSOCK
+}
+
+fn kind(stat: &FileStat) -> SFlag {
+    SFlag::from_bits_truncate(stat.st_mode & SFlag::S_IFMT.bits())
+}
+
+fn same(a: &FileStat, b: &FileStat) -> bool {
+    (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino)
+}
+
+/// What has this name in the folder; links are not followed.
+fn look(folder: &OwnedFd, name: &OsStr) -> nix::Result<Option<FileStat>> {
+    match fstatat(folder, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
+        Ok(found) => Ok(Some(found)),
+        Err(Errno::ENOENT) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn taken(path: &Path) -> SocketError {
+    let path = path.escaped();
+    SocketError::Taken(format!(
+        "another hugelift keep answers at {path}, or another program; ask it by 'hugelift keep status \
+         --socket {path}', or give this one a path of its own by --socket"
+    ))
+}
+
+/// What was found is a socket of this user, and nobody listens there.
+fn check_dead(path: &Path, found: &FileStat) -> Result<(), SocketError> {
+    let shown = path.escaped();
+    let refused = |what: &str| {
+        let line = format!(
+            "{shown} is {what}, which hugelift keep does not replace: remove it, or give --socket another path"
+        );
+        Err(SocketError::Taken(line))
+    };
+    match kind(found) {
+        SFlag::S_IFSOCK => {}
+        SFlag::S_IFREG => return refused("a regular file"),
+        SFlag::S_IFDIR => return refused("a directory"),
+        SFlag::S_IFLNK => return refused("a symbolic link"),
+        SFlag::S_IFIFO => return refused("a FIFO"),
+        _ => return refused("a device"),
+    }
+    if found.st_uid != Uid::effective().as_raw() {
+        return refused(&format!("a socket of user {}", found.st_uid));
+    }
+    match try_connect(path) {
+        Err(Errno::ECONNREFUSED) => Ok(()),
+        // EAGAIN: it listens, and its queue is full.
+        Ok(()) | Err(Errno::EAGAIN) => Err(taken(path)),
+        Err(error) => {
+            refused(&format!("a socket of which it cannot be told whether somebody listens ({error})"))
         }
     }
-    Err(format!("no hugelift keep answers ({why}); start it: systemctl start hugelift-keep"))
+}
+
+/// Connects without waiting.
+fn try_connect(path: &Path) -> nix::Result<()> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let probe = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+    connect(probe.as_raw_fd(), &UnixAddr::new(path)?)
+}
+
+/// Removes the dead socket that was found, and nothing that has come in its place since.
+///
+/// # Errors
+/// `EBUSY`: something else is there now.
+fn take_away(folder: &OwnedFd, name: &OsStr, found: &FileStat) -> nix::Result<()> {
+    let mut aside = OsString::from(".");
+    aside.push(name);
+    aside.push(format!(".{}", std::process::id()));
+    let (from, to) = (name, aside.as_os_str());
+    renameat2(folder, from, folder, to, RenameFlags::RENAME_NOREPLACE)?;
+    if look(folder, to)?.is_some_and(|moved| same(&moved, found)) {
+        return unlinkat(folder, to, UnlinkatFlags::NoRemoveDir);
+    }
+    renameat2(folder, to, folder, from, RenameFlags::RENAME_NOREPLACE)?;
+    Err(Errno::EBUSY)
 }

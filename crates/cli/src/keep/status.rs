@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `hugelift keep status`: what the daemon says of itself.
 
-use super::socket;
+use super::ask::ask;
 use crate::FAILED;
 use hugelift_core::addr::human_bytes;
 use hugelift_core::prime::{Blocked, FileReport};
@@ -93,9 +93,9 @@ impl Status {
 
 /// Asks the daemon; prints its answer; returns the exit status.
 pub fn show(path: Option<&Path>, json: bool) -> i32 {
-    let shown = socket::ask(path).and_then(|answer| {
-        let status: Status =
-            serde_json::from_str(&answer).map_err(|e| format!("the daemon's answer makes no sense: {e}"))?;
+    let shown = ask(path).and_then(|answer| {
+        let status: Status = serde_json::from_str(&answer)
+            .map_err(|e| format!("what answers there is no hugelift keep of this version: {e}"))?;
         Ok((status.is_huge(), if json { answer } else { text(&status) }))
     });
     let (huge, text) = match shown {
@@ -125,10 +125,10 @@ fn text(status: &Status) -> String {
         let _ = writeln!(out, "memory was short: nothing is locked for the moment");
     }
     if let Some(error) = &status.lock_error {
-        let _ = writeln!(out, "{error}");
+        let _ = writeln!(out, "{}", error);
     }
     for missing in &status.missing {
-        let _ = writeln!(out, "{missing}");
+        let _ = writeln!(out, "{}", missing);
     }
     for file in status.files.iter().filter(|f| f.whole_bytes > 0) {
         let _ = writeln!(out, "{}: {}, {} locked", file.path, file.summary, human_bytes(file.locked_bytes));

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Watches folders for files that are replaced, written or removed (inotify(7)).
+//!
+//! The thread that looks for files sets the watches, for that walks paths. The loop that waits
+//! takes the events.
 
 use super::wanted::Names;
 use hugelift_core::printable::Escape;
@@ -7,36 +10,57 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
+use std::sync::Arc;
+
+/// How often events are read in one turn. Somebody who changes a watched folder all the time
+/// makes events faster than they can be read.
+const READS: usize = 16;
+
+/// What matters of the events of each watch.
+pub type Watched = HashMap<WatchDescriptor, Names>;
 
 /// The folders that are watched.
-pub struct Watch {
-    inotify: Inotify,
+pub struct Folders {
+    inotify: Arc<Inotify>,
     folders: BTreeMap<PathBuf, WatchDescriptor>,
-    names: HashMap<WatchDescriptor, Names>,
 }
 
-impl Watch {
-    /// Nothing is watched yet.
-    ///
-    /// # Errors
-    /// errno(3) of inotify_init(2), in words.
-    pub fn new() -> Result<Watch, String> {
-        let flags = InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC;
-        let inotify = Inotify::init(flags).map_err(|e| {
-            format!(
-                "cannot watch for changes: inotify_init: {e}; see /proc/sys/fs/inotify/max_user_instances"
-            )
-        })?;
-        Ok(Watch { inotify, folders: BTreeMap::new(), names: HashMap::new() })
-    }
+/// What happens in them.
+pub struct Changes {
+    inotify: Arc<Inotify>,
+    watched: Watched,
+}
 
-    /// Watches these folders and no others. Returns whether one of them was not watched before,
-    /// and those that cannot be watched, which then are only looked at from time to time.
-    pub fn set(&mut self, folders: &BTreeMap<PathBuf, Names>) -> (bool, Vec<String>) {
+/// What came of setting the watches.
+pub struct Set {
+    /// A folder was not watched before.
+    pub new: bool,
+    /// For [`Changes::set`].
+    pub watched: Watched,
+    /// Folders that cannot be watched, a line each: they are only looked at from time to time.
+    pub failed: Vec<String>,
+}
+
+/// Nothing is watched yet.
+///
+/// # Errors
+/// errno(3) of inotify_init(2), in words.
+pub fn start() -> Result<(Folders, Changes), String> {
+    let flags = InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC;
+    let inotify = Inotify::init(flags).map_err(|e| {
+        format!("cannot watch for changes: inotify_init: {e}; see /proc/sys/fs/inotify/max_user_instances")
+    })?;
+    let inotify = Arc::new(inotify);
+    let changes = Changes { inotify: inotify.clone(), watched: Watched::new() };
+    Ok((Folders { inotify, folders: BTreeMap::new() }, changes))
+}
+
+impl Folders {
+    /// Watches these folders and no others.
+    pub fn set(&mut self, folders: &BTreeMap<PathBuf, Names>) -> Set {
         let gone: Vec<PathBuf> = self.folders.keys().filter(|f| !folders.contains_key(*f)).cloned().collect();
         for folder in gone {
             if let Some(watch) = self.folders.remove(&folder) {
-                self.names.remove(&watch);
                 // A folder that was removed has taken its watch along.
                 let _ = self.inotify.rm_watch(watch);
             }
@@ -48,33 +72,41 @@ impl Watch {
             | AddWatchFlags::IN_DELETE_SELF
             | AddWatchFlags::IN_MOVE_SELF
             | AddWatchFlags::IN_ONLYDIR;
-        let (mut new, mut failed) = (false, Vec::new());
-        self.names.clear();
+        let mut set = Set { new: false, watched: Watched::new(), failed: Vec::new() };
         for (folder, names) in folders {
             // Adding a folder again gives the watch that it has; one made anew in its place
             // gets another.
             match self.inotify.add_watch(folder, what) {
                 Ok(watch) => {
-                    new |= self.folders.insert(folder.clone(), watch) != Some(watch);
-                    self.names.insert(watch, names.clone());
+                    set.new |= self.folders.insert(folder.clone(), watch) != Some(watch);
+                    set.watched.insert(watch, names.clone());
                 }
                 Err(error) => {
                     self.folders.remove(folder);
-                    failed.push(format!("cannot watch {}: {error}", folder.escaped()));
+                    set.failed.push(format!("cannot watch {}: {error}", folder.escaped()));
                 }
             }
         }
-        (new, failed)
+        set
+    }
+}
+
+impl Changes {
+    /// From now on, events of these watches matter.
+    pub fn set(&mut self, watched: Watched) {
+        self.watched = watched;
     }
 
-    /// Takes what has happened; whether it matters.
+    /// Takes some of what has happened; returns whether it matters. What is left stays in the
+    /// kernel's queue, which is bounded: if it overflows, an event says so.
     pub fn take(&self) -> bool {
         let mut matters = false;
-        while let Ok(events) = self.inotify.read_events() {
+        for _ in 0..READS {
+            let Ok(events) = self.inotify.read_events() else { break };
             for event in events {
                 let lost = event.mask.contains(AddWatchFlags::IN_Q_OVERFLOW);
                 matters |= lost
-                    || match (self.names.get(&event.wd), &event.name) {
+                    || match (self.watched.get(&event.wd), &event.name) {
                         (Some(names), Some(name)) => names.hold(name),
                         // The folder itself.
                         (Some(_), None) => true,
@@ -87,7 +119,7 @@ impl Watch {
     }
 }
 
-impl AsFd for Watch {
+impl AsFd for Changes {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.inotify.as_fd()
     }

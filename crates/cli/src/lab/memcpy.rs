@@ -3,7 +3,7 @@
 
 use super::OutputArgs;
 use clap::Args;
-use hugelift_core::addr::parse_bytes;
+use hugelift_core::quantity;
 use hugelift_lab::memcpy::Options;
 
 /// Copy blocks whose source was written, or never: the huge zero page trap of benchmarks
@@ -28,7 +28,7 @@ pub struct MemcpyArgs {
 
 /// From a kilobyte to 64 GB.
 fn size(text: &str) -> Result<usize, String> {
-    let bytes = parse_bytes(text)?.filter(|bytes| (1 << 10..=1 << 36).contains(bytes));
+    let bytes = Some(quantity::bytes(text)?).filter(|bytes| (1 << 10..=1 << 36).contains(bytes));
     bytes
         .and_then(|b| usize::try_from(b).ok())
         .ok_or_else(|| format!("'{text}' is no size from 1k to 64G, as in 16M"))

@@ -4,7 +4,7 @@
 use super::OutputArgs;
 use crate::failure::Failure;
 use clap::Args;
-use hugelift_core::addr::parse_bytes;
+use hugelift_core::quantity;
 use hugelift_lab::tlb::Options;
 use hugelift_lab::tlb::program::{of_process, of_program};
 use hugelift_os::lookup::resolve;
@@ -60,6 +60,6 @@ impl TlbArgs {
 
 /// From 1 MB to 64 GB.
 fn size(text: &str) -> Result<u64, String> {
-    let bytes = parse_bytes(text)?.filter(|bytes| (1 << 20..=64 << 30).contains(bytes));
+    let bytes = Some(quantity::bytes(text)?).filter(|bytes| (1 << 20..=64 << 30).contains(bytes));
     bytes.ok_or_else(|| format!("'{text}' is no size from 1M to 64G, as in 512M"))
 }

@@ -245,7 +245,9 @@ fn what_is_locked_stays_and_what_is_not_comes_back() {
     place.configure("budget = \"lots\"");
     daemon.signal(Signal::SIGHUP);
     let deadline = Instant::now() + PATIENCE;
-    while !place.log().contains("budget: 'lots' is no size, as in 512M; the old configuration stays") {
+    while !place.log().contains(
+        "budget: 'lots' is no size, as in 64k, 512M, 1G, or 4096 (bytes); the old configuration stays",
+    ) {
         assert!(Instant::now() < deadline, "{}", place.log());
         std::thread::sleep(Duration::from_millis(50));
     }
