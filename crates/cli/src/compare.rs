@@ -3,6 +3,7 @@
 
 mod csv;
 mod experiment;
+mod nothing;
 mod options;
 mod progress;
 mod under_load;
@@ -45,7 +46,7 @@ fn try_compare(args: &CompareArgs) -> Result<(), Failure> {
         return Err(anyhow::anyhow!("--server '' names no program").into());
     };
     // It is better to fail now than in the midst of a round.
-    resolve(program)?;
+    let path = resolve(program)?;
     let folder = args.html.as_deref().and_then(Path::parent).filter(|f| !f.as_os_str().is_empty());
     if let Some(folder) = folder.filter(|f| !f.is_dir()) {
         return Err(anyhow::anyhow!("--html: there is no folder {}", folder.escaped()).into());
@@ -53,7 +54,7 @@ fn try_compare(args: &CompareArgs) -> Result<(), Failure> {
     if let Some(warning) = args.enough.warning() {
         say(&warning);
     }
-    let comparison = Experiment::new(args, argv)?.run()?;
+    let comparison = Experiment::new(args, argv)?.run(&path)?;
     print(&comparison, args)
 }
 

@@ -6,6 +6,7 @@ use clap::Args;
 use hugelift_core::doctor::facts::Facts;
 use hugelift_core::doctor::offers::offers;
 use hugelift_core::doctor::text::{Style, finding_text, measured, text};
+use hugelift_core::doctor::worth::{most_worth, text as most_worth_text};
 use hugelift_core::doctor::{Finding, Severity, VERSION, diagnose};
 use hugelift_core::lab::Report;
 use hugelift_core::printable;
@@ -15,7 +16,9 @@ use hugelift_os::console::{self, say};
 use hugelift_os::facts::gather;
 use hugelift_os::terminal;
 use hugelift_os::tree::Tree;
+use hugelift_os::worth;
 use serde_json::json;
+use std::ffi::OsString;
 use std::io::{BufRead, IsTerminal};
 use std::path::PathBuf;
 use std::process::Command;
@@ -26,7 +29,8 @@ const FOUND: i32 = 1;
 /// Find what stands in the way of huge pages, and the commands that change it
 ///
 /// What the kernel does is tried out, not guessed from its version: with memory and with small
-/// files of hugelift's own, which are gone afterwards. The exit status is 1 if there is a problem
+/// files of hugelift's own, which are gone afterwards. At the end stand the programs that run here
+/// and are most worth a lift. The exit status is 1 if there is a problem
 /// or a warning, 0 if there is nothing or only notes.
 #[derive(Args, Debug)]
 pub struct DoctorArgs {
@@ -45,6 +49,10 @@ pub struct DoctorArgs {
     /// With --fix: do not ask
     #[arg(long, requires = "fix")]
     yes: bool,
+
+    /// Also show what 'hugelift lab' has measured on this machine
+    #[arg(long, conflicts_with = "fix")]
+    lab: bool,
 
     /// Try out the file system of this folder [default: that of temporary files]
     #[arg(long, value_name = "DIR")]
@@ -80,7 +88,8 @@ fn try_doctor(args: &DoctorArgs) -> Result<i32, String> {
             findings = diagnose(&self::facts(args)?);
         }
     } else {
-        print(&(text(&facts, &findings, style()) + &measured(&lab_results(args), style())))?;
+        let lab = if args.lab { measured(&lab_results(args), style()) } else { String::new() };
+        print(&(text(&facts, &findings, style()) + &lab + &most_worth_text(&facts)))?;
     }
     let worst = findings.iter().map(|f| f.severity).max();
     Ok(if worst.is_some_and(|w| w >= Severity::Warning) { FOUND } else { 0 })
@@ -102,7 +111,12 @@ fn facts(args: &DoctorArgs) -> Result<Facts, String> {
     if !folder.is_dir() {
         return Err(format!("--dir: {} is no folder", folder.escaped()));
     }
-    gather(&Tree::new(args.root.clone()), args.pid, &folder).map_err(|e| e.to_string())
+    let tree = Tree::new(args.root.clone());
+    let mut facts = gather(&tree, args.pid, &folder).map_err(|e| e.to_string())?;
+    if tree.is_live() && !args.fix {
+        facts.programs = worth::programs();
+    }
+    Ok(facts)
 }
 
 /// What `hugelift lab` has found out on this machine, with this kernel; nothing for another one.
@@ -132,7 +146,7 @@ fn as_json(facts: &Facts, findings: &[Finding], lab: &[Report]) -> Result<String
         lab.iter().map(|r| json!({ "experiment": r.experiment, "date": r.date, "advice": r.outcome.advice }));
     let measured: Vec<_> = lab.collect();
     let all = json!({ "version": VERSION, "findings": findings, "offers": offers, "facts": facts,
-                      "measured": measured });
+                      "measured": measured, "worth": most_worth(facts) });
     printable::json(&all).map(|t| t + "\n").map_err(|e| format!("cannot write JSON: {e}"))
 }
 
@@ -161,8 +175,12 @@ fn fix(args: &DoctorArgs, findings: &[Finding]) -> Result<bool, String> {
         if ask && !agreed()? {
             continue;
         }
-        // What is shown is what is run.
-        let done = Command::new("sh").args(["-c", command]).output().map_err(|e| format!("sh: {e}"))?;
+        // What is shown is what is run; 'hugelift' in it is this one.
+        let done = Command::new("sh")
+            .args(["-c", command])
+            .env("PATH", own_path())
+            .output()
+            .map_err(|e| format!("sh: {e}"))?;
         if !done.status.success() {
             let said = text_to_parse(&done.stderr);
             let line = said.lines().next().unwrap_or_default();
@@ -175,6 +193,14 @@ fn fix(args: &DoctorArgs, findings: &[Finding]) -> Result<bool, String> {
         print(&format!("\n{rest} more that you must decide: hugelift doctor\n"))?;
     }
     Ok(any)
+}
+
+/// The search path with the folder of this program in front.
+fn own_path() -> OsString {
+    let own = std::env::current_exe().ok().and_then(|exe| exe.parent().map(PathBuf::from));
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = own.into_iter().chain(std::env::split_paths(&path));
+    std::env::join_paths(folders).unwrap_or(path)
 }
 
 fn agreed() -> Result<bool, String> {

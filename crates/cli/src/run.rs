@@ -6,6 +6,7 @@
 mod afterwards;
 mod complaints;
 mod job;
+mod reach;
 mod tell;
 
 pub use job::Job;

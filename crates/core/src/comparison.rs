@@ -236,6 +236,8 @@ pub enum Finding {
     },
     /// Fewer than six pairs.
     TooFew,
+    /// No part of the program holds a whole huge page, so nothing was measured.
+    NothingToLift,
 }
 
 /// One variant against the bare program.
@@ -304,6 +306,11 @@ impl Comparison {
         self.sides.first()
     }
 
+    /// Whether anything was measured.
+    pub fn has_runs(&self) -> bool {
+        self.sides.iter().any(|side| !side.runs.is_empty())
+    }
+
     /// A side by its name.
     pub fn side(&self, name: &str) -> Option<&Side> {
         self.sides.iter().find(|side| side.name == name)
@@ -330,7 +337,11 @@ fn against(setting: &Setting, bare: &Side, side: &Side) -> Against {
     // Where smaps could not be read, nothing is known, and nothing is claimed either.
     let huge = side.memory.is_some_and(|memory| memory.lifted() > 0);
     let nothing_to_lift = side.liftable == Some(0);
-    let finding = estimate.map_or(Finding::TooFew, |e| finding(&e, setting.higher_is_better, huge));
+    let finding = match estimate {
+        Some(estimate) => finding(&estimate, setting.higher_is_better, huge),
+        None if nothing_to_lift && side.runs.is_empty() => Finding::NothingToLift,
+        None => Finding::TooFew,
+    };
     let ratios = figures(setting).iter().filter_map(|&figure| {
         let e = ratio(figure, &bare.runs, &side.runs)?;
         let (low, high) = (e.interval.map(|i| i.low), e.interval.map(|i| i.high));

@@ -4,15 +4,18 @@
 
 use crate::addr::human_bytes;
 use crate::comparison::{Against, Comparison, Coverage, Figure, Finding, Ratio, Run, Side, figures};
+use crate::printable::printable;
 use crate::stats;
 use std::fmt::Write as _;
 
 /// The comparison as text, each line ended by a newline.
 pub fn text(comparison: &Comparison) -> String {
     let mut out = format!("{}\n\n", comparison.setting.host);
-    table(&mut out, comparison);
-    ratios(&mut out, comparison);
-    out.push('\n');
+    if comparison.has_runs() {
+        table(&mut out, comparison);
+        ratios(&mut out, comparison);
+        out.push('\n');
+    }
     for line in remarks(comparison) {
         out += &line;
         out.push('\n');
@@ -28,6 +31,9 @@ pub fn text(comparison: &Comparison) -> String {
 pub fn remarks(comparison: &Comparison) -> Vec<String> {
     let setting = &comparison.setting;
     let mut all = Vec::new();
+    if !comparison.has_runs() {
+        return all;
+    }
     let bare = comparison.bare().and_then(|side| side.memory);
     match bare {
         Some(memory) if memory.huge() > 0 => {
@@ -81,16 +87,37 @@ pub fn verdict(comparison: &Comparison, variant: &Against) -> String {
         Finding::Slower { from, to } => {
             format!("{name} is slower: {} % {worse} {figure}.", range(from, to))
         }
-        Finding::NoDifference { smallest_seen } => format!(
-            "{name}: no difference that this measurement could see (the smallest would have been {} % of {figure}).",
-            percent(smallest_seen)
-        ),
+        Finding::NoDifference { .. } => no_difference(comparison, variant),
         Finding::NotHuge { from, to } => format!(
             "{name} took {} % {better} {figure}, but smaps shows no huge page in it: hugelift claims no gain.",
             range(from, to)
         ),
-        Finding::TooFew => format!("{name}: too few pairs to tell (6 at least: --pairs)."),
+        Finding::TooFew => format!("{name}: too few pairs to tell (6 at least: --pairs 6)."),
+        Finding::NothingToLift => {
+            let why = comparison.side(name).and_then(|side| side.why_not.clone()).unwrap_or_default();
+            let program = setting.command.first().map_or("the program", String::as_str);
+            format!(
+                "{name}: there is nothing to lift in {}, so nothing was measured: {why}. What it starts itself is \
+                 lifted only with --variant children='--children lift'. --force measures all the same.",
+                printable(program)
+            )
+        }
     }
+}
+
+/// What the measurement leaves open, where it shows no difference.
+fn no_difference(comparison: &Comparison, variant: &Against) -> String {
+    let (name, figure) = (&variant.name, comparison.setting.figure);
+    let interval = variant.ratios.iter().find(|r| r.figure == figure).and_then(|r| r.low.zip(r.high));
+    let Some((low, high)) = interval else { return format!("{name}: no difference was seen.") };
+    let words = figure.words();
+    format!(
+        "{name}: no difference was seen. There may be one: with a certainty of 95 % it is something from {} % less to \
+         {} % more {words} than bare, and within that the runs differ too much by themselves to tell. More runs \
+         (--time 2m) see smaller differences.",
+        percent((1.0 - low).max(0.0)),
+        percent((high - 1.0).max(0.0))
+    )
 }
 
 /// "3.4 to 5.9", of shares.

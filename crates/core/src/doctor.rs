@@ -19,6 +19,7 @@ mod tests;
 pub mod text;
 mod thp;
 mod trace;
+pub mod worth;
 
 /// Version of the JSON that `doctor --json` prints.
 pub const VERSION: u32 = 1;
@@ -130,6 +131,11 @@ pub fn diagnose(facts: &Facts) -> Vec<Finding> {
     if let Some(process) = &facts.process {
         process::findings(facts, process, &mut all);
         offers::findings(process, &mut all);
+        // No way to huge pages is closed to one that has them.
+        if process.is_huge() {
+            let problems = all.iter_mut().filter(|f| f.severity == Severity::Problem);
+            problems.for_each(|f| f.severity = Severity::Note);
+        }
     }
     // A stable sort: within a severity the groups stay together.
     all.sort_by_key(|f| std::cmp::Reverse(f.severity));

@@ -4,6 +4,7 @@
 use crate::addr::{PageSize, Range, human_bytes};
 use crate::attribute::Attribute;
 use crate::policy::Backing;
+use crate::pool::size_word;
 use crate::snapshot::{NotStored, Part, ThpOff};
 use crate::target::Fault;
 use crate::weigh::Weighed;
@@ -239,7 +240,7 @@ impl Reason {
 
 /// The command that makes the pool `pages` large.
 fn grow_pool(page: PageSize, pages: u64) -> String {
-    format!("echo {pages} > /sys/kernel/mm/hugepages/hugepages-{}kB/nr_hugepages", page.bytes() >> 10)
+    format!("hugelift pool set {}={pages}", size_word(page.bytes()))
 }
 
 impl fmt::Display for Reason {

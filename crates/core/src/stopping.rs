@@ -40,6 +40,8 @@ pub enum Reached {
     Width,
     /// The time.
     Time,
+    /// There was nothing to lift, so nothing was measured.
+    NothingToLift,
 }
 
 impl Rule {

@@ -53,6 +53,8 @@ pub fn gather(tree: &Tree, pid: Option<u32>, folder: &Path) -> Result<Facts, Pro
         nodes_allowed: field(&status, "Mems_allowed_list").and_then(numbers),
         probes: tree.is_live().then(|| probes::try_all(folder)),
         process,
+        // These take time to find, and not everybody wants them.
+        programs: Vec::new(),
     })
 }
 

@@ -74,5 +74,6 @@ pub mod users;
 pub mod vector;
 pub mod walks;
 pub mod workload;
+pub mod worth;
 mod write_back;
 pub mod yama;

@@ -66,7 +66,7 @@ pub enum PerfError {
     /// Permissions.
     #[error(
         "perf_event_open: {errno}; kernel.perf_event_paranoid is {paranoid}: own programs need \
-         sysctl kernel.perf_event_paranoid=2, others' their user or root; a container the capability PERFMON"
+         echo 2 > /proc/sys/kernel/perf_event_paranoid, others' their user or root; a container the capability PERFMON"
     )]
     Denied {
         /// The kernel's answer.

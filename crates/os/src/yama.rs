@@ -14,7 +14,9 @@ pub fn scope() -> u32 {
 /// What forbids tracing, as far as can be seen, and what would allow it.
 pub fn hint(error: &io::Error) -> String {
     match (scope(), error.raw_os_error()) {
-        (scope @ 2.., _) => format!("kernel.yama.ptrace_scope is {scope}; sysctl kernel.yama.ptrace_scope=1"),
+        (scope @ 2.., _) => {
+            format!("kernel.yama.ptrace_scope is {scope}; echo 1 > /proc/sys/kernel/yama/ptrace_scope")
+        }
         (_, Some(libc::EIO)) => "it may not be read by its user; chmod a+r, or run as root".into(),
         _ => "a seccomp filter, a security module or another tracer forbids it; \
               in a container add the capability SYS_PTRACE"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The measurement: looks first, which warm up as well, then rounds until there are enough.
 
+use super::nothing;
 use super::options::{CompareArgs, Variant, output};
 use super::progress::Progress;
 use super::under_load::UnderLoad;
@@ -14,7 +15,7 @@ use hugelift_measure::{child, host, interrupt, look, rounds, timed};
 use hugelift_os::console::say;
 use std::cell::{Cell, RefCell};
 use std::os::unix::process::ExitStatusExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::Instant;
 
@@ -25,6 +26,7 @@ pub struct Experiment {
     variants: Vec<Variant>,
     bare_4k: bool,
     ignore_failure: bool,
+    force: bool,
     prepare: Option<String>,
     cleanup: Option<String>,
     under_load: Option<UnderLoad>,
@@ -95,6 +97,7 @@ impl Experiment {
             variants,
             bare_4k: args.bare_4k,
             ignore_failure: args.ignore_failure,
+            force: args.force,
             prepare: args.prepare.clone(),
             cleanup: args.cleanup.clone(),
             under_load,
@@ -104,21 +107,28 @@ impl Experiment {
         })
     }
 
-    /// Measures; the clean-up runs in any case.
+    /// Measures; the clean-up runs in any case. Where the files of the program, which is at
+    /// `path`, show that there is nothing to lift, nothing runs.
     ///
     /// # Errors
     /// A run failed, or an interrupt ended it.
-    pub fn run(&self) -> Result<Comparison> {
+    pub fn run(&self, path: &Path) -> Result<Comparison> {
+        // Without transparent huge pages on the bare side there is a difference in any case.
+        let policies = if self.force || self.bare_4k { None } else { nothing::policies(&self.variants) };
+        if let Some(why) = policies.as_ref().and_then(|policies| nothing::why(path, policies)) {
+            return Ok(self.nothing_to_lift(&why));
+        }
         interrupt::prepare()?;
         child::adopt_orphans()?;
-        let measured = self.measure();
+        let measured = self.measure(policies.is_some());
         let cleaned = self.cleanup.as_deref().map_or(Ok(()), |line| hook("--cleanup", line, ""));
         let comparison = measured?;
         cleaned?;
         Ok(comparison)
     }
 
-    fn measure(&self) -> Result<Comparison> {
+    /// `files_alone`: it makes no sense where there is no whole huge page in the files.
+    fn measure(&self, files_alone: bool) -> Result<Comparison> {
         let names: Vec<&str> =
             std::iter::once("bare").chain(self.variants.iter().map(|v| v.name.as_str())).collect();
         let progress = Progress::new(self.rule);
@@ -126,6 +136,14 @@ impl Experiment {
         for (side, name) in names.iter().enumerate() {
             progress.warming_up(name);
             known.push(self.look(side).with_context(|| name.to_string())?);
+        }
+
+        // The files left it open, and it has turned out so.
+        if files_alone && known.iter().skip(1).all(|known| known.liftable == Some(0)) {
+            progress.end();
+            return Ok(
+                self.nothing_to_lift("as it was loaded, no text and no read-only data fills a huge page")
+            );
         }
 
         let began = Instant::now();
@@ -167,6 +185,17 @@ impl Experiment {
             self.side(side, names[side], known, runs.collect())
         });
         Ok(Comparison::new(self.setting(), reached.get(), sides.collect()))
+    }
+
+    /// What there is to say where nothing was measured.
+    fn nothing_to_lift(&self, why: &str) -> Comparison {
+        let side = |(side, name): (usize, &str)| {
+            let lifted = self.options(side).is_some();
+            let (liftable, why_not) = (lifted.then_some(0), lifted.then(|| why.to_string()));
+            self.side(side, name, Known { liftable, why_not, ..Known::default() }, Vec::new())
+        };
+        let names = std::iter::once("bare").chain(self.variants.iter().map(|v| v.name.as_str()));
+        Comparison::new(self.setting(), Reached::NothingToLift, names.enumerate().map(side).collect())
     }
 
     fn side(&self, side: usize, name: &str, known: Known, runs: Vec<Run>) -> Side {

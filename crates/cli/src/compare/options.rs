@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the user of `hugelift compare` asks for.
 
-use clap::{Args, Parser as _, ValueEnum};
+use crate::run::RunArgs;
+use clap::{Args, ValueEnum};
 use hugelift_core::comparison::Figure;
 use hugelift_core::quantity;
 use hugelift_core::stopping::{LEAST_PAIRS, Rule};
@@ -60,6 +61,10 @@ pub struct CompareArgs {
     /// Measure also runs that end with another status than 0
     #[arg(short, long)]
     pub ignore_failure: bool,
+
+    /// Measure also where there is nothing to lift
+    #[arg(short, long)]
+    pub force: bool,
 
     /// Print JSON, version 1 of the schema: every run, the ratios, the verdicts
     #[arg(long, conflicts_with = "csv")]
@@ -191,12 +196,19 @@ impl Variant {
     /// # Errors
     /// Its options are none of `hugelift run`.
     pub fn check(&self) -> anyhow::Result<()> {
-        let options = self.options.iter().map(String::as_str);
-        let words = ["hugelift", "run"].into_iter().chain(options).chain(["--", "true"]);
-        let Err(error) = crate::Cli::try_parse_from(words) else { return Ok(()) };
+        let Err(error) = self.run_args() else { return Ok(()) };
         let why = error.to_string();
         let why = why.lines().next().unwrap_or_default().trim_start_matches("error: ");
         anyhow::bail!("--variant {}: {why}", self.name)
+    }
+
+    /// Its options, as `hugelift run` has them.
+    ///
+    /// # Errors
+    /// They are none of `hugelift run`.
+    pub fn run_args(&self) -> Result<RunArgs, clap::Error> {
+        let options = self.options.iter().map(String::as_str);
+        crate::run_options(options.chain(["--", "true"]).map(OsString::from))
     }
 }
 

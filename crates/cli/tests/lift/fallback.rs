@@ -93,7 +93,11 @@ fn an_empty_pool() {
         Ok(pool) => pool,
         Err(why) => skip!("{why}"),
     };
-    runs_plainly(&Cmd::new([&hold]), &["--backing", "hugetlb"], &["free 0", "need ", "nr_hugepages"]);
+    runs_plainly(
+        &Cmd::new([&hold]),
+        &["--backing", "hugetlb"],
+        &["free 0", "need ", "hugelift pool set 2M="],
+    );
     // `auto` takes the next best, and has nothing to complain of.
     let small = Primed::small(&hold);
     let hold = small.path();
@@ -124,7 +128,7 @@ fn a_pool_one_page_short() {
             Ok(pool) => pool,
             Err(why) => skip!("{why}"),
         };
-        runs_plainly(&cmd, &["--backing", "hugetlb"], &["free ", "nr_hugepages"]);
+        runs_plainly(&cmd, &["--backing", "hugetlb"], &["free ", "hugelift pool set 2M="]);
         assert_eq!(pool.free(), need - missing, "pages of the pool are lost");
         // What the pool lacks comes from THP, and all of it is huge.
         let held = Held::start(&cmd, Some(&["--backing", "auto"]), hold);
@@ -151,10 +155,10 @@ fn the_hint_helps() {
         let outcome = cmd.lifted(&options);
         let Some(line) = outcome.own_lines().first().map(|l| (*l).to_string()) else { break };
         assert!(round < 3, "still: {line}");
-        let at = line.find("echo ").unwrap_or_else(|| panic!("no command in: {line}"));
-        let hint: String = line[at..].split_inclusive("nr_hugepages").next().unwrap_or_default().into();
-        assert!(hint.contains("> /sys/kernel/mm/hugepages/"), "{line}");
-        crate::common::build::must(std::process::Command::new("sh").args(["-c", &hint]));
+        let at = line.find("hugelift pool set ").unwrap_or_else(|| panic!("no command in: {line}"));
+        let mut words = line[at..].split(' ').map(|word| word.trim_end_matches([',', ';', ')', '.']));
+        let arguments: Vec<&str> = words.by_ref().skip(1).take(3).collect();
+        crate::common::build::must(std::process::Command::new(crate::common::HUGELIFT).args(arguments));
     }
     drop(pool);
 }

@@ -20,7 +20,7 @@ fn empty_pool() {
         let big = grow(kind, page);
         let run = compare(&["--backing", "hugetlb", "--page-size", &option(page)], &big.path);
         assert_eq!(run.look().huge_in_all(From::Any), 0);
-        run.assert_line("nr_hugepages");
+        run.assert_line("hugelift pool set ");
     }
 }
 
@@ -66,5 +66,5 @@ fn one_page_short() {
     assert!(pool.set(all / page - 1));
     let run = compare(&options, &big.path);
     assert_eq!(run.look().huge_in_all(From::Hugetlb), all - page);
-    run.assert_line("nr_hugepages");
+    run.assert_line("hugelift pool set ");
 }

@@ -14,8 +14,14 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// `hugelift compare` with these words.
+/// `hugelift compare` with these words, also of programs in which there is nothing to lift: small
+/// ones are quick.
 fn compare(words: &[&str]) -> Outcome {
+    unforced(&[&["--force"], words].concat())
+}
+
+/// `hugelift compare` with these words.
+fn unforced(words: &[&str]) -> Outcome {
     // Some ten seconds of CPU time at most, on a machine that may be shared.
     Cmd::new([HUGELIFT, "compare"]).args(words).patience(5 * PATIENCE).bare()
 }
@@ -78,6 +84,58 @@ fn a_tiny_program_has_nothing_to_lift() {
     assert_eq!(result["sides"][1]["liftable"], 0);
     let outcome = compare(&["--pairs", "6", "--", &tiny()]);
     assert!(outcome.stdout.contains("there is nothing to lift"), "{}", outcome.stdout);
+}
+
+#[test]
+fn issue_13_b4_what_has_nothing_to_lift_is_not_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let sign = dir.path().join("sign");
+    let prepare = format!("touch '{}'", sign.display());
+    let (shell, tiny) = ("/bin/sh", tiny());
+    let commands = [vec!["/bin/true"], vec![tiny.as_str()], vec![shell, "-c", "exit 3"]];
+    for command in &commands {
+        let outcome = unforced(&[&["--prepare", &prepare, "--"], &command[..]].concat());
+        succeeded(&outcome);
+        let said = format!("lifted: there is nothing to lift in {}, so nothing was measured: ", command[0]);
+        assert!(outcome.stdout.contains(&said), "{}", outcome.stdout);
+        assert!(outcome.stdout.contains("huge page of 2 MB; the largest is "), "{}", outcome.stdout);
+        assert!(!outcome.stdout.contains("slower") && !sign.exists(), "{}", outcome.stdout);
+    }
+    // Whoever follows the advice measures.
+    for more in [&["--force"][..], &["--variant", "children=--children lift"]] {
+        let words = [&["--pairs", "6", "--prepare", &prepare], more, &["--", "/bin/true"]].concat();
+        let outcome = unforced(&words);
+        succeeded(&outcome);
+        assert!(sign.exists() && outcome.stdout.contains("6 pairs"), "{}", outcome.stdout);
+        fs::remove_file(&sign).unwrap();
+    }
+    let outcome = unforced(&["--json", "--variant", "a=--parts text", "--variant", "thp", "--", "/bin/true"]);
+    let result: Value = serde_json::from_str(&outcome.stdout).expect("JSON");
+    for variant in 0..2 {
+        assert_eq!(result["variants"][variant]["verdict"], "nothing-to-lift", "{result:#}");
+        assert_eq!(result["sides"][variant + 1]["liftable"], 0);
+    }
+    let outcome = unforced(&["--csv", "--", "/bin/true"]);
+    assert_eq!((outcome.end, outcome.stdout.lines().count()), (End::Code(0), 1), "the titles: {outcome:?}");
+}
+
+#[test]
+fn issue_13_b4_times_have_one_notation() {
+    for time in ["1", "1s", "1000ms", "0.02m"] {
+        let outcome = compare(&["--pairs", "6", "--time", time, "--", "/bin/true"]);
+        succeeded(&outcome);
+        let stat = Cmd::new([HUGELIFT, "stat", "--time", time, "true"]).bare();
+        assert_eq!(stat.end, End::Code(0), "{time}: {stat:?}");
+        let top = Cmd::new([HUGELIFT, "top", "--once", "--interval", time]).bare();
+        assert_eq!(top.end, End::Code(0), "{time}: {top:?}");
+    }
+    for command in [&["compare", "--time"][..], &["stat", "--time"], &["top", "--once", "--interval"]] {
+        for (time, says) in [("soon", "is no time, as in 5 (seconds), 500ms, 90s or 2m"), ("0", "'0' is ")] {
+            let out = Cmd::new([HUGELIFT]).args(command).args([time]).bare();
+            assert_eq!(out.end, End::Code(125), "{command:?} {time}: {out:?}");
+            assert!(out.stderr.contains(says), "{command:?} {time}: {}", out.stderr);
+        }
+    }
 }
 
 /// Peak memory is the child's own: not what it has from its parent by fork, nor hugelift's.
@@ -348,7 +406,7 @@ fn servers_that_do_not_serve_are_errors() {
 
 fn interrupted(words: &[&str], wait_for: &Path, trace: &str) {
     let mut child = Command::new(HUGELIFT)
-        .arg("compare")
+        .args(["compare", "--force"])
         .args(words)
         .env("HUGELIFT_STORE", NO_STORE)
         .stdin(Stdio::null())

@@ -81,7 +81,9 @@ fn slower_alike_and_too_few() {
     let alike = compared(setting(), side("lifted", &scaled(1.0), 62 << 20));
     let Finding::NoDifference { smallest_seen } = alike.variants[0].finding else { panic!("{alike:?}") };
     assert!((0.005..0.05).contains(&smallest_seen), "{smallest_seen}");
-    assert!(text(&alike).contains("the smallest would have been"), "{}", text(&alike));
+    let shown = text(&alike);
+    assert!(shown.contains("no difference was seen. There may be one: with a certainty of 95 %"), "{shown}");
+    assert!(shown.contains(" % less to ") && shown.contains(" % more wall time than bare"), "{shown}");
 
     let few = compared(setting(), side("lifted", &scaled(0.5)[..5], 62 << 20));
     assert_eq!(few.variants[0].finding, Finding::TooFew);
@@ -127,6 +129,29 @@ fn nothing_to_lift_is_said() {
     let shown = text(&c);
     assert!(shown.contains("nothing to lift") && shown.contains("is slower"), "{shown}");
     assert!(shown.contains("4 kB pages only"), "{shown}");
+}
+
+#[test]
+fn where_nothing_was_measured_there_are_no_figures() {
+    let bare = Side { runs: Vec::new(), memory: None, ..side("bare", &[], 0) };
+    let why_not = Some("it is small".to_string());
+    let tiny = Side { liftable: Some(0), why_not, memory: None, ..side("lifted", &[], 0) };
+    let c = Comparison::new(setting(), Reached::NothingToLift, vec![bare, tiny]);
+    let shown = text(&c);
+    assert!(
+        shown.contains("lifted: there is nothing to lift in ") && shown.contains(": it is small."),
+        "{shown}"
+    );
+    assert!(
+        !shown.contains("medians") && !shown.contains("slower") && !shown.contains("ended too soon"),
+        "{shown}"
+    );
+    let json: serde_json::Value = serde_json::to_value(&c).unwrap();
+    assert_eq!(
+        (&json["variants"][0]["verdict"], &json["reached"]),
+        (&"nothing-to-lift".into(), &"nothing-to-lift".into())
+    );
+    assert!(document(&c).unwrap().contains("there is nothing to lift"));
 }
 
 #[test]

@@ -60,6 +60,24 @@ pub struct Facts {
     pub probes: Option<Probes>,
     /// The process that was asked for.
     pub process: Option<Process>,
+    /// Programs that run, with much code; not for a recorded machine.
+    pub programs: Vec<Program>,
+}
+
+/// A program that runs.
+#[derive(Clone, Default, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Program {
+    /// The executable.
+    pub exe: String,
+    /// The process that has used most CPU time of those that run it.
+    pub pid: u32,
+    /// How many processes run it.
+    pub processes: u64,
+    /// CPU time that all of these have used.
+    pub cpu_seconds: f64,
+    /// Code that a lift reaches, in that process.
+    pub text: Coverage,
 }
 
 /// `/sys/kernel/mm/transparent_hugepage`
@@ -284,6 +302,16 @@ pub struct CodeObject {
     pub lifted: bool,
     /// Nearly all of it is in huge pages of the page cache already.
     pub primed: bool,
+}
+
+impl Process {
+    /// Whether all of it that could be huge is: its code, and its own memory if it has much.
+    pub fn is_huge(&self) -> bool {
+        const MUCH_MEMORY: u64 = 64 << 20;
+        let memory = self.writable_thp.saturating_add(self.writable_hugetlb);
+        let code = self.text.liftable > 0 && self.text.huge >= self.text.liftable;
+        code && (self.anonymous < MUCH_MEMORY || memory.saturating_mul(2) >= self.anonymous)
+    }
 }
 
 /// How much of something is huge, in bytes.

@@ -67,9 +67,10 @@ fn supply(facts: &Facts, pool: &SizePool, out: &mut Vec<Finding>) {
     let pages = wanted.filter(|b| *b > 0).unwrap_or(SOME_BYTES).div_ceil(pool.page_size.max(1)).max(1);
     let command = set(facts, &format!("{}=+{pages}", size_word(pool.page_size)));
     let finding = if pool.total == 0 {
-        let why = "the pages of a pool are set aside: they come at once, whatever memory looks like then. \
-                   Without any, hugelift takes transparent ones";
-        Finding::warning("pool-empty", format!("the pool of {size} pages is empty"), why)
+        // As every machine is where nobody has set one up.
+        let why = "the pages of a pool are set aside: a program gets them at once, however broken up memory is. \
+                   Without a pool, hugelift takes transparent huge pages";
+        Finding::note("pool-empty", format!("the pool of {size} pages is empty"), why)
     } else {
         let why = "all its pages are in use or promised: the next program gets none";
         Finding::warning("pool-used-up", format!("the pool of {size} pages is used up"), why)
@@ -94,7 +95,7 @@ fn overcommit(facts: &Facts, pool: &SizePool, out: &mut Vec<Finding>) {
         out.push(
             Finding::note("no-overcommit", "the pool cannot grow on demand", why)
                 .read(&file)
-                .set(&file, pages)
+                .command(set(facts, &format!("--overcommit {}={pages}", size_word(pool.page_size))))
                 .safe(),
         );
     }

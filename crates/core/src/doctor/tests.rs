@@ -119,6 +119,22 @@ fn forks_of_a_process_with_huge_memory() {
 }
 
 #[test]
+fn issue_13_b3_a_process_that_is_all_huge_has_no_problem() {
+    let worst = |huge: u64, anonymous: u64| {
+        let text = Coverage { bytes: 9 << 20, liftable: 8 << 20, huge };
+        let lifted = Process { text, anonymous, thp_enabled: Some(false), ..process("/bin/x") };
+        let mut facts = of(lifted);
+        facts.thp.enabled = reading("always madvise [never]");
+        let found = diagnose(&facts);
+        assert!(found.iter().any(|f| f.key == "process-thp-off"), "{found:?}");
+        found.iter().map(|f| f.severity).max()
+    };
+    assert_eq!(worst(8 << 20, 1 << 20), Some(Severity::Note));
+    assert_eq!(worst(6 << 20, 1 << 20), Some(Severity::Problem), "some of its code is not");
+    assert_eq!(worst(8 << 20, 1 << 30), Some(Severity::Problem), "its memory is not");
+}
+
+#[test]
 fn programs_offer() {
     let on = |process: &Process| offers(process).first().and_then(|o| o.on);
     let with = |exe: &str, args: &[&str], environment: &[&str]| Process {

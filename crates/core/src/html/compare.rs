@@ -39,6 +39,9 @@ pub fn document(comparison: &Comparison) -> serde_json::Result<String> {
     let bare = comparison.bare();
     for variant in &comparison.variants {
         let (Some(bare), Some(side)) = (bare, comparison.side(&variant.name)) else { continue };
+        if variant.finding == Finding::NothingToLift {
+            continue;
+        }
         let _ = writeln!(body, "<h2>{} against bare</h2>", escape(&variant.name));
         // The figure of the verdict comes first.
         let rest = figures(setting).iter().filter(|figure| **figure != setting.figure);
@@ -62,7 +65,9 @@ fn class(variant: &Against) -> &'static str {
     match variant.finding {
         Finding::Faster { .. } => "faster",
         Finding::Slower { .. } => "slower",
-        Finding::NoDifference { .. } | Finding::NotHuge { .. } | Finding::TooFew => "neither",
+        Finding::NoDifference { .. } | Finding::NotHuge { .. } | Finding::TooFew | Finding::NothingToLift => {
+            "neither"
+        }
     }
 }
 

@@ -216,7 +216,7 @@ fn pool_short() {
     let alone = plan_on(&[Backing::Hugetlb]);
     assert_eq!(spans(&alone), vec![(head, vec![Backing::Hugetlb])]);
     assert_eq!(skips(&alone), vec![(rest, short.clone())]);
-    assert!(short.hint().unwrap().starts_with("echo 5 > "), "{:?}", short.hint());
+    assert!(short.hint().unwrap().starts_with("hugelift pool set 2M=5"), "{:?}", short.hint());
     // The end of the pool is in the middle of the span: THP takes over from there.
     let both = plan_on(&[Backing::Hugetlb, Backing::Thp]);
     let ways = vec![Backing::Hugetlb, Backing::Thp];

@@ -132,7 +132,7 @@ impl StatReport {
         if never && self.origin == Origin::Measured {
             self.notes.push(
                 "some events were never on the PMU: it ran too short, or others hold counters \
-                 (another perf; the NMI watchdog: sysctl kernel.nmi_watchdog=0)"
+                 (another perf; the NMI watchdog: echo 0 > /proc/sys/kernel/nmi_watchdog)"
                     .into(),
             );
         }

@@ -38,7 +38,7 @@ fn head(out: &mut String, report: &StatReport) {
     }
     if report.user_only {
         out.push_str(
-            "user space only; with the kernel's part: sysctl kernel.perf_event_paranoid=1, or root\n",
+            "user space only; with the kernel's part: echo 1 > /proc/sys/kernel/perf_event_paranoid, or root\n",
         );
     }
     if let Some(why) = &report.no_pmu {

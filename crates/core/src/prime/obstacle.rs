@@ -107,15 +107,14 @@ impl Obstacle {
             }
             Obstacle::Stays => {
                 format!(
-                    "hugelift prime {file} again; if that does not help, as root: \
-                 echo 1 > /proc/sys/vm/drop_caches"
+                    "hugelift prime {file} again; if that does not help: echo 1 > /proc/sys/vm/drop_caches"
                 )
             }
             Obstacle::NoLargeFolios(_) => {
                 "keep the file on ext4 (Linux 6.16 or newer), XFS, or tmpfs mounted with huge=always".into()
             }
             Obstacle::Fragmented => {
-                format!("as root: echo 1 > /proc/sys/vm/compact_memory; then hugelift prime {file}")
+                format!("echo 1 > /proc/sys/vm/compact_memory; then hugelift prime {file}")
             }
             Obstacle::NotPrimed | Obstacle::NotRead => format!("hugelift prime {file}"),
             Obstacle::NotOwner => format!("as the file's owner or as root: hugelift prime {file}"),

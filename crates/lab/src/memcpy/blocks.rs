@@ -35,8 +35,8 @@ impl Blocks {
         match probe(None).thp_off {
             None => kinds.push(Pages::Thp),
             Some(ThpOff::Never) => notes.push(
-                "no figures with huge pages: /sys/kernel/mm/transparent_hugepage/enabled is never; as root: echo \
-                 madvise > it"
+                "no figures with huge pages: /sys/kernel/mm/transparent_hugepage/enabled is never; echo \
+                 madvise > /sys/kernel/mm/transparent_hugepage/enabled"
                     .into(),
             ),
             Some(ThpOff::Process) => {

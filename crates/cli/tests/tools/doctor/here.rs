@@ -136,3 +136,60 @@ fn limits_of_a_shell() {
     run(command(finding(&found, "memlock")));
     assert!(!keys(&here(&["--pid", &pid])).contains(&"memlock"));
 }
+
+#[test]
+fn issue_13_b3_a_lifted_process_has_no_problem_on_a_machine_without_huge_pages() {
+    need_root!();
+    let _ours = Exclusive::take().expect("the lock");
+    let program = fat("hold").flags(&["-static"]).build();
+    let running = Held::start(&Cmd::new([&program]), Some(&["--backing", "thp", "--quiet"]), &program);
+    let enabled = format!("{THP}/enabled");
+    let _kept = Settings::keep(&[&enabled]).expect("keep it");
+    fs::write(&enabled, "never").expect("set it");
+    let pid = running.pid().to_string();
+    let out = doctor(["--json", "--pid", &pid]);
+    let report: Value = serde_json::from_slice(&out.stdout).expect("JSON");
+    let code = &report["facts"]["process"]["text"];
+    assert_eq!(code["huge"], code["liftable"], "all of it is huge: {code}");
+    let found = findings(&out);
+    assert_eq!(finding(&found, "thp-never")["severity"], "note");
+    assert!(found.iter().all(|f| f["severity"] != "problem"), "{found:#?}");
+    drop(running);
+    assert_eq!(finding(&here(&[]), "thp-never")["severity"], "problem", "of the machine it is one");
+}
+
+/// In a pid namespace of its own, so that nothing else runs on "this machine".
+#[test]
+fn issue_13_b3_it_ends_with_the_programs_most_worth_a_lift() {
+    use hugelift_measure::generated::{Hot, Linking, jumps, run_of};
+    need_root!();
+    need!("unshare");
+    let program = run_of(&jumps(16, Linking::Dynamic).expect("the program"), Hot::OneAPage, 4_000_000_000);
+    // A copy, which nothing has primed.
+    let dir = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+    let own = dir.path().join("jumper");
+    fs::copy(&program.argv[0], &own).expect("copy it");
+    let arguments: Vec<&OsStr> = program.argv[1..].iter().map(OsString::as_os_str).collect();
+    let look = |lines: &str| {
+        let out = Command::new("timeout")
+            .args(["300", "unshare", "-pf", "--mount-proc", "sh", "-c", lines, HUGELIFT])
+            .arg(&own)
+            .args(&arguments)
+            .output()
+            .expect("unshare runs");
+        assert!(matches!(out.status.code(), Some(0 | 1)), "{out:?}");
+        text(&out.stdout)
+    };
+    let busy = "while [ \"$(cut -d' ' -f14 /proc/$!/stat)\" -lt 150 ]; do sleep 0.1; done";
+    let shown = look(&format!("\"$@\" >/dev/null & {busy}; \"$0\" doctor"));
+    let (_, paragraph) =
+        shown.split_once("\nmost worth a lift of what runs here").unwrap_or_else(|| panic!("{shown}"));
+    let command = format!("    run   hugelift run -- {}\n", own.display());
+    assert_eq!(paragraph.matches("    run   ").count(), 1, "{shown}");
+    assert!(paragraph.contains(&command), "{shown}");
+    // Whoever follows it changes something.
+    let shown = look(&format!("\"$0\" run --touched all -- \"$@\" >/dev/null & {busy}; \"$0\" doctor"));
+    assert!(!shown.contains("most worth a lift"), "{shown}");
+    let shown = look("\"$0\" doctor");
+    assert!(!shown.contains("most worth a lift"), "{shown}");
+}

@@ -12,7 +12,7 @@ use crate::common::guard::{CGroup, Exclusive, Settings};
 use crate::common::recorded::Recorded;
 use crate::common::{Cmd, HUGELIFT, Held, Pool, fat, find};
 use serde_json::Value;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -17,6 +17,26 @@ fn nothing_on_a_well_set_machine() {
     assert_eq!((out.status.code(), text(&out.stderr)), (Some(0), String::new()));
 }
 
+#[test]
+fn issue_13_b3_a_stock_machine_has_no_warning() {
+    for enabled in ["[always] madvise never\n", "always [madvise] never\n"] {
+        let machine = Recorded::well_set();
+        machine.write(&format!("{THP}/enabled"), enabled);
+        machine.write(&format!("{THP}/shmem_enabled"), "always within_size advise [never] deny force\n");
+        machine.write("/proc/sys/kernel/perf_event_paranoid", "4\n");
+        machine.pool(0, 0, 0, 0, 0);
+        fs::remove_dir_all(machine.path("/sys/devices/system/node")).expect("remove the nodes");
+        let out = doctor([OsStr::new("--root"), machine.root().as_os_str()]);
+        let shown = text(&out.stdout);
+        assert!(shown.contains("NOTE    the pool of 2 MB pages is empty"), "{shown}");
+        assert!(!shown.contains("WARNING") && !shown.contains("PROBLEM"), "{shown}");
+        assert_eq!(out.status.code(), Some(0), "{shown}");
+        // What the pool lacks is had by the same command everywhere.
+        assert!(shown.contains("hugelift pool set 2M=+"), "{shown}");
+        assert!(shown.contains("hugelift pool set --overcommit 2M="), "{shown}");
+    }
+}
+
 /// What is planted on a recorded machine, and by which file the command is seen to work; `None`
 /// where no command can help.
 type Plant = (&'static [&'static str], fn(&Recorded), Option<(&'static str, &'static str)>);
