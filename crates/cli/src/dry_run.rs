@@ -2,7 +2,6 @@
 //! `hugelift run --dry-run`: what would be lifted, onto what; nothing is started.
 
 use crate::FAILED;
-use crate::run::creation;
 use crate::weigh::{Choosing, choose};
 use hugelift_core::addr::{PageSize, human_bytes};
 use hugelift_core::nothing::why_nothing;
@@ -24,7 +23,7 @@ use std::path::Path;
 
 /// Prints the plan for the program at `path`; returns the exit status.
 pub fn dry_run(path: &Path, policy: &Policy, choosing: Choosing, verbose: bool) -> i32 {
-    let wanted = Wanted { policy, create: creation(policy), huge: thp_page() };
+    let wanted = Wanted { policy, huge: thp_page() };
     let mut program = match of_file(path, Some(wanted)) {
         Ok(program) => program,
         Err(error) => {
@@ -43,7 +42,7 @@ pub fn dry_run(path: &Path, policy: &Policy, choosing: Choosing, verbose: bool) 
         pagecache::find(None, &mut program.snapshot, &policy.parts, takes);
     }
     if policy.backings.contains(&Backing::Shared) {
-        program.snapshot.stored = store::preview(&program.snapshot, policy, creation(policy));
+        program.snapshot.stored = store::preview(&program.snapshot, policy);
     }
     let all = plan(&program.snapshot, policy);
     let chosen = choose(choosing, None, &program.snapshot, policy, all);

@@ -5,7 +5,6 @@
 use crate::FAILED;
 use crate::failure::Failure;
 use crate::options::PolicyArgs;
-use crate::run::creation;
 use clap::Args;
 use hugelift_core::addr::human_bytes;
 use hugelift_core::elf::ElfError;
@@ -132,7 +131,7 @@ const LATER: usize = 3;
 fn of_program(target: &OsStr, policy: &Policy) -> Result<Report, Failure> {
     // What has a path need not be executable: shared objects are not.
     let path = if target.as_bytes().contains(&b'/') { PathBuf::from(target) } else { resolve(target)? };
-    let wanted = Wanted { policy, create: creation(policy), huge: thp_page() };
+    let wanted = Wanted { policy, huge: thp_page() };
     let program = of_file(&path, Some(wanted)).map_err(|e| Failure {
         status: if e.is_not_found() { 127 } else { FAILED },
         message: e.to_string(),

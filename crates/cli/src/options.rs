@@ -5,6 +5,7 @@ use clap::{Args, ValueEnum};
 use hugelift_core::demangle::Names;
 use hugelift_core::placement::{Nodes, Placement};
 use hugelift_core::policy::{self, Backing, Copies, ObjectFilter, PageChoice, Policy};
+use hugelift_core::quantity;
 use hugelift_core::snapshot::Part;
 use hugelift_os::nodes;
 use std::str::FromStr;
@@ -12,8 +13,8 @@ use std::str::FromStr;
 /// `--backing`
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum BackingChoice {
-    /// The page cache where it is huge, a copy in the store if there is one, the hugetlb pool as
-    /// far as it goes, then transparent huge pages
+    /// The page cache where it is huge, else a copy in the store, which is made if need be, else
+    /// transparent huge pages
     Auto,
     /// The file's own page cache, primed if need be: no copy
     Pagecache,
@@ -135,6 +136,11 @@ fn page_choice(s: &str) -> Result<PageChoice, String> {
     }
 }
 
+/// `--spare`
+fn size(s: &str) -> Result<u64, String> {
+    quantity::bytes(s)
+}
+
 /// `--span`
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum SpanChoice {
@@ -170,6 +176,11 @@ pub struct PolicyArgs {
     /// [default: as the program's own memory policy says]
     #[arg(long, value_name = "local|interleave|NODES")]
     pub numa: Option<NumaChoice>,
+
+    /// Memory under a control group's limit that the program can do without, as in 64M: so much
+    /// may go into copies. Without it, what the limit leaves is the program's
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub spare: Option<u64>,
 
     /// What becomes of the first and the last huge page of a part, which it fills partly
     #[arg(long, value_enum, default_value_t = SpanChoice::Inner)]
@@ -240,7 +251,7 @@ pub fn word(choice: &impl ValueEnum) -> String {
 impl PolicyArgs {
     /// The words of a command line that say the same.
     pub fn words(&self) -> Vec<String> {
-        let PolicyArgs { backing, page_size, parts, data_backing, span, numa, object, exclude } = self;
+        let PolicyArgs { backing, page_size, parts, data_backing, span, spare, numa, object, exclude } = self;
         let parts: Vec<String> = parts.iter().map(word).collect();
         let mut words = vec![
             format!("--backing={}", word(backing)),
@@ -254,6 +265,7 @@ impl PolicyArgs {
             PageChoice::Only(size) => Some(size.bytes().to_string()),
         });
         words.extend(size.map(|size| format!("--page-size={size}")));
+        words.extend(spare.map(|bytes| format!("--spare={bytes}")));
         words.extend(numa.map(|numa| match numa {
             NumaChoice::Local => "--numa=local".to_string(),
             NumaChoice::Interleave => "--numa=interleave".to_string(),
@@ -271,10 +283,8 @@ impl PolicyArgs {
     pub fn policy(&self) -> Result<Policy, String> {
         let backings = match self.backing {
             // What is there already lies where it lies.
-            BackingChoice::Auto if self.numa.is_some() => vec![Backing::Hugetlb, Backing::Thp],
-            BackingChoice::Auto => {
-                vec![Backing::Pagecache, Backing::Shared, Backing::Hugetlb, Backing::Thp]
-            }
+            BackingChoice::Auto if self.numa.is_some() => vec![Backing::Thp],
+            BackingChoice::Auto => policy::AUTO.to_vec(),
             BackingChoice::Pagecache => vec![Backing::Pagecache],
             BackingChoice::Shared => vec![Backing::Shared],
             BackingChoice::Thp => vec![Backing::Thp],
@@ -299,6 +309,7 @@ impl PolicyArgs {
             page: self.page_size.unwrap_or_default(),
             placement: self.numa.map(NumaChoice::placement).transpose()?,
             copies: Copies::All,
+            spare: self.spare.unwrap_or_default(),
         })
     }
 }
@@ -321,6 +332,7 @@ mod tests {
             "",
             "--backing shared --page-size 2M --parts all",
             "--backing=hugetlb --page-size auto --numa 0-1 --data-backing hugetlb",
+            "--spare 64M --parts text",
             "--numa local --object lib*.so --object b --exclude =c",
             "--numa interleave --parts text,heap,stack --span outer",
         ] {

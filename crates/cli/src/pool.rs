@@ -4,8 +4,7 @@
 
 use crate::FAILED;
 use crate::failure::Failure;
-use crate::options::PolicyArgs;
-use crate::run::creation;
+use crate::options::{BackingChoice, PolicyArgs};
 use clap::{Args, Subcommand};
 use hugelift_core::addr::human_bytes;
 use hugelift_core::policy::{Backing, Policy};
@@ -259,12 +258,12 @@ fn shortage(made: &Made) -> String {
 impl NeedArgs {
     fn run(&self, args: &PoolArgs, tree: &Tree) -> Result<i32, Failure> {
         let policy = self.policy.policy().map_err(Failure::from)?;
-        if !policy.backings.contains(&Backing::Hugetlb) {
+        if !matches!(self.policy.backing, BackingChoice::Auto | BackingChoice::Hugetlb) {
             return Err(Failure::new("--backing: only hugetlb takes pages of a pool"));
         }
         // Where the program lies when all of it comes from the pool.
         let from_pool = Policy { backings: vec![Backing::Hugetlb], ..policy.clone() };
-        let wanted = Wanted { policy: &from_pool, create: creation(&from_pool), huge: thp_page() };
+        let wanted = Wanted { policy: &from_pool, huge: thp_page() };
         let mut needs = Vec::new();
         for program in &self.programs {
             let path = path_of(program)?;

@@ -28,13 +28,12 @@ use hugelift_os::helper::Verdict;
 use hugelift_os::inside::{self, Inside};
 use hugelift_os::launch;
 use hugelift_os::lookup::{Lookup, resolve};
-use hugelift_os::machine::thp_page;
+use hugelift_os::machine::{memory_limit_here, thp_page};
 use hugelift_os::malloc::allocators;
 use hugelift_os::output;
 use hugelift_os::plain::Plain;
 use hugelift_os::program::{examine, exec, set_variable};
 use hugelift_os::seccomp::{self, OwnStatus};
-use hugelift_os::store::Create;
 use hugelift_os::users::Identity;
 use std::ffi::OsString;
 use std::fs::File;
@@ -243,26 +242,31 @@ fn load_library(args: &RunArgs, job: &mut Job, path: &Path) -> Result<Option<i32
     if !children && !pool {
         return Ok(None);
     }
-    match Inside::for_program(path) {
-        Ok(library) => {
-            if children {
-                lift_children(args, job, &library)?;
-            }
-            if pool {
-                library.guard(args.fork_reserve).map_err(|e| format!("cannot set a variable: {e}"))?;
-            }
-        }
-        Err(why) => {
-            if children && args.strict {
+    let library = Inside::for_program(path).map_err(|why| why.to_string());
+    if children {
+        // Each child has a helper for a moment, whose memory counts while the program runs.
+        let refused = match (&library, reserved(&job.policy)) {
+            (_, Some(why)) => Some(why),
+            (Err(why), None) => Some(why.clone()),
+            (Ok(library), None) => lift_children(args, job, library).map(|()| None)?,
+        };
+        match refused {
+            Some(why) if args.strict => {
                 job.say(&format!("{}: not started (--strict): --children: {why}", job.program));
                 return Ok(Some(FAILED));
             }
-            if children {
+            Some(why) => {
                 job.say(&format!("{}: its children are started without huge pages: {why}", job.program));
             }
-            if pool {
-                job.leave_pool(&why.to_string());
+            None => {}
+        }
+    }
+    if pool {
+        match library {
+            Ok(library) => {
+                library.guard(args.fork_reserve).map_err(|e| format!("cannot set a variable: {e}"))?;
             }
+            Err(why) => job.leave_pool(&why),
         }
     }
     Ok(None)
@@ -302,6 +306,13 @@ fn lift_children(args: &RunArgs, job: &Job, library: &Inside) -> Result<(), Fail
     Ok(())
 }
 
+/// Why memory that hugelift takes beside the program could be the program's end: a control group
+/// limits its memory, and the user has not said that it can do without some.
+fn reserved(policy: &Policy) -> Option<String> {
+    let limit = if policy.spare > 0 { None } else { memory_limit_here() }?;
+    Some(format!("memory limit: {}, all of which the program may need; see --spare", limit.said()))
+}
+
 /// Sets the variables of the allocators that the program has in it.
 fn tell_allocator(args: &RunArgs, path: &Path, job: &Job) -> Result<(), Failure> {
     let pages = match args.malloc {
@@ -317,6 +328,15 @@ fn tell_allocator(args: &RunArgs, path: &Path, job: &Job) -> Result<(), Failure>
     if settings.is_empty() && args.malloc != MallocChoice::Auto {
         job.say(&format!("{}: --malloc: no allocator in it that could be told more than it is", job.program));
     }
+    if !settings.is_empty()
+        && let Some(why) = reserved(&job.policy)
+    {
+        // An allocator that has huge pages takes more memory than one that has small ones.
+        if args.malloc != MallocChoice::Auto || job.verbose > 0 {
+            job.say(&format!("{}: --malloc: the allocator is told nothing: {why}", job.program));
+        }
+        return Ok(());
+    }
     for Setting { name, value } in settings {
         if job.verbose > 0 {
             job.say(&format!("{}: {name}={value}", job.program));
@@ -324,9 +344,4 @@ fn tell_allocator(args: &RunArgs, path: &Path, job: &Job) -> Result<(), Failure>
         set_variable(name, &value).map_err(|e| format!("cannot set {name}: {e}"))?;
     }
     Ok(())
-}
-
-/// Who asks for shared code and nothing else gets it at once.
-pub fn creation(policy: &Policy) -> Create {
-    if policy.backings == [Backing::Shared] { Create::Now } else { Create::SecondStart }
 }

@@ -16,6 +16,7 @@ pub mod advice;
 pub mod align;
 pub mod apply;
 pub mod attribute;
+pub mod budget;
 pub mod comparison;
 pub mod comparison_text;
 pub mod demangle;

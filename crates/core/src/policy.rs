@@ -35,6 +35,12 @@ impl fmt::Display for Backing {
     }
 }
 
+/// The backings of `--backing auto`, best first. What is mapped from a file behaves as the
+/// program's own file does: a part of it can be protected, unmapped and replaced, and
+/// `MADV_DONTNEED` brings the file's bytes back. So an anonymous copy comes last, and pages of the
+/// pool, of which nothing smaller than a page can be changed, are for those who ask for them.
+pub const AUTO: [Backing; 3] = [Backing::Pagecache, Backing::Shared, Backing::Thp];
+
 /// Which objects are wanted, by shell patterns on the whole path or on the file name.
 #[derive(Clone, Debug, Default)]
 pub struct ObjectFilter {
@@ -182,6 +188,8 @@ pub struct Policy {
     pub placement: Option<Placement>,
     /// What of text and rodata may be copied.
     pub copies: Copies,
+    /// Bytes that the program can do without where a control group limits its memory.
+    pub spare: u64,
 }
 
 impl Default for Policy {
@@ -189,12 +197,13 @@ impl Default for Policy {
         Policy {
             parts: vec![Part::Text, Part::Rodata],
             objects: ObjectFilter::default(),
-            backings: vec![Backing::Pagecache, Backing::Hugetlb, Backing::Thp],
+            backings: AUTO.to_vec(),
             data_backings: vec![Backing::Thp],
             span: SpanChoice::Inner,
             page: PageChoice::Usual,
             placement: None,
             copies: Copies::All,
+            spare: 0,
         }
     }
 }

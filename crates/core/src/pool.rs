@@ -305,7 +305,7 @@ pub fn need(program: impl Into<Untrusted>, snapshot: &Snapshot, policy: &Policy)
         pool.free = u64::MAX / pool.page.bytes();
         (pool.total, pool.reserved) = (pool.free, 0);
     }
-    snapshot.machine.memory_left = u64::MAX;
+    (snapshot.machine.memory_left, snapshot.machine.memory_limit) = (u64::MAX, None);
     let policy = Policy { backings: vec![Backing::Hugetlb], page, ..policy.clone() };
     let plan = plan(&snapshot, &policy);
     let mut pages = BTreeMap::new();

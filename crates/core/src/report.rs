@@ -423,7 +423,8 @@ impl Wants {
 fn adds_up(a: &Reason, b: &Reason) -> bool {
     match (a, b) {
         (Reason::PoolShort { page, .. }, Reason::PoolShort { page: other, .. }) => page == other,
-        (Reason::MemoryLimit { .. }, Reason::MemoryLimit { .. }) => true,
+        (Reason::MemoryLimit { .. }, Reason::MemoryLimit { .. })
+        | (Reason::GroupLimit { .. }, Reason::GroupLimit { .. }) => true,
         _ => false,
     }
 }

@@ -3,6 +3,7 @@
 
 use crate::addr::{PageSize, Range, human_bytes};
 use crate::attribute::Attribute;
+use crate::budget::MemoryLimit;
 use crate::policy::Backing;
 use crate::pool::size_word;
 use crate::snapshot::{NotStored, Part, ThpOff};
@@ -75,10 +76,19 @@ pub enum Reason {
     ThpOff(ThpOff),
     /// The kernel has no transparent huge pages.
     NoThp,
-    /// The copy would not fit under a memory limit.
+    /// The copy would take too much of the machine's memory.
     MemoryLimit {
-        /// Bytes that could still be had.
+        /// Bytes that copies may still take.
         left: u64,
+        /// Bytes that were wanted.
+        need: u64,
+    },
+    /// The program may need what a control group's limit leaves.
+    GroupLimit {
+        /// The limit.
+        limit: MemoryLimit,
+        /// Bytes that the lift may still take.
+        spare: u64,
         /// Bytes that were wanted.
         need: u64,
     },
@@ -127,7 +137,8 @@ impl Reason {
             Reason::NoSuchPage(..) => "no-such-page-size",
             Reason::ThpOff(_) => "thp-off",
             Reason::NoThp => "no-thp",
-            Reason::MemoryLimit { .. } => "memory-limit",
+            Reason::MemoryLimit { .. } => "memory-short",
+            Reason::GroupLimit { .. } => "memory-limit",
             Reason::NoRoom(_) => "no-address-space",
             Reason::NotPrimed => "not-primed",
             Reason::SmallFolios => "small-folios",
@@ -154,6 +165,7 @@ impl Reason {
                 | Reason::ThpOff(_)
                 | Reason::NoThp
                 | Reason::MemoryLimit { .. }
+                | Reason::GroupLimit { .. }
                 | Reason::NotPrimed
                 | Reason::NotCongruent(_)
                 | Reason::NotStored(_)
@@ -183,6 +195,13 @@ impl Reason {
             (Reason::MemoryLimit { left, need }, Reason::MemoryLimit { left: also_left, need: also }) => {
                 Reason::MemoryLimit { left: *left.max(also_left), need: need.saturating_add(*also) }
             }
+            (
+                Reason::GroupLimit { limit, spare, need },
+                Reason::GroupLimit { spare: other, need: also, .. },
+            ) => {
+                let (spare, need) = (*spare.max(other), need.saturating_add(*also));
+                Reason::GroupLimit { limit: limit.clone(), spare, need }
+            }
             _ => self.clone(),
         }
     }
@@ -207,8 +226,15 @@ impl Reason {
                 "start it without prctl(PR_SET_THP_DISABLE), or use --backing hugetlb".into()
             }
             Reason::NoThp => "use --backing hugetlb".into(),
-            Reason::MemoryLimit { .. } => {
-                "raise the cgroup's memory.max, free memory, or lift less: --object, --parts".into()
+            Reason::MemoryLimit { .. } => "free memory, or lift less: --object, --parts".into(),
+            Reason::GroupLimit { limit, need, .. } if limit.left / 2 >= *need => {
+                format!("hugelift run --spare {}M, if it can do without", need.div_ceil(1 << 20))
+            }
+            Reason::GroupLimit { limit, need, .. } => {
+                let used = limit.bytes.saturating_sub(limit.left);
+                let enough = used.saturating_add(need.saturating_mul(2)).div_ceil(1 << 20);
+                let spare = need.div_ceil(1 << 20);
+                format!("echo {enough}M > {}, then hugelift run --spare {spare}M", limit.source)
             }
             Reason::NotStored(not) => return not.hint.clone(),
             Reason::Failed(_, fault) => return fault.hint(),
@@ -284,7 +310,13 @@ impl fmt::Display for Reason {
             }
             Reason::NoThp => f.write_str("this kernel has no transparent huge pages"),
             Reason::MemoryLimit { left, need } => {
-                write!(f, "memory limit: {} left, need {}", human_bytes(*left), human_bytes(*need))
+                let (left, need) = (human_bytes(*left), human_bytes(*need));
+                write!(f, "memory: {left} may be taken (half of what is available), need {need}")
+            }
+            Reason::GroupLimit { limit, spare, need } => {
+                let (spare, need, left) = (human_bytes(*spare), human_bytes(*need), human_bytes(limit.left));
+                write!(f, "memory limit: {}, and the program may need the {left} left of it", limit.said())?;
+                write!(f, ": {spare} spare, need {need}")
             }
             Reason::NoRoom(need) => write!(f, "no gap of {} in its address space", human_bytes(*need)),
             Reason::NotPrimed => f.write_str("its page cache is not in huge folios"),

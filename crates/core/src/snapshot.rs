@@ -4,6 +4,7 @@
 
 use crate::addr::{Addr, PageSize, Range};
 use crate::attribute::Attribute;
+use crate::budget::MemoryLimit;
 use crate::elf::Headers;
 use crate::maps::{FileId, Mapping, Prot};
 use serde::{Deserialize, Serialize};
@@ -126,9 +127,10 @@ pub struct Machine {
     pub moves_hugetlb: bool,
     /// `MADV_POPULATE_WRITE` and `MADV_POPULATE_READ` exist (Linux 5.14).
     pub populate: bool,
-    /// Bytes that the target may still allocate under its memory cgroups and the
-    /// machine's `MemAvailable`.
+    /// Bytes of the machine's memory that copies may take.
     pub memory_left: u64,
+    /// The limit of a control group that leaves the target least memory, if there is one.
+    pub memory_limit: Option<MemoryLimit>,
 }
 
 /// Why there are no transparent huge pages.
@@ -389,6 +391,7 @@ mod tests {
             moves_hugetlb: true,
             populate: true,
             memory_left: 0,
+            memory_limit: None,
         };
         let all = Snapshot {
             objects,

@@ -4,7 +4,7 @@
 
 use crate::machine::{base_page, folios};
 use crate::pagecache::is_primed;
-use crate::store::{self, Create};
+use crate::store;
 use hugelift_core::addr::PageSize;
 use hugelift_core::elf::Headers;
 use hugelift_core::moving::base::{Base, Bases, Sizes, congruent_residue, shared_base};
@@ -17,8 +17,6 @@ use std::path::Path;
 pub struct Wanted<'a> {
     /// What the user asked for.
     pub policy: &'a Policy,
-    /// When the store makes a copy.
-    pub create: Create,
     /// The size of a transparent huge page; `None` if the kernel has none.
     pub huge: Option<PageSize>,
 }
@@ -51,7 +49,7 @@ pub struct Aim {
 /// all processes, so that all need the same base. Else copies are made, and the base with most whole
 /// huge pages in the wanted parts is taken. A program that has as many where it is stays there.
 pub fn aim(executable: &Executable, wanted: Wanted) -> Option<Aim> {
-    let Wanted { policy, create, huge } = wanted;
+    let Wanted { policy, huge } = wanted;
     let Executable { file, name, headers, bias } = *executable;
     if !policy.objects.takes_path(name) {
         return None;
@@ -72,7 +70,7 @@ pub fn aim(executable: &Executable, wanted: Wanted) -> Option<Aim> {
         if offers(Backing::Shared)
             && code
             && let Some(base) = shared_base(headers, name, &sizes)
-            && store::may_have(file, create)
+            && store::may_have(policy)
         {
             return Some(Aim { base, backing: Backing::Shared });
         }

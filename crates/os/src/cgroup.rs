@@ -3,6 +3,7 @@
 //! and cgroup-v1/memory.rst): each group from its own up to the root may set a limit.
 
 use hugelift_core::addr::PageSize;
+use hugelift_core::budget::MemoryLimit;
 use hugelift_core::doctor::facts::{GroupLimit, Reading};
 use hugelift_core::printable::Escape;
 use std::path::{Path, PathBuf};
@@ -17,18 +18,36 @@ enum Version {
     V2,
 }
 
-/// Bytes that the memory cgroups still allow; `None` if none sets a limit.
+/// The limit that leaves a process least memory, of those that its memory cgroups set; `None` if
+/// none sets a limit. `memory.high` is one: a group that is above it is slowed down until it stands
+/// still.
 ///
 /// `cgroup` is `/proc/PID/cgroup`, `mountinfo` is `/proc/self/mountinfo`.
-pub fn memory_left(cgroup: &str, mountinfo: &str, read: ReadText) -> Option<u64> {
-    [Version::V1, Version::V2]
-        .into_iter()
-        .flat_map(|version| {
-            folders(cgroup, mountinfo, version, "memory").into_iter().map(move |f| (f, version))
-        })
-        .filter_map(|(folder, version)| group_memory(&folder, version, read))
-        .map(|limit| limit.bytes.saturating_sub(limit.used))
-        .min()
+pub fn memory_limit(cgroup: &str, mountinfo: &str, read: ReadText) -> Option<MemoryLimit> {
+    let mut limits = Vec::new();
+    for (version, files) in [(Version::V1, &[LIMIT_V1][..]), (Version::V2, &[LIMIT_V2, "memory.high"])] {
+        for folder in folders(cgroup, mountinfo, version, "memory") {
+            limits.extend(files.iter().filter_map(|file| group_memory(&folder, file, version, read)));
+        }
+    }
+    let left = |limit: &GroupLimit| limit.bytes.saturating_sub(limit.used);
+    let least = limits.into_iter().min_by_key(left)?;
+    Some(MemoryLimit {
+        left: left(&least),
+        bytes: least.bytes,
+        source: least.limit.source,
+        counts_pools: counts_pools(mountinfo),
+    })
+}
+
+/// Whether pages of the hugetlb pools are charged to the memory controller (Linux 6.7, an option of
+/// the cgroup2 mount).
+fn counts_pools(mountinfo: &str) -> bool {
+    let is_one = |line: &str| {
+        let Some((_, after)) = line.split_once(" - cgroup2 ") else { return false };
+        after.split([' ', ',']).any(|option| option == "memory_hugetlb_accounting")
+    };
+    mountinfo.lines().any(is_one)
 }
 
 /// Every limit on memory and on pages of the pools of `sizes`, from the process's own groups
@@ -37,7 +56,8 @@ pub fn limits(cgroup: &str, mountinfo: &str, sizes: &[PageSize], read: ReadText)
     let mut all = Vec::new();
     for version in [Version::V1, Version::V2] {
         for folder in folders(cgroup, mountinfo, version, "memory") {
-            all.extend(group_memory(&folder, version, read));
+            let file = if version == Version::V1 { LIMIT_V1 } else { LIMIT_V2 };
+            all.extend(group_memory(&folder, file, version, read));
         }
         for folder in folders(cgroup, mountinfo, version, "hugetlb") {
             for size in sizes {
@@ -94,6 +114,9 @@ fn unescape(field: &str) -> PathBuf {
     PathBuf::from(field.replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\"))
 }
 
+/// The files that limit a group's memory.
+const LIMIT_V1: &str = "memory.limit_in_bytes";
+const LIMIT_V2: &str = "memory.max";
 /// Above any memory: no limit. (In v1 it is the largest number of whole pages, which depends on
 /// the page size.)
 const NO_LIMIT: u64 = 1 << 62;
@@ -113,13 +136,13 @@ fn unlimited(version: Version) -> String {
     }
 }
 
-/// One group's limit on memory; `None` if it sets none.
-fn group_memory(folder: &Path, version: Version, read: ReadText) -> Option<GroupLimit> {
-    let (limit, usage, inactive) = match version {
-        Version::V1 => ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-        Version::V2 => ("memory.max", "memory.current", "inactive_file"),
+/// One group's limit on memory, as set in `file`; `None` if it sets none there.
+fn group_memory(folder: &Path, file: &str, version: Version, read: ReadText) -> Option<GroupLimit> {
+    let (usage, inactive) = match version {
+        Version::V1 => ("memory.usage_in_bytes", "total_inactive_file"),
+        Version::V2 => ("memory.current", "inactive_file"),
     };
-    let path = folder.join(limit);
+    let path = folder.join(file);
     let (value, bytes) = limit_in(&path, read)?;
     let usage = read(&folder.join(usage))?.trim().parse::<u64>().ok()?;
     // Page cache that nobody uses goes before anything fails.
@@ -180,6 +203,26 @@ mod tests {
 25 30 0:23 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate
 ";
 
+    fn left(cgroup: &str, mountinfo: &str, read: ReadText) -> Option<u64> {
+        memory_limit(cgroup, mountinfo, read).map(|limit| limit.left)
+    }
+
+    #[test]
+    fn the_limit_that_leaves_least_is_named() {
+        let read = files(&[
+            ("/sys/fs/cgroup/memory.max", "9000\n"),
+            ("/sys/fs/cgroup/memory.current", "6000\n"),
+            ("/sys/fs/cgroup/u/memory.max", "max\n"),
+            ("/sys/fs/cgroup/u/memory.high", "5000\n"),
+            ("/sys/fs/cgroup/u/memory.current", "2500\n"),
+        ]);
+        let limit = memory_limit("0::/u\n", MOUNTS_V2, &read).unwrap();
+        assert_eq!((limit.source.as_str(), limit.bytes), ("/sys/fs/cgroup/u/memory.high", 5000));
+        assert_eq!((limit.left, limit.counts_pools), (2500, false));
+        let counting = MOUNTS_V2.replace("nsdelegate", "nsdelegate,memory_hugetlb_accounting");
+        assert!(memory_limit("0::/u\n", &counting, &read).unwrap().counts_pools);
+    }
+
     fn files(list: &[(&str, &str)]) -> impl Fn(&Path) -> Option<String> {
         let map: HashMap<PathBuf, String> =
             list.iter().map(|(p, t)| (PathBuf::from(p), (*t).to_string())).collect();
@@ -197,8 +240,8 @@ mod tests {
             ("/sys/fs/cgroup/memory/a/b/memory.limit_in_bytes", "900000\n"),
             ("/sys/fs/cgroup/memory/a/b/memory.usage_in_bytes", "100\n"),
         ]);
-        assert_eq!(memory_left("4:memory:/a/b\n0::/\n", MOUNTS_V1, &read), Some(400000));
-        assert_eq!(memory_left("4:cpu,memory:/\n0::/\n", MOUNTS_V1, &read), None);
+        assert_eq!(left("4:memory:/a/b\n0::/\n", MOUNTS_V1, &read), Some(400000));
+        assert_eq!(left("4:cpu,memory:/\n0::/\n", MOUNTS_V1, &read), None);
     }
 
     #[test]
@@ -209,8 +252,8 @@ mod tests {
             ("/sys/fs/cgroup/u/memory.current", "6000\n"),
             ("/sys/fs/cgroup/u/memory.stat", "anon 1\ninactive_file 2000\n"),
         ]);
-        assert_eq!(memory_left("0::/u/x.scope\n", MOUNTS_V2, &read), Some(1000));
-        assert_eq!(memory_left("0::/other\n", MOUNTS_V2, &read), None);
+        assert_eq!(left("0::/u/x.scope\n", MOUNTS_V2, &read), Some(1000));
+        assert_eq!(left("0::/other\n", MOUNTS_V2, &read), None);
     }
 
     #[test]
@@ -220,9 +263,9 @@ mod tests {
             ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "10\n"),
             ("/sys/fs/cgroup/memory/memory.usage_in_bytes", "4\n"),
         ]);
-        assert_eq!(memory_left("4:memory:/docker/abc\n", mounts, &read), Some(6));
-        assert_eq!(memory_left("4:memory:/elsewhere\n", mounts, &read), Some(6));
-        assert_eq!(memory_left("0::/../..\n", MOUNTS_V2, &files(&[])), None);
+        assert_eq!(left("4:memory:/docker/abc\n", mounts, &read), Some(6));
+        assert_eq!(left("4:memory:/elsewhere\n", mounts, &read), Some(6));
+        assert_eq!(left("0::/../..\n", MOUNTS_V2, &files(&[])), None);
     }
 
     #[test]
@@ -248,8 +291,8 @@ mod tests {
     #[test]
     fn nonsense_sets_no_limit() {
         for text in ["", "x", ":", "4:memory", "::::", "0::"] {
-            assert_eq!(memory_left(text, MOUNTS_V1, &|_| Some("nonsense".into())), None, "{text}");
-            assert_eq!(memory_left("0::/\n", text, &|_| Some("1".into())), None, "{text}");
+            assert_eq!(left(text, MOUNTS_V1, &|_| Some("nonsense".into())), None, "{text}");
+            assert_eq!(left("0::/\n", text, &|_| Some("1".into())), None, "{text}");
         }
     }
 }

@@ -6,6 +6,7 @@ use crate::procfs::{Process, Status, read_whole};
 use crate::sysfs::ThpMode;
 use crate::{cgroup, sysfs};
 use hugelift_core::addr::PageSize;
+use hugelift_core::budget::MemoryLimit;
 use hugelift_core::snapshot::{Machine, ThpOff};
 use std::path::Path;
 use std::ptr;
@@ -22,6 +23,7 @@ pub fn probe(pid: Option<u32>) -> Machine {
         _ if thp_disabled(pid) => Some(ThpOff::Process),
         _ => None,
     };
+    let memory = memory(process, &read);
     let smallest = pools.iter().map(|p| p.page).min_by_key(|p| p.bytes());
     Machine {
         base_page: base_page(),
@@ -32,7 +34,9 @@ pub fn probe(pid: Option<u32>) -> Machine {
         moves_hugetlb: smallest.is_some_and(moves_hugetlb),
         pools,
         populate: populate(),
-        memory_left: memory_left(process, &read),
+        // The other half stays for the program.
+        memory_left: memory.available.map_or(u64::MAX, |bytes| bytes / 2),
+        memory_limit: memory.limit,
     }
 }
 
@@ -69,7 +73,14 @@ pub fn folios() -> Vec<PageSize> {
 /// Bytes that the calling process may still allocate: under its memory cgroups, and of the
 /// machine's `MemAvailable`.
 pub fn memory_left_here() -> u64 {
-    memory_left(Process::OWN, &read_text)
+    let Memory { available, limit } = memory(Process::OWN, &read_text);
+    let group = limit.map(|limit| limit.left);
+    [available, group].into_iter().flatten().min().unwrap_or(u64::MAX)
+}
+
+/// The limit of a control group that leaves the calling process least memory.
+pub fn memory_limit_here() -> Option<MemoryLimit> {
+    memory(Process::OWN, &read_text).limit
 }
 
 /// Whether the kernel has a free block of memory of this size at hand.
@@ -103,12 +114,20 @@ pub(crate) fn thp_disabled(pid: Option<u32>) -> bool {
     }
 }
 
-fn memory_left(process: Process, read: cgroup::ReadText) -> u64 {
-    let machine = read(Path::new("/proc/meminfo")).and_then(|text| sysfs::mem_available(&text));
-    let groups = read(&process.path("cgroup"))
+/// What a process may still allocate, as far as the kernel tells.
+struct Memory {
+    available: Option<u64>,
+    limit: Option<MemoryLimit>,
+}
+
+fn memory(process: Process, read: cgroup::ReadText) -> Memory {
+    let meminfo = read(Path::new("/proc/meminfo")).unwrap_or_default();
+    let limit = read(&process.path("cgroup"))
         .zip(read(Path::new("/proc/self/mountinfo")))
-        .and_then(|(cgroup, mountinfo)| cgroup::memory_left(&cgroup, &mountinfo, read));
-    [machine, groups].into_iter().flatten().min().unwrap_or(u64::MAX)
+        .and_then(|(cgroup, mountinfo)| cgroup::memory_limit(&cgroup, &mountinfo, read))
+        // One that the machine cannot reach limits nothing.
+        .filter(|limit| sysfs::mem_total(&meminfo).is_none_or(|total| limit.bytes < total));
+    Memory { available: sysfs::mem_available(&meminfo), limit }
 }
 
 /// Whether mremap(2) moves hugetlb mappings: tried on two of ours that hold no page, so

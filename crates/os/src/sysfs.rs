@@ -112,7 +112,16 @@ pub fn free_blocks(buddyinfo: &str, order: u32) -> u64 {
 
 /// `MemAvailable` of `/proc/meminfo`, in bytes.
 pub fn mem_available(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
+    meminfo_bytes(meminfo, "MemAvailable:")
+}
+
+/// Bytes of memory that the machine has.
+pub fn mem_total(meminfo: &str) -> Option<u64> {
+    meminfo_bytes(meminfo, "MemTotal:")
+}
+
+fn meminfo_bytes(meminfo: &str, name: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|l| l.strip_prefix(name))?;
     line.trim().strip_suffix("kB")?.trim_end().parse::<u64>().ok()?.checked_mul(1024)
 }
 
@@ -191,6 +200,7 @@ mod tests {
         let text = "MemTotal:  16 kB\nMemFree: 1 kB\nMemAvailable:    8 kB\n";
         assert_eq!(mem_available(text), Some(8192));
         assert_eq!(mem_available("MemTotal: 16 kB\n"), None);
+        assert_eq!(mem_total("MemTotal: 16 kB\n"), Some(16 << 10));
         assert_eq!(mem_available("MemAvailable: 99999999999999999999 kB\n"), None);
     }
 }

@@ -76,7 +76,7 @@ fn can_be_run(exe: &Path) -> bool {
 /// What of the text of the executable, and of the objects that it needs from its start on, is
 /// huge in the process.
 fn coverage(pid: u32, exe: &Path) -> Option<Coverage> {
-    let needed = of_file(exe).ok()?;
+    let needed = of_file(exe, None).ok()?;
     let needed: HashSet<FileId> = needed.snapshot.objects.iter().map(|o| o.file).collect();
     let snapshot = snapshot::live(Some(pid), 0).ok()?;
     let usage = Process::new(pid).smaps().ok()?;

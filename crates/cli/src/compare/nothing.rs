@@ -19,7 +19,7 @@ pub fn policies(variants: &[Variant]) -> Option<Vec<Policy>> {
 /// Why there is nothing to lift in the program at `path` with any of the policies; none where
 /// there is something, or where the files cannot tell.
 pub fn why(path: &Path, policies: &[Policy]) -> Option<String> {
-    let program = of_file(path).ok().filter(|program| program.missing.is_empty())?;
+    let program = of_file(path, None).ok().filter(|program| program.missing.is_empty())?;
     let snapshot = &program.snapshot;
     let report = Report::new(snapshot, None, &plan(snapshot, &Policy::default()), None);
     let mut smallest: Option<PageSize> = None;

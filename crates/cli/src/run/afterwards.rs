@@ -31,6 +31,12 @@ impl Job {
             }
             return None;
         }
+        if self.leaves_all_memory(before) {
+            if joins {
+                self.say_unjoined("a memory limit holds, all of which the program may need; see --spare");
+            }
+            return None;
+        }
         let observer = if self.is_child { None } else { chosen.observer(before, outcome, lift) };
         if observer.is_none() && !joins {
             return None;

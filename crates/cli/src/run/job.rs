@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The job of the helper: where the program goes, and what of it is lifted.
 
-use super::{RunArgs, creation};
+use super::RunArgs;
 use crate::failure::Failure;
 use crate::options::{AfterForkChoice, BackingChoice};
 use crate::weigh::{Choosing, Chosen, choose};
@@ -35,6 +35,8 @@ use std::time::{Duration, Instant};
 pub struct Job {
     pub(super) program: Untrusted,
     pub(super) policy: Policy,
+    /// Bytes that the user says the program can do without.
+    spare: u64,
     pub(super) choosing: Choosing,
     /// What becomes of huge pages that are split after a fork.
     pub(super) after_fork: AfterForkChoice,
@@ -114,6 +116,7 @@ impl Job {
         let auto = args.policy.backing == BackingChoice::Auto;
         Job {
             program,
+            spare: policy.spare,
             policy,
             choosing: Choosing::new(args.touched, auto, args.strict),
             after_fork: args.after_fork,
@@ -184,7 +187,7 @@ impl Job {
     fn place(&mut self, pid: u32, image: &Image, mappings: &[Mapping]) -> Option<Move> {
         let name = image.pieces.first().map(|m| m.path.clone())?;
         let exe = Process::new(pid).path("exe");
-        let wanted = Wanted { policy: &self.policy, create: creation(&self.policy), huge: self.huge };
+        let wanted = Wanted { policy: &self.policy, huge: self.huge };
         let executable =
             Executable { file: &exe, name: &name, headers: &image.headers, bias: Some(image.bias) };
         let aim = aim(&executable, wanted);
@@ -270,7 +273,7 @@ impl Job {
         Verdict::Start
     }
 
-    /// The program as it is before the lift, and what of it is to be had without a copy.
+    /// The program as it is before the lift, and what of it is huge without a copy.
     fn look(&mut self, pid: u32, target: &mut Remote) -> Result<Snapshot, Plain> {
         let least = match self.policy.page {
             PageChoice::Usual => PageSize::MB2.bytes() / 2,
@@ -293,11 +296,27 @@ impl Job {
             pagecache::find(Some(pid), &mut before, &self.policy.parts, takes);
         }
         if self.policy.backings.contains(&Backing::Shared) {
-            let offer = store::offer(pid, &before, &self.policy, creation(&self.policy));
+            let offer = store::offer(pid, &before, &self.policy);
             before.stored = offer.stored;
+            self.spend(&mut before.machine, offer.made);
             target.offer_stored(offer.files);
         }
         Ok(before)
+    }
+
+    /// Takes what the store has got for its entries out of what the lift may have.
+    fn spend(&mut self, machine: &mut Machine, bytes: u64) {
+        machine.memory_left = machine.memory_left.saturating_sub(bytes);
+        if let Some(limit) = &mut machine.memory_limit {
+            limit.left = limit.left.saturating_sub(bytes);
+            self.policy.spare = self.policy.spare.saturating_sub(bytes);
+        }
+    }
+
+    /// Whether all memory that a control group's limit leaves is the program's: then nobody stays
+    /// beside it, because his memory would be charged to the same limit.
+    pub(super) fn leaves_all_memory(&self, before: &Snapshot) -> bool {
+        before.machine.memory_limit.is_some() && self.spare == 0
     }
 
     /// What is lifted; and the guard of fork(2), where one is needed for it.

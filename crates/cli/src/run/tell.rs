@@ -110,11 +110,13 @@ impl Job {
                 Err(error) => complain(&format!("cannot read {}: {error}", object.path.escaped())),
             }
         }
-        let written = Map::create(pid).and_then(|mut map| match self.adopts {
-            // A watcher would become the program's child: there the file stays.
-            true => map.write(&objects, names),
-            false => map.watch(&objects, names, |why| complain(why)),
-        });
+        let written =
+            Map::create(pid).and_then(|mut map| match self.adopts || self.leaves_all_memory(before) {
+                // A watcher would become the program's child, or take memory that the program may need:
+                // there the file stays.
+                true => map.write(&objects, names),
+                false => map.watch(&objects, names, |why| complain(why)),
+            });
         if let Err(why) = written {
             complain(&why);
         }

@@ -221,6 +221,26 @@ impl CGroup {
         text.trim().parse().map_err(|e| format!("{}: {e}", path.display()))
     }
 
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// It is one of version 2.
+    pub fn is_v2(&self) -> bool {
+        self.path.join("cgroup.controllers").exists()
+    }
+
+    /// Has [`CGroup::peak`] count anew, where the kernel can (version 2: Linux 6.12).
+    pub fn reset_peak(&self) {
+        for name in ["memory.peak", "memory.max_usage_in_bytes"] {
+            let _ = OpenOptions::new().write(true).open(self.path.join(name)).and_then(|mut file| {
+                use std::io::Write;
+                file.write_all(b"0")
+            });
+        }
+    }
+
     /// Whether its memory has ever been at its limit.
     pub fn was_full(&self) -> bool {
         let of = |name: &str| fs::read_to_string(self.path.join(name)).unwrap_or_default();

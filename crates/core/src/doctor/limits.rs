@@ -37,8 +37,7 @@ fn memory(group: &GroupLimit, left: u64, out: &mut Vec<Finding>) {
     if left >= LITTLE {
         return;
     }
-    let why =
-        "a lifted program needs room for a copy of its code; at the limit the kernel reclaims, then kills";
+    let why = "at the limit the kernel reclaims, then kills; so hugelift copies nothing there that `--spare` does not allow";
     let title = format!("a control group leaves {} of memory", human_bytes(left));
     out.push(lifted(group, Finding::warning("cgroup-memory", title, why)));
 }

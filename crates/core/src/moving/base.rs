@@ -236,6 +236,7 @@ fn lacks_nothing(page: PageSize, sizes: &Sizes) -> Machine {
         moves_hugetlb: true,
         populate: true,
         memory_left: u64::MAX,
+        memory_limit: None,
     }
 }
 

@@ -6,6 +6,7 @@ use super::steps::{Job, scratch_for, scratch_for_stored, shared_steps, steps, st
 use super::{Attempt, Plan, Span, is_nearly_all, usual_page};
 use crate::addr::{Addr, PageSize, Range};
 use crate::attribute::Attribute;
+use crate::budget::{Budget, Cost};
 use crate::maps::{Mapping, Prot};
 use crate::policy::{Backing, Copies, PageChoice, Policy};
 use crate::skip::{Reason, Skip};
@@ -78,7 +79,7 @@ struct Planner<'a> {
     policy: &'a Policy,
     /// What is left of each pool after the spans planned so far.
     pools: Vec<Pool>,
-    memory_left: u64,
+    budget: Budget,
     /// What no whole huge page inside an extent covers.
     edges: Vec<Edge>,
     /// See [`margin`].
@@ -92,7 +93,7 @@ impl<'a> Planner<'a> {
             snapshot,
             policy,
             pools: snapshot.machine.pools.clone(),
-            memory_left: snapshot.machine.memory_left,
+            budget: Budget::new(&snapshot.machine, policy.spare),
             edges: Vec::new(),
             margin: margin(snapshot, policy),
             plan: Plan::default(),
@@ -133,7 +134,7 @@ impl<'a> Planner<'a> {
             for piece in std::mem::take(&mut left) {
                 let mut rest = vec![piece];
                 for inner in piece.inner(way.page).map_or(vec![], |inner| self.wanted(&extent, *way, inner)) {
-                    let (pages, reason) = self.supply(*way, inner);
+                    let (pages, reason) = self.supply(*way, extent.part, inner);
                     lack = reason.or(lack);
                     let end = Addr(inner.start.0 + pages * way.page.bytes());
                     let span = Range { start: inner.start, end };
@@ -265,7 +266,7 @@ impl<'a> Planner<'a> {
         let Some(most) = edges.iter().max_by_key(|e| e.range.len()) else { return Ok(()) };
         let mut lack = Reason::NotAligned(most.page);
         for (i, way) in ways.iter().enumerate() {
-            match self.supply(*way, most.whole()).1 {
+            match self.supply(*way, most.extent.part, most.whole()).1 {
                 None => {
                     let held = edges.iter().map(|e| e.range).collect();
                     self.emit(&most.extent, most.whole(), joined_ranges(held), &ways[i..]);
@@ -388,12 +389,18 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Spends pool pages or memory on `span`. Returns how many pages of it can be had from
-    /// its start on, and what is lacking for the others.
-    fn supply(&mut self, way: Way, span: Range) -> (u64, Option<Reason>) {
+    /// Spends pool pages or memory on `span`, which is of `part`. Returns how many pages of it can
+    /// be had from its start on, and what is lacking for the others.
+    fn supply(&mut self, way: Way, part: Part, span: Range) -> (u64, Option<Reason>) {
         let need = span.len() / way.page.bytes();
+        // Half a span on the last bytes of memory is no service: all or nothing.
+        let all_or_nothing = |taken: Result<(), Reason>| match taken {
+            Ok(()) => (need, None),
+            Err(reason) => (0, Some(reason)),
+        };
         if way.in_place {
-            return (need, None); // costs nothing now
+            // It costs nothing now. Huge pages are charged when the program touches them.
+            return all_or_nothing(self.budget.take(Cost { machine: 0, charged: span.len() }));
         }
         if self.scratch(span.len(), way.page).is_none() {
             return (0, Some(Reason::NoRoom(span.len())));
@@ -403,11 +410,20 @@ impl<'a> Planner<'a> {
                 let Some(pool) = self.pools.iter_mut().find(|p| p.page == way.page) else {
                     return (0, Some(Reason::NoPool(way.page)));
                 };
-                let (free, total) = (obtainable(pool, self.memory_left), pool.total);
+                // A child of fork(2) gets a copy of what is written, which is charged to its group.
+                let charged = part.is_writable() || self.budget.counts_pools();
+                let charge = |pages: u64| if charged { pages * way.page.bytes() } else { 0 };
+                if let Some(reason) = self.budget.lack(Cost { machine: 0, charged: charge(need) }) {
+                    return (0, Some(reason));
+                }
+                let (free, total) = (obtainable(pool, self.budget.machine()), pool.total);
                 let taken = free.min(need);
-                self.memory_left -= take(pool, taken);
                 let short = Reason::PoolShort { page: way.page, free, need, total };
-                (taken, (taken < need).then_some(short))
+                let cost = Cost { machine: take(pool, taken), charged: charge(taken) };
+                match self.budget.take(cost) {
+                    Ok(()) => (taken, (taken < need).then_some(short)),
+                    Err(reason) => (0, Some(reason)),
+                }
             }
             Backing::Shared => match self.snapshot.stored.covering(span) {
                 Some(_) if scratch_for_stored(self.snapshot, span, way.page, self.margin).is_none() => {
@@ -417,15 +433,7 @@ impl<'a> Planner<'a> {
                 Some(_) => (need, None),
                 None => (0, self.snapshot.stored.lack(span).cloned().map(Reason::NotStored)),
             },
-            Backing::Thp | Backing::Pagecache => {
-                // Half a span on the last bytes of memory is no service: all or nothing.
-                let (left, need_bytes) = (self.memory_left, span.len());
-                if need_bytes > left {
-                    return (0, Some(Reason::MemoryLimit { left, need: need_bytes }));
-                }
-                self.memory_left -= need_bytes;
-                (need, None)
-            }
+            Backing::Thp | Backing::Pagecache => all_or_nothing(self.budget.take(Cost::copy(span.len()))),
         }
     }
 
@@ -469,19 +477,19 @@ impl<'a> Planner<'a> {
             let mut granted = 0;
             span.attempts.retain(|attempt| {
                 granted += 1;
-                granted == 1 || self.grant(attempt, span.range)
+                granted == 1 || self.grant(attempt, span.part, span.range)
             });
             self.plan.spans.push(span);
         }
     }
 
-    fn grant(&mut self, attempt: &Attempt, range: Range) -> bool {
+    fn grant(&mut self, attempt: &Attempt, part: Part, range: Range) -> bool {
         let way = Way { backing: attempt.backing, page: attempt.page, in_place: attempt.in_place };
         let short = match self.pools.iter().find(|p| p.page == way.page && way.backing == Backing::Hugetlb) {
-            Some(pool) => obtainable(pool, self.memory_left) < range.len() / way.page.bytes(),
+            Some(pool) => obtainable(pool, self.budget.machine()) < range.len() / way.page.bytes(),
             None => false,
         };
-        !short && self.supply(way, range).1.is_none()
+        !short && self.supply(way, part, range).1.is_none()
     }
 }
 

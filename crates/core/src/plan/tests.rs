@@ -11,6 +11,8 @@ use crate::skip::Reason;
 use crate::snapshot::{Object, Pool, Stored, StoredCopy, ThpOff};
 use crate::weigh::{Past, Stake, weigh};
 
+mod limits;
+
 pub(crate) const MB: u64 = 1 << 20;
 pub(super) const PAGE: PageSize = PageSize::MB2;
 const FILE: FileId = FileId { major: 8, minor: 1, inode: 7 };
@@ -69,6 +71,7 @@ pub(crate) fn program(range: Range) -> Snapshot {
         moves_hugetlb: true,
         populate: true,
         memory_left: 1 << 30,
+        memory_limit: None,
     };
     Snapshot {
         objects: vec![object],
@@ -329,7 +332,7 @@ fn a_gap_that_is_not_aligned_is_used_all_the_same() {
     let mut snapshot = program(r(2 * MB, 4 * MB));
     let (low, high) = (r(5 * MB - 4096, 5 * MB), r(8 * MB, 9 * MB));
     snapshot.mappings.splice(1.., [mapping(low, Prot::R), mapping(high, Prot::R)]);
-    let plan = plan(&snapshot, &Policy::default());
+    let plan = plan(&snapshot, &on(&[Backing::Hugetlb]));
     let first = plan.spans[0].attempts[0].steps[0];
     assert_eq!(first, Step::Map { range: r(6 * MB, 8 * MB), hugetlb: Some(PAGE) });
 }
@@ -375,8 +378,8 @@ fn what_a_large_page_leaves_goes_to_the_smaller() {
     let mut snapshot = program(r(GB - 2 * MB, 3 * GB));
     snapshot.machine.memory_left = 2 * GB;
     snapshot.machine.pools = vec![pool(gb1(), 1)];
-    let plan = plan(&snapshot, &Policy::default());
     let (hugetlb, thp) = (Backing::Hugetlb, Backing::Thp);
+    let plan = plan(&snapshot, &on(&[hugetlb, thp]));
     // THP for what the pool has no page for, and for the edge; as a second way where memory
     // is left for it.
     let expected =
@@ -386,7 +389,7 @@ fn what_a_large_page_leaves_goes_to_the_smaller() {
     // Text too small for the only pool there is.
     let mut snapshot = program(TEXT);
     snapshot.machine.pools = vec![pool(gb1(), 1)];
-    assert_eq!(spans(&super::plan(&snapshot, &Policy::default())), vec![(TEXT, vec![thp])]);
+    assert_eq!(spans(&super::plan(&snapshot, &on(&[hugetlb, thp]))), vec![(TEXT, vec![thp])]);
 }
 
 #[test]

@@ -27,6 +27,7 @@ fn machine() -> Machine {
         moves_hugetlb: true,
         populate: true,
         memory_left: 1 << 40,
+        memory_limit: None,
     }
 }
 

@@ -69,6 +69,7 @@ pub fn machine() -> Machine {
         moves_hugetlb: true,
         populate: true,
         memory_left: 16 << 30,
+        memory_limit: None,
     }
 }
 

@@ -4,6 +4,7 @@
 use super::VARIABLE;
 use hugelift_core::addr::{PageSize, human_bytes};
 use hugelift_core::printable::Untrusted;
+use hugelift_core::skip::Reason;
 use hugelift_core::snapshot::NotStored;
 use nix::errno::Errno;
 use std::io;
@@ -73,9 +74,9 @@ pub enum StoreError {
         /// The object.
         path: Untrusted,
     },
-    /// The first start in a while, and `auto`.
-    #[error("not stored yet: the next start within an hour stores it")]
-    FirstStart,
+    /// There is too little memory for a copy, or the program may need it.
+    #[error("{0}")]
+    Memory(Reason),
     /// Another start holds the lock.
     #[error("another start is still making its copies")]
     Busy,
@@ -122,6 +123,7 @@ impl StoreError {
                 format!("{VARIABLE}=DIR names a directory on a tmpfs that allows code, as in /dev/shm")
             }
             StoreError::Missing { .. } => "hugelift run --backing shared PROG makes it".into(),
+            StoreError::Memory(reason) => return reason.hint(),
             StoreError::Full { .. } => "hugelift store gc, hugelift store drop".into(),
             StoreError::NotHuge { .. } => "echo 1 > /proc/sys/vm/compact_memory".into(),
             _ => return None,
@@ -141,6 +143,7 @@ impl StoreError {
                 path: path.clone(),
                 source: io::Error::from_raw_os_error(source.raw_os_error().unwrap_or(libc::EIO)),
             },
+            StoreError::Memory(reason) => StoreError::Memory(reason.clone()),
             _ => StoreError::NoPlace,
         }
     }

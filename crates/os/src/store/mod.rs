@@ -39,17 +39,19 @@ use crate::pagemap;
 use crate::procfs::Process;
 use entry::{Compare, Key, Naming};
 use hugelift_core::addr::{PageSize, Range};
+use hugelift_core::budget::{Budget, Cost};
 use hugelift_core::entry_elf::Names;
 use hugelift_core::moving::base::{Sizes, shared_base};
 use hugelift_core::plan::{is_nearly_all, shareable};
 use hugelift_core::policy::{Backing, Policy};
 use hugelift_core::record::{self, Evidence, Record, lay_out, record_name};
+use hugelift_core::skip::Reason;
 use hugelift_core::snapshot::{NotStored, Object, Part, Snapshot, Stored, StoredCopy};
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, openat};
-use nix::sys::stat::{Mode, UtimensatFlags, utimensat};
+use nix::fcntl::AtFlags;
+use nix::sys::stat::Mode;
 use nix::sys::time::TimeSpec;
-use nix::unistd::{UnlinkatFlags, geteuid, linkat, unlinkat};
+use nix::unistd::{geteuid, linkat};
 use place::Place;
 use public::{Look, Readers};
 use source::Source;
@@ -58,24 +60,14 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 /// How long a start waits for another one that is making entries.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// A second start within this time is worth a copy.
-const AGAIN: Duration = Duration::from_secs(3600);
 /// A longer record was not written by hugelift.
 const MAX_RECORD: u64 = 1 << 20;
+/// How files end that earlier versions wrote to note a start.
 const SEEN: &str = ".seen";
-
-/// When a copy is made of what the store does not have.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Create {
-    /// At once, and the store itself if need be.
-    Now,
-    /// At the second start of a program: a copy for one that is started once is lost work.
-    SecondStart,
-}
 
 /// What a process can have from the store.
 #[derive(Debug, Default)]
@@ -84,45 +76,58 @@ pub struct Offer {
     pub stored: Stored,
     /// The files, as [`StoredCopy::entry`] counts them.
     pub files: Vec<File>,
+    /// Bytes of memory that were taken for entries.
+    pub made: u64,
 }
 
-/// Looks the objects of the stopped process `pid` up, and copies what is not there as `create`
-/// allows. Nothing that goes wrong is more than a reason why there is no copy.
-pub fn offer(pid: u32, snapshot: &Snapshot, policy: &Policy, create: Create) -> Offer {
+/// Whether `shared` is all that the user wants: then he is told why there is no copy. Where other
+/// backings follow, nothing is to be complained of.
+fn is_demanded(policy: &Policy) -> bool {
+    policy.backings == [Backing::Shared]
+}
+
+/// The calling user's store. It is made where `lack` names no reason against entries in it.
+fn own_store(lack: Option<Reason>) -> Result<Store, StoreError> {
+    let missing = if lack.is_none() { Missing::Make } else { Missing::Leave };
+    let own = own_path().and_then(|path| Store::open(&path, missing));
+    own.map_err(|error| match (error, lack) {
+        (StoreError::Missing { .. }, Some(reason)) => StoreError::Memory(reason),
+        (error, _) => error,
+    })
+}
+
+/// Looks the objects of the stopped process `pid` up, and copies what is not there. Nothing that goes
+/// wrong is more than a reason why there is no copy.
+pub fn offer(pid: u32, snapshot: &Snapshot, policy: &Policy) -> Offer {
     let mut offer = Offer::default();
     // Whoever starts it next may want both: an entry has them.
     let both = Policy { parts: vec![Part::Text, Part::Rodata], ..policy.clone() };
     let Some(page) = snapshot.machine.thp_page else { return offer };
-    let missing = if create == Create::Now { Missing::Make } else { Missing::Leave };
-    let own = own_path().and_then(|path| Store::open(&path, missing));
-    let mut shelves = Shelves { machine: machine_wide(&own), own, look: Look::default() };
-    if shelves.own.is_err() && shelves.machine.is_none() && create == Create::SecondStart {
+    // What every process has already needs no copy.
+    let cached = |range: Range| {
+        let bytes: u64 = snapshot.cached.iter().filter_map(|c| c.intersect(range)).map(Range::len).sum();
+        policy.backings.contains(&Backing::Pagecache) && is_nearly_all(bytes, range.len())
+    };
+    let shareable = shareable(snapshot, &both);
+    let of_objects = shareable.chunk_by(|a, b| a.0 == b.0);
+    let wanted: Vec<_> = of_objects.filter(|of| !of.iter().all(|(.., range)| cached(*range))).collect();
+    if wanted.is_empty() {
         return offer;
     }
-    let wanted = shareable(snapshot, &both);
-    for of_object in wanted.chunk_by(|a, b| a.0 == b.0) {
+    let mut budget = Budget::new(&snapshot.machine, policy.spare);
+    let own = own_store(budget.lack(Cost::copy(page.bytes())));
+    let mut shelves = Shelves { machine: machine_wide(&own), own, look: Look::default() };
+    if shelves.own.is_err() && shelves.machine.is_none() && !is_demanded(policy) {
+        return offer;
+    }
+    for of_object in wanted {
         let object = &snapshot.objects[of_object[0].0];
-        // What every process has already needs no copy.
-        let cached = |range: Range| {
-            let bytes: u64 = snapshot.cached.iter().filter_map(|c| c.intersect(range)).map(Range::len).sum();
-            is_nearly_all(bytes, range.len())
-        };
-        if policy.backings.contains(&Backing::Pagecache) && of_object.iter().all(|(.., r)| cached(*r)) {
-            continue;
-        }
         let ranges: Vec<Range> = of_object.iter().map(|(.., range)| *range).collect();
         let rodata = of_object.iter().filter(|(_, part, _)| *part == Part::Rodata);
         let rodata: Vec<Range> = rodata.map(|(.., range)| *range).collect();
-        let wish = Wish {
-            pid,
-            object,
-            ranges: &ranges,
-            rodata: &rodata,
-            page,
-            memory_left: snapshot.machine.memory_left,
-        };
+        let wish = Wish { pid, object, ranges: &ranges, rodata: &rodata, page };
         let began = Instant::now();
-        let found = shelves.get(&wish, create);
+        let found = shelves.get(&wish, &mut budget);
         tracing::debug!(object = ?object.path, ?found, elapsed = ?began.elapsed(), "store");
         match found {
             Ok((record, file)) => {
@@ -133,35 +138,29 @@ pub fn offer(pid: u32, snapshot: &Snapshot, policy: &Policy, create: Create) -> 
                 };
                 offer.stored.copies.extend(ranges.iter().filter_map(copy));
             }
-            // With other backings to turn to, a start without a copy is nothing to complain of.
-            Err(_) if create == Create::SecondStart => {}
+            Err(_) if !is_demanded(policy) => {}
             Err(error) => {
                 let lack = |&range: &Range| (range, NotStored::from(&error));
                 offer.stored.lacks.extend(ranges.iter().map(lack));
             }
         }
     }
+    offer.made = snapshot.machine.memory_left.saturating_sub(budget.machine());
     offer
 }
 
-/// Whether [`offer`] may have a copy of the file at `path`, so that an executable at a random
-/// address is worth moving.
-pub fn may_have(path: &Path, create: Create) -> bool {
-    if create == Create::Now {
-        return true;
-    }
-    let Ok(meta) = std::fs::metadata(path) else { return false };
-    let record = record_name(meta.dev(), meta.ino());
-    let names = [seen_name(&record), record];
+/// Whether [`offer`] may have a copy of an executable, so that one at a random address is worth
+/// moving: there is a store, or it can be made.
+pub fn may_have(policy: &Policy) -> bool {
     let own = own_path().and_then(|path| Store::open(&path, Missing::Leave));
-    let machine = machine_wide(&own);
-    let has = |store: &Store| names.iter().any(|n| place::stat_at(&store.place.dir, n).is_ok());
-    own.iter().chain(&machine).any(has)
+    let may_be = matches!(own, Ok(_) | Err(StoreError::Missing { .. }));
+    may_be || is_demanded(policy) || machine_wide(&own).is_some()
 }
 
 /// What [`offer`] would have for a program that does not run, whose addresses are assumed.
-pub fn preview(snapshot: &Snapshot, policy: &Policy, create: Create) -> Stored {
+pub fn preview(snapshot: &Snapshot, policy: &Policy) -> Stored {
     let mut stored = Stored::default();
+    let mut budget = Budget::new(&snapshot.machine, policy.spare);
     let own = own_path().and_then(|path| Store::open(&path, Missing::Leave));
     for (index, _, range) in shareable(snapshot, policy) {
         let object = &snapshot.objects[index];
@@ -175,14 +174,16 @@ pub fn preview(snapshot: &Snapshot, policy: &Policy, create: Create) -> Stored {
                 stored.copies.push(copy);
                 continue;
             }
-            Ok(_) | Err(StoreError::Missing { .. }) if create == Create::Now => {
-                stored.copies.push(copy);
-                continue;
-            }
-            Ok(_) => StoreError::FirstStart,
+            Ok(_) | Err(StoreError::Missing { .. }) => match budget.take(Cost::copy(range.len())) {
+                Ok(()) => {
+                    stored.copies.push(copy);
+                    continue;
+                }
+                Err(reason) => StoreError::Memory(reason),
+            },
             Err(error) => error.again(),
         };
-        if create == Create::Now {
+        if is_demanded(policy) {
             stored.lacks.push((range, NotStored::from(&lack)));
         }
     }
@@ -207,7 +208,6 @@ struct Wish<'a> {
     /// Of them, those that are not code: of code the snapshot tells whether it is the file's.
     rodata: &'a [Range],
     page: PageSize,
-    memory_left: u64,
 }
 
 /// The stores that a user has.
@@ -219,7 +219,7 @@ struct Shelves {
 }
 
 impl Shelves {
-    fn get(&mut self, wish: &Wish, create: Create) -> Result<(Record, File), StoreError> {
+    fn get(&mut self, wish: &Wish, budget: &mut Budget) -> Result<(Record, File), StoreError> {
         let Shelves { own: opened, machine, look } = self;
         // Before anything else: with no store there is nothing to find out.
         let own = match (&*opened, &*machine) {
@@ -241,7 +241,7 @@ impl Shelves {
             }
         }
         match (own, &*opened) {
-            (Some(own), _) => own.make(wish, &source, create, look),
+            (Some(own), _) => own.make(wish, &source, budget, look),
             (None, Err(error)) => Err(error.again()),
             (None, Ok(_)) => Err(StoreError::NoPlace),
         }
@@ -336,14 +336,16 @@ impl Store {
         &self,
         wish: &Wish,
         source: &Source,
-        create: Create,
+        budget: &mut Budget,
         look: &mut Look,
     ) -> Result<(Record, File), StoreError> {
         if !self.is_own() {
             return Err(StoreError::hostile(&self.place.path, "is root's, who alone adds to it"));
         }
-        if create == Create::SecondStart && !self.was_seen(source)? {
-            return Err(StoreError::FirstStart);
+        // Before memory is taken to find out exactly how much is needed.
+        let bytes = wish.ranges.iter().map(|r| r.len()).sum::<u64>();
+        if let Some(reason) = budget.lack(Cost::copy(bytes)) {
+            return Err(StoreError::Memory(reason));
         }
         let _lock = self.place.lock(PATIENCE)?;
         if let Some(found) = self.look_up(wish, source, look) {
@@ -354,12 +356,9 @@ impl Store {
         self.close_unnamed()?;
         let spans = lay_out(wish.ranges, wish.object.bias, wish.page);
         let names = Names::new(wish.object.headers.machine, &source.functions(), &spans);
-        let need = wish.ranges.iter().map(|r| r.len()).sum::<u64>() + names.bytes();
+        let need = bytes + names.bytes();
         self.make_room(need)?;
-        // What is in use already counts no more: only what is new needs memory.
-        if need > wish.memory_left {
-            return Err(StoreError::Full { need });
-        }
+        budget.take(Cost::copy(need)).map_err(StoreError::Memory)?;
         // Before the bytes are read: what is stored to the file later moves its times.
         let evidence = source.evidence();
         let public = self.may_publish()
@@ -449,31 +448,8 @@ impl Store {
         let name = record_name(record.source.device, record.source.inode);
         let private = Mode::S_IRUSR | Mode::S_IWUSR;
         let mode = if record.public { Mode::from_bits_truncate(0o644) } else { private };
-        let named = self.place.replace(&name, &json, mode);
-        let _ = unlinkat(&self.place.dir, seen_name(&name).as_str(), UnlinkatFlags::NoRemoveDir);
-        named
+        self.place.replace(&name, &json, mode)
     }
-
-    /// Whether `source` was started before, not long ago; notes that it was now.
-    fn was_seen(&self, source: &Source) -> Result<bool, StoreError> {
-        let dir = &self.place.dir;
-        let name = seen_name(&record_name(source.identity.device, source.identity.inode));
-        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
-        match openat(dir, name.as_str(), flags, Mode::S_IRUSR | Mode::S_IWUSR) {
-            Ok(_) => return Ok(false),
-            Err(Errno::EEXIST) => {}
-            Err(e) => return Err(StoreError::here("note a start", e)),
-        }
-        let stat = place::stat_at(dir, &name).map_err(|e| StoreError::here("note a start", e))?;
-        let noted = SystemTime::UNIX_EPOCH + Duration::from_secs(stat.st_mtime.max(0) as u64);
-        let now = &TimeSpec::UTIME_NOW;
-        let _ = utimensat(dir, name.as_str(), now, now, UtimensatFlags::NoFollowSymlink);
-        Ok(SystemTime::now().duration_since(noted).is_ok_and(|age| age < AGAIN))
-    }
-}
-
-fn seen_name(record: &str) -> String {
-    format!("{}{SEEN}", record.trim_end_matches(".json"))
 }
 
 /// Returns whether the object lies where hardly another process has it: neither at a huge page's

@@ -103,6 +103,9 @@ pub fn open(path: &Path, missing: Missing) -> Result<Place, StoreError> {
         if !is_tmpfs(&dir) || forbids_code(&dir) {
             mount_at(&dir, parent)?;
         }
+    } else if missing == Missing::Make && !lies_on_tmpfs(path) {
+        // No directory is left on a file system that cannot have a store.
+        return Err(StoreError::NotTmpfs { path: path.into() });
     }
     let dir = walk(path, missing, store_mode())?;
     let owner = check_owner(&dir, path)?;
@@ -259,6 +262,14 @@ fn mount_at(dir: &OwnedFd, path: &Path) -> Result<(), StoreError> {
     with("mode=0755,huge=within_size")
         .or_else(|_| with("mode=0755"))
         .map_err(|e| StoreError::io("mount a tmpfs on", path, e))
+}
+
+/// Whether a directory that is made at `path` will be on a tmpfs. What cannot be opened is left to
+/// the walk, which says what is wrong.
+fn lies_on_tmpfs(path: &Path) -> bool {
+    let there = path.ancestors().find(|dir| dir.exists()).unwrap_or(Path::new("/"));
+    let opened = nix::fcntl::open(there, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty());
+    opened.map_or(true, |dir| is_tmpfs(&dir))
 }
 
 fn is_tmpfs(dir: &OwnedFd) -> bool {

@@ -51,7 +51,7 @@ impl Look {
             "not-lifted" => (10, "could", Plain),
             "pool-short" => (20, "lack", Plain),
             "thp-off" => (21, "lack", Stripes),
-            "memory-limit" => (22, "lack", Dots),
+            "memory-limit" | "memory-short" => (22, "lack", Dots),
             "failed" | "fragmented" => (23, "lack", Crosses),
             "not-aligned" => (30, "edge", Plain),
             "neighbour-protection" => (31, "edge", Stripes),

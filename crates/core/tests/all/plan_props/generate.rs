@@ -2,6 +2,7 @@
 //! Processes, machines and policies as proptest makes them up.
 
 use hugelift_core::addr::{Addr, PageSize, Range};
+use hugelift_core::budget::MemoryLimit;
 use hugelift_core::elf::{Headers, Machine as Arch, Segment, Stretch};
 use hugelift_core::maps::{FileId, Mapping, Prot};
 use hugelift_core::placement::Placement;
@@ -51,8 +52,17 @@ fn machine() -> impl Strategy<Value = Machine> {
     let off = prop_oneof![4 => Just(None), 1 => Just(Some(ThpOff::Never)), 1 => Just(Some(ThpOff::Process))];
     let memory = prop_oneof![Just(u64::MAX), 0..64_u64 << 30, 0..64_u64 << 20];
     let thp = prop::bool::weighted(0.85);
+    let left = prop_oneof![0..64_u64 << 30, 0..64_u64 << 20];
+    let limit = (left, any::<bool>()).prop_map(|(left, counts_pools)| MemoryLimit {
+        source: "/sys/fs/cgroup/memory.max".into(),
+        bytes: left,
+        left,
+        counts_pools,
+    });
+    let memory = (memory, prop::option::of(limit));
     (pages(), thp, off, vec(pool_of(), 0..4), any::<(bool, bool)>(), memory).prop_map(
-        |((base, huge), thp, thp_off, mut pools, (moves_hugetlb, has_folios), memory_left)| {
+        |((base, huge), thp, thp_off, mut pools, (moves_hugetlb, has_folios), memory)| {
+            let (memory_left, memory_limit) = memory;
             pools.sort_by_key(|p| std::cmp::Reverse(p.page));
             pools.dedup_by_key(|p| p.page);
             let thp_page = thp.then(|| PageSize::new(huge).unwrap());
@@ -68,6 +78,7 @@ fn machine() -> impl Strategy<Value = Machine> {
                 moves_hugetlb,
                 populate: true,
                 memory_left,
+                memory_limit,
             }
         },
     )
@@ -307,16 +318,20 @@ pub fn policy() -> impl Strategy<Value = Policy> {
     let placements = [Placement::Local, Placement::On("1".parse().unwrap())].map(Some);
     let placement = prop_oneof![3 => Just(None), 1 => prop::sample::select(placements.to_vec())];
     let span = prop::sample::select(vec![SpanChoice::Inner, SpanChoice::Outer, SpanChoice::Auto]);
-    let choices = (parts, backings, data, page, except, placement, span, copies());
-    choices.prop_map(|(parts, backings, data_backings, page, except, placement, span, copies)| Policy {
-        parts,
-        objects: ObjectFilter::new(&[], &except).unwrap(),
-        backings,
-        data_backings,
-        span,
-        page,
-        placement,
-        copies,
+    let spare = prop_oneof![Just(0), 0..1_u64 << 26, Just(u64::MAX)];
+    let choices = (parts, backings, data, page, except, placement, span, (copies(), spare));
+    choices.prop_map(|(parts, backings, data_backings, page, except, placement, span, (copies, spare))| {
+        Policy {
+            parts,
+            objects: ObjectFilter::new(&[], &except).unwrap(),
+            backings,
+            data_backings,
+            span,
+            page,
+            placement,
+            copies,
+            spare,
+        }
     })
 }
 

@@ -226,7 +226,7 @@ fn harmless(snapshot: &Snapshot, span: &Span, attempt: &Attempt) {
 }
 
 /// First choices together take no more than the pools and the memory hold.
-fn affordable(machine: &Machine, plan: &Plan) {
+fn affordable(machine: &Machine, spare: u64, plan: &Plan) {
     let chosen = || plan.spans.iter().map(|s| (&s.attempts[0], s.range.len()));
     let thp = |(a, _): &(&Attempt, u64)| a.backing == Backing::Thp && !a.in_place;
     let mut memory: u64 = chosen().filter(thp).map(|(_, len)| len).sum();
@@ -237,6 +237,15 @@ fn affordable(machine: &Machine, plan: &Plan) {
         memory += pages.saturating_sub(pool.unpromised()) * pool.page.bytes();
     }
     assert!(memory <= machine.memory_left, "{memory} bytes of {}", machine.memory_left);
+    // Of a control group's limit they take no more than the program can do without.
+    let Some(limit) = &machine.memory_limit else { return };
+    let charged = |span: &&Span| match span.attempts[0].backing {
+        Backing::Thp => true,
+        Backing::Hugetlb => limit.counts_pools || span.part.is_writable(),
+        Backing::Pagecache | Backing::Shared => false,
+    };
+    let charged: u64 = plan.spans.iter().filter(charged).map(|s| s.range.len()).sum();
+    assert!(charged <= spare.min(limit.left / 2), "{charged} bytes, {spare} spare of {limit:?}");
 }
 
 /// Carried out, the plan changes nothing that the program could see.
@@ -273,7 +282,7 @@ pub fn check(snapshot: &Snapshot, policy: &Policy) -> Plan {
     }
     within_what_may_be_copied(policy, &plan);
     all_that_is_due(snapshot, policy, &plan);
-    affordable(&snapshot.machine, &plan);
+    affordable(&snapshot.machine, policy.spare, &plan);
     invisible(snapshot, &plan);
     plan
 }

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How much memory a lift may take.
+//!
+//! ```text
+//!   limit   |== used ==|----------------- left ------------------|
+//!                       what the program needs | may be all of it
+//!   spare                                               |== S ==|   --spare S: copies may have it
+//! ```
+//!
+//! A program starts with pages of files, which the kernel drops when a limit is reached. A copy of
+//! them is memory that the kernel cannot drop. So a copy of N bytes lowers the limit by N bytes
+//! for the rest of the program's life. Nobody knows at the start how much a program will allocate:
+//! it may be all that the limit leaves, and then any copy, however small, ends in the kernel's
+//! killing it. No share of the limit is safe for that reason. The rule is:
+//!
+//! - **Under a limit of a control group a lift takes none of the memory that the limit leaves**,
+//!   unless the user says by `--spare` how much of it the program can do without. What costs
+//!   nothing stays allowed: the page cache, an entry that the store has, and pages of the pool for
+//!   what is only read, because a pool's pages are not charged to a memory limit.
+//! - What is advised where it lies (bss, heap, stack) counts with all its bytes: a program that
+//!   touches one byte of each huge page would get all of them.
+//! - Data on pages of the pool counts too: a child of fork(2) gets a copy of it that is charged.
+//! - Of what the user says, never more than half of what is left is taken.
+//! - **The machine's own memory** is not reserved for one program. Copies may take half of what is
+//!   available, so that at least as much stays for the program.
+
+use crate::addr::human_bytes;
+use crate::skip::Reason;
+use crate::snapshot::Machine;
+
+/// The control group that leaves a process least memory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MemoryLimit {
+    /// The file that sets it.
+    pub source: String,
+    /// The limit.
+    pub bytes: u64,
+    /// Bytes that may still be charged to the group.
+    pub left: u64,
+    /// Pages of the hugetlb pools are charged to it as well (`memory_hugetlb_accounting`).
+    pub counts_pools: bool,
+}
+
+impl MemoryLimit {
+    /// What the user is told: the limit, and where it is set.
+    pub fn said(&self) -> String {
+        format!("{} is {}", self.source, human_bytes(self.bytes))
+    }
+}
+
+/// What a step of a lift would take.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Cost {
+    /// Bytes of the machine's memory.
+    pub machine: u64,
+    /// Bytes that are charged to the control group, now or when the program touches them.
+    pub charged: u64,
+}
+
+impl Cost {
+    /// So many bytes of ordinary memory.
+    pub fn copy(bytes: u64) -> Cost {
+        Cost { machine: bytes, charged: bytes }
+    }
+}
+
+/// What a lift may still take.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Budget {
+    machine: u64,
+    limit: Option<MemoryLimit>,
+    /// What may be charged to the control group.
+    group: u64,
+}
+
+impl Budget {
+    /// The budget on `machine`, where the program can do without `spare` bytes of its limit.
+    pub fn new(machine: &Machine, spare: u64) -> Budget {
+        let limit = machine.memory_limit.clone();
+        let group = limit.as_ref().map_or(u64::MAX, |limit| spare.min(limit.left / 2));
+        Budget { machine: machine.memory_left, limit, group }
+    }
+
+    /// Bytes of the machine's memory that are left.
+    pub fn machine(&self) -> u64 {
+        self.machine
+    }
+
+    /// Bytes that may still be charged to the control group; `u64::MAX` without a limit.
+    pub fn group(&self) -> u64 {
+        self.group
+    }
+
+    /// The control group's limit charges pages of the pools.
+    pub fn counts_pools(&self) -> bool {
+        self.limit.as_ref().is_some_and(|limit| limit.counts_pools)
+    }
+
+    /// Why `cost` cannot be had.
+    pub fn lack(&self, cost: Cost) -> Option<Reason> {
+        if let Some(limit) = self.limit.as_ref().filter(|_| cost.charged > self.group) {
+            let (limit, spare) = (limit.clone(), self.group);
+            return Some(Reason::GroupLimit { limit, spare, need: cost.charged });
+        }
+        let (left, need) = (self.machine, cost.machine);
+        (need > left).then_some(Reason::MemoryLimit { left, need })
+    }
+
+    /// Takes `cost`.
+    ///
+    /// # Errors
+    /// Why it cannot be had; then nothing is taken.
+    pub fn take(&mut self, cost: Cost) -> Result<(), Reason> {
+        if let Some(reason) = self.lack(cost) {
+            return Err(reason);
+        }
+        self.machine -= cost.machine;
+        if self.limit.is_some() {
+            self.group -= cost.charged;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::addr::{Addr, Range};
+    use crate::plan::tests::program;
+
+    const MB: u64 = 1 << 20;
+
+    fn machine(limit: Option<u64>) -> Machine {
+        let range = Range { start: Addr(4 * MB), end: Addr(8 * MB) };
+        let limit = limit.map(|left| MemoryLimit {
+            source: "/sys/fs/cgroup/u/memory.max".into(),
+            bytes: 64 * MB,
+            left,
+            counts_pools: false,
+        });
+        Machine { memory_left: 32 * MB, memory_limit: limit, ..program(range).machine }
+    }
+
+    #[test]
+    fn without_a_limit_the_machine_decides() {
+        let mut budget = Budget::new(&machine(None), 0);
+        assert_eq!(budget.take(Cost::copy(30 * MB)), Ok(()));
+        let lack = Reason::MemoryLimit { left: 2 * MB, need: 3 * MB };
+        assert_eq!(budget.take(Cost::copy(3 * MB)), Err(lack));
+        assert_eq!(budget.take(Cost { machine: 0, charged: u64::MAX }), Ok(()));
+    }
+
+    #[test]
+    fn of_a_limit_nothing_is_taken_unless_it_is_spare() {
+        for left in [0, 1, 6 * MB, 60 * MB, u64::MAX / 2] {
+            let mut budget = Budget::new(&machine(Some(left)), 0);
+            assert!(matches!(budget.take(Cost::copy(1)), Err(Reason::GroupLimit { spare: 0, need: 1, .. })));
+            assert_eq!(budget.take(Cost { machine: MB, charged: 0 }), Ok(()), "{left}");
+        }
+        let mut budget = Budget::new(&machine(Some(20 * MB)), 8 * MB);
+        assert_eq!(budget.take(Cost::copy(6 * MB)), Ok(()));
+        assert!(budget.take(Cost::copy(3 * MB)).is_err());
+        assert_eq!((budget.group(), budget.machine()), (2 * MB, 26 * MB));
+        // Half of what is left stays, whatever the user says.
+        assert_eq!(Budget::new(&machine(Some(20 * MB)), u64::MAX).group(), 10 * MB);
+    }
+}
