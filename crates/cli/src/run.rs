@@ -321,21 +321,20 @@ fn tell_allocator(args: &RunArgs, path: &Path, job: &Job) -> Result<(), Failure>
         MallocChoice::Thp => Pages::Thp,
         MallocChoice::Hugetlb => Pages::Hugetlb,
     };
+    // An allocator that has huge pages takes more memory than one that has small ones; and to look for
+    // it takes as much memory as the program is large.
+    if let Some(why) = reserved(&job.policy) {
+        if args.malloc != MallocChoice::Auto || job.verbose > 0 {
+            job.say(&format!("{}: --malloc: the allocator is told nothing: {why}", job.program));
+        }
+        return Ok(());
+    }
     let mut allocators = allocators(path);
     // What is no text cannot be added to.
     allocators.retain(|a| std::env::var_os(a.variable()).is_none_or(|v| v.to_str().is_some()));
     let settings = malloc::settings(&allocators, pages, |name| std::env::var(name).ok());
     if settings.is_empty() && args.malloc != MallocChoice::Auto {
         job.say(&format!("{}: --malloc: no allocator in it that could be told more than it is", job.program));
-    }
-    if !settings.is_empty()
-        && let Some(why) = reserved(&job.policy)
-    {
-        // An allocator that has huge pages takes more memory than one that has small ones.
-        if args.malloc != MallocChoice::Auto || job.verbose > 0 {
-            job.say(&format!("{}: --malloc: the allocator is told nothing: {why}", job.program));
-        }
-        return Ok(());
     }
     for Setting { name, value } in settings {
         if job.verbose > 0 {

@@ -232,7 +232,8 @@ impl Reason {
             }
             Reason::GroupLimit { limit, need, .. } => {
                 let used = limit.bytes.saturating_sub(limit.left);
-                let enough = used.saturating_add(need.saturating_mul(2)).div_ceil(1 << 20);
+                // What is used varies a little from start to start.
+                let enough = used.saturating_add(need.saturating_mul(2)).div_ceil(1 << 20) + 2;
                 let spare = need.div_ceil(1 << 20);
                 format!("echo {enough}M > {}, then hugelift run --spare {spare}M", limit.source)
             }

@@ -33,7 +33,7 @@ fn under_a_limit_of_a_control_group() {
     assert_eq!(spans(&plan(&snapshot, &spare)), [(TEXT, vec![Backing::Thp])]);
     snapshot.machine.memory_limit = Some(MemoryLimit { left: 18 * MB, ..limit });
     let hint = refused(&snapshot, &spare).hint().unwrap();
-    assert_eq!(hint, "echo 82M > /sys/fs/cgroup/u/memory.max, then hugelift run --spare 10M");
+    assert_eq!(hint, "echo 84M > /sys/fs/cgroup/u/memory.max, then hugelift run --spare 10M");
 }
 
 /// Memory that is advised where it lies grows when it is touched; data on pages of the pool grows in
