@@ -64,7 +64,10 @@ fn b5_names_are_demangled_and_match_perfs_own() {
     ] {
         let program = dir.path().join(mangled);
         let renamed = format!("--redefine-sym=fat_code={mangled}");
-        let out = Command::new("objcopy").arg(renamed).arg(fat("hold").build()).arg(&program).output();
+        // perf would take the symbols of another file with the same build id.
+        let mut objcopy = Command::new("objcopy");
+        objcopy.args([&renamed, "--remove-section=.note.gnu.build-id"]).arg(fat("hold").build());
+        let out = objcopy.arg(&program).output();
         assert!(out.is_ok_and(|out| out.status.success()), "objcopy");
         let ends_with = |option: &str, name: &str| {
             let held = Held::start(&Cmd::new([&program]), Some(&["--backing", "thp", option]), &program);
@@ -78,7 +81,7 @@ fn b5_names_are_demangled_and_match_perfs_own() {
         // What perf makes of the symbol of a file.
         let data = dir.path().join("data");
         let mut perf = Command::new("perf");
-        perf.args(["record", "-q", "-e", "cpu-clock", "-o"]).arg(&data);
+        perf.args(["record", "-q", "--no-buildid-cache", "-e", "cpu-clock", "-o"]).arg(&data);
         perf.args(["--", "sh", "-c", "sleep 1 | exec \"$@\"", "sh"]).arg(&program).arg("burn");
         let out = perf.stdin(std::process::Stdio::null()).output().expect("perf");
         if !out.status.success() {
@@ -143,7 +146,8 @@ fn perf_report_of_a_running_program() {
         let held = Held::start_busy(&way.cmd(&["burn"]), Some(&options), &way.program);
         let pid = held.pid().to_string();
         if way.is_anonymous() {
-            until("written", || perf_map_of(held.pid()).exists());
+            let path = perf_map_of(held.pid());
+            until("written", || std::fs::read_to_string(&path).is_ok_and(|t| t.contains(" fat_code\n")));
         }
         let dir = tempfile::TempDir::new().expect("a directory");
         let data = dir.path().join("data");
