@@ -59,11 +59,11 @@ fn issue_13_a10_a_limit_of_the_stack() {
     assert!(starts > 20, "env has started something only {starts} times");
 }
 
-/// `ulimit -v`: from what hugelift's own loader needs on.
+/// `ulimit -v`: from what hugelift itself needs to read its own options, before it knows of a program.
 #[test]
 fn issue_13_a10_a_limit_of_the_address_space() {
     let loads = |bytes| {
-        let outcome = Cmd::new([HUGELIFT, "--version"]).under(limited(AS, bytes)).bare();
+        let outcome = Cmd::new([HUGELIFT, "run", "--help"]).under(limited(AS, bytes)).bare();
         outcome.end == End::Code(0)
     };
     let floor =
