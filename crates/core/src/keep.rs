@@ -157,7 +157,7 @@ mod tests {
             ("programs = [\"x\"]\ninterval = \"400d\"", "is more than"),
             ("programs = [\"x\"]\ngroup = \"\"", "group: no name"),
             ("files = [\"lib*.so\"]", "'lib*.so' is no absolute path"),
-            ("files = [\"lib\\n*.so\"]", "'lib?*.so' is no absolute path"),
+            ("files = [\"lib\\n*.so\"]", "'lib\\n*.so' is no absolute path"),
             ("files = [\"/x\"]\nexclude = [\"[\"]", "exclude: "),
             ("files = [\"/x\"", "line 1"),
         ] {

@@ -96,7 +96,7 @@ mod tests {
         ];
         let spans = [Range { start: Addr(0x7000_2000), end: Addr(0x7000_3000) }];
         let map = |bias, names| perf_map(&all, bias, &spans, names);
-        let mangled = "70001ff8 10 _ZN1a6acrossEv\n70002010 1 a?b\n";
+        let mangled = "70001ff8 10 _ZN1a6acrossEv\n70002010 1 a\\nb\n";
         assert_eq!(map(0x7000_0000, Names::Mangled), mangled);
         assert_eq!(map(0x7000_0000, Names::Demangled), mangled.replace("_ZN1a6acrossEv", "a::across"));
         assert_eq!(map(u64::MAX, Names::Mangled), "");

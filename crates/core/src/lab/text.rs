@@ -159,7 +159,7 @@ pub(crate) mod tests {
         assert!(text.contains("\n\naverage:5\n\nlatency of a load\n"), "{text}");
         assert!(text.contains("  THP           1 GB            -\n"), "{text}");
         assert!(text.contains("\nnote: interrupted") && text.contains("\nnote: no root\n"), "{text}");
-        assert!(text.ends_with("\nUse huge pages. It is ?[31mworth it.\n"), "{text}");
+        assert!(text.ends_with("\nUse huge pages. It is \\x1b[31mworth it.\n"), "{text}");
     }
 
     #[test]
