@@ -2,9 +2,9 @@
 //! A memory limit under which a program runs bare does not end the lifted program; and with
 //! `--backing auto` a program's code behaves as that of its file.
 
-use crate::common::guard::PLENTY;
+use crate::common::guard::{Exclusive, PLENTY};
 use crate::common::huge::{pieces, smaps};
-use crate::common::{CGroup, Cmd, End, Held, Outcome, Pool, Primed, fat, plain};
+use crate::common::{CGroup, Cmd, End, HUGELIFT, Held, Outcome, Pool, Primed, fat, plain};
 use crate::{need_root, skip};
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
@@ -62,25 +62,31 @@ fn issue_13_a4_whatever_runs_under_a_memory_limit_runs_lifted() {
         group.reset_peak();
         let bare = cmd.bare();
         assert_eq!(bare.end, End::Code(0), "{bare:?}");
-        // hugelift itself, as it is built for tests, takes some megabytes while it starts a program.
-        let least = group.peak().expect("the peak").max(6 * MB);
+        // What hugelift itself takes while it starts a program is not what is looked for here: the pages
+        // of its own file are charged elsewhere.
+        std::fs::read(HUGELIFT).expect("read hugelift");
+        let least = group.peak().expect("the peak").max(8 * MB);
         let copy = 12 * MB;
+        let always_runs = |times: u32| (0..times).all(|_| cmd.bare().end == End::Code(0));
         let mut tried = 0;
         for limit in (least..=least + copy + 4 * MB).step_by(2 * MB as usize) {
             group.limit(&LIMIT, &limit.to_string()).expect("set the limit");
-            if (0..2).any(|_| cmd.bare().end != End::Code(0)) {
+            if !always_runs(2) {
                 continue;
             }
+            let mut same = |options: &[&str]| {
+                let lifted = cmd.lifted(options);
+                tried += 1;
+                // Near its peak the program is killed now and then without hugelift as well.
+                let excused = || !always_runs(10);
+                let what = (words, limit, options);
+                assert!(is_same(&bare, &lifted) || excused(), "{what:?}: {lifted:?}");
+            };
             for backing in ["auto", "thp", "shared", "hugetlb", "pagecache"] {
-                for parts in ["text,rodata", "all"] {
-                    let options = ["--backing", backing, "--parts", parts, "--quiet"];
-                    let lifted = cmd.lifted(&options);
-                    assert!(is_same(&bare, &lifted), "{words:?}, {limit} bytes, {options:?}: {lifted:?}");
-                    tried += 1;
-                }
+                same(&["--backing", backing, "--parts", "text,rodata", "--quiet"]);
+                same(&["--backing", backing, "--parts", "all", "--quiet"]);
             }
-            let data = cmd.lifted(&["--parts", "all", "--data-backing", "hugetlb", "--malloc", "thp", "-q"]);
-            assert!(is_same(&bare, &data), "{words:?}, {limit} bytes, data on the pool: {data:?}");
+            same(&["--parts", "all", "--data-backing", "hugetlb", "--malloc", "thp", "--quiet"]);
         }
         assert!(tried >= 50, "bare it ran at hardly any limit: {tried}");
         assert!(!store.exists(), "an entry was made, whose memory the group has for ever");
@@ -91,6 +97,8 @@ fn issue_13_a4_whatever_runs_under_a_memory_limit_runs_lifted() {
 #[test]
 fn what_is_not_lifted_under_a_memory_limit_is_said_and_the_hint_helps() {
     need_root!();
+    // Other tests switch transparent huge pages off.
+    let _alone = Exclusive::take().expect("the lock");
     let group = match group() {
         Ok(group) => group,
         Err(why) => skip!("{why}"),
@@ -126,6 +134,8 @@ fn what_is_not_lifted_under_a_memory_limit_is_said_and_the_hint_helps() {
 #[test]
 fn under_a_memory_limit_what_the_store_has_is_used() {
     need_root!();
+    // Other tests switch transparent huge pages off.
+    let _alone = Exclusive::take().expect("the lock");
     let (group, shelf) = match (group(), shelf()) {
         (Ok(group), Ok(shelf)) => (group, shelf),
         (Err(why), _) | (_, Err(why)) => skip!("{why}"),
@@ -216,7 +226,8 @@ fn issue_13_a8_the_order_of_auto() {
     }
     // Nothing to store: no store is made.
     let other = shelf.path().join("other/store");
-    let tiny = Cmd::new([plain("counts").build()]).env("HUGELIFT_STORE", &other);
+    let tiny =
+        Cmd::new([plain("tiny").flags(&["-nostdlib", "-static"]).build()]).env("HUGELIFT_STORE", &other);
     tiny.lifted(&["--backing", "auto"]);
     assert!(!shelf.path().join("other").exists(), "a store was made for a program that needs none");
 }
