@@ -120,7 +120,9 @@ fn names_and_scripts() {
     let dir = tempfile::tempdir().unwrap();
     let script = dir.path().join("script");
     std::fs::write(&script, "#! /bin/sh -e\nexit 0\n").unwrap();
-    assert_eq!(report(&script), report("/bin/sh"));
+    // The advice names what was asked about; all else is the interpreter's.
+    let of_script = report(&script).to_string().replace(script.to_str().unwrap(), "/bin/sh");
+    assert_eq!(of_script, report("/bin/sh").to_string());
 }
 
 #[test]
