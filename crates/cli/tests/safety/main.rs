@@ -15,3 +15,31 @@ mod limits;
 mod memory;
 mod store;
 mod watchers;
+
+/// SECURITY.md names the test of each boundary. A test that was renamed or removed is found here.
+#[test]
+fn security_md_names_only_tests_that_exist() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = std::fs::read_to_string(root.join("../../SECURITY.md")).expect("SECURITY.md");
+    let mut sources = String::new();
+    let mut folders = vec![root.join("tests/safety")];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).expect("a folder of tests") {
+            let path = entry.expect("an entry").path();
+            match path.is_dir() {
+                true => folders.push(path),
+                false => sources += &std::fs::read_to_string(path).expect("a source file"),
+            }
+        }
+    }
+    let rows = page.lines().filter(|line| line.starts_with("| ") && line.contains('`'));
+    let names: Vec<&str> = rows
+        .filter_map(|row| row.rsplit('|').nth(1))
+        .flat_map(|cell| cell.split('`').skip(1).step_by(2))
+        .collect();
+    assert!(names.len() > 40, "only {} names of tests were found in SECURITY.md", names.len());
+    for name in names {
+        let is_written = sources.contains(&format!("fn {name}(")) || sources.contains(&format!("({name},"));
+        assert!(is_written, "SECURITY.md names {name}, which no test in tests/safety has");
+    }
+}
