@@ -168,8 +168,9 @@ impl Map {
                 let _ = std::env::set_current_dir("/");
                 match self.write(objects, names) {
                     Ok(()) => {
-                        // Whoever reads the program's stderr is not to wait for the watcher.
-                        crate::launch::close_all_but(&[program.as_raw_fd()]);
+                        // Whoever reads the program's stderr is not to wait for the watcher. The map
+                        // stays open: by it `remove` knows which file is ours.
+                        crate::launch::close_all_but(&[program.as_raw_fd(), self.file.as_raw_fd()]);
                         wait_for_end(&program);
                         self.remove();
                     }
