@@ -50,8 +50,9 @@ static long pool_kb(void)
 			start = from, end = to;
 			continue;
 		}
-		int ours = (start >= (uintptr_t)data && end <= (uintptr_t)data + DATA) ||
-			   (start >= (uintptr_t)zero && end <= (uintptr_t)zero + BSS);
+		/* Smaller variables around them may be on the same huge pages. */
+		int ours = (start < (uintptr_t)data + DATA && end > (uintptr_t)data) ||
+			   (start < (uintptr_t)zero + BSS && end > (uintptr_t)zero);
 		if (ours && sscanf(line, "Private_Hugetlb: %lu", &kb) == 1)
 			all += (long)kb;
 		if (ours && sscanf(line, "Shared_Hugetlb: %lu", &kb) == 1)
