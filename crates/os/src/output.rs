@@ -188,7 +188,7 @@ mod tests {
         };
         let usual = mode("usual", None);
         assert_ne!(usual & 0o044, 0, "a umask of {:o} shows nothing", 0o666 ^ usual);
-        let old = fstat(&File::open(dir.path().join("usual")).unwrap()).unwrap();
+        let old = fstat(File::open(dir.path().join("usual")).unwrap()).unwrap();
         assert_eq!(mode("another", Some(&old)), 0o600);
     }
 

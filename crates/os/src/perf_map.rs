@@ -10,7 +10,7 @@ use crate::open;
 use crate::procfs::Process;
 use hugelift_core::addr::Range;
 use hugelift_core::demangle::Names;
-use hugelift_core::printable::Escape;
+use hugelift_core::printable::{Escape, Untrusted};
 use hugelift_core::snapshot::Object;
 use hugelift_core::symbols::{functions, perf_map};
 use object::read::ReadCache;
@@ -59,24 +59,24 @@ impl Copied {
 #[derive(Debug, thiserror::Error)]
 pub enum Unnamed {
     /// open(2) or write(2) failed.
-    #[error("cannot write {}: {source}", path.escaped())]
+    #[error("cannot write {path}: {source}")]
     Unwritten {
         /// The map.
-        path: PathBuf,
+        path: Untrusted,
         /// The kernel's answer.
         source: io::Error,
     },
     /// Somebody else's file is where the map should be.
-    #[error("cannot write {0}: a file is there that is not this user's own; remove it: rm {0}", path.escaped())]
+    #[error("cannot write {path}: a file is there that is not this user's own; remove it: rm {path}")]
     Taken {
         /// The map.
-        path: PathBuf,
+        path: Untrusted,
     },
     /// No watcher could be started to remove the map at the program's end.
-    #[error("cannot watch the program to remove {} at its end: {source}", path.escaped())]
+    #[error("cannot watch the program to remove {path} at its end: {source}")]
     Unwatched {
         /// The map.
-        path: PathBuf,
+        path: Untrusted,
         /// The kernel's answer.
         source: io::Error,
     },
@@ -102,8 +102,10 @@ impl Map {
         let path = PathBuf::from(format!("/tmp/perf-{pid}.map"));
         match create(&path) {
             Ok(file) => Ok(Map { pid, path, file }),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(Unnamed::Taken { path }),
-            Err(source) => Err(Unnamed::Unwritten { path, source }),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                Err(Unnamed::Taken { path: path.into() })
+            }
+            Err(source) => Err(Unnamed::Unwritten { path: path.into(), source }),
         }
     }
 
@@ -133,7 +135,7 @@ impl Map {
             bytes += lines.len();
             self.file
                 .write_all(lines.as_bytes())
-                .map_err(|source| Unnamed::Unwritten { path: self.path.clone(), source })?;
+                .map_err(|source| Unnamed::Unwritten { path: (&self.path).into(), source })?;
         }
         if bytes == 0 { Err(Unnamed::Nameless) } else { Ok(()) }
     }
@@ -182,7 +184,7 @@ impl Map {
         });
         started.map_err(|source| {
             self.remove();
-            Unnamed::Unwatched { path: self.path.clone(), source }
+            Unnamed::Unwatched { path: (&self.path).into(), source }
         })
     }
 }
