@@ -10,7 +10,7 @@ use crate::open;
 use crate::procfs::Process;
 use hugelift_core::addr::Range;
 use hugelift_core::demangle::Names;
-use hugelift_core::printable::{Escape, Untrusted};
+use hugelift_core::printable::Untrusted;
 use hugelift_core::snapshot::Object;
 use hugelift_core::symbols::{functions, perf_map};
 use object::read::ReadCache;
