@@ -39,8 +39,10 @@ fn case(name: &str, snapshot: &Snapshot, backings: &[Backing], change: impl FnOn
 
 /// The same with what is written too.
 fn case_of_all(name: &str, snapshot: &Snapshot, data: &[Backing], change: impl FnOnce(&mut Model)) -> Case {
-    let data_backings = data.to_vec();
-    planned(name, snapshot, Policy { parts: ALL_PARTS.to_vec(), data_backings, ..Policy::default() }, change)
+    // Text from the pool, so that data on transparent huge pages is another way.
+    let (backings, data_backings) = (vec![Backing::Hugetlb, Backing::Thp], data.to_vec());
+    let policy = Policy { parts: ALL_PARTS.to_vec(), backings, data_backings, ..Policy::default() };
+    planned(name, snapshot, policy, change)
 }
 
 /// The same on a NUMA node.
@@ -105,10 +107,10 @@ fn cases(program: &str, record: &str) -> Vec<Case> {
         case(&named("thp"), &full, &[thp], |_| ()),
         case(&named("hugetlb, moved"), &full, &[hugetlb], |_| ()),
         case(&named("hugetlb, by file"), &old, &[hugetlb], |_| ()),
-        case(&named("auto, pool short"), &short, &[hugetlb, thp], |_| ()),
-        case(&named("auto, kernel before 5.16"), &old, &[hugetlb, thp], |_| ()),
-        case_of_all(&named("auto, data on thp"), &full, &[thp], |_| ()),
-        case_of_all(&named("auto, data on hugetlb"), &full, &[hugetlb, thp], |_| ()),
+        case(&named("pool first, pool short"), &short, &[hugetlb, thp], |_| ()),
+        case(&named("pool first, kernel before 5.16"), &old, &[hugetlb, thp], |_| ()),
+        case_of_all(&named("pool first, data on thp"), &full, &[thp], |_| ()),
+        case_of_all(&named("pool first, data on hugetlb"), &full, &[hugetlb, thp], |_| ()),
         placed(&named("thp, placed"), &full, &[thp]),
         placed(&named("hugetlb by file, placed"), &old, &[hugetlb]),
         case_rounded(&named("thp, outer spans"), &full, &[thp]),
@@ -123,8 +125,8 @@ fn cases(program: &str, record: &str) -> Vec<Case> {
     ];
     let stolen = |m: &mut Model| m.pools.values_mut().for_each(|left| *left = 0);
     let falls_back = [
-        case(&named("auto, pool stolen"), &full, &[hugetlb, thp], stolen),
-        case(&named("auto, pool of files stolen"), &old, &[hugetlb, thp], stolen),
+        case(&named("pool first, pool stolen"), &full, &[hugetlb, thp], stolen),
+        case(&named("pool first, pool of files stolen"), &old, &[hugetlb, thp], stolen),
         case(&named("shared fragmented"), &stocked, &[shared, hugetlb], |m| m.fragmented = true),
         case(&named("thp fragmented"), &full, &[thp, hugetlb], |m| m.fragmented = true),
     ];

@@ -154,10 +154,15 @@ fn what_the_calls_promised_but_smaps_does_not_show_is_a_failure() {
     assert!(report.objects[0].parts[0].skips.iter().any(|s| s.reason == "fragmented" && s.hint.is_some()));
 }
 
+/// The pool as far as it goes, then transparent huge pages.
+fn pool_first() -> Policy {
+    Policy { backings: vec![Backing::Hugetlb, Backing::Thp], ..Policy::default() }
+}
+
 #[test]
 fn the_last_failure_is_the_reason() {
     let before = nine();
-    let plan = plan(&before, &Policy::default());
+    let plan = plan(&before, &pool_first());
     assert_eq!(plan.spans.len(), 2, "the pool has three of four pages");
     let fault = |errno| Fault::Call { call: "mmap", range: Range::default(), errno };
     let failed =
@@ -192,11 +197,11 @@ fn a_mapping_over_two_parts_is_shared_out_by_whole_huge_pages() {
 fn one_command_helps_all_that_the_pool_is_short_of() {
     let mut snapshot = snapshot(&[(2 * MB, &[(Prot::RX, 8 * MB), (Prot::R, 4 * MB)])]);
     snapshot.machine.thp_page = None;
-    let report = Report::new(&snapshot, None, &plan(&snapshot, &Policy::default()), None);
+    let report = Report::new(&snapshot, None, &plan(&snapshot, &pool_first()), None);
     sums_agree(&report);
     let short = report.objects[0].parts.iter().flat_map(|p| &p.skips).filter(|s| s.reason == "pool-short");
     let hints: Vec<_> = short.map(|s| s.hint.as_deref().unwrap()).collect();
-    let command = "echo 6 > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
+    let command = "hugelift pool set 2M=6";
     assert_eq!(hints, [command, command], "six pages in all: four of text, two of rodata");
 }
 

@@ -59,7 +59,7 @@ fn machine() -> impl Strategy<Value = Machine> {
         left,
         counts_pools,
     });
-    let memory = (memory, prop::option::of(limit));
+    let memory = (memory, prop::option::weighted(0.2, limit));
     (pages(), thp, off, vec(pool_of(), 0..4), any::<(bool, bool)>(), memory).prop_map(
         |((base, huge), thp, thp_off, mut pools, (moves_hugetlb, has_folios), memory)| {
             let (memory_left, memory_limit) = memory;

@@ -28,7 +28,7 @@ fn the_generator_makes_work() {
     let mut runner = TestRunner::deterministic();
     let (mut spans, mut by_pool, mut second, mut split, mut partial) = (0, 0, 0, 0, 0);
     let (mut over_nothing, mut several, mut due) = (0, 0, 0);
-    for _ in 0..1000 {
+    for _ in 0..1500 {
         let tree = (snapshot(), policy()).new_tree(&mut runner).unwrap();
         let (snapshot, policy) = tree.current();
         let plan = check(&snapshot, &policy);
