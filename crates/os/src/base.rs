@@ -75,6 +75,9 @@ pub fn aim(executable: &Executable, wanted: Wanted) -> Option<Aim> {
             return Some(Aim { base, backing: Backing::Shared });
         }
     }
+    if !headers.relocatable {
+        return None;
+    }
     let mut bases = Bases::new(headers, name, policy, &sizes);
     let best = bases.best()?;
     let backing = policy.backings.iter().find(|b| matches!(b, Backing::Thp | Backing::Hugetlb));

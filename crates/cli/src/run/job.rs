@@ -201,7 +201,8 @@ impl Job {
                 self.aim = aim;
                 Some(plan)
             }
-            Some(Err(Stay::There)) | None => None,
+            // What is linked for an address is there at each start: nothing to tell.
+            Some(Err(Stay::There | Stay::Fixed)) | None => None,
             Some(Err(why)) => {
                 self.unmoved = Some(why.to_string());
                 None

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What each page of a program allows, walked through in `/proc/PID/maps` bare and with all parts
 //! lifted, rounded out: it is what it was, RELRO and guard pages among it, and nothing is writable
-//! and executable at once. Without ASLR everything lies where it lies.
+//! and executable at once. Without ASLR everything lies where it lies; only a position-independent
+//! executable is moved, as a whole.
 
 use crate::common::build::must;
 use crate::common::huge::smaps;
 use crate::common::run::PATIENCE;
 use crate::common::{Cmd, Held, fat, find, plain};
 use crate::need;
-use hugelift_core::addr::{PageSize, Range};
+use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::elf::Headers;
 use hugelift_core::maps::{Mapping, Prot};
 use std::cell::RefCell;
@@ -58,7 +59,7 @@ fn relro(all: &[Mapping]) -> Vec<(PathBuf, Range)> {
         let headers = Headers::parse(&std::fs::read(&m.path).ok()?).ok()?;
         let relro = headers.relro?;
         let start = m.range.start.0.wrapping_sub(headers.first_page(4096)).wrapping_add(relro.vaddr);
-        let whole = Range::sized(hugelift_core::addr::Addr(start), relro.size)?;
+        let whole = Range::sized(Addr(start), relro.size)?;
         let page = PageSize::SMALL;
         let range = Range::new(whole.start.align_down(page), whole.end.align_down(page))?;
         Some((m.path.clone(), range)).filter(|(_, range)| !range.is_empty())
@@ -80,6 +81,33 @@ fn look(held: &Held) -> (Vec<Mapping>, usize) {
     (mappings(held), tasks.expect("the process is there").count())
 }
 
+/// Where the program headers of the executable are (`AT_PHDR`, getauxval(3)).
+fn program_headers(held: &Held) -> u64 {
+    let auxv = std::fs::read(format!("/proc/{}/auxv", held.pid())).expect("read auxv");
+    let words = auxv.chunks_exact(8).map(|c| u64::from_ne_bytes(c.try_into().expect("eight bytes")));
+    let words: Vec<u64> = words.collect();
+    words.chunks_exact(2).find(|pair| pair[0] == 3).expect("AT_PHDR")[1]
+}
+
+/// `after` with the executable where it is in `before`: a position-independent one is moved as a whole.
+fn moved_back(before: &[Mapping], mut after: Vec<Mapping>, distance: u64, program: &Path) -> Vec<Mapping> {
+    let own = || before.iter().filter(|m| m.path == program).map(|m| m.range);
+    let (Some(start), Some(end)) = (own().map(|r| r.start).min(), own().map(|r| r.end).max()) else {
+        return after;
+    };
+    // Its zeros follow without a gap.
+    let is_unnamed = |m: &Mapping| m.path.as_os_str().is_empty();
+    let end = before
+        .iter()
+        .fold(end, |end, m| if m.range.start == end && is_unnamed(m) { m.range.end } else { end });
+    let image = Range { start, end }.down(distance);
+    for m in after.iter_mut().filter(|m| m.range.intersect(image).is_some()) {
+        m.range = Range { start: Addr(m.range.start.0 + distance), end: Addr(m.range.end.0 + distance) };
+    }
+    after.sort_by_key(|m| m.range.start);
+    after
+}
+
 /// What of `before` is an object's, and not as it was.
 fn changed<'a>(before: &'a [Mapping], after: &[Mapping]) -> Option<&'a Mapping> {
     let is_same = |m: &Mapping| allowed(after, m.range) == [(m.range, Some(m.prot))];
@@ -88,10 +116,13 @@ fn changed<'a>(before: &'a [Mapping], after: &[Mapping]) -> Option<&'a Mapping> 
 
 /// Both, when they have come to the same point: a program may protect pages of its own and start
 /// threads long after it waits for something (mariadbd does both).
-fn both(bare: &Held, lifted: &Held) -> [(Vec<Mapping>, usize); 2] {
+fn both(bare: &Held, lifted: &Held, program: &Path) -> [(Vec<Mapping>, usize); 2] {
+    let program = program.canonicalize().expect("the program is there");
+    let distance = program_headers(bare) - program_headers(lifted);
     let deadline = Instant::now() + PATIENCE / 3;
     loop {
         let (before, after) = (look(bare), look(lifted));
+        let after = (moved_back(&before.0, after.0, distance, &program), after.1);
         let is_same = changed(&before.0, &after.0).is_none() && before.1 == after.1;
         if is_same || Instant::now() > deadline {
             return [before, after];
@@ -112,7 +143,7 @@ fn unchanged_each(make: &dyn Fn() -> Cmd, program: &Path) {
     for lift in LIFTS {
         let cmd = &make();
         let lifted = Held::start(cmd, Some(lift), program);
-        let [(before, threads), (after, threads_now)] = both(&bare, &lifted);
+        let [(before, threads), (after, threads_now)] = both(&bare, &lifted, program);
         if let Some(m) = changed(&before, &after) {
             panic!("{cmd:?} {lift:?}: {m:?} became {:?}", allowed(&after, m.range));
         }

@@ -209,7 +209,8 @@ fn name_as_given() {
 }
 
 /// Without ASLR the whole layout is the same: no mapping more, none less, the same
-/// protections (RELRO, guard pages), the same auxiliary vector.
+/// protections (RELRO, guard pages), the same auxiliary vector. Only a position-independent executable
+/// lies elsewhere, as a whole.
 #[test]
 fn layout_without_aslr() {
     for flags in [&["-pie"][..], &["-no-pie"], &["-static"], &["-static-pie"], &["-Wl,-z,noseparate-code"]] {
@@ -245,18 +246,42 @@ fn maps(text: &str) -> impl Iterator<Item = ((u64, u64), String, String)> {
     })
 }
 
+/// From the first page of the executable to its last.
+fn image(text: &str) -> (u64, u64) {
+    let value = |name: &str| text.lines().find_map(|l| l.strip_prefix(name)).map(str::trim);
+    let name = value("execfn ").expect("AT_EXECFN");
+    let headers = u64::from_str_radix(value("auxv 3: ").expect("AT_PHDR"), 16).expect("a number");
+    let last = maps(text).filter(|m| m.2 == name).map(|m| m.0.1).max().expect("the executable is mapped");
+    // Its zeros follow without a gap.
+    let zeros = |end: u64, m: &((u64, u64), String, String)| m.0.0 == end && m.2.is_empty();
+    let end = maps(text).fold(last, |end, m| if zeros(end, &m) { m.0.1 } else { end });
+    (headers & !4095, end)
+}
+
 /// The list with neighbours of one protection joined, and without what is behind them:
-/// a lifted span differs only in that.
+/// a lifted span differs only in that. Addresses in the executable are relative to its start.
 fn layout(text: &str) -> String {
+    if !text.contains("maps:\n") {
+        return text.to_string(); // stderr
+    }
+    let (start, end) = image(text);
+    let relative = |at: u64| if (start..=end).contains(&at) { at - start } else { at };
     let mut joined: Vec<((u64, u64), String)> = Vec::new();
     for (range, prot, _) in maps(text) {
+        let range = (relative(range.0), relative(range.1));
         match joined.last_mut() {
             Some((last, p)) if last.1 == range.0 && *p == prot => last.1 = range.1,
             _ => joined.push((range, prot)),
         }
     }
     let is_map = |line: &&str| maps(&format!("maps:\n{line}\n")).next().is_none();
-    let mut lines: Vec<String> = text.lines().filter(is_map).map(String::from).collect();
+    let anchor = |line: &str| {
+        let name = ["auxv 3: ", "auxv 9: "].into_iter().find(|name| line.starts_with(name))?;
+        let at = u64::from_str_radix(line[name.len()..].trim(), 16).ok()?;
+        Some(format!("{name}{:x}", relative(at)))
+    };
+    let others = text.lines().filter(is_map);
+    let mut lines: Vec<String> = others.map(|line| anchor(line).unwrap_or_else(|| line.into())).collect();
     lines.extend(joined.into_iter().map(|((start, end), prot)| format!("{start:x}-{end:x} {prot}")));
     lines.join("\n")
 }
