@@ -150,7 +150,7 @@ fn issue_13_a6_names_and_directories_tell_nothing_of_what_is_private() {
         [ \"$first\" != \"$(names)\" ] || echo the name depends on the bytes alone
         echo readable $(readable)
         store drop --all > /dev/null
-        $dir/hugelift run $dir/closed/program > /dev/null
+        $dir/hugelift run --backing thp --touched seen $dir/closed/program > /dev/null
         user ls /run/hugelift.seen > /dev/null 2>&1 && echo notes listed
         stat -c 'mode %a' /run/hugelift.seen
         echo readable $(readable)",
