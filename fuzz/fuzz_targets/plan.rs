@@ -6,6 +6,7 @@
 use arbitrary::Arbitrary;
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::apply::apply;
+use hugelift_core::budget::MemoryLimit;
 use hugelift_core::elf::{Headers, Machine as Arch, Segment, Stretch};
 use hugelift_core::maps::{FileId, Mapping, Prot};
 use hugelift_core::model::Model;
@@ -34,6 +35,8 @@ struct Input {
     pools: Vec<(u8, [u64; 5])>,
     moves_hugetlb: bool,
     memory_left: u64,
+    limit_left: Option<u64>,
+    counts_pools: bool,
     backings: Vec<bool>,
     page: Option<u8>,
     fault: Option<(u8, i32)>,
@@ -111,6 +114,12 @@ fn snapshot(input: &Input) -> Option<Snapshot> {
         moves_hugetlb: input.moves_hugetlb,
         populate: true,
         memory_left: input.memory_left,
+        memory_limit: input.limit_left.map(|left| MemoryLimit {
+            source: "/sys/fs/cgroup/memory.max".into(),
+            bytes: left,
+            left,
+            counts_pools: input.counts_pools,
+        }),
     };
     let (patched, special, cached, stored) = (vec![], vec![], vec![], Stored::default());
     let brk = None;

@@ -7,6 +7,7 @@
 
 use crate::open;
 use hugelift_core::printable::Untrusted;
+use nix::NixPath;
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, openat, readlinkat, renameat};
 use nix::sys::stat::{FileStat, Mode, fstat, fstatat};
@@ -15,7 +16,7 @@ use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 use std::rc::Rc;
@@ -232,6 +233,31 @@ impl Entry {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         File::from(openat(&self.directory, ".", flags, Mode::empty())?).sync_all()
     }
+}
+
+/// Renames `from` to `to`, both names in `folder`. A file that has the new name already stays.
+///
+/// # Errors
+/// renameat2(2) with `RENAME_NOREPLACE`: `EEXIST` if the new name is taken.
+pub fn rename_to_free(folder: &impl AsFd, from: &OsStr, to: &OsStr) -> nix::Result<()> {
+    let folder = folder.as_fd().as_raw_fd();
+    // Not every C library has a function for this call (musl has none here).
+    let renamed = from.with_nix_path(|from| {
+        to.with_nix_path(|to| {
+            // SAFETY: renameat2(2): a descriptor that is open, and two strings that end in NUL.
+            unsafe {
+                libc::syscall(
+                    libc::SYS_renameat2,
+                    folder,
+                    from.as_ptr(),
+                    folder,
+                    to.as_ptr(),
+                    libc::RENAME_NOREPLACE,
+                )
+            }
+        })
+    })??;
+    Errno::result(renamed).map(drop)
 }
 
 /// A new file with a name of its own beside another one. It is removed when it is dropped.

@@ -2,8 +2,9 @@
 //! The daemon's socket in the file system: who may connect, and what may be replaced.
 
 use hugelift_core::printable::Escape;
+use hugelift_os::entry::rename_to_free;
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, RenameFlags, open, openat, renameat2};
+use nix::fcntl::{AtFlags, OFlag, open, openat};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat, umask};
 use nix::unistd::{Gid, Group, Uid, UnlinkatFlags, unlinkat};
@@ -238,10 +239,10 @@ fn take_away(folder: &OwnedFd, name: &OsStr, found: &FileStat) -> nix::Result<()
     aside.push(name);
     aside.push(format!(".{}", std::process::id()));
     let (from, to) = (name, aside.as_os_str());
-    renameat2(folder, from, folder, to, RenameFlags::RENAME_NOREPLACE)?;
+    rename_to_free(folder, from, to)?;
     if look(folder, to)?.is_some_and(|moved| same(&moved, found)) {
         return unlinkat(folder, to, UnlinkatFlags::NoRemoveDir);
     }
-    renameat2(folder, to, folder, from, RenameFlags::RENAME_NOREPLACE)?;
+    rename_to_free(folder, to, from)?;
     Err(Errno::EBUSY)
 }
