@@ -3,6 +3,7 @@
 //! moved, before it runs, to where they can be mapped. It cannot tell; nor can a debugger.
 
 use crate::common::cache::text_of;
+use crate::common::mounts::{kernel_has, mount, with_own_mounts};
 use crate::common::run::same_as;
 use crate::common::{Cmd, End, Held, Outcome, Primed, fat, plain};
 use crate::{need, need_root, skip};
@@ -355,10 +356,23 @@ fn rust_panics_and_backtraces() {
 fn uprobes_are_hit() {
     need_root!();
     need!("nm");
-    if !Path::new("/sys/kernel/tracing/uprobe_events").exists() {
-        skip!("no uprobe_events in /sys/kernel/tracing");
+    if !kernel_has("tracefs") {
+        skip!("this kernel has no tracefs");
     }
     let primed = primed!(c());
+    with_own_mounts(move || {
+        if !Path::new("/sys/kernel/tracing/uprobe_events").exists() {
+            mount(&["-t", "tracefs", "tracefs", "/sys/kernel/tracing"]);
+        }
+        if Path::new("/sys/kernel/tracing/uprobe_events").exists() {
+            are_hit(&primed);
+        } else {
+            skip!("no uprobe_events in /sys/kernel/tracing");
+        }
+    });
+}
+
+fn are_hit(primed: &Primed) {
     let symbols = Command::new("nm").arg(primed.path()).output().expect("nm").stdout;
     let symbols = String::from_utf8_lossy(&symbols).into_owned();
     let line = symbols.lines().find(|l| l.ends_with(" T counted")).expect("counted");

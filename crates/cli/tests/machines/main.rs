@@ -14,6 +14,7 @@ mod grow;
 mod held;
 mod huge;
 mod launcher;
+mod limited;
 mod look;
 mod mask;
 mod masked;
