@@ -100,9 +100,17 @@ fn moved_back(before: &[Mapping], mut after: Vec<Mapping>, distance: u64, progra
     let end = before
         .iter()
         .fold(end, |end, m| if m.range.start == end && is_unnamed(m) { m.range.end } else { end });
+    if distance == 0 {
+        return after;
+    }
     let image = Range { start, end }.down(distance);
     for m in after.iter_mut().filter(|m| m.range.intersect(image).is_some()) {
         m.range = Range { start: Addr(m.range.start.0 + distance), end: Addr(m.range.end.0 + distance) };
+    }
+    // The heap follows, and begins with a page of its own. It would lie over the image here: out of
+    // the way, with the guard that musl puts into it.
+    for m in after.iter_mut().filter(|m| m.is_named("[heap]")) {
+        m.range = Range { start: Addr(m.range.start.0 + (1 << 40)), end: Addr(m.range.end.0 + (1 << 40)) };
     }
     after.sort_by_key(|m| m.range.start);
     after
