@@ -228,7 +228,10 @@ fn auto_copies_what_is_worth_it() {
     place.told(2);
     place.lived(Duration::from_millis(1));
     let mut preview = Command::new(HUGELIFT);
-    preview.args(["run", "--dry-run", "--numa", "local"]).arg(&place.program).env("HUGELIFT_STORE", place.store());
+    preview
+        .args(["run", "--dry-run", "--numa", "local"])
+        .arg(&place.program)
+        .env("HUGELIFT_STORE", place.store());
     let shown = String::from_utf8(preview.output().unwrap().stdout).unwrap();
     assert!(shown.contains("a past run took 1.0 ms of CPU time: not worth it"), "{shown}");
     assert!(shown.contains("plan: nothing to lift"), "{shown}");
@@ -237,7 +240,7 @@ fn auto_copies_what_is_worth_it() {
 #[test]
 fn what_a_run_took_is_noted() {
     let place = place!();
-    let outcome = place.cmd(&["3", "burn"]).lifted(&[]);
+    let outcome = place.cmd(&["3", "burn"]).lifted(&without_store(&[]));
     assert_eq!((outcome.stdout.as_str(), outcome.end), ("wrong 0\n", End::Code(0)));
     let cpu = place.told(1)["cpu_seconds"].as_f64().unwrap();
     assert!((0.45..5.0).contains(&cpu), "half a second, and a little for its start: {cpu}");
@@ -251,7 +254,7 @@ fn who_leaves_a_child_behind_lives_on() {
     let place = place!();
     let cmd = place.cmd(&["3", "leave", "wait"]);
     // The parent ends at once; its child waits for the end of stdin.
-    let mut command = cmd.command(Some(&[]));
+    let mut command = cmd.command(Some(&without_store(&[])));
     let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
     let stdin = child.stdin.take();
     assert!(child.wait().unwrap().success());
