@@ -3,7 +3,7 @@
 
 use super::HUGELIFT;
 use std::ffi::{OsStr, OsString};
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -172,9 +172,26 @@ impl Cmd {
         self.run(Some(options))
     }
 
+    /// A file that one test has just written is open for writing in whatever another test forks, until
+    /// that has executed its program. Such a file cannot be executed for a moment.
     fn run(&self, options: Option<&[&str]>) -> Outcome {
+        let until = Instant::now() + Duration::from_secs(5);
+        loop {
+            match self.try_run(options) {
+                Ok(outcome) if outcome.end == End::Code(126) && outcome.stderr.contains("Text file busy") => {
+                    assert!(Instant::now() < until, "{outcome:?}");
+                }
+                Ok(outcome) => return outcome,
+                Err(e) if e.kind() == io::ErrorKind::ExecutableFileBusy && Instant::now() < until => {}
+                Err(e) => panic!("{:?}: {e}", self.words(options)),
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn try_run(&self, options: Option<&[&str]>) -> io::Result<Outcome> {
         let words = self.words(options);
-        let mut child = self.command(options).spawn().unwrap_or_else(|e| panic!("{words:?}: {e}"));
+        let mut child = self.command(options).spawn()?;
         let deadline = Instant::now() + self.patience.unwrap_or(PATIENCE);
         let (stdout, stderr) = (collect(child.stdout.take()), collect(child.stderr.take()));
         if let Some(mut pipe) = child.stdin.take() {
@@ -189,7 +206,7 @@ impl Cmd {
             until_end(stream, deadline.max(Instant::now() + Duration::from_secs(5)))
         });
         match (out, err) {
-            (Some(out), Some(err)) => Outcome { stdout: text(out), stderr: text(err), end },
+            (Some(out), Some(err)) => Ok(Outcome { stdout: text(out), stderr: text(err), end }),
             _ => fail(
                 &mut child,
                 &words,
