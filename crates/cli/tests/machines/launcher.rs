@@ -138,14 +138,28 @@ fn killed_at_each_step(who: &str, kind: &str) {
     let pages = 2 * size / page + (8 << 20) / page;
     assert!(pool.set(pages), "no {pages} pages of {page}");
 
-    let counted = run(lifted(&options, &big.path, &[]).env("HUGELIFT_TEST_DIE", "count"));
+    let dying = |at: &str| {
+        let mut command = lifted(&options, &big.path, &[]);
+        // At a random base the program may have to be moved or not: the steps would not be the same.
+        let stay = || {
+            // SAFETY: personality(2) with a number.
+            match unsafe { libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong) } {
+                -1 => Err(std::io::Error::last_os_error()),
+                _ => Ok(()),
+            }
+        };
+        // SAFETY: the closure makes one system call.
+        unsafe { command.pre_exec(stay) };
+        run(command.env("HUGELIFT_TEST_DIE", at))
+    };
+    let counted = dying("count");
     let count = counted.stderr.lines().find_map(|l| l.strip_prefix("hugelift-test: ptrace operations: "));
     let Some(count) = count else { lacks!("this hugelift is a release build, without points to die at") };
     let count: u64 = count.parse().unwrap();
     assert!(count > 20, "{count} operations");
     let bare = run(&mut bare::<&str>(&big.path, &[]));
     for n in 0..count {
-        let run = run(lifted(&options, &big.path, &[]).env("HUGELIFT_TEST_DIE", format!("{n}:{who}")));
+        let run = dying(&format!("{n}:{who}"));
         match who {
             "helper" => run.assert_same(&bare),
             _ => assert_eq!(run.status.signal(), Some(libc::SIGKILL), "step {n}: {}", run.stderr),
