@@ -10,9 +10,10 @@ trap 'rm -f "$log"' EXIT
 # see fuzz/README.md.
 export PROPTEST_RNG_SEED="${PROPTEST_RNG_SEED:-1}"
 
-# The tests share the pool of huge pages and the machine's memory: one test program at a
-# time, as cargo does it. --nocapture shows a SKIP of a test that passes.
-cargo test --workspace --no-fail-fast -- --nocapture --test-threads="${TEST_THREADS:-2}" 2>&1 | tee "$log"
+# The tests share the pool of huge pages and the machine's memory: one test program runs at a time,
+# as cargo does it, with three tests at a time, for most of them wait. --nocapture shows a SKIP of a
+# test that passes.
+cargo test --workspace --no-fail-fast -- --nocapture --test-threads="${TEST_THREADS:-3}" 2>&1 | tee "$log"
 status=${PIPESTATUS[0]}
 
 skips=$(grep -o 'SKIP: .*' "$log" | sort | uniq -c)
