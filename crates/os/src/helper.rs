@@ -84,10 +84,15 @@ pub fn attend(running: Running, reap: Option<i32>, lifter: &mut impl Lifter) -> 
     let mut waiting: Option<Entry> = None;
     loop {
         let (stopped, stop) = running.wait()?;
+        if stop == Stop::Exec {
+            // A static program is lifted now.
+            let _ = deadline.renew(LIFT);
+        }
         running = match stop {
             Stop::Exec => match at_exec(stopped, reap, lifter)? {
                 Next::Done => return Ok(()),
                 Next::Entry(stopped, mut entry) => {
+                    let _ = deadline.renew(crate::faultpoint::patience(START));
                     let running = stopped.resume(Resume::Cont, 0)?;
                     entry.own = Process::OWN.status().ok().map(filters);
                     lifter.meanwhile(entry.pid);
