@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The two commands of the README are `make demo` and `make test`; each sets up what it needs.
 
-.PHONY: all build demo test test-vm dist bench bench-real lint fuzz-build clean
+.PHONY: all build demo test test-vm dist bench bench-real lint fuzz fuzz-check clean
 
 all: build
 
@@ -45,8 +45,12 @@ lint:
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
 
-# The fuzz targets are a workspace of their own; cargo fuzz runs them.
-fuzz-build:
+# The fuzz targets are a workspace of their own; cargo fuzz runs them (fuzz/README.md).
+fuzz-check:
+	@ci/setup.sh test
+	cargo check --manifest-path fuzz/Cargo.toml
+
+fuzz:
 	@ci/setup.sh test
 	cargo build --manifest-path fuzz/Cargo.toml
 
