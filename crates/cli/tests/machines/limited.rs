@@ -70,7 +70,7 @@ fn whatever_runs_under_a_limit_runs_lifted() {
     let start = || bare::<&str>(&big.path, &[]);
     let expected = group.run(&mut start());
     let least = group.peak();
-    let mut tried = 0;
+    let mut compared = 0;
     for share in 0..4 {
         group.limit(&(least + 2 * MB + share * page * 2).to_string());
         let always_runs = || (0..2).all(|_| group.run(&mut start()).status == expected.status);
@@ -80,14 +80,14 @@ fn whatever_runs_under_a_limit_runs_lifted() {
         for backing in ["auto", "thp", "shared"] {
             let options = ["--backing", backing, "--parts", "all", "--quiet"];
             let lifted = group.run(&mut lifted(&options, &big.path, &[]));
-            tried += 1;
             // Near its peak the program may be killed now and then without hugelift as well.
             if lifted.status != expected.status && !(0..5).all(|_| always_runs()) {
                 continue;
             }
             lifted.assert_same(&expected);
+            compared += 1;
         }
     }
-    assert!(tried > 0, "bare it ran at no limit from {least} bytes on");
+    assert!(compared > 0, "bare it ran reliably at no limit from {least} bytes on");
     group.limit("max");
 }
