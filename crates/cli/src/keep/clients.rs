@@ -122,19 +122,17 @@ mod tests {
         clients.serve();
         assert_eq!(clients.all.len(), MOST);
         assert!(clients.next_deadline().is_some());
-        // One that reads gets all of it, a chunk each turn.
+        // The first one reads and gets all of it, a chunk each turn. The others hang up here.
         let mut reader = lazy.into_iter().next().unwrap();
         let read = std::thread::spawn(move || {
             let mut all = Vec::new();
             reader.read_to_end(&mut all).map(|_| all.len())
         });
-        let end = Instant::now() + PATIENCE;
-        while clients.all.len() == MOST && Instant::now() < end {
+        // A client ends at its deadline at the latest, so this loop ends.
+        while !clients.all.is_empty() {
             clients.serve();
             std::thread::sleep(Duration::from_millis(1));
         }
-        // The others have gone meanwhile.
-        clients.serve();
         assert_eq!(read.join().unwrap().unwrap(), answer.len());
         assert!(clients.all.is_empty());
     }
