@@ -2,7 +2,7 @@
 //! The text of /proc/cpuinfo, and the event table that is found by it.
 #![no_main]
 
-use hugelift_core::pmu::{model_of, parse_cpuinfo};
+use hugelift_measure::pmu::{model_of, parse_cpuinfo};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

@@ -5,10 +5,10 @@ use crate::copy::find_clang;
 use crate::warm::Shelf;
 use crate::{Options, under_hugelift};
 use anyhow::Result;
-use hugelift_core::stats;
 use hugelift_measure::program::Program;
 use hugelift_measure::rounds::{self, Side, pairs};
 use hugelift_measure::sample::Sample;
+use hugelift_measure::stats;
 
 const ROUNDS: usize = 30;
 /// How many children each parent starts, one after the other.

@@ -6,10 +6,10 @@ use crate::under_hugelift;
 use crate::{Options, pool};
 use anyhow::{Context as _, Result, ensure};
 use hugelift_core::smaps::Usage;
-use hugelift_core::stats;
 use hugelift_measure::generated::{self, Hot, Linking};
 use hugelift_measure::program::Program;
 use hugelift_measure::rounds::{self, Side};
+use hugelift_measure::stats;
 use hugelift_measure::{coverage, host};
 use std::path::PathBuf;
 

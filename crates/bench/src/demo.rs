@@ -3,11 +3,11 @@
 
 use crate::{Options, under_hugelift};
 use anyhow::{Result, ensure};
-use hugelift_core::comparison::Coverage;
-use hugelift_core::stats::{self, Estimate, Verdict};
+use hugelift_measure::comparison::Coverage;
 use hugelift_measure::generated::{self, Hot, Linking, coverage_of, result_of};
 use hugelift_measure::rounds::{self, Side, pairs};
 use hugelift_measure::sample::Sample;
+use hugelift_measure::stats::{self, Estimate, Verdict};
 use std::process::ExitCode;
 
 /// A program that ran before gets what pays, by what its runs took: here it gets all each time.

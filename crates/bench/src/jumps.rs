@@ -4,13 +4,13 @@
 
 use crate::{Options, pool, under_hugelift};
 use anyhow::{Result, ensure};
-use hugelift_core::comparison::Coverage;
-use hugelift_core::stats;
+use hugelift_measure::comparison::Coverage;
 use hugelift_measure::generated::{self, Hot, Linking, coverage_of, result_of};
 use hugelift_measure::host;
 use hugelift_measure::program::Program;
 use hugelift_measure::rounds::{self, Side, pairs};
 use hugelift_measure::sample::Sample;
+use hugelift_measure::stats;
 
 const ROUNDS: usize = 10;
 const SECONDS: f64 = 1.2;

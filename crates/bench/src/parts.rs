@@ -4,9 +4,9 @@
 
 use crate::{Options, hugelift, under_hugelift};
 use anyhow::{Context as _, Result, ensure};
-use hugelift_core::stats;
 use hugelift_measure::program::Program;
 use hugelift_measure::rounds::{self, Side, pairs};
+use hugelift_measure::stats;
 use std::path::PathBuf;
 use std::process::Command;
 use tempfile::TempDir;

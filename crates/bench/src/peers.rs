@@ -5,9 +5,9 @@
 
 use crate::Options;
 use anyhow::{Context as _, Result, ensure};
-use hugelift_core::stats;
 use hugelift_epoch::{Contract, Domain, Donated, Epochs};
 use hugelift_measure::rounds::{self, Side, pairs};
+use hugelift_measure::stats;
 use std::cell::RefCell;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;

@@ -7,11 +7,11 @@
 use crate::{Options, copy, hugelift};
 use anyhow::{Context as _, Result, ensure};
 use hugelift_core::addr::PageSize;
-use hugelift_core::stats;
 use hugelift_measure::child::Cost;
 use hugelift_measure::program::Program;
 use hugelift_measure::rounds::{self, Side, pairs};
-use hugelift_os::prime::Locked;
+use hugelift_measure::stats;
+use hugelift_os::pagecache::prime::Locked;
 use serde_json::Value;
 use std::fs::File;
 use std::path::{Path, PathBuf};

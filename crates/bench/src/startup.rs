@@ -3,10 +3,10 @@
 
 use crate::{Options, under_hugelift};
 use anyhow::Result;
-use hugelift_core::stats;
 use hugelift_measure::program::Program;
 use hugelift_measure::rounds::{self, Side, pairs};
 use hugelift_measure::sample::Sample;
+use hugelift_measure::stats;
 
 const ROUNDS: usize = 300;
 const GOAL_MS: f64 = 3.0;

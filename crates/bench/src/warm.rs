@@ -5,10 +5,10 @@
 use crate::copy::find_clang;
 use crate::{Options, hugelift, under_hugelift};
 use anyhow::{Context as _, Result};
-use hugelift_core::stats;
 use hugelift_measure::program::Program;
 use hugelift_measure::rounds::{self, Side, pairs};
 use hugelift_measure::sample::Sample;
+use hugelift_measure::stats;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 

@@ -12,14 +12,14 @@ pub use options::CompareArgs;
 
 use crate::failure::Failure;
 use experiment::Experiment;
-use hugelift_core::comparison::Comparison;
-use hugelift_core::comparison_text;
-use hugelift_core::html::compare::document;
 use hugelift_core::printable;
 use hugelift_core::printable::Escape;
-use hugelift_os::console::{self, say};
-use hugelift_os::lookup::resolve;
-use hugelift_os::output;
+use hugelift_measure::comparison::Comparison;
+use hugelift_os::io::console::{self, say};
+use hugelift_os::io::output;
+use hugelift_os::launch::lookup::resolve;
+use hugelift_report::comparison as comparison_text;
+use hugelift_report::html::compare::document;
 use std::ffi::OsString;
 use std::path::Path;
 

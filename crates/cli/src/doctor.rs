@@ -3,20 +3,20 @@
 
 use crate::FAILED;
 use clap::Args;
-use hugelift_core::doctor::facts::Facts;
-use hugelift_core::doctor::offers::offers;
-use hugelift_core::doctor::text::{Style, finding_text, measured, text};
-use hugelift_core::doctor::worth::{most_worth, text as most_worth_text};
-use hugelift_core::doctor::{Finding, Severity, VERSION, diagnose};
-use hugelift_core::lab::Report;
 use hugelift_core::printable;
 use hugelift_core::printable::{Escape, text_to_parse};
+use hugelift_doctor::facts::Facts;
+use hugelift_doctor::offers::offers;
+use hugelift_doctor::read_machine::gather;
+use hugelift_doctor::read_running;
+use hugelift_doctor::worth::{most_worth, text as most_worth_text};
+use hugelift_doctor::{Finding, Severity, VERSION, diagnose};
+use hugelift_lab::results::Report;
 use hugelift_lab::{machine, saved};
-use hugelift_os::console::{self, say};
-use hugelift_os::facts::gather;
-use hugelift_os::terminal;
-use hugelift_os::tree::Tree;
-use hugelift_os::worth;
+use hugelift_os::io::console::{self, say};
+use hugelift_os::io::terminal;
+use hugelift_os::machine::tree::Tree;
+use hugelift_report::doctor::{Style, finding_text, measured, text};
 use serde_json::json;
 use std::ffi::OsString;
 use std::io::{BufRead, IsTerminal};
@@ -114,7 +114,7 @@ fn facts(args: &DoctorArgs) -> Result<Facts, String> {
     let tree = Tree::new(args.root.clone());
     let mut facts = gather(&tree, args.pid, &folder).map_err(|e| e.to_string())?;
     if tree.is_live() && !args.fix {
-        facts.programs = worth::programs();
+        facts.programs = read_running::programs();
     }
     Ok(facts)
 }

@@ -2,7 +2,7 @@
 //! How a subcommand ends that cannot do its work.
 
 use crate::FAILED;
-use hugelift_os::program::ExecError;
+use hugelift_os::launch::program::ExecError;
 
 /// Why there is no result, and with which status hugelift ends.
 pub struct Failure {

@@ -6,8 +6,8 @@ use crate::FAILED;
 use crate::failure::Failure;
 use crate::log;
 use crate::run::Job;
-use hugelift_os::console::say;
-use hugelift_os::inside;
+use hugelift_os::io::console::say;
+use hugelift_os::launch::inside;
 use std::ffi::OsString;
 use std::path::Path;
 

@@ -8,24 +8,25 @@ use crate::options::PolicyArgs;
 use clap::Args;
 use hugelift_core::addr::human_bytes;
 use hugelift_core::elf::ElfError;
-use hugelift_core::html::map::document;
 use hugelift_core::plan::plan;
 use hugelift_core::policy::Policy;
 use hugelift_core::printable;
 use hugelift_core::printable::{Escape, quoted};
 use hugelift_core::report::{Report, gains};
-use hugelift_core::report_text::{Style, text};
 use hugelift_core::snapshot::Part;
-use hugelift_os::base::Wanted;
-use hugelift_os::console::{self, say};
-use hugelift_os::elf_file::{ElfFile, FileError};
-use hugelift_os::file_snapshot::of_file;
-use hugelift_os::lookup::resolve;
+use hugelift_os::elf::elf_file::{ElfFile, FileError};
+use hugelift_os::elf::file_snapshot::of_file;
+use hugelift_os::elf::opened::{opened, opened_later};
+use hugelift_os::io::console::{self, say};
+use hugelift_os::io::{output, terminal};
+use hugelift_os::launch::base::Wanted;
+use hugelift_os::launch::lookup::resolve;
 use hugelift_os::machine::thp_page;
-use hugelift_os::opened::{opened, opened_later};
 use hugelift_os::pagecache;
-use hugelift_os::procfs::Process;
-use hugelift_os::{output, snapshot, terminal};
+use hugelift_os::proc::procfs::Process;
+use hugelift_os::proc::snapshot;
+use hugelift_report::html::map::document;
+use hugelift_report::lift::{Style, text};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -91,7 +92,7 @@ fn pid(target: &OsStr) -> Option<Result<u32, Failure>> {
 /// # Errors
 /// There is none, or it cannot be read.
 pub fn of_process(pid: u32, policy: &Policy) -> Result<Report, Failure> {
-    let failed = |e: hugelift_os::procfs::ProcError| Failure::new(e.to_string());
+    let failed = |e: hugelift_os::proc::procfs::ProcError| Failure::new(e.to_string());
     let snapshot = snapshot::live(Some(pid), 0).map_err(failed)?;
     let usage = Process::new(pid).smaps().map_err(failed)?;
     if snapshot.objects.is_empty() {

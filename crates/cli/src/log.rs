@@ -3,7 +3,7 @@
 //! `hugelift_os=trace` (the directives of tracing-subscriber's `EnvFilter`).
 
 use hugelift_core::printable::text_to_parse;
-use hugelift_os::console::EscapedStderr;
+use hugelift_os::io::console::EscapedStderr;
 use std::os::unix::ffi::OsStrExt;
 use tracing_subscriber::EnvFilter;
 

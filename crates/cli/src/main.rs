@@ -124,18 +124,18 @@ pub unsafe extern "C" fn main(argc: libc::c_int, argv: *const *const libc::c_cha
     let args = || (0..count).map(|i| OsStr::from_bytes(argument(i).to_bytes()).to_os_string()).collect();
     // A program may be started with less stack than hugelift needs.
     if count > 1 && argument(1) == c"run" {
-        return hugelift_os::stack::with_room(|| {
+        return hugelift_os::launch::stack::with_room(|| {
             let beginning = run::Beginning::look();
             if !beginning.is_filtered() {
-                hugelift_os::console::guard_standard_files();
+                hugelift_os::io::console::guard_standard_files();
             }
             let args: Vec<OsString> = args();
             command(&args, Some(beginning))
         });
     }
-    hugelift_os::console::guard_standard_files();
+    hugelift_os::io::console::guard_standard_files();
     let args: Vec<OsString> = args();
-    if count > 1 && args[1] == hugelift_os::inside::SUBCOMMAND {
+    if count > 1 && args[1] == hugelift_os::launch::inside::SUBCOMMAND {
         return inside::inside(&args[2..]);
     }
     command(&args, None)
@@ -147,7 +147,7 @@ fn command(args: &[OsString], beginning: Option<run::Beginning>) -> i32 {
         Err(error) => {
             let status = if error.use_stderr() { FAILED } else { 0 };
             match usage::complaint(&error, &subcommands(args)) {
-                Some(line) => hugelift_os::console::say(&line),
+                Some(line) => hugelift_os::io::console::say(&line),
                 // Nobody may be reading.
                 None => _ = error.print(),
             }
@@ -155,7 +155,7 @@ fn command(args: &[OsString], beginning: Option<run::Beginning>) -> i32 {
         }
     };
     if let Err(why) = log::start() {
-        hugelift_os::console::say(&why);
+        hugelift_os::io::console::say(&why);
         return FAILED;
     }
     match cli.command {

@@ -3,10 +3,10 @@
 
 use crate::failure::Failure;
 use clap::Args;
-use hugelift_core::ministat::{Confidence, Layout, MOST_SAMPLES, PLOT_WIDTH, Sample, Show, text};
 use hugelift_core::printable::{Escape, text_to_parse};
-use hugelift_os::console::{self, say};
-use hugelift_os::terminal;
+use hugelift_measure::ministat::{Confidence, Layout, MOST_SAMPLES, PLOT_WIDTH, Sample, Show, text};
+use hugelift_os::io::console::{self, say};
+use hugelift_os::io::terminal;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 

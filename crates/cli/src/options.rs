@@ -7,7 +7,7 @@ use hugelift_core::placement::{Nodes, Placement};
 use hugelift_core::policy::{self, Backing, Copies, ObjectFilter, PageChoice, Policy};
 use hugelift_core::quantity;
 use hugelift_core::snapshot::Part;
-use hugelift_os::nodes;
+use hugelift_os::machine::nodes;
 use std::str::FromStr;
 
 /// `--backing`

@@ -9,7 +9,7 @@ use hugelift_core::policy::ObjectFilter;
 use hugelift_core::printable;
 use hugelift_core::printable::{Escape, Untrusted};
 use hugelift_core::quantity;
-use hugelift_os::console::{self, say};
+use hugelift_os::io::console::{self, say};
 use hugelift_os::store::{
     Entry, Freed, Missing, Noted, Notes, State, Store, StoreError, notes_beside, own_path,
 };

@@ -14,7 +14,6 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 
 pub mod persist;
-pub mod text;
 
 /// Version of the JSON that the `pool` commands print.
 pub const VERSION: u32 = 1;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What is huge, what could be, and for the rest the reason: as data, and so as JSON.
-//! [`crate::report_text`] makes the table and the bars of it.
+//! The crate `report` makes the table and the bars of it.
 //!
 //! ```text
 //!   mapping (smaps: 4 MB huge)  |-----------------------------|

@@ -5,8 +5,8 @@ use crate::memory::{Mapping, Pages};
 use hugelift_core::addr::{Addr, Range};
 use hugelift_core::smaps::Usage;
 use hugelift_os::machine::{base_page, thp_page};
-use hugelift_os::memory::MADV_COLLAPSE;
-use hugelift_os::procfs::Process;
+use hugelift_os::proc::memory::MADV_COLLAPSE;
+use hugelift_os::proc::procfs::Process;
 use std::io;
 use std::ptr;
 

@@ -10,7 +10,10 @@
 
 pub mod block;
 pub mod clock;
+pub mod contention;
 pub mod cow;
+pub mod knees;
+pub mod latency;
 pub mod machine;
 pub mod memcpy;
 pub mod memory;
@@ -18,6 +21,7 @@ pub mod munmap;
 pub mod perform;
 pub mod progress;
 pub mod reclaim;
+pub mod results;
 pub mod saved;
 pub mod setting;
 pub mod tlb;

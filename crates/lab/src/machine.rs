@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The machine that an experiment runs on.
 
+use crate::results::machine::{Cache, Machine, Tlb};
 use crate::setting::chosen;
-use hugelift_core::doctor::parse::field;
-use hugelift_core::lab::machine::{Cache, Machine, Tlb};
+use hugelift_core::fields::field;
+use hugelift_os::machine::tree::Tree;
 use hugelift_os::machine::{base_page, thp_page};
-use hugelift_os::tree::Tree;
 
 const CPU: &str = "/sys/devices/system/cpu";
 const THP: &str = "/sys/kernel/mm/transparent_hugepage";

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Memory on pages of a kind that is known: asked for, and looked up in smaps.
 
+use crate::results::Hue;
 use crate::setting::Setting;
 use anyhow::{Context as _, Result, ensure};
 use hugelift_core::addr::{Addr, PageSize, Range, human_bytes};
-use hugelift_core::lab::Hue;
+use hugelift_os::machine::pools;
+use hugelift_os::machine::tree::Tree;
 use hugelift_os::machine::{base_page, thp_page};
-use hugelift_os::pools;
-use hugelift_os::procfs::Process;
-use hugelift_os::tree::Tree;
+use hugelift_os::proc::procfs::Process;
 use std::io;
 use std::ptr::{self, NonNull};
 

@@ -3,9 +3,9 @@
 
 use crate::machine;
 use crate::progress::Progress;
+use crate::results::{Outcome, Report, VERSION};
 use anyhow::{Context as _, Result};
-use hugelift_core::lab::{Outcome, Report, VERSION};
-use hugelift_os::tree::Tree;
+use hugelift_os::machine::tree::Tree;
 use std::time::{Duration, Instant};
 
 /// The most that an experiment may take with `--quick`.
@@ -65,7 +65,7 @@ pub fn perform(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hugelift_core::lab::Ended;
+    use crate::results::Ended;
 
     #[test]
     fn a_report_says_where_when_and_how() {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! How far an experiment is, and whether it may go on.
 
-use hugelift_core::lab::Ended;
+use crate::results::Ended;
 use hugelift_measure::interrupt;
 use std::time::{Duration, Instant};
 

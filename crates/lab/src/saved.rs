@@ -3,10 +3,10 @@
 //! `$XDG_STATE_HOME/hugelift/lab/`, or `~/.local/state/hugelift/lab/` (XDG Base Directory
 //! Specification).
 
+use crate::results::{Report, VERSION};
 use anyhow::{Context as _, Result};
-use hugelift_core::lab::{Report, VERSION};
 use hugelift_core::printable::Escape;
-use hugelift_os::{open, output};
+use hugelift_os::io::{open, output};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -50,8 +50,8 @@ pub fn load(folder: &Path) -> Vec<Report> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::results::Outcome;
     use crate::{Experiment, perform};
-    use hugelift_core::lab::Outcome;
 
     #[test]
     fn what_was_kept_comes_back() {

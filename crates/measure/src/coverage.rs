@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! How much of a program is on huge pages, by what smaps shows.
 
+use crate::comparison::{Coverage, Memory};
 use crate::host;
 use hugelift_core::addr::{Addr, PageSize, Range};
-use hugelift_core::comparison::{Coverage, Memory};
 use hugelift_core::smaps::Usage;
 use std::ops::Add as _;
 

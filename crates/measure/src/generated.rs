@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The generated programs: made once with `cc`, then kept under the target directory.
 
+use crate::comparison::Coverage;
 use crate::coverage;
 use crate::host;
 use crate::program::Program;
 use crate::sample::Sample;
 use anyhow::{Context as _, Result, ensure};
 use hugelift_core::addr::Addr;
-use hugelift_core::comparison::Coverage;
 use hugelift_core::printable::Escape;
 use std::fs;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};

@@ -7,17 +7,24 @@
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 pub mod child;
+pub mod comparison;
 pub mod coverage;
 pub mod generated;
 pub mod host;
 pub mod interrupt;
 pub mod look;
+pub mod ministat;
+pub mod perf;
+pub mod pmu;
+pub mod processes;
 pub mod program;
 pub mod random;
 pub mod ready;
 pub mod rounds;
 pub mod sample;
 pub mod server;
+pub mod stats;
+pub mod stopping;
 pub mod timed;
 pub mod tree;
 pub mod uprobe;

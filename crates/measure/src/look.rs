@@ -7,11 +7,11 @@
 //! writes its report to a FIFO just before it goes; from then on we try to take its place.
 
 use crate::child::{Child, reap_orphans};
+use crate::comparison::{Coverage, Memory};
 use crate::interrupt;
 use crate::program::Program;
 use crate::timed::Seen;
 use anyhow::{Context as _, Result};
-use hugelift_core::comparison::{Coverage, Memory};
 use hugelift_core::printable::{Escape, text_to_parse};
 use nix::errno::Errno;
 use nix::sys::ptrace;

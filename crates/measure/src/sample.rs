@@ -8,7 +8,7 @@ use crate::program::Program;
 use crate::tree::Stat;
 use anyhow::{Context as _, Result, bail, ensure};
 use hugelift_core::smaps::Usage;
-use hugelift_os::procfs::Process;
+use hugelift_os::proc::procfs::Process;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::Stdio;
 use std::time::Duration;

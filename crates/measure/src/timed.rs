@@ -7,12 +7,12 @@
 //! [`crate::look`].
 
 use crate::child::{Child, Cost, reap_orphans};
+use crate::comparison::Memory;
 use crate::coverage;
 use crate::interrupt;
 use crate::program::Program;
 use anyhow::{Context as _, Result};
-use hugelift_core::comparison::Memory;
-use hugelift_os::procfs::Process;
+use hugelift_os::proc::procfs::Process;
 use std::process::ExitStatus;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};

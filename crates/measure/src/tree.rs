@@ -3,7 +3,7 @@
 
 use anyhow::{Context as _, Result};
 use hugelift_core::printable::text_to_parse;
-use hugelift_os::procfs::Process;
+use hugelift_os::proc::procfs::Process;
 use std::collections::HashMap;
 
 /// What `/proc/PID/stat` tells that matters here.

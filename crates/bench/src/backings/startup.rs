@@ -5,9 +5,9 @@ use super::{ROWS, Row};
 use crate::warm::Shelf;
 use crate::{Options, copy, primed};
 use anyhow::{Context as _, Result};
-use hugelift_core::stats;
 use hugelift_measure::program::Program;
 use hugelift_measure::rounds::{self, Side, pairs};
+use hugelift_measure::stats;
 use std::collections::HashMap;
 use tempfile::TempDir;
 

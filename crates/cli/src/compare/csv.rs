@@ -2,7 +2,7 @@
 //! Every run as a line of comma-separated values.
 
 use anyhow::{Context as _, Result};
-use hugelift_core::comparison::Comparison;
+use hugelift_measure::comparison::Comparison;
 
 const TITLES: [&str; 20] = [
     "side",
@@ -40,7 +40,7 @@ pub fn csv(comparison: &Comparison) -> Result<Vec<u8>> {
         let options = side.options.as_ref().map_or_else(String::new, shell_words::join);
         for run in &side.runs {
             let memory =
-                |of: fn(&hugelift_core::comparison::Memory) -> u64| text(run.memory.as_ref().map(of));
+                |of: fn(&hugelift_measure::comparison::Memory) -> u64| text(run.memory.as_ref().map(of));
             let line: [String; TITLES.len()] = [
                 side.name.clone(),
                 run.pair.to_string(),

@@ -6,13 +6,13 @@ use super::options::{CompareArgs, Variant, output};
 use super::progress::Progress;
 use super::under_load::UnderLoad;
 use anyhow::{Context as _, Result, bail, ensure};
-use hugelift_core::comparison::{self, Comparison, Figure, Run, Setting, Side};
 use hugelift_core::printable::Escape;
-use hugelift_core::stopping::{Reached, Rule};
+use hugelift_measure::comparison::{self, Comparison, Figure, Run, Setting, Side};
 use hugelift_measure::program::Program;
+use hugelift_measure::stopping::{Reached, Rule};
 use hugelift_measure::timed::Seen;
 use hugelift_measure::{child, host, interrupt, look, rounds, timed};
-use hugelift_os::console::say;
+use hugelift_os::io::console::say;
 use std::cell::{Cell, RefCell};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
@@ -226,7 +226,7 @@ impl Experiment {
     }
 
     /// Of the figure that the verdict is on, one for each variant.
-    fn estimates(&self, results: &[Vec<Run>]) -> Vec<Option<hugelift_core::stats::Estimate>> {
+    fn estimates(&self, results: &[Vec<Run>]) -> Vec<Option<hugelift_measure::stats::Estimate>> {
         let Some((bare, rest)) = results.split_first() else { return Vec::new() };
         rest.iter().map(|runs| comparison::ratio(self.figure, bare, runs)).collect()
     }
@@ -312,7 +312,7 @@ impl Experiment {
 }
 
 /// The widest of the intervals; none as long as one has none.
-fn width(estimates: &[Option<hugelift_core::stats::Estimate>]) -> Option<f64> {
+fn width(estimates: &[Option<hugelift_measure::stats::Estimate>]) -> Option<f64> {
     estimates.iter().try_fold(0.0, |widest: f64, estimate| Some(widest.max(estimate.as_ref()?.half_width()?)))
 }
 

@@ -7,7 +7,7 @@ use hugelift_core::plan::plan;
 use hugelift_core::policy::{PageChoice, Policy};
 use hugelift_core::report::Report;
 use hugelift_core::snapshot::Part;
-use hugelift_os::file_snapshot::of_file;
+use hugelift_os::elf::file_snapshot::of_file;
 use std::path::Path;
 
 /// The policy of each variant, if text and read-only data of the program are all that any of them

@@ -3,11 +3,11 @@
 
 use crate::run::RunArgs;
 use clap::{Args, ValueEnum};
-use hugelift_core::comparison::Figure;
 use hugelift_core::quantity;
-use hugelift_core::stopping::{LEAST_PAIRS, Rule};
+use hugelift_measure::comparison::Figure;
 use hugelift_measure::program::Output;
 use hugelift_measure::ready::Ready;
+use hugelift_measure::stopping::{LEAST_PAIRS, Rule};
 use regex::Regex;
 use std::ffi::OsString;
 use std::path::PathBuf;

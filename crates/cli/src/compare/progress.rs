@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The bar on stderr, with the estimate so far; nothing where stderr is no terminal.
 
-use hugelift_core::stats::Estimate;
-use hugelift_core::stopping::Rule;
+use hugelift_measure::stats::Estimate;
+use hugelift_measure::stopping::Rule;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::time::Duration;
 

@@ -4,14 +4,14 @@
 use super::experiment::{Known, code};
 use super::options::ServerArgs;
 use anyhow::{Context as _, Result, ensure};
-use hugelift_core::comparison::Run;
 use hugelift_core::printable::Escape;
+use hugelift_measure::comparison::Run;
 use hugelift_measure::program::Program;
 use hugelift_measure::ready::Ready;
 use hugelift_measure::server::{Server, number};
 use hugelift_measure::timed::Seen;
 use hugelift_measure::{child, interrupt, look};
-use hugelift_os::console::say;
+use hugelift_os::io::console::say;
 use regex::Regex;
 use std::cell::Cell;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Lines on stderr: with a priority in front where the journal reads them (sd-daemon(3)).
 
-use hugelift_os::console::{say, say_plain};
+use hugelift_os::io::console::{say, say_plain};
 use std::os::unix::fs::MetadataExt;
 use std::sync::OnceLock;
 

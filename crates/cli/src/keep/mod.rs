@@ -28,7 +28,7 @@ use crate::FAILED;
 use clap::{Args, Subcommand};
 use hugelift_core::keep::{CONFIG, Config};
 use hugelift_core::printable::Escape;
-use hugelift_os::console::say;
+use hugelift_os::io::console::say;
 use std::path::{Path, PathBuf};
 
 /// Keep programs and files on huge pages: a daemon

@@ -2,7 +2,7 @@
 //! The daemon's socket in the file system: who may connect, and what may be replaced.
 
 use hugelift_core::printable::Escape;
-use hugelift_os::entry::rename_to_free;
+use hugelift_os::io::entry::rename_to_free;
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, open, openat};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};

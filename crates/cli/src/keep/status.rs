@@ -6,7 +6,7 @@ use crate::FAILED;
 use hugelift_core::addr::human_bytes;
 use hugelift_core::prime::{Blocked, FileReport};
 use hugelift_core::printable::Untrusted;
-use hugelift_os::console::{self, say};
+use hugelift_os::io::console::{self, say};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 use std::path::Path;

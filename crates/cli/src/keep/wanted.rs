@@ -3,10 +3,10 @@
 
 use hugelift_core::keep::{Config, base_of};
 use hugelift_core::maps::FileId;
-use hugelift_os::elf_file::ElfFile;
-use hugelift_os::file_snapshot::executable;
-use hugelift_os::lookup::resolve;
-use hugelift_os::needed::needed;
+use hugelift_os::elf::elf_file::ElfFile;
+use hugelift_os::elf::file_snapshot::executable;
+use hugelift_os::elf::needed::needed;
+use hugelift_os::launch::lookup::resolve;
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};

@@ -14,11 +14,11 @@ use crate::failure::Failure;
 use anyhow::Result;
 use bar::Bar;
 use clap::{Args, Subcommand};
-use hugelift_core::lab::{Ended, Outcome, Report};
 use hugelift_lab::progress::Progress;
+use hugelift_lab::results::{Ended, Outcome, Report};
 use hugelift_lab::{ALL, Experiment, perform, saved};
 use hugelift_measure::interrupt;
-use hugelift_os::console::say;
+use hugelift_os::io::console::say;
 pub use output::OutputArgs;
 
 /// Exit status after ctrl-C, as a shell has it for SIGINT. What was measured is printed all the same.

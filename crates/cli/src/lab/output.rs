@@ -4,11 +4,13 @@
 use crate::failure::Failure;
 use anyhow::Context as _;
 use clap::Args;
-use hugelift_core::html::lab::document;
-use hugelift_core::lab::{Report, VERSION, csv, text};
 use hugelift_core::printable;
 use hugelift_core::printable::Escape;
-use hugelift_os::output;
+use hugelift_lab::results::{Report, VERSION};
+use hugelift_os::io::output;
+use hugelift_report::csv;
+use hugelift_report::html::lab::document;
+use hugelift_report::lab as text;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 
@@ -82,5 +84,5 @@ impl OutputArgs {
 }
 
 fn show(text: &str) -> Result<(), Failure> {
-    Ok(hugelift_os::console::print(text)?)
+    Ok(hugelift_os::io::console::print(text)?)
 }

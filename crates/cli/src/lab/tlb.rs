@@ -7,7 +7,7 @@ use clap::Args;
 use hugelift_core::quantity;
 use hugelift_lab::tlb::Options;
 use hugelift_lab::tlb::program::{of_process, of_program};
-use hugelift_os::lookup::resolve;
+use hugelift_os::launch::lookup::resolve;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;

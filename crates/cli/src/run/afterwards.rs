@@ -8,8 +8,8 @@ use hugelift_core::apply::{Outcome, lifted};
 use hugelift_core::plan::Plan;
 use hugelift_core::policy::Backing;
 use hugelift_core::snapshot::{Part, Snapshot};
-use hugelift_os::beside::{Beside, Program};
-use hugelift_os::joiner::Joiner;
+use hugelift_os::watch::beside::{Beside, Program};
+use hugelift_os::watch::joiner::Joiner;
 use std::time::Duration;
 
 impl Job {

@@ -2,7 +2,7 @@
 //! The screen: a title, the table or the map, and the keys.
 
 use super::view::{Map, View, columns};
-use hugelift_core::top::{Column, Row as Process};
+use hugelift_measure::processes::{Column, Row as Process};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the screen shows and what keys do to it; knows neither terminal nor processes.
 
-use hugelift_core::top::{Column, Reading, Row, matches, rows, sort};
+use hugelift_measure::processes::{Column, Reading, Row, matches, rows, sort};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use std::time::Duration;
 
@@ -260,9 +260,9 @@ mod tests {
     use super::*;
     use crate::top::draw::draw;
     use hugelift_core::policy::Backing;
-    use hugelift_core::top::stat::Stat;
-    use hugelift_core::top::text::Text;
-    use hugelift_core::top::{Coverage, Sample};
+    use hugelift_measure::processes::stat::Stat;
+    use hugelift_measure::processes::text::Text;
+    use hugelift_measure::processes::{Coverage, Sample};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 

@@ -162,8 +162,8 @@ const KHUGEPAGED: &str = "/sys/kernel/mm/transparent_hugepage/khugepaged";
 macro_rules! need_joining {
     () => {{
         need_root!();
-        if let Err(why) = hugelift_os::joiner::Joiner::new(
-            &hugelift_os::beside::Program::open(std::process::id()).expect("this process"),
+        if let Err(why) = hugelift_os::watch::joiner::Joiner::new(
+            &hugelift_os::watch::beside::Program::open(std::process::id()).expect("this process"),
         ) {
             skip!("{why}");
         }

@@ -4,14 +4,14 @@
 use super::redis::{self, Served, Side};
 use super::write::Forked;
 use super::{Case, Measured, Pattern};
+use crate::latency::Latencies;
 use crate::memory::Pages;
+use crate::results::unit::Unit;
+use crate::results::{Cell, Column, Hue, Outcome, Plot, Point, Sample, Scale, Series, Shape, Table};
 use hugelift_core::addr::human_bytes;
-use hugelift_core::lab::latency::Latencies;
-use hugelift_core::lab::unit::Unit;
-use hugelift_core::lab::{Cell, Column, Hue, Outcome, Plot, Point, Sample, Scale, Series, Shape, Table};
-use hugelift_core::stats::median;
+use hugelift_measure::stats::median;
+use hugelift_os::machine::tree::Tree;
 use hugelift_os::machine::{base_page, thp_page};
-use hugelift_os::tree::Tree;
 
 const NS: f64 = 1e-9;
 

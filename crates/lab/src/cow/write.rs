@@ -157,7 +157,7 @@ fn join(memory: &Block) -> Result<Option<Joined>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hugelift_core::lab::latency::Latencies;
+    use crate::latency::Latencies;
     use hugelift_os::machine::{probe, thp_page};
 
     fn run(pages: Pages, pattern: Pattern) -> Option<Forked> {

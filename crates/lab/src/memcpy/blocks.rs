@@ -9,7 +9,7 @@ use crate::setting::Setting;
 use anyhow::{Context as _, Result};
 use hugelift_core::snapshot::ThpOff;
 use hugelift_os::machine::probe;
-use hugelift_os::tree::Tree;
+use hugelift_os::machine::tree::Tree;
 
 /// Whether one huge zero page stands for what was never written.
 const USE_ZERO_PAGE: &str = "/sys/kernel/mm/transparent_hugepage/use_zero_page";

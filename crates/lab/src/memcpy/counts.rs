@@ -2,8 +2,8 @@
 //! What the CPU misses meanwhile, by the events that the kernel knows by name on every CPU
 //! (perf_event_open(2), `PERF_TYPE_HW_CACHE`).
 
-use hugelift_core::pmu::Count;
-use hugelift_os::perf::{Code, Counters, Start};
+use hugelift_measure::perf::counters::{Code, Counters, Start};
+use hugelift_measure::pmu::Count;
 
 /// The events, with the words for them.
 pub const EVENTS: [(&str, Code); 4] = [

@@ -5,10 +5,10 @@ use super::counts::EVENTS;
 use super::perf_bench::PerfBench;
 use super::{Kind, Measured, Size, Source};
 use crate::memory::Pages;
+use crate::results::unit::Unit;
+use crate::results::{Cell, Column, Hue, Outcome, Plot, Point, Sample, Scale, Series, Shape, Table};
 use hugelift_core::addr::human_bytes;
-use hugelift_core::lab::unit::Unit;
-use hugelift_core::lab::{Cell, Column, Hue, Outcome, Plot, Point, Sample, Scale, Series, Shape, Table};
-use hugelift_core::stats::{Estimate, Verdict, location, ratio};
+use hugelift_measure::stats::{Estimate, Verdict, location, ratio};
 use hugelift_os::machine::thp_page;
 
 /// As titles of columns and in legends, and in the names of columns and samples.

@@ -8,7 +8,7 @@
 use crate::block::Block;
 use anyhow::{Context as _, Result};
 use hugelift_os::machine::base_page;
-use hugelift_os::pagemap::{huge_bytes, present_bytes};
+use hugelift_os::proc::pagemap::{huge_bytes, present_bytes};
 use nix::errno::Errno;
 use nix::sys::resource::{UsageWho, getrusage};
 use std::fmt;

@@ -99,7 +99,7 @@ pub fn without_thp(without: bool) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hugelift_core::stats::{Estimate, ratio};
+    use hugelift_measure::stats::{Estimate, ratio};
     use std::ffi::{CString, c_long};
     use std::os::unix::ffi::OsStrExt;
     use std::process::Command;

@@ -5,8 +5,8 @@ use super::cycle::{Cycle, Touch};
 use super::tasks::Kind;
 use super::{Case, Measured};
 use crate::memory::Pages;
-use hugelift_core::lab::unit::Unit;
-use hugelift_core::lab::{Column, Outcome, Plot, Point, Sample, Scale, Series, Shape, Table};
+use crate::results::unit::Unit;
+use crate::results::{Column, Outcome, Plot, Point, Sample, Scale, Series, Shape, Table};
 
 /// Two tasks that wait for each other scale by less than this.
 const SERIAL: f64 = 1.3;
@@ -59,7 +59,7 @@ fn key_columns() -> Vec<Column> {
     ]
 }
 
-fn key_cells(case: &Case) -> Vec<hugelift_core::lab::Cell> {
+fn key_cells(case: &Case) -> Vec<crate::results::Cell> {
     vec![
         case.cycle.pages.name().into(),
         case.cycle.touch.name().into(),

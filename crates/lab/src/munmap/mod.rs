@@ -15,9 +15,9 @@ pub use tasks::Kind;
 use crate::memory::{Mapping, Pages, pool_with, usual_hugetlb};
 use crate::perform::Experiment;
 use crate::progress::Progress;
+use crate::results::Outcome;
 use anyhow::Result;
 use cycle::BYTES;
-use hugelift_core::lab::Outcome;
 use hugelift_os::machine::memory_left_here;
 use std::time::{Duration, Instant};
 use tasks::Tasks;
@@ -275,7 +275,7 @@ fn measure(case: Case, pace: Pace, progress: &mut Progress) -> Result<Measured> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hugelift_core::lab::Ended;
+    use crate::results::Ended;
 
     #[test]
     fn counts_of_tasks() {

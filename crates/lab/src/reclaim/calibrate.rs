@@ -2,9 +2,9 @@
 //! What the model needs to know of this machine, measured by two threads on two CPUs.
 
 use super::tasks;
+use crate::contention::Costs;
 use crate::memory::Pages;
 use crate::munmap::{Cycle, Touch};
-use hugelift_core::lab::contention::Costs;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 use std::sync::atomic::{AtomicU64, Ordering};

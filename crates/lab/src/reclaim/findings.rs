@@ -2,10 +2,10 @@
 //! What was measured, as tables, curves and words.
 
 use super::{CROSSBEAM, DONATED, EPOCHS, LOCKED, Measured, SCHEMES};
-use hugelift_core::lab::contention::{self, Costs};
-use hugelift_core::lab::unit::Unit;
-use hugelift_core::lab::{Column, Hue, Outcome, Plot, Point, Sample, Scale, Series, Shape, Table};
-use hugelift_core::stats::{Estimate, median, ratio};
+use crate::contention::{self, Costs};
+use crate::results::unit::Unit;
+use crate::results::{Column, Hue, Outcome, Plot, Point, Sample, Scale, Series, Shape, Table};
+use hugelift_measure::stats::{Estimate, median, ratio};
 
 /// FreeBSD, 96 CPUs: operations a second before and after r347695, in review D19630.
 const BEFORE: f64 = 1.009e6;

@@ -9,11 +9,11 @@ mod findings;
 mod scheme;
 mod tasks;
 
+use crate::contention::Costs;
 use crate::perform::Experiment;
 use crate::progress::Progress;
+use crate::results::Outcome;
 use anyhow::Result;
-use hugelift_core::lab::Outcome;
-use hugelift_core::lab::contention::Costs;
 use hugelift_epoch::{Donated, Epochs, Locked};
 use scheme::{Crossbeam, Own, Scheme, Seize};
 use std::time::Duration;
@@ -98,8 +98,9 @@ pub fn run(options: &Options, progress: &mut Progress) -> Result<Outcome> {
         }
     }
     if progress.go_on(0.05, "what passes from core to core") {
-        let of =
-            |scheme: usize| hugelift_core::stats::median(&measured.uncontended[scheme]).unwrap_or(f64::NAN);
+        let of = |scheme: usize| {
+            hugelift_measure::stats::median(&measured.uncontended[scheme]).unwrap_or(f64::NAN)
+        };
         measured.costs = calibrate::costs(of(LOCKED), of(EPOCHS));
         measured.unmapping = calibrate::unmapping();
     }

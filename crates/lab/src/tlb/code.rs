@@ -104,7 +104,7 @@ mod tests {
     use crate::memory::Pages;
     use crate::tlb::chain::{STRIDE, cycle};
     use hugelift_measure::random::Random;
-    use hugelift_os::procfs::Process;
+    use hugelift_os::proc::procfs::Process;
 
     #[test]
     fn jumps_lead_where_the_cycle_does() {

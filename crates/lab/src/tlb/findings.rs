@@ -3,14 +3,14 @@
 
 use super::program::Sizes;
 use super::{Access, Curve, STRIDE};
+use crate::knees::{Knee, at, knees};
 use crate::machine;
 use crate::memory::Pages;
+use crate::results::machine::Machine;
+use crate::results::unit::Unit;
+use crate::results::{Column, Hue, Mark, Outcome, Plot, Point, Sample, Scale, Series, Shape, Table};
 use hugelift_core::addr::human_bytes;
-use hugelift_core::lab::knees::{Knee, at, knees};
-use hugelift_core::lab::machine::Machine;
-use hugelift_core::lab::unit::Unit;
-use hugelift_core::lab::{Column, Hue, Mark, Outcome, Plot, Point, Sample, Scale, Series, Shape, Table};
-use hugelift_os::tree::Tree;
+use hugelift_os::machine::tree::Tree;
 
 /// A first-level TLB has no more entries.
 const FIRST_LEVEL: f64 = 256.0;

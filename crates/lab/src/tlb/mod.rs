@@ -13,15 +13,15 @@ pub mod program;
 use crate::memory::{Mapping, Pages, pool_with, usual_hugetlb};
 use crate::perform::Experiment;
 use crate::progress::Progress;
+use crate::results::Outcome;
 use crate::setting::Setting;
 use anyhow::{Context as _, Result};
 use chain::{Layout, STRIDE, cycle};
 use hugelift_core::addr::{PageSize, human_bytes};
-use hugelift_core::lab::Outcome;
 use hugelift_measure::random::Random;
 use hugelift_os::machine::memory_left_here;
-use hugelift_os::pools;
-use hugelift_os::tree::Tree;
+use hugelift_os::machine::pools;
+use hugelift_os::machine::tree::Tree;
 use program::Sizes;
 use std::time::Duration;
 
@@ -325,14 +325,14 @@ fn point(bytes: u64, samples: &mut [f64]) -> Option<Point> {
     }
     samples.sort_by(f64::total_cmp);
     let quartile = |i: usize| samples[(samples.len() - 1) * i / 4];
-    let median = hugelift_core::stats::median(samples).ok()?;
+    let median = hugelift_measure::stats::median(samples).ok()?;
     Some(Point { bytes, median, range: (quartile(1).min(median), quartile(3).max(median)) })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hugelift_core::lab::Ended;
+    use crate::results::Ended;
 
     #[test]
     fn working_sets() {

@@ -4,9 +4,9 @@
 use anyhow::{Result, ensure};
 use hugelift_core::printable::Escape;
 use hugelift_core::snapshot::{Part, Snapshot};
-use hugelift_os::file_snapshot::of_file;
-use hugelift_os::procfs::Process;
-use hugelift_os::snapshot::live;
+use hugelift_os::elf::file_snapshot::of_file;
+use hugelift_os::proc::procfs::Process;
+use hugelift_os::proc::snapshot::live;
 use std::path::Path;
 
 /// What a program would touch if it touched all that it has.

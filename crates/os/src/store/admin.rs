@@ -5,7 +5,7 @@ use super::entry::Key;
 use super::place::{KEY, LOCK, NEW};
 use super::public::{Look, Readers};
 use super::{SEEN, Store, StoreError, entry, place};
-use crate::procfs::Process;
+use crate::proc::procfs::Process;
 use crate::store::source::identity;
 use hugelift_core::maps::FileId;
 use hugelift_core::record::{Record, is_entry, is_record};

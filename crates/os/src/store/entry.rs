@@ -9,8 +9,9 @@
 
 use super::StoreError;
 use super::source::identity;
-use crate::memory::{self, MADV_COLLAPSE};
-use crate::{faultpoint, pagemap};
+use crate::proc::memory::{self, MADV_COLLAPSE};
+use crate::proc::pagemap;
+use crate::trace::faultpoint;
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::entry_elf::Names;
 use hugelift_core::record::{Identity, Record, StoredSpan};

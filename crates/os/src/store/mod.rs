@@ -33,10 +33,10 @@ pub(crate) use notes::executed;
 pub use notes::{Noted, Notes, file_of};
 pub use place::{MACHINE_WIDE, Missing, VARIABLE, notes_beside, own_path};
 
-use crate::faultpoint;
 use crate::machine::base_page;
-use crate::pagemap;
-use crate::procfs::Process;
+use crate::proc::pagemap;
+use crate::proc::procfs::Process;
+use crate::trace::faultpoint;
 use entry::{Compare, Key, Naming};
 use hugelift_core::addr::{PageSize, Range};
 use hugelift_core::budget::{Budget, Cost};

@@ -2,9 +2,9 @@
 //! The file that an object was loaded from: which one it is, and what tells of a change of it.
 
 use super::StoreError;
-use crate::prime::open_for_writing;
-use crate::procfs::Process;
-use crate::write_back::write_back;
+use crate::io::write_back::write_back;
+use crate::pagecache::prime::open_for_writing;
+use crate::proc::procfs::Process;
 use hugelift_core::record::{Evidence, Identity};
 use hugelift_core::snapshot::Object;
 use hugelift_core::symbols::{Function, functions};

@@ -6,17 +6,17 @@ mod client;
 
 use crate::memory::Pages;
 use crate::progress::Progress;
+use crate::results::Hue;
 use anyhow::{Context as _, Result};
 use client::{Client, VALUE};
-use hugelift_core::lab::Hue;
 use hugelift_core::malloc::{self, settings};
 use hugelift_core::printable::Escape;
 use hugelift_measure::program::Program;
 use hugelift_measure::ready::Ready;
 use hugelift_measure::server::Server;
-use hugelift_os::lookup::resolve;
-use hugelift_os::malloc::allocators;
-use hugelift_os::procfs::Process;
+use hugelift_os::elf::malloc::allocators;
+use hugelift_os::launch::lookup::resolve;
+use hugelift_os::proc::procfs::Process;
 use std::path::Path;
 use std::time::{Duration, Instant};
 

@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a diagnosis rests on: plain data, as it was read or tried. `None` is what could not be
+//! read or is not there, and gives no finding.
+
+use hugelift_core::pool::SizePool;
+pub use hugelift_os::machine::cgroup::GroupLimit;
+pub use hugelift_os::machine::reading::Reading;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// A machine and, if asked for, a process on it.
+#[derive(Clone, Default, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Facts {
+    /// Release of the kernel.
+    pub kernel: Option<String>,
+    /// Name of the CPU.
+    pub cpu: Option<String>,
+    /// The CPU says that a hypervisor is below it.
+    pub guest: Option<bool>,
+    /// The recorded machine is below this folder; `None` for the machine itself.
+    pub root: Option<String>,
+    /// Transparent huge pages.
+    pub thp: Thp,
+    /// Counters of `/proc/vmstat` since boot.
+    pub counters: BTreeMap<String, u64>,
+    /// The hugetlb pools, largest page first.
+    pub pools: Vec<SizePool>,
+    /// Memory and how it is handed out.
+    pub memory: Memory,
+    /// Limits of the control groups that hold the process, from its own up to the root.
+    pub groups: Vec<GroupLimit>,
+    /// `RLIMIT_MEMLOCK`, of the process or of hugelift's own.
+    pub memlock: Option<Limit>,
+    /// Tracing and counting.
+    pub trace: Trace,
+    /// NUMA nodes that the process may use.
+    pub nodes_allowed: Option<Vec<u32>>,
+    /// What was tried; not for a recorded machine.
+    pub probes: Option<Probes>,
+    /// The process that was asked for.
+    pub process: Option<Process>,
+    /// Programs that run, with much code; not for a recorded machine.
+    pub programs: Vec<Program>,
+}
+
+/// A program that runs.
+#[derive(Clone, Default, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Program {
+    /// The executable.
+    pub exe: String,
+    /// The process that has used most CPU time of those that run it.
+    pub pid: u32,
+    /// How many processes run it.
+    pub processes: u64,
+    /// CPU time that all of these have used.
+    pub cpu_seconds: f64,
+    /// Code that a lift reaches, in that process.
+    pub text: Coverage,
+}
+
+/// `/sys/kernel/mm/transparent_hugepage`
+#[derive(Clone, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Thp {
+    /// Bytes of a page that a PMD entry maps.
+    pub page_size: Option<u64>,
+    /// `enabled`
+    pub enabled: Option<Reading>,
+    /// `hugepages-*kB/enabled` of that size (Linux 6.8).
+    pub size_enabled: Option<Reading>,
+    /// `defrag`
+    pub defrag: Option<Reading>,
+    /// `shmem_enabled`
+    pub shmem_enabled: Option<Reading>,
+    /// `use_zero_page`
+    pub use_zero_page: Option<Reading>,
+    /// `khugepaged/defrag`
+    pub khugepaged_defrag: Option<Reading>,
+    /// `khugepaged/scan_sleep_millisecs`
+    pub scan_sleep: Option<Reading>,
+    /// `khugepaged/pages_to_scan`
+    pub pages_to_scan: Option<Reading>,
+    /// `khugepaged/max_ptes_none`
+    pub max_ptes_none: Option<Reading>,
+    /// `THP_enabled` of `/proc/self/status` is 0: `PR_SET_THP_DISABLE` was inherited.
+    pub off_here: Option<bool>,
+}
+
+/// Memory and how it is handed out. Sizes in bytes.
+#[derive(Clone, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Memory {
+    /// `MemTotal`
+    pub total: Option<u64>,
+    /// `MemAvailable`
+    pub available: Option<u64>,
+    /// `CommitLimit`
+    pub commit_limit: Option<u64>,
+    /// `Committed_AS`
+    pub committed: Option<u64>,
+    /// `vm.overcommit_memory`
+    pub overcommit: Option<Reading>,
+    /// `vm.compaction_proactiveness`
+    pub proactiveness: Option<Reading>,
+    /// Where compaction is started; `None` if the kernel cannot.
+    pub compact: Option<String>,
+    /// `/proc/buddyinfo`
+    pub zones: Vec<Zone>,
+    /// Bytes of a base page.
+    pub base_page: Option<u64>,
+    /// Mitigation of the iTLB multihit defect.
+    pub itlb_multihit: Option<Reading>,
+}
+
+/// A zone of `/proc/buddyinfo`.
+#[derive(Clone, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Zone {
+    /// Its NUMA node.
+    pub node: u32,
+    /// `DMA`, `Normal`...
+    pub name: String,
+    /// Free blocks of each order: 2^order base pages.
+    pub free: Vec<u64>,
+}
+
+/// A resource limit in bytes; `None` is unlimited.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Limit {
+    /// In force.
+    pub soft: Option<u64>,
+    /// As far as it may be raised.
+    pub hard: Option<u64>,
+}
+
+/// Who may trace and count.
+#[derive(Clone, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Trace {
+    /// `kernel.yama.ptrace_scope`
+    pub yama: Option<Reading>,
+    /// `kernel.perf_event_paranoid`
+    pub paranoid: Option<Reading>,
+    /// `CapEff` of hugelift.
+    pub capabilities: u64,
+    /// `Seccomp` of hugelift: 2 is a filter.
+    pub seccomp: u64,
+    /// The kernel knows a performance monitoring unit of the CPU.
+    pub pmu: bool,
+}
+
+/// What came of trying something.
+#[derive(Clone, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Tried {
+    /// It works; `None` if it could not be tried.
+    pub works: Option<bool>,
+    /// The kernel's answer, or why it could not be tried.
+    pub detail: Option<String>,
+}
+
+impl Tried {
+    /// It works.
+    pub fn yes() -> Tried {
+        Tried { works: Some(true), detail: None }
+    }
+
+    /// It does not, and why.
+    pub fn no(detail: impl Into<String>) -> Tried {
+        Tried { works: Some(false), detail: Some(detail.into()) }
+    }
+
+    /// It could not be tried.
+    pub fn unknown(detail: impl Into<String>) -> Tried {
+        Tried { works: None, detail: Some(detail.into()) }
+    }
+
+    /// It was tried in vain.
+    pub fn failed(&self) -> bool {
+        self.works == Some(false)
+    }
+}
+
+/// What this kernel does, tried on memory and files of our own.
+#[derive(Clone, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Probes {
+    /// Where files were made.
+    pub folder: String,
+    /// The kind of file system there.
+    pub file_system: String,
+    /// `MADV_HUGEPAGE` and a first touch give a huge page.
+    pub fault: Tried,
+    /// `MADV_COLLAPSE` of anonymous memory.
+    pub collapse_anonymous: Tried,
+    /// `MADV_COLLAPSE` of a memfd's pages.
+    pub collapse_shmem: Tried,
+    /// `MADV_COLLAPSE` of a file's code.
+    pub collapse_file: Tried,
+    /// A file read in through a mapping with `MADV_HUGEPAGE` is mapped huge by others.
+    pub primed_file: Tried,
+    /// A page from the pool of the default size.
+    pub hugetlb: Tried,
+    /// ptrace(2) of a child.
+    pub ptrace: Tried,
+    /// A hardware counter for our own code.
+    pub counter: Tried,
+}
+
+/// A process. Sizes in bytes.
+#[derive(Clone, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Process {
+    /// Its id.
+    pub pid: u32,
+    /// The executable.
+    pub exe: String,
+    /// Its arguments, the first with them.
+    pub args: Vec<String>,
+    /// `NAME=value` of the environment that it was started with, of names that matter here.
+    pub environment: Vec<String>,
+    /// Paths of the objects that are mapped.
+    pub objects: Vec<String>,
+    /// It was built by Go.
+    pub go: bool,
+    /// `THP_enabled` of its status.
+    pub thp_enabled: Option<bool>,
+    /// Code, all objects together.
+    pub text: Coverage,
+    /// Why code is not huge: bytes and reason in words, most first.
+    pub reasons: Vec<(u64, String)>,
+    /// Private writable memory on transparent huge pages.
+    pub writable_thp: u64,
+    /// Private writable memory on pages of a pool.
+    pub writable_hugetlb: u64,
+    /// Memory shared with others on pages of a pool.
+    pub shared_hugetlb: u64,
+    /// Resident memory of its own, huge or not.
+    pub anonymous: u64,
+    /// Children that run the same executable: it forks without exec.
+    pub forks: u64,
+    /// Bytes of huge pages that were looked at for zeros.
+    pub examined: Option<u64>,
+    /// Of these, bytes of base pages that hold only zeros.
+    pub zeros: u64,
+    /// Bytes that the huge zero page maps.
+    pub huge_zero: Option<u64>,
+    /// `huge_pages` of PostgreSQL's configuration.
+    pub postgres_huge_pages: Option<String>,
+    /// Objects with a huge page of code or more.
+    #[serde(default)]
+    pub code: Vec<CodeObject>,
+}
+
+/// The code of one object in a process.
+#[derive(Clone, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct CodeObject {
+    /// Its path.
+    pub path: String,
+    /// How much of it is huge.
+    pub text: Coverage,
+    /// The process has opened it itself, after it had begun.
+    pub opened: bool,
+    /// `hugelift run` or the service has lifted it: it is huge in other memory than its file's.
+    pub lifted: bool,
+    /// Nearly all of it is in huge pages of the page cache already.
+    pub primed: bool,
+}
+
+impl Process {
+    /// Whether all of it that could be huge is: its code, and its own memory if it has much.
+    pub fn is_huge(&self) -> bool {
+        const MUCH_MEMORY: u64 = 64 << 20;
+        let memory = self.writable_thp.saturating_add(self.writable_hugetlb);
+        let code = self.text.liftable > 0 && self.text.huge >= self.text.liftable;
+        code && (self.anonymous < MUCH_MEMORY || memory.saturating_mul(2) >= self.anonymous)
+    }
+}
+
+/// How much of something is huge, in bytes.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Coverage {
+    /// All of it.
+    pub bytes: u64,
+    /// Whole huge pages in it.
+    pub liftable: u64,
+    /// Huge now.
+    pub huge: u64,
+}

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What programs and their allocators offer themselves in the way of huge pages, and whether it
+//! is on, by the arguments and the environment that a process was started with.
+//!
+//! Each entry's source is the program's own manual: java(1), `node --help`, the PHP, PostgreSQL,
+//! MySQL and MariaDB manuals, the Go documentation of `runtime`, the glibc manual ("Memory
+//! Allocation Tunables"), jemalloc(3), the gperftools and mimalloc documentation.
+
+use super::Finding;
+use super::facts::Process;
+use super::process::name;
+use hugelift_core::addr::human_bytes;
+use serde::Serialize;
+
+/// Less memory than this is not worth an allocator's option.
+const MUCH_HEAP: u64 = 64 << 20;
+
+/// Something that a program can do about huge pages by itself.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Offer {
+    /// Who offers it.
+    pub who: &'static str,
+    /// What it is, as it is switched on.
+    pub how: &'static str,
+    /// Whether it is on; `None` if that cannot be seen from outside.
+    pub on: Option<bool>,
+    /// What that was seen by.
+    pub seen: String,
+}
+
+/// What the process could use.
+pub fn offers(process: &Process) -> Vec<Offer> {
+    let mut all = Vec::new();
+    all.extend([java, node, php, postgres, mysql, go].into_iter().filter_map(|offer| offer(process)));
+    all.extend(allocators(process));
+    all
+}
+
+pub(super) fn findings(process: &Process, out: &mut Vec<Finding>) {
+    for offer in offers(process).into_iter().filter(|o| o.on == Some(false)) {
+        let title = format!("{} could put more on huge pages by itself", offer.who);
+        let why = format!(
+            "{} of memory of its own are mostly on small pages, and hugelift lifts code and constants",
+            human_bytes(process.anonymous)
+        );
+        out.push(
+            Finding::note("program-offers", title, why)
+                .seen(format!("/proc/{}", process.pid), offer.seen)
+                .advice(format!("start it with {}", offer.how)),
+        );
+    }
+}
+
+fn has_object(process: &Process, start: &str) -> bool {
+    process.objects.iter().any(|o| o.rsplit('/').next().is_some_and(|n| n.starts_with(start)))
+}
+
+/// The last argument that starts with one of these, in the arguments and the words of these
+/// variables.
+fn word(process: &Process, variables: &[&str], starts: &[&str]) -> Option<String> {
+    let from_env = variables.iter().filter_map(|v| variable(process, v)).flat_map(str::split_whitespace);
+    let mut words = from_env.chain(process.args.iter().map(String::as_str));
+    words.rfind(|w| starts.iter().any(|s| w.starts_with(s))).map(str::to_string)
+}
+
+fn variable<'a>(process: &'a Process, name: &str) -> Option<&'a str> {
+    process.environment.iter().find_map(|e| e.strip_prefix(name)?.strip_prefix('='))
+}
+
+/// An offer that a word switches on or off; without the word it is off.
+fn by_word(who: &'static str, how: &'static str, word: Option<String>, off: &[&str]) -> Offer {
+    let on = word.as_ref().is_some_and(|w| !off.iter().any(|o| w == o));
+    let seen = word.unwrap_or_else(|| "no such option among its arguments and in its environment".into());
+    Offer { who, how, on: Some(on), seen }
+}
+
+fn java(process: &Process) -> Option<Offer> {
+    if name(process) != "java" && !has_object(process, "libjvm.so") {
+        return None;
+    }
+    let starts = [
+        "-XX:+UseLargePages",
+        "-XX:+UseTransparentHugePages",
+        "-XX:-UseLargePages",
+        "-XX:-UseTransparentHugePages",
+    ];
+    let word = word(process, &["JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS"], &starts);
+    Some(by_word(
+        "the JVM",
+        "-XX:+UseTransparentHugePages, or -XX:+UseLargePages with a pool",
+        word,
+        &starts[2..],
+    ))
+}
+
+fn node(process: &Process) -> Option<Offer> {
+    if !["node", "nodejs"].contains(&name(process)) {
+        return None;
+    }
+    let word = word(process, &["NODE_OPTIONS"], &["--use-largepages"]);
+    let mut offer =
+        by_word("node", "--use-largepages=silent, or hugelift run", word, &["--use-largepages=off"]);
+    // Its code may be huge without: then there is nothing left to offer.
+    if process.text.liftable > 0 && process.text.huge.saturating_mul(2) >= process.text.liftable {
+        (offer.on, offer.seen) = (Some(true), "smaps: most of its code is huge already".into());
+    }
+    Some(offer)
+}
+
+fn php(process: &Process) -> Option<Offer> {
+    let own = name(process);
+    if !own.starts_with("php") && !has_object(process, "libphp") {
+        return None;
+    }
+    let word = process.args.iter().rfind(|w| w.contains("opcache.huge_code_pages=")).cloned();
+    let on = word.as_ref().map(|w| w.ends_with("=1") || w.to_ascii_lowercase().ends_with("=on"));
+    let seen = word.unwrap_or_else(|| "not among its arguments; php -i tells what php.ini says".into());
+    Some(Offer { who: "PHP", how: "-d opcache.huge_code_pages=1", on, seen })
+}
+
+fn postgres(process: &Process) -> Option<Offer> {
+    if !["postgres", "postmaster"].contains(&name(process)) {
+        return None;
+    }
+    let how = "huge_pages=on, and a pool as large as its shared memory";
+    if process.shared_hugetlb > 0 {
+        return Some(in_use("PostgreSQL", how, process.shared_hugetlb));
+    }
+    let from_args = process.args.iter().rev().find_map(|a| a.split_once("huge_pages=").map(|(_, v)| v));
+    let value = from_args.or(process.postgres_huge_pages.as_deref());
+    // "try", the default, takes small pages without a word.
+    let seen =
+        format!("huge_pages = {}, and no memory of a pool is mapped", value.unwrap_or("try (the default)"));
+    Some(Offer { who: "PostgreSQL", how, on: Some(false), seen })
+}
+
+fn in_use(who: &'static str, how: &'static str, bytes: u64) -> Offer {
+    Offer { who, how, on: Some(true), seen: format!("smaps: {} on pages of a pool", human_bytes(bytes)) }
+}
+
+fn mysql(process: &Process) -> Option<Offer> {
+    let who = match name(process) {
+        "mysqld" => "MySQL",
+        "mariadbd" => "MariaDB",
+        _ => return None,
+    };
+    let how = "--large-pages, and a pool as large as its buffer pool";
+    let pooled = process.shared_hugetlb.saturating_add(process.writable_hugetlb);
+    if pooled > 0 {
+        return Some(in_use(who, how, pooled));
+    }
+    let word = word(process, &[], &["--large-pages", "--large_pages", "--skip-large-pages"]);
+    let seen = word.unwrap_or_else(|| "no --large-pages among its arguments".into())
+        + ", and no memory of a pool is mapped";
+    Some(Offer { who, how, on: Some(false), seen })
+}
+
+fn go(process: &Process) -> Option<Offer> {
+    if !process.go {
+        return None;
+    }
+    let debug = variable(process, "GODEBUG").unwrap_or_default();
+    let disabled = debug.split(',').any(|w| w == "disablethp=1");
+    let how = "no disablethp=1 in GODEBUG; its heap is huge where the machine's switch is 'always'";
+    let seen = if debug.is_empty() { "no GODEBUG".into() } else { format!("GODEBUG={debug}") };
+    Some(Offer { who: "Go", how, on: disabled.then_some(false), seen })
+}
+
+/// The allocator that serves it, by what is mapped.
+fn allocators(process: &Process) -> Option<Offer> {
+    let by_variable = |who, how, name: &str, is_on: &dyn Fn(&str) -> bool| {
+        let value = variable(process, name);
+        let seen = value.map_or(format!("no {name} in its environment"), |v| format!("{name}={v}"));
+        Offer { who, how, on: Some(value.is_some_and(is_on)), seen }
+    };
+    let mut offer = if has_object(process, "libjemalloc") {
+        let on = |v: &str| v.split(',').any(|w| w == "thp:always");
+        by_variable("jemalloc", "MALLOC_CONF=thp:always,metadata_thp:auto", "MALLOC_CONF", &on)
+    } else if has_object(process, "libmimalloc") {
+        let how = "MIMALLOC_ALLOW_LARGE_OS_PAGES=1";
+        by_variable("mimalloc", how, "MIMALLOC_ALLOW_LARGE_OS_PAGES", &|v| {
+            !["0", "off", "no", "false"].contains(&v)
+        })
+    } else if has_object(process, "libtcmalloc") {
+        let how = "TCMALLOC_MEMFS_MALLOC_PATH=FOLDER of a mounted hugetlbfs";
+        by_variable("tcmalloc", how, "TCMALLOC_MEMFS_MALLOC_PATH", &|v| !v.is_empty())
+    } else if has_object(process, "libc.so.6") && !["java", "node"].contains(&name(process)) && !process.go {
+        let on =
+            |v: &str| v.split(':').any(|w| w.strip_prefix("glibc.malloc.hugetlb=").is_some_and(|n| n != "0"));
+        by_variable("glibc's malloc", "GLIBC_TUNABLES=glibc.malloc.hugetlb=1", "GLIBC_TUNABLES", &on)
+    } else {
+        return None;
+    };
+    // Whatever it was told: the memory is huge, or there is hardly any.
+    let huge = process.writable_thp.saturating_add(process.writable_hugetlb);
+    if offer.on == Some(false)
+        && (process.anonymous < MUCH_HEAP || huge.saturating_mul(2) >= process.anonymous)
+    {
+        offer.on = None;
+        offer.seen =
+            format!("{} of memory, {} of it huge", human_bytes(process.anonymous), human_bytes(huge));
+    }
+    Some(offer)
+}

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The programs that run on this machine, with their code and the CPU time that they used.
+
+use crate::facts::{Coverage, Program};
+use hugelift_core::maps::FileId;
+use hugelift_core::plan::plan;
+use hugelift_core::policy::Policy;
+use hugelift_core::report::Report;
+use hugelift_core::snapshot::Part;
+use hugelift_measure::processes::reader::Processes;
+use hugelift_measure::processes::{Coverage as Text, Sample};
+use hugelift_os::elf::file_snapshot::of_file;
+use hugelift_os::proc::procfs::Process;
+use hugelift_os::proc::snapshot;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashSet};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How long processes are looked at for their code.
+const TIME: Duration = Duration::from_millis(500);
+/// Of how many processes, those with most code and CPU time, the code is looked at.
+const PROCESSES: usize = 40;
+/// Of how many programs it is looked at what a lift would bring.
+const PROGRAMS: usize = 8;
+/// A program with less code than this has nothing to gain.
+const LITTLE_CODE: u64 = 4 << 20;
+
+/// The programs with most code and CPU time, each once. What a lift cannot reach does not count:
+/// objects that the program opens by itself, and programs with more rights than their user.
+pub fn programs() -> Vec<Program> {
+    let Ok(reading) = Processes::new().read(&[], PROCESSES, TIME) else { return Vec::new() };
+    let ticks = reading.ticks.max(1) as f64;
+    let own = std::env::current_exe().ok();
+    let mut found: BTreeMap<PathBuf, Vec<&Sample>> = BTreeMap::new();
+    for sample in &reading.samples {
+        let Ok(exe) = std::fs::read_link(Process::new(sample.stat.pid).path("exe")) else { continue };
+        if own.as_ref() != Some(&exe) && can_be_run(&exe) {
+            found.entry(exe).or_default().push(sample);
+        }
+    }
+    let cpu = |samples: &[&Sample]| samples.iter().fold(0, |sum: u64, s| sum.saturating_add(s.stat.cpu));
+    let code = |samples: &[&Sample]| samples.iter().map(|s| size(s)).max().unwrap_or(0);
+    let mut all: Vec<(PathBuf, Vec<&Sample>)> =
+        found.into_iter().filter(|(_, samples)| code(samples) >= LITTLE_CODE).collect();
+    all.sort_by_key(|(_, s)| Reverse(u128::from(code(s)) * u128::from(cpu(s))));
+    let program = |(exe, samples): (PathBuf, Vec<&Sample>)| {
+        let busiest = samples.iter().max_by_key(|s| s.stat.cpu)?;
+        Some(Program {
+            text: coverage(busiest.stat.pid, &exe)?,
+            exe: exe.to_str()?.to_string(),
+            pid: busiest.stat.pid,
+            processes: samples.len() as u64,
+            cpu_seconds: cpu(&samples) as f64 / ticks,
+        })
+    };
+    all.into_iter().take(PROGRAMS).filter_map(program).collect()
+}
+
+/// Its text as far as it is known: at least that of the executable.
+fn size(sample: &Sample) -> u64 {
+    match &sample.coverage {
+        Text::Known(text) => text.bytes,
+        Text::Size(bytes) => *bytes,
+        Text::Unread | Text::Unreadable | Text::Gone => sample.executable_text,
+    }
+}
+
+/// The file is there, and starting it gives no more rights than the user has.
+fn can_be_run(exe: &Path) -> bool {
+    const SET_ID: u32 = 0o6000;
+    exe.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & SET_ID == 0)
+}
+
+/// What of the text of the executable, and of the objects that it needs from its start on, is
+/// huge in the process.
+fn coverage(pid: u32, exe: &Path) -> Option<Coverage> {
+    let needed = of_file(exe, None).ok()?;
+    let needed: HashSet<FileId> = needed.snapshot.objects.iter().map(|o| o.file).collect();
+    let snapshot = snapshot::live(Some(pid), 0).ok()?;
+    let usage = Process::new(pid).smaps().ok()?;
+    let report = Report::new(&snapshot, Some(&usage), &plan(&snapshot, &Policy::default()), None);
+    let objects = snapshot.objects.iter().zip(&report.objects).filter(|(o, _)| needed.contains(&o.file));
+    let parts = objects.flat_map(|(_, report)| &report.parts).filter(|part| part.part == Part::Text);
+    Some(parts.fold(Coverage::default(), |sum, part| Coverage {
+        bytes: sum.bytes.saturating_add(part.bytes),
+        liftable: sum.liftable.saturating_add(part.liftable_bytes),
+        huge: sum.huge.saturating_add(part.huge_bytes),
+    }))
+}

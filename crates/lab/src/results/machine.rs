@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The machine that an experiment ran on, without which its figures say nothing.
+
+use hugelift_core::addr::human_bytes;
+use serde::{Deserialize, Serialize};
+
+/// What bears on experiments with memory. `None` is what could not be read.
+#[derive(Clone, Default, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Machine {
+    /// Name of the CPU.
+    pub cpu: Option<String>,
+    /// CPUs that the experiment could use.
+    pub cpus: u64,
+    /// Cores behind them; fewer where two threads share one.
+    pub cores: Option<u64>,
+    /// Of the first CPU, as the kernel shows them; a hypervisor may make them up.
+    pub caches: Vec<Cache>,
+    /// What the CPU itself says of its TLBs; a hypervisor may make it up.
+    pub tlbs: Vec<Tlb>,
+    /// All memory, in bytes.
+    pub memory_bytes: Option<u64>,
+    /// Release.
+    pub kernel: Option<String>,
+    /// What is below: its name, or "unknown" where the CPU only says that something is.
+    pub hypervisor: Option<String>,
+    /// Bytes of a base page.
+    pub base_page_bytes: u64,
+    /// Bytes of a transparent huge page.
+    pub thp_bytes: Option<u64>,
+    /// The chosen word of `transparent_hugepage/enabled`.
+    pub thp_enabled: Option<String>,
+    /// The chosen word of `transparent_hugepage/defrag`.
+    pub thp_defrag: Option<String>,
+    /// `transparent_hugepage/use_zero_page` is on.
+    pub huge_zero_page: Option<bool>,
+}
+
+/// One cache.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Cache {
+    /// 1 is the nearest.
+    pub level: u32,
+    /// `Data`, `Instruction` or `Unified`.
+    pub kind: String,
+    /// Its size.
+    pub bytes: u64,
+}
+
+/// One TLB, for one page size.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Tlb {
+    /// 1 is the nearest.
+    pub level: u32,
+    /// `data`, `instruction` or `unified`.
+    pub kind: String,
+    /// Bytes of the pages that it is for.
+    pub page_bytes: u64,
+    /// How many of them it holds.
+    pub entries: u64,
+}
+
+impl Machine {
+    /// Caches that hold data (or code), nearest first.
+    pub fn caches_for(&self, code: bool) -> Vec<&Cache> {
+        let other = if code { "Data" } else { "Instruction" };
+        let mut caches: Vec<&Cache> = self.caches.iter().filter(|cache| cache.kind != other).collect();
+        caches.sort_by_key(|cache| cache.level);
+        caches
+    }
+
+    /// In words, a few lines.
+    pub fn lines(&self) -> Vec<String> {
+        let mut first = self.cpu.clone().unwrap_or_else(|| "unknown CPU".into());
+        first += &match self.cpus {
+            1 => ", 1 CPU".to_string(),
+            n => format!(", {n} CPUs"),
+        };
+        if let Some(cores) = self.cores.filter(|&cores| cores != self.cpus) {
+            first += &format!(" on {cores} cores");
+        }
+        match self.hypervisor.as_deref() {
+            Some("unknown") => first += ", in a guest",
+            Some(name) => first += &format!(", in a guest ({name})"),
+            None => {}
+        }
+        let caches = self.caches.iter().map(|cache| {
+            let kind = match cache.kind.as_str() {
+                "Data" => "d",
+                "Instruction" => "i",
+                _ => "",
+            };
+            format!("L{}{kind} {}", cache.level, human_bytes(cache.bytes))
+        });
+        let mut second: Vec<String> = caches.collect();
+        if let Some(bytes) = self.memory_bytes {
+            second.push(format!("memory {}", human_bytes(bytes)));
+        }
+        let mut third = vec![format!("Linux {}", self.kernel.as_deref().unwrap_or("of an unknown release"))];
+        third.push(format!("pages of {}", human_bytes(self.base_page_bytes)));
+        third.push(match (&self.thp_enabled, self.thp_bytes) {
+            (Some(word), Some(bytes)) => format!("THP {word}, {}", human_bytes(bytes)),
+            (Some(word), None) => format!("THP {word}"),
+            (None, _) => "no THP".into(),
+        });
+        if let Some(word) = &self.thp_defrag {
+            third.push(format!("defrag {word}"));
+        }
+        if let Some(on) = self.huge_zero_page {
+            third.push(format!("huge zero page {}", if on { "on" } else { "off" }));
+        }
+        [first, second.join(", "), third.join(", ")].into_iter().filter(|line| !line.is_empty()).collect()
+    }
+
+    /// What is measured on the one holds for the other.
+    pub fn is_like(&self, other: &Machine) -> bool {
+        (&self.cpu, self.cpus, &self.kernel) == (&other.cpu, other.cpus, &other.kernel)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn in_words() {
+        let cache = |level, kind: &str, bytes| Cache { level, kind: kind.into(), bytes };
+        let machine = Machine {
+            cpu: Some("AMD EPYC".into()),
+            cpus: 4,
+            cores: Some(2),
+            caches: vec![
+                cache(1, "Data", 32 << 10),
+                cache(1, "Instruction", 64 << 10),
+                cache(2, "Unified", 1 << 20),
+            ],
+            hypervisor: Some("KVM".into()),
+            kernel: Some("6.18".into()),
+            base_page_bytes: 4096,
+            thp_bytes: Some(2 << 20),
+            thp_enabled: Some("madvise".into()),
+            ..Machine::default()
+        };
+        let lines = machine.lines();
+        assert_eq!(lines[0], "AMD EPYC, 4 CPUs on 2 cores, in a guest (KVM)");
+        assert_eq!(lines[1], "L1d 32 kB, L1i 64 kB, L2 1 MB");
+        assert_eq!(lines[2], "Linux 6.18, pages of 4 kB, THP madvise, 2 MB");
+        let code: Vec<u64> = machine.caches_for(true).iter().map(|c| c.bytes).collect();
+        assert_eq!(code, [64 << 10, 1 << 20]);
+        assert!(!machine.is_like(&Machine { kernel: None, ..machine.clone() }));
+        assert_eq!(Machine::default().lines().len(), 2);
+    }
+}

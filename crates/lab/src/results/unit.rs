@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Units of figures, and figures as people read them.
+
+use hugelift_core::addr::human_bytes;
+use serde::{Deserialize, Serialize};
+
+/// What a number counts. Numbers are always in the unit itself: bytes, nanoseconds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Unit {
+    /// Words, no numbers.
+    Text,
+    /// Things that are counted.
+    Count,
+    /// Bytes.
+    Bytes,
+    /// Nanoseconds, whatever their size: for figures that are to be compared.
+    Nanoseconds,
+    /// A time in seconds, shown in the unit that suits it.
+    Seconds,
+    /// So many a second.
+    PerSecond,
+    /// Gigabytes (10^9 bytes) a second.
+    GigabytesPerSecond,
+    /// One number over another.
+    Ratio,
+    /// Hundredths.
+    Percent,
+}
+
+impl Unit {
+    /// Behind the name of an axis or of a column; empty where the figures say it or need none.
+    pub fn name(self) -> &'static str {
+        match self {
+            Unit::Text | Unit::Count | Unit::Bytes | Unit::Seconds | Unit::Ratio => "",
+            Unit::Nanoseconds => "ns",
+            Unit::PerSecond => "1/s",
+            Unit::GigabytesPerSecond => "GB/s",
+            Unit::Percent => "%",
+        }
+    }
+
+    /// A name with the unit: "latency, ns".
+    pub fn with(self, name: &str) -> String {
+        if self.name().is_empty() { name.into() } else { format!("{name}, {}", self.name()) }
+    }
+
+    /// A figure for people, without what [`Unit::name`] says.
+    pub fn show(self, value: f64) -> String {
+        if !value.is_finite() {
+            return "-".into();
+        }
+        match self {
+            // The conversion ends at the ends of u64.
+            Unit::Bytes if value >= 0.0 => human_bytes(value.round() as u64),
+            Unit::Bytes => format!("-{}", human_bytes(-value.round() as u64)),
+            Unit::Seconds => time(value),
+            Unit::Count | Unit::PerSecond => grouped(value),
+            Unit::Text | Unit::Nanoseconds | Unit::GigabytesPerSecond | Unit::Ratio | Unit::Percent => {
+                three_digits(value)
+            }
+        }
+    }
+}
+
+/// At least three digits of it, at most two behind the point.
+fn three_digits(value: f64) -> String {
+    let digits = match value.abs() {
+        v if v < 9.995 => 2,
+        v if v < 99.95 => 1,
+        _ => 0,
+    };
+    format!("{value:.digits$}")
+}
+
+fn time(seconds: f64) -> String {
+    let (unit, name) = match seconds.abs() {
+        s if s >= 1.0 => (1.0, "s"),
+        s if s >= 1e-3 => (1e-3, "ms"),
+        s if s >= 1e-6 => (1e-6, "µs"),
+        _ => (1e-9, "ns"),
+    };
+    format!("{} {name}", three_digits(seconds / unit))
+}
+
+/// Whole numbers in groups of three: 1 234 567. Smaller ones that are not whole have decimals.
+fn grouped(value: f64) -> String {
+    if value.abs() < 100.0 && value.fract() != 0.0 {
+        return three_digits(value);
+    }
+    let digits = format!("{:.0}", value.abs());
+    let mut out = String::new();
+    for (i, c) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i) % 3 == 0 {
+            out.push(' ');
+        }
+        out.push(c);
+    }
+    if value < 0.0 && digits != "0" { format!("-{out}") } else { out }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_for_people() {
+        assert_eq!(Unit::Nanoseconds.show(1.234), "1.23");
+        assert_eq!(Unit::Nanoseconds.show(9.999), "10.0");
+        assert_eq!(Unit::Nanoseconds.show(258.4), "258");
+        assert_eq!(Unit::Bytes.show(4096.0 * 64.0), "256 kB");
+        assert_eq!(Unit::Bytes.show(-2048.0), "-2 kB");
+        assert_eq!(Unit::Count.show(1_234_567.0), "1 234 567");
+        assert_eq!(Unit::Count.show(-1234.4), "-1 234");
+        assert_eq!(Unit::Count.show(0.5), "0.50");
+        assert_eq!(Unit::Seconds.show(0.000_015), "15.0 µs");
+        assert_eq!(Unit::Seconds.show(2.0), "2.00 s");
+        for unit in [Unit::Bytes, Unit::Seconds, Unit::Count, Unit::Ratio] {
+            assert_eq!(unit.show(f64::NAN), "-");
+            assert!(!unit.show(1e300).is_empty());
+        }
+    }
+
+    #[test]
+    fn names_with_units() {
+        assert_eq!(Unit::Nanoseconds.with("latency"), "latency, ns");
+        assert_eq!(Unit::Bytes.with("working set"), "working set");
+    }
+}

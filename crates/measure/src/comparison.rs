@@ -1,0 +1,370 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a comparison of a bare program with lifted ones has shown: every run, what was huge,
+//! and what may be claimed. This is the JSON of `hugelift compare`, version [`VERSION`].
+//! `hugelift_report::comparison` puts it in words.
+
+use crate::stats::{self, Estimate, Verdict};
+use crate::stopping::Reached;
+use hugelift_core::smaps::Usage;
+use serde::Serialize;
+use std::fmt;
+use std::ops::Add;
+
+/// Version of the JSON schema.
+pub const VERSION: u32 = 1;
+
+/// How the ratios are made, for whoever reads the JSON alone.
+pub const METHOD: &str = "Hodges-Lehmann estimate of the ratio of each pair, \
+     95 % interval by inverting Wilcoxon's signed-rank test";
+
+/// What can be compared of two runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Figure {
+    /// From the start to the end of the program, seconds.
+    Wall,
+    /// User and system time of the program, and of hugelift's helper, seconds.
+    Cpu,
+    /// The number in the load's output.
+    Metric,
+    /// CPU time of the server for one transaction (or for the whole load where nothing counts
+    /// them), seconds.
+    ServerCpu,
+}
+
+impl Figure {
+    /// As in "less wall time".
+    pub fn words(self) -> &'static str {
+        match self {
+            Figure::Wall => "wall time",
+            Figure::Cpu => "CPU time",
+            Figure::Metric => "metric",
+            Figure::ServerCpu => "server CPU per transaction",
+        }
+    }
+
+    /// Its value in a run, where the run has it.
+    pub fn of(self, run: &Run) -> Option<f64> {
+        match self {
+            Figure::Wall => Some(run.wall),
+            Figure::Cpu => Some(run.user + run.system + run.helper),
+            Figure::Metric => run.metric,
+            Figure::ServerCpu => run.server_cpu,
+        }
+    }
+}
+
+/// Bytes of one part, in all objects.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize)]
+pub struct Coverage {
+    /// In whole huge pages: what could be huge.
+    pub whole: u64,
+    /// Mapped by huge entries.
+    pub huge: u64,
+}
+
+impl Coverage {
+    /// All that could be huge is.
+    pub fn is_full(self) -> bool {
+        self.huge >= self.whole
+    }
+}
+
+impl Add for Coverage {
+    type Output = Coverage;
+    fn add(self, other: Coverage) -> Coverage {
+        Coverage { whole: self.whole + other.whole, huge: self.huge + other.huge }
+    }
+}
+
+impl fmt::Display for Coverage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mb = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        f.pad(&format!("{:.0} of {:.0} MB", mb(self.huge), mb(self.whole)))
+    }
+}
+
+/// What of a process is huge, by smaps.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize)]
+pub struct Memory {
+    /// Executable mappings.
+    pub text: Coverage,
+    /// Mappings that can only be read.
+    pub rodata: Coverage,
+    /// Huge bytes of everything that can be written (heap, data).
+    pub writable_huge: u64,
+    /// Of all huge bytes, those of the page cache.
+    pub pagecache: u64,
+    /// Anonymous transparent huge pages.
+    pub thp: u64,
+    /// hugetlb pages.
+    pub hugetlb: u64,
+    /// tmpfs and memfd pages.
+    pub shared: u64,
+}
+
+impl Memory {
+    /// Huge bytes of text and read-only data: what a lift is about.
+    pub fn lifted(&self) -> u64 {
+        self.text.huge + self.rodata.huge
+    }
+
+    /// All huge bytes.
+    pub fn huge(&self) -> u64 {
+        self.lifted() + self.writable_huge
+    }
+
+    /// Adds what one mapping holds to the sums by backing.
+    pub fn add_backings(&mut self, usage: &Usage) {
+        self.pagecache += usage.file_huge;
+        self.thp += usage.anon_huge;
+        self.hugetlb += usage.hugetlb();
+        self.shared += usage.shmem_huge;
+    }
+
+    /// The larger of each counter: what was huge at one time or another.
+    pub fn max(self, other: Memory) -> Memory {
+        let most =
+            |a: Coverage, b: Coverage| Coverage { whole: a.whole.max(b.whole), huge: a.huge.max(b.huge) };
+        Memory {
+            text: most(self.text, other.text),
+            rodata: most(self.rodata, other.rodata),
+            writable_huge: self.writable_huge.max(other.writable_huge),
+            pagecache: self.pagecache.max(other.pagecache),
+            thp: self.thp.max(other.thp),
+            hugetlb: self.hugetlb.max(other.hugetlb),
+            shared: self.shared.max(other.shared),
+        }
+    }
+}
+
+/// One run of one side.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Run {
+    /// The pair (round), from 1.
+    pub pair: usize,
+    /// Its place in the order of its round, from 1.
+    pub position: usize,
+    /// Seconds from start to end.
+    pub wall: f64,
+    /// User CPU seconds of the program and the children it waited for.
+    pub user: f64,
+    /// System CPU seconds, likewise.
+    pub system: f64,
+    /// CPU seconds of what it left behind that has ended: for a lifted program, of
+    /// hugelift's helper.
+    pub helper: f64,
+    /// Page faults without input.
+    pub minor_faults: u64,
+    /// Page faults with input.
+    pub major_faults: u64,
+    /// Exit status; 128 and the signal's number where one ended it.
+    pub status: i32,
+    /// Peak resident memory of the process alone in bytes, where it was looked at.
+    pub peak_bytes: Option<u64>,
+    /// What was huge at most, where it was looked at.
+    pub memory: Option<Memory>,
+    /// The number in the load's output.
+    pub metric: Option<f64>,
+    /// See [`Figure::ServerCpu`].
+    pub server_cpu: Option<f64>,
+}
+
+/// One side: the bare program, or one variant.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Side {
+    /// Its name.
+    pub name: String,
+    /// Options of `hugelift run`; none for the bare side.
+    pub options: Option<Vec<String>>,
+    /// What was huge at most, over all looks at all runs.
+    pub memory: Option<Memory>,
+    /// Peak resident memory of the process alone, in bytes: the largest seen.
+    pub peak_bytes: Option<u64>,
+    /// Bytes that a lift could make huge; none where hugelift did not say.
+    pub liftable: Option<u64>,
+    /// Why hugelift lifted less than it could, in its words.
+    pub why_not: Option<String>,
+    /// Its timed runs, in their order.
+    pub runs: Vec<Run>,
+}
+
+/// The ratio of one figure, variant / bare.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct Ratio {
+    /// Which.
+    pub figure: Figure,
+    /// Median ratio.
+    pub point: f64,
+    /// Lower end of the interval.
+    pub low: Option<f64>,
+    /// Its upper end.
+    pub high: Option<f64>,
+    /// Pairs that it rests on.
+    pub pairs: usize,
+}
+
+/// What may be said of a variant.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+#[serde(tag = "verdict", rename_all = "kebab-case")]
+pub enum Finding {
+    /// Better, by these shares (0.03 is 3 %).
+    Faster {
+        /// At least.
+        from: f64,
+        /// At most.
+        to: f64,
+    },
+    /// Worse.
+    Slower {
+        /// At least.
+        from: f64,
+        /// At most.
+        to: f64,
+    },
+    /// The interval holds 1.
+    NoDifference {
+        /// A difference of less than this share could not have been seen.
+        smallest_seen: f64,
+    },
+    /// The figures are better, but no huge page was seen: nothing is claimed.
+    NotHuge {
+        /// At least.
+        from: f64,
+        /// At most.
+        to: f64,
+    },
+    /// Fewer than six pairs.
+    TooFew,
+    /// No part of the program holds a whole huge page, so nothing was measured.
+    NothingToLift,
+}
+
+/// One variant against the bare program.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Against {
+    /// The variant.
+    pub name: String,
+    /// The verdict on [`Comparison::figure`].
+    #[serde(flatten)]
+    pub finding: Finding,
+    /// No part of the program holds a whole huge page.
+    pub nothing_to_lift: bool,
+    /// The ratios of all figures.
+    pub ratios: Vec<Ratio>,
+}
+
+/// What was asked for and where it was measured.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Setting {
+    /// CPU, guest or not, kernel, THP mode, date.
+    pub host: String,
+    /// The command, or the server's.
+    pub command: Vec<String>,
+    /// The load on the server; none for a command.
+    pub load: Option<String>,
+    /// The figure that the verdict is on.
+    pub figure: Figure,
+    /// More of it is better.
+    pub higher_is_better: bool,
+    /// Transparent huge pages were switched off for the bare side.
+    pub bare_4k: bool,
+    /// Something counts transactions, so that [`Figure::ServerCpu`] is per transaction.
+    pub counts_transactions: bool,
+}
+
+/// The whole comparison.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Comparison {
+    /// [`VERSION`].
+    pub version: u32,
+    /// [`METHOD`].
+    pub method: &'static str,
+    /// What was asked for and where.
+    #[serde(flatten)]
+    pub setting: Setting,
+    /// What ended it.
+    pub reached: Reached,
+    /// The bare side first.
+    pub sides: Vec<Side>,
+    /// Every other side against it.
+    pub variants: Vec<Against>,
+}
+
+impl Comparison {
+    /// Draws the conclusions from `sides`, of which the first is the bare one.
+    pub fn new(setting: Setting, reached: Reached, sides: Vec<Side>) -> Comparison {
+        let variants = match sides.split_first() {
+            Some((bare, rest)) => rest.iter().map(|side| against(&setting, bare, side)).collect(),
+            None => Vec::new(),
+        };
+        Comparison { version: VERSION, method: METHOD, setting, reached, sides, variants }
+    }
+
+    /// The bare side.
+    pub fn bare(&self) -> Option<&Side> {
+        self.sides.first()
+    }
+
+    /// Whether anything was measured.
+    pub fn has_runs(&self) -> bool {
+        self.sides.iter().any(|side| !side.runs.is_empty())
+    }
+
+    /// A side by its name.
+    pub fn side(&self, name: &str) -> Option<&Side> {
+        self.sides.iter().find(|side| side.name == name)
+    }
+}
+
+/// The figures that the runs have.
+pub fn figures(setting: &Setting) -> &'static [Figure] {
+    match setting.load {
+        Some(_) => &[Figure::Metric, Figure::ServerCpu],
+        None => &[Figure::Wall, Figure::Cpu],
+    }
+}
+
+/// The ratio of `figure`, of the second to the first, from the rounds in which both have it.
+pub fn ratio(figure: Figure, bare: &[Run], variant: &[Run]) -> Option<Estimate> {
+    let pairs: Vec<(f64, f64)> =
+        bare.iter().zip(variant).filter_map(|(a, b)| Some((figure.of(a)?, figure.of(b)?))).collect();
+    stats::ratio(&pairs).ok()
+}
+
+fn against(setting: &Setting, bare: &Side, side: &Side) -> Against {
+    let estimate = ratio(setting.figure, &bare.runs, &side.runs);
+    // Where smaps could not be read, nothing is known, and nothing is claimed either.
+    let huge = side.memory.is_some_and(|memory| memory.lifted() > 0);
+    let nothing_to_lift = side.liftable == Some(0);
+    let finding = match estimate {
+        Some(estimate) => finding(&estimate, setting.higher_is_better, huge),
+        None if nothing_to_lift && side.runs.is_empty() => Finding::NothingToLift,
+        None => Finding::TooFew,
+    };
+    let ratios = figures(setting).iter().filter_map(|&figure| {
+        let e = ratio(figure, &bare.runs, &side.runs)?;
+        let (low, high) = (e.interval.map(|i| i.low), e.interval.map(|i| i.high));
+        Some(Ratio { figure, point: e.point, low, high, pairs: e.count })
+    });
+    Against { name: side.name.clone(), finding, nothing_to_lift, ratios: ratios.collect() }
+}
+
+fn finding(estimate: &Estimate, higher_is_better: bool, huge: bool) -> Finding {
+    let (Some(interval), Some(width)) = (estimate.interval, estimate.half_width()) else {
+        return Finding::TooFew;
+    };
+    let below = (1.0 - interval.high, 1.0 - interval.low);
+    let above = (interval.low - 1.0, interval.high - 1.0);
+    let (better, (from, to)) = match estimate.verdict(1.0) {
+        Verdict::TooFew => return Finding::TooFew,
+        Verdict::Undecided => return Finding::NoDifference { smallest_seen: width },
+        Verdict::Less => (!higher_is_better, below),
+        Verdict::More => (higher_is_better, above),
+    };
+    match (better, huge) {
+        (true, true) => Finding::Faster { from, to },
+        (true, false) => Finding::NotHuge { from, to },
+        (false, _) => Finding::Slower { from, to },
+    }
+}

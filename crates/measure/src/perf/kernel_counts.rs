@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the kernel counts by itself, with or without a PMU: faults and context switches of
+//! a program, TLB flushes where the tracepoint is there, huge pages of the whole machine.
+//!
+//! Where perf_event_open(2) is refused (by default in containers), the faults are those of
+//! /proc/PID/stat.
+
+use crate::perf::counters::{Code, Counters, PerfError, Start};
+use crate::pmu::report::{KernelCount, Scope};
+use hugelift_os::proc::procfs::Process;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+/// Lines of /proc/vmstat that tell about huge pages.
+const VMSTAT: [(&str, &str); 4] = [
+    ("thp_fault_alloc", "huge pages at page faults"),
+    ("thp_fault_fallback", "page faults that got small pages instead"),
+    ("thp_collapse_alloc", "huge pages by khugepaged or MADV_COLLAPSE"),
+    ("thp_split_page", "huge pages split"),
+];
+
+/// Counters of the kernel, of some threads and what these start.
+pub struct KernelCounts {
+    process: Process,
+    counters: Option<Counters>,
+    /// [`faults`] at the beginning.
+    faults: Option<[u64; 2]>,
+    vmstat: BTreeMap<&'static str, u64>,
+    /// What could not be counted, and why.
+    pub notes: Vec<String>,
+}
+
+impl KernelCounts {
+    /// Opens them for the threads of a process. What cannot be counted is left out, with a note.
+    ///
+    /// # Errors
+    /// [`PerfError::Vanished`] and [`PerfError::Files`] only.
+    pub fn open(process: Process, threads: &[i32], start: Start) -> Result<KernelCounts, PerfError> {
+        let mut notes = Vec::new();
+        let mut codes =
+            vec![vec![Code::MINOR_FAULTS], vec![Code::MAJOR_FAULTS], vec![Code::CONTEXT_SWITCHES]];
+        match tlb_flush() {
+            Ok(id) => codes.push(vec![Code::tracepoint(id)]),
+            Err(why) => notes.extend(why.map(String::from)),
+        }
+        let opened = match Counters::open(&codes, threads, start) {
+            // Tracepoints are for those only who may see everything.
+            Err(PerfError::Denied { .. }) if codes.len() > 3 => Counters::open(&codes[..3], threads, start),
+            other => other,
+        };
+        let counters = match opened {
+            Ok(counters) => Some(counters),
+            Err(error @ (PerfError::Vanished | PerfError::Files { .. })) => return Err(error),
+            Err(error) => {
+                notes
+                    .push(format!("page faults are /proc/PID/stat's, context switches not counted: {error}"));
+                None
+            }
+        };
+        if counters.as_ref().is_some_and(|c| c.user_only) {
+            notes.push("page faults of system calls are not counted (kernel.perf_event_paranoid)".into());
+        }
+        let faults = faults(process);
+        Ok(KernelCounts { process, counters, faults, vmstat: vmstat(), notes })
+    }
+
+    /// Starts counting.
+    pub fn enable(&self) {
+        if let Some(counters) = &self.counters {
+            counters.enable();
+        }
+    }
+
+    /// Stops counting.
+    pub fn disable(&self) {
+        if let Some(counters) = &self.counters {
+            counters.disable();
+        }
+    }
+
+    /// The counts so far.
+    pub fn read(&self) -> Vec<KernelCount> {
+        const PROGRAM: [(&str, &str); 4] = [
+            ("minor_faults", "page faults without reading from disk"),
+            ("major_faults", "page faults that read from disk"),
+            ("context_switches", "context switches"),
+            ("tlb_flushes", "TLB flushes"),
+        ];
+        let values: Vec<Option<u64>> = match &self.counters {
+            Some(counters) => counters.read().iter().map(|g| Some((*g.first()?)?.value)).collect(),
+            None => match (self.faults, faults(self.process)) {
+                (Some(before), Some(now)) => {
+                    before.iter().zip(now).map(|(before, now)| Some(now.saturating_sub(*before))).collect()
+                }
+                _ => Vec::new(),
+            },
+        };
+        let mut all: Vec<KernelCount> = PROGRAM
+            .iter()
+            .zip(values)
+            .filter_map(|((key, label), value)| {
+                Some(KernelCount { key, label, value: value?, scope: Scope::Program })
+            })
+            .collect();
+        let now = vmstat();
+        all.extend(VMSTAT.iter().filter_map(|(key, label)| {
+            let value = now.get(key)?.saturating_sub(*self.vmstat.get(key)?);
+            Some(KernelCount { key, label, value, scope: Scope::Machine })
+        }));
+        all
+    }
+}
+
+/// The number of the tracepoint tlb:tlb_flush; otherwise what would make it readable, if
+/// anything would.
+fn tlb_flush() -> Result<u64, Option<&'static str>> {
+    const ROOTS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
+    let id =
+        |root: &str| fs::read_to_string(format!("{root}/events/tlb/tlb_flush/id")).ok()?.trim().parse().ok();
+    if let Some(id) = ROOTS.iter().find_map(|root| id(root)) {
+        return Ok(id);
+    }
+    let empty = fs::read_dir(ROOTS[0]).is_ok_and(|mut files| files.next().is_none());
+    // Other architectures have no such tracepoint.
+    Err((cfg!(target_arch = "x86_64") && empty)
+        .then_some("TLB flushes not counted: no tracefs (mount -t tracefs tracefs /sys/kernel/tracing)"))
+}
+
+/// Minor and major faults of a process so far, its own and those of the children that it
+/// has waited for.
+fn faults(process: Process) -> Option<[u64; 2]> {
+    let stat = process.read("stat").ok()?;
+    // The name, in brackets, may hold anything. The state follows, field 3 of proc(5).
+    let rest = &stat[stat.iter().rposition(|b| *b == b')')? + 1..];
+    let fields: Vec<&str> = std::str::from_utf8(rest).ok()?.split_ascii_whitespace().collect();
+    let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
+    Some([field(10)?.checked_add(field(11)?)?, field(12)?.checked_add(field(13)?)?])
+}
+
+fn vmstat() -> BTreeMap<&'static str, u64> {
+    let text = fs::read_to_string(Path::new("/proc/vmstat")).unwrap_or_default();
+    let find = |name: &str| {
+        text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
+    };
+    VMSTAT.iter().filter_map(|(key, _)| Some((*key, find(key)?))).collect()
+}

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The share of cycles that a few processes spend in page walks, from look to look.
+
+use crate::perf::counters::{Counters, Start, raise_file_limit};
+use crate::perf::hardware::{Hardware, NoHardware, cpus};
+use crate::pmu::metric::metrics;
+use crate::pmu::tables::Formulas;
+use crate::pmu::{Count, Sample};
+use hugelift_os::proc::procfs::Process;
+use std::collections::{HashMap, HashSet};
+
+/// Each thread takes a file for every event.
+const MOST_THREADS: usize = 256;
+
+/// Which of several processes with the same number: id and start.
+pub type Identity = (u32, u64);
+
+/// Counters of a few processes.
+#[derive(Debug)]
+pub struct Walks {
+    hardware: Hardware,
+    watched: HashMap<Identity, Watched>,
+}
+
+#[derive(Debug)]
+struct Watched {
+    counters: Counters,
+    threads: usize,
+    last: Vec<Vec<Option<Count>>>,
+    share: Option<f64>,
+}
+
+impl Walks {
+    /// With nobody watched yet.
+    ///
+    /// # Errors
+    /// Why walk cycles cannot be counted here, in a few words.
+    pub fn new() -> Result<Walks, String> {
+        let hardware = Hardware::find(&cpus()).map_err(|error| match error {
+            NoHardware::NoPmu => "no PMU".to_string(),
+            NoHardware::NoTable(why) => why,
+        })?;
+        if hardware.model.formulas == Formulas::Misses {
+            return Err(format!("{} counts no walk cycles", hardware.model.name));
+        }
+        let own = nix::unistd::gettid().as_raw();
+        hardware.open(&[own], Start::Asked).map_err(|e| e.to_string())?;
+        raise_file_limit();
+        Ok(Walks { hardware, watched: HashMap::new() })
+    }
+
+    /// Looks at these processes, and at no others: the shares of those that were watched
+    /// already are then of the time since the last look. Threads that a thread not yet
+    /// counted starts while counting begins are missed.
+    pub fn look(&mut self, wanted: &[Identity]) {
+        let set: HashSet<&Identity> = wanted.iter().collect();
+        self.watched.retain(|id, _| set.contains(id));
+        for watched in self.watched.values_mut() {
+            let groups = watched.counters.read();
+            let now = Sample { model: self.hardware.model, groups };
+            watched.share = metrics(&now.since(&watched.last)).1;
+            watched.last = now.groups;
+        }
+        let mut threads: usize = self.watched.values().map(|w| w.threads).sum();
+        for id in wanted {
+            if self.watched.contains_key(id) {
+                continue;
+            }
+            let tasks = Process::new(id.0).threads();
+            threads += tasks.len();
+            if threads > MOST_THREADS {
+                break;
+            }
+            // Ended, or another user's.
+            let Ok(counters) = self.hardware.open(&tasks, Start::Asked) else { continue };
+            counters.enable();
+            let last = counters.read();
+            self.watched.insert(*id, Watched { counters, threads: tasks.len(), last, share: None });
+        }
+    }
+
+    /// The share between the last two looks, where there is one.
+    pub fn share(&self, id: Identity) -> Option<f64> {
+        self.watched.get(&id)?.share
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process() {
+        let mut walks = match Walks::new() {
+            Ok(walks) => walks,
+            Err(why) => return println!("SKIP: {why}"),
+        };
+        let own = (std::process::id(), 1);
+        walks.look(&[own]);
+        assert_eq!(walks.share(own), None, "nothing is known yet");
+        std::hint::black_box((0..10_000_000u64).fold(0, |a, b| a ^ std::hint::black_box(b)));
+        walks.look(&[own]);
+        assert!(walks.share(own).is_some_and(|share| (0.0..1.0).contains(&share)), "{walks:?}");
+        walks.look(&[]);
+        assert_eq!(walks.share(own), None);
+    }
+}

@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which processes are worth a look: code by size and by the time spent in it.
+//!
+//! ```text
+//! /proc, twice -> Reading, Reading -> rows() -> sort(), Filter -> screen, text or JSON
+//! ```
+
+pub mod reader;
+pub mod stat;
+pub mod text;
+
+use hugelift_core::addr::human_bytes;
+use serde::Serialize;
+use stat::Stat;
+use std::collections::HashMap;
+use std::time::Duration;
+use text::Text;
+
+/// Version of the JSON schema.
+pub const VERSION: u32 = 1;
+
+/// What is known of a process's text.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Coverage {
+    /// Counted by smaps.
+    Known(Text),
+    /// Its size by its mappings alone: smaps costs more, and it is not among the first.
+    Size(u64),
+    /// Nobody has looked yet, for want of time.
+    Unread,
+    /// It cannot be read; mostly because it is another user's process.
+    Unreadable,
+    /// It ended while it was being read.
+    Gone,
+}
+
+/// One process at one moment.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Sample {
+    /// What `/proc/PID/stat` said.
+    pub stat: Stat,
+    /// Name of its owner.
+    pub user: String,
+    /// Its command line, in one line.
+    pub command: String,
+    /// Bytes of code of the executable alone, by `/proc/PID/statm`, which everybody may read.
+    pub executable_text: u64,
+    /// Its whole text.
+    pub coverage: Coverage,
+    /// Share of its cycles that went into page walks (0 to 1), where there are counters.
+    pub walk_share: Option<f64>,
+}
+
+/// All processes with memory of their own at one moment.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Reading {
+    /// When, from some fixed moment on.
+    pub at: Duration,
+    /// Clock ticks in a second, of [`Stat`]'s times.
+    pub ticks: u64,
+    /// Why page walks are not counted, if they are not.
+    pub no_walks: Option<String>,
+    /// The processes.
+    pub samples: Vec<Sample>,
+}
+
+/// One process between two readings.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Row {
+    /// Its id.
+    pub pid: u32,
+    /// Name of its owner.
+    pub user: String,
+    /// Its command line.
+    pub command: String,
+    /// CPU time by time: 1 is one CPU all the time.
+    pub cpus: f64,
+    /// Page faults a second, minor and major.
+    pub faults_per_s: f64,
+    /// Those that waited for a disk.
+    pub major_faults_per_s: f64,
+    /// Text of the executable and its shared objects; none if it could not be read.
+    pub text_bytes: Option<u64>,
+    /// Text of the executable alone.
+    pub executable_text_bytes: u64,
+    /// What of the text is huge; none if it was not read.
+    #[serde(flatten)]
+    pub text: Option<Text>,
+    /// Why there is less to be told, if there is: `not-read`, `unreadable`, `gone`.
+    pub unknown: Option<&'static str>,
+    /// Share of its cycles that went into page walks; none without counters.
+    pub walk_share: Option<f64>,
+}
+
+impl Row {
+    fn new(sample: &Sample, before: Option<&Stat>, passed: f64, ticks: f64) -> Row {
+        let since = |f: fn(&Stat) -> u64| f(&sample.stat).saturating_sub(before.map_or(0, f)) as f64;
+        let (text, text_bytes, unknown) = match &sample.coverage {
+            Coverage::Known(text) => (Some(text.clone()), Some(text.bytes), None),
+            Coverage::Size(bytes) => (None, Some(*bytes), Some("not-read")),
+            Coverage::Unread => (None, None, Some("not-read")),
+            Coverage::Unreadable => (None, None, Some("unreadable")),
+            Coverage::Gone => (None, None, Some("gone")),
+        };
+        Row {
+            pid: sample.stat.pid,
+            user: sample.user.clone(),
+            command: sample.command.clone(),
+            cpus: since(|s| s.cpu) / ticks / passed,
+            faults_per_s: since(|s| s.minor_faults.saturating_add(s.major_faults)) / passed,
+            major_faults_per_s: since(|s| s.major_faults) / passed,
+            text_bytes,
+            executable_text_bytes: sample.executable_text,
+            text,
+            unknown,
+            walk_share: sample.walk_share,
+        }
+    }
+
+    /// Its text as far as it is known: at least that of the executable.
+    pub fn known_text(&self) -> u64 {
+        self.text_bytes.unwrap_or(self.executable_text_bytes)
+    }
+
+    /// Text by CPU time, in bytes kept busy: what makes it worth a look.
+    pub fn busy_text(&self) -> f64 {
+        self.known_text() as f64 * self.cpus
+    }
+}
+
+/// The processes of `now` with what they did since `before`. What was not there before
+/// has started since, and did all in between.
+pub fn rows(before: &Reading, now: &Reading) -> Vec<Row> {
+    let known: HashMap<(u32, u64), &Stat> =
+        before.samples.iter().map(|s| (s.stat.identity(), &s.stat)).collect();
+    // Two readings in the same moment say nothing of rates; they are not infinite.
+    let passed = now.at.saturating_sub(before.at).as_secs_f64().max(1e-3);
+    let ticks = now.ticks.max(1) as f64;
+    let row = |s: &Sample| Row::new(s, known.get(&s.stat.identity()).copied(), passed, ticks);
+    now.samples.iter().map(row).collect()
+}
+
+/// What a table can be sorted by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Column {
+    /// Process id.
+    Pid,
+    /// Owner.
+    User,
+    /// CPU time.
+    Cpu,
+    /// Size of the text.
+    Text,
+    /// Text by CPU time.
+    BusyText,
+    /// Huge bytes of the text.
+    Huge,
+    /// Page faults a second.
+    Faults,
+    /// Share of cycles in page walks.
+    Walks,
+    /// Command line.
+    Command,
+}
+
+impl Column {
+    /// All of them, as they stand in the table.
+    pub const ALL: [Column; 9] = [
+        Column::Pid,
+        Column::User,
+        Column::Cpu,
+        Column::Text,
+        Column::BusyText,
+        Column::Huge,
+        Column::Faults,
+        Column::Walks,
+        Column::Command,
+    ];
+
+    /// Its title.
+    pub fn title(self) -> &'static str {
+        match self {
+            Column::Pid => "PID",
+            Column::User => "USER",
+            Column::Cpu => "CPU%",
+            Column::Text => "TEXT",
+            Column::BusyText => "TEXT×CPU",
+            Column::Huge => "HUGE",
+            Column::Faults => "FAULTS/s",
+            Column::Walks => "WALK%",
+            Column::Command => "COMMAND",
+        }
+    }
+
+    /// Whether it holds numbers, which stand at the right.
+    pub fn is_number(self) -> bool {
+        !matches!(self, Column::User | Column::Command)
+    }
+
+    /// What a row shows there. `?` is what could not be read, `-` what was not; `≥` stands
+    /// before the text of an executable whose shared objects could not be read.
+    pub fn cell(self, row: &Row) -> String {
+        let unknown = || if row.unknown == Some("not-read") { "-" } else { "?" }.to_string();
+        match self {
+            Column::Pid => row.pid.to_string(),
+            Column::User => row.user.clone(),
+            Column::Cpu => format!("{:.1}", row.cpus * 100.0),
+            Column::Text => match row.text_bytes {
+                Some(bytes) => human_bytes(bytes),
+                None => format!("≥{}", human_bytes(row.executable_text_bytes)),
+            },
+            Column::BusyText => format!("{:.1}", row.busy_text() / f64::from(1 << 20)),
+            Column::Huge => row.text.as_ref().map_or_else(unknown, |text| text.to_string()),
+            Column::Faults => format!("{:.0}", row.faults_per_s),
+            Column::Walks => row.walk_share.map_or("-".into(), |share| format!("{:.1}", share * 100.0)),
+            Column::Command => row.command.clone(),
+        }
+    }
+}
+
+/// Sorts by a column: numbers from the largest, words and ids from the smallest, or the
+/// other way round. What is unknown comes last; equals stand by their ids.
+pub fn sort(rows: &mut [Row], column: Column, reverse: bool) {
+    let number = |row: &Row| match column {
+        Column::Cpu => Some(row.cpus),
+        Column::Text => Some(row.known_text() as f64),
+        Column::BusyText => Some(row.busy_text()),
+        Column::Huge => row.text.as_ref().map(|text| text.huge_bytes as f64),
+        Column::Faults => Some(row.faults_per_s),
+        Column::Walks => row.walk_share,
+        Column::Pid | Column::User | Column::Command => None,
+    };
+    rows.sort_by(|a, b| {
+        let order = match column {
+            Column::Pid => a.pid.cmp(&b.pid),
+            Column::User => a.user.cmp(&b.user),
+            Column::Command => a.command.cmp(&b.command),
+            _ => match (number(a), number(b)) {
+                (Some(a), Some(b)) => b.total_cmp(&a),
+                // The unknown stays last, whichever way.
+                (a, b) => return b.is_some().cmp(&a.is_some()),
+            },
+        };
+        if reverse { order.reverse() } else { order }.then(a.pid.cmp(&b.pid))
+    });
+}
+
+/// Whether a row is wanted: its command, owner or id holds the word, large letters or small.
+pub fn matches(row: &Row, word: &str) -> bool {
+    let word = word.trim().to_lowercase();
+    row.command.to_lowercase().contains(&word)
+        || row.user.to_lowercase().contains(&word)
+        || (!word.is_empty() && row.pid.to_string() == word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hugelift_core::policy::Backing;
+
+    fn sample(pid: u32, start: u64, cpu: u64, faults: u64, text: u64) -> Sample {
+        let stat = Stat {
+            pid,
+            comm: "x".into(),
+            state: 'S',
+            start,
+            cpu,
+            minor_faults: faults,
+            major_faults: 1,
+            virtual_bytes: 1 << 30,
+        };
+        Sample {
+            stat,
+            user: "root".into(),
+            command: format!("/usr/bin/Program{pid} --flag"),
+            executable_text: 1 << 20,
+            coverage: Coverage::Size(text),
+            walk_share: None,
+        }
+    }
+
+    fn reading(seconds: u64, samples: Vec<Sample>) -> Reading {
+        Reading { at: Duration::from_secs(seconds), ticks: 100, no_walks: None, samples }
+    }
+
+    #[test]
+    fn rates_are_of_the_time_between() {
+        let before = reading(10, vec![sample(1, 5, 1000, 50, 8), sample(2, 7, 77, 9, 8)]);
+        let now = reading(
+            12,
+            vec![sample(1, 5, 1100, 150, 8), sample(2, 1100, 20, 3, 8), sample(3, 1150, 6, 0, 8)],
+        );
+        let rows = rows(&before, &now);
+        let shown: Vec<_> = rows.iter().map(|r| (r.pid, r.cpus, r.faults_per_s)).collect();
+        // The second has another's number: all that it did is of this time, as with the third.
+        assert_eq!(shown, [(1, 0.5, 50.0), (2, 0.1, 2.0), (3, 0.03, 0.5)]);
+    }
+
+    #[test]
+    fn counters_that_go_back_and_clocks_that_stand_are_no_disaster() {
+        let before = reading(10, vec![sample(1, 5, 1000, 50, 8)]);
+        let rows = rows(&before, &reading(10, vec![sample(1, 5, 999, 49, 8)]));
+        assert_eq!((rows[0].cpus, rows[0].faults_per_s), (0.0, 0.0));
+    }
+
+    #[test]
+    fn sorted_with_the_unknown_last() {
+        let mb = |n: u64| n << 20;
+        let mut samples = vec![
+            sample(1, 1, 100, 10, mb(10)),
+            sample(2, 1, 50, 30, mb(100)),
+            sample(3, 1, 200, 20, mb(1)),
+            sample(4, 1, 0, 0, 0),
+        ];
+        let huge = |n| Coverage::Known(Text::new(mb(100), [(Backing::Thp, mb(n))]));
+        samples[1].coverage = huge(50);
+        samples[2].coverage = huge(60);
+        samples[3].coverage = Coverage::Unreadable;
+        let mut rows = rows(&reading(0, vec![]), &reading(1, samples));
+        let mut by = |column, reverse| {
+            sort(&mut rows, column, reverse);
+            rows.iter().map(|r| r.pid).collect::<Vec<_>>()
+        };
+        assert_eq!(by(Column::BusyText, false), [3, 2, 1, 4]);
+        assert_eq!(by(Column::Cpu, false), [3, 1, 2, 4]);
+        assert_eq!(by(Column::Faults, true), [4, 1, 3, 2]);
+        assert_eq!(by(Column::Pid, true), [4, 3, 2, 1]);
+        assert_eq!(by(Column::Huge, false)[..2], [3, 2]);
+        assert_eq!(by(Column::Huge, true)[..2], [2, 3]);
+    }
+
+    #[test]
+    fn cells_say_what_is_not_known() {
+        let mut samples = vec![sample(1, 1, 0, 0, 3 << 20); 5];
+        samples[1].coverage = Coverage::Unread;
+        samples[2].coverage = Coverage::Unreadable;
+        samples[3].coverage = Coverage::Gone;
+        samples[4].coverage = Coverage::Known(Text::new(4 << 20, [(Backing::Hugetlb, 2 << 20)]));
+        let rows = rows(&reading(0, vec![]), &reading(1, samples));
+        let shown: Vec<_> = rows.iter().map(|r| (Column::Text.cell(r), Column::Huge.cell(r))).collect();
+        let want = [("3 MB", "-"), ("≥1 MB", "-"), ("≥1 MB", "?"), ("≥1 MB", "?"), ("4 MB", "50% hugetlb")];
+        assert_eq!(shown, want.map(|(a, b)| (a.to_string(), b.to_string())));
+        let json = serde_json::to_value(&rows[4]).unwrap();
+        assert_eq!((&json["huge_bytes"], &json["huge"]["hugetlb"]), (&(2 << 20).into(), &(2 << 20).into()));
+        assert_eq!(serde_json::to_value(&rows[2]).unwrap()["unknown"], "unreadable");
+    }
+
+    #[test]
+    fn a_word_finds_command_owner_and_id() {
+        let rows = rows(&reading(0, vec![]), &reading(1, vec![sample(41, 1, 0, 0, 8)]));
+        let hit = |word| matches(&rows[0], word);
+        assert!(hit("program41") && hit("ROOT") && hit("41 ") && hit("") && !hit("4x") && !hit("node"));
+    }
+}

@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: Apache-2.0
+//! All processes, again and again, at little cost: what everybody may read of each; their
+//! mappings now and then; and, for the few with the busiest text, the PMU's counters and,
+//! until the time is up, smaps, for which the kernel walks page tables.
+
+use crate::perf::walks::Walks;
+use crate::processes::stat::{Stat, parse_stat, parse_statm_text};
+use crate::processes::text::Text;
+use crate::processes::{Coverage, Reading, Sample};
+use hugelift_core::printable::{Untrusted, printable, text_to_parse};
+use hugelift_os::proc::procfs::{ProcError, Process, read_whole};
+use nix::unistd::{Uid, User};
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// What was read longer ago is read again, or not told any more.
+const FRESH: Duration = Duration::from_secs(10);
+/// Longer command lines are cut.
+const COMMAND: usize = 512;
+
+/// Reads all processes, and remembers of each what changes little.
+pub struct Processes {
+    started: Instant,
+    ticks: u64,
+    page: u64,
+    known: HashMap<(u32, u64), Known>,
+    users: HashMap<u32, String>,
+    walks: Result<Walks, String>,
+}
+
+/// What is remembered of a process.
+struct Known {
+    comm: Untrusted,
+    user: String,
+    command: String,
+    /// When these were read.
+    named: Instant,
+    /// CPU time at the last reading, and since the one before.
+    cpu: u64,
+    busy: u64,
+    coverage: Coverage,
+    /// When the coverage was read.
+    read: Option<Instant>,
+    seen: bool,
+}
+
+impl Processes {
+    /// With nothing read yet.
+    pub fn new() -> Processes {
+        // SAFETY: sysconf(3) touches no memory of ours.
+        let [ticks, page] =
+            [libc::_SC_CLK_TCK, libc::_SC_PAGESIZE].map(|name| unsafe { libc::sysconf(name) });
+        Processes {
+            started: Instant::now(),
+            ticks: u64::try_from(ticks).unwrap_or(100),
+            page: u64::try_from(page).unwrap_or(4096),
+            known: HashMap::new(),
+            users: HashMap::new(),
+            walks: Walks::new(),
+        }
+    }
+
+    /// All processes that have memory of their own: with smaps of those in `first` and of
+    /// the busiest, `most` in all, as far as that takes no longer than `time` (one that has
+    /// been begun is finished). Where it takes longer, one reading goes on where the last
+    /// one ended.
+    ///
+    /// # Errors
+    /// `/proc` cannot be read.
+    pub fn read(&mut self, first: &[u32], most: usize, time: Duration) -> Result<Reading, ProcError> {
+        let begun = Instant::now();
+        let mut all = self.stats()?;
+        let at = begun.duration_since(self.started);
+        for known in self.known.values_mut() {
+            known.seen = false;
+        }
+        for (stat, _) in &all {
+            self.look_at(stat);
+        }
+        self.known.retain(|_, known| known.seen);
+
+        // The busiest first: sizes for half of the time, then what is huge.
+        all.sort_by_key(|(stat, text)| Reverse((self.busy(stat), *text)));
+        for (stat, _) in &all {
+            if begun.elapsed() > time / 2 {
+                break;
+            }
+            self.measure(stat);
+        }
+        all.sort_by_key(|(stat, text)| {
+            let size = self.size(stat).unwrap_or(*text);
+            (!first.contains(&stat.pid), Reverse((u128::from(size) * u128::from(self.busy(stat)), size)))
+        });
+        let mut wanted: Vec<&Stat> = all.iter().take(most).map(|(stat, _)| stat).collect();
+        if let Ok(walks) = &mut self.walks {
+            walks.look(&wanted.iter().map(|stat| stat.identity()).collect::<Vec<_>>());
+        }
+        wanted.sort_by_key(|stat| self.counted(stat));
+        for stat in wanted {
+            if begun.elapsed() > time {
+                break;
+            }
+            self.count(stat);
+        }
+        let samples = all.into_iter().filter_map(|(stat, text)| self.sample(stat, text)).collect();
+        Ok(Reading { at, ticks: self.ticks, no_walks: self.walks.as_ref().err().cloned(), samples })
+    }
+
+    /// What `stat` and `statm` tell of each; none of those that end meanwhile.
+    fn stats(&self) -> Result<Vec<(Stat, u64)>, ProcError> {
+        let dir = Path::new("/proc");
+        let entries = std::fs::read_dir(dir).map_err(|_| ProcError::NotMounted { path: dir.into() })?;
+        let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
+        let all: Vec<(Stat, u64)> = pids
+            .filter_map(|pid| {
+                let process = Process::new(pid);
+                let stat = parse_stat(&read_whole(&process.path("stat")).ok()?)?;
+                let pages = parse_statm_text(&read_whole(&process.path("statm")).ok()?)?;
+                Some((stat, pages.saturating_mul(self.page)))
+            })
+            // Kernel threads and the dead have no memory.
+            .filter(|(stat, _)| stat.virtual_bytes > 0)
+            .collect();
+        // At least hugelift itself is there, if it is the proc file system.
+        if all.is_empty() {
+            Err(ProcError::NotMounted { path: dir.join("self/stat").into() })
+        } else {
+            Ok(all)
+        }
+    }
+
+    /// Notes what a process has done, and what it is called.
+    fn look_at(&mut self, stat: &Stat) {
+        let now = Instant::now();
+        let (id, known) = (stat.identity(), self.known.remove(&stat.identity()));
+        let mut known = known.unwrap_or_else(|| Known {
+            comm: Untrusted::default(),
+            user: String::new(),
+            command: String::new(),
+            named: now,
+            cpu: 0,
+            busy: 0,
+            coverage: Coverage::Unread,
+            read: None,
+            seen: true,
+        });
+        // Another name: it has become another program, and may have another owner.
+        if known.comm != stat.comm || now.duration_since(known.named) > FRESH {
+            let process = Process::new(stat.pid);
+            if known.comm != stat.comm {
+                known.forget();
+            }
+            known.comm.clone_from(&stat.comm);
+            (known.user, known.command, known.named) = (self.user(process), command(process, stat), now);
+        }
+        if known.read.is_some_and(|read| now.duration_since(read) > FRESH) {
+            known.forget();
+        }
+        (known.busy, known.cpu, known.seen) = (stat.cpu.saturating_sub(known.cpu), stat.cpu, true);
+        self.known.insert(id, known);
+    }
+
+    /// When smaps was last read; before all others, if never.
+    fn counted(&self, stat: &Stat) -> Option<Instant> {
+        let known = self.known.get(&stat.identity())?;
+        known.read.filter(|_| matches!(known.coverage, Coverage::Known(_)))
+    }
+
+    fn busy(&self, stat: &Stat) -> u64 {
+        self.known.get(&stat.identity()).map_or(0, |k| k.busy)
+    }
+
+    fn size(&self, stat: &Stat) -> Option<u64> {
+        match &self.known.get(&stat.identity())?.coverage {
+            Coverage::Known(text) => Some(text.bytes),
+            Coverage::Size(bytes) => Some(*bytes),
+            Coverage::Unread | Coverage::Unreadable | Coverage::Gone => None,
+        }
+    }
+
+    /// The size of its text, if it is not known.
+    fn measure(&mut self, stat: &Stat) {
+        if let Some(known) = self.known.get_mut(&stat.identity()).filter(|k| k.coverage == Coverage::Unread) {
+            let size = Process::new(stat.pid).maps().map(|maps| Coverage::Size(Text::size(&maps)));
+            known.learn(size.unwrap_or_else(unknown));
+        }
+    }
+
+    /// What of its text is huge.
+    fn count(&mut self, stat: &Stat) {
+        let Some(known) = self.known.get_mut(&stat.identity()) else { return };
+        if known.coverage == Coverage::Unreadable {
+            return;
+        }
+        let text = Process::new(stat.pid).smaps().map(|usage| Coverage::Known(Text::of(&usage)));
+        known.learn(text.unwrap_or_else(unknown));
+    }
+
+    fn sample(&self, stat: Stat, executable_text: u64) -> Option<Sample> {
+        let known = self.known.get(&stat.identity())?;
+        Some(Sample {
+            user: known.user.clone(),
+            command: known.command.clone(),
+            executable_text,
+            coverage: known.coverage.clone(),
+            walk_share: self.walks.as_ref().ok().and_then(|walks| walks.share(stat.identity())),
+            stat,
+        })
+    }
+
+    fn user(&mut self, process: Process) -> String {
+        let Some(uid) = process.status().ok().and_then(|status| status.uid) else { return "?".into() };
+        let name = || User::from_uid(Uid::from_raw(uid)).ok().flatten().map(|user| user.name);
+        self.users.entry(uid).or_insert_with(|| name().unwrap_or_else(|| uid.to_string())).clone()
+    }
+}
+
+impl Known {
+    fn learn(&mut self, coverage: Coverage) {
+        (self.coverage, self.read) = (coverage, Some(Instant::now()));
+    }
+
+    fn forget(&mut self) {
+        (self.coverage, self.read) = (Coverage::Unread, None);
+    }
+}
+
+impl Default for Processes {
+    fn default() -> Processes {
+        Processes::new()
+    }
+}
+
+/// Why there is nothing to be told.
+fn unknown(error: ProcError) -> Coverage {
+    match error {
+        ProcError::Vanished { .. } | ProcError::NoMemory { .. } => Coverage::Gone,
+        _ => Coverage::Unreadable,
+    }
+}
+
+/// Its arguments in one line, without the directory of the program; else its name.
+fn command(process: Process, stat: &Stat) -> String {
+    let bytes = process.read("cmdline").unwrap_or_default();
+    let line = text_to_parse(&bytes[..bytes.len().min(COMMAND)]).replace('\0', " ");
+    let line = line.trim();
+    let (program, arguments) = line.split_once(' ').unwrap_or((line, ""));
+    let program =
+        if program.starts_with('/') { program.rsplit('/').next().unwrap_or(program) } else { program };
+    let line = format!("{program} {arguments}");
+    let line = if line.trim().is_empty() { format!("[{}]", stat.comm) } else { line };
+    printable(line.trim_end())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn own(reading: &Reading) -> &Sample {
+        reading.samples.iter().find(|s| s.stat.pid == std::process::id()).expect("this process")
+    }
+
+    #[test]
+    fn this_process_with_its_time_and_text() {
+        let mut processes = Processes::new();
+        let first = processes.read(&[], usize::MAX, Duration::from_secs(60)).unwrap();
+        let sample = own(&first);
+        assert!(sample.command.contains("hugelift_os"), "{}", sample.command);
+        let Coverage::Known(text) = &sample.coverage else { panic!("{:?}", sample.coverage) };
+        // libc's is in it.
+        assert!(text.bytes > sample.executable_text && sample.executable_text > 4096, "{sample:?}");
+        let spent = |reading: &Reading| own(reading).stat.cpu;
+        let (start, mut last) = (Instant::now(), first.clone());
+        while spent(&last) == spent(&first) && start.elapsed() < Duration::from_secs(60) {
+            last = processes.read(&[], 0, Duration::ZERO).unwrap();
+        }
+        assert!(spent(&last) > spent(&first) && last.at > first.at);
+    }
+
+    #[test]
+    fn without_time_nothing_is_read_and_so_it_is_said() {
+        let reading = Processes::new().read(&[], usize::MAX, Duration::ZERO).unwrap();
+        let read = reading.samples.iter().filter(|s| matches!(s.coverage, Coverage::Known(_))).count();
+        assert!(read <= 1, "{read} of {}", reading.samples.len());
+    }
+
+    #[test]
+    fn those_that_are_asked_for_come_first() {
+        let own = std::process::id();
+        let reading = Processes::new().read(&[own], 1, Duration::from_secs(60)).unwrap();
+        let known = |s: &&Sample| matches!(s.coverage, Coverage::Known(_));
+        let pids: Vec<u32> = reading.samples.iter().filter(known).map(|s| s.stat.pid).collect();
+        assert_eq!(pids, [own]);
+    }
+
+    #[test]
+    fn a_process_that_has_ended_is_gone() {
+        let stat = Stat {
+            pid: 1 << 23,
+            comm: "x".into(),
+            state: 'S',
+            start: 1,
+            cpu: 0,
+            minor_faults: 0,
+            major_faults: 0,
+            virtual_bytes: 1,
+        };
+        let mut processes = Processes::new();
+        processes.look_at(&stat);
+        processes.count(&stat);
+        let sample = processes.sample(stat, 0).unwrap();
+        assert_eq!(
+            (sample.coverage, sample.command.as_str(), sample.user.as_str()),
+            (Coverage::Gone, "[x]", "?")
+        );
+    }
+}

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The text of a process by its mappings alone, without a look into its files: cheap
+//! enough to be done for many processes every other second.
+//!
+//! ```text
+//!   file r-x | anonymous r-x (lifted) | file r-x        text
+//!   file r-- | anonymous r-x | nothing                  text: lifted up to its end
+//!   anonymous --- | anonymous r-x | anonymous ---       code that a runtime has made
+//! ```
+
+use hugelift_core::maps::Mapping;
+use hugelift_core::policy::Backing;
+use hugelift_core::smaps::Usage;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// The text of all objects of a process, and what of it is huge.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Text {
+    /// All of it.
+    #[serde(skip)]
+    pub bytes: u64,
+    /// On huge pages.
+    pub huge_bytes: u64,
+    /// The same by backing.
+    pub huge: BTreeMap<Backing, u64>,
+}
+
+impl Text {
+    /// So many bytes, of which so many are huge.
+    pub fn new(bytes: u64, huge: impl IntoIterator<Item = (Backing, u64)>) -> Text {
+        let huge: BTreeMap<Backing, u64> = huge.into_iter().filter(|(_, bytes)| *bytes > 0).collect();
+        Text { bytes, huge_bytes: huge.values().fold(0, |sum, n| sum.saturating_add(*n)), huge }
+    }
+
+    /// What smaps shows of it.
+    pub fn of(usage: &[Usage]) -> Text {
+        let mappings: Vec<&Mapping> = usage.iter().map(|u| &u.mapping).collect();
+        let (mut bytes, mut huge) = (0u64, BTreeMap::<Backing, u64>::new());
+        for (used, _) in usage.iter().zip(is_text(&mappings)).filter(|(_, is_text)| *is_text) {
+            bytes = bytes.saturating_add(used.mapping.range.len());
+            for (backing, found) in [
+                (Backing::Thp, used.anon_huge),
+                (Backing::Hugetlb, used.hugetlb()),
+                (Backing::Pagecache, used.file_huge),
+                (Backing::Shared, used.shmem_huge),
+            ] {
+                let sum = huge.entry(backing).or_default();
+                *sum = sum.saturating_add(found.min(used.mapping.range.len()));
+            }
+        }
+        Text::new(bytes, huge)
+    }
+
+    /// Its size alone, by `/proc/PID/maps`.
+    pub fn size(mappings: &[Mapping]) -> u64 {
+        let mappings: Vec<&Mapping> = mappings.iter().collect();
+        let text = mappings.iter().zip(is_text(&mappings)).filter(|(_, is_text)| *is_text);
+        text.fold(0, |sum, (m, _)| sum.saturating_add(m.range.len()))
+    }
+}
+
+/// `92% thp`, `40% thp, 12% hugetlb`, `0%`; of all text, edges included.
+impl fmt::Display for Text {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let percent = |bytes: u64| u128::from(bytes) * 100 / u128::from(self.bytes.max(1));
+        let mut largest: Vec<(&Backing, &u64)> = self.huge.iter().collect();
+        largest.sort_by_key(|(_, bytes)| std::cmp::Reverse(**bytes));
+        let shown: Vec<String> =
+            largest.iter().map(|(backing, bytes)| format!("{}% {backing}", percent(**bytes))).collect();
+        f.pad(&if shown.is_empty() { "0%".to_string() } else { shown.join(", ") })
+    }
+}
+
+/// For each mapping, by address, whether it is text of an object.
+fn is_text(mappings: &[&Mapping]) -> Vec<bool> {
+    let code = |m: &Mapping| m.prot.exec && !m.is_kernel_code();
+    // Shared and executable is what a runtime writes to by another mapping.
+    let of_file = |m: &Mapping| code(m) && m.is_file() && !m.shared;
+    let anonymous = |m: &Mapping| code(m) && !m.is_file() && !m.prot.write;
+    let mut out: Vec<bool> = mappings.iter().map(|m| of_file(m)).collect();
+    // Anonymous code is what was lifted if it touches a mapping of a file, or what does so:
+    // seen once from below and once from above.
+    let touches = |a: &Mapping, b: &Mapping| a.range.end == b.range.start;
+    for i in 1..mappings.len() {
+        let (below, here) = (mappings[i - 1], mappings[i]);
+        out[i] |= anonymous(here) && touches(below, here) && (out[i - 1] || below.is_file());
+    }
+    for i in (1..mappings.len()).rev() {
+        let (here, above) = (mappings[i - 1], mappings[i]);
+        out[i - 1] |= anonymous(here) && touches(here, above) && (out[i] || above.is_file());
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hugelift_core::maps::parse_maps;
+    use hugelift_core::smaps::parse_smaps;
+
+    fn size(lines: &str) -> u64 {
+        Text::size(&parse_maps(lines.as_bytes()).unwrap()) >> 12
+    }
+
+    #[test]
+    fn text_of_files_lifted_or_not() {
+        assert_eq!(size("1000-2000 r--p 0 8:1 5 /x\n2000-5000 r-xp 1000 8:1 5 /x\n"), 3);
+        // Lifted in the middle, and up to the end.
+        assert_eq!(
+            size("1000-2000 r-xp 0 8:1 5 /x\n2000-5000 r-xp 0 0:0 0\n5000-6000 r-xp 4000 8:1 5 /x\n"),
+            5
+        );
+        assert_eq!(size("1000-2000 r--p 0 8:1 5 /x\n2000-5000 r-xp 0 0:0 0\n5000-6000 r-xp 0 0:0 0\n"), 4);
+        assert_eq!(size("2000-5000 r-xp 0 0:0 0\n5000-6000 r-xp 0 0:0 0\n6000-7000 r--p 0 8:1 5 /x\n"), 4);
+        // From the pool, which shows as a file.
+        assert_eq!(size("200000-400000 r-xp 0 0:11 77 /anon_hugepage (deleted)\n"), 512);
+    }
+
+    #[test]
+    fn what_a_runtime_has_made_is_none() {
+        assert_eq!(size("1000-2000 ---p 0 0:0 0\n2000-5000 r-xp 0 0:0 0\n5000-6000 ---p 0 0:0 0\n"), 0);
+        assert_eq!(size("1000-2000 r-xp 0 8:1 5 /x\n2000-5000 rwxp 0 0:0 0\n"), 1);
+        assert_eq!(size("1000-2000 r-xp 0 8:1 5 /x\n3000-5000 r-xp 0 0:0 0\n"), 1);
+        assert_eq!(size("1000-2000 r-xs 0 0:1 9 /memfd:doublemapper (deleted)\n"), 0);
+        assert_eq!(size("1000-2000 r-xp 0 0:0 0 [vdso]\nff00000-ff01000 --xp 0 0:0 0 [vsyscall]\n"), 0);
+    }
+
+    #[test]
+    fn by_backing() {
+        let smaps = "\
+200000-600000 r-xp 0 8:1 5 /x
+FilePmdMapped: 2048 kB
+600000-800000 r-xp 0 0:0 0
+AnonHugePages: 2048 kB
+800000-a00000 rw-p 0 0:0 0
+AnonHugePages: 2048 kB
+";
+        let text = Text::of(&parse_smaps(smaps.as_bytes()).unwrap());
+        assert_eq!(text, Text::new(6 << 20, [(Backing::Pagecache, 2 << 20), (Backing::Thp, 2 << 20)]));
+        assert_eq!(text.huge_bytes, 4 << 20);
+        assert_eq!(text.to_string(), "33% thp, 33% pagecache");
+        assert_eq!(Text::of(&[]).to_string(), "0%");
+    }
+}

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+//! An ELF file on disk: its headers, and what of its dynamic section is needed to find
+//! the objects that it wants loaded.
+
+use crate::io::open;
+use hugelift_core::elf::{self, Dynamic, ElfError, HEAD_BYTES, Headers, Stretch};
+use hugelift_core::maps::FileId;
+use hugelift_core::printable::Untrusted;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// More of a note or a dynamic section than any linker writes is damage.
+const MAX_STRETCH: u64 = 64 << 10;
+/// PATH_MAX, and more than any name or search path of a linker.
+const MAX_STRING: usize = 4096;
+
+/// An open ELF file.
+#[derive(Debug)]
+pub struct ElfFile {
+    /// As it was found.
+    pub path: PathBuf,
+    /// Device and inode.
+    pub id: FileId,
+    /// Its program headers.
+    pub headers: Headers,
+    file: File,
+}
+
+/// Why a file is none that can be inspected.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// open(2) or read(2) failed.
+    #[error("cannot read {path}: {source}")]
+    Io {
+        /// The file.
+        path: Untrusted,
+        /// Why.
+        source: io::Error,
+    },
+    /// A directory, a device, a socket.
+    #[error("{path} is not a regular file")]
+    NotRegular {
+        /// The file.
+        path: Untrusted,
+    },
+    /// There is nothing in it.
+    #[error("{path} is empty")]
+    Empty {
+        /// The file.
+        path: Untrusted,
+    },
+    /// Not what hugelift reads.
+    #[error("{path}: {source}")]
+    Elf {
+        /// The file.
+        path: Untrusted,
+        /// Why.
+        source: ElfError,
+    },
+    /// A script whose interpreter is a script whose interpreter...
+    #[error("{path}: more scripts in a row than the kernel follows")]
+    Scripts {
+        /// The first of them.
+        path: Untrusted,
+    },
+    /// The objects do not fit into an address space.
+    #[error("{path}: its segments do not fit into the address space")]
+    NoRoom {
+        /// The object.
+        path: Untrusted,
+    },
+}
+
+impl FileError {
+    /// There is no such file.
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, FileError::Io { source, .. }
+            if matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory))
+    }
+}
+
+impl ElfFile {
+    /// Opens `path` and parses its headers.
+    ///
+    /// # Errors
+    /// [`FileError`]
+    pub fn open(path: &Path) -> Result<ElfFile, FileError> {
+        let (file, head, id) = open_head(path)?;
+        let deeper = |offset, size| read_at(&file, offset, size).filter(|b| b.len() == size);
+        let headers = Headers::parse_with(&head, deeper)
+            .map_err(|source| FileError::Elf { path: path.into(), source })?;
+        Ok(ElfFile { path: path.to_path_buf(), id, headers, file })
+    }
+
+    /// The open file.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// The bytes of a stretch, as far as they are there.
+    pub fn read(&self, stretch: Stretch) -> Option<Vec<u8>> {
+        read_at(&self.file, stretch.offset, usize::try_from(stretch.size.min(MAX_STRETCH)).ok()?)
+    }
+
+    /// The bytes of a stretch of any length, as far as they are there.
+    pub(crate) fn read_long(&self, stretch: Stretch) -> Vec<u8> {
+        let there = self.file.metadata().map_or(0, |m| m.len()).saturating_sub(stretch.offset);
+        let len = usize::try_from(stretch.size.min(there)).unwrap_or(0);
+        read_at(&self.file, stretch.offset, len).unwrap_or_default()
+    }
+
+    /// The loader of a dynamic program.
+    pub fn interp(&self) -> Option<PathBuf> {
+        self.headers.interp.and_then(|at| self.read(at)).and_then(|bytes| path_of(&bytes))
+    }
+
+    /// Its dynamic section; an empty one if it has none.
+    pub fn dynamic(&self) -> Dynamic {
+        self.headers.dynamic.and_then(|at| self.read(at)).map_or_else(Dynamic::default, |b| elf::dynamic(&b))
+    }
+
+    /// The string at `index` of the string table that `dynamic` names.
+    pub fn string(&self, dynamic: &Dynamic, index: u64) -> Option<OsString> {
+        let room = usize::try_from(dynamic.strsz.checked_sub(index)?).ok()?;
+        let vaddr = dynamic.strtab.checked_add(index)?;
+        let segment = self.headers.segments.iter().find(|s| {
+            s.vaddr <= vaddr && vaddr.checked_sub(s.vaddr).is_some_and(|inside| inside < s.filesz)
+        })?;
+        let offset = segment.offset.checked_add(vaddr - segment.vaddr)?;
+        let bytes = read_at(&self.file, offset, room.min(MAX_STRING))?;
+        let end = bytes.iter().position(|&b| b == 0)?;
+        Some(OsString::from_vec(bytes[..end].to_vec()))
+    }
+}
+
+/// The file, its first [`HEAD_BYTES`] bytes, and which file it is.
+pub(crate) fn open_head(path: &Path) -> Result<(File, Vec<u8>, FileId), FileError> {
+    let failed = |source| FileError::Io { path: path.into(), source };
+    let (file, meta) = match open::regular(path) {
+        Err(e) if open::is_not_regular(&e) => return Err(FileError::NotRegular { path: path.into() }),
+        opened => opened.map_err(failed)?,
+    };
+    let head = try_read_at(&file, 0, HEAD_BYTES).map_err(failed)?;
+    if head.is_empty() {
+        return Err(FileError::Empty { path: path.into() });
+    }
+    let id = FileId { major: libc::major(meta.dev()), minor: libc::minor(meta.dev()), inode: meta.ino() };
+    Ok((file, head, id))
+}
+
+fn read_at(file: &File, offset: u64, len: usize) -> Option<Vec<u8>> {
+    try_read_at(file, offset, len).ok()
+}
+
+/// `len` bytes from `offset` on, or as many as there are.
+fn try_read_at(file: &File, offset: u64, len: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; len];
+    let mut filled = 0;
+    while filled < len {
+        match file.read_at(&mut bytes[filled..], offset.saturating_add(filled as u64)) {
+            Ok(0) => break,
+            Ok(n) => filled += n,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    bytes.truncate(filled);
+    Ok(bytes)
+}
+
+/// A path that ends in NUL.
+fn path_of(bytes: &[u8]) -> Option<PathBuf> {
+    let end = bytes.iter().position(|&b| b == 0)?;
+    (end > 0).then(|| PathBuf::from(OsString::from_vec(bytes[..end].to_vec())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shell_names_its_loader_and_libc() {
+        let shell = ElfFile::open(&std::env::current_exe().unwrap()).unwrap();
+        let loader = shell.interp().unwrap();
+        assert!(loader.to_string_lossy().contains("/ld-"), "{loader:?}");
+        let dynamic = shell.dynamic();
+        let needed: Vec<_> = dynamic.needed.iter().filter_map(|&n| shell.string(&dynamic, n)).collect();
+        assert!(needed.iter().any(|n| n.to_string_lossy().starts_with("libc.")), "{needed:?}");
+        assert_eq!(shell.string(&dynamic, dynamic.strsz), None);
+        assert_eq!(shell.string(&dynamic, u64::MAX), None);
+    }
+
+    #[test]
+    fn what_is_no_program() {
+        let error = |path: &str| ElfFile::open(Path::new(path)).unwrap_err();
+        assert!(matches!(error("/"), FileError::NotRegular { .. }));
+        assert!(matches!(error("/dev/null"), FileError::NotRegular { .. }));
+        assert!(matches!(error("/etc/passwd"), FileError::Elf { source: ElfError::NotElf(_), .. }));
+        assert!(error("/no/such/file").is_not_found() && error("/etc/passwd/x").is_not_found());
+    }
+}

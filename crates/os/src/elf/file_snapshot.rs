@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A [`Snapshot`] of a program that does not run: laid out as loading it would, at
+//! addresses that are made up.
+//!
+//! ```text
+//!   stated          0x555555400000    0x7f0000000000 + ...                    stack
+//!   |executable|     |executable|      |loader| |libc| |...|                  |--|
+//!    (not PIE)         (PIE)           each biased by whole huge pages
+//! ```
+
+use crate::elf::elf_file::{ElfFile, FileError, open_head};
+use crate::elf::needed::needed;
+use crate::launch::base::{Executable, Wanted, aim};
+use crate::launch::program::interpreter;
+use crate::machine::probe;
+use crate::proc::snapshot::describe;
+use hugelift_core::addr::{Addr, PageSize, Range};
+use hugelift_core::loading::{self, anonymous};
+use hugelift_core::maps::{Mapping, Prot};
+use hugelift_core::moving::base::Base;
+use hugelift_core::printable::Untrusted;
+use hugelift_core::snapshot::{Object, Snapshot, Stored};
+use std::path::{Path, PathBuf};
+
+/// A program as it would be when started.
+#[derive(Debug)]
+pub struct Unstarted {
+    /// Its objects at assumed addresses.
+    pub snapshot: Snapshot,
+    /// Names of shared objects that its loader would not find.
+    pub missing: Vec<Untrusted>,
+}
+
+/// Where x86-64 and AArch64 kernels place things without randomization, more or less.
+const PIE: u64 = 0x5555_5540_0000;
+const SHARED: u64 = 0x7f00_0000_0000;
+const STACK: u64 = 0x7fff_ff00_0000;
+const STACK_BYTES: u64 = 1 << 20;
+
+/// As many `#!` lines in a row as the kernel follows.
+const MAX_SCRIPTS: usize = 5;
+
+/// Takes the snapshot that the program (or the interpreter of the script) at `path` would
+/// give when started. With `wanted`, a position-independent executable is at the base that
+/// `hugelift run` would give it.
+///
+/// # Errors
+/// [`FileError`] for the program; shared objects that cannot be read count as missing.
+pub fn of_file(path: &Path, wanted: Option<Wanted>) -> Result<Unstarted, FileError> {
+    let program = needed(ElfFile::open(&executable(path)?)?);
+    let machine = probe(None);
+    let huge = machine.thp_page.unwrap_or(PageSize::MB2);
+    let base = wanted.zip(program.files.first()).and_then(|(wanted, file)| chosen_base(file, wanted));
+    let mut layout = Layout { page: machine.base_page, huge, base, mappings: Vec::new(), next: SHARED };
+    let mut objects = Vec::new();
+    for (i, file) in program.files.iter().enumerate() {
+        let no_room = || FileError::NoRoom { path: file.path.clone().into() };
+        objects.push(layout.load(file, i == 0).ok_or_else(no_room)?);
+    }
+    let stack = Range { start: Addr(STACK), end: Addr(STACK + STACK_BYTES) };
+    // No part, for nothing is known of its size: only the end of the space.
+    layout.mappings.push(anonymous(stack, Prot::RW, ""));
+    layout.mappings.sort_by_key(|m| m.range.start);
+    // Behind the executable's last huge page: the kernel draws a distance.
+    let own = objects.first().map(|o: &Object| (o.headers.segments.last(), o));
+    let end = own.and_then(|(last, o)| o.loaded(last?.vaddr, last?.memsz)?.end.align_up(huge));
+    let mappings = layout.mappings;
+    Ok(Unstarted {
+        snapshot: Snapshot {
+            objects,
+            mappings,
+            patched: Vec::new(),
+            special: Vec::new(),
+            cached: Vec::new(),
+            brk: end,
+            machine,
+            stored: Stored::default(),
+        },
+        missing: program.missing,
+    })
+}
+
+/// The ELF file behind a chain of scripts.
+///
+/// # Errors
+/// [`FileError`] of the first that cannot be read.
+pub fn executable(path: &Path) -> Result<PathBuf, FileError> {
+    let mut at = path.to_path_buf();
+    for _ in 0..=MAX_SCRIPTS {
+        let (_, head, _) = open_head(&at)?;
+        match interpreter(&head) {
+            Some(next) => at = next,
+            None => return Ok(at),
+        }
+    }
+    Err(FileError::Scripts { path: path.into() })
+}
+
+/// Returns the base that `hugelift run` would give the executable `file`.
+fn chosen_base(file: &ElfFile, wanted: Wanted) -> Option<Base> {
+    let name = std::fs::canonicalize(&file.path).unwrap_or_else(|_| file.path.clone());
+    let executable = Executable { file: &file.path, name: &name, headers: &file.headers, bias: None };
+    Some(aim(&executable, wanted)?.base)
+}
+
+struct Layout {
+    page: PageSize,
+    huge: PageSize,
+    /// The base of a position-independent executable; whole huge pages if it does not matter.
+    base: Option<Base>,
+    mappings: Vec<Mapping>,
+    /// Where the next shared object may go.
+    next: u64,
+}
+
+impl Layout {
+    /// Gives the object a place; `None` if it needs more than there is.
+    fn load(&mut self, file: &ElfFile, executable: bool) -> Option<Object> {
+        let headers = &file.headers;
+        let first = headers.first_page(self.page.bytes());
+        let last = headers.segments.last()?;
+        let end = Addr(last.vaddr.checked_add(last.memsz)?).align_up(self.huge)?.0;
+        let bias = match (headers.relocatable, executable) {
+            (false, _) => 0,
+            (true, true) => match self.base {
+                Some(base) => Addr(PIE).align_up(base.page)?.0.wrapping_add(base.residue),
+                None => self.bias(PIE, first)?,
+            },
+            (true, false) => self.bias(self.next, first)?,
+        };
+        let top = end.wrapping_add(bias);
+        // In the space of its kind, below what comes above it.
+        let (from, to) = if executable { (0, SHARED) } else { (self.next, STACK) };
+        let start = first.wrapping_add(bias);
+        if !(from <= start && start < top && top <= to) {
+            return None;
+        }
+        if !executable {
+            self.next = top;
+        }
+        let begin = self.mappings.len();
+        self.mappings.extend(loading::mappings(headers, bias, self.page, file.id, &file.path)?);
+        if !executable {
+            self.close_holes(begin, file);
+        }
+        // What it is called in /proc/PID/maps has no links in it.
+        let path = std::fs::canonicalize(&file.path).unwrap_or_else(|_| file.path.clone());
+        let mut object = describe(path, file.id, headers.clone(), bias, &|stretch| file.read(stretch));
+        object.executable = executable;
+        Some(object)
+    }
+
+    /// The bias of whole huge pages that brings the stated `first` to `base` or just above.
+    fn bias(&self, base: u64, first: u64) -> Option<u64> {
+        let stated = Addr(first).align_down(self.huge).0;
+        Some(Addr(base).align_up(self.huge)?.0.wrapping_sub(stated))
+    }
+
+    /// Between the segments of a shared object glibc's loader leaves nothing unmapped.
+    fn close_holes(&mut self, begin: usize, file: &ElfFile) {
+        let mut own: Vec<Range> = self.mappings[begin..].iter().map(|m| m.range).collect();
+        own.sort();
+        let holes = own.windows(2).filter_map(|w| Range::new(w[0].end, w[1].start));
+        let holes = holes.filter(|r| !r.is_empty()).map(|range| anonymous(range, Prot::NONE, &file.path));
+        self.mappings.extend(holes.collect::<Vec<_>>());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hugelift_core::snapshot::{Extent, Part};
+    use std::collections::BTreeMap;
+
+    /// Bytes of each part of each object, as far as a file can tell.
+    fn sizes(snapshot: &Snapshot) -> BTreeMap<(PathBuf, Part), u64> {
+        let mut sizes = BTreeMap::new();
+        let of_a_file = |e: &Extent| !matches!(e.part, Part::Heap | Part::Stack);
+        for extent in snapshot.extents().into_iter().filter(of_a_file) {
+            let path = snapshot.objects[extent.object].path.clone();
+            *sizes.entry((path, extent.part)).or_default() += extent.range.len();
+        }
+        sizes
+    }
+
+    #[test]
+    fn a_program_is_laid_out_as_it_runs() {
+        let path = std::env::current_exe().unwrap();
+        let assumed = of_file(&path, None).unwrap();
+        assert_eq!(assumed.missing, Vec::<Untrusted>::new());
+        let live = crate::proc::snapshot::live(None, 0).unwrap();
+        assert_eq!(sizes(&assumed.snapshot), sizes(&live));
+        assert!(assumed.snapshot.objects[0].executable);
+        assert_eq!(assumed.snapshot.objects[0].build_id, live.objects[0].build_id);
+        let ordered = assumed.snapshot.mappings.windows(2).all(|w| w[0].range.end <= w[1].range.start);
+        assert!(ordered, "{:#?}", assumed.snapshot.mappings);
+    }
+}

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which allocators a program has in it: in its shared objects, by their names; in the
+//! executable itself, by strings that only they have.
+
+use crate::elf::elf_file::ElfFile;
+use crate::elf::needed::needed;
+use hugelift_core::elf::Stretch;
+use hugelift_core::malloc::Allocator;
+use memchr::memmem;
+use std::path::Path;
+
+/// Strings are looked for in so many bytes of an executable, data first.
+const SEARCHED: u64 = 64 << 20;
+
+/// The allocators of the program at `path`; none if it is no ELF file.
+pub fn allocators(path: &Path) -> Vec<Allocator> {
+    let Ok(executable) = ElfFile::open(path) else { return Vec::new() };
+    let mut found = inside(&executable);
+    let program = needed(executable);
+    let names = program.files.iter().skip(1).filter_map(|f| f.path.file_name()?.to_str());
+    found.extend(names.filter_map(Allocator::of_library));
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
+/// Those that are linked into the file.
+fn inside(file: &ElfFile) -> Vec<Allocator> {
+    // Strings are among the code only where a linker has joined the two.
+    let mut segments: Vec<_> = file.headers.segments.iter().collect();
+    segments.sort_by_key(|s| s.prot.exec);
+    let mut left = SEARCHED;
+    let mut found = Vec::new();
+    for segment in segments {
+        let stretch =
+            Stretch { offset: segment.offset, vaddr: segment.vaddr, size: segment.filesz.min(left) };
+        left -= stretch.size;
+        let bytes = file.read_long(stretch);
+        found.extend(Allocator::ALL.iter().filter(|a| holds(&bytes, a.mark())));
+    }
+    found
+}
+
+/// Whether `mark` stands in `bytes` as a string of its own.
+fn holds(bytes: &[u8], mark: &[u8]) -> bool {
+    memmem::find_iter(bytes, mark).any(|at| {
+        let before = at.checked_sub(1).and_then(|i| bytes.get(i));
+        // Compilers merge strings that end alike: what stands before need not be zero. But
+        // MALLOC_CONF is the end of JE_MALLOC_CONF too.
+        let own_start = before.is_none_or(|b| !b.is_ascii_alphanumeric() && *b != b'_');
+        own_start && bytes.get(at + mark.len()) == Some(&0)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_stands_alone() {
+        assert!(holds(b"x\0MALLOC_CONF\0", b"MALLOC_CONF"));
+        assert!(holds(b"MALLOC_CONF\0", b"MALLOC_CONF"));
+        assert!(!holds(b"JE_MALLOC_CONF\0", b"MALLOC_CONF"));
+        assert!(!holds(b"\0MALLOC_CONFIG\0", b"MALLOC_CONF"));
+        assert!(!holds(b"\0MALLOC_CONF", b"MALLOC_CONF"));
+        assert!(holds(b"JE_MALLOC_CONF\0MALLOC_CONF\0", b"MALLOC_CONF"));
+    }
+
+    #[test]
+    fn this_program_has_glibc() {
+        let own = allocators(Path::new("/proc/self/exe"));
+        let musl = cfg!(target_env = "musl");
+        assert_eq!(own.contains(&Allocator::Glibc), !musl, "{own:?}");
+    }
+
+    #[test]
+    fn what_is_no_program_has_none() {
+        assert_eq!(allocators(Path::new("/etc/passwd")), []);
+        assert_eq!(allocators(Path::new("/nonexistent")), []);
+    }
+}

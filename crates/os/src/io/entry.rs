@@ -1,0 +1,364 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A name in a directory that is held open.
+//!
+//! Between two steps by path another user may put a symbolic link where a directory was. All steps
+//! on an [`Entry`] (open, create, link, rename, remove) go relative to one descriptor of the
+//! directory and follow no link, so they stay in that directory, whatever its path has become.
+
+use crate::io::open;
+use hugelift_core::printable::Untrusted;
+use nix::NixPath;
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag, openat, readlinkat, renameat};
+use nix::sys::stat::{FileStat, Mode, fstat, fstatat};
+use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
+use std::collections::VecDeque;
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Component, Path, PathBuf};
+use std::rc::Rc;
+
+/// As many symbolic links as the kernel follows (path_resolution(7)).
+const MAX_LINKS: u32 = 40;
+/// A directory to go through or to work in.
+const DIRECTORY: OFlag = OFlag::O_PATH.union(OFlag::O_DIRECTORY).union(OFlag::O_CLOEXEC);
+/// Anything at all, taken hold of but not opened.
+const HOLD: OFlag = OFlag::O_PATH.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
+
+/// Why a path was not gone along.
+#[derive(Debug, thiserror::Error)]
+enum Strange {
+    /// Whoever owns the link decides where it leads.
+    #[error(
+        "{link} is a symbolic link that user {uid} can change, and is not followed; \
+         give the path that it leads to: {target}"
+    )]
+    Link { link: Untrusted, uid: u32, target: Untrusted },
+}
+
+/// A name in a directory that is held open.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    directory: Rc<File>,
+    folder: PathBuf,
+    name: OsString,
+    /// Only root and the caller can change any directory on the way here.
+    is_safe: bool,
+    /// A link of procfs, which leads to an open file and not to a path: `/dev/stdout`.
+    is_magic: bool,
+}
+
+/// Tells whether a file of this owner is as good as the caller's own: it is theirs, or root's. In a
+/// user namespace root's may have another number, which is that of the root directory.
+pub fn is_trusted(uid: u32) -> bool {
+    let is_roots = || std::fs::metadata("/").is_ok_and(|root| root.uid() == uid);
+    uid == 0 || uid == nix::unistd::geteuid().as_raw() || is_roots()
+}
+
+/// Tells whether a file or directory can be changed by root and the caller alone. A group may write
+/// to a sticky directory: it cannot change what is others' there.
+fn is_ours_alone(stat: &FileStat) -> bool {
+    let mode = stat.st_mode;
+    let is_sticky = mode & libc::S_IFMT == libc::S_IFDIR && mode & libc::S_ISVTX != 0;
+    is_trusted(stat.st_uid) && mode & libc::S_IWOTH == 0 && (mode & libc::S_IWGRP == 0 || is_sticky)
+}
+
+impl Entry {
+    /// Goes along `path` and holds the directory of its last name, which need not exist.
+    ///
+    /// Symbolic links are followed where they are root's or the caller's own, also at the end.
+    /// A link of another user is not followed: it may lead to any file, now or in the next moment.
+    ///
+    /// # Errors
+    /// As open(2) of the directory, or that a link is not followed.
+    pub fn find(path: &Path) -> io::Result<Entry> {
+        let mut left: VecDeque<OsString> = words(path);
+        let (mut at, mut shown) = start(path)?;
+        let mut is_safe = is_ours_alone(&fstat(&at)?);
+        let mut links = 0;
+        while let Some(name) = left.pop_front() {
+            if name == ".." {
+                at = openat(&at, "..", DIRECTORY, Mode::empty())?.into();
+                shown.pop();
+                is_safe &= is_ours_alone(&fstat(&at)?);
+                continue;
+            }
+            let is_last = left.is_empty();
+            let held: File = match openat(&at, name.as_os_str(), HOLD, Mode::empty()) {
+                Err(Errno::ENOENT) if is_last => return Ok(Entry::new(at, shown, name, is_safe, false)),
+                held => held?.into(),
+            };
+            let stat = fstat(&held)?;
+            match stat.st_mode & libc::S_IFMT {
+                libc::S_IFLNK => {
+                    links += 1;
+                    if links > MAX_LINKS {
+                        return Err(Errno::ELOOP.into());
+                    }
+                    let target = PathBuf::from(readlinkat(&held, "")?);
+                    let is_alone = is_ours_alone(&fstat(&at)?);
+                    // A second name of root's link may have been put here by anybody.
+                    if !is_trusted(stat.st_uid) || (stat.st_nlink > 1 && !is_alone) {
+                        let (link, target) = (shown.join(&name).into(), target.into());
+                        return Err(io::Error::other(Strange::Link { link, uid: stat.st_uid, target }));
+                    }
+                    if is_last && is_of_proc(&held) {
+                        return Ok(Entry::new(at, shown, name, is_safe, true));
+                    }
+                    if target.has_root() {
+                        (at, shown) = start(&target)?;
+                    }
+                    let mut more = words(&target);
+                    more.append(&mut left);
+                    left = more;
+                }
+                _ if is_last => return Ok(Entry::new(at, shown, name, is_safe, false)),
+                libc::S_IFDIR => {
+                    at = held;
+                    shown.push(&name);
+                    is_safe &= is_ours_alone(&stat);
+                }
+                _ => return Err(Errno::ENOTDIR.into()),
+            }
+        }
+        // "/", "..": a directory without a name.
+        Err(Errno::EISDIR.into())
+    }
+
+    fn new(directory: File, folder: PathBuf, name: OsString, is_safe: bool, is_magic: bool) -> Entry {
+        Entry { directory: Rc::new(directory), folder, name, is_safe, is_magic }
+    }
+
+    /// Returns another name in the same directory.
+    pub fn sibling(&self, name: impl Into<OsString>) -> Entry {
+        Entry { name: name.into(), is_magic: false, ..self.clone() }
+    }
+
+    /// Returns the name.
+    pub fn name(&self) -> &OsStr {
+        &self.name
+    }
+
+    /// Returns the path, without symbolic links. It is for messages: it may lead elsewhere by now.
+    pub fn path(&self) -> PathBuf {
+        self.folder.join(&self.name)
+    }
+
+    /// Tells whether the name is a link of procfs to an open file.
+    pub fn is_magic(&self) -> bool {
+        self.is_magic
+    }
+
+    /// Tells whether only root and the caller can change the file, its name, and any directory on
+    /// the way to it.
+    pub fn is_ours_alone(&self) -> bool {
+        self.is_safe && self.stat().is_ok_and(|stat| is_ours_alone(&stat))
+    }
+
+    /// Says what has the name now; a symbolic link is not followed.
+    ///
+    /// # Errors
+    /// fstatat(2)
+    pub fn stat(&self) -> io::Result<FileStat> {
+        Ok(fstatat(&self.directory, self.name.as_os_str(), AtFlags::AT_SYMLINK_NOFOLLOW)?)
+    }
+
+    /// Tells whether the name is that of this file now.
+    pub fn is(&self, file: &Metadata) -> bool {
+        self.stat().is_ok_and(|stat| (stat.st_dev, stat.st_ino) == (file.dev(), file.ino()))
+    }
+
+    /// Opens the regular file of this name for reading.
+    ///
+    /// # Errors
+    /// open(2); a symbolic link is no regular file either.
+    pub fn open(&self) -> io::Result<(File, Metadata)> {
+        let held = self.open_with(HOLD, Mode::empty())?;
+        let flags = OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        open::regular_at(&held, |more| self.open_with(flags | OFlag::from_bits_retain(more), Mode::empty()))
+    }
+
+    /// Opens the name with these flags.
+    ///
+    /// # Errors
+    /// open(2)
+    pub(crate) fn open_with(&self, flags: OFlag, mode: Mode) -> io::Result<File> {
+        Ok(openat(&self.directory, self.name.as_os_str(), flags, mode)?.into())
+    }
+
+    /// Makes a new file of this name with this mode, open for reading and writing.
+    ///
+    /// # Errors
+    /// open(2), EEXIST if there is anything of this name.
+    pub fn create(&self, mode: u32) -> io::Result<File> {
+        let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        self.open_with(flags, Mode::from_bits_truncate(mode))
+    }
+
+    /// Gives the open `file` this name too.
+    ///
+    /// # Errors
+    /// linkat(2), EEXIST if there is anything of this name.
+    pub fn link(&self, file: &File) -> io::Result<()> {
+        // The descriptor's own path: the name that the file had may be another file's now.
+        let own = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        let cwd = nix::fcntl::AT_FDCWD;
+        Ok(linkat(cwd, &own, &self.directory, self.name.as_os_str(), AtFlags::AT_SYMLINK_FOLLOW)?)
+    }
+
+    /// Gives what has this name the name `to` instead, in the place of what has that.
+    ///
+    /// # Errors
+    /// renameat(2)
+    pub fn rename(&self, to: &Entry) -> io::Result<()> {
+        Ok(renameat(&self.directory, self.name.as_os_str(), &to.directory, to.name.as_os_str())?)
+    }
+
+    /// Removes the name.
+    ///
+    /// # Errors
+    /// unlinkat(2)
+    pub fn remove(&self) -> io::Result<()> {
+        Ok(unlinkat(&self.directory, self.name.as_os_str(), UnlinkatFlags::NoRemoveDir)?)
+    }
+
+    /// Writes the names of the directory to disk: they are to survive a power cut as the bytes do.
+    ///
+    /// # Errors
+    /// open(2), fsync(2)
+    pub fn sync_directory(&self) -> io::Result<()> {
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        File::from(openat(&self.directory, ".", flags, Mode::empty())?).sync_all()
+    }
+}
+
+/// Renames `from` to `to`, both names in `folder`. A file that has the new name already stays.
+///
+/// # Errors
+/// renameat2(2) with `RENAME_NOREPLACE`: `EEXIST` if the new name is taken.
+pub fn rename_to_free(folder: &impl AsFd, from: &OsStr, to: &OsStr) -> nix::Result<()> {
+    let folder = folder.as_fd().as_raw_fd();
+    // Not every C library has a function for this call (musl has none here).
+    let renamed = from.with_nix_path(|from| {
+        to.with_nix_path(|to| {
+            // SAFETY: renameat2(2): a descriptor that is open, and two strings that end in NUL.
+            unsafe {
+                libc::syscall(
+                    libc::SYS_renameat2,
+                    folder,
+                    from.as_ptr(),
+                    folder,
+                    to.as_ptr(),
+                    libc::RENAME_NOREPLACE,
+                )
+            }
+        })
+    })??;
+    Errno::result(renamed).map(drop)
+}
+
+/// A new file with a name of its own beside another one. It is removed when it is dropped.
+#[derive(Debug)]
+pub struct Temporary {
+    entry: Entry,
+    file: File,
+    is_published: bool,
+}
+
+impl Temporary {
+    /// Makes it in the directory of `place`, with this mode, open for reading and writing.
+    ///
+    /// # Errors
+    /// open(2)
+    pub fn beside(place: &Entry, mode: u32) -> io::Result<Temporary> {
+        use std::time::{SystemTime, UNIX_EPOCH};
+        let mut last = io::Error::from(io::ErrorKind::AlreadyExists);
+        for _ in 0..100 {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos());
+            let mut name = OsString::from(".");
+            name.push(&place.name);
+            name.push(format!(".hugelift-{}-{now}", std::process::id()));
+            let entry = place.sibling(name);
+            match entry.create(mode) {
+                Ok(file) => return Ok(Temporary { entry, file, is_published: false }),
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => last = e,
+                Err(e) => return Err(e),
+            }
+        }
+        Err(last)
+    }
+
+    /// Returns the open file.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Returns its path, for commands and messages.
+    pub fn path(&self) -> PathBuf {
+        self.entry.path()
+    }
+
+    /// Opens it anew, for reading alone: the kernel executes no file that is open for writing.
+    ///
+    /// # Errors
+    /// open(2)
+    pub fn close_for_writing(&mut self) -> io::Result<()> {
+        let meta = self.file.metadata()?;
+        let (file, again) = self.entry.open()?;
+        if (meta.dev(), meta.ino()) != (again.dev(), again.ino()) {
+            return Err(Errno::ESTALE.into());
+        }
+        self.file = file;
+        Ok(())
+    }
+
+    /// Gives it the name `place`: others see the old file or the whole new one.
+    ///
+    /// # Errors
+    /// fsync(2), renameat(2), or that another file has its name.
+    pub fn publish(mut self, place: &Entry) -> io::Result<()> {
+        self.file.sync_all()?;
+        if !self.entry.is(&self.file.metadata()?) {
+            return Err(Errno::ESTALE.into());
+        }
+        self.entry.rename(place)?;
+        self.is_published = true;
+        place.sync_directory()
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        if !self.is_published && self.file.metadata().is_ok_and(|meta| self.entry.is(&meta)) {
+            // There is nothing more to be done if it cannot be removed.
+            let _ = self.entry.remove();
+        }
+    }
+}
+
+/// The root directory or the working directory, from which a path begins.
+fn start(path: &Path) -> io::Result<(File, PathBuf)> {
+    let (from, shown) = match path.has_root() {
+        true => ("/", PathBuf::from("/")),
+        false => (".", std::env::current_dir().unwrap_or_default()),
+    };
+    Ok((openat(nix::fcntl::AT_FDCWD, from, DIRECTORY, Mode::empty())?.into(), shown))
+}
+
+/// The names of a path in order, `..` among them.
+fn words(path: &Path) -> VecDeque<OsString> {
+    let name = |component: Component| match component {
+        Component::Normal(name) => Some(name.to_os_string()),
+        Component::ParentDir => Some(OsString::from("..")),
+        _ => None,
+    };
+    path.components().filter_map(name).collect()
+}
+
+fn is_of_proc(link: &File) -> bool {
+    use nix::sys::statfs::{PROC_SUPER_MAGIC, fstatfs};
+    fstatfs(link).is_ok_and(|stat| stat.filesystem_type() == PROC_SUPER_MAGIC)
+}

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The guard of fork(2) in a stopped program: whether there is one, and telling it which spans are
+//! on pages of the pool.
+
+use crate::proc::memory;
+use crate::proc::procfs::Process;
+use hugelift_core::addr::{Addr, PageSize, Range};
+use hugelift_core::maps::Mapping;
+use hugelift_core::printable::Escape;
+use hugelift_inside::names::LIBRARY;
+use hugelift_inside::table::{COUNT_AT, HEAD_BYTES, Head, MAGIC, SPANS, SYMBOL, Span, state};
+use object::{Object as _, ObjectSymbol as _};
+use std::path::Path;
+
+/// Why a program's writable memory must not be on pages of the pool.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unguarded {
+    /// Statically linked, set-uid, started without the variable...
+    #[error("{LIBRARY}, which would guard it, is not loaded (a static program loads none)")]
+    NotLoaded,
+    /// The library has been loaded, and found no pthread_atfork(3) and the like.
+    #[error("its C library has not what {LIBRARY} needs to guard it")]
+    NoHooks,
+    /// A second thread may write while a child copies.
+    #[error("it has more than one thread")]
+    Threads,
+    /// Private mappings of hugetlb files reserve nothing.
+    #[error("mremap(2) of this kernel does not move hugetlb memory (Linux 5.16 does)")]
+    OldKernel,
+    /// More spans than the library's table holds.
+    #[error("it has {0} writable spans, and {LIBRARY} knows of {SPANS} at most")]
+    TooMany(usize),
+    /// The library's memory, or its file, is not what it should be.
+    #[error("cannot tell {LIBRARY} in it: {0}")]
+    Unreachable(String),
+}
+
+/// The guard of one program.
+#[derive(Debug)]
+pub struct Guard {
+    pid: u32,
+    /// Where its table is.
+    table: Addr,
+}
+
+impl Guard {
+    /// Looks for the guard in the stopped process `pid` with these mappings.
+    ///
+    /// # Errors
+    /// [`Unguarded`]
+    pub fn find(pid: u32, mappings: &[Mapping]) -> Result<Guard, Unguarded> {
+        let is_library = |m: &&Mapping| m.offset == 0 && m.path.file_name().is_some_and(|n| n == LIBRARY);
+        let first = mappings.iter().find(is_library).ok_or(Unguarded::NotLoaded)?;
+        let path = Process::new(pid).path("root").join(first.path.strip_prefix("/").unwrap_or(&first.path));
+        let stated = stated_address(&path).map_err(Unguarded::Unreachable)?;
+        let table = Addr(first.range.start.0.wrapping_add(stated));
+        let read = |e: std::io::Error| Unguarded::Unreachable(format!("read at {table}: {e}"));
+        let head: [u8; HEAD_BYTES] = memory::read_array(pid.cast_signed(), table).map_err(read)?;
+        match Head::from_bytes(head) {
+            Head { magic: MAGIC, state: state::GUARDED | state::UNSTARTED, .. } => {}
+            Head { magic: MAGIC, state: state::THREADS, .. } => return Err(Unguarded::Threads),
+            Head { magic: MAGIC, .. } => return Err(Unguarded::NoHooks),
+            Head { magic, .. } => return Err(Unguarded::Unreachable(format!("{magic:#x} at {table}"))),
+        }
+        // Those that were not made by pthread_create(3).
+        let tasks = std::fs::read_dir(Process::new(pid).path("task")).map(Iterator::count);
+        match tasks {
+            Ok(1) => Ok(Guard { pid, table }),
+            _ => Err(Unguarded::Threads),
+        }
+    }
+
+    /// Tells it the spans on pages of the pool, with the size of these.
+    ///
+    /// # Errors
+    /// [`Unguarded`]: it does not know of them.
+    pub fn tell(&self, spans: &[(Range, PageSize)]) -> Result<(), Unguarded> {
+        if spans.len() > SPANS {
+            return Err(Unguarded::TooMany(spans.len()));
+        }
+        let mut bytes = (spans.len() as u64).to_ne_bytes().to_vec();
+        for (range, page) in spans {
+            let span = Span { start: range.start.0, end: range.end.0, page: page.bytes() };
+            bytes.extend(span.to_bytes());
+        }
+        let at = Addr(self.table.0 + COUNT_AT);
+        memory::write(self.pid.cast_signed(), at, &bytes)
+            .map_err(|e| Unguarded::Unreachable(format!("write at {at}: {e}")))
+    }
+}
+
+/// Where the library's file states its table to be.
+fn stated_address(path: &Path) -> Result<u64, String> {
+    let bytes = std::fs::read(path).map_err(|e| format!("{}: {e}", path.escaped()))?;
+    let file = object::File::parse(&*bytes).map_err(|e| format!("{}: {e}", path.escaped()))?;
+    let symbol = file.dynamic_symbols().find(|s| s.name() == Ok(SYMBOL) && s.is_definition());
+    symbol.map(|s| s.address()).ok_or_else(|| format!("{}: no symbol {SYMBOL}", path.escaped()))
+}

@@ -1,0 +1,450 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The helper: the process that stops the program at its start, has it lifted, and ends.
+//!
+//! ```text
+//!   launcher ----------- execve ==> loader ==> constructors ==> entry stub ==> program
+//!      ^ seize              |                                        |
+//!   helper ............. stop: static? lift                 stop: lift the dynamic one
+//!                        PIE? move; align the heap
+//!                        nothing left to do? end
+//! ```
+
+use crate::arch;
+use crate::launch::plain::Plain;
+use crate::machine::base_page;
+use crate::proc::memory;
+use crate::proc::procfs::{Auxv, Process, Status};
+use crate::trace::deadline::Deadline;
+use crate::trace::home::{Home, Room};
+use crate::trace::ptrace::{Error, Resume, Running, Stop, Stopped};
+use crate::trace::remote::Remote;
+use crate::trace::threads::Threads;
+use crate::trace::unstarted;
+use crate::trace::vector::Vector;
+use hugelift_core::addr::{Addr, PageSize};
+use hugelift_core::heap;
+use hugelift_core::maps::Mapping;
+use hugelift_core::moving::{self, Image, Layout, Move};
+use hugelift_core::target::Fault;
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// What is to be done with a program that is stopped before its first own instruction.
+pub trait Lifter {
+    /// Changes `target`, the process `pid`; says whether the program may start.
+    fn lift(&mut self, pid: u32, target: &mut Remote) -> Verdict;
+    /// It is about to be executed: what can be found out now takes none of its time.
+    fn prepare(&mut self) {}
+    /// The loader of the process `pid` runs: likewise.
+    fn meanwhile(&mut self, _pid: u32) {}
+    /// Where its executable, of which nothing has run yet, should be instead; `None` leaves it.
+    /// `mappings` are all there are.
+    fn place(&mut self, _pid: u32, _image: &Image, _mappings: &[Mapping]) -> Option<Move> {
+        None
+    }
+    /// Of which pages its heap is to begin with a whole one, if that matters.
+    fn heap_page(&self) -> Option<PageSize> {
+        None
+    }
+    /// What came of moving it.
+    fn placed(&mut self, _result: Result<(), &Fault>) {}
+    /// Whether nothing is left to do when the loader begins.
+    fn is_done(&self) -> bool {
+        false
+    }
+    /// The program runs, and nobody waits for this process: what is left to be done is done now. Only
+    /// if the helper is nobody's child.
+    fn afterwards(&mut self) {}
+    /// It cannot be changed, and why; says whether the program may start all the same.
+    fn plain(&mut self, why: &Plain) -> Verdict;
+}
+
+/// Whether the program starts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// It does.
+    Start,
+    /// It does not: it exits with this status.
+    Refuse(i32),
+}
+
+/// Sees `running` through its execve(2) to its first own instruction. `reap` is the
+/// helper's own pid if the program is its parent and must wait for it.
+///
+/// When this returns the program may run on, and does so when the calling process ends, if not
+/// before.
+///
+/// # Errors
+/// [`Error::Vanished`] if the program ended before, anything else if it was lost.
+pub fn attend(running: Running, reap: Option<i32>, lifter: &mut impl Lifter) -> Result<(), Error> {
+    let Some(deadline) = limit(crate::trace::faultpoint::patience(START), lifter) else { return Ok(()) };
+    let mut running = running;
+    lifter.prepare();
+    let mut waiting: Option<Entry> = None;
+    loop {
+        let (stopped, stop) = running.wait()?;
+        if stop == Stop::Exec {
+            // A static program is lifted now.
+            let _ = deadline.renew(LIFT);
+        }
+        running = match stop {
+            Stop::Exec => match at_exec(stopped, reap, lifter)? {
+                Next::Done => return Ok(()),
+                Next::Entry(stopped, mut entry) => {
+                    let _ = deadline.renew(crate::trace::faultpoint::patience(START));
+                    let running = stopped.resume(Resume::Cont, 0)?;
+                    entry.own = Process::OWN.status().ok().map(filters);
+                    lifter.meanwhile(entry.pid);
+                    waiting = Some(entry);
+                    running
+                }
+            },
+            Stop::Trap => {
+                let pc = stopped.regs()?.map(|r| r.pc());
+                match &waiting {
+                    Some(entry) if pc.is_some_and(|pc| entry.room.is_in_entry_stub(pc)) => {
+                        let _ = deadline.renew(LIFT);
+                        return at_entry(stopped, entry, reap, lifter);
+                    }
+                    // Somebody else's SIGCONT.
+                    _ => stopped.resume(Resume::Cont, 0)?,
+                }
+            }
+            Stop::Signal(signal) => stopped.resume(Resume::Cont, signal)?,
+            Stop::Group(_) => stopped.resume(Resume::Listen, 0)?,
+            Stop::Syscall => stopped.resume(Resume::Cont, 0)?,
+        };
+    }
+}
+
+/// How long the program may take from execve(2) to its first own instruction. One whose constructors do
+/// not return is traced no longer than that; its entry stub then leads to the program by itself.
+const START: Duration = Duration::from_secs(60);
+/// How long a lift may take: bytes by the hundred gigabytes are copied in that time.
+const LIFT: Duration = Duration::from_secs(600);
+
+/// Limits the time of all that the helper waits for; without a limit, nothing is lifted.
+fn limit(time: Duration, lifter: &mut impl Lifter) -> Option<Deadline> {
+    match Deadline::within(time) {
+        Ok(deadline) => Some(deadline),
+        Err(source) => {
+            lifter.plain(&Plain::Resources { what: "setitimer", source });
+            None
+        }
+    }
+}
+
+/// Lifts `running`, a process that is about to stop itself at `stop`, in the library inside it
+/// ([`mod@crate::launch::inside`]).
+///
+/// # Errors
+/// As [`attend`].
+pub fn attend_waiting(running: Running, stop: Addr, lifter: &mut impl Lifter) -> Result<(), Error> {
+    let Some(_deadline) = limit(LIFT, lifter) else { return Ok(()) };
+    let mut running = running;
+    loop {
+        let (stopped, why) = running.wait()?;
+        running = match why {
+            Stop::Trap => match stopped.regs()? {
+                Some(regs) if regs.pc() == stop => return at_stop(stopped, lifter),
+                // Somebody else's SIGCONT.
+                _ => stopped.resume(Resume::Cont, 0)?,
+            },
+            Stop::Signal(signal) => stopped.resume(Resume::Cont, signal)?,
+            Stop::Group(_) => stopped.resume(Resume::Listen, 0)?,
+            // It was to wait.
+            Stop::Exec | Stop::Syscall => return Ok(()),
+        };
+    }
+}
+
+/// A program that has stopped itself before its `main`. The SIGCONT is its own to drain.
+fn at_stop(stopped: Stopped, lifter: &mut impl Lifter) -> Result<(), Error> {
+    let Some(regs) = stopped.regs()? else { return Err(Error::Vanished(stopped.tid())) };
+    let process = Process::new(stopped.tid().cast_unsigned());
+    let own = Process::OWN.status().ok().map(filters);
+    let ready = process.status().map_err(Plain::from).and_then(|status| {
+        let room = Room::find(stopped.tid(), &process.maps()?).ok_or(Plain::NoRoom)?;
+        Ok((stop_others(process, own, &status)?, room, status))
+    });
+    let (threads, room, status) = match ready {
+        Ok(ready) => ready,
+        Err(why) => {
+            refuse(&stopped, lifter, &why);
+            return Ok(());
+        }
+    };
+    let home = Home::arm(&stopped, regs.at(regs.pc(), regs.sp()), room, None)?;
+    let mut remote = Remote::new(stopped, home);
+    remote.set_status(status);
+    let left = lift(remote, false, lifter);
+    threads.release();
+    left
+}
+
+const SIGCONT_BIT: u64 = 1 << (libc::SIGCONT - 1);
+
+/// A dynamic program on its way to its entry point.
+struct Entry {
+    room: Room,
+    addr: Addr,
+    /// SIGCONT was pending already: it is not the stub's, and stays.
+    sigcont: bool,
+    /// Our own filters.
+    own: Option<Filters>,
+    pid: u32,
+}
+
+/// How a process is confined, and by how many filters.
+type Filters = (Option<u32>, Option<u32>);
+
+/// What follows the stop at execve(2).
+enum Next {
+    /// Lifted, or not to be lifted.
+    Done,
+    /// The loader is to run first.
+    Entry(Stopped, Entry),
+}
+
+fn at_exec(stopped: Stopped, reap: Option<i32>, lifter: &mut impl Lifter) -> Result<Next, Error> {
+    let mut start = match prepare(&stopped) {
+        Ok(start) => start,
+        Err(Plain::Ptrace(error @ Error::Vanished(_))) => return Err(error),
+        Err(why) => {
+            refuse(&stopped, lifter, &why);
+            return Ok(Next::Done);
+        }
+    };
+    let plan = start.place(lifter);
+    let heap_page = lifter.heap_page();
+    if plan.is_none() && heap_page.is_none() && start.is_dynamic {
+        return to_entry(stopped, &start, reap, lifter);
+    }
+    // Behind the system call the registers are the program's own.
+    let (stopped, stop) = stopped.resume(Resume::Syscall, 0)?.wait()?;
+    if stop != Stop::Syscall {
+        return Err(Error::Unexpected { tid: stopped.tid(), status: 0 });
+    }
+    let Some(regs) = stopped.regs()? else {
+        refuse(&stopped, lifter, &class32(&stopped));
+        return Ok(Next::Done);
+    };
+    let home = Home::arm(&stopped, regs.after_exec(), start.room, reap)?;
+    let mut remote = Remote::new(stopped, home);
+    if let Some((plan, layout)) = plan {
+        remote.set_vector(start.vector);
+        let moved = moving::carry_out(&mut remote, &plan, &layout);
+        tracing::debug!(?plan, ?moved, "moved the executable");
+        if let Err(Fault::Lost(_)) = moved {
+            // Killed; or what is left of it finds its way home.
+            return Err(Error::Vanished(start.process.pid().cast_signed()));
+        }
+        if moved.is_ok() {
+            start.entry = Addr(start.entry.0 - plan.distance);
+        }
+        lifter.placed(moved.as_ref().map(drop));
+    }
+    if let Some(page) = heap_page {
+        start.align_heap(&mut remote, page)?;
+    }
+    if start.is_dynamic {
+        return to_entry(remote.release()?, &start, reap, lifter);
+    }
+    lift(remote, false, lifter)?;
+    Ok(Next::Done)
+}
+
+/// A program right behind its execve(2).
+struct Start {
+    process: Process,
+    mappings: Vec<Mapping>,
+    auxv: Auxv,
+    vector: Vector,
+    room: Room,
+    /// Has a loader, which runs first.
+    is_dynamic: bool,
+    /// Where the program itself begins.
+    entry: Addr,
+}
+
+fn prepare(stopped: &Stopped) -> Result<Start, Plain> {
+    let pid = stopped.tid();
+    let process = Process::new(pid.cast_unsigned());
+    let regs = stopped.regs()?.ok_or_else(|| class32(stopped))?;
+    let mappings = process.maps()?;
+    let auxv = process.auxv()?;
+    if auxv.secure != 0 {
+        return Err(Plain::Privileged { path: exe(pid).into(), what: "started with AT_SECURE" });
+    }
+    let room = Room::find(pid, &mappings).ok_or(Plain::NoRoom)?;
+    let is_dynamic = auxv.base != 0;
+    let vector = match Vector::find(pid, regs.sp(), &mappings, auxv.entry) {
+        Some(vector) => vector,
+        None if is_dynamic => return Err(Plain::NoEntry),
+        None => Vector::default(),
+    };
+    let entry = Addr(auxv.entry);
+    Ok(Start { process, mappings, auxv, vector, room, is_dynamic, entry })
+}
+
+impl Start {
+    /// Where the executable should be moved to, if anywhere.
+    fn place(&mut self, lifter: &mut impl Lifter) -> Option<(Move, Layout)> {
+        let image = unstarted::image(self.process, &mut self.mappings, &self.auxv, base_page())?;
+        // The way home must not lie in what is unmapped.
+        let room = self.room.entry_stub();
+        let plan = lifter.place(self.process.pid(), &image, &self.mappings)?;
+        if image.range.contains(room) {
+            return None;
+        }
+        match unstarted::layout(self.process) {
+            Ok(layout) => Some((plan, layout)),
+            Err(error) => {
+                tracing::debug!(%error, "the executable stays");
+                None
+            }
+        }
+    }
+}
+
+impl Start {
+    /// Has the heap begin at a multiple of `page`. Where that cannot be done it stays: nothing is
+    /// lost but the gain.
+    fn align_heap(&self, remote: &mut Remote, page: PageSize) -> Result<(), Error> {
+        // As they are behind a move.
+        let now = unstarted::layout(self.process).and_then(|layout| {
+            let mappings = self.process.maps().map_err(|e| io::Error::other(e.to_string()))?;
+            Ok((layout, mappings))
+        });
+        let aligned = now.map(|(layout, mappings)| heap::align(remote, &layout, &mappings, page));
+        tracing::debug!(?aligned, "the heap's start");
+        match aligned {
+            Ok(Err(Fault::Lost(_))) => Err(Error::Vanished(self.process.pid().cast_signed())),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Arranges for a dynamic program to stop at its entry point, and lets its loader run. One that
+/// must wait for its helper does so there.
+fn to_entry(
+    stopped: Stopped,
+    start: &Start,
+    reap: Option<i32>,
+    lifter: &mut impl Lifter,
+) -> Result<Next, Error> {
+    if reap.is_none() && lifter.is_done() {
+        stopped.detach(0)?;
+        return Ok(Next::Done);
+    }
+    match arrange(&stopped, start) {
+        Ok(entry) => Ok(Next::Entry(stopped, entry)),
+        Err(Plain::Ptrace(error @ Error::Vanished(_))) => Err(error),
+        Err(why) => {
+            refuse(&stopped, lifter, &why);
+            Ok(Next::Done)
+        }
+    }
+}
+
+fn arrange(stopped: &Stopped, start: &Start) -> Result<Entry, Plain> {
+    let (pid, room, slot) = (stopped.tid(), start.room, start.vector.entry);
+    room.write_entry_stub(stopped, &arch::entry_stub(start.entry, slot))?;
+    memory::write(pid, slot, &room.entry_stub().0.to_ne_bytes()).map_err(|source| Error::Os {
+        what: "write the auxiliary vector",
+        tid: pid,
+        source,
+    })?;
+    // It can only be pending if it is blocked.
+    let blocked = stopped.signal_mask()? & SIGCONT_BIT != 0;
+    let sigcont = blocked && stopped.is_pending(libc::SIGCONT)?;
+    Ok(Entry { room, addr: start.entry, sigcont, own: None, pid: pid.cast_unsigned() })
+}
+
+/// A dynamic program in its entry stub: the loader and the constructors have run.
+fn at_entry(
+    stopped: Stopped,
+    entry: &Entry,
+    reap: Option<i32>,
+    lifter: &mut impl Lifter,
+) -> Result<(), Error> {
+    let Some(regs) = stopped.regs()? else { return Err(Error::Vanished(stopped.tid())) };
+    let status = Process::new(entry.pid).status().map_err(Plain::from);
+    let ready =
+        status.and_then(|status| Ok((stop_others(Process::new(entry.pid), entry.own, &status)?, status)));
+    let (threads, status) = match ready {
+        Ok(ready) => ready,
+        Err(why) => {
+            refuse(&stopped, lifter, &why);
+            return dismiss(stopped);
+        }
+    };
+    let home = Home::arm(&stopped, arch::entry_home(regs, entry.addr), entry.room, reap)?;
+    let mut remote = Remote::new(stopped, home);
+    remote.set_status(status);
+    let left = lift(remote, !entry.sigcont, lifter);
+    threads.release();
+    left
+}
+
+/// Stops the other threads, if there are any.
+///
+/// A constructor may have put the process under a seccomp filter that kills it for the calls of a
+/// lift. The filters that we have inherited ourselves are no such danger.
+fn stop_others(process: Process, own: Option<Filters>, status: &Status) -> Result<Threads, Plain> {
+    if own.is_some_and(|own| own != filters(*status)) {
+        return Err(Plain::Confined);
+    }
+    match status.threads {
+        Some(1) => Ok(Threads::default()),
+        _ => Ok(Threads::stop(process.pid().cast_signed())?),
+    }
+}
+
+fn filters(status: Status) -> Filters {
+    (status.seccomp, status.seccomp_filters)
+}
+
+/// Lets a program in its entry stub go on by itself, without the SIGCONT that has stopped
+/// it there.
+fn dismiss(stopped: Stopped) -> Result<(), Error> {
+    if stopped.signal_mask()? & SIGCONT_BIT == 0 {
+        // It stops once more to receive it; our end then lets it go without.
+        stopped.resume(Resume::Cont, 0)?.wait()?;
+    }
+    Ok(())
+}
+
+/// The program stands before its first own instruction. `drain` takes the SIGCONT off that
+/// stopped it there.
+fn lift(mut remote: Remote, drain: bool, lifter: &mut impl Lifter) -> Result<(), Error> {
+    let pid = remote.pid.cast_unsigned();
+    if drain {
+        remote.drain_sigcont();
+    }
+    match lifter.lift(pid, &mut remote) {
+        Verdict::Start => remote.leave(),
+        Verdict::Refuse(status) => {
+            remote.exit(status);
+            Ok(())
+        }
+    }
+}
+
+/// It cannot be lifted. If it must not start then, it is killed: there is no place in it
+/// for code that would make it exit.
+fn refuse(stopped: &Stopped, lifter: &mut impl Lifter, why: &Plain) {
+    if let Verdict::Refuse(_) = lifter.plain(why) {
+        // SAFETY: kill(2) touches no memory; the process is our tracee, so the pid is its own.
+        unsafe { libc::kill(stopped.tid(), libc::SIGKILL) };
+    }
+}
+
+fn class32(stopped: &Stopped) -> Plain {
+    Plain::Class32 { path: exe(stopped.tid()).into() }
+}
+
+fn exe(pid: i32) -> PathBuf {
+    std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_else(|_| PathBuf::from(format!("process {pid}")))
+}

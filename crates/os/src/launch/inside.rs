@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The library inside the program (`hugelift-inside`): where it is, how programs come to load it,
+//! and the helper of one that has asked to be lifted.
+
+use crate::launch::helper::{Lifter, attend_waiting};
+use crate::launch::preload::{self, NoPreload};
+use crate::launch::program::set_variable;
+use crate::launch::{close_all_but, send_answer};
+use crate::trace::ptrace;
+use hugelift_core::addr::Addr;
+use hugelift_core::printable::Escape;
+use hugelift_inside::names::{self, READY_BYTES, Ready};
+use nix::sys::socket::sockopt::{PeerCredentials, ReceiveTimeout};
+use nix::sys::socket::{getsockopt, setsockopt};
+use nix::sys::time::{TimeVal, TimeValLike};
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// The subcommand of hugelift that becomes a helper.
+pub const SUBCOMMAND: &str = names::INSIDE;
+
+/// The library, and the hugelift that it is to call.
+#[derive(Debug)]
+pub struct Inside {
+    library: PathBuf,
+    exe: PathBuf,
+}
+
+impl Inside {
+    /// The library, if the program at `path` can load it. Looks beside this executable, then in
+    /// `../lib/hugelift`.
+    ///
+    /// # Errors
+    /// [`NoPreload`]
+    pub fn for_program(path: &Path) -> Result<Inside, NoPreload> {
+        let inside = Inside::find()?;
+        preload::check(path)?;
+        Ok(inside)
+    }
+
+    fn find() -> Result<Inside, NoPreload> {
+        let exe = std::env::current_exe().map_err(NoPreload::NoPath)?;
+        let beside = exe.parent().unwrap_or(Path::new("/")).to_path_buf();
+        let installed = beside.parent().unwrap_or(Path::new("/")).join("lib/hugelift");
+        for library in [&beside, &installed].map(|dir| dir.join(names::LIBRARY)) {
+            match preload::check_library(&library) {
+                Err(NoPreload::Unreadable { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
+                Err(why) => return Err(why),
+                Ok(()) if library.as_os_str().as_bytes().iter().any(|b| b" :".contains(b)) => {
+                    return Err(NoPreload::Unnameable(library.into()));
+                }
+                Ok(()) => return Ok(Inside { library, exe }),
+            }
+        }
+        Err(NoPreload::NotThere { beside: beside.into(), installed: installed.into() })
+    }
+
+    /// Why a child that runs as another user could not load the library, if it could not.
+    pub fn closed_to_others(&self) -> Option<String> {
+        let (at, mode) = preload::closed_to_others(&self.library)?;
+        let library = self.library.escaped();
+        Some(format!(
+            "children that run as other users cannot read {library} ({} has mode {mode:04o}), and their loader says so on stderr",
+            at.escaped()
+        ))
+    }
+
+    /// Has the program load the library, before the user's own.
+    ///
+    /// # Errors
+    /// setenv(3).
+    pub fn preload(&self) -> io::Result<()> {
+        let before = std::env::var_os(names::PRELOAD).unwrap_or_default();
+        set_variable(names::PRELOAD, preloaded(&self.library, &before))
+    }
+
+    /// Has fork(2) guarded in the program, with `reserve` pages of the pool kept for a child.
+    ///
+    /// # Errors
+    /// setenv(3).
+    pub fn guard(&self, reserve: u64) -> io::Result<()> {
+        self.preload()?;
+        set_variable(names::GUARD, reserve.to_string())
+    }
+
+    /// Has the children of the program lifted: those that are `worth` it, with `options` of
+    /// `hugelift run` (see [`names::CHILDREN`]).
+    ///
+    /// Children inherit `LD_PRELOAD`, and what they are is not known yet. AddressSanitizer's runtime
+    /// would end those that have it, because the library comes before it: it is told not to.
+    ///
+    /// # Errors
+    /// setenv(3).
+    pub fn lift_children(&self, worth: &str, options: &[String]) -> io::Result<()> {
+        self.preload()?;
+        let asan = std::env::var_os(names::ASAN_OPTIONS).unwrap_or_default();
+        set_variable(names::ASAN_OPTIONS, preload::tolerant_asan_options(&asan))?;
+        set_variable(names::EXE, &self.exe)?;
+        set_variable(names::CHILDREN, format!("{worth} {}", shell_words::join(options)).trim_end())
+    }
+}
+
+/// `library` before what is in `LD_PRELOAD`, once.
+fn preloaded(library: &Path, before: &OsStr) -> OsString {
+    let ours = library.as_os_str();
+    let is_there = before.as_bytes().split(|b| b" :".contains(b)).any(|entry| entry == ours.as_bytes());
+    let mut all = ours.to_owned();
+    match before {
+        before if is_there => return before.to_owned(),
+        before if before.is_empty() => {}
+        before => {
+            all.push(":");
+            all.push(before);
+        }
+    }
+    all
+}
+
+/// Says, where the program's children are to be lifted, that this process is about to become the
+/// program at `path`, which is lifted already: the library in it then asks nobody.
+///
+/// # Errors
+/// setenv(3).
+pub fn mark_started(path: &Path) -> io::Result<()> {
+    if std::env::var_os(names::CHILDREN).is_none() {
+        return Ok(());
+    }
+    let mut value = OsString::from(format!("{} ", std::process::id()));
+    value.push(path);
+    set_variable(names::STARTED, value)
+}
+
+/// The options with which this process's children are to be lifted.
+///
+/// # Errors
+/// One line: what is wrong with the variable.
+pub fn children_options() -> Result<Vec<String>, String> {
+    let value = std::env::var(names::CHILDREN).map_err(|e| format!("{}: {e}", names::CHILDREN))?;
+    let words = value.split_once(' ').map_or("", |(_, words)| words);
+    shell_words::split(words).map_err(|e| format!("{}={value}: {e}", names::CHILDREN))
+}
+
+/// How long the helper waits for the first message. (The library waits as long for the answer.)
+const PATIENCE_SECONDS: i64 = 10;
+
+/// The helper's life, for the process `target` that has started it and waits at the other end of
+/// the socket `fd`.
+///
+/// # Errors
+/// One line: why this is no such socket.
+pub fn help(target: i32, fd: RawFd, lifter: &mut impl Lifter) -> Result<(), String> {
+    // SAFETY: fcntl(2), F_GETFD, on any number.
+    if unsafe { libc::fcntl(fd, libc::F_GETFD) } == -1 {
+        return Err(format!("descriptor {fd}: {}", io::Error::last_os_error()));
+    }
+    // SAFETY: open, as just seen, and handed to us by who has started us.
+    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    let peer = getsockopt(&socket, PeerCredentials).map_err(|e| format!("descriptor {fd}: {e}"))?;
+    if peer.pid() != target {
+        return Err(format!("descriptor {fd} is of process {}, not of process {target}", peer.pid()));
+    }
+    // Out of the terminal's reach: ctrl-C is the program's.
+    // SAFETY: setsid(2) takes no arguments.
+    unsafe { libc::setsid() };
+    close_all_but(&[2, socket.as_raw_fd()]);
+    // Whoever has started us sends at once, unless it is stopped, or is not the library.
+    setsockopt(&socket, ReceiveTimeout, &TimeVal::seconds(PATIENCE_SECONDS))
+        .map_err(|e| format!("descriptor {fd}: {e}"))?;
+    let mut socket = File::from(socket);
+    let mut ready = [0; READY_BYTES];
+    // It has been killed, or has thought better of it.
+    if socket.read_exact(&mut ready).is_err() {
+        return Ok(());
+    }
+    let ready = Ready::from_bytes(ready);
+    let Some(running) = send_answer(socket, ptrace::seize(target)) else { return Ok(()) };
+    match attend_waiting(running, Addr(ready.stop), lifter) {
+        Ok(()) => lifter.afterwards(),
+        Err(ptrace::Error::Vanished(_)) => {}
+        Err(error) => {
+            lifter.plain(&error.into());
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_users_libraries_stay() {
+        let merged = |before: &str| preloaded(Path::new("/x/l.so"), OsStr::new(before));
+        assert_eq!(merged(""), "/x/l.so");
+        assert_eq!(merged("/a.so b.so"), "/x/l.so:/a.so b.so");
+        assert_eq!(merged("/x/l.so:/a.so"), "/x/l.so:/a.so");
+        assert_eq!(merged("/a.so /x/l.so"), "/a.so /x/l.so");
+        assert_eq!(merged("/y/x/l.so"), "/x/l.so:/y/x/l.so");
+    }
+}

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Why a program is started as it would be without hugelift.
+
+use crate::proc::procfs::ProcError;
+use crate::trace::ptrace;
+use hugelift_core::printable::Untrusted;
+use std::io;
+
+/// Each says what was found and, where something helps, the command that does.
+#[derive(Debug, thiserror::Error)]
+pub enum Plain {
+    /// The kernel gives it other rights than the caller's, which it does not do under a tracer.
+    #[error("{path} is {what}: such a program must not be traced (a copy without that bit can be lifted)")]
+    Privileged {
+        /// The program, or the interpreter of the script.
+        path: Untrusted,
+        /// `set-uid`, `set-gid`, `given file capabilities`, or `started with AT_SECURE`.
+        what: &'static str,
+    },
+    /// Built for another word size.
+    #[error("{path} is a 32-bit program: only 64-bit ones are lifted")]
+    Class32 {
+        /// The program.
+        path: Untrusted,
+    },
+    /// ptrace(2) was refused.
+    #[error("tracing is not permitted here ({source}): {hint}")]
+    NotTraceable {
+        /// The kernel's answer.
+        source: io::Error,
+        /// What forbids it, as far as can be seen.
+        hint: String,
+    },
+    /// The kernel protects the process because its file may be executed but not read.
+    #[error("its file may be executed but not read by this user; chmod a+r, or run as root")]
+    Unreadable,
+    /// Something of /proc could not be read.
+    #[error(transparent)]
+    Proc(ProcError),
+    /// fork(2) or socketpair(2) failed.
+    #[error("{what}: {source}; see 'ulimit -a' and the limits of its cgroup")]
+    Resources {
+        /// The call.
+        what: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// A seccomp filter is on that may kill the program for what hugelift does.
+    #[error(
+        "a seccomp filter is on, and nothing shows that it lets a process fork; \
+         'hugelift run --seccomp try' tries it, and the filter may kill the program for that"
+    )]
+    Filtered,
+    /// A seccomp filter is on, and a child that tried the calls of a lift did not survive them.
+    #[error(
+        "a seccomp filter is on that does not allow the system calls of a lift; \
+         systemd: SystemCallFilter=, containers: the option seccomp of --security-opt"
+    )]
+    FilterKills,
+    /// What /proc shows is another pid namespace's.
+    #[error(
+        "/proc shows another pid namespace: 'mount -t proc proc /proc' in this one, \
+         or 'unshare --fork --pid --mount-proc'"
+    )]
+    ForeignProc,
+    /// Whether the kernel gives the program other rights than the caller's cannot be found out.
+    #[error("cannot find out whether {path} is set-uid or has file capabilities: {source}")]
+    Unknown {
+        /// The program, or the interpreter of the script.
+        path: Untrusted,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The helper is there, and does nothing.
+    #[error("its helper did not answer within {seconds} s")]
+    HelperLate {
+        /// How long it was waited for.
+        seconds: u64,
+    },
+    /// The helper ended without a word.
+    #[error("its helper was killed before the program started")]
+    HelperDied,
+    /// The caller has used `unshare --pid` without forking: the helper would be its pid 1.
+    #[error("its children go to another pid namespace: use 'unshare --fork --pid'")]
+    ForeignPidNamespace,
+    /// No executable mapping has padding for the few bytes of code that are needed.
+    #[error("neither the vdso nor any code of the program has 128 bytes of zero padding at its end")]
+    NoRoom,
+    /// Its own constructors have restricted it.
+    #[error("a constructor of its own has installed a seccomp filter, which might kill it for the lift")]
+    Confined,
+    /// The loader did not put the auxiliary vector where the kernel puts it.
+    #[error("its stack holds no AT_ENTRY to stop it by")]
+    NoEntry,
+    /// ptrace(2) worked, and then did not.
+    #[error(transparent)]
+    Ptrace(ptrace::Error),
+}
+
+impl Plain {
+    /// Whether only a user who asks (`-v`) is told of it: where there is always a filter, as in a
+    /// container, a line at each start would tell nothing new.
+    pub fn is_usual(&self) -> bool {
+        matches!(self, Plain::Filtered | Plain::FilterKills)
+    }
+}
+
+impl From<ProcError> for Plain {
+    fn from(error: ProcError) -> Plain {
+        match error {
+            // It is our own tracee, of our own user: only that is left.
+            ProcError::Denied { .. } => Plain::Unreadable,
+            other => Plain::Proc(other),
+        }
+    }
+}
+
+impl From<ptrace::Error> for Plain {
+    fn from(error: ptrace::Error) -> Plain {
+        match error {
+            ptrace::Error::Os { source, .. }
+                if matches!(source.raw_os_error(), Some(libc::EPERM | libc::EACCES | libc::EIO)) =>
+            {
+                let hint = crate::machine::yama::hint(&source);
+                Plain::NotTraceable { source, hint }
+            }
+            other => Plain::Ptrace(other),
+        }
+    }
+}

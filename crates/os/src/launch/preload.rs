@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What can be known, before a program starts, of whether its loader can load the library.
+//!
+//! A loader that cannot load what `LD_PRELOAD` names says so on the program's stderr. A sanitizer's
+//! runtime that wants to be loaded first ends the program. Both are foreseen here, and such a program
+//! gets no library.
+
+use crate::elf::elf_file::{ElfFile, FileError, open_head};
+use crate::launch::program::interpreter;
+use hugelift_core::elf::{ElfError, Machine};
+use hugelift_core::printable::Untrusted;
+use hugelift_inside::names::{LIBRARY, PRELOAD};
+use nix::unistd::{AccessFlags, eaccess};
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// Why the library is not loaded into a program.
+#[derive(Debug, thiserror::Error)]
+pub enum NoPreload {
+    /// It is not where it should be.
+    #[error("no {LIBRARY} in {beside} or {installed}; make build puts it beside hugelift")]
+    NotThere {
+        /// The folder of hugelift.
+        beside: Untrusted,
+        /// The folder for libraries of where that is.
+        installed: Untrusted,
+    },
+    /// The loader takes these characters for separators.
+    #[error("{0} has a space or a colon in its path, which LD_PRELOAD cannot hold")]
+    Unnameable(Untrusted),
+    /// Our own path, by which it is found.
+    #[error("cannot find out where hugelift is: {0}; is /proc mounted?")]
+    NoPath(io::Error),
+    /// This user cannot read it.
+    #[error("user {user} cannot read {}: {source}; chmod o+{} {}", library, if at == library { "r" } else { "x" }, at)]
+    Unreadable {
+        /// The library.
+        library: Untrusted,
+        /// The file or the folder on the way to it whose permissions are the reason.
+        at: Untrusted,
+        /// Who.
+        user: u32,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// It cannot be mapped as code.
+    #[error(
+        "{} cannot be mapped as code: {source}; is it on a file system that is mounted with noexec?",
+        library
+    )]
+    Unmappable {
+        /// The library.
+        library: Untrusted,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The program is built for another word size.
+    #[error("{0} is a 32-bit program, and {LIBRARY} is a 64-bit library")]
+    Class32(Untrusted),
+    /// An emulator runs the program (binfmt_misc).
+    #[error("{0} is built for another machine than {LIBRARY}")]
+    OtherMachine(Untrusted),
+    /// The program has a runtime that ends it if another library is loaded before it.
+    #[error("{wanted_by} wants {runtime}, which ends a program in which {LIBRARY} is loaded first")]
+    ComesFirst {
+        /// The program, or the variable that names the runtime.
+        wanted_by: Untrusted,
+        /// The runtime's name.
+        runtime: Untrusted,
+    },
+}
+
+/// What is behind a `#!` may be a script again; the kernel follows this many.
+const MAX_SCRIPTS: usize = 5;
+
+/// Whether the loader of the program at `path` can load the library, and the program then runs.
+///
+/// A file that cannot be read or is no program says nothing: execve(2) decides.
+///
+/// # Errors
+/// Why not.
+pub fn check(path: &Path) -> Result<(), NoPreload> {
+    let path = behind_scripts(path);
+    let executable = match ElfFile::open(&path) {
+        Ok(executable) => executable,
+        Err(FileError::Elf { source: ElfError::Class32, .. }) => return Err(NoPreload::Class32(path.into())),
+        Err(_) => return Ok(()),
+    };
+    if executable.headers.machine != OWN_MACHINE {
+        return Err(NoPreload::OtherMachine(path.into()));
+    }
+    // A static program loads nothing; its children do.
+    if executable.interp().is_none() {
+        return Ok(());
+    }
+    let dynamic = executable.dynamic();
+    let needed = dynamic.needed.iter().filter_map(|&name| executable.string(&dynamic, name));
+    let preloaded = std::env::var_os(PRELOAD).unwrap_or_default();
+    let preloaded = preloaded.as_bytes().split(|byte| b" :".contains(byte)).map(OsStr::from_bytes);
+    let first = |name: &OsStr| must_be_first(name.as_bytes());
+    let found = needed.map(|name| (path.as_os_str(), name)).find(|(_, name)| first(name));
+    let found = found.or_else(|| {
+        let preloaded = preloaded.map(|name| (OsStr::new(PRELOAD), name.to_os_string()));
+        { preloaded }.find(|(_, name)| first(name))
+    });
+    match found {
+        None => Ok(()),
+        Some((by, name)) => {
+            Err(NoPreload::ComesFirst { wanted_by: Untrusted::from(by), runtime: Untrusted::from(name) })
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+const OWN_MACHINE: Machine = Machine::X86_64;
+#[cfg(target_arch = "aarch64")]
+const OWN_MACHINE: Machine = Machine::AArch64;
+
+/// The program that the kernel starts for `path`: at the end of the chain of `#!`.
+fn behind_scripts(path: &Path) -> PathBuf {
+    let mut path = path.to_path_buf();
+    for _ in 0..MAX_SCRIPTS {
+        match open_head(&path).ok().and_then(|(_, head, _)| interpreter(&head)) {
+            Some(next) => path = next,
+            None => break,
+        }
+    }
+    path
+}
+
+/// Whether a library of this name, or path, ends the program if it is not the first library in the
+/// loader's list.
+///
+/// AddressSanitizer's shared runtime does: gcc's `libasan.so`, clang's `libclang_rt.asan`. The other
+/// runtimes of gcc and clang (tsan, lsan, ubsan, hwasan) do not look, and work behind the library.
+fn must_be_first(name: &[u8]) -> bool {
+    let file = name.rsplit(|byte| *byte == b'/').next().unwrap_or(name);
+    file.starts_with(b"libasan.so") || file.starts_with(b"libclang_rt.asan")
+}
+
+/// Whether the loader of a program of this user can read `library` and map it as code.
+///
+/// # Errors
+/// `NotFound` (as an error of [`NoPreload::Unreadable`]) if there is none.
+pub(crate) fn check_library(library: &Path) -> Result<(), NoPreload> {
+    let file = File::open(library).map_err(|source| NoPreload::Unreadable {
+        library: library.into(),
+        at: obstacle(library, |path, flags| eaccess(path, flags).is_ok()).into(),
+        user: nix::unistd::geteuid().as_raw(),
+        source,
+    })?;
+    // SAFETY: mmap(2) at an address of the kernel's choice touches nothing of ours, and nothing of the
+    // mapping is executed or read.
+    let mapped = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            1,
+            libc::PROT_READ | libc::PROT_EXEC,
+            libc::MAP_PRIVATE,
+            file.as_raw_fd(),
+            0,
+        )
+    };
+    if mapped == libc::MAP_FAILED {
+        let source = io::Error::last_os_error();
+        return Err(NoPreload::Unmappable { library: library.into(), source });
+    }
+    // SAFETY: mapped just now, and used by nobody.
+    unsafe { libc::munmap(mapped, 1) };
+    Ok(())
+}
+
+/// The first folder on the way to `file` that may not be searched, or `file`.
+fn obstacle(file: &Path, may: impl Fn(&Path, AccessFlags) -> bool) -> PathBuf {
+    let mut folders: Vec<&Path> = file.ancestors().skip(1).filter(|p| *p != Path::new("")).collect();
+    folders.reverse();
+    folders.into_iter().find(|folder| !may(folder, AccessFlags::X_OK)).unwrap_or(file).to_path_buf()
+}
+
+/// The file or the folder that keeps other users from reading `library`, with its mode.
+pub(crate) fn closed_to_others(library: &Path) -> Option<(PathBuf, u32)> {
+    let mode = |path: &Path| std::fs::metadata(path).map_or(0, |meta| meta.mode() & 0o7777);
+    let may = |path: &Path, _| mode(path) & 0o001 != 0;
+    let at = obstacle(library, may);
+    let is_open = at == library && mode(library) & 0o004 != 0;
+    (!is_open).then(|| (at.clone(), mode(&at)))
+}
+
+/// The value of `ASAN_OPTIONS` with which AddressSanitizer's runtime does not mind to come behind the
+/// library; what is there `before` comes later, and so wins.
+pub(crate) fn tolerant_asan_options(before: &OsStr) -> std::ffi::OsString {
+    let mut all = std::ffi::OsString::from("verify_asan_link_order=0");
+    if before.as_bytes().starts_with(all.as_bytes()) {
+        return before.to_owned();
+    }
+    if !before.is_empty() {
+        all.push(":");
+        all.push(before);
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hugelift_core::printable::Escape as _;
+
+    #[test]
+    fn runtimes_that_must_be_first() {
+        for name in
+            ["libasan.so.8", "/usr/lib/libasan.so", "libclang_rt.asan-x86_64.so", "libclang_rt.asan.so"]
+        {
+            assert!(must_be_first(name.as_bytes()), "{name}");
+        }
+        for name in ["libtsan.so.2", "liblsan.so.0", "libubsan.so.1", "libhwasan.so.0", "libc.so.6", ""] {
+            assert!(!must_be_first(name.as_bytes()), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_users_asan_options_win() {
+        let with = |before: &str| tolerant_asan_options(OsStr::new(before)).into_string().unwrap();
+        assert_eq!(with(""), "verify_asan_link_order=0");
+        assert_eq!(with("a=1:b=2"), "verify_asan_link_order=0:a=1:b=2");
+        assert_eq!(with(&with("a=1")), "verify_asan_link_order=0:a=1");
+    }
+
+    #[test]
+    fn what_closes_a_path() {
+        let denies = |closed: &str| {
+            let closed = PathBuf::from(closed);
+            obstacle(Path::new("/a/b/c.so"), |path, _| path != closed)
+        };
+        assert_eq!(denies("/a"), Path::new("/a"));
+        assert_eq!(denies("/a/b"), Path::new("/a/b"));
+        assert_eq!(denies("/none"), Path::new("/a/b/c.so"));
+    }
+
+    #[test]
+    fn programs_for_other_machines() {
+        let own = std::fs::read("/proc/self/exe").unwrap();
+        let dir = tempfile::TempDir::new().unwrap();
+        let patched = |name: &str, at: usize, byte: u8| {
+            let mut bytes = own.clone();
+            bytes[at] = byte;
+            let path = dir.path().join(name);
+            std::fs::write(&path, bytes).unwrap();
+            path
+        };
+        // e_machine is EM_MIPS; EI_CLASS is ELFCLASS32.
+        let (mips, class32) = (patched("mips", 18, 8), patched("class32", 4, 1));
+        assert!(matches!(check(&mips), Err(NoPreload::OtherMachine(path)) if *path == *mips));
+        assert!(matches!(check(&class32), Err(NoPreload::Class32(path)) if *path == *class32));
+        let script = dir.path().join("script");
+        std::fs::write(&script, format!("#!{}\n", class32.escaped())).unwrap();
+        assert!(matches!(check(&script), Err(NoPreload::Class32(path)) if *path == *class32));
+    }
+
+    #[test]
+    fn this_program_can_load_it() {
+        check(Path::new("/proc/self/exe")).unwrap();
+        check(Path::new("/nowhere")).unwrap();
+        check(Path::new("/")).unwrap();
+    }
+}

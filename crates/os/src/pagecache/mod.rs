@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the page cache holds of a file in huge folios: seen from a mapping of ours at a congruent
+//! address, where the kernel uses huge entries if it can.
+//!
+//! ```text
+//!   file     |--2 MB--|--2 MB--|--2 MB--|      is one byte of each in the cache? (no disk is read)
+//!   mapping  |  huge  |  small |  huge  |      touched once each, then PAGEMAP_SCAN
+//! ```
+//!
+//! Microseconds for each huge page, whatever state the file is in.
+
+pub mod prime;
+pub mod relay;
+pub mod replace;
+
+use crate::elf::elf_file::ElfFile;
+use crate::elf::file_snapshot::executable;
+use crate::elf::needed::needed;
+use crate::io::open;
+use crate::machine::base_page;
+use crate::proc::pagemap;
+use crate::proc::procfs::Process;
+use hugelift_core::addr::{Addr, PageSize, Range};
+use hugelift_core::elf::{Headers, Segment};
+use hugelift_core::maps::Mapping;
+use hugelift_core::moving::base::congruent_residue;
+use hugelift_core::plan::is_nearly_all;
+use hugelift_core::prime::{Candidate, FileReport, candidates};
+use hugelift_core::snapshot::{Object, Part, Snapshot};
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::ptr;
+
+/// Fills [`Snapshot::cached`] for the `parts` of the objects that `takes` names, of process `pid` or
+/// of a program that does not run.
+pub fn find(pid: Option<u32>, snapshot: &mut Snapshot, parts: &[Part], takes: impl Fn(&Object) -> bool) {
+    let Some(huge) = snapshot.machine.thp_page else { return };
+    let mut cached = Vec::new();
+    let worth = |range: Range| range.inner(huge).is_some();
+    let mut all = snapshot.extents();
+    all.retain(|e| parts.contains(&e.part) && e.file_backed && worth(e.range));
+    for (index, object) in snapshot.objects.iter().enumerate().filter(|(_, o)| takes(o)) {
+        let extents: Vec<_> = all.iter().filter(|e| e.object == index).collect();
+        if extents.is_empty() {
+            continue;
+        }
+        let Some(file) = file_of(pid, object) else { continue };
+        for mapping in extents.iter().filter_map(|e| snapshot.mapping_at(e.range.start)) {
+            let skew = mapping.range.start.0.wrapping_sub(mapping.offset);
+            if skew & (huge.bytes() - 1) == 0 && worth(mapping.range) {
+                let back = |r: Range| Range { start: Addr(r.start.0 + skew), end: Addr(r.end.0 + skew) };
+                cached.extend(huge_stretches(&file, offsets(mapping), huge).into_iter().map(back));
+            }
+        }
+    }
+    cached.sort();
+    cached.dedup();
+    snapshot.cached = cached;
+}
+
+/// What came of [`prime_program`].
+#[derive(Debug, Default)]
+pub struct Priming {
+    /// What was done to each file that was not in huge folios already.
+    pub files: Vec<FileReport>,
+    /// Nearly all that was wanted is in huge folios now, wherever there is a whole huge page.
+    pub is_complete: bool,
+}
+
+/// Brings what a program and the objects that it needs have of the wanted `parts` into huge folios,
+/// as far as that is possible: before it is started, for its own mappings would hold the small ones.
+pub fn prime_program(path: &Path, parts: &[Part], takes: impl Fn(&Path) -> bool) -> Priming {
+    let Ok(huge) = prime::huge_page() else { return Priming::default() };
+    // What is wrong with the program execve(2) will tell.
+    let Ok(file) = executable(path).and_then(|path| ElfFile::open(&path)) else {
+        return Priming::default();
+    };
+    let mut priming = Priming { files: Vec::new(), is_complete: true };
+    for (index, file) in needed(file).files.into_iter().enumerate() {
+        // The executable is moved to where most of it fits; the kernel aligns the others.
+        let moved = index == 0 && file.headers.relocatable;
+        let bias = if moved { congruent_residue(&file.headers, parts, huge, base_page()) } else { None };
+        if takes(&std::fs::canonicalize(&file.path).unwrap_or(file.path.clone())) {
+            priming.is_complete &= priming.add(&file, bias.unwrap_or(0), parts, huge);
+        }
+    }
+    priming
+}
+
+impl Priming {
+    /// Whether nearly all of the file's wanted parts is in huge folios in the end, where they fit a
+    /// mapping with `bias`.
+    fn add(&mut self, file: &ElfFile, bias: u64, parts: &[Part], huge: PageSize) -> bool {
+        let len = file.file().metadata().map_or(0, |m| m.len());
+        let mut wanted = candidates(&file.headers, bias, len, base_page(), huge);
+        wanted.retain(|c| parts.contains(&c.part) && c.whole > 0);
+        let is_huge = |c: &Candidate| {
+            let whole = c.first.and_then(|first| Range::sized(Addr(first), c.whole)).unwrap_or_default();
+            let found = huge_stretches(file.file(), whole, huge).into_iter().map(Range::len).sum();
+            is_nearly_all(found, c.whole)
+        };
+        let small: Vec<_> = wanted.iter().filter(|c| !is_huge(c)).collect();
+        if small.iter().any(|c| c.first.is_some()) {
+            self.files.push(prime::prime_for(file, bias, huge));
+        }
+        small.into_iter().all(is_huge)
+    }
+}
+
+/// Returns whether nearly all whole huge pages of the wanted `parts` of the executable at `path` are
+/// in huge folios: of those segments that are congruent when its bias leaves `residue`.
+pub fn is_primed(path: &Path, headers: &Headers, residue: u64, parts: &[Part], huge: PageSize) -> bool {
+    let Ok((file, _)) = open::regular(path) else { return false };
+    let (page, within) = (base_page(), huge.bytes() - 1);
+    let part = |s: &&Segment| if s.prot.exec { Part::Text } else { Part::Rodata };
+    let wanted = headers.segments.iter().filter(|s| !s.prot.write && parts.contains(&part(s)));
+    let fits = |s: &&Segment| s.vaddr.wrapping_add(residue).wrapping_sub(s.offset) & within == 0;
+    let whole = wanted.filter(fits).filter_map(|s| {
+        let end = Addr(s.offset.checked_add(s.filesz)?).align_up(page)?;
+        Range::new(Addr(s.offset).align_down(page), end)?.inner(huge)
+    });
+    let whole: Vec<Range> = whole.collect();
+    let found = whole.iter().flat_map(|w| huge_stretches(&file, *w, huge)).map(Range::len).sum::<u64>();
+    is_nearly_all(found, whole.iter().map(|w| w.len()).sum())
+}
+
+/// The bytes of the file that a mapping shows, as a range of offsets.
+fn offsets(mapping: &Mapping) -> Range {
+    Range::sized(Addr(mapping.offset), mapping.range.len()).unwrap_or_default()
+}
+
+/// The file that is at the object's path. Should another one have taken it, or the object's have been
+/// deleted, what is planned for it will not verify.
+fn file_of(pid: Option<u32>, object: &Object) -> Option<File> {
+    let path = match pid.map(Process::new) {
+        None => object.path.clone(),
+        Some(process) if object.executable => process.path("exe"),
+        Some(process) => process.path("root").join(object.path.strip_prefix("/").ok()?),
+    };
+    open::regular(&path).ok().map(|(file, _)| file)
+}
+
+/// The stretches of `offsets`, in whole pages of `huge`, that are in huge folios.
+pub fn huge_stretches(file: &File, offsets: Range, huge: PageSize) -> Vec<Range> {
+    let Some(whole) = offsets.inner(huge) else { return Vec::new() };
+    let Some(window) = Window::new(file, whole, huge) else { return Vec::new() };
+    for at in (0..whole.len()).step_by(huge.bytes() as usize) {
+        if is_resident(file, whole.start.0 + at) {
+            window.touch(at);
+        }
+    }
+    let back = |r: &Range| {
+        let at = |a: Addr| Addr(whole.start.0 + (a.0 - window.range.start.0));
+        Range { start: at(r.start), end: at(r.end) }.inner(huge)
+    };
+    window.huge().iter().filter_map(back).collect()
+}
+
+/// Whether the page cache has the byte at `offset`: read without waiting for the disk.
+fn is_resident(file: &File, offset: u64) -> bool {
+    let mut byte = [0u8];
+    let iov = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
+    let Ok(offset) = i64::try_from(offset) else { return false };
+    // SAFETY: preadv2(2) writes at most one byte to `byte`, which lives through the call.
+    unsafe { libc::preadv2(file.as_raw_fd(), &raw const iov, 1, offset, libc::RWF_NOWAIT) == 1 }
+}
+
+/// A mapping of ours, congruent to the file; gone when dropped.
+struct Window {
+    reserved: (*mut libc::c_void, usize),
+    range: Range,
+}
+
+impl Window {
+    fn new(file: &File, offsets: Range, huge: PageSize) -> Option<Window> {
+        let len = usize::try_from(offsets.len()).ok()?;
+        let all = len.checked_add(usize::try_from(huge.bytes()).ok()?)?;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: mmap(2) at an address of the kernel's choice.
+        let base = unsafe { libc::mmap(ptr::null_mut(), all, libc::PROT_NONE, flags, -1, 0) };
+        if base == libc::MAP_FAILED {
+            return None;
+        }
+        let start = Addr(base as u64).align_up(huge)?;
+        let window = Window { reserved: (base, all), range: Range::sized(start, offsets.len())? };
+        let flags = libc::MAP_PRIVATE | libc::MAP_FIXED;
+        let (fd, offset) = (file.as_raw_fd(), i64::try_from(offsets.start.0).ok()?);
+        let addr = start.0 as *mut libc::c_void;
+        // SAFETY: mmap(2) over a part of what was reserved just above.
+        let mapped = unsafe { libc::mmap(addr, len, libc::PROT_READ, flags, fd, offset) };
+        (mapped != libc::MAP_FAILED).then_some(window)
+    }
+
+    /// Faults one page in. An error (the file was truncated) leaves it out.
+    fn touch(&self, at: u64) {
+        let addr = (self.range.start.0 + at) as *mut libc::c_void;
+        // SAFETY: madvise(2) of a page of our own mapping; it touches none of our memory.
+        unsafe { libc::madvise(addr, 4096, libc::MADV_POPULATE_READ) };
+    }
+
+    fn huge(&self) -> Vec<Range> {
+        let own = std::process::id().cast_signed();
+        pagemap::huge_ranges(own, self.range, false).unwrap_or_else(|_| self.huge_by_smaps())
+    }
+
+    /// Before Linux 6.7. smaps does not say which bytes: all or none.
+    fn huge_by_smaps(&self) -> Vec<Range> {
+        let usage = Process::OWN.smaps().unwrap_or_default();
+        let own = usage.iter().filter(|u| self.range.covers(u.mapping.range));
+        let huge: u64 = own.map(|u| u.file_huge).sum();
+        if huge >= self.range.len() { vec![self.range] } else { Vec::new() }
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        // SAFETY: munmap(2) of what `new` has reserved, and nobody else knows.
+        unsafe { libc::munmap(self.reserved.0, self.reserved.1) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_in_the_cache_is_not_read() {
+        let path = std::env::temp_dir().join(format!("hugelift-cold-{}", std::process::id()));
+        let bytes = vec![7u8; 8 << 20];
+        std::fs::write(&path, &bytes).unwrap();
+        let file = File::open(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        file.sync_all().unwrap();
+        let all = Range { start: Addr(0), end: Addr(8 << 20) };
+        // Whatever it is in: whole pages of the file, and no offset beyond.
+        let found = huge_stretches(&file, all, PageSize::MB2);
+        assert!(found.iter().all(|r| all.covers(*r) && r.len() % (2 << 20) == 0), "{found:?}");
+        assert!(
+            huge_stretches(&file, Range { start: Addr(4096), end: Addr(2 << 20) }, PageSize::MB2).is_empty()
+        );
+        let beyond = Range { start: Addr(64 << 20), end: Addr(80 << 20) };
+        assert!(huge_stretches(&file, beyond, PageSize::MB2).is_empty());
+    }
+}

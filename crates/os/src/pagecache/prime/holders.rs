@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Who holds a file: found in /proc, as far as we may look.
+
+use crate::proc::procfs::{Process, read_whole};
+use hugelift_core::addr::PageSize;
+use hugelift_core::maps::{FileId, parse_maps};
+use hugelift_core::prime::Holder;
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// All processes but our own.
+fn others() -> impl Iterator<Item = u32> {
+    let own = std::process::id();
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(move |e| e.file_name().to_str()?.parse().ok()).filter(move |pid| *pid != own)
+}
+
+fn holder(pid: u32) -> Holder {
+    let name = Process::new(pid).read("comm").unwrap_or_default();
+    Holder { pid, name: name.trim_ascii_end().into() }
+}
+
+/// For each huge page at these offsets of the file, the processes with a mapping of it.
+/// `id` is the file as `/proc/PID/maps` has it.
+pub fn mappers(id: FileId, offsets: &[u64], page: PageSize) -> Vec<Vec<Holder>> {
+    let mut found = vec![Vec::new(); offsets.len()];
+    // Most processes have nothing to do with the file: their lines are not worth parsing.
+    let inode = format!(" {} ", id.inode).into_bytes();
+    for pid in others() {
+        let Ok(maps) = Process::new(pid).read("maps") else { continue };
+        let lines = maps.split(|&b| b == b'\n').filter(|line| line.windows(inode.len()).any(|w| w == inode));
+        let lines: Vec<&[u8]> = lines.collect();
+        let mappings = parse_maps(&lines.join(&b'\n')).unwrap_or_default();
+        let stretches: Vec<(u64, u64)> = mappings
+            .iter()
+            .filter(|m| m.file == id)
+            .map(|m| (m.offset, m.offset.saturating_add(m.range.len())))
+            .collect();
+        if stretches.is_empty() {
+            continue;
+        }
+        let holder = holder(pid);
+        for (users, &offset) in found.iter_mut().zip(offsets) {
+            let end = offset.saturating_add(page.bytes());
+            if stretches.iter().any(|(from, to)| *from < end && offset < *to) {
+                users.push(holder.clone());
+            }
+        }
+    }
+    found
+}
+
+/// The processes that have the file open for writing.
+pub fn writers(file: &File) -> Vec<Holder> {
+    let Ok(meta) = file.metadata() else { return Vec::new() };
+    let is_it =
+        |path: &Path| std::fs::metadata(path).is_ok_and(|m| (m.dev(), m.ino()) == (meta.dev(), meta.ino()));
+    let writes = |pid: &u32| {
+        let process = Process::new(*pid);
+        let fds = std::fs::read_dir(process.path("fd")).into_iter().flatten().flatten();
+        fds.filter(|fd| is_it(&fd.path())).any(|fd| {
+            let info = process.path("fdinfo").join(fd.file_name());
+            read_whole(&info).ok().and_then(|text| flags(&text)).is_some_and(|f| f & libc::O_ACCMODE != 0)
+        })
+    };
+    others().filter(writes).map(holder).collect()
+}
+
+/// The open flags that `/proc/PID/fdinfo/FD` shows, in octal (proc_pid_fdinfo(5)).
+fn flags(text: &[u8]) -> Option<i32> {
+    let text = std::str::from_utf8(text).ok()?;
+    let flags = text.lines().find_map(|line| line.strip_prefix("flags:"))?;
+    i32::from_str_radix(flags.trim(), 8).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn open_flags_are_octal() {
+        assert_eq!(flags(b"pos:\t0\nflags:\t0100002\nmnt_id:\t29\n"), Some(0o100_002));
+        assert_eq!(flags(b"flags:\t9\n"), None);
+        assert_eq!(flags(b"pos:\t0\n"), None);
+        assert_eq!(flags(b"\xff"), None);
+    }
+}

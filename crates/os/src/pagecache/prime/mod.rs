@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Priming: brings an ELF file's page cache onto huge pages, from where the kernel maps them
+//! huge in every process that maps the file at a congruent address.
+//!
+//! ```text
+//!   read in      under MADV_HUGEPAGE the fault path reads whole huge pages: enough for what
+//!                was not in memory, nothing for what is there in small pages
+//!   collapse     MADV_COLLAPSE: where the kernel can, also for a file in use (tmpfs;
+//!                READ_ONLY_THP_FOR_FS)
+//!   drop         fsync, POSIX_FADV_DONTNEED for these huge pages alone, then read in again
+//!   verify       what a fresh mapping shows in smaps, page by page
+//! ```
+//!
+//! Each step is done for those huge pages alone that are still small: what is huge already is
+//! never dropped. Nothing is written to the file, and no other file is touched.
+
+mod cache;
+mod holders;
+mod locked;
+mod view;
+
+pub use cache::file_system;
+pub(crate) use cache::open_for_writing;
+pub use locked::Locked;
+
+use crate::elf::elf_file::ElfFile;
+use crate::machine;
+use hugelift_core::addr::PageSize;
+use hugelift_core::maps::FileId;
+use hugelift_core::prime::{Candidate, FileReport, Holder, Obstacle, SegmentReport, candidates};
+use std::io;
+use std::time::Duration;
+use view::{Advice, View};
+
+/// Huge pages that are looked at together: one reading of smaps for so many.
+const BATCH: usize = 64;
+/// Pages that the kernel has just in hand (in a queue, under write-back) are not dropped:
+/// tried again so often, after so long.
+const TRIES: u32 = 5;
+/// How many huge pages of a file are tried before the others.
+const PROBES: usize = 3;
+/// How often pages are dropped and read in before they count as refused.
+const ROUNDS: u32 = 3;
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Size of the huge pages that a file's page cache can be mapped with.
+///
+/// # Errors
+/// [`Obstacle::NoThp`] or [`Obstacle::ThpDisabled`].
+pub fn huge_page() -> Result<PageSize, Obstacle> {
+    let page = machine::thp_page().ok_or(Obstacle::NoThp)?;
+    if machine::thp_disabled(None) { Err(Obstacle::ThpDisabled) } else { Ok(page) }
+}
+
+/// Primes the whole huge pages of `page` in the file's text and read-only data; what is huge
+/// already is left as it is. What the report calls huge, a mapping made afterwards has shown.
+pub fn prime(file: &ElfFile, page: PageSize) -> FileReport {
+    prime_for(file, 0, page)
+}
+
+/// As [`prime`], of a file whose loading adds `bias` to the stated addresses.
+pub fn prime_for(file: &ElfFile, bias: u64, page: PageSize) -> FileReport {
+    Job::new(file, bias, page).run(Job::prime_batch)
+}
+
+/// What [`prime`] would find huge now, and what stands in the way. Changes nothing: no page of
+/// the file is read into memory or dropped.
+pub fn check(file: &ElfFile, page: PageSize) -> FileReport {
+    Job::new(file, 0, page).run(Job::check_batch)
+}
+
+/// The report on a file of which nothing can be huge for the same reason.
+pub fn blocked(file: &ElfFile, obstacle: &Obstacle) -> FileReport {
+    let mut job = Job::new(file, 0, PageSize::MB2);
+    job.refusal = Some(obstacle.clone());
+    job.run(Job::check_batch)
+}
+
+/// Who writes to the file, if anybody does: it is then left alone.
+pub fn written(file: &ElfFile) -> Option<Obstacle> {
+    let writers = || holders::writers(file.file());
+    match cache::open_for_writing(file.file()) {
+        Some(true) => Some(Obstacle::BeingWritten(writers())),
+        Some(false) => None,
+        // The kernel does not tell: what can be seen has to do.
+        None => Some(writers()).filter(|w| !w.is_empty()).map(Obstacle::BeingWritten),
+    }
+}
+
+/// What tells one state of a file from another: length, modification and change time.
+pub type Stamp = Option<[i64; 5]>;
+
+/// The state that the file is in.
+pub fn stamp(file: &ElfFile) -> Stamp {
+    cache::stamp(file.file())
+}
+
+/// A huge page of the file that is not huge yet, and why, as far as is known.
+type Fate = Option<Obstacle>;
+
+struct Job<'a> {
+    file: &'a ElfFile,
+    page: PageSize,
+    base: PageSize,
+    candidates: Vec<Candidate>,
+    refusal: Fate,
+    /// As `/proc/PID/maps` calls the file; known from the first look at a mapping of it.
+    id: Option<FileId>,
+    /// Some page of it is huge: its file system can.
+    made: bool,
+}
+
+impl<'a> Job<'a> {
+    fn new(file: &'a ElfFile, bias: u64, page: PageSize) -> Job<'a> {
+        let base = machine::base_page();
+        let len = file.file().metadata().map_or(0, |m| m.len());
+        let candidates = candidates(&file.headers, bias, len, base, page);
+        Job { file, page, base, candidates, refusal: None, id: None, made: false }
+    }
+
+    /// Treats all pages in batches, and books what `treat` says of each: nothing for huge ones.
+    fn run(mut self, treat: fn(&mut Job<'a>, &[u64]) -> Result<Vec<Fate>, Obstacle>) -> FileReport {
+        let offsets: Vec<u64> = self.candidates.iter().flat_map(|c| c.pages(self.page)).collect();
+        if self.refusal.is_none() && !offsets.is_empty() {
+            self.refusal = written(self.file);
+        }
+        let before = cache::stamp(self.file.file());
+        let mut fates: Vec<Fate> = Vec::new();
+        for batch in offsets.chunks(BATCH) {
+            let done = match &self.refusal {
+                Some(obstacle) => vec![Some(obstacle.clone()); batch.len()],
+                None => treat(&mut self, batch).unwrap_or_else(|o| vec![Some(o); batch.len()]),
+            };
+            fates.extend(done);
+        }
+        let changed = cache::stamp(self.file.file()) != before;
+        let mut fates = fates.into_iter();
+        let mut huge_pages = Vec::new();
+        let segments = self.candidates.iter().map(|candidate| {
+            let mut segment = SegmentReport::new(candidate, self.page);
+            for (offset, fate) in candidate.pages(self.page).zip(fates.by_ref()) {
+                let fate = fate.or_else(|| changed.then_some(Obstacle::Changed));
+                huge_pages.extend(fate.is_none().then_some(offset));
+                segment.book(self.page.bytes(), fate);
+            }
+            segment
+        });
+        let mut report = FileReport::new(self.file.path.clone().into(), segments.collect());
+        report.huge_pages = huge_pages;
+        let headers = &self.file.headers;
+        // The kernel aligns the base of a program to its largest p_align (since Linux 5.10).
+        let aligned = headers.segments.iter().any(|s| s.align >= self.page.bytes());
+        report.random_base = headers.relocatable && headers.interp.is_some() && !aligned;
+        report
+    }
+
+    fn view(&self, offsets: &[u64], advice: Advice) -> Result<View, Obstacle> {
+        View::new(self.file.file(), offsets, self.page, advice).map_err(|e| failed("mmap", &e))
+    }
+
+    /// Which pages of the view are mapped huge.
+    fn huge(&mut self, view: &View) -> Result<Vec<bool>, Obstacle> {
+        let (huge, id) = view.huge().map_err(|e| failed("smaps", &e))?;
+        self.id = self.id.or(id);
+        self.made |= huge.contains(&true);
+        Ok(huge)
+    }
+
+    fn prime_batch(&mut self, offsets: &[u64]) -> Result<Vec<Fate>, Obstacle> {
+        if let Some(short) = self.memory_short(offsets)? {
+            return Ok(vec![Some(short); offsets.len()]);
+        }
+        let view = self.view(offsets, Advice::Huge)?;
+        let mut errors: Vec<Fate> = vec![None; offsets.len()];
+        for (i, error) in errors.iter_mut().enumerate() {
+            *error = view.populate(i, self.page).err().map(|e| read_failed(&e));
+        }
+        let found = self.huge(&view)?;
+        let mut small: Vec<usize> =
+            (0..offsets.len()).filter(|&i| !found[i] && errors[i].is_none()).collect();
+        if small.is_empty() {
+            return Ok(errors);
+        }
+        cache::sync(self.file.file());
+        small.iter().for_each(|&i| view.collapse(i));
+        drop(view);
+        // What the call says is not believed: Linux 6.1 has EINVAL for what it has done.
+        let after = self.view(offsets, Advice::Random)?;
+        small.iter().for_each(|&i| drop(after.populate(i, self.base)));
+        let found = self.huge(&after)?;
+        drop(after);
+        small.retain(|&i| !found[i]);
+        // What is dropped is read in again on our account, or not at all.
+        if let Some(short) = self.does_not_fit(small.len()) {
+            small.drain(..).for_each(|i| errors[i] = Some(short.clone()));
+        }
+        if let Some(none) = self.probe(offsets, &mut small, &mut errors)? {
+            small.drain(..).for_each(|i| errors[i] = Some(none.clone()));
+            self.refusal = Some(none);
+        }
+        // A program that starts between the two steps brings small pages in again.
+        for _ in 0..ROUNDS {
+            let left: Vec<u64> = small.iter().map(|&i| offsets[i]).collect();
+            if left.is_empty() {
+                break;
+            }
+            for (&i, fate) in small.iter().zip(self.drop_and_read(&left)?) {
+                errors[i] = fate;
+            }
+            small.retain(|&i| matches!(errors[i], Some(Obstacle::Fragmented | Obstacle::Stays)));
+        }
+        Ok(errors)
+    }
+
+    /// Where none of the file's pages is huge yet, tries some of the small ones first: on a file
+    /// system that has no huge pages to give, all would be dropped and read again for nothing.
+    /// Returns that it has none; else takes those that have become huge out of `small`.
+    fn probe(
+        &mut self,
+        offsets: &[u64],
+        small: &mut Vec<usize>,
+        fates: &mut [Fate],
+    ) -> Result<Fate, Obstacle> {
+        for i in small.clone().into_iter().take(PROBES) {
+            if self.made {
+                break;
+            }
+            fates[i] = self.drop_and_read(&[offsets[i]])?.remove(0);
+            match &fates[i] {
+                Some(Obstacle::NoLargeFolios(_)) => return Ok(fates[i].clone()),
+                Some(_) => {}
+                None => small.retain(|&j| j != i),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Drops these huge pages, which are in memory in small ones, and reads them in again.
+    fn drop_and_read(&mut self, offsets: &[u64]) -> Result<Vec<Fate>, Obstacle> {
+        let mut users = None;
+        let mut stays = vec![false; offsets.len()];
+        for attempt in 0..TRIES {
+            if attempt > 0 {
+                std::thread::sleep(PAUSE);
+            }
+            let again = offsets.iter().zip(&stays).filter(|(_, stays)| attempt == 0 || **stays);
+            again.for_each(|(&offset, _)| cache::forget(self.file.file(), offset, self.page));
+            let Some(left) = self.resident(offsets)? else { break };
+            stays = left.iter().map(|r| r.any).collect();
+            if !stays.contains(&true) {
+                break;
+            }
+            // What somebody maps stays, however often it is tried.
+            if users.get_or_insert_with(|| self.users(offsets)).iter().any(|u| !u.is_empty()) {
+                break;
+            }
+        }
+        let view = self.view(offsets, Advice::Huge)?;
+        let errors: Vec<Fate> =
+            (0..offsets.len()).map(|i| view.populate(i, self.page).err().map(|e| read_failed(&e))).collect();
+        drop(view);
+        let fresh = self.view(offsets, Advice::Random)?;
+        (0..offsets.len()).filter(|&i| errors[i].is_none()).for_each(|i| drop(fresh.populate(i, self.base)));
+        let found = self.huge(&fresh)?;
+        drop(fresh);
+        if !found.contains(&false) {
+            return Ok(errors);
+        }
+        let mut users = self.users(offsets).into_iter();
+        let lacking = self.lacking();
+        let fate = |i: usize, users| match (found[i], &errors[i]) {
+            (true, _) => None,
+            (false, Some(error)) => Some(error.clone()),
+            (false, None) => Some(match users {
+                Some(users) if !Vec::is_empty(&users) => Obstacle::InUse(users),
+                _ if stays[i] => Obstacle::Stays,
+                _ => lacking.clone(),
+            }),
+        };
+        Ok((0..offsets.len()).map(|i| fate(i, users.next())).collect())
+    }
+
+    /// Why pages that were read anew are small.
+    fn lacking(&self) -> Obstacle {
+        if self.made || !machine::has_free_block(self.page) {
+            Obstacle::Fragmented
+        } else {
+            Obstacle::NoLargeFolios(cache::file_system(self.file.file()))
+        }
+    }
+
+    fn users(&self, offsets: &[u64]) -> Vec<Vec<Holder>> {
+        match self.id {
+            Some(id) => holders::mappers(id, offsets, self.page),
+            None => vec![Vec::new(); offsets.len()],
+        }
+    }
+
+    /// What of these pages is in memory; `None` if the kernel does not tell us, for it tells
+    /// only those who might write to the file.
+    fn resident(&self, offsets: &[u64]) -> Result<Option<Vec<view::Resident>>, Obstacle> {
+        if !cache::may_look(self.file.file()) {
+            return Ok(None);
+        }
+        let view = self.view(offsets, Advice::Random)?;
+        Ok((0..offsets.len()).map(|i| view.resident(i, self.base).ok()).collect())
+    }
+
+    /// What is not in memory must fit into what is left of it.
+    fn memory_short(&self, offsets: &[u64]) -> Result<Fate, Obstacle> {
+        let resident = self.resident(offsets)?;
+        let absent = |i: &usize| resident.as_ref().is_none_or(|r| !r[*i].any);
+        Ok(self.does_not_fit((0..offsets.len()).filter(absent).count()))
+    }
+
+    /// So many huge pages must fit into the memory that is left.
+    fn does_not_fit(&self, pages: usize) -> Fate {
+        let need = pages as u64 * self.page.bytes();
+        let left = if need > 0 { machine::memory_left_here() } else { 0 };
+        (need > left).then_some(Obstacle::MemoryShort { left, need })
+    }
+
+    fn check_batch(&mut self, offsets: &[u64]) -> Result<Vec<Fate>, Obstacle> {
+        let Some(resident) = self.resident(offsets)? else {
+            return Ok(vec![Some(Obstacle::NotOwner); offsets.len()]);
+        };
+        // Touching what is in memory reads nothing, not even ahead.
+        let view = self.view(offsets, Advice::Random)?;
+        (0..offsets.len()).filter(|&i| resident[i].first).for_each(|i| drop(view.populate(i, self.base)));
+        let found = self.huge(&view)?;
+        drop(view);
+        let small = |i: usize| !found[i] && resident[i].any;
+        let mut users = match (0..offsets.len()).any(small) {
+            true => self.users(offsets),
+            false => vec![Vec::new(); offsets.len()],
+        };
+        let mut fate = |i: usize| match (found[i], resident[i].any) {
+            (true, _) => None,
+            (false, false) => Some(Obstacle::NotRead),
+            (false, true) if users[i].is_empty() => Some(Obstacle::NotPrimed),
+            (false, true) => Some(Obstacle::InUse(std::mem::take(&mut users[i]))),
+        };
+        Ok((0..offsets.len()).map(&mut fate).collect())
+    }
+}
+
+fn failed(call: &'static str, error: &dyn std::error::Error) -> Obstacle {
+    Obstacle::Failed { call, error: error.to_string() }
+}
+
+/// What a touch would have met as SIGBUS: the file has become shorter.
+fn read_failed(error: &io::Error) -> Obstacle {
+    if error.raw_os_error() == Some(libc::EFAULT) { Obstacle::Changed } else { failed("madvise", error) }
+}

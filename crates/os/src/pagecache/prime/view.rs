@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Huge pages of a file, mapped for a look:
+//!
+//! ```text
+//!   |   gap   |=page 0=|   gap   |=page 1=|   gap   |=page 2=|   ...
+//!             ^ congruent: aligned, as its offset in the file is
+//! ```
+//!
+//! Each page is a mapping of its own, so that smaps counts it by itself.
+
+use crate::proc::memory::{self, MADV_COLLAPSE};
+use crate::proc::procfs::{ProcError, Process};
+use hugelift_core::addr::{Addr, PageSize};
+use hugelift_core::maps::FileId;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::ptr;
+
+/// What the kernel is told of a view (madvise(2)).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Advice {
+    /// `MADV_HUGEPAGE`: faults read in whole huge pages. With `MADV_RANDOM` one each: else
+    /// what the kernel reads ahead behind them, in small pages, is the next one's beginning.
+    Huge,
+    /// `MADV_RANDOM`: faults read nothing ahead.
+    Random,
+}
+
+/// How much of a huge page of the file is in memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Resident {
+    /// Its first base page is.
+    pub first: bool,
+    /// Any base page is.
+    pub any: bool,
+}
+
+/// The mappings; gone when dropped.
+#[derive(Debug)]
+pub struct View {
+    /// Start and length of the reservation.
+    reserved: (*mut libc::c_void, usize),
+    pages: Vec<Addr>,
+    page: PageSize,
+}
+
+impl View {
+    /// Maps the huge pages of `file` at these offsets, multiples of `page`.
+    ///
+    /// # Errors
+    /// errno(3) of mmap(2).
+    pub fn new(file: &File, offsets: &[u64], page: PageSize, advice: Advice) -> io::Result<View> {
+        let bytes = usize::try_from(page.bytes()).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        let len = offsets.len().checked_mul(2).and_then(|n| (n + 2).checked_mul(bytes));
+        let len = len.ok_or(io::ErrorKind::OutOfMemory)?;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: mmap(2) at an address of the kernel's choice touches nothing of ours.
+        let start = unsafe { libc::mmap(ptr::null_mut(), len, libc::PROT_NONE, flags, -1, 0) };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let mut view = View { reserved: (start, len), pages: Vec::with_capacity(offsets.len()), page };
+        let first = Addr(start as u64).align_up(page).ok_or(io::ErrorKind::OutOfMemory)?;
+        for (i, &offset) in offsets.iter().enumerate() {
+            let at = Addr(first.0 + (2 * i as u64 + 1) * page.bytes());
+            map(file, at, bytes, offset)?;
+            view.pages.push(at);
+            match advice {
+                Advice::Huge => {
+                    view.advise(at, bytes, libc::MADV_RANDOM)?;
+                    view.advise(at, bytes, libc::MADV_HUGEPAGE)?;
+                }
+                Advice::Random => view.advise(at, bytes, libc::MADV_RANDOM)?,
+            }
+        }
+        Ok(view)
+    }
+
+    fn advise(&self, at: Addr, bytes: usize, advice: libc::c_int) -> io::Result<()> {
+        // SAFETY: madvise(2) on a mapping of a file made by `new` and known to nobody else;
+        // none of the advice given here changes what it shows.
+        match unsafe { libc::madvise(at.0 as *mut libc::c_void, bytes, advice) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Faults in the first `size` of page `i`, without a signal where the file has ended.
+    ///
+    /// # Errors
+    /// errno(3): EFAULT where the file has ended or cannot be read.
+    pub fn populate(&self, i: usize, size: PageSize) -> io::Result<()> {
+        let bytes = usize::try_from(size.bytes()).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        match self.advise(self.pages[i], bytes, libc::MADV_POPULATE_READ) {
+            // Linux before 5.14: a read by the kernel faults in, too.
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
+                let mut bytes = vec![0; bytes];
+                let got = memory::read(std::process::id().cast_signed(), self.pages[i], &mut bytes)?;
+                if got < bytes.len() { Err(io::Error::from_raw_os_error(libc::EFAULT)) } else { Ok(()) }
+            }
+            other => other,
+        }
+    }
+
+    /// Asks the kernel to make page `i` huge where it is.
+    pub fn collapse(&self, i: usize) {
+        let Ok(bytes) = usize::try_from(self.page.bytes()) else { return };
+        // Again where something was only busy.
+        for _ in 0..2 {
+            match self.advise(self.pages[i], bytes, MADV_COLLAPSE) {
+                Err(e) if e.raw_os_error() == Some(libc::EAGAIN) => {}
+                done => return tracing::trace!(?done, at = %self.pages[i], "collapse"),
+            }
+        }
+    }
+
+    /// How much of page `i` is in memory, for those who may know (mincore(2)).
+    ///
+    /// # Errors
+    /// errno(3)
+    pub fn resident(&self, i: usize, base: PageSize) -> io::Result<Resident> {
+        let bytes = usize::try_from(self.page.bytes()).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        let mut pages = vec![0u8; (self.page.bytes() / base.bytes()) as usize];
+        let at = self.pages[i].0 as *mut libc::c_void;
+        // SAFETY: mincore(2) writes one byte for each base page of `bytes`, of which `pages`
+        // has one each.
+        if unsafe { libc::mincore(at, bytes, pages.as_mut_ptr()) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let present = |p: &u8| p & 1 != 0;
+        Ok(Resident { first: pages.first().is_some_and(present), any: pages.iter().any(present) })
+    }
+
+    /// Which pages are mapped huge, by smaps; and what the kernel calls the file there.
+    ///
+    /// # Errors
+    /// [`ProcError`]: without smaps nothing is known.
+    pub fn huge(&self) -> Result<(Vec<bool>, Option<FileId>), ProcError> {
+        let usage = Process::OWN.smaps()?;
+        let of = |at: Addr| {
+            let i = usage.binary_search_by_key(&at, |u| u.mapping.range.start).ok()?;
+            usage.get(i)
+        };
+        let huge = |at: &Addr| of(*at).is_some_and(|u| u.huge() >= self.page.bytes());
+        let id = self.pages.first().and_then(|at| of(*at)).map(|u| u.mapping.file);
+        Ok((self.pages.iter().map(huge).collect(), id))
+    }
+}
+
+/// Maps `bytes` of the file at `at`, a place in the reservation.
+fn map(file: &File, at: Addr, bytes: usize, offset: u64) -> io::Result<()> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_FIXED;
+    let offset = libc::off_t::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // As code: READ_ONLY_THP_FOR_FS wants that. Where the mount forbids it, as data.
+    for prot in [libc::PROT_READ | libc::PROT_EXEC, libc::PROT_READ] {
+        let place = at.0 as *mut libc::c_void;
+        // SAFETY: mmap(2) over a part of our own reservation that nothing else uses.
+        let got = unsafe { libc::mmap(place, bytes, prot, flags, file.as_raw_fd(), offset) };
+        if got != libc::MAP_FAILED {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        if !matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES)) || prot == libc::PROT_READ {
+            return Err(error);
+        }
+    }
+    unreachable!("the last protection returns")
+}
+
+impl Drop for View {
+    fn drop(&mut self) {
+        let (start, len) = self.reserved;
+        // SAFETY: munmap(2) of the reservation made by `new`, of which no reference was given out.
+        unsafe { libc::munmap(start, len) };
+    }
+}

@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Writing a re-laid copy of an ELF file beside another file, to be renamed into place.
+//!
+//! The copy is complete, on disk and compared with the original before it gets its name.
+//! Whoever has the old file open or mapped keeps it.
+
+use crate::io::entry::{Entry, Temporary};
+use crate::io::open;
+use crate::machine::memory_left_here;
+use hugelift_core::addr::{PageSize, human_bytes};
+use hugelift_core::align::{self, Difference, Layout, Refusal};
+use hugelift_core::printable::Untrusted;
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
+use nix::unistd::{Whence, lseek};
+use std::fs::{File, Metadata, Permissions};
+use std::io::{self, Read, Seek};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// Why there is no re-laid copy.
+#[derive(Debug, thiserror::Error)]
+pub enum RelayError {
+    /// A system call on this file failed.
+    #[error("cannot {action} {path}: {source}")]
+    Io {
+        /// What was attempted: a verb.
+        action: &'static str,
+        /// On what.
+        path: Untrusted,
+        /// Why.
+        source: io::Error,
+    },
+    /// A directory, a device, a socket.
+    #[error("{path} is not a regular file")]
+    NotRegular {
+        /// The file.
+        path: Untrusted,
+    },
+    /// It is read as a whole, and may have a length that nothing stands behind (a sparse file).
+    #[error(
+        "{path} has {}, and {} of memory are left: it is not read",
+        human_bytes(*.bytes), human_bytes(*.left)
+    )]
+    TooLarge {
+        /// The file.
+        path: Untrusted,
+        /// Its length.
+        bytes: u64,
+        /// What memory is left.
+        left: u64,
+    },
+    /// Not a file that can be re-laid.
+    #[error("{path}: {source}")]
+    Refused {
+        /// The file.
+        path: Untrusted,
+        /// Why.
+        source: Refusal,
+    },
+    /// Someone writes to it.
+    #[error("{path} changes while it is read")]
+    Changed {
+        /// The file.
+        path: Untrusted,
+    },
+    /// The copy is not what it should be: a defect of a disk, of memory or of hugelift.
+    #[error("the copy of {path} is not right ({source}), and is not used")]
+    Wrong {
+        /// The original.
+        path: Untrusted,
+        /// What is wrong.
+        source: Difference,
+    },
+}
+
+impl RelayError {
+    pub(crate) fn io<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> RelayError + 'a {
+        move |source| RelayError::Io { action, path: path.into(), source }
+    }
+}
+
+/// An ELF file in memory, with what it was when it was read.
+#[derive(Debug)]
+pub struct Original {
+    /// As it was named.
+    pub path: PathBuf,
+    /// Of the file that was read.
+    pub meta: Metadata,
+    /// Its name, where it is to be replaced; a file that is only read may be behind any link.
+    entry: Option<Entry>,
+    file: File,
+    bytes: Vec<u8>,
+}
+
+impl Original {
+    /// Reads the file at `path`.
+    ///
+    /// # Errors
+    /// [`RelayError`]
+    pub fn read(path: &Path) -> Result<Original, RelayError> {
+        Original::from_opened(path.to_owned(), None, open::regular(path))
+    }
+
+    /// Reads the file that has the name `entry`.
+    ///
+    /// # Errors
+    /// [`RelayError`]
+    pub fn of_entry(entry: &Entry) -> Result<Original, RelayError> {
+        Original::from_opened(entry.path(), Some(entry.clone()), entry.open())
+    }
+
+    fn from_opened(
+        path: PathBuf,
+        entry: Option<Entry>,
+        opened: io::Result<(File, Metadata)>,
+    ) -> Result<Original, RelayError> {
+        let (mut file, meta) = match opened {
+            Err(e) if open::is_not_regular(&e) => return Err(RelayError::NotRegular { path: path.into() }),
+            opened => opened.map_err(RelayError::io("read", &path))?,
+        };
+        let left = memory_left_here();
+        if meta.len() > left {
+            return Err(RelayError::TooLarge { path: path.into(), bytes: meta.len(), left });
+        }
+        // A store through a mapping moves the time only if the page is clean: this makes all pages
+        // clean. Where it fails (a read-only file system), nobody can write.
+        if let Err(error) = file.sync_all() {
+            tracing::debug!(%error, ?path, "fsync");
+        }
+        let meta = file.metadata().map_err(RelayError::io("read", &path))?;
+        let bytes = read_all(&mut file, &meta).map_err(RelayError::io("read", &path))?;
+        let original = Original { path, meta, entry, file, bytes };
+        original.unchanged().map(|()| original)
+    }
+
+    /// Checks that the name still is this file's, and that nobody has written to it.
+    ///
+    /// # Errors
+    /// [`RelayError::Changed`]
+    pub fn unchanged(&self) -> Result<(), RelayError> {
+        let state = |m: &Metadata| (m.dev(), m.ino(), m.len(), m.mtime(), m.mtime_nsec());
+        let failed = || RelayError::io("read", &self.path);
+        let is_named = match &self.entry {
+            Some(entry) => entry.is(&self.meta),
+            None => state(&std::fs::metadata(&self.path).map_err(failed())?) == state(&self.meta),
+        };
+        let now = self.file.metadata().map_err(failed())?;
+        if is_named && state(&now) == state(&self.meta) && self.bytes.len() as u64 == now.len() {
+            Ok(())
+        } else {
+            Err(RelayError::Changed { path: self.path.clone().into() })
+        }
+    }
+
+    /// The file, open for reading.
+    pub(crate) fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Whether this file is `other`, laid out anew or not at all.
+    pub(crate) fn is_like(&self, other: &Original) -> bool {
+        align::verify(&other.bytes, &self.bytes).is_ok()
+    }
+
+    /// Where everything goes for huge pages of size `page`.
+    ///
+    /// # Errors
+    /// [`RelayError::Refused`]
+    pub fn layout(&self, page: PageSize) -> Result<Layout, RelayError> {
+        align::layout(&self.bytes, page)
+            .map_err(|source| RelayError::Refused { path: self.path.clone().into(), source })
+    }
+
+    /// Makes a copy laid out as `layout` says, in the directory of `place` with a temporary name,
+    /// written to disk and compared with the original. It is removed when dropped.
+    ///
+    /// # Errors
+    /// [`RelayError`]
+    pub fn copy_beside(&self, layout: &Layout, place: &Entry) -> Result<Temporary, RelayError> {
+        let path = place.path();
+        let directory = path.parent().unwrap_or(Path::new("/"));
+        let copy = Temporary::beside(place, 0o600).map_err(RelayError::io("make a file in", directory))?;
+        let written = self.write(layout, copy.file()).and_then(|()| copy.file().sync_all());
+        written.map_err(RelayError::io("write a copy beside", &path))?;
+        let mut file = copy.file();
+        let again = file.rewind().and_then(|()| file.metadata()).and_then(|meta| read_all(&mut file, &meta));
+        let again = again.map_err(RelayError::io("read the copy beside", &path))?;
+        align::verify(&self.bytes, &again)
+            .map_err(|source| RelayError::Wrong { path: self.path.clone().into(), source })?;
+        self.unchanged()?;
+        // What writing and comparing left in the page cache are small pages. Whoever runs the
+        // copy first is to have it read in anew. (Advice: that it fails is no failure.)
+        let _ = posix_fadvise(copy.file(), 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED);
+        Ok(copy)
+    }
+
+    fn write(&self, layout: &Layout, out: &File) -> io::Result<()> {
+        for m in &layout.moves {
+            for (start, end) in self.data(m.from, m.from + m.len) {
+                out.write_all_at(&self.bytes[start..end], start as u64 - m.from + m.to)?;
+            }
+        }
+        out.set_len(layout.bytes)?;
+        layout.edits.iter().try_for_each(|edit| out.write_all_at(&edit.bytes, edit.at))
+    }
+
+    /// What of `start..end` is not a hole, so that holes stay holes (lseek(2), `SEEK_DATA`). All of
+    /// it, where the file system does not say.
+    fn data(&self, start: u64, end: u64) -> Vec<(usize, usize)> {
+        let seek = |at: u64, whence| {
+            lseek(&self.file, i64::try_from(at).unwrap_or(i64::MAX), whence).map(|at| at.unsigned_abs())
+        };
+        let mut pieces = Vec::new();
+        let mut at = start;
+        while at < end {
+            let from = match seek(at, Whence::SeekData) {
+                Ok(from) => from.max(at),
+                // Nothing but a hole up to the end of the file.
+                Err(nix::Error::ENXIO) => break,
+                Err(_) => at,
+            };
+            let to = seek(from, Whence::SeekHole).unwrap_or(end).min(end);
+            if from >= end {
+                break;
+            }
+            // A file that fits into memory has offsets that do.
+            pieces.push((from as usize, to.max(from + 1) as usize));
+            at = to.max(from + 1);
+        }
+        pieces
+    }
+}
+
+/// Reads a file of this length to its end.
+fn read_all(file: &mut impl Read, meta: &Metadata) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let room = usize::try_from(meta.len()).map_err(|_| io::ErrorKind::FileTooLarge)?;
+    bytes.try_reserve_exact(room).map_err(|_| io::ErrorKind::OutOfMemory)?;
+    // Not more, however fast it grows: the length is compared afterwards.
+    file.take(meta.len()).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Gives `copy` its mode.
+///
+/// # Errors
+/// [`RelayError::Io`]
+pub fn set_mode(copy: &Temporary, mode: u32, place: &Entry) -> Result<(), RelayError> {
+    let set = copy.file().set_permissions(Permissions::from_mode(mode));
+    set.map_err(RelayError::io("set the mode of the copy for", &place.path()))
+}
+
+/// Gives `copy` its name: others see the old file or the whole new one.
+///
+/// # Errors
+/// [`RelayError::Io`]
+pub fn publish(copy: Temporary, place: &Entry) -> Result<(), RelayError> {
+    copy.publish(place).map_err(RelayError::io("write", &place.path()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
+    use std::os::fd::AsRawFd;
+
+    /// The first store to a page moves the time; the second one only if the page was written to the
+    /// disk in between.
+    #[test]
+    fn issue_13_a5_a_store_through_a_mapping_is_a_change() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        if fstatfs(file.as_file()).unwrap().filesystem_type() == TMPFS_MAGIC {
+            return println!("SKIP: temporary files are on tmpfs here, whose times do not tell of stores");
+        }
+        file.as_file().set_len(4096).unwrap();
+        let (both, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+        // SAFETY: mmap(2) at an address of the kernel's choice.
+        let map =
+            unsafe { libc::mmap(std::ptr::null_mut(), 4096, both, shared, file.as_file().as_raw_fd(), 0) };
+        assert_ne!(map, libc::MAP_FAILED);
+        // SAFETY: the first byte of a mapping of ours that is writable.
+        let store = |byte: u8| unsafe { map.cast::<u8>().write_volatile(byte) };
+        store(1);
+        // Longer than the clock of any file system that is likely here ticks.
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        let original = Original::read(file.path()).unwrap();
+        original.unchanged().unwrap();
+        store(2);
+        assert!(matches!(original.unchanged(), Err(RelayError::Changed { .. })));
+        // SAFETY: munmap(2) of what was mapped above.
+        unsafe { libc::munmap(map, 4096) };
+    }
+}

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Putting a re-laid copy in the place of a file, and back: `hugelift prime --replace`.
+//!
+//! The copy is made beside the file, gets all that the file has (owner, mode, access control
+//! lists, other attributes, times), is checked, and is then renamed over it. Processes that run
+//! keep the old file; those that start later get the new one. The original stays beside it under
+//! a name that neither the loader's cache nor a pattern like `*.so` finds.
+//!
+//! The directory may be another user's, who can change every name in it at any moment. So all steps
+//! go relative to one descriptor of it and follow no link ([`Entry`]); what was opened is compared
+//! with what has the name. Nothing is executed with rights that its owner does not have.
+
+mod attributes;
+mod checks;
+
+use crate::elf::elf_file::ElfFile;
+use crate::io::entry::Entry;
+use crate::pagecache::prime::written;
+use crate::pagecache::relay::{Original, RelayError, publish};
+use hugelift_core::addr::PageSize;
+use hugelift_core::align::Layout;
+use hugelift_core::prime::Obstacle;
+use hugelift_core::printable::Untrusted;
+use std::ffi::OsString;
+use std::fs::Metadata;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// Why a file was not replaced, or not put back. It is then what it was.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplaceError {
+    /// There is no copy.
+    #[error(transparent)]
+    Relay(#[from] RelayError),
+    /// The path is that of another mount namespace.
+    #[error("{0} is another file here than for the process: replace it where the process runs")]
+    Elsewhere(Untrusted),
+    /// Somebody has it open for writing.
+    #[error("{0} is {1}")]
+    Written(Untrusted, Obstacle),
+    /// The original would stay under its second name with the same rights.
+    #[error("{0} {1}: such a program is not replaced")]
+    Privileged(Untrusted, &'static str),
+    /// Another user has put something under the name for the original.
+    #[error("{kept} is in the way: it is not the original of {path} ({what}); remove it: rm '{kept}'")]
+    InTheWay {
+        /// The file.
+        path: Untrusted,
+        /// The name that its original would get.
+        kept: Untrusted,
+        /// What it is instead.
+        what: String,
+    },
+    /// Putting the original back would change who may do what.
+    #[error("{path} is not restored: {what}; make both equal first (stat '{path}' '{kept}')")]
+    Rights {
+        /// The file.
+        path: Untrusted,
+        /// Its original.
+        kept: Untrusted,
+        /// What differs.
+        what: String,
+    },
+    /// Hard links: who has the others is not known.
+    #[error("{path} has {links} names (hard links): under the others it would stay as it is")]
+    Links {
+        /// The file.
+        path: Untrusted,
+        /// How many.
+        links: u64,
+    },
+    /// IMA, EVM or fs-verity vouch for this very file.
+    #[error("{path} is signed or measured ({by}): its copy would not be")]
+    Signed {
+        /// The file.
+        path: Untrusted,
+        /// By what.
+        by: &'static str,
+    },
+    /// An owner, an attribute or a time could not be carried over.
+    #[error("cannot give the copy of {path} its {what}: {source}")]
+    Attribute {
+        /// The file.
+        path: Untrusted,
+        /// What it is about.
+        what: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// A check came out differently for the copy.
+    #[error("the copy of {path} is not used: {what}")]
+    Check {
+        /// The file.
+        path: Untrusted,
+        /// Which check, and what it said of each.
+        what: String,
+    },
+    /// There is nothing to put back.
+    #[error("{0} was not replaced by hugelift: there is no {1}")]
+    NoOriginal(Untrusted, Untrusted),
+    /// Somebody has replaced the copy meanwhile, as an upgrade does.
+    #[error("{0} is no copy of {1} (any more): the latter is of no use, and may be removed")]
+    Other(Untrusted, Untrusted),
+}
+
+/// A file that has been replaced.
+#[derive(Debug)]
+pub struct Replaced {
+    /// The file, behind all symbolic links.
+    pub path: PathBuf,
+    /// Where the original is.
+    pub original: PathBuf,
+    /// What the copy looks like.
+    pub layout: Layout,
+}
+
+/// The name under which the original of `entry` is kept.
+fn kept_of(entry: &Entry) -> Entry {
+    // ldconfig(8) takes all that begins with "lib", and links its soname to the "newest".
+    let mut name = OsString::from(".");
+    name.push(entry.name());
+    name.push(".hugelift-orig");
+    entry.sibling(name)
+}
+
+/// Replaces `file`, at its path and behind symbolic links, by a copy laid out for huge pages of
+/// size `page`. `attempt` is a shell command that is to do the same with the copy as with the file,
+/// which it names `{}`; it runs with the caller's rights.
+///
+/// # Errors
+/// [`ReplaceError`]; the file is then as it was.
+pub fn replace(file: &ElfFile, page: PageSize, attempt: Option<&str>) -> Result<Replaced, ReplaceError> {
+    let entry = Entry::find(&file.path).map_err(RelayError::io("find", &file.path))?;
+    let path = entry.path();
+    let original = Original::of_entry(&entry)?;
+    let id = |m: &Metadata| (m.dev(), m.ino());
+    if !file.file().metadata().is_ok_and(|there| id(&there) == id(&original.meta)) {
+        return Err(ReplaceError::Elsewhere(path.into()));
+    }
+    let kept = kept_of(&entry);
+    refuse(&original, &kept)?;
+    let idle = || match written(file) {
+        Some(by) => Err(ReplaceError::Written(path.clone().into(), by)),
+        None => Ok(()),
+    };
+    idle()?;
+    let layout = original.layout(page)?;
+    let mut copy = original.copy_beside(&layout, &entry)?;
+    attributes::carry_over(&original, copy.file())?;
+    // What is open for writing is not executed.
+    copy.close_for_writing().map_err(RelayError::io("open the copy beside", &path))?;
+    let check = |what| ReplaceError::Check { path: path.clone().into(), what };
+    checks::loader(file, &original, copy.file()).map_err(check)?;
+    if let Some(command) = attempt {
+        checks::attempt(command, &path, &copy.path()).map_err(check)?;
+    }
+    // Writing and trying have changed them.
+    attributes::times(&original, copy.file())?;
+    idle()?;
+    original.unchanged()?;
+    keep(&original, &kept)?;
+    if let Err(error) = publish(copy, &entry) {
+        let _ = undo_keep(&original, &entry, &kept);
+        return Err(error.into());
+    }
+    Ok(Replaced { path, original: kept.path(), layout })
+}
+
+/// Refuses what cannot have a copy that is as good, or whose original cannot stay.
+fn refuse(original: &Original, kept: &Entry) -> Result<(), ReplaceError> {
+    let path = || Untrusted::from(&original.path);
+    if let Some(what) = attributes::privilege(original) {
+        return Err(ReplaceError::Privileged(path(), what));
+    }
+    // The second name may be ours, where an earlier run was killed before its last step.
+    let ours = u64::from(kept.is(&original.meta));
+    if original.meta.nlink() > 1 + ours {
+        return Err(ReplaceError::Links { path: path(), links: original.meta.nlink() });
+    }
+    match attributes::signed(original.file()) {
+        Some(by) => Err(ReplaceError::Signed { path: path(), by }),
+        None => Ok(()),
+    }
+}
+
+/// Gives the original its second name, unless the one there is the original of this one.
+fn keep(original: &Original, kept: &Entry) -> Result<(), ReplaceError> {
+    let path = kept.path();
+    let failed = || RelayError::io("keep the original as", &path);
+    match kept.stat() {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+        Err(e) => return Err(failed()(e).into()),
+        Ok(_) => {
+            let in_the_way = |what: String| ReplaceError::InTheWay {
+                path: original.path.clone().into(),
+                kept: path.clone().into(),
+                what,
+            };
+            let earlier = Original::of_entry(kept).map_err(|e| in_the_way(e.to_string()))?;
+            let other = attributes::other_rights(original, &earlier);
+            match (original.is_like(&earlier), other) {
+                (true, None) => return Ok(()),
+                // That of a file which an upgrade has replaced since.
+                (false, _) if earlier.meta.uid() == original.meta.uid() => kept.remove().map_err(failed())?,
+                // Anybody may have put it there where others can write, to have it restored one day.
+                (_, Some(what)) => return Err(in_the_way(what)),
+                (false, None) => return Err(in_the_way("it is another file".to_string())),
+            }
+        }
+    }
+    kept.link(original.file()).map_err(failed())?;
+    kept.sync_directory().map_err(failed())?;
+    Ok(())
+}
+
+/// Takes the second name away again, if the file is still under its first.
+fn undo_keep(original: &Original, entry: &Entry, kept: &Entry) -> io::Result<()> {
+    if entry.is(&original.meta) && kept.is(&original.meta) { kept.remove() } else { Ok(()) }
+}
+
+/// Puts the original of `path` back; returns the file that is so again.
+///
+/// # Errors
+/// [`ReplaceError`]; the file is then as it was.
+pub fn restore(path: &Path) -> Result<PathBuf, ReplaceError> {
+    let entry = Entry::find(path).map_err(RelayError::io("find", path))?;
+    let kept = kept_of(&entry);
+    let path = entry.path();
+    if kept.stat().is_err_and(|e| e.kind() == io::ErrorKind::NotFound) {
+        return Err(ReplaceError::NoOriginal(path.into(), kept.path().into()));
+    }
+    let (now, original) = (Original::of_entry(&entry)?, Original::of_entry(&kept)?);
+    if let Some(what) = attributes::other_rights(&now, &original) {
+        return Err(ReplaceError::Rights { path: path.into(), kept: kept.path().into(), what });
+    }
+    if !now.is_like(&original) {
+        return Err(ReplaceError::Other(path.into(), kept.path().into()));
+    }
+    now.unchanged()?;
+    original.unchanged()?;
+    // rename(2) does nothing where both are one file.
+    let done = if entry.is(&original.meta) { kept.remove() } else { kept.rename(&entry) };
+    done.and_then(|()| entry.sync_directory()).map_err(RelayError::io("put back", &path))?;
+    Ok(path)
+}

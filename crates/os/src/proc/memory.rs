@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Reading and writing another process's memory: by process_vm_readv(2), or by
+//! `/proc/PID/mem` where a sandbox forbids that call.
+//!
+//! What must be written in spite of the target's protections goes through
+//! [`crate::trace::ptrace::Stopped::poke`].
+
+use hugelift_core::addr::{Addr, Range};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+/// Linux 6.1, `include/uapi/asm-generic/mman-common.h`; not every C library has it.
+pub const MADV_COLLAPSE: libc::c_int = 25;
+
+fn iovec(base: u64, len: usize) -> libc::iovec {
+    libc::iovec { iov_base: base as *mut libc::c_void, iov_len: len }
+}
+
+/// Fills `into` from `addr` of process `pid`; fewer bytes where the memory ends.
+///
+/// # Errors
+/// errno(3): EPERM, ESRCH, EFAULT if not even the first byte is there.
+pub fn read(pid: i32, addr: Addr, into: &mut [u8]) -> io::Result<usize> {
+    let local = iovec(into.as_mut_ptr() as u64, into.len());
+    let remote = iovec(addr.0, into.len());
+    // SAFETY: process_vm_readv(2) writes at most local.iov_len bytes to `into`, which
+    // lives through the call; the remote address is checked by the kernel.
+    let n = unsafe { libc::process_vm_readv(pid, &local, 1, &remote, 1, 0) };
+    usize::try_from(n).or_else(|_| match io::Error::last_os_error() {
+        e if is_forbidden(&e) => File::open(mem(pid))?.read_at(into, addr.0),
+        e => Err(e),
+    })
+}
+
+/// Reads the byte at every `step` bytes of `range` of process `pid`, so that what it has there is mapped.
+///
+/// # Errors
+/// As [`read`]. What lies before it is mapped.
+pub fn touch(pid: i32, range: Range, step: u64) -> io::Result<()> {
+    // UIO_MAXIOV of Linux.
+    const MOST: usize = 1024;
+    let all: Vec<_> = (range.start.0..range.end.0).step_by(step as usize).map(|at| iovec(at, 1)).collect();
+    let mut bytes = [0u8; MOST];
+    for remote in all.chunks(MOST) {
+        let local = iovec(bytes.as_mut_ptr() as u64, remote.len());
+        // SAFETY: process_vm_readv(2) writes at most local.iov_len bytes to `bytes`, which
+        // lives through the call; the remote addresses are checked by the kernel.
+        let n = unsafe { libc::process_vm_readv(pid, &local, 1, remote.as_ptr(), remote.len() as u64, 0) };
+        // What is lacking of it, and why, the first byte that is not there tells.
+        for missing in &remote[usize::try_from(n).unwrap_or(0)..] {
+            read_array::<1>(pid, Addr(missing.iov_base as u64))?;
+        }
+    }
+    Ok(())
+}
+
+/// No such call in this kernel or sandbox; or, for a read, memory that may only be executed,
+/// which `/proc/PID/mem` reads too.
+fn is_forbidden(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM | libc::EFAULT))
+}
+
+fn mem(pid: i32) -> String {
+    format!("/proc/{pid}/mem")
+}
+
+/// Exactly `N` bytes at `addr`.
+///
+/// # Errors
+/// As [`read`]; `UnexpectedEof` where the memory ends.
+pub fn read_array<const N: usize>(pid: i32, addr: Addr) -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    if read(pid, addr, &mut bytes)? < N {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(bytes)
+}
+
+/// Writes all of `bytes` at `addr` of our tracee `pid`, whatever the protection there.
+///
+/// # Errors
+/// errno(3)
+pub fn force(pid: i32, addr: Addr, bytes: &[u8]) -> io::Result<()> {
+    File::options().write(true).open(mem(pid))?.write_all_at(bytes, addr.0)
+}
+
+/// Writes all of `bytes` at `addr` of process `pid`.
+///
+/// # Errors
+/// errno(3); `WriteZero` where the memory ends.
+pub fn write(pid: i32, addr: Addr, bytes: &[u8]) -> io::Result<()> {
+    let local = iovec(bytes.as_ptr() as u64, bytes.len());
+    let remote = iovec(addr.0, bytes.len());
+    // SAFETY: process_vm_writev(2) reads local.iov_len bytes of `bytes`, which lives
+    // through the call; the remote address is checked by the kernel.
+    let n = unsafe { libc::process_vm_writev(pid, &local, 1, &remote, 1, 0) };
+    match usize::try_from(n) {
+        Ok(n) if n == bytes.len() => Ok(()),
+        Ok(_) => Err(io::ErrorKind::WriteZero.into()),
+        Err(_) => match io::Error::last_os_error() {
+            // Not for EFAULT: this way would also write where the target itself may not.
+            e if is_forbidden(&e) && e.raw_os_error() != Some(libc::EFAULT) => {
+                File::options().write(true).open(mem(pid))?.write_all_at(bytes, addr.0)
+            }
+            e => Err(e),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::base_page;
+    use crate::proc::pagemap;
+    use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+
+    #[test]
+    fn what_is_touched_is_mapped_up_to_what_is_not_there() {
+        let own = std::process::id().cast_signed();
+        // More than fit into one call, and a hole behind them.
+        let (page, count) = (base_page().bytes(), 1500);
+        let length = std::num::NonZeroUsize::new((count * page) as usize).unwrap();
+        let (prot, flags) = (ProtFlags::PROT_READ, MapFlags::MAP_PRIVATE);
+        // SAFETY: at an address of the kernel's choice; unmapped below, and used by nobody else.
+        let start = unsafe { mmap_anonymous(None, length, prot, flags) }.unwrap();
+        let all = Range::sized(Addr(start.as_ptr() as u64), count * page).unwrap();
+        let half = Range { end: Addr(all.start.0 + 1200 * page), ..all };
+        // SAFETY: the second part of that mapping.
+        unsafe { munmap(start.byte_add((half.len()) as usize), (all.len() - half.len()) as usize) }.unwrap();
+        let pagemap = pagemap::open(own).unwrap();
+        touch(own, half, page).unwrap();
+        for at in 0..1200 {
+            let one = Range::sized(Addr(half.start.0 + at * page), page).unwrap();
+            match pagemap::first_present(&pagemap, one) {
+                Err(e) => assert_eq!(e.raw_os_error(), Some(libc::ENOTTY), "before Linux 6.7"),
+                found => assert_eq!(found.unwrap(), Some(one.start), "page {at}"),
+            }
+        }
+        assert!(touch(own, all, page).is_err());
+        // SAFETY: what is left of the mapping.
+        unsafe { munmap(start, half.len() as usize) }.unwrap();
+    }
+}

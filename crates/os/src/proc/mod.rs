@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Processes as /proc shows them, and their memory.
+
+pub mod memory;
+pub mod pagemap;
+pub mod procfs;
+pub mod snapshot;

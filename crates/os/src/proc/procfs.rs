@@ -1,0 +1,382 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `/proc/PID`: what the kernel tells of a process, and its memory.
+//!
+//! The launcher reads these between exec and the program's first instruction, so each
+//! file is read whole, with one open and as few reads as the kernel allows.
+
+use crate::proc::memory;
+use hugelift_core::addr::Addr;
+use hugelift_core::maps::{Mapping, MapsError, parse_maps};
+use hugelift_core::printable::Untrusted;
+use hugelift_core::smaps::{Usage, parse_smaps};
+use nix::errno::Errno;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// Whose `/proc` entry: the calling process, or another one by its id.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Process(Option<u32>);
+
+/// Why something of a process could not be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ProcError {
+    /// There is no proc(5) file system.
+    #[error("cannot read {path}: /proc is not mounted (mount -t proc proc /proc)")]
+    NotMounted {
+        /// What was to be read.
+        path: Untrusted,
+    },
+    /// There is no such process (any more).
+    #[error("there is no process {pid} (any more): no {path}")]
+    Vanished {
+        /// Its id.
+        pid: u32,
+        /// What was to be read.
+        path: Untrusted,
+    },
+    /// The kernel does not let us.
+    #[error("cannot read {path}: {errno}; run hugelift as that user or as root (sudo)")]
+    Denied {
+        /// What was to be read.
+        path: Untrusted,
+        /// `EACCES` or `EPERM`.
+        errno: Errno,
+    },
+    /// Any other failure of open(2) or read(2).
+    #[error("cannot read {path}: {errno}")]
+    Io {
+        /// What was to be read.
+        path: Untrusted,
+        /// Why.
+        errno: Errno,
+    },
+    /// The contents are not as proc(5) describes.
+    #[error("cannot understand {path}: {source}")]
+    Format {
+        /// What was read.
+        path: Untrusted,
+        /// The line.
+        source: MapsError,
+    },
+    /// A kernel thread, or a process that has ended and was not waited for.
+    #[error("process {pid} has no memory of its own: a kernel thread or a zombie")]
+    NoMemory {
+        /// Its id.
+        pid: u32,
+    },
+    /// Its memory could not be read.
+    #[error("cannot read {bytes} bytes at {addr} of process {pid}: {errno}")]
+    Memory {
+        /// Its id.
+        pid: u32,
+        /// Where.
+        addr: Addr,
+        /// How many bytes.
+        bytes: usize,
+        /// Why.
+        errno: Errno,
+    },
+}
+
+/// What `/proc/PID/status` tells that matters here; `None` where the kernel has no such line.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Status {
+    /// `Uid`, the effective one.
+    pub uid: Option<u32>,
+    /// `THP_enabled`: false after `prctl(PR_SET_THP_DISABLE)` (Linux 5.0).
+    pub thp_enabled: Option<bool>,
+    /// `Threads`.
+    pub threads: Option<u32>,
+    /// `VmLck`, in bytes.
+    pub locked: Option<u64>,
+    /// `VmHWM`: the most that was resident since exec, in bytes. (`ru_maxrss` of getrusage(2)
+    /// starts at the size of the process that called exec.)
+    pub peak_bytes: Option<u64>,
+    /// `TracerPid`: 0 for none.
+    pub tracer: Option<u32>,
+    /// `Seccomp`: 0 for none, 1 strict, 2 by filter.
+    pub seccomp: Option<u32>,
+    /// `Seccomp_filters`: how many are in force (Linux 5.9).
+    pub seccomp_filters: Option<u32>,
+    /// `SigPnd` and `ShdPnd`: pending signals of the thread and of the process, one bit each.
+    pub pending: u64,
+}
+
+/// What the kernel told the program at exec (getauxval(3)); 0 where it told nothing.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Auxv {
+    /// `AT_ENTRY`: entry point of the program, not of the loader.
+    pub entry: u64,
+    /// `AT_BASE`: where the loader lies; 0 for a static program.
+    pub base: u64,
+    /// `AT_PHDR`: where the program's headers lie.
+    pub phdr: u64,
+    /// `AT_SECURE`: started set-uid, set-gid or with file capabilities.
+    pub secure: u64,
+    /// `AT_HWCAP2`: features of the CPU.
+    pub hwcap2: u64,
+}
+
+impl Process {
+    /// The calling process.
+    pub const OWN: Process = Process(None);
+
+    /// The process `pid`.
+    pub fn new(pid: u32) -> Process {
+        Process(Some(pid))
+    }
+
+    /// Its id.
+    pub fn pid(self) -> u32 {
+        self.0.unwrap_or_else(std::process::id)
+    }
+
+    /// `/proc/PID/name`.
+    pub fn path(self, name: &str) -> PathBuf {
+        match self.0 {
+            Some(pid) => PathBuf::from(format!("/proc/{pid}/{name}")),
+            None => PathBuf::from(format!("/proc/self/{name}")),
+        }
+    }
+
+    /// The bytes of `/proc/PID/name`.
+    ///
+    /// # Errors
+    /// [`ProcError`], with the path.
+    pub fn read(self, name: &str) -> Result<Vec<u8>, ProcError> {
+        let path = self.path(name);
+        read_whole(&path).map_err(|e| self.explain(path, &e))
+    }
+
+    /// Its mappings, by address.
+    ///
+    /// # Errors
+    /// [`ProcError`]; a process without any is [`ProcError::NoMemory`].
+    pub fn maps(self) -> Result<Vec<Mapping>, ProcError> {
+        self.parse("maps", parse_maps)
+    }
+
+    /// Its mappings with what is behind them, by address. The kernel walks all page
+    /// tables for this: milliseconds for a large process.
+    ///
+    /// # Errors
+    /// As [`Process::maps`].
+    pub fn smaps(self) -> Result<Vec<Usage>, ProcError> {
+        self.parse("smaps", parse_smaps)
+    }
+
+    /// Its threads; none if it has ended.
+    pub fn threads(self) -> Vec<i32> {
+        let entries = std::fs::read_dir(self.path("task")).into_iter().flatten();
+        entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect()
+    }
+
+    /// Its auxiliary vector.
+    ///
+    /// # Errors
+    /// As [`Process::read`].
+    pub fn auxv(self) -> Result<Auxv, ProcError> {
+        Ok(parse_auxv(&self.read("auxv")?))
+    }
+
+    /// Its status.
+    ///
+    /// # Errors
+    /// As [`Process::read`].
+    pub fn status(self) -> Result<Status, ProcError> {
+        Ok(parse_status(&self.read("status")?))
+    }
+
+    /// Reads its memory at `addr` into `buffer`; returns how many bytes were mapped there
+    /// from `addr` on, at least one.
+    ///
+    /// # Errors
+    /// [`ProcError::Memory`] if not even the first byte can be read.
+    pub fn read_memory(self, addr: Addr, buffer: &mut [u8]) -> Result<usize, ProcError> {
+        let bytes = buffer.len();
+        let failed = |errno| match errno {
+            Errno::ESRCH => ProcError::Vanished { pid: self.pid(), path: self.path("mem").into() },
+            _ => ProcError::Memory { pid: self.pid(), addr, bytes, errno },
+        };
+        if bytes == 0 {
+            return Ok(0);
+        }
+        match memory::read(self.pid().cast_signed(), addr, buffer) {
+            Ok(0) => Err(failed(Errno::EIO)),
+            Ok(got) => Ok(got),
+            Err(e) => Err(failed(errno(&e))),
+        }
+    }
+
+    fn parse<T>(
+        self,
+        name: &str,
+        parse: impl Fn(&[u8]) -> Result<Vec<T>, MapsError>,
+    ) -> Result<Vec<T>, ProcError> {
+        let all = parse(&self.read(name)?)
+            .map_err(|source| ProcError::Format { path: self.path(name).into(), source })?;
+        if all.is_empty() {
+            return Err(ProcError::NoMemory { pid: self.pid() });
+        }
+        Ok(all)
+    }
+
+    fn explain(self, path: PathBuf, error: &io::Error) -> ProcError {
+        match errno(error) {
+            Errno::ENOENT if !Path::new("/proc/self").exists() => ProcError::NotMounted { path: path.into() },
+            Errno::ENOENT | Errno::ESRCH => ProcError::Vanished { pid: self.pid(), path: path.into() },
+            errno @ (Errno::EACCES | Errno::EPERM) => ProcError::Denied { path: path.into(), errno },
+            errno => ProcError::Io { path: path.into(), errno },
+        }
+    }
+}
+
+fn errno(error: &io::Error) -> Errno {
+    Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO))
+}
+
+/// Reads a file whose size stat(2) does not tell.
+pub fn read_whole(path: &Path) -> io::Result<Vec<u8>> {
+    let mut file = File::open(path)?;
+    let mut bytes = vec![0; 16 << 10];
+    let mut len = 0;
+    loop {
+        if len == bytes.len() {
+            bytes.resize(2 * len, 0);
+        }
+        match file.read(&mut bytes[len..]) {
+            Ok(0) => break,
+            Ok(n) => len += n,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    bytes.truncate(len);
+    Ok(bytes)
+}
+
+/// Reads the first `bytes` bytes of a file that was just opened, or all if there are fewer.
+pub(crate) fn read_head(file: &File, bytes: usize) -> io::Result<Vec<u8>> {
+    let mut head = Vec::with_capacity(bytes);
+    file.take(bytes as u64).read_to_end(&mut head)?;
+    Ok(head)
+}
+
+/// Reads `size` bytes of a file at `offset`.
+pub(crate) fn read_at(file: &File, offset: u64, size: usize) -> Option<Vec<u8>> {
+    let mut bytes = vec![0; size];
+    file.read_exact_at(&mut bytes, offset).ok()?;
+    Some(bytes)
+}
+
+/// `/proc/PID/auxv`: pairs of words, key and value, in the byte order of this machine.
+fn parse_auxv(bytes: &[u8]) -> Auxv {
+    let mut auxv = Auxv::default();
+    for pair in bytes.chunks_exact(16) {
+        let word = |at: usize| pair[at..at + 8].iter().rev().fold(0u64, |n, &b| n << 8 | u64::from(b));
+        let slot = match word(0) {
+            libc::AT_NULL => break,
+            libc::AT_ENTRY => &mut auxv.entry,
+            libc::AT_BASE => &mut auxv.base,
+            libc::AT_PHDR => &mut auxv.phdr,
+            libc::AT_SECURE => &mut auxv.secure,
+            libc::AT_HWCAP2 => &mut auxv.hwcap2,
+            _ => continue,
+        };
+        *slot = word(8);
+    }
+    auxv
+}
+
+fn parse_status(text: &[u8]) -> Status {
+    let mut status = Status::default();
+    for line in text.split(|&b| b == b'\n') {
+        let Some(colon) = line.iter().position(|&b| b == b':') else { continue };
+        let value = || std::str::from_utf8(&line[colon + 1..]).ok()?.trim().parse::<u32>().ok();
+        let hex = || u64::from_str_radix(std::str::from_utf8(&line[colon + 1..]).ok()?.trim(), 16).ok();
+        let second = || std::str::from_utf8(&line[colon + 1..]).ok()?.split_whitespace().nth(1)?.parse().ok();
+        match &line[..colon] {
+            b"Uid" => status.uid = second(),
+            b"THP_enabled" => status.thp_enabled = value().map(|v| v != 0),
+            b"Threads" => status.threads = value(),
+            b"VmLck" => status.locked = kilobytes(&line[colon + 1..]),
+            b"VmHWM" => status.peak_bytes = kilobytes(&line[colon + 1..]),
+            b"TracerPid" => status.tracer = value(),
+            b"SigPnd" | b"ShdPnd" => status.pending |= hex().unwrap_or(0),
+            b"Seccomp" => status.seccomp = value(),
+            b"Seccomp_filters" => status.seccomp_filters = value(),
+            _ => {}
+        }
+    }
+    status
+}
+
+/// ` \t  1234 kB`, in bytes.
+fn kilobytes(text: &[u8]) -> Option<u64> {
+    let number = std::str::from_utf8(text).ok()?.trim().strip_suffix(" kB")?;
+    number.parse::<u64>().ok()?.checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_process() {
+        let maps = Process::OWN.maps().unwrap();
+        let here = Addr(own_process as fn() as usize as u64);
+        let mapping = maps.iter().find(|m| m.range.contains(here)).unwrap();
+        assert!(mapping.prot.exec && mapping.is_file());
+        let pid = Process::new(std::process::id());
+        assert!(pid.smaps().unwrap().iter().any(|u| u.mapping.range.contains(here) && u.rss > 0));
+        let auxv = pid.auxv().unwrap();
+        assert!(maps.iter().any(|m| m.range.contains(Addr(auxv.entry)) && m.prot.exec));
+        assert!(pid.status().unwrap().threads.unwrap() >= 1);
+    }
+
+    #[test]
+    fn memory_is_read_up_to_its_end() {
+        let text = *b"known bytes";
+        let mut got = [0; 11];
+        let addr = Addr(text.as_ptr() as usize as u64);
+        assert_eq!(Process::OWN.read_memory(addr, &mut got).unwrap(), 11);
+        assert_eq!(got, text);
+        let error = Process::OWN.read_memory(Addr(16), &mut got).unwrap_err();
+        assert!(matches!(error, ProcError::Memory { addr: Addr(16), bytes: 11, .. }), "{error}");
+    }
+
+    #[test]
+    fn no_such_process() {
+        // Larger than any pid: the kernel's limit is 2^22.
+        let gone = Process::new(1 << 23);
+        let error = gone.maps().unwrap_err();
+        assert!(error.to_string().contains("8388608"), "{error}");
+        assert!(matches!(error, ProcError::Vanished { .. }), "{error}");
+        let error = gone.read_memory(Addr(4096), &mut [0; 8]).unwrap_err();
+        assert!(matches!(error, ProcError::Vanished { .. }), "{error}");
+    }
+
+    #[test]
+    fn status_and_auxv_of_odd_text() {
+        let status = parse_status(
+            b"Name:\tx\nUid:\t5\t6\t7\t8\nThreads:\t7\nTHP_enabled:\t0\nTracerPid:\tx\nVmHWM:\t     12 kB\nnonsense",
+        );
+        let want = Status {
+            uid: Some(6),
+            thp_enabled: Some(false),
+            threads: Some(7),
+            peak_bytes: Some(12 << 10),
+            ..Status::default()
+        };
+        assert_eq!(parse_status(b"VmHWM:\t99999999999999999999 kB\n"), Status::default());
+        assert_eq!(status, want);
+        let mut bytes = Vec::new();
+        for word in [libc::AT_ENTRY, 0x401000, libc::AT_NULL, 0, libc::AT_ENTRY, 5] {
+            bytes.extend(word.to_le_bytes());
+        }
+        assert_eq!(parse_auxv(&bytes).entry, 0x401000);
+        assert_eq!(parse_auxv(&bytes[..15]), Auxv::default());
+    }
+}

@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A [`Snapshot`] of a running process.
+//!
+//! The headers of an object are read from memory, where they lie as the kernel mapped
+//! them: the file may have been replaced since.
+
+use crate::arch;
+use crate::io::open;
+use crate::machine::nodes;
+use crate::machine::probe;
+use crate::proc::pagemap;
+use crate::proc::procfs::{ProcError, Process, Status, read_at, read_head};
+use crate::trace::unstarted::start_brk;
+use hugelift_core::addr::{Addr, PageSize, Range};
+use hugelift_core::attribute::Attribute;
+use hugelift_core::elf::{self, HEAD_BYTES, Headers, Stretch};
+use hugelift_core::maps::{FileId, Mapping};
+use hugelift_core::smaps::Usage;
+use hugelift_core::snapshot::{Machine, Object, Snapshot, Stored};
+use std::collections::HashSet;
+use std::path::PathBuf;
+
+/// More of a note or a dynamic section than any linker writes is damage.
+const MAX_STRETCH: u64 = 64 << 10;
+
+/// Takes the snapshot of process `pid`; `None` is the calling process.
+///
+/// With `min_bytes` above 0, objects are left out if no read-only or executable mapping
+/// of theirs is that large: nothing of them could be lifted, and their headers need not
+/// be read. The executable is always there, if it can be found. Nor are attributes of memory looked
+/// for then, where nothing is locked, nor the heap.
+///
+/// # Errors
+/// [`ProcError`] if the mappings cannot be read. An object that does not parse is left out.
+pub fn live(pid: Option<u32>, min_bytes: u64) -> Result<Snapshot, ProcError> {
+    let process = pid.map_or(Process::OWN, Process::new);
+    of(process, min_bytes, probe(pid), &process.status()?)
+}
+
+/// As [`live`], of a process whose status is known already, on a machine that was probed before.
+///
+/// # Errors
+/// As [`live`].
+pub fn of(
+    process: Process,
+    min_bytes: u64,
+    machine: Machine,
+    status: &Status,
+) -> Result<Snapshot, ProcError> {
+    let mut mappings = process.maps()?;
+    add_bti(process, &mut mappings)?;
+    // Without AT_ENTRY the executable is taken to be the first object: the kernel maps it
+    // below the shared ones.
+    let entry = process.auxv().ok().map(|a| Addr(a.entry)).filter(|a| a.0 != 0);
+    let finder = Finder { process, page: machine.base_page, mappings: &mappings, entry, min_bytes };
+    let mut objects = finder.objects();
+    put_executable_first(&mut objects, entry);
+    let patched = patched(process, &mappings, min_bytes)?;
+    let special = if min_bytes == 0 || status.locked != Some(0) { special(process)? } else { Vec::new() };
+    let brk = if min_bytes == 0 { start_brk(process) } else { None };
+    let (cached, stored) = (Vec::new(), Stored::default());
+    Ok(Snapshot { objects, mappings, patched, special, cached, brk, machine, stored })
+}
+
+/// The mappings with attributes. smaps is slow, so [`live`] asks only where writable parts are
+/// concerned, which is where programs set them, or where something is locked.
+fn special(process: Process) -> Result<Vec<(Range, Attribute)>, ProcError> {
+    let of = |u: Usage| {
+        let range = u.mapping.range;
+        u.attributes.into_iter().map(move |a| (range, a))
+    };
+    let usage = process.smaps()?;
+    let mut special = Vec::new();
+    if nodes::are_several() {
+        let placed = nodes::with_own_policy(process)?;
+        let ranges = usage.iter().map(|u| u.mapping.range).filter(|r| placed.contains(&r.start));
+        special.extend(ranges.map(|range| (range, Attribute::Placed)));
+    }
+    special.extend(usage.into_iter().flat_map(of));
+    Ok(special)
+}
+
+/// The mappings of code, of at least `min_bytes`, that hold pages which are no longer the
+/// file's.
+fn patched(process: Process, mappings: &[Mapping], min_bytes: u64) -> Result<Vec<Range>, ProcError> {
+    let is_code = |m: &&Mapping| m.is_file() && m.prot.exec && !m.prot.write && m.range.len() >= min_bytes;
+    let pid = process.pid().cast_signed();
+    let mut patched = Vec::new();
+    for mapping in mappings.iter().filter(is_code) {
+        match pagemap::written_bytes(pid, mapping.range) {
+            Ok(0) => {}
+            Ok(_) => patched.push(mapping.range),
+            // Before Linux 6.7: smaps, once for all.
+            Err(_) => {
+                let usage = process.smaps()?;
+                let written = usage.iter().filter(|u| is_code(&&u.mapping) && u.anonymous > 0);
+                return Ok(written.map(|u| u.mapping.range).collect());
+            }
+        }
+    }
+    Ok(patched)
+}
+
+/// maps does not show `PROT_BTI`, smaps does; that is slow, so it is read only where the
+/// CPU has it.
+pub(crate) fn add_bti(process: Process, mappings: &mut [Mapping]) -> Result<(), ProcError> {
+    // Where there is no such protection, there is nothing to read.
+    if arch::PROT_BTI != 0 && process.auxv().is_ok_and(|a| arch::has_bti(a.hwcap2)) {
+        for usage in process.smaps()?.iter().filter(|u| u.mapping.prot.bti) {
+            if let Ok(i) = mappings.binary_search_by_key(&usage.mapping.range, |m| m.range) {
+                mappings[i].prot.bti = true;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Marks the object whose segments hold `entry` and puts it before the others.
+fn put_executable_first(objects: &mut [Object], entry: Option<Addr>) {
+    let holds = |object: &Object, addr: Addr| {
+        let mut ranges = object.headers.segments.iter().filter_map(|s| object.loaded(s.vaddr, s.memsz));
+        ranges.any(|r| r.contains(addr))
+    };
+    let found = entry.and_then(|addr| objects.iter().position(|o| holds(o, addr)));
+    let index = if entry.is_some() { found } else { (!objects.is_empty()).then_some(0) };
+    if let Some(index) = index {
+        objects[index].executable = true;
+        objects[..=index].rotate_right(1);
+    }
+}
+
+struct Finder<'a> {
+    process: Process,
+    page: PageSize,
+    mappings: &'a [Mapping],
+    entry: Option<Addr>,
+    min_bytes: u64,
+}
+
+impl Finder<'_> {
+    /// Every object, by address.
+    fn objects(&self) -> Vec<Object> {
+        let wanted = self.wanted();
+        let mut started: HashSet<FileId> = HashSet::new();
+        let mut objects = Vec::new();
+        let of_files = self.mappings.iter().filter(|m| m.is_file() && !m.shared && wanted.contains(&m.file));
+        for mapping in of_files.clone().filter(|m| m.offset == 0) {
+            if let Some(object) = self.read_from_memory(mapping) {
+                started.insert(mapping.file);
+                objects.push(object);
+            }
+        }
+        // The first page of an object that was lifted is not the file's any more. What is
+        // left of the file's mappings tells where the object lies.
+        for mapping in of_files.filter(|m| m.offset != 0) {
+            if started.insert(mapping.file)
+                && let Some(object) = self.read_from_file(mapping)
+            {
+                objects.push(object);
+            }
+        }
+        objects.sort_by_key(|o| o.loaded(o.headers.first_page(self.page.bytes()), 0).map(|r| r.start));
+        objects
+    }
+
+    /// The files with a mapping that is worth a look.
+    fn wanted(&self) -> HashSet<FileId> {
+        let large = |m: &&Mapping| {
+            let is_entry = self.entry.is_some_and(|e| m.range.contains(e));
+            is_entry || (m.range.len() >= self.min_bytes && (!m.prot.write || self.min_bytes == 0))
+        };
+        self.mappings.iter().filter(|m| m.is_file()).filter(large).map(|m| m.file).collect()
+    }
+
+    /// The object whose first page `mapping` shows.
+    fn read_from_memory(&self, mapping: &Mapping) -> Option<Object> {
+        let head = self.head(mapping.range.start)?;
+        let deeper = |offset, size| self.at_offset(mapping.file, offset, size);
+        let headers = Headers::parse_with(&head, deeper).ok()?;
+        let bias = mapping.range.start.0.wrapping_sub(headers.first_page(self.page.bytes()));
+        self.object(mapping, headers, &head, bias)
+    }
+
+    /// The object of which `mapping` shows a later page, with the headers that its file has.
+    fn read_from_file(&self, mapping: &Mapping) -> Option<Object> {
+        if mapping.deleted {
+            return None;
+        }
+        let inside = mapping.path.strip_prefix("/").ok()?;
+        let path = self.process.path("root").join(inside);
+        let (file, _) = open::regular(&path).ok()?;
+        let head = read_head(&file, HEAD_BYTES).ok()?;
+        let deeper = |offset, size| read_at(&file, offset, size);
+        let headers = Headers::parse_with(&head, deeper).ok()?;
+        let page = self.page.bytes();
+        let segment = headers.segments.iter().find(|s| {
+            let first = s.offset & !(page - 1);
+            s.filesz > 0 && first <= mapping.offset && mapping.offset < s.offset + s.filesz
+        })?;
+        let stated = segment.vaddr.wrapping_sub(segment.offset).wrapping_add(mapping.offset);
+        let bias = mapping.range.start.0.wrapping_sub(stated);
+        // Another file may have taken the path meanwhile.
+        let in_memory = self.head(Addr(headers.first_page(page).wrapping_add(bias)))?;
+        let shorter = in_memory.len().min(head.len());
+        if in_memory[..shorter] != head[..shorter] {
+            return None;
+        }
+        self.object(mapping, headers, &head, bias)
+    }
+
+    /// `size` bytes at `offset` of a file, from wherever they are mapped: BOLT moves the
+    /// program headers behind everything else.
+    fn at_offset(&self, file: FileId, offset: u64, size: usize) -> Option<Vec<u8>> {
+        let holds = |m: &&Mapping| m.file == file && (m.offset..m.offset + m.range.len()).contains(&offset);
+        let mapping = self.mappings.iter().find(holds)?;
+        let mut bytes = vec![0; size];
+        let addr = mapping.range.start.checked_add(offset - mapping.offset)?;
+        (self.process.read_memory(addr, &mut bytes).ok()? == size).then_some(bytes)
+    }
+
+    fn head(&self, addr: Addr) -> Option<Vec<u8>> {
+        let mut head = vec![0; HEAD_BYTES];
+        let got = self.process.read_memory(addr, &mut head).ok()?;
+        head.truncate(got);
+        Some(head)
+    }
+
+    fn object(&self, mapping: &Mapping, headers: Headers, head: &[u8], bias: u64) -> Option<Object> {
+        let read = |stretch: Stretch| {
+            let end = usize::try_from(stretch.offset.checked_add(stretch.size)?).ok()?;
+            if let Some(bytes) = head.get(usize::try_from(stretch.offset).ok()?..end) {
+                return Some(bytes.to_vec());
+            }
+            let mut bytes = vec![0; usize::try_from(stretch.size.min(MAX_STRETCH)).ok()?];
+            let addr = Addr(stretch.vaddr.wrapping_add(bias));
+            let got = self.process.read_memory(addr, &mut bytes).ok()?;
+            bytes.truncate(got);
+            Some(bytes)
+        };
+        let object = describe(mapping.path.clone(), mapping.file, headers, bias, &read);
+        self.is_loaded(&object).then_some(object)
+    }
+
+    /// A program may also map an ELF file only to look at it: then there is no code where
+    /// the code should be.
+    fn is_loaded(&self, object: &Object) -> bool {
+        object.headers.segments.iter().all(|segment| {
+            let Some(range) = object.loaded(segment.vaddr, segment.memsz) else { return false };
+            let i = self.mappings.partition_point(|m| m.range.end <= range.start);
+            let mapping = self.mappings.get(i).filter(|m| m.range.contains(range.start));
+            mapping.is_some_and(|m| m.prot.exec || !segment.prot.exec)
+        })
+    }
+}
+
+/// The object that a file is when loaded with `bias`; `read` gets a stretch of it from
+/// wherever it is.
+pub(crate) fn describe(
+    path: PathBuf,
+    file: FileId,
+    headers: Headers,
+    bias: u64,
+    read: &dyn Fn(Stretch) -> Option<Vec<u8>>,
+) -> Object {
+    let build_id = headers.notes.iter().find_map(|&note| elf::build_id(&read(note)?));
+    let textrel = headers.dynamic.and_then(read).is_some_and(|bytes| elf::dynamic(&bytes).textrel);
+    Object { path, file, build_id, bias, headers, executable: false, textrel }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hugelift_core::snapshot::Part;
+
+    #[test]
+    fn own_process() {
+        let snapshot = live(None, 0).unwrap();
+        let own = std::env::current_exe().unwrap();
+        assert!(snapshot.objects[0].executable);
+        assert_eq!(snapshot.objects[0].path, own);
+        assert_eq!(snapshot.objects.iter().filter(|o| o.executable).count(), 1);
+        assert!(snapshot.objects.len() > 2, "libc and the loader at least: {snapshot:?}");
+        let here = Addr(own_process as fn() as usize as u64);
+        let extents = snapshot.extents();
+        let extent = extents.iter().find(|e| e.range.contains(here)).unwrap();
+        assert_eq!((extent.object, extent.part), (0, Part::Text));
+        assert!(snapshot.objects.iter().any(|o| o.build_id.as_ref().is_some_and(|b| b.len() == 40)));
+    }
+
+    #[test]
+    fn small_objects_are_left_out_when_asked() {
+        let all = live(None, 0).unwrap();
+        let large = live(None, 1 << 40).unwrap();
+        assert_eq!(large.objects, all.objects[..1], "only the executable");
+        let some = live(None, 1 << 20).unwrap();
+        assert!(some.objects.iter().all(|o| all.objects.contains(o)));
+    }
+
+    #[test]
+    fn a_file_that_is_only_looked_at_is_no_object() {
+        let own = std::env::current_exe().unwrap();
+        let file = std::fs::File::open(&own).unwrap();
+        let len = std::num::NonZeroUsize::new(file.metadata().unwrap().len() as usize).unwrap();
+        let flags = nix::sys::mman::MapFlags::MAP_PRIVATE;
+        let prot = nix::sys::mman::ProtFlags::PROT_READ;
+        // SAFETY: mmap(2) at an address of the kernel's choice.
+        let addr = unsafe { nix::sys::mman::mmap(None, len, prot, flags, &file, 0).unwrap() };
+        let snapshot = live(None, 0).unwrap();
+        assert_eq!(snapshot.objects.iter().filter(|o| o.path == own).count(), 1);
+        // SAFETY: munmap(2) of the mapping made above.
+        unsafe { nix::sys::mman::munmap(addr, len.get()).unwrap() };
+    }
+}

@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+//! ptrace(2), as far as a launcher needs it: a process that runs and one that is stopped
+//! are different types, and registers exist only on the stopped one.
+//!
+//! The tracee's death is an error of its own, [`Error::Vanished`], not an errno.
+
+use crate::arch::Regs;
+use hugelift_core::addr::Addr;
+use std::io;
+
+/// A thread of another process.
+pub type Tid = i32;
+
+const SEIZE: u32 = 0x4206;
+const INTERRUPT: u32 = 0x4207;
+const LISTEN: u32 = 0x4208;
+const GETREGSET: u32 = 0x4204;
+const SETREGSET: u32 = 0x4205;
+const GETSIGMASK: u32 = 0x420a;
+const SETSIGMASK: u32 = 0x420b;
+const GETSIGINFO: u32 = 0x4202;
+const POKEDATA: u32 = 5;
+const CONT: u32 = 7;
+const PEEKSIGINFO: u32 = 0x4209;
+const DETACH: u32 = 17;
+const SYSCALL: u32 = 24;
+const NT_PRSTATUS: usize = 1;
+const EVENT_EXEC: i32 = 4;
+const EVENT_STOP: i32 = 128;
+/// Mark system-call stops, report execve(2). No `EXITKILL`: a program outlives its tracer.
+const OPTIONS: usize = 0x01 | 0x10;
+
+/// Why an operation on a tracee failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// It was killed, or has exited.
+    #[error("process {0} vanished")]
+    Vanished(Tid),
+    /// The kernel refused.
+    #[error("{what} of process {tid}: {source}")]
+    Os {
+        /// The operation.
+        what: &'static str,
+        /// On whom.
+        tid: Tid,
+        /// errno(3).
+        source: io::Error,
+    },
+    /// It did not stop in the time that it was given.
+    #[error("process {0} was waited for in vain")]
+    Late(Tid),
+    /// It stopped in a way that this place does not know.
+    #[error("process {tid} stopped with unexpected status {status:#x}")]
+    Unexpected {
+        /// Who.
+        tid: Tid,
+        /// As wait4(2) gave it.
+        status: i32,
+    },
+}
+
+/// A tracee that runs.
+#[derive(Debug)]
+pub struct Running {
+    tid: Tid,
+}
+
+/// A tracee that is stopped, and stays so until [`Stopped::resume`] or the tracer's end.
+#[derive(Debug)]
+pub struct Stopped {
+    tid: Tid,
+}
+
+/// Why it stopped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stop {
+    /// Entry to or exit from a system call.
+    Syscall,
+    /// A signal is about to be delivered.
+    Signal(i32),
+    /// execve(2) has succeeded.
+    Exec,
+    /// [`Running::interrupt`], or SIGCONT.
+    Trap,
+    /// The process is stopped by this signal (SIGSTOP, SIGTSTP...).
+    Group(i32),
+}
+
+/// How to let it go on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Resume {
+    /// Until the next event.
+    Cont,
+    /// Until the next entry to or exit from a system call.
+    Syscall,
+    /// As it is: it stays stopped until SIGCONT.
+    Listen,
+}
+
+fn call(what: &'static str, request: u32, tid: Tid, addr: usize, data: usize) -> Result<i64, Error> {
+    crate::trace::faultpoint::pass(tid);
+    // SAFETY: ptrace(2): addr and data point to what the request wants, as the callers in
+    // this file show; none of the requests writes through `data` itself but by the iovec or
+    // the mask that the caller owns.
+    let rc = unsafe {
+        libc::syscall(libc::SYS_ptrace, libc::c_long::from(request), libc::c_long::from(tid), addr, data)
+    };
+    if rc != -1 {
+        return Ok(rc);
+    }
+    let source = io::Error::last_os_error();
+    match source.raw_os_error() {
+        Some(libc::ESRCH) => Err(Error::Vanished(tid)),
+        _ => Err(Error::Os { what, tid, source }),
+    }
+}
+
+/// Starts to trace `tid` without stopping it.
+///
+/// # Errors
+/// EPERM where yama, seccomp, a missing capability or another tracer forbids it.
+pub fn seize(tid: Tid) -> Result<Running, Error> {
+    call("PTRACE_SEIZE", SEIZE, tid, 0, OPTIONS)?;
+    Ok(Running { tid })
+}
+
+impl Running {
+    /// Makes it stop with [`Stop::Trap`] (wait for it).
+    pub fn interrupt(&self) -> Result<(), Error> {
+        call("PTRACE_INTERRUPT", INTERRUPT, self.tid, 0, 0).map(drop)
+    }
+
+    /// Waits for the next stop.
+    ///
+    /// # Errors
+    /// [`Error::Vanished`] once it has ended, [`Error::Late`] once the helper's deadline is over.
+    pub fn wait(self) -> Result<(Stopped, Stop), Error> {
+        let tid = self.tid;
+        let mut status = 0;
+        loop {
+            // SAFETY: wait4(2): status is a live i32, rusage may be null.
+            let rc = unsafe { libc::wait4(tid, &mut status, libc::__WALL, std::ptr::null_mut()) };
+            if rc == tid {
+                break;
+            }
+            let source = io::Error::last_os_error();
+            match source.raw_os_error() {
+                Some(libc::EINTR) if crate::trace::deadline::is_over() => return Err(Error::Late(tid)),
+                Some(libc::EINTR) => {}
+                Some(libc::ECHILD) => return Err(Error::Vanished(tid)),
+                _ => return Err(Error::Os { what: "wait4", tid, source }),
+            }
+        }
+        if !libc::WIFSTOPPED(status) {
+            return Err(Error::Vanished(tid));
+        }
+        let (signal, event) = (libc::WSTOPSIG(status), status >> 16);
+        let stop = match (event, signal) {
+            (EVENT_EXEC, _) => Stop::Exec,
+            (EVENT_STOP, libc::SIGTRAP) => Stop::Trap,
+            (EVENT_STOP, signal) => Stop::Group(signal),
+            (0, s) if s == libc::SIGTRAP | 0x80 => Stop::Syscall,
+            (0, signal) => Stop::Signal(signal),
+            _ => return Err(Error::Unexpected { tid, status }),
+        };
+        Ok((Stopped { tid }, stop))
+    }
+}
+
+impl Stopped {
+    /// Who.
+    pub fn tid(&self) -> Tid {
+        self.tid
+    }
+
+    /// Lets it go on, with `signal` delivered (0 for none).
+    pub fn resume(self, how: Resume, signal: i32) -> Result<Running, Error> {
+        let (what, request) = match how {
+            Resume::Cont => ("PTRACE_CONT", CONT),
+            Resume::Syscall => ("PTRACE_SYSCALL", SYSCALL),
+            Resume::Listen => ("PTRACE_LISTEN", LISTEN),
+        };
+        call(what, request, self.tid, 0, signal as usize)?;
+        Ok(Running { tid: self.tid })
+    }
+
+    /// Lets it go, with `signal` delivered (0 for none).
+    pub fn detach(self, signal: i32) -> Result<(), Error> {
+        call("PTRACE_DETACH", DETACH, self.tid, 0, signal as usize).map(drop)
+    }
+
+    /// Its general registers; `None` for a 32-bit process.
+    pub fn regs(&self) -> Result<Option<Regs>, Error> {
+        let mut regs = Regs::default();
+        let mut iov = libc::iovec { iov_base: (&raw mut regs).cast(), iov_len: size_of::<Regs>() };
+        call("PTRACE_GETREGSET", GETREGSET, self.tid, NT_PRSTATUS, (&raw mut iov) as usize)?;
+        Ok((iov.iov_len == size_of::<Regs>()).then_some(regs))
+    }
+
+    /// Sets its general registers.
+    pub fn set_regs(&self, regs: &Regs) -> Result<(), Error> {
+        let mut copy = *regs;
+        let mut iov = libc::iovec { iov_base: (&raw mut copy).cast(), iov_len: size_of::<Regs>() };
+        call("PTRACE_SETREGSET", SETREGSET, self.tid, NT_PRSTATUS, (&raw mut iov) as usize).map(drop)
+    }
+
+    /// Its floating-point state, as the regset [`crate::arch::FP_REGSET`]; empty where the
+    /// machine has none.
+    pub fn fp_regs(&self) -> Vec<u8> {
+        let mut bytes = vec![0; 16 << 10];
+        let mut iov = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+        let regset = crate::arch::FP_REGSET;
+        match call("PTRACE_GETREGSET", GETREGSET, self.tid, regset, (&raw mut iov) as usize) {
+            Ok(_) => bytes.truncate(iov.iov_len),
+            Err(_) => bytes.clear(),
+        }
+        bytes
+    }
+
+    /// The signals that it blocks, one bit each (signal 1 is bit 0).
+    pub fn signal_mask(&self) -> Result<u64, Error> {
+        let mut mask = 0u64;
+        call("PTRACE_GETSIGMASK", GETSIGMASK, self.tid, size_of::<u64>(), (&raw mut mask) as usize)?;
+        Ok(mask)
+    }
+
+    /// Sets the signals that it blocks.
+    pub fn set_signal_mask(&self, mask: u64) -> Result<(), Error> {
+        let mut mask = mask;
+        call("PTRACE_SETSIGMASK", SETSIGMASK, self.tid, size_of::<u64>(), (&raw mut mask) as usize).map(drop)
+    }
+
+    /// Whether `signal` is pending for this thread (as against for its process).
+    pub fn is_pending(&self, signal: i32) -> Result<bool, Error> {
+        /// `struct ptrace_peeksiginfo_args` (sys/ptrace.h)
+        #[repr(C)]
+        struct Args {
+            off: u64,
+            flags: u32,
+            nr: i32,
+        }
+        const AT_ONCE: usize = 16;
+        // siginfo_t is 128 bytes, the signal's number its first word.
+        let mut infos = [[0i32; 32]; AT_ONCE];
+        let mut off = 0;
+        loop {
+            let args = Args { off, flags: 0, nr: AT_ONCE as i32 };
+            let data = infos.as_mut_ptr() as usize;
+            let count = call("PTRACE_PEEKSIGINFO", PEEKSIGINFO, self.tid, (&raw const args) as usize, data)?;
+            let count = usize::try_from(count).unwrap_or(0);
+            if infos[..count.min(AT_ONCE)].iter().any(|info| info[0] == signal) {
+                return Ok(true);
+            }
+            if count < AT_ONCE {
+                return Ok(false);
+            }
+            off += count as u64;
+        }
+    }
+
+    /// Who sent the signal that is about to be delivered: `si_code` and `si_pid` (sigaction(2)).
+    pub fn signal_origin(&self) -> Result<(i32, i32), Error> {
+        let mut info = [0i32; 32];
+        call("PTRACE_GETSIGINFO", GETSIGINFO, self.tid, 0, info.as_mut_ptr() as usize)?;
+        Ok((info[2], info[4]))
+    }
+
+    /// Writes `bytes` (a multiple of 8) at `addr`, whatever the protection there: the
+    /// kernel gives a private page of its own to what is written to.
+    pub fn poke(&self, addr: Addr, bytes: &[u8]) -> Result<(), Error> {
+        crate::trace::faultpoint::pass(self.tid);
+        // As POKEDATA, all in one; a kernel may be set to refuse it (proc_mem.force_override).
+        if crate::proc::memory::force(self.tid, addr, bytes).is_ok() {
+            return Ok(());
+        }
+        for (word, at) in bytes.chunks_exact(8).zip((addr.0..).step_by(8)) {
+            let mut value = [0; 8];
+            value.copy_from_slice(word);
+            call("PTRACE_POKEDATA", POKEDATA, self.tid, at as usize, u64::from_ne_bytes(value) as usize)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A process right behind its execve(2): finding its executable's image, and moving it.
+
+use crate::proc::memory;
+use crate::proc::procfs::{Auxv, Process};
+use crate::proc::snapshot::add_bti;
+use crate::trace::batch::CALL_BYTES;
+use crate::trace::home::{Call, DATA_BYTES};
+use crate::trace::remote::{Remote, prot_bits};
+use crate::trace::stored::{errno, fail};
+use hugelift_core::addr::{Addr, PageSize, Range};
+use hugelift_core::elf::{HEAD_BYTES, Headers};
+use hugelift_core::maps::{Mapping, Prot};
+use hugelift_core::moving::{Anchors, Image, Layout, Unstarted};
+use hugelift_core::snapshot::overlapping;
+use hugelift_core::target::{Fault, FileHandle, Target};
+use std::collections::BTreeSet;
+use std::io;
+
+/// The executable of process `pid`, as execve(2) has mapped it; `None` if it is not as usual.
+pub fn image(process: Process, mappings: &mut [Mapping], auxv: &Auxv, page: PageSize) -> Option<Image> {
+    let file = mappings.iter().find(|m| m.range.contains(Addr(auxv.phdr)) && m.is_file())?.file;
+    let first = mappings.iter().find(|m| m.file == file && m.offset == 0)?.range.start;
+    let mut head = vec![0; HEAD_BYTES];
+    let got = process.read_memory(first, &mut head).ok()?;
+    let deeper = |_, size| {
+        let mut table = vec![0; size];
+        (process.read_memory(Addr(auxv.phdr), &mut table).ok()? == size).then_some(table)
+    };
+    let headers = Headers::parse_with(&head[..got], deeper).ok()?;
+    add_bti(process, mappings).ok()?;
+    let image = Image::new(mappings, headers, first, page).ok()?;
+    (image.headers.entry.wrapping_add(image.bias) == auxv.entry).then_some(image)
+}
+
+/// The addresses that the kernel keeps of process `pid`, whose program break has not moved yet.
+///
+/// # Errors
+/// /proc cannot be read, or hides them.
+pub fn layout(process: Process) -> io::Result<Layout> {
+    let failed = |e: crate::proc::procfs::ProcError| io::Error::other(e.to_string());
+    let stat = process.read("stat").map_err(failed)?;
+    let auxv = process.read("auxv").map_err(failed)?;
+    let word = |c: &[u8]| c.iter().rev().fold(0, |n, &b| n << 8 | u64::from(b));
+    let mut layout = parse_stat(&stat).ok_or_else(|| io::Error::other("no addresses in /proc/PID/stat"))?;
+    layout.auxv = auxv.chunks_exact(8).map(word).collect();
+    Ok(layout)
+}
+
+/// Where the heap of a process begins, or will; `None` if that is hidden.
+pub fn start_brk(process: Process) -> Option<Addr> {
+    Some(Addr(parse_stat(&process.read("stat").ok()?)?.start_brk))
+}
+
+/// The addresses in `/proc/PID/stat` (proc_pid_stat(5)); `None` if they are hidden.
+fn parse_stat(text: &[u8]) -> Option<Layout> {
+    // "pid (name) state ...", and the name may hold anything.
+    let behind = text.windows(2).rposition(|w| w == b") ")? + 2;
+    let rest = std::str::from_utf8(&text[behind..]).ok()?;
+    let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+    // The first of these is field 3 of proc(5).
+    let field = |n: usize| fields.get(n - 3)?.parse::<u64>().ok();
+    let layout = Layout {
+        start_code: field(26)?,
+        end_code: field(27)?,
+        start_stack: field(28)?,
+        start_data: field(45)?,
+        end_data: field(46)?,
+        start_brk: field(47)?,
+        brk: field(47)?,
+        arg_start: field(48)?,
+        arg_end: field(49)?,
+        env_start: field(50)?,
+        env_end: field(51)?,
+        auxv: Vec::new(),
+    };
+    (layout.start_code != 0 && layout.start_brk != 0).then_some(layout)
+}
+
+/// More than any linker makes; one batch holds them, and the calls before and behind them.
+const MOST_PIECES: usize = 48;
+const _: () = assert!((MOST_PIECES as u64 + 4) * CALL_BYTES + 128 <= DATA_BYTES);
+
+const PR_SET_MM: u64 = 35;
+const PR_SET_MM_MAP: u64 = 14;
+
+impl Unstarted for Remote {
+    fn map_image(&mut self, pieces: &[Mapping], distance: u64) -> Vec<Result<(), Fault>> {
+        const OPEN: &str = "openat of /proc/self/exe";
+        const MMAP: &str = "mmap of the executable";
+        let refuse = |call, errno| fail(pieces.len(), &Fault::Call { call, range: Range::default(), errno });
+        if pieces.len() > MOST_PIECES {
+            return refuse(MMAP, libc::E2BIG);
+        }
+        // It is the lowest that is free: nobody else is there to take it.
+        let fd = match next_descriptor(self.pid) {
+            Ok(fd) => fd,
+            Err(e) => return refuse(OPEN, e.raw_os_error().unwrap_or(libc::EIO)),
+        };
+        let mut batch = self.batch();
+        let path = batch.lay(b"/proc/self/exe\0");
+        let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as u64;
+        let open = batch.add(libc::SYS_openat, [libc::AT_FDCWD as i64 as u64, path, flags, 0, 0, 0]);
+        let add = |piece: &Mapping| {
+            let range = piece.range.down(distance);
+            let (kind, fd) = if piece.is_file() { (0, fd) } else { (libc::MAP_ANONYMOUS, u64::MAX) };
+            let flags = (libc::MAP_PRIVATE | libc::MAP_FIXED_NOREPLACE | kind) as u64;
+            let args = [range.start.0, range.len(), prot_bits(piece.prot), flags, fd, piece.offset];
+            (range, batch.add(libc::SYS_mmap, args))
+        };
+        let mmaps: Vec<_> = pieces.iter().map(add).collect();
+        batch.add(libc::SYS_close, [fd, 0, 0, 0, 0, 0]);
+        let made = match self.make(batch) {
+            Ok(made) => made,
+            Err(error) => return fail(pieces.len(), &Fault::Lost(error.to_string())),
+        };
+        let opened = made.result(open);
+        let is_other = errno(opened).is_none() && opened as u64 != fd;
+        if is_other && let Err(fault @ Fault::Lost(_)) = self.close(FileHandle(opened as i32)) {
+            return fail(pieces.len(), &fault);
+        }
+        let came = |(piece, (range, mmap)): (&Mapping, (Range, usize))| {
+            let mapped = made.result(mmap);
+            let refused = match (errno(opened), errno(mapped)) {
+                (Some(errno), _) if piece.is_file() => (OPEN, errno),
+                (_, Some(errno)) => (MMAP, errno),
+                // Of what, is not known.
+                _ if is_other && piece.is_file() => (OPEN, libc::EBADF),
+                // Kernels before 4.17 take the address as a hint.
+                _ if mapped as u64 != range.start.0 => (MMAP, libc::EEXIST),
+                _ => return Ok(()),
+            };
+            if errno(mapped).is_none()
+                && let Some(there) = Range::sized(Addr(mapped as u64), range.len())
+            {
+                self.munmap(there)?;
+            }
+            let (call, errno) = refused;
+            Err(Fault::Call { call, range, errno })
+        };
+        pieces.iter().zip(mmaps).map(came).collect()
+    }
+
+    fn equalize(&mut self, from: Range, to: Addr) -> Result<(), Fault> {
+        let (mut want, mut have) = (vec![0; from.len() as usize], vec![0; from.len() as usize]);
+        let copy = memory::read(self.pid, from.start, &mut want)
+            .and_then(|_| memory::read(self.pid, to, &mut have))
+            .and_then(|_| if want == have { Ok(()) } else { memory::write(self.pid, to, &want) });
+        copy.map_err(|e| Fault::Call {
+            call: "copying the last page of .data",
+            range: from,
+            errno: e.raw_os_error().unwrap_or(libc::EIO),
+        })
+    }
+
+    fn is_copied(&mut self, pieces: &[Mapping], distance: u64) -> Result<bool, Fault> {
+        let process = Process::new(self.pid.cast_unsigned());
+        let mappings = process.maps().map_err(|e| Fault::Lost(e.to_string()))?;
+        Ok(pieces.iter().all(|m| {
+            let range = m.range.down(distance);
+            // maps does not show it.
+            let prot = Prot { bti: false, ..m.prot };
+            let want = Mapping { range, prot, ..m.clone() };
+            overlapping(&mappings, range) == [want]
+        }))
+    }
+
+    fn switch(&mut self, layout: &Layout) -> Result<(), Fault> {
+        let none = |call| Fault::Call { call, range: Range::default(), errno: libc::ENOENT };
+        let new = layout.anchors().ok_or_else(|| none("the auxiliary vector"))?;
+        let old = self.anchors()?;
+        let tell = self.layout_call(layout)?;
+        // From the call that makes the switch on, the way home leads over the one that tells it.
+        self.set_detour(Some(tell))?;
+        self.anchor(old, new)?;
+        if let Err(fault) = self.call(SET_LAYOUT, Range::default(), tell.0, tell.1) {
+            if !matches!(fault, Fault::Lost(_)) {
+                self.set_detour(None)?;
+                self.anchor(new, old)?;
+            }
+            return Err(fault);
+        }
+        self.set_detour(None)
+    }
+
+    fn set_layout(&mut self, layout: &Layout) -> Result<(), Fault> {
+        let (number, args) = self.layout_call(layout)?;
+        self.call(SET_LAYOUT, Range::default(), number, args).map(drop)
+    }
+}
+
+const SET_LAYOUT: &str = "prctl(PR_SET_MM_MAP)";
+/// Where in [`crate::trace::home::Home::data`] the arguments of the switch are, behind those of
+/// [`SET_LAYOUT`].
+const SWITCH_AT: u64 = 768;
+
+impl Remote {
+    /// What the program's stack says now.
+    fn anchors(&self) -> Result<Anchors, Fault> {
+        let word = |at| memory::read_array(self.pid, at).map(u64::from_ne_bytes);
+        let both = word(self.vector.phdr).and_then(|phdr| Ok((phdr, word(self.vector.entry)?)));
+        match both {
+            Ok((phdr, entry)) => Ok(Anchors { phdr, entry }),
+            Err(e) => Err(Fault::Call {
+                call: "reading the auxiliary vector",
+                range: Range::default(),
+                errno: e.raw_os_error().unwrap_or(libc::EIO),
+            }),
+        }
+    }
+
+    /// Writes the anchors to the stack, and for a static program to the way home.
+    fn anchor(&mut self, old: Anchors, new: Anchors) -> Result<(), Fault> {
+        const CALL: &str = "process_vm_writev to itself";
+        let mut slots = vec![(self.vector.phdr, new.phdr), (self.vector.entry, new.entry)];
+        let is_static = self.home.regs.pc() == Addr(old.entry);
+        if is_static {
+            slots.push((self.home.pc_slot(), new.entry));
+        }
+        // Made by the target in one call: nobody's death can come between.
+        let (data, n) = (self.home.data.0 + SWITCH_AT, slots.len() as u64);
+        let mut words: Vec<u64> = slots.iter().map(|(_, value)| *value).collect();
+        words.extend([data, 8 * n]);
+        words.extend(slots.iter().flat_map(|(at, _)| [at.0, 8]));
+        self.lay_out(SWITCH_AT, &bytes_of(&words))?;
+        let args = [self.pid as u64, data + 8 * n, 1, data + 8 * n + 16, n, 0];
+        let written = self.call(CALL, Range::default(), libc::SYS_process_vm_writev, args)?;
+        if written != 8 * n {
+            return Err(Fault::Lost(format!("{CALL}: {written} of {} bytes", 8 * n)));
+        }
+        if is_static {
+            self.home.regs = self.home.regs.at(Addr(new.entry), self.home.regs.sp());
+        }
+        Ok(())
+    }
+
+    /// The call that tells the kernel of `layout`, its arguments laid out.
+    fn layout_call(&mut self, layout: &Layout) -> Result<Call, Fault> {
+        let data = self.home.data.0;
+        // struct prctl_mm_map (linux/prctl.h), and the vector behind it.
+        const BYTES: u64 = 104;
+        let no_file = u64::from(u32::MAX) << 32;
+        let mut words = vec![
+            layout.start_code,
+            layout.end_code,
+            layout.start_data,
+            layout.end_data,
+            layout.start_brk,
+            layout.brk,
+            layout.start_stack,
+            layout.arg_start,
+            layout.arg_end,
+            layout.env_start,
+            layout.env_end,
+            data + BYTES,
+            (8 * layout.auxv.len() as u64) | no_file,
+        ];
+        words.extend(&layout.auxv);
+        if 8 * words.len() as u64 > SWITCH_AT {
+            return Err(Fault::Call { call: SET_LAYOUT, range: Range::default(), errno: libc::E2BIG });
+        }
+        self.lay_out(0, &bytes_of(&words))?;
+        Ok((libc::SYS_prctl, [PR_SET_MM, PR_SET_MM_MAP, data, BYTES, 0, 0]))
+    }
+
+    /// Puts arguments of a system call where the program does not look.
+    fn lay_out(&mut self, at: u64, bytes: &[u8]) -> Result<(), Fault> {
+        memory::write(self.pid, Addr(self.home.data.0 + at), bytes)
+            .map_err(|e| Fault::Lost(format!("write arguments to the stack: {e}")))
+    }
+}
+
+fn bytes_of(words: &[u64]) -> Vec<u8> {
+    words.iter().flat_map(|w| w.to_ne_bytes()).collect()
+}
+
+/// The lowest file descriptor that is not in use.
+pub(crate) fn next_descriptor(pid: i32) -> io::Result<u64> {
+    let mut used = BTreeSet::new();
+    for entry in std::fs::read_dir(format!("/proc/{pid}/fd"))? {
+        used.extend(entry?.file_name().to_str().and_then(|name| name.parse::<u64>().ok()));
+    }
+    Ok((0..).find(|fd| !used.contains(fd)).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_layout() {
+        let layout = layout(Process::OWN).unwrap();
+        let code = own_layout as fn() as usize as u64;
+        assert!(layout.start_code < code && code < layout.end_code, "{layout:x?}");
+        let anchors = layout.anchors().unwrap();
+        assert!(layout.start_code <= anchors.entry && anchors.entry < layout.end_code);
+        // The headers are in the segment before the code.
+        assert!(anchors.phdr < layout.end_code);
+        assert!(layout.arg_start < layout.arg_end && layout.arg_end <= layout.env_start);
+        assert_eq!(layout.auxv[layout.auxv.len() - 2..], [0, 0]);
+    }
+
+    #[test]
+    fn names_and_short_lines_in_stat() {
+        let own = std::fs::read("/proc/self/stat").unwrap();
+        let behind = own.windows(2).rposition(|w| w == b") ").unwrap();
+        let odd = [b"1 (a) b) S (c", &own[behind..]].concat();
+        assert_eq!(parse_stat(&odd), parse_stat(&own));
+        for cut in 0..own.len().min(200) {
+            assert_eq!(parse_stat(&own[..cut]), None);
+        }
+        assert_eq!(parse_stat(b""), None);
+    }
+}

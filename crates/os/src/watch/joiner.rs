@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Joins the huge pages of a running program again that copy-on-write has split (which: [`mod@join`]).
+//!
+//! *From outside*: process_madvise(2) with `MADV_COLLAPSE`, block by block. The kernel allocates the
+//! huge page first, and holds the program's address space up only while it copies 2 MB; nine tenths of
+//! the time nothing is joined. khugepaged would come to it too, at its default pace of 8 MB in ten
+//! seconds for all processes together.
+//!
+//! *What it sees*: which blocks are huge by PAGEMAP_SCAN, and in those that were and are not, whether
+//! another process maps one of their pages, by bit 56 of its entry in the pagemap. So it need not know
+//! who forked, exec'ed or ended.
+
+use crate::machine::{base_page, thp_page};
+use crate::proc::memory::MADV_COLLAPSE;
+use crate::proc::pagemap;
+use crate::watch::beside::{Program, Watch};
+use hugelift_core::addr::{Addr, PageSize, Range};
+use hugelift_core::join::{self, Blocks, Look, Rhythm, is_whole_and_own};
+use hugelift_core::maps::{Mapping, Prot, parse_maps};
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, Read, Seek};
+use std::os::fd::{AsRawFd, RawFd};
+use std::time::{Duration, Instant};
+
+/// Why a program's huge pages cannot be joined from outside.
+#[derive(Debug, thiserror::Error)]
+pub enum Unjoinable {
+    /// The kernel knows no such pages.
+    #[error("this kernel has no transparent huge pages")]
+    NoPages,
+    /// CAP_SYS_NICE is missing.
+    #[error(
+        "process_madvise(MADV_COLLAPSE): {0}; it takes CAP_SYS_NICE: run hugelift as root (sudo), without --user"
+    )]
+    Denied(io::Error),
+    /// It does not do that for another process.
+    #[error("process_madvise(MADV_COLLAPSE): {0}; it takes Linux 6.1")]
+    NoCollapse(io::Error),
+    /// It does not tell which pages are huge.
+    #[error("/proc/PID/pagemap: PAGEMAP_SCAN: {0}; it takes Linux 6.7")]
+    NoScan(io::Error),
+    /// Its maps cannot be read.
+    #[error("/proc/PID/maps: {0}")]
+    NoMaps(io::Error),
+}
+
+/// Joins a program's split huge pages.
+#[derive(Debug)]
+pub struct Joiner {
+    maps: File,
+    page: PageSize,
+    blocks: Blocks,
+    rhythm: Rhythm,
+    /// Those of the last look that have yet to be seen to.
+    split: VecDeque<Range>,
+    /// Whether something has changed in this round, and what its looks took.
+    round: (bool, Duration),
+}
+
+impl Joiner {
+    /// For `program`, which is stopped.
+    ///
+    /// # Errors
+    /// Why it cannot be done: tried out, on no memory.
+    pub fn new(program: &Program) -> Result<Joiner, Unjoinable> {
+        let page = thp_page().ok_or(Unjoinable::NoPages)?;
+        program.advise(None, MADV_COLLAPSE).map_err(|error| match error.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES) => Unjoinable::Denied(error),
+            _ => Unjoinable::NoCollapse(error),
+        })?;
+        let any = Range { start: Addr(0), end: Addr(base_page().bytes()) };
+        pagemap::huge_stretches(&program.pagemap, any, false, &mut |_| {}).map_err(Unjoinable::NoScan)?;
+        let maps = File::open(format!("/proc/{}/maps", program.pid)).map_err(Unjoinable::NoMaps)?;
+        let (blocks, rhythm) = (Blocks::new(page), Rhythm::default());
+        Ok(Joiner { maps, page, blocks, rhythm, split: VecDeque::new(), round: (false, Duration::ZERO) })
+    }
+
+    /// Looks at all of the program's memory; nothing if its mappings changed meanwhile.
+    ///
+    /// # Errors
+    /// The memory is no more: it has become another program.
+    fn look_at_all(&mut self, program: &Program) -> io::Result<Option<Look>> {
+        let mut text = Vec::new();
+        self.maps.rewind()?;
+        self.maps.read_to_end(&mut text)?;
+        if text.is_empty() {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        let Ok(mappings) = parse_maps(&text) else { return Ok(None) };
+        let candidates = mappings.iter().filter(|m| may_be_joined(m)).map(|m| m.range);
+        let mut look = Look { mappings: candidates.collect(), huge: Vec::new() };
+        for range in look.mappings.iter().filter_map(|mapping| mapping.inner(self.page)) {
+            let found = &mut |huge| look.huge.push(huge);
+            pagemap::huge_stretches(&program.pagemap, range, false, found)?;
+        }
+        Ok(Some(look))
+    }
+
+    /// Joins the next block that can be; how long it took.
+    fn join_next(&mut self, program: &Program) -> Option<Duration> {
+        let began = Instant::now();
+        while let Some(block) = self.split.pop_front() {
+            let entries = pagemap::entries(&program.pagemap, block).unwrap_or_default();
+            let pages = self.page.bytes() / base_page().bytes();
+            if entries.len() as u64 != pages || !is_whole_and_own(&entries) {
+                continue;
+            }
+            self.round.1 += began.elapsed();
+            let began = Instant::now();
+            match program.advise(Some(block), MADV_COLLAPSE) {
+                Ok(_) => self.round.0 = true,
+                Err(error) => {
+                    self.blocks.refuse(block.start);
+                    // Memory is short: the others had better wait as well.
+                    if matches!(error.raw_os_error(), Some(libc::ENOMEM | libc::EBUSY)) {
+                        self.split.clear();
+                    }
+                }
+            }
+            return Some(began.elapsed());
+        }
+        self.round.1 += began.elapsed();
+        None
+    }
+}
+
+/// Private memory of no file that is written; never code.
+fn may_be_joined(mapping: &Mapping) -> bool {
+    let Prot { write, exec, .. } = mapping.prot;
+    write && !exec && !mapping.shared && !mapping.is_file() && !mapping.is_kernel_code()
+}
+
+impl Watch for Joiner {
+    fn descriptors(&self) -> Vec<RawFd> {
+        vec![self.maps.as_raw_fd()]
+    }
+
+    fn first(&self) -> Duration {
+        Rhythm::FIRST
+    }
+
+    fn look(&mut self, program: &Program) -> Option<Duration> {
+        if self.split.is_empty() {
+            let began = Instant::now();
+            let changed = match self.look_at_all(program) {
+                Ok(Some(look)) => self.blocks.take(&look),
+                Ok(None) => true,
+                Err(_) => return None,
+            };
+            self.split = self.blocks.split().into();
+            self.round = (changed, began.elapsed());
+        }
+        if let Some(took) = self.join_next(program) {
+            return Some(join::pause(took));
+        }
+        let (changed, took) = self.round;
+        Some(self.rhythm.next(changed, took))
+    }
+
+    fn ended(&mut self, _program: &Program) {}
+}

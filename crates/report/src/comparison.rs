@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A [`Comparison`] in words: a table of the sides, the ratios, and a verdict on each
+//! variant.
+
+use hugelift_core::addr::human_bytes;
+use hugelift_core::printable::printable;
+use hugelift_measure::comparison::{
+    Against, Comparison, Coverage, Figure, Finding, Ratio, Run, Side, figures,
+};
+use hugelift_measure::stats;
+use std::fmt::Write as _;
+
+#[cfg(test)]
+mod tests;
+
+/// The comparison as text, each line ended by a newline.
+pub fn text(comparison: &Comparison) -> String {
+    let mut out = format!("{}\n\n", comparison.setting.host);
+    if comparison.has_runs() {
+        table(&mut out, comparison);
+        ratios(&mut out, comparison);
+        out.push('\n');
+    }
+    for line in remarks(comparison) {
+        out += &line;
+        out.push('\n');
+    }
+    for variant in &comparison.variants {
+        out += &verdict(comparison, variant);
+        out.push('\n');
+    }
+    out
+}
+
+/// What must be known beside the figures: of the bare side, and where nothing can be gained.
+pub fn remarks(comparison: &Comparison) -> Vec<String> {
+    let setting = &comparison.setting;
+    let mut all = Vec::new();
+    if !comparison.has_runs() {
+        return all;
+    }
+    let bare = comparison.bare().and_then(|side| side.memory);
+    match bare {
+        Some(memory) if memory.huge() > 0 => {
+            let parts = [
+                ("text", memory.text.huge),
+                ("read-only data", memory.rodata.huge),
+                ("writable memory", memory.writable_huge),
+            ];
+            let parts: Vec<String> = parts
+                .iter()
+                .filter(|(_, bytes)| *bytes > 0)
+                .map(|(name, bytes)| format!("{} of {name}", human_bytes(*bytes)))
+                .collect();
+            let hint = if setting.bare_4k {
+                "in spite of --bare-4k: this kernel maps huge pages even where prctl(PR_SET_THP_DISABLE) forbids it"
+            } else {
+                "--bare-4k compares with 4 kB pages"
+            };
+            all.push(format!("The bare program was partly huge itself: {} ({hint}).", parts.join(", ")));
+        }
+        Some(_) if setting.bare_4k => {
+            all.push("The bare program had 4 kB pages only (transparent huge pages off for it).".into());
+        }
+        None => all.push("What was huge in the bare program could not be seen: it ended too soon.".into()),
+        Some(_) => {}
+    }
+    for variant in comparison.variants.iter().filter(|v| v.nothing_to_lift) {
+        all.push(format!(
+            "{}: there is nothing to lift: no text or read-only data of the program holds a whole huge page.",
+            variant.name
+        ));
+    }
+    for side in comparison.sides.iter().skip(1) {
+        let nothing = side.memory.is_none_or(|memory| memory.lifted() == 0) && side.liftable != Some(0);
+        if let (true, Some(why)) = (nothing, &side.why_not) {
+            all.push(format!("{}: nothing was lifted: {why}.", side.name));
+        }
+    }
+    all
+}
+
+/// The verdict on a variant, in words.
+pub fn verdict(comparison: &Comparison, variant: &Against) -> String {
+    let setting = &comparison.setting;
+    let (name, figure) = (&variant.name, setting.figure.words());
+    let (better, worse) = if setting.higher_is_better { ("more", "less") } else { ("less", "more") };
+    match variant.finding {
+        Finding::Faster { from, to } => {
+            format!("{name} is faster: {} % {better} {figure}.", range(from, to))
+        }
+        Finding::Slower { from, to } => {
+            format!("{name} is slower: {} % {worse} {figure}.", range(from, to))
+        }
+        Finding::NoDifference { .. } => no_difference(comparison, variant),
+        Finding::NotHuge { from, to } => format!(
+            "{name} took {} % {better} {figure}, but smaps shows no huge page in it: hugelift claims no gain.",
+            range(from, to)
+        ),
+        Finding::TooFew => format!("{name}: too few pairs to tell (6 at least: --pairs 6)."),
+        Finding::NothingToLift => {
+            let why = comparison.side(name).and_then(|side| side.why_not.clone()).unwrap_or_default();
+            let program = setting.command.first().map_or("the program", String::as_str);
+            format!(
+                "{name}: there is nothing to lift in {}, so nothing was measured: {why}. What it starts itself is \
+                 lifted only with --variant children='--children lift'. --force measures all the same.",
+                printable(program)
+            )
+        }
+    }
+}
+
+/// What the measurement leaves open, where it shows no difference.
+fn no_difference(comparison: &Comparison, variant: &Against) -> String {
+    let (name, figure) = (&variant.name, comparison.setting.figure);
+    let interval = variant.ratios.iter().find(|r| r.figure == figure).and_then(|r| r.low.zip(r.high));
+    let Some((low, high)) = interval else { return format!("{name}: no difference was seen.") };
+    let words = figure.words();
+    format!(
+        "{name}: no difference was seen. There may be one: with a certainty of 95 % it is something from {} % less to \
+         {} % more {words} than bare, and within that the runs differ too much by themselves to tell. More runs \
+         (--time 2m) see smaller differences.",
+        percent((1.0 - low).max(0.0)),
+        percent((high - 1.0).max(0.0))
+    )
+}
+
+/// "3.4 to 5.9", of shares.
+fn range(from: f64, to: f64) -> String {
+    format!("{} to {}", percent(from), percent(to))
+}
+
+/// A share as a percentage with two significant digits.
+pub fn percent(share: f64) -> String {
+    let percent = share * 100.0;
+    match percent.abs() {
+        p if p >= 9.95 => format!("{percent:.0}"),
+        p if p >= 0.995 => format!("{percent:.1}"),
+        _ => format!("{percent:.2}"),
+    }
+}
+
+/// Seconds in a unit that suits them.
+pub fn seconds(value: f64) -> String {
+    match value.abs() {
+        v if v >= 1.0 => format!("{value:.3} s"),
+        v if v >= 1e-3 => format!("{:.2} ms", value * 1e3),
+        _ => format!("{:.2} µs", value * 1e6),
+    }
+}
+
+/// A figure's value with its unit; the metric has none.
+pub fn value(figure: Figure, value: f64) -> String {
+    match figure {
+        Figure::Metric if value.abs() >= 1000.0 => format!("{value:.0}"),
+        Figure::Metric => format!("{value:.3}"),
+        _ => seconds(value),
+    }
+}
+
+/// The median of a figure over the runs of a side.
+pub fn median(side: &Side, of: impl Fn(&Run) -> Option<f64>) -> Option<f64> {
+    stats::median(&side.runs.iter().filter_map(of).collect::<Vec<f64>>()).ok()
+}
+
+fn table(out: &mut String, comparison: &Comparison) {
+    let server = comparison.setting.load.is_some();
+    let mut titles: Vec<&str> = vec!["medians"];
+    titles.extend(match server {
+        true => ["metric", "server CPU"].as_slice(),
+        false => ["wall", "user", "system", "helper", "minor", "major"].as_slice(),
+    });
+    titles.extend(["peak", "huge text", "huge rodata", "other huge"]);
+    let mut rows = vec![titles.into_iter().map(String::from).collect::<Vec<_>>()];
+    for side in &comparison.sides {
+        let mut row = vec![side.name.clone()];
+        let middle = |of: &dyn Fn(&Run) -> Option<f64>, show: &dyn Fn(f64) -> String| {
+            median(side, of).map_or("-".to_string(), show)
+        };
+        let count = |v: f64| format!("{v:.0}");
+        if server {
+            row.push(middle(&|r| r.metric, &|v| value(Figure::Metric, v)));
+            row.push(middle(&|r| r.server_cpu, &seconds));
+        } else {
+            row.push(middle(&|r| Some(r.wall), &seconds));
+            row.push(middle(&|r| Some(r.user), &seconds));
+            row.push(middle(&|r| Some(r.system), &seconds));
+            row.push(middle(&|r| Some(r.helper), &seconds));
+            row.push(middle(&|r| Some(r.minor_faults as f64), &count));
+            row.push(middle(&|r| Some(r.major_faults as f64), &count));
+        }
+        row.push(side.peak_bytes.map_or("-".into(), human_bytes));
+        let cover = |c: Coverage| format!("{} of {}", human_bytes(c.huge), human_bytes(c.whole));
+        row.push(side.memory.map_or("-".into(), |m| cover(m.text)));
+        row.push(side.memory.map_or("-".into(), |m| cover(m.rodata)));
+        row.push(side.memory.map_or("-".into(), |m| human_bytes(m.writable_huge)));
+        rows.push(row);
+    }
+    aligned(out, &rows);
+}
+
+fn ratios(out: &mut String, comparison: &Comparison) {
+    let pairs = comparison.bare().map_or(0, |bare| bare.runs.len());
+    let _ = writeln!(
+        out,
+        "\nratio to bare, {pairs} pairs, with 95 % interval (Hodges-Lehmann, Wilcoxon's signed ranks):"
+    );
+    let names = figures(&comparison.setting).iter().map(|&figure| title(comparison, figure));
+    let mut rows = vec![std::iter::once(String::new()).chain(names).collect::<Vec<_>>()];
+    for variant in &comparison.variants {
+        let cell = |figure: &Figure| {
+            variant.ratios.iter().find(|r| r.figure == *figure).map_or("-".to_string(), interval)
+        };
+        let cells = figures(&comparison.setting).iter().map(cell);
+        rows.push(std::iter::once(variant.name.clone()).chain(cells).collect());
+    }
+    aligned(out, &rows);
+}
+
+/// The name of a figure; what the server's CPU time is of depends on the load.
+pub fn title(comparison: &Comparison, figure: Figure) -> String {
+    match figure {
+        Figure::ServerCpu if !comparison.setting.counts_transactions => "server CPU of the load".into(),
+        figure => figure.words().into(),
+    }
+}
+
+/// `0.953 [0.941, 0.966]`
+pub fn interval(ratio: &Ratio) -> String {
+    match (ratio.low, ratio.high) {
+        (Some(low), Some(high)) => format!("{:.3} [{low:.3}, {high:.3}]", ratio.point),
+        _ => format!("{:.3} (no interval: {} of at least 6 pairs)", ratio.point, ratio.pairs),
+    }
+}
+
+/// Columns: the first to the left, the others to the right.
+fn aligned(out: &mut String, rows: &[Vec<String>]) {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| {
+        rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    for row in rows {
+        let mut line = String::from(" ");
+        for (column, (cell, &width)) in row.iter().zip(&widths).enumerate() {
+            let _ = match column {
+                0 => write!(line, " {cell:<width$}"),
+                _ => write!(line, "  {cell:>width$}"),
+            };
+        }
+        out.push_str(line.trim_end());
+        out.push('\n');
+    }
+}

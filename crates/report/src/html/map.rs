@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A [`Report`] as a picture: the address space of each object as a grid of huge pages,
+//! coloured by what is behind them and why.
+
+mod grid;
+mod look;
+mod tile;
+
+use crate::html::page::{escape, json, page, table};
+use hugelift_core::addr::{PageSize, human_bytes};
+use hugelift_core::printable::Escape;
+use hugelift_core::report::{ObjectReport, PartReport, Report, SkipReport, Total};
+use hugelift_core::snapshot::Part;
+use look::Look;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use tile::Tile;
+
+/// The report as one HTML document. It holds the report itself as JSON, in the element
+/// `report`.
+///
+/// # Errors
+/// As [`json`].
+pub fn document(report: &Report) -> serde_json::Result<String> {
+    let huge_page = PageSize::new(report.page_size).unwrap_or(PageSize::MB2);
+    let objects: Vec<Picture> = report.objects.iter().map(|o| Picture::new(o, huge_page)).collect();
+    let mut looks: BTreeMap<&Look, u64> = BTreeMap::new();
+    for (_, tile) in objects.iter().flat_map(|o| &o.tiles) {
+        *looks.entry(&tile.look).or_default() += tile.range.len();
+    }
+    let styles: BTreeMap<String, (String, String)> = looks.keys().map(|l| (l.class(), l.style())).collect();
+    let (rules, patterns): (Vec<String>, Vec<String>) = styles.into_values().unzip();
+
+    let mut body = summary(report);
+    // Without a size of its own: it only holds what the others name.
+    let _ = writeln!(
+        body,
+        "<svg class=\"defs\" width=\"0\" height=\"0\" aria-hidden=\"true\"><defs>{}</defs></svg>",
+        patterns.concat()
+    );
+    legend(&mut body, &looks, report);
+    let (loud, quiet): (Vec<&Picture>, Vec<&Picture>) =
+        objects.iter().partition(|o| o.has_something_to_tell());
+    loud.iter().for_each(|object| object.draw(&mut body));
+    if !loud.is_empty() {
+        let _ = writeln!(body, "<h2>Figures</h2>\n{}", figures(&loud));
+    }
+    if !quiet.is_empty() {
+        let objects = if quiet.len() == 1 { "object" } else { "objects" };
+        let _ = writeln!(body, "<details><summary>{} {objects} with nothing to lift</summary>", quiet.len());
+        quiet.iter().for_each(|object| object.draw(&mut body));
+        let _ = writeln!(body, "{}</details>", figures(&quiet));
+    }
+    body += "<output id=\"told\" class=\"panel\" hidden></output>\n";
+    body += &json("report", report)?;
+    Ok(page(
+        &title(report),
+        &body,
+        &(include_str!("map/map.css").to_string() + &rules.concat()),
+        include_str!("map/map.js"),
+    ))
+}
+
+fn name(object: &ObjectReport) -> String {
+    object.path.file_name().unwrap_or(object.path.as_os_str()).escaped().to_string()
+}
+
+fn title(report: &Report) -> String {
+    let program = report.objects.first().map_or("a process".into(), name);
+    match report.pid {
+        Some(pid) => format!("{program}, process {pid}: its huge pages"),
+        None => format!("{program}: its huge pages"),
+    }
+}
+
+/// What is to be known first: how much of what could be huge is.
+fn summary(report: &Report) -> String {
+    let mut out = String::new();
+    if report.assumed_addresses {
+        out += "<p>It does not run: its addresses are assumed; a run may load it elsewhere, with other edges.</p>\n";
+    }
+    out += "<div class=\"totals\">\n";
+    for (part, total) in &report.totals {
+        let _ = writeln!(out, "{}", meter(*part, total));
+    }
+    out + "</div>\n"
+}
+
+/// The sums of a part, and a bar: huge, liftable, the rest.
+fn meter(part: Part, total: &Total) -> String {
+    let share = |bytes: u64| 100.0 * bytes as f64 / total.bytes.max(1) as f64;
+    let percent = match total.liftable_bytes {
+        0 => "nothing to lift".to_string(),
+        all => format!(
+            "{} liftable: {} % huge",
+            human_bytes(all),
+            u128::from(total.huge_bytes) * 100 / u128::from(all)
+        ),
+    };
+    format!(
+        "<div class=\"panel\"><div class=\"part\">{part}</div>\
+         <div class=\"big\">{huge} <span class=\"muted\">huge of {bytes}</span></div>\
+         <svg viewBox=\"0 0 100 6\" preserveAspectRatio=\"none\" height=\"8\" width=\"100%\" role=\"img\" \
+         aria-label=\"{huge} of {bytes} huge, {liftable} liftable\">\
+         <rect class=\"c-left\" width=\"100\" height=\"6\"/>\
+         <rect class=\"c-could\" width=\"{:.2}\" height=\"6\"/>\
+         <rect class=\"c-huge\" width=\"{:.2}\" height=\"6\"/></svg>\
+         <div class=\"muted\">{percent}</div></div>",
+        share(total.liftable_bytes.max(total.huge_bytes)),
+        share(total.huge_bytes),
+        huge = human_bytes(total.huge_bytes),
+        bytes = human_bytes(total.bytes),
+        liftable = human_bytes(total.liftable_bytes),
+    )
+}
+
+fn legend(out: &mut String, looks: &BTreeMap<&Look, u64>, report: &Report) {
+    let parts: Vec<String> = report
+        .totals
+        .keys()
+        .map(|part| {
+            format!(
+                "<span class=\"key\"><svg viewBox=\"0 0 18 4\" width=\"18\" height=\"4\" aria-hidden=\"true\">\
+                 <path class=\"p-{part}\" d=\"M0 2h18\"/></svg>{part}</span>"
+            )
+        })
+        .collect();
+    let _ = writeln!(
+        out,
+        "<h2>Address space</h2>\n<p class=\"muted\">Each cell is a huge page of {}; what shares one takes its true \
+         share of it. The line under a cell tells the part: {}. Point at a cell, or walk with the arrow keys, to \
+         read what it is.</p>\n<ul class=\"legend\">",
+        human_bytes(report.page_size),
+        parts.join(" ")
+    );
+    for (look, bytes) in looks {
+        let class = look.class();
+        let _ = writeln!(
+            out,
+            "<li><button type=\"button\" data-class=\"{class}\" aria-pressed=\"false\">\
+             <svg viewBox=\"0 0 14 14\" width=\"14\" height=\"14\" aria-hidden=\"true\">\
+             <rect class=\"{class}\" width=\"14\" height=\"14\"/></svg>\
+             {} <span class=\"muted\">{}</span></button></li>",
+            escape(&look.label),
+            human_bytes(*bytes)
+        );
+    }
+    *out += "</ul>\n";
+}
+
+/// An object and its tiles.
+struct Picture<'a> {
+    object: &'a ObjectReport,
+    tiles: Vec<(Part, Tile)>,
+    page: PageSize,
+}
+
+impl Picture<'_> {
+    fn new(object: &ObjectReport, page: PageSize) -> Picture<'_> {
+        let of = |part: &PartReport| {
+            tile::tiles(part, page).into_iter().map(|t| (part.part, t)).collect::<Vec<_>>()
+        };
+        let mut tiles: Vec<(Part, Tile)> = object.parts.iter().flat_map(of).collect();
+        tiles.sort_by_key(|(_, tile)| tile.range.start);
+        Picture { object, tiles, page }
+    }
+
+    fn has_something_to_tell(&self) -> bool {
+        self.object.parts.iter().any(|p| p.huge_bytes > 0 || p.liftable_bytes > 0)
+    }
+
+    fn draw(&self, out: &mut String) {
+        let sum = |f: fn(&PartReport) -> u64| human_bytes(self.object.parts.iter().map(f).sum());
+        let (grid, unit) = grid::grid(self.object, &self.tiles, self.page.bytes());
+        let scale = if unit > self.page.bytes() {
+            format!("; each cell {} pages: {}", unit / self.page.bytes(), human_bytes(unit))
+        } else {
+            String::new()
+        };
+        let _ = writeln!(
+            out,
+            "<section>\n<h3>{}</h3>\n<p class=\"muted\"><span class=\"mono\">{}</span><br>\
+             {}, liftable {}, huge {}{scale}</p>\n<div class=\"scroll grid-of-pages\">{grid}</div>\n</section>",
+            escape(&name(self.object)),
+            escape(&self.object.path.to_string()),
+            sum(|p| p.bytes),
+            sum(|p| p.liftable_bytes),
+            sum(|p| p.huge_bytes),
+        );
+    }
+}
+
+/// Every part of these objects, in figures.
+fn figures(objects: &[&Picture]) -> String {
+    let columns = [
+        ("Object", false),
+        ("Part", false),
+        ("Address", false),
+        ("Size", true),
+        ("Liftable", true),
+        ("Huge", true),
+        ("Backing", false),
+        ("Not huge, and why", false),
+    ];
+    let row = |object: &ObjectReport, part: &PartReport| {
+        vec![
+            format!("<span title=\"{}\">{}</span>", escape(&object.path.to_string()), escape(&name(object))),
+            part.part.to_string(),
+            format!("<code>{:#x}</code>", part.start),
+            human_bytes(part.bytes),
+            human_bytes(part.liftable_bytes),
+            human_bytes(part.huge_bytes),
+            part.backing.map_or("-".into(), |b| b.to_string()),
+            part.skips.iter().map(reason).collect::<Vec<_>>().join("<br>"),
+        ]
+    };
+    let objects = objects.iter().map(|picture| picture.object);
+    let rows: Vec<_> = objects.flat_map(|o| o.parts.iter().map(move |p| row(o, p))).collect();
+    table("Huge is what /proc/PID/smaps shows to be. 1 MB is 1024 kB, 1 kB is 1024 bytes.", &columns, &rows)
+}
+
+fn reason(skip: &SkipReport) -> String {
+    let hint = skip.hint.as_ref().map(|h| format!("<br><code>{}</code>", escape(h)));
+    format!("{}: {}{}", human_bytes(skip.bytes), escape(&skip.detail), hint.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hugelift_core::addr::{Addr, Range};
+    use hugelift_core::report::Stretch;
+    use hugelift_core::skip::Reason;
+
+    fn report(parts: &[(u64, u64)], page_size: u64) -> Report {
+        let part = |&(start, end): &(u64, u64)| PartReport {
+            part: Part::Text,
+            start,
+            bytes: end - start,
+            liftable_bytes: end - start,
+            huge_bytes: 0,
+            backing: None,
+            skips: vec![SkipReport {
+                reason: Reason::NotLifted.key(),
+                bytes: end - start,
+                hint: None,
+                detail: "<of any length>".into(),
+                why: Reason::NotLifted,
+            }],
+            end,
+            fragments: vec![],
+            stretches: vec![Stretch {
+                range: Range { start: Addr(start), end: Addr(end) },
+                huge: 0,
+                skip: Some(0),
+            }],
+        };
+        let parts = parts.iter().map(part).collect();
+        let path = "/bin/<x>".to_string();
+        Report {
+            version: hugelift_core::report::VERSION,
+            objects: vec![ObjectReport {
+                path: path.into(),
+                build_id: None,
+                parts,
+                executable: true,
+                page_cache_bytes: None,
+            }],
+            totals: BTreeMap::new(),
+            pid: Some(7),
+            assumed_addresses: false,
+            page_size,
+            spans: Default::default(),
+            tlb_entries: Default::default(),
+        }
+    }
+
+    #[test]
+    fn any_range_makes_a_picture_of_moderate_size() {
+        const HUGE: u64 = 2 << 20;
+        for (parts, page) in [
+            (vec![(0, u64::MAX)], HUGE),
+            (vec![(0, 1), (u64::MAX - 1, u64::MAX)], HUGE),
+            (vec![(0, HUGE), (HUGE, 1 << 47)], 0),
+            (vec![(5, 6), (6, 4096), (1 << 40, (1 << 40) + 5000 * HUGE)], HUGE),
+            (vec![], 1 << 30),
+        ] {
+            let page = document(&report(&parts, page)).unwrap();
+            assert!(page.len() < 2 << 20, "{parts:x?}: {} bytes", page.len());
+            let cells = page.matches("</title></rect>").count();
+            assert!(cells >= parts.len() && cells <= 4096 + parts.len(), "{parts:x?}: {cells}");
+            assert!(!page.contains("<x>") && !page.contains("<of any"), "{parts:x?}");
+        }
+    }
+
+    #[test]
+    fn gaps_are_folded() {
+        const HUGE: u64 = 2 << 20;
+        let page = document(&report(&[(0, HUGE), (1 << 40, (1 << 40) + HUGE)], HUGE)).unwrap();
+        assert!(page.contains(">1024.0 GB of other addresses</text>"), "{page}");
+        let page = document(&report(&[(0, HUGE), (2 * HUGE, 3 * HUGE)], HUGE)).unwrap();
+        assert!(!page.contains("of other addresses"), "{page}");
+    }
+}

@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A [`Report`] for people: a table, and a bar for each part, one cell a huge page.
+
+use hugelift_core::addr::{Addr, PageSize, Range, human_bytes};
+use hugelift_core::policy::SpanChoice;
+use hugelift_core::printable::{Escape, printable};
+use hugelift_core::report::{Entries, Fragment, Gain, ObjectReport, PartReport, Report, SkipReport};
+use hugelift_core::skip::Reason;
+use hugelift_core::snapshot::Part;
+use std::fmt::Write as _;
+
+/// How to show it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Style {
+    /// Columns of the terminal.
+    pub width: usize,
+    /// Objects and parts with nothing to lift are shown one by one, with their paths.
+    pub verbose: bool,
+}
+
+/// Shorter bars tell nothing that the table does not.
+const MIN_CELLS: u64 = 2;
+/// A bar is never squeezed further than this.
+const MIN_WIDTH: usize = 10;
+/// Names of folded objects that are listed before an ellipsis.
+const NAMED: usize = 6;
+
+/// The report as text, each line ended by a newline.
+pub fn text(report: &Report, style: &Style) -> String {
+    let mut out = String::new();
+    if report.assumed_addresses {
+        out += "not running: its addresses are assumed; a run may load it elsewhere, with other edges\n";
+    }
+    table(&mut out, report, style);
+    folded(&mut out, report, style);
+    bars(&mut out, report, style);
+    totals(&mut out, report);
+    entries(&mut out, report);
+    page_cache(&mut out, report);
+    gains(&mut out, report);
+    out
+}
+
+/// Whether a part has anything to tell to somebody who wants to know what could be gained.
+fn is_shown(part: &PartReport, style: &Style) -> bool {
+    let asked = part.skips.iter().any(|s| s.reason != Reason::PartNotAsked(part.part).key());
+    style.verbose || part.huge_bytes > 0 || (part.liftable_bytes > 0 && asked)
+}
+
+fn shown<'a>(object: &'a ObjectReport, style: &Style) -> Vec<&'a PartReport> {
+    object.parts.iter().filter(|p| is_shown(p, style)).collect()
+}
+
+fn name(object: &ObjectReport) -> String {
+    object.path.file_name().unwrap_or(object.path.as_os_str()).escaped().to_string()
+}
+
+/// What one line of the table holds: cells, or a reason under them.
+enum Line {
+    Cells([String; 6]),
+    Reason(String),
+}
+
+fn table(out: &mut String, report: &Report, style: &Style) {
+    const TITLES: [&str; 6] = ["OBJECT", "PART", "SIZE", "LIFTABLE", "HUGE", "BACKING"];
+    const RIGHT: [bool; 6] = [false, false, true, true, true, false];
+    let mut lines = vec![Line::Cells(TITLES.map(String::from))];
+    for object in &report.objects {
+        let mut label = if style.verbose { object.path.to_string() } else { name(object) };
+        for part in shown(object, style) {
+            lines.push(Line::Cells(cells(&label, part)));
+            lines.extend(part.skips.iter().map(|skip| Line::Reason(reason(skip))));
+            label = String::new();
+        }
+    }
+    if lines.len() == 1 {
+        return;
+    }
+    let mut widths = [0; 6];
+    for line in &lines {
+        if let Line::Cells(cells) = line {
+            for (width, cell) in widths.iter_mut().zip(cells) {
+                *width = (*width).max(cell.chars().count());
+            }
+        }
+    }
+    for line in &lines {
+        let mut row = String::new();
+        match line {
+            Line::Cells(cells) => {
+                for ((cell, &width), right) in cells.iter().zip(&widths).zip(RIGHT) {
+                    row += &if right { format!("{cell:>width$}  ") } else { format!("{cell:<width$}  ") };
+                }
+            }
+            Line::Reason(reason) => {
+                let indent = widths[0] + 4;
+                row = format!("{:indent$}{reason}", "");
+            }
+        }
+        out.push_str(row.trim_end());
+        out.push('\n');
+    }
+}
+
+fn cells(label: &str, part: &PartReport) -> [String; 6] {
+    [
+        label.to_string(),
+        part.part.to_string(),
+        human_bytes(part.bytes),
+        human_bytes(part.liftable_bytes),
+        human_bytes(part.huge_bytes),
+        part.backing.map_or("-".into(), |b| b.to_string()),
+    ]
+}
+
+fn reason(skip: &SkipReport) -> String {
+    let mut line = format!("{}: {}", human_bytes(skip.bytes), printable(&skip.detail));
+    if let Some(hint) = &skip.hint {
+        let _ = write!(line, "; {hint}");
+    }
+    line
+}
+
+fn folded(out: &mut String, report: &Report, style: &Style) {
+    let names: Vec<String> = report.objects.iter().filter(|o| shown(o, style).is_empty()).map(name).collect();
+    if names.is_empty() {
+        return;
+    }
+    let mut list = names.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
+    if names.len() > NAMED {
+        list += ", …";
+    }
+    let objects = if names.len() == 1 { "object" } else { "objects" };
+    let _ = writeln!(out, "{} {objects} with nothing to lift (-v shows all): {list}", names.len());
+}
+
+fn bars(out: &mut String, report: &Report, style: &Style) {
+    let Some(page) = PageSize::new(report.page_size) else { return };
+    let mut any = false;
+    for object in &report.objects {
+        for part in shown(object, style) {
+            if part.liftable_bytes < MIN_CELLS * page.bytes() {
+                continue;
+            }
+            let (bar, pages) = bar(part, page, style.width.max(MIN_WIDTH));
+            let range = Range { start: Addr(part.start), end: Addr(part.end) };
+            let cell = if pages == 1 {
+                format!("each cell a page of {page}")
+            } else {
+                format!("each cell {pages} pages of {page}")
+            };
+            let _ = writeln!(out, "\n{} {} {range}, {cell}", name(object), part.part);
+            let _ = writeln!(out, "{bar}");
+            any = true;
+        }
+    }
+    if any {
+        out.push_str("█ huge  ▒ some of it huge  ░ liftable, not huge  · edge\n\n");
+    }
+}
+
+/// What is known of the huge page that a cell stands for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Cell {
+    Huge,
+    /// Some of its mapping is huge; smaps does not tell which pages.
+    Some,
+    Liftable,
+    Edge,
+}
+
+/// The bar of a part, and how many huge pages a cell stands for.
+fn bar(part: &PartReport, page: PageSize, width: usize) -> (String, u64) {
+    let size = page.bytes();
+    let first = part.start / size;
+    let count = part.end.div_ceil(size).saturating_sub(first);
+    let pages = count.div_ceil(width as u64).max(1);
+    // Fragments are sorted by address: walk along.
+    let mut bar = String::new();
+    let mut at = 0;
+    while at < count {
+        let cells = (at..count.min(at + pages)).map(|i| cell(part, first + i, page));
+        bar.push(symbol(cells));
+        at += pages;
+    }
+    (bar, pages)
+}
+
+fn symbol(cells: impl Iterator<Item = Cell>) -> char {
+    let (mut all_huge, mut some_huge, mut all_edge) = (true, false, true);
+    for cell in cells {
+        all_huge &= cell == Cell::Huge;
+        some_huge |= matches!(cell, Cell::Huge | Cell::Some);
+        all_edge &= cell == Cell::Edge;
+    }
+    match (all_huge, some_huge, all_edge) {
+        (true, _, _) => '█',
+        (_, true, _) => '▒',
+        (_, _, true) => '·',
+        _ => '░',
+    }
+}
+
+/// The cell of the huge page with this number (address / size).
+fn cell(part: &PartReport, number: u64, page: PageSize) -> Cell {
+    let size = page.bytes();
+    let whole = number.checked_mul(size).and_then(|start| Range::sized(Addr(start), size));
+    let own = Range { start: Addr(part.start), end: Addr(part.end) };
+    let Some(whole) = whole.filter(|w| own.covers(*w)) else { return Cell::Edge };
+    let from = part.fragments.partition_point(|f| f.range.end <= whole.start);
+    let mut here = part.fragments[from..].iter().take_while(|f| f.range.start < whole.end).peekable();
+    if here.peek().is_none() {
+        return Cell::Liftable;
+    }
+    let state = |f: &Fragment| match f.huge {
+        0 => Cell::Liftable,
+        huge if huge >= f.range.inner(page).map_or(f.range.len(), Range::len) => Cell::Huge,
+        _ => Cell::Some,
+    };
+    let mut states = here.map(state);
+    let first = states.next().unwrap_or(Cell::Liftable);
+    if states.all(|s| s == first) { first } else { Cell::Some }
+}
+
+/// "--span  inner 62 MB, outer 63.4 MB on pages of 64 MB, auto 63.4 MB on pages of 64 MB"
+fn gains(out: &mut String, report: &Report) {
+    if report.spans.values().all(|gain| gain.bytes == 0) {
+        return;
+    }
+    let one = |(span, gain): (&SpanChoice, &Gain)| match gain.page_bytes - gain.bytes {
+        0 => format!("{span} {}", human_bytes(gain.bytes)),
+        _ => format!("{span} {} on pages of {}", human_bytes(gain.bytes), human_bytes(gain.page_bytes)),
+    };
+    let all: Vec<String> = report.spans.iter().map(one).collect();
+    let _ = writeln!(out, "--span  {}", all.join(", "));
+}
+
+/// "TLB entries for text and rodata: 21 402 with small pages, 460 now"
+fn entries(out: &mut String, report: &Report) {
+    let Entries { small, now, lifted } = report.tlb_entries;
+    if small == lifted && small == now {
+        return;
+    }
+    let now = if report.pid.is_some() { format!("{} now, ", grouped(now)) } else { String::new() };
+    let _ = writeln!(
+        out,
+        "TLB entries for text and rodata: {} with small pages, {now}{} if all that is liftable is huge",
+        grouped(small),
+        grouped(lifted)
+    );
+}
+
+/// What of a program that does not run is huge in the page cache.
+fn page_cache(out: &mut String, report: &Report) {
+    let known: Vec<(String, u64)> =
+        report.objects.iter().filter_map(|o| Some((name(o), o.page_cache_bytes?))).collect();
+    if known.is_empty() {
+        return;
+    }
+    let huge: Vec<String> = known
+        .iter()
+        .filter(|(_, bytes)| *bytes > 0)
+        .map(|(name, bytes)| format!("{} of {name}", human_bytes(*bytes)))
+        .collect();
+    let huge = if huge.is_empty() { "nothing of it".to_string() } else { huge.join(", ") };
+    let _ = writeln!(out, "on huge pages in the page cache now: {huge}");
+}
+
+/// `21 402`
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(' ');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+fn totals(out: &mut String, report: &Report) {
+    for (part, total) in &report.totals {
+        // Writable parts are left alone unless somebody asked: no line for nothing.
+        let writable = !matches!(part, Part::Text | Part::Rodata);
+        if writable && total.huge_bytes == 0 {
+            continue;
+        }
+        let percent = match total.liftable_bytes {
+            0 => String::new(),
+            n => format!(" ({} % of what is liftable)", u128::from(total.huge_bytes) * 100 / u128::from(n)),
+        };
+        let _ = writeln!(
+            out,
+            "{part:<7} {}, liftable {}, huge {}{percent}",
+            human_bytes(total.bytes),
+            human_bytes(total.liftable_bytes),
+            human_bytes(total.huge_bytes)
+        );
+    }
+}

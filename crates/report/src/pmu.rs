@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A [`StatReport`] for people.
+
+use hugelift_core::printable::printable;
+use hugelift_measure::pmu::metric::{Metric, Unit};
+use hugelift_measure::pmu::report::{Counter, Origin, Scope, StatReport};
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+/// Below this share of cycles the text says that there is little to gain.
+const LITTLE: f64 = 0.01;
+
+/// The report as text, each line ended by a newline.
+pub fn text(report: &StatReport) -> String {
+    let mut out = String::new();
+    head(&mut out, report);
+    counters(&mut out, report);
+    metrics(&mut out, report);
+    kernel(&mut out, report);
+    for note in &report.notes {
+        let _ = writeln!(out, "{note}");
+    }
+    end(&mut out, report);
+    out
+}
+
+fn head(out: &mut String, report: &StatReport) {
+    let seconds = report.seconds.map_or(String::new(), |s| format!(", {s:.3} s"));
+    let subject = printable(&report.subject);
+    let _ = match report.origin {
+        Origin::Measured => writeln!(out, "{subject}{seconds}"),
+        Origin::Given => writeln!(out, "given counts, not measured here: {subject}"),
+    };
+    if let (Some(model), Some(source)) = (report.model, report.source) {
+        let cpu = report.cpu.as_ref().map_or(String::new(), |c| format!(" ({c})"));
+        let pmu = report.pmu.as_ref().map_or(String::new(), |p| format!(", PMU {}", printable(p)));
+        let _ = writeln!(out, "{model}{cpu}{pmu}; events: {source}");
+    }
+    if report.user_only {
+        out.push_str(
+            "user space only; with the kernel's part: echo 1 > /proc/sys/kernel/perf_event_paranoid, or root\n",
+        );
+    }
+    if let Some(why) = &report.no_pmu {
+        let _ = writeln!(out, "no hardware counts: {}", printable(why));
+    }
+}
+
+fn counters(out: &mut String, report: &StatReport) {
+    let mut shown = BTreeSet::new();
+    let (mut rows, mut skipped) = (Vec::new(), Vec::new());
+    // Cycles and instructions are in several groups, once each in this table.
+    for counter in report.counters.iter().filter(|c| shown.insert(c.event)) {
+        match counter.scaled {
+            Some(scaled) => rows.push((count(scaled), counter.event, multiplexed(counter))),
+            None => skipped.push(counter.event),
+        }
+    }
+    if !rows.is_empty() {
+        out.push('\n');
+    }
+    let name = rows.iter().map(|r| r.1.len()).max().unwrap_or(0);
+    for (value, event, share) in rows {
+        let line = format!("{value:>20}  {event:<name$}  {share}");
+        let _ = writeln!(out, "{}", line.trim_end());
+    }
+    if !skipped.is_empty() {
+        let word = if report.origin == Origin::Given { "not given" } else { "not counted" };
+        let _ = writeln!(out, "{word:>20}  {}", skipped.join(", "));
+    }
+}
+
+fn multiplexed(counter: &Counter) -> String {
+    if counter.running_share >= 0.9995 {
+        return String::new();
+    }
+    format!("counted {} of the time, scaled", percent(counter.running_share))
+}
+
+fn metrics(out: &mut String, report: &StatReport) {
+    if !report.metrics.is_empty() {
+        out.push('\n');
+    }
+    let label = report.metrics.iter().map(|m| m.label.len()).max().unwrap_or(0);
+    for metric in &report.metrics {
+        let _ = writeln!(out, "{:<label$}  {}", metric.label, shown(metric));
+    }
+    out.push('\n');
+}
+
+fn shown(metric: &Metric) -> String {
+    match metric.unit {
+        Unit::Share if metric.key == "page_walks_utilization" => {
+            format!("{} of their time", percent(metric.value))
+        }
+        Unit::Share if metric.key == "page_walker_memory_share" => percent(metric.value),
+        Unit::Share => format!("{} of cycles", percent(metric.value)),
+        Unit::PerThousandInstructions => format!("{:.3} per 1000 instructions", metric.value),
+        Unit::Cycles => format!("{:.1}", metric.value),
+        Unit::PerCycle => format!("{:.2}", metric.value),
+    }
+}
+
+fn kernel(out: &mut String, report: &StatReport) {
+    for each in &report.kernel {
+        let scope = match each.scope {
+            Scope::Program => "",
+            Scope::Machine => " (whole machine)",
+        };
+        let _ = writeln!(out, "{:>20}  {}{scope}", count(each.value as f64), each.label);
+    }
+    if !report.kernel.is_empty() {
+        out.push('\n');
+    }
+}
+
+fn end(out: &mut String, report: &StatReport) {
+    if let Some(bound) = report.bound {
+        let little = if bound < LITTLE { "; there is little to gain" } else { "" };
+        let _ = writeln!(
+            out,
+            "walks take {} of cycles: the most that huge pages can bring{little}",
+            percent(bound)
+        );
+    }
+    if report.origin == Origin::Measured {
+        out.push_str("what huge pages do bring: hugelift compare -- CMD\n");
+    }
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.1} %", share * 100.0)
+}
+
+/// `3 213 400 000 000`
+fn count(value: f64) -> String {
+    let digits = format!("{value:.0}");
+    let mut out = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(' ');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thousands() {
+        for (value, want) in
+            [(0.0, "0"), (999.0, "999"), (1000.0, "1 000"), (3_213_400_000_000.0, "3 213 400 000 000")]
+        {
+            assert_eq!(count(value), want);
+        }
+    }
+
+    #[test]
+    fn percents_of_the_published_counts() {
+        assert_eq!(percent(139.2 / 3213.4), "4.3 %");
+        assert_eq!(percent(18.0 / 3213.0), "0.6 %");
+    }
+}

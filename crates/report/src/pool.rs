@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The pools for people: a table, and a bar for each pool that has pages.
+
+use hugelift_core::addr::human_bytes;
+use hugelift_core::pool::{Need, SizePool, commands, sum};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+const TITLES: [&str; 8] = ["SIZE", "NODE", "TOTAL", "IN USE", "FREE", "RESERVED", "SURPLUS", "OVERCOMMIT"];
+/// A bar is never squeezed further than this.
+const MIN_WIDTH: usize = 10;
+
+/// The table and the bars, in lines of at most `width` columns where that is possible.
+pub fn show(pools: &[SizePool], width: usize) -> String {
+    if pools.is_empty() {
+        return "this kernel has no hugetlb pools (CONFIG_HUGETLBFS)\n".into();
+    }
+    let mut rows = vec![TITLES.map(String::from)];
+    for pool in pools {
+        let n = |n: u64| n.to_string();
+        rows.push([
+            format!("{}{}", human_bytes(pool.page_size), if pool.default { " *" } else { "" }),
+            "all".into(),
+            n(pool.total),
+            n(pool.used()),
+            n(pool.free),
+            n(pool.reserved),
+            n(pool.surplus),
+            n(pool.overcommit),
+        ]);
+        // One node is the machine.
+        for node in pool.nodes.iter().filter(|_| pool.nodes.len() > 1) {
+            rows.push([
+                String::new(),
+                node.node.to_string(),
+                n(node.total),
+                n(node.total.saturating_sub(node.free)),
+                n(node.free),
+                "-".into(),
+                n(node.surplus),
+                "-".into(),
+            ]);
+        }
+    }
+    let mut out = table(&rows);
+    if pools.iter().any(|p| p.default) {
+        out += "* the size that MAP_HUGETLB and vm.nr_hugepages mean when they name none\n";
+    }
+    let filled: Vec<&SizePool> = pools.iter().filter(|p| p.total > 0).collect();
+    for pool in &filled {
+        let memory = human_bytes(pool.total.saturating_mul(pool.page_size));
+        let _ = writeln!(out, "\n{} pages, {memory}", human_bytes(pool.page_size));
+        let _ = writeln!(out, "{}", bar(pool, width.max(MIN_WIDTH)));
+    }
+    if !filled.is_empty() {
+        out += "█ in use  ▒ promised  ░ free\n";
+    }
+    out
+}
+
+/// Aligned columns: the first to the left, the others to the right.
+fn table<const N: usize>(rows: &[[String; N]]) -> String {
+    let mut widths = [0; N];
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let mut out = String::new();
+    for row in rows {
+        let cells = row.iter().zip(widths).enumerate();
+        let line: Vec<String> =
+            cells.map(|(i, (c, w))| if i == 0 { format!("{c:<w$}") } else { format!("{c:>w$}") }).collect();
+        out += line.join("  ").trim_end();
+        out.push('\n');
+    }
+    out
+}
+
+/// One cell for so many pages that the bar fits; a cell shows what most of its pages are.
+fn bar(pool: &SizePool, width: usize) -> String {
+    let cells = pool.total.min(width as u64);
+    let promised = pool.reserved.min(pool.free);
+    let at = |cell: u64| {
+        // The page in the middle of the cell.
+        let page = (u128::from(2 * cell + 1) * u128::from(pool.total)) / u128::from(2 * cells);
+        match u64::try_from(page).unwrap_or(u64::MAX) {
+            page if page < pool.used() => '█',
+            page if page < pool.used() + promised => '▒',
+            _ => '░',
+        }
+    };
+    (0..cells).map(at).collect()
+}
+
+/// What programs need, and the commands that give it to them.
+pub fn needs(needs: &[Need], pools: &[SizePool]) -> String {
+    let mut rows = vec![["PROGRAM", "OBJECTS", "PAGES", "OF", "MEMORY"].map(String::from)];
+    let mut row = |name: &str, objects: String, pages: &BTreeMap<u64, u64>| {
+        for (size, count) in pages {
+            let memory = human_bytes(size.saturating_mul(*count));
+            rows.push([name.into(), objects.clone(), count.to_string(), human_bytes(*size), memory]);
+        }
+        if pages.is_empty() {
+            rows.push([name.into(), objects, "0".into(), "-".into(), "-".into()]);
+        }
+    };
+    for need in needs {
+        row(&need.program.to_string(), need.objects.to_string(), &need.pages);
+    }
+    let all = sum(needs);
+    if needs.len() > 1 {
+        row("together", String::new(), &all);
+    }
+    let mut out = table(&rows);
+    for (size, pages) in &all {
+        let available = pools.iter().find(|p| p.page_size == *size).map_or(0, |p| p.available);
+        let verdict = if available >= *pages { "enough" } else { "too few" };
+        let _ = writeln!(out, "pool of {}: {available} to be had, {verdict}", human_bytes(*size));
+    }
+    for command in commands(pools, &all) {
+        let _ = writeln!(out, "{command}");
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hugelift_core::addr::PageSize;
+    use hugelift_core::pool::NodePool;
+    use hugelift_core::snapshot::Pool;
+
+    fn two_sizes() -> Vec<SizePool> {
+        let node = |node, total, free, surplus| NodePool { node, total, free, surplus };
+        let pool = |page, total, free, reserved, surplus, overcommit| Pool {
+            page: PageSize::new(page).unwrap(),
+            total,
+            free,
+            reserved,
+            surplus,
+            overcommit,
+        };
+        vec![
+            SizePool::new(pool(1 << 30, 0, 0, 0, 0, 0), Some(PageSize::MB2), vec![]),
+            SizePool::new(
+                pool(2 << 20, 100, 40, 10, 4, 6),
+                Some(PageSize::MB2),
+                vec![node(0, 60, 10, 4), node(1, 40, 30, 0)],
+            ),
+        ]
+    }
+
+    #[test]
+    fn a_table_and_a_bar() {
+        let shown = show(&two_sizes(), 20);
+        let lines: Vec<&str> = shown.lines().collect();
+        let words = |i: usize| lines[i].split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(words(1), "1 GB all 0 0 0 0 0 0");
+        assert_eq!(words(2), "2 MB * all 100 60 40 10 4 6");
+        assert_eq!(words(3), "0 60 50 10 - 4 -");
+        assert_eq!(words(4), "1 40 10 30 - 0 -");
+        assert!(shown.contains("\n████████████▒▒░░░░░░\n"), "{shown}");
+        assert!(lines.iter().all(|l| l.chars().count() <= 80), "{shown}");
+    }
+
+    #[test]
+    fn every_page_has_a_cell_where_there_is_room() {
+        let mut pool = two_sizes()[1].clone();
+        (pool.total, pool.free, pool.reserved) = (5, 3, 1);
+        assert_eq!(bar(&pool, 80), "██▒░░");
+        (pool.total, pool.free) = (u64::MAX, 0);
+        assert_eq!(bar(&pool, 10), "██████████");
+    }
+
+    #[test]
+    fn needs_end_in_a_command() {
+        let need = |program: &str, pages| Need {
+            program: program.into(),
+            objects: 1,
+            pages: BTreeMap::from([(2 << 20, pages)]),
+        };
+        let shown = needs(&[need("a\x1b", 30), need("b", 10)], &two_sizes());
+        assert!(shown.contains("a\\x1b") && shown.contains("together"), "{shown}");
+        assert!(shown.ends_with("32 to be had, too few\nhugelift pool set 2M=+8\n"), "{shown}");
+    }
+}
