@@ -94,7 +94,7 @@ pub fn copies(files: &[PathBuf], to: &Path) -> Result<()> {
 /// The shared objects of the program that have whole huge pages.
 ///
 /// # Errors
-/// hugelift could not look.
+/// hugelift could not inspection.
 pub fn large_libraries(program: &Path) -> Result<Vec<PathBuf>> {
     let report =
         report(Command::new(hugelift()?).args(["prime", "--json", "--check", "--with-libs"]).arg(program))?;
@@ -106,7 +106,7 @@ pub fn large_libraries(program: &Path) -> Result<Vec<PathBuf>> {
 /// Primes (or only looks at) all files in a folder: bytes that are huge, and that could be.
 ///
 /// # Errors
-/// hugelift could not look.
+/// hugelift could not inspection.
 pub fn prime(folder: &Path, check: bool) -> Result<(u64, u64)> {
     let mut command = Command::new(hugelift()?);
     command.args(["prime", "--json"]).args(check.then_some("--check"));

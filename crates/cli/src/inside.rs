@@ -5,7 +5,7 @@
 use crate::FAILED;
 use crate::failure::Failure;
 use crate::log;
-use crate::run::Job;
+use crate::run::LiftJob;
 use hugelift_os::io::console::say;
 use hugelift_os::launch::inside;
 use std::ffi::OsString;
@@ -34,6 +34,6 @@ fn try_inside(args: &[OsString]) -> Result<(), Failure> {
     words.push("--".to_string());
     let words = words.into_iter().map(OsString::from).chain([name.into()]);
     let options = crate::run_options(words).map_err(|e| e.to_string())?;
-    let mut job = &mut Job::of_child(&options)?;
+    let mut job = &mut LiftJob::of_child(&options)?;
     Ok(inside::help(pid, fd, &mut job)?)
 }

@@ -16,7 +16,7 @@ use hugelift_os::io::console::{self, say};
 use hugelift_os::io::terminal;
 use hugelift_os::launch::base::Wanted;
 use hugelift_os::launch::lookup::resolve;
-use hugelift_os::machine::pools::{self, Made};
+use hugelift_os::machine::pools::{self, PoolChange};
 use hugelift_os::machine::thp_page;
 use hugelift_os::machine::tree::Tree;
 use hugelift_report::pool as text;
@@ -236,8 +236,8 @@ fn described(change: &Change, got: Option<u64>) -> Value {
 }
 
 /// "2 MB pages: 64 asked for, 64 got (before: 0)"
-fn result(made: &Made) -> String {
-    let Made { change, got } = made;
+fn result(made: &PoolChange) -> String {
+    let PoolChange { change, got } = made;
     let what = match change.kind {
         Kind::Pages => "pages",
         Kind::Overcommit => "overcommit",
@@ -247,7 +247,7 @@ fn result(made: &Made) -> String {
     format!("{size} {what}{node}: {asked} asked for, {got} got (before: {from})")
 }
 
-fn shortage(made: &Made) -> String {
+fn shortage(made: &PoolChange) -> String {
     let lack = made.change.to - made.got;
     let size = human_bytes(made.change.page_size);
     format!(

@@ -9,7 +9,7 @@ mod job;
 mod reach;
 mod tell;
 
-pub use job::Job;
+pub use job::LiftJob;
 
 use crate::FAILED;
 use crate::dry_run::dry_run;
@@ -27,10 +27,10 @@ use hugelift_os::elf::malloc::allocators;
 use hugelift_os::io::console::say;
 use hugelift_os::io::output;
 use hugelift_os::launch;
+use hugelift_os::launch::bypass::Bypass;
 use hugelift_os::launch::helper::Verdict;
 use hugelift_os::launch::inside::{self, Inside};
 use hugelift_os::launch::lookup::{Lookup, resolve};
-use hugelift_os::launch::plain::Plain;
 use hugelift_os::launch::program::{examine, exec, set_variable};
 use hugelift_os::launch::seccomp::{self, OwnStatus};
 use hugelift_os::machine::users::Identity;
@@ -146,12 +146,12 @@ pub fn run(args: &RunArgs, start: &Beginning) -> i32 {
 }
 
 /// What is found out before any system call is made that the loader of the C library has not made.
-pub struct Beginning(Result<OwnStatus, Plain>);
+pub struct Beginning(Result<OwnStatus, Bypass>);
 
 impl Beginning {
     /// Looks at the calling process.
     pub fn look() -> Beginning {
-        Beginning(OwnStatus::read().map_err(Plain::from))
+        Beginning(OwnStatus::read().map_err(Bypass::from))
     }
 
     /// Whether a seccomp filter may kill this process for what a launcher does.
@@ -160,15 +160,15 @@ impl Beginning {
     }
 
     /// Whether this process may become a launcher.
-    fn permits(&self, args: &RunArgs) -> Result<(), Plain> {
+    fn permits(&self, args: &RunArgs) -> Result<(), Bypass> {
         match &self.0 {
             Ok(own) => {
                 seccomp::check(own, args.seccomp == SeccompChoice::Try)?;
-                if own.is_foreign() { Err(Plain::ForeignProc) } else { Ok(()) }
+                if own.is_foreign() { Err(Bypass::ForeignProc) } else { Ok(()) }
             }
             // /proc shows nothing of a filter: there may be one.
-            Err(Plain::Proc(error)) => Err(Plain::Proc(error.clone())),
-            Err(_) => Err(Plain::Unreadable),
+            Err(Bypass::Proc(error)) => Err(Bypass::Proc(error.clone())),
+            Err(_) => Err(Bypass::Unreadable),
         }
     }
 }
@@ -182,13 +182,13 @@ fn try_run(args: &RunArgs, beginning: &Beginning) -> Result<i32, Failure> {
         identity.assume()?;
     }
     let name = &args.command[0];
-    let mut job = Job::new(args, name.into(), policy);
+    let mut job = LiftJob::new(args, name.into(), policy);
     if args.dry_run {
         return Ok(dry_run(&resolve(name)?, &job.policy, job.choosing, args.verbose > 0));
     }
     job.report = report;
     if let Err(why) = beginning.permits(args) {
-        return start_plainly(args, &mut job, &why);
+        return start_bypassed(args, &mut job, &why);
     }
     job.adopts = launch::adopts_orphans();
     let mut lookup = Lookup::new(name);
@@ -210,7 +210,7 @@ enum Tried {
 }
 
 /// Becomes the program at `path`, with a helper beside it if there can be one. Returns if that fails.
-fn start(args: &RunArgs, job: &mut Job, path: &Path) -> Result<Tried, Failure> {
+fn start(args: &RunArgs, job: &mut LiftJob, path: &Path) -> Result<Tried, Failure> {
     if let Some(status) = load_library(args, job, path)? {
         return Ok(Tried::Refused(status));
     }
@@ -222,7 +222,7 @@ fn start(args: &RunArgs, job: &mut Job, path: &Path) -> Result<Tried, Failure> {
     // The helper works on a copy of the job: it is another process.
     let helper = match examine(path).and_then(|()| launch::start_helper(&mut *job, &keep, adopts)) {
         Ok(helper) => Some(helper),
-        Err(why) => match job.plain(&why) {
+        Err(why) => match job.bypass(&why) {
             Verdict::Refuse(status) => return Ok(Tried::Refused(status)),
             Verdict::Start => None,
         },
@@ -237,7 +237,7 @@ fn start(args: &RunArgs, job: &mut Job, path: &Path) -> Result<Tried, Failure> {
 
 /// Has the program at `path` load the library, where its children are to be lifted or its data is to
 /// be on pages of the pool. Returns an exit status if the program must not start (`--strict`).
-fn load_library(args: &RunArgs, job: &mut Job, path: &Path) -> Result<Option<i32>, Failure> {
+fn load_library(args: &RunArgs, job: &mut LiftJob, path: &Path) -> Result<Option<i32>, Failure> {
     let (children, pool) = (args.children == ChildrenChoice::Lift, job.takes_data_from_pool());
     if !children && !pool {
         return Ok(None);
@@ -274,8 +274,8 @@ fn load_library(args: &RunArgs, job: &mut Job, path: &Path) -> Result<Option<i32
 
 /// Becomes the program without any of the calls that a lift needs: execve(2) alone says which file it
 /// is. Returns only if that fails.
-fn start_plainly(args: &RunArgs, job: &mut Job, why: &Plain) -> Result<i32, Failure> {
-    if let Verdict::Refuse(status) = job.plain(why) {
+fn start_bypassed(args: &RunArgs, job: &mut LiftJob, why: &Bypass) -> Result<i32, Failure> {
+    if let Verdict::Refuse(status) = job.bypass(why) {
         return Ok(status);
     }
     let mut lookup = Lookup::new(&args.command[0]);
@@ -290,7 +290,7 @@ fn failed(error: &io::Error) -> i32 {
 }
 
 /// Has the programs that this one will start lifted as it is, by the library inside them.
-fn lift_children(args: &RunArgs, job: &Job, library: &Inside) -> Result<(), Failure> {
+fn lift_children(args: &RunArgs, job: &LiftJob, library: &Inside) -> Result<(), Failure> {
     let parts = &job.policy.parts;
     // Heap and stack are advised in every program, however small it is.
     let any = parts.iter().any(|p| matches!(p, Part::Heap | Part::Stack));
@@ -314,7 +314,7 @@ fn reserved(policy: &Policy) -> Option<String> {
 }
 
 /// Sets the variables of the allocators that the program has in it.
-fn tell_allocator(args: &RunArgs, path: &Path, job: &Job) -> Result<(), Failure> {
+fn tell_allocator(args: &RunArgs, path: &Path, job: &LiftJob) -> Result<(), Failure> {
     let pages = match args.malloc {
         MallocChoice::Auto if job.policy.parts.contains(&Part::Heap) => Pages::Thp,
         MallocChoice::Auto | MallocChoice::Off => return Ok(()),

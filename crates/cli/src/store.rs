@@ -11,7 +11,7 @@ use hugelift_core::printable::{Escape, Untrusted};
 use hugelift_core::quantity;
 use hugelift_os::io::console::{self, say};
 use hugelift_os::store::{
-    Entry, Freed, Missing, Noted, Notes, State, Store, StoreError, notes_beside, own_path,
+    Entry, Freed, IfAbsent, Noted, Notes, State, Store, StoreError, notes_beside, own_path,
 };
 use serde_json::json;
 use std::fmt::Write as _;
@@ -103,8 +103,8 @@ fn there<T>(opened: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
 
 fn try_store(args: &StoreArgs) -> Result<(i32, String), Failed> {
     let path = args.store.clone().map_or_else(own_path, Ok)?;
-    let store = there(Store::open(&path, Missing::Leave))?;
-    let notes = there(Notes::at(&notes_beside(&path), Missing::Leave))?;
+    let store = there(Store::open(&path, IfAbsent::Leave))?;
+    let notes = there(Notes::at(&notes_beside(&path), IfAbsent::Leave))?;
     let none = || format!("there is no store at {}\n", path.escaped());
     let (store, notes) = (store.as_ref(), notes.as_ref());
     let noted = |dropped: Result<usize, StoreError>| Ok::<_, StoreError>(told_of_notes(dropped?));

@@ -11,7 +11,7 @@ use hugelift_core::policy::{Copies, Policy};
 use hugelift_core::record::Identity;
 use hugelift_core::snapshot::Snapshot;
 use hugelift_core::weigh::{Past, Stake, Verdict, Weighed, weigh};
-use hugelift_os::store::{Missing, Notes, StoreError, file_of};
+use hugelift_os::store::{IfAbsent, Notes, StoreError, file_of};
 use hugelift_os::watch::observer::{Observer, Subject};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -84,7 +84,7 @@ pub fn choose(how: Choosing, pid: Option<u32>, snapshot: &Snapshot, policy: &Pol
     if how == Choosing::All || copied(&all).next().is_none() {
         return unchanged(all);
     }
-    let missing = if pid.is_some() { Missing::Make } else { Missing::Leave };
+    let missing = if pid.is_some() { IfAbsent::Make } else { IfAbsent::Leave };
     let watch = match (Notes::open(missing), how) {
         (Ok(notes), _) => Watch::of(notes, pid, snapshot, &all),
         // A preview makes nothing: there is nothing in it yet.

@@ -12,7 +12,7 @@
 
 use crate::addr::{Addr, PageSize, Range};
 use crate::maps::Mapping;
-use crate::moving::{Layout, Unstarted};
+use crate::relocate::{ExecStopped, Layout};
 use crate::snapshot::overlapping;
 use crate::target::Fault;
 
@@ -31,7 +31,7 @@ pub fn aligned(layout: &Layout, mappings: &[Mapping], page: PageSize) -> Option<
 ///
 /// # Errors
 /// The kernel refuses it: the heap is where it was.
-pub fn align<T: Unstarted>(
+pub fn align<T: ExecStopped>(
     target: &mut T,
     layout: &Layout,
     mappings: &[Mapping],

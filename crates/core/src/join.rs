@@ -30,7 +30,7 @@ const REFUSALS: u32 = 6;
 
 /// What one look at a process shows.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Look {
+pub struct Sample {
     /// Its private, writable, anonymous mappings, by address.
     pub mappings: Vec<Range>,
     /// Stretches of them that huge pages with contents map, by address.
@@ -62,13 +62,13 @@ impl Blocks {
 
     /// Takes a look in; whether anything has changed since the last one. What does not lie in one
     /// mapping any more is forgotten.
-    pub fn take(&mut self, look: &Look) -> bool {
+    pub fn take(&mut self, sample: &Sample) -> bool {
         let mut now: BTreeMap<Addr, Block> = BTreeMap::new();
-        for inner in look.mappings.iter().filter_map(|mapping| mapping.inner(self.page)) {
+        for inner in sample.mappings.iter().filter_map(|mapping| mapping.inner(self.page)) {
             let split = |block: Block| Block { huge: false, rests: block.rests.saturating_sub(1), ..block };
             now.extend(self.known.range(inner.start..inner.end).map(|(at, block)| (*at, split(*block))));
-            let from = look.huge.partition_point(|huge| huge.end <= inner.start);
-            let near = look.huge[from..].iter().take_while(|huge| huge.start < inner.end);
+            let from = sample.huge.partition_point(|huge| huge.end <= inner.start);
+            let near = sample.huge[from..].iter().take_while(|huge| huge.start < inner.end);
             let huge = near.filter_map(|huge| huge.intersect(inner)?.inner(self.page));
             let starts = huge.flat_map(|r| (r.start.0..r.end.0).step_by(self.page.bytes() as usize));
             now.extend(starts.map(|at| (Addr(at), Block { huge: true, ..Block::default() })));
@@ -129,7 +129,7 @@ impl Rhythm {
     /// How long the first look waits: a program that ends before is not looked at.
     pub const FIRST: Duration = OFTEN;
 
-    /// The time until the next look, if the last one took so long.
+    /// The time until the next sample, if the last one took so long.
     pub fn next(&mut self, changed: bool, took: Duration) -> Duration {
         self.0 = if changed { OFTEN } else { (2 * self.0).min(SELDOM) };
         self.0.max(took.saturating_mul(LOOKS))
@@ -148,42 +148,42 @@ mod tests {
         Range::new(Addr(start << 20), Addr(end << 20)).unwrap()
     }
 
-    fn look(mappings: &[Range], huge: &[Range]) -> Look {
-        Look { mappings: mappings.to_vec(), huge: huge.to_vec() }
+    fn sample(mappings: &[Range], huge: &[Range]) -> Sample {
+        Sample { mappings: mappings.to_vec(), huge: huge.to_vec() }
     }
 
     #[test]
     fn what_was_huge_and_is_not_is_split() {
         let mut blocks = Blocks::new(PAGE);
-        assert!(blocks.take(&look(&[r(1, 20)], &[r(2, 8), r(12, 14)])));
+        assert!(blocks.take(&sample(&[r(1, 20)], &[r(2, 8), r(12, 14)])));
         assert_eq!(blocks.split(), []);
-        assert!(!blocks.take(&look(&[r(1, 21)], &[r(2, 8), r(12, 14)])), "it has only grown");
-        assert!(blocks.take(&look(&[r(1, 20)], &[r(4, 6)])));
+        assert!(!blocks.take(&sample(&[r(1, 21)], &[r(2, 8), r(12, 14)])), "it has only grown");
+        assert!(blocks.take(&sample(&[r(1, 20)], &[r(4, 6)])));
         assert_eq!(blocks.split(), [r(2, 4), r(6, 8), r(12, 14)]);
         // Joined, by whomever.
-        assert!(blocks.take(&look(&[r(1, 20)], &[r(2, 6), r(12, 14)])));
+        assert!(blocks.take(&sample(&[r(1, 20)], &[r(2, 6), r(12, 14)])));
         assert_eq!(blocks.split(), [r(6, 8)]);
     }
 
     #[test]
     fn what_is_no_longer_in_one_mapping_is_forgotten() {
         let mut blocks = Blocks::new(PAGE);
-        blocks.take(&look(&[r(0, 10)], &[r(0, 10)]));
+        blocks.take(&sample(&[r(0, 10)], &[r(0, 10)]));
         // Unmapped, and cut in two: the block at 4.
-        blocks.take(&look(&[r(0, 5), r(5, 8)], &[]));
+        blocks.take(&sample(&[r(0, 5), r(5, 8)], &[]));
         assert_eq!(blocks.split(), [r(0, 2), r(2, 4), r(6, 8)], "of the block at 4 two halves");
-        blocks.take(&look(&[r(0, 10)], &[]));
+        blocks.take(&sample(&[r(0, 10)], &[]));
         assert_eq!(blocks.split(), [r(0, 2), r(2, 4), r(6, 8)], "mapped anew is not what was huge");
-        blocks.take(&Look::default());
-        blocks.take(&look(&[r(0, 10)], &[]));
+        blocks.take(&Sample::default());
+        blocks.take(&sample(&[r(0, 10)], &[]));
         assert_eq!(blocks.split(), []);
     }
 
     #[test]
     fn what_is_refused_rests_and_is_given_up() {
         let mut blocks = Blocks::new(PAGE);
-        blocks.take(&look(&[r(0, 4)], &[r(0, 4)]));
-        let split = look(&[r(0, 4)], &[]);
+        blocks.take(&sample(&[r(0, 4)], &[r(0, 4)]));
+        let split = sample(&[r(0, 4)], &[]);
         let mut tries = 0;
         for _ in 0..1000 {
             blocks.take(&split);
@@ -195,7 +195,7 @@ mod tests {
         }
         assert_eq!(tries, REFUSALS);
         // Once it was huge again, all is forgiven.
-        blocks.take(&look(&[r(0, 4)], &[r(0, 4)]));
+        blocks.take(&sample(&[r(0, 4)], &[r(0, 4)]));
         blocks.take(&split);
         assert_eq!(blocks.split(), [r(0, 2), r(2, 4)]);
         blocks.refuse(Addr(9));
@@ -241,16 +241,16 @@ mod tests {
             let mut blocks = Blocks::new(PAGE);
             let mut ever: Vec<Range> = Vec::new();
             for (mappings, huge) in looks {
-                let look = Look { mappings, huge };
-                blocks.take(&look);
+                let sample = Sample { mappings, huge };
+                blocks.take(&sample);
                 for block in blocks.split() {
                     prop_assert!(block.start.is_aligned(PAGE) && block.len() == PAGE.bytes());
-                    prop_assert!(look.mappings.iter().any(|m| m.covers(block)));
-                    prop_assert!(!look.huge.iter().any(|h| h.covers(block)));
+                    prop_assert!(sample.mappings.iter().any(|m| m.covers(block)));
+                    prop_assert!(!sample.huge.iter().any(|h| h.covers(block)));
                     prop_assert!(ever.iter().any(|h| h.covers(block)));
                 }
-                ever.extend(&look.huge);
-                prop_assert!(!blocks.clone().take(&look), "the same look changes nothing");
+                ever.extend(&sample.huge);
+                prop_assert!(!blocks.clone().take(&sample), "the same look changes nothing");
             }
         }
     }

@@ -12,11 +12,11 @@ use crate::snapshot::{Snapshot, ThpOff};
 use crate::target::{Fault, FileHandle, MapStored, Place, Source, Target};
 use std::collections::BTreeMap;
 
+mod at_exec;
 mod calls;
 mod runs;
-mod unstarted;
+pub use at_exec::Start;
 use runs::{Runs, Shift};
-pub use unstarted::Start;
 
 /// What memory is made of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

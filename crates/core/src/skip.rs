@@ -93,7 +93,7 @@ pub enum Reason {
         need: u64,
     },
     /// No gap between the mappings is wide enough for a copy of so many bytes.
-    NoRoom(u64),
+    NoCodeCave(u64),
     /// Its page cache is not in huge folios.
     NotPrimed,
     /// Most of its page cache is in huge folios, this is not.
@@ -139,7 +139,7 @@ impl Reason {
             Reason::NoThp => "no-thp",
             Reason::MemoryLimit { .. } => "memory-short",
             Reason::GroupLimit { .. } => "memory-limit",
-            Reason::NoRoom(_) => "no-address-space",
+            Reason::NoCodeCave(_) => "no-address-space",
             Reason::NotPrimed => "not-primed",
             Reason::SmallFolios => "small-folios",
             Reason::NotCongruent(_) => "not-congruent",
@@ -256,7 +256,7 @@ impl Reason {
             | Reason::Neighbour(_)
             | Reason::Beside(_)
             | Reason::KeptFree(_)
-            | Reason::NoRoom(_)
+            | Reason::NoCodeCave(_)
             | Reason::WritableCode
             | Reason::Protection
             | Reason::TextRelocations
@@ -319,7 +319,7 @@ impl fmt::Display for Reason {
                 write!(f, "memory limit: {}, and the program may need the {left} left of it", limit.said())?;
                 write!(f, ": {spare} spare, need {need}")
             }
-            Reason::NoRoom(need) => write!(f, "no gap of {} in its address space", human_bytes(*need)),
+            Reason::NoCodeCave(need) => write!(f, "no gap of {} in its address space", human_bytes(*need)),
             Reason::NotPrimed => f.write_str("its page cache is not in huge folios"),
             Reason::SmallFolios => f.write_str("this piece of its page cache is not in huge folios"),
             Reason::NotCongruent(page) => {

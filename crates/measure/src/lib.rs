@@ -3,7 +3,7 @@
 //! shows of it while it runs.
 //!
 //! [`rounds`] runs sides in turn; a side is a [`program`] whose run is [`timed`], or a
-//! [`server`] under a load. A [`look`] is a run that counts for nothing and shows everything.
+//! [`server`] under a load. A [`inspection`] is a run that counts for nothing and shows everything.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 pub mod child;
@@ -11,8 +11,8 @@ pub mod comparison;
 pub mod coverage;
 pub mod generated;
 pub mod host;
+pub mod inspection;
 pub mod interrupt;
-pub mod look;
 pub mod ministat;
 pub mod perf;
 pub mod pmu;

@@ -122,7 +122,7 @@ impl Row {
         self.text_bytes.unwrap_or(self.executable_text_bytes)
     }
 
-    /// Text by CPU time, in bytes kept busy: what makes it worth a look.
+    /// Text by CPU time, in bytes kept busy: what makes it worth a inspection.
     pub fn busy_text(&self) -> f64 {
         self.known_text() as f64 * self.cpus
     }

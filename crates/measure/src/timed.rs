@@ -4,7 +4,7 @@
 //! Reading smaps keeps the process from changing its mappings for a moment. So it is done
 //! late, seldom, and in the same way on both sides: first after [`FIRST`], then at growing
 //! distances, never for more than a hundredth of the time. Shorter programs are shown by a
-//! [`crate::look`].
+//! [`crate::inspection`].
 
 use crate::child::{Child, Cost, reap_orphans};
 use crate::comparison::Memory;

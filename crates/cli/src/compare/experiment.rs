@@ -11,7 +11,7 @@ use hugelift_measure::comparison::{self, Comparison, Figure, Run, Setting, Side}
 use hugelift_measure::program::Program;
 use hugelift_measure::stopping::{Reached, Rule};
 use hugelift_measure::timed::Seen;
-use hugelift_measure::{child, host, interrupt, look, rounds, timed};
+use hugelift_measure::{child, host, inspection, interrupt, rounds, timed};
 use hugelift_os::io::console::say;
 use std::cell::{Cell, RefCell};
 use std::os::unix::process::ExitStatusExt as _;
@@ -49,8 +49,8 @@ pub struct Known {
 
 impl Known {
     /// What a look has shown.
-    pub fn from_look(look: look::Look) -> Known {
-        Known { seen: look.seen, liftable: look.liftable, why_not: look.why_not }
+    pub fn from_inspection(inspection: inspection::Inspection) -> Known {
+        Known { seen: inspection.seen, liftable: inspection.liftable, why_not: inspection.why_not }
     }
 
     fn add(&mut self, other: Known) {
@@ -263,12 +263,12 @@ impl Experiment {
                 self.name(side),
             );
         }
-        let look = match self.options(side) {
-            None => look::bare(&self.program(side, &[]))?,
-            Some(options) => look::lifted(&self.program, &self.hugelift, options)?,
+        let inspection = match self.options(side) {
+            None => inspection::bare(&self.program(side, &[]))?,
+            Some(options) => inspection::lifted(&self.program, &self.hugelift, options)?,
         };
-        self.check(look.status)?;
-        Ok(Known::from_look(look))
+        self.check(inspection.status)?;
+        Ok(Known::from_inspection(inspection))
     }
 
     fn run_once(&self, side: usize) -> Result<Run> {

@@ -10,7 +10,7 @@ use hugelift_measure::program::Program;
 use hugelift_measure::ready::Ready;
 use hugelift_measure::server::{Server, number};
 use hugelift_measure::timed::Seen;
-use hugelift_measure::{child, interrupt, look};
+use hugelift_measure::{child, inspection, interrupt};
 use hugelift_os::io::console::say;
 use regex::Regex;
 use std::cell::Cell;
@@ -62,7 +62,7 @@ impl UnderLoad {
         let more = if lifted { vec!["--report".into(), report.escaped().to_string()] } else { Vec::new() };
         let run = self.run(&program(&more), side)?;
         let seen = Seen { memory: run.memory, peak_bytes: run.peak_bytes };
-        let said = std::fs::read_to_string(&report).ok().and_then(|text| look::said(&text));
+        let said = std::fs::read_to_string(&report).ok().and_then(|text| inspection::said(&text));
         Ok(Known {
             seen,
             liftable: said.as_ref().and_then(|said| said.liftable),

@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Who stays beside the program when it runs: to note what it does, to join what fork(2) leaves split.
 
-use super::job::Job;
+use super::job::LiftJob;
 use crate::options::AfterForkChoice;
 use crate::weigh::Chosen;
 use hugelift_core::apply::{Outcome, lifted};
 use hugelift_core::plan::Plan;
 use hugelift_core::policy::Backing;
 use hugelift_core::snapshot::{Part, Snapshot};
-use hugelift_os::watch::beside::{Beside, Program};
 use hugelift_os::watch::joiner::Joiner;
+use hugelift_os::watch::watcher::{Program, Watcher};
 use std::time::Duration;
 
-impl Job {
+impl LiftJob {
     /// Those who stay beside process `pid`, which is stopped yet; `lift` is the CPU time that its lift
     /// took of it.
-    pub(super) fn who_stays(
+    pub(super) fn start_watcher(
         &self,
         pid: u32,
         before: &Snapshot,
         chosen: Chosen,
         outcome: &Outcome,
         lift: Duration,
-    ) -> Option<Beside> {
+    ) -> Option<Watcher> {
         let joins = self.may_join(&chosen.plan, outcome);
         if self.adopts {
             // It would wait for its helper for as long as it lives.
@@ -54,10 +54,10 @@ impl Job {
         let joiner = joins
             .then(|| Joiner::new(&program))
             .and_then(|joiner| joiner.map_err(|why| self.say_unjoined(&why.to_string())).ok());
-        let mut beside = Beside::new(program);
-        observer.into_iter().for_each(|observer| beside.add(observer));
-        joiner.into_iter().for_each(|joiner| beside.add(joiner));
-        (!beside.is_empty()).then_some(beside)
+        let mut watcher = Watcher::new(program);
+        observer.into_iter().for_each(|observer| watcher.add(observer));
+        joiner.into_iter().for_each(|joiner| watcher.add(joiner));
+        (!watcher.is_empty()).then_some(watcher)
     }
 
     /// Whether it is to be done, if it can be.

@@ -9,31 +9,31 @@ use hugelift_core::addr::{PageSize, Range, human_bytes};
 use hugelift_core::apply::{Outcome, apply, lifted};
 use hugelift_core::demangle::Names;
 use hugelift_core::maps::Mapping;
-use hugelift_core::moving::base::{Base, congruent_residue};
-use hugelift_core::moving::{Image, Move, Stay};
 use hugelift_core::plan::{Plan, Span, plan};
 use hugelift_core::policy::{Backing, PageChoice, Policy, SpanChoice};
 use hugelift_core::printable::Untrusted;
+use hugelift_core::relocate::base::{Base, congruent_residue};
+use hugelift_core::relocate::{Image, Move, NotMoved};
 use hugelift_core::skip::Reason;
 use hugelift_core::snapshot::{Machine, Object, Part, Snapshot};
 use hugelift_core::target::Fault;
 use hugelift_os::launch::base::{Aim, Executable, Wanted, aim};
+use hugelift_os::launch::bypass::Bypass;
 use hugelift_os::launch::guard::{Guard, Unguarded};
-use hugelift_os::launch::helper::{Lifter, Verdict};
-use hugelift_os::launch::plain::Plain;
+use hugelift_os::launch::helper::{LiftHooks, Verdict};
 use hugelift_os::machine::{self, base_page, folios, thp_page};
 use hugelift_os::proc::procfs::Process;
 use hugelift_os::proc::snapshot;
 use hugelift_os::trace::remote::Remote;
-use hugelift_os::watch::beside::Beside;
 use hugelift_os::watch::observer::cpu_time;
+use hugelift_os::watch::watcher::Watcher;
 use hugelift_os::{launch, pagecache, store};
 use std::fs::File;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// What the helper has to do.
-pub struct Job {
+pub struct LiftJob {
     pub(super) program: Untrusted,
     pub(super) policy: Policy,
     /// Bytes that the user says the program can do without.
@@ -44,7 +44,7 @@ pub struct Job {
     /// A child of a lifted program: of its runs nothing is noted.
     pub(super) is_child: bool,
     /// Who looks at the program when it runs.
-    pub(super) beside: Option<Beside>,
+    pub(super) watcher: Option<Watcher>,
     pub(super) strict: bool,
     pub(super) verbose: u8,
     pub(super) quiet: bool,
@@ -71,7 +71,7 @@ pub struct Job {
     pub(super) machine: Option<Machine>,
 }
 
-impl Lifter for &mut Job {
+impl LiftHooks for &mut LiftJob {
     fn lift(&mut self, pid: u32, target: &mut Remote) -> Verdict {
         (**self).lift(pid, target)
     }
@@ -101,28 +101,28 @@ impl Lifter for &mut Job {
     }
 
     fn afterwards(&mut self) {
-        if let Some(beside) = self.beside.take() {
-            beside.stay();
+        if let Some(watcher) = self.watcher.take() {
+            watcher.stay();
         }
     }
 
-    fn plain(&mut self, why: &Plain) -> Verdict {
-        (**self).plain(why)
+    fn bypass(&mut self, why: &Bypass) -> Verdict {
+        (**self).bypass(why)
     }
 }
 
-impl Job {
+impl LiftJob {
     /// The job of lifting `program` as the options say.
-    pub fn new(args: &RunArgs, program: Untrusted, policy: Policy) -> Job {
+    pub fn new(args: &RunArgs, program: Untrusted, policy: Policy) -> LiftJob {
         let auto = args.policy.backing == BackingChoice::Auto;
-        Job {
+        LiftJob {
             program,
             spare: policy.spare,
             policy,
             choosing: Choosing::new(args.touched, auto, args.strict),
             after_fork: args.after_fork,
             is_child: false,
-            beside: None,
+            watcher: None,
             strict: args.strict,
             verbose: args.verbose,
             quiet: args.quiet,
@@ -144,12 +144,12 @@ impl Job {
     ///
     /// # Errors
     /// A pattern that is not one.
-    pub fn of_child(args: &RunArgs) -> Result<Job, Failure> {
+    pub fn of_child(args: &RunArgs) -> Result<LiftJob, Failure> {
         let name = Untrusted::from(&args.command[0]);
-        Ok(Job {
+        Ok(LiftJob {
             is_child: true,
             adopts: launch::adopts_orphans(),
-            ..Job::new(args, name, args.policy.policy()?)
+            ..LiftJob::new(args, name, args.policy.policy()?)
         })
     }
 
@@ -203,7 +203,7 @@ impl Job {
                 Some(plan)
             }
             // What is linked for an address is there at each start: nothing to tell.
-            Some(Err(Stay::There | Stay::Fixed)) | None => None,
+            Some(Err(NotMoved::There | NotMoved::Fixed)) | None => None,
             Some(Err(why)) => {
                 self.unmoved = Some(why.to_string());
                 None
@@ -244,7 +244,7 @@ impl Job {
         let began = Instant::now();
         let before = match self.look(pid, target) {
             Ok(before) => before,
-            Err(why) => return self.plain(&why),
+            Err(why) => return self.bypass(&why),
         };
         let (mut chosen, guard) = self.choose(pid, &before);
         if let Some(fault) = &self.stayed {
@@ -271,12 +271,12 @@ impl Job {
             self.name_code(pid, &before, plan, &outcome, names);
         }
         self.tell(pid, &before, plan, &outcome, took);
-        self.beside = self.who_stays(pid, &before, chosen, &outcome, lift);
+        self.watcher = self.start_watcher(pid, &before, chosen, &outcome, lift);
         Verdict::Start
     }
 
     /// The program as it is before the lift, and what of it is huge without a copy.
-    fn look(&mut self, pid: u32, target: &mut Remote) -> Result<Snapshot, Plain> {
+    fn look(&mut self, pid: u32, target: &mut Remote) -> Result<Snapshot, Bypass> {
         let least = match self.policy.page {
             PageChoice::Usual => PageSize::MB2.bytes() / 2,
             PageChoice::Mixed => base_page().bytes(),

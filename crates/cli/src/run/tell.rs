@@ -2,7 +2,7 @@
 //! What is told of a lift: lines on stderr, the report, names of copied code.
 
 use super::complaints::complaints;
-use super::job::Job;
+use super::job::LiftJob;
 use crate::FAILED;
 use crate::weigh::Chosen;
 use hugelift_core::addr::{PageSize, Range, human_bytes};
@@ -18,8 +18,8 @@ use hugelift_core::skip::Reason;
 use hugelift_core::snapshot::{Part, Snapshot};
 use hugelift_os::elf::opened::opened_later;
 use hugelift_os::io::console::{say, unhurt};
+use hugelift_os::launch::bypass::Bypass;
 use hugelift_os::launch::helper::Verdict;
-use hugelift_os::launch::plain::Plain;
 use hugelift_os::proc::procfs::Process;
 use hugelift_os::watch::perf_map::{Copied, Map};
 use hugelift_report::lift::{self as report_text, Style};
@@ -30,7 +30,7 @@ use std::time::Duration;
 /// Objects that a program opens later: so many are named.
 const LATER: usize = 3;
 
-impl Job {
+impl LiftJob {
     /// Says what was not lifted, though it might have been.
     ///
     /// # Errors
@@ -225,7 +225,7 @@ impl Job {
         }
     }
 
-    pub(super) fn plain(&mut self, why: &Plain) -> Verdict {
+    pub(super) fn bypass(&mut self, why: &Bypass) -> Verdict {
         let nothing = serde_json::Map::new();
         self.write(&serde_json::json!({
             "version": report::VERSION, "objects": [], "totals": nothing, "plain": why.to_string(),

@@ -163,7 +163,7 @@ macro_rules! need_joining {
     () => {{
         need_root!();
         if let Err(why) = hugelift_os::watch::joiner::Joiner::new(
-            &hugelift_os::watch::beside::Program::open(std::process::id()).expect("this process"),
+            &hugelift_os::watch::watcher::Program::open(std::process::id()).expect("this process"),
         ) {
             skip!("{why}");
         }

@@ -55,7 +55,7 @@ fn has_pmu() -> bool {
 }
 
 fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../core/tests/fixtures/pmu").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../report/tests/fixtures/pmu").join(name)
 }
 
 #[test]

@@ -13,7 +13,7 @@
 //! mapped: room that the heap or a stack grows into, the guard beside a stack, the first page of
 //! the address space. Such space stays unmapped.
 
-use super::planner::Way;
+use super::planner::Candidate;
 use super::{gaps, usual_page};
 use crate::addr::{Addr, PageSize, Range};
 use crate::attribute::Attribute;
@@ -34,8 +34,8 @@ pub(super) struct Edge {
     pub(super) range: Range,
     /// That page's size.
     pub(super) page: PageSize,
-    /// The ways that are open to the extent.
-    pub(super) ways: Vec<Way>,
+    /// The candidates that are open to the extent.
+    pub(super) candidates: Vec<Candidate>,
     /// The rest of the extent is shared by all processes.
     pub(super) shared: bool,
 }
@@ -46,7 +46,7 @@ impl Edge {
         extent: &Extent,
         piece: Range,
         page: PageSize,
-        ways: &[Way],
+        candidates: &[Candidate],
         shared: bool,
     ) -> Vec<Edge> {
         let mut edges = Vec::new();
@@ -54,7 +54,7 @@ impl Edge {
         while !rest.is_empty() {
             // The last huge page below 2^64 has no end.
             let range = whole(rest.start, page).and_then(|whole| whole.intersect(rest)).unwrap_or(rest);
-            edges.push(Edge { extent: *extent, range, page, ways: ways.to_vec(), shared });
+            edges.push(Edge { extent: *extent, range, page, candidates: candidates.to_vec(), shared });
             rest.start = range.end;
         }
         edges
@@ -83,11 +83,11 @@ pub(super) struct Surroundings<'a> {
 }
 
 impl Surroundings<'_> {
-    /// The ways by which the huge page that holds `edges` (all that there are in it) can be taken.
+    /// The candidates by which the huge page that holds `edges` (all that there are in it) can be taken.
     ///
     /// # Errors
     /// Why it stays.
-    pub(super) fn ways(&self, edges: &[Edge]) -> Result<Vec<Way>, Reason> {
+    pub(super) fn candidates(&self, edges: &[Edge]) -> Result<Vec<Candidate>, Reason> {
         let Some(first) = edges.first() else { return Ok(Vec::new()) };
         let (whole, page) = (first.whole(), first.page);
         if whole.len() != page.bytes() {
@@ -121,11 +121,14 @@ impl Surroundings<'_> {
             SpanChoice::Outer => half_full || edges.iter().any(Edge::is_of_a_large_part),
             SpanChoice::Auto => half_full && !edges.iter().any(|e| e.shared),
         };
-        let copies = |way: &&Way| matches!(way.backing, Backing::Hugetlb | Backing::Thp) && way.page == page;
-        let mut ways: Vec<Way> =
-            first.ways.iter().filter(copies).map(|w| Way { in_place: false, ..*w }).collect();
-        ways.retain(|way| edges.iter().all(|e| e.ways.iter().any(|w| w.is_like(way))));
-        if wanted && !ways.is_empty() { Ok(ways) } else { Err(Reason::NotAligned(page)) }
+        let copies = |candidate: &&Candidate| {
+            matches!(candidate.backing, Backing::Hugetlb | Backing::Thp) && candidate.page == page
+        };
+        let mut candidates: Vec<Candidate> =
+            first.candidates.iter().filter(copies).map(|w| Candidate { in_place: false, ..*w }).collect();
+        candidates
+            .retain(|candidate| edges.iter().all(|e| e.candidates.iter().any(|w| w.is_like(candidate))));
+        if wanted && !candidates.is_empty() { Ok(candidates) } else { Err(Reason::NotAligned(page)) }
     }
 
     /// Whether `gap`, the unmapped space at one place of the huge page `whole`, is nobody's.

@@ -55,16 +55,16 @@ fn joined(extents: Vec<Extent>) -> Vec<Extent> {
 
 /// A way that is open to a span, before its steps are known.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Way {
+pub(super) struct Candidate {
     pub(super) backing: Backing,
     pub(super) page: PageSize,
     /// Without a copy: the memory is advised where it is.
     pub(super) in_place: bool,
 }
 
-impl Way {
+impl Candidate {
     /// The same backing and page, copied or not.
-    pub(super) fn is_like(&self, other: &Way) -> bool {
+    pub(super) fn is_like(&self, other: &Candidate) -> bool {
         (self.backing, self.page) == (other.backing, other.page)
     }
 
@@ -116,31 +116,34 @@ impl<'a> Planner<'a> {
         }
         // Each backing has its own page size, hence its own inner span. What the best one
         // leaves (edges, and what it has no pages for) is offered to the next.
-        let (ways, refusals) = self.ways(&extent);
+        let (candidates, refusals) = self.candidates(&extent);
         let mut left = vec![extent.range];
         let mut lack = None;
         let mut uncached = None;
         let mut shared = false;
-        for (i, way) in ways.iter().enumerate() {
-            if way.backing == Backing::Pagecache {
-                match self.cached(&extent, way.page) {
-                    // In another order of ways, another may have begun.
+        for (i, candidate) in candidates.iter().enumerate() {
+            if candidate.backing == Backing::Pagecache {
+                match self.cached(&extent, candidate.page) {
+                    // In another order of candidates, another may have begun.
                     Ok(_) if left != [extent.range] => {}
-                    Ok(spans) => return self.take_cached(&extent, &spans, &ways[i..]),
+                    Ok(spans) => return self.take_cached(&extent, &spans, &candidates[i..]),
                     Err(reason) => uncached = Some(reason),
                 }
                 continue;
             }
             for piece in std::mem::take(&mut left) {
                 let mut rest = vec![piece];
-                for inner in piece.inner(way.page).map_or(vec![], |inner| self.wanted(&extent, *way, inner)) {
-                    let (pages, reason) = self.supply(*way, extent.part, inner);
+                for inner in piece
+                    .inner(candidate.page)
+                    .map_or(vec![], |inner| self.wanted(&extent, *candidate, inner))
+                {
+                    let (pages, reason) = self.supply(*candidate, extent.part, inner);
                     lack = reason.or(lack);
-                    let end = Addr(inner.start.0 + pages * way.page.bytes());
+                    let end = Addr(inner.start.0 + pages * candidate.page.bytes());
                     let span = Range { start: inner.start, end };
                     if !span.is_empty() {
-                        shared |= way.backing == Backing::Shared;
-                        self.emit(&extent, span, vec![span], &ways[i..]);
+                        shared |= candidate.backing == Backing::Shared;
+                        self.emit(&extent, span, vec![span], &candidates[i..]);
                         rest = rest.into_iter().flat_map(|piece| piece.minus(span)).collect();
                     }
                 }
@@ -149,36 +152,36 @@ impl<'a> Planner<'a> {
         }
         // Sizes are told by the smallest page that was tried, or would have been.
         let usual = self.snapshot.machine.thp_page.unwrap_or(PageSize::MB2);
-        let page = ways.iter().map(|w| w.page).min().or(self.policy.page.named()).unwrap_or(usual);
+        let page = candidates.iter().map(|w| w.page).min().or(self.policy.page.named()).unwrap_or(usual);
         let reason = lack.or(refusals.into_iter().next()).or(uncached).unwrap_or(Reason::NotLifted);
         let unwanted = match &self.policy.copies {
-            _ if self.copies_all_of(&extent) || !ways.iter().any(Way::copies) => None,
+            _ if self.copies_all_of(&extent) || !candidates.iter().any(Candidate::copies) => None,
             Copies::All => None, // as said
             Copies::Seen(_) => Some(Reason::NotTouched),
             Copies::NotWorth(weighed) => Some(Reason::NotWorth(*weighed)),
         };
         for piece in left {
             let Some(unwanted) = &unwanted else {
-                self.explain(&extent, piece, page, &reason, &ways, shared);
+                self.explain(&extent, piece, page, &reason, &candidates, shared);
                 continue;
             };
             let mut others = vec![piece];
             for wanted in piece.inner(page).map_or(vec![], |inner| self.policy.copies.within(inner, page)) {
-                self.explain(&extent, wanted, page, &reason, &ways, shared);
+                self.explain(&extent, wanted, page, &reason, &candidates, shared);
                 others = others.into_iter().flat_map(|piece| piece.minus(wanted)).collect();
             }
             for other in others {
-                self.explain(&extent, other, page, unwanted, &ways, shared);
+                self.explain(&extent, other, page, unwanted, &candidates, shared);
             }
         }
     }
 
-    /// The pieces of `inner` that may be had in this way: all of it, unless that takes a copy.
-    fn wanted(&self, extent: &Extent, way: Way, inner: Range) -> Vec<Range> {
-        if !way.copies() || self.copies_all_of(extent) {
+    /// The pieces of `inner` that may be had in this candidate: all of it, unless that takes a copy.
+    fn wanted(&self, extent: &Extent, candidate: Candidate, inner: Range) -> Vec<Range> {
+        if !candidate.copies() || self.copies_all_of(extent) {
             return vec![inner];
         }
-        self.policy.copies.within(inner, way.page)
+        self.policy.copies.within(inner, candidate.page)
     }
 
     /// No page of `extent` is left out for not being worth a copy.
@@ -208,16 +211,16 @@ impl<'a> Planner<'a> {
         if is_nearly_all(bytes, inner.len()) { Ok(spans) } else { Err(Reason::NotPrimed) }
     }
 
-    /// `ways` are the first, the page cache, and what else to do if it turns out not to be so.
-    fn take_cached(&mut self, extent: &Extent, spans: &[Range], ways: &[Way]) {
-        let Some(page) = ways.first().map(|w| w.page) else { return };
+    /// `candidates` are the first, the page cache, and what else to do if it turns out not to be so.
+    fn take_cached(&mut self, extent: &Extent, spans: &[Range], candidates: &[Candidate]) {
+        let Some(page) = candidates.first().map(|w| w.page) else { return };
         let mut left = vec![extent.range];
         for span in spans {
-            self.emit(extent, *span, vec![*span], ways);
+            self.emit(extent, *span, vec![*span], candidates);
             left = left.into_iter().flat_map(|piece| piece.minus(*span)).collect();
         }
         for piece in left {
-            self.explain(extent, piece, page, &Reason::SmallFolios, ways, true);
+            self.explain(extent, piece, page, &Reason::SmallFolios, candidates, true);
         }
     }
 
@@ -228,7 +231,7 @@ impl<'a> Planner<'a> {
         piece: Range,
         page: PageSize,
         reason: &Reason,
-        ways: &[Way],
+        candidates: &[Candidate],
         shared: bool,
     ) {
         let edges = match piece.inner(page) {
@@ -239,8 +242,8 @@ impl<'a> Planner<'a> {
             None => vec![piece],
         };
         // Nor are edges worth a copy where not all whole pages are.
-        let ways = if self.copies_all_of(extent) { ways } else { &[] };
-        self.edges.extend(edges.into_iter().flat_map(|e| Edge::all(extent, e, page, ways, shared)));
+        let candidates = if self.copies_all_of(extent) { candidates } else { &[] };
+        self.edges.extend(edges.into_iter().flat_map(|e| Edge::all(extent, e, page, candidates, shared)));
     }
 
     /// Takes the huge pages that hold nothing but edges and free space, as far as is wanted, and
@@ -250,7 +253,9 @@ impl<'a> Planner<'a> {
         edges.sort_by_key(|e| (e.page, e.range));
         let around = Surroundings { snapshot: self.snapshot, policy: self.policy, extents };
         for edges in edges.chunk_by(|a, b| (a.page, a.whole()) == (b.page, b.whole())) {
-            let Err(reason) = around.ways(edges).and_then(|ways| self.take_outer(edges, &ways)) else {
+            let Err(reason) =
+                around.candidates(edges).and_then(|candidates| self.take_outer(edges, &candidates))
+            else {
                 continue;
             };
             for edge in edges {
@@ -262,14 +267,14 @@ impl<'a> Planner<'a> {
     }
 
     /// Makes a span of the huge page that holds `edges`.
-    fn take_outer(&mut self, edges: &[Edge], ways: &[Way]) -> Result<(), Reason> {
+    fn take_outer(&mut self, edges: &[Edge], candidates: &[Candidate]) -> Result<(), Reason> {
         let Some(most) = edges.iter().max_by_key(|e| e.range.len()) else { return Ok(()) };
         let mut lack = Reason::NotAligned(most.page);
-        for (i, way) in ways.iter().enumerate() {
-            match self.supply(*way, most.extent.part, most.whole()).1 {
+        for (i, candidate) in candidates.iter().enumerate() {
+            match self.supply(*candidate, most.extent.part, most.whole()).1 {
                 None => {
                     let held = edges.iter().map(|e| e.range).collect();
-                    self.emit(&most.extent, most.whole(), joined_ranges(held), &ways[i..]);
+                    self.emit(&most.extent, most.whole(), joined_ranges(held), &candidates[i..]);
                     return Ok(());
                 }
                 Some(reason) => lack = reason,
@@ -319,12 +324,12 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// The ways that are open to `extent` on this machine, best first, and why the others are not.
-    fn ways(&self, extent: &Extent) -> (Vec<Way>, Vec<Reason>) {
+    /// The candidates that are open to `extent` on this machine, best first, and why the others are not.
+    fn candidates(&self, extent: &Extent) -> (Vec<Candidate>, Vec<Reason>) {
         let writable = extent.part.is_writable();
         let backings = if writable { &self.policy.data_backings } else { &self.policy.backings };
         let in_place = stays(extent);
-        let (mut ways, mut refusals) = (Vec::new(), Vec::new());
+        let (mut candidates, mut refusals) = (Vec::new(), Vec::new());
         for (backing, page) in backings.iter().flat_map(|b| self.sizes(*b).into_iter().map(|page| (*b, page)))
         {
             let verdict = match backing {
@@ -335,15 +340,19 @@ impl<'a> Planner<'a> {
                 }
                 _ => self.offered(backing, page),
             };
-            match verdict.map(|page| Way { backing, page, in_place: in_place && backing == Backing::Thp }) {
-                Ok(way) if ways.contains(&way) => {}
-                Ok(way) => ways.push(way),
+            match verdict.map(|page| Candidate {
+                backing,
+                page,
+                in_place: in_place && backing == Backing::Thp,
+            }) {
+                Ok(candidate) if candidates.contains(&candidate) => {}
+                Ok(candidate) => candidates.push(candidate),
                 // Nobody misses it where others are open, or would be.
                 Err(_) if backing == Backing::Pagecache && self.policy.backings.len() > 1 => {}
                 Err(reason) => refusals.push(reason),
             }
         }
-        (ways, refusals)
+        (candidates, refusals)
     }
 
     /// The sizes that the user wants of a backing, best first; `None` is one that it does not have.
@@ -391,34 +400,34 @@ impl<'a> Planner<'a> {
 
     /// Spends pool pages or memory on `span`, which is of `part`. Returns how many pages of it can
     /// be had from its start on, and what is lacking for the others.
-    fn supply(&mut self, way: Way, part: Part, span: Range) -> (u64, Option<Reason>) {
-        let need = span.len() / way.page.bytes();
+    fn supply(&mut self, candidate: Candidate, part: Part, span: Range) -> (u64, Option<Reason>) {
+        let need = span.len() / candidate.page.bytes();
         // Half a span on the last bytes of memory is no service: all or nothing.
         let all_or_nothing = |taken: Result<(), Reason>| match taken {
             Ok(()) => (need, None),
             Err(reason) => (0, Some(reason)),
         };
-        if way.in_place {
+        if candidate.in_place {
             // It costs nothing now. Huge pages are charged when the program touches them.
             return all_or_nothing(self.budget.take(Cost { machine: 0, charged: span.len() }));
         }
-        if self.scratch(span.len(), way.page).is_none() {
-            return (0, Some(Reason::NoRoom(span.len())));
+        if self.scratch(span.len(), candidate.page).is_none() {
+            return (0, Some(Reason::NoCodeCave(span.len())));
         }
-        match way.backing {
+        match candidate.backing {
             Backing::Hugetlb => {
-                let Some(pool) = self.pools.iter_mut().find(|p| p.page == way.page) else {
-                    return (0, Some(Reason::NoPool(way.page)));
+                let Some(pool) = self.pools.iter_mut().find(|p| p.page == candidate.page) else {
+                    return (0, Some(Reason::NoPool(candidate.page)));
                 };
                 // A child of fork(2) gets a copy of what is written, which is charged to its group.
                 let charged = part.is_writable() || self.budget.counts_pools();
-                let charge = |pages: u64| if charged { pages * way.page.bytes() } else { 0 };
+                let charge = |pages: u64| if charged { pages * candidate.page.bytes() } else { 0 };
                 if let Some(reason) = self.budget.lack(Cost { machine: 0, charged: charge(need) }) {
                     return (0, Some(reason));
                 }
                 let (free, total) = (obtainable(pool, self.budget.machine()), pool.total);
                 let taken = free.min(need);
-                let short = Reason::PoolShort { page: way.page, free, need, total };
+                let short = Reason::PoolShort { page: candidate.page, free, need, total };
                 let cost = Cost { machine: take(pool, taken), charged: charge(taken) };
                 match self.budget.take(cost) {
                     Ok(()) => (taken, (taken < need).then_some(short)),
@@ -426,8 +435,8 @@ impl<'a> Planner<'a> {
                 }
             }
             Backing::Shared => match self.snapshot.stored.covering(span) {
-                Some(_) if scratch_for_stored(self.snapshot, span, way.page, self.margin).is_none() => {
-                    (0, Some(Reason::NoRoom(span.len())))
+                Some(_) if scratch_for_stored(self.snapshot, span, candidate.page, self.margin).is_none() => {
+                    (0, Some(Reason::NoCodeCave(span.len())))
                 }
                 // It is there already, for everybody.
                 Some(_) => (need, None),
@@ -438,31 +447,37 @@ impl<'a> Planner<'a> {
     }
 
     /// `held` is what of `range` is mapped.
-    fn emit(&mut self, extent: &Extent, range: Range, held: Vec<Range>, ways: &[Way]) {
-        let first = ways.first().copied();
-        let fits = |way: &&Way| range.inner(way.page) == Some(range);
+    fn emit(&mut self, extent: &Extent, range: Range, held: Vec<Range>, candidates: &[Candidate]) {
+        let first = candidates.first().copied();
+        let fits = |candidate: &&Candidate| range.inner(candidate.page) == Some(range);
         // What the page cache has is known of the spans that were made of it.
-        let known = |way: &&Way| way.backing != Backing::Pagecache || Some(**way) == first;
+        let known =
+            |candidate: &&Candidate| candidate.backing != Backing::Pagecache || Some(**candidate) == first;
         // Nor does a second choice copy what should not be.
-        let wanted = |way: &&Way| self.wanted(extent, **way, range) == [range];
+        let wanted = |candidate: &&Candidate| self.wanted(extent, **candidate, range) == [range];
         let placement = self.policy.placement;
         let job = |scratch| Job { span: range, held: &held, prot: extent.prot, scratch, placement };
-        let attempts = ways.iter().filter(fits).filter(known).filter(wanted).filter_map(|way| {
-            let scratch = match way.backing {
+        let attempts = candidates.iter().filter(fits).filter(known).filter(wanted).filter_map(|candidate| {
+            let scratch = match candidate.backing {
                 Backing::Pagecache => Range::default(),
-                _ if way.in_place => Range::default(),
-                Backing::Shared => scratch_for_stored(self.snapshot, range, way.page, self.margin)?,
-                _ => self.scratch(range.len(), way.page)?,
+                _ if candidate.in_place => Range::default(),
+                Backing::Shared => scratch_for_stored(self.snapshot, range, candidate.page, self.margin)?,
+                _ => self.scratch(range.len(), candidate.page)?,
             };
-            let steps = match way.backing {
-                _ if way.in_place => steps_in_place(range, self.policy.placement),
+            let steps = match candidate.backing {
+                _ if candidate.in_place => steps_in_place(range, self.policy.placement),
                 Backing::Shared => shared_steps(self.snapshot.stored.covering(range)?, extent.prot, scratch),
                 _ => {
                     let machine = &self.snapshot.machine;
-                    steps(machine, way.backing, way.page, &job(scratch))
+                    steps(machine, candidate.backing, candidate.page, &job(scratch))
                 }
             };
-            Some(Attempt { backing: way.backing, page: way.page, in_place: way.in_place, steps })
+            Some(Attempt {
+                backing: candidate.backing,
+                page: candidate.page,
+                in_place: candidate.in_place,
+                steps,
+            })
         });
         let attempts = attempts.collect();
         let Extent { object, part, prot, .. } = *extent;
@@ -484,12 +499,17 @@ impl<'a> Planner<'a> {
     }
 
     fn grant(&mut self, attempt: &Attempt, part: Part, range: Range) -> bool {
-        let way = Way { backing: attempt.backing, page: attempt.page, in_place: attempt.in_place };
-        let short = match self.pools.iter().find(|p| p.page == way.page && way.backing == Backing::Hugetlb) {
-            Some(pool) => obtainable(pool, self.budget.machine()) < range.len() / way.page.bytes(),
+        let candidate =
+            Candidate { backing: attempt.backing, page: attempt.page, in_place: attempt.in_place };
+        let short = match self
+            .pools
+            .iter()
+            .find(|p| p.page == candidate.page && candidate.backing == Backing::Hugetlb)
+        {
+            Some(pool) => obtainable(pool, self.budget.machine()) < range.len() / candidate.page.bytes(),
             None => false,
         };
-        !short && self.supply(way, part, range).1.is_none()
+        !short && self.supply(candidate, part, range).1.is_none()
     }
 }
 

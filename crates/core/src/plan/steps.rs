@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How: the steps of one way, and where they may work undisturbed.
+//! How: the steps of one candidate, and where they may work undisturbed.
 
 use super::Step;
 use crate::addr::{Addr, PageSize, Range};

@@ -100,8 +100,8 @@ fn refused(snapshot: &Snapshot, policy: &Policy) -> Reason {
 }
 
 fn spans(plan: &Plan) -> Vec<(Range, Vec<Backing>)> {
-    let ways = |s: &Span| s.attempts.iter().map(|a| a.backing).collect();
-    plan.spans.iter().map(|s| (s.range, ways(s))).collect()
+    let candidates = |s: &Span| s.attempts.iter().map(|a| a.backing).collect();
+    plan.spans.iter().map(|s| (s.range, candidates(s))).collect()
 }
 
 fn skips(plan: &Plan) -> Vec<(Range, Reason)> {
@@ -222,8 +222,8 @@ fn pool_short() {
     assert!(short.hint().unwrap().starts_with("hugelift pool set 2M=5"), "{:?}", short.hint());
     // The end of the pool is in the middle of the span: THP takes over from there.
     let both = plan_on(&[Backing::Hugetlb, Backing::Thp]);
-    let ways = vec![Backing::Hugetlb, Backing::Thp];
-    assert_eq!(spans(&both), vec![(head, ways), (rest, vec![Backing::Thp])]);
+    let candidates = vec![Backing::Hugetlb, Backing::Thp];
+    assert_eq!(spans(&both), vec![(head, candidates), (rest, vec![Backing::Thp])]);
     assert!(both.skips.is_empty());
 }
 
@@ -321,10 +321,10 @@ fn no_room_for_a_copy() {
     // 9 MB and 9 MB free, and nothing above.
     let low = [mapping(r(21 * MB, 22 * MB), Prot::R), mapping(r(31 * MB, 32 * MB), Prot::R)];
     snapshot.mappings.splice(1.., low);
-    assert_eq!(refused(&snapshot, &Policy::default()), Reason::NoRoom(10 * MB));
+    assert_eq!(refused(&snapshot, &Policy::default()), Reason::NoCodeCave(10 * MB));
     // Neither is the kernel's half room.
     snapshot.mappings.push(mapping(r(0xffff_ffff_ff60_0000, 0xffff_ffff_ff60_1000), Prot::R));
-    assert_eq!(refused(&snapshot, &Policy::default()), Reason::NoRoom(10 * MB));
+    assert_eq!(refused(&snapshot, &Policy::default()), Reason::NoCodeCave(10 * MB));
 }
 
 #[test]

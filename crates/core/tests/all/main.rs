@@ -7,6 +7,6 @@ mod common;
 
 mod align_props;
 mod every_step_fails;
-mod moving;
 mod parsers_props;
 mod plan_props;
+mod relocate;

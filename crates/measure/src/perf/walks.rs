@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The share of cycles that a few processes spend in page walks, from look to look.
+//! The share of cycles that a few processes spend in page walks, from look to inspection.
 
 use crate::perf::counters::{Counters, Start, raise_file_limit};
 use crate::perf::hardware::{Hardware, NoHardware, cpus};
@@ -50,7 +50,7 @@ impl Walks {
     }
 
     /// Looks at these processes, and at no others: the shares of those that were watched
-    /// already are then of the time since the last look. Threads that a thread not yet
+    /// already are then of the time since the last inspection. Threads that a thread not yet
     /// counted starts while counting begins are missed.
     pub fn look(&mut self, wanted: &[Identity]) {
         let set: HashSet<&Identity> = wanted.iter().collect();

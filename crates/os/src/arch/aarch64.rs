@@ -203,7 +203,7 @@ pub fn entry_stub(entry: Addr, slot: Addr) -> Vec<u8> {
 }
 
 /// The registers that [`entry_stub`] would have at `entry`, from those inside it.
-pub fn entry_home(mut regs: Regs, entry: Addr) -> Regs {
+pub fn entry_registers(mut regs: Regs, entry: Addr) -> Regs {
     regs.x[0] = regs.x[9];
     regs.at(entry, Addr(regs.sp))
 }

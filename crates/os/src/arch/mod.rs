@@ -12,7 +12,7 @@
 //! | `FP_REGSET` | the regset that holds the floating-point state |
 //! | `STUB`, `COPY_AT`, `SYSCALL_AT`, `RETURN_AT` | code that makes one system call and goes home |
 //! | `BATCH`, `Regs::with_batch`, `Regs::in_batch` | code that makes many system calls and goes home |
-//! | `entry_stub`, `entry_home` | code that a dynamic program runs at its entry point |
+//! | `entry_stub`, `entry_registers` | code that a dynamic program runs at its entry point |
 //! | `signal_frame`, `FRAME_PC` | what `rt_sigreturn` restores registers from; the program counter in it |
 //! | `PROT_BTI`, `has_bti` | branch target identification, where there is any |
 //! | `call_on_stack` | calls a function on another stack |

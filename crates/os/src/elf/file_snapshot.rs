@@ -17,14 +17,14 @@ use crate::proc::snapshot::describe;
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::loading::{self, anonymous};
 use hugelift_core::maps::{Mapping, Prot};
-use hugelift_core::moving::base::Base;
 use hugelift_core::printable::Untrusted;
+use hugelift_core::relocate::base::Base;
 use hugelift_core::snapshot::{Object, Snapshot, Stored};
 use std::path::{Path, PathBuf};
 
 /// A program as it would be when started.
 #[derive(Debug)]
-pub struct Unstarted {
+pub struct ExecStopped {
     /// Its objects at assumed addresses.
     pub snapshot: Snapshot,
     /// Names of shared objects that its loader would not find.
@@ -46,7 +46,7 @@ const MAX_SCRIPTS: usize = 5;
 ///
 /// # Errors
 /// [`FileError`] for the program; shared objects that cannot be read count as missing.
-pub fn of_file(path: &Path, wanted: Option<Wanted>) -> Result<Unstarted, FileError> {
+pub fn of_file(path: &Path, wanted: Option<Wanted>) -> Result<ExecStopped, FileError> {
     let program = needed(ElfFile::open(&executable(path)?)?);
     let machine = probe(None);
     let huge = machine.thp_page.unwrap_or(PageSize::MB2);
@@ -54,7 +54,7 @@ pub fn of_file(path: &Path, wanted: Option<Wanted>) -> Result<Unstarted, FileErr
     let mut layout = Layout { page: machine.base_page, huge, base, mappings: Vec::new(), next: SHARED };
     let mut objects = Vec::new();
     for (i, file) in program.files.iter().enumerate() {
-        let no_room = || FileError::NoRoom { path: file.path.clone().into() };
+        let no_room = || FileError::NoCodeCave { path: file.path.clone().into() };
         objects.push(layout.load(file, i == 0).ok_or_else(no_room)?);
     }
     let stack = Range { start: Addr(STACK), end: Addr(STACK + STACK_BYTES) };
@@ -65,7 +65,7 @@ pub fn of_file(path: &Path, wanted: Option<Wanted>) -> Result<Unstarted, FileErr
     let own = objects.first().map(|o: &Object| (o.headers.segments.last(), o));
     let end = own.and_then(|(last, o)| o.loaded(last?.vaddr, last?.memsz)?.end.align_up(huge));
     let mappings = layout.mappings;
-    Ok(Unstarted {
+    Ok(ExecStopped {
         snapshot: Snapshot {
             objects,
             mappings,

@@ -7,8 +7,8 @@ use crate::pagecache::is_primed;
 use crate::store;
 use hugelift_core::addr::PageSize;
 use hugelift_core::elf::Headers;
-use hugelift_core::moving::base::{Base, Bases, Sizes, congruent_residue, shared_base};
 use hugelift_core::policy::{Backing, PageChoice, Policy};
+use hugelift_core::relocate::base::{Base, Bases, Sizes, congruent_residue, shared_base};
 use hugelift_core::snapshot::Part;
 use std::path::Path;
 

@@ -10,28 +10,28 @@
 //! ```
 
 use crate::arch;
-use crate::launch::plain::Plain;
+use crate::launch::bypass::Bypass;
 use crate::machine::base_page;
 use crate::proc::memory;
 use crate::proc::procfs::{Auxv, Process, Status};
+use crate::trace::at_exec;
+use crate::trace::auxv_slots::AuxvSlots;
 use crate::trace::deadline::Deadline;
-use crate::trace::home::{Home, Room};
+use crate::trace::frame::{CodeCave, RestoreFrame};
 use crate::trace::ptrace::{Error, Resume, Running, Stop, Stopped};
 use crate::trace::remote::Remote;
 use crate::trace::threads::Threads;
-use crate::trace::unstarted;
-use crate::trace::vector::Vector;
 use hugelift_core::addr::{Addr, PageSize};
 use hugelift_core::heap;
 use hugelift_core::maps::Mapping;
-use hugelift_core::moving::{self, Image, Layout, Move};
+use hugelift_core::relocate::{self, Image, Layout, Move};
 use hugelift_core::target::Fault;
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
 /// What is to be done with a program that is stopped before its first own instruction.
-pub trait Lifter {
+pub trait LiftHooks {
     /// Changes `target`, the process `pid`; says whether the program may start.
     fn lift(&mut self, pid: u32, target: &mut Remote) -> Verdict;
     /// It is about to be executed: what can be found out now takes none of its time.
@@ -57,7 +57,7 @@ pub trait Lifter {
     /// if the helper is nobody's child.
     fn afterwards(&mut self) {}
     /// It cannot be changed, and why; says whether the program may start all the same.
-    fn plain(&mut self, why: &Plain) -> Verdict;
+    fn bypass(&mut self, why: &Bypass) -> Verdict;
 }
 
 /// Whether the program starts.
@@ -77,10 +77,10 @@ pub enum Verdict {
 ///
 /// # Errors
 /// [`Error::Vanished`] if the program ended before, anything else if it was lost.
-pub fn attend(running: Running, reap: Option<i32>, lifter: &mut impl Lifter) -> Result<(), Error> {
-    let Some(deadline) = limit(crate::trace::faultpoint::patience(START), lifter) else { return Ok(()) };
+pub fn attend(running: Running, reap: Option<i32>, hooks: &mut impl LiftHooks) -> Result<(), Error> {
+    let Some(deadline) = limit(crate::trace::faultpoint::patience(START), hooks) else { return Ok(()) };
     let mut running = running;
-    lifter.prepare();
+    hooks.prepare();
     let mut waiting: Option<Entry> = None;
     loop {
         let (stopped, stop) = running.wait()?;
@@ -89,13 +89,13 @@ pub fn attend(running: Running, reap: Option<i32>, lifter: &mut impl Lifter) -> 
             let _ = deadline.renew(LIFT);
         }
         running = match stop {
-            Stop::Exec => match at_exec(stopped, reap, lifter)? {
+            Stop::Exec => match at_exec(stopped, reap, hooks)? {
                 Next::Done => return Ok(()),
                 Next::Entry(stopped, mut entry) => {
                     let _ = deadline.renew(crate::trace::faultpoint::patience(START));
                     let running = stopped.resume(Resume::Cont, 0)?;
                     entry.own = Process::OWN.status().ok().map(filters);
-                    lifter.meanwhile(entry.pid);
+                    hooks.meanwhile(entry.pid);
                     waiting = Some(entry);
                     running
                 }
@@ -105,7 +105,7 @@ pub fn attend(running: Running, reap: Option<i32>, lifter: &mut impl Lifter) -> 
                 match &waiting {
                     Some(entry) if pc.is_some_and(|pc| entry.room.is_in_entry_stub(pc)) => {
                         let _ = deadline.renew(LIFT);
-                        return at_entry(stopped, entry, reap, lifter);
+                        return at_entry(stopped, entry, reap, hooks);
                     }
                     // Somebody else's SIGCONT.
                     _ => stopped.resume(Resume::Cont, 0)?,
@@ -125,11 +125,11 @@ const START: Duration = Duration::from_secs(60);
 const LIFT: Duration = Duration::from_secs(600);
 
 /// Limits the time of all that the helper waits for; without a limit, nothing is lifted.
-fn limit(time: Duration, lifter: &mut impl Lifter) -> Option<Deadline> {
+fn limit(time: Duration, hooks: &mut impl LiftHooks) -> Option<Deadline> {
     match Deadline::within(time) {
         Ok(deadline) => Some(deadline),
         Err(source) => {
-            lifter.plain(&Plain::Resources { what: "setitimer", source });
+            hooks.bypass(&Bypass::Resources { what: "setitimer", source });
             None
         }
     }
@@ -140,14 +140,14 @@ fn limit(time: Duration, lifter: &mut impl Lifter) -> Option<Deadline> {
 ///
 /// # Errors
 /// As [`attend`].
-pub fn attend_waiting(running: Running, stop: Addr, lifter: &mut impl Lifter) -> Result<(), Error> {
-    let Some(_deadline) = limit(LIFT, lifter) else { return Ok(()) };
+pub fn attend_waiting(running: Running, stop: Addr, hooks: &mut impl LiftHooks) -> Result<(), Error> {
+    let Some(_deadline) = limit(LIFT, hooks) else { return Ok(()) };
     let mut running = running;
     loop {
         let (stopped, why) = running.wait()?;
         running = match why {
             Stop::Trap => match stopped.regs()? {
-                Some(regs) if regs.pc() == stop => return at_stop(stopped, lifter),
+                Some(regs) if regs.pc() == stop => return at_stop(stopped, hooks),
                 // Somebody else's SIGCONT.
                 _ => stopped.resume(Resume::Cont, 0)?,
             },
@@ -160,25 +160,25 @@ pub fn attend_waiting(running: Running, stop: Addr, lifter: &mut impl Lifter) ->
 }
 
 /// A program that has stopped itself before its `main`. The SIGCONT is its own to drain.
-fn at_stop(stopped: Stopped, lifter: &mut impl Lifter) -> Result<(), Error> {
+fn at_stop(stopped: Stopped, hooks: &mut impl LiftHooks) -> Result<(), Error> {
     let Some(regs) = stopped.regs()? else { return Err(Error::Vanished(stopped.tid())) };
     let process = Process::new(stopped.tid().cast_unsigned());
     let own = Process::OWN.status().ok().map(filters);
-    let ready = process.status().map_err(Plain::from).and_then(|status| {
-        let room = Room::find(stopped.tid(), &process.maps()?).ok_or(Plain::NoRoom)?;
+    let ready = process.status().map_err(Bypass::from).and_then(|status| {
+        let room = CodeCave::find(stopped.tid(), &process.maps()?).ok_or(Bypass::NoCodeCave)?;
         Ok((stop_others(process, own, &status)?, room, status))
     });
     let (threads, room, status) = match ready {
         Ok(ready) => ready,
         Err(why) => {
-            refuse(&stopped, lifter, &why);
+            refuse(&stopped, hooks, &why);
             return Ok(());
         }
     };
-    let home = Home::arm(&stopped, regs.at(regs.pc(), regs.sp()), room, None)?;
+    let home = RestoreFrame::arm(&stopped, regs.at(regs.pc(), regs.sp()), room, None)?;
     let mut remote = Remote::new(stopped, home);
     remote.set_status(status);
-    let left = lift(remote, false, lifter);
+    let left = lift(remote, false, hooks);
     threads.release();
     left
 }
@@ -187,7 +187,7 @@ const SIGCONT_BIT: u64 = 1 << (libc::SIGCONT - 1);
 
 /// A dynamic program on its way to its entry point.
 struct Entry {
-    room: Room,
+    room: CodeCave,
     addr: Addr,
     /// SIGCONT was pending already: it is not the stub's, and stays.
     sigcont: bool,
@@ -207,19 +207,19 @@ enum Next {
     Entry(Stopped, Entry),
 }
 
-fn at_exec(stopped: Stopped, reap: Option<i32>, lifter: &mut impl Lifter) -> Result<Next, Error> {
+fn at_exec(stopped: Stopped, reap: Option<i32>, hooks: &mut impl LiftHooks) -> Result<Next, Error> {
     let mut start = match prepare(&stopped) {
         Ok(start) => start,
-        Err(Plain::Ptrace(error @ Error::Vanished(_))) => return Err(error),
+        Err(Bypass::Ptrace(error @ Error::Vanished(_))) => return Err(error),
         Err(why) => {
-            refuse(&stopped, lifter, &why);
+            refuse(&stopped, hooks, &why);
             return Ok(Next::Done);
         }
     };
-    let plan = start.place(lifter);
-    let heap_page = lifter.heap_page();
+    let plan = start.place(hooks);
+    let heap_page = hooks.heap_page();
     if plan.is_none() && heap_page.is_none() && start.is_dynamic {
-        return to_entry(stopped, &start, reap, lifter);
+        return to_entry(stopped, &start, reap, hooks);
     }
     // Behind the system call the registers are the program's own.
     let (stopped, stop) = stopped.resume(Resume::Syscall, 0)?.wait()?;
@@ -227,31 +227,31 @@ fn at_exec(stopped: Stopped, reap: Option<i32>, lifter: &mut impl Lifter) -> Res
         return Err(Error::Unexpected { tid: stopped.tid(), status: 0 });
     }
     let Some(regs) = stopped.regs()? else {
-        refuse(&stopped, lifter, &class32(&stopped));
+        refuse(&stopped, hooks, &class32(&stopped));
         return Ok(Next::Done);
     };
-    let home = Home::arm(&stopped, regs.after_exec(), start.room, reap)?;
+    let home = RestoreFrame::arm(&stopped, regs.after_exec(), start.room, reap)?;
     let mut remote = Remote::new(stopped, home);
     if let Some((plan, layout)) = plan {
         remote.set_vector(start.vector);
-        let moved = moving::carry_out(&mut remote, &plan, &layout);
+        let moved = relocate::carry_out(&mut remote, &plan, &layout);
         tracing::debug!(?plan, ?moved, "moved the executable");
         if let Err(Fault::Lost(_)) = moved {
-            // Killed; or what is left of it finds its way home.
+            // Killed; or what is left of it returns through its restore frame.
             return Err(Error::Vanished(start.process.pid().cast_signed()));
         }
         if moved.is_ok() {
             start.entry = Addr(start.entry.0 - plan.distance);
         }
-        lifter.placed(moved.as_ref().map(drop));
+        hooks.placed(moved.as_ref().map(drop));
     }
     if let Some(page) = heap_page {
         start.align_heap(&mut remote, page)?;
     }
     if start.is_dynamic {
-        return to_entry(remote.release()?, &start, reap, lifter);
+        return to_entry(remote.release()?, &start, reap, hooks);
     }
-    lift(remote, false, lifter)?;
+    lift(remote, false, hooks)?;
     Ok(Next::Done)
 }
 
@@ -260,29 +260,29 @@ struct Start {
     process: Process,
     mappings: Vec<Mapping>,
     auxv: Auxv,
-    vector: Vector,
-    room: Room,
+    vector: AuxvSlots,
+    room: CodeCave,
     /// Has a loader, which runs first.
     is_dynamic: bool,
     /// Where the program itself begins.
     entry: Addr,
 }
 
-fn prepare(stopped: &Stopped) -> Result<Start, Plain> {
+fn prepare(stopped: &Stopped) -> Result<Start, Bypass> {
     let pid = stopped.tid();
     let process = Process::new(pid.cast_unsigned());
     let regs = stopped.regs()?.ok_or_else(|| class32(stopped))?;
     let mappings = process.maps()?;
     let auxv = process.auxv()?;
     if auxv.secure != 0 {
-        return Err(Plain::Privileged { path: exe(pid).into(), what: "started with AT_SECURE" });
+        return Err(Bypass::Privileged { path: exe(pid).into(), what: "started with AT_SECURE" });
     }
-    let room = Room::find(pid, &mappings).ok_or(Plain::NoRoom)?;
+    let room = CodeCave::find(pid, &mappings).ok_or(Bypass::NoCodeCave)?;
     let is_dynamic = auxv.base != 0;
-    let vector = match Vector::find(pid, regs.sp(), &mappings, auxv.entry) {
+    let vector = match AuxvSlots::find(pid, regs.sp(), &mappings, auxv.entry) {
         Some(vector) => vector,
-        None if is_dynamic => return Err(Plain::NoEntry),
-        None => Vector::default(),
+        None if is_dynamic => return Err(Bypass::NoEntry),
+        None => AuxvSlots::default(),
     };
     let entry = Addr(auxv.entry);
     Ok(Start { process, mappings, auxv, vector, room, is_dynamic, entry })
@@ -290,15 +290,15 @@ fn prepare(stopped: &Stopped) -> Result<Start, Plain> {
 
 impl Start {
     /// Where the executable should be moved to, if anywhere.
-    fn place(&mut self, lifter: &mut impl Lifter) -> Option<(Move, Layout)> {
-        let image = unstarted::image(self.process, &mut self.mappings, &self.auxv, base_page())?;
-        // The way home must not lie in what is unmapped.
+    fn place(&mut self, hooks: &mut impl LiftHooks) -> Option<(Move, Layout)> {
+        let image = at_exec::image(self.process, &mut self.mappings, &self.auxv, base_page())?;
+        // The restore frame must not lie in what is unmapped.
         let room = self.room.entry_stub();
-        let plan = lifter.place(self.process.pid(), &image, &self.mappings)?;
+        let plan = hooks.place(self.process.pid(), &image, &self.mappings)?;
         if image.range.contains(room) {
             return None;
         }
-        match unstarted::layout(self.process) {
+        match at_exec::layout(self.process) {
             Ok(layout) => Some((plan, layout)),
             Err(error) => {
                 tracing::debug!(%error, "the executable stays");
@@ -313,7 +313,7 @@ impl Start {
     /// lost but the gain.
     fn align_heap(&self, remote: &mut Remote, page: PageSize) -> Result<(), Error> {
         // As they are behind a move.
-        let now = unstarted::layout(self.process).and_then(|layout| {
+        let now = at_exec::layout(self.process).and_then(|layout| {
             let mappings = self.process.maps().map_err(|e| io::Error::other(e.to_string()))?;
             Ok((layout, mappings))
         });
@@ -332,23 +332,23 @@ fn to_entry(
     stopped: Stopped,
     start: &Start,
     reap: Option<i32>,
-    lifter: &mut impl Lifter,
+    hooks: &mut impl LiftHooks,
 ) -> Result<Next, Error> {
-    if reap.is_none() && lifter.is_done() {
+    if reap.is_none() && hooks.is_done() {
         stopped.detach(0)?;
         return Ok(Next::Done);
     }
     match arrange(&stopped, start) {
         Ok(entry) => Ok(Next::Entry(stopped, entry)),
-        Err(Plain::Ptrace(error @ Error::Vanished(_))) => Err(error),
+        Err(Bypass::Ptrace(error @ Error::Vanished(_))) => Err(error),
         Err(why) => {
-            refuse(&stopped, lifter, &why);
+            refuse(&stopped, hooks, &why);
             Ok(Next::Done)
         }
     }
 }
 
-fn arrange(stopped: &Stopped, start: &Start) -> Result<Entry, Plain> {
+fn arrange(stopped: &Stopped, start: &Start) -> Result<Entry, Bypass> {
     let (pid, room, slot) = (stopped.tid(), start.room, start.vector.entry);
     room.write_entry_stub(stopped, &arch::entry_stub(start.entry, slot))?;
     memory::write(pid, slot, &room.entry_stub().0.to_ne_bytes()).map_err(|source| Error::Os {
@@ -367,23 +367,23 @@ fn at_entry(
     stopped: Stopped,
     entry: &Entry,
     reap: Option<i32>,
-    lifter: &mut impl Lifter,
+    hooks: &mut impl LiftHooks,
 ) -> Result<(), Error> {
     let Some(regs) = stopped.regs()? else { return Err(Error::Vanished(stopped.tid())) };
-    let status = Process::new(entry.pid).status().map_err(Plain::from);
+    let status = Process::new(entry.pid).status().map_err(Bypass::from);
     let ready =
         status.and_then(|status| Ok((stop_others(Process::new(entry.pid), entry.own, &status)?, status)));
     let (threads, status) = match ready {
         Ok(ready) => ready,
         Err(why) => {
-            refuse(&stopped, lifter, &why);
+            refuse(&stopped, hooks, &why);
             return dismiss(stopped);
         }
     };
-    let home = Home::arm(&stopped, arch::entry_home(regs, entry.addr), entry.room, reap)?;
+    let home = RestoreFrame::arm(&stopped, arch::entry_registers(regs, entry.addr), entry.room, reap)?;
     let mut remote = Remote::new(stopped, home);
     remote.set_status(status);
-    let left = lift(remote, !entry.sigcont, lifter);
+    let left = lift(remote, !entry.sigcont, hooks);
     threads.release();
     left
 }
@@ -392,9 +392,9 @@ fn at_entry(
 ///
 /// A constructor may have put the process under a seccomp filter that kills it for the calls of a
 /// lift. The filters that we have inherited ourselves are no such danger.
-fn stop_others(process: Process, own: Option<Filters>, status: &Status) -> Result<Threads, Plain> {
+fn stop_others(process: Process, own: Option<Filters>, status: &Status) -> Result<Threads, Bypass> {
     if own.is_some_and(|own| own != filters(*status)) {
-        return Err(Plain::Confined);
+        return Err(Bypass::Confined);
     }
     match status.threads {
         Some(1) => Ok(Threads::default()),
@@ -418,12 +418,12 @@ fn dismiss(stopped: Stopped) -> Result<(), Error> {
 
 /// The program stands before its first own instruction. `drain` takes the SIGCONT off that
 /// stopped it there.
-fn lift(mut remote: Remote, drain: bool, lifter: &mut impl Lifter) -> Result<(), Error> {
+fn lift(mut remote: Remote, drain: bool, hooks: &mut impl LiftHooks) -> Result<(), Error> {
     let pid = remote.pid.cast_unsigned();
     if drain {
         remote.drain_sigcont();
     }
-    match lifter.lift(pid, &mut remote) {
+    match hooks.lift(pid, &mut remote) {
         Verdict::Start => remote.leave(),
         Verdict::Refuse(status) => {
             remote.exit(status);
@@ -434,15 +434,15 @@ fn lift(mut remote: Remote, drain: bool, lifter: &mut impl Lifter) -> Result<(),
 
 /// It cannot be lifted. If it must not start then, it is killed: there is no place in it
 /// for code that would make it exit.
-fn refuse(stopped: &Stopped, lifter: &mut impl Lifter, why: &Plain) {
-    if let Verdict::Refuse(_) = lifter.plain(why) {
+fn refuse(stopped: &Stopped, hooks: &mut impl LiftHooks, why: &Bypass) {
+    if let Verdict::Refuse(_) = hooks.bypass(why) {
         // SAFETY: kill(2) touches no memory; the process is our tracee, so the pid is its own.
         unsafe { libc::kill(stopped.tid(), libc::SIGKILL) };
     }
 }
 
-fn class32(stopped: &Stopped) -> Plain {
-    Plain::Class32 { path: exe(stopped.tid()).into() }
+fn class32(stopped: &Stopped) -> Bypass {
+    Bypass::Class32 { path: exe(stopped.tid()).into() }
 }
 
 fn exe(pid: i32) -> PathBuf {

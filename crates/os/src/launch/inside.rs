@@ -2,7 +2,7 @@
 //! The library inside the program (`hugelift-inside`): where it is, how programs come to load it,
 //! and the helper of one that has asked to be lifted.
 
-use crate::launch::helper::{Lifter, attend_waiting};
+use crate::launch::helper::{LiftHooks, attend_waiting};
 use crate::launch::preload::{self, NoPreload};
 use crate::launch::program::set_variable;
 use crate::launch::{close_all_but, send_answer};
@@ -152,7 +152,7 @@ const PATIENCE_SECONDS: i64 = 10;
 ///
 /// # Errors
 /// One line: why this is no such socket.
-pub fn help(target: i32, fd: RawFd, lifter: &mut impl Lifter) -> Result<(), String> {
+pub fn help(target: i32, fd: RawFd, hooks: &mut impl LiftHooks) -> Result<(), String> {
     // SAFETY: fcntl(2), F_GETFD, on any number.
     if unsafe { libc::fcntl(fd, libc::F_GETFD) } == -1 {
         return Err(format!("descriptor {fd}: {}", io::Error::last_os_error()));
@@ -178,11 +178,11 @@ pub fn help(target: i32, fd: RawFd, lifter: &mut impl Lifter) -> Result<(), Stri
     }
     let ready = Ready::from_bytes(ready);
     let Some(running) = send_answer(socket, ptrace::seize(target)) else { return Ok(()) };
-    match attend_waiting(running, Addr(ready.stop), lifter) {
-        Ok(()) => lifter.afterwards(),
+    match attend_waiting(running, Addr(ready.stop), hooks) {
+        Ok(()) => hooks.afterwards(),
         Err(ptrace::Error::Vanished(_)) => {}
         Err(error) => {
-            lifter.plain(&error.into());
+            hooks.bypass(&error.into());
         }
     }
     Ok(())

@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Puts a helper beside the calling process, which is about to become the program.
 //!
-//! The helper is no child of the program: it is forked twice, and the one between is
+//! The helper is no child of the program: it is forked twice, and the intermediate process is
 //! waited for. Where an orphan would come back (pid 1 of a namespace, a subreaper) it is
 //! a child that sends no signal and that wait(2) does not see without `__WALL`, and the
-//! program's way home waits for it.
+//! program's restore frame waits for it.
 
 pub mod base;
+pub mod bypass;
 pub mod guard;
 pub mod helper;
 pub mod inside;
 pub mod lookup;
-pub mod plain;
 pub mod preload;
 pub mod program;
 pub mod seccomp;
 pub mod stack;
 
-use crate::launch::helper::{Lifter, attend};
-use crate::launch::plain::Plain;
+use crate::launch::bypass::Bypass;
+use crate::launch::helper::{LiftHooks, attend};
 use crate::machine::yama;
 use crate::proc::procfs::Process;
 use crate::trace::ptrace::{self, Running};
@@ -46,19 +46,19 @@ pub struct Helper {
 ///
 /// # Errors
 /// Why the program must be started without.
-pub fn start_helper(lifter: impl Lifter, keep: &[RawFd], adopts: bool) -> Result<Helper, Plain> {
+pub fn start_helper(hooks: impl LiftHooks, keep: &[RawFd], adopts: bool) -> Result<Helper, Bypass> {
     if has_foreign_children()? {
-        return Err(Plain::ForeignPidNamespace);
+        return Err(Bypass::ForeignPidNamespace);
     }
     let restricted = yama::scope() == 1;
     let (ours, theirs) = socketpair()?;
     let (mut ours, mut theirs) = (Some(ours), Some(theirs));
     let target = std::process::id().cast_signed();
-    let mut lifter = Some(lifter);
+    let mut hooks = Some(hooks);
     let mut life = || {
         drop(ours.take());
-        if let (Some(socket), Some(lifter)) = (theirs.take(), lifter.take()) {
-            help(target, adopts, socket, restricted, keep, lifter);
+        if let (Some(socket), Some(hooks)) = (theirs.take(), hooks.take()) {
+            help(target, adopts, socket, restricted, keep, hooks);
         }
     };
     // No signal at its end: a SIGCHLD that the caller blocks would stay pending for the program.
@@ -71,12 +71,12 @@ pub fn start_helper(lifter: impl Lifter, keep: &[RawFd], adopts: bool) -> Result
         exit_now();
     }
     drop(theirs.take());
-    let (Some(ours), Some(pid)) = (ours, helper) else { return Err(Plain::HelperDied) };
+    let (Some(ours), Some(pid)) = (ours, helper) else { return Err(Bypass::HelperDied) };
     let helper = Helper { pid, adopted: adopts };
     match handshake(File::from(ours), restricted, pid) {
         Ok(()) => Ok(helper),
         // It has ended, and its number may be another process's by now.
-        Err(why @ (Plain::HelperDied | Plain::NotTraceable { .. })) => {
+        Err(why @ (Bypass::HelperDied | Bypass::NotTraceable { .. })) => {
             if adopts {
                 wait_for(pid);
             }
@@ -118,7 +118,7 @@ pub fn adopts_orphans() -> bool {
 }
 
 /// Whether a child would be born into another pid namespace (unshare(2), CLONE_NEWPID).
-fn has_foreign_children() -> Result<bool, Plain> {
+fn has_foreign_children() -> Result<bool, Bypass> {
     let link = |name: &str| std::fs::read_link(format!("/proc/self/ns/{name}")).ok();
     // The second link cannot be read before that namespace has a first process.
     match link("pid") {
@@ -128,18 +128,18 @@ fn has_foreign_children() -> Result<bool, Plain> {
     }
 }
 
-fn socketpair() -> Result<(OwnedFd, OwnedFd), Plain> {
+fn socketpair() -> Result<(OwnedFd, OwnedFd), Bypass> {
     use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
     socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)
-        .map_err(|e| Plain::Resources { what: "socketpair", source: e.into() })
+        .map_err(|e| Bypass::Resources { what: "socketpair", source: e.into() })
 }
 
-/// Addresses for the stack of the one between, which becomes the helper's; memory only as it
+/// Addresses for the stack of the one intermediate, which becomes the helper's; memory only as it
 /// is used.
 const STACK_BYTES: usize = 8 << 20;
 
-/// What the one between has in common with the launcher.
-struct Between<'a> {
+/// What the intermediate process has in common with the launcher.
+struct Intermediate<'a> {
     /// What the helper does.
     life: &'a mut dyn FnMut(),
     helper: Option<i32>,
@@ -148,10 +148,10 @@ struct Between<'a> {
 /// Forks a process that forks the helper, which does `life` and ends; returns the helper's pid,
 /// `None` if there is none.
 ///
-/// The one between borrows the launcher's memory, as a child of vfork(2) does: to copy the page
+/// The intermediate process borrows the launcher's memory, as a child of vfork(2) does: to copy the page
 /// tables twice would take the launcher longer than most of what it does.
-pub(crate) fn fork_twice(life: &mut dyn FnMut()) -> Result<Option<i32>, Plain> {
-    let failed = |what| Plain::Resources { what, source: io::Error::last_os_error() };
+pub(crate) fn fork_twice(life: &mut dyn FnMut()) -> Result<Option<i32>, Bypass> {
+    let failed = |what| Bypass::Resources { what, source: io::Error::last_os_error() };
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_STACK;
     // SAFETY: mmap(2) at an address of the kernel's choice touches nothing of ours.
@@ -159,15 +159,15 @@ pub(crate) fn fork_twice(life: &mut dyn FnMut()) -> Result<Option<i32>, Plain> {
     if stack == libc::MAP_FAILED {
         return Err(failed("mmap"));
     }
-    let mut between = Between { life, helper: None };
+    let mut intermediate = Intermediate { life, helper: None };
     // SAFETY: the end of what was mapped just now, and aligned as it is.
     let top = unsafe { stack.byte_add(STACK_BYTES) };
     let uncounted = Uncounted::begin();
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | uncounted.as_ref().map_or(0, |_| libc::SIGCHLD);
     // SAFETY: clone(2): the child has a stack of its own, and we wait until it has ended; so
-    // `between` lives, and nobody else uses it meanwhile. This process has one thread.
-    let child = unsafe { libc::clone(fork_helper, top, flags, (&raw mut between).cast()) };
-    let result = if child < 0 { Err(failed("fork")) } else { Ok(between.helper) };
+    // `intermediate` lives, and nobody else uses it meanwhile. This process has one thread.
+    let child = unsafe { libc::clone(fork_helper, top, flags, (&raw mut intermediate).cast()) };
+    let result = if child < 0 { Err(failed("fork")) } else { Ok(intermediate.helper) };
     // SAFETY: munmap(2) of what was mapped above, on which nobody runs any more: the helper
     // has its own copy.
     unsafe { libc::munmap(stack, STACK_BYTES) };
@@ -217,13 +217,13 @@ impl Drop for Uncounted {
     }
 }
 
-/// The one between.
-extern "C" fn fork_helper(between: *mut libc::c_void) -> libc::c_int {
+/// The one intermediate.
+extern "C" fn fork_helper(intermediate: *mut libc::c_void) -> libc::c_int {
     // SAFETY: `fork_twice` passes its own, and waits.
-    let between = unsafe { &mut *between.cast::<Between>() };
+    let intermediate = unsafe { &mut *intermediate.cast::<Intermediate>() };
     match fork(libc::SIGCHLD) {
-        Ok(Some(0)) => (between.life)(),
-        Ok(helper) => between.helper = helper,
+        Ok(Some(0)) => (intermediate.life)(),
+        Ok(helper) => intermediate.helper = helper,
         // That there is none says enough.
         Err(_) => {}
     }
@@ -232,14 +232,14 @@ extern "C" fn fork_helper(between: *mut libc::c_void) -> libc::c_int {
 
 /// clone(2) without shared memory, with the signal that its end will send: the child's pid, 0 in
 /// the child.
-fn fork(end_signal: i32) -> Result<Option<i32>, Plain> {
+fn fork(end_signal: i32) -> Result<Option<i32>, Bypass> {
     let zero: libc::c_long = 0;
     // SAFETY: clone(2) with no stack behaves as fork(2). This process has one thread, so
     // the child may go on as usual.
     let pid =
         unsafe { libc::syscall(libc::SYS_clone, libc::c_long::from(end_signal), zero, zero, zero, zero) };
     if pid < 0 {
-        return Err(Plain::Resources { what: "fork", source: io::Error::last_os_error() });
+        return Err(Bypass::Resources { what: "fork", source: io::Error::last_os_error() });
     }
     Ok(Some(pid as i32))
 }
@@ -260,15 +260,15 @@ fn exit_now() -> ! {
 const READY: u8 = 0;
 
 /// The launcher's side: permits the helper to trace us if need be, waits until it does.
-fn handshake(mut socket: File, restricted: bool, helper: i32) -> Result<(), Plain> {
+fn handshake(mut socket: File, restricted: bool, helper: i32) -> Result<(), Bypass> {
     if restricted {
         set_ptracer(helper);
         // SIGPIPE, should the helper be gone, would be our end.
-        send(socket.as_raw_fd(), &[READY], MsgFlags::MSG_NOSIGNAL).map_err(|_| Plain::HelperDied)?;
+        send(socket.as_raw_fd(), &[READY], MsgFlags::MSG_NOSIGNAL).map_err(|_| Bypass::HelperDied)?;
     }
     let mut answer = [0; 4];
     await_answer(&socket)?;
-    socket.read_exact(&mut answer).map_err(|_| Plain::HelperDied)?;
+    socket.read_exact(&mut answer).map_err(|_| Bypass::HelperDied)?;
     match i32::from_ne_bytes(answer) {
         0 => Ok(()),
         errno => {
@@ -277,13 +277,13 @@ fn handshake(mut socket: File, restricted: bool, helper: i32) -> Result<(), Plai
             }
             let source = io::Error::from_raw_os_error(errno);
             let hint = yama::hint(&source);
-            Err(Plain::NotTraceable { source, hint })
+            Err(Bypass::NotTraceable { source, hint })
         }
     }
 }
 
 /// Waits until there is something to read from `socket`, or its other end is closed.
-fn await_answer(socket: &File) -> Result<(), Plain> {
+fn await_answer(socket: &File) -> Result<(), Bypass> {
     let patience = crate::trace::faultpoint::patience(PATIENCE);
     let until = Instant::now() + patience;
     loop {
@@ -292,13 +292,13 @@ fn await_answer(socket: &File) -> Result<(), Plain> {
         let mut poll = libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: poll(2) of one descriptor; the structure lives through the call.
         match unsafe { libc::poll(&raw mut poll, 1, millis) } {
-            0 if left.is_zero() => return Err(Plain::HelperLate { seconds: patience.as_secs() }),
+            0 if left.is_zero() => return Err(Bypass::HelperLate { seconds: patience.as_secs() }),
             0 => {}
             n if n > 0 => return Ok(()),
             _ => {
                 let source = io::Error::last_os_error();
                 if source.kind() != io::ErrorKind::Interrupted {
-                    return Err(Plain::Resources { what: "poll", source });
+                    return Err(Bypass::Resources { what: "poll", source });
                 }
             }
         }
@@ -319,7 +319,7 @@ fn help(
     socket: OwnedFd,
     restricted: bool,
     keep: &[RawFd],
-    mut lifter: impl Lifter,
+    mut hooks: impl LiftHooks,
 ) {
     // Out of the terminal's reach: ctrl-C is the program's.
     // SAFETY: setsid(2) and getpid(2) take no arguments.
@@ -340,18 +340,18 @@ fn help(
         return;
     }
     if let Some(running) = send_answer(socket, ptrace::seize(target)) {
-        match attend(running, adopted.then_some(own), &mut lifter) {
+        match attend(running, adopted.then_some(own), &mut hooks) {
             // It failed to exec, or was killed: it has told so itself.
             Ok(()) => {}
             Err(ptrace::Error::Vanished(_)) => return,
             Err(error) => {
-                lifter.plain(&error.into());
+                hooks.bypass(&error.into());
                 return;
             }
         }
         crate::trace::faultpoint::finish();
         if !adopted {
-            lifter.afterwards();
+            hooks.afterwards();
         }
     }
 }

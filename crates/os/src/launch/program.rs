@@ -3,7 +3,7 @@
 //! [`crate::launch::lookup`].
 
 use crate::io::open;
-use crate::launch::plain::Plain;
+use crate::launch::bypass::Bypass;
 use hugelift_core::elf::{ElfError, HEAD_BYTES, Headers};
 use hugelift_core::printable::Untrusted;
 use std::ffi::{CStr, CString, OsStr};
@@ -36,18 +36,18 @@ const MAX_SCRIPTS: usize = 5;
 ///
 /// # Errors
 /// Why not.
-pub fn examine(path: &Path) -> Result<(), Plain> {
+pub fn examine(path: &Path) -> Result<(), Bypass> {
     let mut path = path.to_path_buf();
     for _ in 0..MAX_SCRIPTS {
         match privilege(&path) {
             Ok(None) => {}
-            Ok(Some(what)) => return Err(Plain::Privileged { path: path.into(), what }),
+            Ok(Some(what)) => return Err(Bypass::Privileged { path: path.into(), what }),
             // Under a tracer such a program would not get its rights.
-            Err(source) => return Err(Plain::Unknown { path: path.into(), source }),
+            Err(source) => return Err(Bypass::Unknown { path: path.into(), source }),
         }
         let head = match head(&path) {
             Ok(head) => head,
-            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => return Err(Plain::Unreadable),
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => return Err(Bypass::Unreadable),
             // What else is wrong with it execve(2) will tell.
             Err(_) => return Ok(()),
         };
@@ -55,7 +55,7 @@ pub fn examine(path: &Path) -> Result<(), Plain> {
             Some(next) => path = next,
             None => {
                 return match Headers::parse(&head) {
-                    Err(ElfError::Class32) => Err(Plain::Class32 { path: path.into() }),
+                    Err(ElfError::Class32) => Err(Bypass::Class32 { path: path.into() }),
                     _ => Ok(()),
                 };
             }

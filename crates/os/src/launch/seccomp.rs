@@ -15,7 +15,7 @@
 
 mod trial;
 
-use crate::launch::plain::Plain;
+use crate::launch::bypass::Bypass;
 use crate::proc::procfs::ProcError;
 use nix::errno::Errno;
 use std::ffi::CString;
@@ -80,13 +80,13 @@ impl OwnStatus {
 ///
 /// # Errors
 /// Why the program must be started without huge pages.
-pub fn check(own: &OwnStatus, try_fork: bool) -> Result<(), Plain> {
+pub fn check(own: &OwnStatus, try_fork: bool) -> Result<(), Bypass> {
     if !own.is_filtered() {
         Ok(())
     } else if !try_fork && !has_been_forked_under_it(own) {
-        Err(Plain::Filtered)
+        Err(Bypass::Filtered)
     } else if !trial::is_survived() {
-        Err(Plain::FilterKills)
+        Err(Bypass::FilterKills)
     } else {
         Ok(())
     }
@@ -173,7 +173,7 @@ mod tests {
         assert!(check(&status("Seccomp:\t0\n"), false).is_ok());
         assert!(matches!(
             check(&status("Seccomp:\t2\nSeccomp_filters:\t1\nPPid:\t0\n"), false),
-            Err(Plain::Filtered)
+            Err(Bypass::Filtered)
         ));
     }
 }

@@ -44,7 +44,7 @@ fn hint(error: &io::Error) -> &'static str {
 
 /// What came of a change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Made {
+pub struct PoolChange {
     /// What was asked for.
     pub change: Change,
     /// What the kernel says now.
@@ -97,7 +97,7 @@ fn default_size(meminfo: &str) -> Option<PageSize> {
 ///
 /// # Errors
 /// [`SetError`]
-pub fn apply(tree: &Tree, change: &Change) -> Result<Made, SetError> {
+pub fn apply(tree: &Tree, change: &Change) -> Result<PoolChange, SetError> {
     if change.grows() {
         compact(tree, change.node);
     }
@@ -115,7 +115,7 @@ pub fn apply(tree: &Tree, change: &Change) -> Result<Made, SetError> {
             break;
         }
     }
-    Ok(Made { change: *change, got })
+    Ok(PoolChange { change: *change, got })
 }
 
 /// Lets the kernel move used pages together. Where that is not possible, what is free as it

@@ -10,7 +10,7 @@ use crate::machine::nodes;
 use crate::machine::probe;
 use crate::proc::pagemap;
 use crate::proc::procfs::{ProcError, Process, Status, read_at, read_head};
-use crate::trace::unstarted::start_brk;
+use crate::trace::at_exec::start_brk;
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::attribute::Attribute;
 use hugelift_core::elf::{self, HEAD_BYTES, Headers, Stretch};

@@ -3,7 +3,7 @@
 
 use super::entry::Key;
 use super::place::{KEY, LOCK, NEW};
-use super::public::{Look, Readers};
+use super::public::{AccessCheck, Readers};
 use super::{SEEN, Store, StoreError, entry, place};
 use crate::proc::procfs::Process;
 use crate::store::source::identity;
@@ -80,19 +80,19 @@ impl Store {
     /// # Errors
     /// The directory cannot be read, or an entry not be closed.
     pub fn entries(&self, whole: bool) -> Result<Vec<Entry>, StoreError> {
-        let look = &mut Look::default();
+        let access = &mut AccessCheck::default();
         let key = self.known_key();
         let mut entries = Vec::new();
         let mut any_private = false;
         for name in self.place.names()?.into_iter().filter(|n| is_record(n)) {
             if let Some((record, noted)) = self.read(&name) {
-                let private = self.is_private(&record, look);
+                let private = self.is_private(&record, access);
                 any_private |= private;
                 entries.push(self.entry(name, &record, &noted, whole.then_some(key.as_ref()), private));
             }
         }
         if any_private {
-            self.close_private(look)?;
+            self.close_private(access)?;
         }
         let mut users = users(&entries.iter().filter_map(|e| e.file).collect());
         for entry in &mut entries {
@@ -171,21 +171,21 @@ impl Store {
 
     /// Whether everybody may read this entry though it does not show that everybody may read the
     /// object: its modes say otherwise, or it is no longer there.
-    fn is_private(&self, record: &Record, look: &mut Look) -> bool {
+    fn is_private(&self, record: &Record, access: &mut AccessCheck) -> bool {
         record.public
             && self.may_publish()
-            && look.readers(None, &record.path, &record.source) == Readers::Some
+            && access.readers(None, &record.path, &record.source) == Readers::Some
     }
 
     /// Closes and removes what everybody may read in root's store though not everybody may read the
     /// object any more. Who has opened an entry before and not read it does not get to read it
     /// later. An entry stays if another object of the same bytes is still public.
-    pub(super) fn close_private(&self, look: &mut Look) -> Result<(), StoreError> {
+    pub(super) fn close_private(&self, access: &mut AccessCheck) -> Result<(), StoreError> {
         if !self.may_publish() {
             return Ok(());
         }
         let mut records = self.records()?;
-        records.retain(|(_, record)| self.is_private(record, look));
+        records.retain(|(_, record)| self.is_private(record, access));
         let names: Vec<(&str, &str)> = records.iter().map(|(name, r)| (&**name, &*r.entry)).collect();
         self.remove_all(&names)
     }

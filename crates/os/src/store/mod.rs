@@ -31,7 +31,7 @@ pub use admin::{Entry, Freed, State};
 pub use error::StoreError;
 pub(crate) use notes::executed;
 pub use notes::{Noted, Notes, file_of};
-pub use place::{MACHINE_WIDE, Missing, VARIABLE, notes_beside, own_path};
+pub use place::{IfAbsent, MACHINE_WIDE, VARIABLE, notes_beside, own_path};
 
 use crate::machine::base_page;
 use crate::proc::pagemap;
@@ -41,10 +41,10 @@ use entry::{Compare, Key, Naming};
 use hugelift_core::addr::{PageSize, Range};
 use hugelift_core::budget::{Budget, Cost};
 use hugelift_core::entry_elf::Names;
-use hugelift_core::moving::base::{Sizes, shared_base};
 use hugelift_core::plan::{is_nearly_all, shareable};
 use hugelift_core::policy::{Backing, Policy};
 use hugelift_core::record::{self, Evidence, Record, lay_out, record_name};
+use hugelift_core::relocate::base::{Sizes, shared_base};
 use hugelift_core::skip::Reason;
 use hugelift_core::snapshot::{NotStored, Object, Part, Snapshot, Stored, StoredCopy};
 use nix::errno::Errno;
@@ -53,7 +53,7 @@ use nix::sys::stat::Mode;
 use nix::sys::time::TimeSpec;
 use nix::unistd::{geteuid, linkat};
 use place::Place;
-use public::{Look, Readers};
+use public::{AccessCheck, Readers};
 use source::Source;
 use std::fs::{File, Permissions};
 use std::io;
@@ -88,8 +88,8 @@ fn is_demanded(policy: &Policy) -> bool {
 
 /// The calling user's store. It is made where `lack` names no reason against entries in it.
 fn own_store(lack: Option<Reason>) -> Result<Store, StoreError> {
-    let missing = if lack.is_none() { Missing::Make } else { Missing::Leave };
-    let own = own_path().and_then(|path| Store::open(&path, missing));
+    let if_absent = if lack.is_none() { IfAbsent::Make } else { IfAbsent::Leave };
+    let own = own_path().and_then(|path| Store::open(&path, if_absent));
     own.map_err(|error| match (error, lack) {
         (StoreError::Missing { .. }, Some(reason)) => StoreError::Memory(reason),
         (error, _) => error,
@@ -116,8 +116,8 @@ pub fn offer(pid: u32, snapshot: &Snapshot, policy: &Policy) -> Offer {
     }
     let mut budget = Budget::new(&snapshot.machine, policy.spare);
     let own = own_store(budget.lack(Cost::copy(page.bytes())));
-    let mut shelves = Shelves { machine: machine_wide(&own), own, look: Look::default() };
-    if shelves.own.is_err() && shelves.machine.is_none() && !is_demanded(policy) {
+    let mut stores = StoreSet { machine: machine_wide(&own), own, access: AccessCheck::default() };
+    if stores.own.is_err() && stores.machine.is_none() && !is_demanded(policy) {
         return offer;
     }
     for of_object in wanted {
@@ -125,9 +125,9 @@ pub fn offer(pid: u32, snapshot: &Snapshot, policy: &Policy) -> Offer {
         let ranges: Vec<Range> = of_object.iter().map(|(.., range)| *range).collect();
         let rodata = of_object.iter().filter(|(_, part, _)| *part == Part::Rodata);
         let rodata: Vec<Range> = rodata.map(|(.., range)| *range).collect();
-        let wish = Wish { pid, object, ranges: &ranges, rodata: &rodata, page };
+        let query = StoreQuery { pid, object, ranges: &ranges, rodata: &rodata, page };
         let began = Instant::now();
-        let found = shelves.get(&wish, &mut budget);
+        let found = stores.get(&query, &mut budget);
         tracing::debug!(object = ?object.path, ?found, elapsed = ?began.elapsed(), "store");
         match found {
             Ok((record, file)) => {
@@ -152,7 +152,7 @@ pub fn offer(pid: u32, snapshot: &Snapshot, policy: &Policy) -> Offer {
 /// Whether [`offer`] may have a copy of an executable, so that one at a random address is worth
 /// moving: there is a store, or it can be made.
 pub fn may_have(policy: &Policy) -> bool {
-    let own = own_path().and_then(|path| Store::open(&path, Missing::Leave));
+    let own = own_path().and_then(|path| Store::open(&path, IfAbsent::Leave));
     let may_be = matches!(own, Ok(_) | Err(StoreError::Missing { .. }));
     may_be || is_demanded(policy) || machine_wide(&own).is_some()
 }
@@ -161,7 +161,7 @@ pub fn may_have(policy: &Policy) -> bool {
 pub fn preview(snapshot: &Snapshot, policy: &Policy) -> Stored {
     let mut stored = Stored::default();
     let mut budget = Budget::new(&snapshot.machine, policy.spare);
-    let own = own_path().and_then(|path| Store::open(&path, Missing::Leave));
+    let own = own_path().and_then(|path| Store::open(&path, IfAbsent::Leave));
     for (index, _, range) in shareable(snapshot, policy) {
         let object = &snapshot.objects[index];
         let name = || {
@@ -197,11 +197,11 @@ fn machine_wide(own: &Result<Store, StoreError>) -> Option<Store> {
     if named || own.as_ref().is_ok_and(|own| own.place.path == path) {
         return None;
     }
-    Store::open(path, Missing::Leave).ok().filter(|store| store.place.owner == 0)
+    Store::open(path, IfAbsent::Leave).ok().filter(|store| store.place.owner == 0)
 }
 
 /// What a start wants.
-struct Wish<'a> {
+struct StoreQuery<'a> {
     pid: u32,
     object: &'a Object,
     ranges: &'a [Range],
@@ -211,37 +211,37 @@ struct Wish<'a> {
 }
 
 /// The stores that a user has.
-struct Shelves {
+struct StoreSet {
     own: Result<Store, StoreError>,
     machine: Option<Store>,
     /// For all objects of one process: most are in the same few directories.
-    look: Look,
+    access: AccessCheck,
 }
 
-impl Shelves {
-    fn get(&mut self, wish: &Wish, budget: &mut Budget) -> Result<(Record, File), StoreError> {
-        let Shelves { own: opened, machine, look } = self;
+impl StoreSet {
+    fn get(&mut self, query: &StoreQuery, budget: &mut Budget) -> Result<(Record, File), StoreError> {
+        let StoreSet { own: opened, machine, access } = self;
         // Before anything else: with no store there is nothing to find out.
         let own = match (&*opened, &*machine) {
             (Ok(own), _) => Some(own),
             (Err(_), Some(_)) => None,
             (Err(error), None) => return Err(error.again()),
         };
-        if is_by_chance(wish.object, wish.page) {
-            let path = wish.object.path.clone();
-            return Err(StoreError::ByChance { path: path.into(), page: wish.page });
+        if is_by_chance(query.object, query.page) {
+            let path = query.object.path.clone();
+            return Err(StoreError::ByChance { path: path.into(), page: query.page });
         }
-        if is_written(wish) {
-            return Err(StoreError::Written { path: wish.object.path.clone().into() });
+        if is_written(query) {
+            return Err(StoreError::Written { path: query.object.path.clone().into() });
         }
-        let source = Source::find(wish.pid, wish.object)?;
+        let source = Source::find(query.pid, query.object)?;
         for store in machine.iter().chain(own) {
-            if let Some(found) = store.look_up(wish, &source, look) {
+            if let Some(found) = store.look_up(query, &source, access) {
                 return Ok(found);
             }
         }
         match (own, &*opened) {
-            (Some(own), _) => own.make(wish, &source, budget, look),
+            (Some(own), _) => own.make(query, &source, budget, access),
             (None, Err(error)) => Err(error.again()),
             (None, Ok(_)) => Err(StoreError::NoPlace),
         }
@@ -259,8 +259,8 @@ impl Store {
     ///
     /// # Errors
     /// What is wrong with that directory.
-    pub fn open(path: &Path, missing: Missing) -> Result<Store, StoreError> {
-        Ok(Store { place: place::open(path, missing)? })
+    pub fn open(path: &Path, if_absent: IfAbsent) -> Result<Store, StoreError> {
+        Ok(Store { place: place::open(path, if_absent)? })
     }
 
     fn is_own(&self) -> bool {
@@ -269,11 +269,16 @@ impl Store {
 
     /// The entry for `source`, if there is one, everything is as it was when it was made, and
     /// its bytes are those of the program. What is not so any more is forgotten.
-    fn look_up(&self, wish: &Wish, source: &Source, look: &mut Look) -> Option<(Record, File)> {
+    fn look_up(
+        &self,
+        query: &StoreQuery,
+        source: &Source,
+        access: &mut AccessCheck,
+    ) -> Option<(Record, File)> {
         let name = record_name(source.identity.device, source.identity.inode);
         let (mut record, noted) = self.read(&name)?;
         if record.public && self.may_publish() {
-            let readers = look.readers(Some(wish.pid), &source.path, &source.identity);
+            let readers = access.readers(Some(query.pid), &source.path, &source.identity);
             if readers == Readers::Some {
                 self.forget(&name, &record);
                 return None;
@@ -282,7 +287,7 @@ impl Store {
         // The start that compares every byte can be the last one that has to.
         let renews = record.evidence == Evidence::Bytes && self.is_own();
         let evidence = if renews { source.evidence() } else { record.evidence };
-        let Some(file) = self.matching(&record, wish, source) else {
+        let Some(file) = self.matching(&record, query, source) else {
             if self.is_own() {
                 self.forget(&name, &record);
             }
@@ -310,10 +315,10 @@ impl Store {
         self.is_own() && geteuid().is_root()
     }
 
-    fn matching(&self, record: &Record, wish: &Wish, source: &Source) -> Option<File> {
-        let laid_out = wish.ranges.iter().map(|r| Some((*r, record.offset_of(*r, wish.object.bias)?)));
+    fn matching(&self, record: &Record, query: &StoreQuery, source: &Source) -> Option<File> {
+        let laid_out = query.ranges.iter().map(|r| Some((*r, record.offset_of(*r, query.object.bias)?)));
         let laid_out: Vec<(Range, u64)> = laid_out.collect::<Option<_>>()?;
-        if record.source != source.identity || record.page != wish.page.bytes() {
+        if record.source != source.identity || record.page != query.page.bytes() {
             return None;
         }
         let (file, held) = entry::open(&self.place.dir, &record.entry, self.place.owner)?;
@@ -321,7 +326,7 @@ impl Store {
             Evidence::Times => Compare::Some,
             Evidence::Bytes => Compare::All,
         };
-        let same = |(range, offset): &(Range, u64)| entry::is_same(&file, *offset, wish.pid, *range, how);
+        let same = |(range, offset): &(Range, u64)| entry::is_same(&file, *offset, query.pid, *range, how);
         (held == record.held && laid_out.iter().all(same)).then_some(file)
     }
 
@@ -334,65 +339,65 @@ impl Store {
     /// Makes the entry that `look_up` did not find.
     fn make(
         &self,
-        wish: &Wish,
+        query: &StoreQuery,
         source: &Source,
         budget: &mut Budget,
-        look: &mut Look,
+        access: &mut AccessCheck,
     ) -> Result<(Record, File), StoreError> {
         if !self.is_own() {
             return Err(StoreError::hostile(&self.place.path, "is root's, who alone adds to it"));
         }
         // Before memory is taken to find out exactly how much is needed.
-        let bytes = wish.ranges.iter().map(|r| r.len()).sum::<u64>();
+        let bytes = query.ranges.iter().map(|r| r.len()).sum::<u64>();
         if let Some(reason) = budget.lack(Cost::copy(bytes)) {
             return Err(StoreError::Memory(reason));
         }
         let _lock = self.place.lock(PATIENCE)?;
-        if let Some(found) = self.look_up(wish, source, look) {
+        if let Some(found) = self.look_up(query, source, access) {
             return Ok(found);
         }
         // To copy takes so long that it costs little to look after the others as well.
-        self.close_private(look)?;
+        self.close_private(access)?;
         self.close_unnamed()?;
-        let spans = lay_out(wish.ranges, wish.object.bias, wish.page);
-        let names = Names::new(wish.object.headers.machine, &source.functions(), &spans);
+        let spans = lay_out(query.ranges, query.object.bias, query.page);
+        let names = Names::new(query.object.headers.machine, &source.functions(), &spans);
         let need = bytes + names.bytes();
         self.make_room(need)?;
         budget.take(Cost::copy(need)).map_err(StoreError::Memory)?;
         // Before the bytes are read: what is stored to the file later moves its times.
         let evidence = source.evidence();
         let public = self.may_publish()
-            && look.readers(Some(wish.pid), &source.path, &source.identity) == Readers::All;
+            && access.readers(Some(query.pid), &source.path, &source.identity) == Readers::All;
         let key = if public { None } else { Some(self.key()?) };
         let naming = Naming {
             spans: &spans,
             names: (names.head.len() as u64, names.tail.len() as u64),
-            build_id: wish.object.build_id.as_deref(),
-            page: wish.page,
+            build_id: query.object.build_id.as_deref(),
+            page: query.page,
             key: key.as_ref(),
         };
-        let fresh = entry::fill(&self.place.dir, wish.pid, wish.ranges, &names, &naming)?;
+        let fresh = entry::fill(&self.place.dir, query.pid, query.ranges, &names, &naming)?;
         let names = naming.names;
         let mut record = Record {
             version: record::VERSION,
-            path: wish.object.path.clone(),
-            build_id: wish.object.build_id.clone(),
+            path: query.object.path.clone(),
+            build_id: query.object.build_id.clone(),
             source: source.identity,
             evidence,
             public,
             entry: fresh.name.clone(),
             held: source.identity, // known once it is published
-            page: wish.page.bytes(),
-            skew: wish.object.bias % wish.page.bytes(),
+            page: query.page.bytes(),
+            skew: query.object.bias % query.page.bytes(),
             spans,
             names,
         };
         let file = self.publish(fresh, &mut record, key.as_ref())?;
         // The file must be the same still, now that all of it has been read.
-        if Source::find(wish.pid, wish.object)?.identity != source.identity {
-            return Err(StoreError::Written { path: wish.object.path.clone().into() });
+        if Source::find(query.pid, query.object)?.identity != source.identity {
+            return Err(StoreError::Written { path: query.object.path.clone().into() });
         }
-        faultpoint::pass(wish.pid.cast_signed());
+        faultpoint::pass(query.pid.cast_signed());
         self.write_record(&record)?;
         Ok((record, file))
     }
@@ -469,13 +474,13 @@ fn is_by_chance(object: &Object, page: PageSize) -> bool {
 
 /// Whether the process has pages of its own in what should be its file's: such bytes are no
 /// business of others, and the file's none of its own.
-fn is_written(wish: &Wish) -> bool {
-    let written = |range: &Range| pagemap::written_bytes(wish.pid.cast_signed(), *range);
-    match wish.rodata.iter().map(written).sum::<io::Result<u64>>() {
+fn is_written(query: &StoreQuery) -> bool {
+    let written = |range: &Range| pagemap::written_bytes(query.pid.cast_signed(), *range);
+    match query.rodata.iter().map(written).sum::<io::Result<u64>>() {
         Ok(bytes) => bytes > 0,
         // Before Linux 6.7; what cannot be known counts as written.
-        Err(_) => Process::new(wish.pid).smaps().map_or(true, |usage| {
-            let inside = |r: Range| wish.rodata.iter().any(|range| range.intersect(r).is_some());
+        Err(_) => Process::new(query.pid).smaps().map_or(true, |usage| {
+            let inside = |r: Range| query.rodata.iter().any(|range| range.intersect(r).is_some());
             usage.iter().any(|u| u.anonymous > 0 && inside(u.mapping.range))
         }),
     }

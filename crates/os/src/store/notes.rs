@@ -5,7 +5,7 @@
 //! They decide what is copied, never what a copy holds: a wrong note costs time, no more.
 
 use super::admin::time;
-use super::place::{LOCK, Missing, NEW, Place, notes_beside, open_plain, own_path, stat_at};
+use super::place::{IfAbsent, LOCK, NEW, Place, notes_beside, open_plain, own_path, stat_at};
 use super::source::{Source, identity};
 use super::{State, StoreError};
 use hugelift_core::note::{MAX_BYTES, Note, Touched};
@@ -43,20 +43,20 @@ pub struct Noted {
 }
 
 impl Notes {
-    /// Opens the calling user's; with [`Missing::Make`] it is made.
+    /// Opens the calling user's; with [`IfAbsent::Make`] it is made.
     ///
     /// # Errors
     /// Why there is none.
-    pub fn open(missing: Missing) -> Result<Notes, StoreError> {
-        Notes::at(&notes_beside(&own_path()?), missing)
+    pub fn open(if_absent: IfAbsent) -> Result<Notes, StoreError> {
+        Notes::at(&notes_beside(&own_path()?), if_absent)
     }
 
     /// Opens the directory at `path`.
     ///
     /// # Errors
     /// What is wrong with it.
-    pub fn at(path: &Path, missing: Missing) -> Result<Notes, StoreError> {
-        Ok(Notes { place: open_plain(path, missing)? })
+    pub fn at(path: &Path, if_absent: IfAbsent) -> Result<Notes, StoreError> {
+        Ok(Notes { place: open_plain(path, if_absent)? })
     }
 
     /// Where they are.
@@ -203,7 +203,7 @@ mod tests {
 
     fn notes() -> (tempfile::TempDir, Notes) {
         let dir = tempfile::TempDir::new().unwrap();
-        let notes = Notes::at(&dir.path().join("x.seen"), Missing::Make).unwrap();
+        let notes = Notes::at(&dir.path().join("x.seen"), IfAbsent::Make).unwrap();
         (dir, notes)
     }
 

@@ -32,7 +32,7 @@ pub(super) const NEW: &str = ".new";
 
 /// What may be done for a directory that is not there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Missing {
+pub enum IfAbsent {
     /// Nothing: then there is no store.
     Leave,
     /// Make it; for the machine's, mount a tmpfs.
@@ -75,16 +75,16 @@ pub fn notes_beside(store: &Path) -> PathBuf {
     name.into()
 }
 
-/// Opens the calling user's directory at `path`, on whatever file system. With [`Missing::Make`]
+/// Opens the calling user's directory at `path`, on whatever file system. With [`IfAbsent::Make`]
 /// it is made, but not what it should lie in.
 ///
 /// # Errors
 /// What is wrong with it.
-pub fn open_plain(path: &Path, missing: Missing) -> Result<Place, StoreError> {
-    if missing == Missing::Make && !path.parent().is_some_and(Path::is_dir) {
+pub fn open_plain(path: &Path, if_absent: IfAbsent) -> Result<Place, StoreError> {
+    if if_absent == IfAbsent::Make && !path.parent().is_some_and(Path::is_dir) {
         return Err(StoreError::Missing { path: path.into() });
     }
-    let dir = walk(path, missing, Mode::S_IRWXU)?;
+    let dir = walk(path, if_absent, Mode::S_IRWXU)?;
     let owner = check_owner(&dir, path)?;
     if owner != geteuid().as_raw() {
         return Err(StoreError::hostile(path, "belongs to another user"));
@@ -96,18 +96,18 @@ pub fn open_plain(path: &Path, missing: Missing) -> Result<Place, StoreError> {
 ///
 /// # Errors
 /// What is wrong with it.
-pub fn open(path: &Path, missing: Missing) -> Result<Place, StoreError> {
-    if missing == Missing::Make && path == Path::new(MACHINE_WIDE) && geteuid().is_root() {
+pub fn open(path: &Path, if_absent: IfAbsent) -> Result<Place, StoreError> {
+    if if_absent == IfAbsent::Make && path == Path::new(MACHINE_WIDE) && geteuid().is_root() {
         let parent = path.parent().unwrap_or(path);
-        let dir = walk(parent, missing, directory_above())?;
+        let dir = walk(parent, if_absent, directory_above())?;
         if !is_tmpfs(&dir) || forbids_code(&dir) {
             mount_at(&dir, parent)?;
         }
-    } else if missing == Missing::Make && !lies_on_tmpfs(path) {
+    } else if if_absent == IfAbsent::Make && !lies_on_tmpfs(path) {
         // No directory is left on a file system that cannot have a store.
         return Err(StoreError::NotTmpfs { path: path.into() });
     }
-    let dir = walk(path, missing, store_mode())?;
+    let dir = walk(path, if_absent, store_mode())?;
     let owner = check_owner(&dir, path)?;
     if !is_tmpfs(&dir) {
         return Err(StoreError::NotTmpfs { path: path.into() });
@@ -282,7 +282,7 @@ fn forbids_code(dir: &OwnedFd) -> bool {
 
 /// Goes down `path` name by name, following no symbolic link. If the last directory is made, it
 /// gets the mode `last_mode`.
-fn walk(path: &Path, missing: Missing, last_mode: Mode) -> Result<OwnedFd, StoreError> {
+fn walk(path: &Path, if_absent: IfAbsent, last_mode: Mode) -> Result<OwnedFd, StoreError> {
     let absolute = std::path::absolute(path).map_err(|source| StoreError::Io {
         what: "find",
         path: path.into(),
@@ -303,7 +303,7 @@ fn walk(path: &Path, missing: Missing, last_mode: Mode) -> Result<OwnedFd, Store
         };
         at.push(name);
         let opened = match openat(&dir, name, flags, Mode::empty()) {
-            Err(Errno::ENOENT) if missing == Missing::Make => {
+            Err(Errno::ENOENT) if if_absent == IfAbsent::Make => {
                 let mode = if at == absolute { last_mode } else { directory_above() };
                 match mkdirat(&dir, name, mode) {
                     // Another start may have been quicker: what it is, the check shows.
@@ -385,29 +385,29 @@ mod tests {
 
     fn tmpfs() -> Option<tempfile::TempDir> {
         let dir = tempfile::TempDir::new_in("/dev/shm").ok()?;
-        open(dir.path(), Missing::Leave).is_ok().then_some(dir)
+        open(dir.path(), IfAbsent::Leave).is_ok().then_some(dir)
     }
 
-    fn why(path: &Path, missing: Missing) -> String {
-        open(path, missing).unwrap_err().to_string()
+    fn why(path: &Path, if_absent: IfAbsent) -> String {
+        open(path, if_absent).unwrap_err().to_string()
     }
 
     #[test]
     fn only_what_is_ours_alone_is_a_place() {
         let Some(dir) = tmpfs() else { return println!("SKIP: no /dev/shm of ours that allows code") };
         let store = dir.path().join("a/store");
-        assert!(matches!(open(&store, Missing::Leave), Err(StoreError::Missing { .. })));
-        let made = open(&store, Missing::Make).unwrap();
+        assert!(matches!(open(&store, IfAbsent::Leave), Err(StoreError::Missing { .. })));
+        let made = open(&store, IfAbsent::Make).unwrap();
         assert_eq!((made.owner, made.path.as_path()), (geteuid().as_raw(), store.as_path()));
         let link = dir.path().join("link");
         symlink(dir.path().join("a"), &link).unwrap();
-        assert!(why(&link.join("store"), Missing::Make).contains("is a symbolic link"));
+        assert!(why(&link.join("store"), IfAbsent::Make).contains("is a symbolic link"));
         std::fs::write(dir.path().join("file"), "").unwrap();
-        assert!(why(&dir.path().join("file/store"), Missing::Make).contains("not a directory"));
-        assert!(why(&dir.path().join("a/../a/store"), Missing::Leave).contains(".."));
+        assert!(why(&dir.path().join("file/store"), IfAbsent::Make).contains("not a directory"));
+        assert!(why(&dir.path().join("a/../a/store"), IfAbsent::Leave).contains(".."));
         for (mode, path) in [(0o770, &store), (0o777, &store), (0o1777, &store)] {
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
-            assert!(why(path, Missing::Leave).contains("by others"), "{mode:o}");
+            assert!(why(path, IfAbsent::Leave).contains("by others"), "{mode:o}");
         }
     }
 
@@ -429,6 +429,6 @@ mod tests {
         {
             return println!("SKIP: temporary files are on tmpfs here");
         }
-        assert!(matches!(open(dir.path(), Missing::Leave), Err(StoreError::NotTmpfs { .. })));
+        assert!(matches!(open(dir.path(), IfAbsent::Leave), Err(StoreError::NotTmpfs { .. })));
     }
 }

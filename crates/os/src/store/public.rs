@@ -43,13 +43,13 @@ pub enum Readers {
 /// Looks at modes, and remembers what it has seen of directories. It is made anew for each start:
 /// what it remembers is soon out of date.
 #[derive(Default)]
-pub struct Look {
+pub struct AccessCheck {
     directories: BTreeMap<PathBuf, Option<Rc<OwnedFd>>>,
     /// Processes (`None` is ours), and whether they are where the first one is.
     processes: BTreeMap<Option<u32>, bool>,
 }
 
-impl Look {
+impl AccessCheck {
     /// Who may read the file at `path` as process `pid` sees it, or we see it; it must be the file
     /// with that identity. All users may if the modes of the file and of every directory above it
     /// let the owner, the group and all others, if none of them has an access control list, and if
@@ -144,7 +144,7 @@ mod tests {
         set(&inner, 0o755);
         set(&file, 0o644);
         let known = identity(&fs::metadata(&file).unwrap());
-        let public = |path: &Path| Look::default().is_for_all(path, &known);
+        let public = |path: &Path| AccessCheck::default().is_for_all(path, &known);
         if !public(&file) {
             return println!("SKIP: not every user reaches {}", dir.path().display());
         }
@@ -159,7 +159,7 @@ mod tests {
             assert!(public(&file));
         }
         // Another file of that name; a link on the way; what is no file.
-        assert!(!Look::default().is_for_all(&file, &Identity { inode: known.inode + 1, ..known }));
+        assert!(!AccessCheck::default().is_for_all(&file, &Identity { inode: known.inode + 1, ..known }));
         symlink(&inner, dir.path().join("link")).unwrap();
         assert!(!public(&dir.path().join("link/file")));
         assert!(!public(&inner) && !public(Path::new("/")) && !public(Path::new("")));

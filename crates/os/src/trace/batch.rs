@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Several system calls of the target in one journey: a stop of the target costs far more than
+//! Several system calls of the target in one round trip: a stop of the target costs far more than
 //! most of its calls.
 //!
 //! ```text
@@ -13,7 +13,7 @@
 
 use crate::arch::{self, Regs};
 use crate::proc::memory;
-use crate::trace::home::{Call, DATA_BYTES};
+use crate::trace::frame::{Call, DATA_BYTES};
 use crate::trace::ptrace::{Error, Resume, Stop, Stopped};
 use crate::trace::remote::Remote;
 use hugelift_core::addr::Addr;
@@ -35,7 +35,7 @@ pub struct Batch {
 
 /// What came of a batch.
 #[derive(Debug)]
-pub struct Made {
+pub struct BatchResults {
     base: Addr,
     bytes: Vec<u8>,
     list: u64,
@@ -73,7 +73,7 @@ impl Batch {
     }
 }
 
-impl Made {
+impl BatchResults {
     /// What call `n` returned: a value, or a negative errno.
     pub fn result(&self, n: usize) -> i64 {
         self.word(self.base.0 + self.list + CALL_BYTES * n as u64) as i64
@@ -105,7 +105,7 @@ impl Remote {
     ///
     /// # Errors
     /// They could not be made, or not all of them.
-    pub(crate) fn make(&mut self, mut batch: Batch) -> Result<Made, Error> {
+    pub(crate) fn make(&mut self, mut batch: Batch) -> Result<BatchResults, Error> {
         let began = std::time::Instant::now();
         let (pid, tid) = (self.pid as u64, self.pid);
         let last = batch.add(libc::SYS_tgkill, [pid, pid, DONE as u64, 0, 0, 0]) as u64;
@@ -125,7 +125,7 @@ impl Remote {
         bytes.truncate(got);
         self.stopped = Some(stopped);
         tracing::trace!(calls = last, elapsed = ?began.elapsed(), "made");
-        Ok(Made { base, bytes, list })
+        Ok(BatchResults { base, bytes, list })
     }
 
     /// Runs the target with `regs` until it stops itself by the call at `end`.
@@ -177,7 +177,7 @@ mod tests {
         put(list, 42);
         put(list + CALL_BYTES, -2);
         put(8, 7);
-        let made = Made { base, bytes, list };
+        let made = BatchResults { base, bytes, list };
         assert_eq!((made.result(0), made.result(1), made.word(room)), (42, -2, 7));
         assert!(made.result(99) < 0, "what was not made has failed");
     }

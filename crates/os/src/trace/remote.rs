@@ -5,9 +5,9 @@ use crate::arch::{self, COPY_AT, Regs, SYSCALL_AT};
 use crate::proc::memory::{self, MADV_COLLAPSE};
 use crate::proc::pagemap;
 use crate::proc::procfs::{ProcError, Process, Status};
-use crate::trace::home::{Call, Home};
+use crate::trace::auxv_slots::AuxvSlots;
+use crate::trace::frame::{Call, RestoreFrame};
 use crate::trace::ptrace::{Error, Resume, Stop, Stopped};
-use crate::trace::vector::Vector;
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::maps::Prot;
 use hugelift_core::placement::{Nodes, Placement};
@@ -26,15 +26,15 @@ const TRIES: usize = 8;
 /// Bytes that one turn of the slow copy moves: stays within the second-level cache.
 const CHUNK: usize = 256 << 10;
 
-/// A stopped process, its [`Home`] prepared.
+/// A stopped process, its [`RestoreFrame`] prepared.
 #[derive(Debug)]
 pub struct Remote {
     pub(crate) pid: i32,
     /// `None` once it is lost.
     pub(crate) stopped: Option<Stopped>,
-    pub(crate) home: Home,
+    pub(crate) home: RestoreFrame,
     /// Where the auxiliary vector is, in a process that has just been started.
-    pub(crate) vector: Vector,
+    pub(crate) vector: AuxvSlots,
     /// Files of the store that may be opened in it.
     pub(crate) stored: Vec<File>,
     /// The SIGCONT by which it stopped itself at its entry point is pending still.
@@ -47,12 +47,12 @@ pub struct Remote {
 
 impl Remote {
     /// Takes over `stopped`, for which `home` was prepared.
-    pub fn new(stopped: Stopped, home: Home) -> Remote {
+    pub fn new(stopped: Stopped, home: RestoreFrame) -> Remote {
         Remote {
             pid: stopped.tid(),
             stopped: Some(stopped),
             home,
-            vector: Vector::default(),
+            vector: AuxvSlots::default(),
             stored: Vec::new(),
             drains: false,
             urgent: false,
@@ -60,8 +60,8 @@ impl Remote {
         }
     }
 
-    /// Says where the target's auxiliary vector is, for [`hugelift_core::moving`].
-    pub fn set_vector(&mut self, vector: Vector) {
+    /// Says where the target's auxiliary vector is, for [`hugelift_core::relocate`].
+    pub fn set_vector(&mut self, vector: AuxvSlots) {
         self.vector = vector;
     }
 
@@ -197,13 +197,13 @@ impl Remote {
         }
     }
 
-    /// See [`Home::set_detour`].
+    /// See [`RestoreFrame::set_detour`].
     pub(crate) fn set_detour(&mut self, call: Option<Call>) -> Result<(), Fault> {
         let stopped = self.stopped.as_ref().ok_or(Error::Vanished(self.pid));
         stopped.and_then(|s| self.home.set_detour(s, call)).map_err(|e| Fault::Lost(e.to_string()))
     }
 
-    /// Puts arguments of a call where the call finds them ([`Home::data`]).
+    /// Puts arguments of a call where the call finds them ([`RestoreFrame::data`]).
     fn write_data(&self, bytes: &[u8]) -> Result<(), Fault> {
         let stopped = self.stopped.as_ref().ok_or(Error::Vanished(self.pid));
         stopped.and_then(|s| self.home.write_data(s, bytes)).map_err(|e| Fault::Lost(e.to_string()))

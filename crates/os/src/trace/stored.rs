@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Files of the store in the target: opened there, mapped, closed, for many spans in one journey.
+//! Files of the store in the target: opened there, mapped, closed, for many spans in one round trip.
 
-use crate::trace::batch::{Batch, Made};
+use crate::trace::at_exec::next_descriptor;
+use crate::trace::batch::{Batch, BatchResults};
 use crate::trace::remote::{FILE_COPY, Remote, mremap_call, prot_bits, refused};
-use crate::trace::unstarted::next_descriptor;
 use hugelift_core::addr::{Addr, Range};
 use hugelift_core::target::{Fault, MapStored, Target};
 use nix::sys::stat::fstat;
@@ -68,7 +68,13 @@ impl Remote {
     }
 
     /// What came of it. Whatever is mapped and is not as wanted is unmapped.
-    fn look_at(&mut self, copy: &MapStored, calls: &Calls, made: &Made, fd: u64) -> Result<(), Fault> {
+    fn look_at(
+        &mut self,
+        copy: &MapStored,
+        calls: &Calls,
+        made: &BatchResults,
+        fd: u64,
+    ) -> Result<(), Fault> {
         let failed = |call, range, errno| Err(Fault::Call { call, range, errno });
         let opened = made.result(calls.open);
         let mapped = made.result(calls.mmap);
@@ -92,7 +98,7 @@ impl Remote {
     }
 
     /// Whether the target has opened the file that was verified.
-    fn is_wanted(&self, copy: &MapStored, calls: &Calls, made: &Made) -> bool {
+    fn is_wanted(&self, copy: &MapStored, calls: &Calls, made: &BatchResults) -> bool {
         let wanted = self.stored.get(copy.entry).and_then(|file| fstat(file).ok());
         // struct stat begins with st_dev and st_ino, a word each.
         let got = (made.word(calls.stat), made.word(calls.stat + 8));

@@ -13,9 +13,9 @@
 use crate::machine::{base_page, thp_page};
 use crate::proc::memory::MADV_COLLAPSE;
 use crate::proc::pagemap;
-use crate::watch::beside::{Program, Watch};
+use crate::watch::watcher::{Program, Watch};
 use hugelift_core::addr::{Addr, PageSize, Range};
-use hugelift_core::join::{self, Blocks, Look, Rhythm, is_whole_and_own};
+use hugelift_core::join::{self, Blocks, Rhythm, Sample, is_whole_and_own};
 use hugelift_core::maps::{Mapping, Prot, parse_maps};
 use std::collections::VecDeque;
 use std::fs::File;
@@ -80,7 +80,7 @@ impl Joiner {
     ///
     /// # Errors
     /// The memory is no more: it has become another program.
-    fn look_at_all(&mut self, program: &Program) -> io::Result<Option<Look>> {
+    fn sample_all(&mut self, program: &Program) -> io::Result<Option<Sample>> {
         let mut text = Vec::new();
         self.maps.rewind()?;
         self.maps.read_to_end(&mut text)?;
@@ -89,12 +89,12 @@ impl Joiner {
         }
         let Ok(mappings) = parse_maps(&text) else { return Ok(None) };
         let candidates = mappings.iter().filter(|m| may_be_joined(m)).map(|m| m.range);
-        let mut look = Look { mappings: candidates.collect(), huge: Vec::new() };
-        for range in look.mappings.iter().filter_map(|mapping| mapping.inner(self.page)) {
-            let found = &mut |huge| look.huge.push(huge);
+        let mut sample = Sample { mappings: candidates.collect(), huge: Vec::new() };
+        for range in sample.mappings.iter().filter_map(|mapping| mapping.inner(self.page)) {
+            let found = &mut |huge| sample.huge.push(huge);
             pagemap::huge_stretches(&program.pagemap, range, false, found)?;
         }
-        Ok(Some(look))
+        Ok(Some(sample))
     }
 
     /// Joins the next block that can be; how long it took.
@@ -143,8 +143,8 @@ impl Watch for Joiner {
     fn look(&mut self, program: &Program) -> Option<Duration> {
         if self.split.is_empty() {
             let began = Instant::now();
-            let changed = match self.look_at_all(program) {
-                Ok(Some(look)) => self.blocks.take(&look),
+            let changed = match self.sample_all(program) {
+                Ok(Some(sample)) => self.blocks.take(&sample),
                 Ok(None) => true,
                 Err(_) => return None,
             };

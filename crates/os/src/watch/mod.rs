@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What stays beside a program while it runs: one process, [`beside`], for all who look.
+//! What stays beside a program while it runs: one process, [`watcher`], for all who look.
 
-pub mod beside;
 pub mod joiner;
 pub mod observer;
 pub mod perf_map;
+pub mod watcher;

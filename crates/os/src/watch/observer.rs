@@ -27,7 +27,7 @@
 use crate::proc::pagemap;
 use crate::proc::procfs::Process;
 use crate::store::{Notes, executed};
-use crate::watch::beside::{Program, Watch};
+use crate::watch::watcher::{Program, Watch};
 use hugelift_core::addr::Range;
 use hugelift_core::note::{LIVED_ON, Touched};
 use hugelift_core::record::Identity;

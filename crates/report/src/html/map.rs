@@ -2,16 +2,16 @@
 //! A [`Report`] as a picture: the address space of each object as a grid of huge pages,
 //! coloured by what is behind them and why.
 
+mod appearance;
 mod grid;
-mod look;
 mod tile;
 
 use crate::html::page::{escape, json, page, table};
+use appearance::Appearance;
 use hugelift_core::addr::{PageSize, human_bytes};
 use hugelift_core::printable::Escape;
 use hugelift_core::report::{ObjectReport, PartReport, Report, SkipReport, Total};
 use hugelift_core::snapshot::Part;
-use look::Look;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use tile::Tile;
@@ -24,11 +24,12 @@ use tile::Tile;
 pub fn document(report: &Report) -> serde_json::Result<String> {
     let huge_page = PageSize::new(report.page_size).unwrap_or(PageSize::MB2);
     let objects: Vec<Picture> = report.objects.iter().map(|o| Picture::new(o, huge_page)).collect();
-    let mut looks: BTreeMap<&Look, u64> = BTreeMap::new();
+    let mut appearances: BTreeMap<&Appearance, u64> = BTreeMap::new();
     for (_, tile) in objects.iter().flat_map(|o| &o.tiles) {
-        *looks.entry(&tile.look).or_default() += tile.range.len();
+        *appearances.entry(&tile.appearance).or_default() += tile.range.len();
     }
-    let styles: BTreeMap<String, (String, String)> = looks.keys().map(|l| (l.class(), l.style())).collect();
+    let styles: BTreeMap<String, (String, String)> =
+        appearances.keys().map(|l| (l.class(), l.style())).collect();
     let (rules, patterns): (Vec<String>, Vec<String>) = styles.into_values().unzip();
 
     let mut body = summary(report);
@@ -38,7 +39,7 @@ pub fn document(report: &Report) -> serde_json::Result<String> {
         "<svg class=\"defs\" width=\"0\" height=\"0\" aria-hidden=\"true\"><defs>{}</defs></svg>",
         patterns.concat()
     );
-    legend(&mut body, &looks, report);
+    legend(&mut body, &appearances, report);
     let (loud, quiet): (Vec<&Picture>, Vec<&Picture>) =
         objects.iter().partition(|o| o.has_something_to_tell());
     loud.iter().for_each(|object| object.draw(&mut body));
@@ -114,7 +115,7 @@ fn meter(part: Part, total: &Total) -> String {
     )
 }
 
-fn legend(out: &mut String, looks: &BTreeMap<&Look, u64>, report: &Report) {
+fn legend(out: &mut String, appearances: &BTreeMap<&Appearance, u64>, report: &Report) {
     let parts: Vec<String> = report
         .totals
         .keys()
@@ -133,15 +134,15 @@ fn legend(out: &mut String, looks: &BTreeMap<&Look, u64>, report: &Report) {
         human_bytes(report.page_size),
         parts.join(" ")
     );
-    for (look, bytes) in looks {
-        let class = look.class();
+    for (appearance, bytes) in appearances {
+        let class = appearance.class();
         let _ = writeln!(
             out,
             "<li><button type=\"button\" data-class=\"{class}\" aria-pressed=\"false\">\
              <svg viewBox=\"0 0 14 14\" width=\"14\" height=\"14\" aria-hidden=\"true\">\
              <rect class=\"{class}\" width=\"14\" height=\"14\"/></svg>\
              {} <span class=\"muted\">{}</span></button></li>",
-            escape(&look.label),
+            escape(&appearance.label),
             human_bytes(*bytes)
         );
     }

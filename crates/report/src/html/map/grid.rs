@@ -121,7 +121,7 @@ impl Drawing {
 
     /// A tile: its share of each cell that it touches, and a line in `strip` under it.
     fn tile(&mut self, first: u64, part: Part, tile: &Tile, strip: &mut String) {
-        let class = tile.look.class();
+        let class = tile.appearance.class();
         let mut at = tile.range.start.0;
         while at < tile.range.end.0 {
             let number = at / self.unit;

@@ -7,15 +7,15 @@
 //!   tiles               |·edge·|= thp ===|= could be lifted ===|·edge·|
 //! ```
 
-use super::look::Look;
+use super::appearance::Appearance;
 use hugelift_core::addr::{Addr, PageSize, Range, human_bytes};
 use hugelift_core::report::{Fragment, PartReport, Stretch};
 
-/// A range of addresses of one look.
+/// A range of addresses of one appearance.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Tile {
     pub range: Range,
-    pub look: Look,
+    pub appearance: Appearance,
     /// What is known of it, in words.
     pub text: String,
 }
@@ -28,13 +28,17 @@ pub(super) fn tiles(part: &PartReport, page: PageSize) -> Vec<Tile> {
         for stretch in part.stretches[from..].iter().take_while(|s| s.range.start < fragment.range.end) {
             let Some(range) = stretch.range.intersect(fragment.range) else { continue };
             for (range, state) in states(range, stretch, &fragment, page) {
-                let Some((look, text)) = describe(part, &fragment, stretch, state) else { continue };
+                let Some((appearance, text)) = describe(part, &fragment, stretch, state) else { continue };
                 match out.last_mut() {
-                    // What looks and reads the same is one tile, though it be two mappings.
-                    Some(last) if last.range.end == range.start && last.look == look && last.text == text => {
+                    // What appearances and reads the same is one tile, though it be two mappings.
+                    Some(last)
+                        if last.range.end == range.start
+                            && last.appearance == appearance
+                            && last.text == text =>
+                    {
                         last.range.end = range.end;
                     }
-                    _ => out.push(Tile { range, look, text }),
+                    _ => out.push(Tile { range, appearance, text }),
                 }
             }
         }
@@ -89,26 +93,26 @@ fn states(range: Range, stretch: &Stretch, fragment: &Fragment, page: PageSize) 
     }
 }
 
-/// How it looks, and what is to be said of it; none if no counter tells.
+/// How it appearances, and what is to be said of it; none if no counter tells.
 fn describe(
     part: &PartReport,
     fragment: &Fragment,
     stretch: &Stretch,
     state: State,
-) -> Option<(Look, String)> {
+) -> Option<(Appearance, String)> {
     let backing = fragment.backing.or(part.backing);
     let skip = stretch.skip.and_then(|i| part.skips.get(i));
     Some(match (state, skip) {
         (State::Partly, _) => {
             let (huge, all) = (human_bytes(fragment.huge), human_bytes(fragment.range.len()));
             let text = format!("partly huge: {huge} of the {all} of its mapping; smaps does not tell which");
-            (Look::huge(backing?, false), text)
+            (Appearance::huge(backing?, false), text)
         }
         (State::Not, Some(skip)) => {
             let hint = skip.hint.as_ref().map(|h| format!("\nhint: {h}")).unwrap_or_default();
-            (Look::skipped(skip), format!("not huge: {}{hint}", skip.detail))
+            (Appearance::skipped(skip), format!("not huge: {}{hint}", skip.detail))
         }
-        (State::Huge, _) | (State::Not, None) => (Look::huge(backing?, true), "huge".to_string()),
+        (State::Huge, _) | (State::Not, None) => (Appearance::huge(backing?, true), "huge".to_string()),
     })
 }
 
@@ -163,7 +167,7 @@ mod tests {
 
     fn shown(part: &PartReport) -> Vec<(u64, u64, String)> {
         let tiles = tiles(part, PageSize::MB2);
-        tiles.iter().map(|t| (t.range.start.0 / MB, t.range.end.0 / MB, t.look.label.clone())).collect()
+        tiles.iter().map(|t| (t.range.start.0 / MB, t.range.end.0 / MB, t.appearance.label.clone())).collect()
     }
 
     fn tile(start: u64, end: u64, label: &str) -> (u64, u64, String) {

@@ -34,7 +34,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What a look has shown.
 #[derive(Clone, Debug)]
-pub struct Look {
+pub struct Inspection {
     /// How the program ended.
     pub status: ExitStatus,
     /// What was seen at its exit, or (of a lifted program that was too fast) after the lift.
@@ -49,7 +49,7 @@ pub struct Look {
 ///
 /// # Errors
 /// It cannot be started, or the measurement was interrupted.
-pub fn bare(program: &Program) -> Result<Look> {
+pub fn bare(program: &Program) -> Result<Inspection> {
     let mut command = program.command()?;
     let trace_me = || {
         // Where it is forbidden, the program runs to its end unseen.
@@ -67,13 +67,13 @@ pub fn bare(program: &Program) -> Result<Look> {
 ///
 /// # Errors
 /// As [`bare`].
-pub fn lifted(program: &Program, hugelift: &Path, options: &[String]) -> Result<Look> {
-    let mut best: Option<Look> = None;
+pub fn lifted(program: &Program, hugelift: &Path, options: &[String]) -> Result<Inspection> {
+    let mut best: Option<Inspection> = None;
     for _ in 0..TRIES {
-        let (look, at_exit) = lifted_once(program, hugelift, options)?;
-        let seen = best.as_ref().map_or(look.seen, |best| best.seen.max(look.seen));
-        let last = at_exit || !look.status.success();
-        best = Some(Look { seen, ..look });
+        let (inspection, at_exit) = lifted_once(program, hugelift, options)?;
+        let seen = best.as_ref().map_or(inspection.seen, |best| best.seen.max(inspection.seen));
+        let last = at_exit || !inspection.status.success();
+        best = Some(Inspection { seen, ..inspection });
         if last {
             break;
         }
@@ -81,8 +81,8 @@ pub fn lifted(program: &Program, hugelift: &Path, options: &[String]) -> Result<
     best.context("no look was taken")
 }
 
-/// A look, and whether it was at the program's exit.
-fn lifted_once(program: &Program, hugelift: &Path, options: &[String]) -> Result<(Look, bool)> {
+/// A inspection, and whether it was at the program's exit.
+fn lifted_once(program: &Program, hugelift: &Path, options: &[String]) -> Result<(Inspection, bool)> {
     let dir = tempfile::tempdir().context("a temporary directory")?;
     let fifo = Fifo::new(dir.path().join("report"))?;
     let mut options = options.to_vec();
@@ -97,16 +97,16 @@ fn lifted_once(program: &Program, hugelift: &Path, options: &[String]) -> Result
     let said = report.as_deref().and_then(said);
     let after_lift = Seen { memory: said.as_ref().and_then(|said| said.memory), peak_bytes: None };
     let seen = at_exit.map_or(after_lift, |seen| seen.max(after_lift));
-    let look = Look { seen, ..finish(child, None)? };
+    let inspection = Inspection { seen, ..finish(child, None)? };
     let (liftable, why_not) = said.map_or((None, None), |said| (said.liftable, said.why_not));
-    Ok((Look { liftable, why_not, ..look }, at_exit.is_some()))
+    Ok((Inspection { liftable, why_not, ..inspection }, at_exit.is_some()))
 }
 
-fn finish(child: Child, seen: Option<Seen>) -> Result<Look> {
+fn finish(child: Child, seen: Option<Seen>) -> Result<Inspection> {
     let (status, _) = child.finish()?;
     reap_orphans(Duration::from_millis(100))?;
     interrupt::check()?;
-    Ok(Look { status, seen: seen.unwrap_or_default(), liftable: None, why_not: None })
+    Ok(Inspection { status, seen: seen.unwrap_or_default(), liftable: None, why_not: None })
 }
 
 /// Takes the helper's place as the tracer; false if the program has ended before.
@@ -242,21 +242,26 @@ mod tests {
     #[test]
     fn a_program_of_a_millisecond_is_seen_at_its_exit() {
         let _alone = crate::child::alone();
-        let look = bare(&Program::new(["/bin/true"])).unwrap();
-        assert!(look.status.success());
-        let memory = look.seen.memory.expect("its smaps");
+        let inspection = bare(&Program::new(["/bin/true"])).unwrap();
+        assert!(inspection.status.success());
+        let memory = inspection.seen.memory.expect("its smaps");
         assert!(memory.lifted() <= memory.text.whole + memory.rodata.whole);
-        let peak = look.seen.peak_bytes.expect("its peak");
+        let peak = inspection.seen.peak_bytes.expect("its peak");
         assert!((100 << 10..32 << 20).contains(&peak), "{peak}");
     }
 
     #[test]
     fn signals_and_statuses_pass_through() {
         let _alone = crate::child::alone();
-        let look = bare(&Program::new(["sh", "-c", "trap 'exit 7' USR1; kill -USR1 $$; sleep 5"])).unwrap();
-        assert_eq!(look.status.code(), Some(7));
-        let look = bare(&Program::new(["sh", "-c", "kill -TERM $$; sleep 5"])).unwrap();
-        assert!(!look.status.success() && look.status.code().is_none(), "{:?}", look.status);
+        let inspection =
+            bare(&Program::new(["sh", "-c", "trap 'exit 7' USR1; kill -USR1 $$; sleep 5"])).unwrap();
+        assert_eq!(inspection.status.code(), Some(7));
+        let inspection = bare(&Program::new(["sh", "-c", "kill -TERM $$; sleep 5"])).unwrap();
+        assert!(
+            !inspection.status.success() && inspection.status.code().is_none(),
+            "{:?}",
+            inspection.status
+        );
     }
 
     #[test]

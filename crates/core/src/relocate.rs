@@ -44,7 +44,7 @@ pub struct Image {
 
 /// Why an executable stays where it is.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Stay {
+pub enum NotMoved {
     /// It has the base that it should have.
     #[error("it is where it should be already")]
     There,
@@ -59,7 +59,7 @@ pub enum Stay {
     Odd,
     /// No free place below it.
     #[error("there is no free place for it")]
-    NoRoom,
+    NoCodeCave,
 }
 
 /// Where an executable is to go.
@@ -99,7 +99,7 @@ pub struct Layout {
 
 /// What the loader and the program find the image by.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub struct Anchors {
+pub struct EntryPointers {
     /// `AT_PHDR`
     pub phdr: u64,
     /// `AT_ENTRY`
@@ -110,7 +110,7 @@ pub struct Anchors {
 ///
 /// # Errors
 /// As for [`Target`]: after [`Fault::Call`] nothing has changed.
-pub trait Unstarted: Target {
+pub trait ExecStopped: Target {
     /// Maps each of `pieces`, which are of the executable's own file or zeros, once more and privately:
     /// `distance` below, where nothing may be. Each stands for itself; after [`Fault::Lost`] none is
     /// tried any more.
@@ -119,7 +119,7 @@ pub trait Unstarted: Target {
     fn equalize(&mut self, from: Range, to: Addr) -> Result<(), Fault>;
     /// Whether the mappings `distance` below `pieces` are the same as they.
     fn is_copied(&mut self, pieces: &[Mapping], distance: u64) -> Result<bool, Fault>;
-    /// Makes the program begin with the image that `layout` tells of: its anchors on the stack,
+    /// Makes the program begin with the image that `layout` tells of: its entry_pointers on the stack,
     /// the program counter where it is in the executable (a static one), what the kernel knows.
     /// All of it or nothing, whoever dies.
     fn switch(&mut self, layout: &Layout) -> Result<(), Fault>;
@@ -131,21 +131,26 @@ impl Image {
     /// The executable whose file's first page is mapped at `first`.
     ///
     /// # Errors
-    /// [`Stay::Odd`]
-    pub fn new(mappings: &[Mapping], headers: Headers, first: Addr, base: PageSize) -> Result<Image, Stay> {
+    /// [`NotMoved::Odd`]
+    pub fn new(
+        mappings: &[Mapping],
+        headers: Headers,
+        first: Addr,
+        base: PageSize,
+    ) -> Result<Image, NotMoved> {
         let page = headers.first_page(base.bytes());
         let bias = first.0.wrapping_sub(page);
-        let last = headers.segments.last().ok_or(Stay::Odd)?;
+        let last = headers.segments.last().ok_or(NotMoved::Odd)?;
         let end = Addr(last.vaddr.wrapping_add(last.memsz).wrapping_add(bias)).align_up(base);
-        let range = end.and_then(|end| Range::new(first, end)).ok_or(Stay::Odd)?;
+        let range = end.and_then(|end| Range::new(first, end)).ok_or(NotMoved::Odd)?;
         let pieces = overlapping(mappings, range).to_vec();
-        let file = pieces.first().map(|m| m.file).filter(|f| *f != FileId::default()).ok_or(Stay::Odd)?;
+        let file = pieces.first().map(|m| m.file).filter(|f| *f != FileId::default()).ok_or(NotMoved::Odd)?;
         let is_own = |m: &Mapping| {
             let zeros = !m.is_file() && m.path.as_os_str().is_empty();
             range.covers(m.range) && !m.shared && (m.file == file || zeros)
         };
         if !pieces.iter().all(is_own) {
-            return Err(Stay::Odd);
+            return Err(NotMoved::Odd);
         }
         Ok(Image { headers, bias, range, pieces })
     }
@@ -154,27 +159,27 @@ impl Image {
     ///
     /// # Errors
     /// Why it stays.
-    pub fn plan(&self, mappings: &[Mapping], to: Base, page: PageSize) -> Result<Move, Stay> {
+    pub fn plan(&self, mappings: &[Mapping], to: Base, page: PageSize) -> Result<Move, NotMoved> {
         if to.is_of(self.bias) {
-            return Err(Stay::There);
+            return Err(NotMoved::There);
         }
         let (residue, huge) = (to.residue, to.page);
         let within = huge.bytes() - 1;
         if !self.headers.relocatable {
-            return Err(Stay::Fixed);
+            return Err(NotMoved::Fixed);
         }
         if self.pieces.iter().any(|m| m.prot.is_wx()) {
-            return Err(Stay::WritableCode);
+            return Err(NotMoved::WritableCode);
         }
         let mut room = self.range.start;
         let distance = loop {
             // The highest place with this base that ends at `room`.
-            let shift = self.range.end.0.checked_sub(room.0).ok_or(Stay::NoRoom)?;
+            let shift = self.range.end.0.checked_sub(room.0).ok_or(NotMoved::NoCodeCave)?;
             let off = self.bias.wrapping_sub(shift).wrapping_sub(residue) & within;
-            let distance = shift.checked_add(off).ok_or(Stay::NoRoom)?;
+            let distance = shift.checked_add(off).ok_or(NotMoved::NoCodeCave)?;
             let start = self.range.start.0.checked_sub(distance).filter(|s| *s >= huge.bytes());
-            let place =
-                Range::sized(Addr(start.ok_or(Stay::NoRoom)?), self.range.len()).ok_or(Stay::NoRoom)?;
+            let place = Range::sized(Addr(start.ok_or(NotMoved::NoCodeCave)?), self.range.len())
+                .ok_or(NotMoved::NoCodeCave)?;
             match overlapping(mappings, place).first() {
                 None => break distance,
                 Some(other) => room = other.range.start,
@@ -183,7 +188,7 @@ impl Image {
         // Kernels before 5.10 do not align the base as the segments ask for.
         let is_aligned = |bytes: u64| bytes & (alignment(&self.headers) - 1) == 0;
         if !is_aligned(distance) && !is_aligned(self.bias.wrapping_sub(distance)) {
-            return Err(Stay::Odd);
+            return Err(NotMoved::Odd);
         }
         let between = Range { start: Addr(self.range.end.0 - distance), end: self.range.start };
         Ok(Move {
@@ -213,8 +218,8 @@ impl Layout {
     }
 
     /// What finds the image.
-    pub fn anchors(&self) -> Option<Anchors> {
-        Some(Anchors { phdr: self.aux(AT_PHDR)?, entry: self.aux(AT_ENTRY)? })
+    pub fn entry_pointers(&self) -> Option<EntryPointers> {
+        Some(EntryPointers { phdr: self.aux(AT_PHDR)?, entry: self.aux(AT_ENTRY)? })
     }
 
     /// With the image moved.
@@ -260,7 +265,7 @@ impl Move {
 ///
 /// # Errors
 /// The step that failed; the image is then where it was, and whole.
-pub fn carry_out<T: Unstarted>(target: &mut T, plan: &Move, layout: &Layout) -> Result<Vec<Range>, Fault> {
+pub fn carry_out<T: ExecStopped>(target: &mut T, plan: &Move, layout: &Layout) -> Result<Vec<Range>, Fault> {
     // Whether the kernel lets us: nothing changes by this.
     target.set_layout(layout)?;
     let mut copied = Vec::new();
@@ -281,7 +286,7 @@ pub fn carry_out<T: Unstarted>(target: &mut T, plan: &Move, layout: &Layout) -> 
 }
 
 /// A second image, the same as the first.
-fn copy<T: Unstarted>(target: &mut T, plan: &Move, copied: &mut Vec<Range>) -> Result<(), Fault> {
+fn copy<T: ExecStopped>(target: &mut T, plan: &Move, copied: &mut Vec<Range>) -> Result<(), Fault> {
     let mapped = target.map_image(&plan.pieces, plan.distance);
     let there = plan.pieces.iter().zip(&mapped).filter(|(_, mapped)| mapped.is_ok());
     copied.extend(there.map(|(piece, _)| piece.range.down(plan.distance)));
@@ -296,7 +301,7 @@ fn copy<T: Unstarted>(target: &mut T, plan: &Move, copied: &mut Vec<Range>) -> R
 }
 
 /// Unmaps `ranges`, those that touch in one call; returns those that stay.
-fn unmap<T: Unstarted>(target: &mut T, ranges: impl Iterator<Item = Range>) -> Result<Vec<Range>, Fault> {
+fn unmap<T: ExecStopped>(target: &mut T, ranges: impl Iterator<Item = Range>) -> Result<Vec<Range>, Fault> {
     let mut joined: Vec<Range> = Vec::new();
     for range in ranges {
         match joined.last_mut() {

@@ -32,7 +32,7 @@ pub trait Watch {
 }
 
 /// Those who stay beside a program.
-pub struct Beside {
+pub struct Watcher {
     program: Program,
     watches: Vec<Box<dyn Watch>>,
 }
@@ -113,10 +113,10 @@ impl Program {
     }
 }
 
-impl Beside {
+impl Watcher {
     /// Nobody yet, beside `program`.
-    pub fn new(program: Program) -> Beside {
-        Beside { program, watches: Vec::new() }
+    pub fn new(program: Program) -> Watcher {
+        Watcher { program, watches: Vec::new() }
     }
 
     /// One more.
@@ -132,7 +132,7 @@ impl Beside {
     /// Stays until the program ends, or nobody looks any more. All other files of the calling process
     /// are closed, and it is a process of its own.
     pub fn stay(self) {
-        let Beside { program, watches } = self;
+        let Watcher { program, watches } = self;
         let mut keep = vec![program.process.as_raw_fd(), program.pagemap.as_raw_fd()];
         keep.extend(watches.iter().flat_map(|watch| watch.descriptors()));
         close_all_but(&keep);

@@ -5,13 +5,13 @@ use crate::proc::memory;
 use crate::proc::procfs::{Auxv, Process};
 use crate::proc::snapshot::add_bti;
 use crate::trace::batch::CALL_BYTES;
-use crate::trace::home::{Call, DATA_BYTES};
+use crate::trace::frame::{Call, DATA_BYTES};
 use crate::trace::remote::{Remote, prot_bits};
 use crate::trace::stored::{errno, fail};
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::elf::{HEAD_BYTES, Headers};
 use hugelift_core::maps::{Mapping, Prot};
-use hugelift_core::moving::{Anchors, Image, Layout, Unstarted};
+use hugelift_core::relocate::{EntryPointers, ExecStopped, Image, Layout};
 use hugelift_core::snapshot::overlapping;
 use hugelift_core::target::{Fault, FileHandle, Target};
 use std::collections::BTreeSet;
@@ -84,7 +84,7 @@ const _: () = assert!((MOST_PIECES as u64 + 4) * CALL_BYTES + 128 <= DATA_BYTES)
 const PR_SET_MM: u64 = 35;
 const PR_SET_MM_MAP: u64 = 14;
 
-impl Unstarted for Remote {
+impl ExecStopped for Remote {
     fn map_image(&mut self, pieces: &[Mapping], distance: u64) -> Vec<Result<(), Fault>> {
         const OPEN: &str = "openat of /proc/self/exe";
         const MMAP: &str = "mmap of the executable";
@@ -167,10 +167,10 @@ impl Unstarted for Remote {
 
     fn switch(&mut self, layout: &Layout) -> Result<(), Fault> {
         let none = |call| Fault::Call { call, range: Range::default(), errno: libc::ENOENT };
-        let new = layout.anchors().ok_or_else(|| none("the auxiliary vector"))?;
-        let old = self.anchors()?;
+        let new = layout.entry_pointers().ok_or_else(|| none("the auxiliary vector"))?;
+        let old = self.entry_pointers()?;
         let tell = self.layout_call(layout)?;
-        // From the call that makes the switch on, the way home leads over the one that tells it.
+        // From the call that makes the switch on, the restore frame leads over the one that tells it.
         self.set_detour(Some(tell))?;
         self.anchor(old, new)?;
         if let Err(fault) = self.call(SET_LAYOUT, Range::default(), tell.0, tell.1) {
@@ -190,17 +190,17 @@ impl Unstarted for Remote {
 }
 
 const SET_LAYOUT: &str = "prctl(PR_SET_MM_MAP)";
-/// Where in [`crate::trace::home::Home::data`] the arguments of the switch are, behind those of
+/// Where in [`crate::trace::frame::RestoreFrame::data`] the arguments of the switch are, behind those of
 /// [`SET_LAYOUT`].
 const SWITCH_AT: u64 = 768;
 
 impl Remote {
     /// What the program's stack says now.
-    fn anchors(&self) -> Result<Anchors, Fault> {
+    fn entry_pointers(&self) -> Result<EntryPointers, Fault> {
         let word = |at| memory::read_array(self.pid, at).map(u64::from_ne_bytes);
         let both = word(self.vector.phdr).and_then(|phdr| Ok((phdr, word(self.vector.entry)?)));
         match both {
-            Ok((phdr, entry)) => Ok(Anchors { phdr, entry }),
+            Ok((phdr, entry)) => Ok(EntryPointers { phdr, entry }),
             Err(e) => Err(Fault::Call {
                 call: "reading the auxiliary vector",
                 range: Range::default(),
@@ -209,8 +209,8 @@ impl Remote {
         }
     }
 
-    /// Writes the anchors to the stack, and for a static program to the way home.
-    fn anchor(&mut self, old: Anchors, new: Anchors) -> Result<(), Fault> {
+    /// Writes the entry pointers to the stack, and for a static program to the restore frame.
+    fn anchor(&mut self, old: EntryPointers, new: EntryPointers) -> Result<(), Fault> {
         const CALL: &str = "process_vm_writev to itself";
         let mut slots = vec![(self.vector.phdr, new.phdr), (self.vector.entry, new.entry)];
         let is_static = self.home.regs.pc() == Addr(old.entry);
@@ -292,10 +292,10 @@ mod tests {
         let layout = layout(Process::OWN).unwrap();
         let code = own_layout as fn() as usize as u64;
         assert!(layout.start_code < code && code < layout.end_code, "{layout:x?}");
-        let anchors = layout.anchors().unwrap();
-        assert!(layout.start_code <= anchors.entry && anchors.entry < layout.end_code);
+        let entry_pointers = layout.entry_pointers().unwrap();
+        assert!(layout.start_code <= entry_pointers.entry && entry_pointers.entry < layout.end_code);
         // The headers are in the segment before the code.
-        assert!(anchors.phdr < layout.end_code);
+        assert!(entry_pointers.phdr < layout.end_code);
         assert!(layout.arg_start < layout.arg_end && layout.arg_end <= layout.env_start);
         assert_eq!(layout.auxv[layout.auxv.len() - 2..], [0, 0]);
     }

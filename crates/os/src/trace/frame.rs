@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The way home: what makes it safe to let go of a target at any moment.
+//! The restore frame: what makes it safe to let go of a target at any moment.
 //!
 //! Before anything is made to run in the target, two things are put where the program
 //! never looks:
@@ -31,18 +31,18 @@ pub const DATA_BYTES: u64 = 4096;
 
 /// Zero padding inside an executable mapping, [`ROOM`] bytes of it.
 #[derive(Clone, Copy, Debug)]
-pub struct Room(Addr);
+pub struct CodeCave(Addr);
 
-impl Room {
+impl CodeCave {
     /// Looks at the end of the vdso, then at the end of every executable mapping.
-    pub fn find(pid: i32, mappings: &[Mapping]) -> Option<Room> {
+    pub fn find(pid: i32, mappings: &[Mapping]) -> Option<CodeCave> {
         let vdso = |m: &&Mapping| m.is_named("[vdso]");
         let code = |m: &&Mapping| m.prot.exec && m.prot.read && !m.prot.write && m.is_file();
         let mut candidates = mappings.iter().filter(vdso).chain(mappings.iter().filter(code));
         candidates.find_map(|mapping| {
             let room = Addr(mapping.range.end.0 - ROOM as u64);
             let bytes: [u8; ROOM] = memory::read_array(pid, room).ok()?;
-            bytes.iter().all(|b| *b == 0).then_some(Room(room))
+            bytes.iter().all(|b| *b == 0).then_some(CodeCave(room))
         })
     }
 
@@ -65,7 +65,7 @@ impl Room {
         Addr(self.0.0 + STUB_AT)
     }
 
-    /// Puts `code` where [`Room::entry_stub`] says.
+    /// Puts `code` where [`CodeCave::entry_stub`] says.
     pub fn write_entry_stub(self, target: &Stopped, code: &[u8]) -> Result<(), Error> {
         target.poke(self.entry_stub(), &padded(code))
     }
@@ -82,10 +82,10 @@ fn padded(code: &[u8]) -> Vec<u8> {
     code
 }
 
-/// A target that finds its way home by itself if it is let go.
+/// A target that returns through its restore frame by itself if it is let go.
 #[derive(Debug)]
-pub struct Home {
-    room: Room,
+pub struct RestoreFrame {
+    room: CodeCave,
     /// The program's own registers, to be had again at the end.
     pub regs: Regs,
     fp: Vec<u8>,
@@ -94,7 +94,7 @@ pub struct Home {
     sp: Addr,
     /// [`DATA_BYTES`] of the target's stack for arguments.
     pub data: Addr,
-    /// Where the way home has the program's own program counter.
+    /// Where the restore frame has the program's own program counter.
     pc: Addr,
     /// A child of the target that it must wait for on its way.
     reap: Option<i32>,
@@ -104,20 +104,25 @@ pub struct Home {
     has_batch: bool,
 }
 
-/// A system call on the way home.
+/// A system call on the restore frame.
 pub type Call = (i64, [u64; 6]);
 
-impl Home {
+impl RestoreFrame {
     /// Prepares `target`, whose program is to go on with `regs`. From here on all its
-    /// signals wait. If `reap` names a child of the target, the way home leads over a
+    /// signals wait. If `reap` names a child of the target, the restore frame leads over a
     /// wait4(2) for it.
     ///
     /// # Errors
     /// The target's memory cannot be written (not dumpable), or it is gone. It is then as
     /// it was but for bytes below its stack pointer.
-    pub fn arm(target: &Stopped, regs: Regs, room: Room, reap: Option<i32>) -> Result<Home, Error> {
+    pub fn arm(
+        target: &Stopped,
+        regs: Regs,
+        room: CodeCave,
+        reap: Option<i32>,
+    ) -> Result<RestoreFrame, Error> {
         let top = Addr(regs.sp().0.wrapping_sub(arch::RED_ZONE) & !(FRAME_ALIGN - 1));
-        let mut home = Home {
+        let mut home = RestoreFrame {
             room,
             regs,
             fp: target.fp_regs(),
@@ -130,7 +135,7 @@ impl Home {
             has_batch: false,
         };
         target.poke(room.stub(), &padded(&arch::STUB))?;
-        home.pave(target, home.wait_for_helper().as_slice())?;
+        home.write_frames(target, home.wait_for_helper().as_slice())?;
         target.set_regs(&home.at(arch::RETURN_AT))?;
         target.set_signal_mask(u64::MAX)?;
         Ok(home)
@@ -140,7 +145,7 @@ impl Home {
         self.reap.map(|pid| (libc::SYS_wait4, [pid as u64, 0, libc::__WALL as u64, 0, 0, 0]))
     }
 
-    /// Leads the way home over `call`, from the next call that the target is made to do on; or
+    /// Leads the restore frame over `call`, from the next call that the target is made to do on; or
     /// over none, from now on. What lies nearer to the program is written as it is there, so that
     /// the target is safe meanwhile.
     ///
@@ -150,7 +155,7 @@ impl Home {
         if call != self.detour {
             self.detour = call;
             let calls: Vec<Call> = call.into_iter().chain(self.wait_for_helper()).collect();
-            self.pave(target, &calls)?;
+            self.write_frames(target, &calls)?;
             if call.is_none() {
                 // Off the frame that the next detour is written over.
                 target.set_regs(&self.at(arch::RETURN_AT))?;
@@ -159,12 +164,12 @@ impl Home {
         Ok(())
     }
 
-    /// Writes the frames of a way home that leads over `calls`, in their order:
+    /// Writes the frames of a restore frame that leads over `calls`, in their order:
     ///
     /// ```text
     ///   sp -> | frame: first call | ... | frame: the program | data | red zone | stack
     /// ```
-    fn pave(&mut self, target: &Stopped, calls: &[Call]) -> Result<(), Error> {
+    fn write_frames(&mut self, target: &Stopped, calls: &[Call]) -> Result<(), Error> {
         let mut below = self.data;
         let mut lay = |regs: &Regs, mask| {
             let len = arch::signal_frame(regs, &self.fp, mask, Addr(0)).bytes.len() as u64;
@@ -194,7 +199,7 @@ impl Home {
     }
 
     /// Registers that make the calls listed at `list`. The code for it is put in its place, where a
-    /// target with a way home is not.
+    /// target with a restore frame is not.
     ///
     /// # Errors
     /// The target's memory cannot be written, or it is gone.
@@ -211,7 +216,7 @@ impl Home {
         self.pc
     }
 
-    /// Writes arguments of a system call to [`Home::data`].
+    /// Writes arguments of a system call to [`RestoreFrame::data`].
     ///
     /// # Errors
     /// The target's memory cannot be written, or it is gone.
@@ -236,12 +241,12 @@ impl Home {
         Ok((libc::SYS_rt_sigtimedwait, [self.data.0, 0, self.data.0 + 8, 8, 0, 0]))
     }
 
-    /// Whether the way home leads over the helper's end.
+    /// Whether the restore frame leads over the helper's end.
     pub fn waits(&self) -> bool {
         self.reap.is_some()
     }
 
-    /// Lets a target that [`Home::waits`] go home once its tracer ends.
+    /// Lets a target that [`RestoreFrame::waits`] go home once its tracer ends.
     pub fn leave(mut self, target: &Stopped, sigchld_pending: bool) -> Result<(), Error> {
         // It must still wait for us: the frames do the rest, and the stub stays. Our end
         // raises SIGCHLD, as the parent of ours has meanwhile called exec.
@@ -249,7 +254,7 @@ impl Home {
         if !sigchld_pending {
             calls.push(self.take_signal(target, libc::SIGCHLD)?);
         }
-        self.pave(target, &calls)?;
+        self.write_frames(target, &calls)?;
         target.set_regs(&self.at(arch::RETURN_AT))
     }
 

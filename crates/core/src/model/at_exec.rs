@@ -4,14 +4,14 @@
 use super::{Behind, Content, EEXIST, EINVAL, Memory, Model, Shift, fail};
 use crate::addr::{Addr, Range};
 use crate::maps::{Mapping, Prot};
-use crate::moving::{Anchors, Layout, Unstarted};
+use crate::relocate::{EntryPointers, ExecStopped, Layout};
 use crate::target::{Fault, Place, Source, Target};
 
 /// What finds the executable, and what its file holds.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct Start {
     /// On the program's stack.
-    pub anchors: Anchors,
+    pub entry_pointers: EntryPointers,
     /// As the kernel shows it.
     pub layout: Layout,
     /// The executable's mappings as execve(2) made them: its file holds what they show.
@@ -65,7 +65,7 @@ impl Model {
     }
 }
 
-impl Unstarted for Model {
+impl ExecStopped for Model {
     fn map_image(&mut self, pieces: &[Mapping], distance: u64) -> Vec<Result<(), Fault>> {
         let opened = self.enter("openat", Range::default());
         let map = |piece: &Mapping| {
@@ -106,8 +106,10 @@ impl Unstarted for Model {
     fn switch(&mut self, layout: &Layout) -> Result<(), Fault> {
         const CALL: &str = "process_vm_writev to itself";
         self.enter(CALL, Range::default())?;
-        let Some(anchors) = layout.anchors() else { return fail(CALL, Range::default(), EINVAL) };
-        self.start.anchors = anchors;
+        let Some(entry_pointers) = layout.entry_pointers() else {
+            return fail(CALL, Range::default(), EINVAL);
+        };
+        self.start.entry_pointers = entry_pointers;
         self.start.layout = layout.clone();
         Ok(())
     }

@@ -8,7 +8,7 @@ use std::io;
 
 /// Each says what was found and, where something helps, the command that does.
 #[derive(Debug, thiserror::Error)]
-pub enum Plain {
+pub enum Bypass {
     /// The kernel gives it other rights than the caller's, which it does not do under a tracer.
     #[error("{path} is {what}: such a program must not be traced (a copy without that bit can be lifted)")]
     Privileged {
@@ -85,7 +85,7 @@ pub enum Plain {
     ForeignPidNamespace,
     /// No executable mapping has padding for the few bytes of code that are needed.
     #[error("neither the vdso nor any code of the program has 128 bytes of zero padding at its end")]
-    NoRoom,
+    NoCodeCave,
     /// Its own constructors have restricted it.
     #[error("a constructor of its own has installed a seccomp filter, which might kill it for the lift")]
     Confined,
@@ -97,34 +97,34 @@ pub enum Plain {
     Ptrace(ptrace::Error),
 }
 
-impl Plain {
+impl Bypass {
     /// Whether only a user who asks (`-v`) is told of it: where there is always a filter, as in a
     /// container, a line at each start would tell nothing new.
     pub fn is_usual(&self) -> bool {
-        matches!(self, Plain::Filtered | Plain::FilterKills)
+        matches!(self, Bypass::Filtered | Bypass::FilterKills)
     }
 }
 
-impl From<ProcError> for Plain {
-    fn from(error: ProcError) -> Plain {
+impl From<ProcError> for Bypass {
+    fn from(error: ProcError) -> Bypass {
         match error {
             // It is our own tracee, of our own user: only that is left.
-            ProcError::Denied { .. } => Plain::Unreadable,
-            other => Plain::Proc(other),
+            ProcError::Denied { .. } => Bypass::Unreadable,
+            other => Bypass::Proc(other),
         }
     }
 }
 
-impl From<ptrace::Error> for Plain {
-    fn from(error: ptrace::Error) -> Plain {
+impl From<ptrace::Error> for Bypass {
+    fn from(error: ptrace::Error) -> Bypass {
         match error {
             ptrace::Error::Os { source, .. }
                 if matches!(source.raw_os_error(), Some(libc::EPERM | libc::EACCES | libc::EIO)) =>
             {
                 let hint = crate::machine::yama::hint(&source);
-                Plain::NotTraceable { source, hint }
+                Bypass::NotTraceable { source, hint }
             }
-            other => Plain::Ptrace(other),
+            other => Bypass::Ptrace(other),
         }
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How bytes look: the colour tells the kind (huge by backing; not huge and why), a
+//! How bytes appearance: the colour tells the kind (huge by backing; not huge and why), a
 //! pattern tells reasons of one kind from each other, so that colour is never all.
 
 use hugelift_core::policy::Backing;
@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 
 /// The fill of a rectangle, and the entry of the legend that it belongs to.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) struct Look {
+pub(super) struct Appearance {
     /// Order in the legend: what is huge first, what nobody can change last.
     rank: u8,
     /// Variable of [`super::super::page`]'s palette, without its dashes.
@@ -28,9 +28,9 @@ enum Texture {
 
 use Texture::{Crosses, Dots, Plain, Stripes};
 
-impl Look {
+impl Appearance {
     /// On huge pages; `all` of the mapping, or an unknown part of it.
-    pub fn huge(backing: Backing, all: bool) -> Look {
+    pub fn huge(backing: Backing, all: bool) -> Appearance {
         let (rank, colour) = match backing {
             Backing::Thp => (0, "thp"),
             Backing::Hugetlb => (1, "hugetlb"),
@@ -42,11 +42,11 @@ impl Look {
         } else {
             (Stripes, format!("partly huge: {backing}"))
         };
-        Look { rank: rank + if all { 0 } else { 4 }, colour, texture, label }
+        Appearance { rank: rank + if all { 0 } else { 4 }, colour, texture, label }
     }
 
     /// Not on huge pages, for this reason.
-    pub fn skipped(skip: &SkipReport) -> Look {
+    pub fn skipped(skip: &SkipReport) -> Appearance {
         let (rank, colour, texture) = match skip.reason {
             "not-lifted" => (10, "could", Plain),
             "pool-short" => (20, "lack", Plain),
@@ -61,7 +61,7 @@ impl Look {
             _ if skip.why.is_remediable() => (24, "lack", Plain),
             _ => (42, "left", Dots),
         };
-        Look { rank, colour, texture, label: skip.reason.replace('-', " ") }
+        Appearance { rank, colour, texture, label: skip.reason.replace('-', " ") }
     }
 
     /// The class of its rectangles; also the name of its pattern.

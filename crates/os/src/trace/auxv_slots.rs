@@ -8,17 +8,17 @@ use hugelift_core::maps::Mapping;
 
 /// Where the values are that a launcher changes; 0 where there are none.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub struct Vector {
+pub struct AuxvSlots {
     /// Of `AT_ENTRY`.
     pub entry: Addr,
     /// Of `AT_PHDR`.
     pub phdr: Addr,
 }
 
-impl Vector {
+impl AuxvSlots {
     /// Looks for the vector of process `pid`, whose first instruction runs with the stack pointer
     /// `sp`. `None` if it has no `AT_ENTRY` of the value `entry`.
-    pub fn find(pid: i32, sp: Addr, mappings: &[Mapping], entry: u64) -> Option<Vector> {
+    pub fn find(pid: i32, sp: Addr, mappings: &[Mapping], entry: u64) -> Option<AuxvSlots> {
         let stack = mappings.iter().find(|m| m.range.contains(sp))?;
         let mut bytes = vec![0; (stack.range.end.0 - sp.0) as usize];
         let len = memory::read(pid, sp, &mut bytes).ok()?;
@@ -35,6 +35,6 @@ impl Vector {
         };
         let (value, at) = slot(libc::AT_ENTRY)?;
         let phdr = slot(libc::AT_PHDR).map_or(Addr(0), |(_, at)| at);
-        (value == entry).then_some(Vector { entry: at, phdr })
+        (value == entry).then_some(AuxvSlots { entry: at, phdr })
     }
 }

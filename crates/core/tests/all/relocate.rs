@@ -6,9 +6,9 @@ use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::elf::{Headers, Machine, Segment};
 use hugelift_core::maps::{FileId, Mapping, Prot, parse_maps};
 use hugelift_core::model::{Content, Model, Start};
-use hugelift_core::moving::base::{Base, Bases, Sizes, congruent_residue, shared_base};
-use hugelift_core::moving::{Image, Layout, Move, Stay, carry_out};
 use hugelift_core::policy::{Backing, Policy, SpanChoice};
+use hugelift_core::relocate::base::{Base, Bases, Sizes, congruent_residue, shared_base};
+use hugelift_core::relocate::{Image, Layout, Move, NotMoved, carry_out};
 use hugelift_core::snapshot::{Object, Part, Snapshot};
 use hugelift_core::target::Fault;
 use proptest::prelude::*;
@@ -138,9 +138,9 @@ fn case(headers: Headers, to: Base, base: u64, gap: u64) -> Case {
     };
     let mut model = Model::new(&snapshot);
     let layout = layout(&image, gap);
-    let anchors = layout.anchors().unwrap();
+    let entry_pointers = layout.entry_pointers().unwrap();
     let cleared = plan.cleared.clone();
-    model.begin(Start { anchors, layout: layout.clone(), image: image.pieces.clone(), cleared });
+    model.begin(Start { entry_pointers, layout: layout.clone(), image: image.pieces.clone(), cleared });
     Case { image, plan, layout, model }
 }
 
@@ -160,8 +160,8 @@ impl Case {
     fn is_moved(&self, model: &Model, what: &str) -> bool {
         let distance = self.plan.distance;
         let before = shown(&self.model, self.image.range);
-        let (old, new) = (self.layout.anchors().unwrap(), model.start.anchors);
-        let told = model.start.layout.anchors().unwrap();
+        let (old, new) = (self.layout.entry_pointers().unwrap(), model.start.entry_pointers);
+        let told = model.start.layout.entry_pointers().unwrap();
         assert_eq!(new, told, "{what}: the stack and the kernel differ");
         if new == old {
             assert_eq!(shown(model, self.image.range), before, "{what}");
@@ -244,8 +244,8 @@ fn each_call_may_be_the_last() {
             if model.failed.is_empty() {
                 break;
             }
-            let anchors = model.start.anchors;
-            let moved = anchors != case.layout.anchors().unwrap();
+            let entry_pointers = model.start.entry_pointers;
+            let moved = entry_pointers != case.layout.entry_pointers().unwrap();
             let range = if moved { case.new_range() } else { case.image.range };
             assert_eq!(shown(&model, range), shown(&case.model, case.image.range), "call {at}");
             ends[usize::from(moved)] += 1;
@@ -273,20 +273,20 @@ fn why_it_stays() {
     };
     let large = headers(0x60_0000, 0x1000, 0, 0, true);
     let base = ET_DYN_BASE;
-    assert_eq!(stay(&large, base & !0x1f_ffff, &[]), Err(Stay::There));
-    assert_eq!(stay(&headers(0x60_0000, 0x1000, 0, 0, false), base, &[]), Err(Stay::Fixed));
-    assert_eq!(stay(&large, 0x10_1000, &[]), Err(Stay::NoRoom));
+    assert_eq!(stay(&large, base & !0x1f_ffff, &[]), Err(NotMoved::There));
+    assert_eq!(stay(&headers(0x60_0000, 0x1000, 0, 0, false), base, &[]), Err(NotMoved::Fixed));
+    assert_eq!(stay(&large, 0x10_1000, &[]), Err(NotMoved::NoCodeCave));
     // What a segment wants to be aligned to stays so.
     let mut aligned = large.clone();
     aligned.segments[3].align = 0x1_0000;
     let odd = Base { residue: 0x5000, page: HUGE };
     let mappings = mapped(&aligned, base & !0xffff, &[]);
     let image = Image::new(&mappings, aligned, Addr(base & !0xffff), SMALL).unwrap();
-    assert_eq!(image.plan(&mappings, odd, SMALL), Err(Stay::Odd));
+    assert_eq!(image.plan(&mappings, odd, SMALL), Err(NotMoved::Odd));
     let mut wx = large.clone();
     wx.segments[1].prot.write = true;
     wx.segments[2].filesz = 0x60_0000;
-    assert!(matches!(stay(&wx, base, &[]), Err(Stay::WritableCode | Stay::Odd)));
+    assert!(matches!(stay(&wx, base, &[]), Err(NotMoved::WritableCode | NotMoved::Odd)));
     // What is in the way is passed by.
     let near = Range { start: Addr(base - 0x100_0000), end: Addr(base - 0x1000) };
     let free = stay(&large, base, &[]).unwrap();
@@ -316,7 +316,7 @@ fn recorded_programs() {
                     |s: &Segment| s.vaddr.wrapping_add(bias).wrapping_sub(s.offset) % (2 << 20) == 0;
                 assert!(segments.clone().any(congruent), "{program}");
             }
-            Err(why) => assert!(why != Stay::NoRoom, "{program}: {why}"),
+            Err(why) => assert!(why != NotMoved::NoCodeCave, "{program}: {why}"),
         }
     }
     assert!(moved >= 1, "no recorded program is moved");
@@ -350,7 +350,7 @@ proptest! {
                 let next = next.plan(&mapped(&headers, base + HUGE.bytes(), &[]), to, SMALL).unwrap();
                 prop_assert_eq!(next.distance, plan.distance);
             }
-            Err(why) => prop_assert_eq!(why, Stay::There),
+            Err(why) => prop_assert_eq!(why, NotMoved::There),
         }
     }
 
