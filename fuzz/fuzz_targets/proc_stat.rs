@@ -2,7 +2,7 @@
 //! The lines of `/proc/PID/stat` and `/proc/PID/statm`.
 #![no_main]
 
-use hugelift_measure::processes::stat::{parse_stat, parse_statm_text};
+use hugelift_core::proc_stat::{parse_stat, parse_statm_text};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

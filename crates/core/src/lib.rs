@@ -38,6 +38,7 @@ pub mod policy;
 pub mod pool;
 pub mod prime;
 pub mod printable;
+pub mod proc_stat;
 pub mod quantity;
 pub mod record;
 pub mod relocate;

@@ -6,12 +6,11 @@
 //! ```
 
 pub mod reader;
-pub mod stat;
 pub mod text;
 
 use hugelift_core::addr::human_bytes;
+use hugelift_core::proc_stat::Stat;
 use serde::Serialize;
-use stat::Stat;
 use std::collections::HashMap;
 use std::time::Duration;
 use text::Text;
@@ -268,6 +267,7 @@ mod tests {
             minor_faults: faults,
             major_faults: 1,
             virtual_bytes: 1 << 30,
+            ..Stat::default()
         };
         Sample {
             stat,

@@ -5,7 +5,7 @@
 use crate::child::{Child, Cost, reap_orphans};
 use crate::interrupt;
 use crate::program::Program;
-use crate::tree::Stat;
+use crate::tree::ticks;
 use anyhow::{Context as _, Result, bail, ensure};
 use hugelift_core::smaps::Usage;
 use hugelift_os::proc::procfs::Process;
@@ -89,8 +89,8 @@ fn at_rest(pid: u32) -> Result<()> {
     let (mut before, mut calm) = (None, 0);
     for _ in 0..1000 {
         std::thread::sleep(Duration::from_millis(10));
-        let stat = Stat::read(pid)?;
-        let now = Some(stat.ticks);
+        let stat = Process::new(pid).stat()?;
+        let now = Some(ticks(&stat));
         calm = if stat.state == 'S' && now == before { calm + 1 } else { 0 };
         before = now;
         if calm == 20 {

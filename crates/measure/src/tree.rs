@@ -1,48 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `/proc/PID/stat` (proc_pid_stat(5)), and the CPU time of all descendants of a process.
+//! All descendants of a process, and their CPU time.
 
 use anyhow::{Context as _, Result};
-use hugelift_core::printable::text_to_parse;
+use hugelift_core::proc_stat::Stat;
 use hugelift_os::proc::procfs::Process;
 use std::collections::HashMap;
-
-/// What `/proc/PID/stat` tells that matters here.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Stat {
-    /// Its id.
-    pub pid: u32,
-    /// One letter: R, S, Z...
-    pub state: char,
-    /// Its parent.
-    pub parent: u32,
-    /// User and system time of its own and of the children it waited for, in clock ticks.
-    pub ticks: u64,
-}
-
-impl Stat {
-    /// Of a process.
-    ///
-    /// # Errors
-    /// It cannot be read or understood.
-    pub fn read(pid: u32) -> Result<Stat> {
-        let text = Process::new(pid).read("stat")?;
-        let text = text_to_parse(&text);
-        parse(&text).with_context(|| format!("/proc/{pid}/stat: unexpected contents '{}'", text.trim()))
-    }
-}
-
-/// The name in parentheses may hold anything, further parentheses too.
-fn parse(text: &str) -> Option<Stat> {
-    let (head, tail) = text.rsplit_once(") ")?;
-    let pid = head.split_once(" (")?.0.parse().ok()?;
-    let mut fields = tail.split(' ');
-    let state = fields.next()?.chars().next()?;
-    let parent = fields.next()?.parse().ok()?;
-    // Behind the parent come 9 fields, then utime, stime, cutime, cstime.
-    let ticks: Option<Vec<u64>> = fields.skip(9).take(4).map(|field| field.parse().ok()).collect();
-    let ticks = ticks.filter(|ticks| ticks.len() == 4)?;
-    Some(Stat { pid, state, parent, ticks: ticks.into_iter().fold(0, u64::saturating_add) })
-}
 
 /// Everything that descends from `root`, without it: parents before their children.
 ///
@@ -54,7 +16,7 @@ pub fn descendants(root: u32) -> Result<Vec<Stat>> {
         let name = entry.context("cannot read /proc")?.file_name();
         let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
         // A process may end meanwhile.
-        if let Ok(stat) = Stat::read(pid) {
+        if let Ok(stat) = Process::new(pid).stat() {
             children.entry(stat.parent).or_default().push(stat);
         }
     }
@@ -67,13 +29,18 @@ pub fn descendants(root: u32) -> Result<Vec<Stat>> {
     Ok(found)
 }
 
+/// User and system time of a process and of the children that it has waited for, in clock ticks.
+pub fn ticks(stat: &Stat) -> u64 {
+    stat.cpu.saturating_add(stat.cpu_of_children)
+}
+
 /// CPU seconds, to a hundredth or so, of everything that descends from this process and
 /// still runs, and of what that has waited for.
 ///
 /// # Errors
 /// /proc cannot be read.
 pub fn cpu_of_descendants() -> Result<f64> {
-    let ticks: u64 = descendants(std::process::id())?.iter().map(|stat| stat.ticks).sum();
+    let ticks: u64 = descendants(std::process::id())?.iter().map(ticks).fold(0, u64::saturating_add);
     // SAFETY: sysconf(3) takes and returns plain numbers.
     let hertz = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
     Ok(ticks as f64 / if hertz > 0 { hertz as f64 } else { 100.0 })
@@ -82,14 +49,6 @@ pub fn cpu_of_descendants() -> Result<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_name_may_hold_anything() {
-        let line = "42 (a) S 1 (b) R 7 42 42 0 -1 4194304 100 0 0 0 5 6 7 8 20 0 1 0 100 0 0";
-        assert_eq!(parse(line), Some(Stat { pid: 42, state: 'R', parent: 7, ticks: 26 }));
-        assert_eq!(parse("42 (x) R 7 1 2"), None);
-        assert_eq!(parse(""), None);
-    }
 
     #[test]
     fn own_children_are_found_with_theirs() {
@@ -112,12 +71,5 @@ mod tests {
         assert!(own.iter().any(|s| s.pid == its[0].pid), "{own:?} {its:?}");
         drop(child.stdin.take());
         child.wait().unwrap();
-    }
-
-    proptest::proptest! {
-        #[test]
-        fn no_text_makes_it_panic(text in ".{0,200}") {
-            let _ = parse(&text);
-        }
     }
 }

@@ -260,7 +260,7 @@ mod tests {
     use super::*;
     use crate::top::draw::draw;
     use hugelift_core::policy::Backing;
-    use hugelift_measure::processes::stat::Stat;
+    use hugelift_core::proc_stat::Stat;
     use hugelift_measure::processes::text::Text;
     use hugelift_measure::processes::{Coverage, Sample};
     use ratatui::Terminal;
@@ -274,8 +274,8 @@ mod tests {
             start: 1,
             cpu,
             minor_faults: 10 * u64::from(pid),
-            major_faults: 0,
             virtual_bytes: 1,
+            ..Stat::default()
         };
         let command = format!("program{pid} --option");
         Sample { stat, user: "root".into(), command, executable_text: 1 << 20, coverage, walk_share: None }

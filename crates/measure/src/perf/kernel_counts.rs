@@ -130,12 +130,9 @@ fn tlb_flush() -> Result<u64, Option<&'static str>> {
 /// Minor and major faults of a process so far, its own and those of the children that it
 /// has waited for.
 fn faults(process: Process) -> Option<[u64; 2]> {
-    let stat = process.read("stat").ok()?;
-    // The name, in brackets, may hold anything. The state follows, field 3 of proc(5).
-    let rest = &stat[stat.iter().rposition(|b| *b == b')')? + 1..];
-    let fields: Vec<&str> = std::str::from_utf8(rest).ok()?.split_ascii_whitespace().collect();
-    let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
-    Some([field(10)?.checked_add(field(11)?)?, field(12)?.checked_add(field(13)?)?])
+    let stat = process.stat().ok()?;
+    let minor = stat.minor_faults.checked_add(stat.minor_faults_of_children)?;
+    Some([minor, stat.major_faults.checked_add(stat.major_faults_of_children)?])
 }
 
 fn vmstat() -> BTreeMap<&'static str, u64> {

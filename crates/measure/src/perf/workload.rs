@@ -122,10 +122,7 @@ fn pidfd(pid: u32) -> Option<OwnedFd> {
 
 /// Gone, or a zombie.
 fn is_over(pid: u32) -> bool {
-    let Ok(stat) = Process::new(pid).read("stat") else { return true };
-    // The name before the state may hold anything, brackets too.
-    let state = stat.iter().rposition(|b| *b == b')').and_then(|at| stat.get(at + 2));
-    matches!(state, None | Some(b'Z' | b'X'))
+    Process::new(pid).stat().map_or(true, |stat| stat.has_ended())
 }
 
 /// How a program ended.

@@ -4,11 +4,11 @@
 //! until the time is up, smaps, for which the kernel walks page tables.
 
 use crate::perf::walks::Walks;
-use crate::processes::stat::{Stat, parse_stat, parse_statm_text};
 use crate::processes::text::Text;
 use crate::processes::{Coverage, Reading, Sample};
 use hugelift_core::printable::{Untrusted, printable, text_to_parse};
-use hugelift_os::proc::procfs::{ProcError, Process, read_whole};
+use hugelift_core::proc_stat::{Stat, parse_statm_text};
+use hugelift_os::proc::procfs::{ProcError, Process};
 use nix::unistd::{Uid, User};
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -116,8 +116,8 @@ impl Processes {
         let all: Vec<(Stat, u64)> = pids
             .filter_map(|pid| {
                 let process = Process::new(pid);
-                let stat = parse_stat(&read_whole(&process.path("stat")).ok()?)?;
-                let pages = parse_statm_text(&read_whole(&process.path("statm")).ok()?)?;
+                let stat = process.stat().ok()?;
+                let pages = parse_statm_text(&process.read("statm").ok()?)?;
                 Some((stat, pages.saturating_mul(self.page)))
             })
             // Kernel threads and the dead have no memory.
@@ -302,10 +302,8 @@ mod tests {
             comm: "x".into(),
             state: 'S',
             start: 1,
-            cpu: 0,
-            minor_faults: 0,
-            major_faults: 0,
             virtual_bytes: 1,
+            ..Stat::default()
         };
         let mut processes = Processes::new();
         processes.look_at(&stat);

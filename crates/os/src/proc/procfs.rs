@@ -8,6 +8,7 @@ use crate::proc::memory;
 use hugelift_core::addr::Addr;
 use hugelift_core::maps::{Mapping, MapsError, parse_maps};
 use hugelift_core::printable::Untrusted;
+use hugelift_core::proc_stat::{Stat, parse_stat};
 use hugelift_core::smaps::{Usage, parse_smaps};
 use nix::errno::Errno;
 use std::fs::File;
@@ -59,6 +60,14 @@ pub enum ProcError {
         path: Untrusted,
         /// The line.
         source: MapsError,
+    },
+    /// The one line of `/proc/PID/stat` is not as proc_pid_stat(5) describes.
+    #[error("cannot understand {path}: '{text}'")]
+    Stat {
+        /// What was read.
+        path: Untrusted,
+        /// The line.
+        text: Untrusted,
     },
     /// A kernel thread, or a process that has ended and was not waited for.
     #[error("process {pid} has no memory of its own: a kernel thread or a zombie")]
@@ -179,6 +188,28 @@ impl Process {
     /// As [`Process::read`].
     pub fn auxv(self) -> Result<Auxv, ProcError> {
         Ok(parse_auxv(&self.read("auxv")?))
+    }
+
+    /// Its `/proc/PID/stat`.
+    ///
+    /// # Errors
+    /// As [`Process::read`]; [`ProcError::Stat`] if the line cannot be understood.
+    pub fn stat(self) -> Result<Stat, ProcError> {
+        self.stat_at("stat")
+    }
+
+    /// The same of its thread `tid`.
+    ///
+    /// # Errors
+    /// As [`Process::stat`].
+    pub fn stat_of_thread(self, tid: i32) -> Result<Stat, ProcError> {
+        self.stat_at(&format!("task/{tid}/stat"))
+    }
+
+    fn stat_at(self, name: &str) -> Result<Stat, ProcError> {
+        let line = self.read(name)?;
+        let text = || Untrusted::from(line.trim_ascii());
+        parse_stat(&line).ok_or_else(|| ProcError::Stat { path: self.path(name).into(), text: text() })
     }
 
     /// Its status.
@@ -334,6 +365,9 @@ mod tests {
         let auxv = pid.auxv().unwrap();
         assert!(maps.iter().any(|m| m.range.contains(Addr(auxv.entry)) && m.prot.exec));
         assert!(pid.status().unwrap().threads.unwrap() >= 1);
+        let stat = Process::OWN.stat().unwrap();
+        assert_eq!((stat.pid, stat.parent), (pid.pid(), std::os::unix::process::parent_id()));
+        assert_eq!(pid.stat_of_thread(pid.pid().cast_signed()).unwrap().start, stat.start);
     }
 
     #[test]

@@ -10,7 +10,6 @@ use crate::machine::nodes;
 use crate::machine::probe;
 use crate::proc::pagemap;
 use crate::proc::procfs::{ProcError, Process, Status, read_at, read_head};
-use crate::trace::at_exec::start_brk;
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::attribute::Attribute;
 use hugelift_core::elf::{self, HEAD_BYTES, Headers, Stretch};
@@ -60,6 +59,11 @@ pub fn of(
     let brk = if min_bytes == 0 { start_brk(process) } else { None };
     let (cached, stored) = (Vec::new(), Stored::default());
     Ok(Snapshot { objects, mappings, patched, special, cached, brk, machine, stored })
+}
+
+/// Returns where the heap of a process begins, or will; `None` if the kernel hides that.
+fn start_brk(process: Process) -> Option<Addr> {
+    Some(Addr(process.stat().ok()?.addresses?.start_brk))
 }
 
 /// The mappings with attributes. smaps is slow, so [`live`] asks only where writable parts are

@@ -39,42 +39,24 @@ pub fn image(process: Process, mappings: &mut [Mapping], auxv: &Auxv, page: Page
 /// /proc cannot be read, or hides them.
 pub fn layout(process: Process) -> io::Result<Layout> {
     let failed = |e: crate::proc::procfs::ProcError| io::Error::other(e.to_string());
-    let stat = process.read("stat").map_err(failed)?;
+    let addresses = process.stat().map_err(failed)?.addresses;
+    let kept = addresses.ok_or_else(|| io::Error::other("no addresses in /proc/PID/stat"))?;
     let auxv = process.read("auxv").map_err(failed)?;
     let word = |c: &[u8]| c.iter().rev().fold(0, |n, &b| n << 8 | u64::from(b));
-    let mut layout = parse_stat(&stat).ok_or_else(|| io::Error::other("no addresses in /proc/PID/stat"))?;
-    layout.auxv = auxv.chunks_exact(8).map(word).collect();
-    Ok(layout)
-}
-
-/// Where the heap of a process begins, or will; `None` if that is hidden.
-pub fn start_brk(process: Process) -> Option<Addr> {
-    Some(Addr(parse_stat(&process.read("stat").ok()?)?.start_brk))
-}
-
-/// The addresses in `/proc/PID/stat` (proc_pid_stat(5)); `None` if they are hidden.
-fn parse_stat(text: &[u8]) -> Option<Layout> {
-    // "pid (name) state ...", and the name may hold anything.
-    let behind = text.windows(2).rposition(|w| w == b") ")? + 2;
-    let rest = std::str::from_utf8(&text[behind..]).ok()?;
-    let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
-    // The first of these is field 3 of proc(5).
-    let field = |n: usize| fields.get(n - 3)?.parse::<u64>().ok();
-    let layout = Layout {
-        start_code: field(26)?,
-        end_code: field(27)?,
-        start_stack: field(28)?,
-        start_data: field(45)?,
-        end_data: field(46)?,
-        start_brk: field(47)?,
-        brk: field(47)?,
-        arg_start: field(48)?,
-        arg_end: field(49)?,
-        env_start: field(50)?,
-        env_end: field(51)?,
-        auxv: Vec::new(),
-    };
-    (layout.start_code != 0 && layout.start_brk != 0).then_some(layout)
+    Ok(Layout {
+        start_code: kept.start_code,
+        end_code: kept.end_code,
+        start_data: kept.start_data,
+        end_data: kept.end_data,
+        start_brk: kept.start_brk,
+        brk: kept.start_brk,
+        start_stack: kept.start_stack,
+        arg_start: kept.arg_start,
+        arg_end: kept.arg_end,
+        env_start: kept.env_start,
+        env_end: kept.env_end,
+        auxv: auxv.chunks_exact(8).map(word).collect(),
+    })
 }
 
 /// More than any linker makes; one batch holds them, and the calls before and behind them.
@@ -298,17 +280,5 @@ mod tests {
         assert!(entry_pointers.phdr < layout.end_code);
         assert!(layout.arg_start < layout.arg_end && layout.arg_end <= layout.env_start);
         assert_eq!(layout.auxv[layout.auxv.len() - 2..], [0, 0]);
-    }
-
-    #[test]
-    fn names_and_short_lines_in_stat() {
-        let own = std::fs::read("/proc/self/stat").unwrap();
-        let behind = own.windows(2).rposition(|w| w == b") ").unwrap();
-        let odd = [b"1 (a) b) S (c", &own[behind..]].concat();
-        assert_eq!(parse_stat(&odd), parse_stat(&own));
-        for cut in 0..own.len().min(200) {
-            assert_eq!(parse_stat(&own[..cut]), None);
-        }
-        assert_eq!(parse_stat(b""), None);
     }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Stops the threads that a program has beside its first one.
 
+use crate::proc::procfs::Process;
 use crate::trace::ptrace::{self, Error, Stop, Stopped, Tid};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -59,9 +60,7 @@ fn stop(tid: Tid) -> Result<(Stopped, i32), Error> {
 
 /// The kernel lists a thread for a while after its end, and refuses to trace it.
 fn has_ended(pid: i32, tid: Tid) -> bool {
-    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")) else { return true };
-    // "tid (name) state ...", and the name may hold anything.
-    stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['Z', 'X']))
+    Process::new(pid.cast_unsigned()).stat_of_thread(tid).map_or(true, |stat| stat.has_ended())
 }
 
 fn list(pid: i32) -> Result<Vec<Tid>, Error> {

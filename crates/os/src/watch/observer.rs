@@ -123,8 +123,9 @@ impl Observer {
     fn has_left_somebody(&self, program: u32) -> bool {
         // SAFETY: getppid(2) and getpid(2) take no arguments.
         let (adopter, own) = unsafe { (libc::getppid(), libc::getpid()) };
-        let born = Process::OWN.read("stat").ok().and_then(|stat| birth(&stat));
-        let (Ok(processes), Some((_, born))) = (std::fs::read_dir("/proc"), born) else { return false };
+        let (Ok(processes), Ok(own_stat)) = (std::fs::read_dir("/proc"), Process::OWN.stat()) else {
+            return false;
+        };
         let mut others = processes.filter_map(|e| e.ok()?.file_name().to_str()?.parse::<u32>().ok());
         others.any(|pid| {
             let process = Process::new(pid);
@@ -132,10 +133,8 @@ impl Observer {
                 && pid != own.cast_unsigned()
                 && executed(&process.path("exe")).is_ok_and(|file| file == self.file())
                 && process
-                    .read("stat")
-                    .ok()
-                    .and_then(|stat| birth(&stat))
-                    .is_some_and(|(parent, when)| parent == i64::from(adopter) && when >= born)
+                    .stat()
+                    .is_ok_and(|stat| stat.parent == adopter.cast_unsigned() && stat.start >= own_stat.start)
         })
     }
 }
@@ -207,30 +206,5 @@ impl Subject {
             // Once it has ended, or become another program, there is nothing more to be seen.
             let _ = pagemap::present(pagemap, *range, mark);
         }
-    }
-}
-
-/// The parent of a process, and when it began, in clock ticks since the boot: of `/proc/PID/stat`
-/// (proc_pid_stat(5)).
-fn birth(stat: &[u8]) -> Option<(i64, i64)> {
-    // The name in parentheses may hold anything.
-    let behind = stat.iter().rposition(|b| *b == b')')? + 1;
-    let fields: Vec<&str> = std::str::from_utf8(stat.get(behind..)?).ok()?.split_whitespace().collect();
-    Some((fields.get(1)?.parse().ok()?, fields.get(19)?.parse().ok()?))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn parent_and_birth() {
-        let stat = b"9 (a) R (b) S 7 9 9 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4711 12 13\n";
-        assert_eq!(birth(stat), Some((7, 4711)));
-        for bad in [&b""[..], b"9 (a", b"9 (a) S", b"9 (a) S x", b"9 (\xff) S 7 9 9"] {
-            assert_eq!(birth(bad), None);
-        }
-        let own = Process::OWN.read("stat").unwrap();
-        assert_eq!(birth(&own).unwrap().0, i64::from(std::os::unix::process::parent_id()));
     }
 }

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `/proc/PID/stat` (proc_pid_stat(5)) and `/proc/PID/statm` (proc_pid_statm(5)).
+
+use crate::maps::decimal;
+use crate::printable::Untrusted;
+
+/// What `/proc/PID/stat` says of a process or thread.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub struct Stat {
+    /// Its id.
+    pub pid: u32,
+    /// Its name, of 15 bytes at most; what is not UTF-8 is replaced.
+    pub comm: Untrusted,
+    /// `R`, `S`, `Z`...
+    pub state: char,
+    /// The process that started it, or the one that adopted it since.
+    pub parent: u32,
+    /// Page faults that needed no disk.
+    pub minor_faults: u64,
+    /// The minor faults of the children that it has waited for.
+    pub minor_faults_of_children: u64,
+    /// Page faults that needed a disk.
+    pub major_faults: u64,
+    /// The major faults of the children that it has waited for.
+    pub major_faults_of_children: u64,
+    /// CPU time of all its threads, user and system, in clock ticks.
+    pub cpu: u64,
+    /// The same of the children that it has waited for.
+    pub cpu_of_children: u64,
+    /// When it was started, in clock ticks since boot.
+    pub start: u64,
+    /// Size of its address space in bytes: 0 for kernel threads and zombies.
+    pub virtual_bytes: u64,
+    /// The addresses that the kernel keeps; `None` if it hides them from this user, and in a process
+    /// without memory.
+    pub addresses: Option<Addresses>,
+}
+
+/// The addresses that the kernel keeps of a process, by its own names.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub struct Addresses {
+    pub start_code: u64,
+    pub end_code: u64,
+    pub start_stack: u64,
+    pub start_data: u64,
+    pub end_data: u64,
+    pub start_brk: u64,
+    pub arg_start: u64,
+    pub arg_end: u64,
+    pub env_start: u64,
+    pub env_end: u64,
+}
+
+impl Stat {
+    /// Returns what distinguishes it from another process that gets its id later.
+    pub fn identity(&self) -> (u32, u64) {
+        (self.pid, self.start)
+    }
+
+    /// Whether it is a zombie or dead.
+    pub fn has_ended(&self) -> bool {
+        matches!(self.state, 'Z' | 'X')
+    }
+}
+
+/// The fields behind the name, numbered as in proc_pid_stat(5). They are read in this order, once.
+struct Fields<I> {
+    words: I,
+    next: usize,
+}
+
+impl<'a, I: Iterator<Item = &'a [u8]>> Fields<I> {
+    fn word(&mut self, number: usize) -> Option<&'a [u8]> {
+        let skipped = number.checked_sub(self.next)?;
+        self.next = number + 1;
+        self.words.nth(skipped)
+    }
+
+    fn number(&mut self, number: usize) -> Option<u64> {
+        decimal(self.word(number)?)
+    }
+
+    fn addresses(&mut self) -> Option<Addresses> {
+        let addresses = Addresses {
+            start_code: self.number(26)?,
+            end_code: self.number(27)?,
+            start_stack: self.number(28)?,
+            start_data: self.number(45)?,
+            end_data: self.number(46)?,
+            start_brk: self.number(47)?,
+            arg_start: self.number(48)?,
+            arg_end: self.number(49)?,
+            env_start: self.number(50)?,
+            env_end: self.number(51)?,
+        };
+        // The kernel writes 1 for a hidden address of code, and 0 for all others.
+        (addresses.start_code != 0 && addresses.start_brk != 0).then_some(addresses)
+    }
+}
+
+/// Parses `/proc/PID/stat` or `/proc/PID/task/TID/stat`; returns `None` if it is not as
+/// proc_pid_stat(5) says.
+pub fn parse_stat(line: &[u8]) -> Option<Stat> {
+    // The name is in brackets, and may hold any byte, also brackets and newlines.
+    let open = line.iter().position(|&b| b == b'(')?;
+    let close = line.iter().rposition(|&b| b == b')').filter(|close| *close > open)?;
+    let pid = decimal(line[..open].trim_ascii())?.try_into().ok()?;
+    let comm = Untrusted::from(&line[open + 1..close]);
+    let words = line[close + 1..].trim_ascii().split(|&b| b == b' ');
+    let mut fields = Fields { words, next: 3 };
+    // The fields of an expression are evaluated as they are written.
+    Some(Stat {
+        pid,
+        comm,
+        state: char::from(*fields.word(3)?.first()?),
+        parent: fields.number(4)?.try_into().ok()?,
+        minor_faults: fields.number(10)?,
+        minor_faults_of_children: fields.number(11)?,
+        major_faults: fields.number(12)?,
+        major_faults_of_children: fields.number(13)?,
+        cpu: fields.number(14)?.saturating_add(fields.number(15)?),
+        cpu_of_children: fields.number(16)?.saturating_add(fields.number(17)?),
+        start: fields.number(22)?,
+        virtual_bytes: fields.number(23)?,
+        addresses: fields.addresses(),
+    })
+}
+
+/// Returns the pages of code in the executable, from the one line of `/proc/PID/statm`.
+pub fn parse_statm_text(line: &[u8]) -> Option<u64> {
+    std::str::from_utf8(line).ok()?.split_ascii_whitespace().nth(3)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const REAL: &str = "4242 (a) (b\n) S 7 4242 4242 0 -1 4194560 1500 90 7 2 130 20 5 6 20 0 3 0 881 \
+        1234567168 2500 18446744073709551615 94349 94350 94351 0 0 0 0 16781312 134234626 0 0 0 17 1 0 0 0 0 0 \
+        94352 94353 94354 94355 94356 94357 94358 0\n";
+
+    #[test]
+    fn a_line_with_a_name_that_looks_like_fields() {
+        let addresses = Addresses {
+            start_code: 94349,
+            end_code: 94350,
+            start_stack: 94351,
+            start_data: 94352,
+            end_data: 94353,
+            start_brk: 94354,
+            arg_start: 94355,
+            arg_end: 94356,
+            env_start: 94357,
+            env_end: 94358,
+        };
+        let want = Stat {
+            pid: 4242,
+            comm: Untrusted::from(&b"a) (b\n"[..]),
+            state: 'S',
+            parent: 7,
+            minor_faults: 1500,
+            minor_faults_of_children: 90,
+            major_faults: 7,
+            major_faults_of_children: 2,
+            cpu: 150,
+            cpu_of_children: 11,
+            start: 881,
+            virtual_bytes: 1234567168,
+            addresses: Some(addresses),
+        };
+        assert_eq!(parse_stat(REAL.as_bytes()), Some(want));
+        assert_eq!(parse_statm_text(b"8371 1009 811 66 0 412 0\n"), Some(66));
+    }
+
+    #[test]
+    fn hidden_addresses_are_none() {
+        let hidden = REAL.replace("94349 94350 94351", "1 1 0").replace(" 94354 ", " 0 ");
+        let stat = parse_stat(hidden.as_bytes()).unwrap();
+        assert_eq!((stat.start, stat.addresses), (881, None));
+    }
+
+    #[test]
+    fn what_is_cut_short_is_nothing() {
+        for cut in 0..REAL.find("1234567168").unwrap() {
+            assert_eq!(parse_stat(&REAL.as_bytes()[..cut]), None, "{cut}");
+        }
+        for cut in 0..REAL.find("94358").unwrap() {
+            assert_eq!(parse_stat(&REAL.as_bytes()[..cut]).and_then(|stat| stat.addresses), None, "{cut}");
+        }
+        for bad in ["", "9 (a", "9 (a) S", "9 (a) S x", "9 (a)S 7"] {
+            assert_eq!(parse_stat(bad.as_bytes()), None, "{bad}");
+        }
+        assert_eq!(parse_statm_text(b"1 2 3"), None);
+    }
+
+    #[test]
+    fn zombies_and_the_dead_have_ended() {
+        let ended = |state| parse_stat(REAL.replace(" S ", state).as_bytes()).unwrap().has_ended();
+        assert_eq!([" Z ", " X ", " R ", " t "].map(ended), [true, true, false, false]);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_answered(bytes in proptest::collection::vec(any::<u8>(), 0..200), at in 0usize..400) {
+            let _ = parse_stat(&bytes);
+            let _ = parse_statm_text(&bytes);
+            let mut damaged = REAL.as_bytes().to_vec();
+            let at = at.min(damaged.len());
+            damaged.splice(at.., bytes);
+            let _ = parse_stat(&damaged);
+        }
+    }
+}
