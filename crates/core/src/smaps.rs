@@ -6,7 +6,8 @@
 //! huge pages shows 4 kB and 0 there.
 
 use crate::attribute::Attribute;
-use crate::maps::{Mapping, MapsError, decimal, error, lines, parse_line};
+use crate::fields::kilobytes;
+use crate::maps::{Mapping, MapsError, error, lines, parse_line};
 
 /// One mapping with its counters, all in bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -114,11 +115,6 @@ fn field<'a>(usage: &'a mut Usage, name: &[u8]) -> Option<&'a mut u64> {
         b"Shared_Hugetlb" => &mut usage.shared_hugetlb,
         _ => return None,
     })
-}
-
-/// `"   2048 kB"` in bytes.
-fn kilobytes(value: &[u8]) -> Option<u64> {
-    decimal(value.trim_ascii().strip_suffix(b"kB")?.trim_ascii_end())?.checked_mul(1024)
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use crate::facts::{Facts, Memory, Reading, Thp, Trace};
 use crate::parse::{counters, memlock, numbers, zones};
 use crate::{probes, read_process};
 use hugelift_core::addr::PageSize;
-use hugelift_core::fields::field;
+use hugelift_core::fields::{bytes_of, field};
 use hugelift_core::printable::Escape;
 use hugelift_os::machine;
 use hugelift_os::machine::tree::Tree;
@@ -87,9 +87,7 @@ fn thp(tree: &Tree, status: &str) -> Thp {
 
 fn memory(tree: &Tree) -> Memory {
     let meminfo = tree.read("/proc/meminfo").unwrap_or_default();
-    let bytes = |name: &str| {
-        field(&meminfo, name)?.strip_suffix("kB")?.trim_end().parse::<u64>().ok()?.checked_mul(1024)
-    };
+    let bytes = |name: &str| bytes_of(&meminfo, name);
     Memory {
         total: bytes("MemTotal"),
         available: bytes("MemAvailable"),

@@ -3,7 +3,7 @@
 
 use crate::results::machine::{Cache, Machine, Tlb};
 use crate::setting::chosen;
-use hugelift_core::fields::field;
+use hugelift_core::fields::{bytes_of, field};
 use hugelift_os::machine::tree::Tree;
 use hugelift_os::machine::{base_page, thp_page};
 
@@ -15,7 +15,6 @@ pub fn read(tree: &Tree) -> Machine {
     let cpuinfo = tree.read("/proc/cpuinfo").unwrap_or_default();
     let word = |name: &str| Some(chosen(&tree.read(format!("{THP}/{name}"))?).to_string());
     let meminfo = tree.read("/proc/meminfo").unwrap_or_default();
-    let kilobytes = |text: &str| text.strip_suffix("kB")?.trim_end().parse::<u64>().ok();
     let flagged = field(&cpuinfo, "flags").is_some_and(|flags| flags.split(' ').any(|f| f == "hypervisor"));
     Machine {
         cpu: field(&cpuinfo, "model name").or_else(|| field(&cpuinfo, "CPU part")).map(str::to_string),
@@ -23,7 +22,7 @@ pub fn read(tree: &Tree) -> Machine {
         cores: cores(tree),
         caches: caches(tree),
         tlbs: tlbs(),
-        memory_bytes: field(&meminfo, "MemTotal").and_then(kilobytes).and_then(|kb| kb.checked_mul(1024)),
+        memory_bytes: bytes_of(&meminfo, "MemTotal"),
         kernel: tree.read("/proc/sys/kernel/osrelease").map(|text| text.trim().to_string()),
         hypervisor: hypervisor(tree).or_else(|| flagged.then(|| "unknown".to_string())),
         base_page_bytes: base_page().bytes(),

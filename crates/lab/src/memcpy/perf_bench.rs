@@ -6,6 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use hugelift_core::printable::text_to_parse;
 use hugelift_measure::child::Child;
 use hugelift_measure::program::{Output, Program};
+use hugelift_os::proc::procfs::Process;
 use std::process::Command;
 use std::time::Duration;
 
@@ -88,9 +89,7 @@ fn rate(output: &str) -> Option<f64> {
 
 /// `VmHWM` in bytes: the most that the program had since its start.
 fn resident_peak(pid: u32) -> Option<u64> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    line.trim().strip_suffix("kB")?.trim_end().parse::<u64>().ok()?.checked_mul(1024)
+    Process::new(pid).status().ok()?.peak_bytes
 }
 
 #[cfg(test)]

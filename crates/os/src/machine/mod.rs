@@ -15,6 +15,7 @@ use crate::machine::sysfs::ThpMode;
 use crate::proc::procfs::{Process, Status, read_whole};
 use hugelift_core::addr::PageSize;
 use hugelift_core::budget::MemoryLimit;
+use hugelift_core::fields::bytes_of;
 use hugelift_core::snapshot::{Machine, ThpOff};
 use std::path::Path;
 use std::ptr;
@@ -134,8 +135,8 @@ fn memory(process: Process, read: cgroup::ReadText) -> Memory {
         .zip(read(Path::new("/proc/self/mountinfo")))
         .and_then(|(cgroup, mountinfo)| cgroup::memory_limit(&cgroup, &mountinfo, read))
         // One that the machine cannot reach limits nothing.
-        .filter(|limit| sysfs::mem_total(&meminfo).is_none_or(|total| limit.bytes < total));
-    Memory { available: sysfs::mem_available(&meminfo), limit }
+        .filter(|limit| bytes_of(&meminfo, "MemTotal").is_none_or(|total| limit.bytes < total));
+    Memory { available: bytes_of(&meminfo, "MemAvailable"), limit }
 }
 
 /// Whether mremap(2) moves hugetlb mappings: tried on two of ours that hold no page, so

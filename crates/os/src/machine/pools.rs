@@ -4,6 +4,7 @@
 use crate::machine::sysfs;
 use crate::machine::tree::Tree;
 use hugelift_core::addr::PageSize;
+use hugelift_core::fields::bytes_of;
 use hugelift_core::pool::persist::{self, Files, SYSCTL, TMPFILES};
 use hugelift_core::pool::{Change, Kind, NodePool, SizePool};
 use hugelift_core::printable::{Escape, Untrusted};
@@ -87,9 +88,7 @@ fn share(tree: &Tree, node: u32, page: PageSize) -> Option<NodePool> {
 
 /// `Hugepagesize` of `/proc/meminfo`.
 fn default_size(meminfo: &str) -> Option<PageSize> {
-    let line = meminfo.lines().find_map(|l| l.strip_prefix("Hugepagesize:"))?;
-    let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim_end().parse().ok()?;
-    PageSize::new(kilobytes.checked_mul(1024)?)
+    PageSize::new(bytes_of(meminfo, "Hugepagesize")?)
 }
 
 /// Sets what `change` asks for, after the kernel has put free memory together if the pool is

@@ -4,6 +4,7 @@
 
 use crate::machine::cgroup::ReadText;
 use hugelift_core::addr::PageSize;
+use hugelift_core::fields::kilobytes;
 use hugelift_core::snapshot::Pool;
 use std::path::Path;
 
@@ -54,8 +55,7 @@ pub fn folios(names: impl Iterator<Item = String>, read: ReadText) -> Vec<PageSi
 
 /// `hugepages-2048kB`
 fn page_of_folder(name: &str) -> Option<PageSize> {
-    let kilobytes: u64 = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
-    PageSize::new(kilobytes.checked_mul(1024)?)
+    PageSize::new(kilobytes(name.strip_prefix("hugepages-")?.as_bytes())?)
 }
 
 /// The word in brackets: `always [madvise] never`
@@ -108,21 +108,6 @@ pub fn free_blocks(buddyinfo: &str, order: u32) -> u64 {
         Some(counts.skip(order as usize).filter_map(|n| n.parse::<u64>().ok()).fold(0, u64::saturating_add))
     };
     buddyinfo.lines().filter_map(zone).fold(0, u64::saturating_add)
-}
-
-/// `MemAvailable` of `/proc/meminfo`, in bytes.
-pub fn mem_available(meminfo: &str) -> Option<u64> {
-    meminfo_bytes(meminfo, "MemAvailable:")
-}
-
-/// Bytes of memory that the machine has.
-pub fn mem_total(meminfo: &str) -> Option<u64> {
-    meminfo_bytes(meminfo, "MemTotal:")
-}
-
-fn meminfo_bytes(meminfo: &str, name: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|l| l.strip_prefix(name))?;
-    line.trim().strip_suffix("kB")?.trim_end().parse::<u64>().ok()?.checked_mul(1024)
 }
 
 #[cfg(test)]
@@ -193,14 +178,5 @@ mod tests {
         let kb = |n: u64| PageSize::new(n << 10).unwrap();
         assert_eq!(sizes("always [madvise] never"), [kb(2048), kb(64), kb(16)]);
         assert_eq!(sizes("always madvise [never]"), [kb(64), kb(16)]);
-    }
-
-    #[test]
-    fn memory_of_the_machine() {
-        let text = "MemTotal:  16 kB\nMemFree: 1 kB\nMemAvailable:    8 kB\n";
-        assert_eq!(mem_available(text), Some(8192));
-        assert_eq!(mem_available("MemTotal: 16 kB\n"), None);
-        assert_eq!(mem_total("MemTotal: 16 kB\n"), Some(16 << 10));
-        assert_eq!(mem_available("MemAvailable: 99999999999999999999 kB\n"), None);
     }
 }

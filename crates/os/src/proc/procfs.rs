@@ -6,6 +6,7 @@
 
 use crate::proc::memory;
 use hugelift_core::addr::Addr;
+use hugelift_core::fields::kilobytes;
 use hugelift_core::maps::{Mapping, MapsError, parse_maps};
 use hugelift_core::printable::Untrusted;
 use hugelift_core::proc_stat::{Stat, parse_stat};
@@ -342,12 +343,6 @@ fn parse_status(text: &[u8]) -> Status {
         }
     }
     status
-}
-
-/// ` \t  1234 kB`, in bytes.
-fn kilobytes(text: &[u8]) -> Option<u64> {
-    let number = std::str::from_utf8(text).ok()?.trim().strip_suffix(" kB")?;
-    number.parse::<u64>().ok()?.checked_mul(1024)
 }
 
 #[cfg(test)]
