@@ -10,6 +10,7 @@ use hugelift_os::pagecache::prime::file_system;
 use hugelift_os::proc::memory::MADV_COLLAPSE;
 use hugelift_os::proc::pagemap;
 use hugelift_os::proc::procfs::Process;
+use hugelift_os::proc::reservation::Reservation;
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitStatus, waitpid};
@@ -17,7 +18,7 @@ use nix::unistd::{ForkResult, fork};
 use std::ffi::{c_long, c_void};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::ptr;
@@ -118,39 +119,42 @@ fn words(error: &io::Error) -> String {
     }
 }
 
-/// Memory of the child's own at a multiple of the huge page; never given back, as the child ends.
+/// Memory of the child's own at a multiple of the huge page.
 struct Area {
+    _reserved: Reservation,
     start: *mut u8,
     len: usize,
 }
 
 impl Area {
-    /// Maps `PAGES` huge pages.
-    fn map(huge: usize, prot: i32, flags: i32, fd: i32) -> io::Result<Area> {
+    /// Maps `PAGES` huge pages by `map`.
+    fn map(
+        huge: usize,
+        map: impl FnOnce(&mut Reservation, usize) -> io::Result<*mut u8>,
+    ) -> io::Result<Area> {
         let len = huge * PAGES;
-        let whole = checked(
-            // SAFETY: mmap(2) at an address of the kernel's choice.
-            unsafe {
-                let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-                libc::mmap(ptr::null_mut(), len + huge, libc::PROT_NONE, flags, -1, 0)
-            },
-        )?;
-        let start = (whole as usize).next_multiple_of(huge) as *mut c_void;
-        checked(
-            // SAFETY: mmap(2) over the middle of the mapping just made, which nobody knows.
-            unsafe { libc::mmap(start, len, prot, flags | libc::MAP_FIXED, fd, 0) },
-        )?;
-        Ok(Area { start: start.cast(), len })
+        let align = PageSize::new(huge as u64).ok_or(io::ErrorKind::InvalidInput)?;
+        let mut reserved = Reservation::new(len, align)?;
+        let start = map(&mut reserved, len)?;
+        Ok(Area { _reserved: reserved, start, len })
     }
 
     fn anonymous(huge: usize) -> io::Result<Area> {
-        Area::map(huge, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
+        Area::map(huge, |reserved, len| reserved.map_memory(0, len, prot, libc::MAP_PRIVATE))
+    }
+
+    fn shared(huge: usize, file: &File) -> io::Result<Area> {
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
+        Area::map(huge, |reserved, len| reserved.map_file(0, len, prot, libc::MAP_SHARED, file, 0))
     }
 
     /// A file's code; where the file system allows no code, its data.
     fn file(huge: usize, file: &File) -> io::Result<Area> {
-        let map = |prot| Area::map(huge, prot, libc::MAP_PRIVATE, file.as_raw_fd());
-        map(libc::PROT_READ | libc::PROT_EXEC).or_else(|_| map(libc::PROT_READ))
+        let with = |prot| {
+            Area::map(huge, |reserved, len| reserved.map_file(0, len, prot, libc::MAP_PRIVATE, file, 0))
+        };
+        with(libc::PROT_READ | libc::PROT_EXEC).or_else(|_| with(libc::PROT_READ))
     }
 
     fn write(&self) {
@@ -171,11 +175,6 @@ impl Area {
         // SAFETY: madvise(2) on our own mapping; these advices change no byte.
         let done = unsafe { libc::madvise(self.start.cast(), self.len, advice) };
         if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-    }
-
-    fn unmap(self) {
-        // SAFETY: munmap(2) of our own mapping; `self` is gone afterwards.
-        unsafe { libc::munmap(self.start.cast(), self.len) };
     }
 
     /// Whether the page tables have huge entries for all of it: by pagemap or, before Linux 6.7,
@@ -212,11 +211,13 @@ fn collapse_anonymous(huge: usize) -> io::Result<Tried> {
 fn collapse_shmem(huge: usize) -> io::Result<Tried> {
     // SAFETY: memfd_create(2) with a literal name.
     let fd = unsafe { libc::memfd_create(c"hugelift-probe".as_ptr(), libc::MFD_CLOEXEC) };
-    // SAFETY: ftruncate(2) on the descriptor just made; a bad one gives an error.
-    if fd < 0 || unsafe { libc::ftruncate(fd, (huge * PAGES) as libc::off_t) } != 0 {
+    if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    let area = Area::map(huge, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, fd)?;
+    // SAFETY: the descriptor was made just now, and nobody else has it.
+    let file = unsafe { File::from_raw_fd(fd) };
+    file.set_len((huge * PAGES) as u64)?;
+    let area = Area::shared(huge, &file)?;
     area.write();
     area.advise(MADV_COLLAPSE)?;
     area.is_huge()
@@ -237,7 +238,7 @@ fn primed_file(huge: usize, file: &File) -> io::Result<Tried> {
     let first = Area::file(huge, file)?;
     first.advise(libc::MADV_HUGEPAGE)?;
     first.read();
-    first.unmap();
+    drop(first);
     let second = Area::file(huge, file)?;
     second.read();
     second.is_huge()

@@ -9,8 +9,9 @@ use hugelift_os::machine::pools;
 use hugelift_os::machine::tree::Tree;
 use hugelift_os::machine::{base_page, thp_page};
 use hugelift_os::proc::procfs::Process;
+use hugelift_os::proc::reservation::Reservation;
 use std::io;
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 
 /// Which pages memory is to have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -112,9 +113,9 @@ pub fn pool_with(page: PageSize, pages: u64) -> Result<Option<Setting>> {
 pub struct Mapping {
     start: NonNull<u8>,
     len: usize,
-    /// All that was reserved: guards about it keep the kernel from joining it with a neighbour,
-    /// whose pages smaps would then count in.
-    reserved: (*mut libc::c_void, usize),
+    /// With guards about the memory: they keep the kernel from joining it with a neighbour, whose pages
+    /// smaps would then count in.
+    _reserved: Reservation,
     pages: Pages,
 }
 
@@ -130,28 +131,15 @@ impl Mapping {
             |bytes: u64| usize::try_from(bytes).map_err(|_| io::Error::from_raw_os_error(libc::ENOMEM));
         let whole = bytes.max(1).checked_next_multiple_of(unit);
         let len = size(whole.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?)?;
-        // A page before, one behind, and room to align.
-        let room = size(unit)?.checked_mul(3).and_then(|more| more.checked_add(len));
+        // A page before and one behind.
+        let room = size(unit)?.checked_mul(2).and_then(|more| more.checked_add(len));
         let room = room.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
-        let none = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: mmap(2) at an address of the kernel's choice.
-        let base = unsafe { libc::mmap(ptr::null_mut(), room, libc::PROT_NONE, none, -1, 0) };
-        if base == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let unit = size(unit)?;
-        let at = (base as usize + unit).next_multiple_of(unit) as *mut libc::c_void;
+        let align = PageSize::new(unit).ok_or(io::ErrorKind::InvalidInput)?;
+        let mut reserved = Reservation::new(room, align)?;
         let prot = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: mmap(2) over the middle of what was reserved above, which nobody else knows.
-        let start = unsafe { libc::mmap(at, len, prot, pages.flags() | libc::MAP_FIXED, -1, 0) };
-        let failed = (start == libc::MAP_FAILED).then(io::Error::last_os_error);
-        if let Some(error) = failed {
-            // SAFETY: munmap(2) of what was reserved above.
-            unsafe { libc::munmap(base, room) };
-            return Err(error);
-        }
-        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::AddrNotAvailable)?;
-        let mapping = Mapping { start, len, reserved: (base, room), pages };
+        let start = reserved.map_memory(size(unit)?, len, prot, pages.flags())?;
+        let start = NonNull::new(start).ok_or(io::ErrorKind::AddrNotAvailable)?;
+        let mapping = Mapping { start, len, _reserved: reserved, pages };
         match pages {
             // Kernels without transparent huge pages refuse the advice, and need none.
             Pages::Small => mapping.advise(libc::MADV_NOHUGEPAGE).or(Ok(())),
@@ -255,13 +243,6 @@ impl Mapping {
     pub fn share_as_asked(&self) -> Result<f64> {
         let huge = self.huge_bytes()? as f64 / self.len as f64;
         Ok(if self.pages == Pages::Small { 1.0 - huge } else { huge })
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: munmap(2) of what `new` mapped; whoever uses its pointers holds the value.
-        unsafe { libc::munmap(self.reserved.0, self.reserved.1) };
     }
 }
 

@@ -20,6 +20,7 @@ use crate::io::open;
 use crate::machine::base_page;
 use crate::proc::pagemap;
 use crate::proc::procfs::Process;
+use crate::proc::reservation::Reservation;
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::elf::{Headers, Segment};
 use hugelift_core::maps::Mapping;
@@ -30,7 +31,6 @@ use hugelift_core::snapshot::{Object, Part, Snapshot};
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::Path;
-use std::ptr;
 
 /// Fills [`Snapshot::cached`] for the `parts` of the objects that `takes` names, of process `pid` or
 /// of a program that does not run.
@@ -168,28 +168,18 @@ fn is_resident(file: &File, offset: u64) -> bool {
 
 /// A mapping of ours, congruent to the file; gone when dropped.
 struct Window {
-    reserved: (*mut libc::c_void, usize),
+    _reserved: Reservation,
     range: Range,
 }
 
 impl Window {
     fn new(file: &File, offsets: Range, huge: PageSize) -> Option<Window> {
         let len = usize::try_from(offsets.len()).ok()?;
-        let all = len.checked_add(usize::try_from(huge.bytes()).ok()?)?;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: mmap(2) at an address of the kernel's choice.
-        let base = unsafe { libc::mmap(ptr::null_mut(), all, libc::PROT_NONE, flags, -1, 0) };
-        if base == libc::MAP_FAILED {
-            return None;
-        }
-        let start = Addr(base as u64).align_up(huge)?;
-        let window = Window { reserved: (base, all), range: Range::sized(start, offsets.len())? };
-        let flags = libc::MAP_PRIVATE | libc::MAP_FIXED;
-        let (fd, offset) = (file.as_raw_fd(), i64::try_from(offsets.start.0).ok()?);
-        let addr = start.0 as *mut libc::c_void;
-        // SAFETY: mmap(2) over a part of what was reserved just above.
-        let mapped = unsafe { libc::mmap(addr, len, libc::PROT_READ, flags, fd, offset) };
-        (mapped != libc::MAP_FAILED).then_some(window)
+        let mut reserved = Reservation::new(len, huge).ok()?;
+        let start =
+            reserved.map_file(0, len, libc::PROT_READ, libc::MAP_PRIVATE, file, offsets.start.0).ok()?;
+        let range = Range::sized(Addr(start.addr() as u64), offsets.len())?;
+        Some(Window { _reserved: reserved, range })
     }
 
     /// Faults one page in. An error (the file was truncated) leaves it out.
@@ -210,13 +200,6 @@ impl Window {
         let own = usage.iter().filter(|u| self.range.covers(u.mapping.range));
         let huge: u64 = own.map(|u| u.file_huge).sum();
         if huge >= self.range.len() { vec![self.range] } else { Vec::new() }
-    }
-}
-
-impl Drop for Window {
-    fn drop(&mut self) {
-        // SAFETY: munmap(2) of what `new` has reserved, and nobody else knows.
-        unsafe { libc::munmap(self.reserved.0, self.reserved.1) };
     }
 }
 

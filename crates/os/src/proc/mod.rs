@@ -4,4 +4,5 @@
 pub mod memory;
 pub mod pagemap;
 pub mod procfs;
+pub mod reservation;
 pub mod snapshot;

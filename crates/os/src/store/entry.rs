@@ -11,6 +11,7 @@ use super::StoreError;
 use super::source::identity;
 use crate::proc::memory::{self, MADV_COLLAPSE};
 use crate::proc::pagemap;
+use crate::proc::reservation::Reservation;
 use crate::trace::faultpoint;
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::entry_elf::Names;
@@ -20,9 +21,8 @@ use nix::fcntl::{FallocateFlags, OFlag, fallocate, openat};
 use nix::sys::stat::Mode;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::ptr;
 
 /// How often huge pages are asked for while the kernel says to ask again.
 const TRIES: usize = 8;
@@ -273,8 +273,7 @@ pub fn huge_bytes(file: &File, record: &Record) -> Result<u64, StoreError> {
 
 /// An entry's file, without its first huge page, mapped by us where huge pages fit.
 struct Map {
-    reserved: *mut libc::c_void,
-    reserved_len: usize,
+    _reserved: Reservation,
     start: *mut u8,
     len: usize,
     writable: bool,
@@ -286,29 +285,11 @@ impl Map {
     }
 
     fn with(file: &File, page: PageSize, bytes: u64, prot: libc::c_int) -> Result<Map, StoreError> {
-        let failed = || StoreError::here_io("map a file", io::Error::last_os_error());
-        let size = page.bytes() as usize;
-        let reserved_len = bytes as usize + size;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: mmap(2) at an address of the kernel's choice touches nothing of ours.
-        let reserved = unsafe { libc::mmap(ptr::null_mut(), reserved_len, libc::PROT_NONE, flags, -1, 0) };
-        if reserved == libc::MAP_FAILED {
-            return Err(failed());
-        }
-        let skew = reserved.addr().next_multiple_of(size) - reserved.addr();
-        // SAFETY: skew is less than a huge page, and there is one more than is needed.
-        let start = unsafe { reserved.cast::<u8>().add(skew) };
-        let map = Map {
-            reserved,
-            reserved_len,
-            start,
-            len: bytes as usize,
-            writable: prot & libc::PROT_WRITE != 0,
-        };
-        let flags = libc::MAP_SHARED | libc::MAP_FIXED;
-        // SAFETY: mmap(2) over addresses that we reserved just now and nobody else knows.
-        let got = unsafe { libc::mmap(start.cast(), map.len, prot, flags, file.as_raw_fd(), size as i64) };
-        if got == libc::MAP_FAILED { Err(failed()) } else { Ok(map) }
+        let failed = |error| StoreError::here_io("map a file", error);
+        let len = bytes as usize;
+        let mut reserved = Reservation::new(len, page).map_err(failed)?;
+        let start = reserved.map_file(0, len, prot, libc::MAP_SHARED, file, page.bytes()).map_err(failed)?;
+        Ok(Map { _reserved: reserved, start, len, writable: prot & libc::PROT_WRITE != 0 })
     }
 
     /// Only for a map that was made writable.
@@ -347,13 +328,6 @@ impl Map {
             }
         }
         pagemap::huge_bytes_at_least(std::process::id().cast_signed(), self.range()).unwrap_or(0)
-    }
-}
-
-impl Drop for Map {
-    fn drop(&mut self) {
-        // SAFETY: munmap(2) of what Map::with reserved, the file's mapping within it.
-        unsafe { libc::munmap(self.reserved, self.reserved_len) };
     }
 }
 

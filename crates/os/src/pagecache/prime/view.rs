@@ -10,12 +10,11 @@
 
 use crate::proc::memory::{self, MADV_COLLAPSE};
 use crate::proc::procfs::{ProcError, Process};
+use crate::proc::reservation::Reservation;
 use hugelift_core::addr::{Addr, PageSize};
 use hugelift_core::maps::FileId;
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
-use std::ptr;
 
 /// What the kernel is told of a view (madvise(2)).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,8 +38,7 @@ pub struct Resident {
 /// The mappings; gone when dropped.
 #[derive(Debug)]
 pub struct View {
-    /// Start and length of the reservation.
-    reserved: (*mut libc::c_void, usize),
+    reserved: Reservation,
     pages: Vec<Addr>,
     page: PageSize,
 }
@@ -52,19 +50,11 @@ impl View {
     /// errno(3) of mmap(2).
     pub fn new(file: &File, offsets: &[u64], page: PageSize, advice: Advice) -> io::Result<View> {
         let bytes = usize::try_from(page.bytes()).map_err(|_| io::ErrorKind::OutOfMemory)?;
-        let len = offsets.len().checked_mul(2).and_then(|n| (n + 2).checked_mul(bytes));
-        let len = len.ok_or(io::ErrorKind::OutOfMemory)?;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: mmap(2) at an address of the kernel's choice touches nothing of ours.
-        let start = unsafe { libc::mmap(ptr::null_mut(), len, libc::PROT_NONE, flags, -1, 0) };
-        if start == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let mut view = View { reserved: (start, len), pages: Vec::with_capacity(offsets.len()), page };
-        let first = Addr(start as u64).align_up(page).ok_or(io::ErrorKind::OutOfMemory)?;
+        let len = offsets.len().checked_mul(2).and_then(|n| (n + 1).checked_mul(bytes));
+        let reserved = Reservation::new(len.ok_or(io::ErrorKind::OutOfMemory)?, page)?;
+        let mut view = View { reserved, pages: Vec::with_capacity(offsets.len()), page };
         for (i, &offset) in offsets.iter().enumerate() {
-            let at = Addr(first.0 + (2 * i as u64 + 1) * page.bytes());
-            map(file, at, bytes, offset)?;
+            let at = map(&mut view.reserved, file, (2 * i + 1) * bytes, bytes, offset)?;
             view.pages.push(at);
             match advice {
                 Advice::Huge => {
@@ -148,30 +138,13 @@ impl View {
     }
 }
 
-/// Maps `bytes` of the file at `at`, a place in the reservation.
-fn map(file: &File, at: Addr, bytes: usize, offset: u64) -> io::Result<()> {
-    let flags = libc::MAP_PRIVATE | libc::MAP_FIXED;
-    let offset = libc::off_t::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
+/// Maps `bytes` of the file `at` bytes behind the start of the reservation.
+fn map(reserved: &mut Reservation, file: &File, at: usize, bytes: usize, offset: u64) -> io::Result<Addr> {
+    let mut with = |prot| reserved.map_file(at, bytes, prot, libc::MAP_PRIVATE, file, offset);
     // As code: READ_ONLY_THP_FOR_FS wants that. Where the mount forbids it, as data.
-    for prot in [libc::PROT_READ | libc::PROT_EXEC, libc::PROT_READ] {
-        let place = at.0 as *mut libc::c_void;
-        // SAFETY: mmap(2) over a part of our own reservation that nothing else uses.
-        let got = unsafe { libc::mmap(place, bytes, prot, flags, file.as_raw_fd(), offset) };
-        if got != libc::MAP_FAILED {
-            return Ok(());
-        }
-        let error = io::Error::last_os_error();
-        if !matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES)) || prot == libc::PROT_READ {
-            return Err(error);
-        }
-    }
-    unreachable!("the last protection returns")
-}
-
-impl Drop for View {
-    fn drop(&mut self) {
-        let (start, len) = self.reserved;
-        // SAFETY: munmap(2) of the reservation made by `new`, of which no reference was given out.
-        unsafe { libc::munmap(start, len) };
-    }
+    let start = match with(libc::PROT_READ | libc::PROT_EXEC) {
+        Err(e) if matches!(e.raw_os_error(), Some(libc::EPERM | libc::EACCES)) => with(libc::PROT_READ),
+        other => other,
+    };
+    Ok(Addr(start?.addr() as u64))
 }
