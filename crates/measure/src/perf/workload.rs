@@ -5,6 +5,7 @@
 //! before its exec until whoever watches is ready.
 
 use hugelift_os::launch::program;
+use hugelift_os::proc::pidfd::pidfd_open;
 use hugelift_os::proc::procfs::Process;
 use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, pthread_sigmask, signal};
 use nix::sys::wait::{WaitStatus, waitpid};
@@ -83,7 +84,7 @@ pub enum Event {
 
 /// Waits for the process `pid`, a signal or the deadline.
 pub fn wait_for(pid: u32, signals: &Signals, deadline: Option<Instant>) -> Event {
-    let pidfd = pidfd(pid);
+    let pidfd = pidfd_open(pid).ok();
     loop {
         if let Some((number, sent)) = signals.next() {
             return Event::Signal(number, sent);
@@ -109,14 +110,6 @@ pub fn wait_for(pid: u32, signals: &Signals, deadline: Option<Instant>) -> Event
         let timeout = wait.map_or(-1, |w| i32::try_from(w.as_millis() + 1).unwrap_or(i32::MAX));
         // SAFETY: poll(2): two live structs.
         unsafe { libc::poll(fds.as_mut_ptr(), 2, timeout) };
-    }
-}
-
-fn pidfd(pid: u32) -> Option<OwnedFd> {
-    // SAFETY: pidfd_open(2): two integers; the result is a new file, closed at exec.
-    unsafe {
-        let fd = libc::syscall(libc::SYS_pidfd_open, pid, 0);
-        (fd >= 0).then(|| OwnedFd::from_raw_fd(fd as i32))
     }
 }
 

@@ -3,6 +3,7 @@
 
 pub mod memory;
 pub mod pagemap;
+pub mod pidfd;
 pub mod procfs;
 pub mod reservation;
 pub mod snapshot;

@@ -7,6 +7,7 @@
 //! files.
 
 use crate::io::open;
+use crate::proc::pidfd::pidfd_open;
 use crate::proc::procfs::Process;
 use hugelift_core::addr::Range;
 use hugelift_core::demangle::Names;
@@ -16,7 +17,7 @@ use hugelift_core::symbols::{functions, perf_map};
 use object::read::ReadCache;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -160,7 +161,7 @@ impl Map {
         names: Names,
         complain: impl FnOnce(&Unnamed),
     ) -> Result<(), Unnamed> {
-        let started = pidfd(self.pid).and_then(|program| match fork()? {
+        let started = pidfd_open(self.pid).and_then(|program| match fork()? {
             true => Ok(()),
             false => {
                 let mut keep: Vec<RawFd> = objects.iter().map(|o| o.file.as_raw_fd()).collect();
@@ -205,16 +206,6 @@ fn create(path: &Path) -> io::Result<File> {
         }
         other => other,
     }
-}
-
-fn pidfd(pid: u32) -> io::Result<OwnedFd> {
-    // SAFETY: pidfd_open(2) takes two numbers.
-    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: a new descriptor, nobody else's.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
 /// fork(2): `true` in the parent, `false` in the child.

@@ -4,9 +4,10 @@
 
 use crate::launch::close_all_but;
 use crate::proc::pagemap;
+use crate::proc::pidfd::pidfd_open;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 /// A program, as it is known from beside.
@@ -43,13 +44,7 @@ impl Program {
     /// # Errors
     /// pidfd_open(2); the pagemap cannot be read.
     pub fn open(pid: u32) -> io::Result<Program> {
-        // SAFETY: pidfd_open(2) takes two numbers.
-        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: a new descriptor, nobody else's.
-        let process = unsafe { OwnedFd::from_raw_fd(fd as RawFd) };
+        let process = pidfd_open(pid)?;
         Ok(Program { pid, process, pagemap: pagemap::open(pid.cast_signed())? })
     }
 

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Processes by descriptor, which no later process with the same id can take over.
+
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+
+/// Opens process `pid`; the descriptor is closed at execve(2), and poll(2) finds it readable once the
+/// process has ended.
+///
+/// # Errors
+/// errno(3) of pidfd_open(2): ESRCH without such a process, ENOSYS before Linux 5.3.
+pub fn pidfd_open(pid: u32) -> io::Result<OwnedFd> {
+    // SAFETY: pidfd_open(2) takes two numbers.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a new descriptor, nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsRawFd;
+
+    fn is_readable(fd: &OwnedFd, millis: i32) -> bool {
+        let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: poll(2) of one descriptor that lives through the call.
+        unsafe { libc::poll(&raw mut poll, 1, millis) == 1 }
+    }
+
+    #[test]
+    fn the_end_of_a_process_is_seen() {
+        let mut child =
+            std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let fd = match pidfd_open(child.id()) {
+            Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => return,
+            opened => opened.unwrap(),
+        };
+        assert!(!is_readable(&fd, 0));
+        drop(child.stdin.take());
+        assert!(is_readable(&fd, 20_000));
+        child.wait().unwrap();
+        assert_eq!(pidfd_open(child.id()).unwrap_err().raw_os_error(), Some(libc::ESRCH));
+    }
+}
