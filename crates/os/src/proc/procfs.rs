@@ -4,6 +4,7 @@
 //! The launcher reads these between exec and the program's first instruction, so each
 //! file is read whole, with one open and as few reads as the kernel allows.
 
+use crate::arch;
 use crate::proc::memory;
 use hugelift_core::addr::Addr;
 use hugelift_core::fields::kilobytes;
@@ -12,6 +13,7 @@ use hugelift_core::printable::Untrusted;
 use hugelift_core::proc_stat::{Stat, parse_stat};
 use hugelift_core::smaps::{Usage, parse_smaps};
 use nix::errno::Errno;
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
@@ -175,6 +177,34 @@ impl Process {
     /// As [`Process::maps`].
     pub fn smaps(self) -> Result<Vec<Usage>, ProcError> {
         self.parse("smaps", parse_smaps)
+    }
+
+    /// Marks the mappings with `PROT_BTI`, which maps does not show and smaps does. smaps is slow, so it
+    /// is read only where the CPU has this protection.
+    ///
+    /// # Errors
+    /// As [`Process::maps`].
+    pub(crate) fn add_bti(self, mappings: &mut [Mapping]) -> Result<(), ProcError> {
+        if arch::PROT_BTI != 0 && self.auxv().is_ok_and(|a| arch::has_bti(a.hwcap2)) {
+            for usage in self.smaps()?.iter().filter(|u| u.mapping.prot.bti) {
+                if let Ok(i) = mappings.binary_search_by_key(&usage.mapping.range, |m| m.range) {
+                    mappings[i].prot.bti = true;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the lowest file descriptor that is not in use: open(2) would return it.
+    ///
+    /// # Errors
+    /// `/proc/PID/fd` cannot be read.
+    pub(crate) fn next_descriptor(self) -> io::Result<u64> {
+        let mut used = BTreeSet::new();
+        for entry in std::fs::read_dir(self.path("fd"))? {
+            used.extend(entry?.file_name().to_str().and_then(|name| name.parse::<u64>().ok()));
+        }
+        Ok((0..).find(|fd| !used.contains(fd)).unwrap_or_default())
     }
 
     /// Its threads; none if it has ended.

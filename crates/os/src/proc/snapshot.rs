@@ -4,7 +4,6 @@
 //! The headers of an object are read from memory, where they lie as the kernel mapped
 //! them: the file may have been replaced since.
 
-use crate::arch;
 use crate::io::open;
 use crate::machine::nodes;
 use crate::machine::probe;
@@ -47,7 +46,7 @@ pub fn of(
     status: &Status,
 ) -> Result<Snapshot, ProcError> {
     let mut mappings = process.maps()?;
-    add_bti(process, &mut mappings)?;
+    process.add_bti(&mut mappings)?;
     // Without AT_ENTRY the executable is taken to be the first object: the kernel maps it
     // below the shared ones.
     let entry = process.auxv().ok().map(|a| Addr(a.entry)).filter(|a| a.0 != 0);
@@ -103,20 +102,6 @@ fn patched(process: Process, mappings: &[Mapping], min_bytes: u64) -> Result<Vec
         }
     }
     Ok(patched)
-}
-
-/// maps does not show `PROT_BTI`, smaps does; that is slow, so it is read only where the
-/// CPU has it.
-pub(crate) fn add_bti(process: Process, mappings: &mut [Mapping]) -> Result<(), ProcError> {
-    // Where there is no such protection, there is nothing to read.
-    if arch::PROT_BTI != 0 && process.auxv().is_ok_and(|a| arch::has_bti(a.hwcap2)) {
-        for usage in process.smaps()?.iter().filter(|u| u.mapping.prot.bti) {
-            if let Ok(i) = mappings.binary_search_by_key(&usage.mapping.range, |m| m.range) {
-                mappings[i].prot.bti = true;
-            }
-        }
-    }
-    Ok(())
 }
 
 /// Marks the object whose segments hold `entry` and puts it before the others.

@@ -3,18 +3,15 @@
 
 use crate::proc::memory;
 use crate::proc::procfs::{Auxv, Process};
-use crate::proc::snapshot::add_bti;
-use crate::trace::batch::CALL_BYTES;
+use crate::trace::batch::{CALL_BYTES, errno, fail};
 use crate::trace::frame::{Call, DATA_BYTES};
 use crate::trace::remote::{Remote, prot_bits};
-use crate::trace::stored::{errno, fail};
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::elf::{HEAD_BYTES, Headers};
 use hugelift_core::maps::{Mapping, Prot};
 use hugelift_core::relocate::{EntryPointers, ExecStopped, Image, Layout};
 use hugelift_core::snapshot::overlapping;
 use hugelift_core::target::{Fault, FileHandle, Target};
-use std::collections::BTreeSet;
 use std::io;
 
 /// The executable of process `pid`, as execve(2) has mapped it; `None` if it is not as usual.
@@ -28,7 +25,7 @@ pub fn image(process: Process, mappings: &mut [Mapping], auxv: &Auxv, page: Page
         (process.read_memory(Addr(auxv.phdr), &mut table).ok()? == size).then_some(table)
     };
     let headers = Headers::parse_with(&head[..got], deeper).ok()?;
-    add_bti(process, mappings).ok()?;
+    process.add_bti(mappings).ok()?;
     let image = Image::new(mappings, headers, first, page).ok()?;
     (image.headers.entry.wrapping_add(image.bias) == auxv.entry).then_some(image)
 }
@@ -75,7 +72,7 @@ impl ExecStopped for Remote {
             return refuse(MMAP, libc::E2BIG);
         }
         // It is the lowest that is free: nobody else is there to take it.
-        let fd = match next_descriptor(self.pid) {
+        let fd = match Process::new(self.pid.cast_unsigned()).next_descriptor() {
             Ok(fd) => fd,
             Err(e) => return refuse(OPEN, e.raw_os_error().unwrap_or(libc::EIO)),
         };
@@ -254,15 +251,6 @@ impl Remote {
 
 fn bytes_of(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|w| w.to_ne_bytes()).collect()
-}
-
-/// The lowest file descriptor that is not in use.
-pub(crate) fn next_descriptor(pid: i32) -> io::Result<u64> {
-    let mut used = BTreeSet::new();
-    for entry in std::fs::read_dir(format!("/proc/{pid}/fd"))? {
-        used.extend(entry?.file_name().to_str().and_then(|name| name.parse::<u64>().ok()));
-    }
-    Ok((0..).find(|fd| !used.contains(fd)).unwrap_or_default())
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ use crate::trace::frame::{Call, DATA_BYTES};
 use crate::trace::ptrace::{Error, Resume, Stop, Stopped};
 use crate::trace::remote::Remote;
 use hugelift_core::addr::Addr;
+use hugelift_core::target::Fault;
 use std::io;
 
 /// A signal that is ignored by default, and that hardly anybody sends.
@@ -156,6 +157,16 @@ impl Remote {
             running = stopped.resume(Resume::Cont, signal)?;
         }
     }
+}
+
+/// Returns the same fault for each of `count` steps.
+pub(crate) fn fail(count: usize, fault: &Fault) -> Vec<Result<(), Fault>> {
+    vec![Err(fault.clone()); count]
+}
+
+/// Returns the error that a system call has returned, if it has.
+pub(crate) fn errno(result: i64) -> Option<i32> {
+    (-4095..0).contains(&result).then_some(-result as i32)
 }
 
 #[cfg(test)]

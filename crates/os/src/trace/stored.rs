@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Files of the store in the target: opened there, mapped, closed, for many spans in one round trip.
 
-use crate::trace::at_exec::next_descriptor;
-use crate::trace::batch::{Batch, BatchResults};
+use crate::proc::procfs::Process;
+use crate::trace::batch::{Batch, BatchResults, errno, fail};
 use crate::trace::remote::{FILE_COPY, Remote, mremap_call, prot_bits, refused};
 use hugelift_core::addr::{Addr, Range};
 use hugelift_core::target::{Fault, MapStored, Target};
@@ -37,7 +37,7 @@ impl Remote {
     fn map_some(&mut self, copies: &[MapStored]) -> Vec<Result<(), Fault>> {
         // Each is closed before the next is opened: it is the same one every time. Nobody else is
         // there to take it.
-        let fd = match next_descriptor(self.pid) {
+        let fd = match Process::new(self.pid.cast_unsigned()).next_descriptor() {
             Ok(fd) => fd,
             Err(error) => return fail(copies.len(), &refused(OPEN, Range::default(), &error)),
         };
@@ -122,14 +122,4 @@ impl Remote {
         };
         calls.iter().zip(moves).map(result).collect()
     }
-}
-
-/// The same fault for each of `count`.
-pub(crate) fn fail(count: usize, fault: &Fault) -> Vec<Result<(), Fault>> {
-    vec![Err(fault.clone()); count]
-}
-
-/// The error that a system call has returned.
-pub(crate) fn errno(result: i64) -> Option<i32> {
-    (-4095..0).contains(&result).then_some(-result as i32)
 }
