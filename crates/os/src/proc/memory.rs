@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// Linux 6.1, `include/uapi/asm-generic/mman-common.h`; not every C library has it.
+/// `MADV_COLLAPSE` of Linux 6.1 (`include/uapi/asm-generic/mman-common.h`), which not every C library has.
 pub const MADV_COLLAPSE: libc::c_int = 25;
 
 fn iovec(base: u64, len: usize) -> libc::iovec {
@@ -33,10 +33,10 @@ pub fn read(pid: i32, addr: Addr, into: &mut [u8]) -> io::Result<usize> {
     })
 }
 
-/// Reads the byte at every `step` bytes of `range` of process `pid`, so that what it has there is mapped.
+/// Reads one byte at every `step` bytes of `range` in process `pid`, so that the kernel maps these pages.
 ///
 /// # Errors
-/// As [`read`]. What lies before it is mapped.
+/// As [`read`], for the first page that cannot be read; those before it are mapped.
 pub fn touch(pid: i32, range: Range, step: u64) -> io::Result<()> {
     // UIO_MAXIOV of Linux.
     const MOST: usize = 1024;
@@ -47,7 +47,7 @@ pub fn touch(pid: i32, range: Range, step: u64) -> io::Result<()> {
         // SAFETY: process_vm_readv(2) writes at most local.iov_len bytes to `bytes`, which
         // lives through the call; the remote addresses are checked by the kernel.
         let n = unsafe { libc::process_vm_readv(pid, &local, 1, remote.as_ptr(), remote.len() as u64, 0) };
-        // What is lacking of it, and why, the first byte that is not there tells.
+        // After a short read, reading the first missing byte alone gives the errno.
         for missing in &remote[usize::try_from(n).unwrap_or(0)..] {
             read_array::<1>(pid, Addr(missing.iov_base as u64))?;
         }
@@ -55,8 +55,8 @@ pub fn touch(pid: i32, range: Range, step: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// No such call in this kernel or sandbox; or, for a read, memory that may only be executed,
-/// which `/proc/PID/mem` reads too.
+/// Whether `/proc/PID/mem` may succeed where the call failed: this kernel or sandbox has no such call, or,
+/// for a read, the memory may only be executed.
 fn is_forbidden(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM | libc::EFAULT))
 }
@@ -65,7 +65,7 @@ fn mem(pid: i32) -> String {
     format!("/proc/{pid}/mem")
 }
 
-/// Exactly `N` bytes at `addr`.
+/// Reads exactly `N` bytes at `addr`.
 ///
 /// # Errors
 /// As [`read`]; `UnexpectedEof` where the memory ends.
@@ -99,7 +99,7 @@ pub fn write(pid: i32, addr: Addr, bytes: &[u8]) -> io::Result<()> {
         Ok(n) if n == bytes.len() => Ok(()),
         Ok(_) => Err(io::ErrorKind::WriteZero.into()),
         Err(_) => match io::Error::last_os_error() {
-            // Not for EFAULT: this way would also write where the target itself may not.
+            // Not for EFAULT: `/proc/PID/mem` also writes where the target itself may not.
             e if is_forbidden(&e) && e.raw_os_error() != Some(libc::EFAULT) => {
                 File::options().write(true).open(mem(pid))?.write_all_at(bytes, addr.0)
             }
@@ -116,7 +116,7 @@ mod tests {
     use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
     #[test]
-    fn what_is_touched_is_mapped_up_to_what_is_not_there() {
+    fn touched_pages_are_mapped_up_to_the_first_hole() {
         let own = std::process::id().cast_signed();
         // More than fit into one call, and a hole behind them.
         let (page, count) = (base_page().bytes(), 1500);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `/proc/PID/pagemap` (Documentation/admin-guide/mm/pagemap.rst): which pages of a range are
-//! there; by `PAGEMAP_SCAN` (Linux 6.7), which of them huge entries map, without the walk over the
-//! whole process that smaps costs.
+//! `/proc/PID/pagemap` (Documentation/admin-guide/mm/pagemap.rst): which pages of a range are present.
+//! `PAGEMAP_SCAN` (Linux 6.7) also says which of them huge entries map, without the walk over the whole
+//! process that smaps costs.
 
 use crate::machine::{base_page, thp_page};
 use hugelift_core::addr::{Addr, PageSize, Range};
@@ -17,9 +17,9 @@ const PAGE_IS_FILE: u64 = 1 << 2;
 const PAGE_IS_PRESENT: u64 = 1 << 3;
 const PAGE_IS_PFNZERO: u64 = 1 << 5;
 const PAGE_IS_HUGE: u64 = 1 << 6;
-/// Bytes of an entry.
+/// Bytes of an entry of the file.
 const ENTRY: u64 = 8;
-/// Regions asked for at a time; neighbours of the same kind come as one.
+/// Regions that one call may return; adjacent pages of the same kind are one region.
 const REGIONS: usize = 64;
 
 /// `struct pm_scan_arg` (linux/fs.h)
@@ -49,7 +49,7 @@ struct Region {
     categories: u64,
 }
 
-/// Bytes of `range` in process `pid` that huge pages map.
+/// Returns the bytes of `range` in process `pid` that huge pages map.
 ///
 /// # Errors
 /// ENOTTY before Linux 6.7; EACCES, ENOENT.
@@ -57,21 +57,21 @@ pub fn huge_bytes(pid: i32, range: Range) -> io::Result<u64> {
     scan(pid, range, PAGE_IS_HUGE, 0)
 }
 
-/// The same for a `range` of whole huge pages, also before Linux 6.7: there never more than huge pages
-/// map, and less if whole stretches beside it are there in small ones.
+/// Returns the same for a `range` of whole huge pages, also before Linux 6.7. There it is a lower bound: too
+/// low if whole huge pages of the same mapping beside `range` are present as small pages.
 ///
 /// # Errors
-/// EACCES, ENOENT, ESRCH; `InvalidData` for lines of smaps that are none.
+/// EACCES, ENOENT, ESRCH; `InvalidData` if smaps does not parse.
 pub fn huge_bytes_at_least(pid: i32, range: Range) -> io::Result<u64> {
     huge_bytes(pid, range).or_else(|_| huge_bytes_by_smaps(pid, range))
 }
 
-/// What smaps counts for the mappings, less what may be among it beside `range`: huge pages that are
-/// there as a whole.
+/// Returns what smaps counts for the mappings of `range`, less what may lie beside `range` in them: every
+/// huge page there of which all base pages are present.
 fn huge_bytes_by_smaps(pid: i32, range: Range) -> io::Result<u64> {
     let text = std::fs::read(format!("/proc/{pid}/smaps"))?;
     let usages = parse_smaps(&text).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
-    // What a huge page is that is not transparent has a mapping of its own.
+    // Pages of the pool are mappings of their own, so only transparent huge pages are beside `range`.
     let page = thp_page().unwrap_or(PageSize::MB2);
     let mut bytes = 0;
     for usage in usages.iter().filter(|u| u.huge() > 0) {
@@ -88,7 +88,7 @@ fn huge_bytes_by_smaps(pid: i32, range: Range) -> io::Result<u64> {
     Ok(bytes)
 }
 
-/// Bytes of `range`, which maps a file, that are resident and no longer the file's.
+/// Returns the bytes of `range`, which maps a file, that are resident and no longer the file's.
 ///
 /// # Errors
 /// As [`huge_bytes`].
@@ -96,8 +96,8 @@ pub fn written_bytes(pid: i32, range: Range) -> io::Result<u64> {
     scan(pid, range, PAGE_IS_PRESENT | PAGE_IS_FILE, PAGE_IS_FILE)
 }
 
-/// Bytes of `range` in process `pid` that are mapped to memory, zero pages with them, of which
-/// smaps knows nothing.
+/// Returns the bytes of `range` in process `pid` that are present, zero pages included, which smaps does
+/// not count.
 ///
 /// # Errors
 /// EACCES, ENOENT.
@@ -121,7 +121,8 @@ pub fn present_bytes(pid: i32, range: Range) -> io::Result<u64> {
     Ok(present * page)
 }
 
-/// The stretches of `range` that huge pages map: those with contents, or the huge zero page.
+/// Returns the stretches of `range` that huge pages map: pages with contents, or with `zero` the huge zero
+/// page.
 ///
 /// # Errors
 /// As [`huge_bytes`].
@@ -131,10 +132,10 @@ pub fn huge_ranges(pid: i32, range: Range, zero: bool) -> io::Result<Vec<Range>>
     Ok(all)
 }
 
-/// Calls `found` with each of these stretches.
+/// Calls `found` with each stretch that [`huge_ranges`] would return.
 ///
 /// # Errors
-/// ENOTTY before Linux 6.7; ESRCH once the memory is no more.
+/// ENOTTY before Linux 6.7; ESRCH once the process has released its memory.
 pub fn huge_stretches(
     pagemap: &File,
     range: Range,
@@ -145,7 +146,7 @@ pub fn huge_stretches(
     walk_file(pagemap, range, PAGE_IS_HUGE | PAGE_IS_PFNZERO, inverted, found)
 }
 
-/// The entries of `range`, one for each base page; fewer where the memory is no more.
+/// Reads the entries of `range`, one for each base page; fewer once the process has released its memory.
 ///
 /// # Errors
 /// pread(2)
@@ -157,14 +158,14 @@ pub fn entries(pagemap: &File, range: Range) -> io::Result<Vec<u64>> {
     Ok(entries.iter().map(|entry| u64::from_ne_bytes(*entry)).collect())
 }
 
-/// Bytes of the pages that are of all `categories`, those in `inverted` negated.
+/// Returns the bytes of the pages that are of all `categories`, of which those in `inverted` are negated.
 fn scan(pid: i32, range: Range, categories: u64, inverted: u64) -> io::Result<u64> {
     let mut bytes = 0;
     walk(pid, range, categories, inverted, &mut |found| bytes += found.len())?;
     Ok(bytes)
 }
 
-/// Calls `found` with each stretch of such pages.
+/// Calls `found` with each stretch of the pages that [`scan`] counts.
 fn walk(
     pid: i32,
     range: Range,
@@ -175,7 +176,8 @@ fn walk(
     walk_file(&open(pid)?, range, categories, inverted, found)
 }
 
-/// The pagemap of process `pid`: of the memory that it has now, which is gone after its execve(2).
+/// Opens the pagemap of process `pid`. It shows the memory that the process has now, which is released at its
+/// next execve(2).
 ///
 /// # Errors
 /// EACCES, ENOENT.
@@ -184,11 +186,11 @@ pub fn open(pid: i32) -> io::Result<File> {
 }
 
 /// Calls `found` with each stretch of `range`, which maps a file, that the process has in its page
-/// tables as the file's: what it has touched, with its neighbours in the page cache, 64 kB at most.
-/// What was only read ahead is not among it.
+/// tables as the file's. These are the pages that it has touched, with up to 64 kB around each that the page
+/// cache had. Pages that were only read ahead are not among them.
 ///
 /// # Errors
-/// ESRCH or nothing found once the process has ended.
+/// ESRCH, or success with nothing found, once the process has ended.
 pub fn present(pagemap: &File, range: Range, found: &mut dyn FnMut(Range)) -> io::Result<()> {
     let both = PAGE_IS_PRESENT | PAGE_IS_FILE;
     match walk_file(pagemap, range, both, 0, found) {
@@ -198,7 +200,7 @@ pub fn present(pagemap: &File, range: Range, found: &mut dyn FnMut(Range)) -> io
     }
 }
 
-/// The same from the entries themselves, eight bytes for each base page.
+/// Does the same by reading the entries, eight bytes for each base page.
 fn read_present(pagemap: &File, range: Range, found: &mut dyn FnMut(Range)) -> io::Result<()> {
     const BOTH: u64 = 1 << 63 | 1 << 61;
     let page = base_page();
@@ -222,7 +224,7 @@ fn read_present(pagemap: &File, range: Range, found: &mut dyn FnMut(Range)) -> i
     Ok(())
 }
 
-/// The first page of `range` that the process has in its page tables.
+/// Returns the first page of `range` that the process has in its page tables.
 ///
 /// # Errors
 /// As [`huge_bytes`].
@@ -291,7 +293,7 @@ mod tests {
     use std::num::NonZeroUsize;
 
     #[test]
-    fn the_first_page_that_is_there() {
+    fn the_first_present_page() {
         use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
         let page = base_page().bytes();
         let len = NonZeroUsize::new(16 * page as usize).unwrap();
@@ -318,12 +320,12 @@ mod tests {
         unsafe { munmap(start, len.get()).unwrap() };
     }
 
-    /// Of a mapping that huge pages map in parts, by its parts.
+    /// Counts in each part of a mapping that huge pages map in part.
     #[test]
     fn huge_pages_are_counted_by_both_ways() {
         use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous, munmap};
         let wanted = thp_page().filter(|p| p.bytes() <= 32 << 20 && probe(None).thp_off.is_none());
-        let Some(page) = wanted else { return println!("SKIP: no transparent huge pages of a size for it") };
+        let Some(page) = wanted else { return println!("SKIP: no transparent huge pages of 32 MB or less") };
         let (own, bytes) = (std::process::id().cast_signed(), page.bytes());
         let len = NonZeroUsize::new(6 * bytes as usize).unwrap();
         let (prot, flags) = (ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, MapFlags::MAP_PRIVATE);
@@ -341,16 +343,16 @@ mod tests {
         }
         let mut sum = 0;
         for n in 0..4 {
-            // One byte was written: all of it is there only if as a huge page, which fragmented memory has not.
+            // One byte was written, so the whole page is present only if the kernel found a huge one for it.
             let is_huge = present_bytes(own, nth(n)).unwrap() == bytes;
             assert!(!is_huge || n % 2 == 1, "page {n}");
-            let told = huge_bytes_by_smaps(own, nth(n)).unwrap();
-            assert_eq!(told, if is_huge { bytes } else { 0 }, "page {n}");
+            let counted = huge_bytes_by_smaps(own, nth(n)).unwrap();
+            assert_eq!(counted, if is_huge { bytes } else { 0 }, "page {n}");
             match huge_bytes(own, nth(n)) {
                 Err(e) => assert_eq!(e.raw_os_error(), Some(libc::ENOTTY), "before Linux 6.7"),
-                exact => assert_eq!(exact.unwrap(), told, "page {n}"),
+                exact => assert_eq!(exact.unwrap(), counted, "page {n}"),
             }
-            sum += told;
+            sum += counted;
         }
         assert_eq!(huge_bytes_by_smaps(own, whole).unwrap(), sum);
         // SAFETY: munmap(2) of the mapping made above.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `/proc/PID`: what the kernel tells of a process, and its memory.
+//! `/proc/PID`: what the kernel shows of a process, and its memory.
 //!
-//! The launcher reads these between exec and the program's first instruction, so each
-//! file is read whole, with one open and as few reads as the kernel allows.
+//! The helper reads these files between exec and the program's first instruction, so each file is read
+//! whole, with one open and as few reads as the kernel allows.
 
 use crate::arch;
 use crate::proc::memory;
@@ -19,7 +19,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// Whose `/proc` entry: the calling process, or another one by its id.
+/// A process by its `/proc` entry: the calling one, or another one by its id.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Process(Option<u32>);
 
@@ -32,7 +32,7 @@ pub enum ProcError {
         /// What was to be read.
         path: Untrusted,
     },
-    /// There is no such process (any more).
+    /// There is no such process, or it has ended.
     #[error("there is no process {pid} (any more): no {path}")]
     Vanished {
         /// Its id.
@@ -40,7 +40,7 @@ pub enum ProcError {
         /// What was to be read.
         path: Untrusted,
     },
-    /// The kernel does not let us.
+    /// The kernel refuses it.
     #[error("cannot read {path}: {errno}; run hugelift as that user or as root (sudo)")]
     Denied {
         /// What was to be read.
@@ -92,7 +92,7 @@ pub enum ProcError {
     },
 }
 
-/// What `/proc/PID/status` tells that matters here; `None` where the kernel has no such line.
+/// The lines of `/proc/PID/status` that matter here; `None` where the kernel has no such line.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Status {
     /// `Uid`, the effective one.
@@ -116,14 +116,14 @@ pub struct Status {
     pub pending: u64,
 }
 
-/// What the kernel told the program at exec (getauxval(3)); 0 where it told nothing.
+/// What the kernel passed to the program at exec (getauxval(3)); 0 for what it did not pass.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Auxv {
     /// `AT_ENTRY`: entry point of the program, not of the loader.
     pub entry: u64,
-    /// `AT_BASE`: where the loader lies; 0 for a static program.
+    /// `AT_BASE`: where the loader is mapped; 0 for a static program.
     pub base: u64,
-    /// `AT_PHDR`: where the program's headers lie.
+    /// `AT_PHDR`: where the program headers are.
     pub phdr: u64,
     /// `AT_SECURE`: started set-uid, set-gid or with file capabilities.
     pub secure: u64,
@@ -135,17 +135,17 @@ impl Process {
     /// The calling process.
     pub const OWN: Process = Process(None);
 
-    /// The process `pid`.
+    /// Names the process `pid`.
     pub fn new(pid: u32) -> Process {
         Process(Some(pid))
     }
 
-    /// Its id.
+    /// Returns its id.
     pub fn pid(self) -> u32 {
         self.0.unwrap_or_else(std::process::id)
     }
 
-    /// `/proc/PID/name`.
+    /// Returns `/proc/PID/name`.
     pub fn path(self, name: &str) -> PathBuf {
         match self.0 {
             Some(pid) => PathBuf::from(format!("/proc/{pid}/{name}")),
@@ -153,7 +153,7 @@ impl Process {
         }
     }
 
-    /// The bytes of `/proc/PID/name`.
+    /// Reads `/proc/PID/name`.
     ///
     /// # Errors
     /// [`ProcError`], with the path.
@@ -162,7 +162,7 @@ impl Process {
         read_whole(&path).map_err(|e| self.explain(path, &e))
     }
 
-    /// Its mappings, by address.
+    /// Reads its mappings, in the order of their addresses.
     ///
     /// # Errors
     /// [`ProcError`]; a process without any is [`ProcError::NoMemory`].
@@ -170,8 +170,8 @@ impl Process {
         self.parse("maps", parse_maps)
     }
 
-    /// Its mappings with what is behind them, by address. The kernel walks all page
-    /// tables for this: milliseconds for a large process.
+    /// Reads its mappings with what is behind them, in the order of their addresses. The kernel walks all
+    /// page tables for this: milliseconds for a large process.
     ///
     /// # Errors
     /// As [`Process::maps`].
@@ -179,8 +179,8 @@ impl Process {
         self.parse("smaps", parse_smaps)
     }
 
-    /// Marks the mappings with `PROT_BTI`, which maps does not show and smaps does. smaps is slow, so it
-    /// is read only where the CPU has this protection.
+    /// Marks the mappings that have `PROT_BTI`, which smaps shows and maps does not. smaps is slow, so it is
+    /// read only where the CPU has this protection.
     ///
     /// # Errors
     /// As [`Process::maps`].
@@ -207,13 +207,13 @@ impl Process {
         Ok((0..).find(|fd| !used.contains(fd)).unwrap_or_default())
     }
 
-    /// Its threads; none if it has ended.
+    /// Returns its threads; none if it has ended.
     pub fn threads(self) -> Vec<i32> {
         let entries = std::fs::read_dir(self.path("task")).into_iter().flatten();
         entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect()
     }
 
-    /// Its auxiliary vector.
+    /// Reads its auxiliary vector.
     ///
     /// # Errors
     /// As [`Process::read`].
@@ -221,7 +221,7 @@ impl Process {
         Ok(parse_auxv(&self.read("auxv")?))
     }
 
-    /// Its `/proc/PID/stat`.
+    /// Reads its `/proc/PID/stat`.
     ///
     /// # Errors
     /// As [`Process::read`]; [`ProcError::Stat`] if the line cannot be understood.
@@ -229,7 +229,7 @@ impl Process {
         self.stat_at("stat")
     }
 
-    /// The same of its thread `tid`.
+    /// Reads the same of its thread `tid`.
     ///
     /// # Errors
     /// As [`Process::stat`].
@@ -243,7 +243,7 @@ impl Process {
         parse_stat(&line).ok_or_else(|| ProcError::Stat { path: self.path(name).into(), text: text() })
     }
 
-    /// Its status.
+    /// Reads its status.
     ///
     /// # Errors
     /// As [`Process::read`].
@@ -251,8 +251,8 @@ impl Process {
         Ok(parse_status(&self.read("status")?))
     }
 
-    /// Reads its memory at `addr` into `buffer`; returns how many bytes were mapped there
-    /// from `addr` on, at least one.
+    /// Reads its memory at `addr` into `buffer`; returns how many bytes from `addr` on were mapped, at least
+    /// one.
     ///
     /// # Errors
     /// [`ProcError::Memory`] if not even the first byte can be read.
@@ -299,7 +299,7 @@ fn errno(error: &io::Error) -> Errno {
     Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO))
 }
 
-/// Reads a file whose size stat(2) does not tell.
+/// Reads a whole file of /proc or /sys, whose size stat(2) does not give.
 pub fn read_whole(path: &Path) -> io::Result<Vec<u8>> {
     let mut file = File::open(path)?;
     let mut bytes = vec![0; 16 << 10];
@@ -333,7 +333,7 @@ pub(crate) fn read_at(file: &File, offset: u64, size: usize) -> Option<Vec<u8>> 
     Some(bytes)
 }
 
-/// `/proc/PID/auxv`: pairs of words, key and value, in the byte order of this machine.
+/// Parses `/proc/PID/auxv`: pairs of words, key and value, in the byte order of this machine.
 fn parse_auxv(bytes: &[u8]) -> Auxv {
     let mut auxv = Auxv::default();
     for pair in bytes.chunks_exact(16) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A [`Snapshot`] of a running process.
 //!
-//! The headers of an object are read from memory, where they lie as the kernel mapped
-//! them: the file may have been replaced since.
+//! The headers of an object are read from memory, where they are as the kernel mapped them: the file may
+//! have been replaced since.
 
 use crate::io::open;
 use crate::machine::nodes;
@@ -25,8 +25,8 @@ const MAX_STRETCH: u64 = 64 << 10;
 ///
 /// With `min_bytes` above 0, objects are left out if no read-only or executable mapping
 /// of theirs is that large: nothing of them could be lifted, and their headers need not
-/// be read. The executable is always there, if it can be found. Nor are attributes of memory looked
-/// for then, where nothing is locked, nor the heap.
+/// be read. The executable is always included, if it can be found. The heap is not looked for then, and
+/// attributes of memory only if something is locked.
 ///
 /// # Errors
 /// [`ProcError`] if the mappings cannot be read. An object that does not parse is left out.
@@ -35,7 +35,8 @@ pub fn live(pid: Option<u32>, min_bytes: u64) -> Result<Snapshot, ProcError> {
     of(process, min_bytes, probe(pid), &process.status()?)
 }
 
-/// As [`live`], of a process whose status is known already, on a machine that was probed before.
+/// Takes a snapshot as [`live`] does, of a process whose status is known already, on a machine that was
+/// probed before.
 ///
 /// # Errors
 /// As [`live`].
@@ -65,8 +66,8 @@ fn start_brk(process: Process) -> Option<Addr> {
     Some(Addr(process.stat().ok()?.addresses?.start_brk))
 }
 
-/// The mappings with attributes. smaps is slow, so [`live`] asks only where writable parts are
-/// concerned, which is where programs set them, or where something is locked.
+/// Returns the mappings with attributes. smaps is slow, so [`of`] asks only if writable parts are to be lifted,
+/// on which programs set attributes, or if something is locked.
 fn special(process: Process) -> Result<Vec<(Range, Attribute)>, ProcError> {
     let of = |u: Usage| {
         let range = u.mapping.range;
@@ -83,8 +84,7 @@ fn special(process: Process) -> Result<Vec<(Range, Attribute)>, ProcError> {
     Ok(special)
 }
 
-/// The mappings of code, of at least `min_bytes`, that hold pages which are no longer the
-/// file's.
+/// Returns the mappings of code, of at least `min_bytes`, that hold pages which are no longer the file's.
 fn patched(process: Process, mappings: &[Mapping], min_bytes: u64) -> Result<Vec<Range>, ProcError> {
     let is_code = |m: &&Mapping| m.is_file() && m.prot.exec && !m.prot.write && m.range.len() >= min_bytes;
     let pid = process.pid().cast_signed();
@@ -93,7 +93,7 @@ fn patched(process: Process, mappings: &[Mapping], min_bytes: u64) -> Result<Vec
         match pagemap::written_bytes(pid, mapping.range) {
             Ok(0) => {}
             Ok(_) => patched.push(mapping.range),
-            // Before Linux 6.7: smaps, once for all.
+            // Before Linux 6.7: smaps, once for all mappings.
             Err(_) => {
                 let usage = process.smaps()?;
                 let written = usage.iter().filter(|u| is_code(&&u.mapping) && u.anonymous > 0);
@@ -127,7 +127,7 @@ struct Finder<'a> {
 }
 
 impl Finder<'_> {
-    /// Every object, by address.
+    /// Returns every object, in the order of their addresses.
     fn objects(&self) -> Vec<Object> {
         let wanted = self.wanted();
         let mut started: HashSet<FileId> = HashSet::new();
@@ -152,7 +152,7 @@ impl Finder<'_> {
         objects
     }
 
-    /// The files with a mapping that is worth a look.
+    /// Returns the files with a mapping that is large enough, or that holds the entry point.
     fn wanted(&self) -> HashSet<FileId> {
         let large = |m: &&Mapping| {
             let is_entry = self.entry.is_some_and(|e| m.range.contains(e));
@@ -161,7 +161,7 @@ impl Finder<'_> {
         self.mappings.iter().filter(|m| m.is_file()).filter(large).map(|m| m.file).collect()
     }
 
-    /// The object whose first page `mapping` shows.
+    /// Returns the object of which `mapping` maps the first page.
     fn read_from_memory(&self, mapping: &Mapping) -> Option<Object> {
         let head = self.head(mapping.range.start)?;
         let deeper = |offset, size| self.at_offset(mapping.file, offset, size);
@@ -170,7 +170,7 @@ impl Finder<'_> {
         self.object(mapping, headers, &head, bias)
     }
 
-    /// The object of which `mapping` shows a later page, with the headers that its file has.
+    /// Returns the object of which `mapping` maps a later page, with the headers that its file has.
     fn read_from_file(&self, mapping: &Mapping) -> Option<Object> {
         if mapping.deleted {
             return None;
@@ -197,8 +197,8 @@ impl Finder<'_> {
         self.object(mapping, headers, &head, bias)
     }
 
-    /// `size` bytes at `offset` of a file, from wherever they are mapped: BOLT moves the
-    /// program headers behind everything else.
+    /// Returns `size` bytes at `offset` of a file, from any mapping of them: BOLT moves the program headers
+    /// behind everything else.
     fn at_offset(&self, file: FileId, offset: u64, size: usize) -> Option<Vec<u8>> {
         let holds = |m: &&Mapping| m.file == file && (m.offset..m.offset + m.range.len()).contains(&offset);
         let mapping = self.mappings.iter().find(holds)?;
@@ -230,8 +230,7 @@ impl Finder<'_> {
         self.is_loaded(&object).then_some(object)
     }
 
-    /// A program may also map an ELF file only to look at it: then there is no code where
-    /// the code should be.
+    /// Whether the code of `object` is mapped as code. A program may also map an ELF file only to read it.
     fn is_loaded(&self, object: &Object) -> bool {
         object.headers.segments.iter().all(|segment| {
             let Some(range) = object.loaded(segment.vaddr, segment.memsz) else { return false };
@@ -242,8 +241,8 @@ impl Finder<'_> {
     }
 }
 
-/// The object that a file is when loaded with `bias`; `read` gets a stretch of it from
-/// wherever it is.
+/// Returns the object that a file is when loaded with `bias`; `read` reads a stretch of it, from memory or
+/// from the file.
 pub(crate) fn describe(
     path: PathBuf,
     file: FileId,
@@ -286,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_only_looked_at_is_no_object() {
+    fn a_file_that_is_mapped_only_to_be_read_is_no_object() {
         let own = std::env::current_exe().unwrap();
         let file = std::fs::File::open(&own).unwrap();
         let len = std::num::NonZeroUsize::new(file.metadata().unwrap().len() as usize).unwrap();
