@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! An ELF file on disk: its headers, and what of its dynamic section is needed to find
-//! the objects that it wants loaded.
+//! An ELF file on disk: its headers, and those entries of its dynamic section by which the loader
+//! finds the objects that it needs.
 
 use crate::io::open;
 use hugelift_core::elf::{self, Dynamic, ElfError, HEAD_BYTES, Headers, Stretch};
@@ -21,7 +21,7 @@ const MAX_STRING: usize = 4096;
 /// An open ELF file.
 #[derive(Debug)]
 pub struct ElfFile {
-    /// As it was found.
+    /// The path by which it was found.
     pub path: PathBuf,
     /// Device and inode.
     pub id: FileId,
@@ -30,7 +30,7 @@ pub struct ElfFile {
     file: File,
 }
 
-/// Why a file is none that can be inspected.
+/// Why a file cannot be inspected.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
     /// open(2) or read(2) failed.
@@ -47,13 +47,13 @@ pub enum FileError {
         /// The file.
         path: Untrusted,
     },
-    /// There is nothing in it.
+    /// Its length is 0.
     #[error("{path} is empty")]
     Empty {
         /// The file.
         path: Untrusted,
     },
-    /// Not what hugelift reads.
+    /// It is no ELF file that hugelift reads.
     #[error("{path}: {source}")]
     Elf {
         /// The file.
@@ -61,8 +61,8 @@ pub enum FileError {
         /// Why.
         source: ElfError,
     },
-    /// A script whose interpreter is a script whose interpreter...
-    #[error("{path}: more scripts in a row than the kernel follows")]
+    /// A script whose interpreter is a script in turn, more often than the kernel allows.
+    #[error("{path}: its interpreter is itself a script, and so on, more often than the kernel allows")]
     Scripts {
         /// The first of them.
         path: Untrusted,
@@ -76,7 +76,7 @@ pub enum FileError {
 }
 
 impl FileError {
-    /// There is no such file.
+    /// Whether there is no such file.
     pub fn is_not_found(&self) -> bool {
         matches!(self, FileError::Io { source, .. }
             if matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory))
@@ -96,34 +96,34 @@ impl ElfFile {
         Ok(ElfFile { path: path.to_path_buf(), id, headers, file })
     }
 
-    /// The open file.
+    /// Returns the open file.
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// The bytes of a stretch, as far as they are there.
+    /// Reads a stretch, up to the end of the file.
     pub fn read(&self, stretch: Stretch) -> Option<Vec<u8>> {
         read_at(&self.file, stretch.offset, usize::try_from(stretch.size.min(MAX_STRETCH)).ok()?)
     }
 
-    /// The bytes of a stretch of any length, as far as they are there.
+    /// Reads a stretch of any length, up to the end of the file.
     pub(crate) fn read_long(&self, stretch: Stretch) -> Vec<u8> {
         let there = self.file.metadata().map_or(0, |m| m.len()).saturating_sub(stretch.offset);
         let len = usize::try_from(stretch.size.min(there)).unwrap_or(0);
         read_at(&self.file, stretch.offset, len).unwrap_or_default()
     }
 
-    /// The loader of a dynamic program.
+    /// Returns the loader of a dynamic program.
     pub fn interp(&self) -> Option<PathBuf> {
         self.headers.interp.and_then(|at| self.read(at)).and_then(|bytes| path_of(&bytes))
     }
 
-    /// Its dynamic section; an empty one if it has none.
+    /// Reads its dynamic section; returns an empty one if it has none.
     pub fn dynamic(&self) -> Dynamic {
         self.headers.dynamic.and_then(|at| self.read(at)).map_or_else(Dynamic::default, |b| elf::dynamic(&b))
     }
 
-    /// The string at `index` of the string table that `dynamic` names.
+    /// Reads the string at `index` of the string table that `dynamic` names.
     pub fn string(&self, dynamic: &Dynamic, index: u64) -> Option<OsString> {
         let room = usize::try_from(dynamic.strsz.checked_sub(index)?).ok()?;
         let vaddr = dynamic.strtab.checked_add(index)?;
@@ -137,7 +137,7 @@ impl ElfFile {
     }
 }
 
-/// The file, its first [`HEAD_BYTES`] bytes, and which file it is.
+/// Opens a file; returns it with its first [`HEAD_BYTES`] bytes and its device and inode.
 pub(crate) fn open_head(path: &Path) -> Result<(File, Vec<u8>, FileId), FileError> {
     let failed = |source| FileError::Io { path: path.into(), source };
     let (file, meta) = match open::regular(path) {
@@ -156,7 +156,7 @@ fn read_at(file: &File, offset: u64, len: usize) -> Option<Vec<u8>> {
     try_read_at(file, offset, len).ok()
 }
 
-/// `len` bytes from `offset` on, or as many as there are.
+/// Reads `len` bytes from `offset` on, or up to the end of the file.
 fn try_read_at(file: &File, offset: u64, len: usize) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; len];
     let mut filled = 0;
@@ -172,7 +172,7 @@ fn try_read_at(file: &File, offset: u64, len: usize) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// A path that ends in NUL.
+/// Returns the path in `bytes`, which ends in NUL.
 fn path_of(bytes: &[u8]) -> Option<PathBuf> {
     let end = bytes.iter().position(|&b| b == 0)?;
     (end > 0).then(|| PathBuf::from(OsString::from_vec(bytes[..end].to_vec())))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A [`Snapshot`] of a program that does not run: laid out as loading it would, at
-//! addresses that are made up.
+//! A [`Snapshot`] of a program that does not run: its objects are laid out as the kernel and the loader
+//! would, at assumed addresses.
 //!
 //! ```text
 //!   stated          0x555555400000    0x7f0000000000 + ...                    stack
@@ -31,13 +31,13 @@ pub struct ExecStopped {
     pub missing: Vec<Untrusted>,
 }
 
-/// Where x86-64 and AArch64 kernels place things without randomization, more or less.
+/// Roughly where x86-64 and AArch64 kernels place things without randomization.
 const PIE: u64 = 0x5555_5540_0000;
 const SHARED: u64 = 0x7f00_0000_0000;
 const STACK: u64 = 0x7fff_ff00_0000;
 const STACK_BYTES: u64 = 1 << 20;
 
-/// As many `#!` lines in a row as the kernel follows.
+/// How many `#!` lines in a row the kernel follows.
 const MAX_SCRIPTS: usize = 5;
 
 /// Takes the snapshot that the program (or the interpreter of the script) at `path` would
@@ -58,10 +58,10 @@ pub fn of_file(path: &Path, wanted: Option<Wanted>) -> Result<ExecStopped, FileE
         objects.push(layout.load(file, i == 0).ok_or_else(no_room)?);
     }
     let stack = Range { start: Addr(STACK), end: Addr(STACK + STACK_BYTES) };
-    // No part, for nothing is known of its size: only the end of the space.
+    // Its size is not known, so it is no part: it only marks the end of the address space.
     layout.mappings.push(anonymous(stack, Prot::RW, ""));
     layout.mappings.sort_by_key(|m| m.range.start);
-    // Behind the executable's last huge page: the kernel draws a distance.
+    // The heap begins behind the executable's last huge page, at a random distance that is not known.
     let own = objects.first().map(|o: &Object| (o.headers.segments.last(), o));
     let end = own.and_then(|(last, o)| o.loaded(last?.vaddr, last?.memsz)?.end.align_up(huge));
     let mappings = layout.mappings;
@@ -80,7 +80,7 @@ pub fn of_file(path: &Path, wanted: Option<Wanted>) -> Result<ExecStopped, FileE
     })
 }
 
-/// The ELF file behind a chain of scripts.
+/// Returns the ELF file that the kernel executes for `path`, which may be a script.
 ///
 /// # Errors
 /// [`FileError`] of the first that cannot be read.
@@ -114,7 +114,7 @@ struct Layout {
 }
 
 impl Layout {
-    /// Gives the object a place; `None` if it needs more than there is.
+    /// Gives the object a place; returns `None` if it does not fit into the address space.
     fn load(&mut self, file: &ElfFile, executable: bool) -> Option<Object> {
         let headers = &file.headers;
         let first = headers.first_page(self.page.bytes());
@@ -129,7 +129,7 @@ impl Layout {
             (true, false) => self.bias(self.next, first)?,
         };
         let top = end.wrapping_add(bias);
-        // In the space of its kind, below what comes above it.
+        // Executables must end below the shared objects, shared objects below the stack.
         let (from, to) = if executable { (0, SHARED) } else { (self.next, STACK) };
         let start = first.wrapping_add(bias);
         if !(from <= start && start < top && top <= to) {
@@ -143,20 +143,20 @@ impl Layout {
         if !executable {
             self.close_holes(begin, file);
         }
-        // What it is called in /proc/PID/maps has no links in it.
+        // /proc/PID/maps shows paths without symbolic links.
         let path = std::fs::canonicalize(&file.path).unwrap_or_else(|_| file.path.clone());
         let mut object = describe(path, file.id, headers.clone(), bias, &|stretch| file.read(stretch));
         object.executable = executable;
         Some(object)
     }
 
-    /// The bias of whole huge pages that brings the stated `first` to `base` or just above.
+    /// Returns the bias of whole huge pages that brings the stated `first` to `base` or just above.
     fn bias(&self, base: u64, first: u64) -> Option<u64> {
         let stated = Addr(first).align_down(self.huge).0;
         Some(Addr(base).align_up(self.huge)?.0.wrapping_sub(stated))
     }
 
-    /// Between the segments of a shared object glibc's loader leaves nothing unmapped.
+    /// Maps the gaps between the segments of a shared object, as glibc's loader does.
     fn close_holes(&mut self, begin: usize, file: &ElfFile) {
         let mut own: Vec<Range> = self.mappings[begin..].iter().map(|m| m.range).collect();
         own.sort();
@@ -172,7 +172,7 @@ mod tests {
     use hugelift_core::snapshot::{Extent, Part};
     use std::collections::BTreeMap;
 
-    /// Bytes of each part of each object, as far as a file can tell.
+    /// Returns the bytes of each part of each object that a file determines.
     fn sizes(snapshot: &Snapshot) -> BTreeMap<(PathBuf, Part), u64> {
         let mut sizes = BTreeMap::new();
         let of_a_file = |e: &Extent| !matches!(e.part, Part::Heap | Part::Stack);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which allocators a program has in it: in its shared objects, by their names; in the
-//! executable itself, by strings that only they have.
+//! Which allocators a program contains. Shared objects are known by their names; an allocator in the
+//! executable itself is known by a string that no other code has.
 
 use crate::elf::elf_file::ElfFile;
 use crate::elf::needed::needed;
@@ -9,10 +9,10 @@ use hugelift_core::malloc::Allocator;
 use memchr::memmem;
 use std::path::Path;
 
-/// Strings are looked for in so many bytes of an executable, data first.
+/// How many bytes of an executable are searched for strings, data first.
 const SEARCHED: u64 = 64 << 20;
 
-/// The allocators of the program at `path`; none if it is no ELF file.
+/// Returns the allocators of the program at `path`; none if it is no ELF file.
 pub fn allocators(path: &Path) -> Vec<Allocator> {
     let Ok(executable) = ElfFile::open(path) else { return Vec::new() };
     let mut found = inside(&executable);
@@ -24,9 +24,9 @@ pub fn allocators(path: &Path) -> Vec<Allocator> {
     found
 }
 
-/// Those that are linked into the file.
+/// Returns the allocators that are linked into the file.
 fn inside(file: &ElfFile) -> Vec<Allocator> {
-    // Strings are among the code only where a linker has joined the two.
+    // Strings are among the code only where a linker has put both into one segment.
     let mut segments: Vec<_> = file.headers.segments.iter().collect();
     segments.sort_by_key(|s| s.prot.exec);
     let mut left = SEARCHED;
@@ -41,12 +41,12 @@ fn inside(file: &ElfFile) -> Vec<Allocator> {
     found
 }
 
-/// Whether `mark` stands in `bytes` as a string of its own.
+/// Whether `mark` is in `bytes` as a string of its own.
 fn holds(bytes: &[u8], mark: &[u8]) -> bool {
     memmem::find_iter(bytes, mark).any(|at| {
         let before = at.checked_sub(1).and_then(|i| bytes.get(i));
-        // Compilers merge strings that end alike: what stands before need not be zero. But
-        // MALLOC_CONF is the end of JE_MALLOC_CONF too.
+        // Linkers merge strings with a common end, so the byte before need not be zero. But
+        // JE_MALLOC_CONF also ends in MALLOC_CONF.
         let own_start = before.is_none_or(|b| !b.is_ascii_alphanumeric() && *b != b'_');
         own_start && bytes.get(at + mark.len()) == Some(&0)
     })

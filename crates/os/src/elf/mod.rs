@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Programs that do not run yet: their ELF files, and which others those need.
+//! Programs that do not run yet: their ELF files, and the shared objects that those need.
 
 pub mod elf_file;
 pub mod file_snapshot;

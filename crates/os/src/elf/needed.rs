@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which shared objects a program needs, found as its loader finds them (ld.so(8)), but
-//! without running anything.
+//! Which shared objects a program needs, found as its loader finds them (ld.so(8)), without running
+//! anything.
 
 use crate::elf::elf_file::ElfFile;
 use crate::proc::procfs::read_whole;
@@ -13,18 +13,18 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// A program and all that is loaded with it.
+/// A program and the objects that are loaded with it.
 #[derive(Debug)]
 pub struct Program {
-    /// The executable first, then in the order in which the loader meets them.
+    /// The executable, then the objects in the order in which the loader finds them.
     pub files: Vec<ElfFile>,
-    /// Names that nothing was found for.
+    /// Names for which no file was found.
     pub missing: Vec<Untrusted>,
 }
 
 const LD_CACHE: &str = "/etc/ld.so.cache";
 
-/// More objects than any program needs: a guard against a maze of made-up files.
+/// More objects than any program needs: a limit for files that were made to need endlessly many.
 const MAX_OBJECTS: usize = 4096;
 
 /// Finds what `executable` needs. `LD_LIBRARY_PATH` is the caller's; `LD_PRELOAD` is left out.
@@ -53,7 +53,7 @@ pub fn needed(executable: ElfFile) -> Program {
 struct Found {
     file: ElfFile,
     dynamic: Dynamic,
-    /// Who asked for it first.
+    /// The index of the object that needed it first.
     parent: Option<usize>,
     /// What `$ORIGIN` stands for in its names.
     origin: PathBuf,
@@ -65,7 +65,7 @@ struct Search {
     musl: bool,
     machine: Machine,
     library_path: Vec<PathBuf>,
-    /// What ldconfig(8) has written; empty if there is none.
+    /// The file that ldconfig(8) writes; empty if there is none.
     cache: Vec<u8>,
     defaults: Vec<PathBuf>,
     objects: Vec<Found>,
@@ -96,14 +96,14 @@ impl Search {
         }
     }
 
-    /// Takes an object in, unless it is there already.
+    /// Adds an object and returns its index; `None` if it is there already.
     fn add(&mut self, file: ElfFile, parent: Option<usize>) -> Option<usize> {
         if !self.known_files.insert(file.id) || self.objects.len() >= MAX_OBJECTS {
             return None;
         }
         let dynamic = file.dynamic();
-        // The kernel tells the loader where the executable really is; shared objects are
-        // taken to be where they were found, links and all.
+        // The loader learns the executable's real path from the kernel. For shared objects it takes the path
+        // by which they were found, with its symbolic links.
         let origin = match self.objects.is_empty() {
             true => real_folder(&file.path),
             false => file.path.parent().unwrap_or(Path::new("/")).to_path_buf(),
@@ -113,7 +113,7 @@ impl Search {
             folders(&text, &origin, self.machine)
         };
         let (rpath, runpath) = (list(dynamic.rpath), list(dynamic.runpath));
-        // Who asks for it by its own name later gets this one.
+        // An object that needs it by its soname later gets this one.
         self.known_names.extend(dynamic.soname.and_then(|i| file.string(&dynamic, i)));
         self.objects.push(Found { file, dynamic, parent, origin, rpath, runpath });
         self.queue.push_back(self.objects.len() - 1);
@@ -137,14 +137,14 @@ impl Search {
         }
     }
 
-    /// musl's loader is its C library, under each of these names.
+    /// Whether `name` is musl's loader, which is its C library too, under each of these names.
     fn is_loader_of_musl(&self, name: &OsStr) -> bool {
         const PARTS: [&str; 7] = ["c", "pthread", "rt", "m", "dl", "util", "xnet"];
         let part = name.to_str().and_then(|n| n.strip_prefix("lib")).and_then(|n| n.split('.').next());
         self.musl && part.is_some_and(|p| PARTS.contains(&p))
     }
 
-    /// The file that the loader takes for `name` when object `index` needs it.
+    /// Returns the file that the loader takes for `name` when object `index` needs it.
     fn find(&self, name: &OsStr, index: usize) -> Option<ElfFile> {
         let try_open = |path: &Path| {
             let file = ElfFile::open(path).ok()?;
@@ -163,7 +163,7 @@ impl Search {
         };
         let in_cache = || cached(&self.cache, name, self.machine).iter().find_map(|path| try_open(path));
         if self.musl {
-            // Here RPATH and RUNPATH are one, and both are inherited.
+            // musl treats RPATH and RUNPATH alike: both are inherited.
             return in_folders(&self.library_path)
                 .or_else(|| self.ancestors(index).find_map(|o| in_folders(o.search_path())))
                 .or_else(|| in_folders(&self.defaults));
@@ -182,7 +182,7 @@ impl Search {
             .or_else(by_default)
     }
 
-    /// The object, who asked for it, who asked for that one...; at last the executable.
+    /// Returns the object, the object that needed it, and so on up to the executable.
     fn ancestors(&self, index: usize) -> impl Iterator<Item = &Found> {
         std::iter::successors(self.objects.get(index), |o| self.objects.get(o.parent?))
     }
@@ -194,13 +194,13 @@ impl Found {
     }
 }
 
-/// The folder of `path`, with links resolved.
+/// Returns the folder of `path`, with links resolved.
 fn real_folder(path: &Path) -> PathBuf {
     let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
     real.parent().unwrap_or(Path::new("/")).to_path_buf()
 }
 
-/// A list of folders as in `DT_RUNPATH` or `LD_LIBRARY_PATH`.
+/// Splits a list of folders as in `DT_RUNPATH` or `LD_LIBRARY_PATH`.
 fn folders(list: &OsStr, origin: &Path, machine: Machine) -> Vec<PathBuf> {
     if list.is_empty() {
         return Vec::new();
@@ -212,7 +212,7 @@ fn folders(list: &OsStr, origin: &Path, machine: Machine) -> Vec<PathBuf> {
 }
 
 /// Replaces `$ORIGIN`, `$LIB` and `$PLATFORM`. What `$LIB` means was decided when the
-/// loader was built: every meaning in use is returned.
+/// loader was built, so every meaning in use is returned.
 fn expand(text: &OsStr, origin: &Path, machine: Machine) -> Vec<PathBuf> {
     let origin = origin.as_os_str().as_bytes();
     let platform = triplet(machine).split('-').next().unwrap_or_default();
@@ -222,7 +222,7 @@ fn expand(text: &OsStr, origin: &Path, machine: Machine) -> Vec<PathBuf> {
         for (name, value) in [("ORIGIN", origin), ("LIB", lib.as_bytes()), ("PLATFORM", platform.as_bytes())]
         {
             out = replace(&out, format!("${{{name}}}").as_bytes(), value, |_| true);
-            // Without braces the name ends where a word ends.
+            // A name without braces ends where the word ends.
             let ends = |next: Option<&u8>| next.is_none_or(|b| !(b.is_ascii_alphanumeric() || *b == b'_'));
             out = replace(&out, format!("${name}").as_bytes(), value, ends);
         }
@@ -233,7 +233,7 @@ fn expand(text: &OsStr, origin: &Path, machine: Machine) -> Vec<PathBuf> {
     all
 }
 
-/// Every `what` that is followed by something that `ends` accepts becomes `by`.
+/// Replaces every `what` by `by` if `ends` accepts the byte behind it.
 fn replace(text: &[u8], what: &[u8], by: &[u8], ends: impl Fn(Option<&u8>) -> bool) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -252,7 +252,7 @@ fn replace(text: &[u8], what: &[u8], by: &[u8], ends: impl Fn(Option<&u8>) -> bo
     out
 }
 
-/// The name that Debian's folders have for a machine.
+/// Returns the name of a machine in Debian's folders.
 fn triplet(machine: Machine) -> &'static str {
     match machine {
         Machine::AArch64 => "aarch64-linux-gnu",
@@ -267,7 +267,7 @@ fn glibc_folders(machine: Machine) -> Vec<PathBuf> {
     multiarch.into_iter().chain(plain).map(PathBuf::from).collect()
 }
 
-/// `/etc/ld-musl-ARCH.path`, one folder a line or between colons; else musl's own list.
+/// Reads `/etc/ld-musl-ARCH.path`, with one folder a line or between colons; else returns musl's own list.
 fn musl_folders(loader: &OsStr) -> Vec<PathBuf> {
     let own = loader.as_bytes().strip_suffix(b".so.1").unwrap_or(loader.as_bytes());
     let list = [own, b".path"].concat();
@@ -277,7 +277,7 @@ fn musl_folders(loader: &OsStr) -> Vec<PathBuf> {
     parts.map(|p| PathBuf::from(OsStr::from_bytes(p))).collect()
 }
 
-/// The paths that the cache has for `name`, best first.
+/// Returns the paths that the cache has for `name`, best first.
 fn cached(cache: &[u8], name: &OsStr, machine: Machine) -> Vec<PathBuf> {
     let flags = match machine {
         Machine::X86_64 => ldcache::X86_64,
@@ -291,8 +291,8 @@ fn cached(cache: &[u8], name: &OsStr, machine: Machine) -> Vec<PathBuf> {
     paths.into_iter().map(Path::to_path_buf).collect()
 }
 
-/// How soon a path of the cache is tried: those for this very CPU first; `None` if it is
-/// for another one.
+/// Returns the rank of a path of the cache, 0 for those of this CPU's best level; `None` if it is for another
+/// CPU.
 fn rank(path: &Path) -> Option<usize> {
     let mut parts = path.iter().skip_while(|p| *p != "glibc-hwcaps");
     match parts.nth(1) {
@@ -301,7 +301,7 @@ fn rank(path: &Path) -> Option<usize> {
     }
 }
 
-/// The `glibc-hwcaps` folders that this CPU may use, best first.
+/// Returns the `glibc-hwcaps` folders that this CPU may use, best first.
 fn hwcaps() -> &'static [&'static str] {
     #[cfg(target_arch = "x86_64")]
     {

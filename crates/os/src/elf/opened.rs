@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Objects that a program opens by itself (dlopen(3)), after it has begun: of a process, those that
-//! are there; of a program that does not run, those that programs of its kind are known to open.
+//! Objects that a program opens by dlopen(3). Of a process they are those that it has open; of a program
+//! that does not run, those that programs of its kind are known to open.
 //!
 //! | program | opens |
 //! |---|---|
@@ -22,9 +22,9 @@ use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-/// Entries of directories that are looked at, at most: a guard against endless trees.
+/// At most so many entries of directories are read: a limit for very large trees.
 const MAX_ENTRIES: usize = 20_000;
-/// Modules lie in packages, not deeper.
+/// Modules are in packages, not deeper.
 const MAX_DEPTH: usize = 5;
 
 /// An object that a program will open.
@@ -36,8 +36,8 @@ pub struct Later {
     pub whole: u64,
 }
 
-/// The objects with at least a huge page of code that the program at `path` is known to open, the
-/// largest first.
+/// Returns the objects with at least a huge page of code that the program at `path` is known to open,
+/// the largest first.
 pub fn opened_later(path: &Path) -> Vec<Later> {
     let Ok(path) = path.canonicalize() else { return Vec::new() };
     let mut later: Vec<Later> = places(&path).into_iter().filter_map(|file| large(&file)).collect();
@@ -91,7 +91,7 @@ fn places(path: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The files below `folder` whose names end in `end`; links to directories are not followed.
+/// Finds the files below `folder` whose names end in `end`; links to directories are not followed.
 fn below(folder: &Path, end: &str, depth: usize, left: &mut usize, found: &mut Vec<PathBuf>) {
     let Ok(entries) = std::fs::read_dir(folder) else { return };
     for entry in entries.flatten() {
@@ -108,10 +108,10 @@ fn below(folder: &Path, end: &str, depth: usize, left: &mut usize, found: &mut V
     }
 }
 
-/// The paths of the objects of a process that its executable does not need: the process has opened
+/// Returns the paths of the objects of a process that its executable does not need: the process has opened
 /// them itself.
 pub fn opened(pid: u32, snapshot: &Snapshot) -> HashSet<PathBuf> {
-    // An executable that cannot be read leaves nothing to tell them by.
+    // If the executable cannot be read, the objects that it needs are not known.
     let Ok(exe) = ElfFile::open(&Process::new(pid).path("exe")) else { return HashSet::new() };
     let mut known = HashSet::new();
     let mut paths = HashSet::new();

@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-//! All that hugelift writes to stdout and stderr goes through here, and so through
-//! [`hugelift_core::printable`]: nothing in it acts on a terminal.
+//! Everything that hugelift writes to stdout and stderr goes through here, and so through
+//! [`hugelift_core::printable`]: no text can control the terminal.
 //!
-//! Lines on stderr never hurt the program that is about to start: each is one write, and a reader
-//! who has gone raises no SIGPIPE.
+//! A line on stderr does no harm to the program that is about to start: each is one write(2), and raises no
+//! SIGPIPE if the reader has closed the pipe.
 
 use hugelift_core::printable::{printable, printable_coloured, printable_lines, text_to_parse};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
 use std::io::Write;
 use std::os::fd::RawFd;
 
-/// Writes text to stdout. It is no error that the reader has seen enough.
+/// Writes text to stdout. A reader that has closed the pipe is no error.
 ///
 /// # Errors
-/// A line that says that stdout cannot be written.
+/// A message that stdout cannot be written to.
 pub fn print(text: &str) -> Result<(), String> {
     write_out(&printable_lines(text))
 }
 
-/// As [`print`], for text in which the program has put colours.
+/// Writes as [`print`] does, for text in which hugelift itself has put colours.
 ///
 /// # Errors
 /// As [`print`].
@@ -46,7 +46,7 @@ pub fn print_to_stderr(text: &str) -> std::io::Result<()> {
     std::io::stderr().write_all(printable_lines(text).as_bytes())
 }
 
-/// Standard error for a library that writes its own lines there.
+/// Standard error for a library that writes its lines there by itself.
 pub struct EscapedStderr;
 
 impl Write for EscapedStderr {
@@ -59,26 +59,26 @@ impl Write for EscapedStderr {
     }
 }
 
-/// Writes `hugelift: line` to stderr, as one line. Whether anybody reads it is not our business.
+/// Writes `hugelift: line` to stderr, as one line. Failures are ignored.
 pub fn say(line: &str) {
     say_plain(&format!("hugelift: {line}"));
 }
 
-/// As [`say`], without the name in front.
+/// Writes as [`say`] does, without the name in front.
 pub fn say_plain(line: &str) {
     let text = printable(line) + "\n";
     let _ = unhurt(|| write_in_time(text.as_bytes()));
 }
 
-/// Does `write` such that nothing that it writes to can end this process: SIGPIPE, which a pipe sends
-/// that nobody reads, and SIGXFSZ, which a file sends that must not grow (`ulimit -f`), are taken off
-/// again. What it returns says all.
+/// Runs `write` so that no signal of a write(2) ends this process: SIGPIPE, for a pipe without a reader, and
+/// SIGXFSZ, for a file at the limit of `ulimit -f`, are blocked meanwhile and then removed. The result of
+/// `write` has the error.
 pub fn unhurt<T>(write: impl FnOnce() -> T) -> T {
     let ours = [Signal::SIGPIPE, Signal::SIGXFSZ];
     let set: SigSet = ours.into_iter().collect();
     let mut before = SigSet::empty();
     let blocked = pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&set), Some(&mut before)).is_ok();
-    // One that the caller has blocked may be pending, and is the program's.
+    // A signal that the caller has blocked may be pending already; that one is kept for the program.
     let fresh: SigSet = ours.into_iter().filter(|signal| !before.contains(*signal)).collect();
     let result = write();
     if blocked {
@@ -91,13 +91,13 @@ pub fn unhurt<T>(write: impl FnOnce() -> T) -> T {
     result
 }
 
-/// How long a line waits for somebody to read what is before it.
+/// How long a line waits until the reader has made room for it.
 const PATIENCE_MILLIS: libc::c_int = 1000;
 
-/// Writes `bytes` to stderr. A pipe that is full, or a terminal that is stopped, is waited for only a
-/// while: the program must not wait for who reads hugelift's lines.
+/// Writes `bytes` to stderr. It waits only [`PATIENCE_MILLIS`] for a full pipe or a stopped terminal: the
+/// program must not wait for the reader of hugelift's lines.
 fn write_in_time(bytes: &[u8]) -> std::io::Result<()> {
-    // As much as a pipe that poll(2) calls writable takes at once.
+    // A pipe that poll(2) calls writable takes this much at once.
     for piece in bytes.chunks(libc::PIPE_BUF) {
         let mut poll = libc::pollfd { fd: libc::STDERR_FILENO, events: libc::POLLOUT, revents: 0 };
         // SAFETY: poll(2) of one descriptor; the structure lives through the call.
@@ -110,8 +110,8 @@ fn write_in_time(bytes: &[u8]) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Where the caller has closed stdin, stdout or stderr, puts /dev/null there until exec,
-/// so that no file of ours gets its number.
+/// Opens /dev/null, until exec, in place of a stdin, stdout or stderr that the caller has closed, so that no
+/// file of ours gets its number.
 pub fn guard_standard_files() {
     for fd in 0..3 as RawFd {
         // SAFETY: fcntl(2) and open(2) with a literal path; open takes the lowest free

@@ -25,13 +25,13 @@ use std::rc::Rc;
 const MAX_LINKS: u32 = 40;
 /// A directory to go through or to work in.
 const DIRECTORY: OFlag = OFlag::O_PATH.union(OFlag::O_DIRECTORY).union(OFlag::O_CLOEXEC);
-/// Anything at all, taken hold of but not opened.
+/// Any file, referred to but not opened.
 const HOLD: OFlag = OFlag::O_PATH.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
-/// Why a path was not gone along.
+/// Why a path was not followed.
 #[derive(Debug, thiserror::Error)]
 enum Strange {
-    /// Whoever owns the link decides where it leads.
+    /// The owner of the link decides where it leads.
     #[error(
         "{link} is a symbolic link that user {uid} can change, and is not followed; \
          give the path that it leads to: {target}"
@@ -51,15 +51,15 @@ pub struct Entry {
     is_magic: bool,
 }
 
-/// Tells whether a file of this owner is as good as the caller's own: it is theirs, or root's. In a
-/// user namespace root's may have another number, which is that of the root directory.
+/// Whether a file of this owner can be trusted as the caller's own: it is theirs, or root's. In a user
+/// namespace root may have another number, which is that of the root directory's owner.
 pub fn is_trusted(uid: u32) -> bool {
     let is_roots = || std::fs::metadata("/").is_ok_and(|root| root.uid() == uid);
     uid == 0 || uid == nix::unistd::geteuid().as_raw() || is_roots()
 }
 
-/// Tells whether a file or directory can be changed by root and the caller alone. A group may write
-/// to a sticky directory: it cannot change what is others' there.
+/// Whether only root and the caller can change a file or directory. A group may write to a sticky directory:
+/// it cannot change the names of others there.
 fn is_ours_alone(stat: &FileStat) -> bool {
     let mode = stat.st_mode;
     let is_sticky = mode & libc::S_IFMT == libc::S_IFDIR && mode & libc::S_ISVTX != 0;
@@ -67,7 +67,7 @@ fn is_ours_alone(stat: &FileStat) -> bool {
 }
 
 impl Entry {
-    /// Goes along `path` and holds the directory of its last name, which need not exist.
+    /// Follows `path` and opens the directory of its last name, which need not exist.
     ///
     /// Symbolic links are followed where they are root's or the caller's own, also at the end.
     /// A link of another user is not followed: it may lead to any file, now or in the next moment.
@@ -100,7 +100,7 @@ impl Entry {
                     }
                     let target = PathBuf::from(readlinkat(&held, "")?);
                     let is_alone = is_ours_alone(&fstat(&at)?);
-                    // A second name of root's link may have been put here by anybody.
+                    // With hard links, another user may have put root's link here.
                     if !is_trusted(stat.st_uid) || (stat.st_nlink > 1 && !is_alone) {
                         let (link, target) = (shown.join(&name).into(), target.into());
                         return Err(io::Error::other(Strange::Link { link, uid: stat.st_uid, target }));
@@ -147,18 +147,17 @@ impl Entry {
         self.folder.join(&self.name)
     }
 
-    /// Tells whether the name is a link of procfs to an open file.
+    /// Whether the name is a link of procfs to an open file.
     pub fn is_magic(&self) -> bool {
         self.is_magic
     }
 
-    /// Tells whether only root and the caller can change the file, its name, and any directory on
-    /// the way to it.
+    /// Whether only root and the caller can change the file, its name, and every directory on the way to it.
     pub fn is_ours_alone(&self) -> bool {
         self.is_safe && self.stat().is_ok_and(|stat| is_ours_alone(&stat))
     }
 
-    /// Says what has the name now; a symbolic link is not followed.
+    /// Returns what has the name now; a symbolic link is not followed.
     ///
     /// # Errors
     /// fstatat(2)
@@ -166,7 +165,7 @@ impl Entry {
         Ok(fstatat(&self.directory, self.name.as_os_str(), AtFlags::AT_SYMLINK_NOFOLLOW)?)
     }
 
-    /// Tells whether the name is that of this file now.
+    /// Whether the name is that of this file now.
     pub fn is(&self, file: &Metadata) -> bool {
         self.stat().is_ok_and(|stat| (stat.st_dev, stat.st_ino) == (file.dev(), file.ino()))
     }
@@ -203,13 +202,13 @@ impl Entry {
     /// # Errors
     /// linkat(2), EEXIST if there is anything of this name.
     pub fn link(&self, file: &File) -> io::Result<()> {
-        // The descriptor's own path: the name that the file had may be another file's now.
+        // By the descriptor: the name that the file had may be another file's now.
         let own = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
         let cwd = nix::fcntl::AT_FDCWD;
         Ok(linkat(cwd, &own, &self.directory, self.name.as_os_str(), AtFlags::AT_SYMLINK_FOLLOW)?)
     }
 
-    /// Gives what has this name the name `to` instead, in the place of what has that.
+    /// Renames the file of this name to `to`, replacing a file of that name.
     ///
     /// # Errors
     /// renameat(2)
@@ -225,7 +224,7 @@ impl Entry {
         Ok(unlinkat(&self.directory, self.name.as_os_str(), UnlinkatFlags::NoRemoveDir)?)
     }
 
-    /// Writes the names of the directory to disk: they are to survive a power cut as the bytes do.
+    /// Writes the names of the directory to disk, so that they survive a power failure as the bytes do.
     ///
     /// # Errors
     /// open(2), fsync(2)
@@ -235,7 +234,7 @@ impl Entry {
     }
 }
 
-/// Renames `from` to `to`, both names in `folder`. A file that has the new name already stays.
+/// Renames `from` to `to`, both in `folder`, unless there is a file of the new name.
 ///
 /// # Errors
 /// renameat2(2) with `RENAME_NOREPLACE`: `EEXIST` if the new name is taken.
@@ -301,7 +300,7 @@ impl Temporary {
         self.entry.path()
     }
 
-    /// Opens it anew, for reading alone: the kernel executes no file that is open for writing.
+    /// Opens the file again, for reading only: the kernel executes no file that is open for writing.
     ///
     /// # Errors
     /// open(2)
@@ -339,7 +338,7 @@ impl Drop for Temporary {
     }
 }
 
-/// The root directory or the working directory, from which a path begins.
+/// Opens the directory from which a path begins: the root or the working directory.
 fn start(path: &Path) -> io::Result<(File, PathBuf)> {
     let (from, shown) = match path.has_root() {
         true => ("/", PathBuf::from("/")),
@@ -348,7 +347,7 @@ fn start(path: &Path) -> io::Result<(File, PathBuf)> {
     Ok((openat(nix::fcntl::AT_FDCWD, from, DIRECTORY, Mode::empty())?.into(), shown))
 }
 
-/// The names of a path in order, `..` among them.
+/// Returns the names of a path in order, `..` included.
 fn words(path: &Path) -> VecDeque<OsString> {
     let name = |component: Component| match component {
         Component::Normal(name) => Some(name.to_os_string()),

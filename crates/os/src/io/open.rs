@@ -2,8 +2,8 @@
 //! Opening files at paths that other users may change.
 //!
 //! Opening a FIFO waits for a writer, and opening a device may do anything. So a file is first
-//! taken hold of with `O_PATH`, which does nothing to it. Only a regular file is then opened, and
-//! it is that very file, whatever has happened to its path meanwhile.
+//! opened with `O_PATH`, which does nothing to it. Only if it is regular is it opened for reading, through
+//! that descriptor: it is the same file, whatever its path has become meanwhile.
 
 use std::fs::{File, Metadata};
 use std::io::{self, Read};
@@ -11,7 +11,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-/// The file is a directory, a FIFO, a socket, a device or a symbolic link.
+/// The error for a directory, a FIFO, a socket, a device or a symbolic link.
 #[derive(Debug, thiserror::Error)]
 #[error("it is not a regular file")]
 struct NotRegular;
@@ -21,12 +21,12 @@ pub(crate) fn not_regular() -> io::Error {
     io::Error::other(NotRegular)
 }
 
-/// Tells whether a file was not opened because it is no regular file.
+/// Whether a file was not opened because it is no regular file.
 pub fn is_not_regular(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|inner| inner.is::<NotRegular>())
 }
 
-/// Opens the regular file at `path` for reading; symbolic links are followed. Never waits.
+/// Opens the regular file at `path` for reading, without waiting; symbolic links are followed.
 ///
 /// # Errors
 /// open(2); what is no regular file gives an error for which [`is_not_regular`] holds.
@@ -45,7 +45,7 @@ pub(crate) fn regular_at(
     if !meta.is_file() {
         return Err(not_regular());
     }
-    // O_NONBLOCK: who holds a lease on the file does not make us wait for it.
+    // O_NONBLOCK: no waiting for another process that holds a lease on the file.
     let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
     let own = format!("/proc/self/fd/{}", seen.as_raw_fd());
     let file = match File::options().read(true).custom_flags(flags).open(own) {
@@ -54,7 +54,7 @@ pub(crate) fn regular_at(
     };
     let meta_now = file.metadata()?;
     if (meta_now.dev(), meta_now.ino()) != (meta.dev(), meta.ino()) {
-        // Without /proc the path is opened twice, and another file has taken it.
+        // Without /proc the path was opened twice, and another file has taken it in between.
         return Err(io::Error::from_raw_os_error(libc::ESTALE));
     }
     Ok((file, meta_now))

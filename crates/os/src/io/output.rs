@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Files that the user asked for: whole or not at all.
+//! Files that the user asked for: written wholly or not at all.
 
 use crate::io::entry::{Entry, Temporary, is_trusted};
 use crate::io::open::not_regular;
@@ -25,24 +25,23 @@ pub struct OutputError {
     source: io::Error,
 }
 
-/// Why what is at a path is not written to.
+/// Why a file is not written to.
 #[derive(Debug, thiserror::Error)]
 enum Refused {
-    /// They may never read, and may read what is written.
+    /// That user may never read it, or may read what is not meant for them.
     #[error("it is a FIFO or socket of user {0}; name another file")]
     Strangers(u32),
-    /// A write would go to the file of another user, who has only linked it here.
+    /// The file may be another user's, who has linked it here.
     #[error("it has {0} names (hard links), and other users can write to its directory; name another file")]
     Links(u64),
-    /// Opening it would wait.
+    /// open(2) would wait.
     #[error("it is a FIFO that nobody reads; start its reader first")]
     NoReader,
 }
 
-/// Writes `bytes` to `path`: a new file in its place when all is written, and the old one,
-/// if any, until then. A symbolic link stays, as do the permissions of an old file of ours. What
-/// is neither there nor a regular file (a terminal, a pipe) is written to as it is. Links, FIFOs
-/// and sockets of other users are refused.
+/// Writes `bytes` to `path`: a new file replaces the old one, if any, once all bytes are written. A symbolic
+/// link stays a link, and a file of ours keeps its permissions. What exists and is not a regular file (a
+/// terminal, a pipe) is opened and written to. Links, FIFOs and sockets of other users are refused.
 ///
 /// # Errors
 /// [`OutputError`], with the path: a directory, no permission, no room...
@@ -50,8 +49,8 @@ pub fn write(path: &Path, bytes: &[u8]) -> Result<(), OutputError> {
     try_write(path, bytes).map_err(|source| OutputError { path: path.into(), source })
 }
 
-/// Opens `path` to be written to from its start later, by who has other rights then. A file that is
-/// not there is made. Links, FIFOs and sockets of other users are refused.
+/// Opens `path`, empty, to be written to later, when the process has other rights. A missing file is made.
+/// Links, FIFOs and sockets of other users are refused.
 ///
 /// # Errors
 /// [`OutputError`], as [`write`].
@@ -95,7 +94,7 @@ fn try_write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let new = Temporary::beside(&place, mode_while_written(mode.as_ref()))?;
     new.file().write_all(bytes)?;
     if let Some(old) = mode {
-        // Never set-uid: the bytes are others than those that got it.
+        // Never set-uid: those rights were given to other bytes.
         new.file().set_permissions(Permissions::from_mode(old.st_mode & 0o777))?;
     }
     new.publish(&place)
@@ -123,7 +122,7 @@ fn try_open(path: &Path) -> io::Result<File> {
             if names > 1 && !place.is_ours_alone() {
                 return Err(io::Error::other(Refused::Links(names)));
             }
-            // Only now: what was refused is as it was.
+            // Only now, so that a file that is refused keeps its bytes.
             file.set_len(0)?;
             Ok(file)
         }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The terminal that standard output may be.
+//! The terminal on standard output, if it is one.
 
-/// Columns of the terminal on standard output; `None` if it is none, or does not tell.
+/// Returns the columns of the terminal on standard output; `None` if it is none, or its size is not known.
 pub fn width() -> Option<usize> {
     let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
     // SAFETY: ioctl_tty(2): TIOCGWINSZ writes one winsize, which lives through the call.

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! fsync(2) with a deadline.
 //!
-//! A disk may take long, and a program waits for us. So the kernel is asked to do it by itself, by
-//! the calls of io_submit(2), and we wait for its answer. No thread and no process of ours is needed
-//! for that: the helper may fork.
+//! A disk may take long, and a program waits for the helper. So the kernel is asked by io_submit(2) to do it
+//! asynchronously, and its answer is waited for until the deadline. That needs no thread, so the helper may
+//! still fork.
 
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-/// `struct iocb` (linux/aio_abi.h); its fields for what is read or written stay zero.
+/// `struct iocb` (linux/aio_abi.h); the fields of reads and writes stay zero.
 #[repr(C)]
 #[derive(Default)]
 struct Request {
@@ -40,12 +40,12 @@ struct Event {
 /// `IOCB_CMD_FSYNC`, since Linux 4.18.
 const FSYNC: u16 = 2;
 
-/// Has the file's changed pages written to the disk, as fsync(2) does: they are clean then, and
-/// mapped without write permission.
+/// Has the kernel write the file's dirty pages to the disk, as fsync(2) does. They are clean then, and mapped
+/// without write permission.
 ///
 /// # Errors
-/// What the file system said; that the kernel has no io_submit(2); or that it took longer than
-/// `patience`. Then the kernel goes on by itself, and the end of our process waits for it.
+/// The file system's error; ENOSYS for a kernel without io_submit(2); or `TimedOut` after `patience`. Then the
+/// kernel goes on, and the end of our process waits for it.
 pub fn write_back(file: &File, patience: Duration) -> io::Result<()> {
     let mut context: libc::c_ulong = 0;
     // SAFETY: io_setup(2) writes a number to `context`, which is zero, as it must be.
@@ -61,7 +61,7 @@ pub fn write_back(file: &File, patience: Duration) -> io::Result<()> {
     let (at, until) = (&raw mut event, &raw mut left);
     // SAFETY: io_getevents(2) writes at most one event; the deadline lives through the call.
     let got = unsafe { libc::syscall(libc::SYS_io_getevents, context, 1_usize, 1_usize, at, until) };
-    // The context stays until our process ends: to end it now would wait for the kernel.
+    // The context is not destroyed before our process ends: io_destroy(2) would wait for the kernel.
     match checked(got)? {
         0 => Err(io::ErrorKind::TimedOut.into()),
         _ if event.result < 0 => Err(io::Error::from_raw_os_error(-event.result as i32)),

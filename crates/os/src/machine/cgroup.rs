@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How much memory the cgroups of a process leave it (Documentation/admin-guide/cgroup-v2.rst
-//! and cgroup-v1/memory.rst): each group from its own up to the root may set a limit.
+//! How much memory the control groups of a process leave it (Documentation/admin-guide/cgroup-v2.rst
+//! and cgroup-v1/memory.rst). Each group from its own up to the root may set a limit.
 
 use crate::machine::reading::Reading;
 use hugelift_core::addr::PageSize;
@@ -22,11 +22,11 @@ pub struct GroupLimit {
     pub bytes: u64,
     /// Bytes used of it that cannot be reclaimed.
     pub used: u64,
-    /// What is written to lift the limit: `max`, or -1 in version 1.
+    /// What removes the limit when it is written to the file: `max`, or -1 in version 1.
     pub unlimited: String,
 }
 
-/// Reads a text file; `None` if it is not there or not to be read.
+/// Reads a text file; returns `None` if there is none or it cannot be read.
 pub type ReadText<'a> = &'a dyn Fn(&Path) -> Option<String>;
 
 /// The two generations of the memory controller.
@@ -36,9 +36,9 @@ enum Version {
     V2,
 }
 
-/// The limit that leaves a process least memory, of those that its memory cgroups set; `None` if
-/// none sets a limit. `memory.high` is one: a group that is above it is slowed down until it stands
-/// still.
+/// Returns the limit of the memory cgroups of a process that leaves it least memory; `None` if none sets a
+/// limit. `memory.high` counts as a limit: the kernel slows a group that is above it down until it makes no
+/// progress.
 ///
 /// `cgroup` is `/proc/PID/cgroup`, `mountinfo` is `/proc/self/mountinfo`.
 pub fn memory_limit(cgroup: &str, mountinfo: &str, read: ReadText) -> Option<MemoryLimit> {
@@ -58,8 +58,8 @@ pub fn memory_limit(cgroup: &str, mountinfo: &str, read: ReadText) -> Option<Mem
     })
 }
 
-/// Whether pages of the hugetlb pools are charged to the memory controller (Linux 6.7, an option of
-/// the cgroup2 mount).
+/// Whether pages of the hugetlb pools are charged to the memory controller (since Linux 6.7, by an option
+/// of the cgroup2 mount).
 fn counts_pools(mountinfo: &str) -> bool {
     let is_one = |line: &str| {
         let Some((_, after)) = line.split_once(" - cgroup2 ") else { return false };
@@ -68,7 +68,7 @@ fn counts_pools(mountinfo: &str) -> bool {
     mountinfo.lines().any(is_one)
 }
 
-/// Every limit on memory and on pages of the pools of `sizes`, from the process's own groups
+/// Returns every limit on memory and on pages of the pools of `sizes`, from the process's own groups
 /// up to the roots.
 pub fn limits(cgroup: &str, mountinfo: &str, sizes: &[PageSize], read: ReadText) -> Vec<GroupLimit> {
     let mut all = Vec::new();
@@ -86,19 +86,19 @@ pub fn limits(cgroup: &str, mountinfo: &str, sizes: &[PageSize], read: ReadText)
     all
 }
 
-/// The folders of the process's group of this controller and its ancestors, as far as they are
-/// mounted.
+/// Returns the folders of the process's group of this controller and of its ancestors, as far as they
+/// are mounted.
 fn folders(cgroup: &str, mountinfo: &str, version: Version, controller: &str) -> Vec<PathBuf> {
     let Some(group) = group_path(cgroup, version, controller) else { return Vec::new() };
     let Some((root, mount)) = mount_of(mountinfo, version, controller) else { return Vec::new() };
-    // In a container the mount shows only the group `root` and what is below it. What is
-    // not below it (or "/..", outside our namespace) is judged by the mount alone.
+    // In a container the mount shows only the group `root` and what is below it. For a group that is not
+    // below it (or "/..", outside our namespace) only the folders of the mount itself are returned.
     let below = Path::new(group).strip_prefix(&root).ok().filter(|p| !p.starts_with(".."));
     let leaf = mount.join(below.unwrap_or(Path::new("")));
     leaf.ancestors().take_while(|p| p.starts_with(&mount)).map(Path::to_path_buf).collect()
 }
 
-/// `4:memory:/user/x` or `0::/user.slice/x`.
+/// Returns the path of the group in a line such as `4:memory:/user/x` or `0::/user.slice/x`.
 fn group_path<'a>(cgroup: &'a str, version: Version, controller: &str) -> Option<&'a str> {
     cgroup.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':');
@@ -111,7 +111,7 @@ fn group_path<'a>(cgroup: &'a str, version: Version, controller: &str) -> Option
     })
 }
 
-/// Root and mount point of the controller's hierarchy (proc_pid_mountinfo(5)).
+/// Returns root and mount point of the controller's hierarchy (proc_pid_mountinfo(5)).
 fn mount_of(mountinfo: &str, version: Version, controller: &str) -> Option<(PathBuf, PathBuf)> {
     mountinfo.lines().find_map(|line| {
         let (before, after) = line.split_once(" - ")?;
@@ -127,7 +127,7 @@ fn mount_of(mountinfo: &str, version: Version, controller: &str) -> Option<(Path
     })
 }
 
-/// Blanks in mountinfo's paths are written in octal.
+/// Replaces the octal escapes that mountinfo has for blanks and backslashes in paths.
 fn unescape(field: &str) -> PathBuf {
     PathBuf::from(field.replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\"))
 }
@@ -135,14 +135,14 @@ fn unescape(field: &str) -> PathBuf {
 /// The files that limit a group's memory.
 const LIMIT_V1: &str = "memory.limit_in_bytes";
 const LIMIT_V2: &str = "memory.max";
-/// Above any memory: no limit. (In v1 it is the largest number of whole pages, which depends on
-/// the page size.)
+/// More than any machine's memory: such a value means no limit. (Version 1 shows the largest number of
+/// whole pages, which depends on the page size.)
 const NO_LIMIT: u64 = 1 << 62;
 
-/// A limit in bytes: its text, and the number.
+/// Reads a limit: its text, and the number of bytes.
 fn limit_in(path: &Path, read: ReadText) -> Option<(String, u64)> {
     let text = read(path)?.trim().to_string();
-    // "max" in v2 is none.
+    // "max" of version 2 does not parse, and means no limit.
     let bytes = text.parse().ok().filter(|&bytes: &u64| bytes < NO_LIMIT)?;
     Some((text, bytes))
 }
@@ -154,7 +154,7 @@ fn unlimited(version: Version) -> String {
     }
 }
 
-/// One group's limit on memory, as set in `file`; `None` if it sets none there.
+/// Returns one group's limit on memory, as set in `file`; `None` if it sets none there.
 fn group_memory(folder: &Path, file: &str, version: Version, read: ReadText) -> Option<GroupLimit> {
     let (usage, inactive) = match version {
         Version::V1 => ("memory.usage_in_bytes", "total_inactive_file"),
@@ -163,7 +163,7 @@ fn group_memory(folder: &Path, file: &str, version: Version, read: ReadText) -> 
     let path = folder.join(file);
     let (value, bytes) = limit_in(&path, read)?;
     let usage = read(&folder.join(usage))?.trim().parse::<u64>().ok()?;
-    // Page cache that nobody uses goes before anything fails.
+    // The kernel reclaims inactive page cache before an allocation fails.
     let reclaimable = read(&folder.join("memory.stat"))
         .and_then(|stat| {
             stat.lines().find_map(|l| l.strip_prefix(inactive)?.strip_prefix(' ')?.parse::<u64>().ok())
@@ -179,7 +179,7 @@ fn group_memory(folder: &Path, file: &str, version: Version, read: ReadText) -> 
     })
 }
 
-/// One group's limits on pages of this size: on those in use, and on those promised.
+/// Returns one group's limits on pages of this size: on those in use, and on those reserved.
 fn group_hugetlb(folder: &Path, version: Version, size: PageSize, read: ReadText) -> Vec<GroupLimit> {
     let word = match size.bytes() {
         b if b >= 1 << 30 => format!("{}GB", b >> 30),

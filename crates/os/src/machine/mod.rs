@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the machine and the limits of a process allow: read where the kernel tells it,
+//! What the machine and the limits of a process allow: read where the kernel shows it,
 //! tried out where it does not.
 
 pub mod cgroup;
@@ -36,40 +36,41 @@ pub fn probe(pid: Option<u32>) -> Machine {
     let smallest = pools.iter().map(|p| p.page).min_by_key(|p| p.bytes());
     Machine {
         base_page: base_page(),
-        // Without its switch there are none, whatever size they would have.
+        // A kernel without the switch has none, whatever size it states.
         thp_page: mode.and(thp_page),
         folios: Vec::new(),
         thp_off,
         moves_hugetlb: smallest.is_some_and(moves_hugetlb),
         pools,
         populate: populate(),
-        // The other half stays for the program.
+        // The other half is left for the program.
         memory_left: memory.available.map_or(u64::MAX, |bytes| bytes / 2),
         memory_limit: memory.limit,
     }
 }
 
-/// A process may have forbidden itself transparent huge pages since the machine was probed for it.
+/// Updates what `machine` says of transparent huge pages: the process may have forbidden them to itself
+/// since the machine was probed.
 pub fn update(machine: &mut Machine, status: &Status) {
     if machine.thp_off != Some(ThpOff::Never) {
         machine.thp_off = (status.thp_enabled == Some(false)).then_some(ThpOff::Process);
     }
 }
 
-/// The kernel's base page (sysconf(3), `_SC_PAGESIZE`).
+/// Returns the kernel's base page (sysconf(3), `_SC_PAGESIZE`).
 pub fn base_page() -> PageSize {
     // SAFETY: sysconf(3) only returns a number.
     let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     u64::try_from(bytes).ok().and_then(PageSize::new).unwrap_or(PageSize::SMALL)
 }
 
-/// Size of a transparent huge page; `None` if the kernel has none.
+/// Returns the size of a transparent huge page; `None` if the kernel has none.
 pub fn thp_page() -> Option<PageSize> {
     let (mode, page) = sysfs::thp(&read_text);
     mode.and(page)
 }
 
-/// Sizes of transparent pages below [`thp_page`] that `MADV_HUGEPAGE` may bring, largest first.
+/// Returns the sizes of transparent pages below [`thp_page`] that `MADV_HUGEPAGE` may bring, largest first.
 pub fn folios() -> Vec<PageSize> {
     let below = thp_page();
     let Ok(entries) = std::fs::read_dir(sysfs::THP) else { return Vec::new() };
@@ -79,7 +80,7 @@ pub fn folios() -> Vec<PageSize> {
     sizes
 }
 
-/// Bytes that the calling process may still allocate: under its memory cgroups, and of the
+/// Returns the bytes that the calling process may still allocate: under its memory cgroups, and of the
 /// machine's `MemAvailable`.
 pub fn memory_left_here() -> u64 {
     let Memory { available, limit } = memory(Process::OWN, &read_text);
@@ -87,15 +88,15 @@ pub fn memory_left_here() -> u64 {
     [available, group].into_iter().flatten().min().unwrap_or(u64::MAX)
 }
 
-/// The limit of a control group that leaves the calling process least memory.
+/// Returns the limit of a control group that leaves the calling process least memory.
 pub fn memory_limit_here() -> Option<MemoryLimit> {
     memory(Process::OWN, &read_text).limit
 }
 
-/// Whether the kernel has a free block of memory of this size at hand.
+/// Whether the kernel has a free block of memory of this size.
 pub fn has_free_block(page: PageSize) -> bool {
     let order = page.log2().saturating_sub(base_page().log2());
-    // Where the kernel does not tell, nothing is to be concluded.
+    // Where the kernel does not show it, such a block is assumed.
     read_text(Path::new("/proc/buddyinfo")).is_none_or(|text| sysfs::free_blocks(&text, order) > 0)
 }
 
@@ -112,7 +113,7 @@ fn pool_names() -> Vec<String> {
 /// `MADV_HUGEPAGE` asks for them.
 pub(crate) fn thp_disabled(pid: Option<u32>) -> bool {
     const DISABLED: i32 = 1;
-    const EXCEPT_ADVISED: i32 = 2; // Linux 6.18: those that were asked for stay allowed
+    const EXCEPT_ADVISED: i32 = 2; // Linux 6.18: memory with MADV_HUGEPAGE stays allowed
     match pid {
         Some(pid) => Process::new(pid).status().is_ok_and(|s| s.thp_enabled == Some(false)),
         None => {
@@ -123,7 +124,7 @@ pub(crate) fn thp_disabled(pid: Option<u32>) -> bool {
     }
 }
 
-/// What a process may still allocate, as far as the kernel tells.
+/// What a process may still allocate, as far as the kernel shows it.
 struct Memory {
     available: Option<u64>,
     limit: Option<MemoryLimit>,
@@ -134,13 +135,13 @@ fn memory(process: Process, read: cgroup::ReadText) -> Memory {
     let limit = read(&process.path("cgroup"))
         .zip(read(Path::new("/proc/self/mountinfo")))
         .and_then(|(cgroup, mountinfo)| cgroup::memory_limit(&cgroup, &mountinfo, read))
-        // One that the machine cannot reach limits nothing.
+        // A limit above the machine's memory cannot be reached.
         .filter(|limit| bytes_of(&meminfo, "MemTotal").is_none_or(|total| limit.bytes < total));
     Memory { available: bytes_of(&meminfo, "MemAvailable"), limit }
 }
 
-/// Whether mremap(2) moves hugetlb mappings: tried on two of ours that hold no page, so
-/// that an empty pool does not matter.
+/// Whether mremap(2) moves hugetlb mappings. It is tried on two mappings of ours that hold no page, so that
+/// an empty pool does not matter.
 fn moves_hugetlb(page: PageSize) -> bool {
     let Ok(len) = usize::try_from(page.bytes()) else { return false };
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB | libc::MAP_NORESERVE;
@@ -155,7 +156,7 @@ fn moves_hugetlb(page: PageSize) -> bool {
         moved = unsafe { libc::mremap(from, len, len, flags, to) } != libc::MAP_FAILED;
     }
     for addr in [from, to] {
-        // A mapping that was moved is no longer there: another thread may live there now.
+        // A mapping that was moved is no longer at `from`, where another thread may have mapped something.
         if addr != libc::MAP_FAILED && !(moved && addr == from) {
             // SAFETY: munmap(2) of a mapping made above and known to nobody else.
             unsafe { libc::munmap(addr, len) };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Memory nodes: which ones may be used, and which memory has a policy of its own (numa(7)).
+//! NUMA nodes: which ones may be used, and which memory has a policy of its own (numa(7)).
 
 use crate::proc::procfs::{ProcError, Process, read_whole};
 use hugelift_core::addr::Addr;
@@ -7,11 +7,11 @@ use hugelift_core::placement::Nodes;
 use hugelift_core::printable::{Escape, text_to_parse};
 use std::path::Path;
 
-/// The nodes that the calling process may have memory of (`Mems_allowed_list`, cpuset(7)); `None`
-/// if the kernel knows no nodes.
+/// Returns the nodes on which the calling process may have memory (`Mems_allowed_list`, cpuset(7)); `None`
+/// if the kernel was built without NUMA.
 ///
 /// # Errors
-/// /proc does not tell, or names a node beyond those that [`Nodes`] holds.
+/// /proc cannot be read, or names a node beyond those that [`Nodes`] holds.
 pub fn allowed() -> Result<Option<Nodes>, String> {
     let path = Process::OWN.path("status");
     let text = read_whole(&path).map_err(|e| format!("cannot read {}: {e}", path.escaped()))?;
@@ -20,13 +20,13 @@ pub fn allowed() -> Result<Option<Nodes>, String> {
     list.map(|list| list.trim().parse()).transpose()
 }
 
-/// Whether the machine has more than one.
+/// Whether the machine has more than one node.
 pub(crate) fn are_several() -> bool {
     let online = read_whole(Path::new("/sys/devices/system/node/online")).unwrap_or_default();
     online.iter().any(|byte| b",-".contains(byte))
 }
 
-/// Where mappings start whose memory policy is not the process's.
+/// Returns the starts of the mappings whose memory policy is not the process's.
 ///
 /// # Errors
 /// `numa_maps` cannot be read.
@@ -34,9 +34,9 @@ pub(crate) fn with_own_policy(process: Process) -> Result<Vec<Addr>, ProcError> 
     Ok(own_policies(&text_to_parse(&process.read("numa_maps")?)))
 }
 
-/// Of `numa_maps` (proc_pid_numa_maps(5)), a line each: `START POLICY [file=... | stack] ...`. A
-/// mapping without a policy shows the process's, as the first thread's stack does: mbind(2) of
-/// that is not to be expected.
+/// Parses `numa_maps` (proc_pid_numa_maps(5)), of which each line is `START POLICY [file=... | stack] ...`.
+/// A mapping without a policy of its own shows the process's. That is taken from the first thread's stack,
+/// to which no program is expected to apply mbind(2).
 fn own_policies(numa_maps: &str) -> Vec<Addr> {
     let line = |line: &str| {
         let (start, rest) = line.split_once(' ')?;

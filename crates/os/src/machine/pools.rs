@@ -12,8 +12,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 const NODES: &str = "/sys/devices/system/node";
-/// As often as it brings more: each try gives the kernel the memory that the one before has
-/// made it reclaim.
+/// How often a pool's size is written while it still grows: each try can use the memory that the one
+/// before has made the kernel reclaim.
 const TRIES: u32 = 4;
 /// Folders of sysctl.d(5).
 const SYSCTL_FOLDERS: [&str; 4] =
@@ -27,7 +27,7 @@ pub struct SetError {
     pub path: Untrusted,
     /// What was to be written.
     pub value: String,
-    /// Why not.
+    /// Why it was not written.
     pub source: io::Error,
 }
 
@@ -37,22 +37,22 @@ fn hint(error: &io::Error) -> &'static str {
             "; only root may (sudo), and not in a container whose /proc and /sys are read-only"
         }
         Some(libc::EINVAL) => {
-            "; this kernel cannot make pages of this size while it runs: hugepagesz= and hugepages= on its command line"
+            "; this kernel cannot make pages of this size while it runs: set hugepagesz= and hugepages= on its command line"
         }
         _ => "",
     }
 }
 
-/// What came of a change.
+/// The result of a change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PoolChange {
     /// What was asked for.
     pub change: Change,
-    /// What the kernel says now.
+    /// The value that the kernel shows now.
     pub got: u64,
 }
 
-/// The pools by size, largest page first, with their nodes.
+/// Reads the pools by size, largest page first, with their nodes.
 pub fn read(tree: &Tree) -> Vec<SizePool> {
     let read = |path: &Path| tree.read(path);
     let default = tree.read("/proc/meminfo").and_then(|text| default_size(&text));
@@ -67,7 +67,7 @@ pub fn read(tree: &Tree) -> Vec<SizePool> {
         .collect()
 }
 
-/// The numbers of the NUMA nodes.
+/// Returns the numbers of the NUMA nodes.
 pub(crate) fn nodes(tree: &Tree) -> Vec<u32> {
     let number = |name: &String| name.strip_prefix("node")?.parse().ok();
     let mut nodes: Vec<u32> = tree.names(NODES).iter().filter_map(number).collect();
@@ -86,13 +86,13 @@ fn share(tree: &Tree, node: u32, page: PageSize) -> Option<NodePool> {
     })
 }
 
-/// `Hugepagesize` of `/proc/meminfo`.
+/// Returns `Hugepagesize` of `/proc/meminfo`.
 fn default_size(meminfo: &str) -> Option<PageSize> {
     PageSize::new(bytes_of(meminfo, "Hugepagesize")?)
 }
 
-/// Sets what `change` asks for, after the kernel has put free memory together if the pool is
-/// to grow. The kernel gives what it can, without an error.
+/// Sets what `change` asks for. If the pool is to grow, the kernel compacts memory first. It makes as many
+/// pages as it can, and reports no error if they are fewer.
 ///
 /// # Errors
 /// [`SetError`]
@@ -117,8 +117,8 @@ pub fn apply(tree: &Tree, change: &Change) -> Result<PoolChange, SetError> {
     Ok(PoolChange { change: *change, got })
 }
 
-/// Lets the kernel move used pages together. Where that is not possible, what is free as it
-/// is must do.
+/// Has the kernel compact memory. Where that is not possible, the pool grows from the blocks that are free
+/// already.
 fn compact(tree: &Tree, node: Option<u32>) {
     let path = match node {
         Some(node) => format!("{NODES}/node{node}/compact"),
@@ -139,7 +139,7 @@ fn now(tree: &Tree, change: &Change) -> u64 {
     .unwrap_or(0)
 }
 
-/// What a permanent setting would write: each file whose text changes, with its new text.
+/// Returns what a permanent setting would write: each file whose text changes, with its new text.
 pub fn permanent(tree: &Tree, changes: &[Change]) -> Vec<(&'static str, String)> {
     let old = Files {
         sysctl: tree.read(SYSCTL).unwrap_or_default(),
@@ -150,7 +150,7 @@ pub fn permanent(tree: &Tree, changes: &[Change]) -> Vec<(&'static str, String)>
     both.into_iter().filter(|(_, old, new)| old != new).map(|(path, _, new)| (path, new)).collect()
 }
 
-/// Files that are read after ours at boot and set the same.
+/// Returns the files that are read after ours at boot and set the same numbers.
 pub fn overridden(tree: &Tree, changes: &[Change]) -> Vec<PathBuf> {
     let keys = persist::sysctl_keys(changes);
     let ours = Path::new(SYSCTL).file_name().and_then(|n| n.to_str()).unwrap_or_default();
@@ -174,7 +174,7 @@ pub fn overridden(tree: &Tree, changes: &[Change]) -> Vec<PathBuf> {
     found
 }
 
-/// Something at boot reads tmpfiles.d(5): systemd runs here.
+/// Whether systemd runs here, which reads tmpfiles.d(5) at boot.
 pub fn has_systemd(tree: &Tree) -> bool {
     tree.path("/run/systemd/system").is_dir()
 }

@@ -3,23 +3,23 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Something read: where, and what it said.
+/// A setting as it was read, with its place.
 #[derive(Clone, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Reading {
-    /// A path, or the name of what was asked.
+    /// The path, or the name of the call that returned it.
     pub source: String,
-    /// What was there, without blanks around it.
+    /// The text, without blanks around it.
     pub value: String,
 }
 
 impl Reading {
-    /// The choice in `always [madvise] never`, or all of a text without brackets.
+    /// Returns the choice in `always [madvise] never`, or all of a text without brackets.
     pub fn chosen(&self) -> &str {
         let inside = self.value.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
         inside.map_or(self.value.as_str(), |(chosen, _)| chosen)
     }
 
-    /// The number that it is.
+    /// Returns the value as a number.
     pub fn number(&self) -> Option<u64> {
         self.value.parse().ok()
     }

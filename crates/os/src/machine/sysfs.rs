@@ -10,7 +10,7 @@ use std::path::Path;
 
 /// Where the kernel keeps the pools, a folder for each page size.
 pub const POOLS: &str = "/sys/kernel/mm/hugepages";
-/// Where its switches for transparent huge pages are.
+/// Where the switches for transparent huge pages are.
 pub const THP: &str = "/sys/kernel/mm/transparent_hugepage";
 
 /// The system-wide switch for transparent huge pages.
@@ -24,7 +24,7 @@ pub enum ThpMode {
     Never,
 }
 
-/// The switch and the size of a page; `None` for what the kernel does not have.
+/// Returns the switch and the size of a page; `None` for what the kernel does not have.
 pub fn thp(read: ReadText) -> (Option<ThpMode>, Option<PageSize>) {
     let mode = read(&Path::new(THP).join("enabled")).and_then(|text| thp_mode(&text));
     let size = read(&Path::new(THP).join("hpage_pmd_size"))
@@ -34,8 +34,8 @@ pub fn thp(read: ReadText) -> (Option<ThpMode>, Option<PageSize>) {
     (mode, size.or_else(|| mode.and(cfg!(target_arch = "x86_64").then_some(PageSize::MB2))))
 }
 
-/// The sizes in the folders `names` (`hugepages-64kB`) of [`THP`] that are switched on for memory
-/// that is advised, largest first (Linux 6.8). `inherit` is what the common switch says.
+/// Returns the sizes in the folders `names` (`hugepages-64kB`) of [`THP`] that are switched on for memory
+/// with `MADV_HUGEPAGE`, largest first (Linux 6.8). `inherit` stands for the system-wide switch.
 pub fn folios(names: impl Iterator<Item = String>, read: ReadText) -> Vec<PageSize> {
     let common = thp(read).0.is_some_and(|mode| mode != ThpMode::Never);
     let size = |name: String| {
@@ -53,12 +53,12 @@ pub fn folios(names: impl Iterator<Item = String>, read: ReadText) -> Vec<PageSi
     sizes
 }
 
-/// `hugepages-2048kB`
+/// Parses the name of a folder such as `hugepages-2048kB`.
 fn page_of_folder(name: &str) -> Option<PageSize> {
     PageSize::new(kilobytes(name.strip_prefix("hugepages-")?.as_bytes())?)
 }
 
-/// The word in brackets: `always [madvise] never`
+/// Returns the word in brackets of `always [madvise] never`.
 fn chosen(text: &str) -> Option<&str> {
     Some(text.split_once('[')?.1.split_once(']')?.0)
 }
@@ -72,7 +72,7 @@ fn thp_mode(text: &str) -> Option<ThpMode> {
     }
 }
 
-/// The pools in the folders `names` (`hugepages-2048kB`) of [`POOLS`], largest page first.
+/// Returns the pools in the folders `names` (`hugepages-2048kB`) of [`POOLS`], largest page first.
 pub fn pools(names: &[String], read: ReadText) -> Vec<Pool> {
     let mut pools: Vec<Pool> = names.iter().filter_map(|name| pool(name, read)).collect();
     pools.sort_by_key(|p| std::cmp::Reverse(p.page.bytes()));
@@ -84,9 +84,9 @@ fn pool(name: &str, read: ReadText) -> Option<Pool> {
     let folder = Path::new(POOLS).join(name);
     let number = |file: &str| read(&folder.join(file)).and_then(|t| t.trim().parse().ok());
     let total = number("nr_hugepages")?;
-    // Gigantic pages have none on older kernels.
+    // Gigantic pages have no such file on older kernels.
     let overcommit = number("nr_overcommit_hugepages").unwrap_or(0);
-    // The start of every program waits for this, and most pools are empty.
+    // The start of every program waits for these reads, and most pools are empty.
     if total == 0 {
         return Some(Pool { page, total, free: 0, reserved: 0, surplus: 0, overcommit });
     }
@@ -100,8 +100,8 @@ fn pool(name: &str, read: ReadText) -> Option<Pool> {
     })
 }
 
-/// Free blocks of `2^order` base pages or more in `/proc/buddyinfo`, over all zones: a line
-/// each, with a count for each order from 0 on.
+/// Returns how many free blocks of `2^order` base pages or more `/proc/buddyinfo` has, over all zones. Each
+/// line is a zone, with a count for each order from 0 on.
 pub fn free_blocks(buddyinfo: &str, order: u32) -> u64 {
     let zone = |line: &str| {
         let counts = line.split_once("zone")?.1.split_whitespace().skip(1);

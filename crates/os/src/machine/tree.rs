@@ -13,17 +13,17 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// The machine itself, or what is recorded below `root`.
+    /// Returns the machine itself, or what is recorded below `root`.
     pub fn new(root: Option<PathBuf>) -> Tree {
         Tree { root }
     }
 
-    /// It is the machine itself.
+    /// Whether it is the machine itself.
     pub fn is_live(&self) -> bool {
         self.root.is_none()
     }
 
-    /// Where the absolute `path` is.
+    /// Returns where the absolute `path` is.
     pub fn path(&self, path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();
         match &self.root {
@@ -32,12 +32,12 @@ impl Tree {
         }
     }
 
-    /// The text of a file; `None` if it is not there, not to be read, or no text.
+    /// Reads a text file; returns `None` if there is none, it cannot be read, or it is not UTF-8.
     pub fn read(&self, path: impl AsRef<Path>) -> Option<String> {
         String::from_utf8(read_whole(&self.path(path)).ok()?).ok()
     }
 
-    /// The names in a folder, sorted; none if it cannot be read.
+    /// Returns the names in a folder, sorted; none if it cannot be read.
     pub fn names(&self, folder: impl AsRef<Path>) -> Vec<String> {
         let Ok(entries) = std::fs::read_dir(self.path(folder)) else { return Vec::new() };
         let mut names: Vec<String> =
@@ -52,12 +52,11 @@ impl Tree {
     /// open(2) or write(2).
     pub fn set(&self, path: impl AsRef<Path>, value: &str) -> io::Result<()> {
         let mut file = std::fs::OpenOptions::new().write(true).truncate(true).open(self.path(path))?;
-        // One write: the kernel takes each as a value of its own.
+        // One write(2): the kernel takes each as a value of its own.
         file.write_all(format!("{value}\n").as_bytes())
     }
 
-    /// Puts `text` into a file in the place of whatever was there, all or nothing; makes its
-    /// folder.
+    /// Replaces a file by one with `text`, wholly or not at all; makes its folder.
     ///
     /// # Errors
     /// The call that failed; the file is then as it was.
@@ -66,11 +65,11 @@ impl Tree {
         let folder = path.parent().unwrap_or(Path::new("/"));
         std::fs::create_dir_all(folder)?;
         let name = path.file_name().unwrap_or_default().escaped();
-        // No reader of *.conf takes it for a file of its own.
+        // A name that no reader of *.conf matches.
         let new = folder.join(format!(".{name}.{}.new", std::process::id()));
         let write = || {
-            // What an earlier process of our number left, or another user has put there, is not
-            // written to: it may be a link.
+            // A file that an earlier process with our id has left, or that another user has put there, is
+            // not written to: it may be a link.
             let _ = std::fs::remove_file(&new);
             let mut file = std::fs::OpenOptions::new().write(true).create_new(true).open(&new)?;
             file.write_all(text.as_bytes())?;

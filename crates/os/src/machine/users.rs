@@ -5,12 +5,12 @@
 use nix::unistd::{Gid, Group, Uid, User, initgroups, setgid, setgroups, setuid};
 use std::ffi::CString;
 
-/// Whom to become.
+/// A user to become.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     uid: Uid,
     gid: Gid,
-    /// Known to the user database under this name.
+    /// The name in the user database, if it has one.
     name: Option<CString>,
 }
 
@@ -19,7 +19,7 @@ impl Identity {
     /// the user database does not know is that same number.
     ///
     /// # Errors
-    /// Which of them there is not.
+    /// A message that names the user or group that does not exist.
     pub fn find(spec: &str) -> Result<Identity, String> {
         let (user, group) = match spec.split_once(':') {
             Some((user, group)) => (user, Some(group)),
@@ -59,8 +59,7 @@ impl Identity {
         })
     }
 
-    /// Becomes it, for good. The process can be traced by that user afterwards, as any
-    /// process of theirs.
+    /// Becomes this user, for good. That user can trace the process afterwards, as any process of theirs.
     ///
     /// # Errors
     /// The call that failed; EPERM for anyone but root.
@@ -74,7 +73,8 @@ impl Identity {
         }
         setgid(self.gid).map_err(|e| failed("setgid", e))?;
         setuid(self.uid).map_err(|e| failed("setuid", e))?;
-        // The change of user has made us untraceable; exec would undo that too late.
+        // The change of user has cleared the dumpable flag, so that nobody may trace this process. execve(2)
+        // would set it again, which is too late for the helper.
         let _ = nix::sys::prctl::set_dumpable(true);
         Ok(())
     }

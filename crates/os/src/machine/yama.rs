@@ -6,12 +6,12 @@ use std::io;
 
 const SCOPE: &str = "/proc/sys/kernel/yama/ptrace_scope";
 
-/// `kernel.yama.ptrace_scope`; 0 where there is no Yama.
+/// Returns `kernel.yama.ptrace_scope`; 0 where there is no Yama.
 pub fn scope() -> u32 {
     std::fs::read_to_string(SCOPE).ok().and_then(|s| s.trim().parse().ok()).unwrap_or(0)
 }
 
-/// What forbids tracing, as far as can be seen, and what would allow it.
+/// Returns what forbids tracing, as far as can be seen, and what would allow it.
 pub fn hint(error: &io::Error) -> String {
     match (scope(), error.raw_os_error()) {
         (scope @ 2.., _) => {
