@@ -267,7 +267,7 @@ mod tests {
         let mut processes = Processes::new();
         let first = processes.read(&[], usize::MAX, Duration::from_secs(60)).unwrap();
         let sample = own(&first);
-        assert!(sample.command.contains("hugelift_os"), "{}", sample.command);
+        assert!(sample.command.contains("hugelift_measure"), "{}", sample.command);
         let Coverage::Known(text) = &sample.coverage else { panic!("{:?}", sample.coverage) };
         // libc's is in it.
         assert!(text.bytes > sample.executable_text && sample.executable_text > 4096, "{sample:?}");
