@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The two commands of the README are `make demo` and `make test`; each sets up what it needs.
 
-.PHONY: all build demo test test-vm dist bench bench-real lint fuzz fuzz-check clean
+.PHONY: all build demo test test-vm test-vm-all dist bench bench-real lint fuzz fuzz-check clean
 
 all: build
 
@@ -18,11 +18,17 @@ test:
 	@ci/setup.sh test
 	ci/test.sh
 
-# The same on other machines, in emulation: AArch64, NUMA, older kernels. Downloads about
-# 300 MB once, into the user's cache folder.
+# The same on other machines, in emulation: AArch64, NUMA, older kernels. Each machine runs the
+# suites that ci/vm/lib.sh lists for it; each test runs on at least one. Downloads about 300 MB
+# once, into the user's cache folder.
 test-vm:
 	@ci/setup.sh build
 	ci/vm/matrix
+
+# Every suite on every machine, and the release binaries of both architectures: before a release.
+test-vm-all:
+	@ci/setup.sh build
+	ci/vm/matrix --all
 
 # Static binaries for both architectures, in dist/.
 dist:
@@ -45,10 +51,13 @@ lint:
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
 
-# The fuzz targets are a workspace of their own; cargo fuzz runs them (fuzz/README.md).
+# The fuzz targets are a workspace of their own; cargo fuzz runs them (fuzz/README.md). Their check
+# takes from the target folder what `make lint` has checked. It links nothing, so libFuzzer need not
+# be compiled: libfuzzer-sys is told that some file is the compiled library.
 fuzz-check:
-	@ci/setup.sh test
-	cargo check --manifest-path fuzz/Cargo.toml
+	@ci/setup.sh lint
+	CUSTOM_LIBFUZZER_PATH="$(CURDIR)/fuzz/Cargo.toml" CARGO_TARGET_DIR="$${CARGO_TARGET_DIR:-target}" \
+	  cargo check --manifest-path fuzz/Cargo.toml
 
 fuzz:
 	@ci/setup.sh test

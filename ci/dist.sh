@@ -23,7 +23,7 @@ make_for() {
     cross "$arch"
     # shellcheck disable=SC2154 # cargo: set by cross
     "${cargo[@]}" rustc -q --release --target "$target" -p hugelift --bin hugelift -- -C relocation-model=static
-    made=$CARGO_TARGET_DIR/$target/release
+    made=${CARGO_TARGET_DIR:-target}/$target/release
   fi
   "$strip" -o "dist/hugelift-$arch" "$made/hugelift"
   bytes=$(stat -c %s "dist/hugelift-$arch")

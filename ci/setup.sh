@@ -3,7 +3,7 @@
 # Installs what a task needs and is missing, where root and apt allow it; else names it.
 #
 #   ci/setup.sh build    a C compiler and Rust, to build and to run the demo
-#   ci/setup.sh lint     rustfmt and clippy
+#   ci/setup.sh lint     as build, and rustfmt and clippy
 #   ci/setup.sh test     as build, and the real programs and libraries that tests and benchmarks use
 #
 # A program counts as present if it can be found on PATH, from wherever it came. The exit
@@ -167,6 +167,9 @@ case ${1:-build} in
     [ "${1:-build}" = build ] || need_packages "${tests[@]}" || true
     ;;
   lint)
+    # Build scripts are linked even to check a crate.
+    need_packages "${build[@]}" || status=1
+    need_rust || status=1
     need_component rustfmt fmt || status=1
     need_component clippy clippy || status=1
     ;;

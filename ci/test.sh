@@ -1,49 +1,150 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs every test; then lists what was skipped, and sums up in one line.
+# Runs every test; then lists what was skipped and the time of each test program, and sums up in
+# one line.
+#
+# REQUIRE_ALL=1  makes a skip a failure
+# TEST_THREADS   tests of one program at a time (4)
+# TEST_LIMIT     seconds after which a test program is ended (900)
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+exec </dev/null
+threads=${TEST_THREADS:-4} limit=${TEST_LIMIT:-900}
+work=$(mktemp -d)
+end_jobs() { for job in $(jobs -rp); do kill "$job" 2>/dev/null; done; }
+trap 'end_jobs; rm -rf "$work"' EXIT
+trap 'exit 130' INT TERM
 
 # Generated cases are the same ones every time: what fails was broken by the change. For others,
 # see fuzz/README.md.
 export PROPTEST_RNG_SEED="${PROPTEST_RNG_SEED:-1}"
 
-# The tests share the pool of huge pages and the machine's memory: one test program runs at a time,
-# as cargo does it, with three tests at a time, for most of them wait. --nocapture shows a SKIP of a
-# test that passes.
-cargo test --workspace --no-fail-fast -- --nocapture --test-threads="${TEST_THREADS:-3}" 2>&1 | tee "$log"
-status=${PIPESTATUS[0]}
+# cargo builds the test programs and starts a shell in place of each. The shell writes down what cargo
+# would have run: the environment, the folder and the program.
+# shellcheck disable=SC2016 # expanded in that shell
+record='{ unset HUGELIFT_RECORD HUGELIFT_RECORDS; export -p; printf "cd %q\nprogram=%q\n" "$PWD" "$1"; }'
+# shellcheck disable=SC2016
+record='records=$HUGELIFT_RECORDS base=${1##*/}; '$record' >"$records/$CARGO_PKG_NAME:${base%-*}"'
+host=$(rustc -vV | sed -n 's/^host: //p')
+mkdir "$work/programs"
+HUGELIFT_RECORD=$record HUGELIFT_RECORDS=$work/programs cargo test --workspace --lib --bins --tests \
+  --config "target.$host.runner = [\"bash\", \"-c\", \"eval \\\"\$HUGELIFT_RECORD\\\"\", \"record\"]" || {
+  echo
+  echo "The tests did not build."
+  echo "0 passed, 1 failed"
+  exit 1
+}
 
-skips=$(grep -o 'SKIP: .*' "$log" | sort | uniq -c)
+# Replaces this shell by the program. --nocapture shows a SKIP of a test that passes. bash has its
+# background jobs ignore ^C; the tests must not inherit that.
+start() {
+  local program=
+  if [ "$1" = doc-tests ]; then
+    set -- cargo test --workspace --doc --no-fail-fast -- --nocapture
+  else
+    # shellcheck disable=SC1090
+    source "$work/programs/$1"
+    set -- "$program" --nocapture --test-threads="$threads"
+  fi
+  exec timeout -k 30 "$limit" env --default-signal=INT,QUIT "$@"
+}
+
+# Runs one program, shows its output, and writes down what came of it: $work/done/NAME holds passed,
+# failed, seconds.
+run() {
+  local name=$1 log=$work/log/$1 status=0 began=$SECONDS out tee program passed failed ended
+  echo
+  echo "==== $name"
+  exec {out}> >(exec tee "$log")
+  tee=$!
+  (start "$name") >&"$out" 2>&1 &
+  program=$!
+  exec {out}>&-
+  wait $program || status=$?
+  # Not for ever: a process that a test has left behind may hold the pipe.
+  timeout 10 tail -s 0.05 --pid=$tee -f /dev/null || kill $tee
+  sum() { sed -n "s/.*test result: .* \([0-9]*\) $1.*/\1/p" "$log" | awk '{n += $1} END {print n + 0}'; }
+  passed=$(sum passed) failed=$(sum failed)
+  # Did not come to its result: its tests are counted one by one.
+  if [ $status != 0 ] && [ "$failed" = 0 ]; then
+    case $status in
+      124 | 137) echo "==== $name was ended after $limit s (TEST_LIMIT). Tests without a result:" ;;
+      *) echo "==== $name died with status $status. Tests without a result:" ;;
+    esac
+    ended=$(sed -n 's/^test \([^ ]*\) \.\.\. .*/\1/p' "$log")
+    if [ "$name" != doc-tests ]; then
+      # shellcheck disable=SC1090
+      (source "$work/programs/$name" && "$program" --list 2>/dev/null) | sed -n 's/: test$//p' |
+        grep -Fxv -f <(echo "$ended") >"$work/no-result"
+      sed 's/^/  /' "$work/no-result"
+      failed=$(($(grep -c '^test .* \.\.\. FAILED' "$log") + $(wc -l <"$work/no-result")))
+      passed=$(($(grep -c . <<<"$ended") - $(grep -c '^test .* \.\.\. FAILED' "$log")))
+      rm "$work/no-result"
+    fi
+    [ "$failed" != 0 ] || failed=1
+  fi
+  echo "$passed $failed $((SECONDS - began))" >"$work/done/$name"
+}
+mkdir "$work/log" "$work/done"
+
+# Most tests share the pool of huge pages and the machine's memory, or measure times: their programs
+# run one at a time. There are some tests of each at a time, for most of them wait. Meanwhile those
+# run which only compute.
+alone=(hugelift:lift hugelift:safety hugelift:tools) beside=(doc-tests)
+for name in "$work"/programs/*; do
+  name=${name##*/}
+  case $name in
+    hugelift-core:* | hugelift-epoch:*) beside=("$name" "${beside[@]}") ;;
+    *) [[ " ${alone[*]} " == *" $name "* ]] || alone+=("$name") ;;
+  esac
+done
+(
+  trap end_jobs EXIT
+  trap 'exit 130' INT TERM
+  renice -n 5 -p $BASHPID >/dev/null
+  for name in "${beside[@]}"; do run "$name"; done
+) >"$work/beside" 2>&1 &
+pure=$!
+for name in "${alone[@]}"; do run "$name"; done
+wait $pure
+cat "$work/beside"
+
+skips=$(cat "$work"/log/* | grep -o 'SKIP: .*' | sort | uniq -c)
 if [ -n "$skips" ]; then
   echo
   echo "Skipped (times, why):"
   echo "$skips"
 fi
-sum() { sed -n "s/.*test result: .* \([0-9]*\) $1.*/\1/p" "$log" | awk '{n += $1} END {print n + 0}'; }
-passed=$(sum passed) failed=$(sum failed)
-# A test program that did not build, or died before its result, is a failure as well.
-if [ "$status" != 0 ] && [ "$failed" = 0 ]; then
-  echo
-  echo "cargo test ended with status $status before all results were in"
-  failed=1
-fi
+total() { cat "$work"/done/* | awk -v field="$1" '{n += $field} END {print n + 0}'; }
+passed=$(total 1) failed=$(total 2)
+for name in "${alone[@]}" "${beside[@]}"; do
+  [ -e "$work/done/$name" ] || { echo "$name has no result" && failed=$((failed + 1)); }
+done
 # No set-up brings these: a PMU that counts what is asked for and may be used, huge pages that are
-# small enough to be tried, another file system for temporary files, the memory controller in both versions of control
-# groups. What the suites of tests/machines
-# skip here must run on a machine of make test-vm, which sees to that. (Tests say SKIP by println!: a
-# line on stderr is written in pieces, and other threads write between them.)
+# small enough to be tried, another file system for temporary files, the memory controller in both
+# versions of control groups. What the suites of tests/machines skip here must run on a machine of
+# make test-vm, which sees to that. (Tests say SKIP by println!: a line on stderr is written in
+# pieces, and other threads write between them.)
 lacking='no PMU|.* counts no walk cycles|there is no event table|perf_event_open|no transparent huge pages of a size'
 lacking+='|temporary files are on tmpfs|the memory controller is bound to version'
-here=$(sed '/Running tests\/machines/,/ Running /d' "$log")
-if [ "${REQUIRE_ALL:-}" = 1 ] && unmet=$(grep -o 'SKIP: .*' <<<"$here" | grep -Ev "SKIP: ($lacking)"); then
+here=$(for log in "$work"/log/*; do [[ $log == *:machines ]] || grep -o 'SKIP: .*' "$log"; done)
+if [ "${REQUIRE_ALL:-}" = 1 ] && unmet=$(grep -Ev "SKIP: ($lacking)|^$" <<<"$here"); then
   echo
   echo "REQUIRE_ALL=1, and these were skipped:"
   echo "$unmet"
-  status=1 failed=$((failed + $(wc -l <<<"$unmet")))
+  failed=$((failed + $(wc -l <<<"$unmet")))
+fi
+failures=$(cat "$work"/log/* | sed -n 's/^test \(.*\) \.\.\. FAILED.*/  \1/p')
+if [ -n "$failures" ]; then
+  echo
+  echo "Failed (the reason is where its program ran, above):"
+  echo "$failures"
 fi
 echo
+echo "Time of each test program:"
+for name in "${alone[@]}" "${beside[@]}"; do
+  [ ! -e "$work/done/$name" ] || echo "$(cut -d' ' -f3 "$work/done/$name") $name"
+done | sort -rn | awk '{printf "%5d s  %s\n", $1, $2}'
+echo
 echo "$passed passed, $failed failed"
-exit "$status"
+[ "$failed" = 0 ]
