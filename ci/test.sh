@@ -94,7 +94,7 @@ alone=(hugelift:lift hugelift:safety hugelift:tools) beside=(doc-tests)
 for name in "$work"/programs/*; do
   name=${name##*/}
   case $name in
-    hugelift-core:* | hugelift-epoch:*) beside=("$name" "${beside[@]}") ;;
+    hugelift-core:* | hugelift-epoch:* | hugelift-report:*) beside=("$name" "${beside[@]}") ;;
     *) [[ " ${alone[*]} " == *" $name "* ]] || alone+=("$name") ;;
   esac
 done

@@ -25,40 +25,50 @@ fail() { # exit 125: these scripts' own failures
 }
 
 # Describes the machine $1: arch, kernel (a folder of the cache), memory, append (to the
-# kernel's command line), qemu (an array), disks (file systems of its NVMe disks).
+# kernel's command line), qemu (an array), disks (file systems of its NVMe disks), suites (an array:
+# what it runs in `make test-vm`. Each machine runs what it is there for, and the long suites launcher
+# and masked run where they are likely to differ: once on each architecture, or also with larger base
+# pages. `make test-vm-all` runs every suite on every machine).
 machine() {
   local x86=(qemu-system-x86_64 -M q35 -accel "tcg,thread=multi" -cpu max)
   local arm=(qemu-system-aarch64 -accel "tcg,thread=multi")
-  arch=x86_64 memory=1536M append='' disks=''
+  arch=x86_64 memory=1536M append='' disks='' suites=()
   case $1 in
     arm64-6.1)
       arch=aarch64 kernel=arm64-6.1 disks='xfs ext4 btrfs'
       qemu=("${arm[@]}" -M virt -cpu neoverse-n1)
+      suites=(launcher children files moved prime shared limited)
       ;;
     arm64-6.12-16k) # base pages of 16 kB: a THP has 32 MB
       arch=aarch64 kernel=arm64-6.12-16k memory=3G
       qemu=("${arm[@]}" -M virt -cpu neoverse-n1)
+      suites=(backings fallbacks masked parts prime shared symbols)
       ;;
     arm64-bti-mte) # pauth-impdef: without it emulation spends its time on ciphers
       arch=aarch64 kernel=arm64-6.1
       qemu=("${arm[@]}" -M "virt,mte=on" -cpu "max,pauth-impdef=on")
+      suites=(protection backings masked parts symbols)
       ;;
     x86_64-6.1)
       kernel=x86_64-6.1 disks='xfs ext4 btrfs'
       qemu=("${x86[@]}")
+      suites=(backings fallbacks files limited masked moved prime shared)
       ;;
     x86_64-6.12)
       kernel=x86_64-6.12 disks='xfs ext4 btrfs'
       qemu=("${x86[@]}")
+      suites=(launcher children dist files moved parts prime shared symbols)
       ;;
     x86_64-numa) # on 6.1, where what cpusets and policies do to hugetlb was measured
       kernel=x86_64-6.1
       qemu=("${x86[@]}" -object "memory-backend-ram,id=a,size=768M" -object "memory-backend-ram,id=b,size=768M"
         -numa "node,cpus=0,memdev=a" -numa "node,cpus=1,memdev=b")
+      suites=(numa fallbacks limited)
       ;;
     x86_64-1g)
       kernel=x86_64-6.12 memory=5G append='hugepagesz=1G hugepages=1'
       qemu=("${x86[@]}")
+      suites=(backings limited)
       ;;
     *) fail "no machine '$1': there are ${machines[*]}" ;;
   esac
