@@ -35,24 +35,38 @@ HUGELIFT_RECORD=$record HUGELIFT_RECORDS=$work/programs cargo test --workspace -
   exit 1
 }
 
+# Sets the words of a command that runs a test program, or one of two halves of it. The half with the
+# experiments has the machine for itself, test by test; this would hold up all threads of the whole.
+experiments=(lab:: lab_memory:: lab_reclaim::)
+words_of() {
+  local program= experiment
+  words=()
+  if [ "$1" = doc-tests ]; then
+    words=(cargo test --workspace --doc --no-fail-fast --)
+    return
+  fi
+  # shellcheck disable=SC1090
+  source "$work/programs/${1%%/*}"
+  words=("$program")
+  case $1 in
+    */experiments) words+=("${experiments[@]}") ;;
+    */others) for experiment in "${experiments[@]}"; do words+=(--skip "$experiment"); done ;;
+  esac
+}
+
 # Replaces this shell by the program. --nocapture shows a SKIP of a test that passes. bash has its
 # background jobs ignore ^C; the tests must not inherit that.
 start() {
-  local program=
-  if [ "$1" = doc-tests ]; then
-    set -- cargo test --workspace --doc --no-fail-fast -- --nocapture
-  else
-    # shellcheck disable=SC1090
-    source "$work/programs/$1"
-    set -- "$program" --nocapture --test-threads="$threads"
-  fi
-  exec timeout -k 30 "$limit" env --default-signal=INT,QUIT "$@"
+  words_of "$1"
+  [ "$1" = doc-tests ] || words+=(--test-threads="$threads")
+  exec timeout -k 30 "$limit" env --default-signal=INT,QUIT "${words[@]}" --nocapture
 }
 
-# Runs one program, shows its output, and writes down what came of it: $work/done/NAME holds passed,
+# Runs one program, shows its output, and writes down what came of it: a file in $work/done holds passed,
 # failed, seconds.
 run() {
-  local name=$1 log=$work/log/$1 status=0 began=$SECONDS out tee program passed failed ended
+  local name=$1 file=${1//\//.} status=0 began=$SECONDS log out tee program passed failed ended
+  log=$work/log/$file
   echo
   echo "==== $name"
   exec {out}> >(exec tee "$log")
@@ -73,41 +87,51 @@ run() {
     esac
     ended=$(sed -n 's/^test \([^ ]*\) \.\.\. .*/\1/p' "$log")
     if [ "$name" != doc-tests ]; then
-      # shellcheck disable=SC1090
-      (source "$work/programs/$name" && "$program" --list 2>/dev/null) | sed -n 's/: test$//p' |
-        grep -Fxv -f <(echo "$ended") >"$work/no-result"
-      sed 's/^/  /' "$work/no-result"
-      failed=$(($(grep -c '^test .* \.\.\. FAILED' "$log") + $(wc -l <"$work/no-result")))
-      passed=$(($(grep -c . <<<"$ended") - $(grep -c '^test .* \.\.\. FAILED' "$log")))
-      rm "$work/no-result"
+      (words_of "$name" && "${words[@]}" --list 2>/dev/null) | sed -n 's/: test$//p' |
+        grep -Fxv -f <(echo "$ended") >"$log.no-result"
+      sed 's/^/  /' "$log.no-result"
+      failed=$(grep -c '^test .* \.\.\. FAILED' "$log")
+      passed=$(($(grep -c . <<<"$ended") - failed))
+      failed=$((failed + $(wc -l <"$log.no-result")))
+      rm "$log.no-result"
     fi
     [ "$failed" != 0 ] || failed=1
   fi
-  echo "$passed $failed $((SECONDS - began))" >"$work/done/$name"
+  echo "$passed $failed $((SECONDS - began))" >"$work/done/$file"
 }
 mkdir "$work/log" "$work/done"
 
-# Most tests share the pool of huge pages and the machine's memory, or measure times: their programs
-# run one at a time. There are some tests of each at a time, for most of them wait. Meanwhile those
-# run which only compute.
-alone=(hugelift:lift hugelift:safety hugelift:tools) beside=(doc-tests)
+# Most tests share the pool of huge pages and the machine's memory: their programs run one at a time,
+# some tests of each at a time, for most of them wait. Beside them runs what only computes; and, once
+# the lifts are done, the experiments, each under the lock of all who need the pool.
+alone=(hugelift:lift hugelift:safety hugelift:tools/others)
+pure=() experimental=(hugelift:tools/experiments)
 for name in "$work"/programs/*; do
   name=${name##*/}
   case $name in
-    hugelift-core:* | hugelift-epoch:* | hugelift-report:*) beside=("$name" "${beside[@]}") ;;
+    hugelift:tools) ;;
+    hugelift-core:* | hugelift-epoch:* | hugelift-report:*) pure+=("$name") ;;
     *) [[ " ${alone[*]} " == *" $name "* ]] || alone+=("$name") ;;
   esac
 done
-(
-  trap end_jobs EXIT
-  trap 'exit 130' INT TERM
-  renice -n 5 -p $BASHPID >/dev/null
-  for name in "${beside[@]}"; do run "$name"; done
-) >"$work/beside" 2>&1 &
-pure=$!
-for name in "${alone[@]}"; do run "$name"; done
-wait $pure
-cat "$work/beside"
+pure+=(doc-tests)
+all=("${alone[@]}" "${experimental[@]}" "${pure[@]}")
+
+beside() { # FILE NICE PROGRAM...: runs the programs in the background, with their output in a file
+  (
+    trap end_jobs EXIT
+    trap 'exit 130' INT TERM
+    renice -n "$2" -p $BASHPID >/dev/null
+    for name in "${@:3}"; do run "$name"; done
+  ) >"$work/$1" 2>&1 &
+}
+beside pure.out 5 "${pure[@]}"
+for name in "${alone[@]}"; do
+  run "$name"
+  [ "$name" != hugelift:lift ] || beside experiments.out 0 "${experimental[@]}"
+done
+wait
+cat "$work/pure.out" "$work/experiments.out"
 
 skips=$(cat "$work"/log/* | grep -o 'SKIP: .*' | sort | uniq -c)
 if [ -n "$skips" ]; then
@@ -117,8 +141,8 @@ if [ -n "$skips" ]; then
 fi
 total() { cat "$work"/done/* | awk -v field="$1" '{n += $field} END {print n + 0}'; }
 passed=$(total 1) failed=$(total 2)
-for name in "${alone[@]}" "${beside[@]}"; do
-  [ -e "$work/done/$name" ] || { echo "$name has no result" && failed=$((failed + 1)); }
+for name in "${all[@]}"; do
+  [ -e "$work/done/${name//\//.}" ] || { echo "$name has no result" && failed=$((failed + 1)); }
 done
 # No set-up brings these: a PMU that counts what is asked for and may be used, huge pages that are
 # small enough to be tried, another file system for temporary files, the memory controller in both
@@ -142,8 +166,9 @@ if [ -n "$failures" ]; then
 fi
 echo
 echo "Time of each test program:"
-for name in "${alone[@]}" "${beside[@]}"; do
-  [ ! -e "$work/done/$name" ] || echo "$(cut -d' ' -f3 "$work/done/$name") $name"
+for name in "${all[@]}"; do
+  file=$work/done/${name//\//.}
+  [ ! -e "$file" ] || echo "$(cut -d' ' -f3 "$file") $name"
 done | sort -rn | awk '{printf "%5d s  %s\n", $1, $2}'
 echo
 echo "$passed passed, $failed failed"

@@ -2,7 +2,7 @@
 //! Huge pages that writes after a fork have split are joined again, once nobody else has them: never
 //! before, never more than there were, and only from outside.
 
-use crate::common::guard::{Exclusive, Settings};
+use crate::common::guard::Settings;
 use crate::common::huge::smaps;
 use crate::common::run::{NO_STORE, PATIENCE};
 use crate::common::{Cmd, End, HUGELIFT, find, open_dir, plain};
@@ -13,6 +13,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 const MB: u64 = 1 << 20;
@@ -159,6 +160,45 @@ impl Told {
 /// that were never huge as well.
 const KHUGEPAGED: &str = "/sys/kernel/mm/transparent_hugepage/khugepaged";
 
+/// How many tests need khugepaged to be quiet now, and what puts its settings back after the last.
+static QUIET: Mutex<(usize, Option<Settings>)> = Mutex::new((0, None));
+
+/// khugepaged does nothing while one of these exists. Tests of this file may each have one at the
+/// same time.
+struct Quiet;
+
+impl Quiet {
+    fn lock() -> MutexGuard<'static, (usize, Option<Settings>)> {
+        QUIET.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn new() -> Quiet {
+        let mut quiet = Quiet::lock();
+        if quiet.1.is_none() {
+            let settings =
+                [("max_ptes_none", "0"), ("max_ptes_shared", "0"), ("scan_sleep_millisecs", "600000")];
+            let path = |name: &str| format!("{KHUGEPAGED}/{name}");
+            let paths = settings.map(|(name, _)| path(name));
+            quiet.1 = Some(Settings::keep(&paths.each_ref().map(String::as_str)).expect(KHUGEPAGED));
+            for (name, value) in settings {
+                fs::write(path(name), value).expect(name);
+            }
+        }
+        quiet.0 += 1;
+        Quiet
+    }
+}
+
+impl Drop for Quiet {
+    fn drop(&mut self) {
+        let mut quiet = Quiet::lock();
+        quiet.0 -= 1;
+        if quiet.0 == 0 {
+            quiet.1 = None;
+        }
+    }
+}
+
 macro_rules! need_joining {
     () => {{
         need_root!();
@@ -167,18 +207,7 @@ macro_rules! need_joining {
         ) {
             skip!("{why}");
         }
-        let exclusive = match Exclusive::take() {
-            Ok(exclusive) => exclusive,
-            Err(why) => skip!("{why}"),
-        };
-        let settings = [("max_ptes_none", "0"), ("max_ptes_shared", "0"), ("scan_sleep_millisecs", "600000")];
-        let path = |name: &str| format!("{KHUGEPAGED}/{name}");
-        let paths = settings.map(|(name, _)| path(name));
-        let kept = Settings::keep(&paths.each_ref().map(String::as_str)).expect(KHUGEPAGED);
-        for (name, value) in settings {
-            fs::write(path(name), value).expect(name);
-        }
-        (kept, exclusive)
+        Quiet::new()
     }};
 }
 
