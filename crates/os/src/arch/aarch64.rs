@@ -5,10 +5,10 @@ use super::{Frame, put, put32};
 use hugelift_core::addr::Addr;
 use hugelift_core::elf::Machine;
 
-/// As ELF headers name it.
+/// The machine as ELF headers name it.
 pub const MACHINE: Machine = Machine::AArch64;
 
-/// AAPCS64 has no red zone.
+/// Bytes below the stack pointer that leaf functions may use: AAPCS64 has no red zone.
 pub const RED_ZONE: u64 = 0;
 
 /// `PROT_BTI`; 0 where there is no such protection.
@@ -34,21 +34,21 @@ pub struct Regs {
     pub pstate: u64,
 }
 
-/// `PSTATE.BTYPE`: the last instruction was an indirect branch, and must meet a `bti`.
+/// `PSTATE.BTYPE`: not 0 right after an indirect branch, whose target must then be a `bti`.
 const PSTATE_BTYPE: u64 = 0b11 << 10;
 
 impl Regs {
-    /// Program counter.
+    /// Returns the program counter.
     pub fn pc(&self) -> Addr {
         Addr(self.pc)
     }
 
-    /// Stack pointer.
+    /// Returns the stack pointer.
     pub fn sp(&self) -> Addr {
         Addr(self.sp)
     }
 
-    /// Registers that run the code at `pc` on the stack at `sp`.
+    /// Returns registers that run the code at `pc` on the stack at `sp`.
     pub fn at(mut self, pc: Addr, sp: Addr) -> Regs {
         self.pc = pc.0;
         self.sp = sp.0;
@@ -56,50 +56,52 @@ impl Regs {
         self
     }
 
-    /// Loads a system call (syscall(2)).
+    /// Loads the number and the arguments of a system call (syscall(2)).
     pub fn with_syscall(mut self, number: i64, args: [u64; 6]) -> Regs {
         self.x[8] = number as u64;
         self.x[..6].copy_from_slice(&args);
         self
     }
 
-    /// Loads the copy loop of [`STUB`]; `number` is the system call behind it.
-    /// `bytes` is a multiple of 16.
+    /// Loads the arguments of the copy at [`COPY_AT`] in [`STUB`]; `number` is the system call that
+    /// follows it. `bytes` is a multiple of 16.
     pub fn with_copy(mut self, from: Addr, to: Addr, bytes: u64, number: i64) -> Regs {
         (self.x[0], self.x[1], self.x[2]) = (to.0, from.0, bytes);
         self.x[8] = number as u64;
         self
     }
 
-    /// Loads the calls that [`BATCH`] makes.
+    /// Loads the address of the list of calls that [`BATCH`] makes.
     pub fn with_batch(mut self, list: Addr) -> Regs {
         self.x[19] = list.0;
         self
     }
 
-    /// The call that [`BATCH`] is making.
+    /// Returns the address of the list entry whose call [`BATCH`] is making.
     pub fn in_batch(&self) -> Addr {
         Addr(self.x[19])
     }
 
-    /// The loaded system call: its number and three of its arguments.
+    /// Returns the loaded system call: its number and its first three arguments.
     pub fn call(&self) -> [u64; 4] {
         [self.x[8], self.x[0], self.x[1], self.x[2]]
     }
 
-    /// What a system call returned: a value, or a negative errno.
+    /// Returns the result of a system call: a value, or a negative errno.
     pub fn result(&self) -> i64 {
         self.x[0] as i64
     }
 
-    /// Registers of a program right behind execve(2), seen at its system-call stop, where
-    /// the kernel shows the kind of stop in `x7` (and gives it back afterwards).
+    /// Returns the registers with which a program starts, from those at the system-call stop at the
+    /// end of its execve(2). At such a stop the kernel shows in `x7` whether it is an entry or an exit,
+    /// and restores `x7` afterwards.
     pub fn after_exec(mut self) -> Regs {
         self.x[7] = 0;
         self
     }
 }
 
+/// Returns the bytes of instruction words; instructions are little-endian.
 const fn code<const WORDS: usize, const BYTES: usize>(words: [u32; WORDS]) -> [u8; BYTES] {
     let mut out = [0; BYTES];
     let mut i = 0;
@@ -115,26 +117,27 @@ const fn code<const WORDS: usize, const BYTES: usize>(words: [u32; WORDS]) -> [u
     out
 }
 
+/// `svc #0`: the system call of number x8, with arguments in x0 to x5; its result in x0.
 const SVC: u32 = 0xd400_0001;
 
-/// Calls `code` with `argument` on the stack that ends at `top`, and comes back to the stack of now.
+/// Calls `code` with `argument` on the stack that ends at `top`, then returns on the caller's stack.
 ///
 /// # Safety
 /// `top` is aligned to 16 bytes, and the memory below it is writable, large enough for `code`, and
-/// used by nothing else meanwhile.
+/// used by nothing else during the call.
 pub unsafe fn call_on_stack(
     top: *mut libc::c_void,
     code: extern "C" fn(*mut libc::c_void),
     argument: *mut libc::c_void,
 ) {
-    // SAFETY: x20 belongs to the caller of a function (AAPCS64), so it keeps the old stack pointer
-    // over the call; all registers that `code` may change are declared.
+    // SAFETY: x20 is callee-saved (AAPCS64), so it still holds the old stack pointer after the call.
+    // All registers that `code` may change are declared.
     unsafe {
         std::arch::asm!(
-            "mov x20, sp",
-            "mov sp, {top}",
-            "blr {code}",
-            "mov sp, x20",
+            "mov x20, sp",   // save the caller's stack pointer
+            "mov sp, {top}", // switch to the other stack
+            "blr {code}",    // argument in x0
+            "mov sp, x20",   // switch back
             top = in(reg) top,
             code = in(reg) code,
             in("x0") argument,
@@ -144,65 +147,80 @@ pub unsafe fn call_on_stack(
     }
 }
 
-/// `1: ldp x3,x4,[x1],#16; stp x3,x4,[x0],#16; subs x2,x2,#16; b.ne 1b; svc #0;
-/// mov x8,#rt_sigreturn; svc #0`
-pub const STUB: [u8; 28] = code([0xa8c1_1023, 0xa881_1003, 0xf100_4042, 0x54ff_ffa1, SVC, 0xd280_1168, SVC]);
-/// Copies, then makes a system call, then goes home.
+/// Code with three entry points: it copies memory, makes a system call, and returns to the program by
+/// rt_sigreturn(2).
+#[rustfmt::skip]
+pub const STUB: [u8; 28] = code([
+    // COPY_AT:
+    0xa8c1_1023, // ldp x3, x4, [x1], #16   read 16 bytes from x1
+    0xa881_1003, // stp x3, x4, [x0], #16   write them to x0
+    0xf100_4042, // subs x2, x2, #16        16 bytes fewer are left
+    0x54ff_ffa1, // b.ne COPY_AT
+    // SYSCALL_AT:
+    SVC,         // svc #0                  number in x8; arguments in x0 to x5
+    // RETURN_AT:
+    0xd280_1168, // mov x8, #139            rt_sigreturn
+    SVC,         // svc #0                  load all registers from the frame at sp
+]);
+/// Offset in [`STUB`] of the copy, which the system call and the return follow.
 pub const COPY_AT: u64 = 0;
-/// Makes a system call, then goes home.
+/// Offset in [`STUB`] of the system call, which the return follows.
 pub const SYSCALL_AT: u64 = 16;
-/// Goes home.
+/// Offset in [`STUB`] of the return to the program.
 pub const RETURN_AT: u64 = 20;
 
-/// Makes one system call after the other, from a list of words: a number and six arguments each,
-/// a negative number at the end. Each result takes the place of its number. Then goes home.
+/// Code that makes one system call after the other, then returns to the program by rt_sigreturn(2).
 ///
-/// `1: ldr x8,[x19]; tbnz x8,#63,2f; ldp x0,x1,[x19,#8]; ldp x2,x3,[x19,#24]; ldp x4,x5,[x19,#40];
-/// svc #0; str x0,[x19],#56; b 1b; 2: mov x8,#rt_sigreturn; svc #0`
+/// `x19` points to a list. Each entry has seven words: the call's number and six arguments. The result
+/// replaces the number. A negative number ends the list. (The kernel changes only x0.)
+#[rustfmt::skip]
 pub const BATCH: [u8; 40] = code([
-    0xf940_0268,
-    0xb7f8_00e8,
-    0xa940_8660,
-    0xa941_8e62,
-    0xa942_9664,
-    SVC,
-    0xf803_8660,
-    0x17ff_fff9,
-    0xd280_1168,
-    SVC,
+    // next:
+    0xf940_0268, // ldr x8, [x19]           number of the call
+    0xb7f8_00e8, // tbnz x8, #63, end       negative?
+    0xa940_8660, // ldp x0, x1, [x19, #8]   first and second argument
+    0xa941_8e62, // ldp x2, x3, [x19, #24]  third and fourth
+    0xa942_9664, // ldp x4, x5, [x19, #40]  fifth and sixth
+    SVC,         // svc #0
+    0xf803_8660, // str x0, [x19], #56      the result replaces the number; on to the next entry
+    0x17ff_fff9, // b next
+    // end:
+    0xd280_1168, // mov x8, #139            rt_sigreturn
+    SVC,         // svc #0                  load all registers from the frame at sp
 ]);
 
-/// Bytes that [`entry_stub`] takes.
+/// Size of the code that [`entry_stub`] returns.
 pub const ENTRY_STUB_BYTES: usize = 72;
 
-/// Code for a dynamic program's entry point: puts `entry` back into the word of the
-/// auxiliary vector at `slot`, sends itself SIGCONT, and goes on at `entry`.
+/// Returns code for the entry point of a dynamic program: it puts `entry` back into the word of the
+/// auxiliary vector at `slot`, sends SIGCONT to its own thread, and jumps to `entry`.
 ///
-/// At this point the ABI gives meaning to `sp` and `x0` alone; `x0` is kept in `x9`.
+/// At the entry point the ABI gives a meaning to `sp` and `x0` alone. `x9` holds `x0` meanwhile.
+#[rustfmt::skip]
 pub fn entry_stub(entry: Addr, slot: Addr) -> Vec<u8> {
     let words = [
-        0xd503_245f_u32, // bti c: the loader gets here by an indirect branch
-        0xaa00_03e9,     // mov x9, x0
-        0x5800_0180,     // ldr x0, entry (12 words on)
-        0x5800_01a1,     // ldr x1, slot (13 words on)
-        0xf900_0020,     // str x0, [x1]
-        0xd280_1588,     // mov x8, #getpid
-        SVC,
-        0xaa00_03e1, // mov x1, x0
-        0xd280_0242, // mov x2, #SIGCONT
-        0xd280_1068, // mov x8, #tgkill
-        SVC,
-        0xaa09_03e0, // mov x0, x9
-        0x5800_0050, // ldr x16, entry (2 words on)
-        0xd61f_0200, // br x16
+        0xd503_245f_u32, // bti c              the loader comes by an indirect branch
+        0xaa00_03e9,     // mov x9, x0         save the function for atexit(3)
+        0x5800_0180,     // ldr x0, entry      the real entry point (literal 12 words ahead)
+        0x5800_01a1,     // ldr x1, slot       (literal 13 words ahead)
+        0xf900_0020,     // str x0, [x1]       AT_ENTRY as the kernel wrote it
+        0xd280_1588,     // mov x8, #172       getpid
+        SVC,             // svc #0             the process, in x0
+        0xaa00_03e1,     // mov x1, x0         its first thread
+        0xd280_0242,     // mov x2, #18        SIGCONT
+        0xd280_1068,     // mov x8, #131       tgkill
+        SVC,             // svc #0             a seized thread stops here
+        0xaa09_03e0,     // mov x0, x9         restore x0
+        0x5800_0050,     // ldr x16, entry     (literal 2 words ahead)
+        0xd61f_0200,     // br x16             to the real entry point
     ];
     let mut out: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
-    out.extend(entry.0.to_le_bytes());
-    out.extend(slot.0.to_le_bytes());
+    out.extend(entry.0.to_le_bytes()); // entry: .quad
+    out.extend(slot.0.to_le_bytes());  // slot: .quad
     out
 }
 
-/// The registers that [`entry_stub`] would have at `entry`, from those inside it.
+/// Returns the registers that [`entry_stub`] leaves when it jumps to `entry`, from those at its stop.
 pub fn entry_registers(mut regs: Regs, entry: Addr) -> Regs {
     regs.x[0] = regs.x[9];
     regs.at(entry, Addr(regs.sp))
@@ -218,14 +236,14 @@ const FRAME_BYTES: usize = RESERVED + 4096;
 const FPSIMD_MAGIC: u32 = 0x4650_8001;
 const FPSIMD_BYTES: u32 = 528;
 
-/// Where in a frame the program counter is.
+/// Offset in a frame of the program counter.
 pub const FRAME_PC: u64 = (MCONTEXT + 8 + 8 * 32) as u64;
 
-/// A frame at `base` from which `rt_sigreturn` restores `regs`, the floating-point state
-/// `fp` (zero if empty) and the signal mask. The alternate signal stack is left alone.
+/// Returns a frame from which rt_sigreturn(2) restores `regs`, the floating-point state `fp` (an empty
+/// one zeroes it) and the signal mask. The alternate signal stack stays as it is.
 pub fn signal_frame(regs: &Regs, fp: &[u8], mask: u64, _base: Addr) -> Frame {
     let mut bytes = vec![0; FRAME_BYTES];
-    // Flags that sigaltstack(2) refuses: the frame then says nothing about the stack.
+    // sigaltstack(2) refuses these flags, so rt_sigreturn(2) leaves the alternate stack alone.
     put32(&mut bytes, UC_STACK_FLAGS, 0x7f);
     put(&mut bytes, SIGMASK, mask);
     for (i, value) in regs.x.into_iter().chain([regs.sp, regs.pc, regs.pstate]).enumerate() {

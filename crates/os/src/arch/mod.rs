@@ -1,20 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What differs between the machines that hugelift runs on: registers, three short
-//! pieces of machine code, and the layout of a signal frame. Nothing else in the tree
-//! knows the architecture.
+//! What differs between the architectures that hugelift runs on: registers, three short pieces of
+//! machine code, and the layout of a signal frame. No other module knows the architecture.
 //!
 //! Each architecture offers the same names:
 //!
 //! | name | what |
 //! |---|---|
-//! | `MACHINE` | as ELF headers name it |
+//! | `MACHINE` | the machine as ELF headers name it |
 //! | `Regs` | the general registers as `PTRACE_GETREGSET(NT_PRSTATUS)` gives them |
 //! | `FP_REGSET` | the regset that holds the floating-point state |
-//! | `STUB`, `COPY_AT`, `SYSCALL_AT`, `RETURN_AT` | code that makes one system call and goes home |
-//! | `BATCH`, `Regs::with_batch`, `Regs::in_batch` | code that makes many system calls and goes home |
-//! | `entry_stub`, `entry_registers` | code that a dynamic program runs at its entry point |
-//! | `signal_frame`, `FRAME_PC` | what `rt_sigreturn` restores registers from; the program counter in it |
-//! | `PROT_BTI`, `has_bti` | branch target identification, where there is any |
+//! | `STUB`, `COPY_AT`, `SYSCALL_AT`, `RETURN_AT` | code that makes one system call, then calls rt_sigreturn(2) |
+//! | `BATCH`, `Regs::with_batch`, `Regs::in_batch` | code that makes a list of system calls, then calls rt_sigreturn(2) |
+//! | `entry_stub`, `entry_registers`, `ENTRY_STUB_BYTES` | code that a dynamic program runs at its entry point |
+//! | `signal_frame`, `FRAME_PC` | the frame from which rt_sigreturn(2) restores registers; the program counter in it |
+//! | `PROT_BTI`, `has_bti` | branch target identification, where the architecture has it |
 //! | `call_on_stack` | calls a function on another stack |
 //! | `RED_ZONE` | bytes below the stack pointer that belong to the program |
 
@@ -30,17 +29,16 @@ pub use x86_64::*;
 
 /// A signal frame, ready to be written to the target's stack.
 pub struct Frame {
-    /// Its bytes.
+    /// The frame's bytes.
     pub bytes: Vec<u8>,
-    /// What the stack pointer must be for `rt_sigreturn` to find it, as an offset into
-    /// `bytes`.
+    /// Offset in `bytes` at which the stack pointer must be for rt_sigreturn(2) to find the frame.
     pub sp_at: u64,
 }
 
-/// Alignment that a frame's first byte must have.
+/// The alignment that the first byte of a frame must have.
 pub const FRAME_ALIGN: u64 = 64;
 
-/// Bytes out of little-endian words, at an offset; both machines are little-endian.
+/// Writes a little-endian word at an offset: both architectures are little-endian.
 fn put(bytes: &mut [u8], at: usize, value: u64) {
     if let Some(slot) = bytes.get_mut(at..at + 8) {
         slot.copy_from_slice(&value.to_le_bytes());

@@ -5,10 +5,10 @@ use super::{FRAME_ALIGN, Frame, put, put32};
 use hugelift_core::addr::Addr;
 use hugelift_core::elf::Machine;
 
-/// As ELF headers name it.
+/// The machine as ELF headers name it.
 pub const MACHINE: Machine = Machine::X86_64;
 
-/// The System V ABI lets leaf functions use 128 bytes below the stack pointer.
+/// Bytes below the stack pointer that leaf functions may use (System V ABI).
 pub const RED_ZONE: u64 = 128;
 
 /// `PROT_BTI`; 0 where there is no such protection.
@@ -60,18 +60,18 @@ pub struct Regs {
 const EFLAGS_DF: u64 = 1 << 10;
 
 impl Regs {
-    /// Program counter.
+    /// Returns the program counter.
     pub fn pc(&self) -> Addr {
         Addr(self.rip)
     }
 
-    /// Stack pointer.
+    /// Returns the stack pointer.
     pub fn sp(&self) -> Addr {
         Addr(self.rsp)
     }
 
-    /// Registers that run the code at `pc` on the stack at `sp`, not as the restart of an
-    /// interrupted system call.
+    /// Returns registers that run the code at `pc` on the stack at `sp`. The kernel does not take the
+    /// change of `pc` for the restart of an interrupted system call: `orig_rax` is -1.
     pub fn at(mut self, pc: Addr, sp: Addr) -> Regs {
         self.rip = pc.0;
         self.rsp = sp.0;
@@ -79,14 +79,15 @@ impl Regs {
         self
     }
 
-    /// Loads a system call (syscall(2)).
+    /// Loads the number and the arguments of a system call (syscall(2)).
     pub fn with_syscall(mut self, number: i64, args: [u64; 6]) -> Regs {
         self.rax = number as u64;
         [self.rdi, self.rsi, self.rdx, self.r10, self.r8, self.r9] = args;
         self
     }
 
-    /// Loads the copy loop of [`STUB`]; `number` is the system call behind it.
+    /// Loads the arguments of the copy at [`COPY_AT`] in [`STUB`]; `number` is the system call that
+    /// follows it.
     pub fn with_copy(mut self, from: Addr, to: Addr, bytes: u64, number: i64) -> Regs {
         (self.rsi, self.rdi, self.rcx) = (from.0, to.0, bytes);
         self.rax = number as u64;
@@ -94,51 +95,52 @@ impl Regs {
         self
     }
 
-    /// Loads the calls that [`BATCH`] makes.
+    /// Loads the address of the list of calls that [`BATCH`] makes.
     pub fn with_batch(mut self, list: Addr) -> Regs {
         self.rbx = list.0;
         self
     }
 
-    /// The call that [`BATCH`] is making.
+    /// Returns the address of the list entry whose call [`BATCH`] is making.
     pub fn in_batch(&self) -> Addr {
         Addr(self.rbx)
     }
 
-    /// The loaded system call: its number and three of its arguments.
+    /// Returns the loaded system call: its number and its first three arguments.
     pub fn call(&self) -> [u64; 4] {
         [self.rax, self.rdi, self.rsi, self.rdx]
     }
 
-    /// What a system call returned: a value, or a negative errno.
+    /// Returns the result of a system call: a value, or a negative errno.
     pub fn result(&self) -> i64 {
         self.rax as i64
     }
 
-    /// Registers of a program right behind execve(2), seen at its system-call stop.
+    /// Returns the registers with which a program starts, from those at the system-call stop at the
+    /// end of its execve(2).
     pub fn after_exec(self) -> Regs {
         self
     }
 }
 
-/// Calls `code` with `argument` on the stack that ends at `top`, and comes back to the stack of now.
+/// Calls `code` with `argument` on the stack that ends at `top`, then returns on the caller's stack.
 ///
 /// # Safety
 /// `top` is aligned to 16 bytes, and the memory below it is writable, large enough for `code`, and
-/// used by nothing else meanwhile.
+/// used by nothing else during the call.
 pub unsafe fn call_on_stack(
     top: *mut libc::c_void,
     code: extern "C" fn(*mut libc::c_void),
     argument: *mut libc::c_void,
 ) {
-    // SAFETY: r12 belongs to the caller of a function (System V ABI), so it keeps the old stack
-    // pointer over the call; all registers that `code` may change are declared.
+    // SAFETY: r12 is callee-saved (System V ABI), so it still holds the old stack pointer after the
+    // call. All registers that `code` may change are declared.
     unsafe {
         std::arch::asm!(
-            "mov r12, rsp",
-            "mov rsp, {top}",
-            "call {code}",
-            "mov rsp, r12",
+            "mov r12, rsp",   // save the caller's stack pointer
+            "mov rsp, {top}", // switch to the other stack
+            "call {code}",    // argument in rdi
+            "mov rsp, r12",   // switch back
             top = in(reg) top,
             code = in(reg) code,
             in("rdi") argument,
@@ -148,58 +150,80 @@ pub unsafe fn call_on_stack(
     }
 }
 
-/// `rep movsb; syscall; mov $rt_sigreturn, %eax; syscall`
-pub const STUB: [u8; 11] = [0xf3, 0xa4, 0x0f, 0x05, 0xb8, 0x0f, 0x00, 0x00, 0x00, 0x0f, 0x05];
-/// Copies, then makes a system call, then goes home.
+/// Code with three entry points: it copies memory, makes a system call, and returns to the program by
+/// rt_sigreturn(2).
+#[rustfmt::skip]
+pub const STUB: [u8; 11] = [
+    // COPY_AT:
+    0xf3, 0xa4,                     // rep movsb          copy rcx bytes from (rsi) to (rdi)
+    // SYSCALL_AT:
+    0x0f, 0x05,                     // syscall            number in rax; arguments in rdi, rsi, rdx, r10, r8, r9
+    // RETURN_AT:
+    0xb8, 0x0f, 0x00, 0x00, 0x00,   // mov $15, %eax      rt_sigreturn
+    0x0f, 0x05,                     // syscall            load all registers from the frame at rsp
+];
+/// Offset in [`STUB`] of the copy, which the system call and the return follow.
 pub const COPY_AT: u64 = 0;
-/// Makes a system call, then goes home.
+/// Offset in [`STUB`] of the system call, which the return follows.
 pub const SYSCALL_AT: u64 = 2;
-/// Goes home.
+/// Offset in [`STUB`] of the return to the program.
 pub const RETURN_AT: u64 = 4;
 
-/// Makes one system call after the other, from a list of words: a number and six arguments each,
-/// a negative number at the end. Each result takes the place of its number. Then goes home.
+/// Code that makes one system call after the other, then returns to the program by rt_sigreturn(2).
 ///
-/// `1: mov (%rbx), %rax; test %rax, %rax; js 2f; mov 8(%rbx), %rdi; mov 16(%rbx), %rsi;
-/// mov 24(%rbx), %rdx; mov 32(%rbx), %r10; mov 40(%rbx), %r8; mov 48(%rbx), %r9; syscall;
-/// mov %rax, (%rbx); add $56, %rbx; jmp 1b; 2: mov $rt_sigreturn, %eax; syscall`
+/// `rbx` points to a list. Each entry has seven words: the call's number and six arguments. The result
+/// replaces the number. A negative number ends the list. (The kernel changes only rax, rcx and r11.)
 #[rustfmt::skip]
 pub const BATCH: [u8; 50] = [
-    0x48, 0x8b, 0x03, 0x48, 0x85, 0xc0, 0x78, 0x23,
-    0x48, 0x8b, 0x7b, 0x08, 0x48, 0x8b, 0x73, 0x10, 0x48, 0x8b, 0x53, 0x18,
-    0x4c, 0x8b, 0x53, 0x20, 0x4c, 0x8b, 0x43, 0x28, 0x4c, 0x8b, 0x4b, 0x30,
-    0x0f, 0x05, 0x48, 0x89, 0x03, 0x48, 0x83, 0xc3, 0x38, 0xeb, 0xd5,
-    0xb8, 0x0f, 0x00, 0x00, 0x00, 0x0f, 0x05,
+    // next:
+    0x48, 0x8b, 0x03,               // mov (%rbx), %rax   number of the call
+    0x48, 0x85, 0xc0,               // test %rax, %rax    negative?
+    0x78, 0x23,                     // js end
+    0x48, 0x8b, 0x7b, 0x08,         // mov 8(%rbx), %rdi  first argument
+    0x48, 0x8b, 0x73, 0x10,         // mov 16(%rbx), %rsi second
+    0x48, 0x8b, 0x53, 0x18,         // mov 24(%rbx), %rdx third
+    0x4c, 0x8b, 0x53, 0x20,         // mov 32(%rbx), %r10 fourth
+    0x4c, 0x8b, 0x43, 0x28,         // mov 40(%rbx), %r8  fifth
+    0x4c, 0x8b, 0x4b, 0x30,         // mov 48(%rbx), %r9  sixth
+    0x0f, 0x05,                     // syscall
+    0x48, 0x89, 0x03,               // mov %rax, (%rbx)   the result replaces the number
+    0x48, 0x83, 0xc3, 0x38,         // add $56, %rbx      the next entry
+    0xeb, 0xd5,                     // jmp next
+    // end:
+    0xb8, 0x0f, 0x00, 0x00, 0x00,   // mov $15, %eax      rt_sigreturn
+    0x0f, 0x05,                     // syscall            load all registers from the frame at rsp
 ];
 
-/// Bytes that [`entry_stub`] takes.
+/// Size of the code that [`entry_stub`] returns.
 pub const ENTRY_STUB_BYTES: usize = 64;
 
-/// Code for a dynamic program's entry point: puts `entry` back into the word of the
-/// auxiliary vector at `slot`, sends itself SIGCONT, and goes on at `entry`.
+/// Returns code for the entry point of a dynamic program: it puts `entry` back into the word of the
+/// auxiliary vector at `slot`, sends SIGCONT to its own thread, and jumps to `entry`.
 ///
-/// At this point the ABI gives meaning to `%rsp` and `%rdx` alone; `%rdx` is kept in `%r8`.
+/// At the entry point the ABI gives a meaning to `%rsp` and `%rdx` alone. `%r8` holds `%rdx` meanwhile.
+#[rustfmt::skip]
 pub fn entry_stub(entry: Addr, slot: Addr) -> Vec<u8> {
     let mut code = Vec::with_capacity(ENTRY_STUB_BYTES);
-    code.extend([0x49, 0x89, 0xd0]); // mov %rdx, %r8
-    code.extend([0x48, 0xb8]); // movabs $entry, %rax
+    code.extend([0x49, 0x89, 0xd0]);    // mov %rdx, %r8       save the function for atexit(3)
+    code.extend([0x48, 0xb8]);          // movabs $entry, %rax the real entry point
     code.extend(entry.0.to_le_bytes());
-    code.extend([0x48, 0xa3]); // movabs %rax, slot
+    code.extend([0x48, 0xa3]);          // movabs %rax, slot   AT_ENTRY as the kernel wrote it
     code.extend(slot.0.to_le_bytes());
-    code.extend([0xb8, 39, 0, 0, 0]); // mov $getpid, %eax
-    code.extend([0x0f, 0x05]); // syscall
-    code.extend([0x89, 0xc7, 0x89, 0xc6]); // mov %eax, %edi; mov %eax, %esi
-    code.extend([0xba, 18, 0, 0, 0]); // mov $SIGCONT, %edx
-    code.extend([0xb8, 234, 0, 0, 0]); // mov $tgkill, %eax
-    code.extend([0x0f, 0x05]); // syscall
-    code.extend([0x4c, 0x89, 0xc2]); // mov %r8, %rdx
-    code.extend([0x48, 0xb8]); // movabs $entry, %rax
+    code.extend([0xb8, 39, 0, 0, 0]);   // mov $39, %eax       getpid
+    code.extend([0x0f, 0x05]);          // syscall             clobbers rcx and r11
+    code.extend([0x89, 0xc7]);          // mov %eax, %edi      the process
+    code.extend([0x89, 0xc6]);          // mov %eax, %esi      its first thread
+    code.extend([0xba, 18, 0, 0, 0]);   // mov $18, %edx       SIGCONT
+    code.extend([0xb8, 234, 0, 0, 0]);  // mov $234, %eax      tgkill
+    code.extend([0x0f, 0x05]);          // syscall             a seized thread stops here
+    code.extend([0x4c, 0x89, 0xc2]);    // mov %r8, %rdx       restore rdx
+    code.extend([0x48, 0xb8]);          // movabs $entry, %rax
     code.extend(entry.0.to_le_bytes());
-    code.extend([0xff, 0xe0]); // jmp *%rax
+    code.extend([0xff, 0xe0]);          // jmp *%rax           to the real entry point
     code
 }
 
-/// The registers that [`entry_stub`] would have at `entry`, from those inside it.
+/// Returns the registers that [`entry_stub`] leaves when it jumps to `entry`, from those at its stop.
 pub fn entry_registers(mut regs: Regs, entry: Addr) -> Regs {
     regs.rdx = regs.r8;
     regs.at(entry, Addr(regs.rsp))
@@ -212,23 +236,24 @@ const MCONTEXT: usize = UC + 40;
 const FPSTATE: usize = MCONTEXT + 184;
 const SIGMASK: usize = MCONTEXT + 256;
 const FRAME_BYTES: usize = SIGMASK + 8 + 128;
-// The area of the fxsave image that software may use (struct _fpx_sw_bytes).
+// Offset in the fxsave image of the area that software may use (struct _fpx_sw_bytes).
 const SW_RESERVED: usize = 464;
 const FP_XSTATE_MAGIC1: u32 = 0x4650_5853;
 const FP_XSTATE_MAGIC2: u32 = 0x4650_5845;
 /// `UC_FP_XSTATE | UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS`
 const UC_FLAGS: u64 = 7;
 
-/// Where in a frame the program counter is.
+/// Offset in a frame of the program counter.
 pub const FRAME_PC: u64 = (MCONTEXT + 8 * 16) as u64;
 
-/// A frame at `base` from which `rt_sigreturn` restores `regs`, the floating-point state
-/// `fp` (reset if empty) and the signal mask. The alternate signal stack is left alone.
+/// Returns a frame for the address `base`, from which rt_sigreturn(2) restores `regs`, the
+/// floating-point state `fp` (an empty one resets it) and the signal mask. The alternate signal stack
+/// stays as it is.
 pub fn signal_frame(regs: &Regs, fp: &[u8], mask: u64, base: Addr) -> Frame {
     let fp_at = FRAME_BYTES.next_multiple_of(FRAME_ALIGN as usize);
     let mut bytes = vec![0; fp_at];
     put(&mut bytes, UC, UC_FLAGS);
-    // Flags that sigaltstack(2) refuses: the frame then says nothing about the stack.
+    // sigaltstack(2) refuses these flags, so rt_sigreturn(2) leaves the alternate stack alone.
     put32(&mut bytes, UC_STACK_FLAGS, 0x7f);
     let general = [
         regs.r8,
@@ -260,8 +285,8 @@ pub fn signal_frame(regs: &Regs, fp: &[u8], mask: u64, base: Addr) -> Frame {
         put(&mut bytes, FPSTATE, base.0 + fp_at as u64);
         let mut image = fp.to_vec();
         if fp.len() > 512 + 64 {
-            // The kernel wants to know which features the image holds; the regset has the
-            // mask where the frame has these fields.
+            // struct _fpx_sw_bytes tells the kernel which features the image holds. The regset has the
+            // mask of features at the place of its first two fields.
             let mut features = [0; 8];
             features.copy_from_slice(&fp[SW_RESERVED..SW_RESERVED + 8]);
             put32(&mut image, SW_RESERVED, FP_XSTATE_MAGIC1);
@@ -272,6 +297,7 @@ pub fn signal_frame(regs: &Regs, fp: &[u8], mask: u64, base: Addr) -> Frame {
         }
         bytes.extend(image);
     }
-    // The frame starts with the handler's return address, already popped at this point.
+    // The frame begins with the return address of a handler, which the handler's `ret` has popped
+    // before rt_sigreturn(2).
     Frame { bytes, sp_at: 8 }
 }
