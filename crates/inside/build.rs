@@ -2,7 +2,7 @@
 //! Builds the loaded form of this crate, a shared object, and puts it beside the executables of
 //! the build.
 //!
-//! Not as cargo's own `cdylib`: without the standard library such an object can only be linked
+//! It is no `cdylib` of cargo's: without the standard library such an object can only be linked
 //! with `panic=abort`, which cargo sets for a whole workspace or not at all.
 
 use std::path::{Path, PathBuf};
@@ -18,13 +18,9 @@ fn main() {
     let mut rustc = Command::new(variable("RUSTC"));
     rustc.args(["--crate-name", "hugelift_inside", "--crate-type", "cdylib", "--edition", "2024"]);
     rustc.args(["--cfg", "loaded", "-C", "panic=abort", "-C", "opt-level=s", "-C", "strip=symbols"]);
-    if std::env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|arch| arch == "aarch64") {
-        // Out of line, atomics ask the C library's getauxval what the processor has.
-        rustc.args(["-C", "target-feature=-outline-atomics"]);
-    }
-    // Nothing of it comes from a C library: it is loaded into programs of any. For musl's targets it must be
-    // said that there are shared objects; AArch64's atomics that choose their instructions at run time
-    // would ask the C library for the CPU's features.
+    // The library uses no C library, as it is loaded into programs of any. musl's targets build shared
+    // objects only with `-crt-static`. AArch64's outlined atomics choose their instructions at run time by
+    // the C library's getauxval.
     let aarch64 = variable("CARGO_CFG_TARGET_ARCH") == "aarch64";
     let features = if aarch64 { "-crt-static,-outline-atomics" } else { "-crt-static" };
     rustc.arg("-C").arg(format!("target-feature={features}"));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Machine code: system calls, a child on a stack of its own, the place where the program stops.
+//! Machine code: it makes system calls, starts a child on its own stack, and stops the program.
 
 #[cfg(target_arch = "aarch64")]
 #[path = "arch/aarch64.rs"]

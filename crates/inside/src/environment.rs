@@ -8,7 +8,7 @@ pub struct Environment(*mut *const c_char);
 
 impl Environment {
     /// # Safety
-    /// `array` holds strings and ends in a null pointer, and nobody changes it meanwhile.
+    /// `array` holds strings and ends in a null pointer, and nothing else changes it meanwhile.
     pub unsafe fn new(array: *mut *const c_char) -> Environment {
         Environment(array)
     }
@@ -40,7 +40,7 @@ impl Environment {
         self.slot(name).map(|(_, value)| value)
     }
 
-    /// Takes a variable out.
+    /// Removes a variable.
     pub fn remove(&self, name: &str) {
         let Some((mut slot, _)) = self.slot(name) else { return };
         // SAFETY: from one entry on to the null pointer.
@@ -52,8 +52,7 @@ impl Environment {
         }
     }
 
-    /// Takes what `skip` says off the beginning of a variable's value; the variable, if that was
-    /// all.
+    /// Removes the first `skip` bytes of a variable's value, or the variable if nothing is left.
     pub fn shorten(&self, name: &str, skip: usize) {
         let Some((slot, value)) = self.slot(name) else { return };
         let left = value.to_bytes().len().saturating_sub(skip);

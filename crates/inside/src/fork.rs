@@ -11,9 +11,9 @@
 //!   child                                 '-- copy (reads only), replace -- unblock
 //! ```
 //!
-//! Nobody writes to the shared pages meanwhile: the parent has one thread. Before it gets a second
-//! one, its spans leave the pool for good: what another thread writes while a child copies cannot
-//! be had without a snapshot that the kernel does not make.
+//! Nothing writes to the shared pages meanwhile: the parent has one thread. Before it gets a second
+//! one, its spans leave the pool for good: another thread could write while a child copies, and the
+//! kernel offers no snapshot.
 
 use crate::mappings::{self, Mapping};
 use crate::table::{Span, TABLE, state};
@@ -35,7 +35,7 @@ static MASK: AtomicU64 = AtomicU64::new(0);
 static READ_END: AtomicUsize = AtomicUsize::new(usize::MAX);
 static WRITE_END: AtomicUsize = AtomicUsize::new(usize::MAX);
 
-/// Registers for fork(2), with a reserve of so many pages for a child, if that is asked for.
+/// Registers the handlers of fork(2) if `reserve` is given: the number of pages to keep for a child.
 pub fn guard(reserve: Option<usize>) {
     let guarded = reserve.is_some_and(|pages| {
         RESERVE.store(pages, Relaxed);
@@ -55,7 +55,7 @@ fn page() -> usize {
     TABLE.spans().next().map_or(0, |span| span.page as usize)
 }
 
-/// Puts the next child's pages aside.
+/// Reserves the next child's pages.
 fn reserve() {
     let bytes = RESERVE.load(Relaxed).saturating_mul(page());
     if bytes != 0
@@ -69,13 +69,13 @@ fn reserve() {
 fn release() {
     let at = RESERVED_AT.swap(0, Relaxed);
     if at != 0 {
-        // SAFETY: mapped by `reserve`; nobody has ever used it.
+        // SAFETY: mapped by `reserve`, and never used.
         unsafe { sys::unmap(at, RESERVE.load(Relaxed) * page()) };
     }
 }
 
-/// After hugelift has filled the table: the first moment at which pages can be put aside is the
-/// first fork(2); they are there for the second. (The pool is as full then as it is now.)
+/// The handler before fork(2). The first fork(2) is the first moment after hugelift has filled the table,
+/// so pages are reserved from the second fork(2) on. (The pool is as full then as it is now.)
 extern "C" fn prepare() {
     if TABLE.count() == 0 {
         return;
@@ -209,12 +209,12 @@ fn copy(range: Mapping, page: usize, pool: bool, content: Content) -> bool {
 fn copy_over(range: Mapping, page: usize, at: usize, content: Content) -> bool {
     let bytes = range.end - range.start;
     let is_closed = range.prot & sys::PROT_READ == 0;
-    // SAFETY: what the program has forbidden is allowed for as long as nobody but this function runs.
+    // SAFETY: the program forbids access to the range; only this function runs while it is allowed.
     if is_closed && !unsafe { sys::protect(range.start, bytes, sys::PROT_READ) } {
         return false;
     }
     let is_copied = match content {
-        // SAFETY: both are mapped, of this length and apart from each other; nobody writes to
+        // SAFETY: both are mapped, of this length and apart from each other; nothing writes to
         // the first, as the module says.
         Content::Readable => unsafe {
             copy_pages(range.start, at, bytes, page);
@@ -233,11 +233,11 @@ fn copy_over(range: Mapping, page: usize, at: usize, content: Content) -> bool {
     done
 }
 
-/// Copies memory to fresh memory. Pages of zeros are left out: bss that nobody has written to takes no
-/// memory then, and is missing again for a userfaultfd.
+/// Copies memory to fresh memory, except pages of zeros: so bss that was never written takes no memory,
+/// and is missing again for a userfaultfd.
 ///
 /// # Safety
-/// Both are `bytes` long, aligned to `page`, mapped, and apart from each other. Nobody writes to them.
+/// Both are `bytes` long, aligned to `page`, mapped, and apart from each other. Nothing else writes to them.
 unsafe fn copy_pages(from: usize, to: usize, bytes: usize, page: usize) {
     for offset in (0..bytes).step_by(page) {
         let length = page.min(bytes - offset);

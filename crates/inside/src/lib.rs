@@ -9,11 +9,11 @@
 //!
 //! * before `main` it asks hugelift to lift a program that was started by one that hugelift lifts
 //!   (`--children lift`): [`mod@start`];
-//! * it gives a child of fork(2) memory of its own for what is written on pages of the pool
+//! * it copies the writable memory that is on pages of the pool for each child of fork(2)
 //!   (`--data-backing hugetlb`): [`mod@fork`].
 //!
-//! What it needs of the C library (`environ`, `dl_iterate_phdr`, ...) are weak references: where
-//! they are missing, it does nothing.
+//! Its references to the C library (`environ`, `dl_iterate_phdr`, ...) are weak: where they are missing,
+//! it does nothing.
 #![cfg_attr(not(test), no_std)]
 #![cfg_attr(not(loaded), allow(dead_code, reason = "hugelift itself wants the names alone"))]
 

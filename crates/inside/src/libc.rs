@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the program's C library has, if it has it.
+//! Functions and variables of the program's C library, which it may lack.
 
 use core::ffi::{c_char, c_int, c_ulong};
 
@@ -13,12 +13,14 @@ macro_rules! weak {
             #[cfg(target_arch = "x86_64")]
             core::arch::naked_asm!(
                 concat!(".weak ", $symbol),
+                // The loader has put the symbol's address into the GOT, or 0.
                 concat!("mov rax, qword ptr [rip + ", $symbol, "@GOTPCREL]"),
                 "ret",
             );
             #[cfg(target_arch = "aarch64")]
             core::arch::naked_asm!(
                 concat!(".weak ", $symbol),
+                // The page of the GOT's entry; then the entry: the symbol's address, or 0.
                 concat!("adrp x0, :got:", $symbol),
                 concat!("ldr x0, [x0, :got_lo12:", $symbol, "]"),
                 "ret",
@@ -45,7 +47,7 @@ pub fn environ() -> Option<*mut *mut *const c_char> {
     (!at.is_null()).then_some(at)
 }
 
-/// A value of the auxiliary vector (getauxval(3)); 0 if it cannot be had.
+/// Returns a value of the auxiliary vector (getauxval(3)), or 0 if it is not available.
 pub fn auxiliary(kind: c_ulong) -> c_ulong {
     match at_getauxval() {
         0 => 0,
@@ -56,7 +58,7 @@ pub fn auxiliary(kind: c_ulong) -> c_ulong {
 
 type Hook = extern "C" fn();
 
-/// Has functions called around fork(2) (pthread_atfork(3)); whether that was possible.
+/// Registers functions to be called around fork(2) (pthread_atfork(3)); returns whether that worked.
 pub fn at_fork(prepare: Hook, parent: Hook, child: Hook) -> bool {
     // glibc's programs have pthread_atfork linked into them; it calls this.
     type Register = extern "C" fn(Hook, Hook, Hook, *const u8) -> c_int;
@@ -65,7 +67,7 @@ pub fn at_fork(prepare: Hook, parent: Hook, child: Hook) -> bool {
         (0, 0) => return false,
         // SAFETY: as in `auxiliary`.
         (0, at) => unsafe { core::mem::transmute::<usize, AtFork>(at)(prepare, parent, child) },
-        // SAFETY: as above. The handle is for those who can be unloaded.
+        // SAFETY: as above. Only a library that can be unloaded needs the handle.
         (at, _) => unsafe {
             core::mem::transmute::<usize, Register>(at)(prepare, parent, child, core::ptr::null())
         },

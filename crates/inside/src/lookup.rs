@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The next definition of a function behind this library's own: what `dlsym(RTLD_NEXT)` finds.
-//! C libraries before glibc 2.34 have that in a library which may not be loaded.
+//! Finds the next definition of a function after this library's own, as `dlsym(RTLD_NEXT)` does.
+//! (Before glibc 2.34 that function is in a library which may not be loaded.)
 
 use crate::libc::{Object, each_object};
 use core::ffi::{CStr, c_char, c_int};
@@ -12,7 +12,7 @@ const DT_STRTAB: u64 = 5;
 const DT_SYMTAB: u64 = 6;
 const DT_GNU_HASH: u64 = 0x6fff_fef5;
 const DT_VERSYM: u64 = 0x6fff_fff0;
-/// In a symbol's version: not what a program linked today would get.
+/// In a symbol's version: an old version, which a program linked today does not get.
 const HIDDEN: u16 = 0x8000;
 const STT_FUNC: u8 = 2;
 
@@ -38,7 +38,7 @@ struct Search<'a> {
     found: [usize; 2],
 }
 
-/// The address of the next function of this name; 0 if there is none.
+/// Returns the address of the next function of this name, or 0.
 pub fn next(name: &CStr) -> usize {
     let own = next as fn(&CStr) -> usize as usize;
     let mut search = Search { name: name.to_bytes(), own, passed: false, found: [0; 2] };
@@ -166,7 +166,7 @@ impl Tables {
         }
     }
 
-    /// The address of symbol `index` if it is the function of this name.
+    /// Returns the address of symbol `index` if it is the function of this name, else 0.
     ///
     /// # Safety
     /// As for [`Tables::find`], and there is such a symbol.

@@ -13,12 +13,11 @@ pub struct Mapping {
     pub prot: usize,
 }
 
-/// How much of a line is kept. A mapping on pages of the pool has a line shorter than this; what comes
-/// behind is a path that is none of its.
+/// How much of a line is kept. The line of a mapping on pages of the pool is shorter.
 const LINE: usize = 256;
 
-/// Calls `visit` for each mapping of this process that is on pages of the pool, however many there are.
-/// Whether the list could be read to its end; `None` if there is none.
+/// Calls `visit` for each mapping of this process that is on pages of the pool. Returns whether the list
+/// could be read to its end, `None` if it could not be opened.
 ///
 /// `visit` may replace the mapping that it is called with. The kernel goes on behind the last mapping
 /// that it has written, whatever has become of that.
@@ -41,7 +40,7 @@ pub fn each_on_pool(mut visit: impl FnMut(Mapping)) -> Option<bool> {
     Some(complete)
 }
 
-/// Makes lines of what is read in pieces. Of a long line it keeps the beginning.
+/// Joins the pieces of a file to lines. Keeps the beginning of a long line.
 struct Lines {
     line: [u8; LINE],
     length: usize,

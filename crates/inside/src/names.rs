@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What hugelift and the library tell each other by.
+//! Names and messages that hugelift and the library share.
 
 /// The library's file.
 pub const LIBRARY: &str = "libhugelift_inside.so";
@@ -19,8 +19,8 @@ pub const EXE: &str = "HUGELIFT_EXE";
 /// each is.
 pub const CHILDREN: &str = "HUGELIFT_CHILDREN";
 
-/// The variable with the pid of a process that hugelift has started, and lifts at its entry point,
-/// a space, and the path of the program: the same process may become another later.
+/// The variable that names a program which its own hugelift lifts at the entry point: pid, space, path of
+/// the program. (The path is needed, as the process may become another program later.)
 pub const STARTED: &str = "HUGELIFT_STARTED";
 
 /// The variable that asks for a guard of fork(2), and says how many pages of the pool are kept for a
@@ -33,7 +33,7 @@ pub const INSIDE: &str = "inside";
 /// The library's first message to its helper.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ready {
-    /// Where the program will stop itself (by SIGCONT): the address behind that call.
+    /// Where the program will stop itself by SIGCONT: the address after that call.
     pub stop: u64,
 }
 
@@ -41,12 +41,12 @@ pub struct Ready {
 pub const READY_BYTES: usize = 8;
 
 impl Ready {
-    /// As it is sent.
+    /// Returns the bytes that are sent.
     pub fn to_bytes(self) -> [u8; READY_BYTES] {
         self.stop.to_ne_bytes()
     }
 
-    /// As it was sent.
+    /// Reads the bytes that were sent.
     pub fn from_bytes(bytes: [u8; READY_BYTES]) -> Ready {
         Ready { stop: u64::from_ne_bytes(bytes) }
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether there is anything in this process that could be lifted.
+//! Finds out whether an object of this process is worth a lift.
 
 use crate::libc::{Header, Object, each_object};
 use core::ffi::c_int;
@@ -10,14 +10,14 @@ const PF_W: u32 = 2;
 /// What makes a program worth a lift ([`crate::names::CHILDREN`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Worth {
-    /// Size of a huge page that a segment must hold; 0 for nothing at all.
+    /// Size of the huge page that a segment must hold; 0 if every program is worth it.
     pub page: usize,
     /// Writable segments count.
     pub writable: bool,
 }
 
 impl Worth {
-    /// As the variable has it in front.
+    /// Parses the first word of the variable.
     pub fn parse(text: &[u8]) -> Option<Worth> {
         let word = text.split(|b| *b == b' ').next()?;
         let digits = word.iter().take_while(|b| b.is_ascii_digit()).count();
@@ -30,7 +30,7 @@ impl Worth {
         Some(Worth { page, writable })
     }
 
-    /// Whether this process is.
+    /// Returns whether this process is worth it.
     pub fn is_met(self) -> bool {
         let mut worth = self;
         // SAFETY: `look` is given what it wants.

@@ -7,9 +7,9 @@
 //!   hugelift ................... vfork, exec  seize -> lift, end
 //! ```
 //!
-//! The program has been started as it would have been: whatever could fail has failed as it does.
-//! All that it needs is mapped and relocated. The helper is forked twice and so is no child of
-//! the program; both forks borrow the program's memory, as vfork(2) does.
+//! The program has been started as without hugelift, so a start that fails fails as it does without.
+//! All objects are mapped and relocated. The helper is forked twice, so it is no child of the program;
+//! both forks borrow the program's memory, as vfork(2) does.
 
 use crate::arch::{clone_onto, stop, stop_address};
 use crate::environment::Environment;
@@ -23,7 +23,7 @@ const AT_EXECFN: c_ulong = 31;
 const CLONE_VM: usize = 0x100;
 const CLONE_VFORK: usize = 0x4000;
 const SIGCHLD: usize = 17;
-/// For two children, one after the other, that call little.
+/// The stack of one child; each makes few calls.
 const STACK_BYTES: usize = 32 << 10;
 
 #[cfg_attr(loaded, unsafe(link_section = ".init_array"))]
@@ -32,12 +32,12 @@ static START: extern "C" fn() = start;
 
 extern "C" fn start() {
     let Some(environ) = libc::environ() else { return };
-    // SAFETY: at the start there is one thread, and the C library has set it; or it is null.
+    // SAFETY: the C library has set it, or it is null. There is one thread, so nothing changes it.
     let array = unsafe { *environ };
     if array.is_null() || libc::auxiliary(AT_SECURE) != 0 {
         return;
     }
-    // SAFETY: environ(7): an array of strings, its end a null pointer.
+    // SAFETY: environ(7): an array of strings that a null pointer ends.
     let environment = unsafe { Environment::new(array) };
     let pages = environment.get(GUARD);
     crate::fork::guard(pages.and_then(|p| core::str::from_utf8(p.to_bytes()).ok()?.parse().ok()));
@@ -50,7 +50,7 @@ extern "C" fn start() {
                 ask(exe, array);
             }
         }
-        // It was loaded for this program alone.
+        // The library was loaded for this program alone.
         _ => {
             let preload = environment.get(PRELOAD).map_or(&[][..], CStr::to_bytes);
             environment.remove(GUARD);
@@ -61,7 +61,7 @@ extern "C" fn start() {
     }
 }
 
-/// Whether a value of [`STARTED`] means this process and this program.
+/// Returns whether a value of [`STARTED`] names this process and this program.
 fn is_this(value: &CStr) -> bool {
     let mut pid = [0; 21];
     let pid = decimal(sys::getpid(), &mut pid);
@@ -69,22 +69,22 @@ fn is_this(value: &CStr) -> bool {
     path.is_some_and(|path| program() == Some(path))
 }
 
-/// The path of the program, as execve(2) had it.
+/// Returns the program's path as execve(2) got it.
 fn program<'a>() -> Option<&'a [u8]> {
     let name = libc::auxiliary(AT_EXECFN) as *const c_char;
     // SAFETY: the kernel's copy of the path, at the end of the stack (getauxval(3)).
     (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) }.to_bytes())
 }
 
-/// Bytes of this library's path, and what parts it from the next, at the beginning of a value of
-/// `LD_PRELOAD`.
+/// Returns the length of this library's path and its separator, if a value of `LD_PRELOAD` begins with
+/// them.
 fn own_length(preload: &[u8]) -> Option<usize> {
     let end = preload.iter().position(|b| *b == b':').unwrap_or(preload.len());
     preload[..end].ends_with(LIBRARY.as_bytes()).then_some((end + 1).min(preload.len()))
 }
 
-/// What the children that become the helper share with us.
-struct Between {
+/// What the intermediate process and the helper share with the program until the helper's execve(2).
+struct Intermediate {
     exe: *const c_char,
     argv: [*const c_char; 5],
     envp: *const *const c_char,
@@ -95,17 +95,17 @@ struct Between {
     helper: isize,
 }
 
-/// Starts hugelift beside this process and lets it lift us. If anything is amiss, nothing happens.
+/// Starts a helper and lets it lift this program. If that fails, the program goes on as it is.
 fn ask(exe: &CStr, envp: *mut *const c_char) {
     let pid = sys::getpid();
-    // There the helper would come back to us as a child.
+    // Orphans become children of such a process: the helper would.
     if pid == 1 || sys::is_subreaper() {
         return;
     }
     let Ok(stack) = sys::map(0, 2 * STACK_BYTES, sys::MAP_NORESERVE) else { return };
     if let Some((ours, theirs)) = sys::socketpair() {
-        // Neither a handler of the program's in a child that borrows its memory, nor a SIGCONT
-        // that is not ours.
+        // No handler of the program may run in a child that borrows its memory, and no SIGCONT of
+        // another process may be taken for ours.
         let mask = sys::set_mask(sys::SIG_BLOCK_ALL);
         let had_sigcont = sys::pending() & 1 << (sys::SIGCONT - 1) != 0;
         let (mut pid_text, mut fd_text) = ([0; 21], [0; 21]);
@@ -113,7 +113,7 @@ fn ask(exe: &CStr, envp: *mut *const c_char) {
         decimal(theirs, &mut fd_text);
         let mut inside = [0u8; INSIDE.len() + 1];
         inside[..INSIDE.len()].copy_from_slice(INSIDE.as_bytes());
-        let mut between = Between {
+        let mut intermediate = Intermediate {
             exe: exe.as_ptr(),
             argv: [
                 exe.as_ptr(),
@@ -131,13 +131,13 @@ fn ask(exe: &CStr, envp: *mut *const c_char) {
         // SAFETY: the second half of what was mapped; we wait until the child has ended.
         let child = unsafe {
             let top = (stack as *mut u8).add(2 * STACK_BYTES);
-            clone_onto(CLONE_VM | CLONE_VFORK, top, fork_helper, (&raw mut between).cast())
+            clone_onto(CLONE_VM | CLONE_VFORK, top, fork_helper, (&raw mut intermediate).cast())
         };
         if let Ok(child @ 1..) = usize::try_from(child) {
             sys::wait_for(child);
         }
         sys::close(theirs);
-        if let Ok(helper @ 1..) = usize::try_from(between.helper) {
+        if let Ok(helper @ 1..) = usize::try_from(intermediate.helper) {
             wait(ours, helper, mask);
         }
         if !had_sigcont {
@@ -146,23 +146,23 @@ fn ask(exe: &CStr, envp: *mut *const c_char) {
         sys::close(ours);
         sys::set_mask(mask);
     }
-    // SAFETY: nobody runs on it any more.
+    // SAFETY: no process runs on it any more.
     unsafe { sys::unmap(stack, 2 * STACK_BYTES) };
 }
 
-/// How long a helper may take to answer. It takes a few milliseconds where nothing is wrong.
+/// How long the program waits for the helper's answer, which usually takes a few milliseconds.
 const PATIENCE_NANOSECONDS: u64 = 10_000_000_000;
 
-/// Lets the helper trace us, and stops for it once it does. Without an answer in time, the program
-/// goes on as it is.
+/// Permits the helper to trace the program, and stops once it does. Without an answer in time, the
+/// program goes on as it is.
 ///
-/// Nobody borrows our memory any more: while we wait, the signals arrive that the program lets through
-/// (`mask`), so that whoever wants to end it can.
+/// No child borrows the program's memory any more. So signals that the program's own `mask` lets through
+/// arrive during the wait, and can end the program.
 fn wait(socket: usize, helper: usize, mask: u64) {
     sys::set_ptracer(helper);
     let mut answer = [0; 4];
     let ready = Ready { stop: stop_address() };
-    // The helper writes its answer as a whole.
+    // The helper writes its answer by one call.
     if sys::send(socket, &ready.to_bytes())
         && sys::wait_readable(socket, PATIENCE_NANOSECONDS, mask)
         && sys::read_all(socket, &mut answer)
@@ -173,29 +173,30 @@ fn wait(socket: usize, helper: usize, mask: u64) {
     sys::set_ptracer(0);
 }
 
-/// The one between: it leaves no child to the program.
+/// Forks the helper in the intermediate process, and ends: so the helper is no child of the program.
 unsafe extern "C" fn fork_helper(data: *mut u8) -> ! {
-    // SAFETY: `ask` passes its own, and waits.
+    // SAFETY: `ask` passes a live `Intermediate`, and waits.
     unsafe {
-        let between = data.cast::<Between>();
-        let top = (*between).stack.add(STACK_BYTES);
-        (*between).helper = clone_onto(CLONE_VM | CLONE_VFORK | SIGCHLD, top, become_helper, data);
+        let intermediate = data.cast::<Intermediate>();
+        let top = (*intermediate).stack.add(STACK_BYTES);
+        (*intermediate).helper = clone_onto(CLONE_VM | CLONE_VFORK | SIGCHLD, top, become_helper, data);
     }
     sys::exit()
 }
 
+/// Becomes the helper, by execve(2).
 unsafe extern "C" fn become_helper(data: *mut u8) -> ! {
     // SAFETY: as above; the first half of the stack is this child's alone.
     unsafe {
-        let between = &*data.cast::<Between>();
-        sys::keep_over_exec(between.socket);
-        sys::set_mask(between.mask);
-        sys::execve(CStr::from_ptr(between.exe), between.argv.as_ptr(), between.envp);
+        let intermediate = &*data.cast::<Intermediate>();
+        sys::keep_over_exec(intermediate.socket);
+        sys::set_mask(intermediate.mask);
+        sys::execve(CStr::from_ptr(intermediate.exe), intermediate.argv.as_ptr(), intermediate.envp);
     }
     sys::exit()
 }
 
-/// Writes a number as text that ends in NUL; the text without it.
+/// Writes a number as text that ends in NUL; returns the text without the NUL.
 fn decimal(number: usize, text: &mut [u8; 21]) -> &[u8] {
     let mut digits = 1;
     let mut rest = number / 10;

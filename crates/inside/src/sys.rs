@@ -43,7 +43,7 @@ fn check(value: isize) -> Result {
 /// Makes a system call.
 ///
 /// # Safety
-/// As the call's man page has it.
+/// The arguments satisfy what the call's man page demands.
 pub unsafe fn call(number: usize, args: [usize; 6]) -> Result {
     // SAFETY: the caller's promise.
     check(unsafe { syscall(number, args) })
@@ -141,8 +141,8 @@ pub fn keep_over_exec(fd: usize) {
     let _ = unsafe { call(number::FCNTL, [fd, F_SETFD, 0, 0, 0, 0]) };
 }
 
-/// Waits until there is something to read, or the other end is closed, for `nanoseconds` at most, with
-/// another signal mask meanwhile. `false` when the time is over, or if the call fails.
+/// Waits until there is something to read, or the other end is closed, for `nanoseconds` at most, under
+/// the signal mask `mask`. Returns `false` when the time is over, or if the call fails.
 pub fn wait_readable(fd: usize, nanoseconds: u64, mask: u64) -> bool {
     const POLLIN: c_int = 1;
     let mut poll = [fd as c_int, POLLIN];
@@ -159,7 +159,7 @@ pub fn wait_readable(fd: usize, nanoseconds: u64, mask: u64) -> bool {
     }
 }
 
-/// Sets the calling thread's signal mask; the one before.
+/// Sets the calling thread's signal mask; returns the mask before.
 pub fn set_mask(mask: u64) -> u64 {
     let mut before = 0u64;
     let args = [SIG_SETMASK, &raw const mask as usize, &raw mut before as usize, 8, 0, 0];
@@ -176,7 +176,7 @@ pub fn pending() -> u64 {
     set
 }
 
-/// Takes a blocked signal off the pending ones, if it is there.
+/// Removes a blocked signal from the pending ones, if it is pending.
 pub fn take_signal(signal: usize) {
     let (set, now) = (1u64 << (signal - 1), [0u64; 2]);
     let args = [&raw const set as usize, 0, now.as_ptr() as usize, 8, 0, 0];
@@ -184,7 +184,7 @@ pub fn take_signal(signal: usize) {
     let _ = unsafe { call(number::RT_SIGTIMEDWAIT, args) };
 }
 
-/// Waits for the end of a child, whatever it was made by.
+/// Waits for the end of a child, whichever signal its end sends.
 pub fn wait_for(child: usize) {
     // SAFETY: wait4(2) may have no place for the status.
     while matches!(unsafe { call(number::WAIT4, [child, 0, WALL, 0, 0, 0]) }, Err(EINTR)) {}
@@ -229,7 +229,7 @@ pub fn advise(at: usize, bytes: usize, advice: usize) -> bool {
 /// mprotect(2); whether it succeeded.
 ///
 /// # Safety
-/// Nobody uses the range in a way that this forbids.
+/// Nothing uses the range in a way that `prot` forbids.
 pub unsafe fn protect(at: usize, bytes: usize, prot: usize) -> bool {
     // SAFETY: the caller's promise.
     unsafe { call(number::MPROTECT, [at, bytes, prot, 0, 0, 0]) }.is_ok()
@@ -239,7 +239,7 @@ pub unsafe fn protect(at: usize, bytes: usize, prot: usize) -> bool {
 /// would be a signal.)
 ///
 /// # Safety
-/// `bytes` from `to` on are mapped, and nobody else's.
+/// `bytes` from `to` on are mapped, and the caller's alone.
 pub unsafe fn copy_own(from: usize, to: usize, bytes: usize) -> bool {
     let (local, remote) = ([to, bytes], [from, bytes]);
     let args = [getpid(), local.as_ptr() as usize, 1, remote.as_ptr() as usize, 1, 0];
@@ -255,7 +255,7 @@ pub fn move_over(from: usize, bytes: usize, to: usize) -> bool {
 }
 
 /// # Safety
-/// Nobody uses the range any more.
+/// Nothing uses the range any more.
 pub unsafe fn unmap(at: usize, bytes: usize) {
     if bytes > 0 {
         // SAFETY: the caller's promise.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What hugelift tells the library of the program's writable spans: a table in the library's own
-//! memory, which the helper fills while the program stands still.
+//! The table of the program's writable spans: it is in the library's memory, and the helper fills it
+//! while the program is stopped.
 
 use core::cell::UnsafeCell;
 
@@ -15,9 +15,9 @@ pub const SPANS: usize = 64;
 
 /// Whether fork(2) is guarded here.
 pub mod state {
-    /// The library's constructor is yet to come: musl runs constructors behind the entry point.
+    /// The library's constructor has not run yet: musl runs constructors after the entry point.
     pub const UNSTARTED: u64 = 0;
-    /// It is not: the C library has not what it takes, or nobody has asked for it.
+    /// It is not: the C library lacks the functions, or no guard was asked for.
     pub const NONE: u64 = 3;
     /// It is, as long as the program has one thread.
     pub const GUARDED: u64 = 1;
@@ -53,7 +53,7 @@ pub struct Head {
 pub const HEAD_BYTES: usize = size_of::<Head>();
 
 impl Head {
-    /// As it lies in memory.
+    /// Reads the bytes of the target's memory.
     pub fn from_bytes(bytes: [u8; HEAD_BYTES]) -> Head {
         let word = |at: usize| {
             let mut word = [0; 8];
@@ -71,7 +71,7 @@ pub const COUNT_AT: u64 = 16;
 pub const SPAN_BYTES: usize = size_of::<Span>();
 
 impl Span {
-    /// As it lies in memory.
+    /// Returns the bytes for the target's memory.
     pub fn to_bytes(self) -> [u8; SPAN_BYTES] {
         let mut bytes = [0; SPAN_BYTES];
         for (at, word) in [self.start, self.end, self.page].into_iter().enumerate() {
@@ -88,12 +88,12 @@ pub struct Table {
     spans: [Span; SPANS],
 }
 
-/// It is written from outside, and by the only thread there is.
+/// The table, which the helper writes from outside.
 #[repr(transparent)]
 pub struct Cell(UnsafeCell<Table>);
 
-// SAFETY: hugelift writes while all threads stand still, the library in `start` and in fork(2),
-// where one thread is; what else is written (`Cell::set_state`) is one word.
+// SAFETY: hugelift writes while all threads are stopped; the library writes in `start` and in fork(2),
+// where there is one thread. `Cell::set_state`, which writes elsewhere, writes one word.
 unsafe impl Sync for Cell {}
 
 /// The one table of a process.
@@ -123,7 +123,7 @@ impl Cell {
         (count as usize).min(SPANS)
     }
 
-    /// Forgets all spans: none is on pages of the pool any more.
+    /// Removes all spans: none is on pages of the pool any more.
     pub fn clear(&self) {
         // SAFETY: as above.
         unsafe { (&raw mut (*self.0.get()).head.count).write_volatile(0) }

@@ -29,10 +29,10 @@ pub mod number {
     pub const PROCESS_VM_READV: usize = 270;
 }
 
-/// Makes a system call; a value or a negative errno.
+/// Makes a system call; returns a value or a negative errno.
 ///
 /// # Safety
-/// As the call's man page has it.
+/// The arguments satisfy what the call's man page demands.
 pub unsafe fn syscall(number: usize, args: [usize; 6]) -> isize {
     let result;
     // SAFETY: syscall(2): the kernel changes x0 alone.
@@ -48,12 +48,12 @@ pub unsafe fn syscall(number: usize, args: [usize; 6]) -> isize {
     result
 }
 
-/// clone(2): the child runs `work(data)` on the stack that ends at `stack`, and must not return.
-/// The child's pid, or a negative errno.
+/// Makes clone(2): the child runs `work(data)` on the stack that ends at `stack`; `work` does not return.
+/// Returns the child's pid or a negative errno.
 ///
 /// # Safety
-/// The stack is nobody else's, aligned to 16 bytes; `work` keeps to what a child that shares our
-/// memory may do.
+/// `stack` is aligned to 16 bytes, and nothing else uses the memory below it. `work` does only what a
+/// child that shares its parent's memory may do.
 #[unsafe(naked)]
 pub unsafe extern "C" fn clone_onto(
     flags: usize,
@@ -62,42 +62,42 @@ pub unsafe extern "C" fn clone_onto(
     data: *mut u8,
 ) -> isize {
     naked_asm!(
-        "mov x9, x2",  // work
-        "mov x10, x3", // data
-        "mov x2, xzr",
-        "mov x3, xzr",
-        "mov x4, xzr",
-        "mov x8, #220", // clone
+        "mov x9, x2",   // save work
+        "mov x10, x3",  // save data
+        "mov x2, xzr",  // third argument: no address for the parent to store the child's thread id
+        "mov x3, xzr",  // fourth argument: no TLS
+        "mov x4, xzr",  // fifth argument: no address for the child's thread id either
+        "mov x8, #220", // clone; flags in x0, stack in x1, as the caller passed them
         "svc 0",
-        "cbz x0, 2f",
-        "ret",
+        "cbz x0, 2f", // the child gets 0
+        "ret",        // the parent returns the child's pid or a negative errno
         "2:",
-        "mov x29, xzr",
-        "mov x0, x10",
-        "blr x9",
-        "brk #1",
+        "mov x29, xzr", // the outermost frame has no caller
+        "mov x0, x10",  // data is the argument
+        "blr x9",       // work(data)
+        "brk #1",       // not reached
     )
 }
 
-/// Sends the calling thread, the first of its process, SIGCONT: a tracer that has seized it then finds it
-/// at [`stop_address`].
+/// Sends SIGCONT to the calling thread, the first of its process. A tracer that has seized it then finds
+/// it stopped at [`stop_address`].
 #[unsafe(naked)]
 pub extern "C" fn stop() {
     naked_asm!(
         "mov x8, #172", // getpid
-        "svc 0",
-        "mov x1, x0",
+        "svc 0",        // the process, in x0
+        "mov x1, x0",   // its first thread
         "mov x2, #18",  // SIGCONT
         "mov x8, #131", // tgkill
         "svc 0",
-        "ret",
+        "ret", // `stop_address`: a seized thread stops before this instruction
     )
 }
 
-/// Bytes of code in [`stop`] before its last instruction.
+/// Size of the code in [`stop`] before its last instruction.
 const STOP_BYTES: usize = 6 * 4;
 
-/// The address behind the call in [`stop`].
+/// Returns the address after the last system call in [`stop`].
 pub fn stop_address() -> u64 {
     (stop as extern "C" fn() as usize + STOP_BYTES) as u64
 }

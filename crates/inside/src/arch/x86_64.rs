@@ -29,10 +29,10 @@ pub mod number {
     pub const PROCESS_VM_READV: usize = 310;
 }
 
-/// Makes a system call; a value or a negative errno.
+/// Makes a system call; returns a value or a negative errno.
 ///
 /// # Safety
-/// As the call's man page has it.
+/// The arguments satisfy what the call's man page demands.
 pub unsafe fn syscall(number: usize, args: [usize; 6]) -> isize {
     let result;
     // SAFETY: syscall(2): the kernel changes rax, rcx and r11 alone.
@@ -49,12 +49,12 @@ pub unsafe fn syscall(number: usize, args: [usize; 6]) -> isize {
     result
 }
 
-/// clone(2): the child runs `work(data)` on the stack that ends at `stack`, and must not return.
-/// The child's pid, or a negative errno.
+/// Makes clone(2): the child runs `work(data)` on the stack that ends at `stack`; `work` does not return.
+/// Returns the child's pid or a negative errno.
 ///
 /// # Safety
-/// The stack is nobody else's, aligned to 16 bytes; `work` keeps to what a child that shares our
-/// memory may do.
+/// `stack` is aligned to 16 bytes, and nothing else uses the memory below it. `work` does only what a
+/// child that shares its parent's memory may do.
 #[unsafe(naked)]
 pub unsafe extern "C" fn clone_onto(
     flags: usize,
@@ -63,43 +63,43 @@ pub unsafe extern "C" fn clone_onto(
     data: *mut u8,
 ) -> isize {
     naked_asm!(
-        "mov r8, rdx", // work
-        "mov r9, rcx", // data
-        "xor edx, edx",
-        "xor r10d, r10d",
-        "mov eax, 56", // clone
+        "mov r8, rdx",    // save work: clone(2)'s fifth argument, the TLS, which it ignores here
+        "mov r9, rcx",    // save data: the kernel keeps r8 and r9
+        "xor edx, edx",   // third argument: no address for the parent to store the child's thread id
+        "xor r10d, r10d", // fourth argument: none for the child either
+        "mov eax, 56",    // clone; flags in rdi, stack in rsi, as the caller passed them
         "syscall",
-        "test rax, rax",
+        "test rax, rax", // the child gets 0
         "jz 2f",
-        "ret",
+        "ret", // the parent returns the child's pid or a negative errno
         "2:",
-        "xor ebp, ebp",
-        "mov rdi, r9",
-        "call r8",
-        "ud2",
+        "xor ebp, ebp", // the outermost frame has no caller
+        "mov rdi, r9",  // data is the argument
+        "call r8",      // work(data)
+        "ud2",          // not reached
     )
 }
 
-/// Sends the calling thread, the first of its process, SIGCONT: a tracer that has seized it then finds it
-/// at [`stop_address`], with nothing of value below the stack pointer.
+/// Sends SIGCONT to the calling thread, the first of its process. A tracer that has seized it then finds
+/// it stopped at [`stop_address`]. The red zone below its stack pointer holds nothing.
 #[unsafe(naked)]
 pub extern "C" fn stop() {
     naked_asm!(
         "mov eax, 39", // getpid
         "syscall",
-        "mov edi, eax",
-        "mov esi, eax",
+        "mov edi, eax", // the process
+        "mov esi, eax", // its first thread
         "mov edx, 18",  // SIGCONT
         "mov eax, 234", // tgkill
         "syscall",
-        "ret",
+        "ret", // `stop_address`: a seized thread stops before this instruction
     )
 }
 
-/// Bytes of code in [`stop`] before its last instruction.
+/// Size of the code in [`stop`] before its last instruction.
 const STOP_BYTES: usize = 5 + 2 + 2 + 2 + 5 + 5 + 2;
 
-/// The address behind the call in [`stop`].
+/// Returns the address after the last system call in [`stop`].
 pub fn stop_address() -> u64 {
     (stop as extern "C" fn() as usize + STOP_BYTES) as u64
 }
