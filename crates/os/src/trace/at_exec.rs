@@ -150,16 +150,16 @@ impl ExecStopped for Remote {
         let old = self.entry_pointers()?;
         let tell = self.layout_call(layout)?;
         // From the call that makes the switch on, the restore frame leads over the one that tells it.
-        self.set_detour(Some(tell))?;
+        self.set_completion(Some(tell))?;
         self.anchor(old, new)?;
         if let Err(fault) = self.call(SET_LAYOUT, Range::default(), tell.0, tell.1) {
             if !matches!(fault, Fault::Lost(_)) {
-                self.set_detour(None)?;
+                self.set_completion(None)?;
                 self.anchor(new, old)?;
             }
             return Err(fault);
         }
-        self.set_detour(None)
+        self.set_completion(None)
     }
 
     fn set_layout(&mut self, layout: &Layout) -> Result<(), Fault> {
@@ -192,12 +192,12 @@ impl Remote {
     fn anchor(&mut self, old: EntryPointers, new: EntryPointers) -> Result<(), Fault> {
         const CALL: &str = "process_vm_writev to itself";
         let mut slots = vec![(self.vector.phdr, new.phdr), (self.vector.entry, new.entry)];
-        let is_static = self.home.regs.pc() == Addr(old.entry);
+        let is_static = self.restore_frame.regs.pc() == Addr(old.entry);
         if is_static {
-            slots.push((self.home.pc_slot(), new.entry));
+            slots.push((self.restore_frame.pc_slot(), new.entry));
         }
         // Made by the target in one call: nobody's death can come between.
-        let (data, n) = (self.home.data.0 + SWITCH_AT, slots.len() as u64);
+        let (data, n) = (self.restore_frame.data.0 + SWITCH_AT, slots.len() as u64);
         let mut words: Vec<u64> = slots.iter().map(|(_, value)| *value).collect();
         words.extend([data, 8 * n]);
         words.extend(slots.iter().flat_map(|(at, _)| [at.0, 8]));
@@ -208,14 +208,15 @@ impl Remote {
             return Err(Fault::Lost(format!("{CALL}: {written} of {} bytes", 8 * n)));
         }
         if is_static {
-            self.home.regs = self.home.regs.at(Addr(new.entry), self.home.regs.sp());
+            self.restore_frame.regs =
+                self.restore_frame.regs.at(Addr(new.entry), self.restore_frame.regs.sp());
         }
         Ok(())
     }
 
     /// The call that tells the kernel of `layout`, its arguments laid out.
     fn layout_call(&mut self, layout: &Layout) -> Result<Call, Fault> {
-        let data = self.home.data.0;
+        let data = self.restore_frame.data.0;
         // struct prctl_mm_map (linux/prctl.h), and the vector behind it.
         const BYTES: u64 = 104;
         let no_file = u64::from(u32::MAX) << 32;
@@ -244,7 +245,7 @@ impl Remote {
 
     /// Puts arguments of a system call where the program does not look.
     fn lay_out(&mut self, at: u64, bytes: &[u8]) -> Result<(), Fault> {
-        memory::write(self.pid, Addr(self.home.data.0 + at), bytes)
+        memory::write(self.pid, Addr(self.restore_frame.data.0 + at), bytes)
             .map_err(|e| Fault::Lost(format!("write arguments to the stack: {e}")))
     }
 }

@@ -92,7 +92,7 @@ impl BatchResults {
 impl Remote {
     /// A new batch, which first of all does what is still to be done.
     pub(crate) fn batch(&mut self) -> Batch {
-        let mut batch = Batch::new(self.home.data);
+        let mut batch = Batch::new(self.restore_frame.data);
         if std::mem::take(&mut self.drains) {
             // rt_sigtimedwait(2) takes the signal off if it is there, and does not wait.
             let set = batch.lay(&(1u64 << (libc::SIGCONT - 1)).to_ne_bytes());
@@ -119,7 +119,7 @@ impl Remote {
         }
         let stopped = self.stopped.take().ok_or(Error::Vanished(self.pid))?;
         memory::write(tid, base, &bytes).map_err(os("write system calls to the stack"))?;
-        let regs = self.home.at_batch(&stopped, Addr(base.0 + list))?;
+        let regs = self.restore_frame.at_batch(&stopped, Addr(base.0 + list))?;
         let end = Addr(base.0 + list + CALL_BYTES * last);
         let stopped = self.walk(stopped, &regs, end)?;
         let got = memory::read(tid, base, &mut bytes).map_err(os("read what system calls returned"))?;
@@ -143,7 +143,7 @@ impl Remote {
                     self.urgent |= !ours;
                     if stopped.regs()?.is_some_and(|r| r.in_batch() == end) {
                         // Off the list, whose place is for other arguments from now on.
-                        stopped.set_regs(&self.home.at(arch::RETURN_AT))?;
+                        stopped.set_regs(&self.restore_frame.at(arch::RETURN_AT))?;
                         stopped.set_signal_mask(u64::MAX)?;
                         return Ok(stopped);
                     }

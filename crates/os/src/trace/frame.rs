@@ -1,21 +1,45 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The restore frame: what makes it safe to let go of a target at any moment.
+//! The restore frame: a signal frame from which rt_sigreturn(2) brings the program back, so that the
+//! target survives its tracer's death at any moment.
 //!
-//! Before anything is made to run in the target, two things are put where the program
-//! never looks:
+//! Two things are written into the target before it runs anything for hugelift. The first is code, in
+//! the *code cave*: zero padding at the end of the vdso, or of another executable mapping.
 //!
 //! ```text
-//!   [vdso] ............ program's code ......|0 0 0 0 0 0 0 0 0 0|   end of the mapping
-//!                                             entry stub | stub
-//!
-//!   stack  | ... data | frame(s) | red zone |<- sp ... program's stack
+//!   code cave:  | entry stub; later the batch code |  stub: syscall; mov rt_sigreturn; syscall |
+//!                                                           ^ pc
 //! ```
 //!
-//! The stub makes one system call and then `rt_sigreturn` (where the entry stub was there can be one
-//! that makes many); the frame holds the program's
-//! own registers and signal mask. So whatever the target was in the middle of when its
-//! tracer was killed, it finishes that call and finds its way back to its own next
-//! instruction. There is no breakpoint that would kill it.
+//! The second is frames of the kind that the kernel writes for a signal handler (`struct rt_sigframe`),
+//! below the program's stack pointer and its red zone. The program's own frame holds its registers, its
+//! floating-point state and its signal mask:
+//!
+//! ```text
+//!   lower addresses                                              higher addresses
+//!   | program's frame          | data             | red zone | program's stack
+//!   ^ sp in the stub             for arguments of            ^ sp in the program
+//!                                injected calls
+//! ```
+//!
+//! To make a system call, the tracer sets pc, sp, and the call's registers as shown. The system call
+//! returns to the next instruction of the stub: rt_sigreturn, which loads all registers from the frame
+//! at sp. The tracer stops the target in between, and sets its registers for the next call. If the
+//! tracer is killed, the kernel lets the target go on: it finishes its call, and rt_sigreturn takes it
+//! to the program's next instruction. There is no breakpoint, which would then kill it.
+//!
+//! *Chained frames.* If the program must not go on before other calls are made (a wait4(2) for the
+//! helper, a call that completes what was begun), each such call has a frame of its own. Its pc is the
+//! stub's system call, its registers are the call's number and arguments, its sp is the next frame, and
+//! it blocks all signals:
+//!
+//! ```text
+//!   | frame of call 1 | frame of call 2 | program's frame | data | red zone | program's stack
+//!   ^ sp in the stub
+//!
+//!   stub: rt_sigreturn -> frame 1: pc = stub's syscall, makes call 1, sp = frame 2
+//!   stub: rt_sigreturn -> frame 2: pc = stub's syscall, makes call 2, sp = program's frame
+//!   stub: rt_sigreturn -> program's frame: the program's next instruction
+//! ```
 
 use crate::arch::{self, FRAME_ALIGN, Regs};
 use crate::proc::memory;
@@ -23,155 +47,156 @@ use crate::trace::ptrace::{Error, Stopped};
 use hugelift_core::addr::Addr;
 use hugelift_core::maps::Mapping;
 
-/// Bytes of zero padding that are wanted: the entry stub, and the stub behind it.
-const ROOM: usize = 128;
+/// Size of a code cave: the entry stub, and the stub after it.
+const CAVE_BYTES: usize = 128;
+/// Offset of the stub in the cave.
 const STUB_AT: u64 = arch::ENTRY_STUB_BYTES.next_multiple_of(16) as u64;
 /// Bytes of the stack that hold arguments of injected system calls.
 pub const DATA_BYTES: u64 = 4096;
 
-/// Zero padding inside an executable mapping, [`ROOM`] bytes of it.
+/// [`CAVE_BYTES`] of zero padding inside an executable mapping.
 #[derive(Clone, Copy, Debug)]
 pub struct CodeCave(Addr);
 
 impl CodeCave {
-    /// Looks at the end of the vdso, then at the end of every executable mapping.
+    /// Looks for zeros at the end of the vdso, then of each executable mapping of a file.
     pub fn find(pid: i32, mappings: &[Mapping]) -> Option<CodeCave> {
         let vdso = |m: &&Mapping| m.is_named("[vdso]");
         let code = |m: &&Mapping| m.prot.exec && m.prot.read && !m.prot.write && m.is_file();
         let mut candidates = mappings.iter().filter(vdso).chain(mappings.iter().filter(code));
         candidates.find_map(|mapping| {
-            let room = Addr(mapping.range.end.0 - ROOM as u64);
-            let bytes: [u8; ROOM] = memory::read_array(pid, room).ok()?;
-            bytes.iter().all(|b| *b == 0).then_some(CodeCave(room))
+            let cave = Addr(mapping.range.end.0 - CAVE_BYTES as u64);
+            let bytes: [u8; CAVE_BYTES] = memory::read_array(pid, cave).ok()?;
+            bytes.iter().all(|b| *b == 0).then_some(CodeCave(cave))
         })
     }
 
-    /// Where the entry stub goes.
+    /// Returns the address of the entry stub.
     pub fn entry_stub(self) -> Addr {
         self.0
     }
 
-    /// Whether `pc` is inside the entry stub.
+    /// Returns whether `pc` is inside the entry stub.
     pub fn is_in_entry_stub(self, pc: Addr) -> bool {
         (self.0.0..self.0.0 + STUB_AT).contains(&pc.0)
     }
 
-    /// Where [`arch::BATCH`] goes: nobody comes back to the entry stub.
+    /// Returns the address of [`arch::BATCH`]: that of the entry stub, which is not executed again.
     fn batch(self) -> Addr {
         self.0
     }
 
+    /// Returns the address of [`arch::STUB`].
     fn stub(self) -> Addr {
         Addr(self.0.0 + STUB_AT)
     }
 
-    /// Puts `code` where [`CodeCave::entry_stub`] says.
+    /// Writes `code` to [`CodeCave::entry_stub`].
     pub fn write_entry_stub(self, target: &Stopped, code: &[u8]) -> Result<(), Error> {
         target.poke(self.entry_stub(), &padded(code))
     }
 
-    /// Makes it the zeros that it was.
+    /// Writes the zeros again that the cave held.
     pub fn clear(self, target: &Stopped) -> Result<(), Error> {
-        target.poke(self.0, &[0; ROOM])
+        target.poke(self.0, &[0; CAVE_BYTES])
     }
 }
 
+/// Returns `code` in whole words, as [`Stopped::poke`] wants it.
 fn padded(code: &[u8]) -> Vec<u8> {
     let mut code = code.to_vec();
     code.resize(code.len().next_multiple_of(8), 0);
     code
 }
 
-/// A target that returns through its restore frame by itself if it is let go.
+/// The code and the frames by which a target returns to its program without a tracer.
 #[derive(Debug)]
 pub struct RestoreFrame {
-    room: CodeCave,
-    /// The program's own registers, to be had again at the end.
+    cave: CodeCave,
+    /// The program's own registers, with which it goes on at the end.
     pub regs: Regs,
     fp: Vec<u8>,
     mask: u64,
-    /// Stack pointer from which the stub's `rt_sigreturn` starts.
+    /// The stack pointer at which the stub's rt_sigreturn finds the first frame.
     sp: Addr,
     /// [`DATA_BYTES`] of the target's stack for arguments.
     pub data: Addr,
-    /// Where the restore frame has the program's own program counter.
-    pc: Addr,
-    /// A child of the target that it must wait for on its way.
+    /// The word of the program's frame that holds the program counter.
+    pc_slot: Addr,
+    /// The helper's pid, if the target is its parent and must wait for it.
     reap: Option<i32>,
-    /// A call that completes what the target has begun.
-    detour: Option<Call>,
+    /// A chained call that completes what the target has begun.
+    completion: Option<Call>,
     /// [`arch::BATCH`] is in its place.
     has_batch: bool,
 }
 
-/// A system call on the restore frame.
+/// The number and the arguments of a system call.
 pub type Call = (i64, [u64; 6]);
 
 impl RestoreFrame {
-    /// Prepares `target`, whose program is to go on with `regs`. From here on all its
-    /// signals wait. If `reap` names a child of the target, the restore frame leads over a
-    /// wait4(2) for it.
+    /// Writes the stub and the frames for `target`, whose program is to go on with `regs`. From here on
+    /// all signals of the target are blocked. If `reap` names a child of the target, a wait4(2) for it is
+    /// chained.
     ///
     /// # Errors
-    /// The target's memory cannot be written (not dumpable), or it is gone. It is then as
-    /// it was but for bytes below its stack pointer.
+    /// The target's memory cannot be written (not dumpable), or the target is gone. Only bytes below
+    /// its stack pointer may then have changed.
     pub fn arm(
         target: &Stopped,
         regs: Regs,
-        room: CodeCave,
+        cave: CodeCave,
         reap: Option<i32>,
     ) -> Result<RestoreFrame, Error> {
         let top = Addr(regs.sp().0.wrapping_sub(arch::RED_ZONE) & !(FRAME_ALIGN - 1));
-        let mut home = RestoreFrame {
-            room,
+        let mut frame = RestoreFrame {
+            cave,
             regs,
             fp: target.fp_regs(),
             mask: target.signal_mask()?,
             sp: regs.sp(),
             data: Addr(top.0.wrapping_sub(DATA_BYTES)),
-            pc: Addr(0),
+            pc_slot: Addr(0),
             reap,
-            detour: None,
+            completion: None,
             has_batch: false,
         };
-        target.poke(room.stub(), &padded(&arch::STUB))?;
-        home.write_frames(target, home.wait_for_helper().as_slice())?;
-        target.set_regs(&home.at(arch::RETURN_AT))?;
+        target.poke(cave.stub(), &padded(&arch::STUB))?;
+        frame.write_frames(target, frame.wait_for_helper().as_slice())?;
+        target.set_regs(&frame.at(arch::RETURN_AT))?;
         target.set_signal_mask(u64::MAX)?;
-        Ok(home)
+        Ok(frame)
     }
 
+    /// Returns the wait4(2) for the helper, if the target must wait for it.
     fn wait_for_helper(&self) -> Option<Call> {
         self.reap.map(|pid| (libc::SYS_wait4, [pid as u64, 0, libc::__WALL as u64, 0, 0, 0]))
     }
 
-    /// Leads the restore frame over `call`, from the next call that the target is made to do on; or
-    /// over none, from now on. What lies nearer to the program is written as it is there, so that
-    /// the target is safe meanwhile.
+    /// Chains `call` before all others, from the next call on that the target is made to do; `None` takes
+    /// the call out at once. The frames nearer to the program are written with the bytes that are there,
+    /// so the target can return through them meanwhile.
     ///
     /// # Errors
-    /// The target's memory cannot be written, or it is gone.
-    pub fn set_detour(&mut self, target: &Stopped, call: Option<Call>) -> Result<(), Error> {
-        if call != self.detour {
-            self.detour = call;
+    /// The target's memory cannot be written, or the target is gone.
+    pub fn set_completion(&mut self, target: &Stopped, call: Option<Call>) -> Result<(), Error> {
+        if call != self.completion {
+            self.completion = call;
             let calls: Vec<Call> = call.into_iter().chain(self.wait_for_helper()).collect();
             self.write_frames(target, &calls)?;
             if call.is_none() {
-                // Off the frame that the next detour is written over.
+                // The stack pointer leaves the frame of the old call, which will be overwritten.
                 target.set_regs(&self.at(arch::RETURN_AT))?;
             }
         }
         Ok(())
     }
 
-    /// Writes the frames of a restore frame that leads over `calls`, in their order:
-    ///
-    /// ```text
-    ///   sp -> | frame: first call | ... | frame: the program | data | red zone | stack
-    /// ```
+    /// Writes the program's frame below [`RestoreFrame::data`], and below it the frames of `calls`, the
+    /// last one first: the target makes the calls in their order, then returns to the program.
     fn write_frames(&mut self, target: &Stopped, calls: &[Call]) -> Result<(), Error> {
         let mut below = self.data;
-        let mut lay = |regs: &Regs, mask| {
+        let mut push = |regs: &Regs, mask| {
             let len = arch::signal_frame(regs, &self.fp, mask, Addr(0)).bytes.len() as u64;
             let base = Addr(below.0.wrapping_sub(len) & !(FRAME_ALIGN - 1));
             let frame = arch::signal_frame(regs, &self.fp, mask, base);
@@ -183,43 +208,43 @@ impl RestoreFrame {
             below = base;
             Ok::<_, Error>((base, Addr(base.0 + frame.sp_at)))
         };
-        let (program, mut sp) = lay(&self.regs, self.mask)?;
-        self.pc = Addr(program.0 + arch::FRAME_PC);
-        let stub = Addr(self.room.stub().0 + arch::SYSCALL_AT);
+        let (program, mut sp) = push(&self.regs, self.mask)?;
+        self.pc_slot = Addr(program.0 + arch::FRAME_PC);
+        let syscall = Addr(self.cave.stub().0 + arch::SYSCALL_AT);
         for (number, args) in calls.iter().rev() {
-            (_, sp) = lay(&self.regs.at(stub, sp).with_syscall(*number, *args), u64::MAX)?;
+            (_, sp) = push(&self.regs.at(syscall, sp).with_syscall(*number, *args), u64::MAX)?;
         }
         self.sp = sp;
         Ok(())
     }
 
-    /// Registers that enter the stub at `offset`.
+    /// Returns registers that enter the stub at `offset`.
     pub fn at(&self, offset: u64) -> Regs {
-        self.regs.at(Addr(self.room.stub().0 + offset), self.sp)
+        self.regs.at(Addr(self.cave.stub().0 + offset), self.sp)
     }
 
-    /// Registers that make the calls listed at `list`. The code for it is put in its place, where a
-    /// target with a restore frame is not.
+    /// Writes [`arch::BATCH`], if it is not there yet, and returns registers that make the calls listed at
+    /// `list`. A target that has its restore frame is never in the entry stub that the code replaces.
     ///
     /// # Errors
-    /// The target's memory cannot be written, or it is gone.
+    /// The target's memory cannot be written, or the target is gone.
     pub fn at_batch(&mut self, target: &Stopped, list: Addr) -> Result<Regs, Error> {
         if !self.has_batch {
-            target.poke(self.room.batch(), &padded(&arch::BATCH))?;
+            target.poke(self.cave.batch(), &padded(&arch::BATCH))?;
             self.has_batch = true;
         }
-        Ok(self.regs.at(self.room.batch(), self.sp).with_batch(list))
+        Ok(self.regs.at(self.cave.batch(), self.sp).with_batch(list))
     }
 
-    /// The word of the target's stack that says where the program goes on.
+    /// Returns the address of the word, in the program's frame, that holds the program counter.
     pub fn pc_slot(&self) -> Addr {
-        self.pc
+        self.pc_slot
     }
 
     /// Writes arguments of a system call to [`RestoreFrame::data`].
     ///
     /// # Errors
-    /// The target's memory cannot be written, or it is gone.
+    /// The target's memory cannot be written, or the target is gone.
     pub fn write_data(&self, target: &Stopped, bytes: &[u8]) -> Result<(), Error> {
         let tid = target.tid();
         memory::write(tid, self.data, bytes).map_err(|source| Error::Os {
@@ -229,39 +254,39 @@ impl RestoreFrame {
         })
     }
 
-    /// Writes the arguments of a call that takes `signal` off the pending ones, if it is
-    /// there (rt_sigtimedwait(2)).
-    ///
-    /// # Errors
-    /// The target's memory cannot be written, or it is gone.
-    pub fn take_signal(&self, target: &Stopped, signal: i32) -> Result<Call, Error> {
+    /// Writes the arguments of an rt_sigtimedwait(2), and returns the call: it removes `signal` from the
+    /// pending signals, if it is pending, and does not wait.
+    fn discard_signal(&self, target: &Stopped, signal: i32) -> Result<Call, Error> {
         let mut bytes = [0; 24]; // the set, and a struct timespec of zero
         bytes[..8].copy_from_slice(&(1u64 << (signal - 1)).to_le_bytes());
         self.write_data(target, &bytes)?;
         Ok((libc::SYS_rt_sigtimedwait, [self.data.0, 0, self.data.0 + 8, 8, 0, 0]))
     }
 
-    /// Whether the restore frame leads over the helper's end.
+    /// Returns whether the target waits for the helper's end before it returns to the program.
     pub fn waits(&self) -> bool {
         self.reap.is_some()
     }
 
-    /// Lets a target that [`RestoreFrame::waits`] go home once its tracer ends.
+    /// Prepares a target that [`RestoreFrame::waits`] to return to the program once its tracer has ended.
+    /// The stub and the frames stay in the target.
+    ///
+    /// The helper's end raises SIGCHLD, as its parent has called execve(2) since the helper was forked. The
+    /// signal is discarded unless one was pending already.
     pub fn leave(mut self, target: &Stopped, sigchld_pending: bool) -> Result<(), Error> {
-        // It must still wait for us: the frames do the rest, and the stub stays. Our end
-        // raises SIGCHLD, as the parent of ours has meanwhile called exec.
         let mut calls: Vec<Call> = self.wait_for_helper().into_iter().collect();
         if !sigchld_pending {
-            calls.push(self.take_signal(target, libc::SIGCHLD)?);
+            calls.push(self.discard_signal(target, libc::SIGCHLD)?);
         }
         self.write_frames(target, &calls)?;
         target.set_regs(&self.at(arch::RETURN_AT))
     }
 
-    /// Puts everything back: the program goes on where it was once its tracer lets it.
+    /// Gives the program its signal mask and registers back, and clears the code cave. The program goes
+    /// on where it was once its tracer lets it.
     pub fn restore(self, target: &Stopped) -> Result<(), Error> {
         target.set_signal_mask(self.mask)?;
         target.set_regs(&self.regs)?;
-        self.room.clear(target)
+        self.cave.clear(target)
     }
 }

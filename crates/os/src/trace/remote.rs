@@ -32,7 +32,7 @@ pub struct Remote {
     pub(crate) pid: i32,
     /// `None` once it is lost.
     pub(crate) stopped: Option<Stopped>,
-    pub(crate) home: RestoreFrame,
+    pub(crate) restore_frame: RestoreFrame,
     /// Where the auxiliary vector is, in a process that has just been started.
     pub(crate) vector: AuxvSlots,
     /// Files of the store that may be opened in it.
@@ -46,12 +46,12 @@ pub struct Remote {
 }
 
 impl Remote {
-    /// Takes over `stopped`, for which `home` was prepared.
-    pub fn new(stopped: Stopped, home: RestoreFrame) -> Remote {
+    /// Takes over `stopped`, in which `restore_frame` was written.
+    pub fn new(stopped: Stopped, restore_frame: RestoreFrame) -> Remote {
         Remote {
             pid: stopped.tid(),
             stopped: Some(stopped),
-            home,
+            restore_frame,
             vector: AuxvSlots::default(),
             stored: Vec::new(),
             drains: false,
@@ -85,7 +85,7 @@ impl Remote {
     pub fn release(mut self) -> Result<Stopped, Error> {
         self.settle()?;
         let stopped = self.stopped.ok_or(Error::Vanished(self.pid))?;
-        self.home.restore(&stopped)?;
+        self.restore_frame.restore(&stopped)?;
         Ok(stopped)
     }
 
@@ -100,7 +100,7 @@ impl Remote {
     /// [`Error`] if the call could not be made; what the call itself returned, a value or
     /// a negative errno, is the `Ok`.
     pub fn syscall(&mut self, number: i64, args: [u64; 6]) -> Result<i64, Error> {
-        self.run(self.home.at(SYSCALL_AT).with_syscall(number, args))
+        self.run(self.restore_frame.at(SYSCALL_AT).with_syscall(number, args))
     }
 
     /// SIGCONT, by which the target stopped itself at its entry point, is to be taken off the
@@ -133,12 +133,12 @@ impl Remote {
     pub fn leave(mut self) -> Result<(), Error> {
         self.settle()?;
         let stopped = self.stopped.ok_or(Error::Vanished(self.pid))?;
-        if self.home.waits() {
+        if self.restore_frame.waits() {
             let status = Process::new(self.pid.cast_unsigned()).status().unwrap_or_default();
             let sigchld = 1 << (libc::SIGCHLD - 1);
-            return self.home.leave(&stopped, status.pending & sigchld != 0);
+            return self.restore_frame.leave(&stopped, status.pending & sigchld != 0);
         }
-        self.home.restore(&stopped)?;
+        self.restore_frame.restore(&stopped)?;
         // Our end would do as well, but the kernel first takes all our memory apart.
         stopped.detach(0)
     }
@@ -197,16 +197,18 @@ impl Remote {
         }
     }
 
-    /// See [`RestoreFrame::set_detour`].
-    pub(crate) fn set_detour(&mut self, call: Option<Call>) -> Result<(), Fault> {
+    /// See [`RestoreFrame::set_completion`].
+    pub(crate) fn set_completion(&mut self, call: Option<Call>) -> Result<(), Fault> {
         let stopped = self.stopped.as_ref().ok_or(Error::Vanished(self.pid));
-        stopped.and_then(|s| self.home.set_detour(s, call)).map_err(|e| Fault::Lost(e.to_string()))
+        stopped
+            .and_then(|s| self.restore_frame.set_completion(s, call))
+            .map_err(|e| Fault::Lost(e.to_string()))
     }
 
     /// Puts arguments of a call where the call finds them ([`RestoreFrame::data`]).
     fn write_data(&self, bytes: &[u8]) -> Result<(), Fault> {
         let stopped = self.stopped.as_ref().ok_or(Error::Vanished(self.pid));
-        stopped.and_then(|s| self.home.write_data(s, bytes)).map_err(|e| Fault::Lost(e.to_string()))
+        stopped.and_then(|s| self.restore_frame.write_data(s, bytes)).map_err(|e| Fault::Lost(e.to_string()))
     }
 
     fn madvise(&mut self, call: &'static str, range: Range, advice: u64) -> Result<(), Fault> {
@@ -339,7 +341,7 @@ impl Target for Remote {
         self.write_data(&nodes.mask().to_ne_bytes())?;
         // The kernel reads one bit less than it is told of.
         let (mask, bits) =
-            if nodes.is_empty() { (0, 0) } else { (self.home.data.0, u64::from(u64::BITS) + 1) };
+            if nodes.is_empty() { (0, 0) } else { (self.restore_frame.data.0, u64::from(u64::BITS) + 1) };
         let args = [range.start.0, range.len(), mode, mask, bits, MPOL_MF_MOVE];
         self.call("mbind", range, libc::SYS_mbind, args).map(drop)
     }
@@ -364,7 +366,7 @@ impl Target for Remote {
             Err(Fault::Lost(why)) => return Err(Fault::Lost(why)),
             Err(_) => return self.copy_through(from, to),
         }
-        let regs = self.home.at(COPY_AT).with_copy(from.start, to, from.len(), libc::SYS_getpid);
+        let regs = self.restore_frame.at(COPY_AT).with_copy(from.start, to, from.len(), libc::SYS_getpid);
         match self.run(regs) {
             Ok(0..) => Ok(()),
             Ok(value) => Err(Fault::Call { call: "copy", range: from, errno: -value as i32 }),
@@ -394,7 +396,7 @@ impl Target for Remote {
         self.write_data(b"hugelift\0")?;
         let flags =
             u64::from(libc::MFD_CLOEXEC | libc::MFD_HUGETLB) | u64::from(page.log2()) << MFD_HUGE_SHIFT;
-        let args = [self.home.data.0, flags, 0, 0, 0, 0];
+        let args = [self.restore_frame.data.0, flags, 0, 0, 0, 0];
         let fd = self.call(CALL, range, libc::SYS_memfd_create, args)?;
         let file = FileHandle(fd as i32);
         let sized = self.call("ftruncate", range, libc::SYS_ftruncate, [fd, bytes, 0, 0, 0, 0]);
