@@ -161,7 +161,7 @@ fn issue_13_a9_a_slow_constructor_is_given_up() {
     let outcome = cmd.lifted(&["--backing", "thp"]);
     assert_eq!((outcome.end, &outcome.stdout), (End::Code(0), &cmd.bare().stdout), "{outcome:?}");
     assert!(outcome.stdout.contains("TracerPid:\t0"), "{outcome:?}");
-    assert!(outcome.stderr.contains("waited for in vain"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("did not stop before the helper's deadline"), "{}", outcome.stderr);
 }
 
 /// Nobody reads what hugelift says, and there is no room left for it.

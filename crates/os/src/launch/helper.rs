@@ -233,7 +233,7 @@ fn at_exec(stopped: Stopped, reap: Option<i32>, hooks: &mut impl LiftHooks) -> R
     let home = RestoreFrame::arm(&stopped, regs.after_exec(), start.room, reap)?;
     let mut remote = Remote::new(stopped, home);
     if let Some((plan, layout)) = plan {
-        remote.set_vector(start.vector);
+        remote.set_auxv_slots(start.vector);
         let moved = relocate::carry_out(&mut remote, &plan, &layout);
         tracing::debug!(?plan, ?moved, "moved the executable");
         if let Err(Fault::Lost(_)) = moved {

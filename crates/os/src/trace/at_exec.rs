@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A process right behind its execve(2): finding its executable's image, and moving it.
+//! A process at the stop that ends its execve(2): finds its executable's image, and moves it.
 
 use crate::proc::memory;
 use crate::proc::procfs::{Auxv, Process};
@@ -14,7 +14,8 @@ use hugelift_core::snapshot::overlapping;
 use hugelift_core::target::{Fault, FileHandle, Target};
 use std::io;
 
-/// The executable of process `pid`, as execve(2) has mapped it; `None` if it is not as usual.
+/// Returns the executable of `process` as execve(2) has mapped it; `None` if it is mapped in an unusual
+/// way.
 pub fn image(process: Process, mappings: &mut [Mapping], auxv: &Auxv, page: PageSize) -> Option<Image> {
     let file = mappings.iter().find(|m| m.range.contains(Addr(auxv.phdr)) && m.is_file())?.file;
     let first = mappings.iter().find(|m| m.file == file && m.offset == 0)?.range.start;
@@ -30,10 +31,10 @@ pub fn image(process: Process, mappings: &mut [Mapping], auxv: &Auxv, page: Page
     (image.headers.entry.wrapping_add(image.bias) == auxv.entry).then_some(image)
 }
 
-/// The addresses that the kernel keeps of process `pid`, whose program break has not moved yet.
+/// Returns the addresses that the kernel keeps of `process`, whose program break has not moved yet.
 ///
 /// # Errors
-/// /proc cannot be read, or hides them.
+/// /proc cannot be read, or hides the addresses.
 pub fn layout(process: Process) -> io::Result<Layout> {
     let failed = |e: crate::proc::procfs::ProcError| io::Error::other(e.to_string());
     let addresses = process.stat().map_err(failed)?.addresses;
@@ -56,7 +57,8 @@ pub fn layout(process: Process) -> io::Result<Layout> {
     })
 }
 
-/// More than any linker makes; one batch holds them, and the calls before and behind them.
+/// The most pieces that are mapped: more than linkers make. One batch holds their calls, and those before
+/// and after them.
 const MOST_PIECES: usize = 48;
 const _: () = assert!((MOST_PIECES as u64 + 4) * CALL_BYTES + 128 <= DATA_BYTES);
 
@@ -71,24 +73,24 @@ impl ExecStopped for Remote {
         if pieces.len() > MOST_PIECES {
             return refuse(MMAP, libc::E2BIG);
         }
-        // It is the lowest that is free: nobody else is there to take it.
+        // openat(2) returns the lowest free descriptor: no other thread runs that could take it.
         let fd = match Process::new(self.pid.cast_unsigned()).next_descriptor() {
             Ok(fd) => fd,
             Err(e) => return refuse(OPEN, e.raw_os_error().unwrap_or(libc::EIO)),
         };
         let mut batch = self.batch();
-        let path = batch.lay(b"/proc/self/exe\0");
+        let path = batch.add_bytes(b"/proc/self/exe\0");
         let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as u64;
-        let open = batch.add(libc::SYS_openat, [libc::AT_FDCWD as i64 as u64, path, flags, 0, 0, 0]);
+        let open = batch.add_call(libc::SYS_openat, [libc::AT_FDCWD as i64 as u64, path, flags, 0, 0, 0]);
         let add = |piece: &Mapping| {
             let range = piece.range.down(distance);
             let (kind, fd) = if piece.is_file() { (0, fd) } else { (libc::MAP_ANONYMOUS, u64::MAX) };
             let flags = (libc::MAP_PRIVATE | libc::MAP_FIXED_NOREPLACE | kind) as u64;
             let args = [range.start.0, range.len(), prot_bits(piece.prot), flags, fd, piece.offset];
-            (range, batch.add(libc::SYS_mmap, args))
+            (range, batch.add_call(libc::SYS_mmap, args))
         };
         let mmaps: Vec<_> = pieces.iter().map(add).collect();
-        batch.add(libc::SYS_close, [fd, 0, 0, 0, 0, 0]);
+        batch.add_call(libc::SYS_close, [fd, 0, 0, 0, 0, 0]);
         let made = match self.make(batch) {
             Ok(made) => made,
             Err(error) => return fail(pieces.len(), &Fault::Lost(error.to_string())),
@@ -103,7 +105,7 @@ impl ExecStopped for Remote {
             let refused = match (errno(opened), errno(mapped)) {
                 (Some(errno), _) if piece.is_file() => (OPEN, errno),
                 (_, Some(errno)) => (MMAP, errno),
-                // Of what, is not known.
+                // Another descriptor: the file of `fd` is unknown.
                 _ if is_other && piece.is_file() => (OPEN, libc::EBADF),
                 // Kernels before 4.17 take the address as a hint.
                 _ if mapped as u64 != range.start.0 => (MMAP, libc::EEXIST),
@@ -137,7 +139,7 @@ impl ExecStopped for Remote {
         let mappings = process.maps().map_err(|e| Fault::Lost(e.to_string()))?;
         Ok(pieces.iter().all(|m| {
             let range = m.range.down(distance);
-            // maps does not show it.
+            // /proc/PID/maps does not show BTI.
             let prot = Prot { bti: false, ..m.prot };
             let want = Mapping { range, prot, ..m.clone() };
             overlapping(&mappings, range) == [want]
@@ -148,14 +150,15 @@ impl ExecStopped for Remote {
         let none = |call| Fault::Call { call, range: Range::default(), errno: libc::ENOENT };
         let new = layout.entry_pointers().ok_or_else(|| none("the auxiliary vector"))?;
         let old = self.entry_pointers()?;
-        let tell = self.layout_call(layout)?;
-        // From the call that makes the switch on, the restore frame leads over the one that tells it.
-        self.set_completion(Some(tell))?;
-        self.anchor(old, new)?;
-        if let Err(fault) = self.call(SET_LAYOUT, Range::default(), tell.0, tell.1) {
+        let layout_call = self.layout_call(layout)?;
+        // If the tracer dies in or after the call that switches, the target still makes this call before
+        // it returns to the program.
+        self.set_completion(Some(layout_call))?;
+        self.write_entry_pointers(old, new)?;
+        if let Err(fault) = self.call(SET_LAYOUT, Range::default(), layout_call.0, layout_call.1) {
             if !matches!(fault, Fault::Lost(_)) {
                 self.set_completion(None)?;
-                self.anchor(new, old)?;
+                self.write_entry_pointers(new, old)?;
             }
             return Err(fault);
         }
@@ -169,15 +172,15 @@ impl ExecStopped for Remote {
 }
 
 const SET_LAYOUT: &str = "prctl(PR_SET_MM_MAP)";
-/// Where in [`crate::trace::frame::RestoreFrame::data`] the arguments of the switch are, behind those of
-/// [`SET_LAYOUT`].
+/// Offset in [`crate::trace::frame::RestoreFrame::data`] of the arguments of the switch, which follow those
+/// of [`SET_LAYOUT`].
 const SWITCH_AT: u64 = 768;
 
 impl Remote {
-    /// What the program's stack says now.
+    /// Reads the entry pointers on the program's stack.
     fn entry_pointers(&self) -> Result<EntryPointers, Fault> {
         let word = |at| memory::read_array(self.pid, at).map(u64::from_ne_bytes);
-        let both = word(self.vector.phdr).and_then(|phdr| Ok((phdr, word(self.vector.entry)?)));
+        let both = word(self.auxv_slots.phdr).and_then(|phdr| Ok((phdr, word(self.auxv_slots.entry)?)));
         match both {
             Ok((phdr, entry)) => Ok(EntryPointers { phdr, entry }),
             Err(e) => Err(Fault::Call {
@@ -188,20 +191,20 @@ impl Remote {
         }
     }
 
-    /// Writes the entry pointers to the stack, and for a static program to the restore frame.
-    fn anchor(&mut self, old: EntryPointers, new: EntryPointers) -> Result<(), Fault> {
+    /// Writes the entry pointers to the stack, and for a static program to its frame.
+    fn write_entry_pointers(&mut self, old: EntryPointers, new: EntryPointers) -> Result<(), Fault> {
         const CALL: &str = "process_vm_writev to itself";
-        let mut slots = vec![(self.vector.phdr, new.phdr), (self.vector.entry, new.entry)];
+        let mut slots = vec![(self.auxv_slots.phdr, new.phdr), (self.auxv_slots.entry, new.entry)];
         let is_static = self.restore_frame.regs.pc() == Addr(old.entry);
         if is_static {
             slots.push((self.restore_frame.pc_slot(), new.entry));
         }
-        // Made by the target in one call: nobody's death can come between.
+        // The target makes them by one call, so no death can leave only some written.
         let (data, n) = (self.restore_frame.data.0 + SWITCH_AT, slots.len() as u64);
         let mut words: Vec<u64> = slots.iter().map(|(_, value)| *value).collect();
         words.extend([data, 8 * n]);
         words.extend(slots.iter().flat_map(|(at, _)| [at.0, 8]));
-        self.lay_out(SWITCH_AT, &bytes_of(&words))?;
+        self.write_data_at(SWITCH_AT, &bytes_of(&words))?;
         let args = [self.pid as u64, data + 8 * n, 1, data + 8 * n + 16, n, 0];
         let written = self.call(CALL, Range::default(), libc::SYS_process_vm_writev, args)?;
         if written != 8 * n {
@@ -214,10 +217,10 @@ impl Remote {
         Ok(())
     }
 
-    /// The call that tells the kernel of `layout`, its arguments laid out.
+    /// Writes the arguments of the prctl(2) that tells the kernel `layout`, and returns the call.
     fn layout_call(&mut self, layout: &Layout) -> Result<Call, Fault> {
         let data = self.restore_frame.data.0;
-        // struct prctl_mm_map (linux/prctl.h), and the vector behind it.
+        // struct prctl_mm_map (linux/prctl.h), and the auxiliary vector after it.
         const BYTES: u64 = 104;
         let no_file = u64::from(u32::MAX) << 32;
         let mut words = vec![
@@ -239,12 +242,12 @@ impl Remote {
         if 8 * words.len() as u64 > SWITCH_AT {
             return Err(Fault::Call { call: SET_LAYOUT, range: Range::default(), errno: libc::E2BIG });
         }
-        self.lay_out(0, &bytes_of(&words))?;
+        self.write_data_at(0, &bytes_of(&words))?;
         Ok((libc::SYS_prctl, [PR_SET_MM, PR_SET_MM_MAP, data, BYTES, 0, 0]))
     }
 
-    /// Puts arguments of a system call where the program does not look.
-    fn lay_out(&mut self, at: u64, bytes: &[u8]) -> Result<(), Fault> {
+    /// Writes arguments of a system call at an offset in [`crate::trace::frame::RestoreFrame::data`].
+    fn write_data_at(&mut self, at: u64, bytes: &[u8]) -> Result<(), Fault> {
         memory::write(self.pid, Addr(self.restore_frame.data.0 + at), bytes)
             .map_err(|e| Fault::Lost(format!("write arguments to the stack: {e}")))
     }

@@ -6,18 +6,18 @@ use crate::proc::memory;
 use hugelift_core::addr::Addr;
 use hugelift_core::maps::Mapping;
 
-/// Where the values are that a launcher changes; 0 where there are none.
+/// The addresses of the values that the helper changes; 0 for a missing one.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct AuxvSlots {
-    /// Of `AT_ENTRY`.
+    /// Address of the value of `AT_ENTRY`.
     pub entry: Addr,
-    /// Of `AT_PHDR`.
+    /// Address of the value of `AT_PHDR`.
     pub phdr: Addr,
 }
 
 impl AuxvSlots {
-    /// Looks for the vector of process `pid`, whose first instruction runs with the stack pointer
-    /// `sp`. `None` if it has no `AT_ENTRY` of the value `entry`.
+    /// Finds the vector of process `pid`, whose stack pointer is `sp` at its first instruction. `None` if it
+    /// has no `AT_ENTRY` of the value `entry`.
     pub fn find(pid: i32, sp: Addr, mappings: &[Mapping], entry: u64) -> Option<AuxvSlots> {
         let stack = mappings.iter().find(|m| m.range.contains(sp))?;
         let mut bytes = vec![0; (stack.range.end.0 - sp.0) as usize];

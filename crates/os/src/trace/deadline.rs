@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Ends a wait of the helper that takes too long.
 //!
-//! wait4(2) has no time limit of its own. A timer that sends SIGALRM interrupts it, and whoever waits
-//! looks whether the time is over ([`is_over`]). The timer fires again and again, so that one that
-//! comes just before the wait begins is not missed.
+//! wait4(2) has no time limit. A timer that sends SIGALRM interrupts it, and the caller then checks
+//! whether the time is over ([`is_over`]). The timer fires repeatedly, as a signal just before the wait
+//! begins would not interrupt it.
 
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use std::io;
@@ -13,18 +13,18 @@ use std::time::Duration;
 
 static OVER: AtomicBool = AtomicBool::new(false);
 
-/// How often a wait is interrupted once its time is over.
-const AGAIN: Duration = Duration::from_millis(100);
+/// The interval at which a wait is interrupted once its time is over.
+const INTERVAL: Duration = Duration::from_millis(100);
 
 extern "C" fn expire(_signal: libc::c_int) {
     OVER.store(true, Ordering::Relaxed);
 }
 
-/// A time limit for everything that the calling process waits for; dropped, there is none.
+/// A time limit for all waits of the calling process. Dropping it removes the limit.
 pub(crate) struct Deadline(());
 
 impl Deadline {
-    /// Sets the first limit. The process must be hugelift's own helper: it gets a handler for
+    /// Sets the first limit. The calling process must be hugelift's helper, as it gets a handler for
     /// SIGALRM.
     ///
     /// # Errors
@@ -40,13 +40,13 @@ impl Deadline {
         Ok(deadline)
     }
 
-    /// Sets another limit, which begins now.
+    /// Sets another limit, counted from now.
     ///
     /// # Errors
     /// setitimer(2)
     pub(crate) fn renew(&self, limit: Duration) -> io::Result<()> {
         OVER.store(false, Ordering::Relaxed);
-        set_timer(limit, AGAIN)
+        set_timer(limit, INTERVAL)
     }
 }
 
@@ -57,11 +57,12 @@ impl Drop for Deadline {
     }
 }
 
-/// Whether the time of the current limit is over.
+/// Returns whether the time of the current limit is over.
 pub(crate) fn is_over() -> bool {
     OVER.load(Ordering::Relaxed)
 }
 
+/// Sets the timer that sends SIGALRM: first after `first`, then each `then`; zeros stop it.
 fn set_timer(first: Duration, then: Duration) -> io::Result<()> {
     let time =
         |d: Duration| libc::timeval { tv_sec: d.as_secs().cast_signed(), tv_usec: d.subsec_micros().into() };

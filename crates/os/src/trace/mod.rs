@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Changing a process by ptrace(2): [`ptrace`] stops it, [`frame`] prepares the way back to what it
-//! did, [`threads`] stops the others, and [`remote`] makes system calls in it.
+//! Changes a process by ptrace(2): [`ptrace`] stops it, [`frame`] writes the frames from which it returns
+//! to its program, [`threads`] stops its other threads, and [`remote`] makes system calls in it.
 
 pub mod at_exec;
 pub mod auxv_slots;
@@ -8,6 +8,7 @@ pub mod batch;
 pub mod deadline;
 pub mod faultpoint;
 pub mod frame;
+mod inject;
 pub mod ptrace;
 pub mod remote;
 pub mod stored;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! ptrace(2), as far as a launcher needs it: a process that runs and one that is stopped
-//! are different types, and registers exist only on the stopped one.
+//! Makes the requests of ptrace(2) that the helper needs. A tracee that runs and one that is stopped are
+//! different types; only the stopped one has registers.
 //!
 //! The tracee's death is an error of its own, [`Error::Vanished`], not an errno.
 
@@ -27,13 +27,13 @@ const SYSCALL: u32 = 24;
 const NT_PRSTATUS: usize = 1;
 const EVENT_EXEC: i32 = 4;
 const EVENT_STOP: i32 = 128;
-/// Mark system-call stops, report execve(2). No `EXITKILL`: a program outlives its tracer.
+/// Marks system-call stops and reports execve(2). Without `EXITKILL`, as a program outlives its tracer.
 const OPTIONS: usize = 0x01 | 0x10;
 
 /// Why an operation on a tracee failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// It was killed, or has exited.
+    /// The tracee was killed, or has exited.
     #[error("process {0} vanished")]
     Vanished(Tid),
     /// The kernel refused.
@@ -41,20 +41,20 @@ pub enum Error {
     Os {
         /// The operation.
         what: &'static str,
-        /// On whom.
+        /// The tracee.
         tid: Tid,
         /// errno(3).
         source: io::Error,
     },
-    /// It did not stop in the time that it was given.
-    #[error("process {0} was waited for in vain")]
+    /// The tracee did not stop before the helper's deadline.
+    #[error("process {0} did not stop before the helper's deadline")]
     Late(Tid),
-    /// It stopped in a way that this place does not know.
+    /// The tracee stopped in a way that the caller does not expect.
     #[error("process {tid} stopped with unexpected status {status:#x}")]
     Unexpected {
-        /// Who.
+        /// The tracee.
         tid: Tid,
-        /// As wait4(2) gave it.
+        /// The status from wait4(2).
         status: i32,
     },
 }
@@ -71,7 +71,7 @@ pub struct Stopped {
     tid: Tid,
 }
 
-/// Why it stopped.
+/// Why a tracee stopped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stop {
     /// Entry to or exit from a system call.
@@ -80,28 +80,28 @@ pub enum Stop {
     Signal(i32),
     /// execve(2) has succeeded.
     Exec,
-    /// [`Running::interrupt`], or SIGCONT.
+    /// [`Running::interrupt`] or SIGCONT.
     Trap,
     /// The process is stopped by this signal (SIGSTOP, SIGTSTP...).
     Group(i32),
 }
 
-/// How to let it go on.
+/// How a tracee is resumed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Resume {
     /// Until the next event.
     Cont,
     /// Until the next entry to or exit from a system call.
     Syscall,
-    /// As it is: it stays stopped until SIGCONT.
+    /// It stays stopped until SIGCONT, as it would without a tracer.
     Listen,
 }
 
 fn call(what: &'static str, request: u32, tid: Tid, addr: usize, data: usize) -> Result<i64, Error> {
     crate::trace::faultpoint::pass(tid);
-    // SAFETY: ptrace(2): addr and data point to what the request wants, as the callers in
-    // this file show; none of the requests writes through `data` itself but by the iovec or
-    // the mask that the caller owns.
+    // SAFETY: ptrace(2): addr and data point to what the request wants, as the callers in this file
+    // show. A request writes only to memory that its caller owns: the mask, the array at `data`, or the
+    // buffer of the iovec there.
     let rc = unsafe {
         libc::syscall(libc::SYS_ptrace, libc::c_long::from(request), libc::c_long::from(tid), addr, data)
     };
@@ -125,7 +125,7 @@ pub fn seize(tid: Tid) -> Result<Running, Error> {
 }
 
 impl Running {
-    /// Makes it stop with [`Stop::Trap`] (wait for it).
+    /// Makes the tracee stop with [`Stop::Trap`]; [`Running::wait`] waits for the stop.
     pub fn interrupt(&self) -> Result<(), Error> {
         call("PTRACE_INTERRUPT", INTERRUPT, self.tid, 0, 0).map(drop)
     }
@@ -133,7 +133,7 @@ impl Running {
     /// Waits for the next stop.
     ///
     /// # Errors
-    /// [`Error::Vanished`] once it has ended, [`Error::Late`] once the helper's deadline is over.
+    /// [`Error::Vanished`] if the tracee has ended, [`Error::Late`] if the helper's deadline is over.
     pub fn wait(self) -> Result<(Stopped, Stop), Error> {
         let tid = self.tid;
         let mut status = 0;
@@ -168,12 +168,12 @@ impl Running {
 }
 
 impl Stopped {
-    /// Who.
+    /// Returns the thread's id.
     pub fn tid(&self) -> Tid {
         self.tid
     }
 
-    /// Lets it go on, with `signal` delivered (0 for none).
+    /// Resumes the tracee, and delivers `signal` (0 for none).
     pub fn resume(self, how: Resume, signal: i32) -> Result<Running, Error> {
         let (what, request) = match how {
             Resume::Cont => ("PTRACE_CONT", CONT),
@@ -184,12 +184,12 @@ impl Stopped {
         Ok(Running { tid: self.tid })
     }
 
-    /// Lets it go, with `signal` delivered (0 for none).
+    /// Detaches from the tracee, and delivers `signal` (0 for none).
     pub fn detach(self, signal: i32) -> Result<(), Error> {
         call("PTRACE_DETACH", DETACH, self.tid, 0, signal as usize).map(drop)
     }
 
-    /// Its general registers; `None` for a 32-bit process.
+    /// Returns the general registers; `None` for a 32-bit process.
     pub fn regs(&self) -> Result<Option<Regs>, Error> {
         let mut regs = Regs::default();
         let mut iov = libc::iovec { iov_base: (&raw mut regs).cast(), iov_len: size_of::<Regs>() };
@@ -197,15 +197,15 @@ impl Stopped {
         Ok((iov.iov_len == size_of::<Regs>()).then_some(regs))
     }
 
-    /// Sets its general registers.
+    /// Sets the general registers.
     pub fn set_regs(&self, regs: &Regs) -> Result<(), Error> {
         let mut copy = *regs;
         let mut iov = libc::iovec { iov_base: (&raw mut copy).cast(), iov_len: size_of::<Regs>() };
         call("PTRACE_SETREGSET", SETREGSET, self.tid, NT_PRSTATUS, (&raw mut iov) as usize).map(drop)
     }
 
-    /// Its floating-point state, as the regset [`crate::arch::FP_REGSET`]; empty where the
-    /// machine has none.
+    /// Returns the floating-point state as the regset [`crate::arch::FP_REGSET`]; empty if the machine has
+    /// none.
     pub fn fp_regs(&self) -> Vec<u8> {
         let mut bytes = vec![0; 16 << 10];
         let mut iov = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
@@ -217,20 +217,20 @@ impl Stopped {
         bytes
     }
 
-    /// The signals that it blocks, one bit each (signal 1 is bit 0).
+    /// Returns the signals that the thread blocks, one bit each (signal 1 is bit 0).
     pub fn signal_mask(&self) -> Result<u64, Error> {
         let mut mask = 0u64;
         call("PTRACE_GETSIGMASK", GETSIGMASK, self.tid, size_of::<u64>(), (&raw mut mask) as usize)?;
         Ok(mask)
     }
 
-    /// Sets the signals that it blocks.
+    /// Sets the signals that the thread blocks.
     pub fn set_signal_mask(&self, mask: u64) -> Result<(), Error> {
         let mut mask = mask;
         call("PTRACE_SETSIGMASK", SETSIGMASK, self.tid, size_of::<u64>(), (&raw mut mask) as usize).map(drop)
     }
 
-    /// Whether `signal` is pending for this thread (as against for its process).
+    /// Returns whether `signal` is pending for this thread, not for its process.
     pub fn is_pending(&self, signal: i32) -> Result<bool, Error> {
         /// `struct ptrace_peeksiginfo_args` (sys/ptrace.h)
         #[repr(C)]
@@ -258,18 +258,20 @@ impl Stopped {
         }
     }
 
-    /// Who sent the signal that is about to be delivered: `si_code` and `si_pid` (sigaction(2)).
+    /// Returns the sender of the signal that is about to be delivered: `si_code` and `si_pid`
+    /// (sigaction(2)).
     pub fn signal_origin(&self) -> Result<(i32, i32), Error> {
         let mut info = [0i32; 32];
         call("PTRACE_GETSIGINFO", GETSIGINFO, self.tid, 0, info.as_mut_ptr() as usize)?;
         Ok((info[2], info[4]))
     }
 
-    /// Writes `bytes` (a multiple of 8) at `addr`, whatever the protection there: the
-    /// kernel gives a private page of its own to what is written to.
+    /// Writes `bytes` (a multiple of 8) at `addr`, whatever the protection there. The protection stays: the
+    /// kernel replaces the page by a private copy.
     pub fn poke(&self, addr: Addr, bytes: &[u8]) -> Result<(), Error> {
         crate::trace::faultpoint::pass(self.tid);
-        // As POKEDATA, all in one; a kernel may be set to refuse it (proc_mem.force_override).
+        // /proc/PID/mem does the same as POKEDATA in one call, unless the kernel is set to refuse it
+        // (proc_mem.force_override).
         if crate::proc::memory::force(self.tid, addr, bytes).is_ok() {
             return Ok(());
         }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The process under ptrace as a [`Target`]: system calls made in its name.
+//! The process under ptrace as a [`Target`]: changes it by system calls that it makes itself.
 
 use crate::arch::{self, COPY_AT, Regs, SYSCALL_AT};
 use crate::proc::memory::{self, MADV_COLLAPSE};
@@ -7,42 +7,45 @@ use crate::proc::pagemap;
 use crate::proc::procfs::{ProcError, Process, Status};
 use crate::trace::auxv_slots::AuxvSlots;
 use crate::trace::frame::{Call, RestoreFrame};
-use crate::trace::ptrace::{Error, Resume, Stop, Stopped};
+use crate::trace::inject::{End, Ending};
+use crate::trace::ptrace::{Error, Stopped};
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::maps::Prot;
 use hugelift_core::placement::{Nodes, Placement};
 use hugelift_core::target::{Fault, FileHandle, MapStored, Place, Source, Target};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use std::fs::File;
 use std::io;
 
 const MADV_POPULATE_READ: u64 = 22;
 const MADV_POPULATE_WRITE: u64 = 23;
 const MFD_HUGE_SHIFT: u32 = 26;
-/// How a file is mapped whose bytes replace the program's: faulted in at once, as each call is two
-/// switches to the target and back.
+/// The flags for mapping a file whose bytes replace the program's. The pages are faulted in by the same
+/// call, as each further call takes two switches to the target and back.
 pub(crate) const FILE_COPY: i32 = libc::MAP_PRIVATE | libc::MAP_NORESERVE | libc::MAP_POPULATE;
-/// The kernel may break a long populate off for a while.
+/// How many times an madvise(2) is made: the kernel may interrupt a long populate.
 const TRIES: usize = 8;
-/// Bytes that one turn of the slow copy moves: stays within the second-level cache.
+/// Bytes that the slow copy moves at a time: they stay within the second-level cache.
 const CHUNK: usize = 256 << 10;
 
-/// A stopped process, its [`RestoreFrame`] prepared.
+/// A stopped process with its [`RestoreFrame`].
 #[derive(Debug)]
 pub struct Remote {
     pub(crate) pid: i32,
-    /// `None` once it is lost.
+    /// `None` once control of it is lost.
     pub(crate) stopped: Option<Stopped>,
     pub(crate) restore_frame: RestoreFrame,
-    /// Where the auxiliary vector is, in a process that has just been started.
-    pub(crate) vector: AuxvSlots,
+    /// Entries of the auxiliary vector of a process that is at its execve(2).
+    pub(crate) auxv_slots: AuxvSlots,
     /// Files of the store that may be opened in it.
     pub(crate) stored: Vec<File>,
-    /// The SIGCONT by which it stopped itself at its entry point is pending still.
-    pub(crate) drains: bool,
-    /// As it was when the target was stopped, if anybody has looked.
+    /// The SIGCONT by which it stopped itself at its entry point is still pending.
+    pub(crate) has_own_sigcont: bool,
+    /// The status when the target was stopped, if it was read.
     status: Option<Status>,
-    /// SIGURG has come from elsewhere meanwhile.
-    pub(crate) urgent: bool,
+    /// Another process has sent SIGURG while a batch ran.
+    pub(crate) foreign_sigurg: bool,
 }
 
 impl Remote {
@@ -52,25 +55,25 @@ impl Remote {
             pid: stopped.tid(),
             stopped: Some(stopped),
             restore_frame,
-            vector: AuxvSlots::default(),
+            auxv_slots: AuxvSlots::default(),
             stored: Vec::new(),
-            drains: false,
-            urgent: false,
+            has_own_sigcont: false,
+            foreign_sigurg: false,
             status: None,
         }
     }
 
-    /// Says where the target's auxiliary vector is, for [`hugelift_core::relocate`].
-    pub fn set_vector(&mut self, vector: AuxvSlots) {
-        self.vector = vector;
+    /// Sets the entries of the target's auxiliary vector that [`hugelift_core::relocate`] changes.
+    pub fn set_auxv_slots(&mut self, auxv_slots: AuxvSlots) {
+        self.auxv_slots = auxv_slots;
     }
 
-    /// Says what its status is, so that nobody need read it.
+    /// Sets the target's status, so that it need not be read again.
     pub fn set_status(&mut self, status: Status) {
         self.status = Some(status);
     }
 
-    /// Its status when it was stopped.
+    /// Returns the target's status when it was stopped.
     ///
     /// # Errors
     /// As [`Process::status`].
@@ -78,18 +81,18 @@ impl Remote {
         self.status.map_or_else(|| Process::new(self.pid.cast_unsigned()).status(), Ok)
     }
 
-    /// Gives the program its registers and signals back, and stays its tracer.
+    /// Gives the program its registers and signals back, and remains its tracer.
     ///
     /// # Errors
-    /// It is gone.
+    /// The target is gone.
     pub fn release(mut self) -> Result<Stopped, Error> {
-        self.settle()?;
+        self.settle_signals()?;
         let stopped = self.stopped.ok_or(Error::Vanished(self.pid))?;
         self.restore_frame.restore(&stopped)?;
         Ok(stopped)
     }
 
-    /// Names the files that [`Target::map_stored`] maps, by their index.
+    /// Sets the files that [`Target::map_stored`] maps, by their index.
     pub fn offer_stored(&mut self, files: Vec<File>) {
         self.stored = files;
     }
@@ -100,38 +103,39 @@ impl Remote {
     /// [`Error`] if the call could not be made; what the call itself returned, a value or
     /// a negative errno, is the `Ok`.
     pub fn syscall(&mut self, number: i64, args: [u64; 6]) -> Result<i64, Error> {
-        self.run(self.restore_frame.at(SYSCALL_AT).with_syscall(number, args))
+        self.run_stub(&self.restore_frame.at(SYSCALL_AT).with_syscall(number, args))
     }
 
-    /// SIGCONT, by which the target stopped itself at its entry point, is to be taken off the
-    /// pending signals: with the first calls that are made, or at the end.
+    /// Notes that the SIGCONT by which the target stopped itself at its entry point is pending. The first
+    /// batch discards it, at the latest one before the target goes on.
     pub fn drain_sigcont(&mut self) {
-        self.drains = true;
+        self.has_own_sigcont = true;
     }
 
-    /// Leaves no signal of ours behind, and no other one out.
-    fn settle(&mut self) -> Result<(), Error> {
-        if self.drains {
+    /// Discards the SIGCONT of the entry stub, and sends a SIGURG again that was taken from another
+    /// process.
+    fn settle_signals(&mut self) -> Result<(), Error> {
+        if self.has_own_sigcont {
             let batch = self.batch();
             self.make(batch)?;
         }
-        if self.urgent {
-            // SAFETY: kill(2) touches no memory; the process is our tracee, so the pid is its own.
-            unsafe { libc::kill(self.pid, libc::SIGURG) };
+        if self.foreign_sigurg {
+            // The process is our tracee, so the pid is its own.
+            let _ = kill(Pid::from_raw(self.pid), Signal::SIGURG);
         }
         Ok(())
     }
 
-    /// Ends the target with `status` (exit_group(2)).
+    /// Makes the target exit with `status` (exit_group(2)).
     pub fn exit(mut self, status: i32) {
-        // It is gone in the middle of the call: that is the purpose.
+        // An error is expected: the target ends in the call.
         let _ = self.syscall(libc::SYS_exit_group, [status as u64, 0, 0, 0, 0, 0]);
     }
 
-    /// Gives the program its registers and signals back, and lets it run on; one that waits for
-    /// its tracer does so when that ends.
+    /// Gives the program its registers and signals back, and lets it run on. A program that must wait for
+    /// its tracer runs on when that ends.
     pub fn leave(mut self) -> Result<(), Error> {
-        self.settle()?;
+        self.settle_signals()?;
         let stopped = self.stopped.ok_or(Error::Vanished(self.pid))?;
         if self.restore_frame.waits() {
             let status = Process::new(self.pid.cast_unsigned()).status().unwrap_or_default();
@@ -139,50 +143,28 @@ impl Remote {
             return self.restore_frame.leave(&stopped, status.pending & sigchld != 0);
         }
         self.restore_frame.restore(&stopped)?;
-        // Our end would do as well, but the kernel first takes all our memory apart.
+        // The end of this process would detach as well, but only after the kernel has freed its memory.
         stopped.detach(0)
     }
 
-    /// Runs the stub with `regs` up to the end of its system call.
-    fn run(&mut self, regs: Regs) -> Result<i64, Error> {
+    /// Has the target run the stub with `regs` up to the end of its system call, and returns the call's
+    /// result; `-EFAULT` if the stub's copy could not read or write memory.
+    fn run_stub(&mut self, regs: &Regs) -> Result<i64, Error> {
         let began = std::time::Instant::now();
-        let result = self.run_stub(regs);
+        let stopped = self.stopped.take().ok_or(Error::Vanished(self.pid))?;
+        let result = self.inject(stopped, regs, End::SyscallExit).and_then(|(stopped, ending)| {
+            let value = match ending {
+                Ending::Complete => stopped.regs()?.map_or(i64::from(-libc::EIO), |r| r.result()),
+                Ending::Fault => i64::from(-libc::EFAULT),
+            };
+            self.stopped = Some(stopped);
+            Ok(value)
+        });
         tracing::trace!(call = ?regs.call(), ?result, elapsed = ?began.elapsed(), "injected");
         result
     }
 
-    fn run_stub(&mut self, regs: Regs) -> Result<i64, Error> {
-        let stopped = self.stopped.take().ok_or(Error::Vanished(self.pid))?;
-        stopped.set_regs(&regs)?;
-        let mut running = stopped.resume(Resume::Syscall, 0)?;
-        let mut entered = false;
-        loop {
-            let (stopped, stop) = running.wait()?;
-            let signal = match stop {
-                Stop::Syscall if entered => {
-                    let result = stopped.regs()?.map_or(i64::from(-libc::EIO), |r| r.result());
-                    self.stopped = Some(stopped);
-                    return Ok(result);
-                }
-                Stop::Syscall => {
-                    entered = true;
-                    0
-                }
-                // A page of the program could not be read: not the program's business.
-                Stop::Signal(libc::SIGBUS | libc::SIGSEGV) if !entered => {
-                    self.stopped = Some(stopped);
-                    return Ok(i64::from(-libc::EFAULT));
-                }
-                // Only SIGSTOP comes through the mask; it takes effect when we are done.
-                Stop::Signal(signal) => signal,
-                Stop::Group(_) | Stop::Trap => 0,
-                Stop::Exec => return Err(Error::Unexpected { tid: self.pid, status: 0 }),
-            };
-            running = stopped.resume(Resume::Syscall, signal)?;
-        }
-    }
-
-    /// A system call whose failure is a [`Fault`].
+    /// Makes a system call whose failure is a [`Fault`].
     pub(crate) fn call(
         &mut self,
         call: &'static str,
@@ -205,12 +187,13 @@ impl Remote {
             .map_err(|e| Fault::Lost(e.to_string()))
     }
 
-    /// Puts arguments of a call where the call finds them ([`RestoreFrame::data`]).
+    /// Writes arguments of a call to [`RestoreFrame::data`].
     fn write_data(&self, bytes: &[u8]) -> Result<(), Fault> {
         let stopped = self.stopped.as_ref().ok_or(Error::Vanished(self.pid));
         stopped.and_then(|s| self.restore_frame.write_data(s, bytes)).map_err(|e| Fault::Lost(e.to_string()))
     }
 
+    /// Makes an madvise(2), and makes it again if it was interrupted.
     fn madvise(&mut self, call: &'static str, range: Range, advice: u64) -> Result<(), Fault> {
         let args = [range.start.0, range.len(), advice, 0, 0, 0];
         for _ in 1..TRIES {
@@ -222,8 +205,8 @@ impl Remote {
         self.call(call, range, libc::SYS_madvise, args).map(drop)
     }
 
-    /// Without `MADV_POPULATE_WRITE`: a write from outside to each page. Where the
-    /// target itself would get SIGBUS, this is an error. The pages are fresh zeros.
+    /// Faults fresh pages in without `MADV_POPULATE_WRITE`: writes a zero to each from outside. Where the
+    /// target itself would get SIGBUS, this returns an error.
     fn touch(&self, range: Range, page: PageSize) -> Result<(), Fault> {
         for at in (range.start.0..range.end.0).step_by(page.bytes() as usize) {
             memory::write(self.pid, Addr(at), &[0]).map_err(|e| refused("touch", range, &e))?;
@@ -231,8 +214,8 @@ impl Remote {
         Ok(())
     }
 
-    /// Without `MADV_POPULATE_READ`: through a buffer of ours, so that a page that cannot
-    /// be read is an error instead of a signal.
+    /// Copies without `MADV_POPULATE_READ`, through a buffer of this process: so a page that cannot be read
+    /// is an error instead of a signal.
     fn copy_through(&self, from: Range, to: Addr) -> Result<(), Fault> {
         let mut buffer = vec![0; CHUNK.min(from.len() as usize)];
         let mut at = 0;
@@ -248,13 +231,13 @@ impl Remote {
     }
 }
 
-/// mremap(2) of `from` over what is at `to`.
+/// Returns the mremap(2) that moves `from` over what is at `to`.
 pub(crate) fn mremap_call(from: Range, to: Addr) -> Call {
     let flags = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as u64;
     (libc::SYS_mremap, [from.start.0, from.len(), from.len(), flags, to.0, 0])
 }
 
-/// How large a file process `pid` may make (`ulimit -f`).
+/// Returns how large a file process `pid` may write (`ulimit -f`).
 fn largest_file(pid: i32) -> Option<u64> {
     let mut limit = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: prlimit(2) writes to a live structure; a null pointer changes nothing.
@@ -270,6 +253,7 @@ fn largest_file(pid: i32) -> Option<u64> {
     (result == 0).then_some(limit.rlim_cur)
 }
 
+/// Returns the fault for an error of access to the target's memory.
 pub(crate) fn refused(call: &'static str, range: Range, error: &io::Error) -> Fault {
     match error.raw_os_error() {
         Some(libc::ESRCH) => Fault::Lost("the process vanished".into()),
@@ -277,6 +261,7 @@ pub(crate) fn refused(call: &'static str, range: Range, error: &io::Error) -> Fa
     }
 }
 
+/// Returns `prot` as mmap(2) and mprotect(2) take it.
 pub(crate) fn prot_bits(prot: Prot) -> u64 {
     let bit = |on, bit: i32| if on { bit as u64 } else { 0 };
     let bti = if prot.bti { arch::PROT_BTI } else { 0 };
@@ -339,7 +324,7 @@ impl Target for Remote {
         const MPOL_DEFAULT: u64 = 0;
         let (mode, nodes) = placement.map_or((MPOL_DEFAULT, Nodes::default()), Placement::mode);
         self.write_data(&nodes.mask().to_ne_bytes())?;
-        // The kernel reads one bit less than it is told of.
+        // The kernel reads one bit less than `maxnode` says.
         let (mask, bits) =
             if nodes.is_empty() { (0, 0) } else { (self.restore_frame.data.0, u64::from(u64::BITS) + 1) };
         let args = [range.start.0, range.len(), mode, mask, bits, MPOL_MF_MOVE];
@@ -353,21 +338,21 @@ impl Target for Remote {
         }
     }
 
-    /// From outside: the target need not run for it.
+    /// Reads the pages from outside, so that the target need not run.
     fn fault_in(&mut self, range: Range, page: PageSize) -> Result<(), Fault> {
         memory::touch(self.pid, range, page.bytes()).map_err(|e| refused("process_vm_readv", range, &e))
     }
 
     fn copy(&mut self, from: Range, to: Addr) -> Result<(), Fault> {
-        // Faulting the source in beforehand is quicker than page by page, and shows what
-        // cannot be read; then the target copies its own bytes, on its own CPU.
+        // To fault the source in beforehand is faster than page by page, and shows what cannot be read.
+        // Then the target copies its own bytes, on its own CPU.
         match self.madvise("madvise(MADV_POPULATE_READ)", from, MADV_POPULATE_READ) {
             Ok(()) => {}
             Err(Fault::Lost(why)) => return Err(Fault::Lost(why)),
             Err(_) => return self.copy_through(from, to),
         }
         let regs = self.restore_frame.at(COPY_AT).with_copy(from.start, to, from.len(), libc::SYS_getpid);
-        match self.run(regs) {
+        match self.run_stub(&regs) {
             Ok(0..) => Ok(()),
             Ok(value) => Err(Fault::Call { call: "copy", range: from, errno: -value as i32 }),
             Err(error) => Err(Fault::Lost(error.to_string())),
@@ -380,7 +365,7 @@ impl Target for Remote {
 
     fn huge_bytes(&mut self, range: Range) -> Result<u64, Fault> {
         pagemap::huge_bytes_at_least(self.pid, range).map_err(|e| match e.kind() {
-            // It says which line of smaps.
+            // The message names the line of smaps.
             io::ErrorKind::InvalidData => Fault::Lost(e.to_string()),
             _ => refused("pagemap and smaps", range, &e),
         })
@@ -389,7 +374,7 @@ impl Target for Remote {
     fn memfd(&mut self, page: PageSize, bytes: u64) -> Result<FileHandle, Fault> {
         const CALL: &str = "memfd_create(MFD_HUGETLB)";
         let range = Range::sized(Addr(0), bytes).unwrap_or_default();
-        // Beyond the limit ftruncate(2) would not only fail: it would send SIGXFSZ to the program.
+        // Beyond the limit ftruncate(2) would also send SIGXFSZ to the program.
         if largest_file(self.pid).is_some_and(|limit| limit < bytes) {
             return Err(Fault::Call { call: "ftruncate", range, errno: libc::EFBIG });
         }

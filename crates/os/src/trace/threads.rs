@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Stops the threads that a program has beside its first one.
+//! Stops all threads of a program but the first.
 
 use crate::proc::procfs::Process;
 use crate::trace::ptrace::{self, Error, Stop, Stopped, Tid};
@@ -8,12 +8,12 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The other threads of a process, stopped.
 #[derive(Debug, Default)]
 pub struct Threads {
-    /// With the signal that each was about to get (0 for none).
+    /// Each with the signal that was about to be delivered (0 for none).
     stopped: BTreeMap<Tid, (Stopped, i32)>,
 }
 
 impl Threads {
-    /// Stops every thread of `pid` but the first, and looks again until no new one appears.
+    /// Stops every thread of `pid` but the first, and lists the threads again until no new one appears.
     ///
     /// # Errors
     /// /proc cannot be read, or a thread may not be traced.
@@ -38,15 +38,16 @@ impl Threads {
         }
     }
 
-    /// Lets them go on.
+    /// Detaches from the threads, which go on.
     pub fn release(self) {
         for (stopped, signal) in self.stopped.into_values() {
-            // One that is gone needs nothing.
+            // A thread that has ended needs nothing.
             let _ = stopped.detach(signal);
         }
     }
 }
 
+/// Seizes and stops a thread; returns also the signal that was about to be delivered to it.
 fn stop(tid: Tid) -> Result<(Stopped, i32), Error> {
     let running = ptrace::seize(tid)?;
     running.interrupt()?;
@@ -58,11 +59,12 @@ fn stop(tid: Tid) -> Result<(Stopped, i32), Error> {
     Ok((stopped, signal))
 }
 
-/// The kernel lists a thread for a while after its end, and refuses to trace it.
+/// Returns whether a thread has ended: the kernel lists it for a while, and refuses to trace it.
 fn has_ended(pid: i32, tid: Tid) -> bool {
     Process::new(pid.cast_unsigned()).stat_of_thread(tid).map_or(true, |stat| stat.has_ended())
 }
 
+/// Lists the threads of a process.
 fn list(pid: i32) -> Result<Vec<Tid>, Error> {
     let os = |source| Error::Os { what: "read the threads", tid: pid, source };
     let mut all = Vec::new();
