@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Joins the huge pages of a running program again that copy-on-write has split (which: [`mod@join`]).
+//! Joins the huge pages of a running program again that copy-on-write has split; [`mod@join`] decides
+//! which.
 //!
-//! *From outside*: process_madvise(2) with `MADV_COLLAPSE`, block by block. The kernel allocates the
-//! huge page first, and holds the program's address space up only while it copies 2 MB; nine tenths of
-//! the time nothing is joined. khugepaged would come to it too, at its default pace of 8 MB in ten
-//! seconds for all processes together.
+//! *How*: from outside, by process_madvise(2) with `MADV_COLLAPSE`, block by block. The kernel allocates
+//! the huge page first, and locks the program's address space only while it copies 2 MB. Nothing is
+//! joined during nine tenths of the time. khugepaged joins such pages too, at its default pace of 8 MB in
+//! ten seconds for all processes together.
 //!
-//! *What it sees*: which blocks are huge by PAGEMAP_SCAN, and in those that were and are not, whether
-//! another process maps one of their pages, by bit 56 of its entry in the pagemap. So it need not know
-//! who forked, exec'ed or ended.
+//! *When*: PAGEMAP_SCAN shows which blocks are huge. In a block that was huge and is not, bit 56 of each
+//! page's entry in the pagemap shows whether another process maps the page. So the joiner need not know
+//! which processes forked, called execve(2) or ended.
 
 use crate::machine::{base_page, thp_page};
 use crate::proc::memory::MADV_COLLAPSE;
@@ -26,7 +27,7 @@ use std::time::{Duration, Instant};
 /// Why a program's huge pages cannot be joined from outside.
 #[derive(Debug, thiserror::Error)]
 pub enum Unjoinable {
-    /// The kernel knows no such pages.
+    /// The kernel has no transparent huge pages.
     #[error("this kernel has no transparent huge pages")]
     NoPages,
     /// CAP_SYS_NICE is missing.
@@ -34,13 +35,13 @@ pub enum Unjoinable {
         "process_madvise(MADV_COLLAPSE): {0}; it takes CAP_SYS_NICE: run hugelift as root (sudo), without --user"
     )]
     Denied(io::Error),
-    /// It does not do that for another process.
+    /// The kernel does not collapse pages of another process.
     #[error("process_madvise(MADV_COLLAPSE): {0}; it takes Linux 6.1")]
     NoCollapse(io::Error),
-    /// It does not tell which pages are huge.
+    /// The kernel does not show which pages are huge.
     #[error("/proc/PID/pagemap: PAGEMAP_SCAN: {0}; it takes Linux 6.7")]
     NoScan(io::Error),
-    /// Its maps cannot be read.
+    /// The program's maps cannot be read.
     #[error("/proc/PID/maps: {0}")]
     NoMaps(io::Error),
 }
@@ -52,17 +53,17 @@ pub struct Joiner {
     page: PageSize,
     blocks: Blocks,
     rhythm: Rhythm,
-    /// Those of the last look that have yet to be seen to.
+    /// The split blocks of the last sample that are still to be joined.
     split: VecDeque<Range>,
-    /// Whether something has changed in this round, and what its looks took.
+    /// Whether something has changed in this round, and how long its samples took.
     round: (bool, Duration),
 }
 
 impl Joiner {
-    /// For `program`, which is stopped.
+    /// Returns a joiner for `program`, which is stopped. Tries its system calls on no memory.
     ///
     /// # Errors
-    /// Why it cannot be done: tried out, on no memory.
+    /// A system call is refused.
     pub fn new(program: &Program) -> Result<Joiner, Unjoinable> {
         let page = thp_page().ok_or(Unjoinable::NoPages)?;
         program.advise(None, MADV_COLLAPSE).map_err(|error| match error.raw_os_error() {
@@ -76,10 +77,10 @@ impl Joiner {
         Ok(Joiner { maps, page, blocks, rhythm, split: VecDeque::new(), round: (false, Duration::ZERO) })
     }
 
-    /// Looks at all of the program's memory; nothing if its mappings changed meanwhile.
+    /// Samples all of the program's memory; `None` if its mappings changed meanwhile.
     ///
     /// # Errors
-    /// The memory is no more: it has become another program.
+    /// The memory is gone: the process has become another program.
     fn sample_all(&mut self, program: &Program) -> io::Result<Option<Sample>> {
         let mut text = Vec::new();
         self.maps.rewind()?;
@@ -97,7 +98,7 @@ impl Joiner {
         Ok(Some(sample))
     }
 
-    /// Joins the next block that can be; how long it took.
+    /// Joins the next block that can be joined; returns how long that took.
     fn join_next(&mut self, program: &Program) -> Option<Duration> {
         let began = Instant::now();
         while let Some(block) = self.split.pop_front() {
@@ -112,7 +113,7 @@ impl Joiner {
                 Ok(_) => self.round.0 = true,
                 Err(error) => {
                     self.blocks.refuse(block.start);
-                    // Memory is short: the others had better wait as well.
+                    // Memory is short: the other blocks wait too.
                     if matches!(error.raw_os_error(), Some(libc::ENOMEM | libc::EBUSY)) {
                         self.split.clear();
                     }
@@ -125,7 +126,7 @@ impl Joiner {
     }
 }
 
-/// Private memory of no file that is written; never code.
+/// Returns whether a mapping is private, writable and of no file; code is never joined.
 fn may_be_joined(mapping: &Mapping) -> bool {
     let Prot { write, exec, .. } = mapping.prot;
     write && !exec && !mapping.shared && !mapping.is_file() && !mapping.is_kernel_code()
@@ -136,11 +137,11 @@ impl Watch for Joiner {
         vec![self.maps.as_raw_fd()]
     }
 
-    fn first(&self) -> Duration {
+    fn first_delay(&self) -> Duration {
         Rhythm::FIRST
     }
 
-    fn look(&mut self, program: &Program) -> Option<Duration> {
+    fn tick(&mut self, program: &Program) -> Option<Duration> {
         if self.split.is_empty() {
             let began = Instant::now();
             let changed = match self.sample_all(program) {

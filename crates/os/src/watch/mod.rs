@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What stays beside a program while it runs: one process, [`watcher`], for all who look.
+//! Watches a program while it runs, from one process ([`watcher`]) for all tasks.
 
 pub mod joiner;
 pub mod observer;

@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Looks at a running program for the notes: what it touches of its text and rodata, and how long
+//! Samples a running program for the notes: what it touches of its text and rodata, and how long
 //! it lives.
 //!
 //! ```text
 //!   program   |=== start ===|==================== runs =====================|  end
 //!   helper    |--- lifts ---|  4 ms  8 ms   16 ms         32 ms ...         |  notes
-//!                           look  look   look         look
+//!                          sample sample sample       sample
 //! ```
 //!
-//! *What it sees.* A look asks the kernel which pages of the files the program has in its page
-//! tables (PAGEMAP_SCAN): those that it touched, with up to 64 kB around each that the page cache
-//! had. Pages that were only read ahead are not there, unlike in mincore(2), which tells what
-//! anybody has read since the boot; accessed bits would be finer, but only root can read them page
-//! by page (Documentation/admin-guide/mm/idle_page_tracking.rst), and clear_refs changes what the
-//! kernel reclaims. It does not see what is on huge pages already, nor what a program first touches
-//! after its last look: that is later than half its life. What it misses, a later run adds.
+//! *What it sees.* A sample asks the kernel which pages of the files the program has in its page
+//! tables (PAGEMAP_SCAN): those that it touched, and pages around each, up to 64 kB, that were in the page
+//! cache. Pages that were only read ahead are not among them, unlike in mincore(2), which shows what any
+//! process has read since the boot. Accessed bits would be finer, but only root can read them page by
+//! page (Documentation/admin-guide/mm/idle_page_tracking.rst), and clear_refs changes what the kernel
+//! reclaims. The observer does not see what is on huge pages already, nor what a program first touches
+//! after its last sample: that is after more than half its life. A later run adds what is missed.
 //!
-//! *What it takes.* It traces nothing, and the program never waits for it. A look takes half a
-//! millisecond for the 200 MB of clang's libraries (0.37 ms of it libLLVM's text), on another CPU if
+//! *What it costs.* It traces nothing, and the program never waits for it. A sample takes half a
+//! millisecond for the 200 MB of clang's libraries (0.37 ms of it for libLLVM's text), on another CPU if
 //! there is one; there are 16 in the first minute, after which it ends.
 //!
-//! *How long it lived* is the CPU time of the process and its threads, without what the lift took.
-//! A program that lives on when the observer ends, or leaves behind a process of its own, as a daemon
-//! does, counts as a long one.
+//! *How long it lived* is the CPU time of the process and its threads, without the lift's. A program
+//! that runs on when the observer ends counts as a long one, as does one that leaves a process behind, as
+//! a daemon does.
 
 use crate::proc::pagemap;
 use crate::proc::procfs::Process;
@@ -37,42 +37,42 @@ use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// The first look; each later one comes after twice the time.
+/// The delay before the second sample; each later delay is twice as long.
 const FIRST: Duration = Duration::from_millis(4);
-/// The longest time between two.
+/// The longest delay between samples.
 const LONGEST: Duration = Duration::from_secs(16);
-/// Who lives longer is not watched any more.
+/// A program that lives longer is not watched any more.
 const ENOUGH: Duration = Duration::from_secs(60);
 
-/// Looks at a program.
+/// Samples a program.
 #[derive(Debug)]
 pub struct Observer {
     notes: Notes,
     executable: (PathBuf, Identity),
     subjects: Vec<Subject>,
-    /// CPU time that was not the program's doing.
+    /// CPU time of the process that the lift took.
     foreign: Duration,
     began: Instant,
     delay: Duration,
-    /// Of each subject.
+    /// What each subject was touched at.
     touched: Vec<Touched>,
-    /// When it was last there, and what CPU time it had taken.
+    /// When the program was last seen, and its CPU time then.
     seen: Option<(Duration, Duration)>,
 }
 
-/// An object of it.
+/// An object of the program.
 #[derive(Debug)]
 pub struct Subject {
-    /// As in `/proc/PID/maps`, and which file that is.
+    /// Its path as in `/proc/PID/maps`, and the identity of its file.
     pub file: (PathBuf, Identity),
     /// What loading added to its stated addresses.
     pub bias: u64,
-    /// Stretches that are the file's, on small pages.
+    /// Ranges that the file's pages back, on small pages.
     pub ranges: Vec<Range>,
 }
 
 impl Observer {
-    /// Of the program's CPU time, `foreign` was the lift's.
+    /// Returns an observer; `foreign` of the program's CPU time was the lift's.
     pub fn new(
         notes: Notes,
         executable: (PathBuf, Identity),
@@ -100,9 +100,9 @@ impl Observer {
         }
     }
 
-    /// The CPU time that the program took; `None` once somebody has waited for it.
+    /// Returns the program's own CPU time; `None` once its parent has waited for it.
     fn cpu_time(&self, program: &Program) -> Option<Duration> {
-        // If it is there still, its number was its own just now.
+        // If it is still there, its pid was not another process's just now.
         Some(cpu_time(program.pid).filter(|_| program.is_there())?.saturating_sub(self.foreign))
     }
 
@@ -110,7 +110,7 @@ impl Observer {
         (self.executable.1.device, self.executable.1.inode)
     }
 
-    /// It has not become another program by execve(2), as far as may be known.
+    /// Returns whether the process has not become another program by execve(2), as far as is visible.
     fn is_itself(&self, pid: u32) -> bool {
         match executed(&Process::new(pid).path("exe")) {
             Ok(file) => file == self.file(),
@@ -118,11 +118,10 @@ impl Observer {
         }
     }
 
-    /// A process of the same program that has come to the one who adopts this family's orphans, as
-    /// this process itself has.
-    fn has_left_somebody(&self, program: u32) -> bool {
-        // SAFETY: getppid(2) and getpid(2) take no arguments.
-        let (adopter, own) = unsafe { (libc::getppid(), libc::getpid()) };
+    /// Returns whether the program has left a process behind: one of the same file, younger than this
+    /// process and with the same parent, which adopts the orphans of both.
+    fn has_left_a_process(&self, program: u32) -> bool {
+        let (adopter, own) = (std::os::unix::process::parent_id(), std::process::id());
         let (Ok(processes), Ok(own_stat)) = (std::fs::read_dir("/proc"), Process::OWN.stat()) else {
             return false;
         };
@@ -130,11 +129,9 @@ impl Observer {
         others.any(|pid| {
             let process = Process::new(pid);
             pid != program
-                && pid != own.cast_unsigned()
+                && pid != own
                 && executed(&process.path("exe")).is_ok_and(|file| file == self.file())
-                && process
-                    .stat()
-                    .is_ok_and(|stat| stat.parent == adopter.cast_unsigned() && stat.start >= own_stat.start)
+                && process.stat().is_ok_and(|stat| stat.parent == adopter && stat.start >= own_stat.start)
         })
     }
 }
@@ -144,13 +141,13 @@ impl Watch for Observer {
         vec![self.notes.descriptor()]
     }
 
-    fn first(&self) -> Duration {
+    fn first_delay(&self) -> Duration {
         Duration::ZERO
     }
 
-    fn look(&mut self, program: &Program) -> Option<Duration> {
+    fn tick(&mut self, program: &Program) -> Option<Duration> {
         for (subject, touched) in self.subjects.iter().zip(&mut self.touched) {
-            subject.look(&program.pagemap, touched);
+            subject.sample(&program.pagemap, touched);
         }
         let has_ended = program.ends_within(Duration::ZERO).unwrap_or(true);
         let cpu = if has_ended { None } else { self.cpu_time(program) };
@@ -173,10 +170,11 @@ impl Watch for Observer {
     }
 
     fn ended(&mut self, program: &Program) {
-        if self.has_left_somebody(program.pid) {
+        if self.has_left_a_process(program.pid) {
             return self.write(LIVED_ON);
         }
-        // Until somebody has waited for it, it still tells. After that: as busy as it was.
+        // The time can be read until its parent has waited for it. After that, the program is taken to
+        // have been as busy as before.
         let life = self.cpu_time(program).unwrap_or_else(|| {
             let (seen_at, life) = self.seen.unwrap_or_default();
             let busy = life.as_secs_f64() / seen_at.as_secs_f64().max(1e-6);
@@ -186,7 +184,7 @@ impl Watch for Observer {
     }
 }
 
-/// The CPU time of process `pid`, its threads together; `None` if there is none.
+/// Returns the CPU time of process `pid` with all its threads; `None` if there is no such process.
 pub fn cpu_time(pid: u32) -> Option<Duration> {
     let mut clock: libc::clockid_t = 0;
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -200,10 +198,10 @@ pub fn cpu_time(pid: u32) -> Option<Duration> {
 }
 
 impl Subject {
-    fn look(&self, pagemap: &File, touched: &mut Touched) {
+    fn sample(&self, pagemap: &File, touched: &mut Touched) {
         for range in &self.ranges {
             let mark = &mut |found: Range| touched.mark(found.start.0.wrapping_sub(self.bias), found.len());
-            // Once it has ended, or become another program, there is nothing more to be seen.
+            // An error means that it has ended or become another program.
             let _ = pagemap::present(pagemap, *range, mark);
         }
     }

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `/tmp/perf-PID.map`: what perf(1) names code by that was copied, for such code is anonymous
-//! memory.
+//! Writes `/tmp/perf-PID.map`, from which perf(1) takes the names of copied functions: copied code is
+//! anonymous memory.
 //!
-//! A watcher writes the file and removes it at the program's end: a process of its own, for the
-//! helper must end before the program begins. It is no child of the program, and holds none of its
-//! files.
+//! A process of its own writes the file and removes it at the program's end, as the helper must end
+//! before the program begins. It is no child of the program, and holds none of its files open.
 
 use crate::io::open;
 use crate::proc::pidfd::pidfd_open;
@@ -14,10 +13,12 @@ use hugelift_core::demangle::Names;
 use hugelift_core::printable::Untrusted;
 use hugelift_core::snapshot::Object;
 use hugelift_core::symbols::{functions, perf_map};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use object::read::ReadCache;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -30,10 +31,10 @@ pub struct Copied {
 }
 
 impl Copied {
-    /// The spans of `object` in process `pid`.
+    /// Opens the file of `object` in process `pid`; `spans` were copied.
     ///
     /// # Errors
-    /// Its file cannot be opened any more.
+    /// The file cannot be opened any more.
     pub fn open(pid: u32, object: &Object, spans: Vec<Range>) -> io::Result<Copied> {
         let process = Process::new(pid);
         let path = match object.executable {
@@ -44,6 +45,7 @@ impl Copied {
         Ok(Copied { file, bias: object.bias, spans })
     }
 
+    /// Returns the lines of the map for its functions.
     fn lines(&self, names: Names) -> String {
         let cache = ReadCache::new(&self.file);
         match functions(&cache) {
@@ -67,13 +69,13 @@ pub enum Unnamed {
         /// The kernel's answer.
         source: io::Error,
     },
-    /// Somebody else's file is where the map should be.
+    /// Another user's file has the name of the map.
     #[error("cannot write {path}: a file is there that is not this user's own; remove it: rm {path}")]
     Taken {
         /// The map.
         path: Untrusted,
     },
-    /// No watcher could be started to remove the map at the program's end.
+    /// The process that removes the map at the program's end could not be started.
     #[error("cannot watch the program to remove {path} at its end: {source}")]
     Unwatched {
         /// The map.
@@ -81,12 +83,12 @@ pub enum Unnamed {
         /// The kernel's answer.
         source: io::Error,
     },
-    /// There is nothing to write.
+    /// No function has a name.
     #[error("perf will find no names: no copied function has one in its file (is it stripped?)")]
     Nameless,
 }
 
-/// The map of a process, created and empty yet.
+/// The map of a process, created.
 #[derive(Debug)]
 pub struct Map {
     pid: u32,
@@ -115,12 +117,12 @@ impl Map {
     /// # Errors
     /// [`Unnamed`]
     pub fn write(&mut self, objects: &[Copied], names: Names) -> Result<(), Unnamed> {
-        // Beyond the limit of file sizes (`ulimit -f`) write(2) is to fail, not to end this process.
-        // SAFETY: signal(2): no handler of ours is involved.
+        // Beyond the limit of file sizes (`ulimit -f`) write(2) must fail, not end this process.
+        // SAFETY: signal(2) installs no handler.
         let before = unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
-        let written = self.try_write(objects, names);
+        let written = self.write_lines(objects, names);
         if before != libc::SIG_ERR {
-            // SAFETY: as above: what was there.
+            // SAFETY: as above; the former disposition.
             unsafe { libc::signal(libc::SIGXFSZ, before) };
         }
         if written.is_err() {
@@ -129,7 +131,7 @@ impl Map {
         written
     }
 
-    fn try_write(&mut self, objects: &[Copied], names: Names) -> Result<(), Unnamed> {
+    fn write_lines(&mut self, objects: &[Copied], names: Names) -> Result<(), Unnamed> {
         let mut bytes = 0;
         for object in objects {
             let lines = object.lines(names);
@@ -141,7 +143,7 @@ impl Map {
         if bytes == 0 { Err(Unnamed::Nameless) } else { Ok(()) }
     }
 
-    /// Removes the map, unless another file has its name by now: that of a later process of this number.
+    /// Removes the map, unless another file has its name by now, of a later process with this pid.
     fn remove(&self) {
         let id = |m: std::fs::Metadata| (m.dev(), m.ino());
         let (ours, there) = (self.file.metadata(), std::fs::symlink_metadata(&self.path));
@@ -150,8 +152,8 @@ impl Map {
         }
     }
 
-    /// Starts the watcher of the process, which is stopped; it writes the map, and `complain`s if it
-    /// cannot. Returns at once.
+    /// Starts the process that writes the map and removes it at the program's end. It calls `complain` if
+    /// it cannot write. The program is stopped. Returns at once.
     ///
     /// # Errors
     /// [`Unnamed::Unwatched`]; the map is removed.
@@ -167,12 +169,12 @@ impl Map {
                 let mut keep: Vec<RawFd> = objects.iter().map(|o| o.file.as_raw_fd()).collect();
                 keep.extend([2, program.as_raw_fd(), self.file.as_raw_fd()]);
                 crate::launch::close_all_but(&keep);
-                // It holds no file system in use.
+                // So that the file system of the current folder can be unmounted.
                 let _ = std::env::set_current_dir("/");
                 match self.write(objects, names) {
                     Ok(()) => {
-                        // Whoever reads the program's stderr is not to wait for the watcher. The map
-                        // stays open: by it `remove` knows which file is ours.
+                        // A reader of the program's stderr must not wait for this process. The map stays
+                        // open: by it `remove` knows which file is its own.
                         crate::launch::close_all_but(&[program.as_raw_fd(), self.file.as_raw_fd()]);
                         wait_for_end(&program);
                         self.remove();
@@ -190,13 +192,13 @@ impl Map {
     }
 }
 
-/// A new file of our own, whatever lies in wait there: perf(1) believes only its own user's.
+/// Creates a new file of this user, whatever has its name: perf(1) reads only maps of its own user.
 fn create(path: &Path) -> io::Result<File> {
     let flags = libc::O_NOFOLLOW | libc::O_CLOEXEC;
     let open = || OpenOptions::new().write(true).create_new(true).mode(0o600).custom_flags(flags).open(path);
     match open() {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            // What an earlier process of this number has left.
+            // An earlier process with this pid may have left it.
             let there = std::fs::symlink_metadata(path)?;
             if !there.is_file() || there.uid() != nix::unistd::geteuid().as_raw() {
                 return Err(error);
@@ -208,7 +210,7 @@ fn create(path: &Path) -> io::Result<File> {
     }
 }
 
-/// fork(2): `true` in the parent, `false` in the child.
+/// Forks; returns `true` in the parent, `false` in the child.
 fn fork() -> io::Result<bool> {
     // SAFETY: fork(2) of a process with one thread: the child may go on as usual.
     match unsafe { libc::fork() } {
@@ -218,11 +220,8 @@ fn fork() -> io::Result<bool> {
 }
 
 fn wait_for_end(program: &OwnedFd) {
-    let mut poll = libc::pollfd { fd: program.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    // SAFETY: poll(2) of one descriptor that lives through the call.
-    while unsafe { libc::poll(&raw mut poll, 1, -1) } < 0
-        && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
-    {}
+    let mut fds = [PollFd::new(program.as_fd(), PollFlags::POLLIN)];
+    while poll(&mut fds, PollTimeout::NONE) == Err(Errno::EINTR) {}
 }
 
 #[cfg(test)]

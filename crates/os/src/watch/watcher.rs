@@ -1,45 +1,47 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The process beside a running program: the helper once more, which has let go of it. It traces
-//! nothing, the program never waits for it, and it ends with the program at the latest.
+//! The process that watches a running program: the helper, after it has detached from the program. It
+//! traces nothing, the program never waits for it, and it ends with the program at the latest.
 
 use crate::launch::close_all_but;
 use crate::proc::pagemap;
 use crate::proc::pidfd::pidfd_open;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
-/// A program, as it is known from beside.
+/// The watched program.
 #[derive(Debug)]
 pub struct Program {
-    /// Its process id. It may be another's once the program has ended.
+    /// The process id. Once the program has ended, it may be another process's.
     pub pid: u32,
     process: OwnedFd,
-    /// Of the memory that it has now: gone after its execve(2).
+    /// The pagemap of its memory. Nothing can be read after the program's execve(2).
     pub pagemap: File,
 }
 
-/// Who looks at the program from time to time.
+/// A task that the watcher does at intervals.
 pub trait Watch {
-    /// Files that it needs.
+    /// Returns the descriptors that it needs.
     fn descriptors(&self) -> Vec<RawFd>;
-    /// How long after the start it looks first.
-    fn first(&self) -> Duration;
-    /// Looks; how long until it looks again, if it does.
-    fn look(&mut self, program: &Program) -> Option<Duration>;
-    /// The program has ended, and there was to be another look.
+    /// Returns the time from the start to the first [`Watch::tick`].
+    fn first_delay(&self) -> Duration;
+    /// Does the task once; returns the time until the next tick, `None` if there is to be none.
+    fn tick(&mut self, program: &Program) -> Option<Duration>;
+    /// Is called when the program has ended before the next tick.
     fn ended(&mut self, program: &Program);
 }
 
-/// Those who stay beside a program.
+/// A program and the tasks that watch it.
 pub struct Watcher {
     program: Program,
-    watches: Vec<Box<dyn Watch>>,
+    tasks: Vec<Box<dyn Watch>>,
 }
 
 impl Program {
-    /// The process `pid`, which is stopped: later it may have become another user's.
+    /// Opens the process `pid`, which is stopped: later it may have become another user's.
     ///
     /// # Errors
     /// pidfd_open(2); the pagemap cannot be read.
@@ -48,41 +50,34 @@ impl Program {
         Ok(Program { pid, process, pagemap: pagemap::open(pid.cast_signed())? })
     }
 
-    /// Waits for `time` at most; whether the program has ended.
+    /// Waits for `time` at most; returns whether the program has ended.
     ///
     /// # Errors
-    /// poll(2): nothing can be waited for, so that a caller which only tried again would use all of
-    /// a CPU.
+    /// poll(2) fails. It will fail again: a caller that retries would use all of a CPU.
     pub fn ends_within(&self, time: Duration) -> io::Result<bool> {
         let until = Instant::now() + time;
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            // Rounded up: what is left of a millisecond is not spent in a loop.
+            // Rounded up, so that the rest of a millisecond is not spent in this loop.
             let millis = i32::try_from(left.as_micros().div_ceil(1000)).unwrap_or(i32::MAX);
-            let mut poll = libc::pollfd { fd: self.process.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-            // SAFETY: poll(2) of one descriptor that lives through the call.
-            match unsafe { libc::poll(&raw mut poll, 1, millis) } {
-                0 if millis == 0 => return Ok(false),
-                0 => {}
-                n if n > 0 => return Ok(true),
-                _ => {
-                    let error = io::Error::last_os_error();
-                    if error.kind() != io::ErrorKind::Interrupted {
-                        return Err(error);
-                    }
-                }
+            let mut fds = [PollFd::new(self.process.as_fd(), PollFlags::POLLIN)];
+            match poll(&mut fds, PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX)) {
+                Ok(0) if millis == 0 => return Ok(false),
+                Ok(0) | Err(Errno::EINTR) => {}
+                Ok(_) => return Ok(true),
+                Err(error) => return Err(error.into()),
             }
         }
     }
 
-    /// Whether nobody has waited for its end yet.
+    /// Returns whether the program is there, or has ended and its parent has not waited for it.
     pub fn is_there(&self) -> bool {
         let null = std::ptr::null::<u8>();
         // SAFETY: pidfd_send_signal(2): signal 0 is none, and a null siginfo is allowed.
         unsafe { libc::syscall(libc::SYS_pidfd_send_signal, self.process.as_raw_fd(), 0, null, 0) == 0 }
     }
 
-    /// madvise(2) of `range` in the program, from outside; the bytes that took it.
+    /// Makes an madvise(2) of `range` in the program, from outside; returns the bytes that were advised.
     ///
     /// # Errors
     /// process_madvise(2)
@@ -109,46 +104,46 @@ impl Program {
 }
 
 impl Watcher {
-    /// Nobody yet, beside `program`.
+    /// Returns a watcher of `program` without tasks.
     pub fn new(program: Program) -> Watcher {
-        Watcher { program, watches: Vec::new() }
+        Watcher { program, tasks: Vec::new() }
     }
 
-    /// One more.
-    pub fn add(&mut self, watch: impl Watch + 'static) {
-        self.watches.push(Box::new(watch));
+    /// Adds a task.
+    pub fn add(&mut self, task: impl Watch + 'static) {
+        self.tasks.push(Box::new(task));
     }
 
-    /// Whether there is anybody.
+    /// Returns whether there is no task.
     pub fn is_empty(&self) -> bool {
-        self.watches.is_empty()
+        self.tasks.is_empty()
     }
 
-    /// Stays until the program ends, or nobody looks any more. All other files of the calling process
-    /// are closed, and it is a process of its own.
+    /// Does the tasks until the program ends or no task has another tick. The calling process does nothing
+    /// else: all its other files are closed.
     pub fn stay(self) {
-        let Watcher { program, watches } = self;
+        let Watcher { program, tasks } = self;
         let mut keep = vec![program.process.as_raw_fd(), program.pagemap.as_raw_fd()];
-        keep.extend(watches.iter().flat_map(|watch| watch.descriptors()));
+        keep.extend(tasks.iter().flat_map(|task| task.descriptors()));
         close_all_but(&keep);
-        // It holds no file system in use.
+        // So that the file system of the current folder can be unmounted.
         let _ = std::env::set_current_dir("/");
         let now = Instant::now();
-        let mut due: Vec<_> = watches.into_iter().map(|watch| (now + watch.first(), watch)).collect();
+        let mut due: Vec<_> = tasks.into_iter().map(|task| (now + task.first_delay(), task)).collect();
         while let Some(next) = due.iter().map(|(when, _)| *when).min() {
             match program.ends_within(next.saturating_duration_since(Instant::now())) {
                 Ok(false) => {}
-                Ok(true) => return due.iter_mut().for_each(|(_, watch)| watch.ended(&program)),
+                Ok(true) => return due.iter_mut().for_each(|(_, task)| task.ended(&program)),
                 Err(error) => {
-                    tracing::debug!(%error, "the program's end cannot be waited for: nobody stays");
+                    tracing::debug!(%error, "cannot wait for the program's end: the watcher ends");
                     return;
                 }
             }
-            due.retain_mut(|(when, watch)| {
+            due.retain_mut(|(when, task)| {
                 if *when > Instant::now() {
                     return true;
                 }
-                let delay = watch.look(&program);
+                let delay = task.tick(&program);
                 *when = Instant::now() + delay.unwrap_or_default();
                 delay.is_some()
             });
@@ -160,7 +155,7 @@ impl Watcher {
 mod tests {
     use super::*;
 
-    /// Has poll(2) fail with EPERM in the calling thread.
+    /// Makes poll(2) fail with EPERM in the calling thread.
     fn forbid_poll() {
         let op = |code: u32, k: u32, jf| libc::sock_filter { code: code as u16, jt: 0, jf, k };
         #[cfg(target_arch = "x86_64")]
@@ -181,7 +176,7 @@ mod tests {
         }
     }
 
-    /// It used to be tried again for ever, with all of a CPU.
+    /// The call used to be repeated for ever, with all of a CPU.
     #[test]
     fn a_wait_that_is_refused_ends() {
         let program = Program::open(std::process::id()).unwrap();
@@ -192,7 +187,7 @@ mod tests {
         });
         let until = Instant::now() + Duration::from_secs(60);
         while !waits.is_finished() {
-            assert!(Instant::now() < until, "it waits still");
+            assert!(Instant::now() < until, "it still waits");
             std::thread::sleep(Duration::from_millis(1));
         }
         assert_eq!(waits.join().unwrap().unwrap_err().raw_os_error(), Some(libc::EPERM));
