@@ -124,7 +124,7 @@ pub unsafe extern "C" fn main(argc: libc::c_int, argv: *const *const libc::c_cha
     let args = || (0..count).map(|i| OsStr::from_bytes(argument(i).to_bytes()).to_os_string()).collect();
     // A program may be started with less stack than hugelift needs.
     if count > 1 && argument(1) == c"run" {
-        return hugelift_os::launch::stack::with_room(|| {
+        return hugelift_os::launch::stack::on_new_stack(|| {
             let beginning = run::Beginning::look();
             if !beginning.is_filtered() {
                 hugelift_os::io::console::guard_standard_files();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Chooses the base of an executable, by what its file, the store and the options say. `run` moves
-//! the program there; `run --dry-run`, `inspect` and `pool need` show it there.
+//! Chooses the base of an executable from its file, the store and the options. `run` moves the program
+//! there; `run --dry-run`, `inspect` and `pool need` show it there.
 
 use crate::machine::{base_page, folios};
 use crate::pagecache::is_primed;
@@ -12,10 +12,10 @@ use hugelift_core::relocate::base::{Base, Bases, Sizes, congruent_residue, share
 use hugelift_core::snapshot::Part;
 use std::path::Path;
 
-/// What an executable is to be lifted as.
+/// How an executable is to be lifted.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted<'a> {
-    /// What the user asked for.
+    /// The user's policy.
     pub policy: &'a Policy,
     /// The size of a transparent huge page; `None` if the kernel has none.
     pub huge: Option<PageSize>,
@@ -26,7 +26,7 @@ pub struct Wanted<'a> {
 pub struct Executable<'a> {
     /// A path by which its file can be opened.
     pub file: &'a Path,
-    /// What the file is called in `/proc/PID/maps`.
+    /// The file's name in `/proc/PID/maps`.
     pub name: &'a Path,
     /// Its program headers.
     pub headers: &'a Headers,
@@ -39,15 +39,15 @@ pub struct Executable<'a> {
 pub struct Aim {
     /// The base.
     pub base: Base,
-    /// What it is for. Of the backings that copy, the first that was asked for.
+    /// The backing that it serves. Of the backings that copy, the first in the policy.
     pub backing: Backing,
 }
 
 /// Returns the base that lets most of the executable be huge, and `None` if every base is as good.
 ///
-/// A page cache that is huge comes first, for it costs nothing. The store's copies are the same for
-/// all processes, so that all need the same base. Else copies are made, and the base with most whole
-/// huge pages in the wanted parts is taken. A program that has as many where it is stays there.
+/// A huge page cache comes first, as it costs nothing. All processes share the store's copies, so all
+/// need the same base for them. Else copies are made, and the base with most whole huge pages in the
+/// wanted parts is chosen. A program that has as many where it is stays there.
 pub fn aim(executable: &Executable, wanted: Wanted) -> Option<Aim> {
     let Wanted { policy, huge } = wanted;
     let Executable { file, name, headers, bias } = *executable;

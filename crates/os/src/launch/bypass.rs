@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Why a program is started as it would be without hugelift.
+//! The reasons for which a program is started as without hugelift.
 
 use crate::proc::procfs::ProcError;
 use crate::trace::ptrace;
 use hugelift_core::printable::Untrusted;
 use std::io;
 
-/// Each says what was found and, where something helps, the command that does.
+/// A reason to start a program without hugelift. Its message says what was found, and names a command that
+/// helps, if there is one.
 #[derive(Debug, thiserror::Error)]
 pub enum Bypass {
-    /// The kernel gives it other rights than the caller's, which it does not do under a tracer.
+    /// The kernel gives the program other rights than the caller's, but not under a tracer.
     #[error("{path} is {what}: such a program must not be traced (a copy without that bit can be lifted)")]
     Privileged {
         /// The program, or the interpreter of the script.
@@ -17,7 +18,7 @@ pub enum Bypass {
         /// `set-uid`, `set-gid`, `given file capabilities`, or `started with AT_SECURE`.
         what: &'static str,
     },
-    /// Built for another word size.
+    /// The program is built for another word size.
     #[error("{path} is a 32-bit program: only 64-bit ones are lifted")]
     Class32 {
         /// The program.
@@ -28,13 +29,13 @@ pub enum Bypass {
     NotTraceable {
         /// The kernel's answer.
         source: io::Error,
-        /// What forbids it, as far as can be seen.
+        /// What forbids it, as far as is visible.
         hint: String,
     },
     /// The kernel protects the process because its file may be executed but not read.
     #[error("its file may be executed but not read by this user; chmod a+r, or run as root")]
     Unreadable,
-    /// Something of /proc could not be read.
+    /// A file of /proc could not be read.
     #[error(transparent)]
     Proc(ProcError),
     /// fork(2) or socketpair(2) failed.
@@ -57,13 +58,13 @@ pub enum Bypass {
          systemd: SystemCallFilter=, containers: the option seccomp of --security-opt"
     )]
     FilterKills,
-    /// What /proc shows is another pid namespace's.
+    /// /proc shows another pid namespace.
     #[error(
         "/proc shows another pid namespace: 'mount -t proc proc /proc' in this one, \
          or 'unshare --fork --pid --mount-proc'"
     )]
     ForeignProc,
-    /// Whether the kernel gives the program other rights than the caller's cannot be found out.
+    /// It cannot be found out whether the kernel gives the program other rights than the caller's.
     #[error("cannot find out whether {path} is set-uid or has file capabilities: {source}")]
     Unknown {
         /// The program, or the interpreter of the script.
@@ -71,35 +72,35 @@ pub enum Bypass {
         /// The kernel's answer.
         source: io::Error,
     },
-    /// The helper is there, and does nothing.
+    /// The helper did not answer in time.
     #[error("its helper did not answer within {seconds} s")]
     HelperLate {
-        /// How long it was waited for.
+        /// How long the launcher waited.
         seconds: u64,
     },
-    /// The helper ended without a word.
+    /// The helper ended without an answer.
     #[error("its helper was killed before the program started")]
     HelperDied,
     /// The caller has used `unshare --pid` without forking: the helper would be its pid 1.
     #[error("its children go to another pid namespace: use 'unshare --fork --pid'")]
     ForeignPidNamespace,
-    /// No executable mapping has padding for the few bytes of code that are needed.
+    /// No executable mapping has zero padding for the code cave.
     #[error("neither the vdso nor any code of the program has 128 bytes of zero padding at its end")]
     NoCodeCave,
-    /// Its own constructors have restricted it.
+    /// A constructor of the program has put it under a seccomp filter.
     #[error("a constructor of its own has installed a seccomp filter, which might kill it for the lift")]
     Confined,
     /// The loader did not put the auxiliary vector where the kernel puts it.
     #[error("its stack holds no AT_ENTRY to stop it by")]
     NoEntry,
-    /// ptrace(2) worked, and then did not.
+    /// ptrace(2) failed after it had worked.
     #[error(transparent)]
     Ptrace(ptrace::Error),
 }
 
 impl Bypass {
-    /// Whether only a user who asks (`-v`) is told of it: where there is always a filter, as in a
-    /// container, a line at each start would tell nothing new.
+    /// Returns whether the reason is printed only with `-v`: in a container there is always a filter, and a
+    /// line at each start would say nothing new.
     pub fn is_usual(&self) -> bool {
         matches!(self, Bypass::Filtered | Bypass::FilterKills)
     }
@@ -108,7 +109,7 @@ impl Bypass {
 impl From<ProcError> for Bypass {
     fn from(error: ProcError) -> Bypass {
         match error {
-            // It is our own tracee, of our own user: only that is left.
+            // It is a tracee of the same user, so its file must be unreadable.
             ProcError::Denied { .. } => Bypass::Unreadable,
             other => Bypass::Proc(other),
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The guard of fork(2) in a stopped program: whether there is one, and telling it which spans are
-//! on pages of the pool.
+//! Finds the guard of fork(2) in a stopped program, and writes to its table which spans are on pages of
+//! the pool.
 
 use crate::proc::memory;
 use crate::proc::procfs::Process;
@@ -15,11 +15,11 @@ use std::path::Path;
 /// Why a program's writable memory must not be on pages of the pool.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unguarded {
-    /// Statically linked, set-uid, started without the variable...
+    /// The program is static or set-uid, or was started without the variable.
     #[error("{LIBRARY}, which would guard it, is not loaded (a static program loads none)")]
     NotLoaded,
-    /// The library has been loaded, and found no pthread_atfork(3) and the like.
-    #[error("its C library has not what {LIBRARY} needs to guard it")]
+    /// The library is loaded, and did not find pthread_atfork(3) or another function that it needs.
+    #[error("its C library lacks functions that {LIBRARY} needs to guard it")]
     NoHooks,
     /// A second thread may write while a child copies.
     #[error("it has more than one thread")]
@@ -28,10 +28,10 @@ pub enum Unguarded {
     #[error("mremap(2) of this kernel does not move hugetlb memory (Linux 5.16 does)")]
     OldKernel,
     /// More spans than the library's table holds.
-    #[error("it has {0} writable spans, and {LIBRARY} knows of {SPANS} at most")]
+    #[error("it has {0} writable spans, and {LIBRARY} holds at most {SPANS}")]
     TooMany(usize),
-    /// The library's memory, or its file, is not what it should be.
-    #[error("cannot tell {LIBRARY} in it: {0}")]
+    /// The library's memory or its file cannot be read, or has unexpected content.
+    #[error("cannot reach {LIBRARY} in it: {0}")]
     Unreachable(String),
 }
 
@@ -39,12 +39,12 @@ pub enum Unguarded {
 #[derive(Debug)]
 pub struct Guard {
     pid: u32,
-    /// Where its table is.
+    /// The address of its table.
     table: Addr,
 }
 
 impl Guard {
-    /// Looks for the guard in the stopped process `pid` with these mappings.
+    /// Finds the guard in the stopped process `pid` with these mappings.
     ///
     /// # Errors
     /// [`Unguarded`]
@@ -62,7 +62,7 @@ impl Guard {
             Head { magic: MAGIC, .. } => return Err(Unguarded::NoHooks),
             Head { magic, .. } => return Err(Unguarded::Unreachable(format!("{magic:#x} at {table}"))),
         }
-        // Those that were not made by pthread_create(3).
+        // The state does not count threads that pthread_create(3) has not made.
         let tasks = std::fs::read_dir(Process::new(pid).path("task")).map(Iterator::count);
         match tasks {
             Ok(1) => Ok(Guard { pid, table }),
@@ -70,10 +70,10 @@ impl Guard {
         }
     }
 
-    /// Tells it the spans on pages of the pool, with the size of these.
+    /// Writes the spans on pages of the pool to the guard's table, with the size of these pages.
     ///
     /// # Errors
-    /// [`Unguarded`]: it does not know of them.
+    /// [`Unguarded`]: the guard does not know the spans.
     pub fn tell(&self, spans: &[(Range, PageSize)]) -> Result<(), Unguarded> {
         if spans.len() > SPANS {
             return Err(Unguarded::TooMany(spans.len()));
@@ -89,7 +89,7 @@ impl Guard {
     }
 }
 
-/// Where the library's file states its table to be.
+/// Returns the address of the table that the library's file states.
 fn stated_address(path: &Path) -> Result<u64, String> {
     let bytes = std::fs::read(path).map_err(|e| format!("{}: {e}", path.escaped()))?;
     let file = object::File::parse(&*bytes).map_err(|e| format!("{}: {e}", path.escaped()))?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The library inside the program (`hugelift-inside`): where it is, how programs come to load it,
-//! and the helper of one that has asked to be lifted.
+//! The library inside the program (`hugelift-inside`): finds it, makes programs load it, and is the
+//! helper of a program that asks for a lift.
 
 use crate::launch::helper::{LiftHooks, attend_waiting};
 use crate::launch::preload::{self, NoPreload};
@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 /// The subcommand of hugelift that becomes a helper.
 pub const SUBCOMMAND: &str = names::INSIDE;
 
-/// The library, and the hugelift that it is to call.
+/// The library, and the hugelift that it calls.
 #[derive(Debug)]
 pub struct Inside {
     library: PathBuf,
@@ -31,8 +31,8 @@ pub struct Inside {
 }
 
 impl Inside {
-    /// The library, if the program at `path` can load it. Looks beside this executable, then in
-    /// `../lib/hugelift`.
+    /// Returns the library, if the program at `path` can load it. Searches the folder of this executable,
+    /// then `../lib/hugelift`.
     ///
     /// # Errors
     /// [`NoPreload`]
@@ -59,7 +59,7 @@ impl Inside {
         Err(NoPreload::NotThere { beside: beside.into(), installed: installed.into() })
     }
 
-    /// Why a child that runs as another user could not load the library, if it could not.
+    /// Returns why a child that runs as another user cannot load the library, if it cannot.
     pub fn closed_to_others(&self) -> Option<String> {
         let (at, mode) = preload::closed_to_others(&self.library)?;
         let library = self.library.escaped();
@@ -69,7 +69,7 @@ impl Inside {
         ))
     }
 
-    /// Has the program load the library, before the user's own.
+    /// Makes the program load the library, before those of the user's `LD_PRELOAD`.
     ///
     /// # Errors
     /// setenv(3).
@@ -78,7 +78,7 @@ impl Inside {
         set_variable(names::PRELOAD, preloaded(&self.library, &before))
     }
 
-    /// Has fork(2) guarded in the program, with `reserve` pages of the pool kept for a child.
+    /// Makes the library guard fork(2) in the program, with `reserve` pages of the pool kept for a child.
     ///
     /// # Errors
     /// setenv(3).
@@ -87,11 +87,11 @@ impl Inside {
         set_variable(names::GUARD, reserve.to_string())
     }
 
-    /// Has the children of the program lifted: those that are `worth` it, with `options` of
+    /// Makes the library have children of the program lifted: those that are `worth` it, with `options` of
     /// `hugelift run` (see [`names::CHILDREN`]).
     ///
-    /// Children inherit `LD_PRELOAD`, and what they are is not known yet. AddressSanitizer's runtime
-    /// would end those that have it, because the library comes before it: it is told not to.
+    /// Children inherit `LD_PRELOAD`, and which programs they are is not known yet. AddressSanitizer's
+    /// runtime ends a child if the library is loaded before it, so `ASAN_OPTIONS` forbids that.
     ///
     /// # Errors
     /// setenv(3).
@@ -104,7 +104,7 @@ impl Inside {
     }
 }
 
-/// `library` before what is in `LD_PRELOAD`, once.
+/// Returns a value of `LD_PRELOAD` with `library` before the old entries, unless it is among them.
 fn preloaded(library: &Path, before: &OsStr) -> OsString {
     let ours = library.as_os_str();
     let is_there = before.as_bytes().split(|b| b" :".contains(b)).any(|entry| entry == ours.as_bytes());
@@ -120,8 +120,8 @@ fn preloaded(library: &Path, before: &OsStr) -> OsString {
     all
 }
 
-/// Says, where the program's children are to be lifted, that this process is about to become the
-/// program at `path`, which is lifted already: the library in it then asks nobody.
+/// Sets the variable that keeps the library from asking for a second lift, if the program's children are to
+/// be lifted: this process is about to become the program at `path`, whose helper it has started.
 ///
 /// # Errors
 /// setenv(3).
@@ -134,21 +134,21 @@ pub fn mark_started(path: &Path) -> io::Result<()> {
     set_variable(names::STARTED, value)
 }
 
-/// The options with which this process's children are to be lifted.
+/// Returns the options with which this process's children are to be lifted.
 ///
 /// # Errors
-/// One line: what is wrong with the variable.
+/// One line: why the variable is not valid.
 pub fn children_options() -> Result<Vec<String>, String> {
     let value = std::env::var(names::CHILDREN).map_err(|e| format!("{}: {e}", names::CHILDREN))?;
     let words = value.split_once(' ').map_or("", |(_, words)| words);
     shell_words::split(words).map_err(|e| format!("{}={value}: {e}", names::CHILDREN))
 }
 
-/// How long the helper waits for the first message. (The library waits as long for the answer.)
+/// How long the helper waits for the first message. The library waits as long for the answer.
 const PATIENCE_SECONDS: i64 = 10;
 
-/// The helper's life, for the process `target` that has started it and waits at the other end of
-/// the socket `fd`.
+/// Is the helper of the process `target`, which has started it and waits at the other end of the socket
+/// `fd`.
 ///
 /// # Errors
 /// One line: why this is no such socket.
@@ -157,22 +157,21 @@ pub fn help(target: i32, fd: RawFd, hooks: &mut impl LiftHooks) -> Result<(), St
     if unsafe { libc::fcntl(fd, libc::F_GETFD) } == -1 {
         return Err(format!("descriptor {fd}: {}", io::Error::last_os_error()));
     }
-    // SAFETY: open, as just seen, and handed to us by who has started us.
+    // SAFETY: the descriptor is open, and the process that has started this one passed it on.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
     let peer = getsockopt(&socket, PeerCredentials).map_err(|e| format!("descriptor {fd}: {e}"))?;
     if peer.pid() != target {
         return Err(format!("descriptor {fd} is of process {}, not of process {target}", peer.pid()));
     }
-    // Out of the terminal's reach: ctrl-C is the program's.
-    // SAFETY: setsid(2) takes no arguments.
-    unsafe { libc::setsid() };
+    // A session of its own: ctrl-C is for the program. It fails for the leader of a process group.
+    let _ = nix::unistd::setsid();
     close_all_but(&[2, socket.as_raw_fd()]);
-    // Whoever has started us sends at once, unless it is stopped, or is not the library.
+    // The library sends at once, unless its process is stopped; another program may never send.
     setsockopt(&socket, ReceiveTimeout, &TimeVal::seconds(PATIENCE_SECONDS))
         .map_err(|e| format!("descriptor {fd}: {e}"))?;
     let mut socket = File::from(socket);
     let mut ready = [0; READY_BYTES];
-    // It has been killed, or has thought better of it.
+    // The program has been killed, or has given up.
     if socket.read_exact(&mut ready).is_err() {
         return Ok(());
     }

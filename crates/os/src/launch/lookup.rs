@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which file a program's name means, as execvp(3) finds it.
+//! Finds the file that a program's name means, as execvp(3) does.
 //!
-//! execvp(3) tries execve(2) on one file after the other. What stat(2) says beforehand only saves
-//! attempts: whether a file can be executed, execve(2) decides.
+//! execvp(3) tries execve(2) on one file after the other. Only execve(2) decides whether a file can be
+//! executed; stat(2) before it saves attempts.
 
 use crate::io::open;
 use crate::launch::program::{ExecError, interpreter};
@@ -21,13 +21,13 @@ pub struct Lookup {
     files: std::vec::IntoIter<PathBuf>,
     /// The name has no slash: after a file that is refused, the next one is tried.
     searched: bool,
-    /// A file was refused for want of permission, which execvp(3) reports if no other one follows.
+    /// A file was refused with EACCES, which execvp(3) reports if no later file can be executed.
     denied: bool,
     last: i32,
 }
 
 impl Lookup {
-    /// The files that `name` may mean.
+    /// Returns the files that `name` may mean.
     pub fn new(name: &OsStr) -> Lookup {
         let searched = !name.as_bytes().contains(&b'/');
         let files = match searched {
@@ -45,15 +45,15 @@ impl Lookup {
         Lookup { name: name.into(), files: files.into_iter(), searched, denied: false, last: libc::ENOENT }
     }
 
-    /// The next file to be tried, whatever it is.
+    /// Returns the next file, without a check.
     pub fn next_file(&mut self) -> Option<PathBuf> {
         self.files.next()
     }
 
-    /// The next file that stat(2) has nothing against. Those before it are refused.
+    /// Returns the next file for which stat(2) shows no reason against execve(2). Refuses those before it.
     ///
     /// # Errors
-    /// As [`Lookup::refuse`], and if there is none.
+    /// As [`Lookup::refuse`], and if there is no such file.
     pub fn next_promising(&mut self) -> Result<PathBuf, ExecError> {
         while let Some(file) = self.files.next() {
             match foresee(&file) {
@@ -64,7 +64,7 @@ impl Lookup {
         Err(self.failure())
     }
 
-    /// The file that was tried cannot be executed.
+    /// Notes that execve(2) of the last file failed with `errno`.
     ///
     /// # Errors
     /// No other file is tried after this `errno`.
@@ -78,7 +78,7 @@ impl Lookup {
         if self.searched && goes_on { Ok(()) } else { Err(self.error(errno)) }
     }
 
-    /// Why none of the files could be executed.
+    /// Returns why no file could be executed.
     pub fn failure(&self) -> ExecError {
         self.error(if self.denied { libc::EACCES } else { self.last })
     }
@@ -89,10 +89,10 @@ impl Lookup {
     }
 }
 
-/// The file that execvp(3) would start for `name`, as far as the files tell.
+/// Returns the file that execvp(3) would start for `name`, as far as stat(2) and the files' content show.
 ///
 /// # Errors
-/// As execvp(3): ENOENT if there is none, EACCES if those that there are may not be executed, ...
+/// As execvp(3): ENOENT if there is no file, EACCES if no file may be executed, ...
 pub fn resolve(name: &OsStr) -> Result<PathBuf, ExecError> {
     let mut lookup = Lookup::new(name);
     loop {
@@ -105,7 +105,7 @@ pub fn resolve(name: &OsStr) -> Result<PathBuf, ExecError> {
     }
 }
 
-/// The answer of execve(2), where stat(2) is enough to know that it is no.
+/// Returns the errno of execve(2) for `file`, if stat(2) is enough to know that it fails.
 fn foresee(file: &Path) -> Option<i32> {
     match std::fs::metadata(file) {
         Ok(meta) => (!meta.is_file() || meta.mode() & 0o111 == 0).then_some(libc::EACCES),
@@ -113,13 +113,13 @@ fn foresee(file: &Path) -> Option<i32> {
             Some(
                 errno @ (libc::ENOENT | libc::ENOTDIR | libc::EACCES | libc::ELOOP | libc::ENAMETOOLONG),
             ) => Some(errno),
-            // A filter may answer stat(2) with anything, and let execve(2) do its work.
+            // A seccomp filter may refuse stat(2) with any errno, and allow execve(2).
             _ => None,
         },
     }
 }
 
-/// A script whose interpreter is not there.
+/// Returns whether `file` is a script without its interpreter.
 fn lacks_interpreter(file: &Path) -> bool {
     let head = open::regular(file).and_then(|(file, _)| read_head(&file, HEAD_BYTES)).unwrap_or_default();
     interpreter(&head).is_some_and(|path| foresee(&path) == Some(libc::ENOENT))

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Puts a helper beside the calling process, which is about to become the program.
+//! Starts a helper for the calling process, which is about to become the program.
 //!
-//! The helper is no child of the program: it is forked twice, and the intermediate process is
-//! waited for. Where an orphan would come back (pid 1 of a namespace, a subreaper) it is
-//! a child that sends no signal and that wait(2) does not see without `__WALL`, and the
-//! program's restore frame waits for it.
+//! The helper is no child of the program: the launcher forks an intermediate process, which forks the
+//! helper and ends. Where orphans become children of the program (pid 1 of a namespace, a subreaper), the
+//! helper is a direct child whose end sends no signal and which wait(2) does not see without `__WALL`. A
+//! wait4(2) for it is then chained before the program's restore frame.
 
 pub mod base;
 pub mod bypass;
@@ -22,10 +22,15 @@ use crate::launch::helper::{LiftHooks, attend};
 use crate::machine::yama;
 use crate::proc::procfs::Process;
 use crate::trace::ptrace::{self, Running};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{MsgFlags, send};
+use nix::sys::wait::{Id, WaitPidFlag, waitid, waitpid};
+use nix::unistd::Pid;
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::ptr;
 use std::time::{Duration, Instant};
 
@@ -37,15 +42,15 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub struct Helper {
     pid: i32,
     /// It is a child of the calling process.
-    adopted: bool,
+    is_child: bool,
 }
 
-/// Starts the helper and waits until it traces the calling process, which should then
-/// exec at once. `keep` are file descriptors that the helper needs; `adopts` is what
-/// [`adopts_orphans`] says.
+/// Starts the helper and waits until it traces the calling process, which should then call execve(2) at
+/// once. `keep` are file descriptors that the helper needs; `adopts` is the result of
+/// [`adopts_orphans`].
 ///
 /// # Errors
-/// Why the program must be started without.
+/// Why the program must be started without hugelift.
 pub fn start_helper(hooks: impl LiftHooks, keep: &[RawFd], adopts: bool) -> Result<Helper, Bypass> {
     if has_foreign_children()? {
         return Err(Bypass::ForeignPidNamespace);
@@ -61,7 +66,7 @@ pub fn start_helper(hooks: impl LiftHooks, keep: &[RawFd], adopts: bool) -> Resu
             help(target, adopts, socket, restricted, keep, hooks);
         }
     };
-    // No signal at its end: a SIGCHLD that the caller blocks would stay pending for the program.
+    // Its end sends no signal: a SIGCHLD that the caller blocks would stay pending in the program.
     let helper = match adopts {
         true => fork(0)?,
         false => fork_twice(&mut life)?,
@@ -72,10 +77,10 @@ pub fn start_helper(hooks: impl LiftHooks, keep: &[RawFd], adopts: bool) -> Resu
     }
     drop(theirs.take());
     let (Some(ours), Some(pid)) = (ours, helper) else { return Err(Bypass::HelperDied) };
-    let helper = Helper { pid, adopted: adopts };
+    let helper = Helper { pid, is_child: adopts };
     match handshake(File::from(ours), restricted, pid) {
         Ok(()) => Ok(helper),
-        // It has ended, and its number may be another process's by now.
+        // It has ended, and its pid may be another process's by now.
         Err(why @ (Bypass::HelperDied | Bypass::NotTraceable { .. })) => {
             if adopts {
                 wait_for(pid);
@@ -90,16 +95,16 @@ pub fn start_helper(hooks: impl LiftHooks, keep: &[RawFd], adopts: bool) -> Resu
 }
 
 impl Helper {
-    /// Ends it. When this returns the calling process is not traced any more, so that it may become
-    /// a program that must not be.
+    /// Kills the helper. When this returns the calling process is not traced any more, so it may become a
+    /// program that must not be traced.
     pub fn dismiss(self) {
-        // SAFETY: kill(2) touches no memory. The process has not ended: it is our child and nobody has
-        // waited for it, or it holds the socket or traces us.
-        unsafe { libc::kill(self.pid, libc::SIGKILL) };
-        if self.adopted {
+        // The pid is the helper's: it is a child that was not waited for, or it holds the socket or traces
+        // this process.
+        let _ = kill(Pid::from_raw(self.pid), Signal::SIGKILL);
+        if self.is_child {
             return wait_for(self.pid);
         }
-        // Its end is ours to wait for only by what it leaves behind: a process without a tracer.
+        // No child, so wait4(2) does not work: its end shows in that this process has no tracer any more.
         let until = Instant::now() + PATIENCE;
         while Process::OWN.status().is_ok_and(|status| status.tracer.is_some_and(|tracer| tracer != 0))
             && Instant::now() < until
@@ -109,21 +114,19 @@ impl Helper {
     }
 }
 
-/// Whether an orphan in this process's family would become its child.
+/// Returns whether orphans among this process's descendants become its children.
 pub fn adopts_orphans() -> bool {
-    let mut subreaper: libc::c_int = 0;
-    // SAFETY: prctl(2), PR_GET_CHILD_SUBREAPER: writes one int through the pointer.
-    unsafe { libc::prctl(libc::PR_GET_CHILD_SUBREAPER, &raw mut subreaper) };
-    std::process::id() == 1 || subreaper != 0
+    let is_subreaper = nix::sys::prctl::get_child_subreaper().unwrap_or(false);
+    std::process::id() == 1 || is_subreaper
 }
 
-/// Whether a child would be born into another pid namespace (unshare(2), CLONE_NEWPID).
+/// Returns whether a child would be in another pid namespace (unshare(2), CLONE_NEWPID).
 fn has_foreign_children() -> Result<bool, Bypass> {
     let link = |name: &str| std::fs::read_link(format!("/proc/self/ns/{name}")).ok();
     // The second link cannot be read before that namespace has a first process.
     match link("pid") {
         Some(own) => Ok(link("pid_for_children") != Some(own)),
-        // The helper will read the program's; what is wrong with /proc shows in our own.
+        // The helper reads the program's status. A fault of /proc shows in this process's own.
         None => Ok(Process::OWN.status().map(|_| false)?),
     }
 }
@@ -134,22 +137,21 @@ fn socketpair() -> Result<(OwnedFd, OwnedFd), Bypass> {
         .map_err(|e| Bypass::Resources { what: "socketpair", source: e.into() })
 }
 
-/// Addresses for the stack of the one intermediate, which becomes the helper's; memory only as it
-/// is used.
+/// Size of the intermediate process's stack, which is also the helper's. Only what is used takes memory.
 const STACK_BYTES: usize = 8 << 20;
 
-/// What the intermediate process has in common with the launcher.
+/// What the intermediate process and the launcher share.
 struct Intermediate<'a> {
     /// What the helper does.
     life: &'a mut dyn FnMut(),
     helper: Option<i32>,
 }
 
-/// Forks a process that forks the helper, which does `life` and ends; returns the helper's pid,
-/// `None` if there is none.
+/// Forks the intermediate process, which forks the helper; the helper calls `life` and ends. Returns the
+/// helper's pid, `None` if it could not be forked.
 ///
 /// The intermediate process borrows the launcher's memory, as a child of vfork(2) does: to copy the page
-/// tables twice would take the launcher longer than most of what it does.
+/// tables twice would take longer than most other work of the launcher.
 pub(crate) fn fork_twice(life: &mut dyn FnMut()) -> Result<Option<i32>, Bypass> {
     let failed = |what| Bypass::Resources { what, source: io::Error::last_os_error() };
     let prot = libc::PROT_READ | libc::PROT_WRITE;
@@ -160,16 +162,16 @@ pub(crate) fn fork_twice(life: &mut dyn FnMut()) -> Result<Option<i32>, Bypass> 
         return Err(failed("mmap"));
     }
     let mut intermediate = Intermediate { life, helper: None };
-    // SAFETY: the end of what was mapped just now, and aligned as it is.
+    // SAFETY: the end of the mapping, which is aligned to a page.
     let top = unsafe { stack.byte_add(STACK_BYTES) };
     let uncounted = Uncounted::begin();
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | uncounted.as_ref().map_or(0, |_| libc::SIGCHLD);
-    // SAFETY: clone(2): the child has a stack of its own, and we wait until it has ended; so
-    // `intermediate` lives, and nobody else uses it meanwhile. This process has one thread.
+    // SAFETY: clone(2): the child has a stack of its own, and we wait until it has ended. So
+    // `intermediate` lives, and nothing else uses it meanwhile. This process has one thread.
     let child = unsafe { libc::clone(fork_helper, top, flags, (&raw mut intermediate).cast()) };
     let result = if child < 0 { Err(failed("fork")) } else { Ok(intermediate.helper) };
-    // SAFETY: munmap(2) of what was mapped above, on which nobody runs any more: the helper
-    // has its own copy.
+    // SAFETY: munmap(2) of what was mapped above. No process runs on it any more: the helper has its own
+    // copy.
     unsafe { libc::munmap(stack, STACK_BYTES) };
     if child > 0 {
         wait_for(child);
@@ -178,22 +180,19 @@ pub(crate) fn fork_twice(life: &mut dyn FnMut()) -> Result<Option<i32>, Bypass> 
     result
 }
 
-/// While this lives, a child that ends is not counted among the children whose use of the machine
-/// getrusage(2) adds up for the program: the kernel removes it at once, as SIGCHLD is ignored, and
-/// sends no signal.
+/// Ignores SIGCHLD while it lives. So the kernel removes a child that ends at once, sends no signal, and
+/// does not add the child's usage to what getrusage(2) reports of the program's children.
 struct Uncounted(libc::sigaction);
 
 impl Uncounted {
-    /// `None` where the program would lose something: a SIGCHLD that is pending is discarded when the
-    /// signal is ignored, and the end of a child that this process had before is not reported.
+    /// Ignores SIGCHLD. `None` where the program would lose something: the kernel would discard a pending
+    /// SIGCHLD, and not report the end of a child that this process had before.
     fn begin() -> Option<Uncounted> {
-        // SAFETY: zeros are valid for both structures. waitid(2), sigpending(2) and sigaction(2) write
-        // to what lives through the calls, and nothing is waited for.
+        let any = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT | WaitPidFlag::__WALL;
+        let has_no_child = waitid(Id::All, any) == Err(Errno::ECHILD);
+        // SAFETY: zeros are valid for both structures. sigpending(2) and sigaction(2) write to what lives
+        // through the calls.
         unsafe {
-            let mut info: libc::siginfo_t = std::mem::zeroed();
-            let any = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL;
-            let has_no_child = libc::waitid(libc::P_ALL, 0, &raw mut info, any) == -1
-                && io::Error::last_os_error().raw_os_error() == Some(libc::ECHILD);
             let mut pending: libc::sigset_t = std::mem::zeroed();
             if !has_no_child
                 || libc::sigpending(&raw mut pending) != 0
@@ -212,25 +211,25 @@ impl Uncounted {
 
 impl Drop for Uncounted {
     fn drop(&mut self) {
-        // SAFETY: sigaction(2) reads what it gave us itself.
+        // SAFETY: sigaction(2) reads what an earlier sigaction(2) has written.
         unsafe { libc::sigaction(libc::SIGCHLD, &raw const self.0, ptr::null_mut()) };
     }
 }
 
-/// The one intermediate.
+/// Forks the helper in the intermediate process, and ends.
 extern "C" fn fork_helper(intermediate: *mut libc::c_void) -> libc::c_int {
-    // SAFETY: `fork_twice` passes its own, and waits.
+    // SAFETY: `fork_twice` passes a live `Intermediate`, and waits.
     let intermediate = unsafe { &mut *intermediate.cast::<Intermediate>() };
     match fork(libc::SIGCHLD) {
         Ok(Some(0)) => (intermediate.life)(),
         Ok(helper) => intermediate.helper = helper,
-        // That there is none says enough.
+        // `helper` stays `None`.
         Err(_) => {}
     }
     exit_now()
 }
 
-/// clone(2) without shared memory, with the signal that its end will send: the child's pid, 0 in
+/// Makes clone(2) without shared memory; the child's end sends `end_signal`. Returns the child's pid, 0 in
 /// the child.
 fn fork(end_signal: i32) -> Result<Option<i32>, Bypass> {
     let zero: libc::c_long = 0;
@@ -245,11 +244,8 @@ fn fork(end_signal: i32) -> Result<Option<i32>, Bypass> {
 }
 
 fn wait_for(child: i32) {
-    let mut status = 0;
-    // SAFETY: wait4(2): status is a live i32, rusage may be null.
-    while unsafe { libc::wait4(child, &raw mut status, libc::__WALL, std::ptr::null_mut()) } == -1
-        && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
-    {}
+    let child = Pid::from_raw(child);
+    while waitpid(child, Some(WaitPidFlag::__WALL)) == Err(Errno::EINTR) {}
 }
 
 fn exit_now() -> ! {
@@ -259,11 +255,11 @@ fn exit_now() -> ! {
 
 const READY: u8 = 0;
 
-/// The launcher's side: permits the helper to trace us if need be, waits until it does.
+/// Permits the helper to trace the launcher, if Yama wants that, and waits until it does.
 fn handshake(mut socket: File, restricted: bool, helper: i32) -> Result<(), Bypass> {
     if restricted {
         set_ptracer(helper);
-        // SIGPIPE, should the helper be gone, would be our end.
+        // Without SIGPIPE, which would end this process if the helper is gone.
         send(socket.as_raw_fd(), &[READY], MsgFlags::MSG_NOSIGNAL).map_err(|_| Bypass::HelperDied)?;
     }
     let mut answer = [0; 4];
@@ -288,45 +284,35 @@ fn await_answer(socket: &File) -> Result<(), Bypass> {
     let until = Instant::now() + patience;
     loop {
         let left = until.saturating_duration_since(Instant::now());
-        let millis = libc::c_int::try_from(left.as_millis()).unwrap_or(libc::c_int::MAX);
-        let mut poll = libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: poll(2) of one descriptor; the structure lives through the call.
-        match unsafe { libc::poll(&raw mut poll, 1, millis) } {
-            0 if left.is_zero() => return Err(Bypass::HelperLate { seconds: patience.as_secs() }),
-            0 => {}
-            n if n > 0 => return Ok(()),
-            _ => {
-                let source = io::Error::last_os_error();
-                if source.kind() != io::ErrorKind::Interrupted {
-                    return Err(Bypass::Resources { what: "poll", source });
-                }
-            }
+        let timeout = PollTimeout::try_from(left.as_millis()).unwrap_or(PollTimeout::MAX);
+        let mut fds = [PollFd::new(socket.as_fd(), PollFlags::POLLIN)];
+        match poll(&mut fds, timeout) {
+            Ok(0) if left.is_zero() => return Err(Bypass::HelperLate { seconds: patience.as_secs() }),
+            Ok(0) | Err(Errno::EINTR) => {}
+            Ok(_) => return Ok(()),
+            Err(errno) => return Err(Bypass::Resources { what: "poll", source: errno.into() }),
         }
     }
 }
 
-/// prctl(2), PR_SET_PTRACER: lets `pid` trace us under Yama's mode 1. The permission ends
-/// with that process.
+/// Permits `pid` to trace this process under Yama's mode 1, until that process ends (prctl(2),
+/// PR_SET_PTRACER).
 fn set_ptracer(pid: i32) {
     // SAFETY: prctl(2) with plain numbers.
     unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::c_ulong::from(pid.cast_unsigned()), 0, 0, 0) };
 }
 
-/// The helper's life. Where tracing is `restricted`, it waits for the launcher's permission.
+/// Is the helper. Where tracing is `restricted`, it first waits for the launcher's permission.
 fn help(
     target: i32,
-    adopted: bool,
+    is_child: bool,
     socket: OwnedFd,
     restricted: bool,
     keep: &[RawFd],
     mut hooks: impl LiftHooks,
 ) {
-    // Out of the terminal's reach: ctrl-C is the program's.
-    // SAFETY: setsid(2) and getpid(2) take no arguments.
-    let own = unsafe {
-        libc::setsid();
-        libc::getpid()
-    };
+    // A session of its own: ctrl-C is for the program. A new process leads no group, so it does not fail.
+    let _ = nix::unistd::setsid();
     // SAFETY: signal(2) without a handler. The launcher may have forked us while it ignored SIGCHLD. A
     // file that would become too large (`ulimit -f`) is an error, not the helper's end.
     unsafe {
@@ -340,8 +326,8 @@ fn help(
         return;
     }
     if let Some(running) = send_answer(socket, ptrace::seize(target)) {
-        match attend(running, adopted.then_some(own), &mut hooks) {
-            // It failed to exec, or was killed: it has told so itself.
+        match attend(running, is_child.then(|| std::process::id().cast_signed()), &mut hooks) {
+            // The launcher was killed, or its execve(2) failed, which it reports itself.
             Ok(()) => {}
             Err(ptrace::Error::Vanished(_)) => return,
             Err(error) => {
@@ -350,13 +336,13 @@ fn help(
             }
         }
         crate::trace::faultpoint::finish();
-        if !adopted {
+        if !is_child {
             hooks.afterwards();
         }
     }
 }
 
-/// Tells the process at the other end whether it is traced now, 0 or an errno.
+/// Sends to the process at the other end 0 if it is traced now, else an errno. Returns the tracee.
 pub(crate) fn send_answer(mut socket: File, seized: Result<Running, ptrace::Error>) -> Option<Running> {
     let (answer, running) = match seized {
         Ok(running) => (0, Some(running)),
@@ -367,17 +353,15 @@ pub(crate) fn send_answer(mut socket: File, seized: Result<Running, ptrace::Erro
     running
 }
 
-/// What the program's files are is none of the helper's business: a pipe's reader should
-/// not wait for it.
+/// Closes all files but `keep`: a reader of the program's pipe must not wait for the helper's end.
 pub(crate) fn close_all_but(keep: &[RawFd]) {
     let mut keep: Vec<u32> = keep.iter().map(|fd| fd.cast_unsigned()).collect();
     keep.sort_unstable();
     let mut from = 0;
     for fd in keep.into_iter().chain([u32::MAX]) {
         if from < fd {
-            // SAFETY: close_range(2) closes descriptors that nothing in the helper uses:
-            // those in use are in `keep`. Kernels before 5.9 refuse; the files then stay
-            // open for the helper's short life.
+            // SAFETY: close_range(2) closes descriptors that nothing in this process uses: those in use are
+            // in `keep`. Kernels before 5.9 refuse; the files then stay open until this process ends.
             unsafe { libc::syscall(libc::SYS_close_range, from, fd - 1, 0) };
         }
         from = fd.saturating_add(1);

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What can be known, before a program starts, of whether its loader can load the library.
+//! Finds out, before a program starts, whether its loader can load the library.
 //!
 //! A loader that cannot load what `LD_PRELOAD` names says so on the program's stderr. A sanitizer's
-//! runtime that wants to be loaded first ends the program. Both are foreseen here, and such a program
-//! gets no library.
+//! runtime that must be loaded first ends the program. Such programs get no library.
 
 use crate::elf::elf_file::{ElfFile, FileError, open_head};
 use crate::launch::program::interpreter;
@@ -30,10 +29,10 @@ pub enum NoPreload {
         /// The folder for libraries of where that is.
         installed: Untrusted,
     },
-    /// The loader takes these characters for separators.
+    /// The loader takes a space or a colon for a separator.
     #[error("{0} has a space or a colon in its path, which LD_PRELOAD cannot hold")]
     Unnameable(Untrusted),
-    /// Our own path, by which it is found.
+    /// The path of this executable, from which the library is searched, is unknown.
     #[error("cannot find out where hugelift is: {0}; is /proc mounted?")]
     NoPath(io::Error),
     /// This user cannot read it.
@@ -43,7 +42,7 @@ pub enum NoPreload {
         library: Untrusted,
         /// The file or the folder on the way to it whose permissions are the reason.
         at: Untrusted,
-        /// Who.
+        /// The user's id.
         user: u32,
         /// The kernel's answer.
         source: io::Error,
@@ -75,15 +74,15 @@ pub enum NoPreload {
     },
 }
 
-/// What is behind a `#!` may be a script again; the kernel follows this many.
+/// The number of scripts that the kernel follows: the interpreter of a `#!` may be a script again.
 const MAX_SCRIPTS: usize = 5;
 
-/// Whether the loader of the program at `path` can load the library, and the program then runs.
+/// Checks that the loader of the program at `path` can load the library, and that the program then runs.
 ///
-/// A file that cannot be read or is no program says nothing: execve(2) decides.
+/// A file that cannot be read or is no program passes: execve(2) will report it.
 ///
 /// # Errors
-/// Why not.
+/// Why the library is not loaded.
 pub fn check(path: &Path) -> Result<(), NoPreload> {
     let path = behind_scripts(path);
     let executable = match ElfFile::open(&path) {
@@ -121,7 +120,7 @@ const OWN_MACHINE: Machine = Machine::X86_64;
 #[cfg(target_arch = "aarch64")]
 const OWN_MACHINE: Machine = Machine::AArch64;
 
-/// The program that the kernel starts for `path`: at the end of the chain of `#!`.
+/// Returns the program that the kernel starts for `path`: the last of a chain of `#!`.
 fn behind_scripts(path: &Path) -> PathBuf {
     let mut path = path.to_path_buf();
     for _ in 0..MAX_SCRIPTS {
@@ -133,20 +132,20 @@ fn behind_scripts(path: &Path) -> PathBuf {
     path
 }
 
-/// Whether a library of this name, or path, ends the program if it is not the first library in the
-/// loader's list.
+/// Returns whether a library of this name or path ends the program if it is not the first library in
+/// the loader's list.
 ///
 /// AddressSanitizer's shared runtime does: gcc's `libasan.so`, clang's `libclang_rt.asan`. The other
-/// runtimes of gcc and clang (tsan, lsan, ubsan, hwasan) do not look, and work behind the library.
+/// runtimes of gcc and clang (tsan, lsan, ubsan, hwasan) do not check, and work after the library.
 fn must_be_first(name: &[u8]) -> bool {
     let file = name.rsplit(|byte| *byte == b'/').next().unwrap_or(name);
     file.starts_with(b"libasan.so") || file.starts_with(b"libclang_rt.asan")
 }
 
-/// Whether the loader of a program of this user can read `library` and map it as code.
+/// Checks that the loader of a program of this user can read `library` and map it as code.
 ///
 /// # Errors
-/// `NotFound` (as an error of [`NoPreload::Unreadable`]) if there is none.
+/// Why it cannot; [`NoPreload::Unreadable`] with `NotFound` if there is no library.
 pub(crate) fn check_library(library: &Path) -> Result<(), NoPreload> {
     let file = File::open(library).map_err(|source| NoPreload::Unreadable {
         library: library.into(),
@@ -170,19 +169,19 @@ pub(crate) fn check_library(library: &Path) -> Result<(), NoPreload> {
         let source = io::Error::last_os_error();
         return Err(NoPreload::Unmappable { library: library.into(), source });
     }
-    // SAFETY: mapped just now, and used by nobody.
+    // SAFETY: mapped just now, and not used.
     unsafe { libc::munmap(mapped, 1) };
     Ok(())
 }
 
-/// The first folder on the way to `file` that may not be searched, or `file`.
+/// Returns the first folder in the path of `file` that may not be searched, else `file`.
 fn obstacle(file: &Path, may: impl Fn(&Path, AccessFlags) -> bool) -> PathBuf {
     let mut folders: Vec<&Path> = file.ancestors().skip(1).filter(|p| *p != Path::new("")).collect();
     folders.reverse();
     folders.into_iter().find(|folder| !may(folder, AccessFlags::X_OK)).unwrap_or(file).to_path_buf()
 }
 
-/// The file or the folder that keeps other users from reading `library`, with its mode.
+/// Returns the file or the folder that keeps other users from reading `library`, with its mode.
 pub(crate) fn closed_to_others(library: &Path) -> Option<(PathBuf, u32)> {
     let mode = |path: &Path| std::fs::metadata(path).map_or(0, |meta| meta.mode() & 0o7777);
     let may = |path: &Path, _| mode(path) & 0o001 != 0;
@@ -191,8 +190,8 @@ pub(crate) fn closed_to_others(library: &Path) -> Option<(PathBuf, u32)> {
     (!is_open).then(|| (at.clone(), mode(&at)))
 }
 
-/// The value of `ASAN_OPTIONS` with which AddressSanitizer's runtime does not mind to come behind the
-/// library; what is there `before` comes later, and so wins.
+/// Returns a value of `ASAN_OPTIONS` with which AddressSanitizer's runtime accepts to be loaded after the
+/// library. The options of `before` come later, and so win.
 pub(crate) fn tolerant_asan_options(before: &OsStr) -> std::ffi::OsString {
     let mut all = std::ffi::OsString::from("verify_asan_link_order=0");
     if before.as_bytes().starts_with(all.as_bytes()) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether a program may be traced, and starting it as execvp(3) does. Which file its name means says
-//! [`crate::launch::lookup`].
+//! Checks whether a program may be traced, and starts it as execvp(3) does. [`crate::launch::lookup`] finds
+//! its file.
 
 use crate::io::open;
 use crate::launch::bypass::Bypass;
@@ -23,19 +23,19 @@ pub struct ExecError {
 }
 
 impl ExecError {
-    /// 127 if there is no such program, 126 if there is one that cannot be executed.
+    /// Returns 127 if there is no such program, 126 if there is one that cannot be executed.
     pub fn status(&self) -> i32 {
         if self.source.raw_os_error() == Some(libc::ENOENT) { 127 } else { 126 }
     }
 }
 
-/// What is behind a `#!` may be a script again; the kernel follows this many.
+/// The number of scripts that the kernel follows: the interpreter of a `#!` may be a script again.
 const MAX_SCRIPTS: usize = 5;
 
-/// Whether the program at `path` may be traced and lifted, as far as its file tells.
+/// Checks that the program at `path` may be traced and lifted, as far as its file shows.
 ///
 /// # Errors
-/// Why not.
+/// Why it may not.
 pub fn examine(path: &Path) -> Result<(), Bypass> {
     let mut path = path.to_path_buf();
     for _ in 0..MAX_SCRIPTS {
@@ -48,7 +48,7 @@ pub fn examine(path: &Path) -> Result<(), Bypass> {
         let head = match head(&path) {
             Ok(head) => head,
             Err(e) if e.kind() == io::ErrorKind::PermissionDenied => return Err(Bypass::Unreadable),
-            // What else is wrong with it execve(2) will tell.
+            // execve(2) will report any other fault.
             Err(_) => return Ok(()),
         };
         match interpreter(&head) {
@@ -66,22 +66,22 @@ pub fn examine(path: &Path) -> Result<(), Bypass> {
 
 fn head(path: &Path) -> io::Result<Vec<u8>> {
     let mut head = Vec::with_capacity(HEAD_BYTES);
-    // A script may name a FIFO, which would make us wait, where execve(2) just refuses it.
+    // A script may name a FIFO. To open that would wait; execve(2) refuses it.
     open::regular(path)?.0.take(HEAD_BYTES as u64).read_to_end(&mut head)?;
     Ok(head)
 }
 
-/// The interpreter that a script names in its first line.
+/// Returns the interpreter that a script names in its first line.
 pub fn interpreter(head: &[u8]) -> Option<PathBuf> {
     let line = head.strip_prefix(b"#!")?.split(|b| *b == b'\n').next()?.trim_ascii_start();
     let end = line.iter().position(|b| matches!(b, b' ' | b'\t' | 0)).unwrap_or(line.len());
     (end > 0).then(|| PathBuf::from(OsStr::from_bytes(&line[..end])))
 }
 
-/// The rights that the kernel would give the program beyond its caller's.
+/// Returns which rights the kernel would give the program beyond its caller's, if any.
 ///
 /// # Errors
-/// They cannot be found out. A file that is not there has none: execve(2) will say what is wrong.
+/// The rights cannot be found out. A missing file has none: execve(2) will report it.
 fn privilege(path: &Path) -> io::Result<Option<&'static str>> {
     // With no_new_privs, and on a nosuid mount, it gives none (execve(2)).
     if nix::sys::prctl::get_no_new_privs().unwrap_or(false) {
@@ -129,7 +129,7 @@ fn privilege(path: &Path) -> io::Result<Option<&'static str>> {
 
 /// Becomes the program at `path`. Returns only if that fails.
 ///
-/// As execvp(3), hands a file that the kernel takes for no program to the shell.
+/// Passes a file that the kernel does not take for a program to the shell, as execvp(3) does.
 pub fn exec(path: &Path, argv: &[impl AsRef<OsStr>]) -> io::Error {
     let text = |s: &OsStr| CString::new(s.as_bytes());
     let Ok(mut args) = argv.iter().map(|a| text(a.as_ref())).collect::<Result<Vec<_>, _>>() else {
@@ -145,7 +145,7 @@ pub fn exec(path: &Path, argv: &[impl AsRef<OsStr>]) -> io::Error {
     execve(shell, &args)
 }
 
-/// Sets a variable of the environment that [`exec`] hands on.
+/// Sets a variable of the environment that [`exec`] passes on.
 ///
 /// # Errors
 /// setenv(3).
@@ -163,7 +163,7 @@ fn execve(file: &CStr, args: &[CString]) -> io::Error {
     let mut argv: Vec<*const libc::c_char> = args.iter().map(|a| a.as_ptr()).collect();
     argv.push(std::ptr::null());
     unsafe extern "C" {
-        /// environ(7): handed on as it is, also where it is malformed.
+        /// environ(7), which is passed on as it is, even if it is malformed.
         static environ: *const *const libc::c_char;
     }
     // SAFETY: execve(2): file and argv are NUL-terminated and live through the call;

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether a seccomp(2) filter may kill the launcher for what it does.
+//! Finds out whether a seccomp(2) filter may kill the launcher for its system calls.
 //!
 //! A filter stays in force over execve(2), cannot be read by those under it, and may answer any call
 //! by killing the process. The launcher is the process that becomes the program: if it is killed, a
 //! program is lost that would run without hugelift. So under a filter hugelift makes only those calls
 //! that the loader of the C library has made already, until it knows more:
 //!
-//! 1. *Does the filter let a process fork?* It does if the process that has forked this one was under
-//!    the same filters then. Nothing else shows it but an attempt, which the user must ask for.
-//! 2. *Does it allow the rest?* A child makes all the calls of a lift once, and may die of it in the
-//!    launcher's place ([`trial`]).
+//! 1. *Does the filter allow fork(2)?* It does if the parent was under the same filters when it forked this
+//!    process. Otherwise only an attempt shows it, which the user must ask for.
+//! 2. *Does it allow the other calls?* A child makes all calls of a lift once, and may be killed for it in
+//!    the launcher's place ([`trial`]).
 //!
 //! The helper needs no such test. A helper that is killed ends the tracing, and the program goes on.
 
@@ -23,11 +23,11 @@ use std::ffi::CString;
 /// The capability of capabilities(7) with which a process may add filters.
 const CAP_SYS_ADMIN: u32 = 21;
 
-/// What `/proc/PID/status` says of a process.
+/// The content of a `/proc/PID/status`.
 pub struct OwnStatus(Vec<u8>);
 
 impl OwnStatus {
-    /// That of the calling process, by open(2), read(2) and close(2) alone.
+    /// Reads the status of the calling process, by open(2), read(2) and close(2) alone.
     ///
     /// # Errors
     /// [`ProcError`]
@@ -35,15 +35,15 @@ impl OwnStatus {
         read("/proc/self/status").map(OwnStatus)
     }
 
-    /// Whether any filter is in force.
+    /// Returns whether any filter is in force.
     pub fn is_filtered(&self) -> bool {
         self.number("Seccomp", 10).is_some_and(|mode| mode != 0)
     }
 
-    /// Whether /proc numbers processes in another way than this process's own pid namespace.
+    /// Returns whether /proc shows another pid namespace than this process's own.
     pub fn is_foreign(&self) -> bool {
         let own = u64::from(std::process::id());
-        // One number for each namespace, from that of /proc on.
+        // One pid for each namespace, from that of /proc to the process's own.
         let numbers = self.field("NSpid").map_or(1, |line| line.split_ascii_whitespace().count());
         numbers > 1 || self.number("Pid", 10).is_some_and(|pid| pid != own)
     }
@@ -58,12 +58,12 @@ impl OwnStatus {
         u64::from_str_radix(self.field(name)?.trim(), radix).ok()
     }
 
-    /// The mode of seccomp and how many filters there are (since Linux 5.9).
+    /// Returns the mode of seccomp and the number of filters (since Linux 5.9).
     fn filters(&self) -> Option<(u64, u64)> {
         Some((self.number("Seccomp", 10)?, self.number("Seccomp_filters", 10)?))
     }
 
-    /// Whether it may add filters.
+    /// Returns whether the process may add filters.
     fn may_add_filters(&self) -> bool {
         let has = |set| self.number(set, 16).is_none_or(|bits| bits >> CAP_SYS_ADMIN & 1 != 0);
         has("CapEff") || has("CapPrm") || self.number("NoNewPrivs", 10) != Some(0)
@@ -75,11 +75,11 @@ impl OwnStatus {
     }
 }
 
-/// Whether the calling process, whose status is `own`, may become a launcher. With `try_fork` it
-/// takes the risk that its filter kills it for fork(2).
+/// Checks that the calling process, whose status is `own`, may become a launcher. With `try_fork` it takes
+/// the risk that its filter kills it for fork(2).
 ///
 /// # Errors
-/// Why the program must be started without huge pages.
+/// Why the program must be started without hugelift.
 pub fn check(own: &OwnStatus, try_fork: bool) -> Result<(), Bypass> {
     if !own.is_filtered() {
         Ok(())
@@ -92,11 +92,11 @@ pub fn check(own: &OwnStatus, try_fork: bool) -> Result<(), Bypass> {
     }
 }
 
-/// Whether the filters of `own` have let a process fork.
+/// Returns whether the filters of `own` have allowed a fork(2).
 ///
-/// Its parent has forked it, and has as many filters. They were in force at that time if the parent
-/// cannot have added them later: because it may not add any, or because its own parent, too, has as
-/// many. (A sandbox that puts itself under the filter only once it has forked has a parent without.)
+/// They have if the parent has as many filters, and had them when it forked this process. It had if it may
+/// not add filters, or if its own parent has as many too. (A sandbox that installs its filter after the
+/// fork has a parent without.)
 fn has_been_forked_under_it(own: &OwnStatus) -> bool {
     let Some(filters) = own.filters() else { return false };
     let same = |other: &OwnStatus| other.filters() == Some(filters);
@@ -104,7 +104,7 @@ fn has_been_forked_under_it(own: &OwnStatus) -> bool {
     !parent.may_add_filters() || parent.parent().is_some_and(|one| same(&one))
 }
 
-/// The beginning of a file of /proc that one read(2) gives whole.
+/// Reads a file of /proc that one read(2) returns whole.
 fn read(path: &str) -> Result<Vec<u8>, ProcError> {
     let failed = |errno| match errno {
         Errno::ENOENT => ProcError::NotMounted { path: path.into() },
@@ -112,7 +112,7 @@ fn read(path: &str) -> Result<Vec<u8>, ProcError> {
     };
     let name = CString::new(path).map_err(|_| failed(Errno::EINVAL))?;
     let mut text = vec![0; 8 << 10];
-    // Not by the standard library, which makes other calls as well.
+    // The standard library makes other calls too.
     // SAFETY: open(2) of a string that ends in NUL; read(2) writes at most `text.len()` bytes to
     // `text`; close(2) of what was opened here. errno is read before close(2) can change it.
     let got = unsafe {

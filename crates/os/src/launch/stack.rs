@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Runs a function on a stack of known size.
 //!
-//! The stack that the kernel gives a process may be as small as `ulimit -s` says, and the program
-//! that hugelift is to become may need only a few kilobytes of it. So hugelift's own work before
-//! execve(2) does not use that stack. No limit is read or changed: to map memory is a call that the
-//! loader of the C library makes as well, so a seccomp filter under which the program runs allows it.
+//! The kernel's stack for a process may be as small as `ulimit -s` allows, and the program that hugelift
+//! becomes may need only a few kilobytes. So hugelift's own work before execve(2) does not use that stack.
+//! No limit is read or changed. The C library's loader makes mmap(2) too, so a seccomp filter under which
+//! the program runs allows it.
 
 use crate::arch::call_on_stack;
 use std::ptr;
 
-/// Sizes that are tried, in their order: a limit of the address space may leave no room for the
-/// first. Each is too small for a transparent huge page, which would have to be cleared.
+/// Sizes that are tried in this order: a limit of the address space may not allow the first. Each is too
+/// small for a transparent huge page, which would have to be cleared.
 const SIZES: [usize; 2] = [1 << 20, 256 << 10];
 
-/// Calls `work` on a new stack, or on the stack of now if no memory can be had.
-pub fn with_room<T>(work: impl FnOnce() -> T) -> T {
+/// Calls `work` on a new stack, or on the current one if none can be mapped.
+pub fn on_new_stack<T>(work: impl FnOnce() -> T) -> T {
     let Some((stack, size)) = SIZES.into_iter().find_map(map) else { return work() };
     let mut call = Call { work: Some(work), result: None };
     // SAFETY: the end of the mapping; page boundaries are multiples of 16.
@@ -26,10 +26,10 @@ pub fn with_room<T>(work: impl FnOnce() -> T) -> T {
     unsafe { libc::munmap(stack, size) };
     match (call.result, call.work) {
         (Some(result), _) => result,
-        // `run` has not been reached: then the work is still to be done.
+        // `run` was not reached, so the work is still to be done.
         (None, Some(work)) => work(),
-        // `run` takes the work and leaves its result; a panic between the two ends the process, as
-        // it must not leave a function of C's.
+        // `run` takes the work and stores its result. A panic between the two ends the process, as it must
+        // not unwind out of an `extern "C"` function.
         (None, None) => std::process::abort(),
     }
 }
@@ -39,17 +39,19 @@ struct Call<T, F> {
     result: Option<T>,
 }
 
-/// [`run`] for calls of this type.
+/// Returns [`run`] for calls of this type.
 fn runner<T, F: FnOnce() -> T>(_: &Call<T, F>) -> extern "C" fn(*mut libc::c_void) {
     run::<T, F>
 }
 
+/// Does the work of a [`Call`].
 extern "C" fn run<T, F: FnOnce() -> T>(call: *mut libc::c_void) {
-    // SAFETY: `with_room` passes a live `Call` of this type, which nobody else uses meanwhile.
+    // SAFETY: `on_new_stack` passes a live `Call` of this type, which nothing else uses meanwhile.
     let call = unsafe { &mut *call.cast::<Call<T, F>>() };
     call.result = call.work.take().map(|work| work());
 }
 
+/// Maps a stack of this size.
 fn map(size: usize) -> Option<(*mut libc::c_void, usize)> {
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_STACK;
@@ -66,7 +68,7 @@ mod tests {
     fn the_work_runs_on_another_stack_and_its_result_comes_back() {
         let here = 0u8;
         let outer = (&raw const here) as usize;
-        let (inner, text) = with_room(|| {
+        let (inner, text) = on_new_stack(|| {
             let there = 0u8;
             ((&raw const there) as usize, "x".repeat(3))
         });

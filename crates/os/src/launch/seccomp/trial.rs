@@ -1,28 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A child that makes the calls of a lift, to die of one in the launcher's place.
+//! Starts a child that makes the calls of a lift: a filter that kills for one kills the child, not the
+//! launcher.
 //!
-//! The launcher waits for the child by `CLONE_VFORK`, and learns by memory that both share what came
-//! of it. So between the fork and the result it makes no call that the child has not survived.
+//! The launcher waits for the child by `CLONE_VFORK`, and reads the result from shared memory. So it makes
+//! no call after the fork that the child has not survived.
 
 use crate::launch::fork_twice;
+use nix::errno::Errno;
+use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
+use nix::sys::wait::{WaitPidFlag, waitpid};
+use nix::unistd::Pid;
 use std::io;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What the child says.
+/// What the child reports.
 struct Progress {
-    /// It may be waited for.
+    /// wait4(2) is allowed.
     waits: AtomicBool,
-    /// It has made all calls, and those that a lift cannot do without have worked.
+    /// The child has made all calls, and those that a lift cannot do without have worked.
     survived: AtomicBool,
 }
 
-/// How long the child may take: who answers calls instead of the kernel may not answer at all.
+/// How long the child may take: a seccomp supervisor may never answer a call.
 const SECONDS: i64 = 2;
 const PAGE: usize = 64 << 10;
 
-/// Whether a process under these filters survives the calls of the launcher, and those that a lift
-/// makes in the program's name.
+/// Returns whether a process under these filters survives the calls of the launcher, and those that a lift
+/// makes in the target.
 pub(super) fn is_survived() -> bool {
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
@@ -34,7 +39,7 @@ pub(super) fn is_survived() -> bool {
     // SAFETY: zeros are a valid `Progress`; the mapping is large enough, aligned, and lives until
     // munmap(2) below. Parent and child change it by atomic operations alone.
     let progress = unsafe { &*page.cast::<Progress>() };
-    // No signal at its end. SAFETY: clone(2) without `CLONE_VM` and with no stack behaves as fork(2);
+    // Its end sends no signal. SAFETY: clone(2) without `CLONE_VM` and with no stack behaves as fork(2);
     // this process has one thread.
     let child = unsafe { libc::syscall(libc::SYS_clone, libc::CLONE_VFORK, 0, 0, 0, 0) };
     if child == 0 {
@@ -43,64 +48,59 @@ pub(super) fn is_survived() -> bool {
         unsafe { libc::_exit(0) };
     }
     if child > 0 && progress.waits.load(Ordering::Relaxed) {
-        let child = child as libc::pid_t;
-        // SAFETY: wait4(2): the status and the usage may be null.
-        while unsafe { libc::wait4(child, ptr::null_mut(), libc::__WALL, ptr::null_mut()) } == -1
-            && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
-        {}
+        let child = Pid::from_raw(child as libc::pid_t);
+        while waitpid(child, Some(WaitPidFlag::__WALL)) == Err(Errno::EINTR) {}
     }
     let survived = child > 0 && progress.survived.load(Ordering::Relaxed);
-    // SAFETY: the mapping of above, which nobody uses any more.
+    // SAFETY: the mapping of above, which is not used any more.
     unsafe { libc::munmap(page, PAGE) };
     survived
 }
 
-/// Makes a system call whose arguments do no harm: the value, or a negative errno.
+/// Makes a system call whose arguments do no harm; returns the value or a negative errno.
 fn call(number: libc::c_long, arguments: [usize; 6]) -> i64 {
     let [a, b, c, d, e, f] = arguments;
-    // SAFETY: the callers pass numbers that name nothing (descriptor -1, a length of 0), and
-    // addresses of memory of their own.
+    // SAFETY: the callers pass numbers that refer to nothing (descriptor -1, a length of 0), and addresses
+    // of their own memory.
     match unsafe { libc::syscall(number, a, b, c, d, e, f) } {
         -1 => -i64::from(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)),
         value => value,
     }
 }
 
-/// What the child does.
+/// Makes the calls in the child.
 fn act(progress: &Progress) {
     if !limit_time() {
         return;
     }
-    // There is no child to wait for: whoever can say so can be asked.
+    // There is no child to wait for: that answer shows that the call is allowed.
     let none = call(libc::SYS_wait4, [usize::MAX, 0, libc::WNOHANG as usize, 0, 0, 0]);
     if none != -i64::from(libc::ECHILD) {
         return;
     }
     progress.waits.store(true, Ordering::Relaxed);
-    if launchers_calls() && programs_calls() && comes_back_from_signals() {
+    if launchers_calls() && programs_calls() && returns_from_signals() {
         progress.survived.store(true, Ordering::Relaxed);
     }
 }
 
-/// Has the kernel end this process if it takes too long.
+/// Makes the kernel end this process if it takes too long.
 fn limit_time() -> bool {
     let timer = libc::itimerval {
         it_interval: libc::timeval { tv_sec: 0, tv_usec: 0 },
         it_value: libc::timeval { tv_sec: SECONDS, tv_usec: 0 },
     };
-    // SAFETY: signal(2) and sigprocmask(2) for this process alone, with a live set.
-    let free = unsafe {
-        let mut all: libc::sigset_t = std::mem::zeroed();
-        libc::sigfillset(&raw mut all);
-        libc::signal(libc::SIGALRM, libc::SIG_DFL) != libc::SIG_ERR
-            && libc::sigprocmask(libc::SIG_UNBLOCK, &raw const all, ptr::null_mut()) == 0
-    };
+    // SAFETY: signal(2) installs no handler.
+    let is_fatal = unsafe { libc::signal(libc::SIGALRM, libc::SIG_DFL) != libc::SIG_ERR };
+    let is_unblocked = || sigprocmask(SigmaskHow::SIG_UNBLOCK, Some(&SigSet::all()), None).is_ok();
     let timer = (&raw const timer) as usize;
-    free && call(libc::SYS_setitimer, [libc::ITIMER_REAL as usize, timer, 0, 0, 0, 0]) == 0
+    is_fatal
+        && is_unblocked()
+        && call(libc::SYS_setitimer, [libc::ITIMER_REAL as usize, timer, 0, 0, 0, 0]) == 0
 }
 
-/// The calls by which a process becomes a launcher. Whether one of them is refused does not matter:
-/// the launcher gives up then.
+/// Makes the calls by which a process becomes a launcher. One that is refused does not matter: the launcher
+/// then gives up.
 fn launchers_calls() -> bool {
     const NONE: usize = usize::MAX;
     let empty = c"".as_ptr() as usize;
@@ -144,14 +144,14 @@ fn launchers_calls() -> bool {
     prctl(libc::PR_GET_NO_NEW_PRIVS, 0);
     prctl(libc::PR_GET_CHILD_SUBREAPER, words);
     prctl(libc::PR_SET_PTRACER, 0);
-    // A process that may not signal itself, nor wait, nor fork.
+    // kill(2) of this process and the forks must work.
     let own = call(libc::SYS_getpid, [0; 6]) as usize;
     call(libc::SYS_kill, [own, 0, 0, 0, 0, 0]) == 0
         && fork_twice(&mut || {}).is_ok_and(|helper| helper.is_some())
 }
 
-/// The calls that a lift makes in the program's name. A step of the lift that is refused is undone;
-/// so what undoes a step must work.
+/// Makes the calls that a lift makes in the target. A step that is refused is undone, so the calls that
+/// undo a step must work.
 fn programs_calls() -> bool {
     const NONE: usize = usize::MAX;
     let (read, write) = (libc::PROT_READ as usize, libc::PROT_WRITE as usize);
@@ -181,7 +181,7 @@ fn programs_calls() -> bool {
         call(number, arguments);
     }
     let own = call(libc::SYS_getpid, [0; 6]) as usize;
-    // An empty set and no time: nothing comes.
+    // An empty set and no time: the call returns EAGAIN at once.
     let empty = [0u64; 3];
     let (set, at_once) = ((&raw const empty) as usize, (&raw const empty[1]) as usize);
     call(libc::SYS_munmap, [scratch, 2 * PAGE, 0, 0, 0, 0]) == 0
@@ -191,9 +191,9 @@ fn programs_calls() -> bool {
 
 extern "C" fn nothing(_signal: libc::c_int) {}
 
-/// rt_sigreturn(2), by which a program comes back from a lift. A process that cannot return from a
-/// handler does not get to the end of this.
-fn comes_back_from_signals() -> bool {
+/// Makes rt_sigreturn(2), by which a target returns to its program: a process that cannot return from a
+/// signal handler does not return from this function.
+fn returns_from_signals() -> bool {
     // SAFETY: signal(2) with a handler that does nothing; raise(3) for this process alone.
     unsafe {
         let handler = nothing as extern "C" fn(libc::c_int) as libc::sighandler_t;
