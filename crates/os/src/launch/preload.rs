@@ -4,9 +4,10 @@
 //! A loader that cannot load what `LD_PRELOAD` names says so on the program's stderr. A sanitizer's
 //! runtime that must be loaded first ends the program. Such programs get no library.
 
+use crate::arch;
 use crate::elf::elf_file::{ElfFile, FileError, open_head};
-use crate::launch::program::interpreter;
-use hugelift_core::elf::{ElfError, Machine};
+use crate::launch::program::{MAX_SCRIPTS, interpreter};
+use hugelift_core::elf::ElfError;
 use hugelift_core::printable::Untrusted;
 use hugelift_inside::names::{LIBRARY, PRELOAD};
 use nix::unistd::{AccessFlags, eaccess};
@@ -74,9 +75,6 @@ pub enum NoPreload {
     },
 }
 
-/// The number of scripts that the kernel follows: the interpreter of a `#!` may be a script again.
-const MAX_SCRIPTS: usize = 5;
-
 /// Checks that the loader of the program at `path` can load the library, and that the program then runs.
 ///
 /// A file that cannot be read or is no program passes: execve(2) will report it.
@@ -90,7 +88,7 @@ pub fn check(path: &Path) -> Result<(), NoPreload> {
         Err(FileError::Elf { source: ElfError::Class32, .. }) => return Err(NoPreload::Class32(path.into())),
         Err(_) => return Ok(()),
     };
-    if executable.headers.machine != OWN_MACHINE {
+    if executable.headers.machine != arch::MACHINE {
         return Err(NoPreload::OtherMachine(path.into()));
     }
     // A static program loads nothing; its children do.
@@ -114,11 +112,6 @@ pub fn check(path: &Path) -> Result<(), NoPreload> {
         }
     }
 }
-
-#[cfg(target_arch = "x86_64")]
-const OWN_MACHINE: Machine = Machine::X86_64;
-#[cfg(target_arch = "aarch64")]
-const OWN_MACHINE: Machine = Machine::AArch64;
 
 /// Returns the program that the kernel starts for `path`: the last of a chain of `#!`.
 fn behind_scripts(path: &Path) -> PathBuf {

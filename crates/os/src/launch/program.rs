@@ -30,7 +30,7 @@ impl ExecError {
 }
 
 /// The number of scripts that the kernel follows: the interpreter of a `#!` may be a script again.
-const MAX_SCRIPTS: usize = 5;
+pub(crate) const MAX_SCRIPTS: usize = 5;
 
 /// Checks that the program at `path` may be traced and lifted, as far as its file shows.
 ///
