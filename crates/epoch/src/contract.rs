@@ -27,9 +27,17 @@ impl Stamp {
 /// used by one task at a time, and that nobody enters twice or exits without having entered. It is the
 /// way to use this.
 ///
-/// *The promise.* Whatever a thread did before [`Contract::wait`] is seen by everyone who is not waited
-/// for; and whatever those did who are waited for is seen by the thread afterwards. So a task either
-/// has left before `wait` returns, or finds nothing any more that was unlinked before `wait`.
+/// *The promises*, each with its models under a model checker (tests/loom.rs):
+///
+/// | promise | models |
+/// |---|---|
+/// | When `wait` returns, each task that had entered before has left. | `one_reader_freed_after_wait`, `two_readers_freed_after_wait`, `the_list_stays_whole` |
+/// | When `wait_for` returns, the maker of the stamp has left, and each task that had entered before. | `maker_of_a_stamp_has_left_while_another_waits`, `…_enters_and_waits`, `freed_after_wait_for_a_mark` |
+/// | Several threads may wait at the same time, and each wait ends. | `two_wait_at_once` |
+/// | What a thread did before its wait is seen by all tasks that it does not wait for. What the others did inside is seen by the thread afterwards. | all: what is freed after a wait is a cell that admits no unordered access |
+///
+/// So a task either has left before `wait` returns, or finds nothing any more that was unlinked before
+/// `wait`.
 pub trait Contract: Send + Sync {
     /// In tables.
     const NAME: &'static str;

@@ -20,6 +20,19 @@
 //! the same. Both stores to the word have release and the waiter reads them with acquire: whatever the
 //! task did inside is done.
 //!
+//! *Stamps.* A stamp is the global epoch as the task reads it once it is inside. It is not the epoch in
+//! the task's word. That one may be stale: between the read of the global epoch E and the write of the
+//! word, a waiter can see E through, for it finds the word clear. A wait for the stamp E would then return
+//! at once, while the task is inside. The epoch S that the task reads after its fence cannot have been
+//! seen through without it. A waiter that sees S through has changed the epoch to more than S, then passed
+//! its fence, then read the words. If its fence came before the task's, the task would have read more than
+//! S. So the task's fence came first, the waiter sees the word, whose epoch is at most S, and waits. The
+//! same holds for each task that had entered before the stamp was made, since its fence came before the
+//! read of S. A waiter that finds S seen through relies on one that did this.
+//!
+//! A task that enters after the stamp was made, and before the wait, may have S in its word as well, and
+//! is then waited for, too. The contract permits that.
+//!
 //! *What it costs.* Exiting is a plain store, so it cannot know of a waiter, and waiters poll.
 //!
 //! *Sources.* K. Fraser, "Practical lock-freedom", 2004, 5.2.3. M. Desnoyers and others, "User-level
@@ -51,6 +64,12 @@ impl Epochs {
         self.seen_through.0.load(Ordering::Acquire) >= epoch
     }
 
+    /// Makes the task inside with `epoch` in its word, which may be stale by now.
+    #[inline]
+    pub(crate) fn enter_in(&self, task: usize, epoch: u64) {
+        publish(self.word(task), epoch);
+    }
+
     /// Waits for all that entered in this epoch or before; the global one is later.
     fn see_through(&self, epoch: u64) {
         fence(Ordering::SeqCst);
@@ -80,7 +99,7 @@ impl Contract for Epochs {
 
     #[inline]
     fn enter(&self, task: usize) {
-        publish(self.word(task), self.epoch.0.load(Ordering::Acquire));
+        self.enter_in(task, self.epoch.0.load(Ordering::Acquire));
     }
 
     #[inline]
@@ -89,8 +108,9 @@ impl Contract for Epochs {
     }
 
     #[inline]
-    fn stamp(&self, task: usize) -> Stamp {
-        Stamp(self.word(task).load(Ordering::Relaxed))
+    fn stamp(&self, _task: usize) -> Stamp {
+        // Not the task's word: see "Stamps" above.
+        Stamp(self.epoch.0.load(Ordering::Acquire))
     }
 
     fn wait(&self) {

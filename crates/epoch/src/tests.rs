@@ -35,6 +35,28 @@ fn what_was_seen_through_is_not_looked_at_again() {
     domain.wait_for(stamp);
 }
 
+/// The order of events by which a stamp once was that of an epoch that nobody waited for any more.
+#[test]
+fn a_task_that_was_slow_to_enter_is_waited_for() {
+    let epochs = Epochs::new(1);
+    let stale = epochs.epoch.0.load(Ordering::Acquire);
+    epochs.wait();
+    assert!(epochs.is_seen_through(stale));
+    epochs.enter_in(0, stale);
+    let stamp = epochs.stamp(0);
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| epochs.wait_for(stamp));
+        // The waiter moves the epoch on before it looks at the task.
+        while epochs.epoch.0.load(Ordering::Acquire) == stale + 1 {
+            assert!(!waiter.is_finished(), "it does not wait for the task");
+            thread::yield_now();
+        }
+        assert!(!waiter.is_finished());
+        epochs.exit(0);
+        waiter.join().expect("it returns");
+    });
+}
+
 #[test]
 fn generations_start_again_at_zero() {
     let last = Word(((1 << (64 - GENERATION_SHIFT)) - 1) << GENERATION_SHIFT);

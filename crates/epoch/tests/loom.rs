@@ -93,6 +93,8 @@ impl<C: Contract + 'static> Memory<C> {
 fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
+    // Steps of one order of events; loops that poll take many.
+    builder.max_branches = 5_000;
     builder.check(model);
 }
 
@@ -141,6 +143,41 @@ fn freed_after_wait_for<C: Contract + 'static>(others: usize, preemptions: usize
         for other in others {
             other.join().expect("another ends");
         }
+    });
+}
+
+/// The maker of a stamp is waited for, however slow it was to enter. Meanwhile another thread waits for
+/// everyone, after it has entered and exited itself so many times. `wait_for` returns only when the maker
+/// has left.
+fn maker_of_a_stamp_has_left<C: Contract + 'static>(entries: usize, preemptions: usize) {
+    check(preemptions, move || {
+        let memory = Memory::<C>::new(2);
+        let waiter = {
+            let memory = Arc::clone(&memory);
+            thread::spawn(move || {
+                for _ in 0..entries {
+                    memory.contract.enter(0);
+                    memory.contract.exit(0);
+                }
+                memory.contract.wait();
+            })
+        };
+        let maker = {
+            let memory = Arc::clone(&memory);
+            thread::spawn(move || {
+                memory.contract.enter(1);
+                memory.mark.store(memory.contract.stamp(1).to_bits(), Ordering::Release);
+                memory.look();
+                memory.contract.exit(1);
+            })
+        };
+        let mark = memory.mark.load(Ordering::Acquire);
+        if mark != 0 {
+            memory.contract.wait_for(Stamp::from_bits(mark));
+            memory.free(0);
+        }
+        waiter.join().expect("the waiter ends");
+        maker.join().expect("the maker ends");
     });
 }
 
@@ -196,6 +233,16 @@ macro_rules! models {
             #[test]
             fn freed_after_wait_for_a_mark() {
                 freed_after_wait_for::<$contract>(1, 2);
+            }
+
+            #[test]
+            fn maker_of_a_stamp_has_left_while_another_waits() {
+                maker_of_a_stamp_has_left::<$contract>(0, 2);
+            }
+
+            #[test]
+            fn maker_of_a_stamp_has_left_while_another_enters_and_waits() {
+                maker_of_a_stamp_has_left::<$contract>(1, 2);
             }
 
             #[test]

@@ -3,10 +3,13 @@
 //! Miri, which sees every use after free and every data race in them.
 
 use hugelift_epoch::{Contract, Domain, Donated, Epochs, Locked, Stamp};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::thread;
 
 const ROUNDS: usize = if cfg!(miri) { 12 } else { 2000 };
+/// How many stamps are made and waited for.
+const STAMPS: u64 = if cfg!(miri) { 12 } else { 250_000 };
 
 /// Pages, and the memory that each refers to.
 struct Pages {
@@ -130,6 +133,56 @@ fn marks<C: Contract>() {
     });
 }
 
+/// What a maker has published last, and the last round that it has left.
+#[derive(Default)]
+struct Made {
+    /// The stamp of a round, and the round.
+    published: Mutex<Option<(Stamp, u64)>>,
+    left: AtomicU64,
+}
+
+/// The promise of `wait_for` itself: when it returns, the maker of the stamp has left the round in
+/// which it made the stamp. Two threads wait for everyone all the time, so that epochs and generations
+/// pass quickly: a maker that was slow to enter must be waited for as well.
+fn stamps<C: Contract>() {
+    let (domain, made, done) = (Domain::<C>::new(1), Made::default(), AtomicBool::new(false));
+    thread::scope(|scope| {
+        let (domain, made, done) = (&domain, &made, &done);
+        let maker = scope.spawn(move || {
+            let mut task = domain.join().expect("room for one");
+            for round in 1..=STAMPS {
+                let inside = task.enter();
+                *made.published.lock().expect("no one panics") = Some((inside.stamp(), round));
+                // Time for a waiter to return too early.
+                (0..round % 64).for_each(|_| std::hint::spin_loop());
+                // From here on the page may be freed.
+                made.left.store(round, Ordering::Release);
+                drop(inside);
+            }
+        });
+        let waiter = scope.spawn(move || {
+            let mut early = 0;
+            while !done.load(Ordering::Relaxed) {
+                let published = *made.published.lock().expect("no one panics");
+                let Some((stamp, round)) = published else { continue };
+                domain.wait_for(stamp);
+                early += u64::from(made.left.load(Ordering::Acquire) < round);
+            }
+            early
+        });
+        for _ in 0..2 {
+            scope.spawn(move || {
+                while !done.load(Ordering::Relaxed) {
+                    domain.wait();
+                }
+            });
+        }
+        maker.join().expect("the maker does not panic");
+        done.store(true, Ordering::Relaxed);
+        assert_eq!(waiter.join().expect("the waiter does not panic"), 0, "wait_for returned too early");
+    });
+}
+
 /// Places in a domain are given, refused, and given again.
 fn places<C: Contract>() {
     let domain = Domain::<C>::new(2);
@@ -191,7 +244,7 @@ macro_rules! tests {
 }
 
 tests! {
-    a_locked Locked, unlink_wait_free marks places forgotten exact;
-    b_epochs Epochs, unlink_wait_free marks places forgotten;
-    c_donated Donated, unlink_wait_free marks places forgotten exact;
+    a_locked Locked, unlink_wait_free marks stamps places forgotten exact;
+    b_epochs Epochs, unlink_wait_free marks stamps places forgotten;
+    c_donated Donated, unlink_wait_free marks stamps places forgotten exact;
 }
