@@ -3,6 +3,7 @@
 
 mod csv;
 mod experiment;
+mod known;
 mod nothing;
 mod options;
 mod progress;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The measurement: looks first, which warm up as well, then rounds until there are enough.
 
+use super::known::{Known, shell_status};
 use super::nothing;
 use super::options::{CompareArgs, Variant, output};
 use super::progress::Progress;
@@ -14,7 +15,6 @@ use hugelift_measure::timed::Seen;
 use hugelift_measure::{child, host, inspection, interrupt, rounds, timed};
 use hugelift_os::io::console::say;
 use std::cell::{Cell, RefCell};
-use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::Instant;
@@ -34,30 +34,6 @@ pub struct Experiment {
     rule: Rule,
     /// Said once.
     told_of_daemons: Cell<bool>,
-}
-
-/// What the looks at one side have shown.
-#[derive(Clone, Default)]
-pub struct Known {
-    /// The most of each.
-    pub seen: Seen,
-    /// Bytes that hugelift could lift.
-    pub liftable: Option<u64>,
-    /// Why hugelift lifted nothing, where it said so.
-    pub why_not: Option<String>,
-}
-
-impl Known {
-    /// What a look has shown.
-    pub fn from_inspection(inspection: inspection::Inspection) -> Known {
-        Known { seen: inspection.seen, liftable: inspection.liftable, why_not: inspection.why_not }
-    }
-
-    fn add(&mut self, other: Known) {
-        self.seen = self.seen.max(other.seen);
-        self.liftable = self.liftable.max(other.liftable);
-        self.why_not = self.why_not.take().or(other.why_not);
-    }
 }
 
 impl Experiment {
@@ -291,7 +267,7 @@ impl Experiment {
             helper: cost.left_behind,
             minor_faults: cost.minor_faults,
             major_faults: cost.major_faults,
-            status: code(timed.status),
+            status: shell_status(timed.status),
             peak_bytes: timed.seen.peak_bytes,
             memory: timed.seen.memory,
             metric: None,
@@ -314,11 +290,6 @@ impl Experiment {
 /// The widest of the intervals; none as long as one has none.
 fn width(estimates: &[Option<hugelift_measure::stats::Estimate>]) -> Option<f64> {
     estimates.iter().try_fold(0.0, |widest: f64, estimate| Some(widest.max(estimate.as_ref()?.half_width()?)))
-}
-
-/// As a shell has it.
-pub fn code(status: ExitStatus) -> i32 {
-    status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(-1)
 }
 
 fn hook(option: &str, line: &str, side: &str) -> Result<()> {

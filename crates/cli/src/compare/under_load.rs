@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One round of a server: fresh start, load, figures, stop.
 
-use super::experiment::{Known, code};
+use super::known::{Known, shell_status};
 use super::options::ServerArgs;
 use anyhow::{Context as _, Result, ensure};
 use hugelift_core::printable::Escape;
@@ -109,7 +109,7 @@ impl UnderLoad {
             helper: 0.0,
             minor_faults: 0,
             major_faults: 0,
-            status: code(status),
+            status: shell_status(status),
             peak_bytes: seen.peak_bytes,
             memory: seen.memory,
             metric: Some(metric),
