@@ -1,68 +1,68 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The contract, and the handles that keep its users to it.
+//! The contract of all implementations, and the handles that enforce correct use of it.
 
 use crate::sync::{Mutex, PoisonError};
 
-/// The most tasks that a domain can have: a list in one word needs room for the rest.
-pub const MOST_TASKS: usize = 4095;
+/// The most tasks that a domain can have. [`crate::Donated`] keeps a link and a generation in one word, with
+/// 12 bits for the link.
+pub const MAX_TASKS: usize = 4095;
 
-/// A moment at which a task was inside; what a page is marked with. It has no meaning in any other
-/// domain.
+/// A moment at which a task was inside. Pages are marked with it. It is only valid in the domain that made
+/// it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Stamp(pub(crate) u64);
 
 impl Stamp {
-    /// As a plain number, to be kept in an atomic of the caller's.
+    /// Returns the stamp as a plain number, which the caller can store in an atomic.
     pub fn to_bits(self) -> u64 {
         self.0
     }
 
-    /// What [`Stamp::to_bits`] gave.
+    /// Makes a stamp of the number that [`Stamp::to_bits`] returned.
     pub fn from_bits(bits: u64) -> Stamp {
         Stamp(bits)
     }
 }
 
-/// What each implementation does. Tasks are numbered from 0; [`Domain`] sees to it that a number is
-/// used by one task at a time, and that nobody enters twice or exits without having entered. It is the
-/// way to use this.
+/// What each implementation does. Tasks are numbered from 0. Use it through [`Domain`], which makes sure that
+/// one task at a time has a number, and that no task enters twice or exits without having entered.
 ///
 /// *The promises*, each with its models under a model checker (tests/loom.rs):
 ///
 /// | promise | models |
 /// |---|---|
-/// | When `wait` returns, each task that had entered before has left. | `one_reader_freed_after_wait`, `two_readers_freed_after_wait`, `the_list_stays_whole` |
-/// | When `wait_for` returns, the maker of the stamp has left, and each task that had entered before. | `maker_of_a_stamp_has_left_while_another_waits`, `…_enters_and_waits`, `freed_after_wait_for_a_mark` |
+/// | When `wait` returns, each task that had entered before has exited. | `one_reader_freed_after_wait`, `two_readers_freed_after_wait`, `the_list_stays_intact` |
+/// | When `wait_for` returns, the maker of the stamp has exited, and each task that had entered before it. | `maker_of_a_stamp_has_left_while_another_waits`, `…_enters_and_waits`, `freed_after_wait_for_a_mark` |
 /// | Several threads may wait at the same time, and each wait ends. | `two_wait_at_once` |
-/// | What a thread did before its wait is seen by all tasks that it does not wait for. What the others did inside is seen by the thread afterwards. | all: what is freed after a wait is a cell that admits no unordered access |
+/// | Tasks that are not waited for see what the thread did before its wait. After the wait the thread sees what the others did inside. | all: memory that is freed after a wait is a cell that admits no unordered access |
 ///
-/// So a task either has left before `wait` returns, or finds nothing any more that was unlinked before
+/// So a task either has exited before `wait` returns, or cannot find anything that was unlinked before
 /// `wait`.
 pub trait Contract: Send + Sync {
-    /// In tables.
+    /// Name that tables show.
     const NAME: &'static str;
 
-    /// Room for that many tasks, [`MOST_TASKS`] at most.
+    /// Makes room for `tasks` tasks, at most [`MAX_TASKS`].
     fn new(tasks: usize) -> Self;
 
-    /// The task is inside from now on.
+    /// Makes the task be inside.
     fn enter(&self, task: usize);
 
-    /// The task is not inside any more.
+    /// Makes the task be outside.
     fn exit(&self, task: usize);
 
-    /// What stands for this moment; the task is inside.
+    /// Returns a stamp for this moment. The task must be inside.
     fn stamp(&self, task: usize) -> Stamp;
 
-    /// Returns when nobody is inside any more who had entered before.
+    /// Waits until all tasks that had entered before the call have exited.
     fn wait(&self);
 
-    /// Returns when the task that made the stamp is not inside any more, nor anybody who had entered
-    /// before it. The stamp comes from its maker by release and acquire.
+    /// Waits until the task that made the stamp, and all tasks that had entered before it, have exited. The
+    /// caller must have received the stamp with release and acquire ordering.
     fn wait_for(&self, stamp: Stamp);
 }
 
-/// An implementation of the contract with its tasks.
+/// An implementation of the contract, with its tasks.
 #[derive(Debug)]
 pub struct Domain<C> {
     contract: C,
@@ -70,35 +70,35 @@ pub struct Domain<C> {
 }
 
 impl<C: Contract> Domain<C> {
-    /// Room for that many tasks at a time.
+    /// Makes a domain with room for `tasks` tasks at a time.
     ///
     /// # Panics
-    /// More than [`MOST_TASKS`].
+    /// `tasks` is greater than [`MAX_TASKS`].
     pub fn new(tasks: usize) -> Domain<C> {
-        assert!(tasks <= MOST_TASKS, "a domain of {tasks} tasks; the most is {MOST_TASKS}");
+        assert!(tasks <= MAX_TASKS, "a domain of {tasks} tasks; the most is {MAX_TASKS}");
         Domain { contract: C::new(tasks), free: Mutex::new((0..tasks).rev().collect()) }
     }
 
-    /// A task of this domain; `None` if all are taken.
+    /// Adds a task to the domain. Returns `None` if there is no room.
     pub fn join(&self) -> Option<Task<'_, C>> {
         let number = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop()?;
         Some(Task { domain: self, number, inside: false })
     }
 
-    /// Returns when nobody is inside any more who had entered before. Never returns if the calling
-    /// thread is itself inside, by whatever task.
+    /// Waits until all tasks that had entered before the call have exited. Never returns if a task of the
+    /// calling thread is inside.
     pub fn wait(&self) {
         self.contract.wait();
     }
 
-    /// Returns when the task that made the stamp has left, and everyone who had entered before it.
-    /// Never returns if the calling thread is itself one of those.
+    /// Waits until the task that made the stamp, and all tasks that had entered before it, have exited. Never
+    /// returns if one of them belongs to the calling thread.
     pub fn wait_for(&self, stamp: Stamp) {
         self.contract.wait_for(stamp);
     }
 }
 
-/// One who may enter.
+/// A task of a domain, which may enter.
 #[derive(Debug)]
 pub struct Task<'d, C: Contract> {
     domain: &'d Domain<C>,
@@ -107,15 +107,15 @@ pub struct Task<'d, C: Contract> {
 }
 
 impl<C: Contract> Task<'_, C> {
-    /// Inside until the value is dropped.
+    /// Enters. The task is inside until the returned guard is dropped.
     ///
     /// # Panics
-    /// An earlier one was forgotten ([`std::mem::forget`]), so that the task is inside for ever.
+    /// An earlier guard was forgotten ([`std::mem::forget`]), so the task is inside for ever.
     #[inline]
     pub fn enter(&mut self) -> Inside<'_, C> {
-        assert!(!self.inside, "task {} enters, and is inside", self.number);
+        assert!(!self.inside, "task {} enters while it is inside", self.number);
         self.domain.contract.enter(self.number);
-        // Behind it: an atomic operation waits for the stores before it.
+        // After `enter`, whose atomic operation would have to wait for this store.
         self.inside = true;
         Inside { contract: &self.domain.contract, number: self.number, inside: &mut self.inside }
     }
@@ -123,14 +123,14 @@ impl<C: Contract> Task<'_, C> {
 
 impl<C: Contract> Drop for Task<'_, C> {
     fn drop(&mut self) {
-        // Who is inside for ever keeps its number.
+        // A task that is inside for ever keeps its number.
         if !self.inside {
             self.domain.free.lock().unwrap_or_else(PoisonError::into_inner).push(self.number);
         }
     }
 }
 
-/// A task that is inside.
+/// The guard of a task that is inside. The task exits when it is dropped.
 #[derive(Debug)]
 #[must_use = "the task is inside only as long as this lives"]
 pub struct Inside<'t, C: Contract> {
@@ -140,7 +140,7 @@ pub struct Inside<'t, C: Contract> {
 }
 
 impl<C: Contract> Inside<'_, C> {
-    /// What to mark a page with whose references the task has dropped.
+    /// Returns the stamp to mark a page with, after the task has dropped its references to the page.
     #[inline]
     pub fn stamp(&self) -> Stamp {
         self.contract.stamp(self.number)
@@ -155,7 +155,8 @@ impl<C: Contract> Drop for Inside<'_, C> {
     }
 }
 
-/// What several tasks write to lies on cache lines of its own; two, as CPUs fetch them in pairs.
+/// Data on cache lines of its own, so that tasks do not write to the same line. It has two lines, as CPUs
+/// fetch lines in pairs.
 #[derive(Debug)]
 #[repr(align(128))]
 pub struct Padded<T>(pub T);

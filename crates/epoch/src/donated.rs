@@ -1,52 +1,53 @@
 // SPDX-License-Identifier: Apache-2.0
 //! (c) The generation list of [`crate::Locked`], without the lock.
 //!
-//! *Algorithm.* The list is linked from the domain's node over the oldest task to the youngest. A node is
-//! one word: its generation, its younger neighbour, and a mark that says "hands off". All changes of the
-//! list are one compare-and-exchange of the *older* neighbour's word.
+//! *Algorithm.* The list is linked from the node of the domain through the oldest task to the youngest. A
+//! node is one word: its generation, a link to its younger neighbour, and a mark that forbids others to change
+//! it. Every change of the list is one compare-and-exchange of the word of the *older* neighbour.
 //!
-//! - *Enter*: find the youngest node; exchange its word for one that links to us, which makes our
-//!   generation the next one. Our own word is marked until the generation is in it: nobody else can
-//!   link to us, or give us anything, before.
-//! - *Exit*: find the older neighbour. Mark our own word, so that it stays what it is. Exchange the
-//!   neighbour's for our generation and our link: one step takes us out of the list and donates our
-//!   generation. If it fails, unmark and try again.
-//! - *Wait*: find the youngest generation; sleep until the domain's node has it or a later one.
+//! - *Enter*: find the youngest node. Exchange its word for one that links to the own node; the own
+//!   generation is then the next one. The own word is marked until the generation is stored in it, so no
+//!   other task can link or donate to it before.
+//! - *Exit*: find the older neighbour. Mark the own word, so that it cannot change. Exchange the word of the
+//!   neighbour for the own generation and the own link: this one step takes the node out of the list and
+//!   donates its generation. If it fails, remove the mark and try again.
+//! - *Wait*: find the youngest generation. Sleep until the node of the domain has it or a later one.
 //!
-//! A word that is not marked is one of a node in the list, and who reads a marked one goes back to the
-//! start. Generations only grow, and no task enters twice with the same one: an exchange that expects a
-//! word cannot take a later state for an earlier one.
+//! A node with an unmarked word is in the list. A task that reads a marked word starts again at the domain.
+//! Generations only grow, and no task enters twice with the same one, so a compare-and-exchange cannot take
+//! a later state for an earlier one.
 //!
-//! *Memory ordering.* Words change by exchanges with acquire and release only, or by their owner, who
-//! has read them so. Each exit hands on what it has done, and what it was handed, to the node that it
-//! donates to, up to the domain's; the waiter's acquire load reads that. And before a wait takes the
-//! youngest generation it exchanges that node's word for itself: whoever enters afterwards reads the
-//! waiter's exchange (or one ordered after it), and sees all that the waiter did before. There is no
-//! fence. Who falls asleep says so by a flag in the domain's word, the very word by whose exchange he is
-//! to be woken, so that no exit can miss it.
+//! *Memory ordering.* A word is changed only by exchanges with acquire and release, or by its owner, which has
+//! read it with acquire. Each exit passes on what the task has done, and what it has got from other exits, to
+//! the node that it donates to, up to that of the domain, which the waiter reads with acquire. Before a wait
+//! takes the youngest generation, it exchanges the word of that node for the same word. A task that enters
+//! afterwards reads this exchange, or one ordered after it, and sees all that the waiter did before. There is
+//! no fence. A waiter that is about to sleep sets a flag in the word of the domain. That is the word whose
+//! exchange has to wake it, so no exit can miss the flag.
 //!
-//! *What it is not.* Between an exchange and its owner's next store (entering), or between mark and
-//! exchange (exiting), others wait for the owner. FreeBSD forbids preemption there. A program cannot:
-//! if the owner loses the CPU just then, the others soon leave it theirs ([`crate::sync::Backoff`]).
-//! And exits walk from the oldest: the more are inside, the longer.
+//! *Limits.* Other tasks wait for the owner of a node between its exchange and its next store (entering), or
+//! between mark and exchange (exiting). FreeBSD forbids preemption there; a program cannot. If the owner loses
+//! the CPU just then, the others soon yield theirs ([`crate::sync::Backoff`]). An exit walks from the oldest
+//! node, so it takes longer the more tasks are inside.
 //!
-//! *Source.* FreeBSD's commit r347695 (review D19630, Konstantin Belousov, 2019): what is a word here
-//! is there a generation and a pointer, exchanged by CMPXCHG16B.
+//! *Source.* FreeBSD's commit r347695 (review D19630, Konstantin Belousov, 2019). It has a generation and a
+//! pointer where this list has a word, and exchanges them by CMPXCHG16B.
 
-use crate::contract::{Contract, MOST_TASKS, Padded, Stamp};
+use crate::contract::{Contract, MAX_TASKS, Padded, Stamp};
 use crate::sync::{AtomicU64, Backoff, Condvar, Mutex, Ordering, PoisonError};
 
-/// The number of the domain's node; those of tasks follow. As a link: none, since nobody links to it.
+/// The number of the node of the domain. Those of the tasks follow. As a link it means "none", since no node
+/// links to the domain.
 pub(crate) const DOMAIN: usize = 0;
 
 const LINK: u64 = 0xfff;
 const MARK: u64 = 1 << 12;
-/// In the domain's word: somebody sleeps.
+/// Flag in the word of the domain: there are sleepers.
 const SLEEPERS: u64 = 1 << 13;
 pub(crate) const GENERATION_SHIFT: u32 = 14;
-const _: () = assert!(MOST_TASKS == LINK as usize);
+const _: () = assert!(MAX_TASKS == LINK as usize);
 
-/// A node's word.
+/// The word of a node: link, mark, flag and generation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Word(pub(crate) u64);
 
@@ -67,8 +68,8 @@ impl Word {
         Word(self.0 & !LINK | node as u64)
     }
 
-    /// As it is put into a node that was linked to nobody by its neighbour: with the next generation,
-    /// without link and marks.
+    /// Returns the word of a node that is appended behind this one: the next generation, without link, mark
+    /// and flag.
     pub(crate) fn next(self) -> Word {
         Word((self.0 >> GENERATION_SHIFT).wrapping_add(1) << GENERATION_SHIFT)
     }
@@ -77,8 +78,9 @@ impl Word {
         Stamp(self.0 >> GENERATION_SHIFT)
     }
 
-    /// Whether its generation is this one or a later one. They start again at 0 after 2^50, so that a
-    /// later one is one that is less than half of all ahead (two months at a hundred million a second).
+    /// Whether its generation is this one or a later one. Generations wrap around after 2^50, so one that is
+    /// less than half of all generations ahead counts as later. (2^49 generations are two months at a hundred
+    /// million per second.)
     pub(crate) fn has_reached(self, Stamp(generation): Stamp) -> bool {
         let ahead = (self.0 >> GENERATION_SHIFT).wrapping_sub(generation) << GENERATION_SHIFT;
         ahead.cast_signed() >= 0
@@ -90,7 +92,7 @@ impl Word {
 pub struct Donated {
     nodes: Vec<Padded<AtomicU64>>,
     sleep: Mutex<()>,
-    /// Told when the domain's generation has grown.
+    /// Notified when the generation of the domain has grown.
     grown: Condvar,
 }
 
@@ -103,13 +105,13 @@ impl Donated {
         Word(self.word(node).load(Ordering::Acquire))
     }
 
-    /// Whether the node had the word `from` and has `to` now.
+    /// Exchanges the word of a node. Returns whether it was `from` and is `to` now.
     fn exchange(&self, node: usize, from: Word, to: Word) -> bool {
         self.word(node).compare_exchange(from.0, to.0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// The node that links to `target`, and its word. `None` if a node on the way is marked, or a node
-    /// went elsewhere while we looked at it: to be tried again.
+    /// Finds the node that links to `target`, and its word. Returns `None` if a word on the way is marked, or
+    /// a node has moved meanwhile: the caller must try again.
     #[inline]
     fn find(&self, target: usize) -> Option<(usize, Word)> {
         let mut node = DOMAIN;
@@ -126,14 +128,14 @@ impl Donated {
         }
     }
 
-    /// The youngest node: the one without link.
+    /// Finds the youngest node: the one without a link.
     #[inline]
     pub(crate) fn youngest(&self) -> Option<(usize, Word)> {
         self.find(DOMAIN)
     }
 
     fn wake(&self) {
-        // Whoever has set the flag holds this lock until he sleeps.
+        // A waiter that has set the flag holds this lock until it sleeps.
         drop(self.sleep.lock().unwrap_or_else(PoisonError::into_inner));
         self.grown.notify_all();
     }

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Three implementations of one contract: tasks *enter*, *exit*, and whoever *waits* goes on when
-//! nobody who had entered before is still inside.
+//! Three implementations of one contract: tasks *enter* and *exit*, and a thread that *waits* goes on when
+//! all tasks that had entered before have exited.
 //!
-//! A kernel that unmaps a page has this problem. A task clears page table entries and only later, for
-//! many of them at once, flushes the TLBs of all CPUs; until it has, the page must not be given to
-//! anybody else. FreeBSD calls it delayed invalidation: the task *enters*, drops references, flushes,
-//! *exits*; whoever takes the page *waits*. Memory reclamation in lock-free data structures is the same
-//! problem: readers enter and exit, and who has unlinked a node waits before freeing it.
+//! A kernel that unmaps a page has this problem. A task clears page table entries, and only later flushes the
+//! TLBs of all CPUs, for many entries at once. Until then the page must not be reused. FreeBSD calls this
+//! delayed invalidation: the task *enters*, drops references, flushes and *exits*; a thread that reuses the
+//! page *waits*. Memory reclamation in lock-free data structures is the same problem: readers enter and
+//! exit, and a thread that has unlinked a node waits before it frees the node.
 //!
 //! | | enter and exit | wait | stops scaling because |
 //! |---|---|---|---|
-//! | [`Locked`] | a mutex, twice | sleeps, is woken | every task takes the one lock |
-//! | [`Epochs`] | one exchange and one store in the task's own cache line | polls all tasks | waiters read a line of each task |
-//! | [`Donated`] | three atomic operations on two neighbours of a list | sleeps, is woken | tasks that come and go meet at the list's ends |
+//! | [`Locked`] | a mutex, twice | sleeps, is woken | all tasks take one lock |
+//! | [`Epochs`] | one exchange and one store in the task's own cache line | polls all tasks | a waiter reads a line of each task |
+//! | [`Donated`] | three atomic operations on two neighbours of a list | sleeps, is woken | tasks that enter and exit meet at the ends of the list |
 //!
-//! [`Domain`] is how to use any of them:
+//! All of them are used through [`Domain`]:
 //!
 //! ```
 //! use hugelift_epoch::{Domain, Epochs};
@@ -25,12 +25,12 @@
 //! // ... drop references to a page, and mark the page with:
 //! let stamp = inside.stamp();
 //! drop(inside);
-//! domain.wait_for(stamp); // returns: the task has left
-//! domain.wait(); // whoever is inside now
+//! domain.wait_for(stamp); // returns, since the task has exited
+//! domain.wait(); // waits for all tasks that are inside now
 //! ```
 //!
-//! Nothing here allocates after `new`, and nothing is unsafe: what is freed after a wait is the
-//! caller's business.
+//! Nothing here allocates after `new`, and nothing is unsafe: freeing memory after a wait is up to the
+//! caller.
 #![forbid(unsafe_code)]
 
 mod contract;
@@ -41,7 +41,7 @@ mod sync;
 #[cfg(test)]
 mod tests;
 
-pub use contract::{Contract, Domain, Inside, MOST_TASKS, Stamp, Task};
+pub use contract::{Contract, Domain, Inside, MAX_TASKS, Stamp, Task};
 pub use donated::Donated;
 pub use epochs::Epochs;
 pub use locked::Locked;

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! (a) A list of generations under one mutex.
 //!
-//! *Algorithm.* Who enters gets the next generation and goes to the list's young end. Who exits gives
-//! its generation to its older neighbour and leaves the list; the oldest gives it to the domain. So the
-//! domain's generation is one that everybody up to it has left: who waits takes the youngest generation
-//! there is and sleeps until the domain has it. (Without the gift the domain would have to search: exits
-//! come in any order.)
+//! *Algorithm.* A task that enters gets the next generation and is appended to the young end of the list. A
+//! task that exits donates its generation to its older neighbour and leaves the list; the oldest task
+//! donates it to the domain. So all tasks up to the generation of the domain have exited. A waiter takes the
+//! youngest generation in the list and sleeps until the domain has it. (Exits come in any order. Without the
+//! donation the domain would have to search the list.)
 //!
-//! *Memory ordering.* The mutex orders all entering and exiting. The domain's generation is also an
-//! atomic, stored with release under the mutex, so that a wait that has nothing to wait for takes no lock;
-//! its acquire sees what those did who have left.
+//! *Memory ordering.* The mutex orders all entering and exiting. The generation of the domain is also an
+//! atomic, stored with release under the mutex. So a wait that has nothing to wait for takes no lock, and its
+//! acquire load makes it see all that the exited tasks did.
 //!
 //! *Source.* FreeBSD's delayed invalidation of 2015 to 2019 (`pmap_delayed_invl_started` in
 //! sys/amd64/amd64/pmap.c). Every munmap(2) of every process takes this lock twice.
@@ -21,12 +21,12 @@ use crate::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering, PoisonError};
 #[derive(Debug)]
 pub struct Locked {
     list: Mutex<List>,
-    /// The generation that everybody up to it has left.
+    /// The generation of the domain: all tasks up to it have exited.
     left: AtomicU64,
-    /// Of each task the generation with which it entered. Written and read by the task alone; its node
-    /// may have been given a later one since, which no stamp needs.
+    /// For each task the generation with which it entered. Only the task writes and reads it. Its node may
+    /// have got a later one by donation, which a stamp does not need.
     entered: Vec<Padded<AtomicU64>>,
-    /// Told whenever `left` grows and somebody sleeps.
+    /// Notified when `left` grows while there are sleepers.
     grown: Condvar,
 }
 
@@ -49,7 +49,7 @@ impl Locked {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The youngest generation of all that are inside, or the last one that was.
+    /// Returns the youngest generation of all tasks inside, or the last one if no task is inside.
     fn youngest(&self, list: &List) -> u64 {
         list.youngest.map_or_else(|| self.left.load(Ordering::Relaxed), |node| list.nodes[node].generation)
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What cannot be seen from outside. In a file of its own: the model checker's tests compile the others.
+//! Tests of internals. They have a file of their own, since tests/loom.rs compiles the other files.
 
 use crate::contract::{Contract, Domain, Stamp};
 use crate::donated::{DOMAIN, Donated, GENERATION_SHIFT, Word};
@@ -8,7 +8,7 @@ use crate::sync::Ordering;
 use std::thread;
 
 #[test]
-fn who_enters_after_the_wait_began_is_not_waited_for() {
+fn a_task_that_enters_during_a_wait_is_not_waited_for() {
     let epochs = Epochs::new(2);
     epochs.enter(0);
     thread::scope(|scope| {
@@ -21,32 +21,32 @@ fn who_enters_after_the_wait_began_is_not_waited_for() {
         epochs.exit(0);
         waiter.join().expect("it returns");
     });
-    assert!(epochs.is_seen_through(1) && !epochs.is_seen_through(2));
+    assert!(epochs.is_completed(1) && !epochs.is_completed(2));
 }
 
 #[test]
-fn what_was_seen_through_is_not_looked_at_again() {
+fn a_completed_epoch_is_not_waited_for_again() {
     let domain = Domain::<Epochs>::new(1);
     let mut task = domain.join().expect("room for one");
     let stamp = task.enter().stamp();
     domain.wait();
     let _later = task.enter();
-    // It would hang if it looked: the epoch is past, but somebody is inside.
+    // If it read the words, it would hang: the epoch is completed, but a task is inside.
     domain.wait_for(stamp);
 }
 
-/// The order of events by which a stamp once was that of an epoch that nobody waited for any more.
+/// Replays the order of events by which a stamp once was an epoch that was already completed.
 #[test]
 fn a_task_that_was_slow_to_enter_is_waited_for() {
     let epochs = Epochs::new(1);
     let stale = epochs.epoch.0.load(Ordering::Acquire);
     epochs.wait();
-    assert!(epochs.is_seen_through(stale));
+    assert!(epochs.is_completed(stale));
     epochs.enter_in(0, stale);
     let stamp = epochs.stamp(0);
     thread::scope(|scope| {
         let waiter = scope.spawn(|| epochs.wait_for(stamp));
-        // The waiter moves the epoch on before it looks at the task.
+        // The waiter advances the epoch before it reads the word of the task.
         while epochs.epoch.0.load(Ordering::Acquire) == stale + 1 {
             assert!(!waiter.is_finished(), "it does not wait for the task");
             thread::yield_now();
@@ -67,7 +67,7 @@ fn generations_start_again_at_zero() {
 }
 
 #[test]
-fn the_list_lives_through_the_turn() {
+fn the_list_works_while_generations_wrap_around() {
     let list = Donated::new(2);
     let last = (1u64 << (64 - GENERATION_SHIFT)) - 1;
     list.word(DOMAIN).store(last << GENERATION_SHIFT, Ordering::Relaxed);
@@ -86,11 +86,11 @@ fn generations_are_donated_in_any_order_of_exits() {
     for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
         let list = Donated::new(3);
         (0..3).for_each(|task| list.enter(task));
-        for (gone, task) in order.into_iter().enumerate() {
+        for (last, task) in order.into_iter().enumerate() {
             list.exit(task);
-            // All up to the oldest one that is left have gone.
-            let oldest = (0..3).find(|task| !order[..=gone].contains(task)).unwrap_or(3);
-            assert_eq!(list.load(DOMAIN).stamp(), Stamp(oldest as u64), "{order:?}, {gone}");
+            // All tasks up to the oldest one inside have exited.
+            let oldest = (0..3).find(|task| !order[..=last].contains(task)).unwrap_or(3);
+            assert_eq!(list.load(DOMAIN).stamp(), Stamp(oldest as u64), "{order:?}, {last}");
         }
         assert_eq!(list.youngest(), Some((DOMAIN, list.load(DOMAIN))));
     }

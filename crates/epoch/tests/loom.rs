@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The three implementations under a model checker: loom runs each test in every order of its atomic
-//! operations (with at most so many preemptions), and with every value that a weakly ordered machine
-//! might let a load see. The sources are compiled a second time here, over loom's atomics and locks.
+//! The three implementations under a model checker. loom runs each test in every order of its atomic
+//! operations, with a bound on preemptions, and with every value that a load may see on a weakly ordered
+//! machine. The sources are compiled a second time here, with loom's atomics and locks.
 //!
-//! What is freed after a wait is a loom cell: any access that is not ordered before fails the test.
+//! Memory that is freed after a wait is a loom cell: an access that is not ordered before fails the test.
 
-#![allow(dead_code, reason = "not all of the sources is used here")]
+#![allow(dead_code, reason = "the tests use only a part of the sources")]
 
 #[path = "../src/contract.rs"]
 mod contract;
@@ -46,12 +46,12 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use loom::thread;
 
-/// Two memories, and which of them is in use. The other one is free: its owner writes to it.
+/// Two memories, one of them in use. The other one is free, and its owner writes to it.
 struct Memory<C> {
     contract: C,
     used: AtomicUsize,
     cells: [UnsafeCell<u64>; 2],
-    /// A page's mark: the stamp of who dropped the last reference; 0 for none.
+    /// The mark of a page: the stamp of the task that dropped the last reference; 0 for none.
     mark: AtomicU64,
 }
 
@@ -65,31 +65,31 @@ impl<C: Contract + 'static> Memory<C> {
         })
     }
 
-    /// Enters, looks at what is in use, exits; so many times.
+    /// Starts a thread that enters, reads the memory in use and exits, `times` times.
     fn reader(memory: &Arc<Self>, task: usize, times: usize) -> thread::JoinHandle<()> {
         let memory = Arc::clone(memory);
         thread::spawn(move || {
             for _ in 0..times {
                 memory.contract.enter(task);
-                memory.look();
+                memory.read();
                 memory.contract.exit(task);
             }
         })
     }
 
-    fn look(&self) {
+    fn read(&self) {
         let used = self.used.load(Ordering::Relaxed);
-        // SAFETY: loom checks that nobody writes to it meanwhile, which is the point.
+        // SAFETY: loom checks that no thread writes to it meanwhile; that is what is tested.
         self.cells[used].with(|cell| assert_eq!(unsafe { *cell }, used as u64 + 1));
     }
 
     fn free(&self, cell: usize) {
-        // SAFETY: as in `look`.
+        // SAFETY: as in `read`.
         self.cells[cell].with_mut(|cell| unsafe { *cell = 99 });
     }
 }
 
-/// Checks `model` with at most `preemptions` of them; without a bound it would run for hours.
+/// Checks `model` with at most `preemptions` preemptions. Without a bound it would run for hours.
 fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
@@ -98,7 +98,7 @@ fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     builder.check(model);
 }
 
-/// Nobody looks at what was taken out of use before a wait.
+/// No task reads memory that was taken out of use before a wait.
 fn freed_after_wait<C: Contract + 'static>(readers: usize, times: usize, preemptions: usize) {
     check(preemptions, move || {
         let memory = Memory::<C>::new(readers);
@@ -112,7 +112,7 @@ fn freed_after_wait<C: Contract + 'static>(readers: usize, times: usize, preempt
     });
 }
 
-/// Nor at what a page's mark stands for; while somebody else comes and goes.
+/// No task reads memory after a wait for the mark of its page, while other tasks enter and exit.
 fn freed_after_wait_for<C: Contract + 'static>(others: usize, preemptions: usize) {
     check(preemptions, move || {
         let memory = Memory::<C>::new(others + 1);
@@ -121,7 +121,7 @@ fn freed_after_wait_for<C: Contract + 'static>(others: usize, preemptions: usize
             thread::spawn(move || {
                 memory.contract.enter(others);
                 memory.mark.store(memory.contract.stamp(others).to_bits(), Ordering::Release);
-                memory.look();
+                memory.read();
                 memory.contract.exit(others);
             })
         };
@@ -146,9 +146,8 @@ fn freed_after_wait_for<C: Contract + 'static>(others: usize, preemptions: usize
     });
 }
 
-/// The maker of a stamp is waited for, however slow it was to enter. Meanwhile another thread waits for
-/// everyone, after it has entered and exited itself so many times. `wait_for` returns only when the maker
-/// has left.
+/// The maker of a stamp is waited for, however slow it was to enter: `wait_for` returns only when it has
+/// exited. Meanwhile another thread enters and exits `entries` times, then waits for all tasks.
 fn maker_of_a_stamp_has_left<C: Contract + 'static>(entries: usize, preemptions: usize) {
     check(preemptions, move || {
         let memory = Memory::<C>::new(2);
@@ -167,7 +166,7 @@ fn maker_of_a_stamp_has_left<C: Contract + 'static>(entries: usize, preemptions:
             thread::spawn(move || {
                 memory.contract.enter(1);
                 memory.mark.store(memory.contract.stamp(1).to_bits(), Ordering::Release);
-                memory.look();
+                memory.read();
                 memory.contract.exit(1);
             })
         };
@@ -181,7 +180,7 @@ fn maker_of_a_stamp_has_left<C: Contract + 'static>(entries: usize, preemptions:
     });
 }
 
-/// Two wait at once: both wake up, and what each frees nobody looks at.
+/// Two threads wait at once: both wake up, and no task reads what is freed afterwards.
 fn two_wait<C: Contract + 'static>(preemptions: usize) {
     check(preemptions, move || {
         let memory = Memory::<C>::new(1);
@@ -198,8 +197,8 @@ fn two_wait<C: Contract + 'static>(preemptions: usize) {
     });
 }
 
-/// After any order of coming and going the list is whole: somebody new is waited for.
-fn comes_and_goes<C: Contract + 'static>(tasks: usize, times: usize, preemptions: usize) {
+/// After any order of entering and exiting the list is intact: a new task is waited for.
+fn enters_and_exits<C: Contract + 'static>(tasks: usize, times: usize, preemptions: usize) {
     check(preemptions, move || {
         let memory = Memory::<C>::new(tasks);
         let readers: Vec<_> = (0..tasks).map(|task| Memory::reader(&memory, task, times)).collect();
@@ -251,8 +250,8 @@ macro_rules! models {
             }
 
             #[test]
-            fn the_list_stays_whole() {
-                comes_and_goes::<$contract>(2, 1, 3);
+            fn the_list_stays_intact() {
+                enters_and_exits::<$contract>(2, 1, 3);
             }
         }
     )*};

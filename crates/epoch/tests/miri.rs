@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The unit and stress tests under Miri, which sees use after free and data races in what ran, with
-//! loads that may be as old as the memory model allows. Needs a nightly toolchain with Miri.
+//! Runs the unit and stress tests under Miri, which detects use after free and data races, and lets a load
+//! return any value that the memory model allows. Needs a nightly toolchain with Miri.
 #![cfg(not(miri))]
 
 use std::path::Path;
@@ -11,7 +11,7 @@ fn clean_under_miri() {
     let cargo = |args: &[&str]| {
         let mut command = Command::new("rustup");
         command.args(["run", "nightly", "cargo", "miri"]).args(args).stdin(Stdio::null());
-        // What cargo says to the tests that it runs is not for another cargo.
+        // The variables that cargo sets for its tests would confuse the inner cargo.
         for (name, _) in std::env::vars_os() {
             let name = name.to_string_lossy().into_owned();
             if ["CARGO", "RUSTC", "RUSTFLAGS", "RUSTUP_TOOLCHAIN"].iter().any(|own| name.starts_with(own))
@@ -37,7 +37,7 @@ fn clean_under_miri() {
     let out = cargo(&["test", "--manifest-path", manifest, "--lib", "--test", "stress"]).expect("it starts");
     let (said, failed) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
     assert!(out.status.success(), "{said}\n{failed}");
-    // Two programs of tests, and neither was empty.
+    // There are two test programs, and both ran tests.
     let results =
         said.matches("test result: ok. ").count() - said.matches("test result: ok. 0 passed").count();
     assert_eq!(results, 2, "{said}");

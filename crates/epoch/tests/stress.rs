@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Threads that really free what they have unlinked, with all three implementations. Few rounds under
-//! Miri, which sees every use after free and every data race in them.
+//! Threads that really free the memory that they have unlinked, with all three implementations. Under Miri
+//! there are few rounds; it detects every use after free and every data race in them.
 
 use hugelift_epoch::{Contract, Domain, Donated, Epochs, Locked, Stamp};
 use std::sync::Mutex;
@@ -11,14 +11,14 @@ const ROUNDS: usize = if cfg!(miri) { 12 } else { 2000 };
 /// How many stamps are made and waited for.
 const STAMPS: u64 = if cfg!(miri) { 12 } else { 250_000 };
 
-/// Pages, and the memory that each refers to.
+/// Pages and the memory that each refers to.
 struct Pages {
     pages: [AtomicPtr<Memory>; 3],
-    /// Of each page, who has last dropped a reference to it.
+    /// For each page the stamp of the task that has last dropped a reference to it.
     marks: [AtomicU64; 3],
 }
 
-/// Twice the same number: half a write would be seen.
+/// The same number twice, so that half a write is detected.
 struct Memory(u64, u64);
 
 impl Pages {
@@ -29,25 +29,25 @@ impl Pages {
         }
     }
 
-    /// To be called by a task that is inside.
-    fn look(&self, page: usize) {
+    /// Reads a page. To be called by a task that is inside.
+    fn read(&self, page: usize) {
         let memory = self.pages[page].load(Ordering::Acquire);
-        // SAFETY: it was in use while this task was inside, and is freed after a wait for the task:
-        // that this is so is what is tested.
+        // SAFETY: the memory was in use while this task was inside, and is freed after a wait for the task.
+        // That is what is tested.
         let memory = unsafe { &*memory };
         assert_eq!(memory.0, memory.1);
     }
 
-    /// Gives the page other memory; the caller frees what it had. (Not as a box yet: that is a claim to
-    /// be its only user.)
+    /// Gives the page other memory and returns the old one, which the caller frees. (It is not a box, which
+    /// would claim to be the only user.)
     fn replace(&self, page: usize, number: u64) -> *mut Memory {
         self.pages[page].swap(memory(number), Ordering::AcqRel)
     }
 }
 
-/// Frees what [`Pages::replace`] has unlinked, once nobody looks at it any more.
+/// Frees memory that [`Pages::replace`] has unlinked, once no task reads it any more.
 fn free(old: *mut Memory) {
-    // SAFETY: from `memory`, and nobody else gets it from the swap.
+    // SAFETY: it comes from `memory`, and the swap gave it to this thread only.
     drop(unsafe { Box::from_raw(old) });
 }
 
@@ -63,7 +63,7 @@ fn memory(number: u64) -> *mut Memory {
     Box::into_raw(Box::new(Memory(number, number)))
 }
 
-/// Readers look, two unlink, wait and free. More threads than CPUs: some lose theirs while inside.
+/// Four threads read; two unlink, wait and free. With more threads than CPUs, some lose theirs while inside.
 fn unlink_wait_free<C: Contract>() {
     let (domain, pages, done) = (Domain::<C>::new(4), Pages::new(), AtomicBool::new(false));
     thread::scope(|scope| {
@@ -72,14 +72,14 @@ fn unlink_wait_free<C: Contract>() {
                 let (domain, pages, done) = (&domain, &pages, &done);
                 scope.spawn(move || {
                     let mut task = domain.join().expect("room for four");
-                    let mut looks = 0;
+                    let mut reads = 0;
                     while !done.load(Ordering::Relaxed) {
                         let inside = task.enter();
-                        (0..3).for_each(|page| pages.look((first + page) % 3));
+                        (0..3).for_each(|page| pages.read((first + page) % 3));
                         drop(inside);
-                        looks += 1;
+                        reads += 1;
                     }
-                    looks
+                    reads
                 })
             })
             .collect();
@@ -99,12 +99,12 @@ fn unlink_wait_free<C: Contract>() {
             writer.join().expect("no wait hangs or panics");
         }
         done.store(true, Ordering::Relaxed);
-        let looks: u64 = readers.into_iter().map(|reader| reader.join().expect("no reader panics")).sum();
-        assert!(looks > 0);
+        let reads: u64 = readers.into_iter().map(|reader| reader.join().expect("no reader panics")).sum();
+        assert!(reads > 0);
     });
 }
 
-/// Tasks unlink while they are inside and mark the page; who wants to free waits for the mark.
+/// Tasks unlink while they are inside and mark the page; other threads wait for the mark.
 fn marks<C: Contract>() {
     let (domain, pages) = (Domain::<C>::new(3), Pages::new());
     thread::scope(|scope| {
@@ -114,11 +114,11 @@ fn marks<C: Contract>() {
                 let mut task = domain.join().expect("room for three");
                 for round in 0..ROUNDS {
                     let inside = task.enter();
-                    pages.look((page + 1) % 3);
+                    pages.read((page + 1) % 3);
                     let old = pages.replace(page, round as u64);
                     pages.marks[page].store(inside.stamp().to_bits(), Ordering::Release);
                     drop(inside);
-                    // Others may have been inside for longer, or for less long: all must go.
+                    // Other tasks may have entered before or after this one. All have to exit.
                     domain.wait();
                     free(old);
                 }
@@ -133,17 +133,18 @@ fn marks<C: Contract>() {
     });
 }
 
-/// What a maker has published last, and the last round that it has left.
+/// What the maker of stamps has published last.
 #[derive(Default)]
 struct Made {
-    /// The stamp of a round, and the round.
+    /// The last stamp and its round.
     published: Mutex<Option<(Stamp, u64)>>,
+    /// The last round that the maker has left.
     left: AtomicU64,
 }
 
-/// The promise of `wait_for` itself: when it returns, the maker of the stamp has left the round in
-/// which it made the stamp. Two threads wait for everyone all the time, so that epochs and generations
-/// pass quickly: a maker that was slow to enter must be waited for as well.
+/// The promise of `wait_for`: when it returns, the maker of the stamp has left the round in which it made the
+/// stamp. Two threads wait for all tasks again and again, so that epochs and generations advance quickly: a
+/// maker that was slow to enter must be waited for too.
 fn stamps<C: Contract>() {
     let (domain, made, done) = (Domain::<C>::new(1), Made::default(), AtomicBool::new(false));
     thread::scope(|scope| {
@@ -153,9 +154,9 @@ fn stamps<C: Contract>() {
             for round in 1..=STAMPS {
                 let inside = task.enter();
                 *made.published.lock().expect("no one panics") = Some((inside.stamp(), round));
-                // Time for a waiter to return too early.
+                // Time in which a waiter could return too early.
                 (0..round % 64).for_each(|_| std::hint::spin_loop());
-                // From here on the page may be freed.
+                // From here on a waiter may return.
                 made.left.store(round, Ordering::Release);
                 drop(inside);
             }
@@ -183,7 +184,7 @@ fn stamps<C: Contract>() {
     });
 }
 
-/// Places in a domain are given, refused, and given again.
+/// A domain gives a place, refuses one when it is full, and gives a free place again.
 fn places<C: Contract>() {
     let domain = Domain::<C>::new(2);
     let (first, second) = (domain.join(), domain.join());
@@ -203,7 +204,7 @@ fn places<C: Contract>() {
     domain.wait_for(stamp);
 }
 
-/// Who forgets that he is inside cannot enter again, and keeps his place.
+/// A task whose guard was forgotten cannot enter again, and keeps its place.
 fn forgotten<C: Contract>() {
     let domain = Domain::<C>::new(1);
     let mut task = domain.join().expect("room for one");
@@ -214,7 +215,7 @@ fn forgotten<C: Contract>() {
     assert!(domain.join().is_none());
 }
 
-/// Generations are exact: who has entered after the stamp is not waited for.
+/// Generations are exact: a task that has entered after the stamp is not waited for.
 fn exact<C: Contract>() {
     let domain = Domain::<C>::new(3);
     let mut tasks = [(); 3].map(|()| domain.join().expect("room for three"));
@@ -225,7 +226,7 @@ fn exact<C: Contract>() {
     let _youngest = third.enter();
     drop(middle);
     drop(oldest);
-    // It would hang: the youngest is inside.
+    // It would hang if it waited for the youngest, which is inside.
     domain.wait_for(stamp);
 }
 
