@@ -11,8 +11,9 @@ use hugelift_doctor::read_machine::gather;
 use hugelift_doctor::read_running;
 use hugelift_doctor::worth::{most_worth, text as most_worth_text};
 use hugelift_doctor::{Finding, Severity, VERSION, diagnose};
+use hugelift_lab::read_machine::read_machine;
 use hugelift_lab::results::Report;
-use hugelift_lab::{machine, saved};
+use hugelift_lab::saved;
 use hugelift_os::io::console::{self, say};
 use hugelift_os::io::terminal;
 use hugelift_os::machine::tree::Tree;
@@ -126,7 +127,7 @@ fn lab_results(args: &DoctorArgs) -> Vec<Report> {
     }
     let mut reports = saved::folder().map(|folder| saved::load(&folder)).unwrap_or_default();
     if !reports.is_empty() {
-        let here = machine::read(&Tree::default());
+        let here = read_machine(&Tree::default());
         reports.retain(|report| report.machine.is_like(&here));
     }
     reports

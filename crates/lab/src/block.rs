@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Memory that is copied, read and written for the sake of the time that it takes.
+//! Memory that the experiments copy, read and write to time it.
 
 use crate::memory::{Mapping, Pages};
 use hugelift_core::addr::{Addr, Range};
@@ -10,54 +10,50 @@ use hugelift_os::proc::procfs::Process;
 use std::io;
 use std::ptr;
 
-/// A mapping, which only this value's methods read and write.
+/// A mapping that only the methods of this value read and write.
 #[derive(Debug)]
 pub struct Block(Mapping);
 
 impl Block {
-    /// Maps at least `bytes` bytes, and touches none of them.
+    /// Maps at least `bytes` bytes and touches none of them.
     ///
     /// # Errors
-    /// As [`Mapping::new`].
+    /// Those of [`Mapping::new`].
     pub fn new(pages: Pages, bytes: u64) -> io::Result<Block> {
         Mapping::new(pages, bytes).map(Block)
     }
 
-    /// The same, full of `byte`. What is missing is an error, where a write would be SIGBUS.
+    /// Maps a block and fills it with `byte`. Missing memory is an error here; at a later write it would be
+    /// SIGBUS.
     ///
     /// # Errors
-    /// As [`Mapping::populated`].
+    /// Those of [`Mapping::populated`].
     pub fn filled(pages: Pages, bytes: u64, byte: u8) -> io::Result<Block> {
         let block = Block(Mapping::populated(pages, bytes)?);
         block.set_first(block.len(), byte);
         Ok(block)
     }
 
-    /// Bytes.
+    /// Returns the size in bytes.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// There is always something.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// The kind that was asked for.
+    /// Returns the kind of pages that was asked for.
     pub fn pages(&self) -> Pages {
         self.0.pages()
     }
 
-    /// Its addresses.
+    /// Returns its addresses.
     pub fn range(&self) -> Range {
         let start = self.0.start() as u64;
         Range { start: Addr(start), end: Addr(start + self.len() as u64) }
     }
 
-    /// What /proc/self/smaps shows of it.
+    /// Returns what /proc/self/smaps shows of it.
     ///
     /// # Errors
-    /// It cannot be read, or does not show this memory.
+    /// smaps cannot be read, or does not show this memory.
     pub fn usage(&self) -> anyhow::Result<Usage> {
         let range = self.range();
         let found = Process::OWN.smaps()?.into_iter().find(|usage| usage.mapping.range == range);
@@ -66,30 +62,30 @@ impl Block {
         })
     }
 
-    /// A child does not get this memory.
+    /// Keeps children of fork(2) from getting this memory.
     ///
     /// # Errors
-    /// As madvise(2), `MADV_DONTFORK`.
+    /// Those of madvise(2), `MADV_DONTFORK`.
     pub fn keep_from_children(&self) -> io::Result<()> {
         self.0.advise(libc::MADV_DONTFORK)
     }
 
-    /// memset(3) of the first `len` bytes, or of all there are.
+    /// Fills the first `len` bytes, or all of it, by memset(3).
     pub fn set_first(&self, len: usize, byte: u8) {
         // SAFETY: that much is mapped, writable, and shared with no one; no reference to it exists.
         unsafe { ptr::write_bytes(self.0.start(), byte, len.min(self.len())) }
     }
 
-    /// memcpy(3) of the first `len` bytes from another block, or of as many as both have.
+    /// Copies the first `len` bytes from another block, or as many as both have, by memcpy(3).
     pub fn copy_from(&self, from: &Block, len: usize) {
-        assert!(self.0.start() != from.0.start(), "a block is not copied onto itself");
+        assert!(self.0.start() != from.0.start(), "a block cannot be copied onto itself");
         let len = len.min(self.len()).min(from.len());
         // SAFETY: that much is mapped in both, two mappings do not overlap, and no reference to
         // either exists.
         unsafe { ptr::copy_nonoverlapping(from.0.start(), self.0.start(), len) }
     }
 
-    /// The sum of the first `len` bytes, eight at a time, or of all there are.
+    /// Adds up the first `len` bytes, or all of it, as words of eight bytes.
     pub fn sum_first(&self, len: usize) -> u64 {
         let words = len.min(self.len()) / size_of::<u64>();
         // SAFETY: within the mapping, readable, and aligned as the mapping begins at a page; nothing
@@ -98,7 +94,7 @@ impl Block {
         words.iter().fold(0, |sum, word| sum.wrapping_add(*word))
     }
 
-    /// Reads a byte of every base page, whatever is there.
+    /// Reads a byte of every base page.
     pub fn touch(&self) {
         let page = usize::try_from(base_page().bytes()).unwrap_or(4096);
         for offset in (0..self.len()).step_by(page) {
@@ -106,7 +102,7 @@ impl Block {
         }
     }
 
-    /// The byte at `offset`, from memory.
+    /// Reads the byte at `offset`. The compiler cannot leave the read out.
     #[inline]
     pub fn read(&self, offset: usize) -> u8 {
         assert!(offset < self.len());
@@ -114,7 +110,7 @@ impl Block {
         unsafe { self.0.start().add(offset).read_volatile() }
     }
 
-    /// Writes a byte at `offset`, to memory.
+    /// Writes a byte at `offset`. The compiler cannot leave the write out.
     #[inline]
     pub fn write(&self, offset: usize, byte: u8) {
         assert!(offset < self.len());
@@ -122,7 +118,7 @@ impl Block {
         unsafe { self.0.start().add(offset).write_volatile(byte) }
     }
 
-    /// Stores a number at the place `index` of an array of them.
+    /// Stores a number at `index`, with the block as an array of numbers.
     #[inline]
     pub fn store(&self, index: usize, number: u32) {
         assert!(index < self.len() / size_of::<u32>());
@@ -131,7 +127,7 @@ impl Block {
         unsafe { self.0.start().cast::<u32>().add(index).write(number) }
     }
 
-    /// The first `count` numbers of an array of them, or as many as there is room for.
+    /// Returns the first `count` numbers, or as many as fit, with the block as an array of numbers.
     pub fn numbers(&self, count: usize) -> Vec<u32> {
         let count = count.min(self.len() / size_of::<u32>());
         // SAFETY: within the mapping, readable and aligned; nothing writes while the slice is read,
@@ -139,16 +135,17 @@ impl Block {
         unsafe { std::slice::from_raw_parts(self.0.start().cast::<u32>(), count) }.to_vec()
     }
 
-    /// Joins small pages to huge ones, as far as that is possible; how many huge pages were refused.
+    /// Collapses small pages into huge ones where that is possible. Returns how many huge pages the kernel
+    /// refused.
     ///
     /// # Errors
-    /// As madvise(2), `MADV_COLLAPSE`, for the first: EINVAL from a kernel before 6.1.
+    /// EINVAL of `MADV_COLLAPSE` for the first huge page: the kernel is older than 6.1.
     pub fn collapse(&self) -> io::Result<usize> {
         let huge = usize::try_from(thp_page().unwrap_or_else(base_page).bytes()).map_err(io::Error::other)?;
         let mut refused = 0;
         for offset in (0..self.len()).step_by(huge) {
             let len = huge.min(self.len() - offset);
-            // SAFETY: madvise(2) of memory of ours; the advice changes no content.
+            // SAFETY: madvise(2) of our own memory; the advice changes no content.
             let done = unsafe { libc::madvise(self.0.start().add(offset).cast(), len, MADV_COLLAPSE) };
             if done != 0 {
                 let error = io::Error::last_os_error();
@@ -167,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_in_a_block() {
+    fn content_of_a_block() {
         let one = Block::new(Pages::Small, 6 << 20).expect("6 MB");
         assert_eq!((one.len(), one.usage().expect("smaps").rss), (6 << 20, 0));
         let two = Block::filled(Pages::Small, 2 << 20, 7).expect("2 MB");
@@ -191,7 +188,7 @@ mod tests {
     #[test]
     fn small_pages_are_joined() {
         let Ok(block) = Block::new(Pages::Thp, 4 << 20) else { return };
-        // One small page of each: the kernel gives a huge one at once, or none.
+        // At the first touch the kernel gives a huge page, or small ones.
         block.touch();
         block.set_first(block.len(), 1);
         if block.collapse().is_ok_and(|refused| refused == 0) {

@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where a curve of latencies leaves one plateau for the next: the reach of a TLB or a cache.
+//! Finds where a curve of latencies leaves one plateau for the next: the reach of a TLB or a cache.
 //!
-//! A measured curve is first made to rise only (isotonic regression by pooling adjacent
-//! violators, Barlow et al. 1972): more memory never makes an access faster, what does is noise.
-//! A knee is then the start of a stretch in which the latency grows faster than a plateau does.
+//! First the measured curve is replaced by the nearest one that never falls (isotonic regression by
+//! pooling adjacent violators, Barlow et al. 1972): more memory never makes an access faster, so a fall is
+//! noise. A knee is then the start of a ramp: a range in which the latency grows faster than on a plateau.
 
-/// Growth by doubling of the working set that a plateau may have.
+/// The largest growth per doubling of the working set that still counts as a plateau.
 const FLAT: f64 = 0.12;
 
-/// Growth over a whole ramp that makes it one: a knee, not noise.
+/// The least growth over a whole ramp that counts as a knee. Less is noise.
 const LEAST: f64 = 0.25;
 
-/// A rise that is less than this, in the curve's own unit, is none.
+/// The least rise over a whole ramp, in the unit of the curve, that counts as a knee.
 const LEAST_RISE: f64 = 0.4;
 
 /// The start of a ramp.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Knee {
-    /// The last x of the plateau before it: what still fits.
+    /// The last x of the plateau before the ramp: what still fits.
     pub at: f64,
-    /// The first x of the plateau behind it.
+    /// The first x of the plateau behind the ramp.
     pub until: f64,
     /// The value at `at`.
     pub before: f64,
@@ -27,8 +27,8 @@ pub struct Knee {
     pub after: f64,
 }
 
-/// The knees of a curve of positive values over positive, ascending x. What is neither is left
-/// out.
+/// Returns the knees of a curve. Points whose x or value is not positive, and points whose x does not
+/// ascend, are skipped.
 pub fn knees(points: &[(f64, f64)]) -> Vec<Knee> {
     let mut sound: Vec<(f64, f64)> = Vec::new();
     for &(x, y) in points {
@@ -39,7 +39,7 @@ pub fn knees(points: &[(f64, f64)]) -> Vec<Knee> {
     }
     let rising = isotonic(&sound.iter().map(|p| p.1).collect::<Vec<f64>>());
     let curve: Vec<(f64, f64)> = sound.iter().zip(rising).map(|(p, y)| (p.0, y)).collect();
-    // A curve that goes down to 0 does not grow by infinity: what is below the least rise is noise.
+    // Values below the least rise are noise; raising them to it avoids an infinite growth from 0.
     let level = |y: f64| y.max(LEAST_RISE);
     let steep = |pair: &[(f64, f64)]| {
         let octaves = (pair[1].0 / pair[0].0).log2();
@@ -64,8 +64,8 @@ pub fn knees(points: &[(f64, f64)]) -> Vec<Knee> {
     found
 }
 
-/// The curve's value at `x`: between two points on the straight line over log x, beyond the ends
-/// the value there. `None` for a curve without points.
+/// Returns the value of the curve at `x`: interpolated linearly over log x between two points, and the
+/// value of the last point beyond an end. `None` for a curve without points.
 pub fn at(points: &[(f64, f64)], x: f64) -> Option<f64> {
     let (first, last) = (points.first()?, points.last()?);
     if x <= first.0 {
@@ -79,9 +79,9 @@ pub fn at(points: &[(f64, f64)], x: f64) -> Option<f64> {
     Some(if share.is_finite() { y0 + (y1 - y0) * share } else { y1 })
 }
 
-/// The rising curve that is nearest in the least squares.
-pub fn isotonic(values: &[f64]) -> Vec<f64> {
-    // Blocks of a mean and a length; each mean is above the one before it.
+/// Returns the curve that never falls and is nearest by least squares.
+fn isotonic(values: &[f64]) -> Vec<f64> {
+    // Blocks of a mean and a length; the means rise.
     let mut blocks: Vec<(f64, usize)> = Vec::new();
     for &value in values {
         let mut block = (value, 1);
@@ -103,13 +103,13 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Four points to an octave from 256 kB on.
+    /// Four points per doubling, from 256 kB on.
     fn sizes() -> Vec<f64> {
         (0..57).map(|i| 262_144.0 * 2f64.powf(f64::from(i) / 4.0)).collect()
     }
 
-    /// What random access costs where levels hold `reach` bytes and cost `level` when missed: the
-    /// share of misses beyond the reach is 1 - reach / x.
+    /// The cost of a random access with levels that hold `reach` bytes and cost `cost` when missed: beyond
+    /// the reach the share of misses is 1 - reach / x.
     fn model(x: f64, base: f64, levels: &[(f64, f64)]) -> f64 {
         let missed = |reach: f64| (1.0 - reach / x).max(0.0);
         base + levels.iter().map(|&(reach, cost)| cost * missed(reach)).sum::<f64>()
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn two_tlbs_are_two_knees() {
-        // 64 entries of 7 cycles' cost, 1536 of 30.
+        // 64 entries; a miss costs 2 ns. 1536 entries; a miss costs 20 ns.
         let levels = [(64.0 * 4096.0, 2.0), (1536.0 * 4096.0, 20.0)];
         let curve: Vec<(f64, f64)> = sizes().into_iter().map(|x| (x, model(x, 1.0, &levels))).collect();
         let found = knees(&curve);
@@ -156,7 +156,7 @@ mod tests {
                 .map(|(i, (&x, n))| (x, base * (1.0 + n) * if i > place { rise } else { 1.0 }))
                 .collect();
             let found = knees(&curve);
-            // Of a rise that is smaller than what counts as one, nothing is asked.
+            // Smaller rises need not be found.
             prop_assume!(base * (rise - 1.0) > 1.0);
             prop_assert_eq!(found.len(), 1, "{:?}", found);
             prop_assert!(found[0].at >= xs[place - 1] && found[0].at <= xs[place], "{:?}", found);

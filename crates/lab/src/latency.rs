@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Many short times: what share of them is below what, and how they are distributed.
+//! Percentiles and the distribution of many short times.
 
 /// Bins for each power of ten.
 const BINS: i32 = 10;
@@ -10,51 +10,40 @@ pub struct Latencies {
     sorted: Vec<u32>,
 }
 
-/// How many times lie in a range.
+/// A bin of a histogram.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Bin {
-    /// The least time that counts, in nanoseconds.
+    /// The shortest time in the bin, in nanoseconds.
     pub low: f64,
-    /// The least time that does not.
+    /// The shortest time above the bin.
     pub high: f64,
-    /// How many.
+    /// How many times lie in the bin.
     pub count: u64,
 }
 
 impl Latencies {
-    /// Times in nanoseconds, in any order.
+    /// Takes times in nanoseconds, in any order.
     pub fn new(mut times: Vec<u32>) -> Latencies {
         times.sort_unstable();
         Latencies { sorted: times }
     }
 
-    /// How many there are.
+    /// Returns how many there are.
     pub fn count(&self) -> usize {
         self.sorted.len()
     }
 
-    /// The least of these times that at least the share `share` (0 to 1) of them does not exceed,
-    /// in nanoseconds: the percentile by the method of the nearest rank, always one of the times.
-    /// `None` of none.
+    /// Returns the percentile by the nearest-rank method, in nanoseconds: the least of the times that at
+    /// least the share `share` (0 to 1) of them does not exceed. `None` if there are no times.
     pub fn percentile(&self, share: f64) -> Option<f64> {
         let n = self.sorted.len();
-        // 0.999 of 1000 is a little more than 999 in floating point.
+        // In floating point 0.999 of 1000 is a little more than 999.
         let rank = (share.clamp(0.0, 1.0) * n as f64 - 1e-9).ceil().max(1.0) as usize;
         self.sorted.get(rank.min(n).checked_sub(1)?).map(|t| f64::from(*t))
     }
 
-    /// The longest, in nanoseconds.
-    pub fn max(&self) -> Option<f64> {
-        self.percentile(1.0)
-    }
-
-    /// Their sum, in nanoseconds.
-    pub fn total(&self) -> f64 {
-        self.sorted.iter().map(|t| u64::from(*t)).sum::<u64>() as f64
-    }
-
-    /// The distribution: ten bins for each power of ten, from the shortest time's to the longest
-    /// one's, empty ones between them included. What took no time at all counts as 1 ns.
+    /// Returns the distribution: ten bins for each power of ten, from the bin of the shortest time to that
+    /// of the longest, with the empty bins between them. A time of 0 counts as 1 ns.
     pub fn histogram(&self) -> Vec<Bin> {
         let bin = |time: u32| (f64::from(time.max(1)).log10() * f64::from(BINS) + 1e-9).floor() as i32;
         let edge = |bin: i32| 10f64.powf(f64::from(bin) / f64::from(BINS));
@@ -87,7 +76,6 @@ mod tests {
         let thousand = Latencies::new((1..=1000).collect());
         let at = |share| thousand.percentile(share).unwrap();
         assert_eq!([0.0, 0.5, 0.99, 0.999, 1.0].map(at), [1.0, 500.0, 990.0, 999.0, 1000.0]);
-        assert_eq!((thousand.max(), thousand.total()), (Some(1000.0), 500_500.0));
         assert_eq!(Latencies::default().percentile(0.5), None);
     }
 

@@ -1,35 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The experiments behind hugelift's defaults, to be repeated on any machine.
+//! The experiments behind hugelift's defaults. They can be repeated on any machine.
+//!
+//! | modules | hold |
+//! |---|---|
+//! | [`tlb`], [`memcpy`], [`cow`], [`munmap`], [`reclaim`] | the experiments |
+//! | [`perform()`], [`progress`] | what runs an experiment, shows how far it is and stops it |
+//! | [`results`] | what an experiment returns: plain data, the same for all |
+//! | [`read_machine`], [`saved`] | the description of the machine in a report; the last reports, for `hugelift doctor` |
+//! | [`memory`], `block` | memory on a known kind of pages |
+//! | `clock`, `cpus`, `setting` | clocks, the CPUs of this process, settings of the kernel that are put back |
+//! | `knees`, `latency`, `contention` | what figures mean: bends of a curve, percentiles, a model of more cores |
 //!
 //! An experiment is a file or folder with its options and
-//! `run(&Options, &mut Progress) -> Result<Outcome>`. It asks [`progress::Progress`] before each
-//! step whether to go on (ctrl-C, the time), and gives back what it has when told to stop.
-//! [`perform()`] makes a report of it. A setting of the kernel that an experiment changes is a
-//! [`setting::Setting`], which puts it back.
+//! `run(&Options, &mut Progress) -> Result<Outcome>`. Before each step it asks [`progress::Progress`]
+//! whether it may go on (ctrl-C or the end of its time stop it), and it returns what it has measured
+//! until then. An experiment that changes a setting of the kernel holds a `setting::Setting`, which puts
+//! the old value back.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
-pub mod block;
-pub mod clock;
-pub mod contention;
+mod block;
+mod clock;
+mod contention;
 pub mod cow;
-pub mod knees;
-pub mod latency;
-pub mod machine;
+mod cpus;
+mod knees;
+mod latency;
 pub mod memcpy;
 pub mod memory;
 pub mod munmap;
-pub mod perform;
+mod perform;
 pub mod progress;
+pub mod read_machine;
 pub mod reclaim;
 pub mod results;
 pub mod saved;
-pub mod setting;
+mod setting;
 pub mod tlb;
 
 pub use perform::{Experiment, perform};
 
-/// Held by a test that forks: its child shares the memory of all tests as long as it lives, and some
-/// tests measure how many processes share theirs.
+/// Serialises the tests that fork: a child shares the memory of all tests while it lives, and some tests
+/// measure how many processes share theirs.
 #[cfg(test)]
 fn forking() -> std::sync::MutexGuard<'static, ()> {
     static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());

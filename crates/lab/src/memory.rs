@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Memory on pages of a kind that is known: asked for, and looked up in smaps.
+//! Memory on a known kind of pages. The kind is asked for, and smaps shows what the kernel gave.
 
 use crate::results::Hue;
 use crate::setting::Setting;
@@ -10,22 +10,23 @@ use hugelift_os::machine::tree::Tree;
 use hugelift_os::machine::{base_page, thp_page};
 use hugelift_os::proc::procfs::Process;
 use hugelift_os::proc::reservation::Reservation;
+use nix::sys::resource::{UsageWho, getrusage};
 use std::io;
 use std::ptr::NonNull;
 
-/// Which pages memory is to have.
+/// A kind of pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pages {
-    /// Base pages: 4 kB, but on some Arm machines.
+    /// Base pages: 4 kB, except on some Arm machines.
     Small,
     /// Transparent huge pages.
     Thp,
-    /// Of the hugetlb pool with pages of this size.
+    /// Pages of the hugetlb pool with this page size.
     Hugetlb(PageSize),
 }
 
 impl Pages {
-    /// As shown: `4 kB`, `THP`, `hugetlb 2 MB`.
+    /// Returns the name that is shown: `4 kB`, `THP`, `hugetlb 2 MB`.
     pub fn name(self) -> String {
         match self {
             Pages::Small => human_bytes(base_page().bytes()),
@@ -34,7 +35,7 @@ impl Pages {
         }
     }
 
-    /// The colour of its curves.
+    /// Returns the colour of its curves.
     pub fn hue(self) -> Hue {
         match self {
             Pages::Small => Hue::Small,
@@ -44,7 +45,8 @@ impl Pages {
         }
     }
 
-    /// Bytes of one page. Without transparent huge pages their size is that of the base page.
+    /// Returns the bytes of one page. If there are no transparent huge pages, [`Pages::Thp`] has the size of
+    /// the base page.
     pub fn bytes(self) -> u64 {
         match self {
             Pages::Small => base_page().bytes(),
@@ -53,7 +55,7 @@ impl Pages {
         }
     }
 
-    /// Flags of mmap(2) for private anonymous memory of it.
+    /// Returns the flags of mmap(2) for private anonymous memory on these pages.
     pub fn flags(self) -> i32 {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         match self {
@@ -65,7 +67,8 @@ impl Pages {
     }
 }
 
-/// The hugetlb pages of the size of a transparent huge page, if the kernel has a pool of them.
+/// Returns the hugetlb pages that have the size of a transparent huge page, if the kernel has a pool of
+/// them.
 pub fn usual_hugetlb() -> Option<Pages> {
     let size = thp_page().unwrap_or(PageSize::MB2).bytes();
     pools::read(&Tree::default())
@@ -75,11 +78,11 @@ pub fn usual_hugetlb() -> Option<Pages> {
         .map(Pages::Hugetlb)
 }
 
-/// Sees to it that so many pages can be had from a pool: there, or by enlarging it for as long as
-/// the value lives, which takes root. `None` where nothing had to be changed.
+/// Makes sure that `pages` pages of a pool are available. If too few are, enlarges the pool for as long as
+/// the returned value lives, which needs root. Returns `None` if nothing had to be changed.
 ///
 /// # Errors
-/// They cannot be had; the message says what would help. The pool is then as it was.
+/// The pages are not available; the message says what would help. The pool is then unchanged.
 pub fn pool_with(page: PageSize, pages: u64) -> Result<Option<Setting>> {
     let tree = Tree::default();
     let pool = || {
@@ -94,7 +97,7 @@ pub fn pool_with(page: PageSize, pages: u64) -> Result<Option<Setting>> {
     let path = format!("/sys/kernel/mm/hugepages/hugepages-{}kB/nr_hugepages", page.bytes() >> 10);
     let help = || {
         format!(
-            "the pool of {page} pages has {} to give and {pages} are needed; as root hugelift enlarges it for \
+            "the pool of {page} pages has {} available and {pages} are needed; as root hugelift enlarges it for \
              the time of the experiment, or: hugelift pool set {}=+{}",
             before.available,
             hugelift_core::pool::size_word(page.bytes()),
@@ -108,30 +111,39 @@ pub fn pool_with(page: PageSize, pages: u64) -> Result<Option<Setting>> {
     Ok(Some(setting))
 }
 
-/// Anonymous memory of this process, unmapped when dropped.
+/// Returns the page faults of this process so far that needed no disk.
+///
+/// # Errors
+/// Those of getrusage(2).
+pub fn page_faults() -> Result<u64> {
+    let usage = getrusage(UsageWho::RUSAGE_SELF).context("getrusage")?;
+    Ok(usage.minor_page_faults().cast_unsigned())
+}
+
+/// Anonymous memory of this process. It is unmapped when the value is dropped.
 #[derive(Debug)]
 pub struct Mapping {
     start: NonNull<u8>,
     len: usize,
-    /// With guards about the memory: they keep the kernel from joining it with a neighbour, whose pages
-    /// smaps would then count in.
+    /// The whole reservation. Unmapped pages before and behind the memory keep the kernel from merging it
+    /// with a neighbour, whose pages smaps would then count too.
     _reserved: Reservation,
     pages: Pages,
 }
 
 impl Mapping {
-    /// Readable and writable memory of at least `bytes` bytes, in whole pages of the kind. Nothing
-    /// of it is there before it is touched.
+    /// Maps readable and writable memory of at least `bytes` bytes, in whole pages of the kind. No page is
+    /// allocated before it is touched.
     ///
     /// # Errors
-    /// As mmap(2) and madvise(2): no memory, too few pages in the pool.
+    /// Those of mmap(2) and madvise(2): too little memory, or too few pages in the pool.
     pub fn new(pages: Pages, bytes: u64) -> io::Result<Mapping> {
         let unit = pages.bytes();
         let size =
             |bytes: u64| usize::try_from(bytes).map_err(|_| io::Error::from_raw_os_error(libc::ENOMEM));
         let whole = bytes.max(1).checked_next_multiple_of(unit);
         let len = size(whole.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?)?;
-        // A page before and one behind.
+        // A page before and a page behind.
         let room = size(unit)?.checked_mul(2).and_then(|more| more.checked_add(len));
         let room = room.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
         let align = PageSize::new(unit).ok_or(io::ErrorKind::InvalidInput)?;
@@ -141,7 +153,7 @@ impl Mapping {
         let start = NonNull::new(start).ok_or(io::ErrorKind::AddrNotAvailable)?;
         let mapping = Mapping { start, len, _reserved: reserved, pages };
         match pages {
-            // Kernels without transparent huge pages refuse the advice, and need none.
+            // A kernel without transparent huge pages refuses the advice, and does not need it.
             Pages::Small => mapping.advise(libc::MADV_NOHUGEPAGE).or(Ok(())),
             Pages::Thp => mapping.advise(libc::MADV_HUGEPAGE),
             Pages::Hugetlb(_) => Ok(()),
@@ -149,10 +161,10 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// As [`Mapping::new`], with every page there.
+    /// Maps memory as [`Mapping::new`] does, and touches every page.
     ///
     /// # Errors
-    /// As [`Mapping::new`] and [`Mapping::populate`].
+    /// Those of [`Mapping::new`] and [`Mapping::populate`].
     pub fn populated(pages: Pages, bytes: u64) -> io::Result<Mapping> {
         let mapping = Mapping::new(pages, bytes)?;
         mapping.populate()?;
@@ -162,12 +174,13 @@ impl Mapping {
     /// Touches every page.
     ///
     /// # Errors
-    /// No memory, or a limit: as an error where the kernel has `MADV_POPULATE_WRITE` (5.14).
+    /// Too little memory, or a limit is reached. Kernels without `MADV_POPULATE_WRITE` (before 5.14) send a
+    /// signal instead.
     pub fn populate(&self) -> io::Result<()> {
         match self.advise(libc::MADV_POPULATE_WRITE) {
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
                 for at in (0..self.len).step_by(4096) {
-                    // SAFETY: inside the mapping, which is writable and known to nobody else.
+                    // SAFETY: inside the mapping, which is writable and to which no reference exists.
                     unsafe { self.start.as_ptr().add(at).write_volatile(0) };
                 }
                 Ok(())
@@ -176,58 +189,58 @@ impl Mapping {
         }
     }
 
-    /// madvise(2) for all of it.
+    /// Calls madvise(2) for all of the memory.
     ///
     /// # Errors
-    /// Its.
+    /// Those of madvise(2).
     pub fn advise(&self, advice: i32) -> io::Result<()> {
-        // SAFETY: madvise(2) of a mapping of ours; advice that drops its content hurts nobody, as
-        // only raw pointers lead there.
+        // SAFETY: madvise(2) of our own mapping. Advice may drop its content, but only raw pointers lead
+        // there.
         match unsafe { libc::madvise(self.start.as_ptr().cast(), self.len, advice) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
         }
     }
 
-    /// mprotect(2) for all of it. What is both writable and executable is refused.
+    /// Calls mprotect(2) for all of the memory. Memory that is both writable and executable is refused.
     ///
     /// # Errors
-    /// Its.
+    /// Those of mprotect(2).
     pub fn protect(&self, prot: i32) -> io::Result<()> {
         if prot & libc::PROT_WRITE != 0 && prot & libc::PROT_EXEC != 0 {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        // SAFETY: mprotect(2) of a mapping of ours, to which no reference exists.
+        // SAFETY: mprotect(2) of our own mapping, to which no reference exists.
         match unsafe { libc::mprotect(self.start.as_ptr().cast(), self.len, prot) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
         }
     }
 
-    /// The first byte.
+    /// Returns the address of the first byte.
     pub fn start(&self) -> *mut u8 {
         self.start.as_ptr()
     }
 
-    /// Bytes.
+    /// Returns the size in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// There is always something.
+    /// Whether it is empty, which it never is.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The kind that was asked for.
+    /// Returns the kind of pages that was asked for.
     pub fn pages(&self) -> Pages {
         self.pages
     }
 
-    /// What is huge of it, in bytes, as `/proc/self/smaps` shows it.
+    /// Returns how many bytes of it are on huge pages, as `/proc/self/smaps` shows them.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// smaps cannot be read.
     pub fn huge_bytes(&self) -> Result<u64> {
         let range =
             Range::sized(Addr(self.start.as_ptr() as u64), self.len as u64).context("an address range")?;
@@ -235,11 +248,11 @@ impl Mapping {
         Ok(usages.iter().filter(|u| range.covers(u.mapping.range)).map(|u| u.huge()).sum())
     }
 
-    /// The share that has the pages that were asked for, 0 to 1: all of hugetlb and of small
-    /// memory, of transparent huge pages what the kernel could give.
+    /// Returns the share of the memory, 0 to 1, that is on the pages that were asked for. It is 1 for
+    /// hugetlb and small pages; for transparent huge pages it is what the kernel could give.
     ///
     /// # Errors
-    /// As [`Mapping::huge_bytes`].
+    /// Those of [`Mapping::huge_bytes`].
     pub fn share_as_asked(&self) -> Result<f64> {
         let huge = self.huge_bytes()? as f64 / self.len as f64;
         Ok(if self.pages == Pages::Small { 1.0 - huge } else { huge })
@@ -257,11 +270,11 @@ mod tests {
         if thp_page().is_none() {
             return;
         }
-        // Beside it, and not counted in.
+        // A neighbour that is not counted.
         let thp = Mapping::populated(Pages::Thp, (8 << 20) + 1).unwrap();
         assert_eq!(thp.len() as u64, ((8u64 << 20) + 1).next_multiple_of(Pages::Thp.bytes()));
         let huge = thp.huge_bytes().unwrap();
-        // Memory may be in pieces; none is ever more than there is.
+        // Free memory may be too fragmented for huge pages.
         assert!(huge <= thp.len() as u64 && huge.is_multiple_of(Pages::Thp.bytes()), "{huge}");
         assert_eq!(small.huge_bytes().unwrap(), 0);
     }

@@ -1,51 +1,52 @@
 // SPDX-License-Identifier: Apache-2.0
-//! From an experiment to its report.
+//! Runs an experiment and makes a report of its outcome.
 
-use crate::machine;
+use crate::clock::utc_now;
 use crate::progress::Progress;
+use crate::read_machine::read_machine;
 use crate::results::{Outcome, Report, VERSION};
 use anyhow::{Context as _, Result};
 use hugelift_os::machine::tree::Tree;
 use std::time::{Duration, Instant};
 
-/// The most that an experiment may take with `--quick`.
-pub const QUICK: Duration = Duration::from_secs(60);
+/// The most time that an experiment may take with `--quick`.
+const QUICK: Duration = Duration::from_secs(60);
 
-/// The most that it may take without.
-pub const THOROUGH: Duration = Duration::from_secs(600);
+/// The most time that it may take without `--quick`.
+const THOROUGH: Duration = Duration::from_secs(600);
 
-/// What is kept of that for the end: putting back settings, what is under way.
+/// One part in this many is kept for the end: to finish a step and to put back settings.
 const RESERVE: u32 = 10;
 
-/// One that `hugelift lab all` performs.
+/// An experiment, as `hugelift lab all` runs it.
 #[derive(Clone, Copy, Debug)]
 pub struct Experiment {
     /// The word after `hugelift lab`.
     pub name: &'static str,
     /// What it is about, in one line.
     pub title: &'static str,
-    /// Runs it with its usual options; `true` is `--quick`.
+    /// Runs it with its usual options; `true` stands for `--quick`.
     pub run: fn(bool, &mut Progress) -> Result<Outcome>,
 }
 
-/// The time that an experiment has for measuring: nine tenths of what it may take.
-pub fn budget(quick: bool) -> Duration {
+/// Returns the time that an experiment has for measuring: nine tenths of what it may take.
+fn budget(quick: bool) -> Duration {
     let all = if quick { QUICK } else { THOROUGH };
     all - all / RESERVE
 }
 
-/// Runs an experiment, and says where, when and how long. `show` is told from time to time what
-/// share is done (0 to 1) and what is being measured.
+/// Runs an experiment and adds the machine, the date and the duration. `show` is called from time to time
+/// with the share that is done (0 to 1) and what is being measured.
 ///
 /// # Errors
-/// The experiment's own; being stopped is none.
+/// The errors of the experiment. An experiment that was stopped is not an error.
 pub fn perform(
     experiment: &Experiment,
     quick: bool,
     show: impl FnMut(f64, &str),
     run: impl FnOnce(&mut Progress) -> Result<Outcome>,
 ) -> Result<Report> {
-    let date = machine::now();
+    let date = utc_now();
     let began = Instant::now();
     let mut progress = Progress::new(budget(quick), show);
     let outcome = run(&mut progress).with_context(|| format!("lab {}", experiment.name))?;
@@ -57,7 +58,7 @@ pub fn perform(
         ended: progress.ended(),
         seconds: began.elapsed().as_secs_f64(),
         date,
-        machine: machine::read(&Tree::default()),
+        machine: read_machine(&Tree::default()),
         outcome,
     })
 }

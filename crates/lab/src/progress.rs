@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How far an experiment is, and whether it may go on.
+//! Shows how far an experiment is, and stops it.
 
 use crate::results::Ended;
 use hugelift_measure::interrupt;
 use std::time::{Duration, Instant};
 
-/// Shows the share that is done, 0 to 1, and what comes now.
+/// Shows the share that is done (0 to 1) and the next step.
 type Show<'a> = Box<dyn FnMut(f64, &str) + 'a>;
 
-/// Told by an experiment how far it is; tells it when to stop.
+/// What an experiment reports its progress to, and asks whether to stop.
 pub struct Progress<'a> {
     deadline: Instant,
     stopped: Option<Ended>,
@@ -16,14 +16,14 @@ pub struct Progress<'a> {
 }
 
 impl<'a> Progress<'a> {
-    /// One that stops the experiment when `budget` is over or ctrl-C was pressed
+    /// Makes one that stops the experiment when `budget` is over or ctrl-C was pressed
     /// ([`interrupt::prepare`]).
     pub fn new(budget: Duration, show: impl FnMut(f64, &str) + 'a) -> Progress<'a> {
         Progress { deadline: Instant::now() + budget, stopped: None, show: Box::new(show) }
     }
 
-    /// Before each step: `share` of all (0 to 1) is done, `what` comes now. Returns whether to go
-    /// on; once it does not, it never does again.
+    /// To be called before each step: `share` of all (0 to 1) is done, and `what` comes next. Returns
+    /// whether to go on. Once it has returned `false` it never returns `true` again.
     pub fn go_on(&mut self, share: f64, what: &str) -> bool {
         let go_on = !self.is_over();
         if go_on {
@@ -32,7 +32,7 @@ impl<'a> Progress<'a> {
         go_on
     }
 
-    /// The experiment must stop. Cheap: for inner loops, where nothing is to be shown.
+    /// Whether the experiment must stop. Shows nothing and is cheap, for inner loops.
     pub fn is_over(&mut self) -> bool {
         if self.stopped.is_none() {
             if interrupt::check().is_err() {
@@ -44,9 +44,9 @@ impl<'a> Progress<'a> {
         self.stopped.is_some()
     }
 
-    /// Sleeps, but not for longer than the experiment may go on. Returns whether it may.
+    /// Sleeps for `time`, or until the experiment must stop. Returns whether it may go on.
     pub fn pause(&mut self, time: Duration) -> bool {
-        // A signal does not end a sleep, so it is slept in short turns.
+        // A signal does not end a sleep, so the time is slept in short turns.
         const TURN: Duration = Duration::from_millis(50);
         let end = Instant::now() + time;
         while !self.is_over() {
@@ -59,12 +59,12 @@ impl<'a> Progress<'a> {
         false
     }
 
-    /// The time that is left for measuring.
+    /// Returns the time that is left for measuring.
     pub fn left(&self) -> Duration {
         self.deadline.saturating_duration_since(Instant::now())
     }
 
-    /// How it ended: complete, unless it was told to stop.
+    /// Returns how it ended: complete, unless it was stopped.
     pub fn ended(&self) -> Ended {
         self.stopped.unwrap_or(Ended::Complete)
     }

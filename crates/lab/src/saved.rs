@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The last report of each experiment, kept for `hugelift doctor`: in
+//! Keeps the last report of each experiment for `hugelift doctor`, in
 //! `$XDG_STATE_HOME/hugelift/lab/`, or `~/.local/state/hugelift/lab/` (XDG Base Directory
 //! Specification).
 
@@ -10,29 +10,30 @@ use hugelift_os::io::{open, output};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A report is a few hundred kilobytes. What is larger is none.
+/// A report is a few hundred kilobytes. A larger file is not a report.
 const LARGEST: u64 = 16 << 20;
 
-/// The folder; `None` where neither variable names one.
+/// Returns the folder; `None` if neither variable names one.
 pub fn folder() -> Option<PathBuf> {
     let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
     let state = absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local/state")))?;
     Some(state.join("hugelift/lab"))
 }
 
-/// Keeps a report in the place of an earlier one of the same experiment.
+/// Saves a report. It replaces an earlier one of the same experiment.
 ///
 /// # Errors
-/// The folder cannot be made, or the file not written.
+/// The folder or the file cannot be made.
 pub fn save(folder: &Path, report: &Report) -> Result<()> {
     fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.escaped()))?;
     let json = serde_json::to_vec(report).context("JSON")?;
     let path = folder.join(format!("{}.json", report.experiment));
-    // Its message has its source in it.
+    // The message of the error includes that of its source.
     output::write(&path, &json).map_err(|e| anyhow::anyhow!("{e}"))
 }
 
-/// All that are kept, by name. What is no report of this version is left out: it says nothing.
+/// Loads all saved reports, in the order of their names. Files that are not reports of this version are
+/// skipped.
 pub fn load(folder: &Path) -> Vec<Report> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     let mut files: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
@@ -54,7 +55,7 @@ mod tests {
     use crate::{Experiment, perform};
 
     #[test]
-    fn what_was_kept_comes_back() {
+    fn saved_reports_are_loaded() {
         let dir = tempfile::tempdir().unwrap();
         let folder = dir.path().join("a/b");
         assert_eq!(load(&folder), []);
@@ -62,7 +63,7 @@ mod tests {
         let report = perform(&experiment, true, |_, _| {}, |_| Ok(Outcome::default())).unwrap();
         save(&folder, &report).unwrap();
         save(&folder, &report).unwrap();
-        // What is no report does not matter.
+        // Files that are not reports are skipped.
         fs::write(folder.join("y.json"), "{").unwrap();
         fs::write(folder.join("z"), "{}").unwrap();
         fs::write(

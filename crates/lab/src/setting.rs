@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A setting of the kernel for the time of an experiment.
+//! Changes a setting of the kernel for the time of an experiment.
 //!
-//! It is put back when the value is dropped: at the end, after an error, and after ctrl-C, which
-//! only makes the experiment end. Should this process be killed, a shell that waits for its end
-//! puts it back. What somebody else has changed in the meantime is theirs, and stays; another
-//! experiment does not change it before this one has put it back: it would take our value for the
+//! The old value is put back when the [`Setting`] is dropped: at the end, after an error, and after
+//! ctrl-C, which only makes the experiment end. If this process is killed, a shell that waits for its end
+//! puts the value back. If another process has changed the setting in the meantime, its value stays. A lock
+//! keeps a second experiment from changing the same setting, since it would take our value for the
 //! machine's.
 
 use anyhow::{Context as _, Result, anyhow, ensure};
@@ -17,8 +17,8 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// Reads what was made of the setting, then waits until this process closes the pipe or is gone. If
-/// nothing was made of it, it has nothing to do.
+/// Reads the new value of the setting from the pipe, then waits until this process closes the pipe or ends.
+/// If there was no new value, there is nothing to put back.
 const RESTORE: &str = r#"
 read -r made || exit
 read -r end
@@ -26,7 +26,7 @@ read -r now < "$2"
 [ "$now" != "$made" ] || printf '%s\n' "$1" > "$2"
 "#;
 
-/// A file of /proc/sys or /sys that has another value for a while.
+/// A file in /proc/sys or /sys whose value is changed for a while.
 #[derive(Debug)]
 pub struct Setting {
     path: PathBuf,
@@ -37,34 +37,34 @@ pub struct Setting {
 }
 
 impl Setting {
-    /// Writes `value`. What the kernel makes of it is to be read by the caller: a pool may get fewer
-    /// pages than were asked for.
+    /// Writes `value`. The caller must read what the kernel has made of it: a pool may get fewer pages
+    /// than were asked for.
     ///
     /// # Errors
-    /// The file cannot be read or written, as for all but root, or another experiment has changed it;
-    /// the setting is then as it was.
+    /// The file cannot be read or written (only root may write it), or another experiment has changed it.
+    /// The setting is then unchanged.
     pub fn change(path: impl AsRef<Path>, value: &str) -> Result<Setting> {
         let path = path.as_ref();
         let file = fs::File::open(path).with_context(|| format!("cannot read {}", path.escaped()))?;
         let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.escaped()))?;
         let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, error)| match error {
             Errno::EWOULDBLOCK => anyhow!(
-                "{path} is {}, as another experiment has set it for its time; wait for its end: fuser -v {path}",
+                "{path} is {}: another experiment has changed it; wait until it ends: fuser -v {path}",
                 chosen(&text),
                 path = path.escaped()
             ),
             error => anyhow!("cannot lock {}: {error}", path.escaped()),
         })?;
-        // Who had the lock may have put it back just now.
+        // Another experiment may have put it back before we got the lock.
         let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.escaped()))?;
         let before = chosen(&text).to_string();
-        // In a group of its own, ctrl-C does not reach it.
+        // Ctrl-C does not reach a process group of its own.
         let restorer = Command::new("sh")
             .args(["-c", RESTORE, "sh", &before])
             .arg(path)
             .process_group(0)
             .stdin(Stdio::piped())
-            // It says nothing: this is how it comes to hold the lock until it has done its work.
+            // The shell prints nothing: it only has to hold the lock until it has put the value back.
             .stdout(lock.try_clone().context("cannot copy a descriptor")?)
             .stderr(Stdio::null())
             .spawn()
@@ -79,12 +79,12 @@ impl Setting {
         Ok(setting)
     }
 
-    /// What was there before, and will be again.
+    /// Returns the value before the change, which will be put back.
     pub fn before(&self) -> &str {
         &self.before
     }
 
-    /// What is there now.
+    /// Returns the present value.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -94,10 +94,10 @@ impl Setting {
         Ok(chosen(&text).to_string())
     }
 
-    /// Puts it back now.
+    /// Puts the old value back now.
     ///
     /// # Errors
-    /// It is not what it was.
+    /// The setting does not have its old value.
     pub fn restore(self) -> Result<()> {
         let (path, before) = (self.path.clone(), self.before.clone());
         drop(self);
@@ -110,12 +110,12 @@ impl Setting {
 impl Drop for Setting {
     fn drop(&mut self) {
         drop(self.restorer.stdin.take());
-        // Whether it could is seen by who reads the setting: see `restore`.
+        // `restore` reads the setting to see whether that succeeded.
         let _ = self.restorer.wait();
     }
 }
 
-/// The choice in `always [madvise] never`, or all of it.
+/// Returns the chosen word of `always [madvise] never`, or all of the text.
 pub(crate) fn chosen(text: &str) -> &str {
     let inside = text.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
     inside.map_or(text, |(word, _)| word).trim()
@@ -123,7 +123,7 @@ pub(crate) fn chosen(text: &str) -> &str {
 
 fn write(path: &Path, value: &str) -> std::io::Result<()> {
     let mut file = fs::OpenOptions::new().write(true).truncate(true).open(path)?;
-    // One write: the kernel takes each as a value of its own.
+    // One write: the kernel takes each write as a value.
     file.write_all(format!("{value}\n").as_bytes())
 }
 
@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(fs::read_to_string(&path).unwrap(), "madvise\n");
         Setting::change(&path, "3").unwrap().restore().unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "madvise\n");
-        // What another one has set meanwhile is not ours to change.
+        // A value that another process has set meanwhile stays.
         let setting = Setting::change(&path, "3").unwrap();
         fs::write(&path, "4\n").unwrap();
         assert!(setting.restore().unwrap_err().to_string().contains("is 4, and was madvise before"));
@@ -156,7 +156,7 @@ mod tests {
         fs::write(&path, "0\n").unwrap();
         let first = Setting::change(&path, "1").unwrap();
         let error = format!("{:#}", Setting::change(&path, "65").unwrap_err());
-        assert!(error.contains("setting is 1, as another experiment") && error.contains("fuser"), "{error}");
+        assert!(error.contains("setting is 1: another experiment") && error.contains("fuser"), "{error}");
         assert_eq!(fs::read_to_string(&path).unwrap(), "1\n");
         first.restore().unwrap();
         Setting::change(&path, "65").unwrap().restore().unwrap();

@@ -81,7 +81,7 @@ fn a_source_is_what_the_report_says() {
     assert!(says("written source, THP off, is 8 MB of its own on "), "{notes:?}");
     if before == "1" {
         assert!(says("never written, THP on, is 8 MB the 2 MB zero page") || !cfg!(target_arch = "x86_64"));
-        assert_eq!(says("read in while use_zero_page was 0, is 8 MB of its own"), is_root(), "{notes:?}");
+        assert_eq!(says("read while use_zero_page was 0, is 8 MB of its own"), is_root(), "{notes:?}");
         assert_eq!(says("root would also see"), !is_root(), "{notes:?}");
     }
     let rates = rows(&report, "empty_on_gb_s");

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The lock-free list, node by node. Who fails waits for twice as long each time, as the code does
-//! (`Backoff` of crate `hugelift-epoch`).
+//! The model of the lock-free list, node by node. A core whose exchange fails waits twice as long each time,
+//! like `Backoff` of crate `hugelift-epoch`.
 
-use super::{Costs, Events, Line, OPERATIONS, Varying};
+use super::{Costs, Events, Line, OPERATIONS, VaryingWork};
 
-/// Where a core is in its operation.
+/// The next step of a core.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Step {
     Work,
-    /// Looks for the youngest (entering) or for its older neighbour (exiting), at this node now.
+    /// Looks for the youngest node (entering) or for its own older neighbour (exiting), now at `node`.
     Find {
         entering: bool,
         node: usize,
     },
-    /// Exchanges this node's word, read in this version.
+    /// Exchanges the word of `node`, which it has read at this version.
     Exchange {
         entering: bool,
         node: usize,
@@ -21,26 +21,26 @@ enum Step {
     },
 }
 
-/// Rounds of waiting after which it takes no longer.
+/// After this many failures the waiting time no longer doubles.
 const ROUNDS: u32 = 7;
 
-/// Node 0 is the domain's; the others are the cores'.
+/// The cores and the list. Node 0 belongs to the domain, the others to the cores.
 pub struct Lists<'a> {
     costs: &'a Costs,
     lines: Vec<Line>,
-    /// How often the word of each node has changed.
+    /// How often the word of each node has changed: its version.
     versions: Vec<u64>,
-    /// How often each core has failed at this step of its operation.
+    /// How often each core has failed in its present operation.
     failed: Vec<u32>,
-    /// Oldest first; the domain's node in front.
+    /// The nodes in the list, oldest first, after the node of the domain.
     list: Vec<usize>,
     steps: Vec<Step>,
     events: Events,
-    varying: Varying,
+    varying: VaryingWork,
 }
 
 impl<'a> Lists<'a> {
-    /// So many cores, each with work to do first.
+    /// Makes a model with `cores` cores. Each begins with work.
     pub fn new(cores: usize, costs: &'a Costs) -> Lists<'a> {
         Lists {
             costs,
@@ -50,7 +50,7 @@ impl<'a> Lists<'a> {
             list: vec![0],
             steps: vec![Step::Work; cores],
             events: Events::default(),
-            varying: Varying(1),
+            varying: VaryingWork(1),
         }
     }
 
@@ -58,7 +58,7 @@ impl<'a> Lists<'a> {
         self.lines[node].access(now, core, write, self.costs)
     }
 
-    /// From the start, after a while.
+    /// Makes the core start its operation again after a pause; returns when.
     fn again(&mut self, now: f64, core: usize, entering: bool) -> f64 {
         let pauses = 1 << self.failed[core].min(ROUNDS);
         self.failed[core] += 1;
@@ -66,25 +66,25 @@ impl<'a> Lists<'a> {
         now + self.costs.pause * f64::from(pauses)
     }
 
-    /// Operations a second of all cores.
+    /// Runs the model. Returns the operations per second of all cores.
     pub fn run(mut self) -> f64 {
         let cores = self.steps.len();
         for core in 0..cores {
-            let work = self.varying.work(self.costs.work);
+            let work = self.varying.next(self.costs.work);
             self.events.add(work, core);
         }
         let (mut done, mut now) = (0, 0.0);
         while done < cores * OPERATIONS {
             let Some((time, core)) = self.events.next() else { break };
             now = time;
-            let (next, left) = self.step(now, core);
+            let (next, exited) = self.step(now, core);
             self.events.add(next, core);
-            done += usize::from(left);
+            done += usize::from(exited);
         }
         done as f64 / now.max(1e-9) * 1e9
     }
 
-    /// One step of a core: when its next is, and whether it has left.
+    /// Makes one step of a core. Returns when its next step is, and whether it has exited.
     fn step(&mut self, now: f64, core: usize) -> (f64, bool) {
         match self.steps[core] {
             Step::Work => {
@@ -101,7 +101,7 @@ impl<'a> Lists<'a> {
         let end = self.access(now, core, node, false);
         let place = self.list.iter().position(|&other| other == node);
         let Some(place) = place else {
-            // It has left meanwhile.
+            // The node has left the list meanwhile.
             return self.again(end, core, entering);
         };
         let younger = self.list.get(place + 1).copied();
@@ -111,7 +111,7 @@ impl<'a> Lists<'a> {
             Some(younger) => Step::Find { entering, node: younger },
             None => return self.again(end, core, entering),
         };
-        // Leaving, it marks its own node first.
+        // When exiting, the core marks its own node first.
         if found && !entering { self.access(end, core, core + 1, true) } else { end }
     }
 
@@ -131,6 +131,6 @@ impl<'a> Lists<'a> {
         } else {
             self.list.retain(|&other| other != core + 1);
         }
-        (end + self.varying.work(self.costs.work / 2.0), !entering)
+        (end + self.varying.next(self.costs.work / 2.0), !entering)
     }
 }

@@ -1,63 +1,64 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A lock that many want, access by access to the cache line of its word: the mutex of Rust's standard
-//! library on Linux, and one whose waiters never sleep.
+//! The model of a contended lock, access by access to the cache line of its word: the mutex of Rust's
+//! standard library on Linux, and a lock whose waiters never sleep.
 //!
-//! Who finds it held looks again each time that its line was written to, and tries when it was let go:
-//! all who wait do, and each look and each try brings the line to another core. So handing over takes
-//! longer the more wait, until they sleep; then it takes a system call and a wake-up. What the lock
-//! protects lies on a line of its own.
+//! A waiter reads the word again after each write to its line, and tries to take the lock when it was
+//! released. All waiters do so, and each read and each try moves the line to another core. So handing the
+//! lock over takes longer with more waiters, until they sleep. Then it takes a system call and a wake-up.
+//! The data that the lock protects has a line of its own.
 
-use super::{Costs, Events, Line, Varying};
+use super::{Costs, Events, Line, VaryingWork};
 use std::collections::VecDeque;
 
-/// Times that each core takes the lock: fewer than operations elsewhere, for each can have hundreds of
-/// events.
+/// How often each core takes the lock: less often than other models have operations, since each can have
+/// hundreds of events.
 const TAKES: usize = 100;
 
 /// Rounds of spinning before a waiter sleeps (`spin` in the standard library's futex mutex).
 pub const SPINS: u32 = 100;
 
-/// What a core does now, or is about to have done.
+/// What a core does, up to its next event.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Step {
     Work,
-    /// Exchanges the word, to have the lock.
+    /// Exchanges the word to take the lock.
     Try,
     /// Reads the word.
-    Look,
-    /// Has read that the lock is held, and reads it again and again.
+    Read,
+    /// Has read that the lock is held, and reads the word repeatedly.
     Spin,
-    /// Exchanges the word for one that says that somebody sleeps.
+    /// Exchanges the word for one that says that there are sleepers.
     Sleep,
+    /// Sleeps until its event, the wake-up.
     Asleep,
     Hold,
-    /// Exchanges the word, to let go.
+    /// Exchanges the word to release the lock.
     Release,
 }
 
-/// Cores and the lock.
+/// The cores and the lock.
 pub struct Lock<'a> {
     costs: &'a Costs,
     sleeps: bool,
     word: Line,
     list: Line,
     held: bool,
-    /// The word says that somebody may sleep.
+    /// The word says that there may be sleepers.
     contended: bool,
     sleepers: VecDeque<usize>,
     steps: Vec<Step>,
-    /// Until when each spins.
+    /// When each core stops spinning.
     until: Vec<f64>,
-    /// Has slept for this turn: it cannot know whether others still do.
+    /// Whether each core has slept for the present turn. It cannot know whether others still sleep.
     slept: Vec<bool>,
     events: Events,
-    /// When each core's next event is; others of its are past.
+    /// When the next event of each core is. Its other events are void.
     due: Vec<f64>,
-    varying: Varying,
+    varying: VaryingWork,
 }
 
 impl<'a> Lock<'a> {
-    /// So many cores, each with work to do first; whether who waits for long sleeps.
+    /// Makes a model with `cores` cores. Each begins with work. `sleeps`: a long wait ends in sleep.
     pub fn new(cores: usize, costs: &'a Costs, sleeps: bool) -> Lock<'a> {
         Lock {
             costs,
@@ -72,15 +73,15 @@ impl<'a> Lock<'a> {
             slept: vec![false; cores],
             events: Events::default(),
             due: vec![f64::NAN; cores],
-            varying: Varying(1),
+            varying: VaryingWork(1),
         }
     }
 
-    /// Operations a second of all cores; each takes the lock twice.
+    /// Runs the model. Returns the operations per second of all cores; an operation takes the lock twice.
     pub fn run(mut self) -> f64 {
         let cores = self.steps.len();
         for core in 0..cores {
-            let work = self.varying.work(self.costs.work / 2.0);
+            let work = self.varying.next(self.costs.work / 2.0);
             self.next(core, Step::Work, work);
         }
         let (mut done, mut end) = (0, 0.0);
@@ -101,16 +102,16 @@ impl<'a> Lock<'a> {
         self.due[core] = self.events.add(time, core);
     }
 
-    /// The core reads or exchanges the word; the step is done when that is.
+    /// Makes the core read or exchange the word. `step` is the step that ends with it.
     fn word(&mut self, now: f64, core: usize, step: Step) {
-        let write = step != Step::Look;
+        let write = step != Step::Read;
         let end = self.word.access(now, core, write, self.costs);
         self.next(core, step, end);
         if write {
-            // All who spin lose the line, and fetch it again.
+            // All spinning cores lose the line and fetch it again.
             for other in 0..self.steps.len() {
                 if self.steps[other] == Step::Spin {
-                    self.word(end, other, Step::Look);
+                    self.word(end, other, Step::Read);
                 }
             }
         }
@@ -123,7 +124,7 @@ impl<'a> Lock<'a> {
                 self.slept[core] = false;
                 self.word(now, core, Step::Try);
             }
-            Step::Try if self.held => self.word(now, core, Step::Look),
+            Step::Try if self.held => self.word(now, core, Step::Read),
             Step::Sleep if self.held => {
                 self.contended = true;
                 self.sleepers.push_back(core);
@@ -136,30 +137,29 @@ impl<'a> Lock<'a> {
                 let end = self.list.access(now, core, true, self.costs) - self.costs.atomic;
                 self.next(core, Step::Hold, end + inside);
             }
-            Step::Look if !self.held => {
+            Step::Read if !self.held => {
                 let step = if self.slept[core] { Step::Sleep } else { Step::Try };
                 self.word(now, core, step);
             }
-            Step::Look if !self.sleeps => {
-                // Until somebody writes to the word.
+            Step::Read if !self.sleeps => {
+                // It spins until another core writes to the word.
                 (self.steps[core], self.due[core]) = (Step::Spin, f64::NAN);
             }
-            Step::Look if !self.contended && now < self.until[core] => {
+            Step::Read if !self.contended && now < self.until[core] => {
                 self.next(core, Step::Spin, self.until[core]);
             }
-            Step::Look | Step::Spin => self.word(now, core, Step::Sleep),
+            Step::Read | Step::Spin => self.word(now, core, Step::Sleep),
             Step::Hold => self.word(now, core, Step::Release),
-            Step::Release => self.let_go(now, core),
+            Step::Release => self.released(now, core),
             Step::Asleep => {
-                // Awake.
                 self.until[core] = now + f64::from(SPINS) * self.costs.pause;
                 self.slept[core] = true;
-                self.word(now, core, Step::Look);
+                self.word(now, core, Step::Read);
             }
         }
     }
 
-    fn let_go(&mut self, now: f64, core: usize) {
+    fn released(&mut self, now: f64, core: usize) {
         self.held = false;
         let mut after = now;
         if std::mem::take(&mut self.contended)
@@ -168,7 +168,7 @@ impl<'a> Lock<'a> {
             after += self.costs.wake;
             self.next(sleeper, Step::Asleep, now + self.costs.awake);
         }
-        let work = self.varying.work(self.costs.work / 2.0);
+        let work = self.varying.next(self.costs.work / 2.0);
         self.next(core, Step::Work, after + work);
     }
 }

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A discrete-event model of tasks on many cores that enter and exit (crate `hugelift-epoch`), each
-//! on a core of its own: what a machine with more cores than this one might show.
+//! A discrete-event model of tasks that enter and exit (crate `hugelift-epoch`), each on a core of its
+//! own. It shows what a machine with more cores than this one might do.
 //!
-//! A cache line that was last written by another core takes a transfer; lines are handed over one
-//! transfer at a time; what a core has read stays with it until somebody writes. That is all there is to
-//! memory: no distance between cores, no limit to what goes on at once.
-//! Private work varies by a quarter up and down, as real work does; without, all cores march in step.
+//! Access to a cache line that another core has written last takes a transfer. A line makes one transfer at
+//! a time. A line that a core has read stays in its cache until another core writes to it. The model of
+//! memory has nothing else: no distances between cores and no limit to parallel transfers.
+//! Private work varies by a quarter up and down, as real work does. Otherwise all cores would run in
+//! lockstep.
 //!
-//! *Sources* of the shape. S. Boyd-Wickizer, M. F. Kaashoek, R. Morris and N. Zeldovich, "Non-scalable
+//! *Sources* of the model. S. Boyd-Wickizer, M. F. Kaashoek, R. Morris and N. Zeldovich, "Non-scalable
 //! locks are dangerous", Linux Symposium 2012: handing over a lock that cores spin on takes as many
 //! transfers of its line as there are waiters. U. Drepper, "Futexes are tricky", 2011, for waiters that
-//! sleep. All times are the caller's.
+//! sleep. All times come from the caller.
 
 mod list;
 mod lock;
@@ -21,36 +22,36 @@ pub use lock::SPINS;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// What things take on the machine, in nanoseconds.
+/// The costs of the machine, in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Costs {
-    /// A cache line from another core's cache.
+    /// Transfer of a cache line from the cache of another core.
     pub transfer: f64,
-    /// An atomic operation on a line that is there.
+    /// An atomic operation on a line in the own cache.
     pub atomic: f64,
-    /// Taking the lock, holding it and letting it go once, uncontended.
+    /// Taking the lock, holding it and releasing it once, uncontended.
     pub held: f64,
     /// One round of spinning.
     pub pause: f64,
-    /// Waking up a sleeper, for who does it.
+    /// Waking a sleeper, on the side of the waker.
     pub wake: f64,
-    /// From then until the sleeper runs.
+    /// The time from the wake-up until the sleeper runs.
     pub awake: f64,
     /// Entering and exiting with epochs, uncontended.
     pub epochs: f64,
-    /// What a task does outside of entering and exiting, for each operation.
+    /// Work of a task outside of entering and exiting, per operation.
     pub work: f64,
-    /// Between two waits of anybody.
+    /// The time between two waits of any task.
     pub between_waits: f64,
 }
 
 /// The implementations of the contract.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Scheme {
-    /// One lock, taken to enter and to exit; who waits for it spins for a moment, then sleeps.
+    /// One lock, taken to enter and to exit. A waiter spins for a moment, then sleeps.
     Locked,
-    /// The same, but who waits spins for as long as it takes, as for FreeBSD's locks (mutex(9):
-    /// "adaptive") while the holder runs.
+    /// The same lock, but a waiter spins until it has the lock, as with FreeBSD's locks while the holder
+    /// runs (mutex(9): "adaptive").
     Spinning,
     /// Epochs.
     Epochs,
@@ -58,7 +59,7 @@ pub enum Scheme {
     Donated,
 }
 
-/// Operations a second of all cores together.
+/// Returns the operations per second of all cores together.
 pub fn throughput(scheme: Scheme, cores: usize, costs: &Costs) -> f64 {
     match scheme {
         Scheme::Epochs => epochs(cores, costs),
@@ -68,22 +69,22 @@ pub fn throughput(scheme: Scheme, cores: usize, costs: &Costs) -> f64 {
     }
 }
 
-/// Operations of each core that are followed.
+/// Operations per core in a simulation.
 const OPERATIONS: usize = 100;
 
-/// Nothing is shared but the global epoch, which each wait takes away once from every core.
+/// Epochs share only the line of the global epoch. Each wait invalidates it once in every core.
 fn epochs(cores: usize, costs: &Costs) -> f64 {
     let operation = costs.work + costs.epochs;
     let lost = costs.transfer * operation / costs.between_waits.max(operation);
     cores as f64 / (operation + lost) * 1e9
 }
 
-/// Events in the order of time; those of one time in the order of cores.
+/// Events in the order of time; events at the same time in the order of cores.
 #[derive(Default)]
 struct Events(BinaryHeap<Reverse<(u64, usize)>>);
 
 impl Events {
-    /// Picoseconds keep the order exact. Returns the time as it was taken.
+    /// Adds an event, in whole picoseconds, which keep the order exact. Returns the rounded time.
     fn add(&mut self, nanoseconds: f64, core: usize) -> f64 {
         let time = (nanoseconds.max(0.0) * 1e3) as u64;
         self.0.push(Reverse((time, core)));
@@ -95,22 +96,22 @@ impl Events {
     }
 }
 
-/// Work that varies: a linear congruential generator (Knuth's MMIX).
-struct Varying(u64);
+/// Draws the time of the work: a linear congruential generator (Knuth's MMIX).
+struct VaryingWork(u64);
 
-impl Varying {
-    fn work(&mut self, mean: f64) -> f64 {
+impl VaryingWork {
+    fn next(&mut self, mean: f64) -> f64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         mean * (0.75 + 0.5 * (self.0 >> 33) as f64 / f64::from(1u32 << 31))
     }
 }
 
-/// A cache line: when it is free, and which cores have it as it is.
+/// A cache line: when its next transfer may begin, and which cores have a valid copy.
 #[derive(Clone)]
 struct Line {
     free: f64,
     has: Vec<bool>,
-    /// How many have it.
+    /// How many cores have a valid copy.
     shared: usize,
 }
 
@@ -119,10 +120,10 @@ impl Line {
         Line { free: 0.0, has: vec![false; cores], shared: 0 }
     }
 
-    /// The core gets the line, to read it or for an atomic operation; returns when that is done.
+    /// Reads the line or makes an atomic operation on it; returns when that is done.
     fn access(&mut self, now: f64, core: usize, write: bool, costs: &Costs) -> f64 {
         let has = self.has[core];
-        // Nobody has it before it is first used; nothing has to come then.
+        // Before its first use no core has the line, and no transfer is needed.
         let here = if write { has && self.shared == 1 } else { has } || self.shared == 0;
         let end = if here { now } else { self.free.max(now) + costs.transfer };
         self.free = self.free.max(end);
@@ -160,7 +161,7 @@ mod tests {
 
     #[test]
     fn one_core_takes_what_its_steps_take() {
-        // Two takes of the lock.
+        // Two times the lock.
         for lock in [Scheme::Locked, Scheme::Spinning] {
             assert!(near(throughput(lock, 1, &COSTS), 1e9 / (400.0 + 2.0 * 20.0)));
         }
@@ -169,22 +170,22 @@ mod tests {
         assert!(near(throughput(Scheme::Donated, 1, &COSTS), 1e9 / (400.0 + 4.0 * 5.0)));
     }
 
-    /// Each hand-over brings the line to all who wait, so that a lock that is spun on gets worse with more
-    /// of them; one whose waiters sleep ends at what a wake-up takes.
+    /// Each hand-over brings the line to all waiters, so a lock with spinning waiters gets slower with more
+    /// of them. A lock with sleeping waiters gets no slower than a wake-up.
     #[test]
-    fn a_lock_that_all_want_gets_worse_with_more_of_them() {
+    fn a_contended_lock_gets_slower_with_more_waiters() {
         let of = |scheme, cores| throughput(scheme, cores, &COSTS);
         assert!(of(Scheme::Spinning, 2) < 2.0 * of(Scheme::Spinning, 1));
         let [few, more, most] = [8, 32, 96].map(|cores| of(Scheme::Spinning, cores));
         assert!(few > 2.0 * more && more > 2.0 * most, "{few} {more} {most}");
-        // Two hand-overs an operation, each at least one transfer and at most three for each who waits.
+        // Two hand-overs per operation, each with one to three transfers for each waiter.
         let each = |rate: f64| 1e9 / (2.0 * rate);
         assert!((96.0 * COSTS.transfer..3.5 * 96.0 * COSTS.transfer).contains(&each(most)), "{}", each(most));
         assert!(of(Scheme::Locked, 96) > 3.0 * most);
         assert!(each(of(Scheme::Locked, 96)) < COSTS.awake);
-        // With a transfer for nothing it would be the time that it is held.
-        let near_by = Costs { transfer: 0.0, atomic: 0.0, ..COSTS };
-        assert!(near(throughput(Scheme::Spinning, 64, &near_by), 1e9 / (2.0 * COSTS.held)));
+        // Without the cost of transfers only the time for which it is held remains.
+        let free_transfers = Costs { transfer: 0.0, atomic: 0.0, ..COSTS };
+        assert!(near(throughput(Scheme::Spinning, 64, &free_transfers), 1e9 / (2.0 * COSTS.held)));
     }
 
     #[test]
@@ -192,7 +193,7 @@ mod tests {
         let of = |scheme, cores| throughput(scheme, cores, &COSTS);
         assert!(near(of(Scheme::Epochs, 96), 96.0 * of(Scheme::Epochs, 1)));
         assert!(of(Scheme::Donated, 96) < of(Scheme::Epochs, 96));
-        // With work enough no scheme is in the way.
+        // With much work no scheme limits the rate.
         let idle = Costs { work: 1e6, ..COSTS };
         for scheme in [Scheme::Locked, Scheme::Spinning, Scheme::Donated] {
             assert!(near(throughput(scheme, 4, &idle), 4e9 / 1e6), "{scheme:?}");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A child that has a copy of this process's memory and does nothing: as one that writes a
-//! checkpoint, but for the writing.
+//! A child that has a copy of this process's memory and does nothing. It stands for one that writes a
+//! checkpoint.
 
 use anyhow::{Context as _, Result};
 use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
@@ -10,24 +10,24 @@ use std::io::PipeWriter;
 use std::os::fd::AsRawFd as _;
 use std::time::{Duration, Instant};
 
-/// A child that lives until this value is dropped, or this process is gone.
+/// A child that lives until this value is dropped or this process ends.
 #[derive(Debug)]
 pub struct Checkpoint {
     child: Pid,
-    /// Its end is what the child waits for.
+    /// The child waits until this pipe is closed.
     alive: Option<PipeWriter>,
 }
 
 impl Checkpoint {
-    /// Forks; also how long fork(2) took.
+    /// Forks. Also returns how long fork(2) took.
     ///
     /// # Errors
-    /// EAGAIN, ENOMEM.
+    /// EAGAIN or ENOMEM of fork(2).
     pub fn fork() -> Result<(Checkpoint, Duration)> {
         let (read, write) = std::io::pipe().context("pipe")?;
         let mut before = SigSet::empty();
-        // Handlers of this process are not for the child, and ctrl-C reaches it too: it lives as
-        // long as its parent has not seen to it.
+        // The child must not run signal handlers of this process. Ctrl-C reaches the child too; it has to
+        // live until its parent ends it.
         pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), Some(&mut before))
             .context("sigmask")?;
         let began = Instant::now();
@@ -50,10 +50,10 @@ impl Checkpoint {
     }
 }
 
-/// The child's life.
+/// Waits in the child until the pipe is closed, then exits.
 fn wait_for_end(read: i32, write: i32) -> ! {
-    // SAFETY: close(2) of the end that the parent has too, so that the parent's is the last; read(2)
-    // into a byte that lives; _exit(2).
+    // SAFETY: close(2) of our copy of the writing end, so that the parent has the last one; read(2) into
+    // a byte that lives through the call; _exit(2).
     unsafe {
         libc::close(write);
         let mut byte = 0u8;
@@ -65,7 +65,7 @@ fn wait_for_end(read: i32, write: i32) -> ! {
 impl Drop for Checkpoint {
     fn drop(&mut self) {
         drop(self.alive.take());
-        // It ends by itself now; it can only not be there if somebody else has waited for it.
+        // The child now ends. The call fails only if other code has waited for the child already.
         let _ = waitpid(self.child, None);
     }
 }
@@ -77,14 +77,14 @@ mod tests {
     use crate::memory::Pages;
 
     #[test]
-    fn the_child_lives_with_its_copy_and_goes() {
+    fn the_child_has_a_copy_until_it_ends() {
         let _one = crate::forking();
         let memory = Block::filled(Pages::Small, 2 << 20, 1).expect("2 MB");
         let (child, took) = Checkpoint::fork().expect("fork");
         assert!(took > Duration::ZERO);
         let there = || std::path::Path::new(&format!("/proc/{}", child.child)).exists();
         assert!(there());
-        // Half of all is the child's.
+        // Pss counts half of each shared page.
         assert_eq!(memory.usage().expect("smaps").pss, 1 << 20);
         memory.write(0, 2);
         assert_eq!(

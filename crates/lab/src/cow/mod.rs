@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! fork(2) and then writes by the parent, while the child still has its copy: what a server does
-//! that saves itself by a child (redis, a database's checkpoint).
+//! `lab cow`: fork(2), then writes by the parent while the child has its copy, as in a server that saves
+//! its data from a child (redis, the checkpoint of a database).
 //!
-//! The literature plots the time of all writes together, where hugetlb wins when every page is
-//! written. What a client waits for is the single write: the latency of each is taken here.
+//! The literature plots the time of all writes together, where hugetlb wins if every page is written. A
+//! client waits for a single write, so the latency of each write is measured here.
 
 mod fork;
 mod outcome;
-pub mod redis;
+mod redis;
 mod write;
-
-pub use outcome::outcome;
 
 use crate::clock;
 use crate::memory::{Pages, pool_with, usual_hugetlb};
@@ -24,7 +22,7 @@ use redis::Served;
 use std::time::Instant;
 use write::Forked;
 
-/// For `hugelift lab all`.
+/// The experiment, for `hugelift lab all`.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "cow",
     title: "fork(2), and writes while the child has its copy",
@@ -33,8 +31,8 @@ pub const EXPERIMENT: Experiment = Experiment {
 
 /// Which pages the parent writes to, each once.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Pattern {
-    /// One base page of each huge page, anywhere in it.
+enum Pattern {
+    /// One base page of each huge page, at a random place.
     OnePerHuge,
     /// An eighth of all base pages, in random order.
     Random,
@@ -43,10 +41,10 @@ pub enum Pattern {
 }
 
 impl Pattern {
-    /// All.
-    pub const ALL: [Pattern; 3] = [Pattern::OnePerHuge, Pattern::Random, Pattern::Every];
+    /// All patterns.
+    const ALL: [Pattern; 3] = [Pattern::OnePerHuge, Pattern::Random, Pattern::Every];
 
-    /// How many base pages it writes to in a huge page of so many, on average.
+    /// Returns how many base pages it writes to in a huge page of `base_pages` base pages, on average.
     fn written(self, base_pages: u64) -> u64 {
         match self {
             Pattern::OnePerHuge => 1,
@@ -56,23 +54,23 @@ impl Pattern {
     }
 }
 
-/// What is measured together.
+/// One combination that is measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Case {
-    /// How many huge pages of memory the parent has.
+struct Case {
+    /// Memory of the parent, in huge pages.
     pub huge_pages: u64,
-    /// On what pages it is.
+    /// Kind of pages that the memory is on.
     pub pages: Pages,
-    /// What it writes.
+    /// Pages that the parent writes to.
     pub pattern: Pattern,
 }
 
 impl Case {
-    /// Bytes that it takes with what is copied.
+    /// Returns the bytes that it takes, with the copies.
     fn bytes(self, huge: PageSize) -> u64 {
         let base = huge.bytes() / base_page().bytes();
         let copied = match self.pages {
-            // Kernels before 5.8 copy all of a transparent huge page too.
+            // Kernels before 5.8 copy a transparent huge page as a whole too.
             Pages::Hugetlb(_) | Pages::Thp => huge.bytes(),
             Pages::Small => self.pattern.written(base) * base_page().bytes(),
         };
@@ -80,24 +78,24 @@ impl Case {
     }
 }
 
-/// All that was measured.
+/// The measurements.
 #[derive(Clone, Debug, Default)]
-pub struct Measured {
-    /// Every fork, by case.
+struct Measured {
+    /// The forks of each case.
     pub cases: Vec<(Case, Vec<Forked>)>,
-    /// redis while it saves itself.
+    /// redis while it saves its data.
     pub served: Vec<Served>,
     /// What was left out, and why.
     pub notes: Vec<String>,
-    /// About what there is a note already.
-    said: Vec<&'static str>,
+    /// Subjects that there is a note about already.
+    noted: Vec<&'static str>,
 }
 
 impl Measured {
-    /// A note, unless there is one about this already: of larger cases the same is true.
-    fn say(&mut self, about: &'static str, text: String) {
-        if !self.said.contains(&about) {
-            self.said.push(about);
+    /// Adds a note unless there is one about this subject: the same is true of larger cases.
+    fn note(&mut self, about: &'static str, text: String) {
+        if !self.noted.contains(&about) {
+            self.noted.push(about);
             self.notes.push(text);
         }
     }
@@ -106,19 +104,19 @@ impl Measured {
 /// How much is measured.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How many huge pages, in the order of measuring.
+    /// Sizes of the memory in huge pages, in the order in which they are measured.
     pub huge_pages: Vec<u64>,
-    /// How often each case is repeated at least, where it is small more often.
+    /// How often each case is repeated at least. Small cases are repeated more often.
     pub rounds: u64,
-    /// How often redis saves itself on each kind of pages, and with how much in it.
+    /// How redis is measured; `None` if it is not.
     pub redis: Option<redis::Options>,
 }
 
-/// Cases of more huge pages than this are long enough to be run once.
+/// Cases with more huge pages than this take long enough to be run once.
 const LARGE: u64 = 512;
 
 impl Options {
-    /// The usual ones.
+    /// Returns the default options.
     pub fn usual(quick: bool) -> Options {
         if quick {
             Options { huge_pages: vec![64, 256, 1], rounds: 2, redis: Some(redis::Options::QUICK) }
@@ -133,33 +131,30 @@ impl Options {
     }
 }
 
-/// Measures, and says what came of it.
+/// Runs the experiment.
 ///
 /// # Errors
 /// fork(2) fails; /proc cannot be read.
 pub fn run(options: &Options, progress: &mut Progress) -> Result<Outcome> {
-    Ok(outcome(&measure(options, progress)?))
+    Ok(outcome::outcome(&measure(options, progress)?))
 }
 
-/// Measures, as far as `progress` lets it.
-///
-/// # Errors
-/// As [`run`].
-pub fn measure(options: &Options, progress: &mut Progress) -> Result<Measured> {
+/// Measures until `progress` stops it.
+fn measure(options: &Options, progress: &mut Progress) -> Result<Measured> {
     let mut measured = Measured::default();
     let huge = thp_page().unwrap_or(PageSize::MB2);
     let hugetlb = usual_hugetlb();
     if hugetlb.is_none() {
-        measured.say("hugetlb", format!("nothing on hugetlb pages: the kernel has no pool of {huge} pages"));
+        measured.note("hugetlb", format!("nothing on hugetlb pages: the kernel has no pool of {huge} pages"));
     }
     let memory = if options.redis.is_some() { 0.6 } else { 1.0 };
-    // On a busy machine redis is to have its turn too.
+    // Leaves time for redis on a busy machine too.
     let end = Instant::now() + progress.left().mul_f64(memory);
     let all: u64 = options.huge_pages.iter().sum();
     let mut done = 0;
     for &huge_pages in &options.huge_pages {
         let share = |part: f64| memory * (done as f64 + part * huge_pages as f64) / all.max(1) as f64;
-        // One after the other, as the pool takes its pages from everybody.
+        // hugetlb is measured last: while the pool is enlarged, others have less memory.
         for (part, kinds) in [(0.0, vec![Pages::Small, Pages::Thp]), (0.7, hugetlb.into_iter().collect())] {
             let kinds = &kinds;
             let cases: Vec<Case> = Pattern::ALL
@@ -168,7 +163,7 @@ pub fn measure(options: &Options, progress: &mut Progress) -> Result<Measured> {
                 .collect();
             let of = human_bytes(huge_pages * huge.bytes());
             if progress.go_on(share(part), &format!("fork and writes, {of}")) {
-                several(&cases, options.rounds(huge_pages), end, progress, &mut measured)?;
+                measure_cases(&cases, options.rounds(huge_pages), end, progress, &mut measured)?;
             }
         }
         done += huge_pages;
@@ -185,7 +180,7 @@ pub fn measure(options: &Options, progress: &mut Progress) -> Result<Measured> {
 }
 
 /// Runs these cases in turn, in random order.
-fn several(
+fn measure_cases(
     cases: &[Case],
     rounds: u64,
     end: Instant,
@@ -194,23 +189,23 @@ fn several(
 ) -> Result<()> {
     let huge = thp_page().unwrap_or(PageSize::MB2);
     let thp_off = probe(None).thp_off;
-    // Of what is left; the pool takes from the same.
+    // Two thirds: the pool takes its pages from the same memory.
     let left = memory_left_here() / 3 * 2;
     let mut runnable = Vec::new();
     for &case in cases {
         if case.pages == Pages::Thp && thp_off.is_some() {
-            measured.say(
+            measured.note(
                 "thp",
                 "nothing on transparent huge pages: they are off (hugelift doctor says why)".into(),
             );
         } else if case.bytes(huge) > left {
             let (pages, needs) = (case.huge_pages, human_bytes(case.bytes(huge)));
             let has = human_bytes(left);
-            measured.say(
+            measured.note(
                 "memory",
                 format!(
-                    "from {pages} huge pages on something is left out: that takes {needs} with the copies, more than \
-                     {has}, two thirds of the memory left"
+                    "cases of {pages} huge pages and more are left out: they take {needs} with the copies, more than \
+                     {has}, two thirds of the free memory"
                 ),
             );
         } else {
@@ -219,12 +214,12 @@ fn several(
     }
     let in_pool = |case: &Case| matches!(case.pages, Pages::Hugetlb(_));
     let needed = runnable.iter().filter(|c| in_pool(c)).map(|c| 2 * c.huge_pages).max();
-    // For the parent and all copies. Should somebody else take pages of it meanwhile, the kernel
-    // takes them from the child, which never looks at them: there is no SIGBUS.
+    // Pages for the parent and all copies. If another process takes pages of the pool meanwhile, the kernel
+    // takes those of the child, which never reads them: there is no SIGBUS.
     let _pool = match needed.map(|pages| pool_with(huge, pages)).transpose() {
         Ok(pool) => pool,
         Err(why) => {
-            measured.say("hugetlb", format!("{why:#}"));
+            measured.note("hugetlb", format!("{why:#}"));
             runnable.retain(|case| !in_pool(case));
             None
         }
@@ -243,7 +238,7 @@ fn several(
                 Ok(None) => stopped = true,
                 Err(why) => {
                     let (count, pages) = (case.huge_pages, case.pages.name());
-                    measured.say("failed", format!("{count} huge pages on {pages}: {why:#}"));
+                    measured.note("failed", format!("{count} huge pages on {pages}: {why:#}"));
                 }
             }
         }
@@ -252,10 +247,7 @@ fn several(
         }
     }
     if stopped && !progress.is_over() {
-        measured.say(
-            "time",
-            "not all forks were made: this machine is too busy or too slow for all of them".into(),
-        );
+        measured.note("time", "not all forks were measured: this machine is too busy or too slow".into());
     }
     results.retain(|(_, forked)| !forked.is_empty());
     results.sort_by_key(|(case, _)| cases.iter().position(|c| c == case));
@@ -268,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn copies_are_counted_in() {
+    fn copies_are_included() {
         let huge = PageSize::MB2;
         let bytes = |pages, pattern| Case { huge_pages: 10, pages, pattern }.bytes(huge);
         assert_eq!(bytes(Pages::Hugetlb(huge), Pattern::OnePerHuge), 40 << 20);
@@ -280,9 +272,9 @@ mod tests {
     #[test]
     fn a_note_about_one_thing_is_made_once() {
         let mut measured = Measured::default();
-        measured.say("memory", "first".into());
-        measured.say("memory", "second".into());
-        measured.say("thp", "third".into());
+        measured.note("memory", "first".into());
+        measured.note("memory", "second".into());
+        measured.note("thp", "third".into());
         assert_eq!(measured.notes, ["first", "third"]);
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the figures say.
+//! Makes tables, plots and advice of the measurements.
 
 use super::redis::{self, Served, Side};
 use super::write::Forked;
@@ -15,7 +15,7 @@ use hugelift_os::machine::{base_page, thp_page};
 
 const NS: f64 = 1e-9;
 
-/// The shares of a latency table.
+/// The percentiles of a latency table: key, title and share.
 const SHARES: [(&str, &str, f64); 4] =
     [("p50", "p50", 0.5), ("p99", "p99", 0.99), ("p999", "p99.9", 0.999), ("max", "max", 1.0)];
 
@@ -27,7 +27,7 @@ fn name(pattern: Pattern) -> &'static str {
     }
 }
 
-/// The median of what `of` finds in the runs of a case.
+/// Returns the median over the runs of a case.
 fn middle(runs: &[Forked], of: impl Fn(&Forked) -> Option<f64>) -> Option<f64> {
     median(&runs.iter().filter_map(of).collect::<Vec<f64>>()).ok()
 }
@@ -36,12 +36,12 @@ fn latencies(runs: &[Forked]) -> Latencies {
     Latencies::new(runs.iter().flat_map(|run| run.writes.iter().copied()).collect())
 }
 
-/// Seconds of all writes of a run.
+/// Returns the time of all writes of a run in seconds.
 fn total(run: &Forked) -> f64 {
     run.writes.iter().map(|ns| f64::from(*ns)).sum::<f64>() * NS
 }
 
-/// Tables, pictures and advice.
+/// Returns tables, plots and advice.
 pub fn outcome(measured: &Measured) -> Outcome {
     let mut outcome = Outcome { notes: measured.notes.clone(), ..Outcome::default() };
     outcome.tables = vec![writes(measured), afterwards(measured)];
@@ -53,7 +53,7 @@ pub fn outcome(measured: &Measured) -> Outcome {
         let values = runs.iter().map(|run| run.fork_ns * NS).collect();
         outcome.samples.push(Sample { name, unit: Unit::Seconds, values });
     }
-    outcome.notes.extend(behaviour(measured));
+    outcome.notes.extend(kernel_behaviour(measured));
     outcome.notes.extend(khugepaged(measured));
     outcome.advice = advice(measured);
     outcome
@@ -85,7 +85,7 @@ fn writes(measured: &Measured) -> Table {
     columns.push(Column::new("faults", "faults", Unit::Count));
     columns.push(Column::new("copied_bytes", "copied", Unit::Bytes));
     let mut table = Table::new(
-        "writes by the parent while the child has its copy: fork(2), the time of all writes, and of each",
+        "writes by the parent while the child has its copy: the time of fork(2), of all writes, and of each write",
         columns,
     );
     for (case, runs) in &measured.cases {
@@ -106,15 +106,15 @@ fn afterwards(measured: &Measured) -> Table {
     columns.extend([
         Column::new("huge_before_bytes", "huge before", Unit::Bytes),
         Column::new("huge_written_bytes", "after the writes", Unit::Bytes),
-        Column::new("huge_alone_bytes", "child gone", Unit::Bytes),
+        Column::new("huge_alone_bytes", "child ended", Unit::Bytes),
         Column::new("huge_joined_bytes", "joined", Unit::Bytes),
         Column::new("load_before_ns", "load before", Unit::Nanoseconds),
-        Column::new("load_alone_ns", "child gone", Unit::Nanoseconds),
+        Column::new("load_alone_ns", "child ended", Unit::Nanoseconds),
         Column::new("load_joined_ns", "joined", Unit::Nanoseconds),
         Column::new("join_s", "joining", Unit::Seconds),
     ]);
     let mut table = Table::new(
-        "what is left of the huge pages, and the CPU time of a random load (joining: MADV_COLLAPSE of all)",
+        "memory on huge pages, and the CPU time of a random load (joining: MADV_COLLAPSE of all memory)",
         columns,
     );
     for (case, runs) in &measured.cases {
@@ -133,7 +133,7 @@ fn of_side(served: &[Served], side: Side) -> Vec<&Served> {
     served.iter().filter(|s| s.side == side).collect()
 }
 
-/// The latencies of all servers of a side, while they save themselves and before.
+/// Returns the latencies of all servers of a side, during BGSAVE and before.
 fn client(served: &[&Served]) -> [Latencies; 2] {
     let all = |of: fn(&Served) -> &Vec<u32>| {
         Latencies::new(served.iter().flat_map(|s| of(s).iter().copied()).collect())
@@ -158,7 +158,7 @@ fn served(served: &[Served]) -> Option<Table> {
         Column::new("huge_before_save_bytes", "huge before", Unit::Bytes),
         Column::new("huge_after_save_bytes", "after", Unit::Bytes),
     ]);
-    let mut table = Table::new("redis: latency of its client's commands while BGSAVE runs", columns);
+    let mut table = Table::new("redis: latency of the client's commands during BGSAVE", columns);
     for side in Side::ALL {
         let all = of_side(served, side);
         if all.is_empty() {
@@ -183,14 +183,14 @@ fn served(served: &[Served]) -> Option<Table> {
     (!table.rows.is_empty()).then_some(table)
 }
 
-/// What a histogram draws: the share of all in each bin, in percent. Shares are shown by their
-/// powers, as the few slow ones matter most; an empty bin has half of the share of one.
+/// Returns the curve of a histogram: the share of each bin in percent. The axis is logarithmic, since the few
+/// slow writes matter most, so an empty bin is drawn with half of the share of a single write.
 fn histogram(name: String, hue: Hue, times: &Latencies) -> Series {
     let bins = times.histogram();
     let none = 50.0 / times.count().max(1) as f64;
     let share = |count: u64| if count == 0 { none } else { 2.0 * none * count as f64 };
     let point = |x: f64, y: f64| Point { x: x * NS, y, range: None };
-    // It rises from and falls to nothing.
+    // The curve begins and ends with an empty bin.
     let start = bins.first().map(|bin| point(bin.low * bin.low / bin.high, none));
     let end = bins.last().map(|bin| point(bin.high, none));
     let middle = bins.iter().map(|bin| point(bin.low, share(bin.count)));
@@ -208,7 +208,7 @@ fn served_plot(served: &[Served]) -> Option<Plot> {
         let [saving, _] = client(&of_side(served, side));
         histogram(side.name().into(), redis::hue(side), &saving)
     });
-    latency_plot("redis during BGSAVE: the client's commands by their latency".into(), series.collect())
+    latency_plot("redis during BGSAVE: the client's commands by latency".into(), series.collect())
 }
 
 fn kinds(measured: &Measured) -> Vec<Pages> {
@@ -221,7 +221,7 @@ fn kinds(measured: &Measured) -> Vec<Pages> {
     kinds
 }
 
-/// The most huge pages that a pattern was measured with on every kind of pages.
+/// Returns the largest size, in huge pages, that a pattern was measured with on every kind of pages.
 fn largest(measured: &Measured, pattern: Pattern) -> Option<u64> {
     let has =
         |huge_pages, pages| measured.cases.iter().any(|(c, _)| *c == Case { huge_pages, pages, pattern });
@@ -238,7 +238,7 @@ fn plots(measured: &Measured) -> Vec<Plot> {
     let curve = |pattern: Option<Pattern>, y: &dyn Fn(&Forked) -> f64| -> Vec<Series> {
         let one = |pages: Pages| {
             let cases = measured.cases.iter().filter(|(case, _)| {
-                // fork(2) is the same whatever is written afterwards.
+                // The time of fork(2) does not depend on the later writes.
                 case.pages == pages && case.pattern == pattern.unwrap_or(Pattern::OnePerHuge)
             });
             let points = cases.filter_map(|(case, runs)| {
@@ -267,7 +267,7 @@ fn plots(measured: &Measured) -> Vec<Plot> {
             let runs = runs(measured, Case { huge_pages, pages, pattern })?;
             Some(histogram(pages.name(), pages.hue(), &latencies(runs)))
         };
-        let title = format!("each write by its latency: {}, {huge_pages} huge pages", name(pattern));
+        let title = format!("each write by latency: {}, {huge_pages} huge pages", name(pattern));
         plots.extend(latency_plot(title, kinds(measured).into_iter().filter_map(one).collect()));
     }
     let series = curve(None, &|run| run.fork_ns * NS);
@@ -276,14 +276,14 @@ fn plots(measured: &Measured) -> Vec<Plot> {
     plots
 }
 
-/// p50 of single writes, in nanoseconds, with the most huge pages there are figures for.
+/// Returns the p50 of single writes in nanoseconds, at the largest size.
 fn first_write(measured: &Measured, pages: Pages) -> Option<f64> {
     let huge_pages = largest(measured, Pattern::OnePerHuge)?;
     let case = Case { huge_pages, pages, pattern: Pattern::OnePerHuge };
     latencies(runs(measured, case)?).percentile(0.5)
 }
 
-/// Bytes that one write to a transparent huge page copied, as measured.
+/// Returns how many bytes one write to a transparent huge page has copied.
 fn thp_copies(measured: &Measured) -> Option<u64> {
     let cases = measured.cases.iter();
     let one = cases.filter(|(case, _)| case.pages == Pages::Thp && case.pattern == Pattern::OnePerHuge);
@@ -292,25 +292,25 @@ fn thp_copies(measured: &Measured) -> Option<u64> {
     Some(copied.round() as u64)
 }
 
-fn behaviour(measured: &Measured) -> Option<String> {
+fn kernel_behaviour(measured: &Measured) -> Option<String> {
     let copied = thp_copies(measured)?;
     let huge = thp_page()?.bytes();
     let shown = human_bytes(copied);
     Some(if copied < huge / 2 {
         format!(
-            "the kernel met here: the first write to a transparent huge page that a child has too splits it and copies \
-             {shown} (Linux 5.8 and newer copy {})",
+            "this kernel: the first write to a transparent huge page that a child has too splits it and copies {shown} \
+             (Linux 5.8 and newer copy {})",
             base_page()
         )
     } else {
         format!(
-            "the kernel met here: the first write to a transparent huge page that a child has too copies {shown}, all \
-             of it (as Linux before 5.8)"
+            "this kernel: the first write to a transparent huge page that a child has too copies {shown}, the whole \
+             page (as Linux before 5.8)"
         )
     })
 }
 
-/// What the kernel would need to join them by itself, by its settings.
+/// Says how long khugepaged takes to join the pages, by its settings.
 fn khugepaged(measured: &Measured) -> Option<String> {
     const FOLDER: &str = "/sys/kernel/mm/transparent_hugepage/khugepaged";
     let number = |name: &str| Tree::default().read(format!("{FOLDER}/{name}"))?.trim().parse::<f64>().ok();
@@ -320,8 +320,8 @@ fn khugepaged(measured: &Measured) -> Option<String> {
     let base_pages = huge_pages as f64 * (thp_page()?.bytes() / base_page().bytes()) as f64;
     let seconds = base_pages / pages.max(1.0) * pause / 1e3;
     Some(format!(
-        "khugepaged, which joins small pages by itself, looks at {pages:.0} of them every {:.0} s here \
-         ({FOLDER}): {seconds:.0} s at least for the {base_pages:.0} of {huge_pages} huge pages",
+        "khugepaged, which joins small pages to huge ones, scans {pages:.0} of them every {:.0} s here ({FOLDER}): \
+         it takes at least {seconds:.0} s for the {base_pages:.0} small pages of {huge_pages} huge pages",
         pause / 1e3
     ))
 }
@@ -330,13 +330,12 @@ fn advice(measured: &Measured) -> Vec<String> {
     let p50 = |pages: Pages| first_write(measured, pages);
     let hugetlb = kinds(measured).into_iter().find(|pages| matches!(pages, Pages::Hugetlb(_)));
     let show = |ns: f64| Unit::Seconds.show(ns * NS);
-    let joins = "joins what such writes have split once the child is gone (run --after-fork, as root)";
+    let joins = "joins the huge pages that such writes have split once the child has ended (run --after-fork, as root)";
     let mut advice = Vec::new();
     match (p50(Pages::Thp), hugetlb.and_then(p50)) {
         (Some(thp), Some(hugetlb)) => advice.push(format!(
-            "After a fork a write to a hugetlb page takes {} here, {:.0} times the {} of one to a transparent huge \
-             page: hugelift puts writable parts on THP by itself, and on hugetlb only when asked (--data-backing), and \
-             {joins}.",
+            "After a fork a write to a hugetlb page takes {} here, {:.0} times the {} of a write to a transparent huge \
+             page: hugelift puts writable parts on THP unless --data-backing asks for hugetlb, and {joins}.",
             show(hugetlb),
             hugetlb / thp.max(1.0),
             show(thp)
@@ -356,21 +355,21 @@ fn advice(measured: &Measured) -> Vec<String> {
     };
     advice.push(match (p999(Side::Off), p999(Side::On), p999(Side::Lifted)) {
         (Some(off), Some(on), Some(lifted)) => format!(
-            "redis that saves itself answers one command in a thousand later than {} with THP off, {} with THP on \
-             and {} under hugelift: this much is what --malloc thp costs or brings a server of this kind.",
+            "While redis saves its data, one command in a thousand takes longer than {} with THP off, {} with THP on \
+             and {} under hugelift: this is what --malloc thp costs or brings a server of this kind.",
             show(off),
             show(on),
             show(lifted)
         ),
         _ => match (fork(Pages::Small), fork(Pages::Thp)) {
             (Some(small), Some(thp)) => format!(
-                "fork(2) of {} takes {} on small pages and {} on huge ones: a server that saves itself stands still for \
-                 the one, and pays the other back write by write.",
+                "fork(2) of {} takes {} on small pages and {} on huge ones: a server that saves its data stands still for \
+                 this time, and with huge pages the later writes are slower instead.",
                 human_bytes(huge_pages.unwrap_or(0) * thp_page().map_or(0, |page| page.bytes())),
                 show(small),
                 show(thp)
             ),
-            _ => "What it means for a server was not measured.".into(),
+            _ => "The effect on a server was not measured.".into(),
         },
     });
     advice
@@ -398,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ratio_is_that_of_the_largest_case_that_all_pages_have() {
+    fn the_ratio_is_that_of_the_largest_size_measured_on_all_pages() {
         let one = Pattern::OnePerHuge;
         let cases = vec![
             forked(Pages::Thp, 16, one, 10_000),
@@ -419,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_measured_is_said() {
+    fn missing_measurements_are_named() {
         let none = outcome(&Measured::default());
         assert!(none.advice[0].contains("no figures") && none.advice[1].contains("not measured"), "{none:?}");
         assert!(none.plots.is_empty() && none.samples.is_empty(), "{none:?}");
@@ -429,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn a_histogram_is_all_of_it_and_goes_up() {
+    fn a_histogram_adds_up_to_100_percent() {
         let points = histogram("x".into(), Hue::Thp, &Latencies::new(vec![10, 12, 1000, 1000])).points;
         let none = 12.5;
         assert_eq!(points.iter().map(|p| p.y).filter(|y| *y > none).sum::<f64>(), 100.0);

@@ -1,59 +1,58 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One fork, and the writes after it.
+//! Measures one fork and the writes after it.
 
 use super::fork::Checkpoint;
 use super::{Case, Pattern};
 use crate::block::Block;
 use crate::clock::{since_ns, thread_cpu_ns};
-use crate::memcpy::source::faults;
-use crate::memory::Pages;
+use crate::memory::{Pages, page_faults};
 use anyhow::{Context as _, Result};
 use hugelift_core::addr::PageSize;
 use hugelift_core::smaps::Usage;
 use hugelift_os::machine::base_page;
 use std::time::Instant;
 
-/// Random loads that the speed is taken from, at most.
+/// The most random loads in a measurement of the speed.
 const LOADS: usize = 1 << 17;
 
-/// How many writes are made before it is asked again whether to stop.
+/// How many writes are made between two checks whether to stop.
 const TURN: usize = 1 << 12;
 
-/// What one fork cost, and the writes after it.
+/// The measurements of one fork.
 #[derive(Clone, Debug)]
 pub struct Forked {
-    /// fork(2) itself, in nanoseconds.
+    /// Time of fork(2) itself, in nanoseconds.
     pub fork_ns: f64,
-    /// Each write, in nanoseconds.
+    /// Time of each write, in nanoseconds.
     pub writes: Vec<u32>,
     /// Page faults of all writes.
     pub faults: u64,
     /// Bytes that were copied.
     pub copied: u64,
-    /// Bytes on huge pages before the fork, after the writes, and when the child was gone.
+    /// Bytes on huge pages before the fork, after the writes, and after the end of the child.
     pub huge: [u64; 3],
-    /// Nanoseconds of a random load before the fork and when the child was gone.
+    /// Nanoseconds per random load before the fork and after the end of the child.
     pub load_ns: [f64; 2],
-    /// What joining small pages to huge ones again cost and brought.
+    /// The memory after its pages were joined to huge ones again.
     pub joined: Option<Joined>,
 }
 
-/// After `MADV_COLLAPSE`.
+/// The state after `MADV_COLLAPSE`.
 #[derive(Clone, Copy, Debug)]
 pub struct Joined {
-    /// All of it, in nanoseconds.
+    /// Time of the call for all memory, in nanoseconds.
     pub took_ns: f64,
     /// Bytes on huge pages.
     pub huge: u64,
-    /// Nanoseconds of a random load.
+    /// Nanoseconds per random load.
     pub load_ns: f64,
 }
 
-/// Forks, writes, ends the child, looks; `None` if `stop` says so in between. `clock` is what it
-/// costs to take a time, in nanoseconds.
+/// Forks, writes, ends the child and measures each step. Returns `None` if `stop` returns `true` in between.
+/// `clock` is the cost of reading the clock, in nanoseconds.
 ///
 /// # Errors
-/// No memory; fork(2); /proc.
+/// There is too little memory, fork(2) fails, or /proc cannot be read.
 pub fn once(
     case: Case,
     huge: PageSize,
@@ -63,7 +62,7 @@ pub fn once(
     let bytes = case.huge_pages * huge.bytes();
     let memory = Block::filled(case.pages, bytes, 1).context("cannot fill the memory")?;
     let offsets = offsets(case, huge);
-    // The child must not have it: to store a time would be one more copy.
+    // If the child had this memory too, storing a time would copy a page.
     let times = Block::filled(Pages::Small, (size_of::<u32>() * offsets.len()) as u64, 0);
     let times = times.context("cannot make room for the times")?;
     times.keep_from_children().context("MADV_DONTFORK")?;
@@ -75,7 +74,7 @@ pub fn once(
 
     let (child, fork) = Checkpoint::fork()?;
     let shared = memory.usage()?;
-    let faults_before = faults()?;
+    let faults_before = page_faults()?;
     for (i, &offset) in offsets.iter().enumerate() {
         let began = Instant::now();
         memory.write(offset, 2);
@@ -84,7 +83,7 @@ pub fn once(
             return Ok(None);
         }
     }
-    let faults = faults()? - faults_before;
+    let faults = page_faults()? - faults_before;
     let written = memory.usage()?;
     drop(child);
 
@@ -102,7 +101,7 @@ pub fn once(
     }))
 }
 
-/// Where is written, each place once.
+/// Returns the offsets that are written to, each once.
 fn offsets(case: Case, huge: PageSize) -> Vec<usize> {
     let (base, huge) = (base_page().bytes(), huge.bytes());
     let in_one = huge / base;
@@ -118,15 +117,15 @@ fn offsets(case: Case, huge: PageSize) -> Vec<usize> {
     pages.into_iter().map(|page| (page * base) as usize).collect()
 }
 
-/// Bytes that are the parent's alone since: what both have counts half for each in Pss, and as
-/// shared for hugetlb.
+/// Returns the bytes that have become private to the parent. Pss counts a page that both processes have as
+/// half of it for each; hugetlb pages are counted as shared or private.
 fn copied(before: &Usage, after: &Usage) -> u64 {
     let hugetlb = after.private_hugetlb.saturating_sub(before.private_hugetlb);
     hugetlb + 2 * after.pss.saturating_sub(before.pss)
 }
 
-/// CPU time of a load at a random place that depends on the one before, in nanoseconds: the better
-/// of two turns, as the first also finds caches full of something else.
+/// Measures the CPU time of a load at a random place that depends on the load before, in nanoseconds. Returns
+/// the better of two runs, since the first one also finds other data in the caches.
 fn load_ns(memory: &Block) -> f64 {
     let loads = (memory.len() / 256).min(LOADS);
     loads_ns(memory, loads).min(loads_ns(memory, loads))
@@ -137,7 +136,7 @@ fn loads_ns(memory: &Block, loads: usize) -> f64 {
     let mut state = 1u64;
     let before = thread_cpu_ns();
     for _ in 0..loads {
-        // A linear congruential generator; its upper half is what is random.
+        // A linear congruential generator; only its upper bits are random.
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let line = ((state >> 32) * lines) >> 32;
         state ^= u64::from(memory.read(line as usize * 64));
@@ -180,19 +179,19 @@ mod tests {
             assert_eq!(forked.copied, written * base_page().bytes(), "{pattern:?}");
             assert!(forked.faults >= written && forked.fork_ns > 0.0, "{forked:?}");
             assert_eq!((forked.huge, forked.joined.is_none()), ([0; 3], true));
-            // A fault, with a copy, is longer than the clock can miss.
+            // A fault with a copy takes longer than the resolution of the clock.
             assert!(Latencies::new(forked.writes).percentile(0.5) > Some(0.0), "{pattern:?}");
         }
     }
 
     #[test]
-    fn what_a_write_takes_of_a_transparent_huge_page() {
+    fn a_write_splits_or_copies_a_transparent_huge_page() {
         let Some(forked) = run(Pages::Thp, Pattern::OnePerHuge) else {
             println!("SKIP: no transparent huge pages");
             return;
         };
         let huge = thp_page().map_or(0, |page| page.bytes());
-        // Each that there was is split and copied in part, or copied whole.
+        // Each huge page is split and copied in part, or copied as a whole.
         assert!(forked.huge[0] <= 4 * huge, "{forked:?}");
         assert!(forked.huge[1] == 0 || forked.copied >= forked.huge[0], "{forked:?}");
         assert!(forked.copied >= 4 * base_page().bytes(), "{forked:?}");
@@ -216,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn it_stops_when_it_is_told_to() {
+    fn it_stops_on_request() {
         let _one = crate::forking();
         let case = Case { huge_pages: 1, pages: Pages::Small, pattern: Pattern::Every };
         assert!(once(case, PageSize::MB2, 0, &mut || true).expect("2 MB").is_none());

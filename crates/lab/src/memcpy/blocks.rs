@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The blocks of memory between which is copied.
+//! The blocks of memory that are copied from and to.
 
-use super::source::{Behind, read_and_look};
+use super::source::{Found, read_and_inspect};
 use super::{Kind, Source};
 use crate::block::Block;
 use crate::memory::Pages;
@@ -11,25 +11,25 @@ use hugelift_core::snapshot::ThpOff;
 use hugelift_os::machine::probe;
 use hugelift_os::machine::tree::Tree;
 
-/// Whether one huge zero page stands for what was never written.
+/// Whether memory never written may be mapped to the huge zero page.
 const USE_ZERO_PAGE: &str = "/sys/kernel/mm/transparent_hugepage/use_zero_page";
 
-/// At most so many blocks have memory of their own.
+/// The most blocks that have allocated memory.
 pub const WRITTEN: u64 = 5;
 
-/// One block of each kind, all of the largest size; of smaller sizes their beginnings are used.
+/// One block of each kind, all of the largest size. Smaller copies use the first bytes of a block.
 pub struct Blocks {
     sources: Vec<(Source, Block)>,
     destinations: Vec<Block>,
-    /// What the sources were found to be.
-    pub behind: Vec<(Source, Behind)>,
+    /// The pages that the sources were found to have.
+    pub found: Vec<(Source, Found)>,
 }
 
 impl Blocks {
-    /// Makes them, writes those that are to be written and reads the others.
+    /// Maps the blocks, then writes or reads each, as its kind says.
     ///
     /// # Errors
-    /// No memory; /proc cannot be read.
+    /// There is too little memory, or /proc cannot be read.
     pub fn make(bytes: usize, notes: &mut Vec<String>) -> Result<Blocks> {
         let mut kinds = vec![Pages::Small];
         match probe(None).thp_off {
@@ -43,15 +43,15 @@ impl Blocks {
                 notes.push("no figures with huge pages: prctl(PR_SET_THP_DISABLE) was inherited".into());
             }
         }
-        let mut blocks = Blocks { sources: vec![], destinations: vec![], behind: vec![] };
+        let mut blocks = Blocks { sources: vec![], destinations: vec![], found: vec![] };
         for pages in kinds {
             let map = || Block::new(pages, bytes as u64).context("cannot map a block");
             let filled = |byte| Block::filled(pages, bytes as u64, byte).context("cannot write a block");
             let never = map()?;
-            blocks.behind.push((Source::Never(pages), read_and_look(&never)?));
+            blocks.found.push((Source::Never(pages), read_and_inspect(&never)?));
             blocks.sources.push((Source::Never(pages), never));
             let written = filled(1)?;
-            blocks.behind.push((Source::Written(pages), read_and_look(&written)?));
+            blocks.found.push((Source::Written(pages), read_and_inspect(&written)?));
             blocks.sources.push((Source::Written(pages), written));
             blocks.destinations.push(filled(2)?);
             if pages == Pages::Thp {
@@ -64,30 +64,30 @@ impl Blocks {
         Ok(blocks)
     }
 
-    /// The block that root can have: read in while no huge zero page may be used.
+    /// Adds the block that only root can have: it is read while the kernel may not use the huge zero page.
     fn unshare(&mut self, block: Block, notes: &mut Vec<String>) -> Result<()> {
         let Some(value) = Tree::default().read(USE_ZERO_PAGE) else { return Ok(()) };
         if value.trim() == "0" {
             notes.push(format!(
-                "{USE_ZERO_PAGE} is 0: here memory never written gets huge pages of its own when it is read, and \
-                 there is no trap"
+                "{USE_ZERO_PAGE} is 0: memory never written gets huge pages of its own when it is read, so there is \
+                 no trap"
             ));
             return Ok(());
         }
         if !nix::unistd::geteuid().is_root() {
-            notes.push(format!("root would also see the same copy with {USE_ZERO_PAGE} at 0"));
+            notes.push(format!("root would also see a copy from a source read while {USE_ZERO_PAGE} was 0"));
             return Ok(());
         }
-        // Only while it is read in: what it then has, it keeps.
+        // The block keeps the pages that it gets when it is read.
         let setting = Setting::change(USE_ZERO_PAGE, "0").context("without the huge zero page")?;
-        let behind = read_and_look(&block);
+        let found = read_and_inspect(&block);
         setting.restore()?;
-        self.behind.push((Source::Unshared, behind?));
+        self.found.push((Source::Unshared, found?));
         self.sources.push((Source::Unshared, block));
         Ok(())
     }
 
-    /// Whether there is all that it takes.
+    /// Whether all blocks for this operation exist.
     pub fn has(&self, kind: Kind) -> bool {
         match kind {
             Kind::Copy(source, pages) => self.source(source).is_some() && self.destination(pages).is_some(),
@@ -104,7 +104,7 @@ impl Blocks {
         self.destinations.iter().find(|d| d.pages() == pages)
     }
 
-    /// Does it once with the first `bytes`; nothing where [`Blocks::has`] says so.
+    /// Does the operation once with the first `bytes` bytes. Does nothing if a block is missing.
     pub fn once(&self, kind: Kind, bytes: usize) {
         match kind {
             Kind::Copy(source, pages) => {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the CPU misses meanwhile, by the events that the kernel knows by name on every CPU
-//! (perf_event_open(2), `PERF_TYPE_HW_CACHE`).
+//! Counts cache and TLB misses, by the events that the kernel names for every CPU (perf_event_open(2),
+//! `PERF_TYPE_HW_CACHE`).
 
 use hugelift_measure::perf::counters::{Code, Counters, Start};
 use hugelift_measure::pmu::Count;
 
-/// The events, with the words for them.
+/// The events with their names.
 pub const EVENTS: [(&str, Code); 4] = [
     ("L1 load misses", Code::L1D_LOAD_MISSES),
     ("last-level load misses", Code::LL_LOAD_MISSES),
@@ -13,14 +13,13 @@ pub const EVENTS: [(&str, Code); 4] = [
     ("TLB store misses", Code::DTLB_STORE_MISSES),
 ];
 
-/// Misses for each kB that was copied, in the order of [`EVENTS`]; `None` for what this CPU does
-/// not count.
+/// Misses per kB copied, in the order of [`EVENTS`]; `None` for events that this CPU does not count.
 pub type Misses = [Option<f64>; EVENTS.len()];
 
 /// Open counters of this thread.
 pub struct Counting(Counters);
 
-/// Opens them, or says why there are none.
+/// Opens the counters. If that fails, a note says why.
 pub fn open(notes: &mut Vec<String>) -> Option<Counting> {
     let groups = EVENTS.map(|(_, code)| vec![code]);
     match Counters::open(&groups, &[nix::unistd::gettid().as_raw()], Start::Asked) {
@@ -33,7 +32,7 @@ pub fn open(notes: &mut Vec<String>) -> Option<Counting> {
 }
 
 impl Counting {
-    /// What is missed while `work` copies `bytes`.
+    /// Returns the misses while `work` copies `bytes`.
     pub fn around(&self, bytes: usize, work: impl Fn()) -> Misses {
         let counts = || -> Vec<Count> {
             let first = |group: Vec<Option<Count>>| group.first().copied().flatten().unwrap_or_default();

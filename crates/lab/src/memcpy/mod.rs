@@ -1,19 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The huge zero page trap. Memory that was never written reads as one and the same zero page,
-//! again and again: a small one comes out of the L1 cache, a huge one does not fit there. So a
-//! memcpy(3) whose source nobody has written runs slower with transparent huge pages than without,
-//! which says nothing about memory that holds something.
+//! `lab memcpy`: the huge zero page trap. Memory that was never written is mapped to one zero page, again
+//! and again. A small zero page is read from the L1 cache; a huge one does not fit there. So a memcpy(3)
+//! from a source that was never written is slower with transparent huge pages than without, which says
+//! nothing about memory with content.
 //!
-//! Huge pages are switched for each mapping, by madvise(2). What each source really is, is looked
-//! up ([`source`]).
+//! Huge pages are switched on and off per mapping, by madvise(2). [`source`] looks up what each source
+//! really is.
 
 mod blocks;
 mod counts;
 mod outcome;
 mod perf_bench;
-pub mod source;
-
-pub use outcome::outcome;
+mod source;
 
 use crate::clock::thread_cpu_ns;
 use crate::memory::Pages;
@@ -26,44 +24,45 @@ use counts::Misses;
 use hugelift_core::addr::human_bytes;
 use hugelift_os::machine::memory_left_here;
 use perf_bench::PerfBench;
-use source::Behind;
+use source::Found;
 use std::time::Instant;
 
-/// For `hugelift lab all`.
+/// The experiment, for `hugelift lab all`.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "memcpy",
     title: "the huge zero page trap: copies from memory that was never written",
     run: |quick, progress| run(&Options::usual(quick), progress),
 };
 
-/// One thing that is timed. A destination was written before.
+/// An operation that is timed. Its destination was written before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
-    /// memcpy(3) to memory on such pages.
+enum Kind {
+    /// memcpy(3) from this source to memory on these pages.
     Copy(Source, Pages),
-    /// memset(3) of memory on such pages.
+    /// memset(3) of memory on these pages.
     Set(Pages),
-    /// Reading alone, which tells from which cache the bytes come.
+    /// Reading alone, which shows from which cache the bytes come.
     Read(Source),
 }
 
-/// Where a copy comes from.
+/// The source of a copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Source {
-    /// Never written, on memory where such pages would be.
+enum Source {
+    /// Memory never written, that would get these pages.
     Never(Pages),
-    /// Written, on such pages.
+    /// Written memory on these pages.
     Written(Pages),
-    /// Never written, read in with `use_zero_page` off: transparent huge pages full of zeros.
+    /// Memory never written, but read while `use_zero_page` was 0: transparent huge pages full of zeros.
     Unshared,
 }
 
 impl Kind {
-    /// The two sides of the trap: they differ in the zero page that is read, and in nothing else.
+    /// One side of the trap. It differs from [`Kind::HUGE_ZERO`] in the zero page that is read, and in
+    /// nothing else.
     pub const SMALL_ZERO: Kind = Kind::Copy(Source::Never(Pages::Small), Pages::Thp);
-    /// As [`Kind::SMALL_ZERO`].
+    /// The other side of the trap.
     pub const HUGE_ZERO: Kind = Kind::Copy(Source::Never(Pages::Thp), Pages::Thp);
-    /// The copy that the literature sets against [`Kind::HUGE_ZERO`]: huge pages off for both blocks.
+    /// The copy that the literature compares with [`Kind::HUGE_ZERO`]: huge pages off for both blocks.
     pub const NEVER_OFF: Kind = Kind::Copy(Source::Never(Pages::Small), Pages::Small);
     /// A written source, huge pages off and on.
     pub const WRITTEN: [Kind; 2] = [
@@ -72,14 +71,14 @@ impl Kind {
     ];
     /// memset(3), huge pages off and on.
     pub const SET: [Kind; 2] = [Kind::Set(Pages::Small), Kind::Set(Pages::Thp)];
-    /// All.
+    /// All kinds.
     pub const ALL: [Kind; 11] = [
         Kind::NEVER_OFF,
         Kind::HUGE_ZERO,
         Kind::SMALL_ZERO,
         Kind::WRITTEN[0],
         Kind::WRITTEN[1],
-        // What root can have beside it.
+        // Only root can have this source.
         Kind::Copy(Source::Unshared, Pages::Thp),
         Kind::SET[0],
         Kind::SET[1],
@@ -89,35 +88,35 @@ impl Kind {
     ];
 }
 
-/// What was measured of a [`Kind`] with blocks of one size.
+/// The measurements of a [`Kind`] with blocks of one size.
 #[derive(Clone, Debug)]
-pub struct Timed {
-    /// What.
+struct Timed {
+    /// The operation.
     pub kind: Kind,
-    /// CPU time of one copy in nanoseconds, by round.
+    /// CPU time of one operation in nanoseconds, by round.
     pub times: Vec<f64>,
-    /// Time on the clock, likewise.
+    /// Wall time of one operation in nanoseconds, by round.
     pub wall: Vec<f64>,
-    /// What the CPU missed meanwhile.
+    /// Cache and TLB misses of the CPU.
     pub misses: Option<Misses>,
 }
 
-/// All with blocks of one size.
+/// All measurements with blocks of one size.
 #[derive(Clone, Debug)]
-pub struct Size {
-    /// Of a block.
+struct Size {
+    /// Size of a block in bytes.
     pub bytes: usize,
     /// In the order of [`Kind::ALL`].
     pub timed: Vec<Timed>,
 }
 
 impl Size {
-    /// CPU times of a kind in nanoseconds, by round; `None` if there are none.
+    /// Returns the CPU times of a kind in nanoseconds, by round; `None` if there are none.
     pub fn times(&self, kind: Kind) -> Option<&[f64]> {
         self.of(kind).map(|timed| &timed.times[..])
     }
 
-    /// Its times on the clock, likewise.
+    /// Returns the wall times of a kind in nanoseconds, by round; `None` if there are none.
     pub fn wall(&self, kind: Kind) -> Option<&[f64]> {
         self.of(kind).map(|timed| &timed.wall[..])
     }
@@ -129,21 +128,21 @@ impl Size {
 
 /// Everything that was measured.
 #[derive(Clone, Debug, Default)]
-pub struct Measured {
+struct Measured {
     /// By size of the blocks.
     pub sizes: Vec<Size>,
-    /// What the sources were found to be.
-    pub behind: Vec<(Source, Behind)>,
-    /// perf's own benchmark.
+    /// The pages that the sources were found to have.
+    pub found: Vec<(Source, Found)>,
+    /// Results of perf's own benchmark.
     pub perf: Option<PerfBench>,
     /// What was left out, and why.
     pub notes: Vec<String>,
 }
 
 const MB: usize = 1 << 20;
-/// The sizes of a block for `--quick`.
+/// Sizes of a block with `--quick`.
 const QUICK: [usize; 5] = [MB, 4 * MB, 16 * MB, 64 * MB, 256 * MB];
-/// A sample copies this much at least, so that what is around it does not count.
+/// The least that a sample copies, so that the time around it does not matter.
 const SAMPLE: usize = 32 * MB;
 
 /// How much is measured.
@@ -156,7 +155,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// The usual ones.
+    /// Returns the default options.
     pub fn usual(quick: bool) -> Options {
         if quick {
             Options { sizes: QUICK.to_vec(), rounds: 9 }
@@ -166,19 +165,16 @@ impl Options {
     }
 }
 
-/// Measures, and says what came of it.
+/// Runs the experiment.
 ///
 /// # Errors
-/// No memory for blocks of the smallest size; /proc cannot be read.
+/// There is no memory for the blocks, or /proc cannot be read.
 pub fn run(options: &Options, progress: &mut Progress) -> Result<Outcome> {
-    Ok(outcome(&measure(options, progress)?))
+    Ok(outcome::outcome(&measure(options, progress)?))
 }
 
-/// Measures, as far as `progress` lets it.
-///
-/// # Errors
-/// As [`run`].
-pub fn measure(options: &Options, progress: &mut Progress) -> Result<Measured> {
+/// Measures until `progress` stops it.
+fn measure(options: &Options, progress: &mut Progress) -> Result<Measured> {
     let mut measured = Measured::default();
     let sizes = fitting(&options.sizes, memory_left_here(), &mut measured.notes);
     let Some(largest) = sizes.last() else { return Ok(measured) };
@@ -187,13 +183,13 @@ pub fn measure(options: &Options, progress: &mut Progress) -> Result<Measured> {
     }
     match perf_bench::run((*largest).clamp(64 * MB, 256 * MB)) {
         Ok(found) => measured.perf = Some(found),
-        Err(why) => measured.notes.push(format!("perf bench mem memcpy, to be put beside this: {why:#}")),
+        Err(why) => measured.notes.push(format!("perf bench mem memcpy, for comparison: {why:#}")),
     }
     if !progress.go_on(0.1, "writing the blocks") {
         return Ok(measured);
     }
     let blocks = Blocks::make(*largest, &mut measured.notes)?;
-    measured.behind = blocks.behind.clone();
+    measured.found = blocks.found.clone();
     let counters = counts::open(&mut measured.notes);
     let all: usize = sizes.iter().map(|s| (*s).max(SAMPLE)).sum();
     let mut done = 0;
@@ -202,7 +198,7 @@ pub fn measure(options: &Options, progress: &mut Progress) -> Result<Measured> {
         let mut timed: Vec<Timed> =
             kinds.map(|kind| Timed { kind, times: vec![], wall: vec![], misses: None }).collect();
         for timed in &mut timed {
-            // Also brings the caches into the state that every round finds.
+            // This run also brings the caches into the state that every round finds.
             blocks.once(timed.kind, bytes);
             timed.misses = counters.as_ref().map(|c| c.around(bytes, || blocks.once(timed.kind, bytes)));
         }
@@ -229,7 +225,7 @@ pub fn measure(options: &Options, progress: &mut Progress) -> Result<Measured> {
     Ok(measured)
 }
 
-/// CPU time of one copy and time on the clock, in nanoseconds.
+/// Measures the CPU time and the wall time of one operation, in nanoseconds.
 fn time(blocks: &Blocks, kind: Kind, bytes: usize) -> (f64, f64) {
     let times = SAMPLE.div_ceil(bytes);
     let (began, before) = (Instant::now(), thread_cpu_ns());
@@ -240,13 +236,13 @@ fn time(blocks: &Blocks, kind: Kind, bytes: usize) -> (f64, f64) {
     (cpu as f64 / times as f64, wall.as_nanos() as f64 / times as f64)
 }
 
-/// Those sizes whose blocks take no more than half of the memory that is left.
+/// Returns the sizes whose blocks take no more than half of the free memory.
 fn fitting(sizes: &[usize], left: u64, notes: &mut Vec<String>) -> Vec<usize> {
     let fits = |bytes: &usize| (*bytes as u64).saturating_mul(blocks::WRITTEN) <= left / 2;
     let (fit, not): (Vec<usize>, Vec<usize>) = sizes.iter().partition(|bytes| fits(bytes));
     if let Some(first) = not.first() {
         notes.push(format!(
-            "blocks of {} and more are left out: {} blocks are to take no more than half of the {} of memory left",
+            "blocks of {} and more are left out: {} blocks would take more than half of the {} of free memory",
             human_bytes(*first as u64),
             blocks::WRITTEN,
             human_bytes(left),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the figures say.
+//! Makes tables, plots and advice of the measurements.
 
 use super::counts::EVENTS;
 use super::perf_bench::PerfBench;
@@ -11,7 +11,7 @@ use hugelift_core::addr::human_bytes;
 use hugelift_measure::stats::{Estimate, Verdict, location, ratio};
 use hugelift_os::machine::thp_page;
 
-/// As titles of columns and in legends, and in the names of columns and samples.
+/// Returns the title for columns and legends, and the key for the names of columns and samples.
 fn name(kind: Kind) -> (&'static str, &'static str) {
     match kind {
         Kind::Copy(Source::Never(Pages::Small), Pages::Small) => ("empty, off", "empty_off"),
@@ -28,7 +28,7 @@ fn name(kind: Kind) -> (&'static str, &'static str) {
     }
 }
 
-fn look(kind: Kind) -> (Hue, Shape) {
+fn style(kind: Kind) -> (Hue, Shape) {
     match kind {
         Kind::SMALL_ZERO => (Hue::Third, Shape::Line),
         Kind::Copy(Source::Unshared, _) => (Hue::Second, Shape::Dashed),
@@ -41,7 +41,7 @@ fn look(kind: Kind) -> (Hue, Shape) {
     }
 }
 
-/// What is shown together.
+/// Operations that are shown together.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Group {
     Copies,
@@ -60,7 +60,7 @@ impl Group {
 
     fn title(self) -> &'static str {
         match self {
-            Group::Copies => "memcpy by what its source is",
+            Group::Copies => "memcpy by its source",
             Group::Sets => "memset",
             Group::Reads => "reading alone",
         }
@@ -70,27 +70,27 @@ impl Group {
         match self {
             Group::Copies => {
                 "memcpy in GB/s of CPU time; empty: the source was never written; off, on: transparent huge pages \
-                 for both blocks; mixed: for the destination only; unshared: use_zero_page was 0 while the source \
-                 was read in"
+                 for both blocks; mixed: for the destination only; unshared: the source was read while \
+                 use_zero_page was 0"
             }
             Group::Sets => "memset in GB/s of CPU time; off, on: transparent huge pages",
-            Group::Reads => "reading alone in GB/s of CPU time, which tells from which cache it comes",
+            Group::Reads => "reading alone in GB/s of CPU time, which shows from which cache the bytes come",
         }
     }
 }
 
-/// Tables, pictures and advice.
+/// Returns tables, plots and advice.
 pub fn outcome(measured: &Measured) -> Outcome {
     let mut outcome = Outcome { notes: measured.notes.clone(), ..Outcome::default() };
-    for (source, behind) in &measured.behind {
+    for (source, found) in &measured.found {
         let what = match source {
             Source::Never(Pages::Small) => "the source never written, THP off",
             Source::Never(_) => "the source never written, THP on",
             Source::Written(Pages::Small) => "the written source, THP off",
             Source::Written(_) => "the written source, THP on",
-            Source::Unshared => "the source read in while use_zero_page was 0",
+            Source::Unshared => "the source read while use_zero_page was 0",
         };
-        outcome.notes.push(format!("{what}, is {behind} (/proc/self/smaps and pagemap)"));
+        outcome.notes.push(format!("{what}, is {found} (/proc/self/smaps and pagemap)"));
     }
     for group in [Group::Copies, Group::Sets, Group::Reads] {
         outcome.tables.push(rates(measured, group));
@@ -111,12 +111,12 @@ pub fn outcome(measured: &Measured) -> Outcome {
     outcome
 }
 
-/// Gigabytes a second: bytes over nanoseconds.
+/// Returns gigabytes per second: bytes divided by nanoseconds.
 fn rate(bytes: usize, times: &[f64]) -> Option<Estimate> {
     location(&times.iter().map(|time| bytes as f64 / time).collect::<Vec<f64>>()).ok()
 }
 
-/// Time over time, round by round.
+/// Returns the ratio of times, round by round.
 fn slowdown(size: &Size, of: Kind, against: Kind) -> Option<Estimate> {
     let pairs: Vec<(f64, f64)> =
         size.times(against)?.iter().copied().zip(size.times(of)?.iter().copied()).collect();
@@ -132,7 +132,7 @@ fn rates(measured: &Measured, group: Group) -> Table {
     let mut columns = vec![Column::new("block_bytes", "block", Unit::Bytes)];
     columns.extend(kinds(measured, group).map(|kind| {
         let (title, key) = name(kind);
-        // The caption says the unit, for all of them.
+        // The caption names the unit for all columns.
         Column::new(&format!("{key}_gb_s"), title, Unit::Ratio)
     }));
     let mut table = Table::new(group.caption(), columns);
@@ -145,7 +145,7 @@ fn rates(measured: &Measured, group: Group) -> Table {
     table
 }
 
-/// The comparisons that are made of it, by what they say.
+/// The comparisons: key, title, and the operations whose times are divided.
 const COMPARED: [(&str, &str, Kind, Kind); 4] = [
     ("trap", "huge zero / small zero", Kind::HUGE_ZERO, Kind::SMALL_ZERO),
     ("empty", "empty: on / off", Kind::HUGE_ZERO, Kind::NEVER_OFF),
@@ -160,7 +160,7 @@ fn ratios(measured: &Measured) -> Table {
         columns.push(Column::new(&format!("{key}_interval"), "95 %", Unit::Text));
     }
     let mut table = Table::new(
-        "CPU time over CPU time of the same rounds (above 1: huge pages are slower); in the first the \
+        "ratio of CPU times of the same rounds (above 1: huge pages are slower); in the first column the \
          destination is on huge pages on both sides, and only the zero page differs",
         columns,
     );
@@ -184,7 +184,7 @@ fn misses(measured: &Measured) -> Option<Table> {
     for (name, _) in EVENTS {
         columns.push(Column::new(&format!("{}_per_kb", name.replace([' ', '-'], "_")), name, Unit::Ratio));
     }
-    let mut table = Table::new("misses for each kB copied", columns);
+    let mut table = Table::new("misses per kB copied", columns);
     for size in &measured.sizes {
         for timed in &size.timed {
             let Some(misses) = timed.misses else { continue };
@@ -199,7 +199,7 @@ fn misses(measured: &Measured) -> Option<Table> {
     (!table.rows.is_empty()).then_some(table)
 }
 
-/// The size at which perf's figures can be compared: the nearest.
+/// Returns the size that is nearest to that of perf's blocks.
 fn nearest(perf: &PerfBench, measured: &Measured) -> Option<usize> {
     let distance = |size: &&Size| (size.bytes as f64 / perf.bytes as f64).ln().abs();
     measured.sizes.iter().min_by(|a, b| distance(a).total_cmp(&distance(b))).map(|size| size.bytes)
@@ -212,7 +212,7 @@ fn beside(perf: &PerfBench, measured: &Measured) -> Table {
         Column::new("off_gb_s", "THP off", Unit::GigabytesPerSecond),
         Column::new("on_gb_s", "THP on", Unit::GigabytesPerSecond),
     ];
-    let mut table = Table::new("beside perf's own benchmark, all by the time on the clock", columns);
+    let mut table = Table::new("comparison with perf's own benchmark, all in wall time", columns);
     let middle = |rates: &[f64]| location(rates).ok().map(|e| e.point / 1e9);
     table.rows.push(vec![
         "perf bench mem memcpy".into(),
@@ -239,13 +239,13 @@ fn about_perf(perf: &PerfBench) -> String {
     if perf.writes_its_source() {
         format!(
             "{version} had {peak} of memory for two blocks of {block}: it writes its source before it measures, so \
-             that there is no zero page, small or huge, in what it copies, and its figures belong beside ours of a \
-             written source; older ones, whose source came fresh from calloc(3), fell into the trap"
+             it copies no zero page, small or huge, and its figures compare with ours of a written source; older \
+             versions, whose source came fresh from calloc(3), fell into the trap"
         )
     } else {
         format!(
-            "{version} had {peak} of memory for two blocks of {block}: it never writes its source, and what it \
-             copies is the zero page"
+            "{version} had {peak} of memory for two blocks of {block}: it never writes its source, so it \
+             copies the zero page"
         )
     }
 }
@@ -258,7 +258,7 @@ fn plots(measured: &Measured) -> Vec<Plot> {
     };
     let rates = |kind: Kind| {
         let points = measured.sizes.iter().filter_map(|s| point(s, rate(s.bytes, s.times(kind)?)));
-        let (hue, shape) = look(kind);
+        let (hue, shape) = style(kind);
         Series { name: name(kind).0.into(), hue, shape, points: points.collect() }
     };
     let group = |group: Group, y: &str| {
@@ -279,7 +279,7 @@ fn plots(measured: &Measured) -> Vec<Plot> {
         group(Group::Reads, "read"),
         group(Group::Sets, "set"),
         (
-            "the trap: CPU time on huge pages over CPU time on small ones".to_string(),
+            "the trap: CPU time on huge pages divided by CPU time on small ones".to_string(),
             Scale::linear("ratio of CPU times", Unit::Ratio),
             compared.into(),
         ),
@@ -291,7 +291,7 @@ fn plots(measured: &Measured) -> Vec<Plot> {
     drawn.filter(|plot| !plot.series.is_empty()).collect()
 }
 
-/// A slow-down from which on it is worth speaking of.
+/// The least ratio that counts as a difference.
 const WORTH: f64 = 1.1;
 
 fn advice(measured: &Measured) -> Vec<String> {
@@ -302,15 +302,15 @@ fn advice(measured: &Measured) -> Vec<String> {
         .max_by(|(_, a), (_, b)| a.point.total_cmp(&b.point));
     let Some((size, ratio)) = worst else {
         return vec![
-            "There are no figures for huge zero pages here, so nothing can be said of the trap.".into(),
+            "There are no figures for the huge zero page here, so nothing can be said about the trap.".into(),
         ];
     };
     let block = human_bytes(size.bytes as u64);
     let first = if ratio.point >= WORTH && ratio.verdict(1.0) == Verdict::More {
         format!(
-            "Here a copy of {block} whose source was never written takes {ratio:.2} of the CPU time when that \
+            "Here a copy of {block} whose source was never written takes {ratio:.2} of the CPU time if that \
              source is the huge zero page instead of the small one, so a benchmark that does not write its \
-             source first blames huge pages for what only its empty source does."
+             source first blames huge pages for the effect of its empty source."
         )
     } else {
         format!(
@@ -323,14 +323,14 @@ fn advice(measured: &Measured) -> Vec<String> {
     let written =
         written.map_or(String::new(), |e| format!(" (a written source on huge pages: {e:.2} of small ones)"));
     let second = format!(
-        "What hugelift copies onto huge pages holds something and has no zero page in it{written}; bss and heap, \
-         which a program may read before it writes them, are only lifted when asked for (--parts)."
+        "What hugelift copies onto huge pages has content and includes no zero page{written}; bss and heap, which a \
+         program may read before it writes them, are lifted only on request (--parts)."
     );
     vec![first, second]
 }
 
-/// What reading alone says of where the huge zero page is, with the largest blocks; `None` if it
-/// comes no faster than memory.
+/// Says, by reading alone with the largest blocks, that the huge zero page stays in a cache; `None` if it is
+/// read no faster than memory.
 fn cached(measured: &Measured) -> Option<String> {
     let size = measured.sizes.last()?;
     let read = |source| Some(rate(size.bytes, size.times(Kind::Read(source))?)?.point);
@@ -354,7 +354,7 @@ mod tests {
     use super::*;
     use crate::memcpy::Timed;
 
-    /// Rounds in which a copy takes so many times a nanosecond for each byte.
+    /// Rounds in which a copy takes the given nanoseconds per byte.
     fn measured(times: &[(Kind, f64)]) -> Measured {
         let timed = times.iter().map(|&(kind, per_byte)| {
             let times: Vec<f64> = (0..9).map(|i| 1e6 * per_byte * (1.0 + f64::from(i) * 1e-3)).collect();
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn caches_that_hide_it_are_named_only_where_they_do() {
+    fn the_cache_is_named_only_if_it_hides_the_trap() {
         let reads = |huge| {
             measured(&[
                 (Kind::SMALL_ZERO, 0.1),
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn perf_is_put_beside_by_the_same_clock() {
+    fn perf_is_compared_in_wall_time() {
         let mut measured = measured(&[(Kind::WRITTEN[0], 0.1)]);
         let perf = PerfBench {
             version: "perf version 6.1".into(),

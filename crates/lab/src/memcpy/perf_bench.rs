@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `perf bench mem memcpy` beside our own figures, and what its source is: by how much memory it
-//! has, for what was never written takes none.
+//! Runs `perf bench mem memcpy` for comparison. How much memory it has shows whether it writes its source,
+//! since memory never written takes none.
 
 use anyhow::{Context as _, Result, ensure};
 use hugelift_core::printable::text_to_parse;
@@ -10,35 +10,35 @@ use hugelift_os::proc::procfs::Process;
 use std::process::Command;
 use std::time::Duration;
 
-/// How often it runs with and without huge pages.
+/// How often it runs, with and without huge pages each.
 const ROUNDS: usize = 3;
 
-/// What perf's benchmark says.
+/// Results of perf's benchmark.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PerfBench {
-    /// `perf version 6.1.187`
+    /// Version, as in `perf version 6.1.187`.
     pub version: String,
-    /// Of a block, in bytes.
+    /// Size of a block in bytes.
     pub bytes: usize,
-    /// Bytes a second with huge pages off, by run.
+    /// Bytes per second with huge pages off, by run.
     pub off: Vec<f64>,
-    /// With malloc(3) told to ask for them.
+    /// Bytes per second with malloc(3) set to ask for huge pages, by run.
     pub on: Vec<f64>,
-    /// The most memory that one of the runs was seen to have, in bytes.
+    /// The most memory that was seen in any run, in bytes.
     pub peak: u64,
 }
 
 impl PerfBench {
-    /// It writes its source before it measures: it has memory for two blocks, not for one.
+    /// Whether it writes its source before it measures: then it has memory for two blocks, not for one.
     pub fn writes_its_source(&self) -> bool {
         self.peak as f64 > 1.75 * self.bytes as f64
     }
 }
 
-/// Runs it with blocks of so many bytes.
+/// Runs it with blocks of `bytes` bytes.
 ///
 /// # Errors
-/// There is no perf, or none with this benchmark.
+/// perf is not installed, or does not have this benchmark.
 pub fn run(bytes: usize) -> Result<PerfBench> {
     let version =
         Command::new("perf").arg("version").output().context("perf is not installed (linux-perf)")?;
@@ -54,17 +54,17 @@ pub fn run(bytes: usize) -> Result<PerfBench> {
     Ok(bench)
 }
 
-/// Bytes a second, and the most memory seen.
+/// Runs it once. Returns the bytes per second and the most memory seen.
 fn once(bytes: usize, thp: bool) -> Result<(f64, u64)> {
     let size = format!("{}MB", bytes >> 20);
-    // Enough for the process to be looked at while it copies.
+    // Enough repetitions to sample its memory while it copies.
     let loops = ((1 << 30) / bytes).max(4).to_string();
     let argv = ["perf", "bench", "-f", "simple", "mem", "memcpy", "-f", "default", "-s", &size, "-l", &loops];
     let mut program = Program::new(argv);
     let output = tempfile::NamedTempFile::new().context("a temporary file")?;
     program.output = Output::File(output.path().to_path_buf());
     program.no_thp = !thp;
-    // By malloc(3), which maps large blocks: no setting of the system is needed.
+    // malloc(3) maps large blocks, so no setting of the system is needed.
     if thp {
         program.env.push(("GLIBC_TUNABLES".into(), "glibc.malloc.hugetlb=1".into()));
     }
@@ -82,12 +82,12 @@ fn once(bytes: usize, thp: bool) -> Result<(f64, u64)> {
     Ok((rate, peak))
 }
 
-/// The one line that is a number: bytes a second.
+/// Parses the one line that is a number: bytes per second.
 fn rate(output: &str) -> Option<f64> {
     output.lines().find_map(|line| line.trim().parse::<f64>().ok().filter(|rate| *rate > 0.0))
 }
 
-/// `VmHWM` in bytes: the most that the program had since its start.
+/// Reads `VmHWM` in bytes: the most memory that the program has had since its start.
 fn resident_peak(pid: u32) -> Option<u64> {
     Process::new(pid).status().ok()?.peak_bytes
 }

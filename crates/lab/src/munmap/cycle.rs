@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a task does again and again: map 128 MB, touch some of it, unmap it.
+//! The cycle that a task repeats: map 128 MB, touch some of it, unmap it.
 
 use crate::memory::Pages;
 use std::io;
 use std::ptr;
 
-/// Bytes of each mapping, those of will-it-scale's mmap1.
+/// Bytes of each mapping: the size in will-it-scale's mmap1.
 pub const BYTES: usize = 128 << 20;
 
-/// What is touched of each mapping.
+/// Which pages of each mapping are touched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Touch {
-    /// Nothing, as in will-it-scale's mmap1.
+    /// No page, as in will-it-scale's mmap1.
     None,
     /// The first page.
     First,
@@ -20,10 +20,10 @@ pub enum Touch {
 }
 
 impl Touch {
-    /// All of them.
+    /// All values.
     pub const ALL: [Touch; 3] = [Touch::None, Touch::First, Touch::All];
 
-    /// As shown.
+    /// Returns the name that is shown.
     pub fn name(self) -> &'static str {
         match self {
             Touch::None => "untouched",
@@ -33,32 +33,32 @@ impl Touch {
     }
 }
 
-/// One kind of cycle.
+/// A kind of cycle.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cycle {
-    /// The pages that it maps.
+    /// Kind of pages that it maps.
     pub pages: Pages,
-    /// What it touches of them.
+    /// Which pages it touches.
     pub touch: Touch,
 }
 
 impl Cycle {
-    /// Does it once. Allocates nothing, so that it may run in a child that fork(2) made.
+    /// Runs one cycle. Allocates nothing, so that a child of fork(2) may call it.
     ///
     /// # Errors
-    /// mmap(2) or munmap(2): no memory, an empty pool.
+    /// Those of mmap(2) and munmap(2): too little memory, or an empty pool.
     pub fn run(self) -> io::Result<()> {
         let start = self.map()?;
         let step = match self.touch {
             Touch::None => 0,
             Touch::First => BYTES,
-            // One write for each page that there can be at least; on huge pages the others are
-            // cheap, and the same for all kinds.
+            // One write for each page of the smallest possible size. On huge pages most of these writes are
+            // cheap, and all kinds of pages have the same number of them.
             Touch::All => 4096,
         };
         if step > 0 {
             for at in (0..BYTES).step_by(step) {
-                // SAFETY: inside the mapping made above, which is writable; nobody else knows it.
+                // SAFETY: inside the mapping made above, which is writable and not shared.
                 unsafe { start.add(at).write_volatile(1) };
             }
         }
@@ -77,16 +77,16 @@ impl Cycle {
             return Err(io::Error::last_os_error());
         }
         if self.pages == Pages::Thp {
-            // SAFETY: madvise(2) of the mapping made above. Whether the kernel follows is looked up
-            // beforehand, not each time.
+            // SAFETY: madvise(2) of the mapping made above. Whether the kernel follows the advice is checked
+            // beforehand, not in each cycle.
             unsafe { libc::madvise(start, BYTES, libc::MADV_HUGEPAGE) };
         }
         Ok(start.cast())
     }
 }
 
-/// Keeps transparent huge pages from the memory of the calling process, or lets it have them
-/// (prctl(2), `PR_SET_THP_DISABLE`). Returns what was before.
+/// Switches transparent huge pages off or on for the calling process (prctl(2), `PR_SET_THP_DISABLE`).
+/// Returns whether they were off before.
 pub fn without_thp(without: bool) -> bool {
     // SAFETY: prctl(2) with plain numbers.
     unsafe {
@@ -104,7 +104,7 @@ mod tests {
     use std::os::unix::ffi::OsStrExt;
     use std::process::Command;
 
-    /// will-it-scale's mmap1, so often.
+    /// The loop of will-it-scale's mmap1.
     const LOOP: &str = "#include <sys/mman.h>
         long loop(long cycles) {
           for (long i = 0; i < cycles; i++) {
@@ -113,11 +113,11 @@ mod tests {
           }
           return cycles;
         }";
-    /// Cycles that are timed together: some milliseconds.
+    /// Cycles that are timed together. They take some milliseconds.
     const CYCLES: c_long = 1000;
 
-    /// Loaded into this process: what a mapping's neighbours are decides whether the kernel joins it
-    /// with them, and with that a quarter of the time.
+    /// Builds the C loop and loads it into this process. In another process the mappings would have other
+    /// neighbours; whether the kernel merges a mapping with its neighbour changes the time by a quarter.
     fn loop_in_c() -> unsafe extern "C" fn(c_long) -> c_long {
         let dir = tempfile::tempdir().expect("a folder");
         let (source, object) = (dir.path().join("loop.c"), dir.path().join("loop.so"));
@@ -136,17 +136,15 @@ mod tests {
         }
     }
 
-    /// CPU time of this thread that `work` takes, in seconds.
+    /// Returns the CPU time of `work` in seconds.
     fn timed(work: impl FnOnce()) -> f64 {
-        let now = || nix::time::clock_gettime(nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID).expect("a clock");
-        let began = now();
+        let began = crate::clock::thread_cpu_ns();
         work();
-        let took = std::time::Duration::from(now()) - std::time::Duration::from(began);
-        took.as_secs_f64()
+        (crate::clock::thread_cpu_ns() - began) as f64 * 1e-9
     }
 
     fn pair(in_c: unsafe extern "C" fn(c_long) -> c_long, c_first: bool) -> (f64, f64) {
-        // SAFETY: it maps and unmaps, and knows no other memory.
+        // SAFETY: it maps and unmaps its own memory only.
         let c = || timed(|| assert_eq!(unsafe { in_c(CYCLES) }, CYCLES));
         let own = || {
             let cycle = Cycle { pages: Pages::Small, touch: Touch::None };
@@ -161,8 +159,8 @@ mod tests {
         }
     }
 
-    /// Within 5 % of a loop in C, by as many pairs as it takes to tell; not a claim about speed, but
-    /// that nothing but the two calls is measured.
+    /// The cycle costs the same as a loop in C within 5 %, by as many pairs as that takes to show. So nothing
+    /// but the two system calls is measured.
     #[test]
     fn a_cycle_costs_what_it_does_in_c() {
         let in_c = loop_in_c();

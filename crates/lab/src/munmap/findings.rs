@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What was measured, as tables, curves and words.
+//! Makes tables, plots and advice of the measurements.
 
 use super::cycle::{Cycle, Touch};
 use super::tasks::Kind;
 use super::{Case, Measured};
+use crate::cpus;
 use crate::memory::Pages;
 use crate::results::unit::Unit;
 use crate::results::{Column, Outcome, Plot, Point, Sample, Scale, Series, Shape, Table};
 
-/// Two tasks that wait for each other scale by less than this.
+/// The largest scaling of two tasks that wait for each other.
 const SERIAL: f64 = 1.3;
 
-/// Others that take more than this share of the CPUs spoil the figures.
+/// The share of runnable time lost to other programs above which a note warns.
 const BUSY: f64 = 0.05;
 
 /// Title of a column.
-const CPU: &str = "CPU time of one";
+const CPU: &str = "CPU time per cycle";
 
 pub fn outcome(measured: &[Measured], notes: Vec<String>, alone: bool) -> Outcome {
     let mut outcome =
@@ -29,13 +30,15 @@ pub fn outcome(measured: &[Measured], notes: Vec<String>, alone: bool) -> Outcom
     }
     outcome.notes.extend(busy(measured));
     if !alone {
-        outcome.notes.push(format!("time and scaling are by the clock; '{CPU}' leaves out what others took"));
+        outcome.notes.push(format!(
+            "time and scaling are in wall time; '{CPU}' leaves out the time of other programs"
+        ));
     }
     outcome.advice = advice(measured, alone);
     outcome
 }
 
-/// The lines that will-it-scale prints: counts of whole cycles, a second each.
+/// Returns the lines that will-it-scale prints: counts of whole cycles per second.
 fn listing(measured: &Measured) -> Vec<String> {
     let mut lines = vec!["testcase:Anonymous memory mmap/munmap of 128MB".to_string(), "warmup".into()];
     let mut measurement = false;
@@ -72,11 +75,11 @@ fn averages(measured: &[Measured]) -> Table {
     let mut columns = key_columns();
     columns.extend([
         Column::new("cycles_per_second", "cycles", Unit::PerSecond),
-        Column::new("seconds_per_cycle", "time of one, a task", Unit::Seconds),
+        Column::new("seconds_per_cycle", "time per cycle", Unit::Seconds),
         Column::new("cpu_seconds_per_cycle", CPU, Unit::Seconds),
-        Column::new("scaling", "against one task", Unit::Ratio),
-        Column::new("asleep_in", "most seen asleep in", Unit::Text),
-        Column::new("asleep_percent", "of looks", Unit::Percent),
+        Column::new("scaling", "relative to one task", Unit::Ratio),
+        Column::new("asleep_in", "most often asleep in", Unit::Text),
+        Column::new("asleep_percent", "of checks", Unit::Percent),
     ]);
     let mut table = Table::new("mapping and unmapping 128 MB", columns);
     for one in measured {
@@ -102,7 +105,7 @@ fn seconds(measured: &[Measured]) -> Table {
         Column::new("max_per_second", "max", Unit::PerSecond),
         Column::new("total_per_second", "total", Unit::PerSecond),
     ]);
-    let mut table = Table::detail("each sample: the slowest task, the fastest, all", columns);
+    let mut table = Table::detail("each sample: the slowest task, the fastest task, all tasks", columns);
     for one in measured {
         for (i, sample) in one.samples.iter().enumerate() {
             let mut row = key_cells(&one.case);
@@ -124,7 +127,7 @@ fn rate(measured: &[Measured], case: &Case) -> Option<f64> {
     measured.iter().find(|m| m.case == *case)?.average()
 }
 
-/// How many times as much as one task alone.
+/// Returns how many times the rate of one task alone.
 fn scaling(measured: &[Measured], case: &Case) -> Option<f64> {
     let one = rate(measured, &Case { tasks: 1, ..*case }).filter(|&one| one > 0.0)?;
     Some(rate(measured, case)? / one)
@@ -146,7 +149,7 @@ fn curves(measured: &[Measured], touch: Touch) -> Option<Plot> {
         }
     }
     (!series.is_empty()).then(|| Plot {
-        title: format!("mapping and unmapping 128 MB, {}: by number of tasks", touch.name()),
+        title: format!("mapping and unmapping 128 MB, {}, by number of tasks", touch.name()),
         x: Scale::linear("tasks", Unit::Count),
         y: Scale::linear("cycles of all tasks", Unit::PerSecond),
         series,
@@ -154,8 +157,8 @@ fn curves(measured: &[Measured], touch: Touch) -> Option<Plot> {
     })
 }
 
-/// The place in which tasks were seen asleep most, and its share of all looks.
-pub fn commonest(places: &[String]) -> Option<(String, f64)> {
+/// Returns the place in which tasks were asleep most often, and its share of all checks.
+pub fn most_common(places: &[String]) -> Option<(String, f64)> {
     let named: Vec<&String> = places.iter().filter(|p| !p.is_empty()).collect();
     let count = |place: &String| named.iter().filter(|p| **p == place).count();
     let most = named.iter().max_by_key(|place| count(place))?;
@@ -166,14 +169,10 @@ fn asleep(measured: &[Measured]) -> Option<String> {
     let of_threads = measured.iter().filter(|m| m.case.kind == Kind::Threads && m.case.tasks > 1);
     let most = of_threads.filter_map(|m| m.asleep.as_ref().map(|(place, share)| (m, place, share)));
     let (case, place, share) = most.max_by(|a, b| a.2.total_cmp(b.2))?;
-    let why = if place.starts_with("rwsem") {
-        ": a sleeping lock that many may read and one may write, here mmap_lock"
-    } else {
-        ""
-    };
+    let why = if place.starts_with("rwsem") { ": a sleeping reader-writer lock, here mmap_lock" } else { "" };
     Some(format!(
-        "{}: {:.0} % of the looks at a task saw it asleep in {place}{why}; a lock is also waited for by \
-         spinning, which is not seen so",
+        "{}: in {:.0} % of the checks a task was asleep in {place}{why}; tasks that spin for a lock are not \
+         counted",
         case.case.name(),
         100.0 * share
     ))
@@ -185,14 +184,14 @@ fn advice(measured: &[Measured], alone: bool) -> Vec<String> {
         return rates
             .map(|(m, rate)| {
                 let time = Unit::Seconds.show(m.case.tasks as f64 / rate);
-                format!("{}: {} cycles a second, {time} each.", m.case.name(), Unit::PerSecond.show(rate))
+                format!("{}: {} cycles per second, {time} each.", m.case.name(), Unit::PerSecond.show(rate))
             })
             .collect();
     }
     [serialised(measured), cost(measured)].into_iter().flatten().collect()
 }
 
-/// Whether threads wait for each other where processes do not.
+/// Says whether threads wait for each other while processes do not.
 fn serialised(measured: &[Measured]) -> Option<String> {
     let cycle = Cycle { pages: Pages::Small, touch: Touch::None };
     let case = |kind, tasks| Case { kind, cycle, tasks };
@@ -200,20 +199,22 @@ fn serialised(measured: &[Measured]) -> Option<String> {
         let both = |kind| scaling(measured, &case(kind, tasks));
         Some((tasks, both(Kind::Processes)?, both(Kind::Threads)?))
     };
-    // With more tasks than CPUs they take turns, whatever the locks.
-    let most = super::cpus().max(2);
+    // More tasks than CPUs take turns, with or without locks.
+    let most = cpus::count().max(2);
     let (tasks, processes, threads) = (2..=most).rev().find_map(of)?;
     let (p, t) = (Unit::Ratio.show(processes), Unit::Ratio.show(threads));
     let words = if threads < SERIAL && processes > threads * SERIAL {
         format!(
             "{tasks} processes map and unmap {p} times as fast as one, {tasks} threads {t} times: threads of one \
-             process wait for each other at mmap_lock, the lock of their address space, which both calls take to \
-             write, so an allocator that unmaps often should keep its memory, or use processes."
+             process wait for each other at mmap_lock, the lock of their address space, which both calls take for \
+             writing, so an allocator that unmaps often should keep its memory, or the program should use \
+             processes."
         )
     } else if processes < SERIAL {
         format!(
-            "{tasks} processes map and unmap {p} times as fast as one, and {tasks} threads {t} times: not the lock of \
-             an address space holds them up but something that all share, be it CPUs that are busy with other work."
+            "{tasks} processes map and unmap {p} times as fast as one, and {tasks} threads {t} times: they do \
+             not wait for the lock of an address space but for something that all share, perhaps CPUs that are \
+             busy with other work."
         )
     } else {
         format!(
@@ -225,20 +226,21 @@ fn serialised(measured: &[Measured]) -> Option<String> {
     Some(words)
 }
 
-/// Whether other programs had the CPUs. With more tasks than CPUs, tasks wait for each other.
+/// Returns a note if other programs had the CPUs. Cases with more tasks than CPUs do not count, since their
+/// tasks wait for each other.
 fn busy(measured: &[Measured]) -> Option<String> {
-    let alone = measured.iter().filter(|m| m.case.tasks <= super::cpus());
+    let alone = measured.iter().filter(|m| m.case.tasks <= cpus::count());
     let most = alone.filter_map(|m| m.kept_waiting).max_by(f64::total_cmp)?;
     (most > BUSY).then(|| {
         format!(
-            "this machine is busy: for up to {:.0} % of the time in which a task could run another program had \
-             its CPU; repeat it on a quiet one",
+            "this machine is busy: for up to {:.0} % of the time in which a task could run, another program had \
+             its CPU; repeat the experiment on an idle machine",
             100.0 * most
         )
     })
 }
 
-/// What touched memory costs on each kind of pages.
+/// Says what touching memory costs on each kind of pages.
 fn cost(measured: &[Measured]) -> Option<String> {
     let time = |pages: Pages| {
         let case = Case { kind: Kind::Processes, cycle: Cycle { pages, touch: Touch::All }, tasks: 1 };
@@ -271,7 +273,7 @@ fn cost(measured: &[Measured]) -> Option<String> {
     };
     let words: Vec<String> = others.iter().map(words).collect();
     Some(format!(
-        "Getting 128 MB, touching all of it and giving it back takes {} of CPU time on {}, and {}.",
+        "Mapping 128 MB, touching all of it and unmapping it takes {} of CPU time on {}, and {}.",
         Unit::Seconds.show(small),
         Pages::Small.name(),
         words.join(", ")
@@ -308,7 +310,7 @@ mod tests {
     #[test]
     fn what_threads_wait_for() {
         assert!(two(1.95, 0.98).contains("wait for each other at mmap_lock"));
-        assert!(two(1.0, 0.9).contains("not the lock of an address space"));
+        assert!(two(1.0, 0.9).contains("not wait for the lock of an address space"));
         assert!(two(1.95, 1.56).contains("costs threads 20.0 % here"));
     }
 
@@ -343,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_machine_is_told() {
+    fn a_busy_machine_is_reported() {
         let mut one = case(Kind::Processes, Touch::None, Pages::Small, 1, 500.0);
         assert_eq!(busy(std::slice::from_ref(&one)), None);
         one.kept_waiting = Some(0.42);
@@ -353,7 +355,7 @@ mod tests {
     #[test]
     fn where_tasks_sleep() {
         let places = ["", "a", "b", "b"].map(String::from);
-        assert_eq!(commonest(&places), Some(("b".into(), 0.5)));
-        assert_eq!(commonest(&["".to_string()]), None);
+        assert_eq!(most_common(&places), Some(("b".into(), 0.5)));
+        assert_eq!(most_common(&["".to_string()]), None);
     }
 }

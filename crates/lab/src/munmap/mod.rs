@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `lab munmap`: mmap(2) and munmap(2) of 128 MB in a loop, by more and more tasks.
+//! `lab munmap`: mmap(2) and munmap(2) of 128 MB in a loop, by an increasing number of tasks.
 //!
-//! Untouched and on small pages it is the case `mmap1` of will-it-scale
-//! (<https://github.com/antonblanchard/will-it-scale>): the same size, the same two calls, tasks
-//! pinned to the CPUs in turn, counts taken once a second.
+//! Without touching and on small pages this is the case `mmap1` of will-it-scale
+//! (<https://github.com/antonblanchard/will-it-scale>): the same size, the same two calls, tasks pinned to
+//! the CPUs in turn, counts read once a second.
 
 mod cycle;
 mod findings;
@@ -12,6 +12,7 @@ mod tasks;
 pub use cycle::{Cycle, Touch};
 pub use tasks::Kind;
 
+use crate::cpus;
 use crate::memory::{Mapping, Pages, pool_with, usual_hugetlb};
 use crate::perform::Experiment;
 use crate::progress::Progress;
@@ -22,14 +23,14 @@ use hugelift_os::machine::memory_left_here;
 use std::time::{Duration, Instant};
 use tasks::Tasks;
 
-/// For `hugelift lab all`.
+/// The experiment, for `hugelift lab all`.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "munmap",
     title: "mapping and unmapping 128 MB, by one task and by many",
     run: |quick, progress| run(&Options { quick, ..Options::default() }, progress),
 };
 
-/// Seconds before what counts, as will-it-scale has them.
+/// Seconds of warm-up, as in will-it-scale.
 const WARM_UP: u32 = 5;
 
 /// What the user asks for.
@@ -37,19 +38,19 @@ const WARM_UP: u32 = 5;
 pub struct Options {
     /// Shorter samples.
     pub quick: bool,
-    /// So many tasks only, measured and listed as will-it-scale does.
+    /// This number of tasks only, measured and listed as will-it-scale does.
     pub tasks: Option<usize>,
-    /// So many samples of a second after the warm-up.
+    /// This number of samples of a second after the warm-up.
     pub samples: Option<u32>,
-    /// Threads, processes, or both.
+    /// Threads or processes; `None` for both.
     pub kind: Option<Kind>,
-    /// One kind of pages only.
+    /// This kind of pages only.
     pub pages: Option<Pages>,
-    /// One way of touching only.
+    /// This way of touching only.
     pub touch: Option<Touch>,
 }
 
-/// What is measured: one cycle, by so many tasks.
+/// One combination that is measured.
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Case {
     kind: Kind,
@@ -64,43 +65,43 @@ impl Case {
     }
 }
 
-/// Cycles in one sample.
+/// Cycles per second in one sample.
 #[derive(Clone, PartialEq, Debug)]
 struct Sample {
-    /// It counts.
+    /// Whether it counts; a sample of the warm-up does not.
     measured: bool,
-    /// Of the task that did the fewest, a second.
+    /// Cycles per second of the slowest task.
     min: f64,
-    /// Of the task that did the most, a second.
+    /// Cycles per second of the fastest task.
     max: f64,
-    /// Of all tasks, a second.
+    /// Cycles per second of all tasks together.
     total: f64,
 }
 
-/// A case with what came of it.
+/// The measurements of a case.
 #[derive(Clone, PartialEq, Debug)]
 struct Measured {
     case: Case,
     samples: Vec<Sample>,
-    /// Where tasks were seen asleep, and in how many of all looks; the commonest place.
+    /// The kernel function in which tasks were seen asleep most often, and its share of all checks.
     asleep: Option<(String, f64)>,
-    /// CPU time of one cycle in seconds, over the samples that count.
+    /// CPU time per cycle in seconds, over the samples that count.
     cpu: Option<f64>,
-    /// The share of the time in which tasks could run that others had their CPU.
+    /// The share of the runnable time of the tasks in which other programs had their CPU.
     kept_waiting: Option<f64>,
 }
 
 impl Measured {
-    /// Cycles a second of all tasks, over the samples that count.
+    /// Returns the cycles per second of all tasks, over the samples that count.
     fn average(&self) -> Option<f64> {
         let counted: Vec<f64> = self.samples.iter().filter(|s| s.measured).map(|s| s.total).collect();
-        // A cycle that did not end in its time has no rate.
+        // There is no rate if no cycle has ended.
         let sum = counted.iter().sum::<f64>();
         (sum > 0.0).then(|| sum / counted.len() as f64)
     }
 }
 
-/// How long samples are, and how many.
+/// The length and number of the samples.
 #[derive(Clone, Copy, Debug)]
 struct Pace {
     sample: Duration,
@@ -108,10 +109,10 @@ struct Pace {
     samples: u32,
 }
 
-/// Runs it.
+/// Runs the experiment.
 ///
 /// # Errors
-/// A task cannot be started, or not map its memory.
+/// A task cannot be started, or cannot map its memory.
 pub fn run(options: &Options, progress: &mut Progress) -> Result<Outcome> {
     let mut notes = Vec::new();
     let alone = options.tasks.is_some() || options.samples.is_some();
@@ -133,7 +134,7 @@ pub fn run(options: &Options, progress: &mut Progress) -> Result<Outcome> {
     let counts = match options.tasks {
         Some(tasks) => vec![tasks.max(1)],
         None if alone => vec![1],
-        None => task_counts(cpus()),
+        None => task_counts(cpus::count()),
     };
     let mut cases = Vec::new();
     let mut held = Vec::new();
@@ -147,7 +148,7 @@ pub fn run(options: &Options, progress: &mut Progress) -> Result<Outcome> {
             }
             Err(why) => return Err(why),
         }
-        notes.extend(seen_in_smaps(pages));
+        notes.extend(pages_note(pages));
         for &touch in &touches {
             for &kind in &kinds {
                 let cycle = Cycle { pages, touch };
@@ -174,7 +175,7 @@ pub fn run(options: &Options, progress: &mut Progress) -> Result<Outcome> {
     Ok(findings::outcome(&measured, notes, alone))
 }
 
-/// 1, 2, 3, 4, 6, 8, 12, 16... and the number of CPUs, up to twice that.
+/// Returns the numbers of tasks: 1, 2, 3, 4, 6, 8, 12, 16... and `cpus`, up to twice `cpus`.
 fn task_counts(cpus: usize) -> Vec<usize> {
     let powers = (0..usize::BITS - 2).map(|i| 1usize << i);
     let mut counts: Vec<usize> = powers.flat_map(|n| [n, n + n / 2]).chain([cpus, 2 * cpus]).collect();
@@ -184,11 +185,7 @@ fn task_counts(cpus: usize) -> Vec<usize> {
     counts
 }
 
-fn cpus() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
-}
-
-/// A pool that is large enough for all tasks; nothing for other pages.
+/// Enlarges the pool for all tasks. Other kinds of pages need no preparation.
 fn prepare(pages: Pages, tasks: usize) -> Result<Option<crate::setting::Setting>> {
     match pages {
         Pages::Hugetlb(page) => pool_with(page, (tasks * BYTES) as u64 / page.bytes().min(BYTES as u64)),
@@ -200,8 +197,8 @@ fn fits(tasks: usize) -> bool {
     (tasks * BYTES) as u64 <= memory_left_here() / 2
 }
 
-/// A word if memory of this kind does not get its pages.
-fn seen_in_smaps(pages: Pages) -> Option<String> {
+/// Returns a note if memory of this kind does not get its pages.
+fn pages_note(pages: Pages) -> Option<String> {
     let was = cycle::without_thp(pages == Pages::Small);
     let share = Mapping::populated(pages, BYTES as u64).map_err(anyhow::Error::from);
     let share = share.and_then(|mapping| mapping.share_as_asked());
@@ -209,22 +206,24 @@ fn seen_in_smaps(pages: Pages) -> Option<String> {
     match share {
         Ok(share) if share > 0.99 => None,
         Ok(share) => Some(format!(
-            "of memory that asks for {}, smaps shows {:.0} % to have it: see hugelift doctor",
-            pages.name(),
-            100.0 * share
+            "smaps shows {:.0} % of the memory for {} on such pages: see hugelift doctor",
+            100.0 * share,
+            pages.name()
         )),
-        Err(why) => Some(format!("what {} memory gets could not be seen: {why:#}", pages.name())),
+        Err(why) => {
+            Some(format!("which pages the memory for {} has could not be read: {why:#}", pages.name()))
+        }
     }
 }
 
-/// As will-it-scale does, or as the time allows.
+/// Returns the pace of will-it-scale for a single case, or else the one that fits into the time.
 fn pace(options: &Options, alone: bool, cases: usize, left: Duration) -> Pace {
     const SECOND: Duration = Duration::from_secs(1);
     if alone {
         let samples = options.samples.unwrap_or(if options.quick { 3 } else { 5 });
         return Pace { sample: SECOND, warm_up: WARM_UP + 1, samples };
     }
-    // Starting and ending the tasks takes time, too.
+    // Starting and ending the tasks takes time too.
     let each = left.mul_f64(0.8) / u32::try_from(cases.max(1)).unwrap_or(u32::MAX);
     if each >= 3 * SECOND {
         let samples = (each.as_secs() as u32 - 1).clamp(2, 5);
@@ -238,7 +237,7 @@ fn measure(case: Case, pace: Pace, progress: &mut Progress) -> Result<Measured> 
     let mut samples = Vec::new();
     let mut places: Vec<String> = Vec::new();
     let (mut before, mut then) = (vec![0; case.tasks], Instant::now());
-    // Cycles and CPU times when the warm-up was over.
+    // Cycles and CPU times at the end of the warm-up.
     let mut warm = None;
     for i in 0..pace.warm_up + pace.samples {
         if !progress.pause(pace.sample / 2) {
@@ -262,7 +261,7 @@ fn measure(case: Case, pace: Pace, progress: &mut Progress) -> Result<Measured> 
         }
     }
     let mut measured =
-        Measured { case, samples, asleep: findings::commonest(&places), cpu: None, kept_waiting: None };
+        Measured { case, samples, asleep: findings::most_common(&places), cpu: None, kept_waiting: None };
     if let (Some((cycles, (ran, waited))), Some((ran_now, waited_now))) = (warm, tasks.cpu_times()) {
         let (ran, waited) = (ran_now - ran, waited_now - waited);
         let done = before.iter().sum::<u64>() - cycles;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tasks that repeat a cycle until they are ended: processes, or threads of this one. Each counts
-//! in a cache line of its own.
+//! Tasks that repeat a cycle until they are ended: child processes, or threads of this process. Each counts
+//! its cycles in a cache line of its own.
 
 use super::cycle::{Cycle, without_thp};
+use crate::cpus;
 use crate::memory::Pages;
 use anyhow::{Context as _, Result, bail};
-use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, Pid, fork, gettid};
@@ -17,14 +17,14 @@ use std::thread::JoinHandle;
 /// Processes or threads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// Each with an address space of its own.
+    /// Processes, each with its own address space.
     Processes,
-    /// All in one address space.
+    /// Threads, all in one address space.
     Threads,
 }
 
 impl Kind {
-    /// As shown.
+    /// Returns the name that is shown.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Processes => "processes",
@@ -33,18 +33,18 @@ impl Kind {
     }
 }
 
-/// What one task tells. Padded: two tasks never write to the same cache line, nor to the one that
-/// is fetched along with it.
+/// What a task reports. The alignment keeps two tasks from writing to the same cache line, or to a line that
+/// the CPU fetches together with it.
 #[repr(C, align(128))]
 struct Slot {
     cycles: AtomicU64,
-    /// errno(3) of what failed; the task is at its end then.
+    /// The errno(3) of a failed cycle, which ends the task; 0 if none has failed.
     failed: AtomicI32,
-    /// Its thread's number, once it runs.
+    /// Thread id of the task, once it runs.
     id: AtomicI32,
 }
 
-/// Slots in memory that children share with us.
+/// Slots in memory that child processes share with this one.
 struct Slots {
     start: NonNull<Slot>,
     count: usize,
@@ -76,61 +76,61 @@ impl Slots {
 
 impl Drop for Slots {
     fn drop(&mut self) {
-        // SAFETY: munmap(2) of what `new` mapped; whoever looks at it holds the value.
+        // SAFETY: munmap(2) of what `new` mapped; all references to it borrow the value.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.count * size_of::<Slot>()) };
     }
 }
 
-enum Ended {
+/// What runs the tasks.
+enum Workers {
     Children(Vec<Pid>),
     Threads { stop: Arc<AtomicBool>, handles: Vec<JoinHandle<()>>, thp_was_off: bool },
 }
 
-/// Running tasks. They end when the value is dropped.
+/// Running tasks. Dropping the value ends them.
 pub struct Tasks {
     slots: Arc<Slots>,
-    ended: Ended,
+    workers: Workers,
 }
 
 impl Tasks {
-    /// Starts `count` tasks, task i on the i-th of the CPUs that this process may use, and again
-    /// from the first one on.
+    /// Starts `count` tasks. They are pinned to the CPUs of this process in turn.
     ///
     /// # Errors
-    /// A task cannot be started; those that were are ended.
+    /// A task cannot be started. Tasks that were started already are ended.
     pub fn start(kind: Kind, cycle: Cycle, count: usize) -> Result<Tasks> {
         let slots = Arc::new(Slots::new(count)?);
-        let cpus = cpus();
+        let cpus = cpus::allowed();
         match kind {
             Kind::Processes => {
                 let children = Vec::with_capacity(count);
-                let mut tasks = Tasks { slots: Arc::clone(&slots), ended: Ended::Children(children) };
+                let mut tasks = Tasks { slots: Arc::clone(&slots), workers: Workers::Children(children) };
                 for (i, slot) in slots.all().iter().enumerate() {
-                    let pid = child(cycle, slot, cpus.get(i % cpus.len().max(1)))?;
-                    if let Ended::Children(children) = &mut tasks.ended {
+                    let pid = child(cycle, slot, cpus.get(i % cpus.len().max(1)).copied())?;
+                    if let Workers::Children(children) = &mut tasks.workers {
                         children.push(pid);
                     }
                 }
                 Ok(tasks)
             }
             Kind::Threads => {
-                // The whole process is without them for so long, as threads have no such switch.
+                // A thread alone cannot do without transparent huge pages, so the whole process does.
                 let thp_was_off = without_thp(cycle.pages == Pages::Small);
                 let stop = Arc::new(AtomicBool::new(false));
-                let ended = Ended::Threads {
+                let workers = Workers::Threads {
                     stop: Arc::clone(&stop),
                     handles: Vec::with_capacity(count),
                     thp_was_off,
                 };
-                let mut tasks = Tasks { slots: Arc::clone(&slots), ended };
+                let mut tasks = Tasks { slots: Arc::clone(&slots), workers };
                 for i in 0..count {
                     let (slots, stop) = (Arc::clone(&slots), Arc::clone(&stop));
                     let cpu = cpus.get(i % cpus.len().max(1)).copied();
                     let handle = std::thread::Builder::new()
                         .name(format!("task {i}"))
-                        .spawn(move || work(cycle, &slots.all()[i], cpu.as_ref(), &stop))
+                        .spawn(move || work(cycle, &slots.all()[i], cpu, &stop))
                         .with_context(|| format!("cannot start thread {} of {count}", i + 1))?;
-                    if let Ended::Threads { handles, .. } = &mut tasks.ended {
+                    if let Workers::Threads { handles, .. } = &mut tasks.workers {
                         handles.push(handle);
                     }
                 }
@@ -139,10 +139,10 @@ impl Tasks {
         }
     }
 
-    /// Cycles that each task has done so far.
+    /// Returns the cycles that each task has done so far.
     ///
     /// # Errors
-    /// One of them failed.
+    /// A task has failed.
     pub fn cycles(&self) -> Result<Vec<u64>> {
         let slots = self.slots.all();
         if let Some(errno) = slots.iter().map(|s| s.failed.load(Ordering::Relaxed)).find(|&errno| errno != 0)
@@ -152,8 +152,8 @@ impl Tasks {
         Ok(slots.iter().map(|slot| slot.cycles.load(Ordering::Relaxed)).collect())
     }
 
-    /// Seconds that all tasks together have run, and have waited for a CPU while they could have run
-    /// (`/proc/PID/schedstat`); `None` where the kernel does not tell.
+    /// Returns the seconds that all tasks together have run, and the seconds that they were runnable and
+    /// waited for a CPU (`/proc/PID/schedstat`); `None` if the kernel does not tell.
     pub fn cpu_times(&self) -> Option<(f64, f64)> {
         let mut all = (0.0, 0.0);
         for slot in self.slots.all() {
@@ -166,8 +166,8 @@ impl Tasks {
         Some(all)
     }
 
-    /// The kernel's functions in which tasks sleep just now (`/proc/PID/wchan`); empty for one that
-    /// runs, or where the kernel does not tell.
+    /// Returns for each task the kernel function in which it sleeps now (`/proc/PID/wchan`). The name is empty
+    /// if the task runs or the kernel does not tell.
     pub fn sleeping_in(&self) -> Vec<String> {
         let ids = self.slots.all().iter().map(|slot| slot.id.load(Ordering::Relaxed)).filter(|&id| id > 0);
         let place = |id: i32| {
@@ -180,8 +180,8 @@ impl Tasks {
 
 impl Drop for Tasks {
     fn drop(&mut self) {
-        match &mut self.ended {
-            Ended::Children(children) => {
+        match &mut self.workers {
+            Workers::Children(children) => {
                 for pid in children.iter() {
                     let _ = kill(*pid, Signal::SIGKILL);
                 }
@@ -189,7 +189,7 @@ impl Drop for Tasks {
                     let _ = waitpid(*pid, None);
                 }
             }
-            Ended::Threads { stop, handles, thp_was_off } => {
+            Workers::Threads { stop, handles, thp_was_off } => {
                 stop.store(true, Ordering::Relaxed);
                 for handle in handles.drain(..) {
                     let _ = handle.join();
@@ -200,44 +200,35 @@ impl Drop for Tasks {
     }
 }
 
-/// The CPUs that this process may use, each as a set of one.
-fn cpus() -> Vec<CpuSet> {
-    let Ok(allowed) = sched_getaffinity(Pid::from_raw(0)) else { return Vec::new() };
-    let one = |cpu: usize| {
-        let mut set = CpuSet::new();
-        (allowed.is_set(cpu) == Ok(true) && set.set(cpu).is_ok()).then_some(set)
-    };
-    (0..CpuSet::count()).filter_map(one).collect()
-}
-
-fn child(cycle: Cycle, slot: &Slot, cpu: Option<&CpuSet>) -> Result<Pid> {
+/// Starts a child process that repeats the cycle until it is killed or its parent ends.
+fn child(cycle: Cycle, slot: &Slot, cpu: Option<usize>) -> Result<Pid> {
     let parent = nix::unistd::getpid();
-    // SAFETY: fork(2). The child makes system calls and touches memory of its own; it allocates
-    // nothing, takes no lock, and leaves by _exit(2).
+    // SAFETY: fork(2). The child makes system calls and touches its own memory. It allocates nothing, takes
+    // no lock, and exits by _exit(2).
     match unsafe { fork() }.context("cannot fork")? {
         ForkResult::Parent { child } => Ok(child),
         ForkResult::Child => {
             let never = AtomicBool::new(false);
-            // SAFETY: prctl(2) with plain numbers; sigprocmask(2): a ^C at the terminal is for the
-            // parent, who ends us.
+            // SAFETY: prctl(2) with plain numbers.
             unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+            // Ctrl-C at the terminal is for the parent, which ends this child.
             let _ = SigSet::all().thread_block();
             without_thp(cycle.pages == Pages::Small);
-            // The parent may have died before it could be watched.
+            // The parent may have ended before prctl(2) asked for the signal.
             if nix::unistd::getppid() == parent {
                 work(cycle, slot, cpu, &never);
             }
-            // SAFETY: _exit(2): nothing of the parent's is run or flushed.
+            // SAFETY: _exit(2) runs no exit handler and flushes no buffer of the parent.
             unsafe { libc::_exit(0) }
         }
     }
 }
 
-fn work(cycle: Cycle, slot: &Slot, cpu: Option<&CpuSet>, stop: &AtomicBool) {
+/// Repeats the cycle until `stop` is set or a cycle fails.
+fn work(cycle: Cycle, slot: &Slot, cpu: Option<usize>, stop: &AtomicBool) {
     slot.id.store(gettid().as_raw(), Ordering::Relaxed);
     if let Some(cpu) = cpu {
-        // Where it may not be, any CPU will do.
-        let _ = sched_setaffinity(Pid::from_raw(0), cpu);
+        cpus::pin_to(cpu);
     }
     let mut done = 0;
     while !stop.load(Ordering::Relaxed) {
@@ -287,7 +278,7 @@ mod tests {
     #[test]
     fn a_task_that_fails_says_so() {
         let _one = crate::forking();
-        // Nobody has a page of 2^60 bytes.
+        // No machine has pages of 2^60 bytes.
         let pages = Pages::Hugetlb(PageSize::new(1 << 60).unwrap());
         let tasks = Tasks::start(Kind::Processes, Cycle { pages, touch: Touch::None }, 1).unwrap();
         assert!(wait_for(|| tasks.cycles().is_err()));

@@ -1,31 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the model needs to know of this machine, measured by two threads on two CPUs.
+//! Measures the costs of this machine that the model needs, by two threads on two CPUs.
 
 use super::tasks;
 use crate::contention::Costs;
+use crate::cpus::{self, pin_to};
 use crate::memory::Pages;
 use crate::munmap::{Cycle, Touch};
-use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::sched::{sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
 
-/// Passes from one thread to the other and back that are timed at once.
+/// Round trips between two threads in one timed batch.
 const PASSES: u64 = 200;
 
-/// Such batches; the fastest tenth of them counts, since all that disturbs adds time.
+/// Number of batches. The result is the fastest tenth, since every disturbance adds time.
 const BATCHES: usize = 60;
 
-/// Times that a sleeper is woken up.
+/// How often a sleeper is woken.
 const WAKES: usize = 200;
 
-/// The costs of the model, with the work of this experiment's operations; `None` with one CPU only, where
-/// nothing passes from core to core. `locked` and `epochs` are nanoseconds of entering and exiting,
-/// uncontended.
+/// Measures the costs for the model, with the work of this experiment's operations. Returns `None` if there is
+/// only one CPU. `locked` and `epochs` are nanoseconds of entering and exiting, uncontended.
 pub fn costs(locked: f64, epochs: f64) -> Option<Costs> {
-    let allowed = sched_getaffinity(Pid::from_raw(0)).ok()?;
-    let cpus: Vec<usize> = (0..CpuSet::count()).filter(|&cpu| allowed.is_set(cpu).unwrap_or(false)).collect();
+    let cpus = cpus::allowed();
     let &[first, second, ..] = cpus.as_slice() else { return None };
     let (wake, awake) = waking(first, second);
     Some(Costs {
@@ -41,8 +40,8 @@ pub fn costs(locked: f64, epochs: f64) -> Option<Costs> {
     })
 }
 
-/// Nanoseconds of mapping a page, touching it and unmapping it: the work around each enter and exit in the
-/// kernel whose figures the literature has. `None` if it cannot be mapped.
+/// Measures the nanoseconds of mapping, touching and unmapping a page: the work around each enter and exit in
+/// the kernel that the literature measured. `None` if a page cannot be mapped.
 pub fn unmapping() -> Option<f64> {
     let cycle = Cycle { pages: Pages::Small, touch: Touch::First };
     let times = (0..BATCHES).map(|_| {
@@ -53,19 +52,13 @@ pub fn unmapping() -> Option<f64> {
     Some(fast(times.collect::<Option<Vec<f64>>>()?))
 }
 
+/// Returns the value at the fastest tenth.
 fn fast(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 10]
 }
 
-/// The calling thread runs on this CPU only. Where that is refused it runs where it may.
-fn stay_on(cpu: usize) {
-    let mut set = CpuSet::new();
-    if set.set(cpu).is_ok() {
-        let _ = sched_setaffinity(Pid::from_raw(0), &set);
-    }
-}
-
+/// Measures an atomic operation on a line in the own cache.
 fn atomic() -> f64 {
     let word = AtomicU64::new(0);
     let times = (0..BATCHES).map(|_| {
@@ -78,12 +71,12 @@ fn atomic() -> f64 {
     fast(times.collect())
 }
 
-/// Two threads write to a line in turn. Each turn the line moves once.
+/// Measures the transfer of a cache line: two threads write to it in turn, and it moves once per turn.
 fn transfer(first: usize, second: usize) -> f64 {
     let word = AtomicU64::new(0);
     let turns = BATCHES as u64 * PASSES;
     let take_turns = |cpu: usize, mine: u64| {
-        stay_on(cpu);
+        pin_to(cpu);
         let mut times = Vec::with_capacity(BATCHES);
         let mut began = Instant::now();
         for turn in 0..turns {
@@ -101,8 +94,8 @@ fn transfer(first: usize, second: usize) -> f64 {
     both(|| take_turns(first, 0), || take_turns(second, 1))
 }
 
-/// Two threads wake each other up in turn, each with a system call (futex(2)): what that takes the waker,
-/// and how long it is until the sleeper runs.
+/// Measures a wake-up: two threads wake each other in turn by a system call (futex(2)). Returns the time that
+/// the waker spends, and the time until the sleeper runs.
 fn waking(first: usize, second: usize) -> (f64, f64) {
     let (turn, waker) = (AtomicU64::new(0), thread::current());
     let sleep_until = |mine: u64| {
@@ -112,7 +105,7 @@ fn waking(first: usize, second: usize) -> (f64, f64) {
     };
     thread::scope(|scope| {
         let sleeper = scope.spawn(|| {
-            stay_on(second);
+            pin_to(second);
             for passed in 0..WAKES {
                 sleep_until(2 * passed as u64 + 1);
                 turn.store(2 * passed as u64 + 2, Ordering::Release);
@@ -120,7 +113,7 @@ fn waking(first: usize, second: usize) -> (f64, f64) {
             }
         });
         let before = sched_getaffinity(Pid::from_raw(0));
-        stay_on(first);
+        pin_to(first);
         let (mut wake, mut awake) = (Vec::with_capacity(WAKES), Vec::with_capacity(WAKES));
         for passed in 0..WAKES {
             let began = Instant::now();
@@ -128,7 +121,7 @@ fn waking(first: usize, second: usize) -> (f64, f64) {
             sleeper.thread().unpark();
             wake.push(began.elapsed().as_secs_f64() * 1e9);
             sleep_until(2 * passed as u64 + 2);
-            // There and back.
+            // The round trip has two wake-ups.
             awake.push(began.elapsed().as_secs_f64() * 1e9 / 2.0);
         }
         if let Ok(set) = before {
@@ -139,7 +132,7 @@ fn waking(first: usize, second: usize) -> (f64, f64) {
     })
 }
 
-/// One round of spinning: a load and the hint that the CPU has for it.
+/// Measures one round of spinning: a load and the spin hint of the CPU.
 fn pause() -> f64 {
     let word = AtomicU64::new(0);
     let times = (0..BATCHES).map(|_| {
@@ -153,7 +146,7 @@ fn pause() -> f64 {
     fast(times.collect())
 }
 
-/// The fast ones of the times that the first of two threads took.
+/// Runs two threads. Returns the fastest tenth of the times of the first one.
 fn both(first: impl FnOnce() -> Vec<f64> + Send, second: impl FnOnce() -> Vec<f64> + Send) -> f64 {
     thread::scope(|scope| {
         let other = scope.spawn(second);

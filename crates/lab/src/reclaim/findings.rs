@@ -1,23 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What was measured, as tables, curves and words.
+//! Makes tables, plots and advice of the measurements.
 
 use super::{CROSSBEAM, DONATED, EPOCHS, LOCKED, Measured, SCHEMES};
 use crate::contention::{self, Costs};
+use crate::cpus;
 use crate::results::unit::Unit;
 use crate::results::{Column, Hue, Outcome, Plot, Point, Sample, Scale, Series, Shape, Table};
 use hugelift_measure::stats::{Estimate, median, ratio};
 
-/// FreeBSD, 96 CPUs: operations a second before and after r347695, in review D19630.
+/// FreeBSD on 96 CPUs: operations per second before and after r347695, in review D19630.
 const BEFORE: f64 = 1.009e6;
 const AFTER: f64 = 3.551e6;
 
-/// How many CPUs they had.
+/// Number of CPUs in that measurement.
 const LITERATURE: usize = 96;
 
-/// Cores for which the model is asked.
+/// Numbers of cores in the model.
 const CORES: [usize; 11] = [1, 2, 4, 8, 12, 16, 24, 32, 48, 64, LITERATURE];
 
-/// What is modelled, as shown: the three in the order of [`SCHEMES`], and a lock as kernels have it.
+/// The modelled schemes with their names and colours: the first three of [`SCHEMES`], and a spinning lock as
+/// in kernels.
 const MODELS: [(contention::Scheme, &str, Hue); 4] = [
     (contention::Scheme::Locked, SCHEMES[LOCKED].name, HUES[LOCKED]),
     (contention::Scheme::Epochs, SCHEMES[EPOCHS].name, HUES[EPOCHS]),
@@ -26,7 +28,7 @@ const MODELS: [(contention::Scheme, &str, Hue); 4] = [
 ];
 const HUES: [Hue; SCHEMES.len()] = [Hue::First, Hue::Second, Hue::Third, Hue::Small, Hue::Giant];
 
-/// The outcome of all that there is; less if the experiment was stopped.
+/// Returns the outcome of what was measured. It has fewer parts if the experiment was stopped.
 pub fn outcome(measured: &Measured) -> Outcome {
     let mut outcome = Outcome::default();
     if measured.uncontended.iter().all(|times| !times.is_empty()) {
@@ -49,18 +51,20 @@ pub fn outcome(measured: &Measured) -> Outcome {
     }
     match measured.costs {
         Some(costs) => model(&mut outcome, costs, measured.unmapping),
-        None => outcome.notes.push("one CPU only: nothing to calibrate the model of many with".into()),
+        None => outcome
+            .notes
+            .push("there is only one CPU, so the model of more cores could not be calibrated".into()),
     }
     outcome.notes.push(
         "crossbeam-epoch and seize have no wait: their tasks only enter, work and exit; liburcu and \
-         ConcurrencyKit, which are C, are not linked: the project's make bench has epochs and the list beside them"
+         ConcurrencyKit are C libraries and not linked: make bench compares epochs and the list with them"
             .into(),
     );
     outcome.advice = advice(measured);
     outcome
 }
 
-/// Entering and exiting of `scheme` against that of `reference`, pair by pair.
+/// Returns the ratio of the times of entering and exiting, `scheme` to `reference`, pair by pair.
 fn against(measured: &Measured, reference: usize, scheme: usize) -> Option<Estimate> {
     let pairs = measured.uncontended[reference].iter().zip(&measured.uncontended[scheme]);
     ratio(&pairs.map(|(a, b)| (*a, *b)).collect::<Vec<_>>()).ok()
@@ -72,7 +76,7 @@ fn alone(measured: &Measured) -> Table {
         vec![
             Column::new("scheme", "scheme", Unit::Text),
             Column::new("nanoseconds", "enter and exit", Unit::Nanoseconds),
-            Column::new("to_crossbeam", "to crossbeam-epoch", Unit::Ratio),
+            Column::new("to_crossbeam", "ratio to crossbeam-epoch", Unit::Ratio),
             Column::new("to_crossbeam_low", "from", Unit::Ratio),
             Column::new("to_crossbeam_high", "to", Unit::Ratio),
         ],
@@ -91,13 +95,13 @@ fn alone(measured: &Measured) -> Table {
     table
 }
 
-/// The median of the turns of a scheme with so many tasks.
+/// Returns the median rate of a scheme with `count` tasks.
 fn rate(measured: &Measured, count: usize, scheme: usize) -> Option<f64> {
     let (_, all) = measured.turns.iter().find(|(tasks, _)| *tasks == count)?;
     median(&all[scheme].iter().map(|turn| turn.rate).collect::<Vec<_>>()).ok()
 }
 
-/// Pairs of turns: how many times the operations of one lock.
+/// Returns the ratio of the rates, `scheme` to one lock, by pairs of turns.
 fn to_locked(measured: &Measured, count: usize, scheme: usize) -> Option<Estimate> {
     let (_, all) = measured.turns.iter().find(|(tasks, _)| *tasks == count)?;
     let pairs: Vec<_> = all[LOCKED].iter().zip(&all[scheme]).map(|(a, b)| (a.rate, b.rate)).collect();
@@ -111,8 +115,8 @@ fn rates(measured: &Measured) -> Table {
             Column::new("scheme", "scheme", Unit::Text),
             Column::new("tasks", "tasks", Unit::Count),
             Column::new("operations_per_second", "operations", Unit::PerSecond),
-            Column::new("cpu_nanoseconds", "CPU time of one", Unit::Nanoseconds),
-            Column::new("to_lock", "to one lock", Unit::Ratio),
+            Column::new("cpu_nanoseconds", "CPU time of each", Unit::Nanoseconds),
+            Column::new("to_lock", "ratio to one lock", Unit::Ratio),
             Column::new("longest_wait_seconds", "longest wait", Unit::Seconds),
         ],
     );
@@ -154,20 +158,20 @@ fn curves(measured: &Measured) -> Plot {
     }
 }
 
-/// A row of the model: the cores, and what each of [`MODELS`] does.
+/// A row of the model: the number of cores, and the rate of each of [`MODELS`].
 type Modelled = (usize, [f64; MODELS.len()]);
 
-/// What the model makes of the costs: with this experiment's work, with a kernel's, and with operations
-/// as long as those of the literature were.
+/// Adds the results of the model: with the work of this experiment, with that of a kernel, and with
+/// operations as long as those in the literature.
 fn model(outcome: &mut Outcome, costs: Costs, unmapping: Option<f64>) {
     let works = [
         ("this experiment's work", Some(costs.work)),
         ("mapping and unmapping a page", unmapping),
-        // With the list each of its CPUs took so long for one; not all of that was work of its own.
+        // The time per operation and CPU with the list. Not all of it was private work.
         ("the literature's work", Some(LITERATURE as f64 / AFTER * 1e9)),
     ];
     let mut table = Table::new(
-        "model of more cores, each with a task",
+        "model of more cores, with a task on each",
         vec![
             Column::new("work", "work", Unit::Text),
             Column::new("cores", "cores", Unit::Count),
@@ -175,9 +179,9 @@ fn model(outcome: &mut Outcome, costs: Costs, unmapping: Option<f64>) {
             Column::new("epochs_per_second", MODELS[1].1, Unit::PerSecond),
             Column::new("list_per_second", MODELS[2].1, Unit::PerSecond),
             Column::new("spinning_per_second", MODELS[3].1, Unit::PerSecond),
-            Column::new("epochs_to_lock", "epochs to lock", Unit::Ratio),
-            Column::new("list_to_lock", "list to lock", Unit::Ratio),
-            Column::new("list_to_spinning", "list to spinning", Unit::Ratio),
+            Column::new("epochs_to_lock", "epochs / lock", Unit::Ratio),
+            Column::new("list_to_lock", "list / lock", Unit::Ratio),
+            Column::new("list_to_spinning", "list / spinning", Unit::Ratio),
         ],
     );
     let mut at_most_cores = Vec::new();
@@ -198,9 +202,9 @@ fn model(outcome: &mut Outcome, costs: Costs, unmapping: Option<f64>) {
     }
     outcome.tables.push(table);
     outcome.notes.push(format!(
-        "the model's costs, measured here: a cache line from core to core {:.0} ns, an atomic operation {:.1} ns, the \
-         lock taken and let go {:.1} ns, a round of spinning {:.1} ns, waking a sleeper {:.0} ns and until it runs \
-         {:.0} ns, work {:.0} ns{}",
+        "the costs in the model, measured here: a cache line from core to core {:.0} ns, an atomic operation {:.1} ns, \
+         taking and releasing the lock {:.1} ns, a round of spinning {:.1} ns, waking a sleeper {:.0} ns and {:.0} ns \
+         until it runs, work {:.0} ns{}",
         costs.transfer,
         costs.atomic,
         costs.held,
@@ -211,30 +215,33 @@ fn model(outcome: &mut Outcome, costs: Costs, unmapping: Option<f64>) {
         unmapping.map_or(String::new(), |work| format!(", mapping and unmapping {work:.0} ns"))
     ));
     outcome.notes.push(format!(
-        "the model's shape, from the literature: a line goes to one core at a time, and handing over a lock brings it to \
-         all who spin (Boyd-Wickizer and others, \"Non-scalable locks are dangerous\", 2012); this library's lock \
-         spins {} times, then sleeps (futex(2)), a kernel's spins on",
+        "the rules of the model, from the literature: a line goes to one core at a time, and handing over a lock brings \
+         it to all spinning waiters (Boyd-Wickizer and others, \"Non-scalable locks are dangerous\", 2012); a waiter \
+         for this library's lock spins {} times, then sleeps (futex(2)); in a kernel it spins on",
         contention::SPINS
     ));
     outcome.notes.push(format!(
         "the literature (FreeBSD r347695, review D19630): {:.3} M operations/s with the lock, {:.3} M with the list, on \
-         {LITERATURE} CPUs: 252.0 % ± 1.1 % more at 95 % confidence; {:.1} µs a CPU and operation with the list, \
-         from which the model takes that work",
+         {LITERATURE} CPUs: 252.0 % ± 1.1 % more at 95 % confidence; {:.1} µs per CPU and operation with the list, \
+         which the model takes as that work",
         BEFORE / 1e6,
         AFTER / 1e6,
         LITERATURE as f64 / AFTER * 1e6
     ));
     outcome.notes.extend(at_most_cores.iter().map(|(name, all)| at_literature(name, all)));
     if cfg!(debug_assertions) {
-        outcome.notes.push("a debug build of hugelift: its figures are not those of a release".into());
+        outcome
+            .notes
+            .push("this is a debug build of hugelift: its figures are not those of a release build".into());
     }
 }
 
-/// What the model says at as many cores as the literature had; the reason where it is not what that found.
+/// Says what the model predicts for the number of cores in the literature, and why if it differs from the
+/// literature.
 fn at_literature(work: &str, [locked, epochs, donated, spinning]: &[f64; MODELS.len()]) -> String {
     let mut text = format!(
-        "the model at {LITERATURE} cores, {work}: epochs {} times and the list {} times one lock that sleeps ({:.3} M \
-         operations/s), {} and {} times one that spins ({:.3} M)",
+        "the model at {LITERATURE} cores, {work}: epochs {} times and the list {} times one lock with sleeping \
+         waiters ({:.3} M operations/s), {} and {} times one with spinning waiters ({:.3} M)",
         Unit::Ratio.show(epochs / locked),
         Unit::Ratio.show(donated / locked),
         locked / 1e6,
@@ -245,9 +252,9 @@ fn at_literature(work: &str, [locked, epochs, donated, spinning]: &[f64; MODELS.
     let found = AFTER / BEFORE;
     if donated / locked < found {
         text += &format!(
-            "; the list is not {found:.1} times the one that sleeps: who enters or leaves walks over the lines of those \
-             inside, which others have just written to, so that no more than {:.3} M pass ({:.0} ns each), while a lock \
-             whose waiters sleep hands its line only to those awake",
+            "; the list is not {found:.1} times the lock with sleeping waiters: a task that enters or exits reads the lines \
+             of the tasks inside, which others have just written to, so no more than {:.3} M pass ({:.0} ns each), \
+             while a lock with sleeping waiters hands its line only to tasks that are awake",
             donated / 1e6,
             1e9 / donated
         );
@@ -299,7 +306,7 @@ fn advice(measured: &Measured) -> Vec<String> {
         Some((*count, to_locked(measured, *count, EPOCHS)?, to_locked(measured, *count, DONATED)?))
     });
     if let Some((count, epochs, donated)) = complete {
-        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let cpus = cpus::count();
         let show = |estimate: &Estimate| {
             let interval = estimate.interval.map_or(String::new(), |interval| {
                 format!(" [{}, {}]", Unit::Ratio.show(interval.low), Unit::Ratio.show(interval.high))
@@ -308,7 +315,7 @@ fn advice(measured: &Measured) -> Vec<String> {
         };
         let why = if cpus < LITERATURE {
             format!(
-                "; on {cpus} CPUs no more than {cpus} can want the lock at once, and the model above has more"
+                "; on {cpus} CPUs no more than {cpus} tasks can want the lock at once; the model above has more"
             )
         } else {
             String::new()

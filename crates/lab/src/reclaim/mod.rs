@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `lab reclaim`: tasks that drop references to pages, and those who wait until nobody uses them any more.
+//! `lab reclaim`: tasks that drop references to pages, and tasks that wait until no task uses a page any
+//! more.
 //!
-//! The three implementations of `hugelift-epoch`, with crossbeam-epoch and seize beside them; and what a
-//! model says of more cores than this machine has.
+//! Compares the three implementations of `hugelift-epoch` with crossbeam-epoch and seize, and predicts by a
+//! model what they do on more cores than this machine has.
 
 mod calibrate;
 mod findings;
@@ -10,6 +11,7 @@ mod scheme;
 mod tasks;
 
 use crate::contention::Costs;
+use crate::cpus;
 use crate::perform::Experiment;
 use crate::progress::Progress;
 use crate::results::Outcome;
@@ -19,10 +21,10 @@ use scheme::{Crossbeam, Own, Scheme, Seize};
 use std::time::Duration;
 use tasks::Turn;
 
-/// For `hugelift lab all`.
+/// The experiment, for `hugelift lab all`.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "reclaim",
-    title: "dropping references to pages, and waiting until nobody uses them",
+    title: "dropping references to pages, and waiting until no task uses them",
     run: |quick, progress| run(&Options { quick }, progress),
 };
 
@@ -33,7 +35,7 @@ pub struct Options {
     pub quick: bool,
 }
 
-/// A scheme by its name and what can be measured of it.
+/// A scheme: its name and its measurements.
 struct Measurable {
     name: &'static str,
     uncontended: fn() -> f64,
@@ -44,7 +46,7 @@ const fn measurable<S: Scheme>() -> Measurable {
     Measurable { name: S::NAME, uncontended: tasks::uncontended::<S>, turn: tasks::turn::<S> }
 }
 
-/// In the order of tables: (a), (b), (c), then the libraries.
+/// The schemes in the order of tables: (a), (b) and (c) of `hugelift-epoch`, then the libraries.
 const SCHEMES: [Measurable; 5] = [
     measurable::<Own<Locked>>(),
     measurable::<Own<Epochs>>(),
@@ -57,37 +59,37 @@ const EPOCHS: usize = 1;
 const DONATED: usize = 2;
 const CROSSBEAM: usize = 3;
 
-/// All that was measured.
+/// The measurements.
 #[derive(Debug, Default)]
 struct Measured {
-    /// Of each scheme, nanoseconds of entering and exiting, round by round.
+    /// Nanoseconds of entering and exiting, by scheme and round.
     uncontended: [Vec<f64>; SCHEMES.len()],
-    /// By number of tasks: of each scheme its turns, round by round.
+    /// Turns by number of tasks, scheme and round.
     turns: Vec<(usize, [Vec<Turn>; SCHEMES.len()])>,
-    /// For the model.
+    /// The costs for the model; `None` with one CPU only.
     costs: Option<Costs>,
-    /// Work around each operation in a kernel, in nanoseconds.
+    /// Nanoseconds of the work around each operation in a kernel.
     unmapping: Option<f64>,
 }
 
-/// Rounds of entering and exiting alone.
+/// Returns the rounds of entering and exiting by one task alone.
 fn rounds(quick: bool) -> usize {
     if quick { 40 } else { 200 }
 }
 
-/// Turns of each scheme with each number of tasks.
+/// Returns the turns of each scheme with each number of tasks.
 fn turns(quick: bool) -> usize {
     if quick { 5 } else { 9 }
 }
 
-/// Runs it.
+/// Runs the experiment.
 ///
 /// # Errors
-/// None: what cannot be measured is left out, and said.
+/// None: a note names what could not be measured.
 pub fn run(options: &Options, progress: &mut Progress) -> Result<Outcome> {
     let mut measured = Measured::default();
-    let counts = task_counts(std::thread::available_parallelism().map_or(1, usize::from));
-    // The first rounds take a fraction of the time; the rest is shared out evenly.
+    let counts = task_counts(cpus::count());
+    // The first rounds take a small share of the time. The turns share the rest evenly.
     let rounds = rounds(options.quick);
     for round in 0..rounds {
         if !progress.go_on(0.05 * round as f64 / rounds as f64, "entering and exiting alone") {
@@ -97,7 +99,7 @@ pub fn run(options: &Options, progress: &mut Progress) -> Result<Outcome> {
             measured.uncontended[scheme].push((SCHEMES[scheme].uncontended)());
         }
     }
-    if progress.go_on(0.05, "what passes from core to core") {
+    if progress.go_on(0.05, "costs of passing data between cores") {
         let of = |scheme: usize| {
             hugelift_measure::stats::median(&measured.uncontended[scheme]).unwrap_or(f64::NAN)
         };
@@ -106,12 +108,12 @@ pub fn run(options: &Options, progress: &mut Progress) -> Result<Outcome> {
     }
     let turns = turns(options.quick);
     let all = turns * counts.len() * SCHEMES.len();
-    // Starting threads and the like take their share, too.
+    // The other fifth is for starting threads and the like.
     let time = progress.left().mul_f64(0.8) / all as u32;
     let time = time.min(if options.quick { Duration::from_millis(200) } else { Duration::from_secs(2) });
     measured.turns = counts.iter().map(|&count| (count, Default::default())).collect();
     let mut done = 0;
-    // All counts in each round: whatever changes on the machine meanwhile hits all alike.
+    // Each round has all numbers of tasks, so that changes on the machine affect all of them alike.
     for round in 0..turns {
         for (count, results) in &mut measured.turns {
             for scheme in in_turn(round) {
@@ -128,12 +130,12 @@ pub fn run(options: &Options, progress: &mut Progress) -> Result<Outcome> {
     Ok(findings::outcome(&measured))
 }
 
-/// All schemes, another one first in each round.
+/// Returns all schemes, with another one first in each round.
 fn in_turn(round: usize) -> impl Iterator<Item = usize> {
     (0..SCHEMES.len()).map(move |i| (i + round) % SCHEMES.len())
 }
 
-/// 1, 2, 4... and the number of CPUs, up to four times that.
+/// Returns the numbers of tasks: 1, 2, 4... and `cpus`, up to four times `cpus`.
 fn task_counts(cpus: usize) -> Vec<usize> {
     let powers = (0..usize::BITS - 3).map(|i| 1usize << i).take_while(|&n| n <= 4 * cpus);
     let mut counts: Vec<usize> = powers.chain([cpus]).collect();
@@ -160,8 +162,7 @@ mod tests {
         assert!((0..3).all(|round| in_turn(round).sum::<usize>() == 10));
     }
 
-    /// One task and more, the waiter among them, with every scheme: operations are done, and where
-    /// there is a wait it was waited.
+    /// With every scheme, one task and several do operations, and the waiter waits if the scheme has a wait.
     #[test]
     fn turns_of_all_schemes() {
         for scheme in &SCHEMES {

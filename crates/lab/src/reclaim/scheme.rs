@@ -1,44 +1,44 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is measured: the three implementations of `hugelift-epoch`, and two libraries beside them.
+//! The schemes that are measured: the three implementations of `hugelift-epoch`, and two libraries.
 
-use hugelift_epoch::{Contract, Domain, Inside, MOST_TASKS, Stamp, Task};
+use hugelift_epoch::{Contract, Domain, Inside, MAX_TASKS, Stamp, Task};
 
-/// Something that tasks enter and exit.
+/// A scheme: tasks enter and exit, and may wait for each other.
 pub trait Scheme: Sync + Sized {
-    /// As shown.
+    /// Name that is shown.
     const NAME: &'static str;
 
-    /// What a task needs to enter.
+    /// The handle by which a task enters.
     type Task<'s>
     where
         Self: 's;
 
-    /// Inside as long as it lives.
+    /// The guard: the task is inside as long as it lives.
     type Inside<'t>
     where
         Self: 't;
 
-    /// An empty one.
+    /// Makes a scheme without tasks.
     fn new() -> Self;
 
-    /// One more task; to be called by the thread that is it.
+    /// Adds a task. To be called by the thread of the task.
     fn task(&self) -> Self::Task<'_>;
 
-    /// Enters.
+    /// Makes the task enter.
     fn enter<'t>(task: &'t mut Self::Task<'_>) -> Self::Inside<'t>;
 
-    /// What pages are marked with; 0 where there is no such thing.
+    /// Returns the mark for pages; 0 if the scheme has none.
     fn stamp(_inside: &Self::Inside<'_>) -> u64 {
         0
     }
 
-    /// Waits for a mark; `false` where there is no such thing.
+    /// Waits until a mark is passed. Returns `false` if the scheme has no wait.
     fn wait_for(&self, _mark: u64) -> bool {
         false
     }
 }
 
-/// One of our own.
+/// An implementation of `hugelift-epoch`.
 pub struct Own<C: Contract>(Domain<C>);
 
 impl<C: Contract + 'static> Scheme for Own<C> {
@@ -47,13 +47,13 @@ impl<C: Contract + 'static> Scheme for Own<C> {
     type Inside<'t> = Inside<'t, C>;
 
     fn new() -> Own<C> {
-        // As many as anybody has CPUs; those without a task cost waiters a look each.
+        // Room for all tasks of an experiment. A free place costs a waiter a read.
         let tasks = 4 * std::thread::available_parallelism().map_or(1, usize::from) + 4;
-        Own(Domain::new(tasks.min(MOST_TASKS)))
+        Own(Domain::new(tasks.min(MAX_TASKS)))
     }
 
     fn task(&self) -> Task<'_, C> {
-        self.0.join().expect("no experiment has more tasks")
+        self.0.join().expect("an experiment has no more tasks")
     }
 
     #[inline]
@@ -72,7 +72,7 @@ impl<C: Contract + 'static> Scheme for Own<C> {
     }
 }
 
-/// The crate crossbeam-epoch: its handle, without the look-up in thread-local storage.
+/// The crate crossbeam-epoch, by its handle, which avoids the look-up in thread-local storage.
 pub struct Crossbeam(crossbeam_epoch::Collector);
 
 impl Scheme for Crossbeam {
@@ -94,7 +94,7 @@ impl Scheme for Crossbeam {
     }
 }
 
-/// The crate seize, by its guards that belong to the thread.
+/// The crate seize, by its guards for the current thread.
 pub struct Seize(seize::Collector);
 
 impl Scheme for Seize {

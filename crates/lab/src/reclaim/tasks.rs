@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is measured of a scheme: entering and exiting alone, and tasks that drop references to pages
-//! while somebody waits for pages.
+//! The measurements of a scheme: entering and exiting by one task alone, and tasks that drop references to
+//! pages while a waiter waits for pages.
 
 use super::scheme::Scheme;
 use crate::progress::Progress;
@@ -12,14 +12,14 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Entering and exiting so many times is timed at once: some microseconds, in which another program
-/// seldom gets the CPU.
+/// How often a task enters and exits in one timed batch. A batch takes some microseconds, in which another
+/// program seldom gets the CPU.
 const BATCH: u32 = 500;
 
-/// Batches of one measurement.
+/// Batches in one measurement.
 const BATCHES: usize = 40;
 
-/// Nanoseconds of entering and exiting, by one task alone: the median of some batches.
+/// Measures the nanoseconds of entering and exiting by one task alone: the median of the batches.
 pub fn uncontended<S: Scheme>() -> f64 {
     let scheme = S::new();
     let mut task = scheme.task();
@@ -27,7 +27,7 @@ pub fn uncontended<S: Scheme>() -> f64 {
         .map(|_| {
             let began = Instant::now();
             for _ in 0..BATCH {
-                // Atomic operations: nothing of it can be left out.
+                // The compiler cannot leave these atomic operations out.
                 drop(S::enter(&mut task));
             }
             began.elapsed().as_secs_f64() * 1e9 / f64::from(BATCH)
@@ -40,18 +40,18 @@ pub fn uncontended<S: Scheme>() -> f64 {
 /// Page table entries of each task.
 const ENTRIES: usize = 64;
 
-/// Entries that are cleared by one operation.
+/// Entries that one operation clears.
 const CLEARED: usize = 8;
 
-/// A waiter takes a page every so often.
+/// The pause of the waiter between two pages.
 const BETWEEN_WAITS: Duration = Duration::from_micros(200);
 
-/// A task's page table, and the pages that it refers to.
+/// The page table of a task, and the pages that it refers to.
 #[repr(align(128))]
 struct Table {
-    /// Number of a page, and 1: it is there; 0: it is not.
+    /// The number of a page plus 1; 0 if there is no page.
     entries: [AtomicU32; ENTRIES],
-    /// Of each page who has last dropped a reference to it.
+    /// For each page the mark of the last task that has dropped a reference to it.
     marks: [AtomicU64; ENTRIES],
 }
 
@@ -63,8 +63,7 @@ impl Table {
         }
     }
 
-    /// Drops eight references inside, and makes them again: what an unmapping and a mapping are to a
-    /// page table.
+    /// Drops eight references inside, then makes them again, as an unmapping and a mapping do to a page table.
     #[inline]
     fn operation<S: Scheme>(&self, task: &mut S::Task<'_>, first: usize) {
         let pages = (0..CLEARED).map(|i| (first + i) % ENTRIES);
@@ -81,18 +80,18 @@ impl Table {
     }
 }
 
-/// What tasks did in one turn.
+/// The measurements of one turn.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Turn {
-    /// Operations a second, of all tasks together.
+    /// Operations per second of all tasks together.
     pub rate: f64,
-    /// CPU time of one operation in nanoseconds, the waiter's included.
+    /// CPU time per operation in nanoseconds, with that of the waiter.
     pub cpu: f64,
-    /// The longest wait for a page, in seconds; `None` where nobody can wait, or did.
+    /// The longest wait for a page in seconds; `None` if there was none.
     pub longest_wait: Option<f64>,
 }
 
-/// So many tasks operate for that long, while one waiter takes pages of theirs. `None` if it was stopped.
+/// Runs `tasks` tasks for `time`, while a waiter waits for pages of theirs. Returns `None` if it was stopped.
 pub fn turn<S: Scheme>(tasks: usize, time: Duration, progress: &mut Progress) -> Option<Turn> {
     let scheme = S::new();
     let tables: Vec<Table> = (0..tasks).map(|_| Table::new()).collect();
@@ -148,7 +147,7 @@ pub fn turn<S: Scheme>(tasks: usize, time: Duration, progress: &mut Progress) ->
     })
 }
 
-/// CPU time of this process in seconds.
+/// Returns the CPU time of this process in seconds.
 fn cpu_time() -> f64 {
     let usage = getrusage(UsageWho::RUSAGE_SELF);
     let times =
@@ -156,7 +155,7 @@ fn cpu_time() -> f64 {
     times.unwrap_or(0) as f64 / 1e6
 }
 
-/// Nanoseconds of one operation by one task without entering and exiting.
+/// Measures the nanoseconds of one operation by one task, without entering and exiting.
 pub fn work_alone() -> f64 {
     struct Nothing;
     impl Scheme for Nothing {
@@ -183,7 +182,7 @@ pub fn work_alone() -> f64 {
     times[BATCHES / 2]
 }
 
-/// Seconds between two waits, for the model.
+/// Returns the seconds between two waits, for the model.
 pub fn between_waits() -> f64 {
     BETWEEN_WAITS.as_secs_f64()
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The machine that an experiment ran on, without which its figures say nothing.
+//! The description of the machine that an experiment ran on. `read_machine` fills it in.
 
 use hugelift_core::addr::human_bytes;
 use serde::{Deserialize, Serialize};
 
-/// What bears on experiments with memory. `None` is what could not be read.
+/// What influences experiments with memory. `None` is what could not be read.
 #[derive(Clone, Default, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Machine {
@@ -12,56 +12,56 @@ pub struct Machine {
     pub cpu: Option<String>,
     /// CPUs that the experiment could use.
     pub cpus: u64,
-    /// Cores behind them; fewer where two threads share one.
+    /// Cores that these CPUs belong to: fewer than CPUs if two hardware threads share a core.
     pub cores: Option<u64>,
-    /// Of the first CPU, as the kernel shows them; a hypervisor may make them up.
+    /// Caches of the first CPU, as the kernel shows them. A hypervisor may make them up.
     pub caches: Vec<Cache>,
-    /// What the CPU itself says of its TLBs; a hypervisor may make it up.
+    /// TLBs, as the CPU itself describes them. A hypervisor may make them up.
     pub tlbs: Vec<Tlb>,
-    /// All memory, in bytes.
+    /// Size of the memory in bytes.
     pub memory_bytes: Option<u64>,
-    /// Release.
+    /// Release of the kernel.
     pub kernel: Option<String>,
-    /// What is below: its name, or "unknown" where the CPU only says that something is.
+    /// Name of the hypervisor; "unknown" if the CPU only says that there is one.
     pub hypervisor: Option<String>,
     /// Bytes of a base page.
     pub base_page_bytes: u64,
     /// Bytes of a transparent huge page.
     pub thp_bytes: Option<u64>,
-    /// The chosen word of `transparent_hugepage/enabled`.
+    /// The word in brackets in `transparent_hugepage/enabled`.
     pub thp_enabled: Option<String>,
-    /// The chosen word of `transparent_hugepage/defrag`.
+    /// The word in brackets in `transparent_hugepage/defrag`.
     pub thp_defrag: Option<String>,
-    /// `transparent_hugepage/use_zero_page` is on.
+    /// Whether `transparent_hugepage/use_zero_page` is on.
     pub huge_zero_page: Option<bool>,
 }
 
-/// One cache.
+/// A cache.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Cache {
-    /// 1 is the nearest.
+    /// Level; 1 is the nearest.
     pub level: u32,
     /// `Data`, `Instruction` or `Unified`.
     pub kind: String,
-    /// Its size.
+    /// Size in bytes.
     pub bytes: u64,
 }
 
-/// One TLB, for one page size.
+/// A TLB, for one page size.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Tlb {
-    /// 1 is the nearest.
+    /// Level; 1 is the nearest.
     pub level: u32,
     /// `data`, `instruction` or `unified`.
     pub kind: String,
-    /// Bytes of the pages that it is for.
+    /// Page size in bytes.
     pub page_bytes: u64,
-    /// How many of them it holds.
+    /// How many pages it holds.
     pub entries: u64,
 }
 
 impl Machine {
-    /// Caches that hold data (or code), nearest first.
+    /// Returns the caches that hold data (or code), nearest first.
     pub fn caches_for(&self, code: bool) -> Vec<&Cache> {
         let other = if code { "Data" } else { "Instruction" };
         let mut caches: Vec<&Cache> = self.caches.iter().filter(|cache| cache.kind != other).collect();
@@ -69,7 +69,7 @@ impl Machine {
         caches
     }
 
-    /// In words, a few lines.
+    /// Describes the machine in a few lines.
     pub fn lines(&self) -> Vec<String> {
         let mut first = self.cpu.clone().unwrap_or_else(|| "unknown CPU".into());
         first += &match self.cpus {
@@ -112,7 +112,7 @@ impl Machine {
         [first, second.join(", "), third.join(", ")].into_iter().filter(|line| !line.is_empty()).collect()
     }
 
-    /// What is measured on the one holds for the other.
+    /// Whether results from one machine hold for the other: same CPU, number of CPUs and kernel.
     pub fn is_like(&self, other: &Machine) -> bool {
         (&self.cpu, self.cpus, &self.kernel) == (&other.cpu, other.cpus, &other.kernel)
     }

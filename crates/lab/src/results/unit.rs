@@ -1,35 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Units of figures, and figures as people read them.
+//! Units of figures, and how figures are shown to people.
 
 use hugelift_core::addr::human_bytes;
 use serde::{Deserialize, Serialize};
 
-/// What a number counts. Numbers are always in the unit itself: bytes, nanoseconds.
+/// What a number counts. A number is always in the unit itself, as in bytes or nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Unit {
-    /// Words, no numbers.
+    /// Words, not numbers.
     Text,
-    /// Things that are counted.
+    /// A count.
     Count,
     /// Bytes.
     Bytes,
-    /// Nanoseconds, whatever their size: for figures that are to be compared.
+    /// Nanoseconds, however large the number is: for figures that are compared.
     Nanoseconds,
-    /// A time in seconds, shown in the unit that suits it.
+    /// A time in seconds. It is shown in s, ms, µs or ns, as fits its size.
     Seconds,
-    /// So many a second.
+    /// A rate: events per second.
     PerSecond,
-    /// Gigabytes (10^9 bytes) a second.
+    /// Gigabytes (10^9 bytes) per second.
     GigabytesPerSecond,
-    /// One number over another.
+    /// One number divided by another.
     Ratio,
-    /// Hundredths.
+    /// Percent.
     Percent,
 }
 
 impl Unit {
-    /// Behind the name of an axis or of a column; empty where the figures say it or need none.
+    /// Returns the name of the unit for an axis or a column title. It is empty if the figures show the unit
+    /// themselves or have none.
     pub fn name(self) -> &'static str {
         match self {
             Unit::Text | Unit::Count | Unit::Bytes | Unit::Seconds | Unit::Ratio => "",
@@ -40,18 +41,18 @@ impl Unit {
         }
     }
 
-    /// A name with the unit: "latency, ns".
+    /// Returns a title with the unit: "latency, ns".
     pub fn with(self, name: &str) -> String {
         if self.name().is_empty() { name.into() } else { format!("{name}, {}", self.name()) }
     }
 
-    /// A figure for people, without what [`Unit::name`] says.
+    /// Formats a figure for people, without the unit that [`Unit::name`] returns.
     pub fn show(self, value: f64) -> String {
         if !value.is_finite() {
             return "-".into();
         }
         match self {
-            // The conversion ends at the ends of u64.
+            // The conversion saturates at the ends of u64.
             Unit::Bytes if value >= 0.0 => human_bytes(value.round() as u64),
             Unit::Bytes => format!("-{}", human_bytes(-value.round() as u64)),
             Unit::Seconds => time(value),
@@ -63,7 +64,7 @@ impl Unit {
     }
 }
 
-/// At least three digits of it, at most two behind the point.
+/// Formats with at least three digits, at most two of them behind the point.
 fn three_digits(value: f64) -> String {
     let digits = match value.abs() {
         v if v < 9.995 => 2,
@@ -83,7 +84,8 @@ fn time(seconds: f64) -> String {
     format!("{} {name}", three_digits(seconds / unit))
 }
 
-/// Whole numbers in groups of three: 1 234 567. Smaller ones that are not whole have decimals.
+/// Formats whole numbers in groups of three digits: 1 234 567. A number below 100 that is not whole gets
+/// decimals.
 fn grouped(value: f64) -> String {
     if value.abs() < 100.0 && value.fract() != 0.0 {
         return three_digits(value);

@@ -1,31 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Places in memory, each of which names the next: a random cycle through all of them, so that
-//! nothing can be fetched ahead.
+//! Places in memory, each with a pointer to the next: a random cycle through all of them, so that the CPU
+//! cannot prefetch.
 
 use crate::memory::Mapping;
 use hugelift_measure::random::Random;
 
-/// Bytes of a cache line: no CPU that is known here has shorter ones.
+/// Bytes of a cache line. No supported CPU has shorter lines.
 pub const LINE: usize = 64;
 
-/// Bytes from one place to the next in an address range: the base page of most machines, so that
-/// the pattern is the same whatever the pages.
+/// Distance of two places in an address range: the base page of most machines, so that the pattern is the
+/// same on all kinds of pages.
 pub const STRIDE: usize = 4096;
 
-/// Where the places are.
+/// How the places are laid out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Layout {
-    /// One cache line in each 4 kB, at a random place in it.
+    /// One cache line in each 4 kB, at a random offset.
     Spread,
-    /// The same number of cache lines side by side: what the caches alone cost.
+    /// The same number of adjacent cache lines: what the caches alone cost.
     Packed,
 }
 
 impl Layout {
-    /// Offset of place `i`.
+    /// Returns the offset of place `i`.
     pub fn offset(self, i: usize) -> usize {
         match self {
-            // Always the same line of a page would use a few sets of the caches only.
+            // The same line of every page would use a few sets of the caches only.
             Layout::Spread => {
                 let line = Random::seeded(i as u64).below((STRIDE / LINE) as u64) as usize;
                 i * STRIDE + line * LINE
@@ -34,7 +34,7 @@ impl Layout {
         }
     }
 
-    /// Bytes that `places` places need.
+    /// Returns the bytes that `places` places need.
     pub fn bytes(self, places: usize) -> usize {
         match self {
             Layout::Spread => places * STRIDE,
@@ -43,8 +43,8 @@ impl Layout {
     }
 }
 
-/// For each of `places` places the next: one cycle through all of them, each as likely (Sattolo
-/// 1986).
+/// Returns the next place for each of `places` places: a cycle through all of them, with all cycles equally
+/// likely (Sattolo 1986).
 pub fn cycle(places: usize, random: &mut Random) -> Vec<u32> {
     let mut next: Vec<u32> = (0..u32::try_from(places).unwrap_or(u32::MAX)).collect();
     for i in (1..next.len()).rev() {
@@ -53,7 +53,7 @@ pub fn cycle(places: usize, random: &mut Random) -> Vec<u32> {
     next
 }
 
-/// Writes the cycle as pointers.
+/// Writes the cycle to memory as pointers.
 ///
 /// # Panics
 /// The mapping is shorter than the places need.
@@ -70,15 +70,14 @@ pub fn link(memory: &Mapping, layout: Layout, next: &[u32]) {
     }
 }
 
-/// Follows the pointers for `loads` loads, each of which needs the one before it. Returns the place
-/// that it has come to.
+/// Follows the pointers for `loads` loads, each of which depends on the one before. Returns the last place.
 ///
 /// # Safety
 /// `from` is a place of a cycle that [`link`] wrote, in memory that is still mapped and readable.
 pub unsafe fn walk(from: *mut u8, loads: u64) -> *mut u8 {
     let mut place = from.cast::<*mut u8>();
     for _ in 0..loads {
-        // SAFETY: the caller's promise; every place holds the address of another.
+        // SAFETY: by the caller's promise every place holds the address of another.
         place = unsafe { place.read_volatile() }.cast();
     }
     place.cast()

@@ -1,32 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the curves say: where TLBs and caches end, and what huge pages save.
+//! Interprets the curves: the reach of TLBs and caches, and what huge pages save.
 
 use super::program::Sizes;
 use super::{Access, Curve, STRIDE};
 use crate::knees::{Knee, at, knees};
-use crate::machine;
 use crate::memory::Pages;
+use crate::read_machine::read_machine;
 use crate::results::machine::Machine;
 use crate::results::unit::Unit;
 use crate::results::{Column, Hue, Mark, Outcome, Plot, Point, Sample, Scale, Series, Shape, Table};
 use hugelift_core::addr::human_bytes;
 use hugelift_os::machine::tree::Tree;
 
-/// A first-level TLB has no more entries.
+/// The most entries that a first-level TLB has.
 const FIRST_LEVEL: f64 = 256.0;
 
-/// What holds fewer pages is no TLB.
+/// The fewest entries that a TLB has.
 const FEWEST: f64 = 16.0;
 
-/// What is shown where no program is named: sizes of code and of data.
+/// Sizes of code and of data that are shown if the user names no program.
 const USUAL_TEXT: [u64; 3] = [8 << 20, 32 << 20, 128 << 20];
 const USUAL_HEAP: [u64; 3] = [64 << 20, 512 << 20, 2 << 30];
 
-/// The name of the curve of lines side by side.
+/// The name of the curve of adjacent lines.
 const CACHES: &str = "caches alone";
 
 pub fn outcome(curves: &[Curve], notes: Vec<String>, sizes: Option<&Sizes>) -> Outcome {
-    let machine = machine::read(&Tree::default());
+    let machine = read_machine(&Tree::default());
     let found: Vec<Named> = curves.iter().flat_map(|curve| named(curve, curves, &machine)).collect();
     let saved = saved(curves, sizes);
     let mut outcome = Outcome {
@@ -38,11 +38,15 @@ pub fn outcome(curves: &[Curve], notes: Vec<String>, sizes: Option<&Sizes>) -> O
         listing: Vec::new(),
     };
     outcome.notes.extend(sizes.and_then(|s| match s.heap {
-        None => Some(format!("{} does not run: of its heap nothing is known (--pid does)", s.name)),
+        None => Some(format!(
+            "the size of the heap of {} is not known, since it does not run: use --pid for a running process",
+            s.name
+        )),
         Some(_) => None,
     }));
     outcome.notes.push(
-        "a working set is memory in use, one line of each 4 kB at random; what a program has is seldom all in use"
+        "a working set is memory in use, here one line of each 4 kB in random order; a program seldom uses all of \
+         its memory"
             .into(),
     );
     outcome
@@ -56,32 +60,32 @@ fn of(curves: &[Curve], access: Access, pages: Option<Pages>) -> Option<&Curve> 
     curves.iter().find(|c| c.access == access && c.pages == pages)
 }
 
-/// The kinds of huge pages that were measured.
+/// Returns the curves of huge pages.
 fn huge(curves: &[Curve], access: Access) -> impl Iterator<Item = &Curve> {
     curves.iter().filter(move |c| c.access == access && !matches!(c.pages, None | Some(Pages::Small)))
 }
 
-/// A knee, and what ends there.
+/// A knee and the cache or TLB whose reach ends there.
 #[derive(Clone, PartialEq, Debug)]
 struct Named {
     access: Access,
     pages: Option<Pages>,
     what: String,
     tlb: bool,
-    /// Bytes of what is counted as an entry.
+    /// Bytes per entry.
     unit: u64,
     knee: Knee,
 }
 
-/// Of the caches alone: the knees are the caches'. Of pages: what is above the caches alone is the
-/// price of translation, and its knees are the TLBs'.
+/// Names the knees of a curve. On the curve of the caches alone they are the caches. On a curve of pages
+/// the time above the caches alone is the cost of translation, and its knees are the TLBs.
 fn named(curve: &Curve, curves: &[Curve], machine: &Machine) -> Vec<Named> {
     let points = curve.medians();
     let Some(pages) = curve.pages else {
         let caches = machine.caches_for(curve.access == Access::Jump);
         let cache = |knee: &Knee| {
             let lines = knee.at / STRIDE as f64 * 64.0;
-            // The nearest in size; replacement and code of others blur the edge.
+            // The cache that is nearest in size: replacement and other code blur the edge.
             let near = caches.iter().map(|c| (c, (c.bytes as f64 / lines).log2().abs()));
             let near = near.filter(|(_, far)| *far < 1.5).min_by(|a, b| a.1.total_cmp(&b.1));
             near.map_or_else(|| "cache".to_string(), |(c, _)| format!("L{} cache", c.level))
@@ -104,14 +108,14 @@ fn named(curve: &Curve, curves: &[Curve], machine: &Machine) -> Vec<Named> {
     let tlb = |knee: Knee| {
         let same = small.iter().find(|s| is_near(s.at, knee.at));
         let (what, unit) = match same {
-            // Where small pages end too: below a hypervisor, entries may be for small pages only.
+            // Small pages have a knee here too: under a hypervisor all entries may be for small pages.
             Some(same) => (level(same.at / Pages::Small.bytes() as f64), Pages::Small.bytes()),
             None if knee.at / pages.bytes() as f64 >= FEWEST => {
                 (level(knee.at / pages.bytes() as f64), pages.bytes())
             }
             None => ("page tables in caches", pages.bytes()),
         };
-        // In the curve's own nanoseconds, not in those above the caches.
+        // Times of the curve itself, not of what is above the caches.
         let own = |x| at(&points, x).unwrap_or(0.0);
         let knee = Knee { before: own(knee.at), after: own(knee.until), ..knee };
         let tlb = what.ends_with("TLB");
@@ -121,12 +125,13 @@ fn named(curve: &Curve, curves: &[Curve], machine: &Machine) -> Vec<Named> {
     knees(&above).into_iter().map(tlb).collect()
 }
 
-/// Two knees at the same place, as far as curves of some points can tell.
+/// Whether two knees are at the same place, within the resolution of the curves.
 fn is_near(a: f64, b: f64) -> bool {
     (a / b).log2().abs() <= 1.0
 }
 
-/// What is above the caches alone, and their first value, so that growth has something to grow on.
+/// Returns the time above the caches alone, plus the first value of these, so that growth can be measured as
+/// a ratio.
 fn above(pages: Pages, curves: &[Curve], access: Access) -> Option<Vec<(f64, f64)>> {
     let points = of(curves, access, Some(pages))?.medians();
     let alone = of(curves, access, None)?.medians();
@@ -134,14 +139,14 @@ fn above(pages: Pages, curves: &[Curve], access: Access) -> Option<Vec<(f64, f64
     Some(points.iter().map(|&(x, y)| (x, (y - at(&alone, x).unwrap_or(0.0)).max(0.0) + base)).collect())
 }
 
-/// What huge pages save at one size.
+/// What huge pages save at one working set.
 #[derive(Clone, PartialEq, Debug)]
 struct Saved {
     what: String,
     access: Access,
     bytes: u64,
     small: f64,
-    /// The kind that is fastest there, and its time.
+    /// The fastest kind of huge pages, and its time.
     best: (Pages, f64),
 }
 
@@ -167,7 +172,7 @@ fn saved(curves: &[Curve], sizes: Option<&Sizes>) -> Vec<Saved> {
     };
     let one = |(access, what, bytes): (Access, String, u64)| {
         let time = |curve: &Curve| {
-            // Beyond what was measured nothing is claimed.
+            // Nothing is claimed beyond what was measured.
             let last = curve.points.last()?.bytes;
             (bytes <= last).then(|| at(&curve.medians(), bytes as f64)).flatten()
         };
@@ -181,14 +186,14 @@ fn saved(curves: &[Curve], sizes: Option<&Sizes>) -> Vec<Saved> {
 
 fn table_of_saved(saved: &[Saved]) -> Table {
     let mut table = Table::new(
-        "saved by huge pages, if all of it is in use",
+        "saved by huge pages if all of the memory is in use",
         vec![
             Column::new("what", "what", Unit::Text),
             Column::new("access", "access", Unit::Text),
             Column::new("size_bytes", "size", Unit::Bytes),
             Column::new("small_ns", "small pages", Unit::Nanoseconds),
             Column::new("best_pages", "fastest on", Unit::Text),
-            Column::new("best_ns", "there", Unit::Nanoseconds),
+            Column::new("best_ns", "time there", Unit::Nanoseconds),
             Column::new("saved_ns", "saved", Unit::Nanoseconds),
             Column::new("saved_percent", "saved", Unit::Percent),
         ],
@@ -211,7 +216,7 @@ fn table_of_saved(saved: &[Saved]) -> Table {
 
 fn table_of_knees(found: &[Named]) -> Table {
     let mut table = Table::new(
-        "where an access becomes slower: what has been in reach until there",
+        "where an access becomes slower, and whose reach ends there",
         vec![
             Column::new("access", "access", Unit::Text),
             Column::new("pages", "pages", Unit::Text),
@@ -229,7 +234,7 @@ fn table_of_knees(found: &[Named]) -> Table {
             name(*pages).into(),
             what.as_str().into(),
             knee.at.into(),
-            // Of a cache, lines.
+            // For a cache these are lines.
             (knee.at / *unit as f64).round().into(),
             knee.before.into(),
             knee.until.into(),
@@ -278,17 +283,17 @@ fn plot(access: Access, curves: &[Curve], found: &[Named]) -> Option<Plot> {
             .collect(),
     };
     let series: Vec<Series> = curves.iter().filter(|c| c.access == access).map(series).collect();
-    let told = found.iter().filter(|n| n.access == access && n.pages.is_none_or(|p| p == Pages::Small));
+    let shown = found.iter().filter(|n| n.access == access && n.pages.is_none_or(|p| p == Pages::Small));
     let mark = |n: &Named| {
         let pages = if n.tlb { format!(", {}", name(n.pages)) } else { String::new() };
         Mark { x: n.knee.at, name: format!("{}{pages}", n.what) }
     };
     (!series.is_empty()).then(|| Plot {
-        title: format!("time of a {}, one in each 4 kB, in random order", access.name()),
+        title: format!("time of a {}: one in each 4 kB, in random order", access.name()),
         x: Scale::logarithmic("working set", Unit::Bytes),
         y: Scale::logarithmic(&format!("time of a {}", access.name()), Unit::Nanoseconds),
         series,
-        marks: told.map(mark).collect(),
+        marks: shown.map(mark).collect(),
     })
 }
 
@@ -300,7 +305,7 @@ fn sample(curve: &Curve) -> Sample {
     }
 }
 
-/// The first sentence: what there is to be gained.
+/// Returns the first sentence: what huge pages save.
 fn gain(saved: &[Saved]) -> Option<String> {
     let one = |s: &Saved| {
         let ns = |value: f64| Unit::Nanoseconds.show(value);
@@ -316,7 +321,7 @@ fn gain(saved: &[Saved]) -> Option<String> {
             Unit::Percent.show(100.0 * less / s.small)
         )
     };
-    // Of several sizes the middle one stands for all.
+    // The middle one of several sizes stands for all.
     let of = |access: Access| {
         let all: Vec<&Saved> = saved.iter().filter(|s| s.access == access).collect();
         all.get(all.len() / 2).map(|s| one(s))
@@ -327,7 +332,8 @@ fn gain(saved: &[Saved]) -> Option<String> {
     Some(format!("{}{}.", first.to_uppercase(), &words[first.len_utf8()..]))
 }
 
-/// The second sentence: how far the TLBs reach, and the pages that count below a hypervisor.
+/// Returns the second sentence: the reach of the TLBs, and the page size of their entries under a
+/// hypervisor.
 fn reach(curves: &[Curve], found: &[Named], machine: &Machine) -> Option<String> {
     let last = |pages: Pages| {
         let knees = found.iter().filter(|n| n.access == Access::Load && n.pages == Some(pages) && n.tlb);
@@ -337,7 +343,8 @@ fn reach(curves: &[Curve], found: &[Named], machine: &Machine) -> Option<String>
     let huge = huge(curves, Access::Load).max_by_key(|c| (c.points.len(), c.pages == Some(Pages::Thp)));
     let (Some(small), Some(curve)) = (small, huge) else {
         return Some(
-            "Within what was measured no TLB's reach was to be seen: measure more (without --quick).".into(),
+            "No end of a TLB's reach was seen within what was measured: measure more (without --quick)."
+                .into(),
         );
     };
     let pages = curve.pages?;
@@ -350,27 +357,27 @@ fn reach(curves: &[Curve], found: &[Named], machine: &Machine) -> Option<String>
         small / base
     );
     let end = curve.points.last()?.bytes as f64;
-    // As many entries reach as much farther as the pages that count are larger.
+    // The same number of entries reaches farther in proportion to the size of the pages that count.
     let bytes = |reach: f64| human_bytes((base * reach / small) as u64);
     let knee = last(pages).filter(|&knee| knee > 2.0 * small);
     let mut same = found.iter().filter(|n| n.access == Access::Load && n.pages == Some(pages));
     Some(if same.any(|n| n.tlb && is_near(n.knee.at, small)) {
         format!(
-            "{begin} and no more of {}: the pages that count{host} are of {} whatever it asks for, as where the \
-             host has small ones below, and what huge pages save is the way through the page tables.",
+            "{begin} and no more of {}: the pages that count{host} are {} whatever the program asks for, as is the \
+             case if the host backs the guest with small pages; what huge pages save is time in page tables.",
             pages.name(),
             Pages::Small.name()
         )
     } else if let Some(knee) = knee {
         format!(
-            "{begin} and {} on {}, so that the pages that count{host} are of about {}.",
+            "{begin} and {} on {}, so the pages that count{host} are about {}.",
             human_bytes(knee as u64),
             pages.name(),
             bytes(knee)
         )
     } else {
         format!(
-            "{begin}, and on {} no end is seen up to {}, so that the pages that count{host} are of {} at least.",
+            "{begin}, and on {} no end is seen up to {}, so the pages that count{host} are at least {}.",
             pages.name(),
             human_bytes(end as u64),
             bytes(end)
@@ -383,8 +390,8 @@ mod tests {
     use super::super::Point;
     use super::*;
 
-    /// An access that costs `miss` ns where a TLB of 1536 entries of `page` bytes has none, on top
-    /// of a cache's 5 ns from 32 kB of lines on.
+    /// A curve whose accesses cost `miss` ns more beyond the reach of a TLB of 1536 entries of `page` bytes,
+    /// and 5 ns more beyond a cache of 32 kB.
     fn curve(pages: Option<Pages>, page: f64, miss: f64) -> Curve {
         let reach = 1536.0 * page;
         let share = |limit: f64, x: f64| (1.0 - limit / x).max(0.0);
@@ -415,7 +422,7 @@ mod tests {
         );
         let entries = number_before(reach, "entries");
         assert!((1300.0..1800.0).contains(&entries), "{reach}");
-        assert!(reach.contains("are of about 1.") || reach.contains("are of about 2"), "{reach}");
+        assert!(reach.contains("are about 1.") || reach.contains("are about 2"), "{reach}");
         let knees = &outcome.tables[1];
         assert!(knees.rows.iter().any(|row| row[2] == "L2 TLB".into()), "{knees:?}");
     }
@@ -426,9 +433,9 @@ mod tests {
     }
 
     #[test]
-    fn small_pages_below_a_guest_are_found_out() {
+    fn small_pages_of_the_host_are_detected() {
         let outcome = outcome(&curves(4096.0), Vec::new(), None);
-        assert!(outcome.advice[1].contains("whatever it asks for"), "{:?}", outcome.advice);
+        assert!(outcome.advice[1].contains("whatever the program asks for"), "{:?}", outcome.advice);
     }
 
     #[test]

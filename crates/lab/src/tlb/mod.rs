@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `lab tlb`: what an access costs on each kind of pages, by how much memory is in use.
+//! `lab tlb`: what an access costs on each kind of pages, by the size of the working set.
 //!
-//! One cache line in each 4 kB is used, in random order, the next known only from the one before:
-//! by loads, and by jumps. The same number of lines side by side shows what the caches alone cost;
-//! what is above that is the price of translation.
+//! The accesses are loads or jumps. Each uses one cache line in 4 kB, in random order, and depends on the
+//! one before. The same number of adjacent lines shows what the caches alone cost. The difference is the
+//! cost of address translation.
 
 mod chain;
 mod code;
 mod findings;
 pub mod program;
 
+use crate::clock::thread_cpu_ns;
 use crate::memory::{Mapping, Pages, pool_with, usual_hugetlb};
 use crate::perform::Experiment;
 use crate::progress::Progress;
@@ -25,7 +26,7 @@ use hugelift_os::machine::tree::Tree;
 use program::Sizes;
 use std::time::Duration;
 
-/// For `hugelift lab all`.
+/// The experiment, for `hugelift lab all`.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "tlb",
     title: "what a load and a jump cost, by pages and working set",
@@ -35,12 +36,13 @@ pub const EXPERIMENT: Experiment = Experiment {
 /// The smallest working set: below the reach of any first-level TLB.
 const SMALLEST: u64 = 64 << 10;
 
-/// The largest one.
+/// The largest working set.
 const LARGEST: u64 = 4 << 30;
 
-/// The largest one with `--quick`.
+/// The largest working set with `--quick`.
 const LARGEST_QUICK: u64 = 1 << 30;
 
+/// Page size of the larger hugetlb pool.
 const GIANT: u64 = 1 << 30;
 
 /// What the user asks for.
@@ -50,11 +52,11 @@ pub struct Options {
     pub quick: bool,
     /// The largest working set, in bytes.
     pub largest: Option<u64>,
-    /// The program whose sizes the result is for.
+    /// Sizes of the program that the results are for.
     pub sizes: Option<Sizes>,
 }
 
-/// What is measured at each place.
+/// How each place is accessed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Access {
     Load,
@@ -92,7 +94,7 @@ impl Access {
     }
 }
 
-/// One curve: memory of one kind.
+/// The memory that one curve is measured on.
 struct Subject {
     /// `None` for the caches alone.
     pages: Option<Pages>,
@@ -106,7 +108,7 @@ impl Subject {
     }
 }
 
-/// Nanoseconds of an access, by working set.
+/// Nanoseconds per access, by working set.
 #[derive(Clone, PartialEq, Debug)]
 struct Curve {
     access: Access,
@@ -115,12 +117,12 @@ struct Curve {
     points: Vec<Point>,
 }
 
-/// What the samples of one working set say.
+/// A summary of the samples of one working set.
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Point {
     bytes: u64,
     median: f64,
-    /// Quartiles.
+    /// Lower and upper quartile.
     range: (f64, f64),
 }
 
@@ -133,30 +135,33 @@ impl Curve {
 /// How much is measured.
 #[derive(Clone, Copy, Debug)]
 struct Pace {
+    /// Working sets per doubling of the size.
     by_octave: u32,
     rounds: usize,
+    /// Samples per round.
     samples: usize,
+    /// Duration of a sample.
     sample: Duration,
 }
 
 const QUICK: Pace = Pace { by_octave: 2, rounds: 3, samples: 2, sample: Duration::from_millis(3) };
 const THOROUGH: Pace = Pace { by_octave: 4, rounds: 5, samples: 2, sample: Duration::from_millis(8) };
 
-/// Runs it.
+/// Runs the experiment.
 ///
 /// # Errors
-/// Not even small pages can be had.
+/// There is no memory, not even on small pages.
 pub fn run(options: &Options, progress: &mut Progress) -> Result<Outcome> {
     let mut notes = Vec::new();
     let pace = if options.quick { QUICK } else { THOROUGH };
     let kinds = kinds(options.quick);
     let wanted = options.largest.unwrap_or(if options.quick { LARGEST_QUICK } else { LARGEST });
-    // All are there at the same time, to be measured in turn.
+    // The memory of all kinds exists at the same time, since they are measured in turn.
     let room = memory_left_here() / 2 / (kinds.len() as u64 + 1);
     let largest = wanted.min(room).max(SMALLEST);
     if largest < wanted {
         notes.push(format!(
-            "up to {}: more would take more than half of the free memory",
+            "working sets up to {} only: larger ones would take more than half of the free memory",
             human_bytes(largest)
         ));
     }
@@ -171,7 +176,7 @@ pub fn run(options: &Options, progress: &mut Progress) -> Result<Outcome> {
             Ok(measured) => curves.extend(measured),
             Err(why) => notes.push(format!("{}s left out: {why:#}", access.name())),
         }
-        notes.extend(subjects.iter().filter_map(seen_in_smaps));
+        notes.extend(subjects.iter().filter_map(pages_note));
     }
     notes.sort();
     notes.dedup();
@@ -180,7 +185,7 @@ pub fn run(options: &Options, progress: &mut Progress) -> Result<Outcome> {
     Ok(findings::outcome(&curves, notes, options.sizes.as_ref()))
 }
 
-/// The kinds of pages of this machine. A pool of 1 GB pages is made only where there is time: the
+/// Returns the kinds of pages to measure. A pool of 1 GB pages is made only if there is time, since the
 /// kernel has to move gigabytes for it.
 fn kinds(quick: bool) -> Vec<Pages> {
     let mut kinds = vec![Pages::Small, Pages::Thp];
@@ -191,7 +196,7 @@ fn kinds(quick: bool) -> Vec<Pages> {
     kinds
 }
 
-/// From [`SMALLEST`] to `largest`, so many to a doubling, in whole 4 kB.
+/// Returns the working sets from [`SMALLEST`] to `largest`, `by_octave` per doubling, in whole 4 kB.
 fn sizes(largest: u64, by_octave: u32) -> Vec<u64> {
     let size = |i: u32| {
         let exact = SMALLEST as f64 * 2f64.powf(f64::from(i) / f64::from(by_octave));
@@ -206,7 +211,8 @@ fn places(size: u64) -> usize {
     size as usize / STRIDE
 }
 
-/// Memory of all kinds that can be had, and the pools that were enlarged for it.
+/// Maps memory of each kind. Kinds that are not available go to `notes`. Also returns the pools that were
+/// enlarged.
 fn subjects(
     kinds: &[Pages],
     largest: u64,
@@ -230,24 +236,26 @@ fn subjects(
             Err(why) => notes.push(format!("{} left out: {why:#}", pages.name())),
         }
     }
-    // On huge pages where there are any: its few megabytes are to cost no translation.
+    // On huge pages if there are any, so that its few megabytes cost no translation.
     let bytes = Layout::Packed.bytes(places(largest)) as u64;
     let memory = get(Pages::Thp, bytes).or_else(|_| get(Pages::Small, bytes))?;
     subjects.push(Subject { pages: None, layout: Layout::Packed, memory });
     Ok((subjects, held))
 }
 
-/// A word if memory does not have the pages that it is to have.
-fn seen_in_smaps(subject: &Subject) -> Option<String> {
+/// Returns a note if the memory is not on the pages that it was mapped for.
+fn pages_note(subject: &Subject) -> Option<String> {
     let pages = subject.pages?;
     match subject.memory.share_as_asked() {
         Ok(share) if share > 0.99 => None,
         Ok(share) => Some(format!(
-            "of the memory that is to be on {}, smaps shows {:.0} % to be: see hugelift doctor",
-            pages.name(),
-            100.0 * share
+            "smaps shows {:.0} % of the memory for {} on such pages: see hugelift doctor",
+            100.0 * share,
+            pages.name()
         )),
-        Err(why) => Some(format!("what {} memory gets could not be seen: {why:#}", pages.name())),
+        Err(why) => {
+            Some(format!("which pages the memory for {} has could not be read: {why:#}", pages.name()))
+        }
     }
 }
 
@@ -291,32 +299,23 @@ fn measure(
     Ok(curves)
 }
 
-/// Nanoseconds of an access, after one way through all places.
+/// Measures the nanoseconds per access, after one walk through all places.
 fn sample(access: Access, subject: &Subject, next: &[u32], pace: Pace) -> Vec<f64> {
     let start = subject.memory.start().wrapping_add(subject.layout.offset(0));
     let all = next.len() as u64;
-    let began = cpu_time();
-    // SAFETY: the caller has linked the places of this memory just now, here and below.
+    let began = thread_cpu_ns();
+    // SAFETY: the caller has just linked the places of this memory.
     let mut place = unsafe { access.follow(start, all) };
-    let each = (cpu_time() - began).as_secs_f64() / all as f64;
-    let count = (pace.sample.as_secs_f64() / each.max(1e-10)).max(1000.0) as u64;
+    let each = (thread_cpu_ns() - began) as f64 / all as f64;
+    let count = (pace.sample.as_nanos() as f64 / each.max(0.1)).max(1000.0) as u64;
     (0..pace.samples)
         .map(|_| {
-            let began = cpu_time();
+            let began = thread_cpu_ns();
             // SAFETY: as above.
             place = unsafe { access.follow(place, count) };
-            (cpu_time() - began).as_secs_f64() * 1e9 / count as f64
+            (thread_cpu_ns() - began) as f64 / count as f64
         })
         .collect()
-}
-
-/// CPU time of this thread: what other programs take is not in it.
-fn cpu_time() -> Duration {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: clock_gettime(2) writes to the timespec, which lives through the call.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut now) };
-    // Both are positive, and a nanosecond count fits 32 bits.
-    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
 fn point(bytes: u64, samples: &mut [f64]) -> Option<Point> {

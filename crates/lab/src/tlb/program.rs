@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How much text and heap a program has.
+//! The size of a program's text and heap.
 
 use anyhow::{Result, ensure};
 use hugelift_core::printable::Escape;
@@ -9,21 +9,21 @@ use hugelift_os::proc::procfs::Process;
 use hugelift_os::proc::snapshot::live;
 use std::path::Path;
 
-/// What a program would touch if it touched all that it has.
+/// Sizes of a program: its working sets if it used all of its text and heap.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Sizes {
-    /// As shown.
+    /// Name that is shown.
     pub name: String,
     /// Code of the executable and of all its shared objects, in bytes.
     pub text: u64,
-    /// Writable memory that is there and is its own; `None` for a program that does not run.
+    /// Allocated writable private memory in bytes; `None` for a program that does not run.
     pub heap: Option<u64>,
 }
 
-/// Of a running process.
+/// Reads the sizes of a running process.
 ///
 /// # Errors
-/// There is none, or it may not be read.
+/// There is no such process, or it may not be read.
 pub fn of_process(pid: u32) -> Result<Sizes> {
     let snapshot = live(Some(pid), 0)?;
     let usages = Process::new(pid).smaps()?;
@@ -32,10 +32,10 @@ pub fn of_process(pid: u32) -> Result<Sizes> {
     Ok(Sizes { name: format!("process {pid}"), text: text(&snapshot), heap: Some(own.sum()) })
 }
 
-/// Of a program's file, with its shared objects.
+/// Reads the sizes of a program's file with its shared objects.
 ///
 /// # Errors
-/// It is no ELF file, or cannot be read.
+/// The file is not an ELF file, or cannot be read.
 pub fn of_program(path: &Path) -> Result<Sizes> {
     let program = of_file(path, None)?;
     let name = path.file_name().unwrap_or(path.as_os_str()).escaped().to_string();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! As much of a redis client as the experiment needs: its protocol is RESP
+//! A redis client with what the experiment needs. The protocol is RESP
 //! (<https://redis.io/docs/latest/develop/reference/protocol-spec/>), over a unix socket.
 
 use crate::clock::since_ns;
@@ -10,30 +10,30 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// No answer takes longer.
+/// The longest time that an answer may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Bytes of a value.
+/// Size of a value in bytes.
 pub const VALUE: usize = 1000;
 
-/// Commands sent before their answers are read, while the server is filled.
+/// How many commands are sent before their answers are read, while the server is filled.
 const AHEAD: u64 = 200;
 
-/// Longer answers no command of ours has.
+/// The longest answer that is accepted, in bytes.
 const LONGEST: usize = 1 << 20;
 
-/// A connection.
+/// A connection to the server.
 pub struct Client {
     stream: BufReader<UnixStream>,
-    /// What values are cut from: bytes that no compression makes shorter.
+    /// Random bytes that values are cut from. They cannot be compressed.
     noise: Vec<u8>,
 }
 
 impl Client {
-    /// Connects.
+    /// Connects to the server.
     ///
     /// # Errors
-    /// connect(2).
+    /// Those of connect(2).
     pub fn connect(socket: &Path) -> Result<Client> {
         let stream =
             UnixStream::connect(socket).with_context(|| format!("cannot connect to {}", socket.escaped()))?;
@@ -47,17 +47,17 @@ impl Client {
     /// Sends a command and reads its answer.
     ///
     /// # Errors
-    /// No answer, one that is no RESP, or an error that the server tells.
+    /// There is no answer, it is not RESP, or it is an error.
     pub fn ask(&mut self, words: &[&str]) -> Result<String> {
         let words: Vec<&[u8]> = words.iter().map(|w| w.as_bytes()).collect();
         self.send(&encode(&words))?;
         answer(&mut self.stream)
     }
 
-    /// The value of `name:` in the section of INFO.
+    /// Returns the value of `name:` in a section of INFO.
     ///
     /// # Errors
-    /// As [`Client::ask`]; there is no such field.
+    /// Those of [`Client::ask`], or the field is missing.
     pub fn info(&mut self, section: &str, name: &str) -> Result<u64> {
         let text = self.ask(&["INFO", section])?;
         let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
@@ -65,10 +65,10 @@ impl Client {
         value.trim().parse().with_context(|| format!("INFO {section}: {name} is '{}'", value.trim()))
     }
 
-    /// Sets the keys from 0 on.
+    /// Sets the keys from 0 to `keys` - 1.
     ///
     /// # Errors
-    /// As [`Client::ask`].
+    /// Those of [`Client::ask`].
     pub fn fill(&mut self, keys: u64) -> Result<()> {
         let mut from = 0;
         while from < keys {
@@ -83,25 +83,25 @@ impl Client {
         Ok(())
     }
 
-    /// Overwrites keys drawn at random from the first `keys`, `rate` times a second, until `end`
-    /// says so, which is asked every 20 ms. Each time is from the moment at which the command was
-    /// due, so that whoever waits behind a slow one is counted too; what this process itself sleeps
-    /// too long is not. In nanoseconds.
+    /// Overwrites keys drawn at random from the first `keys`, `rate` times per second, until `end` returns
+    /// `true`. `end` is called every 20 ms. Returns the latencies in nanoseconds, measured from the moment
+    /// at which a command was due, so that the delay behind a slow command is counted too. Time that this
+    /// process sleeps too long is not counted.
     ///
     /// # Errors
-    /// As [`Client::ask`].
+    /// Those of [`Client::ask`].
     pub fn load(&mut self, keys: u64, rate: u32, mut end: impl FnMut() -> Result<bool>) -> Result<Vec<u32>> {
-        const ASKED: Duration = Duration::from_millis(20);
+        const BETWEEN_CHECKS: Duration = Duration::from_millis(20);
         let (began, every) = (Instant::now(), Duration::from_secs(1) / rate);
-        let mut asked = began;
+        let mut checked = began;
         let mut times = Vec::new();
         let mut due = began;
         loop {
-            if asked.elapsed() >= ASKED {
+            if checked.elapsed() >= BETWEEN_CHECKS {
                 if end()? {
                     return Ok(times);
                 }
-                asked = Instant::now();
+                checked = Instant::now();
             }
             let wait = due.saturating_duration_since(Instant::now());
             let from = if wait.is_zero() {
@@ -124,7 +124,7 @@ impl Client {
     }
 
     fn send(&mut self, bytes: &[u8]) -> Result<()> {
-        self.stream.get_mut().write_all(bytes).context("the server does not take a command")
+        self.stream.get_mut().write_all(bytes).context("the redis server does not accept a command")
     }
 }
 
@@ -138,23 +138,24 @@ fn encode(words: &[&[u8]]) -> Vec<u8> {
     out
 }
 
-/// A simple string, an error, a number or a bulk string.
+/// Reads an answer: a simple string, an error, a number or a bulk string.
 fn answer(from: &mut impl BufRead) -> Result<String> {
     let mut line = String::new();
-    from.by_ref().take(LONGEST as u64).read_line(&mut line).context("the server does not answer")?;
-    let Some(line) = line.strip_suffix("\r\n") else { bail!("the server has ended") };
+    from.by_ref().take(LONGEST as u64).read_line(&mut line).context("the redis server does not answer")?;
+    let Some(line) = line.strip_suffix("\r\n") else { bail!("the redis server has closed the connection") };
     match line.split_at_checked(1) {
         Some(("+" | ":", text)) => Ok(text.to_string()),
-        Some(("-", error)) => bail!("the server says: {error}"),
+        Some(("-", error)) => bail!("the redis server reports an error: {error}"),
         Some(("$", len)) => {
             let len = len.parse::<usize>().ok().filter(|len| *len <= LONGEST);
-            let len = len.with_context(|| format!("the server's answer '{line}' is no length"))?;
+            let len =
+                len.with_context(|| format!("the answer '{line}' of the redis server is not a length"))?;
             let mut text = vec![0; len + 2];
-            from.read_exact(&mut text).context("the server's answer ends too early")?;
+            from.read_exact(&mut text).context("the answer of the redis server ends too early")?;
             text.truncate(len);
             Ok(text_to_parse(&text).into_owned())
         }
-        _ => bail!("the server's answer '{line}' is no RESP"),
+        _ => bail!("the answer '{line}' of the redis server is not RESP"),
     }
 }
 
@@ -170,7 +171,7 @@ mod tests {
         assert_eq!(of("+OK\r\n"), Ok("OK".into()));
         assert_eq!(of(":12\r\n"), Ok("12".into()));
         assert_eq!(of("$5\r\nab\r\nc\r\n"), Ok("ab\r\nc".into()));
-        assert_eq!(of("-ERR no\r\n"), Err("the server says: ERR no".into()));
+        assert_eq!(of("-ERR no\r\n"), Err("the redis server reports an error: ERR no".into()));
         for bad in ["", "+OK", "?\r\n", "\r\n", "$-1\r\n", "$99999999999\r\n", "$5\r\nab\r\n"] {
             assert!(of(bad).is_err(), "{bad}");
         }

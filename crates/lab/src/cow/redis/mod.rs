@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! redis while it saves itself (BGSAVE: fork(2), and the child writes the file) under a steady load,
-//! with and without huge pages: a server of its own in a folder of its own, on a unix socket only.
+//! Measures redis under a steady load while it saves its data (BGSAVE: fork(2), and the child writes the
+//! file), with and without huge pages. The server is started for the experiment, in a temporary folder, and
+//! listens on a unix socket only.
 
 mod client;
 
@@ -23,37 +24,37 @@ use std::time::{Duration, Instant};
 /// How much is measured.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Of values in the server.
+    /// Size of all values in the server.
     pub bytes: u64,
-    /// How often it is started and saves itself on each kind of pages.
+    /// How often a server is started and saves its data on each side.
     pub rounds: usize,
-    /// Commands a second.
+    /// Commands per second.
     pub rate: u32,
 }
 
 impl Options {
-    /// For `--quick`.
+    /// Options for `--quick`.
     pub const QUICK: Options = Options { bytes: 128 << 20, rounds: 2, rate: 5000 };
-    /// Without.
+    /// Options without `--quick`.
     pub const THOROUGH: Options = Options { bytes: 512 << 20, rounds: 5, rate: 5000 };
 }
 
-/// How it runs.
+/// How the server runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Side {
     /// Transparent huge pages off, by prctl(2).
     Off,
-    /// Its allocator told to ask for transparent huge pages.
+    /// Its allocator is set to ask for transparent huge pages.
     On,
     /// Under `hugelift run --malloc thp --parts all`.
     Lifted,
 }
 
 impl Side {
-    /// All.
+    /// All sides.
     pub const ALL: [Side; 3] = [Side::Off, Side::On, Side::Lifted];
 
-    /// As shown.
+    /// Returns the name that is shown.
     pub fn name(self) -> &'static str {
         match self {
             Side::Off => "THP off",
@@ -63,37 +64,38 @@ impl Side {
     }
 }
 
-/// What hugelift is told.
+/// Options of `hugelift run`.
 const LIFTED: [&str; 4] = ["--malloc", "thp", "--parts", "all"];
 
-/// Load without BGSAVE, for comparison.
+/// How long the load runs before BGSAVE, for comparison.
 const CALM: Duration = Duration::from_millis(800);
 
-/// One server from start to end.
+/// The measurements of one server.
 #[derive(Clone, Debug)]
 pub struct Served {
-    /// How.
+    /// How it ran.
     pub side: Side,
-    /// Latencies of commands before, in nanoseconds.
+    /// Latencies of commands before BGSAVE, in nanoseconds.
     pub calm: Vec<u32>,
-    /// And during BGSAVE.
+    /// Latencies of commands during BGSAVE, in nanoseconds.
     pub saving: Vec<u32>,
     /// How long BGSAVE took, in seconds.
     pub seconds: f64,
-    /// fork(2) as the server timed it, in microseconds.
+    /// Time of fork(2) as the server measured it, in microseconds.
     pub fork_us: u64,
-    /// Bytes that were copied, as the server's child counted them.
+    /// Bytes that were copied, as the child of the server counted them.
     pub copied: u64,
     /// Resident bytes of the server before BGSAVE.
     pub resident: u64,
-    /// Its anonymous memory on huge pages before BGSAVE, and when it was over.
+    /// Bytes of its anonymous memory on huge pages, before and after BGSAVE.
     pub huge: [u64; 2],
 }
 
-/// Measures, from the share `done` of the experiment on. What was left out is added to `notes`.
+/// Measures all sides. `done` is the share of the experiment that is done already. What was left out goes to
+/// `notes`.
 ///
 /// # Errors
-/// There is no redis-server; it does not start or answer.
+/// redis-server is not installed, does not start or does not answer.
 pub fn measure(
     options: Options,
     done: f64,
@@ -118,7 +120,7 @@ pub fn measure(
             let began = Instant::now();
             match once(&path, side, options, progress) {
                 Ok(one) => served.extend(one),
-                // The interrupt has ended the server too.
+                // Ctrl-C has ended the server too.
                 Err(_) if progress.is_over() => return Ok(served),
                 Err(why) => return Err(why.context(side.name())),
             }
@@ -136,7 +138,7 @@ fn program(path: &Path, side: Side, folder: &Path) -> Result<Program> {
         ["--save", ""],
         ["--appendonly", "no"],
         ["--daemonize", "no"],
-        // It would switch them off itself.
+        // By default redis would switch transparent huge pages off itself.
         ["--disable-thp", "no"],
         ["--dir", &shown],
     ];
@@ -146,8 +148,8 @@ fn program(path: &Path, side: Side, folder: &Path) -> Result<Program> {
     match side {
         Side::Off => program.no_thp = true,
         Side::On => {
-            let told = settings(&allocators(path), malloc::Pages::Thp, |name| std::env::var(name).ok());
-            program.env.extend(told.into_iter().map(|s| (s.name.into(), s.value.into())));
+            let variables = settings(&allocators(path), malloc::Pages::Thp, |name| std::env::var(name).ok());
+            program.env.extend(variables.into_iter().map(|s| (s.name.into(), s.value.into())));
         }
         Side::Lifted => {
             let own = std::env::current_exe().context("own path")?;
@@ -157,7 +159,7 @@ fn program(path: &Path, side: Side, folder: &Path) -> Result<Program> {
     Ok(program)
 }
 
-/// One server; `None` if the experiment is over in between.
+/// Measures one server. Returns `None` if the experiment is stopped in between.
 fn once(path: &Path, side: Side, options: Options, progress: &mut Progress) -> Result<Option<Served>> {
     const PATIENCE: Duration = Duration::from_secs(20);
     let folder = tempfile::Builder::new().prefix("hugelift-lab-").tempdir().context("a temporary folder")?;
@@ -199,13 +201,13 @@ fn once(path: &Path, side: Side, options: Options, progress: &mut Progress) -> R
     Ok(Some(served))
 }
 
-/// Resident bytes, and those of them on transparent huge pages.
+/// Returns the resident bytes, and how many of them are on transparent huge pages.
 fn memory(process: Process) -> Result<(u64, u64)> {
     let all = process.smaps()?;
     Ok((all.iter().map(|usage| usage.rss).sum(), all.iter().map(|usage| usage.anon_huge).sum()))
 }
 
-/// The colour of its curves.
+/// Returns the colour of its curves.
 pub fn hue(side: Side) -> Hue {
     match side {
         Side::Off => Pages::Small.hue(),

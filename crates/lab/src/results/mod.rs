@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What experiments find out: plain data, the same for all, and what is made of it.
+//! What experiments return: plain data, the same for all.
 //!
-//! An experiment gives an [`Outcome`]; with the machine, the time and how it ended it is a
-//! [`Report`], which is shown as text, CSV, JSON or a page (`hugelift_report::html::lab`).
+//! An experiment returns an [`Outcome`]. Together with the machine, the time and how it ended this is a
+//! [`Report`], which crate `hugelift-report` shows as text, CSV, JSON or a page.
 
 pub mod machine;
 pub mod unit;
@@ -14,26 +14,26 @@ use unit::Unit;
 /// Version of the JSON.
 pub const VERSION: u32 = 1;
 
-/// One experiment on one machine.
+/// The result of one experiment on one machine.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Report {
-    /// Of the schema.
+    /// Version of the JSON schema.
     pub version: u32,
     /// The word after `hugelift lab`.
     pub experiment: String,
     /// What it is about, in one line.
     pub title: String,
-    /// `--quick` was given.
+    /// Whether `--quick` was given.
     pub quick: bool,
     /// How it ended.
     pub ended: Ended,
     /// How long it took, in seconds.
     pub seconds: f64,
-    /// When it began: UTC, as in 2026-01-31T12:00:00Z.
+    /// When it began, in UTC, as in 2026-01-31T12:00:00Z.
     pub date: String,
-    /// Where.
+    /// The machine that it ran on.
     pub machine: Machine,
-    /// What was found.
+    /// The results.
     #[serde(flatten)]
     pub outcome: Outcome,
 }
@@ -42,91 +42,91 @@ pub struct Report {
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ended {
-    /// All was measured.
+    /// Everything was measured.
     #[default]
     Complete,
-    /// The time was over: what is there is right, and not all.
+    /// The time was over. The results are valid, but not complete.
     TimeOver,
-    /// By ctrl-C: what is there is right, and not all.
+    /// Ctrl-C was pressed. The results are valid, but not complete.
     Interrupted,
 }
 
-/// What an experiment found.
+/// What an experiment measured, and what it means.
 #[derive(Clone, Default, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Outcome {
-    /// What it means on this machine: two sentences.
+    /// What the results mean on this machine, in two sentences.
     pub advice: Vec<String>,
-    /// What was left out and why, what root would add, what was seen on the way.
+    /// What was left out and why, what root would add, what was observed along the way.
     pub notes: Vec<String>,
-    /// The figures.
+    /// Tables of figures.
     pub tables: Vec<Table>,
-    /// The pictures.
+    /// Plots.
     pub plots: Vec<Plot>,
-    /// Single measurements, for statistics.
+    /// The single measurements, for statistics.
     pub samples: Vec<Sample>,
-    /// Lines in the form of another tool, printed as they are, to be put side by side.
+    /// Lines in the format of another tool. They are printed unchanged, for comparison with that tool.
     #[serde(default)]
     pub listing: Vec<String>,
 }
 
-/// Figures in rows.
+/// A table of figures.
 #[derive(Clone, Default, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Table {
-    /// What they are.
+    /// What the figures are.
     pub caption: String,
-    /// One for each cell of a row.
+    /// The columns; each row has one cell for each.
     pub columns: Vec<Column>,
     /// The rows.
     pub rows: Vec<Vec<Cell>>,
-    /// Single measurements: not for a terminal, and folded on a page.
+    /// Whether these are single measurements, which a terminal does not show and a page folds.
     #[serde(default)]
     pub detail: bool,
 }
 
 impl Table {
-    /// An empty one.
+    /// Returns an empty table.
     pub fn new(caption: impl Into<String>, columns: Vec<Column>) -> Table {
         Table { caption: caption.into(), columns, rows: Vec::new(), detail: false }
     }
 
-    /// An empty one for single measurements.
+    /// Returns an empty table for single measurements.
     pub fn detail(caption: impl Into<String>, columns: Vec<Column>) -> Table {
         Table { detail: true, ..Table::new(caption, columns) }
     }
 }
 
-/// What the cells below each other are.
+/// A column of a table.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Column {
-    /// For programs: the name of the CSV column, such as `size_bytes`.
+    /// Name of the CSV column, such as `size_bytes`.
     pub key: String,
-    /// For people.
+    /// Title for people.
     pub title: String,
-    /// Of the numbers.
+    /// Unit of the numbers.
     pub unit: Unit,
 }
 
 impl Column {
-    /// A column of numbers in `unit`, or of words in [`Unit::Text`].
+    /// Returns a column of numbers in `unit`, or of words if `unit` is [`Unit::Text`].
     pub fn new(key: &str, title: &str, unit: Unit) -> Column {
         Column { key: key.into(), title: title.into(), unit }
     }
 }
 
-/// One figure or word.
+/// A cell of a table.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Cell {
-    /// In the unit of its column.
+    /// A number in the unit of the column.
     Number(f64),
-    /// A word.
+    /// Words.
     Text(String),
     /// Not measured.
     Nothing,
 }
 
 impl From<f64> for Cell {
-    /// What is no number was not measured.
+    /// Makes a number a cell; one that is not finite counts as not measured.
     fn from(value: f64) -> Cell {
         if value.is_finite() { Cell::Number(value) } else { Cell::Nothing }
     }
@@ -156,64 +156,64 @@ impl<T: Into<Cell>> From<Option<T>> for Cell {
     }
 }
 
-/// Curves over one pair of axes.
+/// A plot: curves over one pair of axes.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Plot {
-    /// What is to be seen.
+    /// What the plot shows.
     pub title: String,
-    /// To the right.
+    /// The horizontal axis.
     pub x: Scale,
-    /// Upwards.
+    /// The vertical axis.
     pub y: Scale,
     /// The curves.
     pub series: Vec<Series>,
-    /// Places on the x axis that have a name: caches, knees.
+    /// Named places on the x axis, such as caches and knees.
     pub marks: Vec<Mark>,
 }
 
-/// What an axis shows.
+/// An axis.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Scale {
-    /// Without the unit: "working set".
+    /// Name without the unit, as in "working set".
     pub name: String,
-    /// Of the values.
+    /// Unit of the values.
     pub unit: Unit,
-    /// Equal ratios are equally far apart.
+    /// Whether the scale is logarithmic.
     pub logarithmic: bool,
-    /// Begins at 0 (a logarithmic one never does).
+    /// Whether it begins at 0; a logarithmic one never does.
     pub from_zero: bool,
 }
 
 impl Scale {
-    /// Equal differences are equally far apart; begins at 0.
+    /// Returns a linear axis that begins at 0.
     pub fn linear(name: &str, unit: Unit) -> Scale {
         Scale { name: name.into(), unit, logarithmic: false, from_zero: true }
     }
 
-    /// Equal ratios are equally far apart.
+    /// Returns a logarithmic axis.
     pub fn logarithmic(name: &str, unit: Unit) -> Scale {
         Scale { name: name.into(), unit, logarithmic: true, from_zero: false }
     }
 }
 
-/// One curve.
+/// A curve.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Series {
-    /// As in the legend.
+    /// Name in the legend.
     pub name: String,
-    /// Its colour.
+    /// Colour.
     pub hue: Hue,
-    /// How it is drawn.
+    /// How the curve is drawn.
     pub shape: Shape,
-    /// In the order of x.
+    /// Points in the order of x.
     pub points: Vec<Point>,
 }
 
-/// The colour of a curve. The first four are those of the page kinds everywhere.
+/// The colour of a curve. The first four stand for the kinds of pages everywhere.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Hue {
-    /// 4 kB pages, or whatever the base page is.
+    /// Base pages, on most machines 4 kB.
     Small,
     /// Transparent huge pages.
     Thp,
@@ -221,13 +221,13 @@ pub enum Hue {
     Hugetlb,
     /// Larger hugetlb pages.
     Giant,
-    /// Something without pages: a model, a bound, the caches.
+    /// Something that has no page size: a model, a bound, the caches.
     Ideal,
-    /// Free for any use, in this order.
+    /// For other curves: the first one.
     First,
-    /// As [`Hue::First`].
+    /// For other curves: the second one.
     Second,
-    /// As [`Hue::First`].
+    /// For other curves: the third one.
     Third,
 }
 
@@ -238,41 +238,41 @@ pub enum Shape {
     /// Points joined by lines.
     #[default]
     Line,
-    /// The same, broken: threads beside processes, a model beside a measurement.
+    /// A dashed line: threads beside processes, a model beside a measurement.
     Dashed,
-    /// A histogram: each value holds up to the next x.
+    /// Steps, for a histogram: each value holds up to the next x.
     Steps,
-    /// Points only.
+    /// Points without a line.
     Points,
 }
 
-/// One point of a curve.
+/// A point of a curve.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Point {
-    /// Where.
+    /// Position on the x axis.
     pub x: f64,
-    /// How much.
+    /// Value.
     pub y: f64,
-    /// Ends of the range in which the measurements lay, if there is one.
+    /// Lower and upper end of the range of the measurements, if there is one.
     pub range: Option<(f64, f64)>,
 }
 
 /// A named place on the x axis.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Mark {
-    /// Where.
+    /// Position on the x axis.
     pub x: f64,
     /// A few words.
     pub name: String,
 }
 
-/// Measurements of one thing.
+/// The single measurements of one quantity.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Sample {
-    /// What was measured, unique in its outcome.
+    /// What was measured; unique in its outcome.
     pub name: String,
-    /// Of the values.
+    /// Unit of the values.
     pub unit: Unit,
-    /// In the order in which they were measured.
+    /// The values in the order in which they were measured.
     pub values: Vec<f64>,
 }
