@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Programs that start many others, with their children plain and lifted, against bare.
+//! Compares programs that start many children: bare, under hugelift with plain children, and with lifted
+//! children.
 
 use crate::copy::find_clang;
-use crate::warm::Shelf;
+use crate::warm::TempStore;
 use crate::{Options, under_hugelift};
 use anyhow::Result;
 use hugelift_measure::program::Program;
@@ -11,18 +12,18 @@ use hugelift_measure::sample::Sample;
 use hugelift_measure::stats;
 
 const ROUNDS: usize = 30;
-/// How many children each parent starts, one after the other.
+/// How many children each parent starts, one after another.
 const SMALL: usize = 300;
 const LARGE: usize = 20;
 const PLAIN: [&str; 1] = ["--quiet"];
 const LIFT: [&str; 3] = ["--quiet", "--children", "lift"];
 
-/// Prints the time that each child takes, and what hugelift adds to it.
+/// Prints the time per child, and what hugelift adds to it.
 ///
 /// # Errors
 /// A run failed.
 pub fn run(options: &Options) -> Result<()> {
-    println!("\nchildren, one after the other; microseconds a child, CPU time with that of all helpers");
+    println!("\nchildren, one after another; microseconds per child, CPU time with that of all helpers");
     println!(
         "  parent                       bare  plain adds             lifted adds           lifted adds, wall"
     );
@@ -44,16 +45,22 @@ pub fn run(options: &Options) -> Result<()> {
         println!("  SKIP: no clang++ in PATH: ci/setup.sh test");
         return Ok(());
     };
-    let shelf = Shelf::new()?;
-    shelf.stocked(&Program::new([clang.clone()]).arg("--version"))?;
+    let store = TempStore::new()?;
+    store.filled(&Program::new([clang.clone()]).arg("--version"))?;
     let child = format!("{} --version >/dev/null", clang.display());
-    compare(options, "sh: clang from the store", &shell(&child, LARGE), LARGE, Some(&shelf))
+    compare(options, "sh: clang from the store", &shell(&child, LARGE), LARGE, Some(&store))
 }
 
-fn compare(options: &Options, name: &str, bare: &Program, times: usize, shelf: Option<&Shelf>) -> Result<()> {
-    // From the store, hugelift is quiet already.
-    let with = |words: &[&str]| match shelf {
-        Some(shelf) => shelf.lifted(bare, &words[1..]),
+fn compare(
+    options: &Options,
+    name: &str,
+    bare: &Program,
+    times: usize,
+    store: Option<&TempStore>,
+) -> Result<()> {
+    // The options for the store include --quiet already.
+    let with = |words: &[&str]| match store {
+        Some(store) => store.lifted(bare, &words[1..]),
         None => under_hugelift(bare, words),
     };
     let (plain, lifted) = (with(&PLAIN)?, with(&LIFT)?);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a lift adds to the time to start, against the bare copy of the same bytes.
+//! Compares the time that a lift adds to a start with a bare copy of the same bytes.
 
 use crate::reference::{self, Piece};
 use crate::under_hugelift;
@@ -16,7 +16,7 @@ use std::path::PathBuf;
 const ROUNDS: usize = 30;
 const GOAL: f64 = 1.15;
 
-/// The generated program, making one call.
+/// Measures the generated program, with one call.
 ///
 /// # Errors
 /// A run failed.
@@ -26,7 +26,7 @@ pub fn jumps(options: &Options) -> Result<()> {
     compare(options, &format!("the program with {} MB of code", options.megabytes), &program, &program)
 }
 
-/// clang++ with all its shared objects, printing its version.
+/// Measures clang++ with all its shared objects, printing its version.
 ///
 /// # Errors
 /// A run failed.
@@ -36,12 +36,12 @@ pub fn clang(options: &Options) -> Result<()> {
         return Ok(());
     };
     let program = Program::new([clang.clone()]).arg("--version");
-    // The same program and the same objects, but waiting for its input.
+    // The same program with the same objects, which waits for input.
     let waiting = ["-x", "c++", "-E", "-"].into_iter().fold(Program::new([clang]), |p, arg| p.arg(arg));
     compare(options, "clang++ with its shared objects", &program, &waiting)
 }
 
-/// clang++ in PATH, the newest.
+/// Returns the newest clang++ in PATH.
 pub fn find_clang() -> Option<PathBuf> {
     let names = std::iter::once("clang++".to_string()).chain((11..40).rev().map(|n| format!("clang++-{n}")));
     let dirs: Vec<PathBuf> = std::env::split_paths(&std::env::var_os("PATH")?).collect();
@@ -49,18 +49,18 @@ pub fn find_clang() -> Option<PathBuf> {
     found.into_iter().find(|path| path.is_file())
 }
 
-/// One round: `program` bare, the same lifted, and the reference.
+/// Prints the table of a program: it runs bare and lifted, and the reference copies its bytes.
 fn compare(options: &Options, name: &str, program: &Program, waiting: &Program) -> Result<()> {
     crate::hugelift()?;
     let memory = waiting.memory_at_rest()?;
     let pieces = reference::pieces(&memory)?;
     let bytes = reference::bytes(&pieces);
-    ensure!(bytes > 0, "{program}: has no whole huge page of read-only bytes");
+    ensure!(bytes > 0, "{program}: no whole huge page of text or read-only data");
     println!("\nlift of {name}: {} MB of text and read-only data", bytes >> 20);
     println!("  huge in the bare program: {} of text", coverage::of_all_text(&memory));
     println!("  backing  bare ms  added ms  bare copy ms  lifted MB  added / bare copy");
     for backing in ["thp", "hugetlb"] {
-        // A lift may take a page more than the reference knows of; none is lost by asking for it.
+        // A lift may take a few pages more than the reference does.
         let pool = if backing == "hugetlb" {
             Some(pool::Grown::by(bytes + 8 * host::huge_page_bytes()))
         } else {
@@ -96,7 +96,7 @@ fn one_backing(
             let got = cost.huge;
             ensure!(
                 got == bytes,
-                "the copy has {got} of {bytes} bytes on huge pages: free memory is in pieces"
+                "the copy has {got} of {bytes} bytes on huge pages: free memory is fragmented"
             );
             Ok(cost.seconds)
         }),

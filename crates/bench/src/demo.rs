@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The demo: the generated program bare and lifted in turn.
+//! The demo: runs the generated program bare and lifted in turn.
 
 use crate::{Options, under_hugelift};
 use anyhow::{Result, ensure};
@@ -10,14 +10,14 @@ use hugelift_measure::sample::Sample;
 use hugelift_measure::stats::{self, Estimate, Verdict};
 use std::process::ExitCode;
 
-/// A program that ran before gets what pays, by what its runs took: here it gets all each time.
+/// Lifts everything in each run; by default past runs decide what is copied.
 const ALL: [&str; 2] = ["--touched", "all"];
 
-/// Pairs and CPU seconds of one bare run: together well below two minutes.
+/// Number of pairs, and CPU seconds of a bare run. All runs together take well below two minutes.
 const PAIRS: usize = 12;
 const SECONDS: f64 = 1.5;
 
-/// Status 1 when the lifted program has no more on huge pages than the bare one.
+/// Runs the demo. The exit status is 1 if the lifted program has no more on huge pages than the bare one.
 ///
 /// # Errors
 /// A run failed, or the two computed different results.
@@ -26,7 +26,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     let program = generated::run_for(&path, Hot::OneAPage, SECONDS)?;
     println!("\n{program}\n{} MB of code, one function of each page called at random", options.megabytes);
 
-    // Once not quiet, and with a checksum of the code itself.
+    // The first run has messages and a checksum of the code.
     let (bare, lifted) = (program.arg("text").run()?, under_hugelift(&program.arg("text"), &ALL)?.run()?);
     same(&bare, &lifted)?;
     println!("bare and lifted: {}\n", result_of(&bare).trim());
@@ -60,7 +60,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     );
     let gained = covers.iter().all(|(before, after)| after.huge > before.huge || after.is_full());
     let full = covers.iter().all(|(_, after)| after.is_full());
-    println!("{}", in_words(&estimate, full));
+    println!("{}", summary(&estimate, full));
     Ok(if gained { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -70,13 +70,15 @@ fn same(bare: &Sample, lifted: &Sample) -> Result<()> {
     Ok(())
 }
 
-fn in_words(estimate: &Estimate, full: bool) -> String {
+fn summary(estimate: &Estimate, full: bool) -> String {
     let percent = (1.0 - estimate.point).abs() * 100.0;
     let time = match estimate.verdict(1.0) {
-        Verdict::Less => format!("Lifted, it took {percent:.0} % less CPU time."),
-        Verdict::More => format!("Lifted, it took {percent:.0} % more CPU time: here it does not pay."),
-        Verdict::Undecided => "No difference in CPU time is shown.".to_string(),
-        Verdict::TooFew => "Too few pairs to tell.".to_string(),
+        Verdict::Less => format!("The lifted program took {percent:.0} % less CPU time."),
+        Verdict::More => {
+            format!("The lifted program took {percent:.0} % more CPU time: it does not pay here.")
+        }
+        Verdict::Undecided => "No difference in CPU time was seen.".to_string(),
+        Verdict::TooFew => "There were too few pairs for a verdict.".to_string(),
     };
     let pages =
         if full { "Every whole huge page of its text was huge." } else { "Not all of its text was huge." };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! CPU time of the generated program on each backing, dynamic and static, and what a
-//! plain preloaded copy of its text brings in the same rounds.
+//! Measures the CPU time of the generated program on each backing, dynamic and static. In the same rounds a
+//! preloaded library copies its text, for comparison.
 
 use crate::{Options, pool, under_hugelift};
 use anyhow::{Result, ensure};
@@ -74,7 +74,7 @@ fn table(options: &Options, linking: Linking, hot: Hot, hugetlb: bool) -> Result
     Ok(())
 }
 
-/// The bare side may be huge in part, and differently from run to run.
+/// Returns the least and the most that was huge: this may differ from run to run on the bare side.
 fn extremes(samples: &[Sample]) -> Result<(String, String)> {
     let mut covers: Vec<Coverage> = samples.iter().map(coverage_of).collect::<Result<_>>()?;
     covers.sort_by_key(|cover| cover.huge);

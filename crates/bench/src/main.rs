@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The demo and the benchmarks of hugelift. Every figure is made from interleaved runs
-//! (in random order within each round) and has a 95 % interval; what was huge on either
-//! side is read from smaps while the program still runs.
+//! The demo and the benchmarks of hugelift. Every figure comes from interleaved runs, in random order within
+//! each round, and has a 95 % interval. Which memory is huge is read from smaps on both sides while the
+//! program runs.
 
 mod backings;
 mod children;
@@ -32,24 +32,24 @@ usage: hugelift-bench COMMAND [--rounds N] [--megabytes N]
   copy      what lifting 64 MB adds, against the bare copy of the bytes
   clang     the same for clang++ with all its shared objects
   warm      second starts of large programs, from the store and primed, and many small compilations
-  children  programs that start many others: their children plain and lifted
+  children  programs that start many children: these plain and lifted
   jumps     CPU time of the program with 64 MB of code: each backing, dynamic and static
   parts     a large .bss, and the hashes of perl and mawk, with all parts lifted
   primed    clang++ with its libraries in small pages of the page cache, and primed
   peers     entering and exiting of the epoch crate, against ConcurrencyKit and userspace RCU
-  all       all of these but the demo
+  all       all of these except the demo
   program LINKING
             makes the program with 64 MB of code, linked dynamic, static or static-pie, and
-            prints the command that keeps it busy for a second or two (for hugelift compare)
+            prints a command that runs it for a second or two (for hugelift compare)
 
   --rounds N      how often to run each side (default: enough for a narrow interval)
   --megabytes N   how much code to generate (default 64)
 
 HUGELIFT_BIN names the hugelift to measure; without it, the one beside this program.";
 
-/// What the user asked for.
+/// The options of the command line.
 pub struct Options {
-    /// How often each side runs; `None` is each benchmark's own choice.
+    /// How often each side runs; `None` for the default of each benchmark.
     pub rounds: Option<usize>,
     /// Size of the generated code in MB.
     pub megabytes: u64,
@@ -70,9 +70,10 @@ fn run(mut args: impl Iterator<Item = String>) -> Result<ExitCode> {
     let linking = if command == "program" { args.next() } else { None };
     let mut options = Options { rounds: None, megabytes: 64 };
     while let Some(option) = args.next() {
-        let value = args.next().with_context(|| format!("{option}: no value\n{USAGE}"))?;
+        let value = args.next().with_context(|| format!("{option} needs a value\n{USAGE}"))?;
         let number = || value.parse().ok().filter(|&n| n > 0);
-        let number = number().with_context(|| format!("{option} {value}: not a number from 1"))?;
+        let number =
+            number().with_context(|| format!("{option} {value}: not a whole number of 1 or more"))?;
         match option.as_str() {
             "--rounds" => options.rounds = Some(number),
             "--megabytes" => options.megabytes = number as u64,
@@ -130,7 +131,10 @@ fn linking_of(word: Option<&str>) -> Result<Linking> {
         Some("dynamic") => Linking::Dynamic,
         Some("static") => Linking::Static,
         Some("static-pie") => Linking::StaticPie,
-        other => bail!("linked '{}': not dynamic, static or static-pie\n{USAGE}", other.unwrap_or_default()),
+        other => bail!(
+            "program '{}': LINKING is dynamic, static or static-pie\n{USAGE}",
+            other.unwrap_or_default()
+        ),
     })
 }
 
@@ -141,7 +145,7 @@ fn with_host(work: impl FnOnce() -> Result<ExitCode>) -> Result<ExitCode> {
     work()
 }
 
-/// The hugelift to measure.
+/// Returns the path of the hugelift to measure.
 fn hugelift() -> Result<PathBuf> {
     let path = match std::env::var_os("HUGELIFT_BIN") {
         Some(path) => PathBuf::from(path),
@@ -151,7 +155,7 @@ fn hugelift() -> Result<PathBuf> {
     Ok(path)
 }
 
-/// `program` under `hugelift run` with `options`.
+/// Returns `program` under `hugelift run` with `options`.
 fn under_hugelift(program: &Program, options: &[&str]) -> Result<Program> {
     Ok(program.lifted(&hugelift()?, options))
 }

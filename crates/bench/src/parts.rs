@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What writable memory on huge pages brings: a large `.bss` read at random, and the hashes of
-//! perl and mawk.
+//! Measures what writable memory on huge pages brings: a large `.bss` read at random, and the hashes of perl
+//! and mawk.
 
 use crate::{Options, hugelift, under_hugelift};
 use anyhow::{Context as _, Result, ensure};
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 const ROUNDS: usize = 12;
 const OPTIONS: [&str; 3] = ["--quiet", "--parts", "all"];
-/// Reads of the `.bss`, after each of its pages has been written once.
+/// Writes each page of its `.bss` once, then reads the `.bss` at random.
 const BSS: &str = "#include <stdint.h>\n#include <stdio.h>\nstatic volatile uint64_t zero[512 << 17];\n\
     int main(void) {\n\tuint64_t at = 1, sum = 0;\n\
     \tfor (uint64_t i = 0; i < 512 << 17; i += 512) zero[i] = i;\n\
@@ -24,7 +24,7 @@ const PERL: &str = "my %h; $h{($_ * 7919) % 1000003} = $_ for 1 .. 800000; my $s
 const MAWK: &str = "BEGIN { for (i = 0; i < 600000; i++) h[(i * 7919) % 1000003] = i; \
     for (i = 0; i < 600000; i++) s += h[(i * 104729) % 1000003]; print s }";
 
-/// Prints the ratio of CPU time, all parts lifted to bare, hugelift's own included, for each.
+/// Prints for each program the ratio of CPU time, all parts lifted to bare. hugelift's own time is included.
 ///
 /// # Errors
 /// A run failed, or the sides computed different results.

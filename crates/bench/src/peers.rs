@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Entering and exiting with the epoch crate, against two C libraries of the same purpose: ConcurrencyKit's
-//! `ck_epoch`, which FreeBSD's epoch(9) is built on, and userspace RCU's `urcu-memb`. (`hugelift lab
-//! reclaim` has crossbeam-epoch and seize beside it; these would have to be linked with it.)
+//! Compares entering and exiting with the epoch crate to two C libraries for the same purpose:
+//! ConcurrencyKit's `ck_epoch`, on which FreeBSD's epoch(9) is built, and userspace RCU's `urcu-memb`.
+//! (`hugelift lab reclaim` compares it to crossbeam-epoch and seize; C libraries would have to be linked
+//! with hugelift.)
 
 use crate::Options;
 use anyhow::{Context as _, Result, ensure};
@@ -15,10 +16,10 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Instant;
 
 const ROUNDS: usize = 100;
-/// So many are timed at once: some tenths of a millisecond.
+/// Sections in one timed batch, which takes some tenths of a millisecond.
 const SECTIONS: u32 = 100_000;
 const SOURCE: &str = include_str!("peers/section.c");
-/// Name, the program's macro for it, header, library, and Debian's package of both.
+/// Name, macro in the C program, header, library, and Debian package.
 const PEERS: [[&str; 5]; 2] = [
     ["ck_epoch", "PEER_CK", "ck_epoch.h", "ck", "libck-dev"],
     ["urcu-memb", "PEER_URCU", "urcu/urcu-memb.h", "urcu-memb", "liburcu-dev"],
@@ -27,7 +28,7 @@ const PEERS: [[&str; 5]; 2] = [
 /// Prints nanoseconds, and ratios from interleaved pairs.
 ///
 /// # Errors
-/// No C compiler; or a program made by it failed.
+/// There is no C compiler, or a compiled program failed.
 pub fn run(options: &Options) -> Result<()> {
     let rounds = options.rounds.unwrap_or(ROUNDS);
     println!("\nentering and exiting, one task alone, ns; {rounds} rounds");
@@ -56,7 +57,7 @@ pub fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Of our own.
+/// Measures an implementation of the epoch crate.
 fn nanoseconds<C: Contract + 'static>() -> Result<f64> {
     let domain = Domain::<C>::new(4);
     let mut task = domain.join().context("the first of four tasks")?;
@@ -93,32 +94,33 @@ fn compile(program: &Path, define: &str, library: &str) -> Result<()> {
     Ok(())
 }
 
-/// The C program, waiting to be asked.
+/// The running C program. It makes one measurement for each byte that it reads.
 struct Peer {
     child: Child,
-    asks: ChildStdin,
+    requests: ChildStdin,
     answers: BufReader<ChildStdout>,
 }
 
 impl Peer {
     fn start(program: &Path) -> Result<Peer> {
         let mut child = Command::new(program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-        let (asks, answers) = (child.stdin.take().context("stdin")?, child.stdout.take().context("stdout")?);
-        Ok(Peer { child, asks, answers: BufReader::new(answers) })
+        let (requests, answers) =
+            (child.stdin.take().context("stdin")?, child.stdout.take().context("stdout")?);
+        Ok(Peer { child, requests, answers: BufReader::new(answers) })
     }
 
     fn nanoseconds(&mut self) -> Result<f64> {
-        self.asks.write_all(b"!")?;
+        self.requests.write_all(b"!")?;
         let mut line = String::new();
         self.answers.read_line(&mut line)?;
         let value = line.trim().parse().ok().filter(|ns| *ns > 0.0);
-        value.with_context(|| format!("the C program said '{}'", line.trim()))
+        value.with_context(|| format!("the C program printed '{}'", line.trim()))
     }
 }
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // It waits for a question, for ever.
+        // It waits for input for ever.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pages in the hugetlb pool, for as long as they are wanted.
+//! Enlarges the hugetlb pool for the time of a benchmark.
 
 use anyhow::{Context as _, Result, ensure};
 use hugelift_measure::host;
 use std::fs;
 use std::path::PathBuf;
 
-/// A pool grown by so many pages; dropped, it has its old size again.
+/// An enlarged pool. It gets its old size back when the value is dropped.
 pub struct Grown {
     path: PathBuf,
     before: u64,
 }
 
 impl Grown {
-    /// Sees to it that `bytes` are free in the pool of the size of transparent huge pages.
+    /// Adds `bytes` to the pool with the page size of transparent huge pages.
     ///
     /// # Errors
-    /// No right to, no such pool, or not enough memory in one piece; the pool is then as before.
+    /// This user may not, there is no such pool, or free memory is too fragmented. The pool is then
+    /// unchanged.
     pub fn by(bytes: u64) -> Result<Grown> {
         let page = host::huge_page_bytes();
         let path = format!("/sys/kernel/mm/hugepages/hugepages-{}kB/nr_hugepages", page >> 10);

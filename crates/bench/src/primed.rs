@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What priming brings: clang++ with its large shared objects in small pages of the page
-//! cache, as a fresh installation leaves them, against the same in huge ones.
+//! Measures what priming brings: clang++ with its large shared objects in small pages of the page cache, as
+//! after an installation, against the same objects in huge pages.
 //!
-//! Both sides have copies of their own, so that nothing on the machine is dropped or primed.
+//! Each side has its own copies, so that no file of the machine is dropped from the page cache or primed.
 
 use crate::{Options, copy, hugelift};
 use anyhow::{Context as _, Result, ensure};
@@ -23,7 +23,7 @@ const GOAL: f64 = 0.95;
 const SOURCE: &str = "#include <map>\n#include <string>\n#include <vector>\n\
     std::map<std::string, std::vector<int>> m;\nint f(const std::string &s) { return m[s].at(1); }\n";
 
-/// Prints the ratio of CPU time, primed to not, of `clang++ --version` and of a compilation.
+/// Prints the ratio of CPU time, primed to not primed, of `clang++ --version` and of a compilation.
 ///
 /// # Errors
 /// A run failed, or priming did.
@@ -78,10 +78,10 @@ pub fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Copies files to the new folder `to`, where nobody has them in use.
+/// Copies files to the new folder `to`, where no process uses them.
 ///
 /// # Errors
-/// No room, or no right.
+/// A file cannot be read or written.
 pub fn copies(files: &[PathBuf], to: &Path) -> Result<()> {
     std::fs::create_dir(to).with_context(|| to.display().to_string())?;
     for file in files {
@@ -91,10 +91,10 @@ pub fn copies(files: &[PathBuf], to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The shared objects of the program that have whole huge pages.
+/// Returns the shared objects of the program that have whole huge pages.
 ///
 /// # Errors
-/// hugelift could not inspection.
+/// `hugelift prime --check` failed.
 pub fn large_libraries(program: &Path) -> Result<Vec<PathBuf>> {
     let report =
         report(Command::new(hugelift()?).args(["prime", "--json", "--check", "--with-libs"]).arg(program))?;
@@ -103,10 +103,10 @@ pub fn large_libraries(program: &Path) -> Result<Vec<PathBuf>> {
     Ok(large.map(PathBuf::from).filter(|p| p.to_string_lossy().contains(".so")).collect())
 }
 
-/// Primes (or only looks at) all files in a folder: bytes that are huge, and that could be.
+/// Primes, or only checks, all files in a folder. Returns the bytes that are huge and the bytes that could be.
 ///
 /// # Errors
-/// hugelift could not inspection.
+/// `hugelift prime` failed.
 pub fn prime(folder: &Path, check: bool) -> Result<(u64, u64)> {
     let mut command = Command::new(hugelift()?);
     command.args(["prime", "--json"]).args(check.then_some("--check"));
@@ -119,11 +119,11 @@ pub fn prime(folder: &Path, check: bool) -> Result<(u64, u64)> {
     Ok((sum("huge_bytes"), sum("whole_bytes")))
 }
 
-/// Keeps the files of a folder in memory, as `hugelift keep` does: some machines evict at once what was
-/// not used for a minute. Says so where it may not.
+/// Locks the files of a folder in memory, as `hugelift keep` does: some machines evict pages that were not used
+/// for a minute. Prints a line if that is not allowed.
 ///
 /// # Errors
-/// They cannot be read.
+/// The files cannot be read.
 pub fn hold(folder: &Path) -> Result<Vec<Locked>> {
     let page = PageSize::MB2;
     let mut held = Vec::new();
@@ -135,7 +135,7 @@ pub fn hold(folder: &Path) -> Result<Vec<Locked>> {
         let (locked, failed) = Locked::new(&file, &offsets, page);
         held.push(locked);
         if let Some(error) = failed {
-            println!("(not held in memory: mlock of {}: {error}; ulimit -l unlimited)", path.display());
+            println!("(not locked in memory: mlock of {}: {error}; ulimit -l unlimited)", path.display());
             break;
         }
     }

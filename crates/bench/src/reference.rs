@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the bytes themselves cost: one thread maps the same stretches of the same files,
-//! as the program has them, and copies their whole huge pages to fresh huge pages. No
-//! lift that copies can be faster than this, and none should be much slower.
+//! The reference for a lift that copies: one thread maps the same ranges of the same files as the program,
+//! and copies their whole huge pages to new huge pages. No lift can be faster than this, and none should be
+//! much slower.
 
 use anyhow::{Context as _, Result};
 use hugelift_core::addr::{PageSize, Range};
@@ -26,18 +26,18 @@ pub struct Piece {
     inner: Range,
 }
 
-/// What one reference run came to.
+/// The measurements of one run of the reference.
 pub struct Cost {
-    /// In seconds.
+    /// Time in seconds.
     pub seconds: f64,
     /// Bytes that were on huge pages after the copy.
     pub huge: u64,
 }
 
-/// Text and read-only data of all objects of a program that is not lifted.
+/// Returns text and read-only data of all objects of a bare program.
 ///
 /// # Errors
-/// A file of it cannot be read.
+/// One of its files cannot be read.
 pub fn pieces(memory: &[Usage]) -> Result<Vec<Piece>> {
     let page = page();
     let mut headers: HashMap<&Path, Option<Headers>> = HashMap::new();
@@ -57,15 +57,15 @@ pub fn pieces(memory: &[Usage]) -> Result<Vec<Piece>> {
     Ok(pieces)
 }
 
-/// Bytes in whole huge pages of all pieces.
+/// Returns the bytes in whole huge pages of all pieces.
 pub fn bytes(pieces: &[Piece]) -> u64 {
     pieces.iter().map(|piece| piece.inner.len()).sum()
 }
 
-/// Faults and copies all pieces once.
+/// Maps and copies all pieces once.
 ///
 /// # Errors
-/// The kernel refuses a mapping; with `hugetlb`: the pool is too small.
+/// The kernel refuses a mapping, or, with `hugetlb`, the pool is too small.
 pub fn copy(pieces: &[Piece], hugetlb: bool) -> Result<Cost> {
     let mut total = Cost { seconds: 0.0, huge: 0 };
     for piece in pieces {
@@ -79,8 +79,8 @@ pub fn copy(pieces: &[Piece], hugetlb: bool) -> Result<Cost> {
 fn copy_piece(piece: &Piece, hugetlb: bool) -> Result<(Duration, u64)> {
     let page = page();
     let huge = page.bytes() as usize;
-    // The source keeps the program's distance to a huge-page boundary: whether the page
-    // cache can be mapped by huge entries depends on it.
+    // The source has the same address modulo the huge page size as in the program: this decides whether the
+    // page cache can be mapped by huge entries.
     let lead = (piece.mapping.range.start.0 % page.bytes()) as usize;
     let bytes = piece.inner.len() as usize;
 
@@ -92,7 +92,7 @@ fn copy_piece(piece: &Piece, hugetlb: bool) -> Result<(Duration, u64)> {
     let length = nonzero(piece.mapping.range.len() as usize)?;
     let offset = piece.mapping.offset as libc::off_t;
     let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_FIXED;
-    // SAFETY: mmap(2) with MAP_FIXED: the range lies inside `area`, which is ours alone.
+    // SAFETY: mmap(2) with MAP_FIXED: the range lies inside `area`, to which no reference exists.
     unsafe { mmap(Some(nonzero(source)?), length, prot, flags, &piece.file, offset) }
         .with_context(|| format!("mmap of {}", piece.mapping.path.display()))?;
     let from = source + (piece.inner.start.0 - piece.mapping.range.start.0) as usize;
@@ -104,8 +104,8 @@ fn copy_piece(piece: &Piece, hugetlb: bool) -> Result<(Duration, u64)> {
         // SAFETY: madvise(2) with MADV_HUGEPAGE changes no byte; the range lies inside `target`.
         unsafe { madvise(at, bytes, MmapAdvise::MADV_HUGEPAGE) }.context("madvise(MADV_HUGEPAGE)")?;
     }
-    // SAFETY: mmap(2): both ranges are mapped, the source readable and wholly inside its
-    // file (a text or read-only segment), the target writable and apart from it.
+    // SAFETY: both ranges are mapped. The source is readable and wholly inside its file (a text or read-only
+    // segment); the target is writable and does not overlap the source.
     unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, bytes) };
     drop(area);
     let time = start.elapsed();
@@ -116,7 +116,7 @@ fn copy_piece(piece: &Piece, hugetlb: bool) -> Result<(Duration, u64)> {
     Ok((time + start.elapsed(), got))
 }
 
-/// A mapping of this process, unmapped when dropped.
+/// A mapping of this process. It is unmapped when the value is dropped.
 struct Area {
     start: NonNull<c_void>,
     bytes: usize,
@@ -138,12 +138,12 @@ impl Area {
 
     fn anonymous(bytes: usize, prot: ProtFlags, flags: MapFlags) -> Result<Area> {
         let length = nonzero(bytes)?;
-        // SAFETY: mmap(2) at a place of the kernel's choice touches no other mapping.
+        // SAFETY: mmap(2) at an address of the kernel's choice touches no other mapping.
         let start = unsafe { mmap_anonymous(None, length, prot, MapFlags::MAP_PRIVATE | flags) };
         Ok(Area { start: start.with_context(|| format!("mmap of {bytes} bytes"))?, bytes })
     }
 
-    /// The first address inside that lies `lead` bytes behind a multiple of `align`.
+    /// Returns the first address in the mapping that is `lead` bytes above a multiple of `align`.
     fn place(&self, align: usize, lead: usize) -> usize {
         (self.start.as_ptr() as usize).next_multiple_of(align) + lead
     }
@@ -151,7 +151,7 @@ impl Area {
 
 impl Drop for Area {
     fn drop(&mut self) {
-        // SAFETY: munmap(2) of what this value mapped; nothing borrowed from it is left.
+        // SAFETY: munmap(2) of what this value mapped; no reference to it exists.
         let done = unsafe { munmap(self.start, self.bytes) };
         debug_assert!(done.is_ok(), "munmap: {done:?}");
     }
@@ -172,8 +172,8 @@ fn read_headers(file: &File) -> Option<Headers> {
     Headers::parse(&head[..read]).ok()
 }
 
-/// The mapping is that of a segment that is not writable: not one that is read-only by
-/// now because its relocation is done.
+/// Whether the mapping belongs to a segment that is not writable. RELRO, which is read-only after relocation,
+/// does not count.
 fn is_read_only(headers: &Headers, mapping: &Mapping) -> bool {
     let first_page = |offset: u64| offset & !(PageSize::SMALL.bytes() - 1);
     headers.segments.iter().any(|segment| {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What hugelift adds to a program that does nothing.
+//! Measures what hugelift adds to a program that does nothing.
 
 use crate::{Options, under_hugelift};
 use anyhow::Result;

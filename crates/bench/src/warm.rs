@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The second start of a program, from the store of shared code or a primed page cache, against its
-//! bare start; and many short compilations, where nothing but the start could be lost.
+//! Compares the second start of a program, from the store or a primed page cache, with its bare start; and many
+//! short compilations, which could only lose time at the start.
 
 use crate::copy::find_clang;
 use crate::{Options, hugelift, under_hugelift};
@@ -18,43 +18,44 @@ const COMPILE_ROUNDS: usize = 10;
 const FILES: usize = 50;
 const COMPILE_GOAL: f64 = 1.0;
 const SHARED: [&str; 3] = ["--quiet", "--backing", "shared"];
-/// What `auto` prefers where `hugelift prime` was run; the bare start then has its huge pages too.
+/// Options for `auto`, which prefers the page cache after `hugelift prime`. The bare start then has huge pages
+/// too.
 const PRIMED: [&str; 1] = ["--quiet"];
 
-/// A store of the benchmark's own, gone at its end.
-pub struct Shelf(tempfile::TempDir);
+/// A store for one benchmark. It is removed when the value is dropped.
+pub struct TempStore(tempfile::TempDir);
 
-impl Shelf {
-    /// An empty one.
+impl TempStore {
+    /// Makes an empty store.
     ///
     /// # Errors
-    /// No folder on a tmpfs.
-    pub fn new() -> Result<Shelf> {
-        Ok(Shelf(tempfile::TempDir::new_in("/dev/shm").context("no tmpfs on /dev/shm")?))
+    /// There is no tmpfs on /dev/shm.
+    pub fn new() -> Result<TempStore> {
+        Ok(TempStore(tempfile::TempDir::new_in("/dev/shm").context("no tmpfs on /dev/shm")?))
     }
 
     fn path(&self) -> PathBuf {
         self.0.path().join("store")
     }
 
-    /// The program lifted from this store, which has all of it from now on.
+    /// Runs the program once, which fills the store, and returns it lifted from the store.
     ///
     /// # Errors
-    /// The run that makes the copy failed.
-    pub fn stocked(&self, program: &Program) -> Result<Program> {
+    /// The run failed.
+    pub fn filled(&self, program: &Program) -> Result<Program> {
         let lifted = self.lifted(program, &[])?;
         lifted.run()?;
         Ok(lifted)
     }
 
-    /// `program` under `hugelift run` with `options`, which finds its store here.
+    /// Returns `program` under `hugelift run` with `options` and this store.
     fn with(&self, program: &Program, options: &[&str]) -> Result<Program> {
         let mut lifted = under_hugelift(program, options)?;
         lifted.env.push(("HUGELIFT_STORE".into(), self.path().into()));
         Ok(lifted)
     }
 
-    /// `program` under `hugelift run` from this store, with more `options`.
+    /// Returns `program` lifted from this store, with further `options` of `hugelift run`.
     ///
     /// # Errors
     /// There is no hugelift.
@@ -63,7 +64,7 @@ impl Shelf {
     }
 }
 
-/// Prints the milliseconds that a warm start adds to each of several large programs.
+/// Prints the milliseconds that a warm start adds to several large programs.
 ///
 /// # Errors
 /// A run failed.
@@ -72,21 +73,21 @@ pub fn start(options: &Options) -> Result<()> {
     table(options, &SHARED, |_| Ok(()))
 }
 
-/// As [`start`], with the page cache primed, which the bare start gains by as well. To be run after
-/// [`compile`], whose bare compiler is to be one that nobody has primed.
+/// Prints the same as [`start`] with a primed page cache, which also makes the bare start faster. To be run
+/// after [`compile`], whose bare compiler must not be primed.
 ///
 /// # Errors
 /// A run failed.
 pub fn start_primed(options: &Options) -> Result<()> {
     println!("\nwarm start after hugelift prime --with-libs, wall time in ms");
     table(options, &PRIMED, |path| {
-        // What it cannot prime is seen in the column of huge pages.
+        // The column of huge pages shows what could not be primed.
         Command::new(hugelift()?).args(["prime", "--with-libs"]).arg(path).output()?;
         Ok(())
     })
 }
 
-/// A line for each program that there is, started with `words` once `prepare` has been run.
+/// Prints a line for each installed program, started with `words` after `prepare`.
 fn table(options: &Options, words: &[&str], prepare: impl Fn(&Path) -> Result<()>) -> Result<()> {
     println!("  program    MB huge     bare ms  added ms (goal: at most {GOAL_MS:.0})  added ms of CPU time");
     let rustc = || {
@@ -107,8 +108,8 @@ fn table(options: &Options, words: &[&str], prepare: impl Fn(&Path) -> Result<()
         };
         let bare = Program::new([path.clone()]).arg(argument);
         prepare(&path)?;
-        let shelf = Shelf::new()?;
-        let lifted = shelf.with(&bare, words)?;
+        let store = TempStore::new()?;
+        let lifted = store.with(&bare, words)?;
         lifted.run()?;
         let mut sides = [Side::new("bare", || bare.run()), Side::new("lifted", || lifted.run())];
         let results = rounds::run(&mut sides, options.rounds.unwrap_or(ROUNDS), |_, _, _| {})?;
@@ -116,7 +117,7 @@ fn table(options: &Options, words: &[&str], prepare: impl Fn(&Path) -> Result<()
         let alone: Vec<f64> = results[0].iter().map(ms).collect();
         println!(
             "  {name:<9}  {:<10}  {:>7.1}  {:.2}  {:.2}",
-            huge(&shelf, &bare, words)?,
+            huge(&store, &bare, words)?,
             stats::median(&alone)?,
             stats::difference(&pairs(&results[0], &results[1], ms))?,
             stats::difference(&pairs(&results[0], &results[1], |sample| sample.cost.cpu() * 1e3))?
@@ -125,11 +126,11 @@ fn table(options: &Options, words: &[&str], prepare: impl Fn(&Path) -> Result<()
     Ok(())
 }
 
-/// Megabytes of code and constants that one more start has on huge pages, of those that could be.
-fn huge(shelf: &Shelf, program: &Program, words: &[&str]) -> Result<String> {
+/// Returns the megabytes of code and constants that a further start has on huge pages, and those that could be.
+fn huge(store: &TempStore, program: &Program, words: &[&str]) -> Result<String> {
     let report = tempfile::NamedTempFile::new().context("a temporary file")?;
     let path = report.path().to_str().context("a path in UTF-8")?;
-    shelf.with(program, &[words, &["--report", path]].concat())?.run()?;
+    store.with(program, &[words, &["--report", path]].concat())?.run()?;
     let seen: serde_json::Value =
         serde_json::from_reader(report.as_file()).context("the report of a start")?;
     let sum = |key: &str| -> u64 {
@@ -138,7 +139,7 @@ fn huge(shelf: &Shelf, program: &Program, words: &[&str]) -> Result<String> {
     Ok(format!("{} of {}", sum("huge_bytes"), sum("liftable_bytes")))
 }
 
-/// Prints how long clang takes for many small files, lifted from the store, against bare.
+/// Prints how long clang takes for many small files, lifted from the store, compared with bare.
 ///
 /// # Errors
 /// A run failed.
@@ -147,7 +148,7 @@ pub fn compile(options: &Options) -> Result<()> {
         println!("\nSKIP: no clang++ in PATH: ci/setup.sh test");
         return Ok(());
     };
-    let shelf = Shelf::new()?;
+    let store = TempStore::new()?;
     let sources = tempfile::TempDir::new()?;
     for n in 0..FILES {
         let text = format!(
@@ -165,12 +166,12 @@ pub fn compile(options: &Options) -> Result<()> {
         program.argv.extend([object.into(), sources.path().join(format!("f{n}.c")).into()]);
         program
     };
-    shelf.stocked(&one(0))?;
+    store.filled(&one(0))?;
     // Wall and CPU time in seconds.
     let all = |lift: bool| -> Result<(f64, f64)> {
         let (mut wall, mut cpu) = (0.0, 0.0);
         for n in 0..FILES {
-            let program = if lift { shelf.lifted(&one(n), &[])? } else { one(n) };
+            let program = if lift { store.lifted(&one(n), &[])? } else { one(n) };
             let cost = program.run()?.cost;
             wall += cost.wall;
             cpu += cost.cpu();

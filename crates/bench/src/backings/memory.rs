@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the lifted code takes of memory, in each of many processes: their shares of it added up,
-//! divided by how many they are.
+//! Measures the memory that lifted code takes in each of many processes: the sum of their proportional shares,
+//! divided by their number.
 
 use super::running::Running;
 use super::{PROCESSES, Row, Victim};
-use crate::warm::Shelf;
+use crate::warm::TempStore;
 use anyhow::{Context as _, Result, bail};
 use hugelift_core::addr::Addr;
 use hugelift_core::smaps::Usage;
 use hugelift_measure::coverage;
 
-/// Calls at random that leave no page of the code untouched.
+/// Random calls that touch every page of the code.
 const EVERYWHERE: u64 = 4_000_000;
 
-/// Megabytes of memory, and how much of the code is huge where not all is.
+/// Returns the megabytes per process.
 ///
 /// # Errors
-/// A run failed, or a process is not lifted.
-pub fn each(row: Row, victim: &Victim, shelf: &Shelf) -> Result<String> {
-    // Once before: it primes, or fills the store.
-    let program = row.of(&victim.calling(EVERYWHERE), shelf, &[])?;
+/// A run failed, or the code of a process is not huge as a whole.
+pub fn each(row: Row, victim: &Victim, store: &TempStore) -> Result<String> {
+    // The first run primes, or fills the store.
+    let program = row.of(&victim.calling(EVERYWHERE), store, &[])?;
     drop(Running::at_rest(&program)?);
     let all: Vec<Running> = (0..PROCESSES).map(|_| Running::at_rest(&program)).collect::<Result<_>>()?;
     let mut bytes = 0;
@@ -37,7 +37,8 @@ pub fn each(row: Row, victim: &Victim, shelf: &Shelf) -> Result<String> {
     Ok(format!("{:.1} MB", bytes as f64 / PROCESSES as f64 / f64::from(1 << 20)))
 }
 
-/// The process's share of what lies from `start` to `end`. smaps leaves hugetlb pages out of it.
+/// Returns the proportional share (Pss) of the process in the memory from `start` to `end`, plus hugetlb pages,
+/// which Pss leaves out.
 fn memory(usages: &[Usage], start: Addr, end: Addr) -> u64 {
     let inside = usages.iter().filter(|u| u.mapping.range.start < end && start < u.mapping.range.end);
     inside.map(|u| u.pss + u.hugetlb()).sum()

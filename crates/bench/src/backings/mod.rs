@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What each backing costs, what it keeps, and what it needs: every cell is tried here, and
-//! one that cannot be tried says why.
+//! Prints a table of what each backing costs, keeps and needs. Every cell is tried on this machine; a cell that
+//! cannot be tried says why.
 
 mod memory;
 mod names;
 mod running;
 mod startup;
 
-use crate::warm::Shelf;
+use crate::warm::TempStore;
 use crate::{Options, pool, under_hugelift};
 use anyhow::{Context as _, Result};
 use hugelift_measure::generated::{self, Linking};
@@ -16,11 +16,11 @@ use hugelift_measure::program::Program;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// Code of the program whose memory and names are looked at: ten copies must fit.
+/// Megabytes of code of the program whose memory and names are examined. Ten copies must fit into memory.
 const MEGABYTES: u64 = 16;
-/// Programs that run at the same time.
+/// Processes that run at the same time.
 const PROCESSES: usize = 10;
-/// More than clang with all its shared objects has.
+/// More than the text and read-only data of clang with all its shared objects.
 const CLANG_BYTES: u64 = 320 << 20;
 
 /// A row of the table.
@@ -28,9 +28,9 @@ const CLANG_BYTES: u64 = 320 << 20;
 pub enum Row {
     Bare,
     Pagecache,
-    /// From the store, which does not have it yet.
+    /// The first start, which makes the copy in the store.
     SharedFirst,
-    /// From the store, which has it.
+    /// A later start, which uses the copy in the store.
     Shared,
     Thp,
     Hugetlb,
@@ -57,7 +57,7 @@ impl Row {
                 "a file system with large folios ([which](docs/filesystems.md)); `hugelift prime`"
             }
             Row::SharedFirst => "a tmpfs that allows code; Linux 6.1, or root's own mount",
-            Row::Shared => "a first start, as long as the store keeps it",
+            Row::Shared => "a first start, as long as the store keeps the copy",
             Row::Thp => "`transparent_hugepage/enabled` not `never`",
             Row::Hugetlb => "a pool (`hugelift pool`), Linux 5.16 for the cheapest way",
         }
@@ -73,15 +73,15 @@ impl Row {
         })
     }
 
-    /// `program` in this row, with further `options` of `hugelift run`.
+    /// Returns `program` in this row, with further `options` of `hugelift run`.
     ///
     /// # Errors
     /// There is no hugelift.
-    pub fn of(self, program: &Program, shelf: &Shelf, options: &[&str]) -> Result<Program> {
+    pub fn of(self, program: &Program, store: &TempStore, options: &[&str]) -> Result<Program> {
         match self {
             Row::Bare => Ok(program.clone()),
-            // The same options as for the others: names of the store need none.
-            Row::SharedFirst | Row::Shared => shelf.lifted(program, &[]),
+            // `options` are for names of functions, for which the store needs no option.
+            Row::SharedFirst | Row::Shared => store.lifted(program, &[]),
             _ => {
                 let backing = self.backing().unwrap_or_default();
                 under_hugelift(program, &[&["--quiet", "--backing", backing], options].concat())
@@ -93,9 +93,9 @@ impl Row {
 /// Prints the table.
 ///
 /// # Errors
-/// A run failed that had nothing to do with what the machine can do.
+/// A run failed, not for lack of a feature of the machine.
 pub fn run(options: &Options) -> Result<()> {
-    // In use until the end, for the rows that need it.
+    // Held until the end, for the rows that need it.
     let pool = pool::Grown::by(CLANG_BYTES.max(PROCESSES as u64 * 2 * (MEGABYTES << 20)));
     let pool = pool.as_ref().map(drop);
     let tried = |row: Row| match (row, &pool) {
@@ -111,14 +111,14 @@ pub fn run(options: &Options) -> Result<()> {
     );
     println!("|---|---|---|---|---|---|---|");
     for row in ROWS {
-        let shelf = Shelf::new()?;
+        let store = TempStore::new()?;
         let cell = |measured: &dyn Fn() -> Result<String>| match tried(row) {
             Err(why) => why,
             Ok(()) => measured().unwrap_or_else(|e| format!("not tried: {e:#}")),
         };
-        let memory = cell(&|| memory::each(row, &victim, &shelf));
-        let names = cell(&|| names::symbols(row, &victim, &shelf));
-        let uprobe = cell(&|| names::uprobe(row, &victim, &shelf));
+        let memory = cell(&|| memory::each(row, &victim, &store));
+        let names = cell(&|| names::symbols(row, &victim, &store));
+        let uprobe = cell(&|| names::uprobe(row, &victim, &store));
         let [small, large] = start.cells(row);
         println!("| {} | {small} | {large} | {memory} | {names} | {uprobe} | {} |", row.title(), row.needs());
     }
@@ -126,11 +126,10 @@ pub fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// The generated program, in a copy that only this benchmark uses.
+/// A copy of the generated program that only this benchmark uses.
 pub struct Victim {
     _dir: TempDir,
-    /// Its file.
-    pub path: PathBuf,
+    path: PathBuf,
 }
 
 impl Victim {
@@ -143,17 +142,17 @@ impl Victim {
         Ok(Victim { path, _dir: dir })
     }
 
-    /// It, making so many calls.
+    /// Returns the program with `calls` calls.
     pub fn calling(&self, calls: u64) -> Program {
         Program::new([&self.path]).arg(&calls.to_string()).arg("1")
     }
 
-    /// Bytes of its code in whole huge pages, wherever it lies.
+    /// Returns the least bytes of its code in whole huge pages, at any address.
     pub fn whole_bytes() -> u64 {
         (MEGABYTES << 20) - host::huge_page_bytes()
     }
 
-    /// Its file.
+    /// Returns the path of its file.
     pub fn path(&self) -> &Path {
         &self.path
     }

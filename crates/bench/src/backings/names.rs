@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which tools still know what lifted code is called: tried with each, on a program that is busy
-//! in one large function, `code`.
+//! Tries which tools show the function names of lifted code, on a program that runs in one large function,
+//! `code`.
 
 use super::running::Running;
 use super::{Row, Victim};
-use crate::warm::Shelf;
+use crate::warm::TempStore;
 use anyhow::{Context as _, Result, bail, ensure};
 use hugelift_core::addr::{Addr, Range};
 use hugelift_core::elf::Headers;
@@ -17,42 +17,42 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// It does not come to its end before it is killed.
+/// Calls that take longer than the program lives.
 const ENDLESS: u64 = u64::MAX;
-/// About half a second.
+/// Calls that take about half a second.
 const SOME: u64 = 50_000_000;
-/// gdb may stop it in the loop around the function.
+/// How often gdb stops the program. It may stop it in the loop around the function.
 const TRIES: usize = 20;
-/// Time to run into a probe.
+/// Time in which the program hits a probe.
 const PAUSE: Duration = Duration::from_millis(300);
 
-/// Says which of perf, gdb and core dumps name it.
+/// Says which of perf, gdb and core dumps show the name of the function.
 ///
 /// # Errors
 /// A run failed.
-pub fn symbols(row: Row, victim: &Victim, shelf: &Shelf) -> Result<String> {
+pub fn symbols(row: Row, victim: &Victim, store: &TempStore) -> Result<String> {
     let dir = TempDir::new()?;
     let mut named = Vec::new();
     let mut unnamed = Vec::new();
-    let mut book = |what: &str, result: Result<bool>| match result {
+    let mut record = |what: &str, result: Result<bool>| match result {
         Ok(true) => named.push(what.to_string()),
         Ok(false) => unnamed.push(what.to_string()),
         Err(e) => unnamed.push(format!("{what} (not tried: {e:#})")),
     };
-    book("perf from the start", perf_from_the_start(row, victim, shelf, dir.path()));
-    match perf_attached(row, victim, shelf, &[], dir.path()) {
+    record("perf from the start", perf_from_the_start(row, victim, store, dir.path()));
+    match perf_attached(row, victim, store, &[], dir.path()) {
         Ok(false) => {
-            let mapped = perf_attached(row, victim, shelf, &["--perf-map"], dir.path());
-            book("perf -p with `--perf-map`", mapped);
+            let mapped = perf_attached(row, victim, store, &["--perf-map"], dir.path());
+            record("perf -p with `--perf-map`", mapped);
         }
-        other => book("perf -p", other),
+        other => record("perf -p", other),
     }
-    match debugger(row, victim, shelf, dir.path()) {
+    match debugger(row, victim, store, dir.path()) {
         Ok([gdb, core]) => {
-            book("gdb", Ok(gdb));
-            book("core dump", Ok(core));
+            record("gdb", Ok(gdb));
+            record("core dump", Ok(core));
         }
-        Err(e) => book("gdb", Err(e)),
+        Err(e) => record("gdb", Err(e)),
     }
     Ok(match unnamed.is_empty() {
         true => named.join(", "),
@@ -65,16 +65,16 @@ fn output(command: &mut Command) -> Result<Output> {
     command.stdin(Stdio::null()).output().with_context(|| format!("cannot start {name}: ci/setup.sh test"))
 }
 
-fn perf_from_the_start(row: Row, victim: &Victim, shelf: &Shelf, dir: &Path) -> Result<bool> {
-    let program = row.of(&victim.calling(SOME), shelf, &[])?;
+fn perf_from_the_start(row: Row, victim: &Victim, store: &TempStore, dir: &Path) -> Result<bool> {
+    let program = row.of(&victim.calling(SOME), store, &[])?;
     let data = dir.join("data");
     let mut perf = Command::new("perf");
     perf.args(["record", "-q", "-e", "cpu-clock", "-o"]).arg(&data).arg("--").args(&program.argv);
     is_reported(output(perf.envs(program.env.iter().cloned()))?, &data)
 }
 
-fn perf_attached(row: Row, victim: &Victim, shelf: &Shelf, options: &[&str], dir: &Path) -> Result<bool> {
-    let running = Running::at_work(&row.of(&victim.calling(ENDLESS), shelf, options)?, victim.path())?;
+fn perf_attached(row: Row, victim: &Victim, store: &TempStore, options: &[&str], dir: &Path) -> Result<bool> {
+    let running = Running::at_work(&row.of(&victim.calling(ENDLESS), store, options)?, victim.path())?;
     let data = dir.join("data");
     let mut perf = Command::new("perf");
     perf.args(["record", "-q", "-e", "cpu-clock", "-o"]).arg(&data);
@@ -92,8 +92,8 @@ fn is_reported(recorded: Output, data: &Path) -> Result<bool> {
     let report =
         output(report.arg("report").arg("-i").arg(data).args(["--stdio", "-g", "none", "--sort", "symbol"]))?;
     let text = String::from_utf8_lossy(&report.stdout).into_owned();
-    // "  43.95%  [.] code"; what has no name has its address there. The ends of the code, which are
-    // not lifted, have theirs in any case.
+    // As in "  43.95%  [.] code". Code without a name has its address there. The two ends of the code are not
+    // lifted and always have a name.
     let (mut named, mut unnamed) = (0.0, 0.0);
     for line in text.lines() {
         let mut words = line.split_whitespace();
@@ -107,9 +107,9 @@ fn is_reported(recorded: Output, data: &Path) -> Result<bool> {
     Ok(named > 10.0 * unnamed)
 }
 
-/// Whether a backtrace names the function and its caller: of the process, and of a core dump of it.
-fn debugger(row: Row, victim: &Victim, shelf: &Shelf, dir: &Path) -> Result<[bool; 2]> {
-    let running = Running::at_work(&row.of(&victim.calling(ENDLESS), shelf, &[])?, victim.path())?;
+/// Whether a backtrace shows the function and its caller: of the process, and of a core dump of it.
+fn debugger(row: Row, victim: &Victim, store: &TempStore, dir: &Path) -> Result<[bool; 2]> {
+    let running = Running::at_work(&row.of(&victim.calling(ENDLESS), store, &[])?, victim.path())?;
     let huge = host::huge_page_bytes();
     let code = Addr(vaddr_of_code(victim.path())?.wrapping_add(bias(&running, victim.path())?));
     let lifted = Range { start: Addr(code.0 + huge), end: Addr(code.0 + Victim::whole_bytes()) };
@@ -128,7 +128,7 @@ fn debugger(row: Row, victim: &Victim, shelf: &Shelf, dir: &Path) -> Result<[boo
             let text = String::from_utf8_lossy(&out.stdout).into_owned();
             text.lines().filter(|line| line.starts_with('#')).map(str::to_string).collect::<Vec<_>>()
         };
-        // Stopped outside of what is lifted, it has shown nothing.
+        // A stop outside of the lifted code shows nothing.
         let frames = [frames(&alive), frames(&dead)];
         let pc = frames[0].first().and_then(|line| line.split_whitespace().nth(1)?.strip_prefix("0x"));
         let pc = pc.and_then(|hex| u64::from_str_radix(hex, 16).ok());
@@ -140,17 +140,17 @@ fn debugger(row: Row, victim: &Victim, shelf: &Shelf, dir: &Path) -> Result<[boo
             return Ok(frames.map(|frames| names(&frames, "#0 ", "code") && names(&frames, "#1 ", "main")));
         }
     }
-    bail!("gdb did not meet it in its function")
+    bail!("gdb never stopped the program in lifted code")
 }
 
-/// Whether a uprobe on the program's file is hit, set while the program runs; and whether one on
-/// the store's file is, where that has the code.
+/// Says whether the running program hits a uprobe on its file; if not, whether it hits one on the file in the
+/// store.
 ///
 /// # Errors
-/// No right to set one, or a run failed.
-pub fn uprobe(row: Row, victim: &Victim, shelf: &Shelf) -> Result<String> {
-    let running = Running::at_work(&row.of(&victim.calling(ENDLESS), shelf, &[])?, victim.path())?;
-    // In the middle of the code, which is lifted wherever it lies.
+/// This user may not set a uprobe, or a run failed.
+pub fn uprobe(row: Row, victim: &Victim, store: &TempStore) -> Result<String> {
+    let running = Running::at_work(&row.of(&victim.calling(ENDLESS), store, &[])?, victim.path())?;
+    // The middle of the code is lifted at any address.
     let middle = Victim::whole_bytes() / 2;
     if is_hit(victim.path(), offset_of_code(victim.path())? + middle)? {
         return Ok("hit".into());
@@ -159,7 +159,7 @@ pub fn uprobe(row: Row, victim: &Victim, shelf: &Shelf) -> Result<String> {
     let at = Addr(vaddr_of_code(victim.path())?.wrapping_add(middle).wrapping_add(bias));
     let usages = running.smaps()?;
     let here = usages.iter().map(|u| &u.mapping).find(|m| m.range.contains(at)).context("no code")?;
-    // Memory of no file has a path too, that of hugetlb.
+    // hugetlb memory has a path too, but no file.
     if !here.path.is_file() || here.path == victim.path() {
         return Ok("not hit".into());
     }
@@ -192,7 +192,7 @@ fn offset_of_code(path: &Path) -> Result<u64> {
     Ok(segment.offset + (vaddr - segment.vaddr))
 }
 
-/// Where the program's first page lies.
+/// Returns the address of the first page of the program.
 fn bias(running: &Running, path: &Path) -> Result<u64> {
     let usages = running.smaps()?;
     let first = usages.iter().map(|u| &u.mapping).find(|m| m.path == path && m.offset == 0);

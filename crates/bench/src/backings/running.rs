@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A program held while it is looked at, and killed when that is done.
+//! A running program that is examined, and killed afterwards.
 
 use anyhow::{Context as _, Result, bail, ensure};
 use hugelift_core::smaps::Usage;
@@ -10,21 +10,21 @@ use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-/// Longer than any start takes.
+/// The longest time that a start may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The process that has become the program.
+/// A running program. Dropping the value kills it.
 pub struct Running {
     child: Child,
-    /// The first line that it printed; empty while it computes.
+    /// The first line that it printed; empty if it has not printed one.
     pub line: String,
 }
 
 impl Running {
-    /// Starts it and waits for its first line.
+    /// Starts the program and waits for its first line.
     ///
     /// # Errors
-    /// It ends before.
+    /// It ends before its first line.
     pub fn at_rest(program: &Program) -> Result<Running> {
         let mut running = Running::start(program)?;
         let stdout = running.child.stdout.take().context("no pipe")?;
@@ -33,7 +33,7 @@ impl Running {
         Ok(running)
     }
 
-    /// Starts it and waits until it is the file `path`, and nobody traces it any more.
+    /// Starts the program and waits until the process runs the file `path` and is not traced any more.
     ///
     /// # Errors
     /// It ends before.
@@ -45,7 +45,7 @@ impl Running {
             let is_it = std::fs::read_link(process.path("exe")).is_ok_and(|exe| exe == path);
             let status = String::from_utf8_lossy(&process.read("status").unwrap_or_default()).into_owned();
             if is_it && status.lines().any(|line| line.split_whitespace().eq(["TracerPid:", "0"])) {
-                // Out of its constructors, in its loop.
+                // Time to leave the constructors and enter its loop.
                 std::thread::sleep(Duration::from_millis(100));
                 return Ok(running);
             }
@@ -63,15 +63,15 @@ impl Running {
         Ok(Running { child, line: String::new() })
     }
 
-    /// Its id.
+    /// Returns the process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Its memory.
+    /// Returns its mappings as smaps shows them.
     ///
     /// # Errors
-    /// It has ended.
+    /// The program has ended.
     pub fn smaps(&self) -> Result<Vec<Usage>> {
         Ok(Process::new(self.pid()).smaps()?)
     }

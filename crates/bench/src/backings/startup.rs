@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What each backing adds to a start: of a program with nothing to lift, and of a large one.
+//! Measures what each backing adds to the start of a program with nothing to lift, and of a large one.
 
 use super::{ROWS, Row};
-use crate::warm::Shelf;
+use crate::warm::TempStore;
 use crate::{Options, copy, primed};
 use anyhow::{Context as _, Result};
 use hugelift_measure::program::Program;
@@ -16,23 +16,23 @@ const LARGE_ROUNDS: usize = 30;
 
 /// Both columns.
 pub struct Columns {
-    /// What the large program is.
+    /// Title of the column of the large program.
     pub large: String,
-    /// What env(1) adds to the small one.
+    /// What env(1) adds to the start of the small program.
     pub env: String,
     small: HashMap<String, String>,
     large_cells: HashMap<String, String>,
 }
 
 impl Columns {
-    /// The cells of a row.
+    /// Returns the cells of a row.
     pub fn cells(&self, row: Row) -> [String; 2] {
         let cell = |column: &HashMap<String, String>| column.get(row.title()).cloned().unwrap_or_default();
         [cell(&self.small), cell(&self.large_cells)]
     }
 }
 
-/// Measures both columns, all rows interleaved; the bare one shows its median.
+/// Measures both columns, with all rows interleaved. The cell of the bare row is its median.
 ///
 /// # Errors
 /// A run failed.
@@ -48,7 +48,7 @@ pub fn columns(options: &Options, tried: &dyn Fn(Row) -> Result<(), String>) -> 
         let large_cells = ROWS.iter().map(|row| (row.title().to_string(), why.clone())).collect();
         return Ok(Columns { large: "clang++".into(), env, small: cells, large_cells });
     };
-    // Copies, so that nothing on the machine is primed.
+    // Copies, so that no file of the machine is primed.
     let dir = TempDir::new_in(std::env::current_exe()?.parent().context("own folder")?)?;
     let libraries = primed::large_libraries(&clang)?;
     let with = |name: &str| -> Result<(Program, u64)> {
@@ -70,16 +70,16 @@ pub fn columns(options: &Options, tried: &dyn Fn(Row) -> Result<(), String>) -> 
 const ENV: &str = "env";
 const BARE_PRIMED: &str = "bare, primed";
 
-/// Cells by the titles of rows, of a program whose files are `plain` and, where that is the point,
-/// `primed`.
+/// Measures the cells of a column, by the titles of the rows. The row of the page cache runs `primed`, all
+/// others run `plain`.
 fn column(
     [plain, primed]: [&Program; 2],
     env: Option<&Program>,
     rounds: usize,
     tried: &dyn Fn(Row) -> Result<(), String>,
 ) -> Result<HashMap<String, String>> {
-    let (stocked, empty) = (Shelf::new()?, Shelf::new()?);
-    stocked.stocked(plain)?;
+    let (filled, empty) = (TempStore::new()?, TempStore::new()?);
+    filled.filled(plain)?;
     let mut cells = HashMap::new();
     let mut sides = vec![
         Side::new(Row::Bare.title(), || Ok(plain.run()?.cost.wall)),
@@ -91,9 +91,9 @@ fn column(
             continue;
         }
         let program = if row == Row::Pagecache { primed } else { plain };
-        let lifted = row.of(program, if row == Row::Shared { &stocked } else { &empty }, &[])?;
+        let lifted = row.of(program, if row == Row::Shared { &filled } else { &empty }, &[])?;
         sides.push(Side::new(row.title(), move || match row {
-            Row::SharedFirst => Ok(row.of(program, &Shelf::new()?, &[])?.run()?.cost.wall),
+            Row::SharedFirst => Ok(row.of(program, &TempStore::new()?, &[])?.run()?.cost.wall),
             _ => Ok(lifted.run()?.cost.wall),
         }));
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Entering and exiting by one C library. For each byte read it does so SECTIONS times, as one
-// thread alone, and prints the nanoseconds that one took.
+// Enters and exits by one C library, in one thread: SECTIONS times for each byte that it reads. Prints the
+// nanoseconds per section.
 #ifdef PEER_CK
 #include <ck_epoch.h>
 static ck_epoch_t epoch;
@@ -9,7 +9,7 @@ static void prepare(void) {
     ck_epoch_init(&epoch);
     ck_epoch_register(&epoch, &record, 0);
 }
-// Without a section, as FreeBSD's epoch_enter(9) does it.
+// Without a ck_epoch_section, like FreeBSD's epoch_enter(9).
 static void enter_and_exit(void) {
     ck_epoch_begin(&record, 0);
     ck_epoch_end(&record, 0);
