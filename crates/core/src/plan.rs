@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The plan: which spans to lift, in which ways, in which steps; and for everything else
-//! the reason. A pure function of a [`Snapshot`] and a [`Policy`].
+//! The plan: which spans to lift, by which attempts, in which steps; and why everything else stays.
+//! A pure function of a [`Snapshot`] and a [`Policy`].
 //!
 //! ```text
 //!   text of an object, huge pages of 2 MB:
@@ -18,13 +18,16 @@ use crate::skip::Skip;
 use crate::snapshot::{Machine, Part, Snapshot};
 use crate::target::MapStored;
 
+mod candidate;
 mod outer;
 mod planner;
+mod refusal;
 mod steps;
+mod supply;
 #[cfg(test)]
 pub(crate) mod tests;
 
-/// What to do, and what not.
+/// What to lift, and what not.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Plan {
     /// Ranges to lift.
@@ -37,28 +40,28 @@ pub struct Plan {
 /// that parts fill only partly (outer).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Span {
-    /// Index into [`Snapshot::objects`]; of an outer span, whose part fills most of it.
+    /// Index into [`Snapshot::objects`]. An outer span counts for the part that fills most of it.
     pub object: usize,
-    /// Which part of it.
+    /// The part of that object.
     pub part: Part,
-    /// Where.
+    /// Its addresses.
     pub range: Range,
-    /// What of it is mapped, by address: all of an inner span. The rest becomes zeros.
+    /// The mapped ranges in it, by address: all of an inner span. The rest becomes zeros.
     pub held: Vec<Range>,
-    /// Protection, kept.
+    /// Its protection, which stays.
     pub prot: Prot,
     /// Ways to back it, best first.
     pub attempts: Vec<Attempt>,
 }
 
 impl Span {
-    /// What of it is not mapped before the lift.
+    /// Returns the ranges in it that are not mapped before the lift.
     pub fn gaps(&self) -> Vec<Range> {
         gaps(self.range, self.held.iter().copied())
     }
 }
 
-/// What of `whole` none of `held` covers.
+/// Returns the ranges in `whole` that none of `held` covers.
 fn gaps(whole: Range, held: impl Iterator<Item = Range>) -> Vec<Range> {
     held.fold(vec![whole], |gaps, held| gaps.into_iter().flat_map(|gap| gap.minus(held)).collect())
 }
@@ -70,24 +73,24 @@ pub struct Attempt {
     pub backing: Backing,
     /// Their size.
     pub page: PageSize,
-    /// The memory stays, and its huge pages come as it is touched.
+    /// The memory is not copied. It becomes huge when it is touched.
     pub in_place: bool,
-    /// How to get there.
+    /// What to do, in order.
     pub steps: Vec<Step>,
 }
 
 impl Attempt {
-    /// Its pages are smaller than those that smaps tells of.
+    /// Returns whether its pages are smaller than those that smaps counts as huge.
     pub fn is_unseen(&self) -> bool {
         let verifies = |step: &Step| matches!(step, Step::Verify { .. });
         self.backing == Backing::Thp && !self.in_place && !self.steps.iter().any(verifies)
     }
 }
 
-/// One step of an attempt. All before the last work on a scratch range, away from the
-/// program; the last puts the result in place in one system call. What the page cache holds is
-/// in place already: it is only mapped. Anonymous memory that the program writes to stays in
-/// place: it is advised, which no program can see.
+/// One step of an attempt. All steps but the last work on a scratch range that the program does not
+/// use; the last puts the result in place by one system call. Pages in the page cache are in place
+/// already and are only mapped. Anonymous memory that the program writes to stays in place and is
+/// advised, which a program cannot notice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
     /// Map fresh memory, readable and writable; from the pool if `hugetlb` names a page size.
@@ -97,43 +100,43 @@ pub enum Step {
         /// `None` for memory that THP may back.
         hugetlb: Option<PageSize>,
     },
-    /// Put on huge pages what has been touched so far of memory that stays where it is.
+    /// Move to huge pages what has been touched so far of memory that stays in place.
     Collapse {
         /// The span.
         range: Range,
     },
     /// Ask for transparent huge pages.
     Advise {
-        /// Scratch; or the span itself, whose huge pages then come as it is touched.
+        /// Scratch; or the span itself, which then becomes huge when it is touched.
         range: Range,
     },
-    /// Say on which NUMA nodes its pages are to lie; those that are there already move.
+    /// Set the NUMA nodes of its pages; pages that exist already move there.
     Bind {
         /// Scratch, or the span where nothing is copied.
         range: Range,
-        /// Which nodes.
+        /// The nodes.
         placement: Placement,
     },
-    /// Fault everything in, so that a lack shows as an error.
+    /// Fault everything in, so that a lack of pages is an error here.
     Populate {
         /// Scratch.
         range: Range,
         /// Size of its pages.
         page: PageSize,
     },
-    /// Map a file's pages, as the page cache has them.
+    /// Map a file's pages as the page cache holds them.
     FaultIn {
         /// The span.
         range: Range,
         /// Size of its pages.
         page: PageSize,
     },
-    /// Check that huge pages came.
+    /// Check that huge pages map it.
     Verify {
         /// Scratch, or the span where nothing is copied.
         range: Range,
     },
-    /// Make a file on hugetlb pages.
+    /// Create a file on hugetlb pages.
     CreateFile {
         /// Length.
         bytes: u64,
@@ -145,7 +148,7 @@ pub enum Step {
         /// Scratch.
         range: Range,
     },
-    /// Map a copy in the store to scratch, with the span's protection, faulted in.
+    /// Map the store's copy to scratch, with the span's protection, and fault it in.
     MapStored(MapStored),
     /// Copy the program's bytes.
     Copy {
@@ -179,19 +182,19 @@ pub enum Step {
     },
 }
 
-/// Plans the lift of `snapshot` as `policy` asks: spans and skips by object and address.
-/// Together they hold every byte of [`Snapshot::extents`] once.
+/// Plans the lift of `snapshot` under `policy`. Returns spans and skips, sorted by object and address,
+/// that together hold every byte of [`Snapshot::extents`] once.
 pub fn plan(snapshot: &Snapshot, policy: &Policy) -> Plan {
     planner::plan(snapshot, policy)
 }
 
-/// What of `snapshot` a store could hold for all processes: the whole huge pages of every part
-/// that `policy` would have lifted, with their object and what it is of it.
+/// Returns what a store could hold of `snapshot` for all processes: the whole huge pages of every
+/// read-only part that `policy` wants lifted, with the object's index and the part.
 pub fn shareable(snapshot: &Snapshot, policy: &Policy) -> Vec<(usize, Part, Range)> {
     planner::shareable(snapshot, policy)
 }
 
-/// The spans of text and rodata that `plan` copies, for this process alone.
+/// Returns the spans of text and rodata of which `plan` makes private copies.
 pub fn copied(plan: &Plan) -> impl Iterator<Item = &Span> {
     let copies = |span: &&Span| {
         let first = span.attempts.first();
@@ -202,17 +205,18 @@ pub fn copied(plan: &Plan) -> impl Iterator<Item = &Span> {
     plan.spans.iter().filter(copies)
 }
 
-/// The bytes of `range` that whole pages of `page` cover.
+/// Returns the bytes of `range` that whole pages of `page` cover.
 pub fn liftable_bytes(range: Range, page: PageSize) -> u64 {
     range.inner(page).map_or(0, Range::len)
 }
 
-/// Whether `found` of `whole` bytes are so nearly all that the rest is not worth a copy.
+/// Returns whether `found` bytes are at least nine tenths of `whole`, so that the rest is not worth a
+/// copy.
 pub fn is_nearly_all(found: u64, whole: u64) -> bool {
     whole > 0 && found >= whole - whole / 10
 }
 
-/// The page size that a backing uses when the user names none.
+/// Returns the page size that a backing uses when the user names none.
 pub fn usual_page(machine: &Machine, backing: Backing) -> Option<PageSize> {
     match backing {
         Backing::Hugetlb => usual_pool(machine),
@@ -220,8 +224,8 @@ pub fn usual_page(machine: &Machine, backing: Backing) -> Option<PageSize> {
     }
 }
 
-/// The size that one PMD entry maps costs least. Where that is too large to be of use (512 MB
-/// on 64 kB base pages), who filled a pool of smaller pages meant them to be used.
+/// Pages that one PMD entry maps cost least. Where these are too large to be useful (512 MB on 64 kB
+/// base pages), an administrator who has filled a pool of smaller pages wants those used.
 fn usual_pool(machine: &Machine) -> Option<PageSize> {
     let offered = || machine.pools.iter().map(|p| p.page);
     let stocked = || machine.pools.iter().filter(|p| p.available() > 0).map(|p| p.page);

@@ -5,15 +5,15 @@
 //!   huge page   |             |             |
 //!   mapped       ....[= data =][=== bss ==]..   both RW: data and bss together fill it
 //!                                          ^^
-//!                                          unmapped: becomes zeros, if it is free to be taken
+//!                                          unmapped: becomes zeros, if nothing needs it unmapped
 //! ```
 //!
-//! One huge page has one protection. So all that is mapped in it must have the same, now and
-//! later, and be of parts that are to be lifted. What is unmapped may be somebody's by not being
-//! mapped: room that the heap or a stack grows into, the guard beside a stack, the first page of
-//! the address space. Such space stays unmapped.
+//! One huge page has one protection. So all mappings in it must have the same protection, now and
+//! later, and belong to parts that are to be lifted. Some space serves a purpose only while it is
+//! unmapped: the room that the heap or a stack grows into, the guard beside a stack, the first page
+//! of the address space. Such space stays unmapped.
 
-use super::planner::Candidate;
+use super::candidate::Candidate;
 use super::{gaps, usual_page};
 use crate::addr::{Addr, PageSize, Range};
 use crate::attribute::Attribute;
@@ -22,11 +22,11 @@ use crate::policy::{Backing, Policy, SpanChoice};
 use crate::skip::Reason;
 use crate::snapshot::{Extent, Part, Snapshot, overlapping};
 
-/// Base pages that stay unmapped beside memory that may be a stack: what the kernel keeps free
-/// below one that grows (`stack_guard_gap`).
+/// Base pages that stay unmapped beside memory that may be a stack: as many as the kernel keeps free
+/// below a growing stack (`stack_guard_gap`).
 const GUARD: u64 = 256;
 
-/// A stretch of an extent that lies in a huge page which the extent does not fill.
+/// A stretch of an extent in a huge page that the extent does not fill.
 pub(super) struct Edge {
     /// The extent.
     pub(super) extent: Extent,
@@ -34,14 +34,14 @@ pub(super) struct Edge {
     pub(super) range: Range,
     /// That page's size.
     pub(super) page: PageSize,
-    /// The candidates that are open to the extent.
+    /// The candidates for the extent.
     pub(super) candidates: Vec<Candidate>,
     /// The rest of the extent is shared by all processes.
     pub(super) shared: bool,
 }
 
 impl Edge {
-    /// The edge in each huge page of `page` that `piece` of `extent` touches.
+    /// Returns the edges of `piece` of `extent`: one for each huge page of `page` that it touches.
     pub(super) fn all(
         extent: &Extent,
         piece: Range,
@@ -52,7 +52,7 @@ impl Edge {
         let mut edges = Vec::new();
         let mut rest = piece;
         while !rest.is_empty() {
-            // The last huge page below 2^64 has no end.
+            // The end of the last huge page below 2^64 does not fit an address.
             let range = whole(rest.start, page).and_then(|whole| whole.intersect(rest)).unwrap_or(rest);
             edges.push(Edge { extent: *extent, range, page, candidates: candidates.to_vec(), shared });
             rest.start = range.end;
@@ -60,7 +60,7 @@ impl Edge {
         edges
     }
 
-    /// The huge page that it lies in.
+    /// Returns the huge page that it lies in.
     pub(super) fn whole(&self) -> Range {
         whole(self.range.start, self.page).unwrap_or(self.range)
     }
@@ -70,23 +70,24 @@ impl Edge {
     }
 }
 
+/// Returns the huge page of size `page` that holds `at`.
 fn whole(at: Addr, page: PageSize) -> Option<Range> {
     Range::sized(at.align_down(page), page.bytes())
 }
 
-/// What is known of a process that tells which huge pages may be taken.
+/// What decides which huge pages of a process may be taken.
 pub(super) struct Surroundings<'a> {
     pub(super) snapshot: &'a Snapshot,
     pub(super) policy: &'a Policy,
-    /// All of the snapshot's.
+    /// All extents of the snapshot.
     pub(super) extents: &'a [Extent],
 }
 
 impl Surroundings<'_> {
-    /// The candidates by which the huge page that holds `edges` (all that there are in it) can be taken.
+    /// Returns the candidates for the huge page that holds `edges`, which are all edges in it.
     ///
     /// # Errors
-    /// Why it stays.
+    /// Returns why the page stays as it is.
     pub(super) fn candidates(&self, edges: &[Edge]) -> Result<Vec<Candidate>, Reason> {
         let Some(first) = edges.first() else { return Ok(Vec::new()) };
         let (whole, page) = (first.whole(), first.page);
@@ -97,13 +98,13 @@ impl Surroundings<'_> {
         if mapped.iter().any(|m| m.prot != first.extent.prot) {
             return Err(Reason::Neighbour(page));
         }
-        // The loader takes write permission away from a part of it later.
+        // The loader makes it read-only later.
         if edges.iter().any(|e| e.extent.part == Part::Relro && e.extent.prot.write) {
             return Err(Reason::Neighbour(page));
         }
         let held: u64 = mapped.iter().filter_map(|m| m.range.intersect(whole)).map(Range::len).sum();
         let own: u64 = edges.iter().map(|e| e.range.len()).sum();
-        // What grows by itself is never replaced: the kernel would not know it any more.
+        // The heap and the stack grow, and the kernel would no longer know them if they were replaced.
         if held != own || edges.iter().any(|e| matches!(e.extent.part, Part::Heap | Part::Stack)) {
             return Err(Reason::Beside(page));
         }
@@ -125,18 +126,18 @@ impl Surroundings<'_> {
             matches!(candidate.backing, Backing::Hugetlb | Backing::Thp) && candidate.page == page
         };
         let mut candidates: Vec<Candidate> =
-            first.candidates.iter().filter(copies).map(|w| Candidate { in_place: false, ..*w }).collect();
+            first.candidates.iter().filter(copies).map(|c| Candidate { in_place: false, ..*c }).collect();
         candidates
-            .retain(|candidate| edges.iter().all(|e| e.candidates.iter().any(|w| w.is_like(candidate))));
+            .retain(|candidate| edges.iter().all(|e| e.candidates.iter().any(|c| c.is_like(candidate))));
         if wanted && !candidates.is_empty() { Ok(candidates) } else { Err(Reason::NotAligned(page)) }
     }
 
-    /// Whether `gap`, the unmapped space at one place of the huge page `whole`, is nobody's.
+    /// Returns whether nothing needs `gap`, an unmapped range in the huge page `whole`, to stay unmapped.
     fn is_free(&self, whole: Range, gap: Range) -> bool {
         let mappings = &self.snapshot.mappings;
         let i = mappings.partition_point(|m| m.range.end <= gap.start);
         let below = i.checked_sub(1).and_then(|i| mappings.get(i));
-        // Above the last mapping the address space may end.
+        // The address space may end above the last mapping.
         let Some(above) = mappings.get(i).filter(|m| m.range.start.0 < 1 << 63) else { return false };
         if self.grows_down(above) || self.is_for_the_heap(below, above, gap) {
             return false;
@@ -145,12 +146,12 @@ impl Surroundings<'_> {
         let is_near = |m: &Mapping, distance: Option<u64>| {
             distance.is_some_and(|bytes| bytes < guard) && !self.is_of_a_file(m)
         };
-        // Who lies in this page is of a part that is to be lifted: no distance to it.
+        // A mapping inside this page belongs to a part that is to be lifted: the subtraction is `None`.
         !is_near(above, above.range.start.0.checked_sub(whole.end.0))
             && !below.is_some_and(|m| is_near(m, whole.start.0.checked_sub(m.range.end.0)))
     }
 
-    /// Objects and other files: nothing that could be a stack.
+    /// Returns whether `mapping` is of an object or another file, and so cannot be a stack.
     fn is_of_a_file(&self, mapping: &Mapping) -> bool {
         let of = |e: &Extent| {
             !matches!(e.part, Part::Heap | Part::Stack) && e.range.intersect(mapping.range).is_some()
@@ -165,7 +166,7 @@ impl Surroundings<'_> {
         mapping.is_named("[stack]") || self.snapshot.special.iter().any(grows)
     }
 
-    /// Whether the heap grows into `gap`, which lies between `below` and `above`.
+    /// Returns whether the heap grows into `gap`, which lies between `below` and `above`.
     fn is_for_the_heap(&self, below: Option<&Mapping>, above: &Mapping, gap: Range) -> bool {
         if below.is_some_and(|m| m.is_named("[heap]")) {
             return true;
@@ -181,7 +182,7 @@ impl Surroundings<'_> {
     }
 }
 
-/// How far from the ends of a gap scratch memory must stay, so that rounding out does not meet it.
+/// Returns how far scratch memory must stay from the ends of a gap, so that no outer span reaches it.
 pub(super) fn margin(snapshot: &Snapshot, policy: &Policy) -> u64 {
     if policy.span == SpanChoice::Inner {
         return 0;

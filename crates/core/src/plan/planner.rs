@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which spans, and what from: hands out pool pages and memory to the extents in turn.
+//! Chooses the spans and gives each its candidates, extent by extent.
 
-use super::outer::{Edge, Surroundings, margin};
-use super::steps::{Job, scratch_for, scratch_for_stored, shared_steps, steps, steps_in_place};
-use super::{Attempt, Plan, Span, is_nearly_all, usual_page};
+use super::candidate::{Candidate, candidates};
+use super::outer::{Edge, Surroundings};
+use super::refusal::{cached, refusal};
+use super::steps::{Job, shared_steps, steps, steps_in_place};
+use super::supply::Supply;
+use super::{Attempt, Plan, Span, usual_page};
 use crate::addr::{Addr, PageSize, Range};
-use crate::attribute::Attribute;
-use crate::budget::{Budget, Cost};
-use crate::maps::{Mapping, Prot};
-use crate::policy::{Backing, Copies, PageChoice, Policy};
+use crate::policy::{Backing, Copies, Policy};
 use crate::skip::{Reason, Skip};
-use crate::snapshot::{Extent, Part, Pool, Snapshot, ThpOff, overlapping};
+use crate::snapshot::{Extent, Part, Snapshot};
 
 /// [`super::plan`].
 pub(super) fn plan(snapshot: &Snapshot, policy: &Policy) -> Plan {
@@ -28,14 +28,13 @@ pub(super) fn plan(snapshot: &Snapshot, policy: &Policy) -> Plan {
 
 /// [`super::shareable`].
 pub(super) fn shareable(snapshot: &Snapshot, policy: &Policy) -> Vec<(usize, Part, Range)> {
-    let planner = Planner::new(snapshot, policy);
     let Some(page) = usual_page(&snapshot.machine, Backing::Shared) else { return Vec::new() };
     let extents = joined(snapshot.extents()).into_iter();
-    let wanted = extents.filter(|e| !e.part.is_writable() && planner.refusal(e).is_none());
+    let wanted = extents.filter(|e| !e.part.is_writable() && refusal(snapshot, policy, e).is_none());
     wanted.filter_map(|extent| Some((extent.object, extent.part, extent.range.inner(page)?))).collect()
 }
 
-/// Extents of one object and part that follow on each other become one.
+/// Joins adjacent extents of one object, part and protection.
 fn joined(extents: Vec<Extent>) -> Vec<Extent> {
     let mut out: Vec<Extent> = Vec::new();
     for extent in extents {
@@ -53,55 +52,29 @@ fn joined(extents: Vec<Extent>) -> Vec<Extent> {
     out
 }
 
-/// A way that is open to a span, before its steps are known.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Candidate {
-    pub(super) backing: Backing,
-    pub(super) page: PageSize,
-    /// Without a copy: the memory is advised where it is.
-    pub(super) in_place: bool,
-}
-
-impl Candidate {
-    /// The same backing and page, copied or not.
-    pub(super) fn is_like(&self, other: &Candidate) -> bool {
-        (self.backing, self.page) == (other.backing, other.page)
-    }
-
-    /// It takes a copy of the process's own.
-    fn copies(&self) -> bool {
-        !self.in_place && matches!(self.backing, Backing::Thp | Backing::Hugetlb)
-    }
-}
-
 struct Planner<'a> {
     snapshot: &'a Snapshot,
     policy: &'a Policy,
-    /// What is left of each pool after the spans planned so far.
-    pools: Vec<Pool>,
-    budget: Budget,
+    supply: Supply<'a>,
     /// What no whole huge page inside an extent covers.
     edges: Vec<Edge>,
-    /// See [`margin`].
-    margin: u64,
     plan: Plan,
+}
+
+/// What the pieces of an extent that no span holds are explained by.
+struct Unlifted<'a> {
+    extent: &'a Extent,
+    /// The page size that a piece is measured by.
+    page: PageSize,
+    candidates: &'a [Candidate],
+    /// Some of the extent is shared by all processes.
+    shared: bool,
 }
 
 impl<'a> Planner<'a> {
     fn new(snapshot: &'a Snapshot, policy: &'a Policy) -> Planner<'a> {
-        Planner {
-            snapshot,
-            policy,
-            pools: snapshot.machine.pools.clone(),
-            budget: Budget::new(&snapshot.machine, policy.spare),
-            edges: Vec::new(),
-            margin: margin(snapshot, policy),
-            plan: Plan::default(),
-        }
-    }
-
-    fn scratch(&self, bytes: u64, page: PageSize) -> Option<Range> {
-        scratch_for(self.snapshot, bytes, page, self.margin)
+        let supply = Supply::new(snapshot, policy);
+        Planner { snapshot, policy, supply, edges: Vec::new(), plan: Plan::default() }
     }
 
     fn skip(&mut self, extent: &Extent, range: Range, reason: Reason) {
@@ -110,21 +83,22 @@ impl<'a> Planner<'a> {
         }
     }
 
+    /// Makes spans of the whole huge pages inside `extent`, and skips or edges of the rest.
     fn consider(&mut self, extent: Extent) {
-        if let Some(reason) = self.refusal(&extent) {
+        if let Some(reason) = refusal(self.snapshot, self.policy, &extent) {
             return self.skip(&extent, extent.range, reason);
         }
-        // Each backing has its own page size, hence its own inner span. What the best one
-        // leaves (edges, and what it has no pages for) is offered to the next.
-        let (candidates, refusals) = self.candidates(&extent);
+        // Each backing has its own page size, hence its own inner span. What the best one leaves
+        // (edges, and pages that it cannot supply) is offered to the next.
+        let (candidates, refusals) = candidates(self.snapshot, self.policy, &extent);
         let mut left = vec![extent.range];
         let mut lack = None;
         let mut uncached = None;
         let mut shared = false;
         for (i, candidate) in candidates.iter().enumerate() {
             if candidate.backing == Backing::Pagecache {
-                match self.cached(&extent, candidate.page) {
-                    // In another order of candidates, another may have begun.
+                match cached(self.snapshot, &extent, candidate.page) {
+                    // A candidate before this one has taken a part of the extent.
                     Ok(_) if left != [extent.range] => {}
                     Ok(spans) => return self.take_cached(&extent, &spans, &candidates[i..]),
                     Err(reason) => uncached = Some(reason),
@@ -133,107 +107,91 @@ impl<'a> Planner<'a> {
             }
             for piece in std::mem::take(&mut left) {
                 let mut rest = vec![piece];
-                for inner in piece
-                    .inner(candidate.page)
-                    .map_or(vec![], |inner| self.wanted(&extent, *candidate, inner))
-                {
-                    let (pages, reason) = self.supply(*candidate, extent.part, inner);
+                for inner in self.allowed_within(&extent, *candidate, piece) {
+                    let (pages, reason) = self.supply.take(*candidate, extent.part, inner);
                     lack = reason.or(lack);
                     let end = Addr(inner.start.0 + pages * candidate.page.bytes());
                     let span = Range { start: inner.start, end };
                     if !span.is_empty() {
                         shared |= candidate.backing == Backing::Shared;
                         self.emit(&extent, span, vec![span], &candidates[i..]);
-                        rest = rest.into_iter().flat_map(|piece| piece.minus(span)).collect();
+                        rest = without(rest, span);
                     }
                 }
                 left.extend(rest);
             }
         }
-        // Sizes are told by the smallest page that was tried, or would have been.
+        // Pieces are measured by the smallest page that was tried, or would have been.
         let usual = self.snapshot.machine.thp_page.unwrap_or(PageSize::MB2);
-        let page = candidates.iter().map(|w| w.page).min().or(self.policy.page.named()).unwrap_or(usual);
+        let page = candidates.iter().map(|c| c.page).min().or(self.policy.page.named()).unwrap_or(usual);
         let reason = lack.or(refusals.into_iter().next()).or(uncached).unwrap_or(Reason::NotLifted);
-        let unwanted = match &self.policy.copies {
-            _ if self.copies_all_of(&extent) || !candidates.iter().any(Candidate::copies) => None,
-            Copies::All => None, // as said
+        self.explain_left(
+            &Unlifted { extent: &extent, page, candidates: &candidates, shared },
+            left,
+            &reason,
+        );
+    }
+
+    /// Explains the pieces `left` of an extent by `reason`, or by the user's choice not to copy them.
+    fn explain_left(&mut self, unlifted: &Unlifted, left: Vec<Range>, reason: &Reason) {
+        let not_copied = match &self.policy.copies {
+            _ if self.copies_all_of(unlifted.extent) => None,
+            _ if !unlifted.candidates.iter().any(Candidate::copies) => None,
+            Copies::All => None, // copies_all_of has said so
             Copies::Seen(_) => Some(Reason::NotTouched),
             Copies::NotWorth(weighed) => Some(Reason::NotWorth(*weighed)),
         };
         for piece in left {
-            let Some(unwanted) = &unwanted else {
-                self.explain(&extent, piece, page, &reason, &candidates, shared);
+            let Some(not_copied) = &not_copied else {
+                self.explain(unlifted, piece, reason);
                 continue;
             };
+            let inner = piece.inner(unlifted.page);
+            let wanted = inner.map_or(vec![], |inner| self.policy.copies.within(inner, unlifted.page));
             let mut others = vec![piece];
-            for wanted in piece.inner(page).map_or(vec![], |inner| self.policy.copies.within(inner, page)) {
-                self.explain(&extent, wanted, page, &reason, &candidates, shared);
-                others = others.into_iter().flat_map(|piece| piece.minus(wanted)).collect();
+            for wanted in wanted {
+                self.explain(unlifted, wanted, reason);
+                others = without(others, wanted);
             }
             for other in others {
-                self.explain(&extent, other, page, unwanted, &candidates, shared);
+                self.explain(unlifted, other, not_copied);
             }
         }
     }
 
-    /// The pieces of `inner` that may be had in this candidate: all of it, unless that takes a copy.
-    fn wanted(&self, extent: &Extent, candidate: Candidate, inner: Range) -> Vec<Range> {
-        if !candidate.copies() || self.copies_all_of(extent) {
-            return vec![inner];
+    /// Returns the whole pages of `piece` that `candidate` may back: all of them, unless it copies and
+    /// the policy restricts copies.
+    fn allowed_within(&self, extent: &Extent, candidate: Candidate, piece: Range) -> Vec<Range> {
+        match piece.inner(candidate.page) {
+            None => Vec::new(),
+            Some(inner) if !candidate.copies() || self.copies_all_of(extent) => vec![inner],
+            Some(inner) => self.policy.copies.within(inner, candidate.page),
         }
-        self.policy.copies.within(inner, candidate.page)
     }
 
-    /// No page of `extent` is left out for not being worth a copy.
+    /// Returns whether the policy lets every page of `extent` be copied.
     fn copies_all_of(&self, extent: &Extent) -> bool {
         extent.part.is_writable() || self.policy.copies == Copies::All
     }
 
-    /// The stretches of `extent` that huge entries can map as the page cache has them, if they are
-    /// nearly all of it: for a part with holes each hole would have to be copied.
-    fn cached(&self, extent: &Extent, page: PageSize) -> Result<Vec<Range>, Reason> {
-        let Some(inner) = extent.range.inner(page) else { return Err(Reason::TooSmall(page)) };
-        if !extent.file_backed {
-            return Err(Reason::NotPrimed);
-        }
-        let congruent = |m: &Mapping| m.range.start.0.wrapping_sub(m.offset).is_multiple_of(page.bytes());
-        if !overlapping(&self.snapshot.mappings, inner).iter().all(congruent) {
-            // An executable would have been moved, had there been anything to gain.
-            let object = &self.snapshot.objects[extent.object];
-            let mut ranges = object.headers.segments.iter().filter_map(|s| object.loaded(s.vaddr, s.memsz));
-            let is_cached = |r: Range| self.snapshot.cached.iter().any(|c| c.intersect(r).is_some());
-            let stays = object.executable && object.headers.relocatable && !ranges.any(is_cached);
-            return Err(if stays { Reason::NotPrimed } else { Reason::NotCongruent(page) });
-        }
-        let held = self.snapshot.cached.iter().filter_map(|c| c.intersect(inner)?.inner(page));
-        let spans: Vec<Range> = held.collect();
-        let bytes: u64 = spans.iter().map(|r| r.len()).sum();
-        if is_nearly_all(bytes, inner.len()) { Ok(spans) } else { Err(Reason::NotPrimed) }
-    }
-
-    /// `candidates` are the first, the page cache, and what else to do if it turns out not to be so.
+    /// Makes `spans` of what the page cache holds. The first of `candidates` is the page cache, the
+    /// others are what to try if its pages turn out not to be huge.
     fn take_cached(&mut self, extent: &Extent, spans: &[Range], candidates: &[Candidate]) {
-        let Some(page) = candidates.first().map(|w| w.page) else { return };
+        let Some(page) = candidates.first().map(|c| c.page) else { return };
         let mut left = vec![extent.range];
         for span in spans {
             self.emit(extent, *span, vec![*span], candidates);
-            left = left.into_iter().flat_map(|piece| piece.minus(*span)).collect();
+            left = without(left, *span);
         }
         for piece in left {
-            self.explain(extent, piece, page, &Reason::SmallFolios, candidates, true);
+            let unlifted = Unlifted { extent, page, candidates, shared: true };
+            self.explain(&unlifted, piece, &Reason::SmallFolios);
         }
     }
 
-    /// Skips the whole pages of `piece` for `reason`; the rest depends on where it lies.
-    fn explain(
-        &mut self,
-        extent: &Extent,
-        piece: Range,
-        page: PageSize,
-        reason: &Reason,
-        candidates: &[Candidate],
-        shared: bool,
-    ) {
+    /// Skips the whole pages of `piece` for `reason` and keeps the rest as edges.
+    fn explain(&mut self, unlifted: &Unlifted, piece: Range, reason: &Reason) {
+        let Unlifted { extent, page, candidates, shared } = *unlifted;
         let edges = match piece.inner(page) {
             Some(inner) => {
                 self.skip(extent, inner, reason.clone());
@@ -241,13 +199,13 @@ impl<'a> Planner<'a> {
             }
             None => vec![piece],
         };
-        // Nor are edges worth a copy where not all whole pages are.
+        // Where the policy restricts copies, edges are not copied either.
         let candidates = if self.copies_all_of(extent) { candidates } else { &[] };
         self.edges.extend(edges.into_iter().flat_map(|e| Edge::all(extent, e, page, candidates, shared)));
     }
 
-    /// Takes the huge pages that hold nothing but edges and free space, as far as is wanted, and
-    /// explains the other edges. `extents` are all there are.
+    /// Makes outer spans of the huge pages that hold nothing but edges and free space, as far as the
+    /// policy wants them, and explains the other edges. `extents` are all extents of the snapshot.
     fn round_out(&mut self, extents: &[Extent]) {
         let mut edges = std::mem::take(&mut self.edges);
         edges.sort_by_key(|e| (e.page, e.range));
@@ -271,7 +229,7 @@ impl<'a> Planner<'a> {
         let Some(most) = edges.iter().max_by_key(|e| e.range.len()) else { return Ok(()) };
         let mut lack = Reason::NotAligned(most.page);
         for (i, candidate) in candidates.iter().enumerate() {
-            match self.supply(*candidate, most.extent.part, most.whole()).1 {
+            match self.supply.take(*candidate, most.extent.part, most.whole()).1 {
                 None => {
                     let held = edges.iter().map(|e| e.range).collect();
                     self.emit(&most.extent, most.whole(), joined_ranges(held), &candidates[i..]);
@@ -283,237 +241,70 @@ impl<'a> Planner<'a> {
         Err(lack)
     }
 
-    /// Why this extent is not to be touched at all.
-    fn refusal(&self, extent: &Extent) -> Option<Reason> {
-        let object = &self.snapshot.objects[extent.object];
-        if !self.policy.objects.takes(object) {
-            return Some(Reason::Excluded);
-        }
-        if !self.policy.parts.contains(&extent.part) {
-            return Some(Reason::PartNotAsked(extent.part));
-        }
-        // A segment that states both will be both again, page by page, which hugetlb refuses.
-        let stated_wx =
-            object.headers.segments.iter().filter(|s| s.prot.is_wx()).any(|s| {
-                object.loaded(s.vaddr, s.memsz).is_some_and(|r| r.intersect(extent.range).is_some())
-            });
-        if extent.prot.is_wx() || stated_wx {
-            return Some(Reason::WritableCode);
-        }
-        // What stays in place keeps all its attributes.
-        let in_place = stays(extent);
-        let special = self.snapshot.special.iter().filter(|(r, _)| r.intersect(extent.range).is_some());
-        let undone = |a: Attribute| {
-            !in_place || a.forbids_huge() || a == Attribute::Placed && self.policy.placement.is_some()
-        };
-        if let Some((_, attribute)) = special.into_iter().find(|(_, a)| undone(*a)) {
-            return Some(Reason::Special(*attribute));
-        }
-        match extent.part {
-            Part::Text if object.textrel => Some(Reason::TextRelocations),
-            // A uprobe's breakpoint that the kernel finds in anonymous memory kills the program.
-            Part::Text if self.snapshot.patched.iter().any(|r| r.intersect(extent.range).is_some()) => {
-                Some(Reason::Patched)
-            }
-            Part::Text if (Prot { bti: false, ..extent.prot }) == Prot::RX => None,
-            Part::Rodata if extent.prot == Prot::R => None,
-            // Before the loader has relocated it, it is writable still.
-            Part::Relro if [Prot::R, Prot::RW].contains(&extent.prot) => None,
-            Part::Data | Part::Bss | Part::Heap | Part::Stack if extent.prot == Prot::RW => None,
-            _ => Some(Reason::Protection),
-        }
-    }
-
-    /// The candidates that are open to `extent` on this machine, best first, and why the others are not.
-    fn candidates(&self, extent: &Extent) -> (Vec<Candidate>, Vec<Reason>) {
-        let writable = extent.part.is_writable();
-        let backings = if writable { &self.policy.data_backings } else { &self.policy.backings };
-        let in_place = stays(extent);
-        let (mut candidates, mut refusals) = (Vec::new(), Vec::new());
-        for (backing, page) in backings.iter().flat_map(|b| self.sizes(*b).into_iter().map(|page| (*b, page)))
-        {
-            let verdict = match backing {
-                // RELRO is yet to be protected, page by page; the heap and the stack grow; and
-                // the kernel forgets a heap whose mapping is replaced.
-                Backing::Hugetlb if matches!(extent.part, Part::Relro | Part::Heap | Part::Stack) => {
-                    Err(Reason::NotFor(backing, extent.part))
-                }
-                _ => self.offered(backing, page),
-            };
-            match verdict.map(|page| Candidate {
-                backing,
-                page,
-                in_place: in_place && backing == Backing::Thp,
-            }) {
-                Ok(candidate) if candidates.contains(&candidate) => {}
-                Ok(candidate) => candidates.push(candidate),
-                // Nobody misses it where others are open, or would be.
-                Err(_) if backing == Backing::Pagecache && self.policy.backings.len() > 1 => {}
-                Err(reason) => refusals.push(reason),
-            }
-        }
-        (candidates, refusals)
-    }
-
-    /// The sizes that the user wants of a backing, best first; `None` is one that it does not have.
-    fn sizes(&self, backing: Backing) -> Vec<Option<PageSize>> {
-        let machine = &self.snapshot.machine;
-        let usual = usual_page(machine, backing);
-        let mixed = match (self.policy.page, backing) {
-            (PageChoice::Usual, _) => return vec![usual],
-            (PageChoice::Only(page), _) => return vec![Some(page)],
-            // A pool without pages has nothing to mix in; but for the usual one, which is missed.
-            (PageChoice::Mixed, Backing::Hugetlb) => {
-                let stocked = machine.pools.iter().filter(|p| p.available() > 0 || Some(p.page) == usual);
-                stocked.map(|p| Some(p.page)).collect()
-            }
-            (PageChoice::Mixed, Backing::Thp) => {
-                usual.into_iter().chain(machine.folios.iter().copied()).map(Some).collect()
-            }
-            (PageChoice::Mixed, Backing::Pagecache | Backing::Shared) => vec![usual],
-        };
-        if mixed.is_empty() { vec![usual] } else { mixed }
-    }
-
-    /// Whether the machine has pages of this size for a backing: the size, or why not.
-    fn offered(&self, backing: Backing, page: Option<PageSize>) -> Result<PageSize, Reason> {
-        let machine = &self.snapshot.machine;
-        if backing == Backing::Hugetlb {
-            let page = page.or(machine.thp_page).unwrap_or(PageSize::MB2);
-            let offered = machine.pools.iter().any(|p| p.page == page);
-            return if offered { Ok(page) } else { Err(Reason::NoPool(page)) };
-        }
-        let usual = usual_page(machine, backing).ok_or(Reason::NoThp)?;
-        let page = page.unwrap_or(usual);
-        if page != usual && !(backing == Backing::Thp && machine.folios.contains(&page)) {
-            return Err(Reason::NoSuchPage(backing, page));
-        }
-        match machine.thp_off {
-            // The switch in /sys is about new folios, not about mapping those that are there.
-            Some(ThpOff::Never) if backing != Backing::Thp => Ok(page),
-            // Smaller folios have switches of their own.
-            Some(ThpOff::Never) if page != usual => Ok(page),
-            Some(off) => Err(Reason::ThpOff(off)),
-            None => Ok(page),
-        }
-    }
-
-    /// Spends pool pages or memory on `span`, which is of `part`. Returns how many pages of it can
-    /// be had from its start on, and what is lacking for the others.
-    fn supply(&mut self, candidate: Candidate, part: Part, span: Range) -> (u64, Option<Reason>) {
-        let need = span.len() / candidate.page.bytes();
-        // Half a span on the last bytes of memory is no service: all or nothing.
-        let all_or_nothing = |taken: Result<(), Reason>| match taken {
-            Ok(()) => (need, None),
-            Err(reason) => (0, Some(reason)),
-        };
-        if candidate.in_place {
-            // It costs nothing now. Huge pages are charged when the program touches them.
-            return all_or_nothing(self.budget.take(Cost { machine: 0, charged: span.len() }));
-        }
-        if self.scratch(span.len(), candidate.page).is_none() {
-            return (0, Some(Reason::NoCodeCave(span.len())));
-        }
-        match candidate.backing {
-            Backing::Hugetlb => {
-                let Some(pool) = self.pools.iter_mut().find(|p| p.page == candidate.page) else {
-                    return (0, Some(Reason::NoPool(candidate.page)));
-                };
-                // A child of fork(2) gets a copy of what is written, which is charged to its group.
-                let charged = part.is_writable() || self.budget.counts_pools();
-                let charge = |pages: u64| if charged { pages * candidate.page.bytes() } else { 0 };
-                if let Some(reason) = self.budget.lack(Cost { machine: 0, charged: charge(need) }) {
-                    return (0, Some(reason));
-                }
-                let (free, total) = (obtainable(pool, self.budget.machine()), pool.total);
-                let taken = free.min(need);
-                let short = Reason::PoolShort { page: candidate.page, free, need, total };
-                let cost = Cost { machine: take(pool, taken), charged: charge(taken) };
-                match self.budget.take(cost) {
-                    Ok(()) => (taken, (taken < need).then_some(short)),
-                    Err(reason) => (0, Some(reason)),
-                }
-            }
-            Backing::Shared => match self.snapshot.stored.covering(span) {
-                Some(_) if scratch_for_stored(self.snapshot, span, candidate.page, self.margin).is_none() => {
-                    (0, Some(Reason::NoCodeCave(span.len())))
-                }
-                // It is there already, for everybody.
-                Some(_) => (need, None),
-                None => (0, self.snapshot.stored.lack(span).cloned().map(Reason::NotStored)),
-            },
-            Backing::Thp | Backing::Pagecache => all_or_nothing(self.budget.take(Cost::copy(span.len()))),
-        }
-    }
-
-    /// `held` is what of `range` is mapped.
+    /// Adds the span `range`, of which `held` is mapped, with an attempt for each of `candidates` that
+    /// fits.
     fn emit(&mut self, extent: &Extent, range: Range, held: Vec<Range>, candidates: &[Candidate]) {
         let first = candidates.first().copied();
         let fits = |candidate: &&Candidate| range.inner(candidate.page) == Some(range);
-        // What the page cache has is known of the spans that were made of it.
+        // Only spans that were made of the page cache are known to be in it.
         let known =
             |candidate: &&Candidate| candidate.backing != Backing::Pagecache || Some(**candidate) == first;
-        // Nor does a second choice copy what should not be.
-        let wanted = |candidate: &&Candidate| self.wanted(extent, **candidate, range) == [range];
-        let placement = self.policy.placement;
-        let job = |scratch| Job { span: range, held: &held, prot: extent.prot, scratch, placement };
-        let attempts = candidates.iter().filter(fits).filter(known).filter(wanted).filter_map(|candidate| {
-            let scratch = match candidate.backing {
-                Backing::Pagecache => Range::default(),
-                _ if candidate.in_place => Range::default(),
-                Backing::Shared => scratch_for_stored(self.snapshot, range, candidate.page, self.margin)?,
-                _ => self.scratch(range.len(), candidate.page)?,
-            };
-            let steps = match candidate.backing {
-                _ if candidate.in_place => steps_in_place(range, self.policy.placement),
-                Backing::Shared => shared_steps(self.snapshot.stored.covering(range)?, extent.prot, scratch),
-                _ => {
-                    let machine = &self.snapshot.machine;
-                    steps(machine, candidate.backing, candidate.page, &job(scratch))
-                }
-            };
-            Some(Attempt {
-                backing: candidate.backing,
-                page: candidate.page,
-                in_place: candidate.in_place,
-                steps,
-            })
-        });
-        let attempts = attempts.collect();
+        // A fallback does not copy either what the policy would not have copied.
+        let allowed = |candidate: &&Candidate| self.allowed_within(extent, **candidate, range) == [range];
+        let attempts = candidates.iter().filter(fits).filter(known).filter(allowed);
+        let attempts = attempts.filter_map(|c| self.attempt(extent, range, &held, *c)).collect();
         let Extent { object, part, prot, .. } = *extent;
         let span = Span { object, part, range, held, prot, attempts };
         self.plan.spans.push(span);
     }
 
-    /// Grants each span its second choices from what the first choices of all have left, so
-    /// that falling back runs into no limit either.
+    /// Returns the attempt to lift `range` by `candidate`; `None` if there is no place for a copy.
+    fn attempt(
+        &self,
+        extent: &Extent,
+        range: Range,
+        held: &[Range],
+        candidate: Candidate,
+    ) -> Option<Attempt> {
+        let Candidate { backing, page, in_place } = candidate;
+        let (prot, placement) = (extent.prot, self.policy.placement);
+        let steps = match backing {
+            _ if in_place => steps_in_place(range, placement),
+            Backing::Shared => {
+                let copy = self.snapshot.stored.covering(range)?;
+                shared_steps(copy, prot, self.supply.scratch(candidate, range)?)
+            }
+            Backing::Pagecache | Backing::Hugetlb | Backing::Thp => {
+                let scratch = match backing {
+                    Backing::Pagecache => Range::default(),
+                    _ => self.supply.scratch(candidate, range)?,
+                };
+                let job = Job { span: range, held, prot, scratch, placement };
+                steps(&self.snapshot.machine, backing, page, &job)
+            }
+        };
+        Some(Attempt { backing, page, in_place, steps })
+    }
+
+    /// Keeps those fallbacks of each span that what all first choices have left suffices for, so that
+    /// falling back exceeds no limit either.
     fn grant_fallbacks(&mut self) {
         for mut span in std::mem::take(&mut self.plan.spans) {
-            let mut granted = 0;
+            let mut is_first = true;
             span.attempts.retain(|attempt| {
-                granted += 1;
-                granted == 1 || self.grant(attempt, span.part, span.range)
+                std::mem::take(&mut is_first) || self.supply.grant(attempt, span.part, span.range)
             });
             self.plan.spans.push(span);
         }
     }
-
-    fn grant(&mut self, attempt: &Attempt, part: Part, range: Range) -> bool {
-        let candidate =
-            Candidate { backing: attempt.backing, page: attempt.page, in_place: attempt.in_place };
-        let short = match self
-            .pools
-            .iter()
-            .find(|p| p.page == candidate.page && candidate.backing == Backing::Hugetlb)
-        {
-            Some(pool) => obtainable(pool, self.budget.machine()) < range.len() / candidate.page.bytes(),
-            None => false,
-        };
-        !short && self.supply(candidate, part, range).1.is_none()
-    }
 }
 
-/// Ranges, by address, that follow on each other become one.
+/// Cuts `hole` out of `pieces`.
+fn without(pieces: Vec<Range>, hole: Range) -> Vec<Range> {
+    pieces.into_iter().flat_map(|piece| piece.minus(hole)).collect()
+}
+
+/// Joins adjacent ranges; `ranges` is sorted by address.
 fn joined_ranges(mut ranges: Vec<Range>) -> Vec<Range> {
     ranges.dedup_by(|next, last| {
         let follows = last.end == next.start;
@@ -523,25 +314,4 @@ fn joined_ranges(mut ranges: Vec<Range>) -> Vec<Range> {
         follows
     });
     ranges
-}
-
-/// Anonymous memory that the program writes to needs no copy to be huge.
-fn stays(extent: &Extent) -> bool {
-    matches!(extent.part, Part::Bss | Part::Heap | Part::Stack) && !extent.file_backed
-}
-
-/// Pages of `pool` that a span could get: surplus ones are made of the memory that is left.
-fn obtainable(pool: &Pool, memory_left: u64) -> u64 {
-    let made = pool.available() - pool.unpromised();
-    pool.unpromised() + made.min(memory_left / pool.page.bytes())
-}
-
-/// Takes `pages` pages out of what [`obtainable`] counts, free ones first; returns the bytes
-/// of memory that the others cost.
-fn take(pool: &mut Pool, pages: u64) -> u64 {
-    let from_free = pages.min(pool.unpromised());
-    let made = pages - from_free;
-    pool.reserved += from_free;
-    pool.surplus += made;
-    made * pool.page.bytes()
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How: the steps of one candidate, and where they may work undisturbed.
+//! The steps of one candidate, and the scratch ranges that they work in.
 
 use super::Step;
 use crate::addr::{Addr, PageSize, Range};
@@ -9,23 +9,23 @@ use crate::policy::Backing;
 use crate::snapshot::{Machine, Snapshot, StoredCopy};
 use crate::target::MapStored;
 
-/// The steps that back anonymous memory where it is: with what it holds, and with what it will.
+/// Returns the steps that make anonymous memory huge in place: what has been touched, and what will be.
 pub(super) fn steps_in_place(span: Range, placement: Option<Placement>) -> Vec<Step> {
     let bind = placement.map(|placement| Step::Bind { range: span, placement });
     bind.into_iter().chain([Step::Collapse { range: span }, Step::Advise { range: span }]).collect()
 }
 
-/// What is copied, and by way of what.
+/// What is copied, and where the copy is prepared.
 pub(super) struct Job<'a> {
     pub(super) span: Range,
-    /// What of it is mapped.
+    /// The mapped ranges in it.
     pub(super) held: &'a [Range],
     pub(super) prot: Prot,
     pub(super) scratch: Range,
     pub(super) placement: Option<Placement>,
 }
 
-/// The steps that back `job.span` with pages of `page`.
+/// Returns the steps that back `job.span` with pages of `page`.
 pub(super) fn steps(machine: &Machine, backing: Backing, page: PageSize, job: &Job) -> Vec<Step> {
     let Job { span, held, prot, scratch, placement } = *job;
     let copy = held.iter().map(|held| {
@@ -34,10 +34,10 @@ pub(super) fn steps(machine: &Machine, backing: Backing, page: PageSize, job: &J
     });
     let protect = Step::Protect { range: scratch, prot };
     let place = Step::Move { from: scratch, to: span.start };
-    // Before the first page is made.
+    // The policy must be set before the first page is allocated.
     let bind = placement.map(|placement| Step::Bind { range: scratch, placement });
     let populate = Step::Populate { range: scratch, page };
-    // The kernel does not tell of smaller folios.
+    // smaps does not show smaller folios.
     let verify = (machine.thp_page == Some(page)).then_some(Step::Verify { range: scratch });
     let (map, verify, behind) = match backing {
         Backing::Hugetlb if machine.moves_hugetlb => {
@@ -58,8 +58,8 @@ pub(super) fn steps(machine: &Machine, backing: Backing, page: PageSize, job: &J
     map.into_iter().chain(bind).chain([populate]).chain(verify).chain(copy).chain(behind).collect()
 }
 
-/// The steps that put the store's copy of a span in its place, by way of `scratch`: what is
-/// lacking shows there, and the program never is without its code.
+/// Returns the steps that put the store's copy in place of a span. It is mapped at `scratch` first: if
+/// pages are lacking they are missed there, and the program is never without its code.
 pub(super) fn shared_steps(copy: StoredCopy, prot: Prot, scratch: Range) -> Vec<Step> {
     vec![
         Step::MapStored(MapStored { range: scratch, prot, entry: copy.entry, offset: copy.offset }),
@@ -68,11 +68,11 @@ pub(super) fn shared_steps(copy: StoredCopy, prot: Prot, scratch: Range) -> Vec<
     ]
 }
 
-/// Free address space for `bytes`, aligned to `page`: the middle of the widest gap, far
-/// from where the heap, the stack and the kernel's own choice of address grow to, and at least
-/// `margin` bytes from its ends.
+/// Returns free address space for `bytes`, aligned to `page`: in the middle of the widest gap, far
+/// from where the heap, the stack and the kernel's mmap area grow to, and at least `margin` bytes from
+/// the gap's ends.
 pub(super) fn scratch_for(snapshot: &Snapshot, bytes: u64, page: PageSize, margin: u64) -> Option<Range> {
-    // Nothing below the first mapping: vm.mmap_min_addr is there.
+    // Space below the first mapping is not used: vm.mmap_min_addr forbids some of it.
     let gaps = snapshot.mappings.windows(2).filter_map(|w| Range::new(w[0].range.end, w[1].range.start));
     let user = gaps.filter(|g| g.end.0 < 1 << 63);
     let within = |g: Range| Range::new(g.start.checked_add(margin)?, Addr(g.end.0.checked_sub(margin)?));
@@ -81,8 +81,8 @@ pub(super) fn scratch_for(snapshot: &Snapshot, bytes: u64, page: PageSize, margi
     Range::sized(Addr(widest.start.0 + spare / 2).align_down(page), bytes)
 }
 
-/// Free address space for the copy of `span`, which no other copy's overlaps: all of them are
-/// mapped before the first is moved.
+/// Returns free address space for the store's copy of `span` that overlaps no other copy's: all copies
+/// are mapped before the first is moved.
 pub(super) fn scratch_for_stored(
     snapshot: &Snapshot,
     span: Range,
@@ -93,7 +93,7 @@ pub(super) fn scratch_for_stored(
     let bytes = |copies: &[StoredCopy]| copies.iter().map(|c| c.range.len()).sum::<u64>();
     let index = copies.iter().position(|c| c.range.covers(span))?;
     let whole = scratch_for(snapshot, bytes(copies), page, margin)?;
-    // Two spans may be of one copy.
+    // Two spans may share one copy.
     let inside = span.start.0 - copies[index].range.start.0;
     Range::sized(whole.start.checked_add(bytes(&copies[..index]) + inside)?, span.len())
 }

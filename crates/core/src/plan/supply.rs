@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What is left of the pools, the memory and the address space while spans are planned.
+
+use super::Attempt;
+use super::candidate::Candidate;
+use super::outer::margin;
+use super::steps::{scratch_for, scratch_for_stored};
+use crate::addr::{PageSize, Range};
+use crate::budget::{Budget, Cost};
+use crate::policy::{Backing, Policy};
+use crate::skip::Reason;
+use crate::snapshot::{Part, Pool, Snapshot};
+
+/// What spans can still be backed with, after those planned so far.
+pub(super) struct Supply<'a> {
+    snapshot: &'a Snapshot,
+    pools: Vec<Pool>,
+    budget: Budget,
+    /// See [`margin`].
+    margin: u64,
+}
+
+impl<'a> Supply<'a> {
+    pub(super) fn new(snapshot: &'a Snapshot, policy: &Policy) -> Supply<'a> {
+        Supply {
+            snapshot,
+            pools: snapshot.machine.pools.clone(),
+            budget: Budget::new(&snapshot.machine, policy.spare),
+            margin: margin(snapshot, policy),
+        }
+    }
+
+    /// Returns where a copy of `span` is prepared: of an entry of the store, or of memory.
+    pub(super) fn scratch(&self, candidate: Candidate, span: Range) -> Option<Range> {
+        match candidate.backing {
+            Backing::Shared => scratch_for_stored(self.snapshot, span, candidate.page, self.margin),
+            _ => scratch_for(self.snapshot, span.len(), candidate.page, self.margin),
+        }
+    }
+
+    /// Spends pool pages or memory on `span`, which is of `part`. Returns how many of its pages can
+    /// be backed, counted from its start, and what the others lack.
+    pub(super) fn take(&mut self, candidate: Candidate, part: Part, span: Range) -> (u64, Option<Reason>) {
+        let need = span.len() / candidate.page.bytes();
+        // Lifting half a span with the last bytes of memory helps nobody: all or nothing.
+        let all_or_nothing = |taken: Result<(), Reason>| match taken {
+            Ok(()) => (need, None),
+            Err(reason) => (0, Some(reason)),
+        };
+        if candidate.in_place {
+            // It costs nothing now. Huge pages are charged when the program touches them.
+            return all_or_nothing(self.budget.take(Cost { machine: 0, charged: span.len() }));
+        }
+        if scratch_for(self.snapshot, span.len(), candidate.page, self.margin).is_none() {
+            return (0, Some(Reason::NoCodeCave(span.len())));
+        }
+        match candidate.backing {
+            Backing::Hugetlb => self.take_from_pool(candidate.page, part, need),
+            Backing::Shared => match self.snapshot.stored.covering(span) {
+                Some(_) if self.scratch(candidate, span).is_none() => {
+                    (0, Some(Reason::NoCodeCave(span.len())))
+                }
+                // It exists already, for all processes.
+                Some(_) => (need, None),
+                None => (0, self.snapshot.stored.lack(span).cloned().map(Reason::NotStored)),
+            },
+            Backing::Thp | Backing::Pagecache => all_or_nothing(self.budget.take(Cost::copy(span.len()))),
+        }
+    }
+
+    /// [`Supply::take`] of `need` pages of the pool of `page`.
+    fn take_from_pool(&mut self, page: PageSize, part: Part, need: u64) -> (u64, Option<Reason>) {
+        let Some(pool) = self.pools.iter_mut().find(|p| p.page == page) else {
+            return (0, Some(Reason::NoPool(page)));
+        };
+        // A child of fork(2) gets a copy of what is written, which is charged to its group.
+        let charged = part.is_writable() || self.budget.counts_pools();
+        let charge = |pages: u64| if charged { pages * page.bytes() } else { 0 };
+        if let Some(reason) = self.budget.lack(Cost { machine: 0, charged: charge(need) }) {
+            return (0, Some(reason));
+        }
+        let (free, total) = (obtainable(pool, self.budget.machine()), pool.total);
+        let taken = free.min(need);
+        let cost = Cost { machine: reserve(pool, taken), charged: charge(taken) };
+        match self.budget.take(cost) {
+            Ok(()) => (taken, (taken < need).then_some(Reason::PoolShort { page, free, need, total })),
+            Err(reason) => (0, Some(reason)),
+        }
+    }
+
+    /// Spends what `attempt` needs to back all of `span`. Returns `false` if it is not there.
+    pub(super) fn grant(&mut self, attempt: &Attempt, part: Part, span: Range) -> bool {
+        let Attempt { backing, page, in_place, .. } = *attempt;
+        let pool = self.pools.iter().find(|p| p.page == page && backing == Backing::Hugetlb);
+        // A part of a span must not be spent.
+        let is_short =
+            pool.is_some_and(|pool| obtainable(pool, self.budget.machine()) < span.len() / page.bytes());
+        !is_short && self.take(Candidate { backing, page, in_place }, part, span).1.is_none()
+    }
+}
+
+/// Returns how many pages of `pool` a span could get. Surplus pages are made from `memory_left`.
+fn obtainable(pool: &Pool, memory_left: u64) -> u64 {
+    let surplus = pool.available() - pool.unpromised();
+    pool.unpromised() + surplus.min(memory_left / pool.page.bytes())
+}
+
+/// Takes `pages` of the [`obtainable`] pages out of `pool`, free ones first. Returns the bytes of
+/// memory that the surplus ones cost.
+fn reserve(pool: &mut Pool, pages: u64) -> u64 {
+    let from_free = pages.min(pool.unpromised());
+    let made = pages - from_free;
+    pool.reserved += from_free;
+    pool.surplus += made;
+    made * pool.page.bytes()
+}
