@@ -89,7 +89,7 @@ fn on(backings: &[Backing]) -> Policy {
     Policy { backings: backings.to_vec(), ..Policy::default() }
 }
 
-/// Nothing is lifted, and all of `TEXT` for one reason.
+/// Checks that nothing is lifted, and all of the first mapping skipped for one reason, which it returns.
 #[track_caller]
 fn refused(snapshot: &Snapshot, policy: &Policy) -> Reason {
     let plan = plan(snapshot, policy);
@@ -134,7 +134,7 @@ fn excluded() {
 fn too_small() {
     let small = r(2 * MB, 3 * MB);
     assert_eq!(refused(&program(small), &Policy::default()), Reason::TooSmall(PAGE));
-    // The same when no backing works at all.
+    // The same holds when no backing works at all.
     assert_eq!(refused(&program(small), &on(&[])), Reason::TooSmall(PAGE));
 }
 
@@ -145,7 +145,7 @@ fn not_aligned_beside_nothing() {
     assert_eq!(plan.spans[0].range, r(4 * MB, 8 * MB));
     let not = Reason::NotAligned(PAGE);
     assert_eq!(skips(&plan), vec![(r(3 * MB, 4 * MB), not.clone()), (r(8 * MB, 9 * MB), not)]);
-    // Large enough, and no whole page inside: not "too small".
+    // It is large enough but holds no whole page: not "too small".
     let across = super::plan(&program(r(3 * MB, 5 * MB)), &Policy::default());
     assert!(across.spans.is_empty());
     assert!(skips(&across).iter().all(|(_, reason)| *reason == Reason::NotAligned(PAGE)), "{across:?}");
@@ -166,7 +166,7 @@ fn writable_code() {
     let mut snapshot = program(TEXT);
     snapshot.mappings[0].prot = wx;
     assert_eq!(refused(&snapshot, &Policy::default()), Reason::WritableCode);
-    // Now it is not, but its segment says that it will be.
+    // It is not writable now, but its segment says that it will be.
     let mut snapshot = program(TEXT);
     snapshot.objects[0].headers.segments[0].prot = wx;
     assert_eq!(refused(&snapshot, &Policy::default()), Reason::WritableCode);
@@ -220,7 +220,7 @@ fn pool_short() {
     assert_eq!(spans(&alone), vec![(head, vec![Backing::Hugetlb])]);
     assert_eq!(skips(&alone), vec![(rest, short.clone())]);
     assert!(short.hint().unwrap().starts_with("hugelift pool set 2M=5"), "{:?}", short.hint());
-    // The end of the pool is in the middle of the span: THP takes over from there.
+    // The pool runs out in the middle of the span: THP backs the rest.
     let both = plan_on(&[Backing::Hugetlb, Backing::Thp]);
     let candidates = vec![Backing::Hugetlb, Backing::Thp];
     assert_eq!(spans(&both), vec![(head, candidates), (rest, vec![Backing::Thp])]);
@@ -254,7 +254,7 @@ fn no_such_page() {
     assert_eq!(refused(&program(big), &policy), Reason::NoSuchPage(Backing::Thp, gb1()));
 }
 
-/// 1 GB in the middle, 2 MB around it, 64 kB at the edges; each backing in its turn.
+/// 1 GB in the middle, 2 MB around it, 64 kB at the edges; the pool first, then THP.
 #[test]
 fn sizes_are_mixed() {
     const GB: u64 = 1 << 30;
@@ -308,7 +308,7 @@ fn memory_limit() {
     snapshot.machine.memory_left = 9 * MB;
     let limit = Reason::MemoryLimit { left: 9 * MB, need: 10 * MB };
     assert_eq!(refused(&snapshot, &on(&[Backing::Thp])), limit);
-    // The pool's pages are there already; falling back from it would break the limit.
+    // The pool's pages exist already; falling back to THP would exceed the limit.
     let both = plan(&snapshot, &on(&[Backing::Hugetlb, Backing::Thp]));
     assert_eq!(spans(&both), vec![(TEXT, vec![Backing::Hugetlb])]);
     let other = plan(&snapshot, &on(&[Backing::Thp, Backing::Hugetlb]));
@@ -318,17 +318,17 @@ fn memory_limit() {
 #[test]
 fn no_room_for_a_copy() {
     let mut snapshot = program(TEXT);
-    // 9 MB and 9 MB free, and nothing above.
+    // Two gaps of 9 MB, and nothing above.
     let low = [mapping(r(21 * MB, 22 * MB), Prot::R), mapping(r(31 * MB, 32 * MB), Prot::R)];
     snapshot.mappings.splice(1.., low);
     assert_eq!(refused(&snapshot, &Policy::default()), Reason::NoCodeCave(10 * MB));
-    // Neither is the kernel's half room.
+    // The kernel's half of the address space is no gap.
     snapshot.mappings.push(mapping(r(0xffff_ffff_ff60_0000, 0xffff_ffff_ff60_1000), Prot::R));
     assert_eq!(refused(&snapshot, &Policy::default()), Reason::NoCodeCave(10 * MB));
 }
 
 #[test]
-fn a_gap_that_is_not_aligned_is_used_all_the_same() {
+fn a_gap_that_is_not_aligned_is_used() {
     let mut snapshot = program(r(2 * MB, 4 * MB));
     let (low, high) = (r(5 * MB - 4096, 5 * MB), r(8 * MB, 9 * MB));
     snapshot.mappings.splice(1.., [mapping(low, Prot::R), mapping(high, Prot::R)]);
@@ -348,24 +348,24 @@ fn what_the_page_cache_has_is_not_copied() {
     let mut snapshot = program(r(0, 40 * MB));
     let cached = on(&[Backing::Pagecache]);
     assert_eq!(refused(&snapshot, &cached), Reason::NotPrimed);
-    // All of it, without memory or room for a copy.
+    // All of it is lifted, without memory or address space for a copy.
     snapshot.cached = vec![r(0, 40 * MB)];
     snapshot.machine.memory_left = 0;
     let all = plan(&snapshot, &cached);
     let (range, page) = (r(0, 40 * MB), PageSize::MB2);
     assert_eq!(all.spans[0].attempts[0].steps, [Step::FaultIn { range, page }, Step::Verify { range }]);
     assert!(all.spans.len() == 1 && all.skips.is_empty(), "{all:?}");
-    // A hole in it is left, and is no complaint.
+    // A hole in it is skipped, and is not worth a message.
     snapshot.cached = vec![r(0, 10 * MB), r(14 * MB, 40 * MB)];
     let most = plan(&snapshot, &Policy::default());
     assert_eq!(most.spans.iter().map(|s| s.range).collect::<Vec<_>>(), snapshot.cached);
     assert!(most.spans.iter().all(|s| s.attempts[0].backing == Backing::Pagecache));
     assert_eq!(most.skips[0].reason, Reason::SmallFolios);
     assert!(!most.skips[0].reason.is_remediable());
-    // Too little is none.
+    // Too little of it counts as nothing.
     snapshot.cached.truncate(1);
     assert_eq!(refused(&snapshot, &cached), Reason::NotPrimed);
-    // Nor is what huge entries cannot map.
+    // So does what huge page table entries cannot map.
     snapshot.cached = vec![r(0, 40 * MB)];
     snapshot.mappings[0].offset = 4096;
     assert_eq!(refused(&snapshot, &cached), Reason::NotCongruent(PAGE));
@@ -373,20 +373,20 @@ fn what_the_page_cache_has_is_not_copied() {
 }
 
 #[test]
-fn what_a_large_page_leaves_goes_to_the_smaller() {
+fn what_a_large_page_leaves_goes_to_smaller_pages() {
     const GB: u64 = 1 << 30;
     let mut snapshot = program(r(GB - 2 * MB, 3 * GB));
     snapshot.machine.memory_left = 2 * GB;
     snapshot.machine.pools = vec![pool(gb1(), 1)];
     let (hugetlb, thp) = (Backing::Hugetlb, Backing::Thp);
     let plan = plan(&snapshot, &on(&[hugetlb, thp]));
-    // THP for what the pool has no page for, and for the edge; as a second way where memory
-    // is left for it.
+    // THP backs what the pool has no page for, and the edge. As a fallback it is not granted: the
+    // memory is used up.
     let expected =
         vec![(r(GB - 2 * MB, GB), vec![thp]), (r(GB, 2 * GB), vec![hugetlb]), (r(2 * GB, 3 * GB), vec![thp])];
     assert_eq!(spans(&plan), expected);
     assert!(plan.skips.is_empty());
-    // Text too small for the only pool there is.
+    // The text is too small for the only pool.
     let mut snapshot = program(TEXT);
     snapshot.machine.pools = vec![pool(gb1(), 1)];
     assert_eq!(spans(&super::plan(&snapshot, &on(&[hugetlb, thp]))), vec![(TEXT, vec![thp])]);
@@ -421,7 +421,7 @@ fn kernels_that_cannot_move_hugetlb_get_a_file() {
     assert!(matches!(steps.last(), Some(Step::Replace { range: TEXT, prot: Prot::RX, .. })));
 }
 
-/// Data at 16 MB, 4 MB of it from the file, 6 MB of `.bss` behind it, a heap behind that.
+/// Returns a program with data at 16 MB: 4 MB from the file, then 6 MB of `.bss`, then a heap.
 pub(crate) fn writable() -> Snapshot {
     let mut snapshot = program(TEXT);
     let segments = &mut snapshot.objects[0].headers.segments;
@@ -449,7 +449,7 @@ fn data_on(backings: &[Backing]) -> Policy {
 }
 
 #[test]
-fn data_is_copied_and_what_is_anonymous_stays_in_place() {
+fn data_is_copied_and_anonymous_memory_stays_in_place() {
     let plan = plan(&writable(), &data_on(&[Backing::Thp]));
     let found: Vec<_> = plan.spans.iter().map(|s| (s.part, s.range, s.attempts[0].in_place)).collect();
     let expected = [
@@ -491,7 +491,7 @@ fn relro_is_lifted_as_it_is_protected_now() {
         let plan = plan(&snapshot, &data_on(&[Backing::Thp]));
         let first = &plan.spans[0];
         assert_eq!((first.part, first.range, first.prot), (Part::Relro, r(16 * MB, 18 * MB), prot));
-        // Its neighbour is another part, even where both are writable.
+        // Data behind it is another part, even where both are writable.
         assert_eq!((plan.spans[1].part, plan.spans[1].range), (Part::Data, r(18 * MB, 20 * MB)));
     }
 }
@@ -509,7 +509,7 @@ fn special_memory_is_not_copied() {
     }
 }
 
-/// 32 MB of text, of which two small places were touched.
+/// 32 MB of text, of which three small ranges were touched.
 #[test]
 fn only_what_was_touched_is_copied() {
     let text = r(MB * 4, MB * 36);
@@ -523,7 +523,7 @@ fn only_what_was_touched_is_copied() {
     let bytes: u64 = copied(&result).map(|span| span.range.len()).sum();
     assert_eq!(bytes, 10 * MB);
 
-    // What is short is so for those pages alone.
+    // The pool is short of pages for the touched ranges alone.
     let mut poor = program(text);
     poor.machine.pools = vec![pool(PAGE, 4)];
     let result = plan(&poor, &Policy { backings: vec![Backing::Hugetlb], ..policy.clone() });
@@ -534,7 +534,7 @@ fn only_what_was_touched_is_copied() {
     let short = result.skips.iter().find(|s| s.range == r(MB * 34, MB * 36)).map(|s| &s.reason);
     assert!(matches!(short, Some(Reason::PoolShort { free: 1, need: 2, .. })), "{short:?}");
 
-    // Without a way that copies, it is not the reason.
+    // Without a backing that copies, being untouched is not the reason.
     let result = plan(&program(text), &Policy { backings: vec![Backing::Pagecache], ..policy });
     assert!(
         result.spans.is_empty() && result.skips.iter().all(|s| s.reason == Reason::NotPrimed),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One process, changed in one way for each thing that may be in the way of rounding out.
+//! One process, changed in one way for each obstacle to rounding out.
 
 use super::*;
 use crate::maps::Prot;
@@ -18,7 +18,7 @@ fn outer(snapshot: &Snapshot) -> Plan {
     plan(snapshot, &policy(SpanChoice::Outer))
 }
 
-/// Why the last huge page stays.
+/// Returns why the last huge page of text stays.
 #[track_caller]
 fn refused(snapshot: &Snapshot) -> Reason {
     let plan = outer(snapshot);
@@ -27,7 +27,7 @@ fn refused(snapshot: &Snapshot) -> Reason {
     of_text.unwrap_or_else(|| panic!("{plan:#?}")).reason.clone()
 }
 
-/// Text at 2 MB, 7 MB and a bit long.
+/// Returns a program with text at 2 MB that is 7 MB and 64 kB long.
 fn odd() -> Snapshot {
     program(r(2 * MB, 9 * MB + 64 * KB))
 }
@@ -54,13 +54,13 @@ fn inner_leaves_it_and_auto_asks_for_half_a_page() {
     let little = program(r(2 * MB, 8 * MB + 64 * KB));
     assert_eq!(with(&little, SpanChoice::Auto).spans.len(), 1);
     assert_eq!(with(&little, SpanChoice::Outer).spans.len(), 2);
-    // A small program is not to have three huge pages for nothing.
+    // A program that fills little of a huge page gets none.
     assert!(with(&program(r(2 * MB, 2 * MB + 64 * KB)), SpanChoice::Outer).spans.is_empty());
     assert_eq!(with(&program(r(2 * MB, 3 * MB)), SpanChoice::Outer).spans.len(), 1);
 }
 
 #[test]
-fn auto_does_not_take_a_part_out_of_what_is_shared() {
+fn auto_does_not_copy_the_edge_of_a_shared_part() {
     let mut snapshot = odd();
     snapshot.cached = vec![r(2 * MB, 8 * MB)];
     snapshot.mappings[0].offset = 0;
@@ -75,7 +75,7 @@ fn auto_does_not_take_a_part_out_of_what_is_shared() {
 }
 
 #[test]
-fn edges_of_what_is_cached_are_no_worthier_of_a_copy_than_the_rest() {
+fn edges_of_a_cached_part_are_not_copied_where_the_policy_restricts_copies() {
     let mut snapshot = odd();
     snapshot.cached = vec![r(2 * MB, 8 * MB)];
     let backings = vec![Backing::Pagecache, Backing::Thp];
@@ -97,13 +97,13 @@ fn data_and_bss_fill_a_page_together() {
     let plan = outer(&snapshot);
     let both =
         plan.spans.iter().find(|s| s.range == r(20 * MB, 22 * MB)).unwrap_or_else(|| panic!("{plan:#?}"));
-    // Of most of it, and a copy, although bss by itself would stay in place.
+    // It counts as bss, which fills most of it. It is a copy, although bss alone would stay in place.
     assert_eq!((both.part, both.attempts[0].in_place), (Part::Bss, false));
     assert_eq!(both.held, [r(20 * MB, 22 * MB)]);
 }
 
 #[test]
-fn other_protections_and_strangers_are_respected() {
+fn mappings_of_other_protection_or_of_no_object_are_respected() {
     let mut guarded = odd();
     guarded.mappings.insert(1, mapping(r(9 * MB + 512 * KB, 10 * MB), Prot::NONE));
     assert_eq!(refused(&guarded), Reason::Neighbour(PAGE));
@@ -145,10 +145,10 @@ fn a_distance_to_what_may_be_a_stack_stays() {
         near.mappings[1] = anonymous(r(start, 64 * MB), "");
         assert_eq!(outer(&near).spans.len() == 2, free, "{start:#x}");
     }
-    // A file is none.
+    // A file is no stack.
     near.mappings[1] = mapping(r(10 * MB, 64 * MB), Prot::R);
     assert_eq!(outer(&near).spans.len(), 2);
-    // Nor may it be near below.
+    // A mapping close below may be a stack too.
     let mut above = program(r(5 * MB, 12 * MB));
     above.mappings.insert(0, anonymous(r(2 * MB, 4 * MB - 4 * KB), ""));
     assert_eq!(outer(&above).skips[0].reason, Reason::KeptFree(PAGE));
@@ -157,12 +157,12 @@ fn a_distance_to_what_may_be_a_stack_stays() {
 }
 
 #[test]
-fn the_first_page_of_all_stays_free() {
+fn the_first_page_of_the_address_space_stays_free() {
     assert_eq!(outer(&program(r(MB, 8 * MB))).skips[0].reason, Reason::KeptFree(PAGE));
 }
 
 #[test]
-fn relro_that_is_yet_to_be_protected_takes_nobody_with_it() {
+fn relro_that_is_still_writable_shares_no_outer_span() {
     let mut snapshot = writable();
     snapshot.mappings.pop();
     let object = &mut snapshot.objects[0];

@@ -4,7 +4,7 @@
 use super::*;
 use crate::budget::MemoryLimit;
 
-/// What a limit of a control group leaves may be the program's: only what costs nothing is lifted.
+/// The program may need all that a control group's limit leaves: only what costs nothing is lifted.
 #[test]
 fn under_a_limit_of_a_control_group() {
     let limit = MemoryLimit {
@@ -18,16 +18,16 @@ fn under_a_limit_of_a_control_group() {
     let reason = refused(&snapshot, &on(&[Backing::Thp]));
     assert_eq!(reason, Reason::GroupLimit { limit: limit.clone(), spare: 0, need: 10 * MB });
     assert_eq!(reason.hint().unwrap(), "hugelift run --spare 10M, if it can do without");
-    // Pages of the pool are not charged to it, unless the mount says so; nor is falling back free.
+    // Pages of the pool are not charged to it, unless the cgroup mount says so. THP as a fallback is.
     let both = on(&[Backing::Hugetlb, Backing::Thp]);
     assert_eq!(spans(&plan(&snapshot, &both)), [(TEXT, vec![Backing::Hugetlb])]);
     let mut counting = snapshot.clone();
     counting.machine.memory_limit = Some(MemoryLimit { counts_pools: true, ..limit.clone() });
     assert!(matches!(refused(&counting, &on(&[Backing::Hugetlb])), Reason::GroupLimit { .. }));
-    // The store's copy is there already.
+    // The store's copy exists already.
     snapshot.stored.copies = vec![StoredCopy { range: TEXT, entry: 0, offset: 2 * MB }];
     assert_eq!(spans(&plan(&snapshot, &Policy::default())), [(TEXT, vec![Backing::Shared])]);
-    // The user knows better; and is told when half of what is left is too little.
+    // `--spare` allows it. Where half of what is left is too little, the hint says so.
     let spare = Policy { spare: 10 * MB, ..on(&[Backing::Thp]) };
     snapshot.stored = Stored::default();
     assert_eq!(spans(&plan(&snapshot, &spare)), [(TEXT, vec![Backing::Thp])]);
@@ -36,7 +36,7 @@ fn under_a_limit_of_a_control_group() {
     assert_eq!(hint, "echo 84M > /sys/fs/cgroup/u/memory.max, then hugelift run --spare 10M");
 }
 
-/// Memory that is advised where it lies grows when it is touched; data on pages of the pool grows in
+/// Memory that is advised in place grows when it is touched; data on pages of the pool is copied for
 /// each child.
 #[test]
 fn writable_parts_under_a_limit_of_a_control_group() {
