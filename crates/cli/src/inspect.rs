@@ -147,7 +147,7 @@ fn of_program(target: &OsStr, policy: &Policy) -> Result<Report, Failure> {
     report.advise(&start, |_| false);
     let mut snapshot = program.snapshot;
     pagecache::find(None, &mut snapshot, &[Part::Text, Part::Rodata], |_| true);
-    report.note_page_cache(&snapshot);
+    report.set_page_cache(&snapshot);
     for later in opened_later(&path).iter().take(LATER) {
         say(&format!(
             "{}: it opens {} ({} of code) after its start: hugelift prime {} makes that huge",

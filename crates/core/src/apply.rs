@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Carries out a [`Plan`] on any [`Target`]: each span in the first way that works, each
-//! failed way undone before the next is tried.
+//! Carries out a [`Plan`] on any [`Target`]: each span by its first attempt that works. A failed
+//! attempt is undone before the next is tried.
 
 use crate::addr::{Addr, Range};
 use crate::maps::Prot;
@@ -10,42 +10,42 @@ use crate::target::{Fault, FileHandle, Place, Source, Target};
 
 mod stored;
 
-/// What came of a plan.
+/// The result of carrying out a plan.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Outcome {
     /// One for each span of the plan, in its order.
     pub spans: Vec<SpanOutcome>,
-    /// The target went away, or could not be put back: why.
+    /// Why the target is gone or could not be restored.
     pub lost: Option<String>,
     /// Scratch memory that could not be unmapped.
     pub leftovers: Vec<Range>,
 }
 
-/// What came of one span.
+/// The result for one span.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct SpanOutcome {
     /// The backing that worked.
     pub lifted: Option<Backing>,
-    /// The ways that did not, each with its fault, in the order in which they were tried;
-    /// last the way that did, if it lacks some huge pages ([`Fault::NotHuge`]).
+    /// The attempts that failed, each with its fault, in the order in which they were tried. The last
+    /// is the one that worked, if it lacks some huge pages ([`Fault::NotHuge`]).
     pub failures: Vec<(Backing, Fault)>,
 }
 
 impl Outcome {
-    /// Whether every span was lifted.
+    /// Returns whether every span was lifted completely.
     pub fn is_complete(&self) -> bool {
         self.lost.is_none() && self.spans.iter().all(|s| s.lifted.is_some() && s.lacking() == 0)
     }
 }
 
 impl SpanOutcome {
-    /// The way that worked, of those that `span` has.
-    pub fn way<'a>(&self, span: &'a Span) -> Option<&'a Attempt> {
+    /// Returns the attempt of `span` that worked.
+    pub fn succeeded<'a>(&self, span: &'a Span) -> Option<&'a Attempt> {
         let failed = self.failures.len() - usize::from(self.lacking() > 0);
         self.lifted.and(span.attempts.get(failed))
     }
 
-    /// Bytes of a lifted span for which no huge page could be had.
+    /// Returns the bytes of a lifted span for which no huge page was available.
     pub fn lacking(&self) -> u64 {
         match (self.lifted, self.failures.last()) {
             (Some(lifted), Some((backing, Fault::NotHuge { got, want }))) if lifted == *backing => {
@@ -56,7 +56,7 @@ impl SpanOutcome {
     }
 }
 
-/// Carries out `plan` on `target`: first, together, what the store has; then span by span.
+/// Carries out `plan` on `target`: first all spans that the store has, together; then span by span.
 pub fn apply<T: Target>(target: &mut T, plan: &Plan) -> Outcome {
     let mut outcome = Outcome::default();
     let mut stored = stored::lift(target, plan, &mut outcome);
@@ -68,7 +68,7 @@ pub fn apply<T: Target>(target: &mut T, plan: &Plan) -> Outcome {
     outcome
 }
 
-/// Tries the ways that `result` does not have yet, until one works.
+/// Tries the attempts that `result` does not have yet, until one works.
 fn lift_span<T: Target>(target: &mut T, span: &Span, result: &mut SpanOutcome, outcome: &mut Outcome) {
     for attempt in span.attempts.iter().skip(result.failures.len()) {
         if result.lifted.is_some() || outcome.lost.is_some() {
@@ -77,13 +77,13 @@ fn lift_span<T: Target>(target: &mut T, span: &Span, result: &mut SpanOutcome, o
         let leftovers = &mut outcome.leftovers;
         let mut run = Run { target, span, undo: Vec::new(), file: None, lacking: None, leftovers };
         let came = run.attempt(attempt).map(|()| run.lacking);
-        outcome.note(result, attempt.backing, came);
+        outcome.record(result, attempt.backing, came);
     }
 }
 
 impl Outcome {
-    /// What came of one way: what is lacking in the end, or why it did not work.
-    fn note(&mut self, result: &mut SpanOutcome, backing: Backing, came: Result<Option<Fault>, Fault>) {
+    /// Records the result of one attempt in `result`: the huge pages that it lacks, or why it failed.
+    fn record(&mut self, result: &mut SpanOutcome, backing: Backing, came: Result<Option<Fault>, Fault>) {
         match came {
             Ok(lacking) => {
                 result.lifted = Some(backing);
@@ -95,26 +95,26 @@ impl Outcome {
     }
 }
 
-/// The bytes that `outcome` says were lifted, with the backing of each.
+/// Returns the spans that were lifted, each with its backing.
 pub fn lifted<'a>(plan: &'a Plan, outcome: &'a Outcome) -> impl Iterator<Item = (&'a Span, Backing)> {
     plan.spans.iter().zip(&outcome.spans).filter_map(|(span, o)| Some((span, o.lifted?)))
 }
 
-/// What takes a step back.
+/// What undoes a step.
 enum Undo {
     Unmap(Range),
     Close(FileHandle),
-    /// The span, which stays where it is, had no memory policy.
+    /// Removes the memory policy of a span that stays in place: it had none.
     Unbind(Range),
 }
 
-/// One attempt under way.
+/// One attempt in progress.
 struct Run<'a, T> {
     target: &'a mut T,
     span: &'a Span,
     undo: Vec<Undo>,
     file: Option<FileHandle>,
-    /// Some huge pages could not be had.
+    /// The fault that says how many huge pages were not available.
     lacking: Option<Fault>,
     leftovers: &'a mut Vec<Range>,
 }
@@ -131,7 +131,7 @@ impl<T: Target> Run<'_, T> {
         if result.is_ok() {
             self.undo.retain(|u| !matches!(u, Undo::Unbind(_)));
         }
-        // What is still to be undone is scratch, after a success as after a failure.
+        // All that is left to undo is scratch, after a success as after a failure.
         if !matches!(result, Err(Fault::Lost(_))) {
             self.unwind()?;
         }
@@ -145,7 +145,7 @@ impl<T: Target> Run<'_, T> {
                 self.target.mmap(range, Prot::RW, source, Place::Free)?;
                 self.undo.push(Undo::Unmap(range));
             }
-            // Most of it is untouched as yet, of which there is nothing to collapse: an error.
+            // The kernel reports an error where nothing has been touched yet: ignore it.
             Step::Collapse { range } => {
                 if let Err(Fault::Lost(why)) = self.target.collapse(range) {
                     return Err(Fault::Lost(why));
@@ -182,7 +182,7 @@ impl<T: Target> Run<'_, T> {
                     self.rescue_moved(&fault, from)?;
                     return Err(fault);
                 }
-                // The scratch range went with it.
+                // The scratch range has moved away.
                 self.undo.retain(|u| !matches!(u, Undo::Unmap(r) if *r == from));
             }
             Step::Replace { range, prot, scratch } => {
@@ -198,8 +198,9 @@ impl<T: Target> Run<'_, T> {
         Ok(())
     }
 
-    /// Faulting in takes small pages where no huge one is free at once. Collapsing waits for
-    /// the kernel to make one. What then still lacks is no reason to do without the rest.
+    /// Checks that huge pages map `range`. Faulting in takes small pages where no huge one is free at
+    /// once; collapsing waits for the kernel to make one. If at least half is huge then, the attempt
+    /// succeeds and records what is lacking.
     fn verify(&mut self, range: Range) -> Result<(), Fault> {
         let want = range.len();
         let mut got = self.target.huge_bytes(range)?;
@@ -223,9 +224,10 @@ impl<T: Target> Run<'_, T> {
         self.file.ok_or_else(|| Fault::Lost("the plan maps a file before it makes one".into()))
     }
 
-    /// A failed `mremap(MREMAP_FIXED)` as a rule leaves its destination alone, but the kernel
-    /// unmaps it before it gets the memory for its own records. Giving the span the protection
-    /// that it has tells: that fails where nothing is mapped, else it changes nothing.
+    /// Restores the span after a failed `mremap(MREMAP_FIXED)`, if it is unmapped. The call usually
+    /// leaves its destination alone, but the kernel unmaps the destination before it allocates its own
+    /// records, and that may fail. mprotect(2) with the span's own protection finds out: it fails where
+    /// nothing is mapped, else it changes nothing.
     fn rescue_moved(&mut self, fault: &Fault, copy: Range) -> Result<(), Fault> {
         if matches!(fault, Fault::Lost(_)) {
             return Ok(());
@@ -240,8 +242,8 @@ impl<T: Target> Run<'_, T> {
         Ok(())
     }
 
-    /// A failed `MAP_FIXED` has unmapped the span: give its bytes back from the copy, on
-    /// base pages, with the protection that they had.
+    /// Restores the span after a failed `MAP_FIXED` has unmapped it: copies its bytes back from
+    /// `scratch`, to base pages, with the protection that they had.
     fn rescue(&mut self, scratch: Addr) -> Result<(), Fault> {
         let Span { range, prot, .. } = *self.span;
         for held in self.span.held.clone() {
@@ -252,7 +254,7 @@ impl<T: Target> Run<'_, T> {
                 .and_then(|()| self.target.copy(copy, held.start))
                 .and_then(|()| self.target.mprotect(held, prot))
                 .map_err(|fault| {
-                    Fault::Lost(format!("{held} is unmapped and could not be given back: {fault}"))
+                    Fault::Lost(format!("{held} is unmapped and could not be restored: {fault}"))
                 })?;
         }
         Ok(())
@@ -260,7 +262,7 @@ impl<T: Target> Run<'_, T> {
 
     fn unwind(&mut self) -> Result<(), Fault> {
         while let Some(undo) = self.undo.pop() {
-            // Once more if it fails: the kernel may have been short of memory just then.
+            // A second try, as the kernel may have been short of memory for a moment.
             let mut again = || match undo {
                 Undo::Unmap(range) => self.target.munmap(range),
                 Undo::Close(file) => self.target.close(file),
@@ -289,7 +291,8 @@ mod tests {
     use crate::plan::tests::program;
     use crate::policy::Policy;
 
-    /// `scarce` bytes of what should be huge are not, whatever is tried.
+    /// Lifts a program on a machine where `scarce` bytes never become huge. Returns the outcome, and
+    /// whether it is complete.
     fn lift(scarce: u64) -> (Outcome, bool) {
         let snapshot = program(Range { start: Addr(0x40_0000), end: Addr(0xc0_0000) });
         let policy = Policy { backings: vec![Backing::Thp], ..Policy::default() };
@@ -304,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_few_missing_huge_pages_are_told_and_tolerated() {
+    fn a_few_missing_huge_pages_are_reported_and_tolerated() {
         let page = PageSize::MB2.bytes();
         let (outcome, complete) = lift(0);
         assert!(complete && outcome.spans[0].failures.is_empty());

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the store has, all spans at once: to reach a process takes longer than any of its calls.
+//! Lifts all spans that the store has at once: a round trip to a process takes longer than any of the
+//! system calls.
 //!
 //! ```text
-//!   map all copies -> look at each -> move all over their spans
-//!                        | not huge: unmap; another way
+//!   map all copies -> check each -> move all over their spans
+//!                        | not huge: unmap; next attempt
 //! ```
 
 use super::{Outcome, Run, SpanOutcome, Undo};
@@ -13,8 +14,8 @@ use crate::policy::Backing;
 use crate::target::{Fault, MapStored, Target};
 use std::collections::BTreeMap;
 
-/// Lifts the spans of `plan` whose first way is a copy in the store; says what came of each, by its
-/// index.
+/// Lifts the spans of `plan` whose first attempt is a copy in the store. Returns the result of each, by
+/// the span's index.
 pub(super) fn lift<T: Target>(
     target: &mut T,
     plan: &Plan,
@@ -33,7 +34,7 @@ pub(super) fn lift<T: Target>(
         let mut run = scratch(target, span, copy.range, outcome);
         match mapped.and_then(|()| run.check(copy.range)) {
             Ok(lacking) => sound.push((index, span, copy.range, lacking)),
-            Err(fault) => outcome.note(results.entry(index).or_default(), Backing::Shared, Err(fault)),
+            Err(fault) => outcome.record(results.entry(index).or_default(), Backing::Shared, Err(fault)),
         }
     }
     if outcome.lost.is_some() {
@@ -44,12 +45,12 @@ pub(super) fn lift<T: Target>(
     for ((index, span, copy, lacking), moved) in sound.into_iter().zip(target.move_all(&moves)) {
         let mut run = scratch(target, span, copy, outcome);
         let came = moved.or_else(|fault| run.give_up(fault, copy)).map(|()| lacking);
-        outcome.note(results.entry(index).or_default(), Backing::Shared, came);
+        outcome.record(results.entry(index).or_default(), Backing::Shared, came);
     }
     results
 }
 
-/// The copy that a span is to have first of all.
+/// Returns the store's copy that the first attempt of `span` maps.
 fn copy_of(span: &Span) -> Option<MapStored> {
     span.attempts.first()?.steps.iter().find_map(|step| match step {
         Step::MapStored(copy) => Some(*copy),
@@ -57,7 +58,7 @@ fn copy_of(span: &Span) -> Option<MapStored> {
     })
 }
 
-/// A span whose copy is mapped, and is to be unmapped if nothing comes of it.
+/// Returns an attempt in progress whose copy is mapped and is unmapped if the attempt fails.
 fn scratch<'a, T: Target>(
     target: &'a mut T,
     span: &'a Span,
@@ -69,7 +70,7 @@ fn scratch<'a, T: Target>(
 }
 
 impl<T: Target> Run<'_, T> {
-    /// What the copy lacks; it is unmapped if that is too much.
+    /// Returns the huge pages that the copy lacks, or unmaps it if too many are lacking.
     fn check(&mut self, copy: Range) -> Result<Option<Fault>, Fault> {
         match self.verify(copy) {
             Ok(()) => Ok(self.lacking.take()),
@@ -77,7 +78,7 @@ impl<T: Target> Run<'_, T> {
         }
     }
 
-    /// The copy could not be moved.
+    /// Cleans up after the copy could not be moved.
     fn give_up(&mut self, fault: Fault, copy: Range) -> Result<(), Fault> {
         self.rescue_moved(&fault, copy)?;
         self.drop_copy(fault)

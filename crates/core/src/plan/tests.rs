@@ -380,8 +380,8 @@ fn what_a_large_page_leaves_goes_to_smaller_pages() {
     snapshot.machine.pools = vec![pool(gb1(), 1)];
     let (hugetlb, thp) = (Backing::Hugetlb, Backing::Thp);
     let plan = plan(&snapshot, &on(&[hugetlb, thp]));
-    // THP backs what the pool has no page for, and the edge. As a fallback it is not granted: the
-    // memory is used up.
+    // THP backs what the pool has no page for, and the edge. It is not granted as a fallback: too
+    // little memory is left.
     let expected =
         vec![(r(GB - 2 * MB, GB), vec![thp]), (r(GB, 2 * GB), vec![hugetlb]), (r(2 * GB, 3 * GB), vec![thp])];
     assert_eq!(spans(&plan), expected);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How many entries of the TLB a program's code and constants take, and what of a program is huge in
-//! the page cache before it runs.
+//! How many TLB entries a program's code and constants take, and how much of a program is huge in the
+//! page cache before it runs.
 
 use super::{Report, Total};
 use crate::addr::PageSize;
@@ -8,14 +8,14 @@ use crate::snapshot::{Part, Snapshot};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Entries of the TLB for all of text and read-only data: one a page.
+/// TLB entries for all of text and read-only data, at one entry per page.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize)]
 pub struct Entries {
-    /// With small pages alone.
+    /// Entries if all pages were base pages.
     pub small: u64,
-    /// With what is huge now.
+    /// Entries with the huge pages of now.
     pub now: u64,
-    /// If all that is liftable were huge.
+    /// Entries if all liftable bytes were huge.
     pub lifted: u64,
 }
 
@@ -36,8 +36,8 @@ impl Entries {
 }
 
 impl Report {
-    /// Notes what [`Snapshot::cached`] says of each object.
-    pub fn note_page_cache(&mut self, snapshot: &Snapshot) {
+    /// Sets [`ObjectReport::page_cache_bytes`](super::ObjectReport) from [`Snapshot::cached`].
+    pub fn set_page_cache(&mut self, snapshot: &Snapshot) {
         for (index, report) in self.objects.iter_mut().enumerate() {
             let extents = snapshot.extents();
             let own =

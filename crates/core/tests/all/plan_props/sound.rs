@@ -255,7 +255,7 @@ fn invisible(snapshot: &Snapshot, plan: &Plan) {
     let outcome = apply(&mut model, plan);
     assert!(outcome.is_complete() && outcome.leftovers.is_empty(), "{outcome:?}");
     for (span, told) in plan.spans.iter().zip(&outcome.spans) {
-        let way = told.way(span).expect("one that worked");
+        let way = told.succeeded(span).expect("one that worked");
         let is_huge = model.is_huge(span.range) || model.is_advised(span.range);
         assert!(way.is_unseen() || is_huge, "{} by {way:?}", span.range);
     }
