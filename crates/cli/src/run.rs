@@ -310,7 +310,7 @@ fn lift_children(args: &RunArgs, job: &LiftJob, library: &Inside) -> Result<(), 
 /// limits its memory, and the user has not said that it can do without some.
 fn reserved(policy: &Policy) -> Option<String> {
     let limit = if policy.spare > 0 { None } else { memory_limit_here() }?;
-    Some(format!("memory limit: {}, all of which the program may need; see --spare", limit.said()))
+    Some(format!("memory limit: {limit}, all of which the program may need; see --spare"))
 }
 
 /// Sets the variables of the allocators that the program has in it.

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What else a mapping is, beside its protection: things that a program has asked for with
-//! mlock(2), madvise(2), mbind(2), pkey_mprotect(2) or userfaultfd(2), and that a copy would not have.
+//! Attributes of a mapping beside its protection: what a program has asked for with mlock(2),
+//! madvise(2), mbind(2), pkey_mprotect(2) or userfaultfd(2). A copy would not have them.
 
 use std::fmt;
 
-/// One such thing, as smaps or numa_maps shows it (proc_pid_smaps(5), proc_pid_numa_maps(5)).
+/// An attribute, as smaps or numa_maps shows it (proc_pid_smaps(5), proc_pid_numa_maps(5)).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Attribute {
     /// mlock(2) or mlockall(2).
@@ -21,16 +21,17 @@ pub enum Attribute {
     Keyed,
     /// Tagged memory (`PROT_MTE`).
     Tagged,
-    /// A memory policy that is not the process's (mbind(2)).
+    /// A memory policy of its own (mbind(2)).
     Placed,
-    /// It grows downwards as it is touched (`MAP_GROWSDOWN`, the stack): the space below is its own.
+    /// It grows downwards when the space below is touched (`MAP_GROWSDOWN`, the stack), so that space
+    /// must stay free.
     GrowsDown,
     /// `MADV_NOHUGEPAGE`: the program does not want huge pages here.
     NoHuge,
 }
 
 impl Attribute {
-    /// The attribute that a word of the `VmFlags` line stands for.
+    /// Returns the attribute that a word of the `VmFlags` line stands for.
     pub fn of_flag(flag: &[u8]) -> Option<Attribute> {
         Some(match flag {
             b"lo" => Attribute::Locked,
@@ -45,7 +46,7 @@ impl Attribute {
         })
     }
 
-    /// Huge pages would disregard it even if the memory stays where it is.
+    /// Returns whether huge pages would violate it even where the memory is not copied.
     pub fn forbids_huge(self) -> bool {
         matches!(self, Attribute::Watched | Attribute::NoHuge)
     }
@@ -56,14 +57,14 @@ impl fmt::Display for Attribute {
         f.write_str(match self {
             Attribute::Locked => "is locked (mlock)",
             Attribute::NoDump => "is left out of core dumps (MADV_DONTDUMP)",
-            Attribute::NoFork => "is not for children (MADV_DONTFORK)",
-            Attribute::WipedOnFork => "is wiped for children (MADV_WIPEONFORK)",
+            Attribute::NoFork => "is not inherited by children (MADV_DONTFORK)",
+            Attribute::WipedOnFork => "is zeroed in children (MADV_WIPEONFORK)",
             Attribute::Watched => "is watched by a userfaultfd",
             Attribute::Keyed => "has a protection key",
             Attribute::Tagged => "has memory tags (PROT_MTE)",
             Attribute::Placed => "has a memory policy of its own (mbind)",
             Attribute::GrowsDown => "grows downwards (MAP_GROWSDOWN)",
-            Attribute::NoHuge => "is to have no huge pages (MADV_NOHUGEPAGE)",
+            Attribute::NoHuge => "is excluded from huge pages by the program (MADV_NOHUGEPAGE)",
         })
     }
 }

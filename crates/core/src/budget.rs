@@ -4,31 +4,32 @@
 //! ```text
 //!   limit   |== used ==|----------------- left ------------------|
 //!                       what the program needs | may be all of it
-//!   spare                                               |== S ==|   --spare S: copies may have it
+//!   spare                                               |== S ==|   --spare S: copies may take it
 //! ```
 //!
 //! A program starts with pages of files, which the kernel drops when a limit is reached. A copy of
 //! them is memory that the kernel cannot drop. So a copy of N bytes lowers the limit by N bytes
 //! for the rest of the program's life. Nobody knows at the start how much a program will allocate:
-//! it may be all that the limit leaves, and then any copy, however small, ends in the kernel's
-//! killing it. No share of the limit is safe for that reason. The rule is:
+//! it may be all that the limit leaves, and then the kernel kills it because of any copy, however
+//! small. So no share of the limit is safe. The rule is:
 //!
 //! - **Under a limit of a control group a lift takes none of the memory that the limit leaves**,
 //!   unless the user says by `--spare` how much of it the program can do without. What costs
 //!   nothing stays allowed: the page cache, an entry that the store has, and pages of the pool for
-//!   what is only read, because a pool's pages are not charged to a memory limit.
-//! - What is advised where it lies (bss, heap, stack) counts with all its bytes: a program that
-//!   touches one byte of each huge page would get all of them.
+//!   read-only parts, because a pool's pages are not charged to a memory limit.
+//! - Memory that is advised in place (bss, heap, stack) counts with all its bytes: a program that
+//!   touches one byte of each huge page gets all of them.
 //! - Data on pages of the pool counts too: a child of fork(2) gets a copy of it that is charged.
-//! - Of what the user says, never more than half of what is left is taken.
+//! - A lift takes at most half of what is left, whatever `--spare` says.
 //! - **The machine's own memory** is not reserved for one program. Copies may take half of what is
 //!   available, so that at least as much stays for the program.
 
 use crate::addr::human_bytes;
 use crate::skip::Reason;
 use crate::snapshot::Machine;
+use std::fmt;
 
-/// The control group that leaves a process least memory.
+/// The memory limit of the control group that leaves a process least memory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MemoryLimit {
     /// The file that sets it.
@@ -41,14 +42,13 @@ pub struct MemoryLimit {
     pub counts_pools: bool,
 }
 
-impl MemoryLimit {
-    /// What the user is told: the limit, and where it is set.
-    pub fn said(&self) -> String {
-        format!("{} is {}", self.source, human_bytes(self.bytes))
+impl fmt::Display for MemoryLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} is {}", self.source, human_bytes(self.bytes))
     }
 }
 
-/// What a step of a lift would take.
+/// The memory that a step of a lift takes.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Cost {
     /// Bytes of the machine's memory.
@@ -58,45 +58,45 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// So many bytes of ordinary memory.
+    /// Returns the cost of `bytes` of ordinary memory.
     pub fn copy(bytes: u64) -> Cost {
         Cost { machine: bytes, charged: bytes }
     }
 }
 
-/// What a lift may still take.
+/// The memory that a lift may still take.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Budget {
     machine: u64,
     limit: Option<MemoryLimit>,
-    /// What may be charged to the control group.
+    /// Bytes that may still be charged to the control group.
     group: u64,
 }
 
 impl Budget {
-    /// The budget on `machine`, where the program can do without `spare` bytes of its limit.
+    /// Returns the budget on `machine`, where the program can do without `spare` bytes of its limit.
     pub fn new(machine: &Machine, spare: u64) -> Budget {
         let limit = machine.memory_limit.clone();
         let group = limit.as_ref().map_or(u64::MAX, |limit| spare.min(limit.left / 2));
         Budget { machine: machine.memory_left, limit, group }
     }
 
-    /// Bytes of the machine's memory that are left.
+    /// Returns the bytes of the machine's memory that are left.
     pub fn machine(&self) -> u64 {
         self.machine
     }
 
-    /// Bytes that may still be charged to the control group; `u64::MAX` without a limit.
+    /// Returns the bytes that may still be charged to the control group; `u64::MAX` without a limit.
     pub fn group(&self) -> u64 {
         self.group
     }
 
-    /// The control group's limit charges pages of the pools.
+    /// Returns whether pages of the pools are charged to the control group's limit.
     pub fn counts_pools(&self) -> bool {
         self.limit.as_ref().is_some_and(|limit| limit.counts_pools)
     }
 
-    /// Why `cost` cannot be had.
+    /// Returns what `cost` exceeds, if it exceeds the budget.
     pub fn lack(&self, cost: Cost) -> Option<Reason> {
         if let Some(limit) = self.limit.as_ref().filter(|_| cost.charged > self.group) {
             let (limit, spare) = (limit.clone(), self.group);
@@ -109,7 +109,7 @@ impl Budget {
     /// Takes `cost`.
     ///
     /// # Errors
-    /// Why it cannot be had; then nothing is taken.
+    /// Returns what `cost` exceeds. Nothing is taken then.
     pub fn take(&mut self, cost: Cost) -> Result<(), Reason> {
         if let Some(reason) = self.lack(cost) {
             return Err(reason);
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_limit_the_machine_decides() {
+    fn without_a_limit_only_the_machines_memory_counts() {
         let mut budget = Budget::new(&machine(None), 0);
         assert_eq!(budget.take(Cost::copy(30 * MB)), Ok(()));
         let lack = Reason::MemoryLimit { left: 2 * MB, need: 3 * MB };
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_limit_nothing_is_taken_unless_it_is_spare() {
+    fn under_a_limit_only_spare_memory_is_taken() {
         for left in [0, 1, 6 * MB, 60 * MB, u64::MAX / 2] {
             let mut budget = Budget::new(&machine(Some(left)), 0);
             assert!(matches!(budget.take(Cost::copy(1)), Err(Reason::GroupLimit { spare: 0, need: 1, .. })));

@@ -35,10 +35,10 @@ impl fmt::Display for Backing {
     }
 }
 
-/// The backings of `--backing auto`, best first. What is mapped from a file behaves as the
-/// program's own file does: a part of it can be protected, unmapped and replaced, and
-/// `MADV_DONTNEED` brings the file's bytes back. So an anonymous copy comes last, and pages of the
-/// pool, of which nothing smaller than a page can be changed, are for those who ask for them.
+/// The backings of `--backing auto`, best first. A mapping of a file behaves as the program's own
+/// file does: a part of it can be protected, unmapped and replaced, and `MADV_DONTNEED` brings the
+/// file's bytes back. So an anonymous copy comes last. Pages of the pool, which can only be changed as
+/// a whole, are used on request only.
 pub const AUTO: [Backing; 3] = [Backing::Pagecache, Backing::Shared, Backing::Thp];
 
 /// Which objects are wanted, by shell patterns on the whole path or on the file name.
@@ -52,17 +52,17 @@ impl ObjectFilter {
     /// Takes every object that matches one of `only` (any, if empty) and none of `except`.
     ///
     /// # Errors
-    /// The pattern that is not one, and why.
+    /// Returns the pattern that is malformed, and why.
     pub fn new(only: &[String], except: &[String]) -> Result<ObjectFilter, String> {
         Ok(ObjectFilter { only: set(only)?, except: set(except)? })
     }
 
-    /// Whether the object is wanted.
+    /// Returns whether the object is wanted.
     pub fn takes(&self, object: &Object) -> bool {
         self.takes_path(&object.path)
     }
 
-    /// Whether the object at `path` is wanted.
+    /// Returns whether the object at `path` is wanted.
     pub fn takes_path(&self, path: &Path) -> bool {
         let hit = |globs: &GlobSet| {
             globs.is_match(path) || path.file_name().is_some_and(|name| globs.is_match(name))
@@ -82,21 +82,21 @@ fn set(patterns: &[String]) -> Result<Option<GlobSet>, String> {
     builder.build().map(Some).map_err(|e| e.to_string())
 }
 
-/// Which sizes of pages to use.
+/// Which page sizes to use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum PageChoice {
     /// Each backing's usual one.
     #[default]
     Usual,
-    /// The largest that fits, then smaller ones for what it leaves: 1 GB in the middle of a part,
-    /// 2 MB around it, the kernel's smaller folios at the edges.
+    /// The largest that fits, then smaller ones for the rest: 1 GB in the middle of a part, 2 MB
+    /// around it, the kernel's smaller folios at the edges.
     Mixed,
-    /// This one.
+    /// This one alone.
     Only(PageSize),
 }
 
 impl PageChoice {
-    /// The one size that was named.
+    /// Returns the one size that the user has named.
     pub fn named(self) -> Option<PageSize> {
         match self {
             PageChoice::Only(page) => Some(page),
@@ -104,22 +104,23 @@ impl PageChoice {
         }
     }
 
-    /// Whether pages of this size may be used.
+    /// Returns whether pages of this size may be used.
     pub fn allows(self, page: PageSize) -> bool {
         self.named().is_none_or(|named| named == page)
     }
 }
 
-/// Which huge pages are taken where a part fills its first or last one only partly.
+/// What happens to the first and last huge page of a part, if the part fills them only partly.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SpanChoice {
-    /// None: whole huge pages inside a part alone.
+    /// They stay: only whole huge pages inside a part are lifted.
     #[default]
     Inner,
-    /// All that hold nothing else than parts of the same protection, and unmapped space that is free.
+    /// They are lifted if they hold only parts of one protection and free unmapped space.
     Outer,
-    /// Of these, those that are at least half full, and whose part would not be shared otherwise.
+    /// They are lifted as with `Outer`, if they are at least half full and their part is not shared
+    /// with other processes.
     Auto,
 }
 
@@ -133,21 +134,21 @@ impl fmt::Display for SpanChoice {
     }
 }
 
-/// What of text and rodata may be copied. What is huge without a copy, in the page cache or in the
-/// store, is no question of this.
+/// What of text and rodata may be copied. It does not restrict what is huge without a private copy, in
+/// the page cache or in the store.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Copies {
     /// All that the backings allow.
     #[default]
     All,
-    /// The huge pages in which these stretches lie: those that past runs touched.
+    /// The huge pages in which these stretches lie, which past runs touched.
     Seen(Vec<Range>),
-    /// Nothing: it was weighed, and does not pay.
+    /// Nothing: a copy costs more time than it saves.
     NotWorth(Weighed),
 }
 
 impl Copies {
-    /// The pieces of `inner`, of whole pages of `page`, that may be copied.
+    /// Returns the whole pages of `page` in `inner` that may be copied.
     pub fn within(&self, inner: Range, page: PageSize) -> Vec<Range> {
         let seen = match self {
             Copies::All => return vec![inner],
@@ -174,17 +175,17 @@ pub struct Policy {
     pub parts: Vec<Part>,
     /// Objects that are wanted.
     pub objects: ObjectFilter,
-    /// Backings to try for each span of what is only read, best first.
+    /// Backings to try for each span of a read-only part, best first.
     pub backings: Vec<Backing>,
-    /// The same for what is written: a copy-on-write after fork(2) costs 4 kB on transparent
-    /// huge pages, a whole page of the pool on hugetlb ones, and may find the pool empty.
+    /// Backings to try for each span of a writable part. A copy-on-write after fork(2) copies 4 kB
+    /// of a transparent huge page, but a whole page of the pool, and may find the pool empty.
     pub data_backings: Vec<Backing>,
-    /// What becomes of the first and the last huge page of a part.
+    /// What happens to the first and the last huge page of a part.
     pub span: SpanChoice,
-    /// Sizes of pages to use.
+    /// Page sizes to use.
     pub page: PageChoice,
-    /// Where lifted memory is to lie; `None` follows the program's own memory policy. What the page
-    /// cache or the store holds lies where it lies.
+    /// The NUMA nodes of lifted memory; `None` follows the program's own memory policy. Pages of the
+    /// page cache and of the store stay where they are.
     pub placement: Option<Placement>,
     /// What of text and rodata may be copied.
     pub copies: Copies,

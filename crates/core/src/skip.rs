@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Why bytes are not on huge pages: data, not log lines.
+//! Why bytes are not on huge pages, as data: each reason has a key, words and a hint.
 
 use crate::addr::{PageSize, Range, human_bytes};
 use crate::attribute::Attribute;
@@ -11,16 +11,16 @@ use crate::target::Fault;
 use crate::weigh::Weighed;
 use std::fmt;
 
-/// Bytes that were left as they are, and why.
+/// Bytes that stay as they are, and why.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Skip {
     /// Index into [`crate::snapshot::Snapshot::objects`].
     pub object: usize,
-    /// Which part of it.
+    /// The part of that object.
     pub part: Part,
-    /// Where.
+    /// The addresses of the bytes.
     pub range: Range,
-    /// Why.
+    /// Why they stay.
     pub reason: Reason,
 }
 
@@ -33,15 +33,15 @@ pub enum Reason {
     Excluded,
     /// The whole part is smaller than one huge page.
     TooSmall(PageSize),
-    /// The first or last huge page reaches beyond the part, over nothing but unmapped space and
-    /// neighbours of the same protection: rounding out could have it.
+    /// The first or last huge page reaches beyond the part, but only over unmapped space and
+    /// neighbours of the same protection: an outer span could lift it.
     NotAligned(PageSize),
     /// The first or last huge page holds a neighbour of another protection.
     Neighbour(PageSize),
     /// The first or last huge page holds memory that is not to be lifted, or no part of an object.
     Beside(PageSize),
-    /// The first or last huge page reaches over unmapped space that has to stay so: a guard, or
-    /// room that the heap or a stack grows into.
+    /// The first or last huge page reaches over space that must stay unmapped: a guard, or room that
+    /// the heap or a stack grows into.
     KeptFree(PageSize),
     /// Memory that is writable and executable at once is never touched.
     WritableCode,
@@ -49,13 +49,13 @@ pub enum Reason {
     Protection,
     /// The loader writes relocations into this text.
     TextRelocations,
-    /// Somebody has written to this code since it was mapped.
+    /// Code that was written to since it was mapped, as debuggers and uprobes do.
     Patched,
     /// The pool has too few pages.
     PoolShort {
         /// Size of its pages.
         page: PageSize,
-        /// Pages that could still be had.
+        /// Pages that were still available.
         free: u64,
         /// Pages that were wanted.
         need: u64,
@@ -66,9 +66,9 @@ pub enum Reason {
     NoPool(PageSize),
     /// The program has asked for something that huge pages, or a copy, would undo.
     Special(Attribute),
-    /// The backing is not for this part.
+    /// The backing cannot be used for this part.
     NotFor(Backing, Part),
-    /// It is advised: huge pages come as it is touched.
+    /// It is advised, and becomes huge when it is touched.
     OnTouch,
     /// The backing cannot have pages of this size.
     NoSuchPage(Backing, PageSize),
@@ -92,30 +92,30 @@ pub enum Reason {
         /// Bytes that were wanted.
         need: u64,
     },
-    /// No gap between the mappings is wide enough for a copy of so many bytes.
+    /// No gap between the mappings is wide enough for a copy of this many bytes.
     NoCodeCave(u64),
     /// Its page cache is not in huge folios.
     NotPrimed,
-    /// Most of its page cache is in huge folios, this is not.
+    /// Most of the part's page cache is in huge folios, but this piece is not.
     SmallFolios,
     /// Its address and its offset in the file differ within a huge page.
     NotCongruent(PageSize),
     /// The store of shared text has no copy of it.
     NotStored(NotStored),
-    /// It was copied for transparent pages of this size, which smaps does not tell of.
+    /// It was copied for transparent pages of this size, which smaps does not show.
     SmallerPages(PageSize),
-    /// No past run is known to have touched it.
+    /// No recorded run touched it.
     NotTouched,
-    /// A copy would cost more than it could bring.
+    /// A copy would cost more time than it could save.
     NotWorth(Weighed),
     /// A step of the lift failed and was undone.
     Failed(Backing, Fault),
-    /// It could be lifted, and nobody has.
+    /// It could be lifted, but was not.
     NotLifted,
 }
 
 impl Reason {
-    /// A stable word for machines.
+    /// Returns a stable word for programs that read the report.
     pub fn key(&self) -> &'static str {
         match self {
             Reason::PartNotAsked(_) => "part-not-asked",
@@ -153,8 +153,8 @@ impl Reason {
         }
     }
 
-    /// Something is wrong with the machine or the request, as against with the layout of
-    /// the program: worth a line on stderr.
+    /// Returns whether the machine or the request is the cause, not the layout of the program: that
+    /// is worth a line on stderr.
     pub fn is_remediable(&self) -> bool {
         matches!(
             self,
@@ -179,8 +179,8 @@ impl Reason {
         matches!(self, Reason::NotAligned(_) | Reason::Neighbour(_) | Reason::Beside(_) | Reason::KeptFree(_))
     }
 
-    /// This reason for its own bytes and those of `other`: what was wanted adds up, what
-    /// there was is what the first of them found.
+    /// Joins this reason with `other` of the same kind: what was needed adds up, and what was
+    /// available is what the first of them found.
     pub fn and(&self, other: &Reason) -> Reason {
         match (self, other) {
             (
@@ -206,8 +206,8 @@ impl Reason {
         }
     }
 
-    /// What would change it, where that is the same for every program; [`Reason::hint_for`] also has
-    /// the advice with names in it.
+    /// Returns what the user can do, where that is the same for every program. [`Reason::hint_for`] also
+    /// returns the advice that contains names.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             Reason::NotFor(..) => "use --data-backing thp".into(),
@@ -228,18 +228,18 @@ impl Reason {
             Reason::NoThp => "use --backing hugetlb".into(),
             Reason::MemoryLimit { .. } => "free memory, or lift less: --object, --parts".into(),
             Reason::GroupLimit { limit, need, .. } if limit.left / 2 >= *need => {
-                format!("hugelift run --spare {}M, if it can do without", need.div_ceil(1 << 20))
+                format!("hugelift run --spare {}M, if the program can do without it", need.div_ceil(1 << 20))
             }
             Reason::GroupLimit { limit, need, .. } => {
                 let used = limit.bytes.saturating_sub(limit.left);
-                // What is used varies a little from start to start.
+                // 2 MB more, as usage varies a little from start to start.
                 let enough = used.saturating_add(need.saturating_mul(2)).div_ceil(1 << 20) + 2;
                 let spare = need.div_ceil(1 << 20);
                 format!("echo {enough}M > {}, then hugelift run --spare {spare}M", limit.source)
             }
             Reason::NotStored(not) => return not.hint.clone(),
             Reason::Failed(_, fault) => return fault.hint(),
-            // The names of what they are about are in these: Reason::hint_for.
+            // Advice on these contains names, or there is none: Reason::hint_for.
             Reason::PartNotAsked(_)
             | Reason::NotPrimed
             | Reason::SmallFolios
@@ -265,7 +265,7 @@ impl Reason {
     }
 }
 
-/// The command that makes the pool `pages` large.
+/// Returns the command that sets the size of a pool.
 fn grow_pool(page: PageSize, pages: u64) -> String {
     format!("hugelift pool set {}={pages}", size_word(page.bytes()))
 }
@@ -278,31 +278,33 @@ impl fmt::Display for Reason {
             Reason::TooSmall(page) => write!(f, "too small: less than one page of {page}"),
             Reason::NotAligned(page) => write!(f, "not aligned: less than a whole page of {page} at an end"),
             Reason::Neighbour(page) => {
-                write!(f, "shares its page of {page} with a neighbour of other protection")
+                write!(f, "shares its page of {page} with memory of another protection")
             }
             Reason::Beside(page) => {
-                write!(f, "shares its page of {page} with memory that is not to be lifted")
+                write!(f, "shares its page of {page} with memory that is not lifted")
             }
             Reason::KeptFree(page) => {
-                write!(f, "the rest of its page of {page} is a guard, or room to grow into")
+                write!(f, "the rest of its page of {page} must stay free: a guard, or room to grow")
             }
             Reason::WritableCode => f.write_str("is writable and executable at once"),
-            Reason::Protection => f.write_str("has another protection than its segment says"),
-            Reason::TextRelocations => f.write_str("the loader relocates this text"),
+            Reason::Protection => f.write_str("its protection is not the one that its segment states"),
+            Reason::TextRelocations => f.write_str("the loader writes relocations into this text"),
             Reason::Patched => {
-                f.write_str("holds a breakpoint, a uprobe or other code written since the start")
+                f.write_str("holds a breakpoint, a uprobe or other code written since the program started")
             }
             Reason::PoolShort { page, free, need, .. } => {
                 write!(f, "hugetlb pool of {page} pages: free {free}, need {need}")
             }
             Reason::NoPool(page) => write!(f, "the kernel has no hugetlb pool of {page} pages"),
             Reason::Special(attribute) => attribute.fmt(f),
-            Reason::NotFor(backing, part) => write!(f, "{backing} is not for the {part}"),
+            Reason::NotFor(backing, part) => write!(f, "{backing} cannot back {part}"),
             Reason::SmallerPages(page) => {
-                write!(f, "copied for pages of {page}, as far as the kernel had them: smaps does not tell")
+                write!(f, "copied for pages of {page}; smaps does not show how many of them it got")
             }
-            Reason::OnTouch => f.write_str("not touched yet: huge pages come as it is"),
-            Reason::NoSuchPage(backing, page) => write!(f, "{backing} has no pages of {page} here"),
+            Reason::OnTouch => f.write_str("not touched yet: becomes huge when it is"),
+            Reason::NoSuchPage(backing, page) => {
+                write!(f, "this kernel has no pages of {page} for the backing {backing}")
+            }
             Reason::ThpOff(ThpOff::Never) => {
                 f.write_str("/sys/kernel/mm/transparent_hugepage/enabled is 'never'")
             }
@@ -312,11 +314,11 @@ impl fmt::Display for Reason {
             Reason::NoThp => f.write_str("this kernel has no transparent huge pages"),
             Reason::MemoryLimit { left, need } => {
                 let (left, need) = (human_bytes(*left), human_bytes(*need));
-                write!(f, "memory: {left} may be taken (half of what is available), need {need}")
+                write!(f, "memory: copies may take {left} (half of what is available), need {need}")
             }
             Reason::GroupLimit { limit, spare, need } => {
                 let (spare, need, left) = (human_bytes(*spare), human_bytes(*need), human_bytes(limit.left));
-                write!(f, "memory limit: {}, and the program may need the {left} left of it", limit.said())?;
+                write!(f, "memory limit: {limit}, and the program may need the {left} left of it")?;
                 write!(f, ": {spare} spare, need {need}")
             }
             Reason::NoCodeCave(need) => write!(f, "no gap of {} in its address space", human_bytes(*need)),
@@ -326,7 +328,7 @@ impl fmt::Display for Reason {
                 write!(f, "its address and its offset in the file differ within a page of {page}")
             }
             Reason::NotStored(not) => write!(f, "shared: {}", not.why),
-            Reason::NotTouched => f.write_str("not touched by a past run that was looked at"),
+            Reason::NotTouched => f.write_str("not touched in any recorded run"),
             Reason::NotWorth(weighed) => weighed.fmt(f),
             Reason::Failed(backing, fault) => write!(f, "{backing}: {fault}"),
             Reason::NotLifted => f.write_str("could be lifted"),

@@ -20,16 +20,16 @@ pub enum Source {
     Private(FileHandle, u64),
 }
 
-/// A copy in the store, and where it is to be mapped.
+/// A mapping of a copy in the store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MapStored {
-    /// Where.
+    /// Its addresses.
     pub range: Range,
-    /// With which protection.
+    /// Its protection.
     pub prot: Prot,
-    /// Which of the store's open files ([`crate::snapshot::StoredCopy::entry`]).
+    /// Index into the store's open files ([`crate::snapshot::StoredCopy::entry`]).
     pub entry: usize,
-    /// Where in the file.
+    /// The offset in that file.
     pub offset: u64,
 }
 
@@ -46,14 +46,14 @@ pub enum Place {
     Over,
 }
 
-/// Why a call on the target did not do what it should.
+/// Why a call on the target failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Fault {
     /// The target's kernel refused the call: the target is unchanged.
     Call {
         /// Name of the system call, with its distinguishing argument.
         call: &'static str,
-        /// What it was to work on.
+        /// The addresses that it was called for.
         range: Range,
         /// errno(3).
         errno: i32,
@@ -65,12 +65,12 @@ pub enum Fault {
         /// Bytes wanted.
         want: u64,
     },
-    /// The call could not be made at all: the target is gone or no longer ours.
+    /// The call could not be made at all: the target is gone or no longer under our control.
     Lost(String),
 }
 
 impl Fault {
-    /// What would change it.
+    /// Returns what the user can do about it.
     pub fn hint(&self) -> Option<String> {
         const ENOMEM: i32 = 12;
         const EFAULT: i32 = 14;
@@ -114,14 +114,14 @@ impl fmt::Display for Fault {
 
 impl std::error::Error for Fault {}
 
-/// A process whose address space can be changed: the one under ptrace, the calling one,
-/// or a model in memory. Each method is one system
-/// call, or does nothing; or several, each of which does so.
+/// A process whose address space can be changed: a process under ptrace, or a
+/// [`Model`](crate::model::Model) in memory. Each method makes one system call, or one for each element
+/// of its list.
 ///
 /// # Errors
-/// All of them return [`Fault`]; but for [`Fault::Lost`] the target is then unchanged,
-/// except that a failed [`Target::mmap`] with [`Place::Over`], or a failed
-/// [`Target::mremap`], may have unmapped what was to be replaced (as Linux does).
+/// All methods return [`Fault`]. The target is then unchanged, with two exceptions: after
+/// [`Fault::Lost`] nothing is known of it, and a failed [`Target::mmap`] with [`Place::Over`] or a
+/// failed [`Target::mremap`] may have unmapped what it was to replace (as Linux does).
 pub trait Target {
     /// Maps `range` with `prot`, at exactly this address.
     fn mmap(&mut self, range: Range, prot: Prot, source: Source, place: Place) -> Result<(), Fault>;
@@ -133,27 +133,27 @@ pub trait Target {
     fn mremap(&mut self, from: Range, to: Addr) -> Result<(), Fault>;
     /// madvise(2) with `MADV_HUGEPAGE`.
     fn advise_huge(&mut self, range: Range) -> Result<(), Fault>;
-    /// mbind(2) with `MPOL_MF_MOVE`: where its pages are to lie from now on (`None`: where the
-    /// process's policy says); those that it has, and nobody shares, move.
+    /// mbind(2) with `MPOL_MF_MOVE`: sets the NUMA nodes of its pages (`None`: follow the process's
+    /// policy). Existing pages move, unless another process shares them.
     fn bind(&mut self, range: Range, placement: Option<Placement>) -> Result<(), Fault>;
-    /// Makes every page of `range` (of size `page`) resident and writable, so that what
-    /// is lacking is an error here and no SIGBUS later.
+    /// Makes every page of `range` (of size `page`) resident and writable, so that a lack of pages is
+    /// an error here and no SIGBUS later.
     fn populate(&mut self, range: Range, page: PageSize) -> Result<(), Fault>;
-    /// Reads one byte of each page (of size `page`) of `range`: what the page cache holds in folios of
-    /// that size is then mapped.
+    /// Reads one byte of each page (of size `page`) of `range`, so that the kernel maps the folios of
+    /// that size in the page cache.
     fn fault_in(&mut self, range: Range, page: PageSize) -> Result<(), Fault>;
     /// Copies `from` to `to` within the target.
     fn copy(&mut self, from: Range, to: Addr) -> Result<(), Fault>;
-    /// madvise(2) with `MADV_COLLAPSE` (Linux 6.1): puts on huge pages what is not.
+    /// madvise(2) with `MADV_COLLAPSE` (Linux 6.1): moves small pages to huge ones.
     fn collapse(&mut self, range: Range) -> Result<(), Fault>;
-    /// Bytes of `range` that huge pages map.
+    /// Returns the bytes of `range` that huge pages map.
     fn huge_bytes(&mut self, range: Range) -> Result<u64, Fault>;
-    /// An unnamed file of `bytes` bytes on hugetlb pages (memfd_create(2)).
+    /// Creates an unnamed file of `bytes` bytes on hugetlb pages (memfd_create(2)).
     fn memfd(&mut self, page: PageSize, bytes: u64) -> Result<FileHandle, Fault>;
-    /// Maps each of `copies`, where nothing is mapped, as [`Source::Private`] of its file; the file
-    /// is closed again. Each stands for itself; after [`Fault::Lost`] none is tried any more.
+    /// Maps each of `copies`, where nothing is mapped, as [`Source::Private`] of its file, and closes
+    /// the file. One may fail without the others; after [`Fault::Lost`] no other is tried.
     fn map_stored(&mut self, copies: &[MapStored]) -> Vec<Result<(), Fault>>;
-    /// [`Target::mremap`] of each of `moves`, under the same terms.
+    /// Calls [`Target::mremap`] for each of `moves`, which fail like `map_stored`'s copies.
     fn move_all(&mut self, moves: &[(Range, Addr)]) -> Vec<Result<(), Fault>>;
     /// close(2).
     fn close(&mut self, file: FileHandle) -> Result<(), Fault>;

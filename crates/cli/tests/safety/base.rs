@@ -258,7 +258,7 @@ fn issue13_b1_the_true_reason_is_told() {
         let line = told.lines().find(|l| l.contains("nothing") && l.contains(&of));
         let line = line.unwrap_or_else(|| panic!("{options:?}: {told}"));
         assert!(line.contains("2.3 MB of text") || line.contains("2.3 MB of rodata"), "{line}");
-        assert!(line.contains("shares its page of 2 MB with a neighbour of other protection"), "{line}");
+        assert!(line.contains("shares its page of 2 MB with memory of another protection"), "{line}");
     }
     let small = Cmd::new(["true"]).lifted(&["-v", "--backing", "thp"]);
     assert!(!small.stderr.contains("larger than a huge page"), "{small:?}");

@@ -17,7 +17,7 @@ fn under_a_limit_of_a_control_group() {
     snapshot.machine.memory_limit = Some(limit.clone());
     let reason = refused(&snapshot, &on(&[Backing::Thp]));
     assert_eq!(reason, Reason::GroupLimit { limit: limit.clone(), spare: 0, need: 10 * MB });
-    assert_eq!(reason.hint().unwrap(), "hugelift run --spare 10M, if it can do without");
+    assert_eq!(reason.hint().unwrap(), "hugelift run --spare 10M, if the program can do without it");
     // Pages of the pool are not charged to it, unless the cgroup mount says so. THP as a fallback is.
     let both = on(&[Backing::Hugetlb, Backing::Thp]);
     assert_eq!(spans(&plan(&snapshot, &both)), [(TEXT, vec![Backing::Hugetlb])]);
