@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Addresses, ranges and page sizes: newtypes, so that an address of the target is
-//! never mistaken for a pointer of ours, a length or a file offset.
+//! Addresses, ranges and page sizes: newtypes, so that an address of the target cannot be mistaken
+//! for a pointer of this process, a length or a file offset.
 
 use crate::quantity;
 use std::fmt;
@@ -11,24 +11,24 @@ use std::str::FromStr;
 pub struct Addr(pub u64);
 
 impl Addr {
-    /// The nearest multiple of `page` at or below this address.
+    /// Returns the nearest multiple of `page` at or below this address.
     pub fn align_down(self, page: PageSize) -> Addr {
         Addr(self.0 & !(page.bytes() - 1))
     }
 
-    /// The nearest multiple of `page` at or above this address; `None` past the end
-    /// of the address space.
+    /// Returns the nearest multiple of `page` at or above this address; `None` past the end of the
+    /// address space.
     pub fn align_up(self, page: PageSize) -> Option<Addr> {
         let up = self.0.checked_add(page.bytes() - 1)?;
         Some(Addr(up).align_down(page))
     }
 
-    /// Whether the address is a multiple of `page`.
+    /// Returns whether the address is a multiple of `page`.
     pub fn is_aligned(self, page: PageSize) -> bool {
         self.0 & (page.bytes() - 1) == 0
     }
 
-    /// This address plus `bytes`; `None` on overflow.
+    /// Returns this address plus `bytes`; `None` on overflow.
     pub fn checked_add(self, bytes: u64) -> Option<Addr> {
         self.0.checked_add(bytes).map(Addr)
     }
@@ -51,54 +51,54 @@ impl fmt::Debug for Addr {
 pub struct Range {
     /// The first address inside.
     pub start: Addr,
-    /// The first address behind.
+    /// The first address behind it.
     pub end: Addr,
 }
 
 impl Range {
-    /// The range `start..end`; `None` if it would be inside out.
+    /// Returns the range `start..end`; `None` if `end` is below `start`.
     pub fn new(start: Addr, end: Addr) -> Option<Range> {
         (start <= end).then_some(Range { start, end })
     }
 
-    /// The range of `bytes` bytes from `start`; `None` if it does not fit below 2^64.
+    /// Returns the range of `bytes` bytes from `start`; `None` if it does not fit below 2^64.
     pub fn sized(start: Addr, bytes: u64) -> Option<Range> {
         Some(Range { start, end: start.checked_add(bytes)? })
     }
 
-    /// The range as long, `bytes` bytes below; wraps at 0.
+    /// Returns the range moved down by `bytes`; wraps at 0.
     pub fn down(self, bytes: u64) -> Range {
         let down = |at: Addr| Addr(at.0.wrapping_sub(bytes));
         Range { start: down(self.start), end: down(self.end) }
     }
 
-    /// Length in bytes; 0 where the fields were set inside out.
+    /// Returns the length in bytes; 0 if `end` is below `start`.
     pub fn len(self) -> u64 {
         self.end.0.saturating_sub(self.start.0)
     }
 
-    /// Whether the range holds no byte.
+    /// Returns whether the range holds no byte.
     pub fn is_empty(self) -> bool {
         self.start >= self.end
     }
 
-    /// Whether `addr` lies inside.
+    /// Returns whether `addr` lies inside.
     pub fn contains(self, addr: Addr) -> bool {
         self.start <= addr && addr < self.end
     }
 
-    /// Whether every byte of `other` lies inside.
+    /// Returns whether every byte of `other` lies inside.
     pub fn covers(self, other: Range) -> bool {
         self.start <= other.start && other.end <= self.end
     }
 
-    /// The bytes that both ranges hold; `None` if there are none.
+    /// Returns the bytes that both ranges hold; `None` if there are none.
     pub fn intersect(self, other: Range) -> Option<Range> {
         let r = Range { start: self.start.max(other.start), end: self.end.min(other.end) };
         (r.start < r.end).then_some(r)
     }
 
-    /// The whole pages of `page` inside the range:
+    /// Returns the whole pages of `page` inside the range:
     ///
     /// ```text
     ///      start                          end
@@ -107,14 +107,14 @@ impl Range {
     ///            [==== inner ======]
     /// ```
     ///
-    /// `None` if there is not one.
+    /// `None` if there is none.
     pub fn inner(self, page: PageSize) -> Option<Range> {
         let start = self.start.align_up(page)?;
         let end = self.end.align_down(page);
         (start < end).then_some(Range { start, end })
     }
 
-    /// This range cut into the pieces that `other` does not hold.
+    /// Returns the pieces of this range that `other` does not hold.
     pub fn minus(self, other: Range) -> Vec<Range> {
         let Some(cut) = self.intersect(other) else {
             return if self.is_empty() { vec![] } else { vec![self] };
@@ -148,17 +148,17 @@ impl PageSize {
     /// 2 MB, what a PMD entry maps with 4 kB base pages.
     pub const MB2: PageSize = PageSize(2 << 20);
 
-    /// The page size of `bytes` bytes; `None` unless it is a power of two of at least 4 kB.
+    /// Returns the page size of `bytes` bytes; `None` unless it is a power of two of at least 4 kB.
     pub fn new(bytes: u64) -> Option<PageSize> {
         (bytes.is_power_of_two() && bytes >= 4096).then_some(PageSize(bytes))
     }
 
-    /// In bytes.
+    /// Returns the size in bytes.
     pub fn bytes(self) -> u64 {
         self.0
     }
 
-    /// Base-2 logarithm, as `MAP_HUGE_SHIFT` encodes it (mmap(2)).
+    /// Returns the base-2 logarithm, as `MAP_HUGE_SHIFT` encodes it (mmap(2)).
     pub fn log2(self) -> u32 {
         self.0.trailing_zeros()
     }
@@ -188,7 +188,7 @@ impl FromStr for PageSize {
     }
 }
 
-/// Bytes for people: the largest unit that leaves at most one decimal.
+/// Formats bytes for people, in the largest unit that is not above them, with at most one decimal.
 pub fn human_bytes(bytes: u64) -> String {
     const UNITS: [(u64, &str); 3] = [(1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "kB")];
     for (unit, name) in UNITS {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The command that helps, with the names of the object and of its program in it.
 //!
-//! What helps depends on how an object came to be mapped: `hugelift run` lifts what is loaded before
-//! the program begins, and not what the program opens later (`dlopen(3)`): of that, the page cache
-//! can be primed.
+//! It depends on how an object was mapped. `hugelift run` lifts what is loaded before the program
+//! begins, and not what the program opens later (`dlopen(3)`). For the latter the page cache can be
+//! primed.
 
 use crate::printable::quoted;
 use crate::report::Report;
@@ -12,16 +12,16 @@ use crate::snapshot::Part;
 use std::ffi::OsStr;
 use std::path::Path;
 
-/// How an object came to be mapped.
+/// When an object was mapped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mapped {
     /// Before the program begins: it is the program, or the program needs it.
     AtStart,
-    /// By the program itself, later.
+    /// Later, by the program itself.
     Opened,
 }
 
-/// What advice is about: words for a shell.
+/// What a command names: the object and the program, as words for a shell.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct About {
     object: String,
@@ -30,15 +30,15 @@ pub struct About {
 }
 
 impl About {
-    /// The object at `path`, in a program that the words `start` start.
+    /// Describes the object at `path`, in a program that the command `start` starts.
     pub fn object<S: AsRef<OsStr>>(path: &Path, start: &[S], mapped: Mapped) -> About {
         let words: Vec<String> = start.iter().map(|word| quoted(word.as_ref())).collect();
-        // Options of the program are not options of hugelift.
+        // hugelift must not take options of the program for its own.
         let end = if words.len() > 1 { "-- " } else { "" };
         About { object: quoted(path.as_os_str()), start: format!("{end}{}", words.join(" ")), mapped }
     }
 
-    /// A program and all that it needs.
+    /// Describes a program with all that it needs.
     pub fn program(path: &Path) -> About {
         let object = format!("--with-libs {}", quoted(path.as_os_str()));
         About { object, ..About::object(path, &[path], Mapped::AtStart) }
@@ -46,12 +46,13 @@ impl About {
 }
 
 impl Reason {
-    /// What would change it, with the command where there is one.
+    /// Returns what the user can do, with names in the command.
     pub fn hint_for(&self, about: &About) -> Option<String> {
         self.command(about).unwrap_or_else(|| self.hint())
     }
 
-    /// The command with names in it; `None` where the advice has no names.
+    /// Returns the command with names in it, or `Some(None)` if no command helps; `None` where the
+    /// advice has no names.
     fn command(&self, about: &About) -> Option<Option<String>> {
         let About { object, start, mapped } = about;
         let prime = || format!("hugelift prime {object}, while no process has it mapped");
@@ -85,8 +86,8 @@ impl Reason {
 }
 
 impl Report {
-    /// Puts names into the advice: the words that start the program (its path where there are none),
-    /// and which objects it has opened itself.
+    /// Puts names into the advice: `start` is the command that starts the program (if empty, its path),
+    /// and `is_opened` tells which objects the program has opened itself.
     pub fn advise<S: AsRef<OsStr>>(&mut self, start: &[S], is_opened: impl Fn(&Path) -> bool) {
         let program = self.objects.iter().find(|o| o.executable).map(|o| o.path.clone());
         for object in &mut self.objects {
@@ -110,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn advice_has_the_names_and_fits_the_way_of_mapping() {
+    fn advice_has_the_names_and_fits_when_an_object_was_mapped() {
         let jvm = Path::new("/jvm/my lib.so");
         let of =
             |reason: Reason, mapped| reason.hint_for(&About::object(jvm, &["java", "-jar", "a b"], mapped));
@@ -121,7 +122,7 @@ mod tests {
         assert_eq!(of(Reason::PartNotAsked(Part::Data), Mapped::Opened), None);
         let program = Reason::NotPrimed.hint_for(&About::program(Path::new("/bin/x"))).unwrap();
         assert!(program.starts_with("hugelift prime --with-libs /bin/x,"), "{program}");
-        // What has no names is as it was.
+        // Advice without names is unchanged.
         assert_eq!(of(Reason::NoThp, Mapped::Opened), Reason::NoThp.hint());
     }
 }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where the heap, what brk(2) manages, begins: at the start of a huge page, so that its first page
-//! is huge too, and none is shared with `.bss`.
+//! Moves the start of the heap, which brk(2) manages, to the start of a huge page. Then its first page
+//! can be huge too, and no huge page is shared with `.bss`.
 //!
 //! ```text
-//!   .bss ====|     distance that the kernel has drawn     |start_brk
-//!                                                   |  page  |start_brk, rounded up
+//!   .bss ====|       random distance       |start_brk
+//!                                    |  page  |start_brk, rounded up
 //! ```
 //!
-//! Nothing of the program has run, and the heap is empty: to the program it is one more random
-//! place. Of what the kernel draws the bits within a huge page are lost.
+//! This is done before the program has run, while the heap is empty: the program sees one more random
+//! address. The random bits within a huge page are lost.
 
 use crate::addr::{Addr, PageSize, Range};
 use crate::maps::Mapping;
@@ -16,21 +16,21 @@ use crate::relocate::{ExecStopped, Layout};
 use crate::snapshot::overlapping;
 use crate::target::Fault;
 
-/// `layout` with the heap, empty still, at a multiple of `page`; `None` if it is there already, or
-/// something lies in between.
+/// Returns `layout` with the empty heap at a multiple of `page`; `None` if it is at one already, is not
+/// empty, or something is mapped in between.
 pub fn aligned(layout: &Layout, mappings: &[Mapping], page: PageSize) -> Option<Layout> {
     let start = Addr(layout.start_brk).align_up(page).filter(|s| s.0 != layout.start_brk)?;
-    // One page more, for what is mapped right there leaves no heap at all.
+    // One page more must be free: a mapping right behind the new start would leave no heap.
     let passed = Range::new(Addr(layout.start_brk), start.checked_add(page.bytes())?)?;
     let free = layout.brk == layout.start_brk && overlapping(mappings, passed).is_empty();
     free.then(|| Layout { start_brk: start.0, brk: start.0, ..layout.clone() })
 }
 
-/// Has the heap of `target`, which has just been started, begin at a multiple of `page`, if it can.
-/// Whether it has been moved.
+/// Moves the start of the heap of `target`, which is at its exec stop, to a multiple of `page`, if it
+/// can. Returns whether it was moved.
 ///
 /// # Errors
-/// The kernel refuses it: the heap is where it was.
+/// Returns the kernel's refusal. The heap is where it was then.
 pub fn align<T: ExecStopped>(
     target: &mut T,
     layout: &Layout,
@@ -65,7 +65,7 @@ mod tests {
         assert_eq!(start(2 * MB + 4096), Some((4 * MB, 4 * MB, 7)));
         assert_eq!(start(4 * MB), None);
         assert_eq!(start(13 * MB), Some((14 * MB, 14 * MB, 7)));
-        assert_eq!(start(15 * MB), None, "no room is left for it");
+        assert_eq!(start(15 * MB), None, "no room is left for the heap");
         assert_eq!(start(u64::MAX - MB), None);
         let used = Layout { brk: 3 * MB + 4096, ..empty_at(3 * MB) };
         assert_eq!(aligned(&used, &mappings, PAGE), None);

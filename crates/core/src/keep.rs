@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `hugelift keep`: what it is to keep, as its configuration says.
+//! The configuration of `hugelift keep`: what it keeps on huge pages.
 //!
 //! ```toml
 //! programs = ["clang++-19", "node"]            # with the shared objects they need
@@ -7,7 +7,7 @@
 //! exclude = ["libicudata.so*"]
 //! budget = "512M"
 //! interval = "5m"
-//! group = "adm"                                # who may ask, beside root
+//! group = "adm"                                # may ask for the state, beside root
 //! ```
 
 use crate::policy::ObjectFilter;
@@ -17,23 +17,23 @@ use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Where the configuration of the machine is.
+/// The machine's configuration file.
 pub const CONFIG: &str = "/etc/hugelift/keep.conf";
 
-/// What is locked in memory at most, unless the configuration says otherwise: enough for a
-/// compiler or two.
+/// Bytes to lock in memory at most, unless the configuration says otherwise: enough for a compiler or
+/// two.
 const BUDGET: u64 = 512 << 20;
-/// How often it is looked whether all is still huge.
+/// Time between two checks, unless the configuration says otherwise.
 const INTERVAL: Duration = Duration::from_secs(300);
-/// Looking more often only costs.
+/// More frequent checks cost time and gain nothing.
 const SHORTEST: Duration = Duration::from_secs(1);
-/// A time that far away cannot be told from never.
+/// A longer interval means never.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// What to keep on huge pages.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Programs by path or by a name on PATH: with all shared objects they need.
+    /// Programs by path or by name on PATH. All shared objects that they need are kept too.
     pub programs: Vec<String>,
     /// ELF files by absolute path or glob.
     pub files: Vec<String>,
@@ -41,13 +41,13 @@ pub struct Config {
     pub filter: ObjectFilter,
     /// Bytes to lock in memory at most; 0 for none.
     pub budget: u64,
-    /// How often to look.
+    /// Time between two checks.
     pub interval: Duration,
-    /// The group whose members may ask how things are, beside the daemon's own user.
+    /// The group whose members may ask for the state, beside the daemon's own user.
     pub group: Option<String>,
 }
 
-/// As written.
+/// The configuration file as TOML.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Written {
@@ -66,21 +66,21 @@ impl Config {
     /// Reads a configuration.
     ///
     /// # Errors
-    /// The line that is wrong, and why.
+    /// Returns the line that is wrong, and why.
     pub fn parse(text: &str) -> Result<Config, String> {
         Config::read(text).map_err(|e| printable(&e))
     }
 
     fn read(text: &str) -> Result<Config, String> {
-        let written: Written = toml::from_str(text).map_err(|e| told(&e, text))?;
+        let written: Written = toml::from_str(text).map_err(|e| one_line(&e, text))?;
         if let Some(relative) = written.files.iter().find(|f| !Path::new(f).has_root()) {
-            return Err(format!("files: '{relative}' is no absolute path"));
+            return Err(format!("files: '{relative}' is not an absolute path"));
         }
         if written.programs.iter().any(String::is_empty) {
             return Err("programs: an empty name".to_string());
         }
         if written.programs.is_empty() && written.files.is_empty() {
-            return Err("neither programs nor files: nothing to keep".to_string());
+            return Err("nothing to keep: the configuration names neither programs nor files".to_string());
         }
         let filter = ObjectFilter::new(&[], &written.exclude).map_err(|e| format!("exclude: {e}"))?;
         let budget = match &written.budget {
@@ -94,15 +94,17 @@ impl Config {
             None => INTERVAL,
         };
         if written.group.as_ref().is_some_and(|group| group.is_empty() || group.contains('\0')) {
-            return Err("group: no name of a group; leave the line out to let only its own user ask".into());
+            return Err(
+                "group: not the name of a group; without this line only the daemon's own user may ask".into(),
+            );
         }
         let Written { programs, files, group, .. } = written;
         Ok(Config { programs, files, filter, budget, interval, group })
     }
 }
 
-/// What is wrong with the text, in one line.
-fn told(error: &toml::de::Error, text: &str) -> String {
+/// Returns what is wrong with the text, in one line.
+fn one_line(error: &toml::de::Error, text: &str) -> String {
     let what = error.message().replace('\n', ", ");
     let before = error.span().and_then(|span| text.get(..span.start));
     match before.map(|before| before.matches('\n').count() + 1) {
@@ -111,7 +113,7 @@ fn told(error: &toml::de::Error, text: &str) -> String {
     }
 }
 
-/// The folder that everything a pattern can match lies below, as far as it has no wildcard.
+/// Returns the folder that holds everything `pattern` can match: its leading part without wildcards.
 pub fn base_of(pattern: &str) -> PathBuf {
     let plain = |part: &&str| !part.contains(['*', '?', '[']);
     let parts: Vec<&str> = pattern.split('/').collect();
@@ -125,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_whole_one() {
+    fn a_complete_configuration() {
         let text = "programs = [\"node\"]\nfiles = [\"/a/*.so\"]\nexclude = [\"libicu*\"]\nbudget = \"1G\"\ninterval = \"2m\"\ngroup = \"adm\"\n";
         let config = Config::parse(text).unwrap();
         assert_eq!(config.programs, ["node"]);
@@ -137,27 +139,27 @@ mod tests {
     }
 
     #[test]
-    fn the_example_is_one() {
+    fn the_example_is_valid() {
         let example = include_str!("../../../systemd/keep.conf");
         assert_eq!(Config::parse(example).unwrap().budget, BUDGET);
     }
 
     #[test]
-    fn what_is_wrong_is_told() {
+    fn errors_say_what_is_wrong() {
         for (text, says) in [
             ("", "nothing to keep"),
             ("programs = [\"\"]", "an empty name"),
             ("programs = 5", "line 1"),
             ("programs = [\"x\"]\nbuget = \"5M\"", "buget"),
-            ("programs = [\"x\"]\nbudget = \"5X\"", "budget: '5X' is no size"),
-            ("programs = [\"x\"]\nbudget = \"99999999999999999999G\"", "is no size"),
+            ("programs = [\"x\"]\nbudget = \"5X\"", "budget: '5X' is not a size"),
+            ("programs = [\"x\"]\nbudget = \"99999999999999999999G\"", "is not a size"),
             ("programs = [\"x\"]\ninterval = \"0\"", "is less than 1s"),
-            ("programs = [\"x\"]\ninterval = \"soon\"", "interval: 'soon' is no time"),
-            ("programs = [\"x\"]\ninterval = \"18446744073709551615\"", "is no time"),
+            ("programs = [\"x\"]\ninterval = \"soon\"", "interval: 'soon' is not a time"),
+            ("programs = [\"x\"]\ninterval = \"18446744073709551615\"", "is not a time"),
             ("programs = [\"x\"]\ninterval = \"400d\"", "is more than"),
-            ("programs = [\"x\"]\ngroup = \"\"", "group: no name"),
-            ("files = [\"lib*.so\"]", "'lib*.so' is no absolute path"),
-            ("files = [\"lib\\n*.so\"]", "'lib\\n*.so' is no absolute path"),
+            ("programs = [\"x\"]\ngroup = \"\"", "group: not the name"),
+            ("files = [\"lib*.so\"]", "'lib*.so' is not an absolute path"),
+            ("files = [\"lib\\n*.so\"]", "'lib\\n*.so' is not an absolute path"),
             ("files = [\"/x\"]\nexclude = [\"[\"]", "exclude: "),
             ("files = [\"/x\"", "line 1"),
         ] {

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The pure half of hugelift. Nothing in here talks to the kernel:
+//! The pure half of hugelift. Nothing in this crate talks to the kernel:
 //!
 //! ```text
 //! Snapshot + Policy -> plan() -> Plan -> apply(Target) -> Outcome -> Report
 //! ```
 //!
-//! [`plan::plan`] is a pure function; [`apply::apply`] is generic over [`target::Target`],
-//! of which [`model::Model`] is the implementation that the tests put a fault into at
-//! every step.
+//! [`plan::plan`] is a pure function. [`apply::apply`] is generic over [`target::Target`]; the tests
+//! use its implementation [`model::Model`] and make every step fail.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 #![forbid(unsafe_code)]
 

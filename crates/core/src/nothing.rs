@@ -8,18 +8,18 @@ use crate::skip::{Reason, Skip};
 use crate::snapshot::Snapshot;
 use std::collections::BTreeMap;
 
-/// Returns the reason that `plan` gives for most bytes, with their number and what they are: the most
-/// important line of what `-vv` shows in full. `page` is the size of page that was wanted.
+/// Returns the reason that `plan` gives for most bytes, with their number and part: the most important
+/// line of what `-vv` shows in full. `page` is the page size that was wanted.
 pub fn why_nothing(snapshot: &Snapshot, plan: &Plan, page: PageSize) -> String {
     let mut groups: BTreeMap<_, (u64, &Skip)> = BTreeMap::new();
-    // What is smaller than a page would not be lifted either if it were asked for.
+    // A part that is smaller than a page could not be lifted even if it were asked for.
     let is_asked = |skip: &Skip| !matches!(skip.reason, Reason::PartNotAsked(_) | Reason::Excluded);
     let says = |skip: &&Skip| is_asked(skip) || skip.range.len() >= page.bytes();
     for skip in plan.skips.iter().filter(says) {
         let group = groups.entry((skip.object, skip.part, skip.reason.key())).or_insert((0, skip));
         group.0 += skip.range.len();
     }
-    // First what was asked for and is large enough, then what would be if it were asked for.
+    // Parts that were asked for and are large enough come first, then those that were not asked for.
     let rank = |bytes: u64, skip: &Skip| match (bytes >= page.bytes(), is_asked(skip)) {
         (true, true) => 2,
         (true, false) => 1,
@@ -48,8 +48,8 @@ mod tests {
     const PAGE: PageSize = PageSize::MB2;
 
     #[test]
-    fn the_reason_of_most_bytes_is_told_with_their_number() {
-        // 3 MB of text, of which no base page is in a whole huge page.
+    fn the_reason_for_most_bytes_is_named_with_their_number() {
+        // 3 MB of text without a whole huge page.
         let snapshot = program(r(3 * MB, 5 * MB + (MB - 4096)));
         let planned = plan(&snapshot, &Policy::default());
         assert_eq!(planned.spans, vec![]);
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_small_to_be_asked_for_is_not_named() {
+    fn parts_that_are_too_small_and_not_asked_for_are_not_named() {
         let data = Policy { parts: vec![Part::Data], ..Policy::default() };
         let small = program(r(2 * MB, 3 * MB));
         let why = |snapshot: &Snapshot| why_nothing(snapshot, &plan(snapshot, &data), PAGE);

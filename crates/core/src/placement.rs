@@ -1,33 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
-//! On which NUMA nodes the lifted memory is to lie (set_mempolicy(2), mbind(2)).
+//! The NUMA nodes of lifted memory (set_mempolicy(2), mbind(2)).
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Nodes of memory, by number: 0 to 63.
+/// A set of memory nodes, by number: 0 to 63.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct Nodes(u64);
 
-/// Numbers that [`Nodes`] can hold.
+/// How many nodes [`Nodes`] can hold.
 const MOST: u32 = u64::BITS;
 
 impl Nodes {
-    /// As `nodemask` of mbind(2) wants them: bit n is node n.
+    /// Returns the `nodemask` of mbind(2): bit n is node n.
     pub fn mask(self) -> u64 {
         self.0
     }
 
-    /// The nodes that are not among `other`.
+    /// Returns the nodes that are not among `other`.
     pub fn without(self, other: Nodes) -> Nodes {
         Nodes(self.0 & !other.0)
     }
 
-    /// Whether there is no node.
+    /// Returns whether there is no node.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// How many.
+    /// Returns the number of nodes.
     pub fn count(self) -> u32 {
         self.0.count_ones()
     }
@@ -38,7 +38,7 @@ impl FromStr for Nodes {
 
     /// Reads a list as the kernel writes it (cpuset(7), "List format"): `0-1,3`.
     fn from_str(list: &str) -> Result<Nodes, String> {
-        let wrong = || format!("'{list}' is no list of memory nodes, as in 0 or 0-1,3");
+        let wrong = || format!("'{list}' is not a list of memory nodes, as in 0 or 0-1,3");
         let number = |s: &str| s.parse::<u32>().map_err(|_| wrong());
         let mut mask = 0;
         for item in list.trim().split(',') {
@@ -48,7 +48,7 @@ impl FromStr for Nodes {
                 return Err(wrong());
             }
             if last >= MOST {
-                return Err(format!("node {last}: hugelift knows nodes 0 to {}", MOST - 1));
+                return Err(format!("node {last}: hugelift supports nodes 0 to {}", MOST - 1));
             }
             mask |= (first..=last).fold(0, |mask, n| mask | 1 << n);
         }
@@ -85,16 +85,16 @@ impl fmt::Debug for Nodes {
 /// Where new pages come from, whatever the program's own policy says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Placement {
-    /// The node of the CPU that the program runs on when the page is made (`MPOL_LOCAL`).
+    /// The node of the CPU that the program runs on when the page is allocated (`MPOL_LOCAL`).
     Local,
-    /// Each in turn (`MPOL_INTERLEAVE`).
+    /// These nodes in turn (`MPOL_INTERLEAVE`).
     Interleave(Nodes),
-    /// These and no others (`MPOL_BIND`).
+    /// These nodes and no others (`MPOL_BIND`).
     On(Nodes),
 }
 
 impl Placement {
-    /// Mode and nodes as mbind(2) wants them (linux/mempolicy.h).
+    /// Returns mode and nodes for mbind(2) (linux/mempolicy.h).
     pub fn mode(self) -> (u64, Nodes) {
         const MPOL_BIND: u64 = 2;
         const MPOL_INTERLEAVE: u64 = 3;
@@ -124,7 +124,7 @@ mod tests {
             let why = wrong.parse::<Nodes>().unwrap_err();
             assert!(why.contains(&format!("'{wrong}'")), "{why}");
         }
-        assert_eq!("64".parse::<Nodes>().unwrap_err(), "node 64: hugelift knows nodes 0 to 63");
+        assert_eq!("64".parse::<Nodes>().unwrap_err(), "node 64: hugelift supports nodes 0 to 63");
         assert!("0-4294967295".parse::<Nodes>().is_err());
     }
 

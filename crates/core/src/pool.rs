@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The hugetlb pools as an administrator sees them: what each holds, by page size and NUMA
-//! node, what a request makes of it, and what a program needs of it
+//! The hugetlb pools as an administrator sees them: what each holds by page size and NUMA node, how
+//! requests change it, and how many pages a program needs
 //! (Documentation/admin-guide/mm/hugetlbpage.rst).
 
 use crate::addr::{PageSize, Range, human_bytes};
@@ -23,21 +23,21 @@ pub const VERSION: u32 = 1;
 pub struct SizePool {
     /// Bytes of a page.
     pub page_size: u64,
-    /// What `vm.nr_hugepages` and `MAP_HUGETLB` mean when they name no size.
+    /// It is the size that `vm.nr_hugepages` sets, and `MAP_HUGETLB` without a size uses.
     pub default: bool,
-    /// In the pool, surplus ones with them.
+    /// Pages in the pool, including surplus ones.
     pub total: u64,
-    /// Not in use.
+    /// Pages not in use.
     pub free: u64,
-    /// Of the free ones, promised to somebody.
+    /// Free pages that are reserved for existing mappings.
     pub reserved: u64,
-    /// Above the pool's own size at the moment.
+    /// Pages above the pool's own size at the moment.
     pub surplus: u64,
-    /// How many surplus pages may be made.
+    /// The most surplus pages that the kernel may make.
     pub overcommit: u64,
-    /// What a new mapping could get: free and not promised, and surplus to come.
+    /// Pages that a new mapping could get: free and not reserved, and surplus still to be made.
     pub available: u64,
-    /// The same by NUMA node, by number.
+    /// The shares of the NUMA nodes, by number.
     pub nodes: Vec<NodePool>,
 }
 
@@ -46,22 +46,22 @@ pub struct SizePool {
 pub struct NodePool {
     /// Number of the node.
     pub node: u32,
-    /// On this node, surplus ones with them.
+    /// Pages on this node, including surplus ones.
     pub total: u64,
-    /// Not in use.
+    /// Pages not in use.
     pub free: u64,
-    /// Above the node's own share at the moment.
+    /// Pages above the node's own share at the moment.
     pub surplus: u64,
 }
 
 impl SizePool {
-    /// The pool with its nodes; `default` is the machine's default huge page size.
+    /// Describes `pool` and its nodes; `default` is the machine's default huge page size.
     pub fn new(pool: Pool, default: Option<PageSize>, nodes: Vec<NodePool>) -> SizePool {
         SizePool {
             page_size: pool.page.bytes(),
             default: default == Some(pool.page),
             total: pool.total,
-            // Each number is a file of its own: they may be of different moments.
+            // Each number was read from its own file, maybe at another moment.
             free: pool.free.min(pool.total),
             reserved: pool.reserved,
             surplus: pool.surplus,
@@ -71,17 +71,17 @@ impl SizePool {
         }
     }
 
-    /// The pool's own size: what `nr_hugepages` sets.
+    /// Returns the pool's own size, which `nr_hugepages` sets.
     pub fn permanent(&self) -> u64 {
         self.total.saturating_sub(self.surplus)
     }
 
-    /// Pages that a process uses.
+    /// Returns the pages that processes use.
     pub fn used(&self) -> u64 {
         self.total.saturating_sub(self.free)
     }
 
-    /// The own size of the pool, or of a node's share of it; `None` if there is no such node.
+    /// Returns the own size of the pool, or of a node's share of it; `None` if there is no such node.
     pub fn permanent_on(&self, node: Option<u32>) -> Option<u64> {
         match node {
             None => Some(self.permanent()),
@@ -126,7 +126,7 @@ impl FromStr for Amount {
         let (number, unit) = rest.split_at(digits);
         let bad = || {
             format!(
-                "'{text}' is no amount: a number of pages as in 64, or bytes as in 128M; + or - before it changes by so much"
+                "'{text}' is not an amount: a number of pages as in 64, or bytes as in 128M; with + or - before it, the pool grows or shrinks by that much"
             )
         };
         let number: u64 = number.parse().map_err(|_| bad())?;
@@ -139,7 +139,8 @@ impl FromStr for Amount {
 }
 
 impl Amount {
-    /// The number of pages that this makes of `now`; bytes are rounded up to whole pages.
+    /// Returns the number of pages that a pool of `now` pages is to have; bytes are rounded up to whole
+    /// pages.
     fn of(self, now: u64, page: u64) -> u64 {
         let pages = match self.unit {
             Unit::Pages(pages) => pages,
@@ -153,10 +154,10 @@ impl Amount {
     }
 }
 
-/// `SIZE=AMOUNT`, or `AMOUNT` alone for the size that is meant by default.
+/// `SIZE=AMOUNT`, or `AMOUNT` alone for the default size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Request {
-    /// Which pool.
+    /// The pool's page size; `None` for the default one.
     pub page: Option<PageSize>,
     /// How many pages.
     pub amount: Amount,
@@ -192,18 +193,18 @@ pub struct Change {
     pub page_size: u64,
     /// It is the size that `vm.nr_hugepages` sets.
     pub default: bool,
-    /// On this node only.
+    /// Only this node's share, if one was named.
     pub node: Option<u32>,
     /// Which number.
     pub kind: Kind,
-    /// What it is now.
+    /// Its value now.
     pub from: u64,
-    /// What was asked for.
+    /// Its value as requested.
     pub to: u64,
 }
 
 impl Change {
-    /// The file that sets it.
+    /// Returns the file that sets it.
     pub fn path(&self) -> String {
         let folder = format!("hugepages/hugepages-{}kB", self.page_size >> 10);
         match (self.kind, self.node) {
@@ -213,24 +214,24 @@ impl Change {
         }
     }
 
-    /// The pool must be enlarged, for which the kernel needs unbroken memory.
+    /// Returns whether the pool must grow, for which the kernel needs contiguous memory.
     pub fn grows(&self) -> bool {
         self.kind == Kind::Pages && self.to > self.from
     }
 }
 
-/// What the requests make of the pools: the overcommit first, as it cannot fail for lack
-/// of memory.
+/// Returns the changes that the requests ask for: the overcommit first, as it cannot fail for lack of
+/// memory.
 ///
 /// # Errors
-/// A size or a node that there is not, or a size named twice.
+/// Returns a message about a size or node that does not exist, or a size that is named twice.
 pub fn changes(
     pools: &[SizePool],
     pages: &[Request],
     overcommit: &[Request],
     node: Option<u32>,
 ) -> Result<Vec<Change>, String> {
-    // With one size named, --overcommit alone means that one.
+    // With one size named, --overcommit without a size means that one.
     let meant = match pages {
         [only] => only.page,
         _ => None,
@@ -263,7 +264,7 @@ fn find(pools: &[SizePool], page: Option<PageSize>) -> Result<&SizePool, String>
         match page {
             _ if pools.is_empty() => "this kernel has no hugetlb pools (CONFIG_HUGETLBFS)".into(),
             Some(page) => format!("this kernel has no pages of {page}; it has {}", sizes.join(", ")),
-            None => format!("no size is the default one; name one of {}, as in 2M=64", sizes.join(", ")),
+            None => format!("this kernel has no default size; name one of {}, as in 2M=64", sizes.join(", ")),
         }
     })
 }
@@ -275,25 +276,25 @@ fn no_node(pool: &SizePool, node: Option<u32>) -> String {
     if nodes.is_empty() {
         return format!("node {node}: the kernel shows no pools of {size} by node");
     }
-    format!("there is no node {node} with a pool of {size}; there is {}", nodes.join(", "))
+    format!("there is no node {node} with a pool of {size}; nodes that have one: {}", nodes.join(", "))
 }
 
 /// What one program takes from the pools.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Need {
-    /// As it was given.
+    /// The program as the user named it.
     pub program: Untrusted,
-    /// Objects of which something is lifted.
+    /// Number of objects of which something is lifted.
     pub objects: usize,
     /// Pages by their size in bytes.
     pub pages: BTreeMap<u64, u64>,
 }
 
-/// The pages that the program takes when it is lifted as `policy` asks, with pools and
-/// memory that suffice. The addresses of what is relocatable are not known before it runs:
-/// there it is the most that any address could make it.
+/// Returns the pages that the program takes when it is lifted under `policy`, with pools and memory
+/// that suffice. The addresses of relocatable objects are not known before the program runs: for these
+/// it counts the most pages that any address could need.
 pub fn need(program: impl Into<Untrusted>, snapshot: &Snapshot, policy: &Policy) -> Need {
-    // Which size `run` takes depends on the pools as they are.
+    // The size that `run` takes depends on the pools as they are now.
     let usual = || usual_page(&snapshot.machine, Backing::Hugetlb).map(PageChoice::Only);
     let page = match policy.page {
         PageChoice::Usual => usual().unwrap_or_default(),
@@ -308,7 +309,7 @@ pub fn need(program: impl Into<Untrusted>, snapshot: &Snapshot, policy: &Policy)
     let policy = Policy { backings: vec![Backing::Hugetlb], page, ..policy.clone() };
     let plan = plan(&snapshot, &policy);
     let mut pages = BTreeMap::new();
-    // Writable parts may be for transparent huge pages: they take nothing of a pool.
+    // Writable parts may be lifted to transparent huge pages, which take nothing from a pool.
     let takes = |s: &&Span| s.attempts.first().is_some_and(|a| a.backing == Backing::Hugetlb);
     let spans: Vec<&Span> = plan.spans.iter().filter(takes).collect();
     let mut objects: Vec<usize> = spans.iter().map(|s| s.object).collect();
@@ -321,18 +322,18 @@ pub fn need(program: impl Into<Untrusted>, snapshot: &Snapshot, policy: &Policy)
         .map(|run| (run[0], Range { start: run[0].range.start, end: run[run.len() - 1].range.end }))
         .collect();
     for span in spans {
-        let Some(way) = span.attempts.first() else { continue };
+        let Some(attempt) = span.attempts.first() else { continue };
         let relocatable = snapshot.objects.get(span.object).is_some_and(|o| o.headers.relocatable);
         let stretch = stretches
             .iter()
             .find(|(e, whole)| (e.object, e.part) == (span.object, span.part) && whole.covers(span.range));
         let most = stretch.filter(|_| relocatable).map_or(span.range.len(), |(_, whole)| whole.len());
-        *pages.entry(way.page.bytes()).or_default() += most / way.page.bytes();
+        *pages.entry(attempt.page.bytes()).or_default() += most / attempt.page.bytes();
     }
     Need { program: program.into(), objects: objects.len(), pages }
 }
 
-/// What all the programs take together, by page size in bytes.
+/// Returns what all the programs take together, by page size in bytes.
 pub fn sum(needs: &[Need]) -> BTreeMap<u64, u64> {
     let mut all = BTreeMap::new();
     for (page, pages) in needs.iter().flat_map(|n| &n.pages) {
@@ -341,7 +342,7 @@ pub fn sum(needs: &[Need]) -> BTreeMap<u64, u64> {
     all
 }
 
-/// The commands that make the pools large enough for `needs`; none where they are.
+/// Returns the commands that make the pools large enough for `needs`; none for pools that are.
 pub fn commands(pools: &[SizePool], needs: &BTreeMap<u64, u64>) -> Vec<String> {
     let lacking = |(page, pages): (&u64, &u64)| {
         let available = pools.iter().find(|p| p.page_size == *page).map_or(0, |p| p.available);
@@ -351,7 +352,7 @@ pub fn commands(pools: &[SizePool], needs: &BTreeMap<u64, u64>) -> Vec<String> {
     needs.iter().filter_map(lacking).collect()
 }
 
-/// A page size as it is typed: `2M`, `1G`, `64k`.
+/// Returns a page size as users type it: `2M`, `1G`, `64k`.
 pub fn size_word(bytes: u64) -> String {
     match bytes {
         b if b >= 1 << 30 && b % (1 << 30) == 0 => format!("{}G", b >> 30),
@@ -413,12 +414,12 @@ pub(crate) mod tests {
         assert_eq!(set(&["2M=+2"], &[], Some(1)).unwrap(), [(node.into(), 40, 42)]);
         let giant = "/sys/kernel/mm/hugepages/hugepages-1048576kB/nr_overcommit_hugepages";
         assert_eq!(set(&[], &["1G=2"], None).unwrap(), [(giant.into(), 0, 2)]);
-        // The size named for the pages is meant for the overcommit too.
+        // The size named for the pages applies to the overcommit too.
         assert_eq!(set(&["1G=1"], &["2"], None).unwrap()[0], (giant.into(), 0, 2));
     }
 
     #[test]
-    fn bad_requests_say_what_there_is() {
+    fn errors_name_the_sizes_and_nodes_that_exist() {
         let error = |pages: &[&str], node| set(pages, &[], node).unwrap_err();
         assert!(error(&["32M=1"], None).contains("1 GB, 2 MB"));
         assert!(error(&["2M=1"], Some(7)).contains("no node 7"));
@@ -430,7 +431,7 @@ pub(crate) mod tests {
 
     #[test]
     fn what_is_lacking() {
-        // 30 free and unpromised, 2 surplus to come.
+        // 30 pages are free and not reserved, 2 surplus ones may still be made.
         let need = |pages| BTreeMap::from([(2 << 20, pages)]);
         assert_eq!(commands(&two_sizes(), &need(32)), Vec::<String>::new());
         assert_eq!(commands(&two_sizes(), &need(40)), ["hugelift pool set 2M=+8"]);
@@ -441,7 +442,7 @@ pub(crate) mod tests {
     fn a_program_needs_the_whole_pages_of_its_parts() {
         let text = Range { start: Addr(3 << 20), end: Addr(11 << 20) };
         let mut snapshot = crate::plan::tests::program(text);
-        // However little there is now.
+        // The pool and the memory of now do not matter.
         (snapshot.machine.pools[1].free, snapshot.machine.memory_left) = (0, 0);
         let before = snapshot.clone();
         let got = need("prog", &snapshot, &Policy::default());
@@ -449,7 +450,7 @@ pub(crate) mod tests {
         // From 4 to 10 MB.
         assert_eq!((got.objects, &got.pages), (1, &BTreeMap::from([(2 << 20, 3)])));
         assert_eq!(sum(&[got.clone(), got]), BTreeMap::from([(2 << 20, 6)]));
-        // Elsewhere it could be 8 MB in whole pages.
+        // At another address it could hold 8 MB in whole pages.
         snapshot.objects[0].headers.relocatable = true;
         assert_eq!(need("prog", &snapshot, &Policy::default()).pages, BTreeMap::from([(2 << 20, 4)]));
         let data = Policy { parts: vec![Part::Rodata], ..Policy::default() };
@@ -457,7 +458,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn writable_parts_take_pool_pages_only_if_asked_to() {
+    fn writable_parts_take_pool_pages_only_on_request() {
         let pages = |data_backings: &[Backing]| {
             let policy = Policy {
                 parts: vec![Part::Data, Part::Bss, Part::Heap],

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-/// The longest time that can be asked for: 10 years, which is as good as for ever.
+/// The longest time that is accepted: 10 years.
 const LONGEST: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 /// Units of time with their length in seconds.
@@ -21,11 +21,11 @@ const UNITS: [(&[&str], f64); 7] = [
 /// `1m30s`.
 ///
 /// # Errors
-/// The text is no such time, in a line with examples.
+/// Returns a message with examples if the text is no such time.
 pub fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("'{text}' is no time, as in 5 (seconds), 500ms, 90s or 2m");
+    let wrong = || format!("'{text}' is not a time, as in 5 (seconds), 500ms, 90s or 2m");
     let mut rest = text.trim();
-    // A number alone is in seconds; among others each has its unit.
+    // A single number may lack its unit, which is then seconds.
     if let Ok(seconds) = rest.parse::<f64>()
         && rest.ends_with(|c: char| c.is_ascii_digit() || c == '.')
         && !rest.contains(['e', 'E', '+', '-'])
@@ -48,10 +48,10 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     Ok(total)
 }
 
-/// Reads a time as [`duration`] does, and refuses one that is not between these two.
+/// Reads a time as [`duration`] does, and refuses one outside `least..=most`.
 ///
 /// # Errors
-/// The text is no time, or one out of the range.
+/// Returns a message if the text is no time, or one out of the range.
 pub fn duration_between(text: &str, least: Duration, most: Duration) -> Result<Duration, String> {
     let time = duration(text)?;
     if time < least {
@@ -66,10 +66,10 @@ pub fn duration_between(text: &str, least: Duration, most: Duration) -> Result<D
 /// Reads a time as [`duration`] does, and refuses 0.
 ///
 /// # Errors
-/// The text is no time, or 0.
+/// Returns a message if the text is no time, or 0.
 pub fn positive_duration(text: &str) -> Result<Duration, String> {
     match duration(text)? {
-        Duration::ZERO => Err(format!("'{text}' is no time above 0, as in 5 (seconds), 500ms, 90s or 2m")),
+        Duration::ZERO => Err(format!("'{text}' is not a time above 0, as in 5 (seconds), 500ms, 90s or 2m")),
         time => Ok(time),
     }
 }
@@ -78,14 +78,14 @@ pub fn positive_duration(text: &str) -> Result<Duration, String> {
 /// 1024, in any case.
 ///
 /// # Errors
-/// The text is no such size, or one beyond 64 bits, in a line with examples.
+/// Returns a message with examples if the text is no such size, or one beyond 64 bits.
 pub fn bytes(text: &str) -> Result<u64, String> {
     let (number, unit) = split(text.trim(), |c| c.is_ascii_digit());
     let value = || number.parse::<u64>().ok()?.checked_mul(1 << shift(unit.trim())?);
-    value().ok_or_else(|| format!("'{text}' is no size, as in 64k, 512M, 1G, or 4096 (bytes)"))
+    value().ok_or_else(|| format!("'{text}' is not a size, as in 64k, 512M, 1G, or 4096 (bytes)"))
 }
 
-/// By how many bits a unit of sizes shifts; none for what is no unit.
+/// Returns by how many bits a unit of sizes shifts; `None` if `unit` is none.
 pub(crate) fn shift(unit: &str) -> Option<u32> {
     Some(match unit.to_ascii_lowercase().as_str() {
         "" | "b" => 0,
@@ -101,7 +101,7 @@ fn of_seconds(seconds: f64) -> Option<Duration> {
     Duration::try_from_secs_f64(seconds).ok().filter(|time| *time <= LONGEST)
 }
 
-/// What of the beginning is so, and the rest.
+/// Splits `text` behind the leading characters that match `of`.
 fn split(text: &str, of: impl Fn(char) -> bool) -> (&str, &str) {
     text.split_at(text.find(|c| !of(c)).unwrap_or(text.len()))
 }
@@ -133,7 +133,7 @@ mod tests {
             ["", " ", "s", "-1", "1e3", "inf", "nan", "5x", "5 s 3", "1..2s", "99999999999d", "1m-1s", "٣"]
         {
             let error = duration(bad).unwrap_err();
-            assert!(error.contains("is no time, as in 5 (seconds), 500ms"), "{bad}: {error}");
+            assert!(error.contains("is not a time, as in 5 (seconds), 500ms"), "{bad}: {error}");
         }
         assert!(positive_duration("0ms").is_err());
         let within = |text| duration_between(text, Duration::from_secs(1), Duration::from_secs(60));
@@ -156,7 +156,7 @@ mod tests {
             assert_eq!(bytes(text), Ok(value), "{text}");
         }
         for bad in ["", "M", "-1", "1X", "2Mbb", "1.5G", "99999999999999999999G"] {
-            assert!(bytes(bad).unwrap_err().contains("is no size, as in 64k"), "{bad}");
+            assert!(bytes(bad).unwrap_err().contains("is not a size, as in 64k"), "{bad}");
         }
     }
 

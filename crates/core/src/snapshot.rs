@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A process as the planner sees it: its mappings, the objects in them, and what the
-//! machine offers. Plain data: taken from a live process, from a file, or made in a test.
+//! A process as the planner sees it: its mappings, the objects in them, and what the machine offers.
+//! It is plain data, read from a live process or a file, or built in a test.
 
 use crate::addr::{Addr, PageSize, Range};
 use crate::attribute::Attribute;
@@ -25,14 +25,14 @@ pub enum Part {
     Data,
     /// Writable, zero at the start.
     Bss,
-    /// What `brk(2)` manages, booked on the executable.
+    /// What `brk(2)` manages, counted as a part of the executable.
     Heap,
-    /// The first thread's stack, booked on the executable.
+    /// The first thread's stack, counted as a part of the executable.
     Stack,
 }
 
 impl Part {
-    /// The program writes to it, or did while it was being loaded.
+    /// Returns whether the program or its loader writes to it.
     pub fn is_writable(self) -> bool {
         !matches!(self, Part::Text | Part::Rodata)
     }
@@ -57,23 +57,23 @@ impl fmt::Display for Part {
 pub struct Object {
     /// As in `/proc/PID/maps`.
     pub path: PathBuf,
-    /// Which file that is.
+    /// The file's device and inode.
     pub file: FileId,
-    /// GNU build-id in hexadecimal, where it has one.
+    /// GNU build-id in hexadecimal, if it has one.
     pub build_id: Option<String>,
     /// What loading added to the stated addresses (wrapping).
     pub bias: u64,
     /// Its program headers.
     pub headers: Headers,
-    /// The program itself, as against a shared object or the loader.
+    /// It is the program itself, not a shared object or the loader.
     pub executable: bool,
     /// The loader writes relocations into its text (`DT_TEXTREL`).
     pub textrel: bool,
 }
 
 impl Object {
-    /// Where the stated range `vaddr..vaddr+size` lies in the process; `None` if that
-    /// would wrap around the address space.
+    /// Returns where the stated range `vaddr..vaddr+size` lies in the process; `None` if that would
+    /// wrap around the address space.
     pub fn loaded(&self, vaddr: u64, size: u64) -> Option<Range> {
         Range::sized(Addr(vaddr.wrapping_add(self.bias)), size)
     }
@@ -85,25 +85,26 @@ impl Object {
 pub struct Pool {
     /// Size of its pages.
     pub page: PageSize,
-    /// Pages in the pool, surplus ones with them.
+    /// Pages in the pool, including surplus ones.
     pub total: u64,
-    /// Not in use.
+    /// Pages not in use.
     pub free: u64,
-    /// Of the free ones, promised to somebody.
+    /// Free pages that are reserved for existing mappings.
     pub reserved: u64,
     /// Pages above the pool's own size at the moment.
     pub surplus: u64,
-    /// How many surplus pages may be made.
+    /// The most surplus pages that the kernel may make.
     pub overcommit: u64,
 }
 
 impl Pool {
-    /// Pages that a new mapping could get: free and not promised, and surplus to come.
+    /// Returns how many pages a new mapping could get: free and not reserved, and surplus still to be
+    /// made.
     pub fn available(self) -> u64 {
         self.unpromised().saturating_add(self.overcommit.saturating_sub(self.surplus))
     }
 
-    /// Of these, the pages that the pool holds already: they cost no further memory.
+    /// Returns how many of these the pool holds already: they cost no further memory.
     pub fn unpromised(self) -> u64 {
         self.free.saturating_sub(self.reserved)
     }
@@ -117,9 +118,9 @@ pub struct Machine {
     /// Size of a transparent huge page; `None` where the kernel has none.
     pub thp_page: Option<PageSize>,
     /// Sizes of transparent pages between the base page and [`Machine::thp_page`] that
-    /// `MADV_HUGEPAGE` may bring (Linux 6.8), largest first; empty if nobody looked.
+    /// `MADV_HUGEPAGE` may bring (Linux 6.8), largest first; empty if they were not read.
     pub folios: Vec<PageSize>,
-    /// Why THP cannot be had by `MADV_HUGEPAGE`, where that is so.
+    /// Why `MADV_HUGEPAGE` brings no huge pages; `None` if it does.
     pub thp_off: Option<ThpOff>,
     /// The hugetlb pools, largest page first.
     pub pools: Vec<Pool>,
@@ -142,44 +143,44 @@ pub enum ThpOff {
     Process,
 }
 
-/// Bytes of an object that a file of the store holds, for every process to map.
+/// Bytes of an object that a file of the store holds for all processes to map.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StoredCopy {
     /// The bytes in this process: whole huge pages.
     pub range: Range,
-    /// Which of the store's open files ([`crate::target::Target::map_stored`]).
+    /// Index into the store's open files ([`crate::target::Target::map_stored`]).
     pub entry: usize,
-    /// Where in that file they start.
+    /// The offset in that file where they start.
     pub offset: u64,
 }
 
-/// What the store of shared text has for a process; nothing if nobody looked.
+/// What the store of shared text has for a process; empty if the store was not asked.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct Stored {
-    /// What can be mapped.
+    /// Copies that can be mapped.
     pub copies: Vec<StoredCopy>,
-    /// What can not, and why.
+    /// Ranges without a copy, and why.
     pub lacks: Vec<(Range, NotStored)>,
 }
 
 /// Why the store has no copy of some bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NotStored {
-    /// In words, with the values seen.
+    /// The reason in words, with the values seen.
     pub why: String,
-    /// What would change it.
+    /// What the user can do about it.
     pub hint: Option<String>,
 }
 
 impl Stored {
-    /// The copy that holds all of `range`.
+    /// Returns the copy that holds all of `range`.
     pub fn covering(&self, range: Range) -> Option<StoredCopy> {
         let copy = self.copies.iter().find(|c| c.range.covers(range))?;
         let offset = copy.offset.checked_add(range.start.0 - copy.range.start.0)?;
         Some(StoredCopy { range, offset, ..*copy })
     }
 
-    /// Why there is no copy of all of `range`, if somebody looked for one.
+    /// Returns why there is no copy of all of `range`, if the store was asked for one.
     pub fn lack(&self, range: Range) -> Option<&NotStored> {
         self.lacks.iter().find(|(r, _)| r.intersect(range).is_some()).map(|(_, why)| why)
     }
@@ -192,16 +193,16 @@ pub struct Snapshot {
     pub objects: Vec<Object>,
     /// The mappings, by address.
     pub mappings: Vec<Mapping>,
-    /// Mappings of code in which pages are no longer the file's: somebody has written to
-    /// them, as a debugger's breakpoints and uprobes do.
+    /// Mappings of code in which some pages are no longer the file's: they were written to, as
+    /// debuggers and uprobes do.
     pub patched: Vec<Range>,
     /// Mappings with an attribute that a copy would not have.
     pub special: Vec<(Range, Attribute)>,
-    /// Stretches of file mappings that huge entries can map as they are: the page cache holds
-    /// them in huge folios, and address and offset agree within a huge page.
+    /// Stretches of file mappings that huge page table entries can map as they are: the page cache
+    /// holds them in huge folios, and address and offset agree within a huge page.
     pub cached: Vec<Range>,
-    /// Where the heap begins, or will (`start_brk`, proc_pid_stat(5)): the space above is its own.
-    /// None if it is not known: then the space behind the executable is taken for it.
+    /// Where the heap begins, or will (`start_brk`, proc_pid_stat(5)): it grows into the space above.
+    /// `None` if it is not known; then the space behind the executable is kept free for it.
     pub brk: Option<Addr>,
     /// What the machine offers.
     pub machine: Machine,
@@ -225,10 +226,10 @@ pub struct Extent {
 }
 
 impl Snapshot {
-    /// Every extent of every object, object by object, by address.
+    /// Returns every extent of every object, object by object, by address.
     ///
-    /// A segment's pages are rounded out to base pages, as the kernel maps them; the
-    /// page that `.data` and `.bss` share counts as data. No byte is in two extents.
+    /// A segment's pages are rounded out to base pages, as the kernel maps them. The page that `.data`
+    /// and `.bss` share counts as data. No byte is in two extents.
     pub fn extents(&self) -> Vec<Extent> {
         let mut all = Vec::new();
         for index in 0..self.objects.len() {
@@ -239,8 +240,8 @@ impl Snapshot {
         all
     }
 
-    /// Whether what `mapping` shows can be a part of `object`: not another object's file,
-    /// nor a page of the kernel's own, nor what others may write to.
+    /// Returns whether `mapping` can be a part of `object`: it is not of another object's file, not one
+    /// of the kernel's own pages, and not shared.
     fn belongs(&self, mapping: &Mapping, object: &Object) -> bool {
         let of_another = || self.objects.iter().any(|o| o.file == mapping.file);
         !mapping.shared
@@ -255,7 +256,7 @@ impl Snapshot {
             let range = object.loaded(vaddr, size)?;
             Range::new(range.start.align_down(page), range.end.align_up(page)?)
         };
-        // The kernel and the loader make read-only what lies wholly inside RELRO.
+        // The kernel and the loader make the base pages read-only that lie wholly inside RELRO.
         let relro = object.headers.relro.and_then(|r| {
             let range = object.loaded(r.vaddr, r.size)?;
             Range::new(range.start.align_down(page), range.end.align_down(page))
@@ -263,8 +264,8 @@ impl Snapshot {
         let segments = &object.headers.segments;
         for (i, segment) in segments.iter().enumerate() {
             let Some(mut whole) = rounded(segment.vaddr, segment.memsz) else { continue };
-            // Two segments may meet in one base page (a file linked for 4 kB pages, on 64 kB
-            // ones): the later is mapped over the earlier.
+            // Two segments may share a base page (a file linked for 4 kB pages, on 64 kB ones): the
+            // later segment is mapped over the earlier.
             if let Some(next) = segments.get(i + 1).and_then(|s| rounded(s.vaddr, s.memsz)) {
                 whole.end = whole.end.min(next.start).max(whole.start);
             }
@@ -295,8 +296,8 @@ impl Snapshot {
         }
     }
 
-    /// Heap and stack. Where `.bss` reaches into the mapping that the kernel calls the heap,
-    /// it stays `.bss`.
+    /// Adds heap and stack. The part of `.bss` in the mapping that the kernel calls the heap stays
+    /// `.bss`.
     fn extents_of_the_process(&self, out: &mut Vec<Extent>) {
         let Some(object) = self.objects.iter().position(|o| o.executable) else { return };
         for mapping in self.mappings.iter().filter(|m| !m.shared) {
@@ -314,15 +315,15 @@ impl Snapshot {
         }
     }
 
-    /// The mapping that holds `addr`.
+    /// Returns the mapping that holds `addr`.
     pub fn mapping_at(&self, addr: Addr) -> Option<&Mapping> {
         let i = self.mappings.partition_point(|m| m.range.end <= addr);
         self.mappings.get(i).filter(|m| m.range.contains(addr))
     }
 }
 
-/// Headers that contradict each other can claim a byte for two objects: it stays with the
-/// extent that starts first.
+/// Removes overlaps: headers that contradict each other can claim a byte for two objects. It stays
+/// with the extent that starts first.
 fn disjoint(extents: &mut Vec<Extent>) {
     let mut order: Vec<usize> = (0..extents.len()).collect();
     order.sort_by_key(|&i| (extents[i].range.start, i));
@@ -335,7 +336,7 @@ fn disjoint(extents: &mut Vec<Extent>) {
     extents.retain(|e| !e.range.is_empty());
 }
 
-/// The mappings that share a byte with `range`; `mappings` is sorted.
+/// Returns the mappings that overlap `range`; `mappings` is sorted by address.
 pub fn overlapping(mappings: &[Mapping], range: Range) -> &[Mapping] {
     let from = mappings.partition_point(|m| m.range.end <= range.start);
     let to = mappings.partition_point(|m| m.range.start < range.end);
@@ -426,9 +427,9 @@ mod tests {
         assert_eq!(extents(4096, vec![o], vec![m]), vec![(0, Part::Bss, r(0x1000, 0x7000))]);
     }
 
-    /// Linked for 4 kB pages, run on pages of 64 kB.
+    /// A file linked for 4 kB pages, on pages of 64 kB.
     #[test]
-    fn a_page_of_two_segments_is_the_later_ones() {
+    fn a_page_of_two_segments_belongs_to_the_later() {
         let o = object(0, &[(Prot::RX, 0x10000, 0x18000, 0x18000), (Prot::R, 0x28000, 0x8000, 0x8000)], None);
         let m = vec![mapping(r(0x10000, 0x20000), Prot::RX, 7), mapping(r(0x20000, 0x30000), Prot::R, 7)];
         let expected = vec![(0, Part::Text, r(0x10000, 0x20000)), (0, Part::Rodata, r(0x20000, 0x30000))];
@@ -436,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_the_objects_is_nobodys() {
+    fn mappings_of_other_files_or_of_the_kernel_are_no_part_of_an_object() {
         let o = object(0, &[(Prot::RX, 0x1000, 0x6000, 0x6000)], None);
         let mut other = object(0x100000, &[(Prot::RX, 0x1000, 0x1000, 0x1000)], None);
         other.file.inode = 8;
@@ -445,7 +446,7 @@ mod tests {
         maps[1].file.inode = 8; // of the other object
         maps[2].shared = true;
         (maps[3].file, maps[3].path) = (FileId::default(), "[vdso]".into());
-        maps[4].file.inode = 9; // of no object: what a lift put there
+        maps[4].file.inode = 9; // of no object: put there by a lift
         let expected = vec![
             (0, Part::Text, r(0x1000, 0x2000)),
             (0, Part::Text, r(0x5000, 0x6000)),
@@ -455,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn the_top_of_the_address_space_is_no_place() {
+    fn segments_at_the_top_of_the_address_space_are_ignored() {
         let top = u64::MAX - 0x1000;
         let o = object(top, &[(Prot::RX, 0, 0x800, 0x800), (Prot::RX, 0x900, 0x8000, 0x8000)], None);
         let m = mapping(r(!0xfff - 0x1000, !0xfff), Prot::RX, 7);
@@ -465,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn pools_count_what_is_to_be_had() {
+    fn pools_count_available_pages() {
         let pool = Pool { page: PageSize::MB2, total: 9, free: 5, reserved: 2, surplus: 1, overcommit: 4 };
         assert_eq!((pool.unpromised(), pool.available()), (3, 6));
         let odd = Pool { free: 1, reserved: 2, surplus: 9, ..pool };

@@ -130,7 +130,8 @@ fn issue_13_b4_times_have_one_notation() {
         assert_eq!(top.end, End::Code(0), "{time}: {top:?}");
     }
     for command in [&["compare", "--time"][..], &["stat", "--time"], &["top", "--once", "--interval"]] {
-        for (time, says) in [("soon", "is no time, as in 5 (seconds), 500ms, 90s or 2m"), ("0", "'0' is ")] {
+        for (time, says) in [("soon", "is not a time, as in 5 (seconds), 500ms, 90s or 2m"), ("0", "'0' is ")]
+        {
             let out = Cmd::new([HUGELIFT]).args(command).args([time]).bare();
             assert_eq!(out.end, End::Code(125), "{command:?} {time}: {out:?}");
             assert!(out.stderr.contains(says), "{command:?} {time}: {}", out.stderr);

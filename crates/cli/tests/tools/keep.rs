@@ -246,7 +246,7 @@ fn what_is_locked_stays_and_what_is_not_comes_back() {
     daemon.signal(Signal::SIGHUP);
     let deadline = Instant::now() + PATIENCE;
     while !place.log().contains(
-        "budget: 'lots' is no size, as in 64k, 512M, 1G, or 4096 (bytes); the old configuration stays",
+        "budget: 'lots' is not a size, as in 64k, 512M, 1G, or 4096 (bytes); the old configuration stays",
     ) {
         assert!(Instant::now() < deadline, "{}", place.log());
         std::thread::sleep(Duration::from_millis(50));
@@ -419,7 +419,7 @@ fn a_wrong_configuration_is_told_by_its_line() {
     let place = Place::new();
     for (text, says) in [
         ("files = [\"/x\"]\nbuget = \"1M\"\n", "line 2"),
-        ("files = [\"x\"]\n", "'x' is no absolute path"),
+        ("files = [\"x\"]\n", "'x' is not an absolute path"),
         ("", "nothing to keep"),
     ] {
         fs::write(place.path("keep.conf"), text).unwrap();

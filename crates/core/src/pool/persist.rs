@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Settings that outlive a boot.
+//! Settings that survive a reboot.
 //!
-//! What sysctl has a name for goes into a sysctl.d(5) file: the pool of the default size and
-//! its overcommit. Other sizes and the nodes' shares are only in sysfs, which the `w` lines of
-//! tmpfiles.d(5) write at boot.
+//! The pool of the default size and its overcommit are sysctls and go into a sysctl.d(5) file. Other
+//! sizes and the nodes' shares are only in sysfs, which the `w` lines of tmpfiles.d(5) write at boot.
 
 use super::{Change, Kind, SizePool};
 
-/// Where sysctl.d settings of ours are.
+/// The sysctl.d file of hugelift.
 pub const SYSCTL: &str = "/etc/sysctl.d/60-hugelift.conf";
-/// Where tmpfiles.d settings of ours are.
+/// The tmpfiles.d file of hugelift.
 pub const TMPFILES: &str = "/etc/tmpfiles.d/hugelift.conf";
 
 const HEADER: &str = "# Written by 'hugelift pool set --persist', which keeps lines that it does not set.\n";
@@ -23,9 +22,9 @@ pub struct Files {
     pub tmpfiles: String,
 }
 
-/// The files with `changes` in the place of what they said of the same numbers before.
-/// `pools` tells the shares of the nodes that a change does not name: set one by one they
-/// must all be, since the kernel deals a total out evenly.
+/// Returns the files with `changes` in place of earlier settings of the same numbers. `pools` has the
+/// shares of the nodes that a change does not name: all nodes must be set one by one, as the kernel
+/// divides a total evenly.
 pub fn update(old: &Files, changes: &[Change], pools: &[SizePool]) -> Files {
     let mut new = old.clone();
     for change in changes {
@@ -47,17 +46,17 @@ pub fn update(old: &Files, changes: &[Change], pools: &[SizePool]) -> Files {
     new
 }
 
-/// The names of the sysctls among `changes`.
+/// Returns the names of the sysctls among `changes`.
 pub fn sysctl_keys(changes: &[Change]) -> Vec<&'static str> {
     changes.iter().filter(|c| c.node.is_none()).filter_map(key).collect()
 }
 
-/// Whether a sysctl.d file sets `key`.
+/// Returns whether a sysctl.d file sets `key`.
 pub fn sets(text: &str, wanted: &str) -> bool {
     text.lines().any(|line| sysctl_of(line).is_some_and(|key| key == wanted))
 }
 
-/// The sysctl for a number of the default size.
+/// Returns the sysctl for a number of the default size.
 fn key(change: &Change) -> Option<&'static str> {
     change.default.then_some(match change.kind {
         Kind::Pages => "vm.nr_hugepages",
@@ -65,7 +64,7 @@ fn key(change: &Change) -> Option<&'static str> {
     })
 }
 
-/// `vm.x` of the line `-vm/x = 1`; a leading minus means that failure does not matter.
+/// Returns `vm.x` for the line `-vm/x = 1`; a leading minus means that failure does not matter.
 fn sysctl_of(line: &str) -> Option<String> {
     let line = line.trim();
     if line.starts_with(['#', ';']) {
@@ -79,7 +78,7 @@ fn write_line(path: &str, value: u64) -> String {
     format!("w {path} - - - - {value}")
 }
 
-/// Takes out every line that sets the number, for the machine or for any node.
+/// Removes every line that sets the number, for the machine or for any node.
 fn remove(files: &mut Files, change: &Change) {
     let sysctl = key(change);
     let keep = |line: &&str| sysctl.is_none_or(|key| sysctl_of(line).is_none_or(|k| k != key));
@@ -130,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_and_the_whole_replace_each_other() {
+    fn settings_of_nodes_and_of_the_machine_replace_each_other() {
         let old = Files {
             sysctl: "vm.swappiness = 1\n-vm/nr_hugepages=9\n# vm.nr_hugepages = 1\n".into(),
             tmpfiles: "w /sys/kernel/mm/x - - - - 1\n".into(),
@@ -146,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn who_else_sets_it() {
+    fn a_file_that_sets_a_sysctl_is_recognised() {
         assert!(sets("\n -vm/nr_hugepages =1", "vm.nr_hugepages"));
         assert!(!sets("#vm.nr_hugepages=1\nvm.nr_hugepages_mempolicy=1\n=\n", "vm.nr_hugepages"));
         let overcommit: Request = "5".parse().unwrap();
