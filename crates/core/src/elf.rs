@@ -2,9 +2,9 @@
 //! What the planner needs of an ELF file (elf(5)): its program headers, and where its
 //! notes, interpreter and dynamic section lie.
 //!
-//! [`Headers::parse`] takes the first bytes of a file or of its image in memory, which
-//! are the same bytes. Everything that lies deeper is named by offset and size, for the
-//! caller to read from wherever it has the object, and is parsed by functions of its own.
+//! [`Headers::parse`] takes the first bytes of a file or of its image in memory, which are the same
+//! bytes. Everything that lies deeper is returned as offset and size, for the caller to read from
+//! wherever it has the object, and is parsed by separate functions.
 
 use crate::maps::Prot;
 use object::LittleEndian;
@@ -12,21 +12,21 @@ use object::elf::{self, FileHeader64, NoteHeader64, ProgramHeader64};
 use object::read::elf::{Dyn as _, FileHeader as _, ProgramHeader as _};
 use std::borrow::Cow;
 
-/// How many bytes from the start of an object [`Headers::parse`] wants to see: the
-/// program headers that linkers make lie inside. Those that a tool made anew (BOLT) may lie
-/// anywhere: see [`Headers::parse_with`].
+/// How many bytes from the start of an object [`Headers::parse`] needs: the program headers that
+/// linkers write lie inside. Those that a tool has rewritten (BOLT) may lie anywhere: see
+/// [`Headers::parse_with`].
 pub const HEAD_BYTES: usize = 4096;
 
 /// One `PT_LOAD`, at its stated address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Segment {
-    /// What it will allow.
+    /// Its protection.
     pub prot: Prot,
     /// Stated address.
     pub vaddr: u64,
     /// Bytes in memory.
     pub memsz: u64,
-    /// Bytes in the file; what is beyond is `.bss`.
+    /// Bytes in the file; the rest is `.bss`.
     pub filesz: u64,
     /// Offset in the file.
     pub offset: u64,
@@ -45,23 +45,23 @@ pub struct Stretch {
     pub size: u64,
 }
 
-/// Machine of an ELF file, as far as hugelift cares.
+/// The machine of an ELF file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Machine {
     /// `EM_X86_64`
     X86_64,
     /// `EM_AARCH64`
     AArch64,
-    /// Any other, by its number.
+    /// Another one, by its number.
     Other(u16),
 }
 
 /// The program headers of an object.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Headers {
-    /// What it runs on.
+    /// The machine that it runs on.
     pub machine: Machine,
-    /// `ET_DYN`: loaded wherever the kernel or the loader pleases.
+    /// `ET_DYN`: the kernel or the loader chooses the address.
     pub relocatable: bool,
     /// Stated address of the entry point.
     pub entry: u64,
@@ -86,7 +86,7 @@ pub enum ElfError {
     /// `ELFCLASS32`.
     #[error("a 32-bit program")]
     Class32,
-    /// `ELFDATA2MSB`: no machine that hugelift runs on starts it.
+    /// `ELFDATA2MSB`: no machine that hugelift supports can run it.
     #[error("a big-endian program")]
     BigEndian,
     /// Cut off, or its headers contradict each other.
@@ -98,20 +98,20 @@ pub enum ElfError {
 type Entry = ProgramHeader64<LittleEndian>;
 
 impl Headers {
-    /// Parses the file header and the program headers out of `head`, the first
-    /// [`HEAD_BYTES`] bytes (or all, if there are fewer).
+    /// Parses the file header and the program headers from `head`, the first [`HEAD_BYTES`] bytes (or
+    /// all, if there are fewer).
     ///
     /// # Errors
-    /// [`ElfError`], with the value seen.
+    /// Returns an [`ElfError`] with the value seen.
     pub fn parse(head: &[u8]) -> Result<Headers, ElfError> {
         Headers::parse_with(head, |_, _| None)
     }
 
-    /// As [`Headers::parse`]. Where the program headers lie deeper in the file, `deeper` is asked
-    /// for them by offset and size (at most 4 MB), both in bytes.
+    /// Parses as [`Headers::parse`] does. If the program headers lie deeper in the file, `deeper` must
+    /// return them, given their offset and size (at most 4 MB) in bytes.
     ///
     /// # Errors
-    /// [`ElfError`], with the value seen.
+    /// Returns an [`ElfError`] with the value seen.
     pub fn parse_with(
         head: &[u8],
         deeper: impl FnOnce(u64, usize) -> Option<Vec<u8>>,
@@ -165,7 +165,7 @@ impl Headers {
         if headers.segments.is_empty() {
             return Err(damaged("no PT_LOAD"));
         }
-        // The kernel takes them in the order of the file and requires ascending addresses.
+        // The kernel maps them in the order of the file and requires ascending addresses.
         if headers.segments.windows(2).any(|w| w[0].vaddr.saturating_add(w[0].memsz) > w[1].vaddr) {
             return Err(damaged("PT_LOADs overlap or are out of order"));
         }
@@ -192,7 +192,7 @@ impl Headers {
                 let align = header.p_align(endian);
                 self.segments.push(Segment { prot, vaddr, memsz, filesz, offset, align });
             }
-            // RELRO is a piece of memory: its size in the file is of no use.
+            // RELRO is a range of memory: its size in the file is not used.
             elf::PT_GNU_RELRO => self.relro = Some(Stretch { size: memsz, ..stretch }),
             elf::PT_INTERP => self.interp = Some(stretch),
             elf::PT_DYNAMIC => self.dynamic = Some(stretch),
@@ -202,13 +202,13 @@ impl Headers {
         Ok(())
     }
 
-    /// Stated address of the first segment, rounded down to base pages of `page` bytes.
+    /// Returns the stated address of the first segment, rounded down to base pages of `page` bytes.
     pub fn first_page(&self, page: u64) -> u64 {
         self.segments.first().map_or(0, |s| s.vaddr & !page.saturating_sub(1))
     }
 }
 
-/// The GNU build-id out of the bytes of a `PT_NOTE`, in lower-case hexadecimal.
+/// Returns the GNU build-id from the bytes of a `PT_NOTE`, in lower-case hexadecimal.
 pub fn build_id(note: &[u8]) -> Option<String> {
     let mut rest = note;
     loop {
@@ -226,8 +226,8 @@ pub fn build_id(note: &[u8]) -> Option<String> {
     }
 }
 
-/// What the dynamic section says, as far as finding needed objects and judging text goes.
-/// String values are offsets into the string table at `strtab`.
+/// The entries of the dynamic section by which needed objects are found and text relocations detected.
+/// Strings are offsets into the string table at `strtab`.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct Dynamic {
     /// `DT_NEEDED`, in order.
@@ -248,7 +248,7 @@ pub struct Dynamic {
     pub no_default_lib: bool,
 }
 
-/// Parses the bytes of `PT_DYNAMIC`; what comes behind `DT_NULL` or is cut off is ignored.
+/// Parses the bytes of `PT_DYNAMIC`. Entries behind `DT_NULL`, and one that is cut off, are ignored.
 pub fn dynamic(bytes: &[u8]) -> Dynamic {
     let mut out = Dynamic::default();
     let e = LittleEndian;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `/etc/ld.so.cache` (ldconfig(8)): which file a shared object's name means to glibc.
+//! Reads `/etc/ld.so.cache` (ldconfig(8)), by which glibc finds the file of a shared object's name.
 //!
 //! ```text
 //!   "glibc-ld.so.cache1.1" | nlibs | length of strings | flags | ... | nlibs entries | strings
@@ -12,21 +12,21 @@ pub const X86_64: i32 = 0x0303;
 /// `flags` of a 64-bit Arm object for glibc.
 pub const AARCH64: i32 = 0x0a03;
 
-/// Why the bytes are no cache that can be read.
+/// Why the bytes cannot be read as a cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum CacheError {
-    /// The magic is not there.
+    /// The magic is missing.
     #[error("no glibc-ld.so.cache1.1 in it")]
     NoMagic,
-    /// Written on a machine of the other byte order.
+    /// It was written on a machine of the other byte order.
     #[error("it is big-endian")]
     BigEndian,
     /// The header promises more entries than there are bytes.
     #[error("cut off: {entries} entries do not fit into {bytes} bytes")]
     CutOff {
-        /// Entries promised.
+        /// Number of entries in the header.
         entries: u32,
-        /// Bytes there.
+        /// Length of the cache.
         bytes: usize,
     },
 }
@@ -36,15 +36,16 @@ const OLD_MAGIC: &[u8] = b"ld.so-1.7.0";
 const HEADER: usize = 48;
 const ENTRY: usize = 24;
 
-/// The paths that a cache has for `name` (as in `DT_NEEDED`) and a machine and C library
-/// ([`X86_64`], [`AARCH64`]), in its order. Entries whose strings lie outside of it are left out.
+/// Returns the paths that a cache has for `name` (as in `DT_NEEDED`) and for the `flags` of a machine
+/// and C library ([`X86_64`], [`AARCH64`]), in its order. Entries whose strings lie outside of it are
+/// left out.
 ///
 /// # Errors
-/// [`CacheError`]
+/// Returns a [`CacheError`] if the bytes cannot be read.
 pub fn lookup<'a>(bytes: &'a [u8], name: &[u8], flags: i32) -> Result<Vec<&'a [u8]>, CacheError> {
     let cache = find(bytes).ok_or(CacheError::NoMagic)?;
     let count = word(cache, 20).ok_or(CacheError::NoMagic)?;
-    // The low two bits of the flags: 0 not told, 2 little-endian, 3 big-endian.
+    // The low two bits of the flags: 0 not stated, 2 little-endian, 3 big-endian.
     if cache.get(28).is_some_and(|f| f & 3 == 3) {
         return Err(CacheError::BigEndian);
     }
@@ -58,13 +59,14 @@ pub fn lookup<'a>(bytes: &'a [u8], name: &[u8], flags: i32) -> Result<Vec<&'a [u
     Ok(table.chunks_exact(ENTRY).filter_map(path).collect())
 }
 
-/// Whether the string at `at` is `text`: most differ in the first bytes, and need no end.
+/// Returns whether the string at `at` is `text`. Most differ in the first bytes, so it compares before
+/// it looks for the end.
 fn is_string(bytes: &[u8], at: u32, text: &[u8]) -> bool {
     let rest = usize::try_from(at).ok().and_then(|at| bytes.get(at..));
     rest.and_then(|rest| rest.strip_prefix(text)).is_some_and(|end| end.first() == Some(&0))
 }
 
-/// The cache from its magic on: at the start, or behind a table of the old format.
+/// Returns the cache from its magic on: at the start, or behind a table of the old format.
 fn find(bytes: &[u8]) -> Option<&[u8]> {
     if bytes.starts_with(MAGIC) {
         return Some(bytes);
@@ -92,7 +94,7 @@ fn string(bytes: &[u8], at: u32) -> Option<&[u8]> {
 mod tests {
     use super::*;
 
-    /// A cache of the given entries.
+    /// Builds a cache of the given entries.
     fn cache(entries: &[(i32, &str, &str)]) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         bytes.extend((entries.len() as u32).to_le_bytes());
@@ -147,7 +149,7 @@ mod tests {
         let mut outside = good.clone();
         outside[HEADER + 4..HEADER + 8].copy_from_slice(&u32::MAX.to_le_bytes());
         assert_eq!((look(&good), look(&outside)), (Ok(1), Ok(0)));
-        // No length of it makes it panic.
+        // It panics at no length.
         for n in 0..good.len() {
             assert!(look(&good[..n]).is_ok_and(|paths| paths == 0) || look(&good[..n]).is_err());
         }

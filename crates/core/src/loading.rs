@@ -6,9 +6,9 @@ use crate::elf::{Headers, Segment};
 use crate::maps::{FileId, Mapping, Prot};
 use std::path::{Path, PathBuf};
 
-/// Lists the mappings of the object with these `headers`, loaded with `bias`, as they are once
-/// the loader has protected RELRO. They are sorted by address. `None` if the object does not fit
-/// into the address space.
+/// Returns the mappings of the object with these `headers`, loaded with `bias`, as they are after the
+/// loader has protected RELRO, sorted by address; `None` if the object does not fit into the address
+/// space.
 pub fn mappings(
     headers: &Headers,
     bias: u64,
@@ -31,7 +31,7 @@ pub fn anonymous(range: Range, prot: Prot, name: impl Into<PathBuf>) -> Mapping 
     Mapping { range, prot, shared: false, offset: 0, file: FileId::default(), path, deleted: false }
 }
 
-/// Maps one segment: its pages of the file, then the zeros behind them.
+/// Adds the mappings of one segment: its pages of the file, then the zeros behind them.
 fn map(
     all: &mut Vec<Mapping>,
     segment: &Segment,
@@ -60,7 +60,7 @@ fn map(
     Some(())
 }
 
-/// Takes write permission from what the loader protects after relocation.
+/// Removes write permission from the range that the loader protects after relocation.
 fn protect_relro(all: Vec<Mapping>, headers: &Headers, bias: u64, base: PageSize) -> Vec<Mapping> {
     let stated = headers.relro.and_then(|relro| {
         let start = Addr(relro.vaddr.wrapping_add(bias)).align_down(base);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One line of `/proc/PID/maps` (proc_pid_maps(5)).
+//! Parses `/proc/PID/maps` (proc_pid_maps(5)).
 
 use crate::addr::{Addr, Range};
 use crate::printable::Escape;
@@ -9,7 +9,7 @@ use std::fmt;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// Access that a mapping allows.
+/// The protection of a mapping.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Prot {
     /// `PROT_READ`
@@ -24,7 +24,7 @@ pub struct Prot {
 }
 
 impl Prot {
-    /// Nothing at all (guard pages, reservations).
+    /// No access (guard pages, reservations).
     pub const NONE: Prot = Prot { read: false, write: false, exec: false, bti: false };
     /// Read only.
     pub const R: Prot = Prot { read: true, write: false, exec: false, bti: false };
@@ -33,7 +33,7 @@ impl Prot {
     /// Read and execute.
     pub const RX: Prot = Prot { read: true, write: false, exec: true, bti: false };
 
-    /// Writable and executable at once: what hugelift never makes.
+    /// Returns whether it is writable and executable at once, which hugelift never makes.
     pub fn is_wx(self) -> bool {
         self.write && self.exec
     }
@@ -58,8 +58,8 @@ impl Serialize for Prot {
     }
 }
 
-/// Which file a mapping shows: device and inode as the kernel prints them. On overlayfs
-/// and btrfs they differ from stat(2)'s, so compare them only with each other.
+/// The file of a mapping: device and inode as maps shows them. On overlayfs and btrfs these differ from
+/// stat(2)'s, so compare them only with each other.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct FileId {
     /// Major device number.
@@ -73,47 +73,47 @@ pub struct FileId {
 /// One line of `/proc/PID/maps`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Mapping {
-    /// Where it lies.
+    /// Its addresses.
     pub range: Range,
-    /// What it allows.
+    /// Its protection.
     pub prot: Prot,
-    /// `MAP_SHARED`, as against private.
+    /// `MAP_SHARED`; otherwise it is private.
     pub shared: bool,
     /// Offset in the file, in bytes.
     pub offset: u64,
     /// The file; inode 0 for anonymous memory.
     pub file: FileId,
-    /// Path or pseudo-path (`[heap]`, `[vdso]`, `[anon:...]`); empty for unnamed memory.
-    /// Without the kernel's ` (deleted)`.
+    /// Path or pseudo-path (`[heap]`, `[vdso]`, `[anon:...]`), without the kernel's ` (deleted)`; empty
+    /// for unnamed memory.
     pub path: PathBuf,
-    /// Whether the file has been unlinked since.
+    /// The file has been unlinked since.
     pub deleted: bool,
 }
 
 impl Mapping {
-    /// Whether a file of a file system is behind it.
+    /// Returns whether it maps a file of a file system.
     pub fn is_file(&self) -> bool {
         self.file.inode != 0
     }
 
-    /// Whether it is a page that the kernel lends and looks for again at its own address:
-    /// `[vdso]`, `[vvar]`, `[vsyscall]`, `[uprobes]`.
+    /// Returns whether it is one of the kernel's own pages, which must stay at their addresses: `[vdso]`,
+    /// `[vvar]`, `[vsyscall]`, `[uprobes]`.
     pub fn is_kernel_code(&self) -> bool {
         let name = self.path.as_os_str().as_bytes();
         !self.is_file() && (name.starts_with(b"[v") || name == b"[uprobes]")
     }
 
-    /// Whether it carries the kernel's own name `name`, as in `[vdso]`.
+    /// Returns whether it has the pseudo-path `name`, such as `[vdso]`.
     pub fn is_named(&self, name: &str) -> bool {
         self.path == Path::new(name)
     }
 }
 
-/// A line that is not as proc_pid_maps(5) describes.
+/// A line that does not have the format of proc_pid_maps(5).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line} of maps: {what}: '{text}'")]
 pub struct MapsError {
-    /// Counted from 1.
+    /// Its number, counted from 1.
     pub line: usize,
     /// The field that is wrong.
     pub what: &'static str,
@@ -121,10 +121,10 @@ pub struct MapsError {
     pub text: String,
 }
 
-/// All mappings of a process, in the order of their addresses.
+/// Parses all mappings of a process, which are in the order of their addresses.
 ///
 /// # Errors
-/// The first line that does not parse, or that overlaps the one before it.
+/// Returns the first line that does not parse, or that overlaps the one before it.
 pub fn parse_maps(text: &[u8]) -> Result<Vec<Mapping>, MapsError> {
     let mut all: Vec<Mapping> = Vec::new();
     for (i, line) in lines(text) {
@@ -137,7 +137,7 @@ pub fn parse_maps(text: &[u8]) -> Result<Vec<Mapping>, MapsError> {
     Ok(all)
 }
 
-/// The lines of a /proc text with their numbers from 1; a last line without a newline counts.
+/// Returns the lines of a /proc text with their numbers from 1; a last line without a newline counts.
 pub(crate) fn lines(text: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     text.split(|&b| b == b'\n').enumerate().map(|(i, l)| (i + 1, l)).filter(|(_, l)| !l.is_empty())
 }
@@ -147,10 +147,10 @@ pub(crate) fn error(line: usize, what: &'static str, text: &[u8]) -> MapsError {
     MapsError { line, what, text: cut.escaped().to_string() }
 }
 
-/// One line without its newline.
+/// Parses one line without its newline.
 pub(crate) fn parse_line(line: &[u8]) -> Result<Mapping, &'static str> {
     // "55d0c8a00000-55d0c8a01000 r-xp 00001000 fe:00 131  /usr/bin/true": five fields
-    // parted by single spaces, then padding and the path, which may hold spaces itself.
+    // separated by single spaces, then padding and the path, which may contain spaces.
     let mut rest = line;
     let mut field = || {
         let n = rest.iter().position(|&b| b == b' ').unwrap_or(rest.len());
@@ -195,7 +195,7 @@ pub(crate) fn parse_line(line: &[u8]) -> Result<Mapping, &'static str> {
     })
 }
 
-/// The kernel escapes only the newline in this file (`seq_file_path(m, file, "\n")`).
+/// Undoes the kernel's escapes, of which there is only the newline (`seq_file_path(m, file, "\n")`).
 fn unescape(path: &[u8]) -> PathBuf {
     if !path.windows(4).any(|w| w == b"\\012") {
         return PathBuf::from(OsStr::from_bytes(path));
@@ -220,14 +220,14 @@ fn split_once(bytes: &[u8], by: u8) -> Option<(&[u8], &[u8])> {
 }
 
 fn hex(bytes: &[u8]) -> Option<u64> {
-    // from_str_radix takes a sign; the kernel writes none.
+    // from_str_radix accepts a sign, which the kernel does not write.
     if bytes.first().is_none_or(|b| !b.is_ascii_hexdigit()) {
         return None;
     }
     u64::from_str_radix(std::str::from_utf8(bytes).ok()?, 16).ok()
 }
 
-/// Digits and nothing else: `parse` alone would take a sign.
+/// Parses a number of digits alone: `parse` would accept a sign.
 pub(crate) fn decimal(bytes: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(bytes).ok()?;
     text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok())?

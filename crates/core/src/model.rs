@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! An address space in memory that behaves as Linux does, with a fault at any call.
+//! A model of an address space that behaves as Linux does and can fail any call.
 //!
 //! ```text
 //!   address space:  run -> (protection, kind of memory, store, offset)
@@ -18,10 +18,10 @@ mod runs;
 pub use at_exec::Start;
 use runs::{Runs, Shift};
 
-/// What memory is made of.
+/// What is behind a mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Behind {
-    /// As the snapshot found it.
+    /// The memory of the snapshot.
     Original {
         /// `MADV_HUGEPAGE` was given.
         advised: bool,
@@ -44,9 +44,9 @@ struct Memory {
     behind: Behind,
     store: usize,
     offset: u64,
-    /// Has been faulted in.
+    /// It has been faulted in.
     resident: bool,
-    /// Private to a file: the first write makes it a copy.
+    /// A private mapping of a file: the first write makes it a copy.
     copy_on_write: bool,
     /// It has a memory policy of its own.
     bound: bool,
@@ -58,7 +58,7 @@ impl Shift for Memory {
     }
 }
 
-/// Stands for bytes.
+/// Stands for the bytes of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Content {
     /// Never written.
@@ -76,19 +76,19 @@ impl Shift for Content {
     }
 }
 
-/// Contents, by offset.
+/// The contents of anonymous memory or a file, by offset.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 struct Store {
     written: Runs<Content>,
-    /// Pages of the pool that it holds until nobody maps or names it any more.
+    /// Pages of the pool that it holds until no mapping and no file refers to it.
     pool: Option<(PageSize, u64)>,
 }
 
-/// A file, open in the program or in the store.
+/// A file, open in the program or in the store of shared text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct File {
     store: usize,
-    /// The pool that it is made of; none for a file of the store.
+    /// The pool of its pages; `None` for a file of the store of shared text.
     pool: Option<PageSize>,
     bytes: u64,
 }
@@ -96,7 +96,7 @@ struct File {
 /// The address space.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Model {
-    /// Bytes of every range that should be huge and are not: memory is fragmented.
+    /// Bytes of every range that are not huge though they should be: memory is fragmented.
     pub scarce: u64,
     space: Runs<Memory>,
     stores: BTreeMap<usize, Store>,
@@ -106,17 +106,17 @@ pub struct Model {
     next_file: i32,
     base_page: PageSize,
     thp_page: Option<PageSize>,
-    /// The kernel knows the advice, even if its switch is off.
+    /// The kernel accepts `MADV_HUGEPAGE`, even if the system's switch is off.
     has_thp: bool,
-    /// What maps a huge page of a file: the system's switch is for new memory alone.
+    /// Size of the huge pages of files. The system's switch governs new memory alone.
     file_page: Option<PageSize>,
-    /// Pages that each pool has for who comes next.
+    /// Available pages of each pool.
     pub pools: BTreeMap<PageSize, u64>,
     /// Free memory is in small pieces: THP gets no huge page.
     pub fragmented: bool,
     /// The kernel moves hugetlb mappings.
     pub moves_hugetlb: bool,
-    /// A `mremap` that is made to fail has unmapped its destination before, as Linux's may.
+    /// A `mremap` that is made to fail unmaps its destination first, as Linux may do.
     pub failed_move_unmaps: bool,
     /// Calls made so far.
     pub calls: usize,
@@ -126,13 +126,13 @@ pub struct Model {
     pub fail_on: bool,
     /// The calls that were made to fail.
     pub failed: Vec<&'static str>,
-    /// Memory was writable and executable at once, some time.
+    /// Some memory was writable and executable at once at some time.
     pub saw_wx: bool,
-    /// Stretches whose page cache is in huge folios, and what one of them holds if they may be
-    /// mapped as such.
+    /// Stretches whose page cache is in huge folios.
     cached: Vec<Range>,
+    /// Size of these folios, if they may be mapped huge.
     folio: Option<PageSize>,
-    /// What finds the executable, if none of it has run yet.
+    /// How the program finds its executable, before any of it has run.
     pub start: Start,
 }
 
@@ -143,11 +143,11 @@ const EBADF: i32 = 9;
 const EEXIST: i32 = 17;
 const EINVAL: i32 = 22;
 
-/// The store of what the snapshot found: its offsets are addresses.
+/// The store of the snapshot's memory: its offsets are addresses.
 const ORIGINAL: usize = 0;
 
 impl Model {
-    /// The mappings of `snapshot`, every byte with a content of its own.
+    /// Returns a model with the mappings of `snapshot`, in which every byte differs from all others.
     pub fn new(snapshot: &Snapshot) -> Model {
         let machine = &snapshot.machine;
         let mut model = Model {
@@ -201,8 +201,8 @@ impl Model {
         model
     }
 
-    /// What the program can see of its memory: where it is, what it allows, what it holds.
-    /// The same for two address spaces that differ in what is behind them only.
+    /// Returns what the program can see of its memory: addresses, protection, contents. It is the same
+    /// for two address spaces that differ only in what is behind their mappings.
     pub fn visible(&self) -> Vec<(Range, Prot, Content)> {
         let mut out: Vec<(Range, Prot, Content)> = Vec::new();
         for (range, memory) in self.space.all() {
@@ -222,7 +222,7 @@ impl Model {
         out
     }
 
-    /// The same without what lies in `ranges`.
+    /// Returns the same without the memory in `ranges`.
     pub fn visible_outside(&self, ranges: &[Range]) -> Vec<(Range, Prot, Content)> {
         let mut rest = self.clone();
         for range in ranges {
@@ -231,7 +231,7 @@ impl Model {
         rest.visible()
     }
 
-    /// Whether all of `range` is zeros with this protection.
+    /// Returns whether all of `range` is zeros with this protection.
     pub fn is_zero(&self, range: Range, prot: Prot) -> bool {
         let zero = |(r, m): (Range, Memory)| {
             m.prot == prot && self.contents(r, m).iter().all(|(_, content)| *content == Content::Zero)
@@ -239,24 +239,23 @@ impl Model {
         self.space.cover(range) && self.space.within(range).into_iter().all(zero)
     }
 
-    /// Whether huge pages map all of `range`.
+    /// Returns whether huge pages map all of `range`.
     pub fn is_huge(&self, range: Range) -> bool {
         self.huge(range) == range.len()
     }
 
-    /// Whether all of `range` is the program's own memory still, for the kernel to put on huge
-    /// pages as it is touched.
+    /// Returns whether all of `range` is still the memory of the snapshot and advised to become huge.
     pub fn is_advised(&self, range: Range) -> bool {
         let advised = |m: &Memory| m.behind == Behind::Original { advised: true };
         self.space.cover(range) && self.space.within(range).iter().all(|(_, m)| advised(m))
     }
 
-    /// Whether all of `range` lies where it was told to.
+    /// Returns whether all of `range` has a memory policy of its own.
     pub fn is_bound(&self, range: Range) -> bool {
         self.space.cover(range) && self.space.within(range).iter().all(|(_, m)| m.bound)
     }
 
-    /// How many files are open.
+    /// Returns how many files are open.
     pub fn open_files(&self) -> usize {
         self.files.len()
     }
@@ -282,7 +281,7 @@ impl Model {
         self.space.within(range).into_iter().map(of).sum()
     }
 
-    /// The contents of a run of memory, by address.
+    /// Returns the contents of a run of memory, by address.
     fn contents(&self, range: Range, memory: Memory) -> Vec<(Range, Content)> {
         let at = |offset: u64| Addr(range.start.0 + (offset - memory.offset));
         let mut out = Vec::new();
@@ -300,13 +299,13 @@ impl Model {
         out
     }
 
-    /// What is shown within `range`.
+    /// Returns the contents within `range`.
     fn bytes_of(&self, range: Range) -> Vec<(Range, Content)> {
         let shown = self.space.within(range);
         shown.into_iter().flat_map(|(part, memory)| self.contents(part, memory)).collect()
     }
 
-    /// Writes `bytes`, which were taken from `from` on, at `to`.
+    /// Writes `bytes`, which were read from address `from` on, to `to`.
     fn paste(&mut self, bytes: Vec<(Range, Content)>, from: Addr, to: Addr) {
         for (source, content) in bytes {
             let start = Addr(to.0 + (source.start.0 - from.0));
@@ -330,7 +329,7 @@ impl Model {
         store
     }
 
-    /// Reserves pool pages for a store, once.
+    /// Reserves pool pages for a store, unless it has some.
     fn reserve(&mut self, store: usize, page: PageSize, bytes: u64) -> Result<(), i32> {
         let (Some(left), Some(store)) = (self.pools.get_mut(&page), self.stores.get_mut(&store)) else {
             return Err(EINVAL);
@@ -343,7 +342,7 @@ impl Model {
         Ok(())
     }
 
-    /// Drops the stores that nobody maps or names; their pages go back to the pool.
+    /// Drops the stores to which no mapping and no file refers. Their pages go back to the pool.
     fn sweep(&mut self) {
         let mapped: Vec<usize> = self.space.all().map(|(_, m)| m.store).collect();
         let (files, stored, pools) = (&self.files, &self.stored, &mut self.pools);
@@ -357,7 +356,7 @@ impl Model {
         });
     }
 
-    /// Counts the call; fails it if it is the one that was chosen.
+    /// Counts the call, and makes it fail if it was chosen to fail.
     fn enter(&mut self, call: &'static str, range: Range) -> Result<(), Fault> {
         let n = self.calls;
         self.calls += 1;
@@ -370,7 +369,8 @@ impl Model {
         }
     }
 
-    /// Linux refuses addresses inside a page, also inside a page of the pool.
+    /// Returns whether `range` begins and ends at pages, as Linux demands: base pages, and pages of the
+    /// pool where it has some.
     fn is_aligned(&self, range: Range) -> bool {
         let pages = self.space.within(range).into_iter().filter_map(|(_, m)| match m.behind {
             Behind::Hugetlb(page) => Some(page),
@@ -380,7 +380,7 @@ impl Model {
         !range.is_empty() && pages.chain([self.base_page]).all(aligned)
     }
 
-    /// The memory behind a new mapping.
+    /// Returns the memory of a new mapping.
     fn make(&mut self, range: Range, prot: Prot, source: Source) -> Result<Memory, i32> {
         let aligned = |page| range.start.is_aligned(page) && range.end.is_aligned(page);
         let (behind, store, offset, private) = match source {
@@ -407,7 +407,7 @@ impl Model {
             }
             Source::Hugetlb(_) => return Err(EINVAL),
         };
-        // A private mapping of a file shows what the file's pages hold already.
+        // The pages of a private mapping of a file are those of the file, which exist.
         Ok(Memory { prot, behind, store, offset, resident: private, copy_on_write: private, bound: false })
     }
 }
@@ -416,7 +416,7 @@ impl Model {
     fn map_copy(&mut self, copy: &MapStored) -> Result<(), Fault> {
         let file = self.open_stored(copy.entry)?;
         let mapped = self.mmap(copy.range, copy.prot, Source::Private(file, copy.offset), Place::Free);
-        // It is closed whatever the tests say of one call.
+        // Closes it even if the first attempt is made to fail.
         let _ = self.close(file).or_else(|_| self.close(file));
         mapped
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Moving a position-independent executable, before anything of it has run, to a base where more of
-//! it can be huge. Huge folios of its file can be mapped by huge entries only where address and file
-//! offset agree within a huge page. For copies, the parts must hold as many whole huge pages as they
-//! can ([`base`]).
+//! Moves a position-independent executable, before any of it has run, to a base where more of it can
+//! be huge. Huge page table entries can map huge folios of its file only where address and file offset
+//! agree within a huge page. For copies, the parts must hold as many whole huge pages as possible
+//! ([`base`]).
 //!
 //! ```text
 //!   as the kernel put it                 B (multiple of 4 kB) [text][rodata][data][bss] ... [heap]
@@ -10,14 +10,14 @@
 //!               |<------------- distance ------------->|
 //! ```
 //!
-//! `B'` is the highest place below the image that is free and has the chosen residue: what the bias
-//! leaves when it is divided by the huge page. The residue depends on the program and the options
-//! alone. `B'` is made of the kernel's own random base, so nothing has to be drawn: rounding takes
-//! the bits within a huge page away, as the kernel itself does for an executable whose `p_align` is
-//! a huge page. What the kernel placed relative to the image, the heap, keeps its distance.
+//! `B'` is the highest free address below the image that has the chosen residue: the bias modulo the
+//! huge page. The residue depends on the program and the options alone. `B'` is derived from the
+//! kernel's random base, so no random number is needed. Rounding removes the random bits within a huge
+//! page, as the kernel itself does for an executable whose `p_align` is a huge page. The heap, which
+//! the kernel has placed relative to the image, keeps its distance.
 //!
-//! The copy of the image is complete before the switch, and the old one is there until after
-//! it: a program whose helper is killed at any moment finds one whole image.
+//! The copy of the image is complete before the switch, and the old image stays until after it. So a
+//! program whose helper is killed at any moment has one whole image.
 
 use crate::addr::{Addr, PageSize, Range};
 use crate::elf::{Headers, Segment};
@@ -38,49 +38,49 @@ pub struct Image {
     pub bias: u64,
     /// From its first page to its last.
     pub range: Range,
-    /// Its mappings, by address: of the file, and the zeros behind them.
+    /// Its mappings, by address: those of the file, and zeros behind them.
     pub pieces: Vec<Mapping>,
 }
 
 /// Why an executable stays where it is.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NotMoved {
-    /// It has the base that it should have.
-    #[error("it is where it should be already")]
+    /// It has the wanted base already.
+    #[error("it has the wanted base already")]
     There,
     /// It is linked for one address.
     #[error("it is linked for a fixed address")]
     Fixed,
-    /// Moving would make memory that is writable and executable at once.
+    /// Moving it would make memory that is writable and executable at once.
     #[error("a segment of it is writable and executable at once")]
     WritableCode,
     /// Its segments are not where the kernel puts them.
-    #[error("its mappings are not those of its file")]
+    #[error("its mappings are not those that its program headers state")]
     Odd,
-    /// No free place below it.
-    #[error("there is no free place for it")]
+    /// There is no free address range for it below.
+    #[error("there is no free address range for it below its own")]
     NoCodeCave,
 }
 
-/// Where an executable is to go.
+/// The move of an executable.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Move {
-    /// Where it is.
+    /// Where it is before the move.
     pub image: Range,
     /// Its mappings.
     pub pieces: Vec<Mapping>,
-    /// Pages in which the kernel has cleared what is behind the file's bytes.
+    /// Pages in which the kernel has cleared the bytes behind those of the file.
     pub cleared: Vec<Range>,
-    /// How far down, in bytes.
+    /// How far it moves down, in bytes.
     pub distance: u64,
-    /// Nothing lies between the new place and the old one.
+    /// Nothing is mapped between the new place and the old one.
     pub heap_may_follow: bool,
 }
 
 /// The addresses that the kernel keeps of a process (`struct prctl_mm_map`, prctl(2)), and the
 /// auxiliary vector that it shows in `/proc/PID/auxv`.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
-#[allow(missing_docs)] // the kernel's own names
+#[allow(missing_docs)] // the fields have the kernel's names
 pub struct Layout {
     pub start_code: u64,
     pub end_code: u64,
@@ -93,11 +93,11 @@ pub struct Layout {
     pub arg_end: u64,
     pub env_start: u64,
     pub env_end: u64,
-    /// Keys and values in turn, `AT_NULL` with them.
+    /// Keys and values alternately, including `AT_NULL`.
     pub auxv: Vec<u64>,
 }
 
-/// What the loader and the program find the image by.
+/// The addresses by which the loader and the program find the image.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct EntryPointers {
     /// `AT_PHDR`
@@ -106,32 +106,32 @@ pub struct EntryPointers {
     pub entry: u64,
 }
 
-/// A process right behind its execve(2), whose executable can still be put elsewhere.
+/// A process at its exec stop, whose executable can still be moved.
 ///
 /// # Errors
 /// As for [`Target`]: after [`Fault::Call`] nothing has changed.
 pub trait ExecStopped: Target {
-    /// Maps each of `pieces`, which are of the executable's own file or zeros, once more and privately:
-    /// `distance` below, where nothing may be. Each stands for itself; after [`Fault::Lost`] none is
-    /// tried any more.
+    /// Maps each of `pieces`, which are of the executable's own file or zeros, a second time: privately
+    /// and `distance` bytes lower, where nothing may be mapped. One may fail without the others; after
+    /// [`Fault::Lost`] no other is tried.
     fn map_image(&mut self, pieces: &[Mapping], distance: u64) -> Vec<Result<(), Fault>>;
-    /// Makes the bytes at `to` those of `from`; writes nothing if they are.
+    /// Copies the bytes of `from` to `to`; writes nothing if they are the same already.
     fn equalize(&mut self, from: Range, to: Addr) -> Result<(), Fault>;
-    /// Whether the mappings `distance` below `pieces` are the same as they.
+    /// Returns whether the mappings `distance` bytes below `pieces` are the same as these.
     fn is_copied(&mut self, pieces: &[Mapping], distance: u64) -> Result<bool, Fault>;
-    /// Makes the program begin with the image that `layout` tells of: its entry_pointers on the stack,
-    /// the program counter where it is in the executable (a static one), what the kernel knows.
-    /// All of it or nothing, whoever dies.
+    /// Makes the program start with the image that `layout` describes: sets the entry pointers on the
+    /// stack, the program counter if it is in the executable (of a static program), and the layout in
+    /// the kernel. It does all of this or nothing, even if hugelift is killed.
     fn switch(&mut self, layout: &Layout) -> Result<(), Fault>;
-    /// Tells the kernel (`PR_SET_MM_MAP`).
+    /// Sets the layout in the kernel (`PR_SET_MM_MAP`).
     fn set_layout(&mut self, layout: &Layout) -> Result<(), Fault>;
 }
 
 impl Image {
-    /// The executable whose file's first page is mapped at `first`.
+    /// Describes the executable whose file's first page is mapped at `first`.
     ///
     /// # Errors
-    /// [`NotMoved::Odd`]
+    /// Returns [`NotMoved::Odd`] if the mappings do not match the headers.
     pub fn new(
         mappings: &[Mapping],
         headers: Headers,
@@ -158,7 +158,7 @@ impl Image {
     /// Plans the move of the image to the highest free place below it that has the base `to`.
     ///
     /// # Errors
-    /// Why it stays.
+    /// Returns why it stays.
     pub fn plan(&self, mappings: &[Mapping], to: Base, page: PageSize) -> Result<Move, NotMoved> {
         if to.is_of(self.bias) {
             return Err(NotMoved::There);
@@ -185,7 +185,7 @@ impl Image {
                 Some(other) => room = other.range.start,
             }
         };
-        // Kernels before 5.10 do not align the base as the segments ask for.
+        // Kernels before 5.10 do not align the base as the segments demand.
         let is_aligned = |bytes: u64| bytes & (alignment(&self.headers) - 1) == 0;
         if !is_aligned(distance) && !is_aligned(self.bias.wrapping_sub(distance)) {
             return Err(NotMoved::Odd);
@@ -200,7 +200,7 @@ impl Image {
         })
     }
 
-    /// The pages that hold the last bytes of the file and the first of the zeros behind them.
+    /// Returns the pages that hold the last bytes of the file and the first zeros behind them.
     fn cleared(&self, base: PageSize) -> Vec<Range> {
         let partial = |s: &&Segment| s.filesz > 0 && s.memsz > s.filesz;
         let ends = self.headers.segments.iter().filter(partial);
@@ -212,17 +212,17 @@ impl Image {
 }
 
 impl Layout {
-    /// The value of the auxiliary vector at `key`.
+    /// Returns the value of the auxiliary vector at `key`.
     pub fn aux(&self, key: u64) -> Option<u64> {
         self.auxv.chunks_exact(2).take_while(|p| p[0] != 0).find(|p| p[0] == key).map(|p| p[1])
     }
 
-    /// What finds the image.
+    /// Returns the entry pointers in the auxiliary vector.
     pub fn entry_pointers(&self) -> Option<EntryPointers> {
         Some(EntryPointers { phdr: self.aux(AT_PHDR)?, entry: self.aux(AT_ENTRY)? })
     }
 
-    /// With the image moved.
+    /// Returns the layout with the image moved.
     fn with_image(&self, plan: &Move) -> Layout {
         let mut new = self.clone();
         for at in [&mut new.start_code, &mut new.end_code, &mut new.start_data, &mut new.end_data] {
@@ -236,10 +236,10 @@ impl Layout {
         new
     }
 
-    /// With the heap moved along, if it is of the image: empty still, and less behind it than
-    /// kernels put it.
+    /// Returns the layout with the heap moved along, if it is empty and close enough behind the image
+    /// to have been placed relative to it.
     fn with_heap(&self, plan: &Move) -> Option<Layout> {
-        /// x86-64 puts the heap up to 1 GB behind the image, AArch64 as well.
+        /// x86-64 and AArch64 put the heap up to 1 GB behind the image.
         const FARTHEST: u64 = 2 << 30;
         let behind = self.start_brk.checked_sub(plan.image.end.0)?;
         let at = self.start_brk.checked_sub(plan.distance)?;
@@ -253,20 +253,20 @@ const AT_PHDR: u64 = 3;
 const AT_ENTRY: u64 = 9;
 
 impl Move {
-    /// Where what was at `at` is afterwards.
+    /// Returns the address that `at` has after the move.
     fn moved(&self, at: u64) -> u64 {
         let inside = self.image.start.0 <= at && at <= self.image.end.0;
         if inside { at - self.distance } else { at }
     }
 }
 
-/// Carries out `plan` on `target`, whose addresses are those of `layout`. Returns what of the
-/// old image could not be unmapped.
+/// Carries out `plan` on `target`, which has the layout `layout`. Returns the ranges of the old image
+/// that could not be unmapped.
 ///
 /// # Errors
-/// The step that failed; the image is then where it was, and whole.
+/// Returns the fault of the step that failed. The image is then whole and where it was.
 pub fn carry_out<T: ExecStopped>(target: &mut T, plan: &Move, layout: &Layout) -> Result<Vec<Range>, Fault> {
-    // Whether the kernel lets us: nothing changes by this.
+    // Finds out whether the kernel allows the call. It changes nothing.
     target.set_layout(layout)?;
     let mut copied = Vec::new();
     let new = layout.with_image(plan);
@@ -274,7 +274,8 @@ pub fn carry_out<T: ExecStopped>(target: &mut T, plan: &Move, layout: &Layout) -
     match result {
         Ok(()) => {
             let gone = unmap(target, plan.pieces.iter().map(|m| m.range))?;
-            // Now that its place is free. Without, it stays where it was, which is as good.
+            // The heap's new place is free only now. If this fails it stays where it was, which is as
+            // good.
             match new.with_heap(plan).filter(|_| gone.is_empty()).map(|with| target.set_layout(&with)) {
                 Some(Err(fault @ Fault::Lost(_))) => Err(fault),
                 _ => Ok(gone),
@@ -285,7 +286,7 @@ pub fn carry_out<T: ExecStopped>(target: &mut T, plan: &Move, layout: &Layout) -
     }
 }
 
-/// A second image, the same as the first.
+/// Makes a second image that is the same as the first.
 fn copy<T: ExecStopped>(target: &mut T, plan: &Move, copied: &mut Vec<Range>) -> Result<(), Fault> {
     let mapped = target.map_image(&plan.pieces, plan.distance);
     let there = plan.pieces.iter().zip(&mapped).filter(|(_, mapped)| mapped.is_ok());
@@ -300,7 +301,7 @@ fn copy<T: ExecStopped>(target: &mut T, plan: &Move, copied: &mut Vec<Range>) ->
     Ok(())
 }
 
-/// Unmaps `ranges`, those that touch in one call; returns those that stay.
+/// Unmaps `ranges`, adjacent ones in one call. Returns those that could not be unmapped.
 fn unmap<T: ExecStopped>(target: &mut T, ranges: impl Iterator<Item = Range>) -> Result<Vec<Range>, Fault> {
     let mut joined: Vec<Range> = Vec::new();
     for range in ranges {

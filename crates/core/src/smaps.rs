@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `/proc/PID/smaps`: what is really behind each mapping (proc_pid_smaps(5)).
+//! Parses `/proc/PID/smaps`, which shows the pages behind each mapping (proc_pid_smaps(5)).
 //!
 //! Only the counters that the kernel derives from its page tables are read. The fields
-//! `KernelPageSize` and `THPeligible` are of no use for this: a file mapping wholly on
-//! huge pages shows 4 kB and 0 there.
+//! `KernelPageSize` and `THPeligible` do not help: a file mapping wholly on huge pages shows 4 kB and 0
+//! there.
 
 use crate::attribute::Attribute;
 use crate::fields::kilobytes;
@@ -14,25 +14,25 @@ use crate::maps::{Mapping, MapsError, error, lines, parse_line};
 pub struct Usage {
     /// The mapping itself.
     pub mapping: Mapping,
-    /// Resident.
+    /// Resident memory.
     pub rss: u64,
-    /// Resident and not (or no longer) the file's own page cache.
+    /// Resident memory that is not, or no longer, the file's page cache.
     pub anonymous: u64,
-    /// Proportional share of what is resident.
+    /// Proportional share of the resident memory.
     pub pss: u64,
-    /// Anonymous memory mapped by huge entries.
+    /// Anonymous memory mapped by huge page table entries.
     pub anon_huge: u64,
-    /// tmpfs and memfd pages mapped by huge entries.
+    /// tmpfs and memfd pages mapped by huge page table entries.
     pub shmem_huge: u64,
-    /// Page-cache pages of a file mapped by huge entries.
+    /// Page-cache pages of a file mapped by huge page table entries.
     pub file_huge: u64,
     /// hugetlb pages of this process alone.
     pub private_hugetlb: u64,
-    /// hugetlb pages that others map too.
+    /// hugetlb pages that other processes map too.
     pub shared_hugetlb: u64,
-    /// `MADV_HUGEPAGE` was given: what is touched from now on comes on huge pages.
+    /// `MADV_HUGEPAGE` was given: memory that is touched from now on becomes huge.
     pub advised: bool,
-    /// What else was asked for this memory.
+    /// Its other attributes.
     pub attributes: Vec<Attribute>,
 }
 
@@ -53,12 +53,12 @@ impl Usage {
         }
     }
 
-    /// hugetlb bytes, shared or not.
+    /// Returns the hugetlb bytes, shared or not.
     pub fn hugetlb(&self) -> u64 {
         self.private_hugetlb.saturating_add(self.shared_hugetlb)
     }
 
-    /// All bytes that huge entries map, by whatever backing.
+    /// Returns all bytes that huge page table entries map, of any backing.
     pub fn huge(&self) -> u64 {
         [self.anon_huge, self.shmem_huge, self.file_huge, self.hugetlb()]
             .into_iter()
@@ -67,10 +67,10 @@ impl Usage {
     }
 }
 
-/// All mappings with their counters, in the order of their addresses.
+/// Parses all mappings with their counters, which are in the order of their addresses.
 ///
 /// # Errors
-/// The first line that is neither a mapping nor a `Name: value` of one.
+/// Returns the first line that is neither a mapping nor a `Name: value` of one.
 pub fn parse_smaps(text: &[u8]) -> Result<Vec<Usage>, MapsError> {
     let mut all: Vec<Usage> = Vec::new();
     for (i, line) in lines(text) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The model of a process right behind its execve(2).
+//! The model of a process at its exec stop.
 
 use super::{Behind, Content, EEXIST, EINVAL, Memory, Model, Shift, fail};
 use crate::addr::{Addr, Range};
@@ -7,22 +7,22 @@ use crate::maps::{Mapping, Prot};
 use crate::relocate::{EntryPointers, ExecStopped, Layout};
 use crate::target::{Fault, Place, Source, Target};
 
-/// What finds the executable, and what its file holds.
+/// The state at the exec stop: how the executable is found, and what its file holds.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct Start {
-    /// On the program's stack.
+    /// The entry pointers on the program's stack.
     pub entry_pointers: EntryPointers,
-    /// As the kernel shows it.
+    /// The layout in the kernel.
     pub layout: Layout,
-    /// The executable's mappings as execve(2) made them: its file holds what they show.
+    /// The executable's mappings as execve(2) made them. They show the bytes of its file.
     pub image: Vec<Mapping>,
-    /// But for these pages, of which the file holds something else.
+    /// The pages of the mappings in which the kernel has changed bytes of the file.
     pub cleared: Vec<Range>,
 }
 
 impl Model {
-    /// Takes the address space for that of a process right behind its execve(2): the executable's
-    /// memory without a file is zeros.
+    /// Makes the model one of a process at its exec stop, with `start` as its state. The executable's
+    /// memory without a file becomes zeros.
     pub fn begin(&mut self, start: Start) {
         for zeros in start.image.iter().filter(|m| !m.is_file()) {
             self.write(super::ORIGINAL, zeros.range, Content::Zero);

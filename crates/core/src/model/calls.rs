@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The model's system calls: what Linux does, or the errno that it gives.
+//! The model's system calls: what Linux does, or the errno that it returns.
 
 use super::{Behind, EBADF, EEXIST, EFAULT, EINVAL, ENOMEM, File, Memory, Model, fail};
 use crate::addr::{Addr, PageSize, Range};
@@ -14,7 +14,7 @@ impl Target for Model {
         if injected.is_ok() && !self.is_aligned(range) {
             return fail(CALL, range, EINVAL);
         }
-        // Linux unmaps what MAP_FIXED names before it finds out that there is no huge page.
+        // Linux unmaps the range of MAP_FIXED before it finds out that there is no huge page.
         if place == Place::Over {
             self.space.remove(range);
             self.sweep();
@@ -165,7 +165,7 @@ impl Target for Model {
     }
 
     fn collapse(&mut self, range: Range) -> Result<(), Fault> {
-        // What could be huge is huge already.
+        // In the model, everything that can be huge is huge already.
         self.enter("madvise(MADV_COLLAPSE)", range)
     }
 

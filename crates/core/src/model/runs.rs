@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A map from addresses (or offsets) to values, kept as runs: a program's gigabytes cost the
-//! model as much as its few mappings do.
+//! A map from addresses (or offsets) to values, stored as runs, so that its size depends on the number
+//! of mappings and not on their bytes.
 
 use crate::addr::{Addr, Range};
 use std::collections::BTreeMap;
 
-/// A value that holds for a run, and changes as the run is cut.
+/// The value of a run's first byte, from which the values of the others follow.
 pub trait Shift: Copy {
-    /// The value for what lies `bytes` further on in the run.
+    /// Returns the value of the byte that is `bytes` further on in the run.
     fn shift(self, bytes: u64) -> Self;
 }
 
@@ -22,12 +22,12 @@ impl<T> Default for Runs<T> {
 }
 
 impl<T: Shift + PartialEq> Runs<T> {
-    /// All runs, by address.
+    /// Returns all runs, by address.
     pub fn all(&self) -> impl Iterator<Item = (Range, T)> {
         self.0.iter().map(|(&start, &(end, value))| (Range { start, end }, value))
     }
 
-    /// What of each run lies inside `range`.
+    /// Returns the pieces of runs inside `range`.
     pub fn within(&self, range: Range) -> Vec<(Range, T)> {
         let before = self.0.range(..range.start).next_back();
         let inside = self.0.range(range.start..range.end.max(range.start));
@@ -38,12 +38,12 @@ impl<T: Shift + PartialEq> Runs<T> {
         before.into_iter().chain(inside).filter_map(clip).collect()
     }
 
-    /// Whether runs hold every byte of `range`.
+    /// Returns whether runs hold every byte of `range`.
     pub fn cover(&self, range: Range) -> bool {
         self.within(range).iter().map(|(r, _)| r.len()).sum::<u64>() == range.len()
     }
 
-    /// Takes out what lies inside `range`.
+    /// Removes and returns the pieces of runs inside `range`.
     pub fn remove(&mut self, range: Range) -> Vec<(Range, T)> {
         let out = self.within(range);
         let before = self.0.range(..range.start).next_back().map(|(&start, _)| start);
@@ -57,7 +57,7 @@ impl<T: Shift + PartialEq> Runs<T> {
         out
     }
 
-    /// Puts a run over what is there. Runs that continue each other become one.
+    /// Inserts a run, which replaces what is at `range`. Joins it with runs that it continues.
     pub fn insert(&mut self, range: Range, value: T) {
         self.remove(range);
         if range.is_empty() {
@@ -79,7 +79,7 @@ impl<T: Shift + PartialEq> Runs<T> {
         self.0.insert(whole.start, (whole.end, first));
     }
 
-    /// Changes what lies inside `range`.
+    /// Changes the values of the pieces inside `range`.
     pub fn change(&mut self, range: Range, mut how: impl FnMut(&mut T)) {
         for (part, mut value) in self.remove(range) {
             how(&mut value);
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_are_cut_and_keep_what_they_stand_for() {
+    fn pieces_of_a_run_keep_their_values() {
         let mut runs = Runs::default();
         runs.insert(r(10, 50), 10_u64);
         runs.insert(r(20, 30), 120);

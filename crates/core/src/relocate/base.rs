@@ -8,12 +8,12 @@
 //! ```
 //!
 //! The kernel puts a position-independent executable at a random multiple of the base page. What
-//! counts for coverage is only the bias modulo the huge page, the *residue*. The number of whole
-//! huge pages in a part changes only where an end of the part meets the edge of a huge page. So it
-//! is enough to try the residues that bring an end of a part to such an edge.
+//! matters for coverage is only the bias modulo the huge page, the *residue*. The number of whole huge
+//! pages in a part changes only where an end of the part meets the edge of a huge page. So it is
+//! enough to try the residues that bring an end of a part to such an edge.
 //!
-//! The planner itself says what each residue is worth. It is asked about a machine that lacks
-//! nothing: which base is best must not depend on what is free at the moment of a start.
+//! The planner itself computes what each residue is worth, for a machine that lacks nothing: the best
+//! base must not depend on what is free at the moment of a start.
 
 use crate::addr::{Addr, PageSize, Range};
 use crate::elf::Headers;
@@ -29,7 +29,7 @@ use std::path::Path;
 /// Where an executable begins within a page of a certain size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Base {
-    /// What the bias leaves when it is divided by `page`.
+    /// The bias modulo `page`.
     pub residue: u64,
     /// The size of the page.
     pub page: PageSize,
@@ -42,7 +42,7 @@ impl Base {
     }
 }
 
-/// The sizes of pages that a machine has.
+/// The page sizes of a machine.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Sizes {
     /// The base page.
@@ -53,12 +53,12 @@ pub struct Sizes {
     pub folios: Vec<PageSize>,
 }
 
-/// What a base is worth: the bytes on huge pages.
+/// What a base is worth: the bytes on huge pages. Compared field by field.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Worth {
-    /// By the size of the page, the largest first.
+    /// Bytes by page size, the largest first.
     by_page: Vec<u64>,
-    /// By part, in the order of [`Part`]. Two bases that tie here cover the same bytes of each part.
+    /// Bytes by part, in the order of [`Part`]. Two bases that tie here cover as much of each part.
     by_part: [u64; 5],
     /// The huge pages that it takes: fewer are better.
     pages: Reverse<u64>,
@@ -82,7 +82,7 @@ pub struct Bases<'a> {
     snapshot: Snapshot,
 }
 
-/// A multiple of 1 GB in the range where kernels put executables. Only its residue counts.
+/// A multiple of 1 GB in the range where kernels put executables. Only the residue added to it matters.
 const ANYWHERE: u64 = 0x5555_4000_0000;
 /// The end of the address space, far from there.
 const STACK: Range = Range { start: Addr(0x7fff_ff00_0000), end: Addr(0x7fff_ff10_0000) };
@@ -117,7 +117,7 @@ impl<'a> Bases<'a> {
     /// Returns the base that is worth most; `None` if no base has anything huge.
     ///
     /// Of several that are worth the same it takes the one where address and file offset agree, so
-    /// that nothing has to be changed when the page cache becomes huge; then the lowest.
+    /// that the base stays the same when the page cache becomes huge; then the lowest.
     pub fn best(&mut self) -> Option<Base> {
         if !self.may_hold_a_huge_page() {
             return None;
@@ -166,7 +166,7 @@ impl<'a> Bases<'a> {
         let object = self.snapshot.objects.first_mut()?;
         object.bias = bias;
         let mut all = mappings(self.headers, bias, self.sizes.base, object.file, &object.path)?;
-        // The kernel draws a distance between the executable and the heap.
+        // The kernel puts the heap at a random distance behind the executable.
         self.snapshot.brk = all.last().and_then(|m| m.range.end.align_up(self.page));
         all.push(anonymous(STACK, Prot::RW, ""));
         self.snapshot.mappings = all;
@@ -178,7 +178,7 @@ impl<'a> Bases<'a> {
     fn may_hold_a_huge_page(&self) -> bool {
         let smallest = self.sizes.folios.iter().chain([&self.page]).map(|page| page.bytes()).min();
         let smallest = smallest.unwrap_or(u64::MAX);
-        // An outer span may be filled by half.
+        // An outer span may be only half full.
         let needed = if self.policy.span == SpanChoice::Inner { smallest } else { smallest / 2 };
         let within = self.sizes.base.bytes() - 1;
         let pages =
@@ -188,9 +188,9 @@ impl<'a> Bases<'a> {
     }
 
     /// Returns the residues that bring an end of a part to an edge of a huge page and keep the
-    /// alignment that the executable asks for. With outer spans a neighbour in the same huge page
-    /// counts too, and how much of the page is filled: those beside an edge and half a huge page
-    /// from one are tried as well.
+    /// alignment that the executable asks for. With outer spans it also matters which neighbour is in
+    /// the same huge page, and how much of the page is filled. So residues that bring an end beside an
+    /// edge, or half a huge page from one, are tried as well.
     fn candidates(&mut self) -> Option<BTreeSet<u64>> {
         self.load(0)?;
         let own = self.snapshot.mappings.iter().filter(|m| m.range != STACK);
@@ -221,11 +221,12 @@ pub(super) fn alignment(headers: &Headers) -> u64 {
     aligns.max().unwrap_or(1)
 }
 
-/// A machine that has all that a policy may ask for.
+/// Returns a machine that has everything a policy may ask for.
 fn lacks_nothing(page: PageSize, sizes: &Sizes) -> Machine {
     let many = u64::MAX / page.bytes();
     let pool = Pool { page, total: many, free: many, reserved: 0, surplus: 0, overcommit: 0 };
-    // A smaller page that was named is one of the kernel's, or it is refused later.
+    // A smaller page that the user has named is assumed to exist here; if it does not, it is refused
+    // later.
     let named = Some(page).filter(|page| sizes.huge.is_some_and(|huge| *page < huge));
     Machine {
         base_page: sizes.base,
@@ -240,8 +241,8 @@ fn lacks_nothing(page: PageSize, sizes: &Sizes) -> Machine {
     }
 }
 
-/// Returns the base at which the store of shared text has its copies. It depends on the program
-/// alone, and not on what a user asks for: all processes share one copy only if they have one base.
+/// Returns the base for which the store of shared text has its copies. It depends on the program
+/// alone, not on the options: all processes share one copy only if they have one base.
 pub fn shared_base(headers: &Headers, path: &Path, sizes: &Sizes) -> Option<Base> {
     let both = Policy {
         parts: vec![Part::Text, Part::Rodata],
@@ -253,11 +254,11 @@ pub fn shared_base(headers: &Headers, path: &Path, sizes: &Sizes) -> Option<Base
     Bases::new(headers, path, &both, &sizes).best()
 }
 
-/// Returns what the bias must be within a huge page, for address and file offset to agree in most of
-/// the wanted bytes; `None` if no segment has a whole huge page. The distances between segments are
-/// in the program's code, so that one bias has to do for all of them.
+/// Returns the residue at which address and file offset agree in most of the wanted bytes; `None` if
+/// no segment has a whole huge page. The program's code depends on the distances between segments, so
+/// all segments have the same bias.
 pub fn congruent_residue(headers: &Headers, wanted: &[Part], huge: PageSize, base: PageSize) -> Option<u64> {
-    // All bytes, and those of text among them.
+    // By residue: all bytes, and how many of them are text.
     let mut gains: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
     for segment in headers.segments.iter().filter(|s| !s.prot.write) {
         let part = if segment.prot.exec { Part::Text } else { Part::Rodata };
