@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Re-laying an ELF file so that the page cache can give it huge pages: `hugelift align`.
+//! Re-lays an ELF file so that it can have huge pages in the page cache: `hugelift align`.
 //!
-//! The kernel maps a huge page of the page cache where the address and the offset in the file
-//! are the same modulo the size of the huge page. Linkers make them the same modulo 4 kB (or
-//! `-z max-page-size`). Here the *file offsets* are changed, by padding between the segments,
-//! and nothing else: no address, no byte of code or data, hence no symbol, relocation, unwind
-//! table or debug information.
+//! The kernel maps a huge page of the page cache where the address and the offset in the file are the
+//! same modulo the size of the huge page. Linkers make them the same modulo 4 kB (or
+//! `-z max-page-size`). This module changes only the *file offsets*, by padding between the segments:
+//! no address, no byte of code or data, hence no symbol, relocation, unwind table or debug information.
 //!
 //! ```text
 //! before   [ headers, rodata ][ text ][ data ][ symbols ][ section table ]
@@ -13,8 +12,8 @@
 //!                             hole       hole
 //! ```
 //!
-//! [`layout`] says where everything goes and which header fields change with it; [`verify`]
-//! compares two files. Writing is for others ([`Layout::write`] does it in memory).
+//! [`layout`] computes where everything goes and which header fields change; [`verify`] compares two
+//! files. [`Layout::write`] writes the output to memory; writing files is left to the caller.
 //!
 //! Sources: elf(5); the System V ABI, chapter 5, "Program Header" (`p_align`); Linux
 //! `fs/binfmt_elf.c` (`maximum_alignment`: since 5.10 it aligns a PIE program to the largest
@@ -33,34 +32,34 @@ use crate::maps::Prot;
 use std::fmt;
 use tables::Tables;
 
-/// Bytes of the input that go to another offset, or to the same.
+/// Bytes of the input and their offset in the output, which may be the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Move {
     /// Offset in the input.
     pub from: u64,
     /// Offset in the output: never less than `from`, and more by whole pages of 4 kB.
     pub to: u64,
-    /// Bytes.
+    /// Number of bytes.
     pub len: u64,
 }
 
-/// Bytes that replace what was moved: the header tables.
+/// New bytes of a header table.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Edit {
     /// Offset in the output.
     pub at: u64,
-    /// What is to be there.
+    /// The bytes.
     pub bytes: Vec<u8>,
 }
 
 /// Why a segment with a whole huge page stays incongruent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stuck {
-    /// It holds the ELF header, which starts every file, and its address is no multiple.
+    /// It holds the ELF header, which starts every file, and its address is not a multiple of the page.
     Header,
     /// Another segment has the same bytes of the file at an incongruent address.
     Shared,
-    /// The object's first address is no multiple, and that is the one that loaders align.
+    /// The object's first address, which loaders align, is not a multiple of the page.
     Base(Addr),
 }
 
@@ -68,8 +67,8 @@ impl fmt::Display for Stuck {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Stuck::Header => f.write_str("it holds the ELF header, which must start the file"),
-            Stuck::Shared => f.write_str("another segment has bytes of the file in common with it"),
-            Stuck::Base(at) => write!(f, "the object is linked for {at}, no multiple of the page size"),
+            Stuck::Shared => f.write_str("another segment contains some of the same bytes of the file"),
+            Stuck::Base(at) => write!(f, "the object is linked for {at}, not a multiple of the page size"),
         }
     }
 }
@@ -77,13 +76,13 @@ impl fmt::Display for Stuck {
 /// One `PT_LOAD`, before and after.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Placed {
-    /// What it allows.
+    /// Its protection.
     pub prot: Prot,
     /// Stated address.
     pub vaddr: Addr,
     /// Bytes in the file.
     pub filesz: u64,
-    /// Bytes of it in whole huge pages, wherever an object is loaded at a multiple of them.
+    /// Bytes of its whole huge pages, if the object is loaded at a multiple of a huge page.
     pub whole: u64,
     /// Offset in the input.
     pub from: u64,
@@ -93,32 +92,32 @@ pub struct Placed {
     pub align_from: u64,
     /// `p_align` in the output.
     pub align_to: u64,
-    /// Why it could not be made congruent; only where there is a whole huge page.
+    /// Why it could not be made congruent; only set if it has a whole huge page.
     pub stuck: Option<Stuck>,
 }
 
 impl Placed {
-    /// Whether it lay at the same place modulo `page` in the file and in memory before.
+    /// Returns whether address and offset agreed modulo `page` in the input.
     pub fn congruent_before(&self, page: PageSize) -> bool {
         congruent(self.from, self.vaddr.0, page.bytes())
     }
 
-    /// Bytes that the page cache can give huge pages to afterwards.
+    /// Returns the bytes that can be huge in the page cache of the output.
     pub fn huge_after(&self, page: PageSize) -> u64 {
         if congruent(self.to, self.vaddr.0, page.bytes()) { self.whole } else { 0 }
     }
 }
 
-/// Where everything goes.
+/// Where everything goes in the output.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Layout {
-    /// Huge pages of this size.
+    /// Size of the huge pages.
     pub page: PageSize,
-    /// `ET_DYN`: it is the loader that must align the base, and `p_align` that tells it.
+    /// `ET_DYN`: the loader must align the base, as `p_align` demands.
     pub relocatable: bool,
-    /// Ascending, disjoint. What is between them in the output is padding: zeros.
+    /// The moves, ascending and disjoint. The output has zeros between them.
     pub moves: Vec<Move>,
-    /// The header tables, disjoint.
+    /// The new header tables, disjoint.
     pub edits: Vec<Edit>,
     /// Length of the output, in bytes.
     pub bytes: u64,
@@ -127,24 +126,24 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Whether the output is the input, byte for byte.
+    /// Returns whether the output is the input, byte for byte.
     pub fn is_identity(&self) -> bool {
         !self.moved() && self.segments.iter().all(|s| s.align_from == s.align_to)
     }
 
-    /// Whether anything but `p_align` changes.
+    /// Returns whether anything but `p_align` changes.
     pub fn moved(&self) -> bool {
         self.moves.iter().any(|m| m.from != m.to)
     }
 
-    /// Whether the input's address was a multiple of the page size already, because it is fixed
-    /// or because `p_align` asked for it.
+    /// Returns whether the input's address was a multiple of the page size already, because it is fixed
+    /// or because `p_align` demanded it.
     pub fn base_aligned_before(&self) -> bool {
         !self.relocatable || self.segments.iter().any(|s| s.align_from >= self.page.bytes())
     }
 
-    /// Bits of the load address that are no longer random, since huge pages have fewer possible
-    /// places: 9 for 2 MB. 0 where the address is fixed, or `p_align` was as large before.
+    /// Returns how many bits of the load address are no longer random, as there are fewer multiples of
+    /// a huge page: 9 for 2 MB. It is 0 if the address is fixed, or `p_align` was as large before.
     pub fn aslr_bits_lost(&self) -> u32 {
         let largest = |of: fn(&Placed) -> u64| {
             self.segments.iter().map(of).max().unwrap_or(0).max(BASE_PAGE).checked_ilog2().unwrap_or(0)
@@ -155,10 +154,10 @@ impl Layout {
         largest(|s| s.align_to).saturating_sub(largest(|s| s.align_from))
     }
 
-    /// The output, in memory.
+    /// Returns the output.
     ///
     /// # Panics
-    /// `input` is not the file that the layout was made of.
+    /// Panics if `input` is not the file that the layout was computed from.
     pub fn write(&self, input: &[u8]) -> Vec<u8> {
         let size = |n: u64| usize::try_from(n).expect("a layout of a file in memory");
         let mut out = vec![0; size(self.bytes)];
@@ -179,7 +178,7 @@ pub enum Refusal {
     #[error(transparent)]
     Elf(#[from] ElfError),
     /// `ET_REL`.
-    #[error("an object file or a kernel module: nobody maps it as it is")]
+    #[error("an object file or a kernel module: no program maps such a file")]
     Object,
     /// `ET_CORE`.
     #[error("a core dump")]
@@ -195,21 +194,21 @@ pub enum Refusal {
         len: u64,
     },
     /// UPX, or `sstrip`.
-    #[error("it has no section table, as packed programs, which may read their own file by offset")]
+    #[error("it has no section table, like packed programs, which may read their own file by offset")]
     NoSections,
     /// By prelink(8).
     #[error("it is prelinked (it has a section .gnu.prelink_undo); first: prelink --undo")]
     Prelinked,
     /// Something is appended, and would move.
     #[error(
-        "{} behind the end of its ELF part (\"{starts}\"…): a program that looks for them by their \
-         offset, as self-extracting ones do, would not find them",
+        "{} behind the end of its ELF part (\"{starts}\"…): a program that reads them by their offset, \
+         as self-extracting programs do, would not find them",
         human_bytes(*bytes)
     )]
     Payload {
-        /// How much.
+        /// Number of bytes.
         bytes: u64,
-        /// Its first bytes, escaped.
+        /// The first of them, escaped.
         starts: String,
     },
     /// No huge page fits into any segment.
@@ -220,8 +219,8 @@ pub enum Refusal {
         /// The size wanted.
         page: PageSize,
     },
-    /// `p_vaddr` and `p_offset` differ within a page: no loader takes that.
-    #[error("segment at {vaddr}: file offset {offset:#x} does not lie at the same place of a page")]
+    /// `p_vaddr` and `p_offset` differ within a page, which no loader accepts.
+    #[error("segment at {vaddr}: its address and its file offset {offset:#x} differ within a page")]
     Torn {
         /// Its stated address.
         vaddr: Addr,
@@ -236,11 +235,11 @@ pub enum Refusal {
         /// Why.
         why: Stuck,
     },
-    /// Their segment would get another distance between address and offset than the first has.
+    /// Their segment would have another distance between address and offset than the first segment.
     #[error("its program headers are not at the start and would move: Linux before 5.18 would not find them")]
     ProgramHeaders,
-    /// A header table lies over something else.
-    #[error("damaged ELF file: {what} lies over another header table or a section")]
+    /// A header table overlaps something else.
+    #[error("damaged ELF file: {what} overlaps another header table or a section")]
     Clash {
         /// Which.
         what: &'static str,
@@ -250,20 +249,20 @@ pub enum Refusal {
     NoCodeCave,
 }
 
-/// The base page of the machines that programs are linked for at least.
+/// The smallest base page that programs are linked for.
 const BASE_PAGE: u64 = 4096;
 
 fn congruent(a: u64, b: u64, modulus: u64) -> bool {
     a.wrapping_sub(b) & (modulus - 1) == 0
 }
 
-/// Where everything in the file `bytes` goes, so that each `PT_LOAD` that holds a whole huge page
-/// of size `page` has it at the same place modulo `page` in the file and in memory.
+/// Computes where everything in the file `bytes` goes, so that address and file offset agree modulo
+/// `page` in each `PT_LOAD` that holds a whole huge page of that size.
 ///
-/// The layout of what [`layout`] has made is the identity.
+/// The layout of a file that was re-laid before is the identity.
 ///
 /// # Errors
-/// [`Refusal`]
+/// Returns a [`Refusal`] if the file cannot or must not be re-laid.
 pub fn layout(bytes: &[u8], page: PageSize) -> Result<Layout, Refusal> {
     let tables = Tables::parse(bytes)?;
     let wholes: Vec<u64> = tables.headers.segments.iter().map(|s| whole(s, page)).collect();
@@ -297,7 +296,7 @@ pub fn layout(bytes: &[u8], page: PageSize) -> Result<Layout, Refusal> {
 fn placed(s: &Segment, whole: u64, plan: &groups::Plan, page: PageSize) -> Placed {
     let mut to = groups::moved(&plan.moves, s.offset);
     if s.filesz == 0 {
-        // It has no bytes to lie anywhere, yet loaders check its offset against its `p_align`.
+        // It has no bytes in the file, but loaders check its offset against its `p_align`.
         let shift = (to - s.offset).checked_next_multiple_of(groups::kept(s));
         to = shift.and_then(|shift| s.offset.checked_add(shift)).unwrap_or(s.offset);
     }
@@ -321,7 +320,7 @@ fn placed(s: &Segment, whole: u64, plan: &groups::Plan, page: PageSize) -> Place
     }
 }
 
-/// Bytes of a segment in whole huge pages; its mapping is made of whole base pages.
+/// Returns the bytes of a segment in whole huge pages; its mapping consists of whole base pages.
 fn whole(segment: &Segment, page: PageSize) -> u64 {
     let base = PageSize::SMALL;
     let start = Addr(segment.vaddr).align_down(base);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Names of functions as their source has them, from the names that compilers of C++ and Rust put
-//! into the symbol table.
+//! Demangles the names of functions that compilers of C++ and Rust put into the symbol table.
 
 use cpp_demangle::{DemangleOptions, Symbol};
 use std::borrow::Cow;
@@ -9,20 +8,19 @@ use std::fmt;
 /// How functions are named.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Names {
-    /// As in the source: without parameters and return type, and without the hash that Rust adds. That
-    /// is how perf(1) names the functions of files, where it was built to do so.
+    /// As in the source, without parameters and return type, and without the hash that Rust adds, as
+    /// perf(1) names the functions of files if it was built to.
     #[default]
     Demangled,
     /// As in the symbol table.
     Mangled,
 }
 
-/// Longer names stay as they are. The symbol table is the program's: a short mangled name can stand for
-/// one that fills the memory.
+/// Longer names stay as they are. The program controls its symbol table, and a short mangled name can
+/// expand to one that fills the memory.
 const LONGEST: usize = 16 << 10;
 
-/// A function's name as its source has it; the name itself, if it is not mangled, or not by a rule that
-/// is known.
+/// Returns the demangled name, or `name` itself if it is not mangled by a known scheme.
 pub fn demangled(name: &str) -> Cow<'_, str> {
     if name.len() > LONGEST {
         return Cow::Borrowed(name);
@@ -40,7 +38,7 @@ fn rust(name: &str) -> Option<String> {
 }
 
 fn cpp(name: &str) -> Option<String> {
-    // What is not mangled would be taken for a type: "i" for int.
+    // A name that is not mangled would be taken for a type: "i" for int.
     if !name.starts_with("_Z") {
         return None;
     }
@@ -86,7 +84,8 @@ mod tests {
         }
     }
 
-    /// `f<a, pair<a, a>, pair<pair<a, a>, pair<a, a>>, ...>`: each level doubles the name.
+    /// Returns the mangled `f<a, pair<a, a>, pair<pair<a, a>, pair<a, a>>, ...>`, in which each level
+    /// doubles the name.
     fn growing(levels: u32) -> String {
         let base36 = |n: u32| {
             let digit = |d| char::from_digit(d, 36).unwrap_or('0').to_ascii_uppercase();
@@ -101,7 +100,7 @@ mod tests {
         let two = "f<a, std::pair<a, a>, std::pair<std::pair<a, a>, std::pair<a, a> > >";
         assert_eq!(demangled(&growing(2)), two);
         let began = Instant::now();
-        // Forty levels would be more than any memory.
+        // Forty levels would fill any memory.
         for name in [growing(40), format!("_Z{}v", "N".repeat(1 << 20)), "_Z".repeat(5000)] {
             assert_eq!(demangled(&name), name);
         }

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What makes an entry of the store an ELF file, from which perf(1) and other tools that go by
-//! `/proc/PID/maps` take the names of the functions in it.
+//! Makes an entry of the store an ELF file, so that perf(1) and other tools that read
+//! `/proc/PID/maps` find the names of the functions in it.
 //!
 //! ```text
 //!   | head: ELF header, program headers | hole | span | span | tail: symbols, names, section headers |
 //! ```
 //!
-//! Addresses are those that the object states, so that its symbols are taken as they are. There is
-//! no build-id: by one, tools would take the entry for the object, whose offsets are others.
+//! Addresses are those that the object states, so that its symbols keep their values. There is no
+//! build-id: by the object's build-id, tools would take the entry for the object, which has other
+//! offsets.
 
 use crate::addr::PageSize;
 use crate::elf::Machine;
@@ -20,16 +21,16 @@ use object::elf::{
 use object::endian::{LittleEndian as Le, U16, U32, U64};
 use object::pod::bytes_of;
 
-/// What an entry holds besides its spans.
+/// The bytes of an entry besides its spans.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct Names {
-    /// At the start of the file.
+    /// The bytes at the start of the file.
     pub head: Vec<u8>,
-    /// Behind the spans.
+    /// The bytes behind the spans.
     pub tail: Vec<u8>,
 }
 
-/// Names of sections, as the last section holds them, and where each begins.
+/// Names of sections, as in the last section. The constants below are the offset of each.
 const SECTIONS: &[u8] = b"\0.text\0.rodata\0.symtab\0.strtab\0.shstrtab\0";
 const TEXT: u32 = 1;
 const RODATA: u32 = 7;
@@ -38,13 +39,13 @@ const STRTAB: u32 = 23;
 const SHSTRTAB: u32 = 31;
 
 impl Names {
-    /// Names those of `functions` that reach into one of `spans`. Nothing at all if there are none,
-    /// or more than an ELF file of this form can have.
+    /// Names those of `functions` that overlap one of `spans`. Empty if there are none, or more spans
+    /// than an ELF file of this form can have.
     pub fn new(machine: Machine, functions: &[Function], spans: &[StoredSpan]) -> Names {
         build(machine, functions, spans).unwrap_or_default()
     }
 
-    /// Bytes of both.
+    /// Returns the number of bytes of both.
     pub fn bytes(&self) -> u64 {
         (self.head.len() + self.tail.len()) as u64
     }
@@ -96,7 +97,7 @@ fn build(machine: Machine, functions: &[Function], spans: &[StoredSpan]) -> Opti
     }
     let symtab = SectionHeader64 {
         sh_link: U32::new(Le, u32::from(last) - 1),
-        // All but the first are global.
+        // Index of the first global symbol: all but symbol 0 are global.
         sh_info: U32::new(Le, 1),
         sh_entsize: U64::new(Le, size_of::<Sym64<Le>>() as u64),
         ..section(SYMTAB, elf::SHT_SYMTAB, start, symbols.len() as u64)
@@ -111,7 +112,7 @@ fn build(machine: Machine, functions: &[Function], spans: &[StoredSpan]) -> Opti
     tail.extend(SECTIONS);
     tail.resize((headers_at - start) as usize, 0);
     tail.extend(headers);
-    // The hole ends where the first span begins.
+    // The head must end before the first span begins.
     (head.len() as u64 <= spans[0].offset).then_some(Names { head, tail })
 }
 
@@ -158,7 +159,7 @@ fn program_header(span: &StoredSpan, code: bool) -> ProgramHeader64<Le> {
         p_paddr: U64::new(Le, span.vaddr),
         p_filesz: U64::new(Le, span.bytes),
         p_memsz: U64::new(Le, span.bytes),
-        // Address and offset agree modulo no more than a small page, if the object is skewed.
+        // Address and offset may agree modulo a base page only.
         p_align: U64::new(Le, PageSize::SMALL.bytes()),
     }
 }
@@ -222,12 +223,12 @@ mod tests {
     }
 
     #[test]
-    fn nothing_to_name_is_nothing_at_all() {
+    fn without_functions_there_are_no_bytes() {
         let span = StoredSpan { vaddr: MB2, bytes: MB2, offset: MB2 };
         let far = Function { vaddr: u64::MAX, size: u64::MAX, name: "far".into() };
         assert_eq!(Names::new(Machine::X86_64, std::slice::from_ref(&far), &[span]), Names::default());
         assert_eq!(Names::new(Machine::X86_64, &[far], &[]), Names::default());
-        // More spans than section numbers, or than a first page could list.
+        // There are more spans than section numbers, and than the first page could list.
         let spans: Vec<_> =
             (1..70_000).map(|n| StoredSpan { vaddr: n * MB2, bytes: MB2, offset: n * MB2 }).collect();
         let near = Function { vaddr: MB2, size: 1, name: "near".into() };

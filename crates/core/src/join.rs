@@ -1,34 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which huge pages that were split are joined again, and when it is looked for them.
+//! Decides which split huge pages are joined again, and when samples are taken to find them.
 //!
 //! ```text
-//!   looks      1       2            3              4           5
+//!   samples    1       2            3              4           5
 //!   block    huge    huge  fork   split, shared  split, own   huge
 //!                            child |=============|
 //!                                                joined here ^
 //! ```
 //!
-//! After fork(2) the first write to a huge page that both have splits the writer's mapping of it. A
-//! block is joined only if a look has seen it huge, all of its base pages are there, and nobody else
-//! maps one of them: to join what a child still has would copy it for the two, and what is partly
-//! gone would come back as zeros. So the process never has more memory than it had huge before.
+//! After fork(2) the first write to a shared huge page splits the writer's mapping of it. A block is
+//! joined only if a sample has shown it huge, all of its base pages are present, and no other process
+//! maps one of them. To join a block that a child still maps would copy it; to join one of which some
+//! pages are gone would bring these back as zeros. So the process never has more memory than it had huge
+//! before.
 
 use crate::addr::{Addr, PageSize, Range};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The least time between two looks.
+/// The shortest time between two samples.
 const OFTEN: Duration = Duration::from_secs(1);
-/// The longest time between two cheap looks.
+/// The longest time between two samples that cost little.
 const SELDOM: Duration = Duration::from_secs(4);
-/// Looks take one part in so many of the time.
-const LOOKS: u32 = 200;
-/// Joining takes one part in so many of the time.
+/// Samples take at most 1/200 of the time.
+const SAMPLES: u32 = 200;
+/// Joining takes at most 1/10 of the time.
 const JOINS: u32 = 10;
-/// How often a block may be refused before it is given up.
+/// A block that the kernel has refused to join this many times is given up.
 const REFUSALS: u32 = 6;
 
-/// What one look at a process shows.
+/// What one sample of a process shows.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Sample {
     /// Its private, writable, anonymous mappings, by address.
@@ -37,7 +38,7 @@ pub struct Sample {
     pub huge: Vec<Range>,
 }
 
-/// The blocks of a process, each as large and as aligned as a huge page, that have been huge.
+/// The blocks of a process that have been huge, each with the size and alignment of a huge page.
 #[derive(Clone, Debug)]
 pub struct Blocks {
     page: PageSize,
@@ -48,20 +49,20 @@ pub struct Blocks {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Block {
     huge: bool,
-    /// How often the kernel would not join it since it was huge.
+    /// How many times the kernel has refused to join it since it was huge.
     refusals: u32,
-    /// For how many looks it is let alone.
+    /// For how many more samples it is left alone.
     rests: u32,
 }
 
 impl Blocks {
-    /// Blocks of the size of `page`; none is known.
+    /// Returns an empty set of blocks of the size of `page`.
     pub fn new(page: PageSize) -> Blocks {
         Blocks { page, known: BTreeMap::new() }
     }
 
-    /// Takes a look in; whether anything has changed since the last one. What does not lie in one
-    /// mapping any more is forgotten.
+    /// Takes in a sample, and forgets blocks that no longer lie in one mapping. Returns whether anything
+    /// has changed since the last sample.
     pub fn take(&mut self, sample: &Sample) -> bool {
         let mut now: BTreeMap<Addr, Block> = BTreeMap::new();
         for inner in sample.mappings.iter().filter_map(|mapping| mapping.inner(self.page)) {
@@ -80,14 +81,14 @@ impl Blocks {
         changed
     }
 
-    /// Those that were huge and are not, in the order of their addresses.
+    /// Returns the blocks that were huge and are not, by address, without those that rest.
     pub fn split(&self) -> Vec<Range> {
         let split = self.known.iter().filter(|(_, block)| !block.huge && block.rests == 0);
         split.filter_map(|(at, _)| Range::sized(*at, self.page.bytes())).collect()
     }
 
-    /// The kernel would not join the block at `start`: it rests, for one look more each time, and is
-    /// given up at last.
+    /// Records that the kernel refused to join the block at `start`. The block rests, one sample longer
+    /// each time, and is given up at last.
     pub fn refuse(&mut self, start: Addr) {
         let Some(block) = self.known.get_mut(&start) else { return };
         block.refusals += 1;
@@ -98,9 +99,8 @@ impl Blocks {
     }
 }
 
-/// Whether the entries of a block's base pages (`/proc/PID/pagemap`,
-/// Documentation/admin-guide/mm/pagemap.rst) say of all that they are there, are no file's, and
-/// are mapped once.
+/// Returns whether all base pages of a block are present, anonymous, and mapped once, by their
+/// `entries` in `/proc/PID/pagemap` (Documentation/admin-guide/mm/pagemap.rst).
 pub fn is_whole_and_own(entries: &[u64]) -> bool {
     const PRESENT: u64 = 1 << 63;
     const FILE: u64 = 1 << 61;
@@ -108,8 +108,7 @@ pub fn is_whole_and_own(entries: &[u64]) -> bool {
     !entries.is_empty() && entries.iter().all(|e| e & (PRESENT | FILE | OWN) == PRESENT | OWN)
 }
 
-/// How long after a join that took so long the next one may come: while joining goes on, a tenth of the
-/// time is for it.
+/// Returns the pause after a join that took `took`: joining takes a tenth of the time while it goes on.
 pub fn pause(took: Duration) -> Duration {
     took.saturating_mul(JOINS - 1)
 }
@@ -126,13 +125,14 @@ impl Default for Rhythm {
 }
 
 impl Rhythm {
-    /// How long the first look waits: a program that ends before is not looked at.
+    /// The time until the first sample: of a program that ends earlier none is taken.
     pub const FIRST: Duration = OFTEN;
 
-    /// The time until the next sample, if the last one took so long.
+    /// Returns the time until the next sample. The last one took `took`, and `changed` says whether it
+    /// differed from the one before.
     pub fn next(&mut self, changed: bool, took: Duration) -> Duration {
         self.0 = if changed { OFTEN } else { (2 * self.0).min(SELDOM) };
-        self.0.max(took.saturating_mul(LOOKS))
+        self.0.max(took.saturating_mul(SAMPLES))
     }
 }
 
@@ -143,7 +143,7 @@ mod tests {
 
     const PAGE: PageSize = PageSize::MB2;
 
-    /// From block to block, in units of half a block.
+    /// Returns a range, given in units of half a block.
     fn r(start: u64, end: u64) -> Range {
         Range::new(Addr(start << 20), Addr(end << 20)).unwrap()
     }
@@ -160,7 +160,7 @@ mod tests {
         assert!(!blocks.take(&sample(&[r(1, 21)], &[r(2, 8), r(12, 14)])), "it has only grown");
         assert!(blocks.take(&sample(&[r(1, 20)], &[r(4, 6)])));
         assert_eq!(blocks.split(), [r(2, 4), r(6, 8), r(12, 14)]);
-        // Joined, by whomever.
+        // The block at 2 was joined, no matter by whom.
         assert!(blocks.take(&sample(&[r(1, 20)], &[r(2, 6), r(12, 14)])));
         assert_eq!(blocks.split(), [r(6, 8)]);
     }
@@ -169,11 +169,11 @@ mod tests {
     fn what_is_no_longer_in_one_mapping_is_forgotten() {
         let mut blocks = Blocks::new(PAGE);
         blocks.take(&sample(&[r(0, 10)], &[r(0, 10)]));
-        // Unmapped, and cut in two: the block at 4.
+        // The block at 8 is unmapped, the block at 4 cut in two.
         blocks.take(&sample(&[r(0, 5), r(5, 8)], &[]));
-        assert_eq!(blocks.split(), [r(0, 2), r(2, 4), r(6, 8)], "of the block at 4 two halves");
+        assert_eq!(blocks.split(), [r(0, 2), r(2, 4), r(6, 8)], "the block at 4 is in two mappings");
         blocks.take(&sample(&[r(0, 10)], &[]));
-        assert_eq!(blocks.split(), [r(0, 2), r(2, 4), r(6, 8)], "mapped anew is not what was huge");
+        assert_eq!(blocks.split(), [r(0, 2), r(2, 4), r(6, 8)], "memory that is mapped again was not huge");
         blocks.take(&Sample::default());
         blocks.take(&sample(&[r(0, 10)], &[]));
         assert_eq!(blocks.split(), []);
@@ -194,7 +194,7 @@ mod tests {
             }
         }
         assert_eq!(tries, REFUSALS);
-        // Once it was huge again, all is forgiven.
+        // Being huge again resets the count.
         blocks.take(&sample(&[r(0, 4)], &[r(0, 4)]));
         blocks.take(&split);
         assert_eq!(blocks.split(), [r(0, 2), r(2, 4)]);
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn all_pages_must_be_there_and_nobody_elses() {
+    fn all_pages_must_be_present_and_mapped_once() {
         const OWN: u64 = 1 << 63 | 1 << 56;
         assert!(is_whole_and_own(&[OWN | 7, OWN | 1 << 55]));
         for bad in [0, 1 << 63, 1 << 56, OWN | 1 << 61, 1 << 62 | 1 << 56] {
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn looks_become_rare_and_cost_little() {
+    fn samples_become_rare_and_cost_little() {
         let (mut rhythm, cheap) = (Rhythm::default(), Duration::from_micros(50));
         let seconds: Vec<u64> = (0..4).map(|_| rhythm.next(false, cheap).as_secs()).collect();
         assert_eq!(seconds, [2, 4, 4, 4]);
@@ -235,12 +235,12 @@ mod tests {
     }
 
     proptest! {
-        /// Only what a look has shown huge is ever joined, whole, and in a mapping there is.
+        /// Only whole blocks that a sample has shown huge, and that lie in one mapping, are joined.
         #[test]
-        fn never_more_than_was_huge(looks in prop::collection::vec((ranges(), ranges()), 1..8)) {
+        fn never_more_than_was_huge(samples in prop::collection::vec((ranges(), ranges()), 1..8)) {
             let mut blocks = Blocks::new(PAGE);
             let mut ever: Vec<Range> = Vec::new();
-            for (mappings, huge) in looks {
+            for (mappings, huge) in samples {
                 let sample = Sample { mappings, huge };
                 blocks.take(&sample);
                 for block in blocks.split() {
@@ -250,7 +250,7 @@ mod tests {
                     prop_assert!(ever.iter().any(|h| h.covers(block)));
                 }
                 ever.extend(&sample.huge);
-                prop_assert!(!blocks.clone().take(&sample), "the same look changes nothing");
+                prop_assert!(!blocks.clone().take(&sample), "the same sample changes nothing");
             }
         }
     }

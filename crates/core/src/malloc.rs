@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How allocators are told to put the heap on huge pages: by variables of the environment,
-//! merged with what the user has said there, which always has the last word.
+//! Makes allocators put the heap on huge pages: by environment variables, merged with the user's own
+//! settings in them, which always win.
 //!
 //! | allocator | variable | documented in |
 //! |---|---|---|
@@ -8,9 +8,9 @@
 //! | jemalloc 5.1 and newer | `MALLOC_CONF` (or with a prefix): `thp`, `metadata_thp` | jemalloc(3), TUNING |
 //! | mimalloc | `MIMALLOC_ALLOW_LARGE_OS_PAGES` | its README, "Environment Options" |
 //!
-//! musl's and Go's heaps, and tcmalloc's, have no such switch.
+//! The heaps of musl, Go and tcmalloc have no such switch.
 
-/// An allocator that can be told.
+/// An allocator with such a variable.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Allocator {
     /// The C library's own.
@@ -21,18 +21,18 @@ pub enum Allocator {
     Mimalloc,
 }
 
-/// What stands before jemalloc's names.
+/// The prefix of jemalloc's names.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Prefix {
-    /// Nothing: it is the program's malloc(3).
+    /// None: it is the program's malloc(3).
     None,
-    /// `je_`, as Redis has it.
+    /// `je_`, as in Redis.
     Je,
-    /// `_rjem_`, as Rust's tikv-jemallocator has it.
+    /// `_rjem_`, as in Rust's tikv-jemallocator.
     Rjem,
 }
 
-/// Which pages the heap is to have.
+/// The pages for the heap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pages {
     /// Transparent huge pages.
@@ -51,7 +51,7 @@ pub struct Setting {
 }
 
 impl Allocator {
-    /// Every allocator that is known.
+    /// All allocators.
     pub const ALL: [Allocator; 5] = [
         Allocator::Glibc,
         Allocator::Jemalloc(Prefix::None),
@@ -60,7 +60,7 @@ impl Allocator {
         Allocator::Mimalloc,
     ];
 
-    /// The variable that it reads.
+    /// Returns the variable that it reads.
     pub fn variable(self) -> &'static str {
         match self {
             Allocator::Glibc => "GLIBC_TUNABLES",
@@ -71,18 +71,18 @@ impl Allocator {
         }
     }
 
-    /// A string that stands alone, with a zero byte on either side, in the data of every
-    /// program that has this allocator in it.
+    /// Returns a string that is in the data of every program with this allocator, with a zero byte
+    /// before and behind it.
     pub fn mark(self) -> &'static [u8] {
         match self {
             Allocator::Glibc => b"glibc.malloc.hugetlb",
-            // Its options have the same names whatever it is called.
+            // Its options have the same names whatever the file is called.
             Allocator::Mimalloc => b"allow_large_os_pages",
             jemalloc => jemalloc.variable().as_bytes(),
         }
     }
 
-    /// The allocator in a shared object of this file name (as in `libjemalloc.so.2`).
+    /// Returns the allocator in a shared object of this file name, such as `libjemalloc.so.2`.
     pub fn of_library(file_name: &str) -> Option<Allocator> {
         match file_name.split('.').next()? {
             "libc" if file_name == "libc.so.6" => Some(Allocator::Glibc),
@@ -102,8 +102,8 @@ impl Allocator {
     }
 }
 
-/// What to set for `allocators`, given what the environment has (`current`). Nothing is set
-/// that the user has set, and nothing of what he has set is lost.
+/// Returns the variables to set for `allocators`, given the environment (`current`). An option that the
+/// user has set is not set, and none of the user's options is lost.
 pub fn settings(
     allocators: &[Allocator],
     pages: Pages,
@@ -123,8 +123,8 @@ pub fn settings(
     allocators.iter().filter_map(setting).collect()
 }
 
-/// `had`, a list of options divided by `comma`, with those of `wanted` that it does not name in
-/// front; `None` if it names them all. An empty list is as good as none.
+/// Puts those of `wanted` that `had`, a list of options separated by `comma`, does not name in front of
+/// it; `None` if it names them all.
 fn merged(had: Option<&str>, comma: &str, equals: &str, wanted: &[(&str, &str)]) -> Option<String> {
     let had = had.unwrap_or_default();
     let named = |key: &str| had.split(comma).any(|o| o.split(equals).next() == Some(key));
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_set() {
+    fn missing_options_are_set() {
         let thp = |a| set(a, Pages::Thp, None).unwrap();
         assert_eq!(thp(Allocator::Glibc), "glibc.malloc.hugetlb=1");
         assert_eq!(thp(Allocator::Jemalloc(Prefix::Je)), "thp:always,metadata_thp:auto");
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_user_says_stays_and_wins() {
+    fn the_users_options_stay_and_win() {
         let glibc = |had| set(Allocator::Glibc, Pages::Thp, Some(had));
         assert_eq!(
             glibc("glibc.malloc.arena_max=1").unwrap(),
@@ -168,7 +168,7 @@ mod tests {
         );
         assert_eq!(glibc("glibc.malloc.hugetlb=0"), None);
         assert_eq!(glibc("glibc.malloc.check=3:glibc.malloc.hugetlb=2"), None);
-        // Only a prefix of the name.
+        // The name is only a prefix of this one.
         assert!(glibc("glibc.malloc.hugetlbs=0").is_some());
         let je = |had| set(Allocator::Jemalloc(Prefix::None), Pages::Hugetlb, Some(had));
         assert_eq!(je("narenas:1,thp:never").unwrap(), "metadata_thp:auto,narenas:1,thp:never");

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Paths in the JSON of records and notes, without loss: in the form of
-//! [`Untrusted`](crate::printable::Untrusted), a string or an array of bytes.
+//! Writes and reads paths in the JSON of records and notes without loss, in the form of
+//! [`Untrusted`](crate::printable::Untrusted): a string or an array of bytes.
 //!
-//! For `#[serde(with = "path_json")]`: serde's own form of a path is an error where the path is not
-//! UTF-8.
+//! It is for `#[serde(with = "path_json")]`. serde's own form of a path fails if the path is not UTF-8.
 
 use crate::printable::Untrusted;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -12,7 +11,7 @@ use std::path::{Path, PathBuf};
 /// Writes a path.
 ///
 /// # Errors
-/// Those of the serializer.
+/// Returns the errors of the serializer.
 pub fn serialize<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
     Untrusted::from(path).serialize(serializer)
 }
@@ -20,7 +19,7 @@ pub fn serialize<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::
 /// Reads what [`serialize`] wrote.
 ///
 /// # Errors
-/// Neither a string nor an array of bytes.
+/// Returns an error if it is neither a string nor an array of bytes.
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
     Ok(Untrusted::deserialize(deserializer)?.to_path_buf())
 }

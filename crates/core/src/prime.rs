@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Priming: which pages of an ELF file can be huge in the page cache, what is, and what
-//! stands in the way of the rest.
+//! Priming: which pages of an ELF file can be huge in the page cache, which are, and what prevents the
+//! others.
 //!
-//! The kernel maps a huge page of the page cache by one entry where address and file offset
-//! agree modulo its size, which the segment's headers decide:
+//! The kernel maps a huge page of the page cache by one page table entry where address and file offset
+//! agree modulo its size. The segment's headers decide that:
 //!
 //! ```text
 //!   file      |······|========|========|========|··|
@@ -38,14 +38,14 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// Offsets in the file of the whole huge pages.
+    /// Returns the offsets in the file of the whole huge pages.
     pub fn pages(&self, huge: PageSize) -> impl Iterator<Item = u64> + use<> {
         let count = if self.first.is_some() { self.whole / huge.bytes() } else { 0 };
         let first = self.first.unwrap_or(0);
         (0..count).map(move |i| first + i * huge.bytes())
     }
 
-    /// What the headers alone forbid.
+    /// Returns the obstacle that the headers show, if any.
     pub fn obstacle(&self, huge: PageSize) -> Option<Obstacle> {
         match (self.whole, self.first) {
             (0, _) => Some(Obstacle::TooSmall(huge)),
@@ -55,9 +55,9 @@ impl Candidate {
     }
 }
 
-/// The read-only segments of an object, as the kernel maps them in base pages of `base`, where
-/// loading adds `bias` to the stated addresses (what counts is its remainder modulo `huge`).
-/// `file_len` (bytes) is where the file ends, whatever its headers say.
+/// Returns the read-only segments of an object that is loaded with `bias` (of which only the remainder
+/// modulo `huge` matters), as the kernel maps them in base pages of `base`. `file_len` is the length of
+/// the file in bytes, whatever its headers state.
 pub fn candidates(
     headers: &Headers,
     bias: u64,
@@ -79,7 +79,7 @@ pub fn candidates(
         let inner = range.inner(huge);
         let congruent = start % huge.bytes() == segment.offset % huge.bytes();
         let first = inner.filter(|_| congruent).map(|inner| {
-            // Below the segment's own offset by no more than its start was rounded down.
+            // It may be below the segment's own offset, as the start was rounded down to a base page.
             segment.offset.wrapping_add(inner.start.0.wrapping_sub(start))
         });
         let whole = inner.map_or(0, Range::len);

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Text from outside on its way to a terminal, a line or a JSON document.
+//! Makes untrusted text safe for a terminal, a line or a JSON document.
 //!
-//! Names of files, of processes and of symbols, strings of ELF files, command lines: other people
-//! choose their bytes. A control character in them moves the cursor, forges a line or retitles the
-//! window. So nothing of this kind is displayed as it is:
+//! Other people choose the bytes of names of files, processes and symbols, of strings in ELF files and
+//! of command lines. A control character in them moves the cursor, forges a line or changes the
+//! window's title. So no such text is displayed as it is:
 //!
-//! - A [`Untrusted`] holds such a string. Its `Display` escapes; the bytes themselves are kept.
-//! - [`Escape::escaped`] displays a borrowed path or string. `clippy.toml` forbids
-//!   `Path::display` and its like in the crates of the program.
-//! - [`printable`] is for text that is put together already, one line of it.
-//! - [`printable_lines`] is what everything passes through on its way to standard output.
-//! - [`json`] is for JSON: the value is exact, and nothing in it acts on a terminal.
+//! - An [`Untrusted`] holds such a string. Its `Display` escapes; the bytes themselves are kept.
+//! - [`Escape::escaped`] displays a borrowed path or string. `clippy.toml` forbids `Path::display` and
+//!   similar functions in the crates of the program.
+//! - [`printable`] escapes a line of text that contains such strings already.
+//! - [`printable_lines`] escapes everything that goes to standard output.
+//! - [`json`] writes JSON: the value is exact, and nothing in it acts on a terminal.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::borrow::Cow;
@@ -20,10 +20,11 @@ use std::ops::Deref;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// Displays bytes from outside: what acts on a terminal, and what is not UTF-8, is escaped as in C
-/// and Rust (`\n`, `\x1b`, `\u{202e}`, `\xff`).
+/// Displays untrusted bytes. Characters that act on a terminal, and bytes that are not UTF-8, are
+/// escaped as in C and Rust (`\n`, `\x1b`, `\u{202e}`, `\xff`).
 ///
-/// A backslash stays as it is, so that to escape twice is to escape once. [`json`] has exact values.
+/// A backslash stays as it is, so that escaping twice is the same as escaping once. [`json`] has exact
+/// values.
 #[derive(Clone, Copy)]
 pub struct Escaped<'a>(&'a [u8]);
 
@@ -65,8 +66,8 @@ fn escape(text: &str, out: &mut impl fmt::Write) -> fmt::Result {
     Ok(())
 }
 
-/// Whether a character does more than to be shown: it controls the terminal, changes the direction
-/// of the text around it, or is not seen.
+/// Returns whether a character acts on the terminal: it controls it, changes the direction of the text
+/// around it, or is invisible.
 fn acts(c: char) -> bool {
     c.is_control()
         || matches!(c,
@@ -74,9 +75,9 @@ fn acts(c: char) -> bool {
             | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
-/// Displays what comes from outside.
+/// Text that may be untrusted.
 pub trait Escape {
-    /// The text, escaped: see [`Escaped`].
+    /// Returns the text for display: see [`Escaped`].
     fn escaped(&self) -> Escaped<'_>;
 }
 
@@ -104,15 +105,14 @@ impl Escape for [u8] {
     }
 }
 
-/// A string or a path from outside. It has no `Display` but the escaping one.
+/// An untrusted string or path. Its `Display` escapes.
 ///
-/// In JSON it is a string; bytes that are not UTF-8 are an array of numbers there:
-/// `{"bytes": [47, 255]}`.
+/// In JSON it is a string, or an array of numbers if it is not UTF-8: `{"bytes": [47, 255]}`.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Untrusted(OsString);
 
 impl Untrusted {
-    /// The string as it is, for comparison and for system calls.
+    /// Returns the string as it is, for comparison and for system calls.
     pub fn as_os_str(&self) -> &OsStr {
         &self.0
     }
@@ -130,7 +130,7 @@ impl fmt::Debug for Untrusted {
     }
 }
 
-/// As a path, which most of them are.
+/// Most of them are paths.
 impl Deref for Untrusted {
     type Target = Path;
 
@@ -236,15 +236,15 @@ impl<'de> Deserialize<'de> for Untrusted {
     }
 }
 
-/// The text of a file that is to be parsed, such as one of /proc. It is not for display: make an
-/// [`Untrusted`] of what of it is shown.
+/// Returns the text of a file that is to be parsed, such as one of /proc. It is not for display: make
+/// an [`Untrusted`] of each piece that is shown.
 pub fn text_to_parse(bytes: &[u8]) -> Cow<'_, str> {
     #[allow(clippy::disallowed_methods, reason = "parsers look for words of their own in it")]
     String::from_utf8_lossy(bytes)
 }
 
-/// A word as a shell takes it. Where escapes are needed it is for shells that know `$'...'`: bash, zsh,
-/// ksh, busybox and POSIX of 2024.
+/// Quotes a word for a shell. If it needs escapes, the result is for shells that support `$'...'`: bash,
+/// zsh, ksh, busybox and POSIX of 2024.
 pub fn quoted(word: &OsStr) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
     match word.to_str() {
@@ -261,13 +261,13 @@ pub fn quoted(word: &OsStr) -> String {
     }
 }
 
-/// The text as one line: [`Escaped`], line feeds too.
+/// Returns the text as one line: [`Escaped`], including line feeds.
 pub fn printable(text: &str) -> String {
     text.escaped().to_string()
 }
 
-/// Text of several lines, as a terminal may get it: line feeds and tabs stay, all else that acts
-/// on a terminal is escaped.
+/// Returns text of several lines for a terminal: line feeds and tabs stay, and all other characters
+/// that act on a terminal are escaped.
 pub fn printable_lines(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for piece in text.split_inclusive(['\n', '\t']) {
@@ -279,8 +279,8 @@ pub fn printable_lines(text: &str) -> String {
     out
 }
 
-/// As [`printable_lines`]; colours (`ESC [ digits m`) stay too, for text in which the program has
-/// put some.
+/// Escapes as [`printable_lines`] does, but keeps colours (`ESC [ digits m`), which hugelift itself has
+/// put into the text.
 pub fn printable_coloured(text: &str) -> String {
     let mut pieces = text.split("\x1b[");
     let mut out = printable_lines(pieces.next().unwrap_or_default());
@@ -292,11 +292,11 @@ pub fn printable_coloured(text: &str) -> String {
     out
 }
 
-/// A value as JSON, in one line. What acts on a terminal stands in strings only, and is escaped
-/// there as JSON has it: the value is exact.
+/// Returns a value as JSON, in one line. Characters that act on a terminal can be in strings only, and
+/// are escaped there by JSON's rules: the value is exact.
 ///
 /// # Errors
-/// As [`serde_json::to_string`].
+/// Returns the errors of [`serde_json::to_string`].
 pub fn json<T: Serialize + ?Sized>(value: &T) -> serde_json::Result<String> {
     #[allow(clippy::disallowed_methods, reason = "this is the function to be used instead")]
     let text = serde_json::to_string(value)?;
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_it_moves_the_cursor() {
+    fn escaped_text_does_not_move_the_cursor() {
         assert_eq!(printable("a\nb\x1b[2J\u{9b}\t\u{7f}ä\\"), "a\\nb\\x1b[2J\\u{9b}\\t\\x7fä\\");
         assert_eq!(OsStr::from_bytes(b"a\xff\xc3\n").escaped().to_string(), "a\\xff\\xc3\\n");
         assert_eq!(printable("gpj.\u{202e}exe"), "gpj.\\u{202e}exe");
@@ -359,7 +359,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_from_outside_act_on_a_terminal(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+        fn untrusted_bytes_do_not_act_on_a_terminal(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
             let outside = Untrusted::from(&bytes[..]);
             for shown in [outside.to_string(), format!("{outside:?}"), bytes.escaped().to_string()] {
                 prop_assert!(is_harmless(&shown), "{shown:?}");

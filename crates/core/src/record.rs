@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the store writes down of an entry: which file it was made of, and which file holds it.
+//! The record that the store writes of an entry: which file it was copied from, and which file holds it.
 //!
 //! ```text
 //!   record  1f-2a3b.json  --- source: /usr/lib/libLLVM.so, inode, size, times
@@ -7,13 +7,13 @@
 //!   entry   9c1d…04       | head, hole to the next huge page | span | span | tail |
 //! ```
 //!
-//! A record is as good as what it says of both files is still true.
+//! A record is valid while both files are still as it describes them.
 
 use crate::addr::{Addr, PageSize, Range};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// Version of the form. Records of other versions are ignored: the next start writes its own.
+/// Version of the format. Records of other versions are ignored: the next start writes a new one.
 pub const VERSION: u32 = 3;
 
 /// A time of a file: seconds and nanoseconds since the epoch.
@@ -28,48 +28,48 @@ pub struct Identity {
     pub inode: u64,
     /// Length in bytes.
     pub bytes: u64,
-    /// Last change of its contents.
+    /// Last change of its contents (mtime).
     pub modified: Time,
-    /// Last change of anything about it: no user can set this one.
+    /// Last change of contents or metadata (ctime), which no user can set.
     pub changed: Time,
 }
 
 /// Bytes of the object that the entry holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct StoredSpan {
-    /// Where the object states them to be loaded.
+    /// Their address as stated in the object.
     pub vaddr: u64,
-    /// How many.
+    /// Number of bytes.
     pub bytes: u64,
-    /// Where they start in the entry.
+    /// Their offset in the entry.
     pub offset: u64,
 }
 
-/// What shows that the object's file still has the bytes of which the entry was made.
+/// How a start knows that the object's file still has the bytes that the entry was copied from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Evidence {
-    /// Its times: when it was copied, the next change was sure to move them.
+    /// By its times: any change after the copy is certain to change them.
     Times,
-    /// Only its bytes, all of them.
+    /// Only by comparing all its bytes.
     Bytes,
 }
 
-/// One entry of the store, and the file that it was made of.
+/// One entry of the store, and the file that it was copied from.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Record {
     /// [`VERSION`].
     pub version: u32,
-    /// The object, as `/proc/PID/maps` named it.
+    /// The object's path, as in `/proc/PID/maps`.
     #[serde(with = "crate::path_json")]
     pub path: PathBuf,
-    /// Its GNU build-id in hexadecimal, where it has one.
+    /// Its GNU build-id in hexadecimal, if it has one.
     pub build_id: Option<String>,
     /// The object's file.
     pub source: Identity,
     /// What a start must compare, besides [`Record::source`], to know that the file is unchanged.
     pub evidence: Evidence,
-    /// Whether every user may read the object, and so the entry and this record.
+    /// Every user may read the object, and so the entry and this record.
     pub public: bool,
     /// Name of the entry's file: a hash of its contents, with a secret of the store if the
     /// object is not public.
@@ -78,16 +78,16 @@ pub struct Record {
     pub held: Identity,
     /// Size of its huge pages, in bytes.
     pub page: u64,
-    /// What the object's bias leaves when divided by that: where its huge pages begin.
+    /// The object's bias modulo `page`, which decides where its huge pages begin.
     pub skew: u64,
-    /// What it holds, by offset.
+    /// The spans that it holds, by offset.
     pub spans: Vec<StoredSpan>,
-    /// Bytes at its start, and behind the spans, that name the functions in it
+    /// Number of bytes at its start and behind the spans that name the functions in it
     /// ([`crate::entry_elf`]).
     pub names: (u64, u64),
 }
 
-/// Why a record is none.
+/// Why bytes are not a valid record.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RecordError {
     /// Not the JSON that the store writes.
@@ -96,17 +96,17 @@ pub enum RecordError {
     /// Another version of hugelift wrote it.
     #[error("a record of version {0}, this is version {VERSION}")]
     Version(u32),
-    /// What it says cannot be.
+    /// Its fields contradict each other.
     #[error("a record that contradicts itself: {0}")]
     Contradiction(&'static str),
 }
 
 impl Record {
-    /// Reads what [`Record::to_json`] wrote. Whatever is accepted is free of contradictions:
-    /// spans are whole huge pages of the entry, in order, none over another.
+    /// Reads what [`Record::to_json`] wrote. An accepted record has no contradictions: its spans are
+    /// whole huge pages of the entry, in order and without overlap.
     ///
     /// # Errors
-    /// [`RecordError`]
+    /// Returns a [`RecordError`] if it is not a valid record.
     pub fn parse(json: &[u8]) -> Result<Record, RecordError> {
         #[derive(Deserialize)]
         struct Version {
@@ -122,18 +122,18 @@ impl Record {
         Ok(record)
     }
 
-    /// As it is written.
+    /// Returns the record as JSON.
     ///
     /// # Errors
-    /// [`RecordError::Form`]; none is known, for every field has a form in JSON.
+    /// Returns [`RecordError::Form`] if a field has no form in JSON; all have one.
     pub fn to_json(&self) -> Result<Vec<u8>, RecordError> {
         serde_json::to_vec(self).map_err(|e| RecordError::Form(e.to_string()))
     }
 
     fn check(&self) -> Result<(), &'static str> {
-        let page = PageSize::new(self.page).ok_or("the page size is none")?;
+        let page = PageSize::new(self.page).ok_or("the page size is invalid")?;
         if !is_entry(&self.entry) {
-            return Err("the entry's name is none");
+            return Err("the entry's name is invalid");
         }
         if self.spans.is_empty() {
             return Err("no span");
@@ -141,17 +141,17 @@ impl Record {
         // The first page is not mapped, so that no mapping of an entry looks like a program's first.
         let mut free = page.bytes();
         if self.names.0 > free {
-            return Err("the names lie over a span");
+            return Err("the names overlap a span");
         }
         for span in &self.spans {
-            let end = span.offset.checked_add(span.bytes).ok_or("a span has no end")?;
+            let end = span.offset.checked_add(span.bytes).ok_or("a span ends beyond 2^64")?;
             let start = span.vaddr.wrapping_add(self.skew);
             let whole = [start, span.bytes, span.offset].iter().all(|n| n % page.bytes() == 0);
             if !whole || span.bytes == 0 || span.vaddr.checked_add(span.bytes).is_none() {
                 return Err("a span is not of whole pages");
             }
             if span.offset < free {
-                return Err("a span lies over another");
+                return Err("a span overlaps another");
             }
             free = end;
         }
@@ -161,7 +161,7 @@ impl Record {
         Ok(())
     }
 
-    /// Where the entry holds `range` of an object that is loaded with `bias`.
+    /// Returns the offset in the entry of `range` of an object that is loaded with `bias`.
     pub fn offset_of(&self, range: Range, bias: u64) -> Option<u64> {
         if bias % self.page != self.skew {
             return None;
@@ -172,13 +172,13 @@ impl Record {
         Some(span.offset + (stated.start.0 - span.vaddr))
     }
 
-    /// Bytes of the object that it holds.
+    /// Returns the number of bytes of the object that it holds.
     pub fn bytes(&self) -> u64 {
         self.spans.iter().map(|s| s.bytes).sum()
     }
 }
 
-/// Lays `ranges` of an object that is loaded with `bias` out behind each other.
+/// Lays out `ranges` of an object that is loaded with `bias` one behind the other in an entry.
 pub fn lay_out(ranges: &[Range], bias: u64, page: PageSize) -> Vec<StoredSpan> {
     let mut offset = page.bytes();
     let lay = |range: &Range| {
@@ -189,17 +189,18 @@ pub fn lay_out(ranges: &[Range], bias: u64, page: PageSize) -> Vec<StoredSpan> {
     ranges.iter().map(lay).collect()
 }
 
-/// Whether `name` can be an entry's: 64 hexadecimal digits, a BLAKE3 hash.
+/// Returns whether `name` can be an entry's: 64 hexadecimal digits, a BLAKE3 hash.
 pub fn is_entry(name: &str) -> bool {
     name.len() == 64 && name.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// Name of the record for a file: one for each, so that a changed file replaces its own.
+/// Returns the name of the record for a file. It stays the same when the file is changed, so that the
+/// new record replaces the old.
 pub fn record_name(device: u64, inode: u64) -> String {
     format!("{device:x}-{inode:x}.json")
 }
 
-/// Whether `name` is one that [`record_name`] gives.
+/// Returns whether `name` is one that [`record_name`] returns.
 pub fn is_record(name: &str) -> bool {
     let is_number = |s: &str| !s.is_empty() && s.len() <= 16 && s.bytes().all(|b| b.is_ascii_hexdigit());
     let stem = name.strip_suffix(".json").and_then(|stem| stem.split_once('-'));
@@ -245,7 +246,7 @@ mod tests {
         }
     }
 
-    /// Version 2 had neither what later starts must compare nor whether an entry is public.
+    /// Version 2 had neither the evidence nor whether an entry is public.
     #[test]
     fn records_of_earlier_versions_are_ignored() {
         let text = String::from_utf8(record().to_json().unwrap()).unwrap();
@@ -270,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn contradictions_are_refused() {
         let refused = |change: fn(&mut Record)| {
             let mut bad = record();
             change(&mut bad);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The functions that an ELF file names, and the map in which perf(1) looks up code that no file
-//! is behind (`/tmp/perf-PID.map`; tools/perf/Documentation/jit-interface.txt in Linux).
+//! Reads the functions that an ELF file names, and writes the map in which perf(1) looks up anonymous
+//! code (`/tmp/perf-PID.map`; tools/perf/Documentation/jit-interface.txt in Linux).
 
 use crate::addr::Range;
 use crate::demangle::{Names, demangled};
@@ -17,15 +17,15 @@ pub struct Function {
     pub vaddr: u64,
     /// Length in bytes.
     pub size: u64,
-    /// As in the symbol table (mangled).
+    /// Name as in the symbol table (mangled).
     pub name: String,
 }
 
-/// The functions of `file`, by address, from its symbol table or, where it was stripped, from what
-/// it exports; one name for each address.
+/// Returns the functions of `file` by address, from its symbol table and its exported symbols (all that
+/// a stripped file has); one name for each address.
 ///
 /// # Errors
-/// Why it is no ELF file.
+/// Returns why it is not an ELF file.
 pub fn functions<'data>(file: impl ReadRef<'data>) -> Result<Vec<Function>, String> {
     let elf = ElfFile64::<LittleEndian, _>::parse(file).map_err(|e| e.to_string())?;
     let defined = elf.symbols().chain(elf.dynamic_symbols());
@@ -41,7 +41,7 @@ pub fn functions<'data>(file: impl ReadRef<'data>) -> Result<Vec<Function>, Stri
     Ok(all)
 }
 
-/// A line for each of the functions, of an object loaded with `bias`, that reaches into one of
+/// Returns a line for each of the functions, of an object loaded with `bias`, that overlaps one of
 /// `spans`.
 pub fn perf_map(functions: &[Function], bias: u64, spans: &[Range], names: Names) -> String {
     let mut out = String::new();

@@ -8,7 +8,7 @@ use object::elf;
 use object::pod::{bytes_of, bytes_of_slice};
 use object::read::elf::{ProgramHeader as _, SectionHeader as _};
 
-/// The three header tables as the output has them.
+/// Returns the three header tables of the output.
 pub(super) fn edits(tables: &Tables, moves: &[Move], placed: &[Placed]) -> Result<Vec<Edit>, Refusal> {
     check(tables, moves, placed)?;
     let (programs_at, _) = tables.program_table();
@@ -18,7 +18,7 @@ pub(super) fn edits(tables: &Tables, moves: &[Move], placed: &[Placed]) -> Resul
     file.e_shoff.set(LE, moved(moves, sections_at));
 
     let mut programs = tables.programs.clone();
-    // The parser took them in this order, and only those.
+    // `placed` has the non-empty PT_LOADs alone, in this order.
     let mut loads = placed.iter();
     for program in &mut programs {
         let (offset, vaddr) = (program.p_offset(LE), program.p_vaddr(LE));
@@ -56,7 +56,8 @@ pub(super) fn edits(tables: &Tables, moves: &[Move], placed: &[Placed]) -> Resul
     ])
 }
 
-/// Where a piece at `offset`, maybe of no bytes, goes: with the segment that has its address.
+/// Returns the new offset of a piece at `offset`, which may be empty: it goes with the segment that has
+/// its address.
 fn new_offset(tables: &Tables, moves: &[Move], placed: &[Placed], vaddr: u64, offset: u64) -> u64 {
     match tables.segment_of(vaddr, offset).and_then(|i| placed.get(i)) {
         Some(segment) => offset + (segment.to - segment.from),
@@ -64,9 +65,9 @@ fn new_offset(tables: &Tables, moves: &[Move], placed: &[Placed], vaddr: u64, of
     }
 }
 
-/// What the edits must not do: write over each other or over a section, or hide the program
-/// headers from kernels that take them to be as far from their address as the first segment is
-/// (Linux before 5.18, `create_elf_tables`).
+/// Checks that the edits overwrite neither each other nor a section, and that Linux before 5.18 finds
+/// the program headers: it assumes that address and offset differ by as much as in the first segment
+/// (`create_elf_tables`).
 fn check(tables: &Tables, moves: &[Move], placed: &[Placed]) -> Result<(), Refusal> {
     let meet = |a: (u64, u64), b: (u64, u64)| a.0 < b.0.saturating_add(b.1) && b.0 < a.0.saturating_add(a.1);
     let (file, programs) = ((0, size_of_val(&tables.file) as u64), tables.program_table());

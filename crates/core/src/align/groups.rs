@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What has to move together, and whereto.
+//! Computes which stretches of a file move together, and where to.
 //!
-//! A *group* is a stretch of the file that moves as one: a segment with all that lies in it, a
-//! section outside the segments, a header table; what overlaps becomes one group. Bytes that
-//! nobody claims (a linker's filling) follow the group before them, unless they are zeros.
+//! A *group* is a stretch of the file that moves as one: a segment with everything in it, a section
+//! outside the segments, a header table. Stretches that overlap become one group. Bytes that no header
+//! names (a linker's padding) follow the group before them, unless they are zeros.
 //!
-//! Each group gets the smallest offset that is free, no smaller than its old one, and as its
-//! members want it. So what fits stays, and a second run changes nothing.
+//! Each group gets the smallest free offset that is not below its old one and is congruent as its
+//! members need it. So groups that fit stay, and a second run changes nothing.
 
 use super::tables::{LE, Tables, has_bytes, names_bytes};
 use super::{BASE_PAGE, Move, Refusal, congruent};
@@ -19,7 +19,7 @@ pub(super) struct Plan {
     pub moves: Vec<Move>,
     /// Length of the output.
     pub bytes: u64,
-    /// Size and beginning of what lies behind all that the headers name.
+    /// Size and first bytes of the data behind everything that the headers name.
     pub payload: Option<(u64, String)>,
 }
 
@@ -31,14 +31,14 @@ struct Shift {
 }
 
 impl Shift {
-    /// The shifts that are in both. With powers of two either one holds the other, or they
-    /// have none in common.
+    /// Returns the shifts that are in both. As the moduli are powers of two, one set contains the other
+    /// or they have none in common.
     fn and(self, other: Shift) -> Option<Shift> {
         let [coarse, fine] = if self.modulus < other.modulus { [self, other] } else { [other, self] };
         congruent(fine.residue, coarse.residue, coarse.modulus).then_some(fine)
     }
 
-    /// The smallest that is at least `least`.
+    /// Returns the smallest shift that is at least `least`.
     fn at_least(self, least: u64) -> Option<u64> {
         least.checked_add(self.residue.wrapping_sub(least) & (self.modulus - 1))
     }
@@ -50,7 +50,7 @@ struct Group {
     end: u64,
     /// It may be shifted by multiples of this.
     must: u64,
-    /// What brings huge pages, and how many bytes on them.
+    /// The shifts that bring huge pages, each with the bytes on them.
     wishes: Vec<(u64, Shift)>,
 }
 
@@ -59,9 +59,9 @@ impl Group {
         Group { start, end: start + size, must: BASE_PAGE, wishes: vec![] }
     }
 
-    /// As many of the wishes as go together, the most rewarding first.
+    /// Returns the shifts that satisfy as many wishes as are compatible, those with most bytes first.
     fn shift(&self) -> Shift {
-        // What starts the file stays there.
+        // The start of the file stays where it is.
         let must = if self.start == 0 { 1 << 63 } else { self.must };
         let must = Shift { modulus: must, residue: 0 };
         let mut wishes = self.wishes.clone();
@@ -77,7 +77,7 @@ pub(super) fn kept(segment: &Segment) -> u64 {
     if promised { align.max(BASE_PAGE) } else { BASE_PAGE }
 }
 
-/// Everything that the headers place in the file, in groups, by offset.
+/// Returns everything that the headers name in the file, in groups, by offset.
 fn groups(tables: &Tables, wholes: &[u64], page: PageSize) -> Vec<Group> {
     let mut all = vec![Group::new(0, size_of_val(&tables.file) as u64)];
     for (offset, size) in [tables.program_table(), tables.section_table()] {
@@ -113,7 +113,7 @@ fn groups(tables: &Tables, wholes: &[u64], page: PageSize) -> Vec<Group> {
     merged
 }
 
-/// Gives every group its place.
+/// Computes the offset of every group.
 pub(super) fn place(bytes: &[u8], tables: &Tables, wholes: &[u64], page: PageSize) -> Result<Plan, Refusal> {
     let groups = groups(tables, wholes, page);
     let len = bytes.len() as u64;
@@ -158,7 +158,8 @@ fn slice(bytes: &[u8], start: u64, end: u64) -> Result<&[u8], Refusal> {
     range.and_then(|(start, end)| bytes.get(start..end)).ok_or_else(short)
 }
 
-/// Where the byte at `offset` of the input goes; what is unclaimed goes with what is before it.
+/// Returns the new offset of the byte at `offset` of the input. Unclaimed bytes go with those before
+/// them.
 pub(super) fn moved(moves: &[Move], offset: u64) -> u64 {
     let i = moves.partition_point(|m| m.from <= offset);
     let shift = i.checked_sub(1).and_then(|i| moves.get(i)).map_or(0, |m| m.to - m.from);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The three header tables of an ELF file: the file header, the program headers, the section
-//! table. Checked as far as re-laying relies on them.
+//! Reads the three header tables of an ELF file: the file header, the program headers, the section
+//! table. Checks everything that re-laying relies on.
 
 use super::{BASE_PAGE, Refusal, congruent};
 use crate::addr::Addr;
@@ -18,7 +18,7 @@ pub(super) const LE: LittleEndian = LittleEndian;
 
 /// The header tables of one file.
 pub(super) struct Tables {
-    /// What the planner makes of the program headers.
+    /// The program headers as the planner sees them.
     pub headers: Headers,
     pub file: File,
     pub programs: Vec<Program>,
@@ -26,8 +26,11 @@ pub(super) struct Tables {
 }
 
 impl Tables {
+    /// Reads and checks the tables of the file `bytes`.
+    ///
     /// # Errors
-    /// [`Refusal`]: no program or shared object, cut off, prelinked, without sections.
+    /// Returns a [`Refusal`] if it is no program or shared object, cut off, prelinked, or without
+    /// sections.
     pub fn parse(bytes: &[u8]) -> Result<Tables, Refusal> {
         let damaged = |e: object::read::Error| Refusal::Elf(ElfError::Damaged(e.to_string()));
         if let Ok(file) = File::parse(bytes) {
@@ -81,18 +84,18 @@ impl Tables {
         Ok(())
     }
 
-    /// Offset and size of the program headers.
+    /// Returns offset and size of the program headers.
     pub fn program_table(&self) -> (u64, u64) {
         (self.file.e_phoff.get(LE), size_of_val(&self.programs[..]) as u64)
     }
 
-    /// Offset and size of the section table.
+    /// Returns offset and size of the section table.
     pub fn section_table(&self) -> (u64, u64) {
         (self.file.e_shoff.get(LE), size_of_val(&self.sections[..]) as u64)
     }
 
-    /// Index of the `PT_LOAD` (in [`Headers::segments`]) whose memory holds `vaddr` and whose
-    /// file bytes, or their end, are where `offset` says.
+    /// Returns the index (in [`Headers::segments`]) of the `PT_LOAD` whose memory holds `vaddr` and whose
+    /// bytes in the file hold `offset`, or end there.
     pub fn segment_of(&self, vaddr: u64, offset: u64) -> Option<usize> {
         let segments = &self.headers.segments;
         let i = segments.partition_point(|s| s.vaddr <= vaddr).checked_sub(1)?;
@@ -103,20 +106,20 @@ impl Tables {
     }
 }
 
-/// Where the section table ends as far as the file header alone tells.
+/// Returns where the section table ends according to the file header alone.
 fn table_end(file: &File) -> u64 {
     let size = u64::from(file.e_shnum.get(LE)) * u64::from(file.e_shentsize.get(LE));
     file.e_shoff.get(LE).saturating_add(size)
 }
 
-/// Whether a program header other than a `PT_LOAD` names bytes in the file. RELRO is a stretch of
-/// memory; what it says of the file is that of segments, and may reach into the next one.
+/// Returns whether a program header other than a `PT_LOAD` names bytes in the file. RELRO does not: it
+/// is a range of memory, and its range in the file may reach into the next segment.
 pub(super) fn names_bytes(program: &Program) -> bool {
     let other = matches!(program.p_type(LE), elf::PT_LOAD | elf::PT_NULL | elf::PT_GNU_RELRO);
     !other && program.p_filesz(LE) > 0
 }
 
-/// Whether a section has bytes in the file.
+/// Returns whether a section has bytes in the file.
 pub(super) fn has_bytes(section: &Section) -> bool {
     let kind = section.sh_type(LE);
     kind != elf::SHT_NULL && kind != elf::SHT_NOBITS && section.sh_size(LE) > 0

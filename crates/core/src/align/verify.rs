@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether a file is another one re-laid: independent of how that was done, from the headers and
-//! bytes of both.
+//! Checks that one file is another one re-laid, from the headers and bytes of both and independent of
+//! the code that did it.
 
 use super::tables::{LE, Program, Section, Tables, has_bytes, names_bytes};
 use super::{BASE_PAGE, Refusal, congruent};
@@ -8,7 +8,7 @@ use object::elf;
 use object::pod::bytes_of;
 use object::read::elf::{ProgramHeader as _, SectionHeader as _};
 
-/// What two files differ in beyond their layout.
+/// A difference between two files beyond their layout.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Difference {
     /// One of them cannot be read.
@@ -20,17 +20,17 @@ pub enum Difference {
     /// Code or data.
     #[error("the bytes of {0} are not the same")]
     Bytes(String),
-    /// No loader would take it.
-    #[error("{0} does not lie as its p_align says")]
+    /// No loader would accept it.
+    #[error("{0} is not aligned as its p_align states")]
     Alignment(String),
 }
 
-/// Compares everything but where things lie in the file: all header fields, the bytes of each
-/// segment, section and other piece that a program header names. The header tables themselves,
-/// which segments hold too, are compared as tables.
+/// Compares everything but the offsets in the file: all other header fields, and the bytes of each
+/// segment, section and other piece that a program header names. The header tables, which segments may
+/// contain, are compared as tables.
 ///
 /// # Errors
-/// The first [`Difference`].
+/// Returns the first [`Difference`].
 pub fn verify(input: &[u8], output: &[u8]) -> Result<(), Difference> {
     let (a, b) = (Tables::parse(input)?, Tables::parse(output)?);
     let header = |what: String| Err(Difference::Header(what));
@@ -79,12 +79,12 @@ fn same_program(p: &Program, q: &Program) -> bool {
     bytes_of(&moved) == bytes_of(q)
 }
 
-/// `q` keeps what the `p_align` of `p` promised, and its own.
+/// Returns whether `q` is aligned as its own `p_align` and that of `p` state.
 fn aligned(p: &Program, q: &Program) -> bool {
     let (align, vaddr) = (q.p_align(LE), q.p_vaddr(LE));
     let holds = |at: u64, align: u64| align < 2 || congruent(at, vaddr, align);
     let power = |align: u64| align < 2 || align.is_power_of_two();
-    // What was broken before need not be whole now.
+    // An alignment that the input violates need not hold in the output.
     let broken = !power(p.p_align(LE)) || !holds(p.p_offset(LE), p.p_align(LE));
     let mapped = q.p_filesz(LE) == 0 || congruent(q.p_offset(LE), vaddr, BASE_PAGE);
     align >= p.p_align(LE) && mapped && (broken || power(align) && holds(q.p_offset(LE), align))
@@ -103,8 +103,8 @@ impl<'a> Side<'a> {
         Side { bytes, tables: [file, tables.program_table(), tables.section_table()] }
     }
 
-    /// Whether `size` bytes at `at` here are those at `there` in the other file. Where this one
-    /// has a header table, the other must have it at the same place of the stretch.
+    /// Returns whether `size` bytes at `at` are the same as those at `there` in the other file. Where
+    /// this file has a header table, the other must have it at the same place of the stretch.
     fn same(&self, at: u64, other: &Side, there: u64, size: u64) -> bool {
         let skip = self.holes(at, size);
         if skip != other.holes(there, size) {
@@ -123,7 +123,7 @@ impl<'a> Side<'a> {
         true
     }
 
-    /// The header tables within a stretch, from its start.
+    /// Returns the header tables within a stretch, as offsets from its start.
     fn holes(&self, at: u64, size: u64) -> Vec<(u64, u64)> {
         let inside = |&(start, len): &(u64, u64)| {
             let from = start.max(at);
@@ -135,7 +135,7 @@ impl<'a> Side<'a> {
         holes
     }
 
-    /// The bytes `from..to` of the stretch at `at`.
+    /// Returns the bytes `from..to` of the stretch at `at`.
     fn piece(&self, at: u64, from: u64, to: u64) -> Option<&'a [u8]> {
         let [start, end] = [from, to].map(|n| usize::try_from(at.checked_add(n)?).ok());
         self.bytes.get(start?..end?)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What keeps pages of a file from being huge in the page cache.
+//! What prevents pages of a file from being huge in the page cache.
 
 use crate::addr::{PageSize, human_bytes};
 use crate::printable::{Untrusted, quoted};
@@ -7,7 +7,7 @@ use serde::Serialize;
 use std::fmt;
 use std::path::Path;
 
-/// A process that holds a file, mapped or open.
+/// A process that has a file mapped or open.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Holder {
     /// Its id.
@@ -16,7 +16,7 @@ pub struct Holder {
     pub name: Untrusted,
 }
 
-/// So many of many holders are named.
+/// At most this many holders are named.
 const NAMED: usize = 4;
 
 /// Why pages of a file are not huge.
@@ -30,34 +30,34 @@ pub enum Obstacle {
     NoThp,
     /// `prctl(PR_SET_THP_DISABLE)` was inherited.
     ThpDisabled,
-    /// Somebody has the file open for writing.
+    /// These processes have the file open for writing.
     BeingWritten(Vec<Holder>),
     /// These processes map its small pages, which therefore cannot be dropped.
     InUse(Vec<Holder>),
-    /// Its small pages stay in memory, and no process that can be seen maps them.
+    /// Its small pages stay in memory, and no visible process maps them.
     Stays,
-    /// The file system gave small pages where memory had huge ones.
+    /// This file system gave small pages although huge ones were free.
     NoLargeFolios(String),
-    /// The kernel found no free huge page: memory is in pieces, or was for a moment.
+    /// The kernel found no free huge page: memory is fragmented, maybe only for a moment.
     Fragmented,
     /// The pages would not fit into the memory that is left.
     MemoryShort {
-        /// Bytes that could still be had.
+        /// Bytes that were available.
         left: u64,
-        /// Bytes that were wanted.
+        /// Bytes that were needed.
         need: u64,
     },
-    /// Nobody has primed it (said where nothing is to be changed).
+    /// It is in memory in small pages. Used by checks that change nothing.
     NotPrimed,
-    /// Nothing of it is in memory (said where nothing is to be changed).
+    /// It is not in memory. Used by checks that change nothing.
     NotRead,
-    /// Without reading it only its owner sees what of it is in memory.
+    /// Only its owner can see which of its pages are in memory without reading them.
     NotOwner,
-    /// The file was changed meanwhile.
+    /// The file was changed while it was primed.
     Changed,
     /// A system call failed.
     Failed {
-        /// Which one.
+        /// Name of the call.
         call: &'static str,
         /// The kernel's answer.
         error: String,
@@ -65,7 +65,7 @@ pub enum Obstacle {
 }
 
 impl Obstacle {
-    /// Its name in JSON.
+    /// Returns its name in JSON.
     pub fn key(&self) -> &'static str {
         match self {
             Obstacle::TooSmall(_) => "too-small",
@@ -86,7 +86,7 @@ impl Obstacle {
         }
     }
 
-    /// What would change it for `file`, where something would.
+    /// Returns what the user can do about it for `file`.
     pub fn hint_for(&self, file: &Path) -> Option<String> {
         let file = quoted(file.as_os_str());
         let hint = match self {
@@ -95,14 +95,14 @@ impl Obstacle {
             }
             Obstacle::NotCongruent(_) => {
                 format!(
-                    "hugelift prime --replace {file} puts a re-laid copy in its place; or, of a \
+                    "hugelift prime --replace {file} puts a re-laid copy in its place; or, for a \
                  position-independent program, hugelift run --backing pagecache moves the code to where it fits"
                 )
             }
             Obstacle::InUse(_) => {
                 format!(
-                    "end them, and before anything else starts it: hugelift prime {file}; or hugelift \
-                 prime --replace {file}"
+                    "end these processes, then, before anything else maps the file: hugelift prime {file}; \
+                 or hugelift prime --replace {file}"
                 )
             }
             Obstacle::Stays => {
@@ -124,12 +124,12 @@ impl Obstacle {
         Some(hint)
     }
 
-    /// Whether it would not stand in the way of a re-laid copy.
+    /// Returns whether a re-laid copy of the file would not have this obstacle.
     pub fn is_cured_by_copy(&self) -> bool {
         matches!(self, Obstacle::NotCongruent(_) | Obstacle::InUse(_) | Obstacle::Stays)
     }
 
-    /// The processes that it names.
+    /// Returns the processes that it names.
     pub fn holders(&self) -> &[Holder] {
         match self {
             Obstacle::InUse(holders) | Obstacle::BeingWritten(holders) => holders,
@@ -149,7 +149,9 @@ impl fmt::Display for Obstacle {
             Obstacle::ThpDisabled => f.write_str("switched off by prctl(PR_SET_THP_DISABLE)"),
             Obstacle::BeingWritten(by) => write!(f, "being written{}: left alone", listed(" by ", by)),
             Obstacle::InUse(by) => write!(f, "in use{}: small pages cannot be dropped", listed(" by ", by)),
-            Obstacle::Stays => f.write_str("small pages stay in memory, held by nobody that can be seen"),
+            Obstacle::Stays => {
+                f.write_str("small pages stay in memory, although no visible process maps them")
+            }
             Obstacle::NoLargeFolios(fs) => write!(f, "no huge pages from its file system ({fs})"),
             Obstacle::Fragmented => f.write_str("the kernel found no free huge page for it"),
             Obstacle::MemoryShort { left, need } => {
@@ -158,13 +160,13 @@ impl fmt::Display for Obstacle {
             Obstacle::NotPrimed => f.write_str("in memory in small pages"),
             Obstacle::NotRead => f.write_str("not in memory"),
             Obstacle::NotOwner => f.write_str("only the owner sees what is in memory without reading it"),
-            Obstacle::Changed => f.write_str("changed meanwhile"),
+            Obstacle::Changed => f.write_str("the file was changed while it was primed"),
             Obstacle::Failed { call, error } => write!(f, "{call}: {error}"),
         }
     }
 }
 
-/// `" by 12 (clang), 14 (clang) and 3 more"`; nothing for nobody.
+/// Returns text such as `" by 12 (clang), 14 (clang) and 3 more"`; empty if there are no holders.
 fn listed(before: &str, holders: &[Holder]) -> String {
     if holders.is_empty() {
         return String::new();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What priming came to, file by file: as data, as JSON and as text.
+//! The result of priming, file by file: as data, as JSON and as text.
 
 use super::{Candidate, Holder, Obstacle};
 use crate::addr::{PageSize, human_bytes};
@@ -18,39 +18,39 @@ pub struct PrimeReport {
     pub version: u32,
     /// Size of the huge pages, in bytes; 0 where the kernel has none.
     pub page_size: u64,
-    /// In the order in which they were asked for.
+    /// The files, in the order in which they were named.
     pub files: Vec<FileReport>,
 }
 
 /// One file.
 #[derive(Clone, Default, PartialEq, Eq, Debug, Serialize)]
 pub struct FileReport {
-    /// Where it is.
+    /// Its path.
     pub path: Untrusted,
     /// Whole huge pages of its read-only segments, in bytes.
     pub whole_bytes: u64,
-    /// Of these, what a fresh mapping shows on huge pages.
+    /// How many of these bytes a new mapping shows on huge pages.
     pub huge_bytes: u64,
     /// Its read-only segments, by offset.
     pub segments: Vec<SegmentReport>,
-    /// Why it could not be looked at.
+    /// Why it could not be examined.
     pub error: Option<String>,
-    /// A position-independent executable: its random base is as a rule not congruent, so that
-    /// huge pages of its file are not mapped huge by a plain start.
+    /// It is a position-independent executable: its random base is usually not congruent, so that huge
+    /// pages of its file are not mapped huge when it is started without hugelift.
     pub random_base: bool,
-    /// It was replaced by a re-laid copy, of which the rest speaks.
+    /// It was replaced by a re-laid copy, which the other fields describe.
     pub replaced: Option<Replaced>,
-    /// Why it was not replaced, where that was wanted and would help.
+    /// Why it was not replaced, if that was wanted and would help.
     pub not_replaced: Option<String>,
     /// Offsets in the file of the pages that are huge, ascending within a segment.
     #[serde(skip)]
     pub huge_pages: Vec<u64>,
 }
 
-/// What replaced a file.
+/// The replacement of a file.
 #[derive(Clone, Default, PartialEq, Eq, Debug, Serialize)]
 pub struct Replaced {
-    /// Where the original is kept.
+    /// The path of the original.
     pub original: Untrusted,
     /// Random bits that the load address has lost.
     pub aslr_bits_lost: u32,
@@ -67,20 +67,20 @@ pub struct SegmentReport {
     pub bytes: u64,
     /// Whole huge pages, in bytes.
     pub whole_bytes: u64,
-    /// Of these, what a fresh mapping shows on huge pages.
+    /// How many of these bytes a new mapping shows on huge pages.
     pub huge_bytes: u64,
-    /// What stands in the way of the others.
+    /// What prevents the others.
     pub obstacles: Vec<Blocked>,
 }
 
 /// Bytes that are not huge, for one reason.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Blocked {
-    /// Why.
+    /// The reason.
     pub obstacle: Obstacle,
-    /// How many bytes.
+    /// Number of bytes.
     pub bytes: u64,
-    /// What would change it, with the file's name.
+    /// What the user can do, with the file's name.
     pub hint: Option<String>,
 }
 
@@ -101,7 +101,7 @@ impl Serialize for Blocked {
 }
 
 impl SegmentReport {
-    /// The segment with nothing known of it yet but what its headers forbid.
+    /// Returns a report with nothing but the obstacle that the headers show.
     pub fn new(candidate: &Candidate, huge: PageSize) -> SegmentReport {
         let blocked = |obstacle| Blocked { obstacle, bytes: candidate.whole, hint: None };
         SegmentReport {
@@ -114,7 +114,7 @@ impl SegmentReport {
         }
     }
 
-    /// Books one huge page of `bytes`: as huge, or under its obstacle.
+    /// Counts one huge page of `bytes`: as huge, or for its obstacle.
     pub fn book(&mut self, bytes: u64, fate: Option<Obstacle>) {
         let Some(obstacle) = fate else {
             self.huge_bytes += bytes;
@@ -128,7 +128,7 @@ impl SegmentReport {
 }
 
 impl FileReport {
-    /// A file with these segments.
+    /// Reports on a file with these segments.
     pub fn new(path: Untrusted, mut segments: Vec<SegmentReport>) -> FileReport {
         for blocked in segments.iter_mut().flat_map(|segment| &mut segment.obstacles) {
             blocked.hint = blocked.obstacle.hint_for(&path);
@@ -142,30 +142,30 @@ impl FileReport {
         }
     }
 
-    /// A file that could not be looked at.
+    /// Reports on a file that could not be examined.
     pub fn failed(path: Untrusted, error: String) -> FileReport {
         FileReport { path, error: Some(error), ..FileReport::default() }
     }
 
-    /// All its whole huge pages are huge; so are those of a file without any.
+    /// Returns whether all its whole huge pages are huge, which is also true if it has none.
     pub fn is_huge(&self) -> bool {
         self.error.is_none() && self.huge_bytes == self.whole_bytes
     }
 
-    /// Whether a re-laid copy in its place would have more on huge pages.
+    /// Returns whether a re-laid copy in its place would have more on huge pages.
     pub fn gains_by_copy(&self) -> bool {
         let cured = |(_, blocked): &(Part, &Blocked)| blocked.obstacle.is_cured_by_copy();
         self.error.is_none()
             && (self.obstacles().iter().any(cured) || self.random_base && self.whole_bytes > 0)
     }
 
-    /// What stands in the way, over all segments.
+    /// Returns the obstacles of all segments.
     pub fn obstacles(&self) -> Vec<(Part, &Blocked)> {
         let of = |s: &'_ SegmentReport| s.whole_bytes > 0;
         self.segments.iter().filter(|s| of(s)).flat_map(|s| s.obstacles.iter().map(|b| (s.part, b))).collect()
     }
 
-    /// One line: how much is huge.
+    /// Returns how much is huge, in one line.
     pub fn summary(&self) -> String {
         if let Some(error) = &self.error {
             return error.clone();
@@ -188,23 +188,23 @@ impl FileReport {
 }
 
 impl PrimeReport {
-    /// The report on these files.
+    /// Reports on these files.
     pub fn new(page: Option<PageSize>, files: Vec<FileReport>) -> PrimeReport {
         PrimeReport { version: VERSION, page_size: page.map_or(0, PageSize::bytes), files }
     }
 
-    /// All that was wanted is huge.
+    /// Returns whether everything that was wanted is huge.
     pub fn is_huge(&self) -> bool {
         self.files.iter().all(|f| f.is_huge() && f.not_replaced.is_none())
     }
 }
 
-/// The report for people. Files without a whole huge page are only counted, unless they are
-/// all there is or `verbose`.
+/// Returns the report as text. Files without a whole huge page are only counted, unless `verbose` is
+/// set or there is only one file.
 pub fn text(report: &PrimeReport, verbose: bool) -> String {
     let mut out = String::new();
-    let tells = |f: &&FileReport| f.whole_bytes > 0 || f.error.is_some();
-    let shown: Vec<&FileReport> = report.files.iter().filter(|f| verbose || tells(f)).collect();
+    let matters = |f: &&FileReport| f.whole_bytes > 0 || f.error.is_some();
+    let shown: Vec<&FileReport> = report.files.iter().filter(|f| verbose || matters(f)).collect();
     for file in &shown {
         let _ = writeln!(out, "{}: {}", file.path, file.summary());
         for (part, blocked) in file.obstacles() {
@@ -214,8 +214,8 @@ pub fn text(report: &PrimeReport, verbose: bool) -> String {
             }
         }
         if file.random_base && file.huge_bytes > 0 {
-            let how =
-                "its base is random: a plain start maps it huge only if the base happens to be congruent";
+            let how = "its base is random: started without hugelift, it is mapped huge only if the base \
+                       happens to be congruent";
             let _ = writeln!(out, "    {how}");
         }
         if let Some(Replaced { original, aslr_bits_lost }) = &file.replaced {
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn each_page_is_booked_once() {
+    fn each_page_is_counted_once() {
         let mut text_part = segment(Part::Text, 6 << 20);
         text_part.book(2 << 20, None);
         text_part.book(2 << 20, Some(Obstacle::Fragmented));
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_wanted_is_nothing_missed() {
+    fn a_file_without_a_huge_page_is_complete() {
         let small = FileReport::new("/bin/true".into(), vec![segment(Part::Text, 0)]);
         let report = PrimeReport::new(Some(PageSize::MB2), vec![small]);
         assert!(report.is_huge());
