@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whole ELF files, re-laid: what is not refused keeps its bytes, and does not change again.
+//! Re-lays whole ELF files: a file that is not refused keeps its bytes, and does not change again.
 #![no_main]
 
 use hugelift_core::addr::PageSize;
@@ -9,7 +9,7 @@ use libfuzzer_sys::fuzz_target;
 fuzz_target!(|data: &[u8]| {
     // The smallest size: inputs are small.
     let Ok(first) = layout(data, PageSize::SMALL) else { return };
-    // An extreme p_align asks for more padding than there is memory.
+    // An extreme p_align demands more padding than fits into memory.
     if first.bytes > 1 << 24 {
         return;
     }

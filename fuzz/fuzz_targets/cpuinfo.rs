@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The text of /proc/cpuinfo, and the event table that is found by it.
+//! Parses the text of /proc/cpuinfo and looks up the event table for it.
 #![no_main]
 
 use hugelift_measure::pmu::{model_of, parse_cpuinfo};
@@ -14,7 +14,7 @@ fuzz_target!(|data: &[u8]| {
             assert!(!model.groups.is_empty());
         }
     }
-    // Twice the processors are the same kinds.
+    // The same processors listed twice are of the same kinds.
     let mut twice = data.to_vec();
     twice.extend_from_slice(b"\n\n");
     twice.extend_from_slice(data);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! ELF headers and program headers, in place or elsewhere: the second half of the input is
-//! what a file says where its header points.
+//! Parses ELF headers and program headers, in place or elsewhere: the second half of the input is the
+//! program headers that the file has deeper inside.
 #![no_main]
 
 use hugelift_core::elf::Headers;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What lies deeper in an ELF file: notes and the dynamic section.
+//! Parses notes and the dynamic section of an ELF file.
 #![no_main]
 
 use hugelift_core::elf::{build_id, dynamic};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `/etc/ld.so.cache`, asked for a name.
+//! Looks up a name in `/etc/ld.so.cache`.
 #![no_main]
 
 use hugelift_core::ldcache::{X86_64, lookup};
@@ -9,7 +9,7 @@ const MAGIC: &[u8] = b"glibc-ld.so.cache1.1";
 
 fuzz_target!(|data: &[u8]| {
     let (name, rest) = data.split_at(data.len().min(4));
-    // As it comes, and behind the magic that few inputs begin with.
+    // Once as it is, and once behind the magic, with which few inputs begin.
     for cache in [rest.to_vec(), [MAGIC, rest].concat()] {
         match lookup(&cache, name, X86_64) {
             Ok(paths) => {

@@ -14,7 +14,7 @@ fuzz_target!(|data: &[u8]| {
                 let seen = touched.seen(all, 0x1000, PageSize::MB2);
                 assert!(seen.iter().all(|r| all.covers(*r)));
             }
-            // Whatever path it has.
+            // It is written and read back, whatever its path.
             let json = note.to_json().expect("every note has a form");
             assert_eq!(Note::parse(&json).as_ref(), Ok(&note));
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Snapshots of processes that contradict themselves: planned, and carried out in the model
-//! with a fault at some call.
+//! Plans snapshots of processes that contradict themselves, and carries the plans out in the model with a
+//! fault at some call.
 #![no_main]
 
 use arbitrary::Arbitrary;
@@ -137,9 +137,9 @@ fuzz_target!(|input: Input| {
     let plan = plan(&snapshot, &policy);
 
     let pieces = plan.spans.iter().map(|s| s.range).chain(plan.skips.iter().map(|s| s.range));
-    let told: u128 = pieces.map(|r| u128::from(r.len())).sum();
+    let planned: u128 = pieces.map(|r| u128::from(r.len())).sum();
     let bytes: u128 = snapshot.extents().iter().map(|e| u128::from(e.range.len())).sum();
-    assert_eq!(told, bytes);
+    assert_eq!(planned, bytes);
     for skip in &plan.skips {
         let _ = (skip.reason.to_string(), skip.reason.hint(), skip.reason.key());
     }

@@ -9,7 +9,7 @@ fuzz_target!(|data: &[u8]| {
     match Record::parse(data) {
         Ok(record) => {
             assert!(record.spans.iter().all(|s| s.offset + s.bytes <= record.held.bytes));
-            // Whatever path it has.
+            // It is written and read back, whatever its path.
             let json = record.to_json().expect("every record has a form");
             assert_eq!(Record::parse(&json).as_ref(), Ok(&record));
         }

@@ -28,17 +28,17 @@ pub const GRANULE: u64 = 64 << 10;
 const MAX_BITS: usize = 16 << 10;
 /// What one byte of bits stands for.
 const OF_BYTE: u64 = 8 * GRANULE;
-/// A program that lives on when it is looked at no longer counts as one of so much CPU time: it
-/// may be a server, idle yet.
+/// A program that still runs when the observer stops counts as a run of this much CPU time: it may be a
+/// server that is still idle.
 pub const LIVED_ON: Duration = Duration::from_secs(3600);
-/// So many lives count; then the older ones count half.
+/// After this many runs the older ones count half.
 const MEMORY: u32 = 64;
-/// After so many runs a program is known.
+/// After this many recorded runs a program is known.
 const KNOWN: u32 = 8;
-/// Of a known program's runs, one of so many is looked at.
+/// Every 16th run of a known program is recorded.
 const NOW_AND_THEN: u32 = 16;
 
-/// Of one object's file.
+/// What past runs have shown of one object's file.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Note {
     /// [`VERSION`].
@@ -63,7 +63,7 @@ pub enum NoteError {
     /// Another version of hugelift wrote it.
     #[error("a note of version {0}, this is version {VERSION}")]
     Version(u32),
-    /// It says how long runs took that there were none of.
+    /// It has CPU time but no runs.
     #[error("a note of {0} µs in no run")]
     NoRuns(u64),
 }
@@ -131,7 +131,7 @@ impl Lives {
         Some(Duration::from_micros(self.cpu_us.checked_div(u64::from(self.runs))?))
     }
 
-    /// Whether the run of process `pid` is worth a look: each of the first, then one of many.
+    /// Returns whether the run of process `pid` is recorded: each of the first, then every 16th.
     pub fn wants_more(self, pid: u32) -> bool {
         self.runs < KNOWN || pid.is_multiple_of(NOW_AND_THEN)
     }
@@ -361,7 +361,7 @@ mod tests {
             lives.add(Duration::ZERO);
         }
         assert!(lives.mean() < Some(Duration::from_millis(1)));
-        // One server among a thousand short runs is still told.
+        // One server among a thousand short runs still shows.
         lives.add(Duration::MAX);
         assert!(lives.mean() >= Some(LIVED_ON / MEMORY));
     }

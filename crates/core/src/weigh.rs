@@ -8,7 +8,7 @@
 //!                          cost(seen) = 1/20           cost(all) = 1/100
 //! ```
 //!
-//! A program of which nothing is known is copied whole: who starts a server does so once.
+//! A program of which nothing is known is copied whole: it may be a server, which is started only once.
 
 use crate::addr::human_bytes;
 use std::fmt;
@@ -18,11 +18,10 @@ use std::time::Duration;
 /// (224 MB) and node (76 MB) half took between 0.29 and 0.47 ms of CPU time more than bare ones, the
 /// median 0.33, in a guest whose host also has to find the memory: taken at the upper end.
 pub const COPY_NS_PER_MB: u64 = 450_000;
-/// A copy may cost one part in so many of the run: 5 %, the most that huge pages for text and rodata
-/// were seen to bring to a real program on the machine where this was measured. (Bare metal: 4 to 11 %
-/// in the literature.)
+/// A copy may cost 1/20 of the run: 5 %, the most that huge pages for text and rodata gained a real
+/// program on the machine where this was measured. (On bare metal the literature has 4 to 11 %.)
 pub const WORTH: u32 = 20;
-/// One part in so many is not worth knowing better.
+/// A copy that costs at most 1/100 of the run is made without weighing what was touched.
 pub const NEGLIGIBLE: u32 = 100;
 
 /// What there is to copy, in bytes of huge pages.

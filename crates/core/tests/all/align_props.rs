@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Re-laying generated, damaged and real ELF files: whatever is not refused keeps every byte at
-//! its address, gets its huge pages, and does not change a second time.
+//! Re-lays generated, damaged and real ELF files: each one that is not refused keeps every byte at its
+//! address, gets its huge pages, and does not change a second time.
 
 use crate::common::elf_file::{Made, Piece, made, put};
 use hugelift_core::addr::PageSize;
@@ -9,10 +9,10 @@ use hugelift_core::elf::{ElfError, Headers};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// Small, so that generated files are.
+/// Small, so that generated files can be small.
 const PAGE: u64 = 64 << 10;
 
-/// All that must hold of a layout; the output.
+/// Checks everything that must hold of a layout. Returns the output.
 fn check(input: &[u8], layout: &Layout) -> Vec<u8> {
     let page = layout.page.bytes();
     for pair in layout.moves.windows(2) {
@@ -24,7 +24,7 @@ fn check(input: &[u8], layout: &Layout) -> Vec<u8> {
     }
     let output = layout.write(input);
     verify(input, &output).unwrap();
-    // Memory, by the crate's other parser: that which the planner uses.
+    // The memory image must be the same, by the parser that the planner uses.
     let (before, after) = (Headers::parse(input).unwrap(), Headers::parse(&output).unwrap());
     assert_eq!(before.segments.len(), after.segments.len());
     for ((a, b), placed) in before.segments.iter().zip(&after.segments).zip(&layout.segments) {
@@ -86,7 +86,7 @@ proptest! {
                 check(&input, &layout);
                 let first = &layout.segments[0];
                 for s in layout.segments.iter().filter(|s| s.stuck.is_some()) {
-                    // Only what starts the file cannot be moved.
+                    // Only the start of the file cannot be moved.
                     prop_assert_eq!((s.vaddr, s.stuck), (first.vaddr, Some(Stuck::Header)));
                 }
             }
@@ -108,7 +108,7 @@ proptest! {
         cut in proptest::option::of(any::<prop::sample::Index>()),
     ) {
         let mut input = made(&file);
-        // In the header tables, or anywhere.
+        // The file header or the section table.
         let tables = [32, u64::from_le_bytes(input[40..48].try_into().unwrap()) as usize];
         for (at, bits) in flips {
             let at = if table { tables[1] } else { 0 } + usize::from(at);
@@ -120,7 +120,7 @@ proptest! {
         }
         if let Some(cut) = cut { input.truncate(cut.index(input.len())); }
         if let Ok(layout) = small(&input) {
-            // An extreme p_align asks for more padding than there is memory.
+            // An extreme p_align demands more padding than fits into memory.
             if layout.bytes < 1 << 26 { check(&input, &layout); }
         }
         let _ = verify(&input, &made(&file));
@@ -133,7 +133,7 @@ proptest! {
     }
 }
 
-/// One large text segment, skewed by a page as lld does, with data behind it.
+/// Returns a file with one large text segment, skewed by a page as lld does, and data behind it.
 fn skewed() -> Made {
     let piece = |filesz, skew, write| Piece { filesz, skew, gap: 0, bss: 0, write, align: 0x1000 };
     Made {
@@ -159,14 +159,14 @@ fn a_skewed_text_is_moved_by_its_skew() {
 }
 
 #[test]
-fn what_is_appended_is_not_moved() {
+fn appended_data_is_not_moved() {
     let mut input = made(&skewed());
     input.extend([0; 64]);
     check(&input, &small(&input).unwrap());
     input.extend(b"PK\x03\x04 an archive");
     let refused = small(&input).unwrap_err();
     assert_eq!(refused, Refusal::Payload { bytes: 64 + 15, starts: "PK\\x03\\x04 an ".into() });
-    // Where nothing moves, it may stay.
+    // If nothing moves, appended data may stay.
     let mut well = made(&Made { pieces: vec![Piece { filesz: 300_000, ..skewed().pieces[0] }], ..skewed() });
     well.extend(b"payload");
     let output = check(&well, &small(&well).unwrap());
@@ -174,7 +174,7 @@ fn what_is_appended_is_not_moved() {
 }
 
 #[test]
-fn other_files_are_refused_by_name() {
+fn each_other_kind_of_file_has_its_refusal() {
     let good = made(&skewed());
     let with = |at: usize, bytes: &[u8]| {
         let mut file = good.clone();
@@ -189,7 +189,7 @@ fn other_files_are_refused_by_name() {
     assert_eq!(with(40, &[0; 8]), Refusal::NoSections);
     assert!(matches!(with(40, &[0xf0, 0xff, 0xff]), Refusal::Short { .. }));
     assert!(matches!(small(&good[..good.len() / 2]), Err(Refusal::Short { .. })));
-    // The second PT_LOAD's offset, moved off its address.
+    // The offset of the second PT_LOAD no longer agrees with its address.
     let offset = u64::from_le_bytes(good[64 + 56 + 8..][..8].try_into().unwrap());
     assert!(matches!(with(64 + 56 + 8, &(offset - 16).to_le_bytes()), Refusal::Torn { .. }));
     assert!(matches!(layout(&good, PageSize::MB2), Err(Refusal::TooSmall { largest: 300_000, .. })));

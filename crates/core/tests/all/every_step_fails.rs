@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Real programs in the model: every call of every plan fails once, with each errno that
-//! Linux may give, and the program must not be able to tell.
+//! Lifts real programs in the model: every call of every plan fails once, with each errno that Linux may
+//! return, and the program must not notice.
 
 use crate::common::{PROGRAMS, machine, pool, snapshot};
 use hugelift_core::addr::{Addr, PageSize, Range};
@@ -19,27 +19,27 @@ const ENOMEM: i32 = 12;
 const EFAULT: i32 = 14;
 const EINVAL: i32 = 22;
 
-/// A program, a plan for it and a machine to carry it out on.
+/// A program, a plan for it and a model to carry it out on.
 struct Case {
     name: String,
     plan: Plan,
     model: Model,
-    /// Ways that fail without a fault of ours, before one works: the same for each span.
+    /// How many attempts of each span fail without an injected fault before one works.
     doomed: usize,
 }
 
 const ALL_PARTS: [Part; 7] =
     [Part::Text, Part::Rodata, Part::Relro, Part::Data, Part::Bss, Part::Heap, Part::Stack];
 
-/// Plans `snapshot` for `backings`; `change` makes the machine differ from what was planned for.
+/// Plans `snapshot` for `backings`; `change` changes the model after planning.
 fn case(name: &str, snapshot: &Snapshot, backings: &[Backing], change: impl FnOnce(&mut Model)) -> Case {
     let policy = Policy { backings: backings.to_vec(), ..Policy::default() };
     planned(name, snapshot, policy, change)
 }
 
-/// The same with what is written too.
+/// The same with writable parts too.
 fn case_of_all(name: &str, snapshot: &Snapshot, data: &[Backing], change: impl FnOnce(&mut Model)) -> Case {
-    // Text from the pool, so that data on transparent huge pages is another way.
+    // Text is backed by the pool first, so that data on transparent huge pages differs from it.
     let (backings, data_backings) = (vec![Backing::Hugetlb, Backing::Thp], data.to_vec());
     let policy = Policy { parts: ALL_PARTS.to_vec(), backings, data_backings, ..Policy::default() };
     planned(name, snapshot, policy, change)
@@ -54,14 +54,14 @@ fn placed(name: &str, snapshot: &Snapshot, backings: &[Backing]) -> Case {
     planned(name, snapshot, policy, |_| ())
 }
 
-/// The same, rounded out.
+/// The same with outer spans.
 fn case_rounded(name: &str, snapshot: &Snapshot, data: &[Backing]) -> Case {
     let (parts, backings, data_backings) = (ALL_PARTS.to_vec(), data.to_vec(), data.to_vec());
     let policy = Policy { parts, backings, data_backings, span: SpanChoice::Outer, ..Policy::default() };
     planned(name, snapshot, policy, |_| ())
 }
 
-/// The same for those pages alone that a run is said to have touched: one of three.
+/// The same with copies of every third page alone, as if a run had touched these.
 fn case_of_seen(name: &str, snapshot: &Snapshot, backings: &[Backing]) -> Case {
     let page = PageSize::MB2.bytes();
     let wanted = shareable(snapshot, &Policy::default()).into_iter();
@@ -81,7 +81,7 @@ fn a_plan_of_every_third_page_is_a_third() {
         let all = bytes(&case(program, &full, &[Backing::Thp], |_| ()));
         let third = bytes(&case_of_seen(program, &full, &[Backing::Thp]));
         assert!(third <= all && (third > 0) == (all > 0), "{program}: {third} of {all}");
-        // Those of java are one huge page each.
+        // The spans of java are one huge page each.
         assert!(all < 64 << 20 || *program == "java" || third <= all / 2, "{program}: {third} of {all}");
     }
 }
@@ -134,7 +134,7 @@ fn cases(program: &str, record: &str) -> Vec<Case> {
     cases
 }
 
-/// The same with a copy of all that can be shared in the store, one file for each object.
+/// Returns the snapshot with a copy in the store of everything that can be shared, one file per object.
 fn stocked(snapshot: &Snapshot) -> Snapshot {
     let mut stocked = snapshot.clone();
     let mut next = PageSize::MB2.bytes();
@@ -145,11 +145,11 @@ fn stocked(snapshot: &Snapshot) -> Snapshot {
     stocked
 }
 
-/// What the program can see, but for the zeros where lifted spans have been rounded out.
+/// Returns what the program can see, without the zeros that outer spans have added.
 fn shown(case: &Case, model: &Model, outcome: &Outcome) -> Vec<(Range, Prot, Content)> {
     let mut gaps = Vec::new();
-    for (span, told) in case.plan.spans.iter().zip(&outcome.spans) {
-        for gap in span.gaps().into_iter().filter(|_| told.lifted.is_some()) {
+    for (span, result) in case.plan.spans.iter().zip(&outcome.spans) {
+        for gap in span.gaps().into_iter().filter(|_| result.lifted.is_some()) {
             assert!(model.is_zero(gap, span.prot), "{}: {gap} is not zeros", case.name);
             gaps.push(gap);
         }
@@ -157,7 +157,7 @@ fn shown(case: &Case, model: &Model, outcome: &Outcome) -> Vec<(Range, Prot, Con
     model.visible_outside(&gaps)
 }
 
-/// With a copy of every other part.
+/// Returns the snapshot with a copy of every other part in the store.
 fn half_stocked(snapshot: &Snapshot) -> Snapshot {
     let mut half = stocked(snapshot);
     let mut n = 0;
@@ -168,15 +168,15 @@ fn half_stocked(snapshot: &Snapshot) -> Snapshot {
     half
 }
 
-/// Whether the outcome says the truth about each span.
-fn check_told(case: &Case, model: &Model, outcome: &Outcome, what: &str) {
+/// Checks that the outcome is true for each span.
+fn check_outcome(case: &Case, model: &Model, outcome: &Outcome, what: &str) {
     assert_eq!(outcome.spans.len(), case.plan.spans.len(), "{what}");
-    for (span, told) in case.plan.spans.iter().zip(&outcome.spans) {
+    for (span, result) in case.plan.spans.iter().zip(&outcome.spans) {
         let lifted = model.is_huge(span.range) || model.is_advised(span.range);
-        assert_eq!(told.lifted.is_some(), lifted, "{what}: {}", span.range);
-        let ways = told.failures.len() + usize::from(told.lifted.is_some());
-        assert!(ways <= span.attempts.len(), "{what}: {}", span.range);
-        assert!(told.lifted.is_some() || ways == span.attempts.len(), "{what}: a way was not tried");
+        assert_eq!(result.lifted.is_some(), lifted, "{what}: {}", span.range);
+        let tried = result.failures.len() + usize::from(result.lifted.is_some());
+        assert!(tried <= span.attempts.len(), "{what}: {}", span.range);
+        assert!(result.lifted.is_some() || tried == span.attempts.len(), "{what}: an attempt was not tried");
     }
 }
 
@@ -187,11 +187,11 @@ fn without_a_fault_all_spans_are_huge_and_look_the_same() {
             let mut model = case.model.clone();
             let outcome = apply(&mut model, &case.plan);
             assert!(outcome.is_complete() && outcome.leftovers.is_empty(), "{}: {outcome:?}", case.name);
-            check_told(&case, &model, &outcome, &case.name);
+            check_outcome(&case, &model, &outcome, &case.name);
             assert!(outcome.spans.iter().all(|s| s.failures.len() == case.doomed), "{}", case.name);
             assert!(shown(&case, &model, &outcome) == case.model.visible(), "{}", case.name);
             assert!(model.open_files() == 0 && !model.saw_wx, "{}", case.name);
-            // Of a file, its pages lie there; what maps it has no policy.
+            // The pages of a file are on the node, but the span that maps it has no policy.
             let bound = case.name.contains("placed") && !case.name.contains("by file");
             let stays = |s: &Span| s.attempts[0].in_place;
             let right = |s: &Span| stays(s) || model.is_bound(s.range) == bound;
@@ -244,8 +244,8 @@ fn each_call_may_fail_once() {
     assert!(runs > 10_000, "only {runs} faults");
 }
 
-/// Calls whose failure changes nothing: those that take back are made again, and what
-/// collapsing does not bring is told as lacking huge pages.
+/// Calls whose failure changes nothing: those that undo a step are repeated, and huge pages that
+/// collapsing does not bring are reported as lacking.
 const FORGIVEN: [&str; 3] = ["munmap", "close", "madvise(MADV_COLLAPSE)"];
 
 fn fail_each_call(case: &Case, fresh: &Model, errno: i32) -> usize {
@@ -255,37 +255,42 @@ fn fail_each_call(case: &Case, fresh: &Model, errno: i32) -> usize {
         model.fail_at = Some((at, errno));
         let outcome = apply(&mut model, &case.plan);
         let Some(call) = model.failed.first() else {
-            // There is no such call any more: every one has failed once.
+            // There are no more calls: every one has failed once.
             assert_eq!(model.calls, at, "{}", case.name);
             return at;
         };
         let what = format!("{}: {call}, call {at}, errno {errno}", case.name);
-        assert!(shown(case, &model, &outcome) == before, "{what}: the program can tell");
+        assert!(shown(case, &model, &outcome) == before, "{what}: the program sees a difference");
         assert!(model.open_files() == 0, "{what}: a file is left open");
-        for (span, told) in case.plan.spans.iter().zip(&outcome.spans) {
-            assert!(told.lifted.is_some() || !model.is_bound(span.range), "{what}: {} is bound", span.range);
+        for (span, result) in case.plan.spans.iter().zip(&outcome.spans) {
+            assert!(
+                result.lifted.is_some() || !model.is_bound(span.range),
+                "{what}: {} is bound",
+                span.range
+            );
         }
         assert!(!model.saw_wx, "{what}: writable and executable");
         assert!(outcome.lost.is_none() && outcome.leftovers.is_empty(), "{what}: {outcome:?}");
-        check_told(case, &model, &outcome, &what);
+        check_outcome(case, &model, &outcome, &what);
 
-        let ours = |f: &Fault| matches!(f, Fault::Call { call: c, errno: e, .. } if c == call && *e == errno);
-        let told = outcome.spans.iter().filter(|s| s.failures.iter().any(|(_, f)| ours(f))).count();
+        let injected =
+            |f: &Fault| matches!(f, Fault::Call { call: c, errno: e, .. } if c == call && *e == errno);
+        let reported = outcome.spans.iter().filter(|s| s.failures.iter().any(|(_, f)| injected(f))).count();
         let concerned = outcome.spans.iter().filter(|s| s.failures.len() > case.doomed).count();
         if FORGIVEN.contains(call) {
             let complete = outcome.lost.is_none() && outcome.spans.iter().all(|s| s.lifted.is_some());
             assert!(complete && concerned == 0, "{what}: {outcome:?}");
         } else {
-            assert!(told >= 1 && concerned <= 1, "{what}: {outcome:?}");
+            assert!(reported >= 1 && concerned <= 1, "{what}: {outcome:?}");
             let left = outcome.spans.iter().filter(|s| s.lifted.is_none()).count();
-            assert!(left <= 1, "{what}: spans that the fault did not concern are not huge");
+            assert!(left <= 1, "{what}: spans that the fault does not affect are not huge");
         }
     }
     0
 }
 
-/// From some call on nothing works any more, not even taking back: then the outcome owns up
-/// to all that is not as it was.
+/// From some call on every call fails, also those that undo steps: then the outcome names everything that
+/// was not restored.
 #[test]
 fn every_call_may_fail_from_one_on() {
     for (program, record) in PROGRAMS {
@@ -303,7 +308,7 @@ fn every_call_may_fail_from_one_on() {
                     let mut rest = shown(&case, &model, &outcome);
                     rest.retain(|(range, ..)| !outcome.leftovers.iter().any(|l| l.covers(*range)));
                     assert!(rest == before, "{what}: {outcome:?}");
-                    check_told(&case, &model, &outcome, &what);
+                    check_outcome(&case, &model, &outcome, &what);
                 }
                 if model.failed.is_empty() {
                     break;
@@ -315,7 +320,7 @@ fn every_call_may_fail_from_one_on() {
     }
 }
 
-/// The variants go the ways that their names say.
+/// The variants have the steps that their names say.
 #[test]
 fn variants_differ_in_their_steps() {
     let (program, record) = PROGRAMS[0];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whatever the bytes, the parsers answer; and what was written is read back.
+//! The parsers answer for any bytes, and read back what was written.
 
 use crate::common::{PROGRAMS, all_heads, machine, maps};
 use hugelift_core::addr::{Addr, PageSize, Range};
@@ -22,15 +22,15 @@ use std::time::Duration;
 
 static HEADS: LazyLock<Vec<Vec<u8>>> = LazyLock::new(all_heads);
 
-/// What happens to a good input on its way.
+/// Damage to a good input.
 #[derive(Clone, Debug)]
 struct Damage {
-    /// (where, in 65536ths; which bits)
+    /// (position in 65536ths of the length; bits to flip)
     flips: Vec<(u16, u8)>,
-    /// (where, in 65536ths; a word of 64 bits with an extreme value)
+    /// (position in 65536ths of the length; a word of 64 bits with an extreme value)
     words: Vec<(u16, u64)>,
     cut: Option<u16>,
-    /// Bytes in front, which also shift the rest out of any alignment.
+    /// Bytes put in front, which also shift the rest out of any alignment.
     front: Vec<u8>,
 }
 
@@ -66,7 +66,7 @@ fn damage() -> impl Strategy<Value = Damage> {
         .prop_map(|(flips, words, cut, front)| Damage { flips, words, cut, front })
 }
 
-/// Parses and plans: headers that parse may be contradictory, and must be planned all the same.
+/// Parses and plans: headers may parse and still be contradictory, and planning must accept them.
 fn plan_for(head: &[u8], bias: u64) -> Result<Headers, ElfError> {
     let headers = Headers::parse(head)?;
     headers.first_page(4096);
@@ -93,9 +93,9 @@ fn plan_for(head: &[u8], bias: u64) -> Result<Headers, ElfError> {
     };
     let plan = plan(&snapshot, &Policy::default());
     let bytes: u64 = snapshot.extents().iter().map(|e| e.range.len()).sum();
-    let told: u64 =
+    let planned: u64 =
         plan.spans.iter().map(|s| s.range).chain(plan.skips.iter().map(|s| s.range)).map(Range::len).sum();
-    assert_eq!(told, bytes);
+    assert_eq!(planned, bytes);
     Ok(headers)
 }
 
@@ -141,8 +141,8 @@ fn mappings() -> impl Strategy<Value = Vec<Mapping>> {
     })
 }
 
-/// As Linux prints it, except where the path could be read in two ways: the kernel escapes a
-/// newline but no backslash, and says " (deleted)" of a file that may be called so.
+/// Returns the line that Linux prints; `None` if the path is ambiguous: the kernel escapes a newline but
+/// no backslash, and appends " (deleted)", with which a file's name may end.
 fn printed(m: &Mapping) -> Option<Vec<u8>> {
     let path = m.path.as_os_str().as_bytes();
     if path.windows(4).any(|w| w == b"\\012") || path.ends_with(b" (deleted)") {
@@ -301,7 +301,7 @@ fn other_kinds_of_file_are_named() {
     assert!((4..good.len()).all(|len| matches!(cut(len), Err(ElfError::Damaged(_)))));
 }
 
-/// As the store writes it.
+/// Returns a record as the store writes it.
 fn record() -> Record {
     let held = Identity { device: 1, inode: 2, bytes: 6 << 20, modified: (3, 4), changed: (5, 6) };
     let span = |vaddr, offset| StoredSpan { vaddr, bytes: 2 << 20, offset };
@@ -322,7 +322,7 @@ fn record() -> Record {
 }
 
 proptest! {
-    /// A path is bytes, and none is lost.
+    /// Paths may have any bytes, and none is lost.
     #[test]
     fn records_and_notes_have_any_path(path in vec(any::<u8>(), 0..200), public: bool) {
         let path = PathBuf::from(OsString::from_vec(path));
@@ -334,7 +334,7 @@ proptest! {
         prop_assert_eq!(Note::parse(&json), Ok(note));
     }
 
-    /// What another version has written is ignored, whatever else it says.
+    /// Records of another version are ignored, whatever their contents.
     #[test]
     fn records_of_other_versions(version: u32, path in vec(any::<u8>(), 0..20)) {
         prop_assume!(version != VERSION);
@@ -343,7 +343,7 @@ proptest! {
         prop_assert_eq!(Record::parse(&json), Err(RecordError::Version(version)));
     }
 
-    /// A damaged record is refused, or says nothing that leads out of its entry.
+    /// A damaged record is refused, or has no offset outside of its entry.
     #[test]
     fn records_of_the_store(damage in damage(), range in (any::<u64>(), any::<u64>()), bias in any::<u64>()) {
         let json = damage.of(&record().to_json().unwrap());
@@ -370,7 +370,7 @@ fn touched_note(marks: &[(u32, u32)]) -> Note {
 }
 
 proptest! {
-    /// What was marked is found, wherever the object is loaded, and nothing that is a granule away.
+    /// Marked bytes are found, wherever the object is loaded, and no byte that is a granule away.
     #[test]
     fn notes_hold_what_was_touched(
         marks in vec((0..1_u32 << 30, 0..1_u32 << 23), 0..20),
@@ -399,7 +399,7 @@ proptest! {
         prop_assert!(!is_near(at, 0) || held || !all.contains(Addr(bias + at)), "{at:#x} was marked");
     }
 
-    /// A damaged note is refused, or can be worked with like any other.
+    /// A damaged note is refused, or can be used like any other.
     #[test]
     fn notes_of_past_runs(damage in damage(), marks in vec(any::<(u32, u32)>(), 0..4), at in any::<(u64, u64)>()) {
         let json = damage.of(&touched_note(&marks).to_json().unwrap());

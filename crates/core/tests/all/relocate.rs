@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Moving executables in the model: real layouts, at every base, with every call failing once.
+//! Moves executables in the model: real layouts, at every base, with every call failing once.
 
 use crate::common::{machine, maps, snapshot};
 use hugelift_core::addr::{Addr, PageSize, Range};
@@ -17,11 +17,11 @@ const BOTH: &[Part] = &[Part::Text, Part::Rodata];
 const SMALL: PageSize = PageSize::SMALL;
 const HUGE: PageSize = PageSize::MB2;
 const FILE: FileId = FileId { major: 8, minor: 1, inode: 77 };
-/// Where the kernel begins to look for a place for a PIE, on x86-64.
+/// The lowest address at which the kernel puts a PIE on x86-64.
 const ET_DYN_BASE: u64 = 0x5555_5555_4000;
 
-/// As a linker lays it out: headers, text, constants, data, with `skew` between address and
-/// offset growing at each segment (lld).
+/// Returns headers as a linker lays them out: headers, text, constants, data. At each segment the distance
+/// between address and offset grows by `skew` (lld).
 fn headers(text: u64, rodata: u64, skew: u64, bss: u64, relocatable: bool) -> Headers {
     let mut segments = Vec::new();
     let mut offset = 0;
@@ -45,7 +45,7 @@ fn headers(text: u64, rodata: u64, skew: u64, bss: u64, relocatable: bool) -> He
     }
 }
 
-/// As execve(2) maps it at `base`, with a stack, and what else is in the address space.
+/// Returns the mappings that execve(2) makes at `base`, with a stack and `others`.
 fn mapped(headers: &Headers, base: u64, others: &[Range]) -> Vec<Mapping> {
     let line = |range, prot, offset, file, path: &str| Mapping {
         range,
@@ -97,7 +97,7 @@ struct Case {
     model: Model,
 }
 
-/// Where address and offset agree; there is such a base in all these programs.
+/// Returns the base at which address and offset agree; all programs here have one.
 fn congruent(headers: &Headers) -> Base {
     Base { residue: congruent_residue(headers, BOTH, HUGE, SMALL).unwrap(), page: HUGE }
 }
@@ -108,7 +108,7 @@ fn copying(parts: &[Part]) -> Policy {
     Policy { parts: parts.to_vec(), backings: vec![Backing::Thp], ..Policy::default() }
 }
 
-/// The base with most whole huge pages.
+/// Returns the base with most whole huge pages.
 fn fullest(headers: &Headers, policy: &Policy) -> Option<Base> {
     Bases::new(headers, "/bin/pie".as_ref(), policy, &SIZES).best()
 }
@@ -144,7 +144,7 @@ fn case(headers: Headers, to: Base, base: u64, gap: u64) -> Case {
     Case { image, plan, layout, model }
 }
 
-/// The contents within `range`, by distance from its start.
+/// Returns the contents within `range`, by distance from its start.
 fn shown(model: &Model, range: Range) -> Vec<(u64, u64, Prot, Content)> {
     let all = model.visible().into_iter().filter(|(r, ..)| r.intersect(range).is_some());
     all.map(|(r, prot, content)| (r.start.0.wrapping_sub(range.start.0), r.len(), prot, content)).collect()
@@ -155,14 +155,14 @@ impl Case {
         self.image.range.down(self.plan.distance)
     }
 
-    /// Whether the image is wholly at its new place, with all that names it; panics if it is
-    /// neither there nor where it was.
+    /// Returns whether the image is completely at its new place and all pointers to it agree; panics if
+    /// it is neither there nor where it was.
     fn is_moved(&self, model: &Model, what: &str) -> bool {
         let distance = self.plan.distance;
         let before = shown(&self.model, self.image.range);
         let (old, new) = (self.layout.entry_pointers().unwrap(), model.start.entry_pointers);
-        let told = model.start.layout.entry_pointers().unwrap();
-        assert_eq!(new, told, "{what}: the stack and the kernel differ");
+        let in_kernel = model.start.layout.entry_pointers().unwrap();
+        assert_eq!(new, in_kernel, "{what}: the stack and the kernel differ");
         if new == old {
             assert_eq!(shown(model, self.image.range), before, "{what}");
             assert_eq!(model.start.layout, self.layout, "{what}");
@@ -183,7 +183,7 @@ fn cases() -> Vec<Case> {
         (headers(0x60_0000, 0x40_0000, 0, 0x30_0000, true), 0x123_4000),
         (headers(0x60_0000, 0x40_0000, 0x1000, 0, true), 0),
         (headers(0x260_0000, 0x1000, 0x1000, 0x10, true), 1 << 40),
-        // Too small for the page cache: only a copy can be huge.
+        // This one is too small for the page cache: only a copy can be huge.
         (headers(0x28_d809, 0xc_4df0, 0, 0x2_6568, true), 0x123_4000),
     ];
     let for_cache = programs.iter().take(3).map(|(h, gap)| case(h.clone(), congruent(h), base, *gap));
@@ -200,7 +200,7 @@ fn the_image_is_moved_whole() {
         assert!(case.is_moved(&model, "no fault"));
         assert!(shown(&model, case.image.range).is_empty(), "the old image is still there");
         assert!(!model.saw_wx);
-        // The heap keeps its distance, if it is the image's.
+        // The heap keeps its distance, if the kernel has put it behind the image.
         let heap = case.layout.start_brk;
         let follows = heap - case.image.range.end.0 < 1 << 31;
         let want = if follows { heap - case.plan.distance } else { heap };
@@ -219,7 +219,7 @@ fn each_call_may_fail_once() {
                 let result = carry_out(&mut model, &case.plan, &case.layout);
                 let Some(call) = model.failed.first() else { break };
                 let what = format!("{call}, call {at}, errno {errno}");
-                // What takes back is tried twice, and the heap may stay.
+                // Calls that undo a step are tried twice, and the heap may stay.
                 let moved = case.is_moved(&model, &what);
                 assert_eq!(moved, result.is_ok(), "{what}: {result:?}");
                 let gone = if moved { case.image.range } else { case.new_range() };
@@ -232,7 +232,7 @@ fn each_call_may_fail_once() {
     assert!(faults > 100, "only {faults}");
 }
 
-/// A helper that dies before any call: what is then there is one whole image.
+/// A helper may die before any call: the program then has one whole image.
 #[test]
 fn each_call_may_be_the_last() {
     for case in cases() {
@@ -255,7 +255,7 @@ fn each_call_may_be_the_last() {
 }
 
 #[test]
-fn where_the_kernel_says_no_nothing_is_tried() {
+fn if_the_kernel_refuses_nothing_is_tried() {
     let case = &cases()[0];
     let mut model = case.model.clone();
     model.fail_at = Some((0, 1));
@@ -276,7 +276,7 @@ fn why_it_stays() {
     assert_eq!(stay(&large, base & !0x1f_ffff, &[]), Err(NotMoved::There));
     assert_eq!(stay(&headers(0x60_0000, 0x1000, 0, 0, false), base, &[]), Err(NotMoved::Fixed));
     assert_eq!(stay(&large, 0x10_1000, &[]), Err(NotMoved::NoCodeCave));
-    // What a segment wants to be aligned to stays so.
+    // The alignment that a segment demands is kept.
     let mut aligned = large.clone();
     aligned.segments[3].align = 0x1_0000;
     let odd = Base { residue: 0x5000, page: HUGE };
@@ -287,14 +287,14 @@ fn why_it_stays() {
     wx.segments[1].prot.write = true;
     wx.segments[2].filesz = 0x60_0000;
     assert!(matches!(stay(&wx, base, &[]), Err(NotMoved::WritableCode | NotMoved::Odd)));
-    // What is in the way is passed by.
+    // Memory in the way is skipped.
     let near = Range { start: Addr(base - 0x100_0000), end: Addr(base - 0x1000) };
     let free = stay(&large, base, &[]).unwrap();
     let passed = stay(&large, base, &[near]).unwrap();
     assert!(passed > free && base - passed < near.start.0, "{free:#x} {passed:#x}");
 }
 
-/// The recorded programs, wherever they were when they were recorded.
+/// Plans moves of the recorded programs, from the addresses at which they were recorded.
 #[test]
 fn recorded_programs() {
     let mut moved = 0;
@@ -323,8 +323,8 @@ fn recorded_programs() {
 }
 
 proptest! {
-    /// For every base that the kernel may choose: congruent, disjoint, and one of as many places
-    /// as there are huge pages in the range that the base comes from.
+    /// For every base that the kernel may choose, the new place is congruent and disjoint from the old,
+    /// and bases a huge page apart have different new places.
     #[test]
     fn the_new_base_keeps_the_bits_above_a_huge_page(
         page in 0u64..1 << 28, text in 1u64..40, skew in 0u64..3, bss in 0u64..0x50_0000,
@@ -342,7 +342,7 @@ proptest! {
                 prop_assert_eq!((code.vaddr + new - code.offset) % HUGE.bytes(), 0);
                 prop_assert!(plan.distance >= image.range.len(), "the copies overlap");
                 prop_assert!(plan.distance < image.range.len() + HUGE.bytes());
-                // The next base that is a huge page away gives the next place.
+                // A base that is a huge page higher has a new place that is a huge page higher.
                 let next = Image::new(
                     &mapped(&headers, base + HUGE.bytes(), &[]), headers.clone(),
                     Addr(base + HUGE.bytes()), SMALL,
@@ -354,8 +354,8 @@ proptest! {
         }
     }
 
-    /// Wherever the kernel puts a program, its parts hold the same whole huge pages in the end, and no
-    /// base would hold more: each of the 512 is tried, and counted by hand.
+    /// Wherever the kernel puts a program, its parts hold the same number of whole huge pages in the end,
+    /// and no base would hold more: each of the 512 is tried, and counted without the planner.
     #[test]
     fn coverage_does_not_depend_on_the_base_that_the_kernel_draws(
         page in 0u64..1 << 28, text in 0u64..0x90_0000, rodata in 0u64..0x70_0000, skew in 0u64..3,
@@ -374,7 +374,7 @@ proptest! {
         let found = counted(&headers, best.residue, parts);
         prop_assert_eq!(found.iter().sum::<u64>(), most.iter().sum::<u64>());
         prop_assert_eq!(bases.worth(best).unwrap().bytes(), most.iter().sum::<u64>());
-        // Whoever stays has as much of each part as whoever is moved.
+        // A program that stays has as much of each part as one that is moved.
         let base = ET_DYN_BASE + (page << 12);
         let now = bases.of(base);
         prop_assert_eq!(bases.worth(now) >= bases.worth(best), counted(&headers, base, parts) == found);
@@ -383,12 +383,13 @@ proptest! {
             let image = Image::new(&mappings, headers.clone(), Addr(base), SMALL).unwrap();
             let plan = image.plan(&mappings, best, SMALL).unwrap();
             prop_assert_eq!(counted(&headers, base - plan.distance, parts), found);
-            // Of the kernel's bits those above a huge page are left.
+            // The kernel's random bits above a huge page are kept.
             prop_assert!(plan.distance < image.range.len() + HUGE.bytes());
         }
     }
 
-    /// The same for outer spans, where what shares a huge page counts as well. The planner counts.
+    /// The same for outer spans, which depend on the neighbours in a huge page too. Here the planner
+    /// itself counts.
     #[test]
     fn no_base_has_more_in_outer_spans(
         text in 0u64..0x50_0000, rodata in 0u64..0x50_0000, bss in 0u64..0x50_0000, auto in any::<bool>(),
@@ -402,9 +403,9 @@ proptest! {
         prop_assert_eq!(best.map_or(0, |worth| worth.bytes()), most.bytes());
     }
 
-    /// Processes share a copy whatever parts they ask for.
+    /// Processes share a copy whatever parts their options ask for.
     #[test]
-    fn the_shared_base_is_the_programs_alone(text in 0u64..0x90_0000, rodata in 0u64..0x70_0000) {
+    fn the_shared_base_depends_on_the_program_alone(text in 0u64..0x90_0000, rodata in 0u64..0x70_0000) {
         let headers = headers(text + 1, rodata + 1, 0, 0x1000, true);
         let shared = shared_base(&headers, "/bin/pie".as_ref(), &SIZES);
         prop_assert_eq!(shared, fullest(&headers, &copying(BOTH)));
@@ -413,7 +414,7 @@ proptest! {
 
 const ALL: &[Part] = &[Part::Text, Part::Rodata, Part::Relro, Part::Data, Part::Bss];
 
-/// Whole huge pages in each part of the program, in bytes, when it is loaded with `bias`.
+/// Returns the bytes of whole huge pages in each part of the program, when it is loaded with `bias`.
 fn counted(headers: &Headers, bias: u64, parts: &[Part]) -> Vec<u64> {
     let huge = HUGE.bytes();
     let up = |at: u64| at.next_multiple_of(4096);
@@ -438,7 +439,7 @@ fn counted(headers: &Headers, bias: u64, parts: &[Part]) -> Vec<u64> {
     found
 }
 
-/// A program that asks for 64 kB, or for a huge page, gets no base that breaks this.
+/// A program that demands alignment to 64 kB, or to a huge page, gets a base with this alignment.
 #[test]
 fn the_best_base_keeps_the_alignment_that_a_segment_asks_for() {
     for align in [0x1000, 0x1_0000, 0x20_0000] {
@@ -455,9 +456,9 @@ fn the_best_base_keeps_the_alignment_that_a_segment_asks_for() {
     assert_eq!(counted(&program, base.residue, BOTH)[0], HUGE.bytes());
 }
 
-/// 1 GB pages leave the bits above 1 GB; sizes that are too large for the program move nothing.
+/// A page size that is too large for the program moves nothing; else it is the page of the base.
 #[test]
-fn a_named_size_of_page_counts() {
+fn a_named_page_size_is_used() {
     let program = headers(0x28_d809, 0xc_4df0, 0, 0, true);
     let page = PageSize::new(1 << 30).unwrap();
     let large = Policy {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whole ELF files, generated: segments with gaps and skews as linkers make them, sections in
-//! and outside them, header tables in either place.
+//! Generates whole ELF files: segments with gaps and skews as linkers make them, sections inside and
+//! outside of them, program headers at the start or the end.
 
 /// One segment.
 #[derive(Clone, Debug)]
 pub struct Piece {
     pub filesz: u64,
-    /// Pages of 4 kB by which its address runs ahead of its offset, more than before.
+    /// Pages of 4 kB that this segment adds to the distance between address and offset.
     pub skew: u64,
     /// Unused bytes of the file before it.
     pub gap: u64,
@@ -15,7 +15,7 @@ pub struct Piece {
     pub align: u64,
 }
 
-/// What to generate.
+/// Describes a file to generate.
 #[derive(Clone, Debug)]
 pub struct Made {
     pub pieces: Vec<Piece>,
@@ -28,7 +28,7 @@ pub struct Made {
     pub base: u64,
 }
 
-/// Writes a word of 64 bits, if it fits in.
+/// Writes a word of 64 bits, if it fits.
 pub fn put(file: &mut [u8], at: usize, word: u64) {
     if let Some(place) = file.get_mut(at..at + 8) {
         place.copy_from_slice(&word.to_le_bytes());
@@ -52,7 +52,7 @@ fn section(name: u32, kind: u32, flags: u64, addr: u64, offset: u64, size: u64) 
     all
 }
 
-/// The file.
+/// Returns the bytes of the file.
 pub fn made(made: &Made) -> Vec<u8> {
     const NAMES: &[u8] = b"\0.x\0.shstrtab_padding_room\0";
     let count = made.pieces.len() + 2 + usize::from(made.headers_last);
@@ -69,7 +69,7 @@ pub fn made(made: &Made) -> Vec<u8> {
     let mut address = made.base;
     let mut extra = made.base;
     for (i, piece) in made.pieces.iter().enumerate() {
-        // The first holds the headers, the others begin anywhere in a page.
+        // The first segment holds the headers; the others begin anywhere in a page.
         let start = if i == 0 { 0 } else { (file.len() as u64).next_multiple_of(4096) + piece.gap + 64 };
         extra += if i == 0 { 0 } else { piece.skew * 4096 };
         let ahead = (address.saturating_sub(start + extra)).next_multiple_of(4096);
@@ -84,7 +84,7 @@ pub fn made(made: &Made) -> Vec<u8> {
     }
     let mut phoff = 64;
     if made.headers_last {
-        // As patchelf does: where offset and address agree, for the sake of old kernels.
+        // As patchelf does: at an offset that agrees with the address, which old kernels need.
         phoff = (file.len() as u64).max(address - made.base).next_multiple_of(4096);
         file.resize(phoff as usize, 0);
         fill(&mut file, phoff + table);
@@ -103,7 +103,7 @@ pub fn made(made: &Made) -> Vec<u8> {
             let inside = 64 + table;
             sections.extend(section(1, 1, 2, vaddr + inside, offset + inside, filesz - inside));
         }
-        // NOBITS: only memory.
+        // NOBITS has no bytes in the file.
         sections.extend(section(1, 8, 3, vaddr + filesz, offset + filesz, memsz - filesz));
     }
     for &size in &made.outside {

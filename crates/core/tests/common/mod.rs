@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Recorded programs (fixtures/record.py) as snapshots.
+//! Makes snapshots of recorded programs (fixtures/record.py).
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
 pub mod cases;
@@ -19,7 +19,7 @@ macro_rules! programs {
 }
 programs!("clang", "go", "java", "mariadbd", "musl", "node", "python", "rustc", "static", "static_pie");
 
-/// The text of maps in a record.
+/// Returns the text of maps in a record.
 pub fn maps(record: &str) -> String {
     record
         .lines()
@@ -33,32 +33,33 @@ fn bytes(hex: &str) -> Vec<u8> {
     hex.as_bytes().chunks(2).map(byte).collect()
 }
 
-/// The ELF heads in a record, with their paths.
+/// Returns the ELF heads in a record, with their paths.
 pub fn heads(record: &str) -> Vec<(&str, Vec<u8>)> {
     let heads = record.lines().filter_map(|l| l.strip_prefix("head ")?.rsplit_once(' '));
     heads.map(|(path, hex)| (path, bytes(hex))).collect()
 }
 
-/// The program headers of `path` in a record, where they do not lie at the head of the file.
+/// Returns offset and bytes of the program headers of `path` in a record, if they are not at the start of
+/// the file.
 pub fn table(record: &str, path: &str) -> Option<(u64, Vec<u8>)> {
     let line = record.lines().find_map(|l| l.strip_prefix("table ")?.strip_prefix(path));
     let (offset, hex) = line?.trim_start().split_once(' ').unwrap();
     Some((offset.parse().unwrap(), bytes(hex)))
 }
 
-/// Parses what a record has of `path`.
+/// Parses the headers of `path` in a record.
 pub fn headers(record: &str, path: &str, head: &[u8]) -> Headers {
     let deeper =
         |offset, size| table(record, path).filter(|(at, t)| (*at, t.len()) == (offset, size)).map(|(_, t)| t);
     Headers::parse_with(head, deeper).unwrap()
 }
 
-/// All ELF heads of all records.
+/// Returns all ELF heads of all records.
 pub fn all_heads() -> Vec<Vec<u8>> {
     PROGRAMS.iter().flat_map(|(_, record)| heads(record)).map(|(_, head)| head).collect()
 }
 
-/// A machine with pages enough of both kinds.
+/// Returns a machine with enough pages of both kinds.
 pub fn machine() -> Machine {
     Machine {
         base_page: PageSize::SMALL,
@@ -73,12 +74,12 @@ pub fn machine() -> Machine {
     }
 }
 
-/// A pool with `free` pages, all of them free.
+/// Returns a pool of `free` pages, all of them free.
 pub fn pool(page: PageSize, free: u64) -> Pool {
     Pool { page, total: free, free, reserved: 0, surplus: 0, overcommit: 0 }
 }
 
-/// The recorded program on `machine`.
+/// Returns a snapshot of the recorded program on `machine`.
 pub fn snapshot(record: &str, machine: Machine) -> Snapshot {
     let mappings = parse_maps(maps(record).as_bytes()).unwrap();
     let objects = heads(record).into_iter().enumerate();

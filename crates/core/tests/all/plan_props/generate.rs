@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Processes, machines and policies as proptest makes them up.
+//! Generates processes, machines and policies with proptest.
 
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::budget::MemoryLimit;
@@ -26,7 +26,7 @@ fn prot() -> impl Strategy<Value = Prot> {
     ]
 }
 
-/// Base page and transparent huge page of x86-64 and AArch64.
+/// Generates base page and transparent huge page of x86-64 and AArch64.
 fn pages() -> impl Strategy<Value = (u64, u64)> {
     prop::sample::select(vec![(4 << 10, 2 << 20), (16 << 10, 32 << 20), (64 << 10, 512 << 20)])
 }
@@ -84,7 +84,7 @@ fn machine() -> impl Strategy<Value = Machine> {
     )
 }
 
-/// What becomes of a segment's mapping after the loader made it.
+/// A change of a segment's mapping after the loader has made it.
 #[derive(Clone, Copy, Debug)]
 struct Wear {
     /// Where in the mapping, in 256ths.
@@ -111,7 +111,8 @@ fn wear() -> impl Strategy<Value = Wear> {
     (any::<u8>(), any::<u8>(), what).prop_map(|(from, to, what)| Wear { from, to, what })
 }
 
-/// Memory that is no object's, `gap` base pages behind the end of one (modulo their number).
+/// Memory that belongs to no object, `gap` base pages behind the end of object `of` (modulo their
+/// number).
 #[derive(Clone, Copy, Debug)]
 struct Stranger {
     of: usize,
@@ -128,8 +129,8 @@ fn stranger() -> impl Strategy<Value = Stranger> {
         .prop_map(|(of, gap, pages, prot, is_heap)| Stranger { of, gap, pages, prot, is_heap })
 }
 
-/// (protection, gap before it, bytes in memory, share of them in the file) of each segment, the
-/// last three in 4 kB pages, and in 256ths.
+/// (protection, gap before it, size in memory, share of it in the file) of each segment. Gap and size are
+/// in 4 kB pages, the share in 255ths.
 type Shape = Vec<(Prot, u64, u64, u8)>;
 
 #[derive(Clone, Debug)]
@@ -142,7 +143,7 @@ struct Plot {
 }
 
 fn plot() -> impl Strategy<Value = Plot> {
-    // Sizes about those of one or a few huge pages, of any size.
+    // Parts of one or a few huge pages, of each size of huge pages.
     let len = || prop_oneof![1..64_u64, 1..2048_u64, 1..1_u64 << 19];
     let shape = vec((prot(), 0..600_u64, len(), any::<u8>()), 1..6);
     let bias = prop_oneof![
@@ -193,7 +194,7 @@ fn mapping(range: Range, prot: Prot, file: FileId, path: &str) -> Mapping {
     Mapping { range, prot, shared: false, offset: 0, file, path: path.into(), deleted: false }
 }
 
-/// Maps the object as the kernel does, a later segment over an earlier one, then wears it.
+/// Maps the object as the kernel does, a later segment over an earlier one, then applies the changes.
 fn map(object: &Object, plot: &Plot, base: PageSize, out: &mut Vec<Mapping>) {
     for segment in &object.headers.segments {
         let Some(range) = object.loaded(segment.vaddr, segment.memsz) else { continue };
@@ -280,12 +281,12 @@ pub fn snapshot() -> impl Strategy<Value = Snapshot> {
     )
 }
 
-/// A store that has a copy of some of what can be shared, and a reason for the rest.
+/// Returns a store that has copies of some shareable ranges, and a reason for each of the others.
 fn stocked(snapshot: &Snapshot, stock: &[bool]) -> Stored {
     let mut stored = Stored::default();
     for (i, (object, _, range)) in shareable(snapshot, &Policy::default()).into_iter().enumerate() {
         if stock[i % stock.len()] {
-            // One file for each object, spans behind each other.
+            // One file for each object.
             stored.copies.push(StoredCopy { range, entry: object, offset: (i as u64) << 40 });
         } else {
             stored.lacks.push((range, NotStored { why: "none".into(), hint: None }));
@@ -294,7 +295,7 @@ fn stocked(snapshot: &Snapshot, stock: &[bool]) -> Stored {
     stored
 }
 
-/// What the page cache has of a file in huge folios: all, all but some, or nothing.
+/// Returns what the page cache has of a file in huge folios: all, most of it, or nothing.
 fn cached(mapping: &Mapping) -> Option<Range> {
     let inner = mapping.range.inner(PageSize::MB2).filter(|_| mapping.is_file())?;
     let missing = (mapping.range.end.0 >> 12) % 3 * (inner.len() / 16);
@@ -335,7 +336,7 @@ pub fn policy() -> impl Strategy<Value = Policy> {
     })
 }
 
-/// All, what was touched of what lies anywhere, or nothing.
+/// Generates permission to copy all, some touched ranges anywhere, or nothing.
 fn copies() -> impl Strategy<Value = Copies> {
     let stretch = (0..1_u64 << 35, 1..1_u64 << 26);
     let seen = vec(stretch, 0..200).prop_map(|stretches| {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Plans of generated processes on generated machines: what must hold for all of them.
+//! Plans generated processes on generated machines, and checks what must hold for every plan.
 
 mod generate;
 mod sound;
@@ -20,9 +20,9 @@ proptest! {
     }
 }
 
-/// The property above would hold for empty plans: most of the generated must not be.
+/// The property above would hold for empty plans: most generated plans must not be empty.
 #[test]
-fn the_generator_makes_work() {
+fn most_generated_plans_lift_something() {
     use proptest::strategy::ValueTree;
     use proptest::test_runner::TestRunner;
     let mut runner = TestRunner::deterministic();
@@ -43,7 +43,7 @@ fn the_generator_makes_work() {
         due += all_that_is_due(&snapshot, &policy, &plan);
         split += plan.spans.windows(2).filter(|w| w[0].range.end == w[1].range.start).count();
     }
-    let seen = format!("{spans} spans, {by_pool} from a pool, {second} with a second way, {split} split");
+    let seen = format!("{spans} spans, {by_pool} from a pool, {second} with a fallback, {split} split");
     let seen = format!(
         "{seen}, {over_nothing} over unmapped space, {several} of several extents, {partial} in part, {due} due"
     );

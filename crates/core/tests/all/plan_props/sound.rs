@@ -15,7 +15,7 @@ fn is_copy(attempt: &Attempt) -> bool {
     !attempt.in_place && matches!(attempt.backing, Backing::Thp | Backing::Hugetlb)
 }
 
-/// Of text and rodata, in no way more is copied than what may be.
+/// No attempt copies more of text and rodata than the policy allows.
 fn within_what_may_be_copied(policy: &Policy, plan: &Plan) {
     let touched = |range: Range| match &policy.copies {
         Copies::All => true,
@@ -33,40 +33,41 @@ fn within_what_may_be_copied(policy: &Policy, plan: &Plan) {
     }
 }
 
-/// What of text and rodata is lifted if all of it may be copied is lifted as well if only a part may, in
-/// so far as it takes no copy or was touched. Returns for how many spans that could be said.
+/// Compares the plan with one under a policy that allows all copies: of what that plan lifts of text and
+/// rodata, everything that needs no copy or was touched must be lifted too. Returns for how many spans
+/// this could be checked.
 pub fn all_that_is_due(snapshot: &Snapshot, policy: &Policy, plan: &Plan) -> usize {
     let all = hugelift_core::plan::plan(snapshot, &Policy { copies: Copies::All, ..policy.clone() });
     let lacks = |plan: &Plan| plan.skips.iter().any(|s| s.reason.is_remediable());
-    // What lacks for all may be there for some, and for others if a large part has no room. Nothing is
-    // rounded out where not even all whole pages are copied; and of mixed sizes a smaller one may do for
-    // what was touched of a larger one.
+    // Memory that does not suffice for all spans may suffice for some, and for others if a large part
+    // finds no gap. There are no outer spans of parts of which only some pages are copied. With mixed
+    // sizes, smaller pages may suffice for what was touched of a larger one.
     let other_rules = policy.span != SpanChoice::Inner || policy.page == PageChoice::Mixed;
     if policy.copies == Copies::All || other_rules || lacks(&all) || lacks(plan) {
         return 0;
     }
-    let mut told = 0;
+    let mut checked = 0;
     for span in all.spans.iter().filter(|span| !span.part.is_writable()) {
         let due: Vec<Range> = match &policy.copies {
-            // Not by the page: where the pool is spent on another, smaller ones do.
+            // Not whole pages: where the pool is spent on other spans, smaller pages are used.
             Copies::Seen(seen) if is_copy(&span.attempts[0]) => {
                 seen.iter().filter_map(|s| s.intersect(span.range)).collect()
             }
             Copies::NotWorth(_) if is_copy(&span.attempts[0]) => vec![],
             _ => vec![span.range],
         };
-        told += usize::from(!due.is_empty());
+        checked += usize::from(!due.is_empty());
         let left =
             plan.spans.iter().fold(due, |left, s| left.iter().flat_map(|r| r.minus(s.range)).collect());
         assert!(left.is_empty(), "{left:?} of {} is left out", span.range);
     }
-    told
+    checked
 }
 
-/// Spans and skips hold every byte of the extents once, each where its object and part are.
+/// Spans and skips hold every byte of the extents once, under its object and part.
 fn tiles(snapshot: &Snapshot, plan: &Plan) {
     let extents = snapshot.extents();
-    // An outer span takes several parts along.
+    // An outer span may hold several parts.
     let own = |s: &Span| {
         let here = extents.iter().filter_map(|e| Some((e.object, e.part, e.range.intersect(s.range)?)));
         let here: Vec<_> = here.collect();
@@ -95,8 +96,8 @@ fn disjoint(mut ranges: Vec<Range>) {
     assert!(ranges.windows(2).all(|w| w[0].end <= w[1].start), "{ranges:?}");
 }
 
-/// The span's bytes are mapped, with its protection and no other, and its object's segments
-/// say that they are what it takes them for.
+/// The span's bytes are mapped with its protection alone, and its object's segments state the part that
+/// the span names.
 fn in_its_place(snapshot: &Snapshot, policy: &Policy, span: &Span) {
     let mappings = overlapping(&snapshot.mappings, span.range);
     let held: u64 = mappings.iter().filter_map(|m| m.range.intersect(span.range)).map(Range::len).sum();
@@ -127,7 +128,7 @@ fn in_its_place(snapshot: &Snapshot, policy: &Policy, span: &Span) {
         assert!(policy.parts.contains(&e.part) && policy.objects.takes(object));
         assert!(!(object.textrel && e.part == Part::Text));
         let alone = (e.object, e.part) == (span.object, span.part) && span.gaps().is_empty();
-        assert!(alone || policy.span != SpanChoice::Inner, "{} takes others along", span.range);
+        assert!(alone || policy.span != SpanChoice::Inner, "{} holds other parts", span.range);
         assert!(alone || !(e.part == Part::Relro && e.prot.write), "{}: RELRO beside others", span.range);
         assert!(alone || !matches!(e.part, Part::Heap | Part::Stack), "{}: {} is copied", span.range, e.part);
     }
@@ -150,7 +151,7 @@ fn in_its_place(snapshot: &Snapshot, policy: &Policy, span: &Span) {
     assert!(rest.is_empty(), "{} reaches beyond its part: {rest:?}", span.range);
 }
 
-/// Unmapped space that is not kept free by being so.
+/// The unmapped range `gap` of the span is no guard and no room to grow into.
 fn nobodys(snapshot: &Snapshot, span: &Span, gap: Range) {
     let base = snapshot.machine.base_page.bytes();
     assert!(span.range.start > Addr(0) && span.range.len() == span.attempts[0].page.bytes());
@@ -168,7 +169,7 @@ fn nobodys(snapshot: &Snapshot, span: &Span, gap: Range) {
     assert!(!below.is_some_and(|m| is_stranger(m) && !far(m.range.end, span.range.start)), "{gap}");
 }
 
-/// The attempt's steps work on the span, and on scratch memory that is nobody's.
+/// The attempt's steps work on the span, and on a scratch range that is not mapped.
 fn harmless(snapshot: &Snapshot, span: &Span, attempt: &Attempt) {
     let (page, whole) = (attempt.page, span.range);
     assert_eq!(whole.inner(page), Some(whole), "not aligned to {page}");
@@ -225,7 +226,7 @@ fn harmless(snapshot: &Snapshot, span: &Span, attempt: &Attempt) {
     assert!(matches!(last, Some(Step::Move { .. } | Step::Replace { .. })));
 }
 
-/// First choices together take no more than the pools and the memory hold.
+/// The first attempts of all spans together take no more than the pools and the memory have.
 fn affordable(machine: &Machine, spare: u64, plan: &Plan) {
     let chosen = || plan.spans.iter().map(|s| (&s.attempts[0], s.range.len()));
     let thp = |(a, _): &(&Attempt, u64)| a.backing == Backing::Thp && !a.in_place;
@@ -237,7 +238,7 @@ fn affordable(machine: &Machine, spare: u64, plan: &Plan) {
         memory += pages.saturating_sub(pool.unpromised()) * pool.page.bytes();
     }
     assert!(memory <= machine.memory_left, "{memory} bytes of {}", machine.memory_left);
-    // Of a control group's limit they take no more than the program can do without.
+    // They take no more of a control group's limit than the program can do without.
     let Some(limit) = &machine.memory_limit else { return };
     let charged = |span: &&Span| match span.attempts[0].backing {
         Backing::Thp => true,
@@ -248,16 +249,16 @@ fn affordable(machine: &Machine, spare: u64, plan: &Plan) {
     assert!(charged <= spare.min(limit.left / 2), "{charged} bytes, {spare} spare of {limit:?}");
 }
 
-/// Carried out, the plan changes nothing that the program could see.
+/// Carrying out the plan changes nothing that the program could see.
 fn invisible(snapshot: &Snapshot, plan: &Plan) {
     let before = Model::new(snapshot);
     let mut model = before.clone();
     let outcome = apply(&mut model, plan);
     assert!(outcome.is_complete() && outcome.leftovers.is_empty(), "{outcome:?}");
-    for (span, told) in plan.spans.iter().zip(&outcome.spans) {
-        let way = told.succeeded(span).expect("one that worked");
+    for (span, result) in plan.spans.iter().zip(&outcome.spans) {
+        let attempt = result.succeeded(span).expect("an attempt that worked");
         let is_huge = model.is_huge(span.range) || model.is_advised(span.range);
-        assert!(way.is_unseen() || is_huge, "{} by {way:?}", span.range);
+        assert!(attempt.is_unseen() || is_huge, "{} by {attempt:?}", span.range);
     }
     let gaps: Vec<Range> = plan.spans.iter().flat_map(Span::gaps).collect();
     let zeros = |s: &Span| s.gaps().into_iter().all(|gap| model.is_zero(gap, s.prot));
@@ -266,12 +267,12 @@ fn invisible(snapshot: &Snapshot, plan: &Plan) {
     assert!(!model.saw_wx && model.open_files() == 0);
 }
 
-/// All of it, of the plan for this process and policy.
+/// Makes all checks of the plan for this process and policy. Returns the plan.
 pub fn check(snapshot: &Snapshot, policy: &Policy) -> Plan {
     let plan = plan(snapshot, policy);
     tiles(snapshot, &plan);
     for span in &plan.spans {
-        assert!(!span.attempts.is_empty(), "{} has no way", span.range);
+        assert!(!span.attempts.is_empty(), "{} has no attempt", span.range);
         in_its_place(snapshot, policy, span);
         for attempt in &span.attempts {
             let wanted = if span.part.is_writable() { &policy.data_backings } else { &policy.backings };
