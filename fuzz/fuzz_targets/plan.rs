@@ -6,13 +6,12 @@
 use arbitrary::Arbitrary;
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::apply::apply;
-use hugelift_core::budget::MemoryLimit;
 use hugelift_core::elf::{Headers, Machine as Arch, Segment, Stretch};
 use hugelift_core::maps::{FileId, Mapping, Prot};
 use hugelift_core::model::Model;
 use hugelift_core::plan::plan;
 use hugelift_core::policy::{Backing, PageChoice, Policy};
-use hugelift_core::snapshot::{Machine, Object, Pool, Snapshot, Stored, ThpOff};
+use hugelift_core::snapshot::{Machine, MemoryLimit, Object, Pool, Snapshot, Stored, ThpOff};
 use libfuzzer_sys::fuzz_target;
 
 #[derive(Arbitrary, Debug)]

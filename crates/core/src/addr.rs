@@ -203,6 +203,15 @@ pub fn human_bytes(bytes: u64) -> String {
     format!("{bytes} B")
 }
 
+/// Returns a page size as users type it: `2M`, `1G`, `64k`.
+pub fn size_word(bytes: u64) -> String {
+    match bytes {
+        b if b >= 1 << 30 && b % (1 << 30) == 0 => format!("{}G", b >> 30),
+        b if b >= 1 << 20 && b % (1 << 20) == 0 => format!("{}M", b >> 20),
+        b => format!("{}k", b >> 10),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

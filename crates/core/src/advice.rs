@@ -6,7 +6,6 @@
 //! primed.
 
 use crate::printable::quoted;
-use crate::report::Report;
 use crate::skip::Reason;
 use crate::snapshot::Part;
 use std::ffi::OsStr;
@@ -53,7 +52,7 @@ impl Reason {
 
     /// Returns the command with names in it, or `Some(None)` if no command helps; `None` where the
     /// advice has no names.
-    fn command(&self, about: &About) -> Option<Option<String>> {
+    pub(crate) fn command(&self, about: &About) -> Option<Option<String>> {
         let About { object, start, mapped } = about;
         let prime = || format!("hugelift prime {object}, while no process has it mapped");
         let run = |options: &str| match mapped {
@@ -82,27 +81,6 @@ impl Reason {
 
     fn is_writable(&self) -> bool {
         matches!(self, Reason::PartNotAsked(part) if part.is_writable())
-    }
-}
-
-impl Report {
-    /// Puts names into the advice: `start` is the command that starts the program (if empty, its path),
-    /// and `is_opened` tells which objects the program has opened itself.
-    pub fn advise<S: AsRef<OsStr>>(&mut self, start: &[S], is_opened: impl Fn(&Path) -> bool) {
-        let program = self.objects.iter().find(|o| o.executable).map(|o| o.path.clone());
-        for object in &mut self.objects {
-            let mapped = if is_opened(&object.path) { Mapped::Opened } else { Mapped::AtStart };
-            let about = match &program {
-                _ if !start.is_empty() => About::object(&object.path, start, mapped),
-                Some(program) => About::object(&object.path, &[program.as_os_str()], mapped),
-                None => About::object(&object.path, &[object.path.as_os_str()], mapped),
-            };
-            for skip in object.parts.iter_mut().flat_map(|part| &mut part.skips) {
-                if let Some(hint) = skip.why.command(&about) {
-                    skip.hint = hint;
-                }
-            }
-        }
     }
 }
 

@@ -24,29 +24,8 @@
 //! - **The machine's own memory** is not reserved for one program. Copies may take half of what is
 //!   available, so that at least as much stays for the program.
 
-use crate::addr::human_bytes;
 use crate::skip::Reason;
-use crate::snapshot::Machine;
-use std::fmt;
-
-/// The memory limit of the control group that leaves a process least memory.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct MemoryLimit {
-    /// The file that sets it.
-    pub source: String,
-    /// The limit.
-    pub bytes: u64,
-    /// Bytes that may still be charged to the group.
-    pub left: u64,
-    /// Pages of the hugetlb pools are charged to it as well (`memory_hugetlb_accounting`).
-    pub counts_pools: bool,
-}
-
-impl fmt::Display for MemoryLimit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} is {}", self.source, human_bytes(self.bytes))
-    }
-}
+use crate::snapshot::{Machine, MemoryLimit};
 
 /// The memory that a step of a lift takes.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]

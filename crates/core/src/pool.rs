@@ -3,7 +3,7 @@
 //! requests change it, and how many pages a program needs
 //! (Documentation/admin-guide/mm/hugetlbpage.rst).
 
-use crate::addr::{PageSize, Range, human_bytes};
+use crate::addr::{PageSize, Range, human_bytes, size_word};
 use crate::plan::{Span, plan, usual_page};
 use crate::policy::{Backing, PageChoice, Policy};
 use crate::printable::Untrusted;
@@ -350,15 +350,6 @@ pub fn commands(pools: &[SizePool], needs: &BTreeMap<u64, u64>) -> Vec<String> {
         (lack > 0).then(|| format!("hugelift pool set {}=+{lack}", size_word(*page)))
     };
     needs.iter().filter_map(lacking).collect()
-}
-
-/// Returns a page size as users type it: `2M`, `1G`, `64k`.
-pub fn size_word(bytes: u64) -> String {
-    match bytes {
-        b if b >= 1 << 30 && b % (1 << 30) == 0 => format!("{}G", b >> 30),
-        b if b >= 1 << 20 && b % (1 << 20) == 0 => format!("{}M", b >> 20),
-        b => format!("{}k", b >> 10),
-    }
 }
 
 #[cfg(test)]

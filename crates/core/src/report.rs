@@ -19,6 +19,7 @@ mod pieces;
 mod wants;
 
 use crate::addr::{PageSize, Range};
+use crate::advice::{About, Mapped};
 use crate::apply::Outcome;
 use crate::plan::{Plan, plan};
 use crate::policy::{Backing, Policy, SpanChoice};
@@ -32,6 +33,8 @@ use fragments::fragments;
 use part::part_report;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::path::Path;
 use wants::Wants;
 
 /// Version of the JSON schema.
@@ -238,6 +241,25 @@ impl Report {
         let parts = self.objects.iter().flat_map(|o| &o.parts).filter(|p| p.part == part);
         let skips = parts.flat_map(|p| &p.skips);
         skips.filter(|s| matches!(s.why, Reason::SmallerPages(_))).map(|s| s.bytes).sum()
+    }
+
+    /// Puts names into the advice: `start` is the command that starts the program (if empty, its path),
+    /// and `is_opened` tells which objects the program has opened itself.
+    pub fn advise<S: AsRef<OsStr>>(&mut self, start: &[S], is_opened: impl Fn(&Path) -> bool) {
+        let program = self.objects.iter().find(|o| o.executable).map(|o| o.path.clone());
+        for object in &mut self.objects {
+            let mapped = if is_opened(&object.path) { Mapped::Opened } else { Mapped::AtStart };
+            let about = match &program {
+                _ if !start.is_empty() => About::object(&object.path, start, mapped),
+                Some(program) => About::object(&object.path, &[program.as_os_str()], mapped),
+                None => About::object(&object.path, &[object.path.as_os_str()], mapped),
+            };
+            for skip in object.parts.iter_mut().flat_map(|part| &mut part.skips) {
+                if let Some(hint) = skip.why.command(&about) {
+                    skip.hint = hint;
+                }
+            }
+        }
     }
 }
 

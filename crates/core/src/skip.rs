@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Why bytes are not on huge pages, as data: each reason has a key, words and a hint.
 
-use crate::addr::{PageSize, Range, human_bytes};
+use crate::addr::{PageSize, Range, human_bytes, size_word};
 use crate::attribute::Attribute;
-use crate::budget::MemoryLimit;
 use crate::policy::Backing;
-use crate::pool::size_word;
-use crate::snapshot::{NotStored, Part, ThpOff};
+use crate::snapshot::{MemoryLimit, NotStored, Part, ThpOff};
 use crate::target::Fault;
 use crate::weigh::Weighed;
 use std::fmt;

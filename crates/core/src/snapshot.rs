@@ -2,9 +2,8 @@
 //! A process as the planner sees it: its mappings, the objects in them, and what the machine offers.
 //! It is plain data, read from a live process or a file, or built in a test.
 
-use crate::addr::{Addr, PageSize, Range};
+use crate::addr::{Addr, PageSize, Range, human_bytes};
 use crate::attribute::Attribute;
-use crate::budget::MemoryLimit;
 use crate::elf::Headers;
 use crate::maps::{FileId, Mapping, Prot};
 use serde::{Deserialize, Serialize};
@@ -132,6 +131,25 @@ pub struct Machine {
     pub memory_left: u64,
     /// The limit of a control group that leaves the target least memory, if there is one.
     pub memory_limit: Option<MemoryLimit>,
+}
+
+/// The memory limit of the control group that leaves a process least memory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MemoryLimit {
+    /// The file that sets it.
+    pub source: String,
+    /// The limit.
+    pub bytes: u64,
+    /// Bytes that may still be charged to the group.
+    pub left: u64,
+    /// Pages of the hugetlb pools are charged to it as well (`memory_hugetlb_accounting`).
+    pub counts_pools: bool,
+}
+
+impl fmt::Display for MemoryLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} is {}", self.source, human_bytes(self.bytes))
+    }
 }
 
 /// Why there are no transparent huge pages.

@@ -4,7 +4,8 @@
 use super::Finding;
 use super::facts::Facts;
 use hugelift_core::addr::human_bytes;
-use hugelift_core::pool::{SizePool, size_word};
+use hugelift_core::addr::size_word;
+use hugelift_core::pool::SizePool;
 
 /// Where nothing is known of the program: enough for the code of most.
 const SOME_BYTES: u64 = 128 << 20;

@@ -100,7 +100,7 @@ pub fn pool_with(page: PageSize, pages: u64) -> Result<Option<Setting>> {
             "the pool of {page} pages has {} available and {pages} are needed; as root hugelift enlarges it for \
              the time of the experiment, or: hugelift pool set {}=+{}",
             before.available,
-            hugelift_core::pool::size_word(page.bytes()),
+            hugelift_core::addr::size_word(page.bytes()),
             pages - before.available
         )
     };

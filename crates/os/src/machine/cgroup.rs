@@ -4,8 +4,8 @@
 
 use crate::machine::reading::Reading;
 use hugelift_core::addr::PageSize;
-use hugelift_core::budget::MemoryLimit;
 use hugelift_core::printable::Escape;
+use hugelift_core::snapshot::MemoryLimit;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 

@@ -2,13 +2,14 @@
 //! Generates processes, machines and policies with proptest.
 
 use hugelift_core::addr::{Addr, PageSize, Range};
-use hugelift_core::budget::MemoryLimit;
 use hugelift_core::elf::{Headers, Machine as Arch, Segment, Stretch};
 use hugelift_core::maps::{FileId, Mapping, Prot};
 use hugelift_core::placement::Placement;
 use hugelift_core::plan::shareable;
 use hugelift_core::policy::{Backing, Copies, ObjectFilter, PageChoice, Policy, SpanChoice};
-use hugelift_core::snapshot::{Machine, NotStored, Object, Part, Pool, Snapshot, Stored, StoredCopy, ThpOff};
+use hugelift_core::snapshot::{
+    Machine, MemoryLimit, NotStored, Object, Part, Pool, Snapshot, Stored, StoredCopy, ThpOff,
+};
 use hugelift_core::weigh::{Past, Stake, weigh};
 use proptest::collection::vec;
 use proptest::prelude::*;
