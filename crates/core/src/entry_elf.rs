@@ -51,8 +51,16 @@ impl Names {
     }
 }
 
-fn build(machine: Machine, functions: &[Function], spans: &[StoredSpan]) -> Option<Names> {
-    let start = spans.last().and_then(|s| s.offset.checked_add(s.bytes))?;
+/// The symbol table of an entry.
+struct Symbols {
+    symbols: Vec<u8>,
+    strings: Vec<u8>,
+    /// Which spans hold functions.
+    has_code: Vec<bool>,
+}
+
+/// Returns symbols of the functions that overlap a span; `None` if there are none.
+fn symbols(functions: &[Function], spans: &[StoredSpan]) -> Option<Symbols> {
     let mut symbols = bytes_of(&Sym64::<Le>::default()).to_vec();
     let mut strings = vec![0];
     let mut has_code = vec![false; spans.len()];
@@ -74,9 +82,12 @@ fn build(machine: Machine, functions: &[Function], spans: &[StoredSpan]) -> Opti
         strings.extend(function.name.bytes().filter(|b| *b != 0));
         strings.push(0);
     }
-    if strings.len() == 1 {
-        return None;
-    }
+    (strings.len() > 1).then_some(Symbols { symbols, strings, has_code })
+}
+
+fn build(machine: Machine, functions: &[Function], spans: &[StoredSpan]) -> Option<Names> {
+    let start = spans.last().and_then(|s| s.offset.checked_add(s.bytes))?;
+    let Symbols { symbols, strings, has_code } = symbols(functions, spans)?;
     let loaded = u16::try_from(spans.len()).ok()?;
     let last = loaded.checked_add(3).filter(|n| *n < elf::SHN_LORESERVE)?;
 
