@@ -261,12 +261,12 @@ mod tests {
     use crate::top::draw::draw;
     use hugelift_core::policy::Backing;
     use hugelift_core::proc_stat::Stat;
-    use hugelift_measure::processes::text::Text;
-    use hugelift_measure::processes::{Coverage, Sample};
+    use hugelift_measure::processes::text_coverage::TextCoverage;
+    use hugelift_measure::processes::{Sample, TextState};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
-    fn sample(pid: u32, cpu: u64, coverage: Coverage) -> Sample {
+    fn sample(pid: u32, cpu: u64, text: TextState) -> Sample {
         let stat = Stat {
             pid,
             comm: "x".into(),
@@ -278,21 +278,21 @@ mod tests {
             ..Stat::default()
         };
         let command = format!("program{pid} --option");
-        Sample { stat, user: "root".into(), command, executable_text: 1 << 20, coverage, walk_share: None }
+        Sample { stat, user: "root".into(), command, executable_text: 1 << 20, text, walk_share: None }
     }
 
     /// Three processes of 10, 20 and 30 % CPU time: known, unreadable, not read.
     fn view() -> View {
         let mut view = View::new(Duration::from_secs(2));
-        let text = Text::new(10 << 20, [(Backing::Thp, 8 << 20)]);
+        let text = TextCoverage::new(10 << 20, [(Backing::Thp, 8 << 20)]);
         let reading = |at, times: u64| Reading {
             at: Duration::from_secs(at),
             ticks: 100,
             no_walks: Some("no PMU".into()),
             samples: vec![
-                sample(1, 10 * times, Coverage::Known(text.clone())),
-                sample(2, 20 * times, Coverage::Unreadable),
-                sample(3, 30 * times, Coverage::Size(2 << 20)),
+                sample(1, 10 * times, TextState::Known(text.clone())),
+                sample(2, 20 * times, TextState::Unreadable),
+                sample(3, 30 * times, TextState::Size(2 << 20)),
             ],
         };
         view.take(reading(10, 0));

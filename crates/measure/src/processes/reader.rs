@@ -4,8 +4,8 @@
 //! until the time is up, smaps, for which the kernel walks page tables.
 
 use crate::perf::walks::Walks;
-use crate::processes::text::Text;
-use crate::processes::{Coverage, Reading, Sample};
+use crate::processes::text_coverage::TextCoverage;
+use crate::processes::{Reading, Sample, TextState};
 use hugelift_core::printable::{Untrusted, printable, text_to_parse};
 use hugelift_core::proc_stat::{Stat, parse_statm_text};
 use hugelift_os::proc::procfs::{ProcError, Process};
@@ -40,8 +40,8 @@ struct Known {
     /// CPU time at the last reading, and since the one before.
     cpu: u64,
     busy: u64,
-    coverage: Coverage,
-    /// When the coverage was read.
+    text: TextState,
+    /// When the text was read.
     read: Option<Instant>,
     seen: bool,
 }
@@ -142,7 +142,7 @@ impl Processes {
             named: now,
             cpu: 0,
             busy: 0,
-            coverage: Coverage::Unread,
+            text: TextState::Unread,
             read: None,
             seen: true,
         });
@@ -165,7 +165,7 @@ impl Processes {
     /// When smaps was last read; before all others, if never.
     fn counted(&self, stat: &Stat) -> Option<Instant> {
         let known = self.known.get(&stat.identity())?;
-        known.read.filter(|_| matches!(known.coverage, Coverage::Known(_)))
+        known.read.filter(|_| matches!(known.text, TextState::Known(_)))
     }
 
     fn busy(&self, stat: &Stat) -> u64 {
@@ -173,17 +173,17 @@ impl Processes {
     }
 
     fn size(&self, stat: &Stat) -> Option<u64> {
-        match &self.known.get(&stat.identity())?.coverage {
-            Coverage::Known(text) => Some(text.bytes),
-            Coverage::Size(bytes) => Some(*bytes),
-            Coverage::Unread | Coverage::Unreadable | Coverage::Gone => None,
+        match &self.known.get(&stat.identity())?.text {
+            TextState::Known(text) => Some(text.bytes),
+            TextState::Size(bytes) => Some(*bytes),
+            TextState::Unread | TextState::Unreadable | TextState::Gone => None,
         }
     }
 
     /// The size of its text, if it is not known.
     fn measure(&mut self, stat: &Stat) {
-        if let Some(known) = self.known.get_mut(&stat.identity()).filter(|k| k.coverage == Coverage::Unread) {
-            let size = Process::new(stat.pid).maps().map(|maps| Coverage::Size(Text::size(&maps)));
+        if let Some(known) = self.known.get_mut(&stat.identity()).filter(|k| k.text == TextState::Unread) {
+            let size = Process::new(stat.pid).maps().map(|maps| TextState::Size(TextCoverage::size(&maps)));
             known.learn(size.unwrap_or_else(unknown));
         }
     }
@@ -191,10 +191,10 @@ impl Processes {
     /// What of its text is huge.
     fn count(&mut self, stat: &Stat) {
         let Some(known) = self.known.get_mut(&stat.identity()) else { return };
-        if known.coverage == Coverage::Unreadable {
+        if known.text == TextState::Unreadable {
             return;
         }
-        let text = Process::new(stat.pid).smaps().map(|usage| Coverage::Known(Text::of(&usage)));
+        let text = Process::new(stat.pid).smaps().map(|usage| TextState::Known(TextCoverage::of(&usage)));
         known.learn(text.unwrap_or_else(unknown));
     }
 
@@ -204,7 +204,7 @@ impl Processes {
             user: known.user.clone(),
             command: known.command.clone(),
             executable_text,
-            coverage: known.coverage.clone(),
+            text: known.text.clone(),
             walk_share: self.walks.as_ref().ok().and_then(|walks| walks.share(stat.identity())),
             stat,
         })
@@ -218,12 +218,12 @@ impl Processes {
 }
 
 impl Known {
-    fn learn(&mut self, coverage: Coverage) {
-        (self.coverage, self.read) = (coverage, Some(Instant::now()));
+    fn learn(&mut self, text: TextState) {
+        (self.text, self.read) = (text, Some(Instant::now()));
     }
 
     fn forget(&mut self) {
-        (self.coverage, self.read) = (Coverage::Unread, None);
+        (self.text, self.read) = (TextState::Unread, None);
     }
 }
 
@@ -234,10 +234,10 @@ impl Default for Processes {
 }
 
 /// Why there is nothing to be told.
-fn unknown(error: ProcError) -> Coverage {
+fn unknown(error: ProcError) -> TextState {
     match error {
-        ProcError::Vanished { .. } | ProcError::NoMemory { .. } => Coverage::Gone,
-        _ => Coverage::Unreadable,
+        ProcError::Vanished { .. } | ProcError::NoMemory { .. } => TextState::Gone,
+        _ => TextState::Unreadable,
     }
 }
 
@@ -268,7 +268,7 @@ mod tests {
         let first = processes.read(&[], usize::MAX, Duration::from_secs(60)).unwrap();
         let sample = own(&first);
         assert!(sample.command.contains("hugelift_measure"), "{}", sample.command);
-        let Coverage::Known(text) = &sample.coverage else { panic!("{:?}", sample.coverage) };
+        let TextState::Known(text) = &sample.text else { panic!("{:?}", sample.text) };
         // libc's is in it.
         assert!(text.bytes > sample.executable_text && sample.executable_text > 4096, "{sample:?}");
         let spent = |reading: &Reading| own(reading).stat.cpu;
@@ -282,7 +282,7 @@ mod tests {
     #[test]
     fn without_time_nothing_is_read_and_so_it_is_said() {
         let reading = Processes::new().read(&[], usize::MAX, Duration::ZERO).unwrap();
-        let read = reading.samples.iter().filter(|s| matches!(s.coverage, Coverage::Known(_))).count();
+        let read = reading.samples.iter().filter(|s| matches!(s.text, TextState::Known(_))).count();
         assert!(read <= 1, "{read} of {}", reading.samples.len());
     }
 
@@ -290,7 +290,7 @@ mod tests {
     fn those_that_are_asked_for_come_first() {
         let own = std::process::id();
         let reading = Processes::new().read(&[own], 1, Duration::from_secs(60)).unwrap();
-        let known = |s: &&Sample| matches!(s.coverage, Coverage::Known(_));
+        let known = |s: &&Sample| matches!(s.text, TextState::Known(_));
         let pids: Vec<u32> = reading.samples.iter().filter(known).map(|s| s.stat.pid).collect();
         assert_eq!(pids, [own]);
     }
@@ -310,8 +310,8 @@ mod tests {
         processes.count(&stat);
         let sample = processes.sample(stat, 0).unwrap();
         assert_eq!(
-            (sample.coverage, sample.command.as_str(), sample.user.as_str()),
-            (Coverage::Gone, "[x]", "?")
+            (sample.text, sample.command.as_str(), sample.user.as_str()),
+            (TextState::Gone, "[x]", "?")
         );
     }
 }

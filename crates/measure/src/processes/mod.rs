@@ -6,23 +6,23 @@
 //! ```
 
 pub mod reader;
-pub mod text;
+pub mod text_coverage;
 
 use hugelift_core::addr::human_bytes;
 use hugelift_core::proc_stat::Stat;
 use serde::Serialize;
 use std::collections::HashMap;
 use std::time::Duration;
-use text::Text;
+use text_coverage::TextCoverage;
 
 /// Version of the JSON schema.
 pub const VERSION: u32 = 1;
 
 /// What is known of a process's text.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Coverage {
+pub enum TextState {
     /// Counted by smaps.
-    Known(Text),
+    Known(TextCoverage),
     /// Its size by its mappings alone: smaps costs more, and it is not among the first.
     Size(u64),
     /// Nobody has looked yet, for want of time.
@@ -45,7 +45,7 @@ pub struct Sample {
     /// Bytes of code of the executable alone, by `/proc/PID/statm`, which everybody may read.
     pub executable_text: u64,
     /// Its whole text.
-    pub coverage: Coverage,
+    pub text: TextState,
     /// Share of its cycles that went into page walks (0 to 1), where there are counters.
     pub walk_share: Option<f64>,
 }
@@ -84,7 +84,7 @@ pub struct Row {
     pub executable_text_bytes: u64,
     /// What of the text is huge; none if it was not read.
     #[serde(flatten)]
-    pub text: Option<Text>,
+    pub text: Option<TextCoverage>,
     /// Why there is less to be told, if there is: `not-read`, `unreadable`, `gone`.
     pub unknown: Option<&'static str>,
     /// Share of its cycles that went into page walks; none without counters.
@@ -94,12 +94,12 @@ pub struct Row {
 impl Row {
     fn new(sample: &Sample, before: Option<&Stat>, passed: f64, ticks: f64) -> Row {
         let since = |f: fn(&Stat) -> u64| f(&sample.stat).saturating_sub(before.map_or(0, f)) as f64;
-        let (text, text_bytes, unknown) = match &sample.coverage {
-            Coverage::Known(text) => (Some(text.clone()), Some(text.bytes), None),
-            Coverage::Size(bytes) => (None, Some(*bytes), Some("not-read")),
-            Coverage::Unread => (None, None, Some("not-read")),
-            Coverage::Unreadable => (None, None, Some("unreadable")),
-            Coverage::Gone => (None, None, Some("gone")),
+        let (text, text_bytes, unknown) = match &sample.text {
+            TextState::Known(text) => (Some(text.clone()), Some(text.bytes), None),
+            TextState::Size(bytes) => (None, Some(*bytes), Some("not-read")),
+            TextState::Unread => (None, None, Some("not-read")),
+            TextState::Unreadable => (None, None, Some("unreadable")),
+            TextState::Gone => (None, None, Some("gone")),
         };
         Row {
             pid: sample.stat.pid,
@@ -274,7 +274,7 @@ mod tests {
             user: "root".into(),
             command: format!("/usr/bin/Program{pid} --flag"),
             executable_text: 1 << 20,
-            coverage: Coverage::Size(text),
+            text: TextState::Size(text),
             walk_share: None,
         }
     }
@@ -312,10 +312,10 @@ mod tests {
             sample(3, 1, 200, 20, mb(1)),
             sample(4, 1, 0, 0, 0),
         ];
-        let huge = |n| Coverage::Known(Text::new(mb(100), [(Backing::Thp, mb(n))]));
-        samples[1].coverage = huge(50);
-        samples[2].coverage = huge(60);
-        samples[3].coverage = Coverage::Unreadable;
+        let huge = |n| TextState::Known(TextCoverage::new(mb(100), [(Backing::Thp, mb(n))]));
+        samples[1].text = huge(50);
+        samples[2].text = huge(60);
+        samples[3].text = TextState::Unreadable;
         let mut rows = rows(&reading(0, vec![]), &reading(1, samples));
         let mut by = |column, reverse| {
             sort(&mut rows, column, reverse);
@@ -332,10 +332,10 @@ mod tests {
     #[test]
     fn cells_say_what_is_not_known() {
         let mut samples = vec![sample(1, 1, 0, 0, 3 << 20); 5];
-        samples[1].coverage = Coverage::Unread;
-        samples[2].coverage = Coverage::Unreadable;
-        samples[3].coverage = Coverage::Gone;
-        samples[4].coverage = Coverage::Known(Text::new(4 << 20, [(Backing::Hugetlb, 2 << 20)]));
+        samples[1].text = TextState::Unread;
+        samples[2].text = TextState::Unreadable;
+        samples[3].text = TextState::Gone;
+        samples[4].text = TextState::Known(TextCoverage::new(4 << 20, [(Backing::Hugetlb, 2 << 20)]));
         let rows = rows(&reading(0, vec![]), &reading(1, samples));
         let shown: Vec<_> = rows.iter().map(|r| (Column::Text.cell(r), Column::Huge.cell(r))).collect();
         let want = [("3 MB", "-"), ("≥1 MB", "-"), ("≥1 MB", "?"), ("≥1 MB", "?"), ("4 MB", "50% hugetlb")];

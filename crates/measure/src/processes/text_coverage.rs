@@ -17,7 +17,7 @@ use std::fmt;
 
 /// The text of all objects of a process, and what of it is huge.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct Text {
+pub struct TextCoverage {
     /// All of it.
     #[serde(skip)]
     pub bytes: u64,
@@ -27,15 +27,15 @@ pub struct Text {
     pub huge: BTreeMap<Backing, u64>,
 }
 
-impl Text {
+impl TextCoverage {
     /// So many bytes, of which so many are huge.
-    pub fn new(bytes: u64, huge: impl IntoIterator<Item = (Backing, u64)>) -> Text {
+    pub fn new(bytes: u64, huge: impl IntoIterator<Item = (Backing, u64)>) -> TextCoverage {
         let huge: BTreeMap<Backing, u64> = huge.into_iter().filter(|(_, bytes)| *bytes > 0).collect();
-        Text { bytes, huge_bytes: huge.values().fold(0, |sum, n| sum.saturating_add(*n)), huge }
+        TextCoverage { bytes, huge_bytes: huge.values().fold(0, |sum, n| sum.saturating_add(*n)), huge }
     }
 
     /// What smaps shows of it.
-    pub fn of(usage: &[Usage]) -> Text {
+    pub fn of(usage: &[Usage]) -> TextCoverage {
         let mappings: Vec<&Mapping> = usage.iter().map(|u| &u.mapping).collect();
         let (mut bytes, mut huge) = (0u64, BTreeMap::<Backing, u64>::new());
         for (used, _) in usage.iter().zip(is_text(&mappings)).filter(|(_, is_text)| *is_text) {
@@ -50,7 +50,7 @@ impl Text {
                 *sum = sum.saturating_add(found.min(used.mapping.range.len()));
             }
         }
-        Text::new(bytes, huge)
+        TextCoverage::new(bytes, huge)
     }
 
     /// Its size alone, by `/proc/PID/maps`.
@@ -62,7 +62,7 @@ impl Text {
 }
 
 /// `92% thp`, `40% thp, 12% hugetlb`, `0%`; of all text, edges included.
-impl fmt::Display for Text {
+impl fmt::Display for TextCoverage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let percent = |bytes: u64| u128::from(bytes) * 100 / u128::from(self.bytes.max(1));
         let mut largest: Vec<(&Backing, &u64)> = self.huge.iter().collect();
@@ -101,7 +101,7 @@ mod tests {
     use hugelift_core::smaps::parse_smaps;
 
     fn size(lines: &str) -> u64 {
-        Text::size(&parse_maps(lines.as_bytes()).unwrap()) >> 12
+        TextCoverage::size(&parse_maps(lines.as_bytes()).unwrap()) >> 12
     }
 
     #[test]
@@ -137,10 +137,13 @@ AnonHugePages: 2048 kB
 800000-a00000 rw-p 0 0:0 0
 AnonHugePages: 2048 kB
 ";
-        let text = Text::of(&parse_smaps(smaps.as_bytes()).unwrap());
-        assert_eq!(text, Text::new(6 << 20, [(Backing::Pagecache, 2 << 20), (Backing::Thp, 2 << 20)]));
+        let text = TextCoverage::of(&parse_smaps(smaps.as_bytes()).unwrap());
+        assert_eq!(
+            text,
+            TextCoverage::new(6 << 20, [(Backing::Pagecache, 2 << 20), (Backing::Thp, 2 << 20)])
+        );
         assert_eq!(text.huge_bytes, 4 << 20);
         assert_eq!(text.to_string(), "33% thp, 33% pagecache");
-        assert_eq!(Text::of(&[]).to_string(), "0%");
+        assert_eq!(TextCoverage::of(&[]).to_string(), "0%");
     }
 }
