@@ -6,10 +6,9 @@ use clap::Args;
 use hugelift_core::printable;
 use hugelift_core::printable::{Escape, text_to_parse};
 use hugelift_doctor::facts::Facts;
-use hugelift_doctor::offers::offers;
-use hugelift_doctor::read_machine::gather;
-use hugelift_doctor::read_running;
-use hugelift_doctor::worth::{most_worth, text as most_worth_text};
+use hugelift_doctor::offers;
+use hugelift_doctor::read;
+use hugelift_doctor::worth::most_worth;
 use hugelift_doctor::{Finding, Severity, VERSION, diagnose};
 use hugelift_lab::read_machine::read_machine;
 use hugelift_lab::results::Report;
@@ -17,7 +16,7 @@ use hugelift_lab::saved;
 use hugelift_os::io::console::{self, say};
 use hugelift_os::io::terminal;
 use hugelift_os::machine::tree::Tree;
-use hugelift_report::doctor::{Style, finding_text, measured, text};
+use hugelift_report::doctor::{Style, finding_text, measured, text, worth};
 use serde_json::json;
 use std::ffi::OsString;
 use std::io::{BufRead, IsTerminal};
@@ -90,7 +89,7 @@ fn try_doctor(args: &DoctorArgs) -> Result<i32, String> {
         }
     } else {
         let lab = if args.lab { measured(&lab_results(args), style()) } else { String::new() };
-        print(&(text(&facts, &findings, style()) + &lab + &most_worth_text(&facts)))?;
+        print(&(text(&facts, &findings, style()) + &lab + &worth(&facts)))?;
     }
     let worst = findings.iter().map(|f| f.severity).max();
     Ok(if worst.is_some_and(|w| w >= Severity::Warning) { FOUND } else { 0 })
@@ -113,9 +112,9 @@ fn facts(args: &DoctorArgs) -> Result<Facts, String> {
         return Err(format!("--dir: {} is no folder", folder.escaped()));
     }
     let tree = Tree::new(args.root.clone());
-    let mut facts = gather(&tree, args.pid, &folder).map_err(|e| e.to_string())?;
+    let mut facts = read::facts(&tree, args.pid, &folder).map_err(|e| e.to_string())?;
     if tree.is_live() && !args.fix {
-        facts.programs = read_running::programs();
+        facts.programs = read::programs();
     }
     Ok(facts)
 }

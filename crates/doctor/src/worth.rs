@@ -2,12 +2,9 @@
 //! The programs of this machine that are most worth a lift: much code that is not huge, and much
 //! time spent in it.
 
-use super::facts::{Facts, Program};
-use super::quoted;
-use hugelift_core::addr::human_bytes;
-use hugelift_core::printable::printable;
+use crate::facts::{Facts, Program};
+use crate::findings::quoted;
 use serde::Serialize;
-use std::fmt::Write as _;
 
 /// How many are shown.
 const SHOWN: usize = 3;
@@ -38,34 +35,6 @@ pub fn most_worth(facts: &Facts) -> Vec<Worth> {
     all.into_iter().take(SHOWN).map(worth).collect()
 }
 
-/// The last paragraph of a diagnosis; empty if there are no such programs.
-pub fn text(facts: &Facts) -> String {
-    let all = most_worth(facts);
-    if all.is_empty() {
-        return String::new();
-    }
-    let mut out = "\nmost worth a lift of what runs here, by code and CPU time\n".to_string();
-    for Worth { program, command } in &all {
-        let processes = match program.processes {
-            1 => format!("process {}", program.pid),
-            n => format!("{n} processes, the busiest is {}", program.pid),
-        };
-        // Writing to a String cannot fail.
-        let _ = writeln!(
-            out,
-            "  {}: {} of {} of its code that could be huge is not; {:.0} s of CPU time ({processes})",
-            printable(&program.exe),
-            human_bytes(program.text.liftable.saturating_sub(program.text.huge)),
-            human_bytes(program.text.liftable),
-            program.cpu_seconds,
-        );
-        let _ = writeln!(out, "    run   {}", printable(command));
-    }
-    out += "  Give each its usual arguments. With 'hugelift compare' in place of 'hugelift run' you see how much \
-            faster it gets.\n";
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -93,12 +62,6 @@ mod tests {
             commands,
             ["hugelift run -- '/bin/a b'", "hugelift run -- /bin/b", "hugelift run -- /bin/c"]
         );
-        let shown = text(&facts);
-        assert!(
-            shown.contains("  /bin/c: 80 MB of 90 MB of its code that could be huge is not; 20 s"),
-            "{shown}"
-        );
-        assert!(shown.contains("(2 processes, the busiest is 7)"), "{shown}");
-        assert_eq!(text(&Facts::default()), "");
+        assert_eq!(most_worth(&Facts::default()), []);
     }
 }

@@ -6,7 +6,6 @@
 #![forbid(unsafe_code)]
 
 pub mod comparison;
-pub mod csv;
 pub mod doctor;
 pub mod html;
 pub mod lab;

@@ -8,9 +8,8 @@ use hugelift_core::printable;
 use hugelift_core::printable::Escape;
 use hugelift_lab::results::{Report, VERSION};
 use hugelift_os::io::output;
-use hugelift_report::csv;
 use hugelift_report::html::lab::document;
-use hugelift_report::lab as text;
+use hugelift_report::lab::{self as text, csv};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 

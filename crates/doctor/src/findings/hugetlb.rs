@@ -2,7 +2,7 @@
 //! The hugetlb pools, and what may be taken from them.
 
 use super::Finding;
-use super::facts::Facts;
+use crate::facts::{Facts, Reading};
 use hugelift_core::addr::human_bytes;
 use hugelift_core::addr::size_word;
 use hugelift_core::pool::SizePool;
@@ -47,8 +47,8 @@ fn path(facts: &Facts, pool: &SizePool, name: &str) -> String {
     format!("{root}/sys/kernel/mm/hugepages/hugepages-{}kB/{name}", pool.page_size >> 10)
 }
 
-fn reading(facts: &Facts, pool: &SizePool, name: &str, value: u64) -> super::Reading {
-    super::Reading { source: path(facts, pool, name), value: value.to_string() }
+fn reading(facts: &Facts, pool: &SizePool, name: &str, value: u64) -> Reading {
+    Reading { source: path(facts, pool, name), value: value.to_string() }
 }
 
 /// `hugelift pool set` with these words after it.

@@ -2,7 +2,7 @@
 //! Limits of control groups and of resources.
 
 use super::Finding;
-use super::facts::{Facts, GroupLimit};
+use crate::facts::{Facts, GroupLimit};
 use hugelift_core::addr::human_bytes;
 
 /// Less than this left under a memory limit is too little for the code of a large program.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Memory: fragmentation, commitment, and what a CPU's defects make of huge pages.
 
-use super::facts::{Facts, Zone};
 use super::{Finding, write_command};
+use crate::facts::{Facts, Zone};
 use hugelift_core::addr::human_bytes;
 
 /// A zone with less free memory than this is short of memory, not fragmented.
@@ -36,7 +36,7 @@ pub fn free_and_huge(zone: &Zone, base: u64, huge: u64) -> (u64, u64) {
 }
 
 /// Huge pages that could be had now, without any being moved or dropped.
-pub fn ready(facts: &Facts) -> Option<u64> {
+pub fn ready_huge_pages(facts: &Facts) -> Option<u64> {
     let (base, huge) = (facts.memory.base_page?, facts.thp.page_size?);
     let zones = &facts.memory.zones;
     (!zones.is_empty())

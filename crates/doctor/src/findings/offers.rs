@@ -7,8 +7,8 @@
 //! Allocation Tunables"), jemalloc(3), the gperftools and mimalloc documentation.
 
 use super::Finding;
-use super::facts::Process;
 use super::process::name;
+use crate::facts::Process;
 use hugelift_core::addr::human_bytes;
 use serde::Serialize;
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One process: what of it is huge, and what that costs it.
 
-use super::facts::{CodeObject, Facts, Process};
 use super::{Finding, quoted};
+use crate::facts::{CodeObject, Facts, Process};
 use hugelift_core::addr::human_bytes;
 
 /// Less writable memory on huge pages than this makes no spike worth a word.

@@ -3,7 +3,7 @@
 //! (Documentation/admin-guide/mm/transhuge.rst).
 
 use super::Finding;
-use super::facts::{Facts, Reading};
+use crate::facts::{Facts, Reading};
 
 /// Base pages a second that khugepaged looks at when nobody has changed it: 4096 in 10 s.
 const USUAL_RATE: f64 = 409.6;

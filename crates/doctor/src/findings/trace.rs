@@ -3,7 +3,7 @@
 //! perf_event_open(2).
 
 use super::Finding;
-use super::facts::Facts;
+use crate::facts::Facts;
 
 const CAP_SYS_PTRACE: u64 = 1 << 19;
 const CAP_SYS_ADMIN: u64 = 1 << 21;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The facts for a diagnosis, read from /proc and /sys and, on the machine itself, tried out.
 
+use super::parse::{counters, memlock, numbers, zones};
+use super::{probes, process};
 use crate::facts::{Facts, Memory, Reading, Thp, Trace};
-use crate::parse::{counters, memlock, numbers, zones};
-use crate::{probes, read_process};
 use hugelift_core::addr::PageSize;
 use hugelift_core::fields::{bytes_of, field};
 use hugelift_core::printable::Escape;
@@ -21,7 +21,7 @@ const COMPACT: &str = "/proc/sys/vm/compact_memory";
 ///
 /// # Errors
 /// The process cannot be read.
-pub fn gather(tree: &Tree, pid: Option<u32>, folder: &Path) -> Result<Facts, ProcError> {
+pub fn facts(tree: &Tree, pid: Option<u32>, folder: &Path) -> Result<Facts, ProcError> {
     let of = |name: &str| match pid {
         Some(pid) => format!("/proc/{pid}/{name}"),
         None => format!("/proc/self/{name}"),
@@ -39,7 +39,7 @@ pub fn gather(tree: &Tree, pid: Option<u32>, folder: &Path) -> Result<Facts, Pro
     for group in &mut groups {
         group.limit.source = tree.path(&group.limit.source).escaped().to_string();
     }
-    let process = pid.map(read_process::gather).transpose()?;
+    let process = pid.map(process::facts).transpose()?;
     Ok(Facts {
         kernel: tree.read("/proc/sys/kernel/osrelease").map(|t| t.trim().to_string()),
         cpu: field(&cpuinfo, "model name").map(str::to_string),
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn this_machine_is_readable() {
-        let facts = gather(&Tree::default(), None, &std::env::temp_dir()).unwrap();
+        let facts = facts(&Tree::default(), None, &std::env::temp_dir()).unwrap();
         assert!(facts.kernel.is_some() && facts.memory.total.is_some() && facts.memlock.is_some());
         let probes = facts.probes.unwrap();
         assert!(probes.ptrace.works.is_some() && !probes.file_system.is_empty(), "{probes:?}");

@@ -2,7 +2,7 @@
 //! The files of /proc that only a diagnosis reads (proc(5)). What is not as described there is
 //! left out.
 
-use super::facts::{Limit, Zone};
+use crate::facts::{Limit, Zone};
 use std::collections::BTreeMap;
 
 const COUNTERS: [&str; 5] =

@@ -38,7 +38,7 @@ const EXAMINED: u64 = 64 << 20;
 ///
 /// # Errors
 /// It is gone, or not ours to read.
-pub fn gather(pid: u32) -> Result<Facts, ProcError> {
+pub fn facts(pid: u32) -> Result<Facts, ProcError> {
     let process = Process::new(pid);
     let snapshot = snapshot::live(Some(pid), 0)?;
     let usage = process.smaps()?;
@@ -257,7 +257,7 @@ mod tests {
 
     #[test]
     fn own_process() {
-        let own = gather(std::process::id()).unwrap();
+        let own = facts(std::process::id()).unwrap();
         assert!(own.text.bytes > 0 && own.anonymous > 0 && !own.go, "{own:?}");
         assert_eq!(PathBuf::from(&own.exe), std::env::current_exe().unwrap());
         assert!(own.objects.iter().any(|o| o.contains("libc.so")), "{own:?}");

@@ -8,7 +8,7 @@ use hugelift_core::policy::Policy;
 use hugelift_core::report::Report;
 use hugelift_core::snapshot::Part;
 use hugelift_measure::processes::reader::Processes;
-use hugelift_measure::processes::{Coverage as Text, Sample};
+use hugelift_measure::processes::{Sample, TextState};
 use hugelift_os::elf::file_snapshot::of_file;
 use hugelift_os::proc::procfs::Process;
 use hugelift_os::proc::snapshot;
@@ -60,10 +60,10 @@ pub fn programs() -> Vec<Program> {
 
 /// Its text as far as it is known: at least that of the executable.
 fn size(sample: &Sample) -> u64 {
-    match &sample.coverage {
-        Text::Known(text) => text.bytes,
-        Text::Size(bytes) => *bytes,
-        Text::Unread | Text::Unreadable | Text::Gone => sample.executable_text,
+    match &sample.text {
+        TextState::Known(text) => text.bytes,
+        TextState::Size(bytes) => *bytes,
+        TextState::Unread | TextState::Unreadable | TextState::Gone => sample.executable_text,
     }
 }
 

@@ -4,9 +4,8 @@
 use hugelift_core::addr::human_bytes;
 use hugelift_core::printable::printable;
 use hugelift_doctor::facts::{Facts, Tried};
-use hugelift_doctor::memory::ready;
-use hugelift_doctor::offers::offers;
-use hugelift_doctor::{Finding, Severity};
+use hugelift_doctor::worth::{Worth, most_worth};
+use hugelift_doctor::{Finding, Severity, offers, ready_huge_pages};
 use hugelift_lab::results::Report;
 use std::fmt::Write as _;
 
@@ -58,6 +57,34 @@ pub fn measured(reports: &[Report], style: Style) -> String {
     out
 }
 
+/// The last paragraph of a diagnosis; empty if there are no such programs.
+pub fn worth(facts: &Facts) -> String {
+    let all = most_worth(facts);
+    if all.is_empty() {
+        return String::new();
+    }
+    let mut out = "\nmost worth a lift of what runs here, by code and CPU time\n".to_string();
+    for Worth { program, command } in &all {
+        let processes = match program.processes {
+            1 => format!("process {}", program.pid),
+            n => format!("{n} processes, the busiest is {}", program.pid),
+        };
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            out,
+            "  {}: {} of {} of its code that could be huge is not; {:.0} s of CPU time ({processes})",
+            printable(&program.exe),
+            human_bytes(program.text.liftable.saturating_sub(program.text.huge)),
+            human_bytes(program.text.liftable),
+            program.cpu_seconds,
+        );
+        let _ = writeln!(out, "    run   {}", printable(command));
+    }
+    out += "  Give each its usual arguments. With 'hugelift compare' in place of 'hugelift run' you see how much \
+            faster it gets.\n";
+    out
+}
+
 fn head(facts: &Facts) -> String {
     let kernel = facts.kernel.as_deref().unwrap_or("of an unknown release");
     let cpu = facts.cpu.as_deref().unwrap_or("unknown CPU");
@@ -94,7 +121,7 @@ fn tried(facts: &Facts, style: Style) -> Option<String> {
 /// Figures that belong to no finding.
 fn seen(facts: &Facts) -> String {
     let mut out = String::new();
-    if let (Some(pages), Some(size)) = (ready(facts), facts.thp.page_size) {
+    if let (Some(pages), Some(size)) = (ready_huge_pages(facts), facts.thp.page_size) {
         let _ =
             writeln!(out, "  {pages} pages of {} could be had now, with nothing moved", human_bytes(size));
     }
@@ -193,21 +220,3 @@ fn wrapped(head: &str, text: &str, width: usize) -> String {
 
 #[cfg(test)]
 mod tests;
-
-#[cfg(test)]
-mod own_tests {
-    use super::*;
-
-    #[test]
-    fn what_was_measured_is_said_with_its_day() {
-        let style = Style { width: 60, colour: false };
-        let report = crate::lab::tests::report();
-        let text = measured(&[report], style);
-        assert!(
-            text.starts_with("\nmeasured on this machine\n  lab tlb measured here on 2026-01-31: Use"),
-            "{text}"
-        );
-        assert!(text.lines().all(|line| line.chars().count() <= 60) && !text.contains('\u{1b}'), "{text}");
-        assert_eq!(measured(&[], style), "");
-    }
-}

@@ -59,7 +59,7 @@ pub fn document(comparison: &Comparison) -> serde_json::Result<String> {
     );
     body += &json("comparison", comparison)?;
     let heading = format!("hugelift compare: {}", setting.command.join(" "));
-    Ok(page(&heading, &body, include_str!("compare/compare.css"), ""))
+    Ok(page(&heading, &body, include_str!("compare.css"), ""))
 }
 
 fn class(variant: &Against) -> &'static str {

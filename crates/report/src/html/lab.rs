@@ -34,7 +34,7 @@ pub fn document(reports: &[Report]) -> serde_json::Result<String> {
         [one] => format!("hugelift lab {}: {}", one.experiment, one.title),
         _ => "hugelift lab: what huge pages do on this machine".to_string(),
     };
-    Ok(page(&title, &body, &(plot::CSS.to_string() + include_str!("lab/lab.css")), ""))
+    Ok(page(&title, &body, &(plot::CSS.to_string() + include_str!("lab.css")), ""))
 }
 
 fn machine(out: &mut String, report: &Report) {

@@ -22,7 +22,7 @@ const LETTER: f64 = 6.4;
 const LETTERS: usize = 26;
 
 /// The CSS that the pictures need.
-pub const CSS: &str = include_str!("plot/plot.css");
+pub const CSS: &str = include_str!("plot.css");
 
 /// The picture; empty where there is nothing to draw.
 pub fn draw(plot: &Plot) -> String {

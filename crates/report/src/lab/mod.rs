@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A report for people at a terminal.
 
+pub mod csv;
+
 use hugelift_core::printable::printable;
 use hugelift_lab::results::unit::Unit;
 use hugelift_lab::results::{Cell, Column, Ended, Report, Table};

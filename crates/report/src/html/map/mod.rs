@@ -57,8 +57,8 @@ pub fn document(report: &Report) -> serde_json::Result<String> {
     Ok(page(
         &title(report),
         &body,
-        &(include_str!("map/map.css").to_string() + &rules.concat()),
-        include_str!("map/map.js"),
+        &(include_str!("map.css").to_string() + &rules.concat()),
+        include_str!("map.js"),
     ))
 }
 

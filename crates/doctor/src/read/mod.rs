@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Reading the facts that a diagnosis rests on.
+//!
+//! | module | reads |
+//! |---|---|
+//! | `machine` | /proc and /sys, of this machine or a recorded one |
+//! | `probes` | what this kernel does, by trying it out |
+//! | `process` | one process |
+//! | `programs` | the programs that run |
+//! | `parse` | the files of /proc that only a diagnosis needs |
+
+mod machine;
+mod parse;
+mod probes;
+mod process;
+mod programs;
+
+pub use machine::facts;
+pub use programs::programs;
