@@ -299,3 +299,110 @@ fn totals(out: &mut String, report: &Report) {
         );
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use hugelift_core::policy::Backing;
+    use hugelift_core::report::{Stretch, Total};
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    const MB: u64 = 1 << 20;
+
+    /// A report on one object with these stretches of text, of which nothing is huge.
+    pub(crate) fn report(parts: &[(u64, u64)], page_size: u64) -> Report {
+        let part = |&(start, end): &(u64, u64)| PartReport {
+            part: Part::Text,
+            start,
+            bytes: end - start,
+            liftable_bytes: end - start,
+            huge_bytes: 0,
+            backing: None,
+            skips: vec![SkipReport {
+                reason: Reason::NotLifted.key(),
+                bytes: end - start,
+                hint: None,
+                detail: "<of any length>".into(),
+                why: Reason::NotLifted,
+            }],
+            end,
+            fragments: vec![],
+            stretches: vec![Stretch {
+                range: Range { start: Addr(start), end: Addr(end) },
+                huge: 0,
+                skip: Some(0),
+            }],
+        };
+        let parts = parts.iter().map(part).collect();
+        let path = "/bin/<x>".to_string();
+        Report {
+            version: hugelift_core::report::VERSION,
+            objects: vec![ObjectReport {
+                path: path.into(),
+                build_id: None,
+                parts,
+                executable: true,
+                page_cache_bytes: None,
+            }],
+            totals: BTreeMap::new(),
+            pid: Some(7),
+            assumed_addresses: false,
+            page_size,
+            spans: Default::default(),
+            tlb_entries: Default::default(),
+        }
+    }
+
+    fn shown(report: &Report, width: usize) -> String {
+        text(report, &Style { width, verbose: false })
+    }
+
+    #[test]
+    fn the_table_shows_parts_reasons_and_bars() {
+        // Four whole huge pages between two edges, in one mapping.
+        let mut report = report(&[(MB, 10 * MB)], 2 * MB);
+        let range = Range { start: Addr(MB), end: Addr(10 * MB) };
+        let part = &mut report.objects[0].parts[0];
+        part.fragments = vec![Fragment { range, huge: 0, backing: None, advised: false }];
+        let none = shown(&report, 80);
+        assert!(none.contains("<x>") && none.contains("9 MB: <of any length>"), "{none}");
+        assert!(none.contains("·░░░░"), "{none}");
+        // Some of the mapping is huge: smaps does not tell which pages.
+        report.objects[0].parts[0].fragments[0].huge = 2 * MB;
+        assert!(shown(&report, 80).contains("▒▒▒▒"));
+        report.objects[0].parts[0].fragments[0].huge = 8 * MB;
+        assert!(shown(&report, 80).contains("████"));
+    }
+
+    #[test]
+    fn a_narrow_terminal_gets_wider_cells() {
+        let report = report(&[(2 * MB, 602 * MB)], 2 * MB);
+        for width in [0, 1, 20, 40, 80, 200, 1000] {
+            let shown = shown(&report, width);
+            let cells = shown.chars().filter(|c| "█▒░·".contains(*c)).count();
+            assert!(cells >= 300usize.min(width.saturating_sub(30)) / 2, "{width}: {shown}");
+            if (40..300).contains(&width) {
+                let longest = shown.lines().filter(|l| l.starts_with('░')).map(|l| l.chars().count()).max();
+                assert!(longest.unwrap() <= width, "{width}: {shown}");
+                assert!(shown.contains("pages of 2 MB"), "{shown}");
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_part_is_shown(start in 0..1u64 << 40, pages in 1..5000u64, huge in any::<u64>(), width in 0usize..300) {
+            let end = start + 4096 * pages;
+            let mut report = report(&[(start, end)], 2 * MB);
+            let part = &mut report.objects[0].parts[0];
+            (part.huge_bytes, part.backing) = (huge % (end - start + 1), Some(Backing::Thp));
+            let range = Range { start: Addr(start), end: Addr(end) };
+            part.fragments = vec![Fragment { range, huge: part.huge_bytes, backing: part.backing, advised: false }];
+            let total = Total { bytes: part.bytes, liftable_bytes: part.liftable_bytes, huge_bytes: part.huge_bytes };
+            report.totals.insert(Part::Text, total);
+            let shown = text(&report, &Style { width, verbose: true });
+            prop_assert!(shown.contains("text") && shown.ends_with('\n'), "{}", shown);
+        }
+    }
+}

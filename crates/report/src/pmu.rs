@@ -148,6 +148,58 @@ fn count(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hugelift_measure::pmu::given::Given;
+    use hugelift_measure::pmu::tables::models;
+    use hugelift_measure::pmu::{Count, Sample};
+    use std::path::Path;
+
+    fn given(name: &str) -> String {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../measure/tests/fixtures/pmu");
+        let json = std::fs::read_to_string(folder.join(name)).unwrap();
+        let given: Given = serde_json::from_str(&json).unwrap();
+        let mut report = StatReport::new(Origin::Given, given.note.clone());
+        report.add(&given.sample().unwrap());
+        text(&report)
+    }
+
+    #[test]
+    fn multiplexed_counts_say_so() {
+        let shown = given("sapphire-rapids-by-hand.json");
+        assert!(shown.contains("counted 25.0 % of the time, scaled"), "{shown}");
+    }
+
+    #[test]
+    fn without_walk_cycles_there_is_no_bound() {
+        let shown = given("zen4-by-hand.json");
+        assert!(shown.contains("AMD has no event for the cycles of page walks"), "{shown}");
+        assert!(!shown.contains("the most that huge pages can bring"), "{shown}");
+    }
+
+    #[test]
+    fn published_mysql_counts() {
+        for (name, share) in
+            [("mysql-published-before.json", "4.3 %"), ("mysql-published-after.json", "0.6 %")]
+        {
+            let shown = given(name);
+            assert!(shown.contains(&format!("iTLB walks  {share} of cycles\n")), "{shown}");
+            assert!(shown.starts_with("given counts, not measured here: published for MySQL"), "{shown}");
+            assert!(!shown.contains("the most that huge pages can bring"), "{shown}");
+        }
+    }
+
+    #[test]
+    fn events_that_were_never_counted_are_named() {
+        for model in models() {
+            let never = Count { value: 0, enabled_ns: 1000, running_ns: 0 };
+            for fill in [None, Some(never), Some(Count::whole(0))] {
+                let groups = model.groups.iter().map(|g| vec![fill; g.len()]).collect();
+                let mut report = StatReport::new(Origin::Measured, "test".into());
+                report.add(&Sample { model, groups });
+                let counted = fill == Some(Count::whole(0));
+                assert_eq!(text(&report).contains("not counted"), !counted, "{}", model.name);
+            }
+        }
+    }
 
     #[test]
     fn thousands() {

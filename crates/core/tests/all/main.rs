@@ -10,3 +10,4 @@ mod every_step_fails;
 mod parsers_props;
 mod plan_props;
 mod relocate;
+mod report;

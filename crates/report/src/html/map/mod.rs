@@ -228,52 +228,7 @@ fn reason(skip: &SkipReport) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hugelift_core::addr::{Addr, Range};
-    use hugelift_core::report::Stretch;
-    use hugelift_core::skip::Reason;
-
-    fn report(parts: &[(u64, u64)], page_size: u64) -> Report {
-        let part = |&(start, end): &(u64, u64)| PartReport {
-            part: Part::Text,
-            start,
-            bytes: end - start,
-            liftable_bytes: end - start,
-            huge_bytes: 0,
-            backing: None,
-            skips: vec![SkipReport {
-                reason: Reason::NotLifted.key(),
-                bytes: end - start,
-                hint: None,
-                detail: "<of any length>".into(),
-                why: Reason::NotLifted,
-            }],
-            end,
-            fragments: vec![],
-            stretches: vec![Stretch {
-                range: Range { start: Addr(start), end: Addr(end) },
-                huge: 0,
-                skip: Some(0),
-            }],
-        };
-        let parts = parts.iter().map(part).collect();
-        let path = "/bin/<x>".to_string();
-        Report {
-            version: hugelift_core::report::VERSION,
-            objects: vec![ObjectReport {
-                path: path.into(),
-                build_id: None,
-                parts,
-                executable: true,
-                page_cache_bytes: None,
-            }],
-            totals: BTreeMap::new(),
-            pid: Some(7),
-            assumed_addresses: false,
-            page_size,
-            spans: Default::default(),
-            tlb_entries: Default::default(),
-        }
-    }
+    use crate::lift::tests::report;
 
     #[test]
     fn any_range_makes_a_picture_of_moderate_size() {
