@@ -18,7 +18,6 @@ pub mod perf;
 pub mod pmu;
 pub mod processes;
 pub mod program;
-pub mod random;
 pub mod ready;
 pub mod rounds;
 pub mod sample;

@@ -3,7 +3,6 @@
 //! whatever changes on the machine meanwhile hits all sides alike.
 
 use crate::interrupt;
-use crate::random::Random;
 use anyhow::{Context as _, Result};
 
 /// One of the things compared.
@@ -55,7 +54,7 @@ pub fn run_while<T>(
     mut after: impl FnMut(&[Vec<T>], &[usize]) -> bool,
 ) -> Result<Vec<Vec<T>>> {
     let mut results: Vec<Vec<T>> = sides.iter().map(|_| Vec::new()).collect();
-    let mut random = Random::from_clock();
+    let mut random = fastrand::Rng::new();
     loop {
         let mut order: Vec<usize> = (0..sides.len()).collect();
         random.shuffle(&mut order);

@@ -202,24 +202,11 @@ fn critical(n: usize) -> Option<usize> {
 pub(crate) mod tests {
     use super::*;
 
-    /// splitmix64: small, seeded, the same everywhere.
-    pub(crate) struct Random(pub u64);
-
-    impl Random {
-        /// Uniform in (0, 1).
-        pub(crate) fn uniform(&mut self) -> f64 {
-            self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mut z = self.0;
-            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64 + f64::EPSILON / 4.0
-        }
-
-        /// Laplace: symmetric, with heavier tails than the normal distribution.
-        pub(crate) fn laplace(&mut self) -> f64 {
-            let (size, up) = (-self.uniform().ln(), self.uniform() < 0.5);
-            if up { size } else { -size }
-        }
+    /// A number of the Laplace distribution: symmetric, with heavier tails than the normal one.
+    pub(crate) fn laplace(random: &mut fastrand::Rng) -> f64 {
+        // f64() may be 0, which has no logarithm, and is never 1.
+        let (size, up) = (-(1.0 - random.f64()).ln(), random.bool());
+        if up { size } else { -size }
     }
 
     #[test]
@@ -297,13 +284,16 @@ pub(crate) mod tests {
     fn coverage(n: usize, seed: u64) -> f64 {
         const RUNS: usize = 2000;
         const TRUTH: f64 = 0.8;
-        let mut random = Random(seed);
+        let mut random = fastrand::Rng::with_seed(seed);
         let hits = (0..RUNS).filter(|_| {
             let pairs: Vec<(f64, f64)> = (0..n)
                 .map(|_| {
                     // Each pair has a pace of its own, as on a machine with neighbours.
-                    let pace = 1.0 + random.uniform();
-                    (pace * (0.05 * random.laplace()).exp(), pace * TRUTH * (0.05 * random.laplace()).exp())
+                    let pace = 1.0 + random.f64();
+                    (
+                        pace * (0.05 * laplace(&mut random)).exp(),
+                        pace * TRUTH * (0.05 * laplace(&mut random)).exp(),
+                    )
                 })
                 .collect();
             let i = ratio(&pairs).unwrap().interval.unwrap();
@@ -325,9 +315,9 @@ pub(crate) mod tests {
     fn identical_variants_show_no_difference_in_nineteen_of_twenty() {
         const RUNS: usize = 2000;
         for (n, seed) in [(10, 4), (30, 5)] {
-            let mut random = Random(seed);
+            let mut random = fastrand::Rng::with_seed(seed);
             let alike = (0..RUNS).filter(|_| {
-                let mut one = || (0.03 * random.laplace()).exp();
+                let mut one = || (0.03 * laplace(&mut random)).exp();
                 let pairs: Vec<(f64, f64)> = (0..n).map(|_| (one(), one())).collect();
                 ratio(&pairs).unwrap().verdict(1.0) == Verdict::Undecided
             });

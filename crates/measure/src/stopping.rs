@@ -103,7 +103,7 @@ fn is_look(count: usize) -> bool {
 mod tests {
     use super::*;
     use crate::stats::ratio;
-    use crate::stats::tests::Random;
+    use crate::stats::tests::laplace;
 
     const NO_TIME: Duration = Duration::ZERO;
 
@@ -142,13 +142,13 @@ mod tests {
     fn stopping_at_a_width_keeps_the_interval_honest() {
         const RUNS: usize = 2000;
         let rule = Rule { until: Some(0.02), ..Rule::default() };
-        let mut random = Random(7);
+        let mut random = fastrand::Rng::with_seed(7);
         let mut counts = 0;
         let hits = (0..RUNS).filter(|_| {
             let mut pairs: Vec<(f64, f64)> = Vec::new();
             loop {
-                let noise = |random: &mut Random| (0.03 * random.laplace()).exp();
-                pairs.push((noise(&mut random), 0.9 * noise(&mut random)));
+                let mut noise = || (0.03 * laplace(&mut random)).exp();
+                pairs.push((noise(), 0.9 * noise()));
                 let width = || ratio(&pairs).ok()?.half_width();
                 if rule.reached(pairs.len(), NO_TIME, width).is_some() {
                     break;

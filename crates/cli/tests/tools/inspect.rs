@@ -268,12 +268,10 @@ fn damaged_programs() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("damaged");
     let good = std::fs::read(find("true").unwrap()).unwrap();
-    let (mut seed, mut refused, mut shown) = (1u64, 0, 0);
-    let mut random = |below: usize| {
-        // Knuth's MMIX constants: the same damage in every run.
-        seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (seed >> 33) as usize % below
-    };
+    let (mut refused, mut shown) = (0, 0);
+    // The same damage at every run.
+    let mut generator = fastrand::Rng::with_seed(1);
+    let mut random = |below: usize| generator.usize(..below);
     for round in 0..150 {
         let mut bytes = good.clone();
         for _ in 0..1 + round % 4 {

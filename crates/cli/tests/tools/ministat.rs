@@ -46,11 +46,8 @@ fn text(bytes: &[u8]) -> &str {
 #[test]
 fn prints_what_the_original_prints() {
     need!("ministat");
-    let mut state = 7u64;
-    let mut below = |n: u64| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 33) % n
-    };
+    let mut random = fastrand::Rng::with_seed(7);
+    let mut below = |n: u64| random.u64(..n);
     let options: [&[&str]; 12] = [
         &[],
         &["-s"],

@@ -58,11 +58,10 @@ pub fn made(made: &Made) -> Vec<u8> {
     let count = made.pieces.len() + 2 + usize::from(made.headers_last);
     let table = (count * 56) as u64;
     let mut file = vec![0_u8; 64];
-    let mut noise = 0x9e37_79b9_u32;
+    let mut noise = fastrand::Rng::with_seed(1);
     let mut fill = |file: &mut Vec<u8>, to: u64| {
         while (file.len() as u64) < to {
-            noise = noise.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            file.push((noise >> 24) as u8 | 1);
+            file.push(noise.u8(..) | 1);
         }
     };
     let mut loads: Vec<Load> = Vec::new();

@@ -50,7 +50,7 @@ impl<'a> Lists<'a> {
             list: vec![0],
             steps: vec![Step::Work; cores],
             events: Events::default(),
-            varying: VaryingWork(1),
+            varying: VaryingWork::seeded(1),
         }
     }
 

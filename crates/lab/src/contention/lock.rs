@@ -73,7 +73,7 @@ impl<'a> Lock<'a> {
             slept: vec![false; cores],
             events: Events::default(),
             due: vec![f64::NAN; cores],
-            varying: VaryingWork(1),
+            varying: VaryingWork::seeded(1),
         }
     }
 

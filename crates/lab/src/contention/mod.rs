@@ -96,13 +96,16 @@ impl Events {
     }
 }
 
-/// Draws the time of the work: a linear congruential generator (Knuth's MMIX).
-struct VaryingWork(u64);
+/// Draws the time of the work. It varies by up to a quarter, and in the same way at every run.
+struct VaryingWork(fastrand::Rng);
 
 impl VaryingWork {
+    fn seeded(seed: u64) -> VaryingWork {
+        VaryingWork(fastrand::Rng::with_seed(seed))
+    }
+
     fn next(&mut self, mean: f64) -> f64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        mean * (0.75 + 0.5 * (self.0 >> 33) as f64 / f64::from(1u32 << 31))
+        mean * (0.75 + 0.5 * self.0.f64())
     }
 }
 

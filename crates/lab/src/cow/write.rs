@@ -133,13 +133,12 @@ fn load_ns(memory: &Block) -> f64 {
 
 fn loads_ns(memory: &Block, loads: usize) -> f64 {
     let lines = (memory.len() / 64) as u64;
-    let mut state = 1u64;
+    let mut random = fastrand::Rng::with_seed(1);
     let before = thread_cpu_ns();
     for _ in 0..loads {
-        // A linear congruential generator; only its upper bits are random.
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let line = ((state >> 32) * lines) >> 32;
-        state ^= u64::from(memory.read(line as usize * 64));
+        let read = memory.read(random.u64(..lines) as usize * 64);
+        // The next place depends on what was read, so that no load begins before the last one ends.
+        random.seed(random.get_seed() ^ u64::from(read));
     }
     (thread_cpu_ns() - before) as f64 / loads as f64
 }

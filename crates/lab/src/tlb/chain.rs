@@ -3,7 +3,6 @@
 //! cannot prefetch.
 
 use crate::memory::Mapping;
-use hugelift_measure::random::Random;
 
 /// Bytes of a cache line. No supported CPU has shorter lines.
 pub const LINE: usize = 64;
@@ -27,7 +26,7 @@ impl Layout {
         match self {
             // The same line of every page would use a few sets of the caches only.
             Layout::Spread => {
-                let line = Random::seeded(i as u64).below((STRIDE / LINE) as u64) as usize;
+                let line = fastrand::Rng::with_seed(i as u64).usize(..STRIDE / LINE);
                 i * STRIDE + line * LINE
             }
             Layout::Packed => i * LINE,
@@ -45,10 +44,10 @@ impl Layout {
 
 /// Returns the next place for each of `places` places: a cycle through all of them, with all cycles equally
 /// likely (Sattolo 1986).
-pub fn cycle(places: usize, random: &mut Random) -> Vec<u32> {
+pub fn cycle(places: usize, random: &mut fastrand::Rng) -> Vec<u32> {
     let mut next: Vec<u32> = (0..u32::try_from(places).unwrap_or(u32::MAX)).collect();
     for i in (1..next.len()).rev() {
-        next.swap(i, random.below(i as u64) as usize);
+        next.swap(i, random.usize(..i));
     }
     next
 }
@@ -91,7 +90,7 @@ mod tests {
     #[test]
     fn one_cycle_through_all_places() {
         for places in [1, 2, 3, 100, 1000] {
-            let next = cycle(places, &mut Random::seeded(7));
+            let next = cycle(places, &mut fastrand::Rng::with_seed(7));
             let mut seen = vec![false; places];
             let mut at = 0;
             for _ in 0..places {
@@ -106,7 +105,7 @@ mod tests {
     fn pointers_lead_where_the_cycle_does() {
         let memory = Mapping::populated(Pages::Small, (256 * STRIDE) as u64).unwrap();
         for layout in [Layout::Spread, Layout::Packed] {
-            let next = cycle(256, &mut Random::seeded(1));
+            let next = cycle(256, &mut fastrand::Rng::with_seed(1));
             link(&memory, layout, &next);
             let start = memory.start().wrapping_add(layout.offset(0));
             // SAFETY: places that were just linked.

@@ -114,14 +114,13 @@ mod tests {
     use super::*;
     use crate::memory::Pages;
     use crate::tlb::chain::{STRIDE, cycle};
-    use hugelift_measure::random::Random;
     use hugelift_os::proc::procfs::Process;
 
     #[test]
     fn jumps_lead_where_the_cycle_does() {
         let memory = Mapping::populated(Pages::Small, (64 * STRIDE) as u64).unwrap();
         for layout in [Layout::Spread, Layout::Packed] {
-            let next = cycle(64, &mut Random::seeded(3));
+            let next = cycle(64, &mut fastrand::Rng::with_seed(3));
             link(&memory, layout, &next).unwrap();
             let place = |i: usize| memory.start().wrapping_add(layout.offset(i));
             // The last of n places is n - 1 jumps away.

@@ -19,7 +19,6 @@ use crate::setting::Setting;
 use anyhow::{Context as _, Result};
 use chain::{Layout, STRIDE, cycle};
 use hugelift_core::addr::{PageSize, human_bytes};
-use hugelift_measure::random::Random;
 use hugelift_os::machine::memory_left_here;
 use hugelift_os::machine::pools;
 use hugelift_os::machine::tree::Tree;
@@ -269,7 +268,7 @@ fn measure(
 ) -> Result<Vec<Curve>> {
     let curve = |s: &Subject| Curve { access, pages: s.pages, points: Vec::new() };
     let mut curves: Vec<Curve> = subjects.iter().map(curve).collect();
-    let mut random = Random::from_clock();
+    let mut random = fastrand::Rng::new();
     let reach = if access == Access::Jump { code::REACH } else { u64::MAX };
     let sizes: Vec<u64> = sizes.iter().copied().filter(|&size| size <= reach).collect();
     for (i, &size) in sizes.iter().enumerate() {
