@@ -33,8 +33,10 @@ pub fn run(options: &Options) -> Result<ExitCode> {
 
     println!("pair  first   bare huge         lifted huge       bare CPU  lifted CPU  ratio");
     let lifted = under_hugelift(&program, &["--quiet", ALL[0], ALL[1]])?;
-    let mut sides =
-        [Side::new("bare", || program.run_and_look()), Side::new("lifted", || lifted.run_and_look())];
+    let mut sides = [
+        Side::new("bare", || program.run_and_read_memory()),
+        Side::new("lifted", || lifted.run_and_read_memory()),
+    ];
     let mut covers: Vec<(Coverage, Coverage)> = Vec::new();
     let mut wrong = None;
     let results = rounds::run(&mut sides, options.rounds.unwrap_or(PAIRS), |round, pair, first| {

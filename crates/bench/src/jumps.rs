@@ -43,7 +43,7 @@ fn table(options: &Options, linking: Linking, hot: Hot, hugetlb: bool) -> Result
     if linking == Linking::Dynamic {
         programs.push(("preloaded copy", program.preloading(&preload)));
     }
-    let sides = programs.iter().map(|(name, program)| Side::new(name, || program.run_and_look()));
+    let sides = programs.iter().map(|(name, program)| Side::new(name, || program.run_and_read_memory()));
     let results =
         rounds::run(&mut sides.collect::<Vec<_>>(), options.rounds.unwrap_or(ROUNDS), |_, _, _| {})?;
 

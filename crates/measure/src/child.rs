@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One child in a process group of its own, and what it cost by wait4(2).
+//! One child in a process group of its own, and its cost by wait4(2).
 
 use crate::interrupt::Group;
 use anyhow::{Context as _, Result};
@@ -11,7 +11,7 @@ use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// What a run cost.
+/// The cost of a run.
 #[derive(Clone, Copy, Default, PartialEq, Debug)]
 pub struct Cost {
     /// From before the start to the end, in seconds.
@@ -20,23 +20,22 @@ pub struct Cost {
     pub user: f64,
     /// System CPU seconds, likewise.
     pub system: f64,
-    /// CPU seconds of ended processes that it left to this one: of a lifted program,
-    /// hugelift's helper.
+    /// CPU seconds of orphans of it that have ended: for a lifted program, of hugelift's helper.
     pub left_behind: f64,
-    /// Page faults without input.
+    /// Page faults that read nothing from a disk.
     pub minor_faults: u64,
-    /// Page faults with input.
+    /// Page faults that read from a disk.
     pub major_faults: u64,
 }
 
 impl Cost {
-    /// All CPU seconds.
+    /// Returns all CPU seconds.
     pub fn cpu(&self) -> f64 {
         self.user + self.system + self.left_behind
     }
 }
 
-/// A child that has not been waited for. Dropped, it is killed with its group.
+/// A child that has not been waited for. When dropped, it is killed with its group.
 #[derive(Debug)]
 pub struct Child {
     process: std::process::Child,
@@ -45,8 +44,8 @@ pub struct Child {
     reaped: bool,
 }
 
-/// Orphans of the children (a launcher's helper, a server's workers) come to this process
-/// from now on, so that their CPU time counts and none is forgotten.
+/// Makes this process a subreaper: it becomes the parent of its children's orphans (a launcher's
+/// helper, a server's workers), so that their CPU time counts and none of them is left running.
 ///
 /// # Errors
 /// The kernel refuses.
@@ -68,27 +67,27 @@ impl Child {
         Ok(Child { process, began, group, reaped: false })
     }
 
-    /// Its id.
+    /// Returns its id.
     pub fn pid(&self) -> u32 {
         self.process.id()
     }
 
-    /// When it was started.
+    /// Returns when it was started.
     pub fn began(&self) -> Instant {
         self.began
     }
 
-    /// Its group.
+    /// Returns its process group.
     pub fn group(&self) -> &Group {
         &self.group
     }
 
-    /// Its standard input, output and error, as far as they are pipes not yet taken.
+    /// Returns the handle with its standard input, output and error, where they are pipes.
     pub fn streams(&mut self) -> &mut std::process::Child {
         &mut self.process
     }
 
-    /// Waits until it has ended and leaves it a zombie, whose id is nobody else's yet.
+    /// Waits until it has ended and leaves it a zombie, so that its id is not reused yet.
     ///
     /// # Errors
     /// It is no child (any more).
@@ -104,11 +103,11 @@ impl Child {
         self.poll_end(WaitPidFlag::WNOHANG)
     }
 
-    /// Waits for its end until `deadline`; whether it has ended.
+    /// Waits for its end until `deadline`. Returns whether it has ended.
     ///
     /// # Errors
     /// It is no child (any more).
-    pub fn wait_until(&self, deadline: Instant) -> Result<bool> {
+    pub(crate) fn wait_until(&self, deadline: Instant) -> Result<bool> {
         loop {
             if self.has_ended()? {
                 return Ok(true);
@@ -132,7 +131,7 @@ impl Child {
         }
     }
 
-    /// Waits for its end; how it ended and what it cost.
+    /// Waits for its end. Returns how it ended and what it cost.
     ///
     /// # Errors
     /// It is no child (any more).
@@ -147,7 +146,7 @@ impl Child {
         self.reaped = true;
         let pid = self.process.id().cast_signed();
         let ended = wait4(pid, 0).with_context(|| format!("wait4({pid})"))?;
-        let (_, status, cost) = ended.with_context(|| format!("wait4({pid}) without an answer"))?;
+        let (_, status, cost) = ended.with_context(|| format!("wait4({pid}) returned no child"))?;
         Ok((status, cost))
     }
 }
@@ -156,20 +155,20 @@ impl Drop for Child {
     fn drop(&mut self) {
         if !self.reaped {
             self.group.signal(libc::SIGKILL);
-            // It is our child: the wait can only fail if somebody else has waited for it.
+            // The wait fails only if another thread has waited for the child.
             let _ = self.reap();
         }
     }
 }
 
-/// Waits for what ended programs have left to this process: at most `patience`, for who
-/// still runs then is no helper but a daemon. Their CPU seconds, and whether some go on.
+/// Waits for the orphans of ended programs, for at most `patience`: what still runs then is a daemon
+/// and no helper. Returns their CPU seconds, and whether some still run.
 ///
-/// No other child may be waited for at this time: it would be taken for an orphan.
+/// No other child may run at this time: this would wait for it as for an orphan.
 ///
 /// # Errors
 /// wait4(2) fails.
-pub fn reap_orphans(patience: Duration) -> Result<(f64, bool)> {
+pub(crate) fn reap_orphans(patience: Duration) -> Result<(f64, bool)> {
     let deadline = Instant::now() + patience;
     let mut cpu = 0.0;
     loop {
@@ -183,7 +182,7 @@ pub fn reap_orphans(patience: Duration) -> Result<(f64, bool)> {
     }
 }
 
-/// wait4(2) for one child, or (-1) for any; `None` if none has ended (with WNOHANG).
+/// Waits by wait4(2) for one child or, with -1, for any; `None` if none has ended (with WNOHANG).
 fn wait4(pid: libc::pid_t, flags: libc::c_int) -> Result<Option<(libc::pid_t, ExitStatus, Cost)>, Errno> {
     let mut status = 0;
     loop {
@@ -211,13 +210,14 @@ fn wait4(pid: libc::pid_t, flags: libc::c_int) -> Result<Option<(libc::pid_t, Ex
     }
 }
 
-/// A command line for sh(1), with no input; its output and how it ended. An interrupt ends it.
+/// Runs a command line by sh(1), without input. Returns how it ended, its output and the time it
+/// took. An interrupt ends it.
 ///
 /// # Errors
 /// There is no sh, or it cannot be read from.
 pub fn shell(line: &str, env: &[(&str, &str)]) -> Result<(ExitStatus, String, Duration)> {
     use std::io::{Read as _, Seek as _};
-    // A file, not a pipe: what it leaves in the background may keep its output open.
+    // A file, not a pipe: what it leaves in the background may keep a pipe open.
     let mut output = tempfile::tempfile().context("a temporary file for the output")?;
     let both = || output.try_clone().context("dup");
     let mut command = Command::new("sh");
@@ -228,7 +228,7 @@ pub fn shell(line: &str, env: &[(&str, &str)]) -> Result<(ExitStatus, String, Du
     Ok((status, text_to_parse(&text).into_owned(), Duration::from_secs_f64(cost.wall)))
 }
 
-/// Tests of one process that wait for any child take each other's: they run one by one.
+/// Tests that wait for any child of the process would take each other's: they run one by one.
 #[cfg(test)]
 pub(crate) fn alone() -> std::sync::MutexGuard<'static, ()> {
     static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a comparison of a bare program with lifted ones has shown: every run, what was huge,
-//! and what may be claimed. This is the JSON of `hugelift compare`, version [`VERSION`].
-//! `hugelift_report::comparison` puts it in words.
+//! The result of a comparison of a bare program with lifted ones: every run, what was huge, and
+//! what may be claimed. This is the JSON of `hugelift compare`, version [`VERSION`].
+//! `hugelift_report::comparison` shows it as text.
 
 use crate::stats::{self, Estimate, Verdict};
 use crate::stopping::Reached;
@@ -13,11 +13,11 @@ use std::ops::Add;
 /// Version of the JSON schema.
 pub const VERSION: u32 = 1;
 
-/// How the ratios are made, for whoever reads the JSON alone.
-pub const METHOD: &str = "Hodges-Lehmann estimate of the ratio of each pair, \
+/// How the ratios are computed, for readers of the JSON.
+const METHOD: &str = "Hodges-Lehmann estimate of the ratio of each pair, \
      95 % interval by inverting Wilcoxon's signed-rank test";
 
-/// What can be compared of two runs.
+/// A figure of two runs that can be compared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Figure {
@@ -27,13 +27,13 @@ pub enum Figure {
     Cpu,
     /// The number in the load's output.
     Metric,
-    /// CPU time of the server for one transaction (or for the whole load where nothing counts
-    /// them), seconds.
+    /// CPU time of the server for one transaction, or for the whole load where transactions are not
+    /// counted, seconds.
     ServerCpu,
 }
 
 impl Figure {
-    /// As in "less wall time".
+    /// Returns its name as in "less wall time".
     pub fn words(self) -> &'static str {
         match self {
             Figure::Wall => "wall time",
@@ -43,7 +43,7 @@ impl Figure {
         }
     }
 
-    /// Its value in a run, where the run has it.
+    /// Returns its value in a run, where the run has it.
     pub fn of(self, run: &Run) -> Option<f64> {
         match self {
             Figure::Wall => Some(run.wall),
@@ -64,7 +64,7 @@ pub struct Coverage {
 }
 
 impl Coverage {
-    /// All that could be huge is.
+    /// Whether all that could be huge is.
     pub fn is_full(self) -> bool {
         self.huge >= self.whole
     }
@@ -93,7 +93,7 @@ pub struct Memory {
     pub rodata: Coverage,
     /// Huge bytes of everything that can be written (heap, data).
     pub writable_huge: u64,
-    /// Of all huge bytes, those of the page cache.
+    /// Of all huge bytes, those in the page cache.
     pub pagecache: u64,
     /// Anonymous transparent huge pages.
     pub thp: u64,
@@ -104,25 +104,25 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Huge bytes of text and read-only data: what a lift is about.
+    /// Returns the huge bytes of text and read-only data, which are what a lift changes.
     pub fn lifted(&self) -> u64 {
         self.text.huge + self.rodata.huge
     }
 
-    /// All huge bytes.
+    /// Returns all huge bytes.
     pub fn huge(&self) -> u64 {
         self.lifted() + self.writable_huge
     }
 
-    /// Adds what one mapping holds to the sums by backing.
-    pub fn add_backings(&mut self, usage: &Usage) {
+    /// Adds the huge bytes of one mapping to the sums by backing.
+    pub(crate) fn add_backings(&mut self, usage: &Usage) {
         self.pagecache += usage.file_huge;
         self.thp += usage.anon_huge;
         self.hugetlb += usage.hugetlb();
         self.shared += usage.shmem_huge;
     }
 
-    /// The larger of each counter: what was huge at one time or another.
+    /// Returns the larger of each counter: what was huge at one time or another.
     pub fn max(self, other: Memory) -> Memory {
         let most =
             |a: Coverage, b: Coverage| Coverage { whole: a.whole.max(b.whole), huge: a.huge.max(b.huge) };
@@ -151,18 +151,17 @@ pub struct Run {
     pub user: f64,
     /// System CPU seconds, likewise.
     pub system: f64,
-    /// CPU seconds of what it left behind that has ended: for a lifted program, of
-    /// hugelift's helper.
+    /// CPU seconds of its orphans that have ended: for a lifted program, of hugelift's helper.
     pub helper: f64,
-    /// Page faults without input.
+    /// Page faults that read nothing from a disk.
     pub minor_faults: u64,
-    /// Page faults with input.
+    /// Page faults that read from a disk.
     pub major_faults: u64,
-    /// Exit status; 128 and the signal's number where one ended it.
+    /// Exit status, or 128 plus the number of the signal that ended it.
     pub status: i32,
-    /// Peak resident memory of the process alone in bytes, where it was looked at.
+    /// Peak resident memory of the process alone in bytes, where it was read.
     pub peak_bytes: Option<u64>,
-    /// What was huge at most, where it was looked at.
+    /// The most that was huge, where it was read.
     pub memory: Option<Memory>,
     /// The number in the load's output.
     pub metric: Option<f64>,
@@ -177,13 +176,13 @@ pub struct Side {
     pub name: String,
     /// Options of `hugelift run`; none for the bare side.
     pub options: Option<Vec<String>>,
-    /// What was huge at most, over all looks at all runs.
+    /// The most that was huge in all runs.
     pub memory: Option<Memory>,
     /// Peak resident memory of the process alone, in bytes: the largest seen.
     pub peak_bytes: Option<u64>,
-    /// Bytes that a lift could make huge; none where hugelift did not say.
+    /// Bytes that a lift could make huge; none where hugelift gave no report.
     pub liftable: Option<u64>,
-    /// Why hugelift lifted less than it could, in its words.
+    /// Why hugelift lifted less than it could, as its report says.
     pub why_not: Option<String>,
     /// Its timed runs, in their order.
     pub runs: Vec<Run>,
@@ -192,7 +191,7 @@ pub struct Side {
 /// The ratio of one figure, variant / bare.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Ratio {
-    /// Which.
+    /// The figure.
     pub figure: Figure,
     /// Median ratio.
     pub point: f64,
@@ -200,11 +199,11 @@ pub struct Ratio {
     pub low: Option<f64>,
     /// Its upper end.
     pub high: Option<f64>,
-    /// Pairs that it rests on.
+    /// How many pairs it rests on.
     pub pairs: usize,
 }
 
-/// What may be said of a variant.
+/// What may be claimed of a variant.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 #[serde(tag = "verdict", rename_all = "kebab-case")]
 pub enum Finding {
@@ -222,9 +221,9 @@ pub enum Finding {
         /// At most.
         to: f64,
     },
-    /// The interval holds 1.
+    /// The interval contains 1.
     NoDifference {
-        /// A difference of less than this share could not have been seen.
+        /// The measurement could not have shown a difference smaller than this share.
         smallest_seen: f64,
     },
     /// The figures are better, but no huge page was seen: nothing is claimed.
@@ -240,9 +239,9 @@ pub enum Finding {
     NothingToLift,
 }
 
-/// One variant against the bare program.
+/// One variant compared with the bare program.
 #[derive(Clone, PartialEq, Debug, Serialize)]
-pub struct Against {
+pub struct VariantResult {
     /// The variant.
     pub name: String,
     /// The verdict on [`Comparison::figure`].
@@ -254,22 +253,22 @@ pub struct Against {
     pub ratios: Vec<Ratio>,
 }
 
-/// What was asked for and where it was measured.
+/// The settings of the comparison and the machine.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Setting {
     /// CPU, guest or not, kernel, THP mode, date.
     pub host: String,
-    /// The command, or the server's.
+    /// The command line of the program or of the server.
     pub command: Vec<String>,
     /// The load on the server; none for a command.
     pub load: Option<String>,
     /// The figure that the verdict is on.
     pub figure: Figure,
-    /// More of it is better.
+    /// Whether more of the figure is better.
     pub higher_is_better: bool,
-    /// Transparent huge pages were switched off for the bare side.
+    /// Whether transparent huge pages were switched off for the bare side.
     pub bare_4k: bool,
-    /// Something counts transactions, so that [`Figure::ServerCpu`] is per transaction.
+    /// Whether transactions were counted, so that [`Figure::ServerCpu`] is per transaction.
     pub counts_transactions: bool,
 }
 
@@ -280,28 +279,28 @@ pub struct Comparison {
     pub version: u32,
     /// [`METHOD`].
     pub method: &'static str,
-    /// What was asked for and where.
+    /// The settings and the machine.
     #[serde(flatten)]
     pub setting: Setting,
-    /// What ended it.
+    /// The condition that ended it.
     pub reached: Reached,
     /// The bare side first.
     pub sides: Vec<Side>,
-    /// Every other side against it.
-    pub variants: Vec<Against>,
+    /// Every other side compared with it.
+    pub variants: Vec<VariantResult>,
 }
 
 impl Comparison {
     /// Draws the conclusions from `sides`, of which the first is the bare one.
     pub fn new(setting: Setting, reached: Reached, sides: Vec<Side>) -> Comparison {
         let variants = match sides.split_first() {
-            Some((bare, rest)) => rest.iter().map(|side| against(&setting, bare, side)).collect(),
+            Some((bare, rest)) => rest.iter().map(|side| compare(&setting, bare, side)).collect(),
             None => Vec::new(),
         };
         Comparison { version: VERSION, method: METHOD, setting, reached, sides, variants }
     }
 
-    /// The bare side.
+    /// Returns the bare side.
     pub fn bare(&self) -> Option<&Side> {
         self.sides.first()
     }
@@ -311,13 +310,13 @@ impl Comparison {
         self.sides.iter().any(|side| !side.runs.is_empty())
     }
 
-    /// A side by its name.
+    /// Returns a side by its name.
     pub fn side(&self, name: &str) -> Option<&Side> {
         self.sides.iter().find(|side| side.name == name)
     }
 }
 
-/// The figures that the runs have.
+/// Returns the figures that the runs have.
 pub fn figures(setting: &Setting) -> &'static [Figure] {
     match setting.load {
         Some(_) => &[Figure::Metric, Figure::ServerCpu],
@@ -325,16 +324,16 @@ pub fn figures(setting: &Setting) -> &'static [Figure] {
     }
 }
 
-/// The ratio of `figure`, of the second to the first, from the rounds in which both have it.
+/// Estimates the ratio variant / bare of `figure`, from the rounds in which both have it.
 pub fn ratio(figure: Figure, bare: &[Run], variant: &[Run]) -> Option<Estimate> {
     let pairs: Vec<(f64, f64)> =
         bare.iter().zip(variant).filter_map(|(a, b)| Some((figure.of(a)?, figure.of(b)?))).collect();
     stats::ratio(&pairs).ok()
 }
 
-fn against(setting: &Setting, bare: &Side, side: &Side) -> Against {
+fn compare(setting: &Setting, bare: &Side, side: &Side) -> VariantResult {
     let estimate = ratio(setting.figure, &bare.runs, &side.runs);
-    // Where smaps could not be read, nothing is known, and nothing is claimed either.
+    // Where smaps could not be read, no gain is claimed.
     let huge = side.memory.is_some_and(|memory| memory.lifted() > 0);
     let nothing_to_lift = side.liftable == Some(0);
     let finding = match estimate {
@@ -347,7 +346,7 @@ fn against(setting: &Setting, bare: &Side, side: &Side) -> Against {
         let (low, high) = (e.interval.map(|i| i.low), e.interval.map(|i| i.high));
         Some(Ratio { figure, point: e.point, low, high, pairs: e.count })
     });
-    Against { name: side.name.clone(), finding, nothing_to_lift, ratios: ratios.collect() }
+    VariantResult { name: side.name.clone(), finding, nothing_to_lift, ratios: ratios.collect() }
 }
 
 fn finding(estimate: &Estimate, higher_is_better: bool, huge: bool) -> Finding {

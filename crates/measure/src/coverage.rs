@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How much of a program is on huge pages, by what smaps shows.
+//! How much of a process is on huge pages, by smaps.
 
 use crate::comparison::{Coverage, Memory};
 use crate::host;
@@ -7,7 +7,7 @@ use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::smaps::Usage;
 use std::ops::Add as _;
 
-/// The text that holds `addr`.
+/// Returns the coverage of the text that contains `addr`.
 pub fn of_text_at(usages: &[Usage], addr: Addr) -> Coverage {
     runs(usages, is_text)
         .into_iter()
@@ -15,12 +15,12 @@ pub fn of_text_at(usages: &[Usage], addr: Addr) -> Coverage {
         .map_or(Coverage::default(), |run| run.1)
 }
 
-/// All text of the process.
+/// Returns the coverage of all text.
 pub fn of_all_text(usages: &[Usage]) -> Coverage {
     sum(usages, is_text)
 }
 
-/// Everything of the process.
+/// Returns what of all mappings is huge.
 pub fn of_process(usages: &[Usage]) -> Memory {
     let mut memory = Memory {
         text: sum(usages, is_text),
@@ -45,8 +45,8 @@ fn sum(usages: &[Usage], wanted: impl Fn(&Usage) -> bool) -> Coverage {
     runs(usages, wanted).into_iter().map(|run| run.1).fold(Coverage::default(), Coverage::add)
 }
 
-/// Runs of such mappings without a gap: after a lift, the text of one object is a piece of
-/// the file, the huge pages, and another piece of the file.
+/// Joins adjacent mappings of this kind: after a lift, the text of one object is a piece of the
+/// file, the huge pages, and another piece of the file.
 fn runs(usages: &[Usage], wanted: impl Fn(&Usage) -> bool) -> Vec<(Range, Coverage)> {
     let mut runs: Vec<(Range, u64)> = Vec::new();
     for usage in usages.iter().filter(|usage| wanted(usage)) {

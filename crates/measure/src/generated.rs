@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The generated programs: made once with `cc`, then kept under the target directory.
+//! The generated programs: compiled once by `cc`, then kept in the target directory.
 
 use crate::comparison::Coverage;
 use crate::coverage;
@@ -26,18 +26,18 @@ const STRIDE: u64 = 128;
 /// Which functions the program calls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Hot {
-    /// One a page: the hot functions of a large program lie scattered among cold ones,
-    /// so that address translation, not the caches, is what they are short of.
+    /// One function of each page: the hot functions of a large program lie scattered among cold
+    /// ones, so that the TLB misses much more often than the caches.
     OneAPage,
-    /// Every one: the caches miss as often as the TLB does.
+    /// All of them: the caches miss as often as the TLB.
     All,
 }
 
 impl Hot {
-    /// Each call goes to one of every so many functions.
+    /// Returns the distance of the called functions, in functions.
     fn every(self) -> u64 {
         match self {
-            // One more than fit on a page, or they would all share a few cache sets.
+            // One more than fit on a page: else all of them would share a few cache sets.
             Hot::OneAPage => 4096 / STRIDE + 1,
             Hot::All => 1,
         }
@@ -47,7 +47,7 @@ impl Hot {
 /// How the program is linked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Linking {
-    /// Dynamic, position-independent: what compilers make when nothing is asked.
+    /// Dynamic, position-independent: the default of compilers.
     Dynamic,
     /// Static, at a fixed address.
     Static,
@@ -55,7 +55,7 @@ pub enum Linking {
     StaticPie,
 }
 
-/// The program that jumps at random through so many MB of code.
+/// Makes the program that jumps at random through this many MB of code.
 ///
 /// # Errors
 /// The compiler is missing or fails.
@@ -71,7 +71,7 @@ pub fn jumps(megabytes: u64, linking: Linking) -> Result<PathBuf> {
     small_in_page_cache(&compile(&format!("jumps-{megabytes}-{name}"), &[JUMPS, CODE], &args)?)
 }
 
-/// The library that copies the executable's text to huge pages when preloaded.
+/// Makes the library that copies the executable's text to huge pages when preloaded.
 ///
 /// # Errors
 /// The compiler is missing or fails.
@@ -80,25 +80,25 @@ pub fn preload() -> Result<PathBuf> {
     compile("preload.so", &[PRELOAD], &["-shared".into(), "-fPIC".into(), huge])
 }
 
-/// `program` with as many calls to make as keep it busy for about `seconds`.
+/// Returns `program` with the number of calls that takes it about `seconds`.
 ///
 /// # Errors
 /// It does not run.
 pub fn run_for(program: &Path, hot: Hot, seconds: f64) -> Result<Program> {
     const TRIAL: u64 = 2_000_000;
     let cost = |calls: u64| Ok::<_, anyhow::Error>(run_of(program, hot, calls).run()?.cost.cpu());
-    // What it costs without the calls, faulting its pages in included, is not theirs.
+    // The difference leaves out the cost without calls, such as that of page faults.
     let (few, many) = (cost(TRIAL)?, cost(2 * TRIAL)?);
     let each = ((many - few) / TRIAL as f64).max(1e-9);
     Ok(run_of(program, hot, (seconds / each) as u64))
 }
 
-/// `program` with so many calls to make.
+/// Returns `program` with this number of calls.
 pub fn run_of(program: &Path, hot: Hot, calls: u64) -> Program {
     Program::new([program]).arg(&calls.to_string()).arg(&hot.every().to_string())
 }
 
-/// How much of the generated program's text was on huge pages when it was looked at.
+/// Returns how much of the generated program's text was on huge pages when its memory was read.
 ///
 /// # Errors
 /// It did not print where its code is.
@@ -108,14 +108,14 @@ pub fn coverage_of(sample: &Sample) -> Result<Coverage> {
     Ok(coverage::of_text_at(&sample.memory, Addr(addr)))
 }
 
-/// What the generated program computed (as against where it lay).
+/// Returns what the generated program computed, without the address of its code.
 pub fn result_of(sample: &Sample) -> &str {
     sample.output.split(" at ").next().unwrap_or_default()
 }
 
-/// A copy whose pages in the page cache are small ones, as those of a file are that a
-/// package manager has just installed: the size of the writes decides. With large ones,
-/// the kernel maps a text that is aligned for it by huge entries, in the bare program too.
+/// Makes a copy whose pages in the page cache are small, as those of a file that a package manager
+/// has just installed: the size of the writes decides. If they were large, the kernel would map
+/// aligned text by huge entries in the bare program too.
 fn small_in_page_cache(made: &Path) -> Result<PathBuf> {
     let bytes = fs::read(made).with_context(|| format!("cannot read {}", made.escaped()))?;
     let mut copy = tempfile::NamedTempFile::new_in(directory()?)?;
@@ -123,7 +123,7 @@ fn small_in_page_cache(made: &Path) -> Result<PathBuf> {
         copy.write_all(page)?;
     }
     copy.as_file().set_permissions(fs::Permissions::from_mode(0o755))?;
-    // Dirty pages would reach the disk in the midst of a run.
+    // Otherwise dirty pages would be written back during a run.
     copy.as_file().sync_all()?;
     let path = made.with_extension("fresh");
     copy.persist(&path).with_context(|| format!("cannot write {}", path.escaped()))?;
@@ -145,19 +145,20 @@ fn compile(name: &str, sources: &[(&str, &str)], args: &[String]) -> Result<Path
         fs::write(scratch.path().join(file), text)?;
         command.arg(file);
     }
-    let status = command.status().context("cannot start cc: ci/setup.sh build")?;
+    let status =
+        command.status().context("cannot start cc: install a C compiler, as ci/setup.sh build does")?;
     ensure!(
         status.success(),
-        "cc could not make {name} ({status}); is libc6-dev installed? ci/setup.sh build"
+        "cc could not compile {name} ({status}): install libc6-dev, as ci/setup.sh build does"
     );
     fs::rename(scratch.path().join("made"), &made)?;
     Ok(made)
 }
 
-/// `bench-programs` in the target directory, which is the folder above this executable's.
+/// Returns `bench-programs` in the target directory: two folders above this executable.
 fn directory() -> Result<PathBuf> {
-    let own = std::env::current_exe().context("own path")?;
-    let target = own.ancestors().nth(2).context("no folder above this executable")?;
+    let own = std::env::current_exe().context("cannot read /proc/self/exe")?;
+    let target = own.ancestors().nth(2).context("this executable is in no target directory")?;
     let dir = target.join("bench-programs");
     fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.escaped()))?;
     Ok(dir)

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The machine under the figures, without which they say nothing.
+//! The machine that the figures were measured on.
 
 use hugelift_core::printable::text_to_parse;
 use std::fs;
 
-/// One line: CPU, guest or not, kernel, THP setting, date.
+/// Describes the machine in one line: CPU, guest or not, kernel, THP setting, date.
 pub fn describe() -> String {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let field = |name: &str| {
@@ -26,10 +26,10 @@ pub fn describe() -> String {
     format!("{model}, {cpus} CPUs{guest}; Linux {kernel}; THP {thp}; {date}")
 }
 
-/// Bytes that one PMD entry maps: the size of a transparent huge page.
+/// Returns the bytes that one PMD entry maps: the size of a transparent huge page.
 pub fn huge_page_bytes() -> u64 {
-    let said = one_line("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size").parse().ok();
-    said.filter(|n: &u64| n.is_power_of_two()).unwrap_or(2 << 20)
+    let bytes = one_line("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size").parse().ok();
+    bytes.filter(|n: &u64| n.is_power_of_two()).unwrap_or(2 << 20)
 }
 
 fn one_line(path: &str) -> String {

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A run that counts for nothing and shows everything: the program is stopped at its exit,
-//! when its memory is still there (ptrace(2), PTRACE_O_TRACEEXIT). So also a program that
-//! runs for a millisecond is seen.
+//! A run that is not measured: the program is stopped at its exit, while its memory still exists
+//! (ptrace(2), PTRACE_O_TRACEEXIT). This shows even a program that runs for a millisecond.
 //!
-//! A lifted program has a tracer already, hugelift's helper, until it is lifted. The helper
-//! writes its report to a FIFO just before it goes; from then on we try to take its place.
+//! Until it is lifted, a lifted program has a tracer: hugelift's helper. The helper writes its
+//! report to a FIFO just before it detaches; from then on this process tries to attach.
 
 use crate::child::{Child, reap_orphans};
 use crate::comparison::{Coverage, Memory};
@@ -26,33 +25,33 @@ use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
-/// A lifted program may end before we have taken the helper's place: so often it is tried.
+/// A lifted program may end before this process has attached to it: how many runs are tried.
 const TRIES: usize = 5;
 
-/// The helper is gone within this time of its report.
+/// How long the helper may take to detach after its report.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What a look has shown.
+/// What such a run has shown.
 #[derive(Clone, Debug)]
 pub struct Inspection {
     /// How the program ended.
     pub status: ExitStatus,
-    /// What was seen at its exit, or (of a lifted program that was too fast) after the lift.
+    /// What was seen at its exit, or after the lift for a lifted program that ended too soon.
     pub seen: Seen,
-    /// Bytes that hugelift could lift in it; of lifted programs only.
+    /// Bytes that hugelift could lift in it; only for lifted programs.
     pub liftable: Option<u64>,
-    /// Why hugelift did not lift something that it could, likewise.
+    /// Why hugelift did not lift something that it could; only for lifted programs.
     pub why_not: Option<String>,
 }
 
-/// Looks at a bare program.
+/// Inspects the bare program.
 ///
 /// # Errors
 /// It cannot be started, or the measurement was interrupted.
 pub fn bare(program: &Program) -> Result<Inspection> {
     let mut command = program.command()?;
     let trace_me = || {
-        // Where it is forbidden, the program runs to its end unseen.
+        // Where ptrace is forbidden, the program runs to its end and shows nothing.
         let _ = ptrace::traceme();
         Ok(())
     };
@@ -63,7 +62,7 @@ pub fn bare(program: &Program) -> Result<Inspection> {
     finish(child, seen)
 }
 
-/// Looks at a lifted program: `program` under `hugelift run` with `options`.
+/// Inspects `program` under `hugelift run` with `options`.
 ///
 /// # Errors
 /// As [`bare`].
@@ -78,10 +77,10 @@ pub fn lifted(program: &Program, hugelift: &Path, options: &[String]) -> Result<
             break;
         }
     }
-    best.context("no look was taken")
+    best.context("no run was inspected")
 }
 
-/// A inspection, and whether it was at the program's exit.
+/// Returns an inspection, and whether it saw the program at its exit.
 fn lifted_once(program: &Program, hugelift: &Path, options: &[String]) -> Result<(Inspection, bool)> {
     let dir = tempfile::tempdir().context("a temporary directory")?;
     let fifo = Fifo::new(dir.path().join("report"))?;
@@ -94,11 +93,11 @@ fn lifted_once(program: &Program, hugelift: &Path, options: &[String]) -> Result
         None => false,
     };
     let at_exit = if seized { until_exit(Pid::from_raw(child.pid().cast_signed()), false)? } else { None };
-    let said = report.as_deref().and_then(said);
-    let after_lift = Seen { memory: said.as_ref().and_then(|said| said.memory), peak_bytes: None };
+    let report = report.as_deref().and_then(parse_report);
+    let after_lift = Seen { memory: report.as_ref().and_then(|report| report.memory), peak_bytes: None };
     let seen = at_exit.map_or(after_lift, |seen| seen.max(after_lift));
     let inspection = Inspection { seen, ..finish(child, None)? };
-    let (liftable, why_not) = said.map_or((None, None), |said| (said.liftable, said.why_not));
+    let (liftable, why_not) = report.map_or((None, None), |report| (report.liftable, report.why_not));
     Ok((Inspection { liftable, why_not, ..inspection }, at_exit.is_some()))
 }
 
@@ -109,26 +108,26 @@ fn finish(child: Child, seen: Option<Seen>) -> Result<Inspection> {
     Ok(Inspection { status, seen: seen.unwrap_or_default(), liftable: None, why_not: None })
 }
 
-/// Takes the helper's place as the tracer; false if the program has ended before.
+/// Attaches to the program after the helper; false if the program has ended before.
 fn seize(child: &Child) -> Result<bool> {
     let pid = Pid::from_raw(child.pid().cast_signed());
     let deadline = Instant::now() + PATIENCE;
     loop {
         match ptrace::seize(pid, ptrace::Options::PTRACE_O_TRACEEXIT) {
             Ok(()) => return Ok(true),
-            // The helper is still there (or Yama will never let us: hence the deadline).
+            // The helper is still attached; or Yama never permits it, hence the deadline.
             Err(Errno::EPERM) if Instant::now() < deadline && !child.has_ended()? => std::thread::yield_now(),
             Err(_) => return Ok(false),
         }
     }
 }
 
-/// Lets a tracee go on until it exits; what it is then. None if it could not be seen. One
-/// that asked to be traced has yet to stop `at_exec`, with SIGTRAP.
+/// Continues a tracee until its exit and returns what it is there; `None` if it could not be seen.
+/// `at_exec`: it has called PTRACE_TRACEME, and so stops at its execve(2) with SIGTRAP.
 fn until_exit(pid: Pid, at_exec: bool) -> Result<Option<Seen>> {
     let (mut seen, mut at_exec) = (None, at_exec);
     loop {
-        // An ended one stays a zombie for its owner to wait for: only stops are taken.
+        // Only stops are waited for below: an ended process stays a zombie for `Child::finish`.
         let flags = WaitPidFlag::WSTOPPED | WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
         match nix::sys::wait::waitid(nix::sys::wait::Id::Pid(pid), flags) {
             Err(Errno::EINTR) => continue,
@@ -149,28 +148,28 @@ fn until_exit(pid: Pid, at_exec: bool) -> Result<Option<Seen>> {
             Ok(WaitStatus::Stopped(_, signal)) => Some(signal),
             _ => None,
         };
-        // It may have been killed meanwhile; the next wait tells.
+        // It may have been killed meanwhile: then the next wait shows its end.
         let _ = ptrace::cont(pid, signal);
     }
 }
 
-/// What a report of `hugelift run` says of text and read-only data.
+/// What a report of `hugelift run` says about text and read-only data.
 #[derive(Clone, Debug)]
-pub struct Said {
-    /// What was huge after the lift, by smaps; none if the program was started plainly.
+pub struct LiftReport {
+    /// What was huge after the lift, by smaps; none if the program was started without a lift.
     pub memory: Option<Memory>,
-    /// Bytes that could be lifted; likewise.
+    /// Bytes that could be lifted; none likewise.
     pub liftable: Option<u64>,
-    /// Why something was not lifted, and what helps: the reason that holds most bytes back.
+    /// Why something was not lifted, and what helps: the reason that most bytes have.
     pub why_not: Option<String>,
 }
 
-/// Reads a report; none if it is not one.
-pub fn said(report: &str) -> Option<Said> {
+/// Reads the JSON of a report; `None` if it is not one.
+pub fn parse_report(report: &str) -> Option<LiftReport> {
     let json: serde_json::Value = serde_json::from_str(report).ok()?;
     json["version"].as_u64()?;
     if let Some(plain) = json["plain"].as_str() {
-        return Some(Said { memory: None, liftable: None, why_not: Some(plain.into()) });
+        return Some(LiftReport { memory: None, liftable: None, why_not: Some(plain.into()) });
     }
     let part = |name: &str| {
         let number = |field: &str| json["totals"][name][field].as_u64().unwrap_or(0);
@@ -185,14 +184,14 @@ pub fn said(report: &str) -> Option<Said> {
         let field = |name: &str| skip[name].as_str().unwrap_or_default().to_string();
         format!("{}; {}", field("detail"), field("hint"))
     });
-    Some(Said {
+    Some(LiftReport {
         memory: Some(Memory { text, rodata, ..Memory::default() }),
         liftable: Some(text.whole + rodata.whole),
         why_not,
     })
 }
 
-/// A FIFO to read one line from.
+/// A FIFO from which one line is read.
 struct Fifo {
     path: PathBuf,
     file: File,
@@ -206,12 +205,12 @@ impl Fifo {
         Ok(Fifo { file: file.with_context(|| format!("cannot open {}", path.escaped()))?, path })
     }
 
-    /// The line; none if the child ends without writing one.
+    /// Reads the line; `None` if the child ends without writing one.
     fn read_line(mut self, child: &Child) -> Result<Option<String>> {
         let mut line = Vec::new();
         let mut chunk = [0; 4096];
         loop {
-            // Asked first: what it wrote before it ended is then still read.
+            // Asked before the read, so that what the child wrote before its end is still read.
             let ended = child.has_ended()?;
             match self.file.read(&mut chunk) {
                 Ok(n) if n > 0 => {
@@ -265,16 +264,16 @@ mod tests {
     }
 
     #[test]
-    fn what_a_report_says() {
+    fn a_report_is_read() {
         let report = r#"{"version":1,"totals":{"text":{"bytes":9,"liftable_bytes":6,"huge_bytes":4}},
             "objects":[{"parts":[{"liftable_bytes":6,"skips":[
                 {"reason":"edge","bytes":9,"hint":null,"detail":"an edge"},
                 {"reason":"pool","bytes":2,"hint":"fill it","detail":"pool short"}]}]}]}"#;
-        let all = said(report).unwrap();
+        let all = parse_report(report).unwrap();
         assert_eq!((all.liftable, all.memory.unwrap().lifted()), (Some(6), 4));
         assert_eq!(all.why_not.as_deref(), Some("pool short; fill it"));
-        let plain = said(r#"{"version":1,"totals":{},"plain":"set-uid"}"#).unwrap();
+        let plain = parse_report(r#"{"version":1,"totals":{},"plain":"set-uid"}"#).unwrap();
         assert_eq!((plain.liftable, plain.why_not.as_deref()), (None, Some("set-uid")));
-        assert!(said("{").is_none() && said("{}").is_none());
+        assert!(parse_report("{").is_none() && parse_report("{}").is_none());
     }
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! ctrl-C and its kin end the measurement, and with it every process group that it has
-//! started: SIGTERM at once, SIGKILL after some seconds or at the second signal.
+//! ctrl-C, SIGTERM and SIGHUP end the measurement and every process group that it has started:
+//! by SIGTERM at once, by SIGKILL after [`PATIENCE`] or at the second signal.
 
 use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
-/// At most so many groups at a time: a server, its load, and room.
+/// The most groups at a time: a server, its load, and some to spare.
 const GROUPS: usize = 8;
 
 /// How long a group has to end after SIGTERM, in seconds.
@@ -15,7 +15,8 @@ const PATIENCE: libc::c_uint = 5;
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 static RUNNING: [AtomicI32; GROUPS] = [const { AtomicI32::new(0) }; GROUPS];
 
-/// To be called once, first: takes SIGINT, SIGTERM, SIGHUP and SIGALRM.
+/// Installs the handlers of SIGINT, SIGTERM, SIGHUP and SIGALRM. Must be called once, before a child
+/// is started.
 ///
 /// # Errors
 /// The kernel refuses a handler.
@@ -30,10 +31,10 @@ pub fn prepare() -> Result<()> {
     Ok(())
 }
 
-/// An error once a signal has asked this process to end.
+/// Fails once a signal has asked this process to end.
 ///
 /// # Errors
-/// That one.
+/// "interrupted".
 pub fn check() -> Result<()> {
     ensure!(!INTERRUPTED.load(Ordering::SeqCst), "interrupted");
     Ok(())
@@ -52,13 +53,13 @@ extern "C" fn on_alarm(_: libc::c_int) {
 
 fn signal_all(signal: libc::c_int) {
     for group in RUNNING.iter().map(|slot| slot.load(Ordering::SeqCst)).filter(|&group| group > 1) {
-        // SAFETY: kill(2) with plain numbers; the group is one that this process has started
-        // and not yet waited for, so that its number is not another's.
+        // SAFETY: kill(2) with plain numbers; this process has started the leader of the group and
+        // not yet waited for it, so the number belongs to no other group.
         unsafe { libc::kill(-group, signal) };
     }
 }
 
-/// A process group that an interrupt ends, as long as this value lives.
+/// A process group that an interrupt ends while this value lives.
 #[derive(Debug)]
 pub struct Group {
     id: i32,
@@ -66,19 +67,19 @@ pub struct Group {
 }
 
 impl Group {
-    /// The group that the child `leader` leads.
+    /// Registers the group of which the child `leader` is the leader.
     pub fn of(leader: i32) -> Group {
         let free =
             |slot: &AtomicI32| slot.compare_exchange(0, leader, Ordering::SeqCst, Ordering::SeqCst).is_ok();
         let group = Group { id: leader, slot: RUNNING.iter().position(free) };
-        // The signal may have come between the child's start and now.
+        // A signal that came after the start of the child has not reached it.
         if INTERRUPTED.load(Ordering::SeqCst) {
             group.signal(libc::SIGTERM);
         }
         group
     }
 
-    /// Sends `signal` to all of the group. That there is none any more is no error.
+    /// Sends `signal` to the group. That the group has ended is no error.
     pub fn signal(&self, signal: libc::c_int) {
         if self.id > 1 {
             // SAFETY: kill(2) with plain numbers.

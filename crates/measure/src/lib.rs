@@ -1,9 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Measuring programs: interleaved rounds, one child's cost by wait4(2), and what smaps
-//! shows of it while it runs.
+//! Measuring programs: interleaved rounds, the cost of one child by wait4(2), what smaps shows of
+//! it while it runs, and the statistics of pairs.
 //!
-//! [`rounds`] runs sides in turn; a side is a [`program`] whose run is [`timed`], or a
-//! [`server`] under a load. A [`inspection`] is a run that counts for nothing and shows everything.
+//! | module | holds |
+//! |---|---|
+//! | [`rounds`] | sides that run in turn, in an order drawn anew for each round |
+//! | [`program`], [`child`], [`interrupt`] | what to run and how; one child and its cost; what ctrl-C ends |
+//! | [`timed`] | a run that is measured |
+//! | [`inspection`] | a run that is not measured: the program is stopped at its exit and its memory read |
+//! | [`server`], [`ready`], `tree` | a server for one round, when it is ready, the CPU time of its processes |
+//! | [`generated`], [`sample`] | the generated programs; runs of programs that wait to be looked at |
+//! | [`coverage`] | how much of a process is huge, by smaps |
+//! | [`stats`], [`stopping`], [`comparison`] | intervals of pairs, when there are enough pairs, what may be claimed |
+//! | [`ministat`] | samples compared by Student's t, as ministat(1) does |
+//! | [`pmu`] | the events of each CPU model and what follows from their counts |
+//! | [`perf`] | counting events by perf_event_open(2) |
+//! | [`processes`] | all processes: their CPU time, their text and what of it is huge |
+//! | [`host`], [`uprobe`] | the machine in one line; a count of executions of one instruction |
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 pub mod child;
@@ -25,5 +38,5 @@ pub mod server;
 pub mod stats;
 pub mod stopping;
 pub mod timed;
-pub mod tree;
+mod tree;
 pub mod uprobe;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What to run, and in which surroundings.
+//! What to run, and in which environment.
 
 use anyhow::{Context as _, Result, bail};
 use hugelift_core::printable::Escape;
@@ -12,19 +12,19 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// A program with its arguments and surroundings.
+/// A program with its arguments, its CPUs and its files.
 #[derive(Clone, Debug, Default)]
 pub struct Program {
-    /// Program and arguments.
+    /// The program and its arguments.
     pub argv: Vec<OsString>,
     /// Additions to the environment.
     pub env: Vec<(OsString, OsString)>,
     /// The only CPUs that it may use; all if empty.
     pub cpus: Vec<usize>,
-    /// Transparent huge pages are off for it: prctl(2), PR_SET_THP_DISABLE. The kernel then
-    /// maps large folios of the page cache by small entries too.
+    /// It gets no transparent huge pages: prctl(2), PR_SET_THP_DISABLE. The kernel then also maps
+    /// large folios of the page cache by small entries.
     pub no_thp: bool,
-    /// The file that it reads as its standard input; none is /dev/null.
+    /// The file that is its standard input; none is /dev/null.
     pub input: Option<PathBuf>,
     /// Where its standard output and error go.
     pub output: Output,
@@ -36,19 +36,19 @@ pub enum Output {
     /// To /dev/null.
     #[default]
     Discard,
-    /// Where this process's goes.
+    /// To where the output of this process goes.
     Inherit,
     /// To the end of this file.
     File(PathBuf),
 }
 
 impl Program {
-    /// A program with its arguments.
+    /// Makes a program from its arguments.
     pub fn new<I: Into<OsString>>(argv: impl IntoIterator<Item = I>) -> Program {
         Program { argv: argv.into_iter().map(Into::into).collect(), ..Program::default() }
     }
 
-    /// The same under `HUGELIFT run OPTIONS --`.
+    /// Returns the same program under `HUGELIFT run OPTIONS --`.
     pub fn lifted<S: Into<OsString> + Clone>(&self, hugelift: &Path, options: &[S]) -> Program {
         let mut argv: Vec<OsString> = vec![hugelift.into(), "run".into()];
         argv.extend(options.iter().cloned().map(Into::into));
@@ -57,24 +57,24 @@ impl Program {
         Program { argv, ..self.clone() }
     }
 
-    /// The same with one more argument.
+    /// Returns the same program with one more argument.
     pub fn arg(&self, arg: &str) -> Program {
         let mut more = self.clone();
         more.argv.push(arg.into());
         more
     }
 
-    /// The same with a library preloaded.
+    /// Returns the same program with a library preloaded.
     pub fn preloading(&self, library: &Path) -> Program {
         let mut more = self.clone();
         more.env.push(("LD_PRELOAD".into(), library.into()));
         more
     }
 
-    /// Ready to start, with its streams as asked for.
+    /// Makes the command, with its streams, CPUs and prctl(2) settings.
     ///
     /// # Errors
-    /// It is empty, or a file of it cannot be opened.
+    /// It is empty, or one of its files cannot be opened.
     pub fn command(&self) -> Result<Command> {
         let [program, args @ ..] = &self.argv[..] else { bail!("nothing to run") };
         let mut command = Command::new(program);
@@ -90,11 +90,12 @@ impl Program {
             let file = file.with_context(|| format!("cannot write {}", path.escaped()))?;
             command.stderr(file.try_clone().context("dup")?).stdout(file);
         }
-        self.surround(&mut command)?;
+        self.before_exec(&mut command)?;
         Ok(command)
     }
 
-    /// Tries the CPUs out: without it, a run would fail for a reason that does not name them.
+    /// Checks that the CPUs can be used: a run would otherwise fail with an error that does not name
+    /// them.
     ///
     /// # Errors
     /// This process may use none of them.
@@ -102,7 +103,8 @@ impl Program {
         let Some(set) = self.cpu_set()? else { return Ok(()) };
         let own = Pid::from_raw(0);
         let before = sched_getaffinity(own).context("sched_getaffinity")?;
-        sched_setaffinity(own, &set).with_context(|| format!("none of the CPUs {:?} is here", self.cpus))?;
+        sched_setaffinity(own, &set)
+            .with_context(|| format!("this process may use none of the CPUs {:?}", self.cpus))?;
         sched_setaffinity(own, &before).context("sched_setaffinity")
     }
 
@@ -117,7 +119,7 @@ impl Program {
         Ok(Some(set))
     }
 
-    fn surround(&self, command: &mut Command) -> Result<()> {
+    fn before_exec(&self, command: &mut Command) -> Result<()> {
         if self.cpus.is_empty() && !self.no_thp {
             return Ok(());
         }

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// What tells it.
+/// The sign that a server is ready.
 #[derive(Clone, Debug)]
 pub enum Ready {
     /// `HOST:PORT` takes connections.
@@ -21,14 +21,14 @@ pub enum Ready {
     Line(Regex),
 }
 
-/// Numbers are ports of this machine, `HOST:PORT` another one's; what has a slash at its
-/// start (or behind a dot) is a socket; everything else a regular expression.
+/// A number is a port of this machine, `HOST:PORT` a port of another one; what begins with `/`, `./`
+/// or `../` is a socket; everything else is a regular expression.
 impl FromStr for Ready {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Ready, String> {
         if text.is_empty() {
-            return Err("wanted is a port, HOST:PORT, the path of a socket, or a regular expression".into());
+            return Err("needs a port, HOST:PORT, the path of a socket, or a regular expression".into());
         }
         if text.bytes().all(|b| b.is_ascii_digit()) {
             let port: u16 = text.parse().map_err(|_| format!("{text} is no port (1 to 65535)"))?;
@@ -59,7 +59,7 @@ impl fmt::Display for Ready {
 }
 
 impl Ready {
-    /// Whether something takes connections there now; a line is never there before it is printed.
+    /// Whether something takes connections there now; always false for a line of output.
     pub fn answers(&self) -> bool {
         const PATIENCE: Duration = Duration::from_millis(200);
         match self {

@@ -1,28 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Interleaved runs: in each round every side runs once, in an order drawn anew, so that
-//! whatever changes on the machine meanwhile hits all sides alike.
+//! Interleaved runs: in each round every side runs once, in an order drawn anew, so that a change
+//! of the machine during the measurement affects all sides alike.
 
 use crate::interrupt;
 use anyhow::{Context as _, Result};
 
 /// One of the things compared.
 pub struct Side<'a, T> {
-    /// As printed.
+    /// Its name, as printed.
     pub name: &'a str,
     /// Runs it once.
     pub run: Box<dyn FnMut() -> Result<T> + 'a>,
 }
 
 impl<'a, T> Side<'a, T> {
-    /// A side by its name.
+    /// Makes a side.
     pub fn new(name: &'a str, run: impl FnMut() -> Result<T> + 'a) -> Side<'a, T> {
         Side { name, run: Box::new(run) }
     }
 }
 
-/// Runs all sides `rounds` times (at least once) after one warm-up each, which is not in the
-/// result.
-/// `seen` is told of each round: its number from 0, the results by side, and which side
+/// Runs all sides `rounds` times (at least once), after a warm-up of each that is not in the result.
+/// Calls `seen` after each round with its number (from 0), the results by side, and the side that
 /// ran first. The result is by side, then by round.
 ///
 /// # Errors
@@ -43,9 +42,9 @@ pub fn run<T>(
     })
 }
 
-/// Runs all sides in rounds, without a warm-up, for as long as `after` says so: it is told
-/// after each round of all results so far, by side, and of the order of this round. The
-/// result is by side, then by round.
+/// Runs all sides in rounds, without a warm-up, for as long as `after` returns true. `after` gets
+/// all results so far, by side, and the order of the last round. The result is by side, then by
+/// round.
 ///
 /// # Errors
 /// The first run that failed, with the name of its side.
@@ -72,7 +71,7 @@ fn once<T>(side: &mut Side<T>) -> Result<T> {
     (side.run)().with_context(|| side.name.to_string())
 }
 
-/// Pairs of a figure of two sides, round by round, as the statistics want them.
+/// Pairs a figure of two sides, round by round, for [`crate::stats`].
 pub fn pairs<T>(first: &[T], second: &[T], figure: impl Fn(&T) -> f64) -> Vec<(f64, f64)> {
     first.iter().zip(second).map(|(a, b)| (figure(a), figure(b))).collect()
 }
@@ -97,7 +96,7 @@ mod tests {
         assert_eq!(results, [vec!["a"; 64], vec!["b"; 64]]);
         let log = log.borrow();
         assert!(log.chunks(2).all(|round| round[0] != round[1]), "{log:?}");
-        // 64 draws of one and the same order: never, in practice.
+        // 64 draws of the same order have a probability of 2^-63.
         assert!(firsts.iter().all(|&n| n > 0), "{firsts:?}");
     }
 

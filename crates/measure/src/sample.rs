@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A run of a program that is made for being measured: it prints a line when it is done,
-//! and waits for the end of its standard input, so that it can be looked at.
+//! Runs of the generated programs: such a program prints a line when it is done, then waits for the
+//! end of its standard input, so that its memory can be read meanwhile.
 
 use crate::child::{Child, Cost, reap_orphans};
 use crate::interrupt;
@@ -13,22 +13,22 @@ use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::Stdio;
 use std::time::Duration;
 
-/// Longer than hugelift's helper needs to end once its program has started.
+/// How long hugelift's helper may run on after its program has ended.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What a run cost and said.
+/// The cost and the output of a run.
 #[derive(Clone, Debug)]
 pub struct Sample {
-    /// What it cost.
+    /// Its cost.
     pub cost: Cost,
     /// All of its standard output.
     pub output: String,
-    /// Its memory, where it was looked at.
+    /// Its memory, where it was read.
     pub memory: Vec<Usage>,
 }
 
 impl Program {
-    /// Runs it to its end, with nothing on its standard input.
+    /// Runs it to its end, with empty standard input.
     ///
     /// # Errors
     /// It cannot be started, or ends with another status than 0.
@@ -36,12 +36,12 @@ impl Program {
         self.measure(Stdio::null(), |_, _| Ok(Vec::new()))
     }
 
-    /// Runs it; when it has printed its first line, looks at its memory; then closes its
-    /// standard input, for the end of which it waits.
+    /// Runs it. When it has printed its first line, reads its memory; then closes its standard
+    /// input, so that it ends.
     ///
     /// # Errors
-    /// As [`Program::run`]; or it ends before it prints a line.
-    pub fn run_and_look(&self) -> Result<Sample> {
+    /// As [`Program::run`], or it ends before it prints a line.
+    pub fn run_and_read_memory(&self) -> Result<Sample> {
         self.measure(Stdio::piped(), |pid, line| {
             ensure!(!line.is_empty(), "{self}: ended before it printed a line");
             Ok(Process::new(pid).smaps()?)
@@ -67,11 +67,11 @@ impl Program {
         Ok(Sample { cost: Cost { left_behind, ..cost }, output, memory: memory? })
     }
 
-    /// The memory of a program that has nothing to say until its standard input ends: as
-    /// soon as it sleeps without having used CPU time for a while.
+    /// Runs a program that prints nothing until its standard input ends, and reads its memory as
+    /// soon as it has slept for 0.2 s without using CPU time.
     ///
     /// # Errors
-    /// It does not come to rest, or ends with another status than 0.
+    /// It is still busy after 10 s, or ends with another status than 0.
     pub fn memory_at_rest(&self) -> Result<Vec<Usage>> {
         let mut command = self.command()?;
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::inherit());
@@ -97,5 +97,5 @@ fn at_rest(pid: u32) -> Result<()> {
             return Ok(());
         }
     }
-    bail!("process {pid} did not come to rest in 10 s")
+    bail!("process {pid} is still busy after 10 s")
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A server for one round: started, waited for until it is ready, stopped with all that it
-//! has started.
+//! A server for one round: started, awaited until it is ready, and stopped with all processes that
+//! it has started.
 
 use crate::child::{Child, reap_orphans};
 use crate::interrupt;
@@ -17,22 +17,22 @@ use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Lines of a server's output that an error shows.
+/// The last lines of a server's output that an error shows.
 const LINES: usize = 8;
 
-/// How often it is asked whether it is ready.
+/// The interval between checks whether the server is ready.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// A server that runs. Dropped, it is killed with all that it has started.
+/// A running server. When dropped, it is killed with all processes that it has started.
 #[derive(Debug)]
 pub struct Server {
     child: Option<Child>,
-    output: Arc<Mutex<Heard>>,
+    output: Arc<Mutex<Output>>,
 }
 
-/// What it has printed.
+/// What a server has printed: its last lines, and whether the line was there that says it is ready.
 #[derive(Debug, Default)]
-struct Heard {
+struct Output {
     last: VecDeque<String>,
     ready: bool,
 }
@@ -41,21 +41,21 @@ impl Server {
     /// Starts a server and waits until it is ready.
     ///
     /// # Errors
-    /// Something answers before it is started; it ends, or is not ready in time.
+    /// Something answers before the server is started; it ends, or is not ready in time.
     pub fn start(program: &Program, ready: &Ready, patience: Duration) -> Result<Server> {
         ensure!(
             !ready.answers(),
-            "{ready} is possible before the server is started: another one runs already; stop it, or choose \
+            "{ready} is possible before the server is started: another server uses it; stop that one, or choose \
              another port or socket"
         );
         let mut command = program.command()?;
         let (read, write) = std::io::pipe().context("pipe")?;
         command.stdin(Stdio::null()).stdout(write.try_clone().context("dup")?).stderr(write);
         let child = Child::start(&mut command)?;
-        // With it goes our own end for writing.
+        // Closes this process's copies of the write end.
         drop(command);
-        let output = Arc::new(Mutex::new(Heard::default()));
-        listen(read, ready.clone(), Arc::clone(&output))?;
+        let output = Arc::new(Mutex::new(Output::default()));
+        read_output(read, ready.clone(), Arc::clone(&output))?;
         let server = Server { child: Some(child), output };
         server.wait_until_ready(ready, patience)?;
         Ok(server)
@@ -65,16 +65,16 @@ impl Server {
         let deadline = Instant::now() + patience;
         loop {
             interrupt::check()?;
-            if self.heard().ready || ready.answers() {
+            if self.output().ready || ready.answers() {
                 return Ok(());
             }
             if self.child()?.has_ended()? {
-                // The last lines may still be on their way.
+                // The last lines may not have been read yet.
                 std::thread::sleep(10 * PAUSE);
-                bail!("the server ended before there was {ready}{}", self.last_words());
+                bail!("the server ended before there was {ready}{}", self.last_lines());
             }
             if Instant::now() >= deadline {
-                bail!("no {ready} within {patience:?} of the server's start{}", self.last_words());
+                bail!("there was no {ready} within {patience:?} of the server's start{}", self.last_lines());
             }
             std::thread::sleep(PAUSE);
         }
@@ -84,43 +84,43 @@ impl Server {
         self.child.as_ref().context("the server is stopped")
     }
 
-    fn heard(&self) -> std::sync::MutexGuard<'_, Heard> {
+    fn output(&self) -> std::sync::MutexGuard<'_, Output> {
         self.output.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What it printed last, for an error.
-    fn last_words(&self) -> String {
-        let heard = self.heard();
-        let lines: Vec<&str> = heard.last.iter().map(String::as_str).collect();
+    /// Returns what it printed last, for an error.
+    fn last_lines(&self) -> String {
+        let output = self.output();
+        let lines: Vec<&str> = output.last.iter().map(String::as_str).collect();
         if lines.is_empty() { String::new() } else { format!("; its last lines:\n  {}", lines.join("\n  ")) }
     }
 
-    /// CPU seconds that it and its children have used so far.
+    /// Returns the CPU seconds that it and its descendants have used so far.
     ///
     /// # Errors
     /// It has ended, or /proc cannot be read.
     pub fn cpu(&self) -> Result<f64> {
-        ensure!(!self.child()?.has_ended()?, "the server has ended{}", self.last_words());
+        ensure!(!self.child()?.has_ended()?, "the server has ended{}", self.last_lines());
         cpu_of_descendants()
     }
 
-    /// What of it is huge now.
+    /// Reads its memory: what of it is huge now.
     ///
     /// # Errors
     /// It is stopped already.
-    pub fn look(&self) -> Result<Seen> {
+    pub fn memory_now(&self) -> Result<Seen> {
         Ok(Seen::now(self.child()?.pid()))
     }
 
-    /// Asks it to end (SIGTERM), and kills it and what it has left when that takes longer
-    /// than `patience`. How it ended, and whether it had to be killed.
+    /// Sends it SIGTERM, and kills it if it still runs after `patience`; then kills what it has left
+    /// behind. Returns how it ended, and whether it had to be killed.
     ///
     /// # Errors
     /// It cannot be waited for.
     pub fn stop(mut self, patience: Duration) -> Result<(ExitStatus, bool)> {
         let child = self.child.take().context("the server is stopped")?;
         let pid = nix::unistd::Pid::from_raw(child.pid().cast_signed());
-        // Not waited for, so the id is its own; that it has ended is no error.
+        // It has not been waited for, so the id is still its own; that it has ended is no error.
         let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);
         let ended = child.wait_until(Instant::now() + patience)?;
         child.group().signal(libc::SIGKILL);
@@ -132,7 +132,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // The child's own end kills its group.
+        // Dropping the child kills its group.
         if self.child.take().is_some() {
             // Nothing can be done about a process that even SIGKILL does not end.
             let _ = clear_orphans();
@@ -140,8 +140,8 @@ impl Drop for Server {
     }
 }
 
-/// Kills what has left the server's process group: it is this process's child by now, or
-/// descends from one that is.
+/// Kills what has left the server's process group: after the server's end these processes are
+/// descendants of this one, which is a subreaper.
 fn clear_orphans() -> Result<()> {
     for _ in 0..100 {
         let (_, some) = reap_orphans(Duration::from_millis(20))?;
@@ -153,28 +153,28 @@ fn clear_orphans() -> Result<()> {
             let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
         }
     }
-    bail!("some of what the server has started does not end")
+    bail!("some processes that the server has started do not end")
 }
 
-/// Reads its output in a thread, for as long as anybody has the other end.
-fn listen(from: std::io::PipeReader, ready: Ready, heard: Arc<Mutex<Heard>>) -> Result<()> {
+/// Reads the output in a thread until the last writer closes it.
+fn read_output(from: std::io::PipeReader, ready: Ready, output: Arc<Mutex<Output>>) -> Result<()> {
     let from = File::from(std::os::fd::OwnedFd::from(from));
     let read = move || {
         for line in BufReader::new(from).split(b'\n').map_while(Result::ok) {
             let line = text_to_parse(&line).into_owned();
-            let mut heard = heard.lock().unwrap_or_else(PoisonError::into_inner);
-            heard.ready |= matches!(&ready, Ready::Line(regex) if regex.is_match(&line));
-            if heard.last.len() == LINES {
-                heard.last.pop_front();
+            let mut output = output.lock().unwrap_or_else(PoisonError::into_inner);
+            output.ready |= matches!(&ready, Ready::Line(regex) if regex.is_match(&line));
+            if output.last.len() == LINES {
+                output.last.pop_front();
             }
-            heard.last.push_back(line);
+            output.last.push_back(line);
         }
     };
-    std::thread::Builder::new().name("listen".into()).spawn(read).context("cannot start a thread")?;
+    std::thread::Builder::new().name("output".into()).spawn(read).context("cannot start a thread")?;
     Ok(())
 }
 
-/// The last number in `output` that `regex` finds: its first group, or all of it.
+/// Returns the last number in `output` that `regex` matches: its first group, or all of it.
 ///
 /// # Errors
 /// There is none.
@@ -184,10 +184,10 @@ pub fn number(regex: &regex::Regex, output: &str) -> Result<f64> {
     let Some(text) = text else {
         let lines: Vec<&str> = output.lines().rev().take(LINES).collect();
         let lines: Vec<&str> = lines.into_iter().rev().collect();
-        bail!("'{regex}' is nowhere in the load's output; it ends:\n  {}", lines.join("\n  "));
+        bail!("'{regex}' matches nothing in the load's output; the output ends:\n  {}", lines.join("\n  "));
     };
     let number = text.trim().replace(',', "").parse::<f64>().ok().filter(|n| n.is_finite());
-    number.with_context(|| format!("'{regex}' finds '{text}' in the load's output, which is no number"))
+    number.with_context(|| format!("'{regex}' matches '{text}' in the load's output, which is no number"))
 }
 
 #[cfg(test)]

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Statistics of paired measurements.
 //!
-//! Times of programs are skewed and have outliers, so nothing here assumes a normal
-//! distribution: the estimate is the Hodges-Lehmann one (the median of all averages of
-//! two values), and its interval is the one that inverts Wilcoxon's signed-rank test
-//! (Hollander, Wolfe & Chicken, "Nonparametric Statistical Methods", chapter 3). All it
-//! asks is that each pair differs by the same amount plus noise that is as often up as down.
+//! Times of programs are skewed and have outliers, so nothing here assumes a normal distribution.
+//! The estimate is that of Hodges and Lehmann (the median of all averages of two values); its
+//! interval inverts Wilcoxon's signed-rank test (Hollander, Wolfe & Chicken, "Nonparametric
+//! Statistical Methods", chapter 3). The only assumption is that each pair differs by the same
+//! amount plus symmetric noise.
 
 use std::fmt;
 
-/// Confidence that an interval has at least (exact up to [`EXACT`] values).
-pub const CONFIDENCE: f64 = 0.95;
+/// The least confidence of an interval (exact up to [`EXACT`] values).
+const CONFIDENCE: f64 = 0.95;
 
-/// Up to this many values the null distribution is counted out; beyond, a normal
-/// distribution stands for it.
+/// Up to this many values the null distribution is computed exactly; beyond, a normal distribution
+/// approximates it.
 const EXACT: usize = 50;
 
 /// The point of the standard normal distribution with 2.5 % above it.
@@ -25,14 +25,14 @@ pub enum StatsError {
     /// Nothing was measured.
     #[error("no measurements")]
     Empty,
-    /// A value that is not a number, or one that has no ratio.
+    /// A value that is not finite, or one that has no ratio.
     #[error("measurement {index} is {value}, which has no {what}")]
     Unusable {
         /// Counted from 0.
         index: usize,
         /// The value seen.
         value: f64,
-        /// What was to be made of it.
+        /// What cannot be computed from it.
         what: &'static str,
     },
 }
@@ -57,21 +57,21 @@ pub struct Estimate {
     pub count: usize,
 }
 
-/// What an estimate says against a value that means "no difference".
+/// How an estimate compares with the value that means "no difference".
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
     /// The whole interval is below.
     Less,
     /// The whole interval is above.
     More,
-    /// The interval holds the value: no difference is shown (nor is equality).
+    /// The interval contains the value: neither a difference nor equality is shown.
     Undecided,
     /// Too few values for an interval.
     TooFew,
 }
 
 impl Estimate {
-    /// What it says against `neutral`: 1 for ratios, 0 for differences.
+    /// Compares the interval with `neutral`: 1 for ratios, 0 for differences.
     pub fn verdict(&self, neutral: f64) -> Verdict {
         match self.interval {
             None => Verdict::TooFew,
@@ -81,9 +81,8 @@ impl Estimate {
         }
     }
 
-    /// The larger of the ways from the point to the ends of the interval, as a share of the
-    /// point; for ratios. A difference smaller than this is one that the measurement could
-    /// not have told from none.
+    /// Returns the larger distance from the point to an end of the interval, as a share of the
+    /// point; for ratios. The measurement could not have shown a difference smaller than this.
     pub fn half_width(&self) -> Option<f64> {
         let Interval { low, high } = self.interval?;
         Some((high / self.point).max(self.point / low) - 1.0)
@@ -95,7 +94,7 @@ impl Estimate {
     }
 }
 
-/// `0.79 [0.78, 0.81]`; the precision goes for all three figures (default 3 digits).
+/// `0.79 [0.78, 0.81]`; the precision applies to all three figures (default 3 digits).
 impl fmt::Display for Estimate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let digits = f.precision().unwrap_or(3);
@@ -107,7 +106,7 @@ impl fmt::Display for Estimate {
     }
 }
 
-/// The median; of an even number of values the mean of the middle two.
+/// Returns the median; of an even number of values the mean of the middle two.
 ///
 /// # Errors
 /// No values, or one that is not finite.
@@ -117,7 +116,7 @@ pub fn median(values: &[f64]) -> Result<f64, StatsError> {
     Ok(middle(&sorted))
 }
 
-/// The Hodges-Lehmann estimate of the middle of `values` with its 95 % interval.
+/// Returns the Hodges-Lehmann estimate of the middle of `values` with its 95 % interval.
 ///
 /// # Errors
 /// No values, or one that is not finite.
@@ -136,7 +135,7 @@ pub fn location(values: &[f64]) -> Result<Estimate, StatsError> {
     Ok(Estimate { point: middle(&walsh), interval, count: n })
 }
 
-/// The typical ratio second / first of pairs, with its 95 % interval.
+/// Estimates the ratio second / first of pairs, with its 95 % interval.
 ///
 /// # Errors
 /// No pairs, or a value that is not positive and finite.
@@ -147,7 +146,7 @@ pub fn ratio(pairs: &[(f64, f64)]) -> Result<Estimate, StatsError> {
     Ok(location(&logs)?.map(f64::exp))
 }
 
-/// The typical difference second - first of pairs, with its 95 % interval.
+/// Estimates the difference second - first of pairs, with its 95 % interval.
 ///
 /// # Errors
 /// No pairs, or a value that is not finite.
@@ -165,14 +164,14 @@ fn checked(values: &[f64], what: &'static str, ok: impl Fn(f64) -> bool) -> Resu
     }
 }
 
-/// Of values that are sorted and not none.
+/// Returns the median of sorted values, of which there is at least one.
 fn middle(sorted: &[f64]) -> f64 {
     let n = sorted.len();
     sorted[(n - 1) / 2] / 2.0 + sorted[n / 2] / 2.0
 }
 
-/// The largest rank sum `t` with P(T <= t) <= 2.5 % under the null hypothesis, for `n`
-/// values: as many Walsh averages are cut off at each end. `None` if even 0 is likelier.
+/// Returns the largest rank sum `t` with P(T <= t) <= 2.5 % under the null hypothesis, for `n`
+/// values: this many Walsh averages are cut off at each end. `None` if even P(T <= 0) is larger.
 fn critical(n: usize) -> Option<usize> {
     if n > EXACT {
         let n = n as f64;
@@ -180,7 +179,7 @@ fn critical(n: usize) -> Option<usize> {
         // The half is the usual continuity correction.
         return Some((mean - Z * variance.sqrt() - 0.5).floor() as usize);
     }
-    // counts[s]: subsets of {1..n} with the sum s. There are 2^n, at most 2^50.
+    // counts[s] is the number of subsets of {1..n} with the sum s. There are 2^n subsets, at most 2^50.
     let top = n * (n + 1) / 2;
     let mut counts = vec![0u64; top + 1];
     counts[0] = 1;
@@ -280,7 +279,7 @@ pub(crate) mod tests {
         assert_eq!(difference(&[(3.0, 5.0)]).unwrap().point, 2.0);
     }
 
-    /// The share of 2,000 simulated experiments of `n` pairs whose interval holds the true ratio.
+    /// Returns the share of 2,000 simulated experiments of `n` pairs whose interval contains the ratio.
     fn coverage(n: usize, seed: u64) -> f64 {
         const RUNS: usize = 2000;
         const TRUTH: f64 = 0.8;
@@ -288,7 +287,7 @@ pub(crate) mod tests {
         let hits = (0..RUNS).filter(|_| {
             let pairs: Vec<(f64, f64)> = (0..n)
                 .map(|_| {
-                    // Each pair has a pace of its own, as on a machine with neighbours.
+                    // Each pair has a speed of its own, as on a machine that others use too.
                     let pace = 1.0 + random.f64();
                     (
                         pace * (0.05 * laplace(&mut random)).exp(),
@@ -303,14 +302,14 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn intervals_hold_the_truth_as_often_as_they_say() {
+    fn intervals_contain_the_ratio_as_often_as_stated() {
         for (n, seed) in [(10, 1), (20, 2), (60, 3)] {
             let share = coverage(n, seed);
             assert!((0.93..=0.97).contains(&share), "{share} of the intervals of {n} pairs");
         }
     }
-    /// Two identical variants: the interval excludes 1 in about one experiment of twenty, and
-    /// what is then claimed is small.
+
+    /// Of two identical variants, the interval excludes 1 in about one experiment of twenty.
     #[test]
     fn identical_variants_show_no_difference_in_nineteen_of_twenty() {
         const RUNS: usize = 2000;
@@ -334,7 +333,7 @@ pub(crate) mod tests {
         assert_eq!(Estimate { interval: None, ..of(1.0, 1.0, 1.0) }.half_width(), None);
     }
 
-    /// Recorded, not simulated: real times have tails, steps and drifts of their own.
+    /// Recorded times have tails, steps and drifts that simulated ones have not.
     #[test]
     fn identical_variants_as_recorded_show_no_difference_in_nineteen_of_twenty() {
         const RECORDED: &str = include_str!("../tests/fixtures/identical.csv");

@@ -1,36 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 //! When enough pairs have been measured.
 //!
-//! Looking at a result again and again, and stopping when it pleases, makes intervals that
-//! hold the truth less often than they say. So the rule never looks at *where* the interval
-//! lies, only at how wide it is (Chow & Robbins 1965), and it looks seldom: at 12 pairs, and
-//! then each time there is a quarter more. What is left of the effect was simulated: see the
-//! test below.
+//! A measurement that checks its result again and again, and stops when the result is welcome, has
+//! intervals that contain the true value less often than stated. So the rule never checks *where*
+//! the interval lies, only how wide it is (Chow & Robbins 1965), and it checks seldom: at 12 pairs,
+//! and then each time there is a quarter more. The test below simulates what is left of the effect.
 
 use std::time::Duration;
 
-/// The first look at the width.
-const FIRST_LOOK: usize = 12;
+/// Pairs at the first check of the width.
+const FIRST_CHECK: usize = 12;
 
-/// Without any wish of the user: so many pairs at least, so many at most, and this long.
+/// What ends a measurement by default: the least and the most pairs, and the time.
 const PAIRS: (usize, usize) = (10, 200);
 const TIME: Duration = Duration::from_secs(5);
 
-/// No interval exists with fewer pairs.
+/// The fewest pairs that have an interval.
 pub const LEAST_PAIRS: usize = 6;
 
-/// What ends a measurement. With several wishes the first that comes true does.
+/// What ends a measurement: the first of the given conditions that is met.
 #[derive(Clone, Copy, Default, PartialEq, Debug)]
 pub struct Rule {
-    /// So many pairs.
+    /// This number of pairs.
     pub pairs: Option<usize>,
     /// The interval's half-width is at most this share of the ratio (0.01 is 1 %).
     pub until: Option<f64>,
-    /// So much time has passed; there are at least [`LEAST_PAIRS`] then.
+    /// This time has passed, and there are at least [`LEAST_PAIRS`].
     pub time: Option<Duration>,
 }
 
-/// What has been reached.
+/// The condition that was met.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reached {
@@ -45,8 +44,8 @@ pub enum Reached {
 }
 
 impl Rule {
-    /// Whether it is enough after `count` pairs and `elapsed`; `width` is the half-width of
-    /// the widest interval that the verdict rests on, asked for only where it is looked at.
+    /// Returns the condition that is met after `count` pairs and `elapsed`. `width` computes the
+    /// half-width of the widest interval that the verdict rests on; it is called only at a check.
     pub fn reached(
         &self,
         count: usize,
@@ -65,7 +64,7 @@ impl Rule {
             return Some(Reached::Pairs);
         }
         if let Some(goal) = self.until
-            && is_look(count)
+            && is_check(count)
             && width().is_some_and(|width| width <= goal)
         {
             return Some(Reached::Width);
@@ -74,7 +73,7 @@ impl Rule {
         late.then_some(Reached::Time)
     }
 
-    /// How far it is, from 0 to 1, as far as can be told.
+    /// Estimates the progress, from 0 to 1.
     pub fn progress(&self, count: usize, elapsed: Duration, width: Option<f64>) -> f64 {
         let of_time = |time: Duration| elapsed.as_secs_f64() / time.as_secs_f64().max(1e-9);
         let of_pairs = |pairs: usize| count as f64 / pairs.max(1) as f64;
@@ -90,13 +89,13 @@ impl Rule {
     }
 }
 
-/// 12, 15, 18, 22, 27...
-fn is_look(count: usize) -> bool {
-    let mut look = FIRST_LOOK;
-    while look < count {
-        look += (look / 4).max(1);
+/// Whether the width is checked at this number of pairs: 12, 15, 18, 22, 27...
+fn is_check(count: usize) -> bool {
+    let mut check = FIRST_CHECK;
+    while check < count {
+        check += (check / 4).max(1);
     }
-    look == count
+    check == count
 }
 
 #[cfg(test)]
@@ -108,16 +107,16 @@ mod tests {
     const NO_TIME: Duration = Duration::ZERO;
 
     #[test]
-    fn looks_grow_apart() {
-        let looks: Vec<usize> = (0..40).filter(|&n| is_look(n)).collect();
-        assert_eq!(looks, [12, 15, 18, 22, 27, 33]);
+    fn checks_grow_apart() {
+        let checks: Vec<usize> = (0..40).filter(|&n| is_check(n)).collect();
+        assert_eq!(checks, [12, 15, 18, 22, 27, 33]);
     }
 
     #[test]
-    fn the_first_wish_that_comes_true_ends_it() {
+    fn the_first_condition_that_is_met_ends_it() {
         let rule = Rule { pairs: Some(30), until: Some(0.01), time: Some(Duration::from_secs(60)) };
         assert_eq!(rule.reached(12, NO_TIME, || Some(0.02)), None);
-        assert_eq!(rule.reached(13, NO_TIME, || Some(0.005)), None, "no look at 13");
+        assert_eq!(rule.reached(13, NO_TIME, || Some(0.005)), None, "no check at 13");
         assert_eq!(rule.reached(15, NO_TIME, || Some(0.005)), Some(Reached::Width));
         assert_eq!(rule.reached(30, NO_TIME, || None), Some(Reached::Pairs));
         let late = Duration::from_secs(61);
@@ -126,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_wish_ten_pairs_or_five_seconds_and_not_for_ever() {
+    fn by_default_ten_pairs_and_five_seconds_or_200_pairs() {
         let rule = Rule::default();
         let (short, long) = (Duration::from_secs(1), Duration::from_secs(6));
         assert_eq!(rule.reached(10, short, || None), None);
@@ -136,10 +135,10 @@ mod tests {
         assert!(rule.progress(5, long, None) <= 0.5 && rule.progress(10, long, None) == 1.0);
     }
 
-    /// Intervals of measurements that stopped at a width hold the truth as often as they say,
-    /// within a point or two.
+    /// Intervals of measurements that stopped at a width contain the true ratio as often as stated,
+    /// within two percentage points.
     #[test]
-    fn stopping_at_a_width_keeps_the_interval_honest() {
+    fn stopping_at_a_width_keeps_the_confidence() {
         const RUNS: usize = 2000;
         let rule = Rule { until: Some(0.02), ..Rule::default() };
         let mut random = fastrand::Rng::with_seed(7);
@@ -161,6 +160,6 @@ mod tests {
         let share = hits.count() as f64 / RUNS as f64;
         let mean = counts as f64 / RUNS as f64;
         assert!((0.93..=0.97).contains(&share), "{share} of the intervals, {mean} pairs each");
-        assert!(mean > 14.0, "so early that nothing was tested: {mean} pairs");
+        assert!(mean > 14.0, "stopped so early that nothing was tested: {mean} pairs");
     }
 }

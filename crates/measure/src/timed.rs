@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A run that counts: its cost, and what is seen of it from outside while it runs.
+//! A run that is measured: its cost, and what is seen of it from outside while it runs.
 //!
-//! Reading smaps keeps the process from changing its mappings for a moment. So it is done
+//! A reader of smaps keeps the process from changing its mappings for a moment. So smaps is read
 //! late, seldom, and in the same way on both sides: first after [`FIRST`], then at growing
-//! distances, never for more than a hundredth of the time. Shorter programs are shown by a
-//! [`crate::inspection`].
+//! intervals, never for more than a hundredth of the time. A program that ends sooner is shown by
+//! a [`crate::inspection`].
 
 use crate::child::{Child, Cost, reap_orphans};
 use crate::comparison::Memory;
@@ -17,32 +17,32 @@ use std::process::ExitStatus;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-/// When a process is first looked at.
+/// When a process is first read.
 const FIRST: Duration = Duration::from_millis(100);
 
-/// A look may take at most this share of the time.
+/// Reading may take at most one part in this of the time.
 const SHARE: u32 = 100;
 
-/// How long hugelift's helper has to end behind a program that has ended: long, as it may not
-/// get a CPU; only who leaves a daemon behind waits for all of it.
+/// How long hugelift's helper may run on after its program has ended. It is long because the helper
+/// may get no CPU; only a program that leaves a daemon behind costs all of it.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What was seen of a process: the most of each.
+/// What was seen of a process: the largest value of each field.
 #[derive(Clone, Copy, Default, PartialEq, Debug)]
 pub struct Seen {
-    /// Its mappings; none where smaps could not be read.
+    /// What of its mappings is huge; none where smaps could not be read.
     pub memory: Option<Memory>,
     /// Peak resident memory in bytes.
     pub peak_bytes: Option<u64>,
 }
 
 impl Seen {
-    /// Looks at a process now. One that has ended, or may not be looked at, shows nothing; nor
-    /// does one that another process traces: it is just being lifted.
+    /// Reads a process now. One that has ended or may not be read shows nothing. Nor does one that
+    /// another process traces: it is being lifted at this moment.
     pub fn now(pid: u32) -> Seen {
         let process = Process::new(pid);
         let Ok(status) = process.status() else { return Seen::default() };
-        // The tracer is a thread.
+        // TracerPid is the id of a thread.
         let own = nix::unistd::gettid().as_raw().cast_unsigned();
         if status.tracer.is_some_and(|tracer| tracer != 0 && tracer != own) {
             return Seen::default();
@@ -53,7 +53,7 @@ impl Seen {
         }
     }
 
-    /// What either has seen.
+    /// Returns the larger value of each field.
     pub fn max(self, other: Seen) -> Seen {
         let memory = match (self.memory, other.memory) {
             (Some(a), Some(b)) => Some(a.max(b)),
@@ -72,7 +72,7 @@ pub struct Timed {
     pub cost: Cost,
     /// What was seen of it, if it ran for long enough.
     pub seen: Seen,
-    /// Something that it started goes on.
+    /// Something that it started still runs.
     pub left_running: bool,
 }
 
@@ -90,7 +90,7 @@ pub fn run(program: &Program) -> Result<Timed> {
         .spawn(move || watch(pid, &stopped))
         .context("cannot start a thread")?;
     let (ended, wall) = (child.wait_for_end(), child.began().elapsed().as_secs_f64());
-    // Until it is waited for, its id is nobody else's.
+    // The child is a zombie until `finish`: its id belongs to no other process yet.
     drop(stop);
     let seen = watcher.join().unwrap_or_default();
     ended?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A uprobe that counts how often an instruction of a file is executed, by any process
-//! (Documentation/trace/uprobetracer.rst in Linux). Needs root and tracefs.
+//! A uprobe that counts the executions of one instruction of a file, by all processes
+//! (Documentation/trace/uprobetracer.rst in Linux). It needs root and tracefs.
 
 use anyhow::{Context as _, Result};
 use hugelift_core::printable::Escape;
@@ -11,17 +11,17 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 const TRACEFS: &str = "/sys/kernel/tracing";
 
-/// The event, gone when dropped.
+/// The event. It is removed when dropped.
 #[derive(Debug)]
 pub struct Uprobe {
     event: String,
 }
 
 impl Uprobe {
-    /// Counts from now on, at `offset` bytes in `file`.
+    /// Starts to count at `offset` bytes in `file`.
     ///
     /// # Errors
-    /// The kernel refuses, or there is no tracefs.
+    /// The kernel refuses the event, or there is no tracefs.
     pub fn set(file: &Path, offset: u64) -> Result<Uprobe> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -32,10 +32,10 @@ impl Uprobe {
         Ok(probe)
     }
 
-    /// How often the instruction was executed.
+    /// Returns how many times the instruction was executed.
     ///
     /// # Errors
-    /// tracefs does not tell.
+    /// uprobe_profile cannot be read, or has no count of this event.
     pub fn hits(&self) -> Result<u64> {
         let path = Path::new(TRACEFS).join("uprobe_profile");
         let profile = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.escaped()))?;
@@ -50,7 +50,7 @@ impl Uprobe {
     }
 }
 
-/// One call a line: the kernel takes each for a command of its own.
+/// Writes one line by one write(2): the kernel reads each write as a command.
 fn write(name: &str, text: &str) -> Result<()> {
     let path = Path::new(TRACEFS).join(name);
     let file = OpenOptions::new().append(true).open(&path);
@@ -60,7 +60,7 @@ fn write(name: &str, text: &str) -> Result<()> {
 
 impl Drop for Uprobe {
     fn drop(&mut self) {
-        // What cannot be removed stays without effect.
+        // An event that cannot be removed is at least switched off.
         let _ = write(&self.switch(), "0");
         let _ = write("uprobe_events", &format!("-:hugelift/{}", self.event));
     }

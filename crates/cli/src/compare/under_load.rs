@@ -62,7 +62,7 @@ impl UnderLoad {
         let more = if lifted { vec!["--report".into(), report.escaped().to_string()] } else { Vec::new() };
         let run = self.run(&program(&more), side)?;
         let seen = Seen { memory: run.memory, peak_bytes: run.peak_bytes };
-        let said = std::fs::read_to_string(&report).ok().and_then(|text| inspection::said(&text));
+        let said = std::fs::read_to_string(&report).ok().and_then(|text| inspection::parse_report(&text));
         Ok(Known {
             seen,
             liftable: said.as_ref().and_then(|said| said.liftable),
@@ -86,7 +86,7 @@ impl UnderLoad {
             said.trim_end()
         );
         let cpu = server.cpu()? - before;
-        let seen = server.look()?;
+        let seen = server.memory_now()?;
         let metric = number(&self.metric, &said)?;
         let transactions = match &self.count {
             Some(count) => number(count, &said)?,

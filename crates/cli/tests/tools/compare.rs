@@ -219,7 +219,7 @@ fn senseless_options_are_refused_at_once() {
     for (options, said) in [
         (["--variant", "x=--nope"], "hugelift: --variant x: unexpected argument '--nope' found"),
         (["--variant", "backing"], "hugelift: --variant backing: invalid value 'backing'"),
-        (["--cpu", "1023"], "hugelift: none of the CPUs [1023] is here"),
+        (["--cpu", "1023"], "hugelift: this process may use none of the CPUs [1023]"),
         (["--html", "/no/such/folder/x.html"], "hugelift: --html: there is no folder /no/such/folder"),
     ] {
         let outcome = compare(&[&options[..], &["--prepare", "exit 9", "--", "/bin/true"]].concat());

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Two or more samples side by side, as ministat(1) of FreeBSD shows them: what each is like, by how
-//! much the others differ from the first by Student's t, and a plot of all in text.
+//! Two or more samples, compared as ministat(1) of FreeBSD does: the figures of each, how much the
+//! others differ from the first by Student's t, and a plot in text.
 //!
 //! Student's t assumes samples of independent values from normal distributions of equal variance.
-//! Times of programs are neither as a rule: for pairs of runs [`crate::stats`] is the better choice.
+//! Times of programs are usually neither: for pairs of runs [`crate::stats`] is the better choice.
 //!
-//! What is printed equals what ministat of 2015 prints, which is what its manual page and README show
-//! and what Debian ships. Two of its ways are kept for that: of an even number of values the *upper*
-//! middle one is the median, and the plot is only as tall as the last sample needs. One is not: its
-//! variance, the difference of two large sums, loses all digits where values differ little for their
-//! size; here it is summed up from the differences to the mean.
+//! The output equals that of the ministat of 2015, which its manual page and README show and which
+//! Debian ships. Two of its peculiarities are kept for that: the median of an even number of values
+//! is the *upper* middle one, and the plot is only as tall as the last sample needs. One is not kept:
+//! it computes the variance as the difference of two large sums, which loses all digits where values
+//! differ little for their size. Here the squared differences from the mean are summed up.
 
 mod number;
 mod plot;
@@ -19,13 +19,13 @@ mod text;
 pub use student::Confidence;
 pub use text::{Show, text};
 
-/// The most samples that fit a plot: there are no more symbols.
+/// The most samples in a plot, which has no more symbols.
 pub const MOST_SAMPLES: usize = 7;
 
 /// The fewest values that a sample needs.
 pub const FEWEST_VALUES: usize = 3;
 
-/// Columns of the plot where there is no terminal to fill.
+/// Columns of the plot where the output is no terminal.
 pub const PLOT_WIDTH: usize = 74;
 
 /// Where the numbers are in a text.
@@ -38,7 +38,7 @@ pub struct Layout {
 }
 
 impl Default for Layout {
-    /// The first column of those that blanks and tabs make.
+    /// Returns the first column of those that blanks and tabs separate.
     fn default() -> Layout {
         Layout { column: 1, delimiters: " \t".into() }
     }
@@ -57,7 +57,7 @@ pub enum SampleError {
         /// What is there.
         value: String,
     },
-    /// Too few to say anything of their spread.
+    /// Too few numbers to compute their deviation.
     #[error("{count} numbers in column {column}, and a sample needs at least {FEWEST_VALUES}")]
     TooFew {
         /// How many there are.
@@ -73,16 +73,16 @@ pub struct Sample {
     name: String,
     /// In ascending order, all finite, at least [`FEWEST_VALUES`].
     values: Vec<f64>,
-    /// Summed up in the order in which they were read: the original's last digit.
+    /// Summed up in the order in which they were read, as the original does: the last digit depends on it.
     sum: f64,
 }
 
 impl Sample {
-    /// The numbers of one column of a text. Lines that have no such column are passed over, and so is
-    /// what follows a column that begins with `#`.
+    /// Reads the numbers of one column of a text. Lines without this column are skipped; a column that
+    /// begins with `#` ends its line.
     ///
     /// # Errors
-    /// Something that is no finite number, or too few of them.
+    /// The column holds something else than a finite number, or too few numbers.
     pub fn parse(name: impl Into<String>, text: &str, layout: &Layout) -> Result<Sample, SampleError> {
         let column = layout.column;
         let mut values = Vec::new();
@@ -105,68 +105,68 @@ impl Sample {
         Ok(Sample { name: name.into(), values, sum })
     }
 
-    /// As shown above the plot.
+    /// Returns the name that is shown above the plot.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// In ascending order.
+    /// Returns the values in ascending order.
     pub fn values(&self) -> &[f64] {
         &self.values
     }
 
-    /// How many values there are.
+    /// Returns how many values there are.
     pub fn count(&self) -> f64 {
         self.values.len() as f64
     }
 
-    /// The least value.
+    /// Returns the least value.
     pub fn min(&self) -> f64 {
         self.values[0]
     }
 
-    /// The greatest value.
+    /// Returns the greatest value.
     pub fn max(&self) -> f64 {
         self.values[self.values.len() - 1]
     }
 
-    /// The value in the middle; of an even number the upper one.
+    /// Returns the value in the middle; of an even number of values the upper one.
     pub fn median(&self) -> f64 {
         self.values[self.values.len() / 2]
     }
 
-    /// The arithmetic mean.
+    /// Returns the arithmetic mean.
     pub fn mean(&self) -> f64 {
         self.sum / self.count()
     }
 
-    /// The variance of what the sample is drawn from, as far as it tells (over n - 1).
-    pub fn variance(&self) -> f64 {
+    /// Estimates the variance of the distribution (divides by n - 1).
+    fn variance(&self) -> f64 {
         let mean = self.mean();
         self.values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (self.count() - 1.0)
     }
 
-    /// The standard deviation.
+    /// Returns the standard deviation.
     pub fn deviation(&self) -> f64 {
         self.variance().sqrt()
     }
 }
 
-/// By how much the mean of one sample is more than that of another.
+/// The difference of the means of two samples.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Difference {
-    /// Of the means.
+    /// The mean of the sample minus that of the reference.
     pub difference: f64,
-    /// Half of the width of its interval.
+    /// Half of the width of the interval.
     pub error: f64,
-    /// The mean that it is a share of.
+    /// The mean of the reference.
     pub reference: f64,
     /// The standard deviation of both samples about their own means.
     pub pooled: f64,
 }
 
 impl Difference {
-    /// Of `sample` to `reference`, with the interval that Student's t gives at `confidence`.
+    /// Computes the difference between `sample` and `reference` with its interval at `confidence`.
     pub fn between(reference: &Sample, sample: &Sample, confidence: Confidence) -> Difference {
         let (m, n) = (reference.count(), sample.count());
         let freedom = m + n - 2.0;
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_sample_is_named() {
+    fn errors_name_line_column_and_value() {
         let no_number =
             |line, column, value: &str| Err(SampleError::NoNumber { line, column, value: value.into() });
         assert_eq!(parse("1\n2\n3x\n", 1, " "), no_number(3, 1, "3x"));

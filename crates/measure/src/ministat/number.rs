@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Numbers as printf(3) writes them with `%g`.
 
-/// `value` with so many significant digits, as `%.{digits}g` has it: no zeros at the end, and an
-/// exponent where the number would be long without.
+/// Writes `value` with this number of significant digits, as `%.{digits}g` does: without zeros at the
+/// end, and with an exponent where the number would be long without one.
 pub fn general(value: f64, digits: usize) -> String {
     if !value.is_finite() {
-        // Debug has "inf" and "NaN"; C has small letters.
+        // Debug writes "inf" and "NaN"; C writes lower case.
         return format!("{value:?}").to_lowercase();
     }
     let scientific = format!("{value:.*e}", digits.saturating_sub(1));

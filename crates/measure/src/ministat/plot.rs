@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The plot: every value as a symbol in its column, values of the same column above each other, and
-//! for each sample a bar from one standard deviation below its mean to one above.
+//! The plot: each value is a symbol in its column, values of one column are stacked, and each sample
+//! has a bar from one standard deviation below its mean to one above.
 
 use super::Sample;
 use std::fmt::Write as _;
 
-/// What stands for each sample. Where samples overlap, their numbers (from 1) are joined by `or`, and
-/// the symbol of that number stands there.
-pub const SYMBOLS: [char; 8] = [' ', 'x', '+', '*', '%', '#', '@', 'O'];
+/// The symbol of each sample. Where samples overlap, the plot has the symbol of the bitwise OR of their
+/// numbers (from 1).
+pub(super) const SYMBOLS: [char; 8] = [' ', 'x', '+', '*', '%', '#', '@', 'O'];
 
-/// The columns and what range of values they cover.
+/// The columns and the range of values that they cover.
 struct Scale {
     low: f64,
     step: f64,
@@ -17,7 +17,7 @@ struct Scale {
 }
 
 impl Scale {
-    /// From the least to the greatest of all values and bars; `None` if that is one value.
+    /// Covers all values and bars; `None` if they are one value.
     fn new(samples: &[Sample], width: usize) -> Option<Scale> {
         let ends = |sample: &Sample| {
             let (mean, deviation) = (sample.mean(), sample.deviation());
@@ -27,7 +27,7 @@ impl Scale {
         let (low, high) = all.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), (least, greatest)| {
             (low.min(least), high.max(greatest))
         });
-        // Half a column of room on either side.
+        // Half a column of margin on either side.
         let step = (high - low) / (width as f64 - 1.0);
         (step > 0.0 && step.is_finite()).then_some(Scale { low: low - 0.5 * step, step, width })
     }
@@ -37,9 +37,9 @@ impl Scale {
     }
 }
 
-/// The plot, framed, `width` columns wide without the frame; with a bar for each sample in a line of
-/// its own, or all in one.
-pub fn plot(samples: &[Sample], width: usize, separate: bool) -> String {
+/// Draws the plot, `width` columns wide without its frame. `separate`: the bar of each sample has a line
+/// of its own.
+pub(super) fn plot(samples: &[Sample], width: usize, separate: bool) -> String {
     let Some(scale) = Scale::new(samples, width) else {
         return "[no plot, span is zero width]\n".into();
     };
@@ -63,8 +63,8 @@ pub fn plot(samples: &[Sample], width: usize, separate: bool) -> String {
     out + &edge
 }
 
-/// Draws the values of the sample with this number, which decides on the height, too: what an
-/// earlier one has above that is lost.
+/// Draws the values of the sample with this number. The rows get the height of this sample: what an
+/// earlier one has above is lost, as with the original.
 fn draw(rows: &mut Vec<Vec<usize>>, scale: &Scale, sample: &Sample, number: usize) {
     let mut heights = vec![0; scale.width];
     for value in sample.values() {
@@ -81,7 +81,7 @@ fn draw(rows: &mut Vec<Vec<usize>>, scale: &Scale, sample: &Sample, number: usiz
 fn bar(line: &mut [char], scale: &Scale, sample: &Sample) {
     let (mean, deviation) = (sample.mean(), sample.deviation());
     let (from, to) = (scale.column(mean - deviation), scale.column(mean + deviation));
-    // In a line shared with other samples their marks stay.
+    // In a shared line the marks of other samples stay.
     for cell in line[from..=to].iter_mut().filter(|cell| **cell == ' ') {
         *cell = '_';
     }

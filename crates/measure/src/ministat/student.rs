@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Points of Student's t distribution, to three decimals, as tables print them.
+//! Points of Student's t distribution, rounded to three decimals as in printed tables.
 
 use std::f64::consts::PI;
 
-/// Tables end at so many degrees of freedom; beyond, the normal distribution stands for it.
+/// The tables end at this number of degrees of freedom; beyond, the normal distribution is used.
 const TABLED: usize = 100;
 
 /// A level of confidence that ministat(1) knows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Confidence {
-    /// In tenths of a percent.
+    /// Tenths of a percent.
     permille: u16,
 }
 
-/// Permille, points of the normal distribution. The original takes for 99.5 % what its table has for
-/// 99.8 % (99.9 % on one side); so do we.
+/// Level in permille, level of the t distribution in permille, point of the normal distribution. For
+/// 99.5 % the original uses its table of 99.8 % (99.9 % on one side), and so does this.
 const LEVELS: [(u16, u16, f64); 6] = [
     (800, 800, 1.282),
     (900, 900, 1.645),
@@ -24,8 +24,8 @@ const LEVELS: [(u16, u16, f64); 6] = [
     (995, 998, 3.090),
 ];
 
-/// Where the table of the original, which is NIST's, is off by up to 0.003: degrees of freedom, and
-/// what it has there for 99.8 %.
+/// Where the table of the original, which is NIST's, is wrong by up to 0.003: degrees of freedom, and
+/// the value in the table for 99.8 %.
 const AS_PRINTED: [(usize, f64); 6] =
     [(7, 4.782), (8, 4.499), (9, 4.296), (10, 4.143), (11, 4.024), (12, 3.929)];
 
@@ -33,18 +33,18 @@ impl Confidence {
     /// 95 %
     pub const DEFAULT: Confidence = Confidence { permille: 950 };
 
-    /// `80`, `90`, `95`, `98`, `99` or `99.5`, in percent; `None` for anything else.
+    /// Makes one from `80`, `90`, `95`, `98`, `99` or `99.5`; `None` for anything else.
     pub fn from_percent(percent: f64) -> Option<Confidence> {
         let level = LEVELS.iter().find(|(permille, ..)| f64::from(*permille) == percent * 10.0)?;
         Some(Confidence { permille: level.0 })
     }
 
-    /// In percent.
+    /// Returns the level in percent.
     pub fn percent(self) -> f64 {
         f64::from(self.permille) / 10.0
     }
 
-    /// The t that has this share of the distribution between -t and t.
+    /// Returns the t that has this share of the distribution between -t and t.
     pub fn t(self, freedom: usize) -> f64 {
         let level = LEVELS.iter().find(|(permille, ..)| *permille == self.permille);
         let &(_, share, normal) = level.expect("one of the levels: there is no other way to make one");
@@ -58,8 +58,8 @@ impl Confidence {
     }
 }
 
-/// The share of the distribution between -t and t: the finite series for whole degrees of freedom
-/// (Abramowitz & Stegun, "Handbook of Mathematical Functions", 26.7.3 and 26.7.4).
+/// Returns the share of the distribution between -t and t, by the finite series for whole degrees of
+/// freedom (Abramowitz & Stegun, "Handbook of Mathematical Functions", 26.7.3 and 26.7.4).
 fn share(t: f64, freedom: usize) -> f64 {
     let angle = (t / (freedom as f64).sqrt()).atan();
     let (sine, square) = (angle.sin(), angle.cos().powi(2));
@@ -73,10 +73,10 @@ fn share(t: f64, freedom: usize) -> f64 {
     if odd { 2.0 / PI * (angle + sine * sum) } else { sine * sum }
 }
 
-/// The t with `wanted` of the distribution between -t and t, by bisection.
+/// Returns the t with the share `wanted` between -t and t, by bisection.
 fn quantile(wanted: f64, freedom: usize) -> f64 {
     let (mut low, mut high) = (0.0, 1000.0);
-    // 1000 halved so often is the distance of two neighbouring numbers.
+    // 1000 / 2^64 is below the distance of neighbouring floating-point numbers.
     for _ in 0..64 {
         let middle = (low + high) / 2.0;
         if share(middle, freedom) < wanted { low = middle } else { high = middle }

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What `hugelift ministat` prints.
+//! The output of `hugelift ministat`.
 
 use super::number::general;
 use super::plot::{SYMBOLS, plot};
 use super::{Confidence, Difference, PLOT_WIDTH, Sample};
 use std::fmt::Write as _;
 
-/// What of it, and how.
+/// What to print, and how.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Show {
-    /// How sure a difference has to be.
+    /// The confidence of the differences.
     pub confidence: Confidence,
     /// Columns of the plot; `None` for no plot.
     pub plot: Option<usize>,
-    /// A bar of its own for each sample.
+    /// Whether the bar of each sample has a line of its own.
     pub separate: bool,
     /// Whether the others are compared with the first.
     pub differences: bool,
@@ -33,8 +33,8 @@ impl Default for Show {
     }
 }
 
-/// The samples (at most [`super::MOST_SAMPLES`]) by name, in a plot, in numbers, and each compared with
-/// the first.
+/// Prints the names of the samples (at most [`super::MOST_SAMPLES`]), their plot, their figures, and
+/// how each differs from the first.
 pub fn text(samples: &[Sample], show: &Show) -> String {
     let mut out = String::new();
     let marked = || samples.iter().zip(SYMBOLS.iter().skip(1));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! perf_event_open(2): counting events of a program's threads.
+//! Counters of a program's threads, by perf_event_open(2).
 
 use crate::pmu::Count;
 use nix::errno::Errno;
@@ -9,10 +9,10 @@ use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// Where the kernel lists its PMUs.
+/// The folder in which the kernel lists its PMUs.
 const DEVICES: &str = "/sys/bus/event_source/devices";
 
-/// One event as the kernel knows it: the PMU's type and its code there.
+/// An event in the kernel's terms: the type of the PMU and the code of the event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Code {
     /// `perf_event_attr.type`
@@ -22,26 +22,26 @@ pub struct Code {
 }
 
 impl Code {
-    /// Page faults that needed no disk.
-    pub const MINOR_FAULTS: Code = Code::software(bindings::PERF_COUNT_SW_PAGE_FAULTS_MIN);
+    /// Page faults that read nothing from a disk.
+    pub(crate) const MINOR_FAULTS: Code = Code::software(bindings::PERF_COUNT_SW_PAGE_FAULTS_MIN);
     /// Page faults that read from a disk.
-    pub const MAJOR_FAULTS: Code = Code::software(bindings::PERF_COUNT_SW_PAGE_FAULTS_MAJ);
+    pub(crate) const MAJOR_FAULTS: Code = Code::software(bindings::PERF_COUNT_SW_PAGE_FAULTS_MAJ);
     /// Switches away from a thread.
-    pub const CONTEXT_SWITCHES: Code = Code::software(bindings::PERF_COUNT_SW_CONTEXT_SWITCHES);
-    /// Loads that the first-level data cache did not have.
+    pub(crate) const CONTEXT_SWITCHES: Code = Code::software(bindings::PERF_COUNT_SW_CONTEXT_SWITCHES);
+    /// Loads that missed the first-level data cache.
     pub const L1D_LOAD_MISSES: Code =
         Code::cache(bindings::PERF_COUNT_HW_CACHE_L1D, bindings::PERF_COUNT_HW_CACHE_OP_READ);
-    /// Loads that the last cache did not have.
+    /// Loads that missed the last-level cache.
     pub const LL_LOAD_MISSES: Code =
         Code::cache(bindings::PERF_COUNT_HW_CACHE_LL, bindings::PERF_COUNT_HW_CACHE_OP_READ);
-    /// Loads whose address the data TLB did not have.
+    /// Loads that missed the data TLB.
     pub const DTLB_LOAD_MISSES: Code =
         Code::cache(bindings::PERF_COUNT_HW_CACHE_DTLB, bindings::PERF_COUNT_HW_CACHE_OP_READ);
-    /// Stores, likewise.
+    /// Stores that missed the data TLB.
     pub const DTLB_STORE_MISSES: Code =
         Code::cache(bindings::PERF_COUNT_HW_CACHE_DTLB, bindings::PERF_COUNT_HW_CACHE_OP_WRITE);
 
-    /// Misses, by the names that the kernel has for them on every CPU.
+    /// Returns the kernel's generic code of a cache's misses, which every CPU has.
     const fn cache(level: u32, operation: u32) -> Code {
         let config = level | operation << 8 | bindings::PERF_COUNT_HW_CACHE_RESULT_MISS << 16;
         Code { pmu: bindings::PERF_TYPE_HW_CACHE, config: config as u64 }
@@ -51,8 +51,8 @@ impl Code {
         Code { pmu: bindings::PERF_TYPE_SOFTWARE, config: config as u64 }
     }
 
-    /// A tracepoint, by the number in its `id` file.
-    pub fn tracepoint(id: u64) -> Code {
+    /// Returns the code of a tracepoint with the number of its `id` file.
+    pub(crate) fn tracepoint(id: u64) -> Code {
         Code { pmu: bindings::PERF_TYPE_TRACEPOINT, config: id }
     }
 }
@@ -61,20 +61,20 @@ impl Code {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PerfError {
     /// The kernel has no such PMU or event.
-    #[error("this machine shows no PMU, as most guests (its host must pass one on: qemu -cpu host,pmu=on)")]
+    #[error("this machine has no PMU, like most guests (the host must pass one on: qemu -cpu host,pmu=on)")]
     NoPmu,
     /// Permissions.
     #[error(
-        "perf_event_open: {errno}; kernel.perf_event_paranoid is {paranoid}: own programs need \
-         echo 2 > /proc/sys/kernel/perf_event_paranoid, others' their user or root; a container the capability PERFMON"
+        "perf_event_open: {errno}; kernel.perf_event_paranoid is {paranoid}: for your own programs \
+         echo 2 > /proc/sys/kernel/perf_event_paranoid; for others' be their user or root; a container needs CAP_PERFMON"
     )]
     Denied {
         /// The kernel's answer.
         errno: Errno,
-        /// The value seen, or that there is none.
+        /// The value of the setting, or "not there".
         paranoid: String,
     },
-    /// Too many threads for the limit of open files.
+    /// The threads need more files than the limit of open files.
     #[error("{threads} threads need more open files than 'ulimit -n' allows")]
     Files {
         /// Threads of the process.
@@ -100,14 +100,14 @@ pub enum Start {
 /// Open counters of some threads, group by group.
 #[derive(Debug)]
 pub struct Counters {
-    /// Group, event, thread; no file where the PMU did not take the event.
+    /// By group, event and thread; no file where the PMU did not take the event.
     groups: Vec<Vec<Vec<File>>>,
-    /// Only user space is counted, as more is not permitted.
+    /// Only user space is counted, as counting the kernel is not permitted.
     pub user_only: bool,
 }
 
-/// The PMU with the first of these names, or beginnings that end in `_`: its name and type.
-pub fn find_pmu(names: &[&str]) -> Option<(String, u32)> {
+/// Returns name and type of the PMU with the first of these names; one that ends in `_` is a prefix.
+pub(crate) fn find_pmu(names: &[&str]) -> Option<(String, u32)> {
     let mut there: Vec<String> = std::fs::read_dir(DEVICES)
         .ok()?
         .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
@@ -122,12 +122,12 @@ pub fn find_pmu(names: &[&str]) -> Option<(String, u32)> {
 }
 
 impl Counters {
-    /// Opens each event for each of the threads, and for all threads and processes that these
-    /// start later. A thread that has ended meanwhile is left out; one that is born of a thread
-    /// not opened yet is missed, as by perf(1).
+    /// Opens each event for each of the threads, and for all threads and processes that these start
+    /// later. A thread that has ended meanwhile is left out; one that is started by a thread not
+    /// opened yet is missed, as by perf(1).
     ///
     /// # Errors
-    /// [`PerfError`]; [`PerfError::NoPmu`] if no group's first event is there.
+    /// [`PerfError`]; [`PerfError::NoPmu`] if the PMU takes the first event of no group.
     pub fn open(groups: &[Vec<Code>], threads: &[i32], start: Start) -> Result<Counters, PerfError> {
         match Counters::open_as(groups, threads, start, false) {
             Err(PerfError::Denied { .. }) => Counters::open_as(groups, threads, start, true),
@@ -155,7 +155,7 @@ impl Counters {
                         }
                     }
                     Err(Errno::ESRCH) => break,
-                    // The group asks for what this PMU does not have; another may not.
+                    // The PMU does not have this group's first event; it may have another group's.
                     Err(errno @ (Errno::ENOENT | Errno::EOPNOTSUPP | Errno::ENODEV | Errno::EINVAL)) => {
                         last = if errno == Errno::EINVAL { PerfError::Os(errno) } else { PerfError::NoPmu };
                     }
@@ -183,13 +183,13 @@ impl Counters {
         });
     }
 
-    /// The rest of a group follows its first event.
+    /// Returns the first event of each group, with which the others are enabled.
     fn leaders(&self) -> impl Iterator<Item = &File> {
         self.groups.iter().filter_map(|g| g.first()).flatten()
     }
 
-    /// The counts so far, over all threads, in the order of the groups; `None` for an event
-    /// that was not opened for any.
+    /// Reads the counts so far, over all threads, in the order of the groups; `None` for an event that
+    /// was opened for no thread.
     pub fn read(&self) -> Vec<Vec<Option<Count>>> {
         let sum = |files: &Vec<File>| {
             files.iter().filter_map(read_one).reduce(|mut sum, count| {
@@ -201,7 +201,7 @@ impl Counters {
     }
 }
 
-/// The files of one thread's group. Only for its first event a refusal is an error.
+/// Opens the events of one group for one thread. A refusal is an error only for the first event.
 fn open_group(
     codes: &[Code],
     thread: i32,
@@ -214,7 +214,7 @@ fn open_group(
         let opened = open_one(*code, thread, leader, start, user_only);
         match opened {
             Ok(fd) => files.push(Some(File::from(fd))),
-            // Not in this PMU, or one too many for it.
+            // The PMU does not have the event, or has no counter left for it.
             Err(Errno::ENOENT | Errno::EOPNOTSUPP | Errno::EINVAL) if leader.is_some() => files.push(None),
             Err(errno) => return Err(errno),
         }
@@ -233,7 +233,7 @@ fn open_one(
         size: size_of::<perf_event_attr>() as u32,
         type_: code.pmu,
         config: code.config,
-        // Events that are inherited cannot be read as a group: each is read by itself.
+        // Inherited events cannot be read as a group, so each is read by itself.
         read_format: u64::from(
             bindings::PERF_FORMAT_TOTAL_TIME_ENABLED | bindings::PERF_FORMAT_TOTAL_TIME_RUNNING,
         ),
@@ -247,14 +247,14 @@ fn open_one(
         attr.set_enable_on_exec((start == Start::Exec).into());
     }
     let flags = u64::from(bindings::PERF_FLAG_FD_CLOEXEC);
-    // SAFETY: perf_event_open(2): attr is live and tells its size; the result is a new file.
+    // SAFETY: perf_event_open(2): attr is live and holds its size; the result is a new file.
     unsafe {
         let fd = perf_event_open_sys::perf_event_open(&raw mut attr, thread, -1, leader.unwrap_or(-1), flags);
         if fd < 0 { Err(Errno::last()) } else { Ok(OwnedFd::from_raw_fd(fd)) }
     }
 }
 
-/// Value, time enabled, time running.
+/// Reads the value, the time enabled and the time running.
 fn read_one(mut file: &File) -> Option<Count> {
     let mut bytes = [0; 24];
     file.read_exact(&mut bytes).ok()?;
@@ -274,13 +274,13 @@ fn explain(errno: Errno, threads: usize) -> PerfError {
     }
 }
 
-/// Lets this process open as many files as it may at all.
+/// Raises the soft limit of open files to the hard limit.
 pub fn raise_file_limit() {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
         && soft < hard
     {
-        // Where it fails there are fewer counters, and that is said.
+        // If it fails, there are fewer counters, and an error or a note reports it.
         let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
     }
 }
@@ -289,24 +289,24 @@ pub fn raise_file_limit() {
 mod tests {
     use super::*;
 
-    /// A raw event of a PMU type that no kernel gives out.
+    /// An event of a PMU type that no kernel assigns.
     const NOWHERE: Code = Code { pmu: u32::MAX - 1, config: 0 };
 
     fn own_thread() -> i32 {
         nix::unistd::gettid().as_raw()
     }
 
-    /// Faults of the base page size, in this thread.
+    /// Causes page faults of the base page size in this thread.
     fn touch(pages: usize) {
         let size = 1 << 16;
         let bytes = pages * size;
-        // Fresh from the kernel: an allocator may give out memory that was touched before.
-        // SAFETY: mmap(2), madvise(2), munmap(2) on memory that nobody else knows.
+        // Mapped anew: an allocator may return memory that was touched before.
+        // SAFETY: mmap(2), madvise(2), munmap(2) on memory that only this function uses.
         unsafe {
             let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
             let at = libc::mmap(std::ptr::null_mut(), bytes, prot, flags, -1, 0);
             assert_ne!(at, libc::MAP_FAILED);
-            // As huge pages they would be fewer.
+            // Huge pages would take fewer faults.
             libc::madvise(at, bytes, libc::MADV_NOHUGEPAGE);
             for page in 0..pages {
                 at.cast::<u8>().add(page * size).write_volatile(1);
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_to_come_are_counted() {
+    fn later_threads_are_counted() {
         let Some(counters) = open(&[vec![Code::MINOR_FAULTS]]) else { return };
         counters.enable();
         std::thread::spawn(|| touch(300)).join().expect("a thread");
@@ -365,7 +365,7 @@ mod tests {
     fn no_group_at_all_is_no_pmu() {
         let error = Counters::open(&[vec![NOWHERE]], &[own_thread()], Start::Asked).expect_err("no such PMU");
         assert!(matches!(error, PerfError::NoPmu | PerfError::Denied { .. }), "{error}");
-        // Beyond pid_max.
+        // No process has an id beyond pid_max.
         let error =
             Counters::open(&[vec![Code::MINOR_FAULTS]], &[i32::MAX], Start::Asked).expect_err("no thread");
         assert!(matches!(error, PerfError::Vanished | PerfError::Denied { .. }), "{error}");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which events of this machine's PMU count page walks.
+//! This machine's PMU, with the table of the events that count page walks.
 
 use crate::perf::counters::{Code, Counters, PerfError, Start, find_pmu};
 use crate::pmu::{Cpu, Model, model_of, parse_cpuinfo};
@@ -9,41 +9,41 @@ use crate::pmu::{Cpu, Model, model_of, parse_cpuinfo};
 pub struct Hardware {
     /// The CPU's events.
     pub model: &'static Model,
-    /// Name of the PMU.
+    /// The kernel's name for it.
     pub pmu: String,
     /// Its type, for perf_event_open(2).
     kind: u32,
 }
 
-/// Why nothing can be counted.
+/// Why page walks cannot be counted.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NoHardware {
-    /// As in most guests.
+    /// There is no PMU, as in most guests.
     #[error("{}", PerfError::NoPmu)]
     NoPmu,
-    /// A wrong code counts something else without a word.
+    /// There is no table of its events.
     #[error("{0}")]
     NoTable(String),
 }
 
-/// The kinds of cores that `/proc/cpuinfo` names.
+/// Returns the kinds of cores that `/proc/cpuinfo` names.
 pub fn cpus() -> Vec<Cpu> {
     parse_cpuinfo(&std::fs::read("/proc/cpuinfo").unwrap_or_default())
 }
 
 impl Hardware {
-    /// The PMU of a machine with these kinds of cores.
+    /// Finds the PMU of a machine with these kinds of cores.
     ///
     /// # Errors
-    /// No PMU, or no table for it.
+    /// There is no PMU, or no table for it.
     pub fn find(cpus: &[Cpu]) -> Result<Hardware, NoHardware> {
-        // Whether there is a PMU at all matters more than whose.
+        // That there is no PMU is the more important answer, so it is checked first.
         let (some, _) = find_pmu(&["cpu", "cpu_core", "armv8_", "armv9_"]).ok_or(NoHardware::NoPmu)?;
         let model = match cpus {
-            [] => Err("/proc/cpuinfo names no CPU that there is an event table for".into()),
+            [] => Err("/proc/cpuinfo names no x86 or Arm CPU, and only these have event tables".into()),
             [cpu] => model_of(cpu).ok_or_else(|| format!("there is no event table for {cpu}")),
             several => Err(format!(
-                "{} kinds of cores, of which a program may use any: not supported (PMU {some} and others)",
+                "this machine has {} kinds of cores, and a program may run on any of them: not supported (PMU {some} and others)",
                 several.len()
             )),
         };
@@ -52,7 +52,7 @@ impl Hardware {
         Ok(Hardware { model, pmu, kind })
     }
 
-    /// Counters of all its events for these threads.
+    /// Opens counters of all its events for these threads.
     ///
     /// # Errors
     /// As [`Counters::open`].

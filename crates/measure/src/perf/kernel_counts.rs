@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the kernel counts by itself, with or without a PMU: faults and context switches of
-//! a program, TLB flushes where the tracepoint is there, huge pages of the whole machine.
+//! What the kernel counts itself, with or without a PMU: page faults and context switches of a
+//! program, TLB flushes where the tracepoint exists, huge pages of the whole machine.
 //!
-//! Where perf_event_open(2) is refused (by default in containers), the faults are those of
+//! Where perf_event_open(2) is refused (by default in containers), the page faults are read from
 //! /proc/PID/stat.
 
 use crate::perf::counters::{Code, Counters, PerfError, Start};
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-/// Lines of /proc/vmstat that tell about huge pages.
+/// Lines of /proc/vmstat on huge pages, and their names in the text.
 const VMSTAT: [(&str, &str); 4] = [
     ("thp_fault_alloc", "huge pages at page faults"),
     ("thp_fault_fallback", "page faults that got small pages instead"),
@@ -20,14 +20,14 @@ const VMSTAT: [(&str, &str); 4] = [
     ("thp_split_page", "huge pages split"),
 ];
 
-/// Counters of the kernel, of some threads and what these start.
+/// Counts of the kernel for some threads and for what these start.
 pub struct KernelCounts {
     process: Process,
     counters: Option<Counters>,
-    /// [`faults`] at the beginning.
+    /// The value of [`faults`] at the beginning.
     faults: Option<[u64; 2]>,
     vmstat: BTreeMap<&'static str, u64>,
-    /// What could not be counted, and why.
+    /// What cannot be counted, and why.
     pub notes: Vec<String>,
 }
 
@@ -45,7 +45,7 @@ impl KernelCounts {
             Err(why) => notes.extend(why.map(String::from)),
         }
         let opened = match Counters::open(&codes, threads, start) {
-            // Tracepoints are for those only who may see everything.
+            // Only privileged users may use tracepoints.
             Err(PerfError::Denied { .. }) if codes.len() > 3 => Counters::open(&codes[..3], threads, start),
             other => other,
         };
@@ -53,8 +53,9 @@ impl KernelCounts {
             Ok(counters) => Some(counters),
             Err(error @ (PerfError::Vanished | PerfError::Files { .. })) => return Err(error),
             Err(error) => {
-                notes
-                    .push(format!("page faults are /proc/PID/stat's, context switches not counted: {error}"));
+                notes.push(format!(
+                    "page faults are read from /proc/PID/stat and context switches are not counted: {error}"
+                ));
                 None
             }
         };
@@ -79,7 +80,7 @@ impl KernelCounts {
         }
     }
 
-    /// The counts so far.
+    /// Returns the counts so far.
     pub fn read(&self) -> Vec<KernelCount> {
         const PROGRAM: [(&str, &str); 4] = [
             ("minor_faults", "page faults without reading from disk"),
@@ -112,8 +113,8 @@ impl KernelCounts {
     }
 }
 
-/// The number of the tracepoint tlb:tlb_flush; otherwise what would make it readable, if
-/// anything would.
+/// Returns the number of the tracepoint tlb:tlb_flush; the error says how to make it readable, where
+/// that is possible.
 fn tlb_flush() -> Result<u64, Option<&'static str>> {
     const ROOTS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
     let id =
@@ -123,11 +124,12 @@ fn tlb_flush() -> Result<u64, Option<&'static str>> {
     }
     let empty = fs::read_dir(ROOTS[0]).is_ok_and(|mut files| files.next().is_none());
     // Other architectures have no such tracepoint.
-    Err((cfg!(target_arch = "x86_64") && empty)
-        .then_some("TLB flushes not counted: no tracefs (mount -t tracefs tracefs /sys/kernel/tracing)"))
+    Err((cfg!(target_arch = "x86_64") && empty).then_some(
+        "TLB flushes are not counted without tracefs: mount -t tracefs tracefs /sys/kernel/tracing",
+    ))
 }
 
-/// Minor and major faults of a process so far, its own and those of the children that it
+/// Returns the minor and major faults of a process so far, its own and those of the children that it
 /// has waited for.
 fn faults(process: Process) -> Option<[u64; 2]> {
     let stat = process.stat().ok()?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The share of cycles that a few processes spend in page walks, from look to inspection.
+//! The share of cycles that a few processes spend in page walks, from one reading to the next.
 
 use crate::perf::counters::{Counters, Start, raise_file_limit};
 use crate::perf::hardware::{Hardware, NoHardware, cpus};
@@ -9,10 +9,10 @@ use crate::pmu::{Count, Sample};
 use hugelift_os::proc::procfs::Process;
 use std::collections::{HashMap, HashSet};
 
-/// Each thread takes a file for every event.
+/// The most threads that are counted: each needs a file for every event.
 const MOST_THREADS: usize = 256;
 
-/// Which of several processes with the same number: id and start.
+/// The id of a process and when it was started, as ids are reused.
 pub type Identity = (u32, u64);
 
 /// Counters of a few processes.
@@ -31,17 +31,17 @@ struct Watched {
 }
 
 impl Walks {
-    /// With nobody watched yet.
+    /// Finds the PMU; no process is counted yet.
     ///
     /// # Errors
-    /// Why walk cycles cannot be counted here, in a few words.
+    /// Why walk cycles cannot be counted on this machine, in a few words.
     pub fn new() -> Result<Walks, String> {
         let hardware = Hardware::find(&cpus()).map_err(|error| match error {
             NoHardware::NoPmu => "no PMU".to_string(),
             NoHardware::NoTable(why) => why,
         })?;
         if hardware.model.formulas == Formulas::Misses {
-            return Err(format!("{} counts no walk cycles", hardware.model.name));
+            return Err(format!("{} has no event for walk cycles", hardware.model.name));
         }
         let own = nix::unistd::gettid().as_raw();
         hardware.open(&[own], Start::Asked).map_err(|e| e.to_string())?;
@@ -49,10 +49,10 @@ impl Walks {
         Ok(Walks { hardware, watched: HashMap::new() })
     }
 
-    /// Looks at these processes, and at no others: the shares of those that were watched
-    /// already are then of the time since the last inspection. Threads that a thread not yet
-    /// counted starts while counting begins are missed.
-    pub fn look(&mut self, wanted: &[Identity]) {
+    /// Counts these processes, and no others. The shares of those that were counted already are then
+    /// those since the last reading. A thread is missed if a thread that is not counted yet starts
+    /// it while the counters are opened.
+    pub fn read(&mut self, wanted: &[Identity]) {
         let set: HashSet<&Identity> = wanted.iter().collect();
         self.watched.retain(|id, _| set.contains(id));
         for watched in self.watched.values_mut() {
@@ -71,7 +71,7 @@ impl Walks {
             if threads > MOST_THREADS {
                 break;
             }
-            // Ended, or another user's.
+            // It has ended, or is another user's.
             let Ok(counters) = self.hardware.open(&tasks, Start::Asked) else { continue };
             counters.enable();
             let last = counters.read();
@@ -79,7 +79,7 @@ impl Walks {
         }
     }
 
-    /// The share between the last two looks, where there is one.
+    /// Returns the share between the last two readings, where there is one.
     pub fn share(&self, id: Identity) -> Option<f64> {
         self.watched.get(&id)?.share
     }
@@ -96,12 +96,12 @@ mod tests {
             Err(why) => return println!("SKIP: {why}"),
         };
         let own = (std::process::id(), 1);
-        walks.look(&[own]);
-        assert_eq!(walks.share(own), None, "nothing is known yet");
+        walks.read(&[own]);
+        assert_eq!(walks.share(own), None, "nothing is counted yet");
         std::hint::black_box((0..10_000_000u64).fold(0, |a, b| a ^ std::hint::black_box(b)));
-        walks.look(&[own]);
+        walks.read(&[own]);
         assert!(walks.share(own).is_some_and(|share| (0.0..1.0).contains(&share)), "{walks:?}");
-        walks.look(&[]);
+        walks.read(&[]);
         assert_eq!(walks.share(own), None);
     }
 }

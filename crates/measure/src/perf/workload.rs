@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A program that is started to be watched, and waiting for it or for another process.
+//! A program that is started to be counted, and waiting for its end or that of another process.
 //!
-//! The program has the caller's standard files, signal mask and dispositions. It is held
-//! before its exec until whoever watches is ready.
+//! The program has the caller's standard files, signal mask and dispositions. It waits before its
+//! execve(2) until the counters are open.
 
 use hugelift_os::launch::program;
 use hugelift_os::proc::pidfd::pidfd_open;
@@ -17,12 +17,12 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Signals that end the watching, or are the program's to take.
+/// Signals that end the counting or are passed on to the program.
 const WATCHED: [Signal; 4] = [Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM, Signal::SIGHUP];
-/// How often to look where the kernel has no pidfd (before Linux 5.3).
+/// The interval between checks where the kernel has no pidfd (before Linux 5.3).
 const TICK: Duration = Duration::from_millis(20);
 
-/// Signals that this process reads instead of taking.
+/// The signals, which this process blocks and reads from a signalfd(2).
 pub struct Signals {
     fd: OwnedFd,
     before: SigSet,
@@ -30,10 +30,10 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Blocks them from now on; and lets a child's end be waited for, whatever the caller left.
+    /// Blocks them, and resets SIGCHLD so that a child can be waited for.
     ///
     /// # Errors
-    /// signalfd(2)'s.
+    /// signalfd(2) fails.
     pub fn block() -> io::Result<Signals> {
         let set: SigSet = WATCHED.into_iter().collect();
         let mut before = SigSet::empty();
@@ -51,15 +51,15 @@ impl Signals {
         Ok(Signals { fd, before, child })
     }
 
-    /// As the caller had them: for the program.
+    /// Restores the mask and SIGCHLD as the caller had them, for the program.
     fn restore(&self) {
-        // SAFETY: sigaction(2): default or ignored, as it was at our own exec.
+        // SAFETY: sigaction(2): the disposition was default or ignored at this process's execve(2).
         let _ = unsafe { signal(Signal::SIGCHLD, self.child) };
         let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&self.before), None);
     }
 
-    /// One that has arrived, and whether a process has sent it (a terminal's goes to the
-    /// whole group by itself).
+    /// Returns a signal that has arrived, and whether a process has sent it (the terminal sends its
+    /// signals to the whole group).
     fn next(&self) -> Option<(i32, bool)> {
         // SAFETY: read(2) of a signalfd fills the plain integers of the struct.
         unsafe {
@@ -71,14 +71,14 @@ impl Signals {
     }
 }
 
-/// What ended the waiting.
+/// What ended the wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// The process is over.
+    /// The process has ended.
     Ended,
     /// The time is up.
     TimeUp,
-    /// A signal for this process; whether a process sent it.
+    /// This process got a signal; whether a process sent it.
     Signal(i32, bool),
 }
 
@@ -99,14 +99,14 @@ pub fn wait_for(pid: u32, signals: &Signals, deadline: Option<Instant>) -> Event
         let wait = if pidfd.is_some() { left } else { Some(left.map_or(TICK, |l| l.min(TICK))) };
         let mut fds = [
             libc::pollfd { fd: signals.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 },
-            // Negative numbers are left out.
+            // poll(2) ignores negative descriptors.
             libc::pollfd {
                 fd: pidfd.as_ref().map_or(-1, AsRawFd::as_raw_fd),
                 events: libc::POLLIN,
                 revents: 0,
             },
         ];
-        // Rounded up: no busy last millisecond.
+        // Rounded up, as the last millisecond would be a busy loop.
         let timeout = wait.map_or(-1, |w| i32::try_from(w.as_millis() + 1).unwrap_or(i32::MAX));
         // SAFETY: poll(2): two live structs.
         unsafe { libc::poll(fds.as_mut_ptr(), 2, timeout) };
@@ -127,7 +127,7 @@ pub enum End {
     Signal(i32),
 }
 
-/// A child that becomes the program when told.
+/// A child that waits until it is to execute the program.
 pub struct Workload {
     pid: Pid,
     go: File,
@@ -135,15 +135,15 @@ pub struct Workload {
 }
 
 impl Workload {
-    /// Makes the child. It waits.
+    /// Starts the child, which waits.
     ///
     /// # Errors
-    /// fork(2)'s or pipe(2)'s.
+    /// fork(2) or pipe(2) fails.
     pub fn prepare(path: &Path, argv: &[OsString], signals: &Signals) -> io::Result<Workload> {
         let flags = nix::fcntl::OFlag::O_CLOEXEC;
         let (wait, go) = pipe2(flags)?;
         let (failed, tell) = pipe2(flags)?;
-        // SAFETY: fork(2): this process has one thread, so the child may go on as usual.
+        // SAFETY: fork(2): this process has one thread, so the child may call any function.
         match unsafe { fork() }? {
             ForkResult::Parent { child } => Ok(Workload { pid: child, go: go.into(), failed: failed.into() }),
             ForkResult::Child => {
@@ -154,26 +154,26 @@ impl Workload {
                     let errno = program::exec(path, argv).raw_os_error().unwrap_or(libc::EIO);
                     let _ = File::from(tell).write_all(&errno.to_ne_bytes());
                 }
-                // SAFETY: _exit(2): nothing of the parent's is flushed twice.
+                // SAFETY: _exit(2) flushes no buffer of the parent a second time.
                 unsafe { libc::_exit(127) }
             }
         }
     }
 
-    /// Its id.
+    /// Returns its id.
     pub fn pid(&self) -> u32 {
         self.pid.as_raw().unsigned_abs()
     }
 
-    /// Lets it become the program.
+    /// Lets it execute the program.
     ///
     /// # Errors
-    /// execve(2)'s; the child is gone then.
+    /// execve(2) fails; the child has ended then.
     pub fn start(&mut self) -> io::Result<()> {
         self.go.write_all(&[1])?;
         let mut errno = [0; 4];
         match self.failed.read_exact(&mut errno) {
-            // The exec has closed the other end.
+            // The execve(2) has closed the other end.
             Err(_) => Ok(()),
             Ok(()) => {
                 let _ = self.wait();
@@ -191,7 +191,7 @@ impl Workload {
     /// Waits for its end.
     ///
     /// # Errors
-    /// waitpid(2)'s.
+    /// waitpid(2) fails.
     pub fn wait(&mut self) -> io::Result<End> {
         loop {
             match waitpid(self.pid, None) {
@@ -204,7 +204,7 @@ impl Workload {
     }
 }
 
-/// Ends this process by the signal that the program ended by, without a core of its own.
+/// Ends this process by the signal that ended the program, without a core file.
 pub fn die_by(number: i32) {
     // SAFETY: prctl(2), signal(2), sigprocmask(2), raise(3): integers and a live set.
     unsafe {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Counts of one run, group by group, as perf_event_open(2) gives them.
+//! The counts of one run, group by group, as perf_event_open(2) returns them.
 
 use super::tables::{Model, Role};
 use serde::{Deserialize, Serialize};
 
-/// What one counter showed.
+/// The value of one counter.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Count {
     /// Events seen while on the PMU.
@@ -16,19 +16,19 @@ pub struct Count {
 }
 
 impl Count {
-    /// A count that was on the PMU all the time.
+    /// Makes a count that was on the PMU all the time.
     pub fn whole(value: u64) -> Count {
         Count { value, enabled_ns: 1, running_ns: 1 }
     }
 
-    /// The sum over another set of threads.
+    /// Adds the count of other threads.
     pub fn add(&mut self, other: Count) {
         self.value = self.value.saturating_add(other.value);
         self.enabled_ns = self.enabled_ns.saturating_add(other.enabled_ns);
         self.running_ns = self.running_ns.saturating_add(other.running_ns);
     }
 
-    /// What was added since `before`.
+    /// Returns what was added since `before`.
     pub fn since(self, before: Count) -> Count {
         Count {
             value: self.value.saturating_sub(before.value),
@@ -37,12 +37,12 @@ impl Count {
         }
     }
 
-    /// How much of the time it was on the PMU: 1 without multiplexing, 0 if it never was.
+    /// Returns the share of the time that it was on the PMU: 1 without multiplexing, 0 if it never was.
     pub fn running_share(self) -> f64 {
         if self.enabled_ns == 0 { 0.0 } else { (self.running_ns as f64 / self.enabled_ns as f64).min(1.0) }
     }
 
-    /// An estimate for the whole time; `None` if it was never counted.
+    /// Estimates the count of the whole time; `None` if it was never on the PMU.
     pub fn scaled(self) -> Option<f64> {
         let share = self.running_share();
         (share > 0.0).then(|| self.value as f64 / share)
@@ -60,7 +60,7 @@ pub struct Sample<'a> {
 }
 
 impl Sample<'_> {
-    /// What was added since the counts were `before`.
+    /// Returns what was added since the counts were `before`.
     pub fn since(&self, before: &[Vec<Option<Count>>]) -> Self {
         let known = |group: usize, event: usize| before.get(group)?.get(event).copied().flatten();
         let groups = self.groups.iter().enumerate().map(|(g, counts)| {
@@ -72,7 +72,7 @@ impl Sample<'_> {
         Sample { model: self.model, groups: groups.collect() }
     }
 
-    /// The counts of an event: in how many groups it may be, the first that has counted.
+    /// Returns the count of an event, with its group: the first group that has counted it.
     fn find(&self, role: Role) -> Option<(usize, Count)> {
         self.model.groups.iter().zip(&self.groups).enumerate().find_map(|(group, (events, counts))| {
             let at = events.iter().position(|e| e.role == role)?;
@@ -86,15 +86,15 @@ impl Sample<'_> {
         *self.groups.get(group)?.get(at)?
     }
 
-    /// Events of `role` for each event of `by`, both from the group that has both.
+    /// Returns the events of `role` per event of `by`, both counted by the same group.
     pub fn per(&self, role: Role, by: Role) -> Option<f64> {
         let (group, count) = self.find(role)?;
         let (count, by) = (count.scaled()?, self.in_group(group, by)?.scaled()?);
         (by > 0.0).then(|| count / by)
     }
 
-    /// [`Sample::per`] of several events, added up; `None` unless all of them were counted.
-    pub fn sum_per(&self, roles: &[Role], by: Role) -> Option<f64> {
+    /// Adds up [`Sample::per`] of several events; `None` unless all of them were counted.
+    pub(crate) fn sum_per(&self, roles: &[Role], by: Role) -> Option<f64> {
         roles.iter().map(|role| self.per(*role, by)).sum()
     }
 }
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn between_two_looks() {
+    fn between_two_readings() {
         let model = super::super::tables::models().next().expect("a model");
         let count = |value, ns| Some(Count { value, enabled_ns: 2 * ns, running_ns: ns });
         let now = Sample { model, groups: vec![vec![count(70, 7), None, count(5, 5)], vec![count(9, 9)]] };

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which CPU this is, from /proc/cpuinfo.
+//! The model of the CPU, from /proc/cpuinfo.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A CPU as its event table is found by.
+/// The fields of a CPU by which its event table is found.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Cpu {
-    /// By the answers of the CPUID instruction.
+    /// The fields of the CPUID instruction.
     X86 {
         /// `GenuineIntel`, `AuthenticAMD`…
         vendor: String,
@@ -19,11 +19,11 @@ pub enum Cpu {
         /// Revision of the model; two generations may differ by nothing else.
         stepping: u32,
     },
-    /// By the main ID register, MIDR_EL1.
+    /// The fields of the main ID register, MIDR_EL1.
     Arm {
-        /// Who made it: 0x41 is Arm.
+        /// The maker: 0x41 is Arm.
         implementer: u32,
-        /// Which core.
+        /// The core.
         part: u32,
     },
 }
@@ -32,7 +32,7 @@ impl fmt::Display for Cpu {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Cpu::X86 { vendor, family, model, stepping } => {
-                // The maker's name is the CPU's own to choose.
+                // A hypervisor can set any vendor string.
                 let vendor: String = vendor.chars().filter(|c| !c.is_control()).take(16).collect();
                 write!(f, "{vendor} family {family:#x} model {model:#x} stepping {stepping:#x}")
             }
@@ -41,12 +41,12 @@ impl fmt::Display for Cpu {
     }
 }
 
-/// Every kind of CPU that the text names, each once, in its order. A machine with two kinds
-/// of cores has two; a text that names none (other architectures, damage) gives none.
+/// Returns each kind of CPU that the text names once, in its order. A machine with two kinds of cores
+/// has two; a text of another architecture, or a damaged one, gives none.
 pub fn parse_cpuinfo(text: &[u8]) -> Vec<Cpu> {
     let mut kinds: Vec<Cpu> = Vec::new();
     let mut found = Fields::default();
-    // The end of the text ends the last processor as an empty line does.
+    // The end of the text ends the last processor like an empty line.
     for line in text.split(|b| *b == b'\n').chain([&b""[..]]) {
         if line.trim_ascii().is_empty() {
             if let Some(cpu) = std::mem::take(&mut found).cpu()
@@ -63,7 +63,7 @@ pub fn parse_cpuinfo(text: &[u8]) -> Vec<Cpu> {
     kinds
 }
 
-/// What one processor's lines have told so far.
+/// The fields of one processor that were read so far.
 #[derive(Default)]
 struct Fields {
     vendor: Option<String>,
@@ -95,7 +95,7 @@ impl Fields {
             vendor: self.vendor?,
             family: self.family?,
             model: self.model?,
-            // "unknown" where the CPU does not tell.
+            // The kernel writes "unknown" where it has no stepping.
             stepping: self.stepping.unwrap_or(0),
         })
     }
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_tell_is_none() {
+    fn text_without_a_cpu_gives_none() {
         for text in [
             "",
             "\n\n",

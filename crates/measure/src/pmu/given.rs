@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Counts that somebody gives instead of a machine: published ones, or ones written to try
-//! the formulas.
+//! Counts from a file instead of this machine: published ones, or ones written to test the
+//! formulas.
 
 use super::count::{Count, Sample};
 use super::cpu::Cpu;
@@ -14,12 +14,12 @@ use std::collections::BTreeMap;
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Given {
-    /// Where they are from; shown with every result.
+    /// The source of the counts; shown with every result.
     pub note: String,
-    /// Which CPU counted, or is supposed to have.
+    /// The CPU that counted them, or that the formulas are to be tried for.
     pub cpu: Cpu,
-    /// By the maker's event name: a number, or a number with the times of multiplexing. One
-    /// for each group that has the event, or one for all.
+    /// By the maker's event name: a number, or a number with the times of multiplexing. It counts for
+    /// each group that has the event.
     pub counters: BTreeMap<String, Value>,
 }
 
@@ -33,7 +33,7 @@ pub enum Value {
     Part(Count),
 }
 
-/// Why given counts have no result.
+/// Why counts from a file have no result.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum GivenError {
     /// No event table.
@@ -46,13 +46,13 @@ pub enum GivenError {
         model: &'static str,
         /// As given.
         name: String,
-        /// What there is.
+        /// The names that the table has.
         known: String,
     },
 }
 
-/// Events of Intel that the literature gives, and that no formula of the tables takes; with what each
-/// is, for [`Given::literature`].
+/// Events of Intel that publications give and that no formula of the tables needs, each with its
+/// kind, for [`Given::literature`].
 const LITERATURE: [(&str, Literature); 11] = [
     ("ITLB_MISSES.MISS_CAUSES_A_WALK", Literature::FetchWalks),
     ("DTLB_LOAD_MISSES.MISS_CAUSES_A_WALK", Literature::DataWalks),
@@ -67,7 +67,7 @@ const LITERATURE: [(&str, Literature); 11] = [
     ("PAGE_WALKER_LOADS.DTLB_MEMORY", Literature::WalkerLoadsFromMemory),
 ];
 
-/// Other names of the events of the tables, on Intel: those of the fixed counters.
+/// Other names of Intel's events in the tables: those of the fixed counters.
 const ALIASES: [(&str, &str); 2] =
     [("CPU_CLK_UNHALTED.THREAD", "CPU_CLK_UNHALTED.THREAD_P"), ("INST_RETIRED.ANY", "INST_RETIRED.ANY_P")];
 
@@ -99,7 +99,7 @@ impl Given {
         value.map(|value| value.count())
     }
 
-    /// Adds the events of the literature to a report, and what follows from those that are there.
+    /// Adds the events of publications to a report, and what follows from them.
     pub fn literature(&self, report: &mut StatReport) {
         let given: Vec<(&'static str, Literature, f64)> = LITERATURE
             .iter()
@@ -147,10 +147,10 @@ impl Given {
         }));
     }
 
-    /// The counts in the order of the CPU's table.
+    /// Returns the counts in the order of the CPU's table.
     ///
     /// # Errors
-    /// A CPU without a table, an event that its table does not have.
+    /// The CPU has no table, or its table does not have an event.
     pub fn sample(&self) -> Result<Sample<'static>, GivenError> {
         let model = model_of(&self.cpu).ok_or_else(|| GivenError::UnknownCpu(self.cpu.clone()))?;
         for name in self.counters.keys() {

@@ -2,12 +2,12 @@
 //! What follows from the counts: shares of cycles, walks per thousand instructions, cycles
 //! per walk.
 //!
-//! The sum of the walk shares is a bound. Fetches, loads and stores may walk in the same
-//! cycle, which then counts for each; a walk may run while the core does other work; and huge
-//! pages have walks too. So what huge pages bring is that much at most.
+//! The sum of the walk shares is an upper bound of the gain by huge pages: a cycle in which fetches,
+//! loads and stores walk counts for each of them, a walk may overlap with other work of the core,
+//! and huge pages need walks too.
 //!
-//! Cycles are those of the counted threads. On a core with two threads the published
-//! formulas for the walkers' utilization take the core's; ours is then the program's own part.
+//! Cycles are those of the counted threads. The published formulas for the utilization of the walkers
+//! use the cycles of the core; on a core with two threads the value here is the program's part.
 
 use super::count::Sample;
 use super::tables::{Formulas, Role};
@@ -22,13 +22,13 @@ use serde::Serialize;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Unit {
-    /// A part of 1.
+    /// A share, from 0 to 1.
     Share,
-    /// For each thousand instructions.
+    /// Per thousand instructions.
     PerThousandInstructions,
     /// Core cycles.
     Cycles,
-    /// Instructions for each cycle.
+    /// Instructions per cycle.
     PerCycle,
 }
 
@@ -37,9 +37,9 @@ pub enum Unit {
 pub struct Metric {
     /// Stable name for scripts.
     pub key: &'static str,
-    /// For people.
+    /// Its name in the text.
     pub label: &'static str,
-    /// In `unit`.
+    /// The value in `unit`.
     pub value: f64,
     /// What it is measured in.
     pub unit: Unit,
@@ -47,8 +47,8 @@ pub struct Metric {
     pub formula: &'static str,
 }
 
-/// All figures that the sample allows, and the bound on the gain as a share of cycles, where
-/// the CPU counts what it takes.
+/// Computes all figures for which the sample has the counts, and the bound on the gain as a share of
+/// cycles, where the CPU has the events for it.
 pub fn metrics(sample: &Sample<'_>) -> (Vec<Metric>, Option<f64>) {
     let mut all = Figures { sample, found: Vec::new() };
     let bound = match sample.model.formulas {
@@ -86,7 +86,7 @@ impl Figures<'_> {
         }
     }
 
-    /// Intel.
+    /// Computes the figures of Intel's events.
     fn walk_cycles(&mut self, walkers: Option<(f64, f64)>) -> Option<f64> {
         let sample = self.sample;
         let share = |roles: &[Role]| sample.sum_per(roles, Cycles);
@@ -95,7 +95,7 @@ impl Figures<'_> {
         self.rate("itlb_walk_share", "iTLB walks", fetch, Unit::Share, "iTLB walk cycles / cycles");
         self.rate("dtlb_walk_share", "dTLB walks", data, Unit::Share, "(load + store walk cycles) / cycles");
         if data.is_none() {
-            // What was not counted is not taken for nothing: each has its own name.
+            // A missing count is not a zero: what was counted gets a figure of its own.
             let (loads, stores) = (share(&[LoadWalkCycles]), share(&[StoreWalkCycles]));
             self.rate(
                 "dtlb_load_walk_share",
@@ -157,11 +157,11 @@ impl Figures<'_> {
             Unit::Cycles,
             "dTLB walk cycles / dTLB walks",
         );
-        // With only one of the two counted, that one is no bound.
+        // One of the two alone is no bound.
         Some((fetch? + data?).min(1.0))
     }
 
-    /// Arm: a cycle with n walks in progress counts n times, and so is counted in full.
+    /// Computes the figures of Arm's events, where a cycle with n walks in progress counts n times.
     fn walks_in_progress(&mut self) -> Option<f64> {
         let sample = self.sample;
         let per_cycle = |role| sample.per(role, Cycles);

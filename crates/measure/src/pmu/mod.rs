@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What TLB misses cost, from the CPU's own counters: which events a CPU has, and what
-//! follows from their counts.
+//! The cost of TLB misses by the CPU's own counters: which events a CPU has, and what follows from
+//! their counts.
 //!
 //! ```text
-//! /proc/cpuinfo -> Cpu -> Model (events in groups) -> [os: counts] -> Sample -> metrics -> report
+//! /proc/cpuinfo -> Cpu -> Model (events in groups) -> [perf: counts] -> Sample -> metrics -> report
 //! ```
 //!
-//! [`tables`] is data: per model the raw codes of its events, with the published table that
-//! they were checked against. Models that no such table was at hand for are left out, as a
-//! wrong code counts something else without a word.
+//! [`tables`] is data: for each model the raw codes of its events, and the published table that they
+//! were checked against. Models without such a table are left out, as a wrong code counts another
+//! event and nothing shows it.
 //!
-//! The events of one group are on the PMU at the same time. Every share is taken within a
-//! group, over the cycles that this group has counted itself: multiplexing then changes how
-//! much was seen, and not what is divided by what.
+//! The events of one group are on the PMU at the same time. Every share is computed within a group,
+//! from the cycles that this group has counted: so multiplexing changes how long was counted, but
+//! numerator and denominator are of the same time.
 
 pub mod count;
 pub mod cpu;

@@ -9,13 +9,13 @@ use serde::Serialize;
 /// Version of the JSON schema.
 pub const VERSION: u32 = 1;
 
-/// Where the counts are from.
+/// The source of the counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Origin {
     /// Counted by this machine, now.
     Measured,
-    /// Told by somebody.
+    /// Read from a file.
     Given,
 }
 
@@ -24,17 +24,17 @@ pub enum Origin {
 pub struct Counter {
     /// The maker's name.
     pub event: &'static str,
-    /// Which group; events of one group were on the PMU together.
+    /// The group; events of one group were on the PMU together.
     pub group: usize,
     /// As counted; `None` if the PMU did not take the event.
     pub value: Option<u64>,
     /// Estimated for the whole time; `None` if it was never on the PMU.
     pub scaled: Option<f64>,
-    /// Part of the time that it was on the PMU.
+    /// Share of the time that it was on the PMU.
     pub running_share: f64,
 }
 
-/// Whom a count of the kernel is about.
+/// What a count of the kernel covers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scope {
@@ -44,27 +44,27 @@ pub enum Scope {
     Machine,
 }
 
-/// Something that the kernel counts by itself.
+/// A count that the kernel keeps itself.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct KernelCount {
     /// Stable name for scripts.
     pub key: &'static str,
-    /// For people.
+    /// Its name in the text.
     pub label: &'static str,
-    /// How many.
+    /// The count.
     pub value: u64,
-    /// Of whom.
+    /// What it covers.
     pub scope: Scope,
 }
 
-/// Everything that `hugelift stat` has to tell.
+/// The result of `hugelift stat`.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct StatReport {
     /// [`VERSION`]
     pub version: u32,
-    /// Where the counts are from.
+    /// The source of the counts.
     pub origin: Origin,
-    /// What was counted, in words; with given counts, where they are from.
+    /// What was counted, in words; for counts from a file, their source.
     pub subject: String,
     /// For how long, in seconds.
     pub seconds: Option<f64>,
@@ -72,28 +72,28 @@ pub struct StatReport {
     pub cpu: Option<Cpu>,
     /// Its name.
     pub model: Option<&'static str>,
-    /// What its event codes were checked against.
+    /// The published table that its event codes were checked against.
     pub source: Option<&'static str>,
     /// The kernel's name for its PMU.
     pub pmu: Option<String>,
     /// Why there are no hardware counts.
     pub no_pmu: Option<String>,
-    /// Only what ran in user space was counted.
+    /// Whether only user space was counted.
     pub user_only: bool,
     /// Each counter.
     pub counters: Vec<Counter>,
     /// What follows from them.
     pub metrics: Vec<Metric>,
-    /// The most that huge pages can bring, as a share of cycles.
+    /// The most time that huge pages can save, as a share of cycles.
     pub bound: Option<f64>,
-    /// What the kernel counts by itself.
+    /// The counts of the kernel.
     pub kernel: Vec<KernelCount>,
-    /// What a reader must know.
+    /// Remarks on the counts.
     pub notes: Vec<String>,
 }
 
 impl StatReport {
-    /// A report without any counts yet.
+    /// Makes a report without counts.
     pub fn new(origin: Origin, subject: String) -> StatReport {
         StatReport {
             version: VERSION,
@@ -114,7 +114,7 @@ impl StatReport {
         }
     }
 
-    /// Puts in the counters and what follows from them.
+    /// Adds the counters and what follows from them.
     pub fn add(&mut self, sample: &Sample<'_>) {
         let model = sample.model;
         self.model = Some(model.name);
@@ -131,7 +131,7 @@ impl StatReport {
         let never = self.counters.iter().any(|c| c.value.is_some() && c.scaled.is_none());
         if never && self.origin == Origin::Measured {
             self.notes.push(
-                "some events were never on the PMU: it ran too short, or others hold counters \
+                "some events were never on the PMU: the program ran too short, or other users hold counters \
                  (another perf; the NMI watchdog: echo 0 > /proc/sys/kernel/nmi_watchdog)"
                     .into(),
             );

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which processes are worth a look: code by size and by the time spent in it.
+//! All processes with their CPU time, the size of their text and what of it is huge.
 //!
 //! ```text
-//! /proc, twice -> Reading, Reading -> rows() -> sort(), Filter -> screen, text or JSON
+//! /proc, twice -> Reading, Reading -> rows() -> sort(), matches() -> screen, text or JSON
 //! ```
 
 pub mod reader;
@@ -21,41 +21,41 @@ pub const VERSION: u32 = 1;
 /// What is known of a process's text.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum TextState {
-    /// Counted by smaps.
+    /// Size and huge bytes, by smaps.
     Known(TextCoverage),
-    /// Its size by its mappings alone: smaps costs more, and it is not among the first.
+    /// The size alone, by its mappings: smaps costs more, and others came first.
     Size(u64),
-    /// Nobody has looked yet, for want of time.
+    /// It has not been read yet, as the time was up.
     Unread,
-    /// It cannot be read; mostly because it is another user's process.
+    /// It cannot be read; mostly because the process is another user's.
     Unreadable,
-    /// It ended while it was being read.
+    /// The process ended while it was being read.
     Gone,
 }
 
 /// One process at one moment.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Sample {
-    /// What `/proc/PID/stat` said.
+    /// What `/proc/PID/stat` holds.
     pub stat: Stat,
     /// Name of its owner.
     pub user: String,
-    /// Its command line, in one line.
+    /// Its command line, as one line.
     pub command: String,
-    /// Bytes of code of the executable alone, by `/proc/PID/statm`, which everybody may read.
+    /// Bytes of code of the executable alone, by `/proc/PID/statm`, which every user may read.
     pub executable_text: u64,
-    /// Its whole text.
+    /// Its text with that of its shared objects.
     pub text: TextState,
-    /// Share of its cycles that went into page walks (0 to 1), where there are counters.
+    /// Share of its cycles spent in page walks (0 to 1), where there are counters.
     pub walk_share: Option<f64>,
 }
 
 /// All processes with memory of their own at one moment.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Reading {
-    /// When, from some fixed moment on.
+    /// When it was read, from some fixed moment on.
     pub at: Duration,
-    /// Clock ticks in a second, of [`Stat`]'s times.
+    /// Clock ticks per second of [`Stat`]'s times.
     pub ticks: u64,
     /// Why page walks are not counted, if they are not.
     pub no_walks: Option<String>,
@@ -72,11 +72,11 @@ pub struct Row {
     pub user: String,
     /// Its command line.
     pub command: String,
-    /// CPU time by time: 1 is one CPU all the time.
+    /// CPU time divided by time: 1 is one CPU all the time.
     pub cpus: f64,
-    /// Page faults a second, minor and major.
+    /// Page faults per second, minor and major.
     pub faults_per_s: f64,
-    /// Those that waited for a disk.
+    /// Page faults per second that read from a disk.
     pub major_faults_per_s: f64,
     /// Text of the executable and its shared objects; none if it could not be read.
     pub text_bytes: Option<u64>,
@@ -85,9 +85,9 @@ pub struct Row {
     /// What of the text is huge; none if it was not read.
     #[serde(flatten)]
     pub text: Option<TextCoverage>,
-    /// Why there is less to be told, if there is: `not-read`, `unreadable`, `gone`.
+    /// Why something is not known: `not-read`, `unreadable`, `gone`.
     pub unknown: Option<&'static str>,
-    /// Share of its cycles that went into page walks; none without counters.
+    /// Share of its cycles spent in page walks; none without counters.
     pub walk_share: Option<f64>,
 }
 
@@ -116,30 +116,30 @@ impl Row {
         }
     }
 
-    /// Its text as far as it is known: at least that of the executable.
-    pub fn known_text(&self) -> u64 {
+    /// Returns the size of its text, or that of the executable where no more is known.
+    fn known_text(&self) -> u64 {
         self.text_bytes.unwrap_or(self.executable_text_bytes)
     }
 
-    /// Text by CPU time, in bytes kept busy: what makes it worth a inspection.
+    /// Returns the size of its text times its CPU time: the larger, the more a lift may bring.
     pub fn busy_text(&self) -> f64 {
         self.known_text() as f64 * self.cpus
     }
 }
 
-/// The processes of `now` with what they did since `before`. What was not there before
-/// has started since, and did all in between.
+/// Returns the processes of `now` with what they did since `before`. A process that is not in
+/// `before` has started since, so all that it did counts.
 pub fn rows(before: &Reading, now: &Reading) -> Vec<Row> {
     let known: HashMap<(u32, u64), &Stat> =
         before.samples.iter().map(|s| (s.stat.identity(), &s.stat)).collect();
-    // Two readings in the same moment say nothing of rates; they are not infinite.
+    // Keeps the rates of two readings at the same moment finite.
     let passed = now.at.saturating_sub(before.at).as_secs_f64().max(1e-3);
     let ticks = now.ticks.max(1) as f64;
     let row = |s: &Sample| Row::new(s, known.get(&s.stat.identity()).copied(), passed, ticks);
     now.samples.iter().map(row).collect()
 }
 
-/// What a table can be sorted by.
+/// A column of the table, by which it can be sorted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Column {
     /// Process id.
@@ -150,20 +150,20 @@ pub enum Column {
     Cpu,
     /// Size of the text.
     Text,
-    /// Text by CPU time.
+    /// Size of the text times CPU time.
     BusyText,
     /// Huge bytes of the text.
     Huge,
-    /// Page faults a second.
+    /// Page faults per second.
     Faults,
-    /// Share of cycles in page walks.
+    /// Share of cycles spent in page walks.
     Walks,
     /// Command line.
     Command,
 }
 
 impl Column {
-    /// All of them, as they stand in the table.
+    /// All of them, in the order of the table.
     pub const ALL: [Column; 9] = [
         Column::Pid,
         Column::User,
@@ -176,7 +176,7 @@ impl Column {
         Column::Command,
     ];
 
-    /// Its title.
+    /// Returns its title.
     pub fn title(self) -> &'static str {
         match self {
             Column::Pid => "PID",
@@ -191,13 +191,13 @@ impl Column {
         }
     }
 
-    /// Whether it holds numbers, which stand at the right.
+    /// Whether it holds numbers, which are aligned to the right.
     pub fn is_number(self) -> bool {
         !matches!(self, Column::User | Column::Command)
     }
 
-    /// What a row shows there. `?` is what could not be read, `-` what was not; `≥` stands
-    /// before the text of an executable whose shared objects could not be read.
+    /// Returns what a row shows there: `?` for what could not be read, `-` for what was not read,
+    /// `≥` before the text of an executable whose shared objects could not be read.
     pub fn cell(self, row: &Row) -> String {
         let unknown = || if row.unknown == Some("not-read") { "-" } else { "?" }.to_string();
         match self {
@@ -217,8 +217,8 @@ impl Column {
     }
 }
 
-/// Sorts by a column: numbers from the largest, words and ids from the smallest, or the
-/// other way round. What is unknown comes last; equals stand by their ids.
+/// Sorts by a column: numbers from the largest, words and ids from the smallest, or in reverse.
+/// Unknown values come last; rows with equal values are sorted by their ids.
 pub fn sort(rows: &mut [Row], column: Column, reverse: bool) {
     let number = |row: &Row| match column {
         Column::Cpu => Some(row.cpus),
@@ -236,7 +236,7 @@ pub fn sort(rows: &mut [Row], column: Column, reverse: bool) {
             Column::Command => a.command.cmp(&b.command),
             _ => match (number(a), number(b)) {
                 (Some(a), Some(b)) => b.total_cmp(&a),
-                // The unknown stays last, whichever way.
+                // Unknown values stay last, also in reverse.
                 (a, b) => return b.is_some().cmp(&a.is_some()),
             },
         };
@@ -244,7 +244,7 @@ pub fn sort(rows: &mut [Row], column: Column, reverse: bool) {
     });
 }
 
-/// Whether a row is wanted: its command, owner or id holds the word, large letters or small.
+/// Whether the command or the owner of a row contains the word, in any case, or it is its id.
 pub fn matches(row: &Row, word: &str) -> bool {
     let word = word.trim().to_lowercase();
     row.command.to_lowercase().contains(&word)
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_of_the_time_between() {
+    fn rates_are_those_between_the_readings() {
         let before = reading(10, vec![sample(1, 5, 1000, 50, 8), sample(2, 7, 77, 9, 8)]);
         let now = reading(
             12,
@@ -292,12 +292,12 @@ mod tests {
         );
         let rows = rows(&before, &now);
         let shown: Vec<_> = rows.iter().map(|r| (r.pid, r.cpus, r.faults_per_s)).collect();
-        // The second has another's number: all that it did is of this time, as with the third.
+        // The second process has the id of one that ended: all that it did counts, as with the third.
         assert_eq!(shown, [(1, 0.5, 50.0), (2, 0.1, 2.0), (3, 0.03, 0.5)]);
     }
 
     #[test]
-    fn counters_that_go_back_and_clocks_that_stand_are_no_disaster() {
+    fn counters_that_go_back_and_equal_times_give_finite_rates() {
         let before = reading(10, vec![sample(1, 5, 1000, 50, 8)]);
         let rows = rows(&before, &reading(10, vec![sample(1, 5, 999, 49, 8)]));
         assert_eq!((rows[0].cpus, rows[0].faults_per_s), (0.0, 0.0));
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn cells_say_what_is_not_known() {
+    fn cells_mark_what_is_not_known() {
         let mut samples = vec![sample(1, 1, 0, 0, 3 << 20); 5];
         samples[1].text = TextState::Unread;
         samples[2].text = TextState::Unreadable;

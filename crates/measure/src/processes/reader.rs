@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! All processes, again and again, at little cost: what everybody may read of each; their
-//! mappings now and then; and, for the few with the busiest text, the PMU's counters and,
-//! until the time is up, smaps, for which the kernel walks page tables.
+//! Reads all processes, again and again, at little cost: of each what every user may read; their
+//! mappings now and then; and, for the few with the busiest text, the PMU's counters and, until
+//! the time is up, smaps, for which the kernel walks page tables.
 
 use crate::perf::walks::Walks;
 use crate::processes::text_coverage::TextCoverage;
@@ -15,12 +15,12 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// What was read longer ago is read again, or not told any more.
+/// What was read longer ago than this is read again or dropped.
 const FRESH: Duration = Duration::from_secs(10);
-/// Longer command lines are cut.
+/// The most bytes of a command line that are kept.
 const COMMAND: usize = 512;
 
-/// Reads all processes, and remembers of each what changes little.
+/// Reads all processes, and remembers of each what seldom changes.
 pub struct Processes {
     started: Instant,
     ticks: u64,
@@ -35,10 +35,11 @@ struct Known {
     comm: Untrusted,
     user: String,
     command: String,
-    /// When these were read.
+    /// When name, user and command were read.
     named: Instant,
-    /// CPU time at the last reading, and since the one before.
+    /// CPU time at the last reading.
     cpu: u64,
+    /// CPU time between the last two readings.
     busy: u64,
     text: TextState,
     /// When the text was read.
@@ -47,7 +48,7 @@ struct Known {
 }
 
 impl Processes {
-    /// With nothing read yet.
+    /// Makes a reader that has read nothing yet.
     pub fn new() -> Processes {
         // SAFETY: sysconf(3) touches no memory of ours.
         let [ticks, page] =
@@ -62,10 +63,9 @@ impl Processes {
         }
     }
 
-    /// All processes that have memory of their own: with smaps of those in `first` and of
-    /// the busiest, `most` in all, as far as that takes no longer than `time` (one that has
-    /// been begun is finished). Where it takes longer, one reading goes on where the last
-    /// one ended.
+    /// Reads all processes that have memory of their own, with smaps of those in `first` and of the
+    /// busiest, `most` in all, until `time` is up (a process that was begun is finished). The next
+    /// reading continues where this one stopped.
     ///
     /// # Errors
     /// `/proc` cannot be read.
@@ -77,11 +77,11 @@ impl Processes {
             known.seen = false;
         }
         for (stat, _) in &all {
-            self.look_at(stat);
+            self.update(stat);
         }
         self.known.retain(|_, known| known.seen);
 
-        // The busiest first: sizes for half of the time, then what is huge.
+        // The busiest first: half of the time for sizes, the rest for what is huge.
         all.sort_by_key(|(stat, text)| Reverse((self.busy(stat), *text)));
         for (stat, _) in &all {
             if begun.elapsed() > time / 2 {
@@ -95,7 +95,7 @@ impl Processes {
         });
         let mut wanted: Vec<&Stat> = all.iter().take(most).map(|(stat, _)| stat).collect();
         if let Ok(walks) = &mut self.walks {
-            walks.look(&wanted.iter().map(|stat| stat.identity()).collect::<Vec<_>>());
+            walks.read(&wanted.iter().map(|stat| stat.identity()).collect::<Vec<_>>());
         }
         wanted.sort_by_key(|stat| self.counted(stat));
         for stat in wanted {
@@ -108,7 +108,7 @@ impl Processes {
         Ok(Reading { at, ticks: self.ticks, no_walks: self.walks.as_ref().err().cloned(), samples })
     }
 
-    /// What `stat` and `statm` tell of each; none of those that end meanwhile.
+    /// Reads `stat` and `statm` of each process; leaves out those that end meanwhile.
     fn stats(&self) -> Result<Vec<(Stat, u64)>, ProcError> {
         let dir = Path::new("/proc");
         let entries = std::fs::read_dir(dir).map_err(|_| ProcError::NotMounted { path: dir.into() })?;
@@ -120,10 +120,10 @@ impl Processes {
                 let pages = parse_statm_text(&process.read("statm").ok()?)?;
                 Some((stat, pages.saturating_mul(self.page)))
             })
-            // Kernel threads and the dead have no memory.
+            // Kernel threads and zombies have no memory.
             .filter(|(stat, _)| stat.virtual_bytes > 0)
             .collect();
-        // At least hugelift itself is there, if it is the proc file system.
+        // A proc file system has at least hugelift itself.
         if all.is_empty() {
             Err(ProcError::NotMounted { path: dir.join("self/stat").into() })
         } else {
@@ -131,8 +131,8 @@ impl Processes {
         }
     }
 
-    /// Notes what a process has done, and what it is called.
-    fn look_at(&mut self, stat: &Stat) {
+    /// Remembers the CPU time of a process, and its name, user and command.
+    fn update(&mut self, stat: &Stat) {
         let now = Instant::now();
         let (id, known) = (stat.identity(), self.known.remove(&stat.identity()));
         let mut known = known.unwrap_or_else(|| Known {
@@ -146,7 +146,7 @@ impl Processes {
             read: None,
             seen: true,
         });
-        // Another name: it has become another program, and may have another owner.
+        // Another name means another program, which may have another owner.
         if known.comm != stat.comm || now.duration_since(known.named) > FRESH {
             let process = Process::new(stat.pid);
             if known.comm != stat.comm {
@@ -162,7 +162,7 @@ impl Processes {
         self.known.insert(id, known);
     }
 
-    /// When smaps was last read; before all others, if never.
+    /// Returns when smaps was last read; `None`, which sorts first, if it never was.
     fn counted(&self, stat: &Stat) -> Option<Instant> {
         let known = self.known.get(&stat.identity())?;
         known.read.filter(|_| matches!(known.text, TextState::Known(_)))
@@ -180,7 +180,7 @@ impl Processes {
         }
     }
 
-    /// The size of its text, if it is not known.
+    /// Reads the size of its text, if that is not known.
     fn measure(&mut self, stat: &Stat) {
         if let Some(known) = self.known.get_mut(&stat.identity()).filter(|k| k.text == TextState::Unread) {
             let size = Process::new(stat.pid).maps().map(|maps| TextState::Size(TextCoverage::size(&maps)));
@@ -188,7 +188,7 @@ impl Processes {
         }
     }
 
-    /// What of its text is huge.
+    /// Reads how much of its text is huge.
     fn count(&mut self, stat: &Stat) {
         let Some(known) = self.known.get_mut(&stat.identity()) else { return };
         if known.text == TextState::Unreadable {
@@ -233,7 +233,7 @@ impl Default for Processes {
     }
 }
 
-/// Why there is nothing to be told.
+/// Returns what is known of a text that could not be read.
 fn unknown(error: ProcError) -> TextState {
     match error {
         ProcError::Vanished { .. } | ProcError::NoMemory { .. } => TextState::Gone,
@@ -241,7 +241,7 @@ fn unknown(error: ProcError) -> TextState {
     }
 }
 
-/// Its arguments in one line, without the directory of the program; else its name.
+/// Returns its arguments as one line, without the directory of the program, or its name in brackets.
 fn command(process: Process, stat: &Stat) -> String {
     let bytes = process.read("cmdline").unwrap_or_default();
     let line = text_to_parse(&bytes[..bytes.len().min(COMMAND)]).replace('\0', " ");
@@ -269,7 +269,7 @@ mod tests {
         let sample = own(&first);
         assert!(sample.command.contains("hugelift_measure"), "{}", sample.command);
         let TextState::Known(text) = &sample.text else { panic!("{:?}", sample.text) };
-        // libc's is in it.
+        // The text of libc is included.
         assert!(text.bytes > sample.executable_text && sample.executable_text > 4096, "{sample:?}");
         let spent = |reading: &Reading| own(reading).stat.cpu;
         let (start, mut last) = (Instant::now(), first.clone());
@@ -280,14 +280,14 @@ mod tests {
     }
 
     #[test]
-    fn without_time_nothing_is_read_and_so_it_is_said() {
+    fn without_time_at_most_one_text_is_read() {
         let reading = Processes::new().read(&[], usize::MAX, Duration::ZERO).unwrap();
         let read = reading.samples.iter().filter(|s| matches!(s.text, TextState::Known(_))).count();
         assert!(read <= 1, "{read} of {}", reading.samples.len());
     }
 
     #[test]
-    fn those_that_are_asked_for_come_first() {
+    fn the_processes_named_by_first_are_read_first() {
         let own = std::process::id();
         let reading = Processes::new().read(&[own], 1, Duration::from_secs(60)).unwrap();
         let known = |s: &&Sample| matches!(s.text, TextState::Known(_));
@@ -306,7 +306,7 @@ mod tests {
             ..Stat::default()
         };
         let mut processes = Processes::new();
-        processes.look_at(&stat);
+        processes.update(&stat);
         processes.count(&stat);
         let sample = processes.sample(stat, 0).unwrap();
         assert_eq!(

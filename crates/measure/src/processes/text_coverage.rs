@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The text of a process by its mappings alone, without a look into its files: cheap
-//! enough to be done for many processes every other second.
+//! The text of a process, by its mappings alone and without reading its files: cheap enough for
+//! many processes every two seconds.
 //!
 //! ```text
 //!   file r-x | anonymous r-x (lifted) | file r-x        text
 //!   file r-- | anonymous r-x | nothing                  text: lifted up to its end
-//!   anonymous --- | anonymous r-x | anonymous ---       code that a runtime has made
+//!   anonymous --- | anonymous r-x | anonymous ---       not counted: code that a runtime has made
 //! ```
 
 use hugelift_core::maps::Mapping;
@@ -21,20 +21,20 @@ pub struct TextCoverage {
     /// All of it.
     #[serde(skip)]
     pub bytes: u64,
-    /// On huge pages.
+    /// The bytes of it on huge pages.
     pub huge_bytes: u64,
-    /// The same by backing.
+    /// The huge bytes by backing.
     pub huge: BTreeMap<Backing, u64>,
 }
 
 impl TextCoverage {
-    /// So many bytes, of which so many are huge.
+    /// Makes the coverage of a text with this many bytes and these huge ones.
     pub fn new(bytes: u64, huge: impl IntoIterator<Item = (Backing, u64)>) -> TextCoverage {
         let huge: BTreeMap<Backing, u64> = huge.into_iter().filter(|(_, bytes)| *bytes > 0).collect();
         TextCoverage { bytes, huge_bytes: huge.values().fold(0, |sum, n| sum.saturating_add(*n)), huge }
     }
 
-    /// What smaps shows of it.
+    /// Adds up what smaps shows.
     pub fn of(usage: &[Usage]) -> TextCoverage {
         let mappings: Vec<&Mapping> = usage.iter().map(|u| &u.mapping).collect();
         let (mut bytes, mut huge) = (0u64, BTreeMap::<Backing, u64>::new());
@@ -53,7 +53,7 @@ impl TextCoverage {
         TextCoverage::new(bytes, huge)
     }
 
-    /// Its size alone, by `/proc/PID/maps`.
+    /// Returns the size alone, by `/proc/PID/maps`.
     pub fn size(mappings: &[Mapping]) -> u64 {
         let mappings: Vec<&Mapping> = mappings.iter().collect();
         let text = mappings.iter().zip(is_text(&mappings)).filter(|(_, is_text)| *is_text);
@@ -73,23 +73,23 @@ impl fmt::Display for TextCoverage {
     }
 }
 
-/// For each mapping, by address, whether it is text of an object.
+/// Tells for each mapping, by address, whether it is text of an object.
 fn is_text(mappings: &[&Mapping]) -> Vec<bool> {
     let code = |m: &Mapping| m.prot.exec && !m.is_kernel_code();
-    // Shared and executable is what a runtime writes to by another mapping.
+    // A shared executable mapping is one that a runtime writes by another mapping of the same memory.
     let of_file = |m: &Mapping| code(m) && m.is_file() && !m.shared;
     let anonymous = |m: &Mapping| code(m) && !m.is_file() && !m.prot.write;
     let mut out: Vec<bool> = mappings.iter().map(|m| of_file(m)).collect();
-    // Anonymous code is what was lifted if it touches a mapping of a file, or what does so:
-    // seen once from below and once from above.
-    let touches = |a: &Mapping, b: &Mapping| a.range.end == b.range.start;
+    // Anonymous code is lifted text if it is adjacent to a mapping of a file or to lifted text:
+    // looked for once upwards and once downwards.
+    let adjacent = |a: &Mapping, b: &Mapping| a.range.end == b.range.start;
     for i in 1..mappings.len() {
         let (below, here) = (mappings[i - 1], mappings[i]);
-        out[i] |= anonymous(here) && touches(below, here) && (out[i - 1] || below.is_file());
+        out[i] |= anonymous(here) && adjacent(below, here) && (out[i - 1] || below.is_file());
     }
     for i in (1..mappings.len()).rev() {
         let (here, above) = (mappings[i - 1], mappings[i]);
-        out[i - 1] |= anonymous(here) && touches(here, above) && (out[i] || above.is_file());
+        out[i - 1] |= anonymous(here) && adjacent(here, above) && (out[i] || above.is_file());
     }
     out
 }
@@ -114,12 +114,12 @@ mod tests {
         );
         assert_eq!(size("1000-2000 r--p 0 8:1 5 /x\n2000-5000 r-xp 0 0:0 0\n5000-6000 r-xp 0 0:0 0\n"), 4);
         assert_eq!(size("2000-5000 r-xp 0 0:0 0\n5000-6000 r-xp 0 0:0 0\n6000-7000 r--p 0 8:1 5 /x\n"), 4);
-        // From the pool, which shows as a file.
+        // On pages of the pool, which maps shows as a file.
         assert_eq!(size("200000-400000 r-xp 0 0:11 77 /anon_hugepage (deleted)\n"), 512);
     }
 
     #[test]
-    fn what_a_runtime_has_made_is_none() {
+    fn code_of_a_runtime_does_not_count() {
         assert_eq!(size("1000-2000 ---p 0 0:0 0\n2000-5000 r-xp 0 0:0 0\n5000-6000 ---p 0 0:0 0\n"), 0);
         assert_eq!(size("1000-2000 r-xp 0 8:1 5 /x\n2000-5000 rwxp 0 0:0 0\n"), 1);
         assert_eq!(size("1000-2000 r-xp 0 8:1 5 /x\n3000-5000 r-xp 0 0:0 0\n"), 1);

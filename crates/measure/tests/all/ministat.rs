@@ -9,8 +9,8 @@ fn sample(name: &str, values: &[f64]) -> Sample {
     Sample::parse(name, &lines, &Layout::default()).expect("numbers")
 }
 
-/// FreeBSD's README of ministat, first example. It prints no data; these are the only ones that have
-/// the figures that it prints.
+/// The first example of FreeBSD's README of ministat. The README has no data; only these values give the
+/// figures that it prints.
 #[test]
 fn readme_nothing_proven() {
     let before = sample("_1", &[36060.0, 36093.0, 36107.0, 36130.0, 36138.0]);
@@ -30,7 +30,7 @@ No difference proven at 95.0% confidence
     assert_eq!(text(&[before, after], &Show::default()), expected);
 }
 
-/// The second example; likewise.
+/// The second example, likewise.
 #[test]
 fn readme_a_clear_difference() {
     let before = sample("_1", &[0.133, 0.135, 0.136, 0.136, 0.137]);
@@ -55,8 +55,8 @@ Difference at 95.0% confidence
     assert_eq!(text(&[before, after], &Show::default()), expected);
 }
 
-/// ministat(1), both examples; the data are files of its source. The page sets the table closer than
-/// the program prints it.
+/// Both examples of ministat(1); the data are files of its source. The program prints the table wider
+/// than the page shows it.
 #[test]
 fn manual_page() {
     let iguana = sample("iguana", &[50.0, 200.0, 150.0, 400.0, 750.0, 400.0, 150.0]);
@@ -95,7 +95,7 @@ fn equal_values_have_no_plot() {
 }
 
 proptest! {
-    /// Whatever the numbers and the width: a frame, lines of its width, nothing outside it.
+    /// For any numbers and any width the lines of the plot have the width of its frame.
     #[test]
     fn plots_stay_in_their_frame(
         values in prop::collection::vec(prop::collection::vec(any::<f64>().prop_filter("finite", |v| v.is_finite()), 3..20), 1..=MOST_SAMPLES),
@@ -114,7 +114,7 @@ proptest! {
         prop_assert!(!inside.is_empty() || shown.contains("[no plot"), "{}", shown);
     }
 
-    /// Any text is a sample or an error that names what is wrong.
+    /// Any text is a sample or an error that names the column.
     #[test]
     fn any_text(content in "[ -~\\n\\t\u{e4}]{0,200}", column in 0usize..5, delimiters in "[ ,;\\t]{0,3}") {
         match Sample::parse("x", &content, &Layout { column, delimiters }) {

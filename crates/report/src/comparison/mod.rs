@@ -5,7 +5,7 @@
 use hugelift_core::addr::human_bytes;
 use hugelift_core::printable::printable;
 use hugelift_measure::comparison::{
-    Against, Comparison, Coverage, Figure, Finding, Ratio, Run, Side, figures,
+    Comparison, Coverage, Figure, Finding, Ratio, Run, Side, VariantResult, figures,
 };
 use hugelift_measure::stats;
 use std::fmt::Write as _;
@@ -81,7 +81,7 @@ pub fn remarks(comparison: &Comparison) -> Vec<String> {
 }
 
 /// The verdict on a variant, in words.
-pub fn verdict(comparison: &Comparison, variant: &Against) -> String {
+pub fn verdict(comparison: &Comparison, variant: &VariantResult) -> String {
     let setting = &comparison.setting;
     let (name, figure) = (&variant.name, setting.figure.words());
     let (better, worse) = if setting.higher_is_better { ("more", "less") } else { ("less", "more") };
@@ -111,7 +111,7 @@ pub fn verdict(comparison: &Comparison, variant: &Against) -> String {
 }
 
 /// What the measurement leaves open, where it shows no difference.
-fn no_difference(comparison: &Comparison, variant: &Against) -> String {
+fn no_difference(comparison: &Comparison, variant: &VariantResult) -> String {
     let (name, figure) = (&variant.name, comparison.setting.figure);
     let interval = variant.ratios.iter().find(|r| r.figure == figure).and_then(|r| r.low.zip(r.high));
     let Some((low, high)) = interval else { return format!("{name}: no difference was seen.") };

@@ -7,7 +7,7 @@ use crate::html::axis::{Axis, horizontal, svg, vertical};
 use crate::html::page::{escape, json, page, table};
 use hugelift_core::addr::human_bytes;
 use hugelift_measure::comparison::Coverage;
-use hugelift_measure::comparison::{Against, Comparison, Figure, Finding, Run, Side, figures};
+use hugelift_measure::comparison::{Comparison, Figure, Finding, Run, Side, VariantResult, figures};
 use std::fmt::Write as _;
 
 /// Pixels of a picture.
@@ -62,7 +62,7 @@ pub fn document(comparison: &Comparison) -> serde_json::Result<String> {
     Ok(page(&heading, &body, include_str!("compare.css"), ""))
 }
 
-fn class(variant: &Against) -> &'static str {
+fn class(variant: &VariantResult) -> &'static str {
     match variant.finding {
         Finding::Faster { .. } => "faster",
         Finding::Slower { .. } => "slower",
@@ -92,7 +92,7 @@ fn points<'a>(figure: Figure, bare: &'a Side, side: &'a Side) -> Vec<Point<'a>> 
 fn picture(
     out: &mut String,
     comparison: &Comparison,
-    variant: &Against,
+    variant: &VariantResult,
     figure: Figure,
     bare: &Side,
     side: &Side,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! AMD Zen. Codes from Linux's tools/perf/pmu-events/arch/x86/amdzen1 to amdzen5; which
-//! model is which generation, from its arch/x86/kernel/cpu/amd.c. No Zen has an event that
+//! AMD Zen. The codes are from Linux's tools/perf/pmu-events/arch/x86/amdzen1 to amdzen5, the models
+//! of each generation from its arch/x86/kernel/cpu/amd.c. No Zen has an event that
 //! counts the cycles of page walks.
 
 use super::{Cpus, Event, Formulas, Model, Role};
@@ -15,7 +15,7 @@ const FETCH_HITS: Event = event(Role::FetchSecondLevelHits, "bp_l1_tlb_miss_l2_t
 const DATA_MISSES: Event = event(Role::DataFirstLevelMisses, "ls_l1_d_tlb_miss.all", 0x45, 0xff);
 const DATA_WALKS: Event = event(Role::LoadWalks, "ls_l1_d_tlb_miss.all_l2_miss", 0x45, 0xf0);
 
-/// The bits of the unit mask are page sizes, one more of them from Zen 3 on.
+/// Each bit of the unit mask is a page size; there is one more from Zen 3 on.
 const fn walks(umask: u64) -> [Event; 4] {
     let fetch = event(Role::FetchWalks, "bp_l1_tlb_miss_l2_tlb_miss.all", 0x85, umask);
     [CYCLES, INSTRUCTIONS, fetch, DATA_WALKS]

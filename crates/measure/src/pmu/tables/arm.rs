@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Arm cores. Codes of the architecture's common events from Linux's
-//! tools/perf/pmu-events/arch/arm64/common-and-microarch.json; which core has which, from the
-//! folders of the cores there, and for Cortex-A72 from libpfm4.
+//! Arm cores. The codes of the architecture's common events are from Linux's
+//! tools/perf/pmu-events/arch/arm64/common-and-microarch.json, the events of each core from its
+//! folder there, and for Cortex-A72 from libpfm4.
 
 use super::{Cpus, Event, Formulas, Model, Role};
 
@@ -24,7 +24,7 @@ const PERCYC: &[Event] = &[
     event(Role::LoadWalksPending, "DTLB_WALK_PERCYC", 0x8128),
 ];
 
-/// By firmware or device tree named after the core, or `armv8_pmuv3_0`.
+/// The firmware or device tree names the PMU after the core, or it is `armv8_pmuv3_0`.
 const PMUS: &[&str] = &["armv8_", "armv9_"];
 
 macro_rules! arm {
@@ -52,7 +52,7 @@ pub(super) const MODELS: &[Model] = &[
         PMUS,
         &[REFILLS],
         Formulas::Misses,
-        Some("this core counts misses of the first-level TLBs only: no walks, and no bound on the gain")
+        Some("this core counts only misses of the first-level TLBs: no walks, and no bound on the gain")
     ),
     arm!(
         "Neoverse N1",

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Intel cores. Codes from Linux's tools/perf/pmu-events/arch/x86 (made from Intel's
-//! perfmon repository) and, for Granite Rapids, from that repository itself. Formulas as in
-//! the metrics there, which are those of pmu-tools.
+//! Intel cores. The codes are from Linux's tools/perf/pmu-events/arch/x86 (which is made from Intel's
+//! perfmon repository) and, for Granite Rapids, from that repository. The formulas are those of the
+//! metrics there and of pmu-tools.
 //!
-//! Sandy Bridge and older, and the hybrids after Alder Lake (Meteor, Arrow and Lunar Lake),
-//! are left out: their tables were not at hand in full.
+//! Sandy Bridge and older, and the hybrids after Alder Lake (Meteor, Arrow and Lunar Lake), are left
+//! out: their full tables were not available.
 
 use super::{Cpus, Event, Formulas, Model, Role};
 use Role::{
@@ -23,7 +23,7 @@ const INSTRUCTIONS: Event = event(Instructions, "INST_RETIRED.ANY_P", 0xc0, 0, 0
 const OLD: [u64; 3] = [0x85, 0x08, 0x49];
 const NEW: [u64; 3] = [0x11, 0x12, 0x13];
 
-/// At least one walk in progress (Skylake on).
+/// The cycles with at least one walk in progress (from Skylake on).
 const fn walk_active([fetch, load, store]: [u64; 3]) -> [Event; 5] {
     [
         CYCLES,
@@ -69,7 +69,8 @@ const DURATION_HASWELL: &[Event] = &[
     event(StoreWalkCycles, "DTLB_STORE_MISSES.WALK_DURATION", 0x49, 0x10, 0),
 ];
 
-/// Broadwell has two: counted once a cycle, and once a walk.
+/// Broadwell has two walkers: the event counts walks in progress, and with a counter mask of 1 the cycles
+/// with a walk.
 const ACTIVE_BROADWELL: &[Event] = &[
     CYCLES,
     INSTRUCTIONS,
@@ -98,7 +99,7 @@ const GOLDEN_COVE: &[&[Event]] = &[ACTIVE_NEW, COMPLETED_NEW, PENDING_NEW, STALL
 
 const ANY: std::ops::RangeInclusive<u32> = 0..=u32::MAX;
 
-/// Shares of a hypervisor's walks are in none of the three walk events.
+/// None of the three walk events counts walks of the hypervisor's page tables.
 const EPT_EXCLUDED: &str =
     "in a guest, walks of the host's page tables are not in the walk cycles of this CPU";
 
@@ -200,7 +201,7 @@ pub(super) const MODELS: &[Model] = &[
         "Alder Lake P-core",
         "Linux pmu-events, alderlake",
         [(0x97..=0x97, ANY), (0x9a..=0x9a, ANY), (0xb7..=0xb7, ANY), (0xba..=0xba, ANY), (0xbf..=0xbf, ANY)],
-        // With its efficiency cores off it has the usual name.
+        // Without efficiency cores the PMU has the usual name.
         ["cpu_core", "cpu"],
         GOLDEN_COVE,
         Some((4.0, 0.0)),

@@ -8,7 +8,7 @@ mod intel;
 use super::cpu::Cpu;
 use std::ops::RangeInclusive;
 
-/// What an event counts, whatever its maker calls it.
+/// What an event counts, independent of the maker's name for it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Role {
     /// Core cycles while a thread runs.
@@ -17,25 +17,25 @@ pub enum Role {
     Instructions,
     /// Cycles with at least one page walk for an instruction fetch.
     FetchWalkCycles,
-    /// The same for loads.
+    /// Cycles with at least one page walk for a load.
     LoadWalkCycles,
-    /// The same for stores.
+    /// Cycles with at least one page walk for a store.
     StoreWalkCycles,
     /// Page walks for instruction fetches.
     FetchWalks,
-    /// Page walks for loads; for all data where the CPU does not tell them apart.
+    /// Page walks for loads, or for all data where the CPU does not distinguish them.
     LoadWalks,
     /// Page walks for stores.
     StoreWalks,
-    /// Walks for instruction fetches in progress, added up each cycle.
+    /// Walks in progress for instruction fetches, added up over the cycles.
     FetchWalksPending,
-    /// The same for loads, or for all data.
+    /// Walks in progress for loads, or for all data, added up over the cycles.
     LoadWalksPending,
-    /// The same for stores.
+    /// Walks in progress for stores, added up over the cycles.
     StoreWalksPending,
-    /// Walks of a hypervisor's page tables in progress, added up each cycle.
+    /// Walks in progress of a hypervisor's page tables, added up over the cycles.
     EptWalksPending,
-    /// Cycles that a fetch waits for the instruction cache's tags: mostly for the iTLB.
+    /// Cycles in which a fetch waits for the instruction cache's tags: mostly for the iTLB.
     TagStalls,
     /// Fetches that missed the first-level iTLB and hit the second.
     FetchSecondLevelHits,
@@ -56,12 +56,12 @@ pub struct Event {
     pub config: u64,
 }
 
-/// Which CPUs a model is.
+/// The CPUs of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cpus {
     /// One vendor and family; ranges of models, each with the steppings.
     X86 {
-        /// As CPUID has it.
+        /// The vendor string of CPUID.
         vendor: &'static str,
         /// With the extended family added.
         family: u32,
@@ -70,7 +70,7 @@ pub enum Cpus {
     },
     /// Part numbers of one implementer.
     Arm {
-        /// As MIDR_EL1 has it.
+        /// The implementer in MIDR_EL1.
         implementer: u32,
         /// Part numbers.
         parts: &'static [u32],
@@ -95,48 +95,48 @@ impl Cpus {
     }
 }
 
-/// Which formulas a model's events allow.
+/// The formulas for which a model has the events.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Formulas {
-    /// Cycles with a walk in progress; with the number of walkers a core has, and the cycles
-    /// to add for each finished walk, where the published utilization formula gives them.
+    /// Cycles with a walk in progress.
     WalkCycles {
-        /// Page walkers of a core and cycles to add for each walk.
+        /// The number of page walkers of a core and the cycles to add for each finished walk, where
+        /// there is a published formula of their utilization.
         walkers: Option<(f64, f64)>,
     },
-    /// How many walks are in progress, added up each cycle.
+    /// Walks in progress, added up over the cycles.
     WalksInProgress,
-    /// Misses and walks, not their cycles.
+    /// Misses and walks, without their cycles.
     Misses,
 }
 
 /// A CPU model and its events.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Model {
-    /// As people call it.
+    /// Its common name.
     pub name: &'static str,
     /// The published table that the codes were checked against.
     pub source: &'static str,
-    /// Which CPUs.
+    /// The CPUs that it covers.
     pub cpus: Cpus,
-    /// Folders of its PMU in /sys/bus/event_source/devices, the first that there is; one that
-    /// ends in `_` is the beginning of a name.
+    /// Folders of its PMU in /sys/bus/event_source/devices, of which the first that exists is used; one
+    /// that ends in `_` is a prefix.
     pub pmus: &'static [&'static str],
-    /// Events that are counted together. Each group has the cycles first, and not more events
-    /// than fit when another user (the NMI watchdog) holds a counter.
+    /// Groups of events that are counted together. Each group begins with the cycles and has no more
+    /// events than fit when another user (the NMI watchdog) holds a counter.
     pub groups: &'static [&'static [Event]],
     /// What follows from them.
     pub formulas: Formulas,
-    /// What a reader must know about these counts.
+    /// A remark on these counts.
     pub note: Option<&'static str>,
 }
 
-/// Every model there is a table for.
+/// Returns all models that have a table.
 pub fn models() -> impl Iterator<Item = &'static Model> {
     intel::MODELS.iter().chain(amd::MODELS).chain(arm::MODELS)
 }
 
-/// The table of a CPU.
+/// Returns the table of a CPU.
 pub fn model_of(cpu: &Cpu) -> Option<&'static Model> {
     models().find(|m| m.cpus.has(cpu))
 }
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn cpus_are_told_apart() {
+    fn cpus_have_their_models() {
         assert_eq!(intel(0x3f, 2), Some("Intel Haswell"));
         assert_eq!(intel(0x4f, 1), Some("Intel Broadwell server"));
         assert_eq!(intel(0x55, 4), Some("Intel Skylake"));
