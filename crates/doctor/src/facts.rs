@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a diagnosis rests on: plain data, as it was read or tried. `None` is what could not be
-//! read or is not there, and gives no finding.
+//! What a diagnosis rests on: plain data, as it was read or tried. `None` means that something could
+//! not be read or does not exist; it gives no finding.
 
 use hugelift_core::pool::SizePool;
 pub use hugelift_os::machine::cgroup::GroupLimit;
@@ -8,7 +8,7 @@ pub use hugelift_os::machine::reading::Reading;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// A machine and, if asked for, a process on it.
+/// A machine and, with `--pid`, a process on it.
 #[derive(Clone, Default, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Facts {
@@ -16,9 +16,9 @@ pub struct Facts {
     pub kernel: Option<String>,
     /// Name of the CPU.
     pub cpu: Option<String>,
-    /// The CPU says that a hypervisor is below it.
+    /// Whether the CPU reports a hypervisor.
     pub guest: Option<bool>,
-    /// The recorded machine is below this folder; `None` for the machine itself.
+    /// The folder that holds the recorded machine; `None` for the machine itself.
     pub root: Option<String>,
     /// Transparent huge pages.
     pub thp: Thp,
@@ -26,37 +26,37 @@ pub struct Facts {
     pub counters: BTreeMap<String, u64>,
     /// The hugetlb pools, largest page first.
     pub pools: Vec<SizePool>,
-    /// Memory and how it is handed out.
+    /// Memory and the settings of its allocation.
     pub memory: Memory,
     /// Limits of the control groups that hold the process, from its own up to the root.
     pub groups: Vec<GroupLimit>,
-    /// `RLIMIT_MEMLOCK`, of the process or of hugelift's own.
+    /// `RLIMIT_MEMLOCK` of the process, or of hugelift itself.
     pub memlock: Option<Limit>,
     /// Tracing and counting.
     pub trace: Trace,
     /// NUMA nodes that the process may use.
     pub nodes_allowed: Option<Vec<u32>>,
-    /// What was tried; not for a recorded machine.
+    /// What was tried; none for a recorded machine.
     pub probes: Option<Probes>,
-    /// The process that was asked for.
+    /// The process of `--pid`.
     pub process: Option<Process>,
-    /// Programs that run, with much code; not for a recorded machine.
+    /// Running programs with much code; none for a recorded machine.
     pub programs: Vec<Program>,
 }
 
-/// A program that runs.
+/// A running program.
 #[derive(Clone, Default, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Program {
     /// The executable.
     pub exe: String,
-    /// The process that has used most CPU time of those that run it.
+    /// Of the processes that run it, the one that has used most CPU time.
     pub pid: u32,
     /// How many processes run it.
     pub processes: u64,
-    /// CPU time that all of these have used.
+    /// CPU time that all these processes have used.
     pub cpu_seconds: f64,
-    /// Code that a lift reaches, in that process.
+    /// The code in that process that a lift reaches.
     pub text: Coverage,
 }
 
@@ -84,11 +84,11 @@ pub struct Thp {
     pub pages_to_scan: Option<Reading>,
     /// `khugepaged/max_ptes_none`
     pub max_ptes_none: Option<Reading>,
-    /// `THP_enabled` of `/proc/self/status` is 0: `PR_SET_THP_DISABLE` was inherited.
+    /// Whether `THP_enabled` of `/proc/self/status` is 0: `PR_SET_THP_DISABLE` was inherited.
     pub off_here: Option<bool>,
 }
 
-/// Memory and how it is handed out. Sizes in bytes.
+/// Memory and the settings of its allocation. Sizes in bytes.
 #[derive(Clone, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Memory {
@@ -104,7 +104,7 @@ pub struct Memory {
     pub overcommit: Option<Reading>,
     /// `vm.compaction_proactiveness`
     pub proactiveness: Option<Reading>,
-    /// Where compaction is started; `None` if the kernel cannot.
+    /// The file that starts compaction; `None` if the kernel has none.
     pub compact: Option<String>,
     /// `/proc/buddyinfo`
     pub zones: Vec<Zone>,
@@ -128,13 +128,13 @@ pub struct Zone {
 /// A resource limit in bytes; `None` is unlimited.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Limit {
-    /// In force.
+    /// The limit in force.
     pub soft: Option<u64>,
-    /// As far as it may be raised.
+    /// The value to which it may be raised.
     pub hard: Option<u64>,
 }
 
-/// Who may trace and count.
+/// What restricts tracing and counting.
 #[derive(Clone, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Trace {
@@ -146,48 +146,48 @@ pub struct Trace {
     pub capabilities: u64,
     /// `Seccomp` of hugelift: 2 is a filter.
     pub seccomp: u64,
-    /// The kernel knows a performance monitoring unit of the CPU.
+    /// Whether the kernel has a performance monitoring unit of the CPU.
     pub pmu: bool,
 }
 
-/// What came of trying something.
+/// The result of a trial.
 #[derive(Clone, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Tried {
-    /// It works; `None` if it could not be tried.
+    /// Whether it works; `None` if it could not be tried.
     pub works: Option<bool>,
     /// The kernel's answer, or why it could not be tried.
     pub detail: Option<String>,
 }
 
 impl Tried {
-    /// It works.
+    /// Returns that it works.
     pub fn yes() -> Tried {
         Tried { works: Some(true), detail: None }
     }
 
-    /// It does not, and why.
+    /// Returns that it does not work, and why.
     pub fn no(detail: impl Into<String>) -> Tried {
         Tried { works: Some(false), detail: Some(detail.into()) }
     }
 
-    /// It could not be tried.
+    /// Returns that it could not be tried, and why.
     pub fn unknown(detail: impl Into<String>) -> Tried {
         Tried { works: None, detail: Some(detail.into()) }
     }
 
-    /// It was tried in vain.
+    /// Whether it was tried and does not work.
     pub fn failed(&self) -> bool {
         self.works == Some(false)
     }
 }
 
-/// What this kernel does, tried on memory and files of our own.
+/// What this kernel does, tried on memory and files of hugelift's own.
 #[derive(Clone, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Probes {
-    /// Where files were made.
+    /// The folder in which files were made.
     pub folder: String,
-    /// The kind of file system there.
+    /// The type of its file system.
     pub file_system: String,
     /// `MADV_HUGEPAGE` and a first touch give a huge page.
     pub fault: Tried,
@@ -203,7 +203,7 @@ pub struct Probes {
     pub hugetlb: Tried,
     /// ptrace(2) of a child.
     pub ptrace: Tried,
-    /// A hardware counter for our own code.
+    /// A hardware counter for hugelift's own code.
     pub counter: Tried,
 }
 
@@ -215,31 +215,31 @@ pub struct Process {
     pub pid: u32,
     /// The executable.
     pub exe: String,
-    /// Its arguments, the first with them.
+    /// Its arguments, including the first.
     pub args: Vec<String>,
-    /// `NAME=value` of the environment that it was started with, of names that matter here.
+    /// `NAME=value` of its initial environment, for the variables that switch huge pages on.
     pub environment: Vec<String>,
     /// Paths of the objects that are mapped.
     pub objects: Vec<String>,
-    /// It was built by Go.
+    /// Whether it was built by Go.
     pub go: bool,
     /// `THP_enabled` of its status.
     pub thp_enabled: Option<bool>,
     /// Code, all objects together.
     pub text: Coverage,
-    /// Why code is not huge: bytes and reason in words, most first.
+    /// Why code is not huge: bytes and the reason in words, most bytes first.
     pub reasons: Vec<(u64, String)>,
     /// Private writable memory on transparent huge pages.
     pub writable_thp: u64,
-    /// Private writable memory on pages of a pool.
+    /// Private writable memory on pages of a hugetlb pool.
     pub writable_hugetlb: u64,
-    /// Memory shared with others on pages of a pool.
+    /// Shared memory on pages of a hugetlb pool.
     pub shared_hugetlb: u64,
-    /// Resident memory of its own, huge or not.
+    /// Resident private memory, huge or not.
     pub anonymous: u64,
-    /// Children that run the same executable: it forks without exec.
+    /// Children that run the same executable, because it forks without execve(2).
     pub forks: u64,
-    /// Bytes of huge pages that were looked at for zeros.
+    /// Bytes of huge pages that were searched for zeros.
     pub examined: Option<u64>,
     /// Of these, bytes of base pages that hold only zeros.
     pub zeros: u64,
@@ -259,16 +259,16 @@ pub struct CodeObject {
     pub path: String,
     /// How much of it is huge.
     pub text: Coverage,
-    /// The process has opened it itself, after it had begun.
+    /// Whether the process has opened it itself, after its start.
     pub opened: bool,
-    /// `hugelift run` or the service has lifted it: it is huge in other memory than its file's.
+    /// Whether `hugelift run` or the service has lifted it: huge pages other than those of its file map it.
     pub lifted: bool,
-    /// Nearly all of it is in huge pages of the page cache already.
+    /// Whether nearly all of it is in huge pages of the page cache already.
     pub primed: bool,
 }
 
 impl Process {
-    /// Whether all of it that could be huge is: its code, and its own memory if it has much.
+    /// Whether all that could be huge is: its code, and half of its private memory if that is large.
     pub fn is_huge(&self) -> bool {
         const MUCH_MEMORY: u64 = 64 << 20;
         let memory = self.writable_thp.saturating_add(self.writable_hugetlb);

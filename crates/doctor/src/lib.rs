@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What stands in the way of huge pages on a machine or in a process.
+//! What prevents huge pages on a machine or in a process, and the commands that change it.
 //!
 //! ```text
 //! read::facts() -> Facts -> diagnose() -> findings

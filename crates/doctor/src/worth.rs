@@ -1,29 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The programs of this machine that are most worth a lift: much code that is not huge, and much
-//! time spent in it.
+//! The programs of this machine that are most worth a lift: those with much code that is not huge and
+//! much CPU time.
 
 use crate::facts::{Facts, Program};
 use crate::findings::quoted;
 use serde::Serialize;
 
-/// How many are shown.
+/// How many programs are shown.
 const SHOWN: usize = 3;
-/// Less code than this that could be huge and is not is not worth a lift.
+/// The least code that could be huge and is not for a program to be worth a lift.
 const MUCH_CODE: u64 = 4 << 20;
-/// Of a program that has used less CPU time than this nothing can be said.
+/// The least CPU seconds for a program to be worth a lift.
 const MUCH_TIME: f64 = 1.0;
 
 /// A program with the command that lifts it.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Worth {
-    /// What was seen of it.
+    /// The program.
     #[serde(flatten)]
     pub program: Program,
-    /// What starts it on huge pages.
+    /// The command that starts it on huge pages.
     pub command: String,
 }
 
-/// The programs that are most worth a lift, best first.
+/// Returns the programs that are most worth a lift, best first.
 pub fn most_worth(facts: &Facts) -> Vec<Worth> {
     let lacks = |p: &Program| p.text.liftable.saturating_sub(p.text.huge);
     let weight = |p: &Program| lacks(p) as f64 * p.cpu_seconds;

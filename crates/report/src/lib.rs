@@ -1,7 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What hugelift found out, as text and as pictures. Nothing is computed here.
+//! The results of hugelift as text and as HTML pages. Nothing is computed here.
 //!
-//! A module of text for each kind of result; [`html`] draws pages that need nothing else.
+//! | module | shows |
+//! |---|---|
+//! | [`lift`] | what of a program is huge: `hugelift inspect`, `run --report` |
+//! | [`comparison`] | bare against lifted: `hugelift compare` |
+//! | [`pmu`] | counts of events: `hugelift stat` |
+//! | [`lab`] | the experiments of `hugelift lab`, as text and as comma-separated values |
+//! | [`doctor`] | a diagnosis |
+//! | [`pool`] | the hugetlb pools, and what programs need of them |
+//! | [`html`] | `lift`, `comparison` and `lab` as self-contained HTML pages |
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A [`Report`] for people: a table, and a bar for each part, one cell a huge page.
+//! A [`Report`] as text: a table, and a bar for each part in which each cell is a huge page.
 
 use hugelift_core::addr::{Addr, PageSize, Range, human_bytes};
 use hugelift_core::policy::SpanChoice;
@@ -14,18 +14,18 @@ use std::fmt::Write as _;
 pub struct Style {
     /// Columns of the terminal.
     pub width: usize,
-    /// Objects and parts with nothing to lift are shown one by one, with their paths.
+    /// Whether objects and parts with nothing to lift are shown one by one, with their paths.
     pub verbose: bool,
 }
 
-/// Shorter bars tell nothing that the table does not.
+/// Shorter bars would only repeat the table.
 const MIN_CELLS: u64 = 2;
-/// A bar is never squeezed further than this.
+/// The least width of a bar.
 const MIN_WIDTH: usize = 10;
 /// Names of folded objects that are listed before an ellipsis.
 const NAMED: usize = 6;
 
-/// The report as text, each line ended by a newline.
+/// Returns the report as text; each line ends with a newline.
 pub fn text(report: &Report, style: &Style) -> String {
     let mut out = String::new();
     if report.assumed_addresses {
@@ -41,7 +41,7 @@ pub fn text(report: &Report, style: &Style) -> String {
     out
 }
 
-/// Whether a part has anything to tell to somebody who wants to know what could be gained.
+/// Whether a part is shown: something of it is huge, or could be and was asked for.
 fn is_shown(part: &PartReport, style: &Style) -> bool {
     let asked = part.skips.iter().any(|s| s.reason != Reason::PartNotAsked(part.part).key());
     style.verbose || part.huge_bytes > 0 || (part.liftable_bytes > 0 && asked)
@@ -159,23 +159,22 @@ fn bars(out: &mut String, report: &Report, style: &Style) {
     }
 }
 
-/// What is known of the huge page that a cell stands for.
+/// The state of the huge page that a cell stands for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Cell {
     Huge,
-    /// Some of its mapping is huge; smaps does not tell which pages.
+    /// Some of its mapping is huge; smaps does not show which pages.
     Some,
     Liftable,
     Edge,
 }
 
-/// The bar of a part, and how many huge pages a cell stands for.
+/// Returns the bar of a part, and how many huge pages a cell stands for.
 fn bar(part: &PartReport, page: PageSize, width: usize) -> (String, u64) {
     let size = page.bytes();
     let first = part.start / size;
     let count = part.end.div_ceil(size).saturating_sub(first);
     let pages = count.div_ceil(width as u64).max(1);
-    // Fragments are sorted by address: walk along.
     let mut bar = String::new();
     let mut at = 0;
     while at < count {
@@ -201,7 +200,7 @@ fn symbol(cells: impl Iterator<Item = Cell>) -> char {
     }
 }
 
-/// The cell of the huge page with this number (address / size).
+/// Returns the cell of the huge page with this number (address / size).
 fn cell(part: &PartReport, number: u64, page: PageSize) -> Cell {
     let size = page.bytes();
     let whole = number.checked_mul(size).and_then(|start| Range::sized(Addr(start), size));
@@ -222,7 +221,7 @@ fn cell(part: &PartReport, number: u64, page: PageSize) -> Cell {
     if states.all(|s| s == first) { first } else { Cell::Some }
 }
 
-/// "--span  inner 62 MB, outer 63.4 MB on pages of 64 MB, auto 63.4 MB on pages of 64 MB"
+/// Writes "--span  inner 62 MB, outer 63.4 MB on pages of 64 MB, auto 63.4 MB on pages of 64 MB".
 fn gains(out: &mut String, report: &Report) {
     if report.spans.values().all(|gain| gain.bytes == 0) {
         return;
@@ -235,7 +234,7 @@ fn gains(out: &mut String, report: &Report) {
     let _ = writeln!(out, "--span  {}", all.join(", "));
 }
 
-/// "TLB entries for text and rodata: 21 402 with small pages, 460 now"
+/// Writes "TLB entries for text and rodata: 21 402 with small pages, 460 now".
 fn entries(out: &mut String, report: &Report) {
     let Entries { small, now, lifted } = report.tlb_entries;
     if small == lifted && small == now {
@@ -250,7 +249,7 @@ fn entries(out: &mut String, report: &Report) {
     );
 }
 
-/// What of a program that does not run is huge in the page cache.
+/// Writes what of a program that does not run is huge in the page cache.
 fn page_cache(out: &mut String, report: &Report) {
     let known: Vec<(String, u64)> =
         report.objects.iter().filter_map(|o| Some((name(o), o.page_cache_bytes?))).collect();
@@ -266,7 +265,7 @@ fn page_cache(out: &mut String, report: &Report) {
     let _ = writeln!(out, "on huge pages in the page cache now: {huge}");
 }
 
-/// `21 402`
+/// Returns a number as `21 402`.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::new();
@@ -281,7 +280,7 @@ fn grouped(number: u64) -> String {
 
 fn totals(out: &mut String, report: &Report) {
     for (part, total) in &report.totals {
-        // Writable parts are left alone unless somebody asked: no line for nothing.
+        // Writable parts are lifted only on request: they get no line unless something is huge.
         let writable = !matches!(part, Part::Text | Part::Rodata);
         if writable && total.huge_bytes == 0 {
             continue;
@@ -310,7 +309,7 @@ pub(crate) mod tests {
 
     const MB: u64 = 1 << 20;
 
-    /// A report on one object with these stretches of text, of which nothing is huge.
+    /// Returns a report on one object with these ranges of text, of which nothing is huge.
     pub(crate) fn report(parts: &[(u64, u64)], page_size: u64) -> Report {
         let part = |&(start, end): &(u64, u64)| PartReport {
             part: Part::Text,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A [`StatReport`] for people.
+//! A [`StatReport`] as text.
 
 use hugelift_core::printable::printable;
 use hugelift_measure::pmu::metric::{Metric, Unit};
@@ -7,10 +7,10 @@ use hugelift_measure::pmu::report::{Counter, Origin, Scope, StatReport};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-/// Below this share of cycles the text says that there is little to gain.
+/// The share of cycles below which there is little to gain.
 const LITTLE: f64 = 0.01;
 
-/// The report as text, each line ended by a newline.
+/// Returns the report as text; each line ends with a newline.
 pub fn text(report: &StatReport) -> String {
     let mut out = String::new();
     head(&mut out, report);
@@ -38,7 +38,7 @@ fn head(out: &mut String, report: &StatReport) {
     }
     if report.user_only {
         out.push_str(
-            "user space only; with the kernel's part: echo 1 > /proc/sys/kernel/perf_event_paranoid, or root\n",
+            "only user space was counted; to count the kernel too: echo 1 > /proc/sys/kernel/perf_event_paranoid, or be root\n",
         );
     }
     if let Some(why) = &report.no_pmu {
@@ -49,7 +49,7 @@ fn head(out: &mut String, report: &StatReport) {
 fn counters(out: &mut String, report: &StatReport) {
     let mut shown = BTreeSet::new();
     let (mut rows, mut skipped) = (Vec::new(), Vec::new());
-    // Cycles and instructions are in several groups, once each in this table.
+    // Cycles and instructions are in several groups, but have one row each.
     for counter in report.counters.iter().filter(|c| shown.insert(c.event)) {
         match counter.scaled {
             Some(scaled) => rows.push((count(scaled), counter.event, multiplexed(counter))),
@@ -119,12 +119,12 @@ fn end(out: &mut String, report: &StatReport) {
         let little = if bound < LITTLE { "; there is little to gain" } else { "" };
         let _ = writeln!(
             out,
-            "walks take {} of cycles: the most that huge pages can bring{little}",
+            "walks take {} of cycles: huge pages can save at most that{little}",
             percent(bound)
         );
     }
     if report.origin == Origin::Measured {
-        out.push_str("what huge pages do bring: hugelift compare -- CMD\n");
+        out.push_str("measure what huge pages save: hugelift compare -- CMD\n");
     }
 }
 
@@ -172,7 +172,7 @@ mod tests {
     fn without_walk_cycles_there_is_no_bound() {
         let shown = given("zen4-by-hand.json");
         assert!(shown.contains("AMD has no event for the cycles of page walks"), "{shown}");
-        assert!(!shown.contains("the most that huge pages can bring"), "{shown}");
+        assert!(!shown.contains("huge pages can save at most"), "{shown}");
     }
 
     #[test]
@@ -183,7 +183,7 @@ mod tests {
             let shown = given(name);
             assert!(shown.contains(&format!("iTLB walks  {share} of cycles\n")), "{shown}");
             assert!(shown.starts_with("given counts, not measured here: published for MySQL"), "{shown}");
-            assert!(!shown.contains("the most that huge pages can bring"), "{shown}");
+            assert!(!shown.contains("huge pages can save at most"), "{shown}");
         }
     }
 

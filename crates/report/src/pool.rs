@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The pools for people: a table, and a bar for each pool that has pages.
+//! The hugetlb pools as text: a table, and a bar for each pool that has pages.
 
 use hugelift_core::addr::human_bytes;
 use hugelift_core::pool::{Need, SizePool, commands, sum};
@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 const TITLES: [&str; 8] = ["SIZE", "NODE", "TOTAL", "IN USE", "FREE", "RESERVED", "SURPLUS", "OVERCOMMIT"];
-/// A bar is never squeezed further than this.
+/// The least width of a bar.
 const MIN_WIDTH: usize = 10;
 
-/// The table and the bars, in lines of at most `width` columns where that is possible.
+/// Returns the table and the bars, in lines of at most `width` columns where possible.
 pub fn show(pools: &[SizePool], width: usize) -> String {
     if pools.is_empty() {
         return "this kernel has no hugetlb pools (CONFIG_HUGETLBFS)\n".into();
@@ -28,7 +28,7 @@ pub fn show(pools: &[SizePool], width: usize) -> String {
             n(pool.surplus),
             n(pool.overcommit),
         ]);
-        // One node is the machine.
+        // With one node its row would repeat that of the machine.
         for node in pool.nodes.iter().filter(|_| pool.nodes.len() > 1) {
             rows.push([
                 String::new(),
@@ -44,7 +44,7 @@ pub fn show(pools: &[SizePool], width: usize) -> String {
     }
     let mut out = table(&rows);
     if pools.iter().any(|p| p.default) {
-        out += "* the size that MAP_HUGETLB and vm.nr_hugepages mean when they name none\n";
+        out += "* the default size of MAP_HUGETLB and vm.nr_hugepages\n";
     }
     let filled: Vec<&SizePool> = pools.iter().filter(|p| p.total > 0).collect();
     for pool in &filled {
@@ -53,7 +53,7 @@ pub fn show(pools: &[SizePool], width: usize) -> String {
         let _ = writeln!(out, "{}", bar(pool, width.max(MIN_WIDTH)));
     }
     if !filled.is_empty() {
-        out += "█ in use  ▒ promised  ░ free\n";
+        out += "█ in use  ▒ reserved  ░ free\n";
     }
     out
 }
@@ -77,23 +77,23 @@ fn table<const N: usize>(rows: &[[String; N]]) -> String {
     out
 }
 
-/// One cell for so many pages that the bar fits; a cell shows what most of its pages are.
+/// Draws a bar of at most `width` cells. A cell of several pages shows the state of the middle one.
 fn bar(pool: &SizePool, width: usize) -> String {
     let cells = pool.total.min(width as u64);
-    let promised = pool.reserved.min(pool.free);
+    let reserved = pool.reserved.min(pool.free);
     let at = |cell: u64| {
         // The page in the middle of the cell.
         let page = (u128::from(2 * cell + 1) * u128::from(pool.total)) / u128::from(2 * cells);
         match u64::try_from(page).unwrap_or(u64::MAX) {
             page if page < pool.used() => '█',
-            page if page < pool.used() + promised => '▒',
+            page if page < pool.used() + reserved => '▒',
             _ => '░',
         }
     };
     (0..cells).map(at).collect()
 }
 
-/// What programs need, and the commands that give it to them.
+/// Returns what programs need, and the commands that provide it.
 pub fn needs(needs: &[Need], pools: &[SizePool]) -> String {
     let mut rows = vec![["PROGRAM", "OBJECTS", "PAGES", "OF", "MEMORY"].map(String::from)];
     let mut row = |name: &str, objects: String, pages: &BTreeMap<u64, u64>| {
@@ -116,7 +116,7 @@ pub fn needs(needs: &[Need], pools: &[SizePool]) -> String {
     for (size, pages) in &all {
         let available = pools.iter().find(|p| p.page_size == *size).map_or(0, |p| p.available);
         let verdict = if available >= *pages { "enough" } else { "too few" };
-        let _ = writeln!(out, "pool of {}: {available} to be had, {verdict}", human_bytes(*size));
+        let _ = writeln!(out, "pool of {}: {available} available, {verdict}", human_bytes(*size));
     }
     for command in commands(pools, &all) {
         let _ = writeln!(out, "{command}");
@@ -182,6 +182,6 @@ mod tests {
         };
         let shown = needs(&[need("a\x1b", 30), need("b", 10)], &two_sizes());
         assert!(shown.contains("a\\x1b") && shown.contains("together"), "{shown}");
-        assert!(shown.ends_with("32 to be had, too few\nhugelift pool set 2M=+8\n"), "{shown}");
+        assert!(shown.ends_with("32 available, too few\nhugelift pool set 2M=+8\n"), "{shown}");
     }
 }

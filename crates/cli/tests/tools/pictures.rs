@@ -143,21 +143,21 @@ fn what_a_cell_is_can_be_had_by_mouse_and_by_keys() {
     let dir = tempfile::tempdir().unwrap();
     let (file, _) = picture(fat("hold").build(), dir.path());
     let mut page = Page::open(&file, Scheme::Light);
-    let told = "document.getElementById('told').checkVisibility() ? document.getElementById('told').textContent : ''";
-    assert_eq!(page.evaluate(told), "");
+    let tooltip = "document.getElementById('tooltip').checkVisibility() ? document.getElementById('tooltip').textContent : ''";
+    assert_eq!(page.evaluate(tooltip), "");
     page.point_at(".grid-of-pages rect.c-could");
-    let shown = page.evaluate(told);
+    let shown = page.evaluate(tooltip);
     let shown = shown.as_str().expect("text");
     assert!(shown.starts_with("0x") && shown.contains("could be lifted\nhint: hugelift run"), "{shown}");
     // The Tab key comes to the first cell of a grid; arrows go on.
     page.evaluate("document.querySelector('.legend li:last-child button').focus()");
     page.press("Tab");
-    let first = page.evaluate(told);
+    let first = page.evaluate(tooltip);
     page.press("ArrowRight");
-    let second = page.evaluate(told);
+    let second = page.evaluate(tooltip);
     assert!(first != second && second.as_str().is_some_and(|t| t.starts_with("0x")), "{first} {second}");
     page.press("ArrowLeft");
-    assert_eq!(page.evaluate(told), first);
+    assert_eq!(page.evaluate(tooltip), first);
     // An entry of the legend dims all cells but its own.
     let dimmed = "document.querySelectorAll('.picked rect.other').length";
     assert_eq!(page.evaluate(dimmed), 0);

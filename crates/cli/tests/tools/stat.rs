@@ -271,7 +271,7 @@ fn the_pmu_or_why_there_is_none() {
             "{report}"
         );
         assert!(text.contains("no hardware counts: this machine has no PMU, like most guests"), "{text}");
-        assert!(text.contains("what huge pages do bring: hugelift compare -- CMD"), "{text}");
+        assert!(text.contains("measure what huge pages save: hugelift compare -- CMD"), "{text}");
     } else if report["model"].is_null() {
         let why = report["no_pmu"].as_str().expect("why there are no counts");
         assert!(
@@ -320,7 +320,7 @@ fn given_counts_are_called_given() {
     for (name, lines) in [
         ("mysql-published-before.json", &["iTLB walks  4.3 % of cycles"][..]),
         ("mysql-published-after.json", &["iTLB walks  0.6 % of cycles"]),
-        ("skylake-by-hand.json", &["walks take 6.0 % of cycles: the most that huge pages can bring"]),
+        ("skylake-by-hand.json", &["walks take 6.0 % of cycles: huge pages can save at most that"]),
         (
             "sapphire-rapids-by-hand.json",
             &["walks take 4.5 % of cycles", "counted 25.0 % of the time, scaled"],

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The hugetlb pools, and what may be taken from them.
+//! The hugetlb pools: their supply, their limits and their nodes.
 
 use super::Finding;
 use crate::facts::{Facts, Reading};
@@ -7,11 +7,11 @@ use hugelift_core::addr::human_bytes;
 use hugelift_core::addr::size_word;
 use hugelift_core::pool::SizePool;
 
-/// Where nothing is known of the program: enough for the code of most.
+/// The size proposed where no program is known: enough for the code of most programs.
 const SOME_BYTES: u64 = 128 << 20;
-/// More than this share of memory in free pages of a pool is much.
+/// A pool is idle if its free pages take more than one part in this of memory.
 const IDLE_SHARE: u64 = 4;
-/// What overcommit is proposed: this share of memory.
+/// The proposed overcommit: one part in this of memory.
 const OVERCOMMIT_SHARE: u64 = 8;
 
 pub(super) fn findings(facts: &Facts, out: &mut Vec<Finding>) {
@@ -29,11 +29,11 @@ pub(super) fn findings(facts: &Facts, out: &mut Vec<Finding>) {
         && probes.hugetlb.failed()
         && pool.available > 0
     {
-        let why = "the pool has pages, but a process started from here does not get them: a control \
-                   group's or a cpuset's limit";
+        let why = "the pool has free pages, but a process started from here does not get them: a control \
+                   group or a cpuset limits it";
         let detail = probes.hugetlb.detail.clone().unwrap_or_default();
         out.push(
-            Finding::problem("pool-refused", "pages of the pool cannot be had", why)
+            Finding::problem("pool-refused", "a process started from here gets no pages of the pool", why)
                 .seen("tried: MAP_HUGETLB", detail)
                 .read(&reading(facts, pool, "free_hugepages", pool.free))
                 .advice("see /proc/self/cgroup and /proc/self/cpuset"),
@@ -41,7 +41,7 @@ pub(super) fn findings(facts: &Facts, out: &mut Vec<Finding>) {
     }
 }
 
-/// The file of a pool that was read.
+/// Returns the path of a pool's file.
 fn path(facts: &Facts, pool: &SizePool, name: &str) -> String {
     let root = facts.root.as_deref().unwrap_or_default();
     format!("{root}/sys/kernel/mm/hugepages/hugepages-{}kB/{name}", pool.page_size >> 10)
@@ -51,7 +51,7 @@ fn reading(facts: &Facts, pool: &SizePool, name: &str, value: u64) -> Reading {
     Reading { source: path(facts, pool, name), value: value.to_string() }
 }
 
-/// `hugelift pool set` with these words after it.
+/// Returns the command `hugelift pool set` with these arguments.
 fn set(facts: &Facts, words: &str) -> String {
     match &facts.root {
         None => format!("hugelift pool set {words}"),
@@ -68,12 +68,12 @@ fn supply(facts: &Facts, pool: &SizePool, out: &mut Vec<Finding>) {
     let pages = wanted.filter(|b| *b > 0).unwrap_or(SOME_BYTES).div_ceil(pool.page_size.max(1)).max(1);
     let command = set(facts, &format!("{}=+{pages}", size_word(pool.page_size)));
     let finding = if pool.total == 0 {
-        // As every machine is where nobody has set one up.
-        let why = "the pages of a pool are set aside: a program gets them at once, however broken up memory is. \
-                   Without a pool, hugelift takes transparent huge pages";
+        // As on every machine where no pool was configured: only a note.
+        let why = "the pages of a pool are reserved: a program gets them at once, however fragmented memory is. \
+                   Without a pool, hugelift uses transparent huge pages";
         Finding::note("pool-empty", format!("the pool of {size} pages is empty"), why)
     } else {
-        let why = "all its pages are in use or promised: the next program gets none";
+        let why = "all its pages are in use or reserved: the next program gets none";
         Finding::warning("pool-used-up", format!("the pool of {size} pages is used up"), why)
     };
     out.push(
@@ -91,8 +91,8 @@ fn overcommit(facts: &Facts, pool: &SizePool, out: &mut Vec<Finding>) {
     if pool.overcommit == 0 {
         let memory = facts.memory.total.unwrap_or(8 << 30);
         let pages = (memory / OVERCOMMIT_SHARE / pool.page_size.max(1)).max(1);
-        let why = "no page is made on demand: what the pool lacks fails. Overcommit takes no memory \
-                   until pages are used, and gives it back after";
+        let why = "the kernel adds no page on demand: a request beyond the pool fails. Overcommit takes no memory \
+                   until pages are used, and gives it back afterwards";
         out.push(
             Finding::note("no-overcommit", "the pool cannot grow on demand", why)
                 .read(&file)
@@ -101,10 +101,10 @@ fn overcommit(facts: &Facts, pool: &SizePool, out: &mut Vec<Finding>) {
         );
     }
     if pool.surplus > 0 && pool.surplus > pool.total / 2 {
-        let why = "surplus pages go back to the kernel when they are freed, and may not be had again";
+        let why = "surplus pages go back to the kernel when they are freed, and it may not find them again";
         let keep = format!("{}={}", size_word(pool.page_size), pool.total);
         out.push(
-            Finding::note("pool-surplus", "most of the pool is surplus, made on demand", why)
+            Finding::note("pool-surplus", "most pages of the pool are surplus pages, added on demand", why)
                 .read(&reading(facts, pool, "surplus_hugepages", pool.surplus))
                 .read(&reading(facts, pool, "nr_hugepages", pool.total))
                 .command(set(facts, &keep)),
@@ -112,7 +112,7 @@ fn overcommit(facts: &Facts, pool: &SizePool, out: &mut Vec<Finding>) {
     }
 }
 
-/// Pages that nobody uses are lost to everybody else.
+/// Finds pools whose pages are unused: no other program can use that memory.
 fn idle(facts: &Facts, pool: &SizePool, out: &mut Vec<Finding>) {
     let idle = pool.free.saturating_sub(pool.reserved);
     let bytes = idle.saturating_mul(pool.page_size);
@@ -120,7 +120,7 @@ fn idle(facts: &Facts, pool: &SizePool, out: &mut Vec<Finding>) {
         return;
     }
     let why = format!(
-        "{} are set aside and used by nobody: neither programs nor the page cache can have them",
+        "{} are in the pool and unused: neither other programs nor the page cache can use them",
         human_bytes(bytes)
     );
     let keep = format!("{}={}", size_word(pool.page_size), pool.permanent().saturating_sub(idle));
@@ -149,16 +149,16 @@ fn nodes(facts: &Facts, pool: &SizePool, out: &mut Vec<Finding>) {
     let words = format!("{}={share} --node {}", size_word(pool.page_size), empty.node);
     let size = human_bytes(pool.page_size);
     let finding = if usable.iter().all(|n| n.total == 0) {
-        let why = "what is started from here may use other nodes only (Mems_allowed_list), and a page fault \
-                   that finds no page on them ends in SIGBUS";
+        let why = "programs started from here may use only other nodes (Mems_allowed_list), and a page fault \
+                   that finds no page there ends in SIGBUS";
         Finding::problem(
             "pool-other-nodes",
-            format!("the pool of {size} pages is on nodes that may not be used"),
+            format!("the pool of {size} pages is on nodes that programs from here may not use"),
             why,
         )
     } else {
-        let why = "each node has a pool of its own: a program there gets pages of another node, \
-                   further away, or none if it is bound";
+        let why = "each node has a pool of its own: a program there gets pages of another node, which are slower, \
+                   or none if it is bound to its node";
         Finding::warning("pool-node-empty", format!("node {} has no pages of {size}", empty.node), why)
     };
     let mut finding = finding.command(set(facts, &words));

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Limits of control groups and of resources.
+//! Limits of control groups, and RLIMIT_MEMLOCK.
 
 use super::Finding;
 use crate::facts::{Facts, GroupLimit};
 use hugelift_core::addr::human_bytes;
 
-/// Less than this left under a memory limit is too little for the code of a large program.
+/// The least memory that should be left under a memory limit: the code of a large program.
 const LITTLE: u64 = 64 << 20;
 
 pub(super) fn findings(facts: &Facts, out: &mut Vec<Finding>) {
@@ -19,7 +19,7 @@ pub(super) fn findings(facts: &Facts, out: &mut Vec<Finding>) {
     memlock(facts, out);
 }
 
-fn lifted(group: &GroupLimit, finding: Finding) -> Finding {
+fn with_limit(group: &GroupLimit, finding: Finding) -> Finding {
     let used = format!("{} of it used", human_bytes(group.used));
     finding.read(&group.limit).seen("its usage", used).set(&group.limit, &group.unlimited)
 }
@@ -27,19 +27,19 @@ fn lifted(group: &GroupLimit, finding: Finding) -> Finding {
 fn hugetlb(group: &GroupLimit, left: u64, out: &mut Vec<Finding>) {
     let Some(page) = group.page_size.filter(|page| left < *page) else { return };
     let size = human_bytes(page);
-    let why = "it is enforced at the page fault, by SIGBUS, after mmap has succeeded; hugelift sees the error \
-               and takes transparent pages, others die";
+    let why = "the kernel enforces it at the page fault, by SIGBUS, after mmap(2) has succeeded; hugelift gets an \
+               error and uses transparent huge pages, other programs are killed";
     let title = format!("a control group allows no further page of {size}");
-    out.push(lifted(group, Finding::problem("cgroup-hugetlb", title, why)));
+    out.push(with_limit(group, Finding::problem("cgroup-hugetlb", title, why)));
 }
 
 fn memory(group: &GroupLimit, left: u64, out: &mut Vec<Finding>) {
     if left >= LITTLE {
         return;
     }
-    let why = "at the limit the kernel reclaims, then kills; so hugelift copies nothing there that `--spare` does not allow";
-    let title = format!("a control group leaves {} of memory", human_bytes(left));
-    out.push(lifted(group, Finding::warning("cgroup-memory", title, why)));
+    let why = "at the limit the kernel reclaims memory, then kills; so hugelift copies nothing there unless --spare allows it";
+    let title = format!("only {} are left under the memory limit of a control group", human_bytes(left));
+    out.push(with_limit(group, Finding::warning("cgroup-memory", title, why)));
 }
 
 fn memlock(facts: &Facts, out: &mut Vec<Finding>) {
@@ -47,7 +47,7 @@ fn memlock(facts: &Facts, out: &mut Vec<Finding>) {
     let Some((limit, soft)) = facts.memlock.and_then(|l| Some((l, l.soft.filter(|s| *s < huge)?))) else {
         return;
     };
-    let why = "not one huge page can be locked: programs that put shared memory on huge pages with shmget \
+    let why = "the limit is less than one huge page: programs that put shared memory on huge pages by shmget(2) \
                (databases, JVMs) or lock their code fail without CAP_IPC_LOCK";
     let root = facts.root.as_deref().unwrap_or_default();
     let source = match &facts.process {
@@ -56,7 +56,7 @@ fn memlock(facts: &Facts, out: &mut Vec<Finding>) {
     };
     let word = |bytes: Option<u64>| bytes.map_or("unlimited".to_string(), |b| b.to_string());
     let value = format!("Max locked memory: {soft}, at most {}", word(limit.hard));
-    // Without privilege it can be raised as far as the hard limit.
+    // Without privilege it can be raised to the hard limit.
     let enough = limit.hard.is_none_or(|hard| hard >= huge);
     let to = if enough { word(limit.hard) } else { "unlimited".into() };
     let command = match &facts.process {
@@ -68,9 +68,9 @@ fn memlock(facts: &Facts, out: &mut Vec<Finding>) {
         }
         None => "ulimit -l unlimited".into(),
     };
-    let advice = "for services LimitMEMLOCK=infinity; for logins /etc/security/limits.conf";
+    let advice = "for services set LimitMEMLOCK=infinity; for logins edit /etc/security/limits.conf";
     out.push(
-        Finding::note("memlock", format!("only {} may be locked", human_bytes(soft)), why)
+        Finding::note("memlock", format!("only {} of memory may be locked", human_bytes(soft)), why)
             .seen(source, value)
             .command(command)
             .advice(advice),

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Memory: fragmentation, commitment, and what a CPU's defects make of huge pages.
+//! Memory: fragmentation, the commit limit, and a CPU defect that makes hosts split huge pages.
 
 use super::{Finding, write_command};
 use crate::facts::{Facts, Zone};
 use hugelift_core::addr::human_bytes;
 
-/// A zone with less free memory than this is short of memory, not fragmented.
+/// A zone with less free memory than this is short of memory rather than fragmented.
 const MUCH_FREE: u64 = 128 << 20;
-/// Of a zone's free memory, at least one part in so many should be in huge pages.
+/// At least one part in this of a zone's free memory should be free huge pages.
 const HUGE_SHARE: u64 = 8;
-/// Less than this left to commit is little: a large program's code and data.
+/// The least memory that should be left to commit: the code and data of a large program.
 const HEADROOM: u64 = 512 << 20;
 
 pub(super) fn findings(facts: &Facts, out: &mut Vec<Finding>) {
@@ -17,15 +17,15 @@ pub(super) fn findings(facts: &Facts, out: &mut Vec<Finding>) {
     commitment(facts, out);
     multihit(facts, out);
     if let Some(off) = facts.memory.proactiveness.as_ref().filter(|r| r.value == "0") {
-        let why = "memory is put together only when somebody waits for it";
+        let why = "memory is compacted only when a program waits for it";
         let finding =
-            Finding::note("no-proactive-compaction", "the kernel does not keep huge pages in stock", why);
+            Finding::note("no-proactive-compaction", "the kernel does not compact memory in advance", why);
         out.push(finding.read(off).set(off, 20).safe());
     }
 }
 
-/// Free bytes of a zone, and how many huge pages its free blocks hold as they are.
-pub fn free_and_huge(zone: &Zone, base: u64, huge: u64) -> (u64, u64) {
+/// Returns the free bytes of a zone, and how many huge pages its free blocks hold.
+pub(super) fn free_and_huge(zone: &Zone, base: u64, huge: u64) -> (u64, u64) {
     let (mut bytes, mut pages) = (0u64, 0u64);
     for (order, blocks) in zone.free.iter().enumerate() {
         let block = u32::try_from(order).ok().and_then(|o| base.checked_shl(o)).unwrap_or(0);
@@ -35,7 +35,7 @@ pub fn free_and_huge(zone: &Zone, base: u64, huge: u64) -> (u64, u64) {
     (bytes, pages)
 }
 
-/// Huge pages that could be had now, without any being moved or dropped.
+/// Returns the huge pages that are free now, without compaction or reclaim.
 pub fn ready_huge_pages(facts: &Facts) -> Option<u64> {
     let (base, huge) = (facts.memory.base_page?, facts.thp.page_size?);
     let zones = &facts.memory.zones;
@@ -57,8 +57,8 @@ fn fragmentation(facts: &Facts, out: &mut Vec<Finding>) {
     let size = human_bytes(huge);
     let mut finding = Finding::warning(
         "fragmented",
-        "free memory is in pieces too small for huge pages",
-        "until it is put together, huge pages come late or not at all, and a pool cannot grow",
+        "free memory is in blocks too small for huge pages",
+        "until it is compacted, huge pages are allocated late or not at all, and a pool cannot grow",
     );
     let root = facts.root.as_deref().unwrap_or_default();
     for zone in zones {
@@ -85,8 +85,8 @@ fn commitment(facts: &Facts, out: &mut Vec<Finding>) {
     if left >= HEADROOM {
         return;
     }
-    let why = "every private copy counts against the limit whether it is touched or not, and the pools lower \
-               it: lifting, and fork, fail with ENOMEM";
+    let why = "all private memory counts against the limit, touched or not, and the hugetlb pools lower the \
+               limit: a lift, and fork(2), fail with ENOMEM";
     out.push(
         Finding::warning(
             "strict-overcommit",
@@ -105,8 +105,8 @@ fn commitment(facts: &Facts, out: &mut Vec<Finding>) {
 fn multihit(facts: &Facts, out: &mut Vec<Finding>) {
     let Some(state) = &facts.memory.itlb_multihit else { return };
     if facts.guest == Some(true) && !state.value.starts_with("Not affected") {
-        let why = "this CPU can hang on huge pages of code that change under it, so KVM hosts split the huge \
-                   pages that their guests execute from: code gains little here, data as ever";
+        let why = "this CPU can hang when the size of a page of code changes while it runs, so KVM hosts split the \
+                   huge pages from which guests execute: code gains little here, data gains as usual";
         out.push(
             Finding::note("itlb-multihit", "the host may split huge pages of code", why)
                 .read(state)

@@ -13,28 +13,28 @@ mod trace;
 use crate::facts::{Facts, Reading};
 use serde::Serialize;
 
-/// How much it matters, least first.
+/// How severe a finding is, least first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// Something could be had that is not; or a matter of taste.
+    /// A gain that is not used, or a matter of preference.
     Note,
-    /// Huge pages may fail to come, or cost more than they bring.
+    /// Huge pages may not be allocated, or cost more than they save.
     Warning,
-    /// A way to huge pages is closed.
+    /// A way to get huge pages is closed.
     Problem,
 }
 
-/// One thing that is not as it could be.
+/// One thing that could be better.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Finding {
-    /// A stable word for machines.
+    /// A stable name for scripts.
     pub key: &'static str,
-    /// How much it matters.
+    /// How severe it is.
     pub severity: Severity,
-    /// What is the matter, in a line.
+    /// The finding in one line.
     pub title: String,
-    /// What was read to find it.
+    /// The readings that show it.
     pub read: Vec<Reading>,
     /// Why it matters.
     pub why: String,
@@ -42,8 +42,8 @@ pub struct Finding {
     pub command: Option<String>,
     /// What else would help.
     pub advice: Option<String>,
-    /// The command costs nothing, takes nothing from anybody and can be undone: `--fix` runs
-    /// it. What is a matter of taste or of somebody's policy is not safe.
+    /// Whether `--fix` runs the command: it costs nothing, takes nothing from other programs and can be
+    /// undone. A matter of preference or of policy is not safe.
     pub safe: bool,
 }
 
@@ -92,7 +92,7 @@ impl Finding {
         self
     }
 
-    /// The command that writes `value` to the file that was read.
+    /// Sets the command that writes `value` to the file that was read.
     fn set(self, reading: &Reading, value: impl std::fmt::Display) -> Finding {
         let command = write_command(value, &reading.source);
         self.command(command)
@@ -109,7 +109,7 @@ impl Finding {
     }
 }
 
-/// All that is found, worst first.
+/// Returns all findings, worst first.
 pub fn diagnose(facts: &Facts) -> Vec<Finding> {
     let mut all = Vec::new();
     thp::findings(facts, &mut all);
@@ -120,7 +120,7 @@ pub fn diagnose(facts: &Facts) -> Vec<Finding> {
     if let Some(process) = &facts.process {
         process::findings(facts, process, &mut all);
         offers::findings(process, &mut all);
-        // No way to huge pages is closed to one that has them.
+        // A process that has its huge pages has no problem.
         if process.is_huge() {
             let problems = all.iter_mut().filter(|f| f.severity == Severity::Problem);
             problems.for_each(|f| f.severity = Severity::Note);
@@ -131,12 +131,12 @@ pub fn diagnose(facts: &Facts) -> Vec<Finding> {
     all
 }
 
-/// `echo VALUE > PATH`
+/// Returns the command `echo VALUE > PATH`.
 fn write_command(value: impl std::fmt::Display, path: &str) -> String {
     format!("echo {value} > {}", quoted(path))
 }
 
-/// A word for sh(1), in quotes where it needs them.
+/// Returns a word for sh(1), in quotes where it needs them.
 pub(crate) fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
     if !word.is_empty() && word.chars().all(plain) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What programs and their allocators offer themselves in the way of huge pages, and whether it
-//! is on, by the arguments and the environment that a process was started with.
+//! The options for huge pages that programs and allocators have themselves, and whether they are on, by
+//! the arguments and the environment that a process was started with.
 //!
-//! Each entry's source is the program's own manual: java(1), `node --help`, the PHP, PostgreSQL,
+//! The source of each entry is the program's manual: java(1), `node --help`, the PHP, PostgreSQL,
 //! MySQL and MariaDB manuals, the Go documentation of `runtime`, the glibc manual ("Memory
 //! Allocation Tunables"), jemalloc(3), the gperftools and mimalloc documentation.
 
@@ -12,23 +12,23 @@ use crate::facts::Process;
 use hugelift_core::addr::human_bytes;
 use serde::Serialize;
 
-/// Less memory than this is not worth an allocator's option.
+/// The least memory for which an allocator's option is worth it.
 const MUCH_HEAP: u64 = 64 << 20;
 
-/// Something that a program can do about huge pages by itself.
+/// An option for huge pages that a program has itself.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Offer {
-    /// Who offers it.
+    /// The program or allocator.
     pub who: &'static str,
-    /// What it is, as it is switched on.
+    /// The option that switches it on.
     pub how: &'static str,
     /// Whether it is on; `None` if that cannot be seen from outside.
     pub on: Option<bool>,
-    /// What that was seen by.
+    /// What shows that.
     pub seen: String,
 }
 
-/// What the process could use.
+/// Returns the options that the process has.
 pub fn offers(process: &Process) -> Vec<Offer> {
     let mut all = Vec::new();
     all.extend([java, node, php, postgres, mysql, go].into_iter().filter_map(|offer| offer(process)));
@@ -40,7 +40,7 @@ pub(super) fn findings(process: &Process, out: &mut Vec<Finding>) {
     for offer in offers(process).into_iter().filter(|o| o.on == Some(false)) {
         let title = format!("{} could put more on huge pages by itself", offer.who);
         let why = format!(
-            "{} of memory of its own are mostly on small pages, and hugelift lifts code and constants",
+            "{} of its private memory are mostly on small pages, and hugelift lifts code and constants",
             human_bytes(process.anonymous)
         );
         out.push(
@@ -55,8 +55,7 @@ fn has_object(process: &Process, start: &str) -> bool {
     process.objects.iter().any(|o| o.rsplit('/').next().is_some_and(|n| n.starts_with(start)))
 }
 
-/// The last argument that starts with one of these, in the arguments and the words of these
-/// variables.
+/// Returns the last word that starts with one of `starts`, in the variables and then in the arguments.
 fn word(process: &Process, variables: &[&str], starts: &[&str]) -> Option<String> {
     let from_env = variables.iter().filter_map(|v| variable(process, v)).flat_map(str::split_whitespace);
     let mut words = from_env.chain(process.args.iter().map(String::as_str));
@@ -67,10 +66,10 @@ fn variable<'a>(process: &'a Process, name: &str) -> Option<&'a str> {
     process.environment.iter().find_map(|e| e.strip_prefix(name)?.strip_prefix('='))
 }
 
-/// An offer that a word switches on or off; without the word it is off.
+/// Makes an offer that a word switches on or off; without the word it is off.
 fn by_word(who: &'static str, how: &'static str, word: Option<String>, off: &[&str]) -> Offer {
     let on = word.as_ref().is_some_and(|w| !off.iter().any(|o| w == o));
-    let seen = word.unwrap_or_else(|| "no such option among its arguments and in its environment".into());
+    let seen = word.unwrap_or_else(|| "no such option in its arguments and its environment".into());
     Offer { who, how, on: Some(on), seen }
 }
 
@@ -100,7 +99,7 @@ fn node(process: &Process) -> Option<Offer> {
     let word = word(process, &["NODE_OPTIONS"], &["--use-largepages"]);
     let mut offer =
         by_word("node", "--use-largepages=silent, or hugelift run", word, &["--use-largepages=off"]);
-    // Its code may be huge without: then there is nothing left to offer.
+    // Its code may be huge without the option: then there is nothing left to gain.
     if process.text.liftable > 0 && process.text.huge.saturating_mul(2) >= process.text.liftable {
         (offer.on, offer.seen) = (Some(true), "smaps: most of its code is huge already".into());
     }
@@ -114,7 +113,7 @@ fn php(process: &Process) -> Option<Offer> {
     }
     let word = process.args.iter().rfind(|w| w.contains("opcache.huge_code_pages=")).cloned();
     let on = word.as_ref().map(|w| w.ends_with("=1") || w.to_ascii_lowercase().ends_with("=on"));
-    let seen = word.unwrap_or_else(|| "not among its arguments; php -i tells what php.ini says".into());
+    let seen = word.unwrap_or_else(|| "not in its arguments; php -i shows what php.ini sets".into());
     Some(Offer { who: "PHP", how: "-d opcache.huge_code_pages=1", on, seen })
 }
 
@@ -128,7 +127,7 @@ fn postgres(process: &Process) -> Option<Offer> {
     }
     let from_args = process.args.iter().rev().find_map(|a| a.split_once("huge_pages=").map(|(_, v)| v));
     let value = from_args.or(process.postgres_huge_pages.as_deref());
-    // "try", the default, takes small pages without a word.
+    // "try", the default, falls back to small pages silently.
     let seen =
         format!("huge_pages = {}, and no memory of a pool is mapped", value.unwrap_or("try (the default)"));
     Some(Offer { who: "PostgreSQL", how, on: Some(false), seen })
@@ -150,7 +149,7 @@ fn mysql(process: &Process) -> Option<Offer> {
         return Some(in_use(who, how, pooled));
     }
     let word = word(process, &[], &["--large-pages", "--large_pages", "--skip-large-pages"]);
-    let seen = word.unwrap_or_else(|| "no --large-pages among its arguments".into())
+    let seen = word.unwrap_or_else(|| "no --large-pages in its arguments".into())
         + ", and no memory of a pool is mapped";
     Some(Offer { who, how, on: Some(false), seen })
 }
@@ -161,12 +160,12 @@ fn go(process: &Process) -> Option<Offer> {
     }
     let debug = variable(process, "GODEBUG").unwrap_or_default();
     let disabled = debug.split(',').any(|w| w == "disablethp=1");
-    let how = "no disablethp=1 in GODEBUG; its heap is huge where the machine's switch is 'always'";
+    let how = "no disablethp=1 in GODEBUG; its heap is then huge where the machine's setting is 'always'";
     let seen = if debug.is_empty() { "no GODEBUG".into() } else { format!("GODEBUG={debug}") };
     Some(Offer { who: "Go", how, on: disabled.then_some(false), seen })
 }
 
-/// The allocator that serves it, by what is mapped.
+/// Returns the option of its allocator, which the mapped objects show.
 fn allocators(process: &Process) -> Option<Offer> {
     let by_variable = |who, how, name: &str, is_on: &dyn Fn(&str) -> bool| {
         let value = variable(process, name);
@@ -191,7 +190,7 @@ fn allocators(process: &Process) -> Option<Offer> {
     } else {
         return None;
     };
-    // Whatever it was told: the memory is huge, or there is hardly any.
+    // Without the option too the memory may be huge already, or there is little of it.
     let huge = process.writable_thp.saturating_add(process.writable_hugetlb);
     if offer.on == Some(false)
         && (process.anonymous < MUCH_HEAP || huge.saturating_mul(2) >= process.anonymous)

@@ -1,29 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One process: what of it is huge, and what that costs it.
+//! One process: what of it is not huge, and what its huge pages cost.
 
 use super::{Finding, quoted};
 use crate::facts::{CodeObject, Facts, Process};
 use hugelift_core::addr::human_bytes;
 
-/// Less writable memory on huge pages than this makes no spike worth a word.
+/// The least writable memory on huge pages whose copies after a fork are worth a warning.
 const MUCH_WRITABLE: u64 = 64 << 20;
-/// Fewer bytes than this tell nothing of a habit.
+/// The fewest bytes from which the share of zeros is judged.
 const MUCH_EXAMINED: u64 = 32 << 20;
-/// Less code than this is not worth a lift.
+/// The least code that is worth a lift.
 const MUCH_CODE: u64 = 4 << 20;
-/// Servers that fork to save their memory.
+/// Servers that fork to write their memory to disk.
 const SNAPSHOTTERS: [&str; 5] =
     ["redis-server", "redis-check-rdb", "valkey-server", "keydb-server", "kvrocks"];
 
 pub(super) fn findings(facts: &Facts, process: &Process, out: &mut Vec<Finding>) {
-    // Who forks to save has its reasons (redis: disable-thp).
+    // Servers that fork to save disable them on purpose (redis: disable-thp).
     if process.thp_enabled == Some(false) && !SNAPSHOTTERS.contains(&name(process)) {
-        let why =
-            "it, or whoever started it, has called prctl(PR_SET_THP_DISABLE): no switch of the machine helps";
+        let why = "it, or a process that started it, has called prctl(PR_SET_THP_DISABLE): no setting of the machine helps";
         out.push(
             Finding::problem("process-thp-off", "the process gets no transparent huge pages", why)
                 .seen(format!("/proc/{}/status", process.pid), "THP_enabled: 0")
-                .advice("start it without, or lift it onto the pool: hugelift run --backing hugetlb"),
+                .advice(
+                    "start it without that call, or lift it onto the pool: hugelift run --backing hugetlb",
+                ),
         );
     }
     code(facts, process, out);
@@ -32,7 +33,7 @@ pub(super) fn findings(facts: &Facts, process: &Process, out: &mut Vec<Finding>)
     zero_pages(facts, process, out);
 }
 
-/// The file name of the executable.
+/// Returns the file name of the executable.
 pub(super) fn name(process: &Process) -> &str {
     process.exe.rsplit('/').next().unwrap_or_default()
 }
@@ -46,7 +47,7 @@ fn code(facts: &Facts, process: &Process, out: &mut Vec<Finding>) {
     if text.liftable < MUCH_CODE || text.huge.saturating_mul(2) >= text.liftable {
         return;
     }
-    let why = "whether that costs time depends on how much of the code is hot: hugelift compare tells";
+    let why = "whether that costs time depends on how much of the code is hot: hugelift compare measures it";
     let title = format!(
         "{} of {} of its code that could be huge is not",
         human_bytes(text.liftable - text.huge),
@@ -58,13 +59,13 @@ fn code(facts: &Facts, process: &Process, out: &mut Vec<Finding>) {
         finding = finding
             .seen(format!("hugelift inspect {}", process.pid), format!("{}: {reason}", human_bytes(*bytes)));
     }
-    // What was done already is not advised again; nor is there a finding where nothing is left to do.
+    // No advice repeats what was done already; without advice there is no finding.
     if let Some(advice) = code_advice(facts, process) {
         out.push(finding.advice(advice));
     }
 }
 
-/// What would make the code of a process huge that is not: with real names, and nothing that was done.
+/// Returns what would make more code of the process huge, with real names, without what was done already.
 fn code_advice(facts: &Facts, process: &Process) -> Option<String> {
     let primes = facts.probes.as_ref().is_some_and(|p| p.primed_file.works == Some(true));
     let is_small = |o: &&CodeObject| o.text.huge.saturating_mul(2) < o.text.liftable;
@@ -73,7 +74,7 @@ fn code_advice(facts: &Facts, process: &Process) -> Option<String> {
         |objects: &[&CodeObject]| objects.iter().map(|o| quoted(&o.path)).collect::<Vec<_>>().join(" ");
     let words: Vec<String> = process.args.iter().map(|a| quoted(a)).collect();
     let mut advice = Vec::new();
-    // hugelift run lifts what is there at the start, and has done so if anything was lifted.
+    // hugelift run lifts what is mapped at the start, and has done so if anything is lifted.
     let at_start: Vec<&CodeObject> = small.iter().copied().filter(|o| !o.opened).collect();
     let was_lifted = process.code.iter().any(|o| o.lifted);
     if !was_lifted && (!at_start.is_empty() || process.code.is_empty()) {
@@ -97,16 +98,18 @@ fn forks(facts: &Facts, process: &Process, out: &mut Vec<Finding>) {
         return;
     }
     let seen = |finding: Finding| match process.forks {
-        0 => finding
-            .seen(format!("/proc/{}/exe", process.pid), format!("{}, which forks to save", process.exe)),
+        0 => finding.seen(
+            format!("/proc/{}/exe", process.pid),
+            format!("{}, which forks to save its data", process.exe),
+        ),
         n => finding.seen(
             format!("/proc/{}/task/*/children", process.pid),
-            format!("{n} that run the same executable"),
+            format!("{n} children run the same executable"),
         ),
     };
     if process.writable_hugetlb >= MUCH_WRITABLE {
-        let why = "after a fork the first write to each page copies a whole one (half a millisecond for 2 MB); \
-                   with the pool used up, parent or child dies by SIGBUS";
+        let why = "after a fork the first write to each page copies a whole huge page (half a millisecond for 2 MB); \
+                   when the pool is used up, parent or child is killed by SIGBUS";
         let title = format!(
             "it forks with {} of writable memory on pages of a pool",
             human_bytes(process.writable_hugetlb)
@@ -118,12 +121,12 @@ fn forks(facts: &Facts, process: &Process, out: &mut Vec<Finding>) {
                     smaps(process),
                     format!("Private_Hugetlb {} writable", human_bytes(process.writable_hugetlb)),
                 )
-                .advice("keep writable memory off the pool: --parts text,rodata, and no hugetlb malloc"),
+                .advice("keep writable memory off the pool: lift with --parts text,rodata, and use no hugetlb malloc"),
         );
     }
     if process.writable_thp >= MUCH_WRITABLE {
-        let why = "after a fork the first write to each huge page splits it and makes the process wait several \
-                   times as long as with small pages; before Linux 5.8 it copies all of it";
+        let why = "after a fork the first write to each huge page splits it, which takes several times as long as with \
+                   small pages; before Linux 5.8 it copies the whole page";
         let title = format!(
             "it forks with {} of writable memory on transparent huge pages",
             human_bytes(process.writable_thp)
@@ -133,17 +136,17 @@ fn forks(facts: &Facts, process: &Process, out: &mut Vec<Finding>) {
         out.push(unasked(
             facts,
             finding,
-            "the program has asked for them: look for its own option (redis: disable-thp yes)",
+            "the program has asked for them: it may have an option (redis: disable-thp yes)",
         ));
     }
 }
 
-/// Where 'always' gives huge pages to who has not asked, 'madvise' ends that.
+/// Advises 'madvise' where 'always' gives huge pages to programs that have not asked for them.
 fn unasked(facts: &Facts, mut finding: Finding, else_advice: &str) -> Finding {
     match facts.thp.enabled.as_ref().filter(|e| e.chosen() == "always") {
         Some(enabled) => {
             finding = finding.read(enabled).set(enabled, "madvise");
-            finding.advice("it takes effect on new memory: start the program again")
+            finding.advice("it affects new memory only: start the program again")
         }
         None => finding.advice(else_advice),
     }
@@ -155,32 +158,32 @@ fn bloat(facts: &Facts, process: &Process, out: &mut Vec<Finding>) {
         return;
     }
     let percent = u128::from(process.zeros) * 100 / u128::from(examined);
-    let why = "small pages of zeros inside huge ones were mostly never written: memory that small pages would not have taken";
-    let finding = Finding::warning("thp-bloat", format!("{percent} % of its huge pages is zeros"), why)
+    let why = "small pages of zeros inside huge ones were mostly never written: small pages would not have taken this memory";
+    let finding = Finding::warning("thp-bloat", format!("{percent} % of its huge pages are zeros"), why)
         .seen(
             format!("/proc/{}/mem", process.pid),
             format!(
-                "{} of huge pages looked at, {} of it zeros",
+                "{} of huge pages read, {} of it zeros",
                 human_bytes(examined),
                 human_bytes(process.zeros)
             ),
         )
         .seen(smaps(process), format!("AnonHugePages {} writable", human_bytes(process.writable_thp)));
-    // What khugepaged fills up it takes apart again from this many empty pages on (Linux 6.12).
+    // From Linux 6.12 on khugepaged's max_ptes_none also decides which pages are split again.
     let tight = facts.thp.max_ptes_none.as_ref().filter(|r| r.number().is_some_and(|n| n > 64));
     let always = facts.thp.enabled.as_ref().is_some_and(|e| e.chosen() == "always");
     out.push(match tight {
         Some(setting) if !always => finding
             .read(setting)
             .set(setting, 64)
-            .advice("khugepaged then makes no huge page of a nearly empty one, and from Linux 6.12 on such pages are split when memory is short"),
-        _ => unasked(facts, finding, "the program has asked for them: look for its own option"),
+            .advice("khugepaged then collapses no range that is nearly empty, and from Linux 6.12 on such huge pages are split when memory is short"),
+        _ => unasked(facts, finding, "the program has asked for them: it may have an option"),
     });
 }
 
 fn zero_pages(facts: &Facts, process: &Process, out: &mut Vec<Finding>) {
     let Some(bytes) = process.huge_zero.filter(|b| *b >= MUCH_EXAMINED) else { return };
-    let why = "it reads memory that nobody has written: a huge zero page does not fit the caches as a small one does, \
+    let why = "it reads memory that was never written: unlike a small zero page, the huge one does not fit the caches, \
                which makes such reads slower, and benchmarks of them meaningless";
     let mut finding =
         Finding::note("huge-zero-pages", format!("{} of it is the huge zero page", human_bytes(bytes)), why)
@@ -191,7 +194,7 @@ fn zero_pages(facts: &Facts, process: &Process, out: &mut Vec<Finding>) {
     match facts.thp.use_zero_page.as_ref().filter(|r| r.value == "1") {
         Some(on) => {
             finding = finding.read(on).set(on, 0);
-            finding = finding.advice("takes effect on new memory; reading then allocates whole huge pages. Better: write before reading");
+            finding = finding.advice("it affects new memory only, and reading then allocates whole huge pages; better write the memory before it is read");
         }
         None => finding = finding.advice("write the memory before it is read"),
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What only made-up facts can show; the recorded machines are in the tests of the command.
+//! Findings on made-up facts; the tests of the command have recorded machines.
 
 use super::*;
 use crate::facts::{Coverage, Limit, Probes, Process, Thp, Tried, Zone};
@@ -24,7 +24,7 @@ fn of(process: Process) -> Facts {
 }
 
 #[test]
-fn of_nothing_nothing_is_found() {
+fn no_facts_give_no_findings() {
     assert_eq!(keys(&Facts::default()), Vec::<&str>::new());
     assert_eq!(keys(&of(process("/bin/x"))), Vec::<&str>::new());
 }
@@ -42,7 +42,7 @@ fn worst_first() {
 }
 
 #[test]
-fn what_was_tried_in_vain() {
+fn what_was_tried_and_failed() {
     let no = Tried::no("EPERM");
     let mut facts = Facts {
         probes: Some(Probes {
@@ -56,7 +56,7 @@ fn what_was_tried_in_vain() {
     facts.thp.enabled = reading("always [madvise] never");
     facts.thp.shmem_enabled = reading("never");
     assert_eq!(keys(&facts), ["ptrace-denied", "thp-refused", "shmem-off"]);
-    // Yama says why already; and where the switch is off nothing was to be expected.
+    // Yama explains it already, and with the setting off no huge page is expected.
     facts.trace.yama = reading("3");
     facts.thp.enabled = reading("never");
     assert_eq!(keys(&facts), ["thp-never", "yama", "shmem-off"]);
@@ -75,7 +75,7 @@ fn free_blocks_are_counted_as_huge_pages() {
     // 160 MB in blocks of 64 kB.
     facts.memory.zones = vec![free, zone(&[0, 0, 0, 0, 2560])];
     assert_eq!((memory::ready_huge_pages(&facts), keys(&facts)), (Some(5), vec!["fragmented"]));
-    // Little free memory is no sign.
+    // With little free memory there is no finding.
     facts.memory.zones[1].free[4] = 100;
     assert_eq!(keys(&facts), Vec::<&str>::new());
 }
@@ -192,7 +192,7 @@ fn a_path_with_a_quote_stays_one_word() {
 }
 
 proptest! {
-    /// Whatever numbers a kernel shows, there is an answer.
+    /// Any numbers give findings in order.
     #[test]
     fn any_numbers_give_an_answer(
         numbers in proptest::collection::vec(any::<u64>(), 12),

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Transparent huge pages: their switches and khugepaged's
+//! Transparent huge pages: their settings and those of khugepaged
 //! (Documentation/admin-guide/mm/transhuge.rst).
 
 use super::Finding;
 use crate::facts::{Facts, Reading};
 
-/// Base pages a second that khugepaged looks at when nobody has changed it: 4096 in 10 s.
-const USUAL_RATE: f64 = 409.6;
+/// Base pages per second that khugepaged scans by default: 4096 in 10 s.
+const DEFAULT_RATE: f64 = 409.6;
 
 pub(super) fn findings(facts: &Facts, out: &mut Vec<Finding>) {
     switches(facts, out);
@@ -18,8 +18,8 @@ pub(super) fn findings(facts: &Facts, out: &mut Vec<Finding>) {
             Finding::note(
                 "zero-page-off",
                 "memory that is only read takes whole huge pages",
-                "without the huge zero page the first read of a page that nobody has written allocates \
-                 and clears a huge one",
+                "without the huge zero page the first read of memory that was never written allocates and \
+                 clears a whole huge page",
             )
             .read(off)
             .set(off, 1),
@@ -31,9 +31,9 @@ fn switches(facts: &Facts, out: &mut Vec<Finding>) {
     let thp = &facts.thp;
     let Some(enabled) = &thp.enabled else {
         if facts.kernel.is_some() {
-            let why = "this kernel was built without them: only the hugetlb pools are left";
+            let why = "this kernel was built without them: only the hugetlb pools give huge pages";
             out.push(
-                Finding::note("thp-absent", "no transparent huge pages", why).advice(
+                Finding::note("thp-absent", "there are no transparent huge pages", why).advice(
                     "fill a pool (hugelift pool set) or use a kernel with CONFIG_TRANSPARENT_HUGEPAGE",
                 ),
             );
@@ -45,30 +45,31 @@ fn switches(facts: &Facts, out: &mut Vec<Finding>) {
         let finding = Finding::problem("thp-never", "transparent huge pages are off", why);
         out.push(finding.read(enabled).set(enabled, "madvise").safe());
     }
-    // A size that does not inherit overrules the switch above it.
+    // The setting of one size overrides the general one unless it is "inherit".
     if let Some(size) = thp.size_enabled.as_ref().filter(|r| r.chosen() == "never") {
-        let why = "this switch of one page size overrules the one for all sizes";
+        let why = "this setting of one page size overrides the one for all sizes";
         let finding =
             Finding::problem("thp-size-never", "transparent huge pages of the main size are off", why);
         out.push(finding.read(size).read(enabled).set(size, "inherit").safe());
     }
     if thp.off_here == Some(true) {
-        let why = "whoever started this shell or service has forbidden them by prctl(PR_SET_THP_DISABLE), \
-                   and every program started from here inherits that";
+        let why = "the process that started this shell or service has called prctl(PR_SET_THP_DISABLE), and \
+                   every program started from here inherits that";
         out.push(
-            Finding::problem("thp-off-here", "transparent huge pages are off for what is started from here", why)
+            Finding::problem("thp-off-here", "transparent huge pages are off for programs started from here", why)
                 .seen("/proc/self/status", "THP_enabled: 0")
-                .advice("start from elsewhere (look for a service manager's or container's option), or use --backing hugetlb"),
+                .advice("start programs from elsewhere (the service manager or the container may have an option), or use --backing hugetlb"),
         );
     }
     let open = enabled.chosen() != "never" && thp.off_here != Some(true);
     let size_open = thp.size_enabled.as_ref().is_none_or(|r| r.chosen() != "never");
     if let Some(probes) = facts.probes.as_ref().filter(|p| open && size_open && p.fault.failed()) {
-        let why = "MADV_HUGEPAGE and a first touch gave small pages, though the switches allow huge ones";
+        let why = "MADV_HUGEPAGE and a first touch gave small pages, though the settings allow huge ones";
         let detail = probes.fault.detail.clone().unwrap_or_default();
-        let mut finding = Finding::warning("thp-refused", "transparent huge pages do not come", why)
-            .seen("tried: MADV_HUGEPAGE", detail)
-            .read(enabled);
+        let mut finding =
+            Finding::warning("thp-refused", "the kernel allocates no transparent huge pages", why)
+                .seen("tried: MADV_HUGEPAGE", detail)
+                .read(enabled);
         if let Some(compact) = &facts.memory.compact {
             finding = finding.command(super::write_command(1, compact)).safe();
         }
@@ -83,7 +84,7 @@ fn defrag(facts: &Facts, out: &mut Vec<Finding>) {
         "never" => out.push(
             Finding::warning(
                 "thp-defrag-never",
-                "huge pages come only while memory happens to be unbroken",
+                "huge pages are allocated only while memory is not fragmented",
                 "a page fault that finds no free huge page takes small ones at once, even where the \
                  program has asked for huge ones",
             )
@@ -96,7 +97,7 @@ fn defrag(facts: &Facts, out: &mut Vec<Finding>) {
                 "thp-defrag-defer",
                 "programs that ask for huge pages get them late",
                 "the fault takes small pages and leaves the rest to kcompactd and khugepaged; \
-                 'defer+madvise' does that only for those that have not asked",
+                 'defer+madvise' does that only to programs that have not asked",
             )
             .read(defrag)
             .set(defrag, "defer+madvise")
@@ -108,8 +109,8 @@ fn defrag(facts: &Facts, out: &mut Vec<Finding>) {
             Finding::warning(
                 "thp-defrag-always",
                 "any page fault may wait for compaction",
-                "with 'enabled' on always every program's fault reclaims and compacts until it has \
-                 a huge page: stalls of milliseconds",
+                "as 'enabled' is 'always' too, a page fault of any program reclaims and compacts memory until it \
+                 has a huge page: this takes milliseconds",
             )
             .read(defrag)
             .set(defrag, "madvise"),
@@ -118,7 +119,7 @@ fn defrag(facts: &Facts, out: &mut Vec<Finding>) {
     }
 }
 
-/// The kernel's counts of such waits since boot.
+/// Adds the kernel's counts of such waits since boot.
 fn stalls(facts: &Facts, finding: Finding) -> Finding {
     match (facts.counters.get("compact_stall"), facts.counters.get("compact_fail")) {
         (Some(stalls), Some(failed)) => {
@@ -131,23 +132,23 @@ fn stalls(facts: &Facts, finding: Finding) -> Finding {
 fn khugepaged(facts: &Facts, out: &mut Vec<Finding>) {
     let thp = &facts.thp;
     if let Some(off) = thp.khugepaged_defrag.as_ref().filter(|r| r.value == "0") {
-        let why = "it collapses small pages only if a free huge page happens to be there";
-        let finding = Finding::note("khugepaged-defrag-off", "khugepaged does not make room", why);
+        let why = "it collapses small pages only if there is a free huge page";
+        let finding = Finding::note("khugepaged-defrag-off", "khugepaged does not compact memory", why);
         out.push(finding.read(off).set(off, 1).safe());
     }
     let (Some(sleep), Some(pages)) = (&thp.scan_sleep, &thp.pages_to_scan) else { return };
     let (Some(millis), Some(count)) = (sleep.number(), pages.number()) else { return };
-    // A sleep of 0 is none.
+    // A sleep of 0 ms counts as 1 ms.
     let rate = count as f64 * 1000.0 / millis.max(1) as f64;
-    if rate * 4.0 < USUAL_RATE {
+    if rate * 4.0 < DEFAULT_RATE {
         let base = facts.memory.base_page.unwrap_or(4096) as f64;
-        let speed = format!("{:.2} MB a second", rate * base / f64::from(1 << 20));
+        let speed = format!("{:.2} MB per second", rate * base / f64::from(1 << 20));
         let slow_sleep = millis > 10_000;
         let setting: (&Reading, u64) = if slow_sleep { (sleep, 10_000) } else { (pages, 4096) };
         let finding = Finding::note(
             "khugepaged-slow",
-            "khugepaged hardly ever looks for pages to collapse",
-            format!("it looks at {speed}, a quarter of the usual speed or less: small pages stay small"),
+            "khugepaged seldom looks for pages to collapse",
+            format!("it scans {speed}, less than a quarter of the default: small pages stay small"),
         );
         let mut finding = finding.read(sleep).read(pages).set(setting.0, setting.1).safe();
         if slow_sleep && count < 1024 {
@@ -162,10 +163,12 @@ fn shmem(facts: &Facts, out: &mut Vec<Finding>) {
     let Some(shmem) = &facts.thp.shmem_enabled else { return };
     let collapse_fails = facts.probes.as_ref().is_some_and(|p| p.collapse_shmem.failed());
     let (severity_is_warning, why) = match shmem.chosen() {
-        "deny" => (true, "'deny' forbids huge pages in every tmpfs and memfd, whatever it was mounted with"),
-        // Where MADV_COLLAPSE works it does not ask this switch.
+        "deny" => {
+            (true, "'deny' forbids huge pages in every tmpfs and memfd, whatever the mount option huge= says")
+        }
+        // MADV_COLLAPSE ignores this setting where it works.
         "never" if collapse_fails => {
-            (false, "and MADV_COLLAPSE, which would not need it, does not work here")
+            (false, "and MADV_COLLAPSE, which does not depend on this setting, does not work here")
         }
         _ => return,
     };

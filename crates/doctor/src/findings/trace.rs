@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Who may trace and who may count: hugelift lifts by ptrace(2) and counts by
+//! Permissions to trace and to count: hugelift lifts by ptrace(2) and counts by
 //! perf_event_open(2).
 
 use super::Finding;
@@ -25,15 +25,15 @@ fn yama(facts: &Facts, out: &mut Vec<Finding>) {
         Some(2) => {
             let privileged = has(facts, CAP_SYS_PTRACE);
             let make = if privileged { Finding::warning } else { Finding::problem };
-            let why = "only who has CAP_SYS_PTRACE may trace, so for other users hugelift run starts programs as they are";
+            let why = "only processes with CAP_SYS_PTRACE may trace, so other users' hugelift run starts programs without a lift";
             out.push(make("yama", "only administrators may trace", why).read(scope).set(scope, 1));
         }
         Some(3..) => {
-            let why = "nobody may trace until the next boot: hugelift run starts programs as they are";
+            let why = "no process may trace until the next boot: hugelift run starts programs without a lift";
             let finding = Finding::problem("yama", "tracing is switched off", why).read(scope);
             out.push(
                 finding
-                    .advice("it cannot be lowered: set kernel.yama.ptrace_scope=1 in /etc/sysctl.d and boot"),
+                    .advice("the running kernel does not lower it: set kernel.yama.ptrace_scope=1 in /etc/sysctl.d and reboot"),
             );
         }
         _ => {}
@@ -42,11 +42,11 @@ fn yama(facts: &Facts, out: &mut Vec<Finding>) {
 
 fn denied(facts: &Facts, out: &mut Vec<Finding>) {
     let Some(probes) = facts.probes.as_ref().filter(|p| p.ptrace.failed()) else { return };
-    // Said already.
+    // The finding on Yama says it already.
     if facts.trace.yama.as_ref().and_then(|y| y.number()).is_some_and(|scope| scope >= 2) {
         return;
     }
-    let why = "hugelift run cannot lift what it starts: programs start as they are";
+    let why = "hugelift run cannot lift what it starts: programs start without a lift";
     let finding = Finding::problem("ptrace-denied", "a process may not trace its own child", why)
         .seen("tried: PTRACE_SEIZE", probes.ptrace.detail.clone().unwrap_or_default())
         .seen("/proc/self/status", format!("Seccomp: {}", facts.trace.seccomp));
@@ -58,11 +58,11 @@ fn denied(facts: &Facts, out: &mut Vec<Finding>) {
 
 fn paranoid(facts: &Facts, out: &mut Vec<Finding>) {
     let Some(paranoid) = &facts.trace.paranoid else { return };
-    // Kernels of some distributions know 3 and 4: nobody without privilege may count at all.
+    // Kernels of some distributions have 3 and 4: unprivileged users may not count at all.
     let forbidden = paranoid.value.parse::<i64>().is_ok_and(|level| level > 2);
     if forbidden && facts.trace.pmu && !has(facts, CAP_PERFMON | CAP_SYS_ADMIN) {
         let why = "hugelift stat cannot count TLB misses, not even of your own programs";
-        let finding = Finding::note("perf-paranoid", "hardware counters are for administrators only", why);
+        let finding = Finding::note("perf-paranoid", "only administrators may use hardware counters", why);
         out.push(finding.read(paranoid).set(paranoid, 2));
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The facts for a diagnosis, read from /proc and /sys and, on the machine itself, tried out.
+//! Reads the facts of a machine from /proc and /sys and, on the machine itself, by trying.
 
 use super::parse::{counters, memlock, numbers, zones};
 use super::{probes, process};
@@ -16,8 +16,8 @@ use std::path::Path;
 const THP: &str = "/sys/kernel/mm/transparent_hugepage";
 const COMPACT: &str = "/proc/sys/vm/compact_memory";
 
-/// What there is to be known of the machine that `tree` is, and of process `pid` on it. Files
-/// for trying things out are made in `folder`, for a moment.
+/// Reads the facts of the machine that `tree` is, and of process `pid` on it. The trials make
+/// temporary files in `folder`.
 ///
 /// # Errors
 /// The process cannot be read.
@@ -56,12 +56,12 @@ pub fn facts(tree: &Tree, pid: Option<u32>, folder: &Path) -> Result<Facts, Proc
         nodes_allowed: field(&status, "Mems_allowed_list").and_then(numbers),
         probes: tree.is_live().then(|| probes::try_all(folder)),
         process,
-        // These take time to find, and not everybody wants them.
+        // `programs()` finds these, which takes time.
         programs: Vec::new(),
     })
 }
 
-/// The text of a file, with where it is.
+/// Reads a file, with its path.
 fn reading(tree: &Tree, path: &str) -> Option<Reading> {
     let value = tree.read(path)?.trim().to_string();
     Some(Reading { source: tree.path(path).escaped().to_string(), value })
@@ -109,7 +109,7 @@ fn trace(tree: &Tree, status: &str) -> Trace {
         paranoid: reading(tree, "/proc/sys/kernel/perf_event_paranoid"),
         capabilities: hex("CapEff").unwrap_or(0),
         seccomp: field(status, "Seccomp").and_then(|v| v.parse().ok()).unwrap_or(0),
-        // One for each kind of core on hybrid CPUs and on Arm.
+        // Hybrid CPUs and Arm have one for each kind of core.
         pmu: tree
             .names("/sys/bus/event_source/devices")
             .iter()
@@ -127,7 +127,7 @@ mod tests {
         assert!(facts.kernel.is_some() && facts.memory.total.is_some() && facts.memlock.is_some());
         let probes = facts.probes.unwrap();
         assert!(probes.ptrace.works.is_some() && !probes.file_system.is_empty(), "{probes:?}");
-        // Whatever was tried is gone.
+        // The files of the trials are gone.
         let own = format!(".hugelift-probe-{}", std::process::id());
         let left = std::fs::read_dir(std::env::temp_dir()).unwrap();
         assert!(!left.flatten().any(|e| e.file_name().to_string_lossy().starts_with(&own)));

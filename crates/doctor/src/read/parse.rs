@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The files of /proc that only a diagnosis reads (proc(5)). What is not as described there is
-//! left out.
+//! Parsers of the files of /proc that only a diagnosis reads (proc(5)). Lines that are not as described
+//! there are left out.
 
 use crate::facts::{Limit, Zone};
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 const COUNTERS: [&str; 5] =
     ["compact_stall", "compact_fail", "thp_fault_alloc", "thp_fault_fallback", "thp_collapse_alloc"];
 
-/// `Node 0, zone   Normal   305   325 ...`
+/// Reads the lines `Node 0, zone   Normal   305   325 ...` of /proc/buddyinfo.
 pub fn zones(buddyinfo: &str) -> Vec<Zone> {
     let zone = |line: &str| {
         let (node, rest) = line.strip_prefix("Node ")?.split_once(", zone")?;
@@ -20,7 +20,7 @@ pub fn zones(buddyinfo: &str) -> Vec<Zone> {
     buddyinfo.lines().filter_map(zone).collect()
 }
 
-/// The lines `name value` of /proc/vmstat that tell how huge pages come.
+/// Reads the lines `name value` of /proc/vmstat on the allocation of huge pages.
 pub fn counters(vmstat: &str) -> BTreeMap<String, u64> {
     let count = |line: &str| {
         let (name, value) = line.split_once(' ')?;
@@ -29,7 +29,7 @@ pub fn counters(vmstat: &str) -> BTreeMap<String, u64> {
     vmstat.lines().filter_map(count).collect()
 }
 
-/// `Max locked memory         8388608              unlimited            bytes`
+/// Reads the line `Max locked memory   8388608   unlimited   bytes` of /proc/PID/limits.
 pub fn memlock(limits: &str) -> Option<Limit> {
     let line = limits.lines().find_map(|l| l.strip_prefix("Max locked memory"))?;
     let mut words = line.split_whitespace();
@@ -40,9 +40,9 @@ pub fn memlock(limits: &str) -> Option<Limit> {
     Some(Limit { soft: next()?, hard: next()? })
 }
 
-/// `0-3,8` as numbers.
+/// Reads a list such as `0-3,8`.
 pub fn numbers(text: &str) -> Option<Vec<u32>> {
-    /// More nodes than any kernel knows (2^10).
+    /// More nodes than any kernel supports (2^10).
     const MOST: u32 = 1 << 12;
     let mut all = Vec::new();
     for part in text.split(',') {

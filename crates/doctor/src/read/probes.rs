@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What this kernel does when asked for huge pages: tried, each in a child process of its own
-//! (a SIGBUS or a hang ends only that), on memory and files of our own.
+//! Tries what this kernel does when asked for huge pages, on memory and files of hugelift's own. Each
+//! trial has a child process, so that a SIGBUS or a hang ends only that.
 
 use crate::facts::{Probes, Tried};
 use hugelift_core::addr::{Addr, PageSize, Range};
@@ -23,14 +23,14 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::ptr;
 
-/// Seconds after which a child that hangs is ended.
+/// Seconds after which a hanging child is killed.
 const PATIENCE: libc::c_uint = 20;
-/// Huge pages that each probe works on.
+/// Huge pages that each trial uses.
 const PAGES: usize = 2;
-/// Larger huge pages (512 MB with base pages of 64 kB) are too large for a trial.
+/// The largest huge pages that are tried: with base pages of 64 kB they have 512 MB.
 const LARGEST: u64 = 32 << 20;
 
-/// Tries everything; files are made in `folder`.
+/// Tries everything, with files in `folder`.
 pub fn try_all(folder: &Path) -> Probes {
     let read = |path: &Path| std::fs::read_to_string(path).ok();
     let huge = sysfs::thp(&read).1.map(PageSize::bytes).filter(|bytes| *bytes <= LARGEST);
@@ -62,16 +62,16 @@ pub fn try_all(folder: &Path) -> Probes {
     }
 }
 
-/// Runs `probe` in a child; its answer, or how it ended without one.
+/// Runs `probe` in a child. Returns its answer, or how it ended without one.
 fn in_child(probe: impl FnOnce() -> io::Result<Tried>) -> Tried {
     let Ok((reader, writer)) = nix::unistd::pipe() else { return Tried::unknown("no pipe") };
-    // SAFETY: fork(2). The child calls only what is also allowed after fork in a program with
-    // threads: system calls, and malloc, which glibc and musl keep usable there.
+    // SAFETY: fork(2). The child makes only system calls and calls malloc, which glibc and musl keep
+    // usable after the fork of a program with threads.
     match unsafe { fork() } {
         Err(error) => Tried::unknown(format!("fork: {error}")),
         Ok(ForkResult::Child) => {
-            // SAFETY: alarm(2) and prctl(2) with plain numbers: should it hang or die, it ends
-            // without a core file.
+            // SAFETY: alarm(2), prctl(2) and setrlimit(2) with plain values: a child that hangs or crashes
+            // ends without a core file.
             unsafe {
                 libc::alarm(PATIENCE);
                 libc::prctl(libc::PR_SET_DUMPABLE, 1, 0, 0, 0);
@@ -88,7 +88,7 @@ fn in_child(probe: impl FnOnce() -> io::Result<Tried>) -> Tried {
             let mut answer = vec![sign];
             answer.extend(tried.detail.unwrap_or_default().into_bytes());
             let _ = File::from(writer).write_all(&answer);
-            // SAFETY: _exit(2): no destructor of the parent's runs in the child.
+            // SAFETY: _exit(2) runs no destructor of the parent in the child.
             unsafe { libc::_exit(0) }
         }
         Ok(ForkResult::Parent { child }) => {
@@ -108,7 +108,7 @@ fn in_child(probe: impl FnOnce() -> io::Result<Tried>) -> Tried {
     }
 }
 
-/// `EINVAL: Invalid argument`
+/// Returns an error as `EINVAL, Invalid argument`.
 fn words(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(number) => {
@@ -149,7 +149,7 @@ impl Area {
         Area::map(huge, |reserved, len| reserved.map_file(0, len, prot, libc::MAP_SHARED, file, 0))
     }
 
-    /// A file's code; where the file system allows no code, its data.
+    /// Maps a file as code or, where the file system allows no code, as data.
     fn file(huge: usize, file: &File) -> io::Result<Area> {
         let with = |prot| {
             Area::map(huge, |reserved, len| reserved.map_file(0, len, prot, libc::MAP_PRIVATE, file, 0))
@@ -177,8 +177,7 @@ impl Area {
         if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Whether the page tables have huge entries for all of it: by pagemap or, before Linux 6.7,
-    /// by smaps.
+    /// Whether huge entries map all of it, by pagemap or, before Linux 6.7, by smaps.
     fn is_huge(&self) -> io::Result<Tried> {
         let range = Range::sized(Addr(self.start as u64), self.len as u64).unwrap_or_default();
         Ok(match pagemap::huge_bytes_at_least(Process::OWN.pid().cast_signed(), range)? {
@@ -230,10 +229,10 @@ fn collapse_file(huge: usize, file: &File) -> io::Result<Tried> {
     area.is_huge()
 }
 
-/// Reads the file in through a mapping that asks for huge pages; what another mapping then
-/// shows is what every process gets.
+/// Reads the file through a mapping that asks for huge pages. What a second mapping then shows is what
+/// every process gets.
 fn primed_file(huge: usize, file: &File) -> io::Result<Tried> {
-    // SAFETY: posix_fadvise(2) on an open descriptor; the file is written back already.
+    // SAFETY: posix_fadvise(2) on an open descriptor; the file was written back before.
     unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
     let first = Area::file(huge, file)?;
     first.advise(libc::MADV_HUGEPAGE)?;
@@ -247,16 +246,16 @@ fn primed_file(huge: usize, file: &File) -> io::Result<Tried> {
 fn hugetlb() -> io::Result<Tried> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB;
     let prot = libc::PROT_READ | libc::PROT_WRITE;
-    // One byte is one page of the default size, whatever that is.
+    // The kernel rounds one byte up to one page of the default size.
     // SAFETY: mmap(2) at an address of the kernel's choice.
     let page = match checked(unsafe { libc::mmap(ptr::null_mut(), 1, prot, flags, -1, 0) }) {
         Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => {
-            return Ok(Tried::no("ENOMEM, no page is to be had"));
+            return Ok(Tried::no("ENOMEM, the pool has no free page"));
         }
         page => page?,
     };
-    // SAFETY: the mapping just made is writable; a limit ends this child by SIGBUS, which the
-    // parent reports.
+    // SAFETY: the new mapping is writable; a limit ends this child by SIGBUS, which the parent
+    // reports.
     unsafe { page.cast::<u8>().write_volatile(1) };
     Ok(Tried::yes())
 }
@@ -265,8 +264,8 @@ fn ptrace() -> io::Result<Tried> {
     // SAFETY: fork(2); the child only waits for a signal.
     match unsafe { fork() }? {
         ForkResult::Child => loop {
-            // SAFETY: pause(2). The alarm of the parent is not inherited: it is ended below, or
-            // with its parent.
+            // SAFETY: prctl(2), alarm(2) and pause(2) with plain numbers. A child does not inherit the
+            // alarm; this one is killed below, by its own alarm, or with its parent.
             unsafe {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
                 libc::alarm(PATIENCE);
@@ -285,9 +284,9 @@ fn ptrace() -> io::Result<Tried> {
     }
 }
 
-/// Counts cycles of our own for a moment (perf_event_open(2)).
+/// Opens a counter of this process's own cycles (perf_event_open(2)).
 fn counter() -> Tried {
-    /// `struct perf_event_attr`, as far as its first version went.
+    /// The first version of `struct perf_event_attr`.
     #[derive(Default)]
     #[repr(C)]
     struct Attr {
@@ -329,18 +328,18 @@ fn counter() -> Tried {
     let error = io::Error::last_os_error();
     match error.raw_os_error() {
         Some(libc::ENOENT | libc::ENODEV | libc::EOPNOTSUPP) => {
-            Tried::no("this machine has none, as most guests; hugelift compare measures without")
+            Tried::no("this machine has none, like most guests; hugelift compare measures without them")
         }
         _ => Tried::no(words(&error)),
     }
 }
 
-/// A file of `len` bytes on the disk, open for reading, without a name.
+/// Makes a file of `len` bytes that is on the disk, open for reading, and unlinked.
 fn new_file(folder: &Path, len: usize) -> io::Result<File> {
     let path = unused_name(folder);
     let mut writer = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
     let made = (|| {
-        // Not zeros: a file system might keep them as a hole.
+        // Not zeros, which a file system might store as a hole.
         let bytes: Vec<u8> = (0..len).map(|i| (i / 64 % 251) as u8).collect();
         writer.write_all(&bytes)?;
         writer.sync_all()?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a diagnosis of one process rests on.
+//! Reads the facts of one process.
 
 use crate::facts::{CodeObject, Coverage, Process as Facts};
 use hugelift_core::addr::{Addr, Range};
@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Variables that switch huge pages on in some program; others are nobody's business.
+/// Variables that switch huge pages on in some program. Others are left out: they may hold secrets.
 const VARIABLES: [&str; 9] = [
     "GLIBC_TUNABLES",
     "GODEBUG",
@@ -31,13 +31,13 @@ const VARIABLES: [&str; 9] = [
     "NODE_OPTIONS",
     "TCMALLOC_MEMFS_MALLOC_PATH",
 ];
-/// So many bytes of huge pages are looked at for zeros, spread evenly.
+/// The most bytes of huge pages that are searched for zeros, spread evenly.
 const EXAMINED: u64 = 64 << 20;
 
 /// Reads the process.
 ///
 /// # Errors
-/// It is gone, or not ours to read.
+/// It has ended, or may not be read.
 pub fn facts(pid: u32) -> Result<Facts, ProcError> {
     let process = Process::new(pid);
     let snapshot = snapshot::live(Some(pid), 0)?;
@@ -75,7 +75,7 @@ pub fn facts(pid: u32) -> Result<Facts, ProcError> {
     })
 }
 
-/// The objects with a huge page of code or more.
+/// Returns the objects with a huge page of code or more.
 fn code(pid: u32, mut snapshot: Snapshot, report: &Report) -> Vec<CodeObject> {
     let opened = opened(pid, &snapshot);
     pagecache::find(Some(pid), &mut snapshot, &[Part::Text], |_| true);
@@ -105,7 +105,7 @@ fn code(pid: u32, mut snapshot: Snapshot, report: &Report) -> Vec<CodeObject> {
     all
 }
 
-/// The strings that NUL ends.
+/// Splits strings that end with NUL.
 fn strings(bytes: &[u8]) -> Vec<String> {
     let mut all: Vec<String> = bytes.split(|&b| b == 0).map(|s| text_to_parse(s).into_owned()).collect();
     all.pop_if(|last| last.is_empty());
@@ -116,7 +116,7 @@ fn objects(snapshot: &Snapshot) -> Vec<String> {
     snapshot.objects.iter().map(|o| text_to_parse(o.path.as_os_str().as_bytes()).into_owned()).collect()
 }
 
-/// Why code is not huge, by bytes, most first.
+/// Returns why code is not huge, with the bytes, most first.
 fn reasons(report: &Report) -> Vec<(u64, String)> {
     let mut all: BTreeMap<String, u64> = BTreeMap::new();
     let parts = report.objects.iter().flat_map(|o| &o.parts).filter(|p| p.part == Part::Text);
@@ -128,14 +128,14 @@ fn reasons(report: &Report) -> Vec<(u64, String)> {
     all
 }
 
-/// Go's linker leaves a note of its own, named so.
+/// Whether the file has an ELF note named `Go`, which Go's linker writes.
 fn is_go(exe: &Path) -> bool {
     let Ok(file) = ElfFile::open(exe) else { return false };
     let named = |note: Vec<u8>| note.windows(4).step_by(4).any(|word| word == b"Go\0\0");
     file.headers.notes.iter().filter_map(|&note| file.read(note)).any(named)
 }
 
-/// Children that run the same file.
+/// Counts the children that run the same executable.
 fn forks(process: Process) -> u64 {
     let Ok(own) = std::fs::read_link(process.path("exe")) else { return 0 };
     let Ok(tasks) = std::fs::read_dir(process.path("task")) else { return 0 };
@@ -151,7 +151,7 @@ fn forks(process: Process) -> u64 {
 struct HugeMemory {
     process: Process,
     ranges: Vec<Range>,
-    /// Bytes that the huge zero page maps; `None` where the kernel does not tell.
+    /// Bytes that the huge zero page maps; `None` where the kernel does not show it.
     zero_page: Option<u64>,
 }
 
@@ -173,7 +173,7 @@ impl HugeMemory {
             if used.anon_huge > 0 {
                 found.ranges.extend(match pagemap::huge_ranges(pid, range, false) {
                     Ok(ranges) => ranges,
-                    // Before Linux 6.7 the places are known only where all of it is huge.
+                    // Before Linux 6.7 the ranges are known only where the whole mapping is huge.
                     Err(_) if used.anon_huge >= range.len() => vec![range],
                     Err(_) => Vec::new(),
                 });
@@ -182,12 +182,12 @@ impl HugeMemory {
         found
     }
 
-    /// How much was looked at, and how much of that is base pages of zeros.
+    /// Searches for zeros. Returns the bytes read, and the bytes of base pages that hold only zeros.
     fn zeros(&self) -> (Option<u64>, u64) {
         const PIECE: u64 = 64 << 10;
         const BASE: usize = 4096;
         let all: u64 = self.ranges.iter().map(|r| r.len()).sum();
-        // Every piece, or one in so many.
+        // All pieces, or as many as stay below the limit.
         let stride = all.div_ceil(EXAMINED).max(1) * PIECE;
         let (mut examined, mut zeros) = (0, 0);
         let mut bytes = vec![0; PIECE as usize];
@@ -196,7 +196,7 @@ impl HugeMemory {
             while at < range.end.0 {
                 let want = usize::try_from(range.end.0 - at).unwrap_or(usize::MAX).min(bytes.len());
                 let pid = self.process.pid().cast_signed();
-                // Pages that are mapped: reading makes no new ones.
+                // These pages are mapped, so reading allocates none.
                 let Ok(got) = memory::read(pid, Addr(at), &mut bytes[..want]) else { break };
                 for page in bytes[..got].chunks_exact(BASE) {
                     examined += BASE as u64;
@@ -205,16 +205,16 @@ impl HugeMemory {
                 at = at.saturating_add(stride);
             }
         }
-        // Of none nothing can be said.
+        // `None` if nothing was read.
         ((examined > 0).then_some(examined), zeros)
     }
 }
 
-/// A configuration of a server is smaller.
+/// The most bytes of a configuration that are read.
 const MAX_CONFIGURATION: u64 = 1 << 20;
 
-/// `huge_pages` as the server's configuration sets it. Its working directory is its data
-/// directory; what ALTER SYSTEM wrote comes last.
+/// Reads `huge_pages` from the server's configuration. The working directory is its data directory;
+/// the file that ALTER SYSTEM writes is read last.
 fn postgres(process: Process, exe: &Path) -> Option<String> {
     let name = exe.file_name()?.to_str()?;
     if !["postgres", "postmaster"].contains(&name) {
@@ -222,12 +222,12 @@ fn postgres(process: Process, exe: &Path) -> Option<String> {
     }
     let folder: PathBuf = process.path("cwd");
     let files = ["postgresql.conf", "postgresql.auto.conf"];
-    // Any process may have this name, and anything in its working directory.
+    // Any process may have this name, with anything in its working directory.
     let texts = files.iter().filter_map(|f| open::text(&folder.join(f), MAX_CONFIGURATION).ok());
     texts.filter_map(|text| setting(&text, "huge_pages")).next_back()
 }
 
-/// The last `name = value` of a configuration, without quotes and comment.
+/// Returns the last `name = value` of a configuration, without quotes and comment.
 fn setting(text: &str, name: &str) -> Option<String> {
     let value = |line: &str| {
         let rest = line.split('#').next()?.trim().strip_prefix(name)?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The programs that run on this machine, with their code and the CPU time that they used.
+//! Finds the running programs, with their code and the CPU time that they have used.
 
 use crate::facts::{Coverage, Program};
 use hugelift_core::maps::FileId;
@@ -18,17 +18,17 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How long processes are looked at for their code.
+/// The time for reading the code of processes.
 const TIME: Duration = Duration::from_millis(500);
-/// Of how many processes, those with most code and CPU time, the code is looked at.
+/// The most processes whose code is read: those with most code and CPU time.
 const PROCESSES: usize = 40;
-/// Of how many programs it is looked at what a lift would bring.
+/// The most programs for which a lift is planned.
 const PROGRAMS: usize = 8;
 /// A program with less code than this has nothing to gain.
 const LITTLE_CODE: u64 = 4 << 20;
 
-/// The programs with most code and CPU time, each once. What a lift cannot reach does not count:
-/// objects that the program opens by itself, and programs with more rights than their user.
+/// Returns the programs with most code and CPU time, each once. What a lift cannot reach does not
+/// count: objects that the program opens itself, and set-uid and set-gid programs.
 pub fn programs() -> Vec<Program> {
     let Ok(reading) = Processes::new().read(&[], PROCESSES, TIME) else { return Vec::new() };
     let ticks = reading.ticks.max(1) as f64;
@@ -58,7 +58,7 @@ pub fn programs() -> Vec<Program> {
     all.into_iter().take(PROGRAMS).filter_map(program).collect()
 }
 
-/// Its text as far as it is known: at least that of the executable.
+/// Returns the size of its text, or that of the executable where no more is known.
 fn size(sample: &Sample) -> u64 {
     match &sample.text {
         TextState::Known(text) => text.bytes,
@@ -67,13 +67,13 @@ fn size(sample: &Sample) -> u64 {
     }
 }
 
-/// The file is there, and starting it gives no more rights than the user has.
+/// Whether the file exists and is neither set-uid nor set-gid.
 fn can_be_run(exe: &Path) -> bool {
     const SET_ID: u32 = 0o6000;
     exe.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & SET_ID == 0)
 }
 
-/// What of the text of the executable, and of the objects that it needs from its start on, is
+/// Returns how much of the text of the executable, and of the objects that it needs at its start, is
 /// huge in the process.
 fn coverage(pid: u32, exe: &Path) -> Option<Coverage> {
     let needed = of_file(exe, None).ok()?;

@@ -77,9 +77,9 @@ enum Literature {
     FetchWalks,
     /// Misses of the dTLB that started a walk, by loads or by stores.
     DataWalks,
-    /// Entries of page tables that a walker has read from a cache.
+    /// Page table entries that a walker has read from a cache.
     WalkerLoads,
-    /// The same from memory.
+    /// Page table entries that a walker has read from memory.
     WalkerLoadsFromMemory,
 }
 

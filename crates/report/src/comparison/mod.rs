@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A [`Comparison`] in words: a table of the sides, the ratios, and a verdict on each
-//! variant.
+//! A [`Comparison`] as text: a table of the sides, the ratios, and a verdict on each variant.
 
 use hugelift_core::addr::human_bytes;
 use hugelift_core::printable::printable;
@@ -13,7 +12,7 @@ use std::fmt::Write as _;
 #[cfg(test)]
 mod tests;
 
-/// The comparison as text, each line ended by a newline.
+/// Returns the comparison as text; each line ends with a newline.
 pub fn text(comparison: &Comparison) -> String {
     let mut out = format!("{}\n\n", comparison.setting.host);
     if comparison.has_runs() {
@@ -32,8 +31,8 @@ pub fn text(comparison: &Comparison) -> String {
     out
 }
 
-/// What must be known beside the figures: of the bare side, and where nothing can be gained.
-pub fn remarks(comparison: &Comparison) -> Vec<String> {
+/// Returns remarks on the figures: huge pages of the bare side, and variants that cannot gain.
+pub(crate) fn remarks(comparison: &Comparison) -> Vec<String> {
     let setting = &comparison.setting;
     let mut all = Vec::new();
     if !comparison.has_runs() {
@@ -53,16 +52,16 @@ pub fn remarks(comparison: &Comparison) -> Vec<String> {
                 .map(|(name, bytes)| format!("{} of {name}", human_bytes(*bytes)))
                 .collect();
             let hint = if setting.bare_4k {
-                "in spite of --bare-4k: this kernel maps huge pages even where prctl(PR_SET_THP_DISABLE) forbids it"
+                "in spite of --bare-4k: this kernel maps huge pages even after prctl(PR_SET_THP_DISABLE)"
             } else {
                 "--bare-4k compares with 4 kB pages"
             };
             all.push(format!("The bare program was partly huge itself: {} ({hint}).", parts.join(", ")));
         }
         Some(_) if setting.bare_4k => {
-            all.push("The bare program had 4 kB pages only (transparent huge pages off for it).".into());
+            all.push("The bare program had only 4 kB pages (transparent huge pages were off for it).".into());
         }
-        None => all.push("What was huge in the bare program could not be seen: it ended too soon.".into()),
+        None => all.push("How much of the bare program was huge is not known: it ended too soon.".into()),
         Some(_) => {}
     }
     for variant in comparison.variants.iter().filter(|v| v.nothing_to_lift) {
@@ -80,8 +79,8 @@ pub fn remarks(comparison: &Comparison) -> Vec<String> {
     all
 }
 
-/// The verdict on a variant, in words.
-pub fn verdict(comparison: &Comparison, variant: &VariantResult) -> String {
+/// Returns the verdict on a variant, in words.
+pub(crate) fn verdict(comparison: &Comparison, variant: &VariantResult) -> String {
     let setting = &comparison.setting;
     let (name, figure) = (&variant.name, setting.figure.words());
     let (better, worse) = if setting.higher_is_better { ("more", "less") } else { ("less", "more") };
@@ -97,12 +96,12 @@ pub fn verdict(comparison: &Comparison, variant: &VariantResult) -> String {
             "{name} took {} % {better} {figure}, but smaps shows no huge page in it: hugelift claims no gain.",
             range(from, to)
         ),
-        Finding::TooFew => format!("{name}: too few pairs to tell (6 at least: --pairs 6)."),
+        Finding::TooFew => format!("{name}: too few pairs for a verdict (at least 6: --pairs 6)."),
         Finding::NothingToLift => {
             let why = comparison.side(name).and_then(|side| side.why_not.clone()).unwrap_or_default();
             let program = setting.command.first().map_or("the program", String::as_str);
             format!(
-                "{name}: there is nothing to lift in {}, so nothing was measured: {why}. What it starts itself is \
+                "{name}: there is nothing to lift in {}, so nothing was measured: {why}. Programs that it starts are \
                  lifted only with --variant children='--children lift'. --force measures all the same.",
                 printable(program)
             )
@@ -110,28 +109,28 @@ pub fn verdict(comparison: &Comparison, variant: &VariantResult) -> String {
     }
 }
 
-/// What the measurement leaves open, where it shows no difference.
+/// Returns what may still be true where the measurement shows no difference.
 fn no_difference(comparison: &Comparison, variant: &VariantResult) -> String {
     let (name, figure) = (&variant.name, comparison.setting.figure);
     let interval = variant.ratios.iter().find(|r| r.figure == figure).and_then(|r| r.low.zip(r.high));
     let Some((low, high)) = interval else { return format!("{name}: no difference was seen.") };
     let words = figure.words();
     format!(
-        "{name}: no difference was seen. There may be one: with a certainty of 95 % it is something from {} % less to \
-         {} % more {words} than bare, and within that the runs differ too much by themselves to tell. More runs \
-         (--time 2m) see smaller differences.",
+        "{name}: no difference was seen. There may be one: with a confidence of 95 % it is between {} % less and \
+         {} % more {words} than bare; the runs vary too much to show a smaller one. More runs (--time 2m) show \
+         smaller differences.",
         percent((1.0 - low).max(0.0)),
         percent((high - 1.0).max(0.0))
     )
 }
 
-/// "3.4 to 5.9", of shares.
+/// Returns two shares as "3.4 to 5.9".
 fn range(from: f64, to: f64) -> String {
     format!("{} to {}", percent(from), percent(to))
 }
 
-/// A share as a percentage with two significant digits.
-pub fn percent(share: f64) -> String {
+/// Returns a share as a percentage with two significant digits.
+pub(crate) fn percent(share: f64) -> String {
     let percent = share * 100.0;
     match percent.abs() {
         p if p >= 9.95 => format!("{percent:.0}"),
@@ -140,8 +139,8 @@ pub fn percent(share: f64) -> String {
     }
 }
 
-/// Seconds in a unit that suits them.
-pub fn seconds(value: f64) -> String {
+/// Returns seconds in s, ms or µs.
+pub(crate) fn seconds(value: f64) -> String {
     match value.abs() {
         v if v >= 1.0 => format!("{value:.3} s"),
         v if v >= 1e-3 => format!("{:.2} ms", value * 1e3),
@@ -149,8 +148,8 @@ pub fn seconds(value: f64) -> String {
     }
 }
 
-/// A figure's value with its unit; the metric has none.
-pub fn value(figure: Figure, value: f64) -> String {
+/// Returns a figure's value with its unit; the metric has none.
+pub(crate) fn value(figure: Figure, value: f64) -> String {
     match figure {
         Figure::Metric if value.abs() >= 1000.0 => format!("{value:.0}"),
         Figure::Metric => format!("{value:.3}"),
@@ -158,8 +157,8 @@ pub fn value(figure: Figure, value: f64) -> String {
     }
 }
 
-/// The median of a figure over the runs of a side.
-pub fn median(side: &Side, of: impl Fn(&Run) -> Option<f64>) -> Option<f64> {
+/// Returns the median of a figure over the runs of a side.
+pub(crate) fn median(side: &Side, of: impl Fn(&Run) -> Option<f64>) -> Option<f64> {
     stats::median(&side.runs.iter().filter_map(of).collect::<Vec<f64>>()).ok()
 }
 
@@ -217,16 +216,16 @@ fn ratios(out: &mut String, comparison: &Comparison) {
     aligned(out, &rows);
 }
 
-/// The name of a figure; what the server's CPU time is of depends on the load.
-pub fn title(comparison: &Comparison, figure: Figure) -> String {
+/// Returns the name of a figure; that of the server's CPU time depends on whether transactions count.
+pub(crate) fn title(comparison: &Comparison, figure: Figure) -> String {
     match figure {
         Figure::ServerCpu if !comparison.setting.counts_transactions => "server CPU of the load".into(),
         figure => figure.words().into(),
     }
 }
 
-/// `0.953 [0.941, 0.966]`
-pub fn interval(ratio: &Ratio) -> String {
+/// Returns a ratio as `0.953 [0.941, 0.966]`.
+pub(crate) fn interval(ratio: &Ratio) -> String {
     match (ratio.low, ratio.high) {
         (Some(low), Some(high)) => format!("{:.3} [{low:.3}, {high:.3}]", ratio.point),
         _ => format!("{:.3} (no interval: {} of at least 6 pairs)", ratio.point, ratio.pairs),

@@ -83,8 +83,8 @@ fn slower_alike_and_too_few() {
     let Finding::NoDifference { smallest_seen } = alike.variants[0].finding else { panic!("{alike:?}") };
     assert!((0.005..0.05).contains(&smallest_seen), "{smallest_seen}");
     let shown = text(&alike);
-    assert!(shown.contains("no difference was seen. There may be one: with a certainty of 95 %"), "{shown}");
-    assert!(shown.contains(" % less to ") && shown.contains(" % more wall time than bare"), "{shown}");
+    assert!(shown.contains("no difference was seen. There may be one: with a confidence of 95 %"), "{shown}");
+    assert!(shown.contains(" % less and ") && shown.contains(" % more wall time than bare"), "{shown}");
 
     let few = compared(setting(), side("lifted", &scaled(0.5)[..5], 62 << 20));
     assert_eq!(few.variants[0].finding, Finding::TooFew);
@@ -122,14 +122,14 @@ fn more_of_a_metric_is_faster() {
 }
 
 #[test]
-fn nothing_to_lift_is_said() {
+fn nothing_to_lift_is_reported() {
     let mut tiny = side("lifted", &scaled(1.3), 0);
     tiny.liftable = Some(0);
     let c = compared(Setting { bare_4k: true, ..setting() }, tiny);
     assert!(c.variants[0].nothing_to_lift);
     let shown = text(&c);
     assert!(shown.contains("nothing to lift") && shown.contains("is slower"), "{shown}");
-    assert!(shown.contains("4 kB pages only"), "{shown}");
+    assert!(shown.contains("only 4 kB pages"), "{shown}");
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn json_holds_every_run_and_the_verdict() {
 }
 
 #[test]
-fn cpu_time_is_all_of_it() {
+fn cpu_time_has_user_system_and_helper() {
     assert_eq!(Figure::Cpu.of(&run(1, 8.0)), Some(7.0));
 }
 
@@ -182,11 +182,11 @@ fn the_picture_shows_every_pair_and_holds_the_data() {
     assert_eq!(page.matches("<circle class=\"lifted\"").count(), 2 * BARE.len());
     assert_eq!(page.matches("class=\"interval\"").count(), 2);
     assert!(page.contains("pair 8: ") && page.contains("ran first") && page.contains("&lt;lifted&gt;"));
-    assert!(!page.contains("<lifted>"), "nothing from outside is markup");
+    assert!(!page.contains("<lifted>"), "names are escaped");
     let data = page.split_once("id=\"comparison\">").unwrap().1.split_once("</script>").unwrap().0;
     let text = serde_json::to_string(&c).unwrap();
     assert_eq!(data.trim_end().replace("\\u003c", "<").replace("\\u003e", ">"), text);
-    // A comparison without a figure to show is a page all the same.
+    // A comparison without figures is a page too.
     let few = compared(setting(), side("lifted", &[], 0));
     assert!(document(&few).unwrap().contains("too few pairs"));
 }

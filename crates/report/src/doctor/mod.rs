@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A diagnosis for people: what works, then the findings, worst first.
+//! A diagnosis as text: what works, then the findings, worst first.
 
 use hugelift_core::addr::human_bytes;
 use hugelift_core::printable::printable;
@@ -14,7 +14,7 @@ use std::fmt::Write as _;
 pub struct Style {
     /// Columns of the terminal.
     pub width: usize,
-    /// With colours.
+    /// Whether to use colours.
     pub colour: bool,
 }
 
@@ -24,7 +24,7 @@ impl Style {
     }
 }
 
-/// The whole diagnosis.
+/// Returns the diagnosis without its last paragraphs, [`measured`] and [`worth`].
 pub fn text(facts: &Facts, findings: &[Finding], style: Style) -> String {
     let mut out = head(facts);
     if let Some(tried) = tried(facts, style) {
@@ -33,7 +33,7 @@ pub fn text(facts: &Facts, findings: &[Finding], style: Style) -> String {
     out += &seen(facts);
     out += &process(facts);
     let count = match findings.len() {
-        0 => "nothing found: this is set up well for huge pages".to_string(),
+        0 => "nothing found: this machine is set up well for huge pages".to_string(),
         1 => "1 finding".to_string(),
         n => format!("{n} findings, worst first"),
     };
@@ -44,7 +44,7 @@ pub fn text(facts: &Facts, findings: &[Finding], style: Style) -> String {
     out
 }
 
-/// What experiments have found out on this machine.
+/// Returns the advice of experiments that ran on this machine.
 pub fn measured(reports: &[Report], style: Style) -> String {
     let mut out = String::new();
     for report in reports.iter().filter(|report| !report.outcome.advice.is_empty()) {
@@ -57,7 +57,7 @@ pub fn measured(reports: &[Report], style: Style) -> String {
     out
 }
 
-/// The last paragraph of a diagnosis; empty if there are no such programs.
+/// Returns the programs that are most worth a lift; empty if there are none.
 pub fn worth(facts: &Facts) -> String {
     let all = most_worth(facts);
     if all.is_empty() {
@@ -80,8 +80,8 @@ pub fn worth(facts: &Facts) -> String {
         );
         let _ = writeln!(out, "    run   {}", printable(command));
     }
-    out += "  Give each its usual arguments. With 'hugelift compare' in place of 'hugelift run' you see how much \
-            faster it gets.\n";
+    out += "  Add the usual arguments of each. 'hugelift compare' in place of 'hugelift run' shows how much faster \
+            it gets.\n";
     out
 }
 
@@ -118,16 +118,15 @@ fn tried(facts: &Facts, style: Style) -> Option<String> {
     Some(out)
 }
 
-/// Figures that belong to no finding.
+/// Returns the figures that belong to no finding.
 fn seen(facts: &Facts) -> String {
     let mut out = String::new();
     if let (Some(pages), Some(size)) = (ready_huge_pages(facts), facts.thp.page_size) {
-        let _ =
-            writeln!(out, "  {pages} pages of {} could be had now, with nothing moved", human_bytes(size));
+        let _ = writeln!(out, "  {pages} pages of {} are free now, without compaction", human_bytes(size));
     }
     let count = |name: &str| facts.counters.get(name);
     if let (Some(got), Some(failed)) = (count("thp_fault_alloc"), count("thp_fault_fallback")) {
-        let _ = write!(out, "  since boot: {got} huge pages at a touch, {failed} refused");
+        let _ = write!(out, "  since boot: {got} huge pages at page faults, {failed} refused");
         if let (Some(stalls), Some(made)) = (count("compact_stall"), count("thp_collapse_alloc")) {
             let _ = write!(out, "; {made} by khugepaged or MADV_COLLAPSE; {stalls} waits for compaction");
         }
@@ -142,7 +141,7 @@ fn process(facts: &Facts) -> String {
     let mut out = format!("\nprocess {}: {}\n", process.pid, printable(&process.exe));
     let _ = writeln!(
         out,
-        "  code {}, could be huge {}, is huge {}; own memory {}, of it huge {}",
+        "  code {}, could be huge {}, is huge {}; private memory {}, huge {}",
         human_bytes(text.bytes),
         human_bytes(text.liftable),
         human_bytes(text.huge),
@@ -160,7 +159,7 @@ fn process(facts: &Facts) -> String {
     out
 }
 
-/// One finding, as `--fix` shows it too.
+/// Returns one finding, also for `--fix`.
 pub fn finding_text(finding: &Finding, style: Style) -> String {
     let (word, code) = match finding.severity {
         Severity::Problem => ("PROBLEM", "1;31"),
@@ -173,7 +172,7 @@ pub fn finding_text(finding: &Finding, style: Style) -> String {
     }
     out += &wrapped("  why   ", &finding.why, style.width);
     if let Some(command) = &finding.command {
-        // In one line, to be copied.
+        // Not wrapped, so that it can be copied.
         let _ = writeln!(
             out,
             "  run   {}{}",
@@ -191,7 +190,7 @@ pub fn finding_text(finding: &Finding, style: Style) -> String {
     out
 }
 
-/// `text` behind `head`, broken between words; the next lines are indented as far.
+/// Returns `head` and `text`, wrapped between words; further lines are indented by the width of `head`.
 fn wrapped(head: &str, text: &str, width: usize) -> String {
     let indent = head.chars().count();
     let room = width.saturating_sub(indent).max(20);

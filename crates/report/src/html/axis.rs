@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Axes of SVG charts: round ticks, labels with a unit, a faint grid.
+//! Axes of SVG charts: ticks at round values, labels with a unit, a grid.
 
 use crate::html::page::escape;
 use hugelift_lab::results::unit::Unit;
 use std::fmt::Write as _;
 
-/// From values to pixels.
+/// A scale that maps values to pixels.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Axis {
     low: f64,
@@ -16,22 +16,22 @@ pub struct Axis {
     unit: Unit,
 }
 
-/// A value to be marked.
+/// A marked value.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Tick {
-    /// Where.
+    /// The value.
     pub value: f64,
-    /// With as many decimals as the distance of the ticks needs.
+    /// Its label, with the decimals that the distance of the ticks needs.
     pub label: String,
 }
 
 impl Axis {
-    /// Shows `low` at the pixel `from` and `high` at `to` (smaller than `from` on a
-    /// vertical axis). Values that are no numbers, or all the same, give an axis about them.
+    /// Makes an axis with `low` at the pixel `from` and `high` at `to` (which is smaller than `from` on
+    /// a vertical axis). Values that are not finite count as 0; equal values give an axis around them.
     pub fn new(low: f64, high: f64, from: f64, to: f64) -> Axis {
         let fine = |x: f64| if x.is_finite() { x.clamp(-1e300, 1e300) } else { 0.0 };
         let (low, high) = (fine(low).min(fine(high)), fine(low).max(fine(high)));
-        // Closer together than this, they could not be told apart by their labels.
+        // Values closer than this would have the same label.
         let about = (low.abs().max(high.abs()) * 1e-9).max(1e-300);
         let (low, high) = if high - low > about {
             (low, high)
@@ -42,20 +42,18 @@ impl Axis {
         Axis { low, high, from, to, logarithmic: false, unit: Unit::Ratio }
     }
 
-    /// As [`Axis::new`], where equal ratios are equally far apart. Ends that are not positive
-    /// give an axis that has none of that.
+    /// Makes a logarithmic axis, or a linear one if an end is not positive.
     pub fn logarithmic(low: f64, high: f64, from: f64, to: f64) -> Axis {
         let axis = Axis::new(low, high, from, to);
         Axis { logarithmic: axis.low >= 1e-100, ..axis }
     }
 
-    /// Ticks say it in this unit, where it is one that the figures themselves have: bytes in powers
-    /// of two, times.
+    /// Sets the unit of the labels: bytes, in powers of two, and seconds are written into each label.
     pub fn in_unit(self, unit: Unit) -> Axis {
         Axis { unit, ..self }
     }
 
-    /// The pixel of a value; values beyond the ends lie beyond the pixels.
+    /// Returns the pixel of a value; values beyond the ends lie beyond the pixels of the ends.
     pub fn at(&self, value: f64) -> f64 {
         let share = if self.logarithmic {
             (value.max(1e-300) / self.low).ln() / (self.high / self.low).ln()
@@ -65,11 +63,11 @@ impl Axis {
         self.from + share * (self.to - self.from)
     }
 
-    /// About `count` round values between the ends: 1, 2 or 5 times a power of ten apart, or on a
-    /// logarithmic axis powers, of two for bytes.
+    /// Returns about `count` round values between the ends: at steps of 1, 2 or 5 times a power of ten,
+    /// or on a logarithmic axis powers of ten (of two for bytes).
     pub fn ticks(&self, count: usize) -> Vec<Tick> {
         let values = if self.logarithmic { self.powers(count) } else { Vec::new() };
-        // Powers are too far apart to show a short stretch.
+        // A short range holds too few powers.
         if values.len() < 2 {
             return self.evenly(count);
         }
@@ -82,7 +80,7 @@ impl Axis {
         let base: f64 = if bytes { 2.0 } else { 10.0 };
         let (first, last) = (self.low.log(base), self.high.log(base));
         let step = ((last - first) / count.max(1) as f64).ceil().max(1.0);
-        // Between powers of ten that are far apart, 2 and 5 times them.
+        // Powers of ten that are far apart get 2 and 5 times them in between.
         let between: &[f64] = match (last - first) * 3.0 <= count as f64 {
             true if !bytes => &[1.0, 2.0, 5.0],
             _ => &[1.0],
@@ -96,7 +94,7 @@ impl Axis {
 
     fn label(&self, value: f64, decimals: usize) -> String {
         if matches!(self.unit, Unit::Bytes | Unit::Seconds) {
-            // "10.0 µs" is not rounder than "10 µs".
+            // Writes "10 µs" rather than "10.0 µs".
             let label = self.unit.show(value);
             let (number, unit) = label.split_once(' ').unwrap_or((&label, ""));
             let number = match number.split_once('.') {
@@ -117,11 +115,11 @@ impl Axis {
         let step = [1.0, 2.0, 5.0, 10.0].map(|m| m * power).into_iter().find(|s| *s >= rough * 0.999);
         let step = match self.unit {
             Unit::Bytes => 2f64.powf(rough.log2().ceil()),
-            // There is no half of what is counted.
+            // Counts are whole numbers.
             Unit::Count => step.unwrap_or(power * 10.0).max(1.0),
             _ => step.unwrap_or(power * 10.0),
         };
-        // Two to spare against rounding; the power of ten of the step gives the decimals.
+        // The power of ten of the step gives the decimals; the two more ticks below allow for rounding.
         let decimals = (-step.log10().floor()).clamp(0.0, 12.0) as usize;
         let first = (self.low / step - 1e-9).ceil();
         (0..=2 * count + 2)
@@ -138,13 +136,13 @@ impl Axis {
     }
 }
 
-/// As many as a power of ten below 1 needs.
+/// Returns the decimals that a power of ten below 1 needs.
 fn power_digits(value: f64) -> usize {
     (-value.log10().floor()).clamp(0.0, 12.0) as usize
 }
 
-/// A horizontal axis at height `y`, named below with its unit ("time of a run, ms"); grid
-/// lines reach up to `top`.
+/// Draws a horizontal axis at height `y`, with its name and unit ("time of a run, ms") below and grid
+/// lines up to `top`.
 pub fn horizontal(axis: &Axis, y: f64, top: f64, name: &str) -> String {
     let (mut grid, mut labels) = (String::new(), String::new());
     // Writing to a String cannot fail, here and below.
@@ -171,7 +169,7 @@ pub fn horizontal(axis: &Axis, y: f64, top: f64, name: &str) -> String {
     )
 }
 
-/// A vertical axis at `x`, named above with its unit; grid lines reach right to `right`.
+/// Draws a vertical axis at `x`, with its name and unit above and grid lines to `right`.
 pub fn vertical(axis: &Axis, x: f64, right: f64, name: &str) -> String {
     let (mut grid, mut labels) = (String::new(), String::new());
     for tick in axis.ticks(((axis.to - axis.from).abs() / 45.0) as usize + 1) {
@@ -197,7 +195,7 @@ pub fn vertical(axis: &Axis, x: f64, right: f64, name: &str) -> String {
     )
 }
 
-/// A picture of `width` by `height` pixels that says in `label` what is to be seen in it.
+/// Returns a picture of `width` by `height` pixels; `label` describes it to screen readers.
 pub fn svg(width: f64, height: f64, label: &str, content: &str) -> String {
     format!(
         "<svg viewBox=\"0 0 {width:.0} {height:.0}\" width=\"{width:.0}\" height=\"{height:.0}\" role=\"img\" \
@@ -237,11 +235,11 @@ mod tests {
         assert_eq!(labels(0.8, 300.0, Unit::Nanoseconds, 8), ["1", "2", "5", "10", "20", "50", "100", "200"]);
         assert_eq!(labels(0.05, 2e4, Unit::Nanoseconds, 7), ["0.1", "1", "10", "100", "1000", "10000"]);
         assert_eq!(labels(1e-6, 1e-2, Unit::Seconds, 5), ["1 µs", "10 µs", "100 µs", "1 ms", "10 ms"]);
-        // Too short for powers.
+        // A range too short for powers.
         assert_eq!(labels(3.0, 5.0, Unit::Nanoseconds, 2), ["3", "4", "5"]);
         let axis = Axis::logarithmic(1.0, 100.0, 0.0, 200.0);
         assert_eq!((axis.at(1.0), axis.at(10.0).round(), axis.at(100.0)), (0.0, 100.0, 200.0));
-        // Bytes that are evenly apart are round too.
+        // On a linear axis bytes are round too.
         let even = Axis::new(0.0, 3.5 * kb * kb, 0.0, 1.0).in_unit(Unit::Bytes);
         let even: Vec<String> = even.ticks(4).into_iter().map(|t| t.label).collect();
         assert_eq!(even, ["0 B", "1 MB", "2 MB", "3 MB"]);

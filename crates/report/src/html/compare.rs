@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A [`Comparison`] as a picture: of each variant the ratio of every pair as a point, the
-//! estimate with its interval, the distribution; and the runs of both sides.
+//! A [`Comparison`] as a page: for each variant the ratio of every pair as a point, the estimate with
+//! its interval, the distribution, and the runs of both sides.
 
 use crate::comparison::{interval, median, percent, remarks, title, value, verdict};
 use crate::html::axis::{Axis, horizontal, svg, vertical};
@@ -10,7 +10,7 @@ use hugelift_measure::comparison::Coverage;
 use hugelift_measure::comparison::{Comparison, Figure, Finding, Run, Side, VariantResult, figures};
 use std::fmt::Write as _;
 
-/// Pixels of a picture.
+/// Measures of a picture, in pixels.
 const WIDTH: f64 = 960.0;
 const HEIGHT: f64 = 340.0;
 const LEFT: f64 = 70.0;
@@ -19,11 +19,11 @@ const BOTTOM: f64 = 290.0;
 /// Where the points end and the distribution begins.
 const MIDDLE: f64 = 720.0;
 
-/// The comparison as one HTML document. It holds the comparison itself as JSON, in the
-/// element `comparison`.
+/// Returns the comparison as one HTML document. It holds the comparison as JSON, in the element
+/// `comparison`.
 ///
 /// # Errors
-/// As [`json`].
+/// The comparison cannot be written as JSON.
 pub fn document(comparison: &Comparison) -> serde_json::Result<String> {
     let setting = &comparison.setting;
     let mut body = format!("<p class=\"muted\">{}</p>\n", escape(&setting.host));
@@ -44,7 +44,7 @@ pub fn document(comparison: &Comparison) -> serde_json::Result<String> {
             continue;
         }
         let _ = writeln!(body, "<h2>{} against bare</h2>", escape(&variant.name));
-        // The figure of the verdict comes first.
+        // The figure of the verdict is first.
         let rest = figures(setting).iter().filter(|figure| **figure != setting.figure);
         for figure in std::iter::once(&setting.figure).chain(rest) {
             picture(&mut body, comparison, variant, *figure, bare, side);
@@ -53,8 +53,8 @@ pub fn document(comparison: &Comparison) -> serde_json::Result<String> {
     let _ = writeln!(body, "<h2>Medians</h2>\n{}", medians(comparison));
     let _ = writeln!(
         body,
-        "<p class=\"muted\">Ratios: {}. Sides ran in turn, in random order within each pair. What was huge \
-         is what /proc/PID/smaps showed.</p>",
+        "<p class=\"muted\">Ratios: {}. The sides ran in turn, in random order within each pair. Huge is what \
+         /proc/PID/smaps shows to be.</p>",
         escape(comparison.method)
     );
     body += &json("comparison", comparison)?;
@@ -152,7 +152,7 @@ fn picture(
     *out += "</figure>\n";
 }
 
-/// A little room about the smallest and the largest.
+/// Returns the smallest and the largest value with a margin.
 fn ends(values: impl Iterator<Item = f64>) -> (f64, f64) {
     let (low, high) =
         values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), v| (low.min(v), high.max(v)));
@@ -160,7 +160,7 @@ fn ends(values: impl Iterator<Item = f64>) -> (f64, f64) {
     (low - room, high + room)
 }
 
-/// How often each ratio occurs, as bars along the axis `y`.
+/// Draws the distribution of the ratios as bars along the axis `y`.
 fn histogram(values: &[f64], y: &Axis) -> String {
     if values.is_empty() {
         return String::new();
@@ -192,7 +192,7 @@ fn histogram(values: &[f64], y: &Axis) -> String {
     out
 }
 
-/// The runs of both sides on one scale.
+/// Draws the runs of both sides on one scale.
 fn runs(figure: Figure, name: &str, bare: &Side, side: &Side) -> String {
     let values = |side: &Side| -> Vec<(usize, f64)> {
         side.runs.iter().filter_map(|run| Some((run.pair, figure.of(run)?))).collect()
@@ -203,7 +203,7 @@ fn runs(figure: Figure, name: &str, bare: &Side, side: &Side) -> String {
         return String::new();
     }
     let (low, high) = ends(all());
-    // Of times the axis is in the unit that the largest is told in.
+    // The axis of times has the unit that suits the largest.
     let (unit, factor) = match (figure, high) {
         (Figure::Metric, _) => (String::new(), 1.0),
         (_, high) if high >= 1.0 => (", s".into(), 1.0),
@@ -222,7 +222,7 @@ fn runs(figure: Figure, name: &str, bare: &Side, side: &Side) -> String {
             escape(&short)
         );
         for (pair, v) in values {
-            // Dots of equal times lie beside each other.
+            // Dots of equal times are shifted so that they do not cover each other.
             let aside = ((pair * 7) % 5) as f64 * 5.0 - 10.0;
             let _ = writeln!(
                 content,

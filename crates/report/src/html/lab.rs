@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reports of experiments as one page: the advice, the pictures, the figures, the machine.
+//! Reports of experiments as one page: the machine, the advice, the charts, the tables.
 
 use crate::html::page::{escape, json, page, table};
 use crate::html::plot;
@@ -7,13 +7,13 @@ use crate::lab::{cell, how_it_ended, is_numbers};
 use hugelift_lab::results::{Report, Table};
 use std::fmt::Write as _;
 
-/// Tables of more rows are folded.
+/// Tables with more rows are folded.
 const LONG: usize = 24;
 
-/// One HTML document. It holds the reports themselves as JSON, a list in the element `reports`.
+/// Returns one HTML document. It holds the reports as JSON, a list in the element `reports`.
 ///
 /// # Errors
-/// As [`json`].
+/// A report cannot be written as JSON.
 pub fn document(reports: &[Report]) -> serde_json::Result<String> {
     let mut body = String::new();
     // Writing to a String cannot fail, here and below.

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The frame of every picture: one self-contained document, light or dark as the reader
-//! has it, readable without scripts.
+//! The frame of every page: one self-contained document, light or dark as the reader prefers, readable
+//! without scripts.
 //!
-//! Colours are CSS variables, chosen so that they can be told apart by colour-blind
-//! readers and against both backgrounds; a page uses these and no others:
+//! Colours are CSS variables, chosen so that colour-blind readers can distinguish them on both
+//! backgrounds. A page uses no others:
 //!
 //! | variable | for |
 //! |---|---|
 //! | `--bg`, `--panel`, `--fg`, `--muted`, `--line` | paper, raised paper, ink, faint ink, rules and grids |
-//! | `--accent` | links, the one thing to look at |
+//! | `--accent` | links, the most important thing on a page |
 //! | `--bare`, `--lifted` | the two sides of a comparison |
 //! | `--good`, `--bad` | what helps and what hurts |
 //! | `--thp`, `--hugetlb`, `--pagecache`, `--shared` | huge pages by backing |
@@ -18,11 +18,10 @@ use hugelift_core::printable;
 use serde::Serialize;
 use std::fmt::Write as _;
 
-/// One HTML document. `title` is text, and becomes the heading too; `body` is the HTML
-/// under it; `css` and `script` may be empty, and must come from the program, not from
-/// outside (see [`json`] for data).
+/// Returns one HTML document. `title` is text, and also the heading; `body` is the HTML under it; `css`
+/// and `script` may be empty, and must be constants of the program (see [`json`] for data).
 ///
-/// Its policy (CSP) lets it load nothing at all, and run no script but this one.
+/// Its content security policy lets it load nothing, and run no script but this one.
 pub fn page(title: &str, body: &str, css: &str, script: &str) -> String {
     let title = escape(title);
     let scripts = if script.is_empty() { "" } else { " script-src 'unsafe-inline';" };
@@ -54,8 +53,8 @@ pub fn page(title: &str, body: &str, css: &str, script: &str) -> String {
     )
 }
 
-/// Text from outside as HTML text or as the value of a quoted attribute. Characters that
-/// no document may hold become U+FFFD.
+/// Escapes text from outside as HTML text or as the value of a quoted attribute. Characters that a
+/// document must not hold become U+FFFD.
 pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -73,19 +72,19 @@ pub fn escape(text: &str) -> String {
     out
 }
 
-/// The data behind a page as an element that scripts and other programs can read:
+/// Returns the data of a page as an element that scripts and other programs can read:
 /// `JSON.parse(document.getElementById(id).textContent)`.
 ///
 /// # Errors
 /// As [`printable::json`].
 pub fn json<T: Serialize>(id: &str, data: &T) -> serde_json::Result<String> {
-    // Within JSON these stand in strings only; escaped, no string can end the element.
+    // In JSON these occur only in strings. Escaped, no string can end the element.
     let text = printable::json(data)?.replace('<', "\\u003c").replace('>', "\\u003e");
     Ok(format!("<script type=\"application/json\" id=\"{}\">{text}</script>\n", escape(id)))
 }
 
-/// A table: the titles, whether a column holds numbers (and is set to the right), and
-/// the rows, whose cells are HTML.
+/// Returns a table. `columns` holds the titles and whether a column has numbers, which are aligned to the
+/// right; the cells of `rows` are HTML.
 pub fn table(caption: &str, columns: &[(&str, bool)], rows: &[Vec<String>]) -> String {
     let class = |numbers: bool| if numbers { " class=\"n\"" } else { "" };
     let mut out =

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A [`Plot`] as SVG: curves over two axes, with a legend beside them, so that nothing lies over
-//! anything else.
+//! A [`Plot`] as SVG: curves over two axes. The legend is beside them, so that it covers no curve.
 
 use crate::html::axis::{Axis, horizontal, svg, vertical};
 use crate::html::page::escape;
@@ -8,23 +7,23 @@ use hugelift_lab::results::unit::Unit;
 use hugelift_lab::results::{Hue, Plot, Point, Scale, Series, Shape};
 use std::fmt::Write as _;
 
-/// Pixels of a picture.
+/// Measures of a picture, in pixels.
 const WIDTH: f64 = 960.0;
 const HEIGHT: f64 = 380.0;
 const LEFT: f64 = 76.0;
 const RIGHT: f64 = 730.0;
 const BOTTOM: f64 = 325.0;
-/// Rows of the names of marks, above the curves and below the name of the vertical axis.
+/// Height of a row of names of marks; the rows are between the name of the vertical axis and the curves.
 const ROW: f64 = 15.0;
-/// About the width of a letter of such a name.
+/// About the width of a letter in such a name.
 const LETTER: f64 = 6.4;
-/// Longer names are cut in the legend; the curve's title has all of it.
+/// Longer names are cut in the legend, where a tooltip has all of them.
 const LETTERS: usize = 26;
 
-/// The CSS that the pictures need.
+/// The CSS of the pictures.
 pub const CSS: &str = include_str!("plot.css");
 
-/// The picture; empty where there is nothing to draw.
+/// Returns the picture; empty where there is nothing to draw.
 pub fn draw(plot: &Plot) -> String {
     let drawn = |p: &&Point| visible(p.x, &plot.x) && visible(p.y, &plot.y);
     let points = || plot.series.iter().flat_map(|series| &series.points).filter(drawn);
@@ -39,7 +38,7 @@ pub fn draw(plot: &Plot) -> String {
     let y = axis(&plot.y, points().flat_map(beyond).filter(seen), BOTTOM, top, 0.05);
 
     let mut content = horizontal(&x, BOTTOM, top, &plot.x.unit.with(&plot.x.name));
-    // The name stands above the names of the marks.
+    // The name of the axis is above the names of the marks.
     content += &vertical(&y, LEFT, RIGHT, "");
     let _ = writeln!(
         content,
@@ -66,12 +65,12 @@ pub fn draw(plot: &Plot) -> String {
     svg(WIDTH, HEIGHT, &plot.title, &content)
 }
 
-/// A point that has a place on the axis.
+/// Whether a value has a place on the axis.
 fn visible(value: f64, scale: &Scale) -> bool {
     value.is_finite() && (value > 0.0 || !scale.logarithmic)
 }
 
-/// From the smallest to the largest of the values, with some room.
+/// Makes an axis from the smallest to the largest of the values, with a margin.
 fn axis(scale: &Scale, values: impl Iterator<Item = f64>, from: f64, to: f64, room: f64) -> Axis {
     let (low, high) = values.fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), v| (l.min(v), h.max(v)));
     let axis = if scale.logarithmic {
@@ -85,7 +84,7 @@ fn axis(scale: &Scale, values: impl Iterator<Item = f64>, from: f64, to: f64, ro
     axis.in_unit(scale.unit)
 }
 
-/// A mark with its place: its name in a row where no other one is in the way.
+/// A mark with its place: its name is in a row where it covers no other name.
 struct Placed<'a> {
     at: f64,
     text_at: f64,
@@ -169,7 +168,7 @@ fn curve(series: &Series, plot: &Plot, x: &Axis, y: &Axis) -> String {
     out + "</g>\n"
 }
 
-/// What a point says to who points at it.
+/// Returns the tooltip of a point.
 fn words(series: &Series, plot: &Plot, point: &Point) -> String {
     let figure =
         |value: f64, unit: Unit| format!("{} {}", unit.show(value), unit.name()).trim_end().to_string();

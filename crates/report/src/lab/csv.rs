@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The tables of reports as one table, for comma-separated values: a column for each key that
-//! any of them has, empty in the rows of those that have it not.
+//! The tables of reports as one table, for comma-separated values: it has a column for each key of any
+//! table, with empty cells in the rows of other tables.
 
 use hugelift_lab::results::{Cell, Report};
 
-/// A line of titles, then every row of every table. Numbers are in the unit that the column's
-/// key ends in, with all their digits.
+/// Returns a line of titles, then every row of every table. Numbers have all their digits and the unit
+/// in which the key of their column ends.
 pub fn rows(reports: &[Report]) -> Vec<Vec<String>> {
     let mut keys: Vec<&str> = vec!["experiment", "table"];
     for column in reports.iter().flat_map(|r| &r.outcome.tables).flat_map(|t| &t.columns) {

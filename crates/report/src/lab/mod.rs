@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A report for people at a terminal.
+//! A report of an experiment as text.
 
 pub mod csv;
 
@@ -8,7 +8,7 @@ use hugelift_lab::results::unit::Unit;
 use hugelift_lab::results::{Cell, Column, Ended, Report, Table};
 use std::fmt::Write as _;
 
-/// All of it but the curves, which [`crate::html::lab`] draws.
+/// Returns all of it but the curves, which [`crate::html::lab`] draws.
 pub fn text(report: &Report) -> String {
     let mut out = format!("lab {}: {}\n", report.experiment, printable(&report.title));
     for line in report.machine.lines() {
@@ -42,17 +42,17 @@ pub fn text(report: &Report) -> String {
     out
 }
 
-/// What is to be said of one that is not complete.
-pub fn how_it_ended(ended: Ended) -> Option<&'static str> {
+/// Returns a note on a report that is not complete.
+pub(crate) fn how_it_ended(ended: Ended) -> Option<&'static str> {
     match ended {
         Ended::Complete => None,
-        Ended::TimeOver => Some("the time was over before all was measured: this is a part"),
+        Ended::TimeOver => Some("the time was up before everything was measured: this is a part"),
         Ended::Interrupted => Some("interrupted: this is what was measured until then"),
     }
 }
 
-/// A cell for people.
-pub fn cell(cell: &Cell, unit: Unit) -> String {
+/// Returns the text of a cell.
+pub(crate) fn cell(cell: &Cell, unit: Unit) -> String {
     match cell {
         Cell::Number(value) => unit.show(*value),
         Cell::Text(text) => printable(text),
@@ -60,8 +60,8 @@ pub fn cell(cell: &Cell, unit: Unit) -> String {
     }
 }
 
-/// Numbers stand to the right.
-pub fn is_numbers(column: &Column) -> bool {
+/// Whether a column holds numbers, which are aligned to the right.
+pub(crate) fn is_numbers(column: &Column) -> bool {
     column.unit != Unit::Text
 }
 
@@ -92,7 +92,7 @@ pub(crate) mod tests {
     use super::*;
     use hugelift_lab::results::{Hue, Mark, Outcome, Plot, Point, Sample, Scale, Series, Shape, VERSION};
 
-    /// A report with one of everything.
+    /// Returns a report with one of each kind of content.
     pub(crate) fn report() -> Report {
         let mut table = Table::new(
             "latency of a load",
@@ -151,7 +151,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_report_for_people() {
+    fn a_report_as_text() {
         let text = text(&report());
         assert!(text.starts_with("lab tlb: what a page costs\n"), "{text}");
         assert!(
@@ -174,7 +174,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn json_comes_back_the_same() {
+    fn json_is_read_back_the_same() {
         let report = report();
         let json = serde_json::to_string(&report).unwrap();
         assert!(json.contains(r#""rows":[["4 kB",1048576.0,1.5],["THP",1073741824.0,null]]"#), "{json}");

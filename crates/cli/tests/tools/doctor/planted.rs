@@ -13,7 +13,7 @@ fn nothing_on_a_well_set_machine() {
         shown.contains("nothing found") && shown.starts_with("Linux 6.18.0-recorded, Recorded CPU\n"),
         "{shown}"
     );
-    assert!(shown.contains("\n  2985 pages of 2 MB could be had now"), "{shown}");
+    assert!(shown.contains("\n  2985 pages of 2 MB are free now"), "{shown}");
     assert_eq!((out.status.code(), text(&out.stderr)), (Some(0), String::new()));
 }
 

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How bytes appearance: the colour tells the kind (huge by backing; not huge and why), a
-//! pattern tells reasons of one kind from each other, so that colour is never all.
+//! How bytes are drawn: the colour shows the kind (huge, by backing; not huge, by kind of reason), and
+//! a pattern distinguishes the reasons of one kind, so that colour is not the only sign.
 
 use hugelift_core::policy::Backing;
 use hugelift_core::report::SkipReport;
 use std::fmt::Write as _;
 
-/// The fill of a rectangle, and the entry of the legend that it belongs to.
+/// The fill of a rectangle, and its entry in the legend.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Appearance {
-    /// Order in the legend: what is huge first, what nobody can change last.
+    /// Order in the legend: what is huge first, what cannot be changed last.
     rank: u8,
-    /// Variable of [`super::super::page`]'s palette, without its dashes.
+    /// Variable of the palette of `page`, without its dashes.
     colour: &'static str,
     texture: Texture,
     /// In words, for the legend.
@@ -29,7 +29,7 @@ enum Texture {
 use Texture::{Crosses, Dots, Plain, Stripes};
 
 impl Appearance {
-    /// On huge pages; `all` of the mapping, or an unknown part of it.
+    /// Returns the appearance of huge pages; `all`: all of the mapping is huge, not an unknown part of it.
     pub fn huge(backing: Backing, all: bool) -> Appearance {
         let (rank, colour) = match backing {
             Backing::Thp => (0, "thp"),
@@ -45,7 +45,7 @@ impl Appearance {
         Appearance { rank: rank + if all { 0 } else { 4 }, colour, texture, label }
     }
 
-    /// Not on huge pages, for this reason.
+    /// Returns the appearance of what is not huge for this reason.
     pub fn skipped(skip: &SkipReport) -> Appearance {
         let (rank, colour, texture) = match skip.reason {
             "not-lifted" => (10, "could", Plain),
@@ -64,7 +64,7 @@ impl Appearance {
         Appearance { rank, colour, texture, label: skip.reason.replace('-', " ") }
     }
 
-    /// The class of its rectangles; also the name of its pattern.
+    /// Returns the class of its rectangles, which is also the name of its pattern.
     pub fn class(&self) -> String {
         let texture = match self.texture {
             Plain => return format!("c-{}", self.colour),
@@ -75,7 +75,7 @@ impl Appearance {
         format!("c-{}-{texture}", self.colour)
     }
 
-    /// The rule that fills the class, and the pattern that it names.
+    /// Returns the CSS rule that fills the class, and the pattern that the rule names.
     pub fn style(&self) -> (String, String) {
         let (class, colour) = (self.class(), self.colour);
         let fill = format!("var(--{colour})");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The grid of an object: one cell a huge page, in which each tile takes its true share.
+//! The grid of an object: each cell is a huge page, in which each tile takes its share.
 
 use super::tile::Tile;
 use crate::html::axis;
@@ -10,14 +10,14 @@ use hugelift_core::snapshot::Part;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-/// More cells than this are no picture: then each stands for several huge pages.
+/// The most cells: beyond, each cell stands for several huge pages.
 const MOST_CELLS: u64 = 4096;
-/// Up to so many cells are drawn large.
+/// Up to this number of cells they are drawn large.
 const FEW_CELLS: u64 = 512;
-/// Room for the address at the left of a row, in pixels.
+/// Width of the address at the left of a row, in pixels.
 const MARGIN: f64 = 118.0;
 
-/// How large cells are drawn, in pixels, and how many a row has.
+/// The size of cells, in pixels, and how many a row has.
 struct Size {
     columns: u64,
     cell: f64,
@@ -33,12 +33,12 @@ impl Size {
     }
 }
 
-/// The picture of an object, and the bytes that a cell stands for. `tiles`, each with its
-/// part, are sorted by address.
+/// Returns the picture of an object, and the bytes that a cell stands for. `tiles`, each with its part,
+/// are sorted by address.
 pub(super) fn grid(object: &ObjectReport, tiles: &[(Part, Tile)], page: u64) -> (String, u64) {
     let occupied =
         |unit: u64| blocks(tiles, unit, 0).iter().map(|(first, last)| last - first + 1).sum::<u64>();
-    // Twice as large until they are few enough; cells stay aligned.
+    // Doubled until the cells are few enough, so that cells stay aligned.
     let unit = std::iter::successors(Some(page.max(1)), |unit| unit.checked_mul(2))
         .find(|unit| occupied(*unit) <= MOST_CELLS)
         .unwrap_or(1 << 63);
@@ -60,7 +60,7 @@ pub(super) fn grid(object: &ObjectReport, tiles: &[(Part, Tile)], page: u64) -> 
     (axis::svg(width, drawing.y + 2.0, &label, &drawing.out), unit)
 }
 
-/// First and last cell of each run of cells with no more than `join` empty ones between.
+/// Returns the first and the last cell of each run of cells; at most `join` empty ones do not end a run.
 fn blocks(tiles: &[(Part, Tile)], unit: u64, join: u64) -> Vec<(u64, u64)> {
     let mut all: Vec<(u64, u64)> = Vec::new();
     for (_, tile) in tiles {
@@ -92,7 +92,7 @@ impl Drawing {
         self.y += 22.0;
     }
 
-    /// Rows of cells from number `first` to `last`.
+    /// Draws rows of cells from number `first` to `last`.
     fn block(&mut self, first: u64, last: u64, tiles: &[(Part, Tile)]) {
         for row in 0..=(last - first) / self.size.columns {
             let start = (first + row * self.size.columns).saturating_mul(self.unit);
@@ -114,12 +114,12 @@ impl Drawing {
         self.y = self.top(last, first) + self.size.pitch();
     }
 
-    /// Top of a cell in the block that starts with the cell `first`.
+    /// Returns the top of a cell in the block that starts with the cell `first`.
     fn top(&self, cell: u64, first: u64) -> f64 {
         self.y + ((cell - first) / self.size.columns) as f64 * self.size.pitch() + 1.0
     }
 
-    /// A tile: its share of each cell that it touches, and a line in `strip` under it.
+    /// Draws a tile: its share of each of its cells, and a line in `strip` under it.
     fn tile(&mut self, first: u64, part: Part, tile: &Tile, strip: &mut String) {
         let class = tile.appearance.class();
         let mut at = tile.range.start.0;
@@ -130,7 +130,7 @@ impl Drawing {
             let share = |bytes: u64| bytes as f64 / self.unit as f64 * self.size.cell;
             let column = ((number - first) % self.size.columns) as f64 * self.size.pitch() + MARGIN;
             let (left, top) = (column + share(at - start), self.top(number, first));
-            // What is there is to be seen.
+            // Wide enough to be seen.
             let width = share(end - at).max(0.6);
             let range = Range { start: Addr(at), end: Addr(end) };
             let _ = writeln!(

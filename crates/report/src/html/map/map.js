@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 'use strict';
-// All is there without this: it shows at once what the browser shows after a while, and
-// lets the arrow keys walk from cell to cell.
-const told = document.getElementById('told');
+// The page is complete without this script. It shows the titles of cells at once, where the browser
+// waits, and lets the arrow keys move from cell to cell.
+const tooltip = document.getElementById('tooltip');
 const cells = [...document.querySelectorAll('.grid-of-pages rect')];
-const tell = cell => {
-  told.textContent = cell ? cell.querySelector('title').textContent : '';
-  told.hidden = !cell;
+const show = cell => {
+  tooltip.textContent = cell ? cell.querySelector('title').textContent : '';
+  tooltip.hidden = !cell;
 };
 const cellOf = event => event.target instanceof Element ? event.target.closest('.grid-of-pages rect') : null;
-document.addEventListener('mouseover', event => tell(cellOf(event) ?? cellOf({ target: document.activeElement })));
-document.addEventListener('focusin', event => tell(cellOf(event)));
-document.addEventListener('focusout', () => tell(null));
-// One stop of the Tab key for each grid; the arrows walk on from there.
+document.addEventListener('mouseover', event => show(cellOf(event) ?? cellOf({ target: document.activeElement })));
+document.addEventListener('focusin', event => show(cellOf(event)));
+document.addEventListener('focusout', () => show(null));
+// One stop of the Tab key for each grid; the arrow keys move on from there.
 for (const grid of document.querySelectorAll('.grid-of-pages')) grid.querySelector('rect')?.setAttribute('tabindex', '0');
 document.addEventListener('keydown', event => {
   const cell = cellOf(event);
-  if (event.key === 'Escape') tell(null);
+  if (event.key === 'Escape') show(null);
   if (!cell) return;
   const move = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
   const line = { ArrowDown: 1, ArrowUp: -1 }[event.key];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A [`Report`] as a picture: the address space of each object as a grid of huge pages,
-//! coloured by what is behind them and why.
+//! A [`Report`] as a page: the address space of each object as a grid of huge pages, coloured by what
+//! backs them, or why they are not huge.
 
 mod appearance;
 mod grid;
@@ -16,11 +16,10 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use tile::Tile;
 
-/// The report as one HTML document. It holds the report itself as JSON, in the element
-/// `report`.
+/// Returns the report as one HTML document. It holds the report as JSON, in the element `report`.
 ///
 /// # Errors
-/// As [`json`].
+/// The report cannot be written as JSON.
 pub fn document(report: &Report) -> serde_json::Result<String> {
     let huge_page = PageSize::new(report.page_size).unwrap_or(PageSize::MB2);
     let objects: Vec<Picture> = report.objects.iter().map(|o| Picture::new(o, huge_page)).collect();
@@ -33,26 +32,25 @@ pub fn document(report: &Report) -> serde_json::Result<String> {
     let (rules, patterns): (Vec<String>, Vec<String>) = styles.into_values().unzip();
 
     let mut body = summary(report);
-    // Without a size of its own: it only holds what the others name.
+    // Has no size: it only holds the patterns that the others refer to.
     let _ = writeln!(
         body,
         "<svg class=\"defs\" width=\"0\" height=\"0\" aria-hidden=\"true\"><defs>{}</defs></svg>",
         patterns.concat()
     );
     legend(&mut body, &appearances, report);
-    let (loud, quiet): (Vec<&Picture>, Vec<&Picture>) =
-        objects.iter().partition(|o| o.has_something_to_tell());
-    loud.iter().for_each(|object| object.draw(&mut body));
-    if !loud.is_empty() {
-        let _ = writeln!(body, "<h2>Figures</h2>\n{}", figures(&loud));
+    let (liftable, others): (Vec<&Picture>, Vec<&Picture>) = objects.iter().partition(|o| o.is_liftable());
+    liftable.iter().for_each(|object| object.draw(&mut body));
+    if !liftable.is_empty() {
+        let _ = writeln!(body, "<h2>Figures</h2>\n{}", figures(&liftable));
     }
-    if !quiet.is_empty() {
-        let objects = if quiet.len() == 1 { "object" } else { "objects" };
-        let _ = writeln!(body, "<details><summary>{} {objects} with nothing to lift</summary>", quiet.len());
-        quiet.iter().for_each(|object| object.draw(&mut body));
-        let _ = writeln!(body, "{}</details>", figures(&quiet));
+    if !others.is_empty() {
+        let objects = if others.len() == 1 { "object" } else { "objects" };
+        let _ = writeln!(body, "<details><summary>{} {objects} with nothing to lift</summary>", others.len());
+        others.iter().for_each(|object| object.draw(&mut body));
+        let _ = writeln!(body, "{}</details>", figures(&others));
     }
-    body += "<output id=\"told\" class=\"panel\" hidden></output>\n";
+    body += "<output id=\"tooltip\" class=\"panel\" hidden></output>\n";
     body += &json("report", report)?;
     Ok(page(
         &title(report),
@@ -74,11 +72,11 @@ fn title(report: &Report) -> String {
     }
 }
 
-/// What is to be known first: how much of what could be huge is.
+/// Returns how much of each part is huge, of what could be.
 fn summary(report: &Report) -> String {
     let mut out = String::new();
     if report.assumed_addresses {
-        out += "<p>It does not run: its addresses are assumed; a run may load it elsewhere, with other edges.</p>\n";
+        out += "<p>The program does not run: its addresses are assumed; a run may load it elsewhere, with other edges.</p>\n";
     }
     out += "<div class=\"totals\">\n";
     for (part, total) in &report.totals {
@@ -87,7 +85,7 @@ fn summary(report: &Report) -> String {
     out + "</div>\n"
 }
 
-/// The sums of a part, and a bar: huge, liftable, the rest.
+/// Returns the sums of a part, and a bar: huge, liftable, the rest.
 fn meter(part: Part, total: &Total) -> String {
     let share = |bytes: u64| 100.0 * bytes as f64 / total.bytes.max(1) as f64;
     let percent = match total.liftable_bytes {
@@ -128,8 +126,8 @@ fn legend(out: &mut String, appearances: &BTreeMap<&Appearance, u64>, report: &R
         .collect();
     let _ = writeln!(
         out,
-        "<h2>Address space</h2>\n<p class=\"muted\">Each cell is a huge page of {}; what shares one takes its true \
-         share of it. The line under a cell tells the part: {}. Point at a cell, or walk with the arrow keys, to \
+        "<h2>Address space</h2>\n<p class=\"muted\">Each cell is a huge page of {}; parts that share one take their \
+         shares of it. The line under a cell shows the part: {}. Point at a cell, or move with the arrow keys, to \
          read what it is.</p>\n<ul class=\"legend\">",
         human_bytes(report.page_size),
         parts.join(" ")
@@ -166,7 +164,8 @@ impl Picture<'_> {
         Picture { object, tiles, page }
     }
 
-    fn has_something_to_tell(&self) -> bool {
+    /// Whether something of it is huge or could be.
+    fn is_liftable(&self) -> bool {
         self.object.parts.iter().any(|p| p.huge_bytes > 0 || p.liftable_bytes > 0)
     }
 
@@ -191,7 +190,7 @@ impl Picture<'_> {
     }
 }
 
-/// Every part of these objects, in figures.
+/// Returns a table of all parts of these objects.
 fn figures(objects: &[&Picture]) -> String {
     let columns = [
         ("Object", false),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! From a part of the report to tiles: ranges that look the same.
+//! Divides a part of the report into tiles: ranges of one appearance.
 //!
 //! ```text
 //!   stretches (plan)    |·edge·|========= span =========|·edge·|
@@ -16,11 +16,11 @@ use hugelift_core::report::{Fragment, PartReport, Stretch};
 pub(super) struct Tile {
     pub range: Range,
     pub appearance: Appearance,
-    /// What is known of it, in words.
+    /// Its tooltip.
     pub text: String,
 }
 
-/// The tiles of a part, by address, without gap or overlap.
+/// Returns the tiles of a part, by address, without gap or overlap.
 pub(super) fn tiles(part: &PartReport, page: PageSize) -> Vec<Tile> {
     let mut out: Vec<Tile> = Vec::new();
     for fragment in with_gaps(part) {
@@ -30,7 +30,7 @@ pub(super) fn tiles(part: &PartReport, page: PageSize) -> Vec<Tile> {
             for (range, state) in states(range, stretch, &fragment, page) {
                 let Some((appearance, text)) = describe(part, &fragment, stretch, state) else { continue };
                 match out.last_mut() {
-                    // What appearances and reads the same is one tile, though it be two mappings.
+                    // Adjacent ranges with the same appearance and text are one tile, even in two mappings.
                     Some(last)
                         if last.range.end == range.start
                             && last.appearance == appearance
@@ -46,7 +46,7 @@ pub(super) fn tiles(part: &PartReport, page: PageSize) -> Vec<Tile> {
     out
 }
 
-/// The fragments of a part, and the places that smaps did not tell of, as if not huge.
+/// Returns the fragments of a part, and the ranges that smaps did not show, as not huge.
 fn with_gaps(part: &PartReport) -> Vec<Fragment> {
     let mut all = Vec::with_capacity(part.fragments.len() + 1);
     let mut at = Addr(part.start);
@@ -72,7 +72,7 @@ enum State {
     Not,
 }
 
-/// `range`, where `stretch` and `fragment` meet, cut by what is known of its bytes.
+/// Cuts `range`, the intersection of `stretch` and `fragment`, by the state of its bytes.
 fn states(range: Range, stretch: &Stretch, fragment: &Fragment, page: PageSize) -> Vec<(Range, State)> {
     if fragment.huge == 0 || stretch.huge == 0 {
         return vec![(range, State::Not)];
@@ -80,7 +80,7 @@ fn states(range: Range, stretch: &Stretch, fragment: &Fragment, page: PageSize) 
     if fragment.huge >= fragment.range.len() || stretch.huge >= stretch.range.len() {
         return vec![(range, State::Huge)];
     }
-    // As many bytes as it has whole huge pages: it is these.
+    // The huge bytes are as many as those of its whole huge pages: so these are huge.
     match fragment.range.inner(page) {
         Some(inner) if fragment.huge == inner.len() => {
             let outside = range.minus(inner).into_iter().map(|r| (r, State::Not));
@@ -93,7 +93,7 @@ fn states(range: Range, stretch: &Stretch, fragment: &Fragment, page: PageSize) 
     }
 }
 
-/// How it appearances, and what is to be said of it; none if no counter tells.
+/// Returns appearance and tooltip of a range; `None` if no counter shows its backing.
 fn describe(
     part: &PartReport,
     fragment: &Fragment,
@@ -105,7 +105,7 @@ fn describe(
     Some(match (state, skip) {
         (State::Partly, _) => {
             let (huge, all) = (human_bytes(fragment.huge), human_bytes(fragment.range.len()));
-            let text = format!("partly huge: {huge} of the {all} of its mapping; smaps does not tell which");
+            let text = format!("partly huge: {huge} of the {all} of its mapping; smaps does not show which");
             (Appearance::huge(backing?, false), text)
         }
         (State::Not, Some(skip)) => {
