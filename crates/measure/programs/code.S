@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// COUNT functions, one every STRIDE bytes, from `code` to `code_end`. Each makes one
-// step of a linear congruential generator, with an addend of its own: a page that is
-// missing or in the wrong place changes the sum of the walk. To debuggers they are one, `code`.
+// COUNT functions, one every STRIDE bytes, from `code` to `code_end`. Each makes one step of a linear
+// congruential generator with an addend of its own, so that a missing or misplaced page changes the sum
+// of the walk. They have one symbol and one unwind entry, `code`.
         .text
         .balign STRIDE
         .globl code, code_end

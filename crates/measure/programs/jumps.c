@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// jumps CALLS EVERY [text]: makes CALLS calls to random ones among every EVERYth function
-// of code.S, each depending on the result of the one before; prints the sum of the walk, where the code lies, and with
-// `text` a checksum of its bytes. Then waits for the end of its standard input, so that
-// whoever measures it can look at its memory first.
+// jumps CALLS EVERY [text]: calls every EVERYth function of code.S in random order, CALLS times; each
+// call depends on the result of the one before. Prints the sum of the walk, the address of the code, and
+// with `text` a checksum of its bytes. Then waits for the end of its standard input, so that its memory
+// can be read first.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,7 +33,7 @@ int main(int argc, char **argv)
     unsigned long x = 88172645463325252ul, text = 0;
     for (unsigned long i = 0; i < calls; i++) {
         x ^= x >> 29;
-        // The upper half of x, scaled to 0..choice without a division.
+        // Scales the upper half of x to 0..choice without a division.
         unsigned long number = ((x >> 32) * choice >> 32) * every;
         x = ((step *)(code + number * STRIDE))(x);
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The yardstick: the plainest library that one can preload. Its constructor copies the
-// whole huge pages of the executable's text to fresh transparent huge pages and moves
-// them over the original. No checks beyond the calls' own, no way back, no threads.
+// The reference: the simplest library that can be preloaded. Its constructor copies the whole huge pages
+// of the executable's text to new transparent huge pages and moves them over the original. It checks only
+// what the calls return, undoes nothing, and expects a single thread.
 #define _GNU_SOURCE
 #include <link.h>
 #include <stdint.h>

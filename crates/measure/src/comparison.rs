@@ -13,7 +13,7 @@ use std::ops::Add;
 /// Version of the JSON schema.
 pub const VERSION: u32 = 1;
 
-/// How the ratios are computed, for readers of the JSON.
+/// The value of [`Comparison::method`].
 const METHOD: &str = "Hodges-Lehmann estimate of the ratio of each pair, \
      95 % interval by inverting Wilcoxon's signed-rank test";
 
@@ -277,7 +277,7 @@ pub struct Setting {
 pub struct Comparison {
     /// [`VERSION`].
     pub version: u32,
-    /// [`METHOD`].
+    /// How the ratios are computed.
     pub method: &'static str,
     /// The settings and the machine.
     #[serde(flatten)]

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! ctrl-C, SIGTERM and SIGHUP end the measurement and every process group that it has started:
-//! by SIGTERM at once, by SIGKILL after [`PATIENCE`] or at the second signal.
+//! by SIGTERM at once, by SIGKILL after 5 s or at the second signal.
 
 use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};

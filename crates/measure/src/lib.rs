@@ -9,7 +9,7 @@
 //! | [`timed`] | a run that is measured |
 //! | [`inspection`] | a run that is not measured: the program is stopped at its exit and its memory read |
 //! | [`server`], [`ready`], `tree` | a server for one round, when it is ready, the CPU time of its processes |
-//! | [`generated`], [`sample`] | the generated programs; runs of programs that wait to be looked at |
+//! | [`generated`], [`sample`] | the generated programs; runs of programs that wait while their memory is read |
 //! | [`coverage`] | how much of a process is huge, by smaps |
 //! | [`stats`], [`stopping`], [`comparison`] | intervals of pairs, when there are enough pairs, what may be claimed |
 //! | [`ministat`] | samples compared by Student's t, as ministat(1) does |

@@ -30,7 +30,7 @@ pub struct Server {
     output: Arc<Mutex<Output>>,
 }
 
-/// What a server has printed: its last lines, and whether the line was there that says it is ready.
+/// The last lines that a server has printed, and whether one of them was the sign that it is ready.
 #[derive(Debug, Default)]
 struct Output {
     last: VecDeque<String>,

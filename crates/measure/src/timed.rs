@@ -2,7 +2,7 @@
 //! A run that is measured: its cost, and what is seen of it from outside while it runs.
 //!
 //! A reader of smaps keeps the process from changing its mappings for a moment. So smaps is read
-//! late, seldom, and in the same way on both sides: first after [`FIRST`], then at growing
+//! late, seldom, and in the same way on both sides: first after 0.1 s, then at growing
 //! intervals, never for more than a hundredth of the time. A program that ends sooner is shown by
 //! a [`crate::inspection`].
 

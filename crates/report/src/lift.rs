@@ -367,7 +367,7 @@ pub(crate) mod tests {
         let none = shown(&report, 80);
         assert!(none.contains("<x>") && none.contains("9 MB: <of any length>"), "{none}");
         assert!(none.contains("·░░░░"), "{none}");
-        // Some of the mapping is huge: smaps does not tell which pages.
+        // Some of the mapping is huge: smaps does not show which pages.
         report.objects[0].parts[0].fragments[0].huge = 2 * MB;
         assert!(shown(&report, 80).contains("▒▒▒▒"));
         report.objects[0].parts[0].fragments[0].huge = 8 * MB;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The findings of a diagnosis. Each group has a file, which looks at the facts alone and knows
-//! nothing of the other groups.
+//! The findings of a diagnosis. Each file has one group, which depends on the facts alone and not on
+//! other groups.
 
 mod hugetlb;
 mod limits;

@@ -164,7 +164,7 @@ fn shmem(facts: &Facts, out: &mut Vec<Finding>) {
     let collapse_fails = facts.probes.as_ref().is_some_and(|p| p.collapse_shmem.failed());
     let (severity_is_warning, why) = match shmem.chosen() {
         "deny" => {
-            (true, "'deny' forbids huge pages in every tmpfs and memfd, whatever the mount option huge= says")
+            (true, "'deny' forbids huge pages in every tmpfs and memfd, whatever their mount option huge= is")
         }
         // MADV_COLLAPSE ignores this setting where it works.
         "never" if collapse_fails => {

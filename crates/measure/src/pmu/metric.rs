@@ -120,23 +120,8 @@ impl Figures<'_> {
             Unit::Share,
             "tag stalls / cycles",
         );
-        if let Some((walkers, extra)) = walkers {
-            let mut busy = share(&[FetchWalksPending, LoadWalksPending, StoreWalksPending]);
-            if sample.model.groups.iter().any(|g| g.iter().any(|e| e.role == EptWalksPending)) {
-                busy = busy.and_then(|b| Some(b + share(&[EptWalksPending])?));
-            }
-            if extra > 0.0 {
-                let walks = share(&[FetchWalks, LoadWalks, StoreWalks]);
-                busy = busy.and_then(|b| Some(b + extra * walks?));
-            }
-            let formula = "walks in progress per cycle / walkers";
-            self.rate(
-                "page_walks_utilization",
-                "page walkers busy",
-                busy.map(|b| b / walkers),
-                Unit::Share,
-                formula,
-            );
+        if let Some(walkers) = walkers {
+            self.utilization(walkers);
         }
         let each = |cycles: &[Role], walks: &[Role]| ratio(share(cycles), share(walks));
         let (fetch_each, data_each) = (
@@ -159,6 +144,28 @@ impl Figures<'_> {
         );
         // One of the two alone is no bound.
         Some((fetch? + data?).min(1.0))
+    }
+
+    /// Computes how busy the page walkers are. `extra`: cycles to add for each finished walk.
+    fn utilization(&mut self, (walkers, extra): (f64, f64)) {
+        let sample = self.sample;
+        let share = |roles: &[Role]| sample.sum_per(roles, Cycles);
+        let mut busy = share(&[FetchWalksPending, LoadWalksPending, StoreWalksPending]);
+        if sample.model.groups.iter().any(|g| g.iter().any(|e| e.role == EptWalksPending)) {
+            busy = busy.and_then(|b| Some(b + share(&[EptWalksPending])?));
+        }
+        if extra > 0.0 {
+            let walks = share(&[FetchWalks, LoadWalks, StoreWalks]);
+            busy = busy.and_then(|b| Some(b + extra * walks?));
+        }
+        let formula = "walks in progress per cycle / walkers";
+        self.rate(
+            "page_walks_utilization",
+            "page walkers busy",
+            busy.map(|b| b / walkers),
+            Unit::Share,
+            formula,
+        );
     }
 
     /// Computes the figures of Arm's events, where a cycle with n walks in progress counts n times.

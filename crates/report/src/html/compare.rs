@@ -129,27 +129,34 @@ fn picture(
     content += &line("one", y.at(1.0), "1: no difference");
     content += &line("estimate", y.at(ratio.point), &format!("estimate: {:.4}", ratio.point));
     content += &histogram(&ratios, &y);
-    for point in &points {
-        let first = if point.bare.position < point.other.position { "bare" } else { variant.name.as_str() };
+    content += &dots(figure, &variant.name, &points, &x, &y);
+    *out += &svg(WIDTH, HEIGHT, &caption, &content);
+    *out += &runs(figure, &name, bare, side);
+    *out += "</figure>\n";
+}
+
+/// Draws a dot for each pair, with a tooltip.
+fn dots(figure: Figure, variant: &str, points: &[Point], x: &Axis, y: &Axis) -> String {
+    let mut out = String::new();
+    for point in points {
+        let first = if point.bare.position < point.other.position { "bare" } else { variant };
         let words = format!(
             "pair {}: {:.4}\nbare {}\n{} {}\n{first} ran first",
             point.bare.pair,
             point.ratio,
             value(figure, point.values.0),
-            variant.name,
+            variant,
             value(figure, point.values.1)
         );
         let _ = writeln!(
-            content,
+            out,
             "<circle class=\"pair\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"4\"><title>{}</title></circle>",
             x.at(point.bare.pair as f64),
             y.at(point.ratio),
             escape(&words)
         );
     }
-    *out += &svg(WIDTH, HEIGHT, &caption, &content);
-    *out += &runs(figure, &name, bare, side);
-    *out += "</figure>\n";
+    out
 }
 
 /// Returns the smallest and the largest value with a margin.
