@@ -25,7 +25,7 @@ fn yama(facts: &Facts, out: &mut Vec<Finding>) {
         Some(2) => {
             let privileged = has(facts, CAP_SYS_PTRACE);
             let make = if privileged { Finding::warning } else { Finding::problem };
-            let why = "only processes with CAP_SYS_PTRACE may trace, so other users' hugelift run starts programs without a lift";
+            let why = "only processes with CAP_SYS_PTRACE may trace: without it, hugelift run starts programs without a lift";
             out.push(make("yama", "only administrators may trace", why).read(scope).set(scope, 1));
         }
         Some(3..) => {
