@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the page cache holds of a file in huge folios: seen from a mapping of ours at a congruent
-//! address, where the kernel uses huge entries if it can.
+//! What the page cache holds of a file in huge folios. It is found by a mapping of ours at a congruent
+//! address, which the kernel maps by huge entries where it can.
 //!
 //! ```text
 //!   file     |--2 MB--|--2 MB--|--2 MB--|      is one byte of each in the cache? (no disk is read)
@@ -32,8 +32,8 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
-/// Fills [`Snapshot::cached`] for the `parts` of the objects that `takes` names, of process `pid` or
-/// of a program that does not run.
+/// Fills [`Snapshot::cached`] for the `parts` of the objects for which `takes` returns true, of process `pid`
+/// or of a program that does not run.
 pub fn find(pid: Option<u32>, snapshot: &mut Snapshot, parts: &[Part], takes: impl Fn(&Object) -> bool) {
     let Some(huge) = snapshot.machine.thp_page else { return };
     let mut cached = Vec::new();
@@ -59,26 +59,26 @@ pub fn find(pid: Option<u32>, snapshot: &mut Snapshot, parts: &[Part], takes: im
     snapshot.cached = cached;
 }
 
-/// What came of [`prime_program`].
+/// The result of [`prime_program`].
 #[derive(Debug, Default)]
 pub struct Priming {
     /// What was done to each file that was not in huge folios already.
     pub files: Vec<FileReport>,
-    /// Nearly all that was wanted is in huge folios now, wherever there is a whole huge page.
+    /// Whether nearly all whole huge pages that were wanted are in huge folios now.
     pub is_complete: bool,
 }
 
-/// Brings what a program and the objects that it needs have of the wanted `parts` into huge folios,
-/// as far as that is possible: before it is started, for its own mappings would hold the small ones.
+/// Brings the wanted `parts` of a program and of the objects that it needs into huge folios, as far as that is
+/// possible. It must not run yet, for its own mappings would keep the small pages.
 pub fn prime_program(path: &Path, parts: &[Part], takes: impl Fn(&Path) -> bool) -> Priming {
     let Ok(huge) = prime::huge_page() else { return Priming::default() };
-    // What is wrong with the program execve(2) will tell.
+    // execve(2) will report what is wrong with the program.
     let Ok(file) = executable(path).and_then(|path| ElfFile::open(&path)) else {
         return Priming::default();
     };
     let mut priming = Priming { files: Vec::new(), is_complete: true };
     for (index, file) in needed(file).files.into_iter().enumerate() {
-        // The executable is moved to where most of it fits; the kernel aligns the others.
+        // The executable is moved to the best base; the kernel aligns the others.
         let moved = index == 0 && file.headers.relocatable;
         let bias = if moved { congruent_residue(&file.headers, parts, huge, base_page()) } else { None };
         if takes(&std::fs::canonicalize(&file.path).unwrap_or(file.path.clone())) {
@@ -108,8 +108,8 @@ impl Priming {
     }
 }
 
-/// Returns whether nearly all whole huge pages of the wanted `parts` of the executable at `path` are
-/// in huge folios: of those segments that are congruent when its bias leaves `residue`.
+/// Whether nearly all whole huge pages of the wanted `parts` of the executable at `path` are in huge folios.
+/// Only segments that are congruent when its bias leaves `residue` count.
 pub fn is_primed(path: &Path, headers: &Headers, residue: u64, parts: &[Part], huge: PageSize) -> bool {
     let Ok((file, _)) = open::regular(path) else { return false };
     let (page, within) = (base_page(), huge.bytes() - 1);
@@ -125,13 +125,12 @@ pub fn is_primed(path: &Path, headers: &Headers, residue: u64, parts: &[Part], h
     is_nearly_all(found, whole.iter().map(|w| w.len()).sum())
 }
 
-/// The bytes of the file that a mapping shows, as a range of offsets.
+/// Returns the bytes of the file that a mapping maps, as a range of offsets.
 fn offsets(mapping: &Mapping) -> Range {
     Range::sized(Addr(mapping.offset), mapping.range.len()).unwrap_or_default()
 }
 
-/// The file that is at the object's path. Should another one have taken it, or the object's have been
-/// deleted, what is planned for it will not verify.
+/// Opens the file at the object's path. If it is another file by now, what is planned for it will not verify.
 fn file_of(pid: Option<u32>, object: &Object) -> Option<File> {
     let path = match pid.map(Process::new) {
         None => object.path.clone(),
@@ -141,7 +140,7 @@ fn file_of(pid: Option<u32>, object: &Object) -> Option<File> {
     open::regular(&path).ok().map(|(file, _)| file)
 }
 
-/// The stretches of `offsets`, in whole pages of `huge`, that are in huge folios.
+/// Returns the stretches of `offsets`, in whole pages of `huge`, that are in huge folios.
 pub fn huge_stretches(file: &File, offsets: Range, huge: PageSize) -> Vec<Range> {
     let Some(whole) = offsets.inner(huge) else { return Vec::new() };
     let Some(window) = Window::new(file, whole, huge) else { return Vec::new() };
@@ -157,7 +156,7 @@ pub fn huge_stretches(file: &File, offsets: Range, huge: PageSize) -> Vec<Range>
     window.huge().iter().filter_map(back).collect()
 }
 
-/// Whether the page cache has the byte at `offset`: read without waiting for the disk.
+/// Whether the page cache has the byte at `offset`. It is read without waiting for the disk.
 fn is_resident(file: &File, offset: u64) -> bool {
     let mut byte = [0u8];
     let iov = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
@@ -166,7 +165,7 @@ fn is_resident(file: &File, offset: u64) -> bool {
     unsafe { libc::preadv2(file.as_raw_fd(), &raw const iov, 1, offset, libc::RWF_NOWAIT) == 1 }
 }
 
-/// A mapping of ours, congruent to the file; gone when dropped.
+/// A mapping of a file in this process at a congruent address; unmapped when dropped.
 struct Window {
     _reserved: Reservation,
     range: Range,
@@ -182,7 +181,7 @@ impl Window {
         Some(Window { _reserved: reserved, range })
     }
 
-    /// Faults one page in. An error (the file was truncated) leaves it out.
+    /// Faults one page in. After an error (the file was truncated) it is not mapped.
     fn touch(&self, at: u64) {
         let addr = (self.range.start.0 + at) as *mut libc::c_void;
         // SAFETY: madvise(2) of a page of our own mapping; it touches none of our memory.
@@ -194,7 +193,7 @@ impl Window {
         pagemap::huge_ranges(own, self.range, false).unwrap_or_else(|_| self.huge_by_smaps())
     }
 
-    /// Before Linux 6.7. smaps does not say which bytes: all or none.
+    /// Does the same before Linux 6.7. smaps does not say which bytes are huge: returns all or none.
     fn huge_by_smaps(&self) -> Vec<Range> {
         let usage = Process::OWN.smaps().unwrap_or_default();
         let own = usage.iter().filter(|u| self.range.covers(u.mapping.range));
@@ -208,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_in_the_cache_is_not_read() {
+    fn pages_outside_the_cache_are_not_read() {
         let path = std::env::temp_dir().join(format!("hugelift-cold-{}", std::process::id()));
         let bytes = vec![7u8; 8 << 20];
         std::fs::write(&path, &bytes).unwrap();
@@ -216,7 +215,7 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         file.sync_all().unwrap();
         let all = Range { start: Addr(0), end: Addr(8 << 20) };
-        // Whatever it is in: whole pages of the file, and no offset beyond.
+        // In whatever folios it is: whole pages of the file, and no offset beyond.
         let found = huge_stretches(&file, all, PageSize::MB2);
         assert!(found.iter().all(|r| all.covers(*r) && r.len() % (2 << 20) == 0), "{found:?}");
         assert!(

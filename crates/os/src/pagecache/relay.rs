@@ -2,7 +2,7 @@
 //! Writing a re-laid copy of an ELF file beside another file, to be renamed into place.
 //!
 //! The copy is complete, on disk and compared with the original before it gets its name.
-//! Whoever has the old file open or mapped keeps it.
+//! A process that has the old file open or mapped keeps it.
 
 use crate::io::entry::{Entry, Temporary};
 use crate::io::open;
@@ -25,7 +25,7 @@ pub enum RelayError {
     Io {
         /// What was attempted: a verb.
         action: &'static str,
-        /// On what.
+        /// The file.
         path: Untrusted,
         /// Why.
         source: io::Error,
@@ -36,9 +36,9 @@ pub enum RelayError {
         /// The file.
         path: Untrusted,
     },
-    /// It is read as a whole, and may have a length that nothing stands behind (a sparse file).
+    /// It is read as a whole, and a sparse file may be longer than memory.
     #[error(
-        "{path} has {}, and {} of memory are left: it is not read",
+        "{path} is not read: it has {}, and {} of memory are left",
         human_bytes(*.bytes), human_bytes(*.left)
     )]
     TooLarge {
@@ -57,7 +57,7 @@ pub enum RelayError {
         /// Why.
         source: Refusal,
     },
-    /// Someone writes to it.
+    /// A process writes to it.
     #[error("{path} changes while it is read")]
     Changed {
         /// The file.
@@ -79,14 +79,14 @@ impl RelayError {
     }
 }
 
-/// An ELF file in memory, with what it was when it was read.
+/// An ELF file in memory, with its metadata at the time when it was read.
 #[derive(Debug)]
 pub struct Original {
-    /// As it was named.
+    /// Its path, as it was given.
     pub path: PathBuf,
     /// Of the file that was read.
     pub meta: Metadata,
-    /// Its name, where it is to be replaced; a file that is only read may be behind any link.
+    /// Its name, if it is to be replaced; a file that is only read may be behind any link.
     entry: Option<Entry>,
     file: File,
     bytes: Vec<u8>,
@@ -122,8 +122,8 @@ impl Original {
         if meta.len() > left {
             return Err(RelayError::TooLarge { path: path.into(), bytes: meta.len(), left });
         }
-        // A store through a mapping moves the time only if the page is clean: this makes all pages
-        // clean. Where it fails (a read-only file system), nobody can write.
+        // A store through a mapping moves the time only if the page is clean, so all pages are made clean. Where
+        // that fails (a read-only file system), no process can write.
         if let Err(error) = file.sync_all() {
             tracing::debug!(%error, ?path, "fsync");
         }
@@ -152,17 +152,17 @@ impl Original {
         }
     }
 
-    /// The file, open for reading.
+    /// Returns the file, open for reading.
     pub(crate) fn file(&self) -> &File {
         &self.file
     }
 
-    /// Whether this file is `other`, laid out anew or not at all.
+    /// Whether this file is a copy of `other`, re-laid or not.
     pub(crate) fn is_like(&self, other: &Original) -> bool {
         align::verify(&other.bytes, &self.bytes).is_ok()
     }
 
-    /// Where everything goes for huge pages of size `page`.
+    /// Returns the layout for huge pages of size `page`.
     ///
     /// # Errors
     /// [`RelayError::Refused`]
@@ -188,8 +188,8 @@ impl Original {
         align::verify(&self.bytes, &again)
             .map_err(|source| RelayError::Wrong { path: self.path.clone().into(), source })?;
         self.unchanged()?;
-        // What writing and comparing left in the page cache are small pages. Whoever runs the
-        // copy first is to have it read in anew. (Advice: that it fails is no failure.)
+        // Writing and comparing have left small pages in the page cache. They are dropped, so that the first
+        // run reads the copy in anew. (This is advice: its failure is none of the copy's.)
         let _ = posix_fadvise(copy.file(), 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED);
         Ok(copy)
     }
@@ -204,8 +204,8 @@ impl Original {
         layout.edits.iter().try_for_each(|edit| out.write_all_at(&edit.bytes, edit.at))
     }
 
-    /// What of `start..end` is not a hole, so that holes stay holes (lseek(2), `SEEK_DATA`). All of
-    /// it, where the file system does not say.
+    /// Returns the stretches of `start..end` that are no holes, so that holes stay holes (lseek(2), `SEEK_DATA`);
+    /// all of it, where the file system does not support that.
     fn data(&self, start: u64, end: u64) -> Vec<(usize, usize)> {
         let seek = |at: u64, whence| {
             lseek(&self.file, i64::try_from(at).unwrap_or(i64::MAX), whence).map(|at| at.unsigned_abs())
@@ -236,7 +236,7 @@ fn read_all(file: &mut impl Read, meta: &Metadata) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let room = usize::try_from(meta.len()).map_err(|_| io::ErrorKind::FileTooLarge)?;
     bytes.try_reserve_exact(room).map_err(|_| io::ErrorKind::OutOfMemory)?;
-    // Not more, however fast it grows: the length is compared afterwards.
+    // Not more, even if the file grows: the length is compared afterwards.
     file.take(meta.len()).read_to_end(&mut bytes)?;
     Ok(bytes)
 }

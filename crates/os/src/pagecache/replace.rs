@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Putting a re-laid copy in the place of a file, and back: `hugelift prime --replace`.
 //!
-//! The copy is made beside the file, gets all that the file has (owner, mode, access control
-//! lists, other attributes, times), is checked, and is then renamed over it. Processes that run
-//! keep the old file; those that start later get the new one. The original stays beside it under
-//! a name that neither the loader's cache nor a pattern like `*.so` finds.
+//! The copy is made beside the file, gets its owner, mode, access control lists, other attributes and times, is
+//! checked, and is then renamed over it. Running processes keep the old file; those that start later get the
+//! new one. The original stays beside it under a name that neither the loader's cache nor a pattern like
+//! `*.so` finds.
 //!
 //! The directory may be another user's, who can change every name in it at any moment. So all steps
-//! go relative to one descriptor of it and follow no link ([`Entry`]); what was opened is compared
-//! with what has the name. Nothing is executed with rights that its owner does not have.
+//! go relative to one descriptor of it and follow no link ([`Entry`]); the file that was opened is compared
+//! with the one that has the name. Nothing is executed with rights that its owner does not have.
 
 mod attributes;
 mod checks;
@@ -27,7 +27,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Why a file was not replaced, or not put back. It is then what it was.
+/// Why a file was not replaced, or not restored. It is unchanged then.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplaceError {
     /// There is no copy.
@@ -36,10 +36,10 @@ pub enum ReplaceError {
     /// The path is that of another mount namespace.
     #[error("{0} is another file here than for the process: replace it where the process runs")]
     Elsewhere(Untrusted),
-    /// Somebody has it open for writing.
+    /// A process has it open for writing.
     #[error("{0} is {1}")]
     Written(Untrusted, Obstacle),
-    /// The original would stay under its second name with the same rights.
+    /// The original would keep its rights under its second name.
     #[error("{0} {1}: such a program is not replaced")]
     Privileged(Untrusted, &'static str),
     /// Another user has put something under the name for the original.
@@ -52,7 +52,7 @@ pub enum ReplaceError {
         /// What it is instead.
         what: String,
     },
-    /// Putting the original back would change who may do what.
+    /// Restoring the original would change who may do what.
     #[error("{path} is not restored: {what}; make both equal first (stat '{path}' '{kept}')")]
     Rights {
         /// The file.
@@ -62,8 +62,8 @@ pub enum ReplaceError {
         /// What differs.
         what: String,
     },
-    /// Hard links: who has the others is not known.
-    #[error("{path} has {links} names (hard links): under the others it would stay as it is")]
+    /// It has hard links, and where the other names are is not known.
+    #[error("{path} has {links} names (hard links): the others would stay names of the old file")]
     Links {
         /// The file.
         path: Untrusted,
@@ -83,7 +83,7 @@ pub enum ReplaceError {
     Attribute {
         /// The file.
         path: Untrusted,
-        /// What it is about.
+        /// Which of them.
         what: String,
         /// Why.
         source: io::Error,
@@ -96,11 +96,11 @@ pub enum ReplaceError {
         /// Which check, and what it said of each.
         what: String,
     },
-    /// There is nothing to put back.
+    /// There is no original to restore.
     #[error("{0} was not replaced by hugelift: there is no {1}")]
     NoOriginal(Untrusted, Untrusted),
-    /// Somebody has replaced the copy meanwhile, as an upgrade does.
-    #[error("{0} is no copy of {1} (any more): the latter is of no use, and may be removed")]
+    /// The copy was replaced by another file, as an upgrade does.
+    #[error("{0} is not, or no longer, a copy of {1}: that file is of no use any more; rm '{1}'")]
     Other(Untrusted, Untrusted),
 }
 
@@ -115,9 +115,9 @@ pub struct Replaced {
     pub layout: Layout,
 }
 
-/// The name under which the original of `entry` is kept.
+/// Returns the name under which the original of `entry` is kept.
 fn kept_of(entry: &Entry) -> Entry {
-    // ldconfig(8) takes all that begins with "lib", and links its soname to the "newest".
+    // ldconfig(8) takes every file whose name begins with "lib", and links the soname to the newest.
     let mut name = OsString::from(".");
     name.push(entry.name());
     name.push(".hugelift-orig");
@@ -125,8 +125,8 @@ fn kept_of(entry: &Entry) -> Entry {
 }
 
 /// Replaces `file`, at its path and behind symbolic links, by a copy laid out for huge pages of
-/// size `page`. `attempt` is a shell command that is to do the same with the copy as with the file,
-/// which it names `{}`; it runs with the caller's rights.
+/// size `page`. `attempt` is a shell command, with `{}` for the file, that must do the same with the copy as
+/// with the file; it runs with the caller's rights.
 ///
 /// # Errors
 /// [`ReplaceError`]; the file is then as it was.
@@ -148,14 +148,14 @@ pub fn replace(file: &ElfFile, page: PageSize, attempt: Option<&str>) -> Result<
     let layout = original.layout(page)?;
     let mut copy = original.copy_beside(&layout, &entry)?;
     attributes::carry_over(&original, copy.file())?;
-    // What is open for writing is not executed.
+    // The kernel executes no file that is open for writing.
     copy.close_for_writing().map_err(RelayError::io("open the copy beside", &path))?;
     let check = |what| ReplaceError::Check { path: path.clone().into(), what };
     checks::loader(file, &original, copy.file()).map_err(check)?;
     if let Some(command) = attempt {
         checks::attempt(command, &path, &copy.path()).map_err(check)?;
     }
-    // Writing and trying have changed them.
+    // Writing and running the copy have changed its times.
     attributes::times(&original, copy.file())?;
     idle()?;
     original.unchanged()?;
@@ -167,7 +167,7 @@ pub fn replace(file: &ElfFile, page: PageSize, attempt: Option<&str>) -> Result<
     Ok(Replaced { path, original: kept.path(), layout })
 }
 
-/// Refuses what cannot have a copy that is as good, or whose original cannot stay.
+/// Refuses a file whose copy would not be equivalent, or whose original cannot be kept.
 fn refuse(original: &Original, kept: &Entry) -> Result<(), ReplaceError> {
     let path = || Untrusted::from(&original.path);
     if let Some(what) = attributes::privilege(original) {
@@ -201,9 +201,9 @@ fn keep(original: &Original, kept: &Entry) -> Result<(), ReplaceError> {
             let other = attributes::other_rights(original, &earlier);
             match (original.is_like(&earlier), other) {
                 (true, None) => return Ok(()),
-                // That of a file which an upgrade has replaced since.
+                // The original of an earlier version, which an upgrade has replaced since.
                 (false, _) if earlier.meta.uid() == original.meta.uid() => kept.remove().map_err(failed())?,
-                // Anybody may have put it there where others can write, to have it restored one day.
+                // Where others can write, any user may have put it there, so that it would be restored one day.
                 (_, Some(what)) => return Err(in_the_way(what)),
                 (false, None) => return Err(in_the_way("it is another file".to_string())),
             }
@@ -214,12 +214,12 @@ fn keep(original: &Original, kept: &Entry) -> Result<(), ReplaceError> {
     Ok(())
 }
 
-/// Takes the second name away again, if the file is still under its first.
+/// Removes the second name again, if the file still has its first.
 fn undo_keep(original: &Original, entry: &Entry, kept: &Entry) -> io::Result<()> {
     if entry.is(&original.meta) && kept.is(&original.meta) { kept.remove() } else { Ok(()) }
 }
 
-/// Puts the original of `path` back; returns the file that is so again.
+/// Restores the original of `path`; returns the path of the file, behind all symbolic links.
 ///
 /// # Errors
 /// [`ReplaceError`]; the file is then as it was.
@@ -239,7 +239,7 @@ pub fn restore(path: &Path) -> Result<PathBuf, ReplaceError> {
     }
     now.unchanged()?;
     original.unchanged()?;
-    // rename(2) does nothing where both are one file.
+    // rename(2) does nothing if both names are of one file.
     let done = if entry.is(&original.meta) { kept.remove() } else { kept.rename(&entry) };
     done.and_then(|()| entry.sync_directory()).map_err(RelayError::io("put back", &path))?;
     Ok(path)

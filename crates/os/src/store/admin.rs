@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Looking after a store: what is in it, whether it is sound, and making room.
+//! Administration of a store: what is in it, whether it is intact, and making room.
 
 use super::entry::Key;
 use super::place::{KEY, LOCK, NEW};
@@ -16,9 +16,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-/// Making or dropping waits this long for a start that makes entries.
+/// How long `gc` and `drop` wait for a start that makes entries.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Notes of a first start are of no use after this.
+/// How long notes of a first start are of use.
 const FORGOTTEN: Duration = Duration::from_secs(24 * 3600);
 
 /// Whether an entry can be used.
@@ -32,8 +32,8 @@ pub enum State {
     Gone,
     /// The entry is not what was written, or its file is missing.
     Damaged,
-    /// Everybody could read the entry, and not everybody may read the object any more. The entry was
-    /// closed and taken out of the store when this was found.
+    /// Every user could read the entry, but not every user may read the object any more. The entry was
+    /// closed to others and removed when this was found.
     Private,
 }
 
@@ -46,9 +46,9 @@ pub struct Entry {
     pub name: String,
     /// Bytes of the object that it holds.
     pub bytes: u64,
-    /// Of them, on huge pages.
+    /// How many of them are on huge pages.
     pub huge: u64,
-    /// The processes that map it, as far as they can be seen.
+    /// The processes that map it, as far as the caller may see them.
     pub users: Vec<u32>,
     /// When it was made.
     pub made: SystemTime,
@@ -60,12 +60,12 @@ pub struct Entry {
     file: Option<FileId>,
 }
 
-/// What was taken out of a store.
+/// What was removed from a store.
 #[derive(Clone, Debug, Default)]
 pub struct Freed {
     /// The entries.
     pub entries: Vec<Entry>,
-    /// Files without a record, and notes: how many.
+    /// How many files without a record, and notes.
     pub others: usize,
 }
 
@@ -74,11 +74,11 @@ pub(super) fn time((seconds, nanos): (i64, i64)) -> SystemTime {
 }
 
 impl Store {
-    /// Every entry, the one used last first. With `whole` their bytes are read and compared
-    /// with what was written. Entries that not everybody may read any more are closed.
+    /// Returns every entry, the one used last first. With `whole` their bytes are read and compared
+    /// with what was written. Entries that not every user may read any more are closed to others.
     ///
     /// # Errors
-    /// The directory cannot be read, or an entry not be closed.
+    /// The directory cannot be read, or an entry cannot be closed.
     pub fn entries(&self, whole: bool) -> Result<Vec<Entry>, StoreError> {
         let access = &mut AccessCheck::default();
         let key = self.known_key();
@@ -102,7 +102,7 @@ impl Store {
         Ok(entries)
     }
 
-    /// With `whole`, which has the store's secret, all bytes are read.
+    /// Describes the entry of `record`. With `whole`, which has the store's secret, all bytes are read.
     fn entry(
         &self,
         record_name: String,
@@ -145,11 +145,11 @@ impl Store {
         }
     }
 
-    /// Drops an entry of which a start has found that it is no longer true.
+    /// Removes an entry that a start has found outdated.
     pub(super) fn forget(&self, name: &str, record: &Record) {
-        tracing::debug!(?name, path = ?record.path, "an entry that is no longer true");
+        tracing::debug!(?name, path = ?record.path, "an outdated entry is removed");
         if let Err(error) = self.remove_all(&[(name, &record.entry)]) {
-            tracing::debug!(%error, ?name, "an entry that is no longer true");
+            tracing::debug!(%error, ?name, "an outdated entry cannot be removed");
         }
     }
 
@@ -169,17 +169,16 @@ impl Store {
         Ok(names.filter_map(|name| self.read(&name).map(|(record, _)| (name, record))).collect())
     }
 
-    /// Whether everybody may read this entry though it does not show that everybody may read the
-    /// object: its modes say otherwise, or it is no longer there.
+    /// Whether every user may read this entry, but perhaps not its object: the modes of that forbid it, or it is
+    /// no longer there.
     fn is_private(&self, record: &Record, access: &mut AccessCheck) -> bool {
         record.public
             && self.may_publish()
             && access.readers(None, &record.path, &record.source) == Readers::Some
     }
 
-    /// Closes and removes what everybody may read in root's store though not everybody may read the
-    /// object any more. Who has opened an entry before and not read it does not get to read it
-    /// later. An entry stays if another object of the same bytes is still public.
+    /// Closes to others and removes every entry of root's store that all users may read while they may no longer
+    /// read its object. An entry stays if another object of the same bytes is still public.
     pub(super) fn close_private(&self, access: &mut AccessCheck) -> Result<(), StoreError> {
         if !self.may_publish() {
             return Ok(());
@@ -190,8 +189,8 @@ impl Store {
         self.remove_all(&names)
     }
 
-    /// Closes and removes entries that others may read and no record names, as an earlier version
-    /// of hugelift may have left them. The caller has the lock: who makes an entry has it too.
+    /// Closes to others and removes entries that others may read and no record names, as an earlier version
+    /// of hugelift may have left them. The caller has the lock, without which no entry is made.
     pub(super) fn close_unnamed(&self) -> Result<(), StoreError> {
         if !self.may_publish() {
             return Ok(());
@@ -207,8 +206,8 @@ impl Store {
         unnamed.try_for_each(|name| self.place.close(name))
     }
 
-    /// The secret by which entries are named that not everybody may read; it is made when
-    /// there is none. The caller has the lock.
+    /// Returns the secret in the names of entries that not every user may read; it is made if there is none. The
+    /// caller has the lock.
     pub(super) fn key(&self) -> Result<Key, StoreError> {
         if let Some(key) = self.known_key() {
             return Ok(key);
@@ -223,17 +222,17 @@ impl Store {
         bytes.try_into().ok()
     }
 
-    /// Takes out what cannot be used any more; and then, until the entries take no more than
-    /// `budget` bytes, those that were not used for longest and that no process maps.
+    /// Removes the entries that cannot be used any more. Then removes those that no process maps, the one unused
+    /// for longest first, until the entries take no more than `budget` bytes.
     ///
     /// # Errors
-    /// The lock is not to be had, or a file cannot be removed.
+    /// Another process keeps the lock, or a file cannot be removed.
     pub fn gc(&self, budget: Option<u64>) -> Result<Freed, StoreError> {
         let _lock = self.place.lock(PATIENCE)?;
         self.clear(budget.unwrap_or_else(|| self.budget()))
     }
 
-    /// Takes out the entries that `wanted` names.
+    /// Removes the entries for which `wanted` returns true.
     ///
     /// # Errors
     /// As [`Store::gc`].
@@ -244,10 +243,10 @@ impl Store {
         Ok(Freed { entries, others: 0 })
     }
 
-    /// Takes out everything that a store has, and its directory.
+    /// Removes everything that hugelift has put into a store, and its directory.
     ///
     /// # Errors
-    /// As [`Store::gc`]; or somebody else has put files into it.
+    /// As [`Store::gc`]; or there are other files in it.
     pub fn drop_all(&self) -> Result<Freed, StoreError> {
         let _lock = self.place.lock(PATIENCE)?;
         let mut freed = self.clear(self.budget())?;
@@ -266,7 +265,7 @@ impl Store {
         Ok(freed)
     }
 
-    /// Room for `need` bytes more.
+    /// Makes room for `need` bytes more.
     pub(super) fn make_room(&self, need: u64) -> Result<(), StoreError> {
         let budget = self.budget().checked_sub(need).ok_or(StoreError::Full { need })?;
         let held: u64 = self.place.names()?.iter().filter_map(|n| self.size(n)).sum();
@@ -280,12 +279,12 @@ impl Store {
         Ok(())
     }
 
-    /// The memory that entries may take: half of what the file system may.
+    /// Returns the memory that entries may take: half the size of the file system.
     pub fn budget(&self) -> u64 {
         entry::room(&self.place.dir).0 / 2
     }
 
-    /// Bytes that an entry takes.
+    /// Returns the bytes that an entry takes.
     fn size(&self, name: &str) -> Option<u64> {
         let stat = is_entry(name).then(|| place::stat_at(&self.place.dir, name).ok())??;
         u64::try_from(stat.st_blocks).ok()?.checked_mul(512)
@@ -315,7 +314,7 @@ impl Store {
         }
         let mut held: u64 = good.iter().map(|e| e.bytes).sum();
         while held > budget {
-            // What is mapped would stay in memory all the same.
+            // An entry that is mapped would stay in memory even if it were removed.
             let Some(oldest) = good.iter().rposition(|e| e.users.is_empty()) else { break };
             let entry = good.remove(oldest);
             self.take_out(std::slice::from_ref(&entry))?;
@@ -331,7 +330,7 @@ impl Store {
     }
 }
 
-/// Names that a store gives.
+/// Whether `name` is one that hugelift gives to files of a store.
 fn is_ours(name: &str) -> bool {
     let stem = name.strip_suffix(NEW).unwrap_or(name);
     if stem == KEY {
@@ -341,12 +340,12 @@ fn is_ours(name: &str) -> bool {
     is_entry(name) || name == LOCK || is_record(&stem)
 }
 
-/// Which of `files` which processes map.
+/// Returns the processes that map each of `files`.
 fn users(files: &BTreeSet<FileId>) -> BTreeMap<FileId, Vec<u32>> {
     let mut users: BTreeMap<FileId, Vec<u32>> = BTreeMap::new();
     let Ok(processes) = std::fs::read_dir("/proc") else { return users };
     for pid in processes.filter_map(|e| e.ok()?.file_name().to_str()?.parse::<u32>().ok()) {
-        // A process that ends meanwhile, or that is another user's, counts for nothing.
+        // A process that ends meanwhile, or that is another user's, is left out.
         let Ok(maps) = Process::new(pid).maps() else { continue };
         let mapped: BTreeSet<FileId> = maps.iter().map(|m| m.file).filter(|f| files.contains(f)).collect();
         for file in mapped {

@@ -2,10 +2,10 @@
 //! An entry: a file on huge pages that holds whole huge pages of one object, and the names of the
 //! functions in them.
 //!
-//! It is named by a BLAKE3 hash of its contents: among the hashes that nobody can forge the
-//! quickest, and a start has to wait for it once. For an entry that not everybody may read the hash is
-//! keyed with a secret of the store. Otherwise others could confirm by its name what they guess
-//! of its contents, and it would be the name of a public entry of the same bytes.
+//! It is named by a BLAKE3 hash of its contents: the fastest cryptographic hash, and one start has to wait for
+//! it. For an entry that not every user may read, the hash is keyed with a secret of the store. Otherwise
+//! others could confirm a guess of its contents by its name, and it would have the name of a public entry of
+//! the same bytes.
 
 use super::StoreError;
 use super::source::identity;
@@ -24,7 +24,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-/// How often huge pages are asked for while the kernel says to ask again.
+/// How often `MADV_COLLAPSE` is tried while the kernel returns EAGAIN or EBUSY.
 const TRIES: usize = 8;
 /// Bytes that are compared or hashed at a time.
 const CHUNK: usize = 1 << 20;
@@ -39,7 +39,7 @@ pub struct Fresh {
     pub name: String,
 }
 
-/// The secret by which the entries of a store are named that not everybody may read.
+/// The secret in the names of those entries of a store that not every user may read.
 pub type Key = [u8; 32];
 
 /// What an entry's name depends on, besides its bytes.
@@ -52,7 +52,7 @@ pub struct Naming<'a> {
     pub build_id: Option<&'a str>,
     /// The size of its huge pages.
     pub page: PageSize,
-    /// [`Key`], unless everybody may read it.
+    /// The secret of the store, unless every user may read the entry.
     pub key: Option<&'a Key>,
 }
 
@@ -74,7 +74,7 @@ pub fn fill(
     let file = openat(dir, ".", flags, Mode::S_IRUSR | Mode::S_IWUSR);
     let file = File::from(file.map_err(|e| StoreError::here("make a file", e))?);
     let bytes: u64 = naming.spans.iter().map(|s| s.bytes).sum();
-    // While the file is that short, the kernel gives it no huge page for so little.
+    // While the file is this short, the kernel gives it no huge page for these few bytes.
     write_names(&file, &names.head, 0)?;
     file.set_len(page.bytes() + bytes).map_err(|e| StoreError::here_io("make a file", e))?;
     let mut map = Map::of(&file, page, bytes)?;
@@ -89,7 +89,7 @@ pub fn fill(
     }
     faultpoint::pass(pid.cast_signed());
     if map.huge() < bytes {
-        // What is not huge yet the kernel can make so by moving it.
+        // The kernel can still collapse the pages that are not huge.
         map.collapse();
         let got = map.huge();
         if got < bytes {
@@ -111,7 +111,7 @@ fn write_names(file: &File, bytes: &[u8], at: u64) -> Result<(), StoreError> {
     })
 }
 
-/// Has the memory before anything is written to it, so that a lack is an error, not SIGBUS.
+/// Allocates the memory before it is written to, so that a lack is an error and no SIGBUS.
 fn allocate(file: &File, map: &Map, page: PageSize, bytes: u64) -> Result<(), StoreError> {
     let want = |offset: u64, len: u64| {
         fallocate(file, FallocateFlags::empty(), offset as i64, len as i64).map_err(|e| match e {
@@ -119,7 +119,7 @@ fn allocate(file: &File, map: &Map, page: PageSize, bytes: u64) -> Result<(), St
             e => StoreError::here("allocate a file", e),
         })
     };
-    // A huge page that has one small page already is collapsed without copying the others.
+    // Collapsing a huge page of which only one small page is there copies only that one.
     for offset in (page.bytes()..page.bytes() + bytes).step_by(page.bytes() as usize) {
         want(offset, 1)?;
     }
@@ -142,7 +142,7 @@ fn hasher(naming: &Naming) -> blake3::Hasher {
     let mut hasher = naming.key.map_or_else(blake3::Hasher::new, blake3::Hasher::new_keyed);
     let id = naming.build_id.unwrap_or_default();
     hasher.update(&(id.len() as u64).to_le_bytes()).update(id.as_bytes());
-    // With the spans' addresses goes where their huge pages begin.
+    // The addresses of the spans are included, for they determine where the huge pages begin.
     let numbers = naming.spans.iter().flat_map(|s| [s.vaddr, s.bytes]);
     let lengths = [naming.page.bytes(), naming.spans.len() as u64, naming.names.0, naming.names.1];
     for number in lengths.into_iter().chain(numbers) {
@@ -151,7 +151,7 @@ fn hasher(naming: &Naming) -> blake3::Hasher {
     hasher
 }
 
-/// The name that the contents of an entry's file give it, to be compared with the one it has.
+/// Computes the name of an entry from its file's contents, to be compared with the name that it has.
 ///
 /// # Errors
 /// read(2)
@@ -177,8 +177,8 @@ pub fn name_of(file: &File, record: &Record, key: Option<&Key>) -> io::Result<St
     Ok(hasher.finalize().to_hex().to_string())
 }
 
-/// Opens the file `name` in the directory of `owner`: a regular file of that owner which nobody
-/// can write to.
+/// Opens the file `name` in the directory of `owner`; `None` unless it is a regular file of that owner without
+/// write permission for anybody.
 pub fn open(dir: &OwnedFd, name: &str, owner: u32) -> Option<(File, Identity)> {
     let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
     let file = File::from(openat(dir, name, flags, Mode::empty()).ok()?);
@@ -187,7 +187,7 @@ pub fn open(dir: &OwnedFd, name: &str, owner: u32) -> Option<(File, Identity)> {
     sound.then(|| (file, identity(&meta)))
 }
 
-/// The mode of an entry's file.
+/// Returns the mode of an entry's file.
 pub fn mode(public: bool) -> u32 {
     if public { 0o444 } else { 0o400 }
 }
@@ -197,7 +197,7 @@ pub fn mode(public: bool) -> u32 {
 pub enum Compare {
     /// The ends and a few pages drawn at random, of those that the program has touched.
     Some,
-    /// All.
+    /// Every byte.
     All,
 }
 
@@ -220,7 +220,7 @@ pub fn is_same(file: &File, offset: u64, pid: u32, range: Range, how: Compare) -
             let pages = range.len() / page;
             let wanted = [0, pages.saturating_sub(1)].into_iter().chain(random().map(|n| n % pages.max(1)));
             let pagemap = pagemap::open(pid.cast_signed()).ok();
-            // A page that the program has not touched might have to come from the disk.
+            // A page that the program has not touched might have to be read from the disk.
             let near = |n: u64| match Range::new(Addr(range.start.0 + n * page), range.end) {
                 Some(rest) => match pagemap::first_present(pagemap.as_ref()?, rest) {
                     Ok(found) => found.map(|addr| (addr.0 - range.start.0) / page),
@@ -237,7 +237,7 @@ pub fn is_same(file: &File, offset: u64, pid: u32, range: Range, how: Compare) -
     }
 }
 
-/// A new secret.
+/// Makes a new secret.
 ///
 /// # Errors
 /// getrandom(2)
@@ -252,7 +252,7 @@ pub fn new_key() -> io::Result<Key> {
     }
 }
 
-/// Numbers that who has made a file could not foresee.
+/// Returns numbers that the author of a file could not predict.
 fn random() -> impl Iterator<Item = u64> {
     let mut numbers = [0u64; SAMPLES as usize];
     // SAFETY: getrandom(2) writes at most the given number of bytes to the array. Should it
@@ -261,7 +261,7 @@ fn random() -> impl Iterator<Item = u64> {
     numbers.into_iter()
 }
 
-/// Bytes of an entry's file that are on huge pages.
+/// Returns the bytes of an entry's file that are on huge pages.
 ///
 /// # Errors
 /// [`StoreError`]
@@ -271,7 +271,7 @@ pub fn huge_bytes(file: &File, record: &Record) -> Result<u64, StoreError> {
     Ok(map.huge())
 }
 
-/// An entry's file, without its first huge page, mapped by us where huge pages fit.
+/// An entry's file, without its first huge page, mapped in this process at an aligned address.
 struct Map {
     _reserved: Reservation,
     start: *mut u8,
@@ -292,7 +292,7 @@ impl Map {
         Ok(Map { _reserved: reserved, start, len, writable: prot & libc::PROT_WRITE != 0 })
     }
 
-    /// Only for a map that was made writable.
+    /// Returns the bytes; none if it was not mapped writable.
     fn bytes(&mut self) -> &mut [u8] {
         let len = if self.writable { self.len } else { 0 };
         // SAFETY: the mapping is ours, writable, len bytes long, and lives as long as self. The
@@ -300,9 +300,9 @@ impl Map {
         unsafe { std::slice::from_raw_parts_mut(self.start, len) }
     }
 
-    /// What does not become huge shows afterwards.
+    /// Asks the kernel to make the pages huge. [`Map::huge`] shows the result.
     fn collapse(&self) {
-        // Pages that somebody else just works on make it EAGAIN; what it has done by then stays.
+        // EAGAIN for pages that are locked just now; those before them are collapsed and stay so.
         for _ in 0..TRIES {
             // SAFETY: madvise(2) of our own mapping; MADV_COLLAPSE does not change contents.
             let done = unsafe { libc::madvise(self.start.cast(), self.len, MADV_COLLAPSE) };
@@ -316,7 +316,7 @@ impl Map {
         Range::sized(Addr(self.start.addr() as u64), self.len as u64).unwrap_or_default()
     }
 
-    /// Bytes that huge pages map, once all is faulted in.
+    /// Faults everything in, and returns the bytes that huge pages map.
     fn huge(&self) -> u64 {
         // SAFETY: madvise(2) of our own mapping.
         let done = unsafe { libc::madvise(self.start.cast(), self.len, libc::MADV_POPULATE_READ) };
@@ -331,7 +331,7 @@ impl Map {
     }
 }
 
-/// A file system's size and what of it is free, in bytes.
+/// Returns the size of a file system and its free space, in bytes.
 pub fn room(dir: &OwnedFd) -> (u64, u64) {
     let Ok(stat) = nix::sys::statvfs::fstatvfs(dir) else { return (0, 0) };
     let block = stat.fragment_size();

@@ -13,7 +13,7 @@ use std::path::Path;
 /// Why there is no copy, or no store at all.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// Nobody says where.
+    /// No variable names a place.
     #[error("XDG_RUNTIME_DIR is not set")]
     NoPlace,
     /// There is no such directory.
@@ -22,7 +22,7 @@ pub enum StoreError {
         /// Where it would be.
         path: Untrusted,
     },
-    /// Huge pages for files are tmpfs's.
+    /// Only tmpfs has huge pages for files that are written.
     #[error("{path} is not on tmpfs")]
     NotTmpfs {
         /// The directory.
@@ -34,7 +34,7 @@ pub enum StoreError {
         /// The directory.
         path: Untrusted,
     },
-    /// Somebody else could have made it, or can change it.
+    /// Another user could have made it, or can change it.
     #[error("{path} {what}: not used")]
     Hostile {
         /// The directory or file.
@@ -45,7 +45,7 @@ pub enum StoreError {
     /// A system call failed.
     #[error("cannot {what} {path}: {source}")]
     Io {
-        /// What was to be done.
+        /// What was attempted.
         what: &'static str,
         /// To what.
         path: Untrusted,
@@ -58,7 +58,7 @@ pub enum StoreError {
         /// The object.
         path: Untrusted,
     },
-    /// It lies where only this process has it.
+    /// It is at an address that only this process has.
     #[error(
         "{path} is loaded at an address that is not a multiple of {page}: no other process has the same huge pages"
     )]
@@ -94,7 +94,7 @@ pub enum StoreError {
         /// Bytes wanted.
         want: u64,
     },
-    /// The program's memory.
+    /// The program's memory could not be read.
     #[error("its code could not be read")]
     Unreadable,
 }
@@ -116,7 +116,7 @@ impl StoreError {
         StoreError::Hostile { path: path.into(), what }
     }
 
-    /// What would change it.
+    /// Returns the command that helps.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             StoreError::NoPlace | StoreError::NotTmpfs { .. } | StoreError::NoExec { .. } => {
@@ -130,7 +130,7 @@ impl StoreError {
         })
     }
 
-    /// The same once more: one reason holds for many objects.
+    /// Returns a copy: one reason holds for many objects.
     pub(super) fn again(&self) -> StoreError {
         match self {
             StoreError::NoPlace => StoreError::NoPlace,

@@ -7,17 +7,16 @@
 //!                   '--------------------------'-- lock -- nameless copy -- hash -- name -- record
 //! ```
 //!
-//! Whom it trusts: a store is the calling user's own, or root's. No other user can write to
-//! either, which is checked on every use; so what is left are accidents, and files that change.
-//! A source is known by its times only if they were sure to tell of the next change when it was
-//! copied ([`Evidence`]); of any other file every byte is compared. An entry has no write
-//! permission, and any change by write(2), truncate(2) or chmod(2) shows in its change time; what its
-//! owner does to it through a writable mapping does not, and is found by the samples, if they hit it,
-//! and by `hugelift store verify`.
+//! *What it trusts.* A store is the calling user's own, or root's. No other user can write to either, which
+//! is checked on every use; so only accidents and changed files remain. A source file is recognized by its
+//! times only if the next change was sure to move them when the file was copied ([`Evidence`]); of any other
+//! file every byte is compared. An entry has no write permission, and any change by write(2), truncate(2) or
+//! chmod(2) shows in its change time. What its owner stores to it through a writable mapping does not show
+//! there; the samples find it if they hit it, and `hugelift store verify` finds it always.
 //!
-//! What it tells others: nothing that they may not read. Root's entries can be read by all only as
-//! long as their objects can. That is looked at at every use by root, whenever root adds an
-//! entry, and by every `hugelift store` command ([`Store::close_private`]).
+//! *What it discloses to others.* Nothing that they may not read. All users can read an entry of root's only
+//! as long as they can read its object. That is checked at every use by root, whenever root adds an entry,
+//! and by every `hugelift store` command ([`Store::close_private`]).
 
 mod admin;
 mod entry;
@@ -66,27 +65,27 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(3);
 /// A longer record was not written by hugelift.
 const MAX_RECORD: u64 = 1 << 20;
-/// How files end that earlier versions wrote to note a start.
+/// The suffix of files in which earlier versions noted a start.
 const SEEN: &str = ".seen";
 
-/// What a process can have from the store.
+/// The copies of the store that a process can map.
 #[derive(Debug, Default)]
 pub struct Offer {
     /// For the planner.
     pub stored: Stored,
-    /// The files, as [`StoredCopy::entry`] counts them.
+    /// The files, in the order that [`StoredCopy::entry`] counts.
     pub files: Vec<File>,
     /// Bytes of memory that were taken for entries.
     pub made: u64,
 }
 
-/// Whether `shared` is all that the user wants: then he is told why there is no copy. Where other
-/// backings follow, nothing is to be complained of.
+/// Whether `shared` is the only backing that the user wants: then the report says why there is no copy. Where
+/// other backings follow, a missing copy is no failure.
 fn is_demanded(policy: &Policy) -> bool {
     policy.backings == [Backing::Shared]
 }
 
-/// The calling user's store. It is made where `lack` names no reason against entries in it.
+/// Opens the calling user's store. It is made unless `lack` is a reason against entries in it.
 fn own_store(lack: Option<Reason>) -> Result<Store, StoreError> {
     let if_absent = if lack.is_none() { IfAbsent::Make } else { IfAbsent::Leave };
     let own = own_path().and_then(|path| Store::open(&path, if_absent));
@@ -96,14 +95,14 @@ fn own_store(lack: Option<Reason>) -> Result<Store, StoreError> {
     })
 }
 
-/// Looks the objects of the stopped process `pid` up, and copies what is not there. Nothing that goes
-/// wrong is more than a reason why there is no copy.
+/// Looks up the objects of the stopped process `pid`, and copies those that the store does not have. Every
+/// failure is only a reason why there is no copy.
 pub fn offer(pid: u32, snapshot: &Snapshot, policy: &Policy) -> Offer {
     let mut offer = Offer::default();
-    // Whoever starts it next may want both: an entry has them.
+    // The next start may want both parts, so an entry has both.
     let both = Policy { parts: vec![Part::Text, Part::Rodata], ..policy.clone() };
     let Some(page) = snapshot.machine.thp_page else { return offer };
-    // What every process has already needs no copy.
+    // What is huge in the page cache needs no copy.
     let cached = |range: Range| {
         let bytes: u64 = snapshot.cached.iter().filter_map(|c| c.intersect(range)).map(Range::len).sum();
         policy.backings.contains(&Backing::Pagecache) && is_nearly_all(bytes, range.len())
@@ -149,15 +148,15 @@ pub fn offer(pid: u32, snapshot: &Snapshot, policy: &Policy) -> Offer {
     offer
 }
 
-/// Whether [`offer`] may have a copy of an executable, so that one at a random address is worth
-/// moving: there is a store, or it can be made.
+/// Whether [`offer`] may have a copy of an executable, so that it is worth moving to a common base: there is
+/// a store, or it can be made.
 pub fn may_have(policy: &Policy) -> bool {
     let own = own_path().and_then(|path| Store::open(&path, IfAbsent::Leave));
     let may_be = matches!(own, Ok(_) | Err(StoreError::Missing { .. }));
     may_be || is_demanded(policy) || machine_wide(&own).is_some()
 }
 
-/// What [`offer`] would have for a program that does not run, whose addresses are assumed.
+/// Returns what [`offer`] would have for a program that does not run, whose addresses are assumed.
 pub fn preview(snapshot: &Snapshot, policy: &Policy) -> Stored {
     let mut stored = Stored::default();
     let mut budget = Budget::new(&snapshot.machine, policy.spare);
@@ -190,7 +189,7 @@ pub fn preview(snapshot: &Snapshot, policy: &Policy) -> Stored {
     stored
 }
 
-/// Root's store, for those who are not root and have not named another one.
+/// Opens root's store, for users other than root who have not named another one.
 fn machine_wide(own: &Result<Store, StoreError>) -> Option<Store> {
     let path = Path::new(MACHINE_WIDE);
     let named = std::env::var_os(VARIABLE).is_some_and(|v| !v.is_empty());
@@ -200,17 +199,17 @@ fn machine_wide(own: &Result<Store, StoreError>) -> Option<Store> {
     Store::open(path, IfAbsent::Leave).ok().filter(|store| store.place.owner == 0)
 }
 
-/// What a start wants.
+/// What a start looks up.
 struct StoreQuery<'a> {
     pid: u32,
     object: &'a Object,
     ranges: &'a [Range],
-    /// Of them, those that are not code: of code the snapshot tells whether it is the file's.
+    /// Of them, those that are not code: of code the snapshot knows whether it is the file's.
     rodata: &'a [Range],
     page: PageSize,
 }
 
-/// The stores that a user has.
+/// The stores that a user can use.
 struct StoreSet {
     own: Result<Store, StoreError>,
     machine: Option<Store>,
@@ -221,7 +220,7 @@ struct StoreSet {
 impl StoreSet {
     fn get(&mut self, query: &StoreQuery, budget: &mut Budget) -> Result<(Record, File), StoreError> {
         let StoreSet { own: opened, machine, access } = self;
-        // Before anything else: with no store there is nothing to find out.
+        // First: without a store nothing else need be found out.
         let own = match (&*opened, &*machine) {
             (Ok(own), _) => Some(own),
             (Err(_), Some(_)) => None,
@@ -258,7 +257,7 @@ impl Store {
     /// Opens the store at `path`.
     ///
     /// # Errors
-    /// What is wrong with that directory.
+    /// Why that directory cannot be used.
     pub fn open(path: &Path, if_absent: IfAbsent) -> Result<Store, StoreError> {
         Ok(Store { place: place::open(path, if_absent)? })
     }
@@ -267,8 +266,8 @@ impl Store {
         self.place.owner == geteuid().as_raw()
     }
 
-    /// The entry for `source`, if there is one, everything is as it was when it was made, and
-    /// its bytes are those of the program. What is not so any more is forgotten.
+    /// Returns the entry for `source`, if there is one, it and its source are unchanged since it was made, and
+    /// its bytes are those of the program. An entry that no longer matches is removed.
     fn look_up(
         &self,
         query: &StoreQuery,
@@ -284,7 +283,7 @@ impl Store {
                 return None;
             }
         }
-        // The start that compares every byte can be the last one that has to.
+        // If this start finds better evidence, later ones need not compare every byte.
         let renews = record.evidence == Evidence::Bytes && self.is_own();
         let evidence = if renews { source.evidence() } else { record.evidence };
         let Some(file) = self.matching(&record, query, source) else {
@@ -293,7 +292,7 @@ impl Store {
             }
             return None;
         };
-        // For those who clear up: this one is in use.
+        // `gc` goes by the time of the last use.
         let _ = nix::sys::stat::futimens(&noted, &TimeSpec::UTIME_OMIT, &TimeSpec::UTIME_NOW);
         if evidence != record.evidence && source.is_unchanged() {
             record.evidence = evidence;
@@ -302,7 +301,7 @@ impl Store {
         Some((record, file))
     }
 
-    /// Writes a record that says more than the one before, unless another start just writes.
+    /// Writes a record with better evidence than the one before, unless another start holds the lock.
     fn renew(&self, record: &Record) {
         let written = self.place.lock(Duration::ZERO).and_then(|_lock| self.write_record(record));
         if let Err(error) = written {
@@ -310,7 +309,7 @@ impl Store {
         }
     }
 
-    /// Whether entries in this store can be for all users: it is root's, and we are root.
+    /// Whether entries in this store can be for all users: it is root's, and the caller is root.
     fn may_publish(&self) -> bool {
         self.is_own() && geteuid().is_root()
     }
@@ -330,7 +329,7 @@ impl Store {
         (held == record.held && laid_out.iter().all(same)).then_some(file)
     }
 
-    /// A record and its file.
+    /// Reads a record; returns it with its file.
     fn read(&self, name: &str) -> Option<(Record, File)> {
         let (json, file) = self.place.read(name, MAX_RECORD)?;
         Some((Record::parse(&json).ok()?, file))
@@ -347,7 +346,7 @@ impl Store {
         if !self.is_own() {
             return Err(StoreError::hostile(&self.place.path, "is root's, who alone adds to it"));
         }
-        // Before memory is taken to find out exactly how much is needed.
+        // Before the symbols are read, which takes memory itself and gives the exact size.
         let bytes = query.ranges.iter().map(|r| r.len()).sum::<u64>();
         if let Some(reason) = budget.lack(Cost::copy(bytes)) {
             return Err(StoreError::Memory(reason));
@@ -356,7 +355,7 @@ impl Store {
         if let Some(found) = self.look_up(query, source, access) {
             return Ok(found);
         }
-        // To copy takes so long that it costs little to look after the others as well.
+        // The copy takes so long that checking the other entries adds little.
         self.close_private(access)?;
         self.close_unnamed()?;
         let spans = lay_out(query.ranges, query.object.bias, query.page);
@@ -364,7 +363,7 @@ impl Store {
         let need = bytes + names.bytes();
         self.make_room(need)?;
         budget.take(Cost::copy(need)).map_err(StoreError::Memory)?;
-        // Before the bytes are read: what is stored to the file later moves its times.
+        // Before the bytes are read: a later store to the file moves its times.
         let evidence = source.evidence();
         let public = self.may_publish()
             && access.readers(Some(query.pid), &source.path, &source.identity) == Readers::All;
@@ -393,7 +392,7 @@ impl Store {
             names,
         };
         let file = self.publish(fresh, &mut record, key.as_ref())?;
-        // The file must be the same still, now that all of it has been read.
+        // The file must still be the same after all of it has been read.
         if Source::find(query.pid, query.object)?.identity != source.identity {
             return Err(StoreError::Written { path: query.object.path.clone().into() });
         }
@@ -402,7 +401,7 @@ impl Store {
         Ok((record, file))
     }
 
-    /// Gives a new entry its name; its file, open for reading, is what everybody maps.
+    /// Gives a new entry its name; returns its file, open for reading, which all processes map.
     fn publish(
         &self,
         fresh: entry::Fresh,
@@ -425,7 +424,7 @@ impl Store {
         };
         match link() {
             Err(Errno::EEXIST) => {
-                // Another file of the same contents, or what a killed start has left.
+                // An entry of the same contents, or one that a killed start has left.
                 if let Some((file, held)) = entry::open(dir, &fresh.name, self.place.owner) {
                     record.held = held;
                     if held.bytes == fresh.file.metadata().map_err(failed)?.len()
@@ -446,7 +445,7 @@ impl Store {
         Ok(file)
     }
 
-    /// Puts a record in its place, whole.
+    /// Writes a record, wholly or not at all.
     fn write_record(&self, record: &Record) -> Result<(), StoreError> {
         let json =
             record.to_json().map_err(|e| StoreError::here_io("write a record", io::Error::other(e)))?;
@@ -457,9 +456,9 @@ impl Store {
     }
 }
 
-/// Returns whether the object lies where hardly another process has it: neither at a huge page's
-/// start, as the kernel puts large shared objects, nor where address and file offset agree, nor at
-/// the base to which executables are moved for the store.
+/// Whether the object is at an address that hardly another process has: neither at the start of a huge page,
+/// as the kernel puts large shared objects, nor where address and file offset are congruent, nor at the
+/// base to which executables are moved for the store.
 fn is_by_chance(object: &Object, page: PageSize) -> bool {
     let within = page.bytes() - 1;
     let sizes = Sizes { base: base_page(), huge: Some(page), folios: Vec::new() };
@@ -472,13 +471,13 @@ fn is_by_chance(object: &Object, page: PageSize) -> bool {
     meant.all(|skew| (object.bias ^ skew) & within != 0)
 }
 
-/// Whether the process has pages of its own in what should be its file's: such bytes are no
-/// business of others, and the file's none of its own.
+/// Whether the process has written pages in what should be the file's: a copy for others must not hold such
+/// bytes, and this process must not get the file's instead.
 fn is_written(query: &StoreQuery) -> bool {
     let written = |range: &Range| pagemap::written_bytes(query.pid.cast_signed(), *range);
     match query.rodata.iter().map(written).sum::<io::Result<u64>>() {
         Ok(bytes) => bytes > 0,
-        // Before Linux 6.7; what cannot be known counts as written.
+        // Before Linux 6.7; what smaps does not show counts as written.
         Err(_) => Process::new(query.pid).smaps().map_or(true, |usage| {
             let inside = |r: Range| query.rodata.iter().any(|range| range.intersect(r).is_some());
             usage.iter().any(|u| u.anonymous > 0 && inside(u.mapping.range))

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Notes: what past runs touched of an object, and how long a program lived. A file each, in a
-//! directory of the calling user's own, for nobody else to read.
+//! Notes: what past runs touched of an object, and how long a program lived. Each is a file in a directory
+//! of the calling user that nobody else can read.
 //!
-//! They decide what is copied, never what a copy holds: a wrong note costs time, no more.
+//! They decide what is copied, never what a copy holds: a wrong note only costs time.
 
 use super::admin::time;
 use super::place::{IfAbsent, LOCK, NEW, Place, notes_beside, open_plain, own_path, stat_at};
@@ -17,11 +17,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// More are not kept: then that which was not written for longest goes.
+/// How many notes are kept; of more, the oldest are removed.
 const MOST: usize = 256;
-/// Of no use after this.
+/// The age at which a note is removed.
 const FORGOTTEN: Duration = Duration::from_secs(30 * 24 * 3600);
-/// Whoever writes holds the lock for a fraction of a millisecond.
+/// How long to wait for the lock. A writer holds it for a fraction of a millisecond.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// An open directory of notes.
@@ -37,13 +37,13 @@ pub struct Noted {
     pub note: Note,
     /// When it was last written.
     pub written: SystemTime,
-    /// Whether it says anything of the file that is there now.
+    /// Whether it still describes the file that is there now.
     pub state: State,
     name: String,
 }
 
 impl Notes {
-    /// Opens the calling user's; with [`IfAbsent::Make`] it is made.
+    /// Opens the calling user's directory; with [`IfAbsent::Make`] it is made.
     ///
     /// # Errors
     /// Why there is none.
@@ -59,17 +59,17 @@ impl Notes {
         Ok(Notes { place: open_plain(path, if_absent)? })
     }
 
-    /// Where they are.
+    /// Returns the directory's path.
     pub fn path(&self) -> &Path {
         &self.place.path
     }
 
-    /// A descriptor that must stay open.
+    /// Returns the descriptor, which must stay open.
     pub fn descriptor(&self) -> i32 {
         self.place.dir.as_raw_fd()
     }
 
-    /// The note of this file, if there is one and the file is as it was.
+    /// Returns the note of this file, if there is one and the file is unchanged.
     pub fn of(&self, file: &Identity) -> Option<Note> {
         self.read(&record_name(file.device, file.inode)).filter(|note| note.source == *file)
     }
@@ -79,11 +79,11 @@ impl Notes {
         Note::parse(&json).inspect_err(|error| tracing::debug!(%name, %error, "a note")).ok()
     }
 
-    /// Adds to the note of this file, or begins it: a run that took `life` of CPU time, and what was
-    /// seen of this object in one.
+    /// Adds to the note of this file, or makes it: a run that took `life` of CPU time, and what a run touched of
+    /// this object.
     ///
     /// # Errors
-    /// The lock is not to be had, or it cannot be written.
+    /// Another process keeps the lock, or the note cannot be written.
     pub fn add(
         &self,
         path: &Path,
@@ -113,7 +113,7 @@ impl Notes {
         names.iter().take(names.len() + 1 - MOST).try_for_each(|name| self.place.remove(name))
     }
 
-    /// All notes, that which was written last first.
+    /// Returns all notes, the one written last first.
     ///
     /// # Errors
     /// The directory cannot be read.
@@ -134,16 +134,17 @@ impl Notes {
         Ok(all)
     }
 
-    /// Takes out what says nothing any more, what cannot be read, and what is a month old; how many.
+    /// Removes the notes of changed files, those that cannot be read, and those that are a month old; returns how
+    /// many.
     ///
     /// # Errors
-    /// The lock is not to be had, or a file cannot be removed.
+    /// Another process keeps the lock, or a file cannot be removed.
     pub fn gc(&self) -> Result<usize, StoreError> {
         let is_young = |noted: &Noted| noted.written.elapsed().is_ok_and(|age| age < FORGOTTEN);
         self.keep(|noted| noted.state == State::Good && is_young(noted))
     }
 
-    /// Takes out those of the objects that `wanted` names; how many.
+    /// Removes the notes of the objects for which `wanted` returns true; returns how many.
     ///
     /// # Errors
     /// As [`Notes::gc`].
@@ -151,10 +152,10 @@ impl Notes {
         self.keep(|noted| !wanted(&noted.note.path))
     }
 
-    /// Takes out everything, and the directory.
+    /// Removes all notes, and the directory; returns how many notes.
     ///
     /// # Errors
-    /// As [`Notes::gc`]; or somebody else has put files into it.
+    /// As [`Notes::gc`]; or there are other files in it.
     pub fn drop_all(&self) -> Result<usize, StoreError> {
         let dropped = self.keep(|_| false)?;
         self.place.remove(LOCK)?;
@@ -172,8 +173,7 @@ impl Notes {
     }
 }
 
-/// Which file `object` of process `pid`, or of a program that does not run, is, as notes know it;
-/// and its path.
+/// Returns the path and identity of the file of `object`, in process `pid` or in a program that does not run.
 pub fn file_of(pid: Option<u32>, object: &Object) -> Option<(PathBuf, Identity)> {
     let found = match pid {
         Some(pid) => Source::find(pid, object).ok()?.identity,
@@ -182,10 +182,10 @@ pub fn file_of(pid: Option<u32>, object: &Object) -> Option<(PathBuf, Identity)>
     Some((object.path.clone(), found))
 }
 
-/// Device and inode of the file that a process executes, of which `exe` is the `/proc/PID/exe`.
+/// Returns device and inode of the file that a process executes, whose `/proc/PID/exe` is `exe`.
 ///
 /// # Errors
-/// stat(2): it has ended, or is another user's.
+/// stat(2): the process has ended, or is another user's.
 pub(crate) fn executed(exe: &Path) -> std::io::Result<(u64, u64)> {
     let meta = std::fs::metadata(exe)?;
     Ok((meta.dev(), meta.ino()))

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where a store may be: a directory on a tmpfs that allows code, of which every part of the
-//! path is checked through its open descriptor, so that nobody else can have planted it; and
-//! beside it, on whatever file system, the one for notes. Small files are read and written whole.
+//! Where a store may be: a directory on a tmpfs that allows code. Every part of its path is checked through an
+//! open descriptor, so that no other user can have planted it. Beside it, on any file system, is the directory
+//! for notes. Small files are read and written whole.
 
 use super::StoreError;
 use nix::dir::Dir;
@@ -27,10 +27,10 @@ pub const MACHINE_WIDE: &str = "/run/hugelift/store";
 pub(super) const LOCK: &str = "lock";
 /// Holds the secret by which private entries are named.
 pub(super) const KEY: &str = "key";
-/// What is being written ends so.
+/// The suffix of a file that is being written.
 pub(super) const NEW: &str = ".new";
 
-/// What may be done for a directory that is not there.
+/// What to do about a directory that does not exist.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum IfAbsent {
     /// Nothing: then there is no store.
@@ -39,18 +39,18 @@ pub enum IfAbsent {
     Make,
 }
 
-/// A directory that has passed.
+/// A directory that has passed the checks.
 #[derive(Debug)]
 pub struct Place {
-    /// As it was named.
+    /// Its path, as it was given.
     pub path: PathBuf,
     /// Open for reading.
     pub dir: OwnedFd,
-    /// Whom it belongs to: the calling user, or root.
+    /// Its owner: the calling user, or root.
     pub owner: u32,
 }
 
-/// The calling user's directory: what [`VARIABLE`] names, else the machine's for root, else
+/// Returns the calling user's directory: what [`VARIABLE`] names, else the machine's for root, else
 /// one below `XDG_RUNTIME_DIR`.
 ///
 /// # Errors
@@ -66,8 +66,8 @@ pub fn own_path() -> Result<PathBuf, StoreError> {
     variable("XDG_RUNTIME_DIR").map(|dir| dir.join("hugelift/store")).ok_or(StoreError::NoPlace)
 }
 
-/// Where the notes are that go with the store at `store`: not in it, for a store is a choice of its
-/// own; nor, for the usual ones, below the mount point of root's, which would hide them.
+/// Returns the directory of the notes that belong to the store at `store`: not in it, for there are notes
+/// without a store; nor, for the usual ones, below the mount point of root's store, which would hide them.
 pub fn notes_beside(store: &Path) -> PathBuf {
     let usual = store.parent().filter(|dir| store.ends_with("hugelift/store") && dir.parent().is_some());
     let mut name = OsString::from(usual.unwrap_or(store));
@@ -75,8 +75,8 @@ pub fn notes_beside(store: &Path) -> PathBuf {
     name.into()
 }
 
-/// Opens the calling user's directory at `path`, on whatever file system. With [`IfAbsent::Make`]
-/// it is made, but not what it should lie in.
+/// Opens the calling user's directory at `path`, on any file system. With [`IfAbsent::Make`] it is made, but
+/// not its parent.
 ///
 /// # Errors
 /// What is wrong with it.
@@ -104,7 +104,7 @@ pub fn open(path: &Path, if_absent: IfAbsent) -> Result<Place, StoreError> {
             mount_at(&dir, parent)?;
         }
     } else if if_absent == IfAbsent::Make && !lies_on_tmpfs(path) {
-        // No directory is left on a file system that cannot have a store.
+        // Before a directory is made on a file system that cannot have a store.
         return Err(StoreError::NotTmpfs { path: path.into() });
     }
     let dir = walk(path, if_absent, store_mode())?;
@@ -119,8 +119,8 @@ pub fn open(path: &Path, if_absent: IfAbsent) -> Result<Place, StoreError> {
 }
 
 impl Place {
-    /// Reads the file `name`: a regular one of the directory's owner that nobody else can write to,
-    /// of at most `most` bytes.
+    /// Reads the file `name`, if it is a regular one of the directory's owner that nobody else can write to, of
+    /// at most `most` bytes.
     pub(super) fn read(&self, name: &str, most: u64) -> Option<(Vec<u8>, File)> {
         let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
         let mut file = File::from(openat(&self.dir, name, flags, Mode::empty()).ok()?);
@@ -134,14 +134,14 @@ impl Place {
         Some((bytes, file))
     }
 
-    /// Puts `bytes` in the place of the file `name`, whole. Who does so has the lock.
+    /// Replaces the file `name` by one with `bytes`, wholly or not at all. The caller has the lock.
     ///
     /// # Errors
     /// [`StoreError::Io`]
     pub(super) fn replace(&self, name: &str, bytes: &[u8], mode: Mode) -> Result<(), StoreError> {
         let temporary = format!("{name}{NEW}");
         let failed = |e| StoreError::here("write a record", e);
-        // We have the lock: it is what a killed start has left.
+        // A temporary file that exists while we have the lock was left by a killed start.
         self.remove(&temporary)?;
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
         let mut file = File::from(openat(&self.dir, temporary.as_str(), flags, mode).map_err(failed)?);
@@ -156,10 +156,10 @@ impl Place {
         named
     }
 
-    /// One at a time makes or drops files.
+    /// Takes the lock, without which no files are made or dropped.
     ///
     /// # Errors
-    /// [`StoreError::Busy`] if it is not to be had for so long.
+    /// [`StoreError::Busy`] if another process holds it for longer than `patience`.
     pub(super) fn lock(&self, patience: Duration) -> Result<Flock<File>, StoreError> {
         let failed = |e| StoreError::here("lock a file", e);
         let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
@@ -177,8 +177,8 @@ impl Place {
         }
     }
 
-    /// Closes a file of the directory's owner for all others, if it is there, and removes it. It
-    /// may have another name, and somebody may have it open without having read it.
+    /// Takes all rights on a file of the directory's owner from others, if it exists, and removes it. It may
+    /// have another name, and a process that holds it only by `O_PATH` must not read it later.
     ///
     /// # Errors
     /// [`StoreError::Io`]
@@ -206,7 +206,7 @@ impl Place {
         }
     }
 
-    /// The names of all files.
+    /// Returns the names of all files.
     ///
     /// # Errors
     /// [`StoreError::Io`]
@@ -221,7 +221,7 @@ impl Place {
     /// Removes the directory itself.
     ///
     /// # Errors
-    /// [`StoreError::Io`]: somebody else has put files into it.
+    /// [`StoreError::Io`]: there are other files in it.
     pub(super) fn remove_dir(&self) -> Result<(), StoreError> {
         let failed =
             |source: io::Error| StoreError::Io { what: "remove", path: self.path.clone().into(), source };
@@ -229,7 +229,7 @@ impl Place {
     }
 }
 
-/// Ends what [`open`] has mounted, if that is all it is.
+/// Unmounts the tmpfs that [`open`] has mounted, if there is one.
 ///
 /// # Errors
 /// [`StoreError::Io`]
@@ -245,7 +245,7 @@ pub fn unmount() -> Result<(), StoreError> {
     }
     nix::mount::umount2(point, nix::mount::MntFlags::MNT_DETACH)
         .map_err(|e| StoreError::io("unmount", point, e))?;
-    // Made by us as well; if it serves somebody else by now, it stays.
+    // We have made the mount point too; it stays if there is anything in it.
     let _ = std::fs::remove_dir(point);
     Ok(())
 }
@@ -254,18 +254,18 @@ pub fn unmount() -> Result<(), StoreError> {
 const SOURCE: &str = "hugelift";
 
 fn mount_at(dir: &OwnedFd, path: &Path) -> Result<(), StoreError> {
-    // The directory that was checked, whatever the path leads to meanwhile.
+    // The directory that was checked, whatever the path leads to by now.
     let point = PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd()));
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
     let with = |options: &str| mount(Some(SOURCE), &point, Some("tmpfs"), flags, Some(options));
-    // Huge pages at the first touch spare MADV_COLLAPSE, which kernels before 6.1 have not.
+    // With huge pages at the first touch, MADV_COLLAPSE is not needed, which kernels before 6.1 do not have.
     with("mode=0755,huge=within_size")
         .or_else(|_| with("mode=0755"))
         .map_err(|e| StoreError::io("mount a tmpfs on", path, e))
 }
 
-/// Whether a directory that is made at `path` will be on a tmpfs. What cannot be opened is left to
-/// the walk, which says what is wrong.
+/// Whether a directory that is made at `path` will be on a tmpfs. True if that cannot be found out: [`walk`]
+/// then reports the reason.
 fn lies_on_tmpfs(path: &Path) -> bool {
     let there = path.ancestors().find(|dir| dir.exists()).unwrap_or(Path::new("/"));
     let opened = nix::fcntl::open(there, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty());
@@ -306,7 +306,7 @@ fn walk(path: &Path, if_absent: IfAbsent, last_mode: Mode) -> Result<OwnedFd, St
             Err(Errno::ENOENT) if if_absent == IfAbsent::Make => {
                 let mode = if at == absolute { last_mode } else { directory_above() };
                 match mkdirat(&dir, name, mode) {
-                    // Another start may have been quicker: what it is, the check shows.
+                    // Another start may have made it meanwhile: `check_step` checks it.
                     Ok(()) | Err(Errno::EEXIST) => openat(&dir, name, flags, Mode::empty()),
                     Err(e) => return Err(StoreError::io("make", &at, e)),
                 }
@@ -318,19 +318,20 @@ fn walk(path: &Path, if_absent: IfAbsent, last_mode: Mode) -> Result<OwnedFd, St
     }
     let last = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     match openat(&dir, ".", last, Mode::empty()) {
-        // Root's store: whoever knows a name in it opens that file, and nobody else lists it.
+        // Root's store: users can open a file whose name they know, but cannot list the directory.
         Err(Errno::EACCES) => Ok(dir),
         other => other.map_err(|e| failed(&at, e)),
     }
 }
 
-/// The mode of what is made above a store: root's is for all, a user's for nobody else.
+/// Returns the mode of directories that are made above a store: root's are for all users, a user's are
+/// private.
 fn directory_above() -> Mode {
     if geteuid().is_root() { Mode::from_bits_truncate(0o755) } else { Mode::S_IRWXU }
 }
 
-/// The mode of a new store. In root's everybody finds the entry of a file that he may see; which
-/// other files root runs, when, and how large they are, is nobody else's business.
+/// Returns the mode of a new store. In root's, every user can open the entry of a file that they may see, and
+/// cannot find out which other files root runs, when, and how large they are.
 fn store_mode() -> Mode {
     if geteuid().is_root() { Mode::from_bits_truncate(0o711) } else { Mode::S_IRWXU }
 }
@@ -341,7 +342,7 @@ fn stat_of(dir: &OwnedFd, path: &Path) -> Result<FileStat, StoreError> {
     fstat(dir).map_err(|e| StoreError::io("stat", path, e))
 }
 
-/// On the way others may make names only where they cannot take ours away.
+/// Checks a directory on the way to the store: others may make names in it only if they cannot remove ours.
 fn check_step(dir: &OwnedFd, path: &Path) -> Result<(), StoreError> {
     let stat = stat_of(dir, path)?;
     match stat.st_mode & libc::S_IFMT {
@@ -356,7 +357,7 @@ fn check_step(dir: &OwnedFd, path: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// In the store itself nobody else may make anything.
+/// Checks the store itself, in which others may make nothing; returns its owner.
 fn check_owner(dir: &OwnedFd, path: &Path) -> Result<u32, StoreError> {
     let stat = stat_of(dir, path)?;
     check_user(&stat, path)?;
@@ -373,7 +374,7 @@ fn check_user(stat: &FileStat, path: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Stat of a name in a directory, the name itself and not what it may point to.
+/// Calls stat(2) for a name in a directory; a symbolic link is not followed.
 pub(super) fn stat_at(dir: &OwnedFd, name: &str) -> Result<FileStat, Errno> {
     nix::sys::stat::fstatat(dir, name, AtFlags::AT_SYMLINK_NOFOLLOW)
 }

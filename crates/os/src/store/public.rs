@@ -16,8 +16,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-/// File systems on which modes and access control lists decide. A FUSE mount lets other users in
-/// only if its options say so, whatever the modes; a server decides by itself.
+/// File systems on which modes and access control lists decide. A FUSE mount admits other users only if its
+/// options say so, whatever the modes; a network file server decides by itself.
 const MODES_DECIDE: &[FsType] = &[
     EXT4_SUPER_MAGIC, // ext2 and ext3 too
     XFS_MAGIC,
@@ -36,23 +36,23 @@ pub enum Readers {
     All,
     /// Perhaps not every one.
     Some,
-    /// Where we are, it does not show: in a chroot, or with mounts of our own.
+    /// It cannot be found out in a chroot, or with mounts of our own.
     Unknown,
 }
 
-/// Looks at modes, and remembers what it has seen of directories. It is made anew for each start:
-/// what it remembers is soon out of date.
+/// Checks modes, and remembers the results for directories. It is made anew for each start, for the results
+/// are soon outdated.
 #[derive(Default)]
 pub struct AccessCheck {
     directories: BTreeMap<PathBuf, Option<Rc<OwnedFd>>>,
-    /// Processes (`None` is ours), and whether they are where the first one is.
+    /// Processes (`None` is ours), and whether they have the mounts and root directory of process 1.
     processes: BTreeMap<Option<u32>, bool>,
 }
 
 impl AccessCheck {
-    /// Who may read the file at `path` as process `pid` sees it, or we see it; it must be the file
-    /// with that identity. All users may if the modes of the file and of every directory above it
-    /// let the owner, the group and all others, if none of them has an access control list, and if
+    /// Returns who may read the file at `path`, as process `pid` sees it (`None`: as we see it); it must be the
+    /// file with that identity. All users may if the modes of the file and of every directory above it
+    /// allow it to the owner, the group and all others, if none of them has an access control list, and if
     /// modes decide on its file system.
     pub fn readers(&mut self, pid: Option<u32>, path: &Path, identity: &Identity) -> Readers {
         let mut knows =
@@ -73,8 +73,8 @@ impl AccessCheck {
         is_it(&file) && lets_all(&file, libc::S_IFREG, 0o444)
     }
 
-    /// A directory that every user can pass through. Each name is looked up in the directory
-    /// that was looked at, so that nobody can put another one in its place meanwhile.
+    /// Opens a directory that every user can pass through. Each name is looked up in the directory that was
+    /// checked, so that nobody can replace it in between.
     fn directory(&mut self, path: &Path) -> Option<Rc<OwnedFd>> {
         if let Some(known) = self.directories.get(path) {
             return known.clone();
@@ -94,14 +94,14 @@ impl AccessCheck {
 
 const FLAGS: OFlag = OFlag::O_PATH.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
-/// Whether it is of that type, and everybody has the rights `bits`.
+/// Whether the file is of that type, and every user has the rights `bits`.
 fn lets_all(file: &OwnedFd, kind: libc::mode_t, bits: libc::mode_t) -> bool {
     let modes =
         fstat(file).is_ok_and(|stat| stat.st_mode & libc::S_IFMT == kind && stat.st_mode & bits == bits);
     modes && fstatfs(file).is_ok_and(|s| MODES_DECIDE.contains(&s.filesystem_type())) && !may_have_acl(file)
 }
 
-/// What an access control list says is not weighed. Where the answer is not clear, there may be one.
+/// Whether the file has, or may have, an access control list. Its contents are not evaluated.
 fn may_have_acl(file: &OwnedFd) -> bool {
     // A descriptor that only names a file has no fgetxattr(2).
     let Ok(name) = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())) else { return true };
@@ -116,8 +116,8 @@ fn may_have_acl(file: &OwnedFd) -> bool {
     }
 }
 
-/// Whether the process has the mounts and the root directory of the first one: with others, a
-/// path may lead where nobody else gets by it, and directories above the root are not seen.
+/// Whether the process has the mounts and the root directory of process 1. Otherwise a path may lead to a file
+/// that other users cannot reach, and the directories above the root cannot be checked.
 fn is_in_first_place(pid: Option<u32>) -> bool {
     let pid = &pid.map_or_else(|| "self".into(), |pid| pid.to_string());
     let mounts = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();

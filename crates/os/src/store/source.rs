@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The file that an object was loaded from: which one it is, and what tells of a change of it.
+//! The file that an object was loaded from: which one it is, and how a change of it is detected.
 
 use super::StoreError;
 use crate::io::write_back::write_back;
@@ -19,10 +19,10 @@ use std::time::{Duration, SystemTime};
 pub(super) const XFS_MAGIC: FsType = FsType(0x5846_5342); // linux/magic.h; not in nix for every C library
 /// File systems that move a file's change time before its contents change, once fsync(2) has made
 /// its pages clean. That also holds for a store through a mapping: a clean page is mapped without
-/// write permission, and the fault notes the time. `crates/cli/tests/safety/store/stale.rs` tries
+/// write permission, and the fault updates the time. `crates/cli/tests/safety/store/stale.rs` tries
 /// it on each of them.
 ///
-/// Not among them are tmpfs, whose fsync does nothing; overlayfs, whose fsync does not reach the
+/// Others do not, or not surely: tmpfs, whose fsync does nothing; overlayfs, whose fsync does not reach the
 /// lower layer (nor, mounted `volatile`, the upper one); and squashfs and EROFS: their times are what
 /// the maker of the image chose, so two images on one loop device may have files that differ in
 /// their contents alone.
@@ -45,14 +45,14 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub struct Source {
     /// Which file, in which state.
     pub identity: Identity,
-    /// As the process sees it.
+    /// Its path, as the process sees it.
     pub path: PathBuf,
-    /// Its file system is one of [`TELLING`].
+    /// Whether its file system is one of [`TELLING`].
     telling: bool,
     file: File,
 }
 
-/// What stat(2) says of a file.
+/// Returns the identity of a file from what stat(2) says.
 pub(super) fn identity(meta: &Metadata) -> Identity {
     Identity {
         device: meta.dev(),
@@ -72,7 +72,7 @@ impl Source {
         let replaced = || StoreError::Replaced { path: object.path.clone().into() };
         let root = Process::new(pid).path("root");
         let inside = object.path.strip_prefix("/").map_err(|_| replaced())?;
-        // Not to be read, only to be looked at: it may be executable alone.
+        // With `O_PATH`, for it may be executable and not readable.
         let flags = libc::O_PATH | libc::O_NOFOLLOW;
         let file = OpenOptions::new().read(true).custom_flags(flags).open(root.join(inside));
         let file = file.map_err(|_| replaced())?;
@@ -93,10 +93,10 @@ impl Source {
     /// Finds out whether every later change of the file will move its times. The caller asks this
     /// before it reads the bytes, and afterwards whether [`Source::is_unchanged`].
     ///
-    /// For the times to tell, four things must hold. The file system notes each change. The last
-    /// change is so old that the next one gets another time. Nobody has the file open for
-    /// writing, as far as the kernel tells us: a call of write(2) that takes long notes the time
-    /// when it begins. And no page is dirty: only the first store to a clean page moves the times.
+    /// That is so if four things hold. The file system updates the times at each change. The last change is so
+    /// old that the next one gets another time. Nobody has the file open for writing, as far as the kernel
+    /// shows: a write(2) that takes long updates the time when it begins. And no page is dirty: only the first
+    /// store to a clean page moves the times.
     pub fn evidence(&self) -> Evidence {
         if self.telling && is_settled(&self.identity) && self.is_clean() && self.is_unchanged() {
             Evidence::Times
@@ -105,9 +105,9 @@ impl Source {
         }
     }
 
-    /// Makes all pages clean and so write-protected.
+    /// Makes all pages clean and so write-protected; false if a process has the file open for writing.
     fn is_clean(&self) -> bool {
-        // Without a lock on it that another process has asked for we do not wait.
+        // O_NONBLOCK: no waiting for another process that holds a lease on the file.
         let flags = libc::O_NONBLOCK | libc::O_CLOEXEC;
         let own = format!("/proc/self/fd/{}", self.file.as_raw_fd());
         let Ok(file) = OpenOptions::new().read(true).custom_flags(flags).open(own) else { return false };
@@ -117,12 +117,12 @@ impl Source {
                 .is_ok()
     }
 
-    /// Whether the file's times are still those that were found first.
+    /// Whether the file's identity and times are still those that were found first.
     pub fn is_unchanged(&self) -> bool {
         self.file.metadata().is_ok_and(|meta| identity(&meta) == self.identity)
     }
 
-    /// The functions that it names: none if we may not read it.
+    /// Reads the functions that its symbol table names; none if it cannot be read.
     pub fn functions(&self) -> Vec<Function> {
         let opened = File::open(format!("/proc/self/fd/{}", self.file.as_raw_fd()));
         let named = opened.map_err(|e| e.to_string()).and_then(|file| functions(&ReadCache::new(file)));
@@ -133,7 +133,7 @@ impl Source {
     }
 }
 
-/// Two changes in quick succession may leave one and the same time.
+/// Whether the last change is so old that a further one gets another time.
 fn is_settled(identity: &Identity) -> bool {
     let changed = Duration::new(identity.changed.0.max(0) as u64, 0);
     let age = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH + changed);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A file's pages in memory: written back, dropped, asked about.
+//! A file's pages in memory: writing back, dropping, asking.
 
 use crate::proc::procfs::Process;
 use hugelift_core::addr::PageSize;
@@ -10,16 +10,16 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-/// Writes the file's changed pages back: only clean ones can be dropped or collapsed. Where
-/// this fails (a read-only file system) they stay, which is then seen.
+/// Writes the file's dirty pages back: only clean ones can be dropped or collapsed. Where this fails (a
+/// read-only file system) they stay small, which the last step of priming finds.
 pub fn sync(file: &File) {
     if let Err(error) = file.sync_all() {
         tracing::debug!(%error, "fsync");
     }
 }
 
-/// Drops what of the huge page at `offset` is in memory, clean, and mapped by nobody. Any
-/// reader of a file may do that (posix_fadvise(2)).
+/// Drops the base pages of the huge page at `offset` that are clean and not mapped. Any reader of a file may
+/// do that (posix_fadvise(2)).
 pub fn forget(file: &File, offset: u64, page: PageSize) {
     let (Ok(offset), Ok(bytes)) = (offset.try_into(), page.bytes().try_into()) else { return };
     let advice = nix::fcntl::PosixFadviseAdvice::POSIX_FADV_DONTNEED;
@@ -28,21 +28,21 @@ pub fn forget(file: &File, offset: u64, page: PageSize) {
     }
 }
 
-/// What changes when the file is written to: length, modification and change time.
+/// Returns what changes when the file is written to: length, modification and change time.
 pub fn stamp(file: &File) -> Option<[i64; 5]> {
     let m = file.metadata().ok()?;
     Some([m.size().cast_signed(), m.mtime(), m.mtime_nsec(), m.ctime(), m.ctime_nsec()])
 }
 
-/// Whether anybody has the file open for writing; `None` if the kernel does not tell us.
+/// Whether any process has the file open for writing; `None` if that cannot be found out.
 ///
-/// A read lease is refused then (fcntl(2), F_SETLEASE). It is given back at once; who
-/// opens the file for writing in that moment waits as long.
+/// The kernel refuses a read lease then (fcntl(2), F_SETLEASE). A lease that was granted is given back at
+/// once; a process that opens the file for writing in that moment waits until then.
 pub fn open_for_writing(file: &File) -> Option<bool> {
     const F_SETSIG: libc::c_int = 10; // asm-generic/fcntl.h; not in the libc crate
     let fd = file.as_raw_fd();
-    // SAFETY: fcntl(2) with numbers alone. The signal that tells of a broken lease would end
-    // us by default: SIGURG is ignored by default.
+    // SAFETY: fcntl(2) with numbers alone. The default signal for a broken lease, SIGIO, would end this
+    // process; SIGURG is ignored by default.
     let lease = unsafe {
         libc::fcntl(fd, F_SETSIG, libc::SIGURG);
         libc::fcntl(fd, libc::F_SETLEASE, libc::F_RDLCK)
@@ -55,8 +55,8 @@ pub fn open_for_writing(file: &File) -> Option<bool> {
     (io::Error::last_os_error().raw_os_error() == Some(libc::EAGAIN)).then_some(true)
 }
 
-/// Whether mincore(2) tells us the truth: it does to the owner, to those who may write, and to
-/// `CAP_FOWNER`; to all others everything seems to be in memory.
+/// Whether mincore(2) tells the truth about the file: it does for the owner, for users who may write, and with
+/// `CAP_FOWNER`; for all others every page seems to be in memory.
 pub fn may_look(file: &File) -> bool {
     let user = nix::unistd::geteuid();
     file.metadata().is_ok_and(|m| m.uid() == user.as_raw())
@@ -73,12 +73,12 @@ fn has_fowner(status: &[u8]) -> bool {
     set.is_some_and(|set| set >> CAP_FOWNER & 1 != 0)
 }
 
-/// The open file itself, by whatever name it was opened.
+/// Returns a path that leads to the open file itself.
 fn own_path(file: &File) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
-/// The name of the file system that the file is on, or its magic number (statfs(2)).
+/// Returns the name of the file system that the file is on, or its magic number (statfs(2)).
 pub fn file_system(file: &File) -> String {
     let Ok(stat) = nix::sys::statfs::fstatfs(file.as_fd()) else { return "unknown".to_string() };
     let magic = stat.filesystem_type().0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Who holds a file: found in /proc, as far as we may look.
+//! The processes that map a file or have it open, found in /proc as far as the caller may read it.
 
 use crate::proc::procfs::{Process, read_whole};
 use hugelift_core::addr::PageSize;
@@ -9,7 +9,7 @@ use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// All processes but our own.
+/// Returns all processes but this one.
 fn others() -> impl Iterator<Item = u32> {
     let own = std::process::id();
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -21,11 +21,11 @@ fn holder(pid: u32) -> Holder {
     Holder { pid, name: name.trim_ascii_end().into() }
 }
 
-/// For each huge page at these offsets of the file, the processes with a mapping of it.
-/// `id` is the file as `/proc/PID/maps` has it.
+/// Returns the processes that map each of the huge pages at these offsets of the file. `id` is the file's
+/// identity in `/proc/PID/maps`.
 pub fn mappers(id: FileId, offsets: &[u64], page: PageSize) -> Vec<Vec<Holder>> {
     let mut found = vec![Vec::new(); offsets.len()];
-    // Most processes have nothing to do with the file: their lines are not worth parsing.
+    // Most processes do not map the file: only lines with its inode are parsed.
     let inode = format!(" {} ", id.inode).into_bytes();
     for pid in others() {
         let Ok(maps) = Process::new(pid).read("maps") else { continue };
@@ -51,7 +51,7 @@ pub fn mappers(id: FileId, offsets: &[u64], page: PageSize) -> Vec<Vec<Holder>> 
     found
 }
 
-/// The processes that have the file open for writing.
+/// Returns the processes that have the file open for writing.
 pub fn writers(file: &File) -> Vec<Holder> {
     let Ok(meta) = file.metadata() else { return Vec::new() };
     let is_it =
@@ -67,7 +67,7 @@ pub fn writers(file: &File) -> Vec<Holder> {
     others().filter(writes).map(holder).collect()
 }
 
-/// The open flags that `/proc/PID/fdinfo/FD` shows, in octal (proc_pid_fdinfo(5)).
+/// Returns the open flags in `/proc/PID/fdinfo/FD`, where they are octal (proc_pid_fdinfo(5)).
 fn flags(text: &[u8]) -> Option<i32> {
     let text = std::str::from_utf8(text).ok()?;
     let flags = text.lines().find_map(|line| line.strip_prefix("flags:"))?;

@@ -15,9 +15,8 @@ pub struct Locked {
 }
 
 impl Locked {
-    /// Locks the huge pages of `file` at these offsets, multiples of `page`, as far as the
-    /// kernel lets us; and its answer where it does not: ENOMEM beyond RLIMIT_MEMLOCK, EPERM
-    /// where that is 0.
+    /// Locks the huge pages of `file` at these offsets, multiples of `page`, as far as the kernel allows. The
+    /// error is the first refusal: ENOMEM beyond RLIMIT_MEMLOCK, EPERM where that is 0.
     pub fn new(file: &File, offsets: &[u64], page: PageSize) -> (Locked, Option<io::Error>) {
         let mut locked = Locked::default();
         for run in offsets.chunk_by(|a, b| a.checked_add(page.bytes()) == Some(*b)) {
@@ -28,7 +27,7 @@ impl Locked {
         (locked, None)
     }
 
-    /// How much is locked.
+    /// Returns how many bytes are locked.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }

@@ -3,16 +3,15 @@
 //! huge in every process that maps the file at a congruent address.
 //!
 //! ```text
-//!   read in      under MADV_HUGEPAGE the fault path reads whole huge pages: enough for what
-//!                was not in memory, nothing for what is there in small pages
+//!   read in      under MADV_HUGEPAGE the fault path reads whole huge pages: that suffices for what is
+//!                not in memory, and changes nothing for what is there in small pages
 //!   collapse     MADV_COLLAPSE: where the kernel can, also for a file in use (tmpfs;
 //!                READ_ONLY_THP_FOR_FS)
 //!   drop         fsync, POSIX_FADV_DONTNEED for these huge pages alone, then read in again
-//!   verify       what a fresh mapping shows in smaps, page by page
+//!   verify       what smaps shows of a new mapping, page by page
 //! ```
 //!
-//! Each step is done for those huge pages alone that are still small: what is huge already is
-//! never dropped. Nothing is written to the file, and no other file is touched.
+//! Each step is done only for pages that are still small: what is huge already is never dropped. Nothing is written to the file, and no other file is touched.
 
 mod cache;
 mod holders;
@@ -32,18 +31,18 @@ use std::io;
 use std::time::Duration;
 use view::{Advice, View};
 
-/// Huge pages that are looked at together: one reading of smaps for so many.
+/// Huge pages that are mapped together, so that smaps is read once for all of them.
 const BATCH: usize = 64;
-/// Pages that the kernel has just in hand (in a queue, under write-back) are not dropped:
-/// tried again so often, after so long.
+/// How often to drop pages that the kernel keeps (in a queue, under write-back); [`PAUSE`] is between the
+/// tries.
 const TRIES: u32 = 5;
-/// How many huge pages of a file are tried before the others.
+/// How many huge pages of a file are tried before all others.
 const PROBES: usize = 3;
-/// How often pages are dropped and read in before they count as refused.
+/// How often pages are dropped and read in before that counts as a failure.
 const ROUNDS: u32 = 3;
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Size of the huge pages that a file's page cache can be mapped with.
+/// Returns the size of the huge pages by which a file's page cache can be mapped.
 ///
 /// # Errors
 /// [`Obstacle::NoThp`] or [`Obstacle::ThpDisabled`].
@@ -52,50 +51,50 @@ pub fn huge_page() -> Result<PageSize, Obstacle> {
     if machine::thp_disabled(None) { Err(Obstacle::ThpDisabled) } else { Ok(page) }
 }
 
-/// Primes the whole huge pages of `page` in the file's text and read-only data; what is huge
-/// already is left as it is. What the report calls huge, a mapping made afterwards has shown.
+/// Primes the whole huge pages of `page` in the file's text and read-only data; pages that are huge already
+/// are left as they are. The report calls a page huge only if a mapping made afterwards showed it.
 pub fn prime(file: &ElfFile, page: PageSize) -> FileReport {
     prime_for(file, 0, page)
 }
 
-/// As [`prime`], of a file whose loading adds `bias` to the stated addresses.
+/// Primes as [`prime`] does, a file whose loading adds `bias` to the stated addresses.
 pub fn prime_for(file: &ElfFile, bias: u64, page: PageSize) -> FileReport {
     Job::new(file, bias, page).run(Job::prime_batch)
 }
 
-/// What [`prime`] would find huge now, and what stands in the way. Changes nothing: no page of
-/// the file is read into memory or dropped.
+/// Reports what [`prime`] would find huge now, and the obstacles. It changes nothing: no page of the file is
+/// read into memory or dropped.
 pub fn check(file: &ElfFile, page: PageSize) -> FileReport {
     Job::new(file, 0, page).run(Job::check_batch)
 }
 
-/// The report on a file of which nothing can be huge for the same reason.
+/// Returns the report on a file of which nothing can be huge, for one reason.
 pub fn blocked(file: &ElfFile, obstacle: &Obstacle) -> FileReport {
     let mut job = Job::new(file, 0, PageSize::MB2);
     job.refusal = Some(obstacle.clone());
     job.run(Job::check_batch)
 }
 
-/// Who writes to the file, if anybody does: it is then left alone.
+/// Returns the processes that have the file open for writing, if there are any: such a file is left alone.
 pub fn written(file: &ElfFile) -> Option<Obstacle> {
     let writers = || holders::writers(file.file());
     match cache::open_for_writing(file.file()) {
         Some(true) => Some(Obstacle::BeingWritten(writers())),
         Some(false) => None,
-        // The kernel does not tell: what can be seen has to do.
+        // The kernel grants no leases here: only the processes that can be seen count.
         None => Some(writers()).filter(|w| !w.is_empty()).map(Obstacle::BeingWritten),
     }
 }
 
-/// What tells one state of a file from another: length, modification and change time.
+/// What distinguishes two states of a file: length, modification and change time.
 pub type Stamp = Option<[i64; 5]>;
 
-/// The state that the file is in.
+/// Returns the state that the file is in.
 pub fn stamp(file: &ElfFile) -> Stamp {
     cache::stamp(file.file())
 }
 
-/// A huge page of the file that is not huge yet, and why, as far as is known.
+/// Why a huge page of the file is not huge; `None` if it is.
 type Fate = Option<Obstacle>;
 
 struct Job<'a> {
@@ -104,9 +103,9 @@ struct Job<'a> {
     base: PageSize,
     candidates: Vec<Candidate>,
     refusal: Fate,
-    /// As `/proc/PID/maps` calls the file; known from the first look at a mapping of it.
+    /// The file's identity in `/proc/PID/maps`; known once it was mapped.
     id: Option<FileId>,
-    /// Some page of it is huge: its file system can.
+    /// Whether some page of it is huge: then its file system supports huge pages.
     made: bool,
 }
 
@@ -118,7 +117,7 @@ impl<'a> Job<'a> {
         Job { file, page, base, candidates, refusal: None, id: None, made: false }
     }
 
-    /// Treats all pages in batches, and books what `treat` says of each: nothing for huge ones.
+    /// Calls `treat` with all pages in batches, and reports what it returns for each.
     fn run(mut self, treat: fn(&mut Job<'a>, &[u64]) -> Result<Vec<Fate>, Obstacle>) -> FileReport {
         let offsets: Vec<u64> = self.candidates.iter().flat_map(|c| c.pages(self.page)).collect();
         if self.refusal.is_none() && !offsets.is_empty() {
@@ -158,7 +157,7 @@ impl<'a> Job<'a> {
         View::new(self.file.file(), offsets, self.page, advice).map_err(|e| failed("mmap", &e))
     }
 
-    /// Which pages of the view are mapped huge.
+    /// Returns which pages of the view are mapped huge.
     fn huge(&mut self, view: &View) -> Result<Vec<bool>, Obstacle> {
         let (huge, id) = view.huge().map_err(|e| failed("smaps", &e))?;
         self.id = self.id.or(id);
@@ -184,13 +183,13 @@ impl<'a> Job<'a> {
         cache::sync(self.file.file());
         small.iter().for_each(|&i| view.collapse(i));
         drop(view);
-        // What the call says is not believed: Linux 6.1 has EINVAL for what it has done.
+        // The result of the call is ignored: Linux 6.1 returns EINVAL for pages that it has collapsed.
         let after = self.view(offsets, Advice::Random)?;
         small.iter().for_each(|&i| drop(after.populate(i, self.base)));
         let found = self.huge(&after)?;
         drop(after);
         small.retain(|&i| !found[i]);
-        // What is dropped is read in again on our account, or not at all.
+        // Pages that are dropped are read in again, charged to this process: they must fit.
         if let Some(short) = self.does_not_fit(small.len()) {
             small.drain(..).for_each(|i| errors[i] = Some(short.clone()));
         }
@@ -212,9 +211,9 @@ impl<'a> Job<'a> {
         Ok(errors)
     }
 
-    /// Where none of the file's pages is huge yet, tries some of the small ones first: on a file
-    /// system that has no huge pages to give, all would be dropped and read again for nothing.
-    /// Returns that it has none; else takes those that have become huge out of `small`.
+    /// If none of the file's pages is huge yet, tries some of the small ones first: on a file system without
+    /// huge pages, all would be dropped and read again in vain. Returns that obstacle; else removes those that
+    /// have become huge from `small`.
     fn probe(
         &mut self,
         offsets: &[u64],
@@ -235,7 +234,7 @@ impl<'a> Job<'a> {
         Ok(None)
     }
 
-    /// Drops these huge pages, which are in memory in small ones, and reads them in again.
+    /// Drops these huge pages, which are in memory as small pages, and reads them in again.
     fn drop_and_read(&mut self, offsets: &[u64]) -> Result<Vec<Fate>, Obstacle> {
         let mut users = None;
         let mut stays = vec![false; offsets.len()];
@@ -250,7 +249,7 @@ impl<'a> Job<'a> {
             if !stays.contains(&true) {
                 break;
             }
-            // What somebody maps stays, however often it is tried.
+            // Pages that a process maps stay, however often it is tried.
             if users.get_or_insert_with(|| self.users(offsets)).iter().any(|u| !u.is_empty()) {
                 break;
             }
@@ -280,7 +279,7 @@ impl<'a> Job<'a> {
         Ok((0..offsets.len()).map(|i| fate(i, users.next())).collect())
     }
 
-    /// Why pages that were read anew are small.
+    /// Returns why pages that were read anew are small.
     fn lacking(&self) -> Obstacle {
         if self.made || !machine::has_free_block(self.page) {
             Obstacle::Fragmented
@@ -296,8 +295,8 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// What of these pages is in memory; `None` if the kernel does not tell us, for it tells
-    /// only those who might write to the file.
+    /// Returns what of these pages is in memory; `None` if the kernel does not tell this user
+    /// ([`cache::may_look`]).
     fn resident(&self, offsets: &[u64]) -> Result<Option<Vec<view::Resident>>, Obstacle> {
         if !cache::may_look(self.file.file()) {
             return Ok(None);
@@ -306,14 +305,14 @@ impl<'a> Job<'a> {
         Ok((0..offsets.len()).map(|i| view.resident(i, self.base).ok()).collect())
     }
 
-    /// What is not in memory must fit into what is left of it.
+    /// Returns the obstacle if the pages that are not in memory do not fit into it.
     fn memory_short(&self, offsets: &[u64]) -> Result<Fate, Obstacle> {
         let resident = self.resident(offsets)?;
         let absent = |i: &usize| resident.as_ref().is_none_or(|r| !r[*i].any);
         Ok(self.does_not_fit((0..offsets.len()).filter(absent).count()))
     }
 
-    /// So many huge pages must fit into the memory that is left.
+    /// Returns the obstacle if so many huge pages do not fit into the memory that is left.
     fn does_not_fit(&self, pages: usize) -> Fate {
         let need = pages as u64 * self.page.bytes();
         let left = if need > 0 { machine::memory_left_here() } else { 0 };
@@ -324,7 +323,7 @@ impl<'a> Job<'a> {
         let Some(resident) = self.resident(offsets)? else {
             return Ok(vec![Some(Obstacle::NotOwner); offsets.len()]);
         };
-        // Touching what is in memory reads nothing, not even ahead.
+        // Touching pages that are in memory reads nothing from the disk, and nothing ahead.
         let view = self.view(offsets, Advice::Random)?;
         (0..offsets.len()).filter(|&i| resident[i].first).for_each(|i| drop(view.populate(i, self.base)));
         let found = self.huge(&view)?;
@@ -348,7 +347,8 @@ fn failed(call: &'static str, error: &dyn std::error::Error) -> Obstacle {
     Obstacle::Failed { call, error: error.to_string() }
 }
 
-/// What a touch would have met as SIGBUS: the file has become shorter.
+/// Returns the obstacle for a failed read. EFAULT means that the file has become shorter: a touch would have
+/// been SIGBUS.
 fn read_failed(error: &io::Error) -> Obstacle {
     if error.raw_os_error() == Some(libc::EFAULT) { Obstacle::Changed } else { failed("madvise", error) }
 }

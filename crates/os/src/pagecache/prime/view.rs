@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Huge pages of a file, mapped for a look:
+//! Mappings of a file's huge pages in this process, to find out what is mapped huge:
 //!
 //! ```text
 //!   |   gap   |=page 0=|   gap   |=page 1=|   gap   |=page 2=|   ...
@@ -16,11 +16,11 @@ use hugelift_core::maps::FileId;
 use std::fs::File;
 use std::io;
 
-/// What the kernel is told of a view (madvise(2)).
+/// The advice for a view (madvise(2)).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Advice {
-    /// `MADV_HUGEPAGE`: faults read in whole huge pages. With `MADV_RANDOM` one each: else
-    /// what the kernel reads ahead behind them, in small pages, is the next one's beginning.
+    /// `MADV_HUGEPAGE`: each fault reads in a whole huge page. `MADV_RANDOM` keeps the kernel from reading
+    /// ahead behind it: those small pages would be the beginning of the next huge page.
     Huge,
     /// `MADV_RANDOM`: faults read nothing ahead.
     Random,
@@ -29,13 +29,13 @@ pub enum Advice {
 /// How much of a huge page of the file is in memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Resident {
-    /// Its first base page is.
+    /// Whether its first base page is.
     pub first: bool,
-    /// Any base page is.
+    /// Whether any base page is.
     pub any: bool,
 }
 
-/// The mappings; gone when dropped.
+/// The mappings; unmapped when dropped.
 #[derive(Debug)]
 pub struct View {
     reserved: Reservation,
@@ -76,14 +76,14 @@ impl View {
         }
     }
 
-    /// Faults in the first `size` of page `i`, without a signal where the file has ended.
+    /// Faults in the first `size` of page `i`, without a signal beyond the end of the file.
     ///
     /// # Errors
-    /// errno(3): EFAULT where the file has ended or cannot be read.
+    /// errno(3): EFAULT beyond the end of the file, or where it cannot be read.
     pub fn populate(&self, i: usize, size: PageSize) -> io::Result<()> {
         let bytes = usize::try_from(size.bytes()).map_err(|_| io::ErrorKind::OutOfMemory)?;
         match self.advise(self.pages[i], bytes, libc::MADV_POPULATE_READ) {
-            // Linux before 5.14: a read by the kernel faults in, too.
+            // Linux before 5.14: process_vm_readv(2) faults pages in, too.
             Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
                 let mut bytes = vec![0; bytes];
                 let got = memory::read(std::process::id().cast_signed(), self.pages[i], &mut bytes)?;
@@ -93,10 +93,10 @@ impl View {
         }
     }
 
-    /// Asks the kernel to make page `i` huge where it is.
+    /// Asks the kernel to collapse page `i`.
     pub fn collapse(&self, i: usize) {
         let Ok(bytes) = usize::try_from(self.page.bytes()) else { return };
-        // Again where something was only busy.
+        // Once more after EAGAIN.
         for _ in 0..2 {
             match self.advise(self.pages[i], bytes, MADV_COLLAPSE) {
                 Err(e) if e.raw_os_error() == Some(libc::EAGAIN) => {}
@@ -105,7 +105,7 @@ impl View {
         }
     }
 
-    /// How much of page `i` is in memory, for those who may know (mincore(2)).
+    /// Returns how much of page `i` is in memory (mincore(2)), if `may_look`.
     ///
     /// # Errors
     /// errno(3)
@@ -122,10 +122,10 @@ impl View {
         Ok(Resident { first: pages.first().is_some_and(present), any: pages.iter().any(present) })
     }
 
-    /// Which pages are mapped huge, by smaps; and what the kernel calls the file there.
+    /// Returns which pages are mapped huge, by smaps, and the file's identity there.
     ///
     /// # Errors
-    /// [`ProcError`]: without smaps nothing is known.
+    /// [`ProcError`]: smaps cannot be read.
     pub fn huge(&self) -> Result<(Vec<bool>, Option<FileId>), ProcError> {
         let usage = Process::OWN.smaps()?;
         let of = |at: Addr| {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a file has besides its bytes, for its copy to have too.
+//! Owner, mode, extended attributes and times of a file, which its copy gets too.
 
 use super::ReplaceError;
 use crate::pagecache::relay::Original;
@@ -11,16 +11,16 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
 use xattr::FileExt;
 
-/// Attributes that vouch for the very file that has them.
+/// Attributes that are valid only for the file that has them.
 const SIGNATURES: [(&str, &str); 2] = [("security.ima", "IMA"), ("security.evm", "EVM")];
 
 /// Gives a program rights beyond its caller's (capabilities(7)).
 const CAPABILITIES: &str = "security.capability";
-/// Says who else may do what (acl(5)).
+/// Grants rights to further users (acl(5)).
 const ACCESS_LIST: &str = "system.posix_acl_access";
 
-/// The rights beyond its caller's that a program has, if it has any. A copy with them, or an
-/// original that keeps them under its second name, is a second door.
+/// Returns which rights beyond its caller's a program has, if it has any. A copy with them, or an original
+/// that keeps them under its second name, could be exploited after the program itself was mended.
 pub(super) fn privilege(original: &Original) -> Option<&'static str> {
     if original.meta.mode() & (libc::S_ISUID | libc::S_ISGID) != 0 {
         return Some("is set-uid or set-gid");
@@ -28,8 +28,8 @@ pub(super) fn privilege(original: &Original) -> Option<&'static str> {
     attribute(original.file(), CAPABILITIES).is_some().then_some("has file capabilities")
 }
 
-/// In what the rights of `other`, which would stand for `file`, are others. A file with more names
-/// may be that of another user, linked here.
+/// Returns in what the rights of `other`, which would replace `file`, differ. A file with hard links may be
+/// another user's, linked here.
 pub(super) fn other_rights(file: &Original, other: &Original) -> Option<String> {
     let (a, b) = (&file.meta, &other.meta);
     let is_same = (a.dev(), a.ino()) == (b.dev(), b.ino());
@@ -52,7 +52,7 @@ fn attribute(file: &File, name: &str) -> Option<Vec<u8>> {
     file.get_xattr(name).ok().flatten()
 }
 
-/// By what the file is signed or measured, if it is.
+/// Returns by what the file is signed or measured, if it is.
 pub(super) fn signed(file: &File) -> Option<&'static str> {
     SIGNATURES
         .iter()
@@ -86,7 +86,7 @@ pub(super) fn carry_over(original: &Original, copy: &File) -> Result<(), Replace
     let (wanted, there) = (names(original.file()), names(copy));
     let wanted = wanted.map_err(failed("extended attributes"))?;
     for name in there.map_err(failed("extended attributes"))? {
-        // What the folder gave it: a default access control list. A label is the kernel's.
+        // Attributes from the folder: a default access control list. Security labels belong to the kernel.
         if !wanted.contains(&name) && !name.as_encoded_bytes().starts_with(b"security.") {
             copy.remove_xattr(&name).map_err(failed(&name.escaped().to_string()))?;
         }
@@ -98,7 +98,7 @@ pub(super) fn carry_over(original: &Original, copy: &File) -> Result<(), Replace
     copy.set_permissions(Permissions::from_mode(meta.mode() & 0o7777)).map_err(failed("mode"))
 }
 
-/// The names of all attributes; none, where the file system has no such thing.
+/// Returns the names of all attributes; none, where the file system does not support them.
 fn names(file: &File) -> io::Result<Vec<OsString>> {
     match file.list_xattr() {
         Ok(names) => Ok(names.collect()),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether a copy does what the file does: the loader's opinion, and the user's own command.
+//! Checks that a copy does what the file does, by the loader and by a command of the user's.
 
 use crate::elf::elf_file::ElfFile;
 use crate::io::entry::Entry;
@@ -16,23 +16,22 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// A loader that only looks at a file takes milliseconds.
+/// How long to wait for `--verify` of a loader, which takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Any program that has a loader, for objects that name none.
+/// A program that names a loader, for objects that name none.
 const SHELL: &str = "/bin/sh";
 
-/// The user `nobody`, and the group, of most distributions: it owns nothing.
+/// The user and group `nobody` of most distributions, who own no files.
 const NOBODY: u32 = 65534;
 
-/// Asks the loader to map each of the two and run nothing (`--verify`, ld.so(8)): it has to say the
-/// same of both. A static program has none to be asked.
+/// Asks the loader to map each of the two and run nothing (`--verify`, ld.so(8)): it must exit alike for both.
+/// A static program has no loader.
 ///
-/// The file names its loader, and whoever wrote the file chose the name. So a loader runs only where
-/// nobody but root and the caller can change it, and where it has a loader's name. And a file may be
-/// made so that the loader which maps it runs its code (glibc counts that as no defect of ld.so). So
-/// the loader runs with the rights of the file's owner, who has no use for them that they did not
-/// have before, and with none that a program could give it.
+/// The file names its loader, and the author of the file chose the name. So a loader runs only if nobody but
+/// root and the caller can change it, and it has a loader's name. And a file may be made so that the loader
+/// which maps it runs its code (glibc does not count that as a defect of ld.so). So the loader runs with the
+/// rights of the file's owner, who gains nothing by that, and with none that a program could give it.
 pub(super) fn loader(file: &ElfFile, original: &Original, copy: &File) -> Result<(), String> {
     let Some(named) = loader_of(file) else { return Ok(()) };
     let loader = trusted(&named).map_err(|why| refusal(&named, &why, &original.meta))?;
@@ -44,7 +43,7 @@ pub(super) fn loader(file: &ElfFile, original: &Original, copy: &File) -> Result
     Err(format!("{} --verify ends with {after} instead of {before}", loader.escaped()))
 }
 
-/// The loader that the object names, or that programs of this machine have.
+/// Returns the loader that the object names, or that programs of this machine have.
 fn loader_of(object: &ElfFile) -> Option<PathBuf> {
     if let Some(own) = object.interp() {
         return Some(own);
@@ -56,7 +55,10 @@ fn loader_of(object: &ElfFile) -> Option<PathBuf> {
     shell.interp().filter(|_| shell.headers.machine == object.headers.machine)
 }
 
-/// The real path of a loader that nobody but root and the caller can change; why not, else.
+/// Returns the real path of a loader that only root and the caller can change.
+///
+/// # Errors
+/// Why it is not trusted.
 fn trusted(named: &Path) -> Result<PathBuf, String> {
     if !named.has_root() {
         return Err("it has no absolute path".to_string());
@@ -64,12 +66,14 @@ fn trusted(named: &Path) -> Result<PathBuf, String> {
     let entry = Entry::find(named).map_err(|e| e.to_string())?;
     let path = entry.path();
     let name = entry.name().as_bytes();
-    // Of root's programs too only a loader is known to do nothing but look.
+    // Even of root's programs only a loader is known to run nothing with `--verify`.
     if ![&b"ld-"[..], b"ld.so", b"ld64.so"].iter().any(|start| name.starts_with(start)) {
         return Err(format!("{} has no loader's name (ld-*, ld.so*)", path.escaped()));
     }
     if !entry.is_ours_alone() {
-        return Err("others than root and you can change it, or a directory on the way to it".to_string());
+        return Err(
+            "users other than root and you can change it, or a directory on the way to it".to_string()
+        );
     }
     Ok(path)
 }
@@ -85,7 +89,7 @@ fn refusal(named: &Path, why: &str, file: &Metadata) -> String {
     said
 }
 
-/// As whom the loader looks at the file; `None`: as the caller.
+/// Returns the user as whom the loader checks the file; `None` for the caller.
 fn runner(file: &Metadata) -> Option<u32> {
     let others_write = file.mode() & (libc::S_IWGRP | libc::S_IWOTH) != 0;
     match file.uid() {
@@ -95,7 +99,7 @@ fn runner(file: &Metadata) -> Option<u32> {
     .filter(|&uid| uid != nix::unistd::geteuid().as_raw())
 }
 
-/// How `loader --verify` of the open file ends.
+/// Runs `loader --verify` on the open file; returns its exit status.
 fn verify(loader: &Path, file: &File, runner: Option<u32>) -> Result<ExitStatus, String> {
     let fd = file.as_raw_fd();
     let mut command = Command::new(loader);
@@ -103,7 +107,7 @@ fn verify(loader: &Path, file: &File, runner: Option<u32>) -> Result<ExitStatus,
     command.env_clear().current_dir("/");
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     if let Some(uid) = runner {
-        // Rust gives up the supplementary groups with it.
+        // With `uid`, Rust also drops the supplementary groups.
         command.gid(NOBODY).uid(uid);
     }
     // SAFETY: between fork and exec the closure makes system calls, and allocates nothing.
@@ -117,14 +121,14 @@ fn verify(loader: &Path, file: &File, runner: Option<u32>) -> Result<ExitStatus,
         }
         std::thread::sleep(Duration::from_millis(2));
     }
-    // Our own child, which has had its time.
+    // Our own child, whose time is up.
     let _ = child.kill().and_then(|()| child.wait());
     Err(format!("{} --verify does not end", loader.escaped()))
 }
 
 /// Takes the terminal and all further rights from the process, and leaves it the open file.
 fn confine(fd: RawFd) -> io::Result<()> {
-    // A terminal of ours takes what a process in its session puts into its input (TIOCSTI).
+    // A process in our session could type into our terminal (TIOCSTI).
     nix::unistd::setsid()?;
     nix::sys::prctl::set_no_new_privs()?;
     // SAFETY: fcntl(2) with numbers alone, in a process of its own.
@@ -134,8 +138,8 @@ fn confine(fd: RawFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Runs the user's shell command with each of the two for `{}`: it has to end with the same status
-/// and write the same. It runs with the caller's rights, whatever it does with the files.
+/// Runs the user's shell command with each of the two for `{}`: it must exit with the same status and write
+/// the same. It runs with the caller's rights, whatever it does with the files.
 pub(super) fn attempt(command: &str, file: &Path, copy: &Path) -> Result<(), String> {
     let run = |path: &Path| -> Result<Output, String> {
         let line = with_name(command, path);
@@ -146,7 +150,7 @@ pub(super) fn attempt(command: &str, file: &Path, copy: &Path) -> Result<(), Str
     if before.status != after.status {
         return Err(format!("'{command}' ends with {} instead of {}", after.status, before.status));
     }
-    // A program may say its own name.
+    // A program may print its own name.
     let named = |bytes: &[u8], path: &Path| {
         let name = |path: &Path| path.file_name().unwrap_or_default().escaped().to_string();
         printable_lines(&text_to_parse(bytes)).replace(&name(path), &name(file))
@@ -163,7 +167,7 @@ pub(super) fn attempt(command: &str, file: &Path, copy: &Path) -> Result<(), Str
     Ok(())
 }
 
-/// The command with the file's name, in quotes, for each `{}`.
+/// Returns the command with the file's name, in quotes, for each `{}`.
 fn with_name(command: &str, path: &Path) -> OsString {
     // A name may hold any byte but NUL.
     let mut quoted = vec![b'\''];
