@@ -3,9 +3,10 @@
 //! lifted. Not for people.
 
 use crate::FAILED;
-use crate::failure::Failure;
+
 use crate::log;
-use crate::run::LiftJob;
+use hugelift_lift::Failure;
+use hugelift_lift::job::LiftJob;
 use hugelift_os::io::console::say;
 use hugelift_os::launch::inside;
 use std::ffi::OsString;

@@ -9,7 +9,6 @@
 mod align;
 mod compare;
 mod doctor;
-mod dry_run;
 mod failure;
 mod inside;
 mod inspect;
@@ -17,17 +16,15 @@ mod keep;
 mod lab;
 mod log;
 mod ministat;
-mod options;
 mod pool;
 mod prime;
-mod run;
 mod stat;
 mod store;
 mod top;
 mod usage;
-mod weigh;
 
 use clap::{Parser, Subcommand};
+use hugelift_lift::start::{self, Beginning, RunArgs};
 use std::ffi::{CStr, OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
@@ -38,7 +35,7 @@ use std::os::unix::ffi::OsStrExt;
 static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
 
 /// Exit status of hugelift's own failures, as env(1) has it.
-pub const FAILED: i32 = 125;
+pub use hugelift_lift::FAILED;
 
 /// Puts the code and data of any Linux program on huge pages.
 #[derive(Parser)]
@@ -50,7 +47,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    Run(run::RunArgs),
+    Run(RunArgs),
     Compare(Box<compare::CompareArgs>),
     Stat(stat::StatArgs),
     Inspect(inspect::InspectArgs),
@@ -76,14 +73,14 @@ struct Starter {
 
 #[derive(Subcommand)]
 enum Start {
-    Run(run::RunArgs),
+    Run(RunArgs),
 }
 
 /// The options of `hugelift run` that `words` are.
 ///
 /// # Errors
 /// What clap says of them.
-fn run_options(words: impl IntoIterator<Item = OsString>) -> Result<run::RunArgs, clap::Error> {
+fn run_options(words: impl IntoIterator<Item = OsString>) -> Result<RunArgs, clap::Error> {
     let words = ["hugelift", "run"].map(OsString::from).into_iter().chain(words);
     let Starter { command: Start::Run(run) } = Starter::try_parse_from(words)?;
     Ok(run)
@@ -125,7 +122,7 @@ pub unsafe extern "C" fn main(argc: libc::c_int, argv: *const *const libc::c_cha
     // A program may be started with less stack than hugelift needs.
     if count > 1 && argument(1) == c"run" {
         return hugelift_os::launch::stack::on_new_stack(|| {
-            let beginning = run::Beginning::look();
+            let beginning = Beginning::look();
             if !beginning.is_filtered() {
                 hugelift_os::io::console::guard_standard_files();
             }
@@ -141,7 +138,7 @@ pub unsafe extern "C" fn main(argc: libc::c_int, argv: *const *const libc::c_cha
     command(&args, None)
 }
 
-fn command(args: &[OsString], beginning: Option<run::Beginning>) -> i32 {
+fn command(args: &[OsString], beginning: Option<Beginning>) -> i32 {
     let cli = match parse(args) {
         Ok(cli) => cli,
         Err(error) => {
@@ -159,7 +156,7 @@ fn command(args: &[OsString], beginning: Option<run::Beginning>) -> i32 {
         return FAILED;
     }
     match cli.command {
-        Command::Run(args) => run::run(&args, &beginning.unwrap_or_else(run::Beginning::look)),
+        Command::Run(args) => start::run(&args, &beginning.unwrap_or_else(Beginning::look)),
         Command::Compare(args) => compare::compare(&args),
         Command::Stat(args) => stat::stat(&args),
         Command::Inspect(args) => inspect::inspect(&args),

@@ -2,7 +2,7 @@
 //! Who stays beside the program when it runs: to note what it does, to join what fork(2) leaves split.
 
 use super::job::LiftJob;
-use crate::options::AfterForkChoice;
+use crate::args::AfterForkChoice;
 use crate::weigh::Chosen;
 use hugelift_core::apply::{Outcome, lifted};
 use hugelift_core::plan::Plan;

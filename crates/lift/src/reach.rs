@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Whether a run lifts text and read-only data of the program alone.
 
-use super::RunArgs;
-use crate::options::{AfterForkChoice, ChildrenChoice, MallocChoice};
+use crate::args::{AfterForkChoice, ChildrenChoice, MallocChoice};
+use crate::start::RunArgs;
 use hugelift_core::policy::{PageChoice, Policy, SpanChoice};
 use hugelift_core::snapshot::Part;
 

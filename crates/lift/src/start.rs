@@ -3,20 +3,13 @@
 //!
 //! This process becomes the program; the lifting is done by a helper beside it.
 
-mod afterwards;
-mod complaints;
-mod job;
-mod reach;
-mod tell;
-
-pub use job::LiftJob;
-
 use crate::FAILED;
-use crate::dry_run::dry_run;
-use crate::failure::Failure;
-use crate::options::{
+use crate::Failure;
+use crate::args::{
     AfterForkChoice, ChildrenChoice, MallocChoice, NamesChoice, PolicyArgs, SeccompChoice, word,
 };
+use crate::dry_run::dry_run;
+use crate::job::LiftJob;
 use crate::weigh::TouchedChoice;
 use clap::Args;
 use hugelift_core::addr::PageSize;
@@ -48,48 +41,48 @@ use std::path::{Path, PathBuf};
 #[derive(Args, Debug)]
 pub struct RunArgs {
     #[command(flatten)]
-    policy: PolicyArgs,
+    pub(crate) policy: PolicyArgs,
 
     /// Run the program as this user, by name or number (root only)
     #[arg(long, value_name = "USER[:GROUP]")]
-    user: Option<String>,
+    pub(crate) user: Option<String>,
 
     /// Have the program's allocator put the heap on huge pages, by its variable of the environment
     #[arg(long, value_enum, default_value_t = MallocChoice::Auto)]
-    malloc: MallocChoice,
+    pub(crate) malloc: MallocChoice,
 
     /// Which huge pages of text and rodata are copied [default: all, and with --backing auto as many
     /// as pay, by what past runs took and touched]
     #[arg(long, value_enum)]
-    touched: Option<TouchedChoice>,
+    pub(crate) touched: Option<TouchedChoice>,
 
     /// What becomes of the programs that it starts itself
     #[arg(long, value_enum, default_value_t = ChildrenChoice::Plain)]
-    children: ChildrenChoice,
+    pub(crate) children: ChildrenChoice,
 
     /// What becomes of its huge pages that writes after a fork have split
     #[arg(long, value_enum, default_value_t = AfterForkChoice::Auto)]
-    after_fork: AfterForkChoice,
+    pub(crate) after_fork: AfterForkChoice,
 
     /// Pages of the pool that are kept for what a forked child writes (--data-backing hugetlb)
     #[arg(long, value_name = "PAGES", default_value_t = 0)]
-    fork_reserve: u64,
+    pub(crate) fork_reserve: u64,
 
     /// What is done where a seccomp filter is in force, which may kill who makes the calls of a lift
     #[arg(long, value_enum, default_value_t = SeccompChoice::Auto)]
-    seccomp: SeccompChoice,
+    pub(crate) seccomp: SeccompChoice,
 
     /// Print what would be done, and start nothing
     #[arg(long)]
-    dry_run: bool,
+    pub(crate) dry_run: bool,
 
     /// Do not start the program (exit 125) unless all that was planned is lifted
     #[arg(long)]
-    strict: bool,
+    pub(crate) strict: bool,
 
     /// Write what smaps shows after the lift to FILE, as JSON
     #[arg(long, value_name = "FILE")]
-    report: Option<PathBuf>,
+    pub(crate) report: Option<PathBuf>,
 
     /// Name copied code for perf(1): write /tmp/perf-PID.map, and remove it at the program's end;
     /// with the names of the source, or (=mangled) of the symbol table
@@ -101,19 +94,19 @@ pub struct RunArgs {
         require_equals = true,
         default_missing_value = "demangled"
     )]
-    perf_map: Option<NamesChoice>,
+    pub(crate) perf_map: Option<NamesChoice>,
 
     /// Say what was lifted (-vv: and every skip)
     #[arg(short, long, action = clap::ArgAction::Count)]
-    verbose: u8,
+    pub(crate) verbose: u8,
 
     /// Say nothing
     #[arg(short, long, conflicts_with = "verbose")]
-    quiet: bool,
+    pub(crate) quiet: bool,
 
     /// The program, looked up on PATH, and its arguments
     #[arg(required = true, trailing_var_arg = true, value_names = ["PROG", "ARGS"])]
-    command: Vec<OsString>,
+    pub(crate) command: Vec<OsString>,
 }
 
 impl RunArgs {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The job of the helper: where the program goes, and what of it is lifted.
 
-use super::RunArgs;
-use crate::failure::Failure;
-use crate::options::{AfterForkChoice, BackingChoice};
+use crate::Failure;
+use crate::args::{AfterForkChoice, BackingChoice};
+use crate::start::RunArgs;
 use crate::weigh::{Choosing, Chosen, choose};
 use hugelift_core::addr::{PageSize, Range, human_bytes};
 use hugelift_core::apply::{Outcome, apply, lifted};
