@@ -4,6 +4,7 @@
 
 use crate::FAILED;
 use crate::failure::Failure;
+use crate::options::PolicyArgs;
 use clap::Args;
 use hugelift_core::addr::human_bytes;
 use hugelift_core::elf::ElfError;
@@ -13,7 +14,6 @@ use hugelift_core::printable;
 use hugelift_core::printable::{Escape, quoted};
 use hugelift_core::report::{Report, gains};
 use hugelift_core::snapshot::Part;
-use hugelift_lift::args::PolicyArgs;
 use hugelift_os::elf::elf_file::{ElfFile, FileError};
 use hugelift_os::elf::file_snapshot::of_file;
 use hugelift_os::elf::opened::{opened, opened_later};

@@ -16,15 +16,18 @@ mod keep;
 mod lab;
 mod log;
 mod ministat;
+mod options;
 mod pool;
 mod prime;
+mod run;
 mod stat;
 mod store;
 mod top;
 mod usage;
 
 use clap::{Parser, Subcommand};
-use hugelift_lift::start::{self, Beginning, RunArgs};
+use hugelift_lift::start::EarlyStatus;
+use run::RunArgs;
 use std::ffi::{CStr, OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
@@ -122,12 +125,12 @@ pub unsafe extern "C" fn main(argc: libc::c_int, argv: *const *const libc::c_cha
     // A program may be started with less stack than hugelift needs.
     if count > 1 && argument(1) == c"run" {
         return hugelift_os::launch::stack::on_new_stack(|| {
-            let beginning = Beginning::look();
-            if !beginning.is_filtered() {
+            let status = EarlyStatus::read();
+            if !status.is_filtered() {
                 hugelift_os::io::console::guard_standard_files();
             }
             let args: Vec<OsString> = args();
-            command(&args, Some(beginning))
+            command(&args, Some(status))
         });
     }
     hugelift_os::io::console::guard_standard_files();
@@ -138,7 +141,7 @@ pub unsafe extern "C" fn main(argc: libc::c_int, argv: *const *const libc::c_cha
     command(&args, None)
 }
 
-fn command(args: &[OsString], beginning: Option<Beginning>) -> i32 {
+fn command(args: &[OsString], status: Option<EarlyStatus>) -> i32 {
     let cli = match parse(args) {
         Ok(cli) => cli,
         Err(error) => {
@@ -156,7 +159,7 @@ fn command(args: &[OsString], beginning: Option<Beginning>) -> i32 {
         return FAILED;
     }
     match cli.command {
-        Command::Run(args) => start::run(&args, &beginning.unwrap_or_else(Beginning::look)),
+        Command::Run(args) => run::run(args, status.unwrap_or_else(EarlyStatus::read)),
         Command::Compare(args) => compare::compare(&args),
         Command::Stat(args) => stat::stat(&args),
         Command::Inspect(args) => inspect::inspect(&args),

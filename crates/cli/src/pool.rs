@@ -4,13 +4,13 @@
 
 use crate::FAILED;
 use crate::failure::Failure;
+use crate::options::{BackingChoice, PolicyArgs};
 use clap::{Args, Subcommand};
 use hugelift_core::addr::human_bytes;
 use hugelift_core::policy::{Backing, Policy};
 use hugelift_core::pool::{self, Change, Kind, Request, SizePool};
 use hugelift_core::printable::Escape;
 use hugelift_core::printable::json as json_text;
-use hugelift_lift::args::{BackingChoice, PolicyArgs};
 use hugelift_os::elf::file_snapshot::of_file;
 use hugelift_os::io::console::{self, say};
 use hugelift_os::io::terminal;

@@ -83,7 +83,8 @@ fn set(patterns: &[String]) -> Result<Option<GlobSet>, String> {
 }
 
 /// Which page sizes to use.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum PageChoice {
     /// Each backing's usual one.
     #[default]
@@ -111,7 +112,7 @@ impl PageChoice {
 }
 
 /// What happens to the first and last huge page of a part, if the part fills them only partly.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SpanChoice {
     /// They stay: only whole huge pages inside a part are lifted.

@@ -14,7 +14,7 @@ pub const ASAN_OPTIONS: &str = "ASAN_OPTIONS";
 pub const EXE: &str = "HUGELIFT_EXE";
 
 /// The variable that says that children are lifted, which are worth it, and how: `BYTES`, `r` or
-/// `rw`, and after a space options of `hugelift run`, quoted as in a shell. A program is worth it
+/// `rw`, and after a space the options of the lift as JSON. A program is worth it
 /// if a segment of it (`r`: one that is not written) holds an aligned huge page of BYTES; with 0,
 /// each is.
 pub const CHILDREN: &str = "HUGELIFT_CHILDREN";

@@ -2,7 +2,7 @@
 //! Who stays beside the program when it runs: to note what it does, to join what fork(2) leaves split.
 
 use super::job::LiftJob;
-use crate::args::AfterForkChoice;
+use crate::options::{AfterFork, Verbosity};
 use crate::weigh::Chosen;
 use hugelift_core::apply::{Outcome, lifted};
 use hugelift_core::plan::Plan;
@@ -66,17 +66,17 @@ impl LiftJob {
         let grows = || self.policy.parts.iter().any(|part| matches!(part, Part::Heap | Part::Stack));
         let is_thp = |part, backing| matches!(part, Part::Data | Part::Bss) && backing == Backing::Thp;
         match self.after_fork {
-            AfterForkChoice::Auto => {
+            AfterFork::Auto => {
                 grows() || lifted(plan, outcome).any(|(span, backing)| is_thp(span.part, backing))
             }
-            AfterForkChoice::Join => true,
-            AfterForkChoice::Leave => false,
+            AfterFork::Join => true,
+            AfterFork::Leave => false,
         }
     }
 
     /// Who has not asked for it by name misses nothing.
     fn say_unjoined(&self, why: &str) {
-        if self.after_fork == AfterForkChoice::Join || self.verbose > 0 {
+        if self.after_fork == AfterFork::Join || self.verbosity >= Verbosity::Summary {
             self.say(&format!("{}: huge pages that a fork splits stay split: {why}", self.program));
         }
     }

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The job of the helper: where the program goes, and what of it is lifted.
 
-use crate::Failure;
-use crate::args::{AfterForkChoice, BackingChoice};
-use crate::start::RunArgs;
+use crate::options::{AfterFork, LiftOptions, Verbosity};
 use crate::weigh::{Choosing, Chosen, choose};
 use hugelift_core::addr::{PageSize, Range, human_bytes};
 use hugelift_core::apply::{Outcome, apply, lifted};
@@ -40,14 +38,13 @@ pub struct LiftJob {
     spare: u64,
     pub(super) choosing: Choosing,
     /// What becomes of huge pages that are split after a fork.
-    pub(super) after_fork: AfterForkChoice,
+    pub(super) after_fork: AfterFork,
     /// A child of a lifted program: of its runs nothing is noted.
     pub(super) is_child: bool,
     /// Who looks at the program when it runs.
     pub(super) watcher: Option<Watcher>,
     pub(super) strict: bool,
-    pub(super) verbose: u8,
-    pub(super) quiet: bool,
+    pub(super) verbosity: Verbosity,
     pub(super) report: Option<File>,
     /// What could not be brought into huge folios before the start.
     pub(super) unprimed: Option<String>,
@@ -113,19 +110,17 @@ impl LiftHooks for &mut LiftJob {
 
 impl LiftJob {
     /// The job of lifting `program` as the options say.
-    pub fn new(args: &RunArgs, program: Untrusted, policy: Policy) -> LiftJob {
-        let auto = args.policy.backing == BackingChoice::Auto;
+    pub fn new(options: &LiftOptions, program: Untrusted, policy: Policy) -> LiftJob {
         LiftJob {
             program,
             spare: policy.spare,
             policy,
-            choosing: Choosing::new(args.touched, auto, args.strict),
-            after_fork: args.after_fork,
+            choosing: Choosing::new(options),
+            after_fork: options.after_fork,
             is_child: false,
             watcher: None,
-            strict: args.strict,
-            verbose: args.verbose,
-            quiet: args.quiet,
+            strict: options.strict,
+            verbosity: options.verbosity,
             report: None,
             unprimed: None,
             primed: false,
@@ -133,24 +128,17 @@ impl LiftJob {
             unmoved: None,
             stayed: None,
             unguarded: None,
-            perf_map: args.perf_map.map(Names::from),
+            perf_map: options.perf_map,
             adopts: false,
             huge: None,
             machine: None,
         }
     }
 
-    /// The job of lifting a child of a lifted program, as the options of that one say.
-    ///
-    /// # Errors
-    /// A pattern that is not one.
-    pub fn of_child(args: &RunArgs) -> Result<LiftJob, Failure> {
-        let name = Untrusted::from(&args.command[0]);
-        Ok(LiftJob {
-            is_child: true,
-            adopts: launch::adopts_orphans(),
-            ..LiftJob::new(args, name, args.policy.policy()?)
-        })
+    /// The job of lifting `program`, a child of a lifted program.
+    pub fn of_child(options: &LiftOptions, program: Untrusted, policy: Policy) -> LiftJob {
+        let adopts = launch::adopts_orphans();
+        LiftJob { is_child: true, adopts, ..LiftJob::new(options, program, policy) }
     }
 
     /// Brings the program's files into huge folios. Asked for by name only: dropping and reading
@@ -166,7 +154,7 @@ impl LiftJob {
             let (huge, whole) = (human_bytes(file.huge_bytes), human_bytes(file.whole_bytes));
             let why = obstacle.map_or(String::new(), |o| format!(": {o}"));
             let line = format!("primed {huge} of {whole} of {}{why}", file.path);
-            if self.verbose > 0 {
+            if self.verbosity >= Verbosity::Summary {
                 self.say(&format!("{}: {line}", self.program));
             }
             if obstacle.is_some() {
@@ -234,9 +222,9 @@ impl LiftJob {
     /// What the page cache has needs no help at run time. Only to tell of it, or to be sure of it,
     /// the program must be looked at once it is loaded.
     fn is_done(&self) -> bool {
-        let nothing_to_say = self.verbose == 0 && self.report.is_none() && !self.strict;
+        let nothing_to_say = self.verbosity < Verbosity::Summary && self.report.is_none() && !self.strict;
         let only_read = !self.policy.parts.iter().any(|p| p.is_writable());
-        let only_lifted = self.after_fork != AfterForkChoice::Join;
+        let only_lifted = self.after_fork != AfterFork::Join;
         self.primed && only_read && only_lifted && self.stayed.is_none() && nothing_to_say
     }
 

@@ -3,12 +3,12 @@
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod afterwards;
-pub mod args;
+pub mod child;
 mod complaints;
 mod dry_run;
 mod failure;
 pub mod job;
-mod reach;
+pub mod options;
 pub mod start;
 mod tell;
 mod weigh;

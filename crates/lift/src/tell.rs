@@ -4,6 +4,7 @@
 use super::complaints::complaints;
 use super::job::LiftJob;
 use crate::FAILED;
+use crate::options::Verbosity;
 use crate::weigh::Chosen;
 use hugelift_core::addr::{PageSize, Range, human_bytes};
 use hugelift_core::advice::About;
@@ -68,14 +69,14 @@ impl LiftJob {
             return Err(Verdict::Refuse(FAILED));
         }
         if let Some(line) = complaints.largest(&about) {
-            let note = self.unprimed.as_ref().filter(|_| self.verbose == 0);
+            let note = self.unprimed.as_ref().filter(|_| self.verbosity < Verbosity::Summary);
             let note = note.map_or(String::new(), |note| format!(" ({note})"));
             self.say(&format!("{}: {line}{note}", self.program));
         }
         if let Some(trouble) = &chosen.trouble {
             self.say(&format!("{}: {trouble}", self.program));
         }
-        if let Some(line) = chosen.line.as_ref().filter(|_| self.verbose > 0) {
+        if let Some(line) = chosen.line.as_ref().filter(|_| self.verbosity >= Verbosity::Summary) {
             self.say(&format!("{}: {line}", self.program));
         }
         Ok(())
@@ -131,7 +132,7 @@ impl LiftJob {
         outcome: &Outcome,
         took: Duration,
     ) {
-        if self.verbose == 0 && self.report.is_none() {
+        if self.verbosity < Verbosity::Summary && self.report.is_none() {
             return;
         }
         let usage = match Process::new(pid).smaps() {
@@ -141,7 +142,7 @@ impl LiftJob {
         let mut report = Report::new(before, Some(&usage), plan, Some(outcome));
         report.pid = Some(pid);
         report.advise(&[self.program.as_os_str()], |_| false);
-        if self.verbose > 0 {
+        if self.verbosity >= Verbosity::Summary {
             self.say(&format!(
                 "{}: {} ({:.1} ms)",
                 self.program,
@@ -149,16 +150,16 @@ impl LiftJob {
                 took.as_secs_f64() * 1e3
             ));
         }
-        if let Some(why) = self.unmoved.as_ref().filter(|_| self.verbose > 0) {
+        if let Some(why) = self.unmoved.as_ref().filter(|_| self.verbosity >= Verbosity::Summary) {
             self.say(&format!(
                 "{}: more of it would be on huge pages at another base, but it stays: {why}",
                 self.program
             ));
         }
-        if self.verbose > 0 {
+        if self.verbosity >= Verbosity::Summary {
             self.tell_of_later(before);
         }
-        if self.verbose > 1 {
+        if self.verbosity >= Verbosity::Everything {
             let style = Style { width: 100, verbose: true };
             for line in report_text::text(&report, &style).lines() {
                 self.say(line);
@@ -234,14 +235,14 @@ impl LiftJob {
             self.say(&format!("{}: not started (--strict): {why}", self.program));
             return Verdict::Refuse(FAILED);
         }
-        if self.verbose > 0 || !why.is_usual() {
+        if self.verbosity >= Verbosity::Summary || !why.is_usual() {
             self.say(&format!("{}: started without huge pages: {why}", self.program));
         }
         Verdict::Start
     }
 
     pub(super) fn say(&self, line: &str) {
-        if !self.quiet {
+        if self.verbosity > Verbosity::Quiet {
             say(line);
         }
     }

@@ -2,7 +2,7 @@
 //! What of a plan is copied: all, what past runs have touched, or nothing, as `--touched` says or,
 //! with `--backing auto`, as it pays; and who looks at this run for the next.
 
-use clap::ValueEnum;
+use crate::options::{LiftOptions, Touched};
 use hugelift_core::addr::{Range, human_bytes};
 use hugelift_core::apply::{Outcome, lifted};
 use hugelift_core::note::Note;
@@ -17,15 +17,6 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// `--touched`
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub enum TouchedChoice {
-    /// All huge pages, at each start
-    All,
-    /// Those that a past run touched; the first run is only looked at
-    Seen,
-}
-
 /// How it is decided what is copied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Choosing {
@@ -38,12 +29,12 @@ pub enum Choosing {
 }
 
 impl Choosing {
-    /// What the options say. Who asks for a backing, or for all or nothing, gets it.
-    pub fn new(touched: Option<TouchedChoice>, auto: bool, strict: bool) -> Choosing {
-        match touched {
-            Some(TouchedChoice::All) => Choosing::All,
-            Some(TouchedChoice::Seen) => Choosing::Seen,
-            None if auto && !strict => Choosing::Weighed,
+    /// Returns what the options say: an option that names a backing, or how much is copied, is followed.
+    pub fn new(options: &LiftOptions) -> Choosing {
+        match options.touched {
+            Some(Touched::All) => Choosing::All,
+            Some(Touched::Seen) => Choosing::Seen,
+            None if options.policy.backing.is_none() && !options.strict => Choosing::Weighed,
             None => Choosing::All,
         }
     }

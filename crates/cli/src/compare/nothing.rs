@@ -7,13 +7,14 @@ use hugelift_core::plan::plan;
 use hugelift_core::policy::{PageChoice, Policy};
 use hugelift_core::report::Report;
 use hugelift_core::snapshot::Part;
+use hugelift_lift::options::StartOptions;
 use hugelift_os::elf::file_snapshot::of_file;
 use std::path::Path;
 
 /// The policy of each variant, if text and read-only data of the program are all that any of them
 /// can lift.
 pub fn policies(variants: &[Variant]) -> Option<Vec<Policy>> {
-    variants.iter().map(|variant| variant.run_args().ok()?.lifts_files_alone()).collect()
+    variants.iter().map(|variant| StartOptions::from(variant.run_args().ok()?).lifts_files_alone()).collect()
 }
 
 /// Why there is nothing to lift in the program at `path` with any of the policies; none where

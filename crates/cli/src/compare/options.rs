@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the user of `hugelift compare` asks for.
 
+use crate::run::RunArgs;
 use clap::{Args, ValueEnum};
 use hugelift_core::quantity;
-use hugelift_lift::start::RunArgs;
 use hugelift_measure::comparison::Figure;
 use hugelift_measure::program::Output;
 use hugelift_measure::ready::Ready;

@@ -284,13 +284,27 @@ fn who_calls_the_helper_by_hand_is_told() {
         assert_eq!(out.status.code(), Some(125), "{text}");
         assert!(text.contains(what), "{text}");
     }
-    let with = |args: &[&str]| {
+    let options = Cmd::new(["sh", "-c", "printf %s \"$HUGELIFT_CHILDREN\""]).lifted(LIFT).stdout;
+    let with = |options: &str, fd: &str| {
         let mut command = std::process::Command::new(HUGELIFT);
-        command.args(args).env("HUGELIFT_CHILDREN", "0r --backing=thp");
+        command.args(["inside", "1", fd]).env("HUGELIFT_CHILDREN", options);
         String::from_utf8_lossy(&command.output().expect("run hugelift").stderr).into_owned()
     };
-    assert!(with(&["inside", "1", "99"]).contains("descriptor 99"));
-    assert!(with(&["inside", "1", "0"]).contains("descriptor 0"));
+    assert!(with(&options, "99").contains("descriptor 99"), "{options}");
+    assert!(with(&options, "0").contains("descriptor 0"), "{options}");
+    for hostile in [
+        "",
+        "0r",
+        "0r --backing=thp",
+        "0r {\"version\":2}",
+        &options.replace("\"numa\"", "\"\\u001b[2J\""),
+        &options.replace("\"objects\":[]", "\"objects\":[\"[\"]"),
+        &options[..options.len() - 1],
+    ] {
+        let line = with(hostile, "99");
+        let is_clear = line.lines().count() == 1 && !line.trim_end().chars().any(char::is_control);
+        assert!(is_clear && !line.contains("descriptor"), "{hostile}: {line}");
+    }
 }
 
 /// What is loaded into every program allows nothing that it should not, and needs no C library.

@@ -23,6 +23,9 @@ use std::path::{Path, PathBuf};
 /// The subcommand of hugelift that becomes a helper.
 pub const SUBCOMMAND: &str = names::INSIDE;
 
+/// The variable with the options of children.
+pub const CHILDREN: &str = names::CHILDREN;
+
 /// The library, and the hugelift that it calls.
 #[derive(Debug)]
 pub struct Inside {
@@ -87,20 +90,20 @@ impl Inside {
         set_variable(names::GUARD, reserve.to_string())
     }
 
-    /// Makes the library have children of the program lifted: those that are `worth` it, with `options` of
-    /// `hugelift run` (see [`names::CHILDREN`]).
+    /// Makes the library have children of the program lifted: those that are `worth` it, with `options`,
+    /// which are JSON (see [`names::CHILDREN`]).
     ///
     /// Children inherit `LD_PRELOAD`, and which programs they are is not known yet. AddressSanitizer's
     /// runtime ends a child if the library is loaded before it, so `ASAN_OPTIONS` forbids that.
     ///
     /// # Errors
     /// setenv(3).
-    pub fn lift_children(&self, worth: &str, options: &[String]) -> io::Result<()> {
+    pub fn lift_children(&self, worth: &str, options: &str) -> io::Result<()> {
         self.preload()?;
         let asan = std::env::var_os(names::ASAN_OPTIONS).unwrap_or_default();
         set_variable(names::ASAN_OPTIONS, preload::tolerant_asan_options(&asan))?;
         set_variable(names::EXE, &self.exe)?;
-        set_variable(names::CHILDREN, format!("{worth} {}", shell_words::join(options)).trim_end())
+        set_variable(names::CHILDREN, format!("{worth} {options}"))
     }
 }
 
@@ -134,14 +137,14 @@ pub fn mark_started(path: &Path) -> io::Result<()> {
     set_variable(names::STARTED, value)
 }
 
-/// Returns the options with which this process's children are to be lifted.
+/// Returns the options with which this process's children are to be lifted: the JSON that
+/// [`Inside::lift_children`] was given.
 ///
 /// # Errors
-/// One line: why the variable is not valid.
-pub fn children_options() -> Result<Vec<String>, String> {
-    let value = std::env::var(names::CHILDREN).map_err(|e| format!("{}: {e}", names::CHILDREN))?;
-    let words = value.split_once(' ').map_or("", |(_, words)| words);
-    shell_words::split(words).map_err(|e| format!("{}={value}: {e}", names::CHILDREN))
+/// One line: the variable is missing, or is not UTF-8.
+pub fn children_options() -> Result<String, String> {
+    let value = std::env::var(CHILDREN).map_err(|e| format!("{CHILDREN}: {e}"))?;
+    Ok(value.split_once(' ').map_or("", |(_, options)| options).to_string())
 }
 
 /// How long the helper waits for the first message. The library waits as long for the answer.

@@ -3,12 +3,12 @@
 
 use clap::{Args, ValueEnum};
 use hugelift_core::demangle::Names;
-use hugelift_core::placement::{Nodes, Placement};
-use hugelift_core::policy::{self, Backing, Copies, ObjectFilter, PageChoice, Policy};
+use hugelift_core::policy::{self, Backing, PageChoice, Policy};
 use hugelift_core::quantity;
 use hugelift_core::snapshot::Part;
-use hugelift_os::machine::nodes;
-use std::str::FromStr;
+use hugelift_lift::options::{
+    AfterFork, Children, DataBacking, Malloc, Numa, PolicyOptions, Seccomp, Touched,
+};
 
 /// `--backing`
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -83,51 +83,6 @@ pub enum DataBackingChoice {
     Hugetlb,
 }
 
-/// `--numa`
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NumaChoice {
-    /// Where the program runs.
-    Local,
-    /// Each node in turn.
-    Interleave,
-    /// These nodes.
-    On(Nodes),
-}
-
-impl FromStr for NumaChoice {
-    type Err = String;
-
-    fn from_str(s: &str) -> Result<NumaChoice, String> {
-        Ok(match s {
-            "local" => NumaChoice::Local,
-            "interleave" => NumaChoice::Interleave,
-            list => NumaChoice::On(list.parse()?),
-        })
-    }
-}
-
-impl NumaChoice {
-    /// As the planner wants it.
-    ///
-    /// # Errors
-    /// Nodes that the process may not use, or a kernel that knows none.
-    fn placement(self) -> Result<Placement, String> {
-        let Some(allowed) = nodes::allowed()? else {
-            return Err("--numa: this kernel knows no memory nodes (CONFIG_NUMA)".into());
-        };
-        match self {
-            NumaChoice::Local => Ok(Placement::Local),
-            NumaChoice::Interleave => Ok(Placement::Interleave(allowed)),
-            NumaChoice::On(nodes) if nodes.without(allowed).is_empty() => Ok(Placement::On(nodes)),
-            NumaChoice::On(nodes) => Err(format!(
-                "--numa {nodes}: node {} is not among those that it may use, {allowed}; \
-                 see 'hugelift pool' and cpuset.mems",
-                nodes.without(allowed)
-            )),
-        }
-    }
-}
-
 /// `--page-size`
 fn page_choice(s: &str) -> Result<PageChoice, String> {
     match s {
@@ -175,7 +130,7 @@ pub struct PolicyArgs {
     /// NUMA nodes to have copies and writable memory on: local, interleave, or a list as in 0-1
     /// [default: as the program's own memory policy says]
     #[arg(long, value_name = "local|interleave|NODES")]
-    pub numa: Option<NumaChoice>,
+    pub numa: Option<Numa>,
 
     /// Memory under a control group's limit that the program can do without, as in 64M: so much
     /// may go into copies. Without it, what the limit leaves is the program's
@@ -243,103 +198,117 @@ pub enum SeccompChoice {
     Try,
 }
 
-/// What clap calls a choice.
-pub fn word(choice: &impl ValueEnum) -> String {
-    choice.to_possible_value().map_or(String::new(), |value| value.get_name().to_string())
+/// `--touched`
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum TouchedChoice {
+    /// All huge pages, at each start
+    All,
+    /// Those that a past run touched; the first run is only looked at
+    Seen,
+}
+
+impl From<BackingChoice> for Option<Backing> {
+    fn from(choice: BackingChoice) -> Option<Backing> {
+        match choice {
+            BackingChoice::Auto => None,
+            BackingChoice::Pagecache => Some(Backing::Pagecache),
+            BackingChoice::Shared => Some(Backing::Shared),
+            BackingChoice::Thp => Some(Backing::Thp),
+            BackingChoice::Hugetlb => Some(Backing::Hugetlb),
+        }
+    }
+}
+
+impl From<DataBackingChoice> for DataBacking {
+    fn from(choice: DataBackingChoice) -> DataBacking {
+        match choice {
+            DataBackingChoice::Thp => DataBacking::Thp,
+            DataBackingChoice::Hugetlb => DataBacking::Hugetlb,
+        }
+    }
+}
+
+impl From<SpanChoice> for policy::SpanChoice {
+    fn from(choice: SpanChoice) -> policy::SpanChoice {
+        match choice {
+            SpanChoice::Inner => policy::SpanChoice::Inner,
+            SpanChoice::Outer => policy::SpanChoice::Outer,
+            SpanChoice::Auto => policy::SpanChoice::Auto,
+        }
+    }
+}
+
+impl From<MallocChoice> for Malloc {
+    fn from(choice: MallocChoice) -> Malloc {
+        match choice {
+            MallocChoice::Auto => Malloc::Auto,
+            MallocChoice::Off => Malloc::Off,
+            MallocChoice::Thp => Malloc::Thp,
+            MallocChoice::Hugetlb => Malloc::Hugetlb,
+        }
+    }
+}
+
+impl From<TouchedChoice> for Touched {
+    fn from(choice: TouchedChoice) -> Touched {
+        match choice {
+            TouchedChoice::All => Touched::All,
+            TouchedChoice::Seen => Touched::Seen,
+        }
+    }
+}
+
+impl From<AfterForkChoice> for AfterFork {
+    fn from(choice: AfterForkChoice) -> AfterFork {
+        match choice {
+            AfterForkChoice::Auto => AfterFork::Auto,
+            AfterForkChoice::Join => AfterFork::Join,
+            AfterForkChoice::Leave => AfterFork::Leave,
+        }
+    }
+}
+
+impl From<ChildrenChoice> for Children {
+    fn from(choice: ChildrenChoice) -> Children {
+        match choice {
+            ChildrenChoice::Lift => Children::Lift,
+            ChildrenChoice::Plain => Children::Plain,
+        }
+    }
+}
+
+impl From<SeccompChoice> for Seccomp {
+    fn from(choice: SeccompChoice) -> Seccomp {
+        match choice {
+            SeccompChoice::Auto => Seccomp::Auto,
+            SeccompChoice::Try => Seccomp::Try,
+        }
+    }
+}
+
+impl From<PolicyArgs> for PolicyOptions {
+    fn from(args: PolicyArgs) -> PolicyOptions {
+        let PolicyArgs { backing, page_size, parts, data_backing, numa, spare, span, object, exclude } = args;
+        PolicyOptions {
+            backing: backing.into(),
+            page: page_size.unwrap_or_default(),
+            parts: parts.iter().flat_map(|choice| choice.parts()).copied().collect(),
+            data_backing: data_backing.into(),
+            numa,
+            spare: spare.unwrap_or_default(),
+            span: span.into(),
+            objects: object,
+            excluded: exclude,
+        }
+    }
 }
 
 impl PolicyArgs {
-    /// The words of a command line that say the same.
-    pub fn words(&self) -> Vec<String> {
-        let PolicyArgs { backing, page_size, parts, data_backing, span, spare, numa, object, exclude } = self;
-        let parts: Vec<String> = parts.iter().map(word).collect();
-        let mut words = vec![
-            format!("--backing={}", word(backing)),
-            format!("--parts={}", parts.join(",")),
-            format!("--data-backing={}", word(data_backing)),
-            format!("--span={}", word(span)),
-        ];
-        let size = page_size.and_then(|choice| match choice {
-            PageChoice::Usual => None,
-            PageChoice::Mixed => Some("auto".to_string()),
-            PageChoice::Only(size) => Some(size.bytes().to_string()),
-        });
-        words.extend(size.map(|size| format!("--page-size={size}")));
-        words.extend(spare.map(|bytes| format!("--spare={bytes}")));
-        words.extend(numa.map(|numa| match numa {
-            NumaChoice::Local => "--numa=local".to_string(),
-            NumaChoice::Interleave => "--numa=interleave".to_string(),
-            NumaChoice::On(nodes) => format!("--numa={nodes}"),
-        }));
-        words.extend(object.iter().map(|glob| format!("--object={glob}")));
-        words.extend(exclude.iter().map(|glob| format!("--exclude={glob}")));
-        words
-    }
-
-    /// As the planner wants it.
+    /// Returns the policy for the planner.
     ///
     /// # Errors
-    /// A pattern that is not one.
+    /// A pattern that is none; memory nodes that this process may not use.
     pub fn policy(&self) -> Result<Policy, String> {
-        let backings = match self.backing {
-            // What is there already lies where it lies.
-            BackingChoice::Auto if self.numa.is_some() => vec![Backing::Thp],
-            BackingChoice::Auto => policy::AUTO.to_vec(),
-            BackingChoice::Pagecache => vec![Backing::Pagecache],
-            BackingChoice::Shared => vec![Backing::Shared],
-            BackingChoice::Thp => vec![Backing::Thp],
-            BackingChoice::Hugetlb => vec![Backing::Hugetlb],
-        };
-        Ok(Policy {
-            parts: self.parts.iter().flat_map(|p| p.parts()).copied().collect(),
-            objects: ObjectFilter::new(&self.object, &self.exclude)?,
-            backings,
-            data_backings: match self.data_backing {
-                DataBackingChoice::Thp => vec![Backing::Thp],
-                DataBackingChoice::Hugetlb => vec![Backing::Hugetlb, Backing::Thp],
-            },
-            span: match self.span {
-                // A child's guard copies while the C library may write to its own data, which must
-                // therefore not be in a span on the pool.
-                _ if self.data_backing == DataBackingChoice::Hugetlb => policy::SpanChoice::Inner,
-                SpanChoice::Inner => policy::SpanChoice::Inner,
-                SpanChoice::Outer => policy::SpanChoice::Outer,
-                SpanChoice::Auto => policy::SpanChoice::Auto,
-            },
-            page: self.page_size.unwrap_or_default(),
-            placement: self.numa.map(NumaChoice::placement).transpose()?,
-            copies: Copies::All,
-            spare: self.spare.unwrap_or_default(),
-        })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use clap::Parser;
-
-    #[derive(Parser, Debug)]
-    struct Only {
-        #[command(flatten)]
-        policy: PolicyArgs,
-    }
-
-    /// What children are lifted with is what was asked for, whatever that was.
-    #[test]
-    fn the_words_say_the_same() {
-        for line in [
-            "",
-            "--backing shared --page-size 2M --parts all",
-            "--backing=hugetlb --page-size auto --numa 0-1 --data-backing hugetlb",
-            "--spare 64M --parts text",
-            "--numa local --object lib*.so --object b --exclude =c",
-            "--numa interleave --parts text,heap,stack --span outer",
-        ] {
-            let parse = |words: Vec<String>| Only::try_parse_from(std::iter::once("x".into()).chain(words));
-            let asked = parse(line.split_whitespace().map(String::from).collect()).unwrap().policy;
-            let said = parse(asked.words()).unwrap().policy;
-            assert_eq!(format!("{asked:?}"), format!("{said:?}"), "{line}");
-        }
+        PolicyOptions::from(self.clone()).policy()
     }
 }

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What is asked of a lift: by a command line, by the parent of a child, by a caller of this crate.
+//!
+//! [`PolicyOptions`] are for everything that plans, [`LiftOptions`] for everything that lifts,
+//! [`StartOptions`] for `hugelift run`.
+
+mod children;
+
+pub use children::Unreadable;
+
+use hugelift_core::demangle::Names;
+use hugelift_core::placement::{Nodes, Placement};
+use hugelift_core::policy::{self, Backing, Copies, ObjectFilter, PageChoice, Policy, SpanChoice};
+use hugelift_core::snapshot::Part;
+use hugelift_os::machine::nodes;
+use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// What to lift, and onto what.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PolicyOptions {
+    /// Where huge pages come from; `None` tries [`policy::AUTO`].
+    pub backing: Option<Backing>,
+    /// Sizes of pages.
+    pub page: PageChoice,
+    /// The parts to lift.
+    pub parts: Vec<Part>,
+    /// Where huge pages for writable parts come from.
+    pub data_backing: DataBacking,
+    /// Where copies and writable memory are to lie; `None` follows the program's own memory policy.
+    pub numa: Option<Numa>,
+    /// Bytes that the program can do without where a control group limits its memory.
+    pub spare: u64,
+    /// What becomes of the first and the last huge page of a part.
+    pub span: SpanChoice,
+    /// Patterns of the objects to lift; without any, all are.
+    pub objects: Vec<String>,
+    /// Patterns of the objects not to lift.
+    pub excluded: Vec<String>,
+}
+
+/// Where huge pages for writable parts come from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DataBacking {
+    /// Transparent huge pages.
+    Thp,
+    /// Pages of the reserved pool.
+    Hugetlb,
+}
+
+/// On which memory nodes copies and writable memory are to lie.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Numa {
+    /// On the node where the program runs.
+    Local,
+    /// On each node in turn.
+    Interleave,
+    /// On these nodes.
+    On(Nodes),
+}
+
+/// How a process is lifted. A child of a lifted program gets it as JSON.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LiftOptions {
+    /// What to lift, and onto what.
+    pub policy: PolicyOptions,
+    /// Which huge pages of text and rodata are copied; `None` leaves it to the backing.
+    pub touched: Option<Touched>,
+    /// What becomes of huge pages that writes after fork(2) have split.
+    pub after_fork: AfterFork,
+    /// How copied code is named for perf(1), if it is.
+    pub perf_map: Option<Names>,
+    /// The program must not start unless all that was planned is lifted.
+    pub strict: bool,
+    /// How much is written to stderr.
+    pub verbosity: Verbosity,
+}
+
+/// Which huge pages of text and rodata are copied.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Touched {
+    /// All, at each start.
+    All,
+    /// Those that a past run touched.
+    Seen,
+}
+
+/// What becomes of huge pages that writes after fork(2) have split.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AfterFork {
+    /// They are joined if writable parts are lifted onto transparent huge pages, and it is permitted.
+    Auto,
+    /// They are joined, once no other process has them.
+    Join,
+    /// They are left to the kernel.
+    Leave,
+}
+
+/// How much is written to stderr, each including what the one before writes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verbosity {
+    /// Nothing.
+    Quiet,
+    /// What was not lifted although it might have been.
+    Problems,
+    /// Also what was lifted.
+    Summary,
+    /// Also each object and each skip.
+    Everything,
+}
+
+/// How a program is started, and lifted.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StartOptions {
+    /// How it is lifted.
+    pub lift: LiftOptions,
+    /// The program, looked up on PATH, and its arguments: one word at least.
+    pub command: Vec<OsString>,
+    /// The user, and perhaps the group, to run it as.
+    pub user: Option<String>,
+    /// What its allocator is asked for.
+    pub malloc: Malloc,
+    /// What becomes of the programs that it starts itself.
+    pub children: Children,
+    /// Pages of the pool that are kept for what a forked child writes.
+    pub fork_reserve: u64,
+    /// What is done under a seccomp filter.
+    pub seccomp: Seccomp,
+    /// The file for what smaps shows after the lift, as JSON.
+    pub report: Option<PathBuf>,
+    /// Print what would be done, and start nothing.
+    pub dry_run: bool,
+}
+
+/// What the program's allocator is asked for, by its variable of the environment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Malloc {
+    /// Transparent huge pages if the heap is among the parts to lift, else nothing.
+    Auto,
+    /// Nothing.
+    Off,
+    /// Transparent huge pages.
+    Thp,
+    /// Pages of the reserved pool, where it can use them.
+    Hugetlb,
+}
+
+/// What becomes of the programs that the program starts itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Children {
+    /// They are lifted as the program is.
+    Lift,
+    /// They are started as they are.
+    Plain,
+}
+
+/// What is done under a seccomp filter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Seccomp {
+    /// The program is lifted if it is known that the filter lets a process fork.
+    Auto,
+    /// A fork is tried, for which the filter may kill the program.
+    Try,
+}
+
+impl FromStr for Numa {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Numa, String> {
+        Ok(match s {
+            "local" => Numa::Local,
+            "interleave" => Numa::Interleave,
+            list => Numa::On(list.parse()?),
+        })
+    }
+}
+
+impl Numa {
+    /// Returns the placement for the planner.
+    ///
+    /// # Errors
+    /// Nodes that this process may not use, or a kernel without nodes.
+    fn placement(self) -> Result<Placement, String> {
+        let Some(allowed) = nodes::allowed()? else {
+            return Err("--numa: this kernel knows no memory nodes (CONFIG_NUMA)".into());
+        };
+        match self {
+            Numa::Local => Ok(Placement::Local),
+            Numa::Interleave => Ok(Placement::Interleave(allowed)),
+            Numa::On(nodes) if nodes.without(allowed).is_empty() => Ok(Placement::On(nodes)),
+            Numa::On(nodes) => Err(format!(
+                "--numa {nodes}: node {} is not among those that it may use, {allowed}; \
+                 see 'hugelift pool' and cpuset.mems",
+                nodes.without(allowed)
+            )),
+        }
+    }
+}
+
+impl PolicyOptions {
+    /// Returns the policy for the planner.
+    ///
+    /// # Errors
+    /// A pattern that is none; memory nodes that this process may not use.
+    pub fn policy(&self) -> Result<Policy, String> {
+        let backings = match self.backing {
+            // What the page cache or the store holds stays on the nodes where it is.
+            None if self.numa.is_some() => vec![Backing::Thp],
+            None => policy::AUTO.to_vec(),
+            Some(backing) => vec![backing],
+        };
+        Ok(Policy {
+            parts: self.parts.clone(),
+            objects: ObjectFilter::new(&self.objects, &self.excluded)?,
+            backings,
+            data_backings: match self.data_backing {
+                DataBacking::Thp => vec![Backing::Thp],
+                DataBacking::Hugetlb => vec![Backing::Hugetlb, Backing::Thp],
+            },
+            span: match self.data_backing {
+                // The guard of fork(2) copies while the C library may write to its own data, which must
+                // therefore not be in a span on the pool.
+                DataBacking::Hugetlb => SpanChoice::Inner,
+                DataBacking::Thp => self.span,
+            },
+            page: self.page,
+            placement: self.numa.map(Numa::placement).transpose()?,
+            copies: Copies::All,
+            spare: self.spare,
+        })
+    }
+}
+
+impl StartOptions {
+    /// Returns the policy if it lifts nothing but whole huge pages of one size in the text and the
+    /// read-only data of the program itself. Its files then show before the start whether there are any.
+    pub fn lifts_files_alone(&self) -> Option<Policy> {
+        let nothing_else = self.children == Children::Plain
+            && self.malloc == Malloc::Auto
+            && self.lift.after_fork == AfterFork::Auto;
+        let policy = self.lift.policy.policy().ok()?;
+        let files = policy.parts.iter().all(|part| matches!(part, Part::Text | Part::Rodata));
+        let whole = policy.span == SpanChoice::Inner && policy.page != PageChoice::Mixed;
+        (nothing_else && files && whole).then_some(policy)
+    }
+}
