@@ -2,6 +2,7 @@
 //! The helper of a child of a lifted program. The library in the child starts it.
 
 use crate::Failure;
+use crate::asked::Asked;
 use crate::job::LiftJob;
 use crate::options::LiftOptions;
 use hugelift_os::launch::inside::{self, CHILDREN};
@@ -18,6 +19,6 @@ pub fn lift_child(pid: i32, fd: RawFd) -> Result<(), Failure> {
     let policy = options.policy.policy().map_err(|e| format!("{CHILDREN}: {e}"))?;
     let exe = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
     let name = exe.file_name().map(Path::new).unwrap_or(Path::new("a child"));
-    let mut job = &mut LiftJob::of_child(&options, name.into(), policy);
-    Ok(inside::help(pid, fd, &mut job)?)
+    let asked = Asked { program: name.into(), options, report: None };
+    Ok(inside::help(pid, fd, &mut LiftJob::of_child(asked, policy))?)
 }

@@ -10,9 +10,10 @@ use hugelift_core::target::Fault;
 use std::collections::BTreeMap;
 
 /// What was not lifted although the program's layout allows it, by reason.
-pub(super) struct Complaints(BTreeMap<&'static str, (u64, Reason)>);
+pub(crate) struct Complaints(BTreeMap<&'static str, (u64, Reason)>);
 
-pub(super) fn complaints(plan: &Plan, outcome: &Outcome) -> Complaints {
+/// Collects what was not lifted although the layout allows it.
+pub(crate) fn complaints(plan: &Plan, outcome: &Outcome) -> Complaints {
     let mut all: BTreeMap<&'static str, (u64, Reason)> = BTreeMap::new();
     let mut add = |bytes: u64, reason: Reason| {
         all.entry(reason.key())
@@ -38,12 +39,12 @@ pub(super) fn complaints(plan: &Plan, outcome: &Outcome) -> Complaints {
 }
 
 impl Complaints {
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// One line for all: the reason that holds most bytes back, and what helps.
-    pub(super) fn largest(&self, about: &About) -> Option<String> {
+    /// Returns one line for all: the reason that affects most bytes, and what helps.
+    pub(crate) fn largest(&self, about: &About) -> Option<String> {
         let (bytes, reason) = self.0.values().max_by_key(|(bytes, _)| *bytes)?;
         let hint = reason.hint_for(about).map_or(String::new(), |h| format!("; {h}"));
         let more = match self.0.len() {

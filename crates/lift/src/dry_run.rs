@@ -2,6 +2,7 @@
 //! `hugelift run --dry-run`: what would be lifted, onto what; nothing is started.
 
 use crate::FAILED;
+use crate::options::{LiftOptions, Verbosity};
 use crate::weigh::{Choosing, choose};
 use hugelift_core::addr::{PageSize, human_bytes};
 use hugelift_core::nothing::why_nothing;
@@ -22,7 +23,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 /// Prints the plan for the program at `path`; returns the exit status.
-pub fn dry_run(path: &Path, policy: &Policy, choosing: Choosing, verbose: bool) -> i32 {
+pub(crate) fn dry_run(path: &Path, policy: &Policy, options: &LiftOptions) -> i32 {
     let wanted = Wanted { policy, huge: thp_page() };
     let mut program = match of_file(path, Some(wanted)) {
         Ok(program) => program,
@@ -45,12 +46,13 @@ pub fn dry_run(path: &Path, policy: &Policy, choosing: Choosing, verbose: bool) 
         program.snapshot.stored = store::preview(&program.snapshot, policy);
     }
     let all = plan(&program.snapshot, policy);
-    let chosen = choose(choosing, None, &program.snapshot, policy, all);
+    let chosen = choose(Choosing::new(options), None, &program.snapshot, policy, all);
     let plan = chosen.plan;
     let mut report = Report::new(&program.snapshot, None, &plan, None);
     report.assumed_addresses = true;
     let page = policy.page.named().or(program.snapshot.machine.thp_page).unwrap_or(PageSize::MB2);
-    let style = Style { width: terminal::width().unwrap_or(80), verbose };
+    let style =
+        Style { width: terminal::width().unwrap_or(80), verbose: options.verbosity >= Verbosity::Summary };
     let why = [chosen.line, chosen.trouble].into_iter().flatten().map(|line| format!("\n{line}\n"));
     let shown = text(&report, &style) + &spans(&program.snapshot, &plan, page) + &why.collect::<String>();
     match console::print(&shown) {

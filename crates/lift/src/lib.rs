@@ -1,16 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a lift is made of: what is asked ([`start`]), the helper's [`job`], what is reported.
+//! What a lift is made of: what is asked ([`options`]), the launcher ([`start`]), the helper of a child
+//! ([`child`]), and the lift of one program, which the hooks of its helper carry out (`job`).
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
-mod afterwards;
+mod after_start;
+mod allocator;
+mod asked;
 pub mod child;
 mod complaints;
 mod dry_run;
 mod failure;
-pub mod job;
+mod job;
+mod library;
+mod lifted;
+mod memory_limit;
 pub mod options;
+mod placement;
+mod prime;
+mod report;
 pub mod start;
-mod tell;
 mod weigh;
 
 pub use failure::Failure;

@@ -30,33 +30,46 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What is to be done with a program that is stopped before its first own instruction.
+/// What is done with a program on its way to its first own instruction: the steps, in the order of time.
+///
+/// The helper calls them. It is a process of its own, which traces the program. From
+/// [`place`](Self::place) and [`ends_at_exec`](Self::ends_at_exec) the program stands at its exec stop: the
+/// kernel has mapped it, and nothing of it has run.
+///
+/// A static program has no loader, and is lifted at its exec stop. A child that has asked to be lifted
+/// ([`attend_waiting`]) is loaded already: for it only `lift`, `after_start` and `bypass` are called.
 pub trait LiftHooks {
-    /// Changes `target`, the process `pid`; says whether the program may start.
+    /// The launcher is about to call execve(2). What is found out now costs the program no time.
+    fn before_exec(&mut self);
+
+    /// The program stands at its exec stop. Returns where its executable should be instead; `None` leaves
+    /// it where it is. `mappings` are all that it has.
+    fn place(&mut self, pid: u32, image: &Image, mappings: &[Mapping]) -> Option<Move>;
+
+    /// The program stands at its exec stop. Returns the page size of which its heap is to begin with a
+    /// whole page; `None` leaves the heap where it is.
+    fn heap_page(&self) -> Option<PageSize>;
+
+    /// The program stands at its exec stop, and the move that `place` returned has been tried.
+    fn placed(&mut self, result: Result<(), &Fault>);
+
+    /// The loader is about to run. Returns whether the helper may end now, because nothing is left to do.
+    /// A program that is its helper's parent is not asked: it waits for the helper at its entry point.
+    fn ends_at_exec(&self) -> bool;
+
+    /// The loader of the process `pid` runs, and then the constructors. What is found out now costs the
+    /// program no time.
+    fn while_loading(&mut self, pid: u32);
+
+    /// The program stands before its first own instruction; or, if it is a child, in the constructor of
+    /// hugelift's library. Changes `target`, which is the process `pid`; says whether the program may start.
     fn lift(&mut self, pid: u32, target: &mut Remote) -> Verdict;
-    /// It is about to be executed: what can be found out now takes none of its time.
-    fn prepare(&mut self) {}
-    /// The loader of the process `pid` runs: likewise.
-    fn meanwhile(&mut self, _pid: u32) {}
-    /// Where its executable, of which nothing has run yet, should be instead; `None` leaves it.
-    /// `mappings` are all there are.
-    fn place(&mut self, _pid: u32, _image: &Image, _mappings: &[Mapping]) -> Option<Move> {
-        None
-    }
-    /// Of which pages its heap is to begin with a whole one, if that matters.
-    fn heap_page(&self) -> Option<PageSize> {
-        None
-    }
-    /// What came of moving it.
-    fn placed(&mut self, _result: Result<(), &Fault>) {}
-    /// Whether nothing is left to do when the loader begins.
-    fn is_done(&self) -> bool {
-        false
-    }
-    /// The program runs, and nobody waits for this process: what is left to be done is done now. Only
-    /// if the helper is nobody's child.
-    fn afterwards(&mut self) {}
-    /// It cannot be changed, and why; says whether the program may start all the same.
+
+    /// The program runs, and nobody waits for the helper. Not called if the helper is the program's child.
+    fn after_start(&mut self);
+
+    /// At any of these steps, the program has turned out to be one that cannot be lifted, for this reason.
+    /// Says whether it may start all the same. At most `after_start` follows.
     fn bypass(&mut self, why: &Bypass) -> Verdict;
 }
 
@@ -80,7 +93,7 @@ pub enum Verdict {
 pub fn attend(running: Running, reap: Option<i32>, hooks: &mut impl LiftHooks) -> Result<(), Error> {
     let Some(deadline) = limit(crate::trace::faultpoint::patience(START), hooks) else { return Ok(()) };
     let mut running = running;
-    hooks.prepare();
+    hooks.before_exec();
     let mut waiting: Option<Entry> = None;
     loop {
         let (stopped, stop) = running.wait()?;
@@ -95,7 +108,7 @@ pub fn attend(running: Running, reap: Option<i32>, hooks: &mut impl LiftHooks) -
                     let _ = deadline.renew(crate::trace::faultpoint::patience(START));
                     let running = stopped.resume(Resume::Cont, 0)?;
                     entry.own = Process::OWN.status().ok().map(filters);
-                    hooks.meanwhile(entry.pid);
+                    hooks.while_loading(entry.pid);
                     waiting = Some(entry);
                     running
                 }
@@ -334,7 +347,7 @@ fn to_entry(
     reap: Option<i32>,
     hooks: &mut impl LiftHooks,
 ) -> Result<Next, Error> {
-    if reap.is_none() && hooks.is_done() {
+    if reap.is_none() && hooks.ends_at_exec() {
         stopped.detach(0)?;
         return Ok(Next::Done);
     }

@@ -181,7 +181,7 @@ pub fn help(target: i32, fd: RawFd, hooks: &mut impl LiftHooks) -> Result<(), St
     let ready = Ready::from_bytes(ready);
     let Some(running) = send_answer(socket, ptrace::seize(target)) else { return Ok(()) };
     match attend_waiting(running, Addr(ready.stop), hooks) {
-        Ok(()) => hooks.afterwards(),
+        Ok(()) => hooks.after_start(),
         Err(ptrace::Error::Vanished(_)) => {}
         Err(error) => {
             hooks.bypass(&error.into());

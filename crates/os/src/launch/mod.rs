@@ -51,7 +51,7 @@ pub struct Helper {
 ///
 /// # Errors
 /// Why the program must be started without hugelift.
-pub fn start_helper(hooks: impl LiftHooks, keep: &[RawFd], adopts: bool) -> Result<Helper, Bypass> {
+pub fn start_helper(hooks: &mut impl LiftHooks, keep: &[RawFd], adopts: bool) -> Result<Helper, Bypass> {
     if has_foreign_children()? {
         return Err(Bypass::ForeignPidNamespace);
     }
@@ -309,7 +309,7 @@ fn help(
     socket: OwnedFd,
     restricted: bool,
     keep: &[RawFd],
-    mut hooks: impl LiftHooks,
+    hooks: &mut impl LiftHooks,
 ) {
     // A session of its own: ctrl-C is for the program. A new process leads no group, so it does not fail.
     let _ = nix::unistd::setsid();
@@ -326,7 +326,7 @@ fn help(
         return;
     }
     if let Some(running) = send_answer(socket, ptrace::seize(target)) {
-        match attend(running, is_child.then(|| std::process::id().cast_signed()), &mut hooks) {
+        match attend(running, is_child.then(|| std::process::id().cast_signed()), hooks) {
             // The launcher was killed, or its execve(2) failed, which it reports itself.
             Ok(()) => {}
             Err(ptrace::Error::Vanished(_)) => return,
@@ -337,7 +337,7 @@ fn help(
         }
         crate::trace::faultpoint::finish();
         if !is_child {
-            hooks.afterwards();
+            hooks.after_start();
         }
     }
 }

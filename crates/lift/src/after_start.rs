@@ -1,43 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Who stays beside the program when it runs: to note what it does, to join what fork(2) leaves split.
+//! What stays beside the program while it runs: to record what it does, to join huge pages that writes
+//! after fork(2) have split.
 
-use super::job::LiftJob;
+use crate::job::LiftJob;
+use crate::lifted::Lifted;
 use crate::options::{AfterFork, Verbosity};
-use crate::weigh::Chosen;
 use hugelift_core::apply::{Outcome, lifted};
 use hugelift_core::plan::Plan;
 use hugelift_core::policy::Backing;
 use hugelift_core::snapshot::{Part, Snapshot};
 use hugelift_os::watch::joiner::Joiner;
 use hugelift_os::watch::watcher::{Program, Watcher};
-use std::time::Duration;
 
 impl LiftJob {
-    /// Those who stay beside process `pid`, which is stopped yet; `lift` is the CPU time that its lift
-    /// took of it.
-    pub(super) fn start_watcher(
-        &self,
-        pid: u32,
-        before: &Snapshot,
-        chosen: Chosen,
-        outcome: &Outcome,
-        lift: Duration,
-    ) -> Option<Watcher> {
-        let joins = self.may_join(&chosen.plan, outcome);
+    /// Returns what stays beside the program, which is still stopped; `None` if nothing does.
+    pub(crate) fn start_watcher(&self, lift: Lifted) -> Option<Watcher> {
+        let Lifted { pid, before, chosen, outcome, cpu, took: _ } = lift;
+        let joins = self.may_join(&chosen.plan, &outcome);
         if self.adopts {
-            // It would wait for its helper for as long as it lives.
+            // The program would wait for its helper for as long as the helper lives.
             if joins {
-                self.say_unjoined("pid 1 and subreapers have nobody beside them");
+                self.say_unjoined("hugelift keeps no process beside pid 1 or a subreaper");
             }
             return None;
         }
-        if self.leaves_all_memory(before) {
+        if self.leaves_all_memory(&before) {
             if joins {
-                self.say_unjoined("a memory limit holds, all of which the program may need; see --spare");
+                self.say_unjoined("the program may need all that its memory limit leaves; see --spare");
             }
             return None;
         }
-        let observer = if self.is_child { None } else { chosen.observer(before, outcome, lift) };
+        let observer = if self.is_child { None } else { chosen.observer(&before, &outcome, cpu) };
         if observer.is_none() && !joins {
             return None;
         }
@@ -47,7 +40,7 @@ impl LiftJob {
                 if joins {
                     self.say_unjoined(&format!("/proc/{pid}/pagemap: {error}"));
                 }
-                tracing::debug!(%error, "not looked at");
+                tracing::debug!(%error, "not observed");
                 return None;
             }
         };
@@ -60,12 +53,18 @@ impl LiftJob {
         (!watcher.is_empty()).then_some(watcher)
     }
 
-    /// Whether it is to be done, if it can be.
+    /// Returns whether all memory that a control group's limit leaves is the program's: then nothing
+    /// stays beside it, since its memory would be charged to the same limit.
+    pub(crate) fn leaves_all_memory(&self, before: &Snapshot) -> bool {
+        before.machine.memory_limit.is_some() && self.asked.options.policy.spare == 0
+    }
+
+    /// Whether split huge pages are to be joined, where that is possible.
     fn may_join(&self, plan: &Plan, outcome: &Outcome) -> bool {
-        // These may be empty yet, or an allocator's own.
+        // Both may still be empty, or have huge pages that an allocator asks for.
         let grows = || self.policy.parts.iter().any(|part| matches!(part, Part::Heap | Part::Stack));
         let is_thp = |part, backing| matches!(part, Part::Data | Part::Bss) && backing == Backing::Thp;
-        match self.after_fork {
+        match self.asked.options.after_fork {
             AfterFork::Auto => {
                 grows() || lifted(plan, outcome).any(|(span, backing)| is_thp(span.part, backing))
             }
@@ -74,10 +73,10 @@ impl LiftJob {
         }
     }
 
-    /// Who has not asked for it by name misses nothing.
+    /// Says why nothing is joined. With `--after-fork auto` only -v shows it.
     fn say_unjoined(&self, why: &str) {
-        if self.after_fork == AfterFork::Join || self.verbosity >= Verbosity::Summary {
-            self.say(&format!("{}: huge pages that a fork splits stay split: {why}", self.program));
-        }
+        let asked = self.asked.options.after_fork == AfterFork::Join;
+        let least = if asked { Verbosity::Problems } else { Verbosity::Summary };
+        self.asked.say(least, &format!("huge pages that a fork splits stay split: {why}"));
     }
 }

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Before the program's first own instruction: snapshot, plan, apply.
+
+use crate::job::LiftJob;
+use crate::weigh::{Choosing, Chosen, choose};
+use hugelift_core::addr::{PageSize, Range};
+use hugelift_core::apply::{Outcome, apply, lifted};
+use hugelift_core::plan::{Plan, Span, plan};
+use hugelift_core::policy::{Backing, PageChoice, SpanChoice};
+use hugelift_core::snapshot::{Machine, Object, Snapshot};
+use hugelift_os::launch::bypass::Bypass;
+use hugelift_os::launch::guard::{Guard, Unguarded};
+use hugelift_os::machine::{self, base_page, folios};
+use hugelift_os::proc::procfs::Process;
+use hugelift_os::proc::snapshot;
+use hugelift_os::trace::remote::Remote;
+use hugelift_os::watch::observer::cpu_time;
+use hugelift_os::{pagecache, store};
+use std::time::{Duration, Instant};
+
+/// A lift that has been carried out.
+pub(crate) struct Lifted {
+    pub(crate) pid: u32,
+    /// The program as it was before.
+    pub(crate) before: Snapshot,
+    /// The plan, and why it copies what it does.
+    pub(crate) chosen: Chosen,
+    /// What came of the plan.
+    pub(crate) outcome: Outcome,
+    /// CPU time of the program that the plan's system calls took.
+    pub(crate) cpu: Duration,
+    /// Time from the stop to the end of the plan.
+    pub(crate) took: Duration,
+}
+
+impl Lifted {
+    /// Applies the plan that was chosen to `target`, the process `pid`, which stopped when it `began`.
+    pub(crate) fn apply(
+        pid: u32,
+        target: &mut Remote,
+        before: Snapshot,
+        chosen: Chosen,
+        began: Instant,
+    ) -> Lifted {
+        let plan = &chosen.plan;
+        tracing::debug!(?plan, why = ?chosen.line, "planned");
+        let cpu_before = cpu_time(pid);
+        let outcome = apply(target, plan);
+        let cpu =
+            cpu_time(pid).zip(cpu_before).map_or(Duration::ZERO, |(now, then)| now.saturating_sub(then));
+        let took = began.elapsed();
+        tracing::debug!(?outcome, ?took, "applied");
+        Lifted { pid, before, chosen, outcome, cpu, took }
+    }
+
+    /// Informs the guard of fork(2) which spans have come from the pool.
+    pub(crate) fn inform(&self, guard: &Guard) {
+        if let Err(error) = guard.tell(&on_pool(&self.chosen.plan, &self.outcome)) {
+            // Its list has spans that were not lifted: a child makes copies that nobody needs.
+            tracing::debug!(%error, "the guard has the planned spans, not the lifted ones");
+        }
+    }
+}
+
+impl LiftJob {
+    /// Takes the snapshot of the stopped program, and finds what of it is huge without a copy.
+    pub(crate) fn take_snapshot(&mut self, pid: u32, target: &mut Remote) -> Result<Snapshot, Bypass> {
+        let least = match self.policy.page {
+            PageChoice::Usual => PageSize::MB2.bytes() / 2,
+            PageChoice::Mixed => base_page().bytes(),
+            PageChoice::Only(page) => page.bytes(),
+        };
+        let everything = self.asked.report.is_some()
+            || self.policy.span != SpanChoice::Inner
+            || self.policy.parts.iter().any(|p| p.is_writable());
+        let least = if everything { 0 } else { least };
+        let status = target.status()?;
+        let mut machine = self.probed.take().unwrap_or_else(|| machine::probe(Some(pid)));
+        machine::update(&mut machine, &status);
+        let mut before = snapshot::of(Process::new(pid), least, machine, &status)?;
+        if self.policy.page != PageChoice::Usual {
+            before.machine.folios = folios();
+        }
+        if self.policy.backings.contains(&Backing::Pagecache) {
+            let takes = |object: &Object| self.policy.objects.takes(object);
+            pagecache::find(Some(pid), &mut before, &self.policy.parts, takes);
+        }
+        if self.policy.backings.contains(&Backing::Shared) {
+            let offer = store::offer(pid, &before, &self.policy);
+            before.stored = offer.stored;
+            self.spend(&mut before.machine, offer.made);
+            target.offer_stored(offer.files);
+        }
+        Ok(before)
+    }
+
+    /// Takes the bytes of the store's new entries out of what the lift may use.
+    fn spend(&mut self, machine: &mut Machine, bytes: u64) {
+        machine.memory_left = machine.memory_left.saturating_sub(bytes);
+        if let Some(limit) = &mut machine.memory_limit {
+            limit.left = limit.left.saturating_sub(bytes);
+            self.policy.spare = self.policy.spare.saturating_sub(bytes);
+        }
+    }
+
+    /// Chooses what is lifted; also finds the guard of fork(2), where one is needed for it.
+    pub(crate) fn choose(&mut self, pid: u32, before: &Snapshot) -> (Chosen, Option<Guard>) {
+        let guard = self.takes_data_from_pool().then(|| self.guard(pid, before)).flatten();
+        let mut all = plan(before, &self.policy);
+        if let Some(Err(why)) = guard.as_ref().map(|guard| guard.tell(&planned_on_pool(&all))) {
+            self.leave_pool(&why.to_string());
+            all = plan(before, &self.policy);
+        }
+        let choosing = Choosing::new(&self.asked.options);
+        (choose(choosing, Some(pid), before, &self.policy, all), guard)
+    }
+
+    /// The guard of fork(2) in the program; without one, its data stays off the pool.
+    fn guard(&mut self, pid: u32, before: &Snapshot) -> Option<Guard> {
+        let found = match before.machine.moves_hugetlb {
+            true => Guard::find(pid, &before.mappings),
+            false => Err(Unguarded::OldKernel),
+        };
+        found.map_err(|why| self.leave_pool(&why.to_string())).ok()
+    }
+}
+
+/// The writable spans that may come from the pool.
+fn planned_on_pool(plan: &Plan) -> Vec<(Range, PageSize)> {
+    let page = |span: &Span| span.attempts.iter().find(|a| a.backing == Backing::Hugetlb).map(|a| a.page);
+    let writable = plan.spans.iter().filter(|s| s.part.is_writable());
+    writable.filter_map(|span| Some((span.range, page(span)?))).collect()
+}
+
+/// The writable spans that have come from the pool.
+fn on_pool(plan: &Plan, outcome: &Outcome) -> Vec<(Range, PageSize)> {
+    let from_pool: Vec<Range> =
+        lifted(plan, outcome).filter(|(_, b)| *b == Backing::Hugetlb).map(|(s, _)| s.range).collect();
+    planned_on_pool(plan).into_iter().filter(|(range, _)| from_pool.contains(range)).collect()
+}

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What is reported of a lift: lines on stderr, the JSON report, names of copied code.
+
+use crate::complaints::complaints;
+use crate::job::LiftJob;
+use crate::lifted::Lifted;
+use crate::options::Verbosity;
+use hugelift_core::addr::{PageSize, Range, human_bytes};
+use hugelift_core::advice::About;
+use hugelift_core::apply::lifted;
+use hugelift_core::demangle::Names;
+use hugelift_core::nothing::why_nothing;
+use hugelift_core::plan::{Plan, Span};
+use hugelift_core::policy::Backing;
+use hugelift_core::printable::{Escape, quoted};
+use hugelift_core::report::{Report, Total};
+use hugelift_core::skip::Reason;
+use hugelift_core::snapshot::{Part, Snapshot};
+use hugelift_os::elf::opened::opened_later;
+use hugelift_os::io::console::say;
+use hugelift_os::launch::helper::Verdict;
+use hugelift_os::proc::procfs::Process;
+use hugelift_os::watch::perf_map::{Copied, Map};
+use hugelift_report::lift::{self as report_text, Style};
+use std::collections::BTreeMap;
+
+/// How many of the objects that a program opens later are named.
+const LATER: usize = 3;
+
+impl LiftJob {
+    /// Says what was not lifted, though it might have been.
+    ///
+    /// # Errors
+    /// The program must not start like this (`--strict`).
+    pub(crate) fn complain(&self, lift: &Lifted) -> Result<(), Verdict> {
+        let Lifted { before, chosen, outcome, .. } = lift;
+        let plan = &chosen.plan;
+        let complaints = complaints(plan, outcome);
+        let about = About::program(&self.asked.program);
+        let complete = !plan.spans.is_empty() && outcome.is_complete() && complaints.is_empty();
+        if let Some(lost) = &outcome.lost {
+            self.asked.say(Verbosity::Problems, lost);
+        }
+        let writable = plan.spans.iter().any(|s| matches!(s.part, Part::Data | Part::Bss));
+        let unguarded = self.unguarded.as_ref().filter(|_| writable).map(|why| {
+            format!(
+                "--data-backing hugetlb: fork(2) might kill a child: {why}; transparent huge pages instead"
+            )
+        });
+        if let Some(line) = &unguarded {
+            self.asked.say(Verbosity::Problems, line);
+        }
+        if self.asked.options.strict && !(complete && unguarded.is_none()) {
+            let untouched = plan.skips.iter().any(|s| s.reason == Reason::NotTouched);
+            let why = match complaints.largest(&about).or(unguarded) {
+                Some(line) => line,
+                None if untouched => "no record of what it touches; --touched all lifts it".into(),
+                None => self.nothing(before, plan),
+            };
+            return Err(self.asked.refuse(&why));
+        }
+        if let Some(line) = complaints.largest(&about) {
+            // With -v it has been said already.
+            let note = self.primed.obstacle.as_ref().filter(|_| !self.asked.is_heard(Verbosity::Summary));
+            let note = note.map_or(String::new(), |note| format!(" ({note})"));
+            self.asked.say(Verbosity::Problems, &format!("{line}{note}"));
+        }
+        if let Some(trouble) = &chosen.trouble {
+            self.asked.say(Verbosity::Problems, trouble);
+        }
+        if let Some(line) = &chosen.line {
+            self.asked.say(Verbosity::Summary, line);
+        }
+        Ok(())
+    }
+
+    /// Writes the names of code that was copied to memory of no file, where perf(1) looks for them.
+    pub(crate) fn name_code(&self, lift: &Lifted, names: Names) {
+        let Lifted { pid, before, chosen, outcome, .. } = lift;
+        let mut spans: BTreeMap<usize, Vec<Range>> = BTreeMap::new();
+        let is_copy = |(span, backing): &(&Span, Backing)| {
+            span.part == Part::Text && matches!(backing, Backing::Thp | Backing::Hugetlb)
+        };
+        for (span, _) in lifted(&chosen.plan, outcome).filter(is_copy) {
+            spans.entry(span.object).or_default().push(span.range);
+        }
+        if spans.is_empty() {
+            return;
+        }
+        let complain = |why: &dyn std::fmt::Display| {
+            self.asked.say(Verbosity::Problems, &format!("--perf-map: {why}"));
+        };
+        let mut objects = Vec::new();
+        for (object, spans) in spans {
+            let Some(object) = before.objects.get(object) else { continue };
+            match Copied::open(*pid, object, spans) {
+                Ok(copied) => objects.push(copied),
+                Err(error) => complain(&format!("cannot read {}: {error}", object.path.escaped())),
+            }
+        }
+        // Where a watcher would become the program's child, or take memory that the program may need,
+        // nobody removes the file.
+        let stays = self.adopts || self.leaves_all_memory(before);
+        let written = Map::create(*pid).and_then(|mut map| match stays {
+            true => map.write(&objects, names),
+            false => map.watch(&objects, names, |why| complain(why)),
+        });
+        if let Err(why) = written {
+            complain(&why);
+        }
+    }
+
+    /// Reports what smaps shows now, and only that.
+    pub(crate) fn report(&self, lift: &Lifted) {
+        let summary = self.asked.is_heard(Verbosity::Summary);
+        if !summary && self.asked.report.is_none() {
+            return;
+        }
+        let Lifted { pid, before, chosen, outcome, took, .. } = lift;
+        let usage = match Process::new(*pid).smaps() {
+            Ok(usage) => usage,
+            Err(error) => {
+                return self.asked.say(Verbosity::Problems, &format!("lifted, but not verified: {error}"));
+            }
+        };
+        let mut report = Report::new(before, Some(&usage), &chosen.plan, Some(outcome));
+        report.pid = Some(*pid);
+        report.advise(&[self.asked.program.as_os_str()], |_| false);
+        if summary {
+            let line = self.summary(before, &chosen.plan, &report);
+            self.asked.say(Verbosity::Summary, &format!("{line} ({:.1} ms)", took.as_secs_f64() * 1e3));
+            if let Some(why) = self.placement.why_not_moved() {
+                let line = format!("more of it would be on huge pages at another base, but it stays: {why}");
+                self.asked.say(Verbosity::Summary, &line);
+            }
+            self.name_later(before);
+        }
+        if self.asked.is_heard(Verbosity::Everything) {
+            let style = Style { width: 100, verbose: true };
+            report_text::text(&report, &style).lines().for_each(say);
+        }
+        self.asked.write_report(&report);
+    }
+
+    /// Names the objects that the program opens by itself later: hugelift does not lift them.
+    fn name_later(&self, snapshot: &Snapshot) {
+        let Some(program) = snapshot.objects.iter().find(|o| o.executable) else { return };
+        for later in opened_later(&program.path).into_iter().take(LATER) {
+            let line = format!(
+                "it opens {} ({} of code) after its start: not lifted; hugelift prime {}, while no process \
+                 has it mapped, makes it huge",
+                later.file.path.escaped(),
+                human_bytes(later.whole),
+                quoted(later.file.path.as_os_str())
+            );
+            self.asked.say(Verbosity::Summary, &line);
+        }
+    }
+
+    /// "text 24 of 24 MB, rodata 50 of 52 MB on huge pages"
+    fn summary(&self, before: &Snapshot, plan: &Plan, report: &Report) -> String {
+        let wanted = |part: &Part, t: &Total| t.liftable_bytes > 0 && self.policy.parts.contains(part);
+        let parts = report.totals.iter().filter(|(part, t)| wanted(part, t));
+        let parts: Vec<String> = parts
+            .map(|(part, t)| {
+                let now =
+                    format!("{part} {} of {}", human_bytes(t.huge_bytes), human_bytes(t.liftable_bytes));
+                let later = match report.bytes(*part, &Reason::OnTouch) {
+                    0 => String::new(),
+                    later => format!(" ({} more as it is touched)", human_bytes(later)),
+                };
+                let unseen = match report.unseen_bytes(*part) {
+                    0 => String::new(),
+                    unseen => format!(" ({} more on smaller pages)", human_bytes(unseen)),
+                };
+                now + &later + &unseen
+            })
+            .collect();
+        match parts.as_slice() {
+            [] => self.nothing(before, plan),
+            parts => format!("{} on huge pages", parts.join(", ")),
+        }
+    }
+
+    /// "nothing on huge pages: 1.5 MB of text of /lib/libc.so.6: too small: ..."
+    fn nothing(&self, before: &Snapshot, plan: &Plan) -> String {
+        let page = self.policy.page.named().or(before.machine.thp_page).unwrap_or(PageSize::MB2);
+        format!("nothing on huge pages: {}", why_nothing(before, plan, page))
+    }
+}
