@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The stop before the first own instruction: in the entry stub of a dynamic program, or in hugelift's
+//! library of a child. The loader has run.
+
+use super::exec_stop::ExecStop;
+use super::{LiftHooks, lift, refuse};
+use crate::arch;
+use crate::launch::bypass::Bypass;
+use crate::proc::memory;
+use crate::proc::procfs::{Process, Status};
+use crate::trace::frame::{CodeCave, RestoreFrame};
+use crate::trace::ptrace::{Error, Resume, Stopped};
+use crate::trace::remote::Remote;
+use crate::trace::threads::Threads;
+use hugelift_core::addr::Addr;
+
+const SIGCONT_BIT: u64 = 1 << (libc::SIGCONT - 1);
+
+/// The mode of seccomp, and how many filters are in force.
+type Filters = (Option<u32>, Option<u32>);
+
+/// A dynamic program on its way to its entry stub.
+pub(super) struct EntryStop {
+    pub(super) pid: u32,
+    cave: CodeCave,
+    /// Where the program itself begins.
+    entry: Addr,
+    /// A SIGCONT was pending already: it is not the stub's, and stays.
+    had_sigcont: bool,
+    /// The helper's own filters, which the program has inherited too.
+    inherited: Option<Filters>,
+}
+
+impl EntryStop {
+    /// Writes the entry stub, and has the loader jump there instead of to the entry point.
+    pub(super) fn arrange(stopped: &Stopped, program: &ExecStop) -> Result<EntryStop, Bypass> {
+        let (pid, cave, slot) = (stopped.tid(), program.cave, program.slots.entry);
+        cave.write_entry_stub(stopped, &arch::entry_stub(program.entry, slot))?;
+        memory::write(pid, slot, &cave.entry_stub().0.to_ne_bytes()).map_err(|source| Error::Os {
+            what: "write the auxiliary vector",
+            tid: pid,
+            source,
+        })?;
+        // It can only be pending if it is blocked.
+        let blocked = stopped.signal_mask()? & SIGCONT_BIT != 0;
+        let had_sigcont = blocked && stopped.is_pending(libc::SIGCONT)?;
+        Ok(EntryStop { pid: pid.cast_unsigned(), cave, entry: program.entry, had_sigcont, inherited: None })
+    }
+
+    /// Reads the filters that the program has from the helper's family, while the loader runs.
+    pub(super) fn read_inherited_filters(&mut self) {
+        self.inherited = own_filters();
+    }
+
+    /// Returns whether `pc` is in the entry stub.
+    pub(super) fn contains(&self, pc: Addr) -> bool {
+        self.cave.is_in_entry_stub(pc)
+    }
+}
+
+/// Lifts a dynamic program in its entry stub.
+pub(super) fn at_entry(
+    stopped: Stopped,
+    program: &EntryStop,
+    reap: Option<i32>,
+    hooks: &mut impl LiftHooks,
+) -> Result<(), Error> {
+    let Some(regs) = stopped.regs()? else { return Err(Error::Vanished(stopped.tid())) };
+    let process = Process::new(program.pid);
+    let status = process.status().map_err(Bypass::from);
+    let ready = status.and_then(|status| Ok((stop_others(process, program.inherited, &status)?, status)));
+    let (threads, status) = match ready {
+        Ok(ready) => ready,
+        Err(why) => {
+            refuse(&stopped, hooks, &why);
+            return dismiss(stopped);
+        }
+    };
+    let regs = arch::entry_registers(regs, program.entry);
+    let frame = RestoreFrame::arm(&stopped, regs, program.cave, reap)?;
+    let mut remote = Remote::new(stopped, frame);
+    remote.set_status(status);
+    let left = lift(remote, !program.had_sigcont, hooks);
+    threads.release();
+    left
+}
+
+/// Lifts a child that has stopped itself in hugelift's library, before its `main`. It takes its SIGCONT
+/// off by itself.
+pub(super) fn at_library(stopped: Stopped, hooks: &mut impl LiftHooks) -> Result<(), Error> {
+    let Some(regs) = stopped.regs()? else { return Err(Error::Vanished(stopped.tid())) };
+    let process = Process::new(stopped.tid().cast_unsigned());
+    let inherited = own_filters();
+    let ready = process.status().map_err(Bypass::from).and_then(|status| {
+        let cave = CodeCave::find(stopped.tid(), &process.maps()?).ok_or(Bypass::NoCodeCave)?;
+        Ok((stop_others(process, inherited, &status)?, cave, status))
+    });
+    let (threads, cave, status) = match ready {
+        Ok(ready) => ready,
+        Err(why) => {
+            refuse(&stopped, hooks, &why);
+            return Ok(());
+        }
+    };
+    let frame = RestoreFrame::arm(&stopped, regs.at(regs.pc(), regs.sp()), cave, None)?;
+    let mut remote = Remote::new(stopped, frame);
+    remote.set_status(status);
+    let left = lift(remote, false, hooks);
+    threads.release();
+    left
+}
+
+/// Stops the other threads, if there are any.
+///
+/// A constructor may have put the process under a seccomp filter that kills it for the calls of a
+/// lift. The filters that the helper has inherited too are no such danger.
+fn stop_others(process: Process, inherited: Option<Filters>, status: &Status) -> Result<Threads, Bypass> {
+    if inherited.is_some_and(|inherited| inherited != filters(*status)) {
+        return Err(Bypass::Confined);
+    }
+    match status.threads {
+        Some(1) => Ok(Threads::default()),
+        _ => Ok(Threads::stop(process.pid().cast_signed())?),
+    }
+}
+
+fn own_filters() -> Option<Filters> {
+    Process::OWN.status().ok().map(filters)
+}
+
+fn filters(status: Status) -> Filters {
+    (status.seccomp, status.seccomp_filters)
+}
+
+/// Lets a program in its entry stub go on by itself, without the SIGCONT that has stopped it there.
+fn dismiss(stopped: Stopped) -> Result<(), Error> {
+    if stopped.signal_mask()? & SIGCONT_BIT == 0 {
+        // It stops once more to receive it; when the helper ends, it goes on without.
+        stopped.resume(Resume::Cont, 0)?.wait()?;
+    }
+    Ok(())
+}
