@@ -101,20 +101,20 @@ fn size(s: &str) -> Result<u64, String> {
 pub enum SpanChoice {
     /// Whole huge pages inside a part
     Inner,
-    /// Also the first and the last, over unmapped space and neighbours of the same protection
+    /// Also the first and the last, which reach over unmapped space and neighbours of the same protection
     Outer,
     /// Of these, those that are at least half full and not shared by processes
     Auto,
 }
 
-/// What to lift, and onto what.
+/// The options for what to lift, and onto what.
 #[derive(Args, Clone, Debug)]
 pub struct PolicyArgs {
     /// Where huge pages come from
     #[arg(long, value_enum, default_value_t = BackingChoice::Auto)]
     pub backing: BackingChoice,
 
-    /// Size of the huge pages, as in 2M or 1G; auto mixes all that there are, large ones first
+    /// Size of the huge pages, as in 2M or 1G; auto mixes all available sizes, large ones first
     /// [default: the usual one of the backing]
     #[arg(long, value_name = "SIZE|auto", value_parser = page_choice)]
     pub page_size: Option<PageChoice>,
@@ -132,8 +132,8 @@ pub struct PolicyArgs {
     #[arg(long, value_name = "local|interleave|NODES")]
     pub numa: Option<Numa>,
 
-    /// Memory under a control group's limit that the program can do without, as in 64M: so much
-    /// may go into copies. Without it, what the limit leaves is the program's
+    /// Memory under a control group's limit that the program can do without, as in 64M: this much
+    /// may go into copies. Without it, all that the limit leaves is the program's
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub spare: Option<u64>,
 
@@ -155,7 +155,7 @@ pub struct PolicyArgs {
 pub enum AfterForkChoice {
     /// As join if writable parts are lifted onto transparent huge pages, and it is permitted
     Auto,
-    /// Join them, once no other process has them
+    /// Join them, once no other process maps them
     Join,
     /// Leave them to the kernel
     Leave,
@@ -191,10 +191,10 @@ pub enum ChildrenChoice {
 /// `--seccomp`
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum SeccompChoice {
-    /// Lift it where the filter is seen to let a process fork, and a child has survived the calls of
-    /// a lift; start it as it is elsewhere
+    /// Lift the program if it is known that the filter lets a process fork, and a child has survived
+    /// the calls of a lift; else start it as it is
     Auto,
-    /// Fork without knowing that the filter allows it. One that does not may kill the program
+    /// Fork without knowing that the filter allows it; a filter that does not may kill the program
     Try,
 }
 
@@ -203,7 +203,7 @@ pub enum SeccompChoice {
 pub enum TouchedChoice {
     /// All huge pages, at each start
     All,
-    /// Those that a past run touched; the first run is only looked at
+    /// Those that a past run touched; the first run is only observed
     Seen,
 }
 

@@ -29,16 +29,16 @@ pub struct RunArgs {
     #[arg(long, value_enum, default_value_t = MallocChoice::Auto)]
     malloc: MallocChoice,
 
-    /// Which huge pages of text and rodata are copied [default: all, and with --backing auto as many
-    /// as pay, by what past runs took and touched]
+    /// Which huge pages of text and rodata are copied [default: all; with --backing auto those that
+    /// pay, by what past runs took and touched]
     #[arg(long, value_enum)]
     touched: Option<TouchedChoice>,
 
-    /// What becomes of the programs that it starts itself
+    /// What becomes of the programs that the program starts
     #[arg(long, value_enum, default_value_t = ChildrenChoice::Plain)]
     children: ChildrenChoice,
 
-    /// What becomes of its huge pages that writes after a fork have split
+    /// What becomes of huge pages that writes after a fork have split
     #[arg(long, value_enum, default_value_t = AfterForkChoice::Auto)]
     after_fork: AfterForkChoice,
 
@@ -46,7 +46,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "PAGES", default_value_t = 0)]
     fork_reserve: u64,
 
-    /// What is done where a seccomp filter is in force, which may kill who makes the calls of a lift
+    /// What is done under a seccomp filter, which may kill a process for the calls of a lift
     #[arg(long, value_enum, default_value_t = SeccompChoice::Auto)]
     seccomp: SeccompChoice,
 
@@ -142,5 +142,63 @@ pub fn run(args: RunArgs, status: EarlyStatus) -> i32 {
             say(&failure.message);
             failure.status
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::run_options;
+    use hugelift_core::policy::{Backing, PageChoice, SpanChoice};
+    use hugelift_core::snapshot::Part;
+    use hugelift_lift::options::{
+        AfterFork, Children, DataBacking, Malloc, Numa, Seccomp, StartOptions, Touched, Verbosity,
+    };
+    use std::ffi::OsString;
+    use std::os::unix::ffi::OsStringExt;
+
+    fn options(words: &str) -> StartOptions {
+        let words = words.split_whitespace().map(OsString::from);
+        run_options(words.chain([OsString::from_vec(b"/x\xff".to_vec())])).expect("options of run").into()
+    }
+
+    #[test]
+    fn without_options() {
+        let StartOptions { lift, command, user, malloc, children, fork_reserve, seccomp, report, dry_run } =
+            options("");
+        assert_eq!(command, [OsString::from_vec(b"/x\xff".to_vec())]);
+        assert_eq!((user, report, dry_run, fork_reserve), (None, None, false, 0));
+        assert_eq!((malloc, children, seccomp), (Malloc::Auto, Children::Plain, Seccomp::Auto));
+        assert_eq!((lift.touched, lift.after_fork, lift.perf_map), (None, AfterFork::Auto, None));
+        assert_eq!((lift.strict, lift.verbosity), (false, Verbosity::Problems));
+        let policy = lift.policy;
+        assert_eq!((policy.backing, policy.data_backing), (None, DataBacking::Thp));
+        assert_eq!((policy.page, policy.span, policy.numa), (PageChoice::Usual, SpanChoice::Inner, None));
+        assert_eq!((policy.parts.as_slice(), policy.spare), (&[Part::Text, Part::Rodata][..], 0));
+        assert!(policy.objects.is_empty() && policy.excluded.is_empty());
+    }
+
+    #[test]
+    fn each_option_arrives() {
+        let all = options(
+            "--backing shared --page-size auto --parts data --data-backing hugetlb --numa local --spare 64M \
+             --span auto --object a --exclude b --user u --malloc thp --touched seen --children lift \
+             --after-fork join --fork-reserve 3 --seccomp try --dry-run --strict --report r --perf-map -vv",
+        );
+        let policy = &all.lift.policy;
+        assert_eq!((policy.backing, policy.page), (Some(Backing::Shared), PageChoice::Mixed));
+        assert_eq!((policy.data_backing, policy.numa), (DataBacking::Hugetlb, Some(Numa::Local)));
+        assert_eq!((policy.spare, policy.span), (64 << 20, SpanChoice::Auto));
+        assert_eq!(policy.parts, [Part::Relro, Part::Data]);
+        assert_eq!(
+            (policy.objects.as_slice(), policy.excluded.as_slice()),
+            (&["a".into()][..], &["b".into()][..])
+        );
+        let lift = &all.lift;
+        assert_eq!((lift.touched, lift.after_fork), (Some(Touched::Seen), AfterFork::Join));
+        assert!(lift.strict && lift.perf_map.is_some() && lift.verbosity == Verbosity::Everything);
+        assert_eq!((all.malloc, all.children, all.seccomp), (Malloc::Thp, Children::Lift, Seccomp::Try));
+        assert!(all.dry_run && all.fork_reserve == 3 && all.user.is_some() && all.report.is_some());
+        assert_eq!(options("-v").lift.verbosity, Verbosity::Summary);
+        assert_eq!(options("-q").lift.verbosity, Verbosity::Quiet);
     }
 }

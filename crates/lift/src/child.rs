@@ -20,5 +20,5 @@ pub fn lift_child(pid: i32, fd: RawFd) -> Result<(), Failure> {
     let exe = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
     let name = exe.file_name().map(Path::new).unwrap_or(Path::new("a child"));
     let asked = Asked { program: name.into(), options, report: None };
-    Ok(inside::help(pid, fd, &mut LiftJob::of_child(asked, policy))?)
+    Ok(inside::help(pid, fd, &mut LiftJob::new(asked, policy, true))?)
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `hugelift run --dry-run`: what would be lifted, onto what; nothing is started.
 
-use crate::FAILED;
+use crate::Failure;
 use crate::options::{LiftOptions, Verbosity};
 use crate::weigh::{Choosing, choose};
 use hugelift_core::addr::{PageSize, human_bytes};
@@ -22,16 +22,13 @@ use hugelift_report::lift::{Style, text};
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// Prints the plan for the program at `path`; returns the exit status.
-pub(crate) fn dry_run(path: &Path, policy: &Policy, options: &LiftOptions) -> i32 {
+/// Prints the plan for the program at `path`.
+///
+/// # Errors
+/// The program cannot be read, or standard output cannot be written.
+pub(crate) fn dry_run(path: &Path, policy: &Policy, options: &LiftOptions) -> Result<(), Failure> {
     let wanted = Wanted { policy, huge: thp_page() };
-    let mut program = match of_file(path, Some(wanted)) {
-        Ok(program) => program,
-        Err(error) => {
-            say(&error.to_string());
-            return FAILED;
-        }
-    };
+    let mut program = of_file(path, Some(wanted)).map_err(|error| error.to_string())?;
     for missing in &program.missing {
         say(&format!("{}: the loader would not find {missing}; see LD_LIBRARY_PATH", path.escaped()));
     }
@@ -55,13 +52,7 @@ pub(crate) fn dry_run(path: &Path, policy: &Policy, options: &LiftOptions) -> i3
         Style { width: terminal::width().unwrap_or(80), verbose: options.verbosity >= Verbosity::Summary };
     let why = [chosen.line, chosen.trouble].into_iter().flatten().map(|line| format!("\n{line}\n"));
     let shown = text(&report, &style) + &spans(&program.snapshot, &plan, page) + &why.collect::<String>();
-    match console::print(&shown) {
-        Ok(()) => 0,
-        Err(error) => {
-            say(&error);
-            FAILED
-        }
-    }
+    Ok(console::print(&shown)?)
 }
 
 fn spans(snapshot: &Snapshot, plan: &Plan, page: PageSize) -> String {

@@ -122,17 +122,8 @@ impl LiftHooks for LiftJob {
 }
 
 impl LiftJob {
-    /// Begins the lift of a program that this process is to become.
-    pub(crate) fn of_program(asked: Asked, policy: Policy) -> LiftJob {
-        LiftJob::new(asked, policy, false)
-    }
-
-    /// Begins the lift of a child of a lifted program.
-    pub(crate) fn of_child(asked: Asked, policy: Policy) -> LiftJob {
-        LiftJob::new(asked, policy, true)
-    }
-
-    fn new(asked: Asked, policy: Policy, is_child: bool) -> LiftJob {
+    /// Begins the lift of a program.
+    pub(crate) fn new(asked: Asked, policy: Policy, is_child: bool) -> LiftJob {
         LiftJob {
             asked,
             policy,

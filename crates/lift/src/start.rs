@@ -69,13 +69,14 @@ pub fn start(options: &StartOptions, status: &EarlyStatus) -> Result<i32, Failur
         identity.assume()?;
     }
     if options.dry_run {
-        return Ok(dry_run(&resolve(name)?, &policy, &options.lift));
+        dry_run(&resolve(name)?, &policy, &options.lift)?;
+        return Ok(0);
     }
     let asked = Asked { program: name.into(), options: options.lift.clone(), report };
     if let Err(why) = status.permits(options.seccomp) {
         return start_bypassed(&options.command, &asked, &why);
     }
-    let mut job = LiftJob::of_program(asked, policy);
+    let mut job = LiftJob::new(asked, policy, false);
     let mut lookup = Lookup::new(name);
     loop {
         let path = lookup.next_promising()?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What of a plan is copied: all, what past runs have touched, or nothing, as `--touched` says or,
-//! with `--backing auto`, as it pays; and who looks at this run for the next.
+//! What of a plan is copied: all, what past runs have touched, or nothing. `--touched` says which; with
+//! `--backing auto` it is what pays. Also, what observes this run for the next one.
 
 use crate::options::{LiftOptions, Touched};
 use hugelift_core::addr::{Range, human_bytes};
@@ -17,19 +17,20 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How it is decided what is copied.
+/// How to decide what is copied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Choosing {
-    /// All is.
+    /// All of the plan is.
     All,
-    /// What past runs are known to have touched.
+    /// What past runs are known to have touched is.
     Seen,
-    /// As it pays.
+    /// What pays is.
     Weighed,
 }
 
 impl Choosing {
-    /// Returns what the options say: an option that names a backing, or how much is copied, is followed.
+    /// Returns what the options say. Costs are weighed only where no option names a backing, and none
+    /// says what is copied.
     pub fn new(options: &LiftOptions) -> Choosing {
         match options.touched {
             Some(Touched::All) => Choosing::All,
@@ -47,17 +48,17 @@ pub struct Chosen {
     pub plan: Plan,
     /// Why, with the figures; nothing if there was nothing to choose.
     pub line: Option<String>,
-    /// What prevents that anything is known.
+    /// Why nothing can be recorded, if that is so.
     pub trouble: Option<String>,
     watch: Option<Watch>,
 }
 
-/// What is to be looked at.
+/// What is to be observed.
 #[derive(Debug)]
 struct Watch {
     notes: Notes,
     executable: (PathBuf, Identity),
-    /// The objects that may be copied: which file, what is known of it, where.
+    /// The objects that may be copied, by their index in the snapshot.
     objects: BTreeMap<usize, Known>,
 }
 
@@ -68,8 +69,8 @@ struct Known {
     spans: Vec<Range>,
 }
 
-/// Chooses what of `all`, the plan of `snapshot` as `policy` asks, is copied; `pid` is none for a
-/// program that does not run.
+/// Chooses what is copied of `all`, the plan for `snapshot` by `policy`. `pid` is `None` for a program
+/// that does not run.
 pub fn choose(how: Choosing, pid: Option<u32>, snapshot: &Snapshot, policy: &Policy, all: Plan) -> Chosen {
     let unchanged = |plan| Chosen { plan, line: None, trouble: None, watch: None };
     if how == Choosing::All || copied(&all).next().is_none() {
@@ -78,7 +79,7 @@ pub fn choose(how: Choosing, pid: Option<u32>, snapshot: &Snapshot, policy: &Pol
     let missing = if pid.is_some() { IfAbsent::Make } else { IfAbsent::Leave };
     let watch = match (Notes::open(missing), how) {
         (Ok(notes), _) => Watch::of(notes, pid, snapshot, &all),
-        // A preview makes nothing: there is nothing in it yet.
+        // A preview does not make the folder of notes; without it no past run is known.
         (Err(StoreError::Missing { .. }), _) if pid.is_none() => None,
         (Err(error), Choosing::Seen) => {
             let hint = error.hint().map_or(String::new(), |hint| format!("; {hint}"));
@@ -122,8 +123,8 @@ fn of_seen(stake: Stake) -> String {
     format!("{seen} of {whole} are known to be touched: only that is copied (--touched seen)")
 }
 
-/// The pages of a span that past runs touched. What nobody has looked at may be: it counts where it is
-/// weighed.
+/// Returns the pages of a span that past runs touched. A span that no run has been observed for counts
+/// as touched where costs are weighed.
 fn seen_of(span: &Span, how: Choosing, snapshot: &Snapshot, watch: Option<&Watch>) -> Vec<Range> {
     let known = watch.and_then(|watch| watch.objects.get(&span.object)?.note.as_ref()?.touched.as_ref());
     match (known, span.attempts.first(), how) {
@@ -169,7 +170,8 @@ impl Watch {
 }
 
 impl Chosen {
-    /// Who looks at the program, of which so much was lifted; of its CPU time, `foreign` was the lift's.
+    /// Returns what observes the program after `outcome`; `foreign` is the CPU time that the lift took
+    /// of it.
     pub fn observer(self, snapshot: &Snapshot, outcome: &Outcome, foreign: Duration) -> Option<Observer> {
         let Watch { notes, executable, objects } = self.watch?;
         let huge: Vec<Range> = lifted(&self.plan, outcome).map(|(span, _)| span.range).collect();
