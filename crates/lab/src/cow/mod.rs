@@ -163,7 +163,7 @@ fn measure(options: &Options, progress: &mut Progress) -> Result<Measured> {
                 .collect();
             let of = human_bytes(huge_pages * huge.bytes());
             if progress.go_on(share(part), &format!("fork and writes, {of}")) {
-                measure_cases(&cases, options.rounds(huge_pages), end, progress, &mut measured)?;
+                measure_cases(&cases, options.rounds(huge_pages), end, progress, &mut measured);
             }
         }
         done += huge_pages;
@@ -179,15 +179,8 @@ fn measure(options: &Options, progress: &mut Progress) -> Result<Measured> {
     Ok(measured)
 }
 
-/// Runs these cases in turn, in random order.
-fn measure_cases(
-    cases: &[Case],
-    rounds: u64,
-    end: Instant,
-    progress: &mut Progress,
-    measured: &mut Measured,
-) -> Result<()> {
-    let huge = thp_page().unwrap_or(PageSize::MB2);
+/// Returns the cases that this machine can run. A note names the others.
+fn runnable(cases: &[Case], huge: PageSize, measured: &mut Measured) -> Vec<Case> {
     let thp_off = probe(None).thp_off;
     // Two thirds: the pool takes its pages from the same memory.
     let left = memory_left_here() / 3 * 2;
@@ -212,6 +205,19 @@ fn measure_cases(
             runnable.push(case);
         }
     }
+    runnable
+}
+
+/// Runs these cases in turn, in random order.
+fn measure_cases(
+    cases: &[Case],
+    rounds: u64,
+    end: Instant,
+    progress: &mut Progress,
+    measured: &mut Measured,
+) {
+    let huge = thp_page().unwrap_or(PageSize::MB2);
+    let mut runnable = runnable(cases, huge, measured);
     let in_pool = |case: &Case| matches!(case.pages, Pages::Hugetlb(_));
     let needed = runnable.iter().filter(|c| in_pool(c)).map(|c| 2 * c.huge_pages).max();
     // Pages for the parent and all copies. If another process takes pages of the pool meanwhile, the kernel
@@ -252,7 +258,6 @@ fn measure_cases(
     results.retain(|(_, forked)| !forked.is_empty());
     results.sort_by_key(|(case, _)| cases.iter().position(|c| c == case));
     measured.cases.extend(results);
-    Ok(())
 }
 
 #[cfg(test)]

@@ -201,7 +201,18 @@ fn model(outcome: &mut Outcome, costs: Costs, unmapping: Option<f64>) {
         outcome.plots.push(modelled(name, &rates));
     }
     outcome.tables.push(table);
-    outcome.notes.push(format!(
+    outcome.notes.extend(model_notes(costs, unmapping));
+    outcome.notes.extend(at_most_cores.iter().map(|(name, all)| at_literature(name, all)));
+    if cfg!(debug_assertions) {
+        outcome
+            .notes
+            .push("this is a debug build of hugelift: its figures are not those of a release build".into());
+    }
+}
+
+/// Says what the model rests on: the measured costs, its rules, and the figures of the literature.
+fn model_notes(costs: Costs, unmapping: Option<f64>) -> [String; 3] {
+    let costs = format!(
         "the costs in the model, measured here: a cache line from core to core {:.0} ns, an atomic operation {:.1} ns, \
          taking and releasing the lock {:.1} ns, a round of spinning {:.1} ns, waking a sleeper {:.0} ns and {:.0} ns \
          until it runs, work {:.0} ns{}",
@@ -213,27 +224,22 @@ fn model(outcome: &mut Outcome, costs: Costs, unmapping: Option<f64>) {
         costs.awake,
         costs.work,
         unmapping.map_or(String::new(), |work| format!(", mapping and unmapping {work:.0} ns"))
-    ));
-    outcome.notes.push(format!(
+    );
+    let rules = format!(
         "the rules of the model, from the literature: a line goes to one core at a time, and handing over a lock brings \
          it to all spinning waiters (Boyd-Wickizer and others, \"Non-scalable locks are dangerous\", 2012); a waiter \
          for this library's lock spins {} times, then sleeps (futex(2)); in a kernel it spins on",
         contention::SPINS
-    ));
-    outcome.notes.push(format!(
+    );
+    let literature = format!(
         "the literature (FreeBSD r347695, review D19630): {:.3} M operations/s with the lock, {:.3} M with the list, on \
          {LITERATURE} CPUs: 252.0 % ± 1.1 % more at 95 % confidence; {:.1} µs per CPU and operation with the list, \
          which the model takes as that work",
         BEFORE / 1e6,
         AFTER / 1e6,
         LITERATURE as f64 / AFTER * 1e6
-    ));
-    outcome.notes.extend(at_most_cores.iter().map(|(name, all)| at_literature(name, all)));
-    if cfg!(debug_assertions) {
-        outcome
-            .notes
-            .push("this is a debug build of hugelift: its figures are not those of a release build".into());
-    }
+    );
+    [costs, rules, literature]
 }
 
 /// Says what the model predicts for the number of cores in the literature, and why if it differs from the
