@@ -90,7 +90,7 @@ impl ElfFile {
     /// [`FileError`]
     pub fn open(path: &Path) -> Result<ElfFile, FileError> {
         let (file, head, id) = open_head(path)?;
-        let deeper = |offset, size| read_at(&file, offset, size).filter(|b| b.len() == size);
+        let deeper = |offset, size| read_up_to(&file, offset, size).ok().filter(|b| b.len() == size);
         let headers = Headers::parse_with(&head, deeper)
             .map_err(|source| FileError::Elf { path: path.into(), source })?;
         Ok(ElfFile { path: path.to_path_buf(), id, headers, file })
@@ -103,14 +103,14 @@ impl ElfFile {
 
     /// Reads a stretch, up to the end of the file.
     pub fn read(&self, stretch: Stretch) -> Option<Vec<u8>> {
-        read_at(&self.file, stretch.offset, usize::try_from(stretch.size.min(MAX_STRETCH)).ok()?)
+        read_up_to(&self.file, stretch.offset, usize::try_from(stretch.size.min(MAX_STRETCH)).ok()?).ok()
     }
 
     /// Reads a stretch of any length, up to the end of the file.
     pub(crate) fn read_long(&self, stretch: Stretch) -> Vec<u8> {
         let there = self.file.metadata().map_or(0, |m| m.len()).saturating_sub(stretch.offset);
         let len = usize::try_from(stretch.size.min(there)).unwrap_or(0);
-        read_at(&self.file, stretch.offset, len).unwrap_or_default()
+        read_up_to(&self.file, stretch.offset, len).unwrap_or_default()
     }
 
     /// Returns the loader of a dynamic program.
@@ -131,7 +131,7 @@ impl ElfFile {
             s.vaddr <= vaddr && vaddr.checked_sub(s.vaddr).is_some_and(|inside| inside < s.filesz)
         })?;
         let offset = segment.offset.checked_add(vaddr - segment.vaddr)?;
-        let bytes = read_at(&self.file, offset, room.min(MAX_STRING))?;
+        let bytes = read_up_to(&self.file, offset, room.min(MAX_STRING)).ok()?;
         let end = bytes.iter().position(|&b| b == 0)?;
         Some(OsString::from_vec(bytes[..end].to_vec()))
     }
@@ -144,7 +144,7 @@ pub(crate) fn open_head(path: &Path) -> Result<(File, Vec<u8>, FileId), FileErro
         Err(e) if open::is_not_regular(&e) => return Err(FileError::NotRegular { path: path.into() }),
         opened => opened.map_err(failed)?,
     };
-    let head = try_read_at(&file, 0, HEAD_BYTES).map_err(failed)?;
+    let head = read_up_to(&file, 0, HEAD_BYTES).map_err(failed)?;
     if head.is_empty() {
         return Err(FileError::Empty { path: path.into() });
     }
@@ -152,12 +152,8 @@ pub(crate) fn open_head(path: &Path) -> Result<(File, Vec<u8>, FileId), FileErro
     Ok((file, head, id))
 }
 
-fn read_at(file: &File, offset: u64, len: usize) -> Option<Vec<u8>> {
-    try_read_at(file, offset, len).ok()
-}
-
 /// Reads `len` bytes from `offset` on, or up to the end of the file.
-fn try_read_at(file: &File, offset: u64, len: usize) -> io::Result<Vec<u8>> {
+fn read_up_to(file: &File, offset: u64, len: usize) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; len];
     let mut filled = 0;
     while filled < len {

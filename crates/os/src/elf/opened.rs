@@ -22,7 +22,7 @@ use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-/// At most so many entries of directories are read: a limit for very large trees.
+/// How many entries of directories are read at most: a limit for very large trees.
 const MAX_ENTRIES: usize = 20_000;
 /// Modules are in packages, not deeper.
 const MAX_DEPTH: usize = 5;

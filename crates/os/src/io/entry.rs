@@ -30,7 +30,7 @@ const HOLD: OFlag = OFlag::O_PATH.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXE
 
 /// Why a path was not followed.
 #[derive(Debug, thiserror::Error)]
-enum Strange {
+enum NotFollowed {
     /// The owner of the link decides where it leads.
     #[error(
         "{link} is a symbolic link that user {uid} can change, and is not followed; \
@@ -103,7 +103,7 @@ impl Entry {
                     // With hard links, another user may have put root's link here.
                     if !is_trusted(stat.st_uid) || (stat.st_nlink > 1 && !is_alone) {
                         let (link, target) = (shown.join(&name).into(), target.into());
-                        return Err(io::Error::other(Strange::Link { link, uid: stat.st_uid, target }));
+                        return Err(io::Error::other(NotFollowed::Link { link, uid: stat.st_uid, target }));
                     }
                     if is_last && is_of_proc(&held) {
                         return Ok(Entry::new(at, shown, name, is_safe, true));

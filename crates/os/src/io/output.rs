@@ -46,7 +46,7 @@ enum Refused {
 /// # Errors
 /// [`OutputError`], with the path: a directory, no permission, no room...
 pub fn write(path: &Path, bytes: &[u8]) -> Result<(), OutputError> {
-    try_write(path, bytes).map_err(|source| OutputError { path: path.into(), source })
+    replace_or_write_to(path, bytes).map_err(|source| OutputError { path: path.into(), source })
 }
 
 /// Opens `path`, empty, to be written to later, when the process has other rights. A missing file is made.
@@ -55,7 +55,7 @@ pub fn write(path: &Path, bytes: &[u8]) -> Result<(), OutputError> {
 /// # Errors
 /// [`OutputError`], as [`write`].
 pub fn open(path: &Path) -> Result<File, OutputError> {
-    try_open(path).map_err(|source| OutputError { path: path.into(), source })
+    open_checked(path).map_err(|source| OutputError { path: path.into(), source })
 }
 
 /// What is at a place where something is to be written.
@@ -84,7 +84,7 @@ fn look(place: &Entry) -> io::Result<There> {
     }
 }
 
-fn try_write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+fn replace_or_write_to(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let place = Entry::find(path)?;
     let mode = match look(&place)? {
         There::Special => return open_special(&place)?.write_all(bytes),
@@ -106,7 +106,7 @@ fn mode_while_written(replaces: Option<&FileStat>) -> u32 {
     if replaces.is_some() { 0o600 } else { 0o666 }
 }
 
-fn try_open(path: &Path) -> io::Result<File> {
+fn open_checked(path: &Path) -> io::Result<File> {
     let place = Entry::find(path)?;
     match look(&place)? {
         There::Special => open_special(&place),

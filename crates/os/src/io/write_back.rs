@@ -79,7 +79,7 @@ mod tests {
     use std::io::Write;
 
     #[test]
-    fn files_are_written_back_and_errors_are_told() {
+    fn files_are_written_back_and_errors_are_returned() {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(b"x").unwrap();
         write_back(&file, Duration::from_secs(60)).unwrap();

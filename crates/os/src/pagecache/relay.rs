@@ -189,7 +189,7 @@ impl Original {
             .map_err(|source| RelayError::Wrong { path: self.path.clone().into(), source })?;
         self.unchanged()?;
         // Writing and comparing have left small pages in the page cache. They are dropped, so that the first
-        // run reads the copy in anew. (This is advice: its failure is none of the copy's.)
+        // run reads the copy in anew. (This is advice, and its failure does not matter.)
         let _ = posix_fadvise(copy.file(), 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED);
         Ok(copy)
     }

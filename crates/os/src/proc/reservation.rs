@@ -39,7 +39,7 @@ impl Reservation {
         }
         let base = base.cast::<u8>();
         let skipped = base.addr().next_multiple_of(align) - base.addr();
-        // SAFETY: fewer than `align` bytes are skipped, and so many more than `len` are reserved.
+        // SAFETY: fewer than `align` bytes are skipped, and `align` bytes more than `len` are reserved.
         let start = unsafe { base.add(skipped) };
         Ok(Reservation { base, whole, start, len })
     }

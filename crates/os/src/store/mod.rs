@@ -335,6 +335,14 @@ impl Store {
         Some((Record::parse(&json).ok()?, file))
     }
 
+    /// Checks that this user may add an entry of `bytes`, and that there is memory for it.
+    fn may_make(&self, bytes: u64, budget: &Budget) -> Result<(), StoreError> {
+        if !self.is_own() {
+            return Err(StoreError::hostile(&self.place.path, "is root's, who alone adds to it"));
+        }
+        budget.lack(Cost::copy(bytes)).map_or(Ok(()), |reason| Err(StoreError::Memory(reason)))
+    }
+
     /// Makes the entry that `look_up` did not find.
     fn make(
         &self,
@@ -343,14 +351,9 @@ impl Store {
         budget: &mut Budget,
         access: &mut AccessCheck,
     ) -> Result<(Record, File), StoreError> {
-        if !self.is_own() {
-            return Err(StoreError::hostile(&self.place.path, "is root's, who alone adds to it"));
-        }
         // Before the symbols are read, which takes memory itself and gives the exact size.
         let bytes = query.ranges.iter().map(|r| r.len()).sum::<u64>();
-        if let Some(reason) = budget.lack(Cost::copy(bytes)) {
-            return Err(StoreError::Memory(reason));
-        }
+        self.may_make(bytes, budget)?;
         let _lock = self.place.lock(PATIENCE)?;
         if let Some(found) = self.look_up(query, source, access) {
             return Ok(found);

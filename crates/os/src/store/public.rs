@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn an_access_control_list_is_not_weighed() {
+    fn an_access_control_list_is_not_evaluated() {
         let dir = tempfile::TempDir::new().unwrap();
         let file = dir.path().join("file");
         fs::write(&file, "x").unwrap();

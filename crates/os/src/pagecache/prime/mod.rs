@@ -295,7 +295,7 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Returns what of these pages is in memory; `None` if the kernel does not tell this user
+    /// Returns how much of each of these pages is in memory; `None` if the kernel does not tell this user
     /// ([`cache::may_look`]).
     fn resident(&self, offsets: &[u64]) -> Result<Option<Vec<view::Resident>>, Obstacle> {
         if !cache::may_look(self.file.file()) {
@@ -312,7 +312,7 @@ impl<'a> Job<'a> {
         Ok(self.does_not_fit((0..offsets.len()).filter(absent).count()))
     }
 
-    /// Returns the obstacle if so many huge pages do not fit into the memory that is left.
+    /// Returns the obstacle if `pages` huge pages do not fit into the memory that is left.
     fn does_not_fit(&self, pages: usize) -> Fate {
         let need = pages as u64 * self.page.bytes();
         let left = if need > 0 { machine::memory_left_here() } else { 0 };
