@@ -189,7 +189,7 @@ pub const BATCH: [u8; 40] = code([
     SVC,         // svc #0                  load all registers from the frame at sp
 ]);
 
-/// Size of the code that [`entry_stub`] returns.
+/// Bytes that are reserved for the code that [`entry_stub`] returns.
 pub const ENTRY_STUB_BYTES: usize = 72;
 
 /// Returns code for the entry point of a dynamic program: it puts `entry` back into the word of the

@@ -194,7 +194,7 @@ pub const BATCH: [u8; 50] = [
     0x0f, 0x05,                     // syscall            load all registers from the frame at rsp
 ];
 
-/// Size of the code that [`entry_stub`] returns.
+/// Bytes that are reserved for the code that [`entry_stub`] returns.
 pub const ENTRY_STUB_BYTES: usize = 64;
 
 /// Returns code for the entry point of a dynamic program: it puts `entry` back into the word of the
