@@ -2,10 +2,11 @@
 //! `hugelift align`: a copy of an ELF file that the page cache can give huge pages to.
 
 use crate::FAILED;
+use crate::failure::{Exit, Failure};
+use crate::output;
 use clap::Args;
 use hugelift_core::addr::{PageSize, human_bytes};
 use hugelift_core::align::{Layout, Placed, Refusal};
-use hugelift_core::printable;
 use hugelift_core::printable::Escape;
 use hugelift_os::io::console::{self, say};
 use hugelift_os::io::entry::Entry;
@@ -46,33 +47,22 @@ pub struct AlignArgs {
     json: bool,
 }
 
-/// Does it; returns the exit status.
-pub fn align(args: &AlignArgs) -> i32 {
-    match try_align(args) {
-        Ok(shown) => print(&shown),
-        Err(error) => {
-            say(&error.to_string());
-            match error {
-                Failure::Relay(RelayError::Refused { source: Refusal::TooSmall { .. }, .. }) => NOTHING,
-                _ => FAILED,
-            }
-        }
+impl From<RelayError> for Failure {
+    fn from(error: RelayError) -> Failure {
+        let status = match error {
+            RelayError::Refused { source: Refusal::TooSmall { .. }, .. } => NOTHING,
+            _ => FAILED,
+        };
+        Failure { status, message: error.to_string() }
     }
 }
 
-#[derive(Debug, thiserror::Error)]
-enum Failure {
-    #[error(transparent)]
-    Relay(#[from] RelayError),
-    #[error("{0} is the file itself; to replace it: hugelift prime --replace {0}")]
-    Same(String),
-    #[error("{0} is not a regular file, and is not replaced")]
-    Output(String),
-    #[error("cannot write JSON: {0}")]
-    Json(#[from] serde_json::Error),
-}
-
-fn try_align(args: &AlignArgs) -> Result<String, Failure> {
+/// Writes the copy, and prints what it gains.
+///
+/// # Errors
+/// The file is not an ELF object that can be laid out anew, there is nothing to gain, or the copy
+/// cannot be written.
+pub fn run(args: &AlignArgs) -> Result<Exit, Failure> {
     let original = Original::read(&args.input)?;
     // A symbolic link stays one.
     let place = args.output.as_deref().map(|output| check_output(&original, output)).transpose()?;
@@ -87,7 +77,8 @@ fn try_align(args: &AlignArgs) -> Result<String, Failure> {
         publish(copy, &place)?;
     }
     let said = Said::new(args, &original, &layout);
-    Ok(if args.json { printable::json(&said)? + "\n" } else { said.text(&layout) })
+    console::print(&if args.json { output::json(&said)? } else { said.text(&layout) })?;
+    Ok(Exit::SUCCESS)
 }
 
 /// Finds the place of the output: another file than the input, and one that may be replaced.
@@ -99,9 +90,14 @@ fn check_output(original: &Original, output: &Path) -> Result<Entry, Failure> {
     let Ok(there) = place.stat() else { return Ok(place) };
     let name = output.escaped().to_string();
     if place.is(&original.meta) {
-        return Err(Failure::Same(name));
+        return Err(
+            format!("{name} is the file itself; to replace it: hugelift prime --replace {name}").into()
+        );
     }
-    if there.st_mode & libc::S_IFMT == libc::S_IFREG { Ok(place) } else { Err(Failure::Output(name)) }
+    if there.st_mode & libc::S_IFMT != libc::S_IFREG {
+        return Err(format!("{name} is not a regular file, and is not replaced").into());
+    }
+    Ok(place)
 }
 
 /// What is said of a layout, as JSON.
@@ -192,15 +188,5 @@ impl Said {
             let _ = writeln!(out, "  its load address has {lost} random bits fewer");
         }
         out
-    }
-}
-
-fn print(shown: &str) -> i32 {
-    match console::print(shown) {
-        Ok(()) => 0,
-        Err(error) => {
-            say(&error);
-            FAILED
-        }
     }
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `hugelift doctor`: what stands in the way of huge pages on this machine or in a process.
 
-use crate::FAILED;
+use crate::failure::{Exit, Failure};
+use crate::output;
 use clap::Args;
-use hugelift_core::printable;
 use hugelift_core::printable::{Escape, text_to_parse};
 use hugelift_doctor::facts::Facts;
 use hugelift_doctor::offers;
@@ -13,11 +13,11 @@ use hugelift_doctor::{Finding, Severity, VERSION, diagnose};
 use hugelift_lab::read_machine::read_machine;
 use hugelift_lab::results::Report;
 use hugelift_lab::saved;
-use hugelift_os::io::console::{self, say};
+use hugelift_os::io::console;
 use hugelift_os::io::terminal;
 use hugelift_os::machine::tree::Tree;
 use hugelift_report::doctor::{Style, finding_text, measured, text, worth};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::io::{BufRead, IsTerminal};
 use std::path::PathBuf;
@@ -67,22 +67,15 @@ pub struct DoctorArgs {
     root: Option<PathBuf>,
 }
 
-/// Prints the diagnosis; returns the exit status.
-pub fn doctor(args: &DoctorArgs) -> i32 {
-    match try_doctor(args) {
-        Ok(status) => status,
-        Err(why) => {
-            say(&why);
-            FAILED
-        }
-    }
-}
-
-fn try_doctor(args: &DoctorArgs) -> Result<i32, String> {
+/// Prints the diagnosis, or runs the safe commands of it (`--fix`).
+///
+/// # Errors
+/// The facts cannot be read, a command fails, or the diagnosis cannot be printed.
+pub fn run(args: &DoctorArgs) -> Result<Exit, Failure> {
     let facts = facts(args)?;
     let mut findings = diagnose(&facts);
     if args.json {
-        print(&as_json(&facts, &findings, &lab_results(args))?)?;
+        console::print(&output::json(&as_json(&facts, &findings, &lab_results(args)))?)?;
     } else if args.fix {
         if fix(args, &findings)? {
             findings = diagnose(&self::facts(args)?);
@@ -92,10 +85,10 @@ fn try_doctor(args: &DoctorArgs) -> Result<i32, String> {
         print(&(text(&facts, &findings, style()) + &lab + &worth(&facts)))?;
     }
     let worst = findings.iter().map(|f| f.severity).max();
-    Ok(if worst.is_some_and(|w| w >= Severity::Warning) { FOUND } else { 0 })
+    Ok(if worst.is_some_and(|w| w >= Severity::Warning) { Exit(FOUND) } else { Exit::SUCCESS })
 }
 
-fn facts(args: &DoctorArgs) -> Result<Facts, String> {
+fn facts(args: &DoctorArgs) -> Result<Facts, Failure> {
     if let Some(path) = &args.facts {
         let failed = |why: String| format!("--facts: cannot read {}: {why}", path.escaped());
         let text = std::fs::read_to_string(path).map_err(|e| failed(e.to_string()))?;
@@ -109,10 +102,10 @@ fn facts(args: &DoctorArgs) -> Result<Facts, String> {
     }
     let folder = args.dir.clone().unwrap_or_else(std::env::temp_dir);
     if !folder.is_dir() {
-        return Err(format!("--dir: {} is no folder", folder.escaped()));
+        return Err(format!("--dir: {} is no folder", folder.escaped()).into());
     }
     let tree = Tree::new(args.root.clone());
-    let mut facts = read::facts(&tree, args.pid, &folder).map_err(|e| e.to_string())?;
+    let mut facts = read::facts(&tree, args.pid, &folder)?;
     if tree.is_live() && !args.fix {
         facts.programs = read::programs();
     }
@@ -140,25 +133,25 @@ fn style() -> Style {
     Style { width: terminal::width().unwrap_or(80), colour }
 }
 
-fn as_json(facts: &Facts, findings: &[Finding], lab: &[Report]) -> Result<String, String> {
+fn as_json(facts: &Facts, findings: &[Finding], lab: &[Report]) -> Value {
     let offers = facts.process.as_ref().map(offers).unwrap_or_default();
     let lab =
         lab.iter().map(|r| json!({ "experiment": r.experiment, "date": r.date, "advice": r.outcome.advice }));
     let measured: Vec<_> = lab.collect();
-    let all = json!({ "version": VERSION, "findings": findings, "offers": offers, "facts": facts,
-                      "measured": measured, "worth": most_worth(facts) });
-    printable::json(&all).map(|t| t + "\n").map_err(|e| format!("cannot write JSON: {e}"))
+    json!({ "version": VERSION, "findings": findings, "offers": offers, "facts": facts,
+            "measured": measured, "worth": most_worth(facts) })
 }
 
-fn print(text: &str) -> Result<(), String> {
+fn print(text: &str) -> Result<(), Failure> {
     match style().colour {
-        true => console::print_coloured(text),
-        false => console::print(text),
+        true => console::print_coloured(text)?,
+        false => console::print(text)?,
     }
+    Ok(())
 }
 
 /// Shows what is safe and runs what is agreed to; whether any was run.
-fn fix(args: &DoctorArgs, findings: &[Finding]) -> Result<bool, String> {
+fn fix(args: &DoctorArgs, findings: &[Finding]) -> Result<bool, Failure> {
     let safe: Vec<(&Finding, &String)> =
         findings.iter().filter(|f| f.safe).filter_map(|f| Some((f, f.command.as_ref()?))).collect();
     let rest = findings.len() - safe.len();
@@ -184,7 +177,7 @@ fn fix(args: &DoctorArgs, findings: &[Finding]) -> Result<bool, String> {
         if !done.status.success() {
             let said = text_to_parse(&done.stderr);
             let line = said.lines().next().unwrap_or_default();
-            return Err(format!("'{command}' failed ({}): {line}; run it as root (sudo)", done.status));
+            return Err(format!("'{command}' failed ({}): {line}; run it as root (sudo)", done.status).into());
         }
         print("  done\n")?;
         any = true;
@@ -203,7 +196,7 @@ fn own_path() -> OsString {
     std::env::join_paths(folders).unwrap_or(path)
 }
 
-fn agreed() -> Result<bool, String> {
+fn agreed() -> Result<bool, Failure> {
     print("  run it? [y/N] ")?;
     let mut answer = String::new();
     std::io::stdin().lock().read_line(&mut answer).map_err(|e| format!("standard input: {e}"))?;

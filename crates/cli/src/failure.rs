@@ -1,10 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How a subcommand ends that cannot do its work.
+//! How a subcommand ends: with an exit status, or with the one error type of this crate.
+//!
+//! Functions that `hugelift_measure` and `hugelift_lab` call return `anyhow::Result`, as those
+//! crates do; `?` makes a [`Failure`] of it.
 
 use crate::FAILED;
+use hugelift_os::elf::elf_file::FileError;
+use hugelift_os::io::console::PrintError;
+use hugelift_os::io::output::OutputError;
 use hugelift_os::launch::program::ExecError;
+use hugelift_os::proc::procfs::ProcError;
+use hugelift_os::store::StoreError;
 
-/// Why there is no result, and with which status hugelift ends.
+/// The exit status of hugelift, or that of the program it has run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Exit(pub i32);
+
+impl Exit {
+    /// All is well.
+    pub const SUCCESS: Exit = Exit(0);
+}
+
+/// Why a subcommand could not do its work. `main` prints the message and exits with the status.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
 pub struct Failure {
     /// Exit status.
     pub status: i32,
@@ -13,7 +32,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// One of hugelift's own.
+    /// A failure of hugelift's own: exit status 125.
     pub fn new(message: impl Into<String>) -> Failure {
         Failure { status: FAILED, message: message.into() }
     }
@@ -31,8 +50,54 @@ impl From<String> for Failure {
     }
 }
 
+impl From<&str> for Failure {
+    fn from(message: &str) -> Failure {
+        Failure::new(message)
+    }
+}
+
+impl From<PrintError> for Failure {
+    fn from(error: PrintError) -> Failure {
+        Failure::new(error.to_string())
+    }
+}
+
+impl From<OutputError> for Failure {
+    fn from(error: OutputError) -> Failure {
+        Failure::new(error.to_string())
+    }
+}
+
+impl From<ProcError> for Failure {
+    fn from(error: ProcError) -> Failure {
+        Failure::new(error.to_string())
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Failure {
+        let hint = error.hint().map_or(String::new(), |hint| format!("; {hint}"));
+        Failure::new(format!("{error}{hint}"))
+    }
+}
+
+/// As env(1): 127 if there is no such file.
+impl From<FileError> for Failure {
+    fn from(error: FileError) -> Failure {
+        let status = if error.is_not_found() { 127 } else { FAILED };
+        Failure { status, message: error.to_string() }
+    }
+}
+
+/// As env(1): 127 if there is no such program, 126 if it cannot be executed.
 impl From<ExecError> for Failure {
     fn from(error: ExecError) -> Failure {
         Failure { status: error.status(), message: error.to_string() }
+    }
+}
+
+impl From<hugelift_lift::Failure> for Failure {
+    fn from(hugelift_lift::Failure { status, message }: hugelift_lift::Failure) -> Failure {
+        Failure { status, message }
     }
 }

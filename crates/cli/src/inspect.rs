@@ -2,26 +2,23 @@
 //! `hugelift inspect`: what of a process, or of a program not yet started, is on huge
 //! pages, what could be, and why the rest is not.
 
-use crate::FAILED;
-use crate::failure::Failure;
+use crate::failure::{Exit, Failure};
 use crate::options::PolicyArgs;
+use crate::output;
+use crate::program::{file_snapshot, path_of};
 use clap::Args;
 use hugelift_core::addr::human_bytes;
 use hugelift_core::elf::ElfError;
 use hugelift_core::plan::plan;
 use hugelift_core::policy::Policy;
-use hugelift_core::printable;
 use hugelift_core::printable::{Escape, quoted};
 use hugelift_core::report::{Report, gains};
 use hugelift_core::snapshot::Part;
 use hugelift_os::elf::elf_file::{ElfFile, FileError};
-use hugelift_os::elf::file_snapshot::of_file;
 use hugelift_os::elf::opened::{opened, opened_later};
 use hugelift_os::io::console::{self, say};
-use hugelift_os::io::{output, terminal};
-use hugelift_os::launch::base::Wanted;
+use hugelift_os::io::terminal;
 use hugelift_os::launch::lookup::resolve;
-use hugelift_os::machine::thp_page;
 use hugelift_os::pagecache;
 use hugelift_os::proc::procfs::Process;
 use hugelift_os::proc::snapshot;
@@ -58,23 +55,18 @@ pub struct InspectArgs {
     target: OsString,
 }
 
-/// Prints the report; returns the exit status.
-pub fn inspect(args: &InspectArgs) -> i32 {
-    match try_inspect(args) {
-        Ok(report) => show(&report, args),
-        Err(failure) => {
-            say(&failure.message);
-            failure.status
-        }
-    }
-}
-
-fn try_inspect(args: &InspectArgs) -> Result<Report, Failure> {
-    let policy = args.policy.policy().map_err(Failure::new)?;
-    match pid(&args.target) {
-        Some(pid) => of_process(pid?, &policy),
-        None => of_program(&args.target, &policy),
-    }
+/// Prints the report.
+///
+/// # Errors
+/// The process or program cannot be read, or the report cannot be written.
+pub fn run(args: &InspectArgs) -> Result<Exit, Failure> {
+    let policy = args.policy.policy()?;
+    let report = match pid(&args.target) {
+        Some(pid) => of_process(pid?, &policy)?,
+        None => of_program(&args.target, &policy)?,
+    };
+    console::print(&shown(&report, args)?)?;
+    Ok(Exit::SUCCESS)
 }
 
 /// What is all digits is a process.
@@ -92,9 +84,8 @@ fn pid(target: &OsStr) -> Option<Result<u32, Failure>> {
 /// # Errors
 /// There is none, or it cannot be read.
 pub fn of_process(pid: u32, policy: &Policy) -> Result<Report, Failure> {
-    let failed = |e: hugelift_os::proc::procfs::ProcError| Failure::new(e.to_string());
-    let snapshot = snapshot::live(Some(pid), 0).map_err(failed)?;
-    let usage = Process::new(pid).smaps().map_err(failed)?;
+    let snapshot = snapshot::live(Some(pid), 0)?;
+    let usage = Process::new(pid).smaps()?;
     if snapshot.objects.is_empty() {
         return Err(Failure::new(no_objects(pid)));
     }
@@ -130,22 +121,12 @@ fn no_objects(pid: u32) -> String {
 const LATER: usize = 3;
 
 fn of_program(target: &OsStr, policy: &Policy) -> Result<Report, Failure> {
-    // What has a path need not be executable: shared objects are not.
-    let path = if target.as_bytes().contains(&b'/') { PathBuf::from(target) } else { resolve(target)? };
-    let wanted = Wanted { policy, huge: thp_page() };
-    let program = of_file(&path, Some(wanted)).map_err(|e| Failure {
-        status: if e.is_not_found() { 127 } else { FAILED },
-        message: e.to_string(),
-    })?;
-    for missing in &program.missing {
-        say(&format!("{}: the loader would not find {missing}; see LD_LIBRARY_PATH", path.escaped()));
-    }
-    let mut report = Report::new(&program.snapshot, None, &plan(&program.snapshot, policy), None);
+    let path = path_of(target)?;
+    let mut snapshot = file_snapshot(&path, policy)?;
+    let mut report = Report::new(&snapshot, None, &plan(&snapshot, policy), None);
     report.assumed_addresses = true;
-    report.spans = gains(&program.snapshot, policy);
-    let start = [target];
-    report.advise(&start, |_| false);
-    let mut snapshot = program.snapshot;
+    report.spans = gains(&snapshot, policy);
+    report.advise(&[target], |_| false);
     pagecache::find(None, &mut snapshot, &[Part::Text, Part::Rodata], |_| true);
     report.set_page_cache(&snapshot);
     for later in opened_later(&path).iter().take(LATER) {
@@ -160,38 +141,16 @@ fn of_program(target: &OsStr, policy: &Policy) -> Result<Report, Failure> {
     Ok(report)
 }
 
-fn show(report: &Report, args: &InspectArgs) -> i32 {
-    match try_show(report, args) {
-        Ok(shown) => print(&shown),
-        Err(why) => {
-            say(&why);
-            FAILED
-        }
-    }
-}
-
-/// Writes the picture, if one is wanted; returns what is for standard output.
-fn try_show(report: &Report, args: &InspectArgs) -> Result<String, String> {
-    let json = |e: serde_json::Error| format!("cannot write JSON: {e}");
+/// Writes the page, if one is wanted; returns what is for standard output.
+fn shown(report: &Report, args: &InspectArgs) -> Result<String, Failure> {
     if let Some(path) = &args.html {
-        let picture = document(report).map_err(json)?;
-        if path.as_os_str() == "-" {
-            return Ok(picture);
+        let page = document(report).map_err(|e| format!("cannot write JSON: {e}"))?;
+        if let Some(page) = output::html(path, page)? {
+            return Ok(page);
         }
-        output::write(path, picture.as_bytes()).map_err(|e| e.to_string())?;
     }
     if args.json {
-        return Ok(printable::json(report).map_err(json)? + "\n");
+        return output::json(report);
     }
     Ok(text(report, &Style { width: terminal::width().unwrap_or(80), verbose: args.verbose }))
-}
-
-fn print(shown: &str) -> i32 {
-    match console::print(shown) {
-        Ok(()) => 0,
-        Err(error) => {
-            say(&error);
-            FAILED
-        }
-    }
 }

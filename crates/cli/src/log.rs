@@ -2,6 +2,7 @@
 //! `HUGELIFT_LOG`: debugging output, chosen by a filter such as `debug` or
 //! `hugelift_os=trace` (the directives of tracing-subscriber's `EnvFilter`).
 
+use crate::failure::Failure;
 use hugelift_core::printable::text_to_parse;
 use hugelift_os::io::console::EscapedStderr;
 use std::os::unix::ffi::OsStrExt;
@@ -13,7 +14,7 @@ const VARIABLE: &str = "HUGELIFT_LOG";
 ///
 /// # Errors
 /// The filter that cannot be understood.
-pub fn start() -> Result<(), String> {
+pub fn start() -> Result<(), Failure> {
     let Some(filter) = std::env::var_os(VARIABLE).filter(|v| !v.is_empty()) else { return Ok(()) };
     let filter = text_to_parse(filter.as_bytes());
     let filter =

@@ -17,8 +17,10 @@ mod lab;
 mod log;
 mod ministat;
 mod options;
+mod output;
 mod pool;
 mod prime;
+mod program;
 mod run;
 mod stat;
 mod store;
@@ -26,6 +28,7 @@ mod top;
 mod usage;
 
 use clap::{Parser, Subcommand};
+use failure::{Exit, Failure};
 use hugelift_lift::start::EarlyStatus;
 use run::RunArgs;
 use std::ffi::{CStr, OsStr, OsString};
@@ -136,7 +139,7 @@ pub unsafe extern "C" fn main(argc: libc::c_int, argv: *const *const libc::c_cha
     hugelift_os::io::console::guard_standard_files();
     let args: Vec<OsString> = args();
     if count > 1 && args[1] == hugelift_os::launch::inside::SUBCOMMAND {
-        return inside::inside(&args[2..]);
+        return status_of(log::start().and_then(|()| inside::run(&args[2..])));
     }
     command(&args, None)
 }
@@ -154,23 +157,34 @@ fn command(args: &[OsString], status: Option<EarlyStatus>) -> i32 {
             return status;
         }
     };
-    if let Err(why) = log::start() {
-        hugelift_os::io::console::say(&why);
-        return FAILED;
+    status_of(log::start().and_then(|()| run(cli.command, status)))
+}
+
+/// Returns the exit status. Says why hugelift has failed, if it has.
+fn status_of(ended: Result<Exit, Failure>) -> i32 {
+    match ended {
+        Ok(Exit(status)) => status,
+        Err(failure) => {
+            hugelift_os::io::console::say(&failure.message);
+            failure.status
+        }
     }
-    match cli.command {
+}
+
+fn run(command: Command, status: Option<EarlyStatus>) -> Result<Exit, Failure> {
+    match command {
         Command::Run(args) => run::run(args, status.unwrap_or_else(EarlyStatus::read)),
-        Command::Compare(args) => compare::compare(&args),
-        Command::Stat(args) => stat::stat(&args),
-        Command::Inspect(args) => inspect::inspect(&args),
-        Command::Top(args) => top::top(&args),
-        Command::Doctor(args) => doctor::doctor(&args),
-        Command::Pool(args) => pool::pool(&args),
-        Command::Prime(args) => prime::prime(&args),
-        Command::Align(args) => align::align(&args),
-        Command::Keep(args) => keep::keep(&args),
-        Command::Store(args) => store::store(&args),
-        Command::Ministat(args) => ministat::ministat(&args),
-        Command::Lab(args) => lab::lab(&args),
+        Command::Compare(args) => compare::run(&args),
+        Command::Stat(args) => stat::run(&args),
+        Command::Inspect(args) => inspect::run(&args),
+        Command::Top(args) => top::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Pool(args) => pool::run(&args),
+        Command::Prime(args) => prime::run(&args),
+        Command::Align(args) => align::run(&args),
+        Command::Keep(args) => keep::run(&args),
+        Command::Store(args) => store::run(&args),
+        Command::Ministat(args) => ministat::run(&args),
+        Command::Lab(args) => lab::run(&args),
     }
 }

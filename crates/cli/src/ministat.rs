@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `hugelift ministat`: samples in files, compared as ministat(1) does.
 
-use crate::failure::Failure;
+use crate::failure::{Exit, Failure};
 use clap::Args;
 use hugelift_core::printable::{Escape, text_to_parse};
 use hugelift_measure::ministat::{Confidence, Layout, MOST_SAMPLES, PLOT_WIDTH, Sample, Show, text};
-use hugelift_os::io::console::{self, say};
+use hugelift_os::io::console;
 use hugelift_os::io::terminal;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -72,18 +72,11 @@ fn width(text: &str) -> Result<usize, String> {
         .ok_or_else(|| "a number from 2 to 10000".into())
 }
 
-/// Reads, compares, prints; returns the exit status.
-pub fn ministat(args: &MinistatArgs) -> i32 {
-    match compare(args) {
-        Ok(()) => 0,
-        Err(failure) => {
-            say(&failure.message);
-            failure.status
-        }
-    }
-}
-
-fn compare(args: &MinistatArgs) -> Result<(), Failure> {
+/// Reads the samples, compares them, and prints the result.
+///
+/// # Errors
+/// A file cannot be read, or has no sample in it.
+pub fn run(args: &MinistatArgs) -> Result<Exit, Failure> {
     let standard_input = [PathBuf::from("-")];
     let files = if args.files.is_empty() { &standard_input[..] } else { &args.files };
     if files.len() > MOST_SAMPLES {
@@ -106,7 +99,8 @@ fn compare(args: &MinistatArgs) -> Result<(), Failure> {
         differences: !args.numbers,
         heads: !args.quiet,
     };
-    Ok(console::print(&text(&samples, &show))?)
+    console::print(&text(&samples, &show))?;
+    Ok(Exit::SUCCESS)
 }
 
 fn is_standard_input(file: &Path) -> bool {

@@ -2,28 +2,23 @@
 //! `hugelift pool`: the hugetlb pools: what they hold, how large they should be, and how
 //! many pages programs need.
 
-use crate::FAILED;
-use crate::failure::Failure;
+use crate::failure::{Exit, Failure};
 use crate::options::{BackingChoice, PolicyArgs};
+use crate::output;
+use crate::program::{file_snapshot, path_of};
 use clap::{Args, Subcommand};
 use hugelift_core::addr::human_bytes;
 use hugelift_core::policy::{Backing, Policy};
 use hugelift_core::pool::{self, Change, Kind, Request, SizePool};
 use hugelift_core::printable::Escape;
-use hugelift_core::printable::json as json_text;
-use hugelift_os::elf::file_snapshot::of_file;
 use hugelift_os::io::console::{self, say};
 use hugelift_os::io::terminal;
-use hugelift_os::launch::base::Wanted;
-use hugelift_os::launch::lookup::resolve;
 use hugelift_os::machine::pools::{self, PoolChange};
-use hugelift_os::machine::thp_page;
 use hugelift_os::machine::tree::Tree;
 use hugelift_report::pool as text;
 use serde_json::{Value, json};
 use std::ffi::OsString;
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Exit status where the kernel gave fewer pages than asked for, or the pools hold fewer
 /// than needed.
@@ -96,90 +91,90 @@ struct NeedArgs {
     programs: Vec<OsString>,
 }
 
-/// Runs the command; returns the exit status.
-pub fn pool(args: &PoolArgs) -> i32 {
+/// Shows or sets the pools, or counts what programs need.
+///
+/// # Errors
+/// The pools cannot be set, a program cannot be read, or the result cannot be printed.
+pub fn run(args: &PoolArgs) -> Result<Exit, Failure> {
     let tree = Tree::new(args.root.clone());
-    let done = match &args.command {
+    match &args.command {
         None | Some(PoolCommand::Show) => show(args, &tree),
         Some(PoolCommand::Set(set)) => set.run(args, &tree),
         Some(PoolCommand::Need(need)) => need.run(args, &tree),
-    };
-    done.unwrap_or_else(|failure| {
-        say(&failure.message);
-        failure.status
-    })
-}
-
-fn print(text: &str) -> Result<(), Failure> {
-    console::print(text).map_err(Failure::new)
+    }
 }
 
 fn print_json(value: &Value) -> Result<(), Failure> {
-    print(&(json_text(value).map_err(|e| Failure::new(format!("cannot write JSON: {e}")))? + "\n"))
+    Ok(console::print(&output::json(value)?)?)
 }
 
-fn show(args: &PoolArgs, tree: &Tree) -> Result<i32, Failure> {
+fn show(args: &PoolArgs, tree: &Tree) -> Result<Exit, Failure> {
     let pools = pools::read(tree);
     if args.json {
         print_json(&json!({ "version": pool::VERSION, "pools": pools }))?;
     } else {
-        print(&text::show(&pools, terminal::width().unwrap_or(80)))?;
+        console::print(&text::show(&pools, terminal::width().unwrap_or(80)))?;
     }
-    Ok(0)
+    Ok(Exit::SUCCESS)
+}
+
+/// What was set, as far as it went.
+struct Set {
+    made: Vec<PoolChange>,
+    /// The files for every boot, with their texts.
+    files: Vec<(&'static str, String)>,
+    failed: Option<Failure>,
 }
 
 impl SetArgs {
-    fn run(&self, args: &PoolArgs, tree: &Tree) -> Result<i32, Failure> {
+    fn run(&self, args: &PoolArgs, tree: &Tree) -> Result<Exit, Failure> {
         let pools = pools::read(tree);
-        let changes =
-            pool::changes(&pools, &self.pools, &self.overcommit, self.node).map_err(Failure::from)?;
+        let changes = pool::changes(&pools, &self.pools, &self.overcommit, self.node)?;
         if self.dry_run {
             return self.foretell(args, tree, &changes);
         }
-        let mut made = Vec::new();
-        let mut failed = None;
-        for change in &changes {
-            match pools::apply(tree, change) {
-                Ok(one) => made.push(one),
-                Err(error) => {
-                    failed = Some(Failure::new(error.to_string()));
-                    break;
-                }
-            }
-        }
-        let files = if self.persist && failed.is_none() { pools::permanent(tree, &changes) } else { vec![] };
-        for (path, text) in &files {
-            if let Err(error) = tree.replace(path, text) {
-                let path = tree.path(path);
-                failed = Some(Failure::new(format!("cannot write {}: {error}", path.escaped())));
-                break;
-            }
-        }
-        if args.json {
-            let files: Vec<PathBuf> = files.iter().map(|(path, _)| tree.path(path)).collect();
-            let files = if failed.is_some() { vec![] } else { files };
-            print_json(&json!({ "version": pool::VERSION, "dry_run": false,
-                "changes": made.iter().map(|m| described(&m.change, Some(m.got))).collect::<Vec<_>>(),
-                "persisted": files }))?;
-        } else {
-            for one in &made {
-                print(&(result(one) + "\n"))?;
-            }
-        }
-        if let Some(failure) = failed {
+        let set = self.set(tree, &changes);
+        // Also after a failure: the changes before it are made.
+        set.print(args, tree)?;
+        if let Some(failure) = set.failed {
             return Err(failure);
         }
         if self.persist {
-            self.say_persisted(args, tree, &changes, &files);
+            self.say_persisted(args, tree, &changes, &set.files);
         }
-        let short = made.iter().filter(|m| m.change.grows() && m.got < m.change.to).collect::<Vec<_>>();
+        let short = set.made.iter().filter(|m| m.change.grows() && m.got < m.change.to).collect::<Vec<_>>();
         for one in &short {
             say(&shortage(one));
         }
-        Ok(if short.is_empty() { 0 } else { SHORT })
+        Ok(if short.is_empty() { Exit::SUCCESS } else { Exit(SHORT) })
     }
 
-    fn foretell(&self, args: &PoolArgs, tree: &Tree, changes: &[Change]) -> Result<i32, Failure> {
+    /// Makes the changes, up to the first that fails.
+    fn set(&self, tree: &Tree, changes: &[Change]) -> Set {
+        let mut set = Set { made: Vec::new(), files: Vec::new(), failed: None };
+        for change in changes {
+            match pools::apply(tree, change) {
+                Ok(one) => set.made.push(one),
+                Err(error) => {
+                    set.failed = Some(Failure::new(error.to_string()));
+                    return set;
+                }
+            }
+        }
+        if self.persist {
+            set.files = pools::permanent(tree, changes);
+        }
+        for (path, text) in &set.files {
+            if let Err(error) = tree.replace(path, text) {
+                let path = tree.path(path);
+                set.failed = Some(Failure::new(format!("cannot write {}: {error}", path.escaped())));
+                break;
+            }
+        }
+        set
+    }
+
+    fn foretell(&self, args: &PoolArgs, tree: &Tree, changes: &[Change]) -> Result<Exit, Failure> {
         let files = if self.persist { pools::permanent(tree, changes) } else { vec![] };
         if args.json {
             let files: Vec<Value> =
@@ -187,17 +182,22 @@ impl SetArgs {
             print_json(&json!({ "version": pool::VERSION, "dry_run": true,
                 "changes": changes.iter().map(|c| described(c, None)).collect::<Vec<_>>(),
                 "persisted": files }))?;
-            return Ok(0);
+            return Ok(Exit::SUCCESS);
         }
         for change in changes {
             let path = tree.path(change.path());
-            print(&format!("would write {} to {} (now {})\n", change.to, path.escaped(), change.from))?;
+            console::print(&format!(
+                "would write {} to {} (now {})\n",
+                change.to,
+                path.escaped(),
+                change.from
+            ))?;
         }
         for (path, text) in &files {
             let indented: String = text.lines().map(|line| format!("  {line}\n")).collect();
-            print(&format!("would write {}:\n{indented}", tree.path(path).escaped()))?;
+            console::print(&format!("would write {}:\n{indented}", tree.path(path).escaped()))?;
         }
-        Ok(0)
+        Ok(Exit::SUCCESS)
     }
 
     fn say_persisted(
@@ -229,6 +229,20 @@ impl SetArgs {
     }
 }
 
+impl Set {
+    fn print(&self, args: &PoolArgs, tree: &Tree) -> Result<(), Failure> {
+        if !args.json {
+            let lines: String = self.made.iter().map(|one| result(one) + "\n").collect();
+            return Ok(console::print(&lines)?);
+        }
+        let files = if self.failed.is_some() { &[][..] } else { &self.files };
+        let files: Vec<PathBuf> = files.iter().map(|(path, _)| tree.path(path)).collect();
+        print_json(&json!({ "version": pool::VERSION, "dry_run": false,
+            "changes": self.made.iter().map(|m| described(&m.change, Some(m.got))).collect::<Vec<_>>(),
+            "persisted": files }))
+    }
+}
+
 /// A change, and what came of it, for machines.
 fn described(change: &Change, got: Option<u64>) -> Value {
     json!({ "page_size": change.page_size, "node": change.node, "kind": change.kind,
@@ -257,34 +271,26 @@ fn shortage(made: &PoolChange) -> String {
 }
 
 impl NeedArgs {
-    fn run(&self, args: &PoolArgs, tree: &Tree) -> Result<i32, Failure> {
-        let policy = self.policy.policy().map_err(Failure::from)?;
+    fn run(&self, args: &PoolArgs, tree: &Tree) -> Result<Exit, Failure> {
+        let policy = self.policy.policy()?;
         if !matches!(self.policy.backing, BackingChoice::Auto | BackingChoice::Hugetlb) {
             return Err(Failure::new("--backing: only hugetlb takes pages of a pool"));
         }
-        // Where the program lies when all of it comes from the pool.
+        // The base that the program is moved to when all of it comes from the pool.
         let from_pool = Policy { backings: vec![Backing::Hugetlb], ..policy.clone() };
-        let wanted = Wanted { policy: &from_pool, huge: thp_page() };
         let mut needs = Vec::new();
         for program in &self.programs {
             let path = path_of(program)?;
-            let unstarted = of_file(&path, Some(wanted)).map_err(|e| Failure {
-                status: if e.is_not_found() { 127 } else { FAILED },
-                message: e.to_string(),
-            })?;
-            for missing in &unstarted.missing {
-                let path = path.escaped();
-                say(&format!("{path}: the loader would not find {missing}; see LD_LIBRARY_PATH"));
-            }
-            needs.push(pool::need(path.as_os_str(), &unstarted.snapshot, &policy));
+            let snapshot = file_snapshot(&path, &from_pool)?;
+            needs.push(pool::need(path.as_os_str(), &snapshot, &policy));
         }
         let pools = pools::read(tree);
         if args.json {
             print_json(&self.as_json(&needs, &pools))?;
         } else {
-            print(&text::needs(&needs, &pools))?;
+            console::print(&text::needs(&needs, &pools))?;
         }
-        Ok(if pool::commands(&pools, &pool::sum(&needs)).is_empty() { 0 } else { SHORT })
+        Ok(if pool::commands(&pools, &pool::sum(&needs)).is_empty() { Exit::SUCCESS } else { Exit(SHORT) })
     }
 
     fn as_json(&self, needs: &[pool::Need], pools: &[SizePool]) -> Value {
@@ -292,11 +298,4 @@ impl NeedArgs {
         json!({ "version": pool::VERSION, "programs": needs, "pages": all,
             "commands": pool::commands(pools, &all) })
     }
-}
-
-fn path_of(program: &OsString) -> Result<PathBuf, Failure> {
-    if program.as_bytes().contains(&b'/') {
-        return Ok(Path::new(program).to_path_buf());
-    }
-    resolve(program).map_err(Failure::from)
 }

@@ -3,12 +3,14 @@
 //! pages, for every process of the machine.
 
 use crate::FAILED;
+use crate::failure::{Exit, Failure};
+use crate::output;
+use crate::program::say_missing;
 use clap::Args;
 use hugelift_core::addr::PageSize;
 use hugelift_core::elf::ElfError;
 use hugelift_core::maps::FileId;
 use hugelift_core::prime::{FileReport, PrimeReport, Replaced, text};
-use hugelift_core::printable;
 use hugelift_core::printable::Escape;
 use hugelift_os::elf::elf_file::{ElfFile, FileError};
 use hugelift_os::elf::file_snapshot::executable;
@@ -17,6 +19,7 @@ use hugelift_os::elf::opened::opened_later;
 use hugelift_os::io::console::{self, say};
 use hugelift_os::io::entry::is_trusted;
 use hugelift_os::launch::lookup::resolve;
+use hugelift_os::launch::program::ExecError;
 use hugelift_os::pagecache::prime::{blocked, check, huge_page, prime as prime_file};
 use hugelift_os::pagecache::replace::{replace, restore};
 use hugelift_os::proc::procfs::{ProcError, Process};
@@ -85,17 +88,22 @@ pub struct PrimeArgs {
     targets: Vec<OsString>,
 }
 
-/// Primes or checks; prints the report; returns the exit status.
-pub fn prime(args: &PrimeArgs) -> i32 {
+/// Primes, checks or restores, and prints the report.
+///
+/// # Errors
+/// The report cannot be printed. A file that cannot be read is in the report.
+pub fn run(args: &PrimeArgs) -> Result<Exit, Failure> {
     if args.restore {
-        return restore_all(&args.targets);
+        return Ok(restore_all(&args.targets));
     }
     let mut wanted = Wanted::default();
     for target in &args.targets {
         wanted.add_target(target, args.with_libs);
     }
     for pid in &args.pid {
-        wanted.add_process(*pid);
+        if let Err(error) = wanted.add_process(*pid) {
+            wanted.fail(Path::new(&format!("process {pid}")), error.to_string());
+        }
     }
     let page = huge_page();
     let treat = |item: Item| match (item, &page) {
@@ -118,15 +126,12 @@ pub fn prime(args: &PrimeArgs) -> i32 {
         say("a package manager that checks its files (debsums, rpm -V) will name the replaced ones, and \
              an upgrade brings its own again; where perf knows the old one: perf buildid-cache --purge FILE");
     }
-    match print(&report, args) {
-        Err(error) => {
-            say(&error);
-            FAILED
-        }
-        Ok(()) if failed => FAILED,
-        Ok(()) if report.is_huge() => 0,
-        Ok(()) => NOT_ALL,
-    }
+    console::print(&if args.json { output::json(&report)? } else { text(&report, args.verbose) })?;
+    Ok(match (failed, report.is_huge()) {
+        (true, _) => Exit(FAILED),
+        (false, true) => Exit::SUCCESS,
+        (false, false) => Exit(NOT_ALL),
+    })
 }
 
 /// The report on the copy of a file; or that on the file, with why it has none.
@@ -143,28 +148,21 @@ fn replaced(file: &ElfFile, report: FileReport, page: PageSize, args: &PrimeArgs
     FileReport { replaced: Some(replaced), ..report }
 }
 
-/// Puts originals back; returns the exit status.
-fn restore_all(targets: &[OsString]) -> i32 {
-    let mut status = 0;
+/// Puts originals back, each that can be.
+fn restore_all(targets: &[OsString]) -> Exit {
+    let mut exit = Exit::SUCCESS;
     for target in targets {
-        let done = find(target).and_then(|path| restore(&path).map_err(|e| e.to_string()));
+        let done = find(target).map_err(|e| e.to_string());
+        let done = done.and_then(|path| restore(&path).map_err(|e| e.to_string()));
         match done {
             Ok(path) => say(&format!("{}: the original is back", path.escaped())),
             Err(error) => {
                 say(&error);
-                status = FAILED;
+                exit = Exit(FAILED);
             }
         }
     }
-    status
-}
-
-fn print(report: &PrimeReport, args: &PrimeArgs) -> Result<(), String> {
-    let shown = match args.json {
-        true => printable::json(report).map_err(|e| format!("cannot write JSON: {e}"))? + "\n",
-        false => text(report, args.verbose),
-    };
-    console::print(&shown)
+    exit
 }
 
 /// Something that was asked for.
@@ -203,15 +201,18 @@ impl Wanted {
         self.items.push(Item::Unreadable(FileReport::failed(path.into(), error)));
     }
 
+    /// Notes that something that the user named cannot be read.
+    fn fail(&mut self, path: &Path, error: String) {
+        self.failed = true;
+        self.unreadable(path, error);
+    }
+
     fn add_target(&mut self, target: &OsStr, with_libs: bool) {
-        let opened = find(target).and_then(|path| {
+        let opened = find(target).map_err(|e| e.to_string()).and_then(|path| {
             executable(&path).and_then(|path| ElfFile::open(&path)).map_err(|e| e.to_string())
         });
         match opened {
-            Err(error) => {
-                self.failed = true;
-                self.unreadable(Path::new(target), error);
-            }
+            Err(error) => self.fail(Path::new(target), error),
             Ok(file) if with_libs => {
                 let (path, owner) = (file.path.clone(), owner(&file));
                 let mut files = needed(file);
@@ -227,25 +228,13 @@ impl Wanted {
                     ));
                     needed(later.file).files.into_iter().for_each(|file| self.add_named_by(file, owner));
                 }
-                for missing in missing {
-                    say(&format!(
-                        "{}: the loader would not find {missing}; see LD_LIBRARY_PATH",
-                        path.escaped()
-                    ));
-                }
+                say_missing(&path, &missing);
             }
             Ok(file) => self.add(file),
         }
     }
 
-    fn add_process(&mut self, pid: u32) {
-        if let Err(error) = self.try_add_process(pid) {
-            self.failed = true;
-            self.unreadable(Path::new(&format!("process {pid}")), error.to_string());
-        }
-    }
-
-    fn try_add_process(&mut self, pid: u32) -> Result<(), ProcError> {
+    fn add_process(&mut self, pid: u32) -> Result<(), ProcError> {
         let process = Process::new(pid);
         let user = process.status()?.uid;
         // By address, and each file once: its path, whether it is gone, whether it is code.
@@ -307,13 +296,13 @@ fn open_in(process: Process, path: &Path) -> Result<ElfFile, FileError> {
 }
 
 /// What has a path is a file; a bare name is a program on PATH, or else a file here.
-fn find(target: &OsStr) -> Result<PathBuf, String> {
+fn find(target: &OsStr) -> Result<PathBuf, ExecError> {
     if target.as_bytes().contains(&b'/') {
         return Ok(PathBuf::from(target));
     }
     match resolve(target) {
         Ok(path) => Ok(path),
         Err(_) if Path::new(target).is_file() => Ok(PathBuf::from(target)),
-        Err(error) => Err(error.to_string()),
+        Err(error) => Err(error),
     }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `hugelift run`: starts a program on huge pages. [`hugelift_lift::start`] does it.
 
+use crate::failure::{Exit, Failure};
 use crate::options::{
     AfterForkChoice, ChildrenChoice, MallocChoice, NamesChoice, PolicyArgs, SeccompChoice, TouchedChoice,
 };
@@ -8,7 +9,6 @@ use clap::Args;
 use hugelift_core::demangle::Names;
 use hugelift_lift::options::{LiftOptions, StartOptions, Verbosity};
 use hugelift_lift::start::{EarlyStatus, start};
-use hugelift_os::io::console::say;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -134,15 +134,12 @@ impl From<RunArgs> for StartOptions {
     }
 }
 
-/// Becomes the program; returns the exit status where nothing is started.
-pub fn run(args: RunArgs, status: EarlyStatus) -> i32 {
-    match start(&args.into(), &status) {
-        Ok(status) => status,
-        Err(failure) => {
-            say(&failure.message);
-            failure.status
-        }
-    }
+/// Becomes the program; returns only where nothing is started.
+///
+/// # Errors
+/// The program cannot be started.
+pub fn run(args: RunArgs, status: EarlyStatus) -> Result<Exit, Failure> {
+    Ok(Exit(start(&args.into(), &status)?))
 }
 
 #[cfg(test)]

@@ -2,9 +2,9 @@
 //! `hugelift stat`: what TLB misses cost a program, by the CPU's counters, and so the most
 //! that huge pages can bring it.
 
-use crate::failure::Failure;
+use crate::failure::{Exit, Failure};
+use crate::output;
 use clap::Args;
-use hugelift_core::printable;
 use hugelift_core::printable::{Escape, Untrusted};
 use hugelift_core::quantity;
 use hugelift_measure::perf::counters::{Counters, PerfError, Start, raise_file_limit};
@@ -15,7 +15,7 @@ use hugelift_measure::pmu::given::Given;
 use hugelift_measure::pmu::report::{Origin, StatReport};
 use hugelift_measure::pmu::{Cpu, Sample};
 use hugelift_os::io::console::{self, say};
-use hugelift_os::io::output;
+use hugelift_os::io::output::write;
 use hugelift_os::launch::lookup::resolve;
 use hugelift_os::launch::program::ExecError;
 use hugelift_os::proc::procfs::Process;
@@ -57,20 +57,19 @@ pub struct StatArgs {
     command: Vec<OsString>,
 }
 
-/// Counts, prints; returns the exit status.
-pub fn stat(args: &StatArgs) -> i32 {
-    let done = match (&args.counters, args.pid) {
+/// Counts and prints. With a command the exit status is the command's.
+///
+/// # Errors
+/// Nothing can be counted, the command cannot be started, or the result cannot be printed.
+pub fn run(args: &StatArgs) -> Result<Exit, Failure> {
+    match (&args.counters, args.pid) {
         (Some(file), _) => given(file, args),
         (None, Some(pid)) => of_process(pid, args),
         (None, None) => of_command(args),
-    };
-    done.unwrap_or_else(|failure| {
-        say(&failure.message);
-        failure.status
-    })
+    }
 }
 
-fn given(file: &PathBuf, args: &StatArgs) -> Result<i32, Failure> {
+fn given(file: &PathBuf, args: &StatArgs) -> Result<Exit, Failure> {
     let shown = file.escaped();
     let bytes = std::fs::read(file).map_err(|e| format!("cannot read {shown}: {e}"))?;
     let given: Given = serde_json::from_slice(&bytes).map_err(|e| {
@@ -82,7 +81,7 @@ fn given(file: &PathBuf, args: &StatArgs) -> Result<i32, Failure> {
     report.add(&sample);
     given.literature(&mut report);
     print(&report, args)?;
-    Ok(0)
+    Ok(Exit::SUCCESS)
 }
 
 /// What counts, and what says why something does not.
@@ -158,9 +157,9 @@ impl Counting {
     }
 }
 
-fn of_process(pid: u32, args: &StatArgs) -> Result<i32, Failure> {
+fn of_process(pid: u32, args: &StatArgs) -> Result<Exit, Failure> {
     let process = Process::new(pid);
-    let name = process.read("comm").map_err(|e| e.to_string())?;
+    let name = process.read("comm")?;
     let name = Untrusted::from(name.trim_ascii());
     let failed = |e: PerfError| format!("cannot count process {pid} ({name}): {e}");
     let signals = Signals::block().map_err(|e| format!("signalfd: {e}"))?;
@@ -171,7 +170,7 @@ fn of_process(pid: u32, args: &StatArgs) -> Result<i32, Failure> {
     wait_for(pid, &signals, args.time.map(|time| Instant::now() + time));
     let many = if threads.len() == 1 { "1 thread".into() } else { format!("{} threads", threads.len()) };
     print(&watch.report(format!("process {pid} ({name}), {many} at the start")), args)?;
-    Ok(0)
+    Ok(Exit::SUCCESS)
 }
 
 /// The threads of a process.
@@ -181,7 +180,7 @@ fn threads(process: Process) -> Result<Vec<i32>, Failure> {
     Ok(entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
 }
 
-fn of_command(args: &StatArgs) -> Result<i32, Failure> {
+fn of_command(args: &StatArgs) -> Result<Exit, Failure> {
     let path = resolve(&args.command[0])?;
     let signals = Signals::block().map_err(|e| format!("signalfd: {e}"))?;
     let mut workload = Workload::prepare(&path, &args.command, &signals)
@@ -222,38 +221,28 @@ fn of_command(args: &StatArgs) -> Result<i32, Failure> {
     }
     let end = workload.wait().map_err(|e| format!("cannot wait for process {pid}: {e}"))?;
     match end {
-        End::Status(status) => Ok(status),
+        End::Status(status) => Ok(Exit(status)),
         End::Signal(number) => {
             die_by(number);
-            Ok(128 + number)
+            Ok(Exit(128 + number))
         }
     }
 }
 
 fn print(report: &StatReport, args: &StatArgs) -> Result<(), Failure> {
-    let shown = if args.json {
-        printable::json(report).map_err(|e| format!("cannot write JSON: {e}"))? + "\n"
-    } else {
-        text(report)
-    };
+    let shown = if args.json { output::json(report)? } else { text(report) };
     if let Some(path) = &args.output {
-        match output::write(path, shown.as_bytes()) {
+        match write(path, shown.as_bytes()) {
             Ok(()) => return Ok(()),
             // It has taken its time: not lost, then.
             Err(error) => say(&error.to_string()),
         }
     }
     // The command's standard output is its own.
-    let written = if args.command.is_empty() {
-        return Ok(console::print(&shown)?);
+    if args.command.is_empty() {
+        console::print(&shown)?
     } else {
-        console::print_to_stderr(&shown)
-    };
-    match written {
-        // The reader has seen enough.
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(format!("cannot write the result: {error}").into())
-        }
-        _ => Ok(()),
+        console::print_to_stderr(&shown)?
     }
+    Ok(())
 }

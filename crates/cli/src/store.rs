@@ -2,20 +2,20 @@
 //! `hugelift store`: what the store of shared code has, whether it is sound, making room; and the
 //! notes of past runs, which are kept beside it.
 
-use crate::FAILED;
+use crate::failure::{Exit, Failure};
+use crate::output;
 use clap::{ArgGroup, Args, Subcommand};
 use hugelift_core::addr::human_bytes;
 use hugelift_core::policy::ObjectFilter;
-use hugelift_core::printable;
 use hugelift_core::printable::{Escape, Untrusted};
 use hugelift_core::quantity;
-use hugelift_os::io::console::{self, say};
+use hugelift_os::io::console;
 use hugelift_os::store::{
     Entry, Freed, IfAbsent, Noted, Notes, State, Store, StoreError, notes_beside, own_path,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Exit status where an entry is found damaged.
@@ -66,34 +66,48 @@ enum Action {
     },
 }
 
-/// Does it; returns the exit status.
-pub fn store(args: &StoreArgs) -> i32 {
-    match try_store(args) {
-        Ok((status, text)) => match print(&text) {
-            0 => status,
-            failed => failed,
-        },
-        Err(Failed::Store(error)) => failed(&error),
-        Err(Failed::Pattern(error)) => {
-            say(&error);
-            FAILED
+/// Does what was asked for, and prints it.
+///
+/// # Errors
+/// The store cannot be read or changed, or a pattern is wrong.
+pub fn run(args: &StoreArgs) -> Result<Exit, Failure> {
+    let path = args.store.clone().map_or_else(own_path, Ok)?;
+    let store = if_present(Store::open(&path, IfAbsent::Leave))?;
+    let notes = if_present(Notes::at(&notes_beside(&path), IfAbsent::Leave))?;
+    let (store, notes) = (store.as_ref(), notes.as_ref());
+    let mut exit = Exit::SUCCESS;
+    let text = match (&args.action, store) {
+        (Action::List { json }, _) => list(&path, store, notes, *json)?,
+        (Action::Verify, Some(store)) => {
+            let entries = store.entries(true)?;
+            if drop_damaged(store, &entries)? {
+                exit = Exit(DAMAGED);
+            }
+            states(&entries)
         }
-    }
+        (_, None) if notes.is_none() => no_store(&path),
+        (Action::Verify, None) => no_store(&path),
+        (Action::Gc { budget }, _) => {
+            let dropped = notes.map_or(Ok(0), Notes::gc);
+            changes(store.map(|store| store.gc(*budget)), dropped)?
+        }
+        (Action::Drop { all: true, .. }, _) => {
+            let dropped = notes.map_or(Ok(0), Notes::drop_all);
+            changes(store.map(Store::drop_all), dropped)?
+        }
+        (Action::Drop { objects, .. }, _) => {
+            let filter = ObjectFilter::new(objects, &[])?;
+            let dropped = notes.map_or(Ok(0), |notes| notes.drop_objects(|path| filter.takes_path(path)));
+            let drop = |store: &Store| store.drop_entries(|entry| filter.takes_path(&entry.path));
+            changes(store.map(drop), dropped)?
+        }
+    };
+    console::print(&text)?;
+    Ok(exit)
 }
 
-enum Failed {
-    Store(StoreError),
-    Pattern(String),
-}
-
-impl From<StoreError> for Failed {
-    fn from(error: StoreError) -> Failed {
-        Failed::Store(error)
-    }
-}
-
-/// Neither has to be there; if none is, there is nothing to look after, and that is all right.
-fn there<T>(opened: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
+/// A store that does not exist is not an error: there is nothing in it.
+fn if_present<T>(opened: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
     match opened {
         Ok(it) => Ok(Some(it)),
         Err(StoreError::Missing { .. }) => Ok(None),
@@ -101,79 +115,38 @@ fn there<T>(opened: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
     }
 }
 
-fn try_store(args: &StoreArgs) -> Result<(i32, String), Failed> {
-    let path = args.store.clone().map_or_else(own_path, Ok)?;
-    let store = there(Store::open(&path, IfAbsent::Leave))?;
-    let notes = there(Notes::at(&notes_beside(&path), IfAbsent::Leave))?;
-    let none = || format!("there is no store at {}\n", path.escaped());
-    let (store, notes) = (store.as_ref(), notes.as_ref());
-    let noted = |dropped: Result<usize, StoreError>| Ok::<_, StoreError>(told_of_notes(dropped?));
-    let change = |of_store: Result<Freed, StoreError>, of_notes: String| {
-        let told = told(&of_store?) + &of_notes;
-        Ok::<_, StoreError>((0, if told.is_empty() { "nothing to drop\n".into() } else { told }))
-    };
-    if store.is_none() && notes.is_none() {
-        return Ok((
-            0,
-            if matches!(args.action, Action::List { json: true }) { listed(&[], &[]) } else { none() },
-        ));
+fn no_store(path: &Path) -> String {
+    format!("there is no store at {}\n", path.escaped())
+}
+
+fn list(path: &Path, store: Option<&Store>, notes: Option<&Notes>, json: bool) -> Result<String, Failure> {
+    let entries = store.map_or_else(|| Ok(Vec::new()), |store| store.entries(false))?;
+    let noted = notes.map_or_else(|| Ok(Vec::new()), Notes::all)?;
+    if json {
+        return output::json(&as_json(&entries, &noted));
     }
-    let nothing = || Ok(Freed::default());
-    Ok(match &args.action {
-        Action::List { json } => {
-            let entries = store.map_or_else(|| Ok(Vec::new()), |store| store.entries(false))?;
-            let noted = notes.map_or_else(|| Ok(Vec::new()), Notes::all)?;
-            let text = match (json, store) {
-                (true, _) => listed(&entries, &noted),
-                (false, Some(store)) => table(&entries, store.budget()) + &table_of_notes(&noted),
-                (false, None) => none() + &table_of_notes(&noted),
-            };
-            (0, text)
-        }
-        Action::Verify => store.map_or_else(|| Ok((0, none())), verify)?,
-        Action::Gc { budget } => {
-            let dropped = notes.map_or(Ok(0), Notes::gc);
-            change(store.map_or_else(nothing, |store| store.gc(*budget)), noted(dropped)?)?
-        }
-        Action::Drop { all: true, .. } => {
-            let dropped = notes.map_or(Ok(0), Notes::drop_all);
-            change(store.map_or_else(nothing, Store::drop_all), noted(dropped)?)?
-        }
-        Action::Drop { objects, .. } => {
-            let filter = ObjectFilter::new(objects, &[]).map_err(Failed::Pattern)?;
-            let dropped = notes.map_or(Ok(0), |notes| notes.drop_objects(|path| filter.takes_path(path)));
-            let drop = |store: &Store| store.drop_entries(|entry| filter.takes_path(&entry.path));
-            change(store.map_or_else(nothing, drop), noted(dropped)?)?
-        }
-    })
+    let head = store.map_or_else(|| no_store(path), |store| table(&entries, store.budget()));
+    Ok(head + &table_of_notes(&noted))
 }
 
-fn failed(error: &StoreError) -> i32 {
-    let hint = error.hint().map_or(String::new(), |hint| format!("; {hint}"));
-    say(&format!("{error}{hint}"));
-    FAILED
+/// What was dropped, in words.
+fn changes(
+    of_store: Option<Result<Freed, StoreError>>,
+    of_notes: Result<usize, StoreError>,
+) -> Result<String, Failure> {
+    let text = said_of_store(&of_store.transpose()?.unwrap_or_default()) + &said_of_notes(of_notes?);
+    Ok(if text.is_empty() { "nothing to drop\n".into() } else { text })
 }
 
-fn print(text: &str) -> i32 {
-    match console::print(text) {
-        Ok(()) => 0,
-        Err(error) => {
-            say(&error);
-            FAILED
-        }
-    }
-}
-
-fn verify(store: &Store) -> Result<(i32, String), StoreError> {
-    let entries = store.entries(true)?;
+/// Drops the damaged ones of `entries`; returns whether there were any.
+fn drop_damaged(store: &Store, entries: &[Entry]) -> Result<bool, StoreError> {
     let damaged: Vec<&Entry> = entries.iter().filter(|e| e.state == State::Damaged).collect();
     store.drop_entries(|e| damaged.iter().any(|d| (&d.name, &d.path) == (&e.name, &e.path)))?;
-    let mut text = String::new();
-    for entry in &entries {
-        // Writing to a String cannot fail.
-        let _ = writeln!(text, "{}: {}", word(entry.state), entry.path.escaped());
-    }
-    Ok((if damaged.is_empty() { 0 } else { DAMAGED }, text))
+    Ok(!damaged.is_empty())
+}
+
+fn states(entries: &[Entry]) -> String {
+    entries.iter().map(|e| format!("{}: {}\n", word(e.state), e.path.escaped())).collect()
 }
 
 fn word(state: State) -> &'static str {
@@ -241,7 +214,7 @@ fn table_of_notes(noted: &[Noted]) -> String {
     out
 }
 
-fn listed(entries: &[Entry], noted: &[Noted]) -> String {
+fn as_json(entries: &[Entry], noted: &[Noted]) -> Value {
     let seconds = |time: SystemTime| time.duration_since(UNIX_EPOCH).map_or(0, |t| t.as_secs());
     let entry = |e: &Entry| {
         json!({
@@ -267,15 +240,14 @@ fn listed(entries: &[Entry], noted: &[Noted]) -> String {
     };
     let entries: Vec<_> = entries.iter().map(entry).collect();
     let notes: Vec<_> = noted.iter().map(note).collect();
-    let all = json!({ "version": 1, "entries": entries, "notes": notes });
-    printable::json(&all).unwrap_or_default() + "\n"
+    json!({ "version": 1, "entries": entries, "notes": notes })
 }
 
-fn told_of_notes(dropped: usize) -> String {
+fn said_of_notes(dropped: usize) -> String {
     if dropped == 0 { String::new() } else { format!("dropped {dropped} notes of past runs\n") }
 }
 
-fn told(freed: &Freed) -> String {
+fn said_of_store(freed: &Freed) -> String {
     let mut out = String::new();
     for entry in &freed.entries {
         let path = entry.path.escaped();

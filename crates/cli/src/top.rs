@@ -5,13 +5,13 @@ mod draw;
 mod live;
 mod view;
 
-use crate::FAILED;
+use crate::failure::{Exit, Failure};
+use crate::output;
 use clap::Args;
-use hugelift_core::printable;
 use hugelift_core::quantity;
 use hugelift_measure::processes::reader::Processes;
 use hugelift_measure::processes::{Column, Row, VERSION, rows, sort};
-use hugelift_os::io::console::{self, say};
+use hugelift_os::io::console;
 use hugelift_os::io::terminal;
 use serde::Serialize;
 use std::io::IsTerminal;
@@ -50,16 +50,17 @@ fn interval(text: &str) -> Result<Duration, String> {
 /// Reading the coverage may take so much of the time.
 const SHARE: u32 = 4;
 
-/// Runs until the user quits, or prints once; returns the exit status.
-pub fn top(args: &TopArgs) -> i32 {
-    let done = if args.once { once(args) } else { live::live(args) };
-    match done {
-        Ok(()) => 0,
-        Err(why) => {
-            say(&why);
-            FAILED
-        }
+/// Runs until the user quits, or prints once.
+///
+/// # Errors
+/// `/proc` cannot be read, there is no terminal, or the result cannot be printed.
+pub fn run(args: &TopArgs) -> Result<Exit, Failure> {
+    if args.once {
+        once(args)?
+    } else {
+        live::live(args)?
     }
+    Ok(Exit::SUCCESS)
 }
 
 /// What `--once --json` prints.
@@ -74,13 +75,13 @@ struct Shown<'a> {
     no_walk_share: Option<&'a str>,
 }
 
-fn once(args: &TopArgs) -> Result<(), String> {
+fn once(args: &TopArgs) -> Result<(), Failure> {
     let mut processes = Processes::new();
     // Of the first only the counters are needed, and that the PMU's begin.
-    let before = processes.read(&[], args.number, Duration::ZERO).map_err(|e| e.to_string())?;
+    let before = processes.read(&[], args.number, Duration::ZERO)?;
     std::thread::sleep(args.interval);
     // Nobody waits for the next: all that was asked for is read.
-    let now = processes.read(&[], args.number, Duration::from_secs(60)).map_err(|e| e.to_string())?;
+    let now = processes.read(&[], args.number, Duration::from_secs(60))?;
     let mut rows = rows(&before, &now);
     sort(&mut rows, Column::BusyText, false);
     rows.truncate(args.number);
@@ -88,13 +89,13 @@ fn once(args: &TopArgs) -> Result<(), String> {
         let interval_s = now.at.saturating_sub(before.at).as_secs_f64();
         let no_walk_share = now.no_walks.as_deref();
         let shown = Shown { version: VERSION, interval_s, processes: &rows, no_walk_share };
-        printable::json(&shown).map_err(|e| format!("cannot write JSON: {e}"))? + "\n"
+        output::json(&shown)?
     } else {
         #[allow(clippy::disallowed_methods, reason = "asks about the terminal, and writes nothing")]
         let width = std::io::stdout().is_terminal().then(terminal::width).flatten();
         text(&rows, width.unwrap_or(usize::MAX))
     };
-    console::print(&shown)
+    Ok(console::print(&shown)?)
 }
 
 /// The table as text: lines of at most `width` columns.

@@ -2,6 +2,7 @@
 //! Why a program was not started, or a child not lifted.
 
 use crate::FAILED;
+use hugelift_os::io::console::PrintError;
 use hugelift_os::launch::program::ExecError;
 
 /// One line for people, and the exit status that goes with it.
@@ -22,5 +23,11 @@ impl From<String> for Failure {
 impl From<ExecError> for Failure {
     fn from(error: ExecError) -> Failure {
         Failure { status: error.status(), message: error.to_string() }
+    }
+}
+
+impl From<PrintError> for Failure {
+    fn from(error: PrintError) -> Failure {
+        Failure { status: FAILED, message: error.to_string() }
     }
 }

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Every run as a line of comma-separated values.
 
-use anyhow::{Context as _, Result};
+use crate::failure::Failure;
+use crate::output;
+use anyhow::Context as _;
 use hugelift_measure::comparison::Comparison;
 
 const TITLES: [&str; 20] = [
@@ -31,17 +33,16 @@ const TITLES: [&str; 20] = [
 ///
 /// # Errors
 /// The table cannot be written (which it can, to memory).
-pub fn csv(comparison: &Comparison) -> Result<Vec<u8>> {
-    let mut table = csv::Writer::from_writer(Vec::new());
-    table.write_record(TITLES).context("CSV")?;
+pub fn csv(comparison: &Comparison) -> Result<String, Failure> {
     let figure = serde_json::to_value(comparison.setting.figure).context("CSV")?;
     let figure = figure.as_str().unwrap_or_default();
+    let mut rows = vec![TITLES.map(String::from)];
     for side in &comparison.sides {
         let options = side.options.as_ref().map_or_else(String::new, shell_words::join);
         for run in &side.runs {
             let memory =
                 |of: fn(&hugelift_measure::comparison::Memory) -> u64| text(run.memory.as_ref().map(of));
-            let line: [String; TITLES.len()] = [
+            rows.push([
                 side.name.clone(),
                 run.pair.to_string(),
                 run.position.to_string(),
@@ -62,11 +63,10 @@ pub fn csv(comparison: &Comparison) -> Result<Vec<u8>> {
                 text(run.server_cpu),
                 figure.to_string(),
                 options.clone(),
-            ];
-            table.write_record(line).context("CSV")?;
+            ]);
         }
     }
-    table.into_inner().context("CSV")
+    output::csv(rows)
 }
 
 fn text(value: Option<impl ToString>) -> String {

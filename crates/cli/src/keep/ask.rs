@@ -2,6 +2,7 @@
 //! The other side: asks a running daemon.
 
 use super::socket::{machine_path, own_path};
+use crate::failure::Failure;
 use hugelift_core::printable::Escape;
 use nix::errno::Errno;
 use nix::sys::socket::{
@@ -21,7 +22,7 @@ const MAX_ANSWER: usize = 16 << 20;
 ///
 /// # Errors
 /// None answers.
-pub fn ask(path: Option<&Path>) -> Result<String, String> {
+pub fn ask(path: Option<&Path>) -> Result<String, Failure> {
     let usual = || own_path().into_iter().chain([machine_path()]).collect();
     let mut paths: Vec<PathBuf> = path.map_or_else(usual, |p| vec![p.to_path_buf()]);
     paths.dedup();
@@ -34,7 +35,8 @@ pub fn ask(path: Option<&Path>) -> Result<String, String> {
                     "you may not ask the hugelift keep at {}: only its own user may, and the members of the group \
                      that its configuration names (group = \"NAME\")",
                     path.escaped()
-                ));
+                )
+                .into());
             }
             // EAGAIN: the time of a system call on the socket is over.
             Err(Errno::EAGAIN | Errno::ETIMEDOUT) => {
@@ -42,12 +44,13 @@ pub fn ask(path: Option<&Path>) -> Result<String, String> {
                     "the hugelift keep at {} did not answer within {} s",
                     path.escaped(),
                     PATIENCE.as_secs()
-                ));
+                )
+                .into());
             }
             Err(error) => why = format!("{}: {}", path.escaped(), error.desc()),
         }
     }
-    Err(format!("no hugelift keep answers ({why}); start it: systemctl start hugelift-keep"))
+    Err(format!("no hugelift keep answers ({why}); start it: systemctl start hugelift-keep").into())
 }
 
 fn ask_at(path: &Path, deadline: Instant) -> nix::Result<String> {

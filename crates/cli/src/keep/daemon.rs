@@ -11,6 +11,7 @@ use super::read_config;
 use super::socket::{Socket, SocketError};
 use super::watch::{self, Changes};
 use super::worker::{Done, Task, Worker};
+use crate::failure::{Exit, Failure};
 use hugelift_core::keep::Config;
 use hugelift_core::printable;
 use nix::errno::Errno;
@@ -35,24 +36,24 @@ const BREATH: Duration = Duration::from_millis(100);
 /// Pages are locked again this long after memory was last short.
 const RELIEF: Duration = Duration::from_secs(60);
 
-/// One round without locks; the exit status.
-pub fn once(config: Config) -> i32 {
+/// Does one round without locks; the exit status is 1 if not all is huge.
+pub fn once(config: Config) -> Exit {
     let mut keeper = Keeper::new(config, Arc::new(AtomicBool::new(false)));
     keeper.round();
-    i32::from(!keeper.status(String::new()).is_huge())
+    keeper.status(String::new()).exit()
 }
 
-/// Keeps what the configuration says until SIGTERM; the exit status.
+/// Keeps what the configuration says until SIGTERM.
 ///
 /// # Errors
-/// Why it cannot start, in words.
-pub fn run(path: &Path, socket: Option<&Path>) -> Result<i32, String> {
+/// It cannot start, or the thread with the rounds has ended.
+pub fn run(path: &Path, socket: Option<&Path>) -> Result<Exit, Failure> {
     // Before anything is made that a signal would leave behind.
     let signals = signals()?;
     let config = read_config(path)?;
     let socket = match Socket::new(socket) {
         Ok(socket) => Some(socket),
-        Err(SocketError::Taken(why)) => return Err(why),
+        Err(SocketError::Taken(why)) => return Err(why.into()),
         // On a full disk, say, it does its work all the same.
         Err(SocketError::Failed(why)) => {
             log(Level::Warning, &format!("{why}; going on without"));
@@ -77,16 +78,16 @@ pub fn run(path: &Path, socket: Option<&Path>) -> Result<i32, String> {
     daemon.live(&signals)?;
     notify(&[NotifyState::Stopping]);
     // The thread may be in the middle of a file. What it holds ends with the process.
-    Ok(0)
+    Ok(Exit::SUCCESS)
 }
 
 /// SIGHUP, SIGTERM and SIGINT come to be read; SIGPIPE not at all.
-fn signals() -> Result<SignalFd, String> {
+fn signals() -> Result<SignalFd, Failure> {
     let mut mask = SigSet::empty();
     [Signal::SIGHUP, Signal::SIGTERM, Signal::SIGINT].into_iter().for_each(|s| mask.add(s));
     let mut blocked = mask;
     blocked.add(Signal::SIGPIPE);
-    let failed = |e: Errno| format!("cannot wait for signals: {e}");
+    let failed = |e: Errno| Failure::new(format!("cannot wait for signals: {e}"));
     blocked.thread_block().map_err(failed)?;
     SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC).map_err(failed)
 }
@@ -128,7 +129,7 @@ struct Ready {
 }
 
 impl Daemon {
-    fn live(&mut self, signals: &SignalFd) -> Result<(), String> {
+    fn live(&mut self, signals: &SignalFd) -> Result<(), Failure> {
         loop {
             let ready = self.wait(signals)?;
             let mut reload = false;
@@ -166,7 +167,7 @@ impl Daemon {
     }
 
     /// Waits until there is something to do.
-    fn wait(&self, signals: &SignalFd) -> Result<Ready, String> {
+    fn wait(&self, signals: &SignalFd) -> Result<Ready, Failure> {
         let now = Instant::now();
         let busy = self.worker.is_busy();
         // Events that come in the middle of a round wait until it is known what it watches.
@@ -197,7 +198,7 @@ impl Daemon {
         match poll(&mut fds, timeout) {
             Ok(_) => {}
             Err(Errno::EINTR) => return Ok(Ready::default()),
-            Err(error) => return Err(format!("poll: {error}")),
+            Err(error) => return Err(format!("poll: {error}").into()),
         }
         let seen = |at: Option<usize>| at.and_then(|at| fds[at].revents()).filter(|seen| !seen.is_empty());
         Ok(Ready {
@@ -252,7 +253,7 @@ impl Daemon {
 
     fn open_to_group(&self) {
         if let Some(Err(error)) = self.socket.as_ref().map(|s| s.set_group(self.group.as_deref())) {
-            log(Level::Warning, &error);
+            log(Level::Warning, &error.message);
         }
     }
 

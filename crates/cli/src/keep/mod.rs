@@ -24,11 +24,10 @@ mod wanted;
 mod watch;
 mod worker;
 
-use crate::FAILED;
+use crate::failure::{Exit, Failure};
 use clap::{Args, Subcommand};
 use hugelift_core::keep::{CONFIG, Config};
 use hugelift_core::printable::Escape;
-use hugelift_os::io::console::say;
 use std::path::{Path, PathBuf};
 
 /// Keep programs and files on huge pages: a daemon
@@ -74,23 +73,22 @@ pub struct StatusArgs {
     socket: Option<PathBuf>,
 }
 
-/// Runs the daemon until it is told to end, or asks one; returns the exit status.
-pub fn keep(args: &KeepArgs) -> i32 {
+/// Runs the daemon until SIGTERM, or asks a running one.
+///
+/// # Errors
+/// The daemon cannot start, or none answers.
+pub fn run(args: &KeepArgs) -> Result<Exit, Failure> {
     if let Some(KeepCommand::Status(args)) = &args.command {
         return status::show(args.socket.as_deref(), args.json);
     }
-    let done = match args.once {
-        true => read_config(&args.config).map(daemon::once),
+    match args.once {
+        true => Ok(daemon::once(read_config(&args.config)?)),
         false => daemon::run(&args.config, args.socket.as_deref()),
-    };
-    done.unwrap_or_else(|error| {
-        say(&error);
-        FAILED
-    })
+    }
 }
 
 /// The configuration in a file.
-fn read_config(path: &Path) -> Result<Config, String> {
+fn read_config(path: &Path) -> Result<Config, Failure> {
     let text = std::fs::read_to_string(path).map_err(|e| format!("cannot read {}: {e}", path.escaped()))?;
-    Config::parse(&text).map_err(|e| format!("{}: {e}", path.escaped()))
+    Ok(Config::parse(&text).map_err(|e| format!("{}: {e}", path.escaped()))?)
 }

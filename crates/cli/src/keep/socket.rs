@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The daemon's socket in the file system: who may connect, and what may be replaced.
 
+use crate::failure::Failure;
 use hugelift_core::printable::Escape;
 use hugelift_os::io::entry::rename_to_free;
 use nix::errno::Errno;
@@ -119,10 +120,12 @@ impl Socket {
     /// # Errors
     /// There is no such group, or the socket cannot be given to it; then the user alone may
     /// connect.
-    pub fn set_group(&self, group: Option<&str>) -> Result<(), String> {
+    pub fn set_group(&self, group: Option<&str>) -> Result<(), Failure> {
         let file = format!("/proc/self/fd/{}", self.file.as_raw_fd());
         let mode = |mode| set_permissions(&file, Permissions::from_mode(mode));
-        let failed = |e: io::Error| format!("cannot set the access rights of {}: {e}", self.path.escaped());
+        let failed = |e: io::Error| {
+            Failure::new(format!("cannot set the access rights of {}: {e}", self.path.escaped()))
+        };
         mode(0o600).map_err(failed)?;
         let Some(name) = group else { return Ok(()) };
         let found = Group::from_name(name).ok().flatten();
@@ -131,7 +134,8 @@ impl Socket {
                 "group: there is no group '{name}', so only {} may ask at {}",
                 who(),
                 self.path.escaped()
-            ));
+            )
+            .into());
         };
         if let Err(error) = chown(&file, None, Some(gid.as_raw())) {
             return Err(format!(
@@ -139,7 +143,8 @@ impl Socket {
                  be a member of the group, as by SupplementaryGroups={name} in its unit",
                 self.path.escaped(),
                 who()
-            ));
+            )
+            .into());
         }
         mode(0o660).map_err(|e| {
             let _ = chown(&file, None, Some(Gid::effective().as_raw()));

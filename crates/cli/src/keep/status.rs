@@ -2,17 +2,19 @@
 //! `hugelift keep status`: what the daemon says of itself.
 
 use super::ask::ask;
-use crate::FAILED;
+use crate::failure::{Exit, Failure};
 use hugelift_core::addr::human_bytes;
 use hugelift_core::prime::{Blocked, FileReport};
 use hugelift_core::printable::Untrusted;
-use hugelift_os::io::console::{self, say};
+use hugelift_os::io::console;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 use std::path::Path;
 
 /// Version of the JSON schema.
 pub const VERSION: u32 = 1;
+/// Exit status where some of what is wanted is not huge.
+const NOT_ALL: i32 = 1;
 
 /// How things are.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -86,32 +88,26 @@ impl FileStatus {
 
 impl Status {
     /// All that is wanted is there and huge.
-    pub fn is_huge(&self) -> bool {
+    fn is_huge(&self) -> bool {
         self.missing.is_empty() && self.files.iter().all(|f| f.huge_bytes == f.whole_bytes)
+    }
+
+    /// The exit status that says so: 0, or 1 if not all is huge.
+    pub fn exit(&self) -> Exit {
+        if self.is_huge() { Exit::SUCCESS } else { Exit(NOT_ALL) }
     }
 }
 
-/// Asks the daemon; prints its answer; returns the exit status.
-pub fn show(path: Option<&Path>, json: bool) -> i32 {
-    let shown = ask(path).and_then(|answer| {
-        let status: Status = serde_json::from_str(&answer)
-            .map_err(|e| format!("what answers there is no hugelift keep of this version: {e}"))?;
-        Ok((status.is_huge(), if json { answer } else { text(&status) }))
-    });
-    let (huge, text) = match shown {
-        Ok(shown) => shown,
-        Err(error) => {
-            say(&error);
-            return FAILED;
-        }
-    };
-    match console::print(&text) {
-        Ok(()) => i32::from(!huge),
-        Err(error) => {
-            say(&error);
-            FAILED
-        }
-    }
+/// Asks the daemon, and prints its answer.
+///
+/// # Errors
+/// No daemon answers, or its answer cannot be read or printed.
+pub fn show(path: Option<&Path>, json: bool) -> Result<Exit, Failure> {
+    let answer = ask(path)?;
+    let status: Status = serde_json::from_str(&answer)
+        .map_err(|e| format!("what answers there is no hugelift keep of this version: {e}"))?;
+    console::print(&if json { answer } else { text(&status) })?;
+    Ok(status.exit())
 }
 
 fn text(status: &Status) -> String {

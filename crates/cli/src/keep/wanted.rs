@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a configuration names, found on the machine as it is now.
 
+use crate::failure::Failure;
 use hugelift_core::keep::{Config, base_of};
 use hugelift_core::maps::FileId;
 use hugelift_os::elf::elf_file::ElfFile;
@@ -51,7 +52,7 @@ impl Wanted {
         let mut wanted = Wanted::default();
         for name in &config.programs {
             if let Err(error) = wanted.add_program(config, name) {
-                wanted.missing.push(error);
+                wanted.missing.push(error.message);
             }
         }
         for pattern in &config.files {
@@ -60,7 +61,7 @@ impl Wanted {
         wanted
     }
 
-    fn add_program(&mut self, config: &Config, name: &str) -> Result<(), String> {
+    fn add_program(&mut self, config: &Config, name: &str) -> Result<(), Failure> {
         if name.contains('/') {
             self.watch(Path::new(name));
         }

@@ -5,6 +5,7 @@
 //! takes the events.
 
 use super::wanted::Names;
+use crate::failure::Failure;
 use hugelift_core::printable::Escape;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 use std::collections::{BTreeMap, HashMap};
@@ -45,7 +46,7 @@ pub struct Set {
 ///
 /// # Errors
 /// errno(3) of inotify_init(2), in words.
-pub fn start() -> Result<(Folders, Changes), String> {
+pub fn start() -> Result<(Folders, Changes), Failure> {
     let flags = InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC;
     let inotify = Inotify::init(flags).map_err(|e| {
         format!("cannot watch for changes: inotify_init: {e}; see /proc/sys/fs/inotify/max_user_instances")

@@ -7,6 +7,7 @@ use super::keeper::Keeper;
 use super::read_config;
 use super::status::Status;
 use super::watch::{Folders, Watched};
+use crate::failure::Failure;
 use hugelift_core::keep::Config;
 use hugelift_core::printable::Escape;
 use std::io::{PipeReader, PipeWriter, Read, Write};
@@ -61,7 +62,7 @@ impl Worker {
     ///
     /// # Errors
     /// There can be no pipe or no thread, in words.
-    pub fn start(path: &Path, config: Config, folders: Folders) -> Result<Worker, String> {
+    pub fn start(path: &Path, config: Config, folders: Folders) -> Result<Worker, Failure> {
         let failed = |e: std::io::Error| format!("cannot start a thread: {e}");
         let (bell, ring) = std::io::pipe().map_err(failed)?;
         let (tasks, for_thread) = channel();
@@ -103,7 +104,7 @@ impl Worker {
     ///
     /// # Errors
     /// The thread has ended.
-    pub fn take(&mut self) -> Result<Option<Done>, String> {
+    pub fn take(&mut self) -> Result<Option<Done>, Failure> {
         let ended = "the thread that looks at the files has ended";
         match self.bell.read(&mut [0]) {
             Ok(1..) => {}

@@ -10,7 +10,7 @@ mod reclaim;
 mod tlb;
 
 use crate::FAILED;
-use crate::failure::Failure;
+use crate::failure::{Exit, Failure};
 use anyhow::Result;
 use bar::Bar;
 use clap::{Args, Subcommand};
@@ -53,16 +53,20 @@ struct AllArgs {
     output: OutputArgs,
 }
 
-/// Performs and prints; returns the exit status.
-pub fn lab(args: &LabArgs) -> i32 {
-    let done = match &args.experiment {
-        Which::Tlb(args) => args
-            .options()
-            .and_then(|options| one("tlb", &args.output, |p| hugelift_lab::tlb::run(&options, p))),
-        Which::Munmap(args) => args
-            .options()
-            .map_err(Failure::from)
-            .and_then(|options| one("munmap", &args.output, |p| hugelift_lab::munmap::run(&options, p))),
+/// Performs the experiments, and prints their reports.
+///
+/// # Errors
+/// An experiment cannot be done, or its report cannot be written.
+pub fn run(args: &LabArgs) -> Result<Exit, Failure> {
+    match &args.experiment {
+        Which::Tlb(args) => {
+            let options = args.options()?;
+            one("tlb", &args.output, |p| hugelift_lab::tlb::run(&options, p))
+        }
+        Which::Munmap(args) => {
+            let options = args.options()?;
+            one("munmap", &args.output, |p| hugelift_lab::munmap::run(&options, p))
+        }
         Which::Reclaim(args) => {
             let options = hugelift_lab::reclaim::Options { quick: args.output.quick };
             one("reclaim", &args.output, |p| hugelift_lab::reclaim::run(&options, p))
@@ -70,13 +74,6 @@ pub fn lab(args: &LabArgs) -> i32 {
         Which::Memcpy(args) => one("memcpy", &args.output, |p| hugelift_lab::memcpy::run(&args.options(), p)),
         Which::Cow(args) => one("cow", &args.output, |p| hugelift_lab::cow::run(&args.options(), p)),
         Which::All(args) => all(&args.output),
-    };
-    match done {
-        Ok(status) => status,
-        Err(failure) => {
-            say(&failure.message);
-            failure.status
-        }
     }
 }
 
@@ -85,17 +82,17 @@ fn one(
     name: &str,
     output: &OutputArgs,
     run: impl FnOnce(&mut Progress) -> Result<Outcome>,
-) -> Result<i32, Failure> {
+) -> Result<Exit, Failure> {
     output.check()?;
     interrupt::prepare()?;
     let experiment = ALL.iter().find(|e| e.name == name);
     let experiment = experiment.ok_or_else(|| format!("there is no experiment '{name}'"))?;
     let report = measured(experiment, output.quick, run)?;
     output.print(std::slice::from_ref(&report))?;
-    Ok(status(report.ended))
+    Ok(if report.ended == Ended::Interrupted { Exit(INTERRUPTED) } else { Exit::SUCCESS })
 }
 
-fn all(output: &OutputArgs) -> Result<i32, Failure> {
+fn all(output: &OutputArgs) -> Result<Exit, Failure> {
     output.check()?;
     interrupt::prepare()?;
     let (mut reports, mut failed) = (Vec::new(), false);
@@ -115,9 +112,9 @@ fn all(output: &OutputArgs) -> Result<i32, Failure> {
     output.print(&reports)?;
     let interrupted = reports.iter().any(|r| r.ended == Ended::Interrupted) || interrupt::check().is_err();
     Ok(match (interrupted, failed) {
-        (true, _) => INTERRUPTED,
-        (false, true) => FAILED,
-        (false, false) => 0,
+        (true, _) => Exit(INTERRUPTED),
+        (false, true) => Exit(FAILED),
+        (false, false) => Exit::SUCCESS,
     })
 }
 
@@ -137,8 +134,4 @@ fn measured(
         say(&format!("the result is not kept for hugelift doctor: {error:#}"));
     }
     Ok(report)
-}
-
-fn status(ended: Ended) -> i32 {
-    if ended == Ended::Interrupted { INTERRUPTED } else { 0 }
 }

@@ -2,6 +2,7 @@
 //! `hugelift lab munmap`: what its user may ask for.
 
 use super::OutputArgs;
+use crate::failure::Failure;
 use clap::{Args, ValueEnum};
 use hugelift_lab::memory::{Pages, usual_hugetlb};
 use hugelift_lab::munmap::{Kind, Options, Touch};
@@ -67,7 +68,7 @@ impl MunmapArgs {
     ///
     /// # Errors
     /// There is no pool.
-    pub fn options(&self) -> Result<Options, String> {
+    pub fn options(&self) -> Result<Options, Failure> {
         let pages = match self.pages {
             None => None,
             Some(PagesChoice::Small) => Some(Pages::Small),

@@ -3,14 +3,12 @@
 
 use super::OutputArgs;
 use crate::failure::Failure;
+use crate::program::path_of;
 use clap::Args;
 use hugelift_core::quantity;
 use hugelift_lab::tlb::Options;
 use hugelift_lab::tlb::program::{of_process, of_program};
-use hugelift_os::launch::lookup::resolve;
 use std::ffi::OsString;
-use std::os::unix::ffi::OsStrExt as _;
-use std::path::PathBuf;
 
 /// What a random load and a random jump cost on each kind of pages, by how much memory is in use:
 /// where TLBs and caches end, and what huge pages save at the size of a program
@@ -43,14 +41,7 @@ impl TlbArgs {
     /// The program or process cannot be read.
     pub fn options(&self) -> Result<Options, Failure> {
         let sizes = match (&self.program, self.pid) {
-            (Some(program), _) => {
-                let path = if program.as_bytes().contains(&b'/') {
-                    PathBuf::from(program)
-                } else {
-                    resolve(program)?
-                };
-                Some(of_program(&path)?)
-            }
+            (Some(program), _) => Some(of_program(&path_of(program)?)?),
             (None, Some(pid)) => Some(of_process(pid)?),
             (None, None) => None,
         };

@@ -4,10 +4,12 @@
 
 use super::view::{Action, Map, View};
 use super::{SHARE, TopArgs, draw::draw};
+use crate::failure::Failure;
 use crate::inspect;
 use hugelift_core::policy::Policy;
 use hugelift_measure::processes::Reading;
 use hugelift_measure::processes::reader::Processes;
+use hugelift_os::proc::procfs::ProcError;
 use hugelift_report::lift::{Style, text};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::cursor::Show;
@@ -33,7 +35,7 @@ const FIRST: Duration = Duration::from_millis(300);
 ///
 /// # Errors
 /// No terminal, or `/proc` cannot be read.
-pub fn live(args: &TopArgs) -> Result<(), String> {
+pub fn live(args: &TopArgs) -> Result<(), Failure> {
     #[allow(clippy::disallowed_methods, reason = "asks about the terminal, and writes nothing")]
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
         return Err("top needs a terminal; for scripts: hugelift top --once [--json]".into());
@@ -72,7 +74,7 @@ pub fn live(args: &TopArgs) -> Result<(), String> {
 type OnScreen = Mutex<Vec<u32>>;
 
 /// Readings, one an interval, until nobody takes them.
-fn read_on(args: &TopArgs, on_screen: Arc<OnScreen>) -> Receiver<Result<Reading, String>> {
+fn read_on(args: &TopArgs, on_screen: Arc<OnScreen>) -> Receiver<Result<Reading, ProcError>> {
     let (interval, number) = (args.interval, args.number);
     let (send, receive) = sync_channel(1);
     std::thread::spawn(move || {
@@ -80,8 +82,7 @@ fn read_on(args: &TopArgs, on_screen: Arc<OnScreen>) -> Receiver<Result<Reading,
         let mut pause = FIRST.min(interval);
         loop {
             let first = on_screen.lock().map(|pids| pids.clone()).unwrap_or_default();
-            let reading =
-                processes.read(&first, number.max(first.len()), interval / SHARE).map_err(|e| e.to_string());
+            let reading = processes.read(&first, number.max(first.len()), interval / SHARE);
             if send.send(reading).is_err() {
                 return;
             }
@@ -95,10 +96,10 @@ fn read_on(args: &TopArgs, on_screen: Arc<OnScreen>) -> Receiver<Result<Reading,
 fn session(
     terminal: &mut DefaultTerminal,
     args: &TopArgs,
-    readings: &Receiver<Result<Reading, String>>,
+    readings: &Receiver<Result<Reading, ProcError>>,
     on_screen: &OnScreen,
     signal: &AtomicUsize,
-) -> Result<(), String> {
+) -> Result<(), Failure> {
     let failed = |e: io::Error| format!("cannot use the terminal: {e}");
     let mut view = View::new(args.interval);
     let mut changed = true;
@@ -143,9 +144,9 @@ fn session(
 }
 
 /// What `hugelift inspect PID` prints.
-fn read_map(pid: u32, terminal: &DefaultTerminal) -> Result<String, String> {
+fn read_map(pid: u32, terminal: &DefaultTerminal) -> Result<String, Failure> {
     let width = terminal.size().map_or(80, |size| usize::from(size.width));
-    let report = inspect::of_process(pid, &Policy::default()).map_err(|failure| failure.message)?;
+    let report = inspect::of_process(pid, &Policy::default())?;
     Ok(text(&report, &Style { width, verbose: false }))
 }
 

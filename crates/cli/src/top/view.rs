@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the screen shows and what keys do to it; knows neither terminal nor processes.
 
+use crate::failure::Failure;
 use hugelift_measure::processes::{Column, Reading, Row, matches, rows, sort};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use std::time::Duration;
@@ -38,16 +39,16 @@ pub struct Map {
 
 impl Map {
     /// What was read of `pid`.
-    pub fn new(pid: u32, read: Result<String, String>) -> Map {
+    pub fn new(pid: u32, read: Result<String, Failure>) -> Map {
         let (text, ended) = match read {
             Ok(text) => (text, None),
-            Err(why) => (String::new(), Some(why)),
+            Err(why) => (String::new(), Some(why.message)),
         };
         Map { pid, lines: text.lines().map(str::to_string).collect(), ended, scroll: 0, aside: 0 }
     }
 
     /// Takes what was read anew; the last map stays where there is no new one.
-    pub fn update(&mut self, read: Result<String, String>) {
+    pub fn update(&mut self, read: Result<String, Failure>) {
         let new = Map::new(self.pid, read);
         if new.ended.is_none() {
             self.lines = new.lines;

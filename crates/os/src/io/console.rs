@@ -10,11 +10,22 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
 use std::io::Write;
 use std::os::fd::RawFd;
 
-/// Writes text to stdout. A reader that has closed the pipe is no error.
+/// Why a result was not printed.
+#[derive(Debug, thiserror::Error)]
+pub enum PrintError {
+    /// write(2) to stdout failed.
+    #[error("cannot write to standard output: {0}")]
+    Stdout(std::io::Error),
+    /// write(2) to stderr failed.
+    #[error("cannot write the result: {0}")]
+    Stderr(std::io::Error),
+}
+
+/// Writes text to stdout. A reader that has closed the pipe is not an error: it has read enough.
 ///
 /// # Errors
-/// A message that stdout cannot be written to.
-pub fn print(text: &str) -> Result<(), String> {
+/// [`PrintError`].
+pub fn print(text: &str) -> Result<(), PrintError> {
     write_out(&printable_lines(text))
 }
 
@@ -22,26 +33,32 @@ pub fn print(text: &str) -> Result<(), String> {
 ///
 /// # Errors
 /// As [`print`].
-pub fn print_coloured(text: &str) -> Result<(), String> {
+pub fn print_coloured(text: &str) -> Result<(), PrintError> {
     write_out(&printable_coloured(text))
 }
 
-fn write_out(text: &str) -> Result<(), String> {
+fn write_out(text: &str) -> Result<(), PrintError> {
     #[allow(clippy::disallowed_methods, reason = "this is the one place that writes to it")]
     let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(format!("cannot write to standard output: {error}"))
-        }
-        _ => Ok(()),
+    or_closed(out.write_all(text.as_bytes()).and_then(|()| out.flush())).map_err(PrintError::Stdout)
+}
+
+/// Writes a result to stderr, as [`print`] does to stdout.
+///
+/// # Errors
+/// As [`print`].
+pub fn print_to_stderr(text: &str) -> Result<(), PrintError> {
+    or_closed(write_escaped_to_stderr(text)).map_err(PrintError::Stderr)
+}
+
+fn or_closed(written: std::io::Result<()>) -> std::io::Result<()> {
+    match written {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        written => written,
     }
 }
 
-/// Writes text of several lines to stderr.
-///
-/// # Errors
-/// write(2) fails.
-pub fn print_to_stderr(text: &str) -> std::io::Result<()> {
+fn write_escaped_to_stderr(text: &str) -> std::io::Result<()> {
     #[allow(clippy::disallowed_methods, reason = "the text is escaped here")]
     std::io::stderr().write_all(printable_lines(text).as_bytes())
 }
@@ -51,7 +68,7 @@ pub struct EscapedStderr;
 
 impl Write for EscapedStderr {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        print_to_stderr(&text_to_parse(bytes)).map(|()| bytes.len())
+        write_escaped_to_stderr(&text_to_parse(bytes)).map(|()| bytes.len())
     }
 
     fn flush(&mut self) -> std::io::Result<()> {
