@@ -13,10 +13,14 @@ use hugelift_os::io::console;
 use hugelift_os::store::{
     Entry, Freed, IfAbsent, Noted, Notes, State, Store, StoreError, notes_beside, own_path,
 };
+use hugelift_report::table::{Column, LEFT, RIGHT, Table};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Wide enough for each state, so that the columns of two tables are the same.
+const STATE: Column = LEFT.at_least(12);
 
 /// Exit status where an entry is found damaged.
 const DAMAGED: i32 = 1;
@@ -160,27 +164,25 @@ fn word(state: State) -> &'static str {
 }
 
 fn table(entries: &[Entry], budget: u64) -> String {
-    let mut out = String::new();
-    let held: u64 = entries.iter().map(|e| e.bytes).sum();
+    let widths =
+        [RIGHT.at_least(7), RIGHT.at_least(6), RIGHT, LEFT.at_least(4), LEFT.at_least(4), STATE, LEFT];
+    let mut table = Table::new(widths);
     if !entries.is_empty() {
-        out += "   SIZE    HUGE  USERS  AGE   USED  STATE         OBJECT\n";
+        table.row(["SIZE", "HUGE", "USERS", "AGE", "USED", "STATE", "OBJECT"]);
     }
     for entry in entries {
-        let _ = writeln!(
-            out,
-            "{:>7} {:>7}  {:>5}  {:<4}  {:<4}  {:<12}  {}",
+        table.row([
             human_bytes(entry.bytes),
             human_bytes(entry.huge),
-            entry.users.len(),
+            entry.users.len().to_string(),
             ago(entry.made),
             ago(entry.used),
-            word(entry.state),
-            entry.path.escaped()
-        );
+            word(entry.state).into(),
+            entry.path.escaped().to_string(),
+        ]);
     }
-    let _ =
-        writeln!(out, "{} entries, {} of at most {}", entries.len(), human_bytes(held), human_bytes(budget));
-    out
+    let held: u64 = entries.iter().map(|e| e.bytes).sum();
+    format!("{table}{} entries, {} of at most {}\n", entries.len(), human_bytes(held), human_bytes(budget))
 }
 
 /// "5 s", "3 min", "2 h", "9 d"
@@ -194,24 +196,23 @@ fn ago(time: SystemTime) -> String {
 }
 
 fn table_of_notes(noted: &[Noted]) -> String {
-    let mut out = String::new();
-    if !noted.is_empty() {
-        out += "\nRUNS  CPU TIME  TOUCHED  WRITTEN  STATE         OBJECT\n";
+    if noted.is_empty() {
+        return String::new();
     }
+    let mut table = Table::new([RIGHT, RIGHT, RIGHT, LEFT, STATE, LEFT]);
+    table.row(["RUNS", "CPU TIME", "TOUCHED", "WRITTEN", "STATE", "OBJECT"]);
     for Noted { note, written, state, .. } in noted {
         let cpu = note.lives.mean().map_or("-".into(), |cpu| format!("{:.0} ms", cpu.as_secs_f64() * 1e3));
-        let _ = writeln!(
-            out,
-            "{:>4}  {:>8}  {:>7}  {:<7}  {:<12}  {}",
-            note.lives.runs,
+        table.row([
+            note.lives.runs.to_string(),
             cpu,
             note.touched.as_ref().map_or("?".into(), |touched| human_bytes(touched.bytes())),
             ago(*written),
-            word(*state),
-            note.path.escaped()
-        );
+            word(*state).into(),
+            note.path.escaped().to_string(),
+        ]);
     }
-    out
+    format!("\n{table}")
 }
 
 fn as_json(entries: &[Entry], noted: &[Noted]) -> Value {

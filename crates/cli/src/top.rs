@@ -13,6 +13,7 @@ use hugelift_measure::processes::reader::Processes;
 use hugelift_measure::processes::{Column, Row, VERSION, rows, sort};
 use hugelift_os::io::console;
 use hugelift_os::io::terminal;
+use hugelift_report::table::{LEFT, RIGHT, Table};
 use serde::Serialize;
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -101,20 +102,10 @@ fn once(args: &TopArgs) -> Result<(), Failure> {
 /// The table as text: lines of at most `width` columns.
 fn text(rows: &[Row], width: usize) -> String {
     let columns = view::columns(rows, width);
-    let titles: Vec<String> = columns.iter().map(|c| c.title().to_string()).collect();
-    let cells = rows.iter().map(|row| columns.iter().map(|c| c.cell(row)).collect::<Vec<_>>());
-    let lines: Vec<Vec<String>> = std::iter::once(titles).chain(cells).collect();
-    let wide = |i: usize| lines.iter().map(|line| line[i].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..columns.len()).map(wide).collect();
-    let mut out = String::new();
-    for line in &lines {
-        let mut shown = String::new();
-        for ((cell, column), width) in line.iter().zip(&columns).zip(&widths) {
-            shown +=
-                &if column.is_number() { format!("{cell:>width$}  ") } else { format!("{cell:<width$}  ") };
-        }
-        out.extend(shown.trim_end().chars().take(width));
-        out.push('\n');
+    let mut table = Table::new(columns.iter().map(|c| if c.is_number() { RIGHT } else { LEFT }));
+    table.row(columns.iter().map(|c| c.title()));
+    for row in rows {
+        table.row(columns.iter().map(|c| c.cell(row)));
     }
-    out
+    table.clipped(width)
 }

@@ -20,3 +20,4 @@ pub mod lab;
 pub mod lift;
 pub mod pmu;
 pub mod pool;
+pub mod table;

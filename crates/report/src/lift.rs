@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A [`Report`] as text: a table, and a bar for each part in which each cell is a huge page.
 
+use crate::table::{LEFT, RIGHT, Table};
 use hugelift_core::addr::{Addr, PageSize, Range, human_bytes};
 use hugelift_core::policy::SpanChoice;
 use hugelift_core::printable::{Escape, printable};
@@ -55,50 +56,23 @@ fn name(object: &ObjectReport) -> String {
     object.path.file_name().unwrap_or(object.path.as_os_str()).escaped().to_string()
 }
 
-/// What one line of the table holds: cells, or a reason under them.
-enum Line {
-    Cells([String; 6]),
-    Reason(String),
-}
-
 fn table(out: &mut String, report: &Report, style: &Style) {
-    const TITLES: [&str; 6] = ["OBJECT", "PART", "SIZE", "LIFTABLE", "HUGE", "BACKING"];
-    const RIGHT: [bool; 6] = [false, false, true, true, true, false];
-    let mut lines = vec![Line::Cells(TITLES.map(String::from))];
+    let mut table = Table::new([LEFT, LEFT, RIGHT, RIGHT, RIGHT, LEFT]);
+    table.row(["OBJECT", "PART", "SIZE", "LIFTABLE", "HUGE", "BACKING"]);
+    let mut any = false;
     for object in &report.objects {
         let mut label = if style.verbose { object.path.to_string() } else { name(object) };
         for part in shown(object, style) {
-            lines.push(Line::Cells(cells(&label, part)));
-            lines.extend(part.skips.iter().map(|skip| Line::Reason(reason(skip))));
+            table.row(cells(&label, part));
+            for skip in &part.skips {
+                table.across(1, reason(skip));
+            }
             label = String::new();
+            any = true;
         }
     }
-    if lines.len() == 1 {
-        return;
-    }
-    let mut widths = [0; 6];
-    for line in &lines {
-        if let Line::Cells(cells) = line {
-            for (width, cell) in widths.iter_mut().zip(cells) {
-                *width = (*width).max(cell.chars().count());
-            }
-        }
-    }
-    for line in &lines {
-        let mut row = String::new();
-        match line {
-            Line::Cells(cells) => {
-                for ((cell, &width), right) in cells.iter().zip(&widths).zip(RIGHT) {
-                    row += &if right { format!("{cell:>width$}  ") } else { format!("{cell:<width$}  ") };
-                }
-            }
-            Line::Reason(reason) => {
-                let indent = widths[0] + 4;
-                row = format!("{:indent$}{reason}", "");
-            }
-        }
-        out.push_str(row.trim_end());
-        out.push('\n');
+    if any {
+        *out += &table.to_string();
     }
 }
 
@@ -279,6 +253,7 @@ fn grouped(number: u64) -> String {
 }
 
 fn totals(out: &mut String, report: &Report) {
+    let mut table = Table::new([LEFT.at_least(6), LEFT]);
     for (part, total) in &report.totals {
         // Writable parts are lifted only on request: they get no line unless something is huge.
         let writable = !matches!(part, Part::Text | Part::Rodata);
@@ -289,14 +264,10 @@ fn totals(out: &mut String, report: &Report) {
             0 => String::new(),
             n => format!(" ({} % of what is liftable)", u128::from(total.huge_bytes) * 100 / u128::from(n)),
         };
-        let _ = writeln!(
-            out,
-            "{part:<7} {}, liftable {}, huge {}{percent}",
-            human_bytes(total.bytes),
-            human_bytes(total.liftable_bytes),
-            human_bytes(total.huge_bytes)
-        );
+        let [bytes, liftable, huge] = [total.bytes, total.liftable_bytes, total.huge_bytes].map(human_bytes);
+        table.row([part.to_string(), format!("{bytes}, liftable {liftable}, huge {huge}{percent}")]);
     }
+    *out += &table.to_string();
 }
 
 #[cfg(test)]

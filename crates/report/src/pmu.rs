@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A [`StatReport`] as text.
 
+use crate::table::{Column, LEFT, RIGHT, Table};
 use hugelift_core::printable::printable;
 use hugelift_measure::pmu::metric::{Metric, Unit};
 use hugelift_measure::pmu::report::{Counter, Origin, Scope, StatReport};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
+/// The column of counts, which has the same width in each table.
+const COUNT: Column = RIGHT.at_least(20);
 /// The share of cycles below which there is little to gain.
 const LITTLE: f64 = 0.01;
 
@@ -48,25 +51,23 @@ fn head(out: &mut String, report: &StatReport) {
 
 fn counters(out: &mut String, report: &StatReport) {
     let mut shown = BTreeSet::new();
-    let (mut rows, mut skipped) = (Vec::new(), Vec::new());
+    let (mut table, mut skipped) = (Table::new([COUNT, LEFT, LEFT]), Vec::new());
     // Cycles and instructions are in several groups, but have one row each.
     for counter in report.counters.iter().filter(|c| shown.insert(c.event)) {
         match counter.scaled {
-            Some(scaled) => rows.push((count(scaled), counter.event, multiplexed(counter))),
+            Some(scaled) => table.row([count(scaled), counter.event.into(), multiplexed(counter)]),
             None => skipped.push(counter.event),
         }
     }
-    if !rows.is_empty() {
-        out.push('\n');
-    }
-    let name = rows.iter().map(|r| r.1.len()).max().unwrap_or(0);
-    for (value, event, share) in rows {
-        let line = format!("{value:>20}  {event:<name$}  {share}");
-        let _ = writeln!(out, "{}", line.trim_end());
+    let text = table.to_string();
+    if !text.is_empty() {
+        let _ = write!(out, "\n{text}");
     }
     if !skipped.is_empty() {
         let word = if report.origin == Origin::Given { "not given" } else { "not counted" };
-        let _ = writeln!(out, "{word:>20}  {}", skipped.join(", "));
+        let mut table = Table::new([COUNT, LEFT]);
+        table.row([word, &skipped.join(", ")]);
+        *out += &table.to_string();
     }
 }
 
@@ -81,11 +82,11 @@ fn metrics(out: &mut String, report: &StatReport) {
     if !report.metrics.is_empty() {
         out.push('\n');
     }
-    let label = report.metrics.iter().map(|m| m.label.len()).max().unwrap_or(0);
+    let mut table = Table::new([LEFT, LEFT]);
     for metric in &report.metrics {
-        let _ = writeln!(out, "{:<label$}  {}", metric.label, shown(metric));
+        table.row([metric.label.into(), shown(metric)]);
     }
-    out.push('\n');
+    let _ = writeln!(out, "{table}");
 }
 
 fn shown(metric: &Metric) -> String {
@@ -102,15 +103,16 @@ fn shown(metric: &Metric) -> String {
 }
 
 fn kernel(out: &mut String, report: &StatReport) {
+    let mut table = Table::new([COUNT, LEFT]);
     for each in &report.kernel {
         let scope = match each.scope {
             Scope::Program => "",
             Scope::Machine => " (whole machine)",
         };
-        let _ = writeln!(out, "{:>20}  {}{scope}", count(each.value as f64), each.label);
+        table.row([count(each.value as f64), format!("{}{scope}", each.label)]);
     }
     if !report.kernel.is_empty() {
-        out.push('\n');
+        let _ = writeln!(out, "{table}");
     }
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The hugetlb pools as text: a table, and a bar for each pool that has pages.
 
+use crate::table::{LEFT, RIGHT, Table};
 use hugelift_core::addr::human_bytes;
 use hugelift_core::pool::{Need, SizePool, commands, sum};
 use std::collections::BTreeMap;
@@ -15,10 +16,10 @@ pub fn show(pools: &[SizePool], width: usize) -> String {
     if pools.is_empty() {
         return "this kernel has no hugetlb pools (CONFIG_HUGETLBFS)\n".into();
     }
-    let mut rows = vec![TITLES.map(String::from)];
+    let mut table = numbers(TITLES);
     for pool in pools {
         let n = |n: u64| n.to_string();
-        rows.push([
+        table.row([
             format!("{}{}", human_bytes(pool.page_size), if pool.default { " *" } else { "" }),
             "all".into(),
             n(pool.total),
@@ -30,7 +31,7 @@ pub fn show(pools: &[SizePool], width: usize) -> String {
         ]);
         // With one node its row would repeat that of the machine.
         for node in pool.nodes.iter().filter(|_| pool.nodes.len() > 1) {
-            rows.push([
+            table.row([
                 String::new(),
                 node.node.to_string(),
                 n(node.total),
@@ -42,7 +43,7 @@ pub fn show(pools: &[SizePool], width: usize) -> String {
             ]);
         }
     }
-    let mut out = table(&rows);
+    let mut out = table.to_string();
     if pools.iter().any(|p| p.default) {
         out += "* the default size of MAP_HUGETLB and vm.nr_hugepages\n";
     }
@@ -58,23 +59,13 @@ pub fn show(pools: &[SizePool], width: usize) -> String {
     out
 }
 
-/// Aligned columns: the first to the left, the others to the right.
-fn table<const N: usize>(rows: &[[String; N]]) -> String {
-    let mut widths = [0; N];
-    for row in rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.chars().count());
-        }
-    }
-    let mut out = String::new();
-    for row in rows {
-        let cells = row.iter().zip(widths).enumerate();
-        let line: Vec<String> =
-            cells.map(|(i, (c, w))| if i == 0 { format!("{c:<w$}") } else { format!("{c:>w$}") }).collect();
-        out += line.join("  ").trim_end();
-        out.push('\n');
-    }
-    out
+/// A table with these titles, whose first column is text and the others numbers.
+fn numbers<const N: usize>(titles: [&str; N]) -> Table {
+    let mut columns = [RIGHT; N];
+    columns[0] = LEFT;
+    let mut table = Table::new(columns);
+    table.row(titles);
+    table
 }
 
 /// Draws a bar of at most `width` cells. A cell of several pages shows the state of the middle one.
@@ -95,14 +86,14 @@ fn bar(pool: &SizePool, width: usize) -> String {
 
 /// Returns what programs need, and the commands that provide it.
 pub fn needs(needs: &[Need], pools: &[SizePool]) -> String {
-    let mut rows = vec![["PROGRAM", "OBJECTS", "PAGES", "OF", "MEMORY"].map(String::from)];
+    let mut table = numbers(["PROGRAM", "OBJECTS", "PAGES", "OF", "MEMORY"]);
     let mut row = |name: &str, objects: String, pages: &BTreeMap<u64, u64>| {
         for (size, count) in pages {
             let memory = human_bytes(size.saturating_mul(*count));
-            rows.push([name.into(), objects.clone(), count.to_string(), human_bytes(*size), memory]);
+            table.row([name.into(), objects.clone(), count.to_string(), human_bytes(*size), memory]);
         }
         if pages.is_empty() {
-            rows.push([name.into(), objects, "0".into(), "-".into(), "-".into()]);
+            table.row([name.into(), objects, "0".into(), "-".into(), "-".into()]);
         }
     };
     for need in needs {
@@ -112,7 +103,7 @@ pub fn needs(needs: &[Need], pools: &[SizePool]) -> String {
     if needs.len() > 1 {
         row("together", String::new(), &all);
     }
-    let mut out = table(&rows);
+    let mut out = table.to_string();
     for (size, pages) in &all {
         let available = pools.iter().find(|p| p.page_size == *size).map_or(0, |p| p.available);
         let verdict = if available >= *pages { "enough" } else { "too few" };

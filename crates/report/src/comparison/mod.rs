@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A [`Comparison`] as text: a table of the sides, the ratios, and a verdict on each variant.
 
+use crate::table::{LEFT, RIGHT, Table};
 use hugelift_core::addr::human_bytes;
 use hugelift_core::printable::printable;
 use hugelift_measure::comparison::{
@@ -170,7 +171,8 @@ fn table(out: &mut String, comparison: &Comparison) {
         false => ["wall", "user", "system", "helper", "minor", "major"].as_slice(),
     });
     titles.extend(["peak", "huge text", "huge rodata", "other huge"]);
-    let mut rows = vec![titles.into_iter().map(String::from).collect::<Vec<_>>()];
+    let mut table = numbers(titles.len());
+    table.row(titles);
     for side in &comparison.sides {
         let mut row = vec![side.name.clone()];
         let middle = |of: &dyn Fn(&Run) -> Option<f64>, show: &dyn Fn(f64) -> String| {
@@ -193,9 +195,9 @@ fn table(out: &mut String, comparison: &Comparison) {
         row.push(side.memory.map_or("-".into(), |m| cover(m.text)));
         row.push(side.memory.map_or("-".into(), |m| cover(m.rodata)));
         row.push(side.memory.map_or("-".into(), |m| human_bytes(m.writable_huge)));
-        rows.push(row);
+        table.row(row);
     }
-    aligned(out, &rows);
+    *out += &table.to_string();
 }
 
 fn ratios(out: &mut String, comparison: &Comparison) {
@@ -204,16 +206,17 @@ fn ratios(out: &mut String, comparison: &Comparison) {
         out,
         "\nratio to bare, {pairs} pairs, with 95 % interval (Hodges-Lehmann, Wilcoxon's signed ranks):"
     );
-    let names = figures(&comparison.setting).iter().map(|&figure| title(comparison, figure));
-    let mut rows = vec![std::iter::once(String::new()).chain(names).collect::<Vec<_>>()];
+    let figures = figures(&comparison.setting);
+    let names = figures.iter().map(|&figure| title(comparison, figure));
+    let mut table = numbers(1 + figures.len());
+    table.row(std::iter::once(String::new()).chain(names));
     for variant in &comparison.variants {
         let cell = |figure: &Figure| {
             variant.ratios.iter().find(|r| r.figure == *figure).map_or("-".to_string(), interval)
         };
-        let cells = figures(&comparison.setting).iter().map(cell);
-        rows.push(std::iter::once(variant.name.clone()).chain(cells).collect());
+        table.row(std::iter::once(variant.name.clone()).chain(figures.iter().map(cell)));
     }
-    aligned(out, &rows);
+    *out += &table.to_string();
 }
 
 /// Returns the name of a figure; that of the server's CPU time depends on whether transactions count.
@@ -232,22 +235,7 @@ pub(crate) fn interval(ratio: &Ratio) -> String {
     }
 }
 
-/// Columns: the first to the left, the others to the right.
-fn aligned(out: &mut String, rows: &[Vec<String>]) {
-    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |column: usize| {
-        rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..columns).map(width).collect();
-    for row in rows {
-        let mut line = String::from(" ");
-        for (column, (cell, &width)) in row.iter().zip(&widths).enumerate() {
-            let _ = match column {
-                0 => write!(line, " {cell:<width$}"),
-                _ => write!(line, "  {cell:>width$}"),
-            };
-        }
-        out.push_str(line.trim_end());
-        out.push('\n');
-    }
+/// A table whose first column is text and the others numbers.
+fn numbers(columns: usize) -> Table {
+    Table::new((0..columns).map(|column| if column == 0 { LEFT } else { RIGHT })).indented(2)
 }

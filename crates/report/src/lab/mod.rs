@@ -3,6 +3,7 @@
 
 pub mod csv;
 
+use crate::table::{self, LEFT, RIGHT};
 use hugelift_core::printable::printable;
 use hugelift_lab::results::unit::Unit;
 use hugelift_lab::results::{Cell, Column, Ended, Report, Table};
@@ -66,25 +67,13 @@ pub(crate) fn is_numbers(column: &Column) -> bool {
 }
 
 fn table_text(table: &Table) -> String {
-    let titles: Vec<String> = table.columns.iter().map(|c| printable(&c.unit.with(&c.title))).collect();
-    let rows = table.rows.iter().map(|row| {
-        row.iter().zip(&table.columns).map(|(c, column)| cell(c, column.unit)).collect::<Vec<String>>()
-    });
-    let all: Vec<Vec<String>> = std::iter::once(titles).chain(rows).collect();
-    let width = |i: usize| all.iter().filter_map(|row| row.get(i)).map(|c| c.chars().count()).max();
-    let widths: Vec<usize> = (0..table.columns.len()).map(|i| width(i).unwrap_or(0)).collect();
-    let mut out = format!("{}\n", printable(&table.caption));
-    for row in &all {
-        let mut line = String::new();
-        for ((cell, width), column) in row.iter().zip(&widths).zip(&table.columns) {
-            let pad = " ".repeat(width - cell.chars().count());
-            let (before, after) =
-                if is_numbers(column) { (pad, String::new()) } else { (String::new(), pad) };
-            let _ = write!(line, "  {before}{cell}{after}");
-        }
-        let _ = writeln!(out, "{}", line.trim_end());
+    let sides = table.columns.iter().map(|column| if is_numbers(column) { RIGHT } else { LEFT });
+    let mut text = table::Table::new(sides).indented(2);
+    text.row(table.columns.iter().map(|column| printable(&column.unit.with(&column.title))));
+    for row in &table.rows {
+        text.row(row.iter().zip(&table.columns).map(|(c, column)| cell(c, column.unit)));
     }
-    out
+    format!("{}\n{text}", printable(&table.caption))
 }
 
 #[cfg(test)]
