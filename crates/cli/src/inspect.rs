@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `hugelift inspect`: what of a process, or of a program not yet started, is on huge
-//! pages, what could be, and why the rest is not.
+//! `hugelift inspect`: what of a process, or of a program that does not run, is on huge pages, what
+//! could be, and why the rest is not.
 
 use crate::failure::{Exit, Failure};
 use crate::options::PolicyArgs;
@@ -41,16 +41,16 @@ pub struct InspectArgs {
     #[arg(long)]
     json: bool,
 
-    /// Write it as a picture too: one HTML file that needs no network (- for standard output,
-    /// and nothing else there)
+    /// Also write a picture of it: one HTML file that needs no network (-: to standard output,
+    /// instead of the report)
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 
-    /// Show every object and every part, also those with nothing to lift
+    /// Also show the objects and parts with nothing to lift
     #[arg(short, long)]
     verbose: bool,
 
-    /// A process by its number, or a program by its path or a name on PATH
+    /// A process by its id, or a program by its path or a name on PATH
     #[arg(value_name = "PROG|PID")]
     target: OsString,
 }
@@ -69,20 +69,22 @@ pub fn run(args: &InspectArgs) -> Result<Exit, Failure> {
     Ok(Exit::SUCCESS)
 }
 
-/// What is all digits is a process.
+/// Returns the process id if the target consists of digits; an error if no process can have it.
 fn pid(target: &OsStr) -> Option<Result<u32, Failure>> {
     let digits = target.to_str().filter(|t| !t.is_empty() && t.bytes().all(|b| b.is_ascii_digit()))?;
-    // pid_t is a signed number of 32 bits, and 0 is nobody's.
+    // pid_t is a signed number of 32 bits, and no process has the id 0.
     let number = digits.parse::<u32>().ok().filter(|n| (1..1 << 31).contains(n));
     Some(number.ok_or_else(|| {
-        Failure::new(format!("{digits} is no process id (for a program of this name: ./{digits})"))
+        Failure::new(format!(
+            "{digits} is not a process id (a program of this name: hugelift inspect ./{digits})"
+        ))
     }))
 }
 
-/// The report on a process as it is now.
+/// Reports on a process as it is now.
 ///
 /// # Errors
-/// There is none, or it cannot be read.
+/// The process does not exist or cannot be read.
 pub fn of_process(pid: u32, policy: &Policy) -> Result<Report, Failure> {
     let snapshot = snapshot::live(Some(pid), 0)?;
     let usage = Process::new(pid).smaps()?;
@@ -97,27 +99,27 @@ pub fn of_process(pid: u32, policy: &Policy) -> Result<Report, Failure> {
     Ok(report)
 }
 
-/// The words that the process was started with; none if they do not start it.
+/// Returns the command line of the process; nothing if its first word names no program.
 fn words(pid: u32) -> Vec<OsString> {
     let line = Process::new(pid).read("cmdline").unwrap_or_default();
     let mut words: Vec<OsString> =
         line.split(|b| *b == 0).map(|word| OsStr::from_bytes(word).to_os_string()).collect();
     words.pop_if(|last| last.is_empty());
-    // Some processes write a title of their own there: it starts nothing.
+    // Some processes overwrite their command line with a title, which starts nothing.
     if words.first().is_none_or(|name| resolve(name).is_err()) { Vec::new() } else { words }
 }
 
-/// Why no object was found in a process that has mappings.
+/// Says why no object was found in the process.
 fn no_objects(pid: u32) -> String {
     match ElfFile::open(&Process::new(pid).path("exe")) {
         Err(FileError::Elf { source: ElfError::Class32, .. }) => {
-            format!("process {pid} runs a 32-bit program: only 64-bit ones are inspected")
+            format!("process {pid} runs a 32-bit program: hugelift inspects 64-bit programs only")
         }
         _ => format!("no ELF object is mapped in process {pid}, or its memory cannot be read"),
     }
 }
 
-/// Objects that a program opens later: so many are named.
+/// How many objects that a program opens after its start are named.
 const LATER: usize = 3;
 
 fn of_program(target: &OsStr, policy: &Policy) -> Result<Report, Failure> {

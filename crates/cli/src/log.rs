@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `HUGELIFT_LOG`: debugging output, chosen by a filter such as `debug` or
-//! `hugelift_os=trace` (the directives of tracing-subscriber's `EnvFilter`).
+//! `HUGELIFT_LOG`: debugging output on stderr. Its value is a filter such as `debug` or
+//! `hugelift_os=trace` (directives of tracing-subscriber's `EnvFilter`).
 
 use crate::failure::Failure;
 use hugelift_core::printable::text_to_parse;
@@ -13,7 +13,7 @@ const VARIABLE: &str = "HUGELIFT_LOG";
 /// Starts logging to stderr if the variable is set.
 ///
 /// # Errors
-/// The filter that cannot be understood.
+/// The value is not a filter.
 pub fn start() -> Result<(), Failure> {
     let Some(filter) = std::env::var_os(VARIABLE).filter(|v| !v.is_empty()) else { return Ok(()) };
     let filter = text_to_parse(filter.as_bytes());

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The `hugelift` command: one file a subcommand.
 //!
-//! `main` is C's own: the standard library's would ignore SIGPIPE and open closed
-//! standard files, and the program that we become would inherit that.
+//! `main` is the one that the C runtime calls. Before Rust's own `main` the standard library ignores
+//! SIGPIPE and opens closed standard files, and the program that hugelift becomes would inherit that.
 #![cfg_attr(not(test), no_main)]
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
@@ -34,13 +34,13 @@ use run::RunArgs;
 use std::ffi::{CStr, OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
-/// musl's own returns memory to the kernel at once, and takes it again: a third of the page faults of a
-/// start.
+/// Replaces musl's allocator, which returns freed memory to the kernel at once and requests it again:
+/// that causes a third of the page faults of a start.
 #[cfg(target_env = "musl")]
 #[global_allocator]
 static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
 
-/// Exit status of hugelift's own failures, as env(1) has it.
+/// Exit status of hugelift's own failures, as for env(1).
 pub use hugelift_lift::FAILED;
 
 /// Puts the code and data of any Linux program on huge pages.
@@ -68,8 +68,8 @@ enum Command {
     Lab(lab::LabArgs),
 }
 
-/// `hugelift run` alone. Programs wait for it, and to describe all the other subcommands to the
-/// parser takes as long as everything else before execve(2).
+/// The command line with `hugelift run` alone. Each start of a program waits for its parser, and
+/// describing all other subcommands to clap takes as long as everything else before execve(2).
 #[derive(Parser)]
 #[command(name = "hugelift", max_term_width = 100)]
 struct Starter {
@@ -82,17 +82,18 @@ enum Start {
     Run(RunArgs),
 }
 
-/// The options of `hugelift run` that `words` are.
+/// Parses `words` as the arguments of `hugelift run`.
 ///
 /// # Errors
-/// What clap says of them.
+/// clap's description of what is wrong.
 fn run_options(words: impl IntoIterator<Item = OsString>) -> Result<RunArgs, clap::Error> {
     let words = ["hugelift", "run"].map(OsString::from).into_iter().chain(words);
     let Starter { command: Start::Run(run) } = Starter::try_parse_from(words)?;
     Ok(run)
 }
 
-/// What [`Starter`] does not understand is for [`Cli`], which also knows what to say of it.
+/// Parses the command line. What [`Starter`] rejects is parsed again by [`Cli`], whose error messages
+/// know all subcommands.
 fn parse(args: &[OsString]) -> Result<Cli, clap::Error> {
     if args.get(1).is_some_and(|name| name == "run")
         && let Ok(Starter { command: Start::Run(run) }) = Starter::try_parse_from(args)
@@ -102,11 +103,12 @@ fn parse(args: &[OsString]) -> Result<Cli, clap::Error> {
     Cli::try_parse_from(args)
 }
 
-/// The subcommand that `args` name, and the one in it: `store drop`.
+/// Returns the subcommand in `args` with its inner subcommand: `store drop`.
 fn subcommands(args: &[OsString]) -> String {
     let mut command = <Cli as clap::CommandFactory>::command();
     let mut path = Vec::new();
-    // An option with a value before the inner one hides it: the outer one's help has that too.
+    // An option with a value in front of the inner subcommand ends the search. The help of the outer
+    // one then serves: it lists the inner one.
     for name in args.iter().skip(1).map_while(|arg| arg.to_str()) {
         let Some(inner) = command.find_subcommand(name) else { break };
         path.push(name);
@@ -118,14 +120,14 @@ fn subcommands(args: &[OsString]) -> String {
 /// Entry point from the C runtime.
 ///
 /// # Safety
-/// `argv` holds `argc` strings, as the C runtime passes them.
+/// `argv` holds `argc` strings that end in NUL, as the C runtime passes them.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn main(argc: libc::c_int, argv: *const *const libc::c_char) -> libc::c_int {
     let count = usize::try_from(argc).unwrap_or(0);
-    // SAFETY: the caller's promise; each string ends in NUL and lives as long as we do.
+    // SAFETY: the caller passes `count` strings that end in NUL and live as long as the process.
     let argument = |i| unsafe { CStr::from_ptr(*argv.add(i)) };
     let args = || (0..count).map(|i| OsStr::from_bytes(argument(i).to_bytes()).to_os_string()).collect();
-    // A program may be started with less stack than hugelift needs.
+    // The caller may have limited the stack to less than hugelift needs.
     if count > 1 && argument(1) == c"run" {
         return hugelift_os::launch::stack::on_new_stack(|| {
             let status = EarlyStatus::read();
@@ -151,7 +153,7 @@ fn command(args: &[OsString], status: Option<EarlyStatus>) -> i32 {
             let status = if error.use_stderr() { FAILED } else { 0 };
             match usage::complaint(&error, &subcommands(args)) {
                 Some(line) => hugelift_os::io::console::say(&line),
-                // Nobody may be reading.
+                // It fails only if nobody reads it.
                 None => _ = error.print(),
             }
             return status;

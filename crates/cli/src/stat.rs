@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `hugelift stat`: what TLB misses cost a program, by the CPU's counters, and so the most
-//! that huge pages can bring it.
+//! `hugelift stat`: what TLB misses cost a program, by the CPU's counters. It is the upper bound of
+//! what huge pages can gain.
 
 use crate::failure::{Exit, Failure};
 use crate::output;
@@ -24,19 +24,19 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Count what TLB misses cost a program: the most that huge pages can bring it
+/// Count what TLB misses cost a program: the most that huge pages can gain
 ///
-/// Counts iTLB and dTLB page walks and, where the CPU counts them, the cycles they take, with
-/// what the kernel counts by itself: page faults, context switches, TLB flushes. With a
-/// command the result goes to stderr, and the exit status is the command's.
+/// Counts iTLB and dTLB page walks and, where the CPU counts them, the cycles that they take; also
+/// what the kernel counts: page faults, context switches, TLB flushes. With a command the result
+/// goes to stderr, and the exit status is the command's.
 #[derive(Args, Debug)]
 #[command(group = clap::ArgGroup::new("what").required(true).args(["pid", "counters", "command"]))]
 pub struct StatArgs {
-    /// Count a running process and what it starts meanwhile, until it ends, ^C or --time
+    /// Count a running process and those that it starts, until it ends, ctrl-C, or --time is over
     #[arg(short, long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..1 << 31))]
     pid: Option<u32>,
 
-    /// Stop counting after this time, as in 5 (seconds), 500ms, 90s or 2m; a command runs on
+    /// Stop counting after this time, as in 5 (seconds), 500ms, 90s or 2m; a command goes on
     #[arg(long, value_name = "TIME", value_parser = quantity::positive_duration)]
     time: Option<Duration>,
 
@@ -48,7 +48,7 @@ pub struct StatArgs {
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 
-    /// Work on counts from a JSON file instead: {"note": …, "cpu": …, "counters": {EVENT: COUNT}}
+    /// Evaluate the counts in a JSON file instead: {"note": …, "cpu": …, "counters": {EVENT: COUNT}}
     #[arg(long, value_name = "FILE", conflicts_with = "time")]
     counters: Option<PathBuf>,
 
@@ -84,7 +84,7 @@ fn given(file: &PathBuf, args: &StatArgs) -> Result<Exit, Failure> {
     Ok(Exit::SUCCESS)
 }
 
-/// What counts, and what says why something does not.
+/// The counters of one program, or the reason why there are none.
 struct Watch {
     hardware: Result<Counting, String>,
     cpu: Option<Cpu>,
@@ -117,7 +117,7 @@ impl Watch {
         }
     }
 
-    /// Stops counting and makes the report.
+    /// Stops counting, and reports.
     fn report(&self, subject: String) -> StatReport {
         if let Ok(hardware) = &self.hardware {
             hardware.counters.disable();
@@ -173,7 +173,7 @@ fn of_process(pid: u32, args: &StatArgs) -> Result<Exit, Failure> {
     Ok(Exit::SUCCESS)
 }
 
-/// The threads of a process.
+/// Returns the ids of the threads of a process.
 fn threads(process: Process) -> Result<Vec<i32>, Failure> {
     let path = process.path("task");
     let entries = std::fs::read_dir(&path).map_err(|e| format!("cannot read {}: {e}", path.escaped()))?;
@@ -185,7 +185,7 @@ fn of_command(args: &StatArgs) -> Result<Exit, Failure> {
     let signals = Signals::block().map_err(|e| format!("signalfd: {e}"))?;
     let mut workload = Workload::prepare(&path, &args.command, &signals)
         .map_err(|e| format!("cannot start a process: {e}"))?;
-    // After the fork: the program keeps its limit.
+    // After the fork, so that the program keeps its limit.
     raise_file_limit();
     let pid = workload.pid();
     let mut watch = Watch::open(Process::new(pid), &[pid.cast_signed()], Start::Exec)
@@ -206,7 +206,8 @@ fn of_command(args: &StatArgs) -> Result<Exit, Failure> {
                 result = Some(print(&watch.report(subject()), args));
                 deadline = None;
             }
-            // From the terminal it has come to the program too.
+            // The program has received a signal of the terminal by itself. One that was sent to
+            // hugelift is passed on.
             Event::Signal(number, sent) => {
                 if sent {
                     workload.signal(number);
@@ -214,8 +215,8 @@ fn of_command(args: &StatArgs) -> Result<Exit, Failure> {
             }
         }
     }
-    // Before the wait: what /proc has of the program goes with it. Whether the result can be
-    // written or not, the program has run, and its status counts.
+    // Read before wait4(2), which removes the program from /proc. The program has run, so its exit
+    // status counts, even if the result cannot be written.
     if let Err(failure) = result.unwrap_or_else(|| print(&watch.report(subject()), args)) {
         say(&failure.message);
     }
@@ -234,11 +235,11 @@ fn print(report: &StatReport, args: &StatArgs) -> Result<(), Failure> {
     if let Some(path) = &args.output {
         match write(path, shown.as_bytes()) {
             Ok(()) => return Ok(()),
-            // It has taken its time: not lost, then.
+            // The measurement took time: it is printed instead.
             Err(error) => say(&error.to_string()),
         }
     }
-    // The command's standard output is its own.
+    // With a command, standard output belongs to the command.
     if args.command.is_empty() {
         console::print(&shown)?
     } else {

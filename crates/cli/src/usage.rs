@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is wrong with a command line, in one line as everything else that hugelift complains of.
+//! Errors of a command line, in one line as all other messages of hugelift.
 
 use clap::error::ErrorKind;
 
-/// What clap says in several lines, in one: what was given, what may have been meant, where to
-/// read more. Nothing if it is no complaint: help was asked for, or is what helps.
+/// Returns clap's message of several lines as one line: what was given, what may have been meant,
+/// and which command lists all options. Returns `None` where clap prints help instead.
 pub fn complaint(error: &clap::Error, subcommand: &str) -> Option<String> {
     if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         return None;
     }
     let text = error.render().to_string();
-    let is_told = |line: &&str| !line.starts_with("Usage:") && !line.starts_with("For more information");
-    let told: Vec<&str> = text.lines().map(str::trim).take_while(is_told).filter(|l| !l.is_empty()).collect();
-    let (tips, what): (Vec<&str>, Vec<&str>) = told.into_iter().partition(|line| line.starts_with("tip: "));
+    let in_message = |line: &&str| !line.starts_with("Usage:") && !line.starts_with("For more information");
+    let lines = text.lines().map(str::trim).take_while(in_message).filter(|line| !line.is_empty());
+    let (tips, what): (Vec<&str>, Vec<&str>) = lines.partition(|line| line.starts_with("tip: "));
     let what = what.join(" ");
     let what = what.strip_prefix("error: ").unwrap_or(&what);
     let tips: String = tips.iter().map(|tip| format!("; {}", tip.trim_start_matches("tip: "))).collect();
