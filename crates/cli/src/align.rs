@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `hugelift align`: a copy of an ELF file that the page cache can give huge pages to.
+//! `hugelift align`: copies an ELF file so that the page cache can hold its code in huge pages.
 
 use crate::FAILED;
 use crate::failure::{Exit, Failure};
@@ -16,21 +16,21 @@ use std::fmt::Write as _;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Exit status where there is nothing to gain, hence no copy.
+/// Exit status where no copy is made because it would gain nothing.
 const NOTHING: i32 = 1;
 
 /// Copy a program or shared object so that its code can be on huge pages of the page cache
 ///
-/// The copy has the same addresses and the same bytes; only where its segments lie in the file
-/// changes, by padding. This is what linking with -z max-page-size=2M would have done. The exit
-/// status is 1, and no copy is made, where no segment holds a whole huge page.
+/// The copy has the same addresses and the same bytes. Padding moves its segments to other offsets
+/// in the file, as the linker option -z max-page-size=2M would have. Where no segment holds a whole
+/// huge page, no copy is made, and the exit status is 1.
 #[derive(Args, Debug)]
 pub struct AlignArgs {
     /// The program or shared object, by its path
     #[arg(value_name = "IN")]
     input: PathBuf,
 
-    /// The copy; a file of this name is replaced at once
+    /// The copy; it atomically replaces a file of this name
     #[arg(short, long, value_name = "OUT", required_unless_present = "dry_run")]
     output: Option<PathBuf>,
 
@@ -38,7 +38,7 @@ pub struct AlignArgs {
     #[arg(long, value_name = "SIZE", default_value_t = PageSize::MB2, hide_default_value = true)]
     page_size: PageSize,
 
-    /// Say what would be done, write nothing
+    /// Print what would be done, and write nothing
     #[arg(long)]
     dry_run: bool,
 
@@ -76,17 +76,17 @@ pub fn run(args: &AlignArgs) -> Result<Exit, Failure> {
         set_mode(&copy, mode & 0o777, &place)?;
         publish(copy, &place)?;
     }
-    let said = Said::new(args, &original, &layout);
-    console::print(&if args.json { output::json(&said)? } else { said.text(&layout) })?;
+    let summary = Summary::new(args, &original, &layout);
+    console::print(&if args.json { output::json(&summary)? } else { summary.text(&layout) })?;
     Ok(Exit::SUCCESS)
 }
 
-/// Finds the place of the output: another file than the input, and one that may be replaced.
+/// Opens the folder of the output, and checks that the output is not the input and may be replaced.
 fn check_output(original: &Original, output: &Path) -> Result<Entry, Failure> {
     let folder = output.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let failed = |source| RelayError::Io { action: "make a file in", path: folder.into(), source };
     let place = Entry::find(output).map_err(failed)?;
-    // One that is not there, or cannot be seen, is the business of whoever writes it.
+    // If the name cannot be looked at, writing the file gives the error.
     let Ok(there) = place.stat() else { return Ok(place) };
     let name = output.escaped().to_string();
     if place.is(&original.meta) {
@@ -100,9 +100,9 @@ fn check_output(original: &Original, output: &Path) -> Result<Entry, Failure> {
     Ok(place)
 }
 
-/// What is said of a layout, as JSON.
+/// A layout and what it gains, as JSON.
 #[derive(Serialize)]
-struct Said {
+struct Summary {
     version: u32,
     input: String,
     /// None in a dry run.
@@ -113,11 +113,11 @@ struct Said {
     huge_bytes_before: u64,
     huge_bytes_after: u64,
     aslr_bits_lost: u32,
-    segments: Vec<SaidSegment>,
+    segments: Vec<SegmentSummary>,
 }
 
 #[derive(Serialize)]
-struct SaidSegment {
+struct SegmentSummary {
     prot: String,
     address: u64,
     bytes: u64,
@@ -130,12 +130,12 @@ struct SaidSegment {
     stuck: Option<String>,
 }
 
-impl Said {
-    fn new(args: &AlignArgs, original: &Original, layout: &Layout) -> Said {
+impl Summary {
+    fn new(args: &AlignArgs, original: &Original, layout: &Layout) -> Summary {
         let page = layout.page;
         let based = layout.base_aligned_before();
         let before = |s: &Placed| if based && s.congruent_before(page) { s.whole } else { 0 };
-        let segment = |s: &Placed| SaidSegment {
+        let segment = |s: &Placed| SegmentSummary {
             prot: s.prot.to_string(),
             address: s.vaddr.0,
             bytes: s.filesz,
@@ -147,7 +147,7 @@ impl Said {
             huge_bytes_after: s.huge_after(page),
             stuck: s.stuck.map(|why| why.to_string()),
         };
-        Said {
+        Summary {
             version: 1,
             input: args.input.escaped().to_string(),
             output: args.output.as_ref().filter(|_| !args.dry_run).map(|o| o.escaped().to_string()),
@@ -166,7 +166,7 @@ impl Said {
         let name = self.output.as_ref().unwrap_or(&self.input);
         let state = match (layout.is_identity(), layout.moved()) {
             (true, _) => "aligned already".to_string(),
-            (false, false) => "segments lie well already, p_align is raised".to_string(),
+            (false, false) => "its segments need no padding, only a larger p_align".to_string(),
             (false, true) => format!("{} of padding", human_bytes(self.bytes_after - self.bytes_before)),
         };
         // Writing to a String cannot fail.

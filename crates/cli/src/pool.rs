@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `hugelift pool`: the hugetlb pools: what they hold, how large they should be, and how
-//! many pages programs need.
+//! `hugelift pool`: shows the hugetlb pools, sets their sizes, and counts the pages that programs
+//! need.
 
 use crate::failure::{Exit, Failure};
 use crate::options::{BackingChoice, PolicyArgs};
@@ -20,11 +20,11 @@ use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// Exit status where the kernel gave fewer pages than asked for, or the pools hold fewer
-/// than needed.
+/// Exit status where the kernel gave fewer pages than requested, or the pools hold fewer than
+/// needed.
 const SHORT: i32 = 1;
 
-/// Show and set the pools of huge pages, and find out how large they must be
+/// Show and set the pools of huge pages, and count the pages that programs need
 #[derive(Args, Debug)]
 pub struct PoolArgs {
     #[command(subcommand)]
@@ -49,38 +49,38 @@ enum PoolCommand {
 
 /// Set the size of pools
 ///
-/// Before a pool grows, the kernel is told to put free memory together (compaction). The exit
-/// status is 1 if it then had fewer pages than asked for; those that it had are in the pool.
+/// Before a pool grows, the kernel compacts free memory. The exit status is 1 if it then has fewer
+/// pages than requested; those that it has are in the pool.
 #[derive(Args, Debug)]
 struct SetArgs {
-    /// The pool of this page size gets so many pages (64), or so many bytes (128M); +N and -N
-    /// change it by N. The size may be 'default', or be left out
+    /// The page size of a pool, and its new size in pages (64) or bytes (128M); +N and -N change it
+    /// by N. Without a page size, or with 'default', the default pool is meant
     #[arg(value_name = "[SIZE=]PAGES|BYTES", required_unless_present = "overcommit")]
     pools: Vec<Request>,
 
-    /// So many surplus pages may be made on demand (repeatable)
+    /// How many surplus pages the kernel may make on demand (repeatable)
     #[arg(long, value_name = "[SIZE=]PAGES|BYTES")]
     overcommit: Vec<Request>,
 
-    /// Set the share of this NUMA node only
+    /// Set only the pages on this NUMA node
     #[arg(long, value_name = "N", requires = "pools")]
     node: Option<u32>,
 
-    /// Also set it at every boot: by a file in /etc/sysctl.d, or, for other sizes and for
-    /// nodes, in /etc/tmpfiles.d
+    /// Also set it at every boot: by a file in /etc/sysctl.d, or in /etc/tmpfiles.d for nodes and
+    /// for pages of another size than the default
     #[arg(long)]
     persist: bool,
 
-    /// Say what would be written where; change nothing
+    /// Print what would be written to which file; change nothing
     #[arg(long)]
     dry_run: bool,
 }
 
 /// Count the pages that programs take when they are lifted onto the pools
 ///
-/// Each program counts as often as it is named: every process has a copy of its own, and
-/// what it forks shares it. Where loading chooses the addresses, the least lucky choice is
-/// counted. The exit status is 1 if the pools hold too few.
+/// Name a program once for each process of it: every process has a copy of its own, which those that
+/// it forks share. Where the addresses are known only at the start, the worst case is counted. The
+/// exit status is 1 if the pools hold too few pages.
 #[derive(Args, Debug)]
 struct NeedArgs {
     #[command(flatten)]
@@ -118,7 +118,7 @@ fn show(args: &PoolArgs, tree: &Tree) -> Result<Exit, Failure> {
     Ok(Exit::SUCCESS)
 }
 
-/// What was set, as far as it went.
+/// What was set before the first failure.
 struct Set {
     made: Vec<PoolChange>,
     /// The files for every boot, with their texts.
@@ -134,7 +134,7 @@ impl SetArgs {
             return self.foretell(args, tree, &changes);
         }
         let set = self.set(tree, &changes);
-        // Also after a failure: the changes before it are made.
+        // After a failure too: the changes before it were made.
         set.print(args, tree)?;
         if let Some(failure) = set.failed {
             return Err(failure);
@@ -149,7 +149,7 @@ impl SetArgs {
         Ok(if short.is_empty() { Exit::SUCCESS } else { Exit(SHORT) })
     }
 
-    /// Makes the changes, up to the first that fails.
+    /// Makes the changes, up to the first one that fails.
     fn set(&self, tree: &Tree, changes: &[Change]) -> Set {
         let mut set = Set { made: Vec::new(), files: Vec::new(), failed: None };
         for change in changes {
@@ -209,22 +209,21 @@ impl SetArgs {
     ) {
         let mut lines: Vec<String> = Vec::new();
         if files.is_empty() {
-            lines.push("the files for every boot say so already".into());
+            lines.push("the files for every boot have these sizes already".into());
         }
         lines.extend(files.iter().map(|(path, _)| format!("for every boot: {}", tree.path(path).escaped())));
         if !args.json {
             for line in &lines {
-                // Commentary: the result is on stdout.
                 say(line);
             }
         }
         for path in pools::overridden(tree, changes) {
-            say(&format!("{} is read later and sets the same: change it there", path.escaped()));
+            say(&format!("{} is read later and sets the same pool: change it there", path.escaped()));
         }
         let needs_systemd = files.iter().any(|(path, _)| *path == pool::persist::TMPFILES);
         if needs_systemd && !pools::has_systemd(tree) {
-            say("no systemd runs here, and only systemd-tmpfiles reads /etc/tmpfiles.d: \
-                 hugepagesz= and hugepages= on the kernel's command line do without");
+            say("systemd does not run here, and only systemd-tmpfiles reads /etc/tmpfiles.d: \
+                 set hugepagesz= and hugepages= on the kernel's command line instead");
         }
     }
 }
@@ -243,7 +242,7 @@ impl Set {
     }
 }
 
-/// A change, and what came of it, for machines.
+/// A change and its result, as JSON.
 fn described(change: &Change, got: Option<u64>) -> Value {
     json!({ "page_size": change.page_size, "node": change.node, "kind": change.kind,
         "path": change.path(), "from": change.from, "asked": change.to, "got": got })
@@ -265,8 +264,8 @@ fn shortage(made: &PoolChange) -> String {
     let lack = made.change.to - made.got;
     let size = human_bytes(made.change.page_size);
     format!(
-        "{lack} pages of {size} too few: memory is full or fragmented; \
-         stop what uses it, or set them at boot (--persist), when all is free"
+        "{lack} pages of {size} are missing: memory is full or fragmented; stop programs that use it, \
+         or set the pool at boot (--persist), when memory is free"
     )
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `hugelift prime`: brings the page cache of programs and their shared objects onto huge
-//! pages, for every process of the machine.
+//! `hugelift prime`: puts the page cache of programs and their shared objects on huge pages, for
+//! every process of the machine.
 
 use crate::FAILED;
 use crate::failure::{Exit, Failure};
@@ -29,18 +29,19 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Exit status where some of what was wanted is not huge.
+/// Exit status where some of the files are not all huge.
 const NOT_ALL: i32 = 1;
 
-/// Bring the page cache of programs and shared objects onto huge pages
+/// Put the page cache of programs and shared objects on huge pages
 ///
-/// The kernel then maps them huge in every process, without a copy and without hugelift. It
-/// lasts until the pages are evicted or the file is replaced. Exit status: 0 if all whole huge
-/// pages are huge, 1 if some are not, 125 if something could not be looked at.
+/// The kernel then maps them huge in every process, without a copy and without hugelift, until the
+/// pages are evicted or the file is replaced. Exit status: 0 if everything that can be huge is
+/// huge, 1 if not, 125 if a file or process cannot be read.
 #[derive(Args, Debug)]
 pub struct PrimeArgs {
     /// Also the shared objects that each program needs, as its loader finds them, and large ones
-    /// that it is known to open later (libjvm.so, modules of python, php, node and PostgreSQL)
+    /// that it is known to open after its start (libjvm.so, modules of python, php, node and
+    /// PostgreSQL)
     #[arg(long)]
     with_libs: bool,
 
@@ -48,30 +49,30 @@ pub struct PrimeArgs {
     #[arg(long, value_name = "PID")]
     pid: Vec<u32>,
 
-    /// Change nothing: say what is huge and what is not
+    /// Change nothing; show what is huge and what is not
     #[arg(long)]
     check: bool,
 
-    /// Where a file is in use, or laid out so that nothing of it can be huge: put a copy in its
-    /// place, which has the same bytes, owner, mode, attributes and times
+    /// Replace a file that is in use, or laid out so that nothing of it can be huge, by a copy with
+    /// the same bytes, owner, mode, attributes and times
     ///
-    /// Processes that run keep the old file, which is kept beside it too. What is huge without
-    /// is not replaced, nor are set-uid programs and those with file capabilities. The loader that
-    /// FILE names checks the copy (ld.so --verify) with the rights of FILE's owner, and only if
-    /// nobody but root and you can change that loader; otherwise FILE is not replaced. Symbolic
-    /// links of other users are not followed.
+    /// Running processes keep the old file, which also stays beside the new one. Files that are huge
+    /// without a copy are not replaced, nor are set-uid programs and those with file capabilities. The
+    /// loader that FILE names checks the copy (ld.so --verify) with the rights of FILE's owner, and
+    /// only if nobody but root and you can change that loader; otherwise FILE is not replaced.
+    /// Symbolic links of other users are not followed.
     #[arg(long, conflicts_with = "check")]
     replace: bool,
 
-    /// With --replace: a shell command that must do the same with the copy as with the file, for
-    /// whose name it has {}
+    /// With --replace: a shell command that must have the same result with the copy as with the
+    /// file; {} in it stands for the file's name
     ///
-    /// /bin/sh runs it twice, with your rights: where it executes {}, FILE runs with them, and as
-    /// root with root's. Use it on files whose owner you trust.
+    /// /bin/sh runs it twice with your rights. If it executes {}, FILE runs with your rights, and with
+    /// root's if you are root. Use it on files whose owner you trust.
     #[arg(long = "try", value_name = "COMMAND", requires = "replace")]
     attempt: Option<String>,
 
-    /// Put the originals of replaced files back, and do nothing else
+    /// Put back the originals of replaced files, and do nothing else
     #[arg(long, conflicts_with_all = ["check", "replace", "pid", "with_libs", "json"])]
     restore: bool,
 
@@ -79,7 +80,7 @@ pub struct PrimeArgs {
     #[arg(long)]
     json: bool,
 
-    /// Show files without a whole huge page too
+    /// Also show files without a whole huge page
     #[arg(short, long)]
     verbose: bool,
 
@@ -110,9 +111,9 @@ pub fn run(args: &PrimeArgs) -> Result<Exit, Failure> {
         (Item::Unreadable(report), _) => report,
         (Item::Object(file, _), Err(obstacle)) => blocked(&file, obstacle),
         (Item::Object(file, _), Ok(page)) if args.check => check(&file, *page),
-        (Item::Object(file, strangers), Ok(page)) => {
+        (Item::Object(file, foreign), Ok(page)) => {
             let report = prime_file(&file, *page);
-            match strangers {
+            match foreign {
                 _ if !(args.replace && report.gains_by_copy()) => report,
                 Some(why) => FileReport { not_replaced: Some(why), ..report },
                 None => replaced(&file, report, *page, args),
@@ -123,8 +124,9 @@ pub fn run(args: &PrimeArgs) -> Result<Exit, Failure> {
     let files: Vec<FileReport> = wanted.items.into_iter().map(treat).collect();
     let report = PrimeReport::new(page.ok(), files);
     if report.files.iter().any(|f| f.replaced.is_some()) {
-        say("a package manager that checks its files (debsums, rpm -V) will name the replaced ones, and \
-             an upgrade brings its own again; where perf knows the old one: perf buildid-cache --purge FILE");
+        say("a package manager that checks its files (debsums, rpm -V) will report the replaced ones, and \
+             an upgrade overwrites them; if perf still has symbols of the old file: perf buildid-cache \
+             --purge FILE");
     }
     console::print(&if args.json { output::json(&report)? } else { text(&report, args.verbose) })?;
     Ok(match (failed, report.is_huge()) {
@@ -134,7 +136,8 @@ pub fn run(args: &PrimeArgs) -> Result<Exit, Failure> {
     })
 }
 
-/// The report on the copy of a file; or that on the file, with why it has none.
+/// Replaces the file by a copy, and returns the report on the copy; if that fails, `report` with the
+/// reason.
 fn replaced(file: &ElfFile, report: FileReport, page: PageSize, args: &PrimeArgs) -> FileReport {
     let done = match replace(file, page, args.attempt.as_deref()) {
         Ok(done) => done,
@@ -148,7 +151,7 @@ fn replaced(file: &ElfFile, report: FileReport, page: PageSize, args: &PrimeArgs
     FileReport { replaced: Some(replaced), ..report }
 }
 
-/// Puts originals back, each that can be.
+/// Puts back the originals of all targets, also after one that fails.
 fn restore_all(targets: &[OsString]) -> Exit {
     let mut exit = Exit::SUCCESS;
     for target in targets {
@@ -165,34 +168,34 @@ fn restore_all(targets: &[OsString]) -> Exit {
     exit
 }
 
-/// Something that was asked for.
+/// A file to prime.
 enum Item {
-    /// A file, and why it is not replaced whatever is found in it.
+    /// The file, and the reason if it must not be replaced.
     Object(ElfFile, Option<String>),
     Unreadable(FileReport),
 }
 
-/// All that was asked for, each file once.
+/// All files to prime, each once.
 #[derive(Default)]
 struct Wanted {
     items: Vec<Item>,
     known: HashSet<FileId>,
-    /// Something that the user named could not be looked at.
+    /// A file or process that the user named cannot be read.
     failed: bool,
 }
 
 impl Wanted {
-    /// Takes in a file that the user has named.
+    /// Adds a file that the user has named.
     fn add(&mut self, file: ElfFile) {
         if self.known.insert(file.id) {
             self.items.push(Item::Object(file, None));
         }
     }
 
-    /// Takes in a file that a program or process of user `namer` has named.
+    /// Adds a file that a program or process of user `namer` loads.
     fn add_named_by(&mut self, file: ElfFile, namer: Option<u32>) {
         if self.known.insert(file.id) {
-            let why = strangers(&file, namer);
+            let why = foreign_owner(&file, namer);
             self.items.push(Item::Object(file, why));
         }
     }
@@ -201,7 +204,7 @@ impl Wanted {
         self.items.push(Item::Unreadable(FileReport::failed(path.into(), error)));
     }
 
-    /// Notes that something that the user named cannot be read.
+    /// Adds a file or process that the user named and that cannot be read.
     fn fail(&mut self, path: &Path, error: String) {
         self.failed = true;
         self.unreadable(path, error);
@@ -237,7 +240,7 @@ impl Wanted {
     fn add_process(&mut self, pid: u32) -> Result<(), ProcError> {
         let process = Process::new(pid);
         let user = process.status()?.uid;
-        // By address, and each file once: its path, whether it is gone, whether it is code.
+        // Each file once: its path, whether it was deleted, whether any of it is executable.
         let mut files: BTreeMap<FileId, (PathBuf, bool, bool)> = BTreeMap::new();
         for mapping in process.maps()?.into_iter().filter(|m| m.is_file() && m.path.has_root()) {
             let known = files.entry(mapping.file).or_insert((mapping.path, mapping.deleted, false));
@@ -245,7 +248,7 @@ impl Wanted {
         }
         for (path, deleted, code) in files.into_values() {
             if deleted {
-                // Data may come and go.
+                // Only code matters: programs delete data files that they still use.
                 if code {
                     let error = format!("deleted or replaced since process {pid} has mapped it: restart it");
                     self.unreadable(&path, error);
@@ -254,7 +257,7 @@ impl Wanted {
             }
             match open_in(process, &path) {
                 Ok(file) => self.add_named_by(file, user),
-                // What is mapped need not be an object.
+                // A mapped file need not be an ELF object.
                 Err(FileError::Elf { source: ElfError::NotElf(_), .. } | FileError::NotRegular { .. }) => {}
                 Err(error) if code => self.unreadable(&path, error.to_string()),
                 Err(_) => {}
@@ -268,22 +271,22 @@ fn owner(file: &ElfFile) -> Option<u32> {
     file.file().metadata().ok().map(|meta| meta.uid())
 }
 
-/// Why a file is not replaced: one user decides that it is loaded, and it is another user's.
-fn strangers(file: &ElfFile, namer: Option<u32>) -> Option<String> {
+/// Says why a file is not replaced: it belongs to one user, and another user decides that it is loaded.
+fn foreign_owner(file: &ElfFile, namer: Option<u32>) -> Option<String> {
     let owner = owner(file);
     if [owner, namer].into_iter().any(|uid| uid.is_some_and(is_trusted)) || owner == namer {
         return None;
     }
     let shown = |uid: Option<u32>| uid.map_or("an unknown user".to_string(), |uid| format!("user {uid}"));
     Some(format!(
-        "it is {}'s, and {} has it loaded; to replace it, name it: hugelift prime --replace {}",
+        "it belongs to {}, and {} has loaded it; to replace it, name it: hugelift prime --replace {}",
         shown(owner),
         shown(namer),
         file.path.escaped()
     ))
 }
 
-/// A file by its path as the process sees it, which may be in a container.
+/// Opens a file by its path in the mount namespace of the process, which may be in a container.
 fn open_in(process: Process, path: &Path) -> Result<ElfFile, FileError> {
     let inside = process.path("root").join(path.strip_prefix("/").unwrap_or(path));
     match ElfFile::open(&inside) {
@@ -295,7 +298,8 @@ fn open_in(process: Process, path: &Path) -> Result<ElfFile, FileError> {
     }
 }
 
-/// What has a path is a file; a bare name is a program on PATH, or else a file here.
+/// Returns the path of a target. A name without a slash is looked up on PATH, then in the current
+/// folder.
 fn find(target: &OsStr) -> Result<PathBuf, ExecError> {
     if target.as_bytes().contains(&b'/') {
         return Ok(PathBuf::from(target));

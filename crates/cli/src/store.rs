@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `hugelift store`: what the store of shared code has, whether it is sound, making room; and the
-//! notes of past runs, which are kept beside it.
+//! `hugelift store`: lists and verifies the store of shared code, and drops entries; the same for
+//! the notes of past runs, which are beside it.
 
 use crate::failure::{Exit, Failure};
 use crate::output;
@@ -19,16 +19,16 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Wide enough for each state, so that the columns of two tables are the same.
+/// Wide enough for each state, so that the two tables agree.
 const STATE: Column = LEFT.at_least(12);
 
 /// Exit status where an entry is found damaged.
 const DAMAGED: i32 = 1;
 
-/// Look after the store of shared code that 'run --backing shared' makes, and notes of past runs
+/// Manage the store of shared code that 'run --backing shared' makes, and the notes of past runs
 ///
-/// Each user has one, in $XDG_RUNTIME_DIR/hugelift/store. Others use root's, in
-/// /run/hugelift/store, for what they may read.
+/// Each user has a store, in $XDG_RUNTIME_DIR/hugelift/store. The store of root, in
+/// /run/hugelift/store, also serves other users, with the entries that they may read.
 #[derive(Args, Debug)]
 pub struct StoreArgs {
     /// The store's directory [default: what HUGELIFT_STORE says, else the calling user's]
@@ -41,36 +41,37 @@ pub struct StoreArgs {
 
 #[derive(Subcommand, Debug)]
 enum Action {
-    /// Show each entry: its object, size, what of it is huge, who maps it, and its age; and the notes:
-    /// how many runs of a program there were, what they took, and what they touched
+    /// Show each entry: its object, its size, how much of it is huge, how many processes map it, and
+    /// its age; and the notes: how many runs of a program were recorded, the CPU time that they took,
+    /// and how much they touched
     List {
         /// Print JSON, version 1 of the schema
         #[arg(long)]
         json: bool,
     },
-    /// Read every entry and compare it with what was written; drop what is damaged (exit 1)
+    /// Read every entry and compare it with its checksum; drop damaged ones (exit status 1)
     Verify,
-    /// Drop what cannot be used any more or is no longer public, also notes; then entries not used for
-    /// longest, until all fit
+    /// Drop entries and notes that are stale or whose file is no longer public; then the least recently
+    /// used entries, until the others fit
     Gc {
-        /// Memory that the entries may take, as in 512M [default: half of the file system]
+        /// How much memory the entries may take, as in 512M [default: half of the file system]
         #[arg(long, value_name = "SIZE", value_parser = quantity::bytes)]
         budget: Option<u64>,
     },
     /// Drop the entries and notes of these objects
     #[command(group(ArgGroup::new("which").required(true)))]
     Drop {
-        /// Drop all of them, the store, and the notes
+        /// Drop all entries and notes, and the store itself
         #[arg(long, group = "which")]
         all: bool,
 
-        /// Patterns for the path or the file name of an object
+        /// Objects, by a pattern for the path or the file name
         #[arg(value_name = "GLOB", group = "which")]
         objects: Vec<String>,
     },
 }
 
-/// Does what was asked for, and prints it.
+/// Lists, verifies or drops entries, and prints what was done.
 ///
 /// # Errors
 /// The store cannot be read or changed, or a pattern is wrong.
@@ -110,7 +111,7 @@ pub fn run(args: &StoreArgs) -> Result<Exit, Failure> {
     Ok(exit)
 }
 
-/// A store that does not exist is not an error: there is nothing in it.
+/// Returns `None` for a store that does not exist: that is not an error.
 fn if_present<T>(opened: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
     match opened {
         Ok(it) => Ok(Some(it)),
@@ -133,7 +134,7 @@ fn list(path: &Path, store: Option<&Store>, notes: Option<&Notes>, json: bool) -
     Ok(head + &table_of_notes(&noted))
 }
 
-/// What was dropped, in words.
+/// Says what was dropped.
 fn changes(
     of_store: Option<Result<Freed, StoreError>>,
     of_notes: Result<usize, StoreError>,
@@ -185,7 +186,7 @@ fn table(entries: &[Entry], budget: u64) -> String {
     format!("{table}{} entries, {} of at most {}\n", entries.len(), human_bytes(held), human_bytes(budget))
 }
 
-/// "5 s", "3 min", "2 h", "9 d"
+/// Returns the age: "5s", "3min", "2h", "9d".
 fn ago(time: SystemTime) -> String {
     match time.elapsed().map_or(0, |age| age.as_secs()) {
         s @ 0..60 => format!("{s}s"),

@@ -325,7 +325,7 @@ fn a1_a_strangers_program_does_not_have_a_third_users_library_replaced() {
     };
     let out = with_libs(STRANGER);
     assert_eq!((state(&library), names(third.path())), before);
-    assert!(out.stdout.contains("it is user 1234's, and user 65534 has it loaded"), "{out:?}");
+    assert!(out.stdout.contains("it belongs to user 1234, and user 65534 has loaded it"), "{out:?}");
     // Its owner's program, or root's, may.
     let out = with_libs(1234);
     assert!(out.stdout.contains("replaced by a re-laid copy"), "{out:?}");
