@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `hugelift doctor`: what stands in the way of huge pages on this machine or in a process.
+//! `hugelift doctor`: finds what prevents huge pages on this machine or in a process.
 
 use crate::failure::{Exit, Failure};
 use crate::output;
@@ -23,18 +23,17 @@ use std::io::{BufRead, IsTerminal};
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Exit status where something is wrong: a problem or a warning, no mere note.
+/// Exit status where there is a problem or a warning, not only notes.
 const FOUND: i32 = 1;
 
-/// Find what stands in the way of huge pages, and the commands that change it
+/// Find what prevents huge pages, and the commands that change it
 ///
-/// What the kernel does is tried out, not guessed from its version: with memory and with small
-/// files of hugelift's own, which are gone afterwards. At the end stand the programs that run here
-/// and are most worth a lift. The exit status is 1 if there is a problem
-/// or a warning, 0 if there is nothing or only notes.
+/// hugelift does not guess from the kernel's version: it tries out what the kernel does, with memory
+/// and small files of its own, which it removes. The last lines name the running programs that would
+/// gain most from a lift. The exit status is 1 if there is a problem or a warning, otherwise 0.
 #[derive(Args, Debug)]
 pub struct DoctorArgs {
-    /// Also look at this process
+    /// Also examine this process
     #[arg(long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..1 << 31))]
     pid: Option<u32>,
 
@@ -42,7 +41,7 @@ pub struct DoctorArgs {
     #[arg(long, conflicts_with = "fix")]
     json: bool,
 
-    /// Run the commands that cost nothing and can be undone, each after asking
+    /// Run the commands that cost nothing and can be undone; ask before each
     #[arg(long)]
     fix: bool,
 
@@ -58,11 +57,11 @@ pub struct DoctorArgs {
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 
-    /// Judge facts that --json has printed, here or elsewhere
+    /// Diagnose the facts that --json has printed, here or on another machine
     #[arg(long, value_name = "FILE", conflicts_with_all = ["pid", "fix", "dir"])]
     facts: Option<PathBuf>,
 
-    /// Look for /proc and /sys below this folder
+    /// Read /proc and /sys below this folder
     #[arg(long, hide = true, value_name = "DIR", conflicts_with_all = ["pid", "facts", "dir"])]
     root: Option<PathBuf>,
 }
@@ -97,12 +96,12 @@ fn facts(args: &DoctorArgs) -> Result<Facts, Failure> {
             facts: Facts,
         }
         let printed: Printed = serde_json::from_str(&text)
-            .map_err(|e| failed(format!("{e}; it takes what 'hugelift doctor --json' prints")))?;
+            .map_err(|e| failed(format!("{e}; the file must hold the output of 'hugelift doctor --json'")))?;
         return Ok(printed.facts);
     }
     let folder = args.dir.clone().unwrap_or_else(std::env::temp_dir);
     if !folder.is_dir() {
-        return Err(format!("--dir: {} is no folder", folder.escaped()).into());
+        return Err(format!("--dir: {} is not a folder", folder.escaped()).into());
     }
     let tree = Tree::new(args.root.clone());
     let mut facts = read::facts(&tree, args.pid, &folder)?;
@@ -112,7 +111,8 @@ fn facts(args: &DoctorArgs) -> Result<Facts, Failure> {
     Ok(facts)
 }
 
-/// What `hugelift lab` has found out on this machine, with this kernel; nothing for another one.
+/// Returns the results of `hugelift lab` on this machine with this kernel; none where the facts are
+/// those of another machine.
 fn lab_results(args: &DoctorArgs) -> Vec<Report> {
     if args.facts.is_some() || args.root.is_some() {
         return Vec::new();
@@ -150,17 +150,17 @@ fn print(text: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Shows what is safe and runs what is agreed to; whether any was run.
+/// Shows the safe commands, and runs those that the user agrees to. Returns whether any was run.
 fn fix(args: &DoctorArgs, findings: &[Finding]) -> Result<bool, Failure> {
     let safe: Vec<(&Finding, &String)> =
         findings.iter().filter(|f| f.safe).filter_map(|f| Some((f, f.command.as_ref()?))).collect();
     let rest = findings.len() - safe.len();
     if safe.is_empty() {
-        print("nothing to fix that is safe without asking what you want\n")?;
+        print("nothing to fix: no finding has a command that costs nothing and can be undone\n")?;
     }
     let ask = !args.yes;
     if ask && !safe.is_empty() && !std::io::stdin().is_terminal() {
-        return Err("--fix asks on a terminal, and standard input is none: add --yes".into());
+        return Err("--fix asks before each command, and standard input is not a terminal: add --yes".into());
     }
     let mut any = false;
     for (finding, command) in safe {
@@ -168,7 +168,7 @@ fn fix(args: &DoctorArgs, findings: &[Finding]) -> Result<bool, Failure> {
         if ask && !agreed()? {
             continue;
         }
-        // What is shown is what is run; 'hugelift' in it is this one.
+        // The command is run as it is shown. PATH makes 'hugelift' in it this program.
         let done = Command::new("sh")
             .args(["-c", command])
             .env("PATH", own_path())
@@ -183,12 +183,12 @@ fn fix(args: &DoctorArgs, findings: &[Finding]) -> Result<bool, Failure> {
         any = true;
     }
     if rest > 0 {
-        print(&format!("\n{rest} more that you must decide: hugelift doctor\n"))?;
+        print(&format!("\n{rest} more that you must decide on: hugelift doctor\n"))?;
     }
     Ok(any)
 }
 
-/// The search path with the folder of this program in front.
+/// Returns PATH with the folder of this program in front.
 fn own_path() -> OsString {
     let own = std::env::current_exe().ok().and_then(|exe| exe.parent().map(PathBuf::from));
     let path = std::env::var_os("PATH").unwrap_or_default();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `hugelift ministat`: samples in files, compared as ministat(1) does.
+//! `hugelift ministat`: compares samples in files, as ministat(1) does.
 
 use crate::failure::{Exit, Failure};
 use clap::Args;
@@ -10,7 +10,7 @@ use hugelift_os::io::terminal;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-/// Columns that a plot takes beside its content: the frame.
+/// Columns of the frame around a plot.
 const FRAME: usize = 2;
 
 /// Compare samples of numbers: difference by Student's t, and a plot in text
@@ -19,19 +19,19 @@ const FRAME: usize = 2;
 /// sample is compared with the first.
 #[derive(Args, Debug)]
 pub struct MinistatArgs {
-    /// Statistics and differences only, no plot
+    /// Print statistics and differences, no plot
     #[arg(short = 'A')]
     no_plot: bool,
 
-    /// Statistics only, no plot and no differences
+    /// Print statistics only: no plot and no differences
     #[arg(short = 'n')]
     numbers: bool,
 
-    /// No names and no head of the table, for other programs to read; as a rule with -n
+    /// Print no names and no head of the table, for other programs to read; usually with -n
     #[arg(short = 'q')]
     quiet: bool,
 
-    /// The bars of mean and standard deviation in a line for each sample
+    /// Draw the bars of mean and standard deviation in a line for each sample
     #[arg(short = 's')]
     separate: bool,
 
@@ -39,7 +39,7 @@ pub struct MinistatArgs {
     #[arg(short = 'C', value_name = "COLUMN", default_value_t = 1, value_parser = column)]
     column: usize,
 
-    /// How sure a difference has to be, in percent: 80, 90, 95, 98, 99 or 99.5
+    /// Confidence level for a difference, in percent: 80, 90, 95, 98, 99 or 99.5
     #[arg(short = 'c', value_name = "LEVEL", default_value = "95", value_parser = confidence)]
     confidence: Confidence,
 
@@ -81,13 +81,11 @@ pub fn run(args: &MinistatArgs) -> Result<Exit, Failure> {
     let files = if args.files.is_empty() { &standard_input[..] } else { &args.files };
     if files.len() > MOST_SAMPLES {
         return Err(
-            format!("ministat compares at most {MOST_SAMPLES} files, and here are {}", files.len()).into()
+            format!("ministat compares at most {MOST_SAMPLES} files; {} are given", files.len()).into()
         );
     }
     if files.iter().filter(|file| is_standard_input(file)).count() > 1 {
-        return Err(Failure::new(
-            "ministat can read standard input for one sample only, and - is given twice",
-        ));
+        return Err(Failure::new("ministat can read only one sample from standard input; - is given twice"));
     }
     let layout = Layout { column: args.column, delimiters: args.delimiters.clone() };
     let samples = files.iter().map(|file| sample(file, &layout)).collect::<Result<Vec<_>, _>>()?;

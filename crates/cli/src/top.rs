@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `hugelift top`: which processes keep much text busy, and what of it is huge.
+//! `hugelift top`: which processes execute most code, and how much of it is on huge pages.
 
 mod draw;
 mod live;
@@ -18,19 +18,19 @@ use serde::Serialize;
 use std::io::IsTerminal;
 use std::time::Duration;
 
-/// Show the processes that keep most text busy, and what of it is on huge pages
+/// Show the processes with the most busy text, and how much of it is on huge pages
 ///
-/// Text is that of the executable and all its shared objects. TEXT×CPU is its size, in MB,
-/// by the CPUs that the process keeps busy: where it is large and HUGE is small, `hugelift
-/// run` or `hugelift compare` is worth a try. `?` is what may not be read (another user's
-/// process), `-` what was not read.
+/// TEXT is the size of the code of the executable and all its shared objects. TEXT×CPU is that size
+/// in MB, times the number of CPUs that the process keeps busy: where it is large and HUGE is small,
+/// try `hugelift run` or `hugelift compare`. `?` stands for what may not be read (another user's
+/// process), `-` for what was not read.
 #[derive(Args, Debug)]
 pub struct TopArgs {
     /// Time between two readings, from 100ms to 1h, as in 5 (seconds), 500ms or 1m
     #[arg(short, long, value_name = "TIME", default_value = "2s", value_parser = interval)]
     interval: Duration,
 
-    /// Print the processes of one interval, and end
+    /// Print the table once, after one interval
     #[arg(long)]
     once: bool,
 
@@ -38,7 +38,7 @@ pub struct TopArgs {
     #[arg(long, requires = "once")]
     json: bool,
 
-    /// How many processes are printed; also of how many, at most, the coverage is read at a time
+    /// How many processes are printed; HUGE is read for at most so many at a time
     #[arg(short, long, value_name = "N", default_value_t = 40)]
     number: usize,
 }
@@ -48,7 +48,7 @@ fn interval(text: &str) -> Result<Duration, String> {
     quantity::duration_between(text, Duration::from_millis(100), Duration::from_secs(3600))
 }
 
-/// Reading the coverage may take so much of the time.
+/// Reading the coverage takes at most this part of the interval: a quarter.
 const SHARE: u32 = 4;
 
 /// Runs until the user quits, or prints once.
@@ -68,9 +68,9 @@ pub fn run(args: &TopArgs) -> Result<Exit, Failure> {
 #[derive(Serialize)]
 struct Shown<'a> {
     version: u32,
-    /// The rates are of this time.
+    /// The interval over which the rates were measured.
     interval_s: f64,
-    /// The busiest text first.
+    /// Sorted by busy text, the busiest first.
     processes: &'a [Row],
     /// Why no process has a `walk_share`.
     no_walk_share: Option<&'a str>,
@@ -78,10 +78,10 @@ struct Shown<'a> {
 
 fn once(args: &TopArgs) -> Result<(), Failure> {
     let mut processes = Processes::new();
-    // Of the first only the counters are needed, and that the PMU's begin.
+    // The first reading is for the counters alone, and starts those of the PMU.
     let before = processes.read(&[], args.number, Duration::ZERO)?;
     std::thread::sleep(args.interval);
-    // Nobody waits for the next: all that was asked for is read.
+    // This is the last reading: there is time for the coverage of all.
     let now = processes.read(&[], args.number, Duration::from_secs(60))?;
     let mut rows = rows(&before, &now);
     sort(&mut rows, Column::BusyText, false);
@@ -99,7 +99,7 @@ fn once(args: &TopArgs) -> Result<(), Failure> {
     Ok(console::print(&shown)?)
 }
 
-/// The table as text: lines of at most `width` columns.
+/// Returns the table as lines of at most `width` columns.
 fn text(rows: &[Row], width: usize) -> String {
     let columns = view::columns(rows, width);
     let mut table = Table::new(columns.iter().map(|c| if c.is_number() { RIGHT } else { LEFT }));

@@ -12,7 +12,7 @@ use ratatui::widgets::{Cell, Paragraph, Row, Table, TableState};
 const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
 const FAINT: Style = Style::new().add_modifier(Modifier::DIM);
 
-/// Draws all of it, and tells the view how many lines there are for rows.
+/// Draws the screen, and sets the view's number of lines for rows.
 pub fn draw(frame: &mut Frame, view: &mut View) {
     let [title, main, keys] =
         Layout::vertical([Constraint::Length(1), Constraint::Min(0), Constraint::Length(1)])
@@ -61,7 +61,7 @@ fn table_title(view: &View) -> Line<'static> {
 fn map_title(map: &Map) -> Line<'static> {
     let mut spans = vec![Span::styled(format!("process {}", map.pid), BOLD)];
     if let Some(why) = &map.ended {
-        let was = if map.lines.is_empty() { "" } else { "as it was last: " };
+        let was = if map.lines.is_empty() { "" } else { "last known state: " };
         spans.push(Span::styled(format!("  {was}{why}"), Style::new().fg(Color::Red)));
     }
     Line::from(spans)

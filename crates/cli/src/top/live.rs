@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The full screen: readings come from a thread of their own, so that keys never wait.
-//! However it ends (key, signal, error, panic), the terminal is given back as it was.
+//! The full screen. A thread reads /proc, so that keys never wait for it. However it ends (key,
+//! signal, error, panic), the terminal gets its old state back.
 
 use super::view::{Action, Map, View};
 use super::{SHARE, TopArgs, draw::draw};
@@ -26,15 +26,15 @@ use std::time::Duration;
 
 /// Signals that end it.
 const DEADLY: [i32; 4] = [SIGTERM, SIGHUP, SIGINT, SIGQUIT];
-/// How long a signal or a new reading may wait for its turn.
+/// How long a signal or a new reading waits at most.
 const TICK: Duration = Duration::from_millis(100);
-/// The first rates are of this time: nobody wants to look at an empty table.
+/// The first interval, which is short: until then the table is empty.
 const FIRST: Duration = Duration::from_millis(300);
 
-/// Runs until the user has seen enough.
+/// Runs until the user quits.
 ///
 /// # Errors
-/// No terminal, or `/proc` cannot be read.
+/// There is no terminal, or `/proc` cannot be read.
 pub fn live(args: &TopArgs) -> Result<(), Failure> {
     #[allow(clippy::disallowed_methods, reason = "asks about the terminal, and writes nothing")]
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
@@ -43,7 +43,7 @@ pub fn live(args: &TopArgs) -> Result<(), Failure> {
     let failed = |e: io::Error| format!("cannot use the terminal: {e}");
     let signal = Arc::new(AtomicUsize::new(0));
     for number in DEADLY {
-        // Should we hang, the second one ends us at once.
+        // The second signal ends the process at once, in case it hangs.
         let again = Arc::new(AtomicBool::new(false));
         flag::register_conditional_default(number, Arc::clone(&again)).map_err(failed)?;
         flag::register(number, again).map_err(failed)?;
@@ -51,7 +51,8 @@ pub fn live(args: &TopArgs) -> Result<(), Failure> {
     }
     let on_screen = Arc::new(Mutex::new(Vec::new()));
     let readings = read_on(args, Arc::clone(&on_screen));
-    // A panic first gives the screen and its settings back (by `try_init`), then the cursor.
+    // After a panic, the hook of `try_init` restores the screen and its settings, then this hook
+    // shows the cursor.
     let then = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
         #[allow(clippy::disallowed_methods, reason = "nothing from outside is in it")]
@@ -64,7 +65,7 @@ pub fn live(args: &TopArgs) -> Result<(), Failure> {
     ratatui::restore();
     let number = i32::try_from(signal.load(Ordering::Relaxed)).unwrap_or(0);
     if number != 0 {
-        // As it would have ended us; comes back only if that cannot be.
+        // Ends the process as the signal would have; returns only if that fails.
         let _ = low_level::emulate_default_handler(number);
     }
     ended
@@ -73,7 +74,7 @@ pub fn live(args: &TopArgs) -> Result<(), Failure> {
 /// The processes that the user sees: their coverage is read before that of others.
 type OnScreen = Mutex<Vec<u32>>;
 
-/// Readings, one an interval, until nobody takes them.
+/// Starts a thread that reads once an interval, until the receiver is dropped.
 fn read_on(args: &TopArgs, on_screen: Arc<OnScreen>) -> Receiver<Result<Reading, ProcError>> {
     let (interval, number) = (args.interval, args.number);
     let (send, receive) = sync_channel(1);
@@ -120,7 +121,7 @@ fn session(
             if let Ok(mut pids) = on_screen.lock() {
                 *pids = view.on_screen();
             }
-            // For the tests: whether the terminal is given back then, too.
+            // For the tests: a panic must restore the terminal too.
             #[cfg(debug_assertions)]
             assert!(std::env::var_os("HUGELIFT_TEST_PANIC").is_none(), "a panic, as asked for");
         }
@@ -128,7 +129,7 @@ fn session(
         if !changed {
             continue;
         }
-        // A new size needs no more than to draw again.
+        // After a change of the window's size it is only drawn again.
         let Event::Key(key) = event::read().map_err(failed)? else { continue };
         if key.kind == KeyEventKind::Release {
             continue;
@@ -143,14 +144,14 @@ fn session(
     Ok(())
 }
 
-/// What `hugelift inspect PID` prints.
+/// Returns what `hugelift inspect PID` prints.
 fn read_map(pid: u32, terminal: &DefaultTerminal) -> Result<String, Failure> {
     let width = terminal.size().map_or(80, |size| usize::from(size.width));
     let report = inspect::of_process(pid, &Policy::default())?;
     Ok(text(&report, &Style { width, verbose: false }))
 }
 
-/// Stops, with the terminal as it was; goes on when the shell says so.
+/// Restores the terminal and stops the process; continues when the shell sends SIGCONT.
 fn suspend(terminal: &mut DefaultTerminal) -> io::Result<()> {
     ratatui::try_restore()?;
     terminal.show_cursor()?;

@@ -1,35 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the screen shows and what keys do to it; knows neither terminal nor processes.
+//! The state of the screen, and what keys do to it, without a terminal and without processes.
 
 use crate::failure::Failure;
 use hugelift_measure::processes::{Column, Reading, Row, matches, rows, sort};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use std::time::Duration;
 
-/// Columns that a key moves the map.
+/// How many columns a key moves the map sideways.
 const ASIDE: usize = 16;
 
-/// What a key asks of the program.
+/// What a key requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
-    /// Nothing but to draw again.
+    /// Draw again.
     Draw,
-    /// To show the map of this process.
+    /// Show the map of this process.
     Open(u32),
-    /// To stop, as by the terminal's own key.
+    /// Stop, as ctrl-Z does.
     Suspend,
-    /// To end.
+    /// End.
     Quit,
 }
 
 /// The map of one process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Map {
-    /// Whose.
+    /// Its id.
     pub pid: u32,
     /// The report as text, or why there is none.
     pub lines: Vec<String>,
-    /// It could not be read any more: this is as it was last.
+    /// Why it could not be read again; the lines are then the last known ones.
     pub ended: Option<String>,
     /// First line on the screen.
     pub scroll: usize,
@@ -38,7 +38,7 @@ pub struct Map {
 }
 
 impl Map {
-    /// What was read of `pid`.
+    /// Makes the map of what was read of `pid`.
     pub fn new(pid: u32, read: Result<String, Failure>) -> Map {
         let (text, ended) = match read {
             Ok(text) => (text, None),
@@ -47,7 +47,7 @@ impl Map {
         Map { pid, lines: text.lines().map(str::to_string).collect(), ended, scroll: 0, aside: 0 }
     }
 
-    /// Takes what was read anew; the last map stays where there is no new one.
+    /// Takes a new reading. If that failed, the last lines stay.
     pub fn update(&mut self, read: Result<String, Failure>) {
         let new = Map::new(self.pid, read);
         if new.ended.is_none() {
@@ -62,29 +62,29 @@ impl Map {
 pub struct View {
     /// Seconds between readings, for the title.
     pub interval: Duration,
-    /// What it is sorted by.
+    /// The column by which the rows are sorted.
     pub column: Column,
-    /// The other way round.
+    /// Sorted in reverse.
     pub reverse: bool,
-    /// Only what holds this word.
+    /// Only rows that contain this word are shown.
     pub filter: String,
-    /// The word is being typed.
+    /// The user is typing the word.
     pub typing: bool,
-    /// The map over the table.
+    /// The map that is shown instead of the table.
     pub map: Option<Map>,
-    /// Lines on the screen for rows or map, as last drawn.
+    /// Lines for rows or the map, when last drawn.
     pub page: usize,
-    /// First row on the screen, as last drawn.
+    /// First row on the screen, when last drawn.
     pub first: usize,
     before: Option<Reading>,
     all: Vec<Row>,
-    /// What is shown of them, in order.
+    /// Those that are shown, in order.
     shown: Vec<Row>,
     selected: Option<u32>,
 }
 
 impl View {
-    /// Nothing read yet; the busiest text first.
+    /// Makes an empty view, sorted by busy text.
     pub fn new(interval: Duration) -> View {
         View {
             interval,
@@ -102,40 +102,40 @@ impl View {
         }
     }
 
-    /// Takes a new reading; the first shows nothing yet but whom there is.
+    /// Takes a new reading. The first one gives no rates.
     pub fn take(&mut self, reading: Reading) {
         self.all = rows(self.before.as_ref().unwrap_or(&reading), &reading);
         self.before = Some(reading);
         self.arrange();
     }
 
-    /// All processes there are, shown or not.
+    /// Returns the number of all processes, shown or not.
     pub fn count(&self) -> usize {
         self.all.len()
     }
 
-    /// Why page walks are not counted.
+    /// Returns why page walks are not counted.
     pub fn no_walks(&self) -> Option<&str> {
         self.before.as_ref()?.no_walks.as_deref()
     }
 
-    /// The rows that are wanted, in order.
+    /// Returns the rows that the filter lets through, in order.
     pub fn rows(&self) -> &[Row] {
         &self.shown
     }
 
-    /// The processes whose rows are on the screen, as last drawn.
+    /// Returns the processes whose rows are on the screen, when last drawn.
     pub fn on_screen(&self) -> Vec<u32> {
         self.shown.iter().skip(self.first).take(self.page).map(|row| row.pid).collect()
     }
 
-    /// Which of them is selected.
+    /// Returns the index of the selected row.
     pub fn selected(&self) -> Option<usize> {
         self.shown.iter().position(|row| Some(row.pid) == self.selected)
     }
 
     fn arrange(&mut self) {
-        // A process that has ended gives the selection to what takes its place.
+        // If the selected process has ended, the row that takes its place is selected.
         let place = self.selected().unwrap_or(0);
         self.shown = self.all.iter().filter(|row| matches(row, &self.filter)).cloned().collect();
         sort(&mut self.shown, self.column, self.reverse);
@@ -149,7 +149,7 @@ impl View {
         self.selected = self.shown.get(place).map(|row| row.pid);
     }
 
-    /// What a key does.
+    /// Handles a key.
     pub fn key(&mut self, key: KeyEvent) -> Action {
         if key.modifiers.contains(KeyModifiers::CONTROL) {
             return match key.code {
@@ -188,7 +188,7 @@ impl View {
         let page = self.page.max(1);
         let Some(map) = &mut self.map else { return Action::Draw };
         let last = map.lines.len().saturating_sub(page);
-        // Long lines are those of reasons; no line is longer than the longest.
+        // Scrolling sideways ends at the longest line.
         let widest = map.lines.iter().map(|line| line.chars().count()).max().unwrap_or(0);
         map.aside = match code {
             KeyCode::Left | KeyCode::Char('h') => map.aside.saturating_sub(ASIDE),
@@ -241,7 +241,7 @@ impl View {
     }
 }
 
-/// The columns for a table of this width: those that tell least go first.
+/// Returns the columns for a table of this width. A narrow table lacks the least important ones.
 pub fn columns(rows: &[Row], width: usize) -> Vec<Column> {
     let counters = rows.iter().any(|row| row.walk_share.is_some());
     Column::ALL
@@ -363,7 +363,7 @@ mod tests {
             drawn(&mut view, width, height);
             view.map = None;
         }
-        // The selected row stays to be seen.
+        // The selected row stays visible.
         view.filter.clear();
         press(&mut view, &[KeyCode::End]);
         let lines = drawn(&mut view, 60, 4);
@@ -386,7 +386,11 @@ mod tests {
         assert!(drawn(&mut view, 80, 5)[0].contains("1 of 3 processes"));
         press(&mut view, &[KeyCode::Char('/'), KeyCode::Char('q')]);
         assert_eq!((view.filter.as_str(), pids(&view).len()), ("M3q", 0));
-        assert_eq!(press(&mut view, &[KeyCode::Enter, KeyCode::Enter]), Action::Draw, "nobody to be shown");
+        assert_eq!(
+            press(&mut view, &[KeyCode::Enter, KeyCode::Enter]),
+            Action::Draw,
+            "there is no row to open"
+        );
         press(&mut view, &[KeyCode::Esc]);
         assert_eq!((pids(&view).len(), view.filter.as_str()), (3, ""));
         assert_eq!(press(&mut view, &[KeyCode::Char('q')]), Action::Quit);
@@ -404,20 +408,20 @@ mod tests {
         press(&mut view, &[KeyCode::Down, KeyCode::PageDown]);
         assert_eq!(drawn(&mut view, 40, 5)[1], "line 4");
         press(&mut view, &[KeyCode::Right]);
-        assert_eq!(drawn(&mut view, 40, 5)[1], "line 4", "all of it is to be seen");
+        assert_eq!(drawn(&mut view, 40, 5)[1], "line 4", "all of it is visible");
         press(&mut view, &[KeyCode::End, KeyCode::Down]);
         assert_eq!(drawn(&mut view, 40, 5)[3], "line 9");
         if let Some(map) = &mut view.map {
             map.update(Err("no such process".into()));
         }
         let shown = drawn(&mut view, 60, 5);
-        assert!(shown[0].contains("as it was last: no such process") && shown[3] == "line 9", "{shown:?}");
+        assert!(shown[0].contains("last known state: no such process") && shown[3] == "line 9", "{shown:?}");
         assert_eq!(press(&mut view, &[KeyCode::Char('q')]), Action::Draw);
         assert_eq!(view.map, None);
     }
 
     #[test]
-    fn who_ends_gives_the_selection_to_its_follower() {
+    fn the_row_behind_an_ended_process_is_selected() {
         let mut view = view();
         press(&mut view, &[KeyCode::Down]);
         let mut next = view.before.clone().unwrap();

@@ -115,7 +115,7 @@ fn what_cannot_be_used_is_named_in_one_line() {
         (&["iguana", "nowhere"], "cannot read nowhere: No such file or directory"),
         (&["."], "cannot read .: Is a directory"),
         (&["-", "-"], "standard input for one sample only"),
-        (&many, "at most 7 files, and here are 8"),
+        (&many, "at most 7 files; 8 are given"),
         (&["-c", "70", "iguana"], "levels are 80, 90, 95, 98, 99 and 99.5"),
         (&["-C", "0", "iguana"], "columns are counted from 1"),
         (&["-w", "1", "iguana"], "a number from 2 to 10000"),

@@ -179,7 +179,7 @@ fn live_sort_filter_map_resize_and_quit() {
     screen.until("the map, redrawn", |t| t.lines().last().is_some_and(|l| l.contains("scroll")));
     // It ends while it is being looked at.
     drop(held);
-    screen.until("its end", |t| t.contains("as it was last: there is no process"));
+    screen.until("its end", |t| t.contains("last known state: there is no process"));
     screen.press("q");
     screen.until("no process any more", |t| t.contains("0 of "));
     screen.press("\x1b");

@@ -80,7 +80,7 @@ fn facts_can_be_judged_elsewhere() {
 fn what_cannot_be_looked_at_is_said_in_one_line() {
     for (args, says) in [
         (&["--pid", "8388608"][..], "there is no process 8388608"),
-        (&["--dir", "/no/such/folder"], "/no/such/folder is no folder"),
+        (&["--dir", "/no/such/folder"], "/no/such/folder is not a folder"),
         (&["--facts", "/no/such/file"], "cannot read /no/such/file"),
     ] {
         let out = doctor(args);
