@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `hugelift compare`: is a program faster lifted?
+//! `hugelift compare`: measures whether a program is faster when it is lifted.
 
 mod csv;
 mod experiment;

@@ -21,7 +21,7 @@ pub fn json(value: &impl Serialize) -> Result<String, Failure> {
 /// `rows` as comma-separated values.
 ///
 /// # Errors
-/// The table cannot be written (which it can, to memory).
+/// csv reports an error, which does not happen in memory.
 pub fn csv<R: IntoIterator<Item = String>>(rows: impl IntoIterator<Item = R>) -> Result<String, Failure> {
     let mut table = csv::Writer::from_writer(Vec::new());
     for row in rows {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Every run as a line of comma-separated values.
+//! Every run of a comparison as a line of comma-separated values.
 
 use crate::failure::Failure;
 use crate::output;
@@ -29,10 +29,10 @@ const TITLES: [&str; 20] = [
     "options",
 ];
 
-/// The table, with a line of titles. What was not seen is empty.
+/// Returns the table, with a line of titles. A value that was not seen is empty.
 ///
 /// # Errors
-/// The table cannot be written (which it can, to memory).
+/// csv reports an error, which does not happen in memory.
 pub fn csv(comparison: &Comparison) -> Result<String, Failure> {
     let figure = serde_json::to_value(comparison.setting.figure).context("CSV")?;
     let figure = figure.as_str().unwrap_or_default();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The measurement: looks first, which warm up as well, then rounds until there are enough.
+//! The measurement: first an inspection of each side, which also warms up, then timed rounds until
+//! there are enough.
 
 use super::known::{Known, shell_status};
 use super::nothing;
@@ -32,15 +33,25 @@ pub struct Experiment {
     under_load: Option<UnderLoad>,
     figure: Figure,
     rule: Rule,
-    /// Said once.
-    told_of_daemons: Cell<bool>,
+    /// The message about daemons was printed; it comes once.
+    said_of_daemons: Cell<bool>,
+}
+
+/// What timing has given.
+struct Rounds {
+    /// The runs of each side.
+    results: Vec<Vec<Run>>,
+    /// The order of the sides in each round.
+    orders: Vec<Vec<usize>>,
+    /// Why there were enough rounds.
+    reached: Reached,
 }
 
 impl Experiment {
-    /// As the user wants it; `program` is the command or the server.
+    /// Prepares the experiment. `argv` is the command or the server.
     ///
     /// # Errors
-    /// The path of this program cannot be had, or an option makes no sense.
+    /// The path of hugelift itself is unknown, or an option makes no sense.
     pub fn new(args: &CompareArgs, argv: Vec<std::ffi::OsString>) -> Result<Experiment> {
         let mut variants = args.variant.clone();
         if variants.is_empty() {
@@ -79,17 +90,17 @@ impl Experiment {
             under_load,
             figure,
             rule: args.enough.rule(),
-            told_of_daemons: Cell::new(false),
+            said_of_daemons: Cell::new(false),
         })
     }
 
-    /// Measures; the clean-up runs in any case. Where the files of the program, which is at
-    /// `path`, show that there is nothing to lift, nothing runs.
+    /// Measures, and runs `--cleanup` also after a failure. Nothing runs if the files of the program
+    /// at `path` show that there is nothing to lift.
     ///
     /// # Errors
-    /// A run failed, or an interrupt ended it.
+    /// A run failed, or ctrl-C ended the measurement.
     pub fn run(&self, path: &Path) -> Result<Comparison> {
-        // Without transparent huge pages on the bare side there is a difference in any case.
+        // With --bare-4k the sides differ even where there is nothing to lift.
         let policies = if self.force || self.bare_4k { None } else { nothing::policies(&self.variants) };
         if let Some(why) = policies.as_ref().and_then(|policies| nothing::why(path, policies)) {
             return Ok(self.nothing_to_lift(&why));
@@ -103,7 +114,8 @@ impl Experiment {
         Ok(comparison)
     }
 
-    /// `files_alone`: it makes no sense where there is no whole huge page in the files.
+    /// Inspects each side, then times rounds. With `files_alone` nothing is timed if the inspections
+    /// show no whole huge page.
     fn measure(&self, files_alone: bool) -> Result<Comparison> {
         let names: Vec<&str> =
             std::iter::once("bare").chain(self.variants.iter().map(|v| v.name.as_str())).collect();
@@ -111,10 +123,10 @@ impl Experiment {
         let mut known: Vec<Known> = Vec::new();
         for (side, name) in names.iter().enumerate() {
             progress.warming_up(name);
-            known.push(self.look(side).with_context(|| name.to_string())?);
+            known.push(self.inspect(side).with_context(|| name.to_string())?);
         }
 
-        // The files left it open, and it has turned out so.
+        // The files could not tell, but the loaded program can.
         if files_alone && known.iter().skip(1).all(|known| known.liftable == Some(0)) {
             progress.end();
             return Ok(
@@ -122,6 +134,30 @@ impl Experiment {
             );
         }
 
+        let Rounds { results, orders, reached } = self.rounds(&names, &progress)?;
+
+        // Programs that were too short to be inspected while they were timed are inspected once more.
+        let unseen = |runs: &[Run]| runs.iter().all(|run| run.memory.is_none());
+        for (side, _) in results.iter().enumerate().filter(|(_, runs)| unseen(runs)) {
+            progress.warming_up(names[side]);
+            if self.under_load.is_none() {
+                let more = self.inspect(side).with_context(|| names[side].to_string())?;
+                known[side].add(more);
+            }
+        }
+        progress.end();
+        let sides = results.into_iter().enumerate().zip(known).map(|((side, runs), known)| {
+            let runs = runs.into_iter().zip(&orders).enumerate().map(|(round, (run, order))| {
+                let position = order.iter().position(|&s| s == side).map_or(0, |p| p + 1);
+                Run { pair: round + 1, position, ..run }
+            });
+            self.side(side, names[side], known, runs.collect())
+        });
+        Ok(Comparison::new(self.setting(), reached, sides.collect()))
+    }
+
+    /// Times rounds until the rule says that there are enough.
+    fn rounds(&self, names: &[&str], progress: &Progress) -> Result<Rounds> {
         let began = Instant::now();
         let reached = Cell::new(Reached::Pairs);
         let orders: RefCell<Vec<Vec<usize>>> = RefCell::new(Vec::new());
@@ -140,30 +176,10 @@ impl Experiment {
             done.is_none()
         })?;
         drop(sides);
-
-        // Programs too short to be looked at in passing are looked at once more.
-        let unseen = |runs: &[Run]| runs.iter().all(|run| run.memory.is_none());
-        for (side, runs) in results.iter().enumerate().filter(|(_, runs)| unseen(runs)) {
-            progress.warming_up(names[side]);
-            if self.under_load.is_none() {
-                let more = self.look(side).with_context(|| names[side].to_string())?;
-                known[side].add(more);
-            }
-            debug_assert!(!runs.is_empty());
-        }
-        progress.end();
-        let orders = orders.into_inner();
-        let sides = results.into_iter().enumerate().zip(known).map(|((side, runs), known)| {
-            let runs = runs.into_iter().zip(&orders).enumerate().map(|(round, (run, order))| {
-                let position = order.iter().position(|&s| s == side).map_or(0, |p| p + 1);
-                Run { pair: round + 1, position, ..run }
-            });
-            self.side(side, names[side], known, runs.collect())
-        });
-        Ok(Comparison::new(self.setting(), reached.get(), sides.collect()))
+        Ok(Rounds { results, orders: orders.into_inner(), reached: reached.get() })
     }
 
-    /// What there is to say where nothing was measured.
+    /// Returns the comparison that says why nothing was measured.
     fn nothing_to_lift(&self, why: &str) -> Comparison {
         let side = |(side, name): (usize, &str)| {
             let lifted = self.options(side).is_some();
@@ -201,18 +217,18 @@ impl Experiment {
         }
     }
 
-    /// Of the figure that the verdict is on, one for each variant.
+    /// Estimates the ratio of the verdict's figure for each variant.
     fn estimates(&self, results: &[Vec<Run>]) -> Vec<Option<hugelift_measure::stats::Estimate>> {
         let Some((bare, rest)) = results.split_first() else { return Vec::new() };
         rest.iter().map(|runs| comparison::ratio(self.figure, bare, runs)).collect()
     }
 
-    /// The options of `hugelift run`; none for the bare side, which is the first.
+    /// Returns the options of `hugelift run`; `None` for the bare side, which is the first.
     fn options(&self, side: usize) -> Option<&[String]> {
         side.checked_sub(1).and_then(|i| self.variants.get(i)).map(|v| v.options.as_slice())
     }
 
-    /// The program of a side, ready to run.
+    /// Returns the program of a side, ready to run; `more` are further options of `hugelift run`.
     pub fn program(&self, side: usize, more: &[String]) -> Program {
         match self.options(side) {
             None => Program { no_thp: self.bare_4k, ..self.program.clone() },
@@ -229,11 +245,11 @@ impl Experiment {
         self.prepare.as_deref().map_or(Ok(()), |line| hook("--prepare", line, name))
     }
 
-    fn look(&self, side: usize) -> Result<Known> {
+    fn inspect(&self, side: usize) -> Result<Known> {
         interrupt::check()?;
         self.before(side)?;
         if let Some(under_load) = &self.under_load {
-            return under_load.look(
+            return under_load.inspect(
                 |more| self.program(side, more),
                 self.options(side).is_some(),
                 self.name(side),
@@ -254,8 +270,8 @@ impl Experiment {
         }
         let timed = timed::run(&self.program(side, &[]))?;
         self.check(timed.status)?;
-        if timed.left_running && !self.told_of_daemons.replace(true) {
-            say("something that the program has started goes on behind it; its time is not in the figures");
+        if timed.left_running && !self.said_of_daemons.replace(true) {
+            say("the program has left processes running; their time is not in the figures");
         }
         let cost = timed.cost;
         Ok(Run {
@@ -278,8 +294,8 @@ impl Experiment {
     fn check(&self, status: ExitStatus) -> Result<()> {
         if !status.success() && !self.ignore_failure {
             bail!(
-                "{} ended with {status} (--output inherit shows what it said, --ignore-failure measures it all \
-                 the same)",
+                "{} ended with {status} (--output inherit shows its output, --ignore-failure measures it \
+                 anyway)",
                 self.program
             );
         }
@@ -287,7 +303,7 @@ impl Experiment {
     }
 }
 
-/// The widest of the intervals; none as long as one has none.
+/// Returns the half-width of the widest interval; `None` while an estimate has no interval.
 fn width(estimates: &[Option<hugelift_measure::stats::Estimate>]) -> Option<f64> {
     estimates.iter().try_fold(0.0, |widest: f64, estimate| Some(widest.max(estimate.as_ref()?.half_width()?)))
 }
@@ -297,7 +313,7 @@ fn hook(option: &str, line: &str, side: &str) -> Result<()> {
     interrupt::check()?;
     let said = match said.trim_end() {
         "" => String::new(),
-        said => format!("; it said:\n{said}"),
+        said => format!("; its output:\n{said}"),
     };
     ensure!(status.success(), "{option} '{line}' ended with {status}{said}");
     Ok(())

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What both kinds of runs, a command's and a server's, tell of a side.
+//! What is known of a side: the same for commands and servers.
 
 use hugelift_measure::inspection::Inspection;
 use hugelift_measure::timed::Seen;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether there is nothing to lift in a program, found by its files before anything runs.
+//! Finds out by a program's files whether there is nothing to lift, before anything runs.
 
 use super::options::Variant;
 use hugelift_core::addr::{PageSize, human_bytes};
@@ -11,14 +11,14 @@ use hugelift_lift::options::StartOptions;
 use hugelift_os::elf::file_snapshot::of_file;
 use std::path::Path;
 
-/// The policy of each variant, if text and read-only data of the program are all that any of them
-/// can lift.
+/// Returns the policy of each variant, if no variant can lift anything but the program's text and
+/// read-only data.
 pub fn policies(variants: &[Variant]) -> Option<Vec<Policy>> {
     variants.iter().map(|variant| StartOptions::from(variant.run_args().ok()?).lifts_files_alone()).collect()
 }
 
-/// Why there is nothing to lift in the program at `path` with any of the policies; none where
-/// there is something, or where the files cannot tell.
+/// Says why no policy has anything to lift in the program at `path`. Returns `None` where there is
+/// something, or where the files do not show it.
 pub fn why(path: &Path, policies: &[Policy]) -> Option<String> {
     let program = of_file(path, None).ok().filter(|program| program.missing.is_empty())?;
     let snapshot = &program.snapshot;
@@ -34,7 +34,7 @@ pub fn why(path: &Path, policies: &[Policy]) -> Option<String> {
         let taken = snapshot.objects.iter().zip(&report.objects).filter(|(o, _)| policy.objects.takes(o));
         let parts = taken.flat_map(|(_, object)| object.parts.iter().map(move |part| (object, part)));
         for (object, part) in parts.filter(|(_, part)| policy.parts.contains(&part.part)) {
-            // Wherever it will lie, what is as large as a page may hold one.
+            // A part as large as a huge page may hold one, depending on its address.
             if part.bytes >= page.bytes() {
                 return None;
             }
@@ -51,7 +51,7 @@ pub fn why(path: &Path, policies: &[Policy]) -> Option<String> {
                 "no text and no read-only data is as large as a huge page of {page}; the largest is {bytes}, {what}"
             )
         }
-        None => "none of its objects is chosen by the variants' options".to_string(),
+        None => "the variants' options choose none of its objects".to_string(),
     })
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the user of `hugelift compare` asks for.
+//! The options of `hugelift compare`.
 
 use crate::run::RunArgs;
 use clap::{Args, ValueEnum};
@@ -13,23 +13,24 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Measure whether a program is faster lifted, and say so only if it is
+/// Measure whether a program is faster when it is lifted
 ///
 /// The program runs bare and lifted in turn, in random order within each pair. The ratio of
-/// lifted to bare is the Hodges-Lehmann estimate over all pairs, with the 95 % interval that
-/// inverts Wilcoxon's signed-rank test: it assumes no distribution. What was on huge pages is
-/// read from smaps on both sides, and no gain is claimed where nothing was.
+/// lifted to bare is the Hodges-Lehmann estimate over all pairs, with the 95 % interval of
+/// Wilcoxon's signed-rank test, which assumes no distribution. What was on huge pages is read from
+/// smaps on both sides. Where smaps shows no huge page, no gain is claimed.
 #[derive(Args, Debug)]
 pub struct CompareArgs {
     /// A variant to compare with bare: its name, and options of `hugelift run` (repeatable)
-    /// [default: lifted='']. A backing alone stands for itself: thp is thp='--backing thp'
+    /// [default: lifted='--touched all']. The name of a backing is enough: thp means
+    /// thp='--backing thp'
     #[arg(long, value_name = "NAME='OPTIONS'", value_parser = variant)]
     pub variant: Vec<Variant>,
 
     #[command(flatten)]
     pub enough: EnoughArgs,
 
-    /// The figure that the verdict is on [default: wall]
+    /// The figure that the verdict compares [default: wall]
     #[arg(long, value_enum, conflicts_with = "server")]
     pub figure: Option<FigureChoice>,
 
@@ -45,12 +46,12 @@ pub struct CompareArgs {
     #[arg(long, value_name = "LIST", value_parser = cpus)]
     pub cpu: Option<Cpus>,
 
-    /// Take transparent huge pages from the bare side, so that it has 4 kB pages only, also
-    /// for its heap and where the page cache would give it larger ones
+    /// Run the bare side without transparent huge pages: it has 4 kB pages only, also for its heap
+    /// and where the page cache has larger ones
     #[arg(long)]
     pub bare_4k: bool,
 
-    /// What the program reads as its standard input [default: nothing]
+    /// The program's standard input [default: empty]
     #[arg(long, value_name = "FILE", conflicts_with = "server")]
     pub input: Option<PathBuf>,
 
@@ -58,11 +59,11 @@ pub struct CompareArgs {
     #[arg(long, value_name = "WHERE", default_value = "null", conflicts_with = "server")]
     pub output: String,
 
-    /// Measure also runs that end with another status than 0
+    /// Also measure runs that end with another status than 0
     #[arg(short, long)]
     pub ignore_failure: bool,
 
-    /// Measure also where there is nothing to lift
+    /// Measure even if there is nothing to lift
     #[arg(short, long)]
     pub force: bool,
 
@@ -74,8 +75,8 @@ pub struct CompareArgs {
     #[arg(long)]
     pub csv: bool,
 
-    /// Write a picture to FILE (- is standard output): every pair, the interval, the
-    /// distribution; one file that loads nothing
+    /// Write a picture of every pair, the interval and the distribution to FILE (-: to standard
+    /// output): one HTML file that needs no network
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
 
@@ -91,12 +92,12 @@ pub struct CompareArgs {
 /// When there are enough pairs.
 #[derive(Args, Clone, Debug)]
 pub struct EnoughArgs {
-    /// Measure so many pairs [default: as many as 5 seconds hold, 10 to 200]
+    /// The number of pairs [default: as many as 5 seconds allow, 10 to 200]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub pairs: Option<u32>,
 
-    /// Stop when the half-width of the interval is below this, as in 1% (looked at after 12
-    /// pairs and then at growing distances, so that looking does not spoil the interval)
+    /// Stop when the half-width of the interval is below this, as in 1% (checked after 12 pairs and
+    /// then at growing distances, because frequent checks would make the interval too narrow)
     #[arg(long, value_name = "PERCENT", value_parser = share)]
     pub until: Option<f64>,
 
@@ -106,28 +107,30 @@ pub struct EnoughArgs {
 }
 
 impl EnoughArgs {
-    /// As the measurement wants it.
+    /// Returns the rule by which the measurement ends.
     pub fn rule(&self) -> Rule {
         Rule { pairs: self.pairs.map(|n| n as usize), until: self.until, time: self.time }
     }
 
-    /// What is wrong with it for a verdict, if something is.
+    /// Returns a warning if there are too few pairs for a verdict.
     pub fn warning(&self) -> Option<String> {
         let few = self.pairs.filter(|&n| (n as usize) < LEAST_PAIRS)?;
-        Some(format!("{few} pairs give no interval, hence no verdict: --pairs {LEAST_PAIRS} or more"))
+        Some(format!(
+            "{few} pairs are too few for an interval and a verdict: use --pairs {LEAST_PAIRS} or more"
+        ))
     }
 }
 
-/// Comparing servers under a load.
+/// Options to compare servers under a load.
 #[derive(Args, Debug)]
 pub struct ServerArgs {
-    /// Compare a server: in each round one is started (no shell: words are split as a shell
-    /// does), waited for, loaded, and stopped by SIGTERM
+    /// Compare a server: in each round it is started (without a shell, which only splits the words),
+    /// loaded when it is ready, and stopped by SIGTERM
     #[arg(long, value_name = "CMD", requires_all = ["ready", "load", "metric"])]
     pub server: Option<String>,
 
-    /// The server is ready when this port or unix socket takes connections, or when it has
-    /// printed a line that matches
+    /// The server is ready when this port or unix socket accepts a connection, or when the server
+    /// has printed a line that matches
     #[arg(long, value_name = "PORT|SOCKET|REGEX", requires = "server")]
     pub ready: Option<Ready>,
 
@@ -135,16 +138,16 @@ pub struct ServerArgs {
     #[arg(long, value_name = "CMD", requires = "server")]
     pub load: Option<String>,
 
-    /// Finds the metric in the load's output: the last match, its first group
+    /// Finds the metric in the load's output: the first group of the last match
     #[arg(long, value_name = "REGEX", requires = "server")]
     pub metric: Option<Regex>,
 
-    /// The metric is a rate (transactions a second): more of it is better. Without this, less is
+    /// The metric is a rate (transactions a second): higher is better. Without this option, lower is
     #[arg(long, requires = "server")]
     pub higher_is_better: bool,
 
-    /// Finds the number of transactions in the load's output. Without it, a metric that is a
-    /// rate, times the load's duration, stands for it
+    /// Finds the number of transactions in the load's output [default: if the metric is a rate, the
+    /// rate times the load's duration]
     #[arg(long, value_name = "REGEX", requires = "server")]
     pub count: Option<Regex>,
 
@@ -178,23 +181,23 @@ impl From<FigureChoice> for Figure {
 /// `--variant`
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Variant {
-    /// As printed.
+    /// The name that is printed.
     pub name: String,
     /// Options of `hugelift run`.
     pub options: Vec<String>,
 }
 
 impl Variant {
-    /// What is compared when nothing else is asked for: the program lifted, whether or not `run` would
-    /// find that worth it.
+    /// Returns the default variant: the whole program is lifted, even if `hugelift run` would find that
+    /// it does not pay.
     pub fn usual() -> Variant {
         Variant { name: "lifted".into(), options: vec!["--touched".into(), "all".into()] }
     }
 
-    /// Better now than by the status of a run whose output nobody sees.
+    /// Checks the options. In a run, `hugelift run` would print its complaint where nobody sees it.
     ///
     /// # Errors
-    /// Its options are none of `hugelift run`.
+    /// `hugelift run` does not accept the options.
     pub fn check(&self) -> anyhow::Result<()> {
         let Err(error) = self.run_args() else { return Ok(()) };
         let why = error.to_string();
@@ -202,10 +205,10 @@ impl Variant {
         anyhow::bail!("--variant {}: {why}", self.name)
     }
 
-    /// Its options, as `hugelift run` has them.
+    /// Parses its options.
     ///
     /// # Errors
-    /// They are none of `hugelift run`.
+    /// `hugelift run` does not accept them.
     pub fn run_args(&self) -> Result<RunArgs, clap::Error> {
         let options = self.options.iter().map(String::as_str);
         crate::run_options(options.chain(["--", "true"]).map(OsString::from))
@@ -218,17 +221,17 @@ fn variant(text: &str) -> Result<Variant, String> {
         None => (text, format!("--backing {text}")),
     };
     if name.is_empty() || name == "bare" {
-        return Err("a variant needs a name, another than 'bare': thp='--backing thp'".into());
+        return Err("a variant needs a name, and not 'bare': thp='--backing thp'".into());
     }
     let options = shell_words::split(&options).map_err(|e| e.to_string())?;
     Ok(Variant { name: name.into(), options })
 }
 
-/// `--until`: `1%` and `1` are 0.01.
+/// Parses `--until`: `1%` and `1` are 0.01.
 fn share(text: &str) -> Result<f64, String> {
     let number = text.strip_suffix('%').unwrap_or(text).trim().parse::<f64>().ok();
     let number = number.filter(|&n| n > 0.0 && n <= 100.0);
-    number.map(|n| n / 100.0).ok_or_else(|| format!("'{text}' is no percentage from 0 to 100, as in 1%"))
+    number.map(|n| n / 100.0).ok_or_else(|| format!("'{text}' is not a percentage from 0 to 100, as in 1%"))
 }
 
 /// `--cpu`
@@ -236,9 +239,9 @@ fn share(text: &str) -> Result<f64, String> {
 pub struct Cpus(pub Vec<usize>);
 
 fn cpus(text: &str) -> Result<Cpus, String> {
-    // cpu_set_t has so many.
+    // The number of bits of cpu_set_t.
     const MOST: usize = 1024;
-    let wrong = || format!("'{text}' is no list of CPUs below {MOST}, as in 0,2-3");
+    let wrong = || format!("'{text}' is not a list of CPUs below {MOST}, as in 0,2-3");
     let mut all = Vec::new();
     for item in text.split(',') {
         let (first, last) = item.split_once('-').unwrap_or((item, item));
@@ -252,7 +255,7 @@ fn cpus(text: &str) -> Result<Cpus, String> {
     Ok(Cpus(all))
 }
 
-/// `--output`
+/// Parses `--output`.
 pub fn output(text: &str) -> Output {
     match text {
         "null" => Output::Discard,

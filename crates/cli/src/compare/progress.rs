@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The bar on stderr, with the estimate so far; nothing where stderr is no terminal.
+//! The progress bar on stderr, with the estimate so far. It is hidden if stderr is not a terminal.
 
 use hugelift_measure::stats::Estimate;
 use hugelift_measure::stopping::Rule;
@@ -16,7 +16,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// An empty bar for a measurement that ends by `rule`.
+    /// Makes an empty bar for a measurement that ends by `rule`.
     pub fn new(rule: Rule) -> Progress {
         let bar = ProgressBar::new(STEPS);
         if let Ok(style) = ProgressStyle::with_template("{bar:24} {msg}") {
@@ -25,13 +25,13 @@ impl Progress {
         Progress { bar, rule }
     }
 
-    /// A run of a side that counts for nothing.
+    /// Shows that a side has a run that is not timed.
     pub fn warming_up(&self, side: &str) {
         self.bar.set_message(format!("warm-up: {side}"));
         self.bar.tick();
     }
 
-    /// There are `count` pairs now.
+    /// Shows that `count` pairs are done.
     pub fn after(
         &self,
         count: usize,
@@ -39,7 +39,7 @@ impl Progress {
         names: &[&str],
         estimates: impl Fn() -> Vec<Option<Estimate>>,
     ) {
-        // The estimates are no small work, and are not made for nobody.
+        // Computing the estimates takes time.
         if self.bar.is_hidden() {
             return;
         }
@@ -58,7 +58,7 @@ impl Progress {
         self.bar.tick();
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub fn end(&self) {
         self.bar.finish_and_clear();
     }

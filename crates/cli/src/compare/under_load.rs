@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One round of a server: fresh start, load, figures, stop.
+//! One round of a server: it is started, loaded, measured and stopped.
 
 use super::known::{Known, shell_status};
 use super::options::ServerArgs;
@@ -27,11 +27,12 @@ pub struct UnderLoad {
     count: Option<Regex>,
     ready_timeout: Duration,
     stop_timeout: Duration,
-    told_of_kill: Cell<bool>,
+    /// The message about SIGKILL was printed; it comes once.
+    said_of_kill: Cell<bool>,
 }
 
 impl UnderLoad {
-    /// As the user wants it; none if a command is to be compared.
+    /// Takes over the options; `None` if they compare a command, not a server.
     pub fn new(args: &ServerArgs) -> Option<UnderLoad> {
         args.server.as_ref()?;
         Some(UnderLoad {
@@ -42,21 +43,21 @@ impl UnderLoad {
             count: args.count.clone(),
             ready_timeout: args.ready_timeout,
             stop_timeout: args.stop_timeout,
-            told_of_kill: Cell::new(false),
+            said_of_kill: Cell::new(false),
         })
     }
 
-    /// Whether the server's CPU time is for one transaction.
+    /// Whether the server's CPU time is that of one transaction.
     pub fn counts_transactions(&self) -> bool {
         self.count.is_some() || self.higher_is_better
     }
 
-    /// A round that counts for nothing: it warms up, and of a lifted server shows what
-    /// hugelift says of it. `program` makes the server, with more options for hugelift.
+    /// Makes a round that is not timed: it warms up, and of a lifted server reads hugelift's report.
+    /// `program` makes the server, with further options of `hugelift run`.
     ///
     /// # Errors
     /// As [`UnderLoad::run`].
-    pub fn look(&self, program: impl Fn(&[String]) -> Program, lifted: bool, side: &str) -> Result<Known> {
+    pub fn inspect(&self, program: impl Fn(&[String]) -> Program, lifted: bool, side: &str) -> Result<Known> {
         let dir = tempfile::tempdir().context("a temporary directory")?;
         let report = dir.path().join("report");
         let more = if lifted { vec!["--report".into(), report.escaped().to_string()] } else { Vec::new() };
@@ -70,10 +71,10 @@ impl UnderLoad {
         })
     }
 
-    /// One round.
+    /// Makes one round.
     ///
     /// # Errors
-    /// The server does not become ready or ends too soon, the load fails or says no metric.
+    /// The server does not become ready or ends too soon; the load fails or prints no metric.
     pub fn run(&self, program: &Program, side: &str) -> Result<Run> {
         let server = Server::start(program, &self.ready, self.ready_timeout)?;
         let before = server.cpu()?;
@@ -81,7 +82,7 @@ impl UnderLoad {
         interrupt::check()?;
         ensure!(
             status.success(),
-            "--load '{}' ended with {status}; it said:\n{}",
+            "--load '{}' ended with {status}; its output:\n{}",
             self.load,
             said.trim_end()
         );
@@ -94,9 +95,9 @@ impl UnderLoad {
             None => 1.0,
         };
         let (status, killed) = server.stop(self.stop_timeout)?;
-        if killed && !self.told_of_kill.replace(true) {
+        if killed && !self.said_of_kill.replace(true) {
             say(&format!(
-                "the server did not end within {:?} of SIGTERM, and was killed (--stop-timeout)",
+                "the server did not end within {:?} after SIGTERM and was killed (--stop-timeout)",
                 self.stop_timeout
             ));
         }
