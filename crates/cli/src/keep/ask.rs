@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The other side: asks a running daemon.
+//! The client of `hugelift keep status`: asks a running daemon.
 
 use super::socket::{machine_path, own_path};
 use crate::failure::Failure;
@@ -13,15 +13,16 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long an answer may take in all. The daemon answers first when its first round is done.
+/// How long an answer may take in all. The daemon does not answer before its first round is done.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// More than any answer has.
+/// A limit that no answer of a daemon reaches.
 const MAX_ANSWER: usize = 16 << 20;
 
-/// What a daemon says: the one at `path`, or the user's own, or the machine's.
+/// Returns the answer of the daemon at `path`; without a path, that of the user's own daemon, or else
+/// of root's.
 ///
 /// # Errors
-/// None answers.
+/// No daemon answers.
 pub fn ask(path: Option<&Path>) -> Result<String, Failure> {
     let usual = || own_path().into_iter().chain([machine_path()]).collect();
     let mut paths: Vec<PathBuf> = path.map_or_else(usual, |p| vec![p.to_path_buf()]);
@@ -38,7 +39,7 @@ pub fn ask(path: Option<&Path>) -> Result<String, Failure> {
                 )
                 .into());
             }
-            // EAGAIN: the time of a system call on the socket is over.
+            // EAGAIN: SO_SNDTIMEO or SO_RCVTIMEO has ended a system call.
             Err(Errno::EAGAIN | Errno::ETIMEDOUT) => {
                 return Err(format!(
                     "the hugelift keep at {} did not answer within {} s",
@@ -55,7 +56,7 @@ pub fn ask(path: Option<&Path>) -> Result<String, Failure> {
 
 fn ask_at(path: &Path, deadline: Instant) -> nix::Result<String> {
     let socket = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
-    // It also ends a connect(2) to a daemon whose queue is full.
+    // SO_SNDTIMEO also limits a connect(2) to a daemon whose queue is full.
     setsockopt(&socket, sockopt::SendTimeout, &left(deadline)?)?;
     connect(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
     let bytes = receive(&socket, deadline)?;
@@ -76,7 +77,7 @@ fn receive(socket: &OwnedFd, deadline: Instant) -> nix::Result<Vec<u8>> {
     Err(Errno::EMSGSIZE)
 }
 
-/// The time until the deadline, as a socket takes it, where 0 would be for ever.
+/// Returns the time until the deadline as a socket option, for which 0 would mean no limit.
 fn left(deadline: Instant) -> nix::Result<TimeVal> {
     let left = deadline.saturating_duration_since(Instant::now());
     match i64::try_from(left.as_micros()) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The clients that the daemon is answering: few at a time, each with a deadline, and never
-//! waited for.
+//! The clients that the daemon is answering: a limited number, each with a deadline. The daemon
+//! never blocks on one.
 
 use nix::sys::socket::{MsgFlags, send};
 use std::io;
@@ -15,14 +15,14 @@ const MOST: usize = 16;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How many bytes are sent to one client in one turn of the loop.
 const CHUNK: usize = 256 << 10;
-/// How long nobody is accepted after accept(2) failed, for want of a descriptor for example.
+/// How long no client is accepted after accept(2) failed, for example for lack of a descriptor.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// All clients that wait for the rest of their answer.
+/// All clients that have not received their whole answer.
 #[derive(Default)]
 pub struct Clients {
     all: Vec<Client>,
-    /// Nobody is accepted before this time.
+    /// No client is accepted before this time.
     paused: Option<Instant>,
 }
 
@@ -33,7 +33,7 @@ struct Client {
     deadline: Instant,
 }
 
-/// What is left to do for a client.
+/// Whether a client needs another turn.
 enum Left {
     More,
     Nothing,
@@ -45,9 +45,10 @@ impl Clients {
         self.all.len() < MOST && self.paused.is_none_or(|until| Instant::now() >= until)
     }
 
-    /// Accepts those who wait, as far as there is room, and sends each the beginning of `answer`.
+    /// Accepts waiting clients, as far as there is room, and sends each the beginning of `answer`.
     pub fn accept(&mut self, listener: &UnixListener, answer: &Rc<[u8]>) {
-        // A client that takes all at once leaves its place free, so the turns are counted.
+        // A client that takes the whole answer at once leaves its place free: without a limit, such
+        // clients could keep this loop going.
         for _ in 0..MOST {
             if !self.may_accept() {
                 return;
@@ -64,24 +65,24 @@ impl Clients {
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                // Otherwise the listener stays ready, and the loop would never sleep.
+                // The listener stays ready: without a pause the daemon's loop would never sleep.
                 Err(_) => self.paused = Some(Instant::now() + PAUSE),
             }
         }
     }
 
-    /// The sockets to wait for until they can be written to.
+    /// Returns the sockets to poll(2) until they can be written to.
     pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.all.iter().map(|client| client.stream.as_fd())
     }
 
-    /// Sends each client what it takes now, and drops those that are done, gone or too slow.
+    /// Sends each client what its socket takes now, and drops those that are done, gone or too slow.
     pub fn serve(&mut self) {
         let now = Instant::now();
         self.all.retain_mut(|client| now < client.deadline && matches!(client.send(), Left::More));
     }
 
-    /// When a client has to be dropped, or clients can be accepted again.
+    /// Returns the time when a client must be dropped, or when clients can be accepted again.
     pub fn next_deadline(&self) -> Option<Instant> {
         let pause = self.paused.filter(|until| *until > Instant::now());
         self.all.iter().map(|client| client.deadline).chain(pause).min()

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon's life: one loop that waits for signals, changes, clients and the time of the next
-//! round. Each turn does a bounded amount of work and never waits for anybody, so that SIGTERM
-//! is answered at once, whatever others do.
+//! The daemon's loop, which waits for signals, changed files, clients and the time of the next
+//! round. Each turn does a bounded amount of work and never blocks, so that SIGTERM ends the daemon
+//! at once, whatever other processes do.
 
 use super::clients::Clients;
 use super::journal::{Level, log};
@@ -27,11 +27,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-/// A package is unpacked file by file: a round comes when it has been quiet for this long,
+/// A package is unpacked file by file, so a round starts when nothing has changed for this long,
 const QUIET: Duration = Duration::from_secs(1);
-/// but waits no longer than this.
+/// and at the latest this long after the first change.
 const LONGEST: Duration = Duration::from_secs(10);
-/// Events are taken at most once in this time, however many there are.
+/// Events are read at most once in this time, however many there are.
 const BREATH: Duration = Duration::from_millis(100);
 /// Pages are locked again this long after memory was last short.
 const RELIEF: Duration = Duration::from_secs(60);
@@ -48,15 +48,15 @@ pub fn once(config: Config) -> Exit {
 /// # Errors
 /// It cannot start, or the thread with the rounds has ended.
 pub fn run(path: &Path, socket: Option<&Path>) -> Result<Exit, Failure> {
-    // Before anything is made that a signal would leave behind.
+    // Blocked before the socket is made, which a signal would leave behind.
     let signals = signals()?;
     let config = read_config(path)?;
     let socket = match Socket::new(socket) {
         Ok(socket) => Some(socket),
         Err(SocketError::Taken(why)) => return Err(why.into()),
-        // On a full disk, say, it does its work all the same.
+        // The daemon works without a socket too, for example on a full disk.
         Err(SocketError::Failed(why)) => {
-            log(Level::Warning, &format!("{why}; going on without"));
+            log(Level::Warning, &format!("{why}; hugelift keep goes on without a socket"));
             None
         }
     };
@@ -77,11 +77,12 @@ pub fn run(path: &Path, socket: Option<&Path>) -> Result<Exit, Failure> {
     daemon.open_to_group();
     daemon.live(&signals)?;
     notify(&[NotifyState::Stopping]);
-    // The thread may be in the middle of a file. What it holds ends with the process.
+    // The thread may be in the middle of a file. The end of the process releases what it holds.
     Ok(Exit::SUCCESS)
 }
 
-/// SIGHUP, SIGTERM and SIGINT come to be read; SIGPIPE not at all.
+/// Blocks SIGHUP, SIGTERM, SIGINT and SIGPIPE, and makes a descriptor from which the first three are
+/// read.
 fn signals() -> Result<SignalFd, Failure> {
     let mut mask = SigSet::empty();
     [Signal::SIGHUP, Signal::SIGTERM, Signal::SIGINT].into_iter().for_each(|s| mask.add(s));
@@ -92,7 +93,7 @@ fn signals() -> Result<SignalFd, Failure> {
     SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC).map_err(failed)
 }
 
-/// Tells systemd, where it wants to be told (sd_notify(3)).
+/// Notifies systemd, if it has set `NOTIFY_SOCKET` (sd_notify(3)).
 fn notify(states: &[NotifyState]) {
     if let Err(error) = sd_notify::notify(states) {
         tracing::debug!(%error, "sd_notify");
@@ -102,13 +103,13 @@ fn notify(states: &[NotifyState]) {
 struct Daemon {
     worker: Worker,
     changes: Changes,
-    /// Until then no events are taken.
+    /// No events are read before this time.
     deaf_until: Instant,
     socket: Option<Socket>,
-    /// Who may ask, beside the own user.
+    /// The group that may connect, beside the daemon's user.
     group: Option<String>,
     clients: Clients,
-    /// What clients are told; nothing before the first round is done.
+    /// The answer to clients; `None` before the first round is done.
     answer: Option<Rc<[u8]>>,
     pressure: Option<Pressure>,
     /// When the next round is due.
@@ -170,7 +171,7 @@ impl Daemon {
     fn wait(&self, signals: &SignalFd) -> Result<Ready, Failure> {
         let now = Instant::now();
         let busy = self.worker.is_busy();
-        // Events that come in the middle of a round wait until it is known what it watches.
+        // Events that come during a round wait until the round has set the watches.
         let hears = !busy && now >= self.deaf_until;
         let listens = self.socket.as_ref().filter(|_| self.answer.is_some() && self.clients.may_accept());
         let input = |fd| PollFd::new(fd, PollFlags::POLLIN);
@@ -188,7 +189,7 @@ impl Daemon {
             self.clients.next_deadline(),
         ];
         let timeout = match times.into_iter().flatten().min() {
-            // Rounded up: waking too early would only mean waiting again.
+            // Rounded up: after waking too early the loop would only wait again.
             Some(time) => {
                 PollTimeout::try_from(time.saturating_duration_since(now) + Duration::from_millis(1))
                     .unwrap_or(PollTimeout::MAX)
@@ -218,7 +219,7 @@ impl Daemon {
         self.worker.ask(Task::Round);
     }
 
-    /// Takes what came of a task.
+    /// Takes the result of a task.
     fn take(&mut self, done: Done) {
         let text = printable::json(&done.status).unwrap_or_default() + "\n";
         let first = self.answer.replace(text.into_bytes().into()).is_none();
@@ -237,7 +238,7 @@ impl Daemon {
         }
     }
 
-    /// Something has changed: the round comes when it is quiet again.
+    /// Delays the next round after a change, until nothing changes any more.
     fn put_off(&mut self) {
         let now = Instant::now();
         let first = *self.changed.get_or_insert(now);
@@ -257,7 +258,7 @@ impl Daemon {
         }
     }
 
-    /// If memory is short, whatever is locked is for the kernel to take.
+    /// If memory is short, unlocks all pages, so that the kernel can evict them.
     fn look_at_pressure(&mut self, seen: PollFlags) {
         match Pressure::judge(seen) {
             Pressed::No => return,
@@ -269,9 +270,9 @@ impl Daemon {
         }
         self.short = Some(Instant::now());
         if self.worker.may_lock() {
-            log(Level::Warning, "memory is short: nothing is locked until it is not");
+            log(Level::Warning, "memory is short: nothing is locked until there is enough again");
             self.worker.set_may_lock(false);
-            // At once, also in the middle of a round; the thread then gives up the mappings.
+            // Unlocks at once, also during a round; the thread removes the mappings later.
             let _ = munlockall();
             self.worker.ask(Task::Unlock);
         }
@@ -279,7 +280,7 @@ impl Daemon {
     }
 }
 
-/// Adds a descriptor, if there is one; returns where it is.
+/// Adds a descriptor, if there is one; returns its index.
 fn add<'fd>(fds: &mut Vec<PollFd<'fd>>, fd: Option<PollFd<'fd>>) -> Option<usize> {
     fds.push(fd?);
     Some(fds.len() - 1)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Lines on stderr: with a priority in front where the journal reads them (sd-daemon(3)).
+//! Writes lines to stderr, with a priority in front if stderr is the journal (sd-daemon(3)).
 
 use hugelift_os::io::console::{say, say_plain};
 use std::os::unix::fs::MetadataExt;
@@ -13,7 +13,7 @@ pub enum Level {
     Info = 6,
 }
 
-/// One line.
+/// Writes one line.
 pub fn log(level: Level, line: &str) {
     match is_journal() {
         true => say_plain(&format!("<{}>{line}", level as u8)),
@@ -21,12 +21,13 @@ pub fn log(level: Level, line: &str) {
     }
 }
 
-/// Whether stderr is the stream that systemd has given us (`JOURNAL_STREAM`, systemd.exec(5)).
+/// Whether stderr is the stream that systemd connects to the journal (`JOURNAL_STREAM`,
+/// systemd.exec(5)).
 fn is_journal() -> bool {
     static IS: OnceLock<bool> = OnceLock::new();
     *IS.get_or_init(|| {
-        let told = std::env::var("JOURNAL_STREAM").unwrap_or_default();
+        let journal = std::env::var("JOURNAL_STREAM").unwrap_or_default();
         let stderr = std::fs::metadata("/proc/self/fd/2");
-        stderr.is_ok_and(|m| told == format!("{}:{}", m.dev(), m.ino()))
+        stderr.is_ok_and(|m| journal == format!("{}:{}", m.dev(), m.ino()))
     })
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is kept, and a round over it.
+//! The files that are kept, and a round over them.
 
 use super::journal::{Level, log};
 use super::status::{FileStatus, Status};
@@ -33,15 +33,14 @@ struct Kept {
     report: FileReport,
     stamp: Stamp,
     locked: Locked,
-    /// What the lock was asked for.
+    /// The huge pages that were to be locked.
     asked: Vec<u64>,
-    /// What was last said of it.
+    /// What the last line about it said.
     said: String,
 }
 
 impl Keeper {
-    /// Keeps what `config` names. `may_lock` says at any moment whether pages may be locked in
-    /// memory.
+    /// Makes a keeper of what `config` names. Pages are locked in memory only while `may_lock` is set.
     pub fn new(config: Config, may_lock: Arc<AtomicBool>) -> Keeper {
         Keeper {
             config,
@@ -54,12 +53,12 @@ impl Keeper {
         }
     }
 
-    /// Another configuration, from the next round on.
+    /// Changes the configuration from the next round on.
     pub fn configure(&mut self, config: Config) {
         self.config = config;
     }
 
-    /// The configuration.
+    /// Returns the configuration.
     pub fn config(&self) -> &Config {
         &self.config
     }
@@ -73,8 +72,8 @@ impl Keeper {
         self.may_lock.load(Ordering::Relaxed)
     }
 
-    /// Looks what is wanted now, primes what is not huge, locks what may be, lets go of what
-    /// is no longer wanted. Returns the folders to watch.
+    /// Finds the files of the configuration, primes those that are not huge, locks what the budget
+    /// allows, and releases files that are no longer in it. Returns the folders to watch.
     pub fn round(&mut self) -> BTreeMap<PathBuf, Names> {
         let wanted = Wanted::find(&self.config);
         for missing in wanted.missing.iter().filter(|m| !self.missing.contains(m)) {
@@ -82,21 +81,21 @@ impl Keeper {
         }
         self.missing = wanted.missing;
         self.order = wanted.files.iter().map(|f| f.id).collect();
-        // First of all: a file that was removed gives back its disk space.
+        // Done first: a removed file keeps its disk space as long as it is open.
         self.files.retain(|id, _| self.order.contains(id));
         for file in &wanted.files {
-            self.treat(file);
+            self.refresh(file);
         }
         self.lock(&wanted.files);
         for id in &self.order {
             if let Some(kept) = self.files.get_mut(id) {
-                kept.tell();
+                kept.log_changes();
             }
         }
         wanted.folders
     }
 
-    fn treat(&mut self, file: &ElfFile) {
+    fn refresh(&mut self, file: &ElfFile) {
         let page = match &self.page {
             Ok(page) => *page,
             Err(obstacle) => {
@@ -129,7 +128,7 @@ impl Keeper {
         let mut left = self.config.budget;
         let mut error = None;
         for file in files {
-            // Asked anew for each file: memory may become short in the middle of this.
+            // Read for each file: memory may become short meanwhile.
             if !self.may_lock() {
                 left = 0;
             }
@@ -140,7 +139,7 @@ impl Keeper {
             if pages != kept.asked {
                 kept.unlock();
                 let (locked, failed) = Locked::new(file.file(), &pages, page);
-                // What failed is tried again in the next round.
+                // After a failure the next round tries again.
                 kept.asked = if failed.is_none() { pages } else { Vec::new() };
                 kept.locked = locked;
                 error = error.or(failed.map(|e| lock_error(&file.path, &e)));
@@ -152,7 +151,7 @@ impl Keeper {
         self.lock_error = error;
     }
 
-    /// How things are.
+    /// Returns the present state.
     pub fn status(&self, config: String) -> Status {
         let files: Vec<FileStatus> = self
             .order
@@ -174,18 +173,19 @@ impl Keeper {
     }
 }
 
-/// What has become of a file that was primed before: a new report, or none where trying again
-/// is of no use.
+/// Checks a file that was primed before, and primes it again if that may help. Returns `None` if
+/// nothing can have changed.
 fn renewed(known: &FileReport, file: &ElfFile, page: PageSize) -> Option<FileReport> {
     let has = |report: &FileReport, one: fn(&Obstacle) -> bool| {
         report.obstacles().iter().any(|(_, blocked)| one(&blocked.obstacle))
     };
-    // Its file system has not learnt anything.
+    // The file system still does not support large folios.
     if has(known, |o| matches!(o, Obstacle::NoLargeFolios(_))) {
         return None;
     }
     let now = check(file, page);
-    // While somebody has it, dropping what they do not use would only make them read it again.
+    // While a process uses the file, priming would evict pages that it has not mapped, and that it
+    // would then read again.
     let waits = |o: &Obstacle| {
         matches!(
             o,
@@ -219,8 +219,8 @@ impl Kept {
         self.asked.clear();
     }
 
-    /// Says what has changed. Files with nothing to gain are not worth a line.
-    fn tell(&mut self) {
+    /// Logs what has changed. Files with nothing to gain get no line.
+    fn log_changes(&mut self) {
         if self.report.whole_bytes == 0 {
             return;
         }
@@ -232,7 +232,7 @@ impl Kept {
         let reasons = |of: fn(&Obstacle) -> String| -> Vec<String> {
             obstacles.iter().map(|(_, blocked)| of(&blocked.obstacle)).collect()
         };
-        // Who just has it changes from round to round, and is no news.
+        // Which processes use the file changes from round to round, and is not news.
         let news = format!("{line} {:?}", reasons(|o| o.key().to_string()));
         if news == self.said {
             return;

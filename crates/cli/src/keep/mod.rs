@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `hugelift keep`: primes programs and files at start and whenever they change, and keeps
+//! `hugelift keep`: primes programs and files at its start and whenever they change, and keeps
 //! their huge pages from being evicted.
 //!
 //! ```text
-//!   daemon    one loop: signals, inotify, clients, a time that has come
-//!                |  round                           ^  what came of it
+//!   daemon    one loop: signals, inotify, clients, timers
+//!                |  task                            ^  result
 //!                v                                  |
-//!   worker    a thread: what is wanted now, prime it, lock it
+//!   worker    a thread: finds the files, primes them, locks them
 //! ```
 //!
-//! The loop never waits for the thread, nor for a client. All it holds are mappings and a socket: killed at any moment it leaves nothing behind but
-//! the socket's name, which the next one takes over.
+//! The loop waits neither for the thread nor for a client. The daemon holds only mappings and a
+//! socket: if it is killed, only the socket's name is left, which the next daemon replaces.
 
 mod ask;
 mod clients;
@@ -30,10 +30,10 @@ use hugelift_core::keep::{CONFIG, Config};
 use hugelift_core::printable::Escape;
 use std::path::{Path, PathBuf};
 
-/// Keep programs and files on huge pages: a daemon
+/// Keep programs and files on huge pages, as a daemon
 ///
-/// Primes what its configuration names when it starts, when a file is replaced, and where pages
-/// were evicted; locks as many huge pages in memory as the budget allows. SIGHUP reads the
+/// Primes the files of its configuration when it starts, when a file is replaced, and where pages
+/// were evicted. Locks as many huge pages in memory as the budget allows. SIGHUP makes it read the
 /// configuration again, SIGTERM ends it.
 #[derive(Args, Debug)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -41,15 +41,15 @@ pub struct KeepArgs {
     #[command(subcommand)]
     command: Option<KeepCommand>,
 
-    /// What to keep
+    /// The configuration: which programs and files to keep
     #[arg(long, value_name = "FILE", default_value = CONFIG)]
     config: PathBuf,
 
-    /// Prime everything once, lock nothing, and end: 0 if all is huge, 1 if not
+    /// Prime everything once, lock nothing, and end; the exit status is 0 if all is huge, 1 if not
     #[arg(long)]
     once: bool,
 
-    /// Where to answer `hugelift keep status` [default: keep.sock in the runtime directory]
+    /// The socket for `hugelift keep status` [default: keep.sock in the runtime directory]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
 }
@@ -61,14 +61,14 @@ enum KeepCommand {
 
 /// Show what a running `hugelift keep` keeps
 ///
-/// Exit status: 0 if all of it is huge, 1 if not, 125 if none is running.
+/// Exit status: 0 if all of it is huge, 1 if not, 125 if no daemon answers.
 #[derive(Args, Debug)]
 pub struct StatusArgs {
     /// Print JSON, version 1 of the schema
     #[arg(long)]
     json: bool,
 
-    /// Where the daemon answers
+    /// The daemon's socket
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
 }
@@ -87,7 +87,7 @@ pub fn run(args: &KeepArgs) -> Result<Exit, Failure> {
     }
 }
 
-/// The configuration in a file.
+/// Reads a configuration.
 fn read_config(path: &Path) -> Result<Config, Failure> {
     let text = std::fs::read_to_string(path).map_err(|e| format!("cannot read {}: {e}", path.escaped()))?;
     Ok(Config::parse(&text).map_err(|e| format!("{}: {e}", path.escaped()))?)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Memory pressure, as the kernel tells of it (Documentation/accounting/psi.rst).
+//! Memory pressure, as the kernel reports it (Documentation/accounting/psi.rst).
 
 use nix::poll::PollFlags;
 use std::fs::File;
@@ -7,35 +7,34 @@ use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
-/// Some task has waited 300 ms for memory within 2 s, the shortest time that everybody may
-/// ask for.
+/// Some task has waited 300 ms for memory within 2 s, the shortest window for unprivileged users.
 const TRIGGER: &[u8] = b"some 300000 2000000\0";
 
-/// A trigger: `POLLPRI` while memory is short.
+/// A trigger of the kernel: poll(2) reports `POLLPRI` while memory is short.
 pub struct Pressure(File);
 
-/// What the trigger says.
+/// The state of the trigger.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pressed {
     /// Memory is short.
     Yes,
-    /// Nothing.
+    /// Memory is not short.
     No,
-    /// The trigger does not work any more, and would wake its poller for ever.
+    /// The trigger no longer works, and would wake poll(2) for ever.
     Gone,
 }
 
 impl Pressure {
-    /// What poll(2) has seen of it.
+    /// Interprets the events that poll(2) has reported.
     pub fn judge(seen: PollFlags) -> Pressed {
         if seen.intersects(PollFlags::POLLERR | PollFlags::POLLNVAL | PollFlags::POLLHUP) {
-            // A trigger that is taken apart answers with both.
+            // Checked first: a trigger that was removed also reports POLLPRI.
             return Pressed::Gone;
         }
         if seen.contains(PollFlags::POLLPRI) { Pressed::Yes } else { Pressed::No }
     }
 
-    /// `None` where the kernel does not tell, or not us.
+    /// Makes a trigger; `None` if the kernel has none or does not permit it.
     pub fn new() -> Option<Pressure> {
         let mut options = File::options();
         let file = options.read(true).write(true).custom_flags(nix::libc::O_NONBLOCK);

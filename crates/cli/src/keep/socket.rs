@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon's socket in the file system: who may connect, and what may be replaced.
+//! The daemon's socket in the file system: which users may connect, and which file it may replace.
 
 use crate::failure::Failure;
 use hugelift_core::printable::Escape;
@@ -23,26 +23,26 @@ const NAME: &str = "keep.sock";
 /// Why there is no socket.
 #[derive(Error, Debug)]
 pub enum SocketError {
-    /// The place is taken: the daemon does not start.
+    /// Another file or daemon is at its path: the daemon does not start.
     #[error("{0}")]
     Taken(String),
-    /// The socket cannot be made. The daemon does its work without.
+    /// The socket cannot be made. The daemon works without it.
     #[error("{0}")]
     Failed(String),
 }
 
-/// A socket that listens. Its name is removed when it is dropped.
+/// A listening socket, whose name is removed when it is dropped.
 pub struct Socket {
     listener: UnixListener,
     folder: OwnedFd,
     name: OsString,
-    /// The socket's file, opened by `O_PATH`: what is changed or removed is this one.
+    /// The socket's file, opened by `O_PATH`, so that no other file is changed or removed.
     file: OwnedFd,
     path: PathBuf,
 }
 
-/// Where a daemon of this user listens: in systemd's `RuntimeDirectory=`, else in
-/// /run/hugelift (root), else in the user's own `XDG_RUNTIME_DIR`.
+/// Returns the path at which a daemon of this user listens: in systemd's `RuntimeDirectory=`, else
+/// in /run/hugelift (root), else in the user's `XDG_RUNTIME_DIR`.
 pub fn own_path() -> Option<PathBuf> {
     let given = std::env::var_os("RUNTIME_DIRECTORY");
     let given = given.and_then(|list| std::env::split_paths(&list).next()).filter(|d| d.has_root());
@@ -51,7 +51,7 @@ pub fn own_path() -> Option<PathBuf> {
     Some(folder.join(NAME))
 }
 
-/// Where root's daemon listens.
+/// Returns the path at which root's daemon listens.
 pub fn machine_path() -> PathBuf {
     machine_folder().join(NAME)
 }
@@ -66,17 +66,17 @@ fn user_folder() -> Option<PathBuf> {
 }
 
 impl Socket {
-    /// Listens at `path`, or in the usual place, for this user alone. A socket that a killed
-    /// daemon of this user has left there is replaced; nothing else is.
+    /// Listens at `path`, or at the default path, for this user alone. Only a socket that a killed
+    /// daemon of this user has left there is replaced.
     ///
     /// Call it before any thread is started: it changes the umask for a moment.
     ///
     /// # Errors
-    /// [`SocketError::Taken`] if there is something else, or a daemon that answers.
+    /// [`SocketError::Taken`] if another file is there, or a daemon that answers.
     pub fn new(path: Option<&Path>) -> Result<Socket, SocketError> {
         let path = path.map(Path::to_path_buf).or_else(own_path).ok_or_else(|| {
             let why =
-                "XDG_RUNTIME_DIR is not set, so there is no place for the socket of 'hugelift keep status'";
+                "XDG_RUNTIME_DIR is not set, so there is no folder for the socket of 'hugelift keep status'";
             SocketError::Failed(why.into())
         })?;
         let failed = |e: io::Error| SocketError::Failed(format!("cannot listen at {}: {e}", path.escaped()));
@@ -92,12 +92,12 @@ impl Socket {
                 e => failed(e.into()),
             })?;
         }
-        // From its first moment on nobody else may connect.
+        // With this umask no other user can connect, from the moment at which the socket exists.
         let before = umask(Mode::from_bits_truncate(0o177));
         let bound = UnixListener::bind(&path);
         umask(before);
         let listener = bound.map_err(|e| match e.kind() {
-            // Somebody was faster.
+            // Another daemon has made its socket meanwhile.
             io::ErrorKind::AddrInUse => taken(&path),
             _ => failed(e),
         })?;
@@ -110,16 +110,15 @@ impl Socket {
         Ok(Socket { listener, folder, name, file, path })
     }
 
-    /// Whoever connects here is to be answered.
+    /// Returns the socket that accepts clients.
     pub fn listener(&self) -> &UnixListener {
         &self.listener
     }
 
-    /// Lets the members of this group connect too, or this user alone.
+    /// Permits the members of this group to connect; without a group, only this user.
     ///
     /// # Errors
-    /// There is no such group, or the socket cannot be given to it; then the user alone may
-    /// connect.
+    /// The group does not exist, or the socket cannot be given to it; then only this user may connect.
     pub fn set_group(&self, group: Option<&str>) -> Result<(), Failure> {
         let file = format!("/proc/self/fd/{}", self.file.as_raw_fd());
         let mode = |mode| set_permissions(&file, Permissions::from_mode(mode));
@@ -155,7 +154,8 @@ impl Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        // Only our own: another daemon may have taken the place.
+        // The name is removed only if it is still that of this socket: another daemon may have
+        // replaced it.
         let here = look(&self.folder, &self.name).ok().flatten();
         if let (Some(here), Ok(own)) = (here, fstat(&self.file))
             && same(&here, &own)
@@ -181,7 +181,7 @@ fn same(a: &FileStat, b: &FileStat) -> bool {
     (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino)
 }
 
-/// What has this name in the folder; links are not followed.
+/// Returns the file with this name in the folder, without following links.
 fn look(folder: &OwnedFd, name: &OsStr) -> nix::Result<Option<FileStat>> {
     match fstatat(folder, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
         Ok(found) => Ok(Some(found)),
@@ -198,7 +198,7 @@ fn taken(path: &Path) -> SocketError {
     ))
 }
 
-/// What was found is a socket of this user, and nobody listens there.
+/// Checks that the file is a socket of this user on which no process listens.
 fn check_dead(path: &Path, found: &FileStat) -> Result<(), SocketError> {
     let shown = path.escaped();
     let refused = |what: &str| {
@@ -220,11 +220,9 @@ fn check_dead(path: &Path, found: &FileStat) -> Result<(), SocketError> {
     }
     match try_connect(path) {
         Err(Errno::ECONNREFUSED) => Ok(()),
-        // EAGAIN: it listens, and its queue is full.
+        // EAGAIN: a process listens, and its queue is full.
         Ok(()) | Err(Errno::EAGAIN) => Err(taken(path)),
-        Err(error) => {
-            refused(&format!("a socket of which it cannot be told whether somebody listens ({error})"))
-        }
+        Err(error) => refused(&format!("a socket on which another process may listen (connect: {error})")),
     }
 }
 
@@ -235,10 +233,10 @@ fn try_connect(path: &Path) -> nix::Result<()> {
     connect(probe.as_raw_fd(), &UnixAddr::new(path)?)
 }
 
-/// Removes the dead socket that was found, and nothing that has come in its place since.
+/// Removes the dead socket that was found, but not a file that has replaced it since.
 ///
 /// # Errors
-/// `EBUSY`: something else is there now.
+/// `EBUSY`: another file is there now.
 fn take_away(folder: &OwnedFd, name: &OsStr, found: &FileStat) -> nix::Result<()> {
     let mut aside = OsString::from(".");
     aside.push(name);

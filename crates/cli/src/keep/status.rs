@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `hugelift keep status`: what the daemon says of itself.
+//! `hugelift keep status`: the daemon's state, as it sends it and as it is printed.
 
 use super::ask::ask;
 use crate::failure::{Exit, Failure};
@@ -16,59 +16,59 @@ pub const VERSION: u32 = 1;
 /// Exit status where some of what is wanted is not huge.
 const NOT_ALL: i32 = 1;
 
-/// How things are.
+/// The state of a daemon.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Status {
     /// [`VERSION`].
     pub version: u32,
-    /// The daemon.
+    /// The daemon's process id.
     pub pid: u32,
-    /// Its configuration.
+    /// The path of its configuration.
     pub config: String,
-    /// What it may lock.
+    /// How many bytes it may lock.
     pub budget_bytes: u64,
-    /// What it has locked.
+    /// How many bytes it has locked.
     pub locked_bytes: u64,
     /// Why it could not lock more.
     pub lock_error: Option<String>,
-    /// It has let go of its locks because memory was short.
+    /// It has unlocked all pages because memory was short.
     pub released: bool,
-    /// What was named and is not there.
+    /// Names in the configuration for which there is no file, a line each.
     pub missing: Vec<String>,
-    /// What it keeps.
+    /// The files that it keeps.
     pub files: Vec<FileStatus>,
 }
 
 /// One file.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct FileStatus {
-    /// Where it is.
+    /// Its path.
     pub path: Untrusted,
     /// Whole huge pages of its text and read-only data, in bytes.
     pub whole_bytes: u64,
-    /// Of these, on huge pages when it was last looked at.
+    /// Of these, on huge pages when it was last checked.
     pub huge_bytes: u64,
     /// Of these, locked in memory.
     pub locked_bytes: u64,
-    /// In words.
+    /// The same in words.
     pub summary: String,
-    /// What stands in the way.
+    /// Why the others are not huge.
     pub obstacles: Vec<ObstacleStatus>,
 }
 
-/// Bytes that are not huge, for one reason.
+/// Bytes that are not huge for one reason.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ObstacleStatus {
-    /// Its name.
+    /// The name of the reason.
     pub reason: String,
     /// How many bytes.
     pub bytes: u64,
-    /// In words.
+    /// The reason in words.
     pub detail: String,
 }
 
 impl FileStatus {
-    /// The file as reported, with so much of it locked.
+    /// Makes the status of a file from the report on it.
     pub fn new(report: &FileReport, locked_bytes: u64) -> FileStatus {
         let obstacle = |o: &Blocked| ObstacleStatus {
             reason: o.obstacle.key().to_string(),
@@ -87,12 +87,12 @@ impl FileStatus {
 }
 
 impl Status {
-    /// All that is wanted is there and huge.
+    /// Whether all that the configuration names exists and is huge.
     fn is_huge(&self) -> bool {
         self.missing.is_empty() && self.files.iter().all(|f| f.huge_bytes == f.whole_bytes)
     }
 
-    /// The exit status that says so: 0, or 1 if not all is huge.
+    /// Returns the exit status: 0 if all is huge, else 1.
     pub fn exit(&self) -> Exit {
         if self.is_huge() { Exit::SUCCESS } else { Exit(NOT_ALL) }
     }
@@ -105,7 +105,7 @@ impl Status {
 pub fn show(path: Option<&Path>, json: bool) -> Result<Exit, Failure> {
     let answer = ask(path)?;
     let status: Status = serde_json::from_str(&answer)
-        .map_err(|e| format!("what answers there is no hugelift keep of this version: {e}"))?;
+        .map_err(|e| format!("the answer is not that of a hugelift keep of this version: {e}"))?;
     console::print(&if json { answer } else { text(&status) })?;
     Ok(status.exit())
 }
@@ -118,7 +118,7 @@ fn text(status: &Status) -> String {
     let _ = writeln!(out, "pid {}, {}", status.pid, status.config);
     let _ = writeln!(out, "{huge} of {whole} huge, {locked} locked (budget {budget})");
     if status.released {
-        let _ = writeln!(out, "memory was short: nothing is locked for the moment");
+        let _ = writeln!(out, "memory was short: nothing is locked at the moment");
     }
     if let Some(error) = &status.lock_error {
         let _ = writeln!(out, "{}", error);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a configuration names, found on the machine as it is now.
+//! Finds the files that a configuration names.
 
 use crate::failure::Failure;
 use hugelift_core::keep::{Config, base_of};
@@ -12,17 +12,17 @@ use std::collections::{BTreeMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-/// More files than anybody keeps: a pattern that matches the world.
+/// A limit for patterns that match far too much.
 const MAX_FILES: usize = 4096;
 
 /// Files to keep, and where to watch for others.
 #[derive(Default)]
 pub struct Wanted {
-    /// In the order of the configuration, each once.
+    /// The files in the order of the configuration, each once.
     pub files: Vec<ElfFile>,
-    /// What was named and is not there, or cannot be read: a line each.
+    /// Names for which there is no file, or one that cannot be read: a line each.
     pub missing: Vec<String>,
-    /// Folders in which something may change, and the names that matter there.
+    /// The folders to watch, and the names that matter in each.
     pub folders: BTreeMap<PathBuf, Names>,
     known: HashSet<FileId>,
 }
@@ -30,14 +30,14 @@ pub struct Wanted {
 /// Names in a folder.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Names {
-    /// Whatever happens there matters.
+    /// All names.
     All,
-    /// These do.
+    /// These names.
     Some(HashSet<OsString>),
 }
 
 impl Names {
-    /// Whether it matters what happens to `name`.
+    /// Whether a change of the file `name` matters.
     pub fn hold(&self, name: &OsStr) -> bool {
         match self {
             Names::All => true,
@@ -69,14 +69,15 @@ impl Wanted {
         self.watch(&path);
         let elf = executable(&path).map_err(|e| e.to_string())?;
         let program = needed(ElfFile::open(&elf).map_err(|e| e.to_string())?);
-        self.missing.extend(program.missing.iter().map(|lib| format!("{name}: no {lib} for its loader")));
+        self.missing
+            .extend(program.missing.iter().map(|lib| format!("{name}: the loader would not find {lib}")));
         program.files.into_iter().for_each(|file| self.add(config, file));
         Ok(())
     }
 
     fn add_pattern(&mut self, config: &Config, pattern: &str) {
         let mut found = false;
-        // A path is taken as it is, whatever signs are in it.
+        // A path that exists is not a pattern, even if it contains * or ?.
         if Path::new(pattern).exists() {
             found = true;
             self.add_path(config, Path::new(pattern));
@@ -101,7 +102,7 @@ impl Wanted {
         }
     }
 
-    /// Whether the file is one to keep.
+    /// Adds the file at `path`; returns whether it is an ELF file that can be read.
     fn add_path(&mut self, config: &Config, path: &Path) -> bool {
         match ElfFile::open(path) {
             Ok(file) => {
@@ -126,9 +127,9 @@ impl Wanted {
         }
     }
 
-    /// Something may happen to the file by this name.
+    /// Watches for changes of the file with this path.
     fn watch(&mut self, path: &Path) {
-        // As long as its folder is not there, that one's coming matters.
+        // If its folder does not exist, the nearest folder above it that exists is watched for it.
         let there =
             |p: &&Path| p.parent().is_some_and(|folder| folder.as_os_str().is_empty() || folder.is_dir());
         let Some(path) = path.ancestors().find(there) else { return };

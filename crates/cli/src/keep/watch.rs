@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Watches folders for files that are replaced, written or removed (inotify(7)).
 //!
-//! The thread that looks for files sets the watches, for that walks paths. The loop that waits
-//! takes the events.
+//! The worker thread sets the watches, which follows paths and may take long. The daemon's loop
+//! reads the events.
 
 use super::wanted::Names;
 use crate::failure::Failure;
@@ -13,11 +13,11 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// How often events are read in one turn. Somebody who changes a watched folder all the time
+/// How many times events are read in one turn. A process that changes a watched folder all the time
 /// makes events faster than they can be read.
 const READS: usize = 16;
 
-/// What matters of the events of each watch.
+/// The names that matter for each watch.
 pub type Watched = HashMap<WatchDescriptor, Names>;
 
 /// The folders that are watched.
@@ -26,26 +26,26 @@ pub struct Folders {
     folders: BTreeMap<PathBuf, WatchDescriptor>,
 }
 
-/// What happens in them.
+/// The events in watched folders.
 pub struct Changes {
     inotify: Arc<Inotify>,
     watched: Watched,
 }
 
-/// What came of setting the watches.
+/// The result of setting the watches.
 pub struct Set {
-    /// A folder was not watched before.
+    /// Whether a folder was not watched before.
     pub new: bool,
     /// For [`Changes::set`].
     pub watched: Watched,
-    /// Folders that cannot be watched, a line each: they are only looked at from time to time.
+    /// Folders that cannot be watched, a line each: only the regular rounds see changes in them.
     pub failed: Vec<String>,
 }
 
-/// Nothing is watched yet.
+/// Starts without a watched folder.
 ///
 /// # Errors
-/// errno(3) of inotify_init(2), in words.
+/// inotify_init(2) fails.
 pub fn start() -> Result<(Folders, Changes), Failure> {
     let flags = InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC;
     let inotify = Inotify::init(flags).map_err(|e| {
@@ -62,7 +62,7 @@ impl Folders {
         let gone: Vec<PathBuf> = self.folders.keys().filter(|f| !folders.contains_key(*f)).cloned().collect();
         for folder in gone {
             if let Some(watch) = self.folders.remove(&folder) {
-                // A folder that was removed has taken its watch along.
+                // It fails for a folder that was removed: the kernel has ended its watch.
                 let _ = self.inotify.rm_watch(watch);
             }
         }
@@ -75,8 +75,8 @@ impl Folders {
             | AddWatchFlags::IN_ONLYDIR;
         let mut set = Set { new: false, watched: Watched::new(), failed: Vec::new() };
         for (folder, names) in folders {
-            // Adding a folder again gives the watch that it has; one made anew in its place
-            // gets another.
+            // A folder that is watched gets the same descriptor again; a new folder of the same name
+            // gets another one.
             match self.inotify.add_watch(folder, what) {
                 Ok(watch) => {
                     set.new |= self.folders.insert(folder.clone(), watch) != Some(watch);
@@ -93,13 +93,13 @@ impl Folders {
 }
 
 impl Changes {
-    /// From now on, events of these watches matter.
+    /// Sets the watches whose events matter.
     pub fn set(&mut self, watched: Watched) {
         self.watched = watched;
     }
 
-    /// Takes some of what has happened; returns whether it matters. What is left stays in the
-    /// kernel's queue, which is bounded: if it overflows, an event says so.
+    /// Reads some events; returns whether one of them matters. The others stay in the kernel's queue,
+    /// which is bounded: an overflow is an event too, and matters.
     pub fn take(&self) -> bool {
         let mut matters = false;
         for _ in 0..READS {
@@ -109,9 +109,9 @@ impl Changes {
                 matters |= lost
                     || match (self.watched.get(&event.wd), &event.name) {
                         (Some(names), Some(name)) => names.hold(name),
-                        // The folder itself.
+                        // An event of the folder itself.
                         (Some(_), None) => true,
-                        // A watch that has ended.
+                        // An event of a watch that has ended.
                         (None, _) => false,
                     };
             }

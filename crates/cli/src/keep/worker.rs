@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The thread that does the rounds. A round reads files, and how long that takes is in the hands
-//! of those who can write to them: so nobody waits for this thread, not even at the end.
+//! The thread that does the rounds. A round reads files, and users who can write to them can make
+//! that take long. So the daemon never waits for this thread, not even at its end.
 
 use super::journal::{Level, log};
 use super::keeper::Keeper;
@@ -18,39 +18,39 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-/// How often a round is done anew because folders were not watched before.
+/// How many times a round is done at most, if each finds new folders to watch.
 const TRIES: u32 = 3;
 
-/// What the thread can be asked for.
+/// A task for the thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Task {
-    /// Look at everything that is wanted.
+    /// Check and prime all files of the configuration.
     Round,
-    /// Read the configuration again, then as [`Task::Round`].
+    /// Read the configuration again, then do a round.
     Reload,
-    /// Release what is locked in memory.
+    /// Unlock all pages.
     Unlock,
 }
 
-/// What came of a task.
+/// The result of a task.
 pub struct Done {
-    /// Which one it was.
+    /// The task.
     pub task: Task,
-    /// How things are now.
+    /// The state after it.
     pub status: Status,
-    /// After a round: what is watched.
+    /// The watches, if it was a round.
     pub watched: Option<Watched>,
-    /// When the next round is due.
+    /// The time until the next round.
     pub interval: Duration,
-    /// Who may ask, beside the daemon's own user.
+    /// The group that may connect, beside the daemon's user.
     pub group: Option<String>,
 }
 
-/// The thread, from outside.
+/// A handle to the thread.
 pub struct Worker {
     tasks: Sender<Task>,
     done: Receiver<Done>,
-    /// A byte for each that is done; its end is the thread's end.
+    /// Carries one byte for each finished task; its end means that the thread has ended.
     bell: PipeReader,
     /// Tasks that are not done yet.
     pending: usize,
@@ -61,7 +61,7 @@ impl Worker {
     /// Starts the thread.
     ///
     /// # Errors
-    /// There can be no pipe or no thread, in words.
+    /// pipe(2) fails, or no thread can be started.
     pub fn start(path: &Path, config: Config, folders: Folders) -> Result<Worker, Failure> {
         let failed = |e: std::io::Error| format!("cannot start a thread: {e}");
         let (bell, ring) = std::io::pipe().map_err(failed)?;
@@ -78,29 +78,29 @@ impl Worker {
         Ok(Worker { tasks, done, bell, pending: 0, may_lock })
     }
 
-    /// Asks for something, which is done after what was asked for before.
+    /// Queues a task.
     pub fn ask(&mut self, task: Task) {
-        // If the thread has ended, `take` says so.
+        // If the thread has ended, `take` returns the error.
         let _ = self.tasks.send(task);
         self.pending += 1;
     }
 
-    /// Whether something is not done yet.
+    /// Whether a task is not finished yet.
     pub fn is_busy(&self) -> bool {
         self.pending > 0
     }
 
-    /// Whether it may lock pages in memory.
+    /// Whether the thread may lock pages in memory.
     pub fn may_lock(&self) -> bool {
         self.may_lock.load(Ordering::Relaxed)
     }
 
-    /// Whether it may lock pages in memory, also in the round that it is doing.
+    /// Sets whether the thread may lock pages in memory, also for the present round.
     pub fn set_may_lock(&self, may: bool) {
         self.may_lock.store(may, Ordering::Relaxed);
     }
 
-    /// Takes what is done; call it when its descriptor is ready.
+    /// Takes the result of a finished task; call it when the descriptor is ready.
     ///
     /// # Errors
     /// The thread has ended.
@@ -126,7 +126,7 @@ struct Thread {
     path: PathBuf,
     keeper: Keeper,
     folders: Folders,
-    /// What was said of folders that cannot be watched.
+    /// The last messages about folders that cannot be watched.
     unwatched: Vec<String>,
 }
 
@@ -169,8 +169,8 @@ impl Thread {
     }
 
     fn round(&mut self) -> Watched {
-        // What happens in a folder before it is watched nobody tells us. So we look again after
-        // it is watched for the first time.
+        // A change in a folder before it is watched causes no event. So a round follows after a folder
+        // is watched for the first time.
         let mut tries = 0;
         loop {
             let set = self.folders.set(&self.keeper.round());

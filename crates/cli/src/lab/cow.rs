@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `hugelift lab cow`: what its user may ask for.
+//! The options of `hugelift lab cow`.
 
 use super::OutputArgs;
 use clap::{Args, ValueEnum};
 use hugelift_lab::cow::Options;
 
-/// Fork, and write while the child has its copy: the latency of each write, what it copies, and what
-/// is left of the huge pages; then redis while it saves itself (BGSAVE)
+/// Fork, and write while the child shares the memory: how long each write takes, how much it copies,
+/// and which huge pages are left; then redis while it saves its data (BGSAVE)
 ///
-/// redis runs as a server of its own in a temporary folder, on a unix socket, where redis-server is
-/// installed. hugetlb takes pages of the pool, which root enlarges for as long as they are needed.
+/// If redis-server is installed, a redis server is started in a temporary folder, on a unix socket.
+/// hugetlb takes pages of the pool; as root hugelift enlarges the pool for the experiment.
 #[derive(Args, Debug)]
 pub struct CowArgs {
     /// Memory of the parent, in huge pages, as in 1,64,512 [default: 1 to 4096; with --quick to 256]
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     huge_pages: Vec<u64>,
 
-    /// How often each fork is repeated at least [default: 3; with --quick 2]
+    /// The least number of forks for each size [default: 3; with --quick 2]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
     rounds: Option<u64>,
 
@@ -33,12 +33,12 @@ pub struct CowArgs {
 enum Part {
     /// Forks and writes of this process
     Writes,
-    /// redis while it saves itself
+    /// redis while it saves its data
     Redis,
 }
 
 impl CowArgs {
-    /// As the experiment wants it.
+    /// Returns the options in the form of the experiment.
     pub fn options(&self) -> Options {
         let mut options = Options::usual(self.output.quick);
         if !self.huge_pages.is_empty() {

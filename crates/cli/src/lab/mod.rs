@@ -21,15 +21,15 @@ use hugelift_measure::interrupt;
 use hugelift_os::io::console::say;
 pub use output::OutputArgs;
 
-/// Exit status after ctrl-C, as a shell has it for SIGINT. What was measured is printed all the same.
+/// Exit status after ctrl-C, as a shell's for SIGINT. What was measured before is printed.
 const INTERRUPTED: i32 = 130;
 
 /// Run an experiment that shows what huge pages do on this machine
 ///
-/// Each prints its figures, draws them (--html), and says in two sentences what they mean here. It
-/// takes at most 10 minutes (60 s with --quick), needs no root, and puts back what it changes;
-/// ctrl-C ends it, and what was measured until then is shown. The last result is kept for `hugelift
-/// doctor`.
+/// Each experiment prints its figures, draws them (--html), and says in two sentences what they mean
+/// on this machine. It takes at most 10 minutes (60 s with --quick), needs no root, and restores the
+/// settings that it changes. ctrl-C ends it; what was measured before is shown. The last result is
+/// stored for `hugelift doctor`.
 #[derive(Args, Debug)]
 pub struct LabArgs {
     #[command(subcommand)]
@@ -46,7 +46,7 @@ enum Which {
     All(AllArgs),
 }
 
-/// Every experiment in turn, as one report
+/// Run every experiment in turn, and make one report
 #[derive(Args, Debug)]
 struct AllArgs {
     #[command(flatten)]
@@ -99,7 +99,7 @@ fn all(output: &OutputArgs) -> Result<Exit, Failure> {
     for experiment in ALL {
         match measured(experiment, output.quick, |progress| (experiment.run)(output.quick, progress)) {
             Ok(report) => reports.push(report),
-            // The others may work.
+            // The other experiments may work.
             Err(error) => {
                 say(&format!("{error:#}"));
                 failed = true;
@@ -126,12 +126,12 @@ fn measured(
     let bar = Bar::new(experiment.name);
     let report = perform(experiment, quick, |share, what| bar.show(share, what), run)?;
     bar.end();
-    // A part would take the place of a whole.
+    // An incomplete result must not replace a complete one.
     if report.ended == Ended::Complete
         && let Some(folder) = saved::folder()
         && let Err(error) = saved::save(&folder, &report)
     {
-        say(&format!("the result is not kept for hugelift doctor: {error:#}"));
+        say(&format!("the result is not stored for hugelift doctor: {error:#}"));
     }
     Ok(report)
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `hugelift lab munmap`: what its user may ask for.
+//! The options of `hugelift lab munmap`.
 
 use super::OutputArgs;
 use crate::failure::Failure;
@@ -7,25 +7,25 @@ use clap::{Args, ValueEnum};
 use hugelift_lab::memory::{Pages, usual_hugetlb};
 use hugelift_lab::munmap::{Kind, Options, Touch};
 
-/// Map and unmap 128 MB in a loop, by one task and by many: what touching costs on each kind of
-/// pages, how it scales, and what the kernel serialises on
+/// Map and unmap 128 MB in a loop, in one task and in many: what a touch costs on each kind of
+/// pages, how it scales, and on which locks the kernel serialises
 ///
-/// With -t or -s one case alone, measured and listed as will-it-scale's mmap1 does it.
+/// With -t or -s only one case is measured and printed, as will-it-scale's mmap1 does.
 #[derive(Args, Debug)]
 pub struct MunmapArgs {
-    /// So many tasks only, with will-it-scale's output
+    /// Measure this number of tasks only, with will-it-scale's output
     #[arg(short = 't', long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     tasks: Option<u16>,
 
-    /// So many samples of a second after the warm-up of 6, with will-it-scale's output
+    /// The number of samples of one second, after a warm-up of 6; with will-it-scale's output
     #[arg(short = 's', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=500))]
     samples: Option<u32>,
 
-    /// What the tasks are [default: both; with -t or -s processes]
+    /// Whether tasks are processes or threads [default: both; with -t or -s processes]
     #[arg(long, value_enum)]
     kind: Option<KindChoice>,
 
-    /// The pages [default: all; with -t or -s small ones]
+    /// The kind of pages [default: all; with -t or -s small ones]
     #[arg(long, value_enum)]
     pages: Option<PagesChoice>,
 
@@ -51,7 +51,7 @@ enum PagesChoice {
     Small,
     /// Transparent huge pages
     Thp,
-    /// The pool of pages of the same size
+    /// The hugetlb pool of pages of the same size
     Hugetlb,
 }
 
@@ -64,10 +64,10 @@ enum TouchChoice {
 }
 
 impl MunmapArgs {
-    /// As the experiment wants it.
+    /// Returns the options in the form of the experiment.
     ///
     /// # Errors
-    /// There is no pool.
+    /// The kernel has no hugetlb pool.
     pub fn options(&self) -> Result<Options, Failure> {
         let pages = match self.pages {
             None => None,

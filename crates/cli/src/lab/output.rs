@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the user wants to see of a report, the same for every experiment.
+//! The options for the output of an experiment, the same for all.
 
 use crate::failure::Failure;
 use crate::output;
@@ -27,7 +27,7 @@ pub struct OutputArgs {
     #[arg(long)]
     csv: bool,
 
-    /// Write pictures and figures to FILE (- is standard output): one file that loads nothing
+    /// Write pictures and figures to FILE (-: to standard output): one HTML file that needs no network
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 }
@@ -41,7 +41,7 @@ impl OutputArgs {
         output::check_html(self.html.as_deref())
     }
 
-    /// Prints the reports as they were asked for.
+    /// Prints the reports in the format that the options name.
     ///
     /// # Errors
     /// The file or standard output cannot be written.

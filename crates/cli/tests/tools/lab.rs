@@ -267,7 +267,7 @@ fn tlb_without_root_says_what_root_adds() {
     let pool_is_empty = pool().trim() == "0";
     assert!(!pool_is_empty || text.contains("as root hugelift enlarges it"), "{text}");
     let said = String::from_utf8_lossy(&out.stderr);
-    assert!(said.contains("not kept for hugelift doctor") && said.lines().count() == 1, "{said}");
+    assert!(said.contains("not stored for hugelift doctor") && said.lines().count() == 1, "{said}");
 }
 
 #[test]
@@ -406,7 +406,7 @@ fn what_cannot_be_done_is_said_at_once() {
     for (args, what) in [
         (&["nothing"][..], "unrecognized subcommand"),
         (&["munmap", "-t", "0"], "0 is not in 1..=1024"),
-        (&["tlb", "--largest", "1k"], "'1k' is no size from 1M to 64G"),
+        (&["tlb", "--largest", "1k"], "'1k' is not a size from 1M to 64G"),
         (&["tlb", "--pid", "2147483647"], "process 2147483647"),
         (&["tlb", "--program", "/proc/self/status"], "/proc/self/status"),
         (&["munmap", "--html", "/nonexistent/page.html"], "--html: there is no folder /nonexistent"),

@@ -259,7 +259,7 @@ fn pages_show_what_was_measured() {
 fn what_cannot_be_measured_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     for (args, what) in [
-        (&["memcpy", "--sizes", "0"][..], "'0' is no size from 1k to 64G"),
+        (&["memcpy", "--sizes", "0"][..], "'0' is not a size from 1k to 64G"),
         (&["memcpy", "--sizes", "1x"], "'1x' is not a size, as in 64k"),
         (&["memcpy", "--rounds", "0"], "0 is not in 1..=1000"),
         (&["cow", "--huge-pages", "0"], "0 is not in 1..="),
