@@ -38,7 +38,7 @@ pub struct TopArgs {
     #[arg(long, requires = "once")]
     json: bool,
 
-    /// How many processes are printed; HUGE is read for at most so many at a time
+    /// How many processes are printed, and for how many HUGE is read at a time
     #[arg(short, long, value_name = "N", default_value_t = 40)]
     number: usize,
 }

@@ -23,7 +23,7 @@ pub const LEFT: Column = Column { right: false, width: 0 };
 pub const RIGHT: Column = Column { right: true, width: 0 };
 
 impl Column {
-    /// The same column, at least so wide whatever is in it.
+    /// The same column, with at least this width.
     pub const fn at_least(self, width: usize) -> Column {
         Column { width, ..self }
     }
@@ -50,7 +50,7 @@ impl Table {
         Table { columns: columns.into_iter().collect(), indent: 0, lines: Vec::new() }
     }
 
-    /// The same table with so many spaces in front of each line.
+    /// The same table with `indent` spaces in front of each line.
     pub fn indented(self, indent: usize) -> Table {
         Table { indent, ..self }
     }
