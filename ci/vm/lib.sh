@@ -11,12 +11,12 @@ built=$tree/target/vm
 # The slowest first, for the sake of ci/vm/matrix.
 machines=(
   x86_64-1g
+  arm64-6.1
   arm64-6.12-16k
-  x86_64-numa
   x86_64-6.1
   x86_64-6.12
+  x86_64-numa
   arm64-bti-mte
-  arm64-6.1
 )
 
 fail() { # exit 125: these scripts' own failures
@@ -26,9 +26,9 @@ fail() { # exit 125: these scripts' own failures
 
 # Describes the machine $1: arch, kernel (a folder of the cache), memory, append (to the
 # kernel's command line), qemu (an array), disks (file systems of its NVMe disks), suites (an array:
-# what it runs in `make test-vm`. Each machine runs what it is there for, and the long suites launcher
-# and masked run where they are likely to differ: once on each architecture, or also with larger base
-# pages. `make test-vm-all` runs every suite on every machine).
+# what it runs in `make test-vm`). Each machine runs what it is there for. The longest suite, launcher,
+# runs on AArch64 alone, for `make test` runs it on this machine. `make test-vm-all` runs every suite on
+# every machine.
 machine() {
   local x86=(qemu-system-x86_64 -M q35 -accel "tcg,thread=multi" -cpu max)
   local arm=(qemu-system-aarch64 -accel "tcg,thread=multi")
@@ -47,7 +47,7 @@ machine() {
     arm64-bti-mte) # pauth-impdef: without it emulation spends its time on ciphers
       arch=aarch64 kernel=arm64-6.1
       qemu=("${arm[@]}" -M "virt,mte=on" -cpu "max,pauth-impdef=on")
-      suites=(protection backings masked parts symbols)
+      suites=(protection parts symbols)
       ;;
     x86_64-6.1)
       kernel=x86_64-6.1 disks='xfs ext4 btrfs'
@@ -57,18 +57,18 @@ machine() {
     x86_64-6.12)
       kernel=x86_64-6.12 disks='xfs ext4 btrfs'
       qemu=("${x86[@]}")
-      suites=(launcher children dist files moved parts prime shared symbols)
+      suites=(children dist files moved prime shared symbols)
       ;;
     x86_64-numa) # on 6.1, where what cpusets and policies do to hugetlb was measured
       kernel=x86_64-6.1
       qemu=("${x86[@]}" -object "memory-backend-ram,id=a,size=768M" -object "memory-backend-ram,id=b,size=768M"
         -numa "node,cpus=0,memdev=a" -numa "node,cpus=1,memdev=b")
-      suites=(numa fallbacks limited)
+      suites=(numa)
       ;;
     x86_64-1g)
       kernel=x86_64-6.12 memory=5G append='hugepagesz=1G hugepages=1'
       qemu=("${x86[@]}")
-      suites=(backings limited)
+      suites=(backings)
       ;;
     *) fail "no machine '$1': there are ${machines[*]}" ;;
   esac
