@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Lines `name: value`, as many files of /proc and /sys have them (proc(5)).
+//! Lines `name: value` and choices in brackets, as many files of /proc and /sys have them (proc(5)).
 
 use crate::maps::decimal;
 
@@ -18,6 +18,11 @@ pub fn kilobytes(value: &[u8]) -> Option<u64> {
     decimal(value.trim_ascii().strip_suffix(b"kB")?.trim_ascii_end())?.checked_mul(1024)
 }
 
+/// Returns the word in brackets of `always [madvise] never`.
+pub fn chosen(text: &str) -> Option<&str> {
+    Some(text.split_once('[')?.1.split_once(']')?.0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -31,6 +36,12 @@ mod tests {
         assert_eq!(bytes_of(text, "MemTotal"), Some(16 << 10));
         assert_eq!(bytes_of(text, "HugePages_Total"), None);
         assert_eq!(bytes_of(text, "model name"), None);
+    }
+
+    #[test]
+    fn the_choice_is_in_brackets() {
+        assert_eq!(chosen("always [madvise] never\n"), Some("madvise"));
+        assert_eq!(["", "1", "[x", "x]"].map(chosen), [None; 4]);
     }
 
     #[test]

@@ -8,6 +8,7 @@
 //! machine's.
 
 use anyhow::{Context as _, Result, anyhow, ensure};
+use hugelift_core::fields;
 use hugelift_core::printable::Escape;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
@@ -117,8 +118,7 @@ impl Drop for Setting {
 
 /// Returns the chosen word of `always [madvise] never`, or all of the text.
 pub(crate) fn chosen(text: &str) -> &str {
-    let inside = text.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
-    inside.map_or(text, |(word, _)| word).trim()
+    fields::chosen(text).unwrap_or(text).trim()
 }
 
 fn write(path: &Path, value: &str) -> std::io::Result<()> {

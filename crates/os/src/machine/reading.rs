@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One setting of the machine as it was read, with the place that it was read from.
 
+use hugelift_core::fields;
 use serde::{Deserialize, Serialize};
 
 /// A setting as it was read, with its place.
@@ -15,8 +16,7 @@ pub struct Reading {
 impl Reading {
     /// Returns the choice in `always [madvise] never`, or all of a text without brackets.
     pub fn chosen(&self) -> &str {
-        let inside = self.value.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
-        inside.map_or(self.value.as_str(), |(chosen, _)| chosen)
+        fields::chosen(&self.value).unwrap_or(&self.value)
     }
 
     /// Returns the value as a number.

@@ -4,7 +4,7 @@
 
 use crate::machine::cgroup::ReadText;
 use hugelift_core::addr::PageSize;
-use hugelift_core::fields::kilobytes;
+use hugelift_core::fields::{chosen, kilobytes};
 use hugelift_core::snapshot::Pool;
 use std::path::Path;
 
@@ -56,11 +56,6 @@ pub fn folios(names: impl Iterator<Item = String>, read: ReadText) -> Vec<PageSi
 /// Parses the name of a folder such as `hugepages-2048kB`.
 fn page_of_folder(name: &str) -> Option<PageSize> {
     PageSize::new(kilobytes(name.strip_prefix("hugepages-")?.as_bytes())?)
-}
-
-/// Returns the word in brackets of `always [madvise] never`.
-fn chosen(text: &str) -> Option<&str> {
-    Some(text.split_once('[')?.1.split_once(']')?.0)
 }
 
 fn thp_mode(text: &str) -> Option<ThpMode> {
