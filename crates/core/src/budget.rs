@@ -9,7 +9,7 @@
 //!
 //! A program starts with pages of files, which the kernel drops when a limit is reached. A copy of
 //! them is memory that the kernel cannot drop. So a copy of N bytes lowers the limit by N bytes
-//! for the rest of the program's life. Nobody knows at the start how much a program will allocate:
+//! for the rest of the program's life. How much a program will allocate cannot be known at its start:
 //! it may be all that the limit leaves, and then the kernel kills it because of any copy, however
 //! small. So no share of the limit is safe. The rule is:
 //!

@@ -113,8 +113,8 @@ pub fn pause(took: Duration) -> Duration {
     took.saturating_mul(JOINS - 1)
 }
 
-/// When it is looked again: each second, less often where nothing changes, and never so often that it
-/// takes more than half a percent of a CPU.
+/// The times of samples: every second, less often while nothing changes, and never so often that they
+/// take more than half a percent of a CPU.
 #[derive(Clone, Copy, Debug)]
 pub struct Rhythm(Duration);
 

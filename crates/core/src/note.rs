@@ -50,7 +50,7 @@ pub struct Note {
     pub source: Identity,
     /// The runs of which it was the executable.
     pub lives: Lives,
-    /// What was touched of its text and rodata; `None` if nobody looked.
+    /// What was touched of its text and rodata; `None` if that was not recorded.
     pub touched: Option<Touched>,
 }
 

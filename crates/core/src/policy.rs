@@ -135,8 +135,8 @@ impl fmt::Display for SpanChoice {
     }
 }
 
-/// What of text and rodata may be copied. It does not restrict what is huge without a private copy, in
-/// the page cache or in the store.
+/// Which pages of text and rodata may be copied. It does not restrict what is huge without a private
+/// copy, in the page cache or in the store.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Copies {
     /// All that the backings allow.
@@ -188,7 +188,7 @@ pub struct Policy {
     /// The NUMA nodes of lifted memory; `None` follows the program's own memory policy. Pages of the
     /// page cache and of the store stay where they are.
     pub placement: Option<Placement>,
-    /// What of text and rodata may be copied.
+    /// Which pages of text and rodata may be copied.
     pub copies: Copies,
     /// Bytes that the program can do without where a control group limits its memory.
     pub spare: u64,

@@ -29,7 +29,7 @@ pub const NEGLIGIBLE: u32 = 100;
 pub struct Stake {
     /// All that the plan would copy.
     pub whole: u64,
-    /// Of that, what past runs have touched, and what nobody has looked at.
+    /// The part of it that past runs have touched, or of which nothing is recorded.
     pub seen: u64,
 }
 

@@ -42,7 +42,7 @@ impl<'a> Supply<'a> {
     /// be backed, counted from its start, and what the others lack.
     pub(super) fn take(&mut self, candidate: Candidate, part: Part, span: Range) -> (u64, Option<Reason>) {
         let need = span.len() / candidate.page.bytes();
-        // Lifting half a span with the last bytes of memory helps nobody: all or nothing.
+        // Lifting half a span with the last bytes of memory is not worth them: all or nothing.
         let all_or_nothing = |taken: Result<(), Reason>| match taken {
             Ok(()) => (need, None),
             Err(reason) => (0, Some(reason)),

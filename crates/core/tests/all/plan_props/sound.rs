@@ -110,7 +110,7 @@ fn in_its_place(snapshot: &Snapshot, policy: &Policy, span: &Span) {
     disjoint(span.held.clone());
     for gap in span.gaps() {
         assert!(policy.span != SpanChoice::Inner && overlapping(&snapshot.mappings, gap).is_empty());
-        nobodys(snapshot, span, gap);
+        is_free(snapshot, span, gap);
     }
     for m in mappings {
         assert!(m.prot == span.prot && !m.shared, "{} over {}, {}", span.range, m.range, m.prot);
@@ -152,7 +152,7 @@ fn in_its_place(snapshot: &Snapshot, policy: &Policy, span: &Span) {
 }
 
 /// The unmapped range `gap` of the span is no guard and no room to grow into.
-fn nobodys(snapshot: &Snapshot, span: &Span, gap: Range) {
+fn is_free(snapshot: &Snapshot, span: &Span, gap: Range) {
     let base = snapshot.machine.base_page.bytes();
     assert!(span.range.start > Addr(0) && span.range.len() == span.attempts[0].page.bytes());
     let below = snapshot.mappings.iter().rfind(|m| m.range.end <= gap.start);
