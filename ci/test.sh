@@ -103,7 +103,8 @@ mkdir "$work/log" "$work/done"
 
 # Most tests share the pool of huge pages and the machine's memory: their programs run one at a time,
 # some tests of each at a time, for most of them wait. Beside them runs what only computes; and, once
-# the lifts are done, the experiments, each under the lock of all who need the pool.
+# lifts and safety are done, the experiments, each under the lock of all that need the pool: beside
+# safety, whose tests need that lock as well, both would only wait for each other.
 alone=(hugelift:lift hugelift:safety hugelift:tools/others)
 pure=() experimental=(hugelift:tools/experiments)
 for name in "$work"/programs/*; do
@@ -128,7 +129,7 @@ beside() { # FILE NICE PROGRAM...: runs the programs in the background, with the
 beside pure.out 5 "${pure[@]}"
 for name in "${alone[@]}"; do
   run "$name"
-  [ "$name" != hugelift:lift ] || beside experiments.out 0 "${experimental[@]}"
+  [ "$name" != hugelift:safety ] || beside experiments.out 0 "${experimental[@]}"
 done
 wait
 cat "$work/pure.out" "$work/experiments.out"

@@ -400,7 +400,7 @@ fn servers_that_do_not_serve_are_errors() {
     let taken = dir.path().join("taken").display().to_string();
     fails(
         &["--server", &server, "--ready", &taken, "--load", &load, "--metric", "x"],
-        "another one runs already",
+        "another server uses it",
     );
     assert_none_left(&dir.path().display().to_string());
 }

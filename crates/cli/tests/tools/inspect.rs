@@ -239,13 +239,13 @@ fn what_is_no_program() {
     let (a, b) = (dir.path().join("a"), dir.path().join("b"));
     std::fs::write(&a, format!("#!{}\n", b.display())).unwrap();
     std::fs::write(&b, format!("#!{}\n", a.display())).unwrap();
-    refused(&a, 125, "scripts");
+    refused(&a, 125, "its interpreter is itself a script");
 }
 
 #[test]
 fn what_is_no_process() {
-    refused("0", 125, "no process id");
-    refused("99999999999999999999", 125, "no process id");
+    refused("0", 125, "is not a process id");
+    refused("99999999999999999999", 125, "is not a process id");
     // Larger than any: the kernel's limit is 2^22.
     refused("8388608", 125, "no process 8388608");
     let mut child = Command::new("true").stdin(Stdio::null()).spawn().unwrap();

@@ -114,7 +114,7 @@ fn what_cannot_be_used_is_named_in_one_line() {
         (&["-C", "2", "iguana"], "iguana: 0 numbers in column 2"),
         (&["iguana", "nowhere"], "cannot read nowhere: No such file or directory"),
         (&["."], "cannot read .: Is a directory"),
-        (&["-", "-"], "standard input for one sample only"),
+        (&["-", "-"], "only one sample from standard input; - is given twice"),
         (&many, "at most 7 files; 8 are given"),
         (&["-c", "70", "iguana"], "levels are 80, 90, 95, 98, 99 and 99.5"),
         (&["-C", "0", "iguana"], "columns are counted from 1"),

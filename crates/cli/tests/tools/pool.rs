@@ -221,7 +221,7 @@ fn a_shortage_shows_in_the_exit_status() {
     let out = on_any(&machine, &format!("set 2M={asked}"));
     assert_eq!(out.status.code(), Some(1), "{out:?}");
     assert!(text(&out.stdout).contains(&format!("{asked} asked for, {now} got")), "{out:?}");
-    assert!(text(&out.stderr).contains(&format!("{} pages of 2 MB too few", asked - now)), "{out:?}");
+    assert!(text(&out.stderr).contains(&format!("{} pages of 2 MB are missing", asked - now)), "{out:?}");
 }
 
 #[test]
@@ -229,7 +229,7 @@ fn what_cannot_be_is_said_in_one_line() {
     let machine = Recorded::well_set();
     for (line, says) in [
         ("set 64M=1", "it has 1 GB, 2 MB"),
-        ("set 2M=1 --node 5", "there is 0, 1"),
+        ("set 2M=1 --node 5", "nodes that have one: 0, 1"),
         ("set 2M=1 2M=2", "named twice"),
         ("need /no/such/program", "cannot read /no/such/program"),
         ("need --backing thp /bin/true", "only hugetlb"),

@@ -55,7 +55,7 @@ fn has_pmu() -> bool {
 }
 
 fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../report/tests/fixtures/pmu").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../measure/tests/fixtures/pmu").join(name)
 }
 
 #[test]
@@ -207,7 +207,10 @@ fn where_perf_is_forbidden() {
         assert!(kernel(&report, "minor_faults").is_some_and(|n| (5000..5400).contains(&n)), "{report}");
         assert_eq!(kernel(&report, "context_switches"), None);
         let notes = report["notes"].to_string();
-        assert!(notes.contains("page faults are /proc/PID/stat's") && notes.contains("EPERM"), "{notes}");
+        assert!(
+            notes.contains("page faults are read from /proc/PID/stat") && notes.contains("EPERM"),
+            "{notes}"
+        );
     }
 }
 
