@@ -246,7 +246,7 @@ pub enum Refusal {
     },
     /// Offsets beyond 2^63.
     #[error("it would not fit into a file")]
-    NoCodeCave,
+    TooLarge,
 }
 
 /// The smallest base page that programs are linked for.
@@ -276,13 +276,13 @@ pub fn layout(bytes: &[u8], page: PageSize) -> Result<Layout, Refusal> {
     };
     let base = Addr(tables.headers.first_page(BASE_PAGE));
     if tables.headers.relocatable && !base.is_aligned(page) {
-        return largest(&|_| Some(Stuck::Base(base))).map_or(Err(Refusal::NoCodeCave), Err);
+        return largest(&|_| Some(Stuck::Base(base))).map_or(Err(Refusal::TooLarge), Err);
     }
     let plan = groups::place(bytes, &tables, &wholes, page)?;
     let segments: Vec<Placed> =
         tables.headers.segments.iter().zip(&wholes).map(|(s, &w)| placed(s, w, &plan, page)).collect();
     if segments.iter().all(|s| s.whole == 0 || s.stuck.is_some()) {
-        return largest(&|i| segments[i].stuck).map_or(Err(Refusal::NoCodeCave), Err);
+        return largest(&|i| segments[i].stuck).map_or(Err(Refusal::TooLarge), Err);
     }
     let edits = edits::edits(&tables, &plan.moves, &segments)?;
     let relocatable = tables.headers.relocatable;

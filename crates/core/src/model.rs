@@ -84,11 +84,11 @@ struct Store {
     pool: Option<(PageSize, u64)>,
 }
 
-/// A file, open in the program or in the store of shared text.
+/// A file, open in the program or in the store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct File {
     store: usize,
-    /// The pool of its pages; `None` for a file of the store of shared text.
+    /// The pool of its pages; `None` for a file of the store.
     pool: Option<PageSize>,
     bytes: u64,
 }

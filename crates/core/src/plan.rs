@@ -198,8 +198,7 @@ pub fn shareable(snapshot: &Snapshot, policy: &Policy) -> Vec<(usize, Part, Rang
 pub fn copied(plan: &Plan) -> impl Iterator<Item = &Span> {
     let copies = |span: &&Span| {
         let first = span.attempts.first();
-        let is_copy =
-            first.is_some_and(|a| matches!(a.backing, Backing::Thp | Backing::Hugetlb) && !a.in_place);
+        let is_copy = first.is_some_and(|a| a.backing.is_anonymous() && !a.in_place);
         is_copy && !span.part.is_writable()
     };
     plan.spans.iter().filter(copies)

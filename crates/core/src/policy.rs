@@ -20,8 +20,18 @@ pub enum Backing {
     Hugetlb,
     /// The file's own page cache in huge folios: nothing is copied.
     Pagecache,
-    /// Text that several processes map from one tmpfs or memfd copy.
+    /// A copy of text or read-only data in a file on tmpfs, which all processes map.
     Shared,
+}
+
+impl Backing {
+    /// Whether its pages are memory of no file, of which each process has a copy of its own.
+    pub fn is_anonymous(self) -> bool {
+        match self {
+            Backing::Thp | Backing::Hugetlb => true,
+            Backing::Pagecache | Backing::Shared => false,
+        }
+    }
 }
 
 impl fmt::Display for Backing {
@@ -118,7 +128,8 @@ pub enum SpanChoice {
     /// They stay: only whole huge pages inside a part are lifted.
     #[default]
     Inner,
-    /// They are lifted if they hold only parts of one protection and free unmapped space.
+    /// They are lifted if they hold only parts of one protection and free unmapped space, and are half
+    /// full or hold an edge of at least a page.
     Outer,
     /// They are lifted as with `Outer`, if they are at least half full and their part is not shared
     /// with other processes.

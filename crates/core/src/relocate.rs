@@ -59,7 +59,7 @@ pub enum NotMoved {
     Odd,
     /// There is no free address range for it below.
     #[error("there is no free address range for it below its own")]
-    NoCodeCave,
+    NoRoom,
 }
 
 /// The move of an executable.
@@ -174,12 +174,12 @@ impl Image {
         let mut room = self.range.start;
         let distance = loop {
             // The highest place with this base that ends at `room`.
-            let shift = self.range.end.0.checked_sub(room.0).ok_or(NotMoved::NoCodeCave)?;
+            let shift = self.range.end.0.checked_sub(room.0).ok_or(NotMoved::NoRoom)?;
             let off = self.bias.wrapping_sub(shift).wrapping_sub(residue) & within;
-            let distance = shift.checked_add(off).ok_or(NotMoved::NoCodeCave)?;
+            let distance = shift.checked_add(off).ok_or(NotMoved::NoRoom)?;
             let start = self.range.start.0.checked_sub(distance).filter(|s| *s >= huge.bytes());
-            let place = Range::sized(Addr(start.ok_or(NotMoved::NoCodeCave)?), self.range.len())
-                .ok_or(NotMoved::NoCodeCave)?;
+            let place = Range::sized(Addr(start.ok_or(NotMoved::NoRoom)?), self.range.len())
+                .ok_or(NotMoved::NoRoom)?;
             match overlapping(mappings, place).first() {
                 None => break distance,
                 Some(other) => room = other.range.start,

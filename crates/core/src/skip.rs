@@ -36,7 +36,7 @@ pub enum Reason {
     NotAligned(PageSize),
     /// The first or last huge page holds a neighbour of another protection.
     Neighbour(PageSize),
-    /// The first or last huge page holds memory that is not to be lifted, or no part of an object.
+    /// The first or last huge page holds memory that is not lifted, or that belongs to no object.
     Beside(PageSize),
     /// The first or last huge page reaches over space that must stay unmapped: a guard, or room that
     /// the heap or a stack grows into.
@@ -91,14 +91,14 @@ pub enum Reason {
         need: u64,
     },
     /// No gap between the mappings is wide enough for a copy of this many bytes.
-    NoCodeCave(u64),
+    NoAddressSpace(u64),
     /// Its page cache is not in huge folios.
     NotPrimed,
     /// Most of the part's page cache is in huge folios, but this piece is not.
     SmallFolios,
     /// Its address and its offset in the file differ within a huge page.
     NotCongruent(PageSize),
-    /// The store of shared text has no copy of it.
+    /// The store has no copy of it.
     NotStored(NotStored),
     /// It was copied for transparent pages of this size, which smaps does not show.
     SmallerPages(PageSize),
@@ -137,7 +137,7 @@ impl Reason {
             Reason::NoThp => "no-thp",
             Reason::MemoryLimit { .. } => "memory-short",
             Reason::GroupLimit { .. } => "memory-limit",
-            Reason::NoCodeCave(_) => "no-address-space",
+            Reason::NoAddressSpace(_) => "no-address-space",
             Reason::NotPrimed => "not-primed",
             Reason::SmallFolios => "small-folios",
             Reason::NotCongruent(_) => "not-congruent",
@@ -254,7 +254,7 @@ impl Reason {
             | Reason::Neighbour(_)
             | Reason::Beside(_)
             | Reason::KeptFree(_)
-            | Reason::NoCodeCave(_)
+            | Reason::NoAddressSpace(_)
             | Reason::WritableCode
             | Reason::Protection
             | Reason::TextRelocations
@@ -319,7 +319,9 @@ impl fmt::Display for Reason {
                 write!(f, "memory limit: {limit}, and the program may need the {left} left of it")?;
                 write!(f, ": {spare} spare, need {need}")
             }
-            Reason::NoCodeCave(need) => write!(f, "no gap of {} in its address space", human_bytes(*need)),
+            Reason::NoAddressSpace(need) => {
+                write!(f, "no gap of {} in its address space", human_bytes(*need))
+            }
             Reason::NotPrimed => f.write_str("its page cache is not in huge folios"),
             Reason::SmallFolios => f.write_str("this piece of its page cache is not in huge folios"),
             Reason::NotCongruent(page) => {

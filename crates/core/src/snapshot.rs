@@ -172,7 +172,7 @@ pub struct StoredCopy {
     pub offset: u64,
 }
 
-/// What the store of shared text has for a process; empty if the store was not asked.
+/// What the store has for a process; empty if the store was not asked.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct Stored {
     /// Copies that can be mapped.
@@ -224,7 +224,7 @@ pub struct Snapshot {
     pub brk: Option<Addr>,
     /// What the machine offers.
     pub machine: Machine,
-    /// What the store of shared text has for it.
+    /// What the store has for it.
     pub stored: Stored,
 }
 

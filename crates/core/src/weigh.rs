@@ -15,8 +15,8 @@ use std::fmt;
 use std::time::Duration;
 
 /// What it costs to put 1 MB on huge pages: to zero it, and to copy it, once. Of 160 starts of clang
-/// (224 MB) and node (76 MB) half took between 0.29 and 0.47 ms of CPU time more than bare ones, the
-/// median 0.33, in a guest whose host also has to find the memory: taken at the upper end.
+/// (224 MB) and node (76 MB) the middle half took between 0.29 and 0.47 ms a MB more CPU time than bare
+/// ones, the median 0.33, in a guest whose host also has to find the memory: taken at the upper end.
 pub const COPY_NS_PER_MB: u64 = 450_000;
 /// A copy may cost 1/20 of the run: 5 %, the most that huge pages for text and rodata gained a real
 /// program on the machine where this was measured. (On bare metal the literature has 4 to 11 %.)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! (c) The generation list of [`crate::Locked`], without the lock.
+//! The generation list of [`crate::Locked`], without the lock.
 //!
 //! *Algorithm.* The list is linked from the node of the domain through the oldest task to the youngest. A
 //! node is one word: its generation, a link to its younger neighbour, and a mark that forbids others to change

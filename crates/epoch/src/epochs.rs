@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! (b) Epoch-based reclamation.
+//! Epoch-based reclamation.
 //!
 //! *Algorithm.* There is one global epoch. A task that enters copies the epoch to a word of its own; a task
 //! that exits clears the word. A waiter advances the epoch, then reads the word of each task until it is clear

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! (a) A list of generations under one mutex.
+//! A list of generations under one mutex.
 //!
 //! *Algorithm.* A task that enters gets the next generation and is appended to the young end of the list. A
 //! task that exits donates its generation to its older neighbour and leaves the list; the oldest task

@@ -100,7 +100,7 @@ extern "C" fn in_parent() {
     let (read, write) = (READ_END.swap(usize::MAX, Relaxed), WRITE_END.swap(usize::MAX, Relaxed));
     if read != usize::MAX {
         sys::close(write);
-        // Nothing is ever written: it ends.
+        // Nothing is ever written. The read ends when the child closes the pipe.
         sys::read_all(read, &mut [0]);
         sys::close(read);
         reserve();
@@ -132,8 +132,8 @@ fn leave_pool() {
     }
 }
 
-/// Gives each span memory of this process's own: `pages` of it from the pool, as far as they can
-/// be had. Whether all that was on the pool has been replaced.
+/// Gives each span memory of this process's own: `pages` of it from the pool, as far as there are
+/// any. Returns whether all that was on the pool has been replaced.
 fn renew(mut pages: usize) -> bool {
     let mut all = true;
     let is_known = mappings::each_on_pool(|mapping| {
@@ -227,7 +227,7 @@ fn copy_over(range: Mapping, page: usize, at: usize, content: Content) -> bool {
     let is_protected = range.prot == sys::PROT_READ_WRITE || unsafe { sys::protect(at, bytes, range.prot) };
     let done = is_copied && is_protected && sys::move_over(at, bytes, range.start);
     if !done && is_closed {
-        // SAFETY: as it was.
+        // SAFETY: restores the protection that the range had; its content is as it was.
         unsafe { sys::protect(range.start, bytes, range.prot) };
     }
     done
@@ -255,7 +255,7 @@ unsafe fn copy_pages(from: usize, to: usize, bytes: usize, page: usize) {
 type Work = extern "C" fn(*mut c_void) -> *mut c_void;
 type Create = unsafe extern "C" fn(*mut c_void, *const c_void, Work, *mut c_void) -> c_int;
 
-/// Before there is a second thread, nothing writable is left on the pool.
+/// Takes everything writable off the pool before a second thread exists.
 fn before_a_thread() -> bool {
     if TABLE.state() == state::THREADS {
         return true;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Before `main`: has the process lifted, if it is a child of a lifted program and worth it.
+//! Before `main`: asks hugelift to lift the process, if it is a child of a lifted program and worth it.
 //!
 //! ```text
 //!   program   execve ==> loader ==> this --- stop ---------------- main
@@ -7,7 +7,7 @@
 //!   hugelift ................... vfork, exec  seize -> lift, end
 //! ```
 //!
-//! The program has been started as without hugelift, so a start that fails fails as it does without.
+//! The program has been started as without hugelift, so a program that cannot start fails exactly as without hugelift.
 //! All objects are mapped and relocated. The helper is forked twice, so it is no child of the program;
 //! both forks borrow the program's memory, as vfork(2) does.
 
@@ -98,7 +98,7 @@ struct Intermediate {
 /// Starts a helper and lets it lift this program. If that fails, the program goes on as it is.
 fn ask(exe: &CStr, envp: *mut *const c_char) {
     let pid = sys::getpid();
-    // Orphans become children of such a process: the helper would.
+    // Orphans become children of such a process, and so would the helper.
     if pid == 1 || sys::is_subreaper() {
         return;
     }

@@ -22,7 +22,7 @@ pub(crate) fn ask_allocator(malloc: Malloc, path: &Path, job: &LiftJob) -> Resul
         Malloc::Thp => Pages::Thp,
         Malloc::Hugetlb => Pages::Hugetlb,
     };
-    // What the user asked for by name is missed without -v too.
+    // If the user named it, say so even without -v.
     let least = if malloc == Malloc::Auto { Verbosity::Summary } else { Verbosity::Problems };
     // An allocator with huge pages takes more memory, and the search for it reads the whole program.
     if let Some(why) = reserved(&job.policy) {
@@ -30,7 +30,7 @@ pub(crate) fn ask_allocator(malloc: Malloc, path: &Path, job: &LiftJob) -> Resul
         return Ok(());
     }
     let mut allocators = allocators(path);
-    // A value that is not UTF-8 cannot be added to.
+    // We cannot append to a value that is not UTF-8.
     allocators.retain(|a| std::env::var_os(a.variable()).is_none_or(|v| v.to_str().is_some()));
     let settings = malloc::settings(&allocators, pages, |name| std::env::var(name).ok());
     if settings.is_empty() && malloc != Malloc::Auto {

@@ -26,7 +26,7 @@ use std::time::Instant;
 pub struct LiftJob {
     /// What is asked.
     pub(crate) asked: Asked,
-    /// The options' policy, without what has turned out to be impossible, or is spent.
+    /// The policy that was asked for, less what proved impossible or is spent.
     pub(crate) policy: Policy,
     /// Whether it is a child of a lifted program.
     pub(crate) is_child: bool,
@@ -40,7 +40,7 @@ pub struct LiftJob {
     pub(crate) huge: Option<PageSize>,
     /// What came of the executable at the exec stop.
     pub(crate) placement: Placement,
-    /// The machine, if the loader has left time to probe it.
+    /// The machine, if it was probed while the loader ran.
     pub(crate) probed: Option<Machine>,
     /// What stays beside the program, if anything does.
     watcher: Option<Watcher>,
@@ -67,8 +67,8 @@ impl LiftHooks for LiftJob {
         }
     }
 
-    /// What the page cache has needs no help at run time. The program must be looked at once it is
-    /// loaded only to report of it, or to be sure of it.
+    /// Nothing is left to do for a program that is in huge folios already. It is inspected again only for
+    /// a report or `--strict`.
     fn ends_at_exec(&self) -> bool {
         let options = &self.asked.options;
         let nothing_to_say =

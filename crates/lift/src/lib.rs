@@ -3,7 +3,6 @@
 //! ([`child`]), and the lift of one program, which the hooks of its helper carry out (`job`).
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
-mod after_start;
 mod allocator;
 mod asked;
 pub mod child;
@@ -19,6 +18,7 @@ mod placement;
 mod prime;
 mod report;
 pub mod start;
+mod watching;
 mod weigh;
 
 pub use failure::Failure;

@@ -78,9 +78,7 @@ impl LiftJob {
     pub(crate) fn name_code(&self, lift: &Lifted, names: Names) {
         let Lifted { pid, before, chosen, outcome, .. } = lift;
         let mut spans: BTreeMap<usize, Vec<Range>> = BTreeMap::new();
-        let is_copy = |(span, backing): &(&Span, Backing)| {
-            span.part == Part::Text && matches!(backing, Backing::Thp | Backing::Hugetlb)
-        };
+        let is_copy = |(span, backing): &(&Span, Backing)| span.part == Part::Text && backing.is_anonymous();
         for (span, _) in lifted(&chosen.plan, outcome).filter(is_copy) {
             spans.entry(span.object).or_default().push(span.range);
         }

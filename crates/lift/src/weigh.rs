@@ -170,8 +170,8 @@ impl Watch {
 }
 
 impl Chosen {
-    /// Returns what observes the program after `outcome`; `foreign` is the CPU time that the lift took
-    /// of it.
+    /// Returns what observes the program after `outcome`; `foreign` is the CPU time of the
+    /// program that the lift used.
     pub fn observer(self, snapshot: &Snapshot, outcome: &Outcome, foreign: Duration) -> Option<Observer> {
         let Watch { notes, executable, objects } = self.watch?;
         let huge: Vec<Range> = lifted(&self.plan, outcome).map(|(span, _)| span.range).collect();

@@ -82,7 +82,7 @@ impl Estimate {
     }
 
     /// Returns the larger distance from the point to an end of the interval, as a share of the
-    /// point; for ratios. The measurement could not have shown a difference smaller than this.
+    /// point. For ratios. The measurement could not have shown a difference smaller than this.
     pub fn half_width(&self) -> Option<f64> {
         let Interval { low, high } = self.interval?;
         Some((high / self.point).max(self.point / low) - 1.0)
@@ -101,7 +101,7 @@ impl fmt::Display for Estimate {
         write!(f, "{:.digits$} ", self.point)?;
         match self.interval {
             Some(i) => write!(f, "[{:.digits$}, {:.digits$}]", i.low, i.high),
-            None => write!(f, "[no interval: {} of at least 6 rounds]", self.count),
+            None => write!(f, "[{} rounds; an interval needs 6]", self.count),
         }
     }
 }

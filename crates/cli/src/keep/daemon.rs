@@ -27,9 +27,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-/// A package is unpacked file by file, so a round starts when nothing has changed for this long,
+/// A round starts when nothing has changed for this long, because a package is unpacked file by file.
 const QUIET: Duration = Duration::from_secs(1);
-/// and at the latest this long after the first change.
+/// A round starts at the latest this long after the first change.
 const LONGEST: Duration = Duration::from_secs(10);
 /// Events are read at most once in this time, however many there are.
 const BREATH: Duration = Duration::from_millis(100);

@@ -137,12 +137,12 @@ pub(super) fn place(bytes: &[u8], tables: &Tables, wholes: &[u64], page: PageSiz
             end = len;
         }
         let least = u64::saturating_sub(free, group.start);
-        let shift = group.shift().at_least(least).ok_or(Refusal::NoCodeCave)?;
-        let to = group.start.checked_add(shift).ok_or(Refusal::NoCodeCave)?;
+        let shift = group.shift().at_least(least).ok_or(Refusal::TooLarge)?;
+        let to = group.start.checked_add(shift).ok_or(Refusal::TooLarge)?;
         free = to
             .checked_add(end - group.start)
             .filter(|&f| i64::try_from(f).is_ok())
-            .ok_or(Refusal::NoCodeCave)?;
+            .ok_or(Refusal::TooLarge)?;
         match moves.last_mut() {
             Some(last) if last.to - last.from == shift => last.len = end - last.from,
             _ => moves.push(Move { from: group.start, to, len: end - group.start }),

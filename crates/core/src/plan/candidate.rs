@@ -24,7 +24,7 @@ impl Candidate {
 
     /// Returns whether it needs a private copy.
     pub(super) fn copies(&self) -> bool {
-        !self.in_place && matches!(self.backing, Backing::Thp | Backing::Hugetlb)
+        !self.in_place && self.backing.is_anonymous()
     }
 }
 

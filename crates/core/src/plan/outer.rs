@@ -36,7 +36,7 @@ pub(super) struct Edge {
     pub(super) page: PageSize,
     /// The candidates for the extent.
     pub(super) candidates: Vec<Candidate>,
-    /// The rest of the extent is shared by all processes.
+    /// Whether spans of the extent are shared by all processes.
     pub(super) shared: bool,
 }
 
@@ -122,9 +122,7 @@ impl Surroundings<'_> {
             SpanChoice::Outer => half_full || edges.iter().any(Edge::is_of_a_large_part),
             SpanChoice::Auto => half_full && !edges.iter().any(|e| e.shared),
         };
-        let copies = |candidate: &&Candidate| {
-            matches!(candidate.backing, Backing::Hugetlb | Backing::Thp) && candidate.page == page
-        };
+        let copies = |candidate: &&Candidate| candidate.backing.is_anonymous() && candidate.page == page;
         let mut candidates: Vec<Candidate> =
             first.candidates.iter().filter(copies).map(|c| Candidate { in_place: false, ..*c }).collect();
         candidates

@@ -67,7 +67,7 @@ struct Unlifted<'a> {
     /// The page size that a piece is measured by.
     page: PageSize,
     candidates: &'a [Candidate],
-    /// Some of the extent is shared by all processes.
+    /// Whether spans of the extent are shared by all processes.
     shared: bool,
 }
 

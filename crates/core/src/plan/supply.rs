@@ -52,13 +52,13 @@ impl<'a> Supply<'a> {
             return all_or_nothing(self.budget.take(Cost { machine: 0, charged: span.len() }));
         }
         if scratch_for(self.snapshot, span.len(), candidate.page, self.margin).is_none() {
-            return (0, Some(Reason::NoCodeCave(span.len())));
+            return (0, Some(Reason::NoAddressSpace(span.len())));
         }
         match candidate.backing {
             Backing::Hugetlb => self.take_from_pool(candidate.page, part, need),
             Backing::Shared => match self.snapshot.stored.covering(span) {
                 Some(_) if self.scratch(candidate, span).is_none() => {
-                    (0, Some(Reason::NoCodeCave(span.len())))
+                    (0, Some(Reason::NoAddressSpace(span.len())))
                 }
                 // It exists already, for all processes.
                 Some(_) => (need, None),

@@ -321,10 +321,10 @@ fn no_room_for_a_copy() {
     // Two gaps of 9 MB, and nothing above.
     let low = [mapping(r(21 * MB, 22 * MB), Prot::R), mapping(r(31 * MB, 32 * MB), Prot::R)];
     snapshot.mappings.splice(1.., low);
-    assert_eq!(refused(&snapshot, &Policy::default()), Reason::NoCodeCave(10 * MB));
+    assert_eq!(refused(&snapshot, &Policy::default()), Reason::NoAddressSpace(10 * MB));
     // The kernel's half of the address space is no gap.
     snapshot.mappings.push(mapping(r(0xffff_ffff_ff60_0000, 0xffff_ffff_ff60_1000), Prot::R));
-    assert_eq!(refused(&snapshot, &Policy::default()), Reason::NoCodeCave(10 * MB));
+    assert_eq!(refused(&snapshot, &Policy::default()), Reason::NoAddressSpace(10 * MB));
 }
 
 #[test]

@@ -241,7 +241,7 @@ fn lacks_nothing(page: PageSize, sizes: &Sizes) -> Machine {
     }
 }
 
-/// Returns the base for which the store of shared text has its copies. It depends on the program
+/// Returns the base for which the store has its copies. It depends on the program
 /// alone, not on the options: all processes share one copy only if they have one base.
 pub fn shared_base(headers: &Headers, path: &Path, sizes: &Sizes) -> Option<Base> {
     let both = Policy {

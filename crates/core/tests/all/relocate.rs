@@ -275,7 +275,7 @@ fn why_it_stays() {
     let base = ET_DYN_BASE;
     assert_eq!(stay(&large, base & !0x1f_ffff, &[]), Err(NotMoved::There));
     assert_eq!(stay(&headers(0x60_0000, 0x1000, 0, 0, false), base, &[]), Err(NotMoved::Fixed));
-    assert_eq!(stay(&large, 0x10_1000, &[]), Err(NotMoved::NoCodeCave));
+    assert_eq!(stay(&large, 0x10_1000, &[]), Err(NotMoved::NoRoom));
     // The alignment that a segment demands is kept.
     let mut aligned = large.clone();
     aligned.segments[3].align = 0x1_0000;
@@ -316,7 +316,7 @@ fn recorded_programs() {
                     |s: &Segment| s.vaddr.wrapping_add(bias).wrapping_sub(s.offset) % (2 << 20) == 0;
                 assert!(segments.clone().any(congruent), "{program}");
             }
-            Err(why) => assert!(why != NotMoved::NoCodeCave, "{program}: {why}"),
+            Err(why) => assert!(why != NotMoved::NoRoom, "{program}: {why}"),
         }
     }
     assert!(moved >= 1, "no recorded program is moved");

@@ -119,7 +119,7 @@ fn defrag(facts: &Facts, out: &mut Vec<Finding>) {
     }
 }
 
-/// Adds the kernel's counts of such waits since boot.
+/// Adds how often page faults have waited for compaction since boot.
 fn stalls(facts: &Facts, finding: Finding) -> Finding {
     match (facts.counters.get("compact_stall"), facts.counters.get("compact_fail")) {
         (Some(stalls), Some(failed)) => {

@@ -12,7 +12,7 @@ use hugelift_core::smaps::Usage;
 use hugelift_os::machine::base_page;
 use std::time::Instant;
 
-/// The most random loads in a measurement of the speed.
+/// The maximum number of random loads in one measurement.
 const LOADS: usize = 1 << 17;
 
 /// How many writes are made between two checks whether to stop.
@@ -124,7 +124,7 @@ fn copied(before: &Usage, after: &Usage) -> u64 {
     hugetlb + 2 * after.pss.saturating_sub(before.pss)
 }
 
-/// Measures the CPU time of a load at a random place that depends on the load before, in nanoseconds. Returns
+/// Returns the CPU time of one random load whose address depends on the load before, in nanoseconds. Returns
 /// the better of two runs, since the first one also finds other data in the caches.
 fn load_ns(memory: &Block) -> f64 {
     let loads = (memory.len() / 256).min(LOADS);

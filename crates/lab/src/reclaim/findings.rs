@@ -234,7 +234,7 @@ fn model_notes(costs: Costs, unmapping: Option<f64>) -> [String; 3] {
     let literature = format!(
         "the literature (FreeBSD r347695, review D19630): {:.3} M operations/s with the lock, {:.3} M with the list, on \
          {LITERATURE} CPUs: 252.0 % ± 1.1 % more at 95 % confidence; {:.1} µs per CPU and operation with the list, \
-         which the model takes as that work",
+         which the model takes as the work of the literature's CPUs",
         BEFORE / 1e6,
         AFTER / 1e6,
         LITERATURE as f64 / AFTER * 1e6

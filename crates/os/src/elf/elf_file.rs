@@ -69,7 +69,7 @@ pub enum FileError {
     },
     /// The objects do not fit into an address space.
     #[error("{path}: its segments do not fit into the address space")]
-    NoCodeCave {
+    NoRoom {
         /// The object.
         path: Untrusted,
     },

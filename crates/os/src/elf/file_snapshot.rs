@@ -54,7 +54,7 @@ pub fn of_file(path: &Path, wanted: Option<Wanted>) -> Result<ExecStopped, FileE
     let mut layout = Layout { page: machine.base_page, huge, base, mappings: Vec::new(), next: SHARED };
     let mut objects = Vec::new();
     for (i, file) in program.files.iter().enumerate() {
-        let no_room = || FileError::NoCodeCave { path: file.path.clone().into() };
+        let no_room = || FileError::NoRoom { path: file.path.clone().into() };
         objects.push(layout.load(file, i == 0).ok_or_else(no_room)?);
     }
     let stack = Range { start: Addr(STACK), end: Addr(STACK + STACK_BYTES) };

@@ -45,7 +45,7 @@ pub struct Aim {
 
 /// Returns the base that lets most of the executable be huge, and `None` if every base is as good.
 ///
-/// A huge page cache comes first, as it costs nothing. All processes share the store's copies, so all
+/// A page cache in huge folios comes first, as it costs nothing. All processes share the store's copies, so all
 /// need the same base for them. Else copies are made, and the base with most whole huge pages in the
 /// wanted parts is chosen. A program that has as many where it is stays there.
 pub fn aim(executable: &Executable, wanted: Wanted) -> Option<Aim> {
@@ -80,7 +80,7 @@ pub fn aim(executable: &Executable, wanted: Wanted) -> Option<Aim> {
     }
     let mut bases = Bases::new(headers, name, policy, &sizes);
     let best = bases.best()?;
-    let backing = policy.backings.iter().find(|b| matches!(b, Backing::Thp | Backing::Hugetlb));
+    let backing = policy.backings.iter().find(|b| b.is_anonymous());
     let aim = Aim { base: best, backing: backing.copied().unwrap_or(Backing::Thp) };
     match bias {
         Some(bias) => {

@@ -38,7 +38,7 @@ pub enum Bypass {
     /// A file of /proc could not be read.
     #[error(transparent)]
     Proc(ProcError),
-    /// fork(2) or socketpair(2) failed.
+    /// A system call that the launcher or helper needs failed.
     #[error("{what}: {source}; see 'ulimit -a' and the limits of its cgroup")]
     Resources {
         /// The call.
@@ -78,8 +78,8 @@ pub enum Bypass {
         /// How long the launcher waited.
         seconds: u64,
     },
-    /// The helper ended without an answer.
-    #[error("its helper was killed before the program started")]
+    /// The helper could not be forked, or ended without an answer.
+    #[error("its helper could not be forked, or ended, before the program started")]
     HelperDied,
     /// The caller has used `unshare --pid` without forking: the helper would be its pid 1.
     #[error("its children go to another pid namespace: use 'unshare --fork --pid'")]
@@ -90,8 +90,8 @@ pub enum Bypass {
     /// A constructor of the program has put it under a seccomp filter.
     #[error("a constructor of its own has installed a seccomp filter, which might kill it for the lift")]
     Confined,
-    /// The loader did not put the auxiliary vector where the kernel puts it.
-    #[error("its stack holds no AT_ENTRY to stop it by")]
+    /// The auxiliary vector is not where the kernel puts it.
+    #[error("AT_ENTRY was not found on its stack, so it cannot be stopped at its entry point")]
     NoEntry,
     /// ptrace(2) failed after it had worked.
     #[error(transparent)]

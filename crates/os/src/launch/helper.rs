@@ -168,8 +168,8 @@ fn limit(time: Duration, hooks: &mut impl LiftHooks) -> Option<Deadline> {
     }
 }
 
-/// Has the hooks lift a program that stands before its first own instruction, and lets it go. `drain`
-/// takes off the SIGCONT that stopped it there.
+/// Lets the hooks lift a program that stands before its first own instruction, and lets it go. `drain`
+/// discards the SIGCONT that stopped it there.
 fn lift(mut remote: Remote, drain: bool, hooks: &mut impl LiftHooks) -> Result<(), Error> {
     let pid = remote.pid.cast_unsigned();
     if drain {

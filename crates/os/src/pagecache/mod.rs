@@ -7,7 +7,7 @@
 //!   mapping  |  huge  |  small |  huge  |      touched once each, then PAGEMAP_SCAN
 //! ```
 //!
-//! Microseconds for each huge page, whatever state the file is in.
+//! This takes some microseconds for each huge page, whatever state the file is in.
 
 pub mod prime;
 pub mod relay;
@@ -89,8 +89,8 @@ pub fn prime_program(path: &Path, parts: &[Part], takes: impl Fn(&Path) -> bool)
 }
 
 impl Priming {
-    /// Whether nearly all of the file's wanted parts is in huge folios in the end, where they fit a
-    /// mapping with `bias`.
+    /// Primes a file and records what came of it. Returns whether nearly all of its wanted parts is then
+    /// in huge folios that fit a mapping with `bias`.
     fn add(&mut self, file: &ElfFile, bias: u64, parts: &[Part], huge: PageSize) -> bool {
         let len = file.file().metadata().map_or(0, |m| m.len());
         let mut wanted = candidates(&file.headers, bias, len, base_page(), huge);

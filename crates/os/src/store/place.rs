@@ -66,8 +66,8 @@ pub fn own_path() -> Result<PathBuf, StoreError> {
     variable("XDG_RUNTIME_DIR").map(|dir| dir.join("hugelift/store")).ok_or(StoreError::NoPlace)
 }
 
-/// Returns the directory of the notes that belong to the store at `store`: not in it, for there are notes
-/// without a store; nor, for the usual ones, below the mount point of root's store, which would hide them.
+/// Returns the directory of the notes of the store at `store`: a sibling named `*.seen`, since notes exist
+/// without a store. The usual ones are not below the mount point of root's store, which would hide them.
 pub fn notes_beside(store: &Path) -> PathBuf {
     let usual = store.parent().filter(|dir| store.ends_with("hugelift/store") && dir.parent().is_some());
     let mut name = OsString::from(usual.unwrap_or(store));

@@ -96,7 +96,7 @@ impl CodeCave {
         target.poke(self.entry_stub(), &padded(code))
     }
 
-    /// Writes the zeros again that the cave held.
+    /// Writes back the zeros that the cave held.
     pub fn clear(self, target: &Stopped) -> Result<(), Error> {
         target.poke(self.0, &[0; CAVE_BYTES])
     }
