@@ -13,19 +13,19 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-/// The reader's taste, as the page is told of it.
+/// The colour scheme that the page sees as the reader's preference.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Scheme {
     Light,
     Dark,
 }
 
-/// The browser, if there is one.
+/// Returns the path of the browser, if there is one.
 pub fn browser() -> Option<PathBuf> {
     ["chromium", "chromium-browser", "google-chrome", "chrome"].into_iter().find_map(super::find)
 }
 
-/// A page that is open in a browser of its own. The browser ends with it.
+/// A page in a browser that was started for it. The browser ends when this is dropped.
 pub struct Page {
     child: Child,
     to: Option<ChildStdin>,
@@ -33,7 +33,7 @@ pub struct Page {
     /// The session of the page; none for the browser itself.
     session: Option<String>,
     asked: u64,
-    /// What the page complained of, or tried to load besides itself.
+    /// The errors and warnings of the page, and what it tried to load besides itself.
     problems: Vec<String>,
     loaded: bool,
     url: String,
@@ -43,9 +43,9 @@ pub struct Page {
 impl Page {
     /// Opens the file in a window of 1280 by 900 pixels and waits until it is loaded.
     pub fn open(file: &Path, scheme: Scheme) -> Page {
-        let browser = browser().expect("a browser; tests ask before");
+        let browser = browser().expect("a browser: the tests look for one first");
         let profile = tempfile::tempdir().expect("a directory for the profile");
-        // Its pipes are 3 and 4. What it says on stdout and stderr is of no interest.
+        // Its pipes are the descriptors 3 and 4. Its stdout and stderr are discarded.
         let mut child = Command::new("sh")
             .args(["-c", "exec \"$@\" 3<&0 4>&1 </dev/null >/dev/null 2>&1", "sh"])
             .arg(browser)
@@ -106,12 +106,12 @@ impl Page {
         page
     }
 
-    /// The text that a reader sees.
+    /// Returns the text that a reader sees.
     pub fn text(&mut self) -> String {
         self.evaluate("document.body.innerText").as_str().expect("text").to_string()
     }
 
-    /// The value of an expression in the page.
+    /// Evaluates an expression in the page and returns its value.
     pub fn evaluate(&mut self, expression: &str) -> Value {
         let given = json!({"expression": expression, "returnByValue": true, "awaitPromise": true});
         let got = self.ask("Runtime.evaluate", given);
@@ -143,21 +143,21 @@ impl Page {
         }
     }
 
-    /// Errors and warnings of the page until now, and what it tried to load.
+    /// Returns the errors and warnings of the page so far, and what it tried to load.
     pub fn problems(&mut self) -> Vec<String> {
-        // Whatever was on its way is here once this is answered.
+        // All messages that were sent before have arrived when this is answered.
         self.evaluate("new Promise(done => setTimeout(done, 100))");
         self.problems.clone()
     }
 
-    /// Pairs of texts that lie over each other, in pixels of the page.
+    /// Returns the pairs of texts that overlap, in pixels of the page.
     pub fn overlaps(&mut self) -> Vec<String> {
         let found = self.evaluate(OVERLAPS);
         found.as_array().expect("a list").iter().map(|v| v.as_str().unwrap_or("?").to_string()).collect()
     }
 
-    /// Checks the pictures of a report of `hugelift lab`, which the page shows: all are there, with
-    /// the names of axes with their curves, nothing lies over anything else or outside of its picture.
+    /// Checks the pictures that the page shows of a report of `hugelift lab`: all are there, with the
+    /// names of their axes and curves, nothing overlaps, and nothing lies outside of its picture.
     pub fn check_plots(&mut self, report: &Value) {
         assert_eq!((self.problems(), self.overlaps()), (vec![], vec![]));
         let plots = report["plots"].as_array().expect("plots");
@@ -174,7 +174,7 @@ impl Page {
         assert_eq!(self.evaluate(OUTSIDE), json!([]));
     }
 
-    /// What is to be seen of the whole page.
+    /// Takes a picture of the whole page.
     pub fn screenshot(&mut self) -> Screenshot {
         let size =
             self.evaluate("[document.documentElement.scrollWidth, document.documentElement.scrollHeight]");
@@ -207,10 +207,10 @@ impl Page {
         }
     }
 
-    /// Takes the next message; notes it if it is a complaint.
+    /// Receives the next message, and records it if it reports a problem.
     fn hear(&mut self, deadline: Instant) -> Value {
         let left = deadline.saturating_duration_since(Instant::now());
-        let heard = self.from.recv_timeout(left).unwrap_or_else(|e| panic!("the browser says nothing: {e}"));
+        let heard = self.from.recv_timeout(left).unwrap_or_else(|e| panic!("the browser is silent: {e}"));
         let what = &heard["params"];
         match heard["method"].as_str() {
             Some("Page.loadEventFired") => self.loaded = true,
@@ -230,7 +230,7 @@ impl Page {
 
 impl Drop for Page {
     fn drop(&mut self) {
-        // The end of its pipe ends it, with all its processes.
+        // The browser and all its processes end when its pipe ends.
         drop(self.to.take());
         let _ = wait(&mut self.child, Instant::now() + Duration::from_secs(5));
         end_group(&mut self.child);
@@ -263,7 +263,7 @@ const OVERLAPS: &str = "(() => {
   return found;
 })()";
 
-/// Whatever is drawn or written outside of its picture.
+/// An expression that lists what is drawn or written outside of its picture.
 const OUTSIDE: &str = "[...document.querySelectorAll('svg')].flatMap(s => {
   const r = s.getBoundingClientRect();
   return [...s.querySelectorAll('circle, line, path, polyline, rect, text')].filter(e => {
@@ -274,9 +274,9 @@ const OUTSIDE: &str = "[...document.querySelectorAll('svg')].flatMap(s => {
 
 /// A picture of a page.
 pub struct Screenshot {
-    /// As the browser made it.
+    /// The PNG file as the browser made it.
     pub png: Vec<u8>,
-    /// How many pixels of each colour.
+    /// The number of pixels of each colour.
     colours: HashMap<[u8; 3], usize>,
     pixels: usize,
 }
@@ -297,17 +297,17 @@ impl Screenshot {
         Screenshot { png, colours, pixels }
     }
 
-    /// How many colours occur.
+    /// Returns the number of colours that occur.
     pub fn colours(&self) -> usize {
         self.colours.len()
     }
 
-    /// The colour that occurs most.
+    /// Returns the colour that occurs most often.
     pub fn background(&self) -> [u8; 3] {
         *self.colours.iter().max_by_key(|(_, count)| **count).expect("a pixel").0
     }
 
-    /// The share of all pixels that this colour has.
+    /// Returns the share of this colour among all pixels.
     pub fn share(&self, colour: [u8; 3]) -> f64 {
         *self.colours.get(&colour).unwrap_or(&0) as f64 / self.pixels as f64
     }

@@ -23,30 +23,30 @@ pub struct Victim {
     linked: Vec<PathBuf>,
 }
 
-/// A victim with megabytes of code and constants.
+/// Returns a victim with megabytes of code and constants.
 pub fn fat(source: &'static str) -> Victim {
     Victim { fat: FAT, ..plain(source) }
 }
 
-/// A victim that is too small to be lifted.
+/// Returns a victim that is too small to be lifted.
 pub fn plain(source: &'static str) -> Victim {
     Victim { source, compiler: "cc", flags: vec![], fat: 0, shared: false, linked: vec![] }
 }
 
 impl Victim {
-    /// More flags for the compiler.
+    /// Adds flags for the compiler.
     pub fn flags(mut self, flags: &[&str]) -> Victim {
         self.flags.extend(flags.iter().map(OsString::from));
         self
     }
 
-    /// Another compiler than cc.
+    /// Sets another compiler than cc.
     pub fn compiler(mut self, compiler: &'static str) -> Victim {
         self.compiler = compiler;
         self
     }
 
-    /// Bytes of generated code and of generated constants.
+    /// Sets the size in bytes of the generated code and of the generated constants.
     pub fn size(mut self, bytes: usize) -> Victim {
         self.fat = bytes;
         self
@@ -58,18 +58,18 @@ impl Victim {
         self.flags(&["-shared", "-fPIC", "-DLIBRARY"])
     }
 
-    /// Links it with these shared objects, found again where they are now.
+    /// Links it with this shared object, which the loader finds where it is now.
     pub fn with(mut self, library: PathBuf) -> Victim {
         self.linked.push(library);
         self
     }
 
-    /// Builds it, unless an earlier test has; its path.
+    /// Builds it, unless an earlier test has built it, and returns its path.
     pub fn build(&self) -> PathBuf {
         self.try_build().unwrap_or_else(|e| panic!("{e}"))
     }
 
-    /// As [`Victim::build`]; what the compiler said, if it cannot.
+    /// Like [`Victim::build`], but returns the output of the compiler if it fails.
     pub fn try_build(&self) -> Result<PathBuf, String> {
         let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/victims");
         let file = ["c", "S"].map(|ext| sources.join(self.source).with_extension(ext));
@@ -96,7 +96,7 @@ impl Victim {
             cc.arg(library).arg(format!("-Wl,-rpath,{}", dir().display()));
         }
         if self.shared {
-            // Victims are linked with it by path: its name must not be the temporary one.
+            // Victims are linked with it by path, so its soname must not be the temporary name.
             cc.arg(format!("-Wl,-soname,{}", out.file_name().unwrap_or_default().display()));
         }
         cc.args(["-pthread", "-lutil"].iter().filter(|_| !self.flags.iter().any(|f| f == "-nostdlib")));
@@ -109,19 +109,19 @@ impl Victim {
     }
 }
 
-/// Where victims are built.
+/// Returns the directory in which victims are built.
 fn dir() -> PathBuf {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("victims");
     std::fs::create_dir_all(&dir).expect("a directory for the victims");
     dir
 }
 
-/// The generated code of a fat victim, as a file for `.incbin`.
+/// Returns a file for `.incbin` with the generated code of a fat victim.
 pub fn code_file(bytes: usize) -> PathBuf {
     filler("code", bytes, code)
 }
 
-/// A file for `.incbin`, made once.
+/// Returns a file for `.incbin`, which is made only once.
 fn filler(kind: &str, bytes: usize, make: impl Fn(u32) -> Vec<u8>) -> PathBuf {
     let path = dir().join(format!("{kind}-{bytes}.bin"));
     if !path.exists() {
@@ -140,8 +140,8 @@ fn filler(kind: &str, bytes: usize, make: impl Fn(u32) -> Vec<u8>) -> PathBuf {
     path
 }
 
-/// Gives a file its final name. Another test may be making the same: the first one wins,
-/// for a program that already runs from its file is not to lose it.
+/// Gives a file its final name. Another test may make the same file. The first one is kept, because
+/// a program may already run from it.
 fn publish(temporary: &Path, path: &Path) -> std::io::Result<()> {
     let linked = std::fs::hard_link(temporary, path);
     std::fs::remove_file(temporary)?;
@@ -151,7 +151,7 @@ fn publish(temporary: &Path, path: &Path) -> std::io::Result<()> {
     }
 }
 
-/// As `fat_value` in fat.h.
+/// Computes what `fat_value` in fat.h computes.
 pub fn value(i: u32) -> u32 {
     i.wrapping_mul(2_654_435_761).wrapping_add(12345)
 }
@@ -160,7 +160,8 @@ fn data(i: u32) -> Vec<u8> {
     value(i).to_le_bytes().to_vec()
 }
 
-/// A 64-byte function that returns `value(i)`, padded with bytes that differ everywhere.
+/// Returns the code of a 64-byte function that returns `value(i)`, padded with bytes that differ
+/// everywhere.
 fn code(i: u32) -> Vec<u8> {
     let n = value(i);
     let mut bytes = Vec::with_capacity(64);
@@ -183,13 +184,13 @@ fn code(i: u32) -> Vec<u8> {
     bytes
 }
 
-/// Part of a file name that no other test uses.
+/// Returns a part of a file name that no other test uses.
 fn unique() -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     format!("{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// A directory that every user can reach, with a copy of hugelift and of `files` in it.
+/// Makes a directory that every user can reach, with copies of hugelift and of `files` in it.
 pub fn open_dir(files: &[&Path]) -> tempfile::TempDir {
     use std::os::unix::fs::PermissionsExt;
     let dir = tempfile::TempDir::new().expect("a temporary directory");
@@ -203,7 +204,8 @@ pub fn open_dir(files: &[&Path]) -> tempfile::TempDir {
     dir
 }
 
-/// Compiles with a real compiler and returns what it said; for the set-up of a test.
+/// Runs a command for the set-up of a test, such as a compiler, which must succeed. Returns its
+/// output.
 pub fn must(command: &mut Command) -> String {
     let start = std::time::Instant::now();
     let out = command.stdin(Stdio::null()).output().unwrap_or_else(|e| panic!("{command:?}: {e}"));

@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 
 const HUGE: usize = 2 << 20;
 
-/// A copy of a program that nobody else uses, its page cache as wanted; gone when dropped.
+/// A copy of a program that no other test uses, with its page cache in folios of the wanted size.
+/// Removed when dropped.
 pub struct Primed {
     dir: tempfile::TempDir,
     path: PathBuf,
@@ -21,10 +22,11 @@ impl Primed {
     /// Copies `program` and brings the copy's page cache into huge folios.
     ///
     /// # Errors
-    /// Why that cannot be had: the file system of the build directory has no large folios.
+    /// Fails if too few bytes get into huge folios: the file system of the build directory has no
+    /// large folios.
     pub fn new(program: &Path) -> Result<Primed, String> {
         let primed = Primed::copy(program);
-        // Memory may be in pieces just now.
+        // Memory may be fragmented for a moment, so try three times.
         let huge = (0..3).map(|_| prime(&primed.path)).max().unwrap_or(0);
         let whole = std::fs::metadata(&primed.path).expect("stat").len() / HUGE as u64 * HUGE as u64;
         if huge * 10 < whole * 9 {
@@ -33,8 +35,8 @@ impl Primed {
         Ok(primed)
     }
 
-    /// Copies `program` and brings the copy's page cache into small folios, whatever reading it
-    /// in sequence would give.
+    /// Copies `program` and brings the copy's page cache into small folios, even where sequential
+    /// reads would give large ones.
     pub fn small(program: &Path) -> Primed {
         let copy = Primed::copy(program);
         let file = File::open(&copy.path).expect("open");
@@ -61,24 +63,24 @@ impl Primed {
         Primed { dir, path }
     }
 
-    /// The copy.
+    /// Returns the path of the copy.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The directory that holds nothing else.
+    /// Returns the directory that holds only the copy.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 }
 
-/// Copies a program by a process of its own: a child that another test is just starting would
-/// have our descriptor, and nobody may start a file that is open for writing.
+/// Copies a program with cp(1): a child that another test starts meanwhile would inherit a
+/// descriptor of ours, and a file that is open for writing cannot be executed.
 pub fn copy(from: &Path, to: &Path) {
     super::build::must(std::process::Command::new("cp").arg(from).arg(to));
 }
 
-/// Reads a file anew, in huge folios; how many bytes then are.
+/// Reads a file anew into huge folios, and returns how many of its bytes are in huge folios.
 fn prime(path: &Path) -> u64 {
     let file = File::open(path).expect("open");
     let len = file.metadata().expect("stat").len() as usize;
@@ -108,7 +110,7 @@ fn prime(path: &Path) -> u64 {
     }
 }
 
-/// The mappings of `program` in process `pid` that show its code.
+/// Returns the mappings of `program` in process `pid` that hold its code.
 pub fn text_of(pid: u32, program: &Path) -> Vec<Usage> {
     let all = super::huge::smaps(pid).into_iter();
     let text: Vec<Usage> = all.filter(|u| u.mapping.path == program && u.mapping.prot.exec).collect();

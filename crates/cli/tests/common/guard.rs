@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Changes to the machine that undo themselves, also when the test is killed.
+//! Changes to the machine that are undone even when the test is killed.
 
 use std::fs::{self, File, OpenOptions};
 use std::path::{Path, PathBuf};
@@ -7,22 +7,24 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// Pages of 2 MB that are enough for every program of these tests.
+/// A number of 2 MB pages that is enough for every program of these tests.
 pub const PLENTY: u64 = 320;
 
-/// The pool of huge pages of the usual size, held at a size of the test's choosing. Only
-/// one test at a time has it, among all test binaries.
+/// The pool of huge pages of the usual size, kept at the number of pages that the test chooses.
+/// Only one test of all test binaries holds it at a time.
 pub struct Pool {
     restorer: Child,
-    // Dropped last: whoever gets the lock finds the pool as it was.
+    // Dropped last, so that the next holder of the lock finds the pool as it was.
     _lock: nix::fcntl::Flock<File>,
 }
 
 impl Pool {
-    /// A pool with exactly `pages` free pages (more only where others hold some already).
+    /// Sets the pool to exactly `pages` free pages, besides the pages that other programs already
+    /// hold.
     ///
     /// # Errors
-    /// Why it cannot be had: no root, no such pool, too little memory, no lock.
+    /// Fails without root, without such a pool, with too little memory, or if another test keeps
+    /// the lock.
     pub fn with_free(pages: u64) -> Result<Pool, String> {
         let pool = directory()?;
         let lock = lock()?;
@@ -30,7 +32,7 @@ impl Pool {
         let path = pool.join("nr_hugepages");
         let restorer = restorer(&format!("echo {total} > {}", path.display()))?;
         let guard = Pool { restorer, _lock: lock };
-        // Programs of other tests may take pages or give them back just now.
+        // Programs of other tests may take or return pages meanwhile.
         let mut used = total - free;
         let mut got = 0;
         for _ in 0..100 {
@@ -46,7 +48,7 @@ impl Pool {
         Err(format!("wanted a pool of {pages} free huge pages, got {got}"))
     }
 
-    /// Free pages now.
+    /// Returns the number of free pages.
     pub fn free(&self) -> u64 {
         directory().and_then(|pool| number(&pool, "free_hugepages")).expect("the pool is there")
     }
@@ -59,13 +61,13 @@ impl Drop for Pool {
     }
 }
 
-/// A process that outlives this one by as long as it takes to run `command`: its stdin ends
-/// when the guard is dropped, or the test dies of whatever.
+/// Starts a process that runs `command` when its stdin ends: when the guard is dropped, or when the
+/// test dies for any reason.
 fn restorer(command: &str) -> Result<Child, String> {
     use std::os::unix::process::CommandExt;
     Command::new("sh")
         .args(["-c", &format!("read line; {command}")])
-        // Not in the group that a ^C at the tests reaches.
+        // In its own process group, which a ^C at the tests does not reach.
         .process_group(0)
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
@@ -73,22 +75,22 @@ fn restorer(command: &str) -> Result<Child, String> {
         .map_err(|e| format!("sh: {e}"))
 }
 
-/// Settings of the kernel that are put back as they were. Who changes them holds a [`Pool`]
+/// Settings of the kernel that are restored on drop. A test that changes them must hold a [`Pool`]
 /// or an [`Exclusive`].
 pub struct Settings {
     restorer: Child,
 }
 
 impl Settings {
-    /// Keeps these files of /proc/sys and /sys.
+    /// Remembers the values of these files of /proc/sys and /sys.
     ///
     /// # Errors
-    /// One of them cannot be read.
+    /// Fails if one of them cannot be read.
     pub fn keep(paths: &[&str]) -> Result<Settings, String> {
         let mut commands = String::new();
         for path in paths {
             let text = fs::read_to_string(path).map_err(|e| format!("{path}: {e}"))?;
-            // "always [madvise] never"
+            // Such a file reads "always [madvise] never".
             let chosen = text.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map(|(c, _)| c);
             commands += &format!("echo '{}' > {path};", chosen.unwrap_or(text.trim()));
         }
@@ -103,16 +105,16 @@ impl Drop for Settings {
     }
 }
 
-/// The machine's settings to ourselves, among all test binaries.
+/// Exclusive use of the machine's settings among all test binaries.
 pub struct Exclusive {
     _lock: nix::fcntl::Flock<File>,
 }
 
 impl Exclusive {
-    /// Waits for the others.
+    /// Waits until no other test uses them.
     ///
     /// # Errors
-    /// They do not end.
+    /// Fails if another test does not release them in time.
     pub fn take() -> Result<Exclusive, String> {
         Ok(Exclusive { _lock: lock()? })
     }
@@ -139,7 +141,7 @@ fn lock() -> Result<nix::fcntl::Flock<File>, String> {
     }
 }
 
-/// The pool of the size that is also a transparent huge page's.
+/// Returns the directory of the pool whose pages have the size of a transparent huge page.
 fn directory() -> Result<PathBuf, String> {
     let size = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")
         .map_or(2 << 20, |text| text.trim().parse().unwrap_or(2 << 20));
@@ -153,18 +155,17 @@ fn number(pool: &Path, name: &str) -> Result<u64, String> {
     text.trim().parse().map_err(|e| format!("{}: {e}", path.display()))
 }
 
-/// A control group of its own, gone when dropped.
+/// A new control group, removed when dropped.
 pub struct CGroup {
     path: PathBuf,
     switched_on: Option<(PathBuf, &'static str)>,
 }
 
 impl CGroup {
-    /// A new group with the controller (`memory`, `hugetlb`), below whatever hierarchy
-    /// offers it.
+    /// Makes a group with the controller (`memory`, `hugetlb`), in the hierarchy that offers it.
     ///
     /// # Errors
-    /// Why there is none.
+    /// Fails if no hierarchy offers the controller, or if the group cannot be made.
     pub fn new(controller: &'static str) -> Result<CGroup, String> {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let made = MADE.fetch_add(1, Ordering::Relaxed);
@@ -202,17 +203,17 @@ impl CGroup {
     /// Sets the first of these limits that the group has.
     ///
     /// # Errors
-    /// None could be set.
+    /// Fails if none of them can be set.
     pub fn limit(&self, names: &[&str], value: &str) -> Result<(), String> {
         let path = names.iter().map(|n| self.path.join(n)).find(|p| p.exists());
         let path = path.ok_or_else(|| format!("{} has none of {names:?}", self.path.display()))?;
         fs::write(&path, value).map_err(|e| format!("{}: {e}", path.display()))
     }
 
-    /// The most memory that it ever had, in bytes.
+    /// Returns the most memory that the group ever had, in bytes.
     ///
     /// # Errors
-    /// The kernel does not tell (before Linux 5.19).
+    /// Fails where the kernel does not report it (before Linux 5.19).
     pub fn peak(&self) -> Result<u64, String> {
         let names = ["memory.peak", "memory.max_usage_in_bytes"];
         let path = names.iter().map(|n| self.path.join(n)).find(|p| p.exists());
@@ -221,17 +222,17 @@ impl CGroup {
         text.trim().parse().map_err(|e| format!("{}: {e}", path.display()))
     }
 
-    /// Where it is.
+    /// Returns its directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// It is one of version 2.
+    /// Returns whether it is a group of version 2.
     pub fn is_v2(&self) -> bool {
         self.path.join("cgroup.controllers").exists()
     }
 
-    /// Has [`CGroup::peak`] count anew, where the kernel can (version 2: Linux 6.12).
+    /// Resets the value of [`CGroup::peak`], where the kernel can (version 2: Linux 6.12).
     pub fn reset_peak(&self) {
         for name in ["memory.peak", "memory.max_usage_in_bytes"] {
             let _ = OpenOptions::new().write(true).open(self.path.join(name)).and_then(|mut file| {
@@ -241,7 +242,7 @@ impl CGroup {
         }
     }
 
-    /// Whether its memory has ever been at its limit.
+    /// Returns whether its memory has ever been at its limit.
     pub fn was_full(&self) -> bool {
         let of = |name: &str| fs::read_to_string(self.path.join(name)).unwrap_or_default();
         let (events, failures) = (of("memory.events"), of("memory.failcnt"));
@@ -249,7 +250,7 @@ impl CGroup {
         times.parse::<u64>().is_ok_and(|n| n > 0)
     }
 
-    /// Words that run the rest of a command inside the group.
+    /// Returns words that run the rest of a command inside the group.
     pub fn words(&self) -> Vec<String> {
         let join = format!("echo $$ > {}/cgroup.procs && exec \"$@\"", self.path.display());
         ["sh", "-c", &join, "sh"].map(String::from).to_vec()

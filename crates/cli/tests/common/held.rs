@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A program held alive while it is looked at from outside.
+//! A program that is kept running while the test examines it from outside.
 
 use super::run::{Cmd, End, Outcome, PATIENCE, end_group, shown, wait};
 use std::io::Read;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Stdio};
 use std::time::{Duration, Instant};
 
-/// A running program, with a stdin that has not ended. Killed when dropped.
+/// A running program whose stdin is still open. Killed when dropped.
 pub struct Held {
     child: Child,
     stdin: Option<ChildStdin>,
@@ -15,13 +15,13 @@ pub struct Held {
 }
 
 impl Held {
-    /// Starts the command and waits until it is `program`, untraced, and asleep: as a
+    /// Starts the command and waits until it runs `program`, is not traced, and sleeps, as a
     /// program does that waits for its stdin.
     pub fn start(cmd: &Cmd, options: Option<&[&str]>, program: &Path) -> Held {
         Held::begin(cmd, options, program, true)
     }
 
-    /// As [`Held::start`], for a program that has something to do.
+    /// Like [`Held::start`], but does not wait for sleep: for a program that keeps computing.
     pub fn start_busy(cmd: &Cmd, options: Option<&[&str]>, program: &Path) -> Held {
         Held::begin(cmd, options, program, false)
     }
@@ -38,12 +38,12 @@ impl Held {
         held
     }
 
-    /// Its process id.
+    /// Returns its process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// A file of its /proc directory.
+    /// Returns the text of a file in its /proc directory.
     pub fn proc(&self, name: &str) -> String {
         let path = format!("/proc/{}/{name}", self.pid());
         std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {path}: {e}", self.words))
@@ -68,7 +68,7 @@ impl Held {
         std::fs::read_link(format!("/proc/{}/exe", self.pid())).is_ok_and(|exe| exe == program)
     }
 
-    /// No process traces it.
+    /// Returns whether no process traces it.
     pub fn is_untraced(&self) -> bool {
         self.proc("status").lines().any(|line| line.split_whitespace().eq(["TracerPid:", "0"]))
     }
@@ -78,19 +78,19 @@ impl Held {
         stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('S'))
     }
 
-    /// Ends its stdin and waits for it.
+    /// Closes its stdin and waits for its end.
     pub fn finish(mut self) -> Outcome {
         drop(self.stdin.take());
         let (mut stdout, mut stderr) = (String::new(), String::new());
-        // What these programs say fits a pipe; so reading can wait.
+        // The output of these programs fits into a pipe, so it can be read after their end.
         let end = wait(&mut self.child, Instant::now() + PATIENCE)
-            .unwrap_or_else(|| panic!("{} does not end after its stdin has", self.words));
+            .unwrap_or_else(|| panic!("{} does not end after the end of its stdin", self.words));
         let _ = self.child.stdout.take().map(|mut s| s.read_to_string(&mut stdout));
         let _ = self.child.stderr.take().map(|mut s| s.read_to_string(&mut stderr));
         Outcome { stdout, stderr, end }
     }
 
-    /// Kills it; what it said.
+    /// Kills it, and returns its stdout, its stderr and how it ended.
     fn end_now(&mut self) -> (String, String, Option<End>) {
         end_group(&mut self.child);
         let read = |stream: Option<&mut dyn Read>| {
@@ -110,8 +110,8 @@ impl Drop for Held {
     }
 }
 
-/// The executable and the shared objects that the loader maps before the entry point, as
-/// the loader itself tells; the executable alone if it has none.
+/// Returns the executable and the shared objects that the loader maps before the entry point, as
+/// the loader itself lists them (ldd(1)); only the executable if it has no loader.
 pub fn needed(program: &Path) -> Vec<PathBuf> {
     let mut all = vec![program.canonicalize().expect("the program is there")];
     let listed = std::process::Command::new("ldd").arg(program).env_remove("LD_PRELOAD").output();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What smaps shows of an object's text and read-only data, found without any help of
-//! hugelift's planner: by the object's program headers and the kernel's list of mappings.
+//! Finds what smaps shows of an object's text and read-only data. Uses no code of hugelift's
+//! planner, only the object's program headers and the kernel's list of mappings.
 
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::elf::Headers;
@@ -15,29 +15,29 @@ use std::path::{Path, PathBuf};
 pub struct Piece {
     /// The object.
     pub object: PathBuf,
-    /// Its code, as against constants.
+    /// Whether it holds code, not constants.
     pub text: bool,
     /// The segment's pages.
     pub range: Range,
-    /// The bytes of the segment that come from the file, and where they are there.
+    /// The bytes of the segment that come from the file, and their offset in the file.
     pub file: (Range, u64),
     /// The whole huge pages inside it, where there is one.
     pub inner: Option<Range>,
     /// Bytes of `inner` that are mapped huge.
     pub huge: u64,
-    /// Of them, on transparent huge pages in anonymous memory.
+    /// The part of `huge` that is on transparent huge pages in anonymous memory.
     pub thp: u64,
-    /// Of them, from the pool.
+    /// The part of `huge` that is from the pool.
     pub hugetlb: u64,
 }
 
-/// The mappings of a process with their counters.
+/// Returns the mappings of a process with their counters.
 pub fn smaps(pid: u32) -> Vec<Usage> {
     let text = std::fs::read(format!("/proc/{pid}/smaps")).expect("read smaps");
     parse_smaps(&text).expect("parse smaps")
 }
 
-/// Every read-only segment of every one of `objects` in a process.
+/// Returns every read-only segment of each of `objects` in a process.
 pub fn pieces(pid: u32, objects: &[PathBuf]) -> Vec<Piece> {
     let usage = smaps(pid);
     objects.iter().flat_map(|object| pieces_of(&usage, object)).collect()
@@ -60,8 +60,8 @@ fn pieces_of(usage: &[Usage], object: &Path) -> Vec<Piece> {
         let (mut huge, mut thp, mut hugetlb) = (0, 0, 0);
         for one in usage {
             let Some(shared) = inner.and_then(|inner| inner.intersect(one.mapping.range)) else { continue };
-            // Of a mapping that reaches beyond it cannot be known which of its bytes are
-            // huge, unless they all are.
+            // Where a mapping reaches beyond `inner`, smaps does not show which of its bytes are
+            // huge, unless all are.
             let whole = one.mapping.range == shared || one.huge() == one.mapping.range.len();
             if whole {
                 huge += one.huge().min(shared.len());
@@ -85,13 +85,14 @@ fn pieces_of(usage: &[Usage], object: &Path) -> Vec<Piece> {
 }
 
 fn headers(object: &Path) -> Headers {
-    // The whole file: what has edited it (BOLT, patchelf) may have moved the headers to its end.
+    // Reads the whole file: a tool that has edited it (BOLT, patchelf) may have moved the headers
+    // to its end.
     let file = std::fs::read(object).unwrap_or_else(|e| panic!("{}: {e}", object.display()));
     Headers::parse(&file).unwrap_or_else(|e| panic!("{}: {e}", object.display()))
 }
 
-/// What loading added to the stated addresses: the value that most of the object's
-/// mappings agree on, for one page of the file may be part of two segments.
+/// Returns what loading added to the stated addresses: the value that most of the object's mappings
+/// agree on, because one page of the file may be part of two segments.
 fn bias(usage: &[Usage], object: &Path, headers: &Headers) -> Option<u64> {
     let mut votes: BTreeMap<u64, u32> = BTreeMap::new();
     for mapping in usage.iter().map(|u| &u.mapping).filter(|m| m.path == object) {
@@ -109,8 +110,8 @@ fn bias(usage: &[Usage], object: &Path, headers: &Headers) -> Option<u64> {
     votes.into_iter().max_by_key(|(_, n)| *n).map(|(bias, _)| bias)
 }
 
-/// Every whole huge page of every piece is huge, by the backing asked for; the pieces
-/// that have one.
+/// Asserts that every whole huge page of every piece is huge, by this backing. Returns how many
+/// pieces have a whole huge page.
 pub fn assert_lifted(pieces: &[Piece], backing: &str, what: &str) -> usize {
     let mut found = 0;
     for piece in pieces {
@@ -119,7 +120,7 @@ pub fn assert_lifted(pieces: &[Piece], backing: &str, what: &str) -> usize {
         let by = if backing == "thp" { piece.thp } else { piece.hugetlb };
         assert!(
             piece.huge == inner.len() && by == inner.len(),
-            "{what}: of {} {} at {inner:?}, {} kB, {} kB are huge, {} kB by {backing}",
+            "{what}: {} {} at {inner:?} has {} kB; {} kB of it are huge, {} kB by {backing}",
             piece.object.display(),
             if piece.text { "text" } else { "rodata" },
             inner.len() >> 10,
@@ -130,7 +131,7 @@ pub fn assert_lifted(pieces: &[Piece], backing: &str, what: &str) -> usize {
     found
 }
 
-/// The bytes of each piece are those of the object's file.
+/// Asserts that the bytes of each piece are those of the object's file.
 pub fn assert_unchanged(pid: u32, pieces: &[Piece]) {
     let memory = File::open(format!("/proc/{pid}/mem")).expect("open mem");
     for piece in pieces {
@@ -142,7 +143,7 @@ pub fn assert_unchanged(pid: u32, pieces: &[Piece]) {
             let n = (range.len() - done).min(1 << 20) as usize;
             memory.read_exact_at(&mut here[..n], range.start.0 + done).expect("read mem");
             file.read_exact_at(&mut there[..n], offset + done).expect("read the object");
-            // The bytes themselves are nothing to print.
+            // A failure prints the place, not megabytes of data.
             let same = here[..n] == there[..n];
             assert!(same, "{} differs after {:#x}", piece.object.display(), range.start.0 + done);
             done += n as u64;
@@ -150,7 +151,8 @@ pub fn assert_unchanged(pid: u32, pieces: &[Piece]) {
     }
 }
 
-/// No mapping within these pieces is writable and executable. (Elsewhere may be a JIT's.)
+/// Asserts that no mapping within these pieces is writable and executable. (A JIT compiler may have
+/// such a mapping elsewhere.)
 pub fn assert_no_wx(pid: u32, pieces: &[Piece]) {
     let within = |range: Range| pieces.iter().any(|p| p.range.intersect(range).is_some());
     let all = smaps(pid).into_iter().map(|u| u.mapping);

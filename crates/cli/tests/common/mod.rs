@@ -64,14 +64,14 @@ macro_rules! need_root {
 pub fn skipped(why: &str) {
     assert!(
         std::env::var_os("REQUIRE_ALL").is_none_or(|v| v != "1"),
-        "REQUIRE_ALL=1, and a test skips: {why}"
+        "REQUIRE_ALL=1, but this test would be skipped: {why}"
     );
-    // Past the test harness's capture: a skip that nobody sees is a test that nobody misses.
+    // Written past the test harness's capture, so that every skip is seen.
     use std::io::Write;
     let _ = writeln!(std::io::stderr().lock(), "SKIP: {why}");
 }
 
-/// Where `program` is, as execvp(3) would find it.
+/// Returns where `program` is, as execvp(3) would find it.
 pub fn find(program: &str) -> Option<PathBuf> {
     let executable = |path: &PathBuf| {
         use std::os::unix::fs::PermissionsExt;
@@ -80,7 +80,7 @@ pub fn find(program: &str) -> Option<PathBuf> {
     std::env::split_paths(&std::env::var_os("PATH")?).map(|dir| dir.join(program)).find(executable)
 }
 
-/// A clang and an lld, by whatever version they are called.
+/// Returns a clang and an lld, with or without a version in their names.
 pub fn clang_and_lld() -> Option<(&'static str, PathBuf)> {
     let clangs =
         ["clang", "clang-21", "clang-20", "clang-19", "clang-18", "clang-17", "clang-16", "clang-15"];
@@ -89,8 +89,8 @@ pub fn clang_and_lld() -> Option<(&'static str, PathBuf)> {
     Some((clang, find("ld.lld").or_else(|| find(&format!("ld.lld{version}")))?))
 }
 
-/// Runs `body` once with each backing, with enough in the pool for the second. Without
-/// root there is no pool to fill: that half is skipped.
+/// Runs `body` with the backing thp, then with hugetlb and enough pages in the pool. Only root can
+/// fill the pool: otherwise the second half is skipped.
 pub fn each_backing(body: impl Fn(&[&str])) {
     body(&["--backing", "thp"]);
     if !nix::unistd::geteuid().is_root() {
@@ -102,7 +102,7 @@ pub fn each_backing(body: impl Fn(&[&str])) {
     }
 }
 
-/// The lines of hugelift itself.
+/// Returns the lines that hugelift itself has written.
 pub fn own_lines(stderr: &str) -> Vec<&str> {
     stderr.lines().filter(|line| line.starts_with("hugelift: ")).collect()
 }

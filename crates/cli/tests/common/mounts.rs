@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! File systems of a test's own, in mounts that nobody else sees.
+//! File systems for one test, in mounts that no other process sees.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Runs `body` in a thread with mounts of its own, which end with it, whatever happens.
+/// Runs `body` in a thread with its own mounts, which end with the thread, whatever happens.
 pub fn with_own_mounts(body: impl FnOnce() + Send + 'static) {
     let thread = std::thread::spawn(move || {
         // SAFETY: unshare(2) of this thread's view of the mounts; mount(2) with strings that
@@ -23,7 +23,7 @@ pub fn with_own_mounts(body: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Whether the kernel knows file systems of this kind.
+/// Returns whether the kernel knows file systems of this kind.
 pub fn kernel_has(kind: &str) -> bool {
     // mount(8) would load the module.
     let _ = Command::new("modprobe").arg(kind).output();
@@ -43,12 +43,12 @@ pub fn run(words: &[&str]) {
     assert!(out.status.success(), "{words:?}: {}", String::from_utf8_lossy(&out.stderr));
 }
 
-/// A directory on a new file system of `kind`, which is in a file.
+/// Returns a directory on a new file system of `kind`, which is in an image file.
 pub fn image(dir: &Path, kind: &str) -> PathBuf {
     image_with(dir, kind, &[])
 }
 
-/// As [`image`], with more words for mkfs.
+/// Like [`image`], with more arguments for mkfs.
 pub fn image_with(dir: &Path, kind: &str, words: &[&str]) -> PathBuf {
     let (image, at) = (dir.join(format!("{kind}.img")), dir.join(kind));
     fs::create_dir(&at).unwrap();

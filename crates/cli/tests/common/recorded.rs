@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! /proc and /sys of a machine that is not here, in a folder: two NUMA nodes, both with a pool,
-//! nothing wrong with it. A test changes what it wants wrong.
+//! A folder with /proc and /sys of another machine: two NUMA nodes, both with a pool, and every
+//! setting right. A test changes the settings that it wants to be wrong.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB";
 const THP: &str = "/sys/kernel/mm/transparent_hugepage";
 
-/// The folder, gone when dropped.
+/// The folder. Removed when dropped.
 pub struct Recorded {
     dir: TempDir,
 }
@@ -77,7 +77,7 @@ impl Recorded {
         machine
     }
 
-    /// The numbers of its pool of 2 MB pages.
+    /// Sets the numbers of its pool of 2 MB pages.
     pub fn pool(&self, total: u64, free: u64, reserved: u64, surplus: u64, overcommit: u64) {
         for (name, number) in [
             ("nr_hugepages", total),
@@ -90,7 +90,7 @@ impl Recorded {
         }
     }
 
-    /// A node's share of that pool.
+    /// Sets a node's share of that pool.
     pub fn node(&self, node: u32, total: u64, free: u64) {
         let folder = format!("/sys/devices/system/node/node{node}/hugepages/hugepages-2048kB");
         for (name, number) in [("nr_hugepages", total), ("free_hugepages", free), ("surplus_hugepages", 0)] {
@@ -99,30 +99,30 @@ impl Recorded {
         self.write(&format!("/sys/devices/system/node/node{node}/compact"), "");
     }
 
-    /// Where it is.
+    /// Returns the folder.
     pub fn root(&self) -> &Path {
         self.dir.path()
     }
 
-    /// Where one of its files is.
+    /// Returns the path of one of its files.
     pub fn path(&self, path: &str) -> PathBuf {
         self.root().join(path.trim_start_matches('/'))
     }
 
-    /// Sets a file.
+    /// Writes a file.
     pub fn write(&self, path: &str, text: &str) {
         let path = self.path(path);
         fs::create_dir_all(path.parent().expect("a folder")).expect("make its folder");
         fs::write(&path, text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     }
 
-    /// The text of a file.
+    /// Returns the text of a file.
     pub fn read(&self, path: &str) -> String {
         let path = self.path(path);
         fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
     }
 
-    /// Every file with its bytes.
+    /// Returns every file with its bytes.
     pub fn files(&self) -> BTreeMap<PathBuf, Vec<u8>> {
         let mut all = BTreeMap::new();
         let mut folders = vec![self.root().to_path_buf()];
@@ -149,7 +149,7 @@ Committed_AS:    4096000 kB
 Hugepagesize:       2048 kB
 ";
 
-/// As of a machine soon after its start: nearly all of what is free is in the largest blocks.
+/// Like that of a machine soon after its start: nearly all free memory is in the largest blocks.
 const BUDDYINFO: &str = "\
 Node 0, zone      DMA      0      0      0      0      0      0      0      0      1      1      3
 Node 0, zone   Normal     83     27     15     14      8      7      5     29     32     12    700

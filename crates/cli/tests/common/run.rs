@@ -10,10 +10,10 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// No command of these tests may take longer.
+/// The longest time that a command of these tests may take.
 pub const PATIENCE: Duration = Duration::from_secs(60);
-/// No place for a store, nor for notes: no test is to know of another's runs, nor of what else was
-/// started on this machine.
+/// A path at which neither a store nor notes can exist. No test may depend on the runs of another
+/// test, or on other programs that this machine has started.
 pub const NO_STORE: &str = "/dev/null/none";
 
 /// How a process ended.
@@ -21,7 +21,7 @@ pub const NO_STORE: &str = "/dev/null/none";
 pub enum End {
     /// `exit(n)`
     Code(i32),
-    /// By this signal.
+    /// Killed by this signal.
     Signal(i32),
 }
 
@@ -38,28 +38,28 @@ impl From<ExitStatus> for End {
 /// What a command did.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Outcome {
-    /// All it wrote to stdout.
+    /// All that it wrote to stdout.
     pub stdout: String,
-    /// All it wrote to stderr.
+    /// All that it wrote to stderr.
     pub stderr: String,
     /// How it ended.
     pub end: End,
 }
 
 impl Outcome {
-    /// The lines of stderr that are hugelift's.
+    /// Returns the lines of stderr that are hugelift's.
     pub fn own_lines(&self) -> Vec<&str> {
         super::own_lines(&self.stderr)
     }
 
-    /// The lines of stderr that are not.
+    /// Returns the lines of stderr that are not hugelift's.
     pub fn other_lines(&self) -> String {
         self.stderr.split_inclusive('\n').filter(|line| !line.starts_with("hugelift: ")).collect()
     }
 }
 
-/// A command: a program with its arguments, what is run in front of it (`setarch -R`,
-/// `unshare -pf`: anything that execs the rest of its arguments), and its surroundings.
+/// A command: a program with its arguments, the words in front of it (`setarch -R`, `unshare -pf`:
+/// any program that executes the rest of its arguments), and its surroundings.
 #[derive(Clone, Debug, Default)]
 pub struct Cmd {
     before: Vec<OsString>,
@@ -73,18 +73,18 @@ pub struct Cmd {
 }
 
 impl Cmd {
-    /// The program and its arguments.
+    /// Makes a command of a program and its arguments.
     pub fn new<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Cmd {
         Cmd { args: args.into_iter().map(|a| a.as_ref().to_owned()).collect(), ..Cmd::default() }
     }
 
-    /// One argument more.
+    /// Adds an argument.
     pub fn arg(mut self, arg: impl AsRef<OsStr>) -> Cmd {
         self.args.push(arg.as_ref().to_owned());
         self
     }
 
-    /// More arguments.
+    /// Adds arguments.
     pub fn args<S: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = S>) -> Cmd {
         self.args.extend(args.into_iter().map(|a| a.as_ref().to_owned()));
         self
@@ -96,13 +96,13 @@ impl Cmd {
         self
     }
 
-    /// What it reads from stdin (through a pipe); otherwise /dev/null.
+    /// Sets what it reads from stdin, through a pipe. The default is /dev/null.
     pub fn stdin(mut self, bytes: impl Into<Vec<u8>>) -> Cmd {
         self.stdin = bytes.into();
         self
     }
 
-    /// A variable of the environment.
+    /// Sets a variable of the environment.
     pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Cmd {
         self.env.push((name.as_ref().to_owned(), value.as_ref().to_owned()));
         self
@@ -114,25 +114,25 @@ impl Cmd {
         self
     }
 
-    /// Its working directory.
+    /// Sets its working directory.
     pub fn cwd(mut self, dir: impl AsRef<Path>) -> Cmd {
         self.cwd = Some(dir.as_ref().to_owned());
         self
     }
 
-    /// It may take longer than [`PATIENCE`].
+    /// Sets the longest time that it may take, instead of [`PATIENCE`].
     pub fn patience(mut self, patience: Duration) -> Cmd {
         self.patience = Some(patience);
         self
     }
 
-    /// The hugelift to use, for those who cannot reach the one in the build directory.
+    /// Sets the hugelift to use, for a user who cannot reach the one in the build directory.
     pub fn launcher(mut self, path: impl AsRef<Path>) -> Cmd {
         self.launcher = Some(path.as_ref().to_owned());
         self
     }
 
-    /// The words of the command: bare, or lifted with these options.
+    /// Returns the words of the command: bare, or lifted with these options.
     pub fn words(&self, options: Option<&[&str]>) -> Vec<OsString> {
         let mut words = self.before.clone();
         if let Some(options) = options {
@@ -145,7 +145,7 @@ impl Cmd {
         words
     }
 
-    /// Ready to spawn, in a process group of its own, with all three streams piped.
+    /// Returns the command ready to spawn, in its own process group, with all three streams piped.
     pub fn command(&self, options: Option<&[&str]>) -> Command {
         let words = self.words(options);
         let mut command = Command::new(&words[0]);
@@ -172,8 +172,9 @@ impl Cmd {
         self.run(Some(options))
     }
 
-    /// A file that one test has just written is open for writing in whatever another test forks, until
-    /// that has executed its program. Such a file cannot be executed for a moment.
+    /// Runs the command, and again if a file cannot be executed for a moment: a file that one test has
+    /// just written stays open for writing in a child of another test until that child has executed
+    /// its program.
     fn run(&self, options: Option<&[&str]>) -> Outcome {
         let until = Instant::now() + Duration::from_secs(5);
         loop {
@@ -196,13 +197,14 @@ impl Cmd {
         let (stdout, stderr) = (collect(child.stdout.take()), collect(child.stderr.take()));
         if let Some(mut pipe) = child.stdin.take() {
             let bytes = self.stdin.clone();
-            // A program that does not read its stdin is no error.
+            // It is no error if the program does not read its stdin.
             std::thread::spawn(move || pipe.write_all(&bytes));
         }
         let end = wait(&mut child, deadline)
             .unwrap_or_else(|| fail(&mut child, &words, "does not end", &stdout, &stderr));
         let [out, err] = [&stdout, &stderr].map(|stream| {
-            // Who still holds the pipe is not the program: hugelift left something behind.
+            // If another process than the program still holds the pipe, hugelift has left it
+            // behind.
             until_end(stream, deadline.max(Instant::now() + Duration::from_secs(5)))
         });
         match (out, err) {
@@ -210,7 +212,7 @@ impl Cmd {
             _ => fail(
                 &mut child,
                 &words,
-                "has ended, and somebody still holds its stdout or stderr",
+                "has ended, but another process still holds its stdout or stderr",
                 &stdout,
                 &stderr,
             ),
@@ -222,7 +224,7 @@ fn text(bytes: Vec<u8>) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Reads a stream in a thread of its own.
+/// Reads a stream in another thread.
 fn collect(stream: Option<impl Read + Send + 'static>) -> mpsc::Receiver<Vec<u8>> {
     let (send, receive) = mpsc::channel();
     let mut stream = stream.expect("the stream is piped");
@@ -287,7 +289,7 @@ fn fail(
     panic!("{}\n{what}; {telling:?}\nstdout: {out:?}\nstderr: {err:?}", shown(words));
 }
 
-/// The words as one could type them.
+/// Returns the words as they can be typed in a shell.
 pub fn shown(words: &[OsString]) -> String {
     let quoted = |word: &OsString| {
         let word = word.to_string_lossy();
@@ -301,24 +303,24 @@ pub fn shown(words: &[OsString]) -> String {
     words.iter().map(quoted).collect::<Vec<_>>().join(" ")
 }
 
-/// The command does the same bare and lifted: stdout, stderr, exit status or signal; and
-/// hugelift has nothing to say. Returns what it did.
+/// Asserts that the command does the same bare and lifted (stdout, stderr, exit status or signal),
+/// and that hugelift writes nothing. Returns what it did.
 pub fn same(cmd: &Cmd, options: &[&str]) -> Outcome {
     same_as(&cmd.bare(), cmd, options, str::to_string)
 }
 
-/// As [`same`], where only the lines that `stable` makes of each output need agree.
+/// Like [`same`], but compares only the lines that `stable` makes of each output.
 pub fn same_lines(cmd: &Cmd, options: &[&str], stable: impl Fn(&str) -> String) -> Outcome {
     same_as(&cmd.bare(), cmd, options, stable)
 }
 
-/// As [`same_lines`], with the bare outcome already at hand.
+/// Like [`same_lines`], with the outcome of an earlier bare run.
 pub fn same_as(bare: &Outcome, cmd: &Cmd, options: &[&str], stable: impl Fn(&str) -> String) -> Outcome {
     let lifted = cmd.lifted(options);
     let differs = [
         (bare.end != lifted.end).then(|| format!("end: {:?} bare, {:?} lifted", bare.end, lifted.end)),
         difference("stdout", &stable(&bare.stdout), &stable(&lifted.stdout)),
-        // With hugelift's own lines in it: when all is well there are none.
+        // This includes hugelift's own lines: when all is well there are none.
         difference("stderr", &stable(&bare.stderr), &stable(&lifted.stderr)),
     ];
     let differs: Vec<String> = differs.into_iter().flatten().collect();
@@ -341,7 +343,7 @@ fn head(text: &str) -> String {
     lines.join("\n")
 }
 
-/// The lines that only one of the two has.
+/// Returns the lines that only one of the two has.
 pub fn difference(name: &str, bare: &str, lifted: &str) -> Option<String> {
     if bare == lifted {
         return None;

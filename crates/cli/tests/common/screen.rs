@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A full-screen program on a terminal of its own, and what is to be seen there.
+//! A full-screen program on its own terminal, and what the terminal shows.
 
 use super::run::{End, PATIENCE, wait};
 use nix::pty::{OpenptyResult, Winsize, openpty};
@@ -21,7 +21,8 @@ pub struct Screen {
 }
 
 impl Screen {
-    /// Starts the command in a session of its own, on a terminal of so many rows and columns.
+    /// Starts the command in a session of its own, on a terminal with this number of rows and
+    /// columns.
     pub fn start(command: &[&str], rows: u16, columns: u16) -> Screen {
         let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
         let OpenptyResult { master, slave } = openpty(&size, None).expect("a pseudo-terminal");
@@ -43,7 +44,7 @@ impl Screen {
         let parser = Arc::clone(&seen);
         std::thread::spawn(move || {
             let mut chunk = [0; 4096];
-            // The end is EIO, when nobody has the other side open any more.
+            // The read ends with EIO when no process has the other side open any more.
             while let Ok(n) = output.read(&mut chunk) {
                 parser.lock().expect("no panic").process(&chunk[..n]);
             }
@@ -51,17 +52,17 @@ impl Screen {
         Screen { child, keys, slave, before, seen }
     }
 
-    /// Its process id.
+    /// Returns its process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Types.
+    /// Types these keys.
     pub fn press(&mut self, keys: &str) {
         self.keys.write_all(keys.as_bytes()).expect("the terminal takes keys");
     }
 
-    /// Sets a new size, of which the kernel tells the program.
+    /// Sets a new size of the terminal. The kernel notifies the program of it.
     pub fn resize(&mut self, rows: u16, columns: u16) {
         let status = Command::new("stty")
             .args(["rows", &rows.to_string(), "cols", &columns.to_string()])
@@ -71,12 +72,12 @@ impl Screen {
         self.seen.lock().expect("no panic").screen_mut().set_size(rows, columns);
     }
 
-    /// What is on the screen now.
+    /// Returns what is on the screen now.
     pub fn text(&self) -> String {
         self.seen.lock().expect("no panic").screen().contents()
     }
 
-    /// Waits until the screen is as wanted; returns its text.
+    /// Waits until the screen is as wanted, and returns its text.
     pub fn until(&self, what: &str, wanted: impl Fn(&str) -> bool) -> String {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -84,21 +85,22 @@ impl Screen {
             if wanted(&text) {
                 return text;
             }
-            assert!(Instant::now() < deadline, "not seen: {what}\n{text}");
+            assert!(Instant::now() < deadline, "not seen on the screen: {what}\n{text}");
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
     }
 
-    /// Whether the program has the screen for itself (the alternate one).
+    /// Returns whether the program uses the alternate screen.
     pub fn is_full(&self) -> bool {
         self.seen.lock().expect("no panic").screen().alternate_screen()
     }
 
-    /// Waits for its end, and checks that the terminal is as it was: settings, screen, cursor.
+    /// Waits for the end of the program, and checks that the terminal is as it was before:
+    /// settings, screen, cursor.
     pub fn end(mut self) -> (End, String) {
         let end = wait(&mut self.child, Instant::now() + PATIENCE)
-            .unwrap_or_else(|| panic!("does not end\n{}", self.text()));
-        // What it said last may still be on its way.
+            .unwrap_or_else(|| panic!("the program does not end\n{}", self.text()));
+        // Its last output may not have arrived yet.
         let cursor = || !self.seen.lock().expect("no panic").screen().hide_cursor();
         self.until("the first screen, with a cursor", |_| !self.is_full() && cursor());
         let after = tcgetattr(self.slave.as_fd()).expect("the terminal's settings");

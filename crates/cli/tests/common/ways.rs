@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One program, once by each backing, with all that the backing needs.
+//! One program, lifted with each backing in turn, with all that the backing needs.
 
 use super::guard::{PLENTY, Pool};
 use super::{Cmd, Primed, skipped};
@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 pub struct Way {
     /// The backing.
     pub backing: &'static str,
-    /// The program, in a copy whose page cache is huge where the backing wants that.
+    /// The program, or a copy of it whose page cache is huge where the backing needs that.
     pub program: PathBuf,
     store: Option<PathBuf>,
 }
 
 impl Way {
-    /// The program with its arguments.
+    /// Returns the command that runs the program with these arguments.
     pub fn cmd(&self, args: &[&str]) -> Cmd {
         let cmd = Cmd::new([&self.program]).args(args);
         match &self.store {
@@ -24,23 +24,23 @@ impl Way {
         }
     }
 
-    /// Options of `hugelift run`.
+    /// Returns the options of `hugelift run`.
     pub fn options(&self) -> [&'static str; 2] {
         ["--backing", self.backing]
     }
 
-    /// Nothing is copied: the program runs from its own file.
+    /// Returns whether the program runs from its own file, without a copy.
     pub fn is_file(&self) -> bool {
         self.backing == "pagecache"
     }
 
-    /// What is copied is memory of no file.
+    /// Returns whether the copies are anonymous memory.
     pub fn is_anonymous(&self) -> bool {
         matches!(self.backing, "thp" | "hugetlb")
     }
 }
 
-/// Runs `body` with `program` by every backing that can be had here; the others are skipped.
+/// Runs `body` with `program` and each backing that works on this machine; the others are skipped.
 pub fn each_way(program: &Path, body: impl Fn(&Way)) {
     let way = |backing| Way { backing, program: program.to_owned(), store: None };
     body(&way("thp"));
