@@ -11,7 +11,7 @@ const GB: u64 = 1 << 30;
 /// What the loader and the C library may take from a pool of small pages.
 const LIBRARIES: u64 = 8 << 20;
 
-/// Pages that lifting `big` takes at most.
+/// Returns how many pages lifting `big` takes at most.
 pub fn pages_for(big: &Big, page: u64) -> u64 {
     let file = std::fs::metadata(&big.path).map_or(0, |m| m.len());
     file / page + LIBRARIES / page
@@ -34,13 +34,13 @@ fn hugetlb_of_every_size() {
             let run = compare(&["--backing", "hugetlb", "--page-size", &option(page)], &big.path);
             run.look().assert_lifted(page, From::Hugetlb);
             run.assert_silent();
-            assert_eq!(pool.free(), free, "pages come back");
+            assert_eq!(pool.free(), free, "not all pages came back to the pool");
         }
     }
 }
 
-/// One page of 1 GB: only a program that is loaded where it is stated to be can have one in so
-/// little memory.
+/// A page of 1 GB. In so little memory only a program that is loaded at its stated address can have
+/// one.
 #[test]
 fn hugetlb_of_1_gb() {
     needs_root!();
@@ -60,7 +60,7 @@ fn hugetlb_of_1_gb() {
     run.assert_silent();
 }
 
-/// What the one page of 1 GB leaves goes to those of 2 MB.
+/// What the one page of 1 GB does not cover goes to pages of 2 MB.
 #[test]
 fn hugetlb_of_mixed_sizes() {
     needs_root!();
@@ -81,15 +81,15 @@ fn hugetlb_of_mixed_sizes() {
     assert_eq!(look.huge(look.text, From::Hugetlb), whole);
 }
 
-/// Pages of the pool are there, and `auto` takes transparent ones: parts of those can be protected and
-/// unmapped, as parts of a file can.
+/// `auto` takes transparent pages although the pool has free pages: parts of transparent pages can be
+/// protected and unmapped, as parts of a file can.
 #[test]
-fn auto_leaves_the_pool_to_those_who_ask_for_it() {
+fn auto_does_not_take_pages_of_the_pool() {
     needs_root!();
     let _alone = alone();
     let Some(page) = thp().filter(|p| sizes().contains(p)) else { lacks!("no THP, or no pool of its size") };
     let big = grow("vm_big.static", page);
-    // No other pool is to be preferred.
+    // No pool of smaller pages may be preferred.
     let _empty: Vec<Pool> = sizes().into_iter().filter(|s| *s < page).map(emptied).collect();
     let pool = Pool::of(page);
     assert!(pool.set(5), "no 5 pages of {page}");
@@ -99,8 +99,8 @@ fn auto_leaves_the_pool_to_those_who_ask_for_it() {
     run.assert_silent();
 }
 
-/// Runs `compare` with each of `kinds` and a pool that is large enough for it, and `check` with what
-/// came of it. The pages come back.
+/// Runs `compare` with each of `kinds` and a pool that is large enough for it, calls `check` with
+/// the result, and asserts that the pages return to the pool.
 pub fn with_pool(
     kinds: &[&str],
     compare: impl Fn(&[&str], &Big) -> Run,
@@ -114,15 +114,15 @@ pub fn with_pool(
         let free = pool.free();
         let run = compare(&["--backing", "hugetlb", "--page-size", &option(page)], &big);
         check(&run, &big, page);
-        assert_eq!(pool.free(), free, "pages come back");
+        assert_eq!(pool.free(), free, "not all pages came back to the pool");
     }
     Ok(())
 }
 
-/// A pool without pages.
+/// Returns a pool without pages.
 pub fn emptied(page: u64) -> Pool {
     let pool = Pool::of(page);
-    assert!(pool.set(0), "pages of {page} stay");
+    assert!(pool.set(0), "the pool keeps pages of {page}");
     pool
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Suite: programs that a lifted one starts are lifted as well.
+//! Suite: programs that a lifted program starts are lifted as well.
 
 use crate::grow::grow;
 use crate::huge::thp;
@@ -26,7 +26,7 @@ fn of_a_shell() {
     lifts("vm_big.pie", "true; ");
 }
 
-/// The same process, which was lifted as a program before.
+/// The process is the same, and was already lifted once, as the shell.
 #[test]
 fn in_its_place() {
     lifts("vm_big.pie", "exec ");

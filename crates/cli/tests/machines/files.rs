@@ -18,7 +18,8 @@ pub fn disk(kind: &str) -> Option<PathBuf> {
     disks.split(' ').find_map(|d| d.strip_prefix(kind)?.strip_prefix(':').map(PathBuf::from))
 }
 
-/// `cold`: with its pages not yet in memory when it starts.
+/// Lifts programs from a file system of this kind. `cold`: no page is in memory when the program
+/// starts.
 fn lifts_from(kind: &str, cold: bool) {
     let _alone = alone();
     let Some(dir) = disk(kind) else { lacks!("no {kind} disk") };
@@ -58,14 +59,14 @@ fn ext4_just_written() {
     lifts_from("ext4", false);
 }
 
-/// `MADV_COLLAPSE` of code on tmpfs says EINVAL on Linux 6.1, and does it all the same; newer
-/// kernels say that it is done. What hugelift says is what smaps shows, whatever the call said;
-/// and the program is lifted as any other.
+/// `MADV_COLLAPSE` of code on tmpfs returns EINVAL on Linux 6.1 although it collapses the code; on
+/// newer kernels it succeeds. hugelift reports what smaps shows, whatever the call returned, and
+/// the program is lifted like any other.
 #[test]
 fn tmpfs_collapsed() {
     let _alone = alone();
     let Some(page) = thp() else { lacks!("no transparent huge pages") };
-    let Some(dir) = tmpfs() else { lacks!("no tmpfs that programs may be in") };
+    let Some(dir) = tmpfs() else { lacks!("no tmpfs from which programs may run") };
     let big = grow_at(dir, "vm_big.static", [2 * page, 64 << 10], page);
     let mut held = bare(&big.path, &["collapse"]);
     let mut child = held.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Makes a small victim (victims/vm_big.h) as large as huge pages ask for.
+//! Makes a small victim (victims/vm_big.h) as large as huge pages require.
 //!
 //! ```text
 //!   file   | headers, small segments | 64 kB | 64 kB |   =>  | ... | big text | big rodata |
 //! ```
 //!
-//! The segments that are stated to lie from 1 GB on get more of the file, which is made
-//! longer; most of it is a hole. The first 64 kB are the victim's own; each further 64 kB of the
-//! text starts with its piece of code, and each of both parts holds a number of its own.
+//! The file is made longer, and the segments whose stated addresses are 1 GB or more get more of
+//! it; most of it is a hole. The first 64 kB are the victim's own. Each further 64 kB start with a
+//! copy of the segment's first bytes (in the text: its piece of code), and each 64 kB hold a
+//! different number.
 
 use crate::place::victim;
 use std::fs::{self, File};
@@ -20,29 +21,29 @@ const BIG: u64 = 0x4000_0000;
 const PT_LOAD: u32 = 1;
 const PF_X: u32 = 1;
 
-/// A program of the wanted size, gone when dropped.
+/// A program of the wanted size. Removed when dropped.
 pub struct Big {
     pub path: PathBuf,
     _dir: TempDir,
 }
 
-/// A [`victim`] whose text holds three whole huge pages of `page` bytes, wherever it is loaded,
-/// and whose read-only data holds two; in a directory of its own inside `parent`.
+/// Makes a [`victim`] whose text holds three whole huge pages of `page` bytes, wherever it is
+/// loaded, and whose read-only data holds two; in a new directory inside `parent`.
 pub fn grow_in(parent: &Path, name: &str, page: u64) -> Big {
     grow_to(parent, name, [4 * page, 3 * page])
 }
 
-/// As [`grow_in`], in the usual place.
+/// Like [`grow_in`], in the directory for temporary files.
 pub fn grow(name: &str, page: u64) -> Big {
     grow_in(&std::env::temp_dir(), name, page)
 }
 
-/// A [`victim`] with so many bytes of text and read-only data, multiples of 64 kB.
+/// Makes a [`victim`] with text and read-only data of these `sizes` in bytes, multiples of 64 kB.
 pub fn grow_to(parent: &Path, name: &str, sizes: [u64; 2]) -> Big {
     grow_at(parent, name, sizes, 1 << 20)
 }
 
-/// As [`grow_to`]; in the file the big parts start at multiples of `align`.
+/// Like [`grow_to`], but the big parts start at multiples of `align` in the file.
 pub fn grow_at(parent: &Path, name: &str, [text, rodata]: [u64; 2], align: u64) -> Big {
     let dir = TempDir::with_prefix_in("machines-", parent).unwrap();
     let path = dir.path().join("big");
@@ -64,8 +65,8 @@ pub fn grow_at(parent: &Path, name: &str, [text, rodata]: [u64; 2], align: u64) 
         pieces.push((end, bytes, old[offset..offset + STEP as usize].to_vec()));
         end = (end + bytes).next_multiple_of(align);
     }
-    assert_eq!(pieces.len(), 2, "{name} has a big text and big read-only data");
-    // The section headers say where things were.
+    assert_eq!(pieces.len(), 2, "{name} must have a big text and big read-only data");
+    // The section headers would give the old offsets.
     put(&mut elf, 40, 0);
     elf[60..64].fill(0);
     let file = File::create(&path).unwrap();

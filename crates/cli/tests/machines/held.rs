@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A victim that waits for a line on its stdin while it is looked at.
+//! A victim that waits for a line on its stdin while the test examines it.
 
 use crate::look::Look;
 use crate::start::lifted;
@@ -8,16 +8,17 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-/// Ended when dropped.
+/// The running victim. Ended when dropped.
 pub struct Held {
     child: Child,
     out: BufReader<ChildStdout>,
-    /// What it said so far.
+    /// Its output so far.
     pub said: String,
 }
 
 impl Held {
-    /// `hugelift run options -- program args`, once it has looked at itself.
+    /// Starts `hugelift run options -- program args`, and returns when the program has looked at
+    /// itself.
     pub fn lifted(options: &[&str], program: &Path, args: &[&str], env: &[(&str, &Path)]) -> Held {
         Held::start(lifted(options, program, args).envs(env.iter().copied()))
     }
@@ -32,12 +33,12 @@ impl Held {
         Held { child, out, said }
     }
 
-    /// What it saw of itself.
+    /// Returns what it saw of itself.
     pub fn look(&self) -> Look {
         Look::all(&self.said).remove(0)
     }
 
-    /// A line `NAME START BYTES` of what it said, in hexadecimal.
+    /// Returns the two hexadecimal numbers of the line `NAME START BYTES` in its output.
     pub fn place(&self, name: &str) -> (u64, u64) {
         let line = self.said.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(' ')).unwrap();
         let mut words = line.split(' ').map(|w| u64::from_str_radix(w, 16).unwrap());
@@ -48,7 +49,7 @@ impl Held {
         parse_smaps(&std::fs::read(format!("/proc/{}/smaps", self.child.id())).unwrap()).unwrap()
     }
 
-    /// Lets it end as it should.
+    /// Lets it end, and asserts that it ends as it should.
     pub fn finish(mut self) {
         self.child.stdin.take().unwrap().write_all(b"\n").unwrap();
         self.out.read_to_string(&mut self.said).unwrap();

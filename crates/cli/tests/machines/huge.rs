@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The huge pages of this machine, and its pools, which are put back on drop.
+//! The huge pages of this machine, and its pools, which are restored on drop.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,13 +12,13 @@ fn number(path: &Path) -> u64 {
     text.trim().parse().unwrap_or_else(|e| panic!("{}: {text}: {e}", path.display()))
 }
 
-/// Size of a transparent huge page; `None` if there are none.
+/// Returns the size of a transparent huge page; `None` if there are none.
 pub fn thp() -> Option<u64> {
     let enabled = fs::read_to_string(format!("{THP}/enabled")).ok()?;
     (!enabled.contains("[never]")).then(|| number(&Path::new(THP).join("hpage_pmd_size")))
 }
 
-/// Sizes that the kernel has pools of, ascending.
+/// Returns the page sizes of the kernel's pools, ascending.
 pub fn sizes() -> Vec<u64> {
     let Ok(entries) = fs::read_dir(POOLS) else { return Vec::new() };
     let size = |name: String| name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse::<u64>().ok();
@@ -28,13 +28,13 @@ pub fn sizes() -> Vec<u64> {
     sizes
 }
 
-/// The size of hugetlb pages for tests that are not about sizes: neither so small that the
-/// libraries have some too, nor so large that a few are a burden.
+/// Returns the size of hugetlb pages for tests that are not about sizes: not so small that the
+/// libraries get some too, and not so large that a few of them take much memory.
 pub fn moderate() -> Option<u64> {
     sizes().into_iter().find(|p| *p >= 2 << 20)
 }
 
-/// As an option of hugelift.
+/// Returns the page size as hugelift's option has it.
 pub fn option(page: u64) -> String {
     format!("{}K", page >> 10)
 }
@@ -46,12 +46,12 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// The machine's pool of `page` bytes, without overcommit.
+    /// Returns the machine's pool for pages of `page` bytes, and sets its overcommit to 0.
     pub fn of(page: u64) -> Pool {
         Pool::at(&Path::new(POOLS).join(format!("hugepages-{}kB", page >> 10)))
     }
 
-    /// One node's pool.
+    /// Returns one node's pool.
     pub fn of_node(node: u32, page: u64) -> Pool {
         let name = format!("/sys/devices/system/node/node{node}/hugepages/hugepages-{}kB", page >> 10);
         Pool::at(Path::new(&name))
@@ -70,16 +70,16 @@ impl Pool {
 
     fn write(&self, name: &str, value: u64) {
         let path = self.dir.join(name);
-        // Pages of 1 GB and a node's share have no such file, or refuse.
+        // For pages of 1 GB and for a node's share the file does not exist, or refuses the write.
         let _ = fs::write(path, value.to_string());
     }
 
-    /// Makes it so many pages; false if the kernel cannot.
+    /// Sets the number of its pages. Returns false if the kernel cannot.
     pub fn set(&self, pages: u64) -> bool {
         self.write("nr_hugepages", pages);
         let got = number(&self.dir.join("nr_hugepages"));
         if got < pages {
-            // Free memory is in pieces: a second try finds what the first has moved together.
+            // Free memory is fragmented: a second try finds the blocks that compaction has made.
             let _ = fs::write("/proc/sys/vm/drop_caches", "3");
             let _ = fs::write("/proc/sys/vm/compact_memory", "1");
             self.write("nr_hugepages", pages);
@@ -87,7 +87,7 @@ impl Pool {
         number(&self.dir.join("nr_hugepages")) == pages
     }
 
-    /// Free pages less those that are promised.
+    /// Returns the number of free pages that are not reserved.
     pub fn free(&self) -> u64 {
         let reserved = self.dir.join("resv_hugepages");
         let reserved = if reserved.exists() { number(&reserved) } else { 0 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Suite: any kind of program is lifted and stays itself.
+//! Suite: programs of every kind are lifted and behave as before.
 
 use crate::grow::{grow, grow_to};
 use crate::huge::{Pool, moderate, option, thp};
@@ -61,8 +61,8 @@ fn death_by_signal_is_the_programs_own() {
     }
 }
 
-/// A signal that is pending and blocked from before stays so; ignored ones too; no other
-/// signal comes by the lift.
+/// A signal that was pending and blocked before stays so, an ignored signal stays ignored, and the
+/// lift causes no other signal.
 #[test]
 fn signals_are_as_they_were() {
     let _alone = alone();
@@ -131,7 +131,8 @@ fn killed_at_each_step(who: &str, kind: &str) {
     let Some(page) = moderate() else { lacks!("no hugetlb pages") };
     let page_option = option(page);
     let options = ["--backing", "hugetlb", "--page-size", &page_option];
-    // One whole page, wherever it is loaded: each of some hundred runs sums it up.
+    // One whole page, wherever it is loaded. It is small because a few hundred runs each sum up all
+    // its bytes.
     let size = if kind.ends_with("static") { page } else { 2 * page };
     let big = grow_to(&std::env::temp_dir(), kind, [size.max(64 << 10), 64 << 10]);
     let pool = Pool::of(page);
@@ -140,7 +141,7 @@ fn killed_at_each_step(who: &str, kind: &str) {
 
     let dying = |at: &str| {
         let mut command = lifted(&options, &big.path, &[]);
-        // At a random base the program may have to be moved or not: the steps would not be the same.
+        // At a random base the program may or may not have to be moved, and the steps would differ.
         let stay = || {
             // SAFETY: personality(2) with a number.
             match unsafe { libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong) } {
@@ -164,7 +165,8 @@ fn killed_at_each_step(who: &str, kind: &str) {
             "helper" => run.assert_same(&bare),
             _ => assert_eq!(run.status.signal(), Some(libc::SIGKILL), "step {n}: {}", run.stderr),
         }
-        // A process that was killed is gone when its parent is told, its memory a bit later.
+        // A killed process is gone when its parent is notified, but its memory is freed a bit
+        // later.
         let freed = (0..200).any(|_| {
             std::thread::sleep(std::time::Duration::from_millis(u64::from(pool.free() != pages) * 10));
             pool.free() == pages

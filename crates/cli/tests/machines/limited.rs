@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Suite: a memory limit of control groups, version 2. A program that runs under it bare runs
-//! lifted: nothing that is charged to the group is taken from it.
+//! Suite: memory limits of control groups, version 2. A program that runs under a limit without
+//! hugelift also runs lifted: the lift takes none of the memory that the limit allows the program.
 
 use crate::grow::grow;
 use crate::huge::thp;
@@ -80,7 +80,7 @@ fn whatever_runs_under_a_limit_runs_lifted() {
         for backing in ["auto", "thp", "shared"] {
             let options = ["--backing", backing, "--parts", "all", "--quiet"];
             let lifted = group.run(&mut lifted(&options, &big.path, &[]));
-            // Near its peak the program may be killed now and then without hugelift as well.
+            // Near its peak the program may sometimes be killed without hugelift as well.
             if lifted.status != expected.status && !(0..5).all(|_| always_runs()) {
                 continue;
             }
@@ -88,6 +88,6 @@ fn whatever_runs_under_a_limit_runs_lifted() {
             compared += 1;
         }
     }
-    assert!(compared > 0, "bare it ran reliably at no limit from {least} bytes on");
+    assert!(compared > 0, "the bare program ran reliably at no limit from {least} bytes on");
     group.limit("max");
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a victim tells about itself: where its parts lie, their sums, its smaps.
+//! What a victim prints about itself: where its parts lie, their sums, its smaps.
 
 /// One look of a victim at itself.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ struct Mapping {
 }
 
 impl Part {
-    /// Bytes that whole pages of `page` bytes cover.
+    /// Returns how many of its bytes whole pages of `page` bytes cover.
     pub fn whole(self, page: u64) -> u64 {
         let (first, last) = (self.start.next_multiple_of(page), (self.start + self.bytes) / page * page);
         last.saturating_sub(first)
@@ -50,7 +50,7 @@ impl Part {
 }
 
 impl Look {
-    /// Every look in a victim's output.
+    /// Returns every look in a victim's output.
     pub fn all(output: &str) -> Vec<Look> {
         let mut looks = Vec::new();
         let (mut text, mut rodata, mut mappings) = (None, None, Vec::new());
@@ -74,7 +74,7 @@ impl Look {
         self.mappings.iter().filter(move |m| m.start < part.end() && part.start < m.end)
     }
 
-    /// Huge bytes in `part`.
+    /// Returns the number of huge bytes in `part`.
     pub fn huge(&self, part: Part, from: From) -> u64 {
         let bytes = |m: &Mapping| match from {
             From::Thp => m.thp,
@@ -84,12 +84,12 @@ impl Look {
         self.inside(part).map(bytes).sum()
     }
 
-    /// Huge bytes in both parts.
+    /// Returns the number of huge bytes in both parts.
     pub fn huge_in_all(&self, from: From) -> u64 {
         self.huge(self.text, from) + self.huge(self.rodata, from)
     }
 
-    /// Of the whole huge pages inside both parts, all are huge.
+    /// Asserts that all whole huge pages inside both parts are huge.
     pub fn assert_lifted(&self, page: u64, from: From) {
         for (name, part) in [("text", self.text), ("rodata", self.rodata)] {
             assert!(part.whole(page) > 0, "the {name} of the victim is too small for {page}: {part:?}");
@@ -98,8 +98,8 @@ impl Look {
         }
     }
 
-    /// The parts are where they were, whole, each with its protection, and no memory is both
-    /// writable and executable.
+    /// Asserts that both parts are where they were, without gaps and each with its protection, and
+    /// that no memory is both writable and executable.
     pub fn assert_intact(&self) {
         for (part, perms) in [(self.text, "r-xp"), (self.rodata, "r--p")] {
             let mut at = part.start;
@@ -116,7 +116,7 @@ impl Look {
         }
     }
 
-    /// Whether each mapping of `part` has this flag in its `VmFlags` line.
+    /// Returns whether each mapping of `part` has this flag in its `VmFlags` line.
     #[cfg(target_arch = "aarch64")]
     pub fn has_flag(&self, part: Part, flag: &str) -> bool {
         self.inside(part).all(|m| m.flags.iter().any(|f| f == flag))

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What must hold on every machine, in one binary that runs natively (`cargo test`) and in
-//! each virtual machine of ci/vm. One module a suite; the others are tools.
+//! Tests what must hold on every machine, in one binary that runs natively (`cargo test`) and in
+//! each virtual machine of ci/vm. Each suite is a module; the other modules are tools.
 //!
-//! Nothing here knows the size of a huge page: the victims are made as large as the pages
-//! of the running machine ask for.
+//! No test assumes the size of a huge page: the victims are made as large as the pages of the
+//! running machine require.
 
 mod backings;
 mod children;

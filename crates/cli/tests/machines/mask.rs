@@ -55,7 +55,7 @@ fn filter(masks: &[Mask]) -> Vec<sock_filter> {
     program
 }
 
-/// Lets `command` run under these masks.
+/// Makes `command` run under these masks.
 pub fn under<'a>(command: &'a mut Command, masks: &[Mask]) -> &'a mut Command {
     let mut program = filter(masks);
     let install = move || {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Suite: kernels that lack a call. Whatever is missing, the program runs and its bytes are the
-//! same; and it is lifted wherever there is another way.
+//! same. It is lifted wherever hugelift can do without the call.
 
 use crate::backings::with_pool;
 use crate::files::disk;
@@ -21,7 +21,7 @@ const POPULATE: [Mask; 2] =
 const COLLAPSE: Mask = Mask::argument(libc::SYS_madvise, 2, 25, EINVAL);
 /// The lower 32 bits of PAGEMAP_SCAN: Linux 6.7.
 const PAGEMAP_SCAN: Mask = Mask::argument(libc::SYS_ioctl, 1, 0xc060_6610, ENOTTY);
-/// Moving hugetlb pages: Linux 5.16. (THP cannot do without.)
+/// Moving hugetlb pages: Linux 5.16. (The backing thp cannot do without it.)
 const MREMAP: Mask = Mask::call(libc::SYS_mremap, EINVAL);
 const MEMFD: Mask = Mask::call(libc::SYS_memfd_create, ENOSYS);
 /// Linux 5.9.
@@ -31,7 +31,7 @@ const CROSS_MEMORY: [Mask; 2] =
     [Mask::call(libc::SYS_process_vm_readv, ENOSYS), Mask::call(libc::SYS_process_vm_writev, ENOSYS)];
 
 fn compare(masks: &[Mask], options: &[&str], big: &Big) -> Run {
-    // The masks are a seccomp filter, of which hugelift knows nothing.
+    // The masks are a seccomp filter that hugelift does not know.
     let options = [options, &["--seccomp", "try"]].concat();
     let run_masked = run(under(&mut lifted(&options, &big.path, &[]), masks));
     run_masked.assert_same(&run(&mut bare::<&str>(&big.path, &[])));
@@ -106,13 +106,13 @@ fn process_vm_readv() {
     thp_is_lifted_without(&CROSS_MEMORY);
 }
 
-/// What lies where it should is faulted in by another way; to be moved a program needs the call itself,
-/// and stays.
+/// A program that lies where its page cache fits is faulted in by other means. To move a program
+/// hugelift needs the call itself, so a program that would have to be moved stays.
 #[test]
 fn process_vm_readv_pagecache() {
     let _alone = alone();
     let Some(dir) = disk("xfs") else { lacks!("no xfs disk") };
-    let Some(page) = thp().filter(|page| *page <= 32 << 20) else { lacks!("no huge pages of a size for it") };
+    let Some(page) = thp().filter(|page| *page <= 32 << 20) else { lacks!("no huge pages of 32 MB or less") };
     for kind in KINDS {
         let big = grow_at(&dir, kind, [2 * page, page], page);
         let start = |masks| compare(masks, &["--backing", "pagecache"], &big);
@@ -121,7 +121,7 @@ fn process_vm_readv_pagecache() {
         let masked = start(&CROSS_MEMORY);
         match masked.look().huge_in_all(From::Any) {
             0 if kind == "vm_big.pie" => masked.assert_line("not lifted"),
-            // Where the kernel happened to load it may be a place that fits.
+            // The kernel may by chance have loaded it at an address that fits.
             _ => {
                 masked.look().assert_lifted(page, From::Any);
                 masked.assert_silent();
@@ -135,13 +135,13 @@ fn memfd_create() {
     hugetlb_is_lifted_without(&[MEMFD]);
 }
 
-/// Before 5.16: by a file on hugetlb pages.
+/// As before Linux 5.16: by way of a file on hugetlb pages.
 #[test]
 fn mremap_hugetlb() {
     hugetlb_is_lifted_without(&[MREMAP]);
 }
 
-/// Before 5.14: and without MADV_POPULATE_WRITE.
+/// As before Linux 5.14: without MADV_POPULATE_WRITE as well.
 #[test]
 fn mremap_and_populate_hugetlb() {
     hugetlb_is_lifted_without(&[&[MREMAP, CLOSE_RANGE, PAGEMAP_SCAN], &POPULATE[..]].concat());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Suite: position-independent programs that are moved to where the page cache's huge folios fit,
-//! on the file systems of this machine. The lines that start with "moved:" are what
-//! docs/filesystems.md was made of.
+//! on the file systems of this machine. The lines that start with "moved:" are the source of
+//! docs/filesystems.md.
 
 use crate::files::disk;
 use crate::grow::grow_at;
@@ -10,18 +10,18 @@ use crate::look::From;
 use crate::place::{alone, lacks};
 use crate::start::{Run, compare};
 
-/// A static one may have the vdso between its far segments, and then stays.
+/// Not a static one: its far segments may have the vdso between them, and then it cannot be moved.
 const KIND: &str = "vm_big.pie";
 const OPTIONS: [&str; 2] = ["--backing", "pagecache"];
 /// Larger huge pages would fill the disks of a test machine.
 const LARGEST: u64 = 32 << 20;
 
-/// Runs it three times from a disk of this kind: the first start primes it.
+/// Runs the program three times from a disk of this kind. The first start primes it.
 fn from(kind: &str, check: impl Fn(&[Run; 3], u64)) {
     let _alone = alone();
     let Some(dir) = disk(kind) else { lacks!("no {kind} disk") };
-    let Some(page) = thp().filter(|page| *page <= LARGEST) else { lacks!("no huge pages of a size for it") };
-    // With something beside the huge pages in the same mapping.
+    let Some(page) = thp().filter(|page| *page <= LARGEST) else { lacks!("no huge pages of 32 MB or less") };
+    // The mapping also holds 128 kB beside its huge pages.
     let big = grow_at(&dir, KIND, [2 * page + (128 << 10), page], page);
     let runs = [(); 3].map(|()| compare(&OPTIONS, &big.path));
     for run in &runs {
@@ -31,8 +31,8 @@ fn from(kind: &str, check: impl Fn(&[Run; 3], u64)) {
     check(&runs, page);
 }
 
-/// Once it is primed: each start at another place, all of them huge. On Linux 6.1 the start that
-/// primes stays where it is, and says so.
+/// Once the program is primed, each start is at another address and all of it is huge. On Linux 6.1
+/// the start that primes it does not move it, and hugelift says so.
 fn all_moved_from(kind: &str) {
     from(kind, |[first, second, third], page| {
         match first.look().huge_in_all(From::Any) {
@@ -41,7 +41,7 @@ fn all_moved_from(kind: &str) {
         }
         for run in [second, third] {
             run.look().assert_lifted(page, From::Any);
-            assert_eq!(run.look().huge_in_all(From::Thp), 0, "nothing is copied");
+            assert_eq!(run.look().huge_in_all(From::Thp), 0, "something was copied");
             run.assert_silent();
         }
         let [a, b] = [second, third].map(|run| run.look().text.start);
@@ -49,7 +49,7 @@ fn all_moved_from(kind: &str) {
     });
 }
 
-/// All of it, or nothing and the reason.
+/// Either all of it is huge, or nothing is and hugelift gives the reason.
 fn all_or_none_from(kind: &str) {
     from(kind, |runs, page| {
         for run in runs {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Suite: several memory nodes. The pool of a node, a policy (set_mempolicy(2)) or a cpuset can
-//! forbid pages that the machine as a whole has: an error code for hugelift, never SIGBUS for
-//! the program.
+//! forbid pages that the machine as a whole has. hugelift must get an error code for it, and the
+//! program never a SIGBUS.
 
 use crate::grow::{Big, grow};
 use crate::huge::{Pool, option, sizes, thp};
@@ -71,7 +71,7 @@ impl Drop for Cpuset {
     }
 }
 
-/// Enough pages for a victim, all on one of two nodes.
+/// Reserves enough pages for a victim, all on one of two nodes.
 fn pools(page: u64, node: u32) -> [Pool; 2] {
     let pools = [0, 1].map(|n| Pool::of_node(n, page));
     for (n, pool) in (0..).zip(&pools) {
@@ -80,7 +80,7 @@ fn pools(page: u64, node: u32) -> [Pool; 2] {
     pools
 }
 
-/// Every test: two nodes, a size, and alone.
+/// Each test needs two nodes and a page size, and runs alone.
 macro_rules! two_nodes {
     () => {{
         needs_root!();
@@ -155,7 +155,7 @@ fn cpuset_without_pool_pages() {
     }
 }
 
-/// Without MADV_POPULATE_WRITE the lack shows in the same way.
+/// Without MADV_POPULATE_WRITE the lack of pages shows in the same way.
 #[test]
 fn cpuset_without_pool_pages_or_populate() {
     let (_alone, page) = two_nodes!();
@@ -169,8 +169,8 @@ fn cpuset_without_pool_pages_or_populate() {
     run_inside.assert_line("not lifted");
 }
 
-/// All was faulted in before the program started: a cpuset that changes then harms nobody, where
-/// pages that were only promised would be SIGBUS.
+/// All pages are faulted in before the program starts, so a later change of the cpuset does no
+/// harm. Pages that were only reserved would then cause SIGBUS.
 #[test]
 fn cpuset_that_changes_later() {
     let (_alone, page) = two_nodes!();
@@ -196,7 +196,7 @@ fn cpuset_that_changes_later() {
     looks[0].assert_lifted(page, From::Hugetlb);
 }
 
-/// What a victim shows that waits, and its numa_maps meanwhile.
+/// Returns what a waiting victim has printed, and its numa_maps meanwhile.
 fn held(command: &mut Command) -> (Look, String) {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut out = BufReader::new(child.stdout.take().unwrap());
@@ -211,8 +211,8 @@ fn held(command: &mut Command) -> (Look, String) {
     (Look::all(&text).swap_remove(0), maps)
 }
 
-/// Which of the two nodes have pages of `part`. Stated and loaded addresses are the same, and
-/// start on a huge page.
+/// Returns which of the two nodes have pages of `part`, whose stated and loaded addresses must be
+/// equal and start on a huge page.
 fn nodes_of(part: Part, numa_maps: &str) -> [bool; 2] {
     let line = numa_maps.lines().find(|l| l.starts_with(&format!("{:x} ", part.start))).unwrap();
     [0, 1].map(|n| line.contains(&format!(" N{n}=")))
@@ -232,7 +232,7 @@ fn thp_on_the_programs_node() {
     }
 }
 
-/// `--numa` wins over where the program would have its memory.
+/// `--numa` overrides the policy under which the program would get its memory.
 #[test]
 fn placed_where_the_user_says() {
     let (_alone, page) = two_nodes!();
@@ -243,7 +243,7 @@ fn placed_where_the_user_says() {
             let big = grow("vm_big.static", page);
             let size = option(page);
             let options = ["--backing", backing, "--page-size", &size, "--numa", numa];
-            // Where it would lie otherwise.
+            // The node that its policy would give it.
             let otherwise = u32::from(numa == "0");
             let (look, maps) = held(bound(&mut lifted(&options, &big.path, &["hold"]), otherwise));
             look.assert_lifted(page, from);
@@ -251,7 +251,7 @@ fn placed_where_the_user_says() {
                 assert_eq!(nodes_of(part, &maps), nodes, "{backing}, --numa {numa}: {maps}");
             }
         }
-        // Whatever node it is on, it is one.
+        // With `--numa local` it is on one node, on any of them.
         let big = grow("vm_big.static", page);
         let (look, maps) =
             held(&mut lifted(&["--backing", backing, "--numa", "local"], &big.path, &["hold"]));

@@ -9,7 +9,7 @@ use crate::place::{alone, lacks};
 use crate::start::{bare, run};
 use std::path::Path;
 
-/// Text and read-only data are copied, bss becomes huge as it is touched.
+/// Text and read-only data are copied; bss becomes huge as it is touched.
 fn all_of(kind: &str) {
     let _alone = alone();
     let Some(page) = thp() else { lacks!("no transparent huge pages") };
@@ -29,7 +29,7 @@ fn all_of(kind: &str) {
     println!("parts: {kind}: {} MB of bss huge of {} MB", huge >> 20, whole >> 20);
     assert!(whole >= 2 * page && huge >= whole, "{kind}: {huge} of {whole}");
     held.finish();
-    // As it does without.
+    // It runs bare as well; 2 is the status of an empty stdin.
     assert_eq!(run(&mut bare::<&str>(&big.path, &[])).status.code(), Some(2));
 }
 

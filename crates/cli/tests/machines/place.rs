@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where things are: beside the sources, or in a guest without any.
+//! Where hugelift and the victims are: beside the sources, or in a guest without sources.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// The command under test: `HUGELIFT_BIN` in a guest.
+/// Returns the command under test: `HUGELIFT_BIN` in a guest.
 pub fn hugelift() -> PathBuf {
     std::env::var_os("HUGELIFT_BIN").map_or_else(|| env!("CARGO_BIN_EXE_hugelift").into(), PathBuf::from)
 }
 
-/// A compiled victim, as `vm_big.static`: in a guest from `HUGELIFT_VICTIMS`.
+/// Returns a compiled victim, such as `vm_big.static`; in a guest from the directory
+/// `HUGELIFT_VICTIMS`.
 pub fn victim(name: &str) -> PathBuf {
     static DIR: OnceLock<PathBuf> = OnceLock::new();
     let dir = DIR.get_or_init(|| {
@@ -26,7 +27,7 @@ pub fn victim(name: &str) -> PathBuf {
     dir.join(name)
 }
 
-/// A tmpfs that programs may be in.
+/// Returns a tmpfs from which programs may run.
 pub fn tmpfs() -> Option<&'static Path> {
     let mounts = std::fs::read_to_string("/proc/mounts").ok()?;
     let is_one = |dir: &&str| {
@@ -36,7 +37,7 @@ pub fn tmpfs() -> Option<&'static Path> {
     ["/tmp", "/dev/shm"].into_iter().find(is_one).map(Path::new)
 }
 
-/// The pools and the machine's memory belong to one test at a time.
+/// Waits until no other test uses the pools and the machine's memory.
 pub fn alone() -> MutexGuard<'static, ()> {
     static LOCK: Mutex<()> = Mutex::new(());
     LOCK.lock().unwrap_or_else(PoisonError::into_inner)
@@ -47,8 +48,8 @@ pub fn is_root() -> bool {
     unsafe { libc::geteuid() == 0 }
 }
 
-/// Ends the test: this machine has no such thing. Not a failure under REQUIRE_ALL, since no
-/// set-up could help; `make test-vm` fails if a test is skipped on every machine.
+/// Ends the test because this machine lacks something. This is no failure under REQUIRE_ALL, since
+/// no set-up could help; `make test-vm` fails if a test is skipped on every machine.
 macro_rules! lacks {
     ($($why:tt)*) => {{
         println!("SKIP: {}", format!($($why)*));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Suite: `hugelift prime` on the file systems of this machine. What comes of it depends on
-//! the kernel: what is reported is what the program then sees of itself. The lines that start
-//! with "prime:" are what docs/filesystems.md was made of.
+//! Suite: `hugelift prime` on the file systems of this machine. The result depends on the kernel,
+//! so the tests check that the report is what the program then sees of itself. The lines that start
+//! with "prime:" are the source of docs/filesystems.md.
 
 use crate::files::disk;
 use crate::grow::{Big, grow_at};
@@ -18,7 +18,7 @@ use std::process::{Command, Stdio};
 /// Larger huge pages would fill the disks of a test machine.
 const LARGEST: u64 = 32 << 20;
 
-/// A page size that can be tested, or why there is none.
+/// Returns a page size that can be tested, or why there is none.
 fn page() -> Result<u64, String> {
     let page = thp().ok_or("no transparent huge pages")?;
     if page > LARGEST { Err(format!("huge pages of {} MB", page >> 20)) } else { Ok(page) }
@@ -28,7 +28,7 @@ fn program(dir: &Path, page: u64) -> Big {
     grow_at(dir, "vm_big.static", [2 * page, page], page)
 }
 
-/// Exit status and the only file of the report of `hugelift prime`.
+/// Returns the exit status of `hugelift prime`, and the only file of its report.
 fn prime(options: &[&str], path: &Path) -> (i32, Value) {
     let out = Command::new(hugelift()).args(["prime", "--json"]).args(options).arg(path).output().unwrap();
     let mut report: Value = serde_json::from_slice(&out.stdout).unwrap_or_else(|e| panic!("{e}: {out:?}"));
@@ -45,7 +45,8 @@ fn reasons(file: &Value) -> Vec<&str> {
     all.map(|o| o["reason"].as_str().unwrap()).collect()
 }
 
-/// Primes the program and requires that it sees what was reported; how much of it is huge.
+/// Primes the program and asserts that it sees what was reported. Returns how much of it is huge,
+/// and the reasons why the rest is not.
 fn primed(what: &str, path: &Path, page: u64) -> (u64, Vec<String>) {
     let (status, file) = prime(&[], path);
     let huge = number(&file, "huge_bytes");
@@ -55,13 +56,13 @@ fn primed(what: &str, path: &Path, page: u64) -> (u64, Vec<String>) {
     assert_eq!(reasons(&file).is_empty(), huge == 3 * page, "{file:#}");
     let seen = run(&mut bare::<&str>(path, &[]));
     assert_eq!(seen.look().huge_in_all(From::Any), huge, "{file:#}\n{:#x?}", seen.look());
-    // Once more changes nothing.
+    // Priming once more changes nothing.
     assert_eq!(number(&prime(&[], path).1, "huge_bytes"), huge);
     assert_eq!(number(&prime(&["--check"], path).1, "huge_bytes"), huge);
     (huge, reasons(&file).iter().map(|r| r.to_string()).collect())
 }
 
-/// All huge, or the file system has none to give.
+/// Either all is huge, or the file system has no large folios.
 fn on_disk(kind: &str) {
     let _alone = alone();
     let Some(dir) = disk(kind) else { lacks!("no {kind} disk") };
@@ -73,7 +74,7 @@ fn on_disk(kind: &str) {
     let (huge, reasons) = primed(&format!("{kind}, just written"), &program.path, page);
     assert!(huge == 3 * page || reasons.iter().all(|r| r == "no-large-folios"), "{reasons:?}");
     let is_xfs = ["xfs", "loop"].contains(&kind);
-    assert!(huge == 3 * page || !is_xfs, "XFS has large folios on every kernel here: {reasons:?}");
+    assert!(huge == 3 * page || !is_xfs, "XFS must give large folios on every kernel here: {reasons:?}");
 }
 
 #[test]
@@ -103,16 +104,16 @@ fn tmpfs() {
         Ok(page) => page,
         Err(why) => lacks!("{why}"),
     };
-    let Some(dir) = place::tmpfs() else { lacks!("no tmpfs that programs may be in") };
+    let Some(dir) = place::tmpfs() else { lacks!("no tmpfs from which programs may run") };
     let program = program(dir, page);
     // SAFETY: madvise(2) of no byte at all.
     let collapses = unsafe { libc::madvise(std::ptr::null_mut(), 0, libc::MADV_COLLAPSE) == 0 };
     let (huge, reasons) = primed("tmpfs", &program.path, page);
-    assert!(huge == 3 * page || !collapses, "MADV_COLLAPSE makes tmpfs huge: {reasons:?}");
+    assert!(huge == 3 * page || !collapses, "MADV_COLLAPSE must make tmpfs huge: {reasons:?}");
 }
 
-/// In use by a program that runs from it: huge where the kernel can collapse it in place, else
-/// told so.
+/// A file from which a program runs becomes huge where the kernel can collapse it in place;
+/// elsewhere the report says that it is in use.
 #[test]
 fn in_use() {
     let _alone = alone();
@@ -140,8 +141,8 @@ fn in_use() {
     }
 }
 
-/// With transparent huge pages switched off for the machine; only in a guest, whose switch is
-/// nobody else's.
+/// With transparent huge pages switched off for the machine. Only in a guest, where nothing else
+/// depends on the switch.
 #[test]
 fn switched_off() {
     const SWITCH: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
@@ -166,7 +167,7 @@ fn switched_off() {
     assert_eq!(seen.look().huge_in_all(From::Any), number(&file, "huge_bytes"), "{file:#}");
 }
 
-/// What containers use, where the kernel has it.
+/// overlayfs, which containers use, where the kernel has it.
 #[test]
 fn overlay() {
     let _alone = alone();

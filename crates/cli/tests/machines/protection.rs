@@ -50,7 +50,8 @@ fn bti_on_hugetlb_pages() {
     }
 }
 
-/// Built with signed return addresses and landing pads, on a CPU without: they are hints.
+/// A program with signed return addresses and landing pads runs on a CPU without them too: there
+/// the instructions are hints.
 #[test]
 fn protected_program_runs_everywhere() {
     let _alone = alone();
@@ -59,7 +60,7 @@ fn protected_program_runs_everywhere() {
     compare(&["--backing", "thp"], &big.path).look().assert_lifted(page, From::Thp);
 }
 
-/// Tags that a constructor has set are there in main.
+/// Tags that a constructor has set are still there in main.
 #[test]
 fn mte_memory_is_left_alone() {
     let _alone = alone();

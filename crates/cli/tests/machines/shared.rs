@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Suite: code from the store, of which all processes have one copy.
+//! Suite: code from the store, of which all processes share one copy.
 
 use crate::files::disk;
 use crate::grow::{Big, grow_in};
@@ -15,14 +15,14 @@ use std::process::Command;
 
 const OPTIONS: [&str; 2] = ["--backing", "shared"];
 
-/// A store of the test's own, and a program for it.
+/// Makes a directory for a store, and a program for it.
 fn stocked(kind: &str) -> Result<(tempfile::TempDir, Big, u64), &'static str> {
     let page = thp().ok_or("no transparent huge pages")?;
-    let dir = tempfile::TempDir::new_in(tmpfs().ok_or("no tmpfs that programs may be in")?).unwrap();
+    let dir = tempfile::TempDir::new_in(tmpfs().ok_or("no tmpfs from which programs may run")?).unwrap();
     Ok((dir, grow_in(&std::env::temp_dir(), kind, page), page))
 }
 
-/// Two processes hold one copy between them, wherever the program is loaded.
+/// Two processes share one copy, wherever the program is loaded.
 fn one_copy(kind: &str) {
     let _alone = alone();
     let (dir, big, page) = match stocked(kind) {
@@ -51,12 +51,12 @@ fn one_copy(kind: &str) {
     run.assert_silent();
 }
 
-/// Whatever file system the program is on: the second start has all of it from the store.
+/// Whatever file system the program is on, the second start takes all of it from the store.
 fn from(kind: &str) {
     let _alone = alone();
     let Some(dir) = disk(kind) else { lacks!("no {kind} disk") };
     let Some(page) = thp() else { lacks!("no transparent huge pages") };
-    let Some(base) = tmpfs() else { lacks!("no tmpfs that programs may be in") };
+    let Some(base) = tmpfs() else { lacks!("no tmpfs from which programs may run") };
     let base = tempfile::TempDir::new_in(base).unwrap();
     let store = base.path().join("store");
     let big = grow_in(&dir, "vm_big.pie", page);
@@ -94,7 +94,7 @@ fn from_a_loop_mounted_image() {
     from("loop");
 }
 
-/// Names, inodes and sizes of the files in the store that are as large as code is.
+/// Returns names, inodes and sizes of the files in the store that are large enough to hold code.
 fn copies_in(store: &Path) -> Vec<(PathBuf, u64, u64)> {
     let (mut found, mut folders) = (Vec::new(), vec![store.to_path_buf()]);
     while let Some(folder) = folders.pop() {
@@ -126,7 +126,8 @@ fn one_copy_of_a_dynamic_program() {
     one_copy("vm_big.dynamic");
 }
 
-/// (A static one may have the vdso between its far segments, and then stays.)
+/// (Not of a static one: its far segments may have the vdso between them, and then it cannot be
+/// moved.)
 #[test]
 fn one_copy_of_a_pie() {
     one_copy("vm_big.pie");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Starts a victim, bare and by hugelift, and compares.
+//! Starts a victim, bare and under hugelift, and compares the two.
 
 use crate::look::Look;
 use crate::place::hugelift;
@@ -23,18 +23,18 @@ impl Run {
         Run { status: output.status, looks: Look::all(&stdout), stdout, stderr }
     }
 
-    /// The only look, of a victim that ended as it should.
+    /// Returns the only look of a victim, which must have ended as it should.
     pub fn look(&self) -> &Look {
         assert_eq!(self.status.code(), Some(42), "{}\n{}", self.stderr, self.stdout);
         &self.looks[0]
     }
 
-    /// Hugelift had nothing to complain about.
+    /// Asserts that hugelift wrote nothing.
     pub fn assert_silent(&self) {
         assert_eq!(self.stderr, "");
     }
 
-    /// One line of hugelift's, with `part` in it.
+    /// Asserts that hugelift wrote one line, with `part` in it.
     pub fn assert_line(&self, part: &str) {
         let lines: Vec<&str> = self.stderr.lines().collect();
         assert!(
@@ -43,7 +43,7 @@ impl Run {
         );
     }
 
-    /// Ended as `bare` did, after having seen the same bytes.
+    /// Asserts that it ended as `bare` did, and saw the same bytes.
     pub fn assert_same(&self, bare: &Run) {
         assert_eq!(self.status, bare.status, "{}", self.stderr);
         assert_eq!(self.looks.len(), bare.looks.len(), "{}\n{}", self.stderr, self.stdout);
@@ -56,18 +56,18 @@ impl Run {
     }
 }
 
-/// `program args`
+/// Returns the command `program args`.
 pub fn bare<S: AsRef<OsStr>>(program: &Path, args: &[S]) -> Command {
     let mut command = Command::new(program);
     command.args(args).stdin(Stdio::null());
     command
 }
 
-/// `hugelift run options -- program args`
+/// Returns the command `hugelift run options -- program args`.
 pub fn lifted<S: AsRef<OsStr>>(options: &[S], program: &Path, args: &[S]) -> Command {
     let mut command = Command::new(hugelift());
     command.arg("run").args(options).arg("--").arg(program).args(args).stdin(Stdio::null());
-    // No test is to know of another's runs.
+    // No test may depend on another's runs.
     command.env("HUGELIFT_STORE", "/dev/null/none");
     command
 }
@@ -76,7 +76,8 @@ pub fn run(command: &mut Command) -> Run {
     Run::of(command.output().unwrap_or_else(|e| panic!("{command:?}: {e}")))
 }
 
-/// The usual test: `program` bare, and lifted with `options`; what the latter showed.
+/// Runs `program` bare and lifted with `options`, and compares the two. Returns what the lifted run
+/// showed.
 pub fn compare(options: &[&str], program: &Path) -> Run {
     let lifted = run(&mut lifted(options, program, &[]));
     lifted.assert_same(&run(&mut bare::<&str>(program, &[])));

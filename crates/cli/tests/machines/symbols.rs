@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Suite: lifted code can be unwound through, and has its names.
+//! Suite: unwinding through lifted code works, and finds its names.
 
 use crate::backings::with_pool;
 use crate::grow::{Big, grow};
@@ -14,7 +14,8 @@ fn told(run: &Run) -> Vec<&str> {
     run.stdout.lines().filter(|l| l.starts_with("frame ") || l.starts_with("object ")).collect()
 }
 
-/// Frames and objects are those of the bare program, and the lifted function is among them.
+/// Asserts that frames and objects are those of the bare program, and that the lifted function is
+/// among them.
 fn assert_named(lifted: &Run, path: &std::path::Path) {
     let plain = run(&mut bare::<&str>(path, &[]));
     assert_eq!(told(lifted), told(&plain));
