@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `--children lift`: programs that a lifted one starts are lifted, whatever they are started by,
-//! and neither they nor who starts them can tell.
+//! `--children lift`: the programs that a lifted program starts are lifted, however they are
+//! started, and neither they nor their parents can notice it.
 
 use crate::common::{Cmd, End, HUGELIFT, Outcome, fat, plain, same_lines};
 use crate::need;
@@ -12,8 +12,8 @@ fn child() -> PathBuf {
     fat("child").build()
 }
 
-/// Runs the command bare and with its children lifted: the same, but that bare no child is huge,
-/// and lifted `huge` of them are and none is small.
+/// Asserts that the command does the same bare and with its children lifted. Lifted, `huge`
+/// children are on huge pages, and none is on small pages.
 fn lifts(cmd: &Cmd, huge: usize) -> Outcome {
     let outcome = same_lines(cmd, LIFT, |text| text.replace(" huge,", " small,"));
     let count = |word: &str| outcome.stdout.lines().filter(|line| line.contains(word)).count();
@@ -21,7 +21,7 @@ fn lifts(cmd: &Cmd, huge: usize) -> Outcome {
     outcome
 }
 
-/// A file of a script.
+/// Writes an executable script.
 fn script(dir: &tempfile::TempDir, name: &str, text: &str) -> PathBuf {
     use std::os::unix::fs::PermissionsExt;
     let path = dir.path().join(name);
@@ -38,7 +38,7 @@ fn of_a_shell_script() {
         "#!/bin/sh\n{c} code 3; echo $?\n{c} | cat\n( {c} ) &\nwait\necho $({c})\n{c} signal 9\necho $?\nexec {c} code 5\n",
         c = child.display()
     );
-    // What the shell says of the killed child has a pid in it.
+    // The shell's message about the killed child contains a pid.
     let cmd = Cmd::new([script(&dir, "script", &text)]);
     let lifted = cmd.lifted(LIFT);
     assert_eq!(lifted.end, End::Code(5), "{lifted:?}");
@@ -108,7 +108,8 @@ fn of_node() {
     lifts(&Cmd::new(["node", "-e", &text]), 3);
 }
 
-/// Its execve(2) is none of the C library's: the library in the child sees it all the same.
+/// Go calls execve(2) without the C library. The preloaded library in the child lifts it all the
+/// same.
 #[test]
 fn of_go() {
     need!("go");
@@ -133,7 +134,7 @@ fn of_either_c_library() {
     lifts(&Cmd::new(["sh", "-c", &text]), 2);
 }
 
-/// The child of a child, by way of a program that is too small to be lifted and one that is not.
+/// The child of a child, through a program that is too small to be lifted and one that is not.
 #[test]
 fn of_children() {
     let child = child();
@@ -142,10 +143,10 @@ fn of_children() {
     lifts(&Cmd::new(["sh", "-c", &run]), 2);
 }
 
-/// A child has what its parent gave it, and nothing of hugelift's but three variables, and the one that
+/// A child inherits what its parent gave it. hugelift adds only three variables, and the variable that
 /// AddressSanitizer reads.
 #[test]
-fn inherit_all_that_they_would() {
+fn inherit_what_they_would_without_hugelift() {
     let state = fat("state").build();
     let cmd = Cmd::new(["sh", "-c", &format!("exec {} quick <&- 7</dev/null", state.display())]);
     let stable = |text: &str| {
@@ -183,7 +184,7 @@ fn a_child_without_the_environment_is_plain() {
     let cmd = Cmd::new(["env".as_ref(), "-i".as_ref(), child.as_os_str()]);
     assert!(cmd.lifted(LIFT).stdout.contains(" small,"));
     let plain = Cmd::new(["env".as_ref(), child.as_os_str()]);
-    assert!(plain.lifted(&["--backing", "thp"]).stdout.contains(" small,"), "the default");
+    assert!(plain.lifted(&["--backing", "thp"]).stdout.contains(" small,"), "children are lifted by default");
 }
 
 #[test]
@@ -199,7 +200,7 @@ fn many_forks_and_execs() {
     lifts(&Cmd::new(["sh", "-c", text]), 0);
 }
 
-/// Nobody is left behind, and nothing for wait(2) to find.
+/// No process is left behind, and wait(2) finds no child.
 #[test]
 fn no_helper_is_a_child() {
     need!("python3");
@@ -214,7 +215,7 @@ fn no_helper_is_a_child() {
 }
 
 #[test]
-fn verbose_children_tell() {
+fn verbose_children_report_themselves() {
     let child = child();
     let cmd = Cmd::new(["env".as_ref(), child.as_os_str()]);
     let said = cmd.lifted(&["--backing", "thp", "--children", "lift", "-v"]);
@@ -224,7 +225,7 @@ fn verbose_children_tell() {
     assert_eq!(told, 1, "{said:?}");
 }
 
-/// hugelift where the library is not.
+/// A hugelift that does not find its library.
 #[test]
 fn without_the_library() {
     let dir = tempfile::TempDir::new().expect("a folder");
@@ -240,7 +241,7 @@ fn without_the_library() {
     let strict = cmd.lifted(&[LIFT, &["--strict"]].concat());
     assert_eq!((strict.end, strict.stdout.as_str()), (End::Code(125), ""), "{strict:?}");
 
-    // Installed: bin/hugelift and lib/hugelift.
+    // As installed: bin/hugelift and lib/hugelift.
     let (bin, lib) = (dir.path().join("p/bin"), dir.path().join("p/lib/hugelift"));
     for dir in [&bin, &lib] {
         std::fs::create_dir_all(dir).expect("a folder");
@@ -252,7 +253,7 @@ fn without_the_library() {
     assert!(cmd.lifted(LIFT).stdout.contains(" huge,"));
 }
 
-/// A helper that cannot trace, or is not there: the child starts plainly, and says nothing.
+/// If the helper cannot trace or does not exist, the child starts unlifted and prints nothing.
 #[test]
 fn a_child_that_cannot_be_lifted_starts() {
     let child = child();
@@ -260,7 +261,7 @@ fn a_child_that_cannot_be_lifted_starts() {
     let cmd = Cmd::new(["sh", "-c", &gone]);
     let run = cmd.lifted(LIFT);
     assert!(run.stdout.contains(" small,") && run.stderr.is_empty(), "{run:?}");
-    // Something else in its place.
+    // Another program in place of the helper.
     for other in ["/bin/true", "/bin/false"] {
         let wrong = format!("HUGELIFT_EXE={other} {}", child.display());
         let run = Cmd::new(["sh", "-c", &wrong]).lifted(LIFT);
@@ -273,7 +274,7 @@ fn a_child_that_cannot_be_lifted_starts() {
 }
 
 #[test]
-fn who_calls_the_helper_by_hand_is_told() {
+fn a_call_of_the_helper_by_hand_is_refused() {
     for (args, what) in [
         (&["inside"][..], "wants PID and FD"),
         (&["inside", "1", "x"], "wants PID and FD"),
@@ -307,7 +308,8 @@ fn who_calls_the_helper_by_hand_is_told() {
     }
 }
 
-/// What is loaded into every program allows nothing that it should not, and needs no C library.
+/// The library that is loaded into every program is small, has no writable and executable memory,
+/// and needs no C library.
 #[test]
 fn the_library_itself() {
     let library =

@@ -10,8 +10,8 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Runs the command lifted with each backing, as `program`, which then waits for stdin,
-/// and looks at it from outside.
+/// Runs the command lifted with each backing until it waits for its stdin as `program`, and
+/// examines it from outside.
 fn covered(cmd: &Cmd, program: &Path) {
     let objects = needed(program);
     each_backing(|options| {
@@ -75,7 +75,7 @@ fn musl_static() {
     covered_victim(&fat("hold").compiler("x86_64-linux-musl-gcc").flags(&["-static"]));
 }
 
-/// The program with five shared objects of which each has megabytes of text.
+/// Returns a program with five shared objects, each with megabytes of text.
 fn five_parts() -> PathBuf {
     let part = |n: u32| fat("part").size(4 << 20).library().flags(&[&format!("-DPART={n}")]).build();
     (1..=5).fold(crate::common::plain("parts"), |victim, n| victim.with(part(n))).build()
@@ -97,7 +97,7 @@ fn five_shared_objects() {
     });
 }
 
-/// It compares its segments with their files itself, before and after.
+/// The program itself compares its segments with their files.
 #[test]
 fn the_program_sees_its_own_bytes() {
     for flags in [&["-pie"][..], &["-static"], &["-no-pie"]] {
@@ -151,7 +151,8 @@ fn mariadbd() {
 #[test]
 fn python() {
     need!("python3");
-    // Behind what may be a wrapper script, and only if there is a huge page to be had.
+    // python3 may be a wrapper script: asks for the executable, which is examined only if it has a
+    // whole huge page.
     let python =
         PathBuf::from(must(Command::new("python3").args(["-c", "import sys; print(sys.executable)"])).trim());
     let python = python.canonicalize().expect("sys.executable is there");
@@ -162,7 +163,7 @@ fn python() {
     if any {
         covered(&cmd, &python);
     } else {
-        // Nothing of it is large enough: it runs, and hugelift is silent.
+        // No part of it is large enough: it runs, and hugelift is silent.
         each_backing(|options| drop(same(&Cmd::new([&python]).arg("-c").arg("print(1)"), options)));
     }
 }
@@ -180,7 +181,7 @@ fn go_program() {
     covered(&Cmd::new([&program]), &program);
 }
 
-/// `[heap]` begins right behind `.bss` without ASLR: it has to survive, and to grow.
+/// Without ASLR `[heap]` begins right behind `.bss`. It must survive the lift, and still grow.
 #[test]
 fn the_heap_grows() {
     for flags in [&["-pie"][..], &["-static"], &["-no-pie"], &["-static-pie"]] {
@@ -198,7 +199,7 @@ fn the_heap_grows() {
     }
 }
 
-/// The report is what smaps says.
+/// The report agrees with smaps.
 #[test]
 fn the_report_is_what_smaps_shows() {
     let program = fat("hold").build();
@@ -208,7 +209,7 @@ fn the_report_is_what_smaps_shows() {
     each_backing(|options| {
         let options = [options, &["--report", &path]].concat();
         let held = Held::start(&Cmd::new([&program]), Some(&options), &program);
-        let text = std::fs::read_to_string(&file).expect("the report is there once the program runs");
+        let text = std::fs::read_to_string(&file).expect("the report exists when the program runs");
         let report: Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
         assert_eq!(report["version"], 1, "{text}");
         let pieces = pieces(held.pid(), &needed(&program));
@@ -236,7 +237,7 @@ fn the_report_is_what_smaps_shows() {
     });
 }
 
-/// `--parts` and `--object` leave alone what they leave out.
+/// What `--parts` and `--object` do not name is not lifted.
 #[test]
 fn only_what_is_asked_for() {
     let program = fat("hold").build();
@@ -260,6 +261,6 @@ fn dry_run_starts_nothing() {
     let program = fat("hold").build();
     let outcome = Cmd::new([&program]).lifted(&["--backing", "thp", "--dry-run"]);
     assert_eq!(outcome.end, End::Code(0), "{outcome:?}");
-    assert!(!outcome.stdout.contains("ready"), "it ran: {outcome:?}");
+    assert!(!outcome.stdout.contains("ready"), "the program ran: {outcome:?}");
     assert!(outcome.stdout.contains("hold-"), "the plan does not name the program: {outcome:?}");
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A debugger finds its way about in lifted code.
+//! Debuggers work in lifted code.
 
 use crate::common::guard::{Exclusive, Settings};
 use crate::common::{Cmd, End, HUGELIFT, Held, each_way, fat};
 use crate::{need, need_root};
 
-/// gdb attaches to a running lifted program, its breakpoint in lifted code is hit, and
-/// after it has gone the program goes on, with the bytes that it had.
+/// gdb attaches to a running lifted program and its breakpoint in lifted code is hit. After gdb has
+/// detached, the program goes on with the bytes that it had.
 #[test]
 fn a_breakpoint_in_lifted_code() {
     need!("gdb");
@@ -26,7 +26,7 @@ fn a_breakpoint_in_lifted_code() {
     });
 }
 
-/// A core dump taken in lifted code names the function that it stands in, and its callers.
+/// A core dump that gdb writes in lifted code names the current function and its callers.
 #[test]
 fn a_core_dump_in_lifted_code() {
     need!("gdb");
@@ -48,7 +48,7 @@ fn a_core_dump_in_lifted_code() {
     });
 }
 
-/// The same for one that the kernel writes, of which it leaves out what files hold.
+/// The same for a core dump that the kernel writes. The kernel leaves out what files hold.
 #[test]
 fn a_core_dump_of_the_kernels() {
     need!("gdb");
@@ -58,7 +58,7 @@ fn a_core_dump_of_the_kernels() {
         let dir = tempfile::TempDir::new().expect("a directory");
         let core = dir.path().join("core").display().to_string();
         let cmd = way.cmd(&["burn"]).under(["sh", "-c", "ulimit -c unlimited; exec \"$@\"", "sh"]);
-        // The pool's lock serves for both.
+        // With hugetlb the pool's lock is already held; it also covers this setting.
         let _alone = (way.backing != "hugetlb").then(|| Exclusive::take().expect("the lock"));
         let _kept = Settings::keep(&[PATTERN]).expect("a setting");
         std::fs::write(PATTERN, &core).expect("core_pattern");
@@ -77,7 +77,7 @@ fn a_core_dump_of_the_kernels() {
     });
 }
 
-/// Started under a debugger there is no second tracer: it runs plainly, and says so.
+/// A program under a debugger cannot have a second tracer: it runs unlifted, and hugelift says so.
 #[test]
 fn started_under_a_debugger() {
     need!("gdb");

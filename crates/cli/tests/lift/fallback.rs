@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where it cannot be lifted, or not wholly, the program runs as it would bare, one line
-//! says why, `--quiet` says nothing, and `--strict` starts nothing.
+//! A program that cannot be lifted, or only partly, runs as it does bare, and one line says why.
+//! With `--quiet` hugelift prints nothing, and with `--strict` it starts nothing.
 
 use crate::common::held::needed;
 use crate::common::huge::{assert_lifted, pieces};
@@ -8,13 +8,13 @@ use crate::common::{CGroup, Cmd, End, HUGELIFT, Held, Outcome, Pool, Primed, fat
 use crate::{need, need_root, skip};
 use std::path::{Path, PathBuf};
 
-/// A copy of `name` in a directory made by `open_dir`.
+/// Returns the path of the copy of `file` in a directory that `open_dir` has made.
 fn copied(dir: &tempfile::TempDir, file: &Path) -> PathBuf {
     dir.path().join(file.file_name().expect("a file name"))
 }
 
-/// The command runs as bare; one line of hugelift's holds all of `words`; `--quiet` is
-/// silent; `--strict` starts nothing.
+/// Asserts that the command runs as bare and that hugelift's only line has all of `words` in it;
+/// that `--quiet` is silent; and that `--strict` starts nothing.
 #[track_caller]
 fn runs_plainly(cmd: &Cmd, options: &[&str], words: &[&str]) -> Outcome {
     let bare = cmd.bare();
@@ -22,7 +22,7 @@ fn runs_plainly(cmd: &Cmd, options: &[&str], words: &[&str]) -> Outcome {
     as_bare(&bare, &lifted);
     match lifted.own_lines()[..] {
         [line] => assert!(words.iter().all(|w| line.contains(w)), "no {words:?} in: {line}"),
-        _ => panic!("not one line but: {}", lifted.stderr),
+        _ => panic!("more or less than one line: {}", lifted.stderr),
     }
     let quiet = cmd.lifted(&[options, &["--quiet"]].concat());
     as_bare(&bare, &quiet);
@@ -42,7 +42,8 @@ fn as_bare(bare: &Outcome, lifted: &Outcome) {
     assert_eq!(bare.other_lines(), lifted.other_lines());
 }
 
-/// As bare, and either wholly lifted in silence or one line says why not.
+/// Asserts that the command runs as bare, and is either lifted completely and silently, or not
+/// lifted and one line says why.
 #[track_caller]
 fn runs(cmd: &Cmd, options: &[&str]) -> Outcome {
     let dir = tempfile::TempDir::new().expect("a temporary directory");
@@ -66,7 +67,7 @@ fn runs(cmd: &Cmd, options: &[&str]) -> Outcome {
     lifted
 }
 
-/// Small programs have nothing to gain: silence.
+/// Small programs have nothing to gain, so hugelift is silent.
 #[test]
 fn nothing_to_gain() {
     let cmd = Cmd::new(["/bin/true"]);
@@ -76,7 +77,7 @@ fn nothing_to_gain() {
     assert_eq!((strict.end, strict.own_lines().len()), (End::Code(125), 1), "{strict:?}");
 }
 
-/// `--strict` starts what is wholly lifted.
+/// `--strict` starts a program that is lifted completely.
 #[test]
 fn strict_starts_what_is_lifted() {
     let hold = fat("hold").build();
@@ -98,7 +99,7 @@ fn an_empty_pool() {
         &["--backing", "hugetlb"],
         &["free 0", "need ", "hugelift pool set 2M="],
     );
-    // `auto` takes the next best, and has nothing to complain of.
+    // `auto` takes the next best backing, and prints nothing.
     let small = Primed::small(&hold);
     let hold = small.path();
     let held = Held::start(&Cmd::new([hold]), Some(&[]), hold);
@@ -109,7 +110,7 @@ fn an_empty_pool() {
 #[test]
 fn a_pool_one_page_short() {
     need_root!();
-    // Nor does the page cache help.
+    // The page cache is in small folios, so it cannot replace the pool.
     let small = Primed::small(&fat("hold").build());
     let hold = small.path();
     let cmd = Cmd::new([hold]);
@@ -130,7 +131,7 @@ fn a_pool_one_page_short() {
         };
         runs_plainly(&cmd, &["--backing", "hugetlb"], &["free ", "hugelift pool set 2M="]);
         assert_eq!(pool.free(), need - missing, "pages of the pool are lost");
-        // `auto` leaves the pool to those who ask for it, and all of it is huge.
+        // `auto` does not take pages of the pool, and the whole program is huge.
         let held = Held::start(&cmd, Some(&["--backing", "auto"]), hold);
         for piece in pieces(held.pid(), &needed(hold)) {
             assert_eq!(piece.huge, piece.inner.map_or(0, |inner| inner.len()), "{piece:?}");
@@ -140,7 +141,7 @@ fn a_pool_one_page_short() {
     }
 }
 
-/// The command in its message is the one that helps: run it, and nothing is missing.
+/// The command in hugelift's message helps: after it has run, no page is missing.
 #[test]
 fn the_hint_helps() {
     need_root!();
@@ -163,8 +164,8 @@ fn the_hint_helps() {
     drop(pool);
 }
 
-/// A hugetlb limit of its control group is met at the first touch, not at mmap: it must be
-/// an error there, never a SIGBUS.
+/// A hugetlb limit of the control group takes effect at the first touch, not at mmap(2). It must
+/// become an error, never a SIGBUS.
 #[test]
 fn a_hugetlb_limit() {
     need_root!();
@@ -190,7 +191,7 @@ fn a_hugetlb_limit() {
     }
 }
 
-/// A memory limit that the program fits under, and its copy does not.
+/// The program fits under the memory limit, but its copy does not.
 #[test]
 fn a_memory_limit() {
     need_root!();
@@ -223,7 +224,7 @@ fn an_address_space_limit() {
     }
 }
 
-/// hugetlb text is not locked memory: this limit changes nothing.
+/// Pages of the pool are not locked memory, so this limit changes nothing.
 #[test]
 fn a_locked_memory_limit() {
     let (setup, hold) = (plain("setup").build(), fat("hold").build());
@@ -239,7 +240,7 @@ fn a_limit_of_open_files() {
     let setup = plain("setup").build();
     for flags in [&["-pie"][..], &["-static"]] {
         let hold = fat("hold").flags(flags).build();
-        // Fewer than four, and hugelift's own loader cannot open the C library.
+        // With fewer than four, hugelift's own loader cannot open the C library.
         for limit in 4..=12 {
             let word = format!("rlimit=7:{limit}:{limit}");
             let cmd = Cmd::new([&hold]).under([setup.as_os_str(), word.as_ref(), "--".as_ref()]);
@@ -250,7 +251,7 @@ fn a_limit_of_open_files() {
     }
 }
 
-/// A program that is to be moved opens its own file once more.
+/// To move a program, its file has to be opened once more.
 #[test]
 fn a_limit_of_open_files_of_a_moved_program() {
     let setup = plain("setup").build();
@@ -294,7 +295,7 @@ fn no_proc() {
     }
 }
 
-/// It may be run and not read, by a user who is not root.
+/// A user who is not root may execute the program but not read it.
 #[test]
 fn an_unreadable_executable() {
     need_root!();
@@ -315,7 +316,7 @@ fn an_unreadable_executable() {
     }
 }
 
-/// A program that the kernel gives other rights: it gets them.
+/// A program that the kernel gives other rights must get them.
 #[test]
 fn privileged_programs() {
     need_root!();
@@ -324,7 +325,7 @@ fn privileged_programs() {
     let state = fat("state").build();
     let dir = open_dir(&[&state]);
     let program = copied(&dir, &state);
-    // env, for setpriv itself still has what root had, until it execs.
+    // Through env, because setpriv itself keeps root's rights until it executes the next program.
     let user = Cmd::new([&program]).launcher(copied(&dir, Path::new(HUGELIFT))).cwd("/").under([
         "setpriv",
         "--reuid=65534",
@@ -345,7 +346,7 @@ fn privileged_programs() {
     set(0, 0o2755);
     let outcome = runs_plainly(&user, &[], &["set-gid"]);
     assert!(outcome.stdout.contains("Gid:\t65534\t0\t0\t0"), "{outcome:?}");
-    // Root running somebody else's set-uid program: it loses rights.
+    // Root runs another user's set-uid program, which loses rights.
     set(65534, 0o4755);
     let outcome = runs_plainly(&Cmd::new([&program]).cwd("/"), &[], &["set-uid"]);
     assert!(outcome.stdout.contains("Uid:\t0\t65534\t65534\t65534"), "{outcome:?}");
@@ -356,7 +357,7 @@ fn privileged_programs() {
     );
     let outcome = runs_plainly(&user, &[], &["capabilities"]);
     assert!(outcome.stdout.contains("CapEff:\t0000000000000400"), "{outcome:?}");
-    // Not by way of a script either: the bit that counts is the interpreter's.
+    // Nor can a script bypass the check: what counts are the interpreter's capabilities.
     let script = dir.path().join("script");
     std::fs::write(&script, format!("#!{}\n", program.display())).expect("write");
     std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).expect("chmod");
@@ -366,7 +367,7 @@ fn privileged_programs() {
     assert!(outcome.stdout.contains("CapEff:\t0000000000000400"), "{outcome:?}");
 }
 
-/// With no_new_privs those rights are not given, and tracing takes nothing away.
+/// With no_new_privs the kernel gives no such rights, so tracing takes none away.
 #[test]
 fn no_new_privileges() {
     let (setup, hold) = (plain("setup").build(), fat("hold").build());
@@ -374,10 +375,11 @@ fn no_new_privileges() {
     crate::common::each_backing(|options| assert_eq!(runs(&cmd, options).stderr, ""));
 }
 
-/// What a sandbox may forbid: hugelift's tools, or the calls that it makes for the program.
+/// A sandbox may forbid the calls with which hugelift traces, or those that it makes in the
+/// program.
 #[test]
 fn seccomp_filters() {
-    // Under a filter of which nothing is known, hugelift lifts only if it is told to try.
+    // Under a filter that hugelift does not know, it lifts only with `--seccomp try`.
     const TRY: [&str; 4] = ["--backing", "thp", "--seccomp", "try"];
     need_root!();
     let setup = plain("setup").build();
@@ -389,7 +391,7 @@ fn seccomp_filters() {
         runs_plainly(&under("nomremap"), &TRY, &["mremap"]);
         runs(&under("novmread"), &TRY);
         runs(&under("nomadvise"), &TRY);
-        // Its helper is killed in the middle of the work: the program runs on.
+        // The filter kills the helper in the middle of the lift, and the program runs on.
         let cmd = under("killvmread");
         as_bare(&cmd.bare(), &cmd.lifted(&TRY));
     }
@@ -402,8 +404,8 @@ fn thp_switched_off_for_the_process() {
     runs_plainly(&cmd, &["--backing", "thp"], &["PR_SET_THP_DISABLE"]);
 }
 
-/// As `/sys/kernel/mm/transparent_hugepage/enabled` reads where THP is off; shown to this
-/// command alone.
+/// Only this command sees `/sys/kernel/mm/transparent_hugepage/enabled` as it reads where THP is
+/// switched off.
 #[test]
 fn thp_switched_off_for_the_machine() {
     need_root!();
@@ -429,7 +431,7 @@ fn children_in_another_pid_namespace() {
     runs_plainly(&cmd, &["--backing", "thp"], &["unshare --fork --pid"]);
 }
 
-/// What `-v` says, it says on stderr, in lines of its own.
+/// `-v` prints whole lines, and only to stderr.
 #[test]
 fn verbosity() {
     let hold = fat("hold").build();

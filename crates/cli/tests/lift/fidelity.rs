@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Programs do the same under `hugelift run` as without: output, exit status, death by
-//! signal; and hugelift itself is silent. Real programs first, then built victims.
+//! Programs do the same under `hugelift run` as without it (output, exit status, death by signal),
+//! and hugelift itself is silent. Real programs come first, then the built victims.
 
 use crate::common::run::{NO_STORE, PATIENCE, end_group, same_as, shown};
 use crate::common::{Cmd, End, HUGELIFT, build::must, each_backing, fat, find, open_dir, plain, same};
@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The same with each backing; run bare once.
+/// Asserts that the command does the same with each backing. It runs bare only once.
 fn agrees(cmd: &Cmd) -> crate::common::Outcome {
     let bare = cmd.bare();
     each_backing(|options| drop(same_as(&bare, cmd, options, str::to_string)));
@@ -35,7 +35,7 @@ fn exit_status() {
 #[test]
 fn death_by_signal() {
     for (name, number) in [("SEGV", 11), ("KILL", 9), ("TERM", 15), ("ABRT", 6), ("TRAP", 5), ("PIPE", 13)] {
-        // ulimit: no core file is to lie about in the source tree.
+        // ulimit, so that no core file is left in the source tree.
         let cmd = Cmd::new(["sh", "-c", &format!("ulimit -c 0; echo before; kill -{name} $$; echo after")]);
         let outcome = same(&cmd, &["--backing", "thp"]);
         assert_eq!((outcome.end, outcome.stdout.as_str()), (End::Signal(number), "before\n"));
@@ -115,7 +115,7 @@ fn go() {
         if len(os.Args) > 2 { http.ListenAndServe(os.Args[2], nil) }\n os.Exit(9) }\n";
     std::fs::write(dir.path().join("main.go"), source).expect("write the source");
     let build = Cmd::new(["go", "build", "-o", "main", "main.go"]).cwd(&dir);
-    // Bare first: its cache makes the others quick.
+    // Bare first: the compiler's cache then makes the other builds quick.
     assert_eq!(build.bare().end, End::Code(0));
     let program = dir.path().join("main");
     let expected = std::fs::read(&program).expect("the Go program");
@@ -128,7 +128,7 @@ fn go() {
     assert_eq!((outcome.stdout.as_str(), outcome.end), ("4950 Not Found [x]\n", End::Code(9)));
 }
 
-/// A server with a client: `hugelift run redis-server` serves as ever, and ends by SIGTERM
+/// A server with a client: `hugelift run redis-server` serves as it does bare, and SIGTERM ends it
 /// as it does bare.
 #[test]
 fn redis_serves_a_client() {
@@ -201,8 +201,8 @@ fn all_kinds_of_victims() {
     }
 }
 
-/// Eight threads that a shared object's constructor starts run on through the lift, and a
-/// timer goes on firing.
+/// Eight threads that a shared object's constructor has started keep running during the lift, and a
+/// timer keeps firing.
 #[test]
 fn threads_before_the_entry_point() {
     let object = fat("threads").library().build();
@@ -216,7 +216,7 @@ fn threads_before_the_entry_point() {
     }
 }
 
-/// Signals that arrive all through the lift are delivered, once each and in their order.
+/// Signals that arrive during the whole lift are delivered once each, in their order.
 #[test]
 fn signals_during_the_lift() {
     let object = fat("signals").library().build();
@@ -228,8 +228,8 @@ fn signals_during_the_lift() {
     }
 }
 
-/// Signals from outside, at the very start: SIGUSR1 arrives once, SIGTERM kills, a stop
-/// stops and a SIGCONT goes on.
+/// Signals from outside during the start: SIGUSR1 arrives once, SIGTERM kills, SIGSTOP stops the
+/// program and SIGCONT continues it.
 #[test]
 fn signals_from_outside() {
     let reaper = plain("reaper").build();
@@ -288,7 +288,7 @@ fn scripts() {
     assert_eq!((env.stdout, env.end), (outcome.stdout, outcome.end));
 }
 
-/// One that the kernel runs and hugelift cannot lift: it says so and it runs.
+/// A program that the kernel runs but hugelift cannot lift: hugelift says so, and the program runs.
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn a_32_bit_program() {
@@ -306,7 +306,7 @@ fn a_32_bit_program() {
     assert_eq!((strict.stdout.as_str(), strict.end), ("", End::Code(125)), "{strict:?}");
 }
 
-/// PATH look-up and its failures, as `env PROG` has them.
+/// The look-up in PATH and its failures are those of `env PROG`.
 #[test]
 fn lookup() {
     let dir = open_dir(&[]);
@@ -377,7 +377,7 @@ fn own_failures() {
     assert_eq!(status(&["run", "--quiet", "-v", "true"]), Some(125));
 }
 
-/// The options end where the program begins, with and without `--`.
+/// hugelift's options end where the program begins, with and without `--`.
 #[test]
 fn options_after_the_program_are_its_own() {
     let with = |args: &[&str]| {
@@ -390,7 +390,7 @@ fn options_after_the_program_are_its_own() {
     assert_eq!(with(&["--backing=thp", "echo", "-n", "--help"]), ("--help".into(), Some(0)));
 }
 
-/// A Go program that is itself part of a toolchain that starts others.
+/// A Go program that starts the other programs of its toolchain.
 #[test]
 fn the_go_toolchain_is_lifted_too() {
     need!("go");

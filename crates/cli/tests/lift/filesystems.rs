@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `hugelift prime`, and the store, on each file system that people keep programs on. What the kernel has
-//! decides what comes of it: so what is tested is that the report is true, and that
-//! those which are known to give huge pages on every kernel do. docs/filesystems.md has the
-//! results; `--nocapture` prints them.
+//! `hugelift prime` and the store on each file system that commonly holds programs. The result depends on
+//! the kernel. So the tests check that the report is true, and that the file systems that are known to
+//! give huge pages on every kernel give them. docs/filesystems.md has the results; `--nocapture` prints
+//! them.
 
 use crate::common::huge::smaps;
 use crate::common::mounts::{image, kernel_has, mount, run, with_own_mounts};
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
 
-/// What came of priming.
+/// The result of priming.
 #[derive(Debug)]
 struct Result {
     whole: u64,
@@ -23,7 +23,7 @@ struct Result {
     reasons: Vec<String>,
 }
 
-/// A program there, just copied.
+/// Copies a program to `dir`.
 fn victim(dir: &Path) -> PathBuf {
     let path = dir.join("victim");
     let built = fat("hold").flags(&["-no-pie", "-fno-pie"]).build();
@@ -31,7 +31,7 @@ fn victim(dir: &Path) -> PathBuf {
     path
 }
 
-/// Primes the program, runs it, and requires that it sees what was reported.
+/// Primes the program, runs it, and asserts that it sees what was reported.
 fn try_on(name: &str, program: &Path) -> Result {
     let out = Cmd::new([HUGELIFT, "prime", "--json", program.to_str().unwrap()]).bare();
     let report: Value = serde_json::from_str(&out.stdout).unwrap_or_else(|e| panic!("{e}: {out:?}"));
@@ -46,7 +46,7 @@ fn try_on(name: &str, program: &Path) -> Result {
     assert_eq!(result.huge == result.whole, out.end == crate::common::End::Code(0), "{out:?}");
     assert_eq!(result.reasons.is_empty(), result.huge == result.whole, "{report:#}");
     assert!(result.whole > 0, "{report:#}");
-    // The program's own mappings; touched by its check of all its bytes.
+    // The mappings of the running program, which has touched all its bytes in its check.
     let held = Held::start(&Cmd::new([program]), None, program);
     let of_file = smaps(held.pid()).into_iter().filter(|u| u.mapping.path == program);
     let seen: u64 = of_file.map(|u| u.file_huge + u.shmem_huge).sum();
@@ -57,8 +57,8 @@ fn try_on(name: &str, program: &Path) -> Result {
     result
 }
 
-/// Whatever the file system of the program, the store has a copy of it: made by the first start,
-/// used by the second.
+/// Whatever the program's file system is, the first start puts a copy of it into the store, and the
+/// second start uses that copy.
 fn shared_from(name: &str, program: &Path, whole: u64) {
     let dir = TempDir::new_in("/dev/shm").unwrap();
     let store = dir.path().join("store");
@@ -80,7 +80,7 @@ fn shared_from(name: &str, program: &Path, whole: u64) {
     println!("{name}: {} kB from the store", whole >> 10);
 }
 
-/// Whatever the kernel: all, or the reason.
+/// On every kernel either all is huge, or the report has the reason.
 fn on_image(kind: &'static str) {
     need_root!();
     let mkfs = format!("mkfs.{kind}");
@@ -122,20 +122,20 @@ fn tmpfs() {
             fs::create_dir(&at).unwrap();
             mount(&["-t", "tmpfs", "-o", options, "none", at.to_str().unwrap()]);
             let result = try_on(&format!("tmpfs, {options}"), &victim(&at));
-            // MADV_COLLAPSE, since Linux 6.1, makes the others huge.
+            // Without huge=always the file becomes huge only by MADV_COLLAPSE, since Linux 6.1.
             let may_fail = name == "plain" && !collapses();
             assert!(result.huge == result.whole || may_fail, "{result:?}");
         }
     });
 }
 
-/// Whether the kernel knows `MADV_COLLAPSE`.
+/// Returns whether the kernel knows `MADV_COLLAPSE`.
 fn collapses() -> bool {
     // SAFETY: madvise(2) of no byte at all.
     unsafe { libc::madvise(std::ptr::null_mut(), 0, libc::MADV_COLLAPSE) == 0 }
 }
 
-/// What containers use: the program in the image's layer, and one copied up.
+/// What containers use: a program in the lower layer of the image, and one that was copied up.
 #[test]
 fn overlayfs_over_ext4() {
     need_root!();
@@ -155,7 +155,7 @@ fn overlayfs_over_ext4() {
             format!("lowerdir={},upperdir={},workdir={}", lower.display(), upper.display(), work.display());
         mount(&["-t", "overlay", "-o", &options, "overlay", at.to_str().unwrap()]);
         let through = try_on("overlay, lower layer", &at.join("victim"));
-        // It is one page cache: the layer's own file has it too.
+        // Both paths share one page cache, so the file of the lower layer is huge as well.
         let direct = try_on("ext4 under it", &below);
         assert_eq!(through.huge, direct.huge);
         fs::rename(at.join("victim"), at.join("renamed")).unwrap();

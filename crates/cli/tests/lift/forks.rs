@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! fork(2) with data and bss on pages of a pool that is exhausted: nobody is killed, and each side
-//! reads what it has written.
+//! fork(2) with data and bss on pages of a pool that is exhausted: no process is killed, and each
+//! side reads what it has written.
 
 use crate::common::{Cmd, End, HUGELIFT, Outcome, Pool, guard, plain};
 use crate::{need, need_root, skip};
@@ -17,8 +17,8 @@ fn forks(words: &[&str]) -> Cmd {
     Cmd::new([victim()]).args(words).patience(Duration::from_secs(300))
 }
 
-/// What it says of data and bss on pages of the pool: the parent at first, a child, the parent at
-/// last.
+/// Returns how much of data and bss is on pages of the pool, as printed by the parent at the start,
+/// by a child, and by the parent at the end.
 fn kilobytes(outcome: &Outcome) -> Vec<u64> {
     let words = outcome.stdout.lines().filter(|line| line.ends_with(" kB"));
     words.filter_map(|line| line.split(' ').nth(1)?.parse().ok()).collect()
@@ -43,12 +43,12 @@ fn a_thousand_forks_under_an_empty_pool() {
     need_root!();
     let _pool = pool!();
     let seen = assert_right(&forks(&["1000", "exhaust"]).lifted(POOL));
-    // The child is off the pool, the parent stays on it.
+    // The child no longer uses the pool; the parent still does.
     assert!(seen[0] >= 10 << 10, "{seen:?}");
     assert_eq!((seen[1], seen[2]), (0, seen[0]), "{seen:?}");
 }
 
-/// What happens past the guard: this is why there is one.
+/// A fork(2) that bypasses the guard shows why there is one.
 #[test]
 fn a_child_that_is_forked_past_the_library_is_killed() {
     need_root!();
@@ -71,8 +71,8 @@ fn children_of_children() {
     assert!(seen[0] > 0 && seen[1] > 0, "{seen:?}");
 }
 
-/// A second thread might write while the child copies: before there is one, nothing is left on
-/// the pool.
+/// A second thread might write while the child copies. So everything leaves the pool before a
+/// second thread starts.
 #[test]
 fn threads() {
     need_root!();
@@ -89,11 +89,11 @@ fn a_reserve_for_a_child() {
     let with =
         |pages: &str| assert_right(&forks(&["5"]).lifted(&[POOL, &["--fork-reserve", pages]].concat()));
     let (all, two) = (with("64"), with("2"));
-    assert_eq!(all[1], all[0], "the whole child on the pool");
-    assert_eq!((two[1], two[2]), (4 << 10, two[0]), "two pages of it");
-    assert_eq!(pool.free(), guard::PLENTY, "all given back");
+    assert_eq!(all[1], all[0], "not the whole child is on the pool");
+    assert_eq!((two[1], two[2]), (4 << 10, two[0]), "not two pages of the child are on the pool");
+    assert_eq!(pool.free(), guard::PLENTY, "pages of the pool are lost");
     let none = assert_right(&forks(&["5", "exhaust"]).lifted(&[POOL, &["--fork-reserve", "64"]].concat()));
-    assert_eq!((none[1], none[2]), (0, none[0]), "nothing to reserve");
+    assert_eq!((none[1], none[2]), (0, none[0]), "the child got pages although none could be reserved");
 }
 
 #[test]
@@ -109,7 +109,8 @@ fn with_either_c_library() {
     assert_eq!((seen[0] > 0, &seen[1..]), (true, &[0, 0][..]), "{seen:?}");
 }
 
-/// Where nothing could guard it, writable memory is not put on the pool, and that is said.
+/// Where no library can guard fork(2), writable memory is not put on the pool, and hugelift says
+/// so.
 #[test]
 fn static_programs_stay_off_the_pool() {
     need_root!();
@@ -138,7 +139,8 @@ fn without_the_library_the_pool_is_left_alone() {
     assert!(seen.own_lines().len() == 1 && seen.own_lines()[0].contains("libhugelift_inside.so"), "{seen:?}");
 }
 
-/// The library that guards a program is not handed on, and what the user loads is as it was.
+/// The library that guards a program is not passed on to its children, and LD_PRELOAD is what the
+/// user had set.
 #[test]
 fn nothing_of_it_is_left_in_the_environment() {
     need_root!();
@@ -157,7 +159,7 @@ fn nothing_of_it_is_left_in_the_environment() {
     }
 }
 
-/// Children that are lifted as well are guarded as well.
+/// Children that are lifted are guarded as well.
 #[test]
 fn lifted_children_fork_too() {
     need_root!();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The heap, what brk(2) manages: it begins with a whole huge page, grows and shrinks as ever, and
-//! what an allocator takes from it is huge.
+//! The heap, which brk(2) manages: it begins with a whole huge page and grows and shrinks as
+//! without hugelift, and what an allocator takes from it is huge.
 
 use crate::common::huge::smaps;
 use crate::common::{Cmd, End, Held, fat, find, plain};
@@ -10,12 +10,12 @@ const PAGE: u64 = 2 << 20;
 const KINDS: [&[&str]; 4] = [&["-pie", "-fPIE"], &["-no-pie"], &["-static"], &["-static-pie"]];
 const ALL: [&str; 4] = ["--parts", "all", "--backing", "thp"];
 
-/// `start_brk` of proc_pid_stat(5).
+/// Returns `start_brk` of proc_pid_stat(5).
 fn start_of_heap(held: &Held) -> u64 {
     address(held, 47)
 }
 
-/// `start_code` of proc_pid_stat(5).
+/// Returns `start_code` of proc_pid_stat(5).
 fn start_of_code(held: &Held) -> u64 {
     address(held, 26)
 }
@@ -38,12 +38,13 @@ fn it_begins_with_a_whole_huge_page() {
             let start = start_of_heap(&held);
             assert_eq!(start % PAGE, 0, "{flags:?} {before:?}: {start:#x}");
             if !before.is_empty() {
-                // It moves along with a program that is moved for its .bss, if it lies behind it.
+                // If the program is moved for its .bss and the heap lies behind it, the heap moves
+                // too.
                 let is_behind = bare > code && bare - code < 1 << 30;
                 let moved = if is_behind { code - start_of_code(&held) } else { 0 };
                 assert_eq!(start, (bare - moved).next_multiple_of(PAGE), "{flags:?}: not the next");
-                // Without ASLR it would have begun in the page in which .bss ends.
-                assert_ne!(start, bare, "{flags:?}: a bad victim");
+                // Without ASLR and hugelift it begins in the page in which .bss ends.
+                assert_ne!(start, bare, "{flags:?}: the victim is unsuitable");
             }
             let outcome = held.finish();
             assert_eq!(
@@ -52,17 +53,17 @@ fn it_begins_with_a_whole_huge_page() {
                 "{flags:?}"
             );
         }
-        // Nobody else's.
+        // The heap stays where it is unless `--parts` names it.
         let held = Held::start(
             &Cmd::new([&program]).under(["setarch", "-R"]),
             Some(&["--backing", "thp"]),
             &program,
         );
-        assert_ne!(start_of_heap(&held) % PAGE, 0, "{flags:?}: moved although nobody asked");
+        assert_ne!(start_of_heap(&held) % PAGE, 0, "{flags:?}: moved without a request");
     }
 }
 
-/// It is drawn anew at every start.
+/// The address of the heap is random at every start.
 #[test]
 fn it_stays_random() {
     let program = fat("hold").flags(&["-no-pie"]).build();
@@ -73,7 +74,8 @@ fn it_stays_random() {
     assert!(all.len() > 3, "{all:x?}");
 }
 
-/// Up and down, by brk, sbrk and malloc, beside a `.bss` that ends in the same huge page.
+/// The heap grows and shrinks by brk, sbrk and malloc, beside a `.bss` that ends in the same huge
+/// page.
 #[test]
 fn it_grows_and_shrinks() {
     for flags in KINDS {
@@ -93,7 +95,7 @@ fn it_grows_and_shrinks() {
     }
 }
 
-/// What perl's malloc takes from it later is on huge pages, from the first on.
+/// What perl's malloc takes from the heap later is on huge pages, from its first page on.
 #[test]
 fn what_malloc_takes_later_is_huge() {
     need!("perl");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Huge pages that writes after a fork have split are joined again, once nobody else has them: never
-//! before, never more than there were, and only from outside.
+//! Huge pages that writes after a fork have split are joined again, once no other process shares
+//! them: never before, never more than there were, and only from outside the program.
 
 use crate::common::guard::Settings;
 use crate::common::huge::smaps;
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 const MB: u64 = 1 << 20;
 const SIZE: u64 = 64 * MB;
-/// What else of its bss may be huge, beside that.
+/// Other memory of the victim's bss that may be huge as well.
 const OTHER: u64 = 4 * MB;
 const BSS: [&str; 2] = ["--parts", "bss"];
 
@@ -26,7 +26,7 @@ fn victim() -> PathBuf {
     plain("join").build()
 }
 
-/// Polls until it is so.
+/// Polls until the condition holds.
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !is_so() {
@@ -35,7 +35,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// The process of hugelift's that is beside `pid`: it has a pidfd of it.
+/// Returns the watcher of `pid`: the hugelift process that holds a pidfd of it.
 fn beside(pid: u32) -> Option<u32> {
     let hugelift = Path::new(HUGELIFT).canonicalize().expect("hugelift");
     let all = fs::read_dir("/proc").expect("proc").filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok());
@@ -48,32 +48,32 @@ fn beside(pid: u32) -> Option<u32> {
     })
 }
 
-/// How often it has gone to sleep.
+/// Returns how often a process has gone to sleep.
 fn sleeps(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("its status");
     let line = status.lines().find_map(|l| l.strip_prefix("voluntary_ctxt_switches:"));
     line.expect("a count").trim().parse().expect("a number")
 }
 
-/// What smaps says of the victim's memory.
+/// What smaps shows of the victim's memory.
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Seen {
     huge: u64,
     resident: u64,
 }
 
-/// A victim that does as it is told. Ended when dropped.
+/// A victim that follows commands on its stdin. Ended when dropped.
 struct Told {
     child: Child,
     stdin: ChildStdin,
     stdout: BufReader<ChildStdout>,
-    /// Its process, and its memory.
+    /// The process id of the program, and its memory.
     pid: u32,
     memory: Range,
 }
 
 impl Told {
-    /// `between` are words before the program's own.
+    /// Starts the victim. `between` are words in front of the program.
     fn start(options: &[&str], between: &[&str], program: &Path, args: &[&str]) -> Told {
         let mut command = Command::new(HUGELIFT);
         command.arg("run").args(options).arg("--").args(between).arg(program).args(args);
@@ -113,14 +113,14 @@ impl Told {
         Seen { huge: sum(|u| u.anon_huge), resident: sum(|u| u.rss) }
     }
 
-    /// Waits until the process beside it has looked at it anew.
+    /// Waits until the watcher has looked at the victim once more.
     fn looked_at(&self) {
-        let joiner = beside(self.pid).expect("somebody is beside it");
+        let joiner = beside(self.pid).expect("the victim has a watcher");
         let before = sleeps(joiner);
         until("a look", || sleeps(joiner) >= before + 2);
     }
 
-    /// Has it fork, and split each huge page.
+    /// Makes the victim fork and split each huge page.
     fn split(&mut self) -> Seen {
         let before = self.seen();
         self.looked_at();
@@ -136,19 +136,19 @@ impl Told {
         let joiner = beside(self.pid);
         drop(self.stdin);
         assert_eq!(self.child.wait().expect("wait").code(), Some(0));
-        // Whoever was beside it goes with it.
-        until("its end", || joiner.is_none_or(|pid| !Path::new(&format!("/proc/{pid}")).exists()));
+        // The watcher ends with the victim.
+        until("the watcher's end", || joiner.is_none_or(|pid| !Path::new(&format!("/proc/{pid}")).exists()));
     }
 }
 
 impl Told {
-    /// Forks, splits, and is joined only once the child has ended.
+    /// Asserts that split pages are joined only when the child has ended.
     fn assert_joined(mut self, huge: u64) {
         let before = self.split();
         assert!((huge..=huge + OTHER).contains(&before.huge), "{before:?}");
         self.looked_at();
         self.looked_at();
-        assert!(self.seen().huge <= OTHER, "joined while a child has it: {:?}", self.seen());
+        assert!(self.seen().huge <= OTHER, "joined while a child shares it: {:?}", self.seen());
         assert_eq!(self.tell("end"), "right");
         until("joined", || self.seen().huge >= huge);
         assert!(self.seen().resident <= before.resident, "{before:?}, now {:?}", self.seen());
@@ -156,15 +156,16 @@ impl Told {
     }
 }
 
-/// The settings of khugepaged, which would do in some minutes what is to be seen here, and to blocks
-/// that were never huge as well.
+/// The settings of khugepaged. It would join the pages within some minutes by itself, and also
+/// blocks that were never huge.
 const KHUGEPAGED: &str = "/sys/kernel/mm/transparent_hugepage/khugepaged";
 
-/// How many tests need khugepaged to be quiet now, and what puts its settings back after the last.
+/// How many tests need khugepaged to be idle now, and the guard that restores its settings after
+/// the last of them.
 static QUIET: Mutex<(usize, Option<Settings>)> = Mutex::new((0, None));
 
-/// khugepaged does nothing while one of these exists. Tests of this file may each have one at the
-/// same time.
+/// Keeps khugepaged idle while it exists. Several tests of this file may each hold one at the same
+/// time.
 struct Quiet;
 
 impl Quiet {
@@ -230,7 +231,7 @@ fn what_was_never_huge_does_not_grow() {
     Told::start(&BSS, &[], &victim(), &["sparse"]).assert_joined(SIZE / 2);
 }
 
-/// Lifted children have somebody beside them as well.
+/// A lifted child has a watcher as well.
 #[test]
 fn a_lifted_child() {
     let _quiet = need_joining!();
@@ -238,7 +239,8 @@ fn a_lifted_child() {
     Told::start(&options, &["env"], &victim(), &[]).assert_joined(SIZE);
 }
 
-/// What it has written all of is its own: to join it takes no memory.
+/// The victim has written to all of the memory, so all of it is its own, and joining takes no more
+/// memory.
 #[test]
 fn what_no_child_shares_is_joined_at_once() {
     let _quiet = need_joining!();
@@ -277,7 +279,7 @@ fn other_memory_in_its_place_does_not_grow() {
     told.end();
 }
 
-/// It is unmapped, mapped and forked while it is joined.
+/// The memory is unmapped, mapped and forked while it is joined.
 #[test]
 fn memory_that_comes_and_goes() {
     let _quiet = need_joining!();
@@ -298,12 +300,12 @@ fn left_to_the_kernel() {
     }
 }
 
-/// It traces nothing, is no child of the program, and has none of its files.
+/// The watcher traces nothing, is no child of the program, and has none of its files open.
 #[test]
-fn the_program_does_not_miss_who_joins() {
+fn the_program_does_not_notice_its_watcher() {
     let _quiet = need_joining!();
     let told = Told::with(&["--after-fork", "join"]);
-    let joiner = beside(told.pid).expect("somebody is beside it");
+    let joiner = beside(told.pid).expect("the victim has a watcher");
     let status = fs::read_to_string(format!("/proc/{joiner}/status")).expect("its status");
     assert!(!status.contains(&format!("PPid:\t{}\n", told.pid)), "{status}");
     let own = fs::read_to_string(format!("/proc/{}/status", told.pid)).expect("its status");
@@ -316,7 +318,7 @@ fn the_program_does_not_miss_who_joins() {
     told.end();
 }
 
-/// The memory that it looked at is gone, and it with it.
+/// After an exec the memory that the watcher examined is gone, and the watcher ends.
 #[test]
 fn not_beside_another_program() {
     let _quiet = need_joining!();
@@ -329,13 +331,13 @@ fn not_beside_another_program() {
     until("cat", || {
         fs::read_to_string(format!("/proc/{}/comm", child.id())).is_ok_and(|name| name == "cat\n")
     });
-    until("nobody is beside it", || beside(child.id()).is_none());
+    until("the end of the watcher", || beside(child.id()).is_none());
     drop(child.stdin.take());
     assert_eq!(child.wait().expect("wait").code(), Some(0));
 }
 
 #[test]
-fn who_may_not_is_told_if_it_was_asked_for() {
+fn a_missing_capability_is_reported_only_on_request() {
     need_root!();
     need!("setpriv");
     let program = victim();
@@ -355,7 +357,7 @@ fn who_may_not_is_told_if_it_was_asked_for() {
 }
 
 #[test]
-fn nobody_is_beside_who_adopts_orphans() {
+fn a_program_that_adopts_orphans_has_no_watcher() {
     need_root!();
     let cmd = Cmd::new([victim()]).under(["unshare", "-pf", "--mount-proc"]);
     let seen = cmd.lifted(&["--parts", "bss", "--after-fork", "join"]);
@@ -398,21 +400,21 @@ fn redis() {
     let is_saving = || cli(&["info", "persistence"]).contains("rdb_bgsave_in_progress:1");
     until("ready", || cli(&["ping"]) == "PONG");
     load("200000");
-    let joiner = beside(server.id()).expect("somebody is beside it");
+    let joiner = beside(server.id()).expect("the server has a watcher");
     let looks = sleeps(joiner);
     until("a look", || sleeps(joiner) >= looks + 2);
     let before = huge();
     assert!(before >= 64 * MB, "{} MB", before / MB);
-    // So slowly that all writes come meanwhile.
+    // Saves so slowly that all writes happen meanwhile.
     assert_eq!(cli(&["config", "set", "rdb-key-save-delay", "50"]), "OK");
     assert_eq!(cli(&["bgsave"]), "Background saving started");
     load("20000");
-    assert!(is_saving(), "it has saved too fast");
+    assert!(is_saving(), "redis has saved too fast");
     let split = huge();
     assert!(split < before / 2, "{} of {} MB", split / MB, before / MB);
     let digest = cli(&["debug", "digest"]);
     until("saved", || !is_saving());
-    // The allocator gives back what the clients' requests took.
+    // Relative to what is mapped now: the allocator gives back what the clients' requests took.
     let there = || smaps(server.id()).iter().map(|u| u.anonymous).sum::<u64>();
     until("joined", || huge() >= before.min(there()) / 8 * 7);
     assert_eq!(cli(&["debug", "digest"]), digest);

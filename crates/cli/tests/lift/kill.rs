@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Sudden death in the middle of the lift: before each of hugelift's ptrace operations its
-//! helper is killed, and the program has to run as if nothing had been; or the program is
-//! killed, and nobody may be left behind.
+//! Sudden death in the middle of the lift. Before each of hugelift's ptrace operations its helper
+//! is killed, and the program must run as if nothing had happened; or the program is killed, and no
+//! process may be left behind.
 
 use crate::common::{Cmd, End, Outcome, each_backing, fat, plain};
 use crate::{need, need_root, skip};
 use std::path::{Path, PathBuf};
 
-/// A command under the reaper, which adopts and reports what is left behind.
+/// Returns a command under the reaper, which adopts and reports the processes that are left behind.
 fn reaped(program: &Path, before: &[&str]) -> Cmd {
     let reaper = plain("reaper").build();
     Cmd::new([program]).under([reaper.as_os_str(), "--".as_ref()]).under(before)
 }
 
-/// How many ptrace operations a lift takes.
+/// Returns how many ptrace operations a lift takes.
 fn operations(cmd: &Cmd, options: &[&str]) -> usize {
     let outcome = cmd.clone().env("HUGELIFT_TEST_DIE", "count").lifted(options);
     let count = outcome.stderr.lines().find_map(|l| l.strip_prefix("hugelift-test: ptrace operations: "));
@@ -21,8 +21,8 @@ fn operations(cmd: &Cmd, options: &[&str]) -> usize {
     count.trim().parse().expect("a number")
 }
 
-/// What the program says with `HUGELIFT_TEST_DIE` in its environment is the same but for
-/// that variable and its parent.
+/// Removes the lines that differ between two runs: that of `HUGELIFT_TEST_DIE`, those about the
+/// parent, and the like.
 fn stable(text: &str) -> String {
     let volatile = [
         "parent ",
@@ -35,10 +35,10 @@ fn stable(text: &str) -> String {
     text.lines().filter(|l| !volatile.iter().any(|v| l.starts_with(v))).collect::<Vec<_>>().join("\n")
 }
 
-/// Kills the helper before each operation; the program does as it does bare. Where
-/// `adopts`, hugelift's helper is the program's own child for lack of anyone else, and one
-/// that is killed before it can be waited for stays its child: as orphans do, for such a
-/// program.
+/// Kills the helper before each operation, and asserts that the program does what it does bare.
+/// `adopts`: the program adopts orphans (as pid 1 or as a subreaper), so the helper is its own
+/// child. A helper that is killed before it can be waited for then stays its child, as every orphan
+/// does.
 fn helper_dies(program: &Path, before: &[&str], adopts: bool) {
     each_backing(|options| helper_dies_with(program, before, adopts, options));
 }
@@ -77,8 +77,9 @@ fn helper_dies_with(program: &Path, before: &[&str], adopts: bool, options: &[&s
     assert!(unreported > count / 2, "{unreported} deaths of {count}: the fault does not fire");
 }
 
-/// Kills the target before each operation; its parent sees SIGKILL, and nothing is left.
-/// The last `uncertain` operations let it go, or may not come at all: it may be through.
+/// Kills the target before each operation, and asserts that its parent sees SIGKILL and that no
+/// process is left. The last `uncertain` operations release the target or may not happen at all, so
+/// the target may already have finished.
 fn target_dies(program: &Path, uncertain: usize) {
     each_backing(|options| target_dies_with(program, uncertain, options));
 }
@@ -90,7 +91,8 @@ fn target_dies_with(program: &Path, uncertain: usize, options: &[&str]) {
     for n in 0..count {
         let run = || cmd.clone().env("HUGELIFT_TEST_DIE", format!("{n}:target")).lifted(options);
         let has_died = |o: &Outcome| o.other_lines() == "reaper: killed 9, left 0\n" && o.stdout.is_empty();
-        // Once more if not: who drops the machine's caches meanwhile makes it take fewer operations.
+        // A second try if it has not died: if another program drops the machine's caches meanwhile,
+        // the lift takes fewer operations.
         let outcome = Some(run()).filter(has_died).unwrap_or_else(run);
         let what =
             format!("{} {options:?}: target killed before operation {n} of {count}", program.display());
@@ -111,7 +113,7 @@ fn fixed() -> PathBuf {
     fat("state").flags(&["-static"]).build()
 }
 
-/// Small enough to be run hundreds of times.
+/// A threaded program that is small enough to run hundreds of times.
 fn threaded() -> PathBuf {
     let object = fat("threads").size(3 << 20).flags(&["-DSTRIDE=1999", "-DTHREADS=3"]).library().build();
     fat("threads").size(3 << 20).with(object).build()
@@ -132,11 +134,11 @@ fn helper_dies_beside_threads() {
     helper_dies(&threaded(), &[], false);
 }
 
-/// In the middle of a move there is one whole image at every moment.
+/// During a move there is one whole image at every moment.
 #[test]
 fn helper_dies_moving_a_program() {
     let Some((clang, lld)) = crate::common::clang_and_lld() else { skip!("needs clang and lld") };
-    // The kernel puts a static one where it is congruent, unless it is linked by lld.
+    // The kernel loads a static program at a congruent address, unless lld has linked it.
     let lld = format!("--ld-path={}", lld.display());
     let skewed = fat("state").compiler(clang).flags(&["-static-pie", &lld]).build();
     let pagecache = &["--backing", "pagecache", "--parts", "text"];
@@ -180,11 +182,12 @@ fn static_target_dies() {
 
 #[test]
 fn threaded_target_dies() {
-    // How many operations its threads take is not the same twice.
+    // The number of operations that its threads take varies.
     target_dies(&threaded(), 24);
 }
 
-/// A command that `timeout` ends in the middle of its start: as bare, every time.
+/// A command that is killed from outside in the middle of its start ends as it does bare, every
+/// time.
 #[test]
 fn killed_from_outside() {
     let reaper = plain("reaper").build();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What huge pages have broken in other tools, as black boxes: the things that libhugetlbfs tests,
-//! written anew (linkhuge_rw, linkhuge_nofd, zero_filesize_segment, brk_near_huge,
-//! stack_grow_into_huge, fork-cow, mprotect, ptrace-write-hugepage, heapshrink, shmoverride).
-//! Its linkshare is `store`'s sharing.
+//! What huge pages have broken in other tools, as black-box tests. They cover what libhugetlbfs
+//! tests, but are written anew (linkhuge_rw, linkhuge_nofd, zero_filesize_segment, brk_near_huge,
+//! stack_grow_into_huge, fork-cow, mprotect, ptrace-write-hugepage, heapshrink, shmoverride). Its
+//! linkshare corresponds to the sharing of the store, which other tests cover.
 
 use crate::common::{Cmd, End, Pool, plain};
 use crate::{need_root, skip};
@@ -16,7 +16,7 @@ fn victims() -> Vec<PathBuf> {
     KINDS.iter().map(|flags| plain("heritage").flags(flags).build()).collect()
 }
 
-/// Every case passes as it does bare, and hugelift has nothing to say.
+/// Asserts that every case passes as it does bare, and that hugelift writes nothing.
 fn all_pass(program: &Path, options: &[&str], huge: bool) {
     for case in CASES {
         let mut cmd = Cmd::new([program.as_os_str(), case.as_ref()]);
@@ -37,7 +37,7 @@ fn bare() {
             assert_eq!(
                 (outcome.stdout.as_str(), outcome.end),
                 ("pass\n", End::Code(0)),
-                "{case}: a bad victim"
+                "{case}: the victim is unsuitable"
             );
         }
     }
@@ -60,7 +60,7 @@ fn on_pages_of_the_pool() {
         Err(why) => skip!("{why}"),
     };
     for (flags, program) in KINDS.iter().zip(victims()) {
-        // In a static program nobody guards fork(2): its data stays off the pool.
+        // In a static program no library guards fork(2), so its data stays off the pool.
         let data = if flags[0].starts_with("-static") { "thp" } else { "hugetlb" };
         for span in ["inner", "outer"] {
             let options = ["--parts", "all", "--backing", "hugetlb", "--data-backing", data, "--span", span];
@@ -69,7 +69,8 @@ fn on_pages_of_the_pool() {
     }
 }
 
-/// What cannot be had is done without, and the program has all that it should have.
+/// hugelift does without the resources that are lacking, and the program has everything that it
+/// should have.
 #[test]
 fn where_something_is_lacking() {
     let program = plain("heritage").flags(&["-static"]).build();
@@ -88,7 +89,7 @@ fn where_something_is_lacking() {
         let limit = format!("ulimit -v {kb}; exec \"$@\"");
         assert!(rw(&["sh", "-c", &limit, "sh"], &["--backing", "thp"]) <= 1, "{kb} kB");
     }
-    // Few files, or none, can be opened any more, by anybody.
+    // hugelift and the program can open only a few files, or none.
     for files in 5..9 {
         let limit = format!("ulimit -n {files}; exec \"$@\"");
         assert!(rw(&["sh", "-c", &limit, "sh"], &["--backing", "thp"]) <= 1, "{files}");
@@ -109,7 +110,7 @@ fn a_segment_that_takes_nothing_from_the_file() {
     let program = plain("zero_segment").flags(&flags).build();
     let headers = Headers::parse(&std::fs::read(&program).expect("read it")).expect("an ELF file");
     let empty = headers.segments.iter().any(|s| s.prot.write && s.filesz == 0 && s.memsz > 0);
-    assert!(empty, "a bad victim: {headers:?}");
+    assert!(empty, "the victim is unsuitable: {headers:?}");
     for span in ["inner", "outer", "auto"] {
         let outcome = Cmd::new([&program]).lifted(&["--parts", "all", "--backing", "thp", "--span", span]);
         assert_eq!((outcome.stderr.as_str(), outcome.end), ("", End::Code(0)), "{span}");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `hugelift run`: programs of every kind are lifted, stay themselves, and start whatever fails.
+//! `hugelift run`: programs of every kind are lifted, behave as before, and start whatever fails.
 
 #[path = "../common/mod.rs"]
 mod common;

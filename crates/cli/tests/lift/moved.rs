@@ -15,7 +15,7 @@ use std::process::Command;
 const OPTIONS: &[&str] = &["--backing", "pagecache"];
 const HUGE: u64 = 2 << 20;
 
-/// A primed copy of a victim, or the end of the test.
+/// Evaluates to a primed copy of a victim, or skips the test.
 macro_rules! primed {
     ($victim:expr) => {
         match Primed::new(($victim).as_ref()) {
@@ -33,7 +33,7 @@ fn cpp() -> PathBuf {
     fat("moved").compiler("c++").flags(&["-x", "c++", "-rdynamic"]).build()
 }
 
-/// All but what the kernel draws anew at each start.
+/// Returns all lines except those that are random at each start.
 fn stable(text: &str) -> String {
     text.lines()
         .filter(|l| !l.starts_with("base ") && !l.starts_with("heap 0x"))
@@ -51,7 +51,8 @@ fn is_random() -> bool {
     std::fs::read_to_string("/proc/sys/kernel/randomize_va_space").is_ok_and(|t| t.trim() == "2")
 }
 
-/// Every whole huge page of the running program's code is mapped by a huge entry, from its file.
+/// Asserts that every whole huge page of the running program's code is mapped by a huge entry, from
+/// its file.
 fn assert_huge(pid: u32, program: &Path) {
     for usage in text_of(pid, program) {
         let range = usage.mapping.range;
@@ -93,7 +94,7 @@ fn what_is_moved_is_huge() {
     assert_eq!((outcome.end, outcome.stderr.as_str()), (End::Code(0), ""), "{outcome:?}");
 }
 
-/// `auto` takes the page cache where it can be had; and what it says is what smaps shows.
+/// `auto` takes the page cache where it is in huge folios, and reports what smaps shows.
 #[test]
 fn auto_prefers_it() {
     let primed = primed!(c());
@@ -103,7 +104,7 @@ fn auto_prefers_it() {
     assert!(outcome.stderr.contains("pagecache"), "{outcome:?}");
 }
 
-/// The plan without a start knows it too.
+/// `--dry-run` plans the same without a start.
 #[test]
 fn a_dry_run_sees_it() {
     let primed = primed!(c());
@@ -117,8 +118,8 @@ fn a_dry_run_sees_it() {
     assert!(!outcome.stdout.contains("pagecache pages"), "{outcome:?}");
 }
 
-/// A program that the linker has put at a fixed address is where it should be already, and a
-/// static position-independent one as a rule.
+/// A program that is linked for a fixed address already lies where it should, and so does a static
+/// position-independent program as a rule.
 #[test]
 fn other_kinds_of_executable() {
     for flags in [&["-no-pie", "-rdynamic"][..], &["-static"], &["-static-pie"]] {
@@ -126,7 +127,7 @@ fn other_kinds_of_executable() {
     }
 }
 
-/// lld lets address and offset differ, by 4 kB for each segment: text is what counts.
+/// lld lets address and offset differ, by 4 kB more for each segment. The address fits the text.
 #[test]
 fn skewed_segments() {
     let Some((clang, lld)) = crate::common::clang_and_lld() else { skip!("needs clang and lld") };
@@ -137,8 +138,8 @@ fn skewed_segments() {
     }
 }
 
-/// Before its start what fits its new place is primed; and what does not fit, if it was asked for, is
-/// told with the command that helps.
+/// Before the start hugelift primes what fits the new address. If what does not fit was requested,
+/// hugelift reports it with the command that helps.
 #[test]
 fn skewed_segments_are_primed() {
     let Some((clang, lld)) = crate::common::clang_and_lld() else { skip!("needs clang and lld") };
@@ -156,8 +157,8 @@ fn skewed_segments_are_primed() {
     assert!(matches!(lines[..], [line] if line.contains("differ") && line.contains("--replace")), "{both:?}");
 }
 
-/// The victim prints the same with these options, lies at `place` within a huge page, and its
-/// code is huge.
+/// Asserts that the victim prints the same with these options, that it lies at `place` within a
+/// huge page, and that its code is huge.
 fn looks_the_same(victim: &Path, options: &[&str], place: u64) {
     let primed = primed!(victim);
     let cmd = Cmd::new([primed.path()]);
@@ -186,7 +187,7 @@ fn where_orphans_come_back() {
     }
 }
 
-/// All 19 bits above a huge page differ from start to start, and so do the places.
+/// All 19 random bits above a huge page vary from start to start, and so do the addresses.
 #[test]
 fn the_base_is_random() {
     if !is_random() {
@@ -201,18 +202,18 @@ fn the_base_is_random() {
         })
         .collect();
     let bases: BTreeSet<u64> = runs.iter().map(|r| r.0).collect();
-    assert!(bases.len() >= 190, "{} places in 200 starts", bases.len());
+    assert!(bases.len() >= 190, "{} different addresses in 200 starts", bases.len());
     assert!(bases.iter().all(|base| base % HUGE == 0));
-    // A bit that is the same 200 times has not been drawn.
+    // A bit that is the same 200 times is not random.
     let changing = bases.iter().fold(0, |bits, base| bits | (base ^ runs[0].0));
     let bits = std::fs::read_to_string("/proc/sys/vm/mmap_rnd_bits").expect("mmap_rnd_bits");
     let top = 12 + bits.trim().parse::<u32>().expect("a number");
     for bit in 21..top {
         assert!(changing & (1 << bit) != 0, "bit {bit} is always the same: {bases:x?}");
     }
-    // Nor does the one place tell the other.
+    // Nor does one address reveal the other.
     let gaps: BTreeSet<u64> = runs.iter().map(|(base, heap)| heap.wrapping_sub(*base)).collect();
-    assert!(gaps.len() >= 190, "{} distances of the heap", gaps.len());
+    assert!(gaps.len() >= 190, "{} different distances of the heap in 200 starts", gaps.len());
 }
 
 #[test]
@@ -224,7 +225,7 @@ fn without_aslr_it_is_the_same_place() {
     let places: BTreeSet<(u64, u64)> = (0..3)
         .map(|_| {
             let moved = same_as(&bare, &cmd, OPTIONS, stable);
-            // The heap is as far behind as bare.
+            // The heap is as far behind the program as in a bare run.
             let gap = |o: &Outcome| number(o, "heap") - number(o, "base");
             assert_eq!(gap(&moved), gap(&bare));
             (number(&moved, "base"), number(&moved, "heap"))
@@ -234,7 +235,8 @@ fn without_aslr_it_is_the_same_place() {
     assert_eq!(places.first().expect("one").0 % HUGE, 0);
 }
 
-/// There is no room for a second image: it runs where it is, and a line says so.
+/// The address space has no space for a second image: the program runs where it is, and a line says
+/// so.
 #[test]
 fn a_move_that_fails_leaves_it() {
     need!("prlimit");
@@ -248,10 +250,10 @@ fn a_move_that_fails_leaves_it() {
     assert!(line.contains("not lifted: pagecache: mmap") && line.contains("ulimit -v"), "{line}");
 }
 
-/// What nobody uses is primed on the way.
+/// A program that is not in use is primed before its start.
 #[test]
 fn a_cold_program_is_primed_first() {
-    // The file system can.
+    // Skips the test if the file system has no large folios.
     drop(primed!(c()));
     let dir = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
     let copy = dir.path().join("cold");
@@ -266,7 +268,7 @@ fn a_program_that_is_not_primed_is_left() {
     let dir = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
     let copy = dir.path().join("cold");
     crate::common::cache::copy(&c(), &copy);
-    // In use, so that nobody can prime it.
+    // In use, so that it cannot be primed.
     let held = Held::start(&Cmd::new([&copy]).arg("hold"), None, &copy);
     if text_of(held.pid(), &copy).iter().any(|u| u.file_huge > 0) {
         skip!("a file that was just written is in huge folios here");
@@ -337,7 +339,7 @@ fn rust_panics_and_backtraces() {
     crate::common::build::must(&mut rustc);
     let primed = primed!(program);
     let cmd = Cmd::new([primed.path()]);
-    // A panic's message names its thread by number.
+    // A panic's message contains the number of its thread.
     let told = |text: &str| {
         let volatile = |l: &&str| !l.starts_with("base ") && !l.starts_with("thread 'main'");
         text.lines().filter(volatile).collect::<Vec<_>>().join("\n")
@@ -350,8 +352,8 @@ fn rust_panics_and_backtraces() {
     assert!(verbose.own_lines()[0].contains("text 4 MB of 4 MB"), "{verbose:?}");
 }
 
-/// A uprobe that is set before the start is hit in the moved program; one that is set while it
-/// runs is, too.
+/// A uprobe that is set before the start is hit in the moved program, and so is one that is set
+/// while the program runs.
 #[test]
 fn uprobes_are_hit() {
     need_root!();
@@ -376,7 +378,8 @@ fn are_hit(primed: &Primed) {
     let symbols = Command::new("nm").arg(primed.path()).output().expect("nm").stdout;
     let symbols = String::from_utf8_lossy(&symbols).into_owned();
     let line = symbols.lines().find(|l| l.ends_with(" T counted")).expect("counted");
-    // Linked from 0 on, and the first segments have no skew: the address is the offset.
+    // The program is linked for address 0 and its first segments have no skew, so the address is
+    // the offset.
     let offset = u64::from_str_radix(line.split(' ').next().expect("an address"), 16).expect("a number");
     let probe = Uprobe::set(primed.path(), offset).expect("a uprobe");
     let outcome = Cmd::new([primed.path()]).args(["count", "37"]).lifted(OPTIONS);
@@ -392,7 +395,7 @@ fn are_hit(primed: &Primed) {
     assert_eq!(probe.hits().expect("a count"), 1);
 }
 
-/// Ten processes hold one copy of what is huge: their shares of it add up to it.
+/// Ten processes share one copy of what is huge: the sum of their shares is its size.
 #[test]
 fn ten_processes_share_one_copy() {
     let primed = primed!(c());

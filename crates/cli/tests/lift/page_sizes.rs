@@ -17,7 +17,7 @@ fn made() -> u64 {
     fs::read_to_string(MADE).expect(MADE).trim().parse().expect("a number")
 }
 
-/// Evaluates to what puts the switch back.
+/// Sets the switch; evaluates to the guard that restores it.
 macro_rules! switched {
     ($to:expr) => {{
         need_root!();
@@ -50,7 +50,7 @@ fn edges_go_to_smaller_pages() {
             let inner = piece.inner.unwrap_or_default();
             assert_eq!(piece.huge, inner.len(), "{piece:?}");
             huge += piece.huge;
-            // The whole pages of 64 kB around it are copies as well, and anonymous.
+            // The whole pages of 64 kB around `inner` are anonymous copies as well.
             let Some(small) = piece.range.inner(PageSize::new(SMALL).expect("64 kB")) else { continue };
             for edge in small.minus(inner) {
                 let here = usage.iter().filter(|u| u.mapping.range.intersect(edge).is_some());
@@ -62,7 +62,7 @@ fn edges_go_to_smaller_pages() {
             }
         }
         assert!(huge > 0 && edges > 3, "{flags:?}: {pieces:?}");
-        // Memory may be too fragmented for some: the kernel then gives smaller ones.
+        // Memory may be too fragmented for some of them: the kernel then gives smaller pages.
         assert!(made() - before >= edges / 2, "{} of {edges} pages of 64 kB", made() - before);
         assert_unchanged(held.pid(), &pieces);
         assert_no_wx(held.pid(), &pieces);
@@ -81,7 +81,7 @@ fn what_smaps_does_not_tell_is_not_called_huge() {
     assert_eq!(outcome.end, End::Code(0));
     let lines = outcome.own_lines();
     assert!(lines.len() == 1 && lines[0].contains(" more on smaller pages)"), "{lines:?}");
-    // Where huge pages fit as well, the kernel may have taken some; smaps shows those, and no others.
+    // Where huge pages also fit, the kernel may have used some. smaps shows only those.
     let report: serde_json::Value = serde_json::from_slice(&fs::read(file.path()).unwrap()).unwrap();
     let text = &report["totals"]["text"];
     let (huge, whole) = (text["huge_bytes"].as_u64().unwrap(), text["liftable_bytes"].as_u64().unwrap());
@@ -97,7 +97,7 @@ fn a_size_that_is_switched_off() {
     let lines = outcome.own_lines();
     let hint = format!("echo madvise > {SWITCH}");
     assert!(outcome.end == End::Code(0) && lines.len() == 1 && lines[0].contains(&hint), "{outcome:?}");
-    // Among others, it is not missed.
+    // As one of several sizes it is not necessary.
     let mixed = cmd.lifted(&["--backing", "thp", "--page-size", "auto", "--strict"]);
     assert_eq!((mixed.end, mixed.own_lines()), (End::Code(0), Vec::<&str>::new()));
 }

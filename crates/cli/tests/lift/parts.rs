@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Writable parts: data, bss, heap. Lifted, they hold what they held, can be written, forked and
-//! given back, and nothing is allowed that was not.
+//! Writable parts: data, bss, heap. Lifted, they keep their bytes, can be written, forked and given
+//! back, and get no new permissions.
 
 use crate::common::huge::smaps;
 use crate::common::{Cmd, End, HUGELIFT, Held, Pool, each_backing, find, guard, plain};
@@ -16,7 +16,7 @@ fn inspect(pid: u32) -> Value {
     serde_json::from_slice(&out.expect("run inspect").stdout).expect("JSON of inspect")
 }
 
-/// Runs the writing victim; what inspect says of it after it has written everywhere.
+/// Runs the writing victim, and returns what inspect shows after it has written everywhere.
 fn written(before: &[&str], options: &[&str], flags: &[&str]) -> Value {
     let program = plain("writes").flags(flags).build();
     let cmd = Cmd::new([&program]).under(before);
@@ -30,7 +30,7 @@ fn written(before: &[&str], options: &[&str], flags: &[&str]) -> Value {
     seen
 }
 
-/// All that could be huge is.
+/// Asserts that all that can be huge is huge, and at least these bytes of each part.
 fn assert_all(seen: &Value, parts: &[(&str, u64)], what: &str) {
     for (part, least) in parts {
         let total = &seen["totals"][part];
@@ -47,7 +47,8 @@ fn on_transparent_pages() {
     for flags in KINDS {
         for before in [&[][..], &["setarch", "-R"]] {
             let seen = written(before, &["--parts", "all", "--backing", "thp"], flags);
-            // What a child had written too was copied by 4 kB: a page of it is no longer huge.
+            // Memory that a child has written too was copied in pages of 4 kB, so it is no longer
+            // huge.
             let huge = |part: &str| seen["totals"][part]["huge_bytes"].as_u64().unwrap();
             assert!(huge("relro") >= 2 * MB, "{flags:?} {before:?}: {seen}");
         }
@@ -55,7 +56,7 @@ fn on_transparent_pages() {
 }
 
 #[test]
-fn what_is_lifted_is_huge_before_anybody_forks() {
+fn what_is_lifted_is_huge_before_a_fork() {
     for flags in KINDS {
         let program = plain("writes").flags(flags).flags(&["-DNO_FORK"]).build();
         let options = ["--parts", "all", "--backing", "thp"];
@@ -83,12 +84,12 @@ fn data_on_pool_pages() {
             parts.find(|p| p["part"] == part && p["huge_bytes"] != 0).map(|p| p["backing"].clone())
         };
         assert_eq!(backing("data"), Some("hugetlb".into()), "{flags:?}: {seen}");
-        // Its pages are still to be protected, some of them: never from the pool.
+        // Some pages of relro are protected later, so they are never from the pool.
         assert_ne!(backing("relro"), Some("hugetlb".into()), "{flags:?}: {seen}");
     }
 }
 
-/// glibc's heap comes on huge pages, and the user's own word stays the last.
+/// glibc's heap is on huge pages, and the user's own GLIBC_TUNABLES override hugelift's.
 #[test]
 fn the_heap_by_the_allocators_variable() {
     need!("perl");
@@ -111,7 +112,7 @@ fn the_heap_by_the_allocators_variable() {
     assert_eq!(heap(&[], None), 0);
 }
 
-/// The environment is the user's unless he asks.
+/// hugelift changes the user's environment only on request.
 #[test]
 fn variables_are_set_on_request_alone() {
     need!("env");
@@ -125,8 +126,8 @@ fn variables_are_set_on_request_alone() {
     each_backing(|options| assert!(!env(&[&["--quiet"], options].concat())));
 }
 
-/// What a program has asked for its memory stays as it is: such memory is left alone, or stays
-/// where it is.
+/// The attributes that a program has set on its memory stay: hugelift does not touch such memory,
+/// or leaves it where it is.
 #[test]
 fn attributes_stay() {
     let library = plain("attributes").library().build();
@@ -158,7 +159,7 @@ fn attributes_stay() {
     }
 }
 
-/// Code that is huge already is no reason to leave the data alone.
+/// Data is lifted even if the code is already huge.
 #[test]
 fn data_beside_a_primed_program() {
     let program = plain("writes").flags(&["-no-pie", "-DNO_FORK"]).build();

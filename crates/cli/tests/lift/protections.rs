@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What each page of a program allows, walked through in `/proc/PID/maps` bare and with all parts
-//! lifted, rounded out: it is what it was, RELRO and guard pages among it, and nothing is writable
-//! and executable at once. Without ASLR everything lies where it lies; only a position-independent
-//! executable is moved, as a whole.
+//! Compares the protection of each page of a program in `/proc/PID/maps`, bare and with all parts
+//! lifted, also with `--span outer`. It is the same, also for RELRO and guard pages, and nothing is
+//! writable and executable at once. Without ASLR everything has the same address in both; only a
+//! position-independent executable is moved, as a whole.
 
 use crate::common::build::must;
 use crate::common::huge::smaps;
@@ -18,7 +18,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 const LIFTS: [&[&str]; 2] = [
-    // The heap's own size depends on what malloc is told.
+    // `--malloc off`, because the settings of malloc change the size of the heap.
     &["--parts", "all", "--backing", "thp", "--malloc", "off"],
     &["--parts", "all", "--backing", "thp", "--malloc", "off", "--span", "outer"],
 ];
@@ -31,8 +31,8 @@ fn is_of_object(m: &Mapping) -> bool {
     m.path.is_absolute() && !m.path.starts_with("/dev")
 }
 
-/// What each stretch of `range` allows; neighbours joined, so that a lift, which cuts mappings, makes
-/// no difference. None is what is not mapped.
+/// Returns the protection of each stretch of `range`. Neighbours with the same protection are joined,
+/// because a lift cuts mappings. `None`: not mapped.
 fn allowed(all: &[Mapping], range: Range) -> Vec<(Range, Option<Prot>)> {
     let mut out: Vec<(Range, Option<Prot>)> = Vec::new();
     let mut add = |piece: Range, prot| match out.last_mut() {
@@ -52,7 +52,7 @@ fn allowed(all: &[Mapping], range: Range) -> Vec<(Range, Option<Prot>)> {
     out
 }
 
-/// The stretches that the loader makes read-only after relocation, of each object that is mapped.
+/// Returns the stretches of each mapped object that the loader makes read-only after relocation.
 fn relro(all: &[Mapping]) -> Vec<(PathBuf, Range)> {
     let first = all.iter().filter(|m| is_of_object(m) && m.offset == 0);
     let of = |m: &Mapping| {
@@ -67,7 +67,8 @@ fn relro(all: &[Mapping]) -> Vec<(PathBuf, Range)> {
     first.filter_map(of).collect()
 }
 
-/// Sizes of the small anonymous mappings that allow nothing: guards, of threads' stacks for one.
+/// Returns the sizes of the small anonymous mappings without any access: guards, for example of
+/// threads' stacks.
 fn guards(all: &[Mapping]) -> Vec<u64> {
     let is_guard = |m: &&Mapping| m.prot == Prot::NONE && !m.is_file() && m.range.len() <= 64 << 10;
     let mut sizes: Vec<u64> = all.iter().filter(is_guard).map(|m| m.range.len()).collect();
@@ -75,13 +76,13 @@ fn guards(all: &[Mapping]) -> Vec<u64> {
     sizes
 }
 
-/// The mappings of a process and how many threads it has.
+/// Returns the mappings of a process and its number of threads.
 fn look(held: &Held) -> (Vec<Mapping>, usize) {
     let tasks = std::fs::read_dir(format!("/proc/{}/task", held.pid()));
     (mappings(held), tasks.expect("the process is there").count())
 }
 
-/// Where the program headers of the executable are (`AT_PHDR`, getauxval(3)).
+/// Returns where the program headers of the executable are (`AT_PHDR`, getauxval(3)).
 fn program_headers(held: &Held) -> u64 {
     let auxv = std::fs::read(format!("/proc/{}/auxv", held.pid())).expect("read auxv");
     let words = auxv.chunks_exact(8).map(|c| u64::from_ne_bytes(c.try_into().expect("eight bytes")));
@@ -89,7 +90,8 @@ fn program_headers(held: &Held) -> u64 {
     words.chunks_exact(2).find(|pair| pair[0] == 3).expect("AT_PHDR")[1]
 }
 
-/// `after` with the executable where it is in `before`: a position-independent one is moved as a whole.
+/// Returns `after` with the executable moved back to its address in `before`: a position-independent
+/// executable is moved as a whole.
 fn moved_back(before: &[Mapping], mut after: Vec<Mapping>, distance: u64, program: &Path) -> Vec<Mapping> {
     let own = || before.iter().filter(|m| m.path == program).map(|m| m.range);
     let (Some(start), Some(end)) = (own().map(|r| r.start).min(), own().map(|r| r.end).max()) else {
@@ -107,8 +109,8 @@ fn moved_back(before: &[Mapping], mut after: Vec<Mapping>, distance: u64, progra
     for m in after.iter_mut().filter(|m| m.range.intersect(image).is_some()) {
         m.range = Range { start: Addr(m.range.start.0 + distance), end: Addr(m.range.end.0 + distance) };
     }
-    // The heap follows, and begins with a page of its own. It would lie over the image here: out of
-    // the way, with the guard that musl puts into it.
+    // The heap moves along and begins with a page of its own. Here it would overlap the image, so
+    // it is put elsewhere, with the guard that musl puts into it.
     for m in after.iter_mut().filter(|m| m.is_named("[heap]")) {
         m.range = Range { start: Addr(m.range.start.0 + (1 << 40)), end: Addr(m.range.end.0 + (1 << 40)) };
     }
@@ -116,14 +118,14 @@ fn moved_back(before: &[Mapping], mut after: Vec<Mapping>, distance: u64, progra
     after
 }
 
-/// What of `before` is an object's, and not as it was.
+/// Returns the first mapping of an object in `before` whose protection has changed.
 fn changed<'a>(before: &'a [Mapping], after: &[Mapping]) -> Option<&'a Mapping> {
     let is_same = |m: &Mapping| allowed(after, m.range) == [(m.range, Some(m.prot))];
     before.iter().find(|m| is_of_object(m) && !is_same(m))
 }
 
-/// Both, when they have come to the same point: a program may protect pages of its own and start
-/// threads long after it waits for something (mariadbd does both).
+/// Looks at both when they have reached the same point: a program may still protect its own pages
+/// and start threads long after it first waits (mariadbd does both).
 fn both(bare: &Held, lifted: &Held, program: &Path) -> [(Vec<Mapping>, usize); 2] {
     let program = program.canonicalize().expect("the program is there");
     let distance = program_headers(bare) - program_headers(lifted);
@@ -144,7 +146,7 @@ fn unchanged(cmd: &Cmd, program: &Path) {
     unchanged_each(&|| cmd.clone(), program);
 }
 
-/// The same, with surroundings of its own for each start.
+/// Like [`unchanged`], but makes a new command for each start.
 fn unchanged_each(make: &dyn Fn() -> Cmd, program: &Path) {
     let make = || make().under(["setarch", "-R"]);
     let bare = Held::start(&make(), None, program);
@@ -158,7 +160,7 @@ fn unchanged_each(make: &dyn Fn() -> Cmd, program: &Path) {
         let compared = before.iter().filter(|m| is_of_object(m)).count();
         assert!(compared >= 3, "{cmd:?}: {before:#?}");
         assert!(!after.iter().any(|m| m.prot.is_wx()), "{cmd:?} {lift:?}: writable and executable");
-        // (A static program protects less of it than its headers say.)
+        // (A static program protects less of its RELRO than its headers say.)
         let relro = relro(&before);
         for (path, range) in &relro {
             let (was, now) = (allowed(&before, *range), allowed(&after, *range));
@@ -167,11 +169,11 @@ fn unchanged_each(make: &dyn Fn() -> Cmd, program: &Path) {
         let is_protected = |range: Range| allowed(&before, range) == [(range, Some(Prot::R))];
         let shared = relro.iter().filter(|(path, _)| path.to_string_lossy().contains(".so"));
         assert!(shared.into_iter().all(|(_, range)| is_protected(*range)), "{cmd:?}: {relro:?}");
-        // They come and go with threads: each but the first has one.
+        // Guards come and go with threads: each thread except the first has one.
         let (had, has) = (guards(&before), guards(&after));
         let lacks = if threads_now == threads { has != had } else { has.len() + 1 < threads_now };
         assert!(!lacks, "{cmd:?} {lift:?}: guards {had:?} became {has:?}, threads {threads}, {threads_now}");
-        // Code that is new lies beside code, in the same huge page.
+        // New executable memory lies in the same huge page as code.
         for m in after.iter().filter(|m| m.prot.exec && !m.is_file() && !m.is_named("[vdso]")) {
             let own = |b: &&Mapping| b.prot.exec && !b.is_named("[vsyscall]");
             let whole = before.iter().filter(own).filter_map(|b| {
@@ -216,7 +218,7 @@ fn of_shared_objects() {
 #[test]
 fn of_real_programs() {
     need!("setarch", "gdb", "perl", "node", "clang-19", "python3", "redis-server");
-    // Behind what may be a wrapper script.
+    // python3 may be a wrapper script, so this asks for the executable.
     let python = must(Command::new("python3").args(["-c", "import sys; print(sys.executable)"]));
     let stdin_reader = "process.stdin.on('data', () => {}); process.stdin.on('end', () => {})";
     let dir = tempfile::TempDir::new().expect("a temporary directory");
@@ -257,7 +259,7 @@ fn of_mariadbd() {
     let user = if nix::unistd::geteuid().is_root() { "--user=root" } else { "--silent-startup" };
     let program = find("mariadbd").expect("needed above").canonicalize().expect("it is there");
     let dirs: RefCell<Vec<tempfile::TempDir>> = RefCell::default();
-    // What it leaves when it is killed is no good for the next.
+    // A killed mariadbd leaves a directory that the next one cannot use.
     let start = || {
         let dir = crate::common::open_dir(&[]);
         let data = format!("--datadir={}", dir.path().display());

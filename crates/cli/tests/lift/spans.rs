@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `--span`: the first and last huge page of a part, which it fills only partly, become huge where
-//! nothing else is in them; and nothing that was kept free, guarded or protected is touched.
+//! `--span`: the first and last huge page of a part, which the part fills only partly, become huge
+//! where nothing else is in them. Nothing that was kept free, guarded or protected is touched.
 
 use crate::common::huge::smaps;
 use crate::common::{Cmd, End, HUGELIFT, Held, each_backing, fat, plain};
@@ -12,20 +12,22 @@ use std::process::Command;
 
 const PAGE: PageSize = PageSize::MB2;
 
-/// Linked so that each segment begins in a huge page of its own: unmapped space between them.
+/// Linker flags that start each segment in a huge page of its own, with unmapped space between the
+/// segments.
 const APART: &[&str] = &["-no-pie", "-Wl,-z,max-page-size=0x200000", "-Wl,-z,separate-code"];
 
 fn mappings(held: &Held) -> Vec<Mapping> {
     smaps(held.pid()).into_iter().map(|u| u.mapping).collect()
 }
 
-/// Bytes of `range` on huge pages, as smaps tells of mappings that are all huge or all not.
+/// Returns how many bytes of `range` are on huge pages. Only for mappings that smaps shows as all
+/// huge or not huge at all.
 fn huge(held: &Held, range: Range) -> u64 {
     let all = smaps(held.pid()).into_iter().filter(|u| u.huge() == u.mapping.range.len());
     all.filter_map(|u| u.mapping.range.intersect(range)).map(Range::len).sum()
 }
 
-/// The huge pages that a mapping touches.
+/// Returns the huge pages that a mapping touches.
 fn rounded(range: Range) -> Range {
     Range::new(range.start.align_down(PAGE), range.end.align_up(PAGE).unwrap()).unwrap()
 }
@@ -45,13 +47,13 @@ fn text_and_constants_with_nothing_beside_them() {
         let (inner, outer) = (held("inner"), held("outer"));
         for part in &large {
             let whole = rounded(part.range);
-            assert!(whole.len() > part.range.len(), "{part:?} fills its pages: a bad victim");
+            assert!(whole.len() > part.range.len(), "{part:?} fills its pages: the victim is unsuitable");
             assert_eq!(huge(&inner, whole), part.range.inner(PAGE).unwrap().len(), "inner, {part:?}");
             assert_eq!(huge(&outer, whole), whole.len(), "outer, {part:?}: {:#?}", mappings(&outer));
             for m in mappings(&outer).iter().filter(|m| m.range.intersect(whole).is_some()) {
                 assert_eq!((m.prot, m.shared), (part.prot, false), "{m:?}");
             }
-            // What was unmapped is zero.
+            // Space that was unmapped before now holds zeros.
             let memory = std::fs::File::open(format!("/proc/{}/mem", outer.pid())).expect("open mem");
             for gap in whole.minus(part.range) {
                 let mut bytes = vec![1; gap.len() as usize];
@@ -67,7 +69,8 @@ fn text_and_constants_with_nothing_beside_them() {
     });
 }
 
-/// The page in which `.data` ends and `.bss` begins is neither's, and both's.
+/// The huge page in which `.data` ends and `.bss` begins belongs to neither part alone, only to
+/// both together.
 #[test]
 fn data_and_bss_together() {
     let program = plain("writes").flags(&["-no-pie", "-DNO_FORK"]).build();
@@ -87,9 +90,10 @@ fn data_and_bss_together() {
     assert!(outer + PAGE.bytes() <= inner, "outer leaves {outer} bytes, inner {inner}");
 }
 
-/// The program break can be where `.bss` ends (without ASLR): what follows stays free for it.
+/// Without ASLR the program break can be where `.bss` ends. The space behind it stays free for the
+/// heap.
 #[test]
-fn the_heap_keeps_its_room() {
+fn the_heap_keeps_its_space() {
     for flags in [&["-pie"][..], &["-static"], &["-no-pie"], &["-static-pie"], APART] {
         for source in ["heap", "writes"] {
             let victim = if source == "heap" { fat(source) } else { plain(source) };
@@ -105,7 +109,8 @@ fn the_heap_keeps_its_room() {
     }
 }
 
-/// A gap below a stack is its guard, be it mapped or not; room below a stack that grows is its own.
+/// A gap below a stack is its guard, whether it is mapped or not. The space below a stack that
+/// grows belongs to the stack.
 #[test]
 fn guards_stay() {
     let early = plain("guards").library().build();
@@ -113,17 +118,17 @@ fn guards_stay() {
     for guard in ["unmapped", "none", "grows", "far"] {
         let cmd = Cmd::new([&program]).env("GUARD", guard);
         let options = ["--parts", "all", "--backing", "thp", "--span", "outer"];
-        // By chance the heap may begin too near.
+        // The heap may by chance begin too near.
         let outcome = (0..20).map(|_| cmd.lifted(&options)).find(|o| o.end != End::Code(3));
-        let outcome = outcome.expect("room behind the program");
+        let outcome = outcome.expect("space behind the program");
         let mapped = format!("mapped behind: {}\n", if guard == "far" { "yes" } else { "no" });
         assert_eq!((outcome.end, &outcome.stdout), (End::Code(0), &mapped), "{guard}: {outcome:?}");
     }
 }
 
-/// What `inspect` says of each way is what a lift then does.
+/// A lift does what `inspect` predicts for each span mode.
 #[test]
-fn inspect_tells_what_each_gains() {
+fn inspect_predicts_what_each_mode_gains() {
     let program = fat("hold").flags(APART).build();
     let words = ["inspect", "--json", "--backing", "thp", &program.display().to_string()];
     let out = Command::new(HUGELIFT).args(words).output().expect("run inspect");

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a program inherits and can know of itself is the same under `hugelift run` as
-//! without: a victim prints all of it, and the two lists are compared.
+//! What a program inherits and can know of itself is the same under `hugelift run` as without it. A
+//! victim prints all of it, and the two lists are compared.
 
 use crate::common::run::same_as;
 use crate::common::{Cmd, End, Outcome, each_backing, fat, open_dir, plain, same, same_lines};
 use crate::{need, need_root, skip};
 use std::path::Path;
 
-/// The victim's list under `setup WORDS`, the same bare and lifted; the list.
+/// Asserts that the victim's list under `setup WORDS` is the same bare and lifted, and returns the
+/// list.
 fn same_state(words: &[&str]) -> Outcome {
     let (setup, state) = (plain("setup").build(), fat("state").build());
     let cmd = Cmd::new([&state]).arg("an argument").under([&setup]).under(words).under(["--"]);
@@ -38,7 +39,7 @@ fn as_it_is() {
 fn signal_mask_and_dispositions() {
     assert_line(&same_state(&["ignore=13"]), "signal 13: ignored, flags 0");
     same_state(&["default=13"]);
-    // SIGCHLD ignored and blocked: whoever reaps a helper must not depend on it.
+    // SIGCHLD ignored and blocked: reaping the helper must not depend on the signal.
     same_state(&["ignore=17", "ignore=1", "ignore=2", "ignore=3"]);
     same_state(&["block=17"]);
     same_state(&["block=1,2,3,10,12,13,14,15,17,18,20,23,28,33,40,64"]);
@@ -67,8 +68,8 @@ fn file_descriptors() {
     }
 }
 
-/// With all three standard streams closed nothing can be printed: what is open is told by
-/// the exit status alone.
+/// With all three standard streams closed nothing can be printed, so only the exit status shows
+/// which descriptors are open.
 #[test]
 fn all_standard_streams_closed() {
     let setup = plain("setup").build();
@@ -112,11 +113,11 @@ fn oom_score() {
 
 #[test]
 fn sessions_and_groups() {
-    // Not a group leader, so that setsid can succeed: env execs nothing between.
+    // Not a group leader, so that setsid(2) can succeed.
     let state = fat("state").build();
     need!("setsid");
     let cmd = Cmd::new([&state]).under(["setsid", "--wait"]);
-    // The session is a new one each time, and the parent is the waiting setsid.
+    // Each run has a new session, and its parent is the waiting setsid.
     let stable = |text: &str| {
         let word = |line: &str| match line.split_once(", session leader ") {
             Some((_, rest)) if line.starts_with("parent ") => format!("session leader {rest}"),
@@ -142,7 +143,7 @@ fn prctl_state() {
     assert!(same_state(&["alarm=100"]).stdout.contains("itimer 0: armed"));
 }
 
-/// Nobody's orphan becomes the child of a subreaper that asked for none.
+/// A program that is a subreaper gets no orphan from the lift.
 #[test]
 fn as_a_subreaper() {
     let outcome = same_state(&["subreaper"]);
@@ -153,7 +154,7 @@ fn as_a_subreaper() {
     same_state(&["subreaper", "ignore=17"]);
 }
 
-/// A seccomp filter that has nothing against tracing stays as it is.
+/// A seccomp filter that allows tracing stays as it is.
 #[test]
 fn under_a_seccomp_filter() {
     need_root!();
@@ -178,7 +179,7 @@ fn environment_and_arguments() {
     each_backing(|options| drop(same(&bare, options)));
 }
 
-/// A lot of them: the auxiliary vector lies behind, on a stack of megabytes.
+/// Many arguments and variables: the auxiliary vector lies behind them, on a stack of megabytes.
 #[test]
 fn a_large_environment() {
     let state = fat("state").build();
@@ -194,7 +195,7 @@ fn name_as_given() {
     let state = fat("state").build();
     let dir = state.parent().expect("a parent").to_owned();
     let name = state.file_name().expect("a name").to_string_lossy().into_owned();
-    // env in front, for the standard library starts a name and a path in two ways.
+    // Under env, because the standard library starts a name and a path in two different ways.
     let env = crate::common::find("env").expect("env is everywhere");
     let through_path = Cmd::new([&name]).env("PATH", &dir).cwd("/").under([&env]);
     each_backing(|options| {
@@ -208,16 +209,15 @@ fn name_as_given() {
     });
 }
 
-/// Without ASLR the whole layout is the same: no mapping more, none less, the same
-/// protections (RELRO, guard pages), the same auxiliary vector. Only a position-independent executable
-/// lies elsewhere, as a whole.
+/// Without ASLR the whole layout is the same: the same mappings, the same protections (RELRO, guard
+/// pages), the same auxiliary vector. Only a position-independent executable is moved, as a whole.
 #[test]
 fn layout_without_aslr() {
     for flags in [&["-pie"][..], &["-no-pie"], &["-static"], &["-static-pie"], &["-Wl,-z,noseparate-code"]] {
         let state = fat("state").flags(flags).build();
         let cmd = Cmd::new([&state]).arg("fixed").under(["setarch", "-R"]);
         let bare = cmd.bare();
-        assert_eq!(bare.stdout, cmd.bare().stdout, "the victim is not the same twice");
+        assert_eq!(bare.stdout, cmd.bare().stdout, "two bare runs of the victim differ");
         each_backing(|options| {
             let lifted = same_as(&bare, &cmd, options, layout);
             assert!(lifted.stdout.contains("wrong 0\n"));
@@ -233,7 +233,7 @@ fn layout_without_aslr() {
     }
 }
 
-/// The lines of a mappings list: range, protection, path.
+/// Returns the lines of a list of mappings: range, protection, path.
 fn maps(text: &str) -> impl Iterator<Item = ((u64, u64), String, String)> {
     let lines = text.split_once("maps:\n").map_or("", |(_, rest)| rest).lines();
     lines.map_while(|line| {
@@ -246,7 +246,7 @@ fn maps(text: &str) -> impl Iterator<Item = ((u64, u64), String, String)> {
     })
 }
 
-/// From the first page of the executable to its last.
+/// Returns the range from the first page of the executable to its last.
 fn image(text: &str) -> (u64, u64) {
     let value = |name: &str| text.lines().find_map(|l| l.strip_prefix(name)).map(str::trim);
     let name = value("execfn ").expect("AT_EXECFN");
@@ -258,8 +258,8 @@ fn image(text: &str) -> (u64, u64) {
     (headers & !4095, end)
 }
 
-/// The list with neighbours of one protection joined, and without what is behind them:
-/// a lifted span differs only in that. Addresses in the executable are relative to its start.
+/// Returns the list with neighbours of one protection joined and without what backs them, since a
+/// lifted span differs only in these. Addresses in the executable are relative to its start.
 fn layout(text: &str) -> String {
     if !text.contains("maps:\n") {
         return text.to_string(); // stderr
@@ -286,7 +286,7 @@ fn layout(text: &str) -> String {
     lines.join("\n")
 }
 
-/// With ASLR: the layout is the kernel's, and random still.
+/// With ASLR the layout is still random.
 #[test]
 fn aslr_stays() {
     let state = fat("state").build();
@@ -305,7 +305,7 @@ fn aslr_stays() {
     });
 }
 
-/// The process that is started is the program: the same pid.
+/// The process that was started as hugelift becomes the program, with the same pid.
 #[test]
 fn the_launcher_becomes_the_program() {
     let hold = fat("hold").build();
@@ -319,7 +319,7 @@ fn the_launcher_becomes_the_program() {
     });
 }
 
-/// In the foreground of a terminal: it has the terminal, and ^C reaches it.
+/// In the foreground of a terminal the program has the terminal, and ^C reaches it.
 #[test]
 fn on_a_terminal() {
     let (tty, hold) = (plain("tty").build(), fat("hold").build());
@@ -342,7 +342,7 @@ fn on_a_terminal() {
     });
 }
 
-/// As pid 1 of a pid namespace every orphan is its child: there must be none.
+/// As pid 1 of a pid namespace the program is the parent of every orphan: there must be none.
 #[test]
 fn as_pid_one() {
     need_root!();
@@ -378,7 +378,7 @@ fn in_a_user_namespace() {
     each_backing(|options| drop(same_lines(&cmd, options, stable)));
 }
 
-/// Words that run the rest of a command as somebody else, as the reference has it.
+/// Returns words of setpriv(1), the reference, that run the rest of a command as another user.
 fn as_user(words: &[&str]) -> Vec<String> {
     ["setpriv"].iter().chain(words).map(|w| (*w).to_string()).collect()
 }
@@ -399,7 +399,7 @@ fn as_an_unprivileged_user() {
     });
 }
 
-/// `--user` by name and by number, with a group, with supplementary groups.
+/// `--user` by name and by number, with a group and with supplementary groups.
 #[test]
 fn user_option() {
     need_root!();
@@ -407,7 +407,7 @@ fn user_option() {
     let state = fat("state").build();
     let dir = open_dir(&[&state]);
     let program = dir.path().join(state.file_name().expect("a name"));
-    // A user of ours, in files that only this test's mount namespace sees.
+    // A user of this test, in files that only its mount namespace sees.
     let groups =
         "root:x:0:\nlifters:x:4321:\nextra:x:4322:lifter,other\nmore:x:4323:lifter\nnot:x:4324:other\n";
     let users = "root:x:0:0:root:/root:/bin/sh\nlifter:x:4320:4321::/home/lifter:/bin/sh\n";

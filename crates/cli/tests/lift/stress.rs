@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Many at once: threads that allocate while their program is lifted, and thousands of starts while
-//! memory is short.
+//! Load: threads that allocate while their program is lifted, and thousands of starts while memory
+//! is short.
 
 use crate::common::run::NO_STORE;
 use crate::common::{CGroup, Cmd, End, HUGELIFT, each_backing, plain};
@@ -10,7 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Starts of the short program, in all and at a time.
+/// How many starts of the short program there are, in all and at the same time.
 const STARTS: usize = 2000;
 const AT_ONCE: usize = 4;
 
@@ -30,7 +30,7 @@ fn threads_that_allocate_while_it_is_lifted() {
     });
 }
 
-/// Ends when dropped.
+/// A process that is ended when dropped.
 struct Ended(Child);
 
 impl Drop for Ended {
@@ -47,7 +47,8 @@ fn shell(script: &str, group: &CGroup, words: &[&str]) -> Ended {
     Ended(command.env("HUGELIFT_STORE", NO_STORE).stdin(Stdio::null()).spawn().expect("sh"))
 }
 
-/// Page cache fills what the group may have, all the time: pages have to be got back for each copy.
+/// Page cache fills the limit of the group all the time, so the kernel must reclaim pages for each
+/// copy.
 #[test]
 fn starts_while_memory_is_short() {
     need_root!();
@@ -79,5 +80,5 @@ fn starts_while_memory_is_short() {
         let end = crate::common::run::wait(&mut worker.0, deadline);
         assert_eq!(end, Some(End::Code(0)), "a start failed, or they take too long");
     }
-    assert!(group.was_full(), "memory was never short: a bad test");
+    assert!(group.was_full(), "memory was never short, so nothing was tested");
 }

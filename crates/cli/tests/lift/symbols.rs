@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! perf(1) names the functions of lifted code, whatever backing it is on.
+//! perf(1) names the functions of lifted code, on every backing.
 
 use crate::common::{Cmd, End, HUGELIFT, Held, Way, each_way, fat, find};
 use crate::{need, need_root, skip};
@@ -10,7 +10,7 @@ fn perf_map_of(pid: u32) -> PathBuf {
     PathBuf::from(format!("/tmp/perf-{pid}.map"))
 }
 
-/// Waits until the watcher has written its file, or taken it away.
+/// Waits until the watcher has written its file, or removed it.
 fn until(what: &str, done: impl Fn() -> bool) {
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
     while !done() {
@@ -19,8 +19,8 @@ fn until(what: &str, done: impl Fn() -> bool) {
     }
 }
 
-/// What was copied to memory of no file has names for perf, as long as the program lives, and for
-/// its user alone. What is a file's needs none.
+/// Copies in anonymous memory have a file of names for perf, as long as the program lives and
+/// readable only by its user. Mapped files need none.
 #[test]
 fn a_map_names_what_no_file_does() {
     each_way(&fat("hold").build(), |way| {
@@ -38,7 +38,7 @@ fn a_map_names_what_no_file_does() {
         assert!(
             meta.is_file() && meta.mode() & 0o777 == 0o600 && meta.uid() == nix::unistd::geteuid().as_raw()
         );
-        // Where it says, the code is.
+        // The code is at the address that the file gives.
         let text = std::fs::read_to_string(&path).expect("read");
         let line = text.lines().find(|l| l.ends_with(" fat_code")).expect("fat_code");
         let start = u64::from_str_radix(line.split(' ').next().expect("a word"), 16).expect("an address");
@@ -51,8 +51,8 @@ fn a_map_names_what_no_file_does() {
     });
 }
 
-/// Names are those of the source, as perf prints them for files where it can; or with `=mangled` those
-/// of the symbol table, as it prints them where it cannot.
+/// Names are those of the source, as perf prints them for files if it can demangle them. With
+/// `=mangled` they are those of the symbol table, as perf prints them if it cannot.
 #[test]
 fn b5_names_are_demangled_and_match_perfs_own() {
     need!("objcopy", "perf");
@@ -64,7 +64,8 @@ fn b5_names_are_demangled_and_match_perfs_own() {
     ] {
         let program = dir.path().join(mangled);
         let renamed = format!("--redefine-sym=fat_code={mangled}");
-        // perf would take the symbols of another file with the same build id.
+        // Without a build id, because perf would take the symbols of another file with the same
+        // one.
         let mut objcopy = Command::new("objcopy");
         objcopy.args([&renamed, "--remove-section=.note.gnu.build-id"]).arg(fat("hold").build());
         let out = objcopy.arg(&program).output();
@@ -78,7 +79,7 @@ fn b5_names_are_demangled_and_match_perfs_own() {
         };
         ends_with("--perf-map", readable);
         ends_with("--perf-map=mangled", mangled);
-        // What perf makes of the symbol of a file.
+        // How perf prints the symbol of a file.
         let data = dir.path().join("data");
         let mut perf = Command::new("perf");
         perf.args(["record", "-q", "--no-buildid-cache", "-e", "cpu-clock", "-o"]).arg(&data);
@@ -91,19 +92,19 @@ fn b5_names_are_demangled_and_match_perfs_own() {
         report.args(["report", "-g", "none", "--stdio", "--sort", "symbol", "-i"]).arg(&data);
         let report = report.output().expect("perf");
         let text = String::from_utf8_lossy(&report.stdout).into_owned();
-        // Behind the name are columns that are empty here.
+        // Empty columns follow the name.
         let names = text.lines().filter_map(|line| line.split_once("[.] ")?.1.split("  ").next());
         let own = { names }.find(|name| name.contains("burn")).unwrap_or_else(|| panic!("{text}"));
         assert!([mangled, readable].contains(&own), "perf says {own:?} for {mangled}");
     }
 }
 
-/// A file of another user's in its place is left, and the program runs.
+/// If the path of the map is already taken, nothing is written there, and the program runs.
 #[test]
 fn a_planted_map_is_not_written_to() {
     need_root!();
     let hold = fat("hold").build();
-    // The number is known beforehand only to the process itself.
+    // The process plants the link itself, because only it knows its pid beforehand.
     let plant = "ln -s /nowhere /tmp/perf-$$.map; exec \"$@\"";
     let cmd = Cmd::new([&hold]).under(["sh", "-c", plant, "sh"]);
     let held = Held::start(&cmd, Some(&["--backing", "thp", "--perf-map"]), &hold);
@@ -114,7 +115,8 @@ fn a_planted_map_is_not_written_to() {
     assert_eq!(outcome.stdout, "wrong 0\nready\nwrong 0\n");
 }
 
-/// `perf record` with `args`; `None` if this machine does not let us, which is said.
+/// Runs `perf record` with `args`. Returns `None`, and reports a skip, if this machine does not
+/// allow it.
 fn record(data: &Path, args: &[&str], way: &Way) -> Option<Output> {
     let mut perf = Command::new("perf");
     perf.args(["record", "-q", "-e", "cpu-clock", "-o"]).arg(data).args(args).env_remove("HUGELIFT_STORE");
@@ -128,7 +130,7 @@ fn record(data: &Path, args: &[&str], way: &Way) -> Option<Output> {
     Some(out)
 }
 
-/// The line of `perf report` on fat_code: share, object and symbol.
+/// Returns the line of `perf report` about fat_code: share, object and symbol.
 fn line_of(data: &Path) -> String {
     let args = ["--stdio", "-g", "none", "--sort", "dso,symbol"];
     let report = Command::new("perf").arg("report").arg("-i").arg(data).args(args).output().expect("perf");
@@ -137,7 +139,8 @@ fn line_of(data: &Path) -> String {
     line.unwrap_or_else(|| panic!("{text}")).to_string()
 }
 
-/// perf that comes to a running program finds the file, the store's, or the map.
+/// A perf that attaches to a running program finds the program's file, the store's file, or the
+/// map.
 #[test]
 fn perf_report_of_a_running_program() {
     need!("perf");
@@ -163,7 +166,7 @@ fn perf_report_of_a_running_program() {
                 let path = maps.lines().filter_map(|l| l.split('/').next_back());
                 path.filter(|n| n.len() == 64).map(str::to_string).next().expect("an entry")
             }
-            // As perf calls the map.
+            // The name that perf gives the map.
             _ => format!("[JIT] tid {pid}"),
         };
         assert!(line.contains(&object), "{}: {object}: {line}", way.backing);
@@ -171,8 +174,8 @@ fn perf_report_of_a_running_program() {
     });
 }
 
-/// perf that was there first knows the program's own file by every backing, without a map: it does
-/// not hear of the move.
+/// A perf that runs from the start names the program's own file with every backing, without a map,
+/// because the kernel does not notify it of the move.
 #[test]
 fn perf_report_from_the_start() {
     need!("perf");
@@ -190,7 +193,7 @@ fn perf_report_from_the_start() {
     });
 }
 
-/// What an entry of the store is to other programs: an ELF file without fault.
+/// For other programs an entry of the store is a correct ELF file.
 #[test]
 fn an_entry_is_an_elf_file() {
     need!("readelf");

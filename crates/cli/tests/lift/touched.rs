@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What past runs touched is what is copied, and what past runs took decides whether it is worth it;
-//! whatever becomes of the notes, the program runs its own bytes.
+//! hugelift copies what past runs touched, and their CPU time decides whether copying is worth it.
+//! Whatever the notes contain, the program runs its own bytes.
 
 use crate::common::huge::{assert_no_wx, assert_unchanged, pieces, smaps};
 use crate::common::run::PATIENCE;
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 const MB: u64 = 1 << 20;
 const SEEN: [&str; 4] = ["--touched", "seen", "--backing", "thp"];
 
-/// A program of its own, and notes of its own, gone with it.
+/// A program and notes for one test. Removed when dropped.
 struct Place {
     dir: tempfile::TempDir,
     program: PathBuf,
@@ -24,12 +24,13 @@ struct Place {
 
 impl Place {
     /// # Errors
-    /// There is no tmpfs to have it on: there the page cache is small pages, which need a copy.
+    /// Fails without a tmpfs from which programs may run. On a tmpfs the page cache is in small
+    /// pages, so code must be copied.
     fn new() -> Result<Place, String> {
         let dir = tempfile::TempDir::new_in("/dev/shm").map_err(|e| format!("/dev/shm: {e}"))?;
         let program = dir.path().join("program");
-        // By a process of its own: what is open for writing here, a test beside may fork, and then it
-        // cannot be executed.
+        // Copied with cp(1): a child that another test forks would inherit a file that is open for
+        // writing here, and then the file cannot be executed.
         let built = fat("hot").size(4 << 20).flags(&["-no-pie"]).build();
         assert!(Command::new("cp").arg(built).arg(&program).status().is_ok_and(|s| s.success()));
         match Command::new(&program).stdout(Stdio::null()).status() {
@@ -50,7 +51,7 @@ impl Place {
         Cmd::new([&self.program]).args(args).env("HUGELIFT_STORE", self.store())
     }
 
-    /// `hugelift store`, which must succeed.
+    /// Runs `hugelift store`, which must succeed, and returns its output.
     fn run(&self, args: &[&str]) -> String {
         let out = Command::new(HUGELIFT).arg("store").args(args).env("HUGELIFT_STORE", self.store()).output();
         let out = out.expect("hugelift starts");
@@ -58,14 +59,14 @@ impl Place {
         String::from_utf8(out.stdout).expect("UTF-8")
     }
 
-    /// The program's note, as listed.
+    /// Returns the program's note as listed.
     fn listed(&self) -> Option<Value> {
         let listed: Value = serde_json::from_str(&self.run(&["list", "--json"])).expect("JSON");
         let notes = listed["notes"].as_array().expect("notes").clone();
         notes.into_iter().find(|n| n["object"] == self.program.to_str().unwrap())
     }
 
-    /// Waits until the program's note tells of `runs`.
+    /// Waits until the program's note counts `runs` runs.
     fn told(&self, runs: u64) -> Value {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -77,7 +78,7 @@ impl Place {
         }
     }
 
-    /// The file of the program's note.
+    /// Returns the file of the program's note.
     fn note(&self) -> PathBuf {
         let files = fs::read_dir(self.notes()).expect("notes").map(|e| e.unwrap().path());
         let is_note = |path: &PathBuf| path.extension().is_some_and(|e| e == "json");
@@ -85,7 +86,7 @@ impl Place {
         files.filter(is_note).find(of_program).expect("a note of the program")
     }
 
-    /// Changes what the note says.
+    /// Changes the content of the note.
     fn rewrite(&self, change: impl FnOnce(&mut Value)) {
         let path = self.note();
         let mut note: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
@@ -93,18 +94,18 @@ impl Place {
         fs::write(&path, note.to_string()).unwrap();
     }
 
-    /// Says that there was one run, of so much CPU time.
+    /// Makes the note say that there was one run, with this CPU time.
     fn lived(&self, cpu: Duration) {
         let cpu = u64::try_from(cpu.as_micros()).unwrap();
         self.rewrite(|note| note["lives"] = serde_json::json!({ "runs": 1, "cpu_us": cpu }));
     }
 
-    /// Runs it while it is looked at; the bytes of its text that were copied.
+    /// Runs the program and examines it meanwhile. Returns how many bytes of its text were copied.
     fn copied(&self, options: &[&str], blocks: &[&str]) -> u64 {
         self.held(options, blocks, false)
     }
 
-    /// The same, and all its bytes are its own. To read them is to touch them.
+    /// Like [`Place::copied`], and compares all bytes with the file. Reading them touches them.
     fn copied_right(&self, options: &[&str], blocks: &[&str]) -> u64 {
         self.held(options, blocks, true)
     }
@@ -128,7 +129,7 @@ impl Place {
         copied
     }
 
-    /// What hugelift says of the program's text with `-v`.
+    /// Returns what hugelift prints about the program's text with `-v`.
     fn said(&self, options: &[&str]) -> String {
         let outcome = self.cmd(&["3"]).lifted(&without_store(&[&["-v"], options].concat()));
         assert_eq!((outcome.stdout.as_str(), outcome.end), ("wrong 0\n", End::Code(0)), "{options:?}");
@@ -136,8 +137,8 @@ impl Place {
     }
 }
 
-/// The store has a copy for all processes, which needs no weighing. With a placement, what is huge is
-/// copied by each process.
+/// The store has one copy for all processes, so the decision does not apply to it. With `--numa` each
+/// process has its own copy.
 fn without_store<'a>(options: &[&'a str]) -> Vec<&'a str> {
     let placement: &[&str] = if options.contains(&"--backing") { &[] } else { &["--numa", "local"] };
     [options, placement].concat()
@@ -152,10 +153,11 @@ macro_rules! place {
     };
 }
 
-/// All whole huge pages of 64 MB.
+/// The size of all whole huge pages in 64 MB.
 const WHOLE: u64 = 62 * MB;
 
-/// A block is in three huge pages at most; the program's own start is in one more at each end.
+/// The size of a block: it is in three huge pages at most, and the code that the start of the
+/// program runs is in one more at each end.
 const BLOCK: std::ops::RangeInclusive<u64> = 4 * MB..=10 * MB;
 
 #[test]
@@ -167,13 +169,13 @@ fn the_first_run_records_and_the_second_copies_what_it_touched() {
     assert!((4 * MB..6 * MB).contains(&touched), "{note}");
     let one = place.copied(&SEEN, &["5"]);
     assert!(BLOCK.contains(&one), "{} MB", one >> 20);
-    // It runs elsewhere: that stays small, and is copied the next time.
+    // Another block runs: it stays on small pages, and is copied the next time.
     place.told(2);
     assert_eq!(place.copied(&SEEN, &["9"]), one);
     place.told(3);
     let two = place.copied_right(&SEEN, &["9"]);
     assert!(two > one && BLOCK.contains(&(two - one)), "{} and {} MB", one >> 20, two >> 20);
-    // Told so, all is copied, by whatever backing.
+    // On request all is copied, with every backing.
     assert!(place.copied_right(&["--touched", "all"], &["5"]) >= WHOLE);
     assert!(place.copied(&["--backing", "thp"], &["5"]) >= WHOLE);
 }
@@ -207,24 +209,25 @@ fn auto_copies_what_is_worth_it() {
     let second = place.said(&[]);
     assert!(second.contains("a past run took") && second.contains("not worth it"), "{second}");
     assert!(second.contains("text 0 B of 6"), "{second}");
-    // Who asks gets it.
+    // An explicit request overrides the decision.
     for options in [&["--backing", "thp"][..], &["--touched", "all"], &["--strict"]] {
         let told = place.said(options);
         assert!(!told.contains("worth it") && !told.contains("text 0 B"), "{options:?}: {told}");
     }
-    // What is not copied is looked at, if it lives for a look.
+    // A program that is not copied is observed, if it lives long enough.
     place.told(2);
     place.copied(&[], &["3"]);
     let touched = place.told(3)["touched_bytes"].as_u64();
     assert!(touched >= Some(3 * MB), "{:?}", place.listed());
-    // Long enough for what was touched; so long that the rest does not matter.
+    // This CPU time makes a copy of the touched pages worth it, and the second one a copy of
+    // everything.
     place.lived(Duration::from_millis(450));
     let partly = place.copied_right(&[], &["3"]);
     assert!(BLOCK.contains(&partly), "{} MB", partly >> 20);
     place.told(2);
     place.lived(Duration::from_secs(60));
     assert!(place.copied(&[], &["3"]) >= WHOLE);
-    // A preview says the same.
+    // `--dry-run` says the same.
     place.told(2);
     place.lived(Duration::from_millis(1));
     let mut preview = Command::new(HUGELIFT);
@@ -250,7 +253,7 @@ fn what_a_run_took_is_noted() {
 }
 
 #[test]
-fn who_leaves_a_child_behind_lives_on() {
+fn a_program_that_leaves_a_child_behind_counts_as_long() {
     let place = place!();
     let cmd = place.cmd(&["3", "leave", "wait"]);
     // The parent ends at once; its child waits for the end of stdin.
@@ -261,10 +264,11 @@ fn who_leaves_a_child_behind_lives_on() {
     let note = place.told(1);
     drop(stdin);
     assert_eq!(note["cpu_seconds"].as_f64(), Some(3600.0), "{note}");
-    assert!(place.said(&[]).contains(": worth it"), "it is not taken for a short one");
+    assert!(place.said(&[]).contains(": worth it"), "it was taken for a short run");
 }
 
-/// Puts notes in the way that nobody should believe; each start then knows nothing.
+/// Replaces the note with one that hugelift must not trust; each start then knows nothing of past
+/// runs.
 #[test]
 fn hostile_notes_are_ignored() {
     let place = place!();
@@ -296,7 +300,7 @@ fn hostile_notes_are_ignored() {
     };
     let foreign = || chown(&path, Some(65534), None).unwrap();
     changes.extend([("cut short", &cut as Change), ("garbage", &garbage), ("too long", &long)]);
-    changes.extend([("bits that are none", &bits as Change), ("of another file", &other), ("a link", &link)]);
+    changes.extend([("invalid bits", &bits as Change), ("of another file", &other), ("a link", &link)]);
     changes.extend([("others can write it", &writable as Change), ("a FIFO", &fifo)]);
     if nix::unistd::geteuid().is_root() {
         changes.push(("another user's", &foreign));
@@ -308,7 +312,7 @@ fn hostile_notes_are_ignored() {
         change();
         let told = place.said(&[]);
         assert!(told.contains("nothing is known of past runs: worth it"), "{what}: {told}");
-        // The run is noted in its place, as the first; what a link led to stays as it was.
+        // The run is recorded in a new note, as the first. The target of a link stays as it was.
         place.told(1);
         assert!(!elsewhere.exists() || fs::read(&elsewhere).unwrap() == good, "{what}");
     }
@@ -329,9 +333,9 @@ fn a_directory_that_is_not_ours_alone_is_not_used() {
     ];
     for (what, make) in hostile {
         make(&notes);
-        // As if there were none: all is copied, and nothing is said.
+        // As without a directory, all is copied, and hugelift prints nothing.
         assert!(place.copied(&[], &["3"]) >= WHOLE, "{what}");
-        // Who wants to know is told.
+        // With `--touched seen` hugelift reports it.
         let outcome = place.cmd(&["3"]).lifted(&SEEN);
         assert_eq!((outcome.stdout.as_str(), outcome.end), ("wrong 0\n", End::Code(0)), "{what}");
         let lines = outcome.own_lines();
@@ -352,7 +356,7 @@ fn another_binary_of_the_same_name_is_unknown() {
     assert!(place.copied(&SEEN, &["5"]) > 0);
     place.told(2);
     let same = fs::read(&place.program).unwrap();
-    // Written anew in its place: the same file, of another time.
+    // Overwritten in place: the same inode, with a new time.
     let copy = |to: &Path| {
         fs::write(place.dir.path().join("bytes"), &same).unwrap();
         let from = place.dir.path().join("bytes");
@@ -361,14 +365,14 @@ fn another_binary_of_the_same_name_is_unknown() {
     copy(&place.program);
     assert_eq!(place.copied(&SEEN, &["5"]), 0);
     place.told(1);
-    // A package upgrade: another file.
+    // A package upgrade: another inode.
     let new = place.dir.path().join("new");
     copy(&new);
     fs::set_permissions(&new, Permissions::from_mode(0o755)).unwrap();
     fs::rename(&new, &place.program).unwrap();
     assert_eq!(place.copied(&SEEN, &["5"]), 0);
     place.told(1);
-    assert!(place.run(&["gc"]).contains("dropped 1 notes"), "that of the file that is gone");
+    assert!(place.run(&["gc"]).contains("dropped 1 notes"), "the note of the file that is gone was kept");
     assert_eq!(place.told(1)["state"], "good");
 }
 
@@ -386,10 +390,10 @@ fn twenty_runs_at_once_leave_one_note() {
         }
     });
     place.told(8);
-    // Those that are known need not be looked at.
+    // Runs of a program that is already known need no observer.
     let until = Instant::now() + PATIENCE;
     while !observers(&place.program).is_empty() {
-        assert!(Instant::now() < until, "somebody still looks");
+        assert!(Instant::now() < until, "an observer still runs");
         std::thread::sleep(Duration::from_millis(20));
     }
     let names: Vec<String> =
@@ -405,7 +409,7 @@ fn twenty_runs_at_once_leave_one_note() {
     assert!(place.run(&["list"]).starts_with("there is no store at "));
 }
 
-/// Processes of hugelift's that were started for `program`.
+/// Returns the processes of hugelift that were started for `program`.
 fn observers(program: &Path) -> Vec<i32> {
     let pids = fs::read_dir("/proc").unwrap().filter_map(|e| e.unwrap().file_name().to_str()?.parse().ok());
     let is_ours = |pid: &i32| {
@@ -418,14 +422,14 @@ fn observers(program: &Path) -> Vec<i32> {
 }
 
 #[test]
-fn the_program_does_not_miss_who_looks_at_it() {
+fn the_program_does_not_notice_its_observer() {
     let place = place!();
     let cmd = place.cmd(&["3", "wait"]);
     let held = Held::start(&cmd, Some(&SEEN), &place.program);
     let looking = observers(&place.program);
     let [observer] = looking[..] else { panic!("{looking:?}") };
     assert_ne!(observer.cast_unsigned(), held.pid());
-    // It is no child of the program, traces nothing, and holds none of its files.
+    // The observer is no child of the program, traces nothing, and has none of its files open.
     let stat = fs::read_to_string(format!("/proc/{observer}/status")).unwrap();
     assert!(!stat.contains(&format!("PPid:\t{}\n", held.pid())), "{stat}");
     assert!(held.is_untraced());
@@ -440,13 +444,13 @@ fn the_program_does_not_miss_who_looks_at_it() {
     unsafe { libc::kill(observer, libc::SIGKILL) };
     let outcome = held.finish();
     assert_eq!((outcome.stdout.as_str(), outcome.end), ("ready\nwrong 0\n", End::Code(0)));
-    assert!(place.listed().is_none(), "nobody was left to write");
-    // The next one is as the first, and ends with the program.
+    assert!(place.listed().is_none(), "a note exists although its observer was killed");
+    // The next run is like the first, and its observer ends with the program.
     assert_eq!(place.copied(&SEEN, &["3"]), 0);
     place.told(1);
     let until = Instant::now() + PATIENCE;
     while !observers(&place.program).is_empty() {
-        assert!(Instant::now() < until, "somebody still looks");
+        assert!(Instant::now() < until, "an observer still runs");
         std::thread::sleep(Duration::from_millis(20));
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Programs that read all their work from stdin or a script, and print what came of it.
+//! Programs that read all their work from stdin or a script, and print the result.
 
 use super::*;
 use crate::common::find;
@@ -7,7 +7,7 @@ use crate::{need, need_root, skip};
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 
-/// Prints its result, then waits for the end of stdin.
+/// Runs a program that prints its result and then waits for the end of its stdin.
 fn script(program: &Path, args: &[&str], lifted: bool) -> Result<Run, String> {
     let words: Vec<OsString> =
         std::iter::once(program.into()).chain(args.iter().map(OsString::from)).collect();
@@ -86,7 +86,7 @@ fn clang_compiles() {
         let mut load = Load::start(&words, lifted, &[], &[])?;
         let mut stdin = load.child.stdin.take().expect("stdin");
         let status = format!("/proc/{}/wchan", load.child.id());
-        // It waits for its source when all of it is loaded.
+        // When clang waits for its source, all of clang is loaded.
         stdin.write_all(source.as_bytes()).expect("write");
         load.wait_for("reading its source", || {
             std::fs::read_to_string(&status).is_ok_and(|wchan| wchan.contains("pipe_read"))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Real programs at work with all their parts lifted: the same results, the parts on huge pages,
-//! and hardly more memory. Prints what each took.
+//! Real programs at work with all their parts lifted: the results are the same, the parts are on
+//! huge pages, and the programs take hardly more memory. The tests print how much.
 
 mod interpreters;
 mod servers;
@@ -15,38 +15,38 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The helper that stays beside the program: 1.3 MB of its own in a build without optimization, its
-/// page tables and its stack in the kernel (a release has 0.1 MB).
+/// The memory of the watcher that stays beside the program: in a build without optimization 1.3 MB
+/// of its own, its page tables and its kernel stack (a release build has 0.1 MB).
 const HELPER: u64 = 2 << 20;
 const ALL: [&str; 2] = ["--parts", "all"];
-/// No load takes longer.
+/// The longest time that a load may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What one run of a program showed.
 struct Run {
-    /// Of its work: the same each time.
+    /// The result of its work: the same in every run.
     result: String,
-    /// `hugelift inspect --json` when it had done most of it.
+    /// The output of `hugelift inspect --json` when most of the work was done.
     seen: Value,
-    /// The most memory that its control group had, in bytes.
+    /// The peak of the memory of its control group, in bytes.
     peak: u64,
 }
 
-/// A program at work, in a control group of its own.
+/// A program at work, in its own control group.
 struct Load {
     child: Child,
     group: CGroup,
     seen: Value,
-    /// What it says on stderr: shown if the test fails.
+    /// Its stderr: shown if the test fails.
     log: File,
 }
 
 impl Load {
-    /// Starts `words`, lifted or bare; `front` are words that come before them if bare, `options`
-    /// more options of hugelift's if lifted.
+    /// Starts `words`, lifted or bare. `front` are words in front of them in a bare run; `options`
+    /// are further options of hugelift in a lifted run.
     ///
     /// # Errors
-    /// There is no control group to be had.
+    /// Fails if no control group can be made.
     fn start(words: &[OsString], lifted: bool, front: &[&str], options: &[&str]) -> Result<Load, String> {
         let group = CGroup::new("memory")?;
         let mut all: Vec<OsString> = group.words().into_iter().map(OsString::from).collect();
@@ -76,19 +76,19 @@ impl Load {
             if let Some(status) = self.child.try_wait().expect("wait") {
                 panic!("it ended, {status}, before {what}");
             }
-            assert!(began.elapsed() < PATIENCE, "no {what}");
+            assert!(began.elapsed() < PATIENCE, "not in time: {what}");
             std::thread::sleep(Duration::from_millis(20));
         }
     }
 
-    /// What is huge now.
+    /// Records what is huge now.
     fn look(&mut self) {
         let pid = self.child.id().to_string();
         let out = Command::new(HUGELIFT).args(["inspect", "--json", "--parts", "all", &pid]).output();
         self.seen = serde_json::from_slice(&out.expect("run inspect").stdout).expect("JSON of inspect");
     }
 
-    /// Its end: what it was, and what it took.
+    /// Waits for its end, and returns what it did and how much memory it took.
     fn end(mut self, result: String) -> Run {
         let began = Instant::now();
         let status = loop {
@@ -106,7 +106,7 @@ impl Load {
 
 impl Drop for Load {
     fn drop(&mut self) {
-        // Only if a test has failed is it still there.
+        // The program still runs only if a test has failed.
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking() {
@@ -121,7 +121,7 @@ fn megabytes(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }
 
-/// Code and constants that this process has a copy of.
+/// Returns how many bytes of code and constants this process has a copy of.
 fn copied(seen: &Value) -> u64 {
     let objects = seen["objects"].as_array().expect("objects").iter();
     let parts = objects.flat_map(|o| o["parts"].as_array().expect("parts"));
@@ -130,23 +130,24 @@ fn copied(seen: &Value) -> u64 {
     copies.map(|p| p["huge_bytes"].as_u64().expect("bytes")).sum()
 }
 
-/// The same results, all parts huge as far as may be, and memory within a tenth; `parts` are those
-/// of which some must be huge.
+/// Asserts that the results are the same, that the `parts` are huge as far as possible, and that
+/// the lifted program takes at most a tenth more memory.
 fn compare(name: &str, run: impl Fn(bool) -> Run, parts: &[&str]) {
-    // What a start has read into the page cache, or copied into the store, counts as its memory: a
-    // later one finds it there.
-    // A machine that evicts what lies idle may take page cache away before the program is looked at.
+    // Each way runs twice, and the better run counts. What a start reads into the page cache, or
+    // copies into the store, counts as its memory; a later start finds it there. A machine that
+    // evicts idle memory may take page cache away before the program is examined.
     let bytes = |run: &Run, part: &str, key: &str| run.seen["totals"][part][key].as_u64().unwrap_or(0);
     let enough = |run: &Run, part: &str| {
         let whole = bytes(run, part, "liftable_bytes");
-        // Writable memory that nobody has touched has no pages at all.
+        // Writable memory that was never touched has no pages at all.
         let least = if ["text", "rodata"].contains(&part) { whole - whole / 10 } else { 1 };
         whole > 0 && bytes(run, part, "huge_bytes") >= least
     };
     let worse = |run: &Run| (!parts.iter().all(|part| enough(run, part)), run.peak);
     let least = |lifted| [run(lifted), run(lifted)].into_iter().min_by_key(worse).expect("two");
     let (bare, mut lifted) = (least(false), least(true));
-    // An object is counted as what most of it is: where there are copies, some more are not seen.
+    // inspect gives an object the backing that most of it has, so where there are copies, a few
+    // more are not counted.
     let most = |lifted: &Run| bare.peak + bare.peak / 10 + HELPER + copied(&lifted.seen) / 16;
     for _ in 0..2 {
         if worse(&lifted).0 || lifted.peak.saturating_sub(copied(&lifted.seen)) > most(&lifted) {
@@ -179,8 +180,8 @@ fn compare(name: &str, run: impl Fn(bool) -> Run, parts: &[&str]) {
     assert!(peak <= most, "{name}: {peak} bytes without copies of code, where bare has {}", bare.peak);
 }
 
-/// Brings a program's files into huge folios, so that nothing need be copied. Where that cannot be,
-/// copies are made, which [`compare`] knows.
+/// Brings a program's files into huge folios, so that nothing needs to be copied. Where that is
+/// impossible, copies are made, which [`compare`] takes into account.
 fn prime(program: &Path) {
     let out = Command::new(HUGELIFT).args(["prime", "--with-libs"]).arg(program).output().expect("prime");
     drop(out);

@@ -12,14 +12,15 @@ use std::path::PathBuf;
 trait Server {
     fn words(&self, dir: &Path) -> Vec<OsString>;
 
-    /// What makes it a user who may run it, bare and lifted.
+    /// Words that switch to a user who may run it, for a bare run, and options of hugelift that do
+    /// so for a lifted run.
     fn user(&self) -> (&[&str], &[&str]) {
         (&[], &[])
     }
 
     fn is_ready(&self, dir: &Path) -> bool;
 
-    /// Makes it work; what its data are afterwards.
+    /// Makes it work, and returns its data afterwards.
     fn work(&self, dir: &Path) -> String;
 }
 
@@ -33,7 +34,7 @@ fn serve(server: &dyn Server, template: &Path, lifted: bool) -> Result<Run, Stri
         must(Command::new("chmod").arg("755").arg(home.path()));
     }
     let mut load = Load::start(&server.words(&dir), lifted, front, options)?;
-    load.wait_for("it is ready", || server.is_ready(&dir));
+    load.wait_for("the server is ready", || server.is_ready(&dir));
     let result = server.work(&dir);
     load.look();
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(load.child.id() as i32), nix::sys::signal::SIGTERM)
@@ -94,7 +95,7 @@ fn redis() {
     need!("redis-server", "redis-cli", "redis-benchmark");
     let template = tempfile::TempDir::new().expect("a temporary directory");
     let program = find("redis-server").expect("redis-server");
-    // Its allocator is jemalloc: what it holds is not the heap of brk(2).
+    // Its allocator is jemalloc, which does not use the heap of brk(2).
     check("redis", &Redis(program), template.path(), &[]);
 }
 
@@ -145,12 +146,12 @@ fn mariadb() {
     let template = tempfile::TempDir::new().expect("a temporary directory");
     fs::create_dir(template.path().join("test")).expect("mkdir");
     let server = MariaDb(find("mariadbd").expect("mariadbd").canonicalize().expect("mariadbd"));
-    // The tables, made once.
+    // Makes the tables, once.
     let mut load = match Load::start(&server.words(template.path()), false, &[], &[]) {
         Ok(load) => load,
         Err(why) => skip!("{why}"),
     };
-    load.wait_for("it is ready", || server.is_ready(template.path()));
+    load.wait_for("the server is ready", || server.is_ready(template.path()));
     must(MariaDb::bench(template.path()).args(["oltp_read_write", "prepare"]));
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(load.child.id() as i32), nix::sys::signal::SIGTERM)
         .expect("kill");
@@ -158,7 +159,7 @@ fn mariadb() {
     check("MariaDB", &server, template.path(), &["text", "rodata"]);
 }
 
-/// It refuses to be root.
+/// PostgreSQL refuses to run as root.
 struct Postgres {
     bin: PathBuf,
 }
