@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * As a library: eight threads that a constructor starts, and that allocate, fill, check and give
- * back while the program is loaded and lifted. The program ends them and tells whether all was
- * right. As a short worker (-DSHORT): a little of everything, checked. Exit status 0.
+ * As a library: a constructor starts eight threads that allocate, fill, check and free memory while
+ * the program is loaded and lifted. The program ends them and prints how many checks failed. As
+ * a short worker (-DSHORT): does a little of all this and checks it. Exit status 0.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -61,7 +61,7 @@ __attribute__((constructor)) static void start(void)
 	for (long i = 0; i < THREADS; i++)
 		if (pthread_create(&threads[i], NULL, work, (void *)i))
 			wrong++;
-	/* All of them are at it when the program is lifted. */
+	/* All of them are running when the program is lifted. */
 	while (rounds < 4 * THREADS && !wrong)
 		usleep(100);
 }

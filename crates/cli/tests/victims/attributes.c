@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A program with 8 MB of data and of zero data, and (LIBRARY) a constructor that asks for something
- * special for both before the program's entry point: what $ASK says. Waits for the end of its stdin.
+ * A program with 8 MB of data and 8 MB of zero data. As LIBRARY: a constructor that gives both the
+ * attribute $ASK before the program's entry point. The program waits for the end of its stdin.
  */
 #define _GNU_SOURCE
 #include <link.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Says how much of its own code is on huge pages, as smaps has it, and what it was started as;
- * ends with the status or by the signal that it is told (`child code 7`, `child signal 9`). */
+/* Prints the name it was started as and whether its own code is on huge pages, as smaps shows it.
+ * Ends with the status or by the signal of its arguments (`child code 7`, `child signal 9`). */
 #define _GNU_SOURCE
 #include "fat.h"
 #include <errno.h>

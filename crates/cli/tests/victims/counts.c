@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* counts MICROSECONDS: counts the SIGUSR1s that come from outside. It is to be started
- * with SIGUSR1 blocked, so that none comes before there is a handler. */
+/* counts MICROSECONDS: counts the SIGUSR1s that come from outside. It must be started
+ * with SIGUSR1 blocked, so that none arrives before the handler is set. */
 #define _GNU_SOURCE
 #include "fat.h"
 #include <signal.h>

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Starts a program under a seccomp filter that answers one system call in its own way, once for each
- * number of a range, and says how each start ended:
+ * Starts a program once for each system call number of a range, under a seccomp filter that applies
+ * ACTION to this call, and prints how each start ended:
  *
  *   deny [fork] ACTION FIRST LAST TIMEOUT_MS PROG [ARGS...]
  *
- * ACTION is an errno, `kill`, or `allow`. With `fork`, the process under the filter forks the one that
- * becomes the program. Each line of stdout is `NUMBER STATUS SIGNAL BYTES LINE`: what the program has
- * written to stdout, without line feeds, is LINE, and BYTES is how much it has written to stderr.
- * SIGNAL is `late` for a start that did not end in time.
+ * ACTION is an errno, `kill`, or `allow`. With `fork`, the process under the filter forks the process
+ * that becomes the program. Each line of stdout is `NUMBER STATUS SIGNAL BYTES LINE`. BYTES is how much
+ * the program has written to stderr, and LINE what it has written to stdout, with `|` for line feeds.
+ * SIGNAL begins with `late` for a start that did not end in time.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -75,7 +75,7 @@ static void start(int forks, unsigned number, unsigned action, int allow, char *
 	_exit(errno == ENOENT ? 127 : 126);
 }
 
-/* Reads two pipes to their ends, and waits for the child: 0 if that is not done in time. */
+/* Reads two pipes to their ends, and waits for the child. Returns 0 if that takes too long. */
 static int collect(pid_t pid, int *out, char *text, size_t size, size_t *errors, long timeout, int *status)
 {
 	struct pollfd fds[2] = { { out[0], POLLIN, 0 }, { out[1], POLLIN, 0 } };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A program without any library: writes its environment, a variable a line, and exits with 42. For
+/* A program without any library: writes its environment, one variable per line, and exits with 42. For
  * 32-bit x86, whose system calls go through int 0x80. */
 	.globl	_start
 	.text

@@ -28,7 +28,7 @@ extern const uint32_t fat_data_end[] __attribute__((visibility("hidden")));
 
 static inline uint32_t fat_value(uint32_t i) { return i * 2654435761u + 12345u; }
 
-/* Runs every `step`-th function and reads every `step`-th word; how many are wrong. */
+/* Runs every `step`-th function and reads every `step`-th word. Returns how many are wrong. */
 static inline size_t fat_wrong(size_t step)
 {
 	size_t wrong = 0, functions = (size_t)(fat_code_end - fat_code) / 64;

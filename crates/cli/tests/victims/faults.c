@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Writes to PAGES fresh pages of the base size: itself, in a child, in a thread that it
- * starts when its stdin ends ("later"), or in four that are there before ("threads"). */
+ * starts when its stdin ends ("later"), or in four threads that it starts before ("threads"). */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdio.h>
@@ -34,7 +34,7 @@ static void until_end(void)
 		;
 }
 
-/* The first thread reads; the four wait for it. */
+/* The first thread reads stdin; the four wait for it here. */
 static pthread_barrier_t barrier;
 
 static void *wait_and_touch(void *unused)

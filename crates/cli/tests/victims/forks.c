@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Forks ROUNDS times with data and bss that both sides write, while a signal handler of the
- * parent's writes too; each side checks every word that it has written.
+ * parent writes too. Each side checks every word that it has written.
  *
  *   forks ROUNDS [exhaust] [thread] [raw] [inner] [crowd] [deep] [closed]
  *
  *   exhaust   takes all pages that are left in the pool first
  *   thread    has a second thread from the start of main on, which writes as well
- *   raw       forks by clone(2), past the C library
- *   inner     each child forks a child of its own
+ *   raw       forks by clone(2), without the C library
+ *   inner     each child also forks a child
  *   crowd     has 200 mappings on pages of the pool of its own, below data and bss
  *   deep      has a file mapped below data and bss whose path is longer than PATH_MAX
  *   closed    forbids all access to a page of bss while it forks
  *
- * Prints how much of data and bss is on pages of the pool, in the parent at first, in the first
- * child, and in the parent at last. Exit status 0 if all was right. */
+ * Prints how much of data and bss is on pages of the pool: in the parent at the start, in the first
+ * child, and in the parent at the end. Exit status 0 if all was right. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
@@ -36,7 +36,7 @@
 __asm__(".pushsection .data.big,\"aw\",@progbits\n.balign 4096\ndata: .rept 786432\n.quad 0x1122334455667788\n.endr\n.popsection\n");
 extern volatile uint64_t data[DATA / 8];
 static volatile uint64_t zero[BSS / 8];
-/* The handler's and the thread's, one word of each small page, between those of main. */
+/* The words of the handler and of the thread: one in each small page, between the words of main. */
 #define OTHERS(array, i) array[(i) * 512 + 1]
 
 static long pool_kb(void)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Data that ends amid a huge page, and, behind the unmapped rest of that page, what GUARD says:
- * memory that the rest guards as long as it is unmapped, a guard that is mapped, a stack that
- * grows, or nothing near. Says whether the rest is mapped, and checks all. Exit status 3: the heap
- * begins so near by chance that there is no room for the experiment.
+ * A program whose data ends inside a huge page. $GUARD says what lies behind the data: in the next
+ * huge page, memory that the unmapped rest guards (unmapped); in the rest, a mapped guard (none);
+ * further on, a stack that grows (grows); or nothing. Prints whether the end of the rest is mapped,
+ * and checks the data. Exit status 3: by chance the heap begins too near for the experiment.
  */
 #define _GNU_SOURCE
 #include <stdint.h>
@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #ifdef LIBRARY
-/* Of a library, so that it runs before the lift: an executable's own constructors run behind it. */
+/* In a library, so that it runs before the lift: an executable's own constructors run after it. */
 void place(void);
 __attribute__((constructor)) static void early(void) { place(); }
 #else
@@ -44,7 +44,7 @@ void place(void)
 int main(void)
 {
 	unsigned char resident;
-	/* ENOMEM where nothing is mapped. */
+	/* mincore(2) fails with ENOMEM where nothing is mapped. */
 	int mapped = mincore((void *)(whole_end() - 4096), 4096, &resident) == 0;
 	for (size_t i = 0; i < BYTES; i++)
 		if (data[i] != (i == 0))

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What huge pages have broken in other tools, one case an argument:
+ * Tests what huge pages have broken in other tools. The argument names the case:
  *   rw        data, zeros, constants and functions are as they were, and writable as they were
- *   cow       after fork, parent and child each have their own
- *   protect   mprotect forbids and allows again, a page and all
+ *   cow       after fork, parent and child each have their own copy
+ *   protect   mprotect forbids and allows access again, to one page and to huge pages
  *   poke      a debugger writes into data and code of a child
- *   shrink    what malloc gives back is given back, what it keeps stays right
+ *   shrink    what malloc gives back goes back to the kernel, and what it keeps stays right
  *   brk-near  the heap grows up to a huge page that is mapped behind it, and no further
  *   stack     the stack grows down to a huge page mapped below it, and no further
  *   shm       System V shared memory of odd sizes, in two processes
@@ -131,7 +131,7 @@ static void protect(void)
 	for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++) {
 		volatile uint64_t *first = (volatile uint64_t *)pieces[i].at;
 		*first = 5;
-		/* A small page out of a hugetlb one cannot be had: then nothing has changed. */
+		/* In a hugetlb page a small page cannot be protected: then nothing has changed. */
 		if (mprotect((void *)pieces[i].at, pieces[i].bytes, PROT_READ)) {
 			CHECK(errno == EINVAL && pieces[i].bytes < HUGE && !refuses(first));
 			continue;
@@ -221,13 +221,13 @@ static void stack(void)
 	struct rlimit all = {64 << 20, 64 << 20};
 	setrlimit(RLIMIT_STACK, &all);
 	char here;
-	/* Below what the stack has, and the gap that the kernel keeps. */
+	/* Below the stack's pages and the gap that the kernel keeps. */
 	uintptr_t wall = ((uintptr_t)&here - 12 * HUGE) & ~(HUGE - 1);
 	int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE;
 	char *below = mmap((void *)wall, HUGE, PROT_READ | PROT_WRITE, flags, -1, 0);
 	CHECK(below == (char *)wall);
 	memset(below, 0x55, HUGE);
-	/* It grows, but not into that. */
+	/* The stack grows, but not into this mapping. */
 	pid_t child = fork();
 	CHECK(child >= 0);
 	if (!child)
@@ -250,7 +250,7 @@ static void shm(void)
 		CHECK(id >= 0);
 		volatile char *at = shmat(id, NULL, 0);
 		struct shmid_ds seen;
-		/* Gone with the last who has it, whatever happens. */
+		/* IPC_RMID: the segment goes with its last process, whatever happens. */
 		CHECK(at != (char *)-1 && !shmctl(id, IPC_STAT, &seen) && !shmctl(id, IPC_RMID, NULL));
 		CHECK(seen.shm_segsz == bytes && seen.shm_nattch == 1 && at[bytes - 1] == 0);
 		at[0] = 1, at[bytes - 1] = 2;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Says "ready", waits until stdin ends, and checks its code and constants before and
- * after. `hold spin` meanwhile calls the function in the middle of its code every now
- * and then, for the debugger; `hold burn` calls functions all the time, for a profiler. */
+/* Prints "ready", waits until stdin ends, and checks its code and constants before and
+ * after. Meanwhile `hold spin` calls the function in the middle of its code every 10 ms,
+ * for a debugger; `hold burn` calls functions all the time, for a profiler. */
 #define _GNU_SOURCE
 #include "fat.h"
 #include <poll.h>

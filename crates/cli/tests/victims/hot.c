@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* 64 MB of code in 16 blocks of 4 MB, of which it runs those that its arguments name, and checks
- * what each function returns. `wait` says "ready" and waits until stdin ends; `burn` runs the blocks
- * so far for half a second of CPU time; `leave` leaves a child behind that does the waiting. */
+/* Has 64 MB of code in 16 blocks of 4 MB, runs the blocks that its arguments name, and checks what
+ * each function returns. `wait` prints "ready" and waits until stdin ends; `burn` runs the blocks so
+ * far for half a second of CPU time; `leave` ends the process and goes on in a child. */
 #define _GNU_SOURCE
 #include <poll.h>
 #include <stdint.h>

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that is forked and written as it is told, line by line on stdin:
+// Forks, and writes to its memory, as the lines on its stdin command:
 //
-//   fork       a child that keeps what there is now, until "end"
-//   huge page  write a byte to each huge page, or to each page
-//   end        the child looks whether it still has what it had, and ends
-//   exec       the child becomes another program, and lives on until "kill"
-//   remap      other memory in the same place: of each huge page one small page
-//   churn      memory in the same place again and again, huge, forked and split
-//   idle       touch it for a time, and say what the longest time was that it took to do so
-//   check      is all as it was written?
+//   fork       forks a child that keeps the memory as it is now, until "end"
+//   huge page  writes a byte to each huge page, or to each page
+//   end        the child checks that its memory is unchanged, and ends
+//   exec       the child becomes another program, which runs until "kill"
+//   remap      maps other memory at the same address, and touches one small page of each huge page
+//   churn      maps memory at the same address again and again, huge, forks and splits it
+//   idle       touches the memory for a time, and prints how long one round took at most
+//   check      prints how many pages are not as they were written
 //
-// It answers each by one line. With "sparse", every second huge page of the memory is never one.
+// It answers each with one line. With "sparse", every second huge page of the memory is never huge.
 #define _GNU_SOURCE
 #include <signal.h>
 #include <stdio.h>
@@ -30,7 +30,7 @@
 #define SIZE ((unsigned long)MB << 20)
 
 static unsigned char memory[SIZE] __attribute__((aligned(HUGE)));
-// What was written to each page last: not beside the memory, of which all is told.
+// What was written to each page last. Mapped apart from the memory, whose whole range is printed.
 static unsigned char *last;
 
 static void touch(unsigned long page, unsigned char value) {

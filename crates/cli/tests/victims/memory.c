@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory WORD...: does what the words say, in their order, and checks its code and constants at
- * the end.
- *   heap=MB   allocates so much and writes to each page of it
+/* memory WORD...: does what the words say, in their order, and checks its code and constants
+ * afterwards.
+ *   heap=MB   allocates MB megabytes and writes to each page of them
  *   bss       writes one byte to every huge page of 16 MB of zeros
  *   stack     writes to each page of 1 MB of its stack
  *   patch     writes to a page of its own code, and runs it
@@ -25,7 +25,7 @@ static uint32_t run(size_t i)
 	return ((uint32_t (*)(void))(uintptr_t)(fat_code + 64 * i))();
 }
 
-/* A page of code, some whole huge pages behind the start, and the first function in it. */
+/* Returns page `number` of code in the middle of a whole huge page, and sets its first function. */
 static unsigned char *page_of_code(size_t number, size_t *function)
 {
 	size_t size = (size_t)sysconf(_SC_PAGESIZE), step = 2ul << 20;
@@ -72,7 +72,7 @@ static void dontneed(void)
 	uintptr_t from = ((uintptr_t)fat_code + step) / step * step, to = (uintptr_t)fat_code_end / step * step;
 	MUST(to > from);
 	MUST(!madvise((void *)from, to - from, MADV_DONTNEED));
-	/* Zeros would be executed: they are looked at first. */
+	/* Looks before it calls: a function of zeros would be executed. */
 	unsigned long zero = 0;
 	for (const volatile unsigned char *at = (void *)from; at < (unsigned char *)to; at += 64)
 		zero += !at[0] && !at[1] && !at[2] && !at[3];

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Looks at where it lies: whatever tells the place of the executable must tell the same.
- * All that it prints is relative to its own base, but for the lines `base` and `heap`.
+/* Prints where it lies: all sources of the address of the executable must agree.
+ * All addresses are relative to its own base, except in the lines `base` and `heap`.
  *
  * moved            all of the following
  * moved abort      calls abort() below three functions
- * moved hold       says "ready" below three functions, and waits until stdin ends
+ * moved hold       prints "ready" below three functions, and waits until stdin ends
  * moved count N    calls counted() N times (for a uprobe)
  * As C++ it also throws across functions and catches. */
 #ifndef _GNU_SOURCE
@@ -57,7 +57,7 @@ static int first_object(struct dl_phdr_info *info, size_t size, void *data)
 	return 1;
 }
 
-/* The kernel's copy of the auxiliary vector against the one on our stack. */
+/* Compares the kernel's copy of the auxiliary vector with the one on our stack. */
 static void vector(void)
 {
 	ElfW(auxv_t) pairs[64];
@@ -74,7 +74,7 @@ static void vector(void)
 	printf("AT_PHNUM %lu\n", getauxval(AT_PHNUM));
 }
 
-/* What /proc says, with the addresses that are the image's made relative. */
+/* Prints what /proc says, with the addresses in the image made relative. */
 static void proc(void)
 {
 	static char line[4096];
@@ -126,7 +126,7 @@ static void heap(void)
 	}
 	fclose(maps);
 	printf("heap listed %d\n", listed);
-	/* What is above in the meantime is stdio's. */
+	/* Starts from a new break: stdio may have allocated memory above the old one meanwhile. */
 	char *now = (char *)sbrk(0);
 	printf("sbrk down %d\n", sbrk(-(1 << 12)) == now);
 	printf("sbrk back %d\n", sbrk(1 << 12) == now - (1 << 12));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * A fat program that makes three system calls and has no C library: with a filter on any other call it
- * runs as without. Says whether its bytes are right, and whether all of its memory is as the linker
- * made it: nothing is writable and executable, and its stack pointer is aligned.
+ * A fat program without a C library that makes only write(2) and exit_group(2) itself: under a filter
+ * that denies any other call it runs as without. Aligns its stack pointer, and prints whether its
+ * bytes are right.
  */
 #include "fat.h"
 

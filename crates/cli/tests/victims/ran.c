@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Says that it has run, half a second later, and ends. */
+/* Prints after half a second that it has run, and ends. */
 #include "fat.h"
 #include <stdio.h>
 #include <unistd.h>

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* reaper [signal=N:MICROSECONDS] -- PROG ARGS: runs PROG, adopts whatever it leaves
- * behind, and says on stderr what became of them all. Its last line is
+/* reaper [signal=N:MICROSECONDS] -- PROG ARGS: runs PROG, adopts the processes that it
+ * leaves behind, and prints on stderr how they all ended. Its last line is
  *
  *   reaper: exited 7, left 0
  *   reaper: killed 9, left 0
  *
- * after every adopted process has ended; one that has not in ten seconds is named. */
+ * after every adopted process has ended. It names a process that has not after ten seconds. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <signal.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Says whether LD_PRELOAD names hugelift's library, and what a thread of each kind returns. With
- * the argument x it reads memory that it has freed: AddressSanitizer ends it there. */
+/* Prints whether LD_PRELOAD names hugelift's library, and what a thread of each kind returns. With
+ * the argument x it reads memory that it has freed, where AddressSanitizer ends it. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>

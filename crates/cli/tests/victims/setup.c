@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* setup WORD... -- PROG ARGS: changes what the words say of this process and becomes
- * PROG, as a shell, a service manager or a sandbox would have it. */
+/* setup WORD... -- PROG ARGS: changes this process as the words say and becomes PROG, as
+ * a shell, a service manager or a sandbox would do before it starts PROG. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -24,7 +24,7 @@
 #define DENY (SECCOMP_RET_ERRNO | EPERM)
 #define MUST(call) do { if ((call) < 0) DIE(#call); } while (0)
 
-/* The system call `number` fails with EPERM from now on, or kills whoever makes it. */
+/* The system call `number` fails with EPERM from now on, or kills the process that makes it. */
 static void forbid(unsigned number, unsigned action)
 {
 	struct sock_filter filter[] = {

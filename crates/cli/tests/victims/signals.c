@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sends itself signals all through its start: a constructor's child fires `count`
- * real-time signals at it, one every 100 microseconds. Real-time signals queue, so each
+/* Gets signals during its whole start: a child of a constructor sends `count`
+ * real-time signals to it, one every 100 microseconds. Real-time signals queue, so each
  * has to arrive exactly once. Build with -DLIBRARY for the object (whose constructor
  * runs before the program's entry point), else for the program. */
 #define _GNU_SOURCE

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * A shared object whose constructor takes $SLOW milliseconds, and then says who traces the process.
+ * A shared object whose constructor takes $SLOW milliseconds, and then prints the tracer of the process.
  */
 #include <stdio.h>
 #include <stdlib.h>

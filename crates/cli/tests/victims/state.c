@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Prints all that a program inherits or can know of itself, in a form that is the same
- * at each run: the tests compare it bare and lifted.
+ * in each run: the tests compare bare and lifted runs.
  *
  *   state          everything but addresses
- *   state quick    the same, without much patience for what comes late
+ *   state quick    the same, but waits only shortly for late events
  *   state fixed    the auxiliary vector and the mappings too (for setarch -R)
  */
 #define _GNU_SOURCE
@@ -96,7 +96,7 @@ static void show_fds(void)
 		if (n < 0)
 			continue;
 		to[n] = 0;
-		/* The numbers of pipes and processes are not the same twice. */
+		/* The numbers of pipes and processes differ between runs. */
 		if (fd == dirfd(dir))
 			strcpy(to, "this directory");
 		if (strchr(to, '['))
@@ -201,7 +201,7 @@ static void show_auxv(int fixed)
 	char *text = slurp("/proc/self/auxv");
 	const unsigned long *entry = (const unsigned long *)(void *)text;
 	for (; text && entry[0] != AT_NULL; entry += 2) {
-		/* AT_RSEQ_* and their like are above what getauxval knows of; none is skipped. */
+		/* No entry is skipped, not even those with high numbers such as AT_RSEQ_*. */
 		int same = getauxval(entry[0]) == entry[1];
 		printf("auxv %lu: ", entry[0]);
 		if (fixed || !is_address(entry[0]))
@@ -258,7 +258,7 @@ int main(int argc, char **argv)
 	show_auxv(fixed);
 	if (fixed)
 		printf("maps:\n%s", maps);
-	/* What comes later than the start: a child handed over, a SIGCHLD. */
+	/* Waits for what may come after the start: an orphan that becomes a child, a SIGCHLD. */
 	usleep(argc > 1 && !strcmp(argv[1], "quick") ? 10000 : 100000);
 	show_children("later");
 	sigset_t pending;

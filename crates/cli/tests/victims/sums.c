@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Compares each of its objects' read-only segments in memory with the file, word by
- * word; prints one line an object. */
+/* Compares the read-only segments of each of its objects in memory with the file, and
+ * prints one line per segment. */
 #define _GNU_SOURCE
 #include "fat.h"
 #include <elf.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Threads (eight, unless told otherwise) that run the lifted code without a pause, started before main() and,
+/* Threads (eight, unless THREADS is set) that run the lifted code without a pause, started before main() and,
  * for a dynamic program, before its entry point (in a shared object's constructor).
  * Build with -DLIBRARY for the object, else for the program. */
 #define _GNU_SOURCE

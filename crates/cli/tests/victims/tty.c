@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tty PROG ARGS: runs PROG as the foreground job of a new terminal, types ^C once it has
- * said "ready" there, shows what appeared on the terminal, and how PROG ended. */
+/* tty PROG ARGS: runs PROG as the foreground job of a new terminal, types ^C when it has
+ * printed "ready" there, and prints what appeared on the terminal and how PROG ended. */
 #define _GNU_SOURCE
 #include <pty.h>
 #include <signal.h>
@@ -18,7 +18,7 @@ int main(int argc, char **argv)
 		return 99;
 	pid_t pid = forkpty(&master, NULL, NULL, NULL);
 	if (pid == 0) {
-		/* Who tests in the background has them ignored. */
+		/* They are ignored if the tests run in the background. */
 		signal(SIGINT, SIG_DFL);
 		signal(SIGQUIT, SIG_DFL);
 		signal(SIGHUP, SIG_DFL);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Says what a program can see of children that it never had.
+ * Prints what a program can see of children that it never started.
  */
 #include "fat.h"
 #include <errno.h>
@@ -17,7 +17,7 @@ int main(int argc, char **argv)
 	struct sigaction action;
 	sigset_t pending;
 	int status = 0;
-	/* A child of the shell that has become this program. */
+	/* The child was started by the shell that has become this program. */
 	if (argc > 1 && !strcmp(argv[1], "wait")) {
 		pid_t pid = waitpid(-1, &status, 0);
 		printf("a child of before: %s, %d\n", pid > 0 ? "there" : strerror(errno), WEXITSTATUS(status));

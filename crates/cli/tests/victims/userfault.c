@@ -46,7 +46,7 @@ static void *serve(void *unused)
 	struct uffd_msg message;
 	while (read(faults_fd, &message, sizeof message) == sizeof message)
 		if (message.event == UFFD_EVENT_PAGEFAULT) {
-			/* Before: behind the call the other thread may have ended the program. */
+			/* Counted before the call: after it the other thread may end the program. */
 			filled++;
 			if (fill(message.arg.pagefault.address & ~(SMALL - 1)))
 				_exit(3);

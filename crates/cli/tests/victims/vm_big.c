@@ -2,7 +2,7 @@
  *
  * Looks at its own code and read-only data. Exit status 42. Arguments:
  *   hold      waits for a line on stdin, then looks again
- *   collapse  has the kernel put its code on huge pages, says what came of it, then holds
+ *   collapse  has the kernel put its code on huge pages, prints the result, then holds
  *   die       ends by SIGSEGV
  *   signals   shows which signals are blocked, ignored and pending
  */
@@ -16,7 +16,7 @@
 #define MADV_COLLAPSE 25
 #endif
 
-/* The big code is loaded where it is stated to be: for a program that is no PIE. */
+/* For a program that is no PIE: its big code is loaded at the stated address. */
 static void collapse(void) {
   const Elf64_Phdr *ph = (const void *)getauxval(AT_PHDR);
   while (ph->p_type != PT_LOAD || ph->p_vaddr < BIG || !(ph->p_flags & PF_X)) ph++;

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Code and read-only data of any size: two sections that are segments of 64 kB here. The tests
- * make them as large as the machine's huge pages ask for (machines/grow.rs), by giving each
- * segment more of a file that is made longer.
+ * make them as large as the machine's huge pages require (machines/grow.rs): they make the file
+ * longer and give each segment more of it.
  */
 #include <elf.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <sys/auxv.h>
 
-/* Each piece of the code returns its argument plus one. Behind the first one lies a function
- * that calls the function it is given, with what debuggers and unwinders want to know of it. */
+/* Each piece of the code returns its argument plus one. Behind the first piece lies a function
+ * that calls its argument, with the information that debuggers and unwinders need. */
 #if defined(__aarch64__)
 #define PIECE ".arch armv8.5-a; bti c; add w0, w0, #1; ret"
 #define THROUGH                                                                            \
@@ -29,7 +29,7 @@ __asm__(".pushsection .big.text,\"ax\",@progbits; .balign 65536; " PIECE
         ".pushsection .big.rodata,\"a\",@progbits; .balign 65536; .fill 65536, 1, 0x5a; .popsection");
 
 #define STEP 65536
-/* No other segment is stated to lie this high. */
+/* No other segment has a stated address this high. */
 #define BIG 0x40000000ul
 
 extern const char __ehdr_start[] __attribute__((visibility("hidden")));

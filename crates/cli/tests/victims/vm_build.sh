@@ -24,8 +24,8 @@ make vm_symbols dynamic -no-pie -rdynamic -static-libgcc -funwind-tables
 make vm_symbols pie -pie -fPIE -rdynamic -static-libgcc -funwind-tables
 case $("$cc" -dumpmachine) in
   aarch64*)
-    # With a start of its own: the start files of most systems have no landing pads, and of
-    # each of them the linker has a word to say.
+    # With start code of its own: the start files of most systems have no landing pads, and the
+    # linker warns about each of them.
     make vm_big bti -pie -fPIE -mbranch-protection=standard -Wl,-z,force-bti -nostartfiles \
       "$here/vm_start.S" 2>"$out/log" || { cat "$out/log" && exit 1; }
     make vm_mte pie -pie -fPIE

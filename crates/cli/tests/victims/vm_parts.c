@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Has a large .bss besides its big code: fills it, says where it is, and waits for a line on stdin.
- * It is written before it is read: Linux 6.1 and 6.12 give no huge page for what was read first,
- * and has the huge page of zeros. Exit status 42.
+ * Has a large .bss besides its big code: fills it, prints where it is, and waits for a line on stdin.
+ * The .bss is written before it is read: Linux 6.1 and 6.12 give no huge page to memory that was read
+ * first and so has the huge zero page. Exit status 42.
  */
 #include "vm_big.h"
 

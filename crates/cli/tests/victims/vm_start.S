@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The entry point of an AArch64 program, with a landing pad for any branch: what crt1.o is, but
- * for machines whose C library was built without branch protection.
+ * The entry point of an AArch64 program, with a landing pad for any branch. Replaces crt1.o on
+ * machines whose C library was built without branch protection.
  */
 	.arch armv8.5-a
 	.globl _start

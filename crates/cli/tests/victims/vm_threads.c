@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Four threads, started before main() by a constructor, call pieces of the code all the time.
- * Each must go on doing so, rightly, after the look. Exit status 42.
+ * Each must still do so, with right results, after the look. Exit status 42.
  */
 #include "vm_big.h"
 #include <pthread.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Data, zero data, relocated data and a heap, each of several huge pages: checked as a constructor
- * left them, written, written by a child, given back. Waits for the end of its stdin. Exit status 0.
- * NO_FORK leaves the child out.
+ * Has data, zero data, relocated data and a heap, each of several huge pages. Checks them as a
+ * constructor left them, writes to them, gives heap memory back, and forks a child that writes as
+ * well. Waits for the end of its stdin. Exit status 0. With NO_FORK there is no child.
  */
 #define _GNU_SOURCE
 #include <setjmp.h>
@@ -57,7 +57,7 @@ static int filled(uint64_t seed) {
 static sigjmp_buf out;
 static void fault(int signal) { siglongjmp(out, signal); }
 
-/* What is read-only after relocation cannot be written. */
+/* Checks that what is read-only after relocation cannot be written. */
 static int protected(void) {
   signal(SIGSEGV, fault);
   for (size_t i = 8192; i < RELRO / 8; i += RELRO / 8 / 4) {
@@ -69,7 +69,7 @@ static int protected(void) {
   return 0;
 }
 
-/* The heap grows and shrinks. */
+/* Checks that the heap grows and shrinks. */
 static int grows(void) {
   char *start = sbrk(0);
   for (int round = 0; round < 3; round++) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Without libc and without a byte of initialised data: its writable segment takes nothing from the
- * file (p_filesz 0). Zeros of several huge pages, checked, written, checked. Exit status 0.
+ * file (p_filesz 0). Its zeros fill several huge pages; they are checked, written and checked again. Exit status 0.
  */
 #define WORDS (1ul << 20)
 
