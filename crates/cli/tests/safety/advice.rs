@@ -95,7 +95,7 @@ fn jdk() -> Jdk {
 }
 
 #[test]
-fn b2_advice_on_what_is_needed_is_followed_and_changes_something() {
+fn advice_on_needed_objects_is_followed_and_changes_something() {
     let copy = Primed::small(&fat("hold").build());
     let program = copy.path().canonicalize().expect("the copy");
     let held = Held::start(&Cmd::new([&program]), None, &program);
@@ -117,7 +117,7 @@ fn b2_advice_on_what_is_needed_is_followed_and_changes_something() {
 }
 
 #[test]
-fn b2_advice_on_what_is_opened_later_is_followed_and_changes_something() {
+fn advice_on_libraries_opened_later_is_followed_and_changes_something() {
     let jdk = jdk();
     if let Err(why) = Primed::new(&jdk.jvm) {
         skip!("{why}");
@@ -147,7 +147,7 @@ fn b2_advice_on_what_is_opened_later_is_followed_and_changes_something() {
 }
 
 #[test]
-fn b2_java_is_told_of_the_library_that_it_opens() {
+fn the_library_that_java_opens_is_named() {
     let jdk = jdk();
     let (java, jvm) = (jdk.java.to_str().expect("UTF-8"), jdk.jvm.to_str().expect("UTF-8"));
     for words in [&["run", "-v", java][..], &["inspect", java]] {
@@ -163,7 +163,7 @@ fn b2_java_is_told_of_the_library_that_it_opens() {
 }
 
 #[test]
-fn b2_no_advice_has_a_placeholder() {
+fn no_advice_has_a_placeholder() {
     let jdk = jdk();
     let program = fat("hold").build();
     for target in [&program, &jdk.java, &jdk.jvm] {
@@ -180,7 +180,7 @@ fn b2_no_advice_has_a_placeholder() {
 }
 
 #[test]
-fn b5_inspect_shows_the_page_cache_and_counts_entries() {
+fn inspect_shows_the_page_cache_and_counts_entries() {
     let small = Primed::small(&fat("hold").flags(&["-no-pie", "-Wl,-z,max-page-size=2097152"]).build());
     let path = small.path().to_str().expect("UTF-8").to_string();
     let cached = |report: &Value| {
@@ -206,7 +206,7 @@ fn b5_inspect_shows_the_page_cache_and_counts_entries() {
 }
 
 #[test]
-fn b5_counters_of_the_literature_are_taken() {
+fn counters_from_the_literature_are_accepted() {
     let dir = tempfile::TempDir::new().expect("a directory");
     let file = dir.path().join("counts.json");
     let counts = serde_json::json!({

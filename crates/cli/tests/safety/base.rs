@@ -72,7 +72,7 @@ fn real(name: &str) -> Result<PathBuf, String> {
 }
 
 #[test]
-fn issue13_b1_git_has_the_same_coverage_at_each_start() {
+fn git_has_the_same_coverage_at_each_start() {
     let git = match real("git") {
         Ok(git) => git,
         Err(why) => skip!("{why}"),
@@ -82,7 +82,7 @@ fn issue13_b1_git_has_the_same_coverage_at_each_start() {
 }
 
 #[test]
-fn issue13_b1_php_has_the_same_coverage_at_each_start() {
+fn php_has_the_same_coverage_at_each_start() {
     let php = match real("php") {
         Ok(php) => php,
         Err(why) => skip!("{why}"),
@@ -92,7 +92,7 @@ fn issue13_b1_php_has_the_same_coverage_at_each_start() {
 }
 
 #[test]
-fn issue13_b1_mariadbd_has_the_same_coverage_at_each_start() {
+fn mariadbd_has_the_same_coverage_at_each_start() {
     let mariadbd = match real("mariadbd") {
         Ok(mariadbd) => mariadbd,
         Err(why) => skip!("{why}"),
@@ -109,7 +109,7 @@ fn narrow(flags: &[&str]) -> PathBuf {
 
 /// By every backing that copies, dynamic and static.
 #[test]
-fn issue13_b1_every_backing_has_the_same_coverage_at_each_start() {
+fn every_backing_has_the_same_coverage_at_each_start() {
     for flags in [&["-pie", "-fPIE"][..], &["-static-pie", "-fPIE"]] {
         each_way(&narrow(flags), |way: &Way| {
             if !way.is_file() {
@@ -122,7 +122,7 @@ fn issue13_b1_every_backing_has_the_same_coverage_at_each_start() {
 
 /// Each part alone has the base that is best for it.
 #[test]
-fn issue13_b1_the_parts_that_are_asked_for_count() {
+fn the_base_is_the_best_for_the_parts_that_are_asked_for() {
     let program = narrow(&["-pie", "-fPIE"]);
     for (parts, text) in [("text", true), ("rodata", false)] {
         for _ in 0..5 {
@@ -138,7 +138,7 @@ fn issue13_b1_the_parts_that_are_asked_for_count() {
 /// With outer spans, and with writable parts: all that smaps shows of the executable's mappings is
 /// the same at each start.
 #[test]
-fn issue13_b1_outer_spans_and_data_are_the_same_at_each_start() {
+fn outer_spans_and_data_are_the_same_at_each_start() {
     let program = narrow(&["-pie", "-fPIE"]);
     for options in [
         &["--backing", "thp", "--span", "outer", "--parts", "text,rodata,data,bss"][..],
@@ -184,7 +184,7 @@ fn liftable(json: &[u8]) -> Vec<(String, u64)> {
 }
 
 #[test]
-fn issue13_b1_inspect_and_dry_run_promise_what_run_does() {
+fn inspect_and_dry_run_promise_what_run_does() {
     let program = narrow(&["-pie", "-fPIE"]);
     let best = optimum(&program);
     let promised = inspected(&program, THP);
@@ -200,7 +200,7 @@ fn issue13_b1_inspect_and_dry_run_promise_what_run_does() {
 
 /// The bits of the base above a huge page stay random: 19 of the kernel's 28 on x86-64.
 #[test]
-fn issue13_b1_the_base_for_copies_is_random() {
+fn the_base_for_copies_is_random() {
     if !std::fs::read_to_string("/proc/sys/kernel/randomize_va_space").is_ok_and(|t| t.trim() == "2") {
         skip!("kernel.randomize_va_space is not 2");
     }
@@ -223,7 +223,7 @@ fn issue13_b1_the_base_for_copies_is_random() {
 
 /// A program that has nothing to gain is not touched at its exec stop.
 #[test]
-fn issue13_b1_a_small_program_is_not_moved() {
+fn a_small_program_is_not_moved() {
     let moves = |program: &Path, args: &[&str]| {
         let cmd = Cmd::new([program]).args(args).env("HUGELIFT_LOG", "debug");
         let outcome = cmd.lifted(THP);
@@ -244,7 +244,7 @@ fn misplaced() -> PathBuf {
 }
 
 #[test]
-fn issue13_b1_the_true_reason_is_told() {
+fn the_true_reason_is_reported() {
     let program = misplaced();
     let (whole, name) = (optimum_at_zero(&program), program.display().to_string());
     assert_eq!(whole, 0, "{name} was linked elsewhere than expected");
@@ -274,7 +274,7 @@ fn optimum_at_zero(program: &Path) -> u64 {
 
 /// There is no room for a second image: the program runs where it is, and a line says so.
 #[test]
-fn issue13_b1_a_move_that_fails_is_told() {
+fn a_move_that_fails_is_reported() {
     need!("prlimit");
     let program = narrow(&["-pie", "-fPIE", "-DBSS=2000000000"]);
     let cmd = Cmd::new([&program]).args(["count", "0"]).under(["prlimit", "--as=3000000000"]);
@@ -294,7 +294,7 @@ fn issue13_b1_a_move_that_fails_is_told() {
 /// Killed at any step of the way, by which it is moved and copied: see the tests of `kill`. Here: what
 /// is moved is the file's own, and nothing of the old image is left.
 #[test]
-fn issue13_b1_nothing_of_the_old_image_is_left() {
+fn nothing_of_the_old_image_is_left() {
     let program = narrow(&["-pie", "-fPIE"]);
     for _ in 0..3 {
         let held = Held::start(&Cmd::new([&program]).arg("hold"), Some(THP), &program);

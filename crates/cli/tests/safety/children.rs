@@ -34,7 +34,7 @@ fn one_line(cmd: &Cmd, options: &[&str]) -> String {
 }
 
 #[test]
-fn a7_a_program_of_asan_gets_no_preload_and_one_line() {
+fn a_program_with_asan_gets_no_preload_and_one_line() {
     need!("gcc");
     let program = sanitized("address");
     let bare = Cmd::new([&program]).bare();
@@ -54,7 +54,7 @@ fn a7_a_program_of_asan_gets_no_preload_and_one_line() {
 
 /// By way of a script that names the program as its interpreter.
 #[test]
-fn a7_a_script_for_a_program_of_asan_gets_no_preload() {
+fn a_script_for_a_program_with_asan_gets_no_preload() {
     need!("gcc");
     let dir = tempfile::TempDir::new().expect("a folder");
     let script = dir.path().join("script");
@@ -66,7 +66,7 @@ fn a7_a_script_for_a_program_of_asan_gets_no_preload() {
 
 /// What a child is cannot be foreseen: AddressSanitizer in it is told not to mind, and works.
 #[test]
-fn a7_children_of_asan_start_and_find_their_errors() {
+fn children_with_asan_start_and_find_their_errors() {
     need!("gcc");
     let program = sanitized("address");
     let text = format!(
@@ -85,7 +85,7 @@ fn a7_children_of_asan_start_and_find_their_errors() {
 
 /// The other runtimes do not mind: programs and children have the library, and do as bare.
 #[test]
-fn a7_other_sanitizers_run_with_the_library() {
+fn other_sanitizers_run_with_the_library() {
     need!("gcc");
     for sanitizer in ["thread", "leak", "undefined"] {
         let program = sanitized(sanitizer);
@@ -100,7 +100,7 @@ fn a7_other_sanitizers_run_with_the_library() {
 
 /// clang's runtime by its name, needed by the program, and either by the user's own LD_PRELOAD.
 #[test]
-fn a7_any_runtime_that_must_be_first() {
+fn any_runtime_that_must_be_first_prevents_the_preload() {
     let dir = tempfile::TempDir::new().expect("a folder");
     let empty = dir.path().join("empty.c");
     std::fs::write(&empty, "int main(void) { return 5; }").expect("write");
@@ -128,7 +128,7 @@ fn a7_any_runtime_that_must_be_first() {
 
 #[test]
 #[cfg(target_arch = "x86_64")]
-fn a7_a_32_bit_program_gets_no_preload() {
+fn a_32_bit_program_gets_no_preload() {
     let flags = ["-m32", "-nostdlib", "-static", "-no-pie", "-Wl,--build-id=none"];
     let cmd = Cmd::new([plain("environ32").flags(&flags).build()]);
     for options in [CHILDREN, POOL] {
@@ -162,7 +162,7 @@ fn as_other_user(library_mode: u32, folder_mode: u32, options: &[&str]) -> Outco
 }
 
 #[test]
-fn a7_a_user_who_cannot_read_the_library_is_told_the_reason() {
+fn a_user_who_cannot_read_the_library_is_told_the_reason() {
     need_root!();
     for (library, folder, hint) in [(0o600, 0o755, "chmod o+r /"), (0o644, 0o700, "chmod o+x /")] {
         let outcome = as_other_user(library, folder, CHILDREN);
@@ -179,7 +179,7 @@ fn a7_a_user_who_cannot_read_the_library_is_told_the_reason() {
 
 /// Root's children may run as other users: with `-v` it is said that those cannot load it.
 #[test]
-fn a7_a_library_that_is_closed_to_others_is_told_of() {
+fn a_library_that_is_closed_to_others_is_reported() {
     let dir = open_dir(&[&library()]);
     let cmd = Cmd::new(["true"]).launcher(dir.path().join("hugelift"));
     let told = |options: &[&str]| {
@@ -192,7 +192,7 @@ fn a7_a_library_that_is_closed_to_others_is_told_of() {
 }
 
 #[test]
-fn a7_a_library_on_a_noexec_mount_is_not_preloaded() {
+fn a_library_on_a_noexec_mount_is_not_preloaded() {
     need_root!();
     need!("unshare");
     let dir = open_dir(&[]);
@@ -230,20 +230,20 @@ fn forks(words: &[&str]) {
 }
 
 #[test]
-fn a13_the_fork_guard_forgets_no_mapping_of_many() {
+fn the_fork_guard_forgets_none_of_many_mappings() {
     need_root!();
     forks(&["crowd", "inner"]);
 }
 
 /// The list of mappings may have lines that are longer than any buffer.
 #[test]
-fn a13_the_fork_guard_reads_on_behind_a_long_path() {
+fn the_fork_guard_reads_past_a_long_path() {
     need_root!();
     forks(&["deep"]);
 }
 
 #[test]
-fn a13_the_fork_guard_copies_what_the_program_has_closed() {
+fn the_fork_guard_copies_what_the_program_has_closed() {
     need_root!();
     forks(&["closed"]);
 }
@@ -262,7 +262,7 @@ fn child_without_answer(dir: &tempfile::TempDir, before: &str) -> Cmd {
 }
 
 #[test]
-fn a9_a_child_whose_helper_does_not_answer_can_be_ended() {
+fn a_child_whose_helper_does_not_answer_can_be_ended() {
     let dir = tempfile::TempDir::new().expect("a folder");
     let began = Instant::now();
     let outcome = child_without_answer(&dir, "timeout 1").lifted(CHILDREN);
@@ -271,7 +271,7 @@ fn a9_a_child_whose_helper_does_not_answer_can_be_ended() {
 }
 
 #[test]
-fn a9_a_child_whose_helper_does_not_answer_starts_plainly() {
+fn a_child_whose_helper_does_not_answer_starts_plainly() {
     let dir = tempfile::TempDir::new().expect("a folder");
     let outcome = child_without_answer(&dir, "").lifted(CHILDREN);
     assert!(outcome.stdout.contains(" small,") && outcome.stdout.ends_with("\n0\n"), "{outcome:?}");
@@ -281,7 +281,7 @@ fn a9_a_child_whose_helper_does_not_answer_starts_plainly() {
 /// Bss that nobody has written to is missing for a userfaultfd as it is bare, once it has left the pool
 /// for the program's second thread; and on transparent huge pages.
 #[test]
-fn a12_a_userfaultfd_sees_what_of_bss_is_untouched() {
+fn a_userfaultfd_sees_untouched_bss() {
     need_root!();
     let _pool = match Pool::with_free(guard::PLENTY) {
         Ok(pool) => pool,
@@ -317,7 +317,7 @@ fn ran() -> Cmd {
 }
 
 #[test]
-fn a12_a_perf_map_that_cannot_be_written_is_told() {
+fn a_perf_map_that_cannot_be_written_is_reported() {
     need_root!();
     // The number is known beforehand only to the process itself.
     let dir = tempfile::TempDir::new().expect("a folder");

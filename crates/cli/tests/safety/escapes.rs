@@ -95,7 +95,7 @@ fn command<'a>(line: &'a str, program: &'a Path) -> Vec<&'a OsStr> {
 }
 
 #[test]
-fn a11_every_string_of_a_planted_program_is_escaped() {
+fn every_string_of_a_planted_program_is_escaped() {
     let planted = plant();
     for program in [&planted.program, &planted.broken] {
         for line in [
@@ -141,7 +141,7 @@ fn a11_every_string_of_a_planted_program_is_escaped() {
 }
 
 #[test]
-fn a11_every_string_of_a_planted_process_is_escaped() {
+fn every_string_of_a_planted_process_is_escaped() {
     let planted = plant();
     let held = Held::start_busy(
         &Cmd::new([&planted.program, &PathBuf::from(OsStr::from_bytes(EVIL))]),
@@ -173,7 +173,7 @@ fn a11_every_string_of_a_planted_process_is_escaped() {
 }
 
 #[test]
-fn a11_json_has_the_path_byte_by_byte() {
+fn json_has_the_path_byte_by_byte() {
     let planted = plant();
     for (line, at) in [
         ("inspect --json {}", "/objects/0/path/bytes"),
@@ -191,7 +191,7 @@ fn a11_json_has_the_path_byte_by_byte() {
 /// thiserror displays a field that is a path as it is, and no lint sees that: errors hold the
 /// escaping type instead.
 #[test]
-fn a11_no_error_holds_a_raw_path() {
+fn no_error_holds_a_raw_path() {
     fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
         for entry in std::fs::read_dir(folder).expect("the sources").flatten() {
             let path = entry.path();

@@ -107,7 +107,7 @@ fn names(dir: &Path) -> Vec<String> {
 }
 
 #[test]
-fn a1_a_planted_interpreter_is_not_run_and_the_file_is_left_alone() {
+fn a_planted_interpreter_is_not_run_and_the_file_is_left_alone() {
     need_root!();
     let dir = strangers();
     let (program, mark) = (dir.path().join("program"), dir.path().join("mark"));
@@ -135,7 +135,7 @@ fn a1_a_planted_interpreter_is_not_run_and_the_file_is_left_alone() {
 }
 
 #[test]
-fn a1_the_loader_looks_at_a_file_with_the_rights_of_the_files_owner() {
+fn the_loader_looks_at_a_file_with_the_rights_of_the_files_owner() {
     need_root!();
     // The loader is root's, in a directory that nobody else can change.
     let (roots, dir) = (directory("/var/lib", 0, 0o755), strangers());
@@ -160,7 +160,7 @@ fn a1_the_loader_looks_at_a_file_with_the_rights_of_the_files_owner() {
 }
 
 #[test]
-fn a1_a_directory_that_is_swapped_during_the_steps_leads_nowhere() {
+fn a_directory_that_is_swapped_during_the_steps_leads_nowhere() {
     need_root!();
     let (roots, dir) = (directory("/tmp", 0, 0o755), strangers());
     let (theirs, link, away) = (dir.path().join("sub"), dir.path().join("link"), dir.path().join("away"));
@@ -188,7 +188,7 @@ fn a1_a_directory_that_is_swapped_during_the_steps_leads_nowhere() {
 }
 
 #[test]
-fn a1_a_race_for_the_directory_is_never_won() {
+fn a_race_for_the_directory_is_never_won() {
     need_root!();
     let (roots, dir) = (directory("/tmp", 0, 0o755), strangers());
     let (sub, link) = (dir.path().join("sub"), dir.path().join("link"));
@@ -222,7 +222,7 @@ fn a1_a_race_for_the_directory_is_never_won() {
 }
 
 #[test]
-fn a1_links_of_strangers_fifos_sockets_and_devices_are_refused_at_once() {
+fn links_of_strangers_fifos_sockets_and_devices_are_refused_at_once() {
     need_root!();
     let dir = strangers();
     let at = |name: &str| dir.path().join(name);
@@ -255,7 +255,7 @@ fn a1_links_of_strangers_fifos_sockets_and_devices_are_refused_at_once() {
 }
 
 #[test]
-fn a1_what_a_stranger_puts_in_the_originals_place_is_not_taken_for_it() {
+fn a_file_planted_in_the_originals_place_is_not_taken_for_it() {
     need_root!();
     // Everybody can make files there, as in /tmp.
     let dir = directory("/tmp", 0, 0o1777);
@@ -283,7 +283,7 @@ fn a1_what_a_stranger_puts_in_the_originals_place_is_not_taken_for_it() {
 }
 
 #[test]
-fn a1_a_file_of_another_user_stays_theirs_and_goes_back() {
+fn a_file_of_another_user_stays_theirs_and_goes_back() {
     need_root!();
     let dir = strangers();
     let (program, kept) = (dir.path().join("program"), dir.path().join(".program.hugelift-orig"));
@@ -308,7 +308,7 @@ fn a1_a_file_of_another_user_stays_theirs_and_goes_back() {
 }
 
 #[test]
-fn a1_a_strangers_program_does_not_have_a_third_users_library_replaced() {
+fn a_strangers_program_does_not_have_a_third_users_library_replaced() {
     need_root!();
     let (dir, third) = (strangers(), directory("/tmp", 1234, 0o755));
     let flags = ["-DPART=1", "-Wl,-z,max-page-size=0x1000", "-Wl,-Ttext=0x1003000"];
@@ -333,7 +333,7 @@ fn a1_a_strangers_program_does_not_have_a_third_users_library_replaced() {
 }
 
 #[test]
-fn a2_a_program_with_file_capabilities_is_not_replaced_and_leaves_no_second_one() {
+fn a_program_with_file_capabilities_is_not_replaced_and_leaves_no_second_one() {
     need_root!();
     let dir = directory("/tmp", 0, 0o755);
     let (program, kept) = (dir.path().join("program"), dir.path().join(".program.hugelift-orig"));
@@ -363,7 +363,7 @@ fn a2_a_program_with_file_capabilities_is_not_replaced_and_leaves_no_second_one(
 }
 
 #[test]
-fn a1_outputs_do_not_go_along_a_strangers_link() {
+fn outputs_do_not_follow_a_strangers_link() {
     need_root!();
     let (roots, dir) = (directory("/tmp", 0, 0o755), directory("/tmp", STRANGER, 0o1777));
     let (precious, out) = (roots.path().join("precious"), dir.path().join("out"));
@@ -395,7 +395,7 @@ fn a1_outputs_do_not_go_along_a_strangers_link() {
 }
 
 #[test]
-fn a1_an_output_has_none_of_the_rights_that_a_stranger_prepared() {
+fn an_output_has_none_of_the_rights_that_a_stranger_prepared() {
     need_root!();
     let dir = strangers();
     let out = dir.path().join("out.html");
@@ -409,7 +409,7 @@ fn a1_an_output_has_none_of_the_rights_that_a_stranger_prepared() {
 }
 
 #[test]
-fn a9_outputs_wait_for_no_reader_and_special_files_are_written_to() {
+fn outputs_wait_for_no_reader_and_special_files_are_written_to() {
     let dir = tempfile::tempdir().expect("a directory");
     let fifo = dir.path().join("fifo");
     nix::unistd::mkfifo(&fifo, Mode::S_IRWXU).expect("mkfifo");
@@ -434,7 +434,7 @@ fn a9_outputs_wait_for_no_reader_and_special_files_are_written_to() {
 }
 
 #[test]
-fn a9_a_script_whose_interpreter_is_a_fifo_ends_as_bare() {
+fn a_script_whose_interpreter_is_a_fifo_ends_as_bare() {
     let dir = tempfile::tempdir().expect("a directory");
     let at = |name: &str| dir.path().join(name);
     for name in ["fifo", "executable"] {
@@ -463,7 +463,7 @@ fn a9_a_script_whose_interpreter_is_a_fifo_ends_as_bare() {
 }
 
 #[test]
-fn a9_a_process_that_calls_itself_postgres_does_not_make_doctor_wait() {
+fn a_process_that_calls_itself_postgres_does_not_make_doctor_wait() {
     let dir = tempfile::tempdir().expect("a directory");
     let name = dir.path().join("postgres");
     nix::unistd::mkfifo(&dir.path().join("postgresql.conf"), Mode::S_IRWXU).expect("mkfifo");

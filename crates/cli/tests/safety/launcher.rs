@@ -16,7 +16,7 @@ mod denied;
 
 /// What the program sees of children, the same as without hugelift.
 #[test]
-fn issue_13_a12_no_child_of_the_launcher_is_counted() {
+fn no_child_of_the_launcher_is_counted() {
     for flags in [&["-pie"][..], &["-static"]] {
         let usage = Cmd::new([fat("usage").flags(flags).build()]);
         let outcome = same(&usage, &["--backing", "thp"]);
@@ -35,7 +35,7 @@ fn issue_13_a12_no_child_of_the_launcher_is_counted() {
 
 /// A child that the caller had before it became hugelift is the program's to wait for.
 #[test]
-fn issue_13_a12_a_child_of_before_is_still_reported() {
+fn a_child_that_the_caller_had_is_still_reported() {
     let usage = fat("usage").build();
     for seconds in ["0", "0.3"] {
         let script = format!("(sleep {seconds}; exit 7) & exec \"$@\"");
@@ -53,7 +53,7 @@ fn script(path: &Path, text: &str) {
 
 /// As env(1), which is execvp(3): which file is started, or which status says that none is.
 #[test]
-fn issue_13_a12_names_are_looked_up_as_execvp_does() {
+fn names_are_looked_up_as_execvp_does() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
     script(&at("good/tool"), "#!/bin/sh\necho good\n");
@@ -100,7 +100,7 @@ fn issue_13_a12_names_are_looked_up_as_execvp_does() {
 
 /// The file that is started in the end is lifted, although one before it was tried with a helper.
 #[test]
-fn issue_13_a12_the_file_behind_a_broken_script_is_lifted() {
+fn the_file_behind_a_broken_script_is_lifted() {
     let (dir, hold) = (tempfile::tempdir().unwrap(), fat("hold").build());
     let name = hold.file_name().unwrap();
     script(&dir.path().join(name), "#!/no/such/interpreter\n");
@@ -111,7 +111,7 @@ fn issue_13_a12_the_file_behind_a_broken_script_is_lifted() {
 
 /// A new pid namespace without a new /proc.
 #[test]
-fn issue_13_a12_proc_of_another_namespace_is_named() {
+fn proc_of_another_namespace_is_named() {
     need_root!();
     need!("unshare");
     let hold = fat("hold").build();
@@ -126,7 +126,7 @@ fn issue_13_a12_proc_of_another_namespace_is_named() {
 
 /// The other user may not look where hugelift is.
 #[test]
-fn issue_13_a12_an_unreachable_library_is_named() {
+fn an_unreachable_library_is_named() {
     need_root!();
     let dir = open_dir(&[]);
     fs::set_permissions(dir.path(), Permissions::from_mode(0o700)).unwrap();
@@ -139,7 +139,7 @@ fn issue_13_a12_an_unreachable_library_is_named() {
 
 /// A helper that does not answer is waited for only so long.
 #[test]
-fn issue_13_a9_a_helper_that_is_stopped_is_given_up() {
+fn a_helper_that_is_stopped_is_given_up() {
     for under in [&[][..], &["subreaper"]] {
         let setup = plain("setup").build();
         let mut words = vec![setup.as_os_str()];
@@ -154,7 +154,7 @@ fn issue_13_a9_a_helper_that_is_stopped_is_given_up() {
 
 /// A constructor that takes its time is not traced for ever, and the program starts as it should.
 #[test]
-fn issue_13_a9_a_slow_constructor_is_given_up() {
+fn a_slow_constructor_is_given_up() {
     // A shared object's: those of the program itself run behind its entry point.
     let usage = fat("usage").flags(&["-Wl,--no-as-needed"]).with(plain("slow").library().build()).build();
     let cmd = Cmd::new([usage]).env("SLOW", "2000").env("HUGELIFT_TEST_PATIENCE", "300");
@@ -166,7 +166,7 @@ fn issue_13_a9_a_slow_constructor_is_given_up() {
 
 /// Nobody reads what hugelift says, and there is no room left for it.
 #[test]
-fn issue_13_a9_a_full_stderr_does_not_hold_the_program_up() {
+fn a_full_stderr_does_not_hold_the_program_up() {
     let (reader, writer) = nix::unistd::pipe().unwrap();
     let fill = |fd: &OwnedFd| {
         use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -190,7 +190,7 @@ fn issue_13_a9_a_full_stderr_does_not_hold_the_program_up() {
 
 /// What is said of a filter, and to whom; and that a container's filter does not prevent the lift.
 #[test]
-fn issue_13_a10_a_filter_is_named_and_a_known_one_is_no_obstacle() {
+fn a_filter_is_named_and_a_known_one_is_no_obstacle() {
     need_root!();
     need!("setpriv");
     let (setup, hold) = (plain("setup").build(), fat("hold").build());
@@ -218,7 +218,7 @@ fn issue_13_a10_a_filter_is_named_and_a_known_one_is_no_obstacle() {
 
 /// The helper of a program that runs ends when the program ends, not before and not later.
 #[test]
-fn issue_13_a9_who_stays_beside_ends_with_the_program() {
+fn the_helper_of_a_running_program_ends_with_the_program() {
     let hold = fat("hold").build();
     let held = Held::start(&Cmd::new([&hold]), Some(&["--backing", "thp", "--after-fork", "join"]), &hold);
     // Its stderr is held by the helper, if anybody holds it: `finish` waits for its end.

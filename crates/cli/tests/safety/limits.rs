@@ -53,7 +53,7 @@ fn sweep(limit: u32, values: impl Iterator<Item = u64>, options: &[&str]) -> usi
 /// `ulimit -s`: hugelift needs more of a stack than some programs, and uses one of its own. Below 16 kB
 /// it depends on where the kernel has put the stack's beginning whether a loader gets along with it.
 #[test]
-fn issue_13_a10_a_limit_of_the_stack() {
+fn a_limit_on_the_stack() {
     let kilobytes = (16..64).step_by(4).chain((64..=256).step_by(32));
     let starts = sweep(STACK, kilobytes.map(|kb| kb << 10), &["--backing", "thp"]);
     assert!(starts > 20, "env has started something only {starts} times");
@@ -61,7 +61,7 @@ fn issue_13_a10_a_limit_of_the_stack() {
 
 /// `ulimit -v`: from what hugelift itself needs to read its own options, before it knows of a program.
 #[test]
-fn issue_13_a10_a_limit_of_the_address_space() {
+fn a_limit_on_the_address_space() {
     let loads = |bytes| {
         let outcome = Cmd::new([HUGELIFT, "run", "--help"]).under(limited(AS, bytes)).bare();
         outcome.end == End::Code(0)
@@ -75,13 +75,13 @@ fn issue_13_a10_a_limit_of_the_address_space() {
 
 /// `ulimit -n`: from the four files on that the loader of hugelift needs.
 #[test]
-fn issue_13_a10_a_limit_of_open_files() {
+fn a_limit_on_open_files() {
     assert!(sweep(NOFILE, 4..=12, &["--backing", "thp"]) > 20);
 }
 
 /// `ulimit -u`, for a user whom it binds.
 #[test]
-fn issue_13_a10_a_limit_of_processes() {
+fn a_limit_on_processes() {
     need_root!();
     need!("setpriv");
     let (setup, hold) = (plain("setup").build(), fat("hold").build());
@@ -102,7 +102,7 @@ fn issue_13_a10_a_limit_of_processes() {
 
 /// `ulimit -f`: whatever hugelift writes, to its files, a report or stderr, ends nobody.
 #[test]
-fn issue_13_a10_a_limit_of_the_size_of_files() {
+fn a_limit_on_the_size_of_files() {
     let dir = tempfile::tempdir().unwrap();
     let (report, store) = (dir.path().join("report").display().to_string(), dir.path().join("store"));
     for value in [0, 1, 100, 4096] {

@@ -39,7 +39,7 @@ fn is_same(bare: &Outcome, lifted: &Outcome) -> bool {
 /// Issue 13 A4: from the limit at which the program just runs to the one under which a copy of all
 /// its code would fit, by every backing and with all parts, it ends as it does bare.
 #[test]
-fn issue_13_a4_whatever_runs_under_a_memory_limit_runs_lifted() {
+fn a_program_that_runs_under_a_memory_limit_runs_lifted() {
     need_root!();
     let group = match group() {
         Ok(group) => group,
@@ -95,7 +95,7 @@ fn issue_13_a4_whatever_runs_under_a_memory_limit_runs_lifted() {
 
 /// The message names the limit and the option that helps; following it lifts the program.
 #[test]
-fn what_is_not_lifted_under_a_memory_limit_is_said_and_the_hint_helps() {
+fn a_memory_limit_that_prevents_a_lift_is_named_and_the_hint_helps() {
     need_root!();
     // Other tests switch transparent huge pages off.
     let _alone = Exclusive::take().expect("the lock");
@@ -132,7 +132,7 @@ fn what_is_not_lifted_under_a_memory_limit_is_said_and_the_hint_helps() {
 
 /// An entry that was made elsewhere costs a limited group nothing.
 #[test]
-fn under_a_memory_limit_what_the_store_has_is_used() {
+fn under_a_memory_limit_an_entry_of_the_store_is_used() {
     need_root!();
     // Other tests switch transparent huge pages off.
     let _alone = Exclusive::take().expect("the lock");
@@ -153,7 +153,7 @@ fn under_a_memory_limit_what_the_store_has_is_used() {
 /// Issue 13 A8: a program that protects, replaces, unmaps or gives back pages of its own code does
 /// the same as bare, with and without a store, whatever the pool has.
 #[test]
-fn issue_13_a8_code_behaves_as_a_files_does_with_auto() {
+fn code_with_auto_behaves_as_if_mapped_from_its_file() {
     let shelf = match shelf() {
         Ok(shelf) => shelf,
         Err(why) => skip!("{why}"),
@@ -181,7 +181,7 @@ fn issue_13_a8_code_behaves_as_a_files_does_with_auto() {
 /// Issue 13 A8: the order of `auto` is the page cache, the store, transparent huge pages; pages of
 /// the pool are for who asks for them.
 #[test]
-fn issue_13_a8_the_order_of_auto() {
+fn auto_tries_the_backings_in_order() {
     need_root!();
     let pool = match Pool::with_free(PLENTY) {
         Ok(pool) => pool,

@@ -145,7 +145,7 @@ impl Drop for Hostile {
 }
 
 #[test]
-fn issue_13_a3_three_clients_that_connect_in_a_loop_do_not_hold_up_sigterm() {
+fn three_clients_that_connect_in_a_loop_do_not_hold_up_sigterm() {
     let place = Place::new();
     place.configure_much("");
     let mut daemon = place.start();
@@ -159,7 +159,7 @@ fn issue_13_a3_three_clients_that_connect_in_a_loop_do_not_hold_up_sigterm() {
 }
 
 #[test]
-fn issue_13_a3_sixty_clients_that_do_not_read_do_not_hold_up_sigterm() {
+fn sixty_clients_that_do_not_read_do_not_hold_up_sigterm() {
     let place = Place::new();
     place.configure_much("");
     let mut daemon = place.start();
@@ -170,7 +170,7 @@ fn issue_13_a3_sixty_clients_that_do_not_read_do_not_hold_up_sigterm() {
 }
 
 #[test]
-fn issue_13_a3_a_client_that_dribbles_is_dropped_and_others_are_answered() {
+fn a_client_that_dribbles_is_dropped_and_others_are_answered() {
     let place = Place::new();
     place.configure_much("");
     let mut daemon = place.start();
@@ -201,7 +201,7 @@ fn issue_13_a3_a_client_that_dribbles_is_dropped_and_others_are_answered() {
 }
 
 #[test]
-fn issue_13_a3_a_flood_of_changes_does_not_hold_up_sigterm() {
+fn a_flood_of_changes_does_not_hold_up_sigterm() {
     let place = Place::new();
     fs::create_dir(place.path("watched")).unwrap();
     place.configure(&format!("files = [\"{}/*.so\"]", place.path("watched").display()));
@@ -217,7 +217,7 @@ fn issue_13_a3_a_flood_of_changes_does_not_hold_up_sigterm() {
 }
 
 #[test]
-fn issue_13_a3_a_file_that_cannot_be_opened_for_long_does_not_hold_up_sigterm() {
+fn a_file_that_cannot_be_opened_for_long_does_not_hold_up_sigterm() {
     let place = Place::new();
     let file = place.path("leased");
     fs::copy("/proc/self/exe", &file).unwrap();
@@ -250,7 +250,7 @@ fn issue_13_a3_a_file_that_cannot_be_opened_for_long_does_not_hold_up_sigterm() 
 }
 
 #[test]
-fn issue_13_a3_nobody_else_may_connect_unless_a_group_is_named() {
+fn nobody_else_may_connect_unless_a_group_is_named() {
     need_root!();
     need!("setpriv");
     let place = Place::new();
@@ -293,7 +293,7 @@ fn issue_13_a3_nobody_else_may_connect_unless_a_group_is_named() {
 }
 
 #[test]
-fn issue_13_a3_only_a_dead_socket_of_ones_own_is_replaced() {
+fn only_a_dead_socket_of_ones_own_is_replaced() {
     let place = Place::new();
     place.configure("files = [\"/no/such\"]");
     let socket = place.socket();

@@ -93,7 +93,7 @@ fn compare(options: &[&str], is_silent: bool, may_fail: impl Fn(i64, &str) -> bo
 
 /// By default hugelift says nothing, and makes no call that env(1) does not make.
 #[test]
-fn issue_13_a10_each_system_call_denied_one_by_one() {
+fn each_system_call_denied_one_by_one() {
     compare(&["--backing", "thp"], true, |_, _| false);
 }
 
@@ -101,7 +101,7 @@ fn issue_13_a10_each_system_call_denied_one_by_one() {
 /// and its helper are under the same filter, and any of them may be the one that makes the call. Only a
 /// filter that kills for fork(2) may end the program: that is what the option asks for.
 #[test]
-fn issue_13_a10_each_system_call_denied_one_by_one_to_a_lift() {
+fn each_system_call_denied_one_by_one_to_a_lift() {
     let may_fail = |number: i64, answer: &str| number == libc::SYS_clone && answer == "kill";
     compare(&["--backing", "thp", "--seccomp", "try"], false, may_fail);
 }
@@ -109,7 +109,7 @@ fn issue_13_a10_each_system_call_denied_one_by_one_to_a_lift() {
 /// The sweep above does lift: nothing that it denies is needed where a call is denied that nobody
 /// makes.
 #[test]
-fn issue_13_a10_the_sweep_lifts_where_it_can() {
+fn the_sweep_lifts_where_it_can() {
     let quiet = quiet();
     let words = [HUGELIFT, "run", "--backing", "thp", "--strict", "--seccomp", "try", &quiet];
     let output = Command::new(plain("deny").build())

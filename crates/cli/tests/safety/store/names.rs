@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 const NAME: &[u8] = b"pro\xffgram \xc3";
 
 #[test]
-fn issue_13_a12_paths_that_are_not_utf_8_are_stored() {
+fn paths_that_are_not_utf_8_are_stored() {
     let shelf = Shelf::new();
     let dir = shelf.dir.path().join(OsStr::from_bytes(b"\xfe"));
     fs::create_dir(&dir).expect("a directory");
@@ -37,7 +37,7 @@ fn issue_13_a12_paths_that_are_not_utf_8_are_stored() {
 }
 
 #[test]
-fn issue_13_a12_runs_of_programs_whose_path_is_not_utf_8_are_noted() {
+fn runs_of_programs_whose_path_is_not_utf_8_are_noted() {
     let shelf = Shelf::new();
     let path = program(shelf.dir.path(), OsStr::from_bytes(NAME));
     let cmd = shelf.cmd([&path]);
@@ -52,7 +52,7 @@ fn issue_13_a12_runs_of_programs_whose_path_is_not_utf_8_are_noted() {
 
 /// JSON has the bytes of such a path, text has it escaped.
 #[test]
-fn issue_13_a12_reports_of_programs_whose_path_is_not_utf_8() {
+fn reports_show_paths_that_are_not_utf_8() {
     let shelf = Shelf::new();
     let path = program(shelf.dir.path(), OsStr::from_bytes(NAME));
     let report = shelf.dir.path().join("report");

@@ -45,7 +45,7 @@ fn world(script: &str) -> String {
 }
 
 #[test]
-fn issue_13_a6_what_is_no_longer_public_is_closed() {
+fn entries_that_are_no_longer_public_are_closed() {
     need_root!();
     need!("unshare", "mount", "setpriv");
     // Whoever has opened or linked an entry before gets nothing from it later: the link stands
@@ -84,7 +84,7 @@ fn issue_13_a6_what_is_no_longer_public_is_closed() {
 }
 
 #[test]
-fn issue_13_a6_public_and_private_objects_of_the_same_bytes_do_not_share() {
+fn public_and_private_objects_of_the_same_bytes_do_not_share() {
     need_root!();
     need!("unshare", "mount", "setpriv");
     let told = world(
@@ -110,7 +110,7 @@ fn issue_13_a6_public_and_private_objects_of_the_same_bytes_do_not_share() {
 /// Two public objects of the same bytes have one entry. When one of them is public no longer, or is
 /// gone, the other one keeps it.
 #[test]
-fn issue_13_a6_an_entry_stays_for_the_object_that_is_still_public() {
+fn an_entry_stays_for_the_object_that_is_still_public() {
     need_root!();
     need!("unshare", "mount", "setpriv");
     let told = world(
@@ -136,7 +136,7 @@ fn issue_13_a6_an_entry_stays_for_the_object_that_is_still_public() {
 
 /// The name of an entry is a hash: of what is private it must not let others confirm a guess.
 #[test]
-fn issue_13_a6_names_and_directories_tell_nothing_of_what_is_private() {
+fn names_and_directories_reveal_nothing_private() {
     need_root!();
     need!("unshare", "mount", "setpriv");
     let told = world(
@@ -160,7 +160,7 @@ fn issue_13_a6_names_and_directories_tell_nothing_of_what_is_private() {
 
 /// Users still share what root has stored, though they cannot list it.
 #[test]
-fn issue_13_a6_a_user_shares_what_is_public() {
+fn a_user_shares_public_entries() {
     need_root!();
     need!("unshare", "mount", "setpriv");
     let told = world(
@@ -176,7 +176,7 @@ fn issue_13_a6_a_user_shares_what_is_public() {
 /// In a chroot the modes of the directories above it are not seen, nor on some file systems what
 /// their server or their mount allows.
 #[test]
-fn issue_13_a6_what_modes_do_not_tell_is_private() {
+fn files_that_modes_do_not_prove_public_are_private() {
     need_root!();
     need!("unshare", "mount", "chroot", "ldd");
     let told = world(

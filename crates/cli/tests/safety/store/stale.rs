@@ -136,22 +136,22 @@ fn on_image(kind: &'static str) {
 }
 
 #[test]
-fn issue_13_a5_a_store_to_a_dirty_page_is_seen_on_ext4() {
+fn a_store_to_a_dirty_page_is_seen_on_ext4() {
     on_image("ext4");
 }
 
 #[test]
-fn issue_13_a5_a_store_to_a_dirty_page_is_seen_on_xfs() {
+fn a_store_to_a_dirty_page_is_seen_on_xfs() {
     on_image("xfs");
 }
 
 #[test]
-fn issue_13_a5_a_store_to_a_dirty_page_is_seen_on_btrfs() {
+fn a_store_to_a_dirty_page_is_seen_on_btrfs() {
     on_image("btrfs");
 }
 
 #[test]
-fn issue_13_a5_a_store_to_a_dirty_page_is_seen_on_tmpfs() {
+fn a_store_to_a_dirty_page_is_seen_on_tmpfs() {
     need_root!();
     need!("setpriv");
     let dir = TempDir::new_in("/dev/shm").expect("a directory");
@@ -161,7 +161,7 @@ fn issue_13_a5_a_store_to_a_dirty_page_is_seen_on_tmpfs() {
 
 /// fsync(2) of a file of an overlay does not reach the layer below.
 #[test]
-fn issue_13_a5_a_store_to_a_dirty_page_is_seen_through_an_overlay() {
+fn a_store_to_a_dirty_page_is_seen_through_an_overlay() {
     need_root!();
     need!("mkfs.ext4", "setpriv");
     if !kernel_has("overlay") {
@@ -184,7 +184,7 @@ fn issue_13_a5_a_store_to_a_dirty_page_is_seen_through_an_overlay() {
 /// A file that changes twice within the granularity of its times (a second, where inodes of ext4
 /// have 128 bytes): once before the copy is made and once after it.
 #[test]
-fn issue_13_a5_two_changes_at_one_time_are_seen() {
+fn two_changes_with_the_same_time_are_seen() {
     need_root!();
     need!("mkfs.ext4");
     with_own_mounts(|| {
@@ -226,7 +226,7 @@ fn issue_13_a5_two_changes_at_one_time_are_seen() {
 /// A start that had to compare every byte is the last one of that kind, once the times tell of
 /// every change.
 #[test]
-fn issue_13_a5_a_file_that_has_settled_is_known_by_its_times() {
+fn a_file_that_has_settled_is_known_by_its_times() {
     need_root!();
     need!("mkfs.ext4");
     with_own_mounts(|| {
