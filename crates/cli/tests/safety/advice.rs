@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Advice is true of the object that it names, and following it changes something.
+//! Tests that advice is true of the object that it names, and that following it has an effect.
 
 use crate::common::build::{code_file, must};
 use crate::common::{Cmd, HUGELIFT, Held, Primed, fat};
@@ -17,7 +17,7 @@ fn report(target: &str) -> Value {
     serde_json::from_slice(&out.stdout).unwrap_or_else(|e| panic!("{e}: {out:?}"))
 }
 
-/// The text of the object at `path`: its parts.
+/// Returns the parts of the object at `path` that are text.
 fn texts<'a>(report: &'a Value, path: &Path) -> Vec<&'a Value> {
     let objects = report["objects"].as_array().expect("objects");
     let object = objects.iter().find(|o| o["path"].as_str() == path.to_str());
@@ -29,16 +29,19 @@ fn huge(report: &Value, path: &Path) -> u64 {
     texts(report, path).iter().map(|p| p["huge_bytes"].as_u64().expect("a number")).sum()
 }
 
-/// The advice on what of the object's text could be lifted and is not.
+/// Returns the advice on text of the object that could be lifted but is not.
 fn advice(report: &Value, path: &Path) -> String {
     let parts = texts(report, path);
     let skips = parts.iter().flat_map(|p| p["skips"].as_array().expect("skips"));
     let mut hints =
         skips.filter(|s| s["reason"] == "not-lifted").map(|s| s["hint"].as_str().unwrap_or("none"));
-    hints.next().unwrap_or_else(|| panic!("nothing that could be lifted: {report}")).to_string()
+    hints
+        .next()
+        .unwrap_or_else(|| panic!("the report has no text that could be lifted: {report}"))
+        .to_string()
 }
 
-/// What doctor advises for the code of a process.
+/// Returns what doctor advises for the code of a process.
 fn of_doctor(pid: u32) -> Option<String> {
     let out = hugelift(&["doctor", "--json", "--pid", &pid.to_string()]);
     let report: Value = serde_json::from_slice(&out.stdout).unwrap_or_else(|e| panic!("{e}: {out:?}"));
@@ -47,7 +50,7 @@ fn of_doctor(pid: u32) -> Option<String> {
     Some(finding["advice"].as_str().expect("advice").to_string())
 }
 
-/// Follows the first command of an advice, with the hugelift under test for `hugelift`.
+/// Returns the arguments of the first command in the advice, without the word `hugelift`.
 fn follow(advice: &str) -> Vec<String> {
     let command = advice.split([',', ';']).next().unwrap_or_default();
     let words: Vec<String> = command.split(' ').map(|w| w.trim_matches('\'').to_string()).collect();
@@ -76,7 +79,7 @@ fn jdk() -> Jdk {
         code.display()
     );
     std::fs::write(&source, text).expect("write the source");
-    // Huge entries need an address that is congruent to the offset in the file.
+    // The kernel maps huge pages only if the address is congruent to the offset in the file.
     must(
         Command::new("cc")
             .args(["-shared", "-fPIC", "-Wl,-z,max-page-size=2097152", "-o"])
@@ -104,14 +107,14 @@ fn advice_on_needed_objects_is_followed_and_changes_something() {
     assert_eq!(huge(&before, &program), 0, "{before}");
     let advice = advice(&before, &program);
     held.finish();
-    assert!(of_doctor_before.is_some_and(|advice| advice.contains("hugelift run")), "doctor sees it too");
+    assert!(of_doctor_before.is_some_and(|advice| advice.contains("hugelift run")), "doctor reports it too");
     assert_eq!(advice, format!("hugelift run {}", program.display()));
     let words = follow(&advice);
     let followed =
         Held::start(&Cmd::new([&[HUGELIFT.to_string()], words.as_slice()].concat()), None, &program);
     let after = report(&followed.pid().to_string());
     assert!(huge(&after, &program) > 0, "{advice}: {after}");
-    // What was done is not advised again.
+    // Once followed, the advice is not repeated.
     assert_eq!(of_doctor(followed.pid()), None);
     followed.finish();
 }
@@ -132,8 +135,11 @@ fn advice_on_libraries_opened_later_is_followed_and_changes_something() {
         of_doctor_before.ends_with(&format!("hugelift prime {}", jdk.jvm.display())),
         "{of_doctor_before}"
     );
-    assert!(!of_doctor_before.contains("hugelift run"), "run does not lift what is opened later");
-    // A file just written is not yet on disk; and memory may be in pieces for a moment.
+    assert!(
+        !of_doctor_before.contains("hugelift run"),
+        "hugelift run does not lift a library that is opened later"
+    );
+    // A file just written is not yet on disk, and memory may be fragmented for a moment.
     let words = follow(&advice);
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     assert!((0..3).any(|_| hugelift(&words).status.success()), "{advice}: {:?}", hugelift(&words));
@@ -141,7 +147,7 @@ fn advice_on_libraries_opened_later_is_followed_and_changes_something() {
     let pid = again.pid().to_string();
     let after = report(&pid);
     assert!(huge(&after, &jdk.jvm) > huge(&before, &jdk.jvm), "{advice}: {after}");
-    // What was done is not advised again.
+    // Once followed, the advice is not repeated.
     assert_eq!(of_doctor(again.pid()), None);
     again.finish();
 }
@@ -195,7 +201,7 @@ fn inspect_shows_the_page_cache_and_counts_entries() {
     let text = String::from_utf8_lossy(&hugelift(&["inspect", &path]).stdout).into_owned();
     assert!(text.contains("TLB entries for text and rodata: "), "{text}");
     assert!(text.contains("on huge pages in the page cache now: nothing of it"), "{text}");
-    // Its small folios go when it is primed; where the file system has no large ones, nothing does.
+    // Priming replaces the file's small folios. A file system without large folios cannot be primed.
     if !hugelift(&["prime", &path]).status.success() {
         skip!("the page cache of {path} cannot be primed");
     }
@@ -238,5 +244,5 @@ fn counters_from_the_literature_are_accepted() {
     ] {
         assert!((metric(key) - value).abs() < 1e-9, "{key}: {report}");
     }
-    assert_eq!(report["bound"], Value::Null, "not all walk cycles are given");
+    assert_eq!(report["bound"], Value::Null, "the file does not give all walk cycles");
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A program has the same coverage at each start, whatever base the kernel draws (issue 13, B1). How
-//! much that should be is worked out here from the program headers, base by base.
+//! Tests that a program has the same coverage at each start, whatever base the kernel draws. The
+//! expected coverage is computed here from the program headers, base by base.
 
 use crate::common::huge::{pieces, smaps};
 use crate::common::{self, Cmd, End, HUGELIFT, Held, Way, each_way, fat, plain};
@@ -26,7 +26,7 @@ fn headers(program: &Path) -> Headers {
     Headers::parse(&std::fs::read(program).expect("read the program")).expect("an ELF file")
 }
 
-/// The most that any of the 512 bases allows.
+/// Returns the best coverage that any of the 512 bases allows.
 fn optimum(program: &Path) -> Coverage {
     let headers = headers(program);
     let at = |bias: u64| {
@@ -43,7 +43,7 @@ fn optimum(program: &Path) -> Coverage {
     (0..HUGE / 4096).map(|n| at(n * 4096)).max().expect("512 bases")
 }
 
-/// What smaps shows of the executable.
+/// Returns the executable's coverage according to smaps.
 fn coverage(pid: u32, program: &Path) -> Coverage {
     let all = pieces(pid, &[program.to_owned()]);
     let sum = |text_only: bool| all.iter().filter(|p| p.text || !text_only).map(|p| p.huge).sum();
@@ -53,7 +53,7 @@ fn coverage(pid: u32, program: &Path) -> Coverage {
 fn assert_the_same_at_each_start(cmd: &Cmd, options: &[&str], program: &Path, starts: usize) {
     let program = program.canonicalize().expect("the program is there");
     let best = optimum(&program);
-    assert!(best.both > 0, "{} has nothing to lift at any base", program.display());
+    assert!(best.both > 0, "{} has no whole huge page at any base", program.display());
     for start in 0..starts {
         let held = Held::start(cmd, Some(options), &program);
         let found = coverage(held.pid(), &program);
@@ -61,7 +61,7 @@ fn assert_the_same_at_each_start(cmd: &Cmd, options: &[&str], program: &Path, st
     }
 }
 
-/// A program of Debian's, which must be position-independent.
+/// Returns the path of a Debian program, which must be position-independent.
 fn real(name: &str) -> Result<PathBuf, String> {
     let path = common::find(name).or_else(|| Some(Path::new("/usr/sbin").join(name)).filter(|p| p.exists()));
     let path = path.and_then(|p| p.canonicalize().ok()).ok_or_else(|| format!("needs {name}"))?;
@@ -97,17 +97,17 @@ fn mariadbd_has_the_same_coverage_at_each_start() {
         Ok(mariadbd) => mariadbd,
         Err(why) => skip!("{why}"),
     };
-    // It says more than the pipe holds that nobody reads.
+    // Its output is larger than the pipe, which nobody reads: it blocks and can be examined.
     let cmd = Cmd::new([&mariadbd]).args(["--no-defaults", "--verbose", "--help"]);
     assert_the_same_at_each_start(&cmd, THP, &mariadbd, STARTS);
 }
 
-/// Text and rodata of 2.4 MB each, so that most bases allow less than the best one.
+/// A program with text and rodata of 2.4 MB each: most bases allow less coverage than the best one.
 fn narrow(flags: &[&str]) -> PathBuf {
     fat("moved").size(2_400_000).flags(&["-rdynamic"]).flags(flags).build()
 }
 
-/// By every backing that copies, dynamic and static.
+/// Covers every backing that copies, with a dynamic and a static program.
 #[test]
 fn every_backing_has_the_same_coverage_at_each_start() {
     for flags in [&["-pie", "-fPIE"][..], &["-static-pie", "-fPIE"]] {
@@ -120,7 +120,7 @@ fn every_backing_has_the_same_coverage_at_each_start() {
     }
 }
 
-/// Each part alone has the base that is best for it.
+/// With `--parts` naming one part, the base is the best one for that part.
 #[test]
 fn the_base_is_the_best_for_the_parts_that_are_asked_for() {
     let program = narrow(&["-pie", "-fPIE"]);
@@ -135,8 +135,8 @@ fn the_base_is_the_best_for_the_parts_that_are_asked_for() {
     }
 }
 
-/// With outer spans, and with writable parts: all that smaps shows of the executable's mappings is
-/// the same at each start.
+/// With outer spans and with writable parts, the bytes that can be lifted of each part of the executable
+/// are the same at each start.
 #[test]
 fn outer_spans_and_data_are_the_same_at_each_start() {
     let program = narrow(&["-pie", "-fPIE"]);
@@ -152,7 +152,7 @@ fn outer_spans_and_data_are_the_same_at_each_start() {
     }
 }
 
-/// What could be lifted of each part of the executable where it was started.
+/// Returns how many bytes of each part of the executable could be lifted at the base of one start.
 fn planned(program: &Path, options: &[&str]) -> Vec<(String, u64)> {
     let report = tempfile::NamedTempFile::new().expect("a file");
     let path = report.path().display().to_string();
@@ -161,7 +161,7 @@ fn planned(program: &Path, options: &[&str]) -> Vec<(String, u64)> {
     liftable(&std::fs::read(report.path()).expect("read the report"))
 }
 
-/// What `hugelift inspect` promises.
+/// Returns how many bytes of each part `hugelift inspect` promises.
 fn inspected(program: &Path, options: &[&str]) -> Vec<(String, u64)> {
     let mut command = Command::new(HUGELIFT);
     command.arg("inspect").args(options).arg("--json").arg(program).stdin(Stdio::null());
@@ -173,7 +173,7 @@ fn liftable(json: &[u8]) -> Vec<(String, u64)> {
     let objects = report["objects"].as_array().expect("objects");
     let own = objects.iter().find(|o| o["executable"] == true).expect("the executable");
     let parts = own["parts"].as_array().expect("parts").iter();
-    // The heap and the stack are the process's.
+    // The heap and the stack belong to the process, not to the file.
     let of_file = parts.filter(|p| p["part"] != "heap" && p["part"] != "stack");
     let mut sums = std::collections::BTreeMap::new();
     for part in of_file {
@@ -198,7 +198,7 @@ fn inspect_and_dry_run_promise_what_run_does() {
     }
 }
 
-/// The bits of the base above a huge page stay random: 19 of the kernel's 28 on x86-64.
+/// The bits of the base from the size of a huge page up stay random: 19 of the kernel's 28 on x86-64.
 #[test]
 fn the_base_for_copies_is_random() {
     if !std::fs::read_to_string("/proc/sys/kernel/randomize_va_space").is_ok_and(|t| t.trim() == "2") {
@@ -221,7 +221,7 @@ fn the_base_for_copies_is_random() {
     }
 }
 
-/// A program that has nothing to gain is not touched at its exec stop.
+/// A program that gains nothing from a move is left as it is at its exec stop.
 #[test]
 fn a_small_program_is_not_moved() {
     let moves = |program: &Path, args: &[&str]| {
@@ -238,7 +238,7 @@ fn a_small_program_is_not_moved() {
     assert!(!(0..5).any(|_| moves(&small, &["count", "0"])), "the small program is moved");
 }
 
-/// Linked for an address where no whole huge page is in its parts.
+/// A program linked for an address at which its parts contain no whole huge page.
 fn misplaced() -> PathBuf {
     narrow(&["-no-pie"])
 }
@@ -247,7 +247,7 @@ fn misplaced() -> PathBuf {
 fn the_true_reason_is_reported() {
     let program = misplaced();
     let (whole, name) = (optimum_at_zero(&program), program.display().to_string());
-    assert_eq!(whole, 0, "{name} was linked elsewhere than expected");
+    assert_eq!(whole, 0, "{name} was linked for an address at which it has whole huge pages");
     let cmd = Cmd::new([&program]).args(["count", "0"]);
     for options in [&["-v"][..], &["--strict"], &["--dry-run"]] {
         let options = [THP, options].concat();
@@ -272,27 +272,27 @@ fn optimum_at_zero(program: &Path) -> u64 {
     read_only.map(|s| whole(s.vaddr & !4095, (s.vaddr + s.memsz).next_multiple_of(4096))).sum()
 }
 
-/// There is no room for a second image: the program runs where it is, and a line says so.
+/// There is no room for a second image: the program runs at the base it has, and a line says so.
 #[test]
 fn a_move_that_fails_is_reported() {
     need!("prlimit");
     let program = narrow(&["-pie", "-fPIE", "-DBSS=2000000000"]);
     let cmd = Cmd::new([&program]).args(["count", "0"]).under(["prlimit", "--as=3000000000"]);
-    let mut told = 0;
+    let mut lines = 0;
     for _ in 0..8 {
         let outcome = cmd.lifted(THP);
         assert_eq!(outcome.end, End::Code(0), "{outcome:?}");
-        // By luck it is where it should be.
+        // The kernel may have drawn the best base by chance.
         let Some(line) = outcome.own_lines().first().copied() else { continue };
         assert!(line.contains("not lifted: thp: mmap of the executable"), "{line}");
         assert!(line.contains("ulimit -v"), "{line}");
-        told += 1;
+        lines += 1;
     }
-    assert!(told > 0, "eight times it was where it should be");
+    assert!(lines > 0, "hugelift had nothing to report in eight starts");
 }
 
-/// Killed at any step of the way, by which it is moved and copied: see the tests of `kill`. Here: what
-/// is moved is the file's own, and nothing of the old image is left.
+/// After a move the executable is mapped once, and nothing of the old image is left. The tests of `kill`
+/// cover a program that is killed at any step while it is moved and copied.
 #[test]
 fn nothing_of_the_old_image_is_left() {
     let program = narrow(&["-pie", "-fPIE"]);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The library is preloaded only where it can be loaded, and where it is, it harms nobody.
+//! Tests that the library is preloaded only into programs that can load it, and that it harms none of them.
 
 use crate::common::{Cmd, End, HUGELIFT, Outcome, Pool, build::must, fat, guard, open_dir, plain};
 use crate::{need, need_root, skip};
@@ -15,7 +15,7 @@ fn library() -> PathBuf {
     Path::new(HUGELIFT).with_file_name("libhugelift_inside.so")
 }
 
-/// A victim under one of gcc's sanitizers.
+/// A victim built with one of gcc's sanitizers.
 fn sanitized(sanitizer: &str) -> PathBuf {
     plain("sanitized").compiler("gcc").flags(&[&format!("-fsanitize={sanitizer}")]).build()
 }
@@ -24,12 +24,14 @@ fn set_mode(path: &Path, mode: u32) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("chmod");
 }
 
-/// The program did as it does bare, and hugelift said one line, which this returns.
+/// Checks that the program behaves as it does bare and that hugelift prints one line; returns the line.
 fn one_line(cmd: &Cmd, options: &[&str]) -> String {
     let (bare, lifted) = (cmd.bare(), cmd.lifted(options));
     assert_eq!((&lifted.stdout, lifted.end), (&bare.stdout, bare.end), "{options:?}: {lifted:?}");
     assert_eq!(lifted.other_lines(), bare.stderr, "{options:?}");
-    let [line] = lifted.own_lines()[..] else { panic!("{options:?}: not one line: {lifted:?}") };
+    let [line] = lifted.own_lines()[..] else {
+        panic!("{options:?}: hugelift did not print exactly one line: {lifted:?}")
+    };
     line.to_string()
 }
 
@@ -52,7 +54,7 @@ fn a_program_with_asan_gets_no_preload_and_one_line() {
     assert_eq!((strict.end, strict.stdout.as_str()), (End::Code(125), ""), "{strict:?}");
 }
 
-/// By way of a script that names the program as its interpreter.
+/// The program is started through a script that names it as its interpreter.
 #[test]
 fn a_script_for_a_program_with_asan_gets_no_preload() {
     need!("gcc");
@@ -64,7 +66,8 @@ fn a_script_for_a_program_with_asan_gets_no_preload() {
     assert!(line.contains("libasan.so"), "{line}");
 }
 
-/// What a child is cannot be foreseen: AddressSanitizer in it is told not to mind, and works.
+/// hugelift cannot know which programs become children. It sets `verify_asan_link_order=0`, so that
+/// AddressSanitizer in a child accepts the library, and still finds errors.
 #[test]
 fn children_with_asan_start_and_find_their_errors() {
     need!("gcc");
@@ -78,12 +81,12 @@ fn children_with_asan_start_and_find_their_errors() {
     assert!(bare.stdout.contains("\n3\n2\n") && bare.stdout.ends_with("\n9\n"), "{bare:?}");
     assert_eq!(lifted.stdout.replace("library 1", "library 0"), bare.stdout, "{lifted:?}");
     assert_eq!((lifted.end, lifted.stderr.as_str()), (bare.end, ""));
-    // The user's own options stay, and win.
+    // The user's own options stay and take precedence.
     let cmd = Cmd::new(["sh", "-c", "echo $ASAN_OPTIONS"]).env("ASAN_OPTIONS", "exitcode=8");
     assert_eq!(cmd.lifted(CHILDREN).stdout, "verify_asan_link_order=0:exitcode=8\n");
 }
 
-/// The other runtimes do not mind: programs and children have the library, and do as bare.
+/// The other runtimes accept the library: programs and children have it, and behave as they do bare.
 #[test]
 fn other_sanitizers_run_with_the_library() {
     need!("gcc");
@@ -98,7 +101,8 @@ fn other_sanitizers_run_with_the_library() {
     }
 }
 
-/// clang's runtime by its name, needed by the program, and either by the user's own LD_PRELOAD.
+/// Covers clang's runtime, recognised by its name as a library the program needs, and gcc's, recognised
+/// in the user's own LD_PRELOAD.
 #[test]
 fn any_runtime_that_must_be_first_prevents_the_preload() {
     let dir = tempfile::TempDir::new().expect("a folder");
@@ -140,8 +144,8 @@ fn a_32_bit_program_gets_no_preload() {
     }
 }
 
-/// A hugelift of its own with its library, both where every user can reach them, and what it does
-/// as a user who is not root.
+/// Runs a copy of hugelift, with a copy of its library, as a user who is not root. Every user can reach
+/// both; the library and its folder get the modes given.
 fn as_other_user(library_mode: u32, folder_mode: u32, options: &[&str]) -> Outcome {
     let dir = open_dir(&[]);
     let [bin, lib] = ["bin", "lib/hugelift"].map(|name| dir.path().join(name));
@@ -177,7 +181,7 @@ fn a_user_who_cannot_read_the_library_is_told_the_reason() {
     );
 }
 
-/// Root's children may run as other users: with `-v` it is said that those cannot load it.
+/// Root's children may run as other users: with `-v` a line says that those cannot load the library.
 #[test]
 fn a_library_that_is_closed_to_others_is_reported() {
     let dir = open_dir(&[&library()]);
@@ -211,8 +215,8 @@ fn a_library_on_a_noexec_mount_is_not_preloaded() {
     assert!(line.contains("noexec"), "{line}");
 }
 
-/// The guard of fork(2) in a program of `words` with the pool exhausted: nobody is killed, and the child
-/// has no page of the pool.
+/// Runs the victim `forks` with `words` and an exhausted pool: fork(2) kills no process, and the child has
+/// no page of the pool.
 fn forks(words: &[&str]) {
     let _pool = match Pool::with_free(guard::PLENTY) {
         Ok(pool) => pool,
@@ -235,7 +239,7 @@ fn the_fork_guard_forgets_none_of_many_mappings() {
     forks(&["crowd", "inner"]);
 }
 
-/// The list of mappings may have lines that are longer than any buffer.
+/// The list of mappings may have lines that are longer than the guard's buffer.
 #[test]
 fn the_fork_guard_reads_past_a_long_path() {
     need_root!();
@@ -248,7 +252,7 @@ fn the_fork_guard_copies_what_the_program_has_closed() {
     forks(&["closed"]);
 }
 
-/// A child whose helper is started and never answers.
+/// A command with a child whose helper starts and never answers.
 fn child_without_answer(dir: &tempfile::TempDir, before: &str) -> Cmd {
     let silent = dir.path().join("silent");
     std::fs::write(&silent, "#!/bin/sh\ntrap '' TERM\nexec sleep 20 >/dev/null 2>&1\n").expect("write");
@@ -267,7 +271,11 @@ fn a_child_whose_helper_does_not_answer_can_be_ended() {
     let began = Instant::now();
     let outcome = child_without_answer(&dir, "timeout 1").lifted(CHILDREN);
     assert_eq!((outcome.stdout.as_str(), outcome.stderr.as_str()), ("124\n", ""), "{outcome:?}");
-    assert!(began.elapsed() < Duration::from_secs(8), "ended by its own deadline: {:?}", began.elapsed());
+    assert!(
+        began.elapsed() < Duration::from_secs(8),
+        "the child was ended by its own deadline, not by timeout(1): {:?}",
+        began.elapsed()
+    );
 }
 
 #[test]
@@ -278,8 +286,8 @@ fn a_child_whose_helper_does_not_answer_starts_plainly() {
     assert_eq!(outcome.stderr, "");
 }
 
-/// Bss that nobody has written to is missing for a userfaultfd as it is bare, once it has left the pool
-/// for the program's second thread; and on transparent huge pages.
+/// Bss that was never written to is missing for a userfaultfd, as it is bare. This holds once bss has
+/// left the pool because the program starts a second thread, and it holds on transparent huge pages.
 #[test]
 fn a_userfaultfd_sees_untouched_bss() {
     need_root!();
@@ -298,12 +306,14 @@ fn a_userfaultfd_sees_untouched_bss() {
         let lifted = cmd.lifted(options);
         assert_eq!((&lifted.stdout, lifted.end, lifted.stderr.as_str()), (&bare.stdout, bare.end, ""));
     }
-    // On pages of the pool nothing could be served by 4 kB, filled or not: this is why bss is filled there.
+    // A userfaultfd cannot fill pages of the pool by 4 kB, whether they are touched or not. This is why
+    // hugelift fills bss on the pool.
     let kernel = cmd.arg("kernel").bare();
     assert_eq!(kernel.stdout, "watch a part: EINVAL; watch: 0; fill 4 kB: EINVAL\n", "{kernel:?}");
 }
 
-/// What `--perf-map` says when it cannot do its work: the program runs, and one line says why.
+/// Runs a program whose `--perf-map` cannot be written: the program runs, and one line, which this returns,
+/// says why.
 fn unnamed(cmd: &Cmd) -> String {
     let lifted = cmd.lifted(&["--backing", "thp", "--perf-map"]);
     assert_eq!((lifted.end, lifted.stdout.as_str()), (End::Code(0), "ran\n"), "{lifted:?}");
@@ -319,14 +329,14 @@ fn ran() -> Cmd {
 #[test]
 fn a_perf_map_that_cannot_be_written_is_reported() {
     need_root!();
-    // The number is known beforehand only to the process itself.
+    // Only the process itself knows its number before the file is written, so it plants the link.
     let dir = tempfile::TempDir::new().expect("a folder");
     let plant = "ln -s /nowhere /tmp/perf-$$.map && echo /tmp/perf-$$.map >planted && exec \"$@\"";
     let line = unnamed(&ran().under(["sh", "-c", plant, "sh"]).cwd(&dir));
     let planted = std::fs::read_to_string(dir.path().join("planted")).expect("the name");
     std::fs::remove_file(planted.trim()).expect("remove the link");
     assert!(line.contains(&format!("rm {}", planted.trim())), "{line}");
-    // A limit of file sizes shows when it is written, by the watcher.
+    // A limit on file sizes shows only when the watcher writes the file.
     let line = unnamed(&ran().under(["sh", "-c", "ulimit -f 0; exec \"$@\"", "sh"]));
     assert!(line.contains("cannot write /tmp/perf-"), "{line}");
     need!("strip");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Bytes from outside reach a terminal only in escaped form.
+//! Tests that bytes from outside reach a terminal only in escaped form.
 
 use crate::common::build::{code_file, must};
 use crate::common::{Cmd, HUGELIFT, Held};
@@ -9,20 +9,20 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-/// What could move the cursor, retitle the window, forge a line, or is not UTF-8.
+/// Bytes that move the cursor, retitle the window, forge a line, or are not UTF-8.
 const EVIL: &[u8] = b"\x1b[2J\x1b]0;title\x07\nforged: line\r\x08\x7f\xc2\x9b31m\xe2\x80\xae\xff\xfe";
 
 fn evil(start: &str, end: &str) -> OsString {
     OsString::from_vec([start.as_bytes(), EVIL, end.as_bytes()].concat())
 }
 
-/// A directory with a program that has such bytes in its path, its name, the names of its library
-/// and of its loader.
+/// A directory with programs that have such bytes in their path, their name, the name of their library
+/// and, if broken, the name of their loader.
 struct Planted {
     _dir: tempfile::TempDir,
-    /// It runs.
+    /// A program that runs.
     program: PathBuf,
-    /// Neither its loader nor its library is there.
+    /// A program whose loader and library do not exist.
     broken: PathBuf,
 }
 
@@ -58,7 +58,7 @@ fn plant() -> Planted {
     };
     let there = library(&evil("lib", ".so"));
     let program = folder.join(evil("p", ""));
-    // By this word, as a colon in a path would end it.
+    // $ORIGIN and not the folder's path, whose colon would end the entry.
     let rpath = option("-Wl,-rpath,", OsStr::new("$ORIGIN"));
     must(Command::new("cc").arg("-o").arg(&program).arg(&main).arg(&there).arg(rpath));
     let gone = library(&evil("gone", ".so"));
@@ -74,13 +74,13 @@ fn hugelift(words: &[&OsStr]) -> Output {
     for (which, bytes) in [("stdout", &out.stdout), ("stderr", &out.stderr)] {
         check(&format!("{which} of {words:?}"), bytes);
     }
-    // A program that starts as was asked for has nothing said of it.
+    // Only hugelift run may print nothing: it does when the program starts as requested.
     let is_silent = out.stdout.is_empty() && out.stderr.is_empty();
-    assert!(!is_silent || words[0] == "run", "{words:?} says nothing");
+    assert!(!is_silent || words[0] == "run", "hugelift {words:?} prints nothing");
     out
 }
 
-/// No control character but line feeds and tabs, no line that a name has made.
+/// Checks that the text has no control characters except line feeds and tabs, and no line forged by a name.
 fn check(what: &str, bytes: &[u8]) {
     let text = std::str::from_utf8(bytes).unwrap_or_else(|e| panic!("{what}: {e}: {}", bytes.escape_ascii()));
     let bad = |c: char| (c.is_control() && !matches!(c, '\n' | '\t')) || c == '\u{202e}';
@@ -88,7 +88,7 @@ fn check(what: &str, bytes: &[u8]) {
     assert!(!text.lines().any(|line| line.starts_with("forged")), "{what}: {text}");
 }
 
-/// The words of a command with the program's path for `{}`.
+/// Returns the words of a command with `{}` replaced by the program's path.
 fn command<'a>(line: &'a str, program: &'a Path) -> Vec<&'a OsStr> {
     let word = |w: &'a str| if w == "{}" { program.as_os_str() } else { OsStr::new(w) };
     line.split(' ').map(word).collect()
@@ -167,7 +167,7 @@ fn every_string_of_a_planted_process_is_escaped() {
             line.split(' ').map(|w| OsStr::new(if w == "PID" { pid.as_str() } else { w })).collect();
         hugelift(&words);
     }
-    // Held in the page cache: the process is named as the one that holds it.
+    // The process keeps the file's pages in the page cache, so `prime` names the process.
     hugelift(&command("prime {}", &planted.program));
     held.finish();
 }
@@ -188,8 +188,8 @@ fn json_has_the_path_byte_by_byte() {
     }
 }
 
-/// thiserror displays a field that is a path as it is, and no lint sees that: errors hold the
-/// escaping type instead.
+/// thiserror displays a path in a field unescaped, and no lint finds that: errors hold the escaping type
+/// `Untrusted` instead.
 #[test]
 fn no_error_holds_a_raw_path() {
     fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
@@ -220,7 +220,7 @@ fn no_error_holds_a_raw_path() {
                 for raw in ["PathBuf", "OsString", "&'static Path", "Box<Path>"] {
                     assert!(
                         !item.contains(raw),
-                        "{}: an error holds {raw}: Untrusted is for that\n{item}",
+                        "{}: an error holds {raw}: use Untrusted\n{item}",
                         file.display()
                     );
                 }
@@ -228,5 +228,5 @@ fn no_error_holds_a_raw_path() {
             rest = &rest[line.len()..];
         }
     }
-    assert!(errors > 10, "only {errors} errors were found: has the search gone wrong?");
+    assert!(errors > 10, "the search found only {errors} error types, fewer than there are");
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! hugelift executes, opens and renames nothing that another user can change.
-//!
-//! Numbers such as A1 in the names are those of the list of attacks that were found to succeed.
+//! Tests that hugelift executes, opens and renames nothing that another user can change. Each attack
+//! here succeeded against an earlier version.
 
 use crate::common::{Cmd, End, HUGELIFT, Victim, fat, open_dir, plain};
 use crate::{need, need_root};
@@ -16,7 +15,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// A user who means harm: nobody, on most machines.
+/// The attacker's user id: that of nobody on most machines.
 const STRANGER: u32 = 65534;
 
 /// cap_net_raw=ep, version 2 (capabilities(7)).
@@ -37,12 +36,12 @@ fn directory(parent: &str, owner: u32, mode: u32) -> tempfile::TempDir {
     dir
 }
 
-/// The directory that the stranger has.
+/// A directory that belongs to the stranger.
 fn strangers() -> tempfile::TempDir {
     directory("/tmp", STRANGER, 0o755)
 }
 
-/// A copy of `victim` at `path`, of this owner.
+/// Copies `victim` to `path` and gives the copy to `owner`.
 fn put(victim: &Path, path: &Path, owner: u32) {
     fs::copy(victim, path).expect("copy");
     chown(path, Some(owner), Some(owner)).expect("chown");
@@ -53,7 +52,7 @@ fn script(path: &Path, text: &str) {
     fs::set_permissions(path, Permissions::from_mode(0o755)).expect("chmod");
 }
 
-/// Replaces the loader's name in an ELF file by one that is not longer.
+/// Replaces the loader's name in an ELF file. The new name must not be longer.
 fn name_loader(file: &Path, loader: &Path) {
     let mut bytes = fs::read(file).expect("read");
     let owner = fs::metadata(file).expect("stat").uid();
@@ -78,7 +77,7 @@ fn replace(file: &Path) -> crate::common::Outcome {
     hugelift(&["prime", "--replace"], file)
 }
 
-/// All that tells whether a file is the one that it was, and untouched.
+/// Everything by which a test sees whether a file was replaced or changed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct State {
     inode: u64,
@@ -112,7 +111,8 @@ fn a_planted_interpreter_is_not_run_and_the_file_is_left_alone() {
     let dir = strangers();
     let (program, mark) = (dir.path().join("program"), dir.path().join("mark"));
     let evil = format!("#!/bin/sh\nid -u >> {}\n", mark.display());
-    // With a loader's name, with another, behind a link, and as root's file in a stranger's directory.
+    // The planted interpreters: a file named like a loader, one named otherwise, a link, and a file of
+    // root's in the stranger's directory.
     script(&dir.path().join("ld-x.so"), &evil);
     chown(dir.path().join("ld-x.so"), Some(STRANGER), None).expect("chown");
     script(&dir.path().join("evil"), &evil);
@@ -125,7 +125,12 @@ fn a_planted_interpreter_is_not_run_and_the_file_is_left_alone() {
         name_loader(&program, loader);
         let before = (state(&program), names(dir.path()));
         let out = replace(&program);
-        assert!(!mark.exists(), "{} was run by user {:?}", loader.display(), fs::read_to_string(&mark));
+        assert!(
+            !mark.exists(),
+            "hugelift ran {}; it ran as user {:?}",
+            loader.display(),
+            fs::read_to_string(&mark)
+        );
         assert_eq!(out.end, End::Code(1), "{out:?}");
         let said = format!("its loader {} is not run", loader.display());
         assert!(out.stdout.contains(&said), "{out:?}");
@@ -137,7 +142,7 @@ fn a_planted_interpreter_is_not_run_and_the_file_is_left_alone() {
 #[test]
 fn the_loader_looks_at_a_file_with_the_rights_of_the_files_owner() {
     need_root!();
-    // The loader is root's, in a directory that nobody else can change.
+    // The loader belongs to root and lies in a directory that only root can change.
     let (roots, dir) = (directory("/var/lib", 0, 0o755), strangers());
     let loader = roots.path().join("ld-x.so");
     let mark = dir.path().join("mark");
@@ -154,7 +159,7 @@ fn the_loader_looks_at_a_file_with_the_rights_of_the_files_owner() {
     for run in runs {
         let lines: Vec<&str> = run.lines().collect();
         assert_eq!(lines[1..4], ["65534", "65534", "NoNewPrivs:\t1"], "{said}");
-        assert_eq!(lines[4], lines[0], "it leads a session of its own: {said}");
+        assert_eq!(lines[4], lines[0], "the loader must lead its own session: {said}");
         assert!(!run.contains("SECRET"), "{said}");
     }
 }
@@ -172,7 +177,7 @@ fn a_directory_that_is_swapped_during_the_steps_leads_nowhere() {
     symlink(roots.path(), &link).expect("symlink");
     lchown(&link, Some(STRANGER), None).expect("chown");
     let before = state(&precious);
-    // What a race would do at its best moment: between the copy and the rename.
+    // Swaps the directory at the best moment for a race: between the copy and the rename.
     let swap = format!(
         "case {{}} in */.program*) mv {0} {1}; ln -s {2} {0}; ln -s precious {2}/$(basename {{}});; esac",
         theirs.display(),
@@ -182,7 +187,7 @@ fn a_directory_that_is_swapped_during_the_steps_leads_nowhere() {
     let out = hugelift(&["prime", "--replace", "--try", &swap], &theirs.join("program"));
     assert_eq!(state(&precious), before, "{out:?}");
     let left = names(roots.path());
-    assert_eq!(left.len(), 2, "what was put there stays: {left:?}");
+    assert_eq!(left.len(), 2, "root's directory has not exactly precious and the planted link: {left:?}");
     let there = names(&away);
     assert!(!there.iter().any(|name| name.contains(".hugelift-") && !name.ends_with("-orig")), "{there:?}");
 }
@@ -195,7 +200,7 @@ fn a_race_for_the_directory_is_never_won() {
     fs::create_dir(&sub).expect("mkdir");
     chown(&sub, Some(STRANGER), Some(STRANGER)).expect("chown");
     put(&skewed().build(), &sub.join("program"), STRANGER);
-    // The same program, but root's: it must stay what it is.
+    // The same program, owned by root: it must not change.
     let precious = roots.path().join("program");
     put(&skewed().build(), &precious, 0);
     symlink(roots.path(), &link).expect("symlink");
@@ -248,7 +253,7 @@ fn links_of_strangers_fifos_sockets_and_devices_are_refused_at_once() {
     let out = hugelift(&["prime", "--restore"], &at("link"));
     assert!(out.end == End::Code(125) && out.stderr.contains(&said), "{out:?}");
     assert_eq!(state(&at("program")), before);
-    // One of root's is followed.
+    // hugelift follows a link of root's.
     lchown(at("link"), Some(0), None).expect("chown");
     let out = replace(&at("link"));
     assert!(out.stdout.contains("replaced by a re-laid copy"), "{out:?}");
@@ -257,7 +262,7 @@ fn links_of_strangers_fifos_sockets_and_devices_are_refused_at_once() {
 #[test]
 fn a_file_planted_in_the_originals_place_is_not_taken_for_it() {
     need_root!();
-    // Everybody can make files there, as in /tmp.
+    // Every user can make files in it, as in /tmp.
     let dir = directory("/tmp", 0, 0o1777);
     let (program, kept) = (dir.path().join("program"), dir.path().join(".program.hugelift-orig"));
     put(&skewed().build(), &program, 0);
@@ -292,7 +297,7 @@ fn a_file_of_another_user_stays_theirs_and_goes_back() {
     let out = replace(&program);
     assert!(out.stdout.contains("replaced by a re-laid copy"), "{out:?}");
     assert_eq!((state(&program).owner, state(&kept).owner, state(&kept).inode), (STRANGER, STRANGER, inode));
-    // The user may do it as well, with no help of root.
+    // The user may do it as well, without root.
     let tools = open_dir(&[]);
     let own = tools.path().join("hugelift");
     let as_stranger = |option: &str| {
@@ -326,7 +331,7 @@ fn a_strangers_program_does_not_have_a_third_users_library_replaced() {
     let out = with_libs(STRANGER);
     assert_eq!((state(&library), names(third.path())), before);
     assert!(out.stdout.contains("it belongs to user 1234, and user 65534 has loaded it"), "{out:?}");
-    // Its owner's program, or root's, may.
+    // A program of the library's owner, or of root, may have it replaced.
     let out = with_libs(1234);
     assert!(out.stdout.contains("replaced by a re-laid copy"), "{out:?}");
     assert_ne!(state(&library).inode, before.0.inode);
@@ -348,14 +353,14 @@ fn a_program_with_file_capabilities_is_not_replaced_and_leaves_no_second_one() {
     assert!(out.stdout.contains("has file capabilities: such a program is not replaced"), "{out:?}");
     assert_eq!((state(&program), of(&program)), (before, Some(capabilities())));
     assert_eq!(names(dir.path()), ["program"]);
-    // Given after it was replaced: the original would lose them.
+    // Capabilities given after the replacement: restoring the original would lose them.
     xattr::remove(&program, "security.capability").expect("setcap -r");
     assert!(replace(&program).stdout.contains("replaced by a re-laid copy"));
     assert_eq!((of(&program), of(&kept)), (None, None));
     give(&program);
     let out = hugelift(&["prime", "--restore"], &program);
     assert!(out.end == End::Code(125) && out.stderr.contains("its file capabilities are others"), "{out:?}");
-    // An earlier version left both with them: it is put back, and there is one.
+    // An earlier version gave both files the capabilities: the original is restored, and one file remains.
     give(&kept);
     let out = hugelift(&["prime", "--restore"], &program);
     assert_eq!(out.end, End::Code(0), "{out:?}");
@@ -384,7 +389,7 @@ fn outputs_do_not_follow_a_strangers_link() {
         assert_eq!(state(&precious), before, "{words:?}: {said:?}");
         assert!(said.end == End::Code(125) && said.stderr.contains("user 65534 can change"), "{said:?}");
     }
-    // A second name of root's file, as anybody can make it without fs.protected_hardlinks.
+    // A second name of root's file: every user can make one without fs.protected_hardlinks.
     fs::remove_file(&out).expect("unlink");
     fs::hard_link(&precious, &out).expect("link");
     let said = Cmd::new([HUGELIFT]).args(ways[2]).bare();
@@ -415,7 +420,7 @@ fn outputs_wait_for_no_reader_and_special_files_are_written_to() {
     nix::unistd::mkfifo(&fifo, Mode::S_IRWXU).expect("mkfifo");
     let said = Cmd::new([HUGELIFT, "run", "--report"]).arg(&fifo).args(["--", "/bin/true"]).bare();
     assert!(said.end == End::Code(125) && said.stderr.contains("a FIFO that nobody reads"), "{said:?}");
-    // One that is read gets it all, and so do a pipe and a device.
+    // A FIFO with a reader gets the whole output, and so do a pipe and a device.
     let mut reader = Command::new("cat").arg(&fifo).stdout(Stdio::piped()).spawn().expect("cat");
     let said = Cmd::new([HUGELIFT, "inspect", "--html"]).arg(&fifo).arg("/bin/true").bare();
     assert_eq!(said.end, End::Code(0), "{said:?}");

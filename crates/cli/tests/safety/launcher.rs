@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A program starts wherever it starts without hugelift: system calls denied, endless waits, names
-//! that are looked up.
+//! Tests that a program starts with hugelift wherever it starts without: with denied system calls, with
+//! helpers that hang, and by a name that is looked up in PATH.
 
 use crate::common::{Cmd, End, HUGELIFT, Held, fat, open_dir, plain, run, same, same_lines};
 use crate::{need, need_root};
@@ -14,7 +14,7 @@ use std::time::Instant;
 
 mod denied;
 
-/// What the program sees of children, the same as without hugelift.
+/// The program sees the same of its children as without hugelift.
 #[test]
 fn no_child_of_the_launcher_is_counted() {
     for flags in [&["-pie"][..], &["-static"]] {
@@ -27,13 +27,14 @@ fn no_child_of_the_launcher_is_counted() {
             let without_usage = |text: &str| {
                 text.split_inclusive('\n').filter(|line| !line.starts_with("children: ")).collect::<String>()
             };
-            // With a SIGCHLD that is pending, what is counted is the price of leaving it there.
+            // The usage of children is not compared: with a pending SIGCHLD the launcher's child is
+            // counted, the price of leaving the signal pending.
             same_lines(&cmd, &["--backing", "thp"], without_usage);
         }
     }
 }
 
-/// A child that the caller had before it became hugelift is the program's to wait for.
+/// The program can wait for a child that the caller had before it executed hugelift.
 #[test]
 fn a_child_that_the_caller_had_is_still_reported() {
     let usage = fat("usage").build();
@@ -51,7 +52,7 @@ fn script(path: &Path, text: &str) {
     fs::set_permissions(path, Permissions::from_mode(0o755)).unwrap();
 }
 
-/// As env(1), which is execvp(3): which file is started, or which status says that none is.
+/// hugelift starts the same file as env(1), which uses execvp(3), or ends with the same status.
 #[test]
 fn names_are_looked_up_as_execvp_does() {
     let dir = tempfile::tempdir().unwrap();
@@ -98,7 +99,7 @@ fn names_are_looked_up_as_execvp_does() {
     }
 }
 
-/// The file that is started in the end is lifted, although one before it was tried with a helper.
+/// The file that starts in the end is lifted, although a file earlier in PATH was tried with a helper.
 #[test]
 fn the_file_behind_a_broken_script_is_lifted() {
     let (dir, hold) = (tempfile::tempdir().unwrap(), fat("hold").build());
@@ -109,7 +110,7 @@ fn the_file_behind_a_broken_script_is_lifted() {
     assert_eq!((outcome.end, outcome.stderr.as_str()), (End::Code(0), ""), "{outcome:?}");
 }
 
-/// A new pid namespace without a new /proc.
+/// In a new pid namespace without a new /proc, the message names `--mount-proc`, which helps.
 #[test]
 fn proc_of_another_namespace_is_named() {
     need_root!();
@@ -121,10 +122,14 @@ fn proc_of_another_namespace_is_named() {
     assert!(outcome.stderr.contains("--mount-proc"), "{}", outcome.stderr);
     let advised = Cmd::new([&hold]).under(["unshare", "--fork", "--pid", "--mount-proc"]);
     let outcome = advised.lifted(&["--backing", "thp", "--strict"]);
-    assert_eq!((outcome.end, outcome.stderr.as_str()), (End::Code(0), ""), "the advice helps");
+    assert_eq!(
+        (outcome.end, outcome.stderr.as_str()),
+        (End::Code(0), ""),
+        "hugelift still fails with --mount-proc"
+    );
 }
 
-/// The other user may not look where hugelift is.
+/// The user of `--user` may not search hugelift's folder.
 #[test]
 fn an_unreachable_library_is_named() {
     need_root!();
@@ -137,7 +142,7 @@ fn an_unreachable_library_is_named() {
     assert!(outcome.stderr.contains(&dir.path().display().to_string()), "{}", outcome.stderr);
 }
 
-/// A helper that does not answer is waited for only so long.
+/// hugelift stops waiting for a helper that does not answer.
 #[test]
 fn a_helper_that_is_stopped_is_given_up() {
     for under in [&[][..], &["subreaper"]] {
@@ -152,10 +157,10 @@ fn a_helper_that_is_stopped_is_given_up() {
     }
 }
 
-/// A constructor that takes its time is not traced for ever, and the program starts as it should.
+/// hugelift stops tracing a slow constructor at a deadline, and the program starts as without hugelift.
 #[test]
 fn a_slow_constructor_is_given_up() {
-    // A shared object's: those of the program itself run behind its entry point.
+    // The constructor of a shared object: the program's own constructors run after its entry point.
     let usage = fat("usage").flags(&["-Wl,--no-as-needed"]).with(plain("slow").library().build()).build();
     let cmd = Cmd::new([usage]).env("SLOW", "2000").env("HUGELIFT_TEST_PATIENCE", "300");
     let outcome = cmd.lifted(&["--backing", "thp"]);
@@ -164,7 +169,7 @@ fn a_slow_constructor_is_given_up() {
     assert!(outcome.stderr.contains("did not stop before the helper's deadline"), "{}", outcome.stderr);
 }
 
-/// Nobody reads what hugelift says, and there is no room left for it.
+/// hugelift's stderr is a full pipe that no process reads.
 #[test]
 fn a_full_stderr_does_not_hold_the_program_up() {
     let (reader, writer) = nix::unistd::pipe().unwrap();
@@ -188,32 +193,42 @@ fn a_full_stderr_does_not_hold_the_program_up() {
     drop(reader);
 }
 
-/// What is said of a filter, and to whom; and that a container's filter does not prevent the lift.
+/// With `-v` hugelift names a filter that it knows nothing of. A container's filter does not prevent the
+/// lift.
 #[test]
 fn a_filter_is_named_and_a_known_one_is_no_obstacle() {
     need_root!();
     need!("setpriv");
     let (setup, hold) = (plain("setup").build(), fat("hold").build());
     let under = |word: &str| Cmd::new([&hold]).under([setup.as_os_str(), word.as_ref(), "--".as_ref()]);
-    // Nothing is known of it: as bare, in silence; `-v` has one line, with the option that tries.
+    // hugelift knows nothing of this filter: the program starts as bare, and hugelift prints nothing. With
+    // `-v` it prints one line, which names the option that tries a lift.
     let cmd = under("nosync");
     same(&cmd, &["--backing", "thp"]);
-    let told = cmd.lifted(&["--backing", "thp", "-v"]);
-    assert_eq!(told.own_lines().len(), 1, "{told:?}");
-    assert!(told.stderr.contains("--seccomp try"), "{told:?}");
+    let verbose = cmd.lifted(&["--backing", "thp", "-v"]);
+    assert_eq!(verbose.own_lines().len(), 1, "{verbose:?}");
+    assert!(verbose.stderr.contains("--seccomp try"), "{verbose:?}");
     assert_eq!(cmd.lifted(&["--backing", "thp", "--strict"]).end, End::Code(125));
-    // The option tries, and lifts.
+    // With the option the program is lifted.
     let tried = cmd.lifted(&["--backing", "thp", "--strict", "--seccomp", "try"]);
     assert_eq!((tried.end, tried.stderr.as_str()), (End::Code(0), ""));
-    // In a container, a shell forks hugelift under the filter that it was born with.
+    // In a container, a shell forks hugelift under the filter that the shell was started with.
     let fork = ["sh", "-c", "\"$@\"; exit $?", "sh"];
     let nested = under("nosync").under(fork).under(fork);
     let lifted = nested.lifted(&["--backing", "thp", "--strict"]);
-    assert_eq!((lifted.end, lifted.stderr.as_str()), (End::Code(0), ""), "the shells have forked");
+    assert_eq!(
+        (lifted.end, lifted.stderr.as_str()),
+        (End::Code(0), ""),
+        "not lifted, though the shells only forked"
+    );
     let weak = ["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"];
     let container = under("nosync").under(weak).under(fork);
     let lifted = container.lifted(&["--backing", "thp", "--strict"]);
-    assert_eq!((lifted.end, lifted.stderr.as_str()), (End::Code(0), ""), "the shell adds no filter");
+    assert_eq!(
+        (lifted.end, lifted.stderr.as_str()),
+        (End::Code(0), ""),
+        "not lifted, though the shell added no filter"
+    );
 }
 
 /// The helper of a program that runs ends when the program ends, not before and not later.
@@ -221,6 +236,6 @@ fn a_filter_is_named_and_a_known_one_is_no_obstacle() {
 fn the_helper_of_a_running_program_ends_with_the_program() {
     let hold = fat("hold").build();
     let held = Held::start(&Cmd::new([&hold]), Some(&["--backing", "thp", "--after-fork", "join"]), &hold);
-    // Its stderr is held by the helper, if anybody holds it: `finish` waits for its end.
+    // A helper that still runs holds stderr open, and `finish` waits until stderr is closed.
     assert_eq!(held.finish().end, End::Code(0));
 }

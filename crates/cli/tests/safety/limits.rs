@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A program starts under every resource limit under which it starts without hugelift.
+//! Tests that a program starts with hugelift under every resource limit under which it starts without.
 
 use crate::common::{Cmd, End, HUGELIFT, fat, open_dir, plain};
 use crate::{need, need_root};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-/// Numbers of limits, which are the same on both architectures (getrlimit(2)).
+/// The numbers of resource limits (getrlimit(2)); they are the same on both architectures.
 const FSIZE: u32 = 1;
 const STACK: u32 = 3;
 const NPROC: u32 = 6;
@@ -23,13 +23,14 @@ fn limited(limit: u32, value: u64) -> [OsString; 3] {
     [plain("setup").build().into_os_string(), word.into(), "--".into()]
 }
 
-/// Where env(1) starts the program under the limit, hugelift does. Returns how many values those are.
+/// Checks that hugelift starts each program under each limit under which env(1) starts it. Returns the
+/// number of starts by env(1).
 fn sweep(limit: u32, values: impl Iterator<Item = u64>, options: &[&str]) -> usize {
     let env = crate::common::find("env").expect("env");
     let mut starts = 0;
     for value in values {
         for program in programs() {
-            // The environment lies on the stack: it is the same, and small, for all.
+            // The environment takes stack: it is empty for all starts.
             let start = |words: &[&OsStr]| Cmd::new(words).under(limited(limit, value)).clear_env();
             let bare = start(&[env.as_os_str(), program.as_os_str()]).bare();
             if bare.end != End::Code(0) {
@@ -50,36 +51,38 @@ fn sweep(limit: u32, values: impl Iterator<Item = u64>, options: &[&str]) -> usi
     starts
 }
 
-/// `ulimit -s`: hugelift needs more of a stack than some programs, and uses one of its own. Below 16 kB
-/// it depends on where the kernel has put the stack's beginning whether a loader gets along with it.
+/// `ulimit -s`: hugelift needs more stack than some programs, and allocates its own. The sweep begins at
+/// 16 kB, since below that it depends on where the kernel puts the stack's beginning whether a loader works.
 #[test]
 fn a_limit_on_the_stack() {
     let kilobytes = (16..64).step_by(4).chain((64..=256).step_by(32));
     let starts = sweep(STACK, kilobytes.map(|kb| kb << 10), &["--backing", "thp"]);
-    assert!(starts > 20, "env has started something only {starts} times");
+    assert!(starts > 20, "env(1) started a program only {starts} times");
 }
 
-/// `ulimit -v`: from what hugelift itself needs to read its own options, before it knows of a program.
+/// `ulimit -v`: the sweep begins at what hugelift needs to read its own options, before it knows the program.
 #[test]
 fn a_limit_on_the_address_space() {
     let loads = |bytes| {
         let outcome = Cmd::new([HUGELIFT, "run", "--help"]).under(limited(AS, bytes)).bare();
         outcome.end == End::Code(0)
     };
-    let floor =
-        (1..512).map(|mb| mb << 20).find(|bytes| loads(*bytes)).expect("hugelift is smaller than that");
+    let floor = (1..512)
+        .map(|mb| mb << 20)
+        .find(|bytes| loads(*bytes))
+        .expect("hugelift run --help fails with 511 MB of address space");
     let steps = (0..16).map(|n| n << 18).chain((4..96).step_by(8).map(|mb| mb << 20));
     let starts = sweep(AS, steps.map(|above| floor + above), &["--backing", "thp"]);
-    assert!(starts > 20, "env has started something only {starts} times");
+    assert!(starts > 20, "env(1) started a program only {starts} times");
 }
 
-/// `ulimit -n`: from the four files on that the loader of hugelift needs.
+/// `ulimit -n`: the sweep begins at the four files that the loader of hugelift needs.
 #[test]
 fn a_limit_on_open_files() {
     assert!(sweep(NOFILE, 4..=12, &["--backing", "thp"]) > 20);
 }
 
-/// `ulimit -u`, for a user whom it binds.
+/// `ulimit -u`, as a user who is not root: it does not limit root.
 #[test]
 fn a_limit_on_processes() {
     need_root!();
@@ -100,14 +103,14 @@ fn a_limit_on_processes() {
     }
 }
 
-/// `ulimit -f`: whatever hugelift writes, to its files, a report or stderr, ends nobody.
+/// `ulimit -f`: hugelift's writes to its own files, a report or stderr do not end the program.
 #[test]
 fn a_limit_on_the_size_of_files() {
     let dir = tempfile::tempdir().unwrap();
     let (report, store) = (dir.path().join("report").display().to_string(), dir.path().join("store"));
     for value in [0, 1, 100, 4096] {
         sweep(FSIZE, [value].into_iter(), &["--backing", "thp", "--report", &report]);
-        // Notes and the store are files too; and stderr is one here.
+        // Notes and the store are files too, and stderr is a file here.
         for backing in ["auto", "shared", "thp"] {
             let errors = dir.path().join("errors").display().to_string();
             let to_file = ["sh", "-c", "exec \"$@\" 2>\"$0\"", &errors];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Nothing that hugelift does may harm, and nothing that it says may be wrong: one file for each
-//! boundary of SECURITY.md, and one for its words.
+//! Tests that hugelift harms nothing and reports nothing wrong: one file for each boundary of
+//! SECURITY.md, and one for the advice that hugelift gives.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -16,7 +16,7 @@ mod memory;
 mod store;
 mod watchers;
 
-/// SECURITY.md names the test of each boundary. A test that was renamed or removed is found here.
+/// SECURITY.md names the test of each boundary. This test finds names whose test was renamed or removed.
 #[test]
 fn security_md_names_only_tests_that_exist() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -40,6 +40,6 @@ fn security_md_names_only_tests_that_exist() {
     assert!(names.len() > 40, "only {} names of tests were found in SECURITY.md", names.len());
     for name in names {
         let is_written = sources.contains(&format!("fn {name}(")) || sources.contains(&format!("({name},"));
-        assert!(is_written, "SECURITY.md names {name}, which no test in tests/safety has");
+        assert!(is_written, "SECURITY.md names {name}, but no test in tests/safety has this name");
     }
 }

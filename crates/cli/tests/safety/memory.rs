@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A memory limit under which a program runs bare does not end the lifted program; and with
-//! `--backing auto` a program's code behaves as that of its file.
+//! Tests that a lifted program runs under each memory limit under which it runs bare, and that with
+//! `--backing auto` its code behaves as if mapped from its file.
 
 use crate::common::guard::{Exclusive, PLENTY};
 use crate::common::huge::{pieces, smaps};
@@ -14,20 +14,21 @@ const MB: u64 = 1 << 20;
 const LIMIT: [&str; 2] = ["memory.max", "memory.limit_in_bytes"];
 
 fn victim() -> PathBuf {
-    // At a fixed address: the same huge pages at every start.
+    // A fixed address gives the same huge pages at every start.
     fat("memory").flags(&["-no-pie"]).build()
 }
 
-/// A group with the memory controller, of whichever version it is bound to.
+/// Makes a control group with the memory controller, of the version to which the controller is bound.
 fn group() -> Result<CGroup, String> {
     let group = CGroup::new("memory")?;
     let (version, other) = if group.is_v2() { (2, 1) } else { (1, 2) };
-    // The kernel binds a controller to one hierarchy. (By println!, as for all that no set-up brings.)
+    // The kernel binds a controller to one hierarchy. No set-up provides both versions, so this is a
+    // println!: skip! would end the test, and fail it under REQUIRE_ALL=1.
     println!("SKIP: the memory controller is bound to version {version} of control groups, not to {other}");
     Ok(group)
 }
 
-/// A store of the test's own on a tmpfs.
+/// Makes a directory on a tmpfs for a store that only this test uses.
 fn shelf() -> Result<TempDir, String> {
     TempDir::new_in("/dev/shm").map_err(|e| format!("/dev/shm: {e}"))
 }
@@ -36,8 +37,8 @@ fn is_same(bare: &Outcome, lifted: &Outcome) -> bool {
     (bare.end, &bare.stdout) == (lifted.end, &lifted.stdout)
 }
 
-/// Issue 13 A4: from the limit at which the program just runs to the one under which a copy of all
-/// its code would fit, by every backing and with all parts, it ends as it does bare.
+/// The program ends as it does bare, by every backing and with all parts. The limits tried range from
+/// the lowest at which the program runs to one under which a copy of all its code fits.
 #[test]
 fn a_program_that_runs_under_a_memory_limit_runs_lifted() {
     need_root!();
@@ -50,7 +51,7 @@ fn a_program_that_runs_under_a_memory_limit_runs_lifted() {
         Err(why) => skip!("{why}"),
     };
     let small = Primed::small(&victim());
-    // One needs hardly anything itself, one allocates more than its copy would take.
+    // The first program needs hardly any memory, the second allocates more than its copy takes.
     for words in [&[][..], &["heap=24", "bss", "stack"]] {
         let shelf = match shelf() {
             Ok(shelf) => shelf,
@@ -62,8 +63,8 @@ fn a_program_that_runs_under_a_memory_limit_runs_lifted() {
         group.reset_peak();
         let bare = cmd.bare();
         assert_eq!(bare.end, End::Code(0), "{bare:?}");
-        // What hugelift itself takes while it starts a program is not what is looked for here: the pages
-        // of its own file are charged elsewhere.
+        // The test is not about the memory that hugelift itself takes while it starts a program: reading
+        // hugelift's file here charges its pages to another group.
         std::fs::read(HUGELIFT).expect("read hugelift");
         let least = group.peak().expect("the peak").max(8 * MB);
         let copy = 12 * MB;
@@ -77,7 +78,7 @@ fn a_program_that_runs_under_a_memory_limit_runs_lifted() {
             let mut same = |options: &[&str]| {
                 let lifted = cmd.lifted(options);
                 tried += 1;
-                // Near its peak the program is killed now and then without hugelift as well.
+                // Near its peak the program is sometimes killed without hugelift as well.
                 let excused = || !always_runs(10);
                 let what = (words, limit, options);
                 assert!(is_same(&bare, &lifted) || excused(), "{what:?}: {lifted:?}");
@@ -88,12 +89,12 @@ fn a_program_that_runs_under_a_memory_limit_runs_lifted() {
             }
             same(&["--parts", "all", "--data-backing", "hugetlb", "--malloc", "thp", "--quiet"]);
         }
-        assert!(tried >= 50, "bare it ran at hardly any limit: {tried}");
-        assert!(!store.exists(), "an entry was made, whose memory the group has for ever");
+        assert!(tried >= 50, "the bare program ran at too few limits: {tried} comparisons");
+        assert!(!store.exists(), "an entry was made, and its memory stays charged to the group for ever");
     }
 }
 
-/// The message names the limit and the option that helps; following it lifts the program.
+/// The message names the limit and the option that helps, and with this option the program is lifted.
 #[test]
 fn a_memory_limit_that_prevents_a_lift_is_named_and_the_hint_helps() {
     need_root!();
@@ -117,20 +118,20 @@ fn a_memory_limit_that_prevents_a_lift_is_named_and_the_hint_helps() {
     let options = [&["--backing", "thp", "--strict"], &spare[..]].concat();
     let followed = cmd.lifted(&options);
     assert!(followed.end == End::Code(0) && followed.stderr.is_empty(), "{options:?}: {followed:?}");
-    // What costs nothing is not held back.
+    // Mapping the page cache costs the group no memory and is done in spite of the limit.
     if let Ok(primed) = Primed::new(&victim()) {
         let cached = Cmd::new([primed.path()]).under(group.words()).lifted(&["--strict"]);
         assert!(cached.end == End::Code(0) && cached.stderr.is_empty(), "{cached:?}");
     }
-    // A limit says why children are started as they are, and allocators told nothing.
+    // A line names the limit as the reason why children are not lifted and allocators get no settings.
     for (option, value) in [("--children", "lift"), ("--malloc", "thp")] {
-        let told = cmd.lifted(&["--backing", "hugetlb", option, value]);
-        let said = told.own_lines().iter().any(|l| l.contains("memory limit") && l.contains("--spare"));
-        assert!(told.end == End::Code(0) && said, "{option}: {told:?}");
+        let outcome = cmd.lifted(&["--backing", "hugetlb", option, value]);
+        let said = outcome.own_lines().iter().any(|l| l.contains("memory limit") && l.contains("--spare"));
+        assert!(outcome.end == End::Code(0) && said, "{option}: {outcome:?}");
     }
 }
 
-/// An entry that was made elsewhere costs a limited group nothing.
+/// An entry that was made outside the limited group costs the group no memory.
 #[test]
 fn under_a_memory_limit_an_entry_of_the_store_is_used() {
     need_root!();
@@ -150,8 +151,8 @@ fn under_a_memory_limit_an_entry_of_the_store_is_used() {
     assert!(limited.end == End::Code(0) && limited.stderr.is_empty(), "{limited:?}");
 }
 
-/// Issue 13 A8: a program that protects, replaces, unmaps or gives back pages of its own code does
-/// the same as bare, with and without a store, whatever the pool has.
+/// A program that protects, replaces, unmaps or gives back pages of its own code behaves as it does bare,
+/// with and without a store, even if the pool has free pages.
 #[test]
 fn code_with_auto_behaves_as_if_mapped_from_its_file() {
     let shelf = match shelf() {
@@ -170,7 +171,8 @@ fn code_with_auto_behaves_as_if_mapped_from_its_file() {
             assert!(is_same(&bare, &lifted) && lifted.stderr.is_empty(), "{word}, start {start}: {lifted:?}");
         }
         if word == "dontneed" {
-            // Without a file to map there is only the anonymous copy: the README names this limit.
+            // Without a store `auto` has only an anonymous copy, whose pages do not come back: the README
+            // names this limit.
             continue;
         }
         let lifted = cmd.lifted(&["--backing", "auto"]);
@@ -178,8 +180,8 @@ fn code_with_auto_behaves_as_if_mapped_from_its_file() {
     }
 }
 
-/// Issue 13 A8: the order of `auto` is the page cache, the store, transparent huge pages; pages of
-/// the pool are for who asks for them.
+/// The order of `auto` is the page cache, the store, transparent huge pages. It takes pages of the pool
+/// only if an option asks for them.
 #[test]
 fn auto_tries_the_backings_in_order() {
     need_root!();
@@ -207,24 +209,32 @@ fn auto_tries_the_backings_in_order() {
             (thp, shared, cached) =
                 (thp + usage.anon_huge, shared + usage.shmem_huge, cached + usage.file_huge);
         }
-        // A mapping that is huge in parts does not say which ones they are.
+        // smaps does not show which parts of a mapping are huge, so the page cache is not compared.
         let lacking = all.iter().find(|p| p.inner.map_or(0, |inner| inner.len()) != p.huge);
         assert!(cached > 0 || lacking.is_none(), "{lacking:?}");
-        assert_eq!(pool.free(), PLENTY, "pages of the pool were taken");
+        assert_eq!(pool.free(), PLENTY, "auto took pages of the pool");
         assert_eq!(held.finish().stderr, "");
         (thp > 0, shared > 0, cached > 0)
     };
-    assert_eq!(huge(small.path(), None), (true, false, false), "nowhere to have a store");
+    assert_eq!(huge(small.path(), None), (true, false, false), "without a place for a store");
     assert!(!store.exists());
-    assert_eq!(huge(small.path(), Some(&store)), (false, true, false), "the first start makes it");
-    assert_eq!(huge(small.path(), Some(&store)), (false, true, false), "the second uses it");
+    assert_eq!(
+        huge(small.path(), Some(&store)),
+        (false, true, false),
+        "the first start makes the store's entry"
+    );
+    assert_eq!(huge(small.path(), Some(&store)), (false, true, false), "the second start uses the entry");
     match Primed::new(&hold) {
         Ok(primed) => {
-            assert_eq!(huge(primed.path(), Some(&store)), (false, false, true), "the page cache has it");
+            assert_eq!(
+                huge(primed.path(), Some(&store)),
+                (false, false, true),
+                "the page cache has the file on huge pages"
+            );
         }
         Err(why) => crate::common::skipped(&why),
     }
-    // Nothing to store: no store is made.
+    // A program with nothing to store: hugelift makes no store.
     let other = shelf.path().join("other/store");
     let tiny =
         Cmd::new([plain("tiny").flags(&["-nostdlib", "-static"]).build()]).env("HUGELIFT_STORE", &other);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The store never runs stale code and never tells what is private.
+//! Tests that the store never runs stale code and never reveals private data.
 
 mod names;
 mod privacy;
@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 const SHARED: [&str; 2] = ["--backing", "shared"];
 
-/// A store of the test's own on a tmpfs, removed with it.
+/// A store on a tmpfs that only this test uses; it is removed at the end.
 struct Shelf {
     /// Holds the store and nothing else.
     dir: TempDir,
@@ -31,12 +31,12 @@ impl Shelf {
         Shelf { dir, path }
     }
 
-    /// The command, with this store.
+    /// Makes a command that uses this store.
     fn cmd<S: AsRef<std::ffi::OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Cmd {
         Cmd::new(args).env("HUGELIFT_STORE", &self.path)
     }
 
-    /// Runs `hugelift store` and returns its exit status and all that it printed.
+    /// Runs `hugelift store` and returns its exit status and its output.
     fn run(&self, args: &[&str]) -> (Option<i32>, String) {
         let mut command = Command::new(HUGELIFT);
         command.arg("store").args(args).env("HUGELIFT_STORE", &self.path).stdin(Stdio::null());
@@ -44,7 +44,7 @@ impl Shelf {
         (out.status.code(), String::from_utf8_lossy(&[out.stdout, out.stderr].concat()).into_owned())
     }
 
-    /// The entries that `hugelift store list --json` shows.
+    /// Returns the entries that `hugelift store list --json` shows.
     fn entries(&self) -> Vec<Value> {
         let (status, text) = self.run(&["list", "--json"]);
         assert_eq!(status, Some(0), "{text}");
@@ -52,7 +52,7 @@ impl Shelf {
         listed["entries"].as_array().expect("entries").clone()
     }
 
-    /// The only record in the store.
+    /// Returns the only record in the store.
     fn record(&self) -> Value {
         let files = fs::read_dir(&self.path).expect("the store").map(|e| e.unwrap().path());
         let records: Vec<PathBuf> = files.filter(|p| p.extension().is_some_and(|e| e == "json")).collect();
@@ -61,8 +61,8 @@ impl Shelf {
     }
 }
 
-/// The program `sums` compares its objects in memory with their files: all of it is the same, and
-/// hugelift had nothing to complain of.
+/// Checks that the program `sums`, which compares its objects in memory with their files, found no
+/// difference, and that hugelift printed nothing.
 #[track_caller]
 fn assert_same(outcome: &Outcome, what: &str) {
     let sound = outcome.end == End::Code(0) && !outcome.stdout.contains("DIFFERS");
@@ -70,7 +70,7 @@ fn assert_same(outcome: &Outcome, what: &str) {
     assert_eq!(outcome.own_lines(), Vec::<&str>::new(), "{what}");
 }
 
-/// A copy of the program `sums` that the test may change: 6 MB of code at a fixed address.
+/// Makes a copy of the program `sums` that the test may change. It has 6 MB of code at a fixed address.
 fn program(dir: &Path, name: impl AsRef<Path>) -> PathBuf {
     let path = dir.join(name);
     fs::copy(fat("sums").flags(&["-no-pie"]).build(), &path).expect("copy");

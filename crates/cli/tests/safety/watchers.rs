@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Unprivileged clients cannot stop hugelift keep from answering or ending.
+//! Tests that unprivileged clients cannot stop hugelift keep from answering or ending.
 
 use super::common::run::{PATIENCE, wait};
 use super::common::{Cmd, End, HUGELIFT};
@@ -19,8 +19,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// SIGTERM is answered within this time, also on a loaded machine. The hostile clients here would
-/// take longer if anybody waited for them.
+/// The daemon ends within this time after SIGTERM, also on a loaded machine. It would take longer if it
+/// waited for the hostile clients here.
 const SOON: Duration = Duration::from_secs(15);
 
 /// A folder for a configuration and a socket.
@@ -41,8 +41,8 @@ impl Place {
         self.path("keep.sock")
     }
 
-    /// Names so many files that are not there that the answer to a client is larger than what the
-    /// kernel holds for one that does not read.
+    /// Configures 5000 missing files: the answer to a client is then larger than the buffer that the
+    /// kernel has for a client that does not read.
     fn configure_much(&self, more: &str) {
         let name = "x".repeat(200);
         let names: Vec<String> = (0..5000).map(|i| format!("\"/no/{name}{i}\"")).collect();
@@ -84,7 +84,7 @@ impl Daemon<'_> {
         Pid::from_raw(self.child.id().cast_signed())
     }
 
-    /// Waits until it answers.
+    /// Waits until the daemon answers.
     fn until_ready(&mut self) {
         self.until("it answers", |place| place.ask().end != End::Code(125));
     }
@@ -99,7 +99,7 @@ impl Daemon<'_> {
         }
     }
 
-    /// SIGTERM ends it within [`SOON`], and its socket is gone.
+    /// Checks that SIGTERM ends the daemon within [`SOON`] and that its socket is gone.
     fn ends_at_sigterm(&mut self) {
         kill(self.pid(), Signal::SIGTERM).unwrap();
         let end = wait(&mut self.child, Instant::now() + SOON);
@@ -115,7 +115,7 @@ impl Drop for Daemon<'_> {
     }
 }
 
-/// Somebody who does something again and again until dropped.
+/// Threads that repeat a hostile action until this is dropped.
 struct Hostile {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
@@ -151,10 +151,10 @@ fn three_clients_that_connect_in_a_loop_do_not_hold_up_sigterm() {
     let mut daemon = place.start();
     daemon.until_ready();
     let socket = place.socket();
-    // Not blocking in connect(2) once the daemon is gone: it fails then.
+    // Once the daemon is gone, connect(2) fails at once and does not block the thread.
     let _hostile = Hostile::start(3, move || drop(UnixStream::connect(&socket)));
     std::thread::sleep(Duration::from_millis(500));
-    assert_ne!(place.ask().end, End::Code(125), "an honest client gets its answer");
+    assert_ne!(place.ask().end, End::Code(125), "an honest client got no answer");
     daemon.ends_at_sigterm();
 }
 
@@ -186,7 +186,7 @@ fn a_client_that_dribbles_is_dropped_and_others_are_answered() {
             all += 1;
             std::thread::sleep(Duration::from_millis(20));
         }
-        // What the kernel holds for it is left, and no more than that: the daemon has let it go.
+        // The daemon has dropped the client: only what the kernel has buffered is left to read.
         slow.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut rest = Vec::new();
         slow.read_to_end(&mut rest).unwrap();
@@ -196,7 +196,7 @@ fn a_client_that_dribbles_is_dropped_and_others_are_answered() {
     let honest = place.ask();
     assert_ne!(honest.end, End::Code(125), "{}", honest.stderr);
     let seen = dribble.join().unwrap();
-    assert!(seen < honest.stdout.len(), "the whole answer, {seen} bytes, though it read slowly");
+    assert!(seen < honest.stdout.len(), "the slow client got the whole answer, {seen} bytes");
     daemon.ends_at_sigterm();
 }
 
@@ -221,11 +221,11 @@ fn a_file_that_cannot_be_opened_for_long_does_not_hold_up_sigterm() {
     let place = Place::new();
     let file = place.path("leased");
     fs::copy("/proc/self/exe", &file).unwrap();
-    // Its owner is asked by the kernel to give the lease back, and does not: open(2) waits for
-    // /proc/sys/fs/lease-break-time seconds.
+    // The kernel asks the lease's owner to give it back, and the owner does not: open(2) of another process
+    // waits for /proc/sys/fs/lease-break-time seconds.
     let owner = File::options().read(true).write(true).open(&file).unwrap();
     const F_SETSIG: i32 = 10;
-    // SAFETY: fcntl(2) with numbers alone; SIGURG is ignored by default.
+    // SAFETY: fcntl(2) with numbers and no pointers; SIGURG is ignored by default.
     let leased = unsafe {
         nix::libc::fcntl(owner.as_raw_fd(), F_SETSIG, nix::libc::SIGURG);
         nix::libc::fcntl(owner.as_raw_fd(), nix::libc::F_SETLEASE, nix::libc::F_WRLCK)
@@ -259,7 +259,7 @@ fn nobody_else_may_connect_unless_a_group_is_named() {
     daemon.until_ready();
     let mode = || fs::metadata(place.socket()).unwrap().mode() & 0o7777;
     assert_eq!(mode(), 0o600);
-    // The one in the build directory may be out of reach.
+    // The other user may be unable to reach hugelift in the build directory.
     let own = place.path("hugelift");
     fs::copy(HUGELIFT, &own).unwrap();
     fs::set_permissions(&own, fs::Permissions::from_mode(0o755)).unwrap();
@@ -281,9 +281,9 @@ fn nobody_else_may_connect_unless_a_group_is_named() {
     let group = nix::unistd::Group::from_name("daemon").unwrap().unwrap().gid;
     assert_eq!(fs::metadata(place.socket()).unwrap().gid(), group.as_raw());
     assert_eq!(as_nobody("--clear-groups").end, End::Code(125));
-    let told = as_nobody(&format!("--groups={group}"));
-    assert_eq!(told.end, End::Code(1), "a file is missing, which it says: {told:?}");
-    assert!(told.stdout.contains("nothing matches '/no/such'"), "{told:?}");
+    let answered = as_nobody(&format!("--groups={group}"));
+    assert_eq!(answered.end, End::Code(1), "the status must say that a file is missing: {answered:?}");
+    assert!(answered.stdout.contains("nothing matches '/no/such'"), "{answered:?}");
 
     place.configure("files = [\"/no/such\"]\ngroup = \"no-such-group\"");
     kill(daemon.pid(), Signal::SIGHUP).unwrap();
@@ -329,7 +329,7 @@ fn only_a_dead_socket_of_ones_own_is_replaced() {
     refused("is a FIFO");
     fs::remove_file(&socket).unwrap();
 
-    // One that is alive, also with a queue that nobody empties.
+    // A live socket, first with room in its queue, then with a full queue that no process empties.
     let live = UnixListener::bind(&socket).unwrap();
     refused("another hugelift keep answers at");
     let full = fill(&live, &socket);
@@ -340,14 +340,14 @@ fn only_a_dead_socket_of_ones_own_is_replaced() {
         refused("is a socket of user 65534");
         std::os::unix::fs::chown(&socket, Some(0), None).unwrap();
     }
-    // Now it is dead and our own.
+    // Now the socket is dead and belongs to the user of the test.
     let before = fs::symlink_metadata(&socket).unwrap().ino();
     let mut daemon = place.start();
     daemon.until_ready();
     assert!(fs::metadata(&socket).unwrap().file_type().is_socket(), "not {before}");
     let left: Vec<_> = fs::read_dir(place.0.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert_eq!(left.len(), 4, "keep.conf, keep.sock, log, other: {left:?}");
-    // One that somebody else has put in its place is not removed at the end.
+    // At its end the daemon does not remove a file that replaced its socket.
     fs::remove_file(&socket).unwrap();
     fs::write(&socket, "precious").unwrap();
     kill(daemon.pid(), Signal::SIGTERM).unwrap();
@@ -355,7 +355,7 @@ fn only_a_dead_socket_of_ones_own_is_replaced() {
     assert_eq!(fs::read_to_string(&socket).unwrap(), "precious");
 }
 
-/// Connects until no more is taken.
+/// Connects until the socket's queue is full.
 fn fill(live: &UnixListener, path: &std::path::Path) -> Vec<std::os::fd::OwnedFd> {
     use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, connect, listen, socket};
     listen(live, Backlog::new(1).unwrap()).unwrap();

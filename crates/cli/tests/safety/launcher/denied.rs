@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Every system call denied, one by one, in four ways: what env(1) can start, hugelift can start.
+//! Denies every system call, one by one, in four ways: hugelift can start what env(1) can start.
 
 use crate::common::run::NO_STORE;
 use crate::common::{HUGELIFT, fat, plain};
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
 
-/// Numbers of system calls: more than there are, for new ones.
+/// The last number denied: above the last system call, so that new calls are covered.
 const LAST: i64 = 470;
-/// EPERM, ENOSYS, ENOMEM, and the end of the process.
+/// What a filter answers: EPERM, ENOSYS, ENOMEM, or the end of the process.
 const ANSWERS: [&str; 4] = ["1", "38", "12", "kill"];
-/// Two at a time, as small machines have two CPUs.
+/// Sweeps run two at a time, since small machines have two CPUs.
 const THREADS: i64 = 2;
-/// A start takes milliseconds; this one does not end.
+/// A start takes milliseconds: after this time it counts as hanging.
 const LATE_MS: &str = "20000";
 
-/// How a start ended, and what it wrote to stdout; whether it wrote to stderr.
+/// How a start ended, what it wrote to stdout, and whether it wrote to stderr.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Start {
     status: String,
@@ -42,7 +42,7 @@ impl Start {
     }
 }
 
-/// Starts `words` under a filter for each number, which answers as `answer` says.
+/// Starts `words` once for each number, under a filter that gives this call the answer `answer`.
 fn sweep(answer: &str, words: &[&str]) -> BTreeMap<i64, Start> {
     let deny = plain("deny").build();
     let range = |n: i64| ((LAST + 1) * n / THREADS, (LAST + 1) * (n + 1) / THREADS - 1);
@@ -54,7 +54,7 @@ fn sweep(answer: &str, words: &[&str]) -> BTreeMap<i64, Start> {
     };
     let children: Vec<_> = (0..THREADS).map(start).collect();
     let mut all = BTreeMap::new();
-    // Each writes less than a pipe holds: none waits for another one to be read.
+    // Each child writes less than a pipe holds, so none blocks while another one is read.
     for child in children {
         let output = child.wait_with_output().unwrap();
         assert!(output.status.success(), "deny: {output:?}");
@@ -70,8 +70,8 @@ fn quiet() -> String {
     fat("quiet").flags(&flags).build().display().to_string()
 }
 
-/// Compares starts by hugelift with those by env(1), for each call and answer; returns how many were
-/// right with both. `may_fail` names the number and answer for which hugelift may be killed.
+/// Compares starts by hugelift with those by env(1), for each call and answer. `may_fail` names the
+/// numbers and answers for which hugelift may be killed.
 fn compare(options: &[&str], is_silent: bool, may_fail: impl Fn(i64, &str) -> bool) {
     let quiet = quiet();
     let mut wrong = Vec::new();
@@ -79,7 +79,7 @@ fn compare(options: &[&str], is_silent: bool, may_fail: impl Fn(i64, &str) -> bo
         let bare = sweep(answer, &["env", &quiet]);
         let lifted = sweep(answer, &[&[HUGELIFT, "run"], options, &[&quiet]].concat());
         let right = bare.values().filter(|start| start.is_right()).count();
-        assert!(right > 400, "{answer}: only {right} calls can be denied to env");
+        assert!(right > 400, "{answer}: env(1) starts the program with only {right} of the calls denied");
         for (number, start) in lifted {
             let as_bare = start.is_right() && (start.is_silent || !is_silent);
             let excused = !bare[&number].is_right() || may_fail(number, answer);
@@ -91,23 +91,22 @@ fn compare(options: &[&str], is_silent: bool, may_fail: impl Fn(i64, &str) -> bo
     assert!(wrong.is_empty(), "{} starts differ:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// By default hugelift says nothing, and makes no call that env(1) does not make.
+/// By default hugelift prints nothing, and makes no call that env(1) does not make.
 #[test]
 fn each_system_call_denied_one_by_one() {
     compare(&["--backing", "thp"], true, |_, _| false);
 }
 
-/// `--seccomp try` lifts under a filter if the calls of a lift are allowed. The program, its launcher
-/// and its helper are under the same filter, and any of them may be the one that makes the call. Only a
-/// filter that kills for fork(2) may end the program: that is what the option asks for.
+/// `--seccomp try` lifts under a filter if the calls of a lift are allowed. The program, its launcher and
+/// its helper are under the same filter, and each of them may make the denied call. Only a filter that
+/// kills the caller of fork(2) may end the program: the option accepts that.
 #[test]
 fn each_system_call_denied_one_by_one_to_a_lift() {
     let may_fail = |number: i64, answer: &str| number == libc::SYS_clone && answer == "kill";
     compare(&["--backing", "thp", "--seccomp", "try"], false, may_fail);
 }
 
-/// The sweep above does lift: nothing that it denies is needed where a call is denied that nobody
-/// makes.
+/// The sweep above does lift: with a filter that denies only a call that does not exist, the lift works.
 #[test]
 fn the_sweep_lifts_where_it_can() {
     let quiet = quiet();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! File names are bytes: any of them can be noted.
+//! Tests that the store and its notes accept file names with any bytes.
 
 use super::*;
 use std::ffi::OsStr;
@@ -41,7 +41,7 @@ fn runs_of_programs_whose_path_is_not_utf_8_are_noted() {
     let shelf = Shelf::new();
     let path = program(shelf.dir.path(), OsStr::from_bytes(NAME));
     let cmd = shelf.cmd([&path]);
-    // Only runs of programs that a copy is planned for are noted.
+    // hugelift notes only runs of programs of which it plans a copy.
     let outcome = cmd.lifted(&["--backing", "thp", "--touched", "seen"]);
     assert_eq!((outcome.end, outcome.own_lines()), (End::Code(0), vec![]), "{outcome:?}");
     let (status, text) = shelf.run(&["list", "--json"]);
@@ -50,14 +50,14 @@ fn runs_of_programs_whose_path_is_not_utf_8_are_noted() {
     assert_eq!(listed["notes"][0]["runs"], 1);
 }
 
-/// JSON has the bytes of such a path, text has it escaped.
+/// JSON reports contain the bytes of such a path, text reports the escaped path.
 #[test]
 fn reports_show_paths_that_are_not_utf_8() {
     let shelf = Shelf::new();
     let path = program(shelf.dir.path(), OsStr::from_bytes(NAME));
     let report = shelf.dir.path().join("report");
-    let told = Cmd::new([&path]).lifted(&["--report", report.to_str().expect("UTF-8")]);
-    assert_same(&told, "--report");
+    let outcome = Cmd::new([&path]).lifted(&["--report", report.to_str().expect("UTF-8")]);
+    assert_same(&outcome, "--report");
     let text = fs::read(&report).expect("a report");
     let lifted: Value = serde_json::from_slice(&text).expect("JSON");
     let bytes: Vec<Value> = path.as_os_str().as_bytes().iter().map(|byte| (*byte).into()).collect();

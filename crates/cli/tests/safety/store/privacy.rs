@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What not everybody may read, nobody reads out of root's store.
+//! Tests that users read from root's store only what every user may read.
 
 use super::*;
 use crate::common::open_dir;
 use crate::{need, need_root};
 
-/// Runs a script as root where `/run` is empty and nobody else has mounts or processes; what it
-/// printed. In the script `$dir` is a directory for all, with the programs `hugelift` and `program`;
-/// `run PROGRAM` starts one from the store; `user COMMAND` runs a command as nobody; `modes` prints
-/// the modes of all entries, `names` their names, `readable` how many files of the store nobody
-/// can read.
+/// Runs a script as root in its own mount and pid namespaces, with an empty `/run`, and returns its
+/// output. In the script `$dir` is a directory that every user can reach, with the programs `hugelift` and
+/// `program`; `run PROGRAM` starts a program from the store; `user COMMAND` runs a command as the user
+/// nobody; `modes` prints the modes of all entries, `names` their names, and `readable` the number of files
+/// of the store that the user nobody can read.
 fn world(script: &str) -> String {
     let dir = open_dir(&[]);
     program(dir.path(), "program");
@@ -48,8 +48,8 @@ fn world(script: &str) -> String {
 fn entries_that_are_no_longer_public_are_closed() {
     need_root!();
     need!("unshare", "mount", "setpriv");
-    // Whoever has opened or linked an entry before gets nothing from it later: the link stands
-    // for that.
+    // A user who opened or linked an entry while it was public gets nothing from it later: here a link
+    // shows that.
     let told = world(
         "cp $dir/program $dir/other; printf x >> $dir/other
         try() {
@@ -107,8 +107,8 @@ fn public_and_private_objects_of_the_same_bytes_do_not_share() {
     assert_eq!(told.lines().count(), 6, "{told}");
 }
 
-/// Two public objects of the same bytes have one entry. When one of them is public no longer, or is
-/// gone, the other one keeps it.
+/// Two public objects of the same bytes have one entry. When one of them is removed or is no longer
+/// public, the entry stays for the other one.
 #[test]
 fn an_entry_stays_for_the_object_that_is_still_public() {
     need_root!();
@@ -134,7 +134,7 @@ fn an_entry_stays_for_the_object_that_is_still_public() {
     assert_eq!(told.lines().count(), 6, "{told}");
 }
 
-/// The name of an entry is a hash: of what is private it must not let others confirm a guess.
+/// The name of an entry is a hash. For a private object it must not let users confirm a guess of the bytes.
 #[test]
 fn names_and_directories_reveal_nothing_private() {
     need_root!();
@@ -173,8 +173,8 @@ fn a_user_shares_public_entries() {
     assert!(told.contains("Permission denied") && told.ends_with("status 125\n"), "{told}");
 }
 
-/// In a chroot the modes of the directories above it are not seen, nor on some file systems what
-/// their server or their mount allows.
+/// In a chroot hugelift cannot see the modes of the directories above the root. On some file systems it
+/// cannot see what the server or the mount allows. Copies of such files are private.
 #[test]
 fn files_that_modes_do_not_prove_public_are_private() {
     need_root!();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A file that changes is never run from an old copy, whatever its times say.
+//! Tests that a changed file is never run from an old copy, whatever its times are.
 
 use super::*;
 use crate::common::build::{FAT, code_file};
@@ -13,11 +13,11 @@ use std::os::unix::fs::{FileExt, MetadataExt, chown};
 use std::ptr::NonNull;
 use std::time::{Duration, SystemTime};
 
-/// After this time a file counts as settled: what changes it later gets another time.
+/// After this time a file counts as settled: a later change gives it another time.
 const SETTLED: Duration = Duration::from_secs(5);
 const NOBODY: u32 = 65534;
 
-/// A file that is mapped shared and writable, as by a program that patches it.
+/// A file mapped shared and writable, as by a program that patches the file.
 struct Mapped {
     start: NonNull<c_void>,
     len: NonZeroUsize,
@@ -25,12 +25,12 @@ struct Mapped {
 }
 
 impl Mapped {
-    /// Maps a file that has the code of a fat victim in it.
+    /// Maps a file that contains the code of a fat victim.
     fn new(path: &Path) -> Mapped {
         let bytes = fs::read(path).expect("the file");
         let code = fs::read(code_file(FAT)).expect("the code");
         let middle = &code[FAT / 2..FAT / 2 + 64];
-        // Behind the instructions of a function in the middle.
+        // After the instructions of a function in the middle.
         let at = bytes.windows(64).position(|w| w == middle).expect("its code") + 40;
         let file = fs::File::options().read(true).write(true).open(path).expect("open");
         let len = NonZeroUsize::new(bytes.len()).expect("not empty");
@@ -66,10 +66,10 @@ fn with_library() -> (PathBuf, PathBuf) {
     (program.build(), library)
 }
 
-/// Lets a program start whose library in `dir` has a page that is dirty already, changes that page,
-/// and lets it start again: each start must run the library as it is. The library is seen in
-/// `seen`, and started by root or by a user who does not own it. Returns whether the second
-/// store moved the file's time.
+/// Starts a program whose library in `dir` already has a dirty page, changes that page, and starts the
+/// program again: each start must run the library as it is. The program finds the library in `seen`, and
+/// runs as root or as a user who does not own the library. Returns whether the second change updated the
+/// file's time.
 fn never_stale(name: &str, dir: &Path, seen: &Path, user: u32) -> bool {
     let (program, library) = with_library();
     let open = open_dir(&[&program]);
@@ -98,24 +98,24 @@ fn never_stale(name: &str, dir: &Path, seen: &Path, user: u32) -> bool {
     let moved = times() != before;
     assert_same(&cmd.lifted(&SHARED), &format!("{name}, uid {user}: the byte was changed"));
     drop(mapped);
-    // Nobody writes to it any more; and what is written later moves the times.
+    // From here on the file is not mapped: a later write updates its times.
     assert_same(&cmd.lifted(&SHARED), &format!("{name}, uid {user}: nobody has it mapped"));
     moved
 }
 
-/// As root, and as a user who may not even ask who else has the file open.
+/// Tests as root, and as a user who may not see which processes have the file open.
 fn never_stale_on(name: &'static str, dir: &Path) {
     std::thread::scope(|scope| {
         let [root, user] = [("root", 0), ("user", NOBODY)].map(|(who, uid)| {
             let own = dir.join(who);
             fs::create_dir(&own).expect("a directory");
-            // Several image kinds run at the same time, each in mounts of its own.
+            // Tests of several file systems run at the same time, each in its own mount namespace.
             scope.spawn(move || never_stale(name, &own, &own, uid))
         });
         let moved = [root, user].map(|start| start.join().unwrap_or_else(|e| std::panic::resume_unwind(e)));
-        println!("{name}: the second store moves the time (root, user): {moved:?}");
-        // This is what fsync is for: the user's start relies on nothing else. Of tmpfs it is
-        // known that it tells nothing.
+        println!("{name}: the second store updates the file's time (root, user): {moved:?}");
+        // hugelift calls fsync(2) so that the next store updates the time: the user's start relies on
+        // nothing else. On tmpfs it has no such effect, and hugelift knows that.
         assert_eq!(moved[1], name != "tmpfs", "{name}");
     });
 }
@@ -159,7 +159,7 @@ fn a_store_to_a_dirty_page_is_seen_on_tmpfs() {
     never_stale_on("tmpfs", dir.path());
 }
 
-/// fsync(2) of a file of an overlay does not reach the layer below.
+/// fsync(2) of a file in an overlay does not reach the lower layer.
 #[test]
 fn a_store_to_a_dirty_page_is_seen_through_an_overlay() {
     need_root!();
@@ -181,8 +181,8 @@ fn a_store_to_a_dirty_page_is_seen_through_an_overlay() {
     });
 }
 
-/// A file that changes twice within the granularity of its times (a second, where inodes of ext4
-/// have 128 bytes): once before the copy is made and once after it.
+/// A file changes twice within the granularity of its times: once before the copy is made and once after
+/// it. The granularity is a second where inodes of ext4 have 128 bytes.
 #[test]
 fn two_changes_with_the_same_time_are_seen() {
     need_root!();
@@ -215,16 +215,18 @@ fn two_changes_with_the_same_time_are_seen() {
                 continue;
             }
             std::thread::sleep(SETTLED);
-            assert_same(&shelf.cmd([&path]).lifted(&SHARED), "changed at the same time");
-            assert_same(&shelf.cmd([&path]).lifted(&SHARED), "and again");
+            assert_same(
+                &shelf.cmd([&path]).lifted(&SHARED),
+                "the first start after a change with the same time",
+            );
+            assert_same(&shelf.cmd([&path]).lifted(&SHARED), "the second start after it");
             return;
         }
         panic!("no start of forty took less than a second");
     });
 }
 
-/// A start that had to compare every byte is the last one of that kind, once the times tell of
-/// every change.
+/// Once the times show every change, one start compares every byte, and later starts compare the times.
 #[test]
 fn a_file_that_has_settled_is_known_by_its_times() {
     need_root!();
