@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `hugelift compare` on real programs: what it measures, and what it dares to say.
+//! Tests of `hugelift compare` on real programs: its measurements, and the verdicts that it draws from them.
 
 use crate::common::browser::{Page, Scheme, browser};
 use crate::common::run::{NO_STORE, PATIENCE};
@@ -14,15 +14,15 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// `hugelift compare` with these words, also of programs in which there is nothing to lift: small
-/// ones are quick.
+/// Runs `hugelift compare --force` with these words: `--force` also measures programs with nothing to lift,
+/// which are small and quick.
 fn compare(words: &[&str]) -> Outcome {
     unforced(&[&["--force"], words].concat())
 }
 
-/// `hugelift compare` with these words.
+/// Runs `hugelift compare` with these words.
 fn unforced(words: &[&str]) -> Outcome {
-    // Some ten seconds of CPU time at most, on a machine that may be shared.
+    // The runs take some ten seconds of CPU time at most, but the machine may be shared.
     Cmd::new([HUGELIFT, "compare"]).args(words).patience(5 * PATIENCE).bare()
 }
 
@@ -37,13 +37,14 @@ fn json(words: &[&str]) -> Value {
 }
 
 fn tiny() -> String {
-    // A few instructions of its own and no library: two small pages of text at most.
+    // A few instructions and no library: two small pages of text at most.
     let program = crate::common::plain("tiny").flags(&["-static", "-nostdlib", "-ffreestanding"]).build();
     program.display().to_string()
 }
 
-/// What is huge of either side, and a verdict that is the interval's. (How much faster it is, `make demo`
-/// prints: on a machine that others hold, ten pairs may not tell.)
+/// Checks which bytes are huge on each side, and that the verdict follows from the interval. The test does
+/// not check how much faster the lifted side is, which `make demo` prints: on a busy machine ten pairs may
+/// be too few.
 #[test]
 fn random_jumps_through_64_mb_are_compared() {
     let program = run_of(&jumps(64, Linking::Dynamic).expect("the program"), Hot::OneAPage, 3_000_000);
@@ -63,7 +64,7 @@ fn random_jumps_through_64_mb_are_compared() {
     };
     assert_eq!(variant["verdict"], verdict, "{variant}");
     let [bare, thp] = [0, 1].map(|side| &result["sides"][side]["memory"]["text"]);
-    assert_eq!(bare["huge"], 0, "--bare-4k is what it says");
+    assert_eq!(bare["huge"], 0, "--bare-4k has text on huge pages");
     assert_eq!(thp["huge"], thp["whole"]);
     assert!(thp["huge"].as_u64().unwrap() >= 60 << 20, "{thp}");
 }
@@ -101,7 +102,7 @@ fn issue_13_b4_what_has_nothing_to_lift_is_not_run() {
         assert!(outcome.stdout.contains("huge page of 2 MB; the largest is "), "{}", outcome.stdout);
         assert!(!outcome.stdout.contains("slower") && !sign.exists(), "{}", outcome.stdout);
     }
-    // Whoever follows the advice measures.
+    // Each option of the advice makes it measure.
     for more in [&["--force"][..], &["--variant", "children=--children lift"]] {
         let words = [&["--pairs", "6", "--prepare", &prepare], more, &["--", "/bin/true"]].concat();
         let outcome = unforced(&words);
@@ -116,7 +117,11 @@ fn issue_13_b4_what_has_nothing_to_lift_is_not_run() {
         assert_eq!(result["sides"][variant + 1]["liftable"], 0);
     }
     let outcome = unforced(&["--csv", "--", "/bin/true"]);
-    assert_eq!((outcome.end, outcome.stdout.lines().count()), (End::Code(0), 1), "the titles: {outcome:?}");
+    assert_eq!(
+        (outcome.end, outcome.stdout.lines().count()),
+        (End::Code(0), 1),
+        "more than titles: {outcome:?}"
+    );
 }
 
 #[test]
@@ -139,12 +144,13 @@ fn issue_13_b4_times_have_one_notation() {
     }
 }
 
-/// Peak memory is the child's own: not what it has from its parent by fork, nor hugelift's.
+/// The peak is the child's own memory: without hugelift's, and without what it inherits from its parent by
+/// fork.
 #[test]
 fn peak_memory_and_faults_are_the_childs_own() {
     let result = json(&["--pairs", "6", "--", &tiny()]);
     for side in 0..2 {
-        let peak = result["sides"][side]["peak_bytes"].as_u64().expect("seen at its exit");
+        let peak = result["sides"][side]["peak_bytes"].as_u64().expect("a peak, read when the child exits");
         assert!(peak < 512 << 10, "side {side}: {peak}");
     }
     let faults = &result["sides"][0]["runs"][5]["minor_faults"];
@@ -181,7 +187,7 @@ fn every_run_is_in_the_json_and_in_the_csv() {
     assert_eq!(lines.iter().filter(|line| &line[0] == "a").count(), 7);
 }
 
-/// Which of the wishes ended it, and after how many pairs.
+/// The report names the limit that ended the comparison.
 #[test]
 fn it_stops_at_a_width_at_a_time_or_at_a_number() {
     let ended = |words: &[&str]| {
@@ -189,7 +195,7 @@ fn it_stops_at_a_width_at_a_time_or_at_a_number() {
         let pairs = result["sides"][0]["runs"].as_array().unwrap().len();
         (result["reached"].as_str().unwrap().to_string(), pairs)
     };
-    // So wide that it is reached at the first look, unless something else holds the machine.
+    // So wide that the first check reaches it, unless the machine is busy.
     let (reached, pairs) = ended(&["--figure", "cpu", "--until", "100%", "--pairs", "60"]);
     assert!(reached == "width" && [12, 15, 18, 22, 27, 33].contains(&pairs), "{reached} {pairs}");
     let (reached, pairs) = ended(&["--until", "0.0001%", "--time", "500ms"]);
@@ -213,7 +219,7 @@ fn a_failing_program_is_an_error_that_names_its_side() {
     assert_eq!(compare(&["--", "/no/such/program"]).end, End::Code(127));
 }
 
-/// What cannot work is said before anything runs, in one line.
+/// Options that cannot work are refused in one line, before anything runs.
 #[test]
 fn senseless_options_are_refused_at_once() {
     for (options, said) in [
@@ -275,7 +281,7 @@ fn prepare_runs_before_each_run_cleanup_once_and_output_is_kept() {
     succeeded(&outcome);
     let sides = fs::read_to_string(path("sides")).unwrap();
     let count = |side: &str| sides.lines().filter(|line| *line == side).count();
-    // Six pairs, and a look before and behind.
+    // Six pairs, and one run of each side before and after them.
     assert_eq!((count("bare"), count("lifted"), count("done")), (8, 8, 1), "{sides}");
     let said = fs::read_to_string(output).unwrap();
     assert!(said.matches("words\nCpus_allowed_list:\t0\n").count() >= 16, "{said}");
@@ -285,7 +291,8 @@ fn prepare_runs_before_each_run_cleanup_once_and_output_is_kept() {
     assert!(outcome.stderr.contains("--prepare") && outcome.stderr.contains("no"), "{}", outcome.stderr);
 }
 
-/// One that answers every connection with a number, and has a child of its own.
+/// Writes a server that answers every connection with a number and has a child process. Returns the
+/// commands of the server and of a load for it.
 fn server(dir: &Path) -> (String, String) {
     let socket = dir.join("socket").display().to_string();
     let script = dir.join("server.py");
@@ -318,7 +325,7 @@ fn server(dir: &Path) -> (String, String) {
     (format!("python3 {}", script.display()), load)
 }
 
-/// Processes whose command line has this in it.
+/// Returns the processes whose command line contains `text`.
 fn processes_with(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc").unwrap().flatten() {
@@ -366,9 +373,9 @@ fn servers_are_started_afresh_loaded_and_stopped() {
             assert!(runs.iter().all(|run| !run["memory"].is_null()), "{runs:?}");
             assert!(runs.iter().any(|run| run["server_cpu"].as_f64().is_some_and(|s| s > 0.0)), "{runs:?}");
         }
-        assert_eq!(result["variants"][0]["verdict"], "no-difference", "100.5 and 100.5");
+        assert_eq!(result["variants"][0]["verdict"], "no-difference", "all metrics are 100.5");
     }
-    // Two sides, six rounds and a warm-up, twice.
+    // Two comparisons of two sides with six rounds and a warm-up.
     let pids = fs::read_to_string(dir.path().join("pids")).unwrap();
     assert_eq!(pids.lines().count(), 2 * 2 * 7, "{pids}");
     assert_none_left(&dir.path().display().to_string());
@@ -395,7 +402,7 @@ fn servers_that_do_not_serve_are_errors() {
     };
     other("echo nothing here", "rate: (.*)", "nothing here");
     other("exit 9", "rate: (.*)", "exit status: 9");
-    // Something answers already.
+    // Another server already listens at the socket.
     let _other = std::os::unix::net::UnixListener::bind(dir.path().join("taken")).unwrap();
     let taken = dir.path().join("taken").display().to_string();
     fails(
@@ -417,7 +424,7 @@ fn interrupted(words: &[&str], wait_for: &Path, trace: &str) {
         .unwrap();
     let deadline = Instant::now() + PATIENCE;
     while !wait_for.exists() {
-        assert!(Instant::now() < deadline, "it does not start");
+        assert!(Instant::now() < deadline, "the program did not start");
         std::thread::sleep(Duration::from_millis(5));
     }
     kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).unwrap();
@@ -432,7 +439,7 @@ fn interrupted(words: &[&str], wait_for: &Path, trace: &str) {
 fn an_interrupt_leaves_nothing_behind() {
     let dir = tempfile::tempdir().unwrap();
     let sign = dir.path().join("sign");
-    // One that does not mind SIGTERM, with a child that does not either.
+    // A program that ignores SIGTERM, with a child that ignores it too.
     let sleep = format!("sleep 3{:09}", std::process::id());
     let script = format!("trap '' TERM; {sleep} & touch {}; while :; do {sleep}; done", sign.display());
     interrupted(&["--", "sh", "-c", &script], &sign, &sleep);
@@ -452,7 +459,7 @@ fn an_interrupt_takes_the_server_and_the_load_along() {
 }
 
 #[test]
-fn the_picture_is_to_be_seen_in_a_browser() {
+fn a_browser_shows_the_picture() {
     if browser().is_none() {
         skip!("needs a browser (chromium)");
     }
@@ -476,18 +483,18 @@ fn the_picture_is_to_be_seen_in_a_browser() {
         }
         let embedded = page.evaluate("JSON.parse(document.getElementById('comparison').textContent)");
         assert_eq!(embedded["variants"][1]["name"], result["variants"][1]["name"]);
-        // (A script's 0 is a whole number.)
+        // JavaScript has 0.0 as a whole number, so the values are compared as f64.
         let walls = |all: &Value| -> Vec<f64> {
             let runs = all["sides"][2]["runs"].as_array().unwrap();
             runs.iter().map(|run| run["wall"].as_f64().unwrap()).collect()
         };
         assert_eq!(walls(&embedded), walls(&result));
-        // Two variants, of each the wall and the CPU time.
+        // A circle for each pair, each of the two variants, and each of wall and CPU time.
         let points = page.evaluate("document.querySelectorAll('circle.pair').length");
         let cpu =
             |run: &Value| ["user", "system", "helper"].iter().map(|f| run[f].as_f64().unwrap()).sum::<f64>();
         let runs = |side: usize| result["sides"][side]["runs"].as_array().unwrap();
-        // A run may be too short for the clock of CPU time: it has no ratio then.
+        // A run that is too short for the CPU clock has no ratio of CPU times.
         let with_cpu = |side: usize| {
             runs(0).iter().zip(runs(side)).filter(|(a, b)| cpu(a) > 0.0 && cpu(b) > 0.0).count()
         };

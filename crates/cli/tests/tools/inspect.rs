@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `hugelift inspect`: processes, programs that do not run, and what is neither.
+//! Tests of `hugelift inspect` on processes, on programs that do not run, and on targets that are neither.
 
 use crate::common::{Cmd, HUGELIFT, Held, each_backing, fat, find, huge::smaps, open_dir};
 use crate::{need, need_root};
@@ -16,7 +16,7 @@ fn inspect<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Output {
     Command::new(HUGELIFT).arg("inspect").args(args).output().expect("hugelift runs")
 }
 
-/// The report as JSON; it must come without a word on stderr.
+/// Returns the report as JSON. The command must print nothing on stderr.
 fn report(target: impl AsRef<OsStr>) -> Value {
     let out = inspect([OsStr::new("--json"), target.as_ref()]);
     let shown = String::from_utf8_lossy(&out.stderr);
@@ -34,7 +34,7 @@ fn list<'a>(value: &'a Value, name: &str) -> &'a Vec<Value> {
     value[name].as_array().unwrap_or_else(|| panic!("no list '{name}' in {value}"))
 }
 
-/// Version 1 of the schema, and its sums.
+/// Checks version 1 of the schema, and its sums.
 fn check_schema(report: &Value) {
     assert_eq!(number(report, "version"), 1);
     let mut sums = std::collections::BTreeMap::<String, [u64; 3]>::new();
@@ -62,8 +62,8 @@ fn check_schema(report: &Value) {
     let totals = report["totals"].as_object().expect("totals");
     assert_eq!(totals.keys().collect::<Vec<_>>(), sums.keys().collect::<Vec<_>>());
     for (part, sum) in sums {
-        let told = ["bytes", "liftable_bytes", "huge_bytes"].map(|name| number(&totals[&part], name));
-        assert_eq!(told, sum, "{part}");
+        let total = ["bytes", "liftable_bytes", "huge_bytes"].map(|name| number(&totals[&part], name));
+        assert_eq!(total, sum, "{part}");
     }
 }
 
@@ -75,9 +75,9 @@ fn executable(report: &Value) -> &Value {
     first
 }
 
-/// Bytes of each part of the executable, in the order of their addresses.
+/// Returns the bytes of each part of the executable, in the order of their addresses.
 fn layout(report: &Value) -> Vec<(String, u64)> {
-    // Of a heap and a stack no file tells.
+    // A file does not show the heap and the stack.
     let of_a_file = |p: &&Value| p["part"] != "heap" && p["part"] != "stack";
     let parts = list(executable(report), "parts").iter().filter(of_a_file);
     parts.map(|p| (p["part"].to_string(), number(p, "bytes"))).collect()
@@ -120,7 +120,7 @@ fn names_and_scripts() {
     let dir = tempfile::tempdir().unwrap();
     let script = dir.path().join("script");
     std::fs::write(&script, "#! /bin/sh -e\nexit 0\n").unwrap();
-    // The advice names what was asked about; all else is the interpreter's.
+    // The advice names the script; everything else is about the interpreter.
     let of_script = report(&script).to_string().replace(script.to_str().unwrap(), "/bin/sh");
     assert_eq!(of_script, report("/bin/sh").to_string());
 }
@@ -132,7 +132,8 @@ fn an_interpreter() {
     assert!(number(&report["totals"]["text"], "bytes") > 0);
 }
 
-/// What smaps shows, per part, is what inspect says: before a lift nothing, after it all.
+/// inspect reports for each part what smaps shows: nothing on huge pages before a lift, everything
+/// after it.
 #[test]
 fn a_lifted_process() {
     let program = fat("hold").build();
@@ -166,8 +167,8 @@ fn a_lifted_process() {
     });
 }
 
-/// The first page of a program at a fixed, aligned address goes to huge pages with the
-/// rest: no mapping of the file's start is left to find its headers by.
+/// The first page of a program at a fixed, aligned address is lifted with the rest: no mapping of the
+/// file's start, which would show where the headers are, is left.
 #[test]
 fn a_lifted_process_whose_headers_are_lifted_too() {
     let program = fat("hold").flags(&["-no-pie", "-Wl,-z,noseparate-code"]).build();
@@ -201,7 +202,7 @@ fn the_table() {
     assert!(odd.contains("no hugetlb pool of 4 kB pages"), "{odd}");
 }
 
-/// One line on stderr, nothing on stdout, and the status.
+/// Checks that inspect prints one line on stderr and nothing on stdout, and ends with this status.
 fn refused(target: impl AsRef<OsStr>, status: i32, words: &str) {
     let target = target.as_ref();
     for options in [&[][..], &["--json"], &["-v"]] {
@@ -246,10 +247,10 @@ fn what_is_no_program() {
 fn what_is_no_process() {
     refused("0", 125, "is not a process id");
     refused("99999999999999999999", 125, "is not a process id");
-    // Larger than any: the kernel's limit is 2^22.
+    // Larger than any process id: the kernel's limit is 2^22.
     refused("8388608", 125, "no process 8388608");
     let mut child = Command::new("true").stdin(Stdio::null()).spawn().unwrap();
-    // Ended, and not waited for.
+    // A process that has ended and that its parent has not waited for.
     let zombie = |pid: u32| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         stat.contains(") Z ")
@@ -262,20 +263,20 @@ fn what_is_no_process() {
     refused(child.id().to_string(), 125, &format!("no process {}", child.id()));
 }
 
-/// Whatever the bytes are, there is a report or a line, and never a panic.
+/// For any bytes inspect prints a report or one line, and never panics.
 #[test]
 fn damaged_programs() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("damaged");
     let good = std::fs::read(find("true").unwrap()).unwrap();
     let (mut refused, mut shown) = (0, 0);
-    // The same damage at every run.
+    // A fixed seed gives the same damage at every run.
     let mut generator = fastrand::Rng::with_seed(1);
     let mut random = |below: usize| generator.usize(..below);
     for round in 0..150 {
         let mut bytes = good.clone();
         for _ in 0..1 + round % 4 {
-            // Mostly in the headers and in the program headers behind them.
+            // Mostly in the ELF header and in the program headers after it.
             let at = random(if round % 3 == 0 { bytes.len() } else { 0x340 });
             bytes[at] ^= 1 << random(8);
         }
@@ -302,7 +303,7 @@ fn damaged_programs() {
     assert!(refused > 0 && shown > 0, "{refused} refused, {shown} shown");
 }
 
-/// Somebody else's process: one line that names the file and the way out.
+/// For a process of another user, one line names the file that cannot be read and says what helps.
 #[test]
 fn without_permission() {
     need_root!();
@@ -316,7 +317,7 @@ fn without_permission() {
 }
 
 #[test]
-fn a_reader_that_has_seen_enough() {
+fn a_reader_that_closes_the_pipe() {
     let mut child = Command::new(HUGELIFT)
         .args(["inspect", "-v", "true"])
         .stdout(Stdio::piped())
@@ -327,7 +328,7 @@ fn a_reader_that_has_seen_enough() {
     let mut line = String::new();
     child.stderr.take().unwrap().read_to_string(&mut line).unwrap();
     let status = child.wait().unwrap();
-    // SIGPIPE ends it, or it ends by itself where that is ignored: not a word either way.
+    // SIGPIPE ends it, or it ends by itself where SIGPIPE is ignored. In both cases it prints no error.
     assert!(status.code() == Some(0) || status.signal() == Some(libc::SIGPIPE), "{status:?}");
     assert_eq!(line, "");
 }
@@ -347,7 +348,7 @@ fn a_missing_object() {
     let user = dir.path().join("libuser.so");
     let flags = ["-shared", "-fPIC", "-Wl,--no-as-needed", "-Wl,-rpath,$ORIGIN"].map(OsStr::new);
     build(&user, &[&flags[..], &[library.as_os_str()]].concat());
-    // Without a DT_SONAME it is needed by the path that the linker was given.
+    // A library without DT_SONAME is recorded by the path that the linker was given.
     let names = |report: &Value| {
         let objects = list(report, "objects").iter();
         objects.map(|o| o["path"].as_str().unwrap().to_string()).collect::<Vec<_>>()

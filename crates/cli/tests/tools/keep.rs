@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `hugelift keep`: a daemon with a configuration, files that come, change and go, and ends of
-//! every kind.
+//! Tests of `hugelift keep`: a daemon with a configuration, files that come, change and go, and every way
+//! in which the daemon ends.
 
 use crate::common::run::{PATIENCE, end_group, wait};
 use crate::common::{CGroup, Cmd, End, HUGELIFT, Held, fat};
@@ -25,7 +25,7 @@ struct Place {
     _calm: Calm,
 }
 
-/// Memory that is short is so for every daemon: the test that makes it so runs alone.
+/// Short memory affects every daemon: the test that makes memory short runs alone.
 enum Calm {
     Shared(#[expect(dead_code, reason = "a guard is held, not read")] RwLockReadGuard<'static, ()>),
     Broken(#[expect(dead_code, reason = "a guard is held, not read")] RwLockWriteGuard<'static, ()>),
@@ -88,14 +88,14 @@ impl Place {
         fs::read_to_string(self.path("log")).unwrap()
     }
 
-    /// What the daemon says of itself, once it answers.
+    /// Returns the daemon's status if it answers.
     fn ask(&self) -> Option<Value> {
         let socket = self.path("keep.sock").display().to_string();
         let out = Cmd::new([HUGELIFT, "keep", "status", "--json", "--socket", &socket]).bare();
         serde_json::from_str(&out.stdout).ok()
     }
 
-    /// Whether the file's pages are huge now, whoever made them so.
+    /// Returns whether the file's pages are huge now, made so by the daemon or otherwise.
     fn is_huge(&self) -> bool {
         let victim = self.victim().display().to_string();
         Cmd::new([HUGELIFT, "prime", "--check", &victim]).bare().end == End::Code(0)
@@ -116,9 +116,9 @@ impl Daemon<'_> {
         kill(Pid::from_raw(self.pid().cast_signed()), signal).unwrap();
     }
 
-    /// Waits until what it says is as wanted.
+    /// Waits until the daemon's status is as wanted.
     fn until(&mut self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
-        // If memory is short, by other tests say, it locks nothing for a minute.
+        // If memory is short, for example because of other tests, the daemon locks nothing for a minute.
         let deadline = Instant::now() + 3 * PATIENCE;
         let mut last = None;
         while Instant::now() < deadline {
@@ -137,14 +137,14 @@ impl Daemon<'_> {
         wait(&mut self.child, Instant::now() + PATIENCE).unwrap_or_else(|| panic!("{}", self.place.log()))
     }
 
-    /// Bytes that it has locked, by the kernel.
+    /// Returns the bytes that the daemon has locked, according to the kernel.
     fn locked(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
         let line = status.lines().find_map(|l| l.strip_prefix("VmLck:")).unwrap();
         line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
     }
 
-    /// Whether it has this inode mapped.
+    /// Returns whether the daemon has this file mapped.
     fn maps(&self, path: &Path) -> bool {
         fs::read_to_string(format!("/proc/{}/maps", self.pid())).unwrap().contains(path.to_str().unwrap())
     }
@@ -162,7 +162,7 @@ fn is_done(status: &Value) -> bool {
     !files.is_empty() && files.iter().all(|f| f["whole_bytes"] != 0 && f["huge_bytes"] == f["whole_bytes"])
 }
 
-/// The place with the file in it, unless its file system has no huge pages.
+/// Returns the place with the file in it, or `None` if its file system has no huge pages.
 fn ready(place: Place) -> Option<Place> {
     place.install();
     let out = Cmd::new([HUGELIFT, "prime", place.victim().to_str().unwrap()]).bare();
@@ -191,14 +191,14 @@ fn what_is_replaced_is_primed_again() {
     assert_eq!((&status["version"], &status["pid"]), (&1.into(), &daemon.pid().into()));
     assert!(place.is_huge());
     let whole = status["files"][0]["whole_bytes"].as_u64().unwrap();
-    // As root, or under the usual limit of 8 MB.
+    // As root all of it is locked, otherwise what the usual limit of 8 MB allows.
     assert_eq!(status["locked_bytes"].as_u64().unwrap(), daemon.locked());
     assert!(whole >= 4 * HUGE);
 
     place.install();
-    assert!(!place.is_huge(), "it is a fresh copy");
+    assert!(!place.is_huge(), "a fresh copy is huge before it is primed");
     daemon.until("the second file", |status| is_done(status) && place.is_huge());
-    // The old file's disk space is free.
+    // The old file is unmapped: its disk space is free.
     let deleted = format!("{} (deleted)", place.victim().display());
     assert!(!daemon.maps(Path::new(&deleted)));
 
@@ -215,7 +215,7 @@ fn what_is_replaced_is_primed_again() {
     assert!(place.log().contains("huge"), "{}", place.log());
 }
 
-/// Drops what can be dropped of the file's pages.
+/// Drops those pages of the file from the page cache that the kernel can drop.
 fn evict(path: &Path) {
     let file = File::open(path).unwrap();
     let advice = nix::fcntl::PosixFadviseAdvice::POSIX_FADV_DONTNEED;
@@ -234,14 +234,14 @@ fn what_is_locked_stays_and_what_is_not_comes_back() {
     let check = Cmd::new([HUGELIFT, "prime", "--check", "--json", place.victim().to_str().unwrap()]).bare();
     let check: Value = serde_json::from_str(&check.stdout).unwrap();
     assert_eq!(check["files"][0]["huge_bytes"], 2 * HUGE, "{check:#}");
-    // Another budget, by SIGHUP; a round comes with it.
+    // SIGHUP makes the daemon read the new budget and start a round.
     place.configure("interval = \"1s\"\nbudget = \"0\"");
     daemon.signal(Signal::SIGHUP);
     daemon.until("the new budget", |status| status["budget_bytes"] == 0 && is_done(status));
     assert_eq!(daemon.locked(), 0);
     evict(&place.victim());
     daemon.until("the next round", |status| is_done(status) && place.is_huge());
-    // A configuration that makes no sense changes nothing.
+    // A wrong configuration changes nothing.
     place.configure("budget = \"lots\"");
     daemon.signal(Signal::SIGHUP);
     let deadline = Instant::now() + PATIENCE;
@@ -260,7 +260,7 @@ fn a_killed_daemon_leaves_nothing_in_the_way() {
     place.configure("");
     let mut daemon = place.start();
     daemon.until("the first round", is_done);
-    // No second one beside it.
+    // A second daemon at the same socket is refused.
     let second = Cmd::new(place.words()).bare();
     assert_eq!(second.end, End::Code(125), "{second:?}");
     assert!(second.stderr.contains("another hugelift keep answers at"), "{second:?}");
@@ -293,7 +293,7 @@ fn a_file_in_use_is_primed_when_it_is_free() {
     daemon.until("its end", is_done);
 }
 
-/// Programs that read a file again and again, with far less memory than it has.
+/// Programs that read a file again and again, in a control group with far less memory than the file needs.
 struct Thrashing(Vec<Child>);
 
 impl Thrashing {
@@ -318,7 +318,7 @@ impl Drop for Thrashing {
 fn short_memory_releases_the_locks() {
     need_root!();
     if File::options().write(true).open("/proc/pressure/memory").is_err() {
-        skip!("the kernel does not tell of memory pressure");
+        skip!("the kernel does not report memory pressure");
     }
     let place = place!(Place::alone());
     place.configure("interval = \"1h\"");
@@ -337,11 +337,11 @@ fn short_memory_releases_the_locks() {
     drop(thrashing);
     assert_eq!((&status["locked_bytes"], daemon.locked()), (&0.into(), 0), "{status:#}");
     assert!(place.log().contains("memory is short"), "{}", place.log());
-    assert!(is_done(&status), "it says what it knew: {status:#}");
+    assert!(is_done(&status), "the status must still show the files as done: {status:#}");
 }
 
 #[test]
-fn systemd_is_told() {
+fn systemd_is_notified() {
     let place = place!();
     place.configure("");
     let socket = UnixDatagram::bind(place.path("notify")).unwrap();
@@ -354,7 +354,7 @@ fn systemd_is_told() {
         String::from_utf8_lossy(&text[..n]).into_owned()
     };
     assert!(heard().contains("READY=1"));
-    assert!(place.is_huge(), "ready means done");
+    assert!(place.is_huge(), "READY=1 before the first round was done");
     daemon.signal(Signal::SIGHUP);
     let reloading = heard();
     assert!(reloading.contains("RELOADING=1") && reloading.contains("MONOTONIC_USEC="), "{reloading}");
@@ -365,7 +365,7 @@ fn systemd_is_told() {
 }
 
 #[test]
-fn a_limit_on_locked_memory_is_told() {
+fn a_limit_on_locked_memory_is_reported() {
     need!("setpriv", "prlimit");
     let place = place!();
     place.configure("");
@@ -415,7 +415,7 @@ fn once() {
 }
 
 #[test]
-fn a_wrong_configuration_is_told_by_its_line() {
+fn a_wrong_configuration_is_reported_with_its_line() {
     let place = Place::new();
     for (text, says) in [
         ("files = [\"/x\"]\nbuget = \"1M\"\n", "line 2"),
@@ -433,18 +433,18 @@ fn a_wrong_configuration_is_told_by_its_line() {
 }
 
 #[test]
-fn the_unit_is_one() {
+fn the_systemd_unit_is_valid() {
     need!("systemd-analyze");
     let tree = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../systemd");
     let unit = fs::read_to_string(tree.join("hugelift-keep.service")).unwrap();
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("hugelift-keep.service");
-    // Where it is installed it is not here.
+    // hugelift is not installed here: the unit names the hugelift under test.
     fs::write(&path, unit.replace("/usr/bin/hugelift", HUGELIFT)).unwrap();
     let out = Command::new("systemd-analyze").arg("verify").arg(&path).output().unwrap();
     let said = String::from_utf8_lossy(&out.stderr);
     assert!(out.status.success() && !said.contains("hugelift-keep.service:"), "{said}");
-    // With the rights that it has there, and no others.
+    // The daemon works with the capabilities of the unit and no others.
     need_root!();
     need!("setpriv");
     let place = place!();

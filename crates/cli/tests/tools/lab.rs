@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `hugelift lab`: each experiment in a small form, what it prints, and what it leaves behind.
+//! Tests of `hugelift lab` with each experiment in a small form: what it prints, and what it leaves behind.
 
 use crate::common::browser::{Page, Scheme, browser};
 use crate::common::guard::Exclusive;
@@ -14,7 +14,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// A lab whose results are kept in `state`.
+/// Makes a command `hugelift lab` that keeps its results in `state`.
 fn command(state: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(HUGELIFT);
     command.arg("lab").args(args).env("XDG_STATE_HOME", state).stdin(Stdio::null());
@@ -35,7 +35,7 @@ fn json(text: &str) -> Value {
     serde_json::from_str(text).expect("JSON")
 }
 
-/// What every report must be.
+/// Checks what all reports have in common.
 fn check(report: &Value, experiment: &str) {
     assert_eq!((&report["version"], &report["experiment"]), (&1.into(), &experiment.into()));
     assert!(report["machine"]["cpus"].as_u64().is_some_and(|n| n > 0), "{report}");
@@ -62,13 +62,13 @@ fn check(report: &Value, experiment: &str) {
     }
 }
 
-/// The lines of a CSV without its titles, each by its titles.
+/// Returns the lines of a CSV after its titles, each as a map from titles to values.
 fn records(text: &str) -> Vec<std::collections::HashMap<String, String>> {
     let mut reader = csv::Reader::from_reader(text.as_bytes());
     reader.deserialize().collect::<Result<_, _>>().expect("CSV")
 }
 
-/// A setting that an experiment may change.
+/// Returns the pool's setting, which an experiment may change.
 fn pool() -> String {
     std::fs::read_to_string("/proc/sys/vm/nr_hugepages").unwrap_or_default()
 }
@@ -87,15 +87,15 @@ fn munmap_lists_what_will_it_scale_does() {
     };
     for line in lines[2..8].iter().chain([&lines[9]]) {
         let [min, max, total] = numbers(line)[..] else { panic!("{line}") };
-        // Each is rounded.
+        // Each number is rounded.
         assert!(min <= max && total.abs_diff(min + max) <= 1 && total > 0, "{line}");
     }
     assert_eq!(numbers(lines[10])[0], numbers(lines[9])[2]);
 }
 
-/// Beside twenty lines of C, by CPU time, in turn. The figures are printed; what is asserted is
-/// only that it is the same work: as two programs, their mappings have other neighbours. Its cycle
-/// against the same calls in C, in one process, is tested in its module.
+/// Compares the CPU time of a cycle with that of twenty lines of C, in turn, and prints the figures. The
+/// test asserts only that both do the same work: as two programs, their mappings have different
+/// neighbours. The module of the experiment tests its cycle against the same calls in C in one process.
 #[test]
 fn munmap_costs_what_it_does_in_c() {
     let _alone = Exclusive::take().unwrap();
@@ -114,16 +114,16 @@ fn munmap_costs_what_it_does_in_c() {
     assert!((0.5..2.0).contains(&ratios[1]), "{ratios:?}");
 }
 
-/// A run of `lab munmap --quick` that several tests look at: it takes most of a minute.
+/// A run of `lab munmap --quick` that several tests share: it takes most of a minute.
 struct Munmap {
     report: Value,
     page: String,
-    /// What it left for `doctor`.
+    /// The result that it stored for `doctor`.
     kept: Value,
 }
 
 impl Munmap {
-    /// Not for who holds an [`Exclusive`].
+    /// Takes an [`Exclusive`]: the caller must not hold one.
     fn get() -> &'static Munmap {
         static ONCE: OnceLock<Munmap> = OnceLock::new();
         ONCE.get_or_init(|| {
@@ -155,11 +155,11 @@ fn munmap_as_json_csv_and_a_page() {
             assert!(rate.is_some_and(|rate| rate > 10.0), "{kind}, {tasks}: {rows:?}");
         }
     }
-    // Processes and threads, of each kind of pages that there is.
+    // A curve for processes and one for threads, for each kind of pages that the machine has.
     let series = report["plots"][0]["series"].as_array().map_or(0, Vec::len);
     assert!([2, 4, 6].contains(&series), "{series} curves");
     assert!(page.contains("</svg>"));
-    // It is kept as it was printed.
+    // The stored result is the printed one.
     assert_eq!(kept, report);
     let _alone = Exclusive::take().unwrap();
     let dir = tempfile::tempdir().unwrap();
@@ -180,12 +180,12 @@ fn an_interrupt_shows_a_part_and_leaves_nothing_behind() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // Its tasks are running, and the pool is enlarged where it may be.
+    // Wait until its tasks run; it enlarges the pool if it is allowed to.
     let children = format!("/proc/{0}/task/{0}/children", child.id());
     let deadline = Instant::now() + PATIENCE;
     let mut is_enlarged = false;
     while std::fs::read_to_string(&children).unwrap_or_default().is_empty() {
-        assert!(Instant::now() < deadline, "it does not start");
+        assert!(Instant::now() < deadline, "the experiment did not start");
         is_enlarged |= pool() != before;
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -200,7 +200,7 @@ fn an_interrupt_shows_a_part_and_leaves_nothing_behind() {
     let report = json(std::str::from_utf8(&outcome.stdout).unwrap());
     check(&report, "munmap");
     assert_eq!(report["ended"], "interrupted");
-    // Where memory is fragmented it does without, and says so.
+    // If memory is fragmented, it measures without the pool and says so.
     let notes = report["notes"].to_string();
     assert!(!nix::unistd::geteuid().is_root() || is_enlarged || notes.contains("left out"), "{notes}");
     assert!(!report["tables"][0]["rows"].as_array().unwrap().is_empty(), "{report}");
@@ -208,7 +208,7 @@ fn an_interrupt_shows_a_part_and_leaves_nothing_behind() {
     for task in tasks.split_whitespace() {
         assert!(!Path::new("/proc").join(task).exists(), "task {task} is left");
     }
-    // A part does not take the place of a whole.
+    // An interrupted run does not replace the stored result of a complete one.
     assert!(!dir.path().join("hugelift").exists());
 }
 
@@ -236,23 +236,24 @@ fn tlb_measures_every_kind_of_page_and_its_figures_are_plausible() {
         };
         let small = named("4 kB").or(named("16 kB")).or(named("64 kB")).expect("small pages");
         assert!(named("caches alone").is_some() && (named("THP").is_some() || !thp), "{plot}");
-        // A load in so little memory is a hit in the first cache: some cycles. 8192 pages are beyond
-        // any first-level TLB, and cost more.
+        // In so little memory a load hits the first-level cache and takes a few cycles. 8192 pages exceed
+        // every first-level TLB and cost more.
         let (near, far) = (time(small, 64 << 10), time(small, 32 << 20));
         assert!((0.2..100.0).contains(&near) && far > near, "{near} {far}");
-        // All that root can have is there, or it is said why not.
+        // For root every kind of page is measured, or a note says why not.
         assert!(!root || named("hugetlb 2 MB").is_some() || notes.contains("left out"), "{notes}");
     }
     let text = &report["tables"][0]["rows"][0];
     assert_eq!(text[0], format!("text of process {own}"));
 }
 
-/// The pages that were claimed are those that smaps shows: no note says otherwise.
+/// As another user, the report says that root could enlarge the pool, and one line that the result is not
+/// stored.
 #[test]
 fn tlb_without_root_says_what_root_adds() {
     let _alone = Exclusive::take().unwrap();
     if !nix::unistd::geteuid().is_root() {
-        skip!("needs root, to become somebody else");
+        skip!("needs root, to become another user");
     }
     let dir = open_dir(&[]);
     let out = Command::new("setpriv")
@@ -287,13 +288,13 @@ fn all_ends_at_an_interrupt_with_what_it_has() {
     let outcome = child.wait_with_output().unwrap();
     assert_eq!((end, pool()), (End::Code(130), before), "{outcome:?}");
     let report = json(std::str::from_utf8(&outcome.stdout).unwrap());
-    // One report alone is itself the JSON.
+    // With one report, the JSON is that report and not a list.
     let last = report["reports"].as_array().map_or(&report, |all| all.last().expect("a report"));
     assert_eq!(last["ended"], "interrupted", "{report}");
     assert!(std::fs::read_to_string(&page).unwrap().contains("interrupted: this is"));
 }
 
-/// Whatever is asked to end an experiment, and whenever: what it may have changed is as before.
+/// Whatever signal ends an experiment, and whenever, all settings are as before.
 #[test]
 fn every_experiment_puts_back_all_settings_at_any_signal() {
     let _alone = Exclusive::take().unwrap();
@@ -307,7 +308,7 @@ fn every_experiment_puts_back_all_settings_at_any_signal() {
             "/sys/kernel/mm/transparent_hugepage/hugepages-*/*enabled",
         ];
         let files = patterns.iter().flat_map(|pattern| glob::glob(pattern).unwrap().flatten());
-        // Counters of khugepaged are no settings.
+        // khugepaged's counters are not settings.
         let kept = files.filter(|file| !file.ends_with("full_scans") && !file.ends_with("pages_collapsed"));
         kept.filter_map(|file| Some((file.display().to_string(), std::fs::read_to_string(&file).ok()?)))
             .collect()
@@ -332,7 +333,7 @@ fn every_experiment_puts_back_all_settings_at_any_signal() {
 }
 
 #[test]
-fn doctor_tells_what_was_measured_here() {
+fn doctor_reports_what_was_measured_here() {
     let _alone = Exclusive::take().unwrap();
     let dir = tempfile::tempdir().unwrap();
     let report = json(&good(dir.path(), &["tlb", "--quick", "--largest", "1M", "--json"]));
@@ -343,23 +344,23 @@ fn doctor_tells_what_was_measured_here() {
     let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let (day, _) = report["date"].as_str().unwrap().split_once('T').unwrap();
     let advice = report["advice"][0].as_str().unwrap();
-    // Whoever does not ask for it is not told.
+    // Without `--lab` doctor does not report it.
     assert!(!doctor(&[]).contains("measured"), "{}", doctor(&[]));
-    let told = words(&doctor(&["--lab"]));
-    assert!(told.contains(&words(&format!("lab tlb measured here on {day}: {advice}"))), "{told}");
+    let shown = words(&doctor(&["--lab"]));
+    assert!(shown.contains(&words(&format!("lab tlb measured here on {day}: {advice}"))), "{shown}");
     let all = json(&doctor(&["--json"]));
     assert_eq!(
         (&all["measured"][0]["experiment"], &all["measured"][0]["advice"]),
         (&"tlb".into(), &report["advice"])
     );
-    // Of another machine's results it says nothing.
+    // doctor does not report results of another machine.
     let file = dir.path().join("hugelift/lab/tlb.json");
     let other = std::fs::read_to_string(&file).unwrap().replace("\"cpus\":", "\"cpus\":1");
     std::fs::write(&file, other).unwrap();
     assert!(!doctor(&["--lab"]).contains("measured on this machine"));
 }
 
-/// To a browser 1.0 and 1 are one number.
+/// Converts all numbers to f64, since a browser writes 1.0 as 1.
 fn as_floats(value: Value) -> Value {
     match value {
         Value::Number(number) => number.as_f64().into(),
@@ -369,7 +370,7 @@ fn as_floats(value: Value) -> Value {
     }
 }
 
-/// The pictures in a browser: nothing lies over anything else, axes and curves have their names.
+/// In a browser no text of the pictures overlaps another, and axes and curves have their names.
 #[test]
 fn the_pictures_can_be_read() {
     if browser().is_none() {
@@ -389,7 +390,7 @@ fn the_pictures_can_be_read() {
             let mut page = Page::open(file, scheme);
             page.check_plots(report);
             let embedded = page.evaluate("JSON.parse(document.getElementById('reports').textContent)[0]");
-            assert!(as_floats(embedded) == as_floats(report.clone()), "{name}: other figures on the page");
+            assert!(as_floats(embedded) == as_floats(report.clone()), "{name}: the page has other figures");
             let shot = page.screenshot();
             if let Some(dir) = std::env::var_os("HUGELIFT_TEST_PICTURES") {
                 let path = Path::new(&dir).join(format!("lab-{name}-{scheme:?}.png"));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `hugelift lab memcpy` and `lab cow` in a small form: what they say is true, and they leave the
+//! Tests of `hugelift lab memcpy` and `lab cow` in a small form: their reports are true, and they leave the
 //! machine as it was.
 
 use crate::common::browser::{Page, Scheme, browser};
@@ -19,7 +19,7 @@ const POOL: &str = "/proc/sys/vm/nr_hugepages";
 
 fn lab(args: &[&str], state: &Path) -> Command {
     let mut command = Command::new(HUGELIFT);
-    // What it keeps and what it makes for the time being are both in there.
+    // Both its stored results and its temporary files are in `state`.
     command.arg("lab").args(args).env("XDG_STATE_HOME", state).env("TMPDIR", state).stdin(Stdio::null());
     command
 }
@@ -34,7 +34,7 @@ fn setting(path: &str) -> String {
     std::fs::read_to_string(path).unwrap_or_default().trim().to_string()
 }
 
-/// Transparent huge pages can be had by asking for them.
+/// Returns whether madvise(2) can give transparent huge pages.
 fn thp() -> bool {
     let enabled = setting("/sys/kernel/mm/transparent_hugepage/enabled");
     !enabled.is_empty() && !enabled.contains("[never]")
@@ -48,7 +48,7 @@ fn notes(report: &Value) -> Vec<&str> {
     report["notes"].as_array().expect("notes").iter().map(|n| n.as_str().expect("text")).collect()
 }
 
-/// The rows of the table that has this column, each by the keys of its columns.
+/// Returns the rows of the table that has this column, each as a map from the keys of its columns.
 fn rows(report: &Value, key: &str) -> Vec<serde_json::Map<String, Value>> {
     let keys = |table: &Value| -> Vec<String> {
         let columns = table["columns"].as_array().expect("columns").iter();
@@ -136,13 +136,14 @@ fn a_write_after_a_fork_copies_a_page_of_its_kind() {
     assert_eq!(number(hugetlb, "copied_bytes") % 16.0, 0.0);
     assert!(number(hugetlb, "copied_bytes") >= 16.0 * (2 << 20) as f64, "{hugetlb:?}");
     if number(thp, "copied_bytes") < number(hugetlb, "copied_bytes") / 2.0 {
-        // 20 times and more, measured; a third of what is promised is no noise.
+        // 20 times and more were measured. A ratio of 3 leaves room for noise.
         let ratio = number(hugetlb, "write_p50_s") / number(thp, "write_p50_s");
         assert!(ratio >= 3.0, "{ratio}: {thp:?} {hugetlb:?}");
     }
 }
 
-/// Starts `args`, sends SIGINT once `busy` finds it so, and checks that it ends as it should.
+/// Starts `args`, sends SIGINT once `busy` returns true, and checks that the experiment ends as interrupted
+/// and leaves no process. Returns the report.
 fn interrupted(args: &[&str], state: &Path, busy: impl Fn(u32) -> bool) -> Value {
     let args = [args, &["--json"]].concat();
     let mut child = lab(&args, state).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -150,7 +151,7 @@ fn interrupted(args: &[&str], state: &Path, busy: impl Fn(u32) -> bool) -> Value
     while !busy(child.id()) {
         assert!(
             Instant::now() < deadline && child.try_wait().unwrap().is_none(),
-            "{args:?} is not seen at work"
+            "{args:?} was not seen at work"
         );
         std::thread::sleep(Duration::from_millis(1));
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `hugelift lab reclaim`: a whole quick run, and one that is interrupted.
+//! Tests `hugelift lab reclaim` with a whole quick run and with an interrupted run.
 
 use crate::common::HUGELIFT;
 use crate::common::browser::{Page, Scheme, browser};
@@ -21,8 +21,8 @@ fn table<'a>(report: &'a Value, caption: &str) -> &'a Vec<Value> {
     table.unwrap_or_else(|| panic!("{caption}: {tables:?}"))["rows"].as_array().expect("rows")
 }
 
-/// Every scheme with every number of tasks, waits where there are any, the model up to 96 cores beside the
-/// literature, and two sentences.
+/// The report has every scheme with every number of tasks, the waits of schemes that wait, the model up to
+/// 96 cores beside the literature, and two sentences of advice.
 #[test]
 fn a_quick_run_has_all_figures() {
     let state = tempfile::tempdir().expect("a directory");
@@ -55,7 +55,7 @@ fn a_quick_run_has_all_figures() {
         assert!(model.iter().any(|row| row[1] == 96.0) && model.len().is_multiple_of(3), "{model:?}");
         for row in model.iter().filter(|row| row[1] == 96.0) {
             let [epochs, list_to_spinning] = [6, 8].map(|i| row[i].as_f64());
-            assert!(epochs > Some(1.0) && list_to_spinning > Some(1.0), "better than a lock: {row}");
+            assert!(epochs > Some(1.0) && list_to_spinning > Some(1.0), "not better than a lock: {row}");
         }
         assert!(report["notes"].to_string().contains("252.0 %"), "{}", report["notes"]);
     }
@@ -75,7 +75,7 @@ fn a_quick_run_has_all_figures() {
 }
 
 #[test]
-fn an_interrupted_run_tells_what_it_has() {
+fn an_interrupted_run_reports_what_it_has() {
     let state = tempfile::tempdir().expect("a directory");
     let child = Command::new(HUGELIFT)
         .args(["lab", "reclaim", "--json"])
@@ -91,5 +91,5 @@ fn an_interrupted_run_tells_what_it_has() {
     assert_eq!(out.status.code(), Some(130), "{out:?}");
     let report: Value = serde_json::from_slice(&out.stdout).expect("JSON");
     assert_eq!(report["ended"], "interrupted");
-    assert!(!state.path().join("hugelift/lab/reclaim.json").exists(), "a part is not kept");
+    assert!(!state.path().join("hugelift/lab/reclaim.json").exists(), "a part of a run was kept");
 }

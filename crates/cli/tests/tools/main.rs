@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The other subcommands: what they find, measure, prepare and say.
+//! Tests of the other subcommands: what they find, measure, prepare and print.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `hugelift ministat` beside ministat(1) itself, and what it says of what it cannot use.
+//! Compares `hugelift ministat` with ministat(1), and tests its messages on input that it cannot use.
 
 use crate::common::HUGELIFT;
 use crate::need;
@@ -29,7 +29,7 @@ fn ran(command: &mut Command, dir: &Path, args: &[&str], stdin: &str) -> Output 
         .stderr(Stdio::piped())
         .spawn()
         .expect("it starts");
-    // One that does not read its standard input is no error.
+    // A program that does not read its standard input is no error.
     let _ = child.stdin.take().expect("a pipe").write_all(stdin.as_bytes());
     child.wait_with_output().expect("it ends")
 }
@@ -42,7 +42,7 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).expect("UTF-8")
 }
 
-/// A few hundred samples of all shapes, drawn anew from the same seed at every run.
+/// Compares the output for 240 sets of samples, which each run draws from the same seed.
 #[test]
 fn prints_what_the_original_prints() {
     need!("ministat");
@@ -96,7 +96,7 @@ fn standard_input_columns_and_delimiters() {
     let columns: String = IGUANA.lines().map(|n| format!("n=,;{n};7\n")).collect();
     let out = ministat(dir.path(), &args, &columns);
     assert_eq!(text(&out.stdout), row, "{out:?}");
-    // Compared with a file; no terminal, so 74 columns.
+    // Standard input compared with a file. The output is no terminal, so it has 74 columns.
     let out = ministat(dir.path(), &["-", "chameleon"], IGUANA);
     let shown = text(&out.stdout);
     assert!(shown.contains(&format!("+{}+\n", "-".repeat(74))), "{shown}");

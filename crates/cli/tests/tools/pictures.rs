@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pictures in a real browser: what they say is what the JSON says, nothing is loaded,
-//! nothing complained of, and there is something to see.
+//! Tests pictures in a real browser: they show what the JSON contains, load nothing, cause no error, and
+//! are not empty.
 
 use crate::common::browser::{Page, Scheme, browser};
 use crate::common::{Cmd, HUGELIFT, Held, fat};
@@ -15,7 +15,7 @@ fn inspect<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Output {
     Command::new(HUGELIFT).arg("inspect").args(args).output().expect("hugelift runs")
 }
 
-/// The picture of a target, and the JSON that was printed beside it.
+/// Returns the file with the picture of a target, and the JSON that was printed with it.
 fn picture(target: impl AsRef<OsStr>, dir: &Path) -> (PathBuf, Value) {
     let file = dir.join("picture.html");
     let out = inspect([OsStr::new("--json"), OsStr::new("--html"), file.as_os_str(), target.as_ref()]);
@@ -27,7 +27,7 @@ fn number(value: &Value, name: &str) -> u64 {
     value[name].as_u64().unwrap_or_else(|| panic!("no number '{name}' in {value}"))
 }
 
-/// What every picture must be, in both schemes. Returns the page, and colours to be had there.
+/// Checks what all pictures have in common, in one scheme. Returns the page.
 fn check(file: &Path, report: &Value, scheme: Scheme) -> Page {
     let mut page = Page::open(file, scheme);
     assert_eq!(page.problems(), [""; 0], "{scheme:?}");
@@ -57,7 +57,7 @@ fn check(file: &Path, report: &Value, scheme: Scheme) -> Page {
     page
 }
 
-/// The bytes that the cells of the page tell of, by what they say first: huge or not huge.
+/// Returns the start, the end and the description of each cell of the page.
 fn cells(page: &mut Page) -> Vec<(u64, u64, String)> {
     let titles =
         page.evaluate("[...document.querySelectorAll('.grid-of-pages rect title')].map(t => t.textContent)");
@@ -70,7 +70,8 @@ fn cells(page: &mut Page) -> Vec<(u64, u64, String)> {
     titles.as_array().expect("a list").iter().map(cell).collect()
 }
 
-/// Cells cover each part once, none larger than a huge page, and the huge ones add up.
+/// Checks that cells cover each part once, that none is larger than a huge page, and that the huge ones add
+/// up.
 fn cells_agree(page: &mut Page, report: &Value) {
     let cells = cells(page);
     let size = number(report, "page_size");
@@ -90,8 +91,8 @@ fn cells_agree(page: &mut Page, report: &Value) {
                 inside().filter(|(_, _, what)| what.contains(", huge")).map(|(a, b, _)| b - a).sum();
             let partly: u64 =
                 inside().filter(|(_, _, what)| what.contains("partly")).map(|(a, b, _)| b - a).sum();
-            let told = number(part, "huge_bytes");
-            assert!(huge <= told && told <= huge + partly, "{huge} + {partly}: {part}");
+            let reported = number(part, "huge_bytes");
+            assert!(huge <= reported && reported <= huge + partly, "{huge} + {partly}: {part}");
             for skip in part["skips"].as_array().expect("skips") {
                 let detail = skip["detail"].as_str().expect("words");
                 assert!(
@@ -136,7 +137,7 @@ fn a_large_program_that_does_not_run() {
 }
 
 #[test]
-fn what_a_cell_is_can_be_had_by_mouse_and_by_keys() {
+fn mouse_and_keys_show_what_a_cell_is() {
     if browser().is_none() {
         skip!("needs chromium");
     }
@@ -149,7 +150,7 @@ fn what_a_cell_is_can_be_had_by_mouse_and_by_keys() {
     let shown = page.evaluate(tooltip);
     let shown = shown.as_str().expect("text");
     assert!(shown.starts_with("0x") && shown.contains("could be lifted\nhint: hugelift run"), "{shown}");
-    // The Tab key comes to the first cell of a grid; arrows go on.
+    // The Tab key reaches the first cell of a grid; arrow keys reach the others.
     page.evaluate("document.querySelector('.legend li:last-child button').focus()");
     page.press("Tab");
     let first = page.evaluate(tooltip);
@@ -167,7 +168,7 @@ fn what_a_cell_is_can_be_had_by_mouse_and_by_keys() {
     assert_eq!((page.evaluate(dimmed), page.problems()), (0.into(), vec![]));
 }
 
-/// A name that would be markup is text.
+/// A name with markup is shown as text.
 #[test]
 fn a_hostile_name() {
     if browser().is_none() {
@@ -184,7 +185,7 @@ fn a_hostile_name() {
     assert_eq!(page.evaluate("document.title"), format!("{name}: its huge pages"));
 }
 
-/// The check itself: a page that errs, loads and overlaps is found out.
+/// Tests the check itself: it finds a page's errors, loads and overlapping texts.
 #[test]
 fn a_bad_page_is_found_out() {
     if browser().is_none() {
@@ -210,7 +211,7 @@ fn a_bad_page_is_found_out() {
 fn where_it_is_written() {
     let dir = tempfile::tempdir().unwrap();
     let own = std::env::current_exe().unwrap();
-    // A directory is not replaced, and what cannot be written is named.
+    // A directory is not replaced, and a file that cannot be written is named.
     for (file, what) in
         [(dir.path().to_path_buf(), "directory"), (dir.path().join("no/such.html"), "No such file")]
     {
@@ -220,7 +221,7 @@ fn where_it_is_written() {
         assert!(said.contains(&*file.to_string_lossy()) && said.contains(what), "{said}");
         assert!(out.stdout.is_empty());
     }
-    // The text is printed as without it; an old file is replaced, and nothing else is left there.
+    // The text is the same as without --html; an old file is replaced, and no other file is left.
     let file = dir.path().join("page.html");
     std::fs::write(&file, "old").unwrap();
     let out = inspect([OsStr::new("--html"), file.as_os_str(), own.as_os_str()]);
@@ -228,7 +229,7 @@ fn where_it_is_written() {
     let page = std::fs::read_to_string(&file).unwrap();
     assert!(page.starts_with("<!DOCTYPE html>") && page.ends_with("</html>\n"));
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
-    // Standard output, and then nothing else there.
+    // With `-` the page, and nothing else, goes to standard output.
     let out = inspect([OsStr::new("--json"), OsStr::new("--html"), OsStr::new("-"), own.as_os_str()]);
     assert!(out.status.success());
     assert_eq!(String::from_utf8(out.stdout).unwrap(), page);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `hugelift pool` on this machine's pools, and on those of a recorded one with two nodes.
+//! Tests of `hugelift pool` on this machine's pools, and on those of a recorded machine with two nodes.
 
 use crate::common::guard::{Exclusive, Settings};
 use crate::common::recorded::Recorded;
@@ -23,7 +23,7 @@ fn pool<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Output {
     Command::new(HUGELIFT).arg("pool").args(args).output().expect("hugelift runs")
 }
 
-/// The command as typed after `hugelift pool`, on a recorded machine; it must succeed.
+/// Runs a command, as typed after `hugelift pool`, on a recorded machine. The command must succeed.
 fn on(machine: &Recorded, line: &str) -> String {
     let out = on_any(machine, line);
     let (shown, said) = (text(&out.stdout), text(&out.stderr));
@@ -44,7 +44,7 @@ fn json(out: &Output) -> Value {
     serde_json::from_slice(&out.stdout).unwrap_or_else(|e| panic!("{e}: {out:?}"))
 }
 
-/// The pool of 2 MB pages as `show` has it.
+/// Returns the pool of 2 MB pages as `show` prints it.
 fn shown() -> Value {
     let out = pool(["show", "--json"]);
     assert!(out.status.success() && out.stderr.is_empty(), "{out:?}");
@@ -59,7 +59,7 @@ fn number(path: &str) -> u64 {
     text.trim().parse().unwrap_or_else(|e| panic!("{path}: {e}"))
 }
 
-/// A number of /proc/meminfo.
+/// Returns a number of /proc/meminfo.
 fn meminfo(name: &str) -> u64 {
     let text = fs::read_to_string("/proc/meminfo").expect("meminfo");
     let line = text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':')).expect(name);
@@ -105,7 +105,7 @@ fn set_and_show_agree_with_the_kernel() {
         assert!(row.split_whitespace().any(|w| w == want.to_string()), "{table}");
         assert!(before > 0 || table.contains(&format!("\n{}\n", "░".repeat(want as usize))), "{table}");
     }
-    // A share of a node is also a share of the whole.
+    // Pages added to a node also count in the total.
     let out = pool(["set", "2M=+2", "--node", "0", "--json"]);
     assert!(out.status.success(), "{out:?}");
     let change = &json(&out)["changes"][0];
@@ -151,13 +151,17 @@ fn a_node_gets_its_share_and_keeps_it() {
     };
     on(&machine, "set 2M=128 --persist");
     assert!(machine.read("/etc/sysctl.d/60-hugelift.conf").ends_with("\nvm.nr_hugepages = 128\n"));
-    assert_eq!(machine.read("/proc/sys/vm/compact_memory"), "", "it shrank: no compaction");
+    assert_eq!(
+        machine.read("/proc/sys/vm/compact_memory"),
+        "",
+        "memory was compacted although the pool shrank"
+    );
     let said = on(&machine, "set 2M=+72 --node 1 --persist");
     assert!(said.contains("2 MB pages on node 1: 200 asked for, 200 got (before: 128)"), "{said}");
     assert_eq!((node(0), node(1)), ("128\n".into(), "200\n".into()));
     assert_eq!(machine.read("/sys/devices/system/node/node1/compact"), "1\n");
     assert_eq!(machine.read("/sys/devices/system/node/node0/compact"), "");
-    // The even share of all nodes would undo it at the next boot.
+    // This line would give all nodes an even share at the next boot.
     assert!(!machine.read("/etc/sysctl.d/60-hugelift.conf").contains("\nvm.nr_hugepages"));
     let lines = machine.read("/etc/tmpfiles.d/hugelift.conf");
     for (n, pages) in [(0, 128), (1, 200)] {
@@ -169,7 +173,7 @@ fn a_node_gets_its_share_and_keeps_it() {
     assert_eq!(leftovers, 0);
 }
 
-/// systemd-tmpfiles and sysctl themselves read what was written.
+/// systemd-tmpfiles and sysctl themselves read the files that were written.
 #[test]
 fn the_files_are_what_boot_programs_read() {
     need!("systemd-tmpfiles", "sysctl");
@@ -182,7 +186,7 @@ fn the_files_are_what_boot_programs_read() {
     let out = Command::new("systemd-tmpfiles").args(["--create", &root]).output().expect("it runs");
     assert!(out.status.success(), "{out:?}");
     assert_eq!(machine.read(giant).trim(), "3", "{out:?}");
-    // As the name says, sysctl's --dry-run only says what it would write.
+    // sysctl's --dry-run only prints what it would write.
     let file = machine.path("/etc/sysctl.d/60-hugelift.conf");
     let out = Command::new("sysctl").args(["--dry-run", "-p"]).arg(file).output().expect("it runs");
     assert!(out.status.success(), "{out:?}");
@@ -194,7 +198,7 @@ fn the_files_are_what_boot_programs_read() {
 }
 
 #[test]
-fn whoever_sets_it_later_is_named() {
+fn a_file_that_sets_it_later_is_named() {
     let machine = Recorded::well_set();
     machine.write("/usr/lib/sysctl.d/70-db.conf", "vm/nr_hugepages=4\n");
     machine.write("/etc/sysctl.d/10-early.conf", "vm.nr_hugepages=4\n");
@@ -202,8 +206,8 @@ fn whoever_sets_it_later_is_named() {
     assert!(said.contains("70-db.conf is read later") && !said.contains("10-early"), "{said}");
 }
 
-/// A setting that takes any number and keeps less of it: the core dump filter of the
-/// process that writes it, which is nobody's but hugelift's own.
+/// A link replaces the pool's file by a setting that accepts any number and keeps less of it: the core dump
+/// filter of the process that writes it, which is hugelift itself.
 #[test]
 fn a_shortage_shows_in_the_exit_status() {
     let machine = Recorded::well_set();
@@ -215,7 +219,7 @@ fn a_shortage_shows_in_the_exit_status() {
         .success()
         .then(|| number("/proc/self/coredump_filter"))
         .expect("show works");
-    // Bits above those that exist are dropped: as many as there are now stay.
+    // The kernel drops bits above those that exist: the filter keeps its present value.
     let bits = u64::from_str_radix(&now.to_string(), 16).expect("a number");
     let asked = (1 << 20) + bits;
     let out = on_any(&machine, &format!("set 2M={asked}"));
@@ -225,7 +229,7 @@ fn a_shortage_shows_in_the_exit_status() {
 }
 
 #[test]
-fn what_cannot_be_is_said_in_one_line() {
+fn impossible_requests_are_refused_in_one_line() {
     let machine = Recorded::well_set();
     for (line, says) in [
         ("set 64M=1", "it has 1 GB, 2 MB"),
@@ -244,7 +248,7 @@ fn what_cannot_be_is_said_in_one_line() {
     assert!(text(&on_any(&machine, "set 1").stderr).contains("no hugetlb pools"));
 }
 
-/// The pool that `need` asks for is enough, and one page fewer is not.
+/// A pool of the size that `need` prints is enough for a run, and one page less is not.
 #[test]
 fn need_is_what_a_run_takes() {
     need_root!();
@@ -268,7 +272,7 @@ fn need_is_what_a_run_takes() {
     };
     match (short(need), short(need - 1)) {
         (Ok(enough), Ok(short)) => {
-            assert_eq!(enough, (Some(0), 0, 0), "status, pages left, complaints");
+            assert_eq!(enough, (Some(0), 0, 0), "status of need, pages left, lines of hugelift");
             assert_eq!((short.0, short.2 > 0), (Some(1), true), "{short:?}");
         }
         (enough, short) => skip!("{enough:?} {short:?}"),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `hugelift prime`: what it says is huge, a program that maps the file sees huge; what it
-//! says stands in the way does; and nothing else is changed.
+//! Tests of `hugelift prime`: a program that maps the file gets huge pages where the report says so, the
+//! obstacles in the report are real, and nothing else is changed.
 
 use crate::common::huge::{assert_unchanged, pieces, smaps};
 use crate::common::run::{End, PATIENCE};
@@ -17,7 +17,7 @@ use tempfile::TempDir;
 
 const HUGE: u64 = 2 << 20;
 
-/// `hugelift prime --json` with these words: its exit status and its report.
+/// Runs `hugelift prime --json` with these words; returns its exit status and its report.
 fn prime(words: &[&str]) -> (i32, Value) {
     prime_by(HUGELIFT.as_ref(), &[], words)
 }
@@ -30,8 +30,8 @@ fn prime_by(hugelift: &Path, before: &[&str], words: &[&str]) -> (i32, Value) {
     (status, report)
 }
 
-/// A program of 6 MB of text and of constants at a fixed address, just copied: its page cache
-/// is in small pages.
+/// A program with 6 MB of text and 6 MB of constants at a fixed address. It was just copied, so the page
+/// cache has it in small pages.
 struct Fresh {
     path: PathBuf,
     dir: TempDir,
@@ -48,8 +48,8 @@ fn fresh() -> Fresh {
     fresh_in(Path::new(env!("CARGO_TARGET_TMPDIR")))
 }
 
-/// By the command, in another process: our own tests run in threads, and a child that one of
-/// them forks would have our file open for writing for a moment.
+/// Copies a file with cp(1). Tests run in threads: if this process wrote the file, a child that another
+/// thread forks would have it open for writing for a moment.
 fn copy(from: &Path, to: &Path) {
     let cp = Command::new("cp").arg(from).arg(to).status().expect("cp");
     assert!(cp.success(), "cp {} {}", from.display(), to.display());
@@ -61,7 +61,7 @@ impl Fresh {
     }
 }
 
-/// What stands in the way, with its bytes.
+/// Returns the reason and the bytes of each obstacle.
 fn obstacles(file: &Value) -> Vec<(String, u64)> {
     let segments = file["segments"].as_array().unwrap().iter();
     let of = |s: &Value| s["obstacles"].as_array().unwrap().clone();
@@ -69,7 +69,7 @@ fn obstacles(file: &Value) -> Vec<(String, u64)> {
     all.map(|o| (o["reason"].as_str().unwrap().to_string(), o["bytes"].as_u64().unwrap())).collect()
 }
 
-/// Primes `file`; false where its file system has no huge pages to give.
+/// Primes `file`. Returns false if its file system has no huge pages.
 fn can_prime(file: &Fresh) -> bool {
     let (_, report) = prime(&[file.name()]);
     !obstacles(&report["files"][0]).iter().any(|(reason, _)| reason == "no-large-folios")
@@ -83,8 +83,8 @@ macro_rules! needs_large_folios {
     };
 }
 
-/// Bytes of the program's text and constants that a bare run of it has mapped huge from the
-/// page cache, once it has touched all of them.
+/// Returns the bytes of the program's text and constants that a bare run has mapped huge from the page
+/// cache, after it has touched all of them.
 fn huge_in_bare_run(program: &Path) -> u64 {
     let held = Held::start(&Cmd::new([program]), None, program);
     let all = smaps(held.pid());
@@ -118,8 +118,8 @@ fn a_copied_program_runs_on_huge_pages() {
     let after = fs::metadata(&file.path).unwrap();
     let stamp = |m: &fs::Metadata| (m.mtime(), m.mtime_nsec(), m.ctime(), m.ctime_nsec(), m.size());
     assert_eq!(stamp(&before), stamp(&after));
-    assert!(bytes == fs::read(&file.path).unwrap(), "other bytes");
-    // Again: nothing left to do.
+    assert!(bytes == fs::read(&file.path).unwrap(), "the file's bytes were changed");
+    // A second run finds nothing left to do.
     assert_eq!(prime(&[file.name()]).0, 0);
     assert_eq!(prime(&["--check", file.name()]).0, 0);
 }
@@ -142,12 +142,12 @@ fn inspect_counts_what_was_primed() {
 #[test]
 fn check_changes_nothing() {
     let file = fresh();
-    // In small pages, and all of it in memory.
+    // The whole file is in memory, in small pages.
     let (status, report) = prime(&["--check", file.name()]);
     assert_eq!(status, 1);
     assert!(obstacles(&report["files"][0]).iter().all(|(r, _)| r == "not-primed"), "{report:#}");
     assert_eq!(huge_in_bare_run(&file.path), 0);
-    // Not in memory at all.
+    // The file is not in memory.
     let opened = File::open(&file.path).unwrap();
     opened.sync_all().unwrap();
     let advice = nix::fcntl::PosixFadviseAdvice::POSIX_FADV_DONTNEED;
@@ -157,11 +157,11 @@ fn check_changes_nothing() {
     assert_eq!(status, 1);
     let cold = obstacles(&report["files"][0]);
     assert!(cold.iter().any(|(reason, _)| reason == "not-read"), "{report:#}");
-    // But for its headers.
+    // Only its headers were read.
     assert!(in_memory(&opened) <= before + 64, "{} pages, then {}", before, in_memory(&opened));
 }
 
-/// Base pages of the file that are in memory.
+/// Returns the number of the file's base pages that are in memory.
 fn in_memory(file: &File) -> usize {
     use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
     let len = NonZeroUsize::new(file.metadata().unwrap().len() as usize).unwrap();
@@ -176,7 +176,7 @@ fn in_memory(file: &File) -> usize {
 }
 
 #[test]
-fn a_file_in_use_keeps_the_pages_that_are() {
+fn a_file_in_use_keeps_the_pages_in_use() {
     needs_large_folios!();
     let file = fresh();
     let opened = File::open(&file.path).unwrap();
@@ -213,8 +213,8 @@ fn a_file_that_is_being_written_is_left_alone() {
 }
 
 #[test]
-fn what_cannot_be_huge_is_told() {
-    // No whole huge page: nothing was wanted, nothing is missing.
+fn what_cannot_be_huge_is_reported() {
+    // A file without a whole huge page needs none, so none is missing.
     let out = Cmd::new([HUGELIFT, "prime", "/bin/true"]).bare();
     assert_eq!((out.end, out.stdout.as_str()), (End::Code(0), "/bin/true: no whole huge page\n"));
     // lld puts each segment 4 kB further in memory than in the file.
@@ -241,12 +241,12 @@ fn what_cannot_be_read_is_a_failure() {
     let gone = Cmd::new([HUGELIFT, "prime", "--pid", "4194305"]).bare();
     assert_eq!(gone.end, End::Code(125), "{gone:?}");
     assert!(gone.stdout.contains("no process 4194305"), "{gone:?}");
-    // The others are primed all the same.
+    // The other files are primed although one cannot be read.
     let file = fresh();
     let (status, report) = prime(&["/no/such/file", file.name()]);
     assert_eq!(status, 125);
     assert_eq!(report["files"][1]["path"], file.name());
-    // A file cut off in the middle of its text.
+    // A file that is cut off in the middle of its text is primed as far as it goes.
     File::options().write(true).open(&file.path).unwrap().set_len(5 << 20).unwrap();
     let (_, report) = prime(&[file.name()]);
     assert!(report["files"][0]["whole_bytes"].as_u64().unwrap() < 5 << 20, "{report:#}");
@@ -262,7 +262,7 @@ fn a_script_stands_for_its_interpreter() {
 }
 
 #[test]
-fn all_that_a_process_has_mapped() {
+fn pid_covers_all_files_that_a_process_has_mapped() {
     let file = fresh();
     let held = Held::start(&Cmd::new([&file.path]), None, &file.path);
     let paths = |report: &Value| -> Vec<String> {
@@ -270,7 +270,7 @@ fn all_that_a_process_has_mapped() {
         files.map(|f| f["path"].as_str().unwrap().to_string()).collect()
     };
     let (_, report) = prime(&["--check", "--pid", &held.pid().to_string()]);
-    assert_eq!(paths(&report).len(), 3, "itself, the loader, libc: {report:#}");
+    assert_eq!(paths(&report).len(), 3, "the program, the loader and libc: {report:#}");
     assert!(paths(&report).contains(&file.name().to_string()), "{report:#}");
     let of = |name: &str| {
         let files = report["files"].as_array().unwrap();
@@ -281,7 +281,7 @@ fn all_that_a_process_has_mapped() {
     assert!(obstacles(&victim).iter().all(|(r, _)| r == "in-use"), "{victim:#}");
     let holders = &victim["segments"][1]["obstacles"][0]["holders"];
     assert_eq!((&holders[0]["pid"], &holders[0]["name"]), (&held.pid().into(), &"victim".into()));
-    // An upgrade: the process has the old file, which nobody else will map again.
+    // After an upgrade the process has the old file, which no other process will map again.
     fs::remove_file(&file.path).unwrap();
     let (status, report) = prime(&["--check", "--pid", &held.pid().to_string()]);
     assert_eq!(status, 1);
@@ -290,7 +290,7 @@ fn all_that_a_process_has_mapped() {
 }
 
 #[test]
-fn whoever_may_read_a_file_may_prime_it() {
+fn a_user_who_may_read_a_file_may_prime_it() {
     need_root!();
     need!("setpriv");
     let victim = fresh_in(&std::env::temp_dir());
@@ -309,7 +309,7 @@ fn whoever_may_read_a_file_may_prime_it() {
     }
     assert_eq!(status, 0, "{report:#}");
     assert_eq!(report["files"][0]["huge_bytes"], report["files"][0]["whole_bytes"]);
-    // And whoever may not, may not.
+    // A user who may not read the file may not prime it.
     fs::set_permissions(&victim.path, PermissionsExt::from_mode(0o700)).unwrap();
     let (status, report) = nobody(&[victim.name()]);
     assert_eq!(status, 125);
@@ -340,7 +340,7 @@ fn under_a_memory_limit_nothing_is_dropped() {
 fn clang_with_its_libraries() {
     need!("clang++-19");
     needs_large_folios!();
-    // Others may just run it.
+    // Other processes may be running it for a moment.
     let deadline = std::time::Instant::now() + PATIENCE;
     let report = loop {
         let (status, report) = prime(&["--with-libs", "clang++-19"]);
@@ -361,7 +361,7 @@ fn clang_with_its_libraries() {
     let held = Held::start(&cmd, None, &clang);
     let all: Vec<PathBuf> = files.iter().map(|f| f["path"].as_str().unwrap().into()).collect();
     let all: Vec<PathBuf> = all.iter().map(|path| path.canonicalize().unwrap()).collect();
-    // What it has not touched is not mapped yet: reading its memory touches the rest.
+    // Pages that it has not touched are not mapped yet: comparing its memory touches them.
     assert_unchanged(held.pid(), &pieces(held.pid(), &all));
     let text = |u: &&Usage| u.mapping.prot.exec && all.contains(&u.mapping.path);
     let by_smaps: u64 = smaps(held.pid()).iter().filter(text).map(|u| u.file_huge).sum();

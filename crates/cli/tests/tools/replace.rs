@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `hugelift prime --replace` and `--restore`: what is put in a file's place is as good as the file
-//! in every way, and nothing is touched where it would not be.
+//! Tests of `hugelift prime --replace` and `--restore`: the copy that replaces a file is equal to it in
+//! every way that matters, and a file that has no such copy is left alone.
 
 use crate::common::{Cmd, End, HUGELIFT, Held, Victim, fat, huge::smaps};
 use crate::{need_root, skip};
@@ -12,16 +12,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, SystemTime};
 
-/// A congruent program, and one whose text is some pages off as with lld.
+/// A program whose segments are congruent.
 fn congruent() -> Victim {
     fat("hold").flags(&["-no-pie", "-Wl,-z,max-page-size=0x1000"])
 }
 
+/// A program whose text is some pages off, as lld lays it out.
 fn skewed() -> Victim {
     congruent().flags(&["-Wl,-Ttext=0x1003000"])
 }
 
-/// A copy of a victim in a directory of its own.
+/// A copy of a victim in its own directory.
 struct Place {
     dir: tempfile::TempDir,
     file: PathBuf,
@@ -47,7 +48,7 @@ impl Place {
         names
     }
 
-    /// Runs it with --replace; the report on the file.
+    /// Runs `prime --replace` on the file. Returns its output and the report on the file.
     fn replace(&self, options: &[&str]) -> (Output, Value) {
         let out = prime(&[&["--replace", "--json"], options].concat(), &self.file);
         let report: Value = serde_json::from_slice(&out.stdout).unwrap_or_else(|e| panic!("{e}: {out:?}"));
@@ -55,7 +56,7 @@ impl Place {
         (out, file)
     }
 
-    /// It says why, and nothing is other than before.
+    /// Checks that the file is not replaced, that the report says why, and that nothing has changed.
     fn untouched(&self, options: &[&str], why: &str) {
         let before = (fs::read(&self.file).expect("read"), stamp(&self.file), self.names());
         let (out, report) = self.replace(options);
@@ -75,13 +76,13 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Inode, mode, owner, group, links, seconds and nanoseconds of the last change.
+/// Returns inode, mode, owner, group, links, and seconds and nanoseconds of the last modification.
 fn stamp(path: &Path) -> (u64, u32, u32, u32, u64, i64, i64) {
     let m = fs::metadata(path).expect("stat");
     (m.ino(), m.mode(), m.uid(), m.gid(), m.nlink(), m.mtime(), m.mtime_nsec())
 }
 
-/// This file system has huge pages in the page cache: a congruent file gets them.
+/// Returns whether this file system has huge pages in the page cache, which a congruent file gets.
 fn can() -> bool {
     let place = Place::new(&congruent());
     let out = prime(&["--json"], &place.file);
@@ -111,7 +112,7 @@ fn a_text_that_is_not_congruent_gets_its_huge_pages_and_can_go_back() {
     let held = Held::start(&Cmd::new([&place.file]), None, &place.file);
     assert_eq!(mapped_huge(&held, &place.file), wanted);
     assert_eq!(held.finish().stdout, "wrong 0\nready\nwrong 0\n");
-    // Once more there is nothing to be done.
+    // A second run finds nothing to do.
     let (out, report) = place.replace(&[]);
     assert_eq!((out.status.code(), &report["replaced"]), (Some(0), &Value::Null), "{report:#}");
     let out = prime(&["--restore"], &place.file);
@@ -128,7 +129,7 @@ fn a_file_in_use_is_replaced_under_those_who_use_it() {
         skip!("this file system has no huge pages in the page cache");
     }
     let place = Place::new(&congruent());
-    // Just written, hence in small pages, and started at once.
+    // The file was just written, so it is in small pages, and is started at once.
     let held = Held::start(&Cmd::new([&place.file]), None, &place.file);
     let out = prime(&["--check"], &place.file);
     assert_eq!(out.status.code(), Some(1), "{out:?}");
@@ -138,7 +139,7 @@ fn a_file_in_use_is_replaced_under_those_who_use_it() {
     assert!(report["replaced"].is_object() && report["huge_bytes"] == report["whole_bytes"], "{report:#}");
     assert_ne!(stamp(&place.file).0, inode);
     assert_eq!(stamp(&place.kept()).0, inode);
-    // It runs on with its own file.
+    // The running process keeps the old file.
     let exe = fs::metadata(format!("/proc/{}/exe", held.pid())).expect("stat");
     assert_eq!(exe.ino(), inode);
     assert_eq!(held.finish().stdout, "wrong 0\nready\nwrong 0\n");
@@ -180,7 +181,7 @@ fn owner_mode_attributes_and_times_are_kept() {
             skip!("this file system cannot have {name}: {e}");
         }
     }
-    // The folder gives new files a list of its own: the copy is not to have it.
+    // The folder gives new files a default list, which the copy must not have.
     let default = [2_u32.to_le_bytes().to_vec(), list.concat()].concat();
     xattr::set(place.dir.path(), "system.posix_acl_default", &default).expect("a default list");
     let times = FileTimes::new().set_accessed(day).set_modified(day);
@@ -202,7 +203,7 @@ fn owner_mode_attributes_and_times_are_kept() {
     for (name, value) in attributes {
         assert_eq!(xattr::get(&place.file, name).expect(name).as_deref(), Some(value), "{name}");
     }
-    // And none where there was none.
+    // The copy of a file without a list has none.
     let plain = Place::new(&skewed());
     xattr::set(plain.dir.path(), "system.posix_acl_default", &default).expect("a default list");
     let had = names(&plain.file);
@@ -227,12 +228,12 @@ fn what_has_no_equal_copy_is_left_alone() {
         place.untouched(&[], "signed or measured (IMA)");
         xattr::remove(&place.file, "security.ima").expect("remove");
     }
-    // An archive at the end that would move.
+    // An archive after the end of the ELF part would get another offset.
     let whole = fs::read(&place.file).expect("read");
     fs::write(&place.file, [&whole[..], b"PK\x03\x04"].concat()).expect("write");
     place.untouched(&[], "behind the end of its ELF part");
     fs::write(&place.file, whole).expect("write");
-    assert!(place.replace(&[]).1["replaced"].is_object(), "it was only that");
+    assert!(place.replace(&[]).1["replaced"].is_object(), "not replaced without the archive");
 }
 
 #[test]
@@ -241,7 +242,7 @@ fn a_file_that_is_being_written_is_left_alone() {
     let writer = File::options().append(true).open(&place.file).expect("open");
     place.untouched(&[], "being written");
     drop(writer);
-    assert!(place.replace(&[]).1["replaced"].is_object(), "it was only that");
+    assert!(place.replace(&[]).1["replaced"].is_object(), "not replaced without the writer");
 }
 
 #[test]
@@ -279,16 +280,17 @@ fn links_are_followed_and_upgrades_win() {
     assert_eq!(out.status.code(), Some(125));
     assert!(text(&out.stderr).contains("is not, or no longer, a copy of"), "{out:?}");
     assert!(fs::read(&place.file).expect("read") == upgraded);
-    // Replaced again, it is the upgrade that is kept.
+    // Another replacement keeps the upgrade as the original.
     assert!(place.replace(&[]).1["replaced"].is_object());
     assert!(fs::read(place.kept()).expect("read") == upgraded);
     assert!(prime(&["--restore"], &place.file).status.success());
     assert!(fs::read(&place.file).expect("read") == upgraded);
 }
 
-/// Killed between its last two steps, it has left a second name; that is no obstacle.
+/// A run that was killed between its last two steps has left a second name of the file. The next run
+/// accepts it.
 #[test]
-fn a_run_that_was_killed_is_taken_up() {
+fn a_run_that_was_killed_is_completed() {
     let place = Place::new(&skewed());
     fs::hard_link(&place.file, place.kept()).expect("link");
     let (out, report) = place.replace(&[]);

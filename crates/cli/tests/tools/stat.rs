@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `hugelift stat`: the program it counts is left as it is, what the kernel counts is right,
-//! and a machine without a PMU is told so.
+//! Tests of `hugelift stat`: the counted program is not changed, the kernel's counts are right, and the
+//! report says if the machine has no PMU.
 
 use crate::common::{Cmd, End, HUGELIFT, Outcome, open_dir, plain};
 use crate::{need, need_root};
@@ -15,18 +15,18 @@ fn stat<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Cmd {
     Cmd::new([HUGELIFT, "stat"]).args(args)
 }
 
-/// The one line that hugelift has to say for itself.
+/// Returns the one line with which hugelift refuses.
 fn refusal(outcome: &Outcome) -> &str {
     let lines: Vec<&str> = outcome.stderr.lines().collect();
     assert!(outcome.end == End::Code(125) && lines.len() == 1 && outcome.stdout.is_empty(), "{outcome:?}");
-    lines[0].strip_prefix("hugelift: ").expect("who says it")
+    lines[0].strip_prefix("hugelift: ").expect("the prefix of hugelift's messages")
 }
 
-/// A report in a file, version 1 of the schema.
+/// Parses a report and checks version 1 of the schema.
 fn report(json: &str) -> Value {
     let report: Value = serde_json::from_str(json).unwrap_or_else(|e| panic!("{e}: {json}"));
     assert_eq!(report["version"], 1);
-    assert!(["measured", "given"].contains(&report["origin"].as_str().expect("where it is from")));
+    assert!(["measured", "given"].contains(&report["origin"].as_str().expect("the origin of the counts")));
     for counter in report["counters"].as_array().expect("counters") {
         let share = counter["running_share"].as_f64().expect("a share");
         assert!((0.0..=1.0).contains(&share) && counter["event"].is_string(), "{counter}");
@@ -42,7 +42,7 @@ fn report(json: &str) -> Value {
     report
 }
 
-/// A count of the kernel; `None` where it is not there.
+/// Returns a count of the kernel, or `None` if the report does not have it.
 fn kernel(report: &Value, key: &str) -> Option<u64> {
     report["kernel"].as_array()?.iter().find(|c| c["key"] == key)?["value"].as_u64()
 }
@@ -115,7 +115,7 @@ fn what_cannot_be_started() {
         let outcome = stat(args).bare();
         assert_eq!((outcome.end, outcome.stdout.as_str()), (End::Code(status), ""), "{args:?}");
     }
-    // It is a program by its mode, and not by its contents.
+    // The file's mode makes it a program, but its contents do not.
     let dir = open_dir(&[]);
     let file = dir.path().join("broken");
     std::fs::write(&file, b"\x7fELF").expect("a file");
@@ -148,7 +148,7 @@ fn faults_are_counted() {
     };
     for how in ["self", "child", "later"] {
         let (none, many) = (count(how, 0), count(how, 5000));
-        // The loader and the C library fault some times more or less.
+        // The number of faults of the loader and the C library varies.
         assert!(
             (4900..5100).contains(&many.saturating_sub(none)),
             "{how}: {none} faults, {many} with 5000 more"
@@ -156,7 +156,8 @@ fn faults_are_counted() {
     }
 }
 
-/// Counts a victim that waits for the end of its stdin, `under` something; its report.
+/// Counts a victim that waits for the end of its stdin, with hugelift run by the command `under`. Returns
+/// the report.
 fn count_running(how: &str, under: &[&OsStr]) -> Value {
     let faults = plain("faults").build();
     let mut victim = Command::new(&faults);
@@ -299,7 +300,7 @@ fn without_privileges() {
     assert_eq!(own.end, End::Code(0), "{own:?}");
     assert!(kernel(&report(&own.stderr), "minor_faults").is_some_and(|n| n > 0), "{own:?}");
 
-    // Another user's process: only /proc tells of it.
+    // For another user's process only /proc has counts.
     let mut sleeper = Command::new("sleep").arg("60").spawn().expect("sleep runs");
     let pid = sleeper.id().to_string();
     let other =
@@ -345,7 +346,7 @@ fn given_counts_are_called_given() {
 }
 
 #[test]
-fn given_counts_that_are_none() {
+fn files_that_hold_no_counts() {
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("counts");
     let try_it = |text: &str| {
@@ -385,7 +386,7 @@ fn until_waiting(watcher: &mut Child) {
             "hugelift has ended: {}",
             output(watcher)
         );
-        assert!(Instant::now() < deadline, "hugelift does not wait");
+        assert!(Instant::now() < deadline, "hugelift does not wait with its counters open");
         calm = if counting() { calm + 1 } else { 0 };
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -399,7 +400,7 @@ fn end(child: &mut Child) -> End {
     let deadline = Instant::now() + crate::common::run::PATIENCE;
     crate::common::run::wait(child, deadline).unwrap_or_else(|| {
         crate::common::run::end_group(child);
-        panic!("it does not end")
+        panic!("the child did not end")
     })
 }
 

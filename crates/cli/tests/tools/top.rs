@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `hugelift top`: once for scripts, and live on a terminal.
+//! Tests of `hugelift top`: once for scripts, and live on a terminal.
 
 use crate::common::run::End;
 use crate::common::screen::Screen;
@@ -32,7 +32,7 @@ fn find(shown: &Value, pid: u32) -> &Value {
     all.iter().find(|p| p["pid"] == pid).unwrap_or_else(|| panic!("no {pid} in {shown}"))
 }
 
-/// The text of a process as `hugelift inspect` tells it: all, and huge.
+/// Returns the bytes of a process's text, and those on huge pages, from `hugelift inspect`.
 fn inspected(pid: u32) -> (u64, u64) {
     let out = Command::new(HUGELIFT).args(["inspect", "--json", &pid.to_string()]).output().expect("runs");
     let report: Value = serde_json::from_slice(&out.stdout).expect("JSON");
@@ -40,13 +40,13 @@ fn inspected(pid: u32) -> (u64, u64) {
     (text["bytes"].as_u64().expect("bytes"), text["huge_bytes"].as_u64().expect("bytes"))
 }
 
-/// A program with megabytes of code that waits, under a name of its own.
+/// Makes a program with megabytes of code that waits, under the name `name`.
 fn waiting(name: &'static str) -> PathBuf {
     let program = fat("hold").build();
     let dir = program.parent().expect("a directory").join("top");
     std::fs::create_dir_all(&dir).unwrap();
     let path = dir.join(name);
-    // Tests that run beside each other build the same: a rename is whole.
+    // Concurrent tests make the same file: rename(2) never leaves a part of it.
     let new = dir.join(format!("{name}.{}", std::process::id()));
     std::fs::copy(program, &new).unwrap();
     std::fs::rename(new, &path).unwrap();
@@ -73,7 +73,7 @@ fn text_is_what_inspect_says_bare_and_lifted() {
 }
 
 #[test]
-fn who_spends_time_is_first() {
+fn the_process_with_most_text_and_time_is_first() {
     let mut busy = Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
     let out = top(&["--once", "--interval", "0.5", "-n", "100000"]);
     let shown = once_json();
@@ -81,7 +81,7 @@ fn who_spends_time_is_first() {
     busy.kill().unwrap();
     busy.wait().unwrap();
     assert!(process["cpus"].as_f64().is_some_and(|c| c > 0.02 && c < 1.5), "{process}");
-    // Sorted, and the table has the same in words.
+    // The processes are sorted, and the table has the same order.
     let busy_text = |p: &Value| {
         let text = p["text_bytes"].as_f64().or(p["executable_text_bytes"].as_f64()).expect("bytes");
         text * p["cpus"].as_f64().expect("CPUs")
@@ -106,7 +106,7 @@ fn the_number_limits_what_is_printed() {
     assert_eq!(String::from_utf8(out.stdout).unwrap().lines().count(), 2);
 }
 
-/// As nobody, the mappings of root's processes cannot be read; and that is said.
+/// The user nobody cannot read the mappings of root's processes, and the report says so.
 #[test]
 fn what_may_not_be_read_is_unknown() {
     need_root!();
@@ -177,7 +177,7 @@ fn live_sort_filter_map_resize_and_quit() {
     assert!(map.contains(&format!("process {pid}")) && map.contains("thp"), "{map}");
     screen.resize(20, 70);
     screen.until("the map, redrawn", |t| t.lines().last().is_some_and(|l| l.contains("scroll")));
-    // It ends while it is being looked at.
+    // The process ends while its map is shown.
     drop(held);
     screen.until("its end", |t| t.contains("last known state: there is no process"));
     screen.press("q");
@@ -207,18 +207,18 @@ fn a_panic_gives_the_terminal_back() {
     let screen = Screen::start(&["sh", "-c", &script], 40, 100);
     screen.until("its end", |t| t.contains("ended "));
     let (_, text) = screen.end();
-    // 128 and the number of SIGABRT: main is C's, and no panic may leave it.
+    // 134 is 128 and the number of SIGABRT: a panic must not unwind out of main, which C calls.
     assert!(text.contains("a panic, as asked for") && text.contains("ended 134"), "{text}");
 }
 
 #[test]
 fn the_interrupt_key_ends_it_and_the_stop_key_stops_it() {
-    // A shell with job control sees it stop, and lets it go on.
+    // A shell with job control sees that it stops, and continues it.
     let script = format!("set -m; {HUGELIFT} top; echo status $?; read key; fg >/dev/null; echo end $?");
     let mut screen = Screen::start(&["sh", "-c", &script], 24, 80);
     screen.until("the table", |t| t.contains("processes, every"));
     screen.press("\x1a");
-    // 128 and the number of SIGSTOP; and the shell has its terminal back.
+    // 147 is 128 and the number of SIGSTOP. The shell has the terminal again.
     screen.until("that it has stopped", |t| t.contains("status 147") && !screen.is_full());
     screen.press("go on\n");
     screen.until("the table again", |t| t.contains("processes, every") && screen.is_full());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the page cache gives a file, found without hugelift: the file is read in under
-//! MADV_HUGEPAGE, and a second mapping shows what became huge.
+//! Measures, without hugelift, how much of a file the page cache can hold on huge pages: the file is
+//! read in under MADV_HUGEPAGE, and a second mapping shows what became huge.
 
 use hugelift_core::elf::{HEAD_BYTES, Headers, Segment};
 use hugelift_core::smaps::parse_smaps;
@@ -15,10 +15,10 @@ use std::ptr::NonNull;
 
 const HUGE: usize = 2 << 20;
 
-/// Bytes in whole huge pages of the segments, and how many of them the page cache maps huge.
+/// Returns the bytes in whole huge pages of the segments, and how many of them the page cache maps huge.
 pub fn huge(path: &Path) -> (u64, u64) {
     let file = File::open(path).expect("open");
-    // Not the whole file: that would read it in, in small pages.
+    // Only the headers: reading the whole file would fill the page cache with small pages.
     let at = |offset, size| {
         let mut bytes = vec![0; size];
         file.read_exact_at(&mut bytes, offset).ok().map(|()| bytes)
@@ -26,7 +26,7 @@ pub fn huge(path: &Path) -> (u64, u64) {
     let head = at(0, HEAD_BYTES).expect("a file of more than a page");
     let headers = Headers::parse_with(&head, at).expect("an ELF file");
     let (mut wanted, mut got) = (0, 0);
-    // Memory may be in short supply for a moment.
+    // Huge pages may be scarce for a moment.
     for _ in 0..3 {
         file.sync_all().expect("fsync");
         posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED).expect("fadvise");
@@ -49,8 +49,8 @@ fn whole(segment: &Segment) -> u64 {
     end.saturating_sub((segment.vaddr & !4095).next_multiple_of(huge))
 }
 
-/// A segment's pages, mapped at the address modulo 2 MB that it has in a program whose base is
-/// aligned, and touched.
+/// A segment's pages, mapped and touched. Their address modulo 2 MB is that in a program whose base is
+/// aligned.
 struct Mapped {
     room: (NonNull<c_void>, usize),
     start: usize,
@@ -63,7 +63,7 @@ impl Mapped {
         let len = usize::try_from(len).expect("it fits");
         let size = NonZeroUsize::new(len + 2 * HUGE).expect("not zero");
         let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE;
-        // SAFETY: mmap(2), munmap(2): memory of our own; the file is mapped inside it, and read.
+        // SAFETY: mmap(2) and madvise(2) of memory of our own; the file is mapped inside it, and only read.
         unsafe {
             let room = mmap_anonymous(None, size, ProtFlags::PROT_NONE, flags).expect("mmap");
             let at = (segment.vaddr & !4095) as usize % HUGE;
@@ -93,7 +93,7 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: munmap(2): the memory that `new` has mapped, and nobody points to.
+        // SAFETY: munmap(2) of the memory that `new` mapped; no pointer to it is left.
         unsafe { munmap(self.room.0, self.room.1) }.expect("munmap");
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The command itself: what it writes, what it says, what it refuses.
+//! Tests of the command itself: what it writes, prints and refuses.
 
 use crate::align::relaid::align;
 use crate::common::{Cmd, HUGELIFT, build::must, fat, find, plain};
@@ -8,7 +8,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// As lld makes it: the text some pages off.
+/// A program as lld lays it out: the address of its text is some pages off.
 fn skewed() -> PathBuf {
     fat("sums").flags(&["-no-pie", "-Wl,-z,max-page-size=0x1000", "-Wl,-Ttext=0x1003000"]).build()
 }
@@ -17,7 +17,8 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Ends with this status, says this one line, and leaves nothing behind.
+/// Checks that the command ended with this status, printed one line with `words`, and left no temporary
+/// file in `dir`.
 fn refused(out: &Output, status: i32, words: &str, dir: &Path) {
     let said = text(&out.stderr);
     assert_eq!((out.status.code(), said.lines().count()), (Some(status), 1), "{said}");
@@ -37,9 +38,9 @@ fn the_copy_has_the_mode_and_replaces_what_was_there() {
     assert_eq!((out.status.code(), text(&out.stderr)), (Some(0), String::new()));
     let (a, b) = (std::fs::metadata(&input).unwrap(), std::fs::metadata(&output).unwrap());
     assert_eq!(a.mode() & 0o777, b.mode() & 0o777);
-    assert_eq!(std::io::read_to_string(old).unwrap(), "old", "who had it open keeps it");
+    assert_eq!(std::io::read_to_string(old).unwrap(), "old", "a file opened before must keep its content");
     assert!(text(&out.stdout).contains("before 0 B"), "{}", text(&out.stdout));
-    // Once more, by a link: the same bytes.
+    // Re-laying the copy, with a link as the output: the bytes are the same.
     let (again, link) = (dir.path().join("again"), dir.path().join("link"));
     std::fs::write(&again, "old").expect("write");
     std::os::unix::fs::symlink("again", &link).expect("symlink");
@@ -63,7 +64,7 @@ fn a_dry_run_writes_nothing_and_json_says_all() {
     assert!(said["huge_bytes_after"].as_u64() >= said["huge_bytes_before"].as_u64());
     let segments = said["segments"].as_array().expect("segments");
     assert!(segments.iter().any(|s| s["prot"] == "r-x" && s["huge_bytes_after"].as_u64() > Some(2 << 20)));
-    // Without an output there is nothing to do but a dry run.
+    // Without an output only a dry run is possible.
     let bare = Command::new(HUGELIFT).arg("align").arg(&input).output().expect("run");
     assert_eq!(bare.status.code(), Some(125));
 }
@@ -112,7 +113,7 @@ fn what_cannot_be_re_laid_is_refused_by_name() {
 }
 
 #[test]
-fn a_full_file_system_is_told_and_left_clean() {
+fn a_full_file_system_is_reported_and_left_clean() {
     need_root!();
     need!("unshare");
     let dir = tempfile::tempdir().expect("dir");
@@ -126,7 +127,7 @@ fn a_full_file_system_is_told_and_left_clean() {
 }
 
 #[test]
-fn stripped_of_its_section_table_it_is_refused() {
+fn a_file_without_a_section_table_is_refused() {
     let dir = tempfile::tempdir().expect("dir");
     let mut bytes = std::fs::read(skewed()).unwrap();
     bytes[40..48].fill(0);
@@ -147,7 +148,7 @@ fn a_copy_is_not_set_uid() {
     assert_eq!(std::fs::metadata(&output).unwrap().mode() & 0o7777, 0o755);
 }
 
-/// Symbols, debug information and the build-id stay: gdb finds lines, strip(1) still works.
+/// The copy keeps symbols, debug information and the build-id: gdb finds lines, and strip(1) works.
 #[test]
 fn tools_read_the_copy() {
     need!("gdb", "strip");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What each linker makes, in each form, re-laid.
+//! Re-lays the output of each linker in each form.
 
 use crate::align::relaid::relaid;
 use crate::common::build::must;
@@ -9,7 +9,7 @@ use hugelift_core::addr::PageSize;
 use std::path::Path;
 use std::process::Command;
 
-/// A directory in which cc finds the linker by the name that it looks for.
+/// Makes a directory in which cc finds the linker by the name that cc looks for.
 fn linker_dir(name: &str) -> Option<tempfile::TempDir> {
     let newest = || (11..40).rev().find_map(|n| find(&format!("{name}-{n}")));
     let linker = find(name).or_else(newest)?;
@@ -18,7 +18,7 @@ fn linker_dir(name: &str) -> Option<tempfile::TempDir> {
     Some(dir)
 }
 
-/// A copy of `program` runs as it did, from another directory.
+/// Checks that a re-laid copy of `program`, in another directory, runs as the program does.
 fn runs_the_same(program: &Path, page: PageSize) -> crate::align::relaid::Relaid {
     let copy = relaid(program, page).unwrap_or_else(|e| panic!("{}: {e}", program.display()));
     let bare = Cmd::new([program]).bare();
@@ -32,7 +32,7 @@ fn every_form(linker: &str, flag: &str) {
     let Some(dir) = linker_dir(&format!("ld.{linker}")) else { skip!("needs ld.{linker}") };
     let found = format!("-B{}/", dir.path().display());
     let with = |flags: &[&str]| {
-        // Where the linker was found is not part of what is built: the victim is made anew.
+        // The victim is built anew for each linker: what is built does not show where the linker was found.
         [&[flag, found.as_str()][..], flags].concat().iter().map(ToString::to_string).collect::<Vec<_>>()
     };
     let forms: &[&[&str]] = &[
@@ -52,7 +52,7 @@ fn every_form(linker: &str, flag: &str) {
         let build = |victim: Victim| victim.flags(&flags).try_build();
         let program = match build(fat("sums")) {
             Ok(program) => program,
-            // gold cannot make a static PIE, gold and mold have no noseparate-code.
+            // gold cannot make a static PIE; gold and mold do not know noseparate-code.
             Err(why) if why.contains("unknown") => {
                 println!("{linker} {form:?}: not built: {why}");
                 continue;
@@ -60,7 +60,7 @@ fn every_form(linker: &str, flag: &str) {
             Err(why) => panic!("{why}"),
         };
         runs_the_same(&program, PageSize::MB2);
-        // A small one moves as well, for smaller pages.
+        // For smaller pages a small segment is moved as well.
         runs_the_same(&program, PageSize::new(64 << 10).expect("a size"));
         built += 1;
         let _ = std::fs::remove_file(&program);
@@ -86,8 +86,8 @@ fn a_library_is_found_and_right(library: &Path) {
     let _ = std::fs::remove_file(&program);
 }
 
-/// The kernel aligns the base of a PIE program to its largest p_align, and then finds the huge
-/// pages of the page cache by itself.
+/// The kernel aligns the base of a PIE program to its largest p_align, and then maps the huge pages of the
+/// page cache without help.
 #[test]
 fn a_program_at_a_random_base_gets_its_huge_pages() {
     let program = fat("hold").flags(&["-Wl,-z,max-page-size=0x1000"]).build();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Real executables and shared objects of this machine: each is re-laid, put in place of the
-//! original (in a mount namespace of its own), and its program does the same as before.
+//! Re-lays real executables and shared objects of this machine. Each copy is put in place of the original
+//! in its own mount namespace, and the program must behave as before.
 
 use crate::align::relaid::relaid;
 use crate::common::build::must;
@@ -14,7 +14,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// How many files are to be tried at least.
+/// The least number of files to try.
 const ENOUGH: usize = 40;
 
 /// A file, and a command that runs it or loads it.
@@ -23,7 +23,7 @@ struct Try {
     cmd: Cmd,
 }
 
-/// Programs by their name on PATH, with arguments that make them do something repeatable.
+/// Programs by their name in PATH, with arguments that make their output repeatable.
 const PROGRAMS: &[(&str, &[&str])] = &[
     (
         "node",
@@ -59,8 +59,8 @@ const PROGRAMS: &[(&str, &[&str])] = &[
     ("rustup", &["--version"]),
 ];
 
-/// Shared objects by the beginning of their name in the loader's cache; they are loaded, with
-/// every symbol bound, and their constructors run.
+/// Shared objects by the beginning of their name in the loader's cache. The test loads them, binds every
+/// symbol and runs their constructors.
 const LIBRARIES: &[&str] = &[
     "libLLVM-16",
     "libLLVM-17",
@@ -140,7 +140,7 @@ fn tries(dir: &Path) -> Vec<Try> {
         let libjvm = java.parent().and_then(Path::parent).map(|home| home.join("lib/server/libjvm.so"));
         let source = dir.join("Hello.java");
         std::fs::write(&source, JAVA).expect("write a source");
-        // A tested JVM need not have a compiler: a JRE says its version.
+        // A JVM may come without a compiler: a JRE only prints its version.
         let jdk = java.with_file_name("javac").exists();
         let cmd = Cmd::new([&java]);
         add(libjvm, if jdk { cmd.arg(&source) } else { cmd.arg("-version") });
@@ -171,7 +171,7 @@ fn rust(dir: &Path, add: &mut impl FnMut(Option<PathBuf>, Cmd)) {
     }
 }
 
-/// Not a shim of a version manager, which would start another file.
+/// Returns the system's python3, not a shim of a version manager, which would start another file.
 fn system_python() -> Option<PathBuf> {
     [Path::new("/usr/bin/python3").to_path_buf()].into_iter().find(|p| p.exists()).or_else(|| find("python3"))
 }
@@ -180,7 +180,7 @@ fn sbin(name: &str) -> Option<PathBuf> {
     Some(Path::new("/usr/sbin").join(name)).filter(|p| p.exists())
 }
 
-/// The 64-bit shared object that the loader's cache has for this beginning of a name.
+/// Returns the first 64-bit shared object in the loader's cache whose name begins with `name`.
 fn cached(name: &str) -> Option<PathBuf> {
     let ldconfig = sbin("ldconfig").or_else(|| find("ldconfig"))?;
     let listed = must(Command::new(ldconfig).arg("-p"));
@@ -207,7 +207,7 @@ const JAVA: &str = "public class Hello {
 }
 ";
 
-/// The command, with `copy` in the place of `file`, for it alone.
+/// Returns the command, run in a mount namespace where `copy` is in the place of `file`.
 fn in_place(cmd: &Cmd, copy: &Path, file: &Path) -> Cmd {
     let script = "mount --bind \"$1\" \"$2\" && shift 2 && exec \"$@\"";
     let words: Vec<OsString> =
@@ -215,7 +215,8 @@ fn in_place(cmd: &Cmd, copy: &Path, file: &Path) -> Cmd {
     cmd.clone().under(words).under([copy, file])
 }
 
-/// `None`: nothing to gain. Otherwise, what the page cache gives of what it could.
+/// Returns the bytes in whole huge pages of the copy, and how many of them the page cache maps huge.
+/// `None` means that the file gains nothing.
 fn try_one(one: &Try, page: PageSize) -> Option<(u64, u64)> {
     let name = one.file.display();
     let copy = match relaid(&one.file, page) {
@@ -259,12 +260,12 @@ fn real_files_run_the_same_and_get_their_huge_pages() {
         }
     }
     println!("{done} files, and {} with nothing to gain", small.len());
-    // Those move for smaller pages, and run as well.
+    // Files that gain nothing from 2 MB pages are re-laid for smaller pages, and must run as before.
     for one in small.into_iter().take(ENOUGH / 4) {
         let moved = try_one(one, PageSize::new(64 << 10).expect("a size")).is_some();
         println!("{}: nothing to gain; of 64 kB: {moved}", one.file.display());
     }
-    // All or nothing: a file system with no large folios has none for any file.
+    // A file system without large folios has no huge page for any file.
     if short.len() == done {
         skipped("this file system has no huge pages in the page cache");
     } else {

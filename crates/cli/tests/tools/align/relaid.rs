@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A file re-laid by the command, and judged without it.
+//! A file re-laid by the command, and checked without it.
 
 use crate::align::cache::huge;
 use crate::common::{HUGELIFT, find};
@@ -10,24 +10,26 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// A copy in a directory of its own.
+/// A re-laid copy in its own directory.
 pub struct Relaid {
     pub path: PathBuf,
     pub said: serde_json::Value,
-    /// For pages of 2 MB: bytes in whole ones, and what of them the page cache maps huge.
+    /// For pages of 2 MB: the bytes in whole huge pages, and how many of them the page cache maps huge.
     pub cached: (u64, u64),
     _dir: tempfile::TempDir,
 }
 
-/// Runs the command.
+/// Runs `hugelift align`.
 pub fn align(input: &Path, output: &Path, options: &[&str]) -> Output {
     let mut command = Command::new(HUGELIFT);
     command.arg("align").args(options).arg(input).arg("-o").arg(output);
     command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"))
 }
 
-/// Re-lays `input`, and checks of the copy all that can be checked without running it. `Err`:
-/// what the command said instead.
+/// Re-lays `input`, and checks everything that can be checked without running the copy.
+///
+/// # Errors
+/// The command refused; this is its message.
 pub fn relaid(input: &Path, page: PageSize) -> Result<Relaid, String> {
     let dir = tempfile::Builder::new().prefix("align-").tempdir_in(env!("CARGO_TARGET_TMPDIR"));
     let dir = dir.expect("a temporary directory");
@@ -35,11 +37,11 @@ pub fn relaid(input: &Path, page: PageSize) -> Result<Relaid, String> {
     let size = page.bytes().to_string();
     let out = align(input, &path, &["--json", "--page-size", &size]);
     if !out.status.success() {
-        assert!(!path.exists(), "{}: refused, yet there is a copy", input.display());
+        assert!(!path.exists(), "{}: the command refused, but a copy exists", input.display());
         return Err(String::from_utf8_lossy(&out.stderr).trim_end().to_string());
     }
     let said = serde_json::from_slice(&out.stdout).expect("JSON");
-    // First of all: what the checks below read is then in memory.
+    // This comes first: the checks below read the copy into the page cache.
     let cached = if page == PageSize::MB2 { huge(&path) } else { (0, 0) };
     let copy = Relaid { path, said, cached, _dir: dir };
     copy.check(input, page);
@@ -68,13 +70,13 @@ impl Relaid {
             }
         }
         assert!(whole > 0 || self.said["huge_bytes_after"].as_u64().is_some_and(|n| n > 0), "{name}");
-        // Padding is a hole: no block more is in use than one a segment and table.
+        // Padding is a hole: each segment and table may use one block more, which 64 kB allow for.
         use std::os::unix::fs::MetadataExt;
         let used = |path: &Path| std::fs::metadata(path).expect("stat").blocks() * 512;
         let allowed = a.len() as u64 + 64 * 1024;
         assert!(used(&self.path) <= allowed, "{name}: {} blocks for {}", used(&self.path), a.len());
         let new: Vec<String> = complaints(&self.path).difference(&complaints(input)).cloned().collect();
-        assert!(new.is_empty(), "{name}: readelf says only of the copy: {new:?}");
+        assert!(new.is_empty(), "{name}: readelf complains of the copy but not of the original: {new:?}");
     }
 }
 
@@ -82,17 +84,17 @@ fn phoff(file: &[u8]) -> u64 {
     u64::from_le_bytes(file[32..40].try_into().expect("eight bytes"))
 }
 
-/// What readelf(1) finds wrong with a file, without the numbers that a new layout changes.
+/// Returns what readelf(1) finds wrong with a file, without the numbers that a new layout changes.
 fn complaints(path: &Path) -> BTreeSet<String> {
-    let readelf = find("readelf").expect("readelf, of binutils as the linker");
+    let readelf = find("readelf").expect("readelf; it comes with the linker in binutils");
     let mut command = Command::new(readelf);
-    // Symbols by the million are not what is asked for: stderr is.
+    // readelf lists every symbol on stdout; the complaints are on stderr and in its warnings.
     let out = command.arg("-aW").arg(path).env("LC_ALL", "C").output().expect("readelf");
     assert!(out.status.success(), "{command:?}");
     let words = |line: &str| line.replace(|c: char| c.is_ascii_hexdigit(), "");
     let name = path.display().to_string();
     let said = String::from_utf8_lossy(&out.stderr).into_owned();
-    let told = String::from_utf8_lossy(&out.stdout).into_owned();
-    let warnings = told.lines().filter(|l| l.contains("arning") || l.contains("<corrupt"));
+    let shown = String::from_utf8_lossy(&out.stdout).into_owned();
+    let warnings = shown.lines().filter(|l| l.contains("arning") || l.contains("<corrupt"));
     said.lines().chain(warnings).map(|l| words(&l.replace(&name, ""))).collect()
 }

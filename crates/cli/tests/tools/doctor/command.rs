@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How it behaves as a command.
+//! Tests of the options, questions and error messages of `hugelift doctor`.
 
 use super::*;
 use crate::need;
@@ -21,13 +21,13 @@ fn fix_runs_what_is_safe_and_nothing_else() {
     let out = fix(&["--yes"]);
     let shown = text(&out.stdout);
     assert_eq!(machine.read(&format!("{THP}/enabled")), "madvise\n", "{shown}");
-    assert_eq!(machine.read("/proc/sys/kernel/yama/ptrace_scope"), "2\n", "a matter of policy");
+    assert_eq!(machine.read("/proc/sys/kernel/yama/ptrace_scope"), "2\n", "changed a matter of policy");
     assert!(shown.contains("echo madvise > ") && shown.contains("1 more that you must decide"), "{shown}");
-    assert_eq!(out.status.code(), Some(1), "yama is still a problem");
+    assert_eq!(out.status.code(), Some(1), "yama must still be reported as a problem");
     assert!(text(&fix(&["--yes"]).stdout).starts_with("nothing to fix"));
 }
 
-/// On a terminal it asks, and shows colours unless NO_COLOR says otherwise.
+/// On a terminal `--fix` asks before it acts, and the output has colours unless NO_COLOR is set.
 #[test]
 fn on_a_terminal_it_asks() {
     need!("script");
@@ -55,7 +55,7 @@ fn on_a_terminal_it_asks() {
     assert!(shown.contains("done") && !shown.contains('\x1b'), "{shown}");
     assert_eq!(after, "madvise\n");
     let out = doctor([OsStr::new("--root"), machine.root().as_os_str()]);
-    assert!(!text(&out.stdout).contains('\x1b'), "a pipe gets plain text");
+    assert!(!text(&out.stdout).contains('\x1b'), "colours in the output to a pipe");
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn what_cannot_be_looked_at_is_said_in_one_line() {
         assert!(said.contains(says) && said.lines().count() == 1, "{args:?}: {said}");
         assert_eq!(out.status.code(), Some(125));
     }
-    // Files are tried out where they are asked for, and leave nothing behind.
+    // `--dir` tries files out in this folder and leaves none behind.
     let folder = tempfile::TempDir::new().expect("a folder");
     let out = doctor([OsStr::new("--dir"), folder.path().as_os_str()]);
     assert!(text(&out.stdout).contains(&format!("files in {}", folder.path().display())));

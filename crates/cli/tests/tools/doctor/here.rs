@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Faults planted on this machine, and put back.
+//! Plants faults on this machine, and restores its settings.
 
 use super::*;
 use crate::{need, need_root, skip};
 
-/// Plants `value` in a setting of this machine; the finding comes, its command runs, the finding
-/// is gone.
+/// Plants `value` in a setting of this machine, and checks that doctor reports it, and that the reported
+/// command removes the finding.
 fn plant_here(path: &str, value: &str, key: &str) {
     if !Path::new(path).exists() {
         return crate::common::skipped(&format!("no {path}"));
     }
-    assert!(!keys(&here(&[])).contains(&key), "{key} before anything was planted");
+    assert!(!keys(&here(&[])).contains(&key), "{key} is reported before anything was planted");
     let _kept = Settings::keep(&[path]).expect("keep it");
     fs::write(path, value).unwrap_or_else(|e| panic!("{path}: {e}"));
     let found = here(&[]);
     run(command(finding(&found, key)));
-    assert!(!keys(&here(&[])).contains(&key), "{key} after {}", command(finding(&found, key)));
+    assert!(!keys(&here(&[])).contains(&key), "{key} even after {}", command(finding(&found, key)));
 }
 
 #[test]
@@ -24,7 +24,7 @@ fn faults_planted_on_this_machine_are_mended() {
     let _ours = Exclusive::take().expect("the lock");
     let _baseline =
         Settings::keep(&[&format!("{THP}/enabled"), &format!("{THP}/defrag")]).expect("keep them");
-    // Whatever the machine's taste is.
+    // The faults below are planted into these settings, whatever the machine had.
     fs::write(format!("{THP}/enabled"), "madvise").expect("set it");
     fs::write(format!("{THP}/defrag"), "madvise").expect("set it");
     for (file, value, key) in [
@@ -64,7 +64,7 @@ fn an_empty_pool_and_one_that_is_used_up() {
     run(command(finding(&after, "no-overcommit")));
     assert!(!keys(&here(&[])).contains(&"no-overcommit"));
 
-    // All that there is goes to one program.
+    // One program takes all free pages of the pool.
     let program = fat("hold").flags(&["-static"]).build();
     fs::write(&overcommit, "0").expect("set it");
     fs::write(format!("{POOL}/nr_hugepages"), (number("nr_hugepages") - held.free() + 2).to_string())
@@ -78,12 +78,12 @@ fn an_empty_pool_and_one_that_is_used_up() {
     assert!(held.free() > 0 && !keys(&here(&[])).contains(&"pool-used-up"), "{wanted}");
     drop(running);
 
-    // And what it takes beyond the pool is surplus.
+    // Pages that a program takes beyond the pool are surplus.
     fs::write(format!("{POOL}/nr_hugepages"), "0").expect("set it");
     fs::write(&overcommit, "64").expect("set it");
     let running = Held::start(&cmd, Some(&["--backing", "hugetlb"]), &program);
     if number("surplus_hugepages") < number("nr_hugepages") {
-        skip!("somebody else has pages of the pool");
+        skip!("another process has pages of the pool");
     }
     run(command(finding(&here(&[]), "pool-surplus")));
     assert_eq!(number("surplus_hugepages"), 0);
@@ -113,7 +113,7 @@ fn limits_of_a_control_group() {
             findings(&out.expect("it runs"))
         };
         let found = inside();
-        assert!(!keys(&here(&[])).contains(&key), "outside the group");
+        assert!(!keys(&here(&[])).contains(&key), "{key} is reported outside the group");
         run(command(finding(&found, key)));
         assert!(!keys(&inside()).contains(&key), "{key}");
     }
@@ -150,22 +150,22 @@ fn issue_13_b3_a_lifted_process_has_no_problem_on_a_machine_without_huge_pages()
     let out = doctor(["--json", "--pid", &pid]);
     let report: Value = serde_json::from_slice(&out.stdout).expect("JSON");
     let code = &report["facts"]["process"]["text"];
-    assert_eq!(code["huge"], code["liftable"], "all of it is huge: {code}");
+    assert_eq!(code["huge"], code["liftable"], "some code is not on huge pages: {code}");
     let found = findings(&out);
     assert_eq!(finding(&found, "thp-never")["severity"], "note");
     assert!(found.iter().all(|f| f["severity"] != "problem"), "{found:#?}");
     drop(running);
-    assert_eq!(finding(&here(&[]), "thp-never")["severity"], "problem", "of the machine it is one");
+    assert_eq!(finding(&here(&[]), "thp-never")["severity"], "problem", "not one of the machine");
 }
 
-/// In a pid namespace of its own, so that nothing else runs on "this machine".
+/// Runs in its own pid namespace, so that doctor sees no other programs.
 #[test]
 fn issue_13_b3_it_ends_with_the_programs_most_worth_a_lift() {
     use hugelift_measure::generated::{Hot, Linking, jumps, run_of};
     need_root!();
     need!("unshare");
     let program = run_of(&jumps(16, Linking::Dynamic).expect("the program"), Hot::OneAPage, 4_000_000_000);
-    // A copy, which nothing has primed.
+    // A copy, which is not primed.
     let dir = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
     let own = dir.path().join("jumper");
     fs::copy(&program.argv[0], &own).expect("copy it");
@@ -187,7 +187,7 @@ fn issue_13_b3_it_ends_with_the_programs_most_worth_a_lift() {
     let command = format!("    run   hugelift run -- {}\n", own.display());
     assert_eq!(paragraph.matches("    run   ").count(), 1, "{shown}");
     assert!(paragraph.contains(&command), "{shown}");
-    // Whoever follows it changes something.
+    // Once the advice is followed, the paragraph is gone.
     let shown = look(&format!("\"$0\" run --touched all -- \"$@\" >/dev/null & {busy}; \"$0\" doctor"));
     assert!(!shown.contains("most worth a lift"), "{shown}");
     let shown = look("\"$0\" doctor");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `hugelift doctor`: finds what was planted and nothing else; every command that it prints
-//! works, and then the finding is gone. On this machine where that can be undone, else on a
-//! recorded one.
+//! Tests that `hugelift doctor` finds planted faults and nothing else, and that every command that it
+//! prints removes its finding. Faults that can be undone are planted on this machine, others on a recorded
+//! machine.
 
 mod command;
 mod here;
@@ -37,7 +37,7 @@ fn findings(out: &Output) -> Vec<Value> {
     for finding in &all {
         let word = |name: &str| finding[name].as_str().is_some_and(|w| !w.is_empty());
         assert!(word("key") && word("title") && word("why") && word("severity"), "{finding}");
-        assert!(word("command") || word("advice"), "what to do about it? {finding}");
+        assert!(word("command") || word("advice"), "the finding has neither a command nor advice: {finding}");
         assert!(
             !finding["read"].as_array().expect("what was read").is_empty() || finding["key"] == "thp-absent"
         );

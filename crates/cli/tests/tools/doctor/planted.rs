@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Faults planted on a recorded machine: each is found, and its command mends it.
+//! Plants faults on a recorded machine: doctor finds each of them, and its command repairs it.
 
 use super::*;
 
@@ -31,14 +31,14 @@ fn issue_13_b3_a_stock_machine_has_no_warning() {
         assert!(shown.contains("NOTE    the pool of 2 MB pages is empty"), "{shown}");
         assert!(!shown.contains("WARNING") && !shown.contains("PROBLEM"), "{shown}");
         assert_eq!(out.status.code(), Some(0), "{shown}");
-        // What the pool lacks is had by the same command everywhere.
+        // The advice for the pool is the same command everywhere.
         assert!(shown.contains("hugelift pool set 2M=+"), "{shown}");
         assert!(shown.contains("hugelift pool set --overcommit 2M="), "{shown}");
     }
 }
 
-/// What is planted on a recorded machine, and by which file the command is seen to work; `None`
-/// where no command can help.
+/// The keys of the expected findings, a function that plants the fault on a recorded machine, and the file
+/// and value that prove that the command works; `None` where no command can help.
 type Plant = (&'static [&'static str], fn(&Recorded), Option<(&'static str, &'static str)>);
 
 const PLANTS: [Plant; 27] = [
@@ -135,7 +135,7 @@ const PLANTS: [Plant; 27] = [
         &["pool-empty", "no-overcommit"],
         |m| {
             m.pool(0, 0, 0, 0, 0);
-            // Its parts would not follow when the whole is set.
+            // The recorded nodes would not change when the total is set.
             fs::remove_dir_all(m.path("/sys/devices/system/node")).expect("remove the nodes");
         },
         Some(("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "64")),
@@ -246,7 +246,7 @@ fn each_planted_fault_is_found_and_its_command_mends_it() {
             run(command);
         }
         let Some((file, value)) = proof else {
-            // Nothing that a recorded machine could show.
+            // A recorded machine cannot show an effect, except that memory was to be compacted.
             assert!(commands.is_empty() || machine.read("/proc/sys/vm/compact_memory") == "1\n", "{found:?}");
             continue;
         };

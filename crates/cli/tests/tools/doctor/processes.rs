@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is found of a process.
+//! Tests of what doctor finds in a process.
 
 use super::*;
 use crate::{need, skip};
 
-/// The interpreter itself: what is on PATH may be a script that finds it.
+/// Returns the path of the interpreter itself: python3 in PATH may be a script that starts it.
 fn python3() -> PathBuf {
     let code = "import os, sys; print(os.path.realpath(sys.executable))";
     let out = Command::new("python3").args(["-c", code]).output().expect("python3 runs");
     PathBuf::from(text(&out.stdout).trim())
 }
 
-/// A Python program that does something to its memory and waits.
+/// Starts a Python program that runs `body` and waits.
 fn python(body: &str) -> Held {
     let program = python3();
     let script = format!("import mmap, os, sys, ctypes\n{body}\nsys.stdin.read()");
     Held::start(&Cmd::new([program.as_os_str(), OsStr::new("-c"), OsStr::new(&script)]), None, &program)
 }
 
-/// `megabytes` of private memory that asks for huge pages.
+/// Returns Python code that maps `megabytes` of private memory and advises huge pages for it.
 fn huge_memory(megabytes: u32) -> String {
     format!(
         "m = mmap.mmap(-1, {megabytes} << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\nm.madvise(mmap.MADV_HUGEPAGE)"
@@ -40,7 +40,7 @@ fn what_huge_pages_cost_a_process() {
         assert_eq!(got, want, "{found:#?}");
         found
     };
-    // All of it written: nothing is wrong with that.
+    // A program that writes to all of its huge pages has no problem.
     let full = format!("{}\nm.write(b'x' * (96 << 20))", huge_memory(96));
     only(python(&full), &[]);
     let forks = format!("{full}\nif os.fork() == 0: os.close(0); os.read(os.pipe()[0], 1)");
@@ -49,9 +49,9 @@ fn what_huge_pages_cost_a_process() {
     let own = doctor(["--json", "--pid", &std::process::id().to_string()]);
     let report: Value = serde_json::from_slice(&own.stdout).expect("JSON");
     if report["facts"]["process"]["huge_zero"].is_null() {
-        skip!("needs Linux 6.7, which tells which pages are huge");
+        skip!("needs Linux 6.7, which shows which pages are huge");
     }
-    // A byte in each huge page.
+    // The program writes one byte in each huge page.
     let sparse = format!("{}\nfor i in range(0, 96 << 20, 2 << 20): m[i] = 1", huge_memory(96));
     let found = only(python(&sparse), &["thp-bloat"]);
     assert!(
@@ -73,14 +73,14 @@ fn code_that_is_not_huge_until_it_is_lifted() {
         here(&["--pid", &running.pid().to_string()])
     };
     let found = look(None);
-    // Its page cache may happen to be in huge pages.
+    // The page cache may already have node's file on huge pages.
     if keys(&found).contains(&"code-not-huge") {
         let advice = finding(&found, "code-not-huge")["advice"].as_str().expect("advice").to_string();
         assert!(
             advice.contains(&format!("hugelift run -- {} -e 'process.stdin.resume()'", node.display())),
             "{advice}"
         );
-        assert!(keys(&found).contains(&"program-offers"), "--use-largepages");
+        assert!(keys(&found).contains(&"program-offers"), "no mention of node's --use-largepages");
     }
     assert!(!keys(&look(Some(&["--backing", "thp"]))).contains(&"code-not-huge"));
 }

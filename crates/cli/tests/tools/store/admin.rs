@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Who may use a store, and what keeps it small.
+//! Tests of the rights to use a store, and of the commands that keep it small.
 
 use super::*;
 use crate::{need, need_root};
 
 #[test]
-fn a_set_uid_program_has_nothing_to_do_with_it() {
+fn a_set_uid_program_does_not_use_the_store() {
     need_root!();
     let shelf = shelf!();
     let dir = tempfile::TempDir::new().unwrap();
@@ -34,7 +34,7 @@ fn making_room() {
     for program in &programs {
         runs_its_own(&shelf.cmd([program]), &SHARED, "first");
     }
-    // The first becomes the one used last.
+    // The first program becomes the most recently used one.
     runs_its_own(&shelf.cmd([&programs[0]]), &SHARED, "second");
     let listed = |entries: &[Value]| -> Vec<String> {
         entries
@@ -57,7 +57,7 @@ fn making_room() {
     assert!(status == Some(0) && told.contains("2 entries") && told.contains("program2"), "{told}");
     assert!(shelf.run(&["drop", "program2"]).1.contains("program2"));
     assert_eq!(listed(&shelf.entries()), ["program0"]);
-    // What others put there is not ours to remove.
+    // `store drop` does not remove a file that hugelift did not make.
     fs::write(shelf.path.join("theirs"), "").unwrap();
     assert_eq!(shelf.run(&["drop", "--all"]).0, Some(125));
     assert_eq!(shelf.names(), ["theirs"]);
@@ -67,8 +67,8 @@ fn making_room() {
     assert_eq!(shelf.run(&["list"]), (Some(0), format!("there is no store at {}\n", shelf.path.display())));
 }
 
-/// Root's store is for all, but for what they may not read; in a world of its own, where
-/// `/run` is a tmpfs that allows no code, as in Debian.
+/// All users share root's store, except for copies of files that they may not read. The test has its own
+/// mount namespace, where `/run` is a tmpfs mounted noexec, as in Debian.
 #[test]
 fn the_machines_store() {
     need_root!();
@@ -76,7 +76,7 @@ fn the_machines_store() {
     let dir = open_dir(&[]);
     let inside = dir.path().join("closed");
     fs::create_dir(&inside).unwrap();
-    // Each with code of its own.
+    // Each program has its own code.
     let [open, closed, private] = [("open", 6), ("closed/program", 7), ("private", 8)].map(|(name, size)| {
         let path = dir.path().join(name);
         fs::copy(fat("sums").size(size << 20).flags(&["-no-pie"]).build(), &path).unwrap();

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Copies that are damaged, planted or out of date are not used.
+//! Tests that copies that are damaged, planted or out of date are not used.
 
 use super::*;
 use crate::common::build::value;
 use crate::{need_root, skip};
 
-/// Changes the file of an entry, as only its owner can.
+/// Changes the file of an entry, which only its owner can do.
 fn damage(path: &Path, change: impl FnOnce(&fs::File)) {
     fs::set_permissions(path, Permissions::from_mode(0o600)).unwrap();
     let file = fs::OpenOptions::new().write(true).read(true).open(path).unwrap();
@@ -19,7 +19,7 @@ fn flip(file: &fs::File, at: u64) {
     file.write_all_at(&[byte[0] ^ 4], at).unwrap();
 }
 
-/// Where the file of a fat program has its constant number `i`.
+/// Returns the offset of constant number `i` in the file of a fat program.
 fn constant(file: &[u8], i: u32) -> usize {
     let four: Vec<u8> = (i..i + 4).flat_map(|i| value(i).to_le_bytes()).collect();
     file.windows(16).position(|w| w == four).expect("its constants")
@@ -57,12 +57,12 @@ fn a_damaged_entry_is_not_used() {
         change(&entry, &shelf.path.join(record));
         let outcome = runs_its_own(&cmd, &SHARED, what);
         assert_eq!(outcome.own_lines(), Vec::<&str>::new(), "{what}");
-        // Made again.
+        // The entry was made again.
         assert_eq!(shelf.run(&["verify"]).0, Some(0), "{what}");
     }
 }
 
-/// A store through a mapping leaves the times as they are: reading all of it finds it.
+/// A store through a mapping does not update the file's times. `store verify` reads every byte and finds it.
 #[test]
 fn verify_reads_every_byte() {
     let shelf = shelf!();
@@ -85,7 +85,7 @@ fn verify_reads_every_byte() {
         *map.as_ptr().cast::<u8>().add(len.get() / 2 + 77) ^= 1;
         munmap(map, len.get()).unwrap();
     }
-    assert_eq!(times(), before, "this kernel would tell");
+    assert_eq!(times(), before, "this kernel updates the times");
     assert_eq!(shelf.entries().len(), 1);
     assert_eq!(shelf.run(&["verify"]), (Some(1), format!("damaged: {}\n", program.display())));
     assert_eq!(shelf.names(), Vec::<String>::new());
@@ -107,7 +107,7 @@ fn planted_links_and_directories() {
         assert!(status == Some(125) && told.contains(words), "{what}: {told}");
     };
     let parent = shelf.path.parent().unwrap();
-    // The store, or its parent, leads elsewhere.
+    // The store, or its parent, is a link to another directory.
     let elsewhere = tempfile::TempDir::new_in("/dev/shm").unwrap();
     fs::create_dir_all(parent).unwrap();
     symlink(elsewhere.path(), &shelf.path).unwrap();
@@ -118,7 +118,7 @@ fn planted_links_and_directories() {
     refused("a link above", "is a symbolic link");
     assert_eq!(fs::read_dir(elsewhere.path()).unwrap().count(), 0);
     fs::remove_file(parent).unwrap();
-    // Somebody else's, or open to others.
+    // The store or its parent belongs to another user, or others can write to it.
     fs::create_dir_all(&shelf.path).unwrap();
     for (owner, mode, words) in
         [(65534, 0o755, "another user"), (0, 0o777, "by others"), (0, 0o775, "by others")]
@@ -136,7 +136,7 @@ fn planted_links_and_directories() {
     refused("a file", "is not a directory");
     fs::remove_file(&shelf.path).unwrap();
 
-    // Inside: names that are not what they should be.
+    // Files in the store with the right names and the wrong type, owner or mode.
     runs_its_own(&cmd, &SHARED, "first");
     let target = tempfile::NamedTempFile::new_in("/dev/shm").unwrap();
     let (entry, record) = (shelf.entry(), shelf.names().into_iter().find(|n| n.ends_with(".json")).unwrap());
@@ -148,14 +148,14 @@ fn planted_links_and_directories() {
             fs::remove_file(&entry).unwrap();
             symlink(target.path(), &entry).unwrap();
         }),
-        ("entry is somebody else's", &|| chown(&entry, Some(65534), None).unwrap()),
+        ("entry of another user", &|| chown(&entry, Some(65534), None).unwrap()),
         ("entry can be written", &|| fs::set_permissions(&entry, Permissions::from_mode(0o666)).unwrap()),
         ("record is a link", &|| {
             fs::write(target.path(), &json).unwrap();
             fs::remove_file(&record).unwrap();
             symlink(target.path(), &record).unwrap();
         }),
-        ("record is somebody else's", &|| chown(&record, Some(65534), None).unwrap()),
+        ("record of another user", &|| chown(&record, Some(65534), None).unwrap()),
         ("record is a FIFO", &|| {
             fs::remove_file(&record).unwrap();
             nix::unistd::mkfifo(&record, nix::sys::stat::Mode::S_IRUSR).unwrap();
@@ -168,11 +168,12 @@ fn planted_links_and_directories() {
         assert_eq!(shelf.entry(), entry, "{what}: made again");
         assert_eq!(shelf.run(&["verify"]).0, Some(0), "{what}");
     }
-    assert_eq!(fs::read(target.path()).unwrap(), json, "what a link leads to was changed");
+    assert_eq!(fs::read(target.path()).unwrap(), json, "the target of a link was changed");
 }
 
-/// Other bytes under the same name: renamed over it, written into it, and with all its times
-/// put back; on a disk, and on a tmpfs, whose times tell less.
+/// A program gets other bytes under the same name: another file is renamed over it, it is written over,
+/// and it is changed and its modification time restored. This is tried on a disk and on a tmpfs, whose
+/// times show less.
 #[test]
 fn an_upgraded_binary_runs_its_own_bytes() {
     let shelf = shelf!();
@@ -206,8 +207,8 @@ fn an_upgraded_binary_runs_its_own_bytes() {
         let file = fs::File::options().write(true).open(&program).unwrap();
         file.set_modified(times.modified().unwrap()).unwrap();
         drop(file);
-        shared("one bit, and the time of before");
-        // Entries of files that are gone go with them.
+        shared("one bit changed, modification time restored");
+        // `store gc` drops the entries of files that are gone.
         drop(dir);
         let (status, told) = shelf.run(&["gc"]);
         assert!(status == Some(0) && told.contains("dropped"), "{told}");

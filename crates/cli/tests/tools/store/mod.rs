@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The store of shared code: one copy for all, and whatever happens to it, a program runs its
-//! own bytes.
+//! Tests of the store of shared code: all processes share one copy, and whatever happens to the copy, a
+//! program runs its own bytes.
 
 mod admin;
 mod damage;
@@ -20,7 +20,7 @@ use std::process::{Command, Stdio};
 const SHARED: [&str; 2] = ["--backing", "shared"];
 const PAGE: u64 = 2 << 20;
 
-/// A store of the test's own, gone with it.
+/// A store that only this test uses; it is removed at the end.
 struct Shelf {
     _dir: tempfile::TempDir,
     path: PathBuf,
@@ -28,7 +28,7 @@ struct Shelf {
 
 impl Shelf {
     /// # Errors
-    /// There is no tmpfs to have it on.
+    /// There is no tmpfs for the store.
     fn new() -> Result<Shelf, String> {
         let dir = tempfile::TempDir::new_in("/dev/shm").map_err(|e| format!("/dev/shm: {e}"))?;
         let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
@@ -44,7 +44,7 @@ impl Shelf {
         Cmd::new(args).env("HUGELIFT_STORE", &self.path)
     }
 
-    /// `hugelift store`, with its exit status.
+    /// Runs `hugelift store` and returns its exit status and its output.
     fn run(&self, args: &[&str]) -> (Option<i32>, String) {
         let out = Command::new(HUGELIFT)
             .arg("store")
@@ -64,14 +64,14 @@ impl Shelf {
         listed["entries"].as_array().expect("entries").clone()
     }
 
-    /// The one entry that there is: its path.
+    /// Returns the path of the only entry.
     fn entry(&self) -> PathBuf {
         let entries = self.entries();
         let [entry] = &entries[..] else { panic!("{entries:?}") };
         self.path.join(entry["entry"].as_str().expect("a name"))
     }
 
-    /// The files in it that are neither the lock nor the secret.
+    /// Returns the names of the files in the store, without the lock and the secret.
     fn names(&self) -> Vec<String> {
         let Ok(dir) = fs::read_dir(&self.path) else { return vec![] };
         let name = |e: std::io::Result<fs::DirEntry>| e.unwrap().file_name().into_string().unwrap();
@@ -91,19 +91,19 @@ macro_rules! shelf {
 }
 use shelf;
 
-/// At a fixed address.
+/// Builds a victim at a fixed address.
 fn victim(source: &'static str) -> PathBuf {
     fat(source).flags(&["-no-pie"]).build()
 }
 
-/// A copy of its own, which may be changed.
+/// Makes a copy of `program` that the test may change.
 fn copy(dir: &Path, program: &Path) -> PathBuf {
     let own = dir.join("program");
     fs::copy(program, &own).expect("copy");
     own
 }
 
-/// It compares its memory with its file, and says the same as without hugelift.
+/// Checks that the program, which compares its memory with its file, prints the same as without hugelift.
 fn runs_its_own(cmd: &Cmd, options: &[&str], what: &str) -> Outcome {
     let (bare, outcome) = (cmd.bare(), cmd.lifted(options));
     let sound = outcome.end == End::Code(0) && !outcome.stdout.contains("DIFFERS");
@@ -112,14 +112,14 @@ fn runs_its_own(cmd: &Cmd, options: &[&str], what: &str) -> Outcome {
     outcome
 }
 
-/// How many ptrace operations a start takes.
+/// Returns the number of ptrace operations of a start.
 fn operations(cmd: &Cmd) -> usize {
     let outcome = cmd.clone().env("HUGELIFT_TEST_DIE", "count").lifted(&SHARED);
-    let told = outcome.stderr.lines().find_map(|l| l.strip_prefix("hugelift-test: ptrace operations: "));
-    told.and_then(|n| n.trim().parse().ok()).unwrap_or_else(|| panic!("no count: {outcome:?}"))
+    let count = outcome.stderr.lines().find_map(|l| l.strip_prefix("hugelift-test: ptrace operations: "));
+    count.and_then(|n| n.trim().parse().ok()).unwrap_or_else(|| panic!("no count: {outcome:?}"))
 }
 
-/// All whole huge pages are huge, and the store's.
+/// Checks that all whole huge pages of the objects are huge and belong to the store.
 fn assert_shared(shelf: &Shelf, pid: u32, objects: &[PathBuf]) -> Vec<Piece> {
     let pieces: Vec<Piece> = pieces(pid, objects).into_iter().filter(|p| p.inner.is_some()).collect();
     assert!(!pieces.is_empty());
@@ -129,7 +129,7 @@ fn assert_shared(shelf: &Shelf, pid: u32, objects: &[PathBuf]) -> Vec<Piece> {
         let of_store = usage.iter().filter(|u| u.mapping.path.starts_with(&shelf.path));
         let here = of_store.filter(|u| inner.covers(u.mapping.range));
         let bytes: u64 = here.map(|u| u.shmem_huge).sum();
-        assert_eq!(bytes, inner.len(), "{}: {} kB are the store's", piece.object.display(), bytes >> 10);
+        assert_eq!(bytes, inner.len(), "{}: {} kB belong to the store", piece.object.display(), bytes >> 10);
         assert_eq!(piece.huge, inner.len());
     }
     assert_unchanged(pid, &pieces);
@@ -137,7 +137,8 @@ fn assert_shared(shelf: &Shelf, pid: u32, objects: &[PathBuf]) -> Vec<Piece> {
     pieces
 }
 
-/// What all processes together have of the store's memory, and what was lifted in each.
+/// Starts ten processes, and checks that together they have as much of the store's memory as was lifted
+/// in each.
 fn ten_of(shelf: &Shelf, cmd: &Cmd, program: &Path) {
     let objects = needed(program);
     let held: Vec<Held> = (0..10).map(|_| Held::start(cmd, Some(&SHARED), program)).collect();
@@ -146,7 +147,7 @@ fn ten_of(shelf: &Shelf, cmd: &Cmd, program: &Path) {
         let pieces = assert_shared(shelf, held.pid(), &objects);
         one = pieces.iter().filter_map(|p| p.inner).map(|r| r.len()).sum();
         let usage = smaps(held.pid());
-        // Every part that was lifted, whatever maps it now.
+        // Every part that was lifted, whatever file is mapped there now.
         let lifted = |u: &&hugelift_core::smaps::Usage| {
             pieces.iter().filter_map(|p| p.inner).any(|inner| inner.covers(u.mapping.range))
         };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One copy for all.
+//! Tests that all processes share one copy.
 
 use super::*;
 use crate::need;
@@ -26,7 +26,7 @@ fn ten_compilers_have_one_copy() {
     ten_of(&shelf, &shelf.cmd(["clang++-19", "-x", "c++", "-E", "-"]), &program);
 }
 
-/// To stop a process costs more than a copy does.
+/// Stopping a process costs more than a copy: the number of stops must not grow with the copies.
 #[test]
 fn many_copies_take_no_more_stops_than_a_few() {
     need!("clang++-19");
@@ -38,7 +38,7 @@ fn many_copies_take_no_more_stops_than_a_few() {
     let few = warm(small.cmd([&victim("sums")]));
     let many = warm(large.cmd(["clang++-19", "--version"]));
     assert!(large.entries().len() > small.entries().len() + 1);
-    assert!(many <= few, "{many} ptrace operations, where fewer copies take {few}");
+    assert!(many <= few, "{many} ptrace operations, but fewer copies take {few}");
 }
 
 #[test]
@@ -68,7 +68,8 @@ fn shared_code_is_reported_as_its_objects() {
 #[test]
 fn auto_makes_the_store_at_the_first_start() {
     let shelf = shelf!();
-    // On a tmpfs without huge pages: what the page cache has huge needs no copy.
+    // The program is on a tmpfs without huge pages: if the page cache had it on huge pages, `auto` would
+    // make no copy.
     let program = copy(shelf._dir.path(), &victim("hold"));
     let backing = || {
         let held = Held::start(&shelf.cmd([&program]), Some(&["--backing", "auto"]), &program);
@@ -81,7 +82,7 @@ fn auto_makes_the_store_at_the_first_start() {
     assert_eq!(shelf.entries().len(), 1);
 }
 
-/// Each at another random address, moved to where the copy fits.
+/// Each process has another random base, which hugelift moves to where the copy fits.
 #[test]
 fn ten_position_independent_processes_have_one_copy() {
     let shelf = shelf!();
@@ -92,6 +93,6 @@ fn ten_position_independent_processes_have_one_copy() {
             let held = Held::start(&shelf.cmd([&program]), Some(&SHARED), &program);
             held.proc("maps").split('-').next().unwrap().to_string()
         });
-        assert!(bases.collect::<std::collections::BTreeSet<_>>().len() > 1, "always the same base");
+        assert!(bases.collect::<std::collections::BTreeSet<_>>().len() > 1, "all starts have the same base");
     }
 }

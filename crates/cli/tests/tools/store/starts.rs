@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Starts that compete, are killed, or find no place: the program runs all the same.
+//! Tests that the program runs although its start competes with others, is killed, or has no place for
+//! a store.
 
 use super::*;
 use crate::{need, need_root, skip};
@@ -14,7 +15,7 @@ fn twenty_first_starts_at_once() {
             (0..20).map(|_| scope.spawn(|| runs_its_own(&cmd, &SHARED, "one of twenty"))).collect();
         starts.into_iter().map(|start| start.join().expect("a start")).collect()
     });
-    // Who would have had to wait for too long goes on without, and says so.
+    // A start that would have to wait too long goes on without the store, and says so.
     let busy = |o: &&Outcome| o.own_lines().iter().any(|l| l.contains("another start"));
     let quiet = |o: &&Outcome| o.own_lines().is_empty();
     let (waited, quiet) = (outcomes.iter().filter(busy).count(), outcomes.iter().filter(quiet).count());
@@ -35,7 +36,7 @@ fn killed_while_it_publishes() {
         let cmd = shelf.cmd([&program]);
         let what = format!("killed before operation {n} of {operations}");
         runs_its_own(&cmd.clone().env("HUGELIFT_TEST_DIE", format!("{n}:helper")), &SHARED, &what);
-        // A copy that was not complete has no name; a complete one may lack its record.
+        // An incomplete copy has no name; a complete copy may lack its record.
         match shelf.names().len() {
             0 => before += 1,
             1 => between += 1,
@@ -50,7 +51,7 @@ fn killed_while_it_publishes() {
     assert!(before > 3 && between > 0 && after > 3, "{before} {between} {after}: the fault does not fire");
 }
 
-/// A tmpfs of its own, unmounted when dropped.
+/// A tmpfs that only this test uses, unmounted when dropped.
 struct Mount(tempfile::TempDir);
 
 impl Mount {
@@ -71,7 +72,7 @@ impl Drop for Mount {
 }
 
 #[test]
-fn places_that_will_not_do() {
+fn unsuitable_places_are_named() {
     need_root!();
     need!("mount", "umount");
     let program = victim("sums");
@@ -93,11 +94,11 @@ fn places_that_will_not_do() {
             Err(why) => skip!("cannot mount a tmpfs: {why}"),
         };
         told(&mount.0.path().join("store"), words);
-        // Full for others' sake: half of it may be used, and that half is not to be had.
+        // Half of the tmpfs may be used by the store, but another file takes some of that half.
         fs::write(mount.0.path().join("hog"), vec![1; 3 << 20]).unwrap();
         told(&mount.0.path().join("store"), words);
     }
-    // Enough for the budget, and yet full.
+    // Large enough for the budget, but full.
     let mount = Mount::new("size=40m,mode=0755").unwrap();
     fs::write(mount.0.path().join("hog"), vec![1; 38 << 20]).unwrap();
     told(&mount.0.path().join("store"), "no room for");
