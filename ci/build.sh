@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Release binaries for this machine, in target/release: hugelift, its library, the benchmarks.
+# Builds release binaries for this machine in target/release: hugelift, its library, the benchmarks.
 #
-# hugelift is static, at fixed addresses and with musl: the loader and its relocations, and what
-# glibc asks the CPU of itself at its start (under a hypervisor each question is an exit from the
-# guest), would take half of all that `hugelift run` adds to a start.
+# hugelift is static, at fixed addresses and with musl. Otherwise the loader with its relocations, and
+# the cpuid instructions of glibc's start (under a hypervisor each is an exit from the guest), would take
+# half of the time that `hugelift run` adds to a start.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target=$(uname -m)-unknown-linux-musl
@@ -17,12 +17,12 @@ if has_musl || { command -v rustup >/dev/null && rustup target add "$target" && 
   out=${CARGO_TARGET_DIR:-target}
   mkdir -p "$out/release"
   for file in hugelift hugelift-bench libhugelift_inside.so; do
-    # Renamed into place: the old one may be running.
+    # The new file is renamed into place: the old one may be running.
     cp "$out/$target/release/$file" "$out/release/.$file.new"
     mv "$out/release/.$file.new" "$out/release/$file"
   done
 else
-  echo "no standard library for musl (rustup target add $target): glibc's, which starts more slowly"
+  echo "Rust has no standard library for musl here (rustup target add $target): linking with glibc, which starts more slowly"
   cargo build --release -p hugelift-bench
   cargo rustc --release -p hugelift --bin hugelift -- "${flags[@]}"
 fi

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Static release binaries for both architectures, in dist/: hugelift-x86_64, hugelift-aarch64; and
-# libhugelift_inside-ARCH.so, to be installed as lib/hugelift/libhugelift_inside.so beside bin.
-# For this machine's own architecture it is what ci/build.sh makes, with musl if Rust has it here,
-# for the other one with glibc. Linked statically, at fixed addresses, either needs nothing of the
-# system, and --user reads /etc/passwd without plugins.
+# Makes static release binaries for both architectures in dist/: hugelift-x86_64, hugelift-aarch64, and
+# libhugelift_inside-ARCH.so, which is installed as lib/hugelift/libhugelift_inside.so beside bin.
+# The binary for this machine's architecture is that of ci/build.sh, with musl if Rust has it here; the
+# other one has glibc. Both are linked statically at fixed addresses: they need no file of the system,
+# and --user reads /etc/passwd without plugins.
 # shellcheck source=vm/lib.sh
 source "$(dirname "$0")/vm/lib.sh"
 # shellcheck source=vm/cross.sh
@@ -36,5 +36,5 @@ make_for() {
   cp "$library" "dist/libhugelift_inside-$arch.so"
 }
 
-# Each in a shell of its own: cross sets what cargo reads from the environment.
+# Each architecture has its own subshell, since cross sets variables that cargo reads.
 for arch in x86_64 aarch64; do (make_for "$arch"); done

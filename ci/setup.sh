@@ -1,19 +1,20 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Installs what a task needs and is missing, where root and apt allow it; else names it.
+# Installs the missing programs and libraries that a task needs. Without root or apt it names them.
 #
 #   ci/setup.sh build    a C compiler and Rust, to build and to run the demo
-#   ci/setup.sh lint     as build, and rustfmt and clippy
-#   ci/setup.sh test     as build, and the real programs and libraries that tests and benchmarks use
+#   ci/setup.sh lint     as for build, and rustfmt and clippy
+#   ci/setup.sh test     as for build, and the real programs and libraries that tests and benchmarks use
 #
-# A program counts as present if it can be found on PATH, from wherever it came. The exit
-# status is 1 only if what the build or the lint itself needs is missing: a test without
-# its program says SKIP, or fails under REQUIRE_ALL=1. No service is started.
+# A program counts as present if it is in PATH, however it was installed. The exit status is 1 only if
+# the build or the lint itself lacks something: a test without its program prints SKIP, or fails under
+# REQUIRE_ALL=1. The script starts no service.
 set -uo pipefail
 export LC_ALL=C DEBIAN_FRONTEND=noninteractive
 cd "$(dirname "$0")/.." || exit 1
 
-# command (or library that cc must find), package (first of several that apt offers)
+# Each entry is a command (or a library that cc must find) and packages, of which the first that apt
+# offers is installed.
 build=("cc gcc" "make make" "libc.a libc6-dev")
 tests=(
   "c++ g++"
@@ -53,10 +54,11 @@ tests=(
   "unshare util-linux"
 )
 
-# Debian installs these with a version in the name or outside the user's PATH.
+# Returns 0 if the command or library is here. Debian installs some commands with a version in the name
+# or outside the user's PATH.
 present() {
   case $1 in *.a)
-    # cc repeats the bare name of a library that it cannot find.
+    # For a library that it cannot find, cc prints the bare name.
     [[ $(cc -print-file-name="$1" 2>/dev/null) == /* ]] && return
     ;;
   esac
@@ -68,19 +70,19 @@ apt() {
   apt-get -y -qq -o DPkg::Lock::Timeout=120 -o Acquire::Retries=2 -o Acquire::http::Timeout=30 "$@" </dev/null
 }
 
-# An old list names packages that are gone from the mirror.
+# An old package list names packages that the mirror no longer has.
 refresh_lists() {
   [ -n "$(find /var/lib/apt/lists -name '*_Packages*' -mtime -1 2>/dev/null | head -n1)" ] ||
-    apt update >/dev/null || echo "setup: apt-get update failed; going on with the lists there are"
+    apt update >/dev/null || echo "setup: apt-get update failed; the old package lists are used"
 }
 
-candidate() { # the first of these packages that apt can install
+candidate() { # prints the first of these packages that apt can install
   local package
   for package in "$@"; do
     if [ "$package" = @newest-clang ]; then
       package=$(apt-cache search --names-only '^clang-[0-9]+$' | cut -d' ' -f1 | sort -V | tail -n1)
     fi
-    # (Not through `grep -q`: it may end first, and pipefail then takes that for a failure.)
+    # A pipe to `grep -q` would not do: it may end first, which is a failure under pipefail.
     if [[ $(apt-cache policy "$package" 2>/dev/null) =~ Candidate:\ [^\(] ]]; then
       echo "$package"
       return
@@ -90,7 +92,7 @@ candidate() { # the first of these packages that apt can install
 
 install() {
   echo "setup: installing $*"
-  # The servers among them are not to be started: a policy of our own for this one call.
+  # This policy keeps apt from starting servers among the packages. It is removed afterwards.
   local policy=/usr/sbin/policy-rc.d
   if [ ! -e $policy ]; then
     trap 'rm -f /usr/sbin/policy-rc.d' EXIT
@@ -98,7 +100,7 @@ install() {
     printf '#!/bin/sh\nexit 101\n' >$policy && chmod +x $policy
   fi
   apt install --no-install-recommends "$@" >/dev/null && return
-  # One that cannot be had does not take the others with it.
+  # If one package cannot be installed, the others still are, one by one.
   local package
   for package in "$@"; do apt install --no-install-recommends "$package" >/dev/null; done
 }
@@ -129,28 +131,28 @@ need_packages() { # "command package..."...; status 1 if one is missing at the e
   return $status
 }
 
-# Not from apt: what the distributions have is older than the code wants.
+# Rust does not come from apt: the distributions have older versions than the code needs.
 need_rust() {
   local want got
   want=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
   got=$(rustc --version 2>/dev/null | cut -d' ' -f2)
   if ! command -v cargo >/dev/null || [ -z "$got" ]; then
-    echo "setup: missing: cargo and rustc $want or newer (by rustup)"
+    echo "setup: missing: cargo and rustc $want or newer (install them with rustup)"
     return 1
   elif [ "$(printf '%s\n' "$want" "$got" | sort -V | head -n1)" != "$want" ]; then
-    echo "setup: rustc is $got, wanted is $want or newer (rustup update stable)"
+    echo "setup: rustc is $got, but $want or newer is needed (rustup update stable)"
     return 1
   fi
 }
 
-need_component() { # component, subcommand of cargo
+need_component() { # component, subcommand of cargo; installs the component if it is missing
   cargo "$2" --version >/dev/null 2>&1 && return
   command -v rustup >/dev/null && rustup component add "$1" && return
   echo "setup: missing: cargo $2 (rustup component add $1)"
   return 1
 }
 
-# Where there is a nightly toolchain; one is not installed for this alone.
+# Installs Miri if there is a nightly toolchain. It does not install a toolchain only for Miri.
 want_miri() {
   command -v rustup >/dev/null && rustup run nightly cargo --version >/dev/null 2>&1 || return 0
   rustup run nightly cargo miri --version >/dev/null 2>&1 ||
@@ -167,7 +169,7 @@ case ${1:-build} in
     [ "${1:-build}" = build ] || need_packages "${tests[@]}" || true
     ;;
   lint)
-    # Build scripts are linked even to check a crate.
+    # A linker is needed too: build scripts are linked even to check a crate.
     need_packages "${build[@]}" || status=1
     need_rust || status=1
     need_component rustfmt fmt || status=1

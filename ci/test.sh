@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs every test; then lists what was skipped and the time of each test program, and sums up in
-# one line.
+# Runs every test. Then lists the skips and the time of each test program, and prints the totals in one
+# line.
 #
 # REQUIRE_ALL=1  makes a skip a failure
-# TEST_THREADS   tests of one program at a time (4)
-# TEST_LIMIT     seconds after which a test program is ended (900)
+# TEST_THREADS   number of tests of one program that run at a time (4)
+# TEST_LIMIT     seconds after which a test program is killed (900)
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 exec </dev/null
@@ -15,11 +15,11 @@ end_jobs() { for job in $(jobs -rp); do kill "$job" 2>/dev/null; done; }
 trap 'end_jobs; rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
 
-# Generated cases are the same ones every time: what fails was broken by the change. For others,
-# see fuzz/README.md.
+# The generated cases are the same every time: a failure then comes from the change that is tested.
+# fuzz/README.md says how to try other cases.
 export PROPTEST_RNG_SEED="${PROPTEST_RNG_SEED:-1}"
 
-# cargo builds the test programs and starts a shell in place of each. The shell writes down what cargo
+# cargo builds the test programs and starts a shell in place of each program. The shell records what cargo
 # would have run: the environment, the folder and the program.
 # shellcheck disable=SC2016 # expanded in that shell
 record='{ unset HUGELIFT_RECORD HUGELIFT_RECORDS; export -p; printf "cd %q\nprogram=%q\n" "$PWD" "$1"; }'
@@ -35,8 +35,9 @@ HUGELIFT_RECORD=$record HUGELIFT_RECORDS=$work/programs cargo test --workspace -
   exit 1
 }
 
-# Sets the words of a command that runs a test program, or one of two halves of it. The half with the
-# experiments has the machine for itself, test by test; this would hold up all threads of the whole.
+# Sets the words of the command that runs a test program, or one of the two halves of a test program. Each
+# test of the half with the experiments needs the machine for itself. In one program with the others they
+# would hold up all its threads.
 experiments=(lab:: lab_memory:: lab_reclaim::)
 words_of() {
   local program= experiment
@@ -54,16 +55,16 @@ words_of() {
   esac
 }
 
-# Replaces this shell by the program. --nocapture shows a SKIP of a test that passes. bash has its
-# background jobs ignore ^C; the tests must not inherit that.
+# Replaces this shell by the program. --nocapture shows the SKIP of a test that passes. Background jobs of
+# bash ignore ^C, which the tests must not inherit.
 start() {
   words_of "$1"
   [ "$1" = doc-tests ] || words+=(--test-threads="$threads")
   exec timeout -k 30 "$limit" env --default-signal=INT,QUIT "${words[@]}" --nocapture
 }
 
-# Runs one program, shows its output, and writes down what came of it: a file in $work/done holds passed,
-# failed, seconds.
+# Runs one program, shows its output, and records the result: a file in $work/done holds the number of
+# passed and failed tests and the seconds.
 run() {
   local name=$1 file=${1//\//.} status=0 began=$SECONDS log out tee program passed failed ended
   log=$work/log/$file
@@ -75,14 +76,14 @@ run() {
   program=$!
   exec {out}>&-
   wait $program || status=$?
-  # Not for ever: a process that a test has left behind may hold the pipe.
+  # The wait has a limit, since a process that a test has left behind may hold the pipe open.
   timeout 10 tail -s 0.05 --pid=$tee -f /dev/null || kill $tee
   sum() { sed -n "s/.*test result: .* \([0-9]*\) $1.*/\1/p" "$log" | awk '{n += $1} END {print n + 0}'; }
   passed=$(sum passed) failed=$(sum failed)
-  # Did not come to its result: its tests are counted one by one.
+  # The program ended without a summary: its tests are counted one by one.
   if [ $status != 0 ] && [ "$failed" = 0 ]; then
     case $status in
-      124 | 137) echo "==== $name was ended after $limit s (TEST_LIMIT). Tests without a result:" ;;
+      124 | 137) echo "==== $name was killed after $limit s (TEST_LIMIT). Tests without a result:" ;;
       *) echo "==== $name died with status $status. Tests without a result:" ;;
     esac
     ended=$(sed -n 's/^test \([^ ]*\) \.\.\. .*/\1/p' "$log")
@@ -101,10 +102,11 @@ run() {
 }
 mkdir "$work/log" "$work/done"
 
-# Most tests share the pool of huge pages and the machine's memory: their programs run one at a time,
-# some tests of each at a time, for most of them wait. Beside them runs what only computes; and, once
-# lifts and safety are done, the experiments, each under the lock of all that need the pool: beside
-# safety, whose tests need that lock as well, both would only wait for each other.
+# Most tests share the pool of huge pages and the machine's memory. Their programs run one at a time, each
+# with several tests at a time, since most tests wait. Programs that only compute run beside them. The
+# experiments run beside them too, once the programs lift and safety are done: each experiment takes the
+# lock of all tests that need the pool, which tests of safety take as well, so both would only wait for
+# each other.
 alone=(hugelift:lift hugelift:safety hugelift:tools/others)
 pure=() experimental=(hugelift:tools/experiments)
 for name in "$work"/programs/*; do
@@ -145,24 +147,24 @@ passed=$(total 1) failed=$(total 2)
 for name in "${all[@]}"; do
   [ -e "$work/done/${name//\//.}" ] || { echo "$name has no result" && failed=$((failed + 1)); }
 done
-# No set-up brings these: a PMU that counts what is asked for and may be used, huge pages that are
-# small enough to be tried, another file system for temporary files, the memory controller in both
-# versions of control groups. What the suites of tests/machines skip here must run on a machine of
-# make test-vm, which sees to that. (Tests say SKIP by println!: a line on stderr is written in
-# pieces, and other threads write between them.)
+# No set-up provides these: a PMU that counts the wanted events and may be used, huge pages that are small
+# enough to be tried, another file system for temporary files, the memory controller in both versions of
+# control groups. Tests of tests/machines that are skipped here must run on a machine of make test-vm,
+# which checks that. (Tests print SKIP with println!: a line on stderr is written in pieces, and other
+# threads write between them.)
 lacking='no PMU|.* counts no walk cycles|there is no event table|perf_event_open|no transparent huge pages of a size'
 lacking+='|temporary files are on tmpfs|the memory controller is bound to version'
 here=$(for log in "$work"/log/*; do [[ $log == *:machines ]] || grep -o 'SKIP: .*' "$log"; done)
 if [ "${REQUIRE_ALL:-}" = 1 ] && unmet=$(grep -Ev "SKIP: ($lacking)|^$" <<<"$here"); then
   echo
-  echo "REQUIRE_ALL=1, and these were skipped:"
+  echo "REQUIRE_ALL=1 makes these skips failures:"
   echo "$unmet"
   failed=$((failed + $(wc -l <<<"$unmet")))
 fi
 failures=$(cat "$work"/log/* | sed -n 's/^test \(.*\) \.\.\. FAILED.*/  \1/p')
 if [ -n "$failures" ]; then
   echo
-  echo "Failed (the reason is where its program ran, above):"
+  echo "Failed (the reasons are above, in the output of each program):"
   echo "$failures"
 fi
 echo
