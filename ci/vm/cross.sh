@@ -1,17 +1,18 @@
 # shellcheck shell=bash disable=SC2034,SC2154 # variables of the scripts that source it
 # SPDX-License-Identifier: Apache-2.0
-# How to build for either architecture; needs lib.sh.
+# Sets up builds for either architecture; needs lib.sh.
 
-# Sets cargo (an array), cc, strip and readelf for architecture $1. For another than this machine's
-# it sets what cargo reads from the environment, too: binaries are then static.
+# Sets cargo (an array), cc, strip and readelf for architecture $1. If that is not this machine's
+# architecture, it also sets variables that cargo reads, and binaries are static.
 cross() {
   cargo=(cargo) strip=strip readelf=readelf cc=cc
   [ "$1" != "$(uname -m)" ] || return 0
   export RUSTFLAGS='-C target-feature=+crt-static'
-  # Emulation is slow enough, and its memory short: what would be stripped is not made.
+  # Emulation is slow and the guest's memory small: optimize, and make no debug information, which would be
+  # stripped.
   export CARGO_PROFILE_DEV_OPT_LEVEL=1 CARGO_PROFILE_DEV_DEBUG=0 CARGO_INCREMENTAL=0
   cc=$cache/bin/aarch64-gcc strip=$cache/bin/aarch64-strip
   export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=$cc
-  # Debian's compiler, where there is no rustup.
+  # Without rustup ci/vm/prepare has put Debian's compiler here.
   [ ! -x "$cache/bin/rustc" ] || cargo=(env "RUSTC=$cache/bin/rustc" cargo)
 }

@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2034 # its variables are read by the scripts that source it
 # SPDX-License-Identifier: Apache-2.0
-# What the scripts of this folder share: places, and the table of machines.
+# Shared by the scripts of this folder: paths, and the table of machines.
 
 set -euo pipefail
 
@@ -8,7 +8,7 @@ tree=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/hugelift/vm
 built=$tree/target/vm
 
-# The slowest first, for the sake of ci/vm/matrix.
+# The slowest machines come first, so that ci/vm/matrix ends sooner.
 machines=(
   x86_64-1g
   arm64-6.1
@@ -19,16 +19,16 @@ machines=(
   arm64-bti-mte
 )
 
-fail() { # exit 125: these scripts' own failures
+fail() { # ends with 125, the status of failures of these scripts themselves
   echo "${0##*/}: $*" >&2
   exit 125
 }
 
-# Describes the machine $1: arch, kernel (a folder of the cache), memory, append (to the
-# kernel's command line), qemu (an array), disks (file systems of its NVMe disks), suites (an array:
-# what it runs in `make test-vm`). Each machine runs what it is there for. The longest suite, launcher,
-# runs on AArch64 alone, for `make test` runs it on this machine. `make test-vm-all` runs every suite on
-# every machine.
+# Describes the machine $1: arch, kernel (a folder of the cache), memory, append (to the kernel's command
+# line), qemu (an array), disks (file systems of its NVMe disks), suites (an array: the suites of
+# `make test-vm`). Each machine runs the suites for which it differs from the others. The longest suite,
+# launcher, runs on AArch64 only, because `make test` runs it on this machine. `make test-vm-all` runs
+# every suite on every machine.
 machine() {
   local x86=(qemu-system-x86_64 -M q35 -accel "tcg,thread=multi" -cpu max)
   local arm=(qemu-system-aarch64 -accel "tcg,thread=multi")
@@ -44,7 +44,7 @@ machine() {
       qemu=("${arm[@]}" -M virt -cpu neoverse-n1)
       suites=(backings fallbacks masked parts prime shared symbols)
       ;;
-    arm64-bti-mte) # pauth-impdef: without it emulation spends its time on ciphers
+    arm64-bti-mte) # without pauth-impdef QEMU emulates the slow cipher of pointer authentication
       arch=aarch64 kernel=arm64-6.1
       qemu=("${arm[@]}" -M "virt,mte=on" -cpu "max,pauth-impdef=on")
       suites=(protection parts symbols)
@@ -59,7 +59,7 @@ machine() {
       qemu=("${x86[@]}")
       suites=(children dist files moved prime shared symbols)
       ;;
-    x86_64-numa) # on 6.1, where what cpusets and policies do to hugetlb was measured
+    x86_64-numa) # Linux 6.1: the effect of cpusets and policies on hugetlb was measured with it
       kernel=x86_64-6.1
       qemu=("${x86[@]}" -object "memory-backend-ram,id=a,size=768M" -object "memory-backend-ram,id=b,size=768M"
         -numa "node,cpus=0,memdev=a" -numa "node,cpus=1,memdev=b")
@@ -70,6 +70,6 @@ machine() {
       qemu=("${x86[@]}")
       suites=(backings)
       ;;
-    *) fail "no machine '$1': there are ${machines[*]}" ;;
+    *) fail "there is no machine '$1'; the machines are ${machines[*]}" ;;
   esac
 }
