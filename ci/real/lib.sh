@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-# What the worked examples share. Sourced.
+# Shared by the worked examples, which source it.
 #
 #   HUGELIFT   the hugelift to measure (default: the release build)
-#   PAIRS      pairs of each comparison (default 20)
+#   PAIRS      number of pairs of each comparison (default 20)
 #   SECONDS_A_LOAD  how long each load lasts (default 8)
-#   HTML_DIR   if set, a picture of each comparison is written there
+#   HTML_DIR   if set, the folder for a picture of each comparison
 set -euo pipefail
 export LC_ALL=C
 HUGELIFT=${HUGELIFT:-$PWD/target/release/hugelift}
@@ -23,15 +23,15 @@ need() { # programs
   done
 }
 
-# A directory in memory, gone at the end.
+# Makes a directory in memory, which is removed at the end.
 scratch() {
   dir=$(mktemp -d "/dev/shm/hugelift-$name.XXXXXX")
   trap 'rm -rf "$dir"' EXIT
   trap 'exit 130' INT TERM HUP
 }
 
-# The server on the first half of the CPUs, the load on the others: neither takes the
-# other's time.
+# Gives the server the first half of the CPUs and the load the others, so that neither takes time from the
+# other.
 halves() {
   local cpus
   cpus=$(nproc)
