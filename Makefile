@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# The two commands of the README are `make demo` and `make test`; each sets up what it needs.
+# The README names two commands: `make demo` and `make test`. Each target installs what it needs.
 
 .PHONY: all build demo test test-vm test-vm-all dist bench bench-real lint fuzz fuzz-check clean
 
@@ -9,39 +9,40 @@ build:
 	@ci/setup.sh build
 	ci/build.sh
 
-# The main job on something real: 64 MB of code, bare and lifted in turn.
+# Runs a program with 64 MB of code, bare and lifted in turn.
 demo: build
 	target/release/hugelift-bench demo
 
-# Every test. REQUIRE_ALL=1 makes a skip a failure.
+# Runs every test. REQUIRE_ALL=1 makes a skip a failure.
 test:
 	@ci/setup.sh test
 	ci/test.sh
 
-# The same on other machines, in emulation: AArch64, NUMA, older kernels. Each machine runs the
-# suites that ci/vm/lib.sh lists for it; each test runs on at least one. Downloads about 300 MB
-# once, into the user's cache folder.
+# Runs tests on other machines, in emulation: AArch64, NUMA, older kernels. Each machine runs the suites
+# that ci/vm/lib.sh lists for it, and each of their tests runs on at least one machine. Downloads about
+# 300 MB once, into the user's cache folder.
 test-vm:
 	@ci/setup.sh build
 	ci/vm/matrix
 
-# Every suite on every machine, and the release binaries of both architectures: before a release.
+# Runs every suite on every machine, with the release binaries of both architectures. For use before a
+# release.
 test-vm-all:
 	@ci/setup.sh build
 	ci/vm/matrix --all
 
-# Static binaries for both architectures, in dist/.
+# Makes static binaries for both architectures in dist/.
 dist:
 	@ci/setup.sh build
 	ci/dist.sh
 
-# Ratios from interleaved pairs; takes some minutes.
+# Measures ratios from interleaved pairs. Takes some minutes.
 bench: build
 	@ci/setup.sh test
 	target/release/hugelift-bench all
 
-# Worked examples with hugelift compare: MariaDB, redis, clang, TiDB. PAIRS and
-# SECONDS_A_LOAD set how long each takes; HTML_DIR keeps a picture of each.
+# Runs worked examples with hugelift compare: MariaDB, redis, clang, TiDB. PAIRS and SECONDS_A_LOAD set how
+# long each takes; HTML_DIR is a folder for a picture of each.
 bench-real: build
 	@ci/setup.sh test
 	ci/real/all
@@ -51,9 +52,9 @@ lint:
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
 
-# The fuzz targets are a workspace of their own; cargo fuzz runs them (fuzz/README.md). Their check
-# takes from the target folder what `make lint` has checked. It links nothing, so libFuzzer need not
-# be compiled: libfuzzer-sys is told that some file is the compiled library.
+# The fuzz targets have their own workspace; cargo fuzz runs them (fuzz/README.md). Their check reuses from
+# the target folder what `make lint` has checked. It links nothing, so libFuzzer need not be compiled:
+# libfuzzer-sys gets the path of any existing file as the compiled library.
 fuzz-check:
 	@ci/setup.sh lint
 	CUSTOM_LIBFUZZER_PATH="$(CURDIR)/fuzz/Cargo.toml" CARGO_TARGET_DIR="$${CARGO_TARGET_DIR:-target}" \
