@@ -6,4 +6,4 @@ pub mod entry;
 pub mod open;
 pub mod output;
 pub mod terminal;
-pub mod write_back;
+pub(crate) mod write_back;

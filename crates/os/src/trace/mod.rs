@@ -4,12 +4,12 @@
 
 pub mod at_exec;
 pub mod auxv_slots;
-pub mod batch;
-pub mod deadline;
-pub mod faultpoint;
+pub(crate) mod batch;
+pub(crate) mod deadline;
+pub(crate) mod faultpoint;
 pub mod frame;
 mod inject;
 pub mod ptrace;
 pub mod remote;
-pub mod stored;
+pub(crate) mod stored;
 pub mod threads;
