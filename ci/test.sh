@@ -4,12 +4,12 @@
 # line.
 #
 # REQUIRE_ALL=1  makes a skip a failure
-# TEST_THREADS   number of tests of one program that run at a time (4)
+# TEST_THREADS   number of tests of one program that run at a time (5)
 # TEST_LIMIT     seconds after which a test program is killed (900)
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 exec </dev/null
-threads=${TEST_THREADS:-4} limit=${TEST_LIMIT:-900}
+threads=${TEST_THREADS:-5} limit=${TEST_LIMIT:-900}
 work=$(mktemp -d)
 end_jobs() { for job in $(jobs -rp); do kill "$job" 2>/dev/null; done; }
 trap 'end_jobs; rm -rf "$work"' EXIT
