@@ -3,8 +3,9 @@
 //!
 //! The kernel maps a huge page of the page cache where the address and the offset in the file are the
 //! same modulo the size of the huge page. Linkers make them the same modulo 4 kB (or
-//! `-z max-page-size`). This module changes only the *file offsets*, by padding between the segments:
-//! no address, no byte of code or data, hence no symbol, relocation, unwind table or debug information.
+//! `-z max-page-size`). This module changes only the *file offsets*, by padding between the segments.
+//! Addresses and the bytes of code and data stay, and so do symbols, relocations, unwind tables and
+//! debug information.
 //!
 //! ```text
 //! before   [ headers, rodata ][ text ][ data ][ symbols ][ section table ]

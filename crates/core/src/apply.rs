@@ -131,7 +131,7 @@ impl<T: Target> Run<'_, T> {
         if result.is_ok() {
             self.undo.retain(|u| !matches!(u, Undo::Unbind(_)));
         }
-        // All that is left to undo is scratch, after a success as after a failure.
+        // Only scratch is left to undo, both after a success and after a failure.
         if !matches!(result, Err(Fault::Lost(_))) {
             self.unwind()?;
         }
@@ -226,8 +226,8 @@ impl<T: Target> Run<'_, T> {
 
     /// Restores the span after a failed `mremap(MREMAP_FIXED)`, if it is unmapped. The call usually
     /// leaves its destination alone, but the kernel unmaps the destination before it allocates its own
-    /// records, and that may fail. mprotect(2) with the span's own protection finds out: it fails where
-    /// nothing is mapped, else it changes nothing.
+    /// records, and that may fail. mprotect(2) with the span's own protection tests this: it fails where
+    /// nothing is mapped, and otherwise changes nothing.
     fn rescue_moved(&mut self, fault: &Fault, copy: Range) -> Result<(), Fault> {
         if matches!(fault, Fault::Lost(_)) {
             return Ok(());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Attributes of a mapping beside its protection: what a program has asked for with mlock(2),
+//! Attributes of a mapping besides its protection: what a program has asked for with mlock(2),
 //! madvise(2), mbind(2), pkey_mprotect(2) or userfaultfd(2). A copy would not have them.
 
 use std::fmt;

@@ -11,7 +11,7 @@ use std::fmt;
 #[serde(rename_all = "lowercase")]
 pub enum Names {
     /// As in the source, without parameters and return type, and without the hash that Rust adds, as
-    /// perf(1) names the functions of files if it was built to.
+    /// perf(1) names the functions of files if it was built to demangle.
     #[default]
     Demangled,
     /// As in the symbol table.

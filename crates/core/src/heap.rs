@@ -30,7 +30,7 @@ pub fn aligned(layout: &Layout, mappings: &[Mapping], page: PageSize) -> Option<
 /// can. Returns whether it was moved.
 ///
 /// # Errors
-/// Returns the kernel's refusal. The heap is where it was then.
+/// Returns the kernel's refusal. The heap then stays where it was.
 pub fn align<T: ExecStopped>(
     target: &mut T,
     layout: &Layout,

@@ -10,8 +10,8 @@
 //!
 //! After fork(2) the first write to a shared huge page splits the writer's mapping of it. A block is
 //! joined only if a sample has shown it huge, all of its base pages are present, and no other process
-//! maps one of them. To join a block that a child still maps would copy it; to join one of which some
-//! pages are gone would bring these back as zeros. So the process never has more memory than it had huge
+//! maps one of them. Joining a block that a child still maps would copy it. Joining a block that has lost
+//! pages would bring these back as zeros. So the process never has more memory than it had huge
 //! before.
 
 use crate::addr::{Addr, PageSize, Range};
@@ -125,7 +125,7 @@ impl Default for Rhythm {
 }
 
 impl Rhythm {
-    /// The time until the first sample: of a program that ends earlier none is taken.
+    /// The time until the first sample. A program that ends earlier is not sampled.
     pub const FIRST: Duration = OFTEN;
 
     /// Returns the time until the next sample. The last one took `took`, and `changed` says whether it
@@ -160,7 +160,7 @@ mod tests {
         assert!(!blocks.take(&sample(&[r(1, 21)], &[r(2, 8), r(12, 14)])), "it has only grown");
         assert!(blocks.take(&sample(&[r(1, 20)], &[r(4, 6)])));
         assert_eq!(blocks.split(), [r(2, 4), r(6, 8), r(12, 14)]);
-        // The block at 2 was joined, no matter by whom.
+        // The block at 2 was joined, by whatever process.
         assert!(blocks.take(&sample(&[r(1, 20)], &[r(2, 6), r(12, 14)])));
         assert_eq!(blocks.split(), [r(6, 8)]);
     }

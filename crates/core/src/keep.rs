@@ -43,7 +43,7 @@ pub struct Config {
     pub budget: u64,
     /// Time between two checks.
     pub interval: Duration,
-    /// The group whose members may ask for the state, beside the daemon's own user.
+    /// The group whose members may ask for the state, besides the daemon's own user.
     pub group: Option<String>,
 }
 

@@ -149,7 +149,7 @@ mod tests {
         let mut outside = good.clone();
         outside[HEADER + 4..HEADER + 8].copy_from_slice(&u32::MAX.to_le_bytes());
         assert_eq!((look(&good), look(&outside)), (Ok(1), Ok(0)));
-        // It panics at no length.
+        // No length makes it panic.
         for n in 0..good.len() {
             assert!(look(&good[..n]).is_ok_and(|paths| paths == 0) || look(&good[..n]).is_err());
         }

@@ -24,7 +24,7 @@ pub enum Allocator {
 /// The prefix of jemalloc's names.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Prefix {
-    /// None: it is the program's malloc(3).
+    /// No prefix: it is the program's malloc(3).
     None,
     /// `je_`, as in Redis.
     Je,
@@ -37,7 +37,7 @@ pub enum Prefix {
 pub enum Pages {
     /// Transparent huge pages.
     Thp,
-    /// The reserved pool, where the allocator can use it, else as [`Pages::Thp`].
+    /// The reserved pool, where the allocator can use it; otherwise as [`Pages::Thp`].
     Hugetlb,
 }
 
@@ -123,8 +123,8 @@ pub fn settings(
     allocators.iter().filter_map(setting).collect()
 }
 
-/// Puts those of `wanted` that `had`, a list of options separated by `comma`, does not name in front of
-/// it; `None` if it names them all.
+/// Puts in front of `had`, a list of options separated by `comma`, those of `wanted` that it does not
+/// name. Returns `None` if it names them all.
 fn merged(had: Option<&str>, comma: &str, equals: &str, wanted: &[(&str, &str)]) -> Option<String> {
     let had = had.unwrap_or_default();
     let named = |key: &str| had.split(comma).any(|o| o.split(equals).next() == Some(key));

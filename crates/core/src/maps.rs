@@ -19,7 +19,7 @@ pub struct Prot {
     /// `PROT_EXEC`
     pub exec: bool,
     /// `PROT_BTI` (AArch64): indirect branches must land on a `bti` instruction. The
-    /// kernel shows it in smaps alone, as `bt` among the flags.
+    /// kernel shows it only in smaps, as `bt` among the flags.
     pub bti: bool,
 }
 
@@ -195,7 +195,7 @@ pub(crate) fn parse_line(line: &[u8]) -> Result<Mapping, &'static str> {
     })
 }
 
-/// Undoes the kernel's escapes, of which there is only the newline (`seq_file_path(m, file, "\n")`).
+/// Undoes the kernel's only escape, that of the newline (`seq_file_path(m, file, "\n")`).
 fn unescape(path: &[u8]) -> PathBuf {
     if !path.windows(4).any(|w| w == b"\\012") {
         return PathBuf::from(OsStr::from_bytes(path));

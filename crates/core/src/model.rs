@@ -116,7 +116,7 @@ pub struct Model {
     pub fragmented: bool,
     /// The kernel moves hugetlb mappings.
     pub moves_hugetlb: bool,
-    /// A `mremap` that is made to fail unmaps its destination first, as Linux may do.
+    /// A `mremap` that is made to fail unmaps its destination first, as can happen on Linux.
     pub failed_move_unmaps: bool,
     /// Calls made so far.
     pub calls: usize,

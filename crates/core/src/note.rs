@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What hugelift writes down of an object from past runs: which pages of it were touched, and
-//! how long the program lived.
+//! What hugelift records about an object in each run: which pages of it were touched, and how much CPU
+//! time the program took.
 //!
 //! ```text
 //!   stated addresses   |--64 kB--|--64 kB--|--64 kB--|--64 kB--|    granules
@@ -8,9 +8,9 @@
 //!   huge pages         |.......seen........|........seen.......|    any granule in them
 //! ```
 //!
-//! Granules are of stated addresses, so that a note holds wherever the object is loaded, and of
-//! 64 kB because that is how finely the kernel tells: a fault on a file's page maps its
-//! neighbours in the cache too (`fault_around_bytes`, mm/memory.c, `do_fault_around`).
+//! Granules are ranges of stated addresses, so that a note is valid wherever the object is loaded. They
+//! have 64 kB because the kernel shows touches no finer: a fault on a file's page also maps its
+//! neighbours in the cache (`fault_around_bytes`, mm/memory.c, `do_fault_around`).
 
 use crate::addr::{Addr, PageSize, Range};
 use crate::record::Identity;
@@ -27,16 +27,16 @@ pub const GRANULE: u64 = 64 << 10;
 /// Bytes of bits: 8 GB of an object.
 const MAX_BITS: usize = 16 << 10;
 /// What one byte of bits stands for.
-const OF_BYTE: u64 = 8 * GRANULE;
+const SPAN_OF_BYTE: u64 = 8 * GRANULE;
 /// A program that still runs when the observer stops counts as a run of this much CPU time: it may be a
 /// server that is still idle.
 pub const LIVED_ON: Duration = Duration::from_secs(3600);
 /// After this many runs the older ones count half.
-const MEMORY: u32 = 64;
+const HALVED_AFTER: u32 = 64;
 /// After this many recorded runs a program is known.
 const KNOWN: u32 = 8;
 /// Every 16th run of a known program is recorded.
-const NOW_AND_THEN: u32 = 16;
+const RECORD_EVERY: u32 = 16;
 
 /// What past runs have shown of one object's file.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -46,7 +46,7 @@ pub struct Note {
     /// The object, as `/proc/PID/maps` named it.
     #[serde(with = "crate::path_json")]
     pub path: PathBuf,
-    /// Its file, as it was: of another one, or one that was changed, this says nothing.
+    /// Its file, as it was then. The note is not valid for another file, or after a change of this one.
     pub source: Identity,
     /// The runs of which it was the executable.
     pub lives: Lives,
@@ -54,7 +54,7 @@ pub struct Note {
     pub touched: Option<Touched>,
 }
 
-/// Why a note is none.
+/// Why bytes are not a valid note.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NoteError {
     /// Not the JSON that hugelift writes.
@@ -69,7 +69,7 @@ pub enum NoteError {
 }
 
 impl Note {
-    /// Of a file of which nothing is known yet.
+    /// Returns the note of a file of which nothing is known yet.
     pub fn new(path: PathBuf, source: Identity) -> Note {
         Note { version: VERSION, path, source, lives: Lives::default(), touched: None }
     }
@@ -77,7 +77,7 @@ impl Note {
     /// Reads what [`Note::to_json`] wrote.
     ///
     /// # Errors
-    /// [`NoteError`]
+    /// Returns a [`NoteError`] if it is not a valid note.
     pub fn parse(json: &[u8]) -> Result<Note, NoteError> {
         let note: Note = serde_json::from_slice(json).map_err(|e| NoteError::Form(e.to_string()))?;
         match &note {
@@ -87,10 +87,10 @@ impl Note {
         }
     }
 
-    /// As it is written.
+    /// Returns the note as JSON.
     ///
     /// # Errors
-    /// [`NoteError::Form`]; none is known, for every field has a form in JSON.
+    /// Returns [`NoteError::Form`] if a field has no form in JSON; all have one.
     pub fn to_json(&self) -> Result<Vec<u8>, NoteError> {
         serde_json::to_vec(self).map_err(|e| NoteError::Form(e.to_string()))
     }
@@ -106,11 +106,11 @@ impl Note {
     }
 }
 
-/// How many runs there were, and what they took. Their mean is what a copy is weighed against:
+/// The number of runs, and the CPU time that they took. A copy is weighed against their mean, because
 /// what many runs gain, and what their copies cost, are both sums over the runs.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Lives {
-    /// How many.
+    /// Number of runs.
     pub runs: u32,
     /// Their CPU time together, in microseconds.
     pub cpu_us: u64,
@@ -118,7 +118,7 @@ pub struct Lives {
 
 impl Lives {
     fn add(&mut self, cpu: Duration) {
-        if self.runs >= MEMORY {
+        if self.runs >= HALVED_AFTER {
             (self.runs, self.cpu_us) = (self.runs / 2, self.cpu_us / 2);
         }
         self.runs += 1;
@@ -126,14 +126,14 @@ impl Lives {
         self.cpu_us = self.cpu_us.saturating_add(cpu);
     }
 
-    /// CPU time of a run; `None` if there was none.
+    /// Returns the mean CPU time of a run; `None` if there was no run.
     pub fn mean(self) -> Option<Duration> {
         Some(Duration::from_micros(self.cpu_us.checked_div(u64::from(self.runs))?))
     }
 
-    /// Returns whether the run of process `pid` is recorded: each of the first, then every 16th.
+    /// Returns whether the run of process `pid` is recorded: each of the first 8, then every 16th.
     pub fn wants_more(self, pid: u32) -> bool {
-        self.runs < KNOWN || pid.is_multiple_of(NOW_AND_THEN)
+        self.runs < KNOWN || pid.is_multiple_of(RECORD_EVERY)
     }
 }
 
@@ -141,13 +141,13 @@ impl Lives {
 #[derive(Clone, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(try_from = "Form", into = "Form")]
 pub struct Touched {
-    /// Which granule the first bit stands for, divided by eight.
+    /// Number of the granule that the first bit stands for, divided by eight.
     first: u64,
     /// Eight granules a byte, the lowest bit first. Neither the first nor the last is 0.
     bits: Vec<u8>,
 }
 
-/// As it is written.
+/// The form in JSON.
 #[derive(Serialize, Deserialize)]
 struct Form {
     /// Stated address of the first granule.
@@ -161,7 +161,7 @@ impl TryFrom<Form> for Touched {
 
     fn try_from(form: Form) -> Result<Touched, String> {
         let (text, len) = (form.bits.as_bytes(), form.bits.len());
-        if len % 2 != 0 || len / 2 > MAX_BITS || !form.from.is_multiple_of(OF_BYTE) {
+        if len % 2 != 0 || len / 2 > MAX_BITS || !form.from.is_multiple_of(SPAN_OF_BYTE) {
             return Err(format!("{len} digits of bits from {:#x}", form.from));
         }
         let digit = |c: u8| match c {
@@ -171,7 +171,8 @@ impl TryFrom<Form> for Touched {
         };
         let byte = |pair: &[u8]| Some(digit(pair[0])? << 4 | digit(pair[1])?);
         let bits: Option<Vec<u8>> = text.chunks_exact(2).map(byte).collect();
-        let mut touched = Touched { first: form.from / OF_BYTE, bits: bits.ok_or("bits that are none")? };
+        let mut touched =
+            Touched { first: form.from / SPAN_OF_BYTE, bits: bits.ok_or("bits that are not hexadecimal")? };
         touched.trim();
         Ok(touched)
     }
@@ -180,13 +181,13 @@ impl TryFrom<Form> for Touched {
 impl From<Touched> for Form {
     fn from(touched: Touched) -> Form {
         let bits = touched.bits.iter().map(|byte| format!("{byte:02x}")).collect();
-        Form { from: touched.first * OF_BYTE, bits }
+        Form { from: touched.first * SPAN_OF_BYTE, bits }
     }
 }
 
 impl Touched {
-    /// Adds all granules that `bytes` from the stated address `vaddr` on lie in. What is further
-    /// from the others than a note can tell is left out.
+    /// Adds all granules that hold some of the `bytes` bytes from the stated address `vaddr` on. Leaves
+    /// out those that are further from the others than the bits of a note reach.
     pub fn mark(&mut self, vaddr: u64, bytes: u64) {
         let Some(last) = bytes.checked_sub(1).map(|n| vaddr.saturating_add(n) / GRANULE) else { return };
         let first = vaddr / GRANULE;
@@ -226,12 +227,12 @@ impl Touched {
         self.first = if used == 0 { 0 } else { self.first + zeros as u64 };
     }
 
-    /// Whether any of these bytes lies in a granule of the set.
+    /// Returns whether any of these bytes lies in a granule of the set.
     pub fn holds(&self, vaddr: u64, bytes: u64) -> bool {
         let Some(last) = bytes.checked_sub(1).map(|n| vaddr.saturating_add(n) / GRANULE) else {
             return false;
         };
-        // Nothing outside the bits is in it.
+        // Granules outside the bits are not in the set.
         let from = (vaddr / GRANULE).max(self.first * 8);
         let to = last.min((self.first + self.bits.len() as u64) * 8);
         (from..=to).any(|granule| {
@@ -240,13 +241,13 @@ impl Touched {
         })
     }
 
-    /// Bytes of all granules in it.
+    /// Returns the bytes of all granules in it.
     pub fn bytes(&self) -> u64 {
         self.bits.iter().map(|b| u64::from(b.count_ones())).sum::<u64>() * GRANULE
     }
 
-    /// The pages of `range`, whole ones of an object that is loaded with `bias`, that were
-    /// touched; neighbours as one.
+    /// Returns those pages of `range` that were touched, neighbours joined. `range` consists of whole
+    /// pages of an object that is loaded with `bias`.
     pub fn seen(&self, range: Range, bias: u64, page: PageSize) -> Vec<Range> {
         let mut seen: Vec<Range> = Vec::new();
         for at in (range.start.0..range.end.0).step_by(page.bytes() as usize) {
@@ -363,6 +364,6 @@ mod tests {
         assert!(lives.mean() < Some(Duration::from_millis(1)));
         // One server among a thousand short runs still shows.
         lives.add(Duration::MAX);
-        assert!(lives.mean() >= Some(LIVED_ON / MEMORY));
+        assert!(lives.mean() >= Some(LIVED_ON / HALVED_AFTER));
     }
 }

@@ -25,7 +25,7 @@ pub enum Backing {
 }
 
 impl Backing {
-    /// Whether its pages are memory of no file, of which each process has a copy of its own.
+    /// Returns whether its pages are anonymous memory, of which each process has its own copy.
     pub fn is_anonymous(self) -> bool {
         match self {
             Backing::Thp | Backing::Hugetlb => true,

@@ -25,7 +25,7 @@ pub struct Stat {
     pub major_faults_of_children: u64,
     /// CPU time of all its threads, user and system, in clock ticks.
     pub cpu: u64,
-    /// The same of the children that it has waited for.
+    /// The CPU time of the children that it has waited for.
     pub cpu_of_children: u64,
     /// When it was started, in clock ticks since boot.
     pub start: u64,
@@ -58,7 +58,7 @@ impl Stat {
         (self.pid, self.start)
     }
 
-    /// Whether it is a zombie or dead.
+    /// Returns whether it is a zombie or dead.
     pub fn has_ended(&self) -> bool {
         matches!(self.state, 'Z' | 'X')
     }
@@ -102,7 +102,7 @@ impl<'a, I: Iterator<Item = &'a [u8]>> Fields<I> {
 /// Parses `/proc/PID/stat` or `/proc/PID/task/TID/stat`; returns `None` if it is not as
 /// proc_pid_stat(5) says.
 pub fn parse_stat(line: &[u8]) -> Option<Stat> {
-    // The name is in brackets, and may hold any byte, also brackets and newlines.
+    // The name is in brackets, and can hold any byte, including brackets and newlines.
     let open = line.iter().position(|&b| b == b'(')?;
     let close = line.iter().rposition(|&b| b == b')').filter(|close| *close > open)?;
     let pid = decimal(line[..open].trim_ascii())?.try_into().ok()?;

@@ -85,7 +85,7 @@ pub fn bytes(text: &str) -> Result<u64, String> {
     value().ok_or_else(|| format!("'{text}' is not a size, as in 64k, 512M, 1G, or 4096 (bytes)"))
 }
 
-/// Returns by how many bits a unit of sizes shifts; `None` if `unit` is none.
+/// Returns by how many bits a unit of sizes shifts; `None` if `unit` is not one.
 pub(crate) fn shift(unit: &str) -> Option<u32> {
     Some(match unit.to_ascii_lowercase().as_str() {
         "" | "b" => 0,

@@ -246,7 +246,7 @@ mod tests {
         }
     }
 
-    /// Version 2 had neither the evidence nor whether an entry is public.
+    /// Version 2 recorded neither the evidence nor whether an entry is public.
     #[test]
     fn records_of_earlier_versions_are_ignored() {
         let text = String::from_utf8(record().to_json().unwrap()).unwrap();

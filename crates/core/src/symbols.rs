@@ -81,7 +81,7 @@ mod tests {
         assert!(all.windows(2).all(|w| w[0].vaddr < w[1].vaddr));
         assert!(functions(&b"no ELF file"[..]).is_err());
         for cut in [64, 100, 4096, file.len() / 2] {
-            // Damage is an error or fewer functions, no panic.
+            // A damaged file gives an error or fewer functions, but no panic.
             assert!(functions(&file[..cut]).map_or(0, |f| f.len()) <= all.len());
         }
     }

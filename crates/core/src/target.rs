@@ -16,7 +16,7 @@ pub enum Source {
     /// A shared mapping of a file that [`Target::memfd`] made, from its start.
     Shared(FileHandle),
     /// A private mapping of a file from this offset on that reserves nothing (`MAP_NORESERVE`),
-    /// faulted in as far as may be (`MAP_POPULATE`).
+    /// faulted in as far as possible (`MAP_POPULATE`).
     Private(FileHandle, u64),
 }
 
@@ -137,7 +137,7 @@ pub trait Target {
     /// policy). Existing pages move, unless another process shares them.
     fn bind(&mut self, range: Range, placement: Option<Placement>) -> Result<(), Fault>;
     /// Makes every page of `range` (of size `page`) resident and writable, so that a lack of pages is
-    /// an error here and no SIGBUS later.
+    /// an error here and not a SIGBUS later.
     fn populate(&mut self, range: Range, page: PageSize) -> Result<(), Fault>;
     /// Reads one byte of each page (of size `page`) of `range`, so that the kernel maps the folios of
     /// that size in the page cache.

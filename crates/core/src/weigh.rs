@@ -16,7 +16,7 @@ use std::time::Duration;
 
 /// What it costs to put 1 MB on huge pages: to zero it, and to copy it, once. Of 160 starts of clang
 /// (224 MB) and node (76 MB) the middle half took between 0.29 and 0.47 ms a MB more CPU time than bare
-/// ones, the median 0.33, in a guest whose host also has to find the memory: taken at the upper end.
+/// ones, the median 0.33, in a guest whose host also has to find the memory. This is the upper end.
 pub const COPY_NS_PER_MB: u64 = 450_000;
 /// A copy may cost 1/20 of the run: 5 %, the most that huge pages for text and rodata gained a real
 /// program on the machine where this was measured. (On bare metal the literature has 4 to 11 %.)
@@ -64,7 +64,7 @@ pub struct Weighed {
     pub verdict: Verdict,
 }
 
-/// What copying `bytes` takes.
+/// Returns the CPU time that copying `bytes` takes.
 pub fn cost(bytes: u64) -> Duration {
     let nanos = (u128::from(bytes) * u128::from(COPY_NS_PER_MB)) >> 20;
     Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
@@ -86,7 +86,7 @@ pub fn weigh(stake: Stake, past: Option<Past>) -> Weighed {
 }
 
 impl Weighed {
-    /// Bytes that are copied.
+    /// Returns the bytes that are copied.
     pub fn copied(&self) -> u64 {
         match self.verdict {
             Verdict::Whole => self.stake.whole,
@@ -96,7 +96,7 @@ impl Weighed {
     }
 }
 
-/// "120 ms"
+/// Returns a time such as "120 ms".
 fn ms(time: Duration) -> String {
     match time.as_secs_f64() * 1e3 {
         ms @ 0.0..10.0 => format!("{ms:.1} ms"),
@@ -197,7 +197,7 @@ mod tests {
             prop_assert!(!weighed.to_string().contains('\n'));
         }
 
-        /// Who lives longer never gets less.
+        /// A program that runs longer never gets fewer bytes copied.
         #[test]
         fn monotone_in_the_lifetime(stake in stake(), a in past(), b in past()) {
             let (short, long) = if a.cpu <= b.cpu { (a, b) } else { (b, a) };
@@ -205,8 +205,8 @@ mod tests {
             prop_assert!(copied(short) <= copied(long) && copied(long) <= weigh(stake, None).copied());
         }
 
-        /// Where a copy is not worth it, a larger one is not either; where all of a larger one is,
-        /// all of a smaller one is too.
+        /// If a copy is not worth its cost, neither is a larger one; if the whole of a larger one is worth
+        /// its cost, so is the whole of a smaller one.
         #[test]
         fn monotone_in_the_size(stake in stake(), by in (0..1_u64 << 32, 0..1_u64 << 32), past in past()) {
             let whole = stake.whole.saturating_add(by.0.max(by.1));

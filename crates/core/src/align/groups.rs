@@ -70,7 +70,7 @@ impl Group {
     }
 }
 
-/// The modulus by which a segment may be shifted without losing what `p_align` promises.
+/// Returns the modulus by which a segment may be shifted without losing what `p_align` promises.
 pub(super) fn kept(segment: &Segment) -> u64 {
     let align = segment.align;
     let promised = align.is_power_of_two() && congruent(segment.offset, segment.vaddr, align);

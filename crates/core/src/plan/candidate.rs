@@ -73,8 +73,8 @@ fn sizes(machine: &Machine, choice: PageChoice, backing: Backing) -> Vec<Option<
     let mixed = match (choice, backing) {
         (PageChoice::Usual, _) => return vec![usual],
         (PageChoice::Only(page), _) => return vec![Some(page)],
-        // An empty pool adds nothing to the mix. The usual pool is tried all the same, so that its
-        // lack of pages is reported.
+        // An empty pool adds nothing to the mix. The usual pool is tried even if it is empty, so
+        // that its lack of pages is reported.
         (PageChoice::Mixed, Backing::Hugetlb) => {
             let stocked = machine.pools.iter().filter(|p| p.available() > 0 || Some(p.page) == usual);
             stocked.map(|p| Some(p.page)).collect()

@@ -12,7 +12,7 @@ use crate::policy::{Backing, Copies, Policy};
 use crate::skip::{Reason, Skip};
 use crate::snapshot::{Extent, Part, Snapshot};
 
-/// [`super::plan`].
+/// Does the work of [`super::plan`].
 pub(super) fn plan(snapshot: &Snapshot, policy: &Policy) -> Plan {
     let extents = joined(snapshot.extents());
     let mut planner = Planner::new(snapshot, policy);
@@ -26,7 +26,7 @@ pub(super) fn plan(snapshot: &Snapshot, policy: &Policy) -> Plan {
     planner.plan
 }
 
-/// [`super::shareable`].
+/// Does the work of [`super::shareable`].
 pub(super) fn shareable(snapshot: &Snapshot, policy: &Policy) -> Vec<(usize, Part, Range)> {
     let Some(page) = usual_page(&snapshot.machine, Backing::Shared) else { return Vec::new() };
     let extents = joined(snapshot.extents()).into_iter();
@@ -56,12 +56,12 @@ struct Planner<'a> {
     snapshot: &'a Snapshot,
     policy: &'a Policy,
     supply: Supply<'a>,
-    /// What no whole huge page inside an extent covers.
+    /// The stretches that no whole huge page inside an extent covers.
     edges: Vec<Edge>,
     plan: Plan,
 }
 
-/// What the pieces of an extent that no span holds are explained by.
+/// What decides the reasons for the pieces of an extent that no span holds.
 struct Unlifted<'a> {
     extent: &'a Extent,
     /// The page size that a piece is measured by.
@@ -88,7 +88,7 @@ impl<'a> Planner<'a> {
         if let Some(reason) = refusal(self.snapshot, self.policy, &extent) {
             return self.skip(&extent, extent.range, reason);
         }
-        // Each backing has its own page size, hence its own inner span. What the best one leaves
+        // Each backing has its own page size, and so its own inner span. What the best one leaves
         // (edges, and pages that it cannot supply) is offered to the next.
         let (candidates, refusals) = candidates(self.snapshot, self.policy, &extent);
         let mut left = vec![extent.range];
@@ -286,7 +286,7 @@ impl<'a> Planner<'a> {
         Some(Attempt { backing, page, in_place, steps })
     }
 
-    /// Keeps those fallbacks of each span that what all first choices have left suffices for, so that
+    /// Keeps the fallbacks of each span for which enough is left after all first choices, so that
     /// falling back exceeds no limit either.
     fn grant_fallbacks(&mut self) {
         for mut span in std::mem::take(&mut self.plan.spans) {

@@ -68,7 +68,7 @@ impl<'a> Supply<'a> {
         }
     }
 
-    /// [`Supply::take`] of `need` pages of the pool of `page`.
+    /// Does what [`Supply::take`] does, for `need` pages of the pool of `page`.
     fn take_from_pool(&mut self, page: PageSize, part: Part, need: u64) -> (u64, Option<Reason>) {
         let Some(pool) = self.pools.iter_mut().find(|p| p.page == page) else {
             return (0, Some(Reason::NoPool(page)));
@@ -88,7 +88,7 @@ impl<'a> Supply<'a> {
         }
     }
 
-    /// Spends what `attempt` needs to back all of `span`. Returns `false` if it is not there.
+    /// Spends what `attempt` needs to back all of `span`. Returns `false` if too little is left.
     pub(super) fn grant(&mut self, attempt: &Attempt, part: Part, span: Range) -> bool {
         let Attempt { backing, page, in_place, .. } = *attempt;
         let pool = self.pools.iter().find(|p| p.page == page && backing == Backing::Hugetlb);

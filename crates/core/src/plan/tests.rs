@@ -38,7 +38,7 @@ fn pool(page: PageSize, free: u64) -> Pool {
     Pool { page, total: free, free, reserved: 0, surplus: 0, overcommit: 0 }
 }
 
-/// A program with text in `range`, far below some other memory.
+/// Returns a program with text in `range`, far below some other memory.
 pub(crate) fn program(range: Range) -> Snapshot {
     let segment = Segment {
         prot: Prot::RX,

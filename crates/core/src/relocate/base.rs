@@ -116,8 +116,8 @@ impl<'a> Bases<'a> {
 
     /// Returns the base that is worth most; `None` if no base has anything huge.
     ///
-    /// Of several that are worth the same it takes the one where address and file offset agree, so
-    /// that the base stays the same when the page cache becomes huge; then the lowest.
+    /// If several are worth the same, it prefers the one where address and file offset agree, so that the
+    /// base stays the same when the page cache becomes huge; after that, the lowest.
     pub fn best(&mut self) -> Option<Base> {
         if !self.may_hold_a_huge_page() {
             return None;

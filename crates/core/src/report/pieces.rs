@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the plan does with each piece of a stretch, and why what is not huge of it is not.
+//! What the plan does with each piece of a stretch, and why the rest of it is not huge.
 
 use super::Fragment;
 use crate::addr::Range;
