@@ -14,7 +14,7 @@ use std::path::Path;
 /// Sets the variables of the allocators that the program at `path` contains.
 ///
 /// # Errors
-/// setenv(3).
+/// setenv(3) fails.
 pub(crate) fn ask_allocator(malloc: Malloc, path: &Path, job: &LiftJob) -> Result<(), Failure> {
     let pages = match malloc {
         Malloc::Auto if job.policy.parts.contains(&Part::Heap) => Pages::Thp,

@@ -22,7 +22,7 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// Whether stderr gets what has this verbosity.
+    /// Returns whether messages of this verbosity go to stderr.
     pub(crate) fn is_heard(&self, least: Verbosity) -> bool {
         self.options.verbosity >= least
     }
@@ -40,7 +40,7 @@ impl Asked {
         Verdict::Refuse(FAILED)
     }
 
-    /// Reports that the program cannot be lifted; returns whether it may start all the same.
+    /// Reports that the program cannot be lifted; returns whether it may start nevertheless.
     pub(crate) fn bypass(&self, why: &Bypass) -> Verdict {
         let nothing = serde_json::Map::new();
         self.write_report(&serde_json::json!({

@@ -70,7 +70,7 @@ fn spans(snapshot: &Snapshot, plan: &Plan, page: PageSize) -> String {
     out
 }
 
-/// "hugetlb pages of 2 MB, else thp pages of 2 MB"
+/// Returns text such as "hugetlb pages of 2 MB, else thp pages of 2 MB".
 fn ways(span: &Span) -> String {
     let ways: Vec<String> =
         span.attempts.iter().map(|a| format!("{} pages of {}", a.backing, a.page)).collect();

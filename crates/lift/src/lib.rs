@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a lift is made of: what is asked ([`options`]), the launcher ([`start`]), the helper of a child
+//! The parts of a lift: what is asked ([`options`]), the launcher ([`start`]), the helper of a child
 //! ([`child`]), and the lift of one program, which the hooks of its helper carry out (`job`).
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Has the program load hugelift's library, where its children are to be lifted, or its data is to be
-//! on pages of the pool.
+//! Makes the program load hugelift's library if its children are to be lifted or its data is to be on
+//! pages of the pool.
 
 use crate::Failure;
 use crate::job::LiftJob;
@@ -16,7 +16,7 @@ use std::path::Path;
 /// Sets the variables for the program at `path`, and says where that cannot be done.
 ///
 /// # Errors
-/// setenv(3).
+/// setenv(3) fails.
 pub(crate) fn preload(options: &StartOptions, job: &mut LiftJob, path: &Path) -> Result<Verdict, Failure> {
     let (children, pool) = (options.children == Children::Lift, job.takes_data_from_pool());
     if !children && !pool {
@@ -49,7 +49,8 @@ pub(crate) fn preload(options: &StartOptions, job: &mut LiftJob, path: &Path) ->
     Ok(Verdict::Start)
 }
 
-/// Has the programs that this one will start lifted with its options, by the library in them.
+/// Sets the variables by which the library lifts the programs that this one will start, with the same
+/// options.
 fn lift_children(job: &LiftJob, library: &Inside) -> Result<(), Failure> {
     let parts = &job.policy.parts;
     // Heap and stack are advised in every program, however small it is.

@@ -56,7 +56,7 @@ impl Lifted {
     /// Informs the guard of fork(2) which spans have come from the pool.
     pub(crate) fn inform(&self, guard: &Guard) {
         if let Err(error) = guard.tell(&on_pool(&self.chosen.plan, &self.outcome)) {
-            // Its list has spans that were not lifted: a child makes copies that nobody needs.
+            // Its list still has spans that were not lifted: a child copies them needlessly.
             tracing::debug!(%error, "the guard has the planned spans, not the lifted ones");
         }
     }
@@ -103,7 +103,7 @@ impl LiftJob {
         }
     }
 
-    /// Chooses what is lifted; also finds the guard of fork(2), where one is needed for it.
+    /// Chooses what is lifted; also finds the guard of fork(2) if the choice needs one.
     pub(crate) fn choose(&mut self, pid: u32, before: &Snapshot) -> (Chosen, Option<Guard>) {
         let guard = self.takes_data_from_pool().then(|| self.guard(pid, before)).flatten();
         let mut all = plan(before, &self.policy);
@@ -115,7 +115,7 @@ impl LiftJob {
         (choose(choosing, Some(pid), before, &self.policy, all), guard)
     }
 
-    /// The guard of fork(2) in the program; without one, its data stays off the pool.
+    /// Finds the guard of fork(2) in the program; without one, its data stays off the pool.
     fn guard(&mut self, pid: u32, before: &Snapshot) -> Option<Guard> {
         let found = match before.machine.moves_hugetlb {
             true => Guard::find(pid, &before.mappings),
@@ -125,14 +125,14 @@ impl LiftJob {
     }
 }
 
-/// The writable spans that may come from the pool.
+/// Returns the writable spans that may come from the pool.
 fn planned_on_pool(plan: &Plan) -> Vec<(Range, PageSize)> {
     let page = |span: &Span| span.attempts.iter().find(|a| a.backing == Backing::Hugetlb).map(|a| a.page);
     let writable = plan.spans.iter().filter(|s| s.part.is_writable());
     writable.filter_map(|span| Some((span.range, page(span)?))).collect()
 }
 
-/// The writable spans that have come from the pool.
+/// Returns the writable spans that have come from the pool.
 fn on_pool(plan: &Plan, outcome: &Outcome) -> Vec<(Range, PageSize)> {
     let from_pool: Vec<Range> =
         lifted(plan, outcome).filter(|(_, b)| *b == Backing::Hugetlb).map(|(s, _)| s.range).collect();

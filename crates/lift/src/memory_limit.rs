@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a control group's memory limit forbids hugelift beside the program.
+//! Whether a control group's memory limit forbids hugelift to take memory beside the program.
 
 use hugelift_core::policy::Policy;
 use hugelift_os::machine::memory_limit_here;

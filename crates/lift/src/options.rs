@@ -188,7 +188,7 @@ impl Numa {
     /// Returns the placement for the planner.
     ///
     /// # Errors
-    /// Nodes that this process may not use, or a kernel without nodes.
+    /// This process is not allowed to use the nodes, or the kernel has no nodes.
     fn placement(self) -> Result<Placement, String> {
         let Some(allowed) = nodes::allowed()? else {
             return Err("--numa: this kernel knows no memory nodes (CONFIG_NUMA)".into());
@@ -210,7 +210,7 @@ impl PolicyOptions {
     /// Returns the policy for the planner.
     ///
     /// # Errors
-    /// A pattern that is none; memory nodes that this process may not use.
+    /// A pattern is malformed, or this process is not allowed to use the memory nodes.
     pub fn policy(&self) -> Result<Policy, String> {
         let backings = match self.backing {
             // What the page cache or the store holds stays on the nodes where it is.

@@ -40,14 +40,14 @@ impl Default for Placement {
 }
 
 impl Placement {
-    /// Notes that the move failed. The executable stays, and its text with it: only the gain is lost.
+    /// Records that the move failed. The executable stays, and its text with it: only the gain is lost.
     pub(crate) fn fail(&mut self, fault: &Fault) {
         if let Outcome::Moved(aim) = self.base {
             self.base = Outcome::Failed(aim, fault.clone());
         }
     }
 
-    /// Why the move failed, if it did.
+    /// Returns why the move failed, if it did.
     pub(crate) fn fault(&self) -> Option<&Fault> {
         match &self.base {
             Outcome::Failed(_, fault) => Some(fault),
@@ -55,7 +55,7 @@ impl Placement {
         }
     }
 
-    /// Why the executable is not at a better base, if there is one.
+    /// Returns why the executable is not at a better base, if there is a better one.
     pub(crate) fn why_not_moved(&self) -> Option<String> {
         match &self.base {
             Outcome::NotMoved(why) => Some(why.to_string()),

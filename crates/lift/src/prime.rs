@@ -18,8 +18,8 @@ pub(crate) struct Primed {
 }
 
 impl LiftJob {
-    /// Brings the program's files into huge folios. Only a user who names the backing gets this: to drop
-    /// and read the files of a large program anew takes a tenth of a second.
+    /// Brings the program's files into huge folios. This is done only for a user who names the
+    /// backing: dropping and rereading the files of a large program takes a tenth of a second.
     pub(crate) fn prime(&mut self, path: &Path) {
         let began = Instant::now();
         let takes = |path: &Path| self.policy.objects.takes_path(path);

@@ -24,8 +24,8 @@ use hugelift_os::watch::perf_map::{Copied, Map};
 use hugelift_report::lift::{self as report_text, Style};
 use std::collections::BTreeMap;
 
-/// How many of the objects that a program opens later are named.
-const LATER: usize = 3;
+/// The most objects that are named of those that a program opens later.
+const MAX_NAMED: usize = 3;
 
 impl LiftJob {
     /// Says what was not lifted, though it might have been.
@@ -97,7 +97,7 @@ impl LiftJob {
             }
         }
         // Where a watcher would become the program's child, or take memory that the program may need,
-        // nobody removes the file.
+        // no process removes the file.
         let stays = self.adopts || self.leaves_all_memory(before);
         let written = Map::create(*pid).and_then(|mut map| match stays {
             true => map.write(&objects, names),
@@ -143,7 +143,7 @@ impl LiftJob {
     /// Names the objects that the program opens by itself later: hugelift does not lift them.
     fn name_later(&self, snapshot: &Snapshot) {
         let Some(program) = snapshot.objects.iter().find(|o| o.executable) else { return };
-        for later in opened_later(&program.path).into_iter().take(LATER) {
+        for later in opened_later(&program.path).into_iter().take(MAX_NAMED) {
             let line = format!(
                 "it opens {} ({} of code) after its start: not lifted; hugelift prime {}, while no process \
                  has it mapped, makes it huge",
@@ -155,7 +155,7 @@ impl LiftJob {
         }
     }
 
-    /// "text 24 of 24 MB, rodata 50 of 52 MB on huge pages"
+    /// Returns text such as "text 24 of 24 MB, rodata 50 of 52 MB on huge pages".
     fn summary(&self, before: &Snapshot, plan: &Plan, report: &Report) -> String {
         let wanted = |part: &Part, t: &Total| t.liftable_bytes > 0 && self.policy.parts.contains(part);
         let parts = report.totals.iter().filter(|(part, t)| wanted(part, t));
@@ -180,7 +180,7 @@ impl LiftJob {
         }
     }
 
-    /// "nothing on huge pages: 1.5 MB of text of /lib/libc.so.6: too small: ..."
+    /// Returns text such as "nothing on huge pages: 1.5 MB of text of /lib/libc.so.6: too small: ...".
     fn nothing(&self, before: &Snapshot, plan: &Plan) -> String {
         let page = self.policy.page.named().or(before.machine.thp_page).unwrap_or(PageSize::MB2);
         format!("nothing on huge pages: {}", why_nothing(before, plan, page))

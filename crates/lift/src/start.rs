@@ -24,12 +24,12 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
-/// What the calling process knows of itself before it makes any system call that the loader of the C
-/// library has not made. A seccomp filter may kill it for any other.
+/// The status of the calling process, read before it makes any system call that the loader of the C
+/// library has not made: a seccomp filter may kill it for any other call.
 pub struct EarlyStatus(Result<OwnStatus, Bypass>);
 
 impl EarlyStatus {
-    /// Reads it.
+    /// Reads the status.
     pub fn read() -> EarlyStatus {
         EarlyStatus(OwnStatus::read().map_err(Bypass::from))
     }
@@ -39,14 +39,14 @@ impl EarlyStatus {
         self.0.as_ref().is_ok_and(OwnStatus::is_filtered)
     }
 
-    /// Whether this process may become a launcher.
+    /// Checks that this process may become a launcher.
     fn permits(&self, seccomp: Seccomp) -> Result<(), Bypass> {
         match &self.0 {
             Ok(own) => {
                 seccomp::check(own, seccomp == Seccomp::Try)?;
                 if own.is_foreign() { Err(Bypass::ForeignProc) } else { Ok(()) }
             }
-            // Without /proc nobody knows whether there is a filter.
+            // Without /proc it is unknown whether there is a filter.
             Err(Bypass::Proc(error)) => Err(Bypass::Proc(error.clone())),
             Err(_) => Err(Bypass::Unreadable),
         }
@@ -87,11 +87,11 @@ pub fn start(options: &StartOptions, status: &EarlyStatus) -> Result<i32, Failur
     }
 }
 
-/// What came of a file that was to become the program.
+/// The result of trying to become the program with one file.
 enum Tried {
-    /// It must not start as it would (`--strict`): the exit status.
+    /// `--strict` forbids its start, which would not be as planned: the exit status.
     Refused(i32),
-    /// execve(2) does not take it: errno.
+    /// execve(2) failed: errno.
     Failed(i32),
 }
 

@@ -59,7 +59,7 @@ impl LiftJob {
         before.machine.memory_limit.is_some() && self.asked.options.policy.spare == 0
     }
 
-    /// Whether split huge pages are to be joined, where that is possible.
+    /// Returns whether split huge pages are to be joined, where that is possible.
     fn may_join(&self, plan: &Plan, outcome: &Outcome) -> bool {
         // Both may still be empty, or have huge pages that an allocator asks for.
         let grows = || self.policy.parts.iter().any(|part| matches!(part, Part::Heap | Part::Stack));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What of a plan is copied: all, what past runs have touched, or nothing. `--touched` says which; with
-//! `--backing auto` it is what pays. Also, what observes this run for the next one.
+//! `--backing auto` it is what pays. Also sets up the observer of this run, for later ones.
 
 use crate::options::{LiftOptions, Touched};
 use hugelift_core::addr::{Range, human_bytes};
@@ -20,17 +20,17 @@ use std::time::Duration;
 /// How to decide what is copied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Choosing {
-    /// All of the plan is.
+    /// Copies all of the plan.
     All,
-    /// What past runs are known to have touched is.
+    /// Copies what past runs are known to have touched.
     Seen,
-    /// What pays is.
+    /// Copies what pays.
     Weighed,
 }
 
 impl Choosing {
-    /// Returns what the options say. Costs are weighed only where no option names a backing, and none
-    /// says what is copied.
+    /// Returns what the options say. Costs are weighed only if no option names a backing or says
+    /// what is copied, and without `--strict`.
     pub fn new(options: &LiftOptions) -> Choosing {
         match options.touched {
             Some(Touched::All) => Choosing::All,
@@ -46,7 +46,7 @@ impl Choosing {
 pub struct Chosen {
     /// The plan.
     pub plan: Plan,
-    /// Why, with the figures; nothing if there was nothing to choose.
+    /// Why this plan, with the figures; `None` if there was nothing to choose.
     pub line: Option<String>,
     /// Why nothing can be recorded, if that is so.
     pub trouble: Option<String>,
@@ -123,8 +123,8 @@ fn of_seen(stake: Stake) -> String {
     format!("{seen} of {whole} are known to be touched: only that is copied (--touched seen)")
 }
 
-/// Returns the pages of a span that past runs touched. A span that no run has been observed for counts
-/// as touched where costs are weighed.
+/// Returns the pages of a span that past runs touched. Where costs are weighed, a span
+/// for which no run has been observed counts as touched.
 fn seen_of(span: &Span, how: Choosing, snapshot: &Snapshot, watch: Option<&Watch>) -> Vec<Range> {
     let known = watch.and_then(|watch| watch.objects.get(&span.object)?.note.as_ref()?.touched.as_ref());
     match (known, span.attempts.first(), how) {
@@ -151,7 +151,7 @@ impl Watch {
         Some(Watch { executable: file_of(pid, executable)?, notes, objects })
     }
 
-    /// The note of the executable.
+    /// Returns the note of the executable.
     fn own(&self) -> Option<Note> {
         let of_plan = self.objects.values().find(|known| known.file == self.executable);
         of_plan.map_or_else(|| self.notes.of(&self.executable.1), |known| known.note.clone())

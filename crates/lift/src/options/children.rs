@@ -34,10 +34,10 @@ struct Versioned {
 /// Why options of children cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum Unreadable {
-    /// It is no JSON, or has a field that is missing, unknown or wrong.
+    /// It is not JSON, or has a field that is missing, unknown or wrong.
     #[error("no options of a lift: {}", .0.to_string().escaped())]
     Json(#[from] serde_json::Error),
-    /// Another hugelift wrote it.
+    /// Another version of hugelift wrote it.
     #[error(
         "options of version {0}, and this hugelift reads version {VERSION}: \
          it is not the one that started the program"
@@ -55,7 +55,7 @@ impl LiftOptions {
             touched: *touched,
             after_fork: *after_fork,
             perf_map: *perf_map,
-            // A child that runs already cannot be refused.
+            // The start of a child that already runs cannot be refused.
             strict: false,
             verbosity: match verbosity {
                 Verbosity::Quiet | Verbosity::Problems => Verbosity::Quiet,
@@ -67,7 +67,7 @@ impl LiftOptions {
     /// Writes the options as one line of JSON.
     ///
     /// # Errors
-    /// Those of the serializer.
+    /// Returns the errors of the serializer.
     pub fn to_json(&self) -> serde_json::Result<String> {
         printable::json(&Written { version: VERSION, lift: self })
     }
@@ -75,7 +75,7 @@ impl LiftOptions {
     /// Reads what [`LiftOptions::to_json`] wrote.
     ///
     /// # Errors
-    /// [`Unreadable`]
+    /// Returns [`Unreadable`] if it is of another form or version.
     pub fn from_json(json: &str) -> Result<LiftOptions, Unreadable> {
         match serde_json::from_str::<Versioned>(json)?.version {
             VERSION => Ok(serde_json::from_str::<Read>(json)?.lift),
@@ -162,7 +162,7 @@ mod tests {
             })
     }
 
-    /// One line that acts on no terminal, as long as a reader can use.
+    /// Returns whether the text is one line without control characters, and not too long to read.
     fn is_clear(line: &str) -> bool {
         !line.is_empty() && line.len() < 1000 && line.chars().all(|c| !c.is_control())
     }
