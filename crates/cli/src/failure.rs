@@ -17,7 +17,7 @@ use hugelift_os::store::StoreError;
 pub struct Exit(pub i32);
 
 impl Exit {
-    /// All is well.
+    /// Success.
     pub const SUCCESS: Exit = Exit(0);
 }
 
@@ -81,7 +81,7 @@ impl From<StoreError> for Failure {
     }
 }
 
-/// As env(1): 127 if there is no such file.
+/// The exit status is as for env(1): 127 if there is no such file.
 impl From<FileError> for Failure {
     fn from(error: FileError) -> Failure {
         let status = if error.is_not_found() { 127 } else { FAILED };
@@ -89,7 +89,7 @@ impl From<FileError> for Failure {
     }
 }
 
-/// As env(1): 127 if there is no such program, 126 if it cannot be executed.
+/// The exit status is as for env(1): 127 if there is no such program, 126 if it cannot be executed.
 impl From<ExecError> for Failure {
     fn from(error: ExecError) -> Failure {
         Failure { status: error.status(), message: error.to_string() }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `hugelift inside PID FD`: what the library in a child of a lifted program starts, to have it
-//! lifted. Not for people.
+//! `hugelift inside PID FD`: lifts a child of a lifted program. The library in the child starts it;
+//! users do not.
 
 use crate::failure::{Exit, Failure};
 use hugelift_lift::child::lift_child;

@@ -119,8 +119,8 @@ fn no_objects(pid: u32) -> String {
     }
 }
 
-/// How many objects that a program opens after its start are named.
-const LATER: usize = 3;
+/// The most objects that are named of those that a program opens after its start.
+const MAX_NAMED: usize = 3;
 
 fn of_program(target: &OsStr, policy: &Policy) -> Result<Report, Failure> {
     let path = path_of(target)?;
@@ -131,7 +131,7 @@ fn of_program(target: &OsStr, policy: &Policy) -> Result<Report, Failure> {
     report.advise(&[target], |_| false);
     pagecache::find(None, &mut snapshot, &[Part::Text, Part::Rodata], |_| true);
     report.set_page_cache(&snapshot);
-    for later in opened_later(&path).iter().take(LATER) {
+    for later in opened_later(&path).iter().take(MAX_NAMED) {
         say(&format!(
             "{}: it opens {} ({} of code) after its start: hugelift prime {} makes that huge",
             path.escaped(),

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The `hugelift` command: one file a subcommand.
 //!
-//! `main` is the one that the C runtime calls. Before Rust's own `main` the standard library ignores
-//! SIGPIPE and opens closed standard files, and the program that hugelift becomes would inherit that.
+//! The C runtime calls `main` here directly. Before Rust's own `main` the standard library would ignore
+//! SIGPIPE and open closed standard files, and the program that hugelift becomes would inherit that.
 #![cfg_attr(not(test), no_main)]
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
@@ -153,7 +153,7 @@ fn command(args: &[OsString], status: Option<EarlyStatus>) -> i32 {
             let status = if error.use_stderr() { FAILED } else { 0 };
             match usage::complaint(&error, &subcommands(args)) {
                 Some(line) => hugelift_os::io::console::say(&line),
-                // It fails only if nobody reads it.
+                // This fails only if no process reads the output.
                 None => _ = error.print(),
             }
             return status;

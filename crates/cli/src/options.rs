@@ -307,7 +307,7 @@ impl PolicyArgs {
     /// Returns the policy for the planner.
     ///
     /// # Errors
-    /// A pattern that is none; memory nodes that this process may not use.
+    /// A pattern is malformed, or this process is not allowed to use the memory nodes.
     pub fn policy(&self) -> Result<Policy, String> {
         PolicyOptions::from(self.clone()).policy()
     }

@@ -9,7 +9,7 @@ use hugelift_os::io::output;
 use serde::Serialize;
 use std::path::Path;
 
-/// `value` as JSON in one line.
+/// Returns `value` as JSON in one line.
 ///
 /// # Errors
 /// It cannot be written as JSON.
@@ -18,7 +18,7 @@ pub fn json(value: &impl Serialize) -> Result<String, Failure> {
     Ok(text + "\n")
 }
 
-/// `rows` as comma-separated values.
+/// Returns `rows` as comma-separated values.
 ///
 /// # Errors
 /// csv reports an error, which does not happen in memory.

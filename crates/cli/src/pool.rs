@@ -248,7 +248,7 @@ fn described(change: &Change, got: Option<u64>) -> Value {
         "path": change.path(), "from": change.from, "asked": change.to, "got": got })
 }
 
-/// "2 MB pages: 64 asked for, 64 got (before: 0)"
+/// Returns text such as "2 MB pages: 64 asked for, 64 got (before: 0)".
 fn result(made: &PoolChange) -> String {
     let PoolChange { change, got } = made;
     let what = match change.kind {

@@ -19,7 +19,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Wide enough for each state, so that the two tables agree.
+/// The column of states, wide enough for each, so that the two tables align.
 const STATE: Column = LEFT.at_least(12);
 
 /// Exit status where an entry is found damaged.

@@ -194,7 +194,7 @@ impl Variant {
         Variant { name: "lifted".into(), options: vec!["--touched".into(), "all".into()] }
     }
 
-    /// Checks the options. In a run, `hugelift run` would print its complaint where nobody sees it.
+    /// Checks the options. In a run, `hugelift run` would print its complaint where it is not seen.
     ///
     /// # Errors
     /// `hugelift run` does not accept the options.

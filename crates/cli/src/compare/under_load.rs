@@ -47,13 +47,13 @@ impl UnderLoad {
         })
     }
 
-    /// Whether the server's CPU time is that of one transaction.
+    /// Returns whether the server's CPU time is given per transaction.
     pub fn counts_transactions(&self) -> bool {
         self.count.is_some() || self.higher_is_better
     }
 
-    /// Makes a round that is not timed: it warms up, and of a lifted server reads hugelift's report.
-    /// `program` makes the server, with further options of `hugelift run`.
+    /// Makes a round that is not timed: it warms up, and reads hugelift's report if the
+    /// server is lifted. `program` makes the server, with further options of `hugelift run`.
     ///
     /// # Errors
     /// As [`UnderLoad::run`].

@@ -40,7 +40,7 @@ enum Left {
 }
 
 impl Clients {
-    /// Whether there is room for one more.
+    /// Returns whether there is room for one more.
     pub fn may_accept(&self) -> bool {
         self.all.len() < MOST && self.paused.is_none_or(|until| Instant::now() >= until)
     }

@@ -106,7 +106,7 @@ struct Daemon {
     /// No events are read before this time.
     deaf_until: Instant,
     socket: Option<Socket>,
-    /// The group that may connect, beside the daemon's user.
+    /// The group that may connect, besides the daemon's user.
     group: Option<String>,
     clients: Clients,
     /// The answer to clients; `None` before the first round is done.

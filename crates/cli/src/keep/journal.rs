@@ -21,7 +21,7 @@ pub fn log(level: Level, line: &str) {
     }
 }
 
-/// Whether stderr is the stream that systemd connects to the journal (`JOURNAL_STREAM`,
+/// Returns whether stderr is the stream that systemd connects to the journal (`JOURNAL_STREAM`,
 /// systemd.exec(5)).
 fn is_journal() -> bool {
     static IS: OnceLock<bool> = OnceLock::new();

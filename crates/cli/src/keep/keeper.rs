@@ -232,7 +232,7 @@ impl Kept {
         let reasons = |of: fn(&Obstacle) -> String| -> Vec<String> {
             obstacles.iter().map(|(_, blocked)| of(&blocked.obstacle)).collect()
         };
-        // Which processes use the file changes from round to round, and is not news.
+        // The processes that use the file change from round to round, and are not logged again.
         let news = format!("{line} {:?}", reasons(|o| o.key().to_string()));
         if news == self.said {
             return;

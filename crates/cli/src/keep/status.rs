@@ -50,7 +50,7 @@ pub struct FileStatus {
     pub huge_bytes: u64,
     /// Of these, locked in memory.
     pub locked_bytes: u64,
-    /// The same in words.
+    /// These numbers in words.
     pub summary: String,
     /// Why the others are not huge.
     pub obstacles: Vec<ObstacleStatus>,
@@ -87,7 +87,7 @@ impl FileStatus {
 }
 
 impl Status {
-    /// Whether all that the configuration names exists and is huge.
+    /// Returns whether all that the configuration names exists and is huge.
     fn is_huge(&self) -> bool {
         self.missing.is_empty() && self.files.iter().all(|f| f.huge_bytes == f.whole_bytes)
     }

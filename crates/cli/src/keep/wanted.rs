@@ -37,7 +37,7 @@ pub enum Names {
 }
 
 impl Names {
-    /// Whether a change of the file `name` matters.
+    /// Returns whether a change of the file `name` matters.
     pub fn hold(&self, name: &OsStr) -> bool {
         match self {
             Names::All => true,

@@ -42,7 +42,7 @@ pub struct Done {
     pub watched: Option<Watched>,
     /// The time until the next round.
     pub interval: Duration,
-    /// The group that may connect, beside the daemon's user.
+    /// The group that may connect, besides the daemon's user.
     pub group: Option<String>,
 }
 
@@ -85,12 +85,12 @@ impl Worker {
         self.pending += 1;
     }
 
-    /// Whether a task is not finished yet.
+    /// Returns whether a task is not finished yet.
     pub fn is_busy(&self) -> bool {
         self.pending > 0
     }
 
-    /// Whether the thread may lock pages in memory.
+    /// Returns whether the thread may lock pages in memory.
     pub fn may_lock(&self) -> bool {
         self.may_lock.load(Ordering::Relaxed)
     }
