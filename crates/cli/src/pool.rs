@@ -131,7 +131,7 @@ impl SetArgs {
         let pools = pools::read(tree);
         let changes = pool::changes(&pools, &self.pools, &self.overcommit, self.node)?;
         if self.dry_run {
-            return self.foretell(args, tree, &changes);
+            return self.preview(args, tree, &changes);
         }
         let set = self.set(tree, &changes);
         // After a failure too: the changes before it were made.
@@ -174,7 +174,7 @@ impl SetArgs {
         set
     }
 
-    fn foretell(&self, args: &PoolArgs, tree: &Tree, changes: &[Change]) -> Result<Exit, Failure> {
+    fn preview(&self, args: &PoolArgs, tree: &Tree, changes: &[Change]) -> Result<Exit, Failure> {
         let files = if self.persist { pools::permanent(tree, changes) } else { vec![] };
         if args.json {
             let files: Vec<Value> =

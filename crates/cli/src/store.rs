@@ -139,7 +139,7 @@ fn changes(
     of_store: Option<Result<Freed, StoreError>>,
     of_notes: Result<usize, StoreError>,
 ) -> Result<String, Failure> {
-    let text = said_of_store(&of_store.transpose()?.unwrap_or_default()) + &said_of_notes(of_notes?);
+    let text = entries_dropped(&of_store.transpose()?.unwrap_or_default()) + &notes_dropped(of_notes?);
     Ok(if text.is_empty() { "nothing to drop\n".into() } else { text })
 }
 
@@ -245,11 +245,11 @@ fn as_json(entries: &[Entry], noted: &[Noted]) -> Value {
     json!({ "version": 1, "entries": entries, "notes": notes })
 }
 
-fn said_of_notes(dropped: usize) -> String {
+fn notes_dropped(dropped: usize) -> String {
     if dropped == 0 { String::new() } else { format!("dropped {dropped} notes of past runs\n") }
 }
 
-fn said_of_store(freed: &Freed) -> String {
+fn entries_dropped(freed: &Freed) -> String {
     let mut out = String::new();
     for entry in &freed.entries {
         let path = entry.path.escaped();

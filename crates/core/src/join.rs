@@ -19,15 +19,15 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// The shortest time between two samples.
-const OFTEN: Duration = Duration::from_secs(1);
+const MIN_PAUSE: Duration = Duration::from_secs(1);
 /// The longest time between two samples that cost little.
-const SELDOM: Duration = Duration::from_secs(4);
+const MAX_PAUSE: Duration = Duration::from_secs(4);
 /// Samples take at most 1/200 of the time.
-const SAMPLES: u32 = 200;
+const SAMPLES_SHARE: u32 = 200;
 /// Joining takes at most 1/10 of the time.
-const JOINS: u32 = 10;
+const JOINS_SHARE: u32 = 10;
 /// A block that the kernel has refused to join this many times is given up.
-const REFUSALS: u32 = 6;
+const MAX_REFUSALS: u32 = 6;
 
 /// What one sample of a process shows.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -93,7 +93,7 @@ impl Blocks {
         let Some(block) = self.known.get_mut(&start) else { return };
         block.refusals += 1;
         block.rests = block.refusals;
-        if block.refusals >= REFUSALS {
+        if block.refusals >= MAX_REFUSALS {
             self.known.remove(&start);
         }
     }
@@ -110,7 +110,7 @@ pub fn is_whole_and_own(entries: &[u64]) -> bool {
 
 /// Returns the pause after a join that took `took`: joining takes a tenth of the time while it goes on.
 pub fn pause(took: Duration) -> Duration {
-    took.saturating_mul(JOINS - 1)
+    took.saturating_mul(JOINS_SHARE - 1)
 }
 
 /// The times of samples: every second, less often while nothing changes, and never so often that they
@@ -120,19 +120,19 @@ pub struct Rhythm(Duration);
 
 impl Default for Rhythm {
     fn default() -> Rhythm {
-        Rhythm(OFTEN)
+        Rhythm(MIN_PAUSE)
     }
 }
 
 impl Rhythm {
     /// The time until the first sample. A program that ends earlier is not sampled.
-    pub const FIRST: Duration = OFTEN;
+    pub const FIRST: Duration = MIN_PAUSE;
 
     /// Returns the time until the next sample. The last one took `took`, and `changed` says whether it
     /// differed from the one before.
     pub fn next(&mut self, changed: bool, took: Duration) -> Duration {
-        self.0 = if changed { OFTEN } else { (2 * self.0).min(SELDOM) };
-        self.0.max(took.saturating_mul(SAMPLES))
+        self.0 = if changed { MIN_PAUSE } else { (2 * self.0).min(MAX_PAUSE) };
+        self.0.max(took.saturating_mul(SAMPLES_SHARE))
     }
 }
 
@@ -193,7 +193,7 @@ mod tests {
                 assert_eq!(blocks.split(), [r(2, 4)]);
             }
         }
-        assert_eq!(tries, REFUSALS);
+        assert_eq!(tries, MAX_REFUSALS);
         // Being huge again resets the count.
         blocks.take(&sample(&[r(0, 4)], &[r(0, 4)]));
         blocks.take(&split);
@@ -216,7 +216,7 @@ mod tests {
         let (mut rhythm, cheap) = (Rhythm::default(), Duration::from_micros(50));
         let seconds: Vec<u64> = (0..4).map(|_| rhythm.next(false, cheap).as_secs()).collect();
         assert_eq!(seconds, [2, 4, 4, 4]);
-        assert_eq!(rhythm.next(true, cheap), OFTEN);
+        assert_eq!(rhythm.next(true, cheap), MIN_PAUSE);
         assert_eq!(rhythm.next(true, Duration::from_millis(100)), Duration::from_secs(20));
         assert_eq!(pause(Duration::from_millis(2)), Duration::from_millis(18));
     }

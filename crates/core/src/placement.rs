@@ -11,7 +11,7 @@ use std::str::FromStr;
 pub struct Nodes(u64);
 
 /// How many nodes [`Nodes`] can hold.
-const MOST: u32 = u64::BITS;
+const MAX_NODES: u32 = u64::BITS;
 
 impl Nodes {
     /// Returns the `nodemask` of mbind(2): bit n is node n.
@@ -49,8 +49,8 @@ impl FromStr for Nodes {
             if first > last {
                 return Err(wrong());
             }
-            if last >= MOST {
-                return Err(format!("node {last}: hugelift supports nodes 0 to {}", MOST - 1));
+            if last >= MAX_NODES {
+                return Err(format!("node {last}: hugelift supports nodes 0 to {}", MAX_NODES - 1));
             }
             mask |= (first..=last).fold(0, |mask, n| mask | 1 << n);
         }
@@ -76,7 +76,7 @@ impl fmt::Display for Nodes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut comma = "";
         let mut node = 0;
-        while node < MOST {
+        while node < MAX_NODES {
             let run = (self.0 >> node).trailing_ones();
             match run {
                 0 => {}

@@ -152,19 +152,19 @@ impl Watch {
     }
 
     /// Returns the note of the executable.
-    fn own(&self) -> Option<Note> {
+    fn executable_note(&self) -> Option<Note> {
         let of_plan = self.objects.values().find(|known| known.file == self.executable);
         of_plan.map_or_else(|| self.notes.of(&self.executable.1), |known| known.note.clone())
     }
 
     fn past(&self) -> Option<Past> {
-        let lives = self.own()?.lives;
+        let lives = self.executable_note()?.lives;
         Some(Past { runs: lives.runs, cpu: lives.mean()? })
     }
 
     fn is_worth_it(&self, pid: u32, how: Choosing) -> bool {
         let unknown = |known: &Known| known.note.as_ref().is_none_or(|note| note.touched.is_none());
-        self.own().is_none_or(|note| note.lives.wants_more(pid))
+        self.executable_note().is_none_or(|note| note.lives.wants_more(pid))
             || how == Choosing::Seen && self.objects.values().any(unknown)
     }
 }

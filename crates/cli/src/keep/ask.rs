@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// How long an answer may take in all. The daemon does not answer before its first round is done.
-const PATIENCE: Duration = Duration::from_secs(60);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// A limit that no answer of a daemon reaches.
 const MAX_ANSWER: usize = 16 << 20;
 
@@ -29,7 +29,7 @@ pub fn ask(path: Option<&Path>) -> Result<String, Failure> {
     paths.dedup();
     let mut why = String::new();
     for path in paths {
-        match ask_at(&path, Instant::now() + PATIENCE) {
+        match ask_at(&path, Instant::now() + ANSWER_TIMEOUT) {
             Ok(text) => return Ok(text),
             Err(Errno::EACCES) => {
                 return Err(format!(
@@ -44,7 +44,7 @@ pub fn ask(path: Option<&Path>) -> Result<String, Failure> {
                 return Err(format!(
                     "the hugelift keep at {} did not answer within {} s",
                     path.escaped(),
-                    PATIENCE.as_secs()
+                    ANSWER_TIMEOUT.as_secs()
                 )
                 .into());
             }

@@ -10,13 +10,13 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 /// How many clients are answered at the same time. The others wait in the kernel's queue.
-const MOST: usize = 16;
+const MAX_CLIENTS: usize = 16;
 /// A client that has not read its answer within this time loses the connection.
-const PATIENCE: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// How many bytes are sent to one client in one turn of the loop.
 const CHUNK: usize = 256 << 10;
 /// How long no client is accepted after accept(2) failed, for example for lack of a descriptor.
-const PAUSE: Duration = Duration::from_secs(1);
+const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
 /// All clients that have not received their whole answer.
 #[derive(Default)]
@@ -42,14 +42,14 @@ enum Left {
 impl Clients {
     /// Returns whether there is room for one more.
     pub fn may_accept(&self) -> bool {
-        self.all.len() < MOST && self.paused.is_none_or(|until| Instant::now() >= until)
+        self.all.len() < MAX_CLIENTS && self.paused.is_none_or(|until| Instant::now() >= until)
     }
 
     /// Accepts waiting clients, as far as there is room, and sends each the beginning of `answer`.
     pub fn accept(&mut self, listener: &UnixListener, answer: &Rc<[u8]>) {
         // A client that takes the whole answer at once leaves its place free: without a limit, such
         // clients could keep this loop going.
-        for _ in 0..MOST {
+        for _ in 0..MAX_CLIENTS {
             if !self.may_accept() {
                 return;
             }
@@ -58,7 +58,7 @@ impl Clients {
                     if stream.set_nonblocking(true).is_err() {
                         continue;
                     }
-                    let deadline = Instant::now() + PATIENCE;
+                    let deadline = Instant::now() + ANSWER_TIMEOUT;
                     let mut client = Client { stream, answer: answer.clone(), sent: 0, deadline };
                     if let Left::More = client.send() {
                         self.all.push(client);
@@ -66,7 +66,7 @@ impl Clients {
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 // The listener stays ready: without a pause the daemon's loop would never sleep.
-                Err(_) => self.paused = Some(Instant::now() + PAUSE),
+                Err(_) => self.paused = Some(Instant::now() + ACCEPT_PAUSE),
             }
         }
     }
@@ -116,12 +116,13 @@ mod tests {
         let listener = UnixListener::bind(&path).unwrap();
         listener.set_nonblocking(true).unwrap();
         let answer: Rc<[u8]> = vec![b'x'; 4 << 20].into();
-        let lazy: Vec<UnixStream> = (0..MOST + 4).map(|_| UnixStream::connect(&path).unwrap()).collect();
+        let lazy: Vec<UnixStream> =
+            (0..MAX_CLIENTS + 4).map(|_| UnixStream::connect(&path).unwrap()).collect();
         let mut clients = Clients::default();
         clients.accept(&listener, &answer);
-        assert_eq!((clients.all.len(), clients.may_accept()), (MOST, false));
+        assert_eq!((clients.all.len(), clients.may_accept()), (MAX_CLIENTS, false));
         clients.serve();
-        assert_eq!(clients.all.len(), MOST);
+        assert_eq!(clients.all.len(), MAX_CLIENTS);
         assert!(clients.next_deadline().is_some());
         // The first one reads and gets all of it, a chunk each turn. The others hang up here.
         let mut reader = lazy.into_iter().next().unwrap();

@@ -28,13 +28,13 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 /// A round starts when nothing has changed for this long, because a package is unpacked file by file.
-const QUIET: Duration = Duration::from_secs(1);
+const SETTLE_TIME: Duration = Duration::from_secs(1);
 /// A round starts at the latest this long after the first change.
-const LONGEST: Duration = Duration::from_secs(10);
+const MAX_DELAY: Duration = Duration::from_secs(10);
 /// Events are read at most once in this time, however many there are.
-const BREATH: Duration = Duration::from_millis(100);
+const EVENTS_PAUSE: Duration = Duration::from_millis(100);
 /// Pages are locked again this long after memory was last short.
-const RELIEF: Duration = Duration::from_secs(60);
+const RELOCK_AFTER: Duration = Duration::from_secs(60);
 
 /// Does one round without locks; the exit status is 1 if not all is huge.
 pub fn once(config: Config) -> Exit {
@@ -65,7 +65,7 @@ pub fn run(path: &Path, socket: Option<&Path>) -> Result<Exit, Failure> {
         group: config.group.clone(),
         worker: Worker::start(path, config, folders)?,
         changes,
-        deaf_until: Instant::now(),
+        events_paused_until: Instant::now(),
         socket,
         clients: Clients::default(),
         answer: None,
@@ -104,7 +104,7 @@ struct Daemon {
     worker: Worker,
     changes: Changes,
     /// No events are read before this time.
-    deaf_until: Instant,
+    events_paused_until: Instant,
     socket: Option<Socket>,
     /// The group that may connect, besides the daemon's user.
     group: Option<String>,
@@ -152,9 +152,9 @@ impl Daemon {
                 self.take(done);
             }
             if ready.changes {
-                self.deaf_until = Instant::now() + BREATH;
+                self.events_paused_until = Instant::now() + EVENTS_PAUSE;
                 if self.changes.take() {
-                    self.put_off();
+                    self.delay_round();
                 }
             }
             if !self.worker.is_busy() && Instant::now() >= self.next {
@@ -172,12 +172,12 @@ impl Daemon {
         let now = Instant::now();
         let busy = self.worker.is_busy();
         // Events that come during a round wait until the round has set the watches.
-        let hears = !busy && now >= self.deaf_until;
+        let reads_events = !busy && now >= self.events_paused_until;
         let listens = self.socket.as_ref().filter(|_| self.answer.is_some() && self.clients.may_accept());
         let input = |fd| PollFd::new(fd, PollFlags::POLLIN);
         let mut fds = vec![input(signals.as_fd())];
         let worker = add(&mut fds, Some(input(self.worker.as_fd())));
-        let changes = add(&mut fds, hears.then(|| input(self.changes.as_fd())));
+        let changes = add(&mut fds, reads_events.then(|| input(self.changes.as_fd())));
         let trigger = self.pressure.as_ref().map(|p| PollFd::new(p.as_fd(), PollFlags::POLLPRI));
         let pressure = add(&mut fds, trigger);
         let listener = add(&mut fds, listens.map(|s| input(s.listener().as_fd())));
@@ -185,7 +185,7 @@ impl Daemon {
 
         let times = [
             (!busy).then_some(self.next),
-            (!busy && !hears).then_some(self.deaf_until),
+            (!busy && !reads_events).then_some(self.events_paused_until),
             self.clients.next_deadline(),
         ];
         let timeout = match times.into_iter().flatten().min() {
@@ -211,7 +211,7 @@ impl Daemon {
     }
 
     fn round(&mut self) {
-        let relieved = self.short.is_none_or(|at| at.elapsed() >= RELIEF);
+        let relieved = self.short.is_none_or(|at| at.elapsed() >= RELOCK_AFTER);
         if relieved && !self.worker.may_lock() {
             self.worker.set_may_lock(true);
         }
@@ -231,7 +231,7 @@ impl Daemon {
         }
         self.next = Instant::now() + done.interval;
         if self.short.is_some() && !self.worker.may_lock() {
-            self.next = self.next.min(Instant::now() + RELIEF);
+            self.next = self.next.min(Instant::now() + RELOCK_AFTER);
         }
         if first || done.task == Task::Reload {
             notify(&[NotifyState::Ready]);
@@ -239,10 +239,10 @@ impl Daemon {
     }
 
     /// Delays the next round after a change, until nothing changes any more.
-    fn put_off(&mut self) {
+    fn delay_round(&mut self) {
         let now = Instant::now();
         let first = *self.changed.get_or_insert(now);
-        self.next = (now + QUIET).min(first + LONGEST);
+        self.next = (now + SETTLE_TIME).min(first + MAX_DELAY);
     }
 
     fn reload(&mut self) {
@@ -276,7 +276,7 @@ impl Daemon {
             let _ = munlockall();
             self.worker.ask(Task::Unlock);
         }
-        self.next = self.next.min(Instant::now() + RELIEF);
+        self.next = self.next.min(Instant::now() + RELOCK_AFTER);
     }
 }
 

@@ -35,8 +35,8 @@ struct Kept {
     locked: Locked,
     /// The huge pages that were to be locked.
     asked: Vec<u64>,
-    /// What the last line about it said.
-    said: String,
+    /// What was last logged about it.
+    last_news: String,
 }
 
 impl Keeper {
@@ -211,7 +211,7 @@ fn lock_error(path: &std::path::Path, error: &std::io::Error) -> String {
 
 impl Kept {
     fn new(report: FileReport, stamp: Stamp) -> Kept {
-        Kept { report, stamp, locked: Locked::default(), asked: Vec::new(), said: String::new() }
+        Kept { report, stamp, locked: Locked::default(), asked: Vec::new(), last_news: String::new() }
     }
 
     fn unlock(&mut self) {
@@ -234,10 +234,10 @@ impl Kept {
         };
         // The processes that use the file change from round to round, and are not logged again.
         let news = format!("{line} {:?}", reasons(|o| o.key().to_string()));
-        if news == self.said {
+        if news == self.last_news {
             return;
         }
-        self.said = news;
+        self.last_news = news;
         if !obstacles.is_empty() {
             line += &format!(" ({})", reasons(Obstacle::to_string).join("; "));
         }

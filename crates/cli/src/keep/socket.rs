@@ -131,7 +131,7 @@ impl Socket {
         let Some(gid) = found.map(|group| group.gid) else {
             return Err(format!(
                 "group: there is no group '{name}', so only {} may ask at {}",
-                who(),
+                owner_name(),
                 self.path.escaped()
             )
             .into());
@@ -141,7 +141,7 @@ impl Socket {
                 "group: cannot give {} to group '{name}': {error}, so only {} may ask there; the daemon must \
                  be a member of the group, as by SupplementaryGroups={name} in its unit",
                 self.path.escaped(),
-                who()
+                owner_name()
             )
             .into());
         }
@@ -165,7 +165,7 @@ impl Drop for Socket {
     }
 }
 
-fn who() -> &'static str {
+fn owner_name() -> &'static str {
     if Uid::effective().is_root() { "root" } else { "its own user" }
 }
 

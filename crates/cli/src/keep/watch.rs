@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 /// How many times events are read in one turn. A process that changes a watched folder all the time
 /// makes events faster than they can be read.
-const READS: usize = 16;
+const MAX_READS: usize = 16;
 
 /// The names that matter for each watch.
 pub type Watched = HashMap<WatchDescriptor, Names>;
@@ -102,7 +102,7 @@ impl Changes {
     /// which is bounded: an overflow is an event too, and matters.
     pub fn take(&self) -> bool {
         let mut matters = false;
-        for _ in 0..READS {
+        for _ in 0..MAX_READS {
             let Ok(events) = self.inotify.read_events() else { break };
             for event in events {
                 let lost = event.mask.contains(AddWatchFlags::IN_Q_OVERFLOW);

@@ -19,7 +19,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 /// How many times a round is done at most, if each finds new folders to watch.
-const TRIES: u32 = 3;
+const MAX_ROUNDS: u32 = 3;
 
 /// A task for the thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -179,7 +179,7 @@ impl Thread {
             }
             self.unwatched = set.failed;
             tries += 1;
-            if !set.new || tries == TRIES {
+            if !set.new || tries == MAX_ROUNDS {
                 return set.watched;
             }
         }

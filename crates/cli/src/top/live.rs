@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Signals that end it.
-const DEADLY: [i32; 4] = [SIGTERM, SIGHUP, SIGINT, SIGQUIT];
+const END_SIGNALS: [i32; 4] = [SIGTERM, SIGHUP, SIGINT, SIGQUIT];
 /// How long a signal or a new reading waits at most.
 const TICK: Duration = Duration::from_millis(100);
 /// The first interval, which is short: until then the table is empty.
@@ -42,7 +42,7 @@ pub fn live(args: &TopArgs) -> Result<(), Failure> {
     }
     let failed = |e: io::Error| format!("cannot use the terminal: {e}");
     let signal = Arc::new(AtomicUsize::new(0));
-    for number in DEADLY {
+    for number in END_SIGNALS {
         // The second signal ends the process at once, in case it hangs.
         let again = Arc::new(AtomicBool::new(false));
         flag::register_conditional_default(number, Arc::clone(&again)).map_err(failed)?;

@@ -7,7 +7,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use std::time::Duration;
 
 /// How many columns a key moves the map sideways.
-const ASIDE: usize = 16;
+const STEP_ASIDE: usize = 16;
 
 /// What a key requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -191,8 +191,10 @@ impl View {
         // Scrolling sideways ends at the longest line.
         let widest = map.lines.iter().map(|line| line.chars().count()).max().unwrap_or(0);
         map.aside = match code {
-            KeyCode::Left | KeyCode::Char('h') => map.aside.saturating_sub(ASIDE),
-            KeyCode::Right | KeyCode::Char('l') => (map.aside + ASIDE).min(widest.saturating_sub(ASIDE)),
+            KeyCode::Left | KeyCode::Char('h') => map.aside.saturating_sub(STEP_ASIDE),
+            KeyCode::Right | KeyCode::Char('l') => {
+                (map.aside + STEP_ASIDE).min(widest.saturating_sub(STEP_ASIDE))
+            }
             _ => map.aside,
         };
         map.scroll = match code {

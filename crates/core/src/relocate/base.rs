@@ -83,7 +83,7 @@ pub struct Bases<'a> {
 }
 
 /// A multiple of 1 GB in the range where kernels put executables. Only the residue added to it matters.
-const ANYWHERE: u64 = 0x5555_4000_0000;
+const EXAMPLE_BASE: u64 = 0x5555_4000_0000;
 /// The end of the address space, far from there.
 const STACK: Range = Range { start: Addr(0x7fff_ff00_0000), end: Addr(0x7fff_ff10_0000) };
 const PARTS: [Part; 5] = [Part::Text, Part::Rodata, Part::Relro, Part::Data, Part::Bss];
@@ -96,7 +96,7 @@ impl<'a> Bases<'a> {
             path: path.to_owned(),
             file: FileId { major: 1, minor: 1, inode: 1 },
             build_id: None,
-            bias: ANYWHERE,
+            bias: EXAMPLE_BASE,
             headers: headers.clone(),
             executable: true,
             textrel: false,
@@ -162,7 +162,7 @@ impl<'a> Bases<'a> {
 
     /// Lays the executable out as loading it with this residue would.
     fn load(&mut self, residue: u64) -> Option<()> {
-        let bias = ANYWHERE.checked_add(residue)?;
+        let bias = EXAMPLE_BASE.checked_add(residue)?;
         let object = self.snapshot.objects.first_mut()?;
         object.bias = bias;
         let mut all = mappings(self.headers, bias, self.sizes.base, object.file, &object.path)?;
@@ -196,7 +196,7 @@ impl<'a> Bases<'a> {
         let own = self.snapshot.mappings.iter().filter(|m| m.range != STACK);
         let edges: BTreeSet<u64> = own
             .flat_map(|m| [m.range.start.0, m.range.end.0])
-            .map(|edge| edge.wrapping_sub(ANYWHERE))
+            .map(|edge| edge.wrapping_sub(EXAMPLE_BASE))
             .collect();
         let (base, within) = (self.sizes.base.bytes(), self.page.bytes() - 1);
         let beside: &[u64] = match self.policy.span {
