@@ -38,11 +38,11 @@ pub struct LiftJob {
     pub(crate) primed: Primed,
     /// The size of a transparent huge page, read before the exec stop; `None` if the kernel has none.
     pub(crate) huge: Option<PageSize>,
-    /// What came of the executable at the exec stop.
+    /// Where the executable is after the exec stop, and why.
     pub(crate) placement: Placement,
     /// The machine, if it was probed while the loader ran.
     pub(crate) probed: Option<Machine>,
-    /// What stays beside the program, if anything does.
+    /// The watcher that stays beside the program, if there is one.
     watcher: Option<Watcher>,
 }
 
@@ -56,7 +56,7 @@ impl LiftHooks for LiftJob {
         self.choose_base(pid, image, mappings)
     }
 
-    /// A heap that is to be lifted begins with a whole huge page.
+    /// Returns the huge page at which a heap that is to be lifted must begin.
     fn heap_page(&self) -> Option<PageSize> {
         thp_page().filter(|_| self.policy.parts.contains(&Part::Heap))
     }
@@ -67,8 +67,8 @@ impl LiftHooks for LiftJob {
         }
     }
 
-    /// Nothing is left to do for a program that is in huge folios already. It is inspected again only for
-    /// a report or `--strict`.
+    /// Returns whether nothing is left to do, because the program is in huge folios already. It is
+    /// inspected again only for a report, `-v` or `--strict`.
     fn ends_at_exec(&self) -> bool {
         let options = &self.asked.options;
         let nothing_to_say =

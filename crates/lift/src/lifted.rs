@@ -25,7 +25,7 @@ pub(crate) struct Lifted {
     pub(crate) before: Snapshot,
     /// The plan, and why it copies what it does.
     pub(crate) chosen: Chosen,
-    /// What came of the plan.
+    /// The result of the plan.
     pub(crate) outcome: Outcome,
     /// CPU time of the program that the plan's system calls took.
     pub(crate) cpu: Duration,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! At the exec stop: which base the executable should have, and what came of its move there.
+//! At the exec stop: which base the executable should have, and the result of its move there.
 
 use crate::job::LiftJob;
 use hugelift_core::maps::Mapping;
@@ -13,11 +13,11 @@ use hugelift_os::launch::base::{Aim, Executable, Wanted, aim};
 use hugelift_os::machine::base_page;
 use hugelift_os::proc::procfs::Process;
 
-/// What came of the executable at the exec stop.
+/// Where the executable is after the exec stop.
 pub(crate) struct Placement {
     base: Outcome,
-    /// The page cache can be mapped by huge entries where the executable is, or will be, as far as that
-    /// is possible anywhere.
+    /// At the base where the executable is, or will be, huge entries can map as much of its page cache as
+    /// at any other base.
     pub(crate) fits_page_cache: bool,
 }
 
@@ -103,8 +103,8 @@ impl LiftJob {
         plan
     }
 
-    /// Returns whether the page cache can be mapped by huge entries where the executable is, as far
-    /// as that is possible anywhere.
+    /// Returns whether huge entries can map as much of the page cache at the present base as at any
+    /// other.
     fn is_congruent(&self, image: &Image) -> bool {
         let Some(huge) = self.huge.filter(|huge| self.policy.page.allows(*huge)) else { return true };
         let congruent = congruent_residue(&image.headers, &self.policy.parts, huge, base_page());

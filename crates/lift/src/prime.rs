@@ -8,7 +8,7 @@ use hugelift_os::pagecache;
 use std::path::Path;
 use std::time::Instant;
 
-/// What came of priming.
+/// The result of priming.
 #[derive(Default)]
 pub(crate) struct Primed {
     /// All that the program needs is in huge folios.

@@ -13,7 +13,7 @@ use hugelift_os::watch::joiner::Joiner;
 use hugelift_os::watch::watcher::{Program, Watcher};
 
 impl LiftJob {
-    /// Returns what stays beside the program, which is still stopped; `None` if nothing does.
+    /// Starts what stays beside the program, which is still stopped. Returns `None` if nothing does.
     pub(crate) fn start_watcher(&self, lift: Lifted) -> Option<Watcher> {
         let Lifted { pid, before, chosen, outcome, cpu, took: _ } = lift;
         let joins = self.may_join(&chosen.plan, &outcome);

@@ -25,7 +25,7 @@ struct Read {
     lift: LiftOptions,
 }
 
-/// What every version has.
+/// The field that every version has.
 #[derive(Deserialize)]
 struct Versioned {
     version: u64,
