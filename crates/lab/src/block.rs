@@ -50,7 +50,7 @@ impl Block {
         Range { start: Addr(start), end: Addr(start + self.len() as u64) }
     }
 
-    /// Returns what /proc/self/smaps shows of it.
+    /// Returns what /proc/self/smaps shows of this block.
     ///
     /// # Errors
     /// smaps cannot be read, or does not show this memory.
@@ -72,7 +72,7 @@ impl Block {
 
     /// Fills the first `len` bytes, or all of it, by memset(3).
     pub fn set_first(&self, len: usize, byte: u8) {
-        // SAFETY: that much is mapped, writable, and shared with no one; no reference to it exists.
+        // SAFETY: these bytes are mapped, writable and private; no reference to them exists.
         unsafe { ptr::write_bytes(self.0.start(), byte, len.min(self.len())) }
     }
 
@@ -80,7 +80,7 @@ impl Block {
     pub fn copy_from(&self, from: &Block, len: usize) {
         assert!(self.0.start() != from.0.start(), "a block cannot be copied onto itself");
         let len = len.min(self.len()).min(from.len());
-        // SAFETY: that much is mapped in both, two mappings do not overlap, and no reference to
+        // SAFETY: these bytes are mapped in both, two mappings do not overlap, and no reference to
         // either exists.
         unsafe { ptr::copy_nonoverlapping(from.0.start(), self.0.start(), len) }
     }
@@ -88,8 +88,8 @@ impl Block {
     /// Adds up the first `len` bytes, or all of it, as words of eight bytes.
     pub fn sum_first(&self, len: usize) -> u64 {
         let words = len.min(self.len()) / size_of::<u64>();
-        // SAFETY: within the mapping, readable, and aligned as the mapping begins at a page; nothing
-        // writes while the slice is read, as this thread is the only one that has the block.
+        // SAFETY: within the mapping, readable, and aligned, since the mapping begins at a page; nothing
+        // writes while the slice is read, since only this thread has the block.
         let words = unsafe { std::slice::from_raw_parts(self.0.start().cast::<u64>(), words) };
         words.iter().fold(0, |sum, word| sum.wrapping_add(*word))
     }
@@ -122,7 +122,7 @@ impl Block {
     #[inline]
     pub fn store(&self, index: usize, number: u32) {
         assert!(index < self.len() / size_of::<u32>());
-        // SAFETY: within the mapping, writable, and aligned as the mapping begins at a page; no
+        // SAFETY: within the mapping, writable, and aligned, since the mapping begins at a page; no
         // reference to it exists.
         unsafe { self.0.start().cast::<u32>().add(index).write(number) }
     }
@@ -131,7 +131,7 @@ impl Block {
     pub fn numbers(&self, count: usize) -> Vec<u32> {
         let count = count.min(self.len() / size_of::<u32>());
         // SAFETY: within the mapping, readable and aligned; nothing writes while the slice is read,
-        // as this thread is the only one that has the block.
+        // since only this thread has the block.
         unsafe { std::slice::from_raw_parts(self.0.start().cast::<u32>(), count) }.to_vec()
     }
 

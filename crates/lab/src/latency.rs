@@ -28,7 +28,7 @@ impl Latencies {
         Latencies { sorted: times }
     }
 
-    /// Returns how many there are.
+    /// Returns the number of times.
     pub fn count(&self) -> usize {
         self.sorted.len()
     }

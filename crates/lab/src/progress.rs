@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 /// Shows the share that is done (0 to 1) and the next step.
 type Show<'a> = Box<dyn FnMut(f64, &str) + 'a>;
 
-/// What an experiment reports its progress to, and asks whether to stop.
+/// The receiver of an experiment's progress, which also decides when the experiment stops.
 pub struct Progress<'a> {
     deadline: Instant,
     stopped: Option<Ended>,
@@ -16,14 +16,14 @@ pub struct Progress<'a> {
 }
 
 impl<'a> Progress<'a> {
-    /// Makes one that stops the experiment when `budget` is over or ctrl-C was pressed
+    /// Makes a value that stops the experiment when `budget` is over or ctrl-C was pressed
     /// ([`interrupt::prepare`]).
     pub fn new(budget: Duration, show: impl FnMut(f64, &str) + 'a) -> Progress<'a> {
         Progress { deadline: Instant::now() + budget, stopped: None, show: Box::new(show) }
     }
 
-    /// To be called before each step: `share` of all (0 to 1) is done, and `what` comes next. Returns
-    /// whether to go on. Once it has returned `false` it never returns `true` again.
+    /// Reports that `share` of all (0 to 1) is done and `what` comes next; is called before each step.
+    /// Returns whether to go on. Once it has returned `false` it never returns `true` again.
     pub fn go_on(&mut self, share: f64, what: &str) -> bool {
         let go_on = !self.is_over();
         if go_on {
@@ -64,7 +64,7 @@ impl<'a> Progress<'a> {
         self.deadline.saturating_duration_since(Instant::now())
     }
 
-    /// Returns how it ended: complete, unless it was stopped.
+    /// Returns how the experiment ended: complete, unless it was stopped.
     pub fn ended(&self) -> Ended {
         self.stopped.unwrap_or(Ended::Complete)
     }

@@ -59,7 +59,7 @@ impl Setting {
         // Another experiment may have put it back before we got the lock.
         let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.escaped()))?;
         let before = chosen(&text).to_string();
-        // Ctrl-C does not reach a process group of its own.
+        // In its own process group ctrl-C does not reach the shell.
         let restorer = Command::new("sh")
             .args(["-c", RESTORE, "sh", &before])
             .arg(path)
@@ -75,7 +75,7 @@ impl Setting {
             .with_context(|| format!("cannot write {value} to {}; only root may", path.escaped()))?;
         let made = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.escaped()))?;
         if let Some(pipe) = &mut setting.restorer.stdin {
-            pipe.write_all(made.as_bytes()).context("cannot tell sh what to put back")?;
+            pipe.write_all(made.as_bytes()).context("cannot send sh the new value of the setting")?;
         }
         Ok(setting)
     }

@@ -27,7 +27,7 @@ use std::collections::BinaryHeap;
 pub struct Costs {
     /// Transfer of a cache line from the cache of another core.
     pub transfer: f64,
-    /// An atomic operation on a line in the own cache.
+    /// An atomic operation on a line in the core's own cache.
     pub atomic: f64,
     /// Taking the lock, holding it and releasing it once, uncontended.
     pub held: f64,

@@ -64,7 +64,7 @@ impl Blocks {
         Ok(blocks)
     }
 
-    /// Adds the block that only root can have: it is read while the kernel may not use the huge zero page.
+    /// Adds the block that only root can make: it is read while the kernel may not use the huge zero page.
     fn unshare(&mut self, block: Block, notes: &mut Vec<String>) -> Result<()> {
         let Some(value) = Tree::default().read(USE_ZERO_PAGE) else { return Ok(()) };
         if value.trim() == "0" {

@@ -78,7 +78,7 @@ impl Kind {
         Kind::SMALL_ZERO,
         Kind::WRITTEN[0],
         Kind::WRITTEN[1],
-        // Only root can have this source.
+        // Only root can make this source.
         Kind::Copy(Source::Unshared, Pages::Thp),
         Kind::SET[0],
         Kind::SET[1],

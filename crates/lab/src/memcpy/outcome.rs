@@ -340,7 +340,8 @@ fn cached(measured: &Measured) -> Option<String> {
     let show = |rate: f64| Unit::GigabytesPerSecond.show(rate);
     (huge > WORTH * memory).then(|| {
         format!(
-            ", for the {} of the huge zero page stay in a cache (read at {} GB/s, the small one at {}, memory at {})",
+            ", because the {} of the huge zero page stay in a cache (read at {} GB/s, the small one at {}, memory \
+             at {})",
             thp_page().map_or("bytes".into(), |page| page.to_string()),
             show(huge),
             show(small),

@@ -2,9 +2,9 @@
 //! Looks up which pages a block of memory has, instead of assuming those that were asked for.
 //!
 //! /proc/PID/smaps counts neither the small zero page nor the huge one; /proc/PID/pagemap shows both as
-//! present. So memory that is present and not counted is a zero page. `PAGEMAP_SCAN` tells whether it is
-//! the huge one (Linux 6.7). Before, the number of page faults tells: one for each huge page, or one for
-//! each small page.
+//! present. So memory that is present and not counted is a zero page. `PAGEMAP_SCAN` shows whether it is
+//! the huge one (Linux 6.7). On older kernels the number of page faults shows it: one for each huge page,
+//! or one for each small page.
 
 use crate::block::Block;
 use crate::memory::page_faults;
@@ -79,7 +79,7 @@ fn inspect(block: &Block, faults: u64) -> Result<Found> {
 }
 
 /// Returns how many of the `zeros` bytes are on the huge zero page: none if each small page took a fault,
-/// else all.
+/// otherwise all.
 fn by_faults(zeros: u64, faults: u64) -> u64 {
     if faults.saturating_mul(base_page().bytes()) < zeros / 2 { zeros } else { 0 }
 }

@@ -127,7 +127,7 @@ fn rate(measured: &[Measured], case: &Case) -> Option<f64> {
     measured.iter().find(|m| m.case == *case)?.average()
 }
 
-/// Returns how many times the rate of one task alone.
+/// Returns the rate of the case divided by that of one task alone.
 fn scaling(measured: &[Measured], case: &Case) -> Option<f64> {
     let one = rate(measured, &Case { tasks: 1, ..*case }).filter(|&one| one > 0.0)?;
     Some(rate(measured, case)? / one)
@@ -157,7 +157,7 @@ fn curves(measured: &[Measured], touch: Touch) -> Option<Plot> {
     })
 }
 
-/// Returns the place in which tasks were asleep most often, and its share of all checks.
+/// Returns the kernel function in which tasks were asleep most often, and its share of all checks.
 pub fn most_common(places: &[String]) -> Option<(String, f64)> {
     let named: Vec<&String> = places.iter().filter(|p| !p.is_empty()).collect();
     let count = |place: &String| named.iter().filter(|p| **p == place).count();

@@ -38,15 +38,15 @@ const WARM_UP: u32 = 5;
 pub struct Options {
     /// Shorter samples.
     pub quick: bool,
-    /// This number of tasks only, measured and listed as will-it-scale does.
+    /// The only number of tasks, measured and listed as will-it-scale does.
     pub tasks: Option<usize>,
-    /// This number of samples of a second after the warm-up.
+    /// The number of samples of one second after the warm-up.
     pub samples: Option<u32>,
     /// Threads or processes; `None` for both.
     pub kind: Option<Kind>,
-    /// This kind of pages only.
+    /// The only kind of pages; `None` for all.
     pub pages: Option<Pages>,
-    /// This way of touching only.
+    /// The only way of touching; `None` for all.
     pub touch: Option<Touch>,
 }
 

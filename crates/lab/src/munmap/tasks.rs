@@ -114,7 +114,7 @@ impl Tasks {
                 Ok(tasks)
             }
             Kind::Threads => {
-                // A thread alone cannot do without transparent huge pages, so the whole process does.
+                // They cannot be switched off for one thread, so they are switched off for the whole process.
                 let thp_was_off = without_thp(cycle.pages == Pages::Small);
                 let stop = Arc::new(AtomicBool::new(false));
                 let workers = Workers::Threads {
@@ -153,7 +153,7 @@ impl Tasks {
     }
 
     /// Returns the seconds that all tasks together have run, and the seconds that they were runnable and
-    /// waited for a CPU (`/proc/PID/schedstat`); `None` if the kernel does not tell.
+    /// waited for a CPU (`/proc/PID/schedstat`); `None` if the kernel does not report it.
     pub fn cpu_times(&self) -> Option<(f64, f64)> {
         let mut all = (0.0, 0.0);
         for slot in self.slots.all() {
@@ -167,7 +167,7 @@ impl Tasks {
     }
 
     /// Returns for each task the kernel function in which it sleeps now (`/proc/PID/wchan`). The name is empty
-    /// if the task runs or the kernel does not tell.
+    /// if the task runs or the kernel does not report it.
     pub fn sleeping_in(&self) -> Vec<String> {
         let ids = self.slots.all().iter().map(|slot| slot.id.load(Ordering::Relaxed)).filter(|&id| id > 0);
         let place = |id: i32| {

@@ -58,7 +58,7 @@ fn fast(mut values: Vec<f64>) -> f64 {
     values[values.len() / 10]
 }
 
-/// Measures an atomic operation on a line in the own cache.
+/// Measures an atomic operation on a line in the core's own cache.
 fn atomic() -> f64 {
     let word = AtomicU64::new(0);
     let times = (0..BATCHES).map(|_| {

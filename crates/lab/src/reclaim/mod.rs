@@ -108,7 +108,7 @@ pub fn run(options: &Options, progress: &mut Progress) -> Result<Outcome> {
     }
     let turns = turns(options.quick);
     let all = turns * counts.len() * SCHEMES.len();
-    // The other fifth is for starting threads and the like.
+    // The other fifth of the time is for the rest, such as starting threads.
     let time = progress.left().mul_f64(0.8) / all as u32;
     let time = time.min(if options.quick { Duration::from_millis(200) } else { Duration::from_secs(2) });
     measured.turns = counts.iter().map(|&count| (count, Default::default())).collect();

@@ -21,7 +21,7 @@ pub trait Scheme: Sync + Sized {
     /// Makes a scheme without tasks.
     fn new() -> Self;
 
-    /// Adds a task. To be called by the thread of the task.
+    /// Adds a task. The thread of the task must call this.
     fn task(&self) -> Self::Task<'_>;
 
     /// Makes the task enter.

@@ -7,7 +7,7 @@ use crate::memory::Mapping;
 /// Bytes of a cache line. No supported CPU has shorter lines.
 pub const LINE: usize = 64;
 
-/// Distance of two places in an address range: the base page of most machines, so that the pattern is the
+/// Distance between two places in an address range: the base page of most machines, so that the pattern is the
 /// same on all kinds of pages.
 pub const STRIDE: usize = 4096;
 

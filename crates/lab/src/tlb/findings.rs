@@ -139,7 +139,7 @@ fn above(pages: Pages, curves: &[Curve], access: Access) -> Option<Vec<(f64, f64
     Some(points.iter().map(|&(x, y)| (x, (y - at(&alone, x).unwrap_or(0.0)).max(0.0) + base)).collect())
 }
 
-/// What huge pages save at one working set.
+/// The time that huge pages save at one working set.
 #[derive(Clone, PartialEq, Debug)]
 struct Saved {
     what: String,

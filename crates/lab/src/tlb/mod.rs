@@ -82,7 +82,7 @@ impl Access {
     }
 
     /// # Safety
-    /// As [`chain::walk`] and [`code::run`].
+    /// The conditions of [`chain::walk`] and [`code::run`] hold.
     unsafe fn follow(self, from: *mut u8, count: u64) -> *mut u8 {
         match self {
             // SAFETY: the caller's promise.
@@ -149,7 +149,7 @@ const THOROUGH: Pace = Pace { by_octave: 4, rounds: 5, samples: 2, sample: Durat
 /// Runs the experiment.
 ///
 /// # Errors
-/// There is no memory, not even on small pages.
+/// Not even small pages are available.
 pub fn run(options: &Options, progress: &mut Progress) -> Result<Outcome> {
     let mut notes = Vec::new();
     let pace = if options.quick { QUICK } else { THOROUGH };
@@ -235,7 +235,7 @@ fn subjects(
             Err(why) => notes.push(format!("{} left out: {why:#}", pages.name())),
         }
     }
-    // On huge pages if there are any, so that its few megabytes cost no translation.
+    // The packed layout gets huge pages if there are any, so that its few megabytes cost no translation.
     let bytes = Layout::Packed.bytes(places(largest)) as u64;
     let memory = get(Pages::Thp, bytes).or_else(|_| get(Pages::Small, bytes))?;
     subjects.push(Subject { pages: None, layout: Layout::Packed, memory });

@@ -23,7 +23,7 @@ pub struct Sizes {
 /// Reads the sizes of a running process.
 ///
 /// # Errors
-/// There is no such process, or it may not be read.
+/// The process does not exist, or this user may not read it.
 pub fn of_process(pid: u32) -> Result<Sizes> {
     let snapshot = live(Some(pid), 0)?;
     let usages = Process::new(pid).smaps()?;
