@@ -18,7 +18,7 @@ pub struct Cost {
     pub wall: f64,
     /// User CPU seconds of the child and of those it waited for.
     pub user: f64,
-    /// System CPU seconds, likewise.
+    /// System CPU seconds of the child and of those it waited for.
     pub system: f64,
     /// CPU seconds of orphans of it that have ended: for a lifted program, of hugelift's helper.
     pub left_behind: f64,
@@ -164,7 +164,7 @@ impl Drop for Child {
 /// Waits for the orphans of ended programs, for at most `patience`: what still runs then is a daemon
 /// and no helper. Returns their CPU seconds, and whether some still run.
 ///
-/// No other child may run at this time: this would wait for it as for an orphan.
+/// No other child must run at this time: this would wait for it as for an orphan.
 ///
 /// # Errors
 /// wait4(2) fails.

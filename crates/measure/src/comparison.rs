@@ -93,13 +93,13 @@ pub struct Memory {
     pub rodata: Coverage,
     /// Huge bytes of everything that can be written (heap, data).
     pub writable_huge: u64,
-    /// Of all huge bytes, those in the page cache.
+    /// Huge bytes in the page cache.
     pub pagecache: u64,
-    /// Anonymous transparent huge pages.
+    /// Huge bytes in anonymous transparent huge pages.
     pub thp: u64,
-    /// hugetlb pages.
+    /// Huge bytes in hugetlb pages.
     pub hugetlb: u64,
-    /// tmpfs and memfd pages.
+    /// Huge bytes in tmpfs and memfd pages.
     pub shared: u64,
 }
 
@@ -149,7 +149,7 @@ pub struct Run {
     pub wall: f64,
     /// User CPU seconds of the program and the children it waited for.
     pub user: f64,
-    /// System CPU seconds, likewise.
+    /// System CPU seconds of the program and the children it waited for.
     pub system: f64,
     /// CPU seconds of its orphans that have ended: for a lifted program, of hugelift's helper.
     pub helper: f64,

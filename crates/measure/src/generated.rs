@@ -34,10 +34,10 @@ pub enum Hot {
 }
 
 impl Hot {
-    /// Returns the distance of the called functions, in functions.
+    /// Returns the distance between the called functions, in functions.
     fn every(self) -> u64 {
         match self {
-            // One more than fit on a page: else all of them would share a few cache sets.
+            // One more than fit on a page. Otherwise all of them would share a few cache sets.
             Hot::OneAPage => 4096 / STRIDE + 1,
             Hot::All => 1,
         }
@@ -158,7 +158,7 @@ fn compile(name: &str, sources: &[(&str, &str)], args: &[String]) -> Result<Path
 /// Returns `bench-programs` in the target directory: two folders above this executable.
 fn directory() -> Result<PathBuf> {
     let own = std::env::current_exe().context("cannot read /proc/self/exe")?;
-    let target = own.ancestors().nth(2).context("this executable is in no target directory")?;
+    let target = own.ancestors().nth(2).context("this executable is not in a target directory")?;
     let dir = target.join("bench-programs");
     fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.escaped()))?;
     Ok(dir)

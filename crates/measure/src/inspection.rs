@@ -31,7 +31,7 @@ const TRIES: usize = 5;
 /// How long the helper may take to detach after its report.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What such a run has shown.
+/// The result of an inspected run.
 #[derive(Clone, Debug)]
 pub struct Inspection {
     /// How the program ended.
@@ -65,7 +65,7 @@ pub fn bare(program: &Program) -> Result<Inspection> {
 /// Inspects `program` under `hugelift run` with `options`.
 ///
 /// # Errors
-/// As [`bare`].
+/// Those of [`bare`].
 pub fn lifted(program: &Program, hugelift: &Path, options: &[String]) -> Result<Inspection> {
     let mut best: Option<Inspection> = None;
     for _ in 0..TRIES {
@@ -108,22 +108,22 @@ fn finish(child: Child, seen: Option<Seen>) -> Result<Inspection> {
     Ok(Inspection { status, seen: seen.unwrap_or_default(), liftable: None, why_not: None })
 }
 
-/// Attaches to the program after the helper; false if the program has ended before.
+/// Attaches to the program after the helper has detached; returns false if it cannot attach.
 fn seize(child: &Child) -> Result<bool> {
     let pid = Pid::from_raw(child.pid().cast_signed());
     let deadline = Instant::now() + PATIENCE;
     loop {
         match ptrace::seize(pid, ptrace::Options::PTRACE_O_TRACEEXIT) {
             Ok(()) => return Ok(true),
-            // The helper is still attached; or Yama never permits it, hence the deadline.
+            // The helper is still attached. The deadline is for Yama, which may never permit it.
             Err(Errno::EPERM) if Instant::now() < deadline && !child.has_ended()? => std::thread::yield_now(),
             Err(_) => return Ok(false),
         }
     }
 }
 
-/// Continues a tracee until its exit and returns what it is there; `None` if it could not be seen.
-/// `at_exec`: it has called PTRACE_TRACEME, and so stops at its execve(2) with SIGTRAP.
+/// Continues a tracee until its exit and returns what was seen there; `None` if nothing was seen.
+/// `at_exec`: the tracee has called PTRACE_TRACEME, and so stops at its execve(2) with SIGTRAP.
 fn until_exit(pid: Pid, at_exec: bool) -> Result<Option<Seen>> {
     let (mut seen, mut at_exec) = (None, at_exec);
     loop {
@@ -158,7 +158,7 @@ fn until_exit(pid: Pid, at_exec: bool) -> Result<Option<Seen>> {
 pub struct LiftReport {
     /// What was huge after the lift, by smaps; none if the program was started without a lift.
     pub memory: Option<Memory>,
-    /// Bytes that could be lifted; none likewise.
+    /// Bytes that could be lifted; none if the program was started without a lift.
     pub liftable: Option<u64>,
     /// Why something was not lifted, and what helps: the reason that most bytes have.
     pub why_not: Option<String>,

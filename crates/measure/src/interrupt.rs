@@ -79,7 +79,7 @@ impl Group {
         group
     }
 
-    /// Sends `signal` to the group. That the group has ended is no error.
+    /// Sends `signal` to the group. A group that has ended is not an error.
     pub fn signal(&self, signal: libc::c_int) {
         if self.id > 1 {
             // SAFETY: kill(2) with plain numbers.

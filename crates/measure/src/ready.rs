@@ -31,7 +31,7 @@ impl FromStr for Ready {
             return Err("needs a port, HOST:PORT, the path of a socket, or a regular expression".into());
         }
         if text.bytes().all(|b| b.is_ascii_digit()) {
-            let port: u16 = text.parse().map_err(|_| format!("{text} is no port (1 to 65535)"))?;
+            let port: u16 = text.parse().map_err(|_| format!("{text} is not a port (1 to 65535)"))?;
             return Ok(Ready::Port(format!("127.0.0.1:{port}")));
         }
         if let Some((host, port)) = text.rsplit_once(':')

@@ -40,7 +40,7 @@ impl Program {
     /// input, so that it ends.
     ///
     /// # Errors
-    /// As [`Program::run`], or it ends before it prints a line.
+    /// Those of [`Program::run`], or it ends before it prints a line.
     pub fn run_and_read_memory(&self) -> Result<Sample> {
         self.measure(Stdio::piped(), |pid, line| {
             ensure!(!line.is_empty(), "{self}: ended before it printed a line");

@@ -120,7 +120,7 @@ impl Server {
     pub fn stop(mut self, patience: Duration) -> Result<(ExitStatus, bool)> {
         let child = self.child.take().context("the server is stopped")?;
         let pid = nix::unistd::Pid::from_raw(child.pid().cast_signed());
-        // It has not been waited for, so the id is still its own; that it has ended is no error.
+        // It has not been waited for, so the id is still its own. It is not an error if it has ended.
         let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);
         let ended = child.wait_until(Instant::now() + patience)?;
         child.group().signal(libc::SIGKILL);
@@ -187,7 +187,7 @@ pub fn number(regex: &regex::Regex, output: &str) -> Result<f64> {
         bail!("'{regex}' matches nothing in the load's output; the output ends:\n  {}", lines.join("\n  "));
     };
     let number = text.trim().replace(',', "").parse::<f64>().ok().filter(|n| n.is_finite());
-    number.with_context(|| format!("'{regex}' matches '{text}' in the load's output, which is no number"))
+    number.with_context(|| format!("'{regex}' matches '{text}' in the load's output, which is not a number"))
 }
 
 #[cfg(test)]

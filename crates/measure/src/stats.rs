@@ -16,7 +16,7 @@ const CONFIDENCE: f64 = 0.95;
 /// approximates it.
 const EXACT: usize = 50;
 
-/// The point of the standard normal distribution with 2.5 % above it.
+/// The point of the standard normal distribution that 2.5 % lie above.
 const Z: f64 = 1.959_963_984_540_054;
 
 /// Why measurements have no estimate.
@@ -82,7 +82,7 @@ impl Estimate {
     }
 
     /// Returns the larger distance from the point to an end of the interval, as a share of the
-    /// point. For ratios. The measurement could not have shown a difference smaller than this.
+    /// point (for ratios). The measurement could not have shown a difference smaller than this.
     pub fn half_width(&self) -> Option<f64> {
         let Interval { low, high } = self.interval?;
         Some((high / self.point).max(self.point / low) - 1.0)
@@ -309,7 +309,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// Of two identical variants, the interval excludes 1 in about one experiment of twenty.
+    /// The interval of two identical variants excludes 1 in about one experiment of twenty.
     #[test]
     fn identical_variants_show_no_difference_in_nineteen_of_twenty() {
         const RUNS: usize = 2000;

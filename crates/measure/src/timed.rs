@@ -37,8 +37,8 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Reads a process now. One that has ended or may not be read shows nothing. Nor does one that
-    /// another process traces: it is being lifted at this moment.
+    /// Reads a process now. Returns nothing for a process that has ended, that may not be read, or that
+    /// another process traces, since it is being lifted at this moment.
     pub fn now(pid: u32) -> Seen {
         let process = Process::new(pid);
         let Ok(status) = process.status() else { return Seen::default() };
@@ -72,7 +72,7 @@ pub struct Timed {
     pub cost: Cost,
     /// What was seen of it, if it ran for long enough.
     pub seen: Seen,
-    /// Something that it started still runs.
+    /// Whether something that it started still runs.
     pub left_running: bool,
 }
 
@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn a_child_is_charged_for_itself_alone() {
         let _alone = crate::child::alone();
-        // As large as the child would be if it were charged for its parent.
+        // The child would be as large as this if it were charged for its parent.
         let large = vec![1u8; 64 << 20];
         let program = Program::new(["sh", "-c", "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done; exit 3"]);
         let timed = run(&program).unwrap();

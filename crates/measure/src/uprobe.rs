@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 const TRACEFS: &str = "/sys/kernel/tracing";
 
-/// The event. It is removed when dropped.
+/// The event. It is removed when the value is dropped.
 #[derive(Debug)]
 pub struct Uprobe {
     event: String,

@@ -25,7 +25,7 @@ pub const MOST_SAMPLES: usize = 7;
 /// The fewest values that a sample needs.
 pub const FEWEST_VALUES: usize = 3;
 
-/// Columns of the plot where the output is no terminal.
+/// Columns of the plot where the output is not a terminal.
 pub const PLOT_WIDTH: usize = 74;
 
 /// Where the numbers are in a text.
@@ -44,7 +44,7 @@ impl Default for Layout {
     }
 }
 
-/// Why a text is no sample.
+/// Why a text is not a sample.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SampleError {
     /// Something other than a number.
@@ -54,7 +54,7 @@ pub enum SampleError {
         line: usize,
         /// Counted from 1.
         column: usize,
-        /// What is there.
+        /// The text in its place.
         value: String,
     },
     /// Too few numbers to compute their deviation.

@@ -127,7 +127,7 @@ impl Counters {
     /// opened yet is missed, as by perf(1).
     ///
     /// # Errors
-    /// [`PerfError`]; [`PerfError::NoPmu`] if the PMU takes the first event of no group.
+    /// [`PerfError`]; [`PerfError::NoPmu`] if the PMU does not take the first event of any group.
     pub fn open(groups: &[Vec<Code>], threads: &[i32], start: Start) -> Result<Counters, PerfError> {
         match Counters::open_as(groups, threads, start, false) {
             Err(PerfError::Denied { .. }) => Counters::open_as(groups, threads, start, true),

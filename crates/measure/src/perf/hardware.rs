@@ -37,7 +37,7 @@ impl Hardware {
     /// # Errors
     /// There is no PMU, or no table for it.
     pub fn find(cpus: &[Cpu]) -> Result<Hardware, NoHardware> {
-        // That there is no PMU is the more important answer, so it is checked first.
+        // A missing PMU is the more important answer, so it is checked first.
         let (some, _) = find_pmu(&["cpu", "cpu_core", "armv8_", "armv9_"]).ok_or(NoHardware::NoPmu)?;
         let model = match cpus {
             [] => Err("/proc/cpuinfo names no x86 or Arm CPU, and only these have event tables".into()),
@@ -55,7 +55,7 @@ impl Hardware {
     /// Opens counters of all its events for these threads.
     ///
     /// # Errors
-    /// As [`Counters::open`].
+    /// Those of [`Counters::open`].
     pub fn open(&self, threads: &[i32], start: Start) -> Result<Counters, PerfError> {
         let code = |config| Code { pmu: self.kind, config };
         let groups: Vec<Vec<Code>> =

@@ -30,7 +30,7 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Blocks them, and resets SIGCHLD so that a child can be waited for.
+    /// Blocks the signals, and resets SIGCHLD so that a child can be waited for.
     ///
     /// # Errors
     /// signalfd(2) fails.
@@ -142,7 +142,7 @@ impl Workload {
     pub fn prepare(path: &Path, argv: &[OsString], signals: &Signals) -> io::Result<Workload> {
         let flags = nix::fcntl::OFlag::O_CLOEXEC;
         let (wait, go) = pipe2(flags)?;
-        let (failed, tell) = pipe2(flags)?;
+        let (failed, report) = pipe2(flags)?;
         // SAFETY: fork(2): this process has one thread, so the child may call any function.
         match unsafe { fork() }? {
             ForkResult::Parent { child } => Ok(Workload { pid: child, go: go.into(), failed: failed.into() }),
@@ -152,7 +152,7 @@ impl Workload {
                 let mut byte = [0];
                 if File::from(wait).read_exact(&mut byte).is_ok() {
                     let errno = program::exec(path, argv).raw_os_error().unwrap_or(libc::EIO);
-                    let _ = File::from(tell).write_all(&errno.to_ne_bytes());
+                    let _ = File::from(report).write_all(&errno.to_ne_bytes());
                 }
                 // SAFETY: _exit(2) flushes no buffer of the parent a second time.
                 unsafe { libc::_exit(127) }

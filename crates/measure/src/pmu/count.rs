@@ -53,7 +53,7 @@ impl Count {
 /// `None` for an event that this PMU did not take.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Sample<'a> {
-    /// Whose events these are.
+    /// The model that has these events.
     pub model: &'a Model,
     /// A list for each group.
     pub groups: Vec<Vec<Option<Count>>>,

@@ -44,7 +44,7 @@ pub enum GivenError {
     UnknownEvent {
         /// The CPU.
         model: &'static str,
-        /// As given.
+        /// The name as given.
         name: String,
         /// The names that the table has.
         known: String,

@@ -142,7 +142,7 @@ impl Figures<'_> {
             Unit::Cycles,
             "dTLB walk cycles / dTLB walks",
         );
-        // One of the two alone is no bound.
+        // One of the two alone does not give a bound.
         Some((fetch? + data?).min(1.0))
     }
 

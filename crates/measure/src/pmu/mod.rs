@@ -11,8 +11,8 @@
 //! event and nothing shows it.
 //!
 //! The events of one group are on the PMU at the same time. Every share is computed within a group,
-//! from the cycles that this group has counted: so multiplexing changes how long was counted, but
-//! numerator and denominator are of the same time.
+//! from the cycles that this group has counted. So multiplexing changes how long was counted, but
+//! numerator and denominator cover the same time.
 
 pub mod count;
 pub mod cpu;

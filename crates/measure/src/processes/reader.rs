@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reads all processes, again and again, at little cost: of each what every user may read; their
-//! mappings now and then; and, for the few with the busiest text, the PMU's counters and, until
-//! the time is up, smaps, for which the kernel walks page tables.
+//! Reads all processes again and again at little cost: for each what every user may read, and its
+//! mappings now and then. For the few with the busiest text it also reads the PMU's counters and,
+//! until the time is up, smaps, for which the kernel walks page tables.
 
 use crate::perf::walks::Walks;
 use crate::processes::text_coverage::TextCoverage;
@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// What was read longer ago than this is read again or dropped.
+/// The age at which a reading is repeated or dropped.
 const FRESH: Duration = Duration::from_secs(10);
 /// The most bytes of a command line that are kept.
 const COMMAND: usize = 512;

@@ -73,15 +73,15 @@ impl fmt::Display for TextCoverage {
     }
 }
 
-/// Tells for each mapping, by address, whether it is text of an object.
+/// Returns for each mapping, by address, whether it is text of an object.
 fn is_text(mappings: &[&Mapping]) -> Vec<bool> {
     let code = |m: &Mapping| m.prot.exec && !m.is_kernel_code();
     // A shared executable mapping is one that a runtime writes by another mapping of the same memory.
     let of_file = |m: &Mapping| code(m) && m.is_file() && !m.shared;
     let anonymous = |m: &Mapping| code(m) && !m.is_file() && !m.prot.write;
     let mut out: Vec<bool> = mappings.iter().map(|m| of_file(m)).collect();
-    // Anonymous code is lifted text if it is adjacent to a mapping of a file or to lifted text:
-    // looked for once upwards and once downwards.
+    // Anonymous code is lifted text if it is adjacent to a mapping of a file or to lifted text. One
+    // pass upwards and one downwards find it.
     let adjacent = |a: &Mapping, b: &Mapping| a.range.end == b.range.start;
     for i in 1..mappings.len() {
         let (below, here) = (mappings[i - 1], mappings[i]);
