@@ -50,7 +50,7 @@ pub struct Facts {
 pub struct Program {
     /// The executable.
     pub exe: String,
-    /// Of the processes that run it, the one that has used most CPU time.
+    /// The process that has used most CPU time of those that run it.
     pub pid: u32,
     /// How many processes run it.
     pub processes: u64,
@@ -150,7 +150,7 @@ pub struct Trace {
     pub pmu: bool,
 }
 
-/// The result of a trial.
+/// The result of a trial of a kernel feature.
 #[derive(Clone, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Tried {
     /// Whether it works; `None` if it could not be tried.
@@ -241,7 +241,7 @@ pub struct Process {
     pub forks: u64,
     /// Bytes of huge pages that were searched for zeros.
     pub examined: Option<u64>,
-    /// Of these, bytes of base pages that hold only zeros.
+    /// Those of them that are in base pages with only zeros.
     pub zeros: u64,
     /// Bytes that the huge zero page maps.
     pub huge_zero: Option<u64>,

@@ -68,7 +68,7 @@ fn supply(facts: &Facts, pool: &SizePool, out: &mut Vec<Finding>) {
     let pages = wanted.filter(|b| *b > 0).unwrap_or(SOME_BYTES).div_ceil(pool.page_size.max(1)).max(1);
     let command = set(facts, &format!("{}=+{pages}", size_word(pool.page_size)));
     let finding = if pool.total == 0 {
-        // As on every machine where no pool was configured: only a note.
+        // This is only a note, since it is so on every machine where no pool was configured.
         let why = "the pages of a pool are reserved: a program gets them at once, however fragmented memory is. \
                    Without a pool, hugelift uses transparent huge pages";
         Finding::note("pool-empty", format!("the pool of {size} pages is empty"), why)

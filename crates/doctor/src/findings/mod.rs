@@ -19,7 +19,7 @@ use serde::Serialize;
 pub enum Severity {
     /// A gain that is not used, or a matter of preference.
     Note,
-    /// Huge pages may not be allocated, or cost more than they save.
+    /// Huge pages are possibly not allocated, or cost more than they save.
     Warning,
     /// A way to get huge pages is closed.
     Problem,

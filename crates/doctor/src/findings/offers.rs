@@ -24,7 +24,7 @@ pub struct Offer {
     pub how: &'static str,
     /// Whether it is on; `None` if that cannot be seen from outside.
     pub on: Option<bool>,
-    /// What shows that.
+    /// The evidence for that.
     pub seen: String,
 }
 

@@ -59,7 +59,7 @@ fn code(facts: &Facts, process: &Process, out: &mut Vec<Finding>) {
         finding = finding
             .seen(format!("hugelift inspect {}", process.pid), format!("{}: {reason}", human_bytes(*bytes)));
     }
-    // No advice repeats what was done already; without advice there is no finding.
+    // Advice leaves out what was done already; without advice there is no finding.
     if let Some(advice) = code_advice(facts, process) {
         out.push(finding.advice(advice));
     }

@@ -213,7 +213,7 @@ fn collapse_shmem(huge: usize) -> io::Result<Tried> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor was made just now, and nobody else has it.
+    // SAFETY: the descriptor was made just now, and nothing else owns it.
     let file = unsafe { File::from_raw_fd(fd) };
     file.set_len((huge * PAGES) as u64)?;
     let area = Area::shared(huge, &file)?;
@@ -339,7 +339,7 @@ fn new_file(folder: &Path, len: usize) -> io::Result<File> {
     let path = unused_name(folder);
     let mut writer = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
     let made = (|| {
-        // Not zeros, which a file system might store as a hole.
+        // The bytes are not zeros, which a file system might store as a hole.
         let bytes: Vec<u8> = (0..len).map(|i| (i / 64 % 251) as u8).collect();
         writer.write_all(&bytes)?;
         writer.sync_all()?;

@@ -37,7 +37,7 @@ const EXAMINED: u64 = 64 << 20;
 /// Reads the process.
 ///
 /// # Errors
-/// It has ended, or may not be read.
+/// The process has ended, or this user may not read it.
 pub fn facts(pid: u32) -> Result<Facts, ProcError> {
     let process = Process::new(pid);
     let snapshot = snapshot::live(Some(pid), 0)?;
@@ -187,7 +187,7 @@ impl HugeMemory {
         const PIECE: u64 = 64 << 10;
         const BASE: usize = 4096;
         let all: u64 = self.ranges.iter().map(|r| r.len()).sum();
-        // All pieces, or as many as stay below the limit.
+        // The stride skips pieces if all of them would exceed the limit.
         let stride = all.div_ceil(EXAMINED).max(1) * PIECE;
         let (mut examined, mut zeros) = (0, 0);
         let mut bytes = vec![0; PIECE as usize];
