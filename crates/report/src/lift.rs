@@ -15,7 +15,7 @@ use std::fmt::Write as _;
 pub struct Style {
     /// Columns of the terminal.
     pub width: usize,
-    /// Whether objects and parts with nothing to lift are shown one by one, with their paths.
+    /// Whether each object and part with nothing to lift is shown, with its path.
     pub verbose: bool,
 }
 
@@ -42,7 +42,7 @@ pub fn text(report: &Report, style: &Style) -> String {
     out
 }
 
-/// Whether a part is shown: something of it is huge, or could be and was asked for.
+/// Whether a part is shown: something of it is huge, or it was asked for and something of it could be.
 fn is_shown(part: &PartReport, style: &Style) -> bool {
     let asked = part.skips.iter().any(|s| s.reason != Reason::PartNotAsked(part.part).key());
     style.verbose || part.huge_bytes > 0 || (part.liftable_bytes > 0 && asked)

@@ -103,7 +103,7 @@ pub(crate) fn verdict(comparison: &Comparison, variant: &VariantResult) -> Strin
             let program = setting.command.first().map_or("the program", String::as_str);
             format!(
                 "{name}: there is nothing to lift in {}, so nothing was measured: {why}. Programs that it starts are \
-                 lifted only with --variant children='--children lift'. --force measures all the same.",
+                 lifted only with --variant children='--children lift'. --force measures nevertheless.",
                 printable(program)
             )
         }

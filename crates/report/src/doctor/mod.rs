@@ -172,7 +172,7 @@ pub fn finding_text(finding: &Finding, style: Style) -> String {
     }
     out += &wrapped("  why   ", &finding.why, style.width);
     if let Some(command) = &finding.command {
-        // Not wrapped, so that it can be copied.
+        // The command is not wrapped, so that it can be copied.
         let _ = writeln!(
             out,
             "  run   {}{}",

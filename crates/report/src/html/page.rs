@@ -76,7 +76,7 @@ pub fn escape(text: &str) -> String {
 /// `JSON.parse(document.getElementById(id).textContent)`.
 ///
 /// # Errors
-/// As [`printable::json`].
+/// Those of [`printable::json`].
 pub fn json<T: Serialize>(id: &str, data: &T) -> serde_json::Result<String> {
     // In JSON these occur only in strings. Escaped, no string can end the element.
     let text = printable::json(data)?.replace('<', "\\u003c").replace('>', "\\u003e");

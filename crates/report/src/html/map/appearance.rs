@@ -14,7 +14,7 @@ pub(super) struct Appearance {
     /// Variable of the palette of `page`, without its dashes.
     colour: &'static str,
     texture: Texture,
-    /// In words, for the legend.
+    /// The words in the legend.
     pub label: String,
 }
 
@@ -29,7 +29,7 @@ enum Texture {
 use Texture::{Crosses, Dots, Plain, Stripes};
 
 impl Appearance {
-    /// Returns the appearance of huge pages; `all`: all of the mapping is huge, not an unknown part of it.
+    /// Returns the appearance of huge pages. `all`: the whole mapping is huge, not an unknown part of it.
     pub fn huge(backing: Backing, all: bool) -> Appearance {
         let (rank, colour) = match backing {
             Backing::Thp => (0, "thp"),

@@ -80,7 +80,7 @@ fn states(range: Range, stretch: &Stretch, fragment: &Fragment, page: PageSize) 
     if fragment.huge >= fragment.range.len() || stretch.huge >= stretch.range.len() {
         return vec![(range, State::Huge)];
     }
-    // The huge bytes are as many as those of its whole huge pages: so these are huge.
+    // The huge bytes equal the bytes of its whole huge pages, so these pages are huge.
     match fragment.range.inner(page) {
         Some(inner) if fragment.huge == inner.len() => {
             let outside = range.minus(inner).into_iter().map(|r| (r, State::Not));
