@@ -74,7 +74,7 @@ fn table(options: &Options, linking: Linking, hot: Hot, hugetlb: bool) -> Result
     Ok(())
 }
 
-/// Returns the least and the most that was huge: this may differ from run to run on the bare side.
+/// Returns the least and the most that was huge: on the bare side it can differ from run to run.
 fn extremes(samples: &[Sample]) -> Result<(String, String)> {
     let mut covers: Vec<Coverage> = samples.iter().map(coverage_of).collect::<Result<_>>()?;
     covers.sort_by_key(|cover| cover.huge);

@@ -62,7 +62,7 @@ fn nanoseconds<C: Contract + 'static>() -> Result<f64> {
     let domain = Domain::<C>::new(4);
     let mut task = domain.join().context("the first of four tasks")?;
     let mut times = [0.0; 2];
-    // The first warms up.
+    // The first batch is the warm-up.
     for time in &mut times {
         let began = Instant::now();
         for _ in 0..SECTIONS {
@@ -120,7 +120,7 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // It waits for input for ever.
+        // The program waits for input for ever.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -16,8 +16,8 @@ impl Grown {
     /// Adds `bytes` to the pool with the page size of transparent huge pages.
     ///
     /// # Errors
-    /// This user may not, there is no such pool, or free memory is too fragmented. The pool is then
-    /// unchanged.
+    /// This user may not change the pool, there is no such pool, or free memory is too fragmented. The
+    /// pool is then unchanged.
     pub fn by(bytes: u64) -> Result<Grown> {
         let page = host::huge_page_bytes();
         let path = format!("/sys/kernel/mm/hugepages/hugepages-{}kB/nr_hugepages", page >> 10);

@@ -26,7 +26,7 @@ const SOURCE: &str = "#include <map>\n#include <string>\n#include <vector>\n\
 /// Prints the ratio of CPU time, primed to not primed, of `clang++ --version` and of a compilation.
 ///
 /// # Errors
-/// A run failed, or priming did.
+/// A run or priming failed.
 pub fn run(options: &Options) -> Result<()> {
     let Some(clang) = copy::find_clang() else {
         println!("\nSKIP: no clang++ in PATH: ci/setup.sh test");

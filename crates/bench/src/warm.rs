@@ -58,7 +58,7 @@ impl TempStore {
     /// Returns `program` lifted from this store, with further `options` of `hugelift run`.
     ///
     /// # Errors
-    /// There is no hugelift.
+    /// The hugelift to measure does not exist.
     pub fn lifted(&self, program: &Program, options: &[&str]) -> Result<Program> {
         self.with(program, &[&SHARED, options].concat())
     }
@@ -73,7 +73,7 @@ pub fn start(options: &Options) -> Result<()> {
     table(options, &SHARED, |_| Ok(()))
 }
 
-/// Prints the same as [`start`] with a primed page cache, which also makes the bare start faster. To be run
+/// Prints the same as [`start`] with a primed page cache, which also makes the bare start faster. Must run
 /// after [`compile`], whose bare compiler must not be primed.
 ///
 /// # Errors

@@ -76,7 +76,7 @@ impl Row {
     /// Returns `program` in this row, with further `options` of `hugelift run`.
     ///
     /// # Errors
-    /// There is no hugelift.
+    /// The hugelift to measure does not exist.
     pub fn of(self, program: &Program, store: &TempStore, options: &[&str]) -> Result<Program> {
         match self {
             Row::Bare => Ok(program.clone()),
@@ -95,7 +95,7 @@ impl Row {
 /// # Errors
 /// A run failed, not for lack of a feature of the machine.
 pub fn run(options: &Options) -> Result<()> {
-    // Held until the end, for the rows that need it.
+    // The pool stays enlarged until the end, for the rows that need it.
     let pool = pool::Grown::by(CLANG_BYTES.max(PROCESSES as u64 * 2 * (MEGABYTES << 20)));
     let pool = pool.as_ref().map(drop);
     let tried = |row: Row| match (row, &pool) {
@@ -147,7 +147,7 @@ impl Victim {
         Program::new([&self.path]).arg(&calls.to_string()).arg("1")
     }
 
-    /// Returns the least bytes of its code in whole huge pages, at any address.
+    /// Returns the least number of bytes that its code has in whole huge pages at any address.
     pub fn whole_bytes() -> u64 {
         (MEGABYTES << 20) - host::huge_page_bytes()
     }

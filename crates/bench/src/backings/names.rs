@@ -92,7 +92,7 @@ fn is_reported(recorded: Output, data: &Path) -> Result<bool> {
     let report =
         output(report.arg("report").arg("-i").arg(data).args(["--stdio", "-g", "none", "--sort", "symbol"]))?;
     let text = String::from_utf8_lossy(&report.stdout).into_owned();
-    // As in "  43.95%  [.] code". Code without a name has its address there. The two ends of the code are not
+    // A line is like "  43.95%  [.] code". Code without a name has its address there. The two ends of the code are not
     // lifted and always have a name.
     let (mut named, mut unnamed) = (0.0, 0.0);
     for line in text.lines() {
@@ -107,7 +107,7 @@ fn is_reported(recorded: Output, data: &Path) -> Result<bool> {
     Ok(named > 10.0 * unnamed)
 }
 
-/// Whether a backtrace shows the function and its caller: of the process, and of a core dump of it.
+/// Whether a backtrace of the process, and one of its core dump, show the function and its caller.
 fn debugger(row: Row, victim: &Victim, store: &TempStore, dir: &Path) -> Result<[bool; 2]> {
     let running = Running::at_work(&row.of(&victim.calling(ENDLESS), store, &[])?, victim.path())?;
     let huge = host::huge_page_bytes();
@@ -159,7 +159,7 @@ pub fn uprobe(row: Row, victim: &Victim, store: &TempStore) -> Result<String> {
     let at = Addr(vaddr_of_code(victim.path())?.wrapping_add(middle).wrapping_add(bias));
     let usages = running.smaps()?;
     let here = usages.iter().map(|u| &u.mapping).find(|m| m.range.contains(at)).context("no code")?;
-    // hugetlb memory has a path too, but no file.
+    // hugetlb memory has a path too, but not that of a file.
     if !here.path.is_file() || here.path == victim.path() {
         return Ok("not hit".into());
     }

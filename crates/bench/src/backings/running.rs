@@ -24,7 +24,7 @@ impl Running {
     /// Starts the program and waits for its first line.
     ///
     /// # Errors
-    /// It ends before its first line.
+    /// The program ends before its first line.
     pub fn at_rest(program: &Program) -> Result<Running> {
         let mut running = Running::start(program)?;
         let stdout = running.child.stdout.take().context("no pipe")?;
@@ -36,7 +36,7 @@ impl Running {
     /// Starts the program and waits until the process runs the file `path` and is not traced any more.
     ///
     /// # Errors
-    /// It ends before.
+    /// The program ends before that, or takes too long.
     pub fn at_work(program: &Program, path: &Path) -> Result<Running> {
         let mut running = Running::start(program)?;
         let process = Process::new(running.pid());
@@ -45,7 +45,7 @@ impl Running {
             let is_it = std::fs::read_link(process.path("exe")).is_ok_and(|exe| exe == path);
             let status = String::from_utf8_lossy(&process.read("status").unwrap_or_default()).into_owned();
             if is_it && status.lines().any(|line| line.split_whitespace().eq(["TracerPid:", "0"])) {
-                // Time to leave the constructors and enter its loop.
+                // The program needs this time to leave its constructors and enter its loop.
                 std::thread::sleep(Duration::from_millis(100));
                 return Ok(running);
             }
