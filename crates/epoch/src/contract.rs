@@ -45,10 +45,10 @@ pub trait Contract: Send + Sync {
     /// Makes room for `tasks` tasks, at most [`MAX_TASKS`].
     fn new(tasks: usize) -> Self;
 
-    /// Makes the task be inside.
+    /// Makes the task enter.
     fn enter(&self, task: usize);
 
-    /// Makes the task be outside.
+    /// Makes the task exit.
     fn exit(&self, task: usize);
 
     /// Returns a stamp for this moment. The task must be inside.
@@ -115,7 +115,7 @@ impl<C: Contract> Task<'_, C> {
     pub fn enter(&mut self) -> Inside<'_, C> {
         assert!(!self.inside, "task {} enters while it is inside", self.number);
         self.domain.contract.enter(self.number);
-        // After `enter`, whose atomic operation would have to wait for this store.
+        // Stored after `enter`, whose atomic operation would otherwise have to wait for this store.
         self.inside = true;
         Inside { contract: &self.domain.contract, number: self.number, inside: &mut self.inside }
     }

@@ -5,13 +5,13 @@
 //! node is one word: its generation, a link to its younger neighbour, and a mark that forbids others to change
 //! it. Every change of the list is one compare-and-exchange of the word of the *older* neighbour.
 //!
-//! - *Enter*: find the youngest node. Exchange its word for one that links to the own node; the own
-//!   generation is then the next one. The own word is marked until the generation is stored in it, so no
+//! - *Enter*: find the youngest node. Exchange its word for one that links to the task's own node; its
+//!   own generation is then the next one. The own word is marked until the generation is stored in it, so no
 //!   other task can link or donate to it before.
 //! - *Exit*: find the older neighbour. Mark the own word, so that it cannot change. Exchange the word of the
 //!   neighbour for the own generation and the own link: this one step takes the node out of the list and
 //!   donates its generation. If it fails, remove the mark and try again.
-//! - *Wait*: find the youngest generation. Sleep until the node of the domain has it or a later one.
+//! - *Wait*: find the youngest generation. Sleep until the node of the domain has that or a later one.
 //!
 //! A node with an unmarked word is in the list. A task that reads a marked word starts again at the domain.
 //! Generations only grow, and no task enters twice with the same one, so a compare-and-exchange cannot take
@@ -36,8 +36,8 @@
 use crate::contract::{Contract, MAX_TASKS, Padded, Stamp};
 use crate::sync::{AtomicU64, Backoff, Condvar, Mutex, Ordering, PoisonError};
 
-/// The number of the node of the domain. Those of the tasks follow. As a link it means "none", since no node
-/// links to the domain.
+/// The number of the node of the domain. Those of the tasks follow. As a link this number means "none",
+/// since no node links to the domain.
 pub(crate) const DOMAIN: usize = 0;
 
 const LINK: u64 = 0xfff;

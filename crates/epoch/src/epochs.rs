@@ -28,7 +28,7 @@
 //! words. If its fence came before that of the task, the task would have read an epoch beyond S. So the fence
 //! of the task came first, and the waiter sees the word, whose epoch is at most S, and waits. The same holds
 //! for each task that had entered before the stamp was made, since its fence came before the read of S. A
-//! waiter that finds S completed relies on one that did this.
+//! waiter that finds S completed relies on the waiter that completed it.
 //!
 //! A task that enters after the stamp was made and before the wait may also have S in its word. It is then
 //! waited for too, which the contract permits.
@@ -51,7 +51,7 @@ pub struct Epochs {
     pub(crate) epoch: Padded<AtomicU64>,
     /// All tasks that entered in this epoch or an earlier one have exited.
     completed: Padded<AtomicU64>,
-    /// For each task the epoch in which it entered.
+    /// The epoch in which each task entered.
     tasks: Vec<Padded<AtomicU64>>,
 }
 
@@ -109,7 +109,7 @@ impl Contract for Epochs {
 
     #[inline]
     fn stamp(&self, _task: usize) -> Stamp {
-        // Not the task's word: see "Stamps" above.
+        // The task's word would be wrong: see "Stamps" above.
         Stamp(self.epoch.0.load(Ordering::Acquire))
     }
 

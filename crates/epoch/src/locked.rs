@@ -23,7 +23,7 @@ pub struct Locked {
     list: Mutex<List>,
     /// The generation of the domain: all tasks up to it have exited.
     left: AtomicU64,
-    /// For each task the generation with which it entered. Only the task writes and reads it. Its node may
+    /// The generation with which each task entered. Only the task writes and reads it. Its node may
     /// have got a later one by donation, which a stamp does not need.
     entered: Vec<Padded<AtomicU64>>,
     /// Notified when `left` grows while there are sleepers.

@@ -31,7 +31,7 @@ fn a_completed_epoch_is_not_waited_for_again() {
     let stamp = task.enter().stamp();
     domain.wait();
     let _later = task.enter();
-    // If it read the words, it would hang: the epoch is completed, but a task is inside.
+    // The wait would hang if it read the words: the epoch is completed, but a task is inside.
     domain.wait_for(stamp);
 }
 

@@ -16,7 +16,7 @@ mod epochs;
 #[path = "../src/locked.rs"]
 mod locked;
 
-/// What the sources find as `crate::sync`.
+/// The module that the sources use as `crate::sync`.
 mod sync {
     pub use loom::sync::atomic::{AtomicU64, Ordering, fence};
     pub use loom::sync::{Condvar, Mutex, MutexGuard};
@@ -79,7 +79,7 @@ impl<C: Contract + 'static> Memory<C> {
 
     fn read(&self) {
         let used = self.used.load(Ordering::Relaxed);
-        // SAFETY: loom checks that no thread writes to it meanwhile; that is what is tested.
+        // SAFETY: loom checks that no thread writes to it meanwhile, which this test is for.
         self.cells[used].with(|cell| assert_eq!(unsafe { *cell }, used as u64 + 1));
     }
 
@@ -93,7 +93,7 @@ impl<C: Contract + 'static> Memory<C> {
 fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
-    // Steps of one order of events; loops that poll take many.
+    // The steps of one order of events; loops that poll take many.
     builder.max_branches = 5_000;
     builder.check(model);
 }

@@ -14,7 +14,7 @@ const STAMPS: u64 = if cfg!(miri) { 12 } else { 250_000 };
 /// Pages and the memory that each refers to.
 struct Pages {
     pages: [AtomicPtr<Memory>; 3],
-    /// For each page the stamp of the task that has last dropped a reference to it.
+    /// The stamp of the task that has last dropped a reference to each page.
     marks: [AtomicU64; 3],
 }
 
@@ -29,17 +29,17 @@ impl Pages {
         }
     }
 
-    /// Reads a page. To be called by a task that is inside.
+    /// Reads a page. The calling task must be inside.
     fn read(&self, page: usize) {
         let memory = self.pages[page].load(Ordering::Acquire);
-        // SAFETY: the memory was in use while this task was inside, and is freed after a wait for the task.
-        // That is what is tested.
+        // SAFETY: the memory was in use while this task was inside, and is freed after a wait for the task,
+        // which this test checks.
         let memory = unsafe { &*memory };
         assert_eq!(memory.0, memory.1);
     }
 
-    /// Gives the page other memory and returns the old one, which the caller frees. (It is not a box, which
-    /// would claim to be the only user.)
+    /// Gives the page other memory and returns the old one, which the caller frees. (It is not a box, since a
+    /// box would claim to be the only user.)
     fn replace(&self, page: usize, number: u64) -> *mut Memory {
         self.pages[page].swap(memory(number), Ordering::AcqRel)
     }
@@ -63,7 +63,7 @@ fn memory(number: u64) -> *mut Memory {
     Box::into_raw(Box::new(Memory(number, number)))
 }
 
-/// Four threads read; two unlink, wait and free. With more threads than CPUs, some lose theirs while inside.
+/// Four threads read; two unlink, wait and free. With more threads than CPUs, some lose their CPU while inside.
 fn unlink_wait_free<C: Contract>() {
     let (domain, pages, done) = (Domain::<C>::new(4), Pages::new(), AtomicBool::new(false));
     thread::scope(|scope| {
@@ -133,7 +133,7 @@ fn marks<C: Contract>() {
     });
 }
 
-/// What the maker of stamps has published last.
+/// The last stamp that its maker has published.
 #[derive(Default)]
 struct Made {
     /// The last stamp and its round.
@@ -226,7 +226,7 @@ fn exact<C: Contract>() {
     let _youngest = third.enter();
     drop(middle);
     drop(oldest);
-    // It would hang if it waited for the youngest, which is inside.
+    // The wait would hang if it waited for the youngest task, which is inside.
     domain.wait_for(stamp);
 }
 
