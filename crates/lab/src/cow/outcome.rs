@@ -164,20 +164,20 @@ fn served(served: &[Served]) -> Option<Table> {
         if all.is_empty() {
             continue;
         }
-        let of = |of: &dyn Fn(&Served) -> f64| {
-            Cell::from(median(&all.iter().map(|s| of(s)).collect::<Vec<f64>>()).ok())
+        let median_of = |value: &dyn Fn(&Served) -> f64| {
+            Cell::from(median(&all.iter().map(|s| value(s)).collect::<Vec<f64>>()).ok())
         };
         let [saving, calm] = client(&all);
         let mut row: Vec<Cell> =
             vec![side.name().into(), (all.len() as u64).into(), (saving.count() as u64).into()];
         row.extend(latency_cells(&saving));
         row.push(calm.percentile(0.999).map(|ns| ns * NS).into());
-        row.push(of(&|s| s.fork_us as f64 * 1e-6));
-        row.push(of(&|s| s.seconds));
-        row.push(of(&|s| s.copied as f64));
-        row.push(of(&|s| s.resident as f64));
-        row.push(of(&|s| s.huge[0] as f64));
-        row.push(of(&|s| s.huge[1] as f64));
+        row.push(median_of(&|s| s.fork_us as f64 * 1e-6));
+        row.push(median_of(&|s| s.seconds));
+        row.push(median_of(&|s| s.copied as f64));
+        row.push(median_of(&|s| s.resident as f64));
+        row.push(median_of(&|s| s.huge[0] as f64));
+        row.push(median_of(&|s| s.huge[1] as f64));
         table.rows.push(row);
     }
     (!table.rows.is_empty()).then_some(table)

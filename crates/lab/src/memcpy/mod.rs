@@ -113,15 +113,15 @@ struct Size {
 impl Size {
     /// Returns the CPU times of a kind in nanoseconds, by round; `None` if there are none.
     pub fn times(&self, kind: Kind) -> Option<&[f64]> {
-        self.of(kind).map(|timed| &timed.times[..])
+        self.measured(kind).map(|timed| &timed.times[..])
     }
 
     /// Returns the wall times of a kind in nanoseconds, by round; `None` if there are none.
     pub fn wall(&self, kind: Kind) -> Option<&[f64]> {
-        self.of(kind).map(|timed| &timed.wall[..])
+        self.measured(kind).map(|timed| &timed.wall[..])
     }
 
-    fn of(&self, kind: Kind) -> Option<&Timed> {
+    fn measured(&self, kind: Kind) -> Option<&Timed> {
         self.timed.iter().find(|timed| timed.kind == kind && !timed.times.is_empty())
     }
 }

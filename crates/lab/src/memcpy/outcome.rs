@@ -252,9 +252,13 @@ fn about_perf(perf: &PerfBench) -> String {
 
 fn plots(measured: &Measured) -> Vec<Plot> {
     let x = || Scale::logarithmic("block", Unit::Bytes);
-    let point = |size: &Size, of: Option<Estimate>| {
-        let of = of?;
-        Some(Point { x: size.bytes as f64, y: of.point, range: of.interval.map(|i| (i.low, i.high)) })
+    let point = |size: &Size, estimate: Option<Estimate>| {
+        let estimate = estimate?;
+        Some(Point {
+            x: size.bytes as f64,
+            y: estimate.point,
+            range: estimate.interval.map(|i| (i.low, i.high)),
+        })
     };
     let rates = |kind: Kind| {
         let points = measured.sizes.iter().filter_map(|s| point(s, rate(s.bytes, s.times(kind)?)));

@@ -195,13 +195,13 @@ fn advice(measured: &[Measured], alone: bool) -> Vec<String> {
 fn serialised(measured: &[Measured]) -> Option<String> {
     let cycle = Cycle { pages: Pages::Small, touch: Touch::None };
     let case = |kind, tasks| Case { kind, cycle, tasks };
-    let of = |tasks| {
-        let both = |kind| scaling(measured, &case(kind, tasks));
-        Some((tasks, both(Kind::Processes)?, both(Kind::Threads)?))
+    let scalings = |tasks| {
+        let scaled = |kind| scaling(measured, &case(kind, tasks));
+        Some((tasks, scaled(Kind::Processes)?, scaled(Kind::Threads)?))
     };
     // More tasks than CPUs take turns, with or without locks.
     let most = cpus::count().max(2);
-    let (tasks, processes, threads) = (2..=most).rev().find_map(of)?;
+    let (tasks, processes, threads) = (2..=most).rev().find_map(scalings)?;
     let (p, t) = (Unit::Ratio.show(processes), Unit::Ratio.show(threads));
     let words = if threads < SERIAL && processes > threads * SERIAL {
         format!(

@@ -38,15 +38,15 @@ const WARM_UP: u32 = 5;
 pub struct Options {
     /// Shorter samples.
     pub quick: bool,
-    /// The only number of tasks, measured and listed as will-it-scale does.
+    /// The only number of tasks that is measured, and listed as will-it-scale does.
     pub tasks: Option<usize>,
     /// The number of samples of one second after the warm-up.
     pub samples: Option<u32>,
     /// Threads or processes; `None` for both.
     pub kind: Option<Kind>,
-    /// The only kind of pages; `None` for all.
+    /// The only kind of pages that is measured.
     pub pages: Option<Pages>,
-    /// The only way of touching; `None` for all.
+    /// The only way of touching that is measured.
     pub touch: Option<Touch>,
 }
 

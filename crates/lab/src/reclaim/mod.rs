@@ -100,10 +100,10 @@ pub fn run(options: &Options, progress: &mut Progress) -> Result<Outcome> {
         }
     }
     if progress.go_on(0.05, "costs of passing data between cores") {
-        let of = |scheme: usize| {
+        let median_of = |scheme: usize| {
             hugelift_measure::stats::median(&measured.uncontended[scheme]).unwrap_or(f64::NAN)
         };
-        measured.costs = calibrate::costs(of(LOCKED), of(EPOCHS));
+        measured.costs = calibrate::costs(median_of(LOCKED), median_of(EPOCHS));
         measured.unmapping = calibrate::unmapping();
     }
     let turns = turns(options.quick);

@@ -56,7 +56,7 @@ fn name(pages: Option<Pages>) -> String {
     pages.map_or_else(|| CACHES.into(), Pages::name)
 }
 
-fn of(curves: &[Curve], access: Access, pages: Option<Pages>) -> Option<&Curve> {
+fn curve_of(curves: &[Curve], access: Access, pages: Option<Pages>) -> Option<&Curve> {
     curves.iter().find(|c| c.access == access && c.pages == pages)
 }
 
@@ -133,8 +133,8 @@ fn is_near(a: f64, b: f64) -> bool {
 /// Returns the time above the caches alone, plus the first value of these, so that growth can be measured as
 /// a ratio.
 fn above(pages: Pages, curves: &[Curve], access: Access) -> Option<Vec<(f64, f64)>> {
-    let points = of(curves, access, Some(pages))?.medians();
-    let alone = of(curves, access, None)?.medians();
+    let points = curve_of(curves, access, Some(pages))?.medians();
+    let alone = curve_of(curves, access, None)?.medians();
     let base = alone.first()?.1;
     Some(points.iter().map(|&(x, y)| (x, (y - at(&alone, x).unwrap_or(0.0)).max(0.0) + base)).collect())
 }
@@ -159,7 +159,7 @@ fn saved(curves: &[Curve], sizes: Option<&Sizes>) -> Vec<Saved> {
         }
         None => {
             let usual = |access, what: &str, usual: [u64; 3]| -> Vec<(Access, String, u64)> {
-                let all = of(curves, access, Some(Pages::Small)).and_then(|c| c.points.last());
+                let all = curve_of(curves, access, Some(Pages::Small)).and_then(|c| c.points.last());
                 let most = all.map_or(0, |p| p.bytes);
                 let mut sizes: Vec<u64> = usual.into_iter().filter(|&bytes| bytes <= most).collect();
                 if sizes.is_empty() {
@@ -176,7 +176,7 @@ fn saved(curves: &[Curve], sizes: Option<&Sizes>) -> Vec<Saved> {
             let last = curve.points.last()?.bytes;
             (bytes <= last).then(|| at(&curve.medians(), bytes as f64)).flatten()
         };
-        let small = time(of(curves, access, Some(Pages::Small))?)?;
+        let small = time(curve_of(curves, access, Some(Pages::Small))?)?;
         let best = huge(curves, access).filter_map(|c| Some((c.pages?, time(c)?)));
         let best = best.min_by(|a, b| a.1.total_cmp(&b.1))?;
         Some(Saved { what, access, bytes, small, best })
@@ -322,11 +322,11 @@ fn gain(saved: &[Saved]) -> Option<String> {
         )
     };
     // The middle one of several sizes stands for all.
-    let of = |access: Access| {
+    let middle = |access: Access| {
         let all: Vec<&Saved> = saved.iter().filter(|s| s.access == access).collect();
         all.get(all.len() / 2).map(|s| one(s))
     };
-    let both: Vec<String> = [of(Access::Load), of(Access::Jump)].into_iter().flatten().collect();
+    let both: Vec<String> = [middle(Access::Load), middle(Access::Jump)].into_iter().flatten().collect();
     let words = both.join(", and ");
     let first = words.chars().next()?;
     Some(format!("{}{}.", first.to_uppercase(), &words[first.len_utf8()..]))
