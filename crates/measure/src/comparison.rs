@@ -84,7 +84,7 @@ impl fmt::Display for Coverage {
     }
 }
 
-/// What of a process is huge, by smaps.
+/// The huge bytes of a process, by smaps.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize)]
 pub struct Memory {
     /// Executable mappings.

@@ -20,7 +20,7 @@ pub fn of_all_text(usages: &[Usage]) -> Coverage {
     sum(usages, is_text)
 }
 
-/// Returns what of all mappings is huge.
+/// Returns the huge bytes of all mappings.
 pub fn of_process(usages: &[Usage]) -> Memory {
     let mut memory = Memory {
         text: sum(usages, is_text),

@@ -35,7 +35,7 @@ pub enum Hot {
 
 impl Hot {
     /// Returns the distance between the called functions, in functions.
-    fn every(self) -> u64 {
+    fn distance(self) -> u64 {
         match self {
             // One more than fit on a page. Otherwise all of them would share a few cache sets.
             Hot::OneAPage => 4096 / STRIDE + 1,
@@ -95,7 +95,7 @@ pub fn run_for(program: &Path, hot: Hot, seconds: f64) -> Result<Program> {
 
 /// Returns `program` with this number of calls.
 pub fn run_of(program: &Path, hot: Hot, calls: u64) -> Program {
-    Program::new([program]).arg(&calls.to_string()).arg(&hot.every().to_string())
+    Program::new([program]).arg(&calls.to_string()).arg(&hot.distance().to_string())
 }
 
 /// Returns how much of the generated program's text was on huge pages when its memory was read.

@@ -15,7 +15,7 @@
 //! | [`ministat`] | samples compared by Student's t, as ministat(1) does |
 //! | [`pmu`] | the events of each CPU model and what follows from their counts |
 //! | [`perf`] | counting events by perf_event_open(2) |
-//! | [`processes`] | all processes: their CPU time, their text and what of it is huge |
+//! | [`processes`] | all processes: their CPU time, their text and its huge bytes |
 //! | [`host`], [`uprobe`] | the machine in one line; a count of executions of one instruction |
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 

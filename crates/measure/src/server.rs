@@ -104,7 +104,7 @@ impl Server {
         cpu_of_descendants()
     }
 
-    /// Reads its memory: what of it is huge now.
+    /// Reads how much of its memory is huge now.
     ///
     /// # Errors
     /// It is stopped already.

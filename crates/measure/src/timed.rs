@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// What was seen of a process: the largest value of each field.
 #[derive(Clone, Copy, Default, PartialEq, Debug)]
 pub struct Seen {
-    /// What of its mappings is huge; none where smaps could not be read.
+    /// The huge parts of its mappings; none where smaps could not be read.
     pub memory: Option<Memory>,
     /// Peak resident memory in bytes.
     pub peak_bytes: Option<u64>,

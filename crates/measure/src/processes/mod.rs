@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! All processes with their CPU time, the size of their text and what of it is huge.
+//! All processes with their CPU time, the size of their text and its huge bytes.
 //!
 //! ```text
 //! /proc, twice -> Reading, Reading -> rows() -> sort(), matches() -> screen, text or JSON
@@ -18,7 +18,7 @@ use text_coverage::TextCoverage;
 /// Version of the JSON schema.
 pub const VERSION: u32 = 1;
 
-/// What is known of a process's text.
+/// What is known about the text of a process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum TextState {
     /// Size and huge bytes, by smaps.
@@ -82,7 +82,7 @@ pub struct Row {
     pub text_bytes: Option<u64>,
     /// Text of the executable alone.
     pub executable_text_bytes: u64,
-    /// What of the text is huge; none if it was not read.
+    /// The huge bytes of the text; none if it was not read.
     #[serde(flatten)]
     pub text: Option<TextCoverage>,
     /// Why something is not known: `not-read`, `unreadable`, `gone`.

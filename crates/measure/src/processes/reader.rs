@@ -81,13 +81,13 @@ impl Processes {
         }
         self.known.retain(|_, known| known.seen);
 
-        // The busiest first: half of the time for sizes, the rest for what is huge.
+        // The busiest come first. Half of the time is for sizes, the rest for huge bytes.
         all.sort_by_key(|(stat, text)| Reverse((self.busy(stat), *text)));
         for (stat, _) in &all {
             if begun.elapsed() > time / 2 {
                 break;
             }
-            self.measure(stat);
+            self.read_size(stat);
         }
         all.sort_by_key(|(stat, text)| {
             let size = self.size(stat).unwrap_or(*text);
@@ -97,12 +97,12 @@ impl Processes {
         if let Ok(walks) = &mut self.walks {
             walks.read(&wanted.iter().map(|stat| stat.identity()).collect::<Vec<_>>());
         }
-        wanted.sort_by_key(|stat| self.counted(stat));
+        wanted.sort_by_key(|stat| self.smaps_read(stat));
         for stat in wanted {
             if begun.elapsed() > time {
                 break;
             }
-            self.count(stat);
+            self.read_coverage(stat);
         }
         let samples = all.into_iter().filter_map(|(stat, text)| self.sample(stat, text)).collect();
         Ok(Reading { at, ticks: self.ticks, no_walks: self.walks.as_ref().err().cloned(), samples })
@@ -163,7 +163,7 @@ impl Processes {
     }
 
     /// Returns when smaps was last read; `None`, which sorts first, if it never was.
-    fn counted(&self, stat: &Stat) -> Option<Instant> {
+    fn smaps_read(&self, stat: &Stat) -> Option<Instant> {
         let known = self.known.get(&stat.identity())?;
         known.read.filter(|_| matches!(known.text, TextState::Known(_)))
     }
@@ -181,7 +181,7 @@ impl Processes {
     }
 
     /// Reads the size of its text, if that is not known.
-    fn measure(&mut self, stat: &Stat) {
+    fn read_size(&mut self, stat: &Stat) {
         if let Some(known) = self.known.get_mut(&stat.identity()).filter(|k| k.text == TextState::Unread) {
             let size = Process::new(stat.pid).maps().map(|maps| TextState::Size(TextCoverage::size(&maps)));
             known.learn(size.unwrap_or_else(unknown));
@@ -189,7 +189,7 @@ impl Processes {
     }
 
     /// Reads how much of its text is huge.
-    fn count(&mut self, stat: &Stat) {
+    fn read_coverage(&mut self, stat: &Stat) {
         let Some(known) = self.known.get_mut(&stat.identity()) else { return };
         if known.text == TextState::Unreadable {
             return;
@@ -307,7 +307,7 @@ mod tests {
         };
         let mut processes = Processes::new();
         processes.update(&stat);
-        processes.count(&stat);
+        processes.read_coverage(&stat);
         let sample = processes.sample(stat, 0).unwrap();
         assert_eq!(
             (sample.text, sample.command.as_str(), sample.user.as_str()),

@@ -15,7 +15,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// The text of all objects of a process, and what of it is huge.
+/// The text of all objects of a process, and its huge bytes.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct TextCoverage {
     /// All of it.
