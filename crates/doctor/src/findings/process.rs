@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One process: what of it is not huge, and what its huge pages cost.
+//! One process: its memory that is not huge, and the costs of its huge pages.
 
 use super::{Finding, quoted};
 use crate::facts::{CodeObject, Facts, Process};

@@ -22,7 +22,7 @@ const COMPACT: &str = "/proc/sys/vm/compact_memory";
 /// # Errors
 /// The process cannot be read.
 pub fn facts(tree: &Tree, pid: Option<u32>, folder: &Path) -> Result<Facts, ProcError> {
-    let of = |name: &str| match pid {
+    let path_of = |name: &str| match pid {
         Some(pid) => format!("/proc/{pid}/{name}"),
         None => format!("/proc/self/{name}"),
     };
@@ -31,7 +31,7 @@ pub fn facts(tree: &Tree, pid: Option<u32>, folder: &Path) -> Result<Facts, Proc
     let pools = pools::read(tree);
     let sizes: Vec<PageSize> = pools.iter().filter_map(|p| PageSize::new(p.page_size)).collect();
     let mut groups = cgroup::limits(
-        &tree.read(of("cgroup")).unwrap_or_default(),
+        &tree.read(path_of("cgroup")).unwrap_or_default(),
         &tree.read("/proc/self/mountinfo").unwrap_or_default(),
         &sizes,
         &|path| tree.read(path),
@@ -51,7 +51,7 @@ pub fn facts(tree: &Tree, pid: Option<u32>, folder: &Path) -> Result<Facts, Proc
         pools,
         memory: memory(tree),
         groups,
-        memlock: tree.read(of("limits")).and_then(|text| memlock(&text)),
+        memlock: tree.read(path_of("limits")).and_then(|text| memlock(&text)),
         trace: trace(tree, &status),
         nodes_allowed: field(&status, "Mems_allowed_list").and_then(numbers),
         probes: tree.is_live().then(|| probes::try_all(folder)),
@@ -69,18 +69,18 @@ fn reading(tree: &Tree, path: &str) -> Option<Reading> {
 
 fn thp(tree: &Tree, status: &str) -> Thp {
     let (_, page) = sysfs::thp(&|path| tree.read(path));
-    let of = |name: &str| reading(tree, &format!("{THP}/{name}"));
+    let setting = |name: &str| reading(tree, &format!("{THP}/{name}"));
     Thp {
         page_size: page.map(PageSize::bytes),
-        enabled: of("enabled"),
-        size_enabled: page.and_then(|p| of(&format!("hugepages-{}kB/enabled", p.bytes() >> 10))),
-        defrag: of("defrag"),
-        shmem_enabled: of("shmem_enabled"),
-        use_zero_page: of("use_zero_page"),
-        khugepaged_defrag: of("khugepaged/defrag"),
-        scan_sleep: of("khugepaged/scan_sleep_millisecs"),
-        pages_to_scan: of("khugepaged/pages_to_scan"),
-        max_ptes_none: of("khugepaged/max_ptes_none"),
+        enabled: setting("enabled"),
+        size_enabled: page.and_then(|p| setting(&format!("hugepages-{}kB/enabled", p.bytes() >> 10))),
+        defrag: setting("defrag"),
+        shmem_enabled: setting("shmem_enabled"),
+        use_zero_page: setting("use_zero_page"),
+        khugepaged_defrag: setting("khugepaged/defrag"),
+        scan_sleep: setting("khugepaged/scan_sleep_millisecs"),
+        pages_to_scan: setting("khugepaged/pages_to_scan"),
+        max_ptes_none: setting("khugepaged/max_ptes_none"),
         off_here: field(status, "THP_enabled").map(|value| value == "0"),
     }
 }
