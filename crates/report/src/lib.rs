@@ -3,7 +3,7 @@
 //!
 //! | module | shows |
 //! |---|---|
-//! | [`lift`] | what of a program is huge: `hugelift inspect`, `run --report` |
+//! | [`lift`] | how much of a program is huge: `hugelift inspect`, `run --report` |
 //! | [`comparison`] | bare against lifted: `hugelift compare` |
 //! | [`pmu`] | counts of events: `hugelift stat` |
 //! | [`lab`] | the experiments of `hugelift lab`, as text and as comma-separated values |

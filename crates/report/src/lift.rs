@@ -223,7 +223,7 @@ fn entries(out: &mut String, report: &Report) {
     );
 }
 
-/// Writes what of a program that does not run is huge in the page cache.
+/// Writes how much of a program that does not run is huge in the page cache.
 fn page_cache(out: &mut String, report: &Report) {
     let known: Vec<(String, u64)> =
         report.objects.iter().filter_map(|o| Some((name(o), o.page_cache_bytes?))).collect();

@@ -156,10 +156,10 @@ struct Picture<'a> {
 
 impl Picture<'_> {
     fn new(object: &ObjectReport, page: PageSize) -> Picture<'_> {
-        let of = |part: &PartReport| {
+        let tiles_of = |part: &PartReport| {
             tile::tiles(part, page).into_iter().map(|t| (part.part, t)).collect::<Vec<_>>()
         };
-        let mut tiles: Vec<(Part, Tile)> = object.parts.iter().flat_map(of).collect();
+        let mut tiles: Vec<(Part, Tile)> = object.parts.iter().flat_map(tiles_of).collect();
         tiles.sort_by_key(|(_, tile)| tile.range.start);
         Picture { object, tiles, page }
     }
