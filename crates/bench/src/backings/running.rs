@@ -42,9 +42,9 @@ impl Running {
         let process = Process::new(running.pid());
         let began = Instant::now();
         loop {
-            let is_it = std::fs::read_link(process.path("exe")).is_ok_and(|exe| exe == path);
+            let runs_path = std::fs::read_link(process.path("exe")).is_ok_and(|exe| exe == path);
             let status = String::from_utf8_lossy(&process.read("status").unwrap_or_default()).into_owned();
-            if is_it && status.lines().any(|line| line.split_whitespace().eq(["TracerPid:", "0"])) {
+            if runs_path && status.lines().any(|line| line.split_whitespace().eq(["TracerPid:", "0"])) {
                 // The program needs this time to leave its constructors and enter its loop.
                 std::thread::sleep(Duration::from_millis(100));
                 return Ok(running);
