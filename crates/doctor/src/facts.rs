@@ -241,7 +241,7 @@ pub struct Process {
     pub forks: u64,
     /// Bytes of huge pages that were searched for zeros.
     pub examined: Option<u64>,
-    /// Those of them that are in base pages with only zeros.
+    /// Bytes of base pages among these that hold only zeros.
     pub zeros: u64,
     /// Bytes that the huge zero page maps.
     pub huge_zero: Option<u64>,

@@ -48,16 +48,16 @@ pub struct Child {
 /// helper, a server's workers), so that their CPU time counts and none of them is left running.
 ///
 /// # Errors
-/// The kernel refuses.
+/// The kernel refuses prctl(2).
 pub fn adopt_orphans() -> Result<()> {
     nix::sys::prctl::set_child_subreaper(true).context("prctl(PR_SET_CHILD_SUBREAPER)")
 }
 
 impl Child {
-    /// Starts it.
+    /// Starts `command` in its own process group.
     ///
     /// # Errors
-    /// It cannot be executed.
+    /// `command` cannot be executed.
     pub fn start(command: &mut Command) -> Result<Child> {
         command.process_group(0);
         let began = Instant::now();
@@ -67,7 +67,7 @@ impl Child {
         Ok(Child { process, began, group, reaped: false })
     }
 
-    /// Returns its id.
+    /// Returns its process id.
     pub fn pid(&self) -> u32 {
         self.process.id()
     }
@@ -87,18 +87,18 @@ impl Child {
         &mut self.process
     }
 
-    /// Waits until it has ended and leaves it a zombie, so that its id is not reused yet.
+    /// Waits until the child has ended and leaves it a zombie, so that its id is not reused yet.
     ///
     /// # Errors
-    /// It is no child (any more).
+    /// The process is not a child of this one (any more).
     pub fn wait_for_end(&self) -> Result<()> {
         self.poll_end(WaitPidFlag::empty()).map(drop)
     }
 
-    /// Whether it has ended.
+    /// Whether the child has ended.
     ///
     /// # Errors
-    /// It is no child (any more).
+    /// The process is not a child of this one (any more).
     pub fn has_ended(&self) -> Result<bool> {
         self.poll_end(WaitPidFlag::WNOHANG)
     }
@@ -106,7 +106,7 @@ impl Child {
     /// Waits for its end until `deadline`. Returns whether it has ended.
     ///
     /// # Errors
-    /// It is no child (any more).
+    /// The process is not a child of this one (any more).
     pub(crate) fn wait_until(&self, deadline: Instant) -> Result<bool> {
         loop {
             if self.has_ended()? {
@@ -134,7 +134,7 @@ impl Child {
     /// Waits for its end. Returns how it ended and what it cost.
     ///
     /// # Errors
-    /// It is no child (any more).
+    /// The process is not a child of this one (any more).
     pub fn finish(mut self) -> Result<(ExitStatus, Cost)> {
         self.wait_for_end()?;
         let wall = self.began.elapsed().as_secs_f64();

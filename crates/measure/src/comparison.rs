@@ -203,22 +203,22 @@ pub struct Ratio {
     pub pairs: usize,
 }
 
-/// What may be claimed of a variant.
+/// What may be claimed about a variant.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 #[serde(tag = "verdict", rename_all = "kebab-case")]
 pub enum Finding {
-    /// Better, by these shares (0.03 is 3 %).
+    /// The variant is better by these shares (0.03 is 3 %).
     Faster {
-        /// At least.
+        /// The least share.
         from: f64,
-        /// At most.
+        /// The largest share.
         to: f64,
     },
-    /// Worse.
+    /// The variant is worse by these shares.
     Slower {
-        /// At least.
+        /// The least share.
         from: f64,
-        /// At most.
+        /// The largest share.
         to: f64,
     },
     /// The interval contains 1.
@@ -228,9 +228,9 @@ pub enum Finding {
     },
     /// The figures are better, but no huge page was seen: nothing is claimed.
     NotHuge {
-        /// At least.
+        /// The least share.
         from: f64,
-        /// At most.
+        /// The largest share.
         to: f64,
     },
     /// Fewer than six pairs.

@@ -83,7 +83,7 @@ pub fn preload() -> Result<PathBuf> {
 /// Returns `program` with the number of calls that takes it about `seconds`.
 ///
 /// # Errors
-/// It does not run.
+/// The program does not run.
 pub fn run_for(program: &Path, hot: Hot, seconds: f64) -> Result<Program> {
     const TRIAL: u64 = 2_000_000;
     let cost = |calls: u64| Ok::<_, anyhow::Error>(run_of(program, hot, calls).run()?.cost.cpu());
@@ -101,7 +101,7 @@ pub fn run_of(program: &Path, hot: Hot, calls: u64) -> Program {
 /// Returns how much of the generated program's text was on huge pages when its memory was read.
 ///
 /// # Errors
-/// It did not print where its code is.
+/// The program did not print where its code is.
 pub fn coverage_of(sample: &Sample) -> Result<Coverage> {
     let addr = sample.output.rsplit(" at ").next().and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
     let addr = addr.with_context(|| format!("no address in the program's output '{}'", sample.output))?;

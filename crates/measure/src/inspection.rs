@@ -47,7 +47,7 @@ pub struct Inspection {
 /// Inspects the bare program.
 ///
 /// # Errors
-/// It cannot be started, or the measurement was interrupted.
+/// The program cannot be started, or the measurement was interrupted.
 pub fn bare(program: &Program) -> Result<Inspection> {
     let mut command = program.command()?;
     let trace_me = || {
@@ -148,7 +148,7 @@ fn until_exit(pid: Pid, at_exec: bool) -> Result<Option<Seen>> {
             Ok(WaitStatus::Stopped(_, signal)) => Some(signal),
             _ => None,
         };
-        // It may have been killed meanwhile: then the next wait shows its end.
+        // The tracee may have been killed meanwhile. The next wait then shows its end.
         let _ = ptrace::cont(pid, signal);
     }
 }

@@ -74,7 +74,7 @@ impl Program {
     /// Makes the command, with its streams, CPUs and prctl(2) settings.
     ///
     /// # Errors
-    /// It is empty, or one of its files cannot be opened.
+    /// The argument list is empty, or one of the files cannot be opened.
     pub fn command(&self) -> Result<Command> {
         let [program, args @ ..] = &self.argv[..] else { bail!("nothing to run") };
         let mut command = Command::new(program);

@@ -31,7 +31,7 @@ impl Program {
     /// Runs it to its end, with empty standard input.
     ///
     /// # Errors
-    /// It cannot be started, or ends with another status than 0.
+    /// The program cannot be started, or ends with another status than 0.
     pub fn run(&self) -> Result<Sample> {
         self.measure(Stdio::null(), |_, _| Ok(Vec::new()))
     }
@@ -71,7 +71,7 @@ impl Program {
     /// soon as it has slept for 0.2 s without using CPU time.
     ///
     /// # Errors
-    /// It is still busy after 10 s, or ends with another status than 0.
+    /// The program is still busy after 10 s, or ends with another status than 0.
     pub fn memory_at_rest(&self) -> Result<Vec<Usage>> {
         let mut command = self.command()?;
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::inherit());

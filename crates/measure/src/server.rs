@@ -98,7 +98,7 @@ impl Server {
     /// Returns the CPU seconds that it and its descendants have used so far.
     ///
     /// # Errors
-    /// It has ended, or /proc cannot be read.
+    /// The server has ended, or /proc cannot be read.
     pub fn cpu(&self) -> Result<f64> {
         ensure!(!self.child()?.has_ended()?, "the server has ended{}", self.last_lines());
         cpu_of_descendants()
@@ -107,7 +107,7 @@ impl Server {
     /// Reads how much of its memory is huge now.
     ///
     /// # Errors
-    /// It is stopped already.
+    /// The server is stopped already.
     pub fn memory_now(&self) -> Result<Seen> {
         Ok(Seen::now(self.child()?.pid()))
     }
@@ -116,7 +116,7 @@ impl Server {
     /// behind. Returns how it ended, and whether it had to be killed.
     ///
     /// # Errors
-    /// It cannot be waited for.
+    /// The server cannot be waited for.
     pub fn stop(mut self, patience: Duration) -> Result<(ExitStatus, bool)> {
         let child = self.child.take().context("the server is stopped")?;
         let pid = nix::unistd::Pid::from_raw(child.pid().cast_signed());

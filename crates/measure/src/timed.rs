@@ -79,7 +79,7 @@ pub struct Timed {
 /// Runs a program to its end.
 ///
 /// # Errors
-/// It cannot be started, or the measurement was interrupted.
+/// The program cannot be started, or the measurement was interrupted.
 pub fn run(program: &Program) -> Result<Timed> {
     let mut command = program.command()?;
     let child = Child::start(&mut command)?;

@@ -108,7 +108,7 @@ fn what_cannot_be_used_is_named_in_one_line() {
     let dir = files(&[("iguana", IGUANA), ("words", "1\n2\nthree\n"), ("two", "1\n2\n"), ("none", "")]);
     let many = ["iguana"; 8];
     for (args, said) in [
-        (&["words"][..], "words: line 3, column 1: \"three\" is no number"),
+        (&["words"][..], "words: line 3, column 1: \"three\" is not a number"),
         (&["two"], "two: 2 numbers in column 1, and a sample needs at least 3"),
         (&["none"], "none: 0 numbers in column 1"),
         (&["-C", "2", "iguana"], "iguana: 0 numbers in column 2"),

@@ -142,7 +142,7 @@ impl<'a> Lock<'a> {
                 self.word(now, core, step);
             }
             Step::Read if !self.sleeps => {
-                // It spins until another core writes to the word.
+                // The core spins until another one writes to the word.
                 (self.steps[core], self.due[core]) = (Step::Spin, f64::NAN);
             }
             Step::Read if !self.contended && now < self.until[core] => {

@@ -114,7 +114,7 @@ impl Tasks {
                 Ok(tasks)
             }
             Kind::Threads => {
-                // They cannot be switched off for one thread, so they are switched off for the whole process.
+                // THP cannot be switched off for one thread, so it is switched off for the whole process.
                 let thp_was_off = without_thp(cycle.pages == Pages::Small);
                 let stop = Arc::new(AtomicBool::new(false));
                 let workers = Workers::Threads {

@@ -48,7 +48,7 @@ impl Default for Layout {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SampleError {
     /// Something other than a number.
-    #[error("line {line}, column {column}: {value:?} is no number")]
+    #[error("line {line}, column {column}: {value:?} is not a number")]
     NoNumber {
         /// Counted from 1.
         line: usize,

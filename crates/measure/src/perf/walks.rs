@@ -71,7 +71,7 @@ impl Walks {
             if threads > MOST_THREADS {
                 break;
             }
-            // It has ended, or is another user's.
+            // Opening fails if the process has ended or is another user's.
             let Ok(counters) = self.hardware.open(&tasks, Start::Asked) else { continue };
             counters.enable();
             let last = counters.read();

@@ -78,7 +78,7 @@ pub enum Event {
     Ended,
     /// The time is up.
     TimeUp,
-    /// This process got a signal; whether a process sent it.
+    /// This process got a signal, by number; the flag says whether a process sent it.
     Signal(i32, bool),
 }
 
@@ -113,7 +113,7 @@ pub fn wait_for(pid: u32, signals: &Signals, deadline: Option<Instant>) -> Event
     }
 }
 
-/// Gone, or a zombie.
+/// Whether the process is gone or a zombie.
 fn is_over(pid: u32) -> bool {
     Process::new(pid).stat().map_or(true, |stat| stat.has_ended())
 }

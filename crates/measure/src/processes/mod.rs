@@ -25,9 +25,9 @@ pub enum TextState {
     Known(TextCoverage),
     /// The size alone, by its mappings: smaps costs more, and others came first.
     Size(u64),
-    /// It has not been read yet, as the time was up.
+    /// The text has not been read yet, since the time was up.
     Unread,
-    /// It cannot be read; mostly because the process is another user's.
+    /// The text cannot be read, mostly because the process is another user's.
     Unreadable,
     /// The process ended while it was being read.
     Gone,
