@@ -13,7 +13,7 @@ impl Environment {
         Environment(array)
     }
 
-    /// The entries.
+    /// Returns the entries.
     fn entries(&self) -> impl Iterator<Item = *mut *const c_char> {
         let at = |i: usize| {
             // SAFETY: up to the null pointer, by `new`'s promise.
@@ -35,7 +35,7 @@ impl Environment {
         })
     }
 
-    /// The value of a variable.
+    /// Returns the value of a variable.
     pub fn get(&self, name: &str) -> Option<&CStr> {
         self.slot(name).map(|(_, value)| value)
     }
@@ -93,7 +93,7 @@ mod tests {
     #[test]
     fn variables_are_found_by_their_whole_name() {
         let mut held = array(&["AB=1", "A=2", "odd", "A=3", "E="]);
-        // SAFETY: as `new` wants it, and it lives on.
+        // SAFETY: an array as `new` takes it, which lives on.
         let environment = unsafe { Environment::new(held.0.as_mut_ptr()) };
         assert_eq!(environment.get("A"), Some(c"2"));
         assert_eq!(environment.get("E"), Some(c""));

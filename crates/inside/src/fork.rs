@@ -25,10 +25,10 @@ const EAGAIN: c_int = 11;
 
 /// How many pages of the pool are kept for the next child.
 static RESERVE: AtomicUsize = AtomicUsize::new(0);
-/// Where they are reserved; 0 if they are not.
+/// The address of the reserved pages; 0 if none are reserved.
 static RESERVED_AT: AtomicUsize = AtomicUsize::new(0);
 
-/// Between `prepare` and its counterparts.
+/// True between `prepare` and its counterparts.
 static UNDER_WAY: AtomicBool = AtomicBool::new(false);
 static MASK: AtomicU64 = AtomicU64::new(0);
 /// Both ends of a pipe that ends when the child has what it needs, or is dead.
@@ -44,13 +44,13 @@ pub fn guard(reserve: Option<usize>) {
     if !guarded && TABLE.count() != 0 {
         leave_pool();
     }
-    // A constructor of another library's may have come first.
+    // A constructor of another library may have started a thread already.
     if TABLE.state() != state::THREADS {
         TABLE.set_state(if guarded { state::GUARDED } else { state::NONE });
     }
 }
 
-/// The size of the pool's pages, which is that of all spans.
+/// Returns the size of the pool's pages, which is the same for all spans.
 fn page() -> usize {
     TABLE.spans().next().map_or(0, |span| span.page as usize)
 }
@@ -88,7 +88,7 @@ extern "C" fn prepare() {
             READ_END.store(read, Relaxed);
             WRITE_END.store(write, Relaxed);
         }
-        // Without a way to wait for the child, there must be nothing to wait for.
+        // Without a pipe the parent cannot wait for the child, so the child must not need a copy.
         None => leave_pool(),
     }
 }
@@ -100,7 +100,7 @@ extern "C" fn in_parent() {
     let (read, write) = (READ_END.swap(usize::MAX, Relaxed), WRITE_END.swap(usize::MAX, Relaxed));
     if read != usize::MAX {
         sys::close(write);
-        // Nothing is ever written. The read ends when the child closes the pipe.
+        // The child writes nothing. The read ends when the child closes the pipe.
         sys::read_all(read, &mut [0]);
         sys::close(read);
         reserve();
@@ -115,7 +115,7 @@ extern "C" fn in_child() {
     let (read, write) = (READ_END.swap(usize::MAX, Relaxed), WRITE_END.swap(usize::MAX, Relaxed));
     if read != usize::MAX {
         let all = renew(RESERVE.load(Relaxed));
-        // A child of this one finds what is left of it on the pool by the same table.
+        // Spans that are left on the pool stay in the table for the children of this process.
         if all && RESERVE.load(Relaxed) == 0 {
             TABLE.clear();
         }
@@ -158,12 +158,12 @@ fn renew(mut pages: usize) -> bool {
     }
 }
 
-/// What is known of a range that is to be copied.
+/// What is known about a range to be copied.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Content {
     /// All of it is mapped, with the protection that is given.
     Readable,
-    /// The program may have unmapped some of it, or closed it: to read it could end the process.
+    /// The program may have unmapped some of it, or made it inaccessible: reading it could end the process.
     Unknown,
 }
 

@@ -29,7 +29,7 @@ global_asm!(
     "mov rcx, rdx", // bytes to copy
     "cmp rdi, rsi",
     "jbe 2f",                   // a destination below the source: copy upwards
-    "lea rdi, [rdi + rcx - 1]", // else start at the last byte of each
+    "lea rdi, [rdi + rcx - 1]", // otherwise start at the last byte of each
     "lea rsi, [rsi + rcx - 1]",
     "std", // and copy downwards
     "2:",
@@ -70,7 +70,7 @@ global_asm!(
     "ret",
 );
 
-// As above. Arguments are in x0, x1 and x2, results in x0.
+// Hidden, as above. Arguments are in x0, x1 and x2, results in x0.
 #[cfg(target_arch = "aarch64")]
 global_asm!(
     ".hidden memcpy, memmove, memset, memcmp, bcmp, strlen",

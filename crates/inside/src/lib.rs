@@ -15,7 +15,7 @@
 //! Its references to the C library (`environ`, `dl_iterate_phdr`, ...) are weak: where they are missing,
 //! it does nothing.
 #![cfg_attr(not(test), no_std)]
-#![cfg_attr(not(loaded), allow(dead_code, reason = "hugelift itself wants the names alone"))]
+#![cfg_attr(not(loaded), allow(dead_code, reason = "hugelift itself uses only the names"))]
 
 mod arch;
 mod environment;

@@ -41,7 +41,7 @@ weak! {
     at_pthread_atfork = "pthread_atfork",
 }
 
-/// Where `environ` is (environ(7)).
+/// Returns the address of `environ` (environ(7)).
 pub fn environ() -> Option<*mut *mut *const c_char> {
     let at = at_environ() as *mut *mut *const c_char;
     (!at.is_null()).then_some(at)
@@ -75,7 +75,7 @@ pub fn at_fork(prepare: Hook, parent: Hook, child: Hook) -> bool {
     failed == 0
 }
 
-/// What thrd_create(3) returns for want of memory: each C library has numbers of its own.
+/// Returns the value by which thrd_create(3) reports a lack of memory: each C library has its own numbers.
 pub fn thrd_nomem() -> c_int {
     if at_register_atfork() == 0 { 3 } else { 1 }
 }

@@ -12,7 +12,7 @@ const DT_STRTAB: u64 = 5;
 const DT_SYMTAB: u64 = 6;
 const DT_GNU_HASH: u64 = 0x6fff_fef5;
 const DT_VERSYM: u64 = 0x6fff_fff0;
-/// In a symbol's version: an old version, which a program linked today does not get.
+/// The bit in a symbol's version that marks an old version, which a program linked today does not get.
 const HIDDEN: u16 = 0x8000;
 const STT_FUNC: u8 = 2;
 
@@ -42,7 +42,7 @@ struct Search<'a> {
 pub fn next(name: &CStr) -> usize {
     let own = next as fn(&CStr) -> usize as usize;
     let mut search = Search { name: name.to_bytes(), own, passed: false, found: [0; 2] };
-    // SAFETY: `look` is given what it wants.
+    // SAFETY: `look` gets the data that it expects.
     unsafe { each_object(look, (&raw mut search).cast()) };
     let [before, behind] = search.found;
     if behind != 0 { behind } else { before }
@@ -76,7 +76,7 @@ unsafe extern "C" fn look(object: *const Object, _size: usize, data: *mut u8) ->
     c_int::from(search.found[1] != 0)
 }
 
-/// What an object says of its symbols.
+/// The symbol tables of an object.
 struct Tables {
     bias: usize,
     symbols: *const Symbol,
@@ -135,7 +135,7 @@ impl Tables {
     }
 
     /// # Safety
-    /// As for [`Tables::find`].
+    /// The object is loaded.
     unsafe fn by_gnu_hash(&self, name: &[u8]) -> usize {
         let hash = gnu_hash(name);
         // SAFETY: as for `find`: four words, the filter, the buckets, the chains.
@@ -166,10 +166,10 @@ impl Tables {
         }
     }
 
-    /// Returns the address of symbol `index` if it is the function of this name, else 0.
+    /// Returns the address of symbol `index` if it is the function of this name, otherwise 0.
     ///
     /// # Safety
-    /// As for [`Tables::find`], and there is such a symbol.
+    /// The object is loaded, and it has such a symbol.
     unsafe fn address(&self, index: u32, name: &[u8]) -> usize {
         // SAFETY: the caller's promise.
         unsafe {

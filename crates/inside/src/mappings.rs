@@ -9,7 +9,7 @@ use crate::sys;
 pub struct Mapping {
     pub start: usize,
     pub end: usize,
-    /// As mmap(2) has it.
+    /// The protection, as mmap(2) takes it.
     pub prot: usize,
 }
 
@@ -20,7 +20,7 @@ const LINE: usize = 256;
 /// could be read to its end, `None` if it could not be opened.
 ///
 /// `visit` may replace the mapping that it is called with. The kernel goes on behind the last mapping
-/// that it has written, whatever has become of that.
+/// that it has written, even if it was replaced.
 pub fn each_on_pool(mut visit: impl FnMut(Mapping)) -> Option<bool> {
     let file = sys::open(c"/proc/self/maps")?;
     let mut lines = Lines::default();
@@ -40,7 +40,7 @@ pub fn each_on_pool(mut visit: impl FnMut(Mapping)) -> Option<bool> {
     Some(complete)
 }
 
-/// Joins the pieces of a file to lines. Keeps the beginning of a long line.
+/// Joins the pieces of a file into lines. Keeps the beginning of a long line.
 struct Lines {
     line: [u8; LINE],
     length: usize,
@@ -67,7 +67,7 @@ impl Lines {
     }
 }
 
-/// `start-end perms offset dev inode path`, if it is such a mapping.
+/// Parses `start-end perms offset dev inode path`; returns the mapping if it is on pages of the pool.
 fn parse(line: &[u8]) -> Option<Mapping> {
     let mut words = line.split(|b| *b == b' ').filter(|w| !w.is_empty());
     let (range, perms, path) = (words.next()?, words.next()?, words.nth(3)?);
@@ -107,7 +107,7 @@ mod tests {
         }
     }
 
-    /// Whatever the pieces are in which the kernel hands them out.
+    /// Lines are joined correctly from pieces of any size.
     #[test]
     fn lines_in_pieces() {
         let long = "x".repeat(3 * LINE);

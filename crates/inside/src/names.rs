@@ -10,21 +10,20 @@ pub const PRELOAD: &str = "LD_PRELOAD";
 /// The options of AddressSanitizer's runtime.
 pub const ASAN_OPTIONS: &str = "ASAN_OPTIONS";
 
-/// The variable with the path of the hugelift that children are to be lifted by.
+/// The variable with the path of the hugelift that lifts children.
 pub const EXE: &str = "HUGELIFT_EXE";
 
-/// The variable that says that children are lifted, which are worth it, and how: `BYTES`, `r` or
-/// `rw`, and after a space the options of the lift as JSON. A program is worth it
-/// if a segment of it (`r`: one that is not written) holds an aligned huge page of BYTES; with 0,
-/// each is.
+/// The variable that says that children are lifted, which are worth it, and how: `BYTES`, `r` or `rw`, and
+/// after a space the options of the lift as JSON. A program is worth it if a segment of it (`r`: one that
+/// is not written) holds an aligned huge page of BYTES; with 0, every program is.
 pub const CHILDREN: &str = "HUGELIFT_CHILDREN";
 
 /// The variable that names a program which its own hugelift lifts at the entry point: pid, space, path of
 /// the program. (The path is needed, as the process may become another program later.)
 pub const STARTED: &str = "HUGELIFT_STARTED";
 
-/// The variable that asks for a guard of fork(2), and says how many pages of the pool are kept for a
-/// child.
+/// The variable that requests a guard of fork(2). It holds the number of pages of the pool that are kept
+/// for a child.
 pub const GUARD: &str = "HUGELIFT_FORK_RESERVE";
 
 /// hugelift's subcommand that lifts a process which waits for it: `inside PID FD`.

@@ -7,7 +7,7 @@ use core::ffi::c_int;
 const PT_LOAD: u32 = 1;
 const PF_W: u32 = 2;
 
-/// What makes a program worth a lift ([`crate::names::CHILDREN`]).
+/// The condition under which a program is worth a lift ([`crate::names::CHILDREN`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Worth {
     /// Size of the huge page that a segment must hold; 0 if every program is worth it.
@@ -33,7 +33,7 @@ impl Worth {
     /// Returns whether this process is worth it.
     pub fn is_met(self) -> bool {
         let mut worth = self;
-        // SAFETY: `look` is given what it wants.
+        // SAFETY: `look` gets the data that it expects.
         self.page == 0 || unsafe { each_object(look, (&raw mut worth).cast()) } != 0
     }
 

@@ -7,8 +7,8 @@
 //!   hugelift ................... vfork, exec  seize -> lift, end
 //! ```
 //!
-//! The program has been started as without hugelift, so a program that cannot start fails exactly as without hugelift.
-//! All objects are mapped and relocated. The helper is forked twice, so it is no child of the program;
+//! The program has been started in the usual way, so one that cannot start fails exactly as without hugelift.
+//! All objects are mapped and relocated. The helper is forked twice, so it is not a child of the program;
 //! both forks borrow the program's memory, as vfork(2) does.
 
 use crate::arch::{clone_onto, stop, stop_address};
@@ -83,7 +83,7 @@ fn own_length(preload: &[u8]) -> Option<usize> {
     preload[..end].ends_with(LIBRARY.as_bytes()).then_some((end + 1).min(preload.len()))
 }
 
-/// What the intermediate process and the helper share with the program until the helper's execve(2).
+/// The data that the intermediate process and the helper share with the program until the helper's execve(2).
 struct Intermediate {
     exe: *const c_char,
     argv: [*const c_char; 5],
@@ -173,7 +173,7 @@ fn wait(socket: usize, helper: usize, mask: u64) {
     sys::set_ptracer(0);
 }
 
-/// Forks the helper in the intermediate process, and ends: so the helper is no child of the program.
+/// Forks the helper in the intermediate process, and ends. So the helper is not a child of the program.
 unsafe extern "C" fn fork_helper(data: *mut u8) -> ! {
     // SAFETY: `ask` passes a live `Intermediate`, and waits.
     unsafe {

@@ -59,7 +59,7 @@ pub fn close(fd: usize) {
     let _ = unsafe { call(number::CLOSE, [fd, 0, 0, 0, 0, 0]) };
 }
 
-/// read(2) until `buffer` is full.
+/// Calls read(2) until `buffer` is full; returns whether that succeeded.
 pub fn read_all(fd: usize, buffer: &mut [u8]) -> bool {
     let mut at = 0;
     while at < buffer.len() {
@@ -75,7 +75,7 @@ pub fn read_all(fd: usize, buffer: &mut [u8]) -> bool {
     true
 }
 
-/// read(2): how many bytes; 0 at the end.
+/// Calls read(2); returns how many bytes were read, 0 at the end.
 pub fn read(fd: usize, buffer: &mut [u8]) -> Result {
     loop {
         // SAFETY: read(2) into the buffer's own bytes.
@@ -92,7 +92,7 @@ pub fn open(path: &CStr) -> Option<usize> {
     unsafe { call(number::OPENAT, [AT_FDCWD, path.as_ptr() as usize, O_CLOEXEC, 0, 0, 0]) }.ok()
 }
 
-/// A pipe: the end to read, the end to write; out of the way of the standard files.
+/// Makes a pipe; returns the end to read and the end to write, numbered above the standard files.
 pub fn pipe() -> Option<(usize, usize)> {
     let mut pair: [c_int; 2] = [-1; 2];
     // SAFETY: pipe2(2) writes two ints.
@@ -100,7 +100,7 @@ pub fn pipe() -> Option<(usize, usize)> {
     raised(pair)
 }
 
-/// send(2) without SIGPIPE.
+/// Calls send(2) without SIGPIPE; returns whether all bytes were sent.
 pub fn send(fd: usize, bytes: &[u8]) -> bool {
     let args = [fd, bytes.as_ptr() as usize, bytes.len(), MSG_NOSIGNAL, 0, 0];
     // SAFETY: sendto(2) reads the given bytes.
@@ -108,7 +108,7 @@ pub fn send(fd: usize, bytes: &[u8]) -> bool {
     sent == Ok(bytes.len())
 }
 
-/// A pair of connected sockets, out of the way of the standard files.
+/// Makes a pair of connected sockets, numbered above the standard files.
 pub fn socketpair() -> Option<(usize, usize)> {
     let mut pair: [c_int; 2] = [-1; 2];
     let args = [AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair.as_mut_ptr() as usize, 0, 0];
@@ -117,7 +117,7 @@ pub fn socketpair() -> Option<(usize, usize)> {
     raised(pair)
 }
 
-/// The same files by numbers that no program uses for its standard ones.
+/// Returns the same files under numbers that no program uses for its standard files.
 fn raised(pair: [c_int; 2]) -> Option<(usize, usize)> {
     let [a, b] = pair.map(|fd| fd.cast_unsigned() as usize);
     let raised = [a, b].map(|fd| {
@@ -168,7 +168,7 @@ pub fn set_mask(mask: u64) -> u64 {
     before
 }
 
-/// The pending signals.
+/// Returns the pending signals.
 pub fn pending() -> u64 {
     let mut set = 0u64;
     // SAFETY: rt_sigpending(2) writes 8 bytes.
@@ -199,23 +199,23 @@ pub fn is_subreaper() -> bool {
 
 /// Lets a process trace us where Yama restricts it; 0 takes that back.
 pub fn set_ptracer(pid: usize) {
-    // SAFETY: prctl(2) with numbers. Without Yama it is EINVAL.
+    // SAFETY: prctl(2) with numbers. Without Yama it returns EINVAL.
     let _ = unsafe { call(number::PRCTL, [PR_SET_PTRACER, pid, 0, 0, 0, 0]) };
 }
 
-/// Anonymous private memory, readable and writable.
+/// Maps anonymous private memory, readable and writable.
 pub fn map(at: usize, bytes: usize, flags: usize) -> Result {
     let args = [at, bytes, PROT_READ_WRITE, MAP_PRIVATE_ANONYMOUS | flags, usize::MAX, 0];
     // SAFETY: mmap(2); no caller passes MAP_FIXED.
     unsafe { call(number::MMAP, args) }
 }
 
-/// Flags for memory from the pool of this page size.
+/// Returns the flags for memory from the pool of this page size.
 pub fn hugetlb(page: usize) -> usize {
     MAP_HUGETLB | (page.trailing_zeros() as usize) << MAP_HUGE_SHIFT
 }
 
-/// madvise(2); whether it succeeded.
+/// Calls madvise(2); returns whether it succeeded.
 pub fn advise(at: usize, bytes: usize, advice: usize) -> bool {
     loop {
         // SAFETY: none of the advices that are given here changes what memory holds.
@@ -226,7 +226,7 @@ pub fn advise(at: usize, bytes: usize, advice: usize) -> bool {
     }
 }
 
-/// mprotect(2); whether it succeeded.
+/// Calls mprotect(2); returns whether it succeeded.
 ///
 /// # Safety
 /// Nothing uses the range in a way that `prot` forbids.
@@ -235,8 +235,8 @@ pub unsafe fn protect(at: usize, bytes: usize, prot: usize) -> bool {
     unsafe { call(number::MPROTECT, [at, bytes, prot, 0, 0, 0]) }.is_ok()
 }
 
-/// Copies memory of this process; whether all of it could be read. (A load from what is not mapped
-/// would be a signal.)
+/// Copies memory of this process; returns whether all of it could be read. (A load from unmapped memory
+/// would raise a signal.)
 ///
 /// # Safety
 /// `bytes` from `to` on are mapped, and the caller's alone.
@@ -263,10 +263,10 @@ pub unsafe fn unmap(at: usize, bytes: usize) {
     }
 }
 
-/// execve(2). Returns only the errno.
+/// Calls execve(2). Returns only if that fails: the errno.
 ///
 /// # Safety
-/// `argv` and `envp` are arrays of strings, as execve(2) wants them.
+/// `argv` and `envp` are arrays of strings, as execve(2) takes them.
 pub unsafe fn execve(path: &CStr, argv: *const *const c_char, envp: *const *const c_char) -> isize {
     let args = [path.as_ptr() as usize, argv as usize, envp as usize, 0, 0, 0];
     // SAFETY: the caller's promise.

@@ -17,9 +17,9 @@ pub const SPANS: usize = 64;
 pub mod state {
     /// The library's constructor has not run yet: musl runs constructors after the entry point.
     pub const UNSTARTED: u64 = 0;
-    /// It is not: the C library lacks the functions, or no guard was asked for.
+    /// It is not guarded: the C library lacks the functions, or no guard was requested.
     pub const NONE: u64 = 3;
-    /// It is, as long as the program has one thread.
+    /// It is guarded as long as the program has one thread.
     pub const GUARDED: u64 = 1;
     /// The program has had a second thread.
     pub const THREADS: u64 = 2;
@@ -64,7 +64,7 @@ impl Head {
     }
 }
 
-/// Where in the table the count is; the spans follow it.
+/// Offset of the count in the table; the spans follow it.
 pub const COUNT_AT: u64 = 16;
 
 /// Bytes of a [`Span`].
@@ -104,19 +104,19 @@ pub static TABLE: Cell = Cell(UnsafeCell::new(Table {
 }));
 
 impl Cell {
-    /// One of [`state`].
+    /// Returns one of [`state`].
     pub fn state(&self) -> u64 {
         // SAFETY: a word of a live static.
         unsafe { (&raw const (*self.0.get()).head.state).read_volatile() }
     }
 
-    /// Sets it.
+    /// Sets the state.
     pub fn set_state(&self, state: u64) {
         // SAFETY: as above.
         unsafe { (&raw mut (*self.0.get()).head.state).write_volatile(state) }
     }
 
-    /// How many spans there are.
+    /// Returns the number of spans.
     pub fn count(&self) -> usize {
         // SAFETY: as above.
         let count = unsafe { (&raw const (*self.0.get()).head.count).read_volatile() };
@@ -129,7 +129,7 @@ impl Cell {
         unsafe { (&raw mut (*self.0.get()).head.count).write_volatile(0) }
     }
 
-    /// The spans.
+    /// Returns the spans.
     pub fn spans(&self) -> impl Iterator<Item = Span> {
         // SAFETY: as above; within the array.
         (0..self.count()).map(|i| unsafe { (&raw const (*self.0.get()).spans[i]).read_volatile() })
