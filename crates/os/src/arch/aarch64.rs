@@ -14,7 +14,7 @@ pub const RED_ZONE: u64 = 0;
 /// `PROT_BTI`; 0 where there is no such protection.
 pub const PROT_BTI: u64 = 0x10;
 
-/// Whether a CPU of these features (`AT_HWCAP2`) honours [`PROT_BTI`].
+/// Returns whether a CPU of these features (`AT_HWCAP2`) honours [`PROT_BTI`].
 pub fn has_bti(hwcap2: u64) -> bool {
     const HWCAP2_BTI: u64 = 1 << 17;
     hwcap2 & HWCAP2_BTI != 0

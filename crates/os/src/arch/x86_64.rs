@@ -14,7 +14,7 @@ pub const RED_ZONE: u64 = 128;
 /// `PROT_BTI`; 0 where there is no such protection.
 pub const PROT_BTI: u64 = 0;
 
-/// Whether a CPU of these features (`AT_HWCAP2`) honours [`PROT_BTI`]: none does.
+/// Returns whether a CPU of these features (`AT_HWCAP2`) honours [`PROT_BTI`]: none does.
 pub fn has_bti(_hwcap2: u64) -> bool {
     false
 }

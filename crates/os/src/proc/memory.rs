@@ -2,7 +2,7 @@
 //! Reading and writing another process's memory: by process_vm_readv(2), or by
 //! `/proc/PID/mem` where a sandbox forbids that call.
 //!
-//! What must be written in spite of the target's protections goes through
+//! Bytes that must be written in spite of the target's protections goes through
 //! [`crate::trace::ptrace::Stopped::poke`].
 
 use hugelift_core::addr::{Addr, Range};
@@ -17,7 +17,7 @@ fn iovec(base: u64, len: usize) -> libc::iovec {
     libc::iovec { iov_base: base as *mut libc::c_void, iov_len: len }
 }
 
-/// Fills `into` from `addr` of process `pid`; fewer bytes where the memory ends.
+/// Fills `into` from `addr` of process `pid`; returns how many bytes were read, fewer where the memory ends.
 ///
 /// # Errors
 /// errno(3): EPERM, ESRCH, EFAULT if not even the first byte is there.
@@ -36,7 +36,7 @@ pub fn read(pid: i32, addr: Addr, into: &mut [u8]) -> io::Result<usize> {
 /// Reads one byte at every `step` bytes of `range` in process `pid`, so that the kernel maps these pages.
 ///
 /// # Errors
-/// As [`read`], for the first page that cannot be read; those before it are mapped.
+/// See [`read`]: the error is that of the first page that cannot be read. The pages before it are mapped.
 pub fn touch(pid: i32, range: Range, step: u64) -> io::Result<()> {
     // UIO_MAXIOV of Linux.
     const MOST: usize = 1024;
@@ -55,8 +55,8 @@ pub fn touch(pid: i32, range: Range, step: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether `/proc/PID/mem` may succeed where the call failed: this kernel or sandbox has no such call, or,
-/// for a read, the memory may only be executed.
+/// Returns whether `/proc/PID/mem` may succeed where the call failed: this kernel or sandbox has no such
+/// call, or, for a read, the memory may only be executed.
 fn is_forbidden(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM | libc::EFAULT))
 }
@@ -68,7 +68,7 @@ fn mem(pid: i32) -> String {
 /// Reads exactly `N` bytes at `addr`.
 ///
 /// # Errors
-/// As [`read`]; `UnexpectedEof` where the memory ends.
+/// See [`read`]; `UnexpectedEof` where the memory ends.
 pub fn read_array<const N: usize>(pid: i32, addr: Addr) -> io::Result<[u8; N]> {
     let mut bytes = [0; N];
     if read(pid, addr, &mut bytes)? < N {
@@ -99,7 +99,7 @@ pub fn write(pid: i32, addr: Addr, bytes: &[u8]) -> io::Result<()> {
         Ok(n) if n == bytes.len() => Ok(()),
         Ok(_) => Err(io::ErrorKind::WriteZero.into()),
         Err(_) => match io::Error::last_os_error() {
-            // Not for EFAULT: `/proc/PID/mem` also writes where the target itself may not.
+            // EFAULT is final: `/proc/PID/mem` would also write where the target itself cannot.
             e if is_forbidden(&e) && e.raw_os_error() != Some(libc::EFAULT) => {
                 File::options().write(true).open(mem(pid))?.write_all_at(bytes, addr.0)
             }
@@ -122,7 +122,7 @@ mod tests {
         let (page, count) = (base_page().bytes(), 1500);
         let length = std::num::NonZeroUsize::new((count * page) as usize).unwrap();
         let (prot, flags) = (ProtFlags::PROT_READ, MapFlags::MAP_PRIVATE);
-        // SAFETY: at an address of the kernel's choice; unmapped below, and used by nobody else.
+        // SAFETY: mmap(2) at an address of the kernel's choice; unmapped below, and used by nothing else.
         let start = unsafe { mmap_anonymous(None, length, prot, flags) }.unwrap();
         let all = Range::sized(Addr(start.as_ptr() as u64), count * page).unwrap();
         let half = Range { end: Addr(all.start.0 + 1200 * page), ..all };

@@ -57,8 +57,9 @@ pub fn huge_bytes(pid: i32, range: Range) -> io::Result<u64> {
     scan(pid, range, PAGE_IS_HUGE, 0)
 }
 
-/// Returns the same for a `range` of whole huge pages, also before Linux 6.7. There it is a lower bound: too
-/// low if whole huge pages of the same mapping beside `range` are present as small pages.
+/// Returns the same as [`huge_bytes`] for a `range` of whole huge pages, also before Linux 6.7. There it is
+/// a lower bound: too low if whole huge pages of the same mapping beside `range` are present as small
+/// pages.
 ///
 /// # Errors
 /// EACCES, ENOENT, ESRCH; `InvalidData` if smaps does not parse.
@@ -66,8 +67,8 @@ pub fn huge_bytes_at_least(pid: i32, range: Range) -> io::Result<u64> {
     huge_bytes(pid, range).or_else(|_| huge_bytes_by_smaps(pid, range))
 }
 
-/// Returns what smaps counts for the mappings of `range`, less what may lie beside `range` in them: every
-/// huge page there of which all base pages are present.
+/// Returns the huge bytes that smaps counts for the mappings of `range`, less those that may lie beside
+/// `range`: every huge page there whose base pages are all present.
 fn huge_bytes_by_smaps(pid: i32, range: Range) -> io::Result<u64> {
     let text = std::fs::read(format!("/proc/{pid}/smaps"))?;
     let usages = parse_smaps(&text).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
@@ -91,7 +92,7 @@ fn huge_bytes_by_smaps(pid: i32, range: Range) -> io::Result<u64> {
 /// Returns the bytes of `range`, which maps a file, that are resident and no longer the file's.
 ///
 /// # Errors
-/// As [`huge_bytes`].
+/// See [`huge_bytes`].
 pub fn written_bytes(pid: i32, range: Range) -> io::Result<u64> {
     scan(pid, range, PAGE_IS_PRESENT | PAGE_IS_FILE, PAGE_IS_FILE)
 }
@@ -125,7 +126,7 @@ pub fn present_bytes(pid: i32, range: Range) -> io::Result<u64> {
 /// page.
 ///
 /// # Errors
-/// As [`huge_bytes`].
+/// See [`huge_bytes`].
 pub fn huge_ranges(pid: i32, range: Range, zero: bool) -> io::Result<Vec<Range>> {
     let mut all = Vec::new();
     huge_stretches(&open(pid)?, range, zero, &mut |found| all.push(found))?;
@@ -227,7 +228,7 @@ fn read_present(pagemap: &File, range: Range, found: &mut dyn FnMut(Range)) -> i
 /// Returns the first page of `range` that the process has in its page tables.
 ///
 /// # Errors
-/// As [`huge_bytes`].
+/// See [`huge_bytes`].
 pub fn first_present(pagemap: &File, range: Range) -> io::Result<Option<Addr>> {
     let mut region = Region::default();
     let mut arg = ScanArg {

@@ -8,14 +8,14 @@ use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 /// process has ended.
 ///
 /// # Errors
-/// errno(3) of pidfd_open(2): ESRCH without such a process, ENOSYS before Linux 5.3.
+/// errno(3) of pidfd_open(2): ESRCH if there is no such process, ENOSYS before Linux 5.3.
 pub fn pidfd_open(pid: u32) -> io::Result<OwnedFd> {
     // SAFETY: pidfd_open(2) takes two numbers.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: a new descriptor, nobody else's.
+    // SAFETY: a new descriptor, which nothing else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 

@@ -29,7 +29,7 @@ pub enum ProcError {
     /// There is no proc(5) file system.
     #[error("cannot read {path}: /proc is not mounted (mount -t proc proc /proc)")]
     NotMounted {
-        /// What was to be read.
+        /// The file that was to be read.
         path: Untrusted,
     },
     /// There is no such process, or it has ended.
@@ -37,13 +37,13 @@ pub enum ProcError {
     Vanished {
         /// Its id.
         pid: u32,
-        /// What was to be read.
+        /// The file that was to be read.
         path: Untrusted,
     },
     /// The kernel refuses it.
     #[error("cannot read {path}: {errno}; run hugelift as that user or as root (sudo)")]
     Denied {
-        /// What was to be read.
+        /// The file that was to be read.
         path: Untrusted,
         /// `EACCES` or `EPERM`.
         errno: Errno,
@@ -51,7 +51,7 @@ pub enum ProcError {
     /// Any other failure of open(2) or read(2).
     #[error("cannot read {path}: {errno}")]
     Io {
-        /// What was to be read.
+        /// The file that was to be read.
         path: Untrusted,
         /// Why.
         errno: Errno,
@@ -59,7 +59,7 @@ pub enum ProcError {
     /// The contents are not as proc(5) describes.
     #[error("cannot understand {path}: {source}")]
     Format {
-        /// What was read.
+        /// The file that was read.
         path: Untrusted,
         /// The line.
         source: MapsError,
@@ -67,7 +67,7 @@ pub enum ProcError {
     /// The one line of `/proc/PID/stat` is not as proc_pid_stat(5) describes.
     #[error("cannot understand {path}: '{text}'")]
     Stat {
-        /// What was read.
+        /// The file that was read.
         path: Untrusted,
         /// The line.
         text: Untrusted,
@@ -116,7 +116,7 @@ pub struct Status {
     pub pending: u64,
 }
 
-/// What the kernel passed to the program at exec (getauxval(3)); 0 for what it did not pass.
+/// The values that the kernel passed to the program at exec (getauxval(3)); 0 for those that it did not pass.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Auxv {
     /// `AT_ENTRY`: entry point of the program, not of the loader.
@@ -174,7 +174,7 @@ impl Process {
     /// page tables for this: milliseconds for a large process.
     ///
     /// # Errors
-    /// As [`Process::maps`].
+    /// See [`Process::maps`].
     pub fn smaps(self) -> Result<Vec<Usage>, ProcError> {
         self.parse("smaps", parse_smaps)
     }
@@ -183,7 +183,7 @@ impl Process {
     /// read only where the CPU has this protection.
     ///
     /// # Errors
-    /// As [`Process::maps`].
+    /// See [`Process::maps`].
     pub(crate) fn add_bti(self, mappings: &mut [Mapping]) -> Result<(), ProcError> {
         if arch::PROT_BTI != 0 && self.auxv().is_ok_and(|a| arch::has_bti(a.hwcap2)) {
             for usage in self.smaps()?.iter().filter(|u| u.mapping.prot.bti) {
@@ -216,7 +216,7 @@ impl Process {
     /// Reads its auxiliary vector.
     ///
     /// # Errors
-    /// As [`Process::read`].
+    /// See [`Process::read`].
     pub fn auxv(self) -> Result<Auxv, ProcError> {
         Ok(parse_auxv(&self.read("auxv")?))
     }
@@ -224,7 +224,7 @@ impl Process {
     /// Reads its `/proc/PID/stat`.
     ///
     /// # Errors
-    /// As [`Process::read`]; [`ProcError::Stat`] if the line cannot be understood.
+    /// See [`Process::read`]; [`ProcError::Stat`] if the line cannot be understood.
     pub fn stat(self) -> Result<Stat, ProcError> {
         self.stat_at("stat")
     }
@@ -232,7 +232,7 @@ impl Process {
     /// Reads the same of its thread `tid`.
     ///
     /// # Errors
-    /// As [`Process::stat`].
+    /// See [`Process::stat`].
     pub fn stat_of_thread(self, tid: i32) -> Result<Stat, ProcError> {
         self.stat_at(&format!("task/{tid}/stat"))
     }
@@ -246,7 +246,7 @@ impl Process {
     /// Reads its status.
     ///
     /// # Errors
-    /// As [`Process::read`].
+    /// See [`Process::read`].
     pub fn status(self) -> Result<Status, ProcError> {
         Ok(parse_status(&self.read("status")?))
     }

@@ -16,7 +16,7 @@ use std::ptr;
 #[derive(Debug)]
 pub struct Reservation {
     base: *mut u8,
-    /// Of everything that is mapped from `base` on.
+    /// Bytes that are mapped from `base` on.
     whole: usize,
     start: *mut u8,
     len: usize,
@@ -63,7 +63,7 @@ impl Reservation {
     /// `flags` are those of mmap(2) beside `MAP_FIXED`.
     ///
     /// # Errors
-    /// As [`Reservation::map_memory`].
+    /// See [`Reservation::map_memory`].
     pub fn map_file(
         &mut self,
         at: usize,

@@ -18,7 +18,7 @@ use hugelift_core::snapshot::{Machine, Object, Snapshot, Stored};
 use std::collections::HashSet;
 use std::path::PathBuf;
 
-/// More of a note or a dynamic section than any linker writes is damage.
+/// The most that is read of a note or a dynamic section. No linker writes a longer one.
 const MAX_STRETCH: u64 = 64 << 10;
 
 /// Takes the snapshot of process `pid`; `None` is the calling process.
@@ -39,7 +39,7 @@ pub fn live(pid: Option<u32>, min_bytes: u64) -> Result<Snapshot, ProcError> {
 /// probed before.
 ///
 /// # Errors
-/// As [`live`].
+/// See [`live`].
 pub fn of(
     process: Process,
     min_bytes: u64,
@@ -66,8 +66,8 @@ fn start_brk(process: Process) -> Option<Addr> {
     Some(Addr(process.stat().ok()?.addresses?.start_brk))
 }
 
-/// Returns the mappings with attributes. smaps is slow, so [`of`] asks only if writable parts are to be lifted,
-/// on which programs set attributes, or if something is locked.
+/// Returns the mappings with attributes. smaps is slow, so [`of`] reads it only if writable parts are to be
+/// lifted, on which programs set attributes, or if something is locked.
 fn special(process: Process) -> Result<Vec<(Range, Attribute)>, ProcError> {
     let of = |u: Usage| {
         let range = u.mapping.range;
@@ -230,7 +230,8 @@ impl Finder<'_> {
         self.is_loaded(&object).then_some(object)
     }
 
-    /// Whether the code of `object` is mapped as code. A program may also map an ELF file only to read it.
+    /// Returns whether the code of `object` is mapped as code. A program may also map an ELF file only to
+    /// read it.
     fn is_loaded(&self, object: &Object) -> bool {
         object.headers.segments.iter().all(|segment| {
             let Some(range) = object.loaded(segment.vaddr, segment.memsz) else { return false };
@@ -241,8 +242,8 @@ impl Finder<'_> {
     }
 }
 
-/// Returns the object that a file is when loaded with `bias`; `read` reads a stretch of it, from memory or
-/// from the file.
+/// Describes the object that results from loading a file with `bias`; `read` reads a stretch of it, from
+/// memory or from the file.
 pub(crate) fn describe(
     path: PathBuf,
     file: FileId,

@@ -57,7 +57,7 @@ pub fn layout(process: Process) -> io::Result<Layout> {
     })
 }
 
-/// The most pieces that are mapped: more than linkers make. One batch holds their calls, and those before
+/// The most pieces that are mapped; linkers make fewer. One batch holds their calls, and those before
 /// and after them.
 const MOST_PIECES: usize = 48;
 const _: () = assert!((MOST_PIECES as u64 + 4) * CALL_BYTES + 128 <= DATA_BYTES);
@@ -105,7 +105,7 @@ impl ExecStopped for Remote {
             let refused = match (errno(opened), errno(mapped)) {
                 (Some(errno), _) if piece.is_file() => (OPEN, errno),
                 (_, Some(errno)) => (MMAP, errno),
-                // Another descriptor: the file of `fd` is unknown.
+                // It is another descriptor, so the file of `fd` is unknown.
                 _ if is_other && piece.is_file() => (OPEN, libc::EBADF),
                 // Kernels before 4.17 take the address as a hint.
                 _ if mapped as u64 != range.start.0 => (MMAP, libc::EEXIST),

@@ -83,7 +83,7 @@ impl BatchResults {
     pub fn word(&self, addr: u64) -> u64 {
         let at = addr.wrapping_sub(self.base.0) as usize;
         let bytes = self.bytes.get(at..).and_then(|b| b.first_chunk());
-        // What could not be read counts as a failed call.
+        // A result that could not be read counts as a failed call.
         bytes.map_or(-i64::from(libc::EFAULT) as u64, |b| u64::from_ne_bytes(*b))
     }
 }
@@ -157,7 +157,7 @@ mod tests {
         let (mut bytes, list) = batch.into_bytes();
         assert_eq!((bytes.len() as u64, list), (24 + 2 * CALL_BYTES + 8, 24));
         assert_eq!(bytes[bytes.len() - 8..], [0xff; 8]);
-        // What the target's code would write.
+        // These are the results that the target's code would write.
         let mut put = |at: u64, word: i64| bytes[at as usize..][..8].copy_from_slice(&word.to_ne_bytes());
         put(list, 42);
         put(list + CALL_BYTES, -2);

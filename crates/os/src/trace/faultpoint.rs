@@ -47,10 +47,10 @@ mod armed {
     /// Counts a ptrace operation that is about to be made on `tid`, and kills at the requested one.
     pub fn pass(tid: i32) {
         let n = PASSED.fetch_add(1, Ordering::Relaxed);
-        let Some((at, who)) = request().split_once(':') else { return };
+        let Some((at, victim)) = request().split_once(':') else { return };
         if at.parse() == Ok(n) {
-            let pid = if who == "target" { Pid::from_raw(tid) } else { Pid::this() };
-            let _ = kill(pid, if who == "stopped" { Signal::SIGSTOP } else { Signal::SIGKILL });
+            let pid = if victim == "target" { Pid::from_raw(tid) } else { Pid::this() };
+            let _ = kill(pid, if victim == "stopped" { Signal::SIGSTOP } else { Signal::SIGKILL });
         }
     }
 

@@ -102,7 +102,7 @@ impl CodeCave {
     }
 }
 
-/// Returns `code` in whole words, as [`Stopped::poke`] wants it.
+/// Returns `code` in whole words, as [`Stopped::poke`] takes it.
 fn padded(code: &[u8]) -> Vec<u8> {
     let mut code = code.to_vec();
     code.resize(code.len().next_multiple_of(8), 0);

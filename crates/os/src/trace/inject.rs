@@ -12,7 +12,7 @@ use hugelift_core::addr::Addr;
 /// The signal by which a batch ends: it is ignored by default and rarely used.
 pub(crate) const BATCH_END: i32 = libc::SIGURG;
 
-/// What ends injected code.
+/// The event that ends injected code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum End {
     /// The exit of its only system call.
@@ -24,14 +24,14 @@ pub(crate) enum End {
 /// How injected code ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Ending {
-    /// As [`End`] says.
+    /// It ended as [`End`] says.
     Complete,
     /// It could not read or write memory before its system call.
     Fault,
 }
 
 impl Remote {
-    /// Has `stopped`, the target, run from `regs` on until `end`.
+    /// Lets `stopped`, the target, run from `regs` on until `end`.
     ///
     /// # Errors
     /// The target is gone, did not stop in time, or became another program.
@@ -69,7 +69,7 @@ impl Remote {
                     }
                     0
                 }
-                // Of all signals only SIGSTOP can come; it takes effect when hugelift is done.
+                // Only SIGSTOP can arrive here; it takes effect when hugelift is done.
                 (Stop::Signal(signal), _) => signal,
                 (Stop::Group(_) | Stop::Trap | Stop::Syscall, _) => 0,
                 (Stop::Exec, _) => return Err(Error::Unexpected { tid: self.pid, status: 0 }),

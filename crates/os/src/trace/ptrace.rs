@@ -27,7 +27,7 @@ const SYSCALL: u32 = 24;
 const NT_PRSTATUS: usize = 1;
 const EVENT_EXEC: i32 = 4;
 const EVENT_STOP: i32 = 128;
-/// Marks system-call stops and reports execve(2). Without `EXITKILL`, as a program outlives its tracer.
+/// Marks system-call stops and reports execve(2). `EXITKILL` is not set, as a program outlives its tracer.
 const OPTIONS: usize = 0x01 | 0x10;
 
 /// Why an operation on a tracee failed.
@@ -99,7 +99,7 @@ pub enum Resume {
 
 fn call(what: &'static str, request: u32, tid: Tid, addr: usize, data: usize) -> Result<i64, Error> {
     crate::trace::faultpoint::pass(tid);
-    // SAFETY: ptrace(2): addr and data point to what the request wants, as the callers in this file
+    // SAFETY: ptrace(2): addr and data point to what the request needs, as the callers in this file
     // show. A request writes only to memory that its caller owns: the mask, the array at `data`, or the
     // buffer of the iovec there.
     let rc = unsafe {

@@ -76,7 +76,7 @@ impl Remote {
     /// Returns the target's status when it was stopped.
     ///
     /// # Errors
-    /// As [`Process::status`].
+    /// See [`Process::status`].
     pub fn status(&self) -> Result<Status, ProcError> {
         self.status.map_or_else(|| Process::new(self.pid.cast_unsigned()).status(), Ok)
     }
@@ -147,7 +147,7 @@ impl Remote {
         stopped.detach(0)
     }
 
-    /// Has the target run the stub with `regs` up to the end of its system call, and returns the call's
+    /// Lets the target run the stub with `regs` up to the end of its system call, and returns the call's
     /// result; `-EFAULT` if the stub's copy could not read or write memory.
     fn run_stub(&mut self, regs: &Regs) -> Result<i64, Error> {
         let began = std::time::Instant::now();

@@ -16,7 +16,7 @@ impl Threads {
     /// Stops every thread of `pid` but the first, and lists the threads again until no new one appears.
     ///
     /// # Errors
-    /// /proc cannot be read, or a thread may not be traced.
+    /// /proc cannot be read, or tracing a thread is not permitted.
     pub fn stop(pid: i32) -> Result<Threads, Error> {
         let mut threads = Threads::default();
         let mut seen = BTreeSet::from([pid]);

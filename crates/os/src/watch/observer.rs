@@ -8,13 +8,13 @@
 //!                          sample sample sample       sample
 //! ```
 //!
-//! *What it sees.* A sample asks the kernel which pages of the files the program has in its page
-//! tables (PAGEMAP_SCAN): those that it touched, and pages around each, up to 64 kB, that were in the page
-//! cache. Pages that were only read ahead are not among them, unlike in mincore(2), which shows what any
-//! process has read since the boot. Accessed bits would be finer, but only root can read them page by
-//! page (Documentation/admin-guide/mm/idle_page_tracking.rst), and clear_refs changes what the kernel
-//! reclaims. The observer does not see what is on huge pages already, nor what a program first touches
-//! after its last sample: that is after more than half its life. A later run adds what is missed.
+//! *What it sees.* A sample asks the kernel which pages of the files the program has in its page tables
+//! (PAGEMAP_SCAN): those that it touched, and pages around each, up to 64 kB, that were in the page cache.
+//! Pages that were only read ahead are not among them, unlike in mincore(2), which shows what any process
+//! has read since the boot. Accessed bits would be finer, but only root can read them page by page
+//! (Documentation/admin-guide/mm/idle_page_tracking.rst), and clear_refs changes what the kernel reclaims.
+//! The observer does not see what is on huge pages already, or what a program first touches after its last
+//! sample, which comes after more than half its life. A later run adds what is missed.
 //!
 //! *What it costs.* It traces nothing, and the program never waits for it. A sample takes half a
 //! millisecond for the 200 MB of clang's libraries (0.37 ms of it for libLLVM's text), on another CPU if
@@ -54,7 +54,7 @@ pub struct Observer {
     foreign: Duration,
     began: Instant,
     delay: Duration,
-    /// What each subject was touched at.
+    /// What the program touched of each subject.
     touched: Vec<Touched>,
     /// When the program was last seen, and its CPU time then.
     seen: Option<(Duration, Duration)>,

@@ -3,7 +3,7 @@
 //! anonymous memory.
 //!
 //! A process of its own writes the file and removes it at the program's end, as the helper must end
-//! before the program begins. It is no child of the program, and holds none of its files open.
+//! before the program begins. It is not a child of the program, and keeps none of its files open.
 
 use crate::io::open;
 use crate::proc::pidfd::pidfd_open;
@@ -169,12 +169,12 @@ impl Map {
                 let mut keep: Vec<RawFd> = objects.iter().map(|o| o.file.as_raw_fd()).collect();
                 keep.extend([2, program.as_raw_fd(), self.file.as_raw_fd()]);
                 crate::launch::close_all_but(&keep);
-                // So that the file system of the current folder can be unmounted.
+                // This process must not keep the file system of the current folder from being unmounted.
                 let _ = std::env::set_current_dir("/");
                 match self.write(objects, names) {
                     Ok(()) => {
                         // A reader of the program's stderr must not wait for this process. The map stays
-                        // open: by it `remove` knows which file is its own.
+                        // open, so that `remove` recognizes its own file.
                         crate::launch::close_all_but(&[program.as_raw_fd(), self.file.as_raw_fd()]);
                         wait_for_end(&program);
                         self.remove();
@@ -192,7 +192,7 @@ impl Map {
     }
 }
 
-/// Creates a new file of this user, whatever has its name: perf(1) reads only maps of its own user.
+/// Creates a new file of this user, even if a file has its name: perf(1) reads only maps of its own user.
 fn create(path: &Path) -> io::Result<File> {
     let flags = libc::O_NOFOLLOW | libc::O_CLOEXEC;
     let open = || OpenOptions::new().write(true).create_new(true).mode(0o600).custom_flags(flags).open(path);
@@ -238,12 +238,12 @@ mod tests {
         assert_eq!(create(&path).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
         assert_eq!(std::fs::read_to_string(&target).unwrap(), "untouched");
         std::fs::remove_file(&path).unwrap();
-        // An old one of ours is replaced, not written to.
+        // An old file of ours is replaced, not written to.
         std::fs::hard_link(&target, &path).unwrap();
         create(&path).unwrap().write_all(b"new").unwrap();
         assert_eq!(std::fs::read_to_string(&target).unwrap(), "untouched");
         assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
-        // Another one's is not removed in its place.
+        // Another file that has the map's name is not removed.
         let written = |file| Map { pid: 0, path: path.clone(), file };
         let (ours, other) = (File::open(&path).unwrap(), File::open(&target).unwrap());
         written(other).remove();

@@ -28,7 +28,7 @@ pub trait Watch {
     fn descriptors(&self) -> Vec<RawFd>;
     /// Returns the time from the start to the first [`Watch::tick`].
     fn first_delay(&self) -> Duration;
-    /// Does the task once; returns the time until the next tick, `None` if there is to be none.
+    /// Does the task once; returns the time until the next tick, `None` if there is none.
     fn tick(&mut self, program: &Program) -> Option<Duration>;
     /// Is called when the program has ended before the next tick.
     fn ended(&mut self, program: &Program);
@@ -126,7 +126,7 @@ impl Watcher {
         let mut keep = vec![program.process.as_raw_fd(), program.pagemap.as_raw_fd()];
         keep.extend(tasks.iter().flat_map(|task| task.descriptors()));
         close_all_but(&keep);
-        // So that the file system of the current folder can be unmounted.
+        // The watcher must not keep the file system of the current folder from being unmounted.
         let _ = std::env::set_current_dir("/");
         let now = Instant::now();
         let mut due: Vec<_> = tasks.into_iter().map(|task| (now + task.first_delay(), task)).collect();
