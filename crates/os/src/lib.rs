@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Everything of hugelift that talks to Linux. One folder a subject:
+//! Everything of hugelift that talks to Linux. Each subject has a folder:
 //!
 //! | folder | holds |
 //! |---|---|
@@ -12,7 +12,7 @@
 //! | [`pagecache`] | huge folios in the page cache |
 //! | [`store`] | one copy of code for all processes |
 //! | [`io`] | files and streams: opened safely, written whole or not at all |
-//! | [`arch`] | machine code and registers; nothing else knows the architecture |
+//! | [`arch`] | machine code and registers; no other folder depends on the architecture |
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 pub mod arch;

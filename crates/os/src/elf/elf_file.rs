@@ -13,9 +13,9 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// More of a note or a dynamic section than any linker writes is damage.
+/// The most that is read of a note or a dynamic section. No linker writes a longer one.
 const MAX_STRETCH: u64 = 64 << 10;
-/// PATH_MAX, and more than any name or search path of a linker.
+/// PATH_MAX; linkers write no longer name or search path.
 const MAX_STRING: usize = 4096;
 
 /// An open ELF file.
@@ -53,7 +53,7 @@ pub enum FileError {
         /// The file.
         path: Untrusted,
     },
-    /// It is no ELF file that hugelift reads.
+    /// It is not an ELF file that hugelift reads.
     #[error("{path}: {source}")]
     Elf {
         /// The file.
@@ -76,7 +76,7 @@ pub enum FileError {
 }
 
 impl FileError {
-    /// Whether there is no such file.
+    /// Returns whether there is no such file.
     pub fn is_not_found(&self) -> bool {
         matches!(self, FileError::Io { source, .. }
             if matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A [`Snapshot`] of a program that does not run: its objects are laid out as the kernel and the loader
-//! would, at assumed addresses.
+//! would do it, at assumed addresses.
 //!
 //! ```text
 //!   stated          0x555555400000    0x7f0000000000 + ...                    stack
@@ -58,7 +58,7 @@ pub fn of_file(path: &Path, wanted: Option<Wanted>) -> Result<ExecStopped, FileE
         objects.push(layout.load(file, i == 0).ok_or_else(no_room)?);
     }
     let stack = Range { start: Addr(STACK), end: Addr(STACK + STACK_BYTES) };
-    // Its size is not known, so it is no part: it only marks the end of the address space.
+    // Its size is not known, so it is not a part: it only marks the end of the address space.
     layout.mappings.push(anonymous(stack, Prot::RW, ""));
     layout.mappings.sort_by_key(|m| m.range.start);
     // The heap begins behind the executable's last huge page, at a random distance that is not known.

@@ -12,7 +12,7 @@ use std::path::Path;
 /// How many bytes of an executable are searched for strings, data first.
 const SEARCHED: u64 = 64 << 20;
 
-/// Returns the allocators of the program at `path`; none if it is no ELF file.
+/// Returns the allocators of the program at `path`; none if it is not an ELF file.
 pub fn allocators(path: &Path) -> Vec<Allocator> {
     let Ok(executable) = ElfFile::open(path) else { return Vec::new() };
     let mut found = inside(&executable);
@@ -41,7 +41,7 @@ fn inside(file: &ElfFile) -> Vec<Allocator> {
     found
 }
 
-/// Whether `mark` is in `bytes` as a string of its own.
+/// Returns whether `mark` is in `bytes` as a string of its own.
 fn holds(bytes: &[u8], mark: &[u8]) -> bool {
     memmem::find_iter(bytes, mark).any(|at| {
         let before = at.checked_sub(1).and_then(|i| bytes.get(i));

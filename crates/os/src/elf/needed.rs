@@ -137,7 +137,7 @@ impl Search {
         }
     }
 
-    /// Whether `name` is musl's loader, which is its C library too, under each of these names.
+    /// Returns whether `name` is musl's loader, which is its C library too, under each of these names.
     fn is_loader_of_musl(&self, name: &OsStr) -> bool {
         const PARTS: [&str; 7] = ["c", "pthread", "rt", "m", "dl", "util", "xnet"];
         let part = name.to_str().and_then(|n| n.strip_prefix("lib")).and_then(|n| n.split('.').next());
@@ -267,7 +267,8 @@ fn glibc_folders(machine: Machine) -> Vec<PathBuf> {
     multiarch.into_iter().chain(plain).map(PathBuf::from).collect()
 }
 
-/// Reads `/etc/ld-musl-ARCH.path`, with one folder a line or between colons; else returns musl's own list.
+/// Reads `/etc/ld-musl-ARCH.path`, with one folder on each line or between colons; without that file,
+/// returns musl's own list.
 fn musl_folders(loader: &OsStr) -> Vec<PathBuf> {
     let own = loader.as_bytes().strip_suffix(b".so.1").unwrap_or(loader.as_bytes());
     let list = [own, b".path"].concat();

@@ -32,7 +32,7 @@ pub fn print(text: &str) -> Result<(), PrintError> {
 /// Writes as [`print`] does, for text in which hugelift itself has put colours.
 ///
 /// # Errors
-/// As [`print`].
+/// See [`print`].
 pub fn print_coloured(text: &str) -> Result<(), PrintError> {
     write_out(&printable_coloured(text))
 }
@@ -46,7 +46,7 @@ fn write_out(text: &str) -> Result<(), PrintError> {
 /// Writes a result to stderr, as [`print`] does to stdout.
 ///
 /// # Errors
-/// As [`print`].
+/// See [`print`].
 pub fn print_to_stderr(text: &str) -> Result<(), PrintError> {
     or_closed(write_escaped_to_stderr(text)).map_err(PrintError::Stderr)
 }

@@ -51,15 +51,15 @@ pub struct Entry {
     is_magic: bool,
 }
 
-/// Whether a file of this owner can be trusted as the caller's own: it is theirs, or root's. In a user
-/// namespace root may have another number, which is that of the root directory's owner.
+/// Returns whether a file of this owner can be trusted as the caller's own: it is the caller's, or root's.
+/// In a user namespace root may have another number, which is that of the root directory's owner.
 pub fn is_trusted(uid: u32) -> bool {
     let is_roots = || std::fs::metadata("/").is_ok_and(|root| root.uid() == uid);
     uid == 0 || uid == nix::unistd::geteuid().as_raw() || is_roots()
 }
 
-/// Whether only root and the caller can change a file or directory. A group may write to a sticky directory:
-/// it cannot change the names of others there.
+/// Returns whether only root and the caller can change a file or directory. A group may write to a sticky
+/// directory: it cannot change the names of others there.
 fn is_ours_alone(stat: &FileStat) -> bool {
     let mode = stat.st_mode;
     let is_sticky = mode & libc::S_IFMT == libc::S_IFDIR && mode & libc::S_ISVTX != 0;
@@ -73,7 +73,7 @@ impl Entry {
     /// A link of another user is not followed: it may lead to any file, now or in the next moment.
     ///
     /// # Errors
-    /// As open(2) of the directory, or that a link is not followed.
+    /// Those of open(2) for the directory; also if a link is not followed.
     pub fn find(path: &Path) -> io::Result<Entry> {
         let mut left: VecDeque<OsString> = words(path);
         let (mut at, mut shown) = start(path)?;
@@ -147,12 +147,13 @@ impl Entry {
         self.folder.join(&self.name)
     }
 
-    /// Whether the name is a link of procfs to an open file.
+    /// Returns whether the name is a link of procfs to an open file.
     pub fn is_magic(&self) -> bool {
         self.is_magic
     }
 
-    /// Whether only root and the caller can change the file, its name, and every directory on the way to it.
+    /// Returns whether only root and the caller can change the file, its name, and every directory on the
+    /// way to it.
     pub fn is_ours_alone(&self) -> bool {
         self.is_safe && self.stat().is_ok_and(|stat| is_ours_alone(&stat))
     }
@@ -165,7 +166,7 @@ impl Entry {
         Ok(fstatat(&self.directory, self.name.as_os_str(), AtFlags::AT_SYMLINK_NOFOLLOW)?)
     }
 
-    /// Whether the name is that of this file now.
+    /// Returns whether the name is that of this file now.
     pub fn is(&self, file: &Metadata) -> bool {
         self.stat().is_ok_and(|stat| (stat.st_dev, stat.st_ino) == (file.dev(), file.ino()))
     }
@@ -173,7 +174,7 @@ impl Entry {
     /// Opens the regular file of this name for reading.
     ///
     /// # Errors
-    /// open(2); a symbolic link is no regular file either.
+    /// open(2); a symbolic link is not a regular file either.
     pub fn open(&self) -> io::Result<(File, Metadata)> {
         let held = self.open_with(HOLD, Mode::empty())?;
         let flags = OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
@@ -202,7 +203,7 @@ impl Entry {
     /// # Errors
     /// linkat(2), EEXIST if there is anything of this name.
     pub fn link(&self, file: &File) -> io::Result<()> {
-        // By the descriptor: the name that the file had may be another file's now.
+        // The descriptor is used, as the name that the file had may be another file's now.
         let own = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
         let cwd = nix::fcntl::AT_FDCWD;
         Ok(linkat(cwd, &own, &self.directory, self.name.as_os_str(), AtFlags::AT_SYMLINK_FOLLOW)?)
@@ -332,7 +333,7 @@ impl Temporary {
 impl Drop for Temporary {
     fn drop(&mut self) {
         if !self.is_published && self.file.metadata().is_ok_and(|meta| self.entry.is(&meta)) {
-            // There is nothing more to be done if it cannot be removed.
+            // Nothing more can be done if it cannot be removed.
             let _ = self.entry.remove();
         }
     }

@@ -16,12 +16,12 @@ use std::path::Path;
 #[error("it is not a regular file")]
 struct NotRegular;
 
-/// Returns the error for a file that is no regular file.
+/// Returns the error for a file that is not regular.
 pub(crate) fn not_regular() -> io::Error {
     io::Error::other(NotRegular)
 }
 
-/// Whether a file was not opened because it is no regular file.
+/// Returns whether a file was not opened because it is not regular.
 pub fn is_not_regular(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|inner| inner.is::<NotRegular>())
 }
@@ -29,7 +29,7 @@ pub fn is_not_regular(error: &io::Error) -> bool {
 /// Opens the regular file at `path` for reading, without waiting; symbolic links are followed.
 ///
 /// # Errors
-/// open(2); what is no regular file gives an error for which [`is_not_regular`] holds.
+/// open(2); for a file that is not regular, an error for which [`is_not_regular`] returns true.
 pub fn regular(path: &Path) -> io::Result<(File, Metadata)> {
     let open = |flags| File::options().read(true).custom_flags(flags).open(path);
     regular_at(&open(libc::O_PATH)?, open)
@@ -45,7 +45,7 @@ pub(crate) fn regular_at(
     if !meta.is_file() {
         return Err(not_regular());
     }
-    // O_NONBLOCK: no waiting for another process that holds a lease on the file.
+    // O_NONBLOCK: do not wait for another process that holds a lease on the file.
     let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
     let own = format!("/proc/self/fd/{}", seen.as_raw_fd());
     let file = match File::options().read(true).custom_flags(flags).open(own) {
@@ -63,7 +63,7 @@ pub(crate) fn regular_at(
 /// Reads a text file of at most `limit` bytes.
 ///
 /// # Errors
-/// As [`regular`]; a file that is larger, or no UTF-8, is invalid data.
+/// See [`regular`]; a file that is larger, or not UTF-8, is `InvalidData`.
 pub fn text(path: &Path, limit: u64) -> io::Result<String> {
     let (file, _) = regular(path)?;
     let mut text = String::new();

@@ -13,7 +13,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long a FIFO may have no reader.
+/// How long to wait for the reader of a FIFO.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Why a file was not written.
@@ -53,7 +53,7 @@ pub fn write(path: &Path, bytes: &[u8]) -> Result<(), OutputError> {
 /// Links, FIFOs and sockets of other users are refused.
 ///
 /// # Errors
-/// [`OutputError`], as [`write`].
+/// [`OutputError`], as for [`write`].
 pub fn open(path: &Path) -> Result<File, OutputError> {
     open_checked(path).map_err(|source| OutputError { path: path.into(), source })
 }
@@ -101,7 +101,7 @@ fn replace_or_write_to(path: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Returns the mode of a file until it is complete. Until it has the permissions of the file that it
-/// replaces, nobody else may open it.
+/// replaces, no other user may open it.
 fn mode_while_written(replaces: Option<&FileStat>) -> u32 {
     if replaces.is_some() { 0o600 } else { 0o666 }
 }
@@ -122,7 +122,7 @@ fn open_checked(path: &Path) -> io::Result<File> {
             if names > 1 && !place.is_ours_alone() {
                 return Err(io::Error::other(Refused::Links(names)));
             }
-            // Only now, so that a file that is refused keeps its bytes.
+            // The file is emptied only now, so that a file that is refused keeps its bytes.
             file.set_len(0)?;
             Ok(file)
         }
@@ -169,7 +169,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
 
-    /// The names in a directory, and so what was left behind.
+    /// Returns the names in a directory, which show what was left behind.
     fn names(dir: &Path) -> Vec<String> {
         let mut names: Vec<String> =
             fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();

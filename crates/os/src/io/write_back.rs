@@ -40,12 +40,12 @@ struct Event {
 /// `IOCB_CMD_FSYNC`, since Linux 4.18.
 const FSYNC: u16 = 2;
 
-/// Has the kernel write the file's dirty pages to the disk, as fsync(2) does. They are clean then, and mapped
-/// without write permission.
+/// Makes the kernel write the file's dirty pages to the disk, as fsync(2) does. They are clean then, and
+/// mapped without write permission.
 ///
 /// # Errors
-/// The file system's error; ENOSYS for a kernel without io_submit(2); or `TimedOut` after `patience`. Then the
-/// kernel goes on, and the end of our process waits for it.
+/// The file system's error; ENOSYS for a kernel without io_submit(2); or `TimedOut` after `patience`. The
+/// kernel then goes on, and the end of our process waits for it.
 pub fn write_back(file: &File, patience: Duration) -> io::Result<()> {
     let mut context: libc::c_ulong = 0;
     // SAFETY: io_setup(2) writes a number to `context`, which is zero, as it must be.
@@ -83,7 +83,7 @@ mod tests {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(b"x").unwrap();
         write_back(&file, Duration::from_secs(60)).unwrap();
-        // fsync(2) of what has no place on a disk.
+        // fsync(2) of a file that has no place on a disk.
         let null = File::open("/dev/null").unwrap();
         assert_eq!(
             write_back(&null, Duration::from_secs(60)).unwrap_err().raw_os_error(),

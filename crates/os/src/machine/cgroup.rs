@@ -9,7 +9,7 @@ use hugelift_core::snapshot::MemoryLimit;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
-/// What a control group allows.
+/// The memory that a control group allows.
 #[derive(Clone, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct GroupLimit {
     /// `hugetlb` or `memory`.
@@ -22,7 +22,7 @@ pub struct GroupLimit {
     pub bytes: u64,
     /// Bytes used of it that cannot be reclaimed.
     pub used: u64,
-    /// What removes the limit when it is written to the file: `max`, or -1 in version 1.
+    /// The text that removes the limit when it is written to the file: `max`, or -1 in version 1.
     pub unlimited: String,
 }
 
@@ -36,9 +36,9 @@ enum Version {
     V2,
 }
 
-/// Returns the limit of the memory cgroups of a process that leaves it least memory; `None` if none sets a
-/// limit. `memory.high` counts as a limit: the kernel slows a group that is above it down until it makes no
-/// progress.
+/// Returns the limit of the memory cgroups of a process that leaves it the least memory; `None` if none
+/// sets a limit. `memory.high` counts as a limit: the kernel slows a group that is above it down until it
+/// makes no progress.
 ///
 /// `cgroup` is `/proc/PID/cgroup`, `mountinfo` is `/proc/self/mountinfo`.
 pub fn memory_limit(cgroup: &str, mountinfo: &str, read: ReadText) -> Option<MemoryLimit> {
@@ -58,8 +58,8 @@ pub fn memory_limit(cgroup: &str, mountinfo: &str, read: ReadText) -> Option<Mem
     })
 }
 
-/// Whether pages of the hugetlb pools are charged to the memory controller (since Linux 6.7, by an option
-/// of the cgroup2 mount).
+/// Returns whether pages of the hugetlb pools are charged to the memory controller (since Linux 6.7, by an
+/// option of the cgroup2 mount).
 fn counts_pools(mountinfo: &str) -> bool {
     let is_one = |line: &str| {
         let Some((_, after)) = line.split_once(" - cgroup2 ") else { return false };
@@ -111,7 +111,7 @@ fn group_path<'a>(cgroup: &'a str, version: Version, controller: &str) -> Option
     })
 }
 
-/// Returns root and mount point of the controller's hierarchy (proc_pid_mountinfo(5)).
+/// Returns the root and the mount point of the controller's hierarchy (proc_pid_mountinfo(5)).
 fn mount_of(mountinfo: &str, version: Version, controller: &str) -> Option<(PathBuf, PathBuf)> {
     mountinfo.lines().find_map(|line| {
         let (before, after) = line.split_once(" - ")?;

@@ -21,7 +21,7 @@ use std::path::Path;
 use std::ptr;
 
 /// Probes the machine on behalf of process `pid`, or of the calling one (whose limits and
-/// switches a child inherits). What cannot be read counts as absent.
+/// switches a child inherits). A setting that cannot be read counts as absent.
 pub fn probe(pid: Option<u32>) -> Machine {
     let process = pid.map_or(Process::OWN, Process::new);
     let read = read_text;
@@ -36,7 +36,7 @@ pub fn probe(pid: Option<u32>) -> Machine {
     let smallest = pools.iter().map(|p| p.page).min_by_key(|p| p.bytes());
     Machine {
         base_page: base_page(),
-        // A kernel without the switch has none, whatever size it states.
+        // A kernel without the switch has no transparent huge pages, whatever size it states.
         thp_page: mode.and(thp_page),
         folios: Vec::new(),
         thp_off,
@@ -49,7 +49,7 @@ pub fn probe(pid: Option<u32>) -> Machine {
     }
 }
 
-/// Updates what `machine` says of transparent huge pages: the process may have forbidden them to itself
+/// Updates the state of transparent huge pages in `machine`: the process may have forbidden them to itself
 /// since the machine was probed.
 pub fn update(machine: &mut Machine, status: &Status) {
     if machine.thp_off != Some(ThpOff::Never) {
@@ -88,12 +88,12 @@ pub fn memory_left_here() -> u64 {
     [available, group].into_iter().flatten().min().unwrap_or(u64::MAX)
 }
 
-/// Returns the limit of a control group that leaves the calling process least memory.
+/// Returns the limit of a control group that leaves the calling process the least memory.
 pub fn memory_limit_here() -> Option<MemoryLimit> {
     memory(Process::OWN, &read_text).limit
 }
 
-/// Whether the kernel has a free block of memory of this size.
+/// Returns whether the kernel has a free block of memory of this size.
 pub fn has_free_block(page: PageSize) -> bool {
     let order = page.log2().saturating_sub(base_page().log2());
     // Where the kernel does not show it, such a block is assumed.
@@ -109,7 +109,7 @@ fn pool_names() -> Vec<String> {
     entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
 }
 
-/// Whether `PR_SET_THP_DISABLE` forbids transparent huge pages even where
+/// Returns whether `PR_SET_THP_DISABLE` forbids transparent huge pages even where
 /// `MADV_HUGEPAGE` asks for them.
 pub(crate) fn thp_disabled(pid: Option<u32>) -> bool {
     const DISABLED: i32 = 1;
@@ -124,7 +124,7 @@ pub(crate) fn thp_disabled(pid: Option<u32>) -> bool {
     }
 }
 
-/// What a process may still allocate, as far as the kernel shows it.
+/// The memory that a process may still allocate, as far as the kernel shows it.
 struct Memory {
     available: Option<u64>,
     limit: Option<MemoryLimit>,
@@ -140,8 +140,8 @@ fn memory(process: Process, read: cgroup::ReadText) -> Memory {
     Memory { available: bytes_of(&meminfo, "MemAvailable"), limit }
 }
 
-/// Whether mremap(2) moves hugetlb mappings. It is tried on two mappings of ours that hold no page, so that
-/// an empty pool does not matter.
+/// Returns whether mremap(2) moves hugetlb mappings. It is tried on two mappings of ours that hold no page,
+/// so that an empty pool does not matter.
 fn moves_hugetlb(page: PageSize) -> bool {
     let Ok(len) = usize::try_from(page.bytes()) else { return false };
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB | libc::MAP_NORESERVE;
@@ -152,23 +152,23 @@ fn moves_hugetlb(page: PageSize) -> bool {
     let mut moved = false;
     if from != libc::MAP_FAILED && to != libc::MAP_FAILED {
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-        // SAFETY: mremap(2) of one mapping made above over the other; nobody else knows them.
+        // SAFETY: mremap(2) of one mapping made above over the other; nothing else uses them.
         moved = unsafe { libc::mremap(from, len, len, flags, to) } != libc::MAP_FAILED;
     }
     for addr in [from, to] {
         // A mapping that was moved is no longer at `from`, where another thread may have mapped something.
         if addr != libc::MAP_FAILED && !(moved && addr == from) {
-            // SAFETY: munmap(2) of a mapping made above and known to nobody else.
+            // SAFETY: munmap(2) of a mapping made above, which nothing else uses.
             unsafe { libc::munmap(addr, len) };
         }
     }
     moved
 }
 
-/// Whether `MADV_POPULATE_WRITE` exists: the kernel looks at the advice before it finds
+/// Returns whether `MADV_POPULATE_WRITE` exists: the kernel looks at the advice before it finds
 /// that there is nothing to do.
 fn populate() -> bool {
-    // SAFETY: madvise(2) of no byte at all.
+    // SAFETY: madvise(2) of zero bytes.
     unsafe { libc::madvise(ptr::null_mut(), 0, libc::MADV_POPULATE_WRITE) == 0 }
 }
 

@@ -20,7 +20,7 @@ pub fn allowed() -> Result<Option<Nodes>, String> {
     list.map(|list| list.trim().parse()).transpose()
 }
 
-/// Whether the machine has more than one node.
+/// Returns whether the machine has more than one node.
 pub(crate) fn are_several() -> bool {
     let online = read_whole(Path::new("/sys/devices/system/node/online")).unwrap_or_default();
     online.iter().any(|byte| b",-".contains(byte))
@@ -35,8 +35,8 @@ pub(crate) fn with_own_policy(process: Process) -> Result<Vec<Addr>, ProcError> 
 }
 
 /// Parses `numa_maps` (proc_pid_numa_maps(5)), of which each line is `START POLICY [file=... | stack] ...`.
-/// A mapping without a policy of its own shows the process's. That is taken from the first thread's stack,
-/// to which no program is expected to apply mbind(2).
+/// A mapping without a policy of its own shows the process's policy, which is taken from the first thread's
+/// stack, to which no program is expected to apply mbind(2).
 fn own_policies(numa_maps: &str) -> Vec<Addr> {
     let line = |line: &str| {
         let (start, rest) = line.split_once(' ')?;
@@ -56,9 +56,9 @@ mod tests {
     #[test]
     fn this_process() {
         let nodes = allowed().unwrap();
-        // A kernel without NUMA says node 0 all the same.
+        // A kernel without NUMA shows node 0 too.
         assert!(nodes.is_some_and(|n| !n.is_empty() && n.mask() & 1 == 1), "{nodes:?}");
-        // Nobody has bound memory of this process.
+        // No memory of this process is bound to a node.
         if Path::new("/proc/self/numa_maps").exists() {
             assert_eq!(with_own_policy(Process::OWN).unwrap(), []);
         }
@@ -73,7 +73,7 @@ mod tests {
                     7ffd00000000 default stack anon=3 dirty=3 N0=3 kernelpagesize_kB=4\n\
                     7ffe00000000 default";
         assert_eq!(own_policies(maps), [Addr(0x60_0000), Addr(0x7f00_0000_0000)]);
-        // All of a process that was started under numactl.
+        // All mappings of a process that was started under numactl.
         let bound = maps.replace("default", "bind:1");
         assert_eq!(own_policies(&bound), [Addr(0x7f00_0000_0000)]);
         assert_eq!(own_policies("00400000 bind:1\n\n \u{e9}"), []);

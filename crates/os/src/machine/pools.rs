@@ -25,7 +25,7 @@ const SYSCTL_FOLDERS: [&str; 4] =
 pub struct SetError {
     /// The file.
     pub path: Untrusted,
-    /// What was to be written.
+    /// The value that was to be written.
     pub value: String,
     /// Why it was not written.
     pub source: io::Error,
@@ -46,7 +46,7 @@ fn hint(error: &io::Error) -> &'static str {
 /// The result of a change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PoolChange {
-    /// What was asked for.
+    /// The requested change.
     pub change: Change,
     /// The value that the kernel shows now.
     pub got: u64,
@@ -91,7 +91,7 @@ fn default_size(meminfo: &str) -> Option<PageSize> {
     PageSize::new(bytes_of(meminfo, "Hugepagesize")?)
 }
 
-/// Sets what `change` asks for. If the pool is to grow, the kernel compacts memory first. It makes as many
+/// Makes the requested `change`. If the pool is to grow, the kernel compacts memory first. It makes as many
 /// pages as it can, and reports no error if they are fewer.
 ///
 /// # Errors
@@ -117,7 +117,7 @@ pub fn apply(tree: &Tree, change: &Change) -> Result<PoolChange, SetError> {
     Ok(PoolChange { change: *change, got })
 }
 
-/// Has the kernel compact memory. Where that is not possible, the pool grows from the blocks that are free
+/// Makes the kernel compact memory. Where that is not possible, the pool grows from the blocks that are free
 /// already.
 fn compact(tree: &Tree, node: Option<u32>) {
     let path = match node {
@@ -174,7 +174,7 @@ pub fn overridden(tree: &Tree, changes: &[Change]) -> Vec<PathBuf> {
     found
 }
 
-/// Whether systemd runs here, which reads tmpfiles.d(5) at boot.
+/// Returns whether systemd runs here, which reads tmpfiles.d(5) at boot.
 pub fn has_systemd(tree: &Tree) -> bool {
     tree.path("/run/systemd/system").is_dir()
 }

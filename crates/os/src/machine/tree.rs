@@ -18,7 +18,7 @@ impl Tree {
         Tree { root }
     }
 
-    /// Whether it is the machine itself.
+    /// Returns whether it is the machine itself.
     pub fn is_live(&self) -> bool {
         self.root.is_none()
     }

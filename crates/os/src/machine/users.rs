@@ -59,7 +59,8 @@ impl Identity {
         })
     }
 
-    /// Becomes this user, for good. That user can trace the process afterwards, as any process of theirs.
+    /// Becomes this user, for good. That user can trace the process afterwards, like any other process of
+    /// that user.
     ///
     /// # Errors
     /// The call that failed; EPERM for anyone but root.
@@ -73,8 +74,8 @@ impl Identity {
         }
         setgid(self.gid).map_err(|e| failed("setgid", e))?;
         setuid(self.uid).map_err(|e| failed("setuid", e))?;
-        // The change of user has cleared the dumpable flag, so that nobody may trace this process. execve(2)
-        // would set it again, which is too late for the helper.
+        // The change of user has cleared the dumpable flag, so that only root could trace this process.
+        // execve(2) would set it again, which is too late for the helper.
         let _ = nix::sys::prctl::set_dumpable(true);
         Ok(())
     }

@@ -17,7 +17,7 @@ pub fn hint(error: &io::Error) -> String {
         (scope @ 2.., _) => {
             format!("kernel.yama.ptrace_scope is {scope}; echo 1 > /proc/sys/kernel/yama/ptrace_scope")
         }
-        (_, Some(libc::EIO)) => "it may not be read by its user; chmod a+r, or run as root".into(),
+        (_, Some(libc::EIO)) => "its file cannot be read by its user; chmod a+r, or run as root".into(),
         _ => "a seccomp filter, a security module or another tracer forbids it; \
               in a container add the capability SYS_PTRACE"
             .into(),
