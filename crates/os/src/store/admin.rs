@@ -65,7 +65,7 @@ pub struct Entry {
 pub struct Freed {
     /// The entries.
     pub entries: Vec<Entry>,
-    /// How many files without a record, and notes.
+    /// The number of files without a record, and of notes.
     pub others: usize,
 }
 
@@ -169,16 +169,17 @@ impl Store {
         Ok(names.filter_map(|name| self.read(&name).map(|(record, _)| (name, record))).collect())
     }
 
-    /// Whether every user may read this entry, but perhaps not its object: the modes of that forbid it, or it is
-    /// no longer there.
+    /// Returns whether every user may read this entry, but perhaps not its object: the object's modes
+    /// forbid it, or it no longer exists.
     fn is_private(&self, record: &Record, access: &mut AccessCheck) -> bool {
         record.public
             && self.may_publish()
             && access.readers(None, &record.path, &record.source) == Readers::Some
     }
 
-    /// Closes to others and removes every entry of root's store that all users may read while they may no longer
-    /// read its object. An entry stays if another object of the same bytes is still public.
+    /// Removes every entry of root's store that all users may read although they may no longer read its
+    /// object. Each is first closed to others. An entry stays if another object of the same bytes is still
+    /// public.
     pub(super) fn close_private(&self, access: &mut AccessCheck) -> Result<(), StoreError> {
         if !self.may_publish() {
             return Ok(());
@@ -189,8 +190,8 @@ impl Store {
         self.remove_all(&names)
     }
 
-    /// Closes to others and removes entries that others may read and no record names, as an earlier version
-    /// of hugelift may have left them. The caller has the lock, without which no entry is made.
+    /// Removes entries that others may read and no record names, as an earlier version of hugelift may have
+    /// left them. Each is first closed to others. The caller has the lock, without which no entry is made.
     pub(super) fn close_unnamed(&self) -> Result<(), StoreError> {
         if !self.may_publish() {
             return Ok(());
@@ -206,7 +207,7 @@ impl Store {
         unnamed.try_for_each(|name| self.place.close(name))
     }
 
-    /// Returns the secret in the names of entries that not every user may read; it is made if there is none. The
+    /// Returns the secret in the names of entries that not every user may read; a missing one is made. The
     /// caller has the lock.
     pub(super) fn key(&self) -> Result<Key, StoreError> {
         if let Some(key) = self.known_key() {
@@ -235,7 +236,7 @@ impl Store {
     /// Removes the entries for which `wanted` returns true.
     ///
     /// # Errors
-    /// As [`Store::gc`].
+    /// See [`Store::gc`].
     pub fn drop_entries(&self, wanted: impl Fn(&Entry) -> bool) -> Result<Freed, StoreError> {
         let _lock = self.place.lock(PATIENCE)?;
         let entries: Vec<Entry> = self.entries(false)?.into_iter().filter(|e| wanted(e)).collect();
@@ -246,7 +247,7 @@ impl Store {
     /// Removes everything that hugelift has put into a store, and its directory.
     ///
     /// # Errors
-    /// As [`Store::gc`]; or there are other files in it.
+    /// See [`Store::gc`]; also if there are other files in it.
     pub fn drop_all(&self) -> Result<Freed, StoreError> {
         let _lock = self.place.lock(PATIENCE)?;
         let mut freed = self.clear(self.budget())?;
@@ -330,7 +331,7 @@ impl Store {
     }
 }
 
-/// Whether `name` is one that hugelift gives to files of a store.
+/// Returns whether `name` is one that hugelift gives to files of a store.
 fn is_ours(name: &str) -> bool {
     let stem = name.strip_suffix(NEW).unwrap_or(name);
     if stem == KEY {

@@ -111,7 +111,7 @@ fn write_names(file: &File, bytes: &[u8], at: u64) -> Result<(), StoreError> {
     })
 }
 
-/// Allocates the memory before it is written to, so that a lack is an error and no SIGBUS.
+/// Allocates the memory before it is written to, so that a lack of it is an error and not SIGBUS.
 fn allocate(file: &File, map: &Map, page: PageSize, bytes: u64) -> Result<(), StoreError> {
     let want = |offset: u64, len: u64| {
         fallocate(file, FallocateFlags::empty(), offset as i64, len as i64).map_err(|e| match e {
@@ -119,7 +119,7 @@ fn allocate(file: &File, map: &Map, page: PageSize, bytes: u64) -> Result<(), St
             e => StoreError::here("allocate a file", e),
         })
     };
-    // Collapsing a huge page of which only one small page is there copies only that one.
+    // Collapsing a huge page copies only the small pages that are present: here only one.
     for offset in (page.bytes()..page.bytes() + bytes).step_by(page.bytes() as usize) {
         want(offset, 1)?;
     }
@@ -142,7 +142,7 @@ fn hasher(naming: &Naming) -> blake3::Hasher {
     let mut hasher = naming.key.map_or_else(blake3::Hasher::new, blake3::Hasher::new_keyed);
     let id = naming.build_id.unwrap_or_default();
     hasher.update(&(id.len() as u64).to_le_bytes()).update(id.as_bytes());
-    // The addresses of the spans are included, for they determine where the huge pages begin.
+    // The addresses of the spans are included, as they determine where the huge pages begin.
     let numbers = naming.spans.iter().flat_map(|s| [s.vaddr, s.bytes]);
     let lengths = [naming.page.bytes(), naming.spans.len() as u64, naming.names.0, naming.names.1];
     for number in lengths.into_iter().chain(numbers) {
@@ -177,8 +177,8 @@ pub fn name_of(file: &File, record: &Record, key: Option<&Key>) -> io::Result<St
     Ok(hasher.finalize().to_hex().to_string())
 }
 
-/// Opens the file `name` in the directory of `owner`; `None` unless it is a regular file of that owner without
-/// write permission for anybody.
+/// Opens the file `name` in the directory of `owner`; `None` unless it is a regular file of that owner, and
+/// its mode lets no user write to it.
 pub fn open(dir: &OwnedFd, name: &str, owner: u32) -> Option<(File, Identity)> {
     let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
     let file = File::from(openat(dir, name, flags, Mode::empty()).ok()?);
@@ -201,7 +201,7 @@ pub enum Compare {
     All,
 }
 
-/// Whether `file` holds from `offset` on what process `pid` has at `range`.
+/// Returns whether `file` holds from `offset` on what process `pid` has at `range`.
 pub fn is_same(file: &File, offset: u64, pid: u32, range: Range, how: Compare) -> bool {
     let (mut here, mut there) = (Vec::new(), Vec::new());
     let mut same = |at: u64, len: usize| {
@@ -255,8 +255,8 @@ pub fn new_key() -> io::Result<Key> {
 /// Returns numbers that the author of a file could not predict.
 fn random() -> impl Iterator<Item = u64> {
     let mut numbers = [0u64; SAMPLES as usize];
-    // SAFETY: getrandom(2) writes at most the given number of bytes to the array. Should it
-    // fail, zeros are as good as any.
+    // SAFETY: getrandom(2) writes at most the given number of bytes to the array. If it fails, zeros are
+    // good enough.
     unsafe { libc::getrandom(numbers.as_mut_ptr().cast(), size_of_val(&numbers), libc::GRND_NONBLOCK) };
     numbers.into_iter()
 }
@@ -295,14 +295,15 @@ impl Map {
     /// Returns the bytes; none if it was not mapped writable.
     fn bytes(&mut self) -> &mut [u8] {
         let len = if self.writable { self.len } else { 0 };
-        // SAFETY: the mapping is ours, writable, len bytes long, and lives as long as self. The
-        // file has no name and is open nowhere else, so nobody else writes or truncates it.
+        // SAFETY: the mapping is ours, writable, len bytes long, and lives as long as self. The file has no
+        // name and is open nowhere else, so nothing else writes or truncates it.
         unsafe { std::slice::from_raw_parts_mut(self.start, len) }
     }
 
     /// Asks the kernel to make the pages huge. [`Map::huge`] shows the result.
     fn collapse(&self) {
-        // EAGAIN for pages that are locked just now; those before them are collapsed and stay so.
+        // The kernel returns EAGAIN for pages that are locked just now. Those before them are collapsed and
+        // stay so.
         for _ in 0..TRIES {
             // SAFETY: madvise(2) of our own mapping; MADV_COLLAPSE does not change contents.
             let done = unsafe { libc::madvise(self.start.cast(), self.len, MADV_COLLAPSE) };

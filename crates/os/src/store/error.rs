@@ -47,7 +47,7 @@ pub enum StoreError {
     Io {
         /// What was attempted.
         what: &'static str,
-        /// To what.
+        /// The path of the attempt.
         path: Untrusted,
         /// Why.
         source: io::Error,

@@ -71,7 +71,7 @@ const SEEN: &str = ".seen";
 /// The copies of the store that a process can map.
 #[derive(Debug, Default)]
 pub struct Offer {
-    /// For the planner.
+    /// The copies, for the planner.
     pub stored: Stored,
     /// The files, in the order that [`StoredCopy::entry`] counts.
     pub files: Vec<File>,
@@ -79,13 +79,13 @@ pub struct Offer {
     pub made: u64,
 }
 
-/// Whether `shared` is the only backing that the user wants: then the report says why there is no copy. Where
-/// other backings follow, a missing copy is no failure.
+/// Returns whether `shared` is the only backing that the user wants. Then the report says why there is no
+/// copy. Where other backings follow, a missing copy is no failure.
 fn is_demanded(policy: &Policy) -> bool {
     policy.backings == [Backing::Shared]
 }
 
-/// Opens the calling user's store. It is made unless `lack` is a reason against entries in it.
+/// Opens the calling user's store. It is made unless `lack` is a reason not to make entries in it.
 fn own_store(lack: Option<Reason>) -> Result<Store, StoreError> {
     let if_absent = if lack.is_none() { IfAbsent::Make } else { IfAbsent::Leave };
     let own = own_path().and_then(|path| Store::open(&path, if_absent));
@@ -102,7 +102,7 @@ pub fn offer(pid: u32, snapshot: &Snapshot, policy: &Policy) -> Offer {
     // The next start may want both parts, so an entry has both.
     let both = Policy { parts: vec![Part::Text, Part::Rodata], ..policy.clone() };
     let Some(page) = snapshot.machine.thp_page else { return offer };
-    // What is huge in the page cache needs no copy.
+    // Ranges that are huge in the page cache need no copy.
     let cached = |range: Range| {
         let bytes: u64 = snapshot.cached.iter().filter_map(|c| c.intersect(range)).map(Range::len).sum();
         policy.backings.contains(&Backing::Pagecache) && is_nearly_all(bytes, range.len())
@@ -148,8 +148,8 @@ pub fn offer(pid: u32, snapshot: &Snapshot, policy: &Policy) -> Offer {
     offer
 }
 
-/// Whether [`offer`] may have a copy of an executable, so that it is worth moving to a common base: there is
-/// a store, or it can be made.
+/// Returns whether [`offer`] may have a copy of an executable, so that it is worth moving to a common base:
+/// there is a store, or it can be made.
 pub fn may_have(policy: &Policy) -> bool {
     let own = own_path().and_then(|path| Store::open(&path, IfAbsent::Leave));
     let may_be = matches!(own, Ok(_) | Err(StoreError::Missing { .. }));
@@ -199,12 +199,12 @@ fn machine_wide(own: &Result<Store, StoreError>) -> Option<Store> {
     Store::open(path, IfAbsent::Leave).ok().filter(|store| store.place.owner == 0)
 }
 
-/// What a start looks up.
+/// The object that a start looks up.
 struct StoreQuery<'a> {
     pid: u32,
     object: &'a Object,
     ranges: &'a [Range],
-    /// Of them, those that are not code: of code the snapshot knows whether it is the file's.
+    /// Those of the ranges that are not code. For code the snapshot knows whether it is the file's.
     rodata: &'a [Range],
     page: PageSize,
 }
@@ -213,14 +213,14 @@ struct StoreQuery<'a> {
 struct StoreSet {
     own: Result<Store, StoreError>,
     machine: Option<Store>,
-    /// For all objects of one process: most are in the same few directories.
+    /// It serves all objects of one process: most are in the same few directories.
     access: AccessCheck,
 }
 
 impl StoreSet {
     fn get(&mut self, query: &StoreQuery, budget: &mut Budget) -> Result<(Record, File), StoreError> {
         let StoreSet { own: opened, machine, access } = self;
-        // First: without a store nothing else need be found out.
+        // This comes first: without a store nothing else needs to be found out.
         let own = match (&*opened, &*machine) {
             (Ok(own), _) => Some(own),
             (Err(_), Some(_)) => None,
@@ -257,7 +257,7 @@ impl Store {
     /// Opens the store at `path`.
     ///
     /// # Errors
-    /// Why that directory cannot be used.
+    /// The reason why that directory cannot be used.
     pub fn open(path: &Path, if_absent: IfAbsent) -> Result<Store, StoreError> {
         Ok(Store { place: place::open(path, if_absent)? })
     }
@@ -309,7 +309,7 @@ impl Store {
         }
     }
 
-    /// Whether entries in this store can be for all users: it is root's, and the caller is root.
+    /// Returns whether entries in this store can be for all users: it is root's, and the caller is root.
     fn may_publish(&self) -> bool {
         self.is_own() && geteuid().is_root()
     }
@@ -338,7 +338,7 @@ impl Store {
     /// Checks that this user may add an entry of `bytes`, and that there is memory for it.
     fn may_make(&self, bytes: u64, budget: &Budget) -> Result<(), StoreError> {
         if !self.is_own() {
-            return Err(StoreError::hostile(&self.place.path, "is root's, who alone adds to it"));
+            return Err(StoreError::hostile(&self.place.path, "belongs to root, and only root adds to it"));
         }
         budget.lack(Cost::copy(bytes)).map_or(Ok(()), |reason| Err(StoreError::Memory(reason)))
     }
@@ -351,7 +351,7 @@ impl Store {
         budget: &mut Budget,
         access: &mut AccessCheck,
     ) -> Result<(Record, File), StoreError> {
-        // Before the symbols are read, which takes memory itself and gives the exact size.
+        // This check comes before the symbols are read, which takes memory itself and gives the exact size.
         let bytes = query.ranges.iter().map(|r| r.len()).sum::<u64>();
         self.may_make(bytes, budget)?;
         let _lock = self.place.lock(PATIENCE)?;
@@ -366,7 +366,7 @@ impl Store {
         let need = bytes + names.bytes();
         self.make_room(need)?;
         budget.take(Cost::copy(need)).map_err(StoreError::Memory)?;
-        // Before the bytes are read: a later store to the file moves its times.
+        // This comes before the bytes are read: a later store to the file moves its times.
         let evidence = source.evidence();
         let public = self.may_publish()
             && access.readers(Some(query.pid), &source.path, &source.identity) == Readers::All;
@@ -459,9 +459,9 @@ impl Store {
     }
 }
 
-/// Whether the object is at an address that hardly another process has: neither at the start of a huge page,
-/// as the kernel puts large shared objects, nor where address and file offset are congruent, nor at the
-/// base to which executables are moved for the store.
+/// Returns whether the object is at an address that hardly any other process has. That is an address other
+/// than these: the start of a huge page, where the kernel puts large shared objects; one that is congruent
+/// to the file offset; and the base to which executables are moved for the store.
 fn is_by_chance(object: &Object, page: PageSize) -> bool {
     let within = page.bytes() - 1;
     let sizes = Sizes { base: base_page(), huge: Some(page), folios: Vec::new() };
@@ -474,8 +474,8 @@ fn is_by_chance(object: &Object, page: PageSize) -> bool {
     meant.all(|skew| (object.bias ^ skew) & within != 0)
 }
 
-/// Whether the process has written pages in what should be the file's: a copy for others must not hold such
-/// bytes, and this process must not get the file's instead.
+/// Returns whether the process has written to pages that should be the file's: a copy for others must not
+/// hold such bytes, and this process must not get the file's bytes instead.
 fn is_written(query: &StoreQuery) -> bool {
     let written = |range: &Range| pagemap::written_bytes(query.pid.cast_signed(), *range);
     match query.rodata.iter().map(written).sum::<io::Result<u64>>() {

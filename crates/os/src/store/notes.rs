@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Notes: what past runs touched of an object, and how long a program lived. Each is a file in a directory
-//! of the calling user that nobody else can read.
+//! of the calling user that no other user can read.
 //!
 //! They decide what is copied, never what a copy holds: a wrong note only costs time.
 
@@ -17,7 +17,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// How many notes are kept; of more, the oldest are removed.
+/// The most notes that are kept: the oldest beyond that are removed.
 const MOST: usize = 256;
 /// The age at which a note is removed.
 const FORGOTTEN: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -33,7 +33,7 @@ pub struct Notes {
 /// A note, as it is now.
 #[derive(Debug)]
 pub struct Noted {
-    /// What it says.
+    /// Its content.
     pub note: Note,
     /// When it was last written.
     pub written: SystemTime,
@@ -147,7 +147,7 @@ impl Notes {
     /// Removes the notes of the objects for which `wanted` returns true; returns how many.
     ///
     /// # Errors
-    /// As [`Notes::gc`].
+    /// See [`Notes::gc`].
     pub fn drop_objects(&self, wanted: impl Fn(&Path) -> bool) -> Result<usize, StoreError> {
         self.keep(|noted| !wanted(&noted.note.path))
     }
@@ -155,7 +155,7 @@ impl Notes {
     /// Removes all notes, and the directory; returns how many notes.
     ///
     /// # Errors
-    /// As [`Notes::gc`]; or there are other files in it.
+    /// See [`Notes::gc`]; also if there are other files in it.
     pub fn drop_all(&self) -> Result<usize, StoreError> {
         let dropped = self.keep(|_| false)?;
         self.place.remove(LOCK)?;
@@ -217,7 +217,7 @@ mod tests {
         assert_eq!((note.lives.runs, note.touched), (2, Some(Touched::default())));
         let path = notes.path().join(record_name(1, 2));
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        // Of a changed file it says nothing, and the next run begins anew.
+        // It says nothing about a changed file, and the next run begins anew.
         let changed = Identity { changed: (6, 8), ..file(2) };
         assert!(notes.of(&changed).is_none());
         notes.add(Path::new("/bin/x"), &changed, life, None).unwrap();
@@ -245,7 +245,7 @@ mod tests {
         }
         assert_eq!(notes.all().unwrap().len(), MOST);
         assert!(notes.of(&file(MOST as u64 + 8)).is_some());
-        // None of these files is there.
+        // None of these files exists.
         assert_eq!(notes.gc().unwrap(), MOST);
         assert_eq!(notes.drop_all().unwrap(), 0);
         assert!(!notes.path().exists());

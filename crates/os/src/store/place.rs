@@ -20,9 +20,9 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Names another directory for the store of the calling user.
+/// The variable that names another directory for the store of the calling user.
 pub const VARIABLE: &str = "HUGELIFT_STORE";
-/// Where root keeps what all users may share; the mount point is its parent.
+/// The directory in which root keeps what all users may share; the mount point is its parent.
 pub const MACHINE_WIDE: &str = "/run/hugelift/store";
 pub(super) const LOCK: &str = "lock";
 /// Holds the secret by which private entries are named.
@@ -50,8 +50,8 @@ pub struct Place {
     pub owner: u32,
 }
 
-/// Returns the calling user's directory: what [`VARIABLE`] names, else the machine's for root, else
-/// one below `XDG_RUNTIME_DIR`.
+/// Returns the calling user's directory: what [`VARIABLE`] names, otherwise the machine's for root, and one
+/// below `XDG_RUNTIME_DIR` for other users.
 ///
 /// # Errors
 /// [`StoreError::NoPlace`]
@@ -104,7 +104,7 @@ pub fn open(path: &Path, if_absent: IfAbsent) -> Result<Place, StoreError> {
             mount_at(&dir, parent)?;
         }
     } else if if_absent == IfAbsent::Make && !lies_on_tmpfs(path) {
-        // Before a directory is made on a file system that cannot have a store.
+        // This is checked before a directory is made on a file system that cannot have a store.
         return Err(StoreError::NotTmpfs { path: path.into() });
     }
     let dir = walk(path, if_absent, store_mode())?;
@@ -119,8 +119,8 @@ pub fn open(path: &Path, if_absent: IfAbsent) -> Result<Place, StoreError> {
 }
 
 impl Place {
-    /// Reads the file `name`, if it is a regular one of the directory's owner that nobody else can write to, of
-    /// at most `most` bytes.
+    /// Reads the file `name`, if it is a regular one of the directory's owner that no other user can write
+    /// to, of at most `most` bytes.
     pub(super) fn read(&self, name: &str, most: u64) -> Option<(Vec<u8>, File)> {
         let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
         let mut file = File::from(openat(&self.dir, name, flags, Mode::empty()).ok()?);
@@ -254,7 +254,7 @@ pub fn unmount() -> Result<(), StoreError> {
 const SOURCE: &str = "hugelift";
 
 fn mount_at(dir: &OwnedFd, path: &Path) -> Result<(), StoreError> {
-    // The directory that was checked, whatever the path leads to by now.
+    // This is the directory that was checked, whatever the path leads to by now.
     let point = PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd()));
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
     let with = |options: &str| mount(Some(SOURCE), &point, Some("tmpfs"), flags, Some(options));
@@ -264,8 +264,8 @@ fn mount_at(dir: &OwnedFd, path: &Path) -> Result<(), StoreError> {
         .map_err(|e| StoreError::io("mount a tmpfs on", path, e))
 }
 
-/// Whether a directory that is made at `path` will be on a tmpfs. True if that cannot be found out: [`walk`]
-/// then reports the reason.
+/// Returns whether a directory that is made at `path` will be on a tmpfs. True if that cannot be found out:
+/// [`walk`] then reports the reason.
 fn lies_on_tmpfs(path: &Path) -> bool {
     let there = path.ancestors().find(|dir| dir.exists()).unwrap_or(Path::new("/"));
     let opened = nix::fcntl::open(there, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty());
@@ -342,7 +342,8 @@ fn stat_of(dir: &OwnedFd, path: &Path) -> Result<FileStat, StoreError> {
     fstat(dir).map_err(|e| StoreError::io("stat", path, e))
 }
 
-/// Checks a directory on the way to the store: others may make names in it only if they cannot remove ours.
+/// Checks a directory on the way to the store: others may be able to make names in it only if they cannot
+/// remove ours.
 fn check_step(dir: &OwnedFd, path: &Path) -> Result<(), StoreError> {
     let stat = stat_of(dir, path)?;
     match stat.st_mode & libc::S_IFMT {
@@ -357,7 +358,7 @@ fn check_step(dir: &OwnedFd, path: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Checks the store itself, in which others may make nothing; returns its owner.
+/// Checks the store itself, in which others must not be able to make anything; returns its owner.
 fn check_owner(dir: &OwnedFd, path: &Path) -> Result<u32, StoreError> {
     let stat = stat_of(dir, path)?;
     check_user(&stat, path)?;

@@ -34,13 +34,13 @@ const MODES_DECIDE: &[FsType] = &[
 pub enum Readers {
     /// Every user.
     All,
-    /// Perhaps not every one.
+    /// Perhaps not every user.
     Some,
     /// It cannot be found out in a chroot, or with mounts of our own.
     Unknown,
 }
 
-/// Checks modes, and remembers the results for directories. It is made anew for each start, for the results
+/// Checks modes, and remembers the results for directories. It is made anew for each start, as the results
 /// are soon outdated.
 #[derive(Default)]
 pub struct AccessCheck {
@@ -74,7 +74,7 @@ impl AccessCheck {
     }
 
     /// Opens a directory that every user can pass through. Each name is looked up in the directory that was
-    /// checked, so that nobody can replace it in between.
+    /// checked, so that no user can replace it in between.
     fn directory(&mut self, path: &Path) -> Option<Rc<OwnedFd>> {
         if let Some(known) = self.directories.get(path) {
             return known.clone();
@@ -94,14 +94,14 @@ impl AccessCheck {
 
 const FLAGS: OFlag = OFlag::O_PATH.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
-/// Whether the file is of that type, and every user has the rights `bits`.
+/// Returns whether the file is of that type, and every user has the rights `bits`.
 fn lets_all(file: &OwnedFd, kind: libc::mode_t, bits: libc::mode_t) -> bool {
     let modes =
         fstat(file).is_ok_and(|stat| stat.st_mode & libc::S_IFMT == kind && stat.st_mode & bits == bits);
     modes && fstatfs(file).is_ok_and(|s| MODES_DECIDE.contains(&s.filesystem_type())) && !may_have_acl(file)
 }
 
-/// Whether the file has, or may have, an access control list. Its contents are not evaluated.
+/// Returns whether the file has, or may have, an access control list. Its contents are not evaluated.
 fn may_have_acl(file: &OwnedFd) -> bool {
     // A descriptor that only names a file has no fgetxattr(2).
     let Ok(name) = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())) else { return true };
@@ -116,8 +116,8 @@ fn may_have_acl(file: &OwnedFd) -> bool {
     }
 }
 
-/// Whether the process has the mounts and the root directory of process 1. Otherwise a path may lead to a file
-/// that other users cannot reach, and the directories above the root cannot be checked.
+/// Returns whether the process has the mounts and the root directory of process 1. Otherwise a path may
+/// lead to a file that other users cannot reach, and the directories above the root cannot be checked.
 fn is_in_first_place(pid: Option<u32>) -> bool {
     let pid = &pid.map_or_else(|| "self".into(), |pid| pid.to_string());
     let mounts = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
@@ -158,7 +158,7 @@ mod tests {
             set(path, good);
             assert!(public(&file));
         }
-        // Another file of that name; a link on the way; what is no file.
+        // Another file of that name; a link on the way; a path that is not a file.
         assert!(!AccessCheck::default().is_for_all(&file, &Identity { inode: known.inode + 1, ..known }));
         symlink(&inner, dir.path().join("link")).unwrap();
         assert!(!public(&dir.path().join("link/file")));

@@ -23,7 +23,7 @@ pub(super) const XFS_MAGIC: FsType = FsType(0x5846_5342); // linux/magic.h; not 
 /// it on each of them.
 ///
 /// Others do not, or not surely: tmpfs, whose fsync does nothing; overlayfs, whose fsync does not reach the
-/// lower layer (nor, mounted `volatile`, the upper one); and squashfs and EROFS: their times are what
+/// lower layer (or, if mounted `volatile`, the upper one); and squashfs and EROFS: their times are what
 /// the maker of the image chose, so two images on one loop device may have files that differ in
 /// their contents alone.
 const TELLING: &[FsType] = &[
@@ -34,7 +34,7 @@ const TELLING: &[FsType] = &[
 /// These show another device in `/proc/PID/maps` than in stat(2).
 const TWO_DEVICES: &[FsType] = &[BTRFS_SUPER_MAGIC, OVERLAYFS_SUPER_MAGIC];
 
-/// A file that was changed less than this ago may be changed again without another time: the
+/// A file that was changed less than this ago may be changed again and keep its time: the
 /// clocks of file systems are coarse, some count whole seconds.
 const SETTLED: Duration = Duration::from_secs(3);
 /// How long a start waits for the disk to take a file's changed pages.
@@ -72,7 +72,7 @@ impl Source {
         let replaced = || StoreError::Replaced { path: object.path.clone().into() };
         let root = Process::new(pid).path("root");
         let inside = object.path.strip_prefix("/").map_err(|_| replaced())?;
-        // With `O_PATH`, for it may be executable and not readable.
+        // With `O_PATH`, as it may be executable and not readable.
         let flags = libc::O_PATH | libc::O_NOFOLLOW;
         let file = OpenOptions::new().read(true).custom_flags(flags).open(root.join(inside));
         let file = file.map_err(|_| replaced())?;
@@ -93,10 +93,10 @@ impl Source {
     /// Finds out whether every later change of the file will move its times. The caller asks this
     /// before it reads the bytes, and afterwards whether [`Source::is_unchanged`].
     ///
-    /// That is so if four things hold. The file system updates the times at each change. The last change is so
-    /// old that the next one gets another time. Nobody has the file open for writing, as far as the kernel
-    /// shows: a write(2) that takes long updates the time when it begins. And no page is dirty: only the first
-    /// store to a clean page moves the times.
+    /// That is so if four things hold. The file system updates the times at each change. The last change is
+    /// so old that the next one gets another time. No process has the file open for writing, as far as the
+    /// kernel shows: a write(2) that takes long updates the time when it begins. And no page is dirty: only
+    /// the first store to a clean page moves the times.
     pub fn evidence(&self) -> Evidence {
         if self.telling && is_settled(&self.identity) && self.is_clean() && self.is_unchanged() {
             Evidence::Times
@@ -107,7 +107,7 @@ impl Source {
 
     /// Makes all pages clean and so write-protected; false if a process has the file open for writing.
     fn is_clean(&self) -> bool {
-        // O_NONBLOCK: no waiting for another process that holds a lease on the file.
+        // O_NONBLOCK: do not wait for another process that holds a lease on the file.
         let flags = libc::O_NONBLOCK | libc::O_CLOEXEC;
         let own = format!("/proc/self/fd/{}", self.file.as_raw_fd());
         let Ok(file) = OpenOptions::new().read(true).custom_flags(flags).open(own) else { return false };
@@ -117,7 +117,7 @@ impl Source {
                 .is_ok()
     }
 
-    /// Whether the file's identity and times are still those that were found first.
+    /// Returns whether the file's identity and times are still those that were found first.
     pub fn is_unchanged(&self) -> bool {
         self.file.metadata().is_ok_and(|meta| identity(&meta) == self.identity)
     }
@@ -133,7 +133,7 @@ impl Source {
     }
 }
 
-/// Whether the last change is so old that a further one gets another time.
+/// Returns whether the last change is so old that a further one gets another time.
 fn is_settled(identity: &Identity) -> bool {
     let changed = Duration::new(identity.changed.0.max(0) as u64, 0);
     let age = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH + changed);
