@@ -39,15 +39,15 @@ pub struct Executable<'a> {
 pub struct Aim {
     /// The base.
     pub base: Base,
-    /// The backing that it serves. Of the backings that copy, the first in the policy.
+    /// The backing that it serves. If that is one of those that copy, it is the first of them in the policy.
     pub backing: Backing,
 }
 
-/// Returns the base that lets most of the executable be huge, and `None` if every base is as good.
+/// Returns the base with which most of the executable can be huge; `None` if every base is as good.
 ///
-/// A page cache in huge folios comes first, as it costs nothing. All processes share the store's copies, so all
-/// need the same base for them. Else copies are made, and the base with most whole huge pages in the
-/// wanted parts is chosen. A program that has as many where it is stays there.
+/// A page cache in huge folios comes first, as it costs nothing. All processes share the store's copies, so
+/// all need the same base for them. Otherwise copies are made, and the base with the most whole huge pages
+/// in the wanted parts is chosen. A program that has as many where it is stays there.
 pub fn aim(executable: &Executable, wanted: Wanted) -> Option<Aim> {
     let Wanted { policy, huge } = wanted;
     let Executable { file, name, headers, bias } = *executable;

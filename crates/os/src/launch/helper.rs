@@ -26,55 +26,57 @@ use hugelift_core::target::Fault;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What is done with a program on its way to its first own instruction: the steps, in the order of time.
+/// The steps of a lift on the way of a program to its first own instruction, in the order of time.
 ///
 /// The helper calls them. It is a process of its own, which traces the program. From
 /// [`place`](Self::place) to [`ends_at_exec`](Self::ends_at_exec) the program stands at its exec stop: the
 /// kernel has mapped it, and nothing of it has run.
 ///
-/// A static program has no loader, and is lifted at its exec stop. A child that has asked to be lifted
+/// A static program has no loader, and is lifted at its exec stop. A child that has requested a lift
 /// ([`attend_waiting`]) is loaded already: for it only `lift`, `after_start` and `bypass` are called.
 pub trait LiftHooks {
-    /// The launcher is about to call execve(2). What is found out now costs the program no time.
+    /// Is called when the launcher is about to call execve(2). Work done now costs the program no time.
     fn before_exec(&mut self);
 
-    /// The program stands at its exec stop. Returns where its executable should be instead; `None` leaves
-    /// it where it is. `mappings` are all that it has.
+    /// Returns where the executable should be instead; `None` leaves it where it is. The program stands at
+    /// its exec stop, and `mappings` are all its mappings.
     fn place(&mut self, pid: u32, image: &Image, mappings: &[Mapping]) -> Option<Move>;
 
-    /// The program stands at its exec stop. Returns the page size of which its heap is to begin with a
-    /// whole page; `None` leaves the heap where it is.
+    /// Returns the page size to a multiple of which the start of the heap is moved; `None` leaves the heap
+    /// where it is. The program stands at its exec stop.
     fn heap_page(&self) -> Option<PageSize>;
 
-    /// The program stands at its exec stop, and the move that `place` returned has been tried.
+    /// Is called after the move that `place` returned has been tried. The program stands at its exec stop.
     fn placed(&mut self, result: Result<(), &Fault>);
 
-    /// The loader is about to run. Returns whether the helper may end now, because nothing is left to do.
-    /// A program that is its helper's parent is not asked: it waits for the helper at its entry point.
+    /// Returns whether the helper may end before the loader runs, because nothing is left to do. It is not
+    /// called if the program is its helper's parent: such a program waits for the helper at its entry
+    /// point.
     fn ends_at_exec(&self) -> bool;
 
-    /// The loader of the process `pid` runs, and then the constructors. What is found out now costs the
-    /// program no time.
+    /// Is called while the loader of the process `pid` runs, and then the constructors. Work done now costs
+    /// the program no time.
     fn while_loading(&mut self, pid: u32);
 
-    /// The program stands before its first own instruction; or, if it is a child, in the constructor of
-    /// hugelift's library. Changes `target`, which is the process `pid`; says whether the program may start.
+    /// Changes `target`, which is the process `pid`, and returns whether the program may start. It stands
+    /// before its first own instruction; or, if it is a child, in the constructor of hugelift's library.
     fn lift(&mut self, pid: u32, target: &mut Remote) -> Verdict;
 
-    /// The program runs, and nobody waits for the helper. Not called if the helper is the program's child.
+    /// Is called when the program runs, and nothing waits for the helper. It is not called if the helper is
+    /// the program's child.
     fn after_start(&mut self);
 
-    /// At any of these steps, the program has turned out to be one that cannot be lifted, for this reason.
-    /// Says whether it may start all the same. At most `after_start` follows.
+    /// Is called at any of these steps if the program cannot be lifted, with the reason. Returns whether it
+    /// may start nevertheless. At most `after_start` follows.
     fn bypass(&mut self, why: &Bypass) -> Verdict;
 }
 
 /// Whether the program starts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// It does.
+    /// It starts.
     Start,
-    /// It does not: it exits with this status.
+    /// It does not start: it exits with this status.
     Refuse(i32),
 }
 
@@ -84,14 +86,14 @@ const START: Duration = Duration::from_secs(60);
 /// How long a lift may take: hundreds of gigabytes are copied in that time.
 const LIFT: Duration = Duration::from_secs(600);
 
-/// Sees `running`, the launcher, through its execve(2) to the program's first own instruction. `reap` is
+/// Traces `running`, the launcher, through its execve(2) to the program's first own instruction. `reap` is
 /// the helper's own pid if the program is its parent and must wait for it.
 ///
 /// When this returns the program may run on, and does so when the calling process ends, if not
 /// before.
 ///
 /// # Errors
-/// [`Error::Vanished`] if the program ended before, anything else if it was lost.
+/// [`Error::Vanished`] if the program ended before, any other error if control of it was lost.
 pub fn attend(running: Running, reap: Option<i32>, hooks: &mut impl LiftHooks) -> Result<(), Error> {
     let Some(deadline) = limit(patience(START), hooks) else { return Ok(()) };
     let mut running = running;
@@ -137,7 +139,7 @@ pub fn attend(running: Running, reap: Option<i32>, hooks: &mut impl LiftHooks) -
 /// inside it ([`mod@crate::launch::inside`]).
 ///
 /// # Errors
-/// As [`attend`].
+/// See [`attend`].
 pub fn attend_waiting(running: Running, stop: Addr, hooks: &mut impl LiftHooks) -> Result<(), Error> {
     let Some(_deadline) = limit(LIFT, hooks) else { return Ok(()) };
     let mut running = running;
@@ -151,13 +153,13 @@ pub fn attend_waiting(running: Running, stop: Addr, hooks: &mut impl LiftHooks) 
             },
             Stop::Signal(signal) => stopped.resume(Resume::Cont, signal)?,
             Stop::Group(_) => stopped.resume(Resume::Listen, 0)?,
-            // The library would have waited.
+            // In its library the program would have waited.
             Stop::Exec | Stop::Syscall => return Ok(()),
         };
     }
 }
 
-/// Limits the time of all that the helper waits for. Without a limit nothing is lifted.
+/// Limits the time of everything that the helper waits for. Without a limit nothing is lifted.
 fn limit(time: Duration, hooks: &mut impl LiftHooks) -> Option<Deadline> {
     match Deadline::within(time) {
         Ok(deadline) => Some(deadline),
@@ -184,8 +186,8 @@ fn lift(mut remote: Remote, drain: bool, hooks: &mut impl LiftHooks) -> Result<(
     }
 }
 
-/// Gives up a program that cannot be lifted. If it must not start then, it is killed: there is no place
-/// in it for code that would make it exit.
+/// Ends the work on a program that cannot be lifted. If it must not start then, it is killed: there is no
+/// place in it for code that would make it exit.
 fn refuse(stopped: &Stopped, hooks: &mut impl LiftHooks, why: &Bypass) {
     if let Verdict::Refuse(_) = hooks.bypass(why) {
         // SAFETY: kill(2) touches no memory; the process is our tracee, so the pid is its own.

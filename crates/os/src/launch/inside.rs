@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The library inside the program (`hugelift-inside`): finds it, makes programs load it, and is the
-//! helper of a program that asks for a lift.
+//! The library inside the program (`hugelift-inside`): finds it, makes programs load it, and acts as the
+//! helper of a program that requests a lift.
 
 use crate::launch::helper::{LiftHooks, attend_waiting};
 use crate::launch::preload::{self, NoPreload};
@@ -123,7 +123,7 @@ fn preloaded(library: &Path, before: &OsStr) -> OsString {
     all
 }
 
-/// Sets the variable that keeps the library from asking for a second lift, if the program's children are to
+/// Sets the variable that keeps the library from requesting a second lift, if the program's children are to
 /// be lifted: this process is about to become the program at `path`, whose helper it has started.
 ///
 /// # Errors
@@ -150,11 +150,11 @@ pub fn children_options() -> Result<String, String> {
 /// How long the helper waits for the first message. The library waits as long for the answer.
 const PATIENCE_SECONDS: i64 = 10;
 
-/// Is the helper of the process `target`, which has started it and waits at the other end of the socket
+/// Acts as the helper of the process `target`, which has started it and waits at the other end of the socket
 /// `fd`.
 ///
 /// # Errors
-/// One line: why this is no such socket.
+/// One line: why this is not such a socket.
 pub fn help(target: i32, fd: RawFd, hooks: &mut impl LiftHooks) -> Result<(), String> {
     // SAFETY: fcntl(2), F_GETFD, on any number.
     if unsafe { libc::fcntl(fd, libc::F_GETFD) } == -1 {

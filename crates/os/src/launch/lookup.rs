@@ -53,7 +53,7 @@ impl Lookup {
     /// Returns the next file for which stat(2) shows no reason against execve(2). Refuses those before it.
     ///
     /// # Errors
-    /// As [`Lookup::refuse`], and if there is no such file.
+    /// See [`Lookup::refuse`]; also if there is no such file.
     pub fn next_promising(&mut self) -> Result<PathBuf, ExecError> {
         while let Some(file) = self.files.next() {
             match foresee(&file) {
@@ -92,7 +92,7 @@ impl Lookup {
 /// Returns the file that execvp(3) would start for `name`, as far as stat(2) and the files' content show.
 ///
 /// # Errors
-/// As execvp(3): ENOENT if there is no file, EACCES if no file may be executed, ...
+/// Those of execvp(3): ENOENT if there is no file, EACCES if no file may be executed, ...
 pub fn resolve(name: &OsStr) -> Result<PathBuf, ExecError> {
     let mut lookup = Lookup::new(name);
     loop {

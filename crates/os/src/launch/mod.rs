@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Starts a helper for the calling process, which is about to become the program.
-//!
-//! The helper is no child of the program: the launcher forks an intermediate process, which forks the
-//! helper and ends. Where orphans become children of the program (pid 1 of a namespace, a subreaper), the
-//! helper is a direct child whose end sends no signal and which wait(2) does not see without `__WALL`. A
-//! wait4(2) for it is then chained before the program's restore frame.
+//! Starts a helper for the calling process, which is about to become the program. The helper is not a child
+//! of the program: the launcher forks an intermediate process, which forks the helper and ends. Where
+//! orphans become children of the program (pid 1 of a namespace, a subreaper), the helper is a direct child
+//! whose end sends no signal and which wait(2) does not see without `__WALL`. A wait4(2) for it is then
+//! chained before the program's restore frame.
 
 pub mod base;
 pub mod bypass;
@@ -50,7 +49,7 @@ pub struct Helper {
 /// [`adopts_orphans`].
 ///
 /// # Errors
-/// Why the program must be started without hugelift.
+/// The reason why the program must be started without hugelift.
 pub fn start_helper(hooks: &mut impl LiftHooks, keep: &[RawFd], adopts: bool) -> Result<Helper, Bypass> {
     if has_foreign_children()? {
         return Err(Bypass::ForeignPidNamespace);
@@ -104,7 +103,7 @@ impl Helper {
         if self.is_child {
             return wait_for(self.pid);
         }
-        // No child, so wait4(2) does not work: its end shows in that this process has no tracer any more.
+        // It is not a child, so wait4(2) does not work. After its end this process has no tracer any more.
         let until = Instant::now() + PATIENCE;
         while Process::OWN.status().is_ok_and(|status| status.tracer.is_some_and(|tracer| tracer != 0))
             && Instant::now() < until
@@ -126,7 +125,8 @@ fn has_foreign_children() -> Result<bool, Bypass> {
     // The second link cannot be read before that namespace has a first process.
     match link("pid") {
         Some(own) => Ok(link("pid_for_children") != Some(own)),
-        // The helper reads the program's status. A fault of /proc shows in this process's own.
+        // The helper reads the program's status. Reading this process's own status shows whether /proc is
+        // at fault.
         None => Ok(Process::OWN.status().map(|_| false)?),
     }
 }
@@ -140,9 +140,9 @@ fn socketpair() -> Result<(OwnedFd, OwnedFd), Bypass> {
 /// Size of the intermediate process's stack, which is also the helper's. Only what is used takes memory.
 const STACK_BYTES: usize = 8 << 20;
 
-/// What the intermediate process and the launcher share.
+/// The data that the intermediate process and the launcher share.
 struct Intermediate<'a> {
-    /// What the helper does.
+    /// The helper's work.
     life: &'a mut dyn FnMut(),
     helper: Option<i32>,
 }
@@ -180,13 +180,13 @@ pub(crate) fn fork_twice(life: &mut dyn FnMut()) -> Result<Option<i32>, Bypass> 
     result
 }
 
-/// Ignores SIGCHLD while it lives. So the kernel removes a child that ends at once, sends no signal, and
+/// Ignores SIGCHLD while it lives. So the kernel removes a child as soon as it ends, sends no signal, and
 /// does not add the child's usage to what getrusage(2) reports of the program's children.
 struct Uncounted(libc::sigaction);
 
 impl Uncounted {
-    /// Ignores SIGCHLD. `None` where the program would lose something: the kernel would discard a pending
-    /// SIGCHLD, and not report the end of a child that this process had before.
+    /// Ignores SIGCHLD; returns `None` where the program would lose something: the kernel would discard a
+    /// pending SIGCHLD, and not report the end of a child that this process had before.
     fn begin() -> Option<Uncounted> {
         let any = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT | WaitPidFlag::__WALL;
         let has_no_child = waitid(Id::All, any) == Err(Errno::ECHILD);
@@ -255,7 +255,7 @@ fn exit_now() -> ! {
 
 const READY: u8 = 0;
 
-/// Permits the helper to trace the launcher, if Yama wants that, and waits until it does.
+/// Permits the helper to trace the launcher, if Yama requires that, and waits until it does.
 fn handshake(mut socket: File, restricted: bool, helper: i32) -> Result<(), Bypass> {
     if restricted {
         set_ptracer(helper);
@@ -302,7 +302,7 @@ fn set_ptracer(pid: i32) {
     unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::c_ulong::from(pid.cast_unsigned()), 0, 0, 0) };
 }
 
-/// Is the helper. Where tracing is `restricted`, it first waits for the launcher's permission.
+/// Acts as the helper. Where tracing is `restricted`, it first waits for the launcher's permission.
 fn help(
     target: i32,
     is_child: bool,

@@ -27,7 +27,7 @@ pub enum NoPreload {
     NotThere {
         /// The folder of hugelift.
         beside: Untrusted,
-        /// The folder for libraries of where that is.
+        /// The folder for libraries that belongs to it.
         installed: Untrusted,
     },
     /// The loader takes a space or a colon for a separator.
@@ -75,9 +75,8 @@ pub enum NoPreload {
     },
 }
 
-/// Checks that the loader of the program at `path` can load the library, and that the program then runs.
-///
-/// A file that cannot be read or is no program passes: execve(2) will report it.
+/// Checks that the loader of the program at `path` can load the library, and that the program then runs. A
+/// file that cannot be read or is not a program passes: execve(2) will report it.
 ///
 /// # Errors
 /// Why the library is not loaded.

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 #[error("cannot execute '{program}': {source}")]
 pub struct ExecError {
-    /// As the user named it.
+    /// The program, as the user named it.
     pub program: Untrusted,
     /// The kernel's answer.
     pub source: io::Error,
@@ -35,7 +35,7 @@ pub(crate) const MAX_SCRIPTS: usize = 5;
 /// Checks that the program at `path` may be traced and lifted, as far as its file shows.
 ///
 /// # Errors
-/// Why it may not.
+/// The reason why it may not.
 pub fn examine(path: &Path) -> Result<(), Bypass> {
     let mut path = path.to_path_buf();
     for _ in 0..MAX_SCRIPTS {
@@ -83,7 +83,7 @@ pub fn interpreter(head: &[u8]) -> Option<PathBuf> {
 /// # Errors
 /// The rights cannot be found out. A missing file has none: execve(2) will report it.
 fn privilege(path: &Path) -> io::Result<Option<&'static str>> {
-    // With no_new_privs, and on a nosuid mount, it gives none (execve(2)).
+    // With no_new_privs, and on a nosuid mount, the kernel gives none (execve(2)).
     if nix::sys::prctl::get_no_new_privs().unwrap_or(false) {
         return Ok(None);
     }

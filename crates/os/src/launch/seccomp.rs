@@ -7,7 +7,7 @@
 //! that the loader of the C library has made already, until it knows more:
 //!
 //! 1. *Does the filter allow fork(2)?* It does if the parent was under the same filters when it forked this
-//!    process. Otherwise only an attempt shows it, which the user must ask for.
+//!    process. Otherwise only an attempt shows it, which the user must request.
 //! 2. *Does it allow the other calls?* A child makes all calls of a lift once, and may be killed for it in
 //!    the launcher's place ([`trial`]).
 //!
@@ -79,7 +79,7 @@ impl OwnStatus {
 /// the risk that its filter kills it for fork(2).
 ///
 /// # Errors
-/// Why the program must be started without hugelift.
+/// The reason why the program must be started without hugelift.
 pub fn check(own: &OwnStatus, try_fork: bool) -> Result<(), Bypass> {
     if !own.is_filtered() {
         Ok(())
@@ -94,9 +94,9 @@ pub fn check(own: &OwnStatus, try_fork: bool) -> Result<(), Bypass> {
 
 /// Returns whether the filters of `own` have allowed a fork(2).
 ///
-/// They have if the parent has as many filters, and had them when it forked this process. It had if it may
-/// not add filters, or if its own parent has as many too. (A sandbox that installs its filter after the
-/// fork has a parent without.)
+/// They have if the parent has as many filters, and had them when it forked this process. It had them if it
+/// cannot add filters, or if its own parent has as many too. (A sandbox that installs its filter after the
+/// fork has a parent without that filter.)
 fn has_been_forked_under_it(own: &OwnStatus) -> bool {
     let Some(filters) = own.filters() else { return false };
     let same = |other: &OwnStatus| other.filters() == Some(filters);

@@ -32,7 +32,7 @@ pub(super) struct EntryStop {
 }
 
 impl EntryStop {
-    /// Writes the entry stub, and has the loader jump there instead of to the entry point.
+    /// Writes the entry stub, and makes the loader jump there instead of to the entry point.
     pub(super) fn arrange(stopped: &Stopped, program: &ExecStop) -> Result<EntryStop, Bypass> {
         let (pid, cave, slot) = (stopped.tid(), program.cave, program.slots.entry);
         cave.write_entry_stub(stopped, &arch::entry_stub(program.entry, slot))?;
@@ -85,8 +85,8 @@ pub(super) fn at_entry(
     left
 }
 
-/// Lifts a child that has stopped itself in hugelift's library, before its `main`. It takes its SIGCONT
-/// off by itself.
+/// Lifts a child that has stopped itself in hugelift's library, before its `main`. The library discards the
+/// SIGCONT itself.
 pub(super) fn at_library(stopped: Stopped, hooks: &mut impl LiftHooks) -> Result<(), Error> {
     let Some(regs) = stopped.regs()? else { return Err(Error::Vanished(stopped.tid())) };
     let process = Process::new(stopped.tid().cast_unsigned());
@@ -113,7 +113,7 @@ pub(super) fn at_library(stopped: Stopped, hooks: &mut impl LiftHooks) -> Result
 /// Stops the other threads, if there are any.
 ///
 /// A constructor may have put the process under a seccomp filter that kills it for the calls of a
-/// lift. The filters that the helper has inherited too are no such danger.
+/// lift. The filters that the helper has inherited too are not a danger.
 fn stop_others(process: Process, inherited: Option<Filters>, status: &Status) -> Result<Threads, Bypass> {
     if inherited.is_some_and(|inherited| inherited != filters(*status)) {
         return Err(Bypass::Confined);
@@ -135,7 +135,8 @@ fn filters(status: Status) -> Filters {
 /// Lets a program in its entry stub go on by itself, without the SIGCONT that has stopped it there.
 fn dismiss(stopped: Stopped) -> Result<(), Error> {
     if stopped.signal_mask()? & SIGCONT_BIT == 0 {
-        // It stops once more to receive it; when the helper ends, it goes on without.
+        // The program stops once more to receive the signal; when the helper ends, it goes on without the
+        // signal.
         stopped.resume(Resume::Cont, 0)?.wait()?;
     }
     Ok(())

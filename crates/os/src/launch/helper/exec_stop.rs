@@ -18,7 +18,7 @@ use hugelift_core::relocate::{self, Layout, Move};
 use hugelift_core::target::Fault;
 use std::io;
 
-/// What follows the exec stop.
+/// The step after the exec stop.
 pub(super) enum Next {
     /// Nothing: the program is lifted, or will not be.
     Done,
@@ -135,7 +135,7 @@ impl ExecStop {
         let moved = relocate::carry_out(remote, plan, layout);
         tracing::debug!(?plan, ?moved, "moved the executable");
         if let Err(Fault::Lost(_)) = moved {
-            // It was killed; or it returns through its restore frame without us.
+            // The program was killed, or returns through its restore frame without us.
             return Err(Error::Vanished(self.process.pid().cast_signed()));
         }
         if moved.is_ok() {
@@ -145,10 +145,10 @@ impl ExecStop {
         Ok(())
     }
 
-    /// Has the heap begin at a multiple of `page`. Where that cannot be done it stays: only the gain is
-    /// lost.
+    /// Makes the heap begin at a multiple of `page`. Where that cannot be done the heap stays: only the
+    /// gain is lost.
     fn align_heap(&self, remote: &mut Remote, page: PageSize) -> Result<(), Error> {
-        // Read again: the executable may have been moved.
+        // They are read again, as the executable may have been moved.
         let now = at_exec::layout(self.process).and_then(|layout| {
             let mappings = self.process.maps().map_err(|e| io::Error::other(e.to_string()))?;
             Ok((layout, mappings))
