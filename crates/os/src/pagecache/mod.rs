@@ -69,7 +69,7 @@ pub struct Priming {
 }
 
 /// Brings the wanted `parts` of a program and of the objects that it needs into huge folios, as far as that is
-/// possible. It must not run yet, for its own mappings would keep the small pages.
+/// possible. The program must not run yet, as its own mappings would keep the small pages.
 pub fn prime_program(path: &Path, parts: &[Part], takes: impl Fn(&Path) -> bool) -> Priming {
     let Ok(huge) = prime::huge_page() else { return Priming::default() };
     // execve(2) will report what is wrong with the program.
@@ -89,7 +89,7 @@ pub fn prime_program(path: &Path, parts: &[Part], takes: impl Fn(&Path) -> bool)
 }
 
 impl Priming {
-    /// Primes a file and records what came of it. Returns whether nearly all of its wanted parts is then
+    /// Primes a file and records the result. Returns whether nearly all of its wanted parts is then
     /// in huge folios that fit a mapping with `bias`.
     fn add(&mut self, file: &ElfFile, bias: u64, parts: &[Part], huge: PageSize) -> bool {
         let len = file.file().metadata().map_or(0, |m| m.len());
@@ -108,8 +108,8 @@ impl Priming {
     }
 }
 
-/// Whether nearly all whole huge pages of the wanted `parts` of the executable at `path` are in huge folios.
-/// Only segments that are congruent when its bias leaves `residue` count.
+/// Returns whether nearly all whole huge pages of the wanted `parts` of the executable at `path` are in
+/// huge folios. Only segments that are congruent when its bias leaves `residue` count.
 pub fn is_primed(path: &Path, headers: &Headers, residue: u64, parts: &[Part], huge: PageSize) -> bool {
     let Ok((file, _)) = open::regular(path) else { return false };
     let (page, within) = (base_page(), huge.bytes() - 1);
@@ -156,7 +156,7 @@ pub fn huge_stretches(file: &File, offsets: Range, huge: PageSize) -> Vec<Range>
     window.huge().iter().filter_map(back).collect()
 }
 
-/// Whether the page cache has the byte at `offset`. It is read without waiting for the disk.
+/// Returns whether the page cache has the byte at `offset`. It is read without waiting for the disk.
 fn is_resident(file: &File, offset: u64) -> bool {
     let mut byte = [0u8];
     let iov = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };

@@ -46,10 +46,10 @@ pub enum RelayError {
         path: Untrusted,
         /// Its length.
         bytes: u64,
-        /// What memory is left.
+        /// The memory that is left.
         left: u64,
     },
-    /// Not a file that can be re-laid.
+    /// The file cannot be re-laid.
     #[error("{path}: {source}")]
     Refused {
         /// The file.
@@ -84,7 +84,7 @@ impl RelayError {
 pub struct Original {
     /// Its path, as it was given.
     pub path: PathBuf,
-    /// Of the file that was read.
+    /// The metadata of the file that was read.
     pub meta: Metadata,
     /// Its name, if it is to be replaced; a file that is only read may be behind any link.
     entry: Option<Entry>,
@@ -133,7 +133,7 @@ impl Original {
         original.unchanged().map(|()| original)
     }
 
-    /// Checks that the name still is this file's, and that nobody has written to it.
+    /// Checks that the name is still this file's, and that no process has written to it.
     ///
     /// # Errors
     /// [`RelayError::Changed`]
@@ -157,7 +157,7 @@ impl Original {
         &self.file
     }
 
-    /// Whether this file is a copy of `other`, re-laid or not.
+    /// Returns whether this file is a copy of `other`, re-laid or not.
     pub(crate) fn is_like(&self, other: &Original) -> bool {
         align::verify(&other.bytes, &self.bytes).is_ok()
     }
@@ -204,8 +204,8 @@ impl Original {
         layout.edits.iter().try_for_each(|edit| out.write_all_at(&edit.bytes, edit.at))
     }
 
-    /// Returns the stretches of `start..end` that are no holes, so that holes stay holes (lseek(2), `SEEK_DATA`);
-    /// all of it, where the file system does not support that.
+    /// Returns the stretches of `start..end` that are not holes, so that holes stay holes (lseek(2),
+    /// `SEEK_DATA`); all of it, where the file system does not support that.
     fn data(&self, start: u64, end: u64) -> Vec<(usize, usize)> {
         let seek = |at: u64, whence| {
             lseek(&self.file, i64::try_from(at).unwrap_or(i64::MAX), whence).map(|at| at.unsigned_abs())
@@ -215,7 +215,7 @@ impl Original {
         while at < end {
             let from = match seek(at, Whence::SeekData) {
                 Ok(from) => from.max(at),
-                // Nothing but a hole up to the end of the file.
+                // There is only a hole up to the end of the file.
                 Err(nix::Error::ENXIO) => break,
                 Err(_) => at,
             };
@@ -236,7 +236,7 @@ fn read_all(file: &mut impl Read, meta: &Metadata) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let room = usize::try_from(meta.len()).map_err(|_| io::ErrorKind::FileTooLarge)?;
     bytes.try_reserve_exact(room).map_err(|_| io::ErrorKind::OutOfMemory)?;
-    // Not more, even if the file grows: the length is compared afterwards.
+    // No more is read, even if the file grows: the length is compared afterwards.
     file.take(meta.len()).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
@@ -270,7 +270,7 @@ mod tests {
     fn issue_13_a5_a_store_through_a_mapping_is_a_change() {
         let file = tempfile::NamedTempFile::new().unwrap();
         if fstatfs(file.as_file()).unwrap().filesystem_type() == TMPFS_MAGIC {
-            return println!("SKIP: temporary files are on tmpfs here, whose times do not tell of stores");
+            return println!("SKIP: temporary files are on tmpfs here, whose times do not show stores");
         }
         file.as_file().set_len(4096).unwrap();
         let (both, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
@@ -281,7 +281,7 @@ mod tests {
         // SAFETY: the first byte of a mapping of ours that is writable.
         let store = |byte: u8| unsafe { map.cast::<u8>().write_volatile(byte) };
         store(1);
-        // Longer than the clock of any file system that is likely here ticks.
+        // This is longer than a clock tick of any file system that is likely here.
         std::thread::sleep(std::time::Duration::from_millis(50));
         let original = Original::read(file.path()).unwrap();
         original.unchanged().unwrap();

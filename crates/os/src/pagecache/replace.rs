@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Putting a re-laid copy in the place of a file, and back: `hugelift prime --replace`.
 //!
-//! The copy is made beside the file, gets its owner, mode, access control lists, other attributes and times, is
-//! checked, and is then renamed over it. Running processes keep the old file; those that start later get the
-//! new one. The original stays beside it under a name that neither the loader's cache nor a pattern like
-//! `*.so` finds.
-//!
-//! The directory may be another user's, who can change every name in it at any moment. So all steps
-//! go relative to one descriptor of it and follow no link ([`Entry`]); the file that was opened is compared
-//! with the one that has the name. Nothing is executed with rights that its owner does not have.
+//! The copy is made beside the file, gets its owner, mode, access control lists, other attributes and
+//! times, is checked, and is then renamed over it. Running processes keep the old file; those that start
+//! later get the new one. The original stays beside it under a name that neither the loader's cache nor a
+//! pattern like `*.so` finds. The directory may belong to another user, who can change every name in it at
+//! any moment. So all steps go relative to one descriptor of it and follow no link ([`Entry`]); the file
+//! that was opened is compared with the one that has the name. Nothing is executed with rights that its
+//! owner does not have.
 
 mod attributes;
 mod checks;
@@ -52,7 +51,7 @@ pub enum ReplaceError {
         /// What it is instead.
         what: String,
     },
-    /// Restoring the original would change who may do what.
+    /// Restoring the original would change access rights.
     #[error("{path} is not restored: {what}; make both equal first (stat '{path}' '{kept}')")]
     Rights {
         /// The file.
@@ -93,7 +92,7 @@ pub enum ReplaceError {
     Check {
         /// The file.
         path: Untrusted,
-        /// Which check, and what it said of each.
+        /// The check, and its result for each of the two files.
         what: String,
     },
     /// There is no original to restore.
@@ -111,7 +110,7 @@ pub struct Replaced {
     pub path: PathBuf,
     /// Where the original is.
     pub original: PathBuf,
-    /// What the copy looks like.
+    /// The layout of the copy.
     pub layout: Layout,
 }
 

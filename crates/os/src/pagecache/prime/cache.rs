@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A file's pages in memory: writing back, dropping, asking.
+//! A file's pages in memory: writes them back, drops them, and finds out their state.
 
 use crate::proc::procfs::Process;
 use hugelift_core::addr::PageSize;
@@ -34,7 +34,7 @@ pub fn stamp(file: &File) -> Option<[i64; 5]> {
     Some([m.size().cast_signed(), m.mtime(), m.mtime_nsec(), m.ctime(), m.ctime_nsec()])
 }
 
-/// Whether any process has the file open for writing; `None` if that cannot be found out.
+/// Returns whether any process has the file open for writing; `None` if that cannot be found out.
 ///
 /// The kernel refuses a read lease then (fcntl(2), F_SETLEASE). A lease that was granted is given back at
 /// once; a process that opens the file for writing in that moment waits until then.
@@ -55,8 +55,8 @@ pub fn open_for_writing(file: &File) -> Option<bool> {
     (io::Error::last_os_error().raw_os_error() == Some(libc::EAGAIN)).then_some(true)
 }
 
-/// Whether mincore(2) tells the truth about the file: it does for the owner, for users who may write, and with
-/// `CAP_FOWNER`; for all others every page seems to be in memory.
+/// Returns whether mincore(2) tells the truth about the file: it does for the owner, for users who may
+/// write, and with `CAP_FOWNER`; for all others every page seems to be in memory.
 pub fn may_look(file: &File) -> bool {
     let user = nix::unistd::geteuid();
     file.metadata().is_ok_and(|m| m.uid() == user.as_raw())
@@ -64,7 +64,7 @@ pub fn may_look(file: &File) -> bool {
         || Process::OWN.read("status").is_ok_and(|status| has_fowner(&status))
 }
 
-/// Whether `CapEff`, a line of `/proc/PID/status`, has `CAP_FOWNER`.
+/// Returns whether `CapEff`, a line of `/proc/PID/status`, has `CAP_FOWNER`.
 fn has_fowner(status: &[u8]) -> bool {
     const CAP_FOWNER: u32 = 3; // linux/capability.h
     let text = text_to_parse(status);

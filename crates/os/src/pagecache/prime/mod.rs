@@ -11,7 +11,8 @@
 //!   verify       what smaps shows of a new mapping, page by page
 //! ```
 //!
-//! Each step is done only for pages that are still small: what is huge already is never dropped. Nothing is written to the file, and no other file is touched.
+//! Each step is done only for pages that are still small: pages that are huge already are never dropped.
+//! Nothing is written to the file, and no other file is touched.
 
 mod cache;
 mod holders;
@@ -57,7 +58,7 @@ pub fn prime(file: &ElfFile, page: PageSize) -> FileReport {
     prime_for(file, 0, page)
 }
 
-/// Primes as [`prime`] does, a file whose loading adds `bias` to the stated addresses.
+/// Does the same as [`prime`] for a file whose loading adds `bias` to the stated addresses.
 pub fn prime_for(file: &ElfFile, bias: u64, page: PageSize) -> FileReport {
     Job::new(file, bias, page).run(Job::prime_batch)
 }
@@ -295,8 +296,8 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Returns how much of each of these pages is in memory; `None` if the kernel does not tell this user
-    /// ([`cache::may_look`]).
+    /// Returns how much of each of these pages is in memory; `None` if the kernel does not show it to this
+    /// user ([`cache::may_look`]).
     fn resident(&self, offsets: &[u64]) -> Result<Option<Vec<view::Resident>>, Obstacle> {
         if !cache::may_look(self.file.file()) {
             return Ok(None);

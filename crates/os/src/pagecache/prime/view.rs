@@ -29,9 +29,9 @@ pub enum Advice {
 /// How much of a huge page of the file is in memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Resident {
-    /// Whether its first base page is.
+    /// Whether its first base page is in memory.
     pub first: bool,
-    /// Whether any base page is.
+    /// Whether any base page is in memory.
     pub any: bool,
 }
 
@@ -68,7 +68,7 @@ impl View {
     }
 
     fn advise(&self, at: Addr, bytes: usize, advice: libc::c_int) -> io::Result<()> {
-        // SAFETY: madvise(2) on a mapping of a file made by `new` and known to nobody else;
+        // SAFETY: madvise(2) on a mapping of a file that `new` made and nothing else uses;
         // none of the advice given here changes what it shows.
         match unsafe { libc::madvise(at.0 as *mut libc::c_void, bytes, advice) } {
             0 => Ok(()),
@@ -96,7 +96,7 @@ impl View {
     /// Asks the kernel to collapse page `i`.
     pub fn collapse(&self, i: usize) {
         let Ok(bytes) = usize::try_from(self.page.bytes()) else { return };
-        // Once more after EAGAIN.
+        // The call is made once more after EAGAIN.
         for _ in 0..2 {
             match self.advise(self.pages[i], bytes, MADV_COLLAPSE) {
                 Err(e) if e.raw_os_error() == Some(libc::EAGAIN) => {}
@@ -141,7 +141,8 @@ impl View {
 /// Maps `bytes` of the file `at` bytes behind the start of the reservation.
 fn map(reserved: &mut Reservation, file: &File, at: usize, bytes: usize, offset: u64) -> io::Result<Addr> {
     let mut with = |prot| reserved.map_file(at, bytes, prot, libc::MAP_PRIVATE, file, offset);
-    // As code: READ_ONLY_THP_FOR_FS wants that. Where the mount forbids it, as data.
+    // It is mapped as code, which READ_ONLY_THP_FOR_FS requires. Where the mount forbids code, it is mapped
+    // as data.
     let start = match with(libc::PROT_READ | libc::PROT_EXEC) {
         Err(e) if matches!(e.raw_os_error(), Some(libc::EPERM | libc::EACCES)) => with(libc::PROT_READ),
         other => other,

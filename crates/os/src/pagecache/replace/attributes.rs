@@ -28,8 +28,8 @@ pub(super) fn privilege(original: &Original) -> Option<&'static str> {
     attribute(original.file(), CAPABILITIES).is_some().then_some("has file capabilities")
 }
 
-/// Returns in what the rights of `other`, which would replace `file`, differ. A file with hard links may be
-/// another user's, linked here.
+/// Returns a difference between the rights of `file` and those of `other`, which would replace it. A file
+/// with hard links may be another user's, linked here.
 pub(super) fn other_rights(file: &Original, other: &Original) -> Option<String> {
     let (a, b) = (&file.meta, &other.meta);
     let is_same = (a.dev(), a.ino()) == (b.dev(), b.ino());
@@ -42,9 +42,9 @@ pub(super) fn other_rights(file: &Original, other: &Original) -> Option<String> 
             (mode(a) != mode(b)).then(|| format!("its mode is {:o} instead of {:o}", mode(b), mode(a)))
         })
         .or_else(|| (!is_same && b.nlink() > 1).then(|| format!("it has {} names (hard links)", b.nlink())))
-        .or_else(|| differs_in(CAPABILITIES).then(|| "its file capabilities are others: getcap".to_string()))
+        .or_else(|| differs_in(CAPABILITIES).then(|| "its file capabilities differ: getcap".to_string()))
         .or_else(|| {
-            differs_in(ACCESS_LIST).then(|| "its access control list is another: getfacl".to_string())
+            differs_in(ACCESS_LIST).then(|| "its access control list differs: getfacl".to_string())
         })
 }
 

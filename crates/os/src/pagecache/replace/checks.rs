@@ -25,18 +25,19 @@ const SHELL: &str = "/bin/sh";
 /// The user and group `nobody` of most distributions, who own no files.
 const NOBODY: u32 = 65534;
 
-/// Asks the loader to map each of the two and run nothing (`--verify`, ld.so(8)): it must exit alike for both.
-/// A static program has no loader.
+/// Lets the loader map each of the two files and run nothing (`--verify`, ld.so(8)): it must exit alike for
+/// both. A static program has no loader.
 ///
-/// The file names its loader, and the author of the file chose the name. So a loader runs only if nobody but
-/// root and the caller can change it, and it has a loader's name. And a file may be made so that the loader
-/// which maps it runs its code (glibc does not count that as a defect of ld.so). So the loader runs with the
-/// rights of the file's owner, who gains nothing by that, and with none that a program could give it.
+/// The file names its loader, and the author of the file chose the name. So a loader runs only if no user
+/// but root and the caller can change it, and it has a loader's name. A file may also be made so that the
+/// loader which maps it runs its code (glibc does not count that as a defect of ld.so). So the loader runs
+/// with the rights of the file's owner, who gains nothing by that, and with none that a program could give
+/// it.
 pub(super) fn loader(file: &ElfFile, original: &Original, copy: &File) -> Result<(), String> {
     let Some(named) = loader_of(file) else { return Ok(()) };
     let loader = trusted(&named).map_err(|why| refusal(&named, &why, &original.meta))?;
-    let ask = |file: &File| verify(&loader, file, runner(&original.meta));
-    let (before, after) = (ask(original.file())?, ask(copy)?);
+    let verified = |file: &File| verify(&loader, file, runner(&original.meta));
+    let (before, after) = (verified(original.file())?, verified(copy)?);
     if before == after {
         return Ok(());
     }
@@ -66,7 +67,7 @@ fn trusted(named: &Path) -> Result<PathBuf, String> {
     let entry = Entry::find(named).map_err(|e| e.to_string())?;
     let path = entry.path();
     let name = entry.name().as_bytes();
-    // Even of root's programs only a loader is known to run nothing with `--verify`.
+    // Only a loader is known to run nothing with `--verify`, even among root's programs.
     if ![&b"ld-"[..], b"ld.so", b"ld64.so"].iter().any(|start| name.starts_with(start)) {
         return Err(format!("{} has no loader's name (ld-*, ld.so*)", path.escaped()));
     }
@@ -79,14 +80,14 @@ fn trusted(named: &Path) -> Result<PathBuf, String> {
 }
 
 fn refusal(named: &Path, why: &str, file: &Metadata) -> String {
-    let mut said = format!("its loader {} is not run: {why}", named.escaped());
+    let mut message = format!("its loader {} is not run: {why}", named.escaped());
     if nix::unistd::geteuid().is_root() && file.uid() != 0 {
-        said += &format!(
+        message += &format!(
             "; without root's rights: setpriv --reuid={} --clear-groups hugelift prime --replace",
             file.uid()
         );
     }
-    said
+    message
 }
 
 /// Returns the user as whom the loader checks the file; `None` for the caller.
@@ -121,7 +122,7 @@ fn verify(loader: &Path, file: &File, runner: Option<u32>) -> Result<ExitStatus,
         }
         std::thread::sleep(Duration::from_millis(2));
     }
-    // Our own child, whose time is up.
+    // It is our own child, and its time is up.
     let _ = child.kill().and_then(|()| child.wait());
     Err(format!("{} --verify does not end", loader.escaped()))
 }
