@@ -34,7 +34,7 @@ global_asm!(
     "std", // and copy downwards
     "2:",
     "rep movsb", // copy rcx bytes from [rsi] to [rdi]
-    "cld",       // the ABI wants the flag clear
+    "cld",       // the ABI requires a clear flag
     "ret",
     "memset:",
     "mov r8, rdi",  // save the destination

@@ -58,7 +58,7 @@ pub fn open(path: &Path) -> Result<File, OutputError> {
     open_checked(path).map_err(|source| OutputError { path: path.into(), source })
 }
 
-/// What is at a place where something is to be written.
+/// The file at a place to write to.
 enum There {
     Nothing,
     Regular(FileStat),

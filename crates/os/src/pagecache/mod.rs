@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the page cache holds of a file in huge folios. It is found by a mapping of ours at a congruent
+//! Finds out what the page cache holds of a file in huge folios, by a mapping of ours at a congruent
 //! address, which the kernel maps by huge entries where it can.
 //!
 //! ```text

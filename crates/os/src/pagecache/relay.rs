@@ -23,7 +23,7 @@ pub enum RelayError {
     /// A system call on this file failed.
     #[error("cannot {action} {path}: {source}")]
     Io {
-        /// What was attempted: a verb.
+        /// The attempt, as a verb.
         action: &'static str,
         /// The file.
         path: Untrusted,

@@ -60,7 +60,7 @@ pub struct Entry {
     file: Option<FileId>,
 }
 
-/// What was removed from a store.
+/// The files that were removed from a store.
 #[derive(Clone, Debug, Default)]
 pub struct Freed {
     /// The entries.

@@ -80,7 +80,7 @@ pub struct Offer {
 }
 
 /// Returns whether `shared` is the only backing that the user wants. Then the report says why there is no
-/// copy. Where other backings follow, a missing copy is no failure.
+/// copy. Where other backings follow, a missing copy is not a failure.
 fn is_demanded(policy: &Policy) -> bool {
     policy.backings == [Backing::Shared]
 }

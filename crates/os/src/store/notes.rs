@@ -46,7 +46,7 @@ impl Notes {
     /// Opens the calling user's directory; with [`IfAbsent::Make`] it is made.
     ///
     /// # Errors
-    /// Why there is none.
+    /// The reason why there is none.
     pub fn open(if_absent: IfAbsent) -> Result<Notes, StoreError> {
         Notes::at(&notes_beside(&own_path()?), if_absent)
     }
@@ -54,7 +54,7 @@ impl Notes {
     /// Opens the directory at `path`.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The reason why it cannot be used.
     pub fn at(path: &Path, if_absent: IfAbsent) -> Result<Notes, StoreError> {
         Ok(Notes { place: open_plain(path, if_absent)? })
     }

@@ -79,7 +79,7 @@ pub fn notes_beside(store: &Path) -> PathBuf {
 /// not its parent.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The reason why it cannot be used.
 pub fn open_plain(path: &Path, if_absent: IfAbsent) -> Result<Place, StoreError> {
     if if_absent == IfAbsent::Make && !path.parent().is_some_and(Path::is_dir) {
         return Err(StoreError::Missing { path: path.into() });
@@ -95,7 +95,7 @@ pub fn open_plain(path: &Path, if_absent: IfAbsent) -> Result<Place, StoreError>
 /// Opens the directory at `path`.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The reason why it cannot be used.
 pub fn open(path: &Path, if_absent: IfAbsent) -> Result<Place, StoreError> {
     if if_absent == IfAbsent::Make && path == Path::new(MACHINE_WIDE) && geteuid().is_root() {
         let parent = path.parent().unwrap_or(path);

@@ -25,7 +25,7 @@
 //! returns to the next instruction of the stub: rt_sigreturn, which loads all registers from the frame
 //! at sp. The tracer stops the target in between, and sets its registers for the next call. If the
 //! tracer is killed, the kernel lets the target go on: it finishes its call, and rt_sigreturn takes it
-//! to the program's next instruction. There is no breakpoint, which would then kill it.
+//! to the program's next instruction. No breakpoint is used: without a tracer it would kill the program.
 //!
 //! *Chained frames.* If the program must not go on before other calls are made (a wait4(2) for the
 //! helper, a call that completes what was begun), each such call has a frame of its own. Its pc is the

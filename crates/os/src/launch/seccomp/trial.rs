@@ -14,7 +14,7 @@ use std::io;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What the child reports.
+/// The report of the child.
 struct Progress {
     /// wait4(2) is allowed.
     waits: AtomicBool,

@@ -43,9 +43,7 @@ pub(super) fn other_rights(file: &Original, other: &Original) -> Option<String> 
         })
         .or_else(|| (!is_same && b.nlink() > 1).then(|| format!("it has {} names (hard links)", b.nlink())))
         .or_else(|| differs_in(CAPABILITIES).then(|| "its file capabilities differ: getcap".to_string()))
-        .or_else(|| {
-            differs_in(ACCESS_LIST).then(|| "its access control list differs: getfacl".to_string())
-        })
+        .or_else(|| differs_in(ACCESS_LIST).then(|| "its access control list differs: getfacl".to_string()))
 }
 
 fn attribute(file: &File, name: &str) -> Option<Vec<u8>> {
