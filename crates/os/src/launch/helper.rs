@@ -42,7 +42,7 @@ pub trait LiftHooks {
     /// its exec stop, and `mappings` are all its mappings.
     fn place(&mut self, pid: u32, image: &Image, mappings: &[Mapping]) -> Option<Move>;
 
-    /// Returns the page size to a multiple of which the start of the heap is moved; `None` leaves the heap
+    /// Returns the page size; the heap's start is then moved to a multiple of it. `None` leaves the heap
     /// where it is. The program stands at its exec stop.
     fn heap_page(&self) -> Option<PageSize>;
 
@@ -58,8 +58,9 @@ pub trait LiftHooks {
     /// the program no time.
     fn while_loading(&mut self, pid: u32);
 
-    /// Changes `target`, which is the process `pid`, and returns whether the program may start. It stands
-    /// before its first own instruction; or, if it is a child, in the constructor of hugelift's library.
+    /// Changes `target`, which is the process `pid`, and returns whether the program may start. The
+    /// program stands before its first own instruction; or, if it is a child, in the constructor of
+    /// hugelift's library.
     fn lift(&mut self, pid: u32, target: &mut Remote) -> Verdict;
 
     /// Is called when the program runs, and nothing waits for the helper. It is not called if the helper is

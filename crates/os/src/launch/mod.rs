@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Starts a helper for the calling process, which is about to become the program. The helper is not a child
-//! of the program: the launcher forks an intermediate process, which forks the helper and ends. Where
-//! orphans become children of the program (pid 1 of a namespace, a subreaper), the helper is a direct child
-//! whose end sends no signal and which wait(2) does not see without `__WALL`. A wait4(2) for it is then
-//! chained before the program's restore frame.
+//! Starts a helper for the calling process, which is about to become the program.
+//!
+//! The helper is not a child of the program: the launcher forks an intermediate process, which forks the
+//! helper and ends. Where orphans become children of the program (pid 1 of a namespace, a subreaper), the
+//! helper is a direct child whose end sends no signal and which wait(2) does not see without `__WALL`. A
+//! wait4(2) for it is then chained before the program's restore frame.
 
 pub mod base;
 pub mod bypass;

@@ -75,8 +75,9 @@ pub enum NoPreload {
     },
 }
 
-/// Checks that the loader of the program at `path` can load the library, and that the program then runs. A
-/// file that cannot be read or is not a program passes: execve(2) will report it.
+/// Checks that the loader of the program at `path` can load the library, and that the program then runs.
+///
+/// A file that cannot be read or is not a program passes: execve(2) will report it.
 ///
 /// # Errors
 /// Why the library is not loaded.

@@ -4,10 +4,11 @@
 //! The copy is made beside the file, gets its owner, mode, access control lists, other attributes and
 //! times, is checked, and is then renamed over it. Running processes keep the old file; those that start
 //! later get the new one. The original stays beside it under a name that neither the loader's cache nor a
-//! pattern like `*.so` finds. The directory may belong to another user, who can change every name in it at
-//! any moment. So all steps go relative to one descriptor of it and follow no link ([`Entry`]); the file
-//! that was opened is compared with the one that has the name. Nothing is executed with rights that its
-//! owner does not have.
+//! pattern like `*.so` finds.
+//!
+//! The directory may belong to another user, who can change every name in it at any moment. So all steps
+//! go relative to one descriptor of it and follow no link ([`Entry`]); the file that was opened is compared
+//! with the one that has the name. Nothing is executed with rights that its owner does not have.
 
 mod attributes;
 mod checks;
