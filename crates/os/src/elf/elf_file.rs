@@ -13,9 +13,9 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// The most that is read of a note or a dynamic section. No linker writes a longer one.
+/// The most that is read of a note or a dynamic section: a longer one is damaged, as no linker writes it.
 const MAX_STRETCH: u64 = 64 << 10;
-/// PATH_MAX; linkers write no longer name or search path.
+/// PATH_MAX: names and search paths that linkers write are shorter.
 const MAX_STRING: usize = 4096;
 
 /// An open ELF file.

@@ -2,7 +2,7 @@
 //! Reading and writing another process's memory: by process_vm_readv(2), or by
 //! `/proc/PID/mem` where a sandbox forbids that call.
 //!
-//! Bytes that must be written in spite of the target's protections goes through
+//! Bytes that must be written in spite of the target's protections go through
 //! [`crate::trace::ptrace::Stopped::poke`].
 
 use hugelift_core::addr::{Addr, Range};

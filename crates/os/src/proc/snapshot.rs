@@ -18,7 +18,7 @@ use hugelift_core::snapshot::{Machine, Object, Snapshot, Stored};
 use std::collections::HashSet;
 use std::path::PathBuf;
 
-/// The most that is read of a note or a dynamic section. No linker writes a longer one.
+/// The most that is read of a note or a dynamic section: a longer one is damaged, as no linker writes it.
 const MAX_STRETCH: u64 = 64 << 10;
 
 /// Takes the snapshot of process `pid`; `None` is the calling process.
