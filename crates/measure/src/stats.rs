@@ -254,7 +254,7 @@ pub(crate) mod tests {
     fn five_pairs_give_no_interval() {
         let e = ratio(&[(1.0, 0.5); 5]).unwrap();
         assert_eq!((e.interval, e.verdict(1.0)), (None, Verdict::TooFew));
-        assert!(e.to_string().contains("5 of at least 6"), "{e}");
+        assert!(e.to_string().contains("[5 rounds; an interval needs 6]"), "{e}");
     }
 
     #[test]
