@@ -7,8 +7,9 @@ use anyhow::{Context as _, Result};
 use hugelift_core::addr::{PageSize, Range};
 use hugelift_core::elf::{HEAD_BYTES, Headers};
 use hugelift_core::maps::Mapping;
-use hugelift_core::smaps::{Usage, parse_smaps};
+use hugelift_core::smaps::Usage;
 use hugelift_measure::host;
+use hugelift_os::proc::procfs::Process;
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -158,7 +159,7 @@ impl Drop for Area {
 }
 
 fn huge_bytes_at(start: u64, bytes: u64) -> Result<u64> {
-    let usages = parse_smaps(&std::fs::read("/proc/self/smaps")?)?;
+    let usages = Process::OWN.smaps()?;
     let inside = |usage: &&Usage| {
         let range = usage.mapping.range;
         range.start.0 < start + bytes && start < range.end.0

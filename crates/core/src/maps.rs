@@ -109,6 +109,9 @@ impl Mapping {
     }
 }
 
+/// What is wrong with a line that overlaps the mapping before it.
+pub(crate) const OVERLAPS: &str = "overlaps the mapping before it";
+
 /// A line that does not have the format of proc_pid_maps(5).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line} of maps: {what}: '{text}'")]
@@ -121,6 +124,16 @@ pub struct MapsError {
     pub text: String,
 }
 
+impl MapsError {
+    /// Returns whether the process changed its mappings while they were read. The kernel fills one buffer
+    /// for each read(2) and begins the next one at the first mapping that ends behind the last one. If
+    /// that mapping has grown or was merged meanwhile, it overlaps what was read before. Reading the
+    /// whole file again helps.
+    pub fn changed_meanwhile(&self) -> bool {
+        self.what == OVERLAPS
+    }
+}
+
 /// Parses all mappings of a process, which are in the order of their addresses.
 ///
 /// # Errors
@@ -130,7 +143,7 @@ pub fn parse_maps(text: &[u8]) -> Result<Vec<Mapping>, MapsError> {
     for (i, line) in lines(text) {
         let mapping = parse_line(line).map_err(|what| error(i, what, line))?;
         if all.last().is_some_and(|last| last.range.end > mapping.range.start) {
-            return Err(error(i, "overlaps the mapping before it", line));
+            return Err(error(i, OVERLAPS, line));
         }
         all.push(mapping);
     }

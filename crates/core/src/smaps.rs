@@ -7,7 +7,7 @@
 
 use crate::attribute::Attribute;
 use crate::fields::kilobytes;
-use crate::maps::{Mapping, MapsError, error, lines, parse_line};
+use crate::maps::{Mapping, MapsError, OVERLAPS, error, lines, parse_line};
 
 /// One mapping with its counters, all in bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -95,7 +95,7 @@ pub fn parse_smaps(text: &[u8]) -> Result<Vec<Usage>, MapsError> {
         } else {
             let mapping = parse_line(line).map_err(|what| error(i, what, line))?;
             if all.last().is_some_and(|last| last.mapping.range.end > mapping.range.start) {
-                return Err(error(i, "overlaps the mapping before it", line));
+                return Err(error(i, OVERLAPS, line));
             }
             all.push(Usage::new(mapping));
         }

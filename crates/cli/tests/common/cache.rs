@@ -2,7 +2,8 @@
 //! Copies of programs whose page cache is in huge folios.
 
 use super::run::shown;
-use hugelift_core::smaps::{Usage, parse_smaps};
+use hugelift_core::smaps::Usage;
+use hugelift_os::proc::procfs::Process;
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, munmap};
 use std::fs::File;
 use std::num::NonZeroUsize;
@@ -101,8 +102,7 @@ fn prime(path: &Path) -> u64 {
         for offset in (0..len).step_by(4096) {
             image.as_ptr().cast::<u8>().add(offset).read_volatile();
         }
-        let text = std::fs::read("/proc/self/smaps").expect("smaps");
-        let usage = parse_smaps(&text).expect("smaps");
+        let usage = Process::OWN.smaps().expect("smaps");
         let own = usage.iter().find(|u| u.mapping.range.start.0 == image.as_ptr() as u64);
         let huge = own.map_or(0, |u| u.file_huge);
         munmap(base, room.get()).expect("munmap");

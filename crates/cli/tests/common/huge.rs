@@ -4,7 +4,8 @@
 
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::elf::Headers;
-use hugelift_core::smaps::{Usage, parse_smaps};
+use hugelift_core::smaps::Usage;
+use hugelift_os::proc::procfs::Process;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -33,8 +34,7 @@ pub struct Piece {
 
 /// Returns the mappings of a process with their counters.
 pub fn smaps(pid: u32) -> Vec<Usage> {
-    let text = std::fs::read(format!("/proc/{pid}/smaps")).expect("read smaps");
-    parse_smaps(&text).expect("parse smaps")
+    Process::new(pid).smaps().expect("its smaps")
 }
 
 /// Returns every read-only segment of each of `objects` in a process.

@@ -3,7 +3,8 @@
 
 use crate::look::Look;
 use crate::start::lifted;
-use hugelift_core::smaps::{Usage, parse_smaps};
+use hugelift_core::smaps::Usage;
+use hugelift_os::proc::procfs::Process;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -46,7 +47,7 @@ impl Held {
     }
 
     pub fn smaps(&self) -> Vec<Usage> {
-        parse_smaps(&std::fs::read(format!("/proc/{}/smaps", self.child.id())).unwrap()).unwrap()
+        Process::new(self.child.id()).smaps().unwrap()
     }
 
     /// Lets it end, and asserts that it ends as it should.

@@ -4,6 +4,7 @@
 //! process that smaps costs.
 
 use crate::machine::{base_page, thp_page};
+use crate::proc::procfs::parse_unchanged;
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::smaps::parse_smaps;
 use std::fs::File;
@@ -70,8 +71,9 @@ pub fn huge_bytes_at_least(pid: i32, range: Range) -> io::Result<u64> {
 /// Returns the huge bytes that smaps counts for the mappings of `range`, less those that may lie beside
 /// `range`: every huge page there whose base pages are all present.
 fn huge_bytes_by_smaps(pid: i32, range: Range) -> io::Result<u64> {
-    let text = std::fs::read(format!("/proc/{pid}/smaps"))?;
-    let usages = parse_smaps(&text).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
+    let read = || std::fs::read(format!("/proc/{pid}/smaps"));
+    let usages =
+        parse_unchanged(read, parse_smaps)?.map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
     // Pages of the pool are mappings of their own, so only transparent huge pages are beside `range`.
     let page = thp_page().unwrap_or(PageSize::MB2);
     let mut bytes = 0;

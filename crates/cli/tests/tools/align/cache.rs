@@ -3,7 +3,7 @@
 //! read in under MADV_HUGEPAGE, and a second mapping shows what became huge.
 
 use hugelift_core::elf::{HEAD_BYTES, Headers, Segment};
-use hugelift_core::smaps::parse_smaps;
+use hugelift_os::proc::procfs::Process;
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use std::ffi::c_void;
@@ -84,8 +84,7 @@ impl Mapped {
     }
 
     fn huge(&self) -> u64 {
-        let text = std::fs::read("/proc/self/smaps").expect("smaps");
-        let all = parse_smaps(&text).expect("smaps");
+        let all = Process::OWN.smaps().expect("smaps");
         let ours = all.iter().find(|u| u.mapping.range.start.0 == self.start as u64);
         ours.expect("our mapping").file_huge
     }

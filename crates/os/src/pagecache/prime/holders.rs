@@ -3,7 +3,7 @@
 
 use crate::proc::procfs::{Process, read_whole};
 use hugelift_core::addr::PageSize;
-use hugelift_core::maps::{FileId, parse_maps};
+use hugelift_core::maps::FileId;
 use hugelift_core::prime::Holder;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -25,13 +25,14 @@ fn holder(pid: u32) -> Holder {
 /// identity in `/proc/PID/maps`.
 pub fn mappers(id: FileId, offsets: &[u64], page: PageSize) -> Vec<Vec<Holder>> {
     let mut found = vec![Vec::new(); offsets.len()];
-    // Most processes do not map the file: only lines with its inode are parsed.
+    // Most processes do not map the file: only lists with its inode are parsed.
     let inode = format!(" {} ", id.inode).into_bytes();
     for pid in others() {
-        let Ok(maps) = Process::new(pid).read("maps") else { continue };
-        let lines = maps.split(|&b| b == b'\n').filter(|line| line.windows(inode.len()).any(|w| w == inode));
-        let lines: Vec<&[u8]> = lines.collect();
-        let mappings = parse_maps(&lines.join(&b'\n')).unwrap_or_default();
+        let Ok(text) = Process::new(pid).read("maps") else { continue };
+        if !text.windows(inode.len()).any(|w| w == inode) {
+            continue;
+        }
+        let Ok(mappings) = Process::new(pid).maps() else { continue };
         let stretches: Vec<(u64, u64)> = mappings
             .iter()
             .filter(|m| m.file == id)
