@@ -120,7 +120,7 @@ fn lab_results(args: &DoctorArgs) -> Vec<Report> {
     let mut reports = saved::folder().map(|folder| saved::load(&folder)).unwrap_or_default();
     if !reports.is_empty() {
         let here = read_machine(&Tree::default());
-        reports.retain(|report| report.machine.is_like(&here));
+        reports.retain(|report| report.is_sure() && report.machine.is_like(&here));
     }
     reports
 }

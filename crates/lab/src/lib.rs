@@ -8,6 +8,7 @@
 //! | [`results`] | what an experiment returns: plain data, the same for all |
 //! | [`read_machine`], [`saved`] | the description of the machine in a report; the last reports, for `hugelift doctor` |
 //! | [`memory`], `block` | memory on a known kind of pages |
+//! | `disturbance` | what other programs take from a step while it is measured |
 //! | `clock`, `cpus`, `setting` | clocks, the CPUs of this process, settings of the kernel that are put back |
 //! | `knees`, `latency`, `contention` | what figures mean: bends of a curve, percentiles, a model of more cores |
 //!
@@ -23,6 +24,7 @@ mod clock;
 mod contention;
 pub mod cow;
 mod cpus;
+mod disturbance;
 mod knees;
 mod latency;
 pub mod memcpy;

@@ -59,6 +59,7 @@ pub fn perform(
         seconds: began.elapsed().as_secs_f64(),
         date,
         machine: read_machine(&Tree::default()),
+        disturbance: progress.disturbance(),
         outcome,
     })
 }

@@ -38,5 +38,5 @@ pub mod server;
 pub mod stats;
 pub mod stopping;
 pub mod timed;
-mod tree;
+pub mod tree;
 pub mod uprobe;

@@ -126,8 +126,9 @@ fn measured(
     let bar = Bar::new(experiment.name);
     let report = perform(experiment, quick, |share, what| bar.show(share, what), run)?;
     bar.end();
-    // An incomplete result must not replace a complete one.
+    // An incomplete or doubtful result must not replace a good one.
     if report.ended == Ended::Complete
+        && report.is_sure()
         && let Some(folder) = saved::folder()
         && let Err(error) = saved::save(&folder, &report)
     {

@@ -4,9 +4,13 @@
 //! An experiment returns an [`Outcome`]. Together with the machine, the time and how it ended this is a
 //! [`Report`], which crate `hugelift-report` shows as text, CSV, JSON or a page.
 
+pub mod claim;
+pub mod disturbance;
 pub mod machine;
 pub mod unit;
 
+use claim::Claim;
+use disturbance::Disturbance;
 use machine::Machine;
 use serde::{Deserialize, Serialize};
 use unit::Unit;
@@ -33,9 +37,21 @@ pub struct Report {
     pub date: String,
     /// The machine that it ran on.
     pub machine: Machine,
+    /// What other programs took from it; `None` if that could not be read.
+    #[serde(default)]
+    pub disturbance: Option<Disturbance>,
     /// The results.
     #[serde(flatten)]
     pub outcome: Outcome,
+}
+
+impl Report {
+    /// Returns whether it states something that `hugelift doctor` may rely on: no other program disturbed
+    /// it, and at least one of its claims is sure.
+    pub fn is_sure(&self) -> bool {
+        self.disturbance.is_some_and(|disturbance| !disturbance.is_disturbed())
+            && self.outcome.claims.iter().any(|claim| claim.sure)
+    }
 }
 
 /// How an experiment ended.
@@ -56,6 +72,9 @@ pub enum Ended {
 pub struct Outcome {
     /// What the results mean on this machine, in two sentences.
     pub advice: Vec<String>,
+    /// What the experiment states, for comparison with other reports.
+    #[serde(default)]
+    pub claims: Vec<Claim>,
     /// What was left out and why, what root would add, what was observed along the way.
     pub notes: Vec<String>,
     /// Tables of figures.

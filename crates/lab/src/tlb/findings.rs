@@ -35,6 +35,7 @@ pub fn outcome(curves: &[Curve], notes: Vec<String>, sizes: Option<&Sizes>) -> O
         tables: vec![table_of_saved(&saved), table_of_knees(&found), table_of_curves(curves)],
         plots: [Access::Load, Access::Jump].into_iter().filter_map(|a| plot(a, curves, &found)).collect(),
         samples: curves.iter().map(sample).collect(),
+        claims: Vec::new(),
         listing: Vec::new(),
     };
     outcome.notes.extend(sizes.and_then(|s| match s.heap {

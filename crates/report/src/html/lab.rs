@@ -3,7 +3,7 @@
 
 use crate::html::page::{escape, json, page, table};
 use crate::html::plot;
-use crate::lab::{cell, how_it_ended, is_numbers};
+use crate::lab::{cell, disturbed, how_it_ended, is_numbers};
 use hugelift_lab::results::{Report, Table};
 use std::fmt::Write as _;
 
@@ -51,6 +51,8 @@ fn section(out: &mut String, report: &Report, among_others: bool) {
         machine(out, report);
     }
     let quick = if report.quick { ", quick" } else { "" };
+    let name = escape(&report.experiment);
+    let _ = writeln!(out, "<p class=\"muted\">lab {name}{}</p>", escape(&disturbed(report)));
     let _ = writeln!(out, "<p class=\"muted\">{}, {:.1} s{quick}</p>", escape(&report.date), report.seconds);
     if !report.outcome.advice.is_empty() {
         let _ = writeln!(out, "<p class=\"panel advice\">{}</p>", escape(&report.outcome.advice.join(" ")));

@@ -11,7 +11,8 @@ use std::fmt::Write as _;
 
 /// Returns all of it but the curves, which [`crate::html::lab`] draws.
 pub fn text(report: &Report) -> String {
-    let mut out = format!("lab {}: {}\n", report.experiment, printable(&report.title));
+    let mut out = format!("lab {}{}\n", report.experiment, disturbed(report));
+    let _ = writeln!(out, "  {}", printable(&report.title));
     for line in report.machine.lines() {
         let _ = writeln!(out, "  {}", printable(&line));
     }
@@ -41,6 +42,14 @@ pub fn text(report: &Report) -> String {
         let _ = writeln!(out, "\n{}", printable(&report.outcome.advice.join(" ")));
     }
     out
+}
+
+/// Returns how disturbed the experiment was, as the rest of a line that begins with its name.
+pub(crate) fn disturbed(report: &Report) -> String {
+    match &report.disturbance {
+        Some(disturbance) => format!(", {}", disturbance.line()),
+        None => ": /proc/stat does not say whether other programs disturbed it".into(),
+    }
 }
 
 /// Returns a note on a report that is not complete.
@@ -79,6 +88,8 @@ fn table_text(table: &Table) -> String {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use hugelift_lab::results::claim::Claim;
+    use hugelift_lab::results::disturbance::Disturbance;
     use hugelift_lab::results::{Hue, Mark, Outcome, Plot, Point, Sample, Scale, Series, Shape, VERSION};
 
     /// Returns a report with one of each kind of content.
@@ -110,7 +121,9 @@ pub(crate) mod tests {
             seconds: 1.25,
             date: "2026-01-31T12:00:00Z".into(),
             machine: hugelift_lab::results::machine::Machine::default(),
+            disturbance: Some(Disturbance { load: 0.5, steps: 1, ..Disturbance::default() }),
             outcome: Outcome {
+                claims: vec![Claim::word("tlb.load", "known", true)],
                 advice: vec!["Use huge pages.".into(), "It is \u{1b}[31mworth it.".into()],
                 notes: vec!["no root".into()],
                 tables: vec![table],
@@ -142,7 +155,12 @@ pub(crate) mod tests {
     #[test]
     fn a_report_as_text() {
         let text = text(&report());
-        assert!(text.starts_with("lab tlb: what a page costs\n"), "{text}");
+        assert!(
+            text.starts_with(
+                "lab tlb, undisturbed: other programs used 0.0 % of the CPUs, load 0.5\n  what a page costs\n"
+            ),
+            "{text}"
+        );
         assert!(
             text.contains("  pages  working set  latency, ns\n  4 kB          1 MB         1.50\n"),
             "{text}"
