@@ -306,7 +306,7 @@ pub(crate) fn parse_unchanged<T, E>(
 ) -> Result<Result<T, MapsError>, E> {
     // A mapping must change just where one read(2) ends for a list to be torn. In a row that is rare even
     // in a program whose threads map memory all the time.
-    const MORE: usize = 0;
+    const MORE: usize = 20;
     for _ in 0..MORE {
         match parse(&read()?) {
             Err(error) if error.changed_meanwhile() => tracing::debug!("{error}; reading it again"),
