@@ -316,6 +316,18 @@ pub fn json<T: Serialize + ?Sized>(value: &T) -> serde_json::Result<String> {
     Ok(out)
 }
 
+/// Returns digits in groups of three: `3213400` as `3 213 400`.
+pub fn thousands(digits: &str) -> String {
+    let mut out = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(' ');
+        }
+        out.push(digit);
+    }
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -323,6 +335,12 @@ mod tests {
 
     fn is_harmless(text: &str) -> bool {
         !text.contains(acts)
+    }
+
+    #[test]
+    fn digits_in_groups() {
+        let shown = ["", "1", "123", "1234", "3213400"].map(thousands);
+        assert_eq!(shown, ["", "1", "123", "1 234", "3 213 400"]);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use crate::table::{LEFT, RIGHT, Table};
 use hugelift_core::addr::{Addr, PageSize, Range, human_bytes};
 use hugelift_core::policy::SpanChoice;
-use hugelift_core::printable::{Escape, printable};
+use hugelift_core::printable::{Escape, printable, thousands};
 use hugelift_core::report::{Entries, Fragment, Gain, ObjectReport, PartReport, Report, SkipReport};
 use hugelift_core::skip::Reason;
 use hugelift_core::snapshot::Part;
@@ -214,12 +214,13 @@ fn entries(out: &mut String, report: &Report) {
     if small == lifted && small == now {
         return;
     }
-    let now = if report.pid.is_some() { format!("{} now, ", grouped(now)) } else { String::new() };
+    let now =
+        if report.pid.is_some() { format!("{} now, ", thousands(&now.to_string())) } else { String::new() };
     let _ = writeln!(
         out,
         "TLB entries for text and rodata: {} with small pages, {now}{} if all that is liftable is huge",
-        grouped(small),
-        grouped(lifted)
+        thousands(&small.to_string()),
+        thousands(&lifted.to_string())
     );
 }
 
@@ -237,19 +238,6 @@ fn page_cache(out: &mut String, report: &Report) {
         .collect();
     let huge = if huge.is_empty() { "nothing of it".to_string() } else { huge.join(", ") };
     let _ = writeln!(out, "on huge pages in the page cache now: {huge}");
-}
-
-/// Returns a number as `21 402`.
-fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut out = String::new();
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            out.push(' ');
-        }
-        out.push(digit);
-    }
-    out
 }
 
 fn totals(out: &mut String, report: &Report) {

@@ -122,29 +122,21 @@ mod tests {
     use hugelift_core::pool::NodePool;
     use hugelift_core::snapshot::Pool;
 
-    fn two_sizes() -> Vec<SizePool> {
+    fn pool_of(page: PageSize, [total, free, reserved, surplus, overcommit]: [u64; 5]) -> Pool {
+        Pool { page, total, free, reserved, surplus, overcommit }
+    }
+
+    /// Returns a pool of 2 MB pages, the usual size. It is on two nodes.
+    fn usual() -> SizePool {
+        let pool = pool_of(PageSize::MB2, [100, 40, 10, 4, 6]);
         let node = |node, total, free, surplus| NodePool { node, total, free, surplus };
-        let pool = |page, total, free, reserved, surplus, overcommit| Pool {
-            page: PageSize::new(page).unwrap(),
-            total,
-            free,
-            reserved,
-            surplus,
-            overcommit,
-        };
-        vec![
-            SizePool::new(pool(1 << 30, 0, 0, 0, 0, 0), Some(PageSize::MB2), vec![]),
-            SizePool::new(
-                pool(2 << 20, 100, 40, 10, 4, 6),
-                Some(PageSize::MB2),
-                vec![node(0, 60, 10, 4), node(1, 40, 30, 0)],
-            ),
-        ]
+        SizePool::new(pool, Some(PageSize::MB2), vec![node(0, 60, 10, 4), node(1, 40, 30, 0)])
     }
 
     #[test]
     fn a_table_and_a_bar() {
-        let shown = show(&two_sizes(), 20);
+        let empty = pool_of(PageSize::new(1 << 30).unwrap(), [0; 5]);
+        let shown = show(&[SizePool::new(empty, Some(PageSize::MB2), vec![]), usual()], 20);
         let lines: Vec<&str> = shown.lines().collect();
         let words = |i: usize| lines[i].split_whitespace().collect::<Vec<_>>().join(" ");
         assert_eq!(words(1), "1 GB all 0 0 0 0 0 0");
@@ -157,7 +149,7 @@ mod tests {
 
     #[test]
     fn every_page_has_a_cell_where_there_is_room() {
-        let mut pool = two_sizes()[1].clone();
+        let mut pool = usual();
         (pool.total, pool.free, pool.reserved) = (5, 3, 1);
         assert_eq!(bar(&pool, 80), "██▒░░");
         (pool.total, pool.free) = (u64::MAX, 0);
@@ -171,7 +163,7 @@ mod tests {
             objects: 1,
             pages: BTreeMap::from([(2 << 20, pages)]),
         };
-        let shown = needs(&[need("a\x1b", 30), need("b", 10)], &two_sizes());
+        let shown = needs(&[need("a\x1b", 30), need("b", 10)], &[usual()]);
         assert!(shown.contains("a\\x1b") && shown.contains("together"), "{shown}");
         assert!(shown.ends_with("32 available, too few\nhugelift pool set 2M=+8\n"), "{shown}");
     }

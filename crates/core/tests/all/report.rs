@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The report against snapshots made by hand and at random.
 
+use crate::common::{pool, program};
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::apply::{Outcome, SpanOutcome};
 use hugelift_core::elf::{self, Headers, Segment};
@@ -9,7 +10,7 @@ use hugelift_core::plan::{Plan, plan};
 use hugelift_core::policy::{Backing, Policy};
 use hugelift_core::report::Report;
 use hugelift_core::smaps::{Usage, parse_smaps};
-use hugelift_core::snapshot::{Machine, Object, Part, Pool, Snapshot};
+use hugelift_core::snapshot::{Machine, Object, Part, Snapshot};
 use hugelift_core::target::Fault;
 use proptest::prelude::*;
 use std::path::PathBuf;
@@ -17,17 +18,7 @@ use std::path::PathBuf;
 const MB: u64 = 1 << 20;
 
 fn machine() -> Machine {
-    Machine {
-        base_page: PageSize::SMALL,
-        thp_page: Some(PageSize::MB2),
-        folios: Vec::new(),
-        thp_off: None,
-        pools: vec![Pool { page: PageSize::MB2, total: 3, free: 3, reserved: 0, surplus: 0, overcommit: 0 }],
-        moves_hugetlb: true,
-        populate: true,
-        memory_left: 1 << 40,
-        memory_limit: None,
-    }
+    Machine { pools: vec![pool(PageSize::MB2, 3)], memory_left: 1 << 40, ..crate::common::machine() }
 }
 
 /// One object whose segments lie at `start` one after the other.
@@ -70,16 +61,7 @@ fn snapshot(list: &[(u64, &[(Prot, u64)])]) -> Snapshot {
     let path = PathBuf::from("[stack]");
     let file = FileId::default();
     mappings.push(Mapping { range, prot: Prot::RW, shared: false, offset: 0, file, path, deleted: false });
-    Snapshot {
-        objects,
-        mappings,
-        patched: vec![],
-        special: vec![],
-        cached: vec![],
-        brk: None,
-        machine: machine(),
-        stored: Default::default(),
-    }
+    program(objects, mappings, machine())
 }
 
 fn usage(mapping: &Mapping) -> Usage {

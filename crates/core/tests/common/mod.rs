@@ -59,6 +59,20 @@ pub fn all_heads() -> Vec<Vec<u8>> {
     PROGRAMS.iter().flat_map(|(_, record)| heads(record)).map(|(_, head)| head).collect()
 }
 
+/// Returns a stopped program with nothing but these objects and mappings.
+pub fn program(objects: Vec<Object>, mappings: Vec<Mapping>, machine: Machine) -> Snapshot {
+    Snapshot {
+        objects,
+        mappings,
+        patched: vec![],
+        special: vec![],
+        cached: vec![],
+        brk: None,
+        machine,
+        stored: Stored::default(),
+    }
+}
+
 /// Returns a machine with enough pages of both kinds.
 pub fn machine() -> Machine {
     Machine {
@@ -86,9 +100,8 @@ pub fn snapshot(record: &str, machine: Machine) -> Snapshot {
     let objects = objects
         .map(|(i, (path, head))| object(path, headers(record, path, &head), i == 0, &mappings))
         .collect();
-    let (patched, special, cached, stored) = (vec![], vec![], vec![], Stored::default());
     let brk = mappings.iter().find(|m| m.is_named("[heap]")).map(|m| m.range.start);
-    Snapshot { objects, mappings, patched, special, cached, brk, machine, stored }
+    Snapshot { brk, ..program(objects, mappings, machine) }
 }
 
 fn object(path: &str, headers: Headers, executable: bool, mappings: &[Mapping]) -> Object {

@@ -2,6 +2,7 @@
 //! Units of figures, and how figures are shown to people.
 
 use hugelift_core::addr::human_bytes;
+use hugelift_core::printable::thousands;
 use serde::{Deserialize, Serialize};
 
 /// What a number counts. A number is always in the unit itself, as in bytes or nanoseconds.
@@ -91,13 +92,7 @@ fn grouped(value: f64) -> String {
         return three_digits(value);
     }
     let digits = format!("{:.0}", value.abs());
-    let mut out = String::new();
-    for (i, c) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i) % 3 == 0 {
-            out.push(' ');
-        }
-        out.push(c);
-    }
+    let out = thousands(&digits);
     if value < 0.0 && digits != "0" { format!("-{out}") } else { out }
 }
 
