@@ -68,7 +68,7 @@ machine() {
     x86_64-1g)
       kernel=x86_64-6.12 memory=5G append='hugepagesz=1G hugepages=1'
       qemu=("${x86[@]}")
-      suites=(backings)
+      suites=(giant)
       ;;
     *) fail "there is no machine '$1'; the machines are ${machines[*]}" ;;
   esac

@@ -10,6 +10,7 @@ mod children;
 mod dist;
 mod fallbacks;
 mod files;
+mod giant;
 mod grow;
 mod held;
 mod huge;
