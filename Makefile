@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The README names two commands: `make demo` and `make test`. Each target installs what it needs.
 
-.PHONY: all build demo test test-vm test-vm-all dist bench bench-real lint fuzz fuzz-check clean
+.PHONY: all build demo test test-vm test-vm-all dist bench bench-real lab-agree lint fuzz fuzz-check clean
 
 all: build
 
@@ -40,6 +40,12 @@ dist:
 bench: build
 	@ci/setup.sh test
 	target/release/hugelift-bench all
+
+# Runs all experiments ten times, beside none, two and eight busy processes in turn, and fails if two reports
+# contradict each other. Takes 15 minutes. LAB_AGREE_DIR is a folder for the reports.
+lab-agree: build
+	@ci/setup.sh test
+	LAB_AGREE_RUNS=10 cargo test --release -p hugelift --test tools -- --nocapture lab_agree::
 
 # Runs worked examples with hugelift compare: MariaDB, redis, clang, TiDB. PAIRS and SECONDS_A_LOAD set how
 # long each takes; HTML_DIR is a folder for a picture of each.

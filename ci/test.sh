@@ -38,7 +38,7 @@ HUGELIFT_RECORD=$record HUGELIFT_RECORDS=$work/programs cargo test --workspace -
 # Sets the words of the command that runs a test program, or one of the two halves of a test program. Each
 # test of the half with the experiments needs the machine for itself. In one program with the others they
 # would hold up all its threads.
-experiments=(lab:: lab_memory:: lab_reclaim::)
+experiments=(lab:: lab_agree:: lab_memory:: lab_reclaim::)
 words_of() {
   local program= experiment
   words=()

@@ -10,6 +10,7 @@ mod doctor;
 mod inspect;
 mod keep;
 mod lab;
+mod lab_agree;
 mod lab_memory;
 mod lab_reclaim;
 mod ministat;
