@@ -1,26 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What CPUID says of the hypervisor and of the TLBs.
+//! Reads CPUID: the name of the hypervisor, and the leaves that describe TLBs.
 
-use crate::results::machine::Tlb;
-use std::arch::x86_64::{__cpuid, __cpuid_count, CpuidResult};
+use super::tlb_leaves::{LAST_OF_18, Leaves};
+use std::arch::x86_64::__cpuid_count;
 
-// Every x86-64 CPU has CPUID. Newer toolchains offer it as safe functions.
-fn leaf(number: u32) -> CpuidResult {
+// Every x86-64 CPU has CPUID. Newer toolchains offer it as a safe function.
+fn leaf(number: u32, sub: u32) -> [u32; 4] {
     #[allow(unused_unsafe)]
     // SAFETY: the instruction only returns numbers.
-    unsafe {
-        __cpuid(number)
-    }
+    let answer = unsafe { __cpuid_count(number, sub) };
+    [answer.eax, answer.ebx, answer.ecx, answer.edx]
 }
 
 /// Returns the name in the twelve letters of leaf 0x4000_0000; `None` if leaf 1 shows no hypervisor.
 pub fn hypervisor() -> Option<String> {
-    if leaf(1).ecx & 1 << 31 == 0 {
+    if leaf(1, 0)[2] & 1 << 31 == 0 {
         return None;
     }
-    let answer = leaf(0x4000_0000);
-    let bytes: Vec<u8> =
-        [answer.ebx, answer.ecx, answer.edx].into_iter().flat_map(u32::to_le_bytes).collect();
+    let [_, ebx, ecx, edx] = leaf(0x4000_0000, 0);
+    let bytes: Vec<u8> = [ebx, ecx, edx].into_iter().flat_map(u32::to_le_bytes).collect();
     let name = hugelift_core::printable::text_to_parse(&bytes);
     let name: String = name.chars().filter(|c| c.is_ascii_graphic() || *c == ' ').collect();
     let known = match name.trim() {
@@ -35,84 +33,22 @@ pub fn hypervisor() -> Option<String> {
     Some(known.to_string())
 }
 
-/// Returns what the CPU says of its TLBs: AMD in leaves 0x8000_0005, 6 and 0x19 (AMD64 Architecture
-/// Programmer's Manual, volume 3, appendix E), Intel in leaf 0x18 (Software Developer's
-/// Manual, volume 2A, CPUID).
-pub fn tlbs() -> Vec<Tlb> {
-    let vendor = leaf(0);
-    let mut found = match vendor.ebx {
-        // "Auth", "Hygo"
-        0x6874_7541 | 0x6f67_7948 => amd(),
-        // "Genu"
-        0x756e_6547 if vendor.eax >= 0x18 => intel(),
-        _ => Vec::new(),
-    };
-    found.retain(|tlb| tlb.entries > 0);
-    found.sort_by(|a, b| (&a.kind, a.page_bytes, a.level).cmp(&(&b.kind, b.page_bytes, b.level)));
-    found
-}
-
-fn amd() -> Vec<Tlb> {
-    let most = leaf(0x8000_0000).eax;
-    let tlb = |level, kind: &str, page_bytes: u64, entries: u32| Tlb {
-        level,
-        kind: kind.into(),
-        page_bytes,
-        entries: u64::from(entries),
-    };
-    let mut all = Vec::new();
-    if most >= 0x8000_0005 {
-        let first = leaf(0x8000_0005);
-        all.extend([
-            tlb(1, "data", 4 << 10, first.ebx >> 16 & 0xff),
-            tlb(1, "instruction", 4 << 10, first.ebx & 0xff),
-            tlb(1, "data", 2 << 20, first.eax >> 16 & 0xff),
-            tlb(1, "instruction", 2 << 20, first.eax & 0xff),
-        ]);
-    }
-    if most >= 0x8000_0006 {
-        let second = leaf(0x8000_0006);
-        all.extend([
-            tlb(2, "data", 4 << 10, second.ebx >> 16 & 0xfff),
-            tlb(2, "instruction", 4 << 10, second.ebx & 0xfff),
-            tlb(2, "data", 2 << 20, second.eax >> 16 & 0xfff),
-            tlb(2, "instruction", 2 << 20, second.eax & 0xfff),
-        ]);
-    }
-    if most >= 0x8000_0019 {
-        let giant = leaf(0x8000_0019);
-        all.extend([
-            tlb(1, "data", 1 << 30, giant.eax >> 16 & 0xfff),
-            tlb(2, "data", 1 << 30, giant.ebx >> 16 & 0xfff),
-        ]);
-    }
-    all
-}
-
-fn intel() -> Vec<Tlb> {
-    let count = |sub: u32| {
-        #[allow(unused_unsafe)]
-        // SAFETY: the instruction only returns numbers.
-        unsafe {
-            __cpuid_count(0x18, sub)
+/// Returns the leaves that describe TLBs, as far as this CPU has them.
+pub fn leaves() -> Leaves {
+    let (most, most_extended) = (leaf(0, 0)[0], leaf(0x8000_0000, 0)[0]);
+    let mut leaves = Leaves::default();
+    for number in [0, 1, 2, 0x18] {
+        if number <= most {
+            leaves.insert(number, 0, leaf(number, 0));
         }
-    };
-    // The first answer says how many there are. No CPU has more than a few dozen.
-    let last = count(0).eax.min(63);
-    let tlb = |answer: CpuidResult| {
-        let kind = match answer.edx & 0x1f {
-            1 | 4 => "data",
-            2 => "instruction",
-            3 => "unified",
-            _ => return Vec::new(),
-        };
-        let (ways, sets) = (u64::from(answer.ebx >> 16), u64::from(answer.ecx));
-        let sizes = [(0, 4 << 10), (1, 2 << 20), (3, 1u64 << 30)];
-        let sizes = sizes.into_iter().filter(|(bit, _)| answer.ebx & 1 << bit != 0);
-        let level = answer.edx >> 5 & 7;
-        sizes
-            .map(|(_, page_bytes)| Tlb { level, kind: kind.into(), page_bytes, entries: ways * sets })
-            .collect()
-    };
-    (0..=last).flat_map(|sub| tlb(count(sub))).collect()
+    }
+    for sub in 1..=leaves.get(0x18, 0)[0].min(LAST_OF_18) {
+        leaves.insert(0x18, sub, leaf(0x18, sub));
+    }
+    for number in [0x8000_0005, 0x8000_0006, 0x8000_0019] {
+        if number <= most_extended {
+            leaves.insert(number, 0, leaf(number, 0));
+        }
+    }
+    leaves
 }

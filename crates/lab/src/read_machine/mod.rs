@@ -3,9 +3,11 @@
 
 #[cfg(target_arch = "x86_64")]
 mod cpuid;
+#[cfg(any(target_arch = "x86_64", test))]
+mod tlb_leaves;
 
 use crate::cpus;
-use crate::results::machine::{Cache, Machine};
+use crate::results::machine::{Cache, Machine, Tlb};
 use crate::setting::chosen;
 use hugelift_core::fields::{bytes_of, field};
 use hugelift_os::machine::tree::Tree;
@@ -19,13 +21,15 @@ pub fn read_machine(tree: &Tree) -> Machine {
     let cpuinfo = tree.read("/proc/cpuinfo").unwrap_or_default();
     let word = |name: &str| Some(chosen(&tree.read(format!("{THP}/{name}"))?).to_string());
     let meminfo = tree.read("/proc/meminfo").unwrap_or_default();
+    let (tlbs, coalesced_pages) = tlbs();
     let flagged = field(&cpuinfo, "flags").is_some_and(|flags| flags.split(' ').any(|f| f == "hypervisor"));
     Machine {
         cpu: field(&cpuinfo, "model name").or_else(|| field(&cpuinfo, "CPU part")).map(str::to_string),
         cpus: cpus::count() as u64,
         cores: cores(tree),
         caches: caches(tree),
-        tlbs: tlbs(),
+        tlbs,
+        coalesced_pages,
         memory_bytes: bytes_of(&meminfo, "MemTotal"),
         kernel: tree.read("/proc/sys/kernel/osrelease").map(|text| text.trim().to_string()),
         hypervisor: hypervisor(tree).or_else(|| flagged.then(|| "unknown".to_string())),
@@ -85,13 +89,18 @@ fn hypervisor(tree: &Tree) -> Option<String> {
     known.iter().any(|name| firmware.contains(name)).then_some(firmware)
 }
 
+/// Returns the TLBs, and how many adjacent small pages an entry may hold.
 #[cfg(target_arch = "x86_64")]
-use cpuid::tlbs;
+fn tlbs() -> (Vec<Tlb>, u64) {
+    let leaves = cpuid::leaves();
+    (tlb_leaves::tlbs(&leaves), tlb_leaves::coalesced(&leaves))
+}
 
-/// Returns nothing: other CPUs do not describe their TLBs.
+/// Returns nothing: the ID registers of Arm do not give the sizes of TLBs, and other CPUs have no such
+/// registers.
 #[cfg(not(target_arch = "x86_64"))]
-fn tlbs() -> Vec<crate::results::machine::Tlb> {
-    Vec::new()
+fn tlbs() -> (Vec<Tlb>, u64) {
+    (Vec::new(), 1)
 }
 
 #[cfg(test)]

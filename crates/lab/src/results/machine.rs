@@ -18,6 +18,9 @@ pub struct Machine {
     pub caches: Vec<Cache>,
     /// TLBs, as the CPU itself describes them. A hypervisor may make them up.
     pub tlbs: Vec<Tlb>,
+    /// The most adjacent small pages that one entry of a TLB may hold: 4 on Zen. 0 or 1 if each page takes
+    /// an entry.
+    pub coalesced_pages: u64,
     /// Size of the memory in bytes.
     pub memory_bytes: Option<u64>,
     /// Release of the kernel.
