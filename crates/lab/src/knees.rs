@@ -4,27 +4,76 @@
 //! First the measured curve is replaced by the nearest one that never falls (isotonic regression by
 //! pooling adjacent violators, Barlow et al. 1972): more memory never makes an access faster, so a fall is
 //! noise. A knee is then the start of a ramp: a range in which the latency grows faster than on a plateau.
+//!
+//! Another program can make a ramp of its own in one curve. So the whole curve is measured several times,
+//! and a knee counts only if most of these sweeps have it.
 
 /// The largest growth per doubling of the working set that still counts as a plateau.
 const FLAT: f64 = 0.12;
 
 /// The least growth over a whole ramp that counts as a knee. Less is noise.
-const LEAST: f64 = 0.25;
+pub const LEAST: f64 = 0.25;
 
 /// The least rise over a whole ramp, in the unit of the curve, that counts as a knee.
-const LEAST_RISE: f64 = 0.4;
+pub const LEAST_RISE: f64 = 0.4;
+
+/// The fewest sweeps that can agree on a knee.
+pub const SWEEPS: usize = 3;
+
+/// How far apart, in doublings, two sweeps may see one knee: half a doubling, the distance of two points of
+/// the coarsest curve, and room for rounding.
+const RESOLUTION: f64 = 0.55;
 
 /// The start of a ramp.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Knee {
     /// The last x of the plateau before the ramp: what still fits.
     pub at: f64,
+    /// The first x on the ramp.
+    pub next: f64,
     /// The first x of the plateau behind the ramp.
     pub until: f64,
     /// The value at `at`.
     pub before: f64,
     /// The value at `until`.
     pub after: f64,
+}
+
+impl Knee {
+    /// Returns where the reach ends: in the middle between the last point of the plateau and the first of
+    /// the ramp, since it ends somewhere between them.
+    pub fn reach(&self) -> f64 {
+        (self.at * self.next).sqrt()
+    }
+}
+
+/// A knee that most sweeps have.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Repeated {
+    /// The knee of the medians of all sweeps.
+    pub knee: Knee,
+    /// How many sweeps have it.
+    pub seen: usize,
+    /// The number of sweeps.
+    pub sweeps: usize,
+}
+
+/// Returns the knees of the medians that most of the sweeps have too. Fewer than [`SWEEPS`] sweeps cannot
+/// agree on any.
+pub fn repeated(medians: &[(f64, f64)], sweeps: &[Vec<(f64, f64)>]) -> Vec<Repeated> {
+    if sweeps.len() < SWEEPS {
+        return Vec::new();
+    }
+    let each: Vec<Vec<Knee>> = sweeps.iter().map(|sweep| knees(sweep)).collect();
+    let near = |a: &Knee, b: &Knee| (a.at / b.at).log2().abs() <= RESOLUTION;
+    knees(medians)
+        .into_iter()
+        .map(|knee| {
+            let seen = each.iter().filter(|found| found.iter().any(|other| near(&knee, other))).count();
+            Repeated { knee, seen, sweeps: sweeps.len() }
+        })
+        .filter(|found| 2 * found.seen > found.sweeps)
+        .collect()
 }
 
 /// Returns the knees of a curve. Points whose x or value is not positive, and points whose x does not
@@ -55,9 +104,9 @@ pub fn knees(points: &[(f64, f64)]) -> Vec<Knee> {
             }
         }
         if let Some((from, to)) = ramp.take() {
-            let ((at, before), (until, after)) = (curve[from], curve[to]);
+            let ((at, before), (until, after), next) = (curve[from], curve[to], curve[from + 1].0);
             if after - before >= LEAST_RISE && level(after) / level(before) >= 1.0 + LEAST {
-                found.push(Knee { at, until, before, after });
+                found.push(Knee { at, next, until, before, after });
             }
         }
     }
@@ -140,6 +189,24 @@ mod tests {
     }
 
     #[test]
+    fn a_knee_counts_if_most_sweeps_have_it() {
+        let step = |place: f64| -> Vec<(f64, f64)> {
+            sizes().into_iter().map(|x| (x, if x <= place { 1.0 } else { 4.0 })).collect()
+        };
+        let found = |places: &[f64]| {
+            let sweeps: Vec<Vec<(f64, f64)>> = places.iter().map(|&place| step(place)).collect();
+            repeated(&sweeps[0], &sweeps).iter().map(|r| (r.seen, r.sweeps)).collect::<Vec<_>>()
+        };
+        assert_eq!(found(&[8e6, 8e6, 64e6]), [(2, 3)]);
+        // One point of the grid apart.
+        assert_eq!(found(&[8e6, 9.5e6, 7.2e6]), [(3, 3)]);
+        assert_eq!(found(&[8e6, 64e6, 512e6]), []);
+        assert_eq!(found(&[8e6, 8e6]), []);
+        let knee = knees(&step(8e6))[0];
+        assert!(knee.at < 8e6 && 8e6 < knee.next && (knee.at..knee.next).contains(&knee.reach()), "{knee:?}");
+    }
+
+    #[test]
     fn values_between_points() {
         let curve = [(1.0, 10.0), (4.0, 30.0)];
         assert_eq!(at(&curve, 2.0), Some(20.0));
@@ -171,7 +238,7 @@ mod tests {
         #[test]
         fn nothing_hurts(points in proptest::collection::vec((any::<f64>(), any::<f64>()), 0..40)) {
             for knee in knees(&points) {
-                prop_assert!(knee.at < knee.until && knee.before < knee.after);
+                prop_assert!(knee.at < knee.next && knee.next <= knee.until && knee.before < knee.after);
             }
             let _ = at(&points, 1.0);
         }

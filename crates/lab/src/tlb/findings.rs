@@ -1,41 +1,70 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Interprets the curves: the reach of TLBs and caches, and what huge pages save.
+//! Says what the curves mean: the reach of TLBs and caches, and what huge pages save.
 
+use super::naming::{Counts, Named, What, counts, curve_of, named};
 use super::program::Sizes;
-use super::{Access, Curve, STRIDE};
-use crate::knees::{Knee, at, knees};
+use super::{Access, Curve, summary};
+use crate::knees::{SWEEPS, at};
 use crate::memory::Pages;
-use crate::read_machine::read_machine;
+use crate::results::claim::Claim;
 use crate::results::machine::Machine;
 use crate::results::unit::Unit;
 use crate::results::{Column, Hue, Mark, Outcome, Plot, Point, Sample, Scale, Series, Shape, Table};
 use hugelift_core::addr::human_bytes;
-use hugelift_os::machine::tree::Tree;
-
-/// The most entries that a first-level TLB has.
-const FIRST_LEVEL: f64 = 256.0;
-
-/// The fewest entries that a TLB has.
-const FEWEST: f64 = 16.0;
 
 /// Sizes of code and of data that are shown if the user names no program.
 const USUAL_TEXT: [u64; 3] = [8 << 20, 32 << 20, 128 << 20];
 const USUAL_HEAP: [u64; 3] = [64 << 20, 512 << 20, 2 << 30];
 
+/// The share that every sweep must save, in percent, before huge pages certainly save time, and must lose
+/// before they certainly do not. The kernel and the host place memory differently in each run, which moves
+/// such a share by several percent; what is between the bounds is never called sure.
+const MARGIN: f64 = 10.0;
+
 /// The name of the curve of adjacent lines.
 const CACHES: &str = "caches alone";
 
-pub fn outcome(curves: &[Curve], notes: Vec<String>, sizes: Option<&Sizes>) -> Outcome {
-    let machine = read_machine(&Tree::default());
-    let found: Vec<Named> = curves.iter().flat_map(|curve| named(curve, curves, &machine)).collect();
+/// How quiet the machine was.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Quiet {
+    /// Whether other programs disturbed the experiment.
+    pub disturbed: bool,
+    /// The highest load average.
+    pub load: f64,
+}
+
+impl Quiet {
+    /// Returns why a figure is not sure, if it is not because of its own sweeps.
+    fn reason(self) -> String {
+        if self.disturbed {
+            format!("the machine was busy (load {:.0})", self.load)
+        } else {
+            "the sweeps disagree".into()
+        }
+    }
+}
+
+pub fn outcome(
+    curves: &[Curve],
+    notes: Vec<String>,
+    sizes: Option<&Sizes>,
+    machine: &Machine,
+    quiet: Quiet,
+) -> Outcome {
+    let counts = counts(curves, machine, quiet.disturbed);
+    let page = counts.map(|counts| counts.bytes);
+    let found: Vec<Named> = curves.iter().flat_map(|c| named(c, curves, machine, page)).collect();
     let saved = saved(curves, sizes);
     let mut outcome = Outcome {
-        advice: [gain(&saved), reach(curves, &found, &machine)].into_iter().flatten().collect(),
+        advice: [gain(&saved, quiet), Some(reach(&found, counts, machine, quiet))]
+            .into_iter()
+            .flatten()
+            .collect(),
         notes,
         tables: vec![table_of_saved(&saved), table_of_knees(&found), table_of_curves(curves)],
         plots: [Access::Load, Access::Jump].into_iter().filter_map(|a| plot(a, curves, &found)).collect(),
         samples: curves.iter().map(sample).collect(),
-        claims: Vec::new(),
+        claims: claims(&found, counts, &saved, machine, quiet),
         listing: Vec::new(),
     };
     outcome.notes.extend(sizes.and_then(|s| match s.heap {
@@ -45,6 +74,7 @@ pub fn outcome(curves: &[Curve], notes: Vec<String>, sizes: Option<&Sizes>) -> O
         )),
         Some(_) => None,
     }));
+    outcome.notes.extend(silent(machine));
     outcome.notes.push(
         "a working set is memory in use, here one line of each 4 kB in random order; a program seldom uses all of \
          its memory"
@@ -53,91 +83,26 @@ pub fn outcome(curves: &[Curve], notes: Vec<String>, sizes: Option<&Sizes>) -> O
     outcome
 }
 
-fn name(pages: Option<Pages>) -> String {
-    pages.map_or_else(|| CACHES.into(), Pages::name)
+/// Returns a note if the CPU does not describe its TLBs.
+fn silent(machine: &Machine) -> Option<String> {
+    let why = if cfg!(target_arch = "x86_64") {
+        "CPUID of this CPU, or of its hypervisor,"
+    } else {
+        "no ID register of this CPU"
+    };
+    let not = if cfg!(target_arch = "x86_64") { "does not say" } else { "says" };
+    machine.tlbs.is_empty().then(|| {
+        format!("{why} {not} how many entries the TLBs have, so the knees are named by their order, which is not sure")
+    })
 }
 
-fn curve_of(curves: &[Curve], access: Access, pages: Option<Pages>) -> Option<&Curve> {
-    curves.iter().find(|c| c.access == access && c.pages == pages)
+fn name(pages: Option<Pages>) -> String {
+    pages.map_or_else(|| CACHES.into(), Pages::name)
 }
 
 /// Returns the curves of huge pages.
 fn huge(curves: &[Curve], access: Access) -> impl Iterator<Item = &Curve> {
     curves.iter().filter(move |c| c.access == access && !matches!(c.pages, None | Some(Pages::Small)))
-}
-
-/// A knee and the cache or TLB whose reach ends there.
-#[derive(Clone, PartialEq, Debug)]
-struct Named {
-    access: Access,
-    pages: Option<Pages>,
-    what: String,
-    tlb: bool,
-    /// Bytes per entry.
-    unit: u64,
-    knee: Knee,
-}
-
-/// Names the knees of a curve. On the curve of the caches alone they are the caches. On a curve of pages
-/// the time above the caches alone is the cost of translation, and its knees are the TLBs.
-fn named(curve: &Curve, curves: &[Curve], machine: &Machine) -> Vec<Named> {
-    let points = curve.medians();
-    let Some(pages) = curve.pages else {
-        let caches = machine.caches_for(curve.access == Access::Jump);
-        let cache = |knee: &Knee| {
-            let lines = knee.at / STRIDE as f64 * 64.0;
-            // The cache that is nearest in size: replacement and other code blur the edge.
-            let near = caches.iter().map(|c| (c, (c.bytes as f64 / lines).log2().abs()));
-            let near = near.filter(|(_, far)| *far < 1.5).min_by(|a, b| a.1.total_cmp(&b.1));
-            near.map_or_else(|| "cache".to_string(), |(c, _)| format!("L{} cache", c.level))
-        };
-        let all = knees(&points).into_iter();
-        return all
-            .map(|knee| Named {
-                access: curve.access,
-                pages: None,
-                what: cache(&knee),
-                tlb: false,
-                unit: STRIDE as u64,
-                knee,
-            })
-            .collect();
-    };
-    let small = above(Pages::Small, curves, curve.access);
-    let small: Vec<Knee> = small.map(|points| knees(&points)).unwrap_or_default();
-    let level = |entries: f64| if entries <= FIRST_LEVEL { "L1 TLB" } else { "L2 TLB" };
-    let tlb = |knee: Knee| {
-        let same = small.iter().find(|s| is_near(s.at, knee.at));
-        let (what, unit) = match same {
-            // Small pages have a knee here too: under a hypervisor all entries may be for small pages.
-            Some(same) => (level(same.at / Pages::Small.bytes() as f64), Pages::Small.bytes()),
-            None if knee.at / pages.bytes() as f64 >= FEWEST => {
-                (level(knee.at / pages.bytes() as f64), pages.bytes())
-            }
-            None => ("page tables in caches", pages.bytes()),
-        };
-        // Times of the curve itself, not of what is above the caches.
-        let own = |x| at(&points, x).unwrap_or(0.0);
-        let knee = Knee { before: own(knee.at), after: own(knee.until), ..knee };
-        let tlb = what.ends_with("TLB");
-        Named { access: curve.access, pages: curve.pages, what: what.into(), tlb, unit, knee }
-    };
-    let above = above(pages, curves, curve.access).unwrap_or_default();
-    knees(&above).into_iter().map(tlb).collect()
-}
-
-/// Whether two knees are at the same place, within the resolution of the curves.
-fn is_near(a: f64, b: f64) -> bool {
-    (a / b).log2().abs() <= 1.0
-}
-
-/// Returns the time above the caches alone, plus the first value of these, so that growth can be measured as
-/// a ratio.
-fn above(pages: Pages, curves: &[Curve], access: Access) -> Option<Vec<(f64, f64)>> {
-    let points = curve_of(curves, access, Some(pages))?.medians();
-    let alone = curve_of(curves, access, None)?.medians();
-    let base = alone.first()?.1;
-    Some(points.iter().map(|&(x, y)| (x, (y - at(&alone, x).unwrap_or(0.0)).max(0.0) + base)).collect())
 }
 
 /// The time that huge pages save at one working set.
@@ -149,6 +114,30 @@ struct Saved {
     small: f64,
     /// The fastest kind of huge pages, and its time.
     best: (Pages, f64),
+    /// The share that it saves, in percent, in each sweep.
+    percent: Vec<f64>,
+}
+
+impl Saved {
+    /// Returns the least and the largest share of a sweep.
+    fn range(&self) -> (f64, f64) {
+        summary::range(&self.percent).unwrap_or((f64::NAN, f64::NAN))
+    }
+
+    /// Returns the share of the medians.
+    fn middle(&self) -> f64 {
+        100.0 * (1.0 - self.best.1 / self.small)
+    }
+
+    /// Returns `yes` or `no` if all sweeps agree by a margin.
+    fn word(&self) -> Option<&'static str> {
+        let (low, high) = self.range();
+        match self.percent.len() >= SWEEPS {
+            true if low >= MARGIN => Some("yes"),
+            true if high <= -MARGIN => Some("no"),
+            _ => None,
+        }
+    }
 }
 
 fn saved(curves: &[Curve], sizes: Option<&Sizes>) -> Vec<Saved> {
@@ -160,8 +149,7 @@ fn saved(curves: &[Curve], sizes: Option<&Sizes>) -> Vec<Saved> {
         }
         None => {
             let usual = |access, what: &str, usual: [u64; 3]| -> Vec<(Access, String, u64)> {
-                let all = curve_of(curves, access, Some(Pages::Small)).and_then(|c| c.points.last());
-                let most = all.map_or(0, |p| p.bytes);
+                let most = curve_of(curves, access, Some(Pages::Small)).map_or(0.0, Curve::last) as u64;
                 let mut sizes: Vec<u64> = usual.into_iter().filter(|&bytes| bytes <= most).collect();
                 if sizes.is_empty() {
                     sizes.push(most);
@@ -172,22 +160,51 @@ fn saved(curves: &[Curve], sizes: Option<&Sizes>) -> Vec<Saved> {
         }
     };
     let one = |(access, what, bytes): (Access, String, u64)| {
+        // Nothing is claimed beyond what was measured.
         let time = |curve: &Curve| {
-            // Nothing is claimed beyond what was measured.
-            let last = curve.points.last()?.bytes;
-            (bytes <= last).then(|| at(&curve.medians(), bytes as f64)).flatten()
+            (bytes as f64 <= curve.last()).then(|| at(&curve.medians(), bytes as f64)).flatten()
         };
-        let small = time(curve_of(curves, access, Some(Pages::Small))?)?;
-        let best = huge(curves, access).filter_map(|c| Some((c.pages?, time(c)?)));
-        let best = best.min_by(|a, b| a.1.total_cmp(&b.1))?;
-        Some(Saved { what, access, bytes, small, best })
+        let curve = curve_of(curves, access, Some(Pages::Small))?;
+        let small = time(curve)?;
+        let best = huge(curves, access).filter_map(|c| Some((c, time(c)?)));
+        let (fastest, best) = best.min_by(|a, b| a.1.total_cmp(&b.1))?;
+        let percent = curve.sweeps.iter().zip(&fastest.sweeps).filter_map(|(small, best)| {
+            Some(100.0 * (1.0 - at(best, bytes as f64)? / at(small, bytes as f64)?))
+        });
+        Some(Saved { what, access, bytes, small, best: (fastest.pages?, best), percent: percent.collect() })
     };
     wanted.into_iter().filter_map(one).collect()
 }
 
+/// Returns what is stated of the machine.
+fn claims(
+    found: &[Named],
+    counts: Option<Counts>,
+    saved: &[Saved],
+    machine: &Machine,
+    quiet: Quiet,
+) -> Vec<Claim> {
+    let entries = |n: &Named| {
+        let level = n.tlb_level().filter(|_| n.pages == Some(Pages::Small))?;
+        let subject = format!("tlb.{}.small.l{level}.entries", n.access.name());
+        Some(Claim::between(subject, n.bounds(machine)?, Unit::Count, !quiet.disturbed))
+    };
+    let pages =
+        counts.map(|counts| Claim::word("tlb.pages-that-count", human_bytes(counts.bytes), counts.sure));
+    let saves = |s: &Saved| {
+        let what = if s.access == Access::Load { "heap" } else { "text" };
+        let size = human_bytes(s.bytes).replace(' ', "");
+        let word = s.word();
+        let middle = if s.middle() > 0.0 { "yes" } else { "no" };
+        let sure = word.is_some() && !quiet.disturbed;
+        Claim::word(format!("tlb.{}.{what}-{size}.saved", s.access.name()), word.unwrap_or(middle), sure)
+    };
+    found.iter().filter_map(entries).chain(pages).chain(saved.iter().map(saves)).collect()
+}
+
 fn table_of_saved(saved: &[Saved]) -> Table {
     let mut table = Table::new(
-        "saved by huge pages if all of the memory is in use",
+        "saved by huge pages if all of the memory is in use; least and most are those of a sweep",
         vec![
             Column::new("what", "what", Unit::Text),
             Column::new("access", "access", Unit::Text),
@@ -197,10 +214,12 @@ fn table_of_saved(saved: &[Saved]) -> Table {
             Column::new("best_ns", "time there", Unit::Nanoseconds),
             Column::new("saved_ns", "saved", Unit::Nanoseconds),
             Column::new("saved_percent", "saved", Unit::Percent),
+            Column::new("least_percent", "least", Unit::Percent),
+            Column::new("most_percent", "most", Unit::Percent),
         ],
     );
     for s in saved {
-        let less = s.small - s.best.1;
+        let (least, most) = s.range();
         table.rows.push(vec![
             s.what.as_str().into(),
             s.access.name().into(),
@@ -208,35 +227,52 @@ fn table_of_saved(saved: &[Saved]) -> Table {
             s.small.into(),
             s.best.0.name().into(),
             s.best.1.into(),
-            less.into(),
-            (100.0 * less / s.small).into(),
+            (s.small - s.best.1).into(),
+            s.middle().into(),
+            least.into(),
+            most.into(),
         ]);
     }
     table
 }
 
+fn words(what: What) -> String {
+    match what {
+        What::Tlb { level, coalesced: false } => format!("L{level} TLB"),
+        What::Tlb { level, coalesced: true } => format!("L{level} TLB, coalesced"),
+        What::ByOrder(level) => format!("L{level} TLB by order, not sure"),
+        What::Cache(level) => format!("L{level} cache"),
+        What::Unknown => "unknown cause".into(),
+    }
+}
+
 fn table_of_knees(found: &[Named]) -> Table {
     let mut table = Table::new(
-        "where an access becomes slower, and whose reach ends there",
+        "where an access becomes slower in most sweeps, and whose reach ends there",
         vec![
             Column::new("access", "access", Unit::Text),
             Column::new("pages", "pages", Unit::Text),
             Column::new("reach_of", "reach of", Unit::Text),
             Column::new("size_bytes", "working set", Unit::Bytes),
             Column::new("entries", "entries", Unit::Count),
+            Column::new("stated_entries", "CPU states", Unit::Count),
+            Column::new("seen", "sweeps", Unit::Text),
             Column::new("before_ns", "before", Unit::Nanoseconds),
             Column::new("until_bytes", "until", Unit::Bytes),
             Column::new("after_ns", "after", Unit::Nanoseconds),
         ],
     );
-    for Named { access, pages, what, unit, knee, .. } in found {
+    for n in found {
+        let knee = &n.found.knee;
         table.rows.push(vec![
-            access.name().into(),
-            name(*pages).into(),
-            what.as_str().into(),
-            knee.at.into(),
+            n.access.name().into(),
+            name(n.pages).into(),
+            words(n.what).into(),
+            knee.reach().into(),
             // For a cache these are lines.
-            (knee.at / *unit as f64).round().into(),
+            n.entries().map(f64::round).into(),
+            n.stated.into(),
+            format!("{} of {}", n.found.seen, n.found.sweeps).into(),
             knee.before.into(),
             knee.until.into(),
             knee.after.into(),
@@ -252,13 +288,13 @@ fn table_of_curves(curves: &[Curve]) -> Table {
             Column::new("access", "access", Unit::Text),
             Column::new("pages", "pages", Unit::Text),
             Column::new("size_bytes", "working set", Unit::Bytes),
-            Column::new("median_ns", "median", Unit::Nanoseconds),
-            Column::new("low_ns", "lower quartile", Unit::Nanoseconds),
-            Column::new("high_ns", "upper quartile", Unit::Nanoseconds),
+            Column::new("median_ns", "median of the sweeps", Unit::Nanoseconds),
+            Column::new("low_ns", "lowest", Unit::Nanoseconds),
+            Column::new("high_ns", "highest", Unit::Nanoseconds),
         ],
     );
     for curve in curves {
-        for p in &curve.points {
+        for p in summary::points(&curve.sweeps) {
             table.rows.push(vec![
                 curve.access.name().into(),
                 name(curve.pages).into(),
@@ -277,17 +313,17 @@ fn plot(access: Access, curves: &[Curve], found: &[Named]) -> Option<Plot> {
         name: name(curve.pages),
         hue: curve.pages.map_or(Hue::Ideal, Pages::hue),
         shape: if curve.pages.is_none() { Shape::Dashed } else { Shape::Line },
-        points: curve
-            .points
+        points: summary::points(&curve.sweeps)
             .iter()
-            .map(|p| Point { x: p.bytes as f64, y: p.median, range: Some(p.range) })
+            .map(|p| Point { x: p.bytes, y: p.median, range: Some(p.range) })
             .collect(),
     };
     let series: Vec<Series> = curves.iter().filter(|c| c.access == access).map(series).collect();
-    let shown = found.iter().filter(|n| n.access == access && n.pages.is_none_or(|p| p == Pages::Small));
+    let shown = found.iter().filter(|n| n.access == access && n.what != What::Unknown);
+    let shown = shown.filter(|n| n.pages.is_none_or(|p| p == Pages::Small));
     let mark = |n: &Named| {
-        let pages = if n.tlb { format!(", {}", name(n.pages)) } else { String::new() };
-        Mark { x: n.knee.at, name: format!("{}{pages}", n.what) }
+        let pages = if n.pages.is_some() { format!(", {}", name(n.pages)) } else { String::new() };
+        Mark { x: n.found.knee.reach(), name: format!("{}{pages}", words(n.what)) }
     };
     (!series.is_empty()).then(|| Plot {
         title: format!("time of a {}: one in each 4 kB, in random order", access.name()),
@@ -302,24 +338,35 @@ fn sample(curve: &Curve) -> Sample {
     Sample {
         name: format!("{}, {}", curve.access.name(), name(curve.pages)),
         unit: Unit::Nanoseconds,
-        values: curve.points.iter().map(|p| p.median).collect(),
+        values: curve.medians().iter().map(|p| p.1).collect(),
     }
 }
 
 /// Returns the first sentence: what huge pages save.
-fn gain(saved: &[Saved]) -> Option<String> {
+fn gain(saved: &[Saved], quiet: Quiet) -> Option<String> {
     let one = |s: &Saved| {
         let ns = |value: f64| Unit::Nanoseconds.show(value);
-        let less = s.small - s.best.1;
+        let (low, high) = s.range();
+        let range = format!("{low:.0} to {high:.0} % less by sweep");
+        let less = match s.middle() {
+            more if more < 0.0 => format!("{:.0} % more", -more),
+            less => format!("{less:.0} % less"),
+        };
+        let result = if quiet.disturbed {
+            format!("{less}, not sure: {}", quiet.reason())
+        } else if low > 0.0 || high < 0.0 {
+            format!("{less}, {range}")
+        } else {
+            format!("not sure: {range}")
+        };
         format!(
-            "a random {} in {} of {} takes {} ns on small pages and {} ns on {} ({} % less)",
+            "a random {} in {} of {} takes {} ns on small pages and {} ns on {} ({result})",
             s.access.name(),
             human_bytes(s.bytes),
             s.what,
             ns(s.small),
             ns(s.best.1),
             s.best.0.name(),
-            Unit::Percent.show(100.0 * less / s.small)
         )
     };
     // The middle one of several sizes stands for all.
@@ -333,130 +380,58 @@ fn gain(saved: &[Saved]) -> Option<String> {
     Some(format!("{}{}.", first.to_uppercase(), &words[first.len_utf8()..]))
 }
 
-/// Returns the second sentence: the reach of the TLBs, and the page size of their entries under a
-/// hypervisor.
-fn reach(curves: &[Curve], found: &[Named], machine: &Machine) -> Option<String> {
-    let last = |pages: Pages| {
-        let knees = found.iter().filter(|n| n.access == Access::Load && n.pages == Some(pages) && n.tlb);
-        knees.map(|n| n.knee.at).reduce(f64::max)
-    };
-    let small = last(Pages::Small);
-    let huge = huge(curves, Access::Load).max_by_key(|c| (c.points.len(), c.pages == Some(Pages::Thp)));
-    let (Some(small), Some(curve)) = (small, huge) else {
-        return Some(
-            "No end of a TLB's reach was seen within what was measured: measure more (without --quick)."
-                .into(),
-        );
-    };
-    let pages = curve.pages?;
-    let host = if machine.hypervisor.is_some() { " in this guest" } else { "" };
-    let base = Pages::Small.bytes() as f64;
-    let begin = format!(
-        "The TLBs hold {} of {} pages ({:.0} entries)",
-        human_bytes(small as u64),
-        Pages::Small.name(),
-        small / base
-    );
-    let end = curve.points.last()?.bytes as f64;
-    // The same number of entries reaches farther in proportion to the size of the pages that count.
-    let bytes = |reach: f64| human_bytes((base * reach / small) as u64);
-    let knee = last(pages).filter(|&knee| knee > 2.0 * small);
-    let mut same = found.iter().filter(|n| n.access == Access::Load && n.pages == Some(pages));
-    Some(if same.any(|n| n.tlb && is_near(n.knee.at, small)) {
-        format!(
-            "{begin} and no more of {}: the pages that count{host} are {} whatever the program asks for, as is the \
-             case if the host backs the guest with small pages; what huge pages save is time in page tables.",
-            pages.name(),
-            Pages::Small.name()
-        )
-    } else if let Some(knee) = knee {
-        format!(
-            "{begin} and {} on {}, so the pages that count{host} are about {}.",
-            human_bytes(knee as u64),
-            pages.name(),
-            bytes(knee)
-        )
-    } else {
-        format!(
-            "{begin}, and on {} no end is seen up to {}, so the pages that count{host} are at least {}.",
-            pages.name(),
-            human_bytes(end as u64),
-            bytes(end)
-        )
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::Point;
-    use super::*;
-
-    /// A curve whose accesses cost `miss` ns more beyond the reach of a TLB of 1536 entries of `page` bytes,
-    /// and 5 ns more beyond a cache of 32 kB.
-    fn curve(pages: Option<Pages>, page: f64, miss: f64) -> Curve {
-        let reach = 1536.0 * page;
-        let share = |limit: f64, x: f64| (1.0 - limit / x).max(0.0);
-        let time = |x: f64| 1.0 + 5.0 * share(512.0 * 4096.0, x) + miss * share(reach, x);
-        let sizes = super::super::sizes(4 << 30, 4);
-        let point = |bytes: u64| {
-            let median = time(bytes as f64);
-            Point { bytes, median, range: (median, median) }
-        };
-        Curve { access: Access::Load, pages, points: sizes.into_iter().map(point).collect() }
-    }
-
-    fn curves(effective: f64) -> Vec<Curve> {
-        vec![
-            curve(None, f64::MAX, 0.0),
-            curve(Some(Pages::Small), 4096.0, 30.0),
-            curve(Some(Pages::Thp), effective, 30.0),
-        ]
-    }
-
-    #[test]
-    fn reach_and_gain_of_given_curves() {
-        let outcome = outcome(&curves(2097152.0), Vec::new(), None);
-        let [gain, reach] = &outcome.advice[..] else { panic!("{:?}", outcome.advice) };
-        assert!(
-            gain.starts_with("A random load in 512 MB of heap takes 35.6 ns on small pages and 5.98"),
-            "{gain}"
-        );
-        let entries = number_before(reach, "entries");
-        assert!((1300.0..1800.0).contains(&entries), "{reach}");
-        assert!(reach.contains("are about 1.") || reach.contains("are about 2"), "{reach}");
-        let knees = &outcome.tables[1];
-        assert!(knees.rows.iter().any(|row| row[2] == "L2 TLB".into()), "{knees:?}");
-    }
-
-    fn number_before(text: &str, word: &str) -> f64 {
-        let before = text.split_once(word).unwrap().0.trim_end();
-        before.rsplit(['(', ' ']).next().unwrap().parse().unwrap()
-    }
-
-    #[test]
-    fn small_pages_of_the_host_are_detected() {
-        let outcome = outcome(&curves(4096.0), Vec::new(), None);
-        assert!(outcome.advice[1].contains("whatever the program asks for"), "{:?}", outcome.advice);
-    }
-
-    #[test]
-    fn an_end_that_is_not_seen_is_not_claimed() {
-        let mut curves = curves(2097152.0);
-        for curve in &mut curves {
-            curve.points.retain(|p| p.bytes <= 1 << 30);
+/// Returns the second sentence: the reach of the TLBs, and the page size of their entries.
+fn reach(found: &[Named], counts: Option<Counts>, machine: &Machine, quiet: Quiet) -> String {
+    let small = found.iter().filter(|n| n.access == Access::Load && n.pages == Some(Pages::Small));
+    let tlb = |n: &Named| {
+        let entries = n.entries()?.round();
+        let size = human_bytes(n.found.knee.reach() as u64);
+        match n.what {
+            What::Tlb { level, coalesced } => Some(format!(
+                "{entries} entries ({size}), where the L{level} TLB has {}{}",
+                n.stated?,
+                if coalesced { " that may hold several adjacent pages each" } else { "" }
+            )),
+            What::ByOrder(_) => {
+                Some(format!("{entries} entries ({size}; not sure: the CPU does not describe its TLBs)"))
+            }
+            What::Cache(_) | What::Unknown => None,
         }
-        let outcome = outcome(&curves, Vec::new(), None);
-        assert!(outcome.advice[1].contains("no end is seen up to 1 GB"), "{:?}", outcome.advice);
-        // 2 GB were not measured.
-        let sizes: Vec<String> = outcome.tables[0].rows.iter().map(|r| format!("{:?}", r[2])).collect();
-        assert_eq!(sizes.len(), 2, "{sizes:?}");
-    }
-
-    #[test]
-    fn the_sizes_of_a_program() {
-        let sizes = Sizes { name: "prog".into(), text: 1 << 20, heap: Some(256 << 20) };
-        let outcome = outcome(&curves(2097152.0), Vec::new(), Some(&sizes));
-        let rows = &outcome.tables[0].rows;
-        assert_eq!((rows.len(), &rows[0][0]), (1, &"heap of prog".into()));
-    }
+    };
+    let tlbs: Vec<String> = small.filter_map(tlb).collect();
+    let again = "run again: hugelift lab tlb";
+    let first = if !tlbs.is_empty() {
+        let doubt = if quiet.disturbed { format!(" (not sure: {})", quiet.reason()) } else { String::new() };
+        format!("On {} pages a load becomes slower beyond {}{doubt}", Pages::Small.name(), tlbs.join(" and beyond "))
+    } else if quiet.disturbed {
+        format!("No clear knee: {}, {again}", quiet.reason())
+    } else if found.iter().any(|n| n.access == Access::Load && n.pages == Some(Pages::Small)) {
+        "No knee is near the number of entries of a TLB of this CPU".into()
+    } else {
+        format!("No clear knee: {}, {again}", quiet.reason())
+    };
+    let host = if machine.hypervisor.is_some() { " in this guest" } else { "" };
+    let second = match counts {
+        None => format!("Which page size counts{host} is not clear"),
+        Some(counts) => {
+            let doubt = match (counts.sure, quiet.disturbed) {
+                (true, _) => String::new(),
+                (false, true) => format!(" (not sure: {})", quiet.reason()),
+                (false, false) => " (not sure: too little was seen)".into(),
+            };
+            let page = human_bytes(counts.bytes);
+            if counts.bytes == machine.base_page_bytes {
+                format!(
+                    "The pages that count{host} are {page} whatever the program asks for{doubt}: loads on {} become \
+                     slower at the same place, as is the case if the host backs the guest with small pages; what huge \
+                     pages save is time in page tables",
+                    counts.on.name()
+                )
+            } else {
+                format!("The pages that count{host} are {page} on {}{doubt}", counts.on.name())
+            }
+        }
+    };
+    format!("{first}. {second}.")
 }
+

@@ -4,16 +4,24 @@
 //! The accesses are loads or jumps. Each uses one cache line in 4 kB, in random order, and depends on the
 //! one before. The same number of adjacent lines shows what the caches alone cost. The difference is the
 //! cost of address translation.
+//!
+//! All working sets are measured in several sweeps, in random order, and each sweep gives its own curve.
+//! Within a sweep the kinds of pages take turns at each working set, so that what drifts hits all of them.
 
 mod chain;
 mod code;
 mod findings;
+mod naming;
 pub mod program;
+#[cfg(test)]
+mod simulated;
+mod summary;
 
 use crate::clock::thread_cpu_ns;
 use crate::memory::{Mapping, Pages, pool_with, usual_hugetlb};
 use crate::perform::Experiment;
 use crate::progress::Progress;
+use crate::read_machine::read_machine;
 use crate::results::Outcome;
 use crate::setting::Setting;
 use anyhow::{Context as _, Result};
@@ -39,7 +47,10 @@ const SMALLEST: u64 = 64 << 10;
 const LARGEST: u64 = 4 << 30;
 
 /// The largest working set with `--quick`.
-const LARGEST_QUICK: u64 = 1 << 30;
+const LARGEST_QUICK: u64 = 512 << 20;
+
+/// The share of the memory that must be on the pages that it was mapped for.
+const AS_ASKED: f64 = 0.99;
 
 /// Page size of the larger hugetlb pool.
 const GIANT: u64 = 1 << 30;
@@ -47,7 +58,7 @@ const GIANT: u64 = 1 << 30;
 /// What the user asks for.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Fewer and shorter samples, up to 1 GB.
+    /// Fewer and shorter samples, up to 512 MB.
     pub quick: bool,
     /// The largest working set, in bytes.
     pub largest: Option<u64>,
@@ -107,27 +118,29 @@ impl Subject {
     }
 }
 
-/// Nanoseconds per access, by working set.
+/// A curve: working sets in bytes, ascending, and nanoseconds per access.
+type Points = Vec<(f64, f64)>;
+
+/// Nanoseconds per access, by working set, of each sweep.
 #[derive(Clone, PartialEq, Debug)]
 struct Curve {
     access: Access,
     /// `None` for the caches alone.
     pages: Option<Pages>,
-    points: Vec<Point>,
-}
-
-/// A summary of the samples of one working set.
-#[derive(Clone, Copy, PartialEq, Debug)]
-struct Point {
-    bytes: u64,
-    median: f64,
-    /// Lower and upper quartile.
-    range: (f64, f64),
+    /// Whether the memory is on the pages that it was mapped for.
+    as_asked: bool,
+    sweeps: Vec<Points>,
 }
 
 impl Curve {
-    fn medians(&self) -> Vec<(f64, f64)> {
-        self.points.iter().map(|p| (p.bytes as f64, p.median)).collect()
+    /// Returns the medians of the sweeps.
+    fn medians(&self) -> Points {
+        summary::medians(&self.sweeps)
+    }
+
+    /// Returns the largest working set; 0 if there is none.
+    fn last(&self) -> f64 {
+        self.sweeps.iter().flatten().map(|p| p.0).fold(0.0, f64::max)
     }
 }
 
@@ -136,15 +149,22 @@ impl Curve {
 struct Pace {
     /// Working sets per doubling of the size.
     by_octave: u32,
-    rounds: usize,
-    /// Samples per round.
+    /// How often everything is measured.
+    sweeps: usize,
+    /// The parts of a sweep that are repeated if other programs disturb them.
+    steps: usize,
+    /// Samples of a working set in a sweep.
     samples: usize,
     /// Duration of a sample.
     sample: Duration,
 }
 
-const QUICK: Pace = Pace { by_octave: 2, rounds: 3, samples: 2, sample: Duration::from_millis(3) };
-const THOROUGH: Pace = Pace { by_octave: 4, rounds: 5, samples: 2, sample: Duration::from_millis(8) };
+/// A sample is shorter than a tick of most kernels and than a time slice, so that some samples of a busy
+/// machine are undisturbed.
+const QUICK: Pace =
+    Pace { by_octave: 2, sweeps: 3, steps: 2, samples: 5, sample: Duration::from_micros(1000) };
+const THOROUGH: Pace =
+    Pace { by_octave: 4, sweeps: 5, steps: 6, samples: 8, sample: Duration::from_micros(1500) };
 
 /// Runs the experiment.
 ///
@@ -166,22 +186,16 @@ pub fn run(options: &Options, progress: &mut Progress) -> Result<Outcome> {
     }
     let sizes = sizes(largest, pace.by_octave);
     let (subjects, held) = subjects(&kinds, largest, &mut notes, progress)?;
-    let mut curves = Vec::new();
-    let accesses = [Access::Load, Access::Jump];
-    for (i, access) in accesses.into_iter().enumerate() {
-        let done = i as f64 / accesses.len() as f64;
-        let share = |step: f64| done + step / accesses.len() as f64;
-        match measure(access, &subjects, &sizes, pace, progress, share) {
-            Ok(measured) => curves.extend(measured),
-            Err(why) => notes.push(format!("{}s left out: {why:#}", access.name())),
-        }
-        notes.extend(subjects.iter().filter_map(pages_note));
-    }
-    notes.sort();
-    notes.dedup();
+    let curves = curves(&subjects, &sizes, pace, progress, &mut notes)?;
+    notes.extend(subjects.iter().filter_map(pages_note));
     drop(subjects);
     drop(held);
-    Ok(findings::outcome(&curves, notes, options.sizes.as_ref()))
+    let quiet = findings::Quiet {
+        disturbed: progress.is_disturbed(),
+        load: progress.disturbance().map_or(0.0, |disturbance| disturbance.load),
+    };
+    let machine = read_machine(&Tree::default());
+    Ok(findings::outcome(&curves, notes, options.sizes.as_ref(), &machine, quiet))
 }
 
 /// Returns the kinds of pages to measure. A pool of 1 GB pages is made only if there is time, since the
@@ -246,7 +260,7 @@ fn subjects(
 fn pages_note(subject: &Subject) -> Option<String> {
     let pages = subject.pages?;
     match subject.memory.share_as_asked() {
-        Ok(share) if share > 0.99 => None,
+        Ok(share) if share > AS_ASKED => None,
         Ok(share) => Some(format!(
             "smaps shows {:.0} % of the memory for {} on such pages: see hugelift doctor",
             100.0 * share,
@@ -258,48 +272,104 @@ fn pages_note(subject: &Subject) -> Option<String> {
     }
 }
 
-fn measure(
+/// Measures all sweeps. An access that is not possible goes to `notes`.
+fn curves(
+    subjects: &[Subject],
+    sizes: &[u64],
+    pace: Pace,
+    progress: &mut Progress,
+    notes: &mut Vec<String>,
+) -> Result<Vec<Curve>> {
+    let mut possible = vec![Access::Load, Access::Jump];
+    let curve = |access: Access, s: &Subject| Curve {
+        access,
+        pages: s.pages,
+        as_asked: s.memory.share_as_asked().is_ok_and(|share| share > AS_ASKED),
+        sweeps: Vec::new(),
+    };
+    let mut curves: Vec<Curve> =
+        possible.iter().flat_map(|&access| subjects.iter().map(move |s| curve(access, s))).collect();
+    let mut random = fastrand::Rng::new();
+    for sweep in 0..pace.sweeps {
+        let all = (pace.sweeps * possible.len()) as f64;
+        for (i, access) in possible.clone().into_iter().enumerate() {
+            let done = (sweep * possible.len() + i) as f64 / all;
+            let share = |part: f64| done + part / all;
+            let reach = if access == Access::Jump { code::REACH } else { u64::MAX };
+            let mut sizes: Vec<u64> = sizes.iter().copied().filter(|&size| size <= reach).collect();
+            random.shuffle(&mut sizes);
+            match one_sweep(access, subjects, &sizes, pace, progress, &mut random, share) {
+                Ok(points) => {
+                    let curves = curves.iter_mut().filter(|curve| curve.access == access);
+                    for (curve, points) in curves.zip(points) {
+                        curve.sweeps.push(points);
+                    }
+                }
+                Err(why) if access == Access::Load => return Err(why),
+                Err(why) => {
+                    notes.push(format!("{}s left out: {why:#}", access.name()));
+                    possible.retain(|&other| other != access);
+                }
+            }
+        }
+    }
+    for curve in &mut curves {
+        summary::keep_complete(&mut curve.sweeps);
+    }
+    curves.retain(|curve| !curve.sweeps.is_empty());
+    Ok(curves)
+}
+
+/// Measures all `sizes` once, and returns a curve for each subject.
+fn one_sweep(
     access: Access,
     subjects: &[Subject],
     sizes: &[u64],
     pace: Pace,
     progress: &mut Progress,
+    random: &mut fastrand::Rng,
     share: impl Fn(f64) -> f64,
-) -> Result<Vec<Curve>> {
-    let curve = |s: &Subject| Curve { access, pages: s.pages, points: Vec::new() };
-    let mut curves: Vec<Curve> = subjects.iter().map(curve).collect();
-    let mut random = fastrand::Rng::new();
-    let reach = if access == Access::Jump { code::REACH } else { u64::MAX };
-    let sizes: Vec<u64> = sizes.iter().copied().filter(|&size| size <= reach).collect();
-    for (i, &size) in sizes.iter().enumerate() {
-        let done = share(i as f64 / sizes.len() as f64);
-        if !progress.go_on(done, &format!("{}s in {}", access.name(), human_bytes(size))) {
-            break;
-        }
-        let next = cycle(places(size), &mut random);
-        let mut order: Vec<usize> = (0..subjects.len()).filter(|&s| subjects[s].holds(size)).collect();
-        for &s in &order {
-            access.link(&subjects[s].memory, subjects[s].layout, &next)?;
-        }
-        let mut samples: Vec<Vec<f64>> = vec![Vec::new(); subjects.len()];
-        for _ in 0..pace.rounds {
-            random.shuffle(&mut order);
-            for &s in &order {
-                if !progress.is_over() {
-                    samples[s].extend(sample(access, &subjects[s], &next, pace));
+) -> Result<Vec<Points>> {
+    // The sweep before may have left code, which is not writable.
+    for subject in subjects {
+        subject.memory.protect(libc::PROT_READ | libc::PROT_WRITE)?;
+    }
+    let mut curves: Vec<Points> = vec![Vec::new(); subjects.len()];
+    let length = sizes.len().div_ceil(pace.steps).max(1);
+    for (i, part) in sizes.chunks(length).enumerate() {
+        let (points, _) = progress.undisturbed(|progress| {
+            let mut points: Vec<Points> = vec![Vec::new(); subjects.len()];
+            for (j, &size) in part.iter().enumerate() {
+                let done = share((i * length + j) as f64 / sizes.len() as f64);
+                if !progress.go_on(done, &format!("{}s in {}", access.name(), human_bytes(size))) {
+                    break;
+                }
+                let next = cycle(places(size), random);
+                let mut order: Vec<usize> =
+                    (0..subjects.len()).filter(|&s| subjects[s].holds(size)).collect();
+                random.shuffle(&mut order);
+                for s in order {
+                    access.link(&subjects[s].memory, subjects[s].layout, &next)?;
+                    points[s].push((size as f64, fastest(access, &subjects[s], &next, pace)));
                 }
             }
-        }
-        for (curve, samples) in curves.iter_mut().zip(&mut samples) {
-            curve.points.extend(point(size, samples));
+            Ok(points)
+        })?;
+        for (curve, points) in curves.iter_mut().zip(points) {
+            curve.extend(points);
         }
     }
-    curves.retain(|curve| !curve.points.is_empty());
+    for curve in &mut curves {
+        curve.sort_by(|a, b| a.0.total_cmp(&b.0));
+    }
     Ok(curves)
 }
 
-/// Measures the nanoseconds per access, after one walk through all places.
-fn sample(access: Access, subject: &Subject, next: &[u32], pace: Pace) -> Vec<f64> {
+/// Measures the nanoseconds per access in the fastest of several samples, after one walk through all
+/// places. Another program only ever adds time, by what it evicts from the TLBs and caches and by the memory
+/// bandwidth that it takes. So the fastest sample is the least disturbed one, and a median would be that of
+/// the other program.
+fn fastest(access: Access, subject: &Subject, next: &[u32], pace: Pace) -> f64 {
     let start = subject.memory.start().wrapping_add(subject.layout.offset(0));
     let all = next.len() as u64;
     let began = thread_cpu_ns();
@@ -307,24 +377,13 @@ fn sample(access: Access, subject: &Subject, next: &[u32], pace: Pace) -> Vec<f6
     let mut place = unsafe { access.follow(start, all) };
     let each = (thread_cpu_ns() - began) as f64 / all as f64;
     let count = (pace.sample.as_nanos() as f64 / each.max(0.1)).max(1000.0) as u64;
-    (0..pace.samples)
-        .map(|_| {
-            let began = thread_cpu_ns();
-            // SAFETY: as above.
-            place = unsafe { access.follow(place, count) };
-            (thread_cpu_ns() - began) as f64 / count as f64
-        })
-        .collect()
-}
-
-fn point(bytes: u64, samples: &mut [f64]) -> Option<Point> {
-    if samples.is_empty() {
-        return None;
-    }
-    samples.sort_by(f64::total_cmp);
-    let quartile = |i: usize| samples[(samples.len() - 1) * i / 4];
-    let median = hugelift_measure::stats::median(samples).ok()?;
-    Some(Point { bytes, median, range: (quartile(1).min(median), quartile(3).max(median)) })
+    let samples = (0..pace.samples).map(|_| {
+        let began = thread_cpu_ns();
+        // SAFETY: as above.
+        place = unsafe { access.follow(place, count) };
+        (thread_cpu_ns() - began) as f64 / count as f64
+    });
+    samples.fold(f64::INFINITY, f64::min)
 }
 
 #[cfg(test)]
@@ -354,15 +413,11 @@ mod tests {
             for series in &plot.series {
                 assert_eq!(series.points.len(), 13, "{series:?}");
                 assert!(series.points.iter().all(|p| p.y > 0.1 && p.y < 1e5), "{series:?}");
+                assert!(series.points.iter().all(|p| p.range.is_some_and(|(low, high)| low <= high)));
             }
         }
         assert_eq!(outcome.advice.len(), 2, "{:?}", outcome.advice);
-    }
-
-    #[test]
-    fn points_of_samples() {
-        let point = point(4096, &mut [3.0, 1.0, 2.0, 10.0, 4.0]).unwrap();
-        assert_eq!((point.median, point.range), (3.0, (2.0, 4.0)));
-        assert_eq!(super::point(1, &mut []), None);
+        // Two accesses in three sweeps of two steps.
+        assert_eq!(progress.disturbance().map(|d| d.steps), Some(12));
     }
 }
