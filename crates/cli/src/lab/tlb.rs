@@ -25,7 +25,7 @@ pub struct TlbArgs {
     #[arg(long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..1 << 31))]
     pid: Option<u32>,
 
-    /// The largest working set, as in 512M [default: 4G, with --quick 1G, but at most half of the
+    /// The largest working set, as in 512M [default: 4G, with --quick 512M, but at most half of the
     /// free memory]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     largest: Option<u64>,

@@ -221,6 +221,18 @@ fn tlb_measures_every_kind_of_page_and_its_figures_are_plausible() {
     let report = json(&good(dir.path(), &["tlb", "--quick", "--largest", "32M", "--json", "--pid", &own]));
     check(&report, "tlb");
     assert_eq!((pool(), report["ended"].as_str()), (before, Some("complete")));
+    // A knee counts if most of the three sweeps have it, and a level of TLB has one knee at most.
+    for row in report["tables"][1]["rows"].as_array().unwrap() {
+        assert!(row[6] == "2 of 3" || row[6] == "3 of 3", "{row}");
+    }
+    // What is sure says so, and nothing is sure if other programs took too much.
+    let disturbed = report["disturbance"].as_object().is_some_and(|d| {
+        d["disturbed"].as_f64().zip(d["steps"].as_f64()).is_some_and(|(some, all)| some > 0.1 * all)
+    });
+    for claim in report["claims"].as_array().unwrap() {
+        assert!(claim["subject"].as_str().is_some_and(|s| s.starts_with("tlb.")), "{claim}");
+        assert!(!disturbed || claim["sure"] == false, "{claim}");
+    }
     assert_eq!(report["advice"].as_array().map(Vec::len), Some(2), "{report}");
     let notes = report["notes"].to_string();
     let thp = report["machine"]["thp_enabled"].as_str().is_some_and(|word| word != "never");
@@ -247,8 +259,8 @@ fn tlb_measures_every_kind_of_page_and_its_figures_are_plausible() {
     assert_eq!(text[0], format!("text of process {own}"));
 }
 
-/// As another user, the report says that root could enlarge the pool, and one line that the result is not
-/// stored.
+/// As another user, the report says that root could enlarge the pool, and at most one line that the result
+/// is not stored.
 #[test]
 fn tlb_without_root_says_what_root_adds() {
     let _alone = Exclusive::take().unwrap();
@@ -267,8 +279,10 @@ fn tlb_without_root_says_what_root_adds() {
     assert!(out.status.success(), "{out:?}");
     let pool_is_empty = pool().trim() == "0";
     assert!(!pool_is_empty || text.contains("as root hugelift enlarges it"), "{text}");
+    // Only a sure result is stored, and what other programs do meanwhile decides whether it is.
     let said = String::from_utf8_lossy(&out.stderr);
-    assert!(said.contains("not stored for hugelift doctor") && said.lines().count() == 1, "{said}");
+    let only_line = said.contains("not stored for hugelift doctor") && said.lines().count() == 1;
+    assert!(only_line || said.is_empty(), "{said}");
 }
 
 #[test]
@@ -337,6 +351,13 @@ fn doctor_reports_what_was_measured_here() {
     let _alone = Exclusive::take().unwrap();
     let dir = tempfile::tempdir().unwrap();
     let report = json(&good(dir.path(), &["tlb", "--quick", "--largest", "1M", "--json"]));
+    let file = dir.path().join("hugelift/lab/tlb.json");
+    if !file.exists() {
+        // Only a sure result is stored. Other programs disturbed this one, or its sweeps disagree.
+        let sure = report["claims"].as_array().unwrap().iter().any(|claim| claim["sure"] == true);
+        assert!(!sure, "{report}");
+        skip!("needs an idle machine: no result was sure");
+    }
     let doctor = |args: &[&str]| {
         let out = Command::new(HUGELIFT).arg("doctor").args(args).env("XDG_STATE_HOME", dir.path()).output();
         String::from_utf8(out.unwrap().stdout).unwrap()
@@ -354,7 +375,6 @@ fn doctor_reports_what_was_measured_here() {
         (&"tlb".into(), &report["advice"])
     );
     // doctor does not report results of another machine.
-    let file = dir.path().join("hugelift/lab/tlb.json");
     let other = std::fs::read_to_string(&file).unwrap().replace("\"cpus\":", "\"cpus\":1");
     std::fs::write(&file, other).unwrap();
     assert!(!doctor(&["--lab"]).contains("measured on this machine"));

@@ -286,11 +286,15 @@ mod tests {
 
     #[test]
     fn leaf_2_of_sandy_bridge_haswell_and_skylake() {
-        let found = |edx: u32, eax: u32, ebx: u32| tlbs(&leaves(&[(0, 0, INTEL), (2, 0, [eax, ebx, 0, edx])]));
+        let found =
+            |edx: u32, eax: u32, ebx: u32| tlbs(&leaves(&[(0, 0, INTEL), (2, 0, [eax, ebx, 0, edx])]));
         let sandy_bridge = found(0x00ca_0000, 0x7603_5a01, 0x00f0_b2ff);
         assert_eq!(entries(&sandy_bridge, "data", 1, KB4), 64);
         assert_eq!(entries(&sandy_bridge, "instruction", 1, KB4), 64);
-        assert_eq!((entries(&sandy_bridge, "data", 1, MB2), entries(&sandy_bridge, "unified", 2, KB4)), (32, 512));
+        assert_eq!(
+            (entries(&sandy_bridge, "data", 1, MB2), entries(&sandy_bridge, "unified", 2, KB4)),
+            (32, 512)
+        );
         let haswell = found(0x00c1_0000, 0x7603_6301, 0x00f0_b5ff);
         assert_eq!((entries(&haswell, "data", 1, GB1), entries(&haswell, "unified", 2, MB2)), (4, 1024));
         let skylake = found(0x00c3_0000, 0x7603_6301, 0x00f0_b5ff);

@@ -33,7 +33,10 @@ const SECOND: (f64, f64) = (0.5, 0.25);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum What {
     /// A TLB that the CPU describes.
-    Tlb { level: u32, coalesced: bool },
+    Tlb {
+        level: u32,
+        coalesced: bool,
+    },
     /// The TLB of this level if the knees are in the order of the levels; the CPU does not describe any.
     ByOrder(u32),
     /// A cache that the CPU describes.
