@@ -348,9 +348,17 @@ fn one_sweep(
                 let mut order: Vec<usize> =
                     (0..subjects.len()).filter(|&s| subjects[s].holds(size)).collect();
                 random.shuffle(&mut order);
+                let mut row = Vec::new();
                 for s in order {
+                    // On a busy machine one large working set takes seconds.
+                    if progress.is_over() {
+                        return Ok(points);
+                    }
                     access.link(&subjects[s].memory, subjects[s].layout, &next)?;
-                    points[s].push((size as f64, fastest(access, &subjects[s], &next, pace)));
+                    row.push((s, fastest(access, &subjects[s], &next, pace)));
+                }
+                for (s, each) in row {
+                    points[s].push((size as f64, each));
                 }
             }
             Ok(points)
