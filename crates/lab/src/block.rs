@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Memory that the experiments copy, read and write to time it.
 
+mod sum;
+
 use crate::memory::{Mapping, Pages};
 use hugelift_core::addr::{Addr, Range};
 use hugelift_core::smaps::Usage;
@@ -85,13 +87,12 @@ impl Block {
         unsafe { ptr::copy_nonoverlapping(from.0.start(), self.0.start(), len) }
     }
 
-    /// Adds up the first `len` bytes, or all of it, as words of eight bytes.
+    /// Adds up the first `len` bytes, or all of it, as little-endian words of eight bytes. Zeros complete the
+    /// last word.
     pub fn sum_first(&self, len: usize) -> u64 {
-        let words = len.min(self.len()) / size_of::<u64>();
-        // SAFETY: within the mapping, readable, and aligned, since the mapping begins at a page; nothing
-        // writes while the slice is read, since only this thread has the block.
-        let words = unsafe { std::slice::from_raw_parts(self.0.start().cast::<u64>(), words) };
-        words.iter().fold(0, |sum, word| sum.wrapping_add(*word))
+        // SAFETY: within the mapping and readable; nothing writes while the slice is read, since only this
+        // thread has the block.
+        sum::sum(unsafe { std::slice::from_raw_parts(self.0.start(), len.min(self.len())) })
     }
 
     /// Reads a byte of every base page.
@@ -177,6 +178,7 @@ mod tests {
         assert_eq!(one.numbers(4)[3].to_ne_bytes()[0], 9);
         let word = u64::from_ne_bytes([7; 8]);
         assert_eq!((two.sum_first(24), two.sum_first(usize::MAX)), (word * 3, word.wrapping_mul(1 << 18)));
+        assert_eq!(two.sum_first(9), word + 7);
     }
 
     #[test]

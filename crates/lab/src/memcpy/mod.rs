@@ -12,20 +12,24 @@ mod counts;
 mod outcome;
 mod perf_bench;
 mod source;
+mod trap;
 
 use crate::clock::thread_cpu_ns;
 use crate::memory::Pages;
 use crate::perform::Experiment;
 use crate::progress::Progress;
+use crate::read_machine::read_machine;
 use crate::results::Outcome;
 use anyhow::Result;
 use blocks::Blocks;
 use counts::Misses;
 use hugelift_core::addr::human_bytes;
 use hugelift_os::machine::memory_left_here;
+use hugelift_os::machine::tree::Tree;
 use perf_bench::PerfBench;
 use source::Found;
-use std::time::Instant;
+use std::ops::RangeInclusive;
+use std::time::{Duration, Instant};
 
 /// The experiment, for `hugelift lab all`.
 pub const EXPERIMENT: Experiment = Experiment {
@@ -108,6 +112,8 @@ struct Size {
     pub bytes: usize,
     /// In the order of [`Kind::ALL`].
     pub timed: Vec<Timed>,
+    /// Whether other programs disturbed some of its rounds.
+    pub disturbed: bool,
 }
 
 impl Size {
@@ -141,9 +147,13 @@ struct Measured {
 
 const MB: usize = 1 << 20;
 /// Sizes of a block with `--quick`.
-const QUICK: [usize; 5] = [MB, 4 * MB, 16 * MB, 64 * MB, 256 * MB];
+const QUICK: [usize; 6] = [MB / 4, MB, 4 * MB, 16 * MB, 64 * MB, 256 * MB];
 /// The least that a sample copies, so that the time around it does not matter.
 const SAMPLE: usize = 32 * MB;
+/// The least CPU time of a step, so that `/proc/stat`, which counts in ticks, shows who disturbed it.
+const STEP: Duration = Duration::from_millis(150);
+/// The most steps for one size. Each may be repeated, and all sizes must fit into the time.
+const STEPS: usize = 3;
 
 /// How much is measured.
 #[derive(Clone, Debug)]
@@ -160,7 +170,7 @@ impl Options {
         if quick {
             Options { sizes: QUICK.to_vec(), rounds: 9 }
         } else {
-            Options { sizes: (0..=10).map(|i| MB << i).collect(), rounds: 25 }
+            Options { sizes: (0..=12).map(|i| (MB / 4) << i).collect(), rounds: 25 }
         }
     }
 }
@@ -170,7 +180,8 @@ impl Options {
 /// # Errors
 /// There is no memory for the blocks, or /proc cannot be read.
 pub fn run(options: &Options, progress: &mut Progress) -> Result<Outcome> {
-    Ok(outcome::outcome(&measure(options, progress)?))
+    let measured = measure(options, progress)?;
+    Ok(outcome::outcome(&measured, &read_machine(&Tree::default()), progress.is_disturbed()))
 }
 
 /// Measures until `progress` stops it.
@@ -181,8 +192,8 @@ fn measure(options: &Options, progress: &mut Progress) -> Result<Measured> {
     if !progress.go_on(0.0, "perf bench mem memcpy") {
         return Ok(measured);
     }
-    match perf_bench::run((*largest).clamp(64 * MB, 256 * MB)) {
-        Ok(found) => measured.perf = Some(found),
+    match progress.undisturbed(|_| perf_bench::run((*largest / 4).clamp(64 * MB, 256 * MB))) {
+        Ok((found, _)) => measured.perf = Some(found),
         Err(why) => measured.notes.push(format!("perf bench mem memcpy, for comparison: {why:#}")),
     }
     if !progress.go_on(0.1, "writing the blocks") {
@@ -202,27 +213,60 @@ fn measure(options: &Options, progress: &mut Progress) -> Result<Measured> {
             blocks.once(timed.kind, bytes);
             timed.misses = counters.as_ref().map(|c| c.around(bytes, || blocks.once(timed.kind, bytes)));
         }
-        for round in 0..options.rounds {
-            let share = (done + bytes.max(SAMPLE) * round / options.rounds) as f64 / all as f64;
+        let (mut rounds, mut disturbed) = (0, false);
+        while rounds < options.rounds {
+            let share = (done + bytes.max(SAMPLE) * rounds / options.rounds) as f64 / all as f64;
             let what = format!("blocks of {}", human_bytes(bytes as u64));
             if !progress.go_on(0.1 + 0.9 * share, &what) {
                 break;
             }
-            fastrand::shuffle(&mut timed);
-            for timed in &mut timed {
-                let (cpu, wall) = time(&blocks, timed.kind, bytes);
-                timed.times.push(cpu);
-                timed.wall.push(wall);
+            let kinds: Vec<Kind> = timed.iter().map(|timed| timed.kind).collect();
+            let left = options.rounds - rounds;
+            let least = options.rounds.div_ceil(STEPS).min(left);
+            let (step, was) =
+                progress.undisturbed(|progress| Ok(step(&blocks, &kinds, bytes, least..=left, progress)))?;
+            disturbed |= was;
+            rounds += step.len();
+            for round in step {
+                for (timed, (cpu, wall)) in timed.iter_mut().zip(round) {
+                    timed.times.push(cpu);
+                    timed.wall.push(wall);
+                }
             }
         }
-        timed.sort_by_key(|t| Kind::ALL.iter().position(|k| *k == t.kind));
-        measured.sizes.push(Size { bytes, timed });
+        measured.sizes.push(Size { bytes, timed, disturbed });
         done += bytes.max(SAMPLE);
         if progress.is_over() {
             break;
         }
     }
     Ok(measured)
+}
+
+/// Does rounds for [`STEP`], at least and at most as many as `rounds` says, until `progress` stops it. Returns
+/// the CPU time and the wall time of each kind, by round.
+fn step(
+    blocks: &Blocks,
+    kinds: &[Kind],
+    bytes: usize,
+    rounds: RangeInclusive<usize>,
+    progress: &mut Progress,
+) -> Vec<Vec<(f64, f64)>> {
+    let began = thread_cpu_ns();
+    let mut done = Vec::new();
+    let mut order: Vec<usize> = (0..kinds.len()).collect();
+    while done.len() < *rounds.end() && !(done.len() > 0 && progress.is_over()) {
+        if done.len() >= *rounds.start() && u128::from(thread_cpu_ns() - began) >= STEP.as_nanos() {
+            break;
+        }
+        fastrand::shuffle(&mut order);
+        let mut round = vec![(0.0, 0.0); kinds.len()];
+        for &i in &order {
+            round[i] = time(blocks, kinds[i], bytes);
+        }
+        done.push(round);
+    }
+    done
 }
 
 /// Measures the CPU time and the wall time of one operation, in nanoseconds.

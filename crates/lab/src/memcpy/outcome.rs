@@ -3,13 +3,14 @@
 
 use super::counts::EVENTS;
 use super::perf_bench::PerfBench;
+use super::trap::{Trap, reads, slowdown};
 use super::{Kind, Measured, Size, Source};
 use crate::memory::Pages;
+use crate::results::machine::Machine;
 use crate::results::unit::Unit;
 use crate::results::{Cell, Column, Hue, Outcome, Plot, Point, Sample, Scale, Series, Shape, Table};
 use hugelift_core::addr::human_bytes;
-use hugelift_measure::stats::{Estimate, Verdict, location, ratio};
-use hugelift_os::machine::thp_page;
+use hugelift_measure::stats::{Estimate, location};
 
 /// Returns the title for columns and legends, and the key for the names of columns and samples.
 fn name(kind: Kind) -> (&'static str, &'static str) {
@@ -79,8 +80,8 @@ impl Group {
     }
 }
 
-/// Returns tables, plots and advice.
-pub fn outcome(measured: &Measured) -> Outcome {
+/// Returns tables, plots, claims and advice. `disturbed` is whether other programs disturbed the experiment.
+pub fn outcome(measured: &Measured, machine: &Machine, disturbed: bool) -> Outcome {
     let mut outcome = Outcome { notes: measured.notes.clone(), ..Outcome::default() };
     for (source, found) in &measured.found {
         let what = match source {
@@ -107,20 +108,16 @@ pub fn outcome(measured: &Measured) -> Outcome {
             values: timed.times.iter().map(|time| size.bytes as f64 / time).collect(),
         }));
     }
-    outcome.advice = advice(measured);
+    outcome.notes.extend(reads(measured, rate));
+    let trap = Trap::of(measured, disturbed);
+    outcome.claims = trap.as_ref().map(Trap::claims).unwrap_or_default();
+    outcome.advice = advice(measured, machine, trap.as_ref());
     outcome
 }
 
 /// Returns gigabytes per second: bytes divided by nanoseconds.
 fn rate(bytes: usize, times: &[f64]) -> Option<Estimate> {
     location(&times.iter().map(|time| bytes as f64 / time).collect::<Vec<f64>>()).ok()
-}
-
-/// Returns the ratio of times, round by round.
-fn slowdown(size: &Size, of: Kind, against: Kind) -> Option<Estimate> {
-    let pairs: Vec<(f64, f64)> =
-        size.times(against)?.iter().copied().zip(size.times(of)?.iter().copied()).collect();
-    ratio(&pairs).ok()
 }
 
 fn kinds(measured: &Measured, group: Group) -> impl Iterator<Item = Kind> {
@@ -295,63 +292,21 @@ fn plots(measured: &Measured) -> Vec<Plot> {
     drawn.filter(|plot| !plot.series.is_empty()).collect()
 }
 
-/// The least ratio that counts as a difference.
-const WORTH: f64 = 1.1;
-
-fn advice(measured: &Measured) -> Vec<String> {
-    let worst = measured
-        .sizes
-        .iter()
-        .filter_map(|size| Some((size, slowdown(size, Kind::HUGE_ZERO, Kind::SMALL_ZERO)?)))
-        .max_by(|(_, a), (_, b)| a.point.total_cmp(&b.point));
-    let Some((size, ratio)) = worst else {
+fn advice(measured: &Measured, machine: &Machine, trap: Option<&Trap>) -> Vec<String> {
+    let Some((trap, worst)) = trap.and_then(|trap| Some((trap, trap.worst()?))) else {
         return vec![
             "There are no figures for the huge zero page here, so nothing can be said about the trap.".into(),
         ];
     };
-    let block = human_bytes(size.bytes as u64);
-    let first = if ratio.point >= WORTH && ratio.verdict(1.0) == Verdict::More {
-        format!(
-            "Here a copy of {block} whose source was never written takes {ratio:.2} of the CPU time if that \
-             source is the huge zero page instead of the small one, so a benchmark that does not write its \
-             source first blames huge pages for the effect of its empty source."
-        )
-    } else {
-        format!(
-            "There is no trap on this machine{}: at worst, with blocks of {block}, a copy from the huge zero page \
-             takes {ratio:.2} of the CPU time of one from the small one.",
-            cached(measured).unwrap_or_default()
-        )
-    };
-    let written = slowdown(size, Kind::WRITTEN[1], Kind::WRITTEN[0]);
+    let size = measured.sizes.iter().find(|size| size.bytes == worst.bytes);
+    let written = size.and_then(|size| slowdown(size, Kind::WRITTEN[1], Kind::WRITTEN[0]));
     let written =
         written.map_or(String::new(), |e| format!(" (a written source on huge pages: {e:.2} of small ones)"));
     let second = format!(
         "What hugelift copies onto huge pages has content and includes no zero page{written}; bss and heap, which a \
          program may read before it writes them, are lifted only on request (--parts)."
     );
-    vec![first, second]
-}
-
-/// Says, by reading alone with the largest blocks, that the huge zero page stays in a cache; `None` if it is
-/// read no faster than memory.
-fn cached(measured: &Measured) -> Option<String> {
-    let size = measured.sizes.last()?;
-    let read = |source| Some(rate(size.bytes, size.times(Kind::Read(source))?)?.point);
-    let small = read(Source::Never(Pages::Small))?;
-    let huge = read(Source::Never(Pages::Thp))?;
-    let memory = read(Source::Written(Pages::Thp))?;
-    let show = |rate: f64| Unit::GigabytesPerSecond.show(rate);
-    (huge > WORTH * memory).then(|| {
-        format!(
-            ", because the {} of the huge zero page stay in a cache (read at {} GB/s, the small one at {}, memory \
-             at {})",
-            thp_page().map_or("bytes".into(), |page| page.to_string()),
-            show(huge),
-            show(small),
-            show(memory)
-        )
-    })
+    vec![trap.sentence(machine), second]
 }
 
 #[cfg(test)]

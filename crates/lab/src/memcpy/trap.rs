@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the measurements say of the trap: at which sizes it is seen, how sure that is, and why.
+
+use super::{Kind, Measured, Size, Source};
+use crate::memory::Pages;
+use crate::results::claim::Claim;
+use crate::results::machine::Machine;
+use crate::results::unit::Unit;
+use hugelift_core::addr::human_bytes;
+use hugelift_measure::stats::{Estimate, Verdict, ratio};
+
+/// The trap is surely seen where the whole interval is above this ratio, and surely absent where it is below
+/// [`ABSENT`]. Intervals of two runs on one machine differ by less than what lies between.
+const SEEN: f64 = 1.2;
+/// See [`SEEN`].
+const ABSENT: f64 = 1.05;
+
+/// A sentence that is not sure ends with this.
+pub const AGAIN: &str = "run again on an idle machine";
+
+/// The comparison of the two zero pages at one size.
+#[derive(Clone, Copy, Debug)]
+pub struct At {
+    /// Size of the blocks.
+    pub bytes: usize,
+    /// CPU time of a copy from the huge zero page, divided by that of one from the small zero page.
+    pub ratio: Estimate,
+    /// Whether other programs disturbed this size.
+    disturbed: bool,
+}
+
+impl At {
+    /// Whether the interval shows the trap.
+    fn is_more(&self) -> bool {
+        self.ratio.verdict(1.0) == Verdict::More
+    }
+
+    /// Returns whether the trap is surely seen (true) or surely absent (false); `None` if neither is sure.
+    fn surely(&self) -> Option<bool> {
+        let interval = self.ratio.interval.filter(|_| !self.disturbed)?;
+        (interval.low > SEEN).then_some(true).or((interval.high < ABSENT).then_some(false))
+    }
+}
+
+/// What was found at all sizes, of which there is at least one.
+#[derive(Debug)]
+pub struct Trap {
+    /// By size.
+    sizes: Vec<At>,
+    /// Whether other programs disturbed the experiment.
+    disturbed: bool,
+}
+
+/// Returns the ratio of times, round by round.
+pub fn slowdown(size: &Size, of: Kind, against: Kind) -> Option<Estimate> {
+    let pairs: Vec<(f64, f64)> =
+        size.times(against)?.iter().copied().zip(size.times(of)?.iter().copied()).collect();
+    ratio(&pairs).ok()
+}
+
+impl Trap {
+    /// Returns what the measurements say; `None` if there is no figure for one of the zero pages.
+    pub fn of(measured: &Measured, disturbed: bool) -> Option<Trap> {
+        let at = |size: &Size| {
+            let ratio = slowdown(size, Kind::HUGE_ZERO, Kind::SMALL_ZERO)?;
+            Some(At { bytes: size.bytes, ratio, disturbed: size.disturbed })
+        };
+        let sizes: Vec<At> = measured.sizes.iter().filter_map(at).collect();
+        (!sizes.is_empty()).then_some(Trap { sizes, disturbed })
+    }
+
+    /// Returns the size with the largest ratio.
+    pub fn worst(&self) -> Option<&At> {
+        self.sizes.iter().max_by(|a, b| a.ratio.point.total_cmp(&b.ratio.point))
+    }
+
+    /// Returns the index of the smallest size from which the interval is above 1 at every size.
+    fn from(&self) -> Option<usize> {
+        let from = self.sizes.iter().rposition(|at| !at.is_more()).map_or(0, |last| last + 1);
+        (from < self.sizes.len()).then_some(from)
+    }
+
+    /// Returns what is surely true of all sizes from the index: the trap is seen (true), or there is none.
+    fn surely_from(&self, index: usize) -> Option<bool> {
+        let all = |answer| self.sizes[index..].iter().all(|at| at.surely() == Some(answer));
+        [true, false].into_iter().find(|answer| !self.disturbed && all(*answer))
+    }
+
+    /// Returns the bounds of the size from which the trap is seen. They are a neighbouring size away from
+    /// the largest size at which it is surely absent, and from the smallest one from which it is seen at
+    /// every size.
+    fn bounds(&self, from: usize) -> (f64, f64) {
+        let bytes = |index: usize| self.sizes[index].bytes as f64;
+        let absent = self.sizes[..from].iter().rposition(|at| at.surely() == Some(false));
+        let low = absent.and_then(|index| index.checked_sub(1)).map_or(0.0, bytes);
+        // Beyond the largest size a neighbour is assumed at twice its size.
+        let high = if from + 1 < self.sizes.len() { bytes(from + 1) } else { 2.0 * bytes(from) };
+        (low, high)
+    }
+
+    /// Returns the claims: one for each size, which does not depend on the sizes that were chosen, and those
+    /// about all sizes.
+    pub fn claims(&self) -> Vec<Claim> {
+        let word = |seen| if seen { "seen" } else { "none" };
+        let mut claims: Vec<Claim> = self
+            .sizes
+            .iter()
+            .map(|at| {
+                let subject = format!("memcpy.trap.at.{}", human_bytes(at.bytes as u64).replace(' ', ""));
+                let surely = at.surely().filter(|_| !self.disturbed);
+                Claim::word(subject, word(surely.unwrap_or(at.is_more())), surely.is_some())
+            })
+            .collect();
+        match self.from() {
+            Some(from) => {
+                let sure = self.surely_from(from) == Some(true);
+                claims.push(Claim::word("memcpy.trap", word(true), sure));
+                claims.push(Claim::between("memcpy.trap.from", self.bounds(from), Unit::Bytes, sure));
+            }
+            // Other sizes might show it, so its absence is sure at the sizes measured only.
+            None => claims.push(Claim::word("memcpy.trap", word(false), false)),
+        }
+        claims
+    }
+
+    /// Says whether there is a trap, and from which size.
+    pub fn sentence(&self, machine: &Machine) -> String {
+        let Some(worst) = self.worst() else { return String::new() };
+        let size = |at: &At| human_bytes(at.bytes as u64);
+        let (first, last) = (size(&self.sizes[0]), size(&self.sizes[self.sizes.len() - 1]));
+        let ratio = format!("with blocks of {} it takes {:.2} of the CPU time", size(worst), worst.ratio);
+        let what = "a copy whose source was never written";
+        if self.surely_from(0) == Some(false) {
+            return format!(
+                "There is no trap at the sizes measured here ({first} to {last}): {what} is not slower if that \
+                 source is the huge zero page instead of the small one; at worst, {ratio}."
+            );
+        }
+        match self.from() {
+            Some(from) if self.surely_from(from) == Some(true) => format!(
+                "Here {what} is slower from blocks of {} to the largest ones measured ({last}) if that source is the huge \
+                 zero page instead of the small one: at worst, {ratio}. A benchmark that does not write its \
+                 source first blames huge pages for the effect of its empty source. {}",
+                size(&self.sizes[from]),
+                self.why(from, machine)
+            ),
+            Some(from) => format!(
+                "Not sure: {what} seems slower from blocks of {} to the largest ones measured ({last}) if that \
+                 source is the huge zero page instead of the small one (at worst, {ratio}); {AGAIN}.",
+                size(&self.sizes[from]),
+            ),
+            None => format!(
+                "Not sure whether there is a trap on this machine: at worst, {ratio} if the source that was never \
+                 written is the huge zero page instead of the small one, and no size has an interval above 1 from \
+                 which all larger ones have too; {AGAIN}."
+            ),
+        }
+    }
+
+    /// Explains by the caches of the machine why the trap begins at this size.
+    fn why(&self, from: usize, machine: &Machine) -> String {
+        let caches = machine.caches_for(false);
+        let cache = |level| caches.iter().find(|cache| cache.level == level);
+        let (Some(l1), Some(l2), Some(huge)) = (cache(1), cache(2), machine.thp_bytes) else {
+            return "Why it begins there cannot be said: the kernel shows no caches.".into();
+        };
+        let small = human_bytes(machine.base_page_bytes);
+        let both = |bytes: usize| (bytes as u64).min(huge) + bytes as u64;
+        let expected = self.sizes.iter().position(|at| both(at.bytes) > l2.bytes);
+        let near = expected.is_some_and(|expected| expected.abs_diff(from) <= 1);
+        format!(
+            "Probably the caches decide where it begins: the small zero page of {small} is always read from the L1 \
+             cache ({}), while the huge one ({}, or as much of it as a block has) shares the L2 cache ({}{}) with \
+             the destination{}",
+            human_bytes(l1.bytes),
+            human_bytes(huge),
+            human_bytes(l2.bytes),
+            cache(3).map_or(String::new(), |l3| format!(", then an L3 cache of {}", human_bytes(l3.bytes))),
+            if near {
+                ", and from about this size both no longer fit there; a larger L2 cache moves it up."
+            } else {
+                "; by its size alone that cache would be too small from another size on."
+            }
+        )
+    }
+}
+
+/// Says, by reading alone with the largest blocks, in which order the huge zero page and memory are read;
+/// `None` if the intervals do not show it.
+pub fn reads(measured: &Measured, rate: impl Fn(usize, &[f64]) -> Option<Estimate>) -> Option<String> {
+    let size = measured.sizes.last()?;
+    let [small, huge, memory] =
+        [Source::Never(Pages::Small), Source::Never(Pages::Thp), Source::Written(Pages::Thp)].map(Kind::Read);
+    let verdict = |of, against| slowdown(size, of, against).map(|ratio| ratio.verdict(1.0));
+    if verdict(memory, huge)? != Verdict::More {
+        return None;
+    }
+    let show = |kind| Some(Unit::GigabytesPerSecond.show(rate(size.bytes, size.times(kind)?)?.point));
+    let slower = match verdict(huge, small)? {
+        Verdict::More => "slower than",
+        Verdict::Less => "faster than",
+        Verdict::Undecided | Verdict::TooFew => "as far as seen like",
+    };
+    Some(format!(
+        "reading alone, in blocks of {}: the huge zero page is read from a cache, at {} GB/s, {slower} the small \
+         one ({} GB/s); memory is read at {} GB/s",
+        human_bytes(size.bytes as u64),
+        show(huge)?,
+        show(small)?,
+        show(memory)?
+    ))
+}
