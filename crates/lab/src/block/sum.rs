@@ -17,12 +17,14 @@ pub fn sum(bytes: &[u8]) -> u64 {
             // SAFETY: the CPU has AVX2.
             unsafe { x86::avx2(bytes) }
         } else {
-            x86::sse2(bytes)
+            // SAFETY: every x86-64 CPU has SSE2.
+            unsafe { x86::sse2(bytes) }
         }
     }
     #[cfg(target_arch = "aarch64")]
     {
-        arm::neon(bytes)
+        // SAFETY: every AArch64 CPU that runs Linux has NEON.
+        unsafe { arm::neon(bytes) }
     }
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     {
@@ -61,9 +63,9 @@ fn total(sums: impl IntoIterator<Item = u64>) -> u64 {
 mod x86 {
     use super::{SUMS, total, words};
     use std::arch::x86_64::{
-        __m128i, __m256i, _mm_add_epi64, _mm_loadu_si128, _mm_setzero_si128, _mm_storeu_si128,
-        _mm256_add_epi64, _mm256_loadu_si256, _mm256_setzero_si256, _mm256_storeu_si256,
+        __m128i, __m256i, _mm_add_epi64, _mm_setzero_si128, _mm256_add_epi64, _mm256_setzero_si256,
     };
+    use std::mem::transmute;
 
     /// Adds up `bytes` by loads of 32 bytes.
     #[target_feature(enable = "avx2")]
@@ -73,39 +75,30 @@ mod x86 {
         let (blocks, rest) = bytes.as_chunks::<{ SUMS * WIDTH }>();
         for block in blocks {
             for (sum, part) in sums.iter_mut().zip(block.as_chunks::<WIDTH>().0) {
-                // SAFETY: `part` has the bytes that are loaded; the load needs no alignment.
-                let loaded = unsafe { _mm256_loadu_si256(part.as_ptr().cast()) };
-                *sum = _mm256_add_epi64(*sum, loaded);
+                // The load intrinsics would check their pointer in builds with debug assertions.
+                // SAFETY: any bytes are a value of the type.
+                *sum = _mm256_add_epi64(*sum, unsafe { transmute::<[u8; WIDTH], __m256i>(*part) });
             }
         }
-        let lanes = sums.map(|sum| {
-            let mut lanes = [0u64; WIDTH / 8];
-            // SAFETY: `lanes` has the size of `sum`; the store needs no alignment.
-            unsafe { _mm256_storeu_si256(lanes.as_mut_ptr().cast(), sum) };
-            lanes
-        });
+        // SAFETY: both are plain bits.
+        let lanes = sums.map(|sum| unsafe { transmute::<__m256i, [u64; WIDTH / 8]>(sum) });
         total(lanes.into_iter().flatten()).wrapping_add(words(rest))
     }
 
     /// Adds up `bytes` by loads of 16 bytes. Every x86-64 CPU has them.
+    #[target_feature(enable = "sse2")]
     pub fn sse2(bytes: &[u8]) -> u64 {
         const WIDTH: usize = size_of::<__m128i>();
-        // SAFETY: every x86-64 CPU has SSE2.
-        let mut sums = [unsafe { _mm_setzero_si128() }; SUMS];
+        let mut sums = [_mm_setzero_si128(); SUMS];
         let (blocks, rest) = bytes.as_chunks::<{ SUMS * WIDTH }>();
         for block in blocks {
             for (sum, part) in sums.iter_mut().zip(block.as_chunks::<WIDTH>().0) {
-                // SAFETY: every x86-64 CPU has SSE2; `part` has the bytes that are loaded; the load needs no
-                // alignment.
-                *sum = unsafe { _mm_add_epi64(*sum, _mm_loadu_si128(part.as_ptr().cast())) };
+                // SAFETY: any bytes are a value of the type.
+                *sum = _mm_add_epi64(*sum, unsafe { transmute::<[u8; WIDTH], __m128i>(*part) });
             }
         }
-        let lanes = sums.map(|sum| {
-            let mut lanes = [0u64; WIDTH / 8];
-            // SAFETY: every x86-64 CPU has SSE2; `lanes` has the size of `sum`; the store needs no alignment.
-            unsafe { _mm_storeu_si128(lanes.as_mut_ptr().cast(), sum) };
-            lanes
-        });
+        // SAFETY: both are plain bits.
+        let lanes = sums.map(|sum| unsafe { transmute::<__m128i, [u64; WIDTH / 8]>(sum) });
         total(lanes.into_iter().flatten()).wrapping_add(words(rest))
     }
 }
@@ -113,26 +106,23 @@ mod x86 {
 #[cfg(target_arch = "aarch64")]
 mod arm {
     use super::{SUMS, total, words};
-    use std::arch::aarch64::{uint64x2_t, vaddq_u64, vdupq_n_u64, vld1q_u8, vreinterpretq_u64_u8, vst1q_u64};
+    use std::arch::aarch64::{uint64x2_t, vaddq_u64, vdupq_n_u64};
+    use std::mem::transmute;
 
     /// Adds up `bytes` by loads of 16 bytes. Every AArch64 CPU that runs Linux has NEON.
+    #[target_feature(enable = "neon")]
     pub fn neon(bytes: &[u8]) -> u64 {
         const WIDTH: usize = size_of::<uint64x2_t>();
-        // SAFETY: the target has NEON.
-        let mut sums = [unsafe { vdupq_n_u64(0) }; SUMS];
+        let mut sums = [vdupq_n_u64(0); SUMS];
         let (blocks, rest) = bytes.as_chunks::<{ SUMS * WIDTH }>();
         for block in blocks {
             for (sum, part) in sums.iter_mut().zip(block.as_chunks::<WIDTH>().0) {
-                // SAFETY: the target has NEON; `part` has the bytes that are loaded; the load needs no alignment.
-                *sum = unsafe { vaddq_u64(*sum, vreinterpretq_u64_u8(vld1q_u8(part.as_ptr()))) };
+                // SAFETY: any bytes are a value of the type.
+                *sum = vaddq_u64(*sum, unsafe { transmute::<[u8; WIDTH], uint64x2_t>(*part) });
             }
         }
-        let lanes = sums.map(|sum| {
-            let mut lanes = [0u64; WIDTH / 8];
-            // SAFETY: the target has NEON; `lanes` has the size of `sum`.
-            unsafe { vst1q_u64(lanes.as_mut_ptr(), sum) };
-            lanes
-        });
+        // SAFETY: both are plain bits.
+        let lanes = sums.map(|sum| unsafe { transmute::<uint64x2_t, [u64; WIDTH / 8]>(sum) });
         total(lanes.into_iter().flatten()).wrapping_add(words(rest))
     }
 }
@@ -155,7 +145,8 @@ mod tests {
             assert_eq!((sum(bytes), portable(bytes)), (expected, expected), "{len} bytes from {start}");
             #[cfg(target_arch = "x86_64")]
             {
-                assert_eq!(x86::sse2(bytes), expected, "{len} bytes from {start}");
+                // SAFETY: every x86-64 CPU has SSE2.
+                assert_eq!(unsafe { x86::sse2(bytes) }, expected, "{len} bytes from {start}");
                 if std::arch::is_x86_feature_detected!("avx2") {
                     // SAFETY: the CPU has AVX2.
                     assert_eq!(unsafe { x86::avx2(bytes) }, expected, "{len} bytes from {start}");
