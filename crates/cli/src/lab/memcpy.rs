@@ -18,7 +18,7 @@ pub struct MemcpyArgs {
     #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = size)]
     sizes: Vec<usize>,
 
-    /// The number of times that each copy is timed [default: 25; with --quick 9]
+    /// The number of times that each copy is timed [default: 25; with --quick 15]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: Option<u16>,
 

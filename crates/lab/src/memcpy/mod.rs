@@ -168,7 +168,7 @@ impl Options {
     /// Returns the default options.
     pub fn usual(quick: bool) -> Options {
         if quick {
-            Options { sizes: QUICK.to_vec(), rounds: 9 }
+            Options { sizes: QUICK.to_vec(), rounds: 15 }
         } else {
             Options { sizes: (0..=12).map(|i| (MB / 4) << i).collect(), rounds: 25 }
         }

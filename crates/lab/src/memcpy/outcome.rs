@@ -306,13 +306,15 @@ fn advice(measured: &Measured, machine: &Machine, trap: Option<&Trap>) -> Vec<St
         "What hugelift copies onto huge pages has content and includes no zero page{written}; bss and heap, which a \
          program may read before it writes them, are lifted only on request (--parts)."
     );
-    vec![trap.sentence(machine), second]
+    vec![trap.sentence(measured, machine), second]
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::memcpy::Timed;
+    use crate::results::claim::Answer;
+    use crate::results::machine::Cache;
 
     /// Rounds in which a copy takes the given nanoseconds per byte.
     fn measured(times: &[(Kind, f64)]) -> Measured {
@@ -320,24 +322,96 @@ mod tests {
             let times: Vec<f64> = (0..9).map(|i| 1e6 * per_byte * (1.0 + f64::from(i) * 1e-3)).collect();
             Timed { kind, wall: times.iter().map(|t| 2.0 * t).collect(), times, misses: None }
         });
-        Measured { sizes: vec![Size { bytes: 1_000_000, timed: timed.collect() }], ..Measured::default() }
+        let size = Size { bytes: 1 << 20, timed: timed.collect(), disturbed: false };
+        Measured { sizes: vec![size], ..Measured::default() }
+    }
+
+    /// Two zero pages at each of these sizes, with the ratio of their times.
+    fn sizes(ratios: &[(usize, f64)]) -> Measured {
+        let size = |&(bytes, ratio)| Size {
+            bytes,
+            ..measured(&[(Kind::SMALL_ZERO, 0.1), (Kind::HUGE_ZERO, 0.1 * ratio)]).sizes.remove(0)
+        };
+        Measured { sizes: ratios.iter().map(size).collect(), ..Measured::default() }
+    }
+
+    fn machine() -> Machine {
+        let cache = |level, bytes| Cache { level, kind: "Unified".into(), bytes };
+        Machine {
+            caches: vec![cache(1, 32 << 10), cache(2, 1 << 20), cache(3, 32 << 20)],
+            base_page_bytes: 4096,
+            thp_bytes: Some(2 << 20),
+            ..Machine::default()
+        }
+    }
+
+    fn calm(measured: &Measured) -> Outcome {
+        outcome(measured, &machine(), false)
+    }
+
+    fn sure(outcome: &Outcome) -> Vec<&str> {
+        outcome.claims.iter().filter(|claim| claim.sure).map(|claim| claim.subject.as_str()).collect()
     }
 
     #[test]
-    fn a_trap_and_none() {
-        let with = |huge_zero| measured(&[(Kind::SMALL_ZERO, 0.1), (Kind::HUGE_ZERO, huge_zero)]);
-        let trap = outcome(&with(0.2));
-        assert!(trap.advice[0].contains("takes 2.00 [2.00, 2.00] of the CPU time"), "{:?}", trap.advice);
-        for none in [0.05, 0.1, 0.105] {
-            let advice = outcome(&with(none)).advice;
-            assert!(advice.len() == 2 && advice[0].contains("There is no trap"), "{advice:?}");
+    fn a_trap_is_seen_from_a_size_on() {
+        let trap = calm(&sizes(&[(1 << 18, 1.0), (1 << 20, 2.0), (1 << 22, 1.5), (1 << 24, 1.4)]));
+        let words = &trap.advice[0];
+        assert!(words.contains("from blocks of 1 MB to the largest ones (16 MB)"), "{words}");
+        assert!(words.contains("takes 2.00 [2.00, 2.00] of the CPU time"), "{words}");
+        // 256 kB twice fit into the L2 cache of 1 MB, and 1 MB twice do not.
+        assert!(words.contains("from about this size both no longer fit there"), "{words}");
+        let from = trap.claims.iter().find(|claim| claim.subject == "memcpy.trap.from").unwrap();
+        let bounds = Answer::Between { low: 0.0, high: f64::from(1 << 22), unit: Unit::Bytes };
+        assert_eq!((&from.answer, from.sure), (&bounds, true));
+        assert!(sure(&trap).contains(&"memcpy.trap.at.256kB"), "{:?}", trap.claims);
+        let later = calm(&sizes(&[(1 << 18, 1.0), (1 << 20, 1.0), (1 << 22, 1.0), (1 << 24, 1.4)]));
+        assert!(later.advice[0].contains("too small from another size on"), "{}", later.advice[0]);
+    }
+
+    #[test]
+    fn what_the_intervals_do_not_carry_is_not_stated() {
+        let trap = sizes(&[(1 << 20, 1.0), (1 << 22, 1.15)]);
+        let open = calm(&trap);
+        assert!(open.advice[0].starts_with("Not sure: "), "{:?}", open.advice);
+        assert_eq!(sure(&open), ["memcpy.trap.at.1MB"]);
+        let back = calm(&sizes(&[(1 << 20, 2.0), (1 << 22, 1.0)]));
+        assert!(back.advice[0].contains("with blocks of 1 MB") && back.advice[0].contains("not at every"));
+        assert!(!sure(&back).contains(&"memcpy.trap"), "{:?}", back.claims);
+        // Six rounds are the fewest with an interval.
+        let mut few = sizes(&[(1 << 20, 2.0)]);
+        few.sizes[0].timed.iter_mut().for_each(|timed| timed.times.truncate(5));
+        let few = calm(&few);
+        assert!(few.advice[0].starts_with("Not sure whether"), "{:?}", few.advice);
+        assert_eq!(sure(&few), [""; 0]);
+    }
+
+    #[test]
+    fn nothing_is_sure_that_was_disturbed() {
+        let mut trap = sizes(&[(1 << 20, 1.0), (1 << 22, 2.0)]);
+        assert_eq!(sure(&calm(&trap)).len(), 4);
+        assert_eq!(sure(&outcome(&trap, &machine(), true)), [""; 0]);
+        trap.sizes[1].disturbed = true;
+        let one = calm(&trap);
+        assert!(one.advice[0].starts_with("Not sure: "), "{:?}", one.advice);
+        assert_eq!(sure(&one), ["memcpy.trap.at.1MB"]);
+    }
+
+    #[test]
+    fn no_trap() {
+        for none in [0.5, 1.0, 1.05] {
+            let outcome = calm(&sizes(&[(1 << 20, none), (1 << 22, none)]));
+            let words = &outcome.advice[0];
+            assert!(words.starts_with("No trap is seen here with blocks of 1 MB, 4 MB: ") || none > 1.0);
+            assert_eq!(outcome.advice.len(), 2);
+            assert!(!sure(&outcome).contains(&"memcpy.trap"), "{:?}", outcome.claims);
         }
-        let nothing = outcome(&Measured::default()).advice;
+        let nothing = calm(&Measured::default()).advice;
         assert!(nothing[0].contains("nothing can be said"), "{nothing:?}");
     }
 
     #[test]
-    fn the_cache_is_named_only_if_it_hides_the_trap() {
+    fn the_cache_is_named_only_if_it_is_seen() {
         let reads = |huge| {
             measured(&[
                 (Kind::SMALL_ZERO, 0.1),
@@ -347,13 +421,16 @@ mod tests {
                 (Kind::Read(Source::Written(Pages::Thp)), 0.03),
             ])
         };
-        assert!(outcome(&reads(0.012)).advice[0].contains("stay in a cache"));
-        assert!(!outcome(&reads(0.03)).advice[0].contains("stay in a cache"));
+        let notes = |huge| calm(&reads(huge)).notes.join(" ");
+        assert!(notes(0.012).contains("is read from a cache, at 83.0 GB/s, slower than"), "{}", notes(0.012));
+        assert!(!notes(0.03).contains("from a cache"));
+        let words = &calm(&reads(0.012)).advice[0];
+        assert!(words.contains("it takes 8.3 [8.3, 8.3] times as long as reading"), "{words}");
     }
 
     #[test]
     fn figures_are_bytes_over_nanoseconds() {
-        let outcome = outcome(&measured(&[(Kind::NEVER_OFF, 0.1), (Kind::HUGE_ZERO, 0.25)]));
+        let outcome = calm(&measured(&[(Kind::NEVER_OFF, 0.1), (Kind::HUGE_ZERO, 0.25)]));
         let Cell::Number(rate) = outcome.tables[0].rows[0][1] else { panic!("{:?}", outcome.tables[0]) };
         assert!((9.9..10.0).contains(&rate), "{rate}");
         let sample = &outcome.samples[0];
@@ -376,7 +453,7 @@ mod tests {
             peak: 2 << 20,
         };
         measured.perf = Some(perf);
-        let outcome = outcome(&measured);
+        let outcome = calm(&measured);
         let table = outcome.tables.last().unwrap();
         assert_eq!(table.rows[0][2..], [Cell::Number(5.0), Cell::Number(6.0)]);
         let Cell::Number(ours) = table.rows[2][2] else { panic!("{table:?}") };

@@ -10,13 +10,17 @@ use hugelift_core::addr::human_bytes;
 use hugelift_measure::stats::{Estimate, Verdict, ratio};
 
 /// The trap is surely seen where the whole interval is above this ratio, and surely absent where it is below
-/// [`ABSENT`]. Intervals of two runs on one machine differ by less than what lies between.
-const SEEN: f64 = 1.2;
-/// See [`SEEN`].
-const ABSENT: f64 = 1.05;
+/// [`ABSENT`]. What lies between keeps two runs on one machine, whose intervals differ, from contradicting
+/// each other.
+const SEEN: f64 = 1.25;
+/// See [`SEEN`]. A smaller difference is not worth a warning.
+const ABSENT: f64 = 1.1;
 
-/// A sentence that is not sure ends with this.
-pub const AGAIN: &str = "run again on an idle machine";
+/// How many times as long as reading its source a copy takes at least, if its writes decide how fast it is.
+const WRITES: f64 = 1.5;
+
+/// What a sentence says that is not sure.
+const AGAIN: &str = "run again on an idle machine, or with more --rounds";
 
 /// The comparison of the two zero pages at one size.
 #[derive(Clone, Copy, Debug)]
@@ -80,18 +84,22 @@ impl Trap {
         (from < self.sizes.len()).then_some(from)
     }
 
-    /// Returns what is surely true of all sizes from the index: the trap is seen (true), or there is none.
-    fn surely_from(&self, index: usize) -> Option<bool> {
-        let all = |answer| self.sizes[index..].iter().all(|at| at.surely() == Some(answer));
-        [true, false].into_iter().find(|answer| !self.disturbed && all(*answer))
+    /// Returns what is sure of one size; nothing if the experiment was disturbed.
+    fn surely(&self, at: &At) -> Option<bool> {
+        at.surely().filter(|_| !self.disturbed)
+    }
+
+    /// Returns the index of the smallest size from which the trap is surely seen at every size.
+    fn surely_from(&self) -> Option<usize> {
+        let from = self.sizes.iter().rposition(|at| self.surely(at) != Some(true)).map_or(0, |last| last + 1);
+        (from < self.sizes.len()).then_some(from)
     }
 
     /// Returns the bounds of the size from which the trap is seen. They are a neighbouring size away from
-    /// the largest size at which it is surely absent, and from the smallest one from which it is seen at
-    /// every size.
+    /// the largest size at which it is surely absent, and from the index `from`.
     fn bounds(&self, from: usize) -> (f64, f64) {
         let bytes = |index: usize| self.sizes[index].bytes as f64;
-        let absent = self.sizes[..from].iter().rposition(|at| at.surely() == Some(false));
+        let absent = self.sizes[..from].iter().rposition(|at| self.surely(at) == Some(false));
         let low = absent.and_then(|index| index.checked_sub(1)).map_or(0.0, bytes);
         // Beyond the largest size a neighbour is assumed at twice its size.
         let high = if from + 1 < self.sizes.len() { bytes(from + 1) } else { 2.0 * bytes(from) };
@@ -107,54 +115,80 @@ impl Trap {
             .iter()
             .map(|at| {
                 let subject = format!("memcpy.trap.at.{}", human_bytes(at.bytes as u64).replace(' ', ""));
-                let surely = at.surely().filter(|_| !self.disturbed);
+                let surely = self.surely(at);
                 Claim::word(subject, word(surely.unwrap_or(at.is_more())), surely.is_some())
             })
             .collect();
-        match self.from() {
-            Some(from) => {
-                let sure = self.surely_from(from) == Some(true);
-                claims.push(Claim::word("memcpy.trap", word(true), sure));
-                claims.push(Claim::between("memcpy.trap.from", self.bounds(from), Unit::Bytes, sure));
-            }
-            // Other sizes might show it, so its absence is sure at the sizes measured only.
-            None => claims.push(Claim::word("memcpy.trap", word(false), false)),
-        }
+        let sure = self.surely_from();
+        // Another size might show it, so its absence is sure only of the sizes measured.
+        let seen = self.from().is_some();
+        claims.push(Claim::word("memcpy.trap", word(seen), sure.is_some()));
+        let from = sure.or(self.from()).map(|from| self.bounds(from));
+        claims.extend(
+            from.map(|bounds| Claim::between("memcpy.trap.from", bounds, Unit::Bytes, sure.is_some())),
+        );
         claims
     }
 
-    /// Says whether there is a trap, and from which size.
-    pub fn sentence(&self, machine: &Machine) -> String {
+    /// Returns the names of the sizes for which the answer is sure, or `None` if neither is.
+    fn names(&self, answer: Option<bool>) -> String {
+        let fitting = self.sizes.iter().filter(|at| self.surely(at) == answer);
+        fitting.map(|at| human_bytes(at.bytes as u64)).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Says whether there is a trap, and from which size. States as sure only what the intervals carry.
+    pub fn sentence(&self, measured: &Measured, machine: &Machine) -> String {
         let Some(worst) = self.worst() else { return String::new() };
-        let size = |at: &At| human_bytes(at.bytes as u64);
-        let (first, last) = (size(&self.sizes[0]), size(&self.sizes[self.sizes.len() - 1]));
-        let ratio = format!("with blocks of {} it takes {:.2} of the CPU time", size(worst), worst.ratio);
-        let what = "a copy whose source was never written";
-        if self.surely_from(0) == Some(false) {
-            return format!(
-                "There is no trap at the sizes measured here ({first} to {last}): {what} is not slower if that \
-                 source is the huge zero page instead of the small one; at worst, {ratio}."
-            );
-        }
-        match self.from() {
-            Some(from) if self.surely_from(from) == Some(true) => format!(
-                "Here {what} is slower from blocks of {} to the largest ones measured ({last}) if that source is the huge \
-                 zero page instead of the small one: at worst, {ratio}. A benchmark that does not write its \
-                 source first blames huge pages for the effect of its empty source. {}",
-                size(&self.sizes[from]),
+        let ratio = format!(
+            "at worst, with blocks of {}, such a copy takes {:.2} of the CPU time of one from the small zero page",
+            human_bytes(worst.bytes as u64),
+            worst.ratio
+        );
+        let largest = self.sizes.last().map_or(0, |at| at.bytes as u64);
+        let from = self.from().map(|from| (from, human_bytes(self.sizes[from].bytes as u64)));
+        let (seen, none, open) = (self.names(Some(true)), self.names(Some(false)), self.names(None));
+        match from {
+            Some((from, size)) if self.surely_from().is_some() => format!(
+                "Here a copy whose source was never written is slower if that source is the huge zero page, from blocks of \
+                 {size} to the largest ones ({}): {ratio}. A benchmark that does not write its source first \
+                 blames huge pages for the effect of its empty source. {}",
+                human_bytes(largest),
                 self.why(from, machine)
             ),
-            Some(from) => format!(
-                "Not sure: {what} seems slower from blocks of {} to the largest ones measured ({last}) if that \
-                 source is the huge zero page instead of the small one (at worst, {ratio}); {AGAIN}.",
-                size(&self.sizes[from]),
+            _ if !seen.is_empty() => format!(
+                "Here a copy whose source was never written is slower with blocks of {seen} if that source is the huge \
+                 zero page, but not at every larger size: {ratio}."
             ),
+            Some((_, size)) => format!(
+                "Not sure: a copy whose source was never written seems slower from blocks of {size} on if that source is \
+                 the huge zero page ({ratio}); {AGAIN}."
+            ),
+            None if open.is_empty() => format!(
+                "No trap is seen here with blocks of {none}: {ratio}.{}",
+                self.writes(measured).unwrap_or_default()
+            ),
+            None if none.is_empty() => {
+                format!("Not sure whether there is a trap here: {ratio}; {AGAIN}.")
+            }
             None => format!(
-                "Not sure whether there is a trap on this machine: at worst, {ratio} if the source that was never \
-                 written is the huge zero page instead of the small one, and no size has an interval above 1 from \
-                 which all larger ones have too; {AGAIN}."
+                "No trap is seen here with blocks of {none}; not sure with blocks of {open} ({ratio}): {AGAIN}.{}",
+                self.writes(measured).unwrap_or_default()
             ),
         }
+    }
+
+    /// Says that writing, not reading, decides how fast the largest copy is; `None` if the interval does not
+    /// show it.
+    fn writes(&self, measured: &Measured) -> Option<String> {
+        let size = measured.sizes.last()?;
+        let longer = slowdown(size, Kind::HUGE_ZERO, Kind::Read(Source::Never(Pages::Thp)))?;
+        (longer.interval?.low > WRITES).then(|| {
+            format!(
+                " With blocks of {} it takes {longer:.1} times as long as reading the huge zero page alone, so its \
+                 writes decide.",
+                human_bytes(size.bytes as u64)
+            )
+        })
     }
 
     /// Explains by the caches of the machine why the trap begins at this size.

@@ -6,19 +6,29 @@ use super::tasks::Kind;
 use super::{Case, Measured};
 use crate::cpus;
 use crate::memory::Pages;
+use crate::results::claim::Claim;
 use crate::results::unit::Unit;
 use crate::results::{Column, Outcome, Plot, Point, Sample, Scale, Series, Shape, Table};
 
 /// The largest scaling of two tasks that wait for each other.
 const SERIAL: f64 = 1.3;
 
-/// The share of runnable time lost to other programs above which a note warns.
-const BUSY: f64 = 0.05;
+/// The least scaling of tasks that surely do not wait for each other. What lies between it and [`SERIAL`] keeps
+/// two runs from contradicting each other.
+const PARALLEL: f64 = 1.5;
+
+/// One kind of pages is surely faster than another if each sample is, by this factor at least.
+const FASTER: f64 = 1.5;
+
+/// The source's result on another kernel.
+const FREEBSD: &str = "in the source (FreeBSD, will-it-scale mmap1) processes waited for each other too, for the \
+                       accounting of swap reservations; those of Linux do not";
 
 /// Title of a column.
 const CPU: &str = "CPU time per cycle";
 
-pub fn outcome(measured: &[Measured], notes: Vec<String>, alone: bool) -> Outcome {
+/// Returns tables, plots, claims and advice. `disturbed` is whether other programs disturbed the experiment.
+pub fn outcome(measured: &[Measured], notes: Vec<String>, alone: bool, disturbed: bool) -> Outcome {
     let mut outcome =
         Outcome { notes, tables: vec![averages(measured), seconds(measured)], ..Outcome::default() };
     outcome.samples = measured.iter().map(sample).collect();
@@ -28,13 +38,23 @@ pub fn outcome(measured: &[Measured], notes: Vec<String>, alone: bool) -> Outcom
         outcome.plots = Touch::ALL.into_iter().filter_map(|touch| curves(measured, touch)).collect();
         outcome.notes.extend(asleep(measured));
     }
-    outcome.notes.extend(busy(measured));
-    if !alone {
+    if alone {
+        outcome.advice = rates(measured);
+    } else {
         outcome.notes.push(format!(
             "time and scaling are in wall time; '{CPU}' leaves out the time of other programs"
         ));
+        let found = [serialised(measured, disturbed), cost(measured, disturbed)].into_iter().flatten();
+        (outcome.advice, outcome.claims) =
+            found.fold((Vec::new(), Vec::new()), |(mut advice, mut claims), (words, more)| {
+                advice.push(words);
+                claims.extend(more);
+                (advice, claims)
+            });
+        outcome.notes.extend(
+            outcome.claims.iter().any(|claim| claim.subject == SERIALISED).then(|| FREEBSD.to_string()),
+        );
     }
-    outcome.advice = advice(measured, alone);
     outcome
 }
 
@@ -87,7 +107,7 @@ fn averages(measured: &[Measured]) -> Table {
         let mut row = key_cells(&one.case);
         row.push(average.into());
         row.push(average.map(|a| one.case.tasks as f64 / a).into());
-        row.push(one.cpu.into());
+        row.push(one.cpu().into());
         row.push(scaling(measured, &one.case).into());
         row.push(one.asleep.as_ref().map(|(place, _)| place.as_str()).into());
         row.push(one.asleep.as_ref().map(|(_, share)| 100.0 * share).into());
@@ -119,8 +139,7 @@ fn seconds(measured: &[Measured]) -> Table {
 }
 
 fn sample(measured: &Measured) -> Sample {
-    let counted = measured.samples.iter().filter(|s| s.measured);
-    Sample { name: measured.case.name(), unit: Unit::PerSecond, values: counted.map(|s| s.total).collect() }
+    Sample { name: measured.case.name(), unit: Unit::PerSecond, values: measured.rates() }
 }
 
 fn rate(measured: &[Measured], case: &Case) -> Option<f64> {
@@ -139,8 +158,7 @@ fn curves(measured: &[Measured], touch: Touch) -> Option<Plot> {
         let (pages, kind) = (one.case.cycle.pages, one.case.kind);
         let name = format!("{}, {}", pages.name(), kind.name());
         let shape = if kind == Kind::Threads { Shape::Dashed } else { Shape::Line };
-        let counted = || one.samples.iter().filter(|s| s.measured).map(|s| s.total);
-        let range = (counted().fold(f64::INFINITY, f64::min), counted().fold(0.0, f64::max));
+        let Some(range) = range(&one.rates()) else { continue };
         let Some(y) = one.average() else { continue };
         let point = Point { x: one.case.tasks as f64, y, range: Some(range) };
         match series.iter_mut().find(|s| s.name == name) {
@@ -178,106 +196,131 @@ fn asleep(measured: &[Measured]) -> Option<String> {
     ))
 }
 
-fn advice(measured: &[Measured], alone: bool) -> Vec<String> {
-    if alone {
-        let rates = measured.iter().filter_map(|m| Some((m, m.average()?)));
-        return rates
-            .map(|(m, rate)| {
-                let time = Unit::Seconds.show(m.case.tasks as f64 / rate);
-                format!("{}: {} cycles per second, {time} each.", m.case.name(), Unit::PerSecond.show(rate))
-            })
-            .collect();
-    }
-    [serialised(measured), cost(measured)].into_iter().flatten().collect()
+/// Says how fast each case is.
+fn rates(measured: &[Measured]) -> Vec<String> {
+    let rates = measured.iter().filter_map(|m| Some((m, m.average()?)));
+    rates
+        .map(|(m, rate)| {
+            let time = Unit::Seconds.show(m.case.tasks as f64 / rate);
+            format!("{}: {} cycles per second, {time} each.", m.case.name(), Unit::PerSecond.show(rate))
+        })
+        .collect()
 }
 
+/// Returns the least and the greatest value; `None` if there is none.
+fn range(values: &[f64]) -> Option<(f64, f64)> {
+    let least = values.iter().copied().min_by(f64::total_cmp)?;
+    Some((least, values.iter().copied().max_by(f64::total_cmp)?))
+}
+
+/// How much faster tasks are than one alone.
+struct Scaling {
+    point: f64,
+    /// The least and the greatest scaling of any two samples.
+    range: (f64, f64),
+    disturbed: bool,
+}
+
+/// Returns the scaling of a case.
+fn scaling_of(measured: &[Measured], case: &Case) -> Option<Scaling> {
+    let find = |case: Case| measured.iter().find(|m| m.case == case);
+    let (one, many) = (find(Case { tasks: 1, ..*case })?, find(*case)?);
+    let ((one_low, one_high), (low, high)) = (range(&one.rates())?, range(&many.rates())?);
+    Some(Scaling {
+        point: scaling(measured, case)?,
+        range: (low / one_high, high / one_low),
+        disturbed: one.disturbed || many.disturbed,
+    })
+}
+
+/// The subject of the claim about threads.
+const SERIALISED: &str = "munmap.threads-serialised";
+
 /// Says whether threads wait for each other while processes do not.
-fn serialised(measured: &[Measured]) -> Option<String> {
+fn serialised(measured: &[Measured], disturbed: bool) -> Option<(String, Vec<Claim>)> {
     let cycle = Cycle { pages: Pages::Small, touch: Touch::None };
     let case = |kind, tasks| Case { kind, cycle, tasks };
     let scalings = |tasks| {
-        let scaled = |kind| scaling(measured, &case(kind, tasks));
+        let scaled = |kind| scaling_of(measured, &case(kind, tasks));
         Some((tasks, scaled(Kind::Processes)?, scaled(Kind::Threads)?))
     };
     // More tasks than CPUs take turns, with or without locks.
     let most = cpus::count().max(2);
     let (tasks, processes, threads) = (2..=most).rev().find_map(scalings)?;
-    let (p, t) = (Unit::Ratio.show(processes), Unit::Ratio.show(threads));
-    let words = if threads < SERIAL && processes > threads * SERIAL {
+    let calm = !(disturbed || processes.disturbed || threads.disturbed);
+    let yes = threads.range.1 < SERIAL && processes.range.0 > PARALLEL;
+    let no = threads.range.0 > PARALLEL;
+    let seen = threads.point < SERIAL && processes.point > threads.point * SERIAL;
+    let sure = calm && (yes || no);
+    let (p, t) = (Unit::Ratio.show(processes.point), Unit::Ratio.show(threads.point));
+    let figures =
+        format!("{tasks} processes map and unmap {p} times as fast as one, {tasks} threads {t} times");
+    let words = if !sure {
+        let seems = if seen { "seem to wait" } else { "do not seem to wait" };
         format!(
-            "{tasks} processes map and unmap {p} times as fast as one, {tasks} threads {t} times: threads of one \
-             process wait for each other at mmap_lock, the lock of their address space, which both calls take for \
-             writing, so an allocator that unmaps often should keep its memory, or the program should use \
-             processes."
+            "Not sure: {figures}, so threads of one process {seems} for each other at mmap_lock, the lock of their address \
+             space, longer than processes do; {AGAIN}."
         )
-    } else if processes < SERIAL {
+    } else if yes {
         format!(
-            "{tasks} processes map and unmap {p} times as fast as one, and {tasks} threads {t} times: they do \
-             not wait for the lock of an address space but for something that all share, perhaps CPUs that are \
-             busy with other work."
+            "{figures}: threads of one process wait for each other at mmap_lock, the lock of their address space, \
+             which both calls take for writing, so an allocator that unmaps often should keep its memory, or the \
+             program should use processes."
         )
     } else {
-        format!(
-            "{tasks} processes map and unmap {p} times as fast as one, {tasks} threads {t} times: mmap_lock, the lock \
-             of an address space, costs threads {} % here.",
-            Unit::Percent.show(100.0 * (1.0 - threads / processes).max(0.0))
-        )
+        format!("{figures}: mmap_lock, the lock of an address space, does not make threads wait long here.")
     };
-    Some(words)
+    let is_serialised = if sure { yes } else { seen };
+    let word = if is_serialised { "yes" } else { "no" };
+    Some((words, vec![Claim::word(SERIALISED, word, sure)]))
 }
 
-/// Returns a note if other programs had the CPUs. Cases with more tasks than CPUs do not count, since their
-/// tasks wait for each other.
-fn busy(measured: &[Measured]) -> Option<String> {
-    let alone = measured.iter().filter(|m| m.case.tasks <= cpus::count());
-    let most = alone.filter_map(|m| m.kept_waiting).max_by(f64::total_cmp)?;
-    (most > BUSY).then(|| {
-        format!(
-            "this machine is busy: for up to {:.0} % of the time in which a task could run, another program had \
-             its CPU; repeat the experiment on an idle machine",
-            100.0 * most
-        )
-    })
-}
+/// Ends a sentence that is not sure.
+const AGAIN: &str = "run again on an idle machine";
 
 /// Says what touching memory costs on each kind of pages.
-fn cost(measured: &[Measured]) -> Option<String> {
-    let time = |pages: Pages| {
+fn cost(measured: &[Measured], disturbed: bool) -> Option<(String, Vec<Claim>)> {
+    let of = |pages: Pages| {
         let case = Case { kind: Kind::Processes, cycle: Cycle { pages, touch: Touch::All }, tasks: 1 };
-        measured.iter().find(|m| m.case == case)?.cpu
+        let found = measured.iter().find(|m| m.case == case)?;
+        Some((found, found.cpu()?, range(&found.cpu)?))
     };
-    let small = time(Pages::Small)?;
-    let others: Vec<(Pages, f64)> = measured
-        .iter()
-        .map(|m| m.case.cycle.pages)
-        .filter(|pages| *pages != Pages::Small)
-        .fold(Vec::new(), |mut all, pages| {
-            if !all.contains(&pages) {
-                all.push(pages);
-            }
-            all
-        })
-        .into_iter()
-        .filter_map(|pages| Some((pages, time(pages)?)))
-        .collect();
-    if others.is_empty() {
+    let (small, small_time, (small_least, small_most)) = of(Pages::Small)?;
+    let mut others: Vec<Pages> = Vec::new();
+    for pages in measured.iter().map(|m| m.case.cycle.pages).filter(|pages| *pages != Pages::Small) {
+        if !others.contains(&pages) {
+            others.push(pages);
+        }
+    }
+    let (mut words, mut claims) = (Vec::new(), Vec::new());
+    for (pages, (found, time, (least, most))) in others.into_iter().filter_map(|p| Some((p, of(p)?))) {
+        words.push(format!(
+            "{} on {} ({} times as fast)",
+            Unit::Seconds.show(time),
+            pages.name(),
+            Unit::Ratio.show(small_time / time)
+        ));
+        let calm = !(disturbed || small.disturbed || found.disturbed);
+        let sure = calm && (small_least > FASTER * most || least > FASTER * small_most);
+        let kind = if pages == Pages::Thp { "thp" } else { "hugetlb" };
+        let word = if time < small_time { "faster" } else { "slower" };
+        claims.push(Claim::word(format!("munmap.touch.{kind}"), word, sure));
+    }
+    if words.is_empty() {
         return None;
     }
-    let words = |(pages, t): &(Pages, f64)| {
-        format!(
-            "{} on {} ({} times as fast)",
-            Unit::Seconds.show(*t),
-            pages.name(),
-            Unit::Ratio.show(small / t)
-        )
-    };
-    let words: Vec<String> = others.iter().map(words).collect();
-    Some(format!(
-        "Mapping 128 MB, touching all of it and unmapping it takes {} of CPU time on {}, and {}.",
-        Unit::Seconds.show(small),
+    let sentence = format!(
+        "apping 128 MB, touching all of it and unmapping it takes {} of CPU time on {}, and {}",
+        Unit::Seconds.show(small_time),
         Pages::Small.name(),
         words.join(", ")
-    ))
+    );
+    let sentence = if claims.iter().all(|claim| claim.sure) {
+        format!("M{sentence}.")
+    } else {
+        format!("Not sure: m{sentence}; {AGAIN}.")
+    };
+    Some((sentence, claims))
 }
 
 #[cfg(test)]
@@ -291,12 +334,12 @@ mod tests {
             case: Case { kind, cycle: Cycle { pages, touch }, tasks },
             samples: vec![OneSample { total: 1.0, ..sample(false) }, sample(true), sample(true)],
             asleep: None,
-            cpu: Some(1.0 / total),
-            kept_waiting: Some(0.01),
+            cpu: vec![1.0 / total; 2],
+            disturbed: false,
         }
     }
 
-    fn two(processes: f64, threads: f64) -> String {
+    fn two(processes: f64, threads: f64) -> (String, Claim) {
         let of = |kind, tasks, total| case(kind, Touch::None, Pages::Small, tasks, total);
         let measured = [
             of(Kind::Processes, 1, 100.0),
@@ -304,14 +347,23 @@ mod tests {
             of(Kind::Threads, 1, 100.0),
             of(Kind::Threads, 2, 100.0 * threads),
         ];
-        serialised(&measured).unwrap()
+        let (words, claims) = serialised(&measured, false).unwrap();
+        let (disturbed, unsure) = serialised(&measured, true).unwrap();
+        assert!(disturbed.starts_with("Not sure: ") && !unsure[0].sure, "{disturbed}");
+        (words, claims[0].clone())
     }
 
     #[test]
     fn what_threads_wait_for() {
-        assert!(two(1.95, 0.98).contains("wait for each other at mmap_lock"));
-        assert!(two(1.0, 0.9).contains("not wait for the lock of an address space"));
-        assert!(two(1.95, 1.56).contains("costs threads 20.0 % here"));
+        let claim = |word, sure| Claim::word(SERIALISED, word, sure);
+        let (words, yes) = two(1.95, 0.98);
+        assert!(words.contains("wait for each other at mmap_lock") && yes == claim("yes", true), "{words}");
+        let (words, neither) = two(1.0, 0.9);
+        assert!(words.starts_with("Not sure: ") && words.contains("do not seem"), "{words}");
+        assert_eq!(neither, claim("no", false));
+        assert_eq!(two(1.4, 0.9).1, claim("yes", false));
+        let (words, no) = two(1.95, 1.7);
+        assert!(words.contains("does not make threads wait long") && no == claim("no", true), "{words}");
     }
 
     #[test]
@@ -336,20 +388,18 @@ mod tests {
     #[test]
     fn what_touching_costs() {
         let of = |pages, total| case(Kind::Processes, Touch::All, pages, 1, total);
-        let words = cost(&[of(Pages::Small, 20.0), of(Pages::Thp, 50.0)]).unwrap();
-        assert!(
-            words.contains("50.0 ms of CPU time on 4 kB, and 20.0 ms on THP (2.50 times as fast)"),
-            "{words}"
+        let (words, claims) = cost(&[of(Pages::Small, 20.0), of(Pages::Thp, 50.0)], false).unwrap();
+        assert_eq!(
+            words,
+            "Mapping 128 MB, touching all of it and unmapping it takes 50.0 ms of CPU time on 4 kB, and 20.0 ms on THP \
+             (2.50 times as fast)."
         );
-        assert_eq!(cost(&[of(Pages::Small, 20.0)]), None);
-    }
-
-    #[test]
-    fn a_busy_machine_is_reported() {
-        let mut one = case(Kind::Processes, Touch::None, Pages::Small, 1, 500.0);
-        assert_eq!(busy(std::slice::from_ref(&one)), None);
-        one.kept_waiting = Some(0.42);
-        assert!(busy(&[one]).unwrap().contains("up to 42 %"));
+        assert_eq!(claims, [Claim::word("munmap.touch.thp", "faster", true)]);
+        let (words, claims) = cost(&[of(Pages::Small, 20.0), of(Pages::Thp, 25.0)], false).unwrap();
+        assert!(words.starts_with("Not sure: mapping 128 MB") && !claims[0].sure, "{words}");
+        let busy = Measured { disturbed: true, ..of(Pages::Thp, 50.0) };
+        assert!(!cost(&[of(Pages::Small, 20.0), busy], false).unwrap().1[0].sure);
+        assert_eq!(cost(&[of(Pages::Small, 20.0)], false), None);
     }
 
     #[test]

@@ -33,6 +33,12 @@ pub const EXPERIMENT: Experiment = Experiment {
 /// Seconds of warm-up, as in will-it-scale.
 const WARM_UP: u32 = 5;
 
+/// Length of a sample with `--quick`.
+const QUICK: Duration = Duration::from_millis(100);
+
+/// The same where all pages are touched: some cycles must end in each sample.
+const QUICK_ALL: Duration = Duration::from_millis(250);
+
 /// What the user asks for.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
@@ -63,6 +69,34 @@ impl Case {
         let Cycle { pages, touch } = self.cycle;
         format!("{}, {}, {} {}", pages.name(), touch.name(), self.tasks, self.kind.name())
     }
+
+    /// Whether the sentences of the report rest on it. Such cases come first, in case the time ends.
+    fn is_stated(&self) -> bool {
+        let Cycle { pages, touch } = self.cycle;
+        let alone_or_full = self.tasks == 1 || self.tasks == cpus::count();
+        match touch {
+            Touch::None => pages == Pages::Small && alone_or_full,
+            Touch::First => false,
+            Touch::All => self.kind == Kind::Processes && self.tasks == 1,
+        }
+    }
+
+    /// Whether it is measured, if no number of tasks is asked for. `--quick` leaves out what no sentence rests
+    /// on, except what the user asks for by name.
+    fn is_measured(&self, options: &Options) -> bool {
+        if !options.quick || self.is_stated() {
+            return true;
+        }
+        let Cycle { pages, touch } = self.cycle;
+        let most = if pages == Pages::Small && touch != Touch::All { 2 } else { 1 } * cpus::count();
+        // Without a touch the kind of pages makes no difference: there are none.
+        let touch_counts = touch != Touch::None || pages == Pages::Small || options.touch.is_some();
+        // With all pages touched, threads are as fast as processes.
+        let kind_counts = touch != Touch::All || self.kind == Kind::Processes || options.kind.is_some();
+        [1, cpus::count(), most].contains(&self.tasks)
+            && (touch_counts || options.pages.is_some())
+            && (kind_counts || options.touch.is_some())
+    }
 }
 
 /// Cycles per second in one sample.
@@ -85,19 +119,31 @@ struct Measured {
     samples: Vec<Sample>,
     /// The kernel function in which tasks were seen asleep most often, and its share of all checks.
     asleep: Option<(String, f64)>,
-    /// CPU time per cycle in seconds, over the samples that count.
-    cpu: Option<f64>,
-    /// The share of the runnable time of the tasks in which other programs had their CPU.
-    kept_waiting: Option<f64>,
+    /// CPU time per cycle in seconds, by sample that counts.
+    cpu: Vec<f64>,
+    /// Whether other programs disturbed the samples.
+    disturbed: bool,
 }
 
 impl Measured {
+    /// Returns the cycles per second of all tasks, by sample that counts.
+    fn rates(&self) -> Vec<f64> {
+        self.samples.iter().filter(|s| s.measured).map(|s| s.total).collect()
+    }
+
     /// Returns the cycles per second of all tasks, over the samples that count.
     fn average(&self) -> Option<f64> {
-        let counted: Vec<f64> = self.samples.iter().filter(|s| s.measured).map(|s| s.total).collect();
+        let counted = self.rates();
         // There is no rate if no cycle has ended.
         let sum = counted.iter().sum::<f64>();
         (sum > 0.0).then(|| sum / counted.len() as f64)
+    }
+
+    /// Returns the CPU time per cycle in seconds, over the samples that count.
+    fn cpu(&self) -> Option<f64> {
+        // Samples are equally long, so that each counts by its cycles.
+        let cycles: Vec<f64> = self.cpu.iter().map(|cpu| 1.0 / cpu).collect();
+        (!cycles.is_empty()).then(|| cycles.len() as f64 / cycles.iter().sum::<f64>())
     }
 }
 
@@ -152,27 +198,32 @@ pub fn run(options: &Options, progress: &mut Progress) -> Result<Outcome> {
         for &touch in &touches {
             for &kind in &kinds {
                 let cycle = Cycle { pages, touch };
-                let fits = |tasks: &usize| touch != Touch::All || fits(*tasks);
-                cases.extend(counts.iter().copied().filter(fits).map(|tasks| Case { kind, cycle, tasks }));
+                let all = counts.iter().map(|&tasks| Case { kind, cycle, tasks });
+                let fits = |case: &Case| touch != Touch::All || fits(case.tasks);
+                cases.extend(all.filter(|case| fits(case) && (alone || case.is_measured(options))));
             }
         }
     }
     if touches.contains(&Touch::All) && counts.iter().any(|&tasks| !fits(tasks)) {
         notes.push("cases that would take more than half of the free memory were left out".into());
     }
-    let pace = pace(options, alone, cases.len(), progress.left());
-    let mut measured: Vec<Measured> = Vec::new();
-    for (i, case) in cases.iter().enumerate() {
-        if !progress.go_on(i as f64 / cases.len() as f64, &case.name()) {
+    let mut order: Vec<usize> = (0..cases.len()).collect();
+    order.sort_by_key(|&i| !cases[i].is_stated());
+    let mut measured: Vec<(usize, Measured)> = Vec::new();
+    for (done, &i) in order.iter().enumerate() {
+        if !progress.go_on(done as f64 / cases.len() as f64, &cases[i].name()) {
             break;
         }
-        let one = measure(*case, pace, progress)?;
+        let pace = pace(options, alone, cases[i].cycle.touch, cases.len() - done, progress.left());
+        let one = measure(cases[i], pace, progress)?;
         if one.average().is_some() || alone {
-            measured.push(one);
+            measured.push((i, one));
         }
     }
+    measured.sort_by_key(|(i, _)| *i);
+    let measured: Vec<Measured> = measured.into_iter().map(|(_, one)| one).collect();
     drop(held);
-    Ok(findings::outcome(&measured, notes, alone))
+    Ok(findings::outcome(&measured, notes, alone, progress.is_disturbed()))
 }
 
 /// Returns the numbers of tasks: 1, 2, 3, 4, 6, 8, 12, 16... and `cpus`, up to twice `cpus`.
@@ -216,59 +267,85 @@ fn pages_note(pages: Pages) -> Option<String> {
     }
 }
 
-/// Returns the pace of will-it-scale for a single case, or else the one that fits into the time.
-fn pace(options: &Options, alone: bool, cases: usize, left: Duration) -> Pace {
+/// Returns the pace of will-it-scale for a single case, or else one at which this case and all that are left
+/// fit into the time, with some to spare for repetitions.
+fn pace(options: &Options, alone: bool, touch: Touch, cases: usize, left: Duration) -> Pace {
     const SECOND: Duration = Duration::from_secs(1);
     if alone {
         let samples = options.samples.unwrap_or(if options.quick { 3 } else { 5 });
         return Pace { sample: SECOND, warm_up: WARM_UP + 1, samples };
     }
     // Starting and ending the tasks takes time too.
-    let each = left.mul_f64(0.8) / u32::try_from(cases.max(1)).unwrap_or(u32::MAX);
-    if each >= 3 * SECOND {
+    let each = left.mul_f64(0.5) / u32::try_from(cases.max(1)).unwrap_or(u32::MAX);
+    if each >= 3 * SECOND && !options.quick {
         let samples = (each.as_secs() as u32 - 1).clamp(2, 5);
         return Pace { sample: SECOND, warm_up: 1, samples };
     }
-    Pace { sample: (each / 4).min(SECOND), warm_up: 1, samples: 3 }
+    let quick = if touch == Touch::All { QUICK_ALL } else { QUICK };
+    let longest = if options.quick { quick } else { SECOND };
+    Pace { sample: (each / 4).min(longest), warm_up: 1, samples: 3 }
+}
+
+/// What was seen of running tasks.
+#[derive(Clone, Default)]
+struct Seen {
+    /// Cycles per second of the slowest task, the fastest one, and all.
+    rates: Vec<(f64, f64, f64)>,
+    /// CPU time per cycle in seconds, where the kernel reports it and a cycle has ended.
+    cpu: Vec<f64>,
+    /// The kernel functions in which tasks were asleep.
+    places: Vec<String>,
 }
 
 fn measure(case: Case, pace: Pace, progress: &mut Progress) -> Result<Measured> {
     let tasks = Tasks::start(case.kind, case.cycle, case.tasks)?;
-    let mut samples = Vec::new();
-    let mut places: Vec<String> = Vec::new();
-    let (mut before, mut then) = (vec![0; case.tasks], Instant::now());
-    // Cycles and CPU times at the end of the warm-up.
-    let mut warm = None;
-    for i in 0..pace.warm_up + pace.samples {
-        if !progress.pause(pace.sample / 2) {
+    let warm_up = watch(&tasks, pace.sample, pace.warm_up, progress)?;
+    let mut complete: Option<Seen> = None;
+    let (seen, disturbed) = progress.undisturbed(|progress| {
+        let seen = watch(&tasks, pace.sample, pace.samples, progress)?;
+        match &complete {
+            // The repetition was cut short.
+            Some(complete) if seen.rates.len() < complete.rates.len() => Ok(complete.clone()),
+            _ => Ok(complete.insert(seen).clone()),
+        }
+    })?;
+    let samples = |rates: Vec<(f64, f64, f64)>, measured| {
+        rates.into_iter().map(move |(min, max, total)| Sample { measured, min, max, total })
+    };
+    Ok(Measured {
+        case,
+        samples: samples(warm_up.rates, false).chain(samples(seen.rates, true)).collect(),
+        asleep: findings::most_common(&seen.places),
+        cpu: seen.cpu,
+        disturbed,
+    })
+}
+
+/// Takes `count` samples of running tasks, or as many as `progress` allows.
+fn watch(tasks: &Tasks, sample: Duration, count: u32, progress: &mut Progress) -> Result<Seen> {
+    let mut seen = Seen::default();
+    let (mut then, mut before, mut cpu) = (Instant::now(), tasks.cycles()?, tasks.cpu_time());
+    for _ in 0..count {
+        if !progress.pause(sample / 2) {
             break;
         }
-        places.extend(tasks.sleeping_in());
-        if !progress.pause(pace.sample - pace.sample / 2) {
+        seen.places.extend(tasks.sleeping_in());
+        if !progress.pause(sample - sample / 2) {
             break;
         }
-        let (now, count) = (Instant::now(), tasks.cycles()?);
+        let (now, cycles, cpu_now) = (Instant::now(), tasks.cycles()?, tasks.cpu_time());
         let seconds = now.duration_since(then).as_secs_f64();
-        let done = count.iter().zip(&before).map(|(now, before)| (now - before) as f64 / seconds);
+        let done = cycles.iter().zip(&before).map(|(now, before)| (now - before) as f64);
         let (min, max, total) = done
             .fold((f64::INFINITY, 0.0, 0.0), |(min, max, total): (f64, f64, f64), n| {
                 (min.min(n), max.max(n), total + n)
             });
-        samples.push(Sample { measured: i >= pace.warm_up, min, max, total });
-        (before, then) = (count, now);
-        if i + 1 == pace.warm_up {
-            warm = tasks.cpu_times().map(|times| (before.iter().sum::<u64>(), times));
-        }
+        seen.rates.push((min / seconds, max / seconds, total / seconds));
+        let ran = cpu_now.zip(cpu).map(|(now, before)| now - before);
+        seen.cpu.extend(ran.map(|ran| ran / total).filter(|each| each.is_finite() && *each > 0.0));
+        (then, before, cpu) = (now, cycles, cpu_now);
     }
-    let mut measured =
-        Measured { case, samples, asleep: findings::most_common(&places), cpu: None, kept_waiting: None };
-    if let (Some((cycles, (ran, waited))), Some((ran_now, waited_now))) = (warm, tasks.cpu_times()) {
-        let (ran, waited) = (ran_now - ran, waited_now - waited);
-        let done = before.iter().sum::<u64>() - cycles;
-        measured.cpu = (done > 0).then(|| ran / done as f64);
-        measured.kept_waiting = (ran + waited > 0.0).then(|| waited / (ran + waited));
-    }
-    Ok(measured)
+    Ok(seen)
 }
 
 #[cfg(test)]
@@ -289,14 +366,35 @@ mod tests {
         for cases in [1, 12, 72, 150, 1000] {
             for left in [540, 54] {
                 let left = Duration::from_secs(left);
-                let pace = pace(&Options::default(), false, cases, left);
-                assert!(
-                    pace.sample * (pace.warm_up + pace.samples) * cases as u32 <= left,
-                    "{cases} {left:?} {pace:?}"
-                );
-                assert!(pace.samples >= 2, "{pace:?}");
+                for (quick, touch) in [false, true].into_iter().flat_map(|q| Touch::ALL.map(|t| (q, t))) {
+                    let options = Options { quick, ..Options::default() };
+                    let pace = pace(&options, false, touch, cases, left);
+                    assert!(
+                        pace.sample * (pace.warm_up + pace.samples) * cases as u32 <= left,
+                        "{cases} {left:?} {pace:?}"
+                    );
+                    assert!(pace.samples >= 2, "{pace:?}");
+                }
             }
         }
+    }
+
+    #[test]
+    fn a_quick_run_measures_what_the_sentences_rest_on() {
+        let quick = Options { quick: true, ..Options::default() };
+        let case = |kind, pages, touch, tasks| Case { kind, cycle: Cycle { pages, touch }, tasks };
+        let cpus = cpus::count();
+        for (kind, tasks) in [Kind::Processes, Kind::Threads].into_iter().flat_map(|k| [(k, 1), (k, cpus)]) {
+            assert!(case(kind, Pages::Small, Touch::None, tasks).is_measured(&quick));
+            let others = case(kind, Pages::Thp, Touch::None, tasks);
+            assert!(!others.is_measured(&quick));
+            assert!(others.is_measured(&Options { touch: Some(Touch::None), ..quick.clone() }));
+        }
+        for pages in [Pages::Small, Pages::Thp] {
+            assert!(case(Kind::Processes, pages, Touch::All, 1).is_measured(&quick));
+            assert!(!case(Kind::Processes, pages, Touch::All, 2 * cpus).is_measured(&quick));
+        }
+        assert!(case(Kind::Threads, Pages::Thp, Touch::None, 2 * cpus).is_measured(&Options::default()));
     }
 
     #[test]

@@ -152,18 +152,15 @@ impl Tasks {
         Ok(slots.iter().map(|slot| slot.cycles.load(Ordering::Relaxed)).collect())
     }
 
-    /// Returns the seconds that all tasks together have run, and the seconds that they were runnable and
-    /// waited for a CPU (`/proc/PID/schedstat`); `None` if the kernel does not report it.
-    pub fn cpu_times(&self) -> Option<(f64, f64)> {
-        let mut all = (0.0, 0.0);
-        for slot in self.slots.all() {
+    /// Returns the seconds that all tasks together have run (`/proc/PID/schedstat`); `None` if the kernel does
+    /// not report it.
+    pub fn cpu_time(&self) -> Option<f64> {
+        let of = |slot: &Slot| {
             let id = slot.id.load(Ordering::Relaxed);
             let text = std::fs::read_to_string(format!("/proc/{id}/schedstat")).ok()?;
-            let mut numbers = text.split_whitespace().map_while(|n| n.parse::<f64>().ok());
-            all.0 += numbers.next()? / 1e9;
-            all.1 += numbers.next()? / 1e9;
-        }
-        Some(all)
+            text.split_whitespace().next()?.parse::<f64>().ok()
+        };
+        self.slots.all().iter().map(of).sum::<Option<f64>>().map(|nanoseconds| nanoseconds / 1e9)
     }
 
     /// Returns for each task the kernel function in which it sleeps now (`/proc/PID/wchan`). The name is empty
