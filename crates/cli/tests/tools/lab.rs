@@ -114,12 +114,12 @@ fn munmap_costs_what_it_does_in_c() {
     assert!((0.5..2.0).contains(&ratios[1]), "{ratios:?}");
 }
 
-/// A run of `lab munmap --quick` that several tests share: it takes most of a minute.
+/// A run of `lab munmap --quick` that several tests share: it takes 20 s, and more on a busy machine.
 struct Munmap {
     report: Value,
     page: String,
-    /// The result that it stored for `doctor`.
-    kept: Value,
+    /// The result that it stored for `doctor`, if it was sure.
+    kept: Option<Value>,
 }
 
 impl Munmap {
@@ -130,10 +130,14 @@ impl Munmap {
             let _alone = Exclusive::take().unwrap();
             let dir = tempfile::tempdir().unwrap();
             let page = dir.path().join("page.html").display().to_string();
-            let args = ["munmap", "--quick", "--touch", "first", "--json", "--html", &page];
+            let args = ["munmap", "--quick", "--json", "--html", &page];
             let report = json(&good(dir.path(), &args));
-            let kept = std::fs::read_to_string(dir.path().join("hugelift/lab/munmap.json")).unwrap();
-            Munmap { report, page: std::fs::read_to_string(page).unwrap(), kept: json(&kept) }
+            let kept = std::fs::read_to_string(dir.path().join("hugelift/lab/munmap.json")).ok();
+            Munmap {
+                report,
+                page: std::fs::read_to_string(page).unwrap(),
+                kept: kept.map(|kept| json(&kept)),
+            }
         })
     }
 }
@@ -156,11 +160,21 @@ fn munmap_as_json_csv_and_a_page() {
         }
     }
     // A curve for processes and one for threads, for each kind of pages that the machine has.
-    let series = report["plots"][0]["series"].as_array().map_or(0, Vec::len);
+    let series = report["plots"][1]["series"].as_array().map_or(0, Vec::len);
     assert!([2, 4, 6].contains(&series), "{series} curves");
     assert!(page.contains("</svg>"));
-    // The stored result is the printed one.
-    assert_eq!(kept, report);
+    // The stored result is the printed one. Nothing is stored of which nothing is sure.
+    let disturbance = &report["disturbance"];
+    let number = |key: &str| disturbance[key].as_f64().unwrap_or_else(|| panic!("no {key}: {report}"));
+    let disturbed = number("disturbed") > 0.1 * number("steps");
+    let claims = report["claims"].as_array().expect("claims");
+    assert!(claims.iter().any(|claim| claim["subject"] == "munmap.threads-serialised"), "{claims:?}");
+    let sure = claims.iter().any(|claim| claim["sure"] == true);
+    assert!(!(disturbed && sure), "{report}");
+    assert_eq!(kept.as_ref(), Some(report).filter(|_| sure));
+    // What is not sure is said so.
+    let all = claims.iter().all(|claim| claim["sure"] == true);
+    assert!(all != report["advice"].to_string().contains("Not sure"), "{report}");
     let _alone = Exclusive::take().unwrap();
     let dir = tempfile::tempdir().unwrap();
     let records = records(&good(dir.path(), &["munmap", "-s", "1", "--csv"]));

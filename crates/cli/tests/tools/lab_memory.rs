@@ -98,6 +98,10 @@ fn a_source_is_what_the_report_says() {
         // Six rounds are the fewest with an interval.
         assert!(row["trap_interval"].as_str().is_some_and(|i| i.contains(" to ")), "{row:?}");
     }
+    let claims = report["claims"].as_array().expect("claims");
+    for subject in ["memcpy.trap", "memcpy.trap.at.2MB", "memcpy.trap.at.8MB"] {
+        assert!(claims.iter().any(|claim| claim["subject"] == subject), "{subject}: {claims:?}");
+    }
     if crate::common::find("perf").is_some() {
         assert!(says("perf bench mem memcpy") || says("for two blocks of 64 MB"), "{notes:?}");
     }

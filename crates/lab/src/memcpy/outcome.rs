@@ -319,7 +319,8 @@ mod tests {
     /// Rounds in which a copy takes the given nanoseconds per byte.
     fn measured(times: &[(Kind, f64)]) -> Measured {
         let timed = times.iter().map(|&(kind, per_byte)| {
-            let times: Vec<f64> = (0..9).map(|i| 1e6 * per_byte * (1.0 + f64::from(i) * 1e-3)).collect();
+            let times: Vec<f64> =
+                (0..9).map(|i| f64::from(1 << 20) * per_byte * (1.0 + f64::from(i) * 1e-3)).collect();
             Timed { kind, wall: times.iter().map(|t| 2.0 * t).collect(), times, misses: None }
         });
         let size = Size { bytes: 1 << 20, timed: timed.collect(), disturbed: false };

@@ -256,10 +256,9 @@ fn serialised(measured: &[Measured], disturbed: bool) -> Option<(String, Vec<Cla
     let figures =
         format!("{tasks} processes map and unmap {p} times as fast as one, {tasks} threads {t} times");
     let words = if !sure {
-        let seems = if seen { "seem to wait" } else { "do not seem to wait" };
         format!(
-            "Not sure: {figures}, so threads of one process {seems} for each other at mmap_lock, the lock of their address \
-             space, longer than processes do; {AGAIN}."
+            "Not sure whether threads of one process wait for each other at mmap_lock, the lock of their address \
+             space: {figures}; {AGAIN}."
         )
     } else if yes {
         format!(
@@ -349,7 +348,7 @@ mod tests {
         ];
         let (words, claims) = serialised(&measured, false).unwrap();
         let (disturbed, unsure) = serialised(&measured, true).unwrap();
-        assert!(disturbed.starts_with("Not sure: ") && !unsure[0].sure, "{disturbed}");
+        assert!(disturbed.starts_with("Not sure whether") && !unsure[0].sure, "{disturbed}");
         (words, claims[0].clone())
     }
 
@@ -359,7 +358,10 @@ mod tests {
         let (words, yes) = two(1.95, 0.98);
         assert!(words.contains("wait for each other at mmap_lock") && yes == claim("yes", true), "{words}");
         let (words, neither) = two(1.0, 0.9);
-        assert!(words.starts_with("Not sure: ") && words.contains("do not seem"), "{words}");
+        assert!(
+            words.starts_with("Not sure whether threads") && words.contains("2 threads 0.90 times;"),
+            "{words}"
+        );
         assert_eq!(neither, claim("no", false));
         assert_eq!(two(1.4, 0.9).1, claim("yes", false));
         let (words, no) = two(1.95, 1.7);
