@@ -4,20 +4,33 @@
 
 use super::{Costs, Events, Line, OPERATIONS, VaryingWork};
 
-/// The next step of a core.
+/// What a core does, up to its next event.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Step {
     Work,
-    /// Looks for the youngest node (entering) or for its own older neighbour (exiting), now at `node`.
+    /// Waits before it starts its operation again.
+    Wait {
+        entering: bool,
+    },
+    /// Reads the word of `node`, to find the youngest node (entering) or its own older neighbour (exiting).
     Find {
         entering: bool,
         node: usize,
     },
-    /// Exchanges the word of `node`, which it has read at this version.
+    /// Marks its own word before it exchanges that of `node`, which it has read at this version.
+    Mark {
+        node: usize,
+        version: u64,
+    },
+    /// Exchanges the word of `node`.
     Exchange {
         entering: bool,
         node: usize,
         version: u64,
+    },
+    /// Removes the mark from its own word: after entering, or before it tries again to exit.
+    Unmark {
+        entering: bool,
     },
 }
 
@@ -30,6 +43,8 @@ pub struct Lists<'a> {
     lines: Vec<Line>,
     /// How often the word of each node has changed: its version.
     versions: Vec<u64>,
+    /// Whether the word of each node is marked: whoever reads it starts again.
+    marked: Vec<bool>,
     /// How often each core has failed in its present operation.
     failed: Vec<u32>,
     /// The nodes in the list, oldest first, after the node of the domain.
@@ -46,6 +61,7 @@ impl<'a> Lists<'a> {
             costs,
             lines: vec![Line::new(cores); cores + 1],
             versions: vec![0; cores + 1],
+            marked: vec![false; cores + 1],
             failed: vec![0; cores],
             list: vec![0],
             steps: vec![Step::Work; cores],
@@ -62,8 +78,20 @@ impl<'a> Lists<'a> {
     fn again(&mut self, now: f64, core: usize, entering: bool) -> f64 {
         let pauses = 1 << self.failed[core].min(ROUNDS);
         self.failed[core] += 1;
-        self.steps[core] = Step::Find { entering, node: 0 };
+        self.steps[core] = Step::Wait { entering };
         now + self.costs.pause * f64::from(pauses)
+    }
+
+    /// Begins a step; returns when it ends.
+    fn begin(&mut self, now: f64, core: usize, step: Step) -> f64 {
+        self.steps[core] = step;
+        match step {
+            Step::Work => now + self.varying.next(self.costs.work / 2.0),
+            Step::Wait { .. } => now,
+            Step::Find { node, .. } => self.access(now, core, node, false),
+            Step::Mark { .. } | Step::Unmark { .. } => self.access(now, core, core + 1, true),
+            Step::Exchange { node, .. } => self.access(now, core, node, true),
+        }
     }
 
     /// Runs the model. Returns the operations per second of all cores.
@@ -84,53 +112,66 @@ impl<'a> Lists<'a> {
         done as f64 / now.max(1e-9) * 1e9
     }
 
-    /// Makes one step of a core. Returns when its next step is, and whether it has exited.
+    /// Ends a step of a core. Returns when its next step ends, and whether it has exited.
     fn step(&mut self, now: f64, core: usize) -> (f64, bool) {
-        match self.steps[core] {
-            Step::Work => {
-                let entering = !self.list.contains(&(core + 1));
-                self.steps[core] = Step::Find { entering, node: 0 };
-                (now, false)
+        let next = match self.steps[core] {
+            Step::Work => Step::Find { entering: !self.list.contains(&(core + 1)), node: 0 },
+            Step::Wait { entering } => Step::Find { entering, node: 0 },
+            Step::Find { entering, node } => match self.found(core, entering, node) {
+                Some(next) => next,
+                None => return (self.again(now, core, entering), false),
+            },
+            Step::Mark { node, version } => {
+                self.change_own(core, true);
+                Step::Exchange { entering: false, node, version }
             }
-            Step::Find { entering, node } => (self.find(now, core, entering, node), false),
-            Step::Exchange { entering, node, version } => self.exchange(now, core, entering, node, version),
-        }
+            Step::Exchange { entering, node, version } => {
+                if self.versions[node] != version {
+                    if entering {
+                        return (self.again(now, core, entering), false);
+                    }
+                    return (self.begin(now, core, Step::Unmark { entering }), false);
+                }
+                self.versions[node] += 1;
+                self.failed[core] = 0;
+                if entering {
+                    self.list.push(core + 1);
+                    self.change_own(core, true);
+                    Step::Unmark { entering }
+                } else {
+                    self.list.retain(|&other| other != core + 1);
+                    return (self.begin(now, core, Step::Work), true);
+                }
+            }
+            Step::Unmark { entering } => {
+                self.change_own(core, false);
+                if !entering {
+                    return (self.again(now, core, entering), false);
+                }
+                Step::Work
+            }
+        };
+        (self.begin(now, core, next), false)
     }
 
-    fn find(&mut self, now: f64, core: usize, entering: bool, node: usize) -> f64 {
-        let end = self.access(now, core, node, false);
-        let place = self.list.iter().position(|&other| other == node);
-        let Some(place) = place else {
-            // The node has left the list meanwhile.
-            return self.again(end, core, entering);
-        };
-        let younger = self.list.get(place + 1).copied();
-        let found = if entering { younger.is_none() } else { younger == Some(core + 1) };
-        self.steps[core] = match younger {
-            _ if found => Step::Exchange { entering, node, version: self.versions[node] },
-            Some(younger) => Step::Find { entering, node: younger },
-            None => return self.again(end, core, entering),
-        };
-        // When exiting, the core marks its own node first.
-        if found && !entering { self.access(end, core, core + 1, true) } else { end }
+    /// Marks the own word of a core, or removes the mark.
+    fn change_own(&mut self, core: usize, marked: bool) {
+        self.versions[core + 1] += 1;
+        self.marked[core + 1] = marked;
     }
 
-    fn exchange(&mut self, now: f64, core: usize, entering: bool, node: usize, version: u64) -> (f64, bool) {
-        let as_read = self.versions[node] == version;
-        let mut end = self.access(now, core, node, true);
-        if !as_read {
-            return (self.again(end, core, entering), false);
+    /// Returns the step after reading the word of `node`; `None` if the core must start again.
+    fn found(&self, core: usize, entering: bool, node: usize) -> Option<Step> {
+        let version = self.versions[node];
+        if self.marked[node] {
+            return None;
         }
-        self.versions[node] += 1;
-        self.steps[core] = Step::Work;
-        self.failed[core] = 0;
-        if entering {
-            self.list.push(core + 1);
-            self.versions[core + 1] += 1;
-            end = self.access(end, core, core + 1, true);
-        } else {
-            self.list.retain(|&other| other != core + 1);
+        // The node may have left the list meanwhile.
+        let place = self.list.iter().position(|&other| other == node)?;
+        match self.list.get(place + 1) {
+            None => entering.then_some(Step::Exchange { entering, node, version }),
+            Some(&younger) if !entering && younger == core + 1 => Some(Step::Mark { node, version }),
+            Some(&younger) => Some(Step::Find { entering, node: younger }),
         }
-        (end + self.varying.next(self.costs.work / 2.0), !entering)
     }
 }

@@ -14,6 +14,10 @@ use std::collections::VecDeque;
 /// hundreds of events.
 const TAKES: usize = 100;
 
+/// The least time that is modelled, as a multiple of the time in which a sleeper wakes up: long enough for
+/// many waiters to sleep and to be woken.
+const SLEEPS: f64 = 100.0;
+
 /// Rounds of spinning before a waiter sleeps (`spin` in the standard library's futex mutex).
 pub const SPINS: u32 = 100;
 
@@ -84,8 +88,10 @@ impl<'a> Lock<'a> {
             let work = self.varying.next(self.costs.work / 2.0);
             self.next(core, Step::Work, work);
         }
+        // A core alone never waits.
+        let least = if self.sleeps && cores > 1 { SLEEPS * self.costs.awake } else { 0.0 };
         let (mut done, mut end) = (0, 0.0);
-        while done < cores * TAKES {
+        while done < cores * TAKES || end < least {
             let Some((now, core)) = self.events.next() else { break };
             if now != self.due[core] {
                 continue;

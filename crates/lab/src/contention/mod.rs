@@ -3,15 +3,19 @@
 //! own. It shows what a machine with more cores than this one might do.
 //!
 //! Access to a cache line that another core has written last takes a transfer. A line makes one transfer at
-//! a time. A line that a core has read stays in its cache until another core writes to it. The model of
-//! memory has nothing else: no distances between cores and no limit to parallel transfers.
+//! a time. A line that a core has read stays in its cache until another core writes to it. The core that has
+//! the line keeps it until a request has reached it, for half of the time of the transfer. So a core that
+//! releases a lock can take it again before another core can ("lock hogging"). Transfers between sockets
+//! can take longer. There is no limit to parallel transfers of different lines.
 //! Private work varies by a quarter up and down, as real work does. Otherwise all cores would run in
 //! lockstep.
 //!
 //! *Sources* of the model. S. Boyd-Wickizer, M. F. Kaashoek, R. Morris and N. Zeldovich, "Non-scalable
 //! locks are dangerous", Linux Symposium 2012: handing over a lock that cores spin on takes as many
-//! transfers of its line as there are waiters. U. Drepper, "Futexes are tricky", 2011, for waiters that
-//! sleep. All times come from the caller.
+//! transfers of its line as there are waiters. Z. Radović and E. Hagersten, "Hierarchical backoff locks for
+//! nonuniform communication architectures", HPCA 2003, for the core that takes its lock again and again.
+//! U. Drepper, "Futexes are tricky", 2011, for waiters that sleep. All times come from the caller. None of
+//! them may come from a measurement of what the model predicts.
 
 mod list;
 mod lock;
@@ -20,17 +24,42 @@ use list::Lists;
 use lock::Lock;
 pub use lock::SPINS;
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
+
+/// The time of the transfer of a cache line, in nanoseconds.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Transfer {
+    /// Between cores of one socket.
+    pub within: f64,
+    /// Between cores of two sockets.
+    pub between: f64,
+    /// CPUs of a socket.
+    pub socket: usize,
+}
+
+impl Transfer {
+    /// Returns a machine on which all transfers take the same time.
+    pub const fn flat(nanoseconds: f64) -> Transfer {
+        Transfer { within: nanoseconds, between: nanoseconds, socket: usize::MAX }
+    }
+
+    /// Returns the nanoseconds of a transfer between two cores.
+    fn nanoseconds(&self, from: usize, to: usize) -> f64 {
+        if from / self.socket == to / self.socket { self.within } else { self.between }
+    }
+}
 
 /// The costs of the machine, in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Costs {
     /// Transfer of a cache line from the cache of another core.
-    pub transfer: f64,
+    pub transfer: Transfer,
     /// An atomic operation on a line in the core's own cache.
     pub atomic: f64,
     /// Taking the lock, holding it and releasing it once, uncontended.
     pub held: f64,
+    /// The same for the lock whose waiters spin.
+    pub held_spinning: f64,
     /// One round of spinning.
     pub pause: f64,
     /// Waking a sleeper, on the side of the waker.
@@ -64,7 +93,10 @@ pub fn throughput(scheme: Scheme, cores: usize, costs: &Costs) -> f64 {
     match scheme {
         Scheme::Epochs => epochs(cores, costs),
         Scheme::Locked => Lock::new(cores, costs, true).run(),
-        Scheme::Spinning => Lock::new(cores, costs, false).run(),
+        Scheme::Spinning => {
+            let costs = Costs { held: costs.held_spinning, ..*costs };
+            Lock::new(cores, &costs, false).run()
+        }
         Scheme::Donated => Lists::new(cores, costs).run(),
     }
 }
@@ -72,11 +104,12 @@ pub fn throughput(scheme: Scheme, cores: usize, costs: &Costs) -> f64 {
 /// Operations per core in a simulation.
 const OPERATIONS: usize = 100;
 
-/// Epochs share only the line of the global epoch. Each wait invalidates it once in every core.
+/// Epochs share only the line of the global epoch. Each wait invalidates it once in every core, and takes
+/// each task's own line from it once.
 fn epochs(cores: usize, costs: &Costs) -> f64 {
     let operation = costs.work + costs.epochs;
-    let lost = costs.transfer * operation / costs.between_waits.max(operation);
-    cores as f64 / (operation + lost) * 1e9
+    let lost = costs.transfer.nanoseconds(0, cores - 1) * operation / costs.between_waits.max(operation);
+    cores as f64 / (operation + 2.0 * lost) * 1e9
 }
 
 /// Events in the order of time; events at the same time in the order of cores.
@@ -109,36 +142,64 @@ impl VaryingWork {
     }
 }
 
-/// A cache line: when its next transfer may begin, and which cores have a valid copy.
+/// A cache line: which cores have a valid copy, and the requests on their way to it.
 #[derive(Clone)]
 struct Line {
-    free: f64,
     has: Vec<bool>,
     /// How many cores have a valid copy.
     shared: usize,
+    /// When the line leaves the core that has it, in the order of time; for which core, and whether that
+    /// core writes to it.
+    leaves: VecDeque<(f64, usize, bool)>,
+    /// When the last transfer ends, and at which core.
+    free: f64,
+    last: usize,
 }
 
 impl Line {
     fn new(cores: usize) -> Line {
-        Line { free: 0.0, has: vec![false; cores], shared: 0 }
+        Line { has: vec![false; cores], shared: 0, leaves: VecDeque::new(), free: 0.0, last: 0 }
+    }
+
+    /// Gives the core a copy, the only one if it writes.
+    fn give(&mut self, core: usize, write: bool) {
+        if write {
+            self.has.fill(false);
+            self.shared = 0;
+        }
+        self.shared += usize::from(!self.has[core]);
+        self.has[core] = true;
     }
 
     /// Reads the line or makes an atomic operation on it; returns when that is done.
     fn access(&mut self, now: f64, core: usize, write: bool, costs: &Costs) -> f64 {
-        let has = self.has[core];
-        // Before its first use no core has the line, and no transfer is needed.
-        let here = if write { has && self.shared == 1 } else { has } || self.shared == 0;
-        let end = if here { now } else { self.free.max(now) + costs.transfer };
-        self.free = self.free.max(end);
-        if write {
-            self.has.fill(false);
-            (self.has[core], self.shared) = (true, 1);
-            end + costs.atomic
-        } else {
-            self.shared += usize::from(!has);
-            self.has[core] = true;
-            end
+        while let Some(&(leaves, to, writes)) = self.leaves.front()
+            && leaves <= now
+        {
+            self.leaves.pop_front();
+            self.give(to, writes);
         }
+        let takes = if write { costs.atomic } else { 0.0 };
+        // Before its first use no core has the line, and no transfer is needed.
+        let unused = self.shared == 0 && self.leaves.is_empty();
+        if unused || (self.has[core] && (!write || self.shared == 1)) {
+            self.give(core, write);
+            if unused {
+                self.last = core;
+            }
+            return now + takes;
+        }
+        let time = if self.has[core] {
+            // The others drop their copies. This takes as long as a transfer from the farthest of them.
+            let others = (0..self.has.len()).filter(|&other| self.has[other] && other != core);
+            others.map(|other| costs.transfer.nanoseconds(other, core)).fold(0.0, f64::max)
+        } else {
+            costs.transfer.nanoseconds(self.last, core)
+        };
+        self.free = self.free.max(now) + time;
+        self.last = core;
+        self.leaves.push_back((self.free - time / 2.0, core, write));
+        self.free + takes
     }
 }
 
@@ -147,9 +208,10 @@ mod tests {
     use super::*;
 
     const COSTS: Costs = Costs {
-        transfer: 100.0,
+        transfer: Transfer::flat(100.0),
         atomic: 5.0,
         held: 20.0,
+        held_spinning: 20.0,
         pause: 10.0,
         wake: 1000.0,
         awake: 5000.0,
@@ -183,11 +245,15 @@ mod tests {
         assert!(few > 2.0 * more && more > 2.0 * most, "{few} {more} {most}");
         // Two hand-overs per operation, each with one to three transfers for each waiter.
         let each = |rate: f64| 1e9 / (2.0 * rate);
-        assert!((96.0 * COSTS.transfer..3.5 * 96.0 * COSTS.transfer).contains(&each(most)), "{}", each(most));
+        assert!(
+            (96.0 * COSTS.transfer.within..3.5 * 96.0 * COSTS.transfer.within).contains(&each(most)),
+            "{}",
+            each(most)
+        );
         assert!(of(Scheme::Locked, 96) > 3.0 * most);
         assert!(each(of(Scheme::Locked, 96)) < COSTS.awake);
         // Without the cost of transfers only the time for which it is held remains.
-        let free_transfers = Costs { transfer: 0.0, atomic: 0.0, ..COSTS };
+        let free_transfers = Costs { transfer: Transfer::flat(0.0), atomic: 0.0, ..COSTS };
         assert!(near(throughput(Scheme::Spinning, 64, &free_transfers), 1e9 / (2.0 * COSTS.held)));
     }
 
@@ -200,6 +266,39 @@ mod tests {
         let idle = Costs { work: 1e6, ..COSTS };
         for scheme in [Scheme::Locked, Scheme::Spinning, Scheme::Donated] {
             assert!(near(throughput(scheme, 4, &idle), 4e9 / 1e6), "{scheme:?}");
+        }
+    }
+
+    /// The core that releases the lock takes it again before the request of the other arrives, so two cores
+    /// do not need a transfer for each time the lock is taken.
+    #[test]
+    fn a_core_takes_its_lock_again_before_another() {
+        let short = Costs { work: 10.0, atomic: 2.0, held: 5.0, held_spinning: 5.0, ..COSTS };
+        for lock in [Scheme::Locked, Scheme::Spinning] {
+            let rate = throughput(lock, 2, &short);
+            assert!(rate > 2e9 / (4.0 * short.transfer.within), "{lock:?}: {rate}");
+            assert!(rate < throughput(lock, 1, &short), "{lock:?}: {rate}");
+        }
+        // A core keeps its line for half of a transfer.
+        let mut line = Line::new(2);
+        assert_eq!(line.access(0.0, 0, true, &short), 2.0);
+        assert_eq!(line.access(10.0, 1, true, &short), 112.0);
+        assert_eq!(line.access(50.0, 0, true, &short), 52.0);
+        assert_eq!(line.access(70.0, 0, true, &short), 212.0);
+    }
+
+    #[test]
+    fn far_sockets_cost_what_their_transfers_cost() {
+        let transfer = Transfer { within: 50.0, between: 150.0, socket: 4 };
+        assert_eq!(
+            (transfer.nanoseconds(0, 3), transfer.nanoseconds(3, 4), transfer.nanoseconds(4, 7)),
+            (50.0, 150.0, 50.0)
+        );
+        let near = Costs { transfer: Transfer::flat(50.0), ..COSTS };
+        let far = Costs { transfer, ..COSTS };
+        for lock in [Scheme::Locked, Scheme::Spinning] {
+            assert_eq!(throughput(lock, 4, &far), throughput(lock, 4, &near), "{lock:?}");
+            assert!(throughput(lock, 8, &far) < throughput(lock, 8, &near), "{lock:?}");
         }
     }
 

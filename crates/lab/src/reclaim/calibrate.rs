@@ -2,10 +2,11 @@
 //! Measures the costs of this machine that the model needs, by two threads on two CPUs.
 
 use super::tasks;
-use crate::contention::Costs;
+use crate::contention::{Costs, Transfer};
 use crate::cpus::{self, pin_to};
 use crate::memory::Pages;
 use crate::munmap::{Cycle, Touch};
+use hugelift_measure::stats::median;
 use nix::sched::{sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,28 +23,43 @@ const BATCHES: usize = 60;
 const WAKES: usize = 200;
 
 /// Measures the costs for the model, with the work of this experiment's operations. Returns `None` if there is
-/// only one CPU. `locked` and `epochs` are nanoseconds of entering and exiting, uncontended.
-pub fn costs(locked: f64, epochs: f64) -> Option<Costs> {
+/// only one CPU. What the schemes cost alone is left 0: the experiment measures that.
+pub fn costs() -> Option<Costs> {
     let cpus = cpus::allowed();
     let &[first, second, ..] = cpus.as_slice() else { return None };
     let (wake, awake) = waking(first, second);
     Some(Costs {
-        transfer: transfer(first, second),
+        transfer: Transfer::flat(transfer(first, second)),
         atomic: atomic(),
-        held: locked / 2.0,
+        held: 0.0,
+        held_spinning: 0.0,
         pause: pause(),
         wake,
         awake,
-        epochs,
+        epochs: 0.0,
         work: tasks::work_alone(),
         between_waits: tasks::between_waits() * 1e9,
     })
 }
 
-/// Measures the nanoseconds of mapping, touching and unmapping a page: the work around each enter and exit in
-/// the kernel that the literature measured. `None` if a page cannot be mapped.
+/// Returns the median of each measured cost; `None` if there are no costs.
+pub fn medians(all: &[Costs]) -> Option<Costs> {
+    let of = |cost: fn(&Costs) -> f64| median(&all.iter().map(cost).collect::<Vec<_>>()).unwrap_or(f64::NAN);
+    Some(Costs {
+        transfer: Transfer::flat(of(|costs| costs.transfer.within)),
+        atomic: of(|costs| costs.atomic),
+        pause: of(|costs| costs.pause),
+        wake: of(|costs| costs.wake),
+        awake: of(|costs| costs.awake),
+        work: of(|costs| costs.work),
+        ..*all.first()?
+    })
+}
+
+/// Measures the nanoseconds of mapping and unmapping 128 MB, which is the operation in the literature: the
+/// work around each enter and exit. `None` if the memory cannot be mapped.
 pub fn unmapping() -> Option<f64> {
-    let cycle = Cycle { pages: Pages::Small, touch: Touch::First };
+    let cycle = Cycle { pages: Pages::Small, touch: Touch::None };
     let times = (0..BATCHES).map(|_| {
         let began = Instant::now();
         (0..10).try_for_each(|_| cycle.run()).ok()?;
@@ -146,12 +162,18 @@ fn pause() -> f64 {
     fast(times.collect())
 }
 
-/// Runs two threads. Returns the fastest tenth of the times of the first one.
-fn both(first: impl FnOnce() -> Vec<f64> + Send, second: impl FnOnce() -> Vec<f64> + Send) -> f64 {
-    thread::scope(|scope| {
+/// Runs `first` on the calling thread and `second` on another one. Returns the fastest tenth of the times of
+/// the first. A third thread, which only waits for both, would wait for a CPU and look disturbed.
+fn both(first: impl FnOnce() -> Vec<f64>, second: impl FnOnce() -> Vec<f64> + Send) -> f64 {
+    let before = sched_getaffinity(Pid::from_raw(0));
+    let times = thread::scope(|scope| {
         let other = scope.spawn(second);
-        let times = scope.spawn(first).join().unwrap_or_default();
+        let times = first();
         let _ = other.join();
-        if times.is_empty() { f64::NAN } else { fast(times) }
-    })
+        times
+    });
+    if let Ok(set) = before {
+        let _ = sched_setaffinity(Pid::from_raw(0), &set);
+    }
+    if times.is_empty() { f64::NAN } else { fast(times) }
 }

@@ -1,32 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Makes tables, plots and advice of the measurements.
+//! Makes tables, plots, claims and advice of the measurements.
+
+mod model;
 
 use super::{CROSSBEAM, DONATED, EPOCHS, LOCKED, Measured, SCHEMES};
-use crate::contention::{self, Costs};
-use crate::cpus;
+use crate::results::claim::Claim;
 use crate::results::unit::Unit;
 use crate::results::{Column, Hue, Outcome, Plot, Point, Sample, Scale, Series, Shape, Table};
 use hugelift_measure::stats::{Estimate, median, ratio};
 
-/// FreeBSD on 96 CPUs: operations per second before and after r347695, in review D19630.
-const BEFORE: f64 = 1.009e6;
-const AFTER: f64 = 3.551e6;
-
-/// Number of CPUs in that measurement.
-const LITERATURE: usize = 96;
-
-/// Numbers of cores in the model.
-const CORES: [usize; 11] = [1, 2, 4, 8, 12, 16, 24, 32, 48, 64, LITERATURE];
-
-/// The modelled schemes with their names and colours: the first three of [`SCHEMES`], and a spinning lock as
-/// in kernels.
-const MODELS: [(contention::Scheme, &str, Hue); 4] = [
-    (contention::Scheme::Locked, SCHEMES[LOCKED].name, HUES[LOCKED]),
-    (contention::Scheme::Epochs, SCHEMES[EPOCHS].name, HUES[EPOCHS]),
-    (contention::Scheme::Donated, SCHEMES[DONATED].name, HUES[DONATED]),
-    (contention::Scheme::Spinning, "one lock, spinning", Hue::Small),
-];
 const HUES: [Hue; SCHEMES.len()] = [Hue::First, Hue::Second, Hue::Third, Hue::Small, Hue::Giant];
+
+/// A ratio is a sure order if its whole interval is this much above 1, since figures of a guest drift by
+/// some ten percent.
+const MARGIN: f64 = 1.3;
+
+/// The pairs whose order is claimed: the subject, the word for each order, and the schemes.
+const ORDERS: [(&str, [&str; 2], [usize; 2]); 3] = [
+    ("reclaim.order.epochs-lock", ["epochs-before-lock", "lock-before-epochs"], [EPOCHS, LOCKED]),
+    ("reclaim.order.list-lock", ["list-before-lock", "lock-before-list"], [DONATED, LOCKED]),
+    ("reclaim.order.epochs-list", ["epochs-before-list", "list-before-epochs"], [EPOCHS, DONATED]),
+];
 
 /// Returns the outcome of what was measured. It has fewer parts if the experiment was stopped.
 pub fn outcome(measured: &Measured) -> Outcome {
@@ -49,18 +43,22 @@ pub fn outcome(measured: &Measured) -> Outcome {
             outcome.samples.push(Sample { name, unit: Unit::PerSecond, values });
         }
     }
-    match measured.costs {
-        Some(costs) => model(&mut outcome, costs, measured.unmapping),
-        None => outcome
-            .notes
-            .push("there is only one CPU, so the model of more cores could not be calibrated".into()),
-    }
+    let shown = match measured.costs {
+        Some(costs) => model::add(&mut outcome, measured, costs),
+        None => {
+            outcome
+                .notes
+                .push("there is only one CPU, so the model of more cores could not be calibrated".into());
+            String::new()
+        }
+    };
     outcome.notes.push(
         "crossbeam-epoch and seize have no wait: their tasks only enter, work and exit; liburcu and \
          ConcurrencyKit are C libraries and not linked: make bench compares epochs and the list with them"
             .into(),
     );
-    outcome.advice = advice(measured);
+    outcome.claims = claims(measured);
+    outcome.advice = advice(measured, &shown);
     outcome
 }
 
@@ -101,11 +99,45 @@ fn rate(measured: &Measured, count: usize, scheme: usize) -> Option<f64> {
     median(&all[scheme].iter().map(|turn| turn.rate).collect::<Vec<_>>()).ok()
 }
 
-/// Returns the ratio of the rates, `scheme` to one lock, by pairs of turns.
-fn to_locked(measured: &Measured, count: usize, scheme: usize) -> Option<Estimate> {
+/// Returns the ratio of the rates, `scheme` to `reference`, by pairs of turns.
+fn rates_ratio(measured: &Measured, count: usize, [scheme, reference]: [usize; 2]) -> Option<Estimate> {
     let (_, all) = measured.turns.iter().find(|(tasks, _)| *tasks == count)?;
-    let pairs: Vec<_> = all[LOCKED].iter().zip(&all[scheme]).map(|(a, b)| (a.rate, b.rate)).collect();
+    let pairs: Vec<_> = all[reference].iter().zip(&all[scheme]).map(|(a, b)| (a.rate, b.rate)).collect();
     ratio(&pairs).ok()
+}
+
+/// Returns the largest number of tasks with which all of the three were measured.
+fn most_tasks(measured: &Measured) -> Option<usize> {
+    let complete = |all: &[Vec<super::Turn>]| all[..CROSSBEAM].iter().all(|turns| !turns.is_empty());
+    measured.turns.iter().rev().find(|(_, all)| complete(all)).map(|(count, _)| *count)
+}
+
+/// Returns the order of two schemes: its word, and whether it is sure.
+fn order(estimate: &Estimate, words: [&'static str; 2], disturbed: bool) -> (&'static str, bool) {
+    let word = words[usize::from(estimate.point < 1.0)];
+    let sure = estimate.interval.is_some_and(|i| i.low > MARGIN || i.high < 1.0 / MARGIN);
+    (word, sure && !disturbed)
+}
+
+/// Claims the order of the three under contention, and what entering and exiting costs, within a factor of
+/// two: the caches of the CPU and its clock differ from run to run.
+fn claims(measured: &Measured) -> Vec<Claim> {
+    let mut claims = Vec::new();
+    if let Some(count) = most_tasks(measured) {
+        for (subject, words, pair) in ORDERS {
+            let Some(estimate) = rates_ratio(measured, count, pair) else { continue };
+            let (word, sure) = order(&estimate, words, measured.disturbed);
+            claims.push(Claim::word(subject, word, sure));
+        }
+    }
+    for (subject, scheme) in [("lock", LOCKED), ("epochs", EPOCHS), ("list", DONATED)] {
+        if let Ok(time) = median(&measured.uncontended[scheme]) {
+            let bounds = (time / 2.0, 2.0 * time);
+            let subject = format!("reclaim.alone.{subject}");
+            claims.push(Claim::between(subject, bounds, Unit::Nanoseconds, !measured.disturbed));
+        }
+    }
+    claims
 }
 
 fn rates(measured: &Measured) -> Table {
@@ -124,7 +156,7 @@ fn rates(measured: &Measured) -> Table {
         for (i, turns) in all.iter().enumerate().filter(|(_, turns)| !turns.is_empty()) {
             let cpu: Vec<f64> = turns.iter().map(|turn| turn.cpu).collect();
             let longest = turns.iter().filter_map(|turn| turn.longest_wait).reduce(f64::max);
-            let ratio = to_locked(measured, *count, i).filter(|_| i != LOCKED);
+            let ratio = rates_ratio(measured, *count, [i, LOCKED]).filter(|_| i != LOCKED);
             table.rows.push(vec![
                 SCHEMES[i].name.into(),
                 (*count as u64).into(),
@@ -158,149 +190,17 @@ fn curves(measured: &Measured) -> Plot {
     }
 }
 
-/// A row of the model: the number of cores, and the rate of each of [`MODELS`].
-type Modelled = (usize, [f64; MODELS.len()]);
-
-/// Adds the results of the model: with the work of this experiment, with that of a kernel, and with
-/// operations as long as those in the literature.
-fn model(outcome: &mut Outcome, costs: Costs, unmapping: Option<f64>) {
-    let works = [
-        ("this experiment's work", Some(costs.work)),
-        ("mapping and unmapping a page", unmapping),
-        // The time per operation and CPU with the list. Not all of it was private work.
-        ("the literature's work", Some(LITERATURE as f64 / AFTER * 1e9)),
-    ];
-    let mut table = Table::new(
-        "model of more cores, with a task on each",
-        vec![
-            Column::new("work", "work", Unit::Text),
-            Column::new("cores", "cores", Unit::Count),
-            Column::new("lock_per_second", MODELS[0].1, Unit::PerSecond),
-            Column::new("epochs_per_second", MODELS[1].1, Unit::PerSecond),
-            Column::new("list_per_second", MODELS[2].1, Unit::PerSecond),
-            Column::new("spinning_per_second", MODELS[3].1, Unit::PerSecond),
-            Column::new("epochs_to_lock", "epochs / lock", Unit::Ratio),
-            Column::new("list_to_lock", "list / lock", Unit::Ratio),
-            Column::new("list_to_spinning", "list / spinning", Unit::Ratio),
-        ],
-    );
-    let mut at_most_cores = Vec::new();
-    for (name, work) in works {
-        let Some(work) = work else { continue };
-        let costs = Costs { work, ..costs };
-        let rates: [Modelled; CORES.len()] = CORES
-            .map(|cores| (cores, MODELS.map(|(scheme, ..)| contention::throughput(scheme, cores, &costs))));
-        for (cores, all) in rates {
-            let [locked, epochs, donated, spinning] = all;
-            let mut row = vec![name.into(), (cores as u64).into()];
-            let ratios = [epochs / locked, donated / locked, donated / spinning];
-            row.extend(all.into_iter().chain(ratios).map(Into::into));
-            table.rows.push(row);
-        }
-        at_most_cores.push((name, rates[CORES.len() - 1].1));
-        outcome.plots.push(modelled(name, &rates));
-    }
-    outcome.tables.push(table);
-    outcome.notes.extend(model_notes(costs, unmapping));
-    outcome.notes.extend(at_most_cores.iter().map(|(name, all)| at_literature(name, all)));
-    if cfg!(debug_assertions) {
-        outcome
-            .notes
-            .push("this is a debug build of hugelift: its figures are not those of a release build".into());
-    }
-}
-
-/// Says what the model rests on: the measured costs, its rules, and the figures of the literature.
-fn model_notes(costs: Costs, unmapping: Option<f64>) -> [String; 3] {
-    let costs = format!(
-        "the costs in the model, measured here: a cache line from core to core {:.0} ns, an atomic operation {:.1} ns, \
-         taking and releasing the lock {:.1} ns, a round of spinning {:.1} ns, waking a sleeper {:.0} ns and {:.0} ns \
-         until it runs, work {:.0} ns{}",
-        costs.transfer,
-        costs.atomic,
-        costs.held,
-        costs.pause,
-        costs.wake,
-        costs.awake,
-        costs.work,
-        unmapping.map_or(String::new(), |work| format!(", mapping and unmapping {work:.0} ns"))
-    );
-    let rules = format!(
-        "the rules of the model, from the literature: a line goes to one core at a time, and handing over a lock brings \
-         it to all spinning waiters (Boyd-Wickizer and others, \"Non-scalable locks are dangerous\", 2012); a waiter \
-         for this library's lock spins {} times, then sleeps (futex(2)); in a kernel it spins on",
-        contention::SPINS
-    );
-    let literature = format!(
-        "the literature (FreeBSD r347695, review D19630): {:.3} M operations/s with the lock, {:.3} M with the list, on \
-         {LITERATURE} CPUs: 252.0 % ± 1.1 % more at 95 % confidence; {:.1} µs per CPU and operation with the list, \
-         which the model takes as the work of the literature's CPUs",
-        BEFORE / 1e6,
-        AFTER / 1e6,
-        LITERATURE as f64 / AFTER * 1e6
-    );
-    [costs, rules, literature]
-}
-
-/// Says what the model predicts for the number of cores in the literature, and why if it differs from the
-/// literature.
-fn at_literature(work: &str, [locked, epochs, donated, spinning]: &[f64; MODELS.len()]) -> String {
-    let mut text = format!(
-        "the model at {LITERATURE} cores, {work}: epochs {} times and the list {} times one lock with sleeping \
-         waiters ({:.3} M operations/s), {} and {} times one with spinning waiters ({:.3} M)",
-        Unit::Ratio.show(epochs / locked),
-        Unit::Ratio.show(donated / locked),
-        locked / 1e6,
-        Unit::Ratio.show(epochs / spinning),
-        Unit::Ratio.show(donated / spinning),
-        spinning / 1e6
-    );
-    let found = AFTER / BEFORE;
-    if donated / locked < found {
-        text += &format!(
-            "; the list is not {found:.1} times the lock with sleeping waiters: a task that enters or exits reads the lines \
-             of the tasks inside, which others have just written to, so no more than {:.3} M pass ({:.0} ns each), \
-             while a lock with sleeping waiters hands its line only to tasks that are awake",
-            donated / 1e6,
-            1e9 / donated
-        );
-    }
-    text
-}
-
-fn modelled(work: &str, rates: &[Modelled]) -> Plot {
-    let series = MODELS.iter().enumerate().map(|(i, (_, name, hue))| Series {
-        name: (*name).into(),
-        hue: *hue,
-        shape: Shape::Dashed,
-        points: rates.iter().map(|(cores, all)| Point { x: *cores as f64, y: all[i], range: None }).collect(),
-    });
-    let literature = |name: &str, y, scheme: usize| Series {
-        name: name.into(),
-        hue: HUES[scheme],
-        shape: Shape::Points,
-        points: vec![Point { x: LITERATURE as f64, y, range: None }],
-    };
-    Plot {
-        title: format!("model: operations by number of cores, {work}"),
-        x: Scale::logarithmic("cores", Unit::Count),
-        y: Scale::logarithmic("operations of all cores", Unit::PerSecond),
-        series: series
-            .chain([literature("FreeBSD, lock", BEFORE, LOCKED), literature("FreeBSD, list", AFTER, DONATED)])
-            .collect(),
-        marks: Vec::new(),
-    }
-}
-
-fn advice(measured: &Measured) -> Vec<String> {
+/// `shown` is a sentence about what the model predicts, or empty.
+fn advice(measured: &Measured, shown: &str) -> Vec<String> {
     let mut advice = Vec::new();
     let time = |scheme: usize| median(&measured.uncontended[scheme]).ok();
     if let (Some(a), Some(b), Some(c), Some(other)) =
         (time(LOCKED), time(EPOCHS), time(DONATED), time(CROSSBEAM))
     {
         let show = |time| Unit::Nanoseconds.show(time);
+        let sure = if measured.disturbed { "Not sure, run again on an idle machine: alone" } else { "Alone" };
         advice.push(format!(
-            "Alone, entering and exiting takes {} ns with epochs, {} ns with the lock-free list and {} ns with one lock \
+            "{sure}, entering and exiting takes {} ns with epochs, {} ns with the lock-free list and {} ns with one lock \
              (crossbeam-epoch: {} ns).",
             show(b),
             show(c),
@@ -308,29 +208,62 @@ fn advice(measured: &Measured) -> Vec<String> {
             show(other)
         ));
     }
-    let complete = measured.turns.iter().rev().find_map(|(count, _)| {
-        Some((*count, to_locked(measured, *count, EPOCHS)?, to_locked(measured, *count, DONATED)?))
+    let most = most_tasks(measured).and_then(|count| {
+        let of = |scheme| rates_ratio(measured, count, [scheme, LOCKED]);
+        Some((count, of(EPOCHS)?, of(DONATED)?))
     });
-    if let Some((count, epochs, donated)) = complete {
-        let cpus = cpus::count();
+    if let Some((count, epochs, donated)) = most {
         let show = |estimate: &Estimate| {
             let interval = estimate.interval.map_or(String::new(), |interval| {
                 format!(" [{}, {}]", Unit::Ratio.show(interval.low), Unit::Ratio.show(interval.high))
             });
-            format!("{}{interval}", Unit::Ratio.show(estimate.point))
-        };
-        let why = if cpus < LITERATURE {
-            format!(
-                "; on {cpus} CPUs no more than {cpus} tasks can want the lock at once; the model above has more"
-            )
-        } else {
-            String::new()
+            let sure = if order(estimate, ["", ""], measured.disturbed).1 { "" } else { " (not sure)" };
+            format!("{} times{interval}{sure}", Unit::Ratio.show(estimate.point))
         };
         advice.push(format!(
-            "With {count} tasks epochs do {} times the operations of one lock, the list {} times{why}.",
+            "With {count} tasks epochs do {} the operations of one lock, the list {}{shown}.",
             show(&epochs),
             show(&donated)
         ));
     }
     advice
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Turn;
+    use super::*;
+
+    /// Measurements in which the lock has a rate of 1, and the others have these.
+    pub fn measured(epochs: f64, donated: f64) -> Measured {
+        let mut measured = Measured::default();
+        let turns = |rate: f64| {
+            let turn =
+                move |i: usize| Turn { rate: rate * (1.0 + 0.01 * i as f64), cpu: 1.0, longest_wait: None };
+            (0..7).map(turn).collect::<Vec<_>>()
+        };
+        let mut all: [Vec<Turn>; SCHEMES.len()] = std::array::from_fn(|_| turns(1.0));
+        (all[EPOCHS], all[DONATED]) = (turns(epochs), turns(donated));
+        measured.turns.push((8, all));
+        measured.uncontended = std::array::from_fn(|_| vec![10.0; 7]);
+        measured
+    }
+
+    #[test]
+    fn an_order_is_sure_with_a_margin_and_undisturbed() {
+        let mut measured = measured(20.0, 1.1);
+        let sure = |measured: &Measured| {
+            let claims = claims(measured).into_iter().filter(|claim| claim.sure);
+            claims.map(|claim| claim.subject).collect::<Vec<_>>()
+        };
+        let orders = ["reclaim.order.epochs-lock", "reclaim.order.epochs-list"];
+        let alone = ["reclaim.alone.lock", "reclaim.alone.epochs", "reclaim.alone.list"];
+        assert_eq!(sure(&measured), [&orders[..], &alone[..]].concat());
+        let words = advice(&measured, "; more").join(" ");
+        assert!(words.contains("epochs do 20.0 times [20.0, 20.0] the operations"), "{words}");
+        assert!(words.contains("the list 1.10 times [1.10, 1.10] (not sure); more."), "{words}");
+        measured.disturbed = true;
+        assert!(sure(&measured).is_empty());
+        assert!(advice(&measured, "").iter().all(|words| words.to_lowercase().contains("not sure")));
+    }
 }

@@ -3,7 +3,8 @@
 //! more.
 //!
 //! Compares the three implementations of `hugelift-epoch` with crossbeam-epoch and seize, and predicts by a
-//! model what they do on more cores than this machine has.
+//! model what they do on more cores than this machine has. The model must first predict what was measured
+//! on this machine.
 
 mod calibrate;
 mod findings;
@@ -15,9 +16,10 @@ use crate::cpus;
 use crate::perform::Experiment;
 use crate::progress::Progress;
 use crate::results::Outcome;
+use crate::results::disturbance::Disturbance;
 use anyhow::Result;
 use hugelift_epoch::{Donated, Epochs, Locked};
-use scheme::{Crossbeam, Own, Scheme, Seize};
+use scheme::{Crossbeam, Own, Scheme, Seize, Spinning};
 use std::time::Duration;
 use tasks::Turn;
 
@@ -59,27 +61,72 @@ const EPOCHS: usize = 1;
 const DONATED: usize = 2;
 const CROSSBEAM: usize = 3;
 
+/// A lock whose waiters spin, for the model only.
+const SPINNING: Measurable = measurable::<Spinning>();
+
 /// The measurements.
 #[derive(Debug, Default)]
 struct Measured {
     /// Nanoseconds of entering and exiting, by scheme and round.
     uncontended: [Vec<f64>; SCHEMES.len()],
+    /// The same of [`SPINNING`].
+    spinning_alone: Vec<f64>,
     /// Turns by number of tasks, scheme and round.
     turns: Vec<(usize, [Vec<Turn>; SCHEMES.len()])>,
+    /// The same of [`SPINNING`], for no more tasks than CPUs.
+    spinning: Vec<(usize, Vec<Turn>)>,
     /// The costs for the model; `None` with one CPU only.
     costs: Option<Costs>,
-    /// Nanoseconds of the work around each operation in a kernel.
+    /// Nanoseconds of the work around each operation in the literature.
     unmapping: Option<f64>,
+    /// Whether other programs disturbed the measurements.
+    disturbed: bool,
 }
 
-/// Returns the rounds of entering and exiting by one task alone.
-fn rounds(quick: bool) -> usize {
-    if quick { 40 } else { 200 }
+impl Measured {
+    /// Adds the measurements of `count` tasks.
+    fn add(&mut self, count: usize, results: Results) {
+        if let Some((_, all)) = self.turns.iter_mut().find(|(tasks, _)| *tasks == count) {
+            for (kept, turn) in all.iter_mut().zip(results.schemes) {
+                kept.extend(turn);
+            }
+        }
+        if let Some((_, kept)) = self.spinning.iter_mut().find(|(tasks, _)| *tasks == count) {
+            kept.extend(results.spinning);
+        }
+    }
 }
 
-/// Returns the turns of each scheme with each number of tasks.
-fn turns(quick: bool) -> usize {
-    if quick { 5 } else { 9 }
+/// A turn of each scheme; `None` where it was stopped.
+#[derive(Default)]
+struct Results {
+    schemes: [Option<Turn>; SCHEMES.len()],
+    spinning: Option<Turn>,
+}
+
+/// Rounds of entering and exiting by one task alone, in one step that is watched for disturbance.
+const ROUNDS: usize = 20;
+
+/// How much is measured.
+struct Pace {
+    /// Steps of entering and exiting by one task alone.
+    alone: usize,
+    /// Measurements of the costs. The model gets their medians.
+    costs: usize,
+    /// Turns of each scheme with each number of tasks. Six are the fewest that give an interval.
+    turns: usize,
+    /// The longest time of a turn.
+    longest: Duration,
+}
+
+impl Pace {
+    fn of(quick: bool) -> Pace {
+        if quick {
+            Pace { alone: 2, costs: 3, turns: 6, longest: Duration::from_millis(30) }
+        } else {
+            Pace { alone: 10, costs: 9, turns: 15, longest: Duration::from_millis(500) }
+        }
+    }
 }
 
 /// Runs the experiment.
@@ -88,46 +135,126 @@ fn turns(quick: bool) -> usize {
 /// None: a note names what could not be measured.
 pub fn run(options: &Options, progress: &mut Progress) -> Result<Outcome> {
     let mut measured = Measured::default();
-    let counts = task_counts(cpus::count());
+    measure(options.quick, &mut measured, progress)?;
+    measured.disturbed = progress.is_disturbed();
+    Ok(findings::outcome(&measured))
+}
+
+/// The steps that are watched for disturbance.
+struct Steps {
+    quick: bool,
+    /// The number of steps.
+    all: usize,
+    /// How many of them were disturbed so far.
+    disturbed: usize,
+}
+
+impl Steps {
+    /// Runs a step, and again while other programs disturb it. A quick run stops repeating steps once so many
+    /// were disturbed that the whole run counts as disturbed.
+    fn run<'p, T>(
+        &mut self,
+        progress: &mut Progress<'p>,
+        mut step: impl FnMut(&mut Progress<'p>) -> T,
+    ) -> Result<T> {
+        if self.quick && Disturbance::are_many(self.disturbed as u64, self.all as u64) {
+            return Ok(step(progress));
+        }
+        let (result, disturbed) = progress.undisturbed(|progress| Ok(step(progress)))?;
+        self.disturbed += usize::from(disturbed);
+        Ok(result)
+    }
+}
+
+/// Measures until everything is measured or the experiment must stop.
+fn measure(quick: bool, measured: &mut Measured, progress: &mut Progress) -> Result<()> {
+    let cpus = cpus::count();
+    let counts = task_counts(cpus, quick);
+    let pace = Pace::of(quick);
+    let watched = counts.iter().filter(|&&count| count <= cpus).count() * pace.turns;
+    let mut steps = Steps { quick, all: pace.alone + pace.costs + watched, disturbed: 0 };
     // The first rounds take a small share of the time. The turns share the rest evenly.
-    let rounds = rounds(options.quick);
-    for round in 0..rounds {
-        if !progress.go_on(0.05 * round as f64 / rounds as f64, "entering and exiting alone") {
-            return Ok(findings::outcome(&measured));
+    for step in 0..pace.alone {
+        if !progress.go_on(0.05 * step as f64 / pace.alone as f64, "entering and exiting alone") {
+            return Ok(());
         }
-        for scheme in in_turn(round) {
-            measured.uncontended[scheme].push((SCHEMES[scheme].uncontended)());
+        let (all, spinning) = steps.run(progress, |_| alone())?;
+        for (kept, times) in measured.uncontended.iter_mut().zip(all) {
+            kept.extend(times);
         }
+        measured.spinning_alone.extend(spinning);
     }
-    if progress.go_on(0.05, "costs of passing data between cores") {
-        let median_of = |scheme: usize| {
-            hugelift_measure::stats::median(&measured.uncontended[scheme]).unwrap_or(f64::NAN)
-        };
-        measured.costs = calibrate::costs(median_of(LOCKED), median_of(EPOCHS));
-        measured.unmapping = calibrate::unmapping();
+    let mut costs = Vec::new();
+    for step in 0..pace.costs {
+        let share = 0.05 + 0.05 * step as f64 / pace.costs as f64;
+        if !progress.go_on(share, "costs of passing data between cores") {
+            return Ok(());
+        }
+        costs.push(steps.run(progress, |_| (calibrate::costs(), calibrate::unmapping()))?);
     }
-    let turns = turns(options.quick);
-    let all = turns * counts.len() * SCHEMES.len();
+    let alone = |times: &[f64]| hugelift_measure::stats::median(times).unwrap_or(f64::NAN);
+    let all: Vec<Costs> = costs.iter().filter_map(|(costs, _)| *costs).collect();
+    measured.costs = calibrate::medians(&all).map(|costs| Costs {
+        held: alone(&measured.uncontended[LOCKED]) / 2.0,
+        held_spinning: alone(&measured.spinning_alone) / 2.0,
+        epochs: alone(&measured.uncontended[EPOCHS]),
+        ..costs
+    });
+    let unmapping: Vec<f64> = costs.iter().filter_map(|(_, unmapping)| *unmapping).collect();
+    measured.unmapping = hugelift_measure::stats::median(&unmapping).ok();
+
     // The other fifth of the time is for the rest, such as starting threads.
-    let time = progress.left().mul_f64(0.8) / all as u32;
-    let time = time.min(if options.quick { Duration::from_millis(200) } else { Duration::from_secs(2) });
+    let all = pace.turns * counts.len() * (SCHEMES.len() + 1);
+    let time = (progress.left().mul_f64(0.8) / all as u32).min(pace.longest);
     measured.turns = counts.iter().map(|&count| (count, Default::default())).collect();
+    measured.spinning =
+        counts.iter().filter(|&&count| count <= cpus).map(|&count| (count, Vec::new())).collect();
     let mut done = 0;
     // Each round has all numbers of tasks, so that changes on the machine affect all of them alike.
-    for round in 0..turns {
-        for (count, results) in &mut measured.turns {
-            for scheme in in_turn(round) {
-                let what = format!("{}, {count} tasks", SCHEMES[scheme].name);
-                let share = 0.06 + 0.94 * f64::from(done) / all as f64;
-                if !progress.go_on(share, &what) {
-                    return Ok(findings::outcome(&measured));
-                }
-                results[scheme].extend((SCHEMES[scheme].turn)(*count, time, progress));
-                done += 1;
+    for round in 0..pace.turns {
+        for &count in &counts {
+            let share = 0.1 + 0.9 * f64::from(done) / (pace.turns * counts.len()) as f64;
+            let what = if count == 1 { "one task".into() } else { format!("{count} tasks") };
+            if !progress.go_on(share, &what) {
+                return Ok(());
             }
+            // Tasks that have no CPU of their own wait for each other, which looks like a disturbance. The
+            // steps before and after them are watched.
+            let results = if count <= cpus {
+                steps.run(progress, |progress| turns(count, round, time, true, progress))?
+            } else {
+                turns(count, round, time, false, progress)
+            };
+            measured.add(count, results);
+            done += 1;
         }
     }
-    Ok(findings::outcome(&measured))
+    Ok(())
+}
+
+/// Measures entering and exiting by one task alone: nanoseconds by scheme and round, and of [`SPINNING`].
+fn alone() -> ([Vec<f64>; SCHEMES.len()], Vec<f64>) {
+    let mut times: [Vec<f64>; SCHEMES.len()] = Default::default();
+    let mut spinning = Vec::new();
+    for round in 0..ROUNDS {
+        for scheme in in_turn(round) {
+            times[scheme].push((SCHEMES[scheme].uncontended)());
+        }
+        spinning.push((SPINNING.uncontended)());
+    }
+    (times, spinning)
+}
+
+/// Runs a turn of each scheme.
+fn turns(count: usize, round: usize, time: Duration, spinning: bool, progress: &mut Progress) -> Results {
+    let mut results = Results::default();
+    for scheme in in_turn(round) {
+        results.schemes[scheme] = (SCHEMES[scheme].turn)(count, time, progress);
+    }
+    if spinning {
+        results.spinning = (SPINNING.turn)(count, time, progress);
+    }
+    results
 }
 
 /// Returns all schemes, with another one first in each round.
@@ -135,12 +262,14 @@ fn in_turn(round: usize) -> impl Iterator<Item = usize> {
     (0..SCHEMES.len()).map(move |i| (i + round) % SCHEMES.len())
 }
 
-/// Returns the numbers of tasks: 1, 2, 4... and `cpus`, up to four times `cpus`.
-fn task_counts(cpus: usize) -> Vec<usize> {
+/// Returns the numbers of tasks: 1, 2, 4... and `cpus`, up to four times `cpus`. A quick run leaves out those
+/// between `cpus` and four times `cpus`.
+fn task_counts(cpus: usize, quick: bool) -> Vec<usize> {
     let powers = (0..usize::BITS - 3).map(|i| 1usize << i).take_while(|&n| n <= 4 * cpus);
-    let mut counts: Vec<usize> = powers.chain([cpus]).collect();
+    let mut counts: Vec<usize> = powers.chain([cpus, 4 * cpus]).collect();
     counts.sort_unstable();
     counts.dedup();
+    counts.retain(|&count| !quick || count <= cpus.max(2) || count == 4 * cpus);
     counts
 }
 
@@ -150,9 +279,12 @@ mod tests {
 
     #[test]
     fn numbers_of_tasks() {
-        assert_eq!(task_counts(1), [1, 2, 4]);
-        assert_eq!(task_counts(2), [1, 2, 4, 8]);
-        assert_eq!(task_counts(6), [1, 2, 4, 6, 8, 16]);
+        assert_eq!(task_counts(1, false), [1, 2, 4]);
+        assert_eq!(task_counts(2, false), [1, 2, 4, 8]);
+        assert_eq!(task_counts(6, false), [1, 2, 4, 6, 8, 16, 24]);
+        assert_eq!(task_counts(1, true), [1, 2, 4]);
+        assert_eq!(task_counts(2, true), [1, 2, 8]);
+        assert_eq!(task_counts(6, true), [1, 2, 4, 6, 24]);
     }
 
     #[test]
@@ -165,7 +297,7 @@ mod tests {
     /// With every scheme, one task and several do operations, and the waiter waits if the scheme has a wait.
     #[test]
     fn turns_of_all_schemes() {
-        for scheme in &SCHEMES {
+        for scheme in SCHEMES.iter().chain([&SPINNING]) {
             assert!((scheme.uncontended)() > 0.0, "{}", scheme.name);
             for tasks in [1, 3] {
                 let mut progress = Progress::new(Duration::from_secs(60), |_, _| {});
@@ -186,10 +318,13 @@ mod tests {
 
     #[test]
     fn costs_are_measured() {
-        if let Some(costs) = calibrate::costs(50.0, 10.0) {
-            let all = [costs.transfer, costs.atomic, costs.pause, costs.wake, costs.awake, costs.work];
+        if let Some(costs) = calibrate::costs() {
+            let all = [costs.transfer.within, costs.atomic, costs.pause, costs.wake, costs.awake, costs.work];
             assert!(all.iter().all(|cost| *cost > 0.0 && *cost < 1e6), "{costs:?}");
+            let dear = Costs { wake: 1e9, ..costs };
+            assert_eq!(calibrate::medians(&[dear, costs, costs]), Some(costs));
         }
+        assert_eq!(calibrate::medians(&[]), None);
         assert!(calibrate::unmapping().is_some_and(|time| time > 0.0));
     }
 }

@@ -2,6 +2,7 @@
 //! The schemes that are measured: the three implementations of `hugelift-epoch`, and two libraries.
 
 use hugelift_epoch::{Contract, Domain, Inside, MAX_TASKS, Stamp, Task};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// A scheme: tasks enter and exit, and may wait for each other.
 pub trait Scheme: Sync + Sized {
@@ -69,6 +70,64 @@ impl<C: Contract + 'static> Scheme for Own<C> {
     fn wait_for(&self, mark: u64) -> bool {
         self.0.wait_for(Stamp::from_bits(mark));
         true
+    }
+}
+
+/// A lock whose waiters spin, taken to enter and to exit. It has no wait. It is measured only because the
+/// model of such a lock must be compared with something.
+#[derive(Default)]
+pub struct Spinning {
+    lock: OwnLines<AtomicBool>,
+    /// What the lock protects.
+    generation: OwnLines<AtomicU64>,
+}
+
+/// Data on cache lines of its own.
+#[derive(Default)]
+#[repr(align(128))]
+struct OwnLines<T>(T);
+
+/// Takes the lock again when it is dropped.
+pub struct InsideSpinning<'t>(&'t Spinning);
+
+impl Spinning {
+    #[inline]
+    fn count(&self) {
+        let (OwnLines(lock), OwnLines(generation)) = (&self.lock, &self.generation);
+        while lock.swap(true, Ordering::Acquire) {
+            while lock.load(Ordering::Relaxed) {
+                std::hint::spin_loop();
+            }
+        }
+        generation.store(generation.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        lock.swap(false, Ordering::Release);
+    }
+}
+
+impl Drop for InsideSpinning<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.count();
+    }
+}
+
+impl Scheme for Spinning {
+    const NAME: &'static str = "one lock, spinning";
+    type Task<'s> = &'s Spinning;
+    type Inside<'t> = InsideSpinning<'t>;
+
+    fn new() -> Spinning {
+        Spinning::default()
+    }
+
+    fn task(&self) -> &Spinning {
+        self
+    }
+
+    #[inline]
+    fn enter<'t>(task: &'t mut Self::Task<'_>) -> InsideSpinning<'t> {
+        task.count();
+        InsideSpinning(task)
     }
 }
 

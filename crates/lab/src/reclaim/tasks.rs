@@ -3,9 +3,13 @@
 //! pages while a waiter waits for pages.
 
 use super::scheme::Scheme;
+use crate::cpus;
 use crate::progress::Progress;
+use hugelift_measure::interrupt;
+use nix::sched::{sched_getaffinity, sched_setaffinity};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike as _;
+use nix::unistd::Pid;
 use std::hint::black_box;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -92,59 +96,84 @@ pub struct Turn {
 }
 
 /// Runs `tasks` tasks for `time`, while a waiter waits for pages of theirs. Returns `None` if it was stopped.
+///
+/// The calling thread is the first task, so that what it waits for a CPU shows whether other programs
+/// disturbed the turn. If each task can have a CPU of its own, it gets one.
 pub fn turn<S: Scheme>(tasks: usize, time: Duration, progress: &mut Progress) -> Option<Turn> {
     let scheme = S::new();
-    let tables: Vec<Table> = (0..tasks).map(|_| Table::new()).collect();
-    let (start, stop) = (Barrier::new(tasks + 2), AtomicBool::new(false));
-    thread::scope(|scope| {
-        let workers: Vec<_> = tables
-            .iter()
-            .map(|table| {
-                let (scheme, start, stop) = (&scheme, &start, &stop);
-                scope.spawn(move || {
-                    let mut task = scheme.task();
-                    start.wait();
-                    let mut done = 0u64;
-                    while !stop.load(Ordering::Relaxed) {
-                        table.operation::<S>(&mut task, done as usize * CLEARED);
-                        done += 1;
-                    }
-                    done
-                })
-            })
-            .collect();
-        let waiter = {
-            let (scheme, tables, start, stop) = (&scheme, &tables, &start, &stop);
-            scope.spawn(move || {
-                start.wait();
-                let mut longest = None::<f64>;
-                for turn in 0.. {
-                    if stop.load(Ordering::Relaxed) {
-                        break;
-                    }
-                    let mark = tables[turn % tables.len()].marks[turn % ENTRIES].load(Ordering::Acquire);
-                    let began = Instant::now();
-                    if !scheme.wait_for(mark) {
-                        break;
-                    }
-                    let waited = began.elapsed().as_secs_f64();
-                    longest = Some(longest.unwrap_or(0.0).max(waited));
-                    thread::sleep(BETWEEN_WAITS);
-                }
-                longest
-            })
-        };
-        let before = cpu_time();
+    let tables: Vec<Table> = (0..tasks.max(1)).map(|_| Table::new()).collect();
+    let (start, stop) = (Barrier::new(tables.len() + 2), AtomicBool::new(false));
+    let cpus = cpus::allowed();
+    let cpu = |task: usize| cpus.get(task).copied().filter(|_| tasks <= cpus.len());
+    let work = |number: usize, table: &Table| {
+        let mut task = scheme.task();
+        if let Some(cpu) = cpu(number) {
+            cpus::pin_to(cpu);
+        }
         start.wait();
+        let mut done = 0u64;
+        while !stop.load(Ordering::Relaxed) {
+            table.operation::<S>(&mut task, done as usize * CLEARED);
+            done += 1;
+        }
+        done
+    };
+    let time = time.min(progress.left());
+    let before = cpu_time();
+    let (done, elapsed, longest_wait) = thread::scope(|scope| {
+        let (work, start, stop) = (&work, &start, &stop);
+        let others: Vec<_> = tables
+            .iter()
+            .enumerate()
+            .skip(1)
+            .map(|(number, table)| scope.spawn(move || work(number, table)))
+            .collect();
+        let waiter = scope.spawn(|| waits(&scheme, &tables, start, stop));
+        let clock = scope.spawn(move || {
+            start.wait();
+            let began = Instant::now();
+            while let Some(left) = time.checked_sub(began.elapsed()).filter(|left| !left.is_zero())
+                && interrupt::check().is_ok()
+            {
+                thread::sleep(left.min(LOOK));
+            }
+            stop.store(true, Ordering::Relaxed);
+            began.elapsed().as_secs_f64()
+        });
+        let affinity = sched_getaffinity(Pid::from_raw(0));
+        let own = work(0, &tables[0]);
+        if let Ok(set) = affinity {
+            let _ = sched_setaffinity(Pid::from_raw(0), &set);
+        }
+        let done = own + others.into_iter().map(|other| other.join().unwrap_or(0)).sum::<u64>();
+        (done, clock.join().unwrap_or(f64::NAN), waiter.join().ok().flatten())
+    });
+    let cpu = (cpu_time() - before) * 1e9 / done.max(1) as f64;
+    (!progress.is_over()).then_some(Turn { rate: done as f64 / elapsed, cpu, longest_wait })
+}
+
+/// How often a turn looks whether ctrl-C was pressed.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Waits for a page of each task in turn. Returns the longest wait in seconds; `None` if there was none.
+fn waits<S: Scheme>(scheme: &S, tables: &[Table], start: &Barrier, stop: &AtomicBool) -> Option<f64> {
+    start.wait();
+    let mut longest = None::<f64>;
+    for turn in 0.. {
+        let mark = tables[turn % tables.len()].marks[turn % ENTRIES].load(Ordering::Acquire);
         let began = Instant::now();
-        let whole = progress.pause(time);
-        stop.store(true, Ordering::Relaxed);
-        let done: u64 = workers.into_iter().map(|worker| worker.join().unwrap_or(0)).sum();
-        let elapsed = began.elapsed().as_secs_f64();
-        let longest_wait = waiter.join().ok().flatten();
-        let cpu = (cpu_time() - before) * 1e9 / done.max(1) as f64;
-        whole.then_some(Turn { rate: done as f64 / elapsed, cpu, longest_wait })
-    })
+        // At least one wait, also if the waiter gets a CPU only after the end.
+        if !scheme.wait_for(mark) {
+            break;
+        }
+        let waited = began.elapsed().as_secs_f64();
+        longest = Some(longest.unwrap_or(0.0).max(waited));
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        thread::sleep(BETWEEN_WAITS);
+    }
+    longest
 }
 
 /// Returns the CPU time of this process in seconds.

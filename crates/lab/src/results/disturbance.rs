@@ -31,7 +31,12 @@ const FEW: f64 = 0.1;
 impl Disturbance {
     /// Returns whether the figures are those of a machine that did other work as well.
     pub fn is_disturbed(&self) -> bool {
-        self.disturbed as f64 > FEW * self.steps as f64
+        Disturbance::are_many(self.disturbed, self.steps)
+    }
+
+    /// Returns whether an experiment is disturbed if this number of its steps is.
+    pub(crate) fn are_many(disturbed: u64, steps: u64) -> bool {
+        disturbed as f64 > FEW * steps as f64
     }
 
     /// Describes it in one line.
