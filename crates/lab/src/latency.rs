@@ -1,8 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Percentiles and the distribution of many short times.
 
+use hugelift_measure::stats::Interval;
+
 /// Bins for each power of ten.
 const BINS: i32 = 10;
+
+/// The most that an interval of a percentile may leave out on each side: it is one of 95 %.
+const TAIL: f64 = 0.025;
+
+/// From this many times on both sides of a percentile on, a normal distribution approximates the binomial one.
+const MANY: f64 = 500.0;
+
+/// The point of the standard normal distribution that 2.5 % lie above.
+const Z: f64 = 1.959_963_984_540_054;
 
 /// Times in nanoseconds, sorted.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
@@ -42,6 +53,22 @@ impl Latencies {
         self.sorted.get(rank.min(n).checked_sub(1)?).map(|t| f64::from(*t))
     }
 
+    /// Returns the 95 % interval of a percentile in nanoseconds: the order statistics between which it lies by
+    /// the binomial distribution (Hahn & Meeker, "Statistical Intervals", section 5.2). `None` if there are too
+    /// few times: p99 needs 368, p99.9 needs 3688. The interval takes the times for independent.
+    pub fn interval(&self, share: f64) -> Option<Interval> {
+        let n = self.sorted.len();
+        // The number of times below the percentile, and above it, is binomial.
+        let (below, above) = (cut(n, share)?, cut(n, 1.0 - share)?);
+        let (low, high) = (self.sorted.get(below)?, self.sorted.get(n.checked_sub(above + 1)?)?);
+        Some(Interval { low: f64::from(*low), high: f64::from(*high) })
+    }
+
+    /// Returns a percentile in nanoseconds if there are enough times for its interval.
+    pub fn carried(&self, share: f64) -> Option<f64> {
+        self.interval(share).and(self.percentile(share))
+    }
+
     /// Returns the distribution: ten bins for each power of ten, from the bin of the shortest time to that
     /// of the longest, with the empty bins between them. A time of 0 counts as 1 ns.
     pub fn histogram(&self) -> Vec<Bin> {
@@ -62,6 +89,39 @@ impl Latencies {
     }
 }
 
+/// Returns the largest number with P(B <= number) <= 2.5 % for a binomial B of `n` trials with the chance
+/// `share`: this many values can be cut off at one end. `None` if even P(B = 0) is larger.
+fn cut(n: usize, share: f64) -> Option<usize> {
+    let (n, share) = (n as f64, share.clamp(0.0, 1.0));
+    let (mean, other) = (n * share, n * (1.0 - share));
+    if mean.min(other) >= MANY {
+        // The half is the usual continuity correction.
+        return Some((mean - Z * (mean * (1.0 - share)).sqrt() - 0.5).floor().max(0.0) as usize);
+    }
+    if mean > other {
+        // The first terms would be too small for floating point, so the other tail is added up.
+        let (mut term, mut sum, mut k) = ((n * share.ln()).exp(), 0.0, 0.0);
+        while sum + term < 1.0 - TAIL {
+            sum += term;
+            term *= (n - k) / (k + 1.0) * (1.0 - share) / share;
+            k += 1.0;
+            if k > n {
+                return None;
+            }
+        }
+        // P(B <= n - k - 1) = 1 - P(at most k failures).
+        let number = n - k - 1.0;
+        return (number >= 0.0).then_some(number as usize);
+    }
+    let (mut term, mut sum, mut k) = ((n * (1.0 - share).ln()).exp(), 0.0, 0.0);
+    while sum + term <= TAIL && k <= n {
+        sum += term;
+        term *= (n - k) / (k + 1.0) * share / (1.0 - share);
+        k += 1.0;
+    }
+    (k > 0.0).then_some((k - 1.0) as usize)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -77,6 +137,39 @@ mod tests {
         let at = |share| thousand.percentile(share).unwrap();
         assert_eq!([0.0, 0.5, 0.99, 0.999, 1.0].map(at), [1.0, 500.0, 990.0, 999.0, 1000.0]);
         assert_eq!(Latencies::default().percentile(0.5), None);
+    }
+
+    #[test]
+    fn an_interval_needs_enough_times() {
+        let of = |n: u32, share| Latencies::new((1..=n).collect()).interval(share).map(|i| (i.low, i.high));
+        // Ranks from tables of the binomial distribution: 2 and 9 of 10, 40 and 61 of 100 for the median.
+        assert_eq!((of(5, 0.5), of(6, 0.5)), (None, Some((1.0, 6.0))));
+        assert_eq!((of(10, 0.5), of(100, 0.5)), (Some((2.0, 9.0)), Some((40.0, 61.0))));
+        // 0.99^367 is more than 2.5 %, 0.99^368 is not; 0.999^3687 and 0.999^3688 likewise.
+        assert_eq!((of(367, 0.99), of(368, 0.99).map(|i| i.1)), (None, Some(368.0)));
+        assert_eq!((of(3687, 0.999), of(3688, 0.999).map(|i| i.1)), (None, Some(3688.0)));
+        assert_eq!(Latencies::new((1..=3687).collect()).carried(0.999), None);
+        assert_eq!(of(0, 0.5), None);
+        // The normal approximation continues the exact distribution.
+        for n in [990, 999, 1001, 1010] {
+            let (low, high) = of(n, 0.5).unwrap();
+            let half = f64::from(n) / 2.0;
+            assert!((29.0..=33.0).contains(&(half - low)) && (29.0..=33.0).contains(&(high - half)), "{n}");
+        }
+    }
+
+    #[test]
+    fn an_interval_contains_the_percentile_as_often_as_stated() {
+        let mut random = fastrand::Rng::with_seed(1);
+        for (share, n) in [(0.5, 60), (0.99, 1000), (0.999, 6000)] {
+            let truth = share * 1e6;
+            let hits = (0..500).filter(|_| {
+                let times = Latencies::new((0..n).map(|_| random.u32(..1_000_000)).collect());
+                times.interval(share).is_some_and(|i| i.low <= truth && truth <= i.high)
+            });
+            let hits = hits.count();
+            assert!((465..=498).contains(&hits), "{hits} of 500 for {share} of {n}");
+        }
     }
 
     #[test]

@@ -14,6 +14,7 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};
 use std::process::{ExitStatus, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -23,7 +24,12 @@ const LINES: usize = 8;
 /// The interval between checks whether the server is ready.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// A running server. When dropped, it is killed with all processes that it has started.
+/// The servers of this process that run. What one of them leaves behind can be told from the others only when
+/// they have ended too.
+static RUNNING: AtomicUsize = AtomicUsize::new(0);
+
+/// A running server. When dropped, it is killed with all processes that it has started; those that have left
+/// its process group end with the last server that runs at the same time.
 #[derive(Debug)]
 pub struct Server {
     child: Option<Child>,
@@ -52,11 +58,12 @@ impl Server {
         let (read, write) = std::io::pipe().context("pipe")?;
         command.stdin(Stdio::null()).stdout(write.try_clone().context("dup")?).stderr(write);
         let child = Child::start(&mut command)?;
+        RUNNING.fetch_add(1, Ordering::Relaxed);
         // Closes this process's copies of the write end.
         drop(command);
         let output = Arc::new(Mutex::new(Output::default()));
-        read_output(read, ready.clone(), Arc::clone(&output))?;
-        let server = Server { child: Some(child), output };
+        let server = Server { child: Some(child), output: Arc::clone(&output) };
+        read_output(read, ready.clone(), output)?;
         server.wait_until_ready(ready, patience)?;
         Ok(server)
     }
@@ -124,16 +131,18 @@ impl Server {
         let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);
         let ended = child.wait_until(Instant::now() + patience)?;
         child.group().signal(libc::SIGKILL);
-        let (status, _) = child.finish()?;
-        clear_orphans()?;
-        Ok((status, !ended))
+        let finished = child.finish();
+        if RUNNING.fetch_sub(1, Ordering::Relaxed) == 1 {
+            clear_orphans()?;
+        }
+        Ok((finished?.0, !ended))
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
         // Dropping the child kills its group.
-        if self.child.take().is_some() {
+        if self.child.take().is_some() && RUNNING.fetch_sub(1, Ordering::Relaxed) == 1 {
             // Nothing can be done about a process that even SIGKILL does not end.
             let _ = clear_orphans();
         }

@@ -6,22 +6,23 @@ use clap::{Args, ValueEnum};
 use hugelift_lab::cow::Options;
 
 /// Fork, and write while the child shares the memory: how long each write takes, how much it copies,
-/// and which huge pages are left; then redis while it saves its data (BGSAVE)
+/// and which huge pages are left; then whole processes that do this, and redis while it saves its data
+/// (BGSAVE)
 ///
 /// If redis-server is installed, a redis server is started in a temporary folder, on a unix socket.
 /// hugetlb takes pages of the pool; as root hugelift enlarges the pool for the experiment.
 #[derive(Args, Debug)]
 pub struct CowArgs {
-    /// Memory of the parent, in huge pages, as in 1,64,512 [default: 1 to 4096; with --quick to 256]
+    /// Memory of the parent, in huge pages, as in 1,64,512 [default: 1 to 4096; with --quick 1, 4, 16]
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     huge_pages: Vec<u64>,
 
-    /// The least number of forks for each size [default: 3; with --quick 2]
+    /// Forks for each size of up to 64 huge pages [default: 30; with --quick 10]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
     rounds: Option<u64>,
 
     /// What to measure
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Part::Writes, Part::Redis])]
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Part::Writes, Part::Processes, Part::Redis])]
     only: Vec<Part>,
 
     #[command(flatten)]
@@ -33,6 +34,8 @@ pub struct CowArgs {
 enum Part {
     /// Forks and writes of this process
     Writes,
+    /// Whole processes, from their start to their end
+    Processes,
     /// redis while it saves its data
     Redis,
 }
@@ -49,6 +52,9 @@ impl CowArgs {
         options.rounds = self.rounds.unwrap_or(options.rounds);
         if !self.only.contains(&Part::Writes) {
             options.huge_pages.clear();
+        }
+        if !self.only.contains(&Part::Processes) {
+            options.whole = None;
         }
         if !self.only.contains(&Part::Redis) {
             options.redis = None;

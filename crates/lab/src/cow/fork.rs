@@ -51,7 +51,7 @@ impl Checkpoint {
 }
 
 /// Waits in the child until the pipe is closed, then exits.
-fn wait_for_end(read: i32, write: i32) -> ! {
+pub fn wait_for_end(read: i32, write: i32) -> ! {
     // SAFETY: close(2) of our copy of the writing end, so that the parent has the last one; read(2) into
     // a byte that lives through the call; _exit(2).
     unsafe {

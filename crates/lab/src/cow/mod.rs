@@ -3,11 +3,17 @@
 //! its data from a child (redis, the checkpoint of a database).
 //!
 //! The literature plots the time of all writes together, where hugetlb wins if every page is written. A
-//! client waits for a single write, so the latency of each write is measured here.
+//! client waits for a single write, so the latency of each write is measured here. A batch program is
+//! judged by its whole time, so whole processes are measured too (`whole`).
+//!
+//! All kinds of pages take part in each round, in an order drawn anew, so that rounds are pairs for
+//! `hugelift_measure::stats`.
 
 mod fork;
 mod outcome;
+mod ratios;
 mod redis;
+mod whole;
 mod write;
 
 use crate::clock;
@@ -19,7 +25,8 @@ use anyhow::Result;
 use hugelift_core::addr::{PageSize, human_bytes};
 use hugelift_os::machine::{base_page, memory_left_here, probe, thp_page};
 use redis::Served;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+use whole::Whole;
 use write::Forked;
 
 /// The experiment, for `hugelift lab all`.
@@ -81,10 +88,14 @@ impl Case {
 /// The measurements.
 #[derive(Clone, Debug, Default)]
 struct Measured {
-    /// The forks of each case.
+    /// The forks of each case. The forks of one size and pattern with the same index are of one round.
     pub cases: Vec<(Case, Vec<Forked>)>,
+    /// Whole processes, by kind of pages, then by round.
+    pub whole: Vec<(Pages, Vec<Whole>)>,
+    /// The memory of a whole process in huge pages.
+    pub whole_pages: u64,
     /// redis while it saves its data.
-    pub served: Vec<Served>,
+    pub served: Served,
     /// What was left out, and why.
     pub notes: Vec<String>,
     /// Subjects that there is a note about already.
@@ -106,28 +117,46 @@ impl Measured {
 pub struct Options {
     /// Sizes of the memory in huge pages, in the order in which they are measured.
     pub huge_pages: Vec<u64>,
-    /// How often each case is repeated at least. Small cases are repeated more often.
+    /// How often each case of up to [`OFTEN`] huge pages is repeated.
     pub rounds: u64,
+    /// The memory of whole processes in huge pages; `None` if they are not measured.
+    pub whole: Option<u64>,
     /// How redis is measured; `None` if it is not.
     pub redis: Option<redis::Options>,
 }
 
+/// The largest size in huge pages that is measured in all rounds.
+const OFTEN: u64 = 64;
+
 /// Cases with more huge pages than this take long enough to be run once.
 const LARGE: u64 = 512;
+
+/// The fewest rounds for an interval.
+const FEWEST: u64 = 6;
+
+/// The huge pages that the forks of a step have together at least. A step of fewer would be too short to
+/// see whether it was disturbed.
+const STEP: u64 = 64;
 
 impl Options {
     /// Returns the default options.
     pub fn usual(quick: bool) -> Options {
         if quick {
-            Options { huge_pages: vec![64, 256, 1], rounds: 2, redis: Some(redis::Options::QUICK) }
+            let redis = Some(redis::Options::QUICK);
+            Options { huge_pages: vec![16, 1, 4], rounds: 10, whole: Some(32), redis }
         } else {
-            let huge_pages = (0..=12).map(|i| 1 << i).collect();
-            Options { huge_pages, rounds: 3, redis: Some(redis::Options::THOROUGH) }
+            let huge_pages = (0..=6).map(|i| 1 << (2 * i)).collect();
+            let redis = Some(redis::Options::THOROUGH);
+            Options { huge_pages, rounds: 30, whole: Some(64), redis }
         }
     }
 
     fn rounds(&self, huge_pages: u64) -> u64 {
-        if huge_pages > LARGE { 1 } else { (64 / huge_pages.max(1)).clamp(self.rounds, 16) }
+        match huge_pages {
+            ..=OFTEN => self.rounds,
+            ..=LARGE => self.rounds.min(FEWEST),
+            _ => 1,
+        }
     }
 }
 
@@ -136,8 +165,13 @@ impl Options {
 /// # Errors
 /// fork(2) fails; /proc cannot be read.
 pub fn run(options: &Options, progress: &mut Progress) -> Result<Outcome> {
-    Ok(outcome::outcome(&measure(options, progress)?))
+    let measured = measure(options, progress)?;
+    Ok(outcome::outcome(&measured, progress.is_disturbed()))
 }
+
+/// The shares of the time that are kept for the forks, and for the whole processes after them.
+const FORKS: f64 = 0.5;
+const WHOLE: f64 = 0.15;
 
 /// Measures until `progress` stops it.
 fn measure(options: &Options, progress: &mut Progress) -> Result<Measured> {
@@ -147,36 +181,53 @@ fn measure(options: &Options, progress: &mut Progress) -> Result<Measured> {
     if hugetlb.is_none() {
         measured.note("hugetlb", format!("nothing on hugetlb pages: the kernel has no pool of {huge} pages"));
     }
-    let memory = if options.redis.is_some() { 0.6 } else { 1.0 };
-    // Leaves time for redis on a busy machine too.
-    let end = Instant::now() + progress.left().mul_f64(memory);
+    let whole = if options.whole.is_some() { WHOLE } else { 0.0 };
+    let forks = if options.redis.is_some() { FORKS } else { 1.0 - whole };
+    // Leaves time for the rest on a busy machine too.
+    let end = Instant::now() + progress.left().mul_f64(forks);
+    let whole_end = end + progress.left().mul_f64(whole);
     let all: u64 = options.huge_pages.iter().sum();
     let mut done = 0;
     for &huge_pages in &options.huge_pages {
-        let share = |part: f64| memory * (done as f64 + part * huge_pages as f64) / all.max(1) as f64;
-        // hugetlb is measured last: while the pool is enlarged, others have less memory.
-        for (part, kinds) in [(0.0, vec![Pages::Small, Pages::Thp]), (0.7, hugetlb.into_iter().collect())] {
-            let kinds = &kinds;
-            let cases: Vec<Case> = Pattern::ALL
-                .into_iter()
-                .flat_map(|pattern| kinds.iter().map(move |&pages| Case { huge_pages, pages, pattern }))
-                .collect();
+        let share = |part: f64| forks * (done as f64 + part * huge_pages as f64) / all.max(1) as f64;
+        for (part, kinds) in turns(huge_pages, hugetlb, huge) {
             let of = human_bytes(huge_pages * huge.bytes());
             if progress.go_on(share(part), &format!("fork and writes, {of}")) {
-                measure_cases(&cases, options.rounds(huge_pages), end, progress, &mut measured);
+                let rounds = options.rounds(huge_pages);
+                measure_cases(huge_pages, &kinds, rounds, end, progress, &mut measured)?;
             }
         }
         done += huge_pages;
     }
     let kind = |pages: Pages| [Pages::Small, Pages::Thp].iter().position(|p| *p == pages).unwrap_or(2);
     measured.cases.sort_by_key(|(case, _)| (case.huge_pages, case.pattern, kind(case.pages)));
+    if let Some(huge_pages) = options.whole
+        && progress.go_on(forks, "whole processes")
+    {
+        let kinds: Vec<Pages> =
+            [Some(Pages::Small), Some(Pages::Thp), hugetlb].into_iter().flatten().collect();
+        measure_whole(huge_pages, &kinds, options.rounds, whole_end, progress, &mut measured)?;
+    }
     if let Some(options) = options.redis {
-        match redis::measure(options, memory, progress, &mut measured.notes) {
+        match redis::measure(options, forks + whole, progress, &mut measured.notes) {
             Ok(served) => measured.served = served,
             Err(why) => measured.notes.push(format!("redis: {why:#}")),
         }
     }
     Ok(measured)
+}
+
+/// Returns the kinds of pages that are measured in turn, each with the share of the size that is done
+/// before. They are measured together unless the pool would then take much of the memory: in that case
+/// hugetlb comes last.
+fn turns(huge_pages: u64, hugetlb: Option<Pages>, huge: PageSize) -> Vec<(f64, Vec<Pages>)> {
+    let others = [Pages::Small, Pages::Thp];
+    let pool = huge_pages.saturating_mul(2 * huge.bytes());
+    if pool <= memory_left_here() / 4 {
+        vec![(0.0, others.into_iter().chain(hugetlb).collect())]
+    } else {
+        vec![(0.0, others.to_vec()), (0.7, hugetlb.into_iter().collect())]
+    }
 }
 
 /// Returns the cases that this machine can run. A note names the others.
@@ -208,56 +259,151 @@ fn runnable(cases: &[Case], huge: PageSize, measured: &mut Measured) -> Vec<Case
     runnable
 }
 
-/// Runs these cases in turn, in random order.
+/// Enlarges the pool for `pages` huge pages of memory and all copies, for as long as the returned value
+/// lives. Removes hugetlb from `kinds` if that is not possible.
+fn pool_for(
+    kinds: &mut Vec<Pages>,
+    pages: u64,
+    huge: PageSize,
+    measured: &mut Measured,
+) -> Option<crate::setting::Setting> {
+    let in_pool = |pages: &Pages| matches!(pages, Pages::Hugetlb(_));
+    if !kinds.iter().any(in_pool) {
+        return None;
+    }
+    // If another process takes pages of the pool meanwhile, the kernel takes those of the child, which never
+    // reads them: there is no SIGBUS.
+    pool_with(huge, 2 * pages).unwrap_or_else(|why| {
+        measured.note("hugetlb", format!("{why:#}"));
+        kinds.retain(|pages| !in_pool(pages));
+        None
+    })
+}
+
+/// Measures all patterns of one size, on these kinds of pages.
 fn measure_cases(
-    cases: &[Case],
+    huge_pages: u64,
+    kinds: &[Pages],
     rounds: u64,
     end: Instant,
     progress: &mut Progress,
     measured: &mut Measured,
-) {
+) -> Result<()> {
     let huge = thp_page().unwrap_or(PageSize::MB2);
-    let mut runnable = runnable(cases, huge, measured);
-    let in_pool = |case: &Case| matches!(case.pages, Pages::Hugetlb(_));
-    let needed = runnable.iter().filter(|c| in_pool(c)).map(|c| 2 * c.huge_pages).max();
-    // Pages for the parent and all copies. If another process takes pages of the pool meanwhile, the kernel
-    // takes those of the child, which never reads them: there is no SIGBUS.
-    let _pool = match needed.map(|pages| pool_with(huge, pages)).transpose() {
-        Ok(pool) => pool,
-        Err(why) => {
-            measured.note("hugetlb", format!("{why:#}"));
-            runnable.retain(|case| !in_pool(case));
-            None
-        }
-    };
+    let all = |pattern: Pattern| kinds.iter().map(move |&pages| Case { huge_pages, pages, pattern });
+    let cases: Vec<Case> = Pattern::ALL.into_iter().flat_map(all).collect();
+    let mut cases = runnable(&cases, huge, measured);
+    let mut pooled: Vec<Pages> = cases.iter().map(|case| case.pages).collect();
+    let _pool = pool_for(&mut pooled, huge_pages, huge, measured);
+    cases.retain(|case| pooled.contains(&case.pages));
     let clock = clock::cost_ns();
-    let mut results: Vec<(Case, Vec<Forked>)> = runnable.into_iter().map(|case| (case, vec![])).collect();
+    let in_step = STEP.div_ceil(huge_pages.max(1)).min(rounds);
     let mut stopped = false;
-    for _ in 0..rounds {
-        fastrand::shuffle(&mut results);
-        for (case, forked) in &mut results {
-            if stopped {
-                break;
-            }
-            match write::once(*case, huge, clock, &mut || progress.is_over() || Instant::now() >= end) {
-                Ok(Some(run)) => forked.push(run),
-                Ok(None) => stopped = true,
-                Err(why) => {
-                    let (count, pages) = (case.huge_pages, case.pages.name());
-                    measured.note("failed", format!("{count} huge pages on {pages}: {why:#}"));
-                }
+    for pattern in Pattern::ALL {
+        let mut cases: Vec<Case> = cases.iter().copied().filter(|case| case.pattern == pattern).collect();
+        let mut results: Vec<(Case, Vec<Forked>)> = cases.iter().map(|case| (*case, vec![])).collect();
+        let mut done = 0;
+        while done < rounds && !stopped && !cases.is_empty() {
+            let count = in_step.min(rounds - done);
+            let (step, _) = progress.undisturbed(|progress| {
+                let mut stop = || progress.is_over() || Instant::now() >= end;
+                Ok(forks(&mut cases, count, huge, clock, &mut stop, measured))
+            })?;
+            stopped = (step.len() as u64) < count;
+            done += step.len() as u64;
+            for (case, forked) in step.into_iter().flatten() {
+                results.iter_mut().filter(|(c, _)| *c == case).for_each(|(_, all)| all.push(forked.clone()));
             }
         }
-        if stopped {
-            break;
-        }
+        results.retain(|(_, forked)| !forked.is_empty());
+        measured.cases.extend(results);
     }
     if stopped && !progress.is_over() {
         measured.note("time", "not all forks were measured: this machine is too busy or too slow".into());
     }
-    results.retain(|(_, forked)| !forked.is_empty());
-    results.sort_by_key(|(case, _)| cases.iter().position(|c| c == case));
-    measured.cases.extend(results);
+    Ok(())
+}
+
+/// Runs `rounds` rounds of these cases, each in an order drawn anew. Returns the rounds; fewer if `stop`
+/// returns true. A case that fails is removed.
+fn forks(
+    cases: &mut Vec<Case>,
+    rounds: u64,
+    huge: PageSize,
+    clock: u32,
+    stop: &mut dyn FnMut() -> bool,
+    measured: &mut Measured,
+) -> Vec<Vec<(Case, Forked)>> {
+    let mut all = Vec::new();
+    for _ in 0..rounds {
+        fastrand::shuffle(cases);
+        let mut round = Vec::new();
+        for case in cases.clone() {
+            match write::once(case, huge, clock, stop) {
+                Ok(Some(forked)) => round.push((case, forked)),
+                Ok(None) => return all,
+                Err(why) => {
+                    let (count, pages) = (case.huge_pages, case.pages.name());
+                    measured.note("failed", format!("{count} huge pages on {pages}: {why:#}"));
+                    cases.retain(|c| *c != case);
+                }
+            }
+        }
+        all.push(round);
+    }
+    all
+}
+
+/// Measures whole processes on these kinds of pages.
+fn measure_whole(
+    huge_pages: u64,
+    kinds: &[Pages],
+    rounds: u64,
+    end: Instant,
+    progress: &mut Progress,
+    measured: &mut Measured,
+) -> Result<()> {
+    /// How many rounds are one step.
+    const IN_STEP: u64 = 2;
+    let huge = thp_page().unwrap_or(PageSize::MB2);
+    let cases: Vec<Case> =
+        kinds.iter().map(|&pages| Case { huge_pages, pages, pattern: Pattern::Every }).collect();
+    let cases = runnable(&cases, huge, measured);
+    let mut kinds: Vec<Pages> = cases.iter().map(|case| case.pages).collect();
+    let _pool = pool_for(&mut kinds, huge_pages, huge, measured);
+    measured.whole = kinds.iter().map(|&pages| (pages, vec![])).collect();
+    measured.whole_pages = huge_pages;
+    let mut done = 0;
+    while done < rounds && !kinds.is_empty() {
+        let mut longest = Duration::ZERO;
+        let (step, _) = progress.undisturbed(|progress| {
+            let mut all = Vec::new();
+            for _ in 0..IN_STEP.min(rounds - done) {
+                let began = Instant::now();
+                if progress.is_over() || began + longest >= end {
+                    break;
+                }
+                fastrand::shuffle(&mut kinds);
+                let once = |&pages: &Pages| Ok((pages, whole::once(pages, huge_pages, huge)?));
+                all.push(kinds.iter().map(once).collect::<Result<Vec<_>>>()?);
+                longest = longest.max(began.elapsed());
+            }
+            Ok(all)
+        })?;
+        if step.is_empty() {
+            if !progress.is_over() {
+                let why = "not all whole processes were measured: this machine is too busy or too slow";
+                measured.note("whole", why.into());
+            }
+            break;
+        }
+        done += step.len() as u64;
+        for (pages, whole) in step.into_iter().flatten() {
+            measured.whole.iter_mut().filter(|(p, _)| *p == pages).for_each(|(_, all)| all.push(whole));
+        }
+    }
+    measured.whole.retain(|(_, all)| !all.is_empty());
+    Ok(())
 }
 
 #[cfg(test)]
@@ -272,6 +418,16 @@ mod tests {
         assert_eq!(bytes(Pages::Thp, Pattern::OnePerHuge), 40 << 20);
         assert_eq!(bytes(Pages::Small, Pattern::Every), 40 << 20);
         assert_eq!(bytes(Pages::Small, Pattern::OnePerHuge), (20 << 20) + 10 * base_page().bytes());
+    }
+
+    #[test]
+    fn small_sizes_have_enough_rounds_for_an_interval() {
+        for quick in [true, false] {
+            let options = Options::usual(quick);
+            let sizes = options.huge_pages.iter().filter(|size| **size <= OFTEN);
+            assert!(sizes.clone().count() >= 3, "{options:?}");
+            assert!(sizes.clone().all(|size| options.rounds(*size) >= 10), "{options:?}");
+        }
     }
 
     #[test]

@@ -90,7 +90,12 @@ impl Client {
     ///
     /// # Errors
     /// Those of [`Client::ask`].
-    pub fn load(&mut self, keys: u64, rate: u32, mut end: impl FnMut() -> Result<bool>) -> Result<Vec<u32>> {
+    pub fn load(
+        &mut self,
+        keys: u64,
+        rate: u32,
+        mut end: impl FnMut(&mut Client) -> Result<bool>,
+    ) -> Result<Vec<u32>> {
         const BETWEEN_CHECKS: Duration = Duration::from_millis(20);
         let (began, every) = (Instant::now(), Duration::from_secs(1) / rate);
         let mut checked = began;
@@ -98,7 +103,7 @@ impl Client {
         let mut due = began;
         loop {
             if checked.elapsed() >= BETWEEN_CHECKS {
-                if end()? {
+                if end(self)? {
                     return Ok(times);
                 }
                 checked = Instant::now();
