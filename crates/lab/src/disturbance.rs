@@ -129,6 +129,11 @@ impl Total {
         self.load = self.load.max(load().unwrap_or(0.0));
     }
 
+    /// Returns whether at least half of the steps were disturbed however often they were repeated.
+    pub fn is_hopeless(&self) -> bool {
+        self.steps >= FIRST && 2 * self.disturbed >= self.steps
+    }
+
     /// Returns the shares of all steps; `None` if no step was watched.
     pub fn disturbance(&self) -> Option<Disturbance> {
         let sum = &self.sum;
@@ -207,6 +212,9 @@ fn cpus() -> f64 {
     online.filter(|&cpus| cpus > 0).unwrap_or(1) as f64
 }
 
+/// After this many steps it can be said whether repetitions help.
+const FIRST: u64 = 4;
+
 /// How often a disturbed step is run again.
 pub const AGAIN: u64 = 3;
 
@@ -266,5 +274,12 @@ mod tests {
         assert_eq!((found.steps, found.repeated, found.disturbed), (2, 2, 1));
         assert_eq!((found.others_percent, found.stolen_percent), (25.0, 12.5));
         assert_eq!((found.pressure_percent, found.waited_percent.round()), (Some(25.0), 33.0));
+        // Two steps say too little. Of four, two are half.
+        assert!(!total.is_hopeless());
+        total.add(&Taken { others: 1.0, ..calm }, 4);
+        total.add(&calm, 1);
+        assert!(total.is_hopeless());
+        total.add(&calm, 1);
+        assert!(!total.is_hopeless());
     }
 }

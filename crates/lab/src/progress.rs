@@ -69,7 +69,7 @@ impl<'a> Progress<'a> {
     }
 
     /// Runs a step of the experiment, and again while other programs disturb it, up to three times if there
-    /// is time. Returns the result of the least disturbed run, and whether that was disturbed.
+    /// is time. While most steps stay disturbed even so, none is repeated: that would only take time. Returns the result of the least disturbed run, and whether that was disturbed.
     ///
     /// A step takes at least some tens of milliseconds: `/proc/stat` counts in ticks. It measures on the
     /// calling thread, or lets no more tasks run at once than there are CPUs.
@@ -94,7 +94,9 @@ impl<'a> Progress<'a> {
             };
             let each = began.elapsed() / u32::try_from(runs).unwrap_or(1);
             // Repetitions must leave time for the steps that are still to come.
-            let more = runs <= AGAIN && began.elapsed() + each + PAUSE < self.left() / 10;
+            let more = runs <= AGAIN
+                && !self.taken.is_hopeless()
+                && began.elapsed() + each + PAUSE < self.left() / 10;
             if !kept.1.is_disturbed() || !more || !self.pause(PAUSE) {
                 self.taken.add(&kept.1, runs);
                 return Ok((kept.0, kept.1.is_disturbed()));

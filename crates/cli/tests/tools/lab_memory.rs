@@ -128,8 +128,14 @@ fn a_write_after_a_fork_copies_a_page_of_its_kind() {
     let small = format!("{} kB", base / 1024.0);
     let row = of(&small, "one write per huge page").expect("small pages always");
     assert_eq!((number(row, "copied_bytes"), number(row, "forks")), (16.0 * base, 6.0));
-    assert!(number(row, "write_p50_s") <= number(row, "write_p99_s"), "{row:?}");
-    assert!(number(row, "write_p999_s") <= number(row, "write_max_s") && number(row, "fork_s") > 0.0);
+    assert!(number(row, "write_p50_s") <= number(row, "write_max_s") && number(row, "fork_s") > 0.0);
+    // 96 writes carry no p99. 16 huge pages have 512 base pages each on x86-64, and so many writes carry p99.9.
+    assert!(row["write_p99_s"].is_null() && row["write_p999_s"].is_null(), "{row:?}");
+    let every = of(&small, "every page").expect("small pages always");
+    if base == 4096.0 {
+        assert!(number(every, "write_p99_s") <= number(every, "write_p999_s"), "{every:?}");
+    }
+    assert!(every["total_interval"].as_str().is_some_and(|interval| interval.contains(" to ")), "{every:?}");
     let (Some(thp), Some(hugetlb)) =
         (of("THP", "one write per huge page"), of("hugetlb", "one write per huge page"))
     else {
@@ -144,6 +150,30 @@ fn a_write_after_a_fork_copies_a_page_of_its_kind() {
         let ratio = number(hugetlb, "write_p50_s") / number(thp, "write_p50_s");
         assert!(ratio >= 3.0, "{ratio}: {thp:?} {hugetlb:?}");
     }
+    let claims = report["claims"].as_array().expect("claims");
+    let claim = |subject: &str| claims.iter().find(|c| c["subject"] == subject).map(|c| &c["answer"]["word"]);
+    assert_eq!(claim("cow.first-write.hugetlb-to-small"), Some(&"slower".into()), "{claims:?}");
+}
+
+#[test]
+fn whole_processes_are_measured_beside_the_source() {
+    let _alone = Exclusive::take().unwrap();
+    let (dir, before) = (tempfile::tempdir().unwrap(), setting(POOL));
+    let report = report(&["cow", "--quick", "--only", "processes", "--rounds", "6"], dir.path());
+    assert_eq!((setting(POOL), &report["ended"]), (before, &"complete".into()));
+    let whole = rows(&report, "whole_s");
+    assert!(!whole.is_empty(), "{:?}", notes(&report));
+    for row in &whole {
+        let part = |key: &str| number(row, key);
+        assert!(part("whole_fill_s") > 0.0 && part("whole_write_s") > 0.0, "{row:?}");
+        assert!(part("whole_fill_s").max(part("whole_write_s")) < part("whole_s"), "{row:?}");
+        // Two processes on at most all CPUs, of which one only waits.
+        assert!(part("whole_cpu_s") > 0.0 && part("whole_cpu_s") < 2.0 * part("whole_s"), "{row:?}");
+    }
+    let ratio = rows(&report, "source_ratio").into_iter().find(|row| row["source_ratio"] == 0.93);
+    let Some(ratio) = ratio else { skip!("needs a pool of huge pages: {:?}", notes(&report)) };
+    assert!((0.01..10.0).contains(&number(&ratio, "ratio")), "{ratio:?}");
+    assert!(notes(&report).iter().any(|note| note.contains("the source found 0.93")), "{:?}", notes(&report));
 }
 
 /// Starts `args`, sends SIGINT once `busy` returns true, and checks that the experiment ends as interrupted
@@ -226,13 +256,26 @@ fn redis_has_the_pages_that_each_side_is_named_for() {
     }
     let sides: Vec<&str> = rows.iter().map(|r| r["side"].as_str().unwrap()).collect();
     assert_eq!(sides, ["THP off", "THP on", "hugelift"]);
-    let huge = |i: usize| number(&rows[i], "huge_before_save_bytes");
-    assert!(huge(0) == 0.0 && huge(1) > 64e6 && huge(2) > 64e6, "{rows:?}");
+    assert_eq!(number(&rows[0], "huge_before_save_bytes"), 0.0, "{rows:?}");
     for row in &rows {
         assert!(number(row, "client_commands") > 100.0 && number(row, "bgsave_fork_s") > 0.0, "{row:?}");
-        assert!(number(row, "client_p50_s") <= number(row, "client_p999_s"), "{row:?}");
-        assert!(number(row, "resident_bytes") > 128e6, "{row:?}");
+        assert!(number(row, "client_p50_s") <= number(row, "client_max_s"), "{row:?}");
+        assert!(number(row, "resident_bytes") > 64e6, "{row:?}");
     }
+    // The report shows whether the split pages were joined again, unless there was no time to wait.
+    let rests = self::rows(&report, "rest_s");
+    if rests.is_empty() {
+        assert!(notes(&report).iter().any(|n| n.contains("no time")) || report["ended"] == "time-over");
+        return;
+    }
+    let sides: Vec<&str> = rests.iter().map(|r| r["rest_side"].as_str().unwrap()).collect();
+    assert_eq!(sides, ["THP on", "hugelift"]);
+    for row in &rests {
+        assert!(number(row, "rest_first_bytes") > 40e6, "{row:?}");
+    }
+    let said =
+        notes(&report).into_iter().filter(|n| n.contains("on huge pages before its first save")).count();
+    assert_eq!(said, 2, "{:?}", notes(&report));
 }
 
 #[test]

@@ -37,7 +37,7 @@ pub struct Options {
     pub saves: usize,
     /// Commands per second.
     pub rate: u32,
-    /// How long the experiment waits after the last save until the split pages are joined.
+    /// How long the experiment waits after the last save of the last servers until the split pages are joined.
     pub patience: Duration,
 }
 
@@ -174,7 +174,8 @@ pub fn measure(
         if !progress.go_on(share, "redis under load") {
             return Ok(served);
         }
-        match generation_of(&path, options, &mut longest, progress, &mut served) {
+        let is_last = generation + 1 == options.servers;
+        match generation_of(&path, options, is_last, &mut longest, progress, &mut served) {
             Ok(true) => {}
             Ok(false) => {
                 if !progress.is_over() {
@@ -190,10 +191,12 @@ pub fn measure(
     Ok(served)
 }
 
-/// Starts a server for each side and measures all of its saves. Returns whether there was time for that.
+/// Starts a server for each side and measures all of its saves, and if they are the last servers, what becomes
+/// of their huge pages. Returns whether there was time for that.
 fn generation_of(
     path: &Path,
     options: Options,
+    is_last: bool,
     longest: &mut Duration,
     progress: &mut Progress,
     served: &mut Served,
@@ -227,7 +230,9 @@ fn generation_of(
         served.saves.extend(round);
         *longest = (*longest).max(began.elapsed());
     }
-    rest(&running, options.patience, progress, served)?;
+    if is_last {
+        rest(&running, options.patience, progress, served)?;
+    }
     Ok(true)
 }
 
@@ -250,6 +255,8 @@ fn rest(running: &[Running], patience: Duration, progress: &mut Progress, served
             rest.seconds = began.elapsed().as_secs_f64();
         }
     }
+    // The servers were shuffled for their saves.
+    waiting.sort_by_key(|(_, rest)| Side::ALL.iter().position(|side| *side == rest.side));
     if !progress.is_over() {
         served.rests.extend(waiting.into_iter().map(|(_, rest)| rest));
     }
