@@ -170,7 +170,7 @@ pub fn run(options: &Options, progress: &mut Progress) -> Result<Outcome> {
 }
 
 /// The shares of the time that are kept for the forks, and for the whole processes after them.
-const FORKS: f64 = 0.5;
+const FORKS: f64 = 0.45;
 const WHOLE: f64 = 0.15;
 
 /// Measures until `progress` stops it.

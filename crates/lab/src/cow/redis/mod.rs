@@ -44,7 +44,7 @@ pub struct Options {
 impl Options {
     /// Options for `--quick`.
     pub const QUICK: Options =
-        Options { bytes: 64 << 20, servers: 2, saves: 3, rate: 5000, patience: Duration::from_secs(4) };
+        Options { bytes: 48 << 20, servers: 2, saves: 3, rate: 5000, patience: Duration::from_secs(4) };
     /// Options without `--quick`.
     pub const THOROUGH: Options =
         Options { bytes: 256 << 20, servers: 3, saves: 6, rate: 5000, patience: Duration::from_secs(12) };
@@ -79,7 +79,7 @@ impl Side {
 const LIFTED: [&str; 4] = ["--malloc", "thp", "--parts", "all"];
 
 /// How long the load runs before BGSAVE, for comparison.
-const CALM: Duration = Duration::from_millis(300);
+const CALM: Duration = Duration::from_millis(200);
 
 /// The share of the huge pages that must be back until they count as joined.
 const JOINED: f64 = 0.9;
