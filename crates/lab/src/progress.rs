@@ -69,7 +69,8 @@ impl<'a> Progress<'a> {
     }
 
     /// Runs a step of the experiment, and again while other programs disturb it, up to three times if there
-    /// is time. While most steps stay disturbed even so, none is repeated: that would only take time. Returns the result of the least disturbed run, and whether that was disturbed.
+    /// is time. While most steps stay disturbed even so, none is repeated: that would only take time.
+    /// Returns the result of the least disturbed run, and whether that was disturbed.
     ///
     /// A step takes at least some tens of milliseconds: `/proc/stat` counts in ticks. It measures on the
     /// calling thread, or lets no more tasks run at once than there are CPUs.

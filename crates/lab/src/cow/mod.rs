@@ -152,10 +152,12 @@ impl Options {
     }
 
     fn rounds(&self, huge_pages: u64) -> u64 {
-        match huge_pages {
-            ..=OFTEN => self.rounds,
-            ..=LARGE => self.rounds.min(FEWEST),
-            _ => 1,
+        if huge_pages <= OFTEN {
+            self.rounds
+        } else if huge_pages <= LARGE {
+            self.rounds.min(FEWEST)
+        } else {
+            1
         }
     }
 }

@@ -255,7 +255,7 @@ fn step(
     let began = thread_cpu_ns();
     let mut done = Vec::new();
     let mut order: Vec<usize> = (0..kinds.len()).collect();
-    while done.len() < *rounds.end() && !(done.len() > 0 && progress.is_over()) {
+    while done.len() < *rounds.end() && (done.is_empty() || !progress.is_over()) {
         if done.len() >= *rounds.start() && u128::from(thread_cpu_ns() - began) >= STEP.as_nanos() {
             break;
         }
