@@ -5,6 +5,9 @@
 //! A waiter reads the word again after each write to its line, and tries to take the lock when it was
 //! released. All waiters do so, and each read and each try moves the line to another core. So handing the
 //! lock over takes longer with more waiters, until they sleep. Then it takes a system call and a wake-up.
+//! A waiter that is about to sleep does not if the word has changed before its system call looks at it
+//! (futex(2), EAGAIN). A core that holds the lock for a shorter time than a system call takes is thus seldom
+//! slept for.
 //! The data that the lock protects has a line of its own.
 
 use super::{Costs, Events, Line, VaryingWork};
@@ -31,8 +34,14 @@ enum Step {
     Read,
     /// Has read that the lock is held, and reads the word repeatedly.
     Spin,
+    /// Exchanges the word to take the lock, after spinning.
+    Retry,
     /// Exchanges the word for one that says that there are sleepers.
     Sleep,
+    /// Is in the system call that looks at the word and then sleeps.
+    Wait,
+    /// Leaves this system call, since the word has changed.
+    Refused,
     /// Sleeps until its event, the wake-up.
     Asleep,
     Hold,
@@ -51,9 +60,11 @@ pub struct Lock<'a> {
     contended: bool,
     sleepers: VecDeque<usize>,
     steps: Vec<Step>,
-    /// When each core stops spinning.
-    until: Vec<f64>,
-    /// Whether each core has slept for the present turn. It cannot know whether others still sleep.
+    /// How many rounds each core still spins. A round whose read fetches the line is one round, too.
+    left: Vec<f64>,
+    /// Since when each core spins without fetching the line.
+    since: Vec<f64>,
+    /// Whether each core has wanted to sleep for the present turn. It cannot know whether others sleep.
     slept: Vec<bool>,
     events: Events,
     /// When the next event of each core is. Its other events are void.
@@ -73,7 +84,8 @@ impl<'a> Lock<'a> {
             contended: false,
             sleepers: VecDeque::new(),
             steps: vec![Step::Work; cores],
-            until: vec![0.0; cores],
+            left: vec![0.0; cores],
+            since: vec![0.0; cores],
             slept: vec![false; cores],
             events: Events::default(),
             due: vec![f64::NAN; cores],
@@ -117,6 +129,7 @@ impl<'a> Lock<'a> {
             // All spinning cores lose the line and fetch it again.
             for other in 0..self.steps.len() {
                 if self.steps[other] == Step::Spin {
+                    self.left[other] -= (end - self.since[other]).max(0.0) / self.costs.pause;
                     self.word(end, other, Step::Read);
                 }
             }
@@ -126,53 +139,81 @@ impl<'a> Lock<'a> {
     fn step(&mut self, now: f64, core: usize) {
         match self.steps[core] {
             Step::Work => {
-                self.until[core] = now + f64::from(SPINS) * self.costs.pause;
                 self.slept[core] = false;
                 self.word(now, core, Step::Try);
             }
-            Step::Try if self.held => self.word(now, core, Step::Read),
+            Step::Try if self.held => self.spin(now, core),
+            Step::Retry if self.held && self.contended => self.wait(now, core),
+            Step::Retry if self.held => self.word(now, core, Step::Sleep),
             Step::Sleep if self.held => {
                 self.contended = true;
+                self.wait(now, core);
+            }
+            Step::Wait if self.held && self.contended => {
                 self.sleepers.push_back(core);
                 (self.steps[core], self.due[core]) = (Step::Asleep, f64::NAN);
             }
-            Step::Try | Step::Sleep => {
+            Step::Wait => {
+                let back = self.varying.next(self.costs.refused / 2.0);
+                self.next(core, Step::Refused, now + back)
+            }
+            Step::Try | Step::Retry | Step::Sleep => {
                 self.held = true;
-                self.contended |= self.steps[core] == Step::Sleep;
+                self.contended = self.steps[core] == Step::Sleep;
                 let inside = (self.costs.held - 2.0 * self.costs.atomic).max(0.0);
                 let end = self.list.access(now, core, true, self.costs) - self.costs.atomic;
                 self.next(core, Step::Hold, end + inside);
             }
+            Step::Read if !self.sleeps => {
+                if self.held {
+                    // The core spins until another one writes to the word.
+                    (self.steps[core], self.due[core]) = (Step::Spin, f64::NAN);
+                } else {
+                    self.word(now, core, Step::Try);
+                }
+            }
             Step::Read if !self.held => {
-                let step = if self.slept[core] { Step::Sleep } else { Step::Try };
+                let step = if self.slept[core] { Step::Sleep } else { Step::Retry };
                 self.word(now, core, step);
             }
-            Step::Read if !self.sleeps => {
-                // The core spins until another one writes to the word.
-                (self.steps[core], self.due[core]) = (Step::Spin, f64::NAN);
-            }
-            Step::Read if !self.contended && now < self.until[core] => {
-                self.next(core, Step::Spin, self.until[core]);
+            Step::Read if self.contended => self.wait(now, core),
+            Step::Read if self.left[core] >= 1.0 => {
+                self.left[core] -= 1.0;
+                self.since[core] = now;
+                self.next(core, Step::Spin, now + self.left[core] * self.costs.pause);
             }
             Step::Read | Step::Spin => self.word(now, core, Step::Sleep),
             Step::Hold => self.word(now, core, Step::Release),
             Step::Release => self.released(now, core),
-            Step::Asleep => {
-                self.until[core] = now + f64::from(SPINS) * self.costs.pause;
-                self.slept[core] = true;
-                self.word(now, core, Step::Read);
-            }
+            Step::Asleep | Step::Refused => self.spin(now, core),
         }
+    }
+
+    /// Makes the core read the word until the lock is free, or for [`SPINS`] rounds.
+    fn spin(&mut self, now: f64, core: usize) {
+        self.left[core] = f64::from(SPINS);
+        self.word(now, core, Step::Read);
+    }
+
+    /// Makes the core call futex(2), which looks at the word half-way.
+    fn wait(&mut self, now: f64, core: usize) {
+        self.slept[core] = true;
+        let looks = self.varying.next(self.costs.refused / 2.0);
+        self.next(core, Step::Wait, now + looks);
     }
 
     fn released(&mut self, now: f64, core: usize) {
         self.held = false;
         let mut after = now;
-        if std::mem::take(&mut self.contended)
-            && let Some(sleeper) = self.sleepers.pop_front()
-        {
-            after += self.costs.wake;
-            self.next(sleeper, Step::Asleep, now + self.costs.awake);
+        if std::mem::take(&mut self.contended) {
+            match self.sleepers.pop_front() {
+                Some(sleeper) => {
+                    after += self.varying.next(self.costs.wake);
+                    let awake = self.varying.next(self.costs.awake);
+                    self.next(sleeper, Step::Asleep, now + awake);
+                }
+                None => after += self.varying.next(self.costs.wake_nobody),
+            }
         }
         let work = self.varying.next(self.costs.work / 2.0);
         self.next(core, Step::Work, after + work);

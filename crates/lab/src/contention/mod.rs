@@ -66,6 +66,10 @@ pub struct Costs {
     pub wake: f64,
     /// The time from the wake-up until the sleeper runs.
     pub awake: f64,
+    /// The system call that wakes a sleeper, if there is none.
+    pub wake_nobody: f64,
+    /// The system call by which a waiter sleeps, if the lock has changed and it does not sleep.
+    pub refused: f64,
     /// Entering and exiting with epochs, uncontended.
     pub epochs: f64,
     /// Work of a task outside of entering and exiting, per operation.
@@ -215,6 +219,8 @@ mod tests {
         pause: 10.0,
         wake: 1000.0,
         awake: 5000.0,
+        wake_nobody: 200.0,
+        refused: 200.0,
         epochs: 10.0,
         work: 400.0,
         between_waits: 1e6,

@@ -9,7 +9,7 @@ use crate::munmap::{Cycle, Touch};
 use hugelift_measure::stats::median;
 use nix::sched::{sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
 
@@ -36,6 +36,8 @@ pub fn costs() -> Option<Costs> {
         pause: pause(),
         wake,
         awake,
+        wake_nobody: futex(libc::FUTEX_WAKE),
+        refused: futex(libc::FUTEX_WAIT),
         epochs: 0.0,
         work: tasks::work_alone(),
         between_waits: tasks::between_waits() * 1e9,
@@ -51,6 +53,8 @@ pub fn medians(all: &[Costs]) -> Option<Costs> {
         pause: of(|costs| costs.pause),
         wake: of(|costs| costs.wake),
         awake: of(|costs| costs.awake),
+        wake_nobody: of(|costs| costs.wake_nobody),
+        refused: of(|costs| costs.refused),
         work: of(|costs| costs.work),
         ..*all.first()?
     })
@@ -146,6 +150,30 @@ fn waking(first: usize, second: usize) -> (f64, f64) {
         let _ = sleeper.join();
         (fast(wake), fast(awake))
     })
+}
+
+/// Measures futex(2) with nobody to wake, or with a word that is not the expected one, so that it does not
+/// sleep.
+fn futex(operation: libc::c_int) -> f64 {
+    let word = AtomicU32::new(0);
+    let times = (0..BATCHES).map(|_| {
+        let began = Instant::now();
+        for _ in 0..PASSES {
+            // SAFETY: futex(2) reads the word, which lives through the call. It wakes at most one thread,
+            // and sleeps only if the word is 1, which it never is.
+            unsafe {
+                libc::syscall(
+                    libc::SYS_futex,
+                    word.as_ptr(),
+                    operation | libc::FUTEX_PRIVATE_FLAG,
+                    1,
+                    std::ptr::null::<libc::timespec>(),
+                );
+            }
+        }
+        began.elapsed().as_secs_f64() * 1e9 / PASSES as f64
+    });
+    fast(times.collect())
 }
 
 /// Measures one round of spinning: a load and the spin hint of the CPU.

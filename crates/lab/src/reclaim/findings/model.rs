@@ -377,7 +377,7 @@ fn notes(costs: &Costs, measured: &Measured) -> [String; 4] {
     let costs = format!(
         "the costs in the model, measured here: a cache line from core to core {:.0} ns, an atomic operation {:.1} ns, \
          taking and releasing the lock {:.1} ns (the spinning one {:.1}), a round of spinning {:.1} ns, waking a sleeper \
-         {:.0} ns and {:.0} ns until it runs, work {:.0} ns{unmapping}; nothing of the literature's throughput goes into \
+         {:.0} ns and {:.0} ns until it runs, the same system calls without a sleeper {:.0} and {:.0} ns, work {:.0} ns{unmapping}; nothing of the literature's throughput goes into \
          the model",
         costs.transfer.within,
         costs.atomic,
@@ -386,6 +386,8 @@ fn notes(costs: &Costs, measured: &Measured) -> [String; 4] {
         costs.pause,
         costs.wake,
         costs.awake,
+        costs.wake_nobody,
+        costs.refused,
         costs.work
     );
     let transfers = format!(
@@ -462,6 +464,8 @@ mod tests {
         pause: 20.0,
         wake: 5000.0,
         awake: 20_000.0,
+        wake_nobody: 200.0,
+        refused: 200.0,
         epochs: 3.0,
         work: 5.0,
         between_waits: 2e5,
