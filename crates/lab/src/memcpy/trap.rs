@@ -73,9 +73,13 @@ impl Trap {
         (!sizes.is_empty()).then_some(Trap { sizes, disturbed })
     }
 
-    /// Returns the size with the largest ratio.
+    /// Returns the size with the largest ratio, of those that have an interval if there are any.
     pub fn worst(&self) -> Option<&At> {
-        self.sizes.iter().max_by(|a, b| a.ratio.point.total_cmp(&b.ratio.point))
+        let rank = |at: &At| (at.ratio.interval.is_some(), at.ratio.point);
+        self.sizes.iter().max_by(|a, b| {
+            let ((a_has, a), (b_has, b)) = (rank(a), rank(b));
+            a_has.cmp(&b_has).then(a.total_cmp(&b))
+        })
     }
 
     /// Returns the index of the smallest size from which the interval is above 1 at every size.

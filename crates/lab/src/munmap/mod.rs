@@ -215,7 +215,14 @@ pub fn run(options: &Options, progress: &mut Progress) -> Result<Outcome> {
             break;
         }
         let pace = pace(options, alone, cases[i].cycle.touch, cases.len() - done, progress.left());
-        let one = measure(cases[i], pace, progress)?;
+        let one = match measure(cases[i], pace, progress) {
+            // Another program may have taken pages of the pool.
+            Err(why) if options.pages.is_none() && matches!(cases[i].cycle.pages, Pages::Hugetlb(_)) => {
+                notes.push(format!("{} left out: {why:#}", cases[i].name()));
+                continue;
+            }
+            one => one?,
+        };
         if one.average().is_some() || alone {
             measured.push((i, one));
         }
