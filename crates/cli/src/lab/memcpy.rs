@@ -14,7 +14,7 @@ use hugelift_lab::memcpy::Options;
 /// runs too. As root hugelift also times a source that was read while the huge zero page was off.
 #[derive(Args, Debug)]
 pub struct MemcpyArgs {
-    /// Sizes of the blocks, as in 1M,64M,1G [default: 256 kB to 1 GB; with --quick to 256 MB]
+    /// Sizes of the blocks, as in 1M,64M,1G [default: 256 kB to 1 GB; with --quick to 64 MB]
     #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = size)]
     sizes: Vec<usize>,
 

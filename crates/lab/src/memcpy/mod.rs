@@ -147,7 +147,7 @@ struct Measured {
 
 const MB: usize = 1 << 20;
 /// Sizes of a block with `--quick`.
-const QUICK: [usize; 6] = [MB / 4, MB, 4 * MB, 16 * MB, 64 * MB, 256 * MB];
+const QUICK: [usize; 5] = [MB / 4, MB, 4 * MB, 16 * MB, 64 * MB];
 /// The least that a sample copies, so that the time around it does not matter.
 const SAMPLE: usize = 32 * MB;
 /// The least CPU time of a step, so that `/proc/stat`, which counts in ticks, shows who disturbed it.

@@ -58,7 +58,7 @@ pub fn run(bytes: usize) -> Result<PerfBench> {
 fn once(bytes: usize, thp: bool) -> Result<(f64, u64)> {
     let size = format!("{}MB", bytes >> 20);
     // Enough repetitions to sample its memory while it copies.
-    let loops = ((1 << 30) / bytes).max(4).to_string();
+    let loops = ((1 << 28) / bytes).max(4).to_string();
     let argv = ["perf", "bench", "-f", "simple", "mem", "memcpy", "-f", "default", "-s", &size, "-l", &loops];
     let mut program = Program::new(argv);
     let output = tempfile::NamedTempFile::new().context("a temporary file")?;
