@@ -19,7 +19,8 @@ use std::time::{Duration, Instant};
 /// disturbed.
 const MUCH: f64 = 0.05;
 
-/// The share of its own runnable time, spent waiting for a CPU, from which a step counts as disturbed.
+/// The share of its time that the measuring thread spends waiting for a CPU from which a step counts as
+/// disturbed.
 const LONG: f64 = 0.05;
 
 /// `/proc/stat` counts in ticks, so a short step can seem to have this many ticks of others for each CPU.
@@ -93,7 +94,8 @@ impl Taken {
     pub fn degree(&self) -> f64 {
         let share = |part: f64, all: f64| if all > 0.0 { part / all } else { 0.0 };
         let taken = share(self.others + self.stolen, self.all) / MUCH;
-        taken.max(share(self.waited, self.ran + self.waited) / LONG)
+        // A thread that mostly sleeps while its tasks measure waits for them: a little, but long for what it runs.
+        taken.max(share(self.waited, self.wall.max(self.ran + self.waited)) / LONG)
     }
 
     /// Returns whether other programs or the hypervisor disturbed the step.
@@ -260,6 +262,8 @@ mod tests {
         assert!(one(0.2, 0.0, 0.0).is_disturbed());
         assert!(one(0.0, 0.2, 0.0).is_disturbed());
         assert!(one(0.0, 0.0, 0.1).is_disturbed());
+        // It slept in most of the step.
+        assert!(!Taken { ran: 0.01, ..one(0.0, 0.0, 0.02) }.is_disturbed());
         assert!(!Taken::default().is_disturbed());
     }
 
