@@ -13,9 +13,13 @@ use crate::results::{Column, Outcome, Plot, Point, Sample, Scale, Series, Shape,
 /// The largest scaling of two tasks that wait for each other.
 const SERIAL: f64 = 1.3;
 
-/// The least scaling of tasks that surely do not wait for each other. What lies between it and [`SERIAL`] keeps
-/// two runs from contradicting each other.
+/// The least scaling of processes that shows what threads could reach.
 const PARALLEL: f64 = 1.5;
+
+/// The least scaling, divided by the number of threads, of threads that surely do not wait for each other. What
+/// lies between it and [`SERIAL`] keeps two runs from contradicting each other: two threads of one machine
+/// were seen at 1.0 and at 1.4.
+const FREE: f64 = 0.85;
 
 /// One kind of pages is surely faster than another if each sample is, by this factor at least.
 const FASTER: f64 = 1.5;
@@ -249,7 +253,7 @@ fn serialised(measured: &[Measured], disturbed: bool) -> Option<(String, Vec<Cla
     let (tasks, processes, threads) = (2..=most).rev().find_map(scalings)?;
     let calm = !(disturbed || processes.disturbed || threads.disturbed);
     let yes = threads.range.1 < SERIAL && processes.range.0 > PARALLEL;
-    let no = threads.range.0 > PARALLEL;
+    let no = threads.range.0 > FREE * tasks as f64;
     let seen = threads.point < SERIAL && processes.point > threads.point * SERIAL;
     let sure = calm && (yes || no);
     let (p, t) = (Unit::Ratio.show(processes.point), Unit::Ratio.show(threads.point));
@@ -364,7 +368,8 @@ mod tests {
         );
         assert_eq!(neither, claim("no", false));
         assert_eq!(two(1.4, 0.9).1, claim("yes", false));
-        let (words, no) = two(1.95, 1.7);
+        assert_eq!(two(1.95, 1.6).1, claim("no", false));
+        let (words, no) = two(1.95, 1.8);
         assert!(words.contains("does not make threads wait long") && no == claim("no", true), "{words}");
     }
 
