@@ -94,7 +94,8 @@ impl Taken {
     pub fn degree(&self) -> f64 {
         let share = |part: f64, all: f64| if all > 0.0 { part / all } else { 0.0 };
         let taken = share(self.others + self.stolen, self.all) / MUCH;
-        // A thread that mostly sleeps while its tasks measure waits for them: a little, but long for what it runs.
+        // A thread that mostly sleeps while its tasks measure also waits for these, and runs very little. So
+        // its waits are compared with the time of the step.
         taken.max(share(self.waited, self.wall.max(self.ran + self.waited)) / LONG)
     }
 
