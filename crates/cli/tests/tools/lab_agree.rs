@@ -11,8 +11,9 @@ use hugelift_lab::results::Report;
 use hugelift_lab::results::claim::contradictions;
 use std::process::{Child, Command, Stdio};
 
-/// The variable that asks for that many runs of `lab all --quick`, and where their reports are kept.
+/// The variable with the number of runs of `lab all --quick`.
 const RUNS: &str = "LAB_AGREE_RUNS";
+/// The variable with the folder that the reports are kept in.
 const KEEP: &str = "LAB_AGREE_DIR";
 
 /// Processes that compute all the time. They end when the value is dropped.

@@ -161,8 +161,8 @@ fn of_whole(measured: &Measured) -> Vec<Ratio> {
     ALL.into_iter().filter_map(one).collect()
 }
 
-/// Compares the saves of redis with huge pages to those without. The percentiles are those of each save, so
-/// that the commands behind one slow command do not count as so many observations.
+/// Compares the saves of redis with huge pages to those without. The percentiles are those of each save: the
+/// commands behind a slow one are slow too, and would not be independent observations.
 fn of_redis(saves: &[Save]) -> Vec<Ratio> {
     type OfSave = (&'static str, [&'static str; 2], fn(&Save) -> Option<f64>, f64);
     const ALL: [OfSave; 3] = [

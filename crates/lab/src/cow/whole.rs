@@ -103,10 +103,10 @@ fn cpu_of_children() -> Result<f64> {
     Ok((usage.user_time() + usage.system_time()).num_microseconds() as f64 / 1e6)
 }
 
-/// Is the process that is measured. Its exit status is an errno(3), or 0.
+/// Runs as the process that is measured. Its exit status is an errno(3), or 0.
 fn work(place: &mut Reservation, pages: Pages, bytes: usize, report: RawFd) -> ! {
     let done = phases(place, pages, bytes).and_then(|sent: Sent| {
-        // SAFETY: write(2) of numbers that live through the call. A pipe takes so few bytes at once.
+        // SAFETY: write(2) of numbers that live through the call. A pipe takes up to PIPE_BUF bytes at once.
         match unsafe { libc::write(report, sent.as_ptr().cast(), size_of::<Sent>()) } {
             0.. => Ok(()),
             _ => Err(std::io::Error::last_os_error()),

@@ -34,7 +34,7 @@ pub struct At {
 }
 
 impl At {
-    /// Whether the interval shows the trap.
+    /// Returns whether the interval shows the trap.
     fn is_more(&self) -> bool {
         self.ratio.verdict(1.0) == Verdict::More
     }

@@ -70,7 +70,8 @@ impl Case {
         format!("{}, {}, {} {}", pages.name(), touch.name(), self.tasks, self.kind.name())
     }
 
-    /// Whether the sentences of the report rest on it. Such cases come first, in case the time ends.
+    /// Returns whether the sentences of the report rest on this case. Such cases come first, in case the time
+    /// ends.
     fn is_stated(&self) -> bool {
         let Cycle { pages, touch } = self.cycle;
         let alone_or_full = self.tasks == 1 || self.tasks == cpus::count();
@@ -81,8 +82,8 @@ impl Case {
         }
     }
 
-    /// Whether it is measured, if no number of tasks is asked for. `--quick` leaves out what no sentence rests
-    /// on, except what the user asks for by name.
+    /// Returns whether this case is measured if the user asks for no number of tasks. `--quick` leaves out what
+    /// no sentence rests on, except what the user asks for by name.
     fn is_measured(&self, options: &Options) -> bool {
         if !options.quick || self.is_stated() {
             return true;

@@ -190,7 +190,7 @@ fn curves(measured: &Measured) -> Plot {
     }
 }
 
-/// `shown` is a sentence about what the model predicts, or empty.
+/// Returns the two sentences. `shown` is what the second one says of the model's predictions, or empty.
 fn advice(measured: &Measured, shown: &str) -> Vec<String> {
     let mut advice = Vec::new();
     let time = |scheme: usize| median(&measured.uncontended[scheme]).ok();

@@ -150,8 +150,8 @@ struct Steps {
 }
 
 impl Steps {
-    /// Runs a step, and again while other programs disturb it. A quick run stops repeating steps once so many
-    /// were disturbed that the whole run counts as disturbed.
+    /// Runs a step, and again while other programs disturb it. A quick run repeats no step once the
+    /// whole run counts as disturbed.
     fn run<'p, T>(
         &mut self,
         progress: &mut Progress<'p>,

@@ -264,7 +264,8 @@ fn verdict(
     let mut first_by_order = knees.iter().map(|f| f.knee.reach() / base as f64).filter(|&n| n >= FEWEST);
     let stated = |level| stated(machine, Access::Load, level, base).map(|entries| entries as f64);
     let first = stated(1).or_else(|| first_by_order.next().filter(|_| machine.tlbs.is_empty()))?;
-    // The rise on huge pages, as a share of that on small ones, over a TLB of so many entries, by sweep.
+    // The rise on huge pages around the reach of a TLB with this number of entries, as a share of the rise on
+    // small ones, by sweep.
     let shares = |entries: f64| -> Option<Vec<f64>> {
         let reach = entries * base as f64;
         let (from, to) = (reach / 2.0, (reach * 4.0).min(small.last()));

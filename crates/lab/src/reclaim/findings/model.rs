@@ -377,8 +377,8 @@ fn notes(costs: &Costs, measured: &Measured) -> [String; 4] {
     let costs = format!(
         "the costs in the model, measured here: a cache line from core to core {:.0} ns, an atomic operation {:.1} ns, \
          taking and releasing the lock {:.1} ns (the spinning one {:.1}), a round of spinning {:.1} ns, waking a sleeper \
-         {:.0} ns and {:.0} ns until it runs, the same system calls without a sleeper {:.0} and {:.0} ns, work {:.0} ns{unmapping}; nothing of the literature's throughput goes into \
-         the model",
+         {:.0} ns and {:.0} ns until it runs, the same system calls without a sleeper {:.0} and {:.0} ns, work \
+         {:.0} ns{unmapping}; nothing of the literature's throughput goes into the model",
         costs.transfer.within,
         costs.atomic,
         costs.held,
