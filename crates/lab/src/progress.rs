@@ -87,7 +87,8 @@ impl<'a> Progress<'a> {
         loop {
             let watch = Watch::start();
             let result = step(self)?;
-            let taken = watch.taken().unwrap_or_default();
+            // Where /proc does not say, it is not known whether the step was disturbed.
+            let Some(taken) = watch.taken() else { return Ok((result, true)) };
             runs += 1;
             let kept = match best.take() {
                 Some(before) if before.1.degree() <= taken.degree() => before,
@@ -111,10 +112,10 @@ impl<'a> Progress<'a> {
         self.taken.disturbance()
     }
 
-    /// Returns whether other programs have disturbed the experiment so far. What it states is then not
-    /// sure.
+    /// Returns whether other programs have disturbed the experiment so far, or may have: nothing is known
+    /// before the first step, or without /proc. What it states is then not sure.
     pub fn is_disturbed(&self) -> bool {
-        self.disturbance().is_some_and(|disturbance| disturbance.is_disturbed())
+        self.disturbance().is_none_or(|disturbance| disturbance.is_disturbed())
     }
 
     /// Returns the time that is left for measuring.

@@ -252,7 +252,8 @@ fn redis_has_the_pages_that_each_side_is_named_for() {
     let rows = rows(&report, "client_p999_s");
     if rows.len() < 3 {
         assert!(notes(&report).iter().any(|n| n.contains("no time")) || report["ended"] == "time-over");
-        skip!("this machine is too busy for three servers: {:?}", notes(&report));
+        println!("this machine is too busy for three servers: {:?}", notes(&report));
+        return;
     }
     let sides: Vec<&str> = rows.iter().map(|r| r["side"].as_str().unwrap()).collect();
     assert_eq!(sides, ["THP off", "THP on", "hugelift"]);

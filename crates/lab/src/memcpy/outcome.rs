@@ -108,8 +108,8 @@ pub fn outcome(measured: &Measured, machine: &Machine, disturbed: bool) -> Outco
             values: timed.times.iter().map(|time| size.bytes as f64 / time).collect(),
         }));
     }
-    outcome.notes.extend(reads(measured, rate));
-    let trap = Trap::of(measured, disturbed);
+    outcome.notes.extend(reads(measured, disturbed, rate));
+    let trap = Trap::of(measured, machine, disturbed);
     outcome.claims = trap.as_ref().map(Trap::claims).unwrap_or_default();
     outcome.advice = advice(measured, machine, trap.as_ref());
     outcome
@@ -377,8 +377,16 @@ mod tests {
         assert!(open.advice[0].starts_with("Not sure: "), "{:?}", open.advice);
         assert_eq!(sure(&open), ["memcpy.trap.at.1MB"]);
         let back = calm(&sizes(&[(1 << 20, 2.0), (1 << 22, 1.0)]));
-        assert!(back.advice[0].contains("with blocks of 1 MB") && back.advice[0].contains("not at every"));
+        assert!(
+            back.advice[0].contains("with blocks of 1 MB")
+                && back.advice[0].contains("of other sizes that is")
+        );
         assert!(!sure(&back).contains(&"memcpy.trap"), "{:?}", back.claims);
+        // In a guest, what needs the L3 cache is not sure: other guests use it unseen.
+        let guest = Machine { hypervisor: Some("KVM".into()), ..machine() };
+        let found = outcome(&sizes(&[(1 << 18, 1.0), (1 << 20, 1.0), (1 << 22, 2.0)]), &guest, false);
+        assert_eq!(sure(&found), ["memcpy.trap.at.256kB"]);
+        assert!(found.advice[0].contains("other guests use that cache unseen"), "{:?}", found.advice);
         // Six rounds are the fewest with an interval.
         let mut few = sizes(&[(1 << 20, 2.0)]);
         few.sizes[0].timed.iter_mut().for_each(|timed| timed.times.truncate(5));

@@ -19,8 +19,24 @@ const ABSENT: f64 = 1.1;
 /// How many times as long as reading its source a copy takes at least, if its writes decide how fast it is.
 const WRITES: f64 = 1.5;
 
-/// What a sentence says that is not sure.
-const AGAIN: &str = "run again on an idle machine, or with more --rounds";
+/// Returns what a sentence says that is not sure.
+fn again(machine: &Machine) -> &'static str {
+    match machine.hypervisor {
+        None => "run again on an idle machine, or with more --rounds",
+        Some(_) => {
+            "run again on an idle machine, or with more --rounds; in a guest, blocks that need the L3 cache are never \
+             sure, since other guests use that cache unseen"
+        }
+    }
+}
+
+/// Returns whether a copy of this size needs a cache that other guests may use too.
+fn needs_shared_cache(bytes: usize, machine: &Machine) -> bool {
+    let l2 = machine.caches_for(false).iter().find(|cache| cache.level == 2).map(|cache| cache.bytes);
+    let zero_page = machine.thp_bytes.unwrap_or(u64::MAX);
+    machine.hypervisor.is_some()
+        && l2.is_none_or(|l2| (bytes as u64).saturating_add(zero_page.min(bytes as u64)) > l2)
+}
 
 /// The comparison of the two zero pages at one size.
 #[derive(Clone, Copy, Debug)]
@@ -29,8 +45,9 @@ pub struct At {
     pub bytes: usize,
     /// CPU time of a copy from the huge zero page, divided by that of one from the small zero page.
     pub ratio: Estimate,
-    /// Whether other programs disturbed this size.
-    disturbed: bool,
+    /// Whether other programs disturbed this size, or may have without being seen: in a guest, other guests
+    /// use the L3 cache too.
+    doubtful: bool,
 }
 
 impl At {
@@ -41,7 +58,7 @@ impl At {
 
     /// Returns whether the trap is surely seen (true) or surely absent (false); `None` if neither is sure.
     fn surely(&self) -> Option<bool> {
-        let interval = self.ratio.interval.filter(|_| !self.disturbed)?;
+        let interval = self.ratio.interval.filter(|_| !self.doubtful)?;
         (interval.low > SEEN).then_some(true).or((interval.high < ABSENT).then_some(false))
     }
 }
@@ -64,10 +81,11 @@ pub fn slowdown(size: &Size, of: Kind, against: Kind) -> Option<Estimate> {
 
 impl Trap {
     /// Returns what the measurements say; `None` if there is no figure for one of the zero pages.
-    pub fn of(measured: &Measured, disturbed: bool) -> Option<Trap> {
+    pub fn of(measured: &Measured, machine: &Machine, disturbed: bool) -> Option<Trap> {
         let at = |size: &Size| {
             let ratio = slowdown(size, Kind::HUGE_ZERO, Kind::SMALL_ZERO)?;
-            Some(At { bytes: size.bytes, ratio, disturbed: size.disturbed })
+            let doubtful = size.disturbed || needs_shared_cache(size.bytes, machine);
+            Some(At { bytes: size.bytes, ratio, doubtful })
         };
         let sizes: Vec<At> = measured.sizes.iter().filter_map(at).collect();
         (!sizes.is_empty()).then_some(Trap { sizes, disturbed })
@@ -149,10 +167,12 @@ impl Trap {
             worst.ratio
         );
         let largest = self.sizes.last().map_or(0, |at| at.bytes as u64);
-        let from = self.from().map(|from| (from, human_bytes(self.sizes[from].bytes as u64)));
+        let size_at = |from: usize| (from, human_bytes(self.sizes[from].bytes as u64));
+        let (surely_from, from) = (self.surely_from().map(size_at), self.from().map(size_at));
+        let again = again(machine);
         let (seen, none, open) = (self.names(Some(true)), self.names(Some(false)), self.names(None));
-        match from {
-            Some((from, size)) if self.surely_from().is_some() => format!(
+        match surely_from.clone().or(from) {
+            Some((from, size)) if surely_from.is_some() => format!(
                 "Here a copy whose source was never written is slower if that source is the huge zero page, from blocks of \
                  {size} to the largest ones ({}): {ratio}. A benchmark that does not write its source first \
                  blames huge pages for the effect of its empty source. {}",
@@ -161,21 +181,21 @@ impl Trap {
             ),
             _ if !seen.is_empty() => format!(
                 "Here a copy whose source was never written is slower with blocks of {seen} if that source is the huge \
-                 zero page, but not at every larger size: {ratio}."
+                 zero page; of other sizes that is not sure: {ratio}; {again}."
             ),
             Some((_, size)) => format!(
                 "Not sure: a copy whose source was never written seems slower from blocks of {size} on if that source is \
-                 the huge zero page ({ratio}); {AGAIN}."
+                 the huge zero page ({ratio}); {again}."
             ),
             None if open.is_empty() => format!(
                 "No trap is seen here with blocks of {none}: {ratio}.{}",
                 self.writes(measured).unwrap_or_default()
             ),
             None if none.is_empty() => {
-                format!("Not sure whether there is a trap here: {ratio}; {AGAIN}.")
+                format!("Not sure whether there is a trap here: {ratio}; {again}.")
             }
             None => format!(
-                "No trap is seen here with blocks of {none}; not sure with blocks of {open} ({ratio}): {AGAIN}.{}",
+                "No trap is seen here with blocks of {none}; not sure with blocks of {open} ({ratio}): {again}.{}",
                 self.writes(measured).unwrap_or_default()
             ),
         }
@@ -207,8 +227,8 @@ impl Trap {
         let expected = self.sizes.iter().position(|at| both(at.bytes) > l2.bytes);
         let near = expected.is_some_and(|expected| expected.abs_diff(from) <= 1);
         format!(
-            "Probably the caches decide where it begins: the small zero page of {small} is always read from the L1 \
-             cache ({}), while the huge one ({}, or as much of it as a block has) shares the L2 cache ({}{}) with \
+            "Probably the caches decide where it begins: the small zero page of {small} is always read from the nearest \
+             caches (L1: {}), while the huge one ({}, or as much of it as a block has) shares the L2 cache ({}{}) with \
              the destination{}",
             human_bytes(l1.bytes),
             human_bytes(huge),
@@ -225,7 +245,11 @@ impl Trap {
 
 /// Says, by reading alone with the largest blocks, in which order the huge zero page and memory are read;
 /// `None` if the intervals do not show it.
-pub fn reads(measured: &Measured, rate: impl Fn(usize, &[f64]) -> Option<Estimate>) -> Option<String> {
+pub fn reads(
+    measured: &Measured,
+    disturbed: bool,
+    rate: impl Fn(usize, &[f64]) -> Option<Estimate>,
+) -> Option<String> {
     let size = measured.sizes.last()?;
     let [small, huge, memory] =
         [Source::Never(Pages::Small), Source::Never(Pages::Thp), Source::Written(Pages::Thp)].map(Kind::Read);
@@ -240,8 +264,9 @@ pub fn reads(measured: &Measured, rate: impl Fn(usize, &[f64]) -> Option<Estimat
         Verdict::Undecided | Verdict::TooFew => "as far as seen like",
     };
     Some(format!(
-        "reading alone, in blocks of {}: the huge zero page is read from a cache, at {} GB/s, {slower} the small \
+        "{}reading alone, in blocks of {}: the huge zero page is read from a cache, at {} GB/s, {slower} the small \
          one ({} GB/s); memory is read at {} GB/s",
+        if disturbed { "not sure: " } else { "" },
         human_bytes(size.bytes as u64),
         show(huge)?,
         show(small)?,

@@ -131,10 +131,12 @@ fn claims(measured: &Measured) -> Vec<Claim> {
         }
     }
     for (subject, scheme) in [("lock", LOCKED), ("epochs", EPOCHS), ("list", DONATED)] {
-        if let Ok(time) = median(&measured.uncontended[scheme]) {
+        let times = &measured.uncontended[scheme];
+        if let Ok(time) = median(times) {
             let bounds = (time / 2.0, 2.0 * time);
+            let carried = times.iter().all(|time| (bounds.0..=bounds.1).contains(time));
             let subject = format!("reclaim.alone.{subject}");
-            claims.push(Claim::between(subject, bounds, Unit::Nanoseconds, !measured.disturbed));
+            claims.push(Claim::between(subject, bounds, Unit::Nanoseconds, carried && !measured.disturbed));
         }
     }
     claims

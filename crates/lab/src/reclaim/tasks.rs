@@ -11,8 +11,8 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike as _;
 use nix::unistd::Pid;
 use std::hint::black_box;
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Barrier, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -103,6 +103,7 @@ pub fn turn<S: Scheme>(tasks: usize, time: Duration, progress: &mut Progress) ->
     let scheme = S::new();
     let tables: Vec<Table> = (0..tasks.max(1)).map(|_| Table::new()).collect();
     let (start, stop) = (Barrier::new(tables.len() + 2), AtomicBool::new(false));
+    let first = OnceLock::new();
     let cpus = cpus::allowed();
     let cpu = |task: usize| cpus.get(task).copied().filter(|_| tasks <= cpus.len());
     let work = |number: usize, table: &Table| {
@@ -111,6 +112,7 @@ pub fn turn<S: Scheme>(tasks: usize, time: Duration, progress: &mut Progress) ->
             cpus::pin_to(cpu);
         }
         start.wait();
+        first.get_or_init(Instant::now);
         let mut done = 0u64;
         while !stop.load(Ordering::Relaxed) {
             table.operation::<S>(&mut task, done as usize * CLEARED);
@@ -121,7 +123,7 @@ pub fn turn<S: Scheme>(tasks: usize, time: Duration, progress: &mut Progress) ->
     let time = time.min(progress.left());
     let before = cpu_time();
     let (done, elapsed, longest_wait) = thread::scope(|scope| {
-        let (work, start, stop) = (&work, &start, &stop);
+        let (work, start, stop, first) = (&work, &start, &stop, &first);
         let others: Vec<_> = tables
             .iter()
             .enumerate()
@@ -138,7 +140,8 @@ pub fn turn<S: Scheme>(tasks: usize, time: Duration, progress: &mut Progress) ->
                 thread::sleep(left.min(LOOK));
             }
             stop.store(true, Ordering::Relaxed);
-            began.elapsed().as_secs_f64()
+            // This thread may have run first long after the tasks began.
+            first.get().map_or(f64::NAN, |first| first.elapsed().as_secs_f64())
         });
         let affinity = sched_getaffinity(Pid::from_raw(0));
         let own = work(0, &tables[0]);

@@ -354,7 +354,7 @@ fn gain(saved: &[Saved], quiet: Quiet) -> Option<String> {
         };
         let result = if quiet.disturbed {
             format!("{less}, not sure: {}", quiet.reason())
-        } else if low > 0.0 || high < 0.0 {
+        } else if s.word().is_some() {
             format!("{less}, {range}")
         } else {
             format!("not sure: {range}")

@@ -20,7 +20,10 @@ pub(super) fn thp_copies(measured: &Measured) -> Option<u64> {
     let cases = measured.cases.iter();
     let one = cases.filter(|(case, _)| case.pages == Pages::Thp && case.pattern == Pattern::OnePerHuge);
     let (case, runs) = one.max_by_key(|(case, _)| case.huge_pages)?;
-    let copied = middle(runs, |run| Some(run.copied as f64))? / case.huge_pages as f64;
+    let all = case.huge_pages * thp_page()?.bytes();
+    // Where the kernel gave small pages, there was nothing to split.
+    let copied = middle(runs, |run| (run.huge[0] == all).then_some(run.copied as f64))?;
+    let copied = copied / case.huge_pages as f64;
     Some(copied.round() as u64)
 }
 
@@ -102,7 +105,9 @@ pub(super) fn few(measured: &Measured) -> Option<String> {
 /// Returns for how many forks the memory was as huge as before after `MADV_COLLAPSE`, of how many.
 pub(super) fn collapsed(measured: &Measured) -> (usize, usize) {
     let thp = measured.cases.iter().filter(|(case, _)| case.pages == Pages::Thp).flat_map(|(_, runs)| runs);
-    let tried = thp.filter_map(|run| Some((run.huge[0], run.joined?.huge))).filter(|(before, _)| *before > 0);
+    // A call that failed has joined nothing.
+    let after = |run: &Forked| run.joined.map_or(0, |joined| joined.huge);
+    let tried = thp.map(|run| (run.huge[0], after(run))).filter(|(before, _)| *before > 0);
     tried.fold((0, 0), |(joined, all), (before, after)| (joined + usize::from(after >= before), all + 1))
 }
 
@@ -224,11 +229,14 @@ pub(super) fn redis_advice(saves: &[Save], ratios: &[Ratio], disturbed: bool) ->
         let one = |side: Side| over_saves(&of_side(saves, side), share);
         Some([one(Side::Off)?, one(Side::On)?, one(Side::Lifted)?])
     };
-    let (p999, p99) = (of(0.999), of(0.99));
-    // p99.9 is stated only if its intervals carry it.
-    let (estimates, words, subjects) = match (p999.filter(|all| all.iter().all(is_narrow)), p99) {
-        (Some(all), _) => (all, "thousand", ["cow.redis.p999.thp-on", "cow.redis.p999.hugelift"]),
-        (None, Some(all)) => (all, "hundred", ["cow.redis.p99.thp-on", "cow.redis.p99.hugelift"]),
+    const P999: [&str; 2] = ["cow.redis.p999.thp-on", "cow.redis.p999.hugelift"];
+    const P99: [&str; 2] = ["cow.redis.p99.thp-on", "cow.redis.p99.hugelift"];
+    // p99.9 is stated only if its intervals carry it and the sides can be compared by it.
+    let compared = P999.iter().all(|subject| about(ratios, subject).is_some());
+    let p999 = of(0.999).filter(|all| compared && all.iter().all(is_narrow));
+    let (estimates, words, subjects) = match (p999, of(0.99)) {
+        (Some(all), _) => (all, "thousand", P999),
+        (None, Some(all)) => (all, "hundred", P99),
         (None, None) => return "redis: too few commands for p99 on every side.".into(),
     };
     let shown = estimates.map(|estimate| {
@@ -238,16 +246,14 @@ pub(super) fn redis_advice(saves: &[Save], ratios: &[Ratio], disturbed: bool) ->
             None => show(estimate.point),
         }
     });
-    let to_off = |subject: &str, p99: &str| {
-        let ratio = about(ratios, subject).or(about(ratios, p99));
-        ratio.map_or(("not compared".into(), false), |ratio| match ratio.word() {
+    let to_off = |subject: &str| {
+        about(ratios, subject).map_or(("not compared".into(), false), |ratio| match ratio.word() {
             ("no-difference" | "unknown", _) => (format!("no difference seen, {}", ratio.shown()), false),
             (word, carried) => (format!("{word}, {} of THP off", ratio.shown()), carried),
         })
     };
     let [off, on, lifted] = shown;
-    let ((to_on, on_carried), (to_lifted, lifted_carried)) =
-        (to_off(subjects[0], "cow.redis.p99.thp-on"), to_off(subjects[1], "cow.redis.p99.hugelift"));
+    let ((to_on, on_carried), (to_lifted, lifted_carried)) = (to_off(subjects[0]), to_off(subjects[1]));
     let sentence = format!(
         "While redis saves its data, one command in a {words} takes longer than {off} with THP off, {on} with THP on \
          ({to_on}) and {lifted} under hugelift ({to_lifted}): this is what --malloc thp costs or brings a server of \

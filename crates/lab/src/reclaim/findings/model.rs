@@ -152,11 +152,9 @@ pub fn add(outcome: &mut Outcome, measured: &Measured, costs: Costs) -> String {
     let cpus = cpus::count();
     match (cpus < CPUS, shown.contains(&true)) {
         (false, _) => String::new(),
-        (true, true) => format!(
-            "; on {cpus} CPUs no more than {cpus} tasks can want the lock at once; the model has more"
-        ),
+        (true, true) => format!("; on {cpus} CPUs no more than {cpus} tasks run at once; the model has more"),
         (true, false) => format!(
-            "; on {cpus} CPUs no more than {cpus} tasks can want the lock at once, and the model of more does not \
+            "; on {cpus} CPUs no more than {cpus} tasks run at once, and the model of more does not \
              agree with these measurements"
         ),
     }
