@@ -91,7 +91,8 @@ impl<'a> Progress<'a> {
             let Some(taken) = watch.taken() else { return Ok((result, true)) };
             runs += 1;
             let kept = match best.take() {
-                Some(before) if before.1.degree() <= taken.degree() => before,
+                // A repetition that the end of the time has cut short does not replace a whole run.
+                Some(before) if before.1.degree() <= taken.degree() || self.is_over() => before,
                 _ => (result, taken),
             };
             let each = began.elapsed() / u32::try_from(runs).unwrap_or(1);
