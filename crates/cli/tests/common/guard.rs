@@ -222,6 +222,25 @@ impl CGroup {
         text.trim().parse().map_err(|e| format!("{}: {e}", path.display()))
     }
 
+    /// Returns how many bytes of files the page cache holds for the group: what its processes were the
+    /// first to read or write. Shared memory is not counted.
+    ///
+    /// # Errors
+    /// Fails if `memory.stat` does not have these numbers.
+    pub fn file_cache(&self) -> Result<u64, String> {
+        let path = self.path.join("memory.stat");
+        let text = fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+        let value = |name: &str| {
+            let words = text.lines().filter_map(|line| line.split_once(' '));
+            words.filter(|(n, _)| *n == name).find_map(|(_, v)| v.parse::<u64>().ok())
+        };
+        // Version 1 calls it cache, version 2 file. Both count shared memory.
+        match (value("cache").or_else(|| value("file")), value("shmem")) {
+            (Some(all), Some(shared)) => Ok(all.saturating_sub(shared)),
+            _ => Err(format!("{} has no page cache in it: {text}", path.display())),
+        }
+    }
+
     /// Returns its directory.
     pub fn path(&self) -> &Path {
         &self.path
