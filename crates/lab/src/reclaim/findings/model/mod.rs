@@ -4,13 +4,17 @@
 //! A scheme for which the model is off by more than [`OFF`] on this machine's own CPUs is not shown for
 //! more.
 
+mod statements;
+mod tables;
+
 use super::super::{DONATED, EPOCHS, LOCKED, Measured, SCHEMES, SPINNING};
 use super::HUES;
-use crate::contention::{self, Costs, SPINS, Scheme, Transfer};
+use crate::contention::{self, Costs, Scheme, Transfer};
 use crate::cpus;
-use crate::results::unit::Unit;
-use crate::results::{Cell, Column, Hue, Outcome, Plot, Point, Scale, Series, Shape, Table};
+use crate::results::{Hue, Outcome};
 use hugelift_measure::stats::median;
+use statements::{notes, plateau, suppressed};
+use tables::{against_measurement, against_publication, more_cores, peaks, plot};
 
 /// How far a prediction may be from the measurement.
 const OFF: f64 = 2.0;
@@ -33,9 +37,6 @@ const TWO_SOCKETS: Transfer = Transfer { within: 47.0, between: 134.0, socket: 4
 
 /// Numbers of cores in the model.
 const CORES: [usize; 11] = [1, 2, 4, 8, PEAK.0, 16, 24, 32, 48, 64, CPUS];
-
-/// A rate that is no less than this share of another one has not fallen.
-const PLATEAU: f64 = 0.8;
 
 /// A scheme of the model.
 #[derive(Clone, Copy)]
@@ -180,45 +181,6 @@ fn checks(measured: &Measured, costs: &Costs) -> Vec<Check> {
     checks
 }
 
-fn against_measurement(checks: &[Check]) -> Table {
-    let mut table = Table::new(
-        "model against measurement, with the costs measured here",
-        vec![
-            Column::new("scheme", "scheme", Unit::Text),
-            Column::new("tasks", "tasks", Unit::Count),
-            Column::new("predicted_per_second", "predicted", Unit::PerSecond),
-            Column::new("measured_per_second", "measured", Unit::PerSecond),
-            Column::new("ratio", "predicted / measured", Unit::Ratio),
-        ],
-    );
-    for check in checks {
-        table.rows.push(vec![
-            MODELS[check.model].name.into(),
-            (check.tasks as u64).into(),
-            check.predicted.into(),
-            check.measured.into(),
-            (check.predicted / check.measured).into(),
-        ]);
-    }
-    table
-}
-
-/// Says why a scheme is not shown for more cores; `None` if it is shown or was not measured.
-fn suppressed(checks: &[Check], model: usize, disturbed: bool) -> Option<String> {
-    let off = |check: &&Check| (check.predicted / check.measured).ln().abs();
-    let worst = checks.iter().filter(|check| check.model == model && check.is_off());
-    let worst = worst.max_by(|a, b| off(a).total_cmp(&off(b)))?;
-    Some(format!(
-        "the model predicts {:.2} M operations/s for {} with {} where {:.2} M were measured{}, so it is not \
-         shown for more",
-        worst.predicted / 1e6,
-        if worst.tasks == 1 { "one task".into() } else { format!("{} tasks", worst.tasks) },
-        MODELS[model].name,
-        worst.measured / 1e6,
-        if disturbed { " (disturbed)" } else { "" }
-    ))
-}
-
 type Work = (&'static str, &'static str, Costs);
 
 fn works(measured: &Measured, costs: Costs) -> impl Iterator<Item = Work> {
@@ -243,216 +205,15 @@ fn predict((work, transfers, costs): Work, shown: [bool; MODELS.len()]) -> Case 
     Case { work, transfers, rates }
 }
 
-fn case_cells(case: &Case) -> Vec<Cell> {
-    vec![case.work.into(), case.transfers.into()]
-}
-
-fn case_columns() -> Vec<Column> {
-    vec![Column::new("work", "work", Unit::Text), Column::new("transfers", "transfers", Unit::Text)]
-}
-
-fn more_cores(cases: &[Case]) -> Table {
-    let mut columns = case_columns();
-    columns.extend([
-        Column::new("cores", "cores", Unit::Count),
-        Column::new("lock_per_second", MODELS[0].name, Unit::PerSecond),
-        Column::new("epochs_per_second", MODELS[1].name, Unit::PerSecond),
-        Column::new("list_per_second", MODELS[2].name, Unit::PerSecond),
-        Column::new("spinning_per_second", MODELS[3].name, Unit::PerSecond),
-    ]);
-    let mut table = Table::new("model of more cores, with a task on each", columns);
-    for case in cases {
-        for (cores, rates) in CORES.iter().zip(case.rates) {
-            let mut row = case_cells(case);
-            row.push((*cores as u64).into());
-            row.extend(rates.map(Into::into));
-            table.rows.push(row);
-        }
-    }
-    table
-}
-
-/// Puts the literature's figures beside the predictions of the same work.
-fn against_publication(cases: &[Case]) -> Table {
-    let mut columns = case_columns();
-    columns.extend([
-        Column::new("scheme", "scheme", Unit::Text),
-        Column::new("cores", "cores", Unit::Count),
-        Column::new("predicted_per_second", "predicted", Unit::PerSecond),
-        Column::new("published_per_second", "published", Unit::PerSecond),
-        Column::new("ratio", "predicted / published", Unit::Ratio),
-        Column::new("why", "why they differ", Unit::Text),
-    ]);
-    let mut table = Table::new("prediction and publication", columns);
-    // The first case has another work than the literature.
-    for case in cases.iter().skip(1) {
-        for (model, Model { scheme, name, published, why, .. }) in MODELS.iter().enumerate() {
-            let peak = (*scheme == Scheme::Spinning).then_some((PEAK.0, Some(PEAK.1)));
-            for (cores, published) in peak.into_iter().chain([(CPUS, *published)]) {
-                let predicted = case.at(cores, model);
-                let why =
-                    if predicted.is_some() { *why } else { "not predicted: the model failed its check" };
-                let mut row = case_cells(case);
-                row.extend([
-                    (*name).into(),
-                    (cores as u64).into(),
-                    predicted.into(),
-                    published.into(),
-                    predicted.zip(published).map(|(predicted, published)| predicted / published).into(),
-                    why.into(),
-                ]);
-                table.rows.push(row);
-            }
-        }
-    }
-    table
-}
-
-/// Shows where the throughput with a lock has its maximum, and how much of it is left on all CPUs.
-fn peaks(cases: &[Case]) -> Table {
-    let mut columns = case_columns();
-    columns.extend([
-        Column::new("lock", "lock", Unit::Text),
-        Column::new("peak_cores", "cores at its maximum", Unit::Count),
-        Column::new("peak_per_second", "maximum", Unit::PerSecond),
-        Column::new("all_to_peak", "share of it on 96 cores", Unit::Ratio),
-    ]);
-    let mut table = Table::new("where the throughput with a lock has its maximum", columns);
-    table.rows.push(vec![
-        "the source's".into(),
-        "the source's".into(),
-        "FreeBSD, measured".into(),
-        (PEAK.0 as u64).into(),
-        PEAK.1.into(),
-        (LOCK / PEAK.1).into(),
-    ]);
-    for case in cases {
-        for (model, Model { name, .. }) in locks() {
-            let Some((cores, most)) = case.peak(model) else { continue };
-            let mut row = case_cells(case);
-            row.extend([
-                (*name).into(),
-                (cores as u64).into(),
-                most.into(),
-                case.at(CPUS, model).map(|all| all / most).into(),
-            ]);
-            table.rows.push(row);
-        }
-    }
-    table
-}
-
 fn locks() -> impl Iterator<Item = (usize, &'static Model)> {
     MODELS.iter().enumerate().filter(|(_, model)| matches!(model.scheme, Scheme::Locked | Scheme::Spinning))
-}
-
-/// Says what a model of a lock lacks that does not fall where the source's does.
-fn plateau(cases: &[Case]) -> Option<String> {
-    let flat = cases.iter().skip(1).flat_map(|case| {
-        let all = locks().filter(|(model, _)| {
-            let few = case.at(PEAK.0, *model);
-            few.zip(case.at(CPUS, *model)).is_some_and(|(few, all)| all > PLATEAU * few)
-        });
-        all.map(|(_, model)| format!("'{}', transfers {}", model.name, case.transfers))
-    });
-    let flat: Vec<String> = flat.collect();
-    (!flat.is_empty()).then(|| {
-        format!(
-            "the source's throughput with the lock falls from {} to {CPUS} CPUs, the model's does not ({}): its waiters \
-             sleep, and a sleeper costs the others nothing; the model lacks what makes waking dearer with more sleepers, \
-             such as the lock of the futex's queue and the run queues",
-            PEAK.0,
-            flat.join("; ")
-        )
-    })
-}
-
-/// Says what the model rests on: the measured costs, its rules, and the figures of the literature.
-fn notes(costs: &Costs, measured: &Measured) -> [String; 4] {
-    let unmapping = measured.unmapping.map_or(String::new(), |work| {
-        format!(", mapping and unmapping 128 MB without touching it {work:.0} ns")
-    });
-    let costs = format!(
-        "the costs in the model, measured here: a cache line from core to core {:.0} ns, an atomic operation {:.1} ns, \
-         taking and releasing the lock {:.1} ns (the spinning one {:.1}), a round of spinning {:.1} ns, waking a sleeper \
-         {:.0} ns and {:.0} ns until it runs, the same system calls without a sleeper {:.0} and {:.0} ns, work \
-         {:.0} ns{unmapping}; nothing of the literature's throughput goes into the model",
-        costs.transfer.within,
-        costs.atomic,
-        costs.held,
-        costs.held_spinning,
-        costs.pause,
-        costs.wake,
-        costs.awake,
-        costs.wake_nobody,
-        costs.refused,
-        costs.work
-    );
-    let transfers = format!(
-        "transfers as published: {:.0} ns within a socket and {:.0} ns between two, medians of two Xeon Platinum 8275CL \
-         with {CPUS} CPUs (github.com/nviennot/core-to-core-latency); the source does not name its machine",
-        TWO_SOCKETS.within, TWO_SOCKETS.between
-    );
-    let rules = format!(
-        "the rules of the model, from the literature: a line goes to one core at a time, and handing over a lock brings \
-         it to all spinning waiters (Boyd-Wickizer and others, \"Non-scalable locks are dangerous\", 2012); a core keeps \
-         a line until a request reaches it, and so can take its lock again before another (Radović and Hagersten, \
-         2003); a waiter for this library's lock spins {SPINS} times, then sleeps (futex(2)); in a kernel it spins on"
-    );
-    let literature = format!(
-        "the source (M. Macy, scalebsd.org, May 2018): FreeBSD, mmap1_processes of will-it-scale, {:.3} M operations/s \
-         on {CPUS} CPUs with the lock, {:.3} M with epochs: 252.0 % ± 1.1 % more at 95 % confidence; with the lock the \
-         maximum is {:.3} M with {} processes. FreeBSD took its lock for each munmap(2) of each process, Linux has no \
-         such lock. FreeBSD replaced the lock by the lock-free list in 2019 (r347695, review D19630)",
-        LOCK / 1e6,
-        WITH_EPOCHS / 1e6,
-        PEAK.1 / 1e6,
-        PEAK.0
-    );
-    [costs, transfers, rules, literature]
-}
-
-fn plot(case: &Case) -> Plot {
-    let points = |model: usize| {
-        let rates = CORES.iter().zip(case.rates);
-        rates
-            .filter_map(|(cores, all)| Some(Point { x: *cores as f64, y: all[model]?, range: None }))
-            .collect()
-    };
-    let series = MODELS.iter().enumerate().map(|(model, Model { name, hue, .. })| Series {
-        name: (*name).into(),
-        hue: *hue,
-        shape: Shape::Dashed,
-        points: points(model),
-    });
-    let published = |name: &str, hue, points: &[(usize, f64)]| Series {
-        name: name.into(),
-        hue,
-        shape: Shape::Points,
-        points: points.iter().map(|&(x, y)| Point { x: x as f64, y, range: None }).collect(),
-    };
-    // This experiment's own work is not that of the literature.
-    let literature = if matches!(case.work, "this experiment's work") {
-        Vec::new()
-    } else {
-        vec![
-            published("FreeBSD, lock", HUES[LOCKED], &[PEAK, (CPUS, LOCK)]),
-            published("FreeBSD, epochs", HUES[EPOCHS], &[(CPUS, WITH_EPOCHS)]),
-        ]
-    };
-    Plot {
-        title: format!("model: operations by number of cores, {}", case.title()),
-        x: Scale::logarithmic("cores", Unit::Count),
-        y: Scale::logarithmic("operations of all cores", Unit::PerSecond),
-        series: series.filter(|series| !series.points.is_empty()).chain(literature).collect(),
-        marks: Vec::new(),
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::super::Turn;
     use super::*;
+    use crate::results::Cell;
 
     const COSTS: Costs = Costs {
         transfer: Transfer::flat(100.0),
