@@ -244,6 +244,21 @@ pub struct Extent {
 }
 
 impl Snapshot {
+    /// Returns a program with nothing but these objects and mappings: nothing is patched, special, cached or
+    /// stored, and where the heap begins is not known.
+    pub fn new(objects: Vec<Object>, mappings: Vec<Mapping>, machine: Machine) -> Snapshot {
+        Snapshot {
+            objects,
+            mappings,
+            patched: Vec::new(),
+            special: Vec::new(),
+            cached: Vec::new(),
+            brk: None,
+            machine,
+            stored: Stored::default(),
+        }
+    }
+
     /// Returns every extent of every object, object by object, by address.
     ///
     /// A segment's pages are rounded out to base pages, as the kernel maps them. The page that `.data`
@@ -412,17 +427,7 @@ mod tests {
             memory_left: 0,
             memory_limit: None,
         };
-        let all = Snapshot {
-            objects,
-            mappings,
-            patched: vec![],
-            special: vec![],
-            cached: vec![],
-            brk: None,
-            machine,
-            stored: Stored::default(),
-        }
-        .extents();
+        let all = Snapshot::new(objects, mappings, machine).extents();
         all.into_iter().map(|e| (e.object, e.part, e.range)).collect()
     }
 

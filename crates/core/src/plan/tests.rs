@@ -8,7 +8,7 @@ use crate::elf::{self, Segment};
 use crate::maps::{FileId, Mapping};
 use crate::policy::{Copies, ObjectFilter, PageChoice};
 use crate::skip::Reason;
-use crate::snapshot::{Object, Pool, Stored, StoredCopy, ThpOff};
+use crate::snapshot::{Object, Pool, StoredCopy, ThpOff};
 use crate::weigh::{Past, Stake, weigh};
 
 mod limits;
@@ -73,16 +73,8 @@ pub(crate) fn program(range: Range) -> Snapshot {
         memory_left: 1 << 30,
         memory_limit: None,
     };
-    Snapshot {
-        objects: vec![object],
-        mappings: vec![mapping(range, Prot::RX), other],
-        patched: vec![],
-        special: vec![],
-        cached: vec![],
-        brk: Some(Addr(1 << 45)),
-        machine,
-        stored: Stored::default(),
-    }
+    let mappings = vec![mapping(range, Prot::RX), other];
+    Snapshot { brk: Some(Addr(1 << 45)), ..Snapshot::new(vec![object], mappings, machine) }
 }
 
 fn on(backings: &[Backing]) -> Policy {

@@ -21,7 +21,7 @@ use crate::loading::{anonymous, mappings};
 use crate::maps::{FileId, Prot};
 use crate::plan::plan;
 use crate::policy::{Backing, PageChoice, Policy, SpanChoice};
-use crate::snapshot::{Machine, Object, Part, Pool, Snapshot, Stored};
+use crate::snapshot::{Machine, Object, Part, Pool, Snapshot};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -101,16 +101,7 @@ impl<'a> Bases<'a> {
             executable: true,
             textrel: false,
         };
-        let snapshot = Snapshot {
-            objects: vec![object],
-            mappings: Vec::new(),
-            patched: Vec::new(),
-            special: Vec::new(),
-            cached: Vec::new(),
-            brk: None,
-            machine: lacks_nothing(page, sizes),
-            stored: Stored::default(),
-        };
+        let snapshot = Snapshot::new(vec![object], Vec::new(), lacks_nothing(page, sizes));
         Bases { headers, policy, sizes, page, snapshot }
     }
 

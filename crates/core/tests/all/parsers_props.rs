@@ -81,16 +81,7 @@ fn plan_for(head: &[u8], bias: u64) -> Result<Headers, ElfError> {
         executable: true,
         textrel: false,
     };
-    let snapshot = Snapshot {
-        objects: vec![object.clone(), object],
-        mappings,
-        patched: vec![],
-        special: vec![],
-        machine: machine(),
-        cached: vec![],
-        brk: None,
-        stored: Default::default(),
-    };
+    let snapshot = Snapshot::new(vec![object.clone(), object], mappings, machine());
     let plan = plan(&snapshot, &Policy::default());
     let bytes: u64 = snapshot.extents().iter().map(|e| e.range.len()).sum();
     let planned: u64 =

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Moves executables in the model: real layouts, at every base, with every call failing once.
 
-use crate::common::{machine, maps, program, snapshot};
+use crate::common::{machine, maps, snapshot};
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::elf::{Headers, Machine, Segment};
 use hugelift_core::maps::{FileId, Mapping, Prot, parse_maps};
@@ -9,7 +9,7 @@ use hugelift_core::model::{Content, Model, Start};
 use hugelift_core::policy::{Backing, Policy, SpanChoice};
 use hugelift_core::relocate::base::{Base, Bases, Sizes, congruent_residue, shared_base};
 use hugelift_core::relocate::{Image, Layout, Move, NotMoved, carry_out};
-use hugelift_core::snapshot::{Object, Part};
+use hugelift_core::snapshot::{Object, Part, Snapshot};
 use hugelift_core::target::Fault;
 use proptest::prelude::*;
 
@@ -126,7 +126,7 @@ fn case(headers: Headers, to: Base, base: u64, gap: u64) -> Case {
         executable: true,
         textrel: false,
     };
-    let snapshot = program(vec![object], mappings, machine());
+    let snapshot = Snapshot::new(vec![object], mappings, machine());
     let mut model = Model::new(&snapshot);
     let layout = layout(&image, gap);
     let entry_pointers = layout.entry_pointers().unwrap();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The report against snapshots made by hand and at random.
 
-use crate::common::{pool, program};
+use crate::common::pool;
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::apply::{Outcome, SpanOutcome};
 use hugelift_core::elf::{self, Headers, Segment};
@@ -61,7 +61,7 @@ fn snapshot(list: &[(u64, &[(Prot, u64)])]) -> Snapshot {
     let path = PathBuf::from("[stack]");
     let file = FileId::default();
     mappings.push(Mapping { range, prot: Prot::RW, shared: false, offset: 0, file, path, deleted: false });
-    program(objects, mappings, machine())
+    Snapshot::new(objects, mappings, machine())
 }
 
 fn usage(mapping: &Mapping) -> Usage {

@@ -8,7 +8,7 @@ pub mod elf_file;
 use hugelift_core::addr::PageSize;
 use hugelift_core::elf::Headers;
 use hugelift_core::maps::{Mapping, parse_maps};
-use hugelift_core::snapshot::{Machine, Object, Pool, Snapshot, Stored};
+use hugelift_core::snapshot::{Machine, Object, Pool, Snapshot};
 use std::path::Path;
 
 macro_rules! programs {
@@ -59,20 +59,6 @@ pub fn all_heads() -> Vec<Vec<u8>> {
     PROGRAMS.iter().flat_map(|(_, record)| heads(record)).map(|(_, head)| head).collect()
 }
 
-/// Returns a stopped program with nothing but these objects and mappings.
-pub fn program(objects: Vec<Object>, mappings: Vec<Mapping>, machine: Machine) -> Snapshot {
-    Snapshot {
-        objects,
-        mappings,
-        patched: vec![],
-        special: vec![],
-        cached: vec![],
-        brk: None,
-        machine,
-        stored: Stored::default(),
-    }
-}
-
 /// Returns a machine with enough pages of both kinds.
 pub fn machine() -> Machine {
     Machine {
@@ -101,7 +87,7 @@ pub fn snapshot(record: &str, machine: Machine) -> Snapshot {
         .map(|(i, (path, head))| object(path, headers(record, path, &head), i == 0, &mappings))
         .collect();
     let brk = mappings.iter().find(|m| m.is_named("[heap]")).map(|m| m.range.start);
-    Snapshot { brk, ..program(objects, mappings, machine) }
+    Snapshot { brk, ..Snapshot::new(objects, mappings, machine) }
 }
 
 fn object(path: &str, headers: Headers, executable: bool, mappings: &[Mapping]) -> Object {

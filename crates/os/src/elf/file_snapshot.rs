@@ -19,7 +19,7 @@ use hugelift_core::loading::{self, anonymous};
 use hugelift_core::maps::{Mapping, Prot};
 use hugelift_core::printable::Untrusted;
 use hugelift_core::relocate::base::Base;
-use hugelift_core::snapshot::{Object, Snapshot, Stored};
+use hugelift_core::snapshot::{Object, Snapshot};
 use std::path::{Path, PathBuf};
 
 /// A program as it would be when started.
@@ -64,18 +64,8 @@ pub fn of_file(path: &Path, wanted: Option<Wanted>) -> Result<ExecStopped, FileE
     // The heap begins behind the executable's last huge page, at a random distance that is not known.
     let own = objects.first().map(|o: &Object| (o.headers.segments.last(), o));
     let end = own.and_then(|(last, o)| o.loaded(last?.vaddr, last?.memsz)?.end.align_up(huge));
-    let mappings = layout.mappings;
     Ok(ExecStopped {
-        snapshot: Snapshot {
-            objects,
-            mappings,
-            patched: Vec::new(),
-            special: Vec::new(),
-            cached: Vec::new(),
-            brk: end,
-            machine,
-            stored: Stored::default(),
-        },
+        snapshot: Snapshot { brk: end, ..Snapshot::new(objects, layout.mappings, machine) },
         missing: program.missing,
     })
 }

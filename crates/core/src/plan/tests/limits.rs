@@ -2,7 +2,7 @@
 //! Plans under a limit of a control group.
 
 use super::*;
-use crate::snapshot::MemoryLimit;
+use crate::snapshot::{MemoryLimit, Stored};
 
 /// The program may need all that a control group's limit leaves: only what costs nothing is lifted.
 #[test]

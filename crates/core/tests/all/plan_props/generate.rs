@@ -265,17 +265,7 @@ pub fn snapshot() -> impl Strategy<Value = Snapshot> {
             }
             mappings.sort_by_key(|m| m.range);
             let cached = mappings.iter().filter_map(cached).collect();
-            let stored = Stored::default();
-            let mut snapshot = Snapshot {
-                objects,
-                mappings,
-                patched: vec![],
-                special: vec![],
-                cached,
-                brk,
-                machine,
-                stored,
-            };
+            let mut snapshot = Snapshot { cached, brk, ..Snapshot::new(objects, mappings, machine) };
             snapshot.stored = stocked(&snapshot, &stock);
             snapshot
         },
