@@ -195,8 +195,8 @@ fn measure(options: &Options, progress: &mut Progress) -> Result<Measured> {
         for (part, kinds) in turns(huge_pages, hugetlb, huge) {
             let of = human_bytes(huge_pages * huge.bytes());
             if progress.go_on(share(part), &format!("fork and writes, {of}")) {
-                let rounds = options.rounds(huge_pages);
-                measure_cases(huge_pages, &kinds, rounds, end, progress, &mut measured)?;
+                let scope = Scope { huge_pages, kinds, rounds: options.rounds(huge_pages), end };
+                measure_cases(&scope, progress, &mut measured)?;
             }
         }
         done += huge_pages;
@@ -206,9 +206,9 @@ fn measure(options: &Options, progress: &mut Progress) -> Result<Measured> {
     if let Some(huge_pages) = options.whole
         && progress.go_on(forks, "whole processes")
     {
-        let kinds: Vec<Pages> =
-            [Some(Pages::Small), Some(Pages::Thp), hugetlb].into_iter().flatten().collect();
-        measure_whole(huge_pages, &kinds, options.rounds, whole_end, progress, &mut measured)?;
+        let kinds = [Some(Pages::Small), Some(Pages::Thp), hugetlb].into_iter().flatten().collect();
+        let scope = Scope { huge_pages, kinds, rounds: options.rounds, end: whole_end };
+        measure_whole(&scope, progress, &mut measured)?;
     }
     if let Some(options) = options.redis {
         match redis::measure(options, forks + whole, progress, &mut measured.notes) {
@@ -282,15 +282,21 @@ fn pool_for(
     })
 }
 
-/// Measures all patterns of one size, on these kinds of pages.
-fn measure_cases(
+/// What is measured, and how much of it.
+struct Scope {
+    /// The memory of the process in huge pages.
     huge_pages: u64,
-    kinds: &[Pages],
+    /// The kinds of pages.
+    kinds: Vec<Pages>,
+    /// The rounds, if the time suffices.
     rounds: u64,
+    /// When the measurement stops.
     end: Instant,
-    progress: &mut Progress,
-    measured: &mut Measured,
-) -> Result<()> {
+}
+
+/// Measures all patterns of one size.
+fn measure_cases(scope: &Scope, progress: &mut Progress, measured: &mut Measured) -> Result<()> {
+    let &Scope { huge_pages, ref kinds, rounds, end } = scope;
     let huge = thp_page().unwrap_or(PageSize::MB2);
     let all = |pattern: Pattern| kinds.iter().map(move |&pages| Case { huge_pages, pages, pattern });
     let cases: Vec<Case> = Pattern::ALL.into_iter().flat_map(all).collect();
@@ -356,17 +362,11 @@ fn forks(
     all
 }
 
-/// Measures whole processes on these kinds of pages.
-fn measure_whole(
-    huge_pages: u64,
-    kinds: &[Pages],
-    rounds: u64,
-    end: Instant,
-    progress: &mut Progress,
-    measured: &mut Measured,
-) -> Result<()> {
+/// Measures whole processes.
+fn measure_whole(scope: &Scope, progress: &mut Progress, measured: &mut Measured) -> Result<()> {
     /// How many rounds are one step.
     const IN_STEP: u64 = 2;
+    let &Scope { huge_pages, ref kinds, rounds, end } = scope;
     let huge = thp_page().unwrap_or(PageSize::MB2);
     let cases: Vec<Case> =
         kinds.iter().map(|&pages| Case { huge_pages, pages, pattern: Pattern::Every }).collect();
