@@ -173,8 +173,8 @@ impl Trap {
         let (seen, none, open) = (self.names(Some(true)), self.names(Some(false)), self.names(None));
         match surely_from.clone().or(from) {
             Some((from, size)) if surely_from.is_some() => format!(
-                "Here a copy whose source was never written is slower if that source is the huge zero page, from blocks of \
-                 {size} to the largest ones ({}): {ratio}. A benchmark that does not write its source first \
+                "Here a copy whose source was never written is slower if that source is the huge zero page, from \
+                 blocks of {size} to the largest ones ({}): {ratio}. A benchmark that does not write its source first \
                  blames huge pages for the effect of its empty source. {}",
                 human_bytes(largest),
                 self.why(from, machine)
@@ -184,8 +184,8 @@ impl Trap {
                  zero page; of other sizes that is not sure: {ratio}; {again}."
             ),
             Some((_, size)) => format!(
-                "Not sure: a copy whose source was never written seems slower from blocks of {size} on if that source is \
-                 the huge zero page ({ratio}); {again}."
+                "Not sure: a copy whose source was never written seems slower from blocks of {size} on if that source \
+                 is the huge zero page ({ratio}); {again}."
             ),
             None if open.is_empty() => format!(
                 "No trap is seen here with blocks of {none}: {ratio}.{}",
@@ -227,9 +227,9 @@ impl Trap {
         let expected = self.sizes.iter().position(|at| both(at.bytes) > l2.bytes);
         let near = expected.is_some_and(|expected| expected.abs_diff(from) <= 1);
         format!(
-            "Probably the caches decide where it begins: the small zero page of {small} is always read from the nearest \
-             caches (L1: {}), while the huge one ({}, or as much of it as a block has) shares the L2 cache ({}{}) with \
-             the destination{}",
+            "Probably the caches decide where it begins: the small zero page of {small} is always read from the \
+             nearest caches (L1: {}), while the huge one ({}, or as much of it as a block has) shares the L2 cache \
+             ({}{}) with the destination{}",
             human_bytes(l1.bytes),
             human_bytes(huge),
             human_bytes(l2.bytes),

@@ -202,8 +202,8 @@ fn advice(measured: &Measured, shown: &str) -> Vec<String> {
         let show = |time| Unit::Nanoseconds.show(time);
         let sure = if measured.disturbed { "Not sure, run again on an idle machine: alone" } else { "Alone" };
         advice.push(format!(
-            "{sure}, entering and exiting takes {} ns with epochs, {} ns with the lock-free list and {} ns with one lock \
-             (crossbeam-epoch: {} ns).",
+            "{sure}, entering and exiting takes {} ns with epochs, {} ns with the lock-free list and {} ns with one \
+             lock (crossbeam-epoch: {} ns).",
             show(b),
             show(c),
             show(a),

@@ -205,8 +205,9 @@ pub(super) fn writes_advice(measured: &Measured, ratios: &[Ratio], disturbed: bo
             format!(" {}", marked(sentence, whole.word().1, disturbed))
         });
         let sentence = format!(
-            "After a fork a write to a hugetlb page takes {hugetlb} here, {} times the {thp} of a write to a transparent \
-             huge page: hugelift puts writable parts on THP unless --data-backing asks for hugetlb, and {joins}",
+            "After a fork a write to a hugetlb page takes {hugetlb} here, {} times the {thp} of a write to a \
+             transparent huge page: hugelift puts writable parts on THP unless --data-backing asks for hugetlb, \
+             and {joins}",
             ratio.shown()
         );
         return marked(sentence, ratio.word().1, disturbed) + &dense;

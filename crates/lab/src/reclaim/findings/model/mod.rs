@@ -77,7 +77,8 @@ const MODELS: [Model; 4] = [
         name: SPINNING.name,
         hue: Hue::Small,
         published: Some(LOCK),
-        why: "the source's waiters back off, so fewer of them take part in each hand-over, and they sleep if the holder does",
+        why: "the source's waiters back off, so fewer of them take part in each hand-over, and they \
+              sleep if the holder does",
     },
 ];
 

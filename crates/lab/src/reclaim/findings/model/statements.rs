@@ -36,9 +36,9 @@ pub(super) fn plateau(cases: &[Case]) -> Option<String> {
     let flat: Vec<String> = flat.collect();
     (!flat.is_empty()).then(|| {
         format!(
-            "the source's throughput with the lock falls from {} to {CPUS} CPUs, the model's does not ({}): its waiters \
-             sleep, and a sleeper costs the others nothing; the model lacks what makes waking dearer with more sleepers, \
-             such as the lock of the futex's queue and the run queues",
+            "the source's throughput with the lock falls from {} to {CPUS} CPUs, the model's does not ({}): its \
+             waiters sleep, and a sleeper costs the others nothing; the model lacks what makes waking dearer with more \
+             sleepers, such as the lock of the futex's queue and the run queues",
             PEAK.0,
             flat.join("; ")
         )
@@ -52,8 +52,8 @@ pub(super) fn notes(costs: &Costs, measured: &Measured) -> [String; 4] {
     });
     let costs = format!(
         "the costs in the model, measured here: a cache line from core to core {:.0} ns, an atomic operation {:.1} ns, \
-         taking and releasing the lock {:.1} ns (the spinning one {:.1}), a round of spinning {:.1} ns, waking a sleeper \
-         {:.0} ns and {:.0} ns until it runs, the same system calls without a sleeper {:.0} and {:.0} ns, work \
+         taking and releasing the lock {:.1} ns (the spinning one {:.1}), a round of spinning {:.1} ns, waking a \
+         sleeper {:.0} ns and {:.0} ns until it runs, the same system calls without a sleeper {:.0} and {:.0} ns, work \
          {:.0} ns{unmapping}; nothing of the literature's throughput goes into the model",
         costs.transfer.within,
         costs.atomic,
@@ -67,15 +67,16 @@ pub(super) fn notes(costs: &Costs, measured: &Measured) -> [String; 4] {
         costs.work
     );
     let transfers = format!(
-        "transfers as published: {:.0} ns within a socket and {:.0} ns between two, medians of two Xeon Platinum 8275CL \
-         with {CPUS} CPUs (github.com/nviennot/core-to-core-latency); the source does not name its machine",
+        "transfers as published: {:.0} ns within a socket and {:.0} ns between two, medians of two Xeon Platinum \
+         8275CL with {CPUS} CPUs (github.com/nviennot/core-to-core-latency); the source does not name its machine",
         TWO_SOCKETS.within, TWO_SOCKETS.between
     );
     let rules = format!(
-        "the rules of the model, from the literature: a line goes to one core at a time, and handing over a lock brings \
-         it to all spinning waiters (Boyd-Wickizer and others, \"Non-scalable locks are dangerous\", 2012); a core keeps \
-         a line until a request reaches it, and so can take its lock again before another (Radović and Hagersten, \
-         2003); a waiter for this library's lock spins {SPINS} times, then sleeps (futex(2)); in a kernel it spins on"
+        "the rules of the model, from the literature: a line goes to one core at a time, and handing over a lock \
+         brings it to all spinning waiters (Boyd-Wickizer and others, \"Non-scalable locks are dangerous\", 2012); a \
+         core keeps a line until a request reaches it, and so can take its lock again before another (Radović and \
+         Hagersten, 2003); a waiter for this library's lock spins {SPINS} times, then sleeps (futex(2)); in a \
+         kernel it spins on"
     );
     let literature = format!(
         "the source (M. Macy, scalebsd.org, May 2018): FreeBSD, mmap1_processes of will-it-scale, {:.3} M operations/s \
