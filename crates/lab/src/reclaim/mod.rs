@@ -174,9 +174,24 @@ fn measure(quick: bool, measured: &mut Measured, progress: &mut Progress) -> Res
     let watched = counts.iter().filter(|&&count| count <= cpus).count() * pace.turns;
     let mut steps = Steps { quick, all: pace.alone + pace.costs + watched, disturbed: 0 };
     // The first rounds take a small share of the time. The turns share the rest evenly.
+    if measure_alone(&pace, &mut steps, measured, progress)?
+        && measure_costs(&pace, &mut steps, measured, progress)?
+    {
+        measure_turns(&counts, &pace, &mut steps, measured, progress)?;
+    }
+    Ok(())
+}
+
+/// Measures one task alone. Returns whether the experiment goes on.
+fn measure_alone(
+    pace: &Pace,
+    steps: &mut Steps,
+    measured: &mut Measured,
+    progress: &mut Progress,
+) -> Result<bool> {
     for step in 0..pace.alone {
         if !progress.go_on(0.05 * step as f64 / pace.alone as f64, "entering and exiting alone") {
-            return Ok(());
+            return Ok(false);
         }
         let (all, spinning) = steps.run(progress, |_| alone())?;
         for (kept, times) in measured.uncontended.iter_mut().zip(all) {
@@ -184,11 +199,22 @@ fn measure(quick: bool, measured: &mut Measured, progress: &mut Progress) -> Res
         }
         measured.spinning_alone.extend(spinning);
     }
+    Ok(true)
+}
+
+/// Measures the costs for the model, of which some come from what one task alone took. Returns whether the
+/// experiment goes on.
+fn measure_costs(
+    pace: &Pace,
+    steps: &mut Steps,
+    measured: &mut Measured,
+    progress: &mut Progress,
+) -> Result<bool> {
     let mut costs = Vec::new();
     for step in 0..pace.costs {
         let share = 0.05 + 0.05 * step as f64 / pace.costs as f64;
         if !progress.go_on(share, "costs of passing data between cores") {
-            return Ok(());
+            return Ok(false);
         }
         costs.push(steps.run(progress, |_| (calibrate::costs(), calibrate::unmapping()))?);
     }
@@ -202,7 +228,18 @@ fn measure(quick: bool, measured: &mut Measured, progress: &mut Progress) -> Res
     });
     let unmapping: Vec<f64> = costs.iter().filter_map(|(_, unmapping)| *unmapping).collect();
     measured.unmapping = hugelift_measure::stats::median(&unmapping).ok();
+    Ok(true)
+}
 
+/// Measures turns of all numbers of tasks until all are measured or the experiment must stop.
+fn measure_turns(
+    counts: &[usize],
+    pace: &Pace,
+    steps: &mut Steps,
+    measured: &mut Measured,
+    progress: &mut Progress,
+) -> Result<()> {
+    let cpus = cpus::count();
     // The other fifth of the time is for the rest, such as starting threads.
     let all = pace.turns * counts.len() * (SCHEMES.len() + 1);
     let time = (progress.left().mul_f64(0.8) / all as u32).min(pace.longest);
@@ -212,7 +249,7 @@ fn measure(quick: bool, measured: &mut Measured, progress: &mut Progress) -> Res
     let mut done = 0;
     // Each round has all numbers of tasks, so that changes on the machine affect all of them alike.
     for round in 0..pace.turns {
-        for &count in &counts {
+        for &count in counts {
             let share = 0.1 + 0.9 * f64::from(done) / (pace.turns * counts.len()) as f64;
             let what = if count == 1 { "one task".into() } else { format!("{count} tasks") };
             if !progress.go_on(share, &what) {
