@@ -163,6 +163,19 @@ struct Pace {
 pub fn run(options: &Options, progress: &mut Progress) -> Result<Outcome> {
     let mut notes = Vec::new();
     let alone = options.tasks.is_some() || options.samples.is_some();
+    let (cases, pools) = choose(options, alone, &mut notes)?;
+    let measured = measure_all(&cases, options, alone, &mut notes, progress)?;
+    drop(pools);
+    Ok(findings::outcome(&measured, notes, alone, progress.is_disturbed()))
+}
+
+/// Returns the cases that are asked for and possible, and the settings of the pools that they need. Adds a
+/// note about what is left out.
+fn choose(
+    options: &Options,
+    alone: bool,
+    notes: &mut Vec<String>,
+) -> Result<(Vec<Case>, Vec<Option<crate::setting::Setting>>)> {
     let kinds = match options.kind {
         Some(kind) => vec![kind],
         None if alone => vec![Kind::Processes],
@@ -208,6 +221,17 @@ pub fn run(options: &Options, progress: &mut Progress) -> Result<Outcome> {
     if touches.contains(&Touch::All) && counts.iter().any(|&tasks| !fits(tasks)) {
         notes.push("cases that would take more than half of the free memory were left out".into());
     }
+    Ok((cases, held))
+}
+
+/// Measures the cases until `progress` stops it, those first on which a sentence rests.
+fn measure_all(
+    cases: &[Case],
+    options: &Options,
+    alone: bool,
+    notes: &mut Vec<String>,
+    progress: &mut Progress,
+) -> Result<Vec<Measured>> {
     let mut order: Vec<usize> = (0..cases.len()).collect();
     order.sort_by_key(|&i| !cases[i].is_stated());
     let mut measured: Vec<(usize, Measured)> = Vec::new();
@@ -229,9 +253,7 @@ pub fn run(options: &Options, progress: &mut Progress) -> Result<Outcome> {
         }
     }
     measured.sort_by_key(|(i, _)| *i);
-    let measured: Vec<Measured> = measured.into_iter().map(|(_, one)| one).collect();
-    drop(held);
-    Ok(findings::outcome(&measured, notes, alone, progress.is_disturbed()))
+    Ok(measured.into_iter().map(|(_, one)| one).collect())
 }
 
 /// Returns the numbers of tasks: 1, 2, 3, 4, 6, 8, 12, 16... and `cpus`, up to twice `cpus`.
