@@ -12,7 +12,7 @@ use hugelift_core::elf::ElfError;
 use hugelift_core::plan::plan;
 use hugelift_core::policy::Policy;
 use hugelift_core::printable::{Escape, quoted};
-use hugelift_core::report::{Report, gains};
+use hugelift_core::report::{Report, anonymous, gains};
 use hugelift_core::snapshot::Part;
 use hugelift_os::elf::elf_file::{ElfFile, FileError};
 use hugelift_os::elf::opened::{opened, opened_later};
@@ -96,6 +96,8 @@ pub fn of_process(pid: u32, policy: &Policy) -> Result<Report, Failure> {
     let opened = opened(pid, &snapshot);
     report.advise(&words(pid), |path| opened.contains(path));
     report.spans = gains(&snapshot, policy);
+    let page = snapshot.machine.thp_page;
+    report.anonymous = page.map(|page| anonymous(&snapshot, &usage, page));
     Ok(report)
 }
 

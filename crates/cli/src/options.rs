@@ -41,14 +41,24 @@ pub enum PartChoice {
     Heap,
     /// The first thread's stack
     Stack,
+    /// Anonymous memory that the program maps itself, by any allocator: there is none at a start
+    Anon,
     /// All of these
     All,
 }
 
 impl PartChoice {
     fn parts(self) -> &'static [Part] {
-        const ALL: [Part; 7] =
-            [Part::Text, Part::Rodata, Part::Relro, Part::Data, Part::Bss, Part::Heap, Part::Stack];
+        const ALL: [Part; 8] = [
+            Part::Text,
+            Part::Rodata,
+            Part::Relro,
+            Part::Data,
+            Part::Bss,
+            Part::Heap,
+            Part::Stack,
+            Part::Anon,
+        ];
         match self {
             PartChoice::Text => &[Part::Text],
             PartChoice::Rodata => &[Part::Rodata],
@@ -56,6 +66,7 @@ impl PartChoice {
             PartChoice::Bss => &[Part::Bss],
             PartChoice::Heap => &[Part::Heap],
             PartChoice::Stack => &[Part::Stack],
+            PartChoice::Anon => &[Part::Anon],
             PartChoice::All => &ALL,
         }
     }

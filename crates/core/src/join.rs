@@ -15,6 +15,7 @@
 //! before.
 
 use crate::addr::{Addr, PageSize, Range};
+use crate::collapse::Pages;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -102,10 +103,8 @@ impl Blocks {
 /// Returns whether all base pages of a block are present, anonymous, and mapped once, by their
 /// `entries` in `/proc/PID/pagemap` (Documentation/admin-guide/mm/pagemap.rst).
 pub fn is_whole_and_own(entries: &[u64]) -> bool {
-    const PRESENT: u64 = 1 << 63;
-    const FILE: u64 = 1 << 61;
-    const OWN: u64 = 1 << 56;
-    !entries.is_empty() && entries.iter().all(|e| e & (PRESENT | FILE | OWN) == PRESENT | OWN)
+    let pages = Pages::of(entries);
+    pages.all > 0 && pages.own == pages.all
 }
 
 /// Returns the pause after a join that took `took`: joining takes a tenth of the time while it goes on.

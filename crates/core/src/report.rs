@@ -18,9 +18,10 @@ mod part;
 mod pieces;
 mod wants;
 
-use crate::addr::{PageSize, Range};
+use crate::addr::{Addr, PageSize, Range};
 use crate::advice::{About, Mapped};
 use crate::apply::Outcome;
+use crate::collapse::Area;
 use crate::plan::{Plan, plan};
 use crate::policy::{Backing, Policy, SpanChoice};
 use crate::printable::Untrusted;
@@ -60,6 +61,10 @@ pub struct Report {
     pub spans: BTreeMap<SpanChoice, Gain>,
     /// How many TLB entries text and read-only data take.
     pub tlb_entries: Entries,
+    /// The anonymous memory that the program has mapped itself ([`Part::Anon`]); `None` unless the caller
+    /// sets it from [`anonymous`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub anonymous: Option<Total>,
 }
 
 /// What a lift would put on huge pages.
@@ -79,6 +84,29 @@ pub fn gains(snapshot: &Snapshot, policy: &Policy) -> BTreeMap<SpanChoice, Gain>
         (span, Gain { bytes, page_bytes: spans.iter().map(|s| s.range.len()).sum() })
     };
     [SpanChoice::Inner, SpanChoice::Outer, SpanChoice::Auto].map(gain).into()
+}
+
+/// Returns the sums of [`Part::Anon`], which is in no object. What was never touched is not liftable, nor is
+/// what the program has excluded: allocators map much more than they use.
+pub fn anonymous(snapshot: &Snapshot, usage: &[Usage], page: PageSize) -> Total {
+    let extents = snapshot.anonymous(&snapshot.extents());
+    let mut total = Total::default();
+    for (extent, found) in extents.iter().zip(fragments(&extents, usage, page)) {
+        let at = usage.partition_point(|u| u.mapping.range.end <= extent.range.start);
+        let behind = usage[at..].iter().take_while(|u| u.mapping.range.start < extent.range.end);
+        let liftable = behind.filter_map(|used| {
+            let (range, mapping) = (used.mapping.range.intersect(extent.range)?, &used.mapping);
+            let (prot, shared, attributes) = (mapping.prot, mapping.shared, used.attributes.clone());
+            let area = Area { range, prot, shared, attributes };
+            let touched = Addr(used.rss).align_down(page).0;
+            area.refusal(page).is_none().then(|| range.inner(page).map_or(0, Range::len).min(touched))
+        });
+        let huge: u64 = found.iter().map(|fragment| fragment.huge).sum();
+        total.bytes += extent.range.len();
+        total.liftable_bytes += liftable.sum::<u64>().max(huge);
+        total.huge_bytes += huge;
+    }
+    total
 }
 
 /// One object.
@@ -223,6 +251,7 @@ impl Report {
             page_size: page.bytes(),
             spans: BTreeMap::new(),
             tlb_entries,
+            anonymous: None,
         };
         report.advise::<&str>(&[], |_| false);
         report

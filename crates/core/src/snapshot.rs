@@ -28,6 +28,9 @@ pub enum Part {
     Heap,
     /// The first thread's stack, counted as a part of the executable.
     Stack,
+    /// Anonymous memory that the program has mapped itself: any allocator's, and the stacks of its other
+    /// threads. Counted as a part of the executable.
+    Anon,
 }
 
 impl Part {
@@ -47,6 +50,7 @@ impl fmt::Display for Part {
             Part::Bss => "bss",
             Part::Heap => "heap",
             Part::Stack => "stack",
+            Part::Anon => "anon",
         })
     }
 }
@@ -348,6 +352,37 @@ impl Snapshot {
         }
     }
 
+    /// Returns the extents of [`Part::Anon`], by address: private anonymous memory that the process can
+    /// access and that is in none of `extents`, which are those of [`Snapshot::extents`]. A plan has none of
+    /// it: there is none at a start.
+    pub fn anonymous(&self, extents: &[Extent]) -> Vec<Extent> {
+        let Some(object) = self.objects.iter().position(|o| o.executable) else { return Vec::new() };
+        let mut claimed: Vec<Range> = extents.iter().map(|e| e.range).collect();
+        claimed.sort_by_key(|range| range.start);
+        let is_wanted = |m: &&Mapping| {
+            let Prot { read, write, exec, .. } = m.prot;
+            let of_the_kernel = m.is_kernel_code() || m.is_named("[heap]") || m.is_named("[stack]");
+            (read || write || exec) && !m.shared && !m.is_file() && !of_the_kernel
+        };
+        let mut all = Vec::new();
+        for mapping in self.mappings.iter().filter(is_wanted) {
+            let from = claimed.partition_point(|range| range.end <= mapping.range.start);
+            let over = claimed[from..].iter().take_while(|range| range.start < mapping.range.end);
+            let free = over.fold(vec![mapping.range], |free, taken| {
+                free.iter().flat_map(|piece| piece.minus(*taken)).collect()
+            });
+            let (part, prot) = (Part::Anon, mapping.prot);
+            all.extend(free.into_iter().map(|range| Extent {
+                object,
+                part,
+                range,
+                prot,
+                file_backed: false,
+            }));
+        }
+        all
+    }
+
     /// Returns the mapping that holds `addr`.
     pub fn mapping_at(&self, addr: Addr) -> Option<&Mapping> {
         let i = self.mappings.partition_point(|m| m.range.end <= addr);
@@ -415,7 +450,7 @@ mod tests {
         Object { path, file: FILE, build_id: None, bias, headers, executable: true, textrel: false }
     }
 
-    fn extents(base: u64, objects: Vec<Object>, mappings: Vec<Mapping>) -> Vec<(usize, Part, Range)> {
+    fn snapshot(base: u64, objects: Vec<Object>, mappings: Vec<Mapping>) -> Snapshot {
         let machine = Machine {
             base_page: PageSize::new(base).unwrap(),
             thp_page: None,
@@ -427,8 +462,11 @@ mod tests {
             memory_left: 0,
             memory_limit: None,
         };
-        let all = Snapshot::new(objects, mappings, machine).extents();
-        all.into_iter().map(|e| (e.object, e.part, e.range)).collect()
+        Snapshot::new(objects, mappings, machine)
+    }
+
+    fn extents(base: u64, objects: Vec<Object>, mappings: Vec<Mapping>) -> Vec<(usize, Part, Range)> {
+        snapshot(base, objects, mappings).extents().iter().map(|e| (e.object, e.part, e.range)).collect()
     }
 
     #[test]
@@ -448,6 +486,35 @@ mod tests {
         let o = object(0, &[(Prot::RW, 0x1800, 0x5000, 0)], None);
         let m = mapping(r(0x1000, 0x7000), Prot::RW, 0);
         assert_eq!(extents(4096, vec![o], vec![m]), vec![(0, Part::Bss, r(0x1000, 0x7000))]);
+    }
+
+    #[test]
+    fn anonymous_memory_is_what_no_part_has() {
+        let o = object(0, &[(Prot::RW, 0x1800, 0x5000, 0)], None);
+        let nameless = |start, end, prot| {
+            let file = FileId::default();
+            Mapping { file, path: PathBuf::new(), ..mapping(r(start, end), prot, 0) }
+        };
+        let named = |start, end, name: &str| Mapping { path: name.into(), ..nameless(start, end, Prot::RW) };
+        let shared = Mapping { shared: true, ..nameless(0x30000, 0x31000, Prot::RW) };
+        let mappings = vec![
+            // The kernel has merged the bss with what the program has mapped behind it.
+            nameless(0x1000, 0x9000, Prot::RW),
+            named(0x10000, 0x12000, "[heap]"),
+            nameless(0x20000, 0x21000, Prot::NONE),
+            shared,
+            nameless(0x40000, 0x41000, Prot::R),
+            named(0x50000, 0x51000, "[anon:arena]"),
+            mapping(r(0x60000, 0x61000), Prot::RW, 9),
+            named(0x70000, 0x71000, "[vvar]"),
+            named(0x80000, 0x81000, "[stack]"),
+        ];
+        let all = snapshot(4096, vec![o], mappings.clone());
+        let found = all.anonymous(&all.extents());
+        assert!(found.iter().all(|e| (e.object, e.part, e.file_backed) == (0, Part::Anon, false)));
+        let ranges: Vec<Range> = found.iter().map(|e| e.range).collect();
+        assert_eq!(ranges, [r(0x7000, 0x9000), r(0x40000, 0x41000), r(0x50000, 0x51000)]);
+        assert!(snapshot(4096, vec![], mappings).anonymous(&[]).is_empty(), "no object can have it");
     }
 
     /// A file linked for 4 kB pages, on pages of 64 kB.

@@ -242,9 +242,12 @@ fn page_cache(out: &mut String, report: &Report) {
 
 fn totals(out: &mut String, report: &Report) {
     let mut table = Table::new([LEFT.at_least(6), LEFT]);
-    for (part, total) in &report.totals {
+    // Anonymous memory of less than a huge page says nothing.
+    let anonymous = report.anonymous.iter().filter(|total| total.liftable_bytes > 0);
+    let anonymous = anonymous.map(|total| (&Part::Anon, total));
+    for (part, total) in report.totals.iter().chain(anonymous) {
         // Writable parts are lifted only on request: they get no line unless something is huge.
-        let writable = !matches!(part, Part::Text | Part::Rodata);
+        let writable = !matches!(part, Part::Text | Part::Rodata | Part::Anon);
         if writable && total.huge_bytes == 0 {
             continue;
         }
@@ -309,6 +312,7 @@ pub(crate) mod tests {
             page_size,
             spans: Default::default(),
             tlb_entries: Default::default(),
+            anonymous: None,
         }
     }
 
@@ -331,6 +335,18 @@ pub(crate) mod tests {
         assert!(shown(&report, 80).contains("▒▒▒▒"));
         report.objects[0].parts[0].fragments[0].huge = 8 * MB;
         assert!(shown(&report, 80).contains("████"));
+    }
+
+    #[test]
+    fn anonymous_memory_has_a_line_of_its_own() {
+        let mut report = report(&[(0, MB)], 2 * MB);
+        let total =
+            |liftable| Some(Total { bytes: 9 * MB, liftable_bytes: liftable, huge_bytes: liftable / 4 });
+        report.anonymous = total(0);
+        assert!(!shown(&report, 80).contains("anon"));
+        report.anonymous = total(8 * MB);
+        let want = "anon    9 MB, liftable 8 MB, huge 2 MB (25 % of what is liftable)\n";
+        assert!(shown(&report, 80).contains(want), "{}", shown(&report, 80));
     }
 
     #[test]

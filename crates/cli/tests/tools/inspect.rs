@@ -65,6 +65,13 @@ fn check_schema(report: &Value) {
         let total = ["bytes", "liftable_bytes", "huge_bytes"].map(|name| number(&totals[&part], name));
         assert_eq!(total, sum, "{part}");
     }
+    // Anonymous memory of a process is in no object.
+    assert_eq!(report["anonymous"].is_object(), report["pid"].is_number(), "{report}");
+    if let Some(anonymous) = report.get("anonymous") {
+        let [bytes, liftable, huge] =
+            ["bytes", "liftable_bytes", "huge_bytes"].map(|name| number(anonymous, name));
+        assert!(huge <= liftable && liftable <= bytes, "{anonymous}");
+    }
 }
 
 fn executable(report: &Value) -> &Value {
@@ -105,6 +112,8 @@ fn a_program_that_does_not_run_has_the_parts_that_it_has_when_it_runs() {
     assert_eq!(assumed["assumed_addresses"], true);
     assert!(assumed["pid"].is_null());
     assert_eq!(layout(&assumed), layout(&live));
+    // The stacks of this program's threads, at least.
+    assert!(number(&live["anonymous"], "bytes") > HUGE);
     let paths = |report: &Value| {
         let paths = list(report, "objects").iter().map(|o| o["path"].as_str().unwrap().to_string());
         paths.collect::<std::collections::BTreeSet<_>>()

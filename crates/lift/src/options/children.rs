@@ -106,8 +106,16 @@ mod tests {
     }
 
     fn policies() -> impl Strategy<Value = PolicyOptions> {
-        const PARTS: [Part; 7] =
-            [Part::Text, Part::Rodata, Part::Relro, Part::Data, Part::Bss, Part::Heap, Part::Stack];
+        const PARTS: [Part; 8] = [
+            Part::Text,
+            Part::Rodata,
+            Part::Relro,
+            Part::Data,
+            Part::Bss,
+            Part::Heap,
+            Part::Stack,
+            Part::Anon,
+        ];
         const BACKINGS: [Option<Backing>; 5] = [
             None,
             Some(Backing::Thp),

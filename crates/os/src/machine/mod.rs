@@ -90,7 +90,12 @@ pub fn memory_left_here() -> u64 {
 
 /// Returns the limit of a control group that leaves the calling process the least memory.
 pub fn memory_limit_here() -> Option<MemoryLimit> {
-    memory(Process::OWN, &read_text).limit
+    memory_limit_of(Process::OWN)
+}
+
+/// Returns the limit of a control group that leaves `process` the least memory.
+pub fn memory_limit_of(process: Process) -> Option<MemoryLimit> {
+    memory(process, &read_text).limit
 }
 
 /// Returns whether the kernel has a free block of memory of this size.

@@ -188,6 +188,14 @@ pub fn open(pid: i32) -> io::Result<File> {
     File::open(format!("/proc/{pid}/pagemap"))
 }
 
+/// Calls `found` with each stretch of `range` whose pages are present, zero pages included.
+///
+/// # Errors
+/// See [`huge_stretches`].
+pub fn present_stretches(pagemap: &File, range: Range, found: &mut dyn FnMut(Range)) -> io::Result<()> {
+    walk_file(pagemap, range, PAGE_IS_PRESENT, 0, found)
+}
+
 /// Calls `found` with each stretch of `range`, which maps a file, that the process has in its page
 /// tables as the file's. These are the pages that it has touched, with up to 64 kB around each that the page
 /// cache had. Pages that were only read ahead are not among them.

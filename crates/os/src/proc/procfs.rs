@@ -115,6 +115,12 @@ pub struct Status {
     pub seccomp_filters: Option<u32>,
     /// `SigPnd` and `ShdPnd`: pending signals of the thread and of the process, one bit each.
     pub pending: u64,
+    /// `SigBlk`: the signals that the thread blocks, one bit each.
+    pub blocked: u64,
+    /// `voluntary_ctxt_switches`: how often the thread went to sleep.
+    pub sleeps: Option<u64>,
+    /// `Kthread`: it is a thread of the kernel (Linux 6.8).
+    pub kernel_thread: Option<bool>,
 }
 
 /// The values that the kernel passed to the program at exec (getauxval(3)); 0 for those that it did not pass.
@@ -250,6 +256,14 @@ impl Process {
     /// See [`Process::read`].
     pub fn status(self) -> Result<Status, ProcError> {
         Ok(parse_status(&self.read("status")?))
+    }
+
+    /// Reads the status of its thread `tid`.
+    ///
+    /// # Errors
+    /// See [`Process::read`].
+    pub fn status_of_thread(self, tid: i32) -> Result<Status, ProcError> {
+        Ok(parse_status(&self.read(&format!("task/{tid}/status"))?))
     }
 
     /// Reads its memory at `addr` into `buffer`; returns how many bytes from `addr` on were mapped, at least
@@ -388,6 +402,9 @@ fn parse_status(text: &[u8]) -> Status {
             b"VmHWM" => status.peak_bytes = kilobytes(&line[colon + 1..]),
             b"TracerPid" => status.tracer = value(),
             b"SigPnd" | b"ShdPnd" => status.pending |= hex().unwrap_or(0),
+            b"SigBlk" => status.blocked = hex().unwrap_or(0),
+            b"voluntary_ctxt_switches" => status.sleeps = value().map(u64::from),
+            b"Kthread" => status.kernel_thread = value().map(|v| v != 0),
             b"Seccomp" => status.seccomp = value(),
             b"Seccomp_filters" => status.seccomp_filters = value(),
             _ => {}

@@ -14,7 +14,7 @@
 use crate::machine::{base_page, thp_page};
 use crate::proc::memory::MADV_COLLAPSE;
 use crate::proc::pagemap;
-use crate::watch::watcher::{Program, Watch};
+use crate::watch::watcher::{NoCollapse, Program, Watch};
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::join::{self, Blocks, Rhythm, Sample, is_whole_and_own};
 use hugelift_core::maps::{Mapping, Prot, parse_maps};
@@ -66,9 +66,10 @@ impl Joiner {
     /// A system call is refused.
     pub fn new(program: &Program) -> Result<Joiner, Unjoinable> {
         let page = thp_page().ok_or(Unjoinable::NoPages)?;
-        program.advise(None, MADV_COLLAPSE).map_err(|error| match error.raw_os_error() {
-            Some(libc::EPERM | libc::EACCES) => Unjoinable::Denied(error),
-            _ => Unjoinable::NoCollapse(error),
+        program.may_collapse().map_err(|refused| match refused {
+            NoCollapse::Denied(error) => Unjoinable::Denied(error),
+            NoCollapse::Unknown(error) => Unjoinable::NoCollapse(error),
+            NoCollapse::Gone => Unjoinable::NoCollapse(io::Error::from_raw_os_error(libc::ESRCH)),
         })?;
         let any = Range { start: Addr(0), end: Addr(base_page().bytes()) };
         pagemap::huge_stretches(&program.pagemap, any, false, &mut |_| {}).map_err(Unjoinable::NoScan)?;

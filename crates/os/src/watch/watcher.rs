@@ -3,6 +3,7 @@
 //! traces nothing, the program never waits for it, and it ends with the program at the latest.
 
 use crate::launch::close_all_but;
+use crate::proc::memory::MADV_COLLAPSE;
 use crate::proc::pagemap;
 use crate::proc::pidfd::pidfd_open;
 use nix::errno::Errno;
@@ -20,6 +21,17 @@ pub struct Program {
     process: OwnedFd,
     /// The pagemap of its memory. Nothing can be read after the program's execve(2).
     pub pagemap: File,
+}
+
+/// Why the pages of a program cannot be collapsed from outside.
+#[derive(Debug)]
+pub(crate) enum NoCollapse {
+    /// EPERM: CAP_SYS_NICE is missing. EACCES: it is another user's process.
+    Denied(io::Error),
+    /// The kernel does not know the call, or not this advice.
+    Unknown(io::Error),
+    /// The program has ended.
+    Gone,
 }
 
 /// A task that the watcher does at intervals.
@@ -75,6 +87,21 @@ impl Program {
         let null = std::ptr::null::<u8>();
         // SAFETY: pidfd_send_signal(2): signal 0 is none, and a null siginfo is allowed.
         unsafe { libc::syscall(libc::SYS_pidfd_send_signal, self.process.as_raw_fd(), 0, null, 0) == 0 }
+    }
+
+    /// Tries on no memory whether the program's pages can be collapsed from outside (`MADV_COLLAPSE`).
+    ///
+    /// # Errors
+    /// [`NoCollapse`]
+    pub(crate) fn may_collapse(&self) -> Result<(), NoCollapse> {
+        match self.advise(None, MADV_COLLAPSE) {
+            Ok(_) => Ok(()),
+            Err(error) => Err(match error.raw_os_error() {
+                Some(libc::EPERM | libc::EACCES) => NoCollapse::Denied(error),
+                Some(libc::ESRCH) => NoCollapse::Gone,
+                _ => NoCollapse::Unknown(error),
+            }),
+        }
     }
 
     /// Makes an madvise(2) of `range` in the program, from outside; returns the bytes that were advised.

@@ -294,7 +294,8 @@ fn cached(mapping: &Mapping) -> Option<Range> {
 }
 
 pub fn policy() -> impl Strategy<Value = Policy> {
-    let parts = [Part::Text, Part::Rodata, Part::Relro, Part::Data, Part::Bss, Part::Heap, Part::Stack];
+    let parts =
+        [Part::Text, Part::Rodata, Part::Relro, Part::Data, Part::Bss, Part::Heap, Part::Stack, Part::Anon];
     let backings = [Backing::Hugetlb, Backing::Thp, Backing::Pagecache, Backing::Shared];
     let backing = prop::sample::select(backings.to_vec());
     let backings = prop_oneof![2 => Just(Policy::default().backings), 3 => vec(backing.clone(), 0..5)];

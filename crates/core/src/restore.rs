@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Finds what of a process's code and read-only data is a copy, and what of which file it replaced.
+
+use crate::addr::Range;
+use crate::maps::Prot;
+use crate::snapshot::{Extent, Object, Part, Snapshot};
+
+/// A copy that lies where a program's file was mapped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Replaced {
+    /// Index into [`Snapshot::objects`].
+    pub object: usize,
+    /// What it holds.
+    pub part: Part,
+    /// Where it lies.
+    pub range: Range,
+    /// The protection that it has.
+    pub prot: Prot,
+    /// The offset in the object's file of the bytes that were mapped here.
+    pub offset: u64,
+}
+
+/// Returns the copies of text and read-only data, by object and address, mapping by mapping.
+pub fn replaced(snapshot: &Snapshot) -> Vec<Replaced> {
+    let mut all: Vec<Replaced> = Vec::new();
+    for extent in snapshot.extents() {
+        let is_copy = !extent.file_backed && !extent.part.is_writable() && !extent.prot.write;
+        let Some(object) = snapshot.objects.get(extent.object).filter(|_| is_copy) else { continue };
+        let Some(offset) = offset_of(object, extent.range, snapshot.machine.base_page.bytes()) else {
+            continue;
+        };
+        let Extent { object, part, range, prot, .. } = extent;
+        all.push(Replaced { object, part, range, prot, offset });
+    }
+    all
+}
+
+/// Returns the offset in the object's file of what it maps at `range`; `None` if no segment without write
+/// access holds it, or if address and offset differ within a page, whose size is `page` bytes.
+pub fn offset_of(object: &Object, range: Range, page: u64) -> Option<u64> {
+    let stated = range.start.0.wrapping_sub(object.bias);
+    // Two segments may share a page: the later one is mapped over the earlier.
+    let mut segments = object.headers.segments.iter().rev();
+    let segment = segments.find(|s| s.vaddr & !(page - 1) <= stated)?;
+    let offset = (stated.wrapping_sub(segment.vaddr)).wrapping_add(segment.offset);
+    (!segment.prot.write && offset % page == 0).then_some(offset)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::addr::Addr;
+    use crate::maps::FileId;
+    use crate::plan::tests::program;
+
+    #[test]
+    fn a_copy_is_found_with_the_offset_of_its_bytes() {
+        let whole = Range { start: Addr(0x40_0000), end: Addr(0xc0_0000) };
+        let mut snapshot = program(whole);
+        assert_eq!(replaced(&snapshot), []);
+
+        let text = snapshot.extents().into_iter().find(|e| e.part == Part::Text).unwrap();
+        let (middle, after) = (Addr(text.range.start.0 + (2 << 20)), Addr(text.range.start.0 + (4 << 20)));
+        let index = snapshot.mappings.iter().position(|m| m.range.covers(text.range)).unwrap();
+        let file = snapshot.mappings[index].clone();
+        let piece = |start: Addr, end: Addr| {
+            let offset = file.offset + (start.0 - file.range.start.0);
+            crate::maps::Mapping { range: Range { start, end }, offset, ..file.clone() }
+        };
+        let mut copy = piece(middle, after);
+        (copy.file, copy.offset, copy.path) = (FileId::default(), 0, Default::default());
+        let pieces = [piece(file.range.start, middle), copy, piece(after, file.range.end)];
+        snapshot.mappings.splice(index..=index, pieces);
+
+        let found = replaced(&snapshot);
+        let offset = file.offset + (middle.0 - file.range.start.0);
+        let range = Range { start: middle, end: after };
+        assert_eq!(
+            found,
+            [Replaced { object: text.object, part: Part::Text, range, prot: Prot::RX, offset }]
+        );
+    }
+}

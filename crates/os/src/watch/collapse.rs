@@ -1,0 +1,679 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Collapses the anonymous memory of a running process into huge pages; [`hugelift_core::collapse`] decides which.
+//!
+//! *How*: from outside, by process_madvise(2) with `MADV_COLLAPSE`, block by block. No thread is stopped.
+//! The kernel allocates the huge page first. It locks the address space only while it moves the pages of one
+//! block, and a thread that touches the block meanwhile waits.
+//!
+//! *Which first*: the densest blocks. The pagemap shows which pages are present, and not how hot they are:
+//! the bitmap of idle pages (`/sys/kernel/mm/page_idle`) takes a kernel that has it, root, and a walk for each
+//! page.
+//!
+//! The CPU time is the caller's: the kernel copies in its system call.
+
+use crate::machine::{self, base_page, thp_page};
+use crate::proc::memory::MADV_COLLAPSE;
+use crate::proc::pagemap;
+use crate::proc::procfs::{ProcError, Process};
+use crate::proc::snapshot;
+use crate::watch::watcher::{NoCollapse, Program};
+use hugelift_core::addr::{Addr, PageSize, Range};
+use hugelift_core::budget;
+use hugelift_core::collapse::{
+    Area, Block, Budget, Choice, Chosen, Collapsed, Left, Pages, Stopped, Why, choose,
+};
+use hugelift_core::printable::quoted;
+use hugelift_core::snapshot::{Extent, Part, Snapshot};
+use nix::errno::Errno;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::io;
+use std::time::{Duration, Instant};
+
+/// How many times a block is tried while the kernel returns EAGAIN: some of its pages are in use just now.
+const TRIES: u32 = 3;
+/// After this many blocks in a row for which the kernel has no memory, no other one is tried.
+const MAX_SHORT: u32 = 3;
+/// The limit of the control group is read again after this many blocks.
+const LIMIT_EVERY: usize = 32;
+/// A control group must leave this many huge pages. The old pages of a block are charged to it until the
+/// new one is in place.
+const MIN_LEFT: u64 = 4;
+/// Without `PAGEMAP_SCAN` (before Linux 6.7) each page of an area is read. Larger areas are reservations, of
+/// which little is present.
+const MAX_READ: u64 = 16 << 30;
+
+/// Why nothing of a process can be collapsed.
+#[derive(Debug, thiserror::Error)]
+pub enum Refused {
+    /// The kernel has no transparent huge pages.
+    #[error("this kernel has no transparent huge pages")]
+    NoPages,
+    /// The process has forbidden itself transparent huge pages.
+    #[error("process {0} has switched transparent huge pages off for itself (PR_SET_THP_DISABLE)")]
+    SwitchedOff(u32),
+    /// A right is missing.
+    #[error("process_madvise(MADV_COLLAPSE) of process {pid}: {error}; {}", Help(error))]
+    Denied {
+        /// The process.
+        pid: u32,
+        /// EPERM or EACCES.
+        error: io::Error,
+    },
+    /// The kernel does not collapse pages of another process.
+    #[error("process_madvise(MADV_COLLAPSE): {0}; it takes Linux 6.1")]
+    TooOld(io::Error),
+    /// The process has ended.
+    #[error("there is no process {0} (any more)")]
+    Vanished(u32),
+    /// The mappings or pages of the process cannot be read.
+    #[error(transparent)]
+    Unreadable(#[from] ProcError),
+    /// The pages of the process cannot be read.
+    #[error("/proc/{pid}/pagemap: {error}")]
+    NoPagemap {
+        /// The process.
+        pid: u32,
+        /// open(2), read(2) or ioctl(2).
+        error: io::Error,
+    },
+}
+
+/// What helps against an error of process_madvise(2).
+struct Help<'a>(&'a io::Error);
+
+impl fmt::Display for Help<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.raw_os_error() == Some(libc::EACCES) {
+            return f.write_str("run hugelift as the user of that process or as root (sudo)");
+        }
+        f.write_str("it takes CAP_SYS_NICE: ")?;
+        if nix::unistd::geteuid().is_root() {
+            return f.write_str("root has no such right in this container (docker run --cap-add SYS_NICE)");
+        }
+        f.write_str("run hugelift as root (sudo)")?;
+        match std::env::current_exe() {
+            Ok(path) => {
+                write!(f, ", or give it the right: sudo setcap cap_sys_nice+ep {}", quoted(path.as_os_str()))
+            }
+            Err(_) => Ok(()),
+        }
+    }
+}
+
+/// Collapses anonymous memory of `parts` in process `pid` within `budget`.
+///
+/// # Errors
+/// [`Refused`] if nothing can be collapsed. What happens later is in [`Collapsed`].
+pub fn collapse(pid: u32, parts: &[Part], budget: &Budget) -> Result<Collapsed, Refused> {
+    let program = Program::open(pid).map_err(|error| match Process::new(pid).maps() {
+        // What of it cannot be read, and what helps.
+        Err(ProcError::Vanished { .. }) => Refused::Vanished(pid),
+        Err(why) => Refused::Unreadable(why),
+        Ok(_) => Refused::NoPagemap { pid, error },
+    })?;
+    let meter = Meter::cpu();
+    permitted(&program)?;
+    let snapshot = snapshot::live(Some(pid), 0)?;
+    let how = &mut |block| from_outside(&program, block);
+    Work { meter, ..Work::new(&program, &snapshot)? }.collapse(parts, budget, how)
+}
+
+/// Does the same where the right for process_madvise(2) is missing, with a snapshot that has the attributes of
+/// all mappings ([`snapshot::live`] with 0 bytes): `how` collapses one block, as by
+/// madvise(2) in a thread of the process itself, which takes no right. The time that counts is that of the
+/// clock, as the caller's CPU time is not what the kernel takes.
+///
+/// # Errors
+/// See [`collapse()`].
+pub fn collapse_by(
+    program: &Program,
+    snapshot: &Snapshot,
+    parts: &[Part],
+    budget: &Budget,
+    how: &mut dyn FnMut(Range) -> io::Result<()>,
+) -> Result<Collapsed, Refused> {
+    not_switched_off(program.pid)?;
+    Work { meter: Meter::Clock(Instant::now()), ..Work::new(program, snapshot)? }.collapse(parts, budget, how)
+}
+
+fn from_outside(program: &Program, block: Range) -> io::Result<()> {
+    program.advise(Some(block), MADV_COLLAPSE).map(drop)
+}
+
+/// Returns nothing if pages of `program` can be collapsed from outside. Changes nothing.
+///
+/// # Errors
+/// [`Refused`]
+pub fn permitted(program: &Program) -> Result<(), Refused> {
+    let pid = program.pid;
+    page()?;
+    program.may_collapse().map_err(|refused| match refused {
+        NoCollapse::Denied(error) => Refused::Denied { pid, error },
+        NoCollapse::Unknown(error) => Refused::TooOld(error),
+        NoCollapse::Gone => Refused::Vanished(pid),
+    })?;
+    not_switched_off(pid)
+}
+
+fn not_switched_off(pid: u32) -> Result<(), Refused> {
+    if machine::thp_disabled(Some(pid)) { Err(Refused::SwitchedOff(pid)) } else { Ok(()) }
+}
+
+fn page() -> Result<PageSize, Refused> {
+    thp_page().ok_or(Refused::NoPages)
+}
+
+/// Measures what a collapse takes, from when it began.
+enum Meter {
+    /// The CPU time of the calling thread.
+    Cpu(Duration),
+    /// The time of the clock.
+    Clock(Instant),
+}
+
+impl Meter {
+    fn cpu() -> Meter {
+        Meter::Cpu(Meter::now())
+    }
+
+    fn now() -> Duration {
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: clock_gettime(2) writes to `time`, which lives through the call.
+        unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+        let (seconds, nanos) = (u64::try_from(time.tv_sec), u32::try_from(time.tv_nsec));
+        Duration::new(seconds.unwrap_or(0), nanos.unwrap_or(0))
+    }
+
+    fn spent(&self) -> Duration {
+        match self {
+            Meter::Cpu(began) => Meter::now().saturating_sub(*began),
+            Meter::Clock(began) => began.elapsed(),
+        }
+    }
+}
+
+/// What is done to one process.
+struct Work<'a> {
+    program: &'a Program,
+    snapshot: &'a Snapshot,
+    page: PageSize,
+    meter: Meter,
+    /// The kernel shows which blocks are huge (`PAGEMAP_SCAN`, Linux 6.7).
+    scans: bool,
+}
+
+impl<'a> Work<'a> {
+    fn new(program: &'a Program, snapshot: &'a Snapshot) -> Result<Work<'a>, Refused> {
+        let any = Range { start: Addr(0), end: Addr(base_page().bytes()) };
+        let scans = pagemap::huge_stretches(&program.pagemap, any, false, &mut |_| {}).is_ok();
+        Ok(Work { program, snapshot, page: page()?, meter: Meter::cpu(), scans })
+    }
+
+    fn collapse(
+        &self,
+        parts: &[Part],
+        budget: &Budget,
+        how: &mut dyn FnMut(Range) -> io::Result<()>,
+    ) -> Result<Collapsed, Refused> {
+        let areas = areas(self.snapshot, parts);
+        let (blocks, unseen) = self.blocks(&areas, budget)?;
+        // Under a limit of a control group, memory that `spare` does not name is the program's.
+        let limits = budget::Budget::new(&self.snapshot.machine, budget.spare);
+        let added = budget.added.min(limits.machine()).min(limits.group());
+        let Choice { blocks: chosen, mut left, by_heat } =
+            choose(&areas, &blocks, self.page, self.snapshot.machine.base_page, added);
+        left.extend(unseen);
+        let mut result = Collapsed { by_heat, left, ..Collapsed::default() };
+        // Before Linux 6.7 smaps alone shows what is huge, for all mappings at once.
+        let before = if self.scans { 0 } else { self.huge_by_smaps(&areas)? };
+        let tried = self.collapse_all(&chosen, added, budget, how, &mut result);
+        if self.scans {
+            for done in &tried {
+                let mut huge = 0;
+                let found = &mut |range: Range| huge += range.len();
+                // The process may have ended meanwhile.
+                let _ = pagemap::huge_stretches(&self.program.pagemap, done.range, false, found);
+                result.huge += huge;
+                result.added += if huge > 0 { done.adds } else { 0 };
+            }
+        } else {
+            let after = self.huge_by_smaps(&areas).unwrap_or(before);
+            result.huge = after.saturating_sub(before).min(result.tried);
+            result.added = tried.iter().map(|done| done.adds).sum();
+        }
+        result.cpu = self.meter.spent();
+        Ok(result)
+    }
+
+    /// Collapses the blocks in their order, which may add `rest` bytes, until something stops that. Returns
+    /// those that were tried, with what each may have added.
+    fn collapse_all(
+        &self,
+        chosen: &[Chosen],
+        mut rest: u64,
+        budget: &Budget,
+        how: &mut dyn FnMut(Range) -> io::Result<()>,
+        result: &mut Collapsed,
+    ) -> Vec<Chosen> {
+        let (mut tried, mut short) = (Vec::new(), 0);
+        let began = self.meter.spent();
+        for (i, block) in chosen.iter().enumerate() {
+            let mut stop =
+                |why| result.stopped = Some((why, chosen[i..].iter().map(|c| c.range.len()).sum()));
+            let spent = self.meter.spent();
+            let each = spent.saturating_sub(began) / u32::try_from(i.max(1)).unwrap_or(u32::MAX);
+            if spent + each > budget.cpu {
+                stop(Stopped::Cpu(budget.cpu));
+                break;
+            }
+            if let Some(why) = (i % LIMIT_EVERY == 0).then(|| self.group_is_full()).flatten() {
+                stop(why);
+                break;
+            }
+            // The program may have released pages since the block was chosen.
+            let Some(pages) = self.pages(block.range) else {
+                stop(Stopped::Gone);
+                break;
+            };
+            let adds = pages.adds(base_page());
+            let why = pages.refusal().or((adds > rest).then_some(Why::OverBudget));
+            if let Some(why) = why {
+                result.left.push(Left { range: block.range, why, adds });
+                continue;
+            }
+            match collapse_block(block.range, how) {
+                Ok(()) => {
+                    (rest, short) = (rest - adds, 0);
+                    tried.push(Chosen { range: block.range, adds });
+                    result.tried += block.range.len();
+                    continue;
+                }
+                Err(Errno::ESRCH) => stop(Stopped::Gone),
+                Err(errno) => {
+                    result.tried += block.range.len();
+                    *result.errors.entry(errno.to_string()).or_default() += 1;
+                    short = if matches!(errno, Errno::ENOMEM | Errno::EBUSY) { short + 1 } else { 0 };
+                    if short < MAX_SHORT {
+                        continue;
+                    }
+                    let behind = chosen[i + 1..].iter().map(|c| c.range.len()).sum();
+                    result.stopped = Some((Stopped::Short(errno.to_string()), behind));
+                }
+            }
+            break;
+        }
+        tried
+    }
+
+    /// Returns the base pages of a block; `None` if the process no longer has this memory.
+    fn pages(&self, block: Range) -> Option<Pages> {
+        let pages = Pages::of(&pagemap::entries(&self.program.pagemap, block).ok()?);
+        (pages.all * base_page().bytes() == block.len()).then_some(pages)
+    }
+
+    /// Returns why a limit of the process's control group allows no huge page more.
+    fn group_is_full(&self) -> Option<Stopped> {
+        let limit = machine::memory_limit_of(Process::new(self.program.pid))?;
+        (limit.left < MIN_LEFT * self.page.bytes()).then_some(Stopped::Group(limit.source, limit.left))
+    }
+
+    /// Returns the blocks of `areas` that have pages, and what could not be looked at.
+    fn blocks(&self, areas: &[Area], budget: &Budget) -> Result<(Vec<Block>, Vec<Left>), Refused> {
+        let (pid, mut blocks, mut unseen) = (self.program.pid, Vec::new(), Vec::new());
+        for area in areas.iter().filter(|area| area.refusal(self.page).is_none()) {
+            let Some(inner) = area.range.inner(self.page) else { continue };
+            let why = match self.meter.spent() > budget.cpu {
+                true => Some(Why::NoTime),
+                false => (!self.scans && inner.len() > MAX_READ).then_some(Why::Unseen),
+            };
+            if let Some(why) = why {
+                unseen.push(Left { range: inner, why, adds: 0 });
+                continue;
+            }
+            self.blocks_of(inner, &mut blocks).map_err(|error| match error.raw_os_error() {
+                Some(libc::ESRCH) => Refused::Vanished(pid),
+                _ => Refused::NoPagemap { pid, error },
+            })?;
+        }
+        Ok((blocks, unseen))
+    }
+
+    /// Adds the blocks of `inner` that have pages.
+    fn blocks_of(&self, inner: Range, blocks: &mut Vec<Block>) -> io::Result<()> {
+        let pagemap = &self.program.pagemap;
+        let starts_in = |r: Range| (r.start.0..r.end.0).step_by(self.page.bytes() as usize).map(Addr);
+        let (mut huge, mut present) = (BTreeSet::new(), BTreeSet::new());
+        if self.scans {
+            let found = &mut |r: Range| huge.extend(r.inner(self.page).into_iter().flat_map(starts_in));
+            pagemap::huge_stretches(pagemap, inner, false, found)?;
+            let found = &mut |r: Range| {
+                present.extend(starts_in(Range { start: r.start.align_down(self.page), ..r }));
+            };
+            pagemap::present_stretches(pagemap, inner, found)?;
+        } else {
+            present.extend(starts_in(inner));
+        }
+        for start in present {
+            let range = Range::sized(start, self.page.bytes()).unwrap_or_default();
+            let huge = huge.contains(&start);
+            let pages = if huge { Some(Pages::default()) } else { self.pages(range) };
+            let Some(pages) = pages else { return Err(io::Error::from_raw_os_error(libc::ESRCH)) };
+            blocks.push(Block { start, huge, pages, heat: None });
+        }
+        Ok(())
+    }
+
+    /// Returns the bytes of all mappings of `areas` that are huge, by smaps.
+    fn huge_by_smaps(&self, areas: &[Area]) -> Result<u64, ProcError> {
+        let usages = Process::new(self.program.pid).smaps()?;
+        let is_in = |range: Range| areas.iter().any(|area| area.range.intersect(range).is_some());
+        Ok(usages.iter().filter(|u| is_in(u.mapping.range)).map(|u| u.anon_huge).sum())
+    }
+}
+
+/// Collapses a block by `how`.
+fn collapse_block(block: Range, how: &mut dyn FnMut(Range) -> io::Result<()>) -> Result<(), Errno> {
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        match how(block).map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO))) {
+            Err(Errno::EAGAIN) if tries < TRIES => {}
+            done => return done,
+        }
+    }
+}
+
+/// Returns the anonymous memory of `parts`. Adjacent parts of one mapping are one area.
+fn areas(snapshot: &Snapshot, parts: &[Part]) -> Vec<Area> {
+    let mut extents = snapshot.extents();
+    extents.extend(snapshot.anonymous(&extents));
+    extents.retain(|e: &Extent| parts.contains(&e.part) && !e.file_backed);
+    extents.sort_by_key(|extent| extent.range.start);
+    let mut attributes: BTreeMap<Addr, Vec<_>> = BTreeMap::new();
+    for (range, attribute) in &snapshot.special {
+        attributes.entry(range.start).or_default().push(*attribute);
+    }
+    let mut areas: Vec<Area> = Vec::new();
+    for extent in extents {
+        let Some(mapping) = snapshot.mapping_at(extent.range.start).filter(|m| !m.is_file()) else {
+            continue;
+        };
+        match areas.last_mut() {
+            Some(last) if last.range.end == extent.range.start && mapping.range.covers(last.range) => {
+                last.range.end = extent.range.end;
+            }
+            _ => areas.push(Area {
+                range: extent.range,
+                prot: mapping.prot,
+                shared: mapping.shared,
+                attributes: attributes.get(&mapping.range.start).cloned().unwrap_or_default(),
+            }),
+        }
+    }
+    areas
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::sysfs::{self, ThpMode};
+    use std::io::{BufRead, BufReader, Write};
+    use std::process::{Child, Command, Stdio};
+
+    const MB: u64 = 1 << 20;
+    const PARTS: [Part; 3] = [Part::Anon, Part::Heap, Part::Bss];
+
+    /// A Python program that says where its memory is and what is in it.
+    struct Python {
+        child: Child,
+        says: BufReader<std::process::ChildStdout>,
+    }
+
+    impl Python {
+        /// Starts `program`, which defines `at`, `length` and `checksum()`; `None` without Python.
+        fn start(program: &str) -> Option<(Python, Range)> {
+            const BEFORE: &str = "import ctypes, mmap, sys, zlib\n\
+                def anonymous(n):\n  \
+                  return mmap.mmap(-1, n, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\n\
+                def where(buffer):\n  \
+                  return ctypes.addressof((ctypes.c_char * len(buffer)).from_buffer(buffer))\n";
+            const AFTER: &str = "\nfor _ in range(1000):\n  \
+                  print(at, length, checksum(), flush=True)\n  \
+                  if not sys.stdin.readline(): break\n";
+            let mut command = Command::new("python3");
+            command.arg("-c").arg(format!("{BEFORE}{program}{AFTER}"));
+            let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().ok()?;
+            let mut python = Python { says: BufReader::new(child.stdout.take()?), child };
+            let said = python.said();
+            let [at, length, _] = said[..] else { panic!("{said:?}") };
+            Some((python, Range::sized(Addr(at), length).unwrap()))
+        }
+
+        fn pid(&self) -> u32 {
+            self.child.id()
+        }
+
+        fn said(&mut self) -> Vec<u64> {
+            let mut line = String::new();
+            self.says.read_line(&mut line).unwrap();
+            line.split_whitespace().map(|word| word.parse().unwrap()).collect()
+        }
+
+        /// Asks for its checksum.
+        fn sum(&mut self) -> u64 {
+            self.child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+            self.said()[2]
+        }
+    }
+
+    impl Drop for Python {
+        fn drop(&mut self) {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+
+    /// Returns what came of it; `None` if this machine does not allow it.
+    fn collapsed(pid: u32, budget: Budget) -> Option<Collapsed> {
+        match collapse(pid, &PARTS, &budget) {
+            Ok(collapsed) => {
+                println!("{collapsed}");
+                Some(collapsed)
+            }
+            Err(refused @ (Refused::NoPages | Refused::Denied { .. } | Refused::TooOld(_))) => {
+                println!("SKIP: {refused}");
+                None
+            }
+            Err(other) => panic!("{other}"),
+        }
+    }
+
+    fn huge(pid: u32, range: Range) -> u64 {
+        let inner = range.inner(thp_page().unwrap()).unwrap();
+        pagemap::huge_bytes_at_least(pid.cast_signed(), inner).unwrap()
+    }
+
+    const PLENTY: Budget = Budget { cpu: Duration::from_secs(60), added: 64 * MB, spare: 0 };
+
+    #[test]
+    fn a_bytearray_becomes_huge_and_keeps_its_bytes() {
+        let program = "b = bytearray(bytes(range(256)) * (100 << 12))\n\
+            at, length = where(b), len(b)\n\
+            def checksum(): return zlib.crc32(b)";
+        let Some((mut python, range)) = Python::start(program) else { return println!("SKIP: no python3") };
+        let sum = python.sum();
+        let Some(done) = collapsed(python.pid(), PLENTY) else { return };
+        let inner = range.inner(thp_page().unwrap()).unwrap();
+        assert_eq!(huge(python.pid(), range), inner.len(), "{done}");
+        assert!(done.huge <= done.tried && done.cpu > Duration::ZERO, "{done:?}");
+        assert_eq!(python.sum(), sum);
+        // The second time nothing of it is left to do.
+        let again = collapsed(python.pid(), PLENTY).unwrap();
+        assert!(again.left_by_reason()[&Why::Huge].0 >= inner.len(), "{again}");
+    }
+
+    #[test]
+    fn without_a_scan_smaps_shows_what_became_huge() {
+        let program = "b = bytearray(bytes(range(256)) * (40 << 12))\n\
+            at, length = where(b), len(b)\n\
+            def checksum(): return zlib.crc32(b)";
+        let Some((mut python, range)) = Python::start(program) else { return println!("SKIP: no python3") };
+        let sum = python.sum();
+        let program = Program::open(python.pid()).unwrap();
+        if let Err(refused) = permitted(&program) {
+            return println!("SKIP: {refused}");
+        }
+        let snapshot = snapshot::live(Some(python.pid()), 0).unwrap();
+        let work = Work { scans: false, ..Work::new(&program, &snapshot).unwrap() };
+        let how = &mut |block| from_outside(&program, block);
+        let done = work.collapse(&PARTS, &PLENTY, how).unwrap();
+        let inner = range.inner(thp_page().unwrap()).unwrap();
+        assert_eq!(huge(python.pid(), range), inner.len(), "{done}");
+        assert!(done.huge >= inner.len() && done.huge <= done.tried, "{done}");
+        assert_eq!(python.sum(), sum);
+    }
+
+    /// What `how` returns is not what counts.
+    #[test]
+    fn what_is_said_to_be_huge_and_is_not_does_not_count() {
+        let program = "b = bytearray(bytes(range(256)) * (16 << 12))\n\
+            at, length = where(b), len(b)\n\
+            def checksum(): return 0";
+        let Some((python, _)) = Python::start(program) else { return println!("SKIP: no python3") };
+        let program = Program::open(python.pid()).unwrap();
+        let snapshot = snapshot::live(Some(python.pid()), 0).unwrap();
+        if page().is_err()
+            || sysfs::thp(&|path| std::fs::read_to_string(path).ok()).0 == Some(ThpMode::Always)
+        {
+            return println!("SKIP: no transparent huge pages, or all memory is on them");
+        }
+        let done = collapse_by(&program, &snapshot, &PARTS, &PLENTY, &mut |_| Ok(())).unwrap();
+        assert!(done.tried >= 12 * MB && done.huge == 0 && done.added == 0, "{done}");
+        // Memory is short: after a few blocks no other one is tried.
+        let mut calls = 0;
+        let short = &mut |_| {
+            calls += 1;
+            Err(io::Error::from_raw_os_error(libc::ENOMEM))
+        };
+        let done = collapse_by(&program, &snapshot, &PARTS, &PLENTY, short).unwrap();
+        assert_eq!((calls, done.huge), (MAX_SHORT, 0), "{done}");
+        assert!(matches!(done.stopped, Some((Stopped::Short(_), behind)) if behind > 0), "{done}");
+        // A thread that is gone ends it at once.
+        let gone = &mut |_| Err(io::Error::from_raw_os_error(libc::ESRCH));
+        let done = collapse_by(&program, &snapshot, &PARTS, &PLENTY, gone).unwrap();
+        assert!(matches!(done.stopped, Some((Stopped::Gone, _))) && done.tried == 0, "{done}");
+    }
+
+    #[test]
+    fn a_dict_becomes_huge_and_keeps_its_contents() {
+        let program = "d = {str(n): n for n in range(600_000)}\n\
+            at, length = id(d), 1\n\
+            def checksum(): return sum(d.values()) + len(''.join(d))";
+        let Some((mut python, _)) = Python::start(program) else { return println!("SKIP: no python3") };
+        let sum = python.sum();
+        let Some(done) = collapsed(python.pid(), PLENTY) else { return };
+        assert!(done.huge + done.left_by_reason().get(&Why::Huge).map_or(0, |l| l.0) >= 32 * MB, "{done}");
+        assert_eq!(python.sum(), sum);
+    }
+
+    #[test]
+    fn what_the_program_has_excluded_stays_small() {
+        let program = "m = anonymous(32 << 20)\n\
+            m.madvise(mmap.MADV_NOHUGEPAGE)\n\
+            m.write(bytes(range(256)) * (32 << 12))\n\
+            at, length = where(m), len(m)\n\
+            def checksum(): return zlib.crc32(m)";
+        let Some((mut python, range)) = Python::start(program) else { return println!("SKIP: no python3") };
+        let sum = python.sum();
+        let Some(done) = collapsed(python.pid(), PLENTY) else { return };
+        assert_eq!(huge(python.pid(), range), 0, "{done}");
+        let excluded = Why::Attribute(hugelift_core::attribute::Attribute::NoHuge);
+        assert!(done.left_by_reason()[&excluded].0 >= 32 * MB, "{done}");
+        assert_eq!(python.sum(), sum);
+    }
+
+    #[test]
+    fn little_memory_is_added_to_a_sparse_mapping() {
+        // One page in each 2 MB, and a second mapping of which three quarters are present.
+        if sysfs::thp(&|path| std::fs::read_to_string(path).ok()).0 == Some(ThpMode::Always) {
+            return println!("SKIP: thp is always: a page that is touched is huge");
+        }
+        let program = "s = anonymous(256 << 20)\n\
+            for n in range(0, len(s), 2 << 20): s[n] = 1\n\
+            m = anonymous(64 << 20)\n\
+            for n in range(0, len(m), 4096):\n  \
+              if n >> 12 & 3: m[n] = 1\n\
+            at, length = where(s), len(s)\n\
+            def checksum(): return zlib.crc32(m) + zlib.crc32(s[::2 << 20])";
+        let Some((mut python, range)) = Python::start(program) else { return println!("SKIP: no python3") };
+        let resident = |pid| {
+            let status = std::fs::read_to_string(format!("/proc/{pid}/statm")).unwrap();
+            status.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * base_page().bytes()
+        };
+        let before = resident(python.pid());
+        let budget = Budget { added: 5 * MB, ..PLENTY };
+        let Some(done) = collapsed(python.pid(), budget) else { return };
+        let grown = resident(python.pid()).saturating_sub(before);
+        assert_eq!(huge(python.pid(), range), 0, "{done}");
+        assert!(done.added <= 5 * MB && grown <= 6 * MB, "{grown}: {done}");
+        let left = done.left_by_reason();
+        assert!(left[&Why::Sparse].0 >= 250 * MB && left[&Why::OverBudget].0 > 0, "{done}");
+        python.sum();
+    }
+
+    #[test]
+    fn what_a_child_has_too_is_not_copied() {
+        // The child ends with its parent (PR_SET_PDEATHSIG).
+        let program = "import os, signal\n\
+            b = bytearray(bytes(range(256)) * (32 << 12))\n\
+            r, w = os.pipe()\n\
+            if os.fork() == 0:\n  \
+              ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)\n  \
+              os.write(w, b'x')\n  \
+              signal.pause()\n\
+            os.read(r, 1)\n\
+            at, length = where(b), len(b)\n\
+            def checksum(): return zlib.crc32(b)";
+        let Some((mut python, range)) = Python::start(program) else { return println!("SKIP: no python3") };
+        let before = huge(python.pid(), range);
+        let Some(done) = collapsed(python.pid(), PLENTY) else { return };
+        if before > 0 {
+            return println!("SKIP: its memory was huge before");
+        }
+        assert_eq!(huge(python.pid(), range), 0, "{done}");
+        assert!(done.left_by_reason()[&Why::NotOwn].0 >= 28 * MB, "{done}");
+        python.sum();
+    }
+
+    #[test]
+    fn the_cpu_time_is_kept() {
+        let program = "b = bytearray(64 << 20)\n\
+            for n in range(0, len(b), 4096): b[n] = 1\n\
+            at, length = where(b), len(b)\n\
+            def checksum(): return 0";
+        let Some((python, _)) = Python::start(program) else { return println!("SKIP: no python3") };
+        let budget = Budget { cpu: Duration::ZERO, ..PLENTY };
+        let Some(done) = collapsed(python.pid(), budget) else { return };
+        assert_eq!((done.huge, done.tried), (0, 0), "{done}");
+    }
+
+    #[test]
+    fn processes_that_are_gone_or_have_switched_it_off() {
+        assert!(matches!(collapse(1 << 23, &PARTS, &PLENTY), Err(Refused::Vanished(_))));
+        const PR_SET_THP_DISABLE: i32 = 41;
+        let program = format!(
+            "ctypes.CDLL(None).prctl({PR_SET_THP_DISABLE}, 1, 0, 0, 0)\n\
+            at, length = 4096, 1\n\
+            def checksum(): return 0"
+        );
+        let Some((python, _)) = Python::start(&program) else { return println!("SKIP: no python3") };
+        match collapse(python.pid(), &PARTS, &PLENTY) {
+            Err(Refused::SwitchedOff(pid)) => assert_eq!(pid, python.pid()),
+            Err(Refused::NoPages | Refused::Denied { .. } | Refused::TooOld(_)) => {
+                println!("SKIP: not allowed")
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
