@@ -13,6 +13,7 @@ use hugelift_os::launch::guard::{Guard, Unguarded};
 use hugelift_os::machine::{self, base_page, folios};
 use hugelift_os::proc::procfs::Process;
 use hugelift_os::proc::snapshot;
+use hugelift_os::store::Moment;
 use hugelift_os::trace::remote::Remote;
 use hugelift_os::watch::observer::cpu_time;
 use hugelift_os::{pagecache, store};
@@ -86,7 +87,7 @@ impl LiftJob {
             pagecache::find(Some(pid), &mut before, &self.policy.parts, takes);
         }
         if self.policy.backings.contains(&Backing::Shared) {
-            let offer = store::offer(pid, &before, &self.policy);
+            let offer = store::offer(pid, &before, &self.policy, Moment::Start);
             before.stored = offer.stored;
             self.spend(&mut before.machine, offer.made);
             target.offer_stored(offer.files);

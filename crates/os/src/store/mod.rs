@@ -95,9 +95,19 @@ fn own_store(lack: Option<Reason>) -> Result<Store, StoreError> {
     })
 }
 
-/// Looks up the objects of the stopped process `pid`, and copies those that the store does not have. Every
-/// failure is only a reason why there is no copy.
-pub fn offer(pid: u32, snapshot: &Snapshot, policy: &Policy) -> Offer {
+/// When the store is asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Moment {
+    /// The program has not run yet: its memory holds what its files hold.
+    Start,
+    /// The program runs, and may change its memory while it is read. So a new entry is compared with the
+    /// file: other programs will run it.
+    Running,
+}
+
+/// Looks up the objects of process `pid`, and copies those that the store does not have. Every failure is
+/// only a reason why there is no copy.
+pub fn offer(pid: u32, snapshot: &Snapshot, policy: &Policy, moment: Moment) -> Offer {
     let mut offer = Offer::default();
     // The next start may want both parts, so an entry has both.
     let both = Policy { parts: vec![Part::Text, Part::Rodata], ..policy.clone() };
@@ -124,7 +134,7 @@ pub fn offer(pid: u32, snapshot: &Snapshot, policy: &Policy) -> Offer {
         let ranges: Vec<Range> = of_object.iter().map(|(.., range)| *range).collect();
         let rodata = of_object.iter().filter(|(_, part, _)| *part == Part::Rodata);
         let rodata: Vec<Range> = rodata.map(|(.., range)| *range).collect();
-        let query = StoreQuery { pid, object, ranges: &ranges, rodata: &rodata, page };
+        let query = StoreQuery { pid, object, ranges: &ranges, rodata: &rodata, page, moment };
         let began = Instant::now();
         let found = stores.get(&query, &mut budget);
         tracing::debug!(object = ?object.path, ?found, elapsed = ?began.elapsed(), "store");
@@ -207,6 +217,7 @@ struct StoreQuery<'a> {
     /// Those of the ranges that are not code. For code the snapshot knows whether it is the file's.
     rodata: &'a [Range],
     page: PageSize,
+    moment: Moment,
 }
 
 /// The stores that a user can use.
@@ -379,6 +390,11 @@ impl Store {
             key: key.as_ref(),
         };
         let fresh = entry::fill(&self.place.dir, query.pid, query.ranges, &names, &naming)?;
+        if query.moment == Moment::Running
+            && !source.holds(query.object, query.ranges, &fresh.file, query.page)
+        {
+            return Err(StoreError::Written { path: query.object.path.clone().into() });
+        }
         let names = naming.names;
         let mut record = Record {
             version: record::VERSION,

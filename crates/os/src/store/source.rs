@@ -3,16 +3,19 @@
 
 use super::StoreError;
 use crate::io::write_back::write_back;
+use crate::machine::base_page;
 use crate::pagecache::prime::open_for_writing;
 use crate::proc::procfs::Process;
+use hugelift_core::addr::{PageSize, Range};
 use hugelift_core::record::{Evidence, Identity};
+use hugelift_core::restore::offset_of;
 use hugelift_core::snapshot::Object;
 use hugelift_core::symbols::{Function, functions};
 use nix::sys::statfs::{BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, FsType, OVERLAYFS_SUPER_MAGIC, fstatfs};
 use object::read::ReadCache;
 use std::fs::{File, Metadata, OpenOptions};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
@@ -120,6 +123,25 @@ impl Source {
     /// Returns whether the file's identity and times are still those that were found first.
     pub fn is_unchanged(&self) -> bool {
         self.file.metadata().is_ok_and(|meta| identity(&meta) == self.identity)
+    }
+
+    /// Returns whether `copy` has, behind its first page, the bytes of the file that `object` maps at
+    /// `ranges`, one range after the other.
+    pub fn holds(&self, object: &Object, ranges: &[Range], copy: &File, page: PageSize) -> bool {
+        const CHUNK: u64 = 256 << 10;
+        let Ok(file) = File::open(format!("/proc/self/fd/{}", self.file.as_raw_fd())) else { return false };
+        let mut there = page.bytes();
+        ranges.iter().all(|range| {
+            let Some(here) = offset_of(object, *range, base_page().bytes()) else { return false };
+            let start = there;
+            there += range.len();
+            (0..range.len()).step_by(CHUNK as usize).all(|at| {
+                let len = CHUNK.min(range.len() - at) as usize;
+                let (mut one, mut two) = (vec![0; len], vec![0; len]);
+                let read = file.read_exact_at(&mut one, here + at);
+                read.and_then(|()| copy.read_exact_at(&mut two, start + at)).is_ok() && one == two
+            })
+        })
     }
 
     /// Reads the functions that its symbol table names; none if it cannot be read.
