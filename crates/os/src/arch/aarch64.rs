@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! AArch64.
 
-use super::{Frame, put, put32};
+use super::{Frame, Interrupted, put, put32};
 use hugelift_core::addr::Addr;
 use hugelift_core::elf::Machine;
 
@@ -85,6 +85,11 @@ impl Regs {
     /// Returns the loaded system call: its number and its first three arguments.
     pub fn call(&self) -> [u64; 4] {
         [self.x[8], self.x[0], self.x[1], self.x[2]]
+    }
+
+    /// Returns true: the registers do not show whether the thread is in a system call.
+    pub fn is_in_call(&self) -> bool {
+        true
     }
 
     /// Returns the result of a system call: a value, or a negative errno.
@@ -188,6 +193,19 @@ pub const BATCH: [u8; 40] = code([
     0xd280_1168, // mov x8, #139            rt_sigreturn
     SVC,         // svc #0                  load all registers from the frame at sp
 ]);
+
+/// Bytes that [`lent_stub`] takes at most.
+pub const LENT_STUB_BYTES: usize = 160;
+
+/// Returns no code: no jump of this architecture reaches every address without changing a register.
+pub fn lent_stub(_regs: &Regs, _mask: u64) -> Option<Vec<u8>> {
+    None
+}
+
+/// Returns the registers as they are: no thread is borrowed.
+pub fn interrupted(regs: &Regs) -> Interrupted {
+    Interrupted::No(*regs)
+}
 
 /// Bytes that are reserved for the code that [`entry_stub`] returns.
 pub const ENTRY_STUB_BYTES: usize = 72;

@@ -12,6 +12,7 @@
 //! | `STUB`, `COPY_AT`, `SYSCALL_AT`, `RETURN_AT` | code that makes one system call, then calls rt_sigreturn(2) |
 //! | `BATCH`, `Regs::with_batch`, `Regs::in_batch` | code that makes a list of system calls, then calls rt_sigreturn(2) |
 //! | `entry_stub`, `entry_registers`, `ENTRY_STUB_BYTES` | code that a dynamic program runs at its entry point |
+//! | `lent_stub`, `LENT_STUB_BYTES`, `interrupted` | code that a borrowed thread runs, where there is such code; how a thread in a system call goes on |
 //! | `signal_frame`, `FRAME_PC` | the frame from which rt_sigreturn(2) restores registers; the program counter in it |
 //! | `PROT_BTI`, `has_bti` | branch target identification, where the architecture has it |
 //! | `call_on_stack` | calls a function on another stack |
@@ -33,6 +34,17 @@ pub struct Frame {
     pub bytes: Vec<u8>,
     /// Offset in `bytes` at which the stack pointer must be for rt_sigreturn(2) to find the frame.
     pub sp_at: u64,
+}
+
+/// How a thread goes on that a stop found in a system call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Interrupted {
+    /// It was not in a call, or the call had ended: these registers are its own.
+    No(Regs),
+    /// It makes the call again, or goes on with it, without having seen the stop.
+    Restarts(Regs),
+    /// The call has ended with EINTR. It has this number, and would be made again with these registers.
+    Eintr(i64, Regs),
 }
 
 /// The alignment that the first byte of a frame must have.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! x86-64.
 
-use super::{FRAME_ALIGN, Frame, put, put32};
+use super::{FRAME_ALIGN, Frame, Interrupted, put, put32};
 use hugelift_core::addr::Addr;
 use hugelift_core::elf::Machine;
 
@@ -111,6 +111,11 @@ impl Regs {
         [self.rax, self.rdi, self.rsi, self.rdx]
     }
 
+    /// Returns whether the registers are those of a thread in a system call.
+    pub fn is_in_call(&self) -> bool {
+        self.orig_rax as i64 >= 0
+    }
+
     /// Returns the result of a system call: a value, or a negative errno.
     pub fn result(&self) -> i64 {
         self.rax as i64
@@ -193,6 +198,74 @@ pub const BATCH: [u8; 50] = [
     0xb8, 0x0f, 0x00, 0x00, 0x00,   // mov $15, %eax      rt_sigreturn
     0x0f, 0x05,                     // syscall            load all registers from the frame at rsp
 ];
+
+/// `rt_sigprocmask(2)` on x86-64.
+const SYS_RT_SIGPROCMASK: u32 = 14;
+
+/// Bytes that [`lent_stub`] takes at most.
+pub const LENT_STUB_BYTES: usize = 160;
+
+/// Returns code, without a stack, that makes one system call in a thread which was stopped anywhere, and
+/// then gives the thread back: it sets the signal mask, loads the registers that a system call uses, and
+/// jumps to where the thread was. `regs` are the thread's own.
+///
+/// The tracer loads the call's number and arguments and enters at the first byte. `syscall` changes rax, rcx
+/// and r11 only, and keeps the flags, so no register needs the stack. `None` where no such code exists.
+#[rustfmt::skip]
+pub fn lent_stub(regs: &Regs, mask: u64) -> Option<Vec<u8>> {
+    let mut code = Vec::with_capacity(LENT_STUB_BYTES);
+    code.extend([0x0f, 0x05]);              // syscall              the call that the tracer has loaded
+    code.push(0xb8);                        // mov $14, %eax        rt_sigprocmask
+    code.extend(SYS_RT_SIGPROCMASK.to_le_bytes());
+    code.extend([0xbf, 2, 0, 0, 0]);        // mov $2, %edi         SIG_SETMASK
+    let mask_at = code.len() + 3;
+    code.extend([0x48, 0x8d, 0x35, 0, 0, 0, 0]); // lea mask(%rip), %rsi
+    code.extend([0xba, 0, 0, 0, 0]);        // mov $0, %edx         no old mask; `xor` would change flags
+    code.extend([0x41, 0xba, 8, 0, 0, 0]);  // mov $8, %r10d        size of the mask
+    code.extend([0x0f, 0x05]);              // syscall
+    let mut load = |opcode: [u8; 2], value: u64| {
+        code.extend(opcode);                // movabs $value, %reg
+        code.extend(value.to_le_bytes());
+    };
+    load([0x48, 0xb8], regs.rax);
+    load([0x48, 0xb9], regs.rcx);
+    load([0x48, 0xba], regs.rdx);
+    load([0x48, 0xbe], regs.rsi);
+    load([0x48, 0xbf], regs.rdi);
+    load([0x49, 0xb8], regs.r8);
+    load([0x49, 0xb9], regs.r9);
+    load([0x49, 0xba], regs.r10);
+    load([0x49, 0xbb], regs.r11);
+    code.extend([0xff, 0x25, 0, 0, 0, 0]);  // jmp *0(%rip)         where the thread was
+    code.extend(regs.rip.to_le_bytes());
+    let mask_is = code.len();
+    code.extend(mask.to_le_bytes());
+    // The distance counts from the end of the instruction.
+    let distance = u32::try_from(mask_is - (mask_at + 4)).ok()?;
+    code[mask_at..mask_at + 4].copy_from_slice(&distance.to_le_bytes());
+    Some(code)
+}
+
+/// Returns how a thread with `regs` at a ptrace stop goes on (signal(7), "Interruption of system calls by
+/// stop signals"; arch/x86/kernel/signal.c, `arch_do_signal_or_restart`).
+pub fn interrupted(regs: &Regs) -> Interrupted {
+    const EINTR: i64 = -4;
+    const ERESTARTSYS: i64 = -512;
+    const ERESTARTNOHAND: i64 = -514;
+    const ERESTART_RESTARTBLOCK: i64 = -516;
+    let number = regs.orig_rax as i64;
+    if number < 0 {
+        return Interrupted::No(*regs);
+    }
+    // `syscall` has two bytes. A call number of -1 keeps the kernel from restarting a second time.
+    let again = |rax: i64| Regs { rip: regs.rip - 2, rax: rax as u64, orig_rax: u64::MAX, ..*regs };
+    match regs.rax as i64 {
+        ERESTARTNOHAND..=ERESTARTSYS => Interrupted::Restarts(again(number)),
+        ERESTART_RESTARTBLOCK => Interrupted::Restarts(again(libc::SYS_restart_syscall)),
+        EINTR => Interrupted::Eintr(number, again(number)),
+        _ => Interrupted::No(Regs { orig_rax: u64::MAX, ..*regs }),
+    }
+}
 
 /// Bytes that are reserved for the code that [`entry_stub`] returns.
 pub const ENTRY_STUB_BYTES: usize = 64;

@@ -4,8 +4,9 @@
 use crate::proc::memory;
 use crate::proc::procfs::{Auxv, Process};
 use crate::trace::batch::{CALL_BYTES, errno, fail};
+use crate::trace::calls::{Calls as _, prot_bits};
 use crate::trace::frame::{Call, DATA_BYTES};
-use crate::trace::remote::{Remote, prot_bits};
+use crate::trace::remote::Remote;
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::elf::{HEAD_BYTES, Headers};
 use hugelift_core::maps::{Mapping, Prot};

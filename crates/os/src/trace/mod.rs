@@ -1,15 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Changes a process by ptrace(2): [`ptrace`] stops it, [`frame`] writes the frames from which it returns
-//! to its program, [`threads`] stops its other threads, and [`remote`] makes system calls in it.
+//! Changes a process by ptrace(2).
+//!
+//! - [`ptrace`] makes the requests.
+//! - A program at its start: [`remote`] makes system calls in the stopped process, [`frame`] writes the frames
+//!   from which it returns to its program, [`threads`] stops its other threads.
+//! - A running program: [`live`] makes system calls in one thread at a time, which [`lent`] borrows and gives
+//!   back; [`waits`] knows the threads that cannot be borrowed without being noticed, `pass` gives them files,
+//!   and [`restore`] maps the files' own pages back.
 
 pub mod at_exec;
 pub mod auxv_slots;
 pub(crate) mod batch;
+mod calls;
 pub(crate) mod deadline;
 pub(crate) mod faultpoint;
 pub mod frame;
 mod inject;
+pub mod lent;
+pub mod live;
+mod pass;
 pub mod ptrace;
 pub mod remote;
+pub mod restore;
 pub(crate) mod stored;
 pub mod threads;
+pub(crate) mod waits;

@@ -22,6 +22,7 @@ const GETSIGINFO: u32 = 0x4202;
 const POKEDATA: u32 = 5;
 const CONT: u32 = 7;
 const PEEKSIGINFO: u32 = 0x4209;
+const GET_RSEQ_CONFIGURATION: u32 = 0x420f;
 const DETACH: u32 = 17;
 const SYSCALL: u32 = 24;
 const NT_PRSTATUS: usize = 1;
@@ -110,8 +111,29 @@ fn call(what: &'static str, request: u32, tid: Tid, addr: usize, data: usize) ->
     }
     let source = io::Error::last_os_error();
     match source.raw_os_error() {
-        Some(libc::ESRCH) => Err(Error::Vanished(tid)),
+        Some(libc::ESRCH) => {
+            if request != SEIZE {
+                reap(tid);
+            }
+            Err(Error::Vanished(tid))
+        }
         _ => Err(Error::Os { what, tid, source }),
+    }
+}
+
+/// Waits for a tracee that dies. An execve(2) of another thread goes on only when each thread that it has
+/// killed was waited for by its tracer, and until then PTRACE_SEIZE of any other thread blocks.
+fn reap(tid: Tid) {
+    const TRIES: u32 = 100;
+    let mut status = 0;
+    for _ in 0..TRIES {
+        // SAFETY: wait4(2): status is a live i32, rusage may be null.
+        let rc = unsafe { libc::wait4(tid, &mut status, libc::__WALL | libc::WNOHANG, std::ptr::null_mut()) };
+        // The leader's zombie is released by the execve(2) itself: then there is no such child.
+        if rc != 0 {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_micros(100));
     }
 }
 
@@ -167,6 +189,20 @@ impl Running {
     }
 }
 
+/// Detaches from a tracee that did not stop in time, if it has stopped since. Returns whether it is still
+/// traced.
+pub fn release_late(tid: Tid) -> bool {
+    let mut status = 0;
+    // SAFETY: wait4(2): status is a live i32, rusage may be null.
+    let rc = unsafe { libc::wait4(tid, &mut status, libc::__WALL | libc::WNOHANG, std::ptr::null_mut()) };
+    if rc == tid && libc::WIFSTOPPED(status) {
+        let signal = if status >> 16 == 0 { libc::WSTOPSIG(status) } else { 0 };
+        // A thread that has ended needs nothing.
+        let _ = Stopped { tid }.detach(signal);
+    }
+    rc == 0
+}
+
 impl Stopped {
     /// Returns the thread's id.
     pub fn tid(&self) -> Tid {
@@ -182,6 +218,12 @@ impl Stopped {
         };
         call(what, request, self.tid, 0, signal as usize)?;
         Ok(Running { tid: self.tid })
+    }
+
+    /// Resumes the tracee until it is about to return to its program, where it stops with [`Stop::Trap`].
+    pub fn resume_to_trap(self) -> Result<Running, Error> {
+        call("PTRACE_INTERRUPT", INTERRUPT, self.tid, 0, 0)?;
+        self.resume(Resume::Cont, 0)
     }
 
     /// Detaches from the tracee, and delivers `signal` (0 for none).
@@ -228,6 +270,17 @@ impl Stopped {
     pub fn set_signal_mask(&self, mask: u64) -> Result<(), Error> {
         let mut mask = mask;
         call("PTRACE_SETSIGMASK", SETSIGMASK, self.tid, size_of::<u64>(), (&raw mut mask) as usize).map(drop)
+    }
+
+    /// Returns the address of the thread's `struct rseq`; `None` if it has registered none, or before Linux
+    /// 5.13.
+    pub fn rseq_area(&self) -> Option<Addr> {
+        // struct ptrace_rseq_configuration (linux/ptrace.h): address, size, signature, flags, padding.
+        let mut words = [0u64; 3];
+        let size = size_of_val(&words);
+        let what = "PTRACE_GET_RSEQ_CONFIGURATION";
+        call(what, GET_RSEQ_CONFIGURATION, self.tid, size, words.as_mut_ptr() as usize).ok()?;
+        (words[0] != 0).then_some(Addr(words[0]))
     }
 
     /// Returns whether `signal` is pending for this thread, not for its process.

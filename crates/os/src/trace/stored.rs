@@ -3,7 +3,8 @@
 
 use crate::proc::procfs::Process;
 use crate::trace::batch::{Batch, BatchResults, errno, fail};
-use crate::trace::remote::{FILE_COPY, Remote, mremap_call, prot_bits, refused};
+use crate::trace::calls::{FILE_COPY, mremap_call, prot_bits, refused};
+use crate::trace::remote::Remote;
 use hugelift_core::addr::{Addr, Range};
 use hugelift_core::target::{Fault, MapStored, Target};
 use nix::sys::stat::fstat;

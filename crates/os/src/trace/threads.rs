@@ -60,12 +60,12 @@ fn stop(tid: Tid) -> Result<(Stopped, i32), Error> {
 }
 
 /// Returns whether a thread has ended: the kernel lists it for a while, and refuses to trace it.
-fn has_ended(pid: i32, tid: Tid) -> bool {
+pub(crate) fn has_ended(pid: i32, tid: Tid) -> bool {
     Process::new(pid.cast_unsigned()).stat_of_thread(tid).map_or(true, |stat| stat.has_ended())
 }
 
 /// Lists the threads of a process.
-fn list(pid: i32) -> Result<Vec<Tid>, Error> {
+pub(crate) fn list(pid: i32) -> Result<Vec<Tid>, Error> {
     let os = |source| Error::Os { what: "read the threads", tid: pid, source };
     let mut all = Vec::new();
     for entry in std::fs::read_dir(format!("/proc/{pid}/task")).map_err(os)? {

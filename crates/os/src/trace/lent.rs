@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A thread of a running process that is lent for a few system calls: it is stopped wherever it is, makes
+//! the calls, and goes on as if nothing had happened. All other threads run on.
+//!
+//! Nothing is written to its stack. The stack of a goroutine or a coroutine, or an alternate signal stack,
+//! is a few kB of somebody's heap, with no room below the stack pointer. Instead the code that makes the
+//! calls holds the thread's own registers as constants ([`arch::lent_stub`]):
+//!
+//! ```text
+//!   code cave:  | syscall | rt_sigprocmask(old mask) | load registers | jmp *0(%rip) | old pc | old mask |
+//!                 ^ pc, with the call's number and arguments loaded by the tracer
+//! ```
+//!
+//! The tracer stops the thread after `syscall`, and either loads the next call or gives the thread its
+//! registers and its signal mask back. If the tracer is killed, the kernel lets the thread go on: it ends its
+//! call, sets its own mask, loads its registers, and jumps to where it was.
+//!
+//! The stop must not be seen by the program. Its last stop is of the same kind as its first: inside the
+//! kernel, before signals are delivered. There the thread gets its registers back as they were, also the
+//! codes that make the kernel restart an interrupted system call, and the kernel does the rest, with the
+//! signals that have arrived meanwhile. Only the code in the cave, which runs if the tracer dies, has these
+//! codes applied already.
+//!
+//! Some calls end with EINTR after any stop (signal(7)). Such a call is made again, unless a signal is
+//! pending, which would have ended it too. Its relative timeout would begin anew: a thread that is found
+//! waiting in such a call with a timeout is not stopped at all.
+
+use crate::arch::{self, Interrupted, Regs};
+use crate::proc::memory;
+use crate::proc::procfs::Process;
+use crate::trace::ptrace::{self, Error, Resume, Stop, Stopped, Tid};
+use hugelift_core::addr::Addr;
+use hugelift_core::maps::Mapping;
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+
+/// Bytes of a cave: the code, and after it [`DATA_BYTES`] for what arguments point to.
+const CAVE_BYTES: usize = 256;
+/// Zeros that must be in front of a cave, unless it begins a page.
+const GAP_BYTES: usize = 16;
+/// Bytes in the cave that arguments of calls can point to.
+pub const DATA_BYTES: usize = CAVE_BYTES - arch::LENT_STUB_BYTES;
+
+/// Why a thread cannot be lent now.
+#[derive(Debug, thiserror::Error)]
+pub enum NotLent {
+    /// The thread has ended, or ptrace(2) refuses it.
+    #[error(transparent)]
+    Trace(#[from] Error),
+    /// SIGSTOP or another stop signal has stopped the process.
+    #[error("the process is stopped by signal {0}; send it SIGCONT and try again")]
+    Stopped(i32),
+    /// A signal is just being delivered; the thread has got it.
+    #[error("thread {0} receives a signal")]
+    Signal(Tid),
+    /// The process has called execve(2).
+    #[error("process {0} has become another program by execve(2)")]
+    Exec(i32),
+    /// The thread is in a restartable sequence (rseq(2)), which a stop inside would not abort.
+    #[error("thread {0} is in a restartable sequence")]
+    Rseq(Tid),
+    /// The thread waits in a call that a stop ends, and whose timeout would begin anew.
+    #[error("thread {0} waits in system call {1}, whose timeout a stop would extend")]
+    Timed(Tid, i64),
+    /// The thread runs, and may be about to leave a wait that has ended.
+    #[error("thread {0} may have just woken up")]
+    Woken(Tid),
+    /// Its registers are not those of this architecture.
+    #[error("thread {0} runs 32-bit code")]
+    OtherBits(Tid),
+    /// All threads are stopped, or in a sleep that a stop does not end.
+    #[error("no thread of process {0} runs or is in a sleep that can be interrupted (see its STAT in ps)")]
+    NoThread(i32),
+    /// Another hugelift changes the process now.
+    #[error("another hugelift changes process {0} just now; try again when it is done")]
+    Busy(i32),
+    /// The process has no executable mapping that ends with zeros.
+    #[error("no executable mapping of process {0} ends with {CAVE_BYTES} unused bytes")]
+    NoCave(i32),
+    /// There is no code for this architecture.
+    #[error("hugelift cannot lift running processes on this architecture yet")]
+    Architecture,
+}
+
+impl NotLent {
+    /// Returns whether no other thread and no later moment helps.
+    pub fn is_final(&self) -> bool {
+        match self {
+            NotLent::Trace(error) => !matches!(error, Error::Vanished(_) | Error::Late(_)),
+            NotLent::Signal(_)
+            | NotLent::Rseq(_)
+            | NotLent::Timed(..)
+            | NotLent::Woken(_)
+            | NotLent::NoThread(_) => false,
+            NotLent::Stopped(_)
+            | NotLent::Exec(_)
+            | NotLent::OtherBits(_)
+            | NotLent::Busy(_)
+            | NotLent::NoCave(_)
+            | NotLent::Architecture => true,
+        }
+    }
+}
+
+/// Unused bytes at the end of an executable mapping.
+#[derive(Clone, Copy, Debug)]
+pub struct Cave(Addr);
+
+impl Cave {
+    /// Looks for zeros at the end of the vdso, then of each executable mapping of a file.
+    ///
+    /// A tracer that was killed leaves its code: a thread may still run it, or come back to it from a
+    /// signal handler. So only zeros are taken, and a page is searched from its end on.
+    pub fn find(pid: i32, mappings: &[Mapping]) -> Option<Cave> {
+        const SEARCHED: usize = 4096;
+        let vdso = |m: &&Mapping| m.is_named("[vdso]");
+        let code = |m: &&Mapping| m.prot.exec && m.prot.read && !m.prot.write && m.is_file();
+        let mut candidates = mappings.iter().filter(vdso).chain(mappings.iter().filter(code));
+        candidates.find_map(|mapping| {
+            let start = Addr(mapping.range.end.0 - SEARCHED as u64);
+            let page: [u8; SEARCHED] = memory::read_array(pid, start).ok()?;
+            let is_free = |at: &usize| page[*at..*at + CAVE_BYTES].iter().all(|byte| *byte == 0);
+            // What is in front of the zeros may be the end of an instruction: leave a gap.
+            let gap = |at: &usize| page[at.saturating_sub(GAP_BYTES)..*at].iter().all(|byte| *byte == 0);
+            let mut slots = (0..SEARCHED).step_by(CAVE_BYTES).rev();
+            slots.find(|at| is_free(at) && gap(at)).map(|at| Cave(Addr(start.0 + at as u64)))
+        })
+    }
+
+    /// Returns the address of the bytes that arguments can point to.
+    pub fn data(self) -> Addr {
+        Addr(self.0.0 + arch::LENT_STUB_BYTES as u64)
+    }
+}
+
+/// A stopped thread with the code that gives it back.
+#[derive(Debug)]
+pub struct Lent {
+    pid: i32,
+    /// `None` once control of it is lost.
+    stopped: Option<Stopped>,
+    cave: Cave,
+    own: Own,
+}
+
+/// What a stopped thread gets back.
+#[derive(Clone, Copy, Debug)]
+struct Own {
+    /// Its registers at the stop.
+    regs: Regs,
+    /// Registers with which it makes the call again that has ended with EINTR.
+    again: Option<Regs>,
+    /// The signals that it blocks.
+    mask: u64,
+}
+
+impl Lent {
+    /// Stops thread `tid` of process `pid`, which may be stopped, and prepares it. `memory` is the process's open `/proc/PID/mem`.
+    ///
+    /// # Errors
+    /// [`NotLent`]. The thread then goes on as if nothing had happened.
+    pub fn take(pid: i32, tid: Tid, cave: Cave, memory: &File) -> Result<Lent, NotLent> {
+        let running = ptrace::seize(tid)?;
+        running.interrupt()?;
+        let (stopped, stop) = running.wait()?;
+        let (why, signal) = match stop {
+            Stop::Trap => match Lent::prepare(pid, &stopped, cave, memory) {
+                Ok(own) => return Ok(Lent { pid, stopped: Some(stopped), cave, own }),
+                Err(why) => (why, 0),
+            },
+            Stop::Signal(signal) => (NotLent::Signal(tid), signal),
+            Stop::Group(signal) => (NotLent::Stopped(signal), 0),
+            Stop::Exec => (NotLent::Exec(pid), 0),
+            Stop::Syscall => (NotLent::Signal(tid), 0),
+        };
+        stopped.detach(signal)?;
+        Err(why)
+    }
+
+    /// Blocks the thread's signals and writes the code. Returns what is the thread's own.
+    fn prepare(pid: i32, stopped: &Stopped, cave: Cave, memory: &File) -> Result<Own, NotLent> {
+        let tid = stopped.tid();
+        // A file that was opened before execve(2) reads nothing afterwards.
+        if memory.read_at(&mut [0], cave.0.0).ok() != Some(1) {
+            return Err(NotLent::Exec(pid));
+        }
+        let regs = stopped.regs()?.ok_or(NotLent::OtherBits(tid))?;
+        if is_in_sequence(stopped, &regs)? {
+            return Err(NotLent::Rseq(tid));
+        }
+        if is_signalled(pid, tid, None) {
+            return Err(NotLent::Signal(tid));
+        }
+        let (later, again) = match arch::interrupted(&regs) {
+            Interrupted::No(later) | Interrupted::Restarts(later) => (later, None),
+            // The thread was not waiting in it with a timeout when it was looked at (`waits`), so next to
+            // nothing of a timeout has passed.
+            Interrupted::Eintr(_, again) => (again, Some(again)),
+        };
+        let mask = stopped.signal_mask()?;
+        let mut code = arch::lent_stub(&later, mask).ok_or(NotLent::Architecture)?;
+        code.resize(arch::LENT_STUB_BYTES, 0);
+        stopped.poke(cave.0, &code)?;
+        // If the tracer dies after its signals are blocked, the thread makes this call and gives itself back.
+        stopped.set_regs(&regs.at(cave.0, regs.sp()).with_syscall(libc::SYS_getpid, [0; 6]))?;
+        stopped.set_signal_mask(u64::MAX)?;
+        Ok(Own { regs, again, mask })
+    }
+
+    /// Makes one system call in the thread. Returns what it returned: a value, or a negative errno.
+    ///
+    /// # Errors
+    /// The thread has ended, or did not stop in time.
+    pub fn call(&mut self, number: i64, args: [u64; 6]) -> Result<i64, Error> {
+        let stopped = self.stopped.take().ok_or(Error::Vanished(self.pid))?;
+        let tid = stopped.tid();
+        stopped.set_regs(&self.own.regs.at(self.cave.0, self.own.regs.sp()).with_syscall(number, args))?;
+        let mut running = stopped.resume(Resume::Syscall, 0)?;
+        let mut in_call = false;
+        loop {
+            let (stopped, stop) = running.wait()?;
+            let signal = match stop {
+                Stop::Syscall if in_call => {
+                    let result = stopped.regs()?.map_or(i64::from(-libc::EIO), |regs| regs.result());
+                    self.stopped = Some(stopped);
+                    return Ok(result);
+                }
+                Stop::Syscall => {
+                    in_call = true;
+                    0
+                }
+                // Only SIGSTOP can arrive here. It takes effect when the thread has been given back.
+                Stop::Signal(signal) => signal,
+                Stop::Group(_) | Stop::Trap => 0,
+                Stop::Exec => return Err(Error::Unexpected { tid, status: 0 }),
+            };
+            running = stopped.resume(Resume::Syscall, signal)?;
+        }
+    }
+
+    /// Writes what arguments of the next calls point to: at most [`DATA_BYTES`], a multiple of 8.
+    ///
+    /// # Errors
+    /// The thread's process is gone.
+    pub fn write_data(&self, bytes: &[u8]) -> Result<Addr, Error> {
+        let stopped = self.stopped.as_ref().ok_or(Error::Vanished(self.pid))?;
+        let mut padded = bytes.to_vec();
+        padded.resize(bytes.len().next_multiple_of(8), 0);
+        stopped.poke(self.cave.data(), &padded)?;
+        Ok(self.cave.data())
+    }
+
+    /// Gives the thread its registers and its signal mask back, clears the cave, and lets the thread go on.
+    ///
+    /// # Errors
+    /// The thread has ended.
+    pub fn give_back(mut self) -> Result<(), Error> {
+        let mut stopped = self.stopped.take().ok_or(Error::Vanished(self.pid))?;
+        let tid = stopped.tid();
+        let Own { regs, again, mask } = self.own;
+        // A thread that was in no system call can go on from the end of ours.
+        if regs.is_in_call() {
+            stopped = to_trap(stopped)?;
+        }
+        // In this order the thread has its own mask whenever it has its own registers.
+        stopped.set_signal_mask(mask)?;
+        let again = again.filter(|_| !is_signalled(self.pid, tid, Some(mask)));
+        stopped.set_regs(&again.unwrap_or(regs))?;
+        stopped.poke(self.cave.0, &[0; CAVE_BYTES])?;
+        stopped.detach(0)
+    }
+}
+
+/// Brings a thread from the end of a system call to the stop at which the kernel is about to deliver signals,
+/// and to restart a call that was interrupted.
+fn to_trap(stopped: Stopped) -> Result<Stopped, Error> {
+    let tid = stopped.tid();
+    let mut running = stopped.resume_to_trap()?;
+    loop {
+        let (stopped, stop) = running.wait()?;
+        match stop {
+            Stop::Trap => return Ok(stopped),
+            Stop::Signal(signal) => running = stopped.resume(Resume::Cont, signal)?,
+            Stop::Syscall | Stop::Group(_) => running = stopped.resume(Resume::Cont, 0)?,
+            Stop::Exec => return Err(Error::Unexpected { tid, status: 0 }),
+        }
+    }
+}
+
+/// Returns whether a signal is pending that the thread does not block. `mask` are the signals that it
+/// blocks; `None` asks the kernel.
+fn is_signalled(pid: i32, tid: Tid, mask: Option<u64>) -> bool {
+    let status = Process::new(pid.cast_unsigned()).status_of_thread(tid);
+    status.is_ok_and(|status| status.pending & !mask.unwrap_or(status.blocked) != 0)
+}
+
+/// Returns whether the thread is in a critical section of rseq(2). The kernel aborts such a section when it
+/// takes the CPU from it; it would not after the tracer has moved the program counter away.
+fn is_in_sequence(stopped: &Stopped, regs: &Regs) -> Result<bool, Error> {
+    /// Offset of `rseq_cs` in `struct rseq` (linux/rseq.h).
+    const SECTION: u64 = 8;
+    let Some(rseq) = stopped.rseq_area() else { return Ok(false) };
+    let word = |at: u64| memory::read_array(stopped.tid(), Addr(at)).map(u64::from_ne_bytes);
+    let Ok(section @ 1..) = word(rseq.0 + SECTION) else { return Ok(false) };
+    // `struct rseq_cs`: version and flags, start, length, address of the abort handler.
+    let (Ok(start), Ok(len)) = (word(section + 8), word(section + 16)) else { return Ok(true) };
+    Ok(regs.pc().0.wrapping_sub(start) < len)
+}
+
+/// Returns the threads of a process in the order in which they should be lent: those that compute, then
+/// those that wait in a call that restarts by itself.
+///
+/// # Errors
+/// /proc cannot be read.
+pub fn candidates(pid: i32) -> Result<Vec<Tid>, Error> {
+    let all = crate::trace::threads::list(pid)?;
+    let rank = |tid: &Tid| match Process::new(pid.cast_unsigned()).stat_of_thread(*tid).map(|stat| stat.state)
+    {
+        Ok('R') => Some(0),
+        Ok('S') => Some(1),
+        // An uninterruptible sleep, as in vfork(2), does not end by a stop.
+        _ => None,
+    };
+    let mut ranked: Vec<(u8, Tid)> = all.into_iter().filter_map(|tid| Some((rank(&tid)?, tid))).collect();
+    ranked.sort_by_key(|(rank, _)| *rank);
+    Ok(ranked.into_iter().map(|(_, tid)| tid).collect())
+}

@@ -1,0 +1,491 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A running process as a [`Target`]. Each call borrows one of its threads for some microseconds
+//! ([`Lent`]); nobody else is stopped. Bytes are copied from outside.
+
+use crate::arch::{self, Regs};
+use crate::proc::memory;
+use crate::proc::pagemap;
+use crate::proc::procfs::Process;
+use crate::trace::calls::{Calls, FILE_COPY, mremap_call, prot_bits, refused};
+use crate::trace::deadline::Deadline;
+use crate::trace::lent::{Cave, Lent, NotLent, candidates};
+use crate::trace::pass::Passage;
+use crate::trace::ptrace::{self, Error, Tid};
+use crate::trace::threads;
+use crate::trace::waits::Watch;
+use hugelift_core::addr::{Addr, PageSize, Range};
+use hugelift_core::maps::{FileId, Mapping, Prot};
+use hugelift_core::placement::Placement;
+use hugelift_core::target::{Fault, FileHandle, MapStored, Place, Source, Target};
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::time::{Duration, Instant};
+
+/// How long a thread is looked for that can be lent.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The longest time until a thread must have stopped, or made a call: one that waits for a disk does not
+/// stop before it has read from it.
+const STOP: Duration = Duration::from_secs(1);
+
+/// The pause after all threads have been tried.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// Bytes that are replaced by one call, which takes some tens of microseconds for them.
+const PIECE: u64 = 4 << 20;
+
+/// What the threads of a process lost to it.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Stops {
+    /// How often a thread was borrowed.
+    pub count: u64,
+    /// The longest time that one was stopped.
+    pub longest: Duration,
+}
+
+/// A running process whose memory is changed. It must live and die in one thread, the tracer: at the
+/// thread's end the kernel lets go of whatever is still traced.
+pub struct Live {
+    pid: i32,
+    cave: Cave,
+    /// `/proc/PID/mem`, opened before anything else: after execve(2) it reads nothing. It is locked, so that
+    /// one hugelift at a time changes the process. Who may not trace the process cannot lock it.
+    memory: Flock<File>,
+    /// The read-only mappings as the plan knows them, less what was replaced.
+    planned: Vec<Mapping>,
+    /// Bytes that the next call's arguments point to.
+    data: Vec<u8>,
+    /// The thread that was lent last, which is tried first.
+    last: Option<Tid>,
+    watch: Watch,
+    /// Threads that did not stop in time, and are still traced.
+    late: Vec<Tid>,
+    /// Files that may be mapped in it, by their index.
+    files: Vec<File>,
+    /// Made when the first file is mapped.
+    passage: Option<Passage>,
+    stops: Stops,
+    deadline: Deadline,
+}
+
+impl Live {
+    /// Prepares a process with these mappings. Nothing of it is changed yet. The calling thread gets
+    /// SIGALRM; all others of this process must block it.
+    ///
+    /// # Errors
+    /// Its memory cannot be opened, or it has no place for the code.
+    pub fn new(pid: u32, mappings: &[Mapping]) -> Result<Live, NotLent> {
+        if arch::lent_stub(&Regs::default(), 0).is_none() {
+            return Err(NotLent::Architecture);
+        }
+        let os = |what| move |source| Error::Os { what, tid: pid.cast_signed(), source };
+        let memory = File::open(Process::new(pid).path("mem")).map_err(os("open the memory"))?;
+        let memory =
+            Flock::lock(memory, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| match errno {
+                Errno::EWOULDBLOCK => NotLent::Busy(pid.cast_signed()),
+                errno => os("lock the memory")(errno.into()).into(),
+            })?;
+        let deadline = Deadline::within(STOP).map_err(os("set a timer for the stop"))?;
+        let pid = pid.cast_signed();
+        let cave = Cave::find(pid, mappings).ok_or(NotLent::NoCave(pid))?;
+        let planned = mappings.iter().filter(|m| !m.prot.write && !m.shared).cloned().collect();
+        let (data, files, late) = (Vec::new(), Vec::new(), Vec::new());
+        let (last, passage, stops) = (None, None, Stops::default());
+        let watch = Watch::default();
+        Ok(Live { pid, cave, memory, planned, data, last, watch, late, files, passage, stops, deadline })
+    }
+
+    /// Adds a file that [`Target::map_stored`] and [`Live::map_anywhere`] can map, and returns its index.
+    pub fn offer(&mut self, file: File) -> usize {
+        self.files.push(file);
+        self.files.len() - 1
+    }
+
+    /// Returns how often and how long threads were stopped so far.
+    pub fn stops(&self) -> Stops {
+        self.stops
+    }
+
+    /// Borrows a thread for `work`.
+    ///
+    /// # Errors
+    /// No thread could be lent in time, or the process is gone.
+    pub fn borrow<R>(&mut self, work: impl FnOnce(&mut Lent) -> Result<R, Error>) -> Result<R, NotLent> {
+        let urgent = Urgent::new();
+        let (mut lent, began) = self.find()?;
+        let result = work(&mut lent)?;
+        lent.give_back()?;
+        drop(urgent);
+        self.stops.count += 1;
+        self.stops.longest = self.stops.longest.max(began.elapsed());
+        Ok(result)
+    }
+
+    /// Takes the first thread that can be lent. Returns also the time before its stop.
+    fn find(&mut self) -> Result<(Lent, Instant), NotLent> {
+        let began = Instant::now();
+        loop {
+            self.late.retain(|tid| ptrace::release_late(*tid));
+            let mut why = NotLent::NoThread(self.pid);
+            let others = candidates(self.pid)?;
+            for tid in self.last.into_iter().chain(others).filter(|tid| !self.late.contains(tid)) {
+                // Without a timer the waits have no limit, as those of other tracers.
+                let _ = self.deadline.renew(STOP);
+                let stopping = Instant::now();
+                let lent = self.watch.may_stop(self.pid, tid);
+                match lent.and_then(|()| Lent::take(self.pid, tid, self.cave, &self.memory)) {
+                    Ok(lent) => {
+                        self.last = Some(tid);
+                        return Ok((lent, stopping));
+                    }
+                    Err(NotLent::Trace(Error::Vanished(_))) => {}
+                    Err(NotLent::Trace(Error::Late(_))) => {
+                        self.late.push(tid);
+                        why = NotLent::Trace(Error::Late(tid));
+                        break;
+                    }
+                    // The kernel refuses a thread that has just ended.
+                    Err(NotLent::Trace(_)) if threads::has_ended(self.pid, tid) => {}
+                    Err(error) if error.is_final() => return Err(error),
+                    Err(error) => why = error,
+                }
+            }
+            self.last = None;
+            if began.elapsed() > PATIENCE {
+                return Err(why);
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// Moves a copy over what it is to replace, piece by piece: the kernel unmaps what was there in the same
+    /// call, for as long as there are pages.
+    fn replace(&mut self, from: Range, to: Addr) -> Result<(), Fault> {
+        // A child that is forked from now on may inherit the copy.
+        self.madvise("madvise(MADV_DOFORK)", from, libc::MADV_DOFORK as u64)?;
+        let mut done = 0;
+        while done < from.len() {
+            let start = Addr(from.start.0 + done);
+            let piece = Range { start, end: Addr((start.0 + PIECE).min(from.end.0)) };
+            self.replace_piece(piece, Addr(to.0 + done))?;
+            done += piece.len();
+        }
+        Ok(())
+    }
+
+    /// Moves one piece over what it is to replace, if that is still there. The check is made while the lent
+    /// thread is stopped, just before the call: another thread that has just closed a shared object leaves
+    /// its addresses to whatever is mapped next.
+    fn replace_piece(&mut self, from: Range, to: Addr) -> Result<(), Fault> {
+        let gone = |errno| Fault::Call { call: "mremap", range: from, errno };
+        let over = Range::sized(to, from.len()).ok_or_else(|| gone(libc::EINVAL))?;
+        let Some(index) = self.planned.iter().position(|m| m.range.covers(over)) else {
+            return Err(gone(libc::ESTALE));
+        };
+        let expected = self.planned[index].clone();
+        // Code that was written to since the snapshot, as by a debugger, is no longer what was copied.
+        let is_written = || pagemap::written_bytes(self.pid, over).is_ok_and(|bytes| bytes > 0);
+        let is_old = if expected.is_file() { is_written() } else { !is_still_mapped(self.pid, &expected) };
+        if is_old {
+            return Err(gone(libc::ESTALE));
+        }
+        let pid = self.pid;
+        let (number, args) = mremap_call(from, to);
+        let made = self.borrow(|lent| {
+            if expected.is_file() && !is_still_mapped(pid, &expected) {
+                return Ok(i64::from(-libc::ESTALE));
+            }
+            lent.call(number, args)
+        });
+        if let error @ ..0 = fault_of(made)? {
+            return Err(gone(-error as i32));
+        }
+        let rest = expected.range.minus(over).into_iter().map(|range| {
+            let ahead = if expected.is_file() { range.start.0 - expected.range.start.0 } else { 0 };
+            let offset = expected.offset + ahead;
+            Mapping { range, offset, ..expected.clone() }
+        });
+        self.planned.splice(index..=index, rest);
+        Ok(())
+    }
+
+    /// Maps `len` bytes of a file of [`Live::offer`] from `offset` on at an address of the kernel's
+    /// choice, and returns it.
+    ///
+    /// # Errors
+    /// [`Fault`]
+    pub fn map_anywhere(&mut self, entry: usize, offset: u64, len: u64, prot: Prot) -> Result<Range, Fault> {
+        let range = Range::sized(Addr(0), len).unwrap_or_default();
+        self.map_one(&MapStored { range, prot, entry, offset }, libc::MAP_PRIVATE)
+    }
+
+    /// Maps `len` bytes of the file of an existing mapping from `offset` on at an address of the kernel's
+    /// choice, and returns it. `page` is a page of that mapping, mapped from `page_offset`, which is not
+    /// larger.
+    ///
+    /// The kernel joins two mappings of one file only if both came from the same open(2). So nothing is
+    /// opened: the page is mapped a second time (`MREMAP_DONTUNMAP`), and that mapping grows.
+    ///
+    /// # Errors
+    /// [`Fault`]; before Linux 5.13 the kernel does this to anonymous memory only (EINVAL).
+    pub fn map_again(
+        &mut self,
+        page: Range,
+        page_offset: u64,
+        offset: u64,
+        len: u64,
+    ) -> Result<Range, Fault> {
+        const CALL: &str = "mremap(MREMAP_DONTUNMAP)";
+        const MREMAP_DONTUNMAP: u64 = 4;
+        let failed = |errno: i64| Fault::Call { call: CALL, range: page, errno: -errno as i32 };
+        let ahead = offset.checked_sub(page_offset).ok_or_else(|| failed(-i64::from(libc::EINVAL)))?;
+        let may_move = libc::MREMAP_MAYMOVE as u64;
+        let whole = ahead + len;
+        let made = self.borrow(|lent| {
+            let flags = may_move | MREMAP_DONTUNMAP;
+            let again = lent.call(libc::SYS_mremap, [page.start.0, page.len(), page.len(), flags, 0, 0])?;
+            if again < 0 {
+                return Ok(again);
+            }
+            let grown = lent.call(libc::SYS_mremap, [again as u64, page.len(), whole, may_move, 0, 0])?;
+            if grown < 0 {
+                lent.call(libc::SYS_munmap, [again as u64, page.len(), 0, 0, 0, 0])?;
+            } else if ahead > 0 {
+                lent.call(libc::SYS_munmap, [grown as u64, ahead, 0, 0, 0, 0])?;
+            }
+            Ok(grown)
+        });
+        match fault_of(made)? {
+            error @ ..0 => Err(failed(error)),
+            at => Ok(Range::sized(Addr(at as u64 + ahead), len).unwrap_or_default()),
+        }
+    }
+
+    /// Passes one file, maps and closes it. Returns where it is mapped.
+    fn map_one(&mut self, copy: &MapStored, flags: i32) -> Result<Range, Fault> {
+        const OPEN: &str = "passing a file by a socket";
+        let failed = |call, errno| Fault::Call { call, range: copy.range, errno };
+        let file = self.files.get(copy.entry).ok_or_else(|| failed(OPEN, libc::EBADF))?;
+        let file = file.try_clone().map_err(|e| refused("dup", copy.range, &e))?;
+        let wanted = file.metadata().map_err(|e| refused("fstat", copy.range, &e))?;
+        let passage = match self.passage.take() {
+            Some(passage) => passage,
+            None => Passage::new(self.pid).map_err(|e| refused(OPEN, copy.range, &e))?,
+        };
+        let range = copy.range;
+        let (prot, offset, flags) = (prot_bits(copy.prot), copy.offset, flags as u64);
+        let calls = self.borrow(|lent| {
+            let open = passage.pass(lent, &file)?;
+            if open < 0 {
+                return Ok((open, open));
+            }
+            let args = [range.start.0, range.len(), prot, flags, open as u64, offset];
+            let map = lent.call(libc::SYS_mmap, args)?;
+            lent.call(libc::SYS_close, [open as u64, 0, 0, 0, 0, 0])?;
+            Ok((open, map))
+        });
+        self.passage = Some(passage);
+        let (open, map) = match calls {
+            Err(why) if !why.is_final() => return Err(failed(OPEN, libc::EBUSY)),
+            calls => calls.map_err(|e| Fault::Lost(e.to_string()))?,
+        };
+        if open < 0 {
+            return Err(failed(OPEN, -open as i32));
+        }
+        if map < 0 {
+            return Err(failed("mmap of a file", -map as i32));
+        }
+        // Another thread may have put another file at the descriptor meanwhile.
+        let mapped = Range::sized(Addr(map as u64), range.len()).unwrap_or_default();
+        let is_wanted = file_of(self.pid, mapped).is_ok_and(|got| got == (wanted.dev(), wanted.ino()));
+        let is_there = range.start.0 == 0 || mapped == range;
+        if !is_there || !is_wanted {
+            self.unmap(mapped)?;
+            return Err(failed(OPEN, libc::ESTALE));
+        }
+        Ok(mapped)
+    }
+}
+
+/// Returns the result of a call; where no thread could be lent just now, EBUSY.
+fn fault_of(made: Result<i64, NotLent>) -> Result<i64, Fault> {
+    match made {
+        Err(why) if !why.is_final() => Ok(i64::from(-libc::EBUSY)),
+        made => made.map_err(|why| Fault::Lost(why.to_string())),
+    }
+}
+
+/// Returns device and inode of the file of exactly this mapping. Without the right to follow the links in
+/// `map_files`, the list of all mappings tells; on btrfs and overlayfs it has another device.
+///
+/// # Errors
+/// There is no such mapping of a file.
+fn file_of(pid: i32, range: Range) -> io::Result<(u64, u64)> {
+    match std::fs::metadata(map_file(pid, range)) {
+        Ok(got) => Ok((got.dev(), got.ino())),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            let mappings = Process::new(pid.cast_unsigned()).maps().map_err(io::Error::other)?;
+            let mapping = mappings.iter().find(|m| m.range == range && m.is_file()).ok_or(error)?;
+            let FileId { major, minor, inode } = mapping.file;
+            Ok((libc::makedev(major, minor), inode))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Returns the link to the file of exactly this mapping (proc_pid_map_files(5)).
+fn map_file(pid: i32, range: Range) -> String {
+    format!("/proc/{pid}/map_files/{:x}-{:x}", range.start.0, range.end.0)
+}
+
+/// Returns whether a process still has exactly this mapping. For anonymous memory, and without the right to
+/// read `map_files`, the list of all mappings tells, which takes longer.
+fn is_still_mapped(pid: i32, expected: &Mapping) -> bool {
+    let is_listed = || {
+        let mappings = Process::new(pid.cast_unsigned()).maps().unwrap_or_default();
+        mappings.iter().any(|m| m == expected)
+    };
+    if !expected.is_file() {
+        return is_listed();
+    }
+    match std::fs::read_link(map_file(pid, expected.range)) {
+        Ok(path) if !expected.deleted => path == expected.path,
+        Ok(_) => true,
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => is_listed(),
+        Err(_) => false,
+    }
+}
+
+/// The scheduling class of this thread while it holds a thread of the program: on a machine whose CPUs are all
+/// busy, the program's thread would else wait for this one.
+struct Urgent {
+    /// It has been changed.
+    is_set: bool,
+}
+
+impl Urgent {
+    /// Asks for it. Without the right (`CAP_SYS_NICE`), or in a class that the user chose, nothing changes.
+    fn new() -> Urgent {
+        // SAFETY: sched_getscheduler(2) takes a number; 0 is the calling thread.
+        let class = unsafe { libc::syscall(libc::SYS_sched_getscheduler, 0) };
+        Urgent { is_set: class == libc::c_long::from(libc::SCHED_OTHER) && set_scheduler(libc::SCHED_RR, 1) }
+    }
+}
+
+impl Drop for Urgent {
+    fn drop(&mut self) {
+        if self.is_set {
+            set_scheduler(libc::SCHED_OTHER, 0);
+        }
+    }
+}
+
+/// Sets the scheduling class of the calling thread; returns whether that was permitted.
+fn set_scheduler(class: i32, priority: i32) -> bool {
+    // musl's sched_setscheduler(3) does nothing, so this is the system call.
+    // SAFETY: sched_setscheduler(2) reads a struct sched_param, one int, that lives through the call.
+    unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, class, &raw const priority) == 0 }
+}
+
+impl Calls for Live {
+    fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    fn syscall(&mut self, number: i64, args: [u64; 6]) -> Result<i64, Error> {
+        let data = std::mem::take(&mut self.data);
+        let made = self.borrow(|lent| {
+            if !data.is_empty() {
+                lent.write_data(&data)?;
+            }
+            lent.call(number, args)
+        });
+        match made {
+            Ok(value) => Ok(value),
+            // Nothing was called, and a later call may succeed: what was done so far can be undone.
+            Err(why) if !why.is_final() => Ok(i64::from(-libc::EBUSY)),
+            Err(NotLent::Trace(error)) => Err(error),
+            Err(other) => {
+                Err(Error::Os { what: "borrow a thread", tid: self.pid, source: io::Error::other(other) })
+            }
+        }
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> Result<Addr, Fault> {
+        self.data = bytes.to_vec();
+        Ok(self.cave.data())
+    }
+}
+
+impl Target for Live {
+    fn mmap(&mut self, range: Range, prot: Prot, source: Source, place: Place) -> Result<(), Fault> {
+        self.map(range, prot, source, place)?;
+        match place {
+            Place::Over => Ok(()),
+            // A child that is forked while the copy is made would share its huge pages, which the next
+            // write then splits.
+            Place::Free => self.madvise("madvise(MADV_DONTFORK)", range, libc::MADV_DONTFORK as u64),
+        }
+    }
+
+    fn munmap(&mut self, range: Range) -> Result<(), Fault> {
+        self.unmap(range)
+    }
+
+    fn mprotect(&mut self, range: Range, prot: Prot) -> Result<(), Fault> {
+        self.protect(range, prot)
+    }
+
+    fn mremap(&mut self, from: Range, to: Addr) -> Result<(), Fault> {
+        self.replace(from, to)
+    }
+
+    fn advise_huge(&mut self, range: Range) -> Result<(), Fault> {
+        self.madvise("madvise(MADV_HUGEPAGE)", range, libc::MADV_HUGEPAGE as u64)
+    }
+
+    fn bind(&mut self, range: Range, placement: Option<Placement>) -> Result<(), Fault> {
+        self.bind_to(range, placement)
+    }
+
+    /// Writes to the pages from outside: no thread of the process is stopped while the kernel clears them.
+    fn populate(&mut self, range: Range, page: PageSize) -> Result<(), Fault> {
+        self.touch(range, page)
+    }
+
+    fn fault_in(&mut self, range: Range, page: PageSize) -> Result<(), Fault> {
+        memory::touch(self.pid, range, page.bytes()).map_err(|e| refused("process_vm_readv", range, &e))
+    }
+
+    fn copy(&mut self, from: Range, to: Addr) -> Result<(), Fault> {
+        self.copy_through(from, to)
+    }
+
+    fn collapse(&mut self, range: Range) -> Result<(), Fault> {
+        self.collapse_all(range)
+    }
+
+    fn huge_bytes(&mut self, range: Range) -> Result<u64, Fault> {
+        self.count_huge(range)
+    }
+
+    fn memfd(&mut self, page: PageSize, bytes: u64) -> Result<FileHandle, Fault> {
+        self.make_memfd(page, bytes)
+    }
+
+    fn map_stored(&mut self, copies: &[MapStored]) -> Vec<Result<(), Fault>> {
+        let flags = FILE_COPY | libc::MAP_FIXED_NOREPLACE;
+        copies.iter().map(|copy| self.map_one(copy, flags).map(drop)).collect()
+    }
+
+    fn move_all(&mut self, moves: &[(Range, Addr)]) -> Vec<Result<(), Fault>> {
+        moves.iter().map(|(from, to)| self.replace(*from, *to)).collect()
+    }
+
+    fn close(&mut self, file: FileHandle) -> Result<(), Fault> {
+        self.close_file(file)
+    }
+}

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Maps the file's own pages back where a running process has a copy of them.
+//!
+//! The file is mapped at a free address first. There its bytes are compared with the copy, and only then is
+//! the mapping moved over the copy.
+
+use crate::io::open;
+use crate::machine::base_page;
+use crate::proc::memory;
+use crate::proc::pagemap;
+use crate::proc::procfs::Process;
+use crate::trace::calls::Calls as _;
+use crate::trace::live::Live;
+use hugelift_core::addr::{Addr, Range};
+use hugelift_core::maps::Mapping;
+use hugelift_core::printable::Untrusted;
+use hugelift_core::restore::Replaced;
+use hugelift_core::snapshot::{Object, Snapshot};
+use hugelift_core::target::{Fault, Target};
+use std::fs::File;
+use std::io;
+
+/// Bytes that are compared at a time.
+const CHUNK: usize = 256 << 10;
+
+/// Why a copy stays.
+#[derive(Debug, thiserror::Error)]
+pub enum NotRestored {
+    /// Its file cannot be opened, or the memory cannot be read.
+    #[error("{path}: {source}")]
+    File {
+        /// The file.
+        path: Untrusted,
+        /// errno(3)
+        source: io::Error,
+    },
+    /// The copy was written to, or the file has changed.
+    #[error("the copy at {at} differs from {path}: one of them was written to")]
+    Differs {
+        /// The first byte that differs.
+        at: Addr,
+        /// The file.
+        path: Untrusted,
+    },
+    /// A system call in the process failed.
+    #[error("{0}")]
+    Fault(#[from] Fault),
+}
+
+/// Restores these copies, and returns the result of each. After [`Fault::Lost`] the rest is not tried.
+pub fn restore(
+    live: &mut Live,
+    process: Process,
+    snapshot: &Snapshot,
+    copies: &[Replaced],
+) -> Vec<Result<(), NotRestored>> {
+    let mut results = Vec::new();
+    for copy in copies {
+        let result = restore_one(live, process, snapshot, copy);
+        let is_lost = matches!(result, Err(NotRestored::Fault(Fault::Lost(_))));
+        results.push(result);
+        if is_lost {
+            break;
+        }
+    }
+    results
+}
+
+fn restore_one(
+    live: &mut Live,
+    process: Process,
+    snapshot: &Snapshot,
+    copy: &Replaced,
+) -> Result<(), NotRestored> {
+    let object = &snapshot.objects[copy.object];
+    let mapped = map_file(live, process, snapshot, copy)?;
+    let restored = put_over(live, process, object, mapped, copy);
+    if !matches!(restored, Ok(()) | Err(NotRestored::Fault(Fault::Lost(_)))) {
+        // What has moved over the copy already is no longer here.
+        live.munmap(mapped)?;
+    }
+    restored
+}
+
+/// Compares the mapping of the file with the copy, and moves it there.
+fn put_over(
+    live: &mut Live,
+    process: Process,
+    object: &Object,
+    mapped: Range,
+    copy: &Replaced,
+) -> Result<(), NotRestored> {
+    let path = || Untrusted::from(&object.path);
+    match first_difference(process, copy.range, mapped) {
+        Ok(None) => Ok(live.mremap(mapped, copy.range.start)?),
+        Ok(Some(at)) => Err(NotRestored::Differs { at, path: path() }),
+        Err(source) => Err(NotRestored::File { path: path(), source }),
+    }
+}
+
+/// Maps the bytes of the file that `copy` hides at a free address.
+fn map_file(
+    live: &mut Live,
+    process: Process,
+    snapshot: &Snapshot,
+    copy: &Replaced,
+) -> Result<Range, NotRestored> {
+    let object = &snapshot.objects[copy.object];
+    if let Some((page, offset, mapping)) = neighbour(process, &snapshot.mappings, object, copy)
+        && let Ok(mapped) = live.map_again(page, offset, copy.offset, copy.range.len())
+    {
+        if mapping.prot != copy.prot
+            && let Err(fault) = live.protect(mapped, copy.prot)
+        {
+            live.munmap(mapped)?;
+            return Err(fault.into());
+        }
+        return Ok(mapped);
+    }
+    let failed = |source| NotRestored::File { path: Untrusted::from(&object.path), source };
+    let file = open_file(process, object, &snapshot.mappings).map_err(failed)?;
+    let entry = live.offer(file);
+    Ok(live.map_anywhere(entry, copy.offset, copy.range.len(), copy.prot)?)
+}
+
+/// Returns a page of the same file that lies before the bytes of `copy` in it, with its offset and its
+/// mapping: best the last one, of the same protection. A page that was written to is not the file's.
+fn neighbour<'a>(
+    process: Process,
+    mappings: &'a [Mapping],
+    object: &Object,
+    copy: &Replaced,
+) -> Option<(Range, u64, &'a Mapping)> {
+    let page = base_page().bytes();
+    let before = mappings.iter().filter(|m| m.file == object.file && !m.shared && !m.prot.write);
+    let last_page = |m: &'a Mapping| {
+        let end = copy.offset.min(m.offset + m.range.len());
+        let offset = end.checked_sub(page).filter(|offset| *offset >= m.offset)?;
+        let range = Range::sized(Addr(m.range.start.0 + (offset - m.offset)), page)?;
+        Some((range, offset, m))
+    };
+    let is_clean = |range: Range| {
+        pagemap::written_bytes(process.pid().cast_signed(), range).is_ok_and(|bytes| bytes == 0)
+    };
+    let pages = before.filter_map(last_page).filter(|(range, ..)| is_clean(*range));
+    pages.max_by_key(|(_, offset, m)| (m.prot == copy.prot, *offset))
+}
+
+/// Opens the file of an object: the very file that the process has mapped, if we may follow the links in
+/// `map_files`, else the one at its path in the process's root.
+fn open_file(process: Process, object: &Object, mappings: &[Mapping]) -> io::Result<File> {
+    let mut mapped = mappings.iter().filter(|m| m.is_file() && m.file == object.file);
+    let link = |range: Range| process.path(&format!("map_files/{:x}-{:x}", range.start.0, range.end.0));
+    if let Some(file) = mapped.find_map(|m| File::open(link(m.range)).ok()) {
+        return Ok(file);
+    }
+    let inside = object.path.strip_prefix("/").map_err(io::Error::other)?;
+    open::regular(&process.path("root").join(inside)).map(|(file, _)| file)
+}
+
+/// Returns the first address in `copy` at which it differs from `file`, which is as long.
+fn first_difference(process: Process, copy: Range, file: Range) -> io::Result<Option<Addr>> {
+    let pid = process.pid().cast_signed();
+    let (mut here, mut there) = (vec![0; CHUNK], vec![0; CHUNK]);
+    let mut done = 0;
+    while done < copy.len() {
+        let want = CHUNK.min((copy.len() - done) as usize);
+        let at = Addr(copy.start.0 + done);
+        let got = memory::read(pid, at, &mut here[..want])?;
+        let same = memory::read(pid, Addr(file.start.0 + done), &mut there[..want])?.min(got);
+        if same == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if here[..same] != there[..same] {
+            let n = here[..same].iter().zip(&there[..same]).take_while(|(a, b)| a == b).count();
+            return Ok(Some(Addr(at.0 + n as u64)));
+        }
+        done += same as u64;
+    }
+    Ok(None)
+}
