@@ -7,6 +7,7 @@
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod align;
+mod attach;
 mod compare;
 mod doctor;
 mod failure;
@@ -54,6 +55,8 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Run(RunArgs),
+    Attach(attach::AttachArgs),
+    Restore(attach::RestoreArgs),
     Compare(Box<compare::CompareArgs>),
     Stat(stat::StatArgs),
     Inspect(inspect::InspectArgs),
@@ -176,6 +179,8 @@ fn status_of(ended: Result<Exit, Failure>) -> i32 {
 fn run(command: Command, status: Option<EarlyStatus>) -> Result<Exit, Failure> {
     match command {
         Command::Run(args) => run::run(args, status.unwrap_or_else(EarlyStatus::read)),
+        Command::Attach(args) => attach::run_attach(&args),
+        Command::Restore(args) => attach::run_restore(&args),
         Command::Compare(args) => compare::run(&args),
         Command::Stat(args) => stat::run(&args),
         Command::Inspect(args) => inspect::run(&args),

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The parts of a lift: what is asked ([`options`]), the launcher ([`start`]), the helper of a child
-//! ([`child`]), and the lift of one program, which the hooks of its helper carry out (`job`).
+//! ([`child`]), and the lift of one program, which the hooks of its helper carry out (`job`). A program that
+//! runs already is lifted, and given its own pages back, by [`attach`].
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod allocator;
 mod asked;
+pub mod attach;
 pub mod child;
 mod complaints;
 mod dry_run;

@@ -11,7 +11,7 @@ use hugelift_core::apply::lifted;
 use hugelift_core::demangle::Names;
 use hugelift_core::nothing::why_nothing;
 use hugelift_core::plan::{Plan, Span};
-use hugelift_core::policy::Backing;
+use hugelift_core::policy::{Backing, Policy};
 use hugelift_core::printable::{Escape, quoted};
 use hugelift_core::report::{Report, Total};
 use hugelift_core::skip::Reason;
@@ -55,7 +55,7 @@ impl LiftJob {
             let why = match complaints.largest(&about).or(unguarded) {
                 Some(line) => line,
                 None if untouched => "no record of what it touches; --touched all lifts it".into(),
-                None => self.nothing(before, plan),
+                None => nothing(&self.policy, before, plan),
             };
             return Err(self.asked.refuse(&why));
         }
@@ -110,8 +110,8 @@ impl LiftJob {
 
     /// Reports what smaps shows now, and only that.
     pub(crate) fn report(&self, lift: &Lifted) {
-        let summary = self.asked.is_heard(Verbosity::Summary);
-        if !summary && self.asked.report.is_none() {
+        let is_summed_up = self.asked.is_heard(Verbosity::Summary);
+        if !is_summed_up && self.asked.report.is_none() {
             return;
         }
         let Lifted { pid, before, chosen, outcome, took, .. } = lift;
@@ -124,8 +124,8 @@ impl LiftJob {
         let mut report = Report::new(before, Some(&usage), &chosen.plan, Some(outcome));
         report.pid = Some(*pid);
         report.advise(&[self.asked.program.as_os_str()], |_| false);
-        if summary {
-            let line = self.summary(before, &chosen.plan, &report);
+        if is_summed_up {
+            let line = summary(&self.policy, before, &chosen.plan, &report);
             self.asked.say(Verbosity::Summary, &format!("{line} ({:.1} ms)", took.as_secs_f64() * 1e3));
             if let Some(why) = self.placement.why_not_moved() {
                 let line = format!("more of it would be on huge pages at another base, but it stays: {why}");
@@ -154,35 +154,34 @@ impl LiftJob {
             self.asked.say(Verbosity::Summary, &line);
         }
     }
+}
 
-    /// Returns text such as "text 24 of 24 MB, rodata 50 of 52 MB on huge pages".
-    fn summary(&self, before: &Snapshot, plan: &Plan, report: &Report) -> String {
-        let wanted = |part: &Part, t: &Total| t.liftable_bytes > 0 && self.policy.parts.contains(part);
-        let parts = report.totals.iter().filter(|(part, t)| wanted(part, t));
-        let parts: Vec<String> = parts
-            .map(|(part, t)| {
-                let now =
-                    format!("{part} {} of {}", human_bytes(t.huge_bytes), human_bytes(t.liftable_bytes));
-                let later = match report.bytes(*part, &Reason::OnTouch) {
-                    0 => String::new(),
-                    later => format!(" ({} more as it is touched)", human_bytes(later)),
-                };
-                let unseen = match report.unseen_bytes(*part) {
-                    0 => String::new(),
-                    unseen => format!(" ({} more on smaller pages)", human_bytes(unseen)),
-                };
-                now + &later + &unseen
-            })
-            .collect();
-        match parts.as_slice() {
-            [] => self.nothing(before, plan),
-            parts => format!("{} on huge pages", parts.join(", ")),
-        }
+/// Returns text such as "text 24 of 24 MB, rodata 50 of 52 MB on huge pages".
+pub(crate) fn summary(policy: &Policy, before: &Snapshot, plan: &Plan, report: &Report) -> String {
+    let wanted = |part: &Part, t: &Total| t.liftable_bytes > 0 && policy.parts.contains(part);
+    let parts = report.totals.iter().filter(|(part, t)| wanted(part, t));
+    let parts: Vec<String> = parts
+        .map(|(part, t)| {
+            let now = format!("{part} {} of {}", human_bytes(t.huge_bytes), human_bytes(t.liftable_bytes));
+            let later = match report.bytes(*part, &Reason::OnTouch) {
+                0 => String::new(),
+                later => format!(" ({} more as it is touched)", human_bytes(later)),
+            };
+            let unseen = match report.unseen_bytes(*part) {
+                0 => String::new(),
+                unseen => format!(" ({} more on smaller pages)", human_bytes(unseen)),
+            };
+            now + &later + &unseen
+        })
+        .collect();
+    match parts.as_slice() {
+        [] => nothing(policy, before, plan),
+        parts => format!("{} on huge pages", parts.join(", ")),
     }
+}
 
-    /// Returns text such as "nothing on huge pages: 1.5 MB of text of /lib/libc.so.6: too small: ...".
-    fn nothing(&self, before: &Snapshot, plan: &Plan) -> String {
-        let page = self.policy.page.named().or(before.machine.thp_page).unwrap_or(PageSize::MB2);
-        format!("nothing on huge pages: {}", why_nothing(before, plan, page))
-    }
+/// Returns text such as "nothing on huge pages: 1.5 MB of text of /lib/libc.so.6: too small: ...".
+fn nothing(policy: &Policy, before: &Snapshot, plan: &Plan) -> String {
+    let page = policy.page.named().or(before.machine.thp_page).unwrap_or(PageSize::MB2);
+    format!("nothing on huge pages: {}", why_nothing(before, plan, page))
 }

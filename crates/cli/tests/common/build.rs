@@ -76,7 +76,8 @@ impl Victim {
         let file = file.iter().find(|f| f.exists()).ok_or_else(|| format!("no source of {}", self.source))?;
         let mut hash = DefaultHasher::new();
         self.hash(&mut hash);
-        for source in [file, &sources.join("fat.h")] {
+        let headers = ["fat.h", "live.h", "live_waits.h"].map(|header| sources.join(header));
+        for source in std::iter::once(file).chain(&headers) {
             std::fs::read(source).map_err(|e| format!("{}: {e}", source.display()))?.hash(&mut hash);
         }
         let suffix = if self.shared { ".so" } else { "" };

@@ -15,6 +15,7 @@ mod heap;
 mod join;
 mod kill;
 mod libhugetlbfs_cases;
+mod live;
 mod loads;
 mod moved;
 mod page_sizes;

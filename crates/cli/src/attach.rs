@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `hugelift attach` and `hugelift restore`: lift processes that run already, and give them their files'
+//! own pages back. [`hugelift_lift::attach`] does it.
+
+mod select;
+
+use crate::FAILED;
+use crate::failure::{Exit, Failure};
+use crate::options::{PolicyArgs, SeccompChoice};
+use crate::output;
+use clap::Args;
+use hugelift_core::printable::Untrusted;
+use hugelift_core::quantity;
+use hugelift_core::report::VERSION;
+use hugelift_lift::attach::{AttachOptions, Change, Name, attach as attach_to, restore as restore_to};
+use hugelift_lift::options::PolicyOptions;
+use hugelift_os::io::console::{self, say};
+use select::SelectArgs;
+use serde::Serialize;
+use std::time::Duration;
+
+/// Lift processes that run
+///
+/// For text and rodata a thread is borrowed for some microseconds a system call; all others run on. The
+/// bytes are copied from outside. For bss, heap, stack and anon nothing is stopped: they are collapsed from
+/// outside, which takes CAP_SYS_NICE. What cannot be lifted stays as it is, and a line on stderr says why.
+#[derive(Args, Debug)]
+pub struct AttachArgs {
+    #[command(flatten)]
+    select: SelectArgs,
+
+    #[command(flatten)]
+    policy: PolicyArgs,
+
+    /// CPU time of hugelift for collapsing bss, heap, stack and anon, in seconds
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    cpu_budget: Duration,
+
+    /// Memory that collapsing them may add, as in 64M: a huge page also has the pages that the program
+    /// never touched
+    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = quantity::bytes)]
+    add: u64,
+
+    #[command(flatten)]
+    shown: ShownArgs,
+}
+
+/// Give processes that were lifted the pages of their files back
+///
+/// Undoes what 'hugelift attach' and 'hugelift run' have done to code and read-only data. A copy that
+/// differs from its file stays.
+#[derive(Args, Debug)]
+pub struct RestoreArgs {
+    #[command(flatten)]
+    select: SelectArgs,
+
+    #[command(flatten)]
+    shown: ShownArgs,
+}
+
+/// What both have in common.
+#[derive(Args, Debug)]
+struct ShownArgs {
+    /// What is done with a process under a seccomp filter, which may kill it for the system calls
+    #[arg(long, value_enum, default_value_t = SeccompChoice::Auto)]
+    seccomp: SeccompChoice,
+
+    /// Print JSON, version 1 of the schema
+    #[arg(long)]
+    json: bool,
+
+    /// Also say how long it took, and how long a thread was stopped
+    #[arg(short, long)]
+    verbose: bool,
+}
+
+/// Lifts the processes.
+///
+/// # Errors
+/// No process is chosen, or standard output cannot be written.
+pub fn run_attach(args: &AttachArgs) -> Result<Exit, Failure> {
+    let options = AttachOptions {
+        policy: PolicyOptions::from(args.policy.clone()),
+        seccomp: args.shown.seccomp.into(),
+        cpu: args.cpu_budget,
+        added: args.add,
+    };
+    each(&args.select, &args.shown, |pid| attach_to(pid, &options))
+}
+
+/// Restores the processes.
+///
+/// # Errors
+/// See [`run_attach`].
+pub fn run_restore(args: &RestoreArgs) -> Result<Exit, Failure> {
+    let seccomp = args.shown.seccomp.into();
+    each(&args.select, &args.shown, |pid| restore_to(pid, seccomp))
+}
+
+/// One process in the JSON output.
+#[derive(Serialize)]
+struct Row {
+    pid: u32,
+    /// Why it was not changed.
+    error: Option<Untrusted>,
+    #[serde(flatten)]
+    change: Option<Change>,
+}
+
+#[derive(Serialize)]
+struct Document {
+    version: u32,
+    processes: Vec<Row>,
+}
+
+/// Changes each chosen process, and prints what became of it. One that cannot be changed does not keep the
+/// others from being changed.
+fn each(
+    select: &SelectArgs,
+    shown: &ShownArgs,
+    mut change: impl FnMut(u32) -> Result<Change, String>,
+) -> Result<Exit, Failure> {
+    let mut rows = Vec::new();
+    for pid in select.processes()? {
+        // Read before, as the process may end.
+        let name = Name::of(pid);
+        let (error, change) = match change(pid) {
+            Ok(change) => (None, Some(change)),
+            Err(why) => (Some(why), None),
+        };
+        if let Some(why) = &error {
+            say(&format!("{name}: {why}"));
+        }
+        if let Some(change) = &change {
+            change.complaints.iter().for_each(|line| say(&format!("{name}: {line}")));
+            if !shown.json {
+                let text: String = change.lines.iter().map(|line| format!("{name}: {line}\n")).collect();
+                console::print(&(text + &times(&name, change, shown.verbose)))?;
+            }
+        }
+        rows.push(Row { pid, error: error.map(Untrusted::from), change });
+    }
+    let failed = rows.iter().any(|row| row.error.is_some());
+    if shown.json {
+        console::print(&output::json(&Document { version: VERSION, processes: rows })?)?;
+    }
+    Ok(if failed { Exit(FAILED) } else { Exit::SUCCESS })
+}
+
+/// Returns text such as "node (process 4711): took 31.2 ms; a thread was stopped 12 times, for 85 us at most".
+fn times(name: &Name, change: &Change, verbose: bool) -> String {
+    let Change { took_ms, borrowed, longest_stop_us, .. } = change;
+    match (verbose, borrowed) {
+        (false, _) => String::new(),
+        (true, 0) => format!("{name}: took {took_ms:.1} ms; no thread was stopped\n"),
+        (true, _) => format!(
+            "{name}: took {took_ms:.1} ms; a thread was stopped {borrowed} times, for {longest_stop_us} us at most\n"
+        ),
+    }
+}
+
+/// Parses a number of seconds.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let number = text.parse::<f64>().ok().filter(|n| *n >= 0.0);
+    let time = number.and_then(|n| Duration::try_from_secs_f64(n).ok());
+    time.ok_or_else(|| format!("'{text}' is not a number of seconds, as in 0.5"))
+}

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which processes are meant: by id, by name, by control group, by systemd unit.
+
+use crate::failure::Failure;
+use clap::Args;
+use globset::Glob;
+use hugelift_core::printable::Escape;
+use hugelift_os::proc::procfs::Process;
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// Where control groups are mounted.
+const CGROUPS: &str = "/sys/fs/cgroup";
+
+/// How many directories are read at most below a control group: a limit for very large trees.
+const MAX_GROUPS: usize = 100_000;
+
+/// The processes that are meant.
+#[derive(Args, Debug)]
+#[group(required = true, multiple = true)]
+pub struct SelectArgs {
+    /// Processes by their ids
+    #[arg(value_name = "PID", value_parser = clap::value_parser!(u32).range(1..1 << 31))]
+    pids: Vec<u32>,
+
+    /// Processes whose name, or whose program's file name, matches (repeatable)
+    #[arg(long, value_name = "GLOB")]
+    name: Vec<String>,
+
+    /// Processes of a control group and of those below it, by its path as in /proc/PID/cgroup (repeatable)
+    #[arg(long, value_name = "PATH")]
+    cgroup: Vec<PathBuf>,
+
+    /// Processes of a systemd unit (repeatable)
+    #[arg(long, value_name = "NAME")]
+    unit: Vec<String>,
+}
+
+impl SelectArgs {
+    /// Returns the processes, each once, by id; never this one unless it was named by its id.
+    ///
+    /// # Errors
+    /// A pattern is malformed, or one of the choices has no process.
+    pub fn processes(&self) -> Result<BTreeSet<u32>, Failure> {
+        let mut all: BTreeSet<u32> = self.pids.iter().copied().collect();
+        let mut add = |what: String, found: BTreeSet<u32>| {
+            let own = std::process::id();
+            let mut found = found.into_iter().filter(|pid| *pid != own).peekable();
+            if found.peek().is_none() {
+                return Err(Failure::new(format!("{what}: no process; see ps -e")));
+            }
+            all.extend(found);
+            Ok(())
+        };
+        for pattern in &self.name {
+            add(format!("--name {}", OsStr::new(pattern).escaped()), named(pattern)?)?;
+        }
+        for path in &self.cgroup {
+            let inside = path.strip_prefix(CGROUPS).or_else(|_| path.strip_prefix("/")).unwrap_or(path);
+            add(format!("--cgroup {}", path.escaped()), of_group(inside))?;
+        }
+        for name in &self.unit {
+            add(format!("--unit {}", OsStr::new(name).escaped()), of_unit(name))?;
+        }
+        Ok(all)
+    }
+}
+
+/// Returns the processes whose name or whose program's file name matches.
+fn named(pattern: &str) -> Result<BTreeSet<u32>, Failure> {
+    let glob = Glob::new(pattern).map_err(|e| format!("--name: {e}"))?.compile_matcher();
+    let is_named = |pid: &u32| {
+        let process = Process::new(*pid);
+        let program = fs::read_link(process.path("exe")).unwrap_or_default();
+        program.file_name().is_some_and(|name| glob.is_match(name))
+            || process.stat().is_ok_and(|stat| glob.is_match(stat.comm.as_os_str()))
+    };
+    Ok(all_processes().into_iter().filter(is_named).collect())
+}
+
+fn all_processes() -> Vec<u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten();
+    entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// Returns the processes of a control group and of those below it, in each hierarchy that has it.
+fn of_group(inside: &Path) -> BTreeSet<u32> {
+    let roots = fs::read_dir(CGROUPS).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
+    // Version 2 is mounted at the place itself, version 1 in a directory for each controller.
+    let places = [PathBuf::from(CGROUPS)].into_iter().chain(roots).map(|root| root.join(inside));
+    places.flat_map(|place| below(&place)).flat_map(|group| members(&group)).collect()
+}
+
+/// Returns the processes of a systemd unit: a control group has its name. Without a suffix it is a service.
+fn of_unit(name: &str) -> BTreeSet<u32> {
+    let service = if name.contains('.') { name.to_string() } else { format!("{name}.service") };
+    let is_unit = |group: &PathBuf| group.file_name() == Some(OsStr::from_bytes(service.as_bytes()));
+    let units = below(Path::new(CGROUPS)).into_iter().filter(is_unit);
+    units.flat_map(|unit| below(&unit)).flat_map(|group| members(&group)).collect()
+}
+
+/// Returns a directory and those below it.
+fn below(top: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut next = vec![top.to_path_buf()];
+    while let Some(dir) = next.pop() {
+        let Ok(entries) = fs::read_dir(&dir) else { continue };
+        let inner = entries.filter_map(Result::ok).filter(|e| e.file_type().is_ok_and(|t| t.is_dir()));
+        next.extend(inner.map(|entry| entry.path()));
+        found.push(dir);
+        if found.len() >= MAX_GROUPS {
+            break;
+        }
+    }
+    found
+}
+
+fn members(group: &Path) -> Vec<u32> {
+    let text = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+    text.lines().filter_map(|line| line.parse().ok()).collect()
+}

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which processes are chosen, and processes of other users, in other namespaces, with objects opened later.
+
+use super::{Running, command, done, files, segments, victim};
+use crate::common::huge::{assert_lifted, assert_unchanged, smaps};
+use crate::common::{CGroup, Cmd, End, HUGELIFT, Outcome, fat};
+use crate::{need, need_root};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+/// Words that start a program as another user.
+const NOBODY: [&str; 4] = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+
+/// Builds the victim at a fixed address: the store has no copies of a program whose address is random.
+fn fixed() -> PathBuf {
+    fat("live").flags(&["-Wl,-z,now", "-no-pie"]).build()
+}
+
+/// Copies the victim to where every user can execute it.
+fn public(dir: &Path, name: &str) -> PathBuf {
+    std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o755)).expect("chmod");
+    let path = dir.join(name);
+    std::fs::copy(fixed(), &path).expect("copy the victim");
+    path
+}
+
+fn started(words: &[&str], program: &Path) -> Running {
+    let mut words: Vec<&std::ffi::OsStr> = words.iter().map(std::ffi::OsStr::new).collect();
+    words.extend([program.as_os_str(), "quiet".as_ref()]);
+    Running::start(Path::new(words[0]), &words[1..])
+}
+
+/// Lifts processes from a store of their own in `store`.
+fn shared(store: &Path, pids: &[u32]) -> Outcome {
+    let cmd = Cmd::new([HUGELIFT, "attach", "--backing", "shared"]).args(pids.iter().map(u32::to_string));
+    cmd.env("HUGELIFT_STORE", store).bare()
+}
+
+/// Returns the files in `store` that a process maps, by inode.
+fn mapped_of(store: &Path, pid: u32) -> BTreeSet<u64> {
+    let all = smaps(pid);
+    let of_store = all.iter().filter(|u| u.mapping.path.starts_with(store) && u.shmem_huge > 0);
+    of_store.map(|u| u.mapping.file.inode).collect()
+}
+
+/// Asserts that all of the program is huge and nothing of it anonymous: it is in the store, or its page cache was
+/// huge already.
+fn assert_shared(pid: u32, program: &Path) {
+    for piece in segments(pid, program) {
+        let whole = piece.inner.map_or(0, |inner| inner.len());
+        assert_eq!((piece.huge, piece.thp, piece.hugetlb), (whole, 0, 0), "{piece:?}");
+    }
+}
+
+#[test]
+fn ten_processes_have_one_copy() {
+    need_root!();
+    let dir = tempfile::TempDir::new_in("/dev/shm").expect("a temporary directory on tmpfs");
+    let program = fixed();
+    let all: Vec<Running> = (0..10).map(|_| started(&["env"], &program)).collect();
+    let pids: Vec<u32> = all.iter().map(Running::pid).collect();
+    let outcome = shared(&dir.path().join("store"), &pids);
+    assert_eq!((outcome.end, outcome.stderr.as_str()), (End::Code(0), ""), "{outcome:?}");
+    let maps: Vec<BTreeSet<u64>> = pids.iter().map(|&pid| mapped_of(dir.path(), pid)).collect();
+    assert!(maps.iter().all(|of| *of == maps[0]), "{maps:?} {outcome:?}");
+    pids.iter().for_each(|&pid| assert_shared(pid, &program));
+    for running in all {
+        assert_unchanged(running.pid(), &segments(running.pid(), &program));
+        done("restore", running.pid());
+        assert_eq!(mapped_of(dir.path(), running.pid()).len(), 0);
+        running.report();
+    }
+}
+
+/// The file of the store is passed to a process that could not open it.
+#[test]
+fn another_user_in_other_namespaces() {
+    need_root!();
+    need!("setpriv", "unshare");
+    let dir = tempfile::TempDir::new().expect("a temporary directory");
+    let program = public(dir.path(), "lives-elsewhere");
+    let store = tempfile::TempDir::new_in("/dev/shm").expect("a temporary directory on tmpfs");
+    let elsewhere = [&["unshare", "-n", "-m"][..], &NOBODY].concat();
+    for words in [&NOBODY[..], &elsewhere] {
+        let running = started(words, &program);
+        let before = files(running.pid());
+        let outcome = shared(&store.path().join("store"), &[running.pid()]);
+        assert_eq!((outcome.end, outcome.stderr.as_str()), (End::Code(0), ""), "{words:?}: {outcome:?}");
+        assert_shared(running.pid(), &program);
+        done("restore", running.pid());
+        assert_eq!(files(running.pid()), before, "{words:?}");
+        running.report();
+    }
+}
+
+/// A user may lift their own processes, and no others.
+#[test]
+fn as_an_unprivileged_user() {
+    need_root!();
+    need!("setpriv");
+    let dir = tempfile::TempDir::new().expect("a temporary directory");
+    let program = public(dir.path(), "lives");
+    let hugelift = dir.path().join("hugelift");
+    std::fs::copy(HUGELIFT, &hugelift).expect("copy hugelift");
+    let words = |verb: &str| Cmd::new([&hugelift]).args([verb, "--name", "lives"]).under(NOBODY);
+    let running = started(&NOBODY, &program);
+    let before = files(running.pid());
+    let outcome = words("attach").args(["--backing", "thp"]).bare();
+    assert_eq!((outcome.end, outcome.stderr.as_str()), (End::Code(0), ""), "{outcome:?}");
+    assert!(assert_lifted(&segments(running.pid(), &program), "thp", "as nobody") >= 2);
+    let outcome = words("restore").bare();
+    assert_eq!((outcome.end, outcome.stderr.as_str()), (End::Code(0), ""), "{outcome:?}");
+    assert_eq!(files(running.pid()), before);
+    running.report();
+
+    let of_root = started(&["env"], &program);
+    let outcome = words("attach").bare();
+    assert_eq!(outcome.end, End::Code(125), "{outcome:?}");
+    assert!(outcome.stderr.contains("Permission denied"), "{outcome:?}");
+    of_root.report();
+}
+
+#[test]
+fn by_name_and_by_control_group() {
+    need_root!();
+    let dir = tempfile::TempDir::new().expect("a temporary directory");
+    let program = public(dir.path(), "chosen-by-name");
+    let running = started(&["env"], &program);
+    let outcome = Cmd::new([HUGELIFT, "attach", "--backing", "thp", "--name", "chosen-by-*"]).bare();
+    assert_eq!(outcome.end, End::Code(0), "{outcome:?}");
+    assert!(assert_lifted(&segments(running.pid(), &program), "thp", "by name") >= 2);
+
+    let group = CGroup::new("memory").expect("a control group");
+    std::fs::write(group.path().join("cgroup.procs"), running.pid().to_string()).expect("join the group");
+    let inside = std::fs::read_to_string(format!("/proc/{}/cgroup", running.pid())).expect("its groups");
+    let name = group.path().file_name().expect("a name").to_str().expect("UTF-8");
+    let line = inside.lines().find(|line| line.ends_with(name)).expect("the group");
+    let path = line.rsplit(':').next().expect("a path");
+    let outcome = Cmd::new([HUGELIFT, "restore", "--json", "--cgroup", path]).bare();
+    assert_eq!(outcome.end, End::Code(0), "{outcome:?}");
+    let json: Value = serde_json::from_str(&outcome.stdout).expect("JSON");
+    assert_eq!(json["processes"][0]["pid"], running.pid(), "{json}");
+    let huge: u64 = segments(running.pid(), &program).iter().map(|piece| piece.thp).sum();
+    assert_eq!((huge, &json["version"]), (0, &Value::from(1)));
+    running.report();
+
+    for words in [["--name", "no-such-process-*"], ["--cgroup", "/no/such"], ["--unit", "no-such-unit"]] {
+        let outcome = Cmd::new([HUGELIFT, "attach"]).args(words).bare();
+        assert_eq!(outcome.end, End::Code(125), "{outcome:?}");
+        assert!(outcome.stderr.contains(words[1]) && outcome.stderr.lines().count() == 1, "{outcome:?}");
+    }
+}
+
+/// A filter may kill the process for a call of the lift, so none is made unless it is asked for.
+#[test]
+fn under_a_seccomp_filter() {
+    need!("python3");
+    // One instruction: allow all.
+    let source = "import ctypes, os, struct, sys\n\
+        libc = ctypes.CDLL(None)\n\
+        ops = ctypes.create_string_buffer(struct.pack('HBBI', 6, 0, 0, 0x7fff0000))\n\
+        program = struct.pack('H6xQ', 1, ctypes.addressof(ops))\n\
+        assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, program) == 0\n\
+        os.execv(sys.argv[1], sys.argv[1:])\n";
+    let program = victim();
+    let running = started(&["python3", "-c", source], &program);
+    let before = files(running.pid());
+    let outcome = command("attach", &[running.pid()]).bare();
+    assert_eq!(outcome.end, End::Code(125), "{outcome:?}");
+    assert!(outcome.stderr.contains("seccomp filter") && outcome.stderr.lines().count() == 1, "{outcome:?}");
+    assert_eq!(files(running.pid()), before);
+    let outcome = command("attach", &[running.pid()]).args(["--seccomp", "try"]).bare();
+    assert_eq!((outcome.end, outcome.stderr.as_str()), (End::Code(0), ""), "{outcome:?}");
+    assert!(assert_lifted(&segments(running.pid(), &program), "thp", "under a filter") >= 2);
+    running.report();
+}
+
+/// What a program opens by dlopen(3) is lifted as what it has needed.
+#[test]
+fn objects_that_java_opened_later() {
+    need!("java", "javac");
+    let dir = tempfile::TempDir::new().expect("a temporary directory");
+    let source = "class Sums { public static void main(String[] a) throws Exception {\n\
+        System.out.println(\"ready\"); System.out.flush(); int wrong = 0; long n = 0;\n\
+        while (System.in.available() == 0) { long s = 0; java.util.HashMap<Integer,Integer> m = new java.util.HashMap<>();\n\
+        for (int i = 0; i < 20000; i++) { m.put(i, i * 7); } for (int v : m.values()) { s += v; }\n\
+        if (s != 1399930000L) { wrong++; } n++; }\n\
+        System.out.println(n > 3 && wrong == 0 ? \"fine\" : \"wrong \" + wrong + \" of \" + n); } }\n";
+    std::fs::write(dir.path().join("Sums.java"), source).expect("write the source");
+    crate::common::build::must(std::process::Command::new("javac").current_dir(&dir).arg("Sums.java"));
+    let cmd = Cmd::new(["java", "-Xmx256m", "-cp"]).arg(dir.path()).arg("Sums");
+    let mut child = cmd.command(None).stdin(Stdio::piped()).spawn().expect("java");
+    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    assert_eq!(lines.next().expect("a line").expect("a line"), "ready");
+    let outcome = command("attach", &[child.id()]).bare();
+    assert_eq!(outcome.end, End::Code(0), "{outcome:?}");
+    let jvm = smaps(child.id()).into_iter().find(|u| u.mapping.path.ends_with("libjvm.so"));
+    let jvm = std::fs::canonicalize(jvm.expect("libjvm.so is mapped").mapping.path).expect("its path");
+    assert!(std::fs::metadata(&jvm).is_ok_and(|meta| meta.size() > 4 << 20));
+    let pieces = segments(child.id(), &jvm);
+    assert!(assert_lifted(&pieces, "thp", "libjvm.so") >= 1, "{pieces:?}");
+    assert_unchanged(child.id(), &pieces);
+    child.stdin.take().expect("piped").write_all(b"\n").expect("write");
+    assert_eq!(lines.next().expect("a line").expect("a line"), "fine");
+    assert_eq!(child.wait().expect("wait").code(), Some(0));
+}
+
+/// Memory of an allocator becomes huge, and the result of the program stays.
+#[test]
+fn memory_of_python() {
+    need_root!();
+    need!("python3");
+    let source = "import sys\n\
+        d = {i: str(i) * 5 for i in range(600000)}\n\
+        print('ready', flush=True)\n\
+        wrong = n = 0\n\
+        import select\n\
+        while not select.select([sys.stdin], [], [], 0)[0]:\n\
+        \x20   n += 1\n\
+        \x20   wrong += sum(map(len, d.values())) != 17444450\n\
+        print('fine' if n and not wrong else f'{wrong} wrong of {n}')\n";
+    let cmd = Cmd::new(["python3", "-c", source]).env("PYTHONMALLOC", "malloc");
+    let mut child = cmd.command(None).stdin(Stdio::piped()).spawn().expect("python3");
+    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    assert_eq!(lines.next().expect("a line").expect("a line"), "ready");
+    let pid = child.id().to_string();
+    let parts = ["attach", "--parts", "heap,anon", "--cpu-budget", "20", &pid];
+    let outcome = Cmd::new([HUGELIFT]).args(parts).bare();
+    assert_eq!((outcome.end, outcome.stderr.as_str()), (End::Code(0), ""), "{outcome:?}");
+    assert!(outcome.stdout.contains("of anonymous memory is on huge pages now"), "{outcome:?}");
+    let huge: u64 = smaps(child.id()).iter().map(|usage| usage.anon_huge).sum();
+    assert!(huge > 30 << 20, "{huge} bytes are huge: {outcome:?}");
+    child.stdin.take().expect("piped").write_all(b"\n").expect("write");
+    assert_eq!(lines.next().expect("a line").expect("a line"), "fine");
+    assert_eq!(child.wait().expect("wait").code(), Some(0));
+}

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Many rounds of attach and restore, at random moments.
+
+use super::{MODES, Running, command, descriptors, done, files, pause, segments, unnamed, victim};
+use crate::common::huge::{assert_lifted, assert_no_wx, assert_unchanged};
+use crate::common::{End, HUGELIFT};
+use std::time::Duration;
+
+/// How many rounds there are, unless HUGELIFT_LIVE_ROUNDS says another number.
+const ROUNDS: u32 = 25;
+/// The longest pause between two commands.
+const PAUSE: Duration = Duration::from_millis(60);
+
+#[test]
+fn attach_and_restore() {
+    let rounds = std::env::var("HUGELIFT_LIVE_ROUNDS").map_or(ROUNDS, |n| n.parse().expect("a number"));
+    let program = victim();
+    for mode in MODES {
+        // What a run that nobody touches leaves mapped, when its threads have ended.
+        let bare = Running::start(&program, mode);
+        pause(PAUSE);
+        bare.report();
+        let left = unnamed(bare.pid());
+        assert_eq!(bare.finish(), Some(End::Code(0)));
+
+        let running = Running::start(&program, mode);
+        let pid = running.pid();
+        let (files_before, descriptors_before) = (files(pid), descriptors(pid));
+        for round in 0..rounds {
+            let what = format!("{mode:?}, round {round}");
+            pause(PAUSE);
+            done("attach", pid);
+            let pieces = segments(pid, &program);
+            assert!(assert_lifted(&pieces, "thp", &what) >= 2, "{what}: {pieces:?}");
+            assert_unchanged(pid, &pieces);
+            assert_no_wx(pid, &pieces);
+            pause(PAUSE);
+            done("restore", pid);
+            assert_eq!(files(pid), files_before, "{what}");
+            let huge: u64 = segments(pid, &program).iter().map(|p| p.thp + p.hugetlb).sum();
+            assert_eq!(huge, 0, "{what}: copies are left");
+        }
+        assert_eq!(descriptors(pid), descriptors_before, "{mode:?}");
+        let report = running.report();
+        println!("{mode:?}: {rounds} rounds, late: {}", report["late"]);
+        // Less than one huge page.
+        let leaked = unnamed(pid).saturating_sub(left);
+        assert!(leaked < 1 << 20, "{mode:?}: {leaked} bytes more are mapped than in a bare run");
+        assert_eq!(running.finish(), Some(End::Code(0)));
+    }
+}
+
+/// Attach twice and restore twice is the same as once.
+#[test]
+fn twice_is_once() {
+    let program = victim();
+    let running = Running::start(&program, &["quiet"]);
+    let before = files(running.pid());
+    done("attach", running.pid());
+    let first = files(running.pid());
+    done("attach", running.pid());
+    assert_eq!(files(running.pid()), first);
+    assert!(assert_lifted(&segments(running.pid(), &program), "thp", "twice") >= 2);
+    for _ in 0..2 {
+        done("restore", running.pid());
+        assert_eq!(files(running.pid()), before);
+    }
+    running.report();
+}
+
+/// Several commands at once for one process exclude each other, or are refused. The process does not
+/// notice.
+#[test]
+fn several_at_once() {
+    let program = victim();
+    let running = Running::start(&program, &["quiet"]);
+    let pid = running.pid();
+    let before = files(pid);
+    for _ in 0..8 {
+        let commands = ["attach", "restore", "attach"].map(|verb| command(verb, &[pid]));
+        std::thread::scope(|scope| {
+            for cmd in &commands {
+                scope.spawn(|| {
+                    let outcome = cmd.bare();
+                    assert!(matches!(outcome.end, End::Code(0 | 125)), "{HUGELIFT}: {outcome:?}");
+                });
+            }
+        });
+    }
+    done("restore", pid);
+    assert_eq!(files(pid), before);
+    running.report();
+}

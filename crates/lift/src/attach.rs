@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Lifts a process that runs already, and gives it its files' own pages back.
+//!
+//! For code and read-only data one thread at a time is stopped, for the microseconds of a system call
+//! ([`hugelift_os::trace::live`]). The bytes are copied from outside. Anonymous memory is collapsed from
+//! outside, and nobody is stopped ([`hugelift_os::watch::collapse`]).
+
+use crate::complaints::complaints;
+use crate::options::{PolicyOptions, Seccomp};
+use crate::report::summary;
+use hugelift_core::addr::{Range, human_bytes};
+use hugelift_core::advice::About;
+use hugelift_core::apply::{Outcome, apply};
+use hugelift_core::collapse::{Budget, Collapsed};
+use hugelift_core::plan::plan;
+use hugelift_core::policy::{Backing, Policy, SpanChoice};
+use hugelift_core::printable::Untrusted;
+use hugelift_core::report::Report;
+use hugelift_core::restore::{Replaced, replaced};
+use hugelift_core::snapshot::{Object, Part, Snapshot};
+use hugelift_core::target::{Fault, Target as _};
+use hugelift_os::proc::pagemap;
+use hugelift_os::proc::procfs::{Process, Status};
+use hugelift_os::proc::snapshot;
+use hugelift_os::store::Moment;
+use hugelift_os::trace::live::{Live, Stops};
+use hugelift_os::trace::restore::restore as restore_copies;
+use hugelift_os::watch::collapse::{Refused, collapse, collapse_by};
+use hugelift_os::watch::watcher::Program;
+use hugelift_os::{machine, pagecache, store};
+use nix::sys::signal::{SigSet, Signal};
+use serde::Serialize;
+use std::io;
+use std::time::{Duration, Instant};
+
+/// A process in messages: the name of its program and its id.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Name(Untrusted, u32);
+
+impl Name {
+    /// Reads the name of a process; the name is empty if there is no such process.
+    pub fn of(pid: u32) -> Name {
+        let comm = Process::new(pid).stat().map(|stat| stat.comm);
+        Name(comm.unwrap_or_else(|_| Untrusted::from("")), pid)
+    }
+}
+
+impl std::fmt::Display for Name {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0.as_os_str().is_empty() {
+            true => write!(f, "process {}", self.1),
+            false => write!(f, "{} (process {})", self.0, self.1),
+        }
+    }
+}
+
+/// What is asked of the lift of a running process.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AttachOptions {
+    /// What to lift, and onto what.
+    pub policy: PolicyOptions,
+    /// What is done under a seccomp filter.
+    pub seccomp: Seccomp,
+    /// CPU time of hugelift that collapsing anonymous memory may take.
+    pub cpu: Duration,
+    /// Bytes of memory that collapsing anonymous memory may add.
+    pub added: u64,
+}
+
+/// What the change of a running process showed.
+#[derive(Clone, Debug, Serialize)]
+pub struct Change {
+    /// What is huge now, or what was restored.
+    pub lines: Vec<String>,
+    /// What was not done although it might have been, a line each.
+    pub complaints: Vec<String>,
+    /// How often a thread was borrowed.
+    pub borrowed: u64,
+    /// The longest time for which one was stopped, in microseconds.
+    pub longest_stop_us: u64,
+    /// From the first look at the process to the end, in milliseconds.
+    pub took_ms: f64,
+    /// What smaps shows afterwards.
+    pub report: Report,
+}
+
+/// Lifts text and read-only data of a running process, and collapses its anonymous memory.
+///
+/// # Errors
+/// One line that says why the process cannot be changed. It is then as before.
+pub fn attach(pid: u32, options: &AttachOptions) -> Result<Change, String> {
+    let began = Instant::now();
+    let mut policy = options.policy.policy()?;
+    // Spans that reach over neighbours were chosen for the moment at which only the loader has run.
+    policy.span = SpanChoice::Inner;
+    let parts = policy.parts.clone();
+    let of = |wanted: &[Part]| parts.iter().copied().filter(|p| wanted.contains(p)).collect::<Vec<Part>>();
+    let anonymous = of(&[Part::Bss, Part::Heap, Part::Stack, Part::Anon]);
+    let written = of(&[Part::Relro, Part::Data]);
+    policy.parts = of(&[Part::Text, Part::Rodata]);
+    let seccomp = options.seccomp;
+    let mut change = match policy.parts.is_empty() {
+        true => look(pid, Seccomp::Try).and_then(|_| unchanged(pid))?,
+        false => in_tracer(move || lift(pid, &policy, seccomp))?,
+    };
+    if !anonymous.is_empty() {
+        let budget = Budget { cpu: options.cpu, added: options.added, spare: options.policy.spare };
+        let collapsed = match collapse(pid, &anonymous, &budget) {
+            Err(Refused::Denied { .. }) => in_tracer(|| collapse_inside(pid, seccomp, &anonymous, &budget))
+                .map(|(collapsed, stops)| {
+                    change.count(stops);
+                    collapsed
+                }),
+            other => other.map_err(|refused| refused.to_string()),
+        };
+        match collapsed {
+            Ok(collapsed) => change.lines.extend(collapsed.to_string().lines().map(String::from)),
+            Err(refused) if change.lines.is_empty() => return Err(refused),
+            Err(refused) => change.complaints.push(refused),
+        }
+        change.report = unchanged(pid)?.report;
+        change.took_ms = millis(began.elapsed());
+    }
+    if !written.is_empty() {
+        let parts: Vec<String> = written.iter().map(Part::to_string).collect();
+        let parts = parts.join(" and ");
+        change
+            .complaints
+            .push(format!("{parts} of a running process are not lifted: its threads write to it"));
+    }
+    Ok(change)
+}
+
+/// Reports a process as it is.
+fn unchanged(pid: u32) -> Result<Change, String> {
+    let began = Instant::now();
+    let now = snapshot::live(Some(pid), 0).map_err(|e| e.to_string())?;
+    let report = report(pid, &now, &plan(&now, &Policy::default()), None)?;
+    Ok(change(Vec::new(), Vec::new(), Stops::default(), began.elapsed(), report))
+}
+
+/// Maps the files' own pages back where text and read-only data of a running process are copies.
+///
+/// # Errors
+/// See [`attach`].
+pub fn restore(pid: u32, seccomp: Seccomp) -> Result<Change, String> {
+    in_tracer(move || put_back(pid, seccomp))
+}
+
+/// Runs `work` in a thread of its own. Whatever that thread still traces at its end, the kernel lets go.
+fn in_tracer<T: Send>(work: impl FnOnce() -> Result<T, String> + Send) -> Result<T, String> {
+    // The timer that limits the waits must interrupt that thread.
+    let alarm = SigSet::from(Signal::SIGALRM);
+    alarm.thread_block().map_err(|e| format!("sigprocmask: {e}"))?;
+    std::thread::scope(|scope| {
+        let tracer = std::thread::Builder::new().name("tracer".into()).spawn_scoped(scope, work);
+        let tracer = tracer.map_err(|e| format!("cannot start a thread: {e}; see 'ulimit -u'"))?;
+        tracer.join().unwrap_or_else(|_| Err("the tracer ended early; the process goes on".into()))
+    })
+}
+
+fn lift(pid: u32, policy: &Policy, seccomp: Seccomp) -> Result<Change, String> {
+    let began = Instant::now();
+    let (status, mut before) = look(pid, seccomp)?;
+    machine::update(&mut before.machine, &status);
+    if policy.backings.contains(&Backing::Pagecache) {
+        let takes = |object: &Object| policy.objects.takes(object);
+        pagecache::find(Some(pid), &mut before, &policy.parts, takes);
+    }
+    let mut files = Vec::new();
+    if policy.backings.contains(&Backing::Shared) {
+        let offer = store::offer(pid, &before, policy, Moment::Running);
+        before.stored = offer.stored;
+        files = offer.files;
+    }
+    let mut plan = plan(&before, policy);
+    // What an earlier lift has made huge stays.
+    plan.spans.retain(|span| !is_huge(pid, span.range));
+    tracing::debug!(?plan, "planned");
+    let (outcome, stops) = match plan.spans.is_empty() {
+        true => (Outcome::default(), Stops::default()),
+        false => {
+            let mut live = open(pid, &before)?;
+            files.into_iter().for_each(|file| _ = live.offer(file));
+            (apply(&mut live, &plan), live.stops())
+        }
+    };
+    tracing::debug!(?outcome, "applied");
+    let report = report(pid, &before, &plan, Some(&outcome))?;
+    let line = summary(policy, &before, &plan, &report);
+    let about = Name::of(pid).0;
+    let largest = complaints(&plan, &outcome).largest(&About::program(&about));
+    let Outcome { lost, leftovers, .. } = outcome;
+    let mut complaints: Vec<String> = lost.into_iter().chain(largest).collect();
+    complaints.extend(left(&leftovers));
+    Ok(change(vec![line], complaints, stops, began.elapsed(), report))
+}
+
+/// Returns whether huge pages map all of a range.
+fn is_huge(pid: u32, range: Range) -> bool {
+    pagemap::huge_bytes(pid.cast_signed(), range).is_ok_and(|bytes| bytes >= range.len())
+}
+
+/// Collapses anonymous memory without the right to do so from outside: a borrowed thread asks for it, and is
+/// stopped for as long as the kernel copies a block.
+fn collapse_inside(
+    pid: u32,
+    seccomp: Seccomp,
+    parts: &[Part],
+    budget: &Budget,
+) -> Result<(Collapsed, Stops), String> {
+    let (_, now) = look(pid, seccomp)?;
+    let program = Program::open(pid).map_err(|e| format!("/proc/{pid}/pagemap: {e}"))?;
+    let mut live = open(pid, &now)?;
+    let mut how = |block: Range| match live.collapse(block) {
+        Err(Fault::Call { errno, .. }) => Err(io::Error::from_raw_os_error(errno)),
+        other => other.map_err(|fault| io::Error::other(fault.to_string())),
+    };
+    let collapsed = collapse_by(&program, &now, parts, budget, &mut how).map_err(|e| e.to_string())?;
+    Ok((collapsed, live.stops()))
+}
+
+/// Says what could not be unmapped.
+fn left(leftovers: &[Range]) -> Option<String> {
+    let bytes: u64 = leftovers.iter().map(|range| range.len()).sum();
+    (bytes > 0).then(|| format!("{} of unused copies could not be unmapped", human_bytes(bytes)))
+}
+
+fn put_back(pid: u32, seccomp: Seccomp) -> Result<Change, String> {
+    let began = Instant::now();
+    let (_, before) = look(pid, seccomp)?;
+    let copies = replaced(&before);
+    let (results, stops) = match copies.is_empty() {
+        true => (Vec::new(), Stops::default()),
+        false => {
+            let mut live = open(pid, &before)?;
+            (restore_copies(&mut live, Process::new(pid), &before, &copies), live.stops())
+        }
+    };
+    let mut complaints = Vec::new();
+    let mut restored = 0;
+    for (copy, result) in copies.iter().zip(&results) {
+        match result {
+            Ok(()) => restored += copy.range.len(),
+            Err(why) => complaints.push(not_restored(&before, copy, &why.to_string())),
+        }
+    }
+    let total: u64 = copies.iter().map(|copy| copy.range.len()).sum();
+    let line = match total {
+        0 => "no text and no rodata of it is a copy: nothing to restore".into(),
+        _ => format!(
+            "{} of {} of copied text and rodata are pages of their files again",
+            human_bytes(restored),
+            human_bytes(total)
+        ),
+    };
+    let after = snapshot::live(Some(pid), 0).map_err(|e| e.to_string())?;
+    let report = report(pid, &after, &plan(&after, &Policy::default()), None)?;
+    Ok(change(vec![line], complaints, stops, began.elapsed(), report))
+}
+
+fn not_restored(before: &Snapshot, copy: &Replaced, why: &str) -> String {
+    let path = before.objects.get(copy.object).map(|o| Untrusted::from(&o.path));
+    let path = path.unwrap_or_else(|| Untrusted::from(""));
+    format!("{} of {} of {path} not restored: {why}", human_bytes(copy.range.len()), copy.part)
+}
+
+fn change(
+    lines: Vec<String>,
+    complaints: Vec<String>,
+    Stops { count, longest }: Stops,
+    took: Duration,
+    report: Report,
+) -> Change {
+    let longest_stop_us = micros(longest);
+    Change { lines, complaints, borrowed: count, longest_stop_us, took_ms: millis(took), report }
+}
+
+impl Change {
+    /// Adds the stops of a further step.
+    fn count(&mut self, stops: Stops) {
+        self.borrowed += stops.count;
+        self.longest_stop_us = self.longest_stop_us.max(micros(stops.longest));
+    }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+fn millis(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+/// Reads a process that can be changed.
+fn look(pid: u32, seccomp: Seccomp) -> Result<(Status, Snapshot), String> {
+    let process = Process::new(pid);
+    let status = process.status().map_err(|e| e.to_string())?;
+    refuse(pid, &status, seccomp)?;
+    let snapshot = snapshot::live(Some(pid), 0).map_err(|e| e.to_string())?;
+    if snapshot.objects.is_empty() {
+        return Err("it maps no 64-bit ELF program".into());
+    }
+    Ok((status, snapshot))
+}
+
+/// Returns why a process must not be changed.
+fn refuse(pid: u32, status: &Status, seccomp: Seccomp) -> Result<(), String> {
+    if pid == std::process::id() {
+        return Err("hugelift does not change itself".into());
+    }
+    if status.kernel_thread == Some(true) {
+        return Err("it is a thread of the kernel, which has no memory of its own".into());
+    }
+    if let Some(tracer @ 1..) = status.tracer {
+        return Err(format!("it is traced by {}; end the tracer and try again", Name::of(tracer)));
+    }
+    if status.seccomp.is_some_and(|mode| mode != 0) && seccomp == Seccomp::Auto {
+        return Err("it is under a seccomp filter, which may kill it for the system calls of a lift \
+             (mmap, mremap, mprotect, madvise, openat); '--seccomp try' makes them nevertheless"
+            .into());
+    }
+    let state = Process::new(pid).stat().map(|stat| stat.state);
+    match state {
+        Ok(state @ ('T' | 't')) => {
+            Err(format!("it is stopped (state {state}); send it SIGCONT (kill -CONT {pid}) and try again"))
+        }
+        Ok('Z' | 'X') => Err("it has ended, and its parent has not yet waited for it".into()),
+        _ => Ok(()),
+    }
+}
+
+/// Prepares a process, and shows that a thread of it can be borrowed.
+fn open(pid: u32, snapshot: &Snapshot) -> Result<Live, String> {
+    let mut live = Live::new(pid, &snapshot.mappings).map_err(|e| e.to_string())?;
+    let got = live.borrow(|lent| lent.call(libc::SYS_getpid, [0; 6]));
+    match got.map_err(|e| e.to_string())? {
+        ..0 => Err("a system call in it failed that cannot fail: a seccomp filter may refuse it".into()),
+        _ => Ok(live),
+    }
+}
+
+fn report(
+    pid: u32,
+    snapshot: &Snapshot,
+    plan: &hugelift_core::plan::Plan,
+    outcome: Option<&Outcome>,
+) -> Result<Report, String> {
+    let usage = Process::new(pid).smaps().map_err(|e| e.to_string())?;
+    let mut report = Report::new(snapshot, Some(&usage), plan, outcome);
+    report.pid = Some(pid);
+    Ok(report)
+}
