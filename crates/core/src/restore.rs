@@ -36,8 +36,8 @@ pub fn replaced(snapshot: &Snapshot) -> Vec<Replaced> {
 }
 
 /// Returns the offset in the object's file of what it maps at `range`; `None` if no segment without write
-/// access holds it, or if address and offset differ within a page, whose size is `page` bytes.
-pub fn offset_of(object: &Object, range: Range, page: u64) -> Option<u64> {
+/// access holds it, or if address and offset differ within a page of `page` bytes.
+fn offset_of(object: &Object, range: Range, page: u64) -> Option<u64> {
     let stated = range.start.0.wrapping_sub(object.bias);
     // Two segments may share a page: the later one is mapped over the earlier.
     let mut segments = object.headers.segments.iter().rev();

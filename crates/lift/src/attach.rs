@@ -23,7 +23,9 @@ use hugelift_os::proc::pagemap;
 use hugelift_os::proc::procfs::{Process, Status};
 use hugelift_os::proc::snapshot;
 use hugelift_os::store::Moment;
+use hugelift_os::trace::lent::NotLent;
 use hugelift_os::trace::live::{Live, Stops};
+use hugelift_os::trace::ptrace;
 use hugelift_os::trace::restore::restore as restore_copies;
 use hugelift_os::watch::collapse::{Refused, collapse, collapse_by};
 use hugelift_os::watch::watcher::Program;
@@ -174,13 +176,15 @@ fn lift(pid: u32, policy: &Policy, seccomp: Seccomp) -> Result<Change, String> {
         files = offer.files;
     }
     let mut plan = plan(&before, policy);
-    // What an earlier lift has made huge stays.
-    plan.spans.retain(|span| !is_huge(pid, span.range));
+    // Copies that an earlier lift has made huge stay.
+    let copies = replaced(&before);
+    let is_copy = |range: Range| copies.iter().any(|copy| copy.range.covers(range));
+    plan.spans.retain(|span| !(is_copy(span.range) && is_huge(pid, span.range)));
     tracing::debug!(?plan, "planned");
     let (outcome, stops) = match plan.spans.is_empty() {
         true => (Outcome::default(), Stops::default()),
         false => {
-            let mut live = open(pid, &before)?;
+            let mut live = open(pid, &before, seccomp)?;
             files.into_iter().for_each(|file| _ = live.offer(file));
             (apply(&mut live, &plan), live.stops())
         }
@@ -211,7 +215,7 @@ fn collapse_inside(
 ) -> Result<(Collapsed, Stops), String> {
     let (_, now) = look(pid, seccomp)?;
     let program = Program::open(pid).map_err(|e| format!("/proc/{pid}/pagemap: {e}"))?;
-    let mut live = open(pid, &now)?;
+    let mut live = open(pid, &now, seccomp)?;
     let mut how = |block: Range| match live.collapse(block) {
         Err(Fault::Call { errno, .. }) => Err(io::Error::from_raw_os_error(errno)),
         other => other.map_err(|fault| io::Error::other(fault.to_string())),
@@ -233,7 +237,7 @@ fn put_back(pid: u32, seccomp: Seccomp) -> Result<Change, String> {
     let (results, stops) = match copies.is_empty() {
         true => (Vec::new(), Stops::default()),
         false => {
-            let mut live = open(pid, &before)?;
+            let mut live = open(pid, &before, seccomp)?;
             (restore_copies(&mut live, Process::new(pid), &before, &copies), live.stops())
         }
     };
@@ -317,7 +321,8 @@ fn refuse(pid: u32, status: &Status, seccomp: Seccomp) -> Result<(), String> {
     }
     if status.seccomp.is_some_and(|mode| mode != 0) && seccomp == Seccomp::Auto {
         return Err("it is under a seccomp filter, which may kill it for the system calls of a lift \
-             (mmap, mremap, mprotect, madvise, openat); '--seccomp try' makes them nevertheless"
+             (mmap, mremap, mprotect, munmap, madvise, socket, connect, recvmsg, close); \
+             '--seccomp try' makes them nevertheless"
             .into());
     }
     let state = Process::new(pid).stat().map(|stat| stat.state);
@@ -325,16 +330,31 @@ fn refuse(pid: u32, status: &Status, seccomp: Seccomp) -> Result<(), String> {
         Ok(state @ ('T' | 't')) => {
             Err(format!("it is stopped (state {state}); send it SIGCONT (kill -CONT {pid}) and try again"))
         }
-        Ok('Z' | 'X') => Err("it has ended, and its parent has not yet waited for it".into()),
+        Ok('Z' | 'X') if Process::new(pid).threads().len() <= 1 => {
+            Err("it has ended, and its parent has not yet waited for it".into())
+        }
         _ => Ok(()),
     }
 }
 
+/// Says why no thread was borrowed, and what helps if a right is missing.
+fn with_help(why: &NotLent) -> String {
+    match why {
+        NotLent::Trace(ptrace::Error::Os { source, .. })
+            if source.kind() == io::ErrorKind::PermissionDenied =>
+        {
+            format!("{why}; run hugelift as root (sudo), or see kernel.yama.ptrace_scope")
+        }
+        _ => why.to_string(),
+    }
+}
+
 /// Prepares a process, and shows that a thread of it can be borrowed.
-fn open(pid: u32, snapshot: &Snapshot) -> Result<Live, String> {
-    let mut live = Live::new(pid, &snapshot.mappings).map_err(|e| e.to_string())?;
+fn open(pid: u32, snapshot: &Snapshot, seccomp: Seccomp) -> Result<Live, String> {
+    let live = Live::new(pid, &snapshot.mappings, seccomp == Seccomp::Try);
+    let mut live = live.map_err(|why| with_help(&why))?;
     let got = live.borrow(|lent| lent.call(libc::SYS_getpid, [0; 6]));
-    match got.map_err(|e| e.to_string())? {
+    match got.map_err(|why| with_help(&why))? {
         ..0 => Err("a system call in it failed that cannot fail: a seccomp filter may refuse it".into()),
         _ => Ok(live),
     }

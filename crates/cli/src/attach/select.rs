@@ -88,9 +88,12 @@ fn all_processes() -> Vec<u32> {
 
 /// Returns the processes of a control group and of those below it, in each hierarchy that has it.
 fn of_group(inside: &Path) -> BTreeSet<u32> {
-    let roots = fs::read_dir(CGROUPS).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
     // Version 2 is mounted at the place itself, version 1 in a directory for each controller.
-    let places = [PathBuf::from(CGROUPS)].into_iter().chain(roots).map(|root| root.join(inside));
+    let roots: Vec<PathBuf> = match Path::new(CGROUPS).join("cgroup.controllers").exists() {
+        true => vec![CGROUPS.into()],
+        false => fs::read_dir(CGROUPS).into_iter().flatten().filter_map(|e| Some(e.ok()?.path())).collect(),
+    };
+    let places = roots.into_iter().map(|root| root.join(inside));
     places.flat_map(|place| below(&place)).flat_map(|group| members(&group)).collect()
 }
 

@@ -117,6 +117,8 @@ pub struct Status {
     pub pending: u64,
     /// `SigBlk`: the signals that the thread blocks, one bit each.
     pub blocked: u64,
+    /// `SigCgt`: the signals for which the process has a handler, one bit each.
+    pub caught: u64,
     /// `voluntary_ctxt_switches`: how often the thread went to sleep.
     pub sleeps: Option<u64>,
     /// `Kthread`: it is a thread of the kernel (Linux 6.8).
@@ -403,6 +405,7 @@ fn parse_status(text: &[u8]) -> Status {
             b"TracerPid" => status.tracer = value(),
             b"SigPnd" | b"ShdPnd" => status.pending |= hex().unwrap_or(0),
             b"SigBlk" => status.blocked = hex().unwrap_or(0),
+            b"SigCgt" => status.caught = hex().unwrap_or(0),
             b"voluntary_ctxt_switches" => status.sleeps = value().map(u64::from),
             b"Kthread" => status.kernel_thread = value().map(|v| v != 0),
             b"Seccomp" => status.seccomp = value(),

@@ -40,6 +40,7 @@ use entry::{Compare, Key, Naming};
 use hugelift_core::addr::{PageSize, Range};
 use hugelift_core::budget::{Budget, Cost};
 use hugelift_core::entry_elf::Names;
+use hugelift_core::maps::Mapping;
 use hugelift_core::plan::{is_nearly_all, shareable};
 use hugelift_core::policy::{Backing, Policy};
 use hugelift_core::record::{self, Evidence, Record, lay_out, record_name};
@@ -134,7 +135,8 @@ pub fn offer(pid: u32, snapshot: &Snapshot, policy: &Policy, moment: Moment) -> 
         let ranges: Vec<Range> = of_object.iter().map(|(.., range)| *range).collect();
         let rodata = of_object.iter().filter(|(_, part, _)| *part == Part::Rodata);
         let rodata: Vec<Range> = rodata.map(|(.., range)| *range).collect();
-        let query = StoreQuery { pid, object, ranges: &ranges, rodata: &rodata, page, moment };
+        let mappings = &snapshot.mappings;
+        let query = StoreQuery { pid, object, ranges: &ranges, rodata: &rodata, page, moment, mappings };
         let began = Instant::now();
         let found = stores.get(&query, &mut budget);
         tracing::debug!(object = ?object.path, ?found, elapsed = ?began.elapsed(), "store");
@@ -218,6 +220,7 @@ struct StoreQuery<'a> {
     rodata: &'a [Range],
     page: PageSize,
     moment: Moment,
+    mappings: &'a [Mapping],
 }
 
 /// The stores that a user can use.
@@ -391,7 +394,7 @@ impl Store {
         };
         let fresh = entry::fill(&self.place.dir, query.pid, query.ranges, &names, &naming)?;
         if query.moment == Moment::Running
-            && !source.holds(query.object, query.ranges, &fresh.file, query.page)
+            && !source.holds(query.mappings, query.ranges, &fresh.file, query.page)
         {
             return Err(StoreError::Written { path: query.object.path.clone().into() });
         }

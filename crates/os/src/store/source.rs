@@ -3,12 +3,11 @@
 
 use super::StoreError;
 use crate::io::write_back::write_back;
-use crate::machine::base_page;
 use crate::pagecache::prime::open_for_writing;
 use crate::proc::procfs::Process;
 use hugelift_core::addr::{PageSize, Range};
+use hugelift_core::maps::Mapping;
 use hugelift_core::record::{Evidence, Identity};
-use hugelift_core::restore::offset_of;
 use hugelift_core::snapshot::Object;
 use hugelift_core::symbols::{Function, functions};
 use nix::sys::statfs::{BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, FsType, OVERLAYFS_SUPER_MAGIC, fstatfs};
@@ -125,14 +124,19 @@ impl Source {
         self.file.metadata().is_ok_and(|meta| identity(&meta) == self.identity)
     }
 
-    /// Returns whether `copy` has, behind its first page, the bytes of the file that `object` maps at
-    /// `ranges`, one range after the other.
-    pub fn holds(&self, object: &Object, ranges: &[Range], copy: &File, page: PageSize) -> bool {
+    /// Returns whether `copy` has, behind its first page, the bytes of the file that `mappings` show at
+    /// `ranges`, one range after the other. What the process's own headers say of them does not count.
+    pub fn holds(&self, mappings: &[Mapping], ranges: &[Range], copy: &File, page: PageSize) -> bool {
         const CHUNK: u64 = 256 << 10;
-        let Ok(file) = File::open(format!("/proc/self/fd/{}", self.file.as_raw_fd())) else { return false };
+        // O_NONBLOCK: do not wait for another process that holds a lease on the file.
+        let own = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+        let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(own);
+        let Ok(file) = opened else { return false };
         let mut there = page.bytes();
         ranges.iter().all(|range| {
-            let Some(here) = offset_of(object, *range, base_page().bytes()) else { return false };
+            let of_file = |m: &&Mapping| m.range.covers(*range) && m.file.inode == self.identity.inode;
+            let Some(mapping) = mappings.iter().find(of_file) else { return false };
+            let here = mapping.offset + (range.start.0 - mapping.range.start.0);
             let start = there;
             there += range.len();
             (0..range.len()).step_by(CHUNK as usize).all(|at| {

@@ -22,7 +22,7 @@ pub(crate) const FILE_COPY: i32 = libc::MAP_PRIVATE | libc::MAP_NORESERVE | libc
 /// How many times an madvise(2) is made: the kernel may interrupt a long populate.
 const TRIES: usize = 8;
 /// Bytes that the slow copy moves at a time: they stay within the second-level cache.
-const CHUNK: usize = 256 << 10;
+pub(crate) const CHUNK: usize = 256 << 10;
 
 /// A process that can be made to make system calls.
 pub(crate) trait Calls {

@@ -29,10 +29,14 @@ use crate::arch::{self, Interrupted, Regs};
 use crate::proc::memory;
 use crate::proc::procfs::Process;
 use crate::trace::ptrace::{self, Error, Resume, Stop, Stopped, Tid};
+use crate::trace::{deadline, faultpoint, waits};
 use hugelift_core::addr::Addr;
 use hugelift_core::maps::Mapping;
+use nix::fcntl::Flock;
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::FileExt as _;
+use std::rc::Rc;
 
 /// Bytes of a cave: the code, and after it [`DATA_BYTES`] for what arguments point to.
 const CAVE_BYTES: usize = 256;
@@ -77,6 +81,17 @@ pub enum NotLent {
     /// The process has no executable mapping that ends with zeros.
     #[error("no executable mapping of process {0} ends with {CAVE_BYTES} unused bytes")]
     NoCave(i32),
+    /// The thread is under a seccomp filter of its own.
+    #[error(
+        "thread {0} is under a seccomp filter, which may kill it; '--seccomp try' borrows it nevertheless"
+    )]
+    Filtered(Tid),
+    /// The thread waits in a call that a stop would cut short.
+    #[error("thread {0} waits in system call {1}, which a stop may cut short")]
+    CutShort(Tid, i64),
+    /// A borrowed thread did not come back in time, or has ended.
+    #[error("a borrowed thread did not come back ({0}); what was begun is left as it is")]
+    Lost(Error),
     /// There is no code for this architecture.
     #[error("hugelift cannot lift running processes on this architecture yet")]
     Architecture,
@@ -91,11 +106,14 @@ impl NotLent {
             | NotLent::Rseq(_)
             | NotLent::Timed(..)
             | NotLent::Woken(_)
+            | NotLent::Filtered(_)
+            | NotLent::CutShort(..)
             | NotLent::NoThread(_) => false,
             NotLent::Stopped(_)
             | NotLent::Exec(_)
             | NotLent::OtherBits(_)
             | NotLent::Busy(_)
+            | NotLent::Lost(_)
             | NotLent::NoCave(_)
             | NotLent::Architecture => true,
         }
@@ -137,6 +155,8 @@ impl Cave {
 #[derive(Debug)]
 pub struct Lent {
     pid: i32,
+    /// See [`Lent::take`].
+    memory: Rc<Flock<File>>,
     /// `None` once control of it is lost.
     stopped: Option<Stopped>,
     cave: Cave,
@@ -155,17 +175,21 @@ struct Own {
 }
 
 impl Lent {
-    /// Stops thread `tid` of process `pid`, which may be stopped, and prepares it. `memory` is the process's open `/proc/PID/mem`.
+    /// Stops thread `tid` of process `pid`, which may be stopped, and prepares it. `memory` is the process's `/proc/PID/mem`, open for
+    /// reading and writing: after execve(2) it reads and writes nothing, where a path would lead to the new
+    /// program.
     ///
     /// # Errors
     /// [`NotLent`]. The thread then goes on as if nothing had happened.
-    pub fn take(pid: i32, tid: Tid, cave: Cave, memory: &File) -> Result<Lent, NotLent> {
+    pub fn take(pid: i32, tid: Tid, cave: Cave, memory: &Rc<Flock<File>>) -> Result<Lent, NotLent> {
         let running = ptrace::seize(tid)?;
         running.interrupt()?;
         let (stopped, stop) = running.wait()?;
         let (why, signal) = match stop {
             Stop::Trap => match Lent::prepare(pid, &stopped, cave, memory) {
-                Ok(own) => return Ok(Lent { pid, stopped: Some(stopped), cave, own }),
+                Ok(own) => {
+                    return Ok(Lent { pid, memory: Rc::clone(memory), stopped: Some(stopped), cave, own });
+                }
                 Err(why) => (why, 0),
             },
             Stop::Signal(signal) => (NotLent::Signal(tid), signal),
@@ -188,19 +212,20 @@ impl Lent {
         if is_in_sequence(stopped, &regs)? {
             return Err(NotLent::Rseq(tid));
         }
-        if is_signalled(pid, tid, None) {
+        if is_signalled(pid, tid) {
             return Err(NotLent::Signal(tid));
         }
         let (later, again) = match arch::interrupted(&regs) {
             Interrupted::No(later) | Interrupted::Restarts(later) => (later, None),
             // The thread was not waiting in it with a timeout when it was looked at (`waits`), so next to
             // nothing of a timeout has passed.
-            Interrupted::Eintr(_, again) => (again, Some(again)),
+            Interrupted::Eintr(number, again) if waits::can_be_made_again(number) => (again, Some(again)),
+            Interrupted::Eintr(..) => (regs, None),
         };
         let mask = stopped.signal_mask()?;
         let mut code = arch::lent_stub(&later, mask).ok_or(NotLent::Architecture)?;
         code.resize(arch::LENT_STUB_BYTES, 0);
-        stopped.poke(cave.0, &code)?;
+        poke(stopped, memory, cave.0, &code)?;
         // If the tracer dies after its signals are blocked, the thread makes this call and gives itself back.
         stopped.set_regs(&regs.at(cave.0, regs.sp()).with_syscall(libc::SYS_getpid, [0; 6]))?;
         stopped.set_signal_mask(u64::MAX)?;
@@ -234,6 +259,9 @@ impl Lent {
                 Stop::Group(_) | Stop::Trap => 0,
                 Stop::Exec => return Err(Error::Unexpected { tid, status: 0 }),
             };
+            if deadline::is_over() {
+                return Err(Error::Late(tid));
+            }
             running = stopped.resume(Resume::Syscall, signal)?;
         }
     }
@@ -246,8 +274,16 @@ impl Lent {
         let stopped = self.stopped.as_ref().ok_or(Error::Vanished(self.pid))?;
         let mut padded = bytes.to_vec();
         padded.resize(bytes.len().next_multiple_of(8), 0);
-        stopped.poke(self.cave.data(), &padded)?;
+        poke(stopped, &self.memory, self.cave.data(), &padded)?;
         Ok(self.cave.data())
+    }
+
+    /// Writes to memory of the process that it may write to itself.
+    ///
+    /// # Errors
+    /// errno(3)
+    pub fn write(&self, at: Addr, bytes: &[u8]) -> io::Result<()> {
+        self.memory.write_all_at(bytes, at.0)
     }
 
     /// Gives the thread its registers and its signal mask back, clears the cave, and lets the thread go on.
@@ -264,9 +300,9 @@ impl Lent {
         }
         // In this order the thread has its own mask whenever it has its own registers.
         stopped.set_signal_mask(mask)?;
-        let again = again.filter(|_| !is_signalled(self.pid, tid, Some(mask)));
+        let again = again.filter(|_| !is_handled(self.pid, tid, mask));
         stopped.set_regs(&again.unwrap_or(regs))?;
-        stopped.poke(self.cave.0, &[0; CAVE_BYTES])?;
+        poke(&stopped, &self.memory, self.cave.0, &[0; CAVE_BYTES])?;
         stopped.detach(0)
     }
 }
@@ -279,19 +315,38 @@ fn to_trap(stopped: Stopped) -> Result<Stopped, Error> {
     loop {
         let (stopped, stop) = running.wait()?;
         match stop {
-            Stop::Trap => return Ok(stopped),
+            // Where the process is being stopped by a signal, it is this stop that reports it.
+            Stop::Trap | Stop::Group(_) => return Ok(stopped),
             Stop::Signal(signal) => running = stopped.resume(Resume::Cont, signal)?,
-            Stop::Syscall | Stop::Group(_) => running = stopped.resume(Resume::Cont, 0)?,
+            Stop::Syscall => running = stopped.resume(Resume::Cont, 0)?,
             Stop::Exec => return Err(Error::Unexpected { tid, status: 0 }),
+        }
+        if deadline::is_over() {
+            return Err(Error::Late(tid));
         }
     }
 }
 
-/// Returns whether a signal is pending that the thread does not block. `mask` are the signals that it
-/// blocks; `None` asks the kernel.
-fn is_signalled(pid: i32, tid: Tid, mask: Option<u64>) -> bool {
+/// Writes to the process, whatever the protection there (see [`Stopped::poke`]).
+fn poke(stopped: &Stopped, memory: &File, at: Addr, bytes: &[u8]) -> Result<(), Error> {
+    faultpoint::pass(stopped.tid());
+    match memory.write_all_at(bytes, at.0) {
+        Ok(()) => Ok(()),
+        Err(_) => stopped.poke_words(at, bytes),
+    }
+}
+
+/// Returns whether a signal is pending that the thread does not block.
+fn is_signalled(pid: i32, tid: Tid) -> bool {
     let status = Process::new(pid.cast_unsigned()).status_of_thread(tid);
-    status.is_ok_and(|status| status.pending & !mask.unwrap_or(status.blocked) != 0)
+    status.is_ok_and(|status| status.pending & !status.blocked != 0)
+}
+
+/// Returns whether a signal is pending for which a handler will run, in a thread that blocks `mask`. A signal
+/// that is ignored is also kept while it is blocked, and ends no system call.
+fn is_handled(pid: i32, tid: Tid, mask: u64) -> bool {
+    let status = Process::new(pid.cast_unsigned()).status_of_thread(tid);
+    status.is_ok_and(|status| status.pending & status.caught & !mask != 0)
 }
 
 /// Returns whether the thread is in a critical section of rseq(2). The kernel aborts such a section when it
@@ -301,9 +356,11 @@ fn is_in_sequence(stopped: &Stopped, regs: &Regs) -> Result<bool, Error> {
     const SECTION: u64 = 8;
     let Some(rseq) = stopped.rseq_area() else { return Ok(false) };
     let word = |at: u64| memory::read_array(stopped.tid(), Addr(at)).map(u64::from_ne_bytes);
-    let Ok(section @ 1..) = word(rseq.0 + SECTION) else { return Ok(false) };
+    let Ok(section @ 1..) = word(rseq.0.wrapping_add(SECTION)) else { return Ok(false) };
     // `struct rseq_cs`: version and flags, start, length, address of the abort handler.
-    let (Ok(start), Ok(len)) = (word(section + 8), word(section + 16)) else { return Ok(true) };
+    let (Ok(start), Ok(len)) = (word(section.wrapping_add(8)), word(section.wrapping_add(16))) else {
+        return Ok(true);
+    };
     Ok(regs.pc().0.wrapping_sub(start) < len)
 }
 

@@ -6,13 +6,13 @@ use crate::arch::{self, Regs};
 use crate::proc::memory;
 use crate::proc::pagemap;
 use crate::proc::procfs::Process;
-use crate::trace::calls::{Calls, FILE_COPY, mremap_call, prot_bits, refused};
+use crate::trace::calls::{CHUNK, Calls, FILE_COPY, mremap_call, prot_bits, refused};
 use crate::trace::deadline::Deadline;
 use crate::trace::lent::{Cave, Lent, NotLent, candidates};
 use crate::trace::pass::Passage;
 use crate::trace::ptrace::{self, Error, Tid};
 use crate::trace::threads;
-use crate::trace::waits::Watch;
+use crate::trace::waits::{Stop, Watch};
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::maps::{FileId, Mapping, Prot};
 use hugelift_core::placement::Placement;
@@ -21,7 +21,8 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 /// How long a thread is looked for that can be lent.
@@ -53,7 +54,7 @@ pub struct Live {
     cave: Cave,
     /// `/proc/PID/mem`, opened before anything else: after execve(2) it reads nothing. It is locked, so that
     /// one hugelift at a time changes the process. Who may not trace the process cannot lock it.
-    memory: Flock<File>,
+    memory: Rc<Flock<File>>,
     /// The read-only mappings as the plan knows them, less what was replaced.
     planned: Vec<Mapping>,
     /// Bytes that the next call's arguments point to.
@@ -63,6 +64,10 @@ pub struct Live {
     watch: Watch,
     /// Threads that did not stop in time, and are still traced.
     late: Vec<Tid>,
+    /// A borrowed thread did not come back.
+    is_lost: bool,
+    /// Threads with a seccomp filter are borrowed too.
+    takes_filtered: bool,
     /// Files that may be mapped in it, by their index.
     files: Vec<File>,
     /// Made when the first file is mapped.
@@ -72,17 +77,19 @@ pub struct Live {
 }
 
 impl Live {
-    /// Prepares a process with these mappings. Nothing of it is changed yet. The calling thread gets
+    /// Prepares a process with these mappings. Nothing of it is changed yet. Threads under a seccomp filter are
+    /// borrowed only if `takes_filtered`. The calling thread gets
     /// SIGALRM; all others of this process must block it.
     ///
     /// # Errors
     /// Its memory cannot be opened, or it has no place for the code.
-    pub fn new(pid: u32, mappings: &[Mapping]) -> Result<Live, NotLent> {
+    pub fn new(pid: u32, mappings: &[Mapping], takes_filtered: bool) -> Result<Live, NotLent> {
         if arch::lent_stub(&Regs::default(), 0).is_none() {
             return Err(NotLent::Architecture);
         }
         let os = |what| move |source| Error::Os { what, tid: pid.cast_signed(), source };
-        let memory = File::open(Process::new(pid).path("mem")).map_err(os("open the memory"))?;
+        let memory = File::options().read(true).write(true).open(Process::new(pid).path("mem"));
+        let memory = memory.map_err(os("open the memory"))?;
         let memory =
             Flock::lock(memory, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| match errno {
                 Errno::EWOULDBLOCK => NotLent::Busy(pid.cast_signed()),
@@ -95,7 +102,24 @@ impl Live {
         let (data, files, late) = (Vec::new(), Vec::new(), Vec::new());
         let (last, passage, stops) = (None, None, Stops::default());
         let watch = Watch::default();
-        Ok(Live { pid, cave, memory, planned, data, last, watch, late, files, passage, stops, deadline })
+        let memory = Rc::new(memory);
+        let is_lost = false;
+        Ok(Live {
+            pid,
+            cave,
+            memory,
+            planned,
+            data,
+            last,
+            watch,
+            late,
+            is_lost,
+            takes_filtered,
+            files,
+            passage,
+            stops,
+            deadline,
+        })
     }
 
     /// Adds a file that [`Target::map_stored`] and [`Live::map_anywhere`] can map, and returns its index.
@@ -114,14 +138,21 @@ impl Live {
     /// # Errors
     /// No thread could be lent in time, or the process is gone.
     pub fn borrow<R>(&mut self, work: impl FnOnce(&mut Lent) -> Result<R, Error>) -> Result<R, NotLent> {
+        if self.is_lost {
+            return Err(NotLent::Lost(Error::Late(self.pid)));
+        }
         let urgent = Urgent::new();
         let (mut lent, began) = self.find()?;
-        let result = work(&mut lent)?;
-        lent.give_back()?;
+        let worked = work(&mut lent);
+        let returned = lent.give_back();
         drop(urgent);
         self.stops.count += 1;
         self.stops.longest = self.stops.longest.max(began.elapsed());
-        Ok(result)
+        // A thread that is not back may still be in the cave, so no other thread may use it.
+        worked.and_then(|value| returned.map(|()| value)).map_err(|error| {
+            self.is_lost = true;
+            NotLent::Lost(error)
+        })
     }
 
     /// Takes the first thread that can be lent. Returns also the time before its stop.
@@ -129,14 +160,26 @@ impl Live {
         let began = Instant::now();
         loop {
             self.late.retain(|tid| ptrace::release_late(*tid));
-            let mut why = NotLent::NoThread(self.pid);
-            let others = candidates(self.pid)?;
-            for tid in self.last.into_iter().chain(others).filter(|tid| !self.late.contains(tid)) {
+            // A thread that stops late is let go at once, and not after the next long step.
+            let mut why = match self.late.first() {
+                Some(tid) => NotLent::Trace(Error::Late(*tid)),
+                None => NotLent::NoThread(self.pid),
+            };
+            let others = if self.late.is_empty() { candidates(self.pid)? } else { Vec::new() };
+            let first = self.last.filter(|_| self.late.is_empty());
+            let all: Vec<Tid> = first.into_iter().chain(others).collect();
+            let each = |may_repeat| all.iter().map(move |tid| (*tid, may_repeat));
+            // A call that must be made again would end with EINTR if this tracer died.
+            for (tid, may_repeat) in each(false).chain(each(true)) {
                 // Without a timer the waits have no limit, as those of other tracers.
                 let _ = self.deadline.renew(STOP);
                 let stopping = Instant::now();
-                let lent = self.watch.may_stop(self.pid, tid);
-                match lent.and_then(|()| Lent::take(self.pid, tid, self.cave, &self.memory)) {
+                let stop = self.check_filter(tid).and_then(|()| self.watch.may_stop(self.pid, tid));
+                let taken = match stop {
+                    Ok(Stop::Repeated) if !may_repeat => continue,
+                    stop => stop.and_then(|_| Lent::take(self.pid, tid, self.cave, &self.memory)),
+                };
+                match taken {
                     Ok(lent) => {
                         self.last = Some(tid);
                         return Ok((lent, stopping));
@@ -159,6 +202,22 @@ impl Live {
             }
             std::thread::sleep(PAUSE);
         }
+    }
+
+    fn check_filter(&self, tid: Tid) -> Result<(), NotLent> {
+        let status = Process::new(self.pid.cast_unsigned()).status_of_thread(tid);
+        match status {
+            Ok(status) if !self.takes_filtered && status.seccomp.is_some_and(|mode| mode != 0) => {
+                Err(NotLent::Filtered(tid))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes from outside to memory that the process may write to itself. By the open file: a process that
+    /// has called execve(2) meanwhile is another program, which must not get these bytes.
+    fn write(&self, at: Addr, bytes: &[u8], range: Range) -> Result<(), Fault> {
+        self.memory.write_all_at(bytes, at.0).map_err(|e| refused("write", range, &e))
     }
 
     /// Moves a copy over what it is to replace, piece by piece: the kernel unmaps what was there in the same
@@ -187,15 +246,11 @@ impl Live {
         };
         let expected = self.planned[index].clone();
         // Code that was written to since the snapshot, as by a debugger, is no longer what was copied.
-        let is_written = || pagemap::written_bytes(self.pid, over).is_ok_and(|bytes| bytes > 0);
-        let is_old = if expected.is_file() { is_written() } else { !is_still_mapped(self.pid, &expected) };
-        if is_old {
-            return Err(gone(libc::ESTALE));
-        }
         let pid = self.pid;
+        let is_written = || pagemap::written_bytes(pid, over).is_ok_and(|bytes| bytes > 0);
         let (number, args) = mremap_call(from, to);
         let made = self.borrow(|lent| {
-            if expected.is_file() && !is_still_mapped(pid, &expected) {
+            if !is_still_mapped(pid, &expected) || expected.is_file() && is_written() {
                 return Ok(i64::from(-libc::ESTALE));
             }
             lent.call(number, args)
@@ -243,7 +298,7 @@ impl Live {
         let failed = |errno: i64| Fault::Call { call: CALL, range: page, errno: -errno as i32 };
         let ahead = offset.checked_sub(page_offset).ok_or_else(|| failed(-i64::from(libc::EINVAL)))?;
         let may_move = libc::MREMAP_MAYMOVE as u64;
-        let whole = ahead + len;
+        let whole = ahead.checked_add(len).ok_or_else(|| failed(-i64::from(libc::EOVERFLOW)))?;
         let made = self.borrow(|lent| {
             let flags = may_move | MREMAP_DONTUNMAP;
             let again = lent.call(libc::SYS_mremap, [page.start.0, page.len(), page.len(), flags, 0, 0])?;
@@ -260,7 +315,7 @@ impl Live {
         });
         match fault_of(made)? {
             error @ ..0 => Err(failed(error)),
-            at => Ok(Range::sized(Addr(at as u64 + ahead), len).unwrap_or_default()),
+            at => Ok(Range::sized(Addr((at as u64).wrapping_add(ahead)), len).unwrap_or_default()),
         }
     }
 
@@ -405,7 +460,7 @@ impl Calls for Live {
         });
         match made {
             Ok(value) => Ok(value),
-            // Nothing was called, and a later call may succeed: what was done so far can be undone.
+            // No thread was taken. A later call may succeed, so what was done so far can be undone.
             Err(why) if !why.is_final() => Ok(i64::from(-libc::EBUSY)),
             Err(NotLent::Trace(error)) => Err(error),
             Err(other) => {
@@ -453,7 +508,8 @@ impl Target for Live {
 
     /// Writes to the pages from outside: no thread of the process is stopped while the kernel clears them.
     fn populate(&mut self, range: Range, page: PageSize) -> Result<(), Fault> {
-        self.touch(range, page)
+        let mut starts = (range.start.0..range.end.0).step_by(page.bytes() as usize);
+        starts.try_for_each(|at| self.write(Addr(at), &[0], range))
     }
 
     fn fault_in(&mut self, range: Range, page: PageSize) -> Result<(), Fault> {
@@ -461,7 +517,17 @@ impl Target for Live {
     }
 
     fn copy(&mut self, from: Range, to: Addr) -> Result<(), Fault> {
-        self.copy_through(from, to)
+        let mut buffer = vec![0; CHUNK.min(from.len() as usize)];
+        let mut done = 0;
+        while done < from.len() {
+            let want = buffer.len().min((from.len() - done) as usize);
+            let n = memory::read(self.pid, Addr(from.start.0 + done), &mut buffer[..want])
+                .and_then(|n| if n == 0 { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(n) })
+                .map_err(|e| refused("read", from, &e))?;
+            self.write(Addr(to.0 + done), &buffer[..n], from)?;
+            done += n as u64;
+        }
+        Ok(())
     }
 
     fn collapse(&mut self, range: Range) -> Result<(), Fault> {

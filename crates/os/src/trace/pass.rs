@@ -93,10 +93,11 @@ impl Passage {
 
     fn receive(&self, lent: &mut Lent, scratch: u64, file: &File) -> Result<i64, Error> {
         let (bytes, name_bytes) = self.arguments(scratch);
-        if let Err(error) = memory::write(self.pid, Addr(scratch), &bytes) {
+        if let Err(error) = lent.write(Addr(scratch), &bytes) {
             return Ok(negative(&error));
         }
-        let kind = (libc::SOCK_STREAM | libc::SOCK_CLOEXEC) as u64;
+        // Somebody else may have filled the queue of the socket: do not wait for a place in it.
+        let kind = (libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) as u64;
         let socket = lent.call(libc::SYS_socket, [libc::AF_UNIX as u64, kind, 0, 0, 0, 0])?;
         if socket < 0 {
             return Ok(socket);
@@ -149,7 +150,8 @@ impl Passage {
 
     /// Sends the descriptor to the process that has just connected.
     fn send(&self, file: &File) -> io::Result<()> {
-        loop {
+        const MOST: u32 = 64;
+        for _ in 0..MOST {
             let (peer, _) = self.listener.accept()?;
             // Another process may have found the name in /proc/net/unix.
             if getsockopt(&peer, PeerCredentials)?.pid() != self.pid {
@@ -160,6 +162,7 @@ impl Passage {
             sendmsg::<()>(peer.as_raw_fd(), &byte, &message, MsgFlags::MSG_NOSIGNAL, None)?;
             return Ok(());
         }
+        Err(io::ErrorKind::ConnectionRefused.into())
     }
 }
 

@@ -328,6 +328,11 @@ impl Stopped {
         if crate::proc::memory::force(self.tid, addr, bytes).is_ok() {
             return Ok(());
         }
+        self.poke_words(addr, bytes)
+    }
+
+    /// Does the same word by word.
+    pub fn poke_words(&self, addr: Addr, bytes: &[u8]) -> Result<(), Error> {
         for (word, at) in bytes.chunks_exact(8).zip((addr.0..).step_by(8)) {
             let mut value = [0; 8];
             value.copy_from_slice(word);

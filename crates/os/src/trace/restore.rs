@@ -12,6 +12,7 @@ use crate::proc::procfs::Process;
 use crate::trace::calls::Calls as _;
 use crate::trace::live::Live;
 use hugelift_core::addr::{Addr, Range};
+use hugelift_core::attribute::Attribute;
 use hugelift_core::maps::Mapping;
 use hugelift_core::printable::Untrusted;
 use hugelift_core::restore::Replaced;
@@ -19,6 +20,7 @@ use hugelift_core::snapshot::{Object, Snapshot};
 use hugelift_core::target::{Fault, Target};
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 
 /// Bytes that are compared at a time.
 const CHUNK: usize = 256 << 10;
@@ -106,7 +108,7 @@ fn map_file(
     copy: &Replaced,
 ) -> Result<Range, NotRestored> {
     let object = &snapshot.objects[copy.object];
-    if let Some((page, offset, mapping)) = neighbour(process, &snapshot.mappings, object, copy)
+    if let Some((page, offset, mapping)) = neighbour(process, snapshot, object, copy)
         && let Ok(mapped) = live.map_again(page, offset, copy.offset, copy.range.len())
     {
         if mapping.prot != copy.prot
@@ -127,12 +129,17 @@ fn map_file(
 /// mapping: best the last one, of the same protection. A page that was written to is not the file's.
 fn neighbour<'a>(
     process: Process,
-    mappings: &'a [Mapping],
+    snapshot: &'a Snapshot,
     object: &Object,
     copy: &Replaced,
 ) -> Option<(Range, u64, &'a Mapping)> {
     let page = base_page().bytes();
-    let before = mappings.iter().filter(|m| m.file == object.file && !m.shared && !m.prot.write);
+    // The call that maps a page again would take the lock of mlock(2) from all of its mapping.
+    let is_locked = |m: &Mapping| {
+        snapshot.special.iter().any(|(range, what)| *what == Attribute::Locked && *range == m.range)
+    };
+    let mappings = snapshot.mappings.iter().filter(|m| !is_locked(m));
+    let before = mappings.filter(|m| m.file == object.file && !m.shared && !m.prot.write);
     let last_page = |m: &'a Mapping| {
         let end = copy.offset.min(m.offset + m.range.len());
         let offset = end.checked_sub(page).filter(|offset| *offset >= m.offset)?;
@@ -147,15 +154,21 @@ fn neighbour<'a>(
 }
 
 /// Opens the file of an object: the very file that the process has mapped, if we may follow the links in
-/// `map_files`, else the one at its path in the process's root.
+/// `map_files`, else the one at its path in the process's root, if that is the same. The process gets it, so it
+/// must be no other.
 fn open_file(process: Process, object: &Object, mappings: &[Mapping]) -> io::Result<File> {
     let mut mapped = mappings.iter().filter(|m| m.is_file() && m.file == object.file);
     let link = |range: Range| process.path(&format!("map_files/{:x}-{:x}", range.start.0, range.end.0));
-    if let Some(file) = mapped.find_map(|m| File::open(link(m.range)).ok()) {
+    if let Some((file, _)) = mapped.find_map(|m| open::regular(&link(m.range)).ok()) {
         return Ok(file);
     }
     let inside = object.path.strip_prefix("/").map_err(io::Error::other)?;
-    open::regular(&process.path("root").join(inside)).map(|(file, _)| file)
+    let (file, meta) = open::regular(&process.path("root").join(inside))?;
+    let found = (libc::major(meta.dev()), libc::minor(meta.dev()), meta.ino());
+    if found != (object.file.major, object.file.minor, object.file.inode) {
+        return Err(io::Error::from_raw_os_error(libc::ESTALE));
+    }
+    Ok(file)
 }
 
 /// Returns the first address in `copy` at which it differs from `file`, which is as long.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! System calls in which a thread waits, and which a stop ends although no signal arrives (signal(7),
-//! "Interruption of system calls and library functions by stop signals"). Such a call can be made again, but
-//! its relative timeout would begin anew.
+//! System calls in which a thread waits, and what a stop does to them (signal(7), "Interruption of system calls
+//! and library functions by stop signals"). Most are continued by the kernel. Some end with EINTR: they can be
+//! made again, but a relative timeout would begin anew. Others return what they have moved so far.
 
 //!
 //! A timeout that has just run out is as bad: the thread is about to return, and a stop makes of that an EINTR
@@ -32,40 +32,54 @@ struct Ran {
 }
 
 impl Watch {
-    /// Returns nothing if a stop of thread `tid` would end no wait whose timeout would then begin anew
+    /// Returns what a stop of thread `tid` does, if the thread does not notice it
     /// (`/proc/PID/task/TID/syscall`, proc_pid_syscall(5)).
     ///
     /// # Errors
-    /// [`NotLent::Timed`], [`NotLent::Woken`]
-    pub fn may_stop(&mut self, pid: i32, tid: Tid) -> Result<(), NotLent> {
+    /// [`NotLent::Timed`], [`NotLent::CutShort`], [`NotLent::Woken`]
+    pub fn may_stop(&mut self, pid: i32, tid: Tid) -> Result<Stop, NotLent> {
         let path = format!("/proc/{pid}/task/{tid}/syscall");
-        let Ok(text) = std::fs::read_to_string(path) else { return Ok(()) };
+        let Ok(text) = std::fs::read_to_string(path) else { return Ok(Stop::Continued) };
         let Some((number, args)) = parse(&text) else { return self.may_stop_running(pid, tid) };
         self.running.remove(&tid);
-        let is_timed = match wait(number, &args) {
-            Wait::Other => false,
-            Wait::Timed => true,
-            Wait::OnSocket(timeout) => has_timeout(pid, args[0] as i32, timeout),
-        };
-        if is_timed { Err(NotLent::Timed(tid, number)) } else { Ok(()) }
+        match wait(number, &args) {
+            Wait::Unnoticed if can_be_made_again(number) => Ok(Stop::Repeated),
+            Wait::Unnoticed => Ok(Stop::Continued),
+            Wait::OnSocket if !has_timeout(pid, args[0] as i32) => Ok(Stop::Continued),
+            Wait::Timed | Wait::OnSocket => Err(NotLent::Timed(tid, number)),
+            Wait::CutShort => Err(NotLent::CutShort(tid, number)),
+        }
     }
 
     /// Returns nothing if a thread that runs has run for some time since an earlier look, without a sleep.
-    fn may_stop_running(&mut self, pid: i32, tid: Tid) -> Result<(), NotLent> {
+    fn may_stop_running(&mut self, pid: i32, tid: Tid) -> Result<Stop, NotLent> {
         // A kernel that does not count (CONFIG_SCHED_INFO) leaves no way to find out.
-        let Some(now) = ran(pid, tid) else { return Ok(()) };
-        match self.running.get(&tid) {
-            Some(then) if then.sleeps == now.sleeps => {
-                if now.nanos.saturating_sub(then.nanos) < LEAVES_WITHIN {
-                    return Err(NotLent::Woken(tid));
-                }
-                Ok(())
-            }
-            _ => {
+        let Some(now) = ran(pid, tid) else { return Ok(Stop::Continued) };
+        let then = self.running.get(&tid).filter(|then| then.sleeps == now.sleeps);
+        match then {
+            Some(then) if then.has_left_its_call(now) => Ok(Stop::Continued),
+            Some(_) => Err(NotLent::Woken(tid)),
+            None => {
                 self.running.insert(tid, now);
                 Err(NotLent::Woken(tid))
             }
         }
+    }
+}
+
+/// What a stop does to a thread.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Stop {
+    /// It goes on as if there had been none, even if the tracer dies.
+    Continued,
+    /// It ends the call of the thread with EINTR, and the tracer has the call made again.
+    Repeated,
+}
+
+impl Ran {
+    /// Returns whether a thread that was seen running, and is now, has left the call in which it woke up.
+    fn has_left_its_call(self, now: Ran) -> bool {
+        now.sleeps == self.sleeps && now.nanos.saturating_sub(self.nanos) >= LEAVES_WITHIN
     }
 }
 
@@ -80,12 +94,15 @@ fn ran(pid: i32, tid: Tid) -> Option<Ran> {
 /// How a system call waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Wait {
-    /// Without a timeout, or the kernel continues it by itself.
-    Other,
+    /// The kernel continues it by itself, or it can be made again.
+    Unnoticed,
     /// With a relative timeout that would begin anew.
     Timed,
-    /// With this timeout of its socket, if its descriptor is one: `SO_RCVTIMEO` or `SO_SNDTIMEO`.
-    OnSocket(libc::c_int),
+    /// With the timeout `SO_RCVTIMEO`, if its descriptor is a socket that has one.
+    OnSocket,
+    /// It may have moved some bytes already, and would return their number; or it is not known what a stop
+    /// does to it.
+    CutShort,
 }
 
 /// Parses a line such as `232 0x5 0x7ffd... 0x40 0x64 0x0 0x0 0x7ffd... 0x7f12...`: number, six arguments,
@@ -103,47 +120,78 @@ fn parse(text: &str) -> Option<(i64, [u64; 6])> {
 /// Returns how a call with these arguments waits.
 fn wait(number: i64, args: &[u64; 6]) -> Wait {
     const IORING_ENTER_EXT_ARG: u64 = 1 << 3;
-    let timed = |is_timed: bool| if is_timed { Wait::Timed } else { Wait::Other };
+    let timed = |is_timed: bool| if is_timed { Wait::Timed } else { Wait::Unnoticed };
+    let receive = |flags: u64| match flags & libc::MSG_WAITALL as u64 {
+        0 => Wait::OnSocket,
+        _ => Wait::CutShort,
+    };
     #[cfg(target_arch = "x86_64")]
-    if number == libc::SYS_epoll_wait {
-        return timed(args[3] as i32 > 0);
+    match number {
+        libc::SYS_epoll_wait => return timed(args[3] as i32 > 0),
+        libc::SYS_poll | libc::SYS_select | libc::SYS_pause => return Wait::Unnoticed,
+        _ => {}
     }
     match number {
         libc::SYS_epoll_pwait => timed(args[3] as i32 > 0),
         libc::SYS_epoll_pwait2 | libc::SYS_semtimedop => timed(args[3] != 0),
         libc::SYS_rt_sigtimedwait => timed(args[2] != 0),
         libc::SYS_io_getevents => timed(args[4] != 0),
-        libc::SYS_io_uring_enter => timed(args[3] & IORING_ENTER_EXT_ARG != 0),
-        libc::SYS_read
-        | libc::SYS_readv
-        | libc::SYS_recvfrom
-        | libc::SYS_recvmsg
-        | libc::SYS_recvmmsg
-        | libc::SYS_accept
-        | libc::SYS_accept4 => Wait::OnSocket(libc::SO_RCVTIMEO),
-        libc::SYS_write
-        | libc::SYS_writev
-        | libc::SYS_sendto
-        | libc::SYS_sendmsg
-        | libc::SYS_sendmmsg
-        | libc::SYS_sendfile
-        | libc::SYS_connect => Wait::OnSocket(libc::SO_SNDTIMEO),
-        _ => Wait::Other,
+        libc::SYS_io_uring_enter if args[1] == 0 => timed(args[3] & IORING_ENTER_EXT_ARG != 0),
+        libc::SYS_read | libc::SYS_readv | libc::SYS_accept | libc::SYS_accept4 => Wait::OnSocket,
+        libc::SYS_recvfrom => receive(args[3]),
+        libc::SYS_recvmsg => receive(args[2]),
+        libc::SYS_futex
+        | libc::SYS_nanosleep
+        | libc::SYS_clock_nanosleep
+        | libc::SYS_ppoll
+        | libc::SYS_pselect6
+        | libc::SYS_semop
+        | libc::SYS_rt_sigsuspend
+        | libc::SYS_wait4
+        | libc::SYS_waitid
+        | libc::SYS_restart_syscall
+        | libc::SYS_msgrcv
+        | libc::SYS_flock => Wait::Unnoticed,
+        _ => Wait::CutShort,
     }
 }
 
-/// Returns whether descriptor `fd` of a process is a socket with that timeout. Without an answer it might
-/// be.
-fn has_timeout(pid: i32, fd: i32, which: libc::c_int) -> bool {
+/// Returns whether a call that has ended with EINTR has done nothing, so that it can be made again.
+pub(crate) fn can_be_made_again(number: i64) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    if number == libc::SYS_epoll_wait {
+        return true;
+    }
+    [
+        libc::SYS_epoll_pwait,
+        libc::SYS_epoll_pwait2,
+        libc::SYS_semop,
+        libc::SYS_semtimedop,
+        libc::SYS_rt_sigtimedwait,
+        libc::SYS_io_getevents,
+        libc::SYS_io_uring_enter,
+        libc::SYS_read,
+        libc::SYS_readv,
+        libc::SYS_recvfrom,
+        libc::SYS_recvmsg,
+        libc::SYS_accept,
+        libc::SYS_accept4,
+    ]
+    .contains(&number)
+}
+
+/// Returns whether descriptor `fd` of a process is a socket with a timeout for receiving. Without an answer it
+/// might be.
+fn has_timeout(pid: i32, fd: i32) -> bool {
     let link = std::fs::read_link(format!("/proc/{pid}/fd/{fd}"));
     if link.is_ok_and(|link| !link.as_os_str().as_encoded_bytes().starts_with(b"socket:")) {
         return false;
     }
-    timeout_of(pid, fd, which).is_none_or(|time| time.tv_sec != 0 || time.tv_usec != 0)
+    timeout_of(pid, fd).is_none_or(|time| time.tv_sec != 0 || time.tv_usec != 0)
 }
 
-/// Returns a timeout of a socket of another process.
-fn timeout_of(pid: i32, fd: i32, which: libc::c_int) -> Option<libc::timeval> {
+/// Returns the timeout for receiving of a socket of another process.
+fn timeout_of(pid: i32, fd: i32) -> Option<libc::timeval> {
     let process = pidfd_open(pid.cast_unsigned()).ok()?;
     // SAFETY: pidfd_getfd(2) takes numbers only.
     let copy = unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), fd, 0) };
@@ -154,7 +202,13 @@ fn timeout_of(pid: i32, fd: i32, which: libc::c_int) -> Option<libc::timeval> {
     let mut length = size_of_val(&time) as libc::socklen_t;
     // SAFETY: getsockopt(2) writes at most `length` bytes to a live structure.
     let got = unsafe {
-        libc::getsockopt(copy.as_raw_fd(), libc::SOL_SOCKET, which, (&raw mut time).cast(), &raw mut length)
+        libc::getsockopt(
+            copy.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_RCVTIMEO,
+            (&raw mut time).cast(),
+            &raw mut length,
+        )
     };
     (got == 0).then_some(time)
 }
@@ -184,16 +238,20 @@ mod tests {
         let minus_one = u64::from(u32::MAX);
         for (number, args, expected) in [
             (libc::SYS_epoll_pwait, with(3, 100), Wait::Timed),
-            (libc::SYS_epoll_pwait, with(3, minus_one), Wait::Other),
-            (libc::SYS_epoll_pwait, with(3, 0), Wait::Other),
+            (libc::SYS_epoll_pwait, with(3, minus_one), Wait::Unnoticed),
+            (libc::SYS_epoll_pwait, with(3, 0), Wait::Unnoticed),
             (libc::SYS_semtimedop, with(3, 0x7000), Wait::Timed),
-            (libc::SYS_semop, with(3, 0), Wait::Other),
-            (libc::SYS_rt_sigtimedwait, with(2, 0), Wait::Other),
+            (libc::SYS_semop, with(3, 0), Wait::Unnoticed),
+            (libc::SYS_rt_sigtimedwait, with(2, 0), Wait::Unnoticed),
             (libc::SYS_rt_sigtimedwait, with(2, 0x7000), Wait::Timed),
-            (libc::SYS_io_uring_enter, with(3, 1), Wait::Other),
+            (libc::SYS_io_uring_enter, with(3, 1), Wait::Unnoticed),
             (libc::SYS_io_uring_enter, with(3, 9), Wait::Timed),
-            (libc::SYS_nanosleep, with(0, 0x7000), Wait::Other),
-            (libc::SYS_recvfrom, with(0, 3), Wait::OnSocket(libc::SO_RCVTIMEO)),
+            (libc::SYS_nanosleep, with(0, 0x7000), Wait::Unnoticed),
+            (libc::SYS_recvfrom, with(0, 3), Wait::OnSocket),
+            (libc::SYS_recvfrom, with(3, libc::MSG_WAITALL as u64), Wait::CutShort),
+            (libc::SYS_io_uring_enter, with(1, 1), Wait::CutShort),
+            (libc::SYS_write, with(0, 3), Wait::CutShort),
+            (libc::SYS_close, with(0, 3), Wait::CutShort),
         ] {
             assert_eq!(wait(number, &args), expected, "{number} {args:?}");
         }
@@ -201,20 +259,22 @@ mod tests {
 
     #[test]
     fn a_running_thread_must_have_run_since() {
-        let (own, tid) = (std::process::id().cast_signed(), nix::unistd::gettid().as_raw());
-        let mut watch = Watch::default();
-        if ran(own, tid).is_none() {
-            return println!("SKIP: this kernel has no /proc/PID/schedstat");
+        let then = Ran { nanos: 1_000_000, sleeps: 7 };
+        for (nanos, sleeps, left) in [
+            (1_050_000, 7, true),
+            (1_049_999, 7, false),
+            (1_000_000, 7, false),
+            (900_000, 7, false),
+            (2_000_000, 8, false),
+        ] {
+            assert_eq!(then.has_left_its_call(Ran { nanos, sleeps }), left, "{nanos} {sleeps}");
         }
-        assert!(matches!(watch.may_stop_running(own, tid), Err(NotLent::Woken(_))), "the first look");
-        let long_ago = Ran { nanos: 0, ..ran(own, tid).unwrap() };
-        watch.running.insert(tid, long_ago);
-        assert!(watch.may_stop_running(own, tid).is_ok(), "it has run, and not slept");
-        watch.running.insert(tid, Ran { sleeps: long_ago.sleeps + 1, ..long_ago });
-        assert!(matches!(watch.may_stop_running(own, tid), Err(NotLent::Woken(_))), "it has slept");
-        let just_now = Ran { nanos: u64::MAX, ..long_ago };
-        watch.running.insert(tid, just_now);
-        assert!(matches!(watch.may_stop_running(own, tid), Err(NotLent::Woken(_))), "it has not run");
+        let own = std::process::id().cast_signed();
+        let first = Watch::default().may_stop_running(own, nix::unistd::gettid().as_raw());
+        match ran(own, own) {
+            Some(_) => assert!(matches!(first, Err(NotLent::Woken(_))), "the first look"),
+            None => println!("SKIP: this kernel has no /proc/PID/schedstat"),
+        }
     }
 
     #[test]
@@ -222,10 +282,8 @@ mod tests {
         let own = std::process::id().cast_signed();
         let (one, two) = UnixStream::pair().unwrap();
         one.set_read_timeout(Some(Duration::from_secs(3))).unwrap();
-        let has = |socket: &UnixStream, which| has_timeout(own, socket.as_raw_fd(), which);
-        assert!(has(&one, libc::SO_RCVTIMEO) && !has(&one, libc::SO_SNDTIMEO));
-        assert!(!has(&two, libc::SO_RCVTIMEO));
-        assert!(!has_timeout(own, std::fs::File::open("/dev/null").unwrap().as_raw_fd(), libc::SO_RCVTIMEO));
-        assert!(has_timeout(own, 1 << 20, libc::SO_RCVTIMEO), "no answer");
+        assert!(has_timeout(own, one.as_raw_fd()) && !has_timeout(own, two.as_raw_fd()));
+        assert!(!has_timeout(own, std::fs::File::open("/dev/null").unwrap().as_raw_fd()));
+        assert!(has_timeout(own, 1 << 20), "no answer");
     }
 }

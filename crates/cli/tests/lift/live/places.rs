@@ -3,14 +3,15 @@
 
 use super::{Running, command, done, files, segments, victim};
 use crate::common::huge::{assert_lifted, assert_unchanged, smaps};
+use crate::common::run::end_group;
 use crate::common::{CGroup, Cmd, End, HUGELIFT, Outcome, fat};
-use crate::{need, need_root};
+use crate::{need, need_root, skip};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Child, Stdio};
 
 /// Words that start a program as another user.
 const NOBODY: [&str; 4] = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
@@ -26,6 +27,15 @@ fn public(dir: &Path, name: &str) -> PathBuf {
     let path = dir.join(name);
     std::fs::copy(fixed(), &path).expect("copy the victim");
     path
+}
+
+/// Ends a program whose test has failed.
+struct Guard(Child);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        end_group(&mut self.0);
+    }
 }
 
 fn started(words: &[&str], program: &Path) -> Running {
@@ -106,19 +116,23 @@ fn as_an_unprivileged_user() {
     let program = public(dir.path(), "lives");
     let hugelift = dir.path().join("hugelift");
     std::fs::copy(HUGELIFT, &hugelift).expect("copy hugelift");
-    let words = |verb: &str| Cmd::new([&hugelift]).args([verb, "--name", "lives"]).under(NOBODY);
     let running = started(&NOBODY, &program);
+    let words =
+        |verb: &str, pid: u32| Cmd::new([&hugelift]).args([verb.to_string(), pid.to_string()]).under(NOBODY);
     let before = files(running.pid());
-    let outcome = words("attach").args(["--backing", "thp"]).bare();
+    if words("attach", running.pid()).bare().stderr.contains("ptrace_scope") {
+        skip!("Yama lets users trace their children alone (kernel.yama.ptrace_scope)");
+    }
+    let outcome = words("attach", running.pid()).args(["--backing", "thp"]).bare();
     assert_eq!((outcome.end, outcome.stderr.as_str()), (End::Code(0), ""), "{outcome:?}");
     assert!(assert_lifted(&segments(running.pid(), &program), "thp", "as nobody") >= 2);
-    let outcome = words("restore").bare();
+    let outcome = words("restore", running.pid()).bare();
     assert_eq!((outcome.end, outcome.stderr.as_str()), (End::Code(0), ""), "{outcome:?}");
     assert_eq!(files(running.pid()), before);
     running.report();
 
     let of_root = started(&["env"], &program);
-    let outcome = words("attach").bare();
+    let outcome = words("attach", of_root.pid()).bare();
     assert_eq!(outcome.end, End::Code(125), "{outcome:?}");
     assert!(outcome.stderr.contains("Permission denied"), "{outcome:?}");
     of_root.report();
@@ -131,7 +145,8 @@ fn by_name_and_by_control_group() {
     let program = public(dir.path(), "chosen-by-name");
     let running = started(&["env"], &program);
     let outcome = Cmd::new([HUGELIFT, "attach", "--backing", "thp", "--name", "chosen-by-*"]).bare();
-    assert_eq!(outcome.end, End::Code(0), "{outcome:?}");
+    // A child of the victim has the same name, and may have ended meanwhile.
+    assert!(outcome.stdout.contains(&format!("(process {})", running.pid())), "{outcome:?}");
     assert!(assert_lifted(&segments(running.pid(), &program), "thp", "by name") >= 2);
 
     let group = CGroup::new("memory").expect("a control group");
@@ -141,9 +156,9 @@ fn by_name_and_by_control_group() {
     let line = inside.lines().find(|line| line.ends_with(name)).expect("the group");
     let path = line.rsplit(':').next().expect("a path");
     let outcome = Cmd::new([HUGELIFT, "restore", "--json", "--cgroup", path]).bare();
-    assert_eq!(outcome.end, End::Code(0), "{outcome:?}");
     let json: Value = serde_json::from_str(&outcome.stdout).expect("JSON");
-    assert_eq!(json["processes"][0]["pid"], running.pid(), "{json}");
+    let all = json["processes"].as_array().expect("processes");
+    assert!(all.iter().any(|row| row["pid"] == running.pid() && row["error"].is_null()), "{json}");
     let huge: u64 = segments(running.pid(), &program).iter().map(|piece| piece.thp).sum();
     assert_eq!((huge, &json["version"]), (0, &Value::from(1)));
     running.report();
@@ -193,7 +208,8 @@ fn objects_that_java_opened_later() {
     std::fs::write(dir.path().join("Sums.java"), source).expect("write the source");
     crate::common::build::must(std::process::Command::new("javac").current_dir(&dir).arg("Sums.java"));
     let cmd = Cmd::new(["java", "-Xmx256m", "-cp"]).arg(dir.path()).arg("Sums");
-    let mut child = cmd.command(None).stdin(Stdio::piped()).spawn().expect("java");
+    let mut guard = Guard(cmd.command(None).stdin(Stdio::piped()).spawn().expect("java"));
+    let child = &mut guard.0;
     let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
     assert_eq!(lines.next().expect("a line").expect("a line"), "ready");
     let outcome = command("attach", &[child.id()]).bare();
@@ -224,7 +240,8 @@ fn memory_of_python() {
         \x20   wrong += sum(map(len, d.values())) != 17444450\n\
         print('fine' if n and not wrong else f'{wrong} wrong of {n}')\n";
     let cmd = Cmd::new(["python3", "-c", source]).env("PYTHONMALLOC", "malloc");
-    let mut child = cmd.command(None).stdin(Stdio::piped()).spawn().expect("python3");
+    let mut guard = Guard(cmd.command(None).stdin(Stdio::piped()).spawn().expect("python3"));
+    let child = &mut guard.0;
     let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
     assert_eq!(lines.next().expect("a line").expect("a line"), "ready");
     let pid = child.id().to_string();
