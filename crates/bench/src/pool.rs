@@ -4,7 +4,7 @@
 use anyhow::{Context as _, Result, ensure};
 use hugelift_measure::host;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// An enlarged pool. It gets its old size back when the value is dropped.
 pub struct Grown {
@@ -22,7 +22,8 @@ impl Grown {
         let page = host::huge_page_bytes();
         let path = format!("/sys/kernel/mm/hugepages/hugepages-{}kB/nr_hugepages", page >> 10);
         let path = PathBuf::from(path);
-        let before = read(&path)?;
+        // A value that is written counts only the persistent pages.
+        let before = read(&path)? - read(&path.with_file_name("surplus_hugepages"))?;
         let want = before + bytes.div_ceil(page);
         fs::write(&path, want.to_string()).with_context(|| format!("cannot write {}", path.display()))?;
         let grown = Grown { path, before };
@@ -43,7 +44,7 @@ impl Drop for Grown {
     }
 }
 
-fn read(path: &PathBuf) -> Result<u64> {
+fn read(path: &Path) -> Result<u64> {
     let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     text.trim().parse().with_context(|| format!("{}: '{}'", path.display(), text.trim()))
 }

@@ -41,12 +41,17 @@ pub mod tlb;
 
 pub use perform::{Experiment, perform};
 
-/// Serialises the tests that fork: a child shares the memory of all tests while it lives, and some tests
-/// measure how many processes share theirs.
+/// Serialises the tests that fork or use the hugetlb pool: a child shares the memory of all tests while it
+/// lives, and some tests measure how many processes share theirs. The lock of the file keeps the tests of
+/// other programs, which use the same pool, away.
 #[cfg(test)]
-fn forking() -> std::sync::MutexGuard<'static, ()> {
-    static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
-    ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+fn alone() -> impl Sized {
+    use nix::fcntl::{Flock, FlockArg};
+    let path = std::env::temp_dir().join("hugelift-tests.lock");
+    let file = std::fs::OpenOptions::new().create(true).truncate(false).write(true).open(path);
+    Flock::lock(file.expect("the lock of the tests"), FlockArg::LockExclusive)
+        .map_err(|(_, e)| e)
+        .expect("flock")
 }
 
 /// All experiments, in the order of `hugelift lab all`.

@@ -12,6 +12,7 @@ use hugelift_os::proc::procfs::Process;
 use hugelift_os::proc::reservation::Reservation;
 use nix::sys::resource::{UsageWho, getrusage};
 use std::io;
+use std::path::Path;
 use std::ptr::NonNull;
 
 /// A kind of pages.
@@ -94,7 +95,7 @@ pub fn pool_with(page: PageSize, pages: u64) -> Result<Option<Setting>> {
         return Ok(None);
     }
     let wanted = (before.total - before.surplus) + (pages - before.available);
-    let path = format!("/sys/kernel/mm/hugepages/hugepages-{}kB/nr_hugepages", page.bytes() >> 10);
+    let folder = format!("/sys/kernel/mm/hugepages/hugepages-{}kB", page.bytes() >> 10);
     let help = || {
         format!(
             "the pool of {page} pages has {} available and {pages} are needed; as root hugelift enlarges it for \
@@ -105,7 +106,7 @@ pub fn pool_with(page: PageSize, pages: u64) -> Result<Option<Setting>> {
         )
     };
     ensure!(nix::unistd::geteuid().is_root(), help());
-    let setting = Setting::change(path, &wanted.to_string()).with_context(help)?;
+    let setting = Setting::pool(Path::new(&folder), wanted).with_context(help)?;
     let got = pool().map_or(0, |pool| pool.available);
     ensure!(got >= pages, "{}; the kernel found {got}", help());
     Ok(Some(setting))

@@ -19,50 +19,66 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 /// Reads the new value of the setting from the pipe, then waits until this process closes the pipe or ends.
-/// If there was no new value, there is nothing to put back.
+/// If there was no new value, there is nothing to put back. The third word is the pool's file of surplus
+/// pages, or empty.
 const RESTORE: &str = r#"
 read -r made || exit
 read -r end
 read -r now < "$2"
+[ -z "$3" ] || { read -r surplus < "$3"; now=$((now - surplus)); }
 [ "$now" != "$made" ] || printf '%s\n' "$1" > "$2"
 "#;
 
 /// A file in /proc/sys or /sys whose value is changed for a while.
 #[derive(Debug)]
 pub struct Setting {
-    path: PathBuf,
+    file: SettingFile,
     before: String,
     restorer: Child,
     /// flock(2) of the setting's own file.
     _lock: Flock<fs::File>,
 }
 
-impl Setting {
-    /// Writes `value`. The caller must read what the kernel has made of it: a pool may get fewer pages
-    /// than were asked for.
-    ///
-    /// # Errors
-    /// The file cannot be read or written (only root may write it), or another experiment has changed it.
-    /// The setting is then unchanged.
-    pub fn change(path: impl AsRef<Path>, value: &str) -> Result<Setting> {
-        let path = path.as_ref();
+/// The file of a setting.
+#[derive(Debug)]
+struct SettingFile {
+    path: PathBuf,
+    /// The number of surplus pages, if the setting is the size of a pool. `nr_hugepages` shows them too, but
+    /// a value that is written counts only the persistent pages (`Documentation/admin-guide/mm/hugetlbpage.rst`).
+    surplus: Option<PathBuf>,
+}
+
+impl SettingFile {
+    /// Returns the value as it would have to be written.
+    fn value(&self) -> Result<String> {
+        let text = read(&self.path)?;
+        let Some(path) = &self.surplus else { return Ok(chosen(&text).to_string()) };
+        let number = |text: &str| text.trim().parse::<u64>().ok();
+        let surplus = read(path)?;
+        let persistent = number(&text).zip(number(&surplus)).map(|(all, more)| all.saturating_sub(more));
+        persistent.map(|pages| pages.to_string()).with_context(|| {
+            format!("{} is {:?}, {} is {surplus:?}: no numbers", self.path.escaped(), text, path.escaped())
+        })
+    }
+
+    fn change(self, value: &str) -> Result<Setting> {
+        let path = self.path.as_path();
         let file = fs::File::open(path).with_context(|| format!("cannot read {}", path.escaped()))?;
-        let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.escaped()))?;
+        let text = self.value()?;
         let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, error)| match error {
             Errno::EWOULDBLOCK => anyhow!(
-                "{path} is {}: another experiment has changed it; wait until it ends: fuser -v {path}",
-                chosen(&text),
+                "{path} is {text}: another experiment has changed it; wait until it ends: fuser -v {path}",
                 path = path.escaped()
             ),
             error => anyhow!("cannot lock {}: {error}", path.escaped()),
         })?;
         // Another experiment may have put it back before we got the lock.
-        let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.escaped()))?;
-        let before = chosen(&text).to_string();
+        let before = self.value()?;
         // In its own process group ctrl-C does not reach the shell.
         let restorer = Command::new("sh")
             .args(["-c", RESTORE, "sh", &before])
             .arg(path)
+            .arg(self.surplus.as_deref().unwrap_or(Path::new("")))
             .process_group(0)
             .stdin(Stdio::piped())
             // The shell prints nothing: it only has to hold the lock until it has put the value back.
@@ -70,14 +86,41 @@ impl Setting {
             .stderr(Stdio::null())
             .spawn()
             .context("cannot start sh, which would put the setting back")?;
-        let mut setting = Setting { path: path.to_path_buf(), before, restorer, _lock: lock };
+        let mut setting = Setting { file: self, before, restorer, _lock: lock };
+        let path = &setting.file.path;
         write(path, value)
             .with_context(|| format!("cannot write {value} to {}; only root may", path.escaped()))?;
-        let made = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.escaped()))?;
+        // The shell compares with the whole line, which for other settings than pools has all choices.
+        let made = match setting.file.surplus {
+            Some(_) => setting.file.value()? + "\n",
+            None => read(path)?,
+        };
         if let Some(pipe) = &mut setting.restorer.stdin {
             pipe.write_all(made.as_bytes()).context("cannot send sh the new value of the setting")?;
         }
         Ok(setting)
+    }
+}
+
+impl Setting {
+    /// Writes `value`. The caller must read what the kernel has made of it.
+    ///
+    /// # Errors
+    /// The file cannot be read or written (only root may write it), or another experiment has changed it.
+    /// The setting is then unchanged.
+    pub fn change(path: impl AsRef<Path>, value: &str) -> Result<Setting> {
+        let path = path.as_ref().to_path_buf();
+        SettingFile { path, surplus: None }.change(value)
+    }
+
+    /// Sets the persistent pages of the pool whose folder in `/sys/kernel/mm/hugepages` is `folder`. The pool
+    /// may get fewer pages than were asked for, which is no error.
+    ///
+    /// # Errors
+    /// As [`Setting::change`].
+    pub fn pool(folder: &Path, pages: u64) -> Result<Setting> {
+        let (path, surplus) = (folder.join("nr_hugepages"), folder.join("surplus_hugepages"));
+        SettingFile { path, surplus: Some(surplus) }.change(&pages.to_string())
     }
 
     /// Returns the value before the change, which will be put back.
@@ -90,9 +133,7 @@ impl Setting {
     /// # Errors
     /// The file cannot be read.
     pub fn now(&self) -> Result<String> {
-        let path = self.path.escaped();
-        let text = fs::read_to_string(&self.path).with_context(|| format!("cannot read {path}"))?;
-        Ok(chosen(&text).to_string())
+        self.file.value()
     }
 
     /// Puts the old value back now.
@@ -100,10 +141,11 @@ impl Setting {
     /// # Errors
     /// The setting does not have its old value.
     pub fn restore(self) -> Result<()> {
-        let (path, before) = (self.path.clone(), self.before.clone());
+        let before = self.before.clone();
+        let file = SettingFile { path: self.file.path.clone(), surplus: self.file.surplus.clone() };
         drop(self);
-        let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.escaped()))?;
-        ensure!(chosen(&text) == before, "{} is {}, and was {before} before", path.escaped(), text.trim());
+        let now = file.value()?;
+        ensure!(now == before, "{} is {now}, and was {before} before", file.path.escaped());
         Ok(())
     }
 }
@@ -119,6 +161,10 @@ impl Drop for Setting {
 /// Returns the chosen word of `always [madvise] never`, or all of the text.
 pub(crate) fn chosen(text: &str) -> &str {
     fields::chosen(text).unwrap_or(text).trim()
+}
+
+fn read(path: &Path) -> Result<String> {
+    fs::read_to_string(path).with_context(|| format!("cannot read {}", path.escaped()))
 }
 
 fn write(path: &Path, value: &str) -> std::io::Result<()> {
@@ -147,6 +193,26 @@ mod tests {
         fs::write(&path, "4\n").unwrap();
         assert!(setting.restore().unwrap_err().to_string().contains("is 4, and was madvise before"));
         assert_eq!(fs::read_to_string(&path).unwrap(), "4\n");
+    }
+
+    /// Another program has surplus pages, before the experiment or from its middle on: they are neither put
+    /// back as persistent pages nor taken for a change of the setting.
+    #[test]
+    fn surplus_pages_of_others_do_not_count() {
+        let dir = tempfile::tempdir().unwrap();
+        let plant = |name: &str, value: u64| fs::write(dir.path().join(name), format!("{value}\n")).unwrap();
+        let pages = || fs::read_to_string(dir.path().join("nr_hugepages")).unwrap();
+        for (before, after) in [(0, 0), (3, 3), (3, 0), (0, 5)] {
+            plant("nr_hugepages", 10 + before);
+            plant("surplus_hugepages", before);
+            let setting = Setting::pool(dir.path(), 256).unwrap();
+            assert_eq!(setting.before(), "10", "{before} {after}");
+            // Another program takes or returns surplus pages during the experiment.
+            plant("surplus_hugepages", after);
+            plant("nr_hugepages", 256 - before + after);
+            drop(setting);
+            assert_eq!(pages(), "10\n", "{before} {after}");
+        }
     }
 
     #[test]

@@ -30,7 +30,9 @@ impl Pool {
         let lock = lock()?;
         let (total, free) = (number(&pool, "nr_hugepages")?, number(&pool, "free_hugepages")?);
         let path = pool.join("nr_hugepages");
-        let restorer = restorer(&format!("echo {total} > {}", path.display()))?;
+        // A value that is written counts only the persistent pages.
+        let persistent = total - number(&pool, "surplus_hugepages")?;
+        let restorer = restorer(&format!("echo {persistent} > {}", path.display()))?;
         let guard = Pool { restorer, _lock: lock };
         // Programs of other tests may take or return pages meanwhile.
         let mut used = total - free;

@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn the_child_has_a_copy_until_it_ends() {
-        let _one = crate::forking();
+        let _alone = crate::alone();
         let memory = Block::filled(Pages::Small, 2 << 20, 1).expect("2 MB");
         let (child, took) = Checkpoint::fork().expect("fork");
         assert!(took > Duration::ZERO);

@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn a_process_costs_the_sum_of_its_phases() {
-        let _one = crate::forking();
+        let _alone = crate::alone();
         let huge = thp_page().unwrap_or(PageSize::MB2);
         let whole = once(Pages::Small, 8, huge).expect("16 MB and two processes");
         assert!(whole.phases.iter().all(|phase| *phase > 0.0), "{whole:?}");
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn a_process_that_fails_says_why() {
-        let _one = crate::forking();
+        let _alone = crate::alone();
         // The address space has no room for it, and no pool has pages of this size.
         assert!(once(Pages::Small, 1 << 40, PageSize::MB2).is_err());
         let odd = PageSize::new(1 << 60);

@@ -162,7 +162,7 @@ mod tests {
     use hugelift_os::machine::{probe, thp_page};
 
     fn run(pages: Pages, pattern: Pattern) -> Option<Forked> {
-        let _one = crate::forking();
+        let _alone = crate::alone();
         let huge = thp_page()?;
         if pages == Pages::Thp && probe(None).thp_off.is_some() {
             return None;
@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn it_stops_on_request() {
-        let _one = crate::forking();
+        let _alone = crate::alone();
         let case = Case { huge_pages: 1, pages: Pages::Small, pattern: Pattern::Every };
         assert!(once(case, PageSize::MB2, 0, &mut || true).expect("2 MB").is_none());
     }

@@ -429,7 +429,7 @@ mod tests {
 
     #[test]
     fn one_case_like_will_it_scale() {
-        let _one = crate::forking();
+        let _alone = crate::alone();
         let options = Options { tasks: Some(2), samples: Some(1), ..Options::default() };
         let mut progress = Progress::new(Duration::from_secs(60), |_, _| {});
         let outcome = run(&options, &mut progress).unwrap();

@@ -258,7 +258,7 @@ mod tests {
 
     #[test]
     fn all_tasks_work_and_end() {
-        let _one = crate::forking();
+        let _alone = crate::alone();
         for kind in [Kind::Processes, Kind::Threads] {
             let cycle = Cycle { pages: Pages::Small, touch: Touch::First };
             let tasks = Tasks::start(kind, cycle, 3).unwrap();
@@ -274,7 +274,7 @@ mod tests {
 
     #[test]
     fn a_task_that_fails_says_so() {
-        let _one = crate::forking();
+        let _alone = crate::alone();
         // No machine has pages of 2^60 bytes.
         let pages = Pages::Hugetlb(PageSize::new(1 << 60).unwrap());
         let tasks = Tasks::start(Kind::Processes, Cycle { pages, touch: Touch::None }, 1).unwrap();

@@ -410,6 +410,7 @@ mod tests {
 
     #[test]
     fn a_small_run_has_all_curves() {
+        let _alone = crate::alone();
         let options = Options { quick: true, largest: Some(4 << 20), sizes: None };
         let mut progress = Progress::new(Duration::from_secs(60), |_, _| {});
         let outcome = run(&options, &mut progress).unwrap();
