@@ -11,7 +11,6 @@ mod attach;
 mod compare;
 mod doctor;
 mod failure;
-mod inside;
 mod inspect;
 mod keep;
 mod lab;
@@ -143,9 +142,6 @@ pub unsafe extern "C" fn main(argc: libc::c_int, argv: *const *const libc::c_cha
     }
     hugelift_os::io::console::guard_standard_files();
     let args: Vec<OsString> = args();
-    if count > 1 && args[1] == hugelift_os::launch::inside::SUBCOMMAND {
-        return status_of(log::start().and_then(|()| inside::run(&args[2..])));
-    }
     command(&args, None)
 }
 

@@ -6,9 +6,7 @@ use hugelift_core::demangle::Names;
 use hugelift_core::policy::{self, Backing, PageChoice, Policy};
 use hugelift_core::quantity;
 use hugelift_core::snapshot::Part;
-use hugelift_lift::options::{
-    AfterFork, Children, DataBacking, Malloc, Numa, PolicyOptions, Seccomp, Touched,
-};
+use hugelift_lift::options::{AfterFork, Children, DataBacking, Malloc, Numa, PolicyOptions, Seccomp};
 
 /// `--backing`
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -209,15 +207,6 @@ pub enum SeccompChoice {
     Try,
 }
 
-/// `--touched`
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub enum TouchedChoice {
-    /// All huge pages, at each start
-    All,
-    /// Those that a past run touched; the first run is only observed
-    Seen,
-}
-
 impl From<BackingChoice> for Option<Backing> {
     fn from(choice: BackingChoice) -> Option<Backing> {
         match choice {
@@ -256,15 +245,6 @@ impl From<MallocChoice> for Malloc {
             MallocChoice::Off => Malloc::Off,
             MallocChoice::Thp => Malloc::Thp,
             MallocChoice::Hugetlb => Malloc::Hugetlb,
-        }
-    }
-}
-
-impl From<TouchedChoice> for Touched {
-    fn from(choice: TouchedChoice) -> Touched {
-        match choice {
-            TouchedChoice::All => Touched::All,
-            TouchedChoice::Seen => Touched::Seen,
         }
     }
 }

@@ -2,9 +2,7 @@
 //! `hugelift run`: starts a program on huge pages. [`hugelift_lift::start`] does it.
 
 use crate::failure::{Exit, Failure};
-use crate::options::{
-    AfterForkChoice, ChildrenChoice, MallocChoice, NamesChoice, PolicyArgs, SeccompChoice, TouchedChoice,
-};
+use crate::options::{AfterForkChoice, ChildrenChoice, MallocChoice, NamesChoice, PolicyArgs, SeccompChoice};
 use clap::Args;
 use hugelift_core::demangle::Names;
 use hugelift_lift::options::{LiftOptions, StartOptions, Verbosity};
@@ -29,10 +27,10 @@ pub struct RunArgs {
     #[arg(long, value_enum, default_value_t = MallocChoice::Auto)]
     malloc: MallocChoice,
 
-    /// Which huge pages of text and rodata are copied [default: all; with --backing auto those that
-    /// pay, by what past runs took and touched]
-    #[arg(long, value_enum)]
-    touched: Option<TouchedChoice>,
+    /// Copy text and rodata at the start. Without it, --backing auto copies while the program runs, once it
+    /// has used 50 times the CPU time that the copy takes
+    #[arg(long)]
+    eager: bool,
 
     /// What becomes of the programs that the program starts
     #[arg(long, value_enum, default_value_t = ChildrenChoice::Plain)]
@@ -93,7 +91,7 @@ impl From<RunArgs> for StartOptions {
             policy,
             user,
             malloc,
-            touched,
+            eager,
             children,
             after_fork,
             fork_reserve,
@@ -114,7 +112,7 @@ impl From<RunArgs> for StartOptions {
         };
         let lift = LiftOptions {
             policy: policy.into(),
-            touched: touched.map(Into::into),
+            eager,
             after_fork: after_fork.into(),
             perf_map: perf_map.map(Names::from),
             strict,
@@ -148,7 +146,7 @@ mod tests {
     use hugelift_core::policy::{Backing, PageChoice, SpanChoice};
     use hugelift_core::snapshot::Part;
     use hugelift_lift::options::{
-        AfterFork, Children, DataBacking, Malloc, Numa, Seccomp, StartOptions, Touched, Verbosity,
+        AfterFork, Children, DataBacking, Malloc, Numa, Seccomp, StartOptions, Verbosity,
     };
     use std::ffi::OsString;
     use std::os::unix::ffi::OsStringExt;
@@ -165,7 +163,7 @@ mod tests {
         assert_eq!(command, [OsString::from_vec(b"/x\xff".to_vec())]);
         assert_eq!((user, report, dry_run, fork_reserve), (None, None, false, 0));
         assert_eq!((malloc, children, seccomp), (Malloc::Auto, Children::Plain, Seccomp::Auto));
-        assert_eq!((lift.touched, lift.after_fork, lift.perf_map), (None, AfterFork::Auto, None));
+        assert_eq!((lift.eager, lift.after_fork, lift.perf_map), (false, AfterFork::Auto, None));
         assert_eq!((lift.strict, lift.verbosity), (false, Verbosity::Problems));
         let policy = lift.policy;
         assert_eq!((policy.backing, policy.data_backing), (None, DataBacking::Thp));
@@ -178,7 +176,7 @@ mod tests {
     fn each_option_arrives() {
         let all = options(
             "--backing shared --page-size auto --parts data --data-backing hugetlb --numa local --spare 64M \
-             --span auto --object a --exclude b --user u --malloc thp --touched seen --children lift \
+             --span auto --object a --exclude b --user u --malloc thp --eager --children lift \
              --after-fork join --fork-reserve 3 --seccomp try --dry-run --strict --report r --perf-map -vv",
         );
         let policy = &all.lift.policy;
@@ -191,7 +189,7 @@ mod tests {
             (&["a".into()][..], &["b".into()][..])
         );
         let lift = &all.lift;
-        assert_eq!((lift.touched, lift.after_fork), (Some(Touched::Seen), AfterFork::Join));
+        assert_eq!((lift.eager, lift.after_fork), (true, AfterFork::Join));
         assert!(lift.strict && lift.perf_map.is_some() && lift.verbosity == Verbosity::Everything);
         assert_eq!((all.malloc, all.children, all.seccomp), (Malloc::Thp, Children::Lift, Seccomp::Try));
         assert!(all.dry_run && all.fork_reserve == 3 && all.user.is_some() && all.report.is_some());

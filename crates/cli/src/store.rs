@@ -10,9 +10,7 @@ use hugelift_core::policy::ObjectFilter;
 use hugelift_core::printable::{Escape, Untrusted};
 use hugelift_core::quantity;
 use hugelift_os::io::console;
-use hugelift_os::store::{
-    Entry, Freed, IfAbsent, Noted, Notes, State, Store, StoreError, notes_beside, own_path,
-};
+use hugelift_os::store::{Entry, Freed, IfAbsent, State, Store, StoreError, own_path};
 use hugelift_report::table::{Column, LEFT, RIGHT, Table};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -78,11 +76,10 @@ enum Action {
 pub fn run(args: &StoreArgs) -> Result<Exit, Failure> {
     let path = args.store.clone().map_or_else(own_path, Ok)?;
     let store = if_present(Store::open(&path, IfAbsent::Leave))?;
-    let notes = if_present(Notes::at(&notes_beside(&path), IfAbsent::Leave))?;
-    let (store, notes) = (store.as_ref(), notes.as_ref());
+    let store = store.as_ref();
     let mut exit = Exit::SUCCESS;
     let text = match (&args.action, store) {
-        (Action::List { json }, _) => list(&path, store, notes, *json)?,
+        (Action::List { json }, _) => list(&path, store, *json)?,
         (Action::Verify, Some(store)) => {
             let entries = store.entries(true)?;
             if drop_damaged(store, &entries)? {
@@ -90,21 +87,12 @@ pub fn run(args: &StoreArgs) -> Result<Exit, Failure> {
             }
             states(&entries)
         }
-        (_, None) if notes.is_none() => no_store(&path),
-        (Action::Verify, None) => no_store(&path),
-        (Action::Gc { budget }, _) => {
-            let dropped = notes.map_or(Ok(0), Notes::gc);
-            changes(store.map(|store| store.gc(*budget)), dropped)?
-        }
-        (Action::Drop { all: true, .. }, _) => {
-            let dropped = notes.map_or(Ok(0), Notes::drop_all);
-            changes(store.map(Store::drop_all), dropped)?
-        }
-        (Action::Drop { objects, .. }, _) => {
+        (_, None) => no_store(&path),
+        (Action::Gc { budget }, Some(store)) => changes(store.gc(*budget)?),
+        (Action::Drop { all: true, .. }, Some(store)) => changes(store.drop_all()?),
+        (Action::Drop { objects, .. }, Some(store)) => {
             let filter = ObjectFilter::new(objects, &[])?;
-            let dropped = notes.map_or(Ok(0), |notes| notes.drop_objects(|path| filter.takes_path(path)));
-            let drop = |store: &Store| store.drop_entries(|entry| filter.takes_path(&entry.path));
-            changes(store.map(drop), dropped)?
+            changes(store.drop_entries(|entry| filter.takes_path(&entry.path))?)
         }
     };
     console::print(&text)?;
@@ -124,23 +112,18 @@ fn no_store(path: &Path) -> String {
     format!("there is no store at {}\n", path.escaped())
 }
 
-fn list(path: &Path, store: Option<&Store>, notes: Option<&Notes>, json: bool) -> Result<String, Failure> {
+fn list(path: &Path, store: Option<&Store>, json: bool) -> Result<String, Failure> {
     let entries = store.map_or_else(|| Ok(Vec::new()), |store| store.entries(false))?;
-    let noted = notes.map_or_else(|| Ok(Vec::new()), Notes::all)?;
     if json {
-        return output::json(&as_json(&entries, &noted));
+        return output::json(&as_json(&entries));
     }
-    let head = store.map_or_else(|| no_store(path), |store| table(&entries, store.budget()));
-    Ok(head + &table_of_notes(&noted))
+    Ok(store.map_or_else(|| no_store(path), |store| table(&entries, store.budget())))
 }
 
 /// Says what was dropped.
-fn changes(
-    of_store: Option<Result<Freed, StoreError>>,
-    of_notes: Result<usize, StoreError>,
-) -> Result<String, Failure> {
-    let text = entries_dropped(&of_store.transpose()?.unwrap_or_default()) + &notes_dropped(of_notes?);
-    Ok(if text.is_empty() { "nothing to drop\n".into() } else { text })
+fn changes(freed: Freed) -> String {
+    let text = entries_dropped(&freed);
+    if text.is_empty() { "nothing to drop\n".into() } else { text }
 }
 
 /// Drops the damaged ones of `entries`; returns whether there were any.
@@ -196,27 +179,7 @@ fn ago(time: SystemTime) -> String {
     }
 }
 
-fn table_of_notes(noted: &[Noted]) -> String {
-    if noted.is_empty() {
-        return String::new();
-    }
-    let mut table = Table::new([RIGHT, RIGHT, RIGHT, LEFT, STATE, LEFT]);
-    table.row(["RUNS", "CPU TIME", "TOUCHED", "WRITTEN", "STATE", "OBJECT"]);
-    for Noted { note, written, state, .. } in noted {
-        let cpu = note.lives.mean().map_or("-".into(), |cpu| format!("{:.0} ms", cpu.as_secs_f64() * 1e3));
-        table.row([
-            note.lives.runs.to_string(),
-            cpu,
-            note.touched.as_ref().map_or("?".into(), |touched| human_bytes(touched.bytes())),
-            ago(*written),
-            word(*state).into(),
-            note.path.escaped().to_string(),
-        ]);
-    }
-    format!("\n{table}")
-}
-
-fn as_json(entries: &[Entry], noted: &[Noted]) -> Value {
+fn as_json(entries: &[Entry]) -> Value {
     let seconds = |time: SystemTime| time.duration_since(UNIX_EPOCH).map_or(0, |t| t.as_secs());
     let entry = |e: &Entry| {
         json!({
@@ -230,23 +193,8 @@ fn as_json(entries: &[Entry], noted: &[Noted]) -> Value {
             "state": word(e.state),
         })
     };
-    let note = |n: &Noted| {
-        json!({
-            "object": Untrusted::from(&n.note.path),
-            "runs": n.note.lives.runs,
-            "cpu_seconds": n.note.lives.mean().map(|cpu| cpu.as_secs_f64()),
-            "touched_bytes": n.note.touched.as_ref().map(|touched| touched.bytes()),
-            "written": seconds(n.written),
-            "state": word(n.state),
-        })
-    };
     let entries: Vec<_> = entries.iter().map(entry).collect();
-    let notes: Vec<_> = noted.iter().map(note).collect();
-    json!({ "version": 1, "entries": entries, "notes": notes })
-}
-
-fn notes_dropped(dropped: usize) -> String {
-    if dropped == 0 { String::new() } else { format!("dropped {dropped} notes of past runs\n") }
+    json!({ "version": 1, "entries": entries })
 }
 
 fn entries_dropped(freed: &Freed) -> String {

@@ -71,7 +71,7 @@ impl Reason {
             Reason::NotCongruent(_) => {
                 format!("hugelift prime --replace {object}; or use --backing auto")
             }
-            Reason::NotTouched | Reason::NotWorth(_) => run("--touched all "),
+            Reason::CopiedLater => run("--eager "),
             Reason::NotAligned(_) => run("--span outer --backing thp "),
             Reason::NotLifted => run(""),
             _ => return None,

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the user asked for.
 
-use crate::addr::{PageSize, Range};
+use crate::addr::PageSize;
 use crate::placement::Placement;
 use crate::snapshot::{Object, Part};
-use crate::weigh::Weighed;
 use globset::{Glob, GlobSet, GlobSetBuilder};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -146,38 +145,15 @@ impl fmt::Display for SpanChoice {
     }
 }
 
-/// Which pages of text and rodata may be copied. It does not restrict what is huge without a private
-/// copy, in the page cache or in the store.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+/// Whether text and rodata may be copied. It does not restrict what is huge without a new copy, in the page
+/// cache or in an entry of the store that exists.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Copies {
     /// All that the backings allow.
     #[default]
     All,
-    /// The huge pages in which these stretches lie, which past runs touched.
-    Seen(Vec<Range>),
-    /// Nothing: a copy costs more time than it saves.
-    NotWorth(Weighed),
-}
-
-impl Copies {
-    /// Returns the whole pages of `page` in `inner` that may be copied.
-    pub fn within(&self, inner: Range, page: PageSize) -> Vec<Range> {
-        let seen = match self {
-            Copies::All => return vec![inner],
-            Copies::Seen(seen) => seen,
-            Copies::NotWorth(_) => return Vec::new(),
-        };
-        let mut within: Vec<Range> = Vec::new();
-        for stretch in seen.iter().filter_map(|s| s.intersect(inner)) {
-            let start = stretch.start.align_down(page);
-            let Some(end) = stretch.end.align_up(page) else { continue };
-            match within.last_mut() {
-                Some(last) if start <= last.end => last.end = last.end.max(end),
-                _ => within.push(Range { start, end }),
-            }
-        }
-        within
-    }
+    /// Nothing yet: it is copied while the program runs, when that is worth its cost ([`crate::worth`]).
+    Later,
 }
 
 /// What to lift, and onto what.
@@ -199,7 +175,7 @@ pub struct Policy {
     /// The NUMA nodes of lifted memory; `None` follows the program's own memory policy. Pages of the
     /// page cache and of the store stay where they are.
     pub placement: Option<Placement>,
-    /// Which pages of text and rodata may be copied.
+    /// Whether text and rodata may be copied.
     pub copies: Copies,
     /// Bytes that the program can do without where a control group limits its memory.
     pub spare: u64,

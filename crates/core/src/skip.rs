@@ -6,7 +6,7 @@ use crate::attribute::Attribute;
 use crate::policy::Backing;
 use crate::snapshot::{MemoryLimit, NotStored, Part, ThpOff};
 use crate::target::Fault;
-use crate::weigh::Weighed;
+use crate::worth::RATIO;
 use std::fmt;
 
 /// Bytes that stay as they are, and why.
@@ -102,10 +102,8 @@ pub enum Reason {
     NotStored(NotStored),
     /// It was copied for transparent pages of this size, which smaps does not show.
     SmallerPages(PageSize),
-    /// No recorded run touched it.
-    NotTouched,
-    /// A copy would cost more time than it could save.
-    NotWorth(Weighed),
+    /// It is copied while the program runs, when that is worth its cost.
+    CopiedLater,
     /// A step of the lift failed and was undone.
     Failed(Backing, Fault),
     /// It could be lifted, but was not.
@@ -143,8 +141,7 @@ impl Reason {
             Reason::NotCongruent(_) => "not-congruent",
             Reason::NotStored(_) => "not-stored",
             Reason::SmallerPages(_) => "smaller-pages",
-            Reason::NotTouched => "not-touched",
-            Reason::NotWorth(_) => "not-worth-a-copy",
+            Reason::CopiedLater => "copied-later",
             Reason::Failed(_, Fault::NotHuge { .. }) => "fragmented",
             Reason::Failed(..) => "failed",
             Reason::NotLifted => "not-lifted",
@@ -242,8 +239,7 @@ impl Reason {
             | Reason::NotPrimed
             | Reason::SmallFolios
             | Reason::NotCongruent(_)
-            | Reason::NotTouched
-            | Reason::NotWorth(_)
+            | Reason::CopiedLater
             | Reason::NotAligned(_)
             | Reason::NotLifted
             | Reason::Excluded
@@ -328,8 +324,10 @@ impl fmt::Display for Reason {
                 write!(f, "its address and its offset in the file differ within a page of {page}")
             }
             Reason::NotStored(not) => write!(f, "shared: {}", not.why),
-            Reason::NotTouched => f.write_str("not touched in any recorded run"),
-            Reason::NotWorth(weighed) => weighed.fmt(f),
+            Reason::CopiedLater => write!(
+                f,
+                "copied while it runs, once it has used {RATIO} times the CPU time that the copy takes"
+            ),
             Reason::Failed(backing, fault) => write!(f, "{backing}: {fault}"),
             Reason::NotLifted => f.write_str("could be lifted"),
         }

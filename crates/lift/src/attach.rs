@@ -12,13 +12,15 @@ use hugelift_core::addr::{Range, human_bytes};
 use hugelift_core::advice::About;
 use hugelift_core::apply::{Outcome, apply};
 use hugelift_core::collapse::{Budget, Collapsed};
-use hugelift_core::plan::plan;
-use hugelift_core::policy::{Backing, Policy, SpanChoice};
+use hugelift_core::plan::{Plan, plan};
+use hugelift_core::policy::{Backing, Copies, Policy, SpanChoice};
 use hugelift_core::printable::Untrusted;
 use hugelift_core::report::Report;
 use hugelift_core::restore::{Replaced, replaced};
+use hugelift_core::skip::Reason;
 use hugelift_core::snapshot::{Object, Part, Snapshot};
 use hugelift_core::target::{Fault, Target as _};
+use hugelift_core::worth;
 use hugelift_os::proc::pagemap;
 use hugelift_os::proc::procfs::{Process, Status};
 use hugelift_os::proc::snapshot;
@@ -32,6 +34,7 @@ use hugelift_os::watch::watcher::Program;
 use hugelift_os::{machine, pagecache, store};
 use nix::sys::signal::{SigSet, Signal};
 use serde::Serialize;
+use std::fs::File;
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -163,24 +166,101 @@ fn in_tracer<T: Send>(work: impl FnOnce() -> Result<T, String> + Send) -> Result
 
 fn lift(pid: u32, policy: &Policy, seccomp: Seccomp) -> Result<Change, String> {
     let began = Instant::now();
+    let before = examine(pid, policy, seccomp)?;
+    carry_out(began, pid, Prepared::new(pid, before, policy), policy, seccomp)
+}
+
+/// What became of a lift that must be worth its cost.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Tried {
+    /// What is huge now, if anything was lifted.
+    pub(crate) line: Option<String>,
+    /// The CPU time that lifting the rest would take, if there is a rest.
+    pub(crate) wants: Option<Duration>,
+}
+
+/// Lifts what is worth it: `affords` says so of a CPU time. What is huge already, in the page cache or in the
+/// store, costs little; the rest must be copied.
+///
+/// # Errors
+/// See [`attach`].
+pub(crate) fn lift_if(
+    pid: u32,
+    policy: &Policy,
+    seccomp: Seccomp,
+    affords: impl Fn(Duration) -> bool + Send,
+) -> Result<Tried, String> {
+    in_tracer(move || {
+        let began = Instant::now();
+        let before = examine(pid, policy, seccomp)?;
+        let free = Policy { copies: Copies::Later, ..policy.clone() };
+        let mapped = Prepared::new(pid, before, &free);
+        let bytes: u64 = mapped.plan.spans.iter().map(|span| span.range.len()).sum();
+        let skips = mapped.plan.skips.iter().filter(|skip| skip.reason == Reason::CopiedLater);
+        let later: u64 = skips.map(|skip| skip.range.len()).sum();
+        let all = worth::cost(later, bytes);
+        let (prepared, wants) = match (bytes, later) {
+            (0, 0) => return Ok(Tried { line: None, wants: None }),
+            (_, 1..) if affords(all) => (Prepared::new(pid, mapped.before, policy), None),
+            (1.., _) if affords(worth::cost(0, bytes)) => {
+                (mapped, (later > 0).then(|| worth::cost(later, 0)))
+            }
+            _ => {
+                return Ok(Tried {
+                    line: None,
+                    wants: Some(if bytes > 0 { worth::cost(0, bytes) } else { all }),
+                });
+            }
+        };
+        let change = carry_out(began, pid, prepared, policy, seccomp)?;
+        Ok(Tried { line: change.lines.into_iter().next(), wants })
+    })
+}
+
+/// A process that can be lifted, and the plan for it.
+struct Prepared {
+    before: Snapshot,
+    /// The entries of the store that the plan maps.
+    files: Vec<File>,
+    plan: Plan,
+}
+
+/// Reads a process, and finds what the page cache has of its files in huge folios.
+fn examine(pid: u32, policy: &Policy, seccomp: Seccomp) -> Result<Snapshot, String> {
     let (status, mut before) = look(pid, seccomp)?;
     machine::update(&mut before.machine, &status);
     if policy.backings.contains(&Backing::Pagecache) {
         let takes = |object: &Object| policy.objects.takes(object);
         pagecache::find(Some(pid), &mut before, &policy.parts, takes);
     }
-    let mut files = Vec::new();
-    if policy.backings.contains(&Backing::Shared) {
-        let offer = store::offer(pid, &before, policy, Moment::Running);
-        before.stored = offer.stored;
-        files = offer.files;
+    Ok(before)
+}
+
+impl Prepared {
+    /// Plans the lift of a process; makes the entries of the store that the policy lets it make.
+    fn new(pid: u32, mut before: Snapshot, policy: &Policy) -> Prepared {
+        let mut files = Vec::new();
+        if policy.backings.contains(&Backing::Shared) {
+            let offer = store::offer(pid, &before, policy, Moment::Running);
+            before.stored = offer.stored;
+            files = offer.files;
+        }
+        let mut plan = plan(&before, policy);
+        // What is huge already stays as it is, by an earlier lift or in the page cache.
+        plan.spans.retain(|span| !is_huge(pid, span.range));
+        plan.skips.retain(|skip| skip.reason != Reason::CopiedLater || !is_huge(pid, skip.range));
+        tracing::debug!(?plan, "planned");
+        Prepared { before, files, plan }
     }
-    let mut plan = plan(&before, policy);
-    // Copies that an earlier lift has made huge stay.
-    let copies = replaced(&before);
-    let is_copy = |range: Range| copies.iter().any(|copy| copy.range.covers(range));
-    plan.spans.retain(|span| !(is_copy(span.range) && is_huge(pid, span.range)));
-    tracing::debug!(?plan, "planned");
+}
+
+fn carry_out(
+    began: Instant,
+    pid: u32,
+    Prepared { before, files, plan }: Prepared,
+    policy: &Policy,
+    seccomp: Seccomp,
+) -> Result<Change, String> {
     let (outcome, stops) = match plan.spans.is_empty() {
         true => (Outcome::default(), Stops::default()),
         false => {

@@ -3,7 +3,7 @@
 
 use crate::Failure;
 use crate::options::{LiftOptions, Verbosity};
-use crate::weigh::{Choosing, choose};
+use crate::report::copied_later;
 use hugelift_core::addr::{PageSize, human_bytes};
 use hugelift_core::nothing::why_nothing;
 use hugelift_core::plan::{Plan, Span, plan};
@@ -42,16 +42,14 @@ pub(crate) fn dry_run(path: &Path, policy: &Policy, options: &LiftOptions) -> Re
     if policy.backings.contains(&Backing::Shared) {
         program.snapshot.stored = store::preview(&program.snapshot, policy);
     }
-    let all = plan(&program.snapshot, policy);
-    let chosen = choose(Choosing::new(options), None, &program.snapshot, policy, all);
-    let plan = chosen.plan;
+    let plan = plan(&program.snapshot, policy);
     let mut report = Report::new(&program.snapshot, None, &plan, None);
     report.assumed_addresses = true;
     let page = policy.page.named().or(program.snapshot.machine.thp_page).unwrap_or(PageSize::MB2);
     let style =
         Style { width: terminal::width().unwrap_or(80), verbose: options.verbosity >= Verbosity::Summary };
-    let why = [chosen.line, chosen.trouble].into_iter().flatten().map(|line| format!("\n{line}\n"));
-    let shown = text(&report, &style) + &spans(&program.snapshot, &plan, page) + &why.collect::<String>();
+    let later = copied_later(&plan).map_or(String::new(), |line| format!("\n{line}\n"));
+    let shown = text(&report, &style) + &spans(&program.snapshot, &plan, page) + &later;
     Ok(console::print(&shown)?)
 }
 

@@ -28,8 +28,8 @@ pub struct LiftJob {
     pub(crate) asked: Asked,
     /// The policy that was asked for, less what proved impossible or is spent.
     pub(crate) policy: Policy,
-    /// Whether it is a child of a lifted program.
-    pub(crate) is_child: bool,
+    /// Whether the programs that it starts are lifted too.
+    pub(crate) lifts_children: bool,
     /// Whether orphans become children of the program.
     pub(crate) adopts: bool,
     /// Why data is not taken from the pool although it was asked for.
@@ -69,17 +69,21 @@ impl LiftHooks for LiftJob {
 
     /// Returns whether nothing is left to do, because the program is in huge folios already. It is
     /// inspected again only for a report, `-v` or `--strict`.
-    fn ends_at_exec(&self) -> bool {
+    fn ends_at_exec(&mut self, pid: u32) -> bool {
         let options = &self.asked.options;
         let nothing_to_say =
             !self.asked.is_heard(Verbosity::Summary) && self.asked.report.is_none() && !options.strict;
         let only_read = !self.policy.parts.iter().any(|p| p.is_writable());
         let primed = self.primed.is_complete && self.placement.fits_page_cache;
-        primed
+        let ends = primed
             && only_read
             && options.after_fork != AfterFork::Join
             && self.placement.fault().is_none()
-            && nothing_to_say
+            && nothing_to_say;
+        if ends {
+            self.watcher = self.watch(pid, false);
+        }
+        ends
     }
 
     fn while_loading(&mut self, pid: u32) {
@@ -93,9 +97,9 @@ impl LiftHooks for LiftJob {
             Ok(before) => before,
             Err(why) => return self.bypass(&why),
         };
-        let (mut chosen, guard) = self.choose(pid, &before);
-        self.placement.blame(&mut chosen.plan);
-        let lifted = Lifted::apply(pid, target, before, chosen, began);
+        let (mut plan, guard) = self.choose(pid, &before);
+        self.placement.blame(&mut plan);
+        let lifted = Lifted::apply(pid, target, before, plan, began);
         if let Some(guard) = guard {
             lifted.inform(&guard);
         }
@@ -123,11 +127,11 @@ impl LiftHooks for LiftJob {
 
 impl LiftJob {
     /// Begins the lift of a program.
-    pub(crate) fn new(asked: Asked, policy: Policy, is_child: bool) -> LiftJob {
+    pub(crate) fn new(asked: Asked, policy: Policy, lifts_children: bool) -> LiftJob {
         LiftJob {
             asked,
             policy,
-            is_child,
+            lifts_children,
             adopts: launch::adopts_orphans(),
             unguarded: None,
             primed: Primed::default(),

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The parts of a lift: what is asked ([`options`]), the launcher ([`start`]), the helper of a child
-//! ([`child`]), and the lift of one program, which the hooks of its helper carry out (`job`). A program that
-//! runs already is lifted, and given its own pages back, by [`attach`].
+//! The parts of a lift: what is asked ([`options`]), the launcher ([`start`]), and the lift of one program,
+//! which the hooks of its helper carry out (`job`). A program that runs already is lifted, and given its own
+//! pages back, by [`attach`]; the watcher of a run does so when it is worth its cost (`live`).
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod allocator;
 mod asked;
 pub mod attach;
-pub mod child;
 mod complaints;
 mod dry_run;
 mod failure;
 mod job;
 mod library;
 mod lifted;
+mod live;
 mod memory_limit;
 pub mod options;
 mod placement;
@@ -21,7 +21,6 @@ mod prime;
 mod report;
 pub mod start;
 mod watching;
-mod weigh;
 
 pub use failure::Failure;
 

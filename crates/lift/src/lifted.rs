@@ -2,11 +2,10 @@
 //! Before the program's first own instruction: snapshot, plan, apply.
 
 use crate::job::LiftJob;
-use crate::weigh::{Choosing, Chosen, choose};
 use hugelift_core::addr::{PageSize, Range};
 use hugelift_core::apply::{Outcome, apply, lifted};
 use hugelift_core::plan::{Plan, Span, plan};
-use hugelift_core::policy::{Backing, PageChoice, SpanChoice};
+use hugelift_core::policy::{Backing, Copies, PageChoice, SpanChoice};
 use hugelift_core::snapshot::{Machine, Object, Snapshot};
 use hugelift_os::launch::bypass::Bypass;
 use hugelift_os::launch::guard::{Guard, Unguarded};
@@ -15,7 +14,6 @@ use hugelift_os::proc::procfs::Process;
 use hugelift_os::proc::snapshot;
 use hugelift_os::store::Moment;
 use hugelift_os::trace::remote::Remote;
-use hugelift_os::watch::observer::cpu_time;
 use hugelift_os::{pagecache, store};
 use std::time::{Duration, Instant};
 
@@ -24,12 +22,10 @@ pub(crate) struct Lifted {
     pub(crate) pid: u32,
     /// The program as it was before.
     pub(crate) before: Snapshot,
-    /// The plan, and why it copies what it does.
-    pub(crate) chosen: Chosen,
+    /// The plan.
+    pub(crate) plan: Plan,
     /// The result of the plan.
     pub(crate) outcome: Outcome,
-    /// CPU time of the program that the plan's system calls took.
-    pub(crate) cpu: Duration,
     /// Time from the stop to the end of the plan.
     pub(crate) took: Duration,
 }
@@ -40,23 +36,19 @@ impl Lifted {
         pid: u32,
         target: &mut Remote,
         before: Snapshot,
-        chosen: Chosen,
+        plan: Plan,
         began: Instant,
     ) -> Lifted {
-        let plan = &chosen.plan;
-        tracing::debug!(?plan, why = ?chosen.line, "planned");
-        let cpu_before = cpu_time(pid);
-        let outcome = apply(target, plan);
-        let cpu =
-            cpu_time(pid).zip(cpu_before).map_or(Duration::ZERO, |(now, then)| now.saturating_sub(then));
+        tracing::debug!(?plan, "planned");
+        let outcome = apply(target, &plan);
         let took = began.elapsed();
         tracing::debug!(?outcome, ?took, "applied");
-        Lifted { pid, before, chosen, outcome, cpu, took }
+        Lifted { pid, before, plan, outcome, took }
     }
 
     /// Informs the guard of fork(2) which spans have come from the pool.
     pub(crate) fn inform(&self, guard: &Guard) {
-        if let Err(error) = guard.tell(&on_pool(&self.chosen.plan, &self.outcome)) {
+        if let Err(error) = guard.tell(&on_pool(&self.plan, &self.outcome)) {
             // Its list still has spans that were not lifted: a child copies them needlessly.
             tracing::debug!(%error, "the guard has the planned spans, not the lifted ones");
         }
@@ -82,6 +74,10 @@ impl LiftJob {
         if self.policy.page != PageChoice::Usual {
             before.machine.folios = folios();
         }
+        if self.leaves_all_memory(&before) {
+            // No process stays beside the program, which could copy later.
+            self.policy.copies = Copies::All;
+        }
         if self.policy.backings.contains(&Backing::Pagecache) {
             let takes = |object: &Object| self.policy.objects.takes(object);
             pagecache::find(Some(pid), &mut before, &self.policy.parts, takes);
@@ -105,15 +101,14 @@ impl LiftJob {
     }
 
     /// Chooses what is lifted; also finds the guard of fork(2) if the choice needs one.
-    pub(crate) fn choose(&mut self, pid: u32, before: &Snapshot) -> (Chosen, Option<Guard>) {
+    pub(crate) fn choose(&mut self, pid: u32, before: &Snapshot) -> (Plan, Option<Guard>) {
         let guard = self.takes_data_from_pool().then(|| self.guard(pid, before)).flatten();
         let mut all = plan(before, &self.policy);
         if let Some(Err(why)) = guard.as_ref().map(|guard| guard.tell(&planned_on_pool(&all))) {
             self.leave_pool(&why.to_string());
             all = plan(before, &self.policy);
         }
-        let choosing = Choosing::new(&self.asked.options);
-        (choose(choosing, Some(pid), before, &self.policy, all), guard)
+        (all, guard)
     }
 
     /// Finds the guard of fork(2) in the program; without one, its data stays off the pool.

@@ -1,12 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is asked of a lift: by a command line, by the parent of a child, by a caller of this crate.
+//! What is asked of a lift: by a command line, or by a caller of this crate.
 //!
 //! [`PolicyOptions`] are for everything that plans, [`LiftOptions`] for everything that lifts,
 //! [`StartOptions`] for `hugelift run`.
-
-mod children;
-
-pub use children::Unreadable;
 
 use hugelift_core::demangle::Names;
 use hugelift_core::placement::{Nodes, Placement};
@@ -64,14 +60,14 @@ pub enum Numa {
     On(Nodes),
 }
 
-/// How a process is lifted. A child of a lifted program gets it as JSON.
+/// How a process is lifted.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LiftOptions {
     /// What to lift, and onto what.
     pub policy: PolicyOptions,
-    /// Which huge pages of text and rodata are copied; `None` leaves it to the backing.
-    pub touched: Option<Touched>,
+    /// Text and rodata are copied at the start, and not when the program has run for a while.
+    pub eager: bool,
     /// What becomes of huge pages that writes after fork(2) have split.
     pub after_fork: AfterFork,
     /// How copied code is named for perf(1), if it is.
@@ -80,16 +76,6 @@ pub struct LiftOptions {
     pub strict: bool,
     /// How much is written to stderr.
     pub verbosity: Verbosity,
-}
-
-/// Which huge pages of text and rodata are copied.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Touched {
-    /// All, at each start.
-    All,
-    /// Those that a past run touched.
-    Seen,
 }
 
 /// What becomes of huge pages that writes after fork(2) have split.
@@ -237,6 +223,14 @@ impl PolicyOptions {
             copies: Copies::All,
             spare: self.spare,
         })
+    }
+}
+
+impl LiftOptions {
+    /// Returns whether text and rodata are copied at the start. That is so if the user has asked for it, for a
+    /// backing, or for something that shows the copies at the start.
+    pub(crate) fn copies_at_start(&self) -> bool {
+        self.eager || self.strict || self.policy.backing.is_some() || self.perf_map.is_some()
     }
 }
 

@@ -16,6 +16,7 @@ use hugelift_core::printable::{Escape, quoted};
 use hugelift_core::report::{Report, Total};
 use hugelift_core::skip::Reason;
 use hugelift_core::snapshot::{Part, Snapshot};
+use hugelift_core::worth::{self, Account};
 use hugelift_os::elf::opened::opened_later;
 use hugelift_os::io::console::say;
 use hugelift_os::launch::helper::Verdict;
@@ -33,8 +34,7 @@ impl LiftJob {
     /// # Errors
     /// The program must not start like this (`--strict`).
     pub(crate) fn complain(&self, lift: &Lifted) -> Result<(), Verdict> {
-        let Lifted { before, chosen, outcome, .. } = lift;
-        let plan = &chosen.plan;
+        let Lifted { before, plan, outcome, .. } = lift;
         let complaints = complaints(plan, outcome);
         let about = About::program(&self.asked.program);
         let complete = !plan.spans.is_empty() && outcome.is_complete() && complaints.is_empty();
@@ -51,10 +51,8 @@ impl LiftJob {
             self.asked.say(Verbosity::Problems, line);
         }
         if self.asked.options.strict && !(complete && unguarded.is_none()) {
-            let untouched = plan.skips.iter().any(|s| s.reason == Reason::NotTouched);
             let why = match complaints.largest(&about).or(unguarded) {
                 Some(line) => line,
-                None if untouched => "no record of what it touches; --touched all lifts it".into(),
                 None => nothing(&self.policy, before, plan),
             };
             return Err(self.asked.refuse(&why));
@@ -65,21 +63,18 @@ impl LiftJob {
             let note = note.map_or(String::new(), |note| format!(" ({note})"));
             self.asked.say(Verbosity::Problems, &format!("{line}{note}"));
         }
-        if let Some(trouble) = &chosen.trouble {
-            self.asked.say(Verbosity::Problems, trouble);
-        }
-        if let Some(line) = &chosen.line {
-            self.asked.say(Verbosity::Summary, line);
+        if let Some(line) = copied_later(plan) {
+            self.asked.say(Verbosity::Summary, &line);
         }
         Ok(())
     }
 
     /// Writes the names of code that was copied to memory of no file, where perf(1) looks for them.
     pub(crate) fn name_code(&self, lift: &Lifted, names: Names) {
-        let Lifted { pid, before, chosen, outcome, .. } = lift;
+        let Lifted { pid, before, plan, outcome, .. } = lift;
         let mut spans: BTreeMap<usize, Vec<Range>> = BTreeMap::new();
         let is_copy = |(span, backing): &(&Span, Backing)| span.part == Part::Text && backing.is_anonymous();
-        for (span, _) in lifted(&chosen.plan, outcome).filter(is_copy) {
+        for (span, _) in lifted(plan, outcome).filter(is_copy) {
             spans.entry(span.object).or_default().push(span.range);
         }
         if spans.is_empty() {
@@ -114,18 +109,18 @@ impl LiftJob {
         if !is_summed_up && self.asked.report.is_none() {
             return;
         }
-        let Lifted { pid, before, chosen, outcome, took, .. } = lift;
+        let Lifted { pid, before, plan, outcome, took } = lift;
         let usage = match Process::new(*pid).smaps() {
             Ok(usage) => usage,
             Err(error) => {
                 return self.asked.say(Verbosity::Problems, &format!("lifted, but not verified: {error}"));
             }
         };
-        let mut report = Report::new(before, Some(&usage), &chosen.plan, Some(outcome));
+        let mut report = Report::new(before, Some(&usage), plan, Some(outcome));
         report.pid = Some(*pid);
         report.advise(&[self.asked.program.as_os_str()], |_| false);
         if is_summed_up {
-            let line = summary(&self.policy, before, &chosen.plan, &report);
+            let line = summary(&self.policy, before, plan, &report);
             self.asked.say(Verbosity::Summary, &format!("{line} ({:.1} ms)", took.as_secs_f64() * 1e3));
             if let Some(why) = self.placement.why_not_moved() {
                 let line = format!("more of it would be on huge pages at another base, but it stays: {why}");
@@ -154,6 +149,23 @@ impl LiftJob {
             self.asked.say(Verbosity::Summary, &line);
         }
     }
+}
+
+/// Says what of the plan is copied later, and when.
+pub(crate) fn copied_later(plan: &Plan) -> Option<String> {
+    let later = plan.skips.iter().filter(|skip| skip.reason == Reason::CopiedLater);
+    let bytes: u64 = later.map(|skip| skip.range.len()).sum();
+    let cost = worth::cost(bytes, 0);
+    let needed = Account::default().lacks(cost);
+    (bytes > 0).then(|| {
+        format!(
+            "{} would have to be copied, which takes about {} ms: done while it runs, once it has used {:.1} s of \
+             CPU time; --eager copies at the start",
+            human_bytes(bytes),
+            cost.as_millis(),
+            needed.as_secs_f64()
+        )
+    })
 }
 
 /// Returns text such as "text 24 of 24 MB, rodata 50 of 52 MB on huge pages".

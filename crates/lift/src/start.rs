@@ -7,15 +7,15 @@ use crate::asked::Asked;
 use crate::dry_run::dry_run;
 use crate::job::LiftJob;
 use crate::library;
-use crate::options::{Seccomp, StartOptions};
-use hugelift_core::policy::Backing;
+use crate::live::family::{MARK, mark};
+use crate::options::{Children, Seccomp, StartOptions};
+use hugelift_core::policy::{Backing, Copies};
 use hugelift_os::io::output;
 use hugelift_os::launch;
 use hugelift_os::launch::bypass::Bypass;
 use hugelift_os::launch::helper::Verdict;
-use hugelift_os::launch::inside;
 use hugelift_os::launch::lookup::{Lookup, resolve};
-use hugelift_os::launch::program::{examine, exec};
+use hugelift_os::launch::program::{examine, exec, set_variable};
 use hugelift_os::launch::seccomp::{self, OwnStatus};
 use hugelift_os::machine::users::Identity;
 use std::ffi::OsString;
@@ -76,7 +76,10 @@ pub fn start(options: &StartOptions, status: &EarlyStatus) -> Result<i32, Failur
     if let Err(why) = status.permits(options.seccomp) {
         return start_bypassed(&options.command, &asked, &why);
     }
-    let mut job = LiftJob::new(asked, policy, false);
+    let mut job = LiftJob::new(asked, policy, options.children == Children::Lift);
+    if !options.lift.copies_at_start() && job.lifts_later() {
+        job.policy.copies = Copies::Later;
+    }
     let mut lookup = Lookup::new(name);
     loop {
         let path = lookup.next_promising()?;
@@ -97,9 +100,7 @@ enum Tried {
 
 /// Becomes the program at `path`, with a helper beside it if there can be one. Returns if that fails.
 fn become_program(options: &StartOptions, job: &mut LiftJob, path: &Path) -> Result<Tried, Failure> {
-    if let Verdict::Refuse(status) = library::preload(options, job, path)? {
-        return Ok(Tried::Refused(status));
-    }
+    library::preload(options, job, path)?;
     if job.policy.backings == [Backing::Pagecache] {
         job.prime(path);
     }
@@ -115,7 +116,9 @@ fn become_program(options: &StartOptions, job: &mut LiftJob, path: &Path) -> Res
         },
     };
     ask_allocator(options.malloc, path, job)?;
-    inside::mark_started(path).map_err(|e| format!("cannot set a variable: {e}"))?;
+    if let Some(mark) = job.lifts_children.then(|| mark(std::process::id())).flatten() {
+        set_variable(MARK, mark).map_err(|e| format!("cannot set a variable: {e}"))?;
+    }
     let errno = errno_of(&exec(path, &options.command));
     // The next file may be a program that must not be traced.
     helper.into_iter().for_each(launch::Helper::dismiss);

@@ -1,22 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What stays beside the program while it runs: to record what it does, to join huge pages that writes
-//! after fork(2) have split.
+//! What stays beside the program while it runs: to copy what is worth it, to lift what it opens later and the
+//! programs that it starts, to join huge pages that writes after fork(2) have split.
 
 use crate::job::LiftJob;
 use crate::lifted::Lifted;
+use crate::live::LiveLift;
 use crate::options::{AfterFork, Verbosity};
 use hugelift_core::apply::{Outcome, lifted};
 use hugelift_core::plan::Plan;
 use hugelift_core::policy::Backing;
 use hugelift_core::snapshot::{Part, Snapshot};
+use hugelift_os::trace::live::Live;
 use hugelift_os::watch::joiner::Joiner;
 use hugelift_os::watch::watcher::{Program, Watcher};
 
 impl LiftJob {
     /// Starts what stays beside the program, which is still stopped. Returns `None` if nothing does.
     pub(crate) fn start_watcher(&self, lift: Lifted) -> Option<Watcher> {
-        let Lifted { pid, before, chosen, outcome, cpu, took: _ } = lift;
-        let joins = self.may_join(&chosen.plan, &outcome);
+        let Lifted { pid, before, plan, outcome, took: _ } = lift;
+        let joins = self.may_join(&plan, &outcome);
         if self.adopts {
             // The program would wait for its helper for as long as the helper lives.
             if joins {
@@ -30,8 +32,23 @@ impl LiftJob {
             }
             return None;
         }
-        let observer = if self.is_child { None } else { chosen.observer(&before, &outcome, cpu) };
-        if observer.is_none() && !joins {
+        self.watch(pid, joins)
+    }
+
+    /// Starts a process that stays beside the program `pid`, to lift what is worth it later, and to join huge
+    /// pages if it `joins`.
+    pub(crate) fn watch(&self, pid: u32, joins: bool) -> Option<Watcher> {
+        let live = self.lifts_later().then(|| {
+            LiveLift::new(
+                pid,
+                self.lifts_children,
+                &self.policy,
+                &self.asked.program,
+                self.asked.options.verbosity,
+            )
+        });
+        let live = live.flatten();
+        if live.is_none() && !joins {
             return None;
         }
         let program = match Program::open(pid) {
@@ -40,7 +57,7 @@ impl LiftJob {
                 if joins {
                     self.say_unjoined(&format!("/proc/{pid}/pagemap: {error}"));
                 }
-                tracing::debug!(%error, "not observed");
+                tracing::debug!(%error, "not watched");
                 return None;
             }
         };
@@ -48,7 +65,7 @@ impl LiftJob {
             .then(|| Joiner::new(&program))
             .and_then(|joiner| joiner.map_err(|why| self.say_unjoined(&why.to_string())).ok());
         let mut watcher = Watcher::new(program);
-        observer.into_iter().for_each(|observer| watcher.add(observer));
+        live.into_iter().for_each(|live| watcher.add(live));
         joiner.into_iter().for_each(|joiner| watcher.add(joiner));
         (!watcher.is_empty()).then_some(watcher)
     }
@@ -57,6 +74,11 @@ impl LiftJob {
     /// stays beside it, since its memory would be charged to the same limit.
     pub(crate) fn leaves_all_memory(&self, before: &Snapshot) -> bool {
         before.machine.memory_limit.is_some() && self.asked.options.policy.spare == 0
+    }
+
+    /// Returns whether a process may stay beside the program that lifts it while it runs.
+    pub(crate) fn lifts_later(&self) -> bool {
+        !self.adopts && Live::is_supported()
     }
 
     /// Returns whether split huge pages are to be joined, where that is possible.

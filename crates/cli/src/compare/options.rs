@@ -22,7 +22,7 @@ use std::time::Duration;
 #[derive(Args, Debug)]
 pub struct CompareArgs {
     /// A variant to compare with bare: its name, and options of `hugelift run` (repeatable)
-    /// [default: lifted='--touched all']. The name of a backing is enough: thp means
+    /// [default: lifted=--eager]. The name of a backing is enough: thp means
     /// thp='--backing thp'
     #[arg(long, value_name = "NAME='OPTIONS'", value_parser = variant)]
     pub variant: Vec<Variant>,
@@ -191,7 +191,7 @@ impl Variant {
     /// Returns the default variant: the whole program is lifted, even if `hugelift run` would find that
     /// it does not pay.
     pub fn usual() -> Variant {
-        Variant { name: "lifted".into(), options: vec!["--touched".into(), "all".into()] }
+        Variant { name: "lifted".into(), options: vec!["--eager".into()] }
     }
 
     /// Checks the options. In a run, `hugelift run` would print its complaint where it is not seen.

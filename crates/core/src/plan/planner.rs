@@ -106,19 +106,21 @@ impl<'a> Planner<'a> {
                 continue;
             }
             for piece in std::mem::take(&mut left) {
-                let mut rest = vec![piece];
-                for inner in self.allowed_within(&extent, *candidate, piece) {
-                    let (pages, reason) = self.supply.take(*candidate, extent.part, inner);
-                    lack = reason.or(lack);
-                    let end = Addr(inner.start.0 + pages * candidate.page.bytes());
-                    let span = Range { start: inner.start, end };
-                    if !span.is_empty() {
-                        shared |= candidate.backing == Backing::Shared;
-                        self.emit(&extent, span, vec![span], &candidates[i..]);
-                        rest = without(rest, span);
-                    }
+                let Some(inner) = self.allowed_within(&extent, *candidate, piece) else {
+                    left.push(piece);
+                    continue;
+                };
+                let (pages, reason) = self.supply.take(*candidate, extent.part, inner);
+                lack = reason.or(lack);
+                let end = Addr(inner.start.0 + pages * candidate.page.bytes());
+                let span = Range { start: inner.start, end };
+                if span.is_empty() {
+                    left.push(piece);
+                    continue;
                 }
-                left.extend(rest);
+                shared |= candidate.backing == Backing::Shared;
+                self.emit(&extent, span, vec![span], &candidates[i..]);
+                left.extend(piece.minus(span));
             }
         }
         // Pieces are measured by the smallest page that was tried, or would have been.
@@ -132,41 +134,27 @@ impl<'a> Planner<'a> {
         );
     }
 
-    /// Explains the pieces `left` of an extent by `reason`, or by the user's choice not to copy them.
+    /// Explains the pieces `left` of an extent by `reason`, or by the user's choice to copy them later.
     fn explain_left(&mut self, unlifted: &Unlifted, left: Vec<Range>, reason: &Reason) {
-        let not_copied = match &self.policy.copies {
-            _ if self.copies_all_of(unlifted.extent) => None,
-            _ if !unlifted.candidates.iter().any(Candidate::copies) => None,
-            Copies::All => None, // copies_all_of has said so
-            Copies::Seen(_) => Some(Reason::NotTouched),
-            Copies::NotWorth(weighed) => Some(Reason::NotWorth(*weighed)),
-        };
+        let is_later = !self.copies_all_of(unlifted.extent) && self.may_copy(unlifted.candidates);
+        let reason = if is_later { &Reason::CopiedLater } else { reason };
         for piece in left {
-            let Some(not_copied) = &not_copied else {
-                self.explain(unlifted, piece, reason);
-                continue;
-            };
-            let inner = piece.inner(unlifted.page);
-            let wanted = inner.map_or(vec![], |inner| self.policy.copies.within(inner, unlifted.page));
-            let mut others = vec![piece];
-            for wanted in wanted {
-                self.explain(unlifted, wanted, reason);
-                others = without(others, wanted);
-            }
-            for other in others {
-                self.explain(unlifted, other, not_copied);
-            }
+            self.explain(unlifted, piece, reason);
         }
+    }
+
+    /// Returns whether a backing would copy, if the policy let it: the store, or anonymous memory.
+    fn may_copy(&self, candidates: &[Candidate]) -> bool {
+        let stores = self.policy.backings.contains(&Backing::Shared)
+            && usual_page(&self.snapshot.machine, Backing::Shared).is_some();
+        stores || candidates.iter().any(Candidate::copies)
     }
 
     /// Returns the whole pages of `piece` that `candidate` may back: all of them, unless it copies and
     /// the policy restricts copies.
-    fn allowed_within(&self, extent: &Extent, candidate: Candidate, piece: Range) -> Vec<Range> {
-        match piece.inner(candidate.page) {
-            None => Vec::new(),
-            Some(inner) if !candidate.copies() || self.copies_all_of(extent) => vec![inner],
-            Some(inner) => self.policy.copies.within(inner, candidate.page),
-        }
+    fn allowed_within(&self, extent: &Extent, candidate: Candidate, piece: Range) -> Option<Range> {
+        let is_allowed = !candidate.copies() || self.copies_all_of(extent);
+        piece.inner(candidate.page).filter(|_| is_allowed)
     }
 
     /// Returns whether the policy lets every page of `extent` be copied.
@@ -250,7 +238,7 @@ impl<'a> Planner<'a> {
         let known =
             |candidate: &&Candidate| candidate.backing != Backing::Pagecache || Some(**candidate) == first;
         // A fallback does not copy either what the policy would not have copied.
-        let allowed = |candidate: &&Candidate| self.allowed_within(extent, **candidate, range) == [range];
+        let allowed = |candidate: &&Candidate| self.allowed_within(extent, **candidate, range) == Some(range);
         let attempts = candidates.iter().filter(fits).filter(known).filter(allowed);
         let attempts = attempts.filter_map(|c| self.attempt(extent, range, &held, *c)).collect();
         let Extent { object, part, prot, .. } = *extent;

@@ -3,13 +3,13 @@
 //! return, and the program must not notice.
 
 use crate::common::{PROGRAMS, machine, pool, snapshot};
-use hugelift_core::addr::{Addr, PageSize, Range};
+use hugelift_core::addr::{PageSize, Range};
 use hugelift_core::apply::{Outcome, apply};
 use hugelift_core::maps::Prot;
 use hugelift_core::model::{Content, Model};
 use hugelift_core::placement::Placement;
-use hugelift_core::plan::{Plan, Span, Step, copied, plan, shareable};
-use hugelift_core::policy::{Backing, Copies, Policy, SpanChoice};
+use hugelift_core::plan::{Plan, Span, Step, plan, shareable};
+use hugelift_core::policy::{Backing, Policy, SpanChoice};
 use hugelift_core::snapshot::{Part, Snapshot, StoredCopy};
 use hugelift_core::target::Fault;
 
@@ -61,31 +61,6 @@ fn case_rounded(name: &str, snapshot: &Snapshot, data: &[Backing]) -> Case {
     planned(name, snapshot, policy, |_| ())
 }
 
-/// The same with copies of every third page alone, as if a run had touched these.
-fn case_of_seen(name: &str, snapshot: &Snapshot, backings: &[Backing]) -> Case {
-    let page = PageSize::MB2.bytes();
-    let wanted = shareable(snapshot, &Policy::default()).into_iter();
-    let third = |(_, _, range): (usize, Part, Range)| {
-        let starts = (range.start.0 + 4096..range.end.0).step_by(3 * page as usize);
-        starts.filter_map(|start| Range::sized(Addr(start), 1)).collect::<Vec<_>>()
-    };
-    let copies = Copies::Seen(wanted.flat_map(third).collect());
-    planned(name, snapshot, Policy { backings: backings.to_vec(), copies, ..Policy::default() }, |_| ())
-}
-
-#[test]
-fn a_plan_of_every_third_page_is_a_third() {
-    for (program, record) in PROGRAMS {
-        let full = snapshot(record, machine());
-        let bytes = |case: &Case| copied(&case.plan).map(|span| span.range.len()).sum::<u64>();
-        let all = bytes(&case(program, &full, &[Backing::Thp], |_| ()));
-        let third = bytes(&case_of_seen(program, &full, &[Backing::Thp]));
-        assert!(third <= all && (third > 0) == (all > 0), "{program}: {third} of {all}");
-        // The spans of java are one huge page each.
-        assert!(all < 64 << 20 || *program == "java" || third <= all / 2, "{program}: {third} of {all}");
-    }
-}
-
 fn planned(name: &str, snapshot: &Snapshot, policy: Policy, change: impl FnOnce(&mut Model)) -> Case {
     let mut model = Model::new(snapshot);
     change(&mut model);
@@ -119,9 +94,6 @@ fn cases(program: &str, record: &str) -> Vec<Case> {
         case_rounded(&named("hugetlb, else thp, outer spans"), &full, &[hugetlb, thp]),
         case(&named("shared"), &stocked, &[shared], |_| ()),
         case(&named("shared, else thp"), &stocked, &[shared, thp], |_| ()),
-        case_of_seen(&named("thp, every third page"), &full, &[thp]),
-        case_of_seen(&named("hugetlb by file, every third page"), &old, &[hugetlb]),
-        case_of_seen(&named("shared, else every third page"), &half_stocked(&full), &[shared, thp]),
     ];
     let stolen = |m: &mut Model| m.pools.values_mut().for_each(|left| *left = 0);
     let falls_back = [

@@ -2,10 +2,9 @@
 //! The parsers answer for any bytes, and read back what was written.
 
 use crate::common::{PROGRAMS, all_heads, machine, maps};
-use hugelift_core::addr::{Addr, PageSize, Range};
+use hugelift_core::addr::{Addr, Range};
 use hugelift_core::elf::{Dynamic, ElfError, Headers, build_id, dynamic};
 use hugelift_core::maps::{FileId, Mapping, Prot, parse_maps};
-use hugelift_core::note::{GRANULE, MAX_BYTES, Note, Touched};
 use hugelift_core::plan::plan;
 use hugelift_core::policy::Policy;
 use hugelift_core::record::{Evidence, Identity, Record, RecordError, StoredSpan, VERSION};
@@ -18,7 +17,6 @@ use std::fmt::Write as _;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::sync::LazyLock;
-use std::time::Duration;
 
 static HEADS: LazyLock<Vec<Vec<u8>>> = LazyLock::new(all_heads);
 
@@ -315,14 +313,10 @@ fn record() -> Record {
 proptest! {
     /// Paths may have any bytes, and none is lost.
     #[test]
-    fn records_and_notes_have_any_path(path in vec(any::<u8>(), 0..200), public: bool) {
+    fn records_have_any_path(path in vec(any::<u8>(), 0..200), public: bool) {
         let path = PathBuf::from(OsString::from_vec(path));
-        let record = Record { path: path.clone(), public, ..record() };
+        let record = Record { path, public, ..record() };
         prop_assert_eq!(Record::parse(&record.to_json().unwrap()), Ok(record));
-        let note = Note { path, ..touched_note(&[(3, 4)]) };
-        let json = note.to_json().unwrap();
-        prop_assert!(json.len() as u64 <= MAX_BYTES);
-        prop_assert_eq!(Note::parse(&json), Ok(note));
     }
 
     /// Records of another version are ignored, whatever their contents.
@@ -347,58 +341,5 @@ proptest! {
         if let Some(offset) = record.offset_of(range, bias) {
             prop_assert!(offset + range.len() <= record.held.bytes);
         }
-    }
-}
-
-fn touched_note(marks: &[(u32, u32)]) -> Note {
-    let mut touched = Touched::default();
-    for (vaddr, bytes) in marks {
-        touched.mark(u64::from(*vaddr), u64::from(*bytes));
-    }
-    let mut note = Note::new("/usr/lib/x.so".into(), record().source);
-    note.add(Some(Duration::from_millis(7)), Some(&touched));
-    note
-}
-
-proptest! {
-    /// Marked bytes are found, wherever the object is loaded, and no byte that is a granule away.
-    #[test]
-    fn notes_hold_what_was_touched(
-        marks in vec((0..1_u32 << 30, 0..1_u32 << 23), 0..20),
-        bias in 0..1_u64 << 46,
-        at in 0..1_u64 << 31,
-    ) {
-        let note = touched_note(&marks);
-        let json = note.to_json().unwrap();
-        prop_assert!(json.len() as u64 <= MAX_BYTES);
-        prop_assert_eq!(Note::parse(&json), Ok(note.clone()));
-        let touched = note.touched.unwrap();
-        let is_near = |vaddr: u64, by: u64| {
-            marks.iter().map(|m| (u64::from(m.0), u64::from(m.1))).any(|(start, len)| {
-                len > 0 && (start.saturating_sub(by)..start + len + by).contains(&vaddr)
-            })
-        };
-        prop_assert!(!is_near(at, 0) || touched.holds(at, 1), "{at:#x} was marked");
-        prop_assert!(is_near(at, GRANULE) || !touched.holds(at, 1), "{at:#x} was not");
-        let bias = bias & !0xfff;
-        let page = PageSize::MB2;
-        let all = Range { start: Addr(bias).align_down(page), end: Addr(bias + (2 << 30)).align_down(page) };
-        let seen = touched.seen(all, bias, page);
-        prop_assert!(seen.windows(2).all(|w| w[0].end < w[1].start));
-        prop_assert!(seen.iter().all(|r| all.covers(*r) && r.inner(page) == Some(*r)));
-        let held = seen.iter().any(|r| r.contains(Addr(bias + at)));
-        prop_assert!(!is_near(at, 0) || held || !all.contains(Addr(bias + at)), "{at:#x} was marked");
-    }
-
-    /// A damaged note is refused, or can be used like any other.
-    #[test]
-    fn notes_of_past_runs(damage in damage(), marks in vec(any::<(u32, u32)>(), 0..4), at in any::<(u64, u64)>()) {
-        let json = damage.of(&touched_note(&marks).to_json().unwrap());
-        let Ok(mut note) = Note::parse(&json) else { return Ok(()) };
-        note.add(Some(Duration::MAX), Some(&Touched::default()));
-        let touched = note.touched.clone().unwrap();
-        prop_assert!(!touched.holds(at.0, at.1) || touched.bytes() > 0);
-        prop_assert!(note.lives.mean().is_some());
-        prop_assert_eq!(Note::parse(&note.to_json().unwrap()), Ok(note));
     }
 }

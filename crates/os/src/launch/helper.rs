@@ -52,7 +52,7 @@ pub trait LiftHooks {
     /// Returns whether the helper may end before the loader runs, because nothing is left to do. It is not
     /// called if the program is its helper's parent: such a program waits for the helper at its entry
     /// point.
-    fn ends_at_exec(&self) -> bool;
+    fn ends_at_exec(&mut self, pid: u32) -> bool;
 
     /// Is called while the loader of the process `pid` runs, and then the constructors. Work done now costs
     /// the program no time.

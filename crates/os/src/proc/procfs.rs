@@ -107,6 +107,8 @@ pub struct Status {
     /// `VmHWM`: the most that was resident since exec, in bytes. (`ru_maxrss` of getrusage(2)
     /// starts at the size of the process that called exec.)
     pub peak_bytes: Option<u64>,
+    /// `VmExe` and `VmLib`: the code that is mapped, in bytes.
+    pub code: Option<u64>,
     /// `TracerPid`: 0 for none.
     pub tracer: Option<u32>,
     /// `Seccomp`: 0 for none, 1 strict, 2 by filter.
@@ -402,6 +404,10 @@ fn parse_status(text: &[u8]) -> Status {
             b"Threads" => status.threads = value(),
             b"VmLck" => status.locked = kilobytes(&line[colon + 1..]),
             b"VmHWM" => status.peak_bytes = kilobytes(&line[colon + 1..]),
+            b"VmExe" | b"VmLib" => {
+                status.code =
+                    status.code.into_iter().chain(kilobytes(&line[colon + 1..])).reduce(|a, b| a + b);
+            }
             b"TracerPid" => status.tracer = value(),
             b"SigPnd" | b"ShdPnd" => status.pending |= hex().unwrap_or(0),
             b"SigBlk" => status.blocked = hex().unwrap_or(0),

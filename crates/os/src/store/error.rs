@@ -77,6 +77,9 @@ pub enum StoreError {
     /// There is too little memory for a copy, or the program may need it.
     #[error("{0}")]
     Memory(Reason),
+    /// A copy is made later, while the program runs.
+    #[error("there is no copy yet")]
+    Later,
     /// Another start holds the lock.
     #[error("another start is still making its copies")]
     Busy,

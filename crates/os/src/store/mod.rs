@@ -21,16 +21,13 @@
 mod admin;
 mod entry;
 mod error;
-mod notes;
 mod place;
 mod public;
 mod source;
 
 pub use admin::{Entry, Freed, State};
 pub use error::StoreError;
-pub(crate) use notes::executed;
-pub use notes::{Noted, Notes, file_of};
-pub use place::{IfAbsent, MACHINE_WIDE, VARIABLE, notes_beside, own_path};
+pub use place::{IfAbsent, MACHINE_WIDE, VARIABLE, own_path};
 
 use crate::machine::base_page;
 use crate::proc::pagemap;
@@ -42,7 +39,7 @@ use hugelift_core::budget::{Budget, Cost};
 use hugelift_core::entry_elf::Names;
 use hugelift_core::maps::Mapping;
 use hugelift_core::plan::{is_nearly_all, shareable};
-use hugelift_core::policy::{Backing, Policy};
+use hugelift_core::policy::{Backing, Copies, Policy};
 use hugelift_core::record::{self, Evidence, Record, lay_out, record_name};
 use hugelift_core::relocate::base::{Sizes, shared_base};
 use hugelift_core::skip::Reason;
@@ -106,8 +103,8 @@ pub enum Moment {
     Running,
 }
 
-/// Looks up the objects of process `pid`, and copies those that the store does not have. Every failure is
-/// only a reason why there is no copy.
+/// Looks up the objects of process `pid`, and copies those that the store does not have, if the policy lets it
+/// copy now. Every failure is only a reason why there is no copy.
 pub fn offer(pid: u32, snapshot: &Snapshot, policy: &Policy, moment: Moment) -> Offer {
     let mut offer = Offer::default();
     // The next start may want both parts, so an entry has both.
@@ -125,7 +122,11 @@ pub fn offer(pid: u32, snapshot: &Snapshot, policy: &Policy, moment: Moment) -> 
         return offer;
     }
     let mut budget = Budget::new(&snapshot.machine, policy.spare);
-    let own = own_store(budget.lack(Cost::copy(page.bytes())));
+    let makes = policy.copies == Copies::All;
+    let own = match makes {
+        true => own_store(budget.lack(Cost::copy(page.bytes()))),
+        false => own_path().and_then(|path| Store::open(&path, IfAbsent::Leave)),
+    };
     let mut stores = StoreSet { machine: machine_wide(&own), own, access: AccessCheck::default() };
     if stores.own.is_err() && stores.machine.is_none() && !is_demanded(policy) {
         return offer;
@@ -136,7 +137,8 @@ pub fn offer(pid: u32, snapshot: &Snapshot, policy: &Policy, moment: Moment) -> 
         let rodata = of_object.iter().filter(|(_, part, _)| *part == Part::Rodata);
         let rodata: Vec<Range> = rodata.map(|(.., range)| *range).collect();
         let mappings = &snapshot.mappings;
-        let query = StoreQuery { pid, object, ranges: &ranges, rodata: &rodata, page, moment, mappings };
+        let ranges = &ranges;
+        let query = StoreQuery { pid, object, ranges, rodata: &rodata, page, moment, mappings, makes };
         let began = Instant::now();
         let found = stores.get(&query, &mut budget);
         tracing::debug!(object = ?object.path, ?found, elapsed = ?began.elapsed(), "store");
@@ -221,6 +223,8 @@ struct StoreQuery<'a> {
     page: PageSize,
     moment: Moment,
     mappings: &'a [Mapping],
+    /// Whether an entry that does not exist is made.
+    makes: bool,
 }
 
 /// The stores that a user can use.
@@ -254,7 +258,8 @@ impl StoreSet {
             }
         }
         match (own, &*opened) {
-            (Some(own), _) => own.make(query, &source, budget, access),
+            (Some(own), _) if query.makes => own.make(query, &source, budget, access),
+            (Some(_), _) => Err(StoreError::Later),
             (None, Err(error)) => Err(error.again()),
             (None, Ok(_)) => Err(StoreError::NoPlace),
         }

@@ -12,7 +12,6 @@ use nix::sys::stat::{FileStat, Mode, fchmod, fstat, mkdirat};
 use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
 use nix::sys::statvfs::{FsFlags, fstatvfs};
 use nix::unistd::{UnlinkatFlags, geteuid, unlinkat};
-use std::ffi::OsString;
 use std::fs::{File, Permissions};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -64,32 +63,6 @@ pub fn own_path() -> Result<PathBuf, StoreError> {
         return Ok(MACHINE_WIDE.into());
     }
     variable("XDG_RUNTIME_DIR").map(|dir| dir.join("hugelift/store")).ok_or(StoreError::NoPlace)
-}
-
-/// Returns the directory of the notes of the store at `store`: a sibling named `*.seen`, since notes exist
-/// without a store. The usual ones are not below the mount point of root's store, which would hide them.
-pub fn notes_beside(store: &Path) -> PathBuf {
-    let usual = store.parent().filter(|dir| store.ends_with("hugelift/store") && dir.parent().is_some());
-    let mut name = OsString::from(usual.unwrap_or(store));
-    name.push(".seen");
-    name.into()
-}
-
-/// Opens the calling user's directory at `path`, on any file system. With [`IfAbsent::Make`] it is made, but
-/// not its parent.
-///
-/// # Errors
-/// The reason why it cannot be used.
-pub fn open_plain(path: &Path, if_absent: IfAbsent) -> Result<Place, StoreError> {
-    if if_absent == IfAbsent::Make && !path.parent().is_some_and(Path::is_dir) {
-        return Err(StoreError::Missing { path: path.into() });
-    }
-    let dir = walk(path, if_absent, Mode::S_IRWXU)?;
-    let owner = check_owner(&dir, path)?;
-    if owner != geteuid().as_raw() {
-        return Err(StoreError::hostile(path, "belongs to another user"));
-    }
-    Ok(Place { path: path.into(), dir, owner })
 }
 
 /// Opens the directory at `path`.

@@ -77,6 +77,11 @@ pub struct Live {
 }
 
 impl Live {
+    /// Returns whether a thread can be borrowed on this architecture.
+    pub fn is_supported() -> bool {
+        arch::lent_stub(&Regs::default(), 0).is_some()
+    }
+
     /// Prepares a process with these mappings. Nothing of it is changed yet. Threads under a seccomp filter are
     /// borrowed only if `takes_filtered`. The calling thread gets
     /// SIGALRM; all others of this process must block it.
@@ -84,7 +89,7 @@ impl Live {
     /// # Errors
     /// Its memory cannot be opened, or it has no place for the code.
     pub fn new(pid: u32, mappings: &[Mapping], takes_filtered: bool) -> Result<Live, NotLent> {
-        if arch::lent_stub(&Regs::default(), 0).is_none() {
+        if !Live::is_supported() {
             return Err(NotLent::Architecture);
         }
         let os = |what| move |source| Error::Os { what, tid: pid.cast_signed(), source };

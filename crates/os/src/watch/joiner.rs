@@ -160,5 +160,7 @@ impl Watch for Joiner {
         Some(self.rhythm.next(changed, took))
     }
 
-    fn ended(&mut self, _program: &Program) {}
+    fn ended(&mut self, _program: &Program) -> Option<Duration> {
+        None
+    }
 }

@@ -3,6 +3,5 @@
 
 pub mod collapse;
 pub mod joiner;
-pub mod observer;
 pub mod perf_map;
 pub mod watcher;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The process that watches a running program: the helper, after it has detached from the program. It
-//! traces nothing, the program never waits for it, and it ends with the program at the latest.
+//! traces nothing but for a lift, the program never waits for it, and it ends with the program, or with the last
+//! process that the program has left behind.
 
 use crate::launch::close_all_but;
 use crate::proc::memory::MADV_COLLAPSE;
@@ -42,8 +43,9 @@ pub trait Watch {
     fn first_delay(&self) -> Duration;
     /// Does the task once; returns the time until the next tick, `None` if there is none.
     fn tick(&mut self, program: &Program) -> Option<Duration>;
-    /// Is called when the program has ended before the next tick.
-    fn ended(&mut self, program: &Program);
+    /// Is called when the program has ended before the next tick. Returns the time until the next tick, if the
+    /// task goes on without the program.
+    fn ended(&mut self, program: &Program) -> Option<Duration>;
 }
 
 /// A program and the tasks that watch it.
@@ -146,8 +148,8 @@ impl Watcher {
         self.tasks.is_empty()
     }
 
-    /// Does the tasks until the program ends or no task has another tick. The calling process does nothing
-    /// else: all its other files are closed.
+    /// Does the tasks until none has another tick. The calling process does nothing else: all its other files
+    /// are closed.
     pub fn stay(self) {
         let Watcher { program, tasks } = self;
         let mut keep = vec![program.process.as_raw_fd(), program.pagemap.as_raw_fd()];
@@ -157,10 +159,23 @@ impl Watcher {
         let _ = std::env::set_current_dir("/");
         let now = Instant::now();
         let mut due: Vec<_> = tasks.into_iter().map(|task| (now + task.first_delay(), task)).collect();
+        let mut has_ended = false;
         while let Some(next) = due.iter().map(|(when, _)| *when).min() {
-            match program.ends_within(next.saturating_duration_since(Instant::now())) {
+            let left = next.saturating_duration_since(Instant::now());
+            if has_ended {
+                std::thread::sleep(left);
+            }
+            match if has_ended { Ok(false) } else { program.ends_within(left) } {
                 Ok(false) => {}
-                Ok(true) => return due.iter_mut().for_each(|(_, task)| task.ended(&program)),
+                Ok(true) => {
+                    has_ended = true;
+                    due.retain_mut(|(when, task)| {
+                        let delay = task.ended(&program);
+                        *when = Instant::now() + delay.unwrap_or_default();
+                        delay.is_some()
+                    });
+                    continue;
+                }
                 Err(error) => {
                     tracing::debug!(%error, "cannot wait for the program's end: the watcher ends");
                     return;

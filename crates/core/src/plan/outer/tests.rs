@@ -79,7 +79,7 @@ fn edges_of_a_cached_part_are_not_copied_where_the_policy_restricts_copies() {
     let mut snapshot = odd();
     snapshot.cached = vec![r(2 * MB, 8 * MB)];
     let backings = vec![Backing::Pagecache, Backing::Thp];
-    let copies = Copies::Seen(vec![]);
+    let copies = Copies::Later;
     let plan = plan(&snapshot, &Policy { backings, copies, ..policy(SpanChoice::Outer) });
     let [cached] = &plan.spans[..] else { panic!("{plan:#?}") };
     assert_eq!((cached.range, cached.attempts[0].backing), (r(2 * MB, 8 * MB), Backing::Pagecache));

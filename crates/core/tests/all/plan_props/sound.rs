@@ -17,45 +17,25 @@ fn is_copy(attempt: &Attempt) -> bool {
 
 /// No attempt copies more of text and rodata than the policy allows.
 fn within_what_may_be_copied(policy: &Policy, plan: &Plan) {
-    let touched = |range: Range| match &policy.copies {
-        Copies::All => true,
-        Copies::Seen(seen) => seen.iter().any(|s| s.intersect(range).is_some()),
-        Copies::NotWorth(_) => false,
-    };
-    for span in plan.spans.iter().filter(|span| !span.part.is_writable()) {
-        for attempt in span.attempts.iter().filter(|a| is_copy(a)) {
-            let size = attempt.page.bytes();
-            for page in (span.range.start.0..span.range.end.0).step_by(size as usize) {
-                let page = Range::sized(Addr(page), size).unwrap();
-                assert!(touched(page), "{page} is copied by {}", attempt.backing);
-            }
-        }
-    }
+    let mut attempts = plan.spans.iter().filter(|s| !s.part.is_writable()).flat_map(|s| &s.attempts);
+    assert!(policy.copies == Copies::All || !attempts.any(is_copy), "{plan:?}");
 }
 
 /// Compares the plan with one under a policy that allows all copies: of what that plan lifts of text and
-/// rodata, everything that needs no copy or was touched must be lifted too. Returns for how many spans
-/// this could be checked.
+/// rodata, everything that needs no copy must be lifted too. Returns for how many spans this could be
+/// checked.
 pub fn all_that_is_due(snapshot: &Snapshot, policy: &Policy, plan: &Plan) -> usize {
     let all = hugelift_core::plan::plan(snapshot, &Policy { copies: Copies::All, ..policy.clone() });
     let lacks = |plan: &Plan| plan.skips.iter().any(|s| s.reason.is_remediable());
     // Memory that does not suffice for all spans may suffice for some, and for others if a large part
-    // finds no gap. There are no outer spans of parts of which only some pages are copied. With mixed
-    // sizes, smaller pages may suffice for what was touched of a larger one.
+    // finds no gap.
     let other_rules = policy.span != SpanChoice::Inner || policy.page == PageChoice::Mixed;
     if policy.copies == Copies::All || other_rules || lacks(&all) || lacks(plan) {
         return 0;
     }
     let mut checked = 0;
     for span in all.spans.iter().filter(|span| !span.part.is_writable()) {
-        let due: Vec<Range> = match &policy.copies {
-            // Not whole pages: where the pool is spent on other spans, smaller pages are used.
-            Copies::Seen(seen) if is_copy(&span.attempts[0]) => {
-                seen.iter().filter_map(|s| s.intersect(span.range)).collect()
-            }
-            Copies::NotWorth(_) if is_copy(&span.attempts[0]) => vec![],
-            _ => vec![span.range],
-        };
+        let due = if is_copy(&span.attempts[0]) { vec![] } else { vec![span.range] };
         checked += usize::from(!due.is_empty());
         let left =
             plan.spans.iter().fold(due, |left, s| left.iter().flat_map(|r| r.minus(s.range)).collect());

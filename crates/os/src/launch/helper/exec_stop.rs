@@ -170,7 +170,7 @@ fn load(
     reap: Option<i32>,
     hooks: &mut impl LiftHooks,
 ) -> Result<Next, Error> {
-    if reap.is_none() && hooks.ends_at_exec() {
+    if reap.is_none() && hooks.ends_at_exec(program.process.pid()) {
         stopped.detach(0)?;
         return Ok(Next::Done);
     }
