@@ -9,6 +9,7 @@ use crate::job::LiftJob;
 use crate::library;
 use crate::live::family::{MARK, mark};
 use crate::options::{Children, Seccomp, StartOptions};
+use crate::watching::may_lift_later;
 use hugelift_core::policy::{Backing, Copies};
 use hugelift_os::io::output;
 use hugelift_os::launch;
@@ -60,7 +61,10 @@ impl EarlyStatus {
 /// The program cannot be started.
 pub fn start(options: &StartOptions, status: &EarlyStatus) -> Result<i32, Failure> {
     let Some(name) = options.command.first() else { return Err("no program to start".to_string().into()) };
-    let policy = options.lift.policy.policy()?;
+    let mut policy = options.lift.policy.policy()?;
+    if !options.lift.copies_at_start() && may_lift_later() {
+        policy.copies = Copies::Later;
+    }
     let identity = options.user.as_deref().map(Identity::find).transpose()?;
     // Opened by the user who asked for it.
     let report = options.report.as_deref().map(output::open).transpose();
@@ -77,9 +81,6 @@ pub fn start(options: &StartOptions, status: &EarlyStatus) -> Result<i32, Failur
         return start_bypassed(&options.command, &asked, &why);
     }
     let mut job = LiftJob::new(asked, policy, options.children == Children::Lift);
-    if !options.lift.copies_at_start() && job.lifts_later() {
-        job.policy.copies = Copies::Later;
-    }
     let mut lookup = Lookup::new(name);
     loop {
         let path = lookup.next_promising()?;

@@ -10,9 +10,16 @@ use hugelift_core::apply::{Outcome, lifted};
 use hugelift_core::plan::Plan;
 use hugelift_core::policy::Backing;
 use hugelift_core::snapshot::{Part, Snapshot};
+use hugelift_os::launch;
 use hugelift_os::trace::live::Live;
 use hugelift_os::watch::joiner::Joiner;
 use hugelift_os::watch::watcher::{Program, Watcher};
+
+/// Returns whether a process may stay beside the program that this process becomes, and lift it while it runs.
+pub(crate) fn may_lift_later() -> bool {
+    // The program would wait for a process that is its child.
+    !launch::adopts_orphans() && Live::is_supported()
+}
 
 impl LiftJob {
     /// Starts what stays beside the program, which is still stopped. Returns `None` if nothing does.
@@ -38,7 +45,7 @@ impl LiftJob {
     /// Starts a process that stays beside the program `pid`, to lift what is worth it later, and to join huge
     /// pages if it `joins`.
     pub(crate) fn watch(&self, pid: u32, joins: bool) -> Option<Watcher> {
-        let live = self.lifts_later().then(|| {
+        let live = may_lift_later().then(|| {
             LiveLift::new(
                 pid,
                 self.lifts_children,
@@ -74,11 +81,6 @@ impl LiftJob {
     /// stays beside it, since its memory would be charged to the same limit.
     pub(crate) fn leaves_all_memory(&self, before: &Snapshot) -> bool {
         before.machine.memory_limit.is_some() && self.asked.options.policy.spare == 0
-    }
-
-    /// Returns whether a process may stay beside the program that lifts it while it runs.
-    pub(crate) fn lifts_later(&self) -> bool {
-        !self.adopts && Live::is_supported()
     }
 
     /// Returns whether split huge pages are to be joined, where that is possible.

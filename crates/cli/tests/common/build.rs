@@ -76,7 +76,7 @@ impl Victim {
         let file = file.iter().find(|f| f.exists()).ok_or_else(|| format!("no source of {}", self.source))?;
         let mut hash = DefaultHasher::new();
         self.hash(&mut hash);
-        let headers = ["fat.h", "live.h", "live_waits.h"].map(|header| sources.join(header));
+        let headers = ["fat.h", "huge_code.h", "live.h", "live_waits.h"].map(|header| sources.join(header));
         for source in std::iter::once(file).chain(&headers) {
             std::fs::read(source).map_err(|e| format!("{}: {e}", source.display()))?.hash(&mut hash);
         }

@@ -137,7 +137,8 @@ impl Cmd {
         let mut words = self.before.clone();
         if let Some(options) = options {
             words.push(self.launcher.as_ref().map_or(HUGELIFT.into(), |p| p.clone().into()));
-            words.push("run".into());
+            // What is copied is copied at the start. The tests of the watcher are in tests/lift/watch.rs.
+            words.extend(["run".into(), "--eager".into()]);
             words.extend(options.iter().map(OsString::from));
             words.push("--".into());
         }

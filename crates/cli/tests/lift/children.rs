@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `--children lift`: the programs that a lifted program starts are lifted, however they are
+//! `--children lift`: the programs that a lifted program starts are lifted while they run, however they are
 //! started, and neither they nor their parents can notice it.
 
-use crate::common::{Cmd, End, HUGELIFT, Outcome, fat, plain, same_lines};
+use crate::common::{Cmd, End, Outcome, fat, same_lines};
 use crate::need;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 const LIFT: &[&str] = &["--backing", "thp", "--children", "lift"];
 
@@ -108,8 +108,7 @@ fn of_node() {
     lifts(&Cmd::new(["node", "-e", &text]), 3);
 }
 
-/// Go calls execve(2) without the C library. The preloaded library in the child lifts it all the
-/// same.
+/// Go calls execve(2) without the C library.
 #[test]
 fn of_go() {
     need!("go");
@@ -126,12 +125,15 @@ fn of_go() {
     lifts(&Cmd::new([dir.path().join("main")]), 1);
 }
 
+/// Nothing is loaded into a child, so its C library does not matter, nor whether it has one that is shared.
 #[test]
-fn of_either_c_library() {
+fn of_any_c_library() {
     need!("x86_64-linux-musl-gcc");
     let musl = fat("child").compiler("x86_64-linux-musl-gcc").build();
-    let text = format!("{}; {}", musl.display(), child().display());
-    lifts(&Cmd::new(["sh", "-c", &text]), 2);
+    let (fixed, moved) =
+        (fat("child").flags(&["-static"]).build(), fat("child").flags(&["-static-pie"]).build());
+    let text = [&musl, &fixed, &moved, &child()].map(|path| path.display().to_string()).join("; ");
+    lifts(&Cmd::new(["sh", "-c", &text]), 4);
 }
 
 /// The child of a child, through a program that is too small to be lifted and one that is not.
@@ -143,55 +145,50 @@ fn of_children() {
     lifts(&Cmd::new(["sh", "-c", &run]), 2);
 }
 
-/// A child inherits what its parent gave it. hugelift adds only three variables, and the variable that
-/// AddressSanitizer reads.
+/// The parent of a child ends at once, as that of a daemon does, so only the environment shows that the child
+/// belongs to the run. One whose parent lives needs no environment.
+#[test]
+fn whose_parent_has_ended() {
+    let child = child();
+    let text = format!(
+        "(setsid {} > \"$1\" &) ; while ! [ -s \"$1\" ]; do sleep 0.1; done; cat \"$1\"",
+        child.display()
+    );
+    let dir = tempfile::TempDir::new().expect("a folder");
+    let out = dir.path().join("out").display().to_string();
+    let outcome = Cmd::new(["sh", "-c", &text, "sh", &out]).lifted(LIFT);
+    assert!(outcome.stdout.contains(" huge,") && outcome.own_lines().is_empty(), "{outcome:?}");
+}
+
+/// A child inherits what its parent gave it. hugelift adds one variable.
 #[test]
 fn inherit_what_they_would_without_hugelift() {
     let state = fat("state").build();
     let cmd = Cmd::new(["sh", "-c", &format!("exec {} quick <&- 7</dev/null", state.display())]);
     let stable = |text: &str| {
-        let ours = ["HUGELIFT_", "LD_PRELOAD", "libhugelift_inside", "/proc/self/environ", "ASAN_OPTIONS="];
+        let ours = ["HUGELIFT_", "/proc/self/environ"];
         let own = |line: &&str| !ours.iter().any(|w| line.contains(w));
         text.lines().filter(own).map(|line| format!("{line}\n")).collect()
     };
     let lifted = same_lines(&cmd, LIFT, stable);
-    let names: Vec<&str> = lifted
-        .stdout
-        .lines()
-        .filter(|line| line.contains("HUGELIFT_") || line.contains("LD_PRELOAD="))
-        .filter(|line| !line.starts_with("/proc/self/environ") && !line.contains("HUGELIFT_STORE"))
-        .collect();
-    assert_eq!(names.len(), 3, "{names:?}");
-    assert!(!names.iter().any(|line| line.contains("HUGELIFT_STARTED")), "{names:?}");
+    let lines = lifted.stdout.lines().filter(|line| line.contains("HUGELIFT_"));
+    let names: Vec<&str> =
+        lines.filter(|l| !l.starts_with("/proc/self/environ") && !l.contains("HUGELIFT_STORE")).collect();
+    assert!(matches!(names[..], [name] if name.contains("HUGELIFT_RUN=")), "{names:?}");
 }
 
 #[test]
-fn the_users_own_libraries_stay() {
-    let shim = plain("tiny").library().build();
-    let before = shim.to_str().expect("a path in UTF-8");
-    let cmd = Cmd::new(["sh", "-c", "sh -c 'echo $LD_PRELOAD; grep -c tiny /proc/self/maps'"])
-        .env("LD_PRELOAD", before);
-    let (bare, lifted) = (cmd.bare(), cmd.lifted(LIFT));
-    let [first, second] = [&bare, &lifted].map(|o| o.stdout.lines().map(str::to_string).collect::<Vec<_>>());
-    assert_eq!(first[0], before);
-    assert!(second[0].ends_with(&format!(":{before}")), "{}", second[0]);
-    assert_eq!(first[1], second[1]);
-}
-
-#[test]
-fn a_child_without_the_environment_is_plain() {
-    let child = child();
-    let cmd = Cmd::new(["env".as_ref(), "-i".as_ref(), child.as_os_str()]);
-    assert!(cmd.lifted(LIFT).stdout.contains(" small,"));
-    let plain = Cmd::new(["env".as_ref(), child.as_os_str()]);
-    assert!(plain.lifted(&["--backing", "thp"]).stdout.contains(" small,"), "children are lifted by default");
+fn children_are_plain_unless_it_is_asked_for() {
+    let text = format!("HUGELIFT_RUN=1.2 {}", child().display());
+    let plain = Cmd::new(["sh", "-c", &text]).patience(std::time::Duration::from_secs(60));
+    assert!(plain.lifted(&["--backing", "thp"]).stdout.contains(" small,"));
 }
 
 #[test]
 fn many_forks_and_execs() {
     let child = child();
     let text = format!(
-        "i=0; while [ $i -lt 100 ]; do {} >/dev/null || exit 1; i=$((i+1)); done; {0}",
+        "i=0; while [ $i -lt 100 ]; do {} brief >/dev/null || exit 1; i=$((i+1)); done; {0}",
         child.display()
     );
     lifts(&Cmd::new(["sh", "-c", &text]), 1);
@@ -200,7 +197,7 @@ fn many_forks_and_execs() {
     lifts(&Cmd::new(["sh", "-c", text]), 0);
 }
 
-/// No process is left behind, and wait(2) finds no child.
+/// wait(2) finds no child that the program has not started.
 #[test]
 fn no_helper_is_a_child() {
     need!("python3");
@@ -215,111 +212,29 @@ fn no_helper_is_a_child() {
 }
 
 #[test]
-fn verbose_children_report_themselves() {
+fn verbose_runs_report_each_child() {
     let child = child();
-    let cmd = Cmd::new(["env".as_ref(), child.as_os_str()]);
-    let said = cmd.lifted(&["--backing", "thp", "--children", "lift", "-v"]);
-    let name = child.file_name().unwrap().to_str().unwrap();
-    let told =
-        said.own_lines().into_iter().filter(|l| l.contains(name) && l.contains("on huge pages")).count();
+    let cmd = Cmd::new(["sh", "-c", &format!("{}; true", child.display())]);
+    let said = cmd.lifted(&[LIFT, &["-v"]].concat());
+    let told = said.own_lines().into_iter().filter(|l| l.contains("while it ran, after")).count();
     assert_eq!(told, 1, "{said:?}");
 }
 
-/// A hugelift that does not find its library.
+/// A child that another program traces is left alone, and nothing is said.
 #[test]
-fn without_the_library() {
-    let dir = tempfile::TempDir::new().expect("a folder");
-    let alone = dir.path().join("hugelift");
-    std::fs::copy(HUGELIFT, &alone).expect("copy hugelift");
-    let child = child();
-    let cmd = Cmd::new(["env".as_ref(), child.as_os_str()]).launcher(&alone);
-    let run = cmd.lifted(LIFT);
-    assert_eq!((run.end, run.own_lines().len()), (End::Code(0), 1), "{run:?}");
-    let line = run.own_lines()[0].to_string();
-    assert!(line.contains("libhugelift_inside.so") && line.contains("without huge pages"), "{line}");
-    assert!(run.stdout.contains(" small,"));
-    let strict = cmd.lifted(&[LIFT, &["--strict"]].concat());
-    assert_eq!((strict.end, strict.stdout.as_str()), (End::Code(125), ""), "{strict:?}");
-
-    // As installed: bin/hugelift and lib/hugelift.
-    let (bin, lib) = (dir.path().join("p/bin"), dir.path().join("p/lib/hugelift"));
-    for dir in [&bin, &lib] {
-        std::fs::create_dir_all(dir).expect("a folder");
-    }
-    std::fs::copy(HUGELIFT, bin.join("hugelift")).expect("copy hugelift");
-    let library = Path::new(HUGELIFT).with_file_name("libhugelift_inside.so");
-    std::fs::copy(library, lib.join("libhugelift_inside.so")).expect("copy the library");
-    let cmd = cmd.launcher(bin.join("hugelift"));
-    assert!(cmd.lifted(LIFT).stdout.contains(" huge,"));
-}
-
-/// If the helper cannot trace or does not exist, the child starts unlifted and prints nothing.
-#[test]
-fn a_child_that_cannot_be_lifted_starts() {
-    let child = child();
-    let gone = format!("HUGELIFT_EXE=/nowhere {}", child.display());
-    let cmd = Cmd::new(["sh", "-c", &gone]);
-    let run = cmd.lifted(LIFT);
-    assert!(run.stdout.contains(" small,") && run.stderr.is_empty(), "{run:?}");
-    // Another program in place of the helper.
-    for other in ["/bin/true", "/bin/false"] {
-        let wrong = format!("HUGELIFT_EXE={other} {}", child.display());
-        let run = Cmd::new(["sh", "-c", &wrong]).lifted(LIFT);
-        assert!(run.stdout.contains(" small,") && run.stderr.is_empty(), "{run:?}");
-    }
+fn a_child_that_cannot_be_lifted_goes_on() {
     need!("strace");
-    let traced = Cmd::new(["sh", "-c", &format!("strace -o /dev/null {}", child.display())]);
-    let run = traced.lifted(LIFT);
+    let text = format!("HUGELIFT_RUN= strace -f -o /dev/null sh -c '{} brief'", child().display());
+    let run = Cmd::new(["sh", "-c", &text]).lifted(LIFT);
     assert!(run.stdout.contains(" small,") && run.stderr.is_empty(), "{run:?}");
 }
 
+/// AddressSanitizer's runtime must be the first library of a program, and finds its errors.
 #[test]
-fn a_call_of_the_helper_by_hand_is_refused() {
-    for (args, what) in [
-        (&["inside"][..], "wants PID and FD"),
-        (&["inside", "1", "x"], "wants PID and FD"),
-        (&["inside", "1", "99"], "HUGELIFT_CHILDREN"),
-    ] {
-        let out = std::process::Command::new(HUGELIFT).args(args).output().expect("run hugelift");
-        let text = String::from_utf8_lossy(&out.stderr).into_owned();
-        assert_eq!(out.status.code(), Some(125), "{text}");
-        assert!(text.contains(what), "{text}");
-    }
-    let options = Cmd::new(["sh", "-c", "printf %s \"$HUGELIFT_CHILDREN\""]).lifted(LIFT).stdout;
-    let with = |options: &str, fd: &str| {
-        let mut command = std::process::Command::new(HUGELIFT);
-        command.args(["inside", "1", fd]).env("HUGELIFT_CHILDREN", options);
-        String::from_utf8_lossy(&command.output().expect("run hugelift").stderr).into_owned()
-    };
-    assert!(with(&options, "99").contains("descriptor 99"), "{options}");
-    assert!(with(&options, "0").contains("descriptor 0"), "{options}");
-    for hostile in [
-        "",
-        "0r",
-        "0r --backing=thp",
-        "0r {\"version\":2}",
-        &options.replace("\"numa\"", "\"\\u001b[2J\""),
-        &options.replace("\"objects\":[]", "\"objects\":[\"[\"]"),
-        &options[..options.len() - 1],
-    ] {
-        let line = with(hostile, "99");
-        let is_clear = line.lines().count() == 1 && !line.trim_end().chars().any(char::is_control);
-        assert!(is_clear && !line.contains("descriptor"), "{hostile}: {line}");
-    }
-}
-
-/// The library that is loaded into every program is small, has no writable and executable memory,
-/// and needs no C library.
-#[test]
-fn the_library_itself() {
-    let library =
-        std::fs::read(Path::new(HUGELIFT).with_file_name("libhugelift_inside.so")).expect("the library");
-    assert!(library.len() < 64 << 10, "{} bytes", library.len());
-    let headers = hugelift_core::elf::Headers::parse(&library).expect("an ELF file");
-    assert!(headers.segments.iter().all(|s| !s.prot.is_wx()), "{:?}", headers.segments);
-    let maps = Cmd::new(["sh", "-c", "cat /proc/self/maps; ldd $LD_PRELOAD"]).lifted(LIFT).stdout;
-    let own: Vec<&str> = maps.lines().filter(|l| l.contains("libhugelift_inside")).collect();
-    assert!(own.len() >= 3, "{maps}");
-    assert!(!own.iter().any(|line| line.contains("rwx")), "{own:?}");
-    assert!(maps.contains("statically linked"), "{maps}");
+fn with_address_sanitizer() {
+    let asan = crate::common::plain("sanitized").flags(&["-fsanitize=address"]).build();
+    let cmd = Cmd::new(["sh", "-c", &format!("{}; echo $?", asan.display())]);
+    let (bare, lifted) = (cmd.bare(), cmd.lifted(LIFT));
+    assert_eq!((bare.stdout, bare.end), (lifted.stdout, lifted.end));
+    assert_eq!(bare.stderr.lines().count(), lifted.stderr.lines().count(), "{}", lifted.stderr);
 }

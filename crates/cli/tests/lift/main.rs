@@ -25,4 +25,4 @@ mod spans;
 mod state;
 mod stress;
 mod symbols;
-mod touched;
+mod watch;

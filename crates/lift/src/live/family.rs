@@ -215,13 +215,16 @@ impl Family {
     /// Returns the processes for which a lift or a look is worth it now, parents first.
     pub(crate) fn due(&self) -> Vec<u32> {
         let mut due: Vec<(bool, u32)> = Vec::new();
-        for (&pid, member) in &self.members {
-            if self.lacks(member).is_some_and(|time| time.is_zero()) {
-                due.push((!member.is_parent, pid));
-            }
+        for (&pid, member) in self.members.iter().filter(|(pid, _)| self.is_due(**pid)) {
+            due.push((!member.is_parent, pid));
         }
         due.sort_unstable();
         due.into_iter().map(|(_, pid)| pid).collect()
+    }
+
+    /// Returns whether a lift or a look is still worth it, after those of other processes.
+    pub(crate) fn is_due(&self, pid: u32) -> bool {
+        self.members.get(&pid).and_then(|member| self.lacks(member)).is_some_and(|time| time.is_zero())
     }
 
     /// Returns the CPU time that must still be used before any lift or look is worth it; `None` if nothing is
@@ -248,11 +251,10 @@ impl Family {
         }
     }
 
-    /// Returns the account by which a lift of `pid` is worth it or not.
-    pub(crate) fn account_of(&self, pid: u32) -> Account {
-        let Some(member) = self.members.get(&pid) else { return Account::default() };
-        let (own, all) = (self.account(member), self.accounts[&member.image]);
-        Account { used: own.used.min(all.used), spent: own.spent.max(all.spent) }
+    /// Returns the accounts that must afford a lift of `pid`: its own, and that of all that run its file.
+    pub(crate) fn accounts_of(&self, pid: u32) -> [Account; 2] {
+        let Some(member) = self.members.get(&pid) else { return [Account::default(); 2] };
+        [self.account(member), self.accounts[&member.image]]
     }
 
     /// Returns the CPU time that a process has used.
@@ -260,21 +262,29 @@ impl Family {
         self.members.get(&pid).map_or(Duration::ZERO, |member| member.cpu)
     }
 
-    /// Records a look or a lift that took `spent`; `wants` is the cost of what is not lifted yet.
-    pub(crate) fn looked(&mut self, pid: u32, spent: Duration, wants: Option<Duration>) {
+    /// Records a look or a lift that took `spent`; `code` is what the process had mapped before, `wants` the cost
+    /// of what is not lifted yet.
+    pub(crate) fn looked(&mut self, pid: u32, code: u64, spent: Duration, wants: Option<Duration>) {
+        self.spend(pid, spent);
         let Some(member) = self.members.get_mut(&pid) else { return };
-        member.state = wants.map_or_else(|| State::Lifted { code: code_of(pid) }, State::Wants);
-        member.spent += spent;
-        self.accounts.entry(member.image).or_default().spent += spent;
+        member.state = wants.map_or(State::Lifted { code }, State::Wants);
     }
 
-    /// Records that a process could not be lifted; returns whether that is so for the first time.
-    pub(crate) fn refused(&mut self, pid: u32) -> bool {
+    /// Records that a process could not be lifted, and that trying took `spent`. Returns whether that is worth a
+    /// message: it is the first time, and the process has not ended.
+    pub(crate) fn refused(&mut self, pid: u32, spent: Duration) -> bool {
+        self.spend(pid, spent);
         let Some(member) = self.members.get_mut(&pid) else { return false };
         let pause = AGAIN.saturating_mul(1 << member.refusals.min(16)).min(AGAIN_AT_MOST);
         member.state = State::Refused { again: Instant::now() + pause };
         member.refusals = member.refusals.saturating_add(1);
-        member.refusals == 1
+        member.refusals == 1 && Process::new(pid).stat().is_ok_and(|stat| !stat.has_ended())
+    }
+
+    fn spend(&mut self, pid: u32, spent: Duration) {
+        let Some(member) = self.members.get_mut(&pid) else { return };
+        member.spent += spent;
+        self.accounts.entry(member.image).or_default().spent += spent;
     }
 
     /// Returns whether all processes have ended.
@@ -295,7 +305,7 @@ fn image(pid: u32) -> Option<Image> {
 }
 
 /// Returns the bytes of code that a process has mapped: it grows with each object that is opened.
-fn code_of(pid: u32) -> u64 {
+pub(crate) fn code_of(pid: u32) -> u64 {
     Process::new(pid).status().ok().and_then(|status| status.code).unwrap_or_default()
 }
 

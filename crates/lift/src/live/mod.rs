@@ -15,7 +15,7 @@ pub(crate) mod family;
 
 use crate::attach::{Tried, lift_if};
 use crate::options::{Seccomp, Verbosity};
-use family::Family;
+use family::{Family, code_of};
 use hugelift_core::policy::{Copies, Policy, SpanChoice};
 use hugelift_core::printable::Untrusted;
 use hugelift_core::snapshot::Part;
@@ -89,7 +89,9 @@ impl LiveLift {
         let due = self.family.due();
         self.looking += own_cpu().saturating_sub(before);
         for pid in due {
-            self.lift(pid);
+            if self.family.is_due(pid) {
+                self.lift(pid);
+            }
         }
         if self.family.is_empty() {
             self.sum_up();
@@ -101,14 +103,17 @@ impl LiveLift {
 
     fn lift(&mut self, pid: u32) {
         let before = own_cpu();
-        let account = self.family.account_of(pid);
-        let tried = lift_if(pid, &self.policy, Seccomp::Auto, move |cost| account.affords(cost));
+        // Read first: the process may open an object meanwhile.
+        let code = code_of(pid);
+        let accounts = self.family.accounts_of(pid);
+        let affords = move |cost| accounts.iter().all(|account| account.affords(cost));
+        let tried = lift_if(pid, &self.policy, Seccomp::Auto, affords);
         let spent = own_cpu().saturating_sub(before);
         self.lifting += spent;
-        tracing::debug!(pid, ?tried, ?account, ?spent, "a running process");
+        tracing::debug!(pid, ?tried, ?accounts, ?spent, "a running process");
         match tried {
             Ok(Tried { line, wants }) => {
-                self.family.looked(pid, spent, wants);
+                self.family.looked(pid, code, spent, wants);
                 if let Some(line) = line {
                     let cpu = self.family.cpu_of(pid).as_secs_f64();
                     self.tell(&format!(
@@ -117,7 +122,7 @@ impl LiveLift {
                 }
             }
             Err(why) => {
-                if self.family.refused(pid) {
+                if self.family.refused(pid, spent) {
                     self.tell(&format!("process {pid} is not lifted while it runs: {why}"));
                 }
             }

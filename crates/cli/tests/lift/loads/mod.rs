@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 /// The memory of the watcher that stays beside the program: in a build without optimization 1.3 MB
 /// of its own, its page tables and its kernel stack (a release build has 0.1 MB).
 const HELPER: u64 = 2 << 20;
-const ALL: [&str; 2] = ["--parts", "all"];
+const ALL: [&str; 3] = ["--eager", "--parts", "all"];
 /// The longest time that a load may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 

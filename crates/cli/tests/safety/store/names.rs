@@ -36,20 +36,6 @@ fn paths_that_are_not_utf_8_are_stored() {
     assert!(out.status.success() && list().is_empty(), "{out:?}");
 }
 
-#[test]
-fn runs_of_programs_whose_path_is_not_utf_8_are_noted() {
-    let shelf = Shelf::new();
-    let path = program(shelf.dir.path(), OsStr::from_bytes(NAME));
-    let cmd = shelf.cmd([&path]);
-    // hugelift notes only runs of programs of which it plans a copy.
-    let outcome = cmd.lifted(&["--backing", "thp", "--touched", "seen"]);
-    assert_eq!((outcome.end, outcome.own_lines()), (End::Code(0), vec![]), "{outcome:?}");
-    let (status, text) = shelf.run(&["list", "--json"]);
-    let listed: Value = serde_json::from_str(&text).expect("JSON");
-    assert_eq!((status, listed["notes"].as_array().expect("notes").len()), (Some(0), 1), "{listed}");
-    assert_eq!(listed["notes"][0]["runs"], 1);
-}
-
 /// JSON reports contain the bytes of such a path, text reports the escaped path.
 #[test]
 fn reports_show_paths_that_are_not_utf_8() {

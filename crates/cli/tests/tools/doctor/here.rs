@@ -188,7 +188,7 @@ fn issue_13_b3_it_ends_with_the_programs_most_worth_a_lift() {
     assert_eq!(paragraph.matches("    run   ").count(), 1, "{shown}");
     assert!(paragraph.contains(&command), "{shown}");
     // Once the advice is followed, the paragraph is gone.
-    let shown = look(&format!("\"$0\" run --touched all -- \"$@\" >/dev/null & {busy}; \"$0\" doctor"));
+    let shown = look(&format!("\"$0\" run --eager -- \"$@\" >/dev/null & {busy}; \"$0\" doctor"));
     assert!(!shown.contains("most worth a lift"), "{shown}");
     let shown = look("\"$0\" doctor");
     assert!(!shown.contains("most worth a lift"), "{shown}");

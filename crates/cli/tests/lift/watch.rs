@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The watcher of a run: what is copied while a program runs, what it opens later, the processes that it
+//! starts.
+
+use crate::common::{Cmd, End, HUGELIFT, Outcome, fat};
+use crate::{need, need_root, skip};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Seconds of CPU time after which the victims give up.
+const ENOUGH: &str = "25";
+
+fn watched() -> PathBuf {
+    fat("watched").build()
+}
+
+/// A store of its own, on a tmpfs that allows code.
+struct Place {
+    dir: tempfile::TempDir,
+}
+
+impl Place {
+    fn new() -> Place {
+        Place { dir: tempfile::TempDir::new_in("/dev/shm").expect("/dev/shm") }
+    }
+
+    /// Returns a copy of the victim. The page cache of a tmpfs is in small pages, so the code must be copied to
+    /// become huge.
+    fn program(&self) -> String {
+        let copy = self.dir.path().join("program");
+        // Copied with cp(1): a child that another test forks would inherit a file that is open for writing
+        // here, and then the file cannot be executed.
+        assert!(Command::new("cp").arg(watched()).arg(&copy).status().is_ok_and(|s| s.success()));
+        copy.display().to_string()
+    }
+
+    fn store(&self) -> PathBuf {
+        self.dir.path().join("store")
+    }
+
+    /// Runs a command as `hugelift run` with these options does, without `--eager`.
+    fn run<S: AsRef<std::ffi::OsStr>>(
+        &self,
+        options: &[&str],
+        words: impl IntoIterator<Item = S>,
+    ) -> Outcome {
+        let cmd = Cmd::new([HUGELIFT, "run"]).args(options).arg("--").args(words);
+        cmd.env("HUGELIFT_STORE", self.store()).patience(Duration::from_secs(120)).bare()
+    }
+}
+
+/// What the victim prints of one process: kilobytes on huge pages, and its CPU time then.
+fn shown(outcome: &Outcome, who: &str) -> Vec<(u64, f64)> {
+    let lines = outcome.stdout.lines().filter_map(|line| line.strip_prefix(who)?.strip_prefix(": huge "));
+    let numbers = lines.map(|line| {
+        let words: Vec<&str> = line.split([' ', ',']).collect();
+        assert!(line.ends_with(", wrong 0"), "{outcome:?}");
+        (words[0].parse().expect("kB"), words[3].parse().expect("seconds"))
+    });
+    numbers.collect()
+}
+
+#[track_caller]
+fn assert_huge(outcome: &Outcome, who: &str, count: usize) -> Vec<(u64, f64)> {
+    let shown = shown(outcome, who);
+    assert_eq!(shown.len(), count, "{outcome:?}");
+    assert!(shown.iter().all(|(huge, _)| *huge >= 4096), "{outcome:?}");
+    shown
+}
+
+/// The rule of the README: a copy is made when the program has used 50 times the CPU time that it takes.
+#[test]
+fn a_long_run_is_copied_while_it_runs() {
+    let place = Place::new();
+    let program = place.program();
+    let words = [program.as_str(), "busy", ENOUGH];
+    let first = place.run(&["-v"], words);
+    let (_, cpu) = assert_huge(&first, "program", 1)[0];
+    assert!(cpu > 0.3, "after {cpu} s: too early");
+    let lines = first.own_lines();
+    let has = |text: &str| lines.iter().any(|line| line.contains(text));
+    assert!(
+        has("would have to be copied") && has("while it ran, after") && has("hugelift watched for"),
+        "{first:?}"
+    );
+    // An entry of the store is mapped at the start.
+    let second = place.run(&["-v"], words);
+    let (_, cpu) = assert_huge(&second, "program", 1)[0];
+    assert!(cpu < 0.3, "after {cpu} s: {second:?}");
+    assert!(!second.stderr.contains("would have to be copied"), "{second:?}");
+}
+
+#[test]
+fn a_short_run_is_not_copied() {
+    let place = Place::new();
+    let program = place.program();
+    let run = place.run(&[], [program.as_str(), "busy", "0.02"]);
+    assert_eq!((shown(&run, "program")[0].0, run.own_lines()), (0, vec![]), "{run:?}");
+    assert!(!place.store().exists(), "a store was made");
+    // One that sleeps has used nothing either.
+    let run = place.run(&[], [program.as_str(), "sleep", "2"]);
+    assert_eq!((shown(&run, "program")[0].0, run.own_lines()), (0, vec![]), "{run:?}");
+    let eager = place.run(&["--eager"], [program.as_str(), "busy", "0.02"]);
+    assert_huge(&eager, "program", 1);
+}
+
+/// The watcher's own CPU time, as it reports it.
+#[test]
+fn the_watcher_uses_a_thousandth_of_a_cpu() {
+    let place = Place::new();
+    let program = place.program();
+    let run = place.run(&["-v"], [program.as_str(), "sleep", "4"]);
+    let line = run.stderr.lines().find(|line| line.contains("hugelift watched for")).expect("a line");
+    let number = |before: &str| -> f64 {
+        let rest = line.split_once(before).unwrap_or_else(|| panic!("{line}")).1;
+        rest.split_whitespace().next().unwrap().parse().unwrap()
+    };
+    let (seconds, millis) = (number("watched for "), number(" s with "));
+    // 5 ms in advance, and the turn that goes beyond the limit.
+    assert!(seconds > 3.5 && millis <= seconds + 5.0 + 10.0, "{line}");
+}
+
+#[test]
+fn an_object_that_is_opened_later() {
+    let place = Place::new();
+    let program = place.program();
+    let library = fat("watched").library().build();
+    let late = place.dir.path().join("late.so");
+    assert!(Command::new("cp").arg(library).arg(&late).status().is_ok_and(|s| s.success()));
+    let run = place.run(&[], [program.as_str(), "opens", late.to_str().unwrap(), ENOUGH]);
+    assert_huge(&run, "program", 1);
+    assert_huge(&run, "library", 1);
+}
+
+/// Children that run the same file share one account, and their parent is lifted for the children to come.
+#[test]
+fn processes_that_the_program_forks() {
+    let place = Place::new();
+    let program = place.program();
+    let run = place.run(&[], [program.as_str(), "forks", "3", ENOUGH]);
+    assert_huge(&run, "child", 3);
+    assert_huge(&run, "last", 1);
+    // A process that the program leaves behind.
+    let run =
+        place.run(&[], ["sh", "-c", "\"$@\" | cat", "sh", HUGELIFT, "run", "--", &program, "leaves", ENOUGH]);
+    assert_huge(&run, "left", 1);
+}
+
+/// A program that becomes another one is still the one that was started.
+#[test]
+fn a_program_behind_execve() {
+    let place = Place::new();
+    let program = place.program();
+    let word = program.as_str();
+    let run = place.run(&[], ["sh", "-c", "exec \"$@\"", "sh", word, "runs", word, "busy", ENOUGH]);
+    assert_huge(&run, "program", 1);
+    // A child of another file is not lifted without --children lift.
+    let run = place.run(&[], ["sh", "-c", "\"$@\"; true", "sh", word, "busy", "3"]);
+    assert_eq!(shown(&run, "program")[0].0, 0, "{run:?}");
+}
+
+/// Returns the processes of hugelift whose environment has this entry.
+fn watchers(entry: &str) -> Vec<i32> {
+    let all =
+        std::fs::read_dir("/proc").unwrap().filter_map(|e| e.ok()?.file_name().to_str()?.parse::<i32>().ok());
+    let is_ours = |pid: &i32| {
+        let exe = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+        let environ = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        exe == Path::new(HUGELIFT) && environ.split(|b| *b == 0).any(|e| e == entry.as_bytes())
+    };
+    all.filter(is_ours).collect()
+}
+
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !done() {
+        assert!(Instant::now() < end, "{what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// It is one process, which ends with the program, and which the program does not need.
+#[test]
+fn the_watcher_may_be_killed_and_ends_with_the_program() {
+    let place = Place::new();
+    let program = place.program();
+    for kills in [true, false] {
+        let id = format!("{}-{kills}", std::process::id());
+        let mut child = Command::new(HUGELIFT)
+            .args(["run", "--", &program, "busy", "1.5"])
+            .env("HUGELIFT_STORE", place.store())
+            .env("WATCHED", &id)
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let entry = format!("WATCHED={id}");
+        // Until execve(2) the launcher is a process of hugelift too.
+        let beside = || {
+            watchers(&entry).into_iter().filter(|pid| *pid != child.id().cast_signed()).collect::<Vec<_>>()
+        };
+        until("no watcher", || beside().len() == 1 && watchers(&entry).len() == 1);
+        if kills {
+            let pid = beside()[0];
+            // SAFETY: kill(2) of a process that this test has found by its environment.
+            assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);
+        }
+        assert!(child.wait().unwrap().success());
+        until("the watcher stays", || watchers(&entry).is_empty());
+    }
+}
+
+/// Where no process can stay beside the program, it is copied at the start.
+#[test]
+fn as_pid_one_it_is_copied_at_the_start() {
+    need_root!();
+    need!("unshare");
+    let place = Place::new();
+    let program = place.program();
+    let run = Cmd::new(["unshare", "--pid", "--fork", "--mount-proc", HUGELIFT, "run", "--"]);
+    let run = run.arg(&program).args(["busy", "0.02"]).env("HUGELIFT_STORE", place.store()).bare();
+    assert_huge(&run, "program", 1);
+}
+
+/// Another user has no store, and each process its own copy.
+#[test]
+fn of_another_user() {
+    need_root!();
+    need!("setpriv");
+    let dir = crate::common::build::open_dir(&[Path::new(HUGELIFT), &watched()]);
+    let inside = |path: &Path| dir.path().join(path.file_name().unwrap()).display().to_string();
+    let (hugelift, program) = (inside(Path::new(HUGELIFT)), inside(&watched()));
+    let words = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", &hugelift, "run", "--"];
+    let run = Cmd::new(words)
+        .args([program.as_str(), "busy", ENOUGH])
+        .env("HUGELIFT_STORE", "/dev/null/none")
+        .bare();
+    assert_huge(&run, "program", 1);
+}
+
+/// Returns the huge kilobytes of the file in a process whose command line has the mark.
+fn huge_of(mark: &str, file: &str) -> Option<u64> {
+    let all =
+        std::fs::read_dir("/proc").ok()?.filter_map(|e| e.ok()?.file_name().to_str()?.parse::<u32>().ok());
+    for pid in all {
+        let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let words = String::from_utf8_lossy(&words).into_owned();
+        if !words.contains(mark) || words.contains("hugelift") {
+            continue;
+        }
+        let usage = hugelift_os::proc::procfs::Process::new(pid).maps().ok()?;
+        // What the store holds has the name of the entry, and the address of the file's other mappings.
+        let of_file = usage.iter().filter(|m| m.path.to_string_lossy().contains(file));
+        let (low, high) =
+            (of_file.clone().map(|m| m.range.start.0).min()?, of_file.map(|m| m.range.end.0).max()?);
+        let smaps = hugelift_os::proc::procfs::Process::new(pid).smaps().ok()?;
+        let inside = smaps.iter().filter(|u| u.mapping.range.start.0 >= low && u.mapping.range.end.0 <= high);
+        return Some(inside.map(|u| (u.anon_huge + u.file_huge + u.shmem_huge) >> 10).sum());
+    }
+    None
+}
+
+/// The library that holds the JVM is opened by java at its start.
+#[test]
+fn javas_library_is_huge_a_while_later() {
+    need!("java", "javac");
+    let dir = tempfile::TempDir::new().unwrap();
+    let mark = format!("Loop{}", std::process::id());
+    let source = format!(
+        "public class {mark} {{ public static void main(String[] a) throws Exception {{ long end = System.nanoTime() \
+         + 25000000000L; long s = 0; while (System.nanoTime() < end) {{ s += new int[1000].length; \
+         if (System.in.available() > 0) break; }} System.out.println(s > 0); }} }}"
+    );
+    std::fs::write(dir.path().join(format!("{mark}.java")), source).unwrap();
+    assert!(Command::new("javac").arg(format!("{mark}.java")).current_dir(&dir).status().unwrap().success());
+    let place = Place::new();
+    let mut child = Command::new(HUGELIFT)
+        .args(["run", "--", "java", "-Xmx64m", "-cp"])
+        .arg(dir.path())
+        .arg(&mark)
+        .env("HUGELIFT_STORE", place.store())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    until("libjvm.so stays small", || huge_of(&mark, "libjvm.so").is_some_and(|kb| kb >= 4096));
+    drop(child.stdin.take().map(|mut pipe| std::io::Write::write_all(&mut pipe, b"x")));
+    assert!(child.wait().unwrap().success());
+}
+
+/// A short run decides nothing about a later one.
+#[test]
+fn a_long_php_after_a_short_one() {
+    need!("php");
+    let place = Place::new();
+    assert_eq!(place.run(&[], ["php", "-v"]).end, End::Code(0));
+    let dry = place.run(&["--dry-run"], ["php"]);
+    if !dry.stdout.contains("would have to be copied") {
+        skip!(
+            "php has no whole huge page here that would have to be copied: {}",
+            dry.stdout.lines().next().unwrap_or("")
+        );
+    }
+    let text = "$end = microtime(true) + 20; $s = 0; while (microtime(true) < $end) { $s += 1; if ($s % 100000 == 0 && \
+                preg_match('/(Huge|Pmd\\w+): +[1-9]/', file_get_contents('/proc/self/smaps'))) { echo 'huge'; exit; } } \
+                echo 'small';";
+    let run = place.run(&[], ["php", "-r", text]);
+    assert_eq!((run.stdout.as_str(), run.own_lines()), ("huge", vec![]), "{run:?}");
+}
