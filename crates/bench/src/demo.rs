@@ -11,7 +11,7 @@ use hugelift_measure::stats::{self, Estimate, Verdict};
 use std::process::ExitCode;
 
 /// Lifts everything in each run; by default past runs decide what is copied.
-const ALL: [&str; 1] = ["--eager"];
+const EAGER: &str = "--eager";
 
 /// Number of pairs, and CPU seconds of a bare run. All runs together take well below two minutes.
 const PAIRS: usize = 12;
@@ -32,7 +32,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     println!("bare and lifted: {}\n", result_of(&bare).trim());
 
     println!("pair  first   bare huge         lifted huge       bare CPU  lifted CPU  ratio");
-    let lifted = under_hugelift(&program, &["--quiet", ALL[0], ALL[1]])?;
+    let lifted = under_hugelift(&program, &["--quiet", EAGER])?;
     let mut sides = [
         Side::new("bare", || program.run_and_read_memory()),
         Side::new("lifted", || lifted.run_and_read_memory()),
