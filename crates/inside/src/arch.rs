@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Machine code: it makes system calls, starts a child on its own stack, and stops the program.
+//! The instructions and the numbers of system calls.
 
 #[cfg(target_arch = "aarch64")]
 #[path = "arch/aarch64.rs"]

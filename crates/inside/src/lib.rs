@@ -1,16 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The library that hugelift has loaded into a program (`LD_PRELOAD`).
+//! The library that hugelift has loaded into a program (`LD_PRELOAD`) whose data is on pages of the pool
+//! (`--data-backing hugetlb`).
 //!
 //! This crate is compiled twice: as `libhugelift_inside.so`, which is loaded into programs of any
 //! C library, and as an ordinary crate that tells hugelift how to talk to it.
 //!
 //! Loaded, it calls Linux itself, allocates nothing, keeps no descriptor open, starts no thread,
-//! and does two things:
-//!
-//! * before `main` it asks hugelift to lift a program that was started by one that hugelift lifts
-//!   (`--children lift`): [`mod@start`];
-//! * it copies the writable memory that is on pages of the pool for each child of fork(2)
-//!   (`--data-backing hugetlb`): [`mod@fork`].
+//! and copies the writable memory that is on pages of the pool for each child of fork(2): [`mod@fork`].
 //!
 //! Its references to the C library (`environ`, `dl_iterate_phdr`, ...) are weak: where they are missing,
 //! it does nothing.
@@ -24,7 +20,6 @@ mod libc;
 mod lookup;
 mod mappings;
 pub mod names;
-mod objects;
 pub mod start;
 mod sys;
 pub mod table;

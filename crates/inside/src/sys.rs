@@ -2,23 +2,14 @@
 //! System calls, without a C library.
 
 use crate::arch::{number, syscall};
-use core::ffi::{CStr, c_char, c_int};
+use core::ffi::{CStr, c_int};
 
 pub const EINTR: isize = 4;
 
 pub const SIG_BLOCK_ALL: u64 = u64::MAX;
 const SIG_SETMASK: usize = 2;
-pub const SIGCONT: usize = 18;
 
-const AF_UNIX: usize = 1;
-const SOCK_STREAM: usize = 1;
-const SOCK_CLOEXEC: usize = 0o2_000_000;
-const MSG_NOSIGNAL: usize = 0x4000;
-const F_SETFD: usize = 2;
 const F_DUPFD_CLOEXEC: usize = 1030;
-const WALL: usize = 0x4000_0000;
-const PR_GET_CHILD_SUBREAPER: usize = 37;
-const PR_SET_PTRACER: usize = 0x5961_6d61;
 
 pub const PROT_READ: usize = 1;
 pub const PROT_READ_WRITE: usize = 3;
@@ -97,30 +88,8 @@ pub fn pipe() -> Option<(usize, usize)> {
     let mut pair: [c_int; 2] = [-1; 2];
     // SAFETY: pipe2(2) writes two ints.
     unsafe { call(number::PIPE2, [pair.as_mut_ptr() as usize, O_CLOEXEC, 0, 0, 0, 0]) }.ok()?;
-    raised(pair)
-}
-
-/// Calls send(2) without SIGPIPE; returns whether all bytes were sent.
-pub fn send(fd: usize, bytes: &[u8]) -> bool {
-    let args = [fd, bytes.as_ptr() as usize, bytes.len(), MSG_NOSIGNAL, 0, 0];
-    // SAFETY: sendto(2) reads the given bytes.
-    let sent = unsafe { call(number::SENDTO, args) };
-    sent == Ok(bytes.len())
-}
-
-/// Makes a pair of connected sockets, numbered above the standard files.
-pub fn socketpair() -> Option<(usize, usize)> {
-    let mut pair: [c_int; 2] = [-1; 2];
-    let args = [AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair.as_mut_ptr() as usize, 0, 0];
-    // SAFETY: socketpair(2) writes two ints.
-    unsafe { call(number::SOCKETPAIR, args) }.ok()?;
-    raised(pair)
-}
-
-/// Returns the same files under numbers that no program uses for its standard files.
-fn raised(pair: [c_int; 2]) -> Option<(usize, usize)> {
-    let [a, b] = pair.map(|fd| fd.cast_unsigned() as usize);
-    let raised = [a, b].map(|fd| {
+    let raised = pair.map(|fd| {
+        let fd = fd.cast_unsigned() as usize;
         // SAFETY: fcntl(2) with numbers.
         let raised = unsafe { call(number::FCNTL, [fd, F_DUPFD_CLOEXEC, 10, 0, 0, 0]) };
         close(fd);
@@ -135,30 +104,6 @@ fn raised(pair: [c_int; 2]) -> Option<(usize, usize)> {
     }
 }
 
-/// Leaves a descriptor open over execve(2).
-pub fn keep_over_exec(fd: usize) {
-    // SAFETY: fcntl(2) with numbers.
-    let _ = unsafe { call(number::FCNTL, [fd, F_SETFD, 0, 0, 0, 0]) };
-}
-
-/// Waits until there is something to read, or the other end is closed, for `nanoseconds` at most, under
-/// the signal mask `mask`. Returns `false` when the time is over, or if the call fails.
-pub fn wait_readable(fd: usize, nanoseconds: u64, mask: u64) -> bool {
-    const POLLIN: c_int = 1;
-    let mut poll = [fd as c_int, POLLIN];
-    // The kernel writes the time that is left into it.
-    let mut left = [nanoseconds / 1_000_000_000, nanoseconds % 1_000_000_000];
-    loop {
-        let args =
-            [poll.as_mut_ptr() as usize, 1, left.as_mut_ptr() as usize, &raw const mask as usize, 8, 0];
-        // SAFETY: ppoll(2) of one descriptor: struct pollfd is an int and two shorts.
-        match unsafe { call(number::PPOLL, args) } {
-            Err(EINTR) => {}
-            other => return other.is_ok_and(|ready| ready > 0),
-        }
-    }
-}
-
 /// Sets the calling thread's signal mask; returns the mask before.
 pub fn set_mask(mask: u64) -> u64 {
     let mut before = 0u64;
@@ -166,41 +111,6 @@ pub fn set_mask(mask: u64) -> u64 {
     // SAFETY: rt_sigprocmask(2) reads and writes 8 bytes each.
     let _ = unsafe { call(number::RT_SIGPROCMASK, args) };
     before
-}
-
-/// Returns the pending signals.
-pub fn pending() -> u64 {
-    let mut set = 0u64;
-    // SAFETY: rt_sigpending(2) writes 8 bytes.
-    let _ = unsafe { call(number::RT_SIGPENDING, [&raw mut set as usize, 8, 0, 0, 0, 0]) };
-    set
-}
-
-/// Removes a blocked signal from the pending ones, if it is pending.
-pub fn take_signal(signal: usize) {
-    let (set, now) = (1u64 << (signal - 1), [0u64; 2]);
-    let args = [&raw const set as usize, 0, now.as_ptr() as usize, 8, 0, 0];
-    // SAFETY: rt_sigtimedwait(2) reads the set and the time.
-    let _ = unsafe { call(number::RT_SIGTIMEDWAIT, args) };
-}
-
-/// Waits for the end of a child, whichever signal its end sends.
-pub fn wait_for(child: usize) {
-    // SAFETY: wait4(2) may have no place for the status.
-    while matches!(unsafe { call(number::WAIT4, [child, 0, WALL, 0, 0, 0]) }, Err(EINTR)) {}
-}
-
-pub fn is_subreaper() -> bool {
-    let mut value: c_int = 0;
-    // SAFETY: prctl(2), PR_GET_CHILD_SUBREAPER: writes one int.
-    let _ = unsafe { call(number::PRCTL, [PR_GET_CHILD_SUBREAPER, &raw mut value as usize, 0, 0, 0, 0]) };
-    value != 0
-}
-
-/// Lets a process trace us where Yama restricts it; 0 takes that back.
-pub fn set_ptracer(pid: usize) {
-    // SAFETY: prctl(2) with numbers. Without Yama it returns EINVAL.
-    let _ = unsafe { call(number::PRCTL, [PR_SET_PTRACER, pid, 0, 0, 0, 0]) };
 }
 
 /// Maps anonymous private memory, readable and writable.
@@ -261,16 +171,6 @@ pub unsafe fn unmap(at: usize, bytes: usize) {
         // SAFETY: the caller's promise.
         let _ = unsafe { call(number::MUNMAP, [at, bytes, 0, 0, 0, 0]) };
     }
-}
-
-/// Calls execve(2). Returns only if that fails: the errno.
-///
-/// # Safety
-/// `argv` and `envp` are arrays of strings, as execve(2) takes them.
-pub unsafe fn execve(path: &CStr, argv: *const *const c_char, envp: *const *const c_char) -> isize {
-    let args = [path.as_ptr() as usize, argv as usize, envp as usize, 0, 0, 0];
-    // SAFETY: the caller's promise.
-    unsafe { call(number::EXECVE, args) }.err().unwrap_or(0)
 }
 
 pub fn exit() -> ! {
