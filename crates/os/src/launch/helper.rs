@@ -12,14 +12,14 @@
 mod entry_stop;
 mod exec_stop;
 
-use self::entry_stop::{EntryStop, at_entry, at_library};
+use self::entry_stop::{EntryStop, at_entry};
 use self::exec_stop::{Next, at_exec};
 use crate::launch::bypass::Bypass;
 use crate::trace::deadline::Deadline;
 use crate::trace::faultpoint::patience;
 use crate::trace::ptrace::{Error, Resume, Running, Stop, Stopped};
 use crate::trace::remote::Remote;
-use hugelift_core::addr::{Addr, PageSize};
+use hugelift_core::addr::PageSize;
 use hugelift_core::maps::Mapping;
 use hugelift_core::relocate::{Image, Move};
 use hugelift_core::target::Fault;
@@ -32,8 +32,7 @@ use std::time::Duration;
 /// [`place`](Self::place) to [`ends_at_exec`](Self::ends_at_exec) the program stands at its exec stop: the
 /// kernel has mapped it, and nothing of it has run.
 ///
-/// A static program has no loader, and is lifted at its exec stop. A child that has requested a lift
-/// ([`attend_waiting`]) is loaded already: for it only `lift`, `after_start` and `bypass` are called.
+/// A static program has no loader, and is lifted at its exec stop.
 pub trait LiftHooks {
     /// Is called when the launcher is about to call execve(2). Work done now costs the program no time.
     fn before_exec(&mut self);
@@ -59,8 +58,7 @@ pub trait LiftHooks {
     fn while_loading(&mut self, pid: u32);
 
     /// Changes `target`, which is the process `pid`, and returns whether the program may start. The
-    /// program stands before its first own instruction; or, if it is a child, in the constructor of
-    /// hugelift's library.
+    /// program stands before its first own instruction.
     fn lift(&mut self, pid: u32, target: &mut Remote) -> Verdict;
 
     /// Is called when the program runs, and nothing waits for the helper. It is not called if the helper is
@@ -132,30 +130,6 @@ pub fn attend(running: Running, reap: Option<i32>, hooks: &mut impl LiftHooks) -
             Stop::Signal(signal) => stopped.resume(Resume::Cont, signal)?,
             Stop::Group(_) => stopped.resume(Resume::Listen, 0)?,
             Stop::Syscall => stopped.resume(Resume::Cont, 0)?,
-        };
-    }
-}
-
-/// Lifts `running`, a child of a lifted program, which is about to stop itself at `stop` in the library
-/// inside it ([`mod@crate::launch::inside`]).
-///
-/// # Errors
-/// See [`attend`].
-pub fn attend_waiting(running: Running, stop: Addr, hooks: &mut impl LiftHooks) -> Result<(), Error> {
-    let Some(_deadline) = limit(LIFT, hooks) else { return Ok(()) };
-    let mut running = running;
-    loop {
-        let (stopped, why) = running.wait()?;
-        running = match why {
-            Stop::Trap => match stopped.regs()? {
-                Some(regs) if regs.pc() == stop => return at_library(stopped, hooks),
-                // A SIGCONT from another process.
-                _ => stopped.resume(Resume::Cont, 0)?,
-            },
-            Stop::Signal(signal) => stopped.resume(Resume::Cont, signal)?,
-            Stop::Group(_) => stopped.resume(Resume::Listen, 0)?,
-            // In its library the program would have waited.
-            Stop::Exec | Stop::Syscall => return Ok(()),
         };
     }
 }

@@ -344,7 +344,7 @@ fn help(
 }
 
 /// Sends to the process at the other end 0 if it is traced now, else an errno. Returns the tracee.
-pub(crate) fn send_answer(mut socket: File, seized: Result<Running, ptrace::Error>) -> Option<Running> {
+fn send_answer(mut socket: File, seized: Result<Running, ptrace::Error>) -> Option<Running> {
     let (answer, running) = match seized {
         Ok(running) => (0, Some(running)),
         Err(ptrace::Error::Os { source, .. }) => (source.raw_os_error().unwrap_or(libc::EPERM), None),

@@ -2,7 +2,8 @@
 //! Finds out, before a program starts, whether its loader can load the library.
 //!
 //! A loader that cannot load what `LD_PRELOAD` names says so on the program's stderr. A sanitizer's
-//! runtime that must be loaded first ends the program. Such programs get no library.
+//! runtime that must be loaded first ends the program. A static program passes `LD_PRELOAD` on to its children,
+//! which the library would have removed. Such programs get no library.
 
 use crate::arch;
 use crate::elf::elf_file::{ElfFile, FileError, open_head};
@@ -16,7 +17,6 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Why the library is not loaded into a program.
@@ -65,6 +65,9 @@ pub enum NoPreload {
     /// An emulator runs the program (binfmt_misc).
     #[error("{0} is built for another machine than {LIBRARY}")]
     OtherMachine(Untrusted),
+    /// The program names no loader.
+    #[error("{0} is static (it names no loader), so it cannot load {LIBRARY}")]
+    Static(Untrusted),
     /// The program has a runtime that ends it if another library is loaded before it.
     #[error("{wanted_by} wants {runtime}, which ends a program in which {LIBRARY} is loaded first")]
     ComesFirst {
@@ -81,7 +84,7 @@ pub enum NoPreload {
 ///
 /// # Errors
 /// Why the library is not loaded.
-pub fn check(path: &Path) -> Result<(), NoPreload> {
+pub(crate) fn check(path: &Path) -> Result<(), NoPreload> {
     let path = behind_scripts(path);
     let executable = match ElfFile::open(&path) {
         Ok(executable) => executable,
@@ -91,9 +94,8 @@ pub fn check(path: &Path) -> Result<(), NoPreload> {
     if executable.headers.machine != arch::MACHINE {
         return Err(NoPreload::OtherMachine(path.into()));
     }
-    // A static program loads nothing; its children do.
     if executable.interp().is_none() {
-        return Ok(());
+        return Err(NoPreload::Static(path.into()));
     }
     let dynamic = executable.dynamic();
     let needed = dynamic.needed.iter().filter_map(|&name| executable.string(&dynamic, name));
@@ -174,29 +176,6 @@ fn obstacle(file: &Path, may: impl Fn(&Path, AccessFlags) -> bool) -> PathBuf {
     folders.into_iter().find(|folder| !may(folder, AccessFlags::X_OK)).unwrap_or(file).to_path_buf()
 }
 
-/// Returns the file or the folder that keeps other users from reading `library`, with its mode.
-pub(crate) fn closed_to_others(library: &Path) -> Option<(PathBuf, u32)> {
-    let mode = |path: &Path| std::fs::metadata(path).map_or(0, |meta| meta.mode() & 0o7777);
-    let may = |path: &Path, _| mode(path) & 0o001 != 0;
-    let at = obstacle(library, may);
-    let is_open = at == library && mode(library) & 0o004 != 0;
-    (!is_open).then(|| (at.clone(), mode(&at)))
-}
-
-/// Returns a value of `ASAN_OPTIONS` with which AddressSanitizer's runtime accepts to be loaded after the
-/// library. The options of `before` come later, and so win.
-pub(crate) fn tolerant_asan_options(before: &OsStr) -> std::ffi::OsString {
-    let mut all = std::ffi::OsString::from("verify_asan_link_order=0");
-    if before.as_bytes().starts_with(all.as_bytes()) {
-        return before.to_owned();
-    }
-    if !before.is_empty() {
-        all.push(":");
-        all.push(before);
-    }
-    all
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -212,14 +191,6 @@ mod tests {
         for name in ["libtsan.so.2", "liblsan.so.0", "libubsan.so.1", "libhwasan.so.0", "libc.so.6", ""] {
             assert!(!must_be_first(name.as_bytes()), "{name}");
         }
-    }
-
-    #[test]
-    fn the_users_asan_options_win() {
-        let with = |before: &str| tolerant_asan_options(OsStr::new(before)).into_string().unwrap();
-        assert_eq!(with(""), "verify_asan_link_order=0");
-        assert_eq!(with("a=1:b=2"), "verify_asan_link_order=0:a=1:b=2");
-        assert_eq!(with(&with("a=1")), "verify_asan_link_order=0:a=1");
     }
 
     #[test]
@@ -255,7 +226,11 @@ mod tests {
 
     #[test]
     fn this_program_can_load_it() {
-        check(Path::new("/proc/self/exe")).unwrap();
+        let own = check(Path::new("/proc/self/exe"));
+        match cfg!(target_feature = "crt-static") {
+            true => assert!(matches!(own, Err(NoPreload::Static(_)))),
+            false => own.unwrap(),
+        }
         check(Path::new("/nowhere")).unwrap();
         check(Path::new("/")).unwrap();
     }

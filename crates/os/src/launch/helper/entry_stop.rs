@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The stop before the first own instruction: in the entry stub of a dynamic program, or in hugelift's
-//! library of a child. The loader has run.
+//! The stop before the first own instruction: in the entry stub of a dynamic program. The loader has run.
 
 use super::exec_stop::ExecStop;
 use super::{LiftHooks, lift, refuse};
@@ -81,31 +80,6 @@ pub(super) fn at_entry(
     let mut remote = Remote::new(stopped, frame);
     remote.set_status(status);
     let left = lift(remote, !program.had_sigcont, hooks);
-    threads.release();
-    left
-}
-
-/// Lifts a child that has stopped itself in hugelift's library, before its `main`. The library discards the
-/// SIGCONT itself.
-pub(super) fn at_library(stopped: Stopped, hooks: &mut impl LiftHooks) -> Result<(), Error> {
-    let Some(regs) = stopped.regs()? else { return Err(Error::Vanished(stopped.tid())) };
-    let process = Process::new(stopped.tid().cast_unsigned());
-    let inherited = own_filters();
-    let ready = process.status().map_err(Bypass::from).and_then(|status| {
-        let cave = CodeCave::find(stopped.tid(), &process.maps()?).ok_or(Bypass::NoCodeCave)?;
-        Ok((stop_others(process, inherited, &status)?, cave, status))
-    });
-    let (threads, cave, status) = match ready {
-        Ok(ready) => ready,
-        Err(why) => {
-            refuse(&stopped, hooks, &why);
-            return Ok(());
-        }
-    };
-    let frame = RestoreFrame::arm(&stopped, regs.at(regs.pc(), regs.sp()), cave, None)?;
-    let mut remote = Remote::new(stopped, frame);
-    remote.set_status(status);
-    let left = lift(remote, false, hooks);
     threads.release();
     left
 }
