@@ -387,17 +387,6 @@ mod tests {
     }
 
     #[test]
-    fn notes_lie_beside() {
-        for (store, notes) in [
-            (MACHINE_WIDE, "/run/hugelift.seen"),
-            ("/run/user/1000/hugelift/store", "/run/user/1000/hugelift.seen"),
-            ("/dev/shm/mine", "/dev/shm/mine.seen"),
-        ] {
-            assert_eq!(notes_beside(Path::new(store)), Path::new(notes));
-        }
-    }
-
-    #[test]
     fn a_disk_is_no_place() {
         let dir = tempfile::TempDir::new().unwrap();
         if fstatfs(std::fs::File::open(dir.path()).unwrap()).is_ok_and(|s| s.filesystem_type() == TMPFS_MAGIC)
