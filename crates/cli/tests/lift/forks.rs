@@ -158,13 +158,3 @@ fn nothing_of_it_is_left_in_the_environment() {
         assert_eq!((seen.stdout.as_str(), seen.stderr.as_str()), (format!("{want}0\n").as_str(), ""));
     }
 }
-
-/// Children that are lifted are guarded as well.
-#[test]
-fn lifted_children_fork_too() {
-    need_root!();
-    let _pool = pool!();
-    let cmd = Cmd::new(["env".as_ref(), victim().as_os_str()]).args(["50", "exhaust"]);
-    let seen = assert_right(&cmd.lifted(&[POOL, &["--children", "lift"]].concat()));
-    assert_eq!((seen[0] > 0, seen[1], seen[2]), (true, 0, seen[0]), "{seen:?}");
-}

@@ -7,12 +7,12 @@ mod common;
 
 mod advice;
 mod base;
-mod children;
 mod escapes;
 mod files;
 mod launcher;
 mod limits;
 mod memory;
+mod preload;
 mod store;
 mod watchers;
 
