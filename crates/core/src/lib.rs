@@ -44,6 +44,7 @@ pub mod record;
 pub mod relocate;
 pub mod report;
 pub mod restore;
+pub mod seccomp;
 pub mod skip;
 pub mod smaps;
 pub mod snapshot;
