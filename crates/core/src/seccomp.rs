@@ -109,7 +109,6 @@ impl Action {
         match (self, older) {
             // Of two errnos that of the newer filter is returned.
             (Action::Errno(_), Action::Errno(_)) => self,
-            // The kernel follows an unknown answer only if no other is more severe, as 'kill the process' is.
             _ => self.min(older),
         }
     }

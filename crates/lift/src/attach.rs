@@ -319,12 +319,6 @@ fn refuse(pid: u32, status: &Status, seccomp: Seccomp) -> Result<(), String> {
     if let Some(tracer @ 1..) = status.tracer {
         return Err(format!("it is traced by {}; end the tracer and try again", Name::of(tracer)));
     }
-    if status.seccomp.is_some_and(|mode| mode != 0) && seccomp == Seccomp::Auto {
-        return Err("it is under a seccomp filter, which may kill it for the system calls of a lift \
-             (mmap, mremap, mprotect, munmap, madvise, socket, connect, recvmsg, close); \
-             '--seccomp try' makes them nevertheless"
-            .into());
-    }
     let state = Process::new(pid).stat().map(|stat| stat.state);
     match state {
         Ok(state @ ('T' | 't')) => {

@@ -8,6 +8,12 @@ use hugelift_core::elf::Machine;
 /// The machine as ELF headers name it.
 pub const MACHINE: Machine = Machine::AArch64;
 
+/// The architecture in `struct seccomp_data`: `AUDIT_ARCH_AARCH64` (linux/audit.h).
+pub const AUDIT_ARCH: u32 = 0xc000_00b7;
+
+/// Bytes of the instruction that makes a system call.
+pub const SYSCALL_BYTES: u64 = 4;
+
 /// Bytes below the stack pointer that leaf functions may use: AAPCS64 has no red zone.
 pub const RED_ZONE: u64 = 0;
 
@@ -205,6 +211,11 @@ pub fn lent_stub(_regs: &Regs, _mask: u64) -> Option<Vec<u8>> {
 /// Returns the registers as they are: no thread is borrowed.
 pub fn interrupted(regs: &Regs) -> Interrupted {
     Interrupted::No(*regs)
+}
+
+/// Returns nothing: no thread is borrowed.
+pub fn made_anew(_regs: &Regs) -> Option<Regs> {
+    None
 }
 
 /// Bytes that are reserved for the code that [`entry_stub`] returns.

@@ -7,12 +7,13 @@
 //! | name | what |
 //! |---|---|
 //! | `MACHINE` | the machine as ELF headers name it |
+//! | `AUDIT_ARCH`, `SYSCALL_BYTES` | the architecture as seccomp filters see it; the length of a system call instruction |
 //! | `Regs` | the general registers as `PTRACE_GETREGSET(NT_PRSTATUS)` gives them |
 //! | `FP_REGSET` | the regset that holds the floating-point state |
 //! | `STUB`, `COPY_AT`, `SYSCALL_AT`, `RETURN_AT` | code that makes one system call, then calls rt_sigreturn(2) |
 //! | `BATCH`, `Regs::with_batch`, `Regs::in_batch` | code that makes a list of system calls, then calls rt_sigreturn(2) |
 //! | `entry_stub`, `entry_registers`, `ENTRY_STUB_BYTES` | code that a dynamic program runs at its entry point |
-//! | `lent_stub`, `LENT_STUB_BYTES`, `interrupted` | code that a borrowed thread runs, where there is such code; how a thread in a system call goes on |
+//! | `lent_stub`, `LENT_STUB_BYTES`, `interrupted`, `made_anew` | code that a borrowed thread runs, where there is such code; how a thread in a system call goes on |
 //! | `signal_frame`, `FRAME_PC` | the frame from which rt_sigreturn(2) restores registers; the program counter in it |
 //! | `PROT_BTI`, `has_bti` | branch target identification, where the architecture has it |
 //! | `call_on_stack` | calls a function on another stack |

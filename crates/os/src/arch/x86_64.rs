@@ -8,6 +8,12 @@ use hugelift_core::elf::Machine;
 /// The machine as ELF headers name it.
 pub const MACHINE: Machine = Machine::X86_64;
 
+/// The architecture in `struct seccomp_data`: `AUDIT_ARCH_X86_64` (linux/audit.h).
+pub const AUDIT_ARCH: u32 = 0xc000_003e;
+
+/// Bytes of the instruction that makes a system call.
+pub const SYSCALL_BYTES: u64 = 2;
+
 /// Bytes below the stack pointer that leaf functions may use (System V ABI).
 pub const RED_ZONE: u64 = 128;
 
@@ -265,6 +271,15 @@ pub fn interrupted(regs: &Regs) -> Interrupted {
         EINTR => Interrupted::Eintr(number, again(number)),
         _ => Interrupted::No(Regs { orig_rax: u64::MAX, ..*regs }),
     }
+}
+
+/// Returns registers for a thread at a ptrace stop in a call that the kernel would continue by
+/// restart_syscall(2): with them the kernel makes the call itself again. `None` if it would not.
+pub fn made_anew(regs: &Regs) -> Option<Regs> {
+    const ERESTARTNOINTR: i64 = -513;
+    const ERESTART_RESTARTBLOCK: i64 = -516;
+    let is_continued = regs.is_in_call() && regs.rax as i64 == ERESTART_RESTARTBLOCK;
+    is_continued.then(|| Regs { rax: ERESTARTNOINTR as u64, ..*regs })
 }
 
 /// Bytes that are reserved for the code that [`entry_stub`] returns.

@@ -113,6 +113,8 @@ pub struct Status {
     pub seccomp: Option<u32>,
     /// `Seccomp_filters`: how many are in force (Linux 5.9).
     pub seccomp_filters: Option<u32>,
+    /// `CapEff`: the effective capabilities, one bit each.
+    pub capabilities: Option<u64>,
     /// `SigPnd` and `ShdPnd`: pending signals of the thread and of the process, one bit each.
     pub pending: u64,
     /// `SigBlk`: the signals that the thread blocks, one bit each.
@@ -403,6 +405,7 @@ fn parse_status(text: &[u8]) -> Status {
             b"VmLck" => status.locked = kilobytes(&line[colon + 1..]),
             b"VmHWM" => status.peak_bytes = kilobytes(&line[colon + 1..]),
             b"TracerPid" => status.tracer = value(),
+            b"CapEff" => status.capabilities = hex(),
             b"SigPnd" | b"ShdPnd" => status.pending |= hex().unwrap_or(0),
             b"SigBlk" => status.blocked = hex().unwrap_or(0),
             b"SigCgt" => status.caught = hex().unwrap_or(0),

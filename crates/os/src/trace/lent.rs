@@ -28,10 +28,12 @@
 use crate::arch::{self, Interrupted, Regs};
 use crate::proc::memory;
 use crate::proc::procfs::Process;
+use crate::trace::filter::{self, Forbids, Known, Refusal};
 use crate::trace::ptrace::{self, Error, Resume, Stop, Stopped, Tid};
 use crate::trace::{deadline, faultpoint, waits};
 use hugelift_core::addr::Addr;
 use hugelift_core::maps::Mapping;
+use hugelift_core::seccomp::Filters;
 use nix::fcntl::Flock;
 use std::fs::File;
 use std::io;
@@ -81,11 +83,9 @@ pub enum NotLent {
     /// The process has no executable mapping that ends with zeros.
     #[error("no executable mapping of process {0} ends with {CAVE_BYTES} unused bytes")]
     NoCave(i32),
-    /// The thread is under a seccomp filter of its own.
-    #[error(
-        "thread {0} is under a seccomp filter, which may kill it; '--seccomp try' borrows it nevertheless"
-    )]
-    Filtered(Tid),
+    /// Seccomp forbids the thread calls of a lift, or may do so.
+    #[error("thread {0}: {1}")]
+    Filtered(Tid, Forbids),
     /// The thread waits in a call that a stop would cut short.
     #[error("thread {0} waits in system call {1}, which a stop may cut short")]
     CutShort(Tid, i64),
@@ -106,7 +106,7 @@ impl NotLent {
             | NotLent::Rseq(_)
             | NotLent::Timed(..)
             | NotLent::Woken(_)
-            | NotLent::Filtered(_)
+            | NotLent::Filtered(..)
             | NotLent::CutShort(..)
             | NotLent::NoThread(_) => false,
             NotLent::Stopped(_)
@@ -161,6 +161,10 @@ pub struct Lent {
     stopped: Option<Stopped>,
     cave: Cave,
     own: Own,
+    /// Its seccomp filters, if they are asked before each call.
+    filters: Option<Rc<Filters>>,
+    /// The last call that they forbade.
+    refused: Option<Refusal>,
 }
 
 /// What a stopped thread gets back.
@@ -177,18 +181,33 @@ struct Own {
 impl Lent {
     /// Stops thread `tid` of process `pid`, which may be stopped, and prepares it. `memory` is the process's `/proc/PID/mem`, open for
     /// reading and writing: after execve(2) it reads and writes nothing, where a path would lead to the new
-    /// program.
+    /// program. `known` is what is known of its seccomp filters.
     ///
     /// # Errors
     /// [`NotLent`]. The thread then goes on as if nothing had happened.
-    pub fn take(pid: i32, tid: Tid, cave: Cave, memory: &Rc<Flock<File>>) -> Result<Lent, NotLent> {
+    pub fn take(
+        pid: i32,
+        tid: Tid,
+        cave: Cave,
+        memory: &Rc<Flock<File>>,
+        known: Known,
+    ) -> Result<Lent, NotLent> {
         let running = ptrace::seize(tid)?;
         running.interrupt()?;
         let (stopped, stop) = running.wait()?;
         let (why, signal) = match stop {
-            Stop::Trap => match Lent::prepare(pid, &stopped, cave, memory) {
-                Ok(own) => {
-                    return Ok(Lent { pid, memory: Rc::clone(memory), stopped: Some(stopped), cave, own });
+            Stop::Trap => match Lent::prepare(pid, &stopped, cave, memory, known) {
+                Ok((own, filters)) => {
+                    let memory = Rc::clone(memory);
+                    return Ok(Lent {
+                        pid,
+                        memory,
+                        stopped: Some(stopped),
+                        cave,
+                        own,
+                        filters,
+                        refused: None,
+                    });
                 }
                 Err(why) => (why, 0),
             },
@@ -201,14 +220,33 @@ impl Lent {
         Err(why)
     }
 
-    /// Blocks the thread's signals and writes the code. Returns what is the thread's own.
-    fn prepare(pid: i32, stopped: &Stopped, cave: Cave, memory: &File) -> Result<Own, NotLent> {
+    /// Blocks the thread's signals and writes the code. Returns what is the thread's own, and its filters.
+    fn prepare(
+        pid: i32,
+        stopped: &Stopped,
+        cave: Cave,
+        memory: &File,
+        known: Known,
+    ) -> Result<(Own, Option<Rc<Filters>>), NotLent> {
         let tid = stopped.tid();
         // A file that was opened before execve(2) reads nothing afterwards.
         if memory.read_at(&mut [0], cave.0.0).ok() != Some(1) {
             return Err(NotLent::Exec(pid));
         }
         let regs = stopped.regs()?.ok_or(NotLent::OtherBits(tid))?;
+        let filters = match filter::read(stopped, known, cave.0)? {
+            Ok(filters) => filters,
+            Err(forbids) => {
+                // The kernel would continue the call of the thread by another, which may end the process. The
+                // call itself was allowed; made again, it may wait longer.
+                if !filter::may_continue(&forbids)
+                    && let Some(anew) = arch::made_anew(&regs)
+                {
+                    stopped.set_regs(&anew)?;
+                }
+                return Err(NotLent::Filtered(tid, forbids));
+            }
+        };
         if is_in_sequence(stopped, &regs)? {
             return Err(NotLent::Rseq(tid));
         }
@@ -229,14 +267,31 @@ impl Lent {
         // If the tracer dies after its signals are blocked, the thread makes this call and gives itself back.
         stopped.set_regs(&regs.at(cave.0, regs.sp()).with_syscall(libc::SYS_getpid, [0; 6]))?;
         stopped.set_signal_mask(u64::MAX)?;
-        Ok(Own { regs, again, mask })
+        Ok((Own { regs, again, mask }, filters))
     }
 
-    /// Makes one system call in the thread. Returns what it returned: a value, or a negative errno.
+    /// Returns its seccomp filters, if they are asked before each call.
+    pub fn filters(&self) -> Option<&Rc<Filters>> {
+        self.filters.as_ref()
+    }
+
+    /// Returns the last call that its filters forbade, which was not made.
+    pub fn refused(&self) -> Option<Refusal> {
+        self.refused
+    }
+
+    /// Makes one system call in the thread. Returns what it returned: a value, or a negative errno. A call that
+    /// a seccomp filter would answer is not made, and has failed.
     ///
     /// # Errors
     /// The thread has ended, or did not stop in time.
     pub fn call(&mut self, number: i64, args: [u64; 6]) -> Result<i64, Error> {
+        if let Some(filters) = &self.filters
+            && let Err(refusal) = filter::check(filters, self.cave.0, number, &args)
+        {
+            self.refused = Some(refusal);
+            return Ok(refusal.result());
+        }
         let stopped = self.stopped.take().ok_or(Error::Vanished(self.pid))?;
         let tid = stopped.tid();
         stopped.set_regs(&self.own.regs.at(self.cave.0, self.own.regs.sp()).with_syscall(number, args))?;

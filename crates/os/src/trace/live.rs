@@ -8,6 +8,7 @@ use crate::proc::pagemap;
 use crate::proc::procfs::Process;
 use crate::trace::calls::{CHUNK, Calls, FILE_COPY, mremap_call, prot_bits, refused};
 use crate::trace::deadline::Deadline;
+use crate::trace::filter::{self, Forbids, Known, Refusal, Way};
 use crate::trace::lent::{Cave, Lent, NotLent, candidates};
 use crate::trace::pass::Passage;
 use crate::trace::ptrace::{self, Error, Tid};
@@ -16,9 +17,11 @@ use crate::trace::waits::{Stop, Watch};
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::maps::{FileId, Mapping, Prot};
 use hugelift_core::placement::Placement;
+use hugelift_core::seccomp::Filters;
 use hugelift_core::target::{Fault, FileHandle, MapStored, Place, Source, Target};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
@@ -66,8 +69,13 @@ pub struct Live {
     late: Vec<Tid>,
     /// A borrowed thread did not come back.
     is_lost: bool,
-    /// Threads with a seccomp filter are borrowed too.
+    /// Threads with a seccomp filter are borrowed whatever it may answer.
     takes_filtered: bool,
+    /// The filters of threads that were stopped, or why such a thread is not stopped again. A thread's id is
+    /// given to another one only when all ids have been used (`kernel.pid_max`).
+    filters: BTreeMap<Tid, Result<Rc<Filters>, Forbids>>,
+    /// Calls that filters have forbidden.
+    refusals: Vec<Refusal>,
     /// Files that may be mapped in it, by their index.
     files: Vec<File>,
     /// Made when the first file is mapped.
@@ -78,8 +86,8 @@ pub struct Live {
 
 impl Live {
     /// Prepares a process with these mappings. Nothing of it is changed yet. Threads under a seccomp filter are
-    /// borrowed only if `takes_filtered`. The calling thread gets
-    /// SIGALRM; all others of this process must block it.
+    /// borrowed if the filter can be read and allows it; with `takes_filtered` it is not asked. The calling
+    /// thread gets SIGALRM; all others of this process must block it.
     ///
     /// # Errors
     /// Its memory cannot be opened, or it has no place for the code.
@@ -115,6 +123,8 @@ impl Live {
             late,
             is_lost,
             takes_filtered,
+            filters: BTreeMap::new(),
+            refusals: Vec::new(),
             files,
             passage,
             stops,
@@ -133,6 +143,22 @@ impl Live {
         self.stops
     }
 
+    /// Returns the calls that seccomp filters have forbidden so far.
+    pub fn refusals(&self) -> &[Refusal] {
+        &self.refusals
+    }
+
+    /// Returns whether the filters of the thread that was borrowed last allow the calls of this way.
+    ///
+    /// # Errors
+    /// The first call that they forbid.
+    pub fn allows(&self, way: Way) -> Result<(), Refusal> {
+        match self.last.and_then(|tid| self.filters.get(&tid)) {
+            Some(Ok(filters)) => way.check(filters),
+            _ => Ok(()),
+        }
+    }
+
     /// Borrows a thread for `work`.
     ///
     /// # Errors
@@ -144,6 +170,7 @@ impl Live {
         let urgent = Urgent::new();
         let (mut lent, began) = self.find()?;
         let worked = work(&mut lent);
+        self.refusals.extend(lent.refused().filter(|new| !self.refusals.contains(new)));
         let returned = lent.give_back();
         drop(urgent);
         self.stops.count += 1;
@@ -168,49 +195,85 @@ impl Live {
             let others = if self.late.is_empty() { candidates(self.pid)? } else { Vec::new() };
             let first = self.last.filter(|_| self.late.is_empty());
             let all: Vec<Tid> = first.into_iter().chain(others).collect();
-            let each = |may_repeat| all.iter().map(move |tid| (*tid, may_repeat));
-            // A call that must be made again would end with EINTR if this tracer died.
-            for (tid, may_repeat) in each(false).chain(each(true)) {
+            let each = |pass| all.iter().map(move |tid| (*tid, pass));
+            let (mut forbidden, mut others) = (false, false);
+            // Threads without a filter come first. A call that must be made again would end with EINTR if this
+            // tracer died.
+            let passes = [(false, false), (true, false), (false, true), (true, true)];
+            for (tid, (takes_filtered, may_repeat)) in passes.into_iter().flat_map(each) {
+                let known = match self.known_filters(tid) {
+                    Ok(known) => known,
+                    Err(forbids) => {
+                        why = NotLent::Filtered(tid, forbids);
+                        forbidden = true;
+                        continue;
+                    }
+                };
+                let is_filtered = !matches!(known, Known::None);
+                if is_filtered != takes_filtered && Some(tid) != self.last {
+                    continue;
+                }
                 // Without a timer the waits have no limit, as those of other tracers.
                 let _ = self.deadline.renew(STOP);
                 let stopping = Instant::now();
-                let stop = self.check_filter(tid).and_then(|()| self.watch.may_stop(self.pid, tid));
-                let taken = match stop {
-                    Ok(Stop::Repeated) if !may_repeat => continue,
-                    stop => stop.and_then(|_| Lent::take(self.pid, tid, self.cave, &self.memory)),
+                let taken = match self.watch.may_stop(self.pid, tid) {
+                    Ok(Stop::Repeated) if !may_repeat => {
+                        others = true;
+                        continue;
+                    }
+                    stop => stop.and_then(|_| Lent::take(self.pid, tid, self.cave, &self.memory, known)),
                 };
                 match taken {
                     Ok(lent) => {
+                        if let Some(filters) = lent.filters() {
+                            self.filters.insert(tid, Ok(Rc::clone(filters)));
+                        }
                         self.last = Some(tid);
                         return Ok((lent, stopping));
+                    }
+                    Err(NotLent::Filtered(_, forbids)) => {
+                        self.filters.insert(tid, Err(forbids));
+                        why = NotLent::Filtered(tid, forbids);
+                        forbidden = true;
                     }
                     Err(NotLent::Trace(Error::Vanished(_))) => {}
                     Err(NotLent::Trace(Error::Late(_))) => {
                         self.late.push(tid);
                         why = NotLent::Trace(Error::Late(tid));
+                        others = true;
                         break;
                     }
                     // The kernel refuses a thread that has just ended.
                     Err(NotLent::Trace(_)) if threads::has_ended(self.pid, tid) => {}
                     Err(error) if error.is_final() => return Err(error),
-                    Err(error) => why = error,
+                    Err(error) => {
+                        why = error;
+                        others = true;
+                    }
                 }
             }
             self.last = None;
-            if began.elapsed() > PATIENCE {
+            // What a filter forbids it forbids later too.
+            if forbidden && !others || began.elapsed() > PATIENCE {
                 return Err(why);
             }
             std::thread::sleep(PAUSE);
         }
     }
 
-    fn check_filter(&self, tid: Tid) -> Result<(), NotLent> {
+    /// Returns what is known of the seccomp filters of a thread, which runs.
+    fn known_filters(&self, tid: Tid) -> Result<Known, Forbids> {
+        const STRICT: u32 = 1; // linux/seccomp.h
         let status = Process::new(self.pid.cast_unsigned()).status_of_thread(tid);
-        match status {
-            Ok(status) if !self.takes_filtered && status.seccomp.is_some_and(|mode| mode != 0) => {
-                Err(NotLent::Filtered(tid))
-            }
-            _ => Ok(()),
+        match status.ok().and_then(|status| status.seccomp) {
+            None | Some(0) => Ok(Known::None),
+            Some(STRICT) => Err(Forbids::Strict),
+            Some(_) if self.takes_filtered => Ok(Known::None),
+            Some(_) => match self.filters.get(&tid) {
+                Some(Ok(filters)) => Ok(Known::Read(Rc::clone(filters))),
+                Some(Err(forbids)) => Err(*forbids),
+                None => filter::may_read().map(|()| Known::Unread).map_err(Forbids::Unread),
+            },
         }
     }
 

@@ -5,7 +5,7 @@
 //! - A program at its start: [`remote`] makes system calls in the stopped process, [`frame`] writes the frames
 //!   from which it returns to its program, [`threads`] stops its other threads.
 //! - A running program: [`live`] makes system calls in one thread at a time, which [`lent`] borrows and gives
-//!   back; [`waits`] knows the threads that cannot be borrowed without being noticed, `pass` gives them files,
+//!   back; [`filter`] reads their seccomp filters; [`waits`] knows the threads that cannot be borrowed without being noticed, `pass` gives them files,
 //!   and [`restore`] maps the files' own pages back.
 
 pub mod at_exec;
@@ -14,6 +14,7 @@ pub(crate) mod batch;
 mod calls;
 pub(crate) mod deadline;
 pub(crate) mod faultpoint;
+pub mod filter;
 pub mod frame;
 mod inject;
 pub mod lent;

@@ -23,6 +23,7 @@ const POKEDATA: u32 = 5;
 const CONT: u32 = 7;
 const PEEKSIGINFO: u32 = 0x4209;
 const GET_RSEQ_CONFIGURATION: u32 = 0x420f;
+const SECCOMP_GET_FILTER: u32 = 0x420c;
 const DETACH: u32 = 17;
 const SYSCALL: u32 = 24;
 const NT_PRSTATUS: usize = 1;
@@ -281,6 +282,37 @@ impl Stopped {
         let what = "PTRACE_GET_RSEQ_CONFIGURATION";
         call(what, GET_RSEQ_CONFIGURATION, self.tid, size, words.as_mut_ptr() as usize).ok()?;
         (words[0] != 0).then_some(Addr(words[0]))
+    }
+
+    /// Returns the instructions of its seccomp filter with this index, 8 bytes each; `None` if it has fewer
+    /// filters. The oldest has index 0, so that a filter keeps its index when others are added.
+    ///
+    /// # Errors
+    /// EACCES without CAP_SYS_ADMIN in the initial user namespace, or if this process is under seccomp; EIO
+    /// if the kernel has no CONFIG_CHECKPOINT_RESTORE; EINVAL if seccomp is not in the mode of filters.
+    pub fn seccomp_filter(&self, index: usize) -> Result<Option<Vec<u8>>, Error> {
+        // BPF_MAXINSNS: no filter is longer.
+        const MOST: usize = 4096;
+        let mut bytes = vec![0; MOST * 8];
+        let what = "PTRACE_SECCOMP_GET_FILTER";
+        match call(what, SECCOMP_GET_FILTER, self.tid, index, bytes.as_mut_ptr() as usize) {
+            Ok(count) => {
+                bytes.truncate(usize::try_from(count).unwrap_or(0) * 8);
+                Ok(Some(bytes))
+            }
+            Err(Error::Os { source, .. }) if source.raw_os_error() == Some(libc::ENOENT) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Returns whether it has exactly this many seccomp filters. A thread's filters are never removed.
+    pub fn has_seccomp_filters(&self, count: usize) -> bool {
+        let what = "PTRACE_SECCOMP_GET_FILTER";
+        // Without a buffer the kernel returns the length of the filter alone.
+        match call(what, SECCOMP_GET_FILTER, self.tid, count, 0) {
+            Err(Error::Os { source, .. }) => source.raw_os_error() == Some(libc::ENOENT),
+            _ => false,
+        }
     }
 
     /// Returns whether `signal` is pending for this thread, not for its process.
