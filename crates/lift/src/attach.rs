@@ -23,6 +23,7 @@ use hugelift_os::proc::pagemap;
 use hugelift_os::proc::procfs::{Process, Status};
 use hugelift_os::proc::snapshot;
 use hugelift_os::store::Moment;
+use hugelift_os::trace::filter::Way;
 use hugelift_os::trace::lent::NotLent;
 use hugelift_os::trace::live::{Live, Stops};
 use hugelift_os::trace::ptrace;
@@ -102,7 +103,7 @@ pub fn attach(pid: u32, options: &AttachOptions) -> Result<Change, String> {
     policy.parts = of(&[Part::Text, Part::Rodata]);
     let seccomp = options.seccomp;
     let mut change = match policy.parts.is_empty() {
-        true => look(pid, Seccomp::Try).and_then(|_| unchanged(pid))?,
+        true => look(pid).and_then(|_| unchanged(pid))?,
         false => in_tracer(move || lift(pid, &policy, seccomp))?,
     };
     if !anonymous.is_empty() {
@@ -163,7 +164,14 @@ fn in_tracer<T: Send>(work: impl FnOnce() -> Result<T, String> + Send) -> Result
 
 fn lift(pid: u32, policy: &Policy, seccomp: Seccomp) -> Result<Change, String> {
     let began = Instant::now();
-    let (status, mut before) = look(pid, seccomp)?;
+    let (status, mut before) = look(pid)?;
+    let (mut policy, mut forbidden, mut stops) = (policy.clone(), Vec::new(), Stops::default());
+    if status.seccomp.is_some_and(|mode| mode != 0) && seccomp == Seccomp::Auto {
+        let live = open(pid, &before, seccomp)?;
+        stops = live.stops();
+        forbidden = leave_out(&mut policy, &live)?;
+    }
+    let policy = &policy;
     machine::update(&mut before.machine, &status);
     if policy.backings.contains(&Backing::Pagecache) {
         let takes = |object: &Object| policy.objects.takes(object);
@@ -181,12 +189,15 @@ fn lift(pid: u32, policy: &Policy, seccomp: Seccomp) -> Result<Change, String> {
     let is_copy = |range: Range| copies.iter().any(|copy| copy.range.covers(range));
     plan.spans.retain(|span| !(is_copy(span.range) && is_huge(pid, span.range)));
     tracing::debug!(?plan, "planned");
-    let (outcome, stops) = match plan.spans.is_empty() {
-        true => (Outcome::default(), Stops::default()),
+    let outcome = match plan.spans.is_empty() {
+        true => Outcome::default(),
         false => {
             let mut live = open(pid, &before, seccomp)?;
             files.into_iter().for_each(|file| _ = live.offer(file));
-            (apply(&mut live, &plan), live.stops())
+            let outcome = apply(&mut live, &plan);
+            stops = stops.and(live.stops());
+            forbidden.extend(forbidden_calls(&live));
+            outcome
         }
     };
     tracing::debug!(?outcome, "applied");
@@ -197,7 +208,43 @@ fn lift(pid: u32, policy: &Policy, seccomp: Seccomp) -> Result<Change, String> {
     let Outcome { lost, leftovers, .. } = outcome;
     let mut complaints: Vec<String> = lost.into_iter().chain(largest).collect();
     complaints.extend(left(&leftovers));
+    complaints.extend(forbidden);
     Ok(change(vec![line], complaints, stops, began.elapsed(), report))
+}
+
+/// Leaves out of the policy what the seccomp filters of the borrowed thread forbid. Returns a line for each
+/// backing that is left out.
+///
+/// # Errors
+/// Nothing would be left; the line says which call is forbidden.
+fn leave_out(policy: &mut Policy, live: &Live) -> Result<Vec<String>, String> {
+    let mut lines = Vec::new();
+    if policy.backings.contains(&Backing::Shared)
+        && let Err(refusal) = live.allows(Way::File)
+    {
+        policy.backings.retain(|backing| *backing != Backing::Shared);
+        lines.push(format!("its seccomp filter {refusal}: it cannot get files of the store"));
+    }
+    if policy.backings.iter().any(|backing| backing.is_anonymous()) {
+        if let Err(refusal) = live.allows(Way::CopyOfData) {
+            policy.backings.retain(|backing| !backing.is_anonymous());
+            lines.push(format!("its seccomp filter {refusal}: no anonymous copies"));
+        } else if let Err(refusal) = live.allows(Way::CopyOfCode)
+            && policy.backings.iter().all(|backing| backing.is_anonymous())
+        {
+            policy.parts.retain(|part| *part != Part::Text);
+            lines.push(format!("its seccomp filter {refusal}: no anonymous copies of code"));
+        }
+    }
+    match policy.backings.is_empty() || policy.parts.is_empty() {
+        true => Err(lines.join("; ")),
+        false => Ok(lines),
+    }
+}
+
+/// Returns a line for each call that a seccomp filter has forbidden.
+fn forbidden_calls(live: &Live) -> impl Iterator<Item = String> {
+    live.refusals().iter().map(|refusal| format!("its seccomp filter {refusal}"))
 }
 
 /// Returns whether huge pages map all of a range.
@@ -213,7 +260,7 @@ fn collapse_inside(
     parts: &[Part],
     budget: &Budget,
 ) -> Result<(Collapsed, Stops), String> {
-    let (_, now) = look(pid, seccomp)?;
+    let (_, now) = look(pid)?;
     let program = Program::open(pid).map_err(|e| format!("/proc/{pid}/pagemap: {e}"))?;
     let mut live = open(pid, &now, seccomp)?;
     let mut how = |block: Range| match live.collapse(block) {
@@ -232,16 +279,16 @@ fn left(leftovers: &[Range]) -> Option<String> {
 
 fn put_back(pid: u32, seccomp: Seccomp) -> Result<Change, String> {
     let began = Instant::now();
-    let (_, before) = look(pid, seccomp)?;
+    let (_, before) = look(pid)?;
     let copies = replaced(&before);
-    let (results, stops) = match copies.is_empty() {
-        true => (Vec::new(), Stops::default()),
+    let (results, stops, mut complaints) = match copies.is_empty() {
+        true => (Vec::new(), Stops::default(), Vec::new()),
         false => {
             let mut live = open(pid, &before, seccomp)?;
-            (restore_copies(&mut live, Process::new(pid), &before, &copies), live.stops())
+            let results = restore_copies(&mut live, Process::new(pid), &before, &copies);
+            (results, live.stops(), forbidden_calls(&live).collect())
         }
     };
-    let mut complaints = Vec::new();
     let mut restored = 0;
     for (copy, result) in copies.iter().zip(&results) {
         match result {
@@ -297,10 +344,10 @@ fn millis(time: Duration) -> f64 {
 }
 
 /// Reads a process that can be changed.
-fn look(pid: u32, seccomp: Seccomp) -> Result<(Status, Snapshot), String> {
+fn look(pid: u32) -> Result<(Status, Snapshot), String> {
     let process = Process::new(pid);
     let status = process.status().map_err(|e| e.to_string())?;
-    refuse(pid, &status, seccomp)?;
+    refuse(pid, &status)?;
     let snapshot = snapshot::live(Some(pid), 0).map_err(|e| e.to_string())?;
     if snapshot.objects.is_empty() {
         return Err("it maps no 64-bit ELF program".into());
@@ -309,7 +356,7 @@ fn look(pid: u32, seccomp: Seccomp) -> Result<(Status, Snapshot), String> {
 }
 
 /// Returns why a process must not be changed.
-fn refuse(pid: u32, status: &Status, seccomp: Seccomp) -> Result<(), String> {
+fn refuse(pid: u32, status: &Status) -> Result<(), String> {
     if pid == std::process::id() {
         return Err("hugelift does not change itself".into());
     }

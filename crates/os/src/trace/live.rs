@@ -50,6 +50,14 @@ pub struct Stops {
     pub longest: Duration,
 }
 
+impl Stops {
+    /// Adds those of a later step.
+    #[must_use]
+    pub fn and(self, later: Stops) -> Stops {
+        Stops { count: self.count + later.count, longest: self.longest.max(later.longest) }
+    }
+}
+
 /// A running process whose memory is changed. It must live and die in one thread, the tracer: at the
 /// thread's end the kernel lets go of whatever is still traced.
 pub struct Live {
