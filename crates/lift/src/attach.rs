@@ -12,7 +12,7 @@ use hugelift_core::addr::{Range, human_bytes};
 use hugelift_core::advice::About;
 use hugelift_core::apply::{Outcome, apply};
 use hugelift_core::collapse::{Budget, Collapsed};
-use hugelift_core::plan::plan;
+use hugelift_core::plan::{Span, plan};
 use hugelift_core::policy::{Backing, Policy, SpanChoice};
 use hugelift_core::printable::Untrusted;
 use hugelift_core::report::Report;
@@ -162,10 +162,10 @@ fn in_tracer<T: Send>(work: impl FnOnce() -> Result<T, String> + Send) -> Result
     })
 }
 
-fn lift(pid: u32, policy: &Policy, seccomp: Seccomp) -> Result<Change, String> {
+fn lift(pid: u32, asked: &Policy, seccomp: Seccomp) -> Result<Change, String> {
     let began = Instant::now();
     let (status, mut before) = look(pid)?;
-    let (mut policy, mut forbidden, mut stops) = (policy.clone(), Vec::new(), Stops::default());
+    let (mut policy, mut forbidden, mut stops) = (asked.clone(), Vec::new(), Stops::default());
     if status.seccomp.is_some_and(|mode| mode != 0) && seccomp == Seccomp::Auto {
         let live = open(pid, &before, seccomp)?;
         stops = live.stops();
@@ -189,6 +189,11 @@ fn lift(pid: u32, policy: &Policy, seccomp: Seccomp) -> Result<Change, String> {
     let is_copy = |range: Range| copies.iter().any(|copy| copy.range.covers(range));
     plan.spans.retain(|span| !(is_copy(span.range) && is_huge(pid, span.range)));
     tracing::debug!(?plan, "planned");
+    // For huge pages of the page cache no call is made that a filter could forbid.
+    let needs_none = |span: &Span| span.attempts.iter().all(|one| one.backing == Backing::Pagecache);
+    if policy.parts == asked.parts && plan.spans.iter().all(needs_none) {
+        forbidden.clear();
+    }
     let outcome = match plan.spans.is_empty() {
         true => Outcome::default(),
         false => {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Which processes are chosen, and processes of other users, in other namespaces, with objects opened later.
 
-use super::{Running, command, done, files, segments, victim};
+use super::{Running, command, done, files, segments};
 use crate::common::huge::{assert_lifted, assert_unchanged, smaps};
 use crate::common::run::end_group;
 use crate::common::{CGroup, Cmd, End, HUGELIFT, Outcome, fat};
