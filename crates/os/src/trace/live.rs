@@ -58,6 +58,11 @@ impl Stops {
     }
 }
 
+/// Returns whether running processes can be changed on this architecture.
+pub fn is_supported() -> bool {
+    arch::lent_stub(&Regs::default(), 0).is_some()
+}
+
 /// A running process whose memory is changed. It must live and die in one thread, the tracer: at the
 /// thread's end the kernel lets go of whatever is still traced.
 pub struct Live {
@@ -100,7 +105,7 @@ impl Live {
     /// # Errors
     /// Its memory cannot be opened, or it has no place for the code.
     pub fn new(pid: u32, mappings: &[Mapping], takes_filtered: bool) -> Result<Live, NotLent> {
-        if arch::lent_stub(&Regs::default(), 0).is_none() {
+        if !is_supported() {
             return Err(NotLent::Architecture);
         }
         let os = |what| move |source| Error::Os { what, tid: pid.cast_signed(), source };
