@@ -132,6 +132,25 @@ fn a_filter_that_leaves_one_way() {
     unharmed(running, &program);
 }
 
+/// The command is killed before each ptrace operation in turn. What the thread then does by itself is allowed too.
+#[test]
+fn helper_is_killed_under_a_filter() {
+    const MOST: u32 = 2000;
+    need_root!();
+    let program = victim();
+    // Code of a killed tracer stays in the process, so each command has a process of its own.
+    let survives = |n: u32| {
+        let running = start(&program, ["all", "kill", "acct"]);
+        let die = format!("{n}:helper");
+        let outcome = command("attach", &[running.pid()]).env("HUGELIFT_TEST_DIE", die).bare();
+        assert!(matches!(outcome.end, End::Code(0) | End::Signal(9)), "{n}: {outcome:?}");
+        unharmed(running, &program);
+        outcome.end == End::Code(0)
+    };
+    let first = (0..MOST).find(|n| survives(*n));
+    assert!(first.is_some_and(|n| n > 20), "{first:?}");
+}
+
 /// Without the right to read the filter nothing is done, unless it is asked for.
 #[test]
 fn a_filter_that_cannot_be_read() {
