@@ -165,12 +165,7 @@ fn in_tracer<T: Send>(work: impl FnOnce() -> Result<T, String> + Send) -> Result
 fn lift(pid: u32, asked: &Policy, seccomp: Seccomp) -> Result<Change, String> {
     let began = Instant::now();
     let (status, mut before) = look(pid)?;
-    let (mut policy, mut forbidden, mut stops) = (asked.clone(), Vec::new(), Stops::default());
-    if status.seccomp.is_some_and(|mode| mode != 0) && seccomp == Seccomp::Auto {
-        let live = open(pid, &before, seccomp)?;
-        stops = live.stops();
-        forbidden = leave_out(&mut policy, &live)?;
-    }
+    let Permitted { policy, mut forbidden, mut stops } = permitted(pid, &status, &before, asked, seccomp)?;
     let policy = &policy;
     machine::update(&mut before.machine, &status);
     if policy.backings.contains(&Backing::Pagecache) {
@@ -215,6 +210,31 @@ fn lift(pid: u32, asked: &Policy, seccomp: Seccomp) -> Result<Change, String> {
     complaints.extend(left(&leftovers));
     complaints.extend(forbidden);
     Ok(change(vec![line], complaints, stops, began.elapsed(), report))
+}
+
+/// What seccomp filters leave of a policy.
+struct Permitted {
+    policy: Policy,
+    /// A line for each backing that is left out.
+    forbidden: Vec<String>,
+    stops: Stops,
+}
+
+/// Reads the seccomp filters of the process, if it has any and they are to be asked.
+fn permitted(
+    pid: u32,
+    status: &Status,
+    before: &Snapshot,
+    asked: &Policy,
+    seccomp: Seccomp,
+) -> Result<Permitted, String> {
+    let mut permitted = Permitted { policy: asked.clone(), forbidden: Vec::new(), stops: Stops::default() };
+    if status.seccomp.is_some_and(|mode| mode != 0) && seccomp == Seccomp::Auto {
+        let live = open(pid, before, seccomp)?;
+        permitted.stops = live.stops();
+        permitted.forbidden = leave_out(&mut permitted.policy, &live)?;
+    }
+    Ok(permitted)
 }
 
 /// Leaves out of the policy what the seccomp filters of the borrowed thread forbid. Returns a line for each
