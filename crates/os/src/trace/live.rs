@@ -63,11 +63,6 @@ impl Stops {
     }
 }
 
-/// Returns whether running processes can be changed on this architecture.
-pub fn is_supported() -> bool {
-    arch::lent_stub(&Regs::default(), 0).is_some()
-}
-
 /// A running process whose memory is changed. It must live and die in one thread, the tracer: at the
 /// thread's end the kernel lets go of whatever is still traced.
 pub struct Live {
@@ -103,6 +98,11 @@ pub struct Live {
 }
 
 impl Live {
+    /// Returns whether a thread can be borrowed on this architecture.
+    pub fn is_supported() -> bool {
+        arch::lent_stub(&Regs::default(), 0).is_some()
+    }
+
     /// Prepares a process with these mappings. Nothing of it is changed yet. Threads under a seccomp filter are
     /// borrowed if the filter can be read and allows it; with `takes_filtered` it is not asked. The calling
     /// thread gets SIGALRM; all others of this process must block it.
@@ -110,7 +110,7 @@ impl Live {
     /// # Errors
     /// Its memory cannot be opened, or it has no place for the code.
     pub fn new(pid: u32, mappings: &[Mapping], takes_filtered: bool) -> Result<Live, NotLent> {
-        if !is_supported() {
+        if !Live::is_supported() {
             return Err(NotLent::Architecture);
         }
         let os = |what| move |source| Error::Os { what, tid: pid.cast_signed(), source };
