@@ -61,7 +61,8 @@ pub struct RestoreArgs {
 /// What both have in common.
 #[derive(Args, Debug)]
 struct ShownArgs {
-    /// What is done with a process under a seccomp filter, which may kill it for the system calls
+    /// What is done with a process under a seccomp filter: 'auto' reads the filter, which takes root, and
+    /// makes the system calls that it allows; 'try' makes them all, and the filter may kill the process
     #[arg(long, value_enum, default_value_t = SeccompChoice::Auto)]
     seccomp: SeccompChoice,
 

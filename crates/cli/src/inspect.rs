@@ -10,7 +10,7 @@ use clap::Args;
 use hugelift_core::addr::human_bytes;
 use hugelift_core::elf::ElfError;
 use hugelift_core::plan::plan;
-use hugelift_core::policy::Policy;
+use hugelift_core::policy::{Policy, SpanChoice};
 use hugelift_core::printable::{Escape, quoted};
 use hugelift_core::report::{Report, anonymous, gains};
 use hugelift_core::snapshot::Part;
@@ -22,6 +22,7 @@ use hugelift_os::launch::lookup::resolve;
 use hugelift_os::pagecache;
 use hugelift_os::proc::procfs::Process;
 use hugelift_os::proc::snapshot;
+use hugelift_os::trace::live::Live;
 use hugelift_report::html::map::document;
 use hugelift_report::lift::{Style, text};
 use std::ffi::{OsStr, OsString};
@@ -94,7 +95,9 @@ pub fn of_process(pid: u32, policy: &Policy) -> Result<Report, Failure> {
     let mut report = Report::new(&snapshot, Some(&usage), &plan(&snapshot, policy), None);
     report.pid = Some(pid);
     let opened = opened(pid, &snapshot);
-    report.advise(&words(pid), |path| opened.contains(path));
+    // A running process is lifted without its outer spans.
+    let is_attachable = Live::is_supported() && policy.span == SpanChoice::Inner;
+    report.advise(&words(pid), |path| opened.contains(path), is_attachable.then_some(pid));
     report.spans = gains(&snapshot, policy);
     let page = snapshot.machine.thp_page;
     report.anonymous = page.map(|page| anonymous(&snapshot, &usage, page));
@@ -130,7 +133,7 @@ fn of_program(target: &OsStr, policy: &Policy) -> Result<Report, Failure> {
     let mut report = Report::new(&snapshot, None, &plan(&snapshot, policy), None);
     report.assumed_addresses = true;
     report.spans = gains(&snapshot, policy);
-    report.advise(&[target], |_| false);
+    report.advise(&[target], |_| false, None);
     pagecache::find(None, &mut snapshot, &[Part::Text, Part::Rodata], |_| true);
     report.set_page_cache(&snapshot);
     for later in opened_later(&path).iter().take(MAX_NAMED) {

@@ -3,7 +3,7 @@
 //!
 //! It depends on how an object was mapped. `hugelift run` lifts what is loaded before the program
 //! begins, and not what the program opens later (`dlopen(3)`). For the latter the page cache can be
-//! primed.
+//! primed. `hugelift attach` lifts both in a process that runs.
 
 use crate::printable::quoted;
 use crate::skip::Reason;
@@ -26,6 +26,8 @@ pub struct About {
     object: String,
     start: String,
     mapped: Mapped,
+    /// The process, if `hugelift attach` can lift the object in it.
+    running: Option<u32>,
 }
 
 impl About {
@@ -34,7 +36,14 @@ impl About {
         let words: Vec<String> = start.iter().map(|word| quoted(word.as_ref())).collect();
         // hugelift must not take options of the program for its own.
         let end = if words.len() > 1 { "-- " } else { "" };
-        About { object: quoted(path.as_os_str()), start: format!("{end}{}", words.join(" ")), mapped }
+        let start = format!("{end}{}", words.join(" "));
+        About { object: quoted(path.as_os_str()), start, mapped, running: None }
+    }
+
+    /// Describes the same object in a process that runs, if `hugelift attach` can lift it there.
+    #[must_use]
+    pub fn running_as(self, running: Option<u32>) -> About {
+        About { running, ..self }
     }
 
     /// Describes a program with all that it needs.
@@ -53,7 +62,7 @@ impl Reason {
     /// Returns the command with names in it, or `Some(None)` if no command helps; `None` where the
     /// advice has no names.
     pub(crate) fn command(&self, about: &About) -> Option<Option<String>> {
-        let About { object, start, mapped } = about;
+        let About { object, start, mapped, running } = about;
         let prime = || format!("hugelift prime {object}, while no process has it mapped");
         let run = |options: &str| match mapped {
             Mapped::AtStart => format!("hugelift run {options}{start}"),
@@ -73,7 +82,10 @@ impl Reason {
             }
             Reason::CopiedLater => run("--eager "),
             Reason::NotAligned(_) => run("--span outer --backing thp "),
-            Reason::NotLifted => run(""),
+            Reason::NotLifted => match running {
+                Some(pid) => format!("hugelift attach {pid}, or for its next start {}", run("")),
+                None => run(""),
+            },
             _ => return None,
         };
         Some(Some(hint))
@@ -98,6 +110,15 @@ mod tests {
         let opened = of(Reason::NotLifted, Mapped::Opened).unwrap();
         assert!(opened.starts_with("hugelift prime '/jvm/my lib.so', while no process"), "{opened}");
         assert_eq!(of(Reason::PartNotAsked(Part::Data), Mapped::Opened), None);
+        let in_process = |reason: Reason, mapped| {
+            reason.hint_for(&About::object(jvm, &["/bin/x"], mapped).running_as(Some(4711)))
+        };
+        let attach = "hugelift attach 4711, or for its next start hugelift";
+        let at_start = in_process(Reason::NotLifted, Mapped::AtStart).unwrap();
+        assert_eq!(at_start, format!("{attach} run /bin/x"));
+        let opened = in_process(Reason::NotLifted, Mapped::Opened).unwrap();
+        assert!(opened.starts_with(&format!("{attach} prime '/jvm/my lib.so',")), "{opened}");
+        assert_eq!(in_process(Reason::NoThp, Mapped::AtStart), Reason::NoThp.hint());
         let program = Reason::NotPrimed.hint_for(&About::program(Path::new("/bin/x"))).unwrap();
         assert!(program.starts_with("hugelift prime --with-libs /bin/x,"), "{program}");
         // Advice without names is unchanged.

@@ -15,7 +15,11 @@
 //! The hottest blocks are first. Where the heat is not known, the densest are first: they add the least
 //! memory.
 
-use crate::addr::{Addr, PageSize, Range, human_bytes};
+mod outcome;
+
+pub use outcome::{Collapsed, Stopped};
+
+use crate::addr::{Addr, PageSize, Range};
 use crate::attribute::Attribute;
 use crate::maps::Prot;
 use std::cmp::Reverse;
@@ -262,103 +266,6 @@ pub fn choose(areas: &[Area], blocks: &[Block], page: PageSize, base: PageSize, 
     }
     choice.left.sort_by_key(|left| (left.range.start, left.range.end));
     choice
-}
-
-/// Why not all chosen blocks were tried.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Stopped {
-    /// The CPU time that was allowed is used up.
-    Cpu(Duration),
-    /// A control group leaves the process too little memory: the file with the limit, and the bytes left.
-    Group(String, u64),
-    /// The kernel has no free huge page, or may not charge one: what it returned.
-    Short(String),
-    /// The process has ended, or has become another program by execve(2).
-    Gone,
-}
-
-impl fmt::Display for Stopped {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Stopped::Cpu(cpu) => write!(f, "the {} of CPU time that it may take are used up", millis(*cpu)),
-            Stopped::Group(file, left) => {
-                write!(f, "{file} leaves the process only {} of memory", human_bytes(*left))
-            }
-            Stopped::Short(error) => write!(f, "the kernel found no memory for a huge page: {error}"),
-            Stopped::Gone => f.write_str("the process has ended or has called execve(2)"),
-        }
-    }
-}
-
-/// What came of collapsing the memory of a process. `Display` says it in lines of text.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Collapsed {
-    /// Bytes that were asked for.
-    pub tried: u64,
-    /// Bytes of them that huge pages map afterwards, by what the kernel shows.
-    pub huge: u64,
-    /// Bytes of memory that these blocks have added.
-    pub added: u64,
-    /// CPU time of the caller; time of the clock if a thread of the process did it.
-    pub cpu: Duration,
-    /// What the kernel returned for blocks that it did not collapse, and for how many blocks.
-    pub errors: BTreeMap<String, u64>,
-    /// Why the other chosen blocks were not tried, and their bytes.
-    pub stopped: Option<(Stopped, u64)>,
-    /// The heat of blocks decided on their order.
-    pub by_heat: bool,
-    /// What was not chosen.
-    pub left: Vec<Left>,
-}
-
-impl Collapsed {
-    /// Returns the bytes that were left for each reason, and what they would have added.
-    pub fn left_by_reason(&self) -> BTreeMap<Why, (u64, u64)> {
-        let mut sums: BTreeMap<Why, (u64, u64)> = BTreeMap::new();
-        for left in &self.left {
-            let (bytes, adds) = sums.entry(left.why).or_default();
-            *bytes = bytes.saturating_add(left.range.len());
-            *adds = adds.saturating_add(left.adds);
-        }
-        sums
-    }
-}
-
-impl fmt::Display for Collapsed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let order = if self.by_heat { "the hottest first" } else { "the densest first" };
-        write!(
-            f,
-            "{} of anonymous memory is on huge pages now, {order}; it added {} and took {} of CPU time",
-            human_bytes(self.huge),
-            human_bytes(self.added),
-            millis(self.cpu)
-        )?;
-        if self.huge < self.tried {
-            let missing = human_bytes(self.tried - self.huge);
-            write!(f, "\n{missing} more was tried and is not huge")?;
-            for (error, count) in &self.errors {
-                let blocks = if *count == 1 { "block" } else { "blocks" };
-                write!(f, "\n  {count} {blocks}: madvise(MADV_COLLAPSE): {error}")?;
-            }
-        }
-        if let Some((why, bytes)) = &self.stopped {
-            write!(f, "\n{} was not tried: {why}", human_bytes(*bytes))?;
-        }
-        for (why, (bytes, adds)) in self.left_by_reason() {
-            write!(f, "\n{} is left: {why}", human_bytes(bytes))?;
-            if why == Why::OverBudget {
-                write!(f, " (it would add {})", human_bytes(adds))?;
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Formats a time as people read it: `31 ms`, `1500 ms`, `0.4 ms`.
-fn millis(time: Duration) -> String {
-    let millis = time.as_secs_f64() * 1e3;
-    if millis < 10.0 { format!("{millis:.1} ms") } else { format!("{millis:.0} ms") }
 }
 
 #[cfg(test)]

@@ -253,7 +253,7 @@ impl Report {
             tlb_entries,
             anonymous: None,
         };
-        report.advise::<&str>(&[], |_| false);
+        report.advise::<&str>(&[], |_| false, None);
         report
     }
 }
@@ -273,8 +273,14 @@ impl Report {
     }
 
     /// Puts names into the advice: `start` is the command that starts the program (if empty, its path),
-    /// and `is_opened` tells which objects the program has opened itself.
-    pub fn advise<S: AsRef<OsStr>>(&mut self, start: &[S], is_opened: impl Fn(&Path) -> bool) {
+    /// `is_opened` tells which objects the program has opened itself, and `running` is the process if
+    /// `hugelift attach` can lift its text and rodata.
+    pub fn advise<S: AsRef<OsStr>>(
+        &mut self,
+        start: &[S],
+        is_opened: impl Fn(&Path) -> bool,
+        running: Option<u32>,
+    ) {
         let program = self.objects.iter().find(|o| o.executable).map(|o| o.path.clone());
         for object in &mut self.objects {
             let mapped = if is_opened(&object.path) { Mapped::Opened } else { Mapped::AtStart };
@@ -283,9 +289,13 @@ impl Report {
                 Some(program) => About::object(&object.path, &[program.as_os_str()], mapped),
                 None => About::object(&object.path, &[object.path.as_os_str()], mapped),
             };
-            for skip in object.parts.iter_mut().flat_map(|part| &mut part.skips) {
-                if let Some(hint) = skip.why.command(&about) {
-                    skip.hint = hint;
+            for part in &mut object.parts {
+                let running = running.filter(|_| matches!(part.part, Part::Text | Part::Rodata));
+                let about = about.clone().running_as(running);
+                for skip in &mut part.skips {
+                    if let Some(hint) = skip.why.command(&about) {
+                        skip.hint = hint;
+                    }
                 }
             }
         }

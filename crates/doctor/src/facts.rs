@@ -40,6 +40,9 @@ pub struct Facts {
     pub probes: Option<Probes>,
     /// The process of `--pid`.
     pub process: Option<Process>,
+    /// Whether `hugelift attach` can lift running processes here; not on a recorded machine.
+    #[serde(default)]
+    pub attaches: bool,
     /// Running programs with much code; none for a recorded machine.
     pub programs: Vec<Program>,
 }

@@ -21,6 +21,8 @@ pub struct Worth {
     pub program: Program,
     /// The command that starts it on huge pages.
     pub command: String,
+    /// The command that lifts its busiest process as it runs, where that is possible.
+    pub attach: Option<String>,
 }
 
 /// Returns the programs that are most worth a lift, best first.
@@ -30,8 +32,11 @@ pub fn most_worth(facts: &Facts) -> Vec<Worth> {
     let mut all: Vec<&Program> =
         facts.programs.iter().filter(|p| lacks(p) >= MUCH_CODE && p.cpu_seconds >= MUCH_TIME).collect();
     all.sort_by(|a, b| weight(b).total_cmp(&weight(a)).then_with(|| a.exe.cmp(&b.exe)));
-    let worth =
-        |p: &Program| Worth { program: p.clone(), command: format!("hugelift run -- {}", quoted(&p.exe)) };
+    let worth = |p: &Program| Worth {
+        program: p.clone(),
+        command: format!("hugelift run -- {}", quoted(&p.exe)),
+        attach: facts.attaches.then(|| format!("hugelift attach {}", p.pid)),
+    };
     all.into_iter().take(SHOWN).map(worth).collect()
 }
 
@@ -62,6 +67,9 @@ mod tests {
             commands,
             ["hugelift run -- '/bin/a b'", "hugelift run -- /bin/b", "hugelift run -- /bin/c"]
         );
+        assert!(all.iter().all(|w| w.attach.is_none()));
+        let here = most_worth(&Facts { attaches: true, ..facts });
+        assert_eq!(here[0].attach.as_deref(), Some("hugelift attach 7"));
         assert_eq!(most_worth(&Facts::default()), []);
     }
 }

@@ -5,36 +5,32 @@
 //! ([`hugelift_os::trace::live`]). The bytes are copied from outside. Anonymous memory is collapsed from
 //! outside, and nobody is stopped ([`hugelift_os::watch::collapse`]).
 
-use crate::complaints::complaints;
+mod lift;
+
+use lift::lift;
+pub(crate) use lift::{Tried, lift_if};
+
 use crate::options::{PolicyOptions, Seccomp};
-use crate::report::summary;
 use hugelift_core::addr::{Range, human_bytes};
-use hugelift_core::advice::About;
-use hugelift_core::apply::{Outcome, apply};
+use hugelift_core::apply::Outcome;
 use hugelift_core::collapse::{Budget, Collapsed};
-use hugelift_core::plan::{Plan, plan};
-use hugelift_core::policy::{Backing, Copies, Policy, SpanChoice};
+use hugelift_core::plan::plan;
+use hugelift_core::policy::{Policy, SpanChoice};
 use hugelift_core::printable::Untrusted;
 use hugelift_core::report::Report;
 use hugelift_core::restore::{Replaced, replaced};
-use hugelift_core::skip::Reason;
-use hugelift_core::snapshot::{Object, Part, Snapshot};
+use hugelift_core::snapshot::{Part, Snapshot};
 use hugelift_core::target::{Fault, Target as _};
-use hugelift_core::worth;
-use hugelift_os::proc::pagemap;
 use hugelift_os::proc::procfs::{Process, Status};
 use hugelift_os::proc::snapshot;
-use hugelift_os::store::Moment;
 use hugelift_os::trace::lent::NotLent;
 use hugelift_os::trace::live::{Live, Stops};
 use hugelift_os::trace::ptrace;
 use hugelift_os::trace::restore::restore as restore_copies;
 use hugelift_os::watch::collapse::{Refused, collapse, collapse_by};
 use hugelift_os::watch::watcher::Program;
-use hugelift_os::{machine, pagecache, store};
 use nix::sys::signal::{SigSet, Signal};
 use serde::Serialize;
-use std::fs::File;
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -105,7 +101,7 @@ pub fn attach(pid: u32, options: &AttachOptions) -> Result<Change, String> {
     policy.parts = of(&[Part::Text, Part::Rodata]);
     let seccomp = options.seccomp;
     let mut change = match policy.parts.is_empty() {
-        true => look(pid, Seccomp::Try).and_then(|_| unchanged(pid))?,
+        true => look(pid).and_then(|_| unchanged(pid))?,
         false => in_tracer(move || lift(pid, &policy, seccomp))?,
     };
     if !anonymous.is_empty() {
@@ -164,125 +160,9 @@ fn in_tracer<T: Send>(work: impl FnOnce() -> Result<T, String> + Send) -> Result
     })
 }
 
-fn lift(pid: u32, policy: &Policy, seccomp: Seccomp) -> Result<Change, String> {
-    let began = Instant::now();
-    let before = examine(pid, policy, seccomp)?;
-    carry_out(began, pid, Prepared::new(pid, before, policy), policy, seccomp)
-}
-
-/// What became of a lift that must be worth its cost.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Tried {
-    /// What is huge now, if anything was lifted.
-    pub(crate) line: Option<String>,
-    /// The CPU time that lifting the rest would take, if there is a rest.
-    pub(crate) wants: Option<Duration>,
-}
-
-/// Lifts what is worth it: `affords` says so of a CPU time. What is huge already, in the page cache or in the
-/// store, costs little; the rest must be copied.
-///
-/// # Errors
-/// See [`attach`].
-pub(crate) fn lift_if(
-    pid: u32,
-    policy: &Policy,
-    seccomp: Seccomp,
-    affords: impl Fn(Duration) -> bool + Send,
-) -> Result<Tried, String> {
-    in_tracer(move || {
-        let began = Instant::now();
-        let before = examine(pid, policy, seccomp)?;
-        let free = Policy { copies: Copies::Later, ..policy.clone() };
-        let mapped = Prepared::new(pid, before, &free);
-        let bytes: u64 = mapped.plan.spans.iter().map(|span| span.range.len()).sum();
-        let skips = mapped.plan.skips.iter().filter(|skip| skip.reason == Reason::CopiedLater);
-        let later: u64 = skips.map(|skip| skip.range.len()).sum();
-        let all = worth::cost(later, bytes);
-        let (prepared, wants) = match (bytes, later) {
-            (0, 0) => return Ok(Tried { line: None, wants: None }),
-            (_, 1..) if affords(all) => (Prepared::new(pid, mapped.before, policy), None),
-            (1.., _) if affords(worth::cost(0, bytes)) => {
-                (mapped, (later > 0).then(|| worth::cost(later, 0)))
-            }
-            _ => {
-                return Ok(Tried {
-                    line: None,
-                    wants: Some(if bytes > 0 { worth::cost(0, bytes) } else { all }),
-                });
-            }
-        };
-        let change = carry_out(began, pid, prepared, policy, seccomp)?;
-        Ok(Tried { line: change.lines.into_iter().next(), wants })
-    })
-}
-
-/// A process that can be lifted, and the plan for it.
-struct Prepared {
-    before: Snapshot,
-    /// The entries of the store that the plan maps.
-    files: Vec<File>,
-    plan: Plan,
-}
-
-/// Reads a process, and finds what the page cache has of its files in huge folios.
-fn examine(pid: u32, policy: &Policy, seccomp: Seccomp) -> Result<Snapshot, String> {
-    let (status, mut before) = look(pid, seccomp)?;
-    machine::update(&mut before.machine, &status);
-    if policy.backings.contains(&Backing::Pagecache) {
-        let takes = |object: &Object| policy.objects.takes(object);
-        pagecache::find(Some(pid), &mut before, &policy.parts, takes);
-    }
-    Ok(before)
-}
-
-impl Prepared {
-    /// Plans the lift of a process; makes the entries of the store that the policy lets it make.
-    fn new(pid: u32, mut before: Snapshot, policy: &Policy) -> Prepared {
-        let mut files = Vec::new();
-        if policy.backings.contains(&Backing::Shared) {
-            let offer = store::offer(pid, &before, policy, Moment::Running);
-            before.stored = offer.stored;
-            files = offer.files;
-        }
-        let mut plan = plan(&before, policy);
-        // What is huge already stays as it is, by an earlier lift or in the page cache.
-        plan.spans.retain(|span| !is_huge(pid, span.range));
-        plan.skips.retain(|skip| skip.reason != Reason::CopiedLater || !is_huge(pid, skip.range));
-        tracing::debug!(?plan, "planned");
-        Prepared { before, files, plan }
-    }
-}
-
-fn carry_out(
-    began: Instant,
-    pid: u32,
-    Prepared { before, files, plan }: Prepared,
-    policy: &Policy,
-    seccomp: Seccomp,
-) -> Result<Change, String> {
-    let (outcome, stops) = match plan.spans.is_empty() {
-        true => (Outcome::default(), Stops::default()),
-        false => {
-            let mut live = open(pid, &before, seccomp)?;
-            files.into_iter().for_each(|file| _ = live.offer(file));
-            (apply(&mut live, &plan), live.stops())
-        }
-    };
-    tracing::debug!(?outcome, "applied");
-    let report = report(pid, &before, &plan, Some(&outcome))?;
-    let line = summary(policy, &before, &plan, &report);
-    let about = Name::of(pid).0;
-    let largest = complaints(&plan, &outcome).largest(&About::program(&about));
-    let Outcome { lost, leftovers, .. } = outcome;
-    let mut complaints: Vec<String> = lost.into_iter().chain(largest).collect();
-    complaints.extend(left(&leftovers));
-    Ok(change(vec![line], complaints, stops, began.elapsed(), report))
-}
-
-/// Returns whether huge pages map all of a range.
-fn is_huge(pid: u32, range: Range) -> bool {
-    pagemap::huge_bytes(pid.cast_signed(), range).is_ok_and(|bytes| bytes >= range.len())
+/// Returns a line for each call that a seccomp filter has forbidden.
+fn forbidden_calls(live: &Live) -> impl Iterator<Item = String> {
+    live.refusals().iter().map(|refusal| format!("its seccomp filter {refusal}"))
 }
 
 /// Collapses anonymous memory without the right to do so from outside: a borrowed thread asks for it, and is
@@ -293,7 +173,7 @@ fn collapse_inside(
     parts: &[Part],
     budget: &Budget,
 ) -> Result<(Collapsed, Stops), String> {
-    let (_, now) = look(pid, seccomp)?;
+    let (_, now) = look(pid)?;
     let program = Program::open(pid).map_err(|e| format!("/proc/{pid}/pagemap: {e}"))?;
     let mut live = open(pid, &now, seccomp)?;
     let mut how = |block: Range| match live.collapse(block) {
@@ -312,16 +192,16 @@ fn left(leftovers: &[Range]) -> Option<String> {
 
 fn put_back(pid: u32, seccomp: Seccomp) -> Result<Change, String> {
     let began = Instant::now();
-    let (_, before) = look(pid, seccomp)?;
+    let (_, before) = look(pid)?;
     let copies = replaced(&before);
-    let (results, stops) = match copies.is_empty() {
-        true => (Vec::new(), Stops::default()),
+    let (results, stops, mut complaints) = match copies.is_empty() {
+        true => (Vec::new(), Stops::default(), Vec::new()),
         false => {
             let mut live = open(pid, &before, seccomp)?;
-            (restore_copies(&mut live, Process::new(pid), &before, &copies), live.stops())
+            let results = restore_copies(&mut live, Process::new(pid), &before, &copies);
+            (results, live.stops(), forbidden_calls(&live).collect())
         }
     };
-    let mut complaints = Vec::new();
     let mut restored = 0;
     for (copy, result) in copies.iter().zip(&results) {
         match result {
@@ -377,10 +257,10 @@ fn millis(time: Duration) -> f64 {
 }
 
 /// Reads a process that can be changed.
-fn look(pid: u32, seccomp: Seccomp) -> Result<(Status, Snapshot), String> {
+fn look(pid: u32) -> Result<(Status, Snapshot), String> {
     let process = Process::new(pid);
     let status = process.status().map_err(|e| e.to_string())?;
-    refuse(pid, &status, seccomp)?;
+    refuse(pid, &status)?;
     let snapshot = snapshot::live(Some(pid), 0).map_err(|e| e.to_string())?;
     if snapshot.objects.is_empty() {
         return Err("it maps no 64-bit ELF program".into());
@@ -389,7 +269,7 @@ fn look(pid: u32, seccomp: Seccomp) -> Result<(Status, Snapshot), String> {
 }
 
 /// Returns why a process must not be changed.
-fn refuse(pid: u32, status: &Status, seccomp: Seccomp) -> Result<(), String> {
+fn refuse(pid: u32, status: &Status) -> Result<(), String> {
     if pid == std::process::id() {
         return Err("hugelift does not change itself".into());
     }

@@ -118,7 +118,7 @@ impl LiftJob {
         };
         let mut report = Report::new(before, Some(&usage), plan, Some(outcome));
         report.pid = Some(*pid);
-        report.advise(&[self.asked.program.as_os_str()], |_| false);
+        report.advise(&[self.asked.program.as_os_str()], |_| false, None);
         if is_summed_up {
             let line = summary(&self.policy, before, plan, &report);
             self.asked.say(Verbosity::Summary, &format!("{line} ({:.1} ms)", took.as_secs_f64() * 1e3));

@@ -4,6 +4,7 @@
 use crate::common::build::{code_file, must};
 use crate::common::{Cmd, HUGELIFT, Held, Primed, fat};
 use crate::skip;
+use hugelift_os::trace::live::Live;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -48,6 +49,13 @@ fn of_doctor(pid: u32) -> Option<String> {
     let findings = report["findings"].as_array().expect("findings");
     let finding = findings.iter().find(|f| f["key"] == "code-not-huge")?;
     Some(finding["advice"].as_str().expect("advice").to_string())
+}
+
+/// Returns the advice for the next start of the program, after that for the process itself.
+fn for_next_start(advice: &str, pid: u32) -> String {
+    let before = format!("hugelift attach {pid}, or for its next start ");
+    let rest = advice.strip_prefix(&before).or((!Live::is_supported()).then_some(advice));
+    rest.unwrap_or_else(|| panic!("{advice}")).to_string()
 }
 
 /// Returns the arguments of the first command in the advice, without the word `hugelift`.
@@ -105,7 +113,7 @@ fn advice_on_needed_objects_is_followed_and_changes_something() {
     let before = report(&held.pid().to_string());
     let of_doctor_before = of_doctor(held.pid());
     assert_eq!(huge(&before, &program), 0, "{before}");
-    let advice = advice(&before, &program);
+    let advice = for_next_start(&advice(&before, &program), held.pid());
     held.finish();
     assert!(of_doctor_before.is_some_and(|advice| advice.contains("hugelift run")), "doctor reports it too");
     assert_eq!(advice, format!("hugelift run {}", program.display()));
@@ -119,6 +127,36 @@ fn advice_on_needed_objects_is_followed_and_changes_something() {
     followed.finish();
 }
 
+/// The advice for a process that runs lifts its own code and the library that it has opened, without a new start.
+#[test]
+fn advice_on_a_running_process_is_followed_and_changes_something() {
+    if !Live::is_supported() {
+        skip!("running processes cannot be lifted on this architecture");
+    }
+    let copy = Primed::small(&fat("hold").build());
+    let program = copy.path().canonicalize().expect("the copy");
+    let jdk = jdk();
+    let small_jvm = Primed::small(&jdk.jvm);
+    std::fs::rename(small_jvm.path(), &jdk.jvm).expect("put the copy in place");
+    for (started, object) in [(&program, &program), (&jdk.java, &jdk.jvm)] {
+        let held = Held::start(&Cmd::new([started]), None, started);
+        let pid = held.pid().to_string();
+        let before = report(&pid);
+        assert_eq!(huge(&before, object), 0, "{before}");
+        let words = follow(&advice(&before, object));
+        assert_eq!(words, ["attach", &pid]);
+        let of_doctor_before = of_doctor(held.pid()).expect("a finding");
+        assert!(of_doctor_before.contains(&format!("hugelift attach {pid}")), "{of_doctor_before}");
+        let out = hugelift(&[words[0].as_str(), "--backing", "thp", words[1].as_str()]);
+        assert!(out.status.success(), "{out:?}");
+        let after = report(&pid);
+        assert!(huge(&after, object) >= 4 << 20, "{words:?}: {after}");
+        // Once followed, the advice is not repeated.
+        assert_eq!(of_doctor(held.pid()), None);
+        held.finish();
+    }
+}
+
 #[test]
 fn advice_on_libraries_opened_later_is_followed_and_changes_something() {
     let jdk = jdk();
@@ -127,7 +165,7 @@ fn advice_on_libraries_opened_later_is_followed_and_changes_something() {
     }
     let held = Held::start(&Cmd::new([&jdk.java]), None, &jdk.java);
     let before = report(&held.pid().to_string());
-    let advice = advice(&before, &jdk.jvm);
+    let advice = for_next_start(&advice(&before, &jdk.jvm), held.pid());
     let of_doctor_before = of_doctor(held.pid()).expect("a finding");
     held.finish();
     assert!(advice.starts_with(&format!("hugelift prime {},", jdk.jvm.display())), "{advice}");

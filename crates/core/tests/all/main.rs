@@ -11,3 +11,4 @@ mod parsers_props;
 mod plan_props;
 mod relocate;
 mod report;
+mod seccomp_props;

@@ -74,6 +74,10 @@ fn code_advice(facts: &Facts, process: &Process) -> Option<String> {
         |objects: &[&CodeObject]| objects.iter().map(|o| quoted(&o.path)).collect::<Vec<_>>().join(" ");
     let words: Vec<String> = process.args.iter().map(|a| quoted(a)).collect();
     let mut advice = Vec::new();
+    // Where the page cache is huge, the kernel maps huge pages as soon as the code is touched.
+    if facts.attaches && (process.code.is_empty() || small.iter().any(|o| !o.lifted && !o.primed)) {
+        advice.push(format!("lift it as it runs: hugelift attach {}", process.pid));
+    }
     // hugelift run lifts what is mapped at the start, and has done so if anything is lifted.
     let at_start: Vec<&CodeObject> = small.iter().copied().filter(|o| !o.opened).collect();
     let was_lifted = process.code.iter().any(|o| o.lifted);

@@ -2,7 +2,7 @@
 //! Findings on made-up facts; the tests of the command have recorded machines.
 
 use super::*;
-use crate::facts::{Coverage, Limit, Probes, Process, Thp, Tried, Zone};
+use crate::facts::{CodeObject, Coverage, Limit, Probes, Process, Thp, Tried, Zone};
 use hugelift_core::pool::{NodePool, SizePool};
 use offers::offers;
 use proptest::prelude::*;
@@ -27,6 +27,25 @@ fn of(process: Process) -> Facts {
 fn no_facts_give_no_findings() {
     assert_eq!(keys(&Facts::default()), Vec::<&str>::new());
     assert_eq!(keys(&of(process("/bin/x"))), Vec::<&str>::new());
+}
+
+#[test]
+fn attach_is_advised_where_it_helps() {
+    let text = Coverage { bytes: 9 << 20, liftable: 8 << 20, huge: 0 };
+    let small = CodeObject { path: "/lib/x.so".into(), text, opened: true, ..CodeObject::default() };
+    let advice = |attaches, object: CodeObject| {
+        let facts = Facts { attaches, ..of(Process { text, code: vec![object], ..process("/bin/x") }) };
+        diagnose(&facts).into_iter().find(|f| f.key == "code-not-huge").and_then(|f| f.advice)
+    };
+    assert_eq!(advice(true, small.clone()).as_deref(), Some("lift it as it runs: hugelift attach 7"));
+    assert_eq!(advice(false, small.clone()), None);
+    assert_eq!(advice(true, CodeObject { primed: true, ..small.clone() }), None);
+    assert_eq!(advice(true, CodeObject { lifted: true, ..small.clone() }), None);
+    let needed = CodeObject { opened: false, ..small };
+    assert_eq!(
+        advice(true, needed).as_deref(),
+        Some("lift it as it runs: hugelift attach 7; or start it as: hugelift run -- /bin/x")
+    );
 }
 
 #[test]

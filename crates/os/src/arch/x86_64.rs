@@ -279,7 +279,7 @@ pub fn made_anew(regs: &Regs) -> Option<Regs> {
     const ERESTARTNOINTR: i64 = -513;
     const ERESTART_RESTARTBLOCK: i64 = -516;
     let is_continued = regs.is_in_call() && regs.rax as i64 == ERESTART_RESTARTBLOCK;
-    is_continued.then(|| Regs { rax: ERESTARTNOINTR as u64, ..*regs })
+    is_continued.then_some(Regs { rax: ERESTARTNOINTR as u64, ..*regs })
 }
 
 /// Bytes that are reserved for the code that [`entry_stub`] returns.

@@ -226,7 +226,7 @@ impl Way {
     /// The first call that the filters refuse.
     pub fn check(self, filters: &Filters) -> Result<(), Refusal> {
         let calls = match self {
-            Way::CopyOfCode => &COPY[..],
+            Way::CopyOfCode => COPY,
             Way::CopyOfData => &COPY[1..],
             Way::File => FILE,
         };

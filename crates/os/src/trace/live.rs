@@ -2,11 +2,14 @@
 //! A running process as a [`Target`]. Each call borrows one of its threads for some microseconds
 //! ([`Lent`]); nobody else is stopped. Bytes are copied from outside.
 
+mod files;
+mod urgent;
+
 use crate::arch::{self, Regs};
 use crate::proc::memory;
 use crate::proc::pagemap;
 use crate::proc::procfs::Process;
-use crate::trace::calls::{CHUNK, Calls, FILE_COPY, mremap_call, prot_bits, refused};
+use crate::trace::calls::{CHUNK, Calls, FILE_COPY, mremap_call, refused};
 use crate::trace::deadline::Deadline;
 use crate::trace::filter::{self, Forbids, Known, Refusal, Way};
 use crate::trace::lent::{Cave, Lent, NotLent, candidates};
@@ -14,8 +17,9 @@ use crate::trace::pass::Passage;
 use crate::trace::ptrace::{self, Error, Tid};
 use crate::trace::threads;
 use crate::trace::waits::{Stop, Watch};
+use files::is_still_mapped;
 use hugelift_core::addr::{Addr, PageSize, Range};
-use hugelift_core::maps::{FileId, Mapping, Prot};
+use hugelift_core::maps::{Mapping, Prot};
 use hugelift_core::placement::Placement;
 use hugelift_core::seccomp::Filters;
 use hugelift_core::target::{Fault, FileHandle, MapStored, Place, Source, Target};
@@ -24,9 +28,10 @@ use nix::fcntl::{Flock, FlockArg};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::os::unix::fs::FileExt as _;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
+use urgent::Urgent;
 
 /// How long a thread is looked for that can be lent.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -48,6 +53,14 @@ pub struct Stops {
     pub count: u64,
     /// The longest time that one was stopped.
     pub longest: Duration,
+}
+
+impl Stops {
+    /// Adds those of a later step.
+    #[must_use]
+    pub fn and(self, later: Stops) -> Stops {
+        Stops { count: self.count + later.count, longest: self.longest.max(later.longest) }
+    }
 }
 
 /// A running process whose memory is changed. It must live and die in one thread, the tracer: at the
@@ -334,103 +347,6 @@ impl Live {
         self.planned.splice(index..=index, rest);
         Ok(())
     }
-
-    /// Maps `len` bytes of a file of [`Live::offer`] from `offset` on at an address of the kernel's
-    /// choice, and returns it.
-    ///
-    /// # Errors
-    /// [`Fault`]
-    pub fn map_anywhere(&mut self, entry: usize, offset: u64, len: u64, prot: Prot) -> Result<Range, Fault> {
-        let range = Range::sized(Addr(0), len).unwrap_or_default();
-        self.map_one(&MapStored { range, prot, entry, offset }, libc::MAP_PRIVATE)
-    }
-
-    /// Maps `len` bytes of the file of an existing mapping from `offset` on at an address of the kernel's
-    /// choice, and returns it. `page` is a page of that mapping, mapped from `page_offset`, which is not
-    /// larger.
-    ///
-    /// The kernel joins two mappings of one file only if both came from the same open(2). So nothing is
-    /// opened: the page is mapped a second time (`MREMAP_DONTUNMAP`), and that mapping grows.
-    ///
-    /// # Errors
-    /// [`Fault`]; before Linux 5.13 the kernel does this to anonymous memory only (EINVAL).
-    pub fn map_again(
-        &mut self,
-        page: Range,
-        page_offset: u64,
-        offset: u64,
-        len: u64,
-    ) -> Result<Range, Fault> {
-        const CALL: &str = "mremap(MREMAP_DONTUNMAP)";
-        const MREMAP_DONTUNMAP: u64 = 4;
-        let failed = |errno: i64| Fault::Call { call: CALL, range: page, errno: -errno as i32 };
-        let ahead = offset.checked_sub(page_offset).ok_or_else(|| failed(-i64::from(libc::EINVAL)))?;
-        let may_move = libc::MREMAP_MAYMOVE as u64;
-        let whole = ahead.checked_add(len).ok_or_else(|| failed(-i64::from(libc::EOVERFLOW)))?;
-        let made = self.borrow(|lent| {
-            let flags = may_move | MREMAP_DONTUNMAP;
-            let again = lent.call(libc::SYS_mremap, [page.start.0, page.len(), page.len(), flags, 0, 0])?;
-            if again < 0 {
-                return Ok(again);
-            }
-            let grown = lent.call(libc::SYS_mremap, [again as u64, page.len(), whole, may_move, 0, 0])?;
-            if grown < 0 {
-                lent.call(libc::SYS_munmap, [again as u64, page.len(), 0, 0, 0, 0])?;
-            } else if ahead > 0 {
-                lent.call(libc::SYS_munmap, [grown as u64, ahead, 0, 0, 0, 0])?;
-            }
-            Ok(grown)
-        });
-        match fault_of(made)? {
-            error @ ..0 => Err(failed(error)),
-            at => Ok(Range::sized(Addr((at as u64).wrapping_add(ahead)), len).unwrap_or_default()),
-        }
-    }
-
-    /// Passes one file, maps and closes it. Returns where it is mapped.
-    fn map_one(&mut self, copy: &MapStored, flags: i32) -> Result<Range, Fault> {
-        const OPEN: &str = "passing a file by a socket";
-        let failed = |call, errno| Fault::Call { call, range: copy.range, errno };
-        let file = self.files.get(copy.entry).ok_or_else(|| failed(OPEN, libc::EBADF))?;
-        let file = file.try_clone().map_err(|e| refused("dup", copy.range, &e))?;
-        let wanted = file.metadata().map_err(|e| refused("fstat", copy.range, &e))?;
-        let passage = match self.passage.take() {
-            Some(passage) => passage,
-            None => Passage::new(self.pid).map_err(|e| refused(OPEN, copy.range, &e))?,
-        };
-        let range = copy.range;
-        let (prot, offset, flags) = (prot_bits(copy.prot), copy.offset, flags as u64);
-        let calls = self.borrow(|lent| {
-            let open = passage.pass(lent, &file)?;
-            if open < 0 {
-                return Ok((open, open));
-            }
-            let args = [range.start.0, range.len(), prot, flags, open as u64, offset];
-            let map = lent.call(libc::SYS_mmap, args)?;
-            lent.call(libc::SYS_close, [open as u64, 0, 0, 0, 0, 0])?;
-            Ok((open, map))
-        });
-        self.passage = Some(passage);
-        let (open, map) = match calls {
-            Err(why) if !why.is_final() => return Err(failed(OPEN, libc::EBUSY)),
-            calls => calls.map_err(|e| Fault::Lost(e.to_string()))?,
-        };
-        if open < 0 {
-            return Err(failed(OPEN, -open as i32));
-        }
-        if map < 0 {
-            return Err(failed("mmap of a file", -map as i32));
-        }
-        // Another thread may have put another file at the descriptor meanwhile.
-        let mapped = Range::sized(Addr(map as u64), range.len()).unwrap_or_default();
-        let is_wanted = file_of(self.pid, mapped).is_ok_and(|got| got == (wanted.dev(), wanted.ino()));
-        let is_there = range.start.0 == 0 || mapped == range;
-        if !is_there || !is_wanted {
-            self.unmap(mapped)?;
-            return Err(failed(OPEN, libc::ESTALE));
-        }
-        Ok(mapped)
-    }
 }
 
 /// Returns the result of a call; where no thread could be lent just now, EBUSY.
@@ -439,78 +355,6 @@ fn fault_of(made: Result<i64, NotLent>) -> Result<i64, Fault> {
         Err(why) if !why.is_final() => Ok(i64::from(-libc::EBUSY)),
         made => made.map_err(|why| Fault::Lost(why.to_string())),
     }
-}
-
-/// Returns device and inode of the file of exactly this mapping. Without the right to follow the links in
-/// `map_files`, the list of all mappings tells; on btrfs and overlayfs it has another device.
-///
-/// # Errors
-/// There is no such mapping of a file.
-fn file_of(pid: i32, range: Range) -> io::Result<(u64, u64)> {
-    match std::fs::metadata(map_file(pid, range)) {
-        Ok(got) => Ok((got.dev(), got.ino())),
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            let mappings = Process::new(pid.cast_unsigned()).maps().map_err(io::Error::other)?;
-            let mapping = mappings.iter().find(|m| m.range == range && m.is_file()).ok_or(error)?;
-            let FileId { major, minor, inode } = mapping.file;
-            Ok((libc::makedev(major, minor), inode))
-        }
-        Err(error) => Err(error),
-    }
-}
-
-/// Returns the link to the file of exactly this mapping (proc_pid_map_files(5)).
-fn map_file(pid: i32, range: Range) -> String {
-    format!("/proc/{pid}/map_files/{:x}-{:x}", range.start.0, range.end.0)
-}
-
-/// Returns whether a process still has exactly this mapping. For anonymous memory, and without the right to
-/// read `map_files`, the list of all mappings tells, which takes longer.
-fn is_still_mapped(pid: i32, expected: &Mapping) -> bool {
-    let is_listed = || {
-        let mappings = Process::new(pid.cast_unsigned()).maps().unwrap_or_default();
-        mappings.iter().any(|m| m == expected)
-    };
-    if !expected.is_file() {
-        return is_listed();
-    }
-    match std::fs::read_link(map_file(pid, expected.range)) {
-        Ok(path) if !expected.deleted => path == expected.path,
-        Ok(_) => true,
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => is_listed(),
-        Err(_) => false,
-    }
-}
-
-/// The scheduling class of this thread while it holds a thread of the program: on a machine whose CPUs are all
-/// busy, the program's thread would else wait for this one.
-struct Urgent {
-    /// It has been changed.
-    is_set: bool,
-}
-
-impl Urgent {
-    /// Asks for it. Without the right (`CAP_SYS_NICE`), or in a class that the user chose, nothing changes.
-    fn new() -> Urgent {
-        // SAFETY: sched_getscheduler(2) takes a number; 0 is the calling thread.
-        let class = unsafe { libc::syscall(libc::SYS_sched_getscheduler, 0) };
-        Urgent { is_set: class == libc::c_long::from(libc::SCHED_OTHER) && set_scheduler(libc::SCHED_RR, 1) }
-    }
-}
-
-impl Drop for Urgent {
-    fn drop(&mut self) {
-        if self.is_set {
-            set_scheduler(libc::SCHED_OTHER, 0);
-        }
-    }
-}
-
-/// Sets the scheduling class of the calling thread; returns whether that was permitted.
-fn set_scheduler(class: i32, priority: i32) -> bool {
-    // musl's sched_setscheduler(3) does nothing, so this is the system call.
-    // SAFETY: sched_setscheduler(2) reads a struct sched_param, one int, that lives through the call.
-    unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, class, &raw const priority) == 0 }
 }
 
 impl Calls for Live {

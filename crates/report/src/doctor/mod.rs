@@ -64,7 +64,7 @@ pub fn worth(facts: &Facts) -> String {
         return String::new();
     }
     let mut out = "\nmost worth a lift of what runs here, by code and CPU time\n".to_string();
-    for Worth { program, command } in &all {
+    for Worth { program, command, attach } in &all {
         let processes = match program.processes {
             1 => format!("process {}", program.pid),
             n => format!("{n} processes, the busiest is {}", program.pid),
@@ -78,6 +78,9 @@ pub fn worth(facts: &Facts) -> String {
             human_bytes(program.text.liftable),
             program.cpu_seconds,
         );
+        if let Some(attach) = attach {
+            let _ = writeln!(out, "    now   {}", printable(attach));
+        }
         let _ = writeln!(out, "    run   {}", printable(command));
     }
     out += "  Add the usual arguments of each. 'hugelift compare' in place of 'hugelift run' shows how much faster \

@@ -2,6 +2,7 @@
 //! `hugelift attach` and `hugelift restore`: a process is lifted while it runs, and does not notice.
 
 mod execs;
+mod filtered;
 mod go;
 mod killed;
 mod places;

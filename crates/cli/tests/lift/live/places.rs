@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Which processes are chosen, and processes of other users, in other namespaces, with objects opened later.
 
-use super::{Running, command, done, files, segments, victim};
+use super::{Running, command, done, files, segments};
 use crate::common::huge::{assert_lifted, assert_unchanged, smaps};
 use crate::common::run::end_group;
 use crate::common::{CGroup, Cmd, End, HUGELIFT, Outcome, fat};
@@ -168,30 +168,6 @@ fn by_name_and_by_control_group() {
         assert_eq!(outcome.end, End::Code(125), "{outcome:?}");
         assert!(outcome.stderr.contains(words[1]) && outcome.stderr.lines().count() == 1, "{outcome:?}");
     }
-}
-
-/// A filter may kill the process for a call of the lift, so none is made unless it is asked for.
-#[test]
-fn under_a_seccomp_filter() {
-    need!("python3");
-    // One instruction: allow all.
-    let source = "import ctypes, os, struct, sys\n\
-        libc = ctypes.CDLL(None)\n\
-        ops = ctypes.create_string_buffer(struct.pack('HBBI', 6, 0, 0, 0x7fff0000))\n\
-        program = struct.pack('H6xQ', 1, ctypes.addressof(ops))\n\
-        assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, program) == 0\n\
-        os.execv(sys.argv[1], sys.argv[1:])\n";
-    let program = victim();
-    let running = started(&["python3", "-c", source], &program);
-    let before = files(running.pid());
-    let outcome = command("attach", &[running.pid()]).bare();
-    assert_eq!(outcome.end, End::Code(125), "{outcome:?}");
-    assert!(outcome.stderr.contains("seccomp filter") && outcome.stderr.lines().count() == 1, "{outcome:?}");
-    assert_eq!(files(running.pid()), before);
-    let outcome = command("attach", &[running.pid()]).args(["--seccomp", "try"]).bare();
-    assert_eq!((outcome.end, outcome.stderr.as_str()), (End::Code(0), ""), "{outcome:?}");
-    assert!(assert_lifted(&segments(running.pid(), &program), "thp", "under a filter") >= 2);
-    running.report();
 }
 
 /// What a program opens by dlopen(3) is lifted as what it has needed.

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The lift of text and read-only data of a running process: all that the policy wants, or what is worth its
+//! cost.
+
+use super::{Change, Name, change, forbidden_calls, in_tracer, left, look, open, report};
+use crate::complaints::complaints;
+use crate::options::Seccomp;
+use crate::report::summary;
+use hugelift_core::addr::Range;
+use hugelift_core::advice::About;
+use hugelift_core::apply::{Outcome, apply};
+use hugelift_core::plan::{Plan, Span, plan};
+use hugelift_core::policy::{Backing, Copies, Policy};
+use hugelift_core::skip::Reason;
+use hugelift_core::snapshot::{Object, Part, Snapshot};
+use hugelift_core::worth;
+use hugelift_os::proc::pagemap;
+use hugelift_os::proc::procfs::Status;
+use hugelift_os::store::Moment;
+use hugelift_os::trace::filter::Way;
+use hugelift_os::trace::live::{Live, Stops};
+use hugelift_os::{machine, pagecache, store};
+use std::fs::File;
+use std::time::{Duration, Instant};
+
+/// Lifts all that the policy wants.
+pub(super) fn lift(pid: u32, asked: &Policy, seccomp: Seccomp) -> Result<Change, String> {
+    let (lift, before) = Lift::examine(pid, asked, seccomp)?;
+    let prepared = lift.prepare(before, &lift.policy);
+    lift.carry_out(prepared)
+}
+
+/// What became of a lift that must be worth its cost.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Tried {
+    /// What is huge now, if anything was lifted.
+    pub(crate) line: Option<String>,
+    /// The CPU time that lifting the rest would take, if there is a rest.
+    pub(crate) wants: Option<Duration>,
+}
+
+/// Lifts what is worth it: `affords` says so of a CPU time. What is huge already, in the page cache or in the
+/// store, costs little; the rest must be copied.
+///
+/// # Errors
+/// See [`super::attach`].
+pub(crate) fn lift_if(
+    pid: u32,
+    policy: &Policy,
+    seccomp: Seccomp,
+    affords: impl Fn(Duration) -> bool + Send,
+) -> Result<Tried, String> {
+    in_tracer(move || {
+        let (lift, before) = Lift::examine(pid, policy, seccomp)?;
+        let free = Policy { copies: Copies::Later, ..lift.policy.clone() };
+        let mapped = lift.prepare(before, &free);
+        let bytes: u64 = mapped.plan.spans.iter().map(|span| span.range.len()).sum();
+        let skips = mapped.plan.skips.iter().filter(|skip| skip.reason == Reason::CopiedLater);
+        let later: u64 = skips.map(|skip| skip.range.len()).sum();
+        let (of_mapped, of_all) = (worth::cost(0, bytes), worth::cost(later, bytes));
+        let (prepared, wants) = match (bytes, later) {
+            (0, 0) => return Ok(Tried { line: None, wants: None }),
+            (_, 1..) if affords(of_all) => (lift.prepare(mapped.before, &lift.policy), None),
+            (1.., _) if affords(of_mapped) => (mapped, (later > 0).then(|| worth::cost(later, 0))),
+            (0, _) => return Ok(Tried { line: None, wants: Some(of_all) }),
+            _ => return Ok(Tried { line: None, wants: Some(of_mapped) }),
+        };
+        let change = lift.carry_out(prepared)?;
+        Ok(Tried { line: change.lines.into_iter().next(), wants })
+    })
+}
+
+/// The lift of a process.
+struct Lift {
+    pid: u32,
+    began: Instant,
+    seccomp: Seccomp,
+    /// The parts that were asked for.
+    asked: Vec<Part>,
+    /// The policy that was asked for, less what seccomp filters forbid.
+    policy: Policy,
+    /// A line for each backing that filters forbid.
+    forbidden: Vec<String>,
+    stops: Stops,
+}
+
+/// A process, and the plan for it.
+struct Prepared {
+    before: Snapshot,
+    /// The entries of the store that the plan maps.
+    files: Vec<File>,
+    plan: Plan,
+}
+
+impl Lift {
+    /// Reads a process, and finds what filters forbid and what the page cache has of its files in huge folios.
+    fn examine(pid: u32, asked: &Policy, seccomp: Seccomp) -> Result<(Lift, Snapshot), String> {
+        let began = Instant::now();
+        let (status, mut before) = look(pid)?;
+        let Permitted { policy, forbidden, stops } = permitted(pid, &status, &before, asked, seccomp)?;
+        machine::update(&mut before.machine, &status);
+        if policy.backings.contains(&Backing::Pagecache) {
+            let takes = |object: &Object| policy.objects.takes(object);
+            pagecache::find(Some(pid), &mut before, &policy.parts, takes);
+        }
+        let asked = asked.parts.clone();
+        Ok((Lift { pid, began, seccomp, asked, policy, forbidden, stops }, before))
+    }
+
+    /// Plans the lift; makes the entries of the store that the policy lets it make.
+    fn prepare(&self, mut before: Snapshot, policy: &Policy) -> Prepared {
+        let mut files = Vec::new();
+        if policy.backings.contains(&Backing::Shared) {
+            let offer = store::offer(self.pid, &before, policy, Moment::Running);
+            before.stored = offer.stored;
+            files = offer.files;
+        }
+        let mut plan = plan(&before, policy);
+        // What is huge already stays as it is, by an earlier lift or in the page cache.
+        plan.spans.retain(|span| !is_huge(self.pid, span.range));
+        plan.skips.retain(|skip| skip.reason != Reason::CopiedLater || !is_huge(self.pid, skip.range));
+        tracing::debug!(?plan, "planned");
+        Prepared { before, files, plan }
+    }
+
+    fn carry_out(self, Prepared { before, files, plan }: Prepared) -> Result<Change, String> {
+        let Lift { pid, began, seccomp, asked, policy, mut forbidden, mut stops } = self;
+        // For huge pages of the page cache no call is made that a filter could forbid.
+        let needs_none = |span: &Span| span.attempts.iter().all(|one| one.backing == Backing::Pagecache);
+        if policy.parts == asked && plan.spans.iter().all(needs_none) {
+            forbidden.clear();
+        }
+        let outcome = match plan.spans.is_empty() {
+            true => Outcome::default(),
+            false => {
+                let mut live = open(pid, &before, seccomp)?;
+                files.into_iter().for_each(|file| _ = live.offer(file));
+                let outcome = apply(&mut live, &plan);
+                stops = stops.and(live.stops());
+                forbidden.extend(forbidden_calls(&live));
+                outcome
+            }
+        };
+        tracing::debug!(?outcome, "applied");
+        let report = report(pid, &before, &plan, Some(&outcome))?;
+        let line = summary(&policy, &before, &plan, &report);
+        let about = Name::of(pid).0;
+        let largest = complaints(&plan, &outcome).largest(&About::program(&about));
+        let Outcome { lost, leftovers, .. } = outcome;
+        let mut complaints: Vec<String> = lost.into_iter().chain(largest).collect();
+        complaints.extend(left(&leftovers));
+        complaints.extend(forbidden);
+        Ok(change(vec![line], complaints, stops, began.elapsed(), report))
+    }
+}
+
+/// What seccomp filters leave of a policy.
+struct Permitted {
+    policy: Policy,
+    /// A line for each backing that is left out.
+    forbidden: Vec<String>,
+    stops: Stops,
+}
+
+/// Reads the seccomp filters of the process, if it has any and they are to be asked.
+fn permitted(
+    pid: u32,
+    status: &Status,
+    before: &Snapshot,
+    asked: &Policy,
+    seccomp: Seccomp,
+) -> Result<Permitted, String> {
+    let mut permitted = Permitted { policy: asked.clone(), forbidden: Vec::new(), stops: Stops::default() };
+    if status.seccomp.is_some_and(|mode| mode != 0) && seccomp == Seccomp::Auto {
+        let live = open(pid, before, seccomp)?;
+        permitted.stops = live.stops();
+        permitted.forbidden = leave_out(&mut permitted.policy, &live)?;
+    }
+    Ok(permitted)
+}
+
+/// Leaves out of the policy what the seccomp filters of the borrowed thread forbid. Returns a line for each
+/// backing that is left out.
+///
+/// # Errors
+/// Nothing would be left; the line says which call is forbidden.
+fn leave_out(policy: &mut Policy, live: &Live) -> Result<Vec<String>, String> {
+    let mut lines = Vec::new();
+    if policy.backings.contains(&Backing::Shared)
+        && let Err(refusal) = live.allows(Way::File)
+    {
+        policy.backings.retain(|backing| *backing != Backing::Shared);
+        lines.push(format!("its seccomp filter {refusal}: it cannot get files of the store"));
+    }
+    if policy.backings.iter().any(|backing| backing.is_anonymous()) {
+        if let Err(refusal) = live.allows(Way::CopyOfData) {
+            policy.backings.retain(|backing| !backing.is_anonymous());
+            lines.push(format!("its seccomp filter {refusal}: no anonymous copies"));
+        } else if let Err(refusal) = live.allows(Way::CopyOfCode)
+            && policy.backings.iter().all(|backing| backing.is_anonymous())
+        {
+            policy.parts.retain(|part| *part != Part::Text);
+            lines.push(format!("its seccomp filter {refusal}: no anonymous copies of code"));
+        }
+    }
+    match policy.backings.is_empty() || policy.parts.is_empty() {
+        true => Err(lines.join("; ")),
+        false => Ok(lines),
+    }
+}
+
+/// Returns whether huge pages map all of a range.
+fn is_huge(pid: u32, range: Range) -> bool {
+    pagemap::huge_bytes(pid.cast_signed(), range).is_ok_and(|bytes| bytes >= range.len())
+}
