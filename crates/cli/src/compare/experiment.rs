@@ -214,6 +214,7 @@ impl Experiment {
             higher_is_better: self.under_load.as_ref().is_some_and(|u| u.higher_is_better),
             bare_4k: self.bare_4k,
             counts_transactions: self.under_load.as_ref().is_some_and(UnderLoad::counts_transactions),
+            live: None,
         }
     }
 
@@ -288,6 +289,7 @@ impl Experiment {
             memory: timed.seen.memory,
             metric: None,
             server_cpu: None,
+            cpu_per_second: None,
         })
     }
 

@@ -115,6 +115,7 @@ impl UnderLoad {
             memory: seen.memory,
             metric: Some(metric),
             server_cpu: (transactions > 0.0 && cpu > 0.0).then(|| cpu / transactions),
+            cpu_per_second: None,
         })
     }
 }
