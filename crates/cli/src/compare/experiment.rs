@@ -65,7 +65,7 @@ impl Experiment {
             );
         }
         variants.iter().try_for_each(Variant::check)?;
-        let under_load = UnderLoad::new(&args.server);
+        let under_load = UnderLoad::new(&args.server)?;
         let figure = match (&under_load, args.figure) {
             (Some(_), _) => Figure::Metric,
             (None, choice) => choice.map_or(Figure::Wall, Figure::from),

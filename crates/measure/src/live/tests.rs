@@ -63,14 +63,15 @@ fn finding(metric: Metric, bare_huge: u64, lifted_huge: &[u64; 8]) -> Finding {
             let work = (pace * 100) as f64;
             period(&metric, pace * share / 100 + i as u64, Some((0.0, work)), huge[i])
         };
+        let runs: Vec<Run> = pace.iter().enumerate().map(one).collect();
         Side {
             name: name.into(),
             options: None,
-            memory: None,
+            memory: runs.iter().filter_map(|run| run.memory).reduce(Memory::max),
             peak_bytes: None,
             liftable: None,
             why_not: None,
-            runs: pace.iter().enumerate().map(one).collect(),
+            runs,
         }
     };
     let sides = vec![side("bare", &[bare_huge; 8], 100), side("lifted", lifted_huge, 94)];
