@@ -74,7 +74,11 @@ fn periods(subject: &RefCell<&mut Subject>, options: &Options) -> Result<Periods
     let progress = Progress::new(options.rule);
     let (reached, so_far) = (Cell::new(Reached::Pairs), RefCell::new(vec![Vec::new(), Vec::new()]));
     let side = |state: State| {
-        rounds::Side::new(state.name(), move || {
+        let what = match state {
+            State::Bare => "in a bare period",
+            State::Lifted => "in a lifted period",
+        };
+        rounds::Side::new(what, move || {
             let mut subject = subject.borrow_mut();
             period(&mut subject, state, options).map_err(|error| subject.cause(error))
         })
