@@ -36,12 +36,12 @@ pub struct ServerArgs {
 
     /// With --server: finds the metric in the load's output, the first group of the last match. With --pid: a
     /// shell command that prints a counter of the work that is done, such as the requests so far
-    #[arg(long, value_name = "REGEX|CMD", requires = "subject")]
+    #[arg(long, value_name = "REGEX|CMD", requires = "subject", conflicts_with = "command")]
     pub metric: Option<String>,
 
     /// The metric is a rate (transactions a second) or a gauge of which higher is better. Without this
     /// option, lower is
-    #[arg(long, requires = "subject")]
+    #[arg(long, requires = "subject", conflicts_with = "command")]
     pub higher_is_better: bool,
 
     /// Finds the number of transactions in the load's output [default: if the metric is a rate, the

@@ -16,6 +16,9 @@ use std::time::Duration;
 /// How long the experiment takes unless an option says otherwise.
 const USUAL: Duration = Duration::from_secs(60);
 
+/// What else can be compared. Clap forgets that an option requires --pid where one of these excludes --pid.
+const OTHERS: [&str; 2] = ["server", "command"];
+
 /// Options to compare a process that runs with itself.
 #[derive(Args, Debug)]
 pub struct LiveArgs {
@@ -29,48 +32,48 @@ pub struct LiveArgs {
     pub pid: Option<u32>,
 
     /// What --metric prints with --pid
-    #[arg(long, value_enum, requires_all = ["pid", "metric"])]
+    #[arg(long, value_enum, requires_all = ["pid", "metric"], conflicts_with_all = OTHERS)]
     metric_kind: Option<KindChoice>,
 
     /// The verdict is on the CPU time of the process per unit of the counter that this shell command prints
-    #[arg(long, value_name = "CMD", requires = "pid", conflicts_with = "metric")]
+    #[arg(long, value_name = "CMD", requires = "pid", conflicts_with_all = ["metric", "server", "command"])]
     cpu_per: Option<String>,
 
     /// The length of a period
-    #[arg(long, value_name = "TIME", requires = "pid", default_value = "2s", value_parser = quantity::positive_duration)]
+    #[arg(long, value_name = "TIME", requires = "pid", conflicts_with_all = OTHERS, default_value = "2s", value_parser = quantity::positive_duration)]
     period: Duration,
 
     /// What is left out after each switch
-    #[arg(long, value_name = "TIME", requires = "pid", default_value = "200ms", value_parser = quantity::duration)]
+    #[arg(long, value_name = "TIME", requires = "pid", conflicts_with_all = OTHERS, default_value = "200ms", value_parser = quantity::duration)]
     settle: Duration,
 
     /// Draws the same orders as an earlier experiment [default: a random number]
-    #[arg(long, value_name = "N", requires = "pid")]
+    #[arg(long, value_name = "N", requires = "pid", conflicts_with_all = OTHERS)]
     seed: Option<u64>,
 
     /// How the process is left at the end, where nothing has failed [default: as it was found]
-    #[arg(long, value_enum, requires = "pid")]
+    #[arg(long, value_enum, requires = "pid", conflicts_with_all = OTHERS)]
     leave: Option<LeaveChoice>,
 
     /// Where huge pages come from. 'restore' cannot undo pagecache, which auto leaves out here
-    #[arg(long, value_enum, requires = "pid", default_value_t = BackingChoice::Auto)]
+    #[arg(long, value_enum, requires = "pid", conflicts_with_all = OTHERS, default_value_t = BackingChoice::Auto)]
     backing: BackingChoice,
 
     /// Parts to lift: text and rodata, which 'restore' can undo
-    #[arg(long, value_enum, value_delimiter = ',', requires = "pid",
+    #[arg(long, value_enum, value_delimiter = ',', requires = "pid", conflicts_with_all = OTHERS,
           default_values_t = [PartChoice::Text, PartChoice::Rodata])]
     parts: Vec<PartChoice>,
 
     /// Lift only objects whose path or file name matches (repeatable)
-    #[arg(long, value_name = "GLOB", requires = "pid")]
+    #[arg(long, value_name = "GLOB", requires = "pid", conflicts_with_all = OTHERS)]
     object: Vec<String>,
 
     /// Do not lift objects whose path or file name matches (repeatable)
-    #[arg(long, value_name = "GLOB", requires = "pid")]
+    #[arg(long, value_name = "GLOB", requires = "pid", conflicts_with_all = OTHERS)]
     exclude: Vec<String>,
 
     /// What is done with a process under a seccomp filter, which may kill it for the system calls
-    #[arg(long, value_enum, requires = "pid", default_value_t = SeccompChoice::Auto)]
+    #[arg(long, value_enum, requires = "pid", conflicts_with_all = OTHERS, default_value_t = SeccompChoice::Auto)]
     seccomp: SeccompChoice,
 }
 
