@@ -53,9 +53,9 @@ pub fn run(args: &CompareArgs) -> Result<Exit, Failure> {
 fn run_live(pid: u32, args: &CompareArgs) -> Result<Exit, Failure> {
     let options = Options::new(args)?;
     check(args)?;
-    let comparison = live::measure(pid, &options)?;
+    let (comparison, exit) = live::measure(pid, &options)?;
     console::print(&shown(&comparison, args)?)?;
-    Ok(Exit::SUCCESS)
+    Ok(exit)
 }
 
 /// Checks what would otherwise fail after the measurement, and warns of too few pairs.

@@ -3,7 +3,7 @@
 
 use crate::common::huge::{files, pieces};
 use crate::common::run::{NO_STORE, PATIENCE, wait};
-use crate::common::{Cmd, End, HUGELIFT, Held, Outcome, fat, find, plain};
+use crate::common::{Cmd, End, HUGELIFT, Held, Outcome, fat, find};
 use crate::need;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -231,10 +231,16 @@ fn what_cannot_be_undone_or_lifted_is_refused() {
         &["cannot be used with"],
     );
     refused(&compare(held.pid(), &["--exclude", "*"]), &["nothing to compare", "left bare"]);
+    let signal = |signal| kill(Pid::from_raw(held.pid().cast_signed()), signal).expect("kill");
+    signal(Signal::SIGSTOP);
+    while !held.proc("stat").contains(") T ") {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    refused(&compare(held.pid(), &[]), &["not lifted", "SIGCONT", "left bare"]);
+    signal(Signal::SIGCONT);
     assert_eq!(files(held.pid()), before);
-    let small = plain("quiet").build();
-    let mut gone = Cmd::new([&small]).command(None).spawn().expect("a program");
-    gone.kill().and_then(|()| gone.wait()).expect("its end");
+    let mut gone = Cmd::new(["true"]).command(None).spawn().expect("true");
+    gone.wait().expect("its end");
     refused(&compare(gone.id(), &[]), &["no process"]);
 }
 

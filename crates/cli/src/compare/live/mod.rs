@@ -8,6 +8,8 @@ mod subject;
 pub use options::{LiveArgs, Options};
 
 use super::progress::Progress;
+use crate::FAILED;
+use crate::failure::Exit;
 use anyhow::{Error, Result, anyhow, ensure};
 use hugelift_core::printable::text_to_parse;
 use hugelift_measure::comparison::{self, Comparison, Memory, Run, Setting, Side};
@@ -35,12 +37,13 @@ struct Periods {
     reached: Reached,
 }
 
-/// Compares a process with itself, and leaves it as it was found, also after an error and at ctrl-C.
+/// Compares a process with itself, and leaves it as it was found, also after an error and at ctrl-C. The exit
+/// status says whether it could be left so after a measurement that succeeded.
 ///
 /// # Errors
 /// One line: it cannot be lifted or restored, a command prints no number, ctrl-C, or it ended before the
 /// first pair was complete.
-pub fn measure(pid: u32, options: &Options) -> Result<Comparison> {
+pub fn measure(pid: u32, options: &Options) -> Result<(Comparison, Exit)> {
     interrupt::prepare()?;
     let mut subject = Subject::open(pid, options)?;
     let name = subject.name.clone();
@@ -61,11 +64,17 @@ pub fn measure(pid: u32, options: &Options) -> Result<Comparison> {
         (error, Ok(None)) => anyhow!("{name}: {error:#}"),
         (error, Err(why)) => anyhow!("{name}: {error:#}; {why:#}"),
     })?;
-    let left = left?;
+    let (left, exit) = match left {
+        Ok(left) => (left, Exit::SUCCESS),
+        Err(why) => {
+            say(&format!("{why:#}"));
+            (Some(subject.state()), Exit(FAILED))
+        }
+    };
     if measured.reached == Reached::Ended {
         say(&format!("{name} has ended; the result is on the pairs until then"));
     }
-    Ok(conclude(&subject, options, command, measured, left))
+    Ok((conclude(&subject, options, command, measured, left), exit))
 }
 
 /// Measures pairs of periods until the rule says that there are enough, or the process ends.

@@ -88,10 +88,7 @@ impl Subject {
     /// # Errors
     /// It cannot be lifted, or nothing of it is huge afterwards.
     pub fn first_lift(&mut self) -> Result<()> {
-        // From here on the end of the experiment restores it, even if the lift fails halfway.
-        self.state = State::Lifted;
-        let change = attach(self.pid, &self.attach).map_err(|why| anyhow!("not lifted: {why}"))?;
-        self.count(&change);
+        let change = self.lift()?;
         self.switching.first_lift_ms = change.took_ms;
         self.replaced = copies(self.pid)?;
         let huge = Seen::now(self.pid).memory.map_or(0, |memory| memory.lifted());
@@ -114,9 +111,7 @@ impl Subject {
         ensure!(!self.has_ended(), Ended);
         match to {
             State::Lifted => {
-                self.state = State::Lifted;
-                let change = attach(self.pid, &self.attach).map_err(|why| anyhow!("not lifted: {why}"))?;
-                self.count(&change);
+                let change = self.lift()?;
                 self.switching.lift_ms.push(change.took_ms);
             }
             State::Bare => {
@@ -154,6 +149,28 @@ impl Subject {
             format!("{} is not left {}; 'hugelift {verb} {}'", self.name, to.name(), self.pid)
         })?;
         Ok(Some(to))
+    }
+
+    /// Returns the state in which it is.
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    fn lift(&mut self) -> Result<Change> {
+        // A lift that fails halfway leaves copies, which the end of the experiment has to undo.
+        self.state = State::Lifted;
+        match attach(self.pid, &self.attach) {
+            Ok(change) => {
+                self.count(&change);
+                Ok(change)
+            }
+            Err(why) => {
+                if copies(self.pid).is_ok_and(|copies| copies.is_empty()) {
+                    self.state = State::Bare;
+                }
+                bail!("not lifted: {why}")
+            }
+        }
     }
 
     fn count(&mut self, change: &Change) {
