@@ -37,7 +37,7 @@ machine() {
     arm64-6.1)
       arch=aarch64 kernel=arm64-6.1 disks='xfs ext4 btrfs'
       qemu=("${arm[@]}" -M virt -cpu neoverse-n1)
-      suites=(launcher children files moved prime shared limited)
+      suites=(launcher files moved prime shared limited)
       ;;
     arm64-6.12-16k) # base pages of 16 kB: a THP has 32 MB
       arch=aarch64 kernel=arm64-6.12-16k memory=3G
@@ -57,7 +57,7 @@ machine() {
     x86_64-6.12)
       kernel=x86_64-6.12 disks='xfs ext4 btrfs'
       qemu=("${x86[@]}")
-      suites=(children dist files moved prime shared symbols)
+      suites=(dist files moved prime shared symbols)
       ;;
     x86_64-numa) # Linux 6.1: the effect of cpusets and policies on hugetlb was measured with it
       kernel=x86_64-6.1

@@ -85,6 +85,7 @@ pub fn run_attach(args: &AttachArgs) -> Result<Exit, Failure> {
         seccomp: args.shown.seccomp.into(),
         cpu: args.cpu_budget,
         added: args.add,
+        copies_only: false,
     };
     each(&args.select, &args.shown, |pid| attach_to(pid, &options))
 }

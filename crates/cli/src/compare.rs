@@ -4,6 +4,7 @@
 mod csv;
 mod experiment;
 mod known;
+mod live;
 mod nothing;
 mod options;
 mod progress;
@@ -19,6 +20,7 @@ use hugelift_os::io::console::{self, say};
 use hugelift_os::launch::lookup::resolve;
 use hugelift_report::comparison as comparison_text;
 use hugelift_report::html::compare::document;
+use live::Options;
 use std::ffi::OsString;
 
 /// Measures, and prints the comparison.
@@ -26,6 +28,9 @@ use std::ffi::OsString;
 /// # Errors
 /// The options make no sense, a run fails, or the result cannot be written.
 pub fn run(args: &CompareArgs) -> Result<Exit, Failure> {
+    if let Some(pid) = args.live.pid {
+        return run_live(pid, args);
+    }
     let argv: Vec<OsString> = match &args.server.server {
         Some(line) => {
             let words = shell_words::split(line).map_err(|e| format!("--server '{line}': {e}"))?;
@@ -38,13 +43,28 @@ pub fn run(args: &CompareArgs) -> Result<Exit, Failure> {
     };
     // These fail before the first run, not in the middle of a measurement.
     let path = resolve(program)?;
+    check(args)?;
+    let comparison = Experiment::new(args, argv)?.run(&path)?;
+    console::print(&shown(&comparison, args)?)?;
+    Ok(Exit::SUCCESS)
+}
+
+/// Compares a process that runs with itself, and prints the comparison.
+fn run_live(pid: u32, args: &CompareArgs) -> Result<Exit, Failure> {
+    let options = Options::new(args)?;
+    check(args)?;
+    let (comparison, exit) = live::measure(pid, &options)?;
+    console::print(&shown(&comparison, args)?)?;
+    Ok(exit)
+}
+
+/// Checks what would otherwise fail after the measurement, and warns of too few pairs.
+fn check(args: &CompareArgs) -> Result<(), Failure> {
     output::check_html(args.html.as_deref())?;
     if let Some(warning) = args.enough.warning() {
         say(&warning);
     }
-    let comparison = Experiment::new(args, argv)?.run(&path)?;
-    console::print(&shown(&comparison, args)?)?;
-    Ok(Exit::SUCCESS)
+    Ok(())
 }
 
 /// Writes the page, if one is wanted; returns what is for standard output.

@@ -46,7 +46,8 @@ pub enum PartChoice {
 }
 
 impl PartChoice {
-    fn parts(self) -> &'static [Part] {
+    /// Returns the parts that it means.
+    pub fn parts(self) -> &'static [Part] {
         const ALL: [Part; 8] = [
             Part::Text,
             Part::Rodata,

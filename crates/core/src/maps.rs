@@ -96,6 +96,11 @@ impl Mapping {
         self.file.inode != 0
     }
 
+    /// Returns whether it is anonymous memory of a hugetlb pool, which the kernel lists as a deleted file.
+    pub fn is_anonymous_hugetlb(&self) -> bool {
+        self.deleted && !self.shared && self.path.as_os_str() == "/anon_hugepage"
+    }
+
     /// Returns whether it is one of the kernel's own pages, which must stay at their addresses: `[vdso]`,
     /// `[vvar]`, `[vsyscall]`, `[uprobes]`.
     pub fn is_kernel_code(&self) -> bool {

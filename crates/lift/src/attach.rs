@@ -15,7 +15,7 @@ use hugelift_core::addr::{Range, human_bytes};
 use hugelift_core::apply::Outcome;
 use hugelift_core::collapse::{Budget, Collapsed};
 use hugelift_core::plan::plan;
-use hugelift_core::policy::{Policy, SpanChoice};
+use hugelift_core::policy::{Backing, Policy, SpanChoice};
 use hugelift_core::printable::Untrusted;
 use hugelift_core::report::Report;
 use hugelift_core::restore::{Replaced, replaced};
@@ -66,6 +66,8 @@ pub struct AttachOptions {
     pub cpu: Duration,
     /// Bytes of memory that collapsing anonymous memory may add.
     pub added: u64,
+    /// Text and rodata get only what [`restore`] undoes: copies, no huge pages of the page cache.
+    pub copies_only: bool,
 }
 
 /// What the change of a running process showed.
@@ -94,6 +96,9 @@ pub fn attach(pid: u32, options: &AttachOptions) -> Result<Change, String> {
     let mut policy = options.policy.policy()?;
     // Spans that reach over neighbours were chosen for the moment at which only the loader has run.
     policy.span = SpanChoice::Inner;
+    if options.copies_only {
+        policy.backings.retain(|backing| *backing != Backing::Pagecache);
+    }
     let parts = policy.parts.clone();
     let of = |wanted: &[Part]| parts.iter().copied().filter(|p| wanted.contains(p)).collect::<Vec<Part>>();
     let anonymous = of(&[Part::Bss, Part::Heap, Part::Stack, Part::Anon]);

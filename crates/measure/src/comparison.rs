@@ -3,7 +3,12 @@
 //! what may be claimed. This is the JSON of `hugelift compare`, version [`VERSION`].
 //! `hugelift_report::comparison` shows it as text.
 
-use crate::stats::{self, Estimate, Verdict};
+mod finding;
+
+pub use finding::{Finding, VariantResult};
+
+use crate::live::Live;
+use crate::stats::{self, Estimate};
 use crate::stopping::Reached;
 use hugelift_core::smaps::Usage;
 use serde::Serialize;
@@ -30,6 +35,12 @@ pub enum Figure {
     /// CPU time of the server for one transaction, or for the whole load where transactions are not
     /// counted, seconds.
     ServerCpu,
+    /// By how much the counter of a running process grows in a second.
+    Rate,
+    /// CPU time of a running process for one unit of its counter, seconds.
+    CpuPerUnit,
+    /// CPU time of a running process in a second, seconds.
+    CpuPerSecond,
 }
 
 impl Figure {
@@ -40,6 +51,9 @@ impl Figure {
             Figure::Cpu => "CPU time",
             Figure::Metric => "metric",
             Figure::ServerCpu => "server CPU per transaction",
+            Figure::Rate => "work per second",
+            Figure::CpuPerUnit => "CPU time per unit of work",
+            Figure::CpuPerSecond => "CPU time per second",
         }
     }
 
@@ -48,8 +62,9 @@ impl Figure {
         match self {
             Figure::Wall => Some(run.wall),
             Figure::Cpu => Some(run.user + run.system + run.helper),
-            Figure::Metric => run.metric,
-            Figure::ServerCpu => run.server_cpu,
+            Figure::Metric | Figure::Rate => run.metric,
+            Figure::ServerCpu | Figure::CpuPerUnit => run.server_cpu,
+            Figure::CpuPerSecond => run.cpu_per_second,
         }
     }
 }
@@ -163,10 +178,13 @@ pub struct Run {
     pub peak_bytes: Option<u64>,
     /// The most that was huge, where it was read.
     pub memory: Option<Memory>,
-    /// The number in the load's output.
+    /// The number in the load's output; of a running process [`Figure::Metric`] or [`Figure::Rate`].
     pub metric: Option<f64>,
-    /// See [`Figure::ServerCpu`].
+    /// See [`Figure::ServerCpu`] and [`Figure::CpuPerUnit`].
     pub server_cpu: Option<f64>,
+    /// See [`Figure::CpuPerSecond`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_per_second: Option<f64>,
 }
 
 /// One side: the bare program, or one variant.
@@ -203,56 +221,6 @@ pub struct Ratio {
     pub pairs: usize,
 }
 
-/// What may be claimed about a variant.
-#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
-#[serde(tag = "verdict", rename_all = "kebab-case")]
-pub enum Finding {
-    /// The variant is better by these shares (0.03 is 3 %).
-    Faster {
-        /// The least share.
-        from: f64,
-        /// The largest share.
-        to: f64,
-    },
-    /// The variant is worse by these shares.
-    Slower {
-        /// The least share.
-        from: f64,
-        /// The largest share.
-        to: f64,
-    },
-    /// The interval contains 1.
-    NoDifference {
-        /// The measurement could not have shown a difference smaller than this share.
-        smallest_seen: f64,
-    },
-    /// The figures are better, but no huge page was seen: nothing is claimed.
-    NotHuge {
-        /// The least share.
-        from: f64,
-        /// The largest share.
-        to: f64,
-    },
-    /// Fewer than six pairs.
-    TooFew,
-    /// No part of the program holds a whole huge page, so nothing was measured.
-    NothingToLift,
-}
-
-/// One variant compared with the bare program.
-#[derive(Clone, PartialEq, Debug, Serialize)]
-pub struct VariantResult {
-    /// The variant.
-    pub name: String,
-    /// The verdict on [`Comparison::figure`].
-    #[serde(flatten)]
-    pub finding: Finding,
-    /// No part of the program holds a whole huge page.
-    pub nothing_to_lift: bool,
-    /// The ratios of all figures.
-    pub ratios: Vec<Ratio>,
-}
-
 /// The settings of the comparison and the machine.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Setting {
@@ -270,6 +238,9 @@ pub struct Setting {
     pub bare_4k: bool,
     /// Whether transactions were counted, so that [`Figure::ServerCpu`] is per transaction.
     pub counts_transactions: bool,
+    /// How a running process was lifted and restored; none for programs that are started.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub live: Option<Live>,
 }
 
 /// The whole comparison.
@@ -294,7 +265,7 @@ impl Comparison {
     /// Draws the conclusions from `sides`, of which the first is the bare one.
     pub fn new(setting: Setting, reached: Reached, sides: Vec<Side>) -> Comparison {
         let variants = match sides.split_first() {
-            Some((bare, rest)) => rest.iter().map(|side| compare(&setting, bare, side)).collect(),
+            Some((bare, rest)) => rest.iter().map(|side| finding::compare(&setting, bare, side)).collect(),
             None => Vec::new(),
         };
         Comparison { version: VERSION, method: METHOD, setting, reached, sides, variants }
@@ -318,9 +289,10 @@ impl Comparison {
 
 /// Returns the figures that the runs have.
 pub fn figures(setting: &Setting) -> &'static [Figure] {
-    match setting.load {
-        Some(_) => &[Figure::Metric, Figure::ServerCpu],
-        None => &[Figure::Wall, Figure::Cpu],
+    match (&setting.live, &setting.load) {
+        (Some(live), _) => live.metric.figures(),
+        (None, Some(_)) => &[Figure::Metric, Figure::ServerCpu],
+        (None, None) => &[Figure::Wall, Figure::Cpu],
     }
 }
 
@@ -329,41 +301,4 @@ pub fn ratio(figure: Figure, bare: &[Run], variant: &[Run]) -> Option<Estimate> 
     let pairs: Vec<(f64, f64)> =
         bare.iter().zip(variant).filter_map(|(a, b)| Some((figure.of(a)?, figure.of(b)?))).collect();
     stats::ratio(&pairs).ok()
-}
-
-fn compare(setting: &Setting, bare: &Side, side: &Side) -> VariantResult {
-    let estimate = ratio(setting.figure, &bare.runs, &side.runs);
-    // Where smaps could not be read, no gain is claimed.
-    let huge = side.memory.is_some_and(|memory| memory.lifted() > 0);
-    let nothing_to_lift = side.liftable == Some(0);
-    let finding = match estimate {
-        Some(estimate) => finding(&estimate, setting.higher_is_better, huge),
-        None if nothing_to_lift && side.runs.is_empty() => Finding::NothingToLift,
-        None => Finding::TooFew,
-    };
-    let ratios = figures(setting).iter().filter_map(|&figure| {
-        let e = ratio(figure, &bare.runs, &side.runs)?;
-        let (low, high) = (e.interval.map(|i| i.low), e.interval.map(|i| i.high));
-        Some(Ratio { figure, point: e.point, low, high, pairs: e.count })
-    });
-    VariantResult { name: side.name.clone(), finding, nothing_to_lift, ratios: ratios.collect() }
-}
-
-fn finding(estimate: &Estimate, higher_is_better: bool, huge: bool) -> Finding {
-    let (Some(interval), Some(width)) = (estimate.interval, estimate.half_width()) else {
-        return Finding::TooFew;
-    };
-    let below = (1.0 - interval.high, 1.0 - interval.low);
-    let above = (interval.low - 1.0, interval.high - 1.0);
-    let (better, (from, to)) = match estimate.verdict(1.0) {
-        Verdict::TooFew => return Finding::TooFew,
-        Verdict::Undecided => return Finding::NoDifference { smallest_seen: width },
-        Verdict::Less => (!higher_is_better, below),
-        Verdict::More => (higher_is_better, above),
-    };
-    match (better, huge) {
-        (true, true) => Finding::Faster { from, to },
-        (true, false) => Finding::NotHuge { from, to },
-        (false, _) => Finding::Slower { from, to },
-    }
 }

@@ -9,6 +9,7 @@
 //! | [`timed`] | a run that is measured |
 //! | [`inspection`] | a run that is not measured: the program is stopped at its exit and its memory read |
 //! | [`server`], [`ready`], `tree` | a server for one round, when it is ready, the CPU time of its processes |
+//! | [`live`] | a process that runs: the periods in which it is lifted or bare, and what is read of it |
 //! | [`generated`], [`sample`] | the generated programs; runs of programs that wait while their memory is read |
 //! | [`coverage`] | how much of a process is huge, by smaps |
 //! | [`stats`], [`stopping`], [`comparison`] | intervals of pairs, when there are enough pairs, what may be claimed |
@@ -26,6 +27,7 @@ pub mod generated;
 pub mod host;
 pub mod inspection;
 pub mod interrupt;
+pub mod live;
 pub mod ministat;
 pub mod perf;
 pub mod pmu;

@@ -50,10 +50,21 @@ pub fn run<T>(
 /// The first run that failed, with the name of its side.
 pub fn run_while<T>(
     sides: &mut [Side<T>],
+    after: impl FnMut(&[Vec<T>], &[usize]) -> bool,
+) -> Result<Vec<Vec<T>>> {
+    run_drawn(sides, fastrand::Rng::new(), after)
+}
+
+/// Runs as [`run_while`] does, in orders that `random` draws: the same seed gives the same orders.
+///
+/// # Errors
+/// The first run that failed, with the name of its side.
+pub fn run_drawn<T>(
+    sides: &mut [Side<T>],
+    mut random: fastrand::Rng,
     mut after: impl FnMut(&[Vec<T>], &[usize]) -> bool,
 ) -> Result<Vec<Vec<T>>> {
     let mut results: Vec<Vec<T>> = sides.iter().map(|_| Vec::new()).collect();
-    let mut random = fastrand::Rng::new();
     loop {
         let mut order: Vec<usize> = (0..sides.len()).collect();
         random.shuffle(&mut order);
@@ -98,6 +109,25 @@ mod tests {
         assert!(log.chunks(2).all(|round| round[0] != round[1]), "{log:?}");
         // 64 draws of the same order have a probability of 2^-63.
         assert!(firsts.iter().all(|&n| n > 0), "{firsts:?}");
+    }
+
+    #[test]
+    fn a_seed_gives_the_same_orders_again() {
+        let orders = |seed: u64| {
+            let mut orders: Vec<Vec<usize>> = Vec::new();
+            let mut sides = [Side::new("a", || Ok(())), Side::new("b", || Ok(()))];
+            let random = fastrand::Rng::with_seed(seed);
+            run_drawn(&mut sides, random, |_, order| {
+                orders.push(order.to_vec());
+                orders.len() < 64
+            })
+            .unwrap();
+            orders
+        };
+        assert_eq!(orders(5), orders(5));
+        assert_ne!(orders(5), orders(6));
+        let firsts = orders(5).iter().filter(|order| order[0] == 0).count();
+        assert!((16..=48).contains(&firsts), "{firsts} of 64 pairs begin with the first side");
     }
 
     #[test]

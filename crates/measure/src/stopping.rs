@@ -39,6 +39,8 @@ pub enum Reached {
     Width,
     /// The time.
     Time,
+    /// The process has ended.
+    Ended,
     /// There was nothing to lift, so nothing was measured.
     NothingToLift,
 }

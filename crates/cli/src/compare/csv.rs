@@ -6,7 +6,7 @@ use crate::output;
 use anyhow::Context as _;
 use hugelift_measure::comparison::Comparison;
 
-const TITLES: [&str; 20] = [
+const TITLES: [&str; 21] = [
     "side",
     "pair",
     "position",
@@ -27,6 +27,7 @@ const TITLES: [&str; 20] = [
     "server_cpu_s",
     "figure",
     "options",
+    "cpu_per_s",
 ];
 
 /// Returns the table, with a line of titles. A value that was not seen is empty.
@@ -63,6 +64,7 @@ pub fn csv(comparison: &Comparison) -> Result<String, Failure> {
                 text(run.server_cpu),
                 figure.to_string(),
                 options.clone(),
+                text(run.cpu_per_second),
             ]);
         }
     }

@@ -65,7 +65,7 @@ impl Experiment {
             );
         }
         variants.iter().try_for_each(Variant::check)?;
-        let under_load = UnderLoad::new(&args.server);
+        let under_load = UnderLoad::new(&args.server)?;
         let figure = match (&under_load, args.figure) {
             (Some(_), _) => Figure::Metric,
             (None, choice) => choice.map_or(Figure::Wall, Figure::from),
@@ -214,6 +214,7 @@ impl Experiment {
             higher_is_better: self.under_load.as_ref().is_some_and(|u| u.higher_is_better),
             bare_4k: self.bare_4k,
             counts_transactions: self.under_load.as_ref().is_some_and(UnderLoad::counts_transactions),
+            live: None,
         }
     }
 
@@ -288,6 +289,7 @@ impl Experiment {
             memory: timed.seen.memory,
             metric: None,
             server_cpu: None,
+            cpu_per_second: None,
         })
     }
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The options of `hugelift compare`.
 
+use super::live::LiveArgs;
+use super::under_load::ServerArgs;
 use crate::run::RunArgs;
 use clap::{Args, ValueEnum};
 use hugelift_core::quantity;
 use hugelift_measure::comparison::Figure;
 use hugelift_measure::program::Output;
-use hugelift_measure::ready::Ready;
 use hugelift_measure::stopping::{LEAST_PAIRS, Rule};
-use regex::Regex;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,7 +18,8 @@ use std::time::Duration;
 /// The program runs bare and lifted in turn, in random order within each pair. The ratio of
 /// lifted to bare is the Hodges-Lehmann estimate over all pairs, with the 95 % interval of
 /// Wilcoxon's signed-rank test, which assumes no distribution. What was on huge pages is read from
-/// smaps on both sides. Where smaps shows no huge page, no gain is claimed.
+/// smaps on both sides. Where smaps shows no huge page, no gain is claimed. With --pid a process that runs
+/// already is lifted and restored in turn.
 #[derive(Args, Debug)]
 pub struct CompareArgs {
     /// A variant to compare with bare: its name, and options of `hugelift run` (repeatable)
@@ -83,9 +84,12 @@ pub struct CompareArgs {
     #[command(flatten)]
     pub server: ServerArgs,
 
+    #[command(flatten)]
+    pub live: LiveArgs,
+
     /// The program, looked up on PATH, and its arguments
-    #[arg(required_unless_present = "server", conflicts_with = "server", trailing_var_arg = true,
-          value_names = ["CMD", "ARGS"])]
+    #[arg(required_unless_present_any = ["server", "pid"], conflicts_with_all = ["server", "pid"],
+          trailing_var_arg = true, value_names = ["CMD", "ARGS"])]
     pub command: Vec<OsString>,
 }
 
@@ -101,7 +105,7 @@ pub struct EnoughArgs {
     #[arg(long, value_name = "PERCENT", value_parser = share)]
     pub until: Option<f64>,
 
-    /// Stop after this time, as in 5 (seconds), 500ms, 90s or 2m
+    /// Stop after this time, as in 5 (seconds), 500ms, 90s or 2m [default with --pid: 60]
     #[arg(long, value_name = "TIME", value_parser = quantity::positive_duration)]
     pub time: Option<Duration>,
 }
@@ -112,6 +116,14 @@ impl EnoughArgs {
         Rule { pairs: self.pairs.map(|n| n as usize), until: self.until, time: self.time }
     }
 
+    /// Returns the rule by which a measurement ends that takes `time` unless an option says otherwise.
+    pub fn rule_or(&self, time: Duration) -> Rule {
+        match self.rule() {
+            rule if rule == Rule::default() => Rule { time: Some(time), ..rule },
+            rule => rule,
+        }
+    }
+
     /// Returns a warning if there are too few pairs for a verdict.
     pub fn warning(&self) -> Option<String> {
         let few = self.pairs.filter(|&n| (n as usize) < LEAST_PAIRS)?;
@@ -119,45 +131,6 @@ impl EnoughArgs {
             "{few} pairs are too few for an interval and a verdict: use --pairs {LEAST_PAIRS} or more"
         ))
     }
-}
-
-/// Options to compare servers under a load.
-#[derive(Args, Debug)]
-pub struct ServerArgs {
-    /// Compare a server: in each round it is started (without a shell, which only splits the words),
-    /// loaded when it is ready, and stopped by SIGTERM
-    #[arg(long, value_name = "CMD", requires_all = ["ready", "load", "metric"])]
-    pub server: Option<String>,
-
-    /// The server is ready when this port or unix socket accepts a connection, or when the server
-    /// has printed a line that matches
-    #[arg(long, value_name = "PORT|SOCKET|REGEX", requires = "server")]
-    pub ready: Option<Ready>,
-
-    /// The load, run in a shell
-    #[arg(long, value_name = "CMD", requires = "server")]
-    pub load: Option<String>,
-
-    /// Finds the metric in the load's output: the first group of the last match
-    #[arg(long, value_name = "REGEX", requires = "server")]
-    pub metric: Option<Regex>,
-
-    /// The metric is a rate (transactions a second): higher is better. Without this option, lower is
-    #[arg(long, requires = "server")]
-    pub higher_is_better: bool,
-
-    /// Finds the number of transactions in the load's output [default: if the metric is a rate, the
-    /// rate times the load's duration]
-    #[arg(long, value_name = "REGEX", requires = "server")]
-    pub count: Option<Regex>,
-
-    /// How long the server has to become ready
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = quantity::duration)]
-    pub ready_timeout: Duration,
-
-    /// How long the server has to end after SIGTERM before it is killed
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = quantity::duration)]
-    pub stop_timeout: Duration,
 }
 
 /// `--figure`

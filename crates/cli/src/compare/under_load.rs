@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One round of a server: it is started, loaded, measured and stopped.
+//! A server under a load: the options, and one round, in which it is started, loaded, measured and stopped.
 
 use super::known::{Known, shell_status};
-use super::options::ServerArgs;
 use anyhow::{Context as _, Result, ensure};
+use clap::Args;
 use hugelift_core::printable::Escape;
+use hugelift_core::quantity;
 use hugelift_measure::comparison::Run;
 use hugelift_measure::program::Program;
 use hugelift_measure::ready::Ready;
@@ -15,6 +16,47 @@ use hugelift_os::io::console::say;
 use regex::Regex;
 use std::cell::Cell;
 use std::time::Duration;
+
+/// Options to compare servers under a load.
+#[derive(Args, Debug)]
+pub struct ServerArgs {
+    /// Compare a server: in each round it is started (without a shell, which only splits the words),
+    /// loaded when it is ready, and stopped by SIGTERM
+    #[arg(long, value_name = "CMD", group = "subject", requires_all = ["ready", "load", "metric"])]
+    pub server: Option<String>,
+
+    /// The server is ready when this port or unix socket accepts a connection, or when the server
+    /// has printed a line that matches
+    #[arg(long, value_name = "PORT|SOCKET|REGEX", requires = "server")]
+    pub ready: Option<Ready>,
+
+    /// The load, run in a shell
+    #[arg(long, value_name = "CMD", requires = "server")]
+    pub load: Option<String>,
+
+    /// With --server: finds the metric in the load's output, the first group of the last match. With --pid: a
+    /// shell command that prints a counter of the work that is done, such as the requests so far
+    #[arg(long, value_name = "REGEX|CMD", requires = "subject", conflicts_with = "command")]
+    pub metric: Option<String>,
+
+    /// The metric is a rate (transactions a second) or a gauge of which higher is better. Without this
+    /// option, lower is
+    #[arg(long, requires = "subject", conflicts_with = "command")]
+    pub higher_is_better: bool,
+
+    /// Finds the number of transactions in the load's output [default: if the metric is a rate, the
+    /// rate times the load's duration]
+    #[arg(long, value_name = "REGEX", requires = "server")]
+    pub count: Option<Regex>,
+
+    /// How long the server has to become ready
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = quantity::duration)]
+    pub ready_timeout: Duration,
+
+    /// How long the server has to end after SIGTERM before it is killed
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = quantity::duration)]
+    pub stop_timeout: Duration,
+}
 
 /// How servers are compared.
 pub struct UnderLoad {
@@ -33,18 +75,29 @@ pub struct UnderLoad {
 
 impl UnderLoad {
     /// Takes over the options; `None` if they compare a command, not a server.
-    pub fn new(args: &ServerArgs) -> Option<UnderLoad> {
-        args.server.as_ref()?;
-        Some(UnderLoad {
-            ready: args.ready.clone()?,
-            load: args.load.clone()?,
-            metric: args.metric.clone()?,
+    ///
+    /// # Errors
+    /// The metric is not a regular expression.
+    pub fn new(args: &ServerArgs) -> Result<Option<UnderLoad>> {
+        let (Some(_), Some(ready), Some(load), Some(metric)) =
+            (&args.server, &args.ready, &args.load, &args.metric)
+        else {
+            return Ok(None);
+        };
+        // The regex crate's message has several lines.
+        let regex = Regex::new(metric)
+            .ok()
+            .with_context(|| format!("--metric '{}' is not a regular expression", metric.escaped()))?;
+        Ok(Some(UnderLoad {
+            ready: ready.clone(),
+            load: load.clone(),
+            metric: regex,
             higher_is_better: args.higher_is_better,
             count: args.count.clone(),
             ready_timeout: args.ready_timeout,
             stop_timeout: args.stop_timeout,
             said_of_kill: Cell::new(false),
-        })
+        }))
     }
 
     /// Returns whether the server's CPU time is given per transaction.
@@ -115,6 +168,7 @@ impl UnderLoad {
             memory: seen.memory,
             metric: Some(metric),
             server_cpu: (transactions > 0.0 && cpu > 0.0).then(|| cpu / transactions),
+            cpu_per_second: None,
         })
     }
 }

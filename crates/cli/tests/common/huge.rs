@@ -4,6 +4,7 @@
 
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::elf::Headers;
+use hugelift_core::maps::Mapping;
 use hugelift_core::smaps::Usage;
 use hugelift_os::proc::procfs::Process;
 use std::collections::BTreeMap;
@@ -108,6 +109,27 @@ fn bias(usage: &[Usage], object: &Path, headers: &Headers) -> Option<u64> {
         }
     }
     votes.into_iter().max_by_key(|(_, n)| *n).map(|(bias, _)| bias)
+}
+
+/// Returns what `/proc/PID/maps` says of mappings of files. Neighbours that continue each other are one: where
+/// the first page of a file was copied, `restore` has to open it anew, and the kernel does not join the two.
+pub fn files(pid: u32) -> Vec<String> {
+    let all = Process::new(pid).maps().expect("its maps");
+    let mut joined: Vec<Mapping> = Vec::new();
+    for mapping in all.into_iter().filter(Mapping::is_file) {
+        match joined.last_mut() {
+            Some(last)
+                if last.range.end == mapping.range.start
+                    && (last.file, last.prot) == (mapping.file, mapping.prot)
+                    && last.offset + last.range.len() == mapping.offset =>
+            {
+                last.range.end = mapping.range.end;
+            }
+            _ => joined.push(mapping),
+        }
+    }
+    let line = |m: &Mapping| format!("{:?} {:?} {:x} {}", m.range, m.prot, m.offset, m.path.display());
+    joined.iter().map(line).collect()
 }
 
 /// Asserts that every whole huge page of every piece is huge, by this backing. Returns how many

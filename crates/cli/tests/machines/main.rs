@@ -6,7 +6,6 @@
 //! running machine require.
 
 mod backings;
-mod children;
 mod dist;
 mod fallbacks;
 mod files;

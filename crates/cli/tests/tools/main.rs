@@ -6,6 +6,7 @@ mod common;
 
 mod align;
 mod compare;
+mod compare_live;
 mod doctor;
 mod inspect;
 mod keep;

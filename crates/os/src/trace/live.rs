@@ -328,10 +328,11 @@ impl Live {
         let expected = self.planned[index].clone();
         // Code that was written to since the snapshot, as by a debugger, is no longer what was copied.
         let pid = self.pid;
+        let has_file = expected.is_file() && !expected.is_anonymous_hugetlb();
         let is_written = || pagemap::written_bytes(pid, over).is_ok_and(|bytes| bytes > 0);
         let (number, args) = mremap_call(from, to);
         let made = self.borrow(|lent| {
-            if !is_still_mapped(pid, &expected) || expected.is_file() && is_written() {
+            if !is_still_mapped(pid, &expected) || has_file && is_written() {
                 return Ok(i64::from(-libc::ESTALE));
             }
             lent.call(number, args)

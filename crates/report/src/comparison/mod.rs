@@ -5,11 +5,12 @@ use crate::table::{LEFT, RIGHT, Table};
 use hugelift_core::addr::human_bytes;
 use hugelift_core::printable::printable;
 use hugelift_measure::comparison::{
-    Comparison, Coverage, Figure, Finding, Ratio, Run, Side, VariantResult, figures,
+    Comparison, Coverage, Figure, Finding, Ratio, Run, Setting, Side, VariantResult, figures,
 };
 use hugelift_measure::stats;
 use std::fmt::Write as _;
 
+mod live;
 #[cfg(test)]
 mod tests;
 
@@ -38,6 +39,9 @@ pub(crate) fn remarks(comparison: &Comparison) -> Vec<String> {
     let mut all = Vec::new();
     if !comparison.has_runs() {
         return all;
+    }
+    if let Some(live) = &setting.live {
+        return live::remarks(comparison, live);
     }
     let bare = comparison.bare().and_then(|side| side.memory);
     match bare {
@@ -97,6 +101,7 @@ pub(crate) fn verdict(comparison: &Comparison, variant: &VariantResult) -> Strin
             "{name} took {} % {better} {figure}, but smaps shows no huge page in it: hugelift claims no gain.",
             range(from, to)
         ),
+        Finding::NotSwitched => live::not_switched(comparison, name),
         Finding::TooFew => format!("{name}: too few pairs for a verdict (at least 6: --pairs 6)."),
         Finding::NothingToLift => {
             let why = comparison.side(name).and_then(|side| side.why_not.clone()).unwrap_or_default();
@@ -149,11 +154,11 @@ pub(crate) fn seconds(value: f64) -> String {
     }
 }
 
-/// Returns a figure's value with its unit; the metric has none.
+/// Returns a figure's value with its unit; what the user counts or measures has none.
 pub(crate) fn value(figure: Figure, value: f64) -> String {
     match figure {
-        Figure::Metric if value.abs() >= 1000.0 => format!("{value:.0}"),
-        Figure::Metric => format!("{value:.3}"),
+        Figure::Metric | Figure::Rate if value.abs() >= 1000.0 => format!("{value:.0}"),
+        Figure::Metric | Figure::Rate => format!("{value:.3}"),
         _ => seconds(value),
     }
 }
@@ -164,33 +169,15 @@ pub(crate) fn median(side: &Side, of: impl Fn(&Run) -> Option<f64>) -> Option<f6
 }
 
 fn table(out: &mut String, comparison: &Comparison) {
-    let server = comparison.setting.load.is_some();
+    let columns = columns(&comparison.setting);
     let mut titles: Vec<&str> = vec!["medians"];
-    titles.extend(match server {
-        true => ["metric", "server CPU"].as_slice(),
-        false => ["wall", "user", "system", "helper", "minor", "major"].as_slice(),
-    });
-    titles.extend(["peak", "huge text", "huge rodata", "other huge"]);
+    titles.extend(columns.iter().map(|(title, _)| *title));
+    titles.extend(["huge text", "huge rodata", "other huge"]);
     let mut table = numbers(titles.len());
     table.row(titles);
     for side in &comparison.sides {
         let mut row = vec![side.name.clone()];
-        let middle = |of: &dyn Fn(&Run) -> Option<f64>, show: &dyn Fn(f64) -> String| {
-            median(side, of).map_or("-".to_string(), show)
-        };
-        let count = |v: f64| format!("{v:.0}");
-        if server {
-            row.push(middle(&|r| r.metric, &|v| value(Figure::Metric, v)));
-            row.push(middle(&|r| r.server_cpu, &seconds));
-        } else {
-            row.push(middle(&|r| Some(r.wall), &seconds));
-            row.push(middle(&|r| Some(r.user), &seconds));
-            row.push(middle(&|r| Some(r.system), &seconds));
-            row.push(middle(&|r| Some(r.helper), &seconds));
-            row.push(middle(&|r| Some(r.minor_faults as f64), &count));
-            row.push(middle(&|r| Some(r.major_faults as f64), &count));
-        }
-        row.push(side.peak_bytes.map_or("-".into(), human_bytes));
+        row.extend(columns.iter().map(|(_, show)| show(side).unwrap_or_else(|| "-".into())));
         let cover = |c: Coverage| format!("{} of {}", human_bytes(c.huge), human_bytes(c.whole));
         row.push(side.memory.map_or("-".into(), |m| cover(m.text)));
         row.push(side.memory.map_or("-".into(), |m| cover(m.rodata)));
@@ -198,6 +185,40 @@ fn table(out: &mut String, comparison: &Comparison) {
         table.row(row);
     }
     *out += &table.to_string();
+}
+
+/// A column of the table of medians: its title, and what it shows of a side.
+type Column = (&'static str, Box<dyn Fn(&Side) -> Option<String>>);
+
+/// Returns the columns of the table of medians, without what was huge.
+fn columns(setting: &Setting) -> Vec<Column> {
+    let of = |title, figure: Figure| -> Column {
+        (title, Box::new(move |side| Some(value(figure, median(side, |run| figure.of(run))?))))
+    };
+    let time = |title, of: fn(&Run) -> f64| -> Column {
+        (title, Box::new(move |side| median(side, |run| Some(of(run))).map(seconds)))
+    };
+    let count = |title, of: fn(&Run) -> u64| -> Column {
+        (title, Box::new(move |side| Some(format!("{:.0}", median(side, |run| Some(of(run) as f64))?))))
+    };
+    let (minor, major) = (count("minor", |run| run.minor_faults), count("major", |run| run.major_faults));
+    let peak: Column = ("peak", Box::new(|side| side.peak_bytes.map(human_bytes)));
+    match (&setting.live, &setting.load) {
+        (Some(live), _) => {
+            let figures = live.metric.figures().iter().map(|&figure| of(figure.words(), figure));
+            figures.chain([minor, major]).collect()
+        }
+        (None, Some(_)) => vec![of("metric", Figure::Metric), of("server CPU", Figure::ServerCpu), peak],
+        (None, None) => vec![
+            of("wall", Figure::Wall),
+            time("user", |run| run.user),
+            time("system", |run| run.system),
+            time("helper", |run| run.helper),
+            minor,
+            major,
+            peak,
+        ],
+    }
 }
 
 fn ratios(out: &mut String, comparison: &Comparison) {

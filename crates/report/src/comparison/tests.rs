@@ -13,6 +13,7 @@ fn setting() -> Setting {
         higher_is_better: false,
         bare_4k: false,
         counts_transactions: false,
+        live: None,
     }
 }
 
@@ -31,6 +32,7 @@ fn run(pair: usize, wall: f64) -> Run {
         memory: None,
         metric: None,
         server_cpu: None,
+        cpu_per_second: None,
     }
 }
 

@@ -66,9 +66,11 @@ fn class(variant: &VariantResult) -> &'static str {
     match variant.finding {
         Finding::Faster { .. } => "faster",
         Finding::Slower { .. } => "slower",
-        Finding::NoDifference { .. } | Finding::NotHuge { .. } | Finding::TooFew | Finding::NothingToLift => {
-            "neither"
-        }
+        Finding::NoDifference { .. }
+        | Finding::NotHuge { .. }
+        | Finding::NotSwitched
+        | Finding::TooFew
+        | Finding::NothingToLift => "neither",
     }
 }
 
@@ -212,7 +214,7 @@ fn runs(figure: Figure, name: &str, bare: &Side, side: &Side) -> String {
     let (low, high) = ends(all());
     // The axis of times has the unit that suits the largest.
     let (unit, factor) = match (figure, high) {
-        (Figure::Metric, _) => (String::new(), 1.0),
+        (Figure::Metric | Figure::Rate, _) => (String::new(), 1.0),
         (_, high) if high >= 1.0 => (", s".into(), 1.0),
         (_, high) if high >= 1e-3 => (", ms".into(), 1e3),
         _ => (", µs".into(), 1e6),
@@ -247,7 +249,11 @@ fn runs(figure: Figure, name: &str, bare: &Side, side: &Side) -> String {
 fn medians(comparison: &Comparison) -> String {
     let names: Vec<String> =
         figures(&comparison.setting).iter().map(|&figure| title(comparison, figure)).collect();
-    let mut columns: Vec<(&str, bool)> = vec![("side", false), ("options of hugelift run", false)];
+    let options = match comparison.setting.live {
+        Some(_) => "options of hugelift attach",
+        None => "options of hugelift run",
+    };
+    let mut columns: Vec<(&str, bool)> = vec![("side", false), (options, false)];
     columns.extend(names.iter().map(|name| (name.as_str(), true)));
     columns.extend([("peak memory", true), ("huge text", true), ("huge read-only data", true)]);
     let rows: Vec<Vec<String>> = comparison

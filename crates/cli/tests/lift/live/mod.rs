@@ -9,10 +9,9 @@ mod places;
 mod refused;
 mod rounds;
 
-use crate::common::huge::{Piece, pieces};
+use crate::common::huge::{Piece, files, pieces};
 use crate::common::run::{PATIENCE, end_group, wait};
 use crate::common::{Cmd, End, HUGELIFT, Outcome, fat};
-use hugelift_core::maps::Mapping;
 use hugelift_os::proc::procfs::Process;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -119,27 +118,6 @@ fn done(verb: &str, pid: u32) -> Outcome {
 /// Returns the read-only segments of a program in a process.
 fn segments(pid: u32, program: &Path) -> Vec<Piece> {
     pieces(pid, &[program.canonicalize().expect("it is there")])
-}
-
-/// Returns what `/proc/PID/maps` says of mappings of files. Neighbours that continue each other are one: where
-/// the first page of a file was copied, `restore` has to open it anew, and the kernel does not join the two.
-fn files(pid: u32) -> Vec<String> {
-    let all = Process::new(pid).maps().expect("its maps");
-    let mut joined: Vec<Mapping> = Vec::new();
-    for mapping in all.into_iter().filter(Mapping::is_file) {
-        match joined.last_mut() {
-            Some(last)
-                if last.range.end == mapping.range.start
-                    && (last.file, last.prot) == (mapping.file, mapping.prot)
-                    && last.offset + last.range.len() == mapping.offset =>
-            {
-                last.range.end = mapping.range.end;
-            }
-            _ => joined.push(mapping),
-        }
-    }
-    let line = |m: &Mapping| format!("{:?} {:?} {:x} {}", m.range, m.prot, m.offset, m.path.display());
-    joined.iter().map(line).collect()
 }
 
 /// Returns the bytes of its mappings that have neither a file nor a name.

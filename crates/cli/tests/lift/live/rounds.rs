@@ -2,8 +2,9 @@
 //! Many rounds of attach and restore, at random moments.
 
 use super::{MODES, Running, command, descriptors, done, files, pause, segments, unnamed, victim};
-use crate::common::End;
 use crate::common::huge::{assert_lifted, assert_no_wx, assert_unchanged};
+use crate::common::{Cmd, End, HUGELIFT, Pool, guard};
+use crate::{need_root, skip};
 use std::time::Duration;
 
 /// How many rounds there are, unless HUGELIFT_LIVE_ROUNDS says another number.
@@ -48,6 +49,29 @@ fn attach_and_restore() {
         assert!(leaked < 1 << 20, "{mode:?}: {leaked} bytes more are mapped than in a bare run");
         assert_eq!(running.finish(), Some(End::Code(0)));
     }
+}
+
+/// Copies on pages of the pool are anonymous memory that looks like a deleted file.
+#[test]
+fn restored_from_the_pool() {
+    need_root!();
+    let _pool = match Pool::with_free(guard::PLENTY) {
+        Ok(pool) => pool,
+        Err(why) => skip!("{why}"),
+    };
+    let program = victim();
+    let running = Running::start(&program, &["quiet"]);
+    let (pid, before) = (running.pid(), files(running.pid()));
+    for _ in 0..3 {
+        let outcome = Cmd::new([HUGELIFT, "attach", "--backing", "hugetlb"]).arg(pid.to_string()).bare();
+        assert_eq!((outcome.end, outcome.stderr.as_str()), (End::Code(0), ""), "{outcome:?}");
+        let pieces = segments(pid, &program);
+        assert!(assert_lifted(&pieces, "hugetlb", "attach") >= 2, "{pieces:?}");
+        assert_unchanged(pid, &pieces);
+        done("restore", pid);
+        assert_eq!(files(pid), before);
+    }
+    running.report();
 }
 
 /// Attach twice and restore twice is the same as once.

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The options of `hugelift compare --pid`.
+
+use crate::compare::CompareArgs;
+use crate::failure::Failure;
+use crate::options::{BackingChoice, PartChoice, SeccompChoice};
+use clap::{Args, ValueEnum};
+use hugelift_core::policy::{PageChoice, SpanChoice};
+use hugelift_core::quantity;
+use hugelift_lift::attach::AttachOptions;
+use hugelift_lift::options::{DataBacking, PolicyOptions, Seccomp};
+use hugelift_measure::live::{Command, Metric, State};
+use hugelift_measure::stopping::Rule;
+use std::time::Duration;
+
+/// How long the experiment takes unless an option says otherwise.
+const USUAL: Duration = Duration::from_secs(60);
+
+/// What else can be compared. Clap forgets that an option requires --pid where one of these excludes --pid.
+const OTHERS: [&str; 2] = ["server", "command"];
+
+/// Options to compare a process that runs with itself.
+#[derive(Args, Debug)]
+pub struct LiveArgs {
+    /// Compare a process that runs: it is lifted and restored in random order within each pair of periods, as
+    /// 'hugelift attach' and 'hugelift restore' do it. At the end, after an error and at ctrl-C it is left as
+    /// it was found. Without --metric and --cpu-per the verdict is on its CPU time per second, which needs a
+    /// load that is the same in all periods
+    #[arg(long, value_name = "PID", group = "subject", value_parser = clap::value_parser!(u32).range(1..1 << 31),
+          conflicts_with_all = ["variant", "figure", "prepare", "cleanup", "cpu", "bare_4k", "input", "output",
+                                "ignore_failure", "force", "ready", "load", "count"])]
+    pub pid: Option<u32>,
+
+    /// What --metric prints with --pid
+    #[arg(long, value_enum, requires_all = ["pid", "metric"], conflicts_with_all = OTHERS)]
+    metric_kind: Option<KindChoice>,
+
+    /// The verdict is on the CPU time of the process per unit of the counter that this shell command prints
+    #[arg(long, value_name = "CMD", requires = "pid", conflicts_with_all = ["metric", "server", "command"])]
+    cpu_per: Option<String>,
+
+    /// The length of a period
+    #[arg(long, value_name = "TIME", requires = "pid", conflicts_with_all = OTHERS, default_value = "2s", value_parser = quantity::positive_duration)]
+    period: Duration,
+
+    /// What is left out after each switch
+    #[arg(long, value_name = "TIME", requires = "pid", conflicts_with_all = OTHERS, default_value = "200ms", value_parser = quantity::duration)]
+    settle: Duration,
+
+    /// Draws the same orders as an earlier experiment [default: a random number]
+    #[arg(long, value_name = "N", requires = "pid", conflicts_with_all = OTHERS)]
+    seed: Option<u64>,
+
+    /// How the process is left at the end, where nothing has failed [default: as it was found]
+    #[arg(long, value_enum, requires = "pid", conflicts_with_all = OTHERS)]
+    leave: Option<LeaveChoice>,
+
+    /// Where huge pages come from. 'restore' cannot undo pagecache, which auto leaves out here
+    #[arg(long, value_enum, requires = "pid", conflicts_with_all = OTHERS, default_value_t = BackingChoice::Auto)]
+    backing: BackingChoice,
+
+    /// Parts to lift: text and rodata, which 'restore' can undo
+    #[arg(long, value_enum, value_delimiter = ',', requires = "pid", conflicts_with_all = OTHERS,
+          default_values_t = [PartChoice::Text, PartChoice::Rodata])]
+    parts: Vec<PartChoice>,
+
+    /// Lift only objects whose path or file name matches (repeatable)
+    #[arg(long, value_name = "GLOB", requires = "pid", conflicts_with_all = OTHERS)]
+    object: Vec<String>,
+
+    /// Do not lift objects whose path or file name matches (repeatable)
+    #[arg(long, value_name = "GLOB", requires = "pid", conflicts_with_all = OTHERS)]
+    exclude: Vec<String>,
+
+    /// What is done with a process under a seccomp filter, which may kill it for the system calls
+    #[arg(long, value_enum, requires = "pid", conflicts_with_all = OTHERS, default_value_t = SeccompChoice::Auto)]
+    seccomp: SeccompChoice,
+}
+
+/// `--metric-kind`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum KindChoice {
+    /// A counter that grows: its growth per second is compared, and more is better
+    Counter,
+    /// A value of its own at the end of each period, such as a latency: less is better
+    Gauge,
+}
+
+/// `--leave`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum LeaveChoice {
+    /// With copies on huge pages
+    Lifted,
+    /// With the pages of its files
+    Bare,
+}
+
+/// What is asked of a live experiment.
+pub struct Options {
+    /// How the process is lifted.
+    pub attach: AttachOptions,
+    /// What the verdict is on.
+    pub metric: Metric,
+    /// Whether more of it is better.
+    pub higher_is_better: bool,
+    /// The length of a period.
+    pub period: Duration,
+    /// What is left out after each switch.
+    pub settle: Duration,
+    /// The seed of the orders.
+    pub seed: u64,
+    /// How the process is left if nothing fails; `None`: as it was found.
+    pub leave: Option<State>,
+    /// When there are enough pairs.
+    pub rule: Rule,
+    /// The options that say how it is lifted, as on a command line of `hugelift attach`.
+    pub words: Vec<String>,
+}
+
+impl Options {
+    /// Takes over the options.
+    ///
+    /// # Errors
+    /// One line: an option asks for what cannot be undone, or two do not go together.
+    pub fn new(args: &CompareArgs) -> Result<Options, Failure> {
+        let live = &args.live;
+        if live.backing == BackingChoice::Pagecache {
+            return Err(
+                "--backing pagecache: 'hugelift restore' cannot undo it, so there would be no bare periods; \
+                 use auto, shared, thp or hugetlb"
+                    .into(),
+            );
+        }
+        let undoable = |part: &PartChoice| matches!(part, PartChoice::Text | PartChoice::Rodata);
+        if let Some(part) = live.parts.iter().find(|part| !undoable(part)) {
+            let name = name(*part);
+            return Err(format!(
+                "--parts {name}: 'hugelift restore' undoes text and rodata alone, so there would be no bare periods"
+            )
+            .into());
+        }
+        let metric = metric(args);
+        let gauge = metric.gauge().is_some();
+        if args.server.higher_is_better && !gauge {
+            return Err("--higher-is-better: with --pid it is for --metric CMD --metric-kind gauge".into());
+        }
+        Ok(Options {
+            attach: AttachOptions {
+                policy: policy(live),
+                seccomp: Seccomp::from(live.seccomp),
+                cpu: Duration::ZERO,
+                added: 0,
+                copies_only: true,
+            },
+            higher_is_better: args.server.higher_is_better || matches!(metric, Metric::Counter { .. }),
+            metric,
+            period: live.period,
+            settle: live.settle,
+            seed: live.seed.unwrap_or_else(|| fastrand::u64(..=u64::from(u32::MAX))),
+            leave: live.leave.map(State::from),
+            rule: args.enough.rule_or(USUAL),
+            words: words(live),
+        })
+    }
+}
+
+impl From<LeaveChoice> for State {
+    fn from(choice: LeaveChoice) -> State {
+        match choice {
+            LeaveChoice::Lifted => State::Lifted,
+            LeaveChoice::Bare => State::Bare,
+        }
+    }
+}
+
+fn metric(args: &CompareArgs) -> Metric {
+    let command = |option, line: &String| Command { option, line: line.clone() };
+    match (&args.server.metric, &args.live.cpu_per) {
+        (Some(line), _) => {
+            let command = command("--metric", line);
+            match args.live.metric_kind.unwrap_or(KindChoice::Counter) {
+                KindChoice::Counter => Metric::Counter { command },
+                KindChoice::Gauge => Metric::Gauge { command },
+            }
+        }
+        (None, Some(line)) => Metric::CpuPer { command: command("--cpu-per", line) },
+        (None, None) => Metric::Cpu,
+    }
+}
+
+fn policy(live: &LiveArgs) -> PolicyOptions {
+    PolicyOptions {
+        backing: live.backing.into(),
+        page: PageChoice::default(),
+        parts: live.parts.iter().flat_map(|choice| choice.parts()).copied().collect(),
+        data_backing: DataBacking::Thp,
+        numa: None,
+        spare: 0,
+        span: SpanChoice::Inner,
+        objects: live.object.clone(),
+        excluded: live.exclude.clone(),
+    }
+}
+
+fn words(live: &LiveArgs) -> Vec<String> {
+    let parts: Vec<String> = live.parts.iter().copied().map(name).collect();
+    let mut words = vec!["--backing".into(), name(live.backing), "--parts".into(), parts.join(",")];
+    for (option, globs) in [("--object", &live.object), ("--exclude", &live.exclude)] {
+        words.extend(globs.iter().flat_map(|glob| [option.to_string(), glob.clone()]));
+    }
+    words
+}
+
+/// Returns the word for a value on the command line.
+fn name(choice: impl ValueEnum) -> String {
+    choice.to_possible_value().map_or_else(String::new, |value| value.get_name().to_string())
+}

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the comparison of a running process with itself has in addition: how it was made, and what it cost.
+
+use super::seconds;
+use hugelift_core::addr::human_bytes;
+use hugelift_core::printable::printable;
+use hugelift_measure::comparison::{Comparison, Memory, Side};
+use hugelift_measure::live::{Live, Metric, State, Switching};
+use hugelift_measure::stats;
+
+/// Returns the remarks on the experiment, a line each.
+pub fn remarks(comparison: &Comparison, live: &Live) -> Vec<String> {
+    let mut all = vec![setting(live), metric(live, comparison.setting.higher_is_better)];
+    all.extend(comparison.bare().and_then(|side| side.memory).and_then(bare_was_huge));
+    all.push(cost(&live.switching));
+    all.push(match live.left {
+        None => format!("{} has ended, so the pairs are fewer than were asked for.", printable(&live.name)),
+        Some(left) if left == live.found => {
+            format!(
+                "{} was {} when it was found, and is left {}.",
+                printable(&live.name),
+                left.name(),
+                left.name()
+            )
+        }
+        Some(left) => {
+            let (verb, found) = (if left == State::Lifted { "restore" } else { "attach" }, live.found.name());
+            format!(
+                "{} was {found} when it was found, and is left {}: 'hugelift {verb} {}' undoes that.",
+                printable(&live.name),
+                left.name(),
+                live.pid
+            )
+        }
+    });
+    all
+}
+
+fn setting(live: &Live) -> String {
+    format!(
+        "{} was lifted and restored in random order within each pair: periods of {}, and {} after each switch that \
+         are not counted (--seed {}).",
+        printable(&live.name),
+        seconds(live.period_s),
+        seconds(live.settle_s),
+        live.seed
+    )
+}
+
+/// Says what the verdict is on, and in which direction it is better.
+fn metric(live: &Live, higher_is_better: bool) -> String {
+    match &live.metric {
+        Metric::Counter { command } => format!(
+            "The verdict is on work per second, the growth of what '{}' prints: more is better.",
+            printable(&command.line)
+        ),
+        Metric::CpuPer { command } => format!(
+            "The verdict is on its CPU time per unit of what '{}' counts: less is better.",
+            printable(&command.line)
+        ),
+        Metric::Gauge { command } => format!(
+            "The verdict is on what '{}' prints at the end of each period: {} is better.",
+            printable(&command.line),
+            if higher_is_better { "more" } else { "less" }
+        ),
+        Metric::Cpu => {
+            "The verdict is on its CPU time per second, of which less is better if the load was the same in \
+             all periods. --cpu-per CMD measures it per unit of work."
+                .into()
+        }
+    }
+}
+
+fn bare_was_huge(memory: Memory) -> Option<String> {
+    (memory.lifted() > 0).then(|| {
+        format!(
+            "Of text and read-only data {} was on huge pages in the bare periods too: in the page cache, or in objects \
+             that the lift left alone.",
+            human_bytes(memory.lifted())
+        )
+    })
+}
+
+fn cost(switching: &Switching) -> String {
+    let many = |times: &[f64], what: &str| {
+        let median =
+            stats::median(times).map_or_else(|_| String::new(), |ms| format!(" of {}", seconds(ms / 1e3)));
+        format!("{} {what}{median}", times.len())
+    };
+    format!(
+        "The first lift took {}; then there were {} and {} (medians). A thread was stopped {} times, for {} at most.",
+        seconds(switching.first_lift_ms / 1e3),
+        many(&switching.lift_ms, "lifts"),
+        many(&switching.restore_ms, "restorings"),
+        switching.borrowed,
+        seconds(switching.longest_stop_us as f64 / 1e6)
+    )
+}
+
+/// Says why nothing is claimed.
+pub fn not_switched(comparison: &Comparison, name: &str) -> String {
+    let huge = |side: &Side| -> Option<Vec<u64>> {
+        side.runs.iter().map(|run| Some(run.memory?.lifted())).collect()
+    };
+    let most = comparison.bare().and_then(huge).and_then(|all| all.into_iter().max());
+    let least = comparison.side(name).and_then(huge).and_then(|all| all.into_iter().min());
+    match (most, least) {
+        (Some(most), Some(least)) => format!(
+            "{name}: smaps shows {} of text and read-only data on huge pages in a lifted period, and {} in a bare one: \
+             hugelift claims no difference.",
+            human_bytes(least),
+            human_bytes(most)
+        ),
+        _ => format!("{name}: smaps could not be read in each period: hugelift claims no difference."),
+    }
+}
