@@ -9,7 +9,7 @@ use hugelift_core::maps::Prot;
 use hugelift_core::model::{Content, Model};
 use hugelift_core::placement::Placement;
 use hugelift_core::plan::{Plan, Span, Step, plan, shareable};
-use hugelift_core::policy::{Backing, Policy, SpanChoice};
+use hugelift_core::policy::{Backing, Copies, Policy, SpanChoice};
 use hugelift_core::snapshot::{Part, Snapshot, StoredCopy};
 use hugelift_core::target::Fault;
 
@@ -61,6 +61,12 @@ fn case_rounded(name: &str, snapshot: &Snapshot, data: &[Backing]) -> Case {
     planned(name, snapshot, policy, |_| ())
 }
 
+/// The same without copies.
+fn later(name: &str, snapshot: &Snapshot, backings: &[Backing]) -> Case {
+    let policy = Policy { backings: backings.to_vec(), copies: Copies::Later, ..Policy::default() };
+    planned(name, snapshot, policy, |_| ())
+}
+
 fn planned(name: &str, snapshot: &Snapshot, policy: Policy, change: impl FnOnce(&mut Model)) -> Case {
     let mut model = Model::new(snapshot);
     change(&mut model);
@@ -94,6 +100,8 @@ fn cases(program: &str, record: &str) -> Vec<Case> {
         case_rounded(&named("hugetlb, else thp, outer spans"), &full, &[hugetlb, thp]),
         case(&named("shared"), &stocked, &[shared], |_| ()),
         case(&named("shared, else thp"), &stocked, &[shared, thp], |_| ()),
+        case(&named("half of it shared, else thp"), &half_stocked(&full), &[shared, thp], |_| ()),
+        later(&named("half of it shared, the rest later"), &half_stocked(&full), &[shared, thp]),
     ];
     let stolen = |m: &mut Model| m.pools.values_mut().for_each(|left| *left = 0);
     let falls_back = [
