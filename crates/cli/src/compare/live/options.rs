@@ -40,7 +40,7 @@ pub struct LiveArgs {
     cpu_per: Option<String>,
 
     /// The length of a period
-    #[arg(long, value_name = "TIME", requires = "pid", conflicts_with_all = OTHERS, default_value = "2s", value_parser = quantity::positive_duration)]
+    #[arg(long, value_name = "TIME", requires = "pid", conflicts_with_all = OTHERS, default_value = "500ms", value_parser = quantity::positive_duration)]
     period: Duration,
 
     /// What is left out after each switch
