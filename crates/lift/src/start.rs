@@ -102,6 +102,9 @@ enum Tried {
 /// Becomes the program at `path`, with a helper beside it if there can be one. Returns if that fails.
 fn become_program(options: &StartOptions, job: &mut LiftJob, path: &Path) -> Result<Tried, Failure> {
     library::preload(options, job, path)?;
+    if let Some(Verdict::Refuse(status)) = job.give_up_children() {
+        return Ok(Tried::Refused(status));
+    }
     if job.policy.backings == [Backing::Pagecache] {
         job.prime(path);
     }

@@ -5,12 +5,14 @@
 use crate::job::LiftJob;
 use crate::lifted::Lifted;
 use crate::live::LiveLift;
+use crate::memory_limit::reserved;
 use crate::options::{AfterFork, Verbosity};
 use hugelift_core::apply::{Outcome, lifted};
 use hugelift_core::plan::Plan;
 use hugelift_core::policy::Backing;
 use hugelift_core::snapshot::{Part, Snapshot};
 use hugelift_os::launch;
+use hugelift_os::launch::helper::Verdict;
 use hugelift_os::trace::live::Live;
 use hugelift_os::watch::joiner::Joiner;
 use hugelift_os::watch::watcher::{Program, Watcher};
@@ -75,6 +77,25 @@ impl LiftJob {
         live.into_iter().for_each(|live| watcher.add(live));
         joiner.into_iter().for_each(|joiner| watcher.add(joiner));
         (!watcher.is_empty()).then_some(watcher)
+    }
+
+    /// Says why the programs that the program starts are not lifted, if that is so.
+    pub(crate) fn give_up_children(&mut self) -> Option<Verdict> {
+        let why = match reserved(&self.policy) {
+            _ if !self.lifts_children => return None,
+            Some(why) => why,
+            None if self.adopts => "no process of hugelift can stay beside pid 1 or a subreaper".into(),
+            None if !Live::is_supported() => {
+                "on this architecture hugelift does not lift programs that run already".into()
+            }
+            None => return None,
+        };
+        self.lifts_children = false;
+        if self.asked.options.strict {
+            return Some(self.asked.refuse(&format!("--children: {why}")));
+        }
+        self.asked.say(Verbosity::Problems, &format!("its children are started without huge pages: {why}"));
+        Some(Verdict::Start)
     }
 
     /// Returns whether all memory that a control group's limit leaves is the program's: then nothing

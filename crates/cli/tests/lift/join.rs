@@ -231,14 +231,6 @@ fn what_was_never_huge_does_not_grow() {
     Told::start(&BSS, &[], &victim(), &["sparse"]).assert_joined(SIZE / 2);
 }
 
-/// A lifted child has a watcher as well.
-#[test]
-fn a_lifted_child() {
-    let _quiet = need_joining!();
-    let options = [&BSS[..], &["--children", "lift"]].concat();
-    Told::start(&options, &["env"], &victim(), &[]).assert_joined(SIZE);
-}
-
 /// The victim has written to all of the memory, so all of it is its own, and joining takes no more
 /// memory.
 #[test]
@@ -293,11 +285,9 @@ fn memory_that_comes_and_goes() {
 #[test]
 fn left_to_the_kernel() {
     let _quiet = need_joining!();
-    for options in [&["--parts", "bss", "--after-fork", "leave"][..], &["--parts", "text"]] {
-        let told = Told::start(options, &[], &victim(), &[]);
-        assert_eq!(beside(told.pid), None, "{options:?}");
-        told.end();
-    }
+    let told = Told::start(&["--parts", "bss", "--after-fork", "leave"], &[], &victim(), &[]);
+    assert_eq!(beside(told.pid), None);
+    told.end();
 }
 
 /// The watcher traces nothing, is no child of the program, and has none of its files open.

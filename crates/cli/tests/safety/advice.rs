@@ -63,7 +63,12 @@ fn follow(advice: &str) -> Vec<String> {
     let command = advice.split([',', ';']).next().unwrap_or_default();
     let words: Vec<String> = command.split(' ').map(|w| w.trim_matches('\'').to_string()).collect();
     assert_eq!(words[0], "hugelift", "{advice}");
-    words[1..].to_vec()
+    let mut words = words[1..].to_vec();
+    if words[0] == "run" {
+        // These programs wait, and use too little CPU time for a copy while they run.
+        words.insert(1, "--eager".into());
+    }
+    words
 }
 
 /// A directory that looks like a JDK: `bin/java` opens `lib/server/libjvm.so` and waits.

@@ -2,7 +2,7 @@
 //! Tests that a program starts with hugelift wherever it starts without: with denied system calls, with
 //! helpers that hang, and by a name that is looked up in PATH.
 
-use crate::common::{Cmd, End, HUGELIFT, Held, fat, open_dir, plain, run, same, same_lines};
+use crate::common::{Cmd, End, HUGELIFT, Held, fat, plain, run, same, same_lines};
 use crate::{need, need_root};
 use std::fs::{self, Permissions};
 use std::io::Write;
@@ -127,19 +127,6 @@ fn proc_of_another_namespace_is_named() {
         (End::Code(0), ""),
         "hugelift still fails with --mount-proc"
     );
-}
-
-/// The user of `--user` may not search hugelift's folder.
-#[test]
-fn an_unreachable_library_is_named() {
-    need_root!();
-    let dir = open_dir(&[]);
-    fs::set_permissions(dir.path(), Permissions::from_mode(0o700)).unwrap();
-    let cmd = Cmd::new(["/bin/true"]).launcher(dir.path().join("hugelift")).cwd("/");
-    let outcome = cmd.lifted(&["--user", "65533:65533", "--children", "lift"]);
-    assert_eq!(outcome.end, End::Code(0), "{outcome:?}");
-    assert!(outcome.stderr.contains("Permission denied"), "{}", outcome.stderr);
-    assert!(outcome.stderr.contains(&dir.path().display().to_string()), "{}", outcome.stderr);
 }
 
 /// hugelift stops waiting for a helper that does not answer.

@@ -11,6 +11,7 @@ use hugelift_core::advice::About;
 use hugelift_core::apply::{Outcome, apply};
 use hugelift_core::plan::{Plan, Span, plan};
 use hugelift_core::policy::{Backing, Copies, Policy};
+use hugelift_core::restore::replaced;
 use hugelift_core::skip::Reason;
 use hugelift_core::snapshot::{Object, Part, Snapshot};
 use hugelift_core::worth;
@@ -116,9 +117,16 @@ impl Lift {
             files = offer.files;
         }
         let mut plan = plan(&before, policy);
-        // What is huge already stays as it is, by an earlier lift or in the page cache.
-        plan.spans.retain(|span| !is_huge(self.pid, span.range));
-        plan.skips.retain(|skip| skip.reason != Reason::CopiedLater || !is_huge(self.pid, skip.range));
+        // Copies that an earlier lift has made huge stay, and huge pages of the page cache if they are wanted.
+        let copies = replaced(&before);
+        let is_copy = |range: Range| copies.iter().any(|copy| copy.range.covers(range));
+        let is_cached =
+            |span: &Span| span.attempts.first().is_some_and(|one| one.backing == Backing::Pagecache);
+        plan.spans
+            .retain(|span| !((is_copy(span.range) || is_cached(span)) && is_huge(self.pid, span.range)));
+        plan.skips.retain(|skip| {
+            skip.reason != Reason::CopiedLater || !(is_copy(skip.range) && is_huge(self.pid, skip.range))
+        });
         tracing::debug!(?plan, "planned");
         Prepared { before, files, plan }
     }

@@ -144,8 +144,12 @@ impl LiveLift {
         needed.clamp(SHORTEST, longest).max(pause)
     }
 
+    /// Reports the CPU time of this process, unless it had next to nothing to do.
     fn sum_up(&self) {
         let passed = self.began.elapsed();
+        if passed < Duration::from_secs(1) && self.lifting.is_zero() {
+            return;
+        }
         let millis = |time: Duration| time.as_secs_f64() * 1e3;
         let share = 100.0 * self.looking.as_secs_f64() / passed.as_secs_f64();
         self.tell(&format!(
