@@ -13,6 +13,7 @@ use crate::interrupt;
 use crate::program::Program;
 use anyhow::{Context as _, Result};
 use hugelift_os::proc::procfs::Process;
+use std::os::unix::fs::MetadataExt as _;
 use std::process::ExitStatus;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -105,10 +106,19 @@ fn watch(pid: u32, stopped: &Receiver<()>) -> Seen {
     let mut pause = FIRST;
     while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
         let began = Instant::now();
-        seen = seen.max(Seen::now(pid));
+        if !is_launcher(pid) {
+            seen = seen.max(Seen::now(pid));
+        }
         pause = (pause * 2).max(began.elapsed() * SHARE);
     }
     seen
+}
+
+/// Returns whether the process still is hugelift, which has not yet become the program.
+fn is_launcher(pid: u32) -> bool {
+    let file = |exe| std::fs::metadata(exe).map(|meta| (meta.dev(), meta.ino())).ok();
+    let own = file(Process::OWN.path("exe"));
+    own.is_some() && own == file(Process::new(pid).path("exe"))
 }
 
 #[cfg(test)]

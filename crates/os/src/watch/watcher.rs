@@ -7,6 +7,7 @@ use crate::launch::close_all_but;
 use crate::proc::memory::MADV_COLLAPSE;
 use crate::proc::pagemap;
 use crate::proc::pidfd::pidfd_open;
+use crate::proc::procfs::Process;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::fs::File;
@@ -155,6 +156,7 @@ impl Watcher {
         let mut keep = vec![program.process.as_raw_fd(), program.pagemap.as_raw_fd()];
         keep.extend(tasks.iter().flat_map(|task| task.descriptors()));
         close_all_but(&keep);
+        name_own_process(&format!("hugelift: watches process {}", program.pid));
         // The watcher must not keep the file system of the current folder from being unmounted.
         let _ = std::env::set_current_dir("/");
         let now = Instant::now();
@@ -191,6 +193,21 @@ impl Watcher {
             });
         }
     }
+}
+
+/// Sets what ps(1) shows of the calling process, whose arguments are those of the launcher: else a search for the
+/// program's command line would find two processes.
+fn name_own_process(title: &str) {
+    let Ok(Some(addresses)) = Process::OWN.stat().map(|stat| stat.addresses) else { return };
+    let len = addresses.arg_end.saturating_sub(addresses.arg_start) as usize;
+    let mut text = vec![0; len];
+    // The last byte stays zero.
+    let shown = title.len().min(len.saturating_sub(1));
+    text[..shown].copy_from_slice(&title.as_bytes()[..shown]);
+    let target = std::ptr::without_provenance_mut::<u8>(addresses.arg_start as usize);
+    // SAFETY: the kernel has put the arguments of this process there, `len` bytes on its stack, which are
+    // writable. They have been copied, and nothing refers to them any more.
+    unsafe { std::ptr::copy_nonoverlapping(text.as_ptr(), target, len) };
 }
 
 #[cfg(test)]
