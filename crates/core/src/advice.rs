@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The command that helps, with the names of the object and of its program in it.
 //!
-//! It depends on how an object was mapped. `hugelift run` lifts what is loaded before the program
-//! begins, and not what the program opens later (`dlopen(3)`). For the latter the page cache can be
-//! primed. `hugelift attach` lifts both in a process that runs.
+//! It depends on how an object was mapped. `hugelift run` lifts what is loaded before the program begins; what
+//! the program opens later (`dlopen(3)`) it lifts while the program runs, where that is possible. The page cache
+//! can be primed for both. `hugelift attach` lifts both in a process that runs.
 
 use crate::printable::quoted;
 use crate::skip::Reason;
@@ -66,7 +66,10 @@ impl Reason {
         let prime = || format!("hugelift prime {object}, while no process has it mapped");
         let run = |options: &str| match mapped {
             Mapped::AtStart => format!("hugelift run {options}{start}"),
-            Mapped::Opened => format!("{}; hugelift run does not lift what a program opens later", prime()),
+            Mapped::Opened => format!(
+                "{}; or, on x86-64, hugelift run {start}, which lifts it while the program runs",
+                prime()
+            ),
         };
         let hint = match self {
             Reason::PartNotAsked(Part::Text | Part::Rodata) => run("--parts text,rodata "),

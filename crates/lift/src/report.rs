@@ -135,17 +135,22 @@ impl LiftJob {
         self.asked.write_report(&report);
     }
 
-    /// Names the objects that the program opens by itself later: hugelift does not lift them.
+    /// Names the objects that the program opens by itself later.
     fn name_later(&self, snapshot: &Snapshot) {
         let Some(program) = snapshot.objects.iter().find(|o| o.executable) else { return };
         for later in opened_later(&program.path).into_iter().take(MAX_NAMED) {
-            let line = format!(
-                "it opens {} ({} of code) after its start: not lifted; hugelift prime {}, while no process \
-                 has it mapped, makes it huge",
-                later.file.path.escaped(),
-                human_bytes(later.whole),
-                quoted(later.file.path.as_os_str())
-            );
+            let (path, code) = (later.file.path.escaped(), human_bytes(later.whole));
+            let prime = format!("hugelift prime {}", quoted(later.file.path.as_os_str()));
+            let line = match self.lifts_later() && !self.leaves_all_memory(snapshot) {
+                true => format!(
+                    "it opens {path} ({code} of code) after its start: lifted while it runs; {prime}, while no \
+                     process has it mapped, makes it huge without a copy"
+                ),
+                false => format!(
+                    "it opens {path} ({code} of code) after its start: not lifted; {prime}, while no process has \
+                     it mapped, makes it huge"
+                ),
+            };
             self.asked.say(Verbosity::Summary, &line);
         }
     }

@@ -18,6 +18,7 @@ use hugelift_os::watch::joiner::Joiner;
 use hugelift_os::watch::watcher::{Program, Watcher};
 
 /// Returns whether a process may stay beside the program that this process becomes, and lift it while it runs.
+/// Only the launcher may ask: the helper is another process.
 pub(crate) fn may_lift_later() -> bool {
     // The program would wait for a process that is its child.
     !launch::adopts_orphans() && Live::is_supported()
@@ -47,7 +48,7 @@ impl LiftJob {
     /// Starts a process that stays beside the program `pid`, to lift what is worth it later, and to join huge
     /// pages if it `joins`.
     pub(crate) fn watch(&self, pid: u32, joins: bool) -> Option<Watcher> {
-        let live = may_lift_later().then(|| {
+        let live = self.lifts_later().then(|| {
             LiveLift::new(
                 pid,
                 self.lifts_children,
@@ -77,6 +78,11 @@ impl LiftJob {
         live.into_iter().for_each(|live| watcher.add(live));
         joiner.into_iter().for_each(|joiner| watcher.add(joiner));
         (!watcher.is_empty()).then_some(watcher)
+    }
+
+    /// Returns whether the program can be lifted while it runs.
+    pub(crate) fn lifts_later(&self) -> bool {
+        !self.adopts && Live::is_supported()
     }
 
     /// Says why the programs that the program starts are not lifted, if that is so.

@@ -66,7 +66,7 @@ pub fn bare<S: AsRef<OsStr>>(program: &Path, args: &[S]) -> Command {
 /// Returns the command `hugelift run options -- program args`.
 pub fn lifted<S: AsRef<OsStr>>(options: &[S], program: &Path, args: &[S]) -> Command {
     let mut command = Command::new(hugelift());
-    command.arg("run").args(options).arg("--").arg(program).args(args).stdin(Stdio::null());
+    command.args(["run", "--eager"]).args(options).arg("--").arg(program).args(args).stdin(Stdio::null());
     // No test may depend on another's runs.
     command.env("HUGELIFT_STORE", "/dev/null/none");
     command

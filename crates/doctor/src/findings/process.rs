@@ -78,7 +78,7 @@ fn code_advice(facts: &Facts, process: &Process) -> Option<String> {
     if facts.attaches && (process.code.is_empty() || small.iter().any(|o| !o.lifted && !o.primed)) {
         advice.push(format!("lift it as it runs: hugelift attach {}", process.pid));
     }
-    // hugelift run lifts what is mapped at the start, and has done so if anything is lifted.
+    // hugelift run has lifted what is mapped at the start if anything is lifted.
     let at_start: Vec<&CodeObject> = small.iter().copied().filter(|o| !o.opened).collect();
     let was_lifted = process.code.iter().any(|o| o.lifted);
     if !was_lifted && (!at_start.is_empty() || process.code.is_empty()) {
