@@ -11,7 +11,8 @@
 //! al., "Competitive snoopy caching", 1988), and its rule is: wait until the program has used [`RATIO`] times
 //! the CPU time that the copy costs. Whatever the program does then, two bounds hold:
 //!
-//! - A program that ends right after the copy has lost 1/[`RATIO`] of its CPU time: 2 %.
+//! - A program that ends right after the copy has lost 1/[`RATIO`] of its CPU time: 2 %, or up to 6 % where a
+//!   host has to find the memory first, which costs more than is assumed.
 //! - A program that gains a share `g` of its CPU time has repaid the copy after `cost / g`. Because `RATIO`
 //!   is 50, a program with `g` of at least 2 % loses at most as much by waiting as it would have lost by an
 //!   early copy that did not pay. 2 % is the least gain that this rule is made for; published gains are 1

@@ -4,6 +4,7 @@
 
 use crate::asked::Asked;
 use crate::lifted::Lifted;
+use crate::live::family::new_mark;
 use crate::options::{AfterFork, Verbosity};
 use crate::placement::Placement;
 use crate::prime::Primed;
@@ -28,8 +29,8 @@ pub struct LiftJob {
     pub(crate) asked: Asked,
     /// The policy that was asked for, less what proved impossible or is spent.
     pub(crate) policy: Policy,
-    /// Whether the programs that it starts are lifted too.
-    pub(crate) lifts_children: bool,
+    /// The mark of the run, if the programs that it starts are lifted too.
+    pub(crate) mark: Option<String>,
     /// Whether orphans become children of the program.
     pub(crate) adopts: bool,
     /// Why data is not taken from the pool although it was asked for.
@@ -131,7 +132,7 @@ impl LiftJob {
         LiftJob {
             asked,
             policy,
-            lifts_children,
+            mark: lifts_children.then(new_mark),
             adopts: launch::adopts_orphans(),
             unguarded: None,
             primed: Primed::default(),

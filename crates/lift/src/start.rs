@@ -7,7 +7,7 @@ use crate::asked::Asked;
 use crate::dry_run::dry_run;
 use crate::job::LiftJob;
 use crate::library;
-use crate::live::family::{MARK, mark};
+use crate::live::family::MARK;
 use crate::options::{Children, Seccomp, StartOptions};
 use crate::watching::may_lift_later;
 use hugelift_core::policy::{Backing, Copies};
@@ -120,7 +120,7 @@ fn become_program(options: &StartOptions, job: &mut LiftJob, path: &Path) -> Res
         },
     };
     ask_allocator(options.malloc, path, job)?;
-    if let Some(mark) = job.lifts_children.then(|| mark(std::process::id())).flatten() {
+    if let Some(mark) = &job.mark {
         set_variable(MARK, mark).map_err(|e| format!("cannot set a variable: {e}"))?;
     }
     let errno = errno_of(&exec(path, &options.command));

@@ -48,15 +48,12 @@ impl LiftJob {
     /// Starts a process that stays beside the program `pid`, to lift what is worth it later, and to join huge
     /// pages if it `joins`.
     pub(crate) fn watch(&self, pid: u32, joins: bool) -> Option<Watcher> {
-        let live = self.lifts_later().then(|| {
-            LiveLift::new(
-                pid,
-                self.lifts_children,
-                &self.policy,
-                &self.asked.program,
-                self.asked.options.verbosity,
-            )
-        });
+        let (mark, options) = (self.mark.as_deref(), &self.asked.options);
+        // With --eager everything is done at the start. Under a limit all memory may be the program's.
+        let lifts =
+            (!options.eager || mark.is_some()) && self.lifts_later() && reserved(&self.policy).is_none();
+        let live =
+            lifts.then(|| LiveLift::new(pid, mark, &self.policy, &self.asked.program, options.verbosity));
         let live = live.flatten();
         if live.is_none() && !joins {
             return None;
@@ -88,7 +85,7 @@ impl LiftJob {
     /// Says why the programs that the program starts are not lifted, if that is so.
     pub(crate) fn give_up_children(&mut self) -> Option<Verdict> {
         let why = match reserved(&self.policy) {
-            _ if !self.lifts_children => return None,
+            _ if self.mark.is_none() => return None,
             Some(why) => why,
             None if self.adopts => "no process of hugelift can stay beside pid 1 or a subreaper".into(),
             None if !Live::is_supported() => {
@@ -96,7 +93,7 @@ impl LiftJob {
             }
             None => return None,
         };
-        self.lifts_children = false;
+        self.mark = None;
         if self.asked.options.strict {
             return Some(self.asked.refuse(&format!("--children: {why}")));
         }

@@ -141,10 +141,42 @@ fn processes_that_the_program_forks() {
     let run = place.run(&[], [program.as_str(), "forks", "3", ENOUGH]);
     assert_huge(&run, "child", 3);
     assert_huge(&run, "last", 1);
-    // A process that the program leaves behind.
-    let run =
-        place.run(&[], ["sh", "-c", "\"$@\" | cat", "sh", HUGELIFT, "run", "--", &program, "leaves", ENOUGH]);
+}
+
+#[test]
+fn a_process_that_the_program_leaves_behind() {
+    let place = Place::new();
+    let program = place.program();
+    // The pipe's end is the end of the process that is left.
+    let words = ["sh", "-c", "\"$@\" | cat", "sh", HUGELIFT, "run", "--", &program, "leaves", ENOUGH];
+    let run = Cmd::new(words).env("HUGELIFT_STORE", place.store()).patience(Duration::from_secs(120)).bare();
     assert_huge(&run, "left", 1);
+}
+
+/// A script that starts a daemon and ends at once: only the environment shows that the daemon belongs to the run.
+#[test]
+fn a_daemon_of_a_script_that_has_ended() {
+    let place = Place::new();
+    let program = place.program();
+    let script = "(sleep 0.5; exec setsid \"$@\") & exit";
+    let words =
+        ["sh", "-c", "\"$@\" | cat", "sh", HUGELIFT, "run", "--children", "lift", "--", "sh", "-c", script];
+    let run = Cmd::new(words).args(["sh", &program, "busy", ENOUGH]).env("HUGELIFT_STORE", place.store());
+    let run = run.patience(Duration::from_secs(120)).bare();
+    assert_huge(&run, "program", 1);
+}
+
+/// A run that becomes another run: neither watcher waits for the other.
+#[test]
+fn a_run_within_a_run_leaves_no_watcher() {
+    let place = Place::new();
+    let program = place.program();
+    let id = format!("{}-nested", std::process::id());
+    let run = ["run", "--children", "lift", "--"];
+    let outcome = Cmd::new([HUGELIFT]).args(run).arg(HUGELIFT).args(run).args([&program, "busy", "1"]);
+    let outcome = outcome.env("WATCHED", &id).env("HUGELIFT_STORE", place.store()).bare();
+    assert_eq!(outcome.end, End::Code(0), "{outcome:?}");
+    until("a watcher stays", || watchers(&format!("WATCHED={id}")).is_empty());
 }
 
 /// A program that becomes another one is still the one that was started.

@@ -4,7 +4,7 @@
  *   watched busy SECONDS          computes
  *   watched sleep SECONDS         sleeps instead, and uses no CPU time
  *   watched forks N SECONDS       N children compute, and the parent waits for them; then a last child looks
- *   watched leaves SECONDS        a child computes, and the parent ends at once
+ *   watched leaves SECONDS        a child computes, and the parent ends after a second
  *   watched opens FILE SECONDS    computes, then opens the library FILE and computes in that
  *   watched runs PROGRAM WORDS... becomes another program */
 #define _GNU_SOURCE
@@ -69,8 +69,11 @@ int main(int argc, char **argv)
 			return show("last", huge_code(fat_code, fat_code_end), fat_wrong(1)), 0;
 		wait(NULL);
 	}
-	if (!strcmp(argv[1], "leaves") && fork() == 0)
-		return setsid(), usleep(300000), busy("left", seconds), 0;
+	if (!strcmp(argv[1], "leaves")) {
+		if (fork() == 0)
+			return setsid(), busy("left", seconds), 0;
+		sleep(1);
+	}
 	if (!strcmp(argv[1], "opens")) {
 		busy("program", seconds);
 		void *library = dlopen(argv[2], RTLD_NOW);

@@ -11,12 +11,13 @@ use hugelift_core::advice::About;
 use hugelift_core::apply::{Outcome, apply};
 use hugelift_core::plan::{Plan, Span, plan};
 use hugelift_core::policy::{Backing, Copies, Policy};
+use hugelift_core::proc_stat::Stat;
 use hugelift_core::restore::replaced;
 use hugelift_core::skip::Reason;
 use hugelift_core::snapshot::{Object, Part, Snapshot};
 use hugelift_core::worth;
 use hugelift_os::proc::pagemap;
-use hugelift_os::proc::procfs::Status;
+use hugelift_os::proc::procfs::{Process, Status};
 use hugelift_os::store::Moment;
 use hugelift_os::trace::filter::Way;
 use hugelift_os::trace::live::{Live, Stops};
@@ -41,18 +42,19 @@ pub(crate) struct Tried {
 }
 
 /// Lifts what is worth it: `affords` says so of a CPU time. What is huge already, in the page cache or in the
-/// store, costs little; the rest must be copied.
+/// store, costs little; the rest must be copied. The process is the one with this id that was started at `start`.
 ///
 /// # Errors
 /// See [`super::attach`].
 pub(crate) fn lift_if(
-    pid: u32,
+    (pid, start): (u32, u64),
     policy: &Policy,
     seccomp: Seccomp,
     affords: impl Fn(Duration) -> bool + Send,
 ) -> Result<Tried, String> {
     in_tracer(move || {
-        let (lift, before) = Lift::examine(pid, policy, seccomp)?;
+        let (mut lift, before) = Lift::examine(pid, policy, seccomp)?;
+        lift.start = Some(start);
         let free = Policy { copies: Copies::Later, ..lift.policy.clone() };
         let mapped = lift.prepare(before, &free);
         let bytes: u64 = mapped.plan.spans.iter().map(|span| span.range.len()).sum();
@@ -74,6 +76,8 @@ pub(crate) fn lift_if(
 /// The lift of a process.
 struct Lift {
     pid: u32,
+    /// When the process was started, in clock ticks since boot, if another one may have its id by now.
+    start: Option<u64>,
     began: Instant,
     seccomp: Seccomp,
     /// The parts that were asked for.
@@ -105,7 +109,7 @@ impl Lift {
             pagecache::find(Some(pid), &mut before, &policy.parts, takes);
         }
         let asked = asked.parts.clone();
-        Ok((Lift { pid, began, seccomp, asked, policy, forbidden, stops }, before))
+        Ok((Lift { pid, start: None, began, seccomp, asked, policy, forbidden, stops }, before))
     }
 
     /// Plans the lift; makes the entries of the store that the policy lets it make.
@@ -132,7 +136,7 @@ impl Lift {
     }
 
     fn carry_out(self, Prepared { before, files, plan }: Prepared) -> Result<Change, String> {
-        let Lift { pid, began, seccomp, asked, policy, mut forbidden, mut stops } = self;
+        let Lift { pid, start, began, seccomp, asked, policy, mut forbidden, mut stops } = self;
         // For huge pages of the page cache no call is made that a filter could forbid.
         let needs_none = |span: &Span| span.attempts.iter().all(|one| one.backing == Backing::Pagecache);
         if policy.parts == asked && plan.spans.iter().all(needs_none) {
@@ -142,6 +146,11 @@ impl Lift {
             true => Outcome::default(),
             false => {
                 let mut live = open(pid, &before, seccomp)?;
+                // Its memory is open now: from here on no other process can be meant.
+                let is_same = |stat: Stat| start.is_none_or(|start| stat.start == start);
+                if !Process::new(pid).stat().is_ok_and(is_same) {
+                    return Err("it has ended".into());
+                }
                 files.into_iter().for_each(|file| _ = live.offer(file));
                 let outcome = apply(&mut live, &plan);
                 stops = stops.and(live.stops());

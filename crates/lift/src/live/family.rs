@@ -17,10 +17,10 @@ use nix::unistd::{SysconfVar, sysconf};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// The variable that marks the environment of a run whose children are to be lifted: `PID.START` of its
-/// program.
+/// The variable that marks the environment of a run whose children are to be lifted: the id of its program and
+/// the time of its start.
 pub(crate) const MARK: &str = "HUGELIFT_RUN";
 
 /// The file that a process runs: its device and inode.
@@ -30,6 +30,12 @@ type Image = (u64, u64);
 #[derive(Debug)]
 pub(crate) struct Family {
     root: u32,
+    /// The file that the program runs, or ran last.
+    root_image: Option<Image>,
+    /// The user that the program had at its start.
+    owner: Option<u32>,
+    /// The file of hugelift itself: its launchers, helpers and watchers are not lifted.
+    own_image: Option<Image>,
     /// The environment's entry that marks the run; `None` if only the program itself is lifted.
     mark: Option<Vec<u8>>,
     members: BTreeMap<u32, Member>,
@@ -58,6 +64,8 @@ struct Member {
     state: State,
     /// How often it could not be lifted.
     refusals: u32,
+    /// How many looks in a row have found nothing to lift.
+    fruitless: u32,
 }
 
 /// What is known about the lift of a process.
@@ -79,15 +87,21 @@ const AGAIN: Duration = Duration::from_secs(2);
 const AGAIN_AT_MOST: Duration = Duration::from_secs(3600);
 
 impl Family {
-    /// Returns the family of the program `root`, which has just been started.
-    pub(crate) fn new(root: u32, lifts_children: bool) -> Family {
+    /// Returns the family of the program `root`, which has not run yet. Its children are lifted too if `mark`
+    /// marks their environment.
+    pub(crate) fn new(root: u32, mark: Option<&str>) -> Family {
+        let own = std::process::id();
         let mut family = Family {
             root,
-            mark: lifts_children.then(|| mark(root)).flatten().map(|mark| format!("{MARK}={mark}").into()),
+            root_image: None,
+            owner: owner(root),
+            own_image: image(own),
+            mark: mark.map(|mark| format!("{MARK}={mark}").into()),
             members: BTreeMap::new(),
             accounts: HashMap::new(),
-            strangers: BTreeSet::new(),
-            newest: None,
+            // The program has no children yet.
+            strangers: pids().filter(|pid| *pid != root).chain([own]).collect(),
+            newest: last_pid(),
         };
         if let Ok(stat) = Process::new(root).stat() {
             family.add(root, &stat);
@@ -124,25 +138,19 @@ impl Family {
         let used = cpu.saturating_sub(member.cpu);
         member.cpu = cpu;
         if member.addresses != stat.addresses {
-            // It has become another program by execve(2).
-            member.addresses = stat.addresses;
-            match image(pid) {
-                Some(image) if image != member.image => {
-                    (member.image, member.cpu_before) = (image, cpu);
-                    (member.spent, member.state) = (Duration::ZERO, State::New);
-                }
-                _ => member.state = State::New,
-            }
-            let is_other = self.mark.is_none() && pid != self.root;
-            if is_other
-                && self.members.get(&self.root).is_none_or(|root| self.members[&pid].image != root.image)
-            {
+            // It has become another program by execve(2), or runs its own once more.
+            let image = image(pid).unwrap_or(member.image);
+            let (start, addresses) = (member.start, stat.addresses);
+            *member = Member { cpu, cpu_before: cpu, ..Member::new(start, addresses, image) };
+            if pid == self.root {
+                self.root_image = Some(image);
+            } else if self.mark.is_none() && self.root_image != Some(image) {
                 self.members.remove(&pid);
                 self.strangers.insert(pid);
-                return used;
             }
+            // What it has used since the last time may be the other program's.
+            return used;
         }
-        let Some(member) = self.members.get_mut(&pid) else { return used };
         match member.state {
             // It has opened an object.
             State::Lifted { code } if !used.is_zero() && code_of(pid) != code => member.state = State::New,
@@ -158,28 +166,32 @@ impl Family {
     fn find_new(&mut self) {
         let all: BTreeSet<u32> = pids().collect();
         self.strangers.retain(|pid| all.contains(pid));
+        let is_new = |pid: &u32| !self.members.contains_key(pid) && !self.strangers.contains(pid);
+        let new: Vec<u32> = all.iter().copied().filter(is_new).collect();
+        let stats = new.into_iter().filter_map(|pid| Some((pid, Process::new(pid).stat().ok()?)));
+        let mut new: Vec<(u32, Stat)> = stats.filter(|(_, stat)| !stat.has_ended()).collect();
         // A parent is older than its children, but ids may start again at a low number: two turns.
-        for _ in 0..2 {
-            for &pid in &all {
-                if self.members.contains_key(&pid) || self.strangers.contains(&pid) {
-                    continue;
+        for turn in 0..2 {
+            new.retain(|(pid, stat)| {
+                let belongs = self.members.contains_key(&stat.parent) || turn == 1 && self.has_mark(*pid);
+                if belongs {
+                    self.add(*pid, stat);
                 }
-                let Ok(stat) = Process::new(pid).stat() else { continue };
-                if stat.has_ended() {
-                    continue;
-                }
-                if self.members.contains_key(&stat.parent) || self.has_mark(pid) {
-                    self.add(pid, &stat);
-                }
-            }
+                !belongs
+            });
         }
-        self.strangers.extend(all.into_iter().filter(|pid| !self.members.contains_key(pid)));
+        self.strangers.extend(new.into_iter().map(|(pid, _)| pid));
     }
 
+    /// Adds a process that belongs to the run, if it is to be lifted.
     fn add(&mut self, pid: u32, stat: &Stat) {
         let Some(image) = image(pid) else { return };
-        let same = self.members.get(&self.root).is_some_and(|root| root.image == image);
-        if pid != self.root && self.mark.is_none() && !same {
+        if pid == self.root {
+            self.root_image = Some(image);
+        }
+        // A launcher becomes its program later.
+        let is_other = self.mark.is_none() && self.root_image != Some(image);
+        if self.own_image == Some(image) || is_other {
             return;
         }
         if let Some(parent) = self.members.get_mut(&stat.parent) {
@@ -187,29 +199,17 @@ impl Family {
         }
         let cpu = ticks(stat.cpu);
         self.accounts.entry(image).or_default().used += cpu;
-        let (start, addresses) = (stat.start, stat.addresses);
-        let (cpu_before, spent, is_parent) = (Duration::ZERO, Duration::ZERO, false);
-        let member = Member {
-            start,
-            addresses,
-            image,
-            cpu,
-            cpu_before,
-            spent,
-            is_parent,
-            state: State::New,
-            refusals: 0,
-        };
-        self.members.insert(pid, member);
+        self.members.insert(pid, Member { cpu, ..Member::new(stat.start, stat.addresses, image) });
     }
 
     /// Returns whether the environment of a process of this user has the mark.
     fn has_mark(&self, pid: u32) -> bool {
         let Some(mark) = &self.mark else { return false };
-        let process = Process::new(pid);
-        let owner = |path: &Path| std::fs::metadata(path).map(|meta| meta.uid()).ok();
-        let is_ours = owner(&process.path("")) == owner(&Process::new(self.root).path(""));
-        is_ours && process.read("environ").is_ok_and(|all| all.split(|b| *b == 0).any(|entry| entry == mark))
+        let is_ours = self.owner.is_some() && owner(pid) == self.owner;
+        is_ours
+            && Process::new(pid)
+                .read("environ")
+                .is_ok_and(|all| all.split(|b| *b == 0).any(|entry| entry == mark))
     }
 
     /// Returns the processes for which a lift or a look is worth it now, parents first.
@@ -235,18 +235,24 @@ impl Family {
 
     fn lacks(&self, member: &Member) -> Option<Duration> {
         let cost = match member.state {
-            State::New => LOOK,
+            // Looks at a program that makes code of its own all the time find nothing: each waits longer.
+            State::New => LOOK.saturating_mul(1 << member.fruitless.min(10)),
             State::Wants(cost) => cost,
             State::Lifted { .. } | State::Refused { .. } => return None,
         };
-        Some(self.account(member).lacks(cost).max(self.accounts[&member.image].lacks(cost)))
+        Some(self.account(member).lacks(cost).max(self.account_of(member.image).lacks(cost)))
+    }
+
+    /// Returns the account of all processes that run a file.
+    fn account_of(&self, image: Image) -> Account {
+        self.accounts.get(&image).copied().unwrap_or_default()
     }
 
     /// Returns the account of one process. What a process lifts, its later children have too: a parent has
     /// the account of all that run its file.
     fn account(&self, member: &Member) -> Account {
         match member.is_parent {
-            true => self.accounts[&member.image],
+            true => self.account_of(member.image),
             false => Account { used: member.cpu.saturating_sub(member.cpu_before), spent: member.spent },
         }
     }
@@ -254,7 +260,12 @@ impl Family {
     /// Returns the accounts that must afford a lift of `pid`: its own, and that of all that run its file.
     pub(crate) fn accounts_of(&self, pid: u32) -> [Account; 2] {
         let Some(member) = self.members.get(&pid) else { return [Account::default(); 2] };
-        [self.account(member), self.accounts[&member.image]]
+        [self.account(member), self.account_of(member.image)]
+    }
+
+    /// Returns when a process was started, in clock ticks since boot.
+    pub(crate) fn start_of(&self, pid: u32) -> Option<u64> {
+        Some(self.members.get(&pid)?.start)
     }
 
     /// Returns the CPU time that a process has used.
@@ -262,11 +273,19 @@ impl Family {
         self.members.get(&pid).map_or(Duration::ZERO, |member| member.cpu)
     }
 
-    /// Records a look or a lift that took `spent`; `code` is what the process had mapped before, `wants` the cost
-    /// of what is not lifted yet.
-    pub(crate) fn looked(&mut self, pid: u32, code: u64, spent: Duration, wants: Option<Duration>) {
+    /// Records a look that took `spent` and perhaps `lifted`; `code` is what the process had mapped before, `wants`
+    /// the cost of what is not lifted yet.
+    pub(crate) fn looked(
+        &mut self,
+        pid: u32,
+        code: u64,
+        spent: Duration,
+        lifted: bool,
+        wants: Option<Duration>,
+    ) {
         self.spend(pid, spent);
         let Some(member) = self.members.get_mut(&pid) else { return };
+        member.fruitless = if lifted || wants.is_some() { 0 } else { member.fruitless.saturating_add(1) };
         member.state = wants.map_or(State::Lifted { code }, State::Wants);
     }
 
@@ -293,10 +312,23 @@ impl Family {
     }
 }
 
-/// Returns the value that marks the run of the program `root`.
-pub(crate) fn mark(root: u32) -> Option<String> {
-    let stat = Process::new(root).stat().ok()?;
-    Some(format!("{root}.{}", stat.start))
+impl Member {
+    fn new(start: u64, addresses: Option<Addresses>, image: Image) -> Member {
+        let (cpu, cpu_before, spent) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
+        let (is_parent, state, refusals, fruitless) = (false, State::New, 0, 0);
+        Member { start, addresses, image, cpu, cpu_before, spent, is_parent, state, refusals, fruitless }
+    }
+}
+
+/// Returns a value that marks the run of the program that this process becomes.
+pub(crate) fn new_mark() -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    format!("{}.{}", std::process::id(), now.as_nanos())
+}
+
+/// Returns the user of a process.
+fn owner(pid: u32) -> Option<u32> {
+    std::fs::metadata(Process::new(pid).path("")).map(|meta| meta.uid()).ok()
 }
 
 fn image(pid: u32) -> Option<Image> {

@@ -19,7 +19,6 @@ use family::{Family, code_of};
 use hugelift_core::policy::{Copies, Policy, SpanChoice};
 use hugelift_core::printable::Untrusted;
 use hugelift_core::snapshot::Part;
-use hugelift_core::worth::RATIO;
 use hugelift_os::io::console::say;
 use hugelift_os::watch::watcher::{Program, Watch};
 use nix::time::{ClockId, clock_gettime};
@@ -28,7 +27,7 @@ use std::time::{Duration, Instant};
 
 /// The watcher uses at most one part in this many of a CPU for looking.
 const SHARE: u32 = 1000;
-/// CPU time that it may use before that share is reached.
+/// CPU time for looking that it may use at once: the share is saved up to this.
 const ADVANCE: Duration = Duration::from_millis(5);
 /// It sleeps no shorter than this.
 const SHORTEST: Duration = Duration::from_millis(20);
@@ -51,6 +50,26 @@ pub(crate) struct LiveLift {
     looking: Duration,
     lifting: Duration,
     last_delay: Duration,
+    share: Share,
+    /// When it looked last.
+    turned: Instant,
+}
+
+/// The CPU time that may be used for looking: a bucket that fills by one part in [`SHARE`] of the time that passes,
+/// up to [`ADVANCE`].
+#[derive(Debug)]
+struct Share {
+    /// Seconds of CPU time that are left; negative if more was used.
+    left: f64,
+}
+
+impl Share {
+    /// Counts CPU time that was used, `passed` after the last time. Returns how long nothing more may be used.
+    fn count(&mut self, used: Duration, passed: Duration) -> Duration {
+        let filled = self.left + passed.as_secs_f64() / f64::from(SHARE);
+        self.left = filled.min(ADVANCE.as_secs_f64()) - used.as_secs_f64();
+        Duration::try_from_secs_f64(-self.left * f64::from(SHARE)).unwrap_or_default()
+    }
 }
 
 impl LiveLift {
@@ -58,7 +77,7 @@ impl LiveLift {
     /// nothing that can be lifted while a program runs.
     pub(crate) fn new(
         root: u32,
-        lifts_children: bool,
+        mark: Option<&str>,
         policy: &Policy,
         program: &Untrusted,
         verbosity: Verbosity,
@@ -73,11 +92,13 @@ impl LiveLift {
             program: program.clone(),
             verbosity,
             policy,
-            family: Family::new(root, lifts_children),
+            family: Family::new(root, mark),
             began: Instant::now(),
             looking: Duration::ZERO,
             lifting: Duration::ZERO,
             last_delay: SHORTEST,
+            share: Share { left: ADVANCE.as_secs_f64() },
+            turned: Instant::now(),
         })
     }
 
@@ -87,7 +108,10 @@ impl LiveLift {
         let before = own_cpu();
         let used = self.family.refresh();
         let due = self.family.due();
-        self.looking += own_cpu().saturating_sub(before);
+        let looking = own_cpu().saturating_sub(before);
+        self.looking += looking;
+        let pause = self.share.count(looking, self.turned.elapsed());
+        self.turned = Instant::now();
         for pid in due {
             if self.family.is_due(pid) {
                 self.lift(pid);
@@ -98,7 +122,7 @@ impl LiveLift {
             return None;
         }
         self.last_delay = self.delay(used);
-        Some(self.last_delay)
+        Some(self.last_delay.max(pause))
     }
 
     fn lift(&mut self, pid: u32) {
@@ -107,13 +131,14 @@ impl LiveLift {
         let code = code_of(pid);
         let accounts = self.family.accounts_of(pid);
         let affords = move |cost| accounts.iter().all(|account| account.affords(cost));
-        let tried = lift_if(pid, &self.policy, Seccomp::Auto, affords);
+        let Some(start) = self.family.start_of(pid) else { return };
+        let tried = lift_if((pid, start), &self.policy, Seccomp::Auto, affords);
         let spent = own_cpu().saturating_sub(before);
         self.lifting += spent;
         tracing::debug!(pid, ?tried, ?accounts, ?spent, "a running process");
         match tried {
             Ok(Tried { line, wants }) => {
-                self.family.looked(pid, code, spent, wants);
+                self.family.looked(pid, code, spent, line.is_some(), wants);
                 if let Some(line) = line {
                     let cpu = self.family.cpu_of(pid).as_secs_f64();
                     self.tell(&format!(
@@ -135,13 +160,10 @@ impl LiveLift {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let cpus = u32::try_from(cpus).unwrap_or(u32::MAX);
         let needed = self.family.lacks_at_least().map_or(LONGEST, |lacks| lacks / cpus);
-        let longest = match used.is_zero() {
-            true => (self.last_delay * 2).clamp(LONGEST, LONGEST_IDLE),
-            false => LONGEST,
-        };
-        let affordable = self.looking.saturating_sub(ADVANCE).saturating_mul(SHARE);
-        let pause = affordable.saturating_sub(self.began.elapsed());
-        needed.clamp(SHORTEST, longest).max(pause)
+        match used.is_zero() {
+            true => (self.last_delay * 2).clamp(SHORTEST, LONGEST_IDLE),
+            false => needed.clamp(SHORTEST, LONGEST),
+        }
     }
 
     /// Reports the CPU time of this process, unless it had next to nothing to do.
@@ -153,8 +175,8 @@ impl LiveLift {
         let millis = |time: Duration| time.as_secs_f64() * 1e3;
         let share = 100.0 * self.looking.as_secs_f64() / passed.as_secs_f64();
         self.tell(&format!(
-            "hugelift watched for {:.1} s with {:.1} ms of CPU time ({share:.2} %), and lifted with {:.1} ms; a \
-             lift is made when a program has used {RATIO} times the CPU time that it takes",
+            "hugelift watched for {:.1} s with {:.1} ms of CPU time ({share:.2} %), and used {:.1} ms of \
+             CPU time for lifts",
             passed.as_secs_f64(),
             millis(self.looking),
             millis(self.lifting),

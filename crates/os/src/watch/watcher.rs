@@ -12,7 +12,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 /// The watched program.
@@ -155,7 +155,12 @@ impl Watcher {
         let Watcher { program, tasks } = self;
         let mut keep = vec![program.process.as_raw_fd(), program.pagemap.as_raw_fd()];
         keep.extend(tasks.iter().flat_map(|task| task.descriptors()));
+        if tracing::enabled!(tracing::Level::DEBUG) {
+            keep.push(libc::STDERR_FILENO);
+        }
         close_all_but(&keep);
+        occupy_standard_files();
+        leave_real_time();
         name_own_process(&format!("hugelift: watches process {}", program.pid));
         // The watcher must not keep the file system of the current folder from being unmounted.
         let _ = std::env::set_current_dir("/");
@@ -191,6 +196,31 @@ impl Watcher {
                 *when = Instant::now() + delay.unwrap_or_default();
                 delay.is_some()
             });
+        }
+    }
+}
+
+/// Opens /dev/null in the place of the standard files that are closed: else a file of the store could be taken for
+/// stderr.
+fn occupy_standard_files() {
+    // open(2) returns the lowest descriptor that is free.
+    while let Ok(file) = File::options().read(true).write(true).open("/dev/null") {
+        if file.as_raw_fd() > libc::STDERR_FILENO {
+            return;
+        }
+        let _ = file.into_raw_fd();
+    }
+}
+
+/// Leaves a real-time scheduling policy, which this process has from its launcher: copies may take a tenth of a
+/// second.
+fn leave_real_time() {
+    // SAFETY: sched_getscheduler(2) and sched_setscheduler(2) of the calling thread; the parameter lives through
+    // the call.
+    unsafe {
+        if libc::syscall(libc::SYS_sched_getscheduler, 0) != libc::c_long::from(libc::SCHED_OTHER) {
+            let none = libc::sched_param { sched_priority: 0 };
+            libc::syscall(libc::SYS_sched_setscheduler, 0, libc::SCHED_OTHER, &raw const none);
         }
     }
 }
