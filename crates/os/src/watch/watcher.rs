@@ -219,8 +219,9 @@ fn leave_real_time() {
     // the call.
     unsafe {
         if libc::syscall(libc::SYS_sched_getscheduler, 0) != libc::c_long::from(libc::SCHED_OTHER) {
-            let none = libc::sched_param { sched_priority: 0 };
-            libc::syscall(libc::SYS_sched_setscheduler, 0, libc::SCHED_OTHER, &raw const none);
+            // struct sched_param of the kernel.
+            let priority: libc::c_int = 0;
+            libc::syscall(libc::SYS_sched_setscheduler, 0, libc::SCHED_OTHER, &raw const priority);
         }
     }
 }
