@@ -205,8 +205,7 @@ fn load() -> Option<f64> {
 
 /// Returns the seconds of a clock tick.
 fn tick() -> f64 {
-    let hertz = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK).ok().flatten();
-    1.0 / hertz.filter(|&hertz| hertz > 0).unwrap_or(100) as f64
+    1.0 / hugelift_os::proc::clock::ticks_per_second() as f64
 }
 
 /// Returns the number of online CPUs of the machine: `/proc/stat` counts all of them.

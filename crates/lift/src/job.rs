@@ -82,7 +82,7 @@ impl LiftHooks for LiftJob {
             && self.placement.fault().is_none()
             && nothing_to_say;
         if ends {
-            self.watcher = self.watch(pid, false);
+            self.watcher = self.watch_primed(pid);
         }
         ends
     }

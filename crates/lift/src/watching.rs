@@ -45,13 +45,17 @@ impl LiftJob {
         self.watch(pid, joins)
     }
 
+    /// Does the same for a program that is huge already, of which no snapshot was taken.
+    pub(crate) fn watch_primed(&self, pid: u32) -> Option<Watcher> {
+        if reserved(&self.policy).is_none() { self.watch(pid, false) } else { None }
+    }
+
     /// Starts a process that stays beside the program `pid`, to lift what is worth it later, and to join huge
     /// pages if it `joins`.
-    pub(crate) fn watch(&self, pid: u32, joins: bool) -> Option<Watcher> {
+    fn watch(&self, pid: u32, joins: bool) -> Option<Watcher> {
         let (mark, options) = (self.mark.as_deref(), &self.asked.options);
-        // With --eager everything is done at the start. Under a limit all memory may be the program's.
-        let lifts =
-            (!options.eager || mark.is_some()) && self.lifts_later() && reserved(&self.policy).is_none();
+        // With --eager everything is done at the start.
+        let lifts = (!options.eager || mark.is_some()) && self.lifts_later();
         let live =
             lifts.then(|| LiveLift::new(pid, mark, &self.policy, &self.asked.program, options.verbosity));
         let live = live.flatten();
@@ -87,7 +91,9 @@ impl LiftJob {
         let why = match reserved(&self.policy) {
             _ if self.mark.is_none() => return None,
             Some(why) => why,
-            None if self.adopts => "no process of hugelift can stay beside pid 1 or a subreaper".into(),
+            None if self.adopts => "no process of hugelift can stay beside pid 1 or a subreaper; hugelift attach PID lifts a process \
+                  that runs"
+                .into(),
             None if !Live::is_supported() => {
                 "on this architecture hugelift does not lift programs that run already".into()
             }

@@ -13,7 +13,6 @@ use crate::interrupt;
 use crate::program::Program;
 use anyhow::{Context as _, Result};
 use hugelift_os::proc::procfs::Process;
-use std::os::unix::fs::MetadataExt as _;
 use std::process::ExitStatus;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -116,9 +115,8 @@ fn watch(pid: u32, stopped: &Receiver<()>) -> Seen {
 
 /// Returns whether the process still is hugelift, which has not yet become the program.
 fn is_launcher(pid: u32) -> bool {
-    let file = |exe| std::fs::metadata(exe).map(|meta| (meta.dev(), meta.ino())).ok();
-    let own = file(Process::OWN.path("exe"));
-    own.is_some() && own == file(Process::new(pid).path("exe"))
+    let own = Process::OWN.executable().ok();
+    own.is_some() && own == Process::new(pid).executable().ok()
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 
 use anyhow::{Context as _, Result};
 use hugelift_core::proc_stat::Stat;
+use hugelift_os::proc::clock::ticks_per_second;
 use hugelift_os::proc::procfs::Process;
 use std::collections::HashMap;
 
@@ -12,9 +13,7 @@ use std::collections::HashMap;
 /// /proc cannot be read.
 pub fn descendants(root: u32) -> Result<Vec<Stat>> {
     let mut children: HashMap<u32, Vec<Stat>> = HashMap::new();
-    for entry in std::fs::read_dir("/proc").context("cannot read /proc")? {
-        let name = entry.context("cannot read /proc")?.file_name();
-        let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
+    for pid in Process::all().context("cannot read /proc")? {
         // A process may end meanwhile.
         if let Ok(stat) = Process::new(pid).stat() {
             children.entry(stat.parent).or_default().push(stat);
@@ -41,9 +40,7 @@ pub fn ticks(stat: &Stat) -> u64 {
 /// /proc cannot be read.
 pub fn cpu_of_descendants() -> Result<f64> {
     let ticks: u64 = descendants(std::process::id())?.iter().map(ticks).fold(0, u64::saturating_add);
-    // SAFETY: sysconf(3) takes and returns plain numbers.
-    let hertz = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
-    Ok(ticks as f64 / if hertz > 0 { hertz as f64 } else { 100.0 })
+    Ok(ticks as f64 / ticks_per_second() as f64)
 }
 
 #[cfg(test)]

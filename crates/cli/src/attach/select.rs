@@ -78,12 +78,7 @@ fn named(pattern: &str) -> Result<BTreeSet<u32>, Failure> {
         program.file_name().is_some_and(|name| glob.is_match(name))
             || process.stat().is_ok_and(|stat| glob.is_match(stat.comm.as_os_str()))
     };
-    Ok(all_processes().into_iter().filter(is_named).collect())
-}
-
-fn all_processes() -> Vec<u32> {
-    let entries = fs::read_dir("/proc").into_iter().flatten();
-    entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect()
+    Ok(Process::all().unwrap_or_default().into_iter().filter(is_named).collect())
 }
 
 /// Returns the processes of a control group and of those below it, in each hierarchy that has it.

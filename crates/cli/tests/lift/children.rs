@@ -178,13 +178,6 @@ fn inherit_what_they_would_without_hugelift() {
 }
 
 #[test]
-fn children_are_plain_unless_it_is_asked_for() {
-    let text = format!("HUGELIFT_RUN=1.2 {}", child().display());
-    let plain = Cmd::new(["sh", "-c", &text]).patience(std::time::Duration::from_secs(60));
-    assert!(plain.lifted(&["--backing", "thp"]).stdout.contains(" small,"));
-}
-
-#[test]
 fn many_forks_and_execs() {
     let child = child();
     let text = format!(

@@ -219,11 +219,11 @@ fn the_watcher_may_be_killed_and_ends_with_the_program() {
     let program = place.program();
     for kills in [true, false] {
         let id = format!("{}-{kills}", std::process::id());
-        let mut child = Command::new(HUGELIFT)
-            .args(["run", "--", &program, "busy", "1.5"])
+        let child = Command::new(HUGELIFT)
+            .args(["run", "--", &program, "busy", if kills { "1.5" } else { ENOUGH }])
             .env("HUGELIFT_STORE", place.store())
             .env("WATCHED", &id)
-            .stdout(Stdio::null())
+            .stdout(Stdio::piped())
             .spawn()
             .unwrap();
         let entry = format!("WATCHED={id}");
@@ -237,7 +237,11 @@ fn the_watcher_may_be_killed_and_ends_with_the_program() {
             // SAFETY: kill(2) of a process that this test has found by its environment.
             assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);
         }
-        assert!(child.wait().unwrap().success());
+        let out = child.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&out.stdout).into_owned();
+        assert!(out.status.success() && said.contains(", wrong 0"), "{out:?}");
+        // It was killed before it had lifted anything.
+        assert_eq!(kills, said.contains("huge 0 kB"), "{said}");
         until("the watcher stays", || watchers(&entry).is_empty());
     }
 }

@@ -149,7 +149,7 @@ impl Lift {
                 // Its memory is open now: from here on no other process can be meant.
                 let is_same = |stat: Stat| start.is_none_or(|start| stat.start == start);
                 if !Process::new(pid).stat().is_ok_and(is_same) {
-                    return Err("it has ended".into());
+                    return Err("it has ended, and another process has its id".into());
                 }
                 files.into_iter().for_each(|file| _ = live.offer(file));
                 let outcome = apply(&mut live, &plan);

@@ -12,8 +12,8 @@
 
 use hugelift_core::proc_stat::{Addresses, Stat};
 use hugelift_core::worth::{Account, LOOK};
+use hugelift_os::proc::clock::ticks_per_second;
 use hugelift_os::proc::procfs::{Process, read_whole};
-use nix::unistd::{SysconfVar, sysconf};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -99,9 +99,8 @@ impl Family {
             mark: mark.map(|mark| format!("{MARK}={mark}").into()),
             members: BTreeMap::new(),
             accounts: HashMap::new(),
-            // The program has no children yet.
-            strangers: pids().filter(|pid| *pid != root).chain([own]).collect(),
-            newest: last_pid(),
+            strangers: BTreeSet::from([own]),
+            newest: None,
         };
         if let Ok(stat) = Process::new(root).stat() {
             family.add(root, &stat);
@@ -164,7 +163,11 @@ impl Family {
 
     /// Adds the new processes whose parent is a member, or whose environment has the mark.
     fn find_new(&mut self) {
-        let all: BTreeSet<u32> = pids().collect();
+        let all: BTreeSet<u32> = Process::all().unwrap_or_default().into_iter().collect();
+        if self.newest.is_none() {
+            // Older processes than the program have lower ids, unless ids have started again since.
+            self.strangers.extend(all.range(..self.root));
+        }
         self.strangers.retain(|pid| all.contains(pid));
         let is_new = |pid: &u32| !self.members.contains_key(pid) && !self.strangers.contains(pid);
         let new: Vec<u32> = all.iter().copied().filter(is_new).collect();
@@ -332,18 +335,12 @@ fn owner(pid: u32) -> Option<u32> {
 }
 
 fn image(pid: u32) -> Option<Image> {
-    let meta = std::fs::metadata(Process::new(pid).path("exe")).ok()?;
-    Some((meta.dev(), meta.ino()))
+    Process::new(pid).executable().ok()
 }
 
 /// Returns the bytes of code that a process has mapped: it grows with each object that is opened.
 pub(crate) fn code_of(pid: u32) -> u64 {
     Process::new(pid).status().ok().and_then(|status| status.code).unwrap_or_default()
-}
-
-fn pids() -> impl Iterator<Item = u32> {
-    let entries = std::fs::read_dir("/proc").into_iter().flatten();
-    entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
 }
 
 /// Returns the id that was given last: the last word of `/proc/loadavg` (proc_loadavg(5)).
@@ -353,6 +350,5 @@ fn last_pid() -> Option<u32> {
 }
 
 fn ticks(ticks: u64) -> Duration {
-    let each = sysconf(SysconfVar::CLK_TCK).ok().flatten().and_then(|each| u64::try_from(each).ok());
-    Duration::from_millis(ticks.saturating_mul(1000) / each.unwrap_or(100).max(1))
+    Duration::from_millis(ticks.saturating_mul(1000) / ticks_per_second())
 }

@@ -20,8 +20,8 @@ use hugelift_core::policy::{Copies, Policy, SpanChoice};
 use hugelift_core::printable::Untrusted;
 use hugelift_core::snapshot::Part;
 use hugelift_os::io::console::say;
+use hugelift_os::proc::clock::own_cpu_time;
 use hugelift_os::watch::watcher::{Program, Watch};
-use nix::time::{ClockId, clock_gettime};
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
@@ -105,10 +105,10 @@ impl LiveLift {
     /// Looks at all processes, and lifts those for which it is worth it now. Returns the time until the next
     /// look; `None` if all have ended.
     fn turn(&mut self) -> Option<Duration> {
-        let before = own_cpu();
+        let before = own_cpu_time();
         let used = self.family.refresh();
         let due = self.family.due();
-        let looking = own_cpu().saturating_sub(before);
+        let looking = own_cpu_time().saturating_sub(before);
         self.looking += looking;
         let pause = self.share.count(looking, self.turned.elapsed());
         self.turned = Instant::now();
@@ -126,14 +126,14 @@ impl LiveLift {
     }
 
     fn lift(&mut self, pid: u32) {
-        let before = own_cpu();
+        let before = own_cpu_time();
         // Read first: the process may open an object meanwhile.
         let code = code_of(pid);
         let accounts = self.family.accounts_of(pid);
         let affords = move |cost| accounts.iter().all(|account| account.affords(cost));
         let Some(start) = self.family.start_of(pid) else { return };
         let tried = lift_if((pid, start), &self.policy, Seccomp::Auto, affords);
-        let spent = own_cpu().saturating_sub(before);
+        let spent = own_cpu_time().saturating_sub(before);
         self.lifting += spent;
         tracing::debug!(pid, ?tried, ?accounts, ?spent, "a running process");
         match tried {
@@ -188,11 +188,6 @@ impl LiveLift {
             say(&format!("{}: {line}", self.program));
         }
     }
-}
-
-/// Returns the CPU time that this process has used.
-fn own_cpu() -> Duration {
-    clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).map(Duration::from).unwrap_or_default()
 }
 
 impl Watch for LiveLift {

@@ -2,7 +2,6 @@
 //! A process that runs, compared with itself: it is lifted and restored again and again, and periods that
 //! follow each other are compared. This module holds what is read of it; who lifts it calls it from above.
 
-mod clock;
 mod command;
 mod reading;
 

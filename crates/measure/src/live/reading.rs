@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What is read of a process at the beginning and at the end of a period, and the figures between the two.
 
-use super::clock::cpu_time;
 use super::{Command, Metric};
 use crate::comparison::{Memory, Run};
 use anyhow::{Context as _, Result, ensure};
+use hugelift_os::proc::clock::cpu_time;
 use hugelift_os::proc::procfs::Process;
 use std::time::{Duration, Instant};
 

@@ -8,6 +8,8 @@ use crate::processes::text_coverage::TextCoverage;
 use crate::processes::{Reading, Sample, TextState};
 use hugelift_core::printable::{Untrusted, printable, text_to_parse};
 use hugelift_core::proc_stat::{Stat, parse_statm_text};
+use hugelift_os::machine::base_page;
+use hugelift_os::proc::clock::ticks_per_second;
 use hugelift_os::proc::procfs::{ProcError, Process};
 use nix::unistd::{Uid, User};
 use std::cmp::Reverse;
@@ -50,13 +52,10 @@ struct Known {
 impl Processes {
     /// Makes a reader that has read nothing yet.
     pub fn new() -> Processes {
-        // SAFETY: sysconf(3) touches no memory of ours.
-        let [ticks, page] =
-            [libc::_SC_CLK_TCK, libc::_SC_PAGESIZE].map(|name| unsafe { libc::sysconf(name) });
         Processes {
             started: Instant::now(),
-            ticks: u64::try_from(ticks).unwrap_or(100),
-            page: u64::try_from(page).unwrap_or(4096),
+            ticks: ticks_per_second(),
+            page: base_page().bytes(),
             known: HashMap::new(),
             users: HashMap::new(),
             walks: Walks::new(),

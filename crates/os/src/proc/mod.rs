@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Processes as /proc shows them, and their memory.
 
+pub mod clock;
 pub mod memory;
 pub mod pagemap;
 pub mod pidfd;

@@ -17,6 +17,7 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 /// A process by its `/proc` entry: the calling one, or another one by its id.
@@ -151,6 +152,24 @@ impl Process {
     /// Names the process `pid`.
     pub fn new(pid: u32) -> Process {
         Process(Some(pid))
+    }
+
+    /// Returns the ids of all processes.
+    ///
+    /// # Errors
+    /// /proc cannot be read.
+    pub fn all() -> io::Result<Vec<u32>> {
+        let entries = std::fs::read_dir("/proc")?;
+        Ok(entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
+    }
+
+    /// Returns device and inode of the file that it runs.
+    ///
+    /// # Errors
+    /// stat(2): it has ended, or is another user's.
+    pub fn executable(self) -> io::Result<(u64, u64)> {
+        let meta = std::fs::metadata(self.path("exe"))?;
+        Ok((meta.dev(), meta.ino()))
     }
 
     /// Returns its id.

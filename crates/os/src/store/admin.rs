@@ -344,8 +344,7 @@ fn is_ours(name: &str) -> bool {
 /// Returns the processes that map each of `files`.
 fn users(files: &BTreeSet<FileId>) -> BTreeMap<FileId, Vec<u32>> {
     let mut users: BTreeMap<FileId, Vec<u32>> = BTreeMap::new();
-    let Ok(processes) = std::fs::read_dir("/proc") else { return users };
-    for pid in processes.filter_map(|e| e.ok()?.file_name().to_str()?.parse::<u32>().ok()) {
+    for pid in Process::all().unwrap_or_default() {
         // A process that ends meanwhile, or that is another user's, is left out.
         let Ok(maps) = Process::new(pid).maps() else { continue };
         let mapped: BTreeSet<FileId> = maps.iter().map(|m| m.file).filter(|f| files.contains(f)).collect();

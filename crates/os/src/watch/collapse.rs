@@ -18,6 +18,7 @@ mod tests;
 pub use refused::Refused;
 
 use crate::machine::{self, base_page, thp_page};
+use crate::proc::clock::cpu_time_of_thread;
 use crate::proc::memory::MADV_COLLAPSE;
 use crate::proc::pagemap;
 use crate::proc::procfs::{ProcError, Process};
@@ -120,20 +121,12 @@ enum Meter {
 
 impl Meter {
     fn cpu() -> Meter {
-        Meter::Cpu(Meter::now())
-    }
-
-    fn now() -> Duration {
-        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: clock_gettime(2) writes to `time`, which lives through the call.
-        unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
-        let (seconds, nanos) = (u64::try_from(time.tv_sec), u32::try_from(time.tv_nsec));
-        Duration::new(seconds.unwrap_or(0), nanos.unwrap_or(0))
+        Meter::Cpu(cpu_time_of_thread())
     }
 
     fn spent(&self) -> Duration {
         match self {
-            Meter::Cpu(began) => Meter::now().saturating_sub(*began),
+            Meter::Cpu(began) => cpu_time_of_thread().saturating_sub(*began),
             Meter::Clock(began) => began.elapsed(),
         }
     }

@@ -12,8 +12,7 @@ use std::path::Path;
 /// Returns all processes but this one.
 fn others() -> impl Iterator<Item = u32> {
     let own = std::process::id();
-    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    entries.filter_map(move |e| e.file_name().to_str()?.parse().ok()).filter(move |pid| *pid != own)
+    Process::all().unwrap_or_default().into_iter().filter(move |pid| *pid != own)
 }
 
 fn holder(pid: u32) -> Holder {
