@@ -19,7 +19,7 @@ use hugelift_os::elf::opened::{opened, opened_later};
 use hugelift_os::io::console::{self, say};
 use hugelift_os::io::terminal;
 use hugelift_os::launch::lookup::resolve;
-use hugelift_os::pagecache;
+use hugelift_os::pagecache::{self, Search};
 use hugelift_os::proc::procfs::Process;
 use hugelift_os::proc::snapshot;
 use hugelift_os::trace::live::Live;
@@ -134,7 +134,7 @@ fn of_program(target: &OsStr, policy: &Policy) -> Result<Report, Failure> {
     report.assumed_addresses = true;
     report.spans = gains(&snapshot, policy);
     report.advise(&[target], |_| false, None);
-    pagecache::find(None, &mut snapshot, &[Part::Text, Part::Rodata], |_| true);
+    pagecache::find(None, &mut snapshot, &[Part::Text, Part::Rodata], |_| true, Search::Whole);
     report.set_page_cache(&snapshot);
     for later in opened_later(&path).iter().take(MAX_NAMED) {
         say(&format!(

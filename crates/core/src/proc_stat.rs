@@ -127,6 +127,15 @@ pub fn parse_stat(line: &[u8]) -> Option<Stat> {
     })
 }
 
+/// Returns the CPU on which a process or thread runs or ran last, from the same text as [`parse_stat`].
+pub fn parse_last_cpu(line: &[u8]) -> Option<u32> {
+    const PROCESSOR: usize = 39;
+    const FIRST: usize = 3;
+    let close = line.iter().rposition(|&b| b == b')')?;
+    let mut words = line[close + 1..].trim_ascii().split(|&b| b == b' ');
+    decimal(words.nth(PROCESSOR - FIRST)?)?.try_into().ok()
+}
+
 /// Returns the pages of code in the executable, from the one line of `/proc/PID/statm`.
 pub fn parse_statm_text(line: &[u8]) -> Option<u64> {
     std::str::from_utf8(line).ok()?.split_ascii_whitespace().nth(3)?.parse().ok()
@@ -171,6 +180,7 @@ mod tests {
             addresses: Some(addresses),
         };
         assert_eq!(parse_stat(REAL.as_bytes()), Some(want));
+        assert_eq!(parse_last_cpu(REAL.as_bytes()), Some(1));
         assert_eq!(parse_statm_text(b"8371 1009 811 66 0 412 0\n"), Some(66));
     }
 
@@ -190,7 +200,7 @@ mod tests {
             assert_eq!(parse_stat(&REAL.as_bytes()[..cut]).and_then(|stat| stat.addresses), None, "{cut}");
         }
         for bad in ["", "9 (a", "9 (a) S", "9 (a) S x", "9 (a)S 7"] {
-            assert_eq!(parse_stat(bad.as_bytes()), None, "{bad}");
+            assert_eq!((parse_stat(bad.as_bytes()), parse_last_cpu(bad.as_bytes())), (None, None), "{bad}");
         }
         assert_eq!(parse_statm_text(b"1 2 3"), None);
     }
@@ -205,6 +215,7 @@ mod tests {
         #[test]
         fn any_bytes_are_answered(bytes in proptest::collection::vec(any::<u8>(), 0..200), at in 0usize..400) {
             let _ = parse_stat(&bytes);
+            let _ = parse_last_cpu(&bytes);
             let _ = parse_statm_text(&bytes);
             let mut damaged = REAL.as_bytes().to_vec();
             let at = at.min(damaged.len());

@@ -16,7 +16,7 @@ use hugelift_os::io::console::{self, say};
 use hugelift_os::io::terminal;
 use hugelift_os::launch::base::Wanted;
 use hugelift_os::machine::{folios, thp_page};
-use hugelift_os::pagecache;
+use hugelift_os::pagecache::{self, Search};
 use hugelift_os::store;
 use hugelift_report::lift::{Style, text};
 use std::fmt::Write as _;
@@ -37,7 +37,7 @@ pub(crate) fn dry_run(path: &Path, policy: &Policy, options: &LiftOptions) -> Re
     }
     if policy.backings.contains(&Backing::Pagecache) {
         let takes = |object: &Object| policy.objects.takes(object);
-        pagecache::find(None, &mut program.snapshot, &policy.parts, takes);
+        pagecache::find(None, &mut program.snapshot, &policy.parts, takes, Search::Whole);
     }
     if policy.backings.contains(&Backing::Shared) {
         program.snapshot.stored = store::preview(&program.snapshot, policy);

@@ -10,11 +10,12 @@ use hugelift_core::snapshot::{Machine, Object, Snapshot};
 use hugelift_os::launch::bypass::Bypass;
 use hugelift_os::launch::guard::{Guard, Unguarded};
 use hugelift_os::machine::{self, base_page, folios};
+use hugelift_os::pagecache::{self, Search};
 use hugelift_os::proc::procfs::Process;
 use hugelift_os::proc::snapshot;
+use hugelift_os::store;
 use hugelift_os::store::Moment;
 use hugelift_os::trace::remote::Remote;
-use hugelift_os::{pagecache, store};
 use std::time::{Duration, Instant};
 
 /// A lift that has been carried out.
@@ -80,7 +81,10 @@ impl LiftJob {
         }
         if self.policy.backings.contains(&Backing::Pagecache) {
             let takes = |object: &Object| self.policy.objects.takes(object);
-            pagecache::find(Some(pid), &mut before, &self.policy.parts, takes);
+            // Looking at all of a large program takes milliseconds, and what copies later looks again.
+            let searches_later = self.policy.copies == Copies::Later && self.asked.report.is_none();
+            let search = if searches_later { Search::Sampled } else { Search::Whole };
+            pagecache::find(Some(pid), &mut before, &self.policy.parts, takes, search);
         }
         if self.policy.backings.contains(&Backing::Shared) {
             let offer = store::offer(pid, &before, &self.policy, Moment::Start);

@@ -224,6 +224,14 @@ impl CGroup {
         text.trim().parse().map_err(|e| format!("{}: {e}", path.display()))
     }
 
+    /// Returns the path of the group as `/proc/PID/cgroup` has it; `None` if the process is not in it yet.
+    pub fn path_of(&self, pid: u32) -> Option<String> {
+        let inside = fs::read_to_string(format!("/proc/{pid}/cgroup")).expect("its groups");
+        let name = self.path.file_name()?.to_str()?;
+        let line = inside.lines().find(|line| line.ends_with(name))?;
+        Some(line.rsplit(':').next()?.to_string())
+    }
+
     /// Returns how many bytes of files the page cache holds for the group: what its processes were the
     /// first to read or write. Shared memory is not counted.
     ///

@@ -12,7 +12,7 @@ use hugelift_core::snapshot::{Part, Snapshot};
 use hugelift_os::elf::elf_file::ElfFile;
 use hugelift_os::elf::opened::opened;
 use hugelift_os::io::open;
-use hugelift_os::pagecache;
+use hugelift_os::pagecache::{self, Search};
 use hugelift_os::proc::procfs::{ProcError, Process};
 use hugelift_os::proc::{memory, pagemap, snapshot};
 use std::collections::BTreeMap;
@@ -78,7 +78,7 @@ pub fn facts(pid: u32) -> Result<Facts, ProcError> {
 /// Returns the objects with a huge page of code or more.
 fn code(pid: u32, mut snapshot: Snapshot, report: &Report) -> Vec<CodeObject> {
     let opened = opened(pid, &snapshot);
-    pagecache::find(Some(pid), &mut snapshot, &[Part::Text], |_| true);
+    pagecache::find(Some(pid), &mut snapshot, &[Part::Text], |_| true, Search::Whole);
     let extents = snapshot.extents();
     let mut all = Vec::new();
     for (index, object) in report.objects.iter().enumerate() {

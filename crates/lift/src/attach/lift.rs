@@ -16,12 +16,13 @@ use hugelift_core::restore::replaced;
 use hugelift_core::skip::Reason;
 use hugelift_core::snapshot::{Object, Part, Snapshot};
 use hugelift_core::worth;
+use hugelift_os::pagecache::{self, Search};
 use hugelift_os::proc::pagemap;
 use hugelift_os::proc::procfs::{Process, Status};
 use hugelift_os::store::Moment;
 use hugelift_os::trace::filter::Way;
 use hugelift_os::trace::live::{Live, Stops};
-use hugelift_os::{machine, pagecache, store};
+use hugelift_os::{machine, store};
 use std::fs::File;
 use std::time::{Duration, Instant};
 
@@ -106,7 +107,7 @@ impl Lift {
         machine::update(&mut before.machine, &status);
         if policy.backings.contains(&Backing::Pagecache) {
             let takes = |object: &Object| policy.objects.takes(object);
-            pagecache::find(Some(pid), &mut before, &policy.parts, takes);
+            pagecache::find(Some(pid), &mut before, &policy.parts, takes, Search::Whole);
         }
         let asked = asked.parts.clone();
         Ok((Lift { pid, start: None, began, seccomp, asked, policy, forbidden, stops }, before))

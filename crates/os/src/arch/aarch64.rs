@@ -69,6 +69,12 @@ impl Regs {
         self
     }
 
+    /// Loads the fourth argument of a system call alone.
+    pub fn with_fourth_argument(mut self, value: u64) -> Regs {
+        self.x[3] = value;
+        self
+    }
+
     /// Loads the arguments of the copy at [`COPY_AT`] in [`STUB`]; `number` is the system call that
     /// follows it. `bytes` is a multiple of 16.
     pub fn with_copy(mut self, from: Addr, to: Addr, bytes: u64, number: i64) -> Regs {

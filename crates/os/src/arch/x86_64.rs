@@ -92,6 +92,12 @@ impl Regs {
         self
     }
 
+    /// Loads the fourth argument of a system call alone.
+    pub fn with_fourth_argument(mut self, value: u64) -> Regs {
+        self.r10 = value;
+        self
+    }
+
     /// Loads the arguments of the copy at [`COPY_AT`] in [`STUB`]; `number` is the system call that
     /// follows it.
     pub fn with_copy(mut self, from: Addr, to: Addr, bytes: u64, number: i64) -> Regs {

@@ -10,7 +10,7 @@ use hugelift_core::addr::Addr;
 use hugelift_core::fields::kilobytes;
 use hugelift_core::maps::{Mapping, MapsError, parse_maps};
 use hugelift_core::printable::Untrusted;
-use hugelift_core::proc_stat::{Stat, parse_stat};
+use hugelift_core::proc_stat::{Stat, parse_last_cpu, parse_stat};
 use hugelift_core::smaps::{Usage, parse_smaps};
 use nix::errno::Errno;
 use std::collections::BTreeSet;
@@ -267,6 +267,11 @@ impl Process {
     /// See [`Process::stat`].
     pub fn stat_of_thread(self, tid: i32) -> Result<Stat, ProcError> {
         self.stat_at(&format!("task/{tid}/stat"))
+    }
+
+    /// Returns the CPU on which its thread `tid` runs or ran last; `None` if it has ended.
+    pub fn last_cpu_of_thread(self, tid: i32) -> Option<u32> {
+        parse_last_cpu(&self.read(&format!("task/{tid}/stat")).ok()?)
     }
 
     fn stat_at(self, name: &str) -> Result<Stat, ProcError> {

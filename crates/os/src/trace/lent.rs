@@ -22,14 +22,15 @@
 //! codes applied already.
 //!
 //! Some calls end with EINTR after any stop (signal(7)). Such a call is made again, unless a signal is
-//! pending, which would have ended it too. Its relative timeout would begin anew: a thread that is found
-//! waiting in such a call with a timeout is not stopped at all.
+//! pending, which would have ended it too. Its relative timeout would begin anew. That of epoll_wait(2) is
+//! shortened ([`TimedWait`]); a thread that is found waiting in another such call with a timeout is not stopped at all.
 
 use crate::arch::{self, Interrupted, Regs};
 use crate::proc::memory;
 use crate::proc::procfs::Process;
 use crate::trace::filter::{self, Forbids, Known, Refusal};
 use crate::trace::ptrace::{self, Error, Resume, Stop, Stopped, Tid};
+use crate::trace::timeout::TimedWait;
 use crate::trace::{deadline, faultpoint, waits};
 use hugelift_core::addr::Addr;
 use hugelift_core::maps::Mapping;
@@ -174,6 +175,8 @@ struct Own {
     regs: Regs,
     /// Registers with which it makes the call again that has ended with EINTR.
     again: Option<Regs>,
+    /// The wait of that call, if it has a timeout that is shortened.
+    wait: Option<TimedWait>,
     /// The signals that it blocks.
     mask: u64,
 }
@@ -181,22 +184,24 @@ struct Own {
 impl Lent {
     /// Stops thread `tid` of process `pid`, which may be stopped, and prepares it. `memory` is the process's `/proc/PID/mem`, open for
     /// reading and writing: after execve(2) it reads and writes nothing, where a path would lead to the new
-    /// program. `known` is what is known of its seccomp filters.
+    /// program. `known` is what is known of its seccomp filters, `wait` the wait with a timeout in which it seemed
+    /// to be.
     ///
     /// # Errors
     /// [`NotLent`]. The thread then goes on as if nothing had happened.
-    pub fn take(
+    pub(crate) fn take(
         pid: i32,
         tid: Tid,
         cave: Cave,
         memory: &Rc<Flock<File>>,
         known: Known,
+        wait: Option<TimedWait>,
     ) -> Result<Lent, NotLent> {
         let running = ptrace::seize(tid)?;
         running.interrupt()?;
         let (stopped, stop) = running.wait()?;
         let (why, signal) = match stop {
-            Stop::Trap => match Lent::prepare(pid, &stopped, cave, memory, known) {
+            Stop::Trap => match Lent::prepare(pid, &stopped, cave, memory, known, wait) {
                 Ok((own, filters)) => {
                     let memory = Rc::clone(memory);
                     return Ok(Lent {
@@ -227,6 +232,7 @@ impl Lent {
         cave: Cave,
         memory: &File,
         known: Known,
+        wait: Option<TimedWait>,
     ) -> Result<(Own, Option<Rc<Filters>>), NotLent> {
         let tid = stopped.tid();
         // A file that was opened before execve(2) reads nothing afterwards.
@@ -253,11 +259,13 @@ impl Lent {
         if is_signalled(pid, tid) {
             return Err(NotLent::Signal(tid));
         }
+        // If it has begun another wait since it was looked at, next to nothing of that timeout has passed.
+        let wait = wait.filter(|wait| wait.was_stopped(pid, tid));
         let (later, again) = match arch::interrupted(&regs) {
             Interrupted::No(later) | Interrupted::Restarts(later) => (later, None),
-            // The thread was not waiting in it with a timeout when it was looked at (`waits`), so next to
-            // nothing of a timeout has passed.
-            Interrupted::Eintr(number, again) if waits::can_be_made_again(number) => (again, Some(again)),
+            Interrupted::Eintr(number, again) if waits::can_be_made_again(number) => {
+                (shortened(again, wait), Some(again))
+            }
             Interrupted::Eintr(..) => (regs, None),
         };
         let mask = stopped.signal_mask()?;
@@ -267,7 +275,12 @@ impl Lent {
         // If the tracer dies after its signals are blocked, the thread makes this call and gives itself back.
         stopped.set_regs(&regs.at(cave.0, regs.sp()).with_syscall(libc::SYS_getpid, [0; 6]))?;
         stopped.set_signal_mask(u64::MAX)?;
-        Ok((Own { regs, again, mask }, filters))
+        Ok((Own { regs, again, wait, mask }, filters))
+    }
+
+    /// Returns the thread, unless control of it is lost.
+    pub fn tid(&self) -> Option<Tid> {
+        self.stopped.as_ref().map(Stopped::tid)
     }
 
     /// Returns its seccomp filters, if they are asked before each call.
@@ -342,13 +355,14 @@ impl Lent {
     }
 
     /// Gives the thread its registers and its signal mask back, clears the cave, and lets the thread go on.
+    /// Returns the wait with a timeout that it begins again, if there is one.
     ///
     /// # Errors
     /// The thread has ended.
-    pub fn give_back(mut self) -> Result<(), Error> {
+    pub(crate) fn give_back(mut self) -> Result<Option<TimedWait>, Error> {
         let mut stopped = self.stopped.take().ok_or(Error::Vanished(self.pid))?;
         let tid = stopped.tid();
-        let Own { regs, again, mask } = self.own;
+        let Own { regs, again, wait, mask } = self.own;
         // A thread that was in no system call can go on from the end of ours.
         if regs.is_in_call() {
             stopped = to_trap(stopped)?;
@@ -356,10 +370,17 @@ impl Lent {
         // In this order the thread has its own mask whenever it has its own registers.
         stopped.set_signal_mask(mask)?;
         let again = again.filter(|_| !is_handled(self.pid, tid, mask));
-        stopped.set_regs(&again.unwrap_or(regs))?;
+        stopped.set_regs(&again.map_or(regs, |again| shortened(again, wait)))?;
         poke(&stopped, &self.memory, self.cave.0, &[0; CAVE_BYTES])?;
-        stopped.detach(0)
+        let wait = wait.filter(|_| again.is_some()).and_then(|wait| wait.again(self.pid, tid));
+        stopped.detach(0).map(|()| wait)
     }
+}
+
+/// Returns registers that make a call again with the rest of its timeout. They stay changed after the call, as
+/// those of a C function that has made it may.
+fn shortened(again: Regs, wait: Option<TimedWait>) -> Regs {
+    wait.map_or(again, |wait| again.with_fourth_argument(wait.rest()))
 }
 
 /// Brings a thread from the end of a system call to the stop at which the kernel is about to deliver signals,

@@ -189,15 +189,22 @@ impl Live {
         let (mut lent, began) = self.find()?;
         let worked = work(&mut lent);
         self.refusals.extend(lent.refused().filter(|new| !self.refusals.contains(new)));
+        let tid = lent.tid();
         let returned = lent.give_back();
         drop(urgent);
         self.stops.count += 1;
         self.stops.longest = self.stops.longest.max(began.elapsed());
         // A thread that is not back may still be in the cave, so no other thread may use it.
-        worked.and_then(|value| returned.map(|()| value)).map_err(|error| {
-            self.is_lost = true;
-            NotLent::Lost(error)
-        })
+        match (worked, returned) {
+            (Ok(value), Ok(wait)) => {
+                tid.zip(wait).into_iter().for_each(|(tid, wait)| self.watch.began_again(tid, wait));
+                Ok(value)
+            }
+            (Err(error), _) | (_, Err(error)) => {
+                self.is_lost = true;
+                Err(NotLent::Lost(error))
+            }
+        }
     }
 
     /// Takes the first thread that can be lent. Returns also the time before its stop.
@@ -235,11 +242,13 @@ impl Live {
                 let _ = self.deadline.renew(STOP);
                 let stopping = Instant::now();
                 let taken = match self.watch.may_stop(self.pid, tid) {
-                    Ok(Stop::Repeated) if !may_repeat => {
+                    Ok(Stop::Repeated | Stop::Shortened(_)) if !may_repeat => {
                         others = true;
                         continue;
                     }
-                    stop => stop.and_then(|_| Lent::take(self.pid, tid, self.cave, &self.memory, known)),
+                    stop => stop.and_then(|stop| {
+                        Lent::take(self.pid, tid, self.cave, &self.memory, known, stop.timed())
+                    }),
                 };
                 match taken {
                     Ok(lent) => {

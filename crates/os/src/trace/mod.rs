@@ -25,4 +25,5 @@ pub mod remote;
 pub mod restore;
 pub(crate) mod stored;
 pub mod threads;
+pub(crate) mod timeout;
 pub(crate) mod waits;

@@ -11,8 +11,10 @@ use crate::proc::pidfd::pidfd_open;
 use crate::proc::procfs::Process;
 use crate::trace::lent::NotLent;
 use crate::trace::ptrace::Tid;
+use crate::trace::timeout::TimedWait;
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::Duration;
 
 /// CPU time in nanoseconds after which a thread has surely left the system call in which it woke up.
 const LEAVES_WITHIN: u64 = 50_000;
@@ -22,6 +24,8 @@ const LEAVES_WITHIN: u64 = 50_000;
 pub(crate) struct Watch {
     /// Threads that ran when they were looked at last.
     running: BTreeMap<Tid, Ran>,
+    /// The last waits with a timeout that were interrupted and made again.
+    timed: BTreeMap<Tid, TimedWait>,
 }
 
 /// How long a thread has run, and how often it went to sleep.
@@ -46,9 +50,19 @@ impl Watch {
             Wait::Unnoticed if can_be_made_again(number) => Ok(Stop::Repeated),
             Wait::Unnoticed => Ok(Stop::Continued),
             Wait::OnSocket if !has_timeout(pid, args[0] as i32) => Ok(Stop::Continued),
+            Wait::InRegister(timeout) => {
+                let known = self.timed.get(&tid).copied();
+                let found = TimedWait::find(pid, tid, timeout, known);
+                found.map(Stop::Shortened).ok_or(NotLent::Timed(tid, number))
+            }
             Wait::Timed | Wait::OnSocket => Err(NotLent::Timed(tid, number)),
             Wait::CutShort => Err(NotLent::CutShort(tid, number)),
         }
+    }
+
+    /// Records the wait that a thread has begun again, whose timeout has been rounded up.
+    pub fn began_again(&mut self, tid: Tid, wait: TimedWait) {
+        self.timed.insert(tid, wait);
     }
 
     /// Returns nothing if a thread that runs has run for some time since an earlier look, without a sleep.
@@ -74,6 +88,18 @@ pub(crate) enum Stop {
     Continued,
     /// It ends the call of the thread with EINTR, and the tracer has the call made again.
     Repeated,
+    /// The same; the tracer has the call made again with the rest of its timeout.
+    Shortened(TimedWait),
+}
+
+impl Stop {
+    /// Returns the wait whose timeout is to be shortened.
+    pub fn timed(self) -> Option<TimedWait> {
+        match self {
+            Stop::Shortened(wait) => Some(wait),
+            Stop::Continued | Stop::Repeated => None,
+        }
+    }
 }
 
 impl Ran {
@@ -98,6 +124,8 @@ enum Wait {
     Unnoticed,
     /// With a relative timeout that would begin anew.
     Timed,
+    /// With a relative timeout that is its fourth argument, in milliseconds.
+    InRegister(Duration),
     /// With the timeout `SO_RCVTIMEO`, if its descriptor is a socket that has one.
     OnSocket,
     /// It may have moved some bytes already, and would return their number; or it is not known what a stop
@@ -121,18 +149,22 @@ fn parse(text: &str) -> Option<(i64, [u64; 6])> {
 fn wait(number: i64, args: &[u64; 6]) -> Wait {
     const IORING_ENTER_EXT_ARG: u64 = 1 << 3;
     let timed = |is_timed: bool| if is_timed { Wait::Timed } else { Wait::Unnoticed };
+    let in_register = |millis: i32| match u64::try_from(millis) {
+        Ok(millis @ 1..) => Wait::InRegister(Duration::from_millis(millis)),
+        _ => Wait::Unnoticed,
+    };
     let receive = |flags: u64| match flags & libc::MSG_WAITALL as u64 {
         0 => Wait::OnSocket,
         _ => Wait::CutShort,
     };
     #[cfg(target_arch = "x86_64")]
     match number {
-        libc::SYS_epoll_wait => return timed(args[3] as i32 > 0),
+        libc::SYS_epoll_wait => return in_register(args[3] as i32),
         libc::SYS_poll | libc::SYS_select | libc::SYS_pause => return Wait::Unnoticed,
         _ => {}
     }
     match number {
-        libc::SYS_epoll_pwait => timed(args[3] as i32 > 0),
+        libc::SYS_epoll_pwait => in_register(args[3] as i32),
         libc::SYS_epoll_pwait2 | libc::SYS_semtimedop => timed(args[3] != 0),
         libc::SYS_rt_sigtimedwait => timed(args[2] != 0),
         libc::SYS_io_getevents => timed(args[4] != 0),
@@ -217,7 +249,6 @@ fn timeout_of(pid: i32, fd: i32) -> Option<libc::timeval> {
 mod tests {
     use super::*;
     use std::os::unix::net::UnixStream;
-    use std::time::Duration;
 
     #[test]
     fn lines_of_the_kernel() {
@@ -237,7 +268,7 @@ mod tests {
         };
         let minus_one = u64::from(u32::MAX);
         for (number, args, expected) in [
-            (libc::SYS_epoll_pwait, with(3, 100), Wait::Timed),
+            (libc::SYS_epoll_pwait, with(3, 100), Wait::InRegister(Duration::from_millis(100))),
             (libc::SYS_epoll_pwait, with(3, minus_one), Wait::Unnoticed),
             (libc::SYS_epoll_pwait, with(3, 0), Wait::Unnoticed),
             (libc::SYS_semtimedop, with(3, 0x7000), Wait::Timed),

@@ -151,11 +151,8 @@ fn by_name_and_by_control_group() {
 
     let group = CGroup::new("memory").expect("a control group");
     std::fs::write(group.path().join("cgroup.procs"), running.pid().to_string()).expect("join the group");
-    let inside = std::fs::read_to_string(format!("/proc/{}/cgroup", running.pid())).expect("its groups");
-    let name = group.path().file_name().expect("a name").to_str().expect("UTF-8");
-    let line = inside.lines().find(|line| line.ends_with(name)).expect("the group");
-    let path = line.rsplit(':').next().expect("a path");
-    let outcome = Cmd::new([HUGELIFT, "restore", "--json", "--cgroup", path]).bare();
+    let path = group.path_of(running.pid()).expect("it is in the group");
+    let outcome = Cmd::new([HUGELIFT, "restore", "--json", "--cgroup", &path]).bare();
     let json: Value = serde_json::from_str(&outcome.stdout).expect("JSON");
     let all = json["processes"].as_array().expect("processes");
     assert!(all.iter().any(|row| row["pid"] == running.pid() && row["error"].is_null()), "{json}");

@@ -2,6 +2,7 @@
 //! Real programs at work with all their parts lifted: the results are the same, the parts are on
 //! huge pages, and the programs take hardly more memory. The tests print how much.
 
+mod attached;
 mod interpreters;
 mod servers;
 
@@ -90,6 +91,12 @@ impl Load {
         let out = Command::new(HUGELIFT).args(["inspect", "--json", "--parts", "all", &pid]).output();
         self.seen = serde_json::from_slice(&out.expect("run inspect").stdout).expect("JSON of inspect");
         self.files = self.group.file_cache().expect("the page cache of its group");
+    }
+
+    /// Asks it to end.
+    fn terminate(&self) {
+        let pid = nix::unistd::Pid::from_raw(self.child.id() as i32);
+        nix::sys::signal::kill(pid, nix::sys::signal::SIGTERM).expect("kill");
     }
 
     /// Waits for its end, and returns what it did and how much memory it took.

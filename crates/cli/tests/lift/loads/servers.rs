@@ -9,7 +9,7 @@ use std::fs;
 use std::path::PathBuf;
 
 /// A server whose data is in a directory of its own.
-trait Server {
+pub(super) trait Server {
     fn words(&self, dir: &Path) -> Vec<OsString>;
 
     /// Words that switch to a user who may run it, for a bare run, and options of hugelift that do
@@ -24,8 +24,16 @@ trait Server {
     fn work(&self, dir: &Path) -> String;
 }
 
-/// Starts it on a fresh copy of the data in `template`, makes it work, and ends it.
-fn serve(server: &dyn Server, template: &Path, lifted: bool) -> Result<Run, String> {
+/// Starts it on a fresh copy of the data in `template`. Returns also the folder of the copy, which is `data` in
+/// there.
+///
+/// # Errors
+/// See [`Load::start`].
+pub(super) fn started(
+    server: &dyn Server,
+    template: &Path,
+    lifted: bool,
+) -> Result<(Load, tempfile::TempDir), String> {
     let home = tempfile::TempDir::new().expect("a temporary directory");
     let dir = home.path().join("data");
     must(Command::new("cp").arg("-a").arg(template).arg(&dir));
@@ -35,10 +43,16 @@ fn serve(server: &dyn Server, template: &Path, lifted: bool) -> Result<Run, Stri
     }
     let mut load = Load::start(&server.words(&dir), lifted, front, options)?;
     load.wait_for("the server is ready", || server.is_ready(&dir));
+    Ok((load, home))
+}
+
+/// Starts it, makes it work, and ends it.
+fn serve(server: &dyn Server, template: &Path, lifted: bool) -> Result<Run, String> {
+    let (mut load, home) = started(server, template, lifted)?;
+    let dir = home.path().join("data");
     let result = server.work(&dir);
     load.look();
-    nix::sys::signal::kill(nix::unistd::Pid::from_raw(load.child.id() as i32), nix::sys::signal::SIGTERM)
-        .expect("kill");
+    load.terminate();
     Ok(load.end(result))
 }
 
@@ -51,7 +65,7 @@ fn check(name: &str, server: &dyn Server, template: &Path, parts: &[&str]) {
     compare(name, |lifted| serve(server, template, lifted).expect("as before"), parts);
 }
 
-struct Redis(PathBuf);
+pub(super) struct Redis(pub(super) PathBuf);
 
 impl Server for Redis {
     fn words(&self, dir: &Path) -> Vec<OsString> {
@@ -99,10 +113,29 @@ fn redis() {
     check("redis", &Redis(program), template.path(), &[]);
 }
 
-struct MariaDb(PathBuf);
+pub(super) struct MariaDb(PathBuf);
 
 impl MariaDb {
-    fn bench(dir: &Path) -> Command {
+    pub(super) fn find() -> MariaDb {
+        MariaDb(find("mariadbd").expect("mariadbd").canonicalize().expect("mariadbd"))
+    }
+
+    /// Makes its data with two tables. A server does it, which is ended afterwards.
+    ///
+    /// # Errors
+    /// See [`Load::start`].
+    pub(super) fn template(&self) -> Result<tempfile::TempDir, String> {
+        let template = tempfile::TempDir::new().expect("a temporary directory");
+        fs::create_dir(template.path().join("test")).expect("mkdir");
+        let mut load = Load::start(&self.words(template.path()), false, &[], &[])?;
+        load.wait_for("the server is ready", || self.is_ready(template.path()));
+        must(MariaDb::bench(template.path()).args(["oltp_read_write", "prepare"]));
+        load.terminate();
+        load.end(String::new());
+        Ok(template)
+    }
+
+    pub(super) fn bench(dir: &Path) -> Command {
         let mut command = Command::new("sysbench");
         command.args(["--db-driver=mysql", "--mysql-user=root", "--mysql-db=test", "--tables=2"]);
         command.args(["--table-size=20000", "--rand-seed=7", "--threads=1"]);
@@ -143,31 +176,23 @@ impl Server for MariaDb {
 fn mariadb() {
     need_root!();
     need!("mariadbd", "sysbench");
-    let template = tempfile::TempDir::new().expect("a temporary directory");
-    fs::create_dir(template.path().join("test")).expect("mkdir");
-    let server = MariaDb(find("mariadbd").expect("mariadbd").canonicalize().expect("mariadbd"));
-    // Makes the tables, once.
-    let mut load = match Load::start(&server.words(template.path()), false, &[], &[]) {
-        Ok(load) => load,
+    let server = MariaDb::find();
+    let template = match server.template() {
+        Ok(template) => template,
         Err(why) => skip!("{why}"),
     };
-    load.wait_for("the server is ready", || server.is_ready(template.path()));
-    must(MariaDb::bench(template.path()).args(["oltp_read_write", "prepare"]));
-    nix::sys::signal::kill(nix::unistd::Pid::from_raw(load.child.id() as i32), nix::sys::signal::SIGTERM)
-        .expect("kill");
-    load.end(String::new());
     check("MariaDB", &server, template.path(), &["text", "rodata"]);
 }
 
 /// PostgreSQL refuses to run as root.
-struct Postgres {
+pub(super) struct Postgres {
     bin: PathBuf,
 }
 
 const NOBODY: [&str; 4] = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
 
 impl Postgres {
-    fn find() -> Option<Postgres> {
+    pub(super) fn find() -> Option<Postgres> {
         let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten();
         let mut found: Vec<PathBuf> = versions.filter_map(|v| Some(v.ok()?.path().join("bin"))).collect();
         found.extend(find("postgres").and_then(|p| Some(p.canonicalize().ok()?.parent()?.to_path_buf())));
@@ -175,7 +200,23 @@ impl Postgres {
         found.into_iter().rev().find(|bin| bin.join("postgres").exists()).map(|bin| Postgres { bin })
     }
 
-    fn tool(&self, name: &str, dir: &Path) -> Command {
+    /// Makes its data, in the folder `data` of the one that is returned.
+    pub(super) fn template(&self) -> tempfile::TempDir {
+        let home = tempfile::TempDir::new().expect("a temporary directory");
+        must(Command::new("chmod").arg("755").arg(home.path()));
+        let data = home.path().join("data");
+        must(Command::new("install").args(["-d", "-o", "65534", "-g", "65534", "-m", "700"]).arg(&data));
+        let mut init = Command::new(NOBODY[0]);
+        init.args(&NOBODY[1..])
+            .arg(self.bin.join("initdb"))
+            .arg("-D")
+            .arg(&data)
+            .args(["-U", "nobody", "-N"]);
+        must(init.current_dir("/"));
+        home
+    }
+
+    pub(super) fn tool(&self, name: &str, dir: &Path) -> Command {
         let mut command = Command::new(NOBODY[0]);
         command.args(&NOBODY[1..]).arg(self.bin.join(name)).arg("-h").arg(dir).args(["-U", "nobody"]);
         command.current_dir("/");
@@ -220,16 +261,6 @@ fn postgres() {
     need_root!();
     need!("setpriv");
     let Some(server) = Postgres::find() else { skip!("needs postgres") };
-    let home = tempfile::TempDir::new().expect("a temporary directory");
-    must(Command::new("chmod").arg("755").arg(home.path()));
-    let template = home.path().join("data");
-    must(Command::new("install").args(["-d", "-o", "65534", "-g", "65534", "-m", "700"]).arg(&template));
-    let mut init = Command::new(NOBODY[0]);
-    init.args(&NOBODY[1..])
-        .arg(server.bin.join("initdb"))
-        .arg("-D")
-        .arg(&template)
-        .args(["-U", "nobody", "-N"]);
-    must(init.current_dir("/"));
-    check("PostgreSQL", &server, &template, &["text", "rodata"]);
+    let home = server.template();
+    check("PostgreSQL", &server, &home.path().join("data"), &["text", "rodata"]);
 }
