@@ -13,7 +13,7 @@ set -uo pipefail
 export LC_ALL=C DEBIAN_FRONTEND=noninteractive
 cd "$(dirname "$0")/.." || exit 1
 
-# Each entry is a command (or a library that cc must find) and packages, of which the first that apt
+# Each entry is a command (or a library that cc must find, or a path) and packages, of which the first that apt
 # offers is installed.
 build=("cc gcc" "make make" "libc.a libc6-dev")
 tests=(
@@ -39,7 +39,8 @@ tests=(
   "pg_ctlcluster postgresql"
   "perf linux-perf linux-tools-generic"
   "php php-cli"
-  "python3 python3"
+  "/usr/bin/python3 python3"
+  "/usr/lib/python3/dist-packages/numpy python3-numpy"
   "redis-cli redis-tools"
   "redis-server redis-server"
   "script bsdutils util-linux"
@@ -57,7 +58,12 @@ tests=(
 # Returns 0 if the command or library is here. Debian installs some commands with a version in the name
 # or outside the user's PATH.
 present() {
-  case $1 in *.a)
+  case $1 in
+  /*)
+    [ -e "$1" ]
+    return
+    ;;
+  *.a)
     # For a library that it cannot find, cc prints the bare name.
     [[ $(cc -print-file-name="$1" 2>/dev/null) == /* ]] && return
     ;;

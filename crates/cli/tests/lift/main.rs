@@ -14,6 +14,7 @@ mod forks;
 mod heap;
 mod join;
 mod kill;
+mod late;
 mod libhugetlbfs_cases;
 mod live;
 mod loads;

@@ -274,56 +274,6 @@ fn of_another_user() {
     assert_huge(&run, "program", 1);
 }
 
-/// Returns the huge kilobytes of the file in a process whose command line has the mark.
-fn huge_of(mark: &str, file: &str) -> Option<u64> {
-    let all =
-        std::fs::read_dir("/proc").ok()?.filter_map(|e| e.ok()?.file_name().to_str()?.parse::<u32>().ok());
-    for pid in all {
-        let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        let words = String::from_utf8_lossy(&words).into_owned();
-        if !words.contains(mark) || words.contains("hugelift") {
-            continue;
-        }
-        let usage = hugelift_os::proc::procfs::Process::new(pid).maps().ok()?;
-        // What the store holds has the name of the entry, and the address of the file's other mappings.
-        let of_file = usage.iter().filter(|m| m.path.to_string_lossy().contains(file));
-        let (low, high) =
-            (of_file.clone().map(|m| m.range.start.0).min()?, of_file.map(|m| m.range.end.0).max()?);
-        let smaps = hugelift_os::proc::procfs::Process::new(pid).smaps().ok()?;
-        let inside = smaps.iter().filter(|u| u.mapping.range.start.0 >= low && u.mapping.range.end.0 <= high);
-        return Some(inside.map(|u| (u.anon_huge + u.file_huge + u.shmem_huge) >> 10).sum());
-    }
-    None
-}
-
-/// The library that holds the JVM is opened by java at its start.
-#[test]
-fn javas_library_is_huge_a_while_later() {
-    need!("java", "javac");
-    let dir = tempfile::TempDir::new().unwrap();
-    let mark = format!("Loop{}", std::process::id());
-    let source = format!(
-        "public class {mark} {{ public static void main(String[] a) throws Exception {{ long end = System.nanoTime() \
-         + 25000000000L; long s = 0; while (System.nanoTime() < end) {{ s += new int[1000].length; \
-         if (System.in.available() > 0) break; }} System.out.println(s > 0); }} }}"
-    );
-    std::fs::write(dir.path().join(format!("{mark}.java")), source).unwrap();
-    assert!(Command::new("javac").arg(format!("{mark}.java")).current_dir(&dir).status().unwrap().success());
-    let place = Place::new();
-    let mut child = Command::new(HUGELIFT)
-        .args(["run", "--", "java", "-Xmx64m", "-cp"])
-        .arg(dir.path())
-        .arg(&mark)
-        .env("HUGELIFT_STORE", place.store())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
-    until("libjvm.so stays small", || huge_of(&mark, "libjvm.so").is_some_and(|kb| kb >= 4096));
-    drop(child.stdin.take().map(|mut pipe| std::io::Write::write_all(&mut pipe, b"x")));
-    assert!(child.wait().unwrap().success());
-}
-
 /// A short run decides nothing about a later one.
 #[test]
 fn a_long_php_after_a_short_one() {

@@ -79,7 +79,8 @@ static void returned(const char *call, long got, long error, long want, long wan
 /* Checks how long a call took whose timeout was `timeout`. One that ends too early is an error. One that
  * ends late is an error only if the control thread ran on time meanwhile, as a busy machine wakes any
  * thread late. `coarse` is how much the kernel may round. */
-static void timed(const char *call, int64_t began, int64_t timeout, int64_t coarse);
+static int64_t queued(void);
+static void timed(const char *call, int64_t began, int64_t queued, int64_t timeout, int64_t coarse);
 
 /* Returns a random timeout in ns; every fourth is long, so that a stop is likely to fall into it. */
 static inline int64_t some_time(struct worker *w)

@@ -33,13 +33,13 @@ static void close_waits(struct worker *w)
 /* A call with a timeout, in which nothing happens. Each returns `want`, or -1 with `error`. */
 #define TIMED(name, timeout, coarse, want, error, ...)                     \
 	do {                                                               \
-		int64_t began_ = now();                                    \
+		int64_t queued_ = queued(), began_ = now();                \
 		errno = 0;                                                 \
 		long result_ = (long)(__VA_ARGS__);                        \
 		int error_ = errno;                                        \
 		returned(name, result_, result_ == -1 ? error_ : 0, want, error); \
 		if (result_ == (want))                                     \
-			timed(name, began_, timeout, coarse);              \
+			timed(name, began_, queued_, timeout, coarse);     \
 	} while (0)
 
 static void step_epoll(struct worker *w)

@@ -264,7 +264,7 @@ impl Lent {
         let (later, again) = match arch::interrupted(&regs) {
             Interrupted::No(later) | Interrupted::Restarts(later) => (later, None),
             Interrupted::Eintr(number, again) if waits::can_be_made_again(number) => {
-                (shortened(again, wait), Some(again))
+                (shortened(again, wait.map(|wait| wait.rest())), Some(again))
             }
             Interrupted::Eintr(..) => (regs, None),
         };
@@ -370,17 +370,19 @@ impl Lent {
         // In this order the thread has its own mask whenever it has its own registers.
         stopped.set_signal_mask(mask)?;
         let again = again.filter(|_| !is_handled(self.pid, tid, mask));
-        stopped.set_regs(&again.map_or(regs, |again| shortened(again, wait)))?;
+        let rest = wait.map(|wait| wait.rest());
+        stopped.set_regs(&again.map_or(regs, |again| shortened(again, rest)))?;
         poke(&stopped, &self.memory, self.cave.0, &[0; CAVE_BYTES])?;
-        let wait = wait.filter(|_| again.is_some()).and_then(|wait| wait.again(self.pid, tid));
+        let wait = wait.filter(|_| again.is_some()).zip(rest);
+        let wait = wait.and_then(|(wait, rest)| wait.again(self.pid, tid, rest));
         stopped.detach(0).map(|()| wait)
     }
 }
 
-/// Returns registers that make a call again with the rest of its timeout. They stay changed after the call, as
-/// those of a C function that has made it may.
-fn shortened(again: Regs, wait: Option<TimedWait>) -> Regs {
-    wait.map_or(again, |wait| again.with_fourth_argument(wait.rest()))
+/// Returns registers that make a call again with the rest of its timeout, in milliseconds. They stay changed after
+/// the call, as those of a C function that has made it may.
+fn shortened(again: Regs, rest: Option<u64>) -> Regs {
+    rest.map_or(again, |rest| again.with_fourth_argument(rest))
 }
 
 /// Brings a thread from the end of a system call to the stop at which the kernel is about to deliver signals,

@@ -22,9 +22,8 @@ use nix::time::{ClockId, clock_gettime};
 use nix::unistd::Pid;
 use std::time::{Duration, Instant};
 
-/// How far the two readings may contradict the timeout: a thread that should have woken up before is not
-/// understood.
-const TOLERANCE: Duration = Duration::from_millis(5);
+/// A wait that ends sooner is left alone: the thread may have begun the next one before it is stopped.
+const TOO_SHORT: Duration = Duration::from_millis(2);
 
 /// A wait of one thread that ends by itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,6 +32,8 @@ pub(crate) struct TimedWait {
     ends: Instant,
     /// How often the thread has gone to sleep, with this wait.
     sleeps: u64,
+    /// The timeout that the thread asks for now.
+    asked: Duration,
 }
 
 impl TimedWait {
@@ -40,19 +41,18 @@ impl TimedWait {
     /// last wait that was interrupted and made again. `None` if the kernel does not show enough.
     pub(crate) fn find(pid: i32, tid: Tid, timeout: Duration, known: Option<TimedWait>) -> Option<TimedWait> {
         let sleeps = sleeps(pid, tid)?;
-        if let Some(known) = known.filter(|known| known.sleeps == sleeps) {
-            // The timeout was rounded up then.
-            return Some(known);
-        }
         let cpu = Process::new(pid.cast_unsigned()).last_cpu_of_thread(tid)?;
         let last_ran = last_ran(&format!("/proc/{pid}/task/{tid}/sched"))?;
         let (now, time) = time_of(usize::try_from(cpu).ok()?)?;
         let waited = time.checked_sub(last_ran)?;
+        let ends = now.checked_sub(waited)?.checked_add(timeout)?;
         let is_asleep = self::sleeps(pid, tid) == Some(sleeps);
-        if !is_asleep || waited > timeout + TOLERANCE {
+        if !is_asleep || ends < Instant::now() + TOO_SHORT {
             return None;
         }
-        Some(TimedWait { ends: now.checked_sub(waited)?.checked_add(timeout)?, sleeps })
+        // The timeout of a wait that was begun again has been rounded up, and it has begun a little later.
+        let is_same = |known: &TimedWait| known.sleeps == sleeps && known.asked == timeout;
+        Some(known.filter(is_same).unwrap_or(TimedWait { ends, sleeps, asked: timeout }))
     }
 
     /// Returns whether the thread, which has been stopped, was still in this wait.
@@ -66,9 +66,9 @@ impl TimedWait {
         left.as_micros().div_ceil(1000).min(i32::MAX as u128) as u64
     }
 
-    /// Returns the same wait for a stopped thread that begins it again when it goes on.
-    pub(crate) fn again(&self, pid: i32, tid: Tid) -> Option<TimedWait> {
-        Some(TimedWait { sleeps: sleeps(pid, tid)? + 1, ..*self })
+    /// Returns the same wait for a stopped thread that begins it again, for `rest` milliseconds, when it goes on.
+    pub(crate) fn again(&self, pid: i32, tid: Tid, rest: u64) -> Option<TimedWait> {
+        Some(TimedWait { sleeps: sleeps(pid, tid)? + 1, asked: Duration::from_millis(rest), ..*self })
     }
 }
 

@@ -86,6 +86,39 @@ fn ten_processes_have_one_copy() {
     }
 }
 
+/// Twenty times the code of the victim above, in processes with one thread.
+#[test]
+fn ten_large_processes_have_one_copy() {
+    need_root!();
+    const CODE: u64 = 64 << 20;
+    let dir = tempfile::TempDir::new_in("/dev/shm").expect("a temporary directory on tmpfs");
+    let program = fat("hold").size(CODE as usize).flags(&["-no-pie"]).build();
+    let start = |_| {
+        let cmd = Cmd::new([&program]);
+        let mut guard = Guard(cmd.command(None).stdin(Stdio::piped()).spawn().expect("the victim"));
+        let lines = BufReader::new(guard.0.stdout.take().expect("piped")).lines();
+        (guard, lines)
+    };
+    let mut all: Vec<_> = (0..10).map(start).collect();
+    for (_, lines) in &mut all {
+        let first: Vec<String> = lines.by_ref().take(2).map(|line| line.expect("a line")).collect();
+        assert_eq!(first, ["wrong 0", "ready"]);
+    }
+    let pids: Vec<u32> = all.iter().map(|(guard, _)| guard.0.id()).collect();
+    let outcome = shared(&dir.path().join("store"), &pids);
+    assert_eq!((outcome.end, outcome.stderr.as_str()), (End::Code(0), ""), "{outcome:?}");
+    let maps: Vec<BTreeSet<u64>> = pids.iter().map(|&pid| mapped_of(dir.path(), pid)).collect();
+    assert!(maps.iter().all(|of| *of == maps[0]), "{maps:?} {outcome:?}");
+    for (mut guard, mut lines) in all {
+        let pieces = segments(guard.0.id(), &program);
+        assert_shared(guard.0.id(), &program);
+        assert!(pieces.iter().map(|piece| piece.huge).sum::<u64>() >= CODE, "{pieces:?}");
+        drop(guard.0.stdin.take());
+        assert_eq!(lines.next().expect("a line").expect("a line"), "wrong 0");
+        assert_eq!(guard.0.wait().expect("wait").code(), Some(0));
+    }
+}
+
 /// The file of the store is passed to a process that could not open it.
 #[test]
 fn another_user_in_other_namespaces() {

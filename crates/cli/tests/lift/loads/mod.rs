@@ -4,7 +4,7 @@
 
 mod attached;
 mod interpreters;
-mod servers;
+pub mod servers;
 
 use crate::common::run::NO_STORE;
 use crate::common::{CGroup, HUGELIFT};

@@ -9,7 +9,7 @@ use std::fs;
 use std::path::PathBuf;
 
 /// A server whose data is in a directory of its own.
-pub(super) trait Server {
+pub trait Server {
     fn words(&self, dir: &Path) -> Vec<OsString>;
 
     /// Words that switch to a user who may run it, for a bare run, and options of hugelift that do
@@ -185,14 +185,14 @@ fn mariadb() {
 }
 
 /// PostgreSQL refuses to run as root.
-pub(super) struct Postgres {
-    bin: PathBuf,
+pub struct Postgres {
+    pub bin: PathBuf,
 }
 
 const NOBODY: [&str; 4] = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
 
 impl Postgres {
-    pub(super) fn find() -> Option<Postgres> {
+    pub fn find() -> Option<Postgres> {
         let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten();
         let mut found: Vec<PathBuf> = versions.filter_map(|v| Some(v.ok()?.path().join("bin"))).collect();
         found.extend(find("postgres").and_then(|p| Some(p.canonicalize().ok()?.parent()?.to_path_buf())));
@@ -201,7 +201,7 @@ impl Postgres {
     }
 
     /// Makes its data, in the folder `data` of the one that is returned.
-    pub(super) fn template(&self) -> tempfile::TempDir {
+    pub fn template(&self) -> tempfile::TempDir {
         let home = tempfile::TempDir::new().expect("a temporary directory");
         must(Command::new("chmod").arg("755").arg(home.path()));
         let data = home.path().join("data");
@@ -216,7 +216,7 @@ impl Postgres {
         home
     }
 
-    pub(super) fn tool(&self, name: &str, dir: &Path) -> Command {
+    pub fn tool(&self, name: &str, dir: &Path) -> Command {
         let mut command = Command::new(NOBODY[0]);
         command.args(&NOBODY[1..]).arg(self.bin.join(name)).arg("-h").arg(dir).args(["-U", "nobody"]);
         command.current_dir("/");
