@@ -37,22 +37,28 @@ pub(crate) struct TimedWait {
 }
 
 impl TimedWait {
-    /// Finds the end of the wait in which thread `tid` sleeps, for `timeout` from its beginning. `known` is its
-    /// last wait that was interrupted and made again. `None` if the kernel does not show enough.
+    /// Finds the end of the wait in which thread `tid` sleeps, for `timeout` from its beginning. `known` is the last
+    /// wait of it that was found or begun again. `None` if the kernel does not show enough, or if it ends very soon.
     pub(crate) fn find(pid: i32, tid: Tid, timeout: Duration, known: Option<TimedWait>) -> Option<TimedWait> {
         let sleeps = sleeps(pid, tid)?;
+        // If it was begun again, its timeout was rounded up, and it has begun a little later.
+        let is_same = |known: &TimedWait| known.sleeps == sleeps && known.asked == timeout;
+        let wait = match known.filter(is_same) {
+            Some(known) => known,
+            None => TimedWait::examine(pid, tid, timeout, sleeps)?,
+        };
+        (wait.ends >= Instant::now() + TOO_SHORT).then_some(wait)
+    }
+
+    /// Finds out when a thread that has gone to sleep `sleeps` times wakes up, unless it has done so meanwhile.
+    fn examine(pid: i32, tid: Tid, timeout: Duration, sleeps: u64) -> Option<TimedWait> {
         let cpu = Process::new(pid.cast_unsigned()).last_cpu_of_thread(tid)?;
         let last_ran = last_ran(&format!("/proc/{pid}/task/{tid}/sched"))?;
         let (now, time) = time_of(usize::try_from(cpu).ok()?)?;
         let waited = time.checked_sub(last_ran)?;
         let ends = now.checked_sub(waited)?.checked_add(timeout)?;
         let is_asleep = self::sleeps(pid, tid) == Some(sleeps);
-        if !is_asleep || ends < Instant::now() + TOO_SHORT {
-            return None;
-        }
-        // The timeout of a wait that was begun again has been rounded up, and it has begun a little later.
-        let is_same = |known: &TimedWait| known.sleeps == sleeps && known.asked == timeout;
-        Some(known.filter(is_same).unwrap_or(TimedWait { ends, sleeps, asked: timeout }))
+        is_asleep.then_some(TimedWait { ends, sleeps, asked: timeout })
     }
 
     /// Returns whether the thread, which has been stopped, was still in this wait.

@@ -24,7 +24,7 @@ const LEAVES_WITHIN: u64 = 50_000;
 pub(crate) struct Watch {
     /// Threads that ran when they were looked at last.
     running: BTreeMap<Tid, Ran>,
-    /// The last waits with a timeout that were interrupted and made again.
+    /// The last waits with a timeout that were found, or interrupted and made again.
     timed: BTreeMap<Tid, TimedWait>,
 }
 
@@ -52,8 +52,9 @@ impl Watch {
             Wait::OnSocket if !has_timeout(pid, args[0] as i32) => Ok(Stop::Continued),
             Wait::InRegister(timeout) => {
                 let known = self.timed.get(&tid).copied();
-                let found = TimedWait::find(pid, tid, timeout, known);
-                found.map(Stop::Shortened).ok_or(NotLent::Timed(tid, number))
+                let found = TimedWait::find(pid, tid, timeout, known).ok_or(NotLent::Timed(tid, number))?;
+                self.timed.insert(tid, found);
+                Ok(Stop::Shortened(found))
             }
             Wait::Timed | Wait::OnSocket => Err(NotLent::Timed(tid, number)),
             Wait::CutShort => Err(NotLent::CutShort(tid, number)),
