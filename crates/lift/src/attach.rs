@@ -5,6 +5,7 @@
 //! ([`hugelift_os::trace::live`]). The bytes are copied from outside. Anonymous memory is collapsed from
 //! outside, and nobody is stopped ([`hugelift_os::watch::collapse`]).
 
+mod help;
 mod lift;
 
 use lift::lift;
@@ -138,8 +139,7 @@ pub(crate) struct Parts {
 
 impl Parts {
     pub(crate) fn of(all: &[Part]) -> Parts {
-        let of =
-            |wanted: &[Part]| all.iter().copied().filter(|p| wanted.contains(p)).collect::<Vec<Part>>();
+        let of = |wanted: &[Part]| all.iter().copied().filter(|p| wanted.contains(p)).collect::<Vec<Part>>();
         Parts {
             mapped: of(&[Part::Text, Part::Rodata]),
             anonymous: of(&[Part::Bss, Part::Heap, Part::Stack, Part::Anon]),

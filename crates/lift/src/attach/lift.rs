@@ -2,7 +2,7 @@
 //! The lift of text and read-only data of a running process: all that the policy wants, or what is worth its
 //! cost.
 
-use super::{Change, Name, change, forbidden_calls, in_tracer, left, look, open, report};
+use super::{Change, Name, change, forbidden_calls, help, in_tracer, left, look, open, report};
 use crate::complaints::complaints;
 use crate::options::Seccomp;
 use crate::report::summary;
@@ -15,7 +15,7 @@ use hugelift_core::policy::{Backing, Copies, Policy};
 use hugelift_core::proc_stat::Stat;
 use hugelift_core::restore::replaced;
 use hugelift_core::skip::Reason;
-use hugelift_core::snapshot::{Object, Part, Snapshot};
+use hugelift_core::snapshot::{Object, Part, Snapshot, ThpOff};
 use hugelift_core::worth;
 use hugelift_os::proc::pagemap;
 use hugelift_os::proc::procfs::{Process, Status};
@@ -188,8 +188,17 @@ impl Lift {
         tracing::debug!(?outcome, "applied");
         let report = report(pid, &before, &plan, Some(&outcome))?;
         let line = summary(&policy, &before, &plan, &report);
+        let takes_none = report.totals.values().all(|total| total.liftable_bytes == 0);
+        let memory = (takes_none && policy.parts == asked).then(|| help::its_memory(pid)).flatten();
+        let line = line + &memory.unwrap_or_default();
         let about = Name::of(pid).0;
-        let largest = complaints(&plan, &outcome).largest(&About::program(&about));
+        let complaints = complaints(&plan, &outcome);
+        let largest = match complaints.main() {
+            Some((bytes, Reason::ThpOff(ThpOff::Process))) => {
+                Some(help::thp_off(pid, *bytes, &before.machine))
+            }
+            _ => complaints.largest(&About::program(&about)),
+        };
         let copies = lifted(&plan, &outcome).filter(|(_, backing)| *backing == Backing::Thp);
         let copied = copies.map(|(span, _)| span.range.len()).sum();
         let Outcome { lost, leftovers, .. } = outcome;

@@ -86,7 +86,9 @@ impl Kin {
         match self {
             Kin::Run(run) => candidates.iter().copied().filter(|pid| run.has_mark(*pid)).collect(),
             Kin::Chosen(Chosen { find, .. }) if candidates.is_empty() || find.is_none() => BTreeSet::new(),
-            Kin::Chosen(Chosen { find, .. }) => find.as_mut().map(|find| find(candidates)).unwrap_or_default(),
+            Kin::Chosen(Chosen { find, .. }) => {
+                find.as_mut().map(|find| find(candidates)).unwrap_or_default()
+            }
         }
     }
 
