@@ -397,7 +397,7 @@ fn copies_of_a_family_count_together() {
     let inner =
         pieces(all[0].pid(), &[place.program()]).iter().filter_map(|p| p.inner).map(|r| r.len()).sum::<u64>();
     // Enough for two copies, and not for three.
-    let spare = format!("{}M", inner * 5 / 2 >> 20);
+    let spare = format!("{}M", (inner * 5 / 2) >> 20);
     let mut words = vec!["--eager", "--spare", &spare];
     let pids: Vec<String> = all.iter().map(|one| one.pid().to_string()).collect();
     words.extend(pids.iter().map(String::as_str));

@@ -53,7 +53,7 @@ struct Turns {
 #[derive(Debug)]
 pub(super) enum Turn {
     /// Something is huge that was not.
-    Collapsed(Change),
+    Collapsed(Box<Change>),
     /// Nothing was there to collapse.
     Nothing,
     /// It is not possible, for a reason that was not told yet.
@@ -118,7 +118,7 @@ impl Anonymous {
             Ok((collapsed, change)) => {
                 self.used += collapsed.cpu;
                 turns.added = turns.added.saturating_add(collapsed.added);
-                change.map_or(Turn::Nothing, Turn::Collapsed)
+                change.map_or(Turn::Nothing, |change| Turn::Collapsed(Box::new(change)))
             }
             Err(_) if turns.refused => Turn::Nothing,
             Err(why) => {

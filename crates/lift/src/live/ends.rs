@@ -4,6 +4,7 @@
 use hugelift_os::proc::pidfd::pidfd_open;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -40,9 +41,9 @@ impl Ends {
             return;
         }
         for &pid in pids {
-            if !self.open.contains_key(&pid) {
+            if let Entry::Vacant(entry) = self.open.entry(pid) {
                 match pidfd_open(pid) {
-                    Ok(fd) => _ = self.open.insert(pid, fd),
+                    Ok(fd) => _ = entry.insert(fd),
                     // It has ended, or the kernel has no such descriptors: a look decides.
                     Err(_) => self.complete = false,
                 }
