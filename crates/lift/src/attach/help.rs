@@ -7,17 +7,19 @@ use hugelift_os::machine::thp_page;
 use hugelift_os::proc::procfs::Process;
 
 /// Returns the line for a process for which transparent huge pages are off, as `bytes` of it cannot be lifted onto
-/// them: the pool needs none.
+/// them. Pages of the pool are not affected.
 pub(super) fn thp_off(pid: u32, bytes: u64, machine: &Machine) -> String {
     let attach = format!("hugelift attach --backing hugetlb {pid}");
     let pool = machine.pools.iter().find(|pool| Some(pool.page) == machine.thp_page);
     let help = match pool.map(|pool| (pool, bytes.div_ceil(pool.page.bytes()))) {
         None => String::new(),
-        Some((pool, need)) if pool.available() >= need => format!("; the pool needs none: {attach}"),
+        Some((pool, need)) if pool.available() >= need => {
+            format!("; pages of the pool are not affected: {attach}")
+        }
         Some((pool, need)) => {
             let pages = pool.total.saturating_add(need - pool.available());
             let page = size_word(pool.page.bytes());
-            format!("; the pool needs none: hugelift pool set {page}={pages}, then {attach}")
+            format!("; pages of the pool are not affected: hugelift pool set {page}={pages}, then {attach}")
         }
     };
     format!(
