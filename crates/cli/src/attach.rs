@@ -3,10 +3,11 @@
 //! own pages back. [`hugelift_lift::attach`] does it.
 
 mod select;
+mod watch;
 
 use crate::FAILED;
 use crate::failure::{Exit, Failure};
-use crate::options::{PolicyArgs, SeccompChoice};
+use crate::options::{ChildrenChoice, PolicyArgs, SeccompChoice};
 use crate::output;
 use clap::Args;
 use hugelift_core::printable::Untrusted;
@@ -18,6 +19,7 @@ use hugelift_os::io::console::{self, say};
 use select::SelectArgs;
 use serde::Serialize;
 use std::time::Duration;
+use watch::{Shown, WatchHow};
 
 /// Lift processes that run
 ///
@@ -32,12 +34,27 @@ pub struct AttachArgs {
     #[command(flatten)]
     policy: PolicyArgs,
 
-    /// CPU time of hugelift for collapsing bss, heap, stack and anon, in seconds
+    /// Stay, and lift these processes, those that match later and what they open later, each when that is worth
+    /// its cost. Ends at SIGINT or SIGTERM, or with the last process if only PIDs are given. What is lifted stays.
+    /// With --json each line is an object, for one process
+    #[arg(long)]
+    watch: bool,
+
+    /// With --watch: lift at once, not when a process has used 50 times the CPU time that its lift takes
+    #[arg(long, requires = "watch")]
+    eager: bool,
+
+    /// With --watch: whether programs that the processes start are lifted too. What they fork always is
+    #[arg(long, value_enum, default_value_t = ChildrenChoice::Plain, requires = "watch")]
+    children: ChildrenChoice,
+
+    /// CPU time of hugelift for collapsing bss, heap, stack and anon, in seconds: for each process or, with
+    /// --watch, for all processes together and the whole watch
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     cpu_budget: Duration,
 
     /// Memory that collapsing them may add, as in 64M: a huge page also has the pages that the program
-    /// never touched
+    /// never touched. With --watch it is the sum for all processes that still run
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = quantity::bytes)]
     add: u64,
 
@@ -87,6 +104,13 @@ pub fn run_attach(args: &AttachArgs) -> Result<Exit, Failure> {
         added: args.add,
         copies_only: false,
     };
+    if args.watch {
+        let ShownArgs { json, verbose, .. } = args.shown;
+        let all_children = args.children == ChildrenChoice::Lift;
+        let shown = Shown { json, verbose };
+        let how = WatchHow { attach: options, all_children, eager: args.eager, shown };
+        return watch::run(args.select.selection()?, how);
+    }
     each(&args.select, &args.shown, |pid| attach_to(pid, &options))
 }
 
@@ -101,18 +125,18 @@ pub fn run_restore(args: &RestoreArgs) -> Result<Exit, Failure> {
 
 /// One process in the JSON output.
 #[derive(Serialize)]
-struct Row {
+struct Row<'a> {
     pid: u32,
     /// Why it was not changed.
     error: Option<Untrusted>,
     #[serde(flatten)]
-    change: Option<Change>,
+    change: Option<&'a Change>,
 }
 
 #[derive(Serialize)]
-struct Document {
+struct Document<'a> {
     version: u32,
-    processes: Vec<Row>,
+    processes: Vec<Row<'a>>,
 }
 
 /// Changes each chosen process, and prints what became of it. One that cannot be changed does not keep the
@@ -122,7 +146,7 @@ fn each(
     shown: &ShownArgs,
     mut change: impl FnMut(u32) -> Result<Change, String>,
 ) -> Result<Exit, Failure> {
-    let mut rows = Vec::new();
+    let mut results = Vec::new();
     for pid in select.processes()? {
         // Read before, as the process may end.
         let name = Name::of(pid);
@@ -140,10 +164,16 @@ fn each(
                 console::print(&(text + &times(&name, change, shown.verbose)))?;
             }
         }
-        rows.push(Row { pid, error: error.map(Untrusted::from), change });
+        results.push((pid, error, change));
     }
-    let failed = rows.iter().any(|row| row.error.is_some());
+    let failed = results.iter().any(|(_, error, _)| error.is_some());
     if shown.json {
+        let rows = results.iter().map(|(pid, error, change)| Row {
+            pid: *pid,
+            error: error.clone().map(Untrusted::from),
+            change: change.as_ref(),
+        });
+        let rows = rows.collect();
         console::print(&output::json(&Document { version: VERSION, processes: rows })?)?;
     }
     Ok(if failed { Exit(FAILED) } else { Exit::SUCCESS })

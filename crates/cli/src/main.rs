@@ -22,6 +22,7 @@ mod pool;
 mod prime;
 mod program;
 mod run;
+mod service;
 mod stat;
 mod store;
 mod top;

@@ -21,6 +21,9 @@
 //!   touches one byte of each huge page gets all of them.
 //! - Data on pages of the pool counts too: a child of fork(2) gets a copy of it that is charged.
 //! - A lift takes at most half of what is left, whatever `--spare` says.
+//! - **The processes of a family** (those of a run, or those that are watched together) count together: what their
+//!   earlier copies took is added to what is left, and taken off what copies may take ([`less_copied`]). Else
+//!   each of ten children would take half of what the one before has left.
 //! - **The machine's own memory** is not reserved for one program. Copies may take half of what is
 //!   available, so that at least as much stays for the program.
 
@@ -101,6 +104,23 @@ impl Budget {
     }
 }
 
+/// Counts `copied` bytes of anonymous copies that other processes of the family have already: changes what `machine`
+/// has left, and returns what is left of `spare`. Half of what was left before the first copy is then the limit of
+/// all copies together:
+///
+/// ```text
+///   before   |---------------- left ----------------|     all copies: at most left / 2
+///   now      |== copied ==|-------- left' ----------|     this one: (left' + copied) / 2 - copied
+/// ```
+pub fn less_copied(machine: &mut Machine, spare: u64, copied: u64) -> u64 {
+    // This is half of what is available already.
+    machine.memory_left = machine.memory_left.saturating_sub(copied.div_ceil(2));
+    if let Some(limit) = &mut machine.memory_limit {
+        limit.left = limit.left.saturating_sub(copied);
+    }
+    spare.saturating_sub(copied)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -127,6 +147,31 @@ mod tests {
         let lack = Reason::MemoryLimit { left: 2 * MB, need: 3 * MB };
         assert_eq!(budget.take(Cost::copy(3 * MB)), Err(lack));
         assert_eq!(budget.take(Cost { machine: 0, charged: u64::MAX }), Ok(()));
+    }
+
+    /// However many processes copy one after the other, they take what one alone may take, and no more.
+    #[test]
+    fn a_family_takes_together_what_one_process_may_take() {
+        const AVAILABLE: u64 = 640 * MB;
+        for (limit, spare) in [(None, 0), (Some(400 * MB), u64::MAX), (Some(400 * MB), 96 * MB)] {
+            let at = |copied: u64| Machine {
+                memory_left: (AVAILABLE - copied) / 2,
+                ..machine(limit.map(|left| left - copied))
+            };
+            let alone = Budget::new(&at(0), spare);
+            let alone = alone.machine().min(alone.group());
+            let (mut copied, mut copies) = (0, 0);
+            loop {
+                let mut machine = at(copied);
+                let spare = less_copied(&mut machine, spare, copied);
+                if Budget::new(&machine, spare).take(Cost::copy(8 * MB)).is_err() {
+                    break;
+                }
+                (copied, copies) = (copied + 8 * MB, copies + 1);
+                assert!(copied <= alone, "{copies} copies: {copied} of {alone}");
+            }
+            assert!(copied + 8 * MB > alone, "{copies} copies: {copied} of {alone}");
+        }
     }
 
     #[test]

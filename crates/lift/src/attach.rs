@@ -5,10 +5,11 @@
 //! ([`hugelift_os::trace::live`]). The bytes are copied from outside. Anonymous memory is collapsed from
 //! outside, and nobody is stopped ([`hugelift_os::watch::collapse`]).
 
+mod help;
 mod lift;
 
 use lift::lift;
-pub(crate) use lift::{Tried, lift_if};
+pub(crate) use lift::{Target, Tried, lift_if};
 
 use crate::options::{PolicyOptions, Seccomp};
 use hugelift_core::addr::{Range, human_bytes};
@@ -83,6 +84,9 @@ pub struct Change {
     pub longest_stop_us: u64,
     /// From the first look at the process to the end, in milliseconds.
     pub took_ms: f64,
+    /// Bytes of anonymous copies that were made, of ordinary memory.
+    #[serde(skip)]
+    pub(crate) copied: u64,
     /// What smaps shows afterwards.
     pub report: Report,
 }
@@ -99,11 +103,8 @@ pub fn attach(pid: u32, options: &AttachOptions) -> Result<Change, String> {
     if options.copies_only {
         policy.backings.retain(|backing| *backing != Backing::Pagecache);
     }
-    let parts = policy.parts.clone();
-    let of = |wanted: &[Part]| parts.iter().copied().filter(|p| wanted.contains(p)).collect::<Vec<Part>>();
-    let anonymous = of(&[Part::Bss, Part::Heap, Part::Stack, Part::Anon]);
-    let written = of(&[Part::Relro, Part::Data]);
-    policy.parts = of(&[Part::Text, Part::Rodata]);
+    let Parts { mapped, anonymous, written } = Parts::of(&policy.parts);
+    policy.parts = mapped;
     let seccomp = options.seccomp;
     let mut change = match policy.parts.is_empty() {
         true => look(pid).and_then(|_| unchanged(pid))?,
@@ -111,30 +112,84 @@ pub fn attach(pid: u32, options: &AttachOptions) -> Result<Change, String> {
     };
     if !anonymous.is_empty() {
         let budget = Budget { cpu: options.cpu, added: options.added, spare: options.policy.spare };
-        let collapsed = match collapse(pid, &anonymous, &budget) {
-            Err(Refused::Denied { .. }) => in_tracer(|| collapse_inside(pid, seccomp, &anonymous, &budget))
-                .map(|(collapsed, stops)| {
-                    change.count(stops);
-                    collapsed
-                }),
-            other => other.map_err(|refused| refused.to_string()),
-        };
-        match collapsed {
-            Ok(collapsed) => change.lines.extend(collapsed.to_string().lines().map(String::from)),
+        match collapse_somehow(pid, seccomp, &anonymous, &budget) {
+            Ok((collapsed, stops)) => {
+                change.count(stops);
+                change.lines.extend(collapsed.to_string().lines().map(String::from));
+            }
             Err(refused) if change.lines.is_empty() => return Err(refused),
             Err(refused) => change.complaints.push(refused),
         }
         change.report = unchanged(pid)?.report;
         change.took_ms = millis(began.elapsed());
     }
-    if !written.is_empty() {
-        let parts: Vec<String> = written.iter().map(Part::to_string).collect();
-        let parts = parts.join(" and ");
-        change
-            .complaints
-            .push(format!("{parts} of a running process are not lifted: its threads write to it"));
-    }
+    change.complaints.extend(not_lifted(&written));
     Ok(change)
+}
+
+/// The parts that are wanted, by what can be done about them while a process runs.
+pub(crate) struct Parts {
+    /// Text and rodata: copied or mapped.
+    pub(crate) mapped: Vec<Part>,
+    /// Anonymous memory: collapsed.
+    pub(crate) anonymous: Vec<Part>,
+    /// Data that is written: left.
+    pub(crate) written: Vec<Part>,
+}
+
+impl Parts {
+    pub(crate) fn of(all: &[Part]) -> Parts {
+        let of = |wanted: &[Part]| all.iter().copied().filter(|p| wanted.contains(p)).collect::<Vec<Part>>();
+        Parts {
+            mapped: of(&[Part::Text, Part::Rodata]),
+            anonymous: of(&[Part::Bss, Part::Heap, Part::Stack, Part::Anon]),
+            written: of(&[Part::Relro, Part::Data]),
+        }
+    }
+}
+
+/// Says that parts to which a program writes are not lifted, if there are any.
+pub(crate) fn not_lifted(written: &[Part]) -> Option<String> {
+    let parts: Vec<String> = written.iter().map(Part::to_string).collect();
+    let parts = parts.join(" and ");
+    (!written.is_empty())
+        .then(|| format!("{parts} of a running process are not lifted: its threads write to it"))
+}
+
+/// Collapses anonymous memory from outside or, without the right for that, by a borrowed thread.
+fn collapse_somehow(
+    pid: u32,
+    seccomp: Seccomp,
+    parts: &[Part],
+    budget: &Budget,
+) -> Result<(Collapsed, Stops), String> {
+    match collapse(pid, parts, budget) {
+        Err(Refused::Denied { .. }) => in_tracer(|| collapse_inside(pid, seccomp, parts, budget)),
+        other => other.map(|done| (done, Stops::default())).map_err(|refused| refused.to_string()),
+    }
+}
+
+/// Collapses anonymous memory once. Also returns the process as it is afterwards, if any of it has become huge.
+///
+/// # Errors
+/// One line that says why nothing of it can be collapsed.
+pub(crate) fn collapse_once(
+    pid: u32,
+    seccomp: Seccomp,
+    parts: &[Part],
+    budget: &Budget,
+) -> Result<(Collapsed, Option<Change>), String> {
+    let began = Instant::now();
+    let (collapsed, stops) = collapse_somehow(pid, seccomp, parts, budget)?;
+    // It may have ended meanwhile.
+    let now = if collapsed.huge > 0 { unchanged(pid).ok() } else { None };
+    let change = now.map(|mut change| {
+        change.count(stops);
+        change.lines.extend(collapsed.to_string().lines().next().map(String::from));
+        change.took_ms = millis(began.elapsed());
+        change
+    });
+    Ok((collapsed, change))
 }
 
 /// Reports a process as it is.
@@ -242,7 +297,7 @@ fn change(
     report: Report,
 ) -> Change {
     let longest_stop_us = micros(longest);
-    Change { lines, complaints, borrowed: count, longest_stop_us, took_ms: millis(took), report }
+    Change { lines, complaints, borrowed: count, longest_stop_us, took_ms: millis(took), copied: 0, report }
 }
 
 impl Change {

@@ -43,9 +43,14 @@ impl Complaints {
         self.0.is_empty()
     }
 
+    /// Returns the reason that affects most bytes, and these bytes.
+    pub(crate) fn main(&self) -> Option<&(u64, Reason)> {
+        self.0.values().max_by_key(|(bytes, _)| *bytes)
+    }
+
     /// Returns one line for all: the reason that affects most bytes, and what helps.
     pub(crate) fn largest(&self, about: &About) -> Option<String> {
-        let (bytes, reason) = self.0.values().max_by_key(|(bytes, _)| *bytes)?;
+        let (bytes, reason) = self.main()?;
         let hint = reason.hint_for(about).map_or(String::new(), |h| format!("; {h}"));
         let more = match self.0.len() {
             1 => String::new(),

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The parts of a lift: what is asked ([`options`]), the launcher ([`start`]), and the lift of one program,
 //! which the hooks of its helper carry out (`job`). A program that runs already is lifted, and given its own
-//! pages back, by [`attach`]; the watcher of a run does so when it is worth its cost (`live`).
+//! pages back, by [`attach`]; the watcher of a run does so when it is worth its cost (`live`), and [`watch`] does
+//! it for processes that a user has chosen.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod allocator;
@@ -20,6 +21,7 @@ mod placement;
 mod prime;
 mod report;
 pub mod start;
+pub mod watch;
 mod watching;
 
 pub use failure::Failure;

@@ -57,7 +57,7 @@ impl LiftJob {
         // With --eager everything is done at the start.
         let lifts = (!options.eager || mark.is_some()) && self.lifts_later();
         let live =
-            lifts.then(|| LiveLift::new(pid, mark, &self.policy, &self.asked.program, options.verbosity));
+            lifts.then(|| LiveLift::of_run(pid, mark, &self.policy, &self.asked.program, options.verbosity));
         let live = live.flatten();
         if live.is_none() && !joins {
             return None;

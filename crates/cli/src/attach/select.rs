@@ -3,11 +3,12 @@
 
 use crate::failure::Failure;
 use clap::Args;
-use globset::Glob;
+use globset::{Glob, GlobMatcher};
 use hugelift_core::printable::Escape;
 use hugelift_os::proc::procfs::Process;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
+use std::fmt;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -39,46 +40,93 @@ pub struct SelectArgs {
     unit: Vec<String>,
 }
 
+/// The processes that are meant, now or later.
+#[derive(Debug)]
+pub struct Selection {
+    /// By their ids.
+    pub pids: BTreeSet<u32>,
+    /// By what they are.
+    pub choices: Vec<Choice>,
+}
+
+/// What processes have in common.
+#[derive(Debug)]
+pub enum Choice {
+    /// `--name`: the pattern as it was written, and what it matches.
+    Name(String, GlobMatcher),
+    /// `--cgroup`
+    Group(PathBuf),
+    /// `--unit`
+    Unit(String),
+}
+
 impl SelectArgs {
+    /// Returns what is meant.
+    ///
+    /// # Errors
+    /// A pattern is malformed.
+    pub fn selection(&self) -> Result<Selection, Failure> {
+        let mut choices = Vec::new();
+        for pattern in &self.name {
+            let glob = Glob::new(pattern).map_err(|e| format!("--name: {e}"))?;
+            choices.push(Choice::Name(pattern.clone(), glob.compile_matcher()));
+        }
+        choices.extend(self.cgroup.iter().cloned().map(Choice::Group));
+        choices.extend(self.unit.iter().cloned().map(Choice::Unit));
+        Ok(Selection { pids: self.pids.iter().copied().collect(), choices })
+    }
+
     /// Returns the processes, each once, by id; never this one unless it was named by its id.
     ///
     /// # Errors
     /// A pattern is malformed, or one of the choices has no process.
     pub fn processes(&self) -> Result<BTreeSet<u32>, Failure> {
-        let mut all: BTreeSet<u32> = self.pids.iter().copied().collect();
-        let mut add = |what: String, found: BTreeSet<u32>| {
-            let own = std::process::id();
-            let mut found = found.into_iter().filter(|pid| *pid != own).peekable();
-            if found.peek().is_none() {
-                return Err(Failure::new(format!("{what}: no process; see ps -e")));
+        let Selection { mut pids, choices } = self.selection()?;
+        let mut others: BTreeSet<u32> = Process::all().unwrap_or_default().into_iter().collect();
+        others.remove(&std::process::id());
+        for choice in choices {
+            let found = choice.find(&others);
+            if found.is_empty() {
+                return Err(Failure::new(format!("{choice}: no process; see ps -e")));
             }
-            all.extend(found);
-            Ok(())
-        };
-        for pattern in &self.name {
-            add(format!("--name {}", OsStr::new(pattern).escaped()), named(pattern)?)?;
+            pids.extend(found);
         }
-        for path in &self.cgroup {
-            let inside = path.strip_prefix(CGROUPS).or_else(|_| path.strip_prefix("/")).unwrap_or(path);
-            add(format!("--cgroup {}", path.escaped()), of_group(inside))?;
-        }
-        for name in &self.unit {
-            add(format!("--unit {}", OsStr::new(name).escaped()), of_unit(name))?;
-        }
-        Ok(all)
+        Ok(pids)
     }
 }
 
-/// Returns the processes whose name or whose program's file name matches.
-fn named(pattern: &str) -> Result<BTreeSet<u32>, Failure> {
-    let glob = Glob::new(pattern).map_err(|e| format!("--name: {e}"))?.compile_matcher();
-    let is_named = |pid: &u32| {
-        let process = Process::new(*pid);
-        let program = fs::read_link(process.path("exe")).unwrap_or_default();
-        program.file_name().is_some_and(|name| glob.is_match(name))
-            || process.stat().is_ok_and(|stat| glob.is_match(stat.comm.as_os_str()))
-    };
-    Ok(Process::all().unwrap_or_default().into_iter().filter(is_named).collect())
+impl Choice {
+    /// Returns the processes among `candidates` that are meant.
+    pub fn find(&self, candidates: &BTreeSet<u32>) -> BTreeSet<u32> {
+        let found = match self {
+            Choice::Name(_, glob) => {
+                return candidates.iter().copied().filter(|pid| is_named(*pid, glob)).collect();
+            }
+            Choice::Group(path) => {
+                of_group(path.strip_prefix(CGROUPS).or_else(|_| path.strip_prefix("/")).unwrap_or(path))
+            }
+            Choice::Unit(name) => of_unit(name),
+        };
+        found.intersection(candidates).copied().collect()
+    }
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Choice::Name(pattern, _) => write!(f, "--name {}", OsStr::new(pattern).escaped()),
+            Choice::Group(path) => write!(f, "--cgroup {}", path.escaped()),
+            Choice::Unit(name) => write!(f, "--unit {}", OsStr::new(name).escaped()),
+        }
+    }
+}
+
+/// Returns whether the name of a process, or the file name of its program, matches.
+fn is_named(pid: u32, glob: &GlobMatcher) -> bool {
+    let process = Process::new(pid);
+    let program = fs::read_link(process.path("exe")).unwrap_or_default();
+    program.file_name().is_some_and(|name| glob.is_match(name))
+        || process.stat().is_ok_and(|stat| glob.is_match(stat.comm.as_os_str()))
 }
 
 /// Returns the processes of a control group and of those below it, in each hierarchy that has it.

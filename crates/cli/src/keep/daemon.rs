@@ -12,13 +12,14 @@ use super::socket::{Socket, SocketError};
 use super::watch::{self, Changes};
 use super::worker::{Done, Task, Worker};
 use crate::failure::{Exit, Failure};
+use crate::service::{notify, signals};
 use hugelift_core::keep::Config;
 use hugelift_core::printable;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::mman::munlockall;
-use nix::sys::signal::{SigSet, Signal};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::signal::Signal;
+use nix::sys::signalfd::SignalFd;
 use sd_notify::NotifyState;
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -49,7 +50,7 @@ pub fn once(config: Config) -> Exit {
 /// It cannot start, or the thread with the rounds has ended.
 pub fn run(path: &Path, socket: Option<&Path>) -> Result<Exit, Failure> {
     // Blocked before the socket is made, which a signal would leave behind.
-    let signals = signals()?;
+    let signals = signals(&[Signal::SIGHUP, Signal::SIGTERM, Signal::SIGINT])?;
     let config = read_config(path)?;
     let socket = match Socket::new(socket) {
         Ok(socket) => Some(socket),
@@ -79,25 +80,6 @@ pub fn run(path: &Path, socket: Option<&Path>) -> Result<Exit, Failure> {
     notify(&[NotifyState::Stopping]);
     // The thread may be in the middle of a file. The end of the process releases what it holds.
     Ok(Exit::SUCCESS)
-}
-
-/// Blocks SIGHUP, SIGTERM, SIGINT and SIGPIPE, and makes a descriptor from which the first three are
-/// read.
-fn signals() -> Result<SignalFd, Failure> {
-    let mut mask = SigSet::empty();
-    [Signal::SIGHUP, Signal::SIGTERM, Signal::SIGINT].into_iter().for_each(|s| mask.add(s));
-    let mut blocked = mask;
-    blocked.add(Signal::SIGPIPE);
-    let failed = |e: Errno| Failure::new(format!("cannot wait for signals: {e}"));
-    blocked.thread_block().map_err(failed)?;
-    SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC).map_err(failed)
-}
-
-/// Notifies systemd, if it has set `NOTIFY_SOCKET` (sd_notify(3)).
-fn notify(states: &[NotifyState]) {
-    if let Err(error) = sd_notify::notify(states) {
-        tracing::debug!(%error, "sd_notify");
-    }
 }
 
 struct Daemon {

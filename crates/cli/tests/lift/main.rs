@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod attach_watch;
 mod children;
 mod coverage;
 mod debug;

@@ -153,6 +153,31 @@ fn a_process_that_the_program_leaves_behind() {
     assert_huge(&run, "left", 1);
 }
 
+/// The watcher looks every four seconds at a process that does nothing, and sees its end at once.
+#[test]
+fn the_end_of_a_process_that_was_left_behind_is_seen_at_once() {
+    let place = Place::new();
+    let program = place.program();
+    let id = format!("{}-strays", std::process::id());
+    let mut child = Command::new(HUGELIFT)
+        .args(["run", "--", &program, "strays", "1"])
+        .env("HUGELIFT_STORE", place.store())
+        .env("WATCHED", &id)
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let pipe = child.stdin.take();
+    assert!(child.wait().unwrap().success());
+    // The pauses grow to 2.6 s in this time, and then to 4.
+    std::thread::sleep(Duration::from_secs(5));
+    let entry = format!("WATCHED={id}");
+    assert_eq!(watchers(&entry).len(), 1, "no watcher");
+    let began = Instant::now();
+    drop(pipe);
+    until("the watcher stays", || watchers(&entry).is_empty());
+    assert!(began.elapsed() < Duration::from_millis(1500), "after {:?}", began.elapsed());
+}
+
 /// A script that starts a daemon and ends at once: only the environment shows that the daemon belongs to the run.
 #[test]
 fn a_daemon_of_a_script_that_has_ended() {

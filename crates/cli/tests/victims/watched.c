@@ -5,6 +5,8 @@
  *   watched sleep SECONDS         sleeps instead, and uses no CPU time
  *   watched forks N SECONDS       N children compute, and the parent waits for them; then a last child looks
  *   watched leaves SECONDS        a child computes, and the parent ends after a second
+ *   watched waits WHAT            waits for the end of its stdin; 'thp-off': without transparent huge pages
+ *   watched strays 1              a child waits for the end of stdin, and the parent ends after a second
  *   watched opens FILE SECONDS    computes, then opens the library FILE and computes in that
  *   watched runs PROGRAM WORDS... becomes another program */
 #define _GNU_SOURCE
@@ -13,6 +15,7 @@
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -22,6 +25,13 @@ static double cpu(void)
 	struct timespec now;
 	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
 	return now.tv_sec + now.tv_nsec * 1e-9;
+}
+
+static inline void wait_for_end(void)
+{
+	char byte;
+	while (read(0, &byte, 1) > 0)
+		;
 }
 
 static void show(const char *who, unsigned long huge, size_t wrong)
@@ -72,6 +82,19 @@ int main(int argc, char **argv)
 	if (!strcmp(argv[1], "leaves")) {
 		if (fork() == 0)
 			return setsid(), busy("left", seconds), 0;
+		sleep(1);
+	}
+	if (!strcmp(argv[1], "waits")) {
+		if (!strcmp(argv[2], "thp-off") && prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0) != 0)
+			return 5;
+		puts("ready");
+		fflush(stdout);
+		wait_for_end();
+		show("program", huge_code(fat_code, fat_code_end), fat_wrong(1));
+	}
+	if (!strcmp(argv[1], "strays")) {
+		if (fork() == 0)
+			return setsid(), wait_for_end(), 0;
 		sleep(1);
 	}
 	if (!strcmp(argv[1], "opens")) {

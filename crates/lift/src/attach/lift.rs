@@ -2,19 +2,20 @@
 //! The lift of text and read-only data of a running process: all that the policy wants, or what is worth its
 //! cost.
 
-use super::{Change, Name, change, forbidden_calls, in_tracer, left, look, open, report};
+use super::{Change, Name, change, forbidden_calls, help, in_tracer, left, look, open, report};
 use crate::complaints::complaints;
 use crate::options::Seccomp;
 use crate::report::summary;
 use hugelift_core::addr::Range;
 use hugelift_core::advice::About;
-use hugelift_core::apply::{Outcome, apply};
+use hugelift_core::apply::{Outcome, apply, lifted};
+use hugelift_core::budget;
 use hugelift_core::plan::{Plan, Span, plan};
 use hugelift_core::policy::{Backing, Copies, Policy};
 use hugelift_core::proc_stat::Stat;
 use hugelift_core::restore::replaced;
 use hugelift_core::skip::Reason;
-use hugelift_core::snapshot::{Object, Part, Snapshot};
+use hugelift_core::snapshot::{Object, Part, Snapshot, ThpOff};
 use hugelift_core::worth;
 use hugelift_os::pagecache::{self, Search};
 use hugelift_os::proc::pagemap;
@@ -33,44 +34,70 @@ pub(super) fn lift(pid: u32, asked: &Policy, seccomp: Seccomp) -> Result<Change,
     lift.carry_out(prepared)
 }
 
+/// A process that is watched, and what is wanted of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Target<'a> {
+    /// Its id.
+    pub(crate) pid: u32,
+    /// When it was started, in clock ticks since boot: another one may have its id by now.
+    pub(crate) start: u64,
+    /// What is to be lifted.
+    pub(crate) policy: &'a Policy,
+    /// What is done under a seccomp filter.
+    pub(crate) seccomp: Seccomp,
+    /// Bytes of anonymous copies that other processes of its family have already.
+    pub(crate) copied: u64,
+    /// Whether to look closely at it also if there is nothing to lift.
+    pub(crate) explains: bool,
+}
+
 /// What became of a lift that must be worth its cost.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Debug)]
 pub(crate) struct Tried {
-    /// What is huge now, if anything was lifted.
-    pub(crate) line: Option<String>,
+    /// The process afterwards; `None` if it was not changed, and no explanation was wanted.
+    pub(crate) change: Option<Change>,
+    /// Something was lifted.
+    pub(crate) lifted: bool,
     /// The CPU time that lifting the rest would take, if there is a rest.
     pub(crate) wants: Option<Duration>,
 }
 
 /// Lifts what is worth it: `affords` says so of a CPU time. What is huge already, in the page cache or in the
-/// store, costs little; the rest must be copied. The process is the one with this id that was started at `start`.
+/// store, costs little; the rest must be copied.
 ///
 /// # Errors
 /// See [`super::attach`].
 pub(crate) fn lift_if(
-    (pid, start): (u32, u64),
-    policy: &Policy,
-    seccomp: Seccomp,
+    target: Target<'_>,
     affords: impl Fn(Duration) -> bool + Send,
 ) -> Result<Tried, String> {
+    let Target { pid, start, policy, seccomp, copied, explains } = target;
     in_tracer(move || {
-        let (mut lift, before) = Lift::examine(pid, policy, seccomp)?;
+        let (mut lift, mut before) = Lift::examine(pid, policy, seccomp)?;
         lift.start = Some(start);
+        lift.policy.spare = budget::less_copied(&mut before.machine, lift.policy.spare, copied);
         let free = Policy { copies: Copies::Later, ..lift.policy.clone() };
         let mapped = lift.prepare(before, &free);
         let bytes: u64 = mapped.plan.spans.iter().map(|span| span.range.len()).sum();
         let skips = mapped.plan.skips.iter().filter(|skip| skip.reason == Reason::CopiedLater);
         let later: u64 = skips.map(|skip| skip.range.len()).sum();
         let (of_mapped, of_all) = (worth::cost(0, bytes), worth::cost(later, bytes));
+        let waits = |wants| Ok(Tried { change: None, lifted: false, wants: Some(wants) });
         let (prepared, wants) = match (bytes, later) {
-            (0, 0) => return Ok(Tried { line: None, wants: None }),
+            (0, 0) if explains => (mapped, None),
+            (0, 0) => return Ok(Tried { change: None, lifted: false, wants: None }),
             (_, 1..) if affords(of_all) => (lift.prepare(mapped.before, &lift.policy), None),
             (1.., _) if affords(of_mapped) => (mapped, (later > 0).then(|| worth::cost(later, 0))),
-            (0, _) => return Ok(Tried { line: None, wants: Some(of_all) }),
-            _ => return Ok(Tried { line: None, wants: Some(of_mapped) }),
+            (0, _) => return waits(of_all),
+            _ => return waits(of_mapped),
         };
+        let is_planned = !prepared.plan.spans.is_empty();
         let change = lift.carry_out(prepared)?;
-        Ok(Tried { line: change.lines.into_iter().next(), wants })
+        if later > 0 && !is_planned {
+            // Memory is short, for example. That may change.
+            return Err(change.complaints.into_iter().chain(change.lines).next().unwrap_or_default());
+        }
+        Ok(Tried { change: Some(change), lifted: is_planned, wants })
     })
 }
 
@@ -162,13 +189,24 @@ impl Lift {
         tracing::debug!(?outcome, "applied");
         let report = report(pid, &before, &plan, Some(&outcome))?;
         let line = summary(&policy, &before, &plan, &report);
+        let takes_none = report.totals.values().all(|total| total.liftable_bytes == 0);
+        let memory = (takes_none && policy.parts == asked).then(|| help::its_memory(pid)).flatten();
+        let line = line + &memory.unwrap_or_default();
         let about = Name::of(pid).0;
-        let largest = complaints(&plan, &outcome).largest(&About::program(&about));
+        let complaints = complaints(&plan, &outcome);
+        let largest = match complaints.main() {
+            Some((bytes, Reason::ThpOff(ThpOff::Process))) => {
+                Some(help::thp_off(pid, *bytes, &before.machine))
+            }
+            _ => complaints.largest(&About::program(&about)),
+        };
+        let copies = lifted(&plan, &outcome).filter(|(_, backing)| *backing == Backing::Thp);
+        let copied = copies.map(|(span, _)| span.range.len()).sum();
         let Outcome { lost, leftovers, .. } = outcome;
         let mut complaints: Vec<String> = lost.into_iter().chain(largest).collect();
         complaints.extend(left(&leftovers));
         complaints.extend(forbidden);
-        Ok(change(vec![line], complaints, stops, began.elapsed(), report))
+        Ok(Change { copied, ..change(vec![line], complaints, stops, began.elapsed(), report) })
     }
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The processes of a run: which they are, and the CPU time that they use.
+//! The processes of a run, or those that a user has chosen: which they are, and the CPU time that they use.
 //!
 //! ```text
 //!   program ---- fork ---- same program      one account: both run the same file
@@ -8,13 +8,19 @@
 //!
 //! New processes are found by their parents in `/proc`, and nobody is traced for that. A process whose parent
 //! ends before it is found is recognized by a variable that the program's environment has
-//! ([`MARK`]), if children are to be lifted.
+//! ([`MARK`]), if children are to be lifted. `kin` decides who belongs to a family.
 
+#[cfg(test)]
+mod tests;
+
+use super::accounts::Accounts;
+use super::kin::{AfterExec, Chosen, Find, Kin, Run};
+use hugelift_core::printable::Escape as _;
 use hugelift_core::proc_stat::{Addresses, Stat};
 use hugelift_core::worth::{Account, LOOK};
 use hugelift_os::proc::clock::ticks_per_second;
 use hugelift_os::proc::procfs::{Process, read_whole};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -24,32 +30,35 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 pub(crate) const MARK: &str = "HUGELIFT_RUN";
 
 /// The file that a process runs: its device and inode.
-type Image = (u64, u64);
+pub(super) type Image = (u64, u64);
 
-/// The processes of a run.
+/// The processes of a run, or those that a user has chosen.
 #[derive(Debug)]
 pub(crate) struct Family {
-    root: u32,
-    /// The file that the program runs, or ran last.
-    root_image: Option<Image>,
-    /// The user that the program had at its start.
-    owner: Option<u32>,
+    kin: Kin,
+    /// Lifts need not be worth their cost.
+    eager: bool,
     /// The file of hugelift itself: its launchers, helpers and watchers are not lifted.
     own_image: Option<Image>,
-    /// The environment's entry that marks the run; `None` if only the program itself is lifted.
-    mark: Option<Vec<u8>>,
     members: BTreeMap<u32, Member>,
-    /// The CPU time of all processes that have run a file, and of the lifts of these.
-    accounts: HashMap<Image, Account>,
-    /// Processes that do not belong to the run.
-    strangers: BTreeSet<u32>,
+    accounts: Accounts,
+    /// Processes that do not belong to the family, and when each was first seen; `None` for those that were
+    /// there before the first look.
+    strangers: BTreeMap<u32, Option<Instant>>,
     /// The process that was made last when the list of processes was read.
     newest: Option<u32>,
+    /// When the list is read again although no process was made.
+    again: Option<Instant>,
+    /// When all processes are looked at again, if a process was made.
+    all_again: Instant,
+    /// Processes that belong to the family and cannot be looked at, with the reason.
+    unreadable: Vec<(u32, String)>,
 }
 
-/// A process of a run.
+/// A process of the family.
 #[derive(Debug)]
 struct Member {
+    parent: u32,
     /// When it was started, in clock ticks since boot: distinguishes it from a later one with its id.
     start: u64,
     /// Where the kernel has put its program: changed by execve(2).
@@ -60,7 +69,11 @@ struct Member {
     cpu_before: Duration,
     /// CPU time of its lifts.
     spent: Duration,
+    /// Bytes of anonymous copies that its lifts have made.
+    copied: u64,
     is_parent: bool,
+    /// Somebody has looked at it since its execve(2).
+    is_known: bool,
     state: State,
     /// How often it could not be lifted.
     refusals: u32,
@@ -86,26 +99,63 @@ const AGAIN: Duration = Duration::from_secs(2);
 /// The longest such time.
 const AGAIN_AT_MOST: Duration = Duration::from_secs(3600);
 
+/// A process that was made less than this ago may still become a program that belongs to the family.
+const YOUNG: Duration = Duration::from_secs(5);
+/// While there are such processes the list is read this often, whether more are made or not.
+const YOUNG_EVERY: Duration = Duration::from_secs(1);
+/// Older processes are looked at again this often, when a process was made.
+const OLD_EVERY: Duration = Duration::from_secs(60);
+
 impl Family {
     /// Returns the family of the program `root`, which has not run yet. Its children are lifted too if `mark`
     /// marks their environment.
-    pub(crate) fn new(root: u32, mark: Option<&str>) -> Family {
-        let own = std::process::id();
-        let mut family = Family {
-            root,
-            root_image: None,
-            owner: owner(root),
-            own_image: image(own),
-            mark: mark.map(|mark| format!("{MARK}={mark}").into()),
-            members: BTreeMap::new(),
-            accounts: HashMap::new(),
-            strangers: BTreeSet::from([own]),
-            newest: None,
-        };
+    pub(crate) fn of_run(root: u32, mark: Option<&str>) -> Family {
+        let mut family = Family::new(Kin::Run(Run::new(root, mark)), false);
         if let Ok(stat) = Process::new(root).stat() {
             family.add(root, &stat);
         }
         family
+    }
+
+    /// Returns the family of the processes `given`, of those that are found by `find` at any time, and of what
+    /// both fork, or with `all_children` start. Also returns which of `given` do not exist.
+    pub(crate) fn of_chosen(
+        given: &BTreeSet<u32>,
+        find: Option<Find>,
+        all_children: bool,
+        eager: bool,
+    ) -> (Family, Vec<u32>) {
+        let mut chosen = Chosen::new(find, all_children);
+        let stats = given.iter().map(|&pid| (pid, Process::new(pid).stat().ok().filter(|s| !s.has_ended())));
+        let (there, gone): (Vec<_>, Vec<_>) = stats.partition(|(_, stat)| stat.is_some());
+        let there: Vec<(u32, Stat)> =
+            there.into_iter().filter_map(|(pid, stat)| Some((pid, stat?))).collect();
+        there.iter().for_each(|(pid, stat)| chosen.give(*pid, stat.start));
+        let mut family = Family::new(Kin::Chosen(chosen), eager);
+        for (pid, stat) in &there {
+            family.add(*pid, stat);
+            if !family.members.contains_key(pid) && family.unreadable.iter().all(|(known, _)| known != pid) {
+                let why = "it is a process of hugelift itself, or a thread of the kernel";
+                family.unreadable.push((*pid, why.into()));
+            }
+        }
+        (family, gone.into_iter().map(|(pid, _)| pid).collect())
+    }
+
+    fn new(kin: Kin, eager: bool) -> Family {
+        let own = std::process::id();
+        Family {
+            kin,
+            eager,
+            own_image: image(own),
+            members: BTreeMap::new(),
+            accounts: Accounts::default(),
+            strangers: BTreeMap::from([(own, None)]),
+            newest: None,
+            again: None,
+            all_again: Instant::now() + OLD_EVERY,
+            unreadable: Vec::new(),
+        }
     }
 
     /// Reads the CPU times, and finds new processes. Returns the CPU time that all have used since the last
@@ -119,15 +169,29 @@ impl Family {
                 {
                     used += self.update(pid, &stat);
                 }
-                _ => _ = self.members.remove(&pid),
+                _ => self.remove(pid),
             }
         }
         let newest = last_pid();
-        if newest.is_none() || newest != self.newest {
-            self.find_new();
+        let now = Instant::now();
+        if newest.is_none() || newest != self.newest || self.again.is_some_and(|again| again <= now) {
+            self.find_new(now);
             self.newest = newest;
         }
+        let alive = self.members.values().map(|member| member.image).collect();
+        self.accounts.prune(&alive);
         used
+    }
+
+    /// Removes a process that has ended. What its lifts have copied is still the memory of a process that it has
+    /// forked.
+    fn remove(&mut self, pid: u32) {
+        self.kin.ended(pid);
+        let Some(Member { image, copied, .. }) = self.members.remove(&pid) else { return };
+        let is_heir = |member: &&mut Member| member.parent == pid && member.image == image;
+        if let Some(heir) = self.members.values_mut().find(is_heir).filter(|_| copied > 0) {
+            heir.copied = heir.copied.saturating_add(copied);
+        }
     }
 
     /// Updates a member; returns the CPU time that it has used since the last time.
@@ -138,14 +202,18 @@ impl Family {
         member.cpu = cpu;
         if member.addresses != stat.addresses {
             // It has become another program by execve(2), or runs its own once more.
-            let image = image(pid).unwrap_or(member.image);
-            let (start, addresses) = (member.start, stat.addresses);
-            *member = Member { cpu, cpu_before: cpu, ..Member::new(start, addresses, image) };
-            if pid == self.root {
-                self.root_image = Some(image);
-            } else if self.mark.is_none() && self.root_image != Some(image) {
-                self.members.remove(&pid);
-                self.strangers.insert(pid);
+            let (old, new) = (member.image, image(pid).unwrap_or(member.image));
+            *member = Member { cpu, cpu_before: cpu, ..Member::new(stat, new) };
+            match self.kin.after_exec(pid, old, new) {
+                AfterExec::Stays => {}
+                AfterExec::Leaves => {
+                    self.members.remove(&pid);
+                    self.strangers.insert(pid, None);
+                }
+                AfterExec::Unknown => {
+                    self.members.remove(&pid);
+                    self.again = Some(Instant::now());
+                }
             }
             // What it has used since the last time may be the other program's.
             return used;
@@ -157,62 +225,104 @@ impl Family {
             _ => {}
         }
         let image = member.image;
-        self.accounts.entry(image).or_default().used += used;
+        self.accounts.add_used(image, used);
         used
     }
 
-    /// Adds the new processes whose parent is a member, or whose environment has the mark.
-    fn find_new(&mut self) {
+    /// Adds the new processes that belong to the family: by their parents, by what they are.
+    fn find_new(&mut self, now: Instant) {
         let all: BTreeSet<u32> = Process::all().unwrap_or_default().into_iter().collect();
-        if self.newest.is_none() {
+        let is_first = self.newest.is_none();
+        if let (Kin::Run(Run { root, .. }), true) = (&self.kin, is_first) {
             // Older processes than the program have lower ids, unless ids have started again since.
-            self.strangers.extend(all.range(..self.root));
+            self.strangers.extend(all.range(..*root).map(|pid| (*pid, None)));
         }
-        self.strangers.retain(|pid| all.contains(pid));
-        let is_new = |pid: &u32| !self.members.contains_key(pid) && !self.strangers.contains(pid);
-        let new: Vec<u32> = all.iter().copied().filter(is_new).collect();
-        let stats = new.into_iter().filter_map(|pid| Some((pid, Process::new(pid).stat().ok()?)));
+        self.strangers.retain(|pid, _| all.contains(pid));
+        let looks_at_all = self.kin.finds() && self.all_again <= now;
+        if looks_at_all {
+            self.all_again = now + OLD_EVERY;
+        }
+        let is_settled = |seen: &Option<Instant>| {
+            !looks_at_all && seen.is_none_or(|seen| !self.kin.finds() || seen + YOUNG <= now)
+        };
+        let own = std::process::id();
+        let is_candidate = |pid: &u32| {
+            *pid != own && !self.members.contains_key(pid) && !self.strangers.get(pid).is_some_and(is_settled)
+        };
+        let candidates = all.iter().copied().filter(is_candidate);
+        let stats = candidates.filter_map(|pid| Some((pid, Process::new(pid).stat().ok()?)));
         let mut new: Vec<(u32, Stat)> = stats.filter(|(_, stat)| !stat.has_ended()).collect();
-        // A parent is older than its children, but ids may start again at a low number: two turns.
-        for turn in 0..2 {
-            new.retain(|(pid, stat)| {
-                let belongs = self.members.contains_key(&stat.parent) || turn == 1 && self.has_mark(*pid);
-                if belongs {
-                    self.add(*pid, stat);
-                }
-                !belongs
-            });
+        // A parent is older than its children, but ids may start again at a low number, and a parent may be found
+        // by what it is.
+        self.add_children(&mut new);
+        let found = self.kin.find(&new.iter().map(|(pid, _)| *pid).collect());
+        for (pid, stat) in new.extract_if(.., |(pid, _)| found.contains(pid)) {
+            self.add(pid, &stat);
         }
-        self.strangers.extend(new.into_iter().map(|(pid, _)| pid));
+        self.add_children(&mut new);
+        let seen = (!is_first).then_some(now);
+        for (pid, _) in new {
+            self.strangers.entry(pid).or_insert(seen);
+        }
+        let is_young = |seen: &Option<Instant>| seen.is_some_and(|seen| seen + YOUNG > now);
+        let any_young = self.kin.finds() && self.strangers.values().any(is_young);
+        self.again = any_young.then(|| now + YOUNG_EVERY);
     }
 
-    /// Adds a process that belongs to the run, if it is to be lifted.
+    /// Moves those of `new` to the members that a member has started.
+    fn add_children(&mut self, new: &mut Vec<(u32, Stat)>) {
+        new.retain(|(pid, stat)| {
+            let parent = self.members.get(&stat.parent).map(|parent| parent.image);
+            let Some(parent) = parent else { return true };
+            // A program that is found by what it is may be a member's child of another file.
+            match image(*pid) {
+                Some(image) if self.kin.takes_child(image, parent) || self.own_image == Some(image) => {
+                    self.add(*pid, stat);
+                }
+                _ if self.kin.finds() => return true,
+                _ => _ = self.strangers.insert(*pid, None),
+            }
+            false
+        });
+    }
+
+    /// Adds a process that belongs to the family, if it can be lifted.
     fn add(&mut self, pid: u32, stat: &Stat) {
-        let Some(image) = image(pid) else { return };
-        if pid == self.root {
-            self.root_image = Some(image);
-        }
+        let image = match Process::new(pid).executable() {
+            Ok(image) => image,
+            Err(why) => {
+                // A thread of the kernel runs no file.
+                if why.kind() == std::io::ErrorKind::PermissionDenied && !self.strangers.contains_key(&pid) {
+                    let path = Process::new(pid).path("exe");
+                    let why = format!(
+                        "cannot read {}: {why}; run hugelift as that user or as root (sudo)",
+                        path.escaped()
+                    );
+                    self.unreadable.push((pid, why));
+                }
+                _ = self.strangers.insert(pid, None);
+                return;
+            }
+        };
         // A launcher becomes its program later.
-        let is_other = self.mark.is_none() && self.root_image != Some(image);
-        if self.own_image == Some(image) || is_other {
+        if self.own_image == Some(image) {
+            if self.kin.finds() {
+                self.strangers.entry(pid).or_insert_with(|| Some(Instant::now()));
+            }
             return;
         }
+        self.strangers.remove(&pid);
         if let Some(parent) = self.members.get_mut(&stat.parent) {
             parent.is_parent |= parent.image == image;
         }
         let cpu = ticks(stat.cpu);
-        self.accounts.entry(image).or_default().used += cpu;
-        self.members.insert(pid, Member { cpu, ..Member::new(stat.start, stat.addresses, image) });
+        self.accounts.add_used(image, cpu);
+        self.members.insert(pid, Member { cpu, ..Member::new(stat, image) });
     }
 
-    /// Returns whether the environment of a process of this user has the mark.
-    fn has_mark(&self, pid: u32) -> bool {
-        let Some(mark) = &self.mark else { return false };
-        let is_ours = self.owner.is_some() && owner(pid) == self.owner;
-        is_ours
-            && Process::new(pid)
-                .read("environ")
-                .is_ok_and(|all| all.split(|b| *b == 0).any(|entry| entry == mark))
+    /// Returns the processes that belong to the family and cannot be looked at, each once.
+    pub(crate) fn take_unreadable(&mut self) -> Vec<(u32, String)> {
+        std::mem::take(&mut self.unreadable)
     }
 
     /// Returns the processes for which a lift or a look is worth it now, parents first.
@@ -239,31 +349,34 @@ impl Family {
     fn lacks(&self, member: &Member) -> Option<Duration> {
         let cost = match member.state {
             // Looks at a program that makes code of its own all the time find nothing: each waits longer.
+            State::New if self.eager && member.fruitless == 0 => return Some(Duration::ZERO),
             State::New => LOOK.saturating_mul(1 << member.fruitless.min(10)),
             State::Wants(cost) => cost,
             State::Lifted { .. } | State::Refused { .. } => return None,
         };
-        Some(self.account(member).lacks(cost).max(self.account_of(member.image).lacks(cost)))
-    }
-
-    /// Returns the account of all processes that run a file.
-    fn account_of(&self, image: Image) -> Account {
-        self.accounts.get(&image).copied().unwrap_or_default()
+        Some(self.account(member).lacks(cost).max(self.accounts.get(member.image).lacks(cost)))
     }
 
     /// Returns the account of one process. What a process lifts, its later children have too: a parent has
     /// the account of all that run its file.
     fn account(&self, member: &Member) -> Account {
         match member.is_parent {
-            true => self.account_of(member.image),
+            true => self.accounts.get(member.image),
             false => Account { used: member.cpu.saturating_sub(member.cpu_before), spent: member.spent },
         }
+    }
+
+    /// Returns whether a lift of `pid` that takes `cost` is worth it: its own account and that of all that run its
+    /// file must afford it.
+    pub(crate) fn affords(&self, pid: u32) -> impl Fn(Duration) -> bool + Send + use<> {
+        let (eager, accounts) = (self.eager, self.accounts_of(pid));
+        move |cost| eager || accounts.iter().all(|account| account.affords(cost))
     }
 
     /// Returns the accounts that must afford a lift of `pid`: its own, and that of all that run its file.
     pub(crate) fn accounts_of(&self, pid: u32) -> [Account; 2] {
         let Some(member) = self.members.get(&pid) else { return [Account::default(); 2] };
-        [self.account(member), self.account_of(member.image)]
+        [self.account(member), self.accounts.get(member.image)]
     }
 
     /// Returns when a process was started, in clock ticks since boot.
@@ -274,6 +387,28 @@ impl Family {
     /// Returns the CPU time that a process has used.
     pub(crate) fn cpu_of(&self, pid: u32) -> Duration {
         self.members.get(&pid).map_or(Duration::ZERO, |member| member.cpu)
+    }
+
+    /// Returns the bytes of anonymous copies that lifts of the members have made.
+    pub(crate) fn copied(&self) -> u64 {
+        self.members.values().map(|member| member.copied).fold(0, u64::saturating_add)
+    }
+
+    /// Records that a lift has made `bytes` of anonymous copies.
+    pub(crate) fn add_copied(&mut self, pid: u32, bytes: u64) {
+        if let Some(member) = self.members.get_mut(&pid) {
+            member.copied = member.copied.saturating_add(bytes);
+        }
+    }
+
+    /// Returns whether anything was found out about a process.
+    pub(crate) fn is_known(&self, pid: u32) -> bool {
+        self.members.get(&pid).is_some_and(|member| member.is_known)
+    }
+
+    /// Returns the members.
+    pub(crate) fn pids(&self) -> BTreeSet<u32> {
+        self.members.keys().copied().collect()
     }
 
     /// Records a look that took `spent` and perhaps `lifted`; `code` is what the process had mapped before, `wants`
@@ -288,6 +423,7 @@ impl Family {
     ) {
         self.spend(pid, spent);
         let Some(member) = self.members.get_mut(&pid) else { return };
+        member.is_known = true;
         member.fruitless = if lifted || wants.is_some() { 0 } else { member.fruitless.saturating_add(1) };
         member.state = wants.map_or(State::Lifted { code }, State::Wants);
     }
@@ -303,23 +439,36 @@ impl Family {
         member.refusals == 1 && Process::new(pid).stat().is_ok_and(|stat| !stat.has_ended())
     }
 
-    fn spend(&mut self, pid: u32, spent: Duration) {
+    /// Records CPU time that a lift of `pid` took.
+    pub(crate) fn spend(&mut self, pid: u32, spent: Duration) {
         let Some(member) = self.members.get_mut(&pid) else { return };
         member.spent += spent;
-        self.accounts.entry(member.image).or_default().spent += spent;
+        self.accounts.add_spent(member.image, spent);
     }
 
-    /// Returns whether all processes have ended.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.members.is_empty()
+    /// Returns whether all processes have ended, and no other can come.
+    pub(crate) fn is_over(&self) -> bool {
+        self.members.is_empty() && !self.kin.finds()
     }
 }
 
 impl Member {
-    fn new(start: u64, addresses: Option<Addresses>, image: Image) -> Member {
-        let (cpu, cpu_before, spent) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
-        let (is_parent, state, refusals, fruitless) = (false, State::New, 0, 0);
-        Member { start, addresses, image, cpu, cpu_before, spent, is_parent, state, refusals, fruitless }
+    fn new(stat: &Stat, image: Image) -> Member {
+        Member {
+            parent: stat.parent,
+            start: stat.start,
+            addresses: stat.addresses,
+            image,
+            cpu: Duration::ZERO,
+            cpu_before: Duration::ZERO,
+            spent: Duration::ZERO,
+            copied: 0,
+            is_parent: false,
+            is_known: false,
+            state: State::New,
+            refusals: 0,
+            fruitless: 0,
+        }
     }
 }
 
@@ -330,11 +479,11 @@ pub(crate) fn new_mark() -> String {
 }
 
 /// Returns the user of a process.
-fn owner(pid: u32) -> Option<u32> {
+pub(super) fn owner(pid: u32) -> Option<u32> {
     std::fs::metadata(Process::new(pid).path("")).map(|meta| meta.uid()).ok()
 }
 
-fn image(pid: u32) -> Option<Image> {
+pub(super) fn image(pid: u32) -> Option<Image> {
     Process::new(pid).executable().ok()
 }
 

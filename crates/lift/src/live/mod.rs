@@ -10,19 +10,28 @@
 //! The watcher sleeps until the earliest time at which a lift could be worth it. Looking takes at most 1/1000
 //! of a CPU; what lifts take is limited by [`hugelift_core::worth`]. It holds nothing that the program
 //! needs, and may be killed at any time.
+//!
+//! `hugelift attach --watch` watches processes that run already in the same way ([`crate::watch`]).
 
+mod accounts;
+mod anonymous;
+pub(crate) mod ends;
 pub(crate) mod family;
+pub(crate) mod kin;
 
-use crate::attach::{Tried, lift_if};
+use crate::attach::{Change, Target, Tried, lift_if};
 use crate::options::{Seccomp, Verbosity};
+use anonymous::{Anonymous, Turn};
+use ends::{Ends, Woken};
 use family::{Family, code_of};
+use hugelift_core::collapse::Budget;
 use hugelift_core::policy::{Copies, Policy, SpanChoice};
 use hugelift_core::printable::Untrusted;
 use hugelift_core::snapshot::Part;
 use hugelift_os::io::console::say;
 use hugelift_os::proc::clock::own_cpu_time;
 use hugelift_os::watch::watcher::{Program, Watch};
-use std::os::fd::RawFd;
+use std::os::fd::{BorrowedFd, RawFd};
 use std::time::{Duration, Instant};
 
 /// The watcher uses at most one part in this many of a CPU for looking.
@@ -37,22 +46,126 @@ const LONGEST: Duration = Duration::from_millis(800);
 /// It sleeps no longer than this while they use none.
 const LONGEST_IDLE: Duration = Duration::from_secs(4);
 
-/// Lifts the processes of a run while they run.
+/// What a watcher has to say.
 #[derive(Debug)]
-pub(crate) struct LiveLift {
-    /// The program, as messages name it.
-    program: Untrusted,
-    verbosity: Verbosity,
+pub enum Event<'a> {
+    /// Text or rodata of a process was copied or mapped.
+    Lifted {
+        /// The process.
+        pid: u32,
+        /// What was done.
+        change: &'a Change,
+        /// The CPU time that the process had used.
+        cpu: Duration,
+    },
+    /// Anonymous memory of a process was collapsed.
+    Collapsed {
+        /// The process.
+        pid: u32,
+        /// What was done.
+        change: &'a Change,
+    },
+    /// A process was looked at for the first time, and there is nothing to lift.
+    Nothing {
+        /// The process.
+        pid: u32,
+        /// Why.
+        change: &'a Change,
+    },
+    /// A process could not be lifted.
+    Refused {
+        /// The process.
+        pid: u32,
+        /// Why.
+        why: &'a str,
+    },
+    /// A line about the watch itself.
+    Note(&'a str),
+}
+
+/// What a watch took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// How long it took.
+    pub watched: Duration,
+    /// CPU time for looking.
+    pub looking: Duration,
+    /// CPU time for lifts.
+    pub lifting: Duration,
+    /// How many processes were lifted; one that has become another program by execve(2) counts again.
+    pub lifted: u64,
+}
+
+impl std::fmt::Display for Summary {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let millis = |time: Duration| time.as_secs_f64() * 1e3;
+        let share = 100.0 * self.looking.as_secs_f64() / self.watched.as_secs_f64().max(1e-9);
+        write!(
+            f,
+            "hugelift watched for {:.1} s with {:.1} ms of CPU time ({share:.2} %), and used {:.1} ms of CPU time \
+             for lifts",
+            self.watched.as_secs_f64(),
+            millis(self.looking),
+            millis(self.lifting),
+        )
+    }
+}
+
+/// Takes what a watcher has to say.
+pub(crate) type Tell = Box<dyn FnMut(Event<'_>)>;
+
+/// What is wanted of the processes that are watched.
+#[derive(Debug)]
+pub(crate) struct Wanted {
     policy: Policy,
+    seccomp: Seccomp,
+    /// The first look at each process is explained.
+    explains: bool,
+    anonymous: Option<Anonymous>,
+}
+
+impl Wanted {
+    /// Returns what `policy` wants of text and rodata, without anonymous memory.
+    pub(crate) fn new(policy: &Policy, seccomp: Seccomp) -> Wanted {
+        // Spans that reach over neighbours were chosen for the moment at which only the loader has run.
+        let mut policy = Policy { copies: Copies::All, span: SpanChoice::Inner, ..policy.clone() };
+        policy.parts.retain(|part| matches!(part, Part::Text | Part::Rodata));
+        Wanted { policy, seccomp, explains: false, anonymous: None }
+    }
+
+    /// Also wants that the first look at each process is explained.
+    #[must_use]
+    pub(crate) fn explained(self) -> Wanted {
+        Wanted { explains: true, ..self }
+    }
+
+    /// Also wants anonymous memory of these parts collapsed, at once if it is `eager`.
+    #[must_use]
+    pub(crate) fn anonymous(self, parts: Vec<Part>, budget: Budget, eager: bool) -> Wanted {
+        let anonymous = (!parts.is_empty()).then(|| Anonymous::new(parts, self.seccomp, budget, eager));
+        Wanted { anonymous, ..self }
+    }
+}
+
+/// Lifts processes while they run.
+pub(crate) struct LiveLift {
     family: Family,
+    wanted: Wanted,
+    tell: Tell,
+    /// Whether messages are written to stderr.
+    speaks: bool,
     began: Instant,
     /// CPU time of this process for looking, and for lifting.
     looking: Duration,
     lifting: Duration,
+    lifted: u64,
     last_delay: Duration,
     share: Share,
     /// When it looked last.
     turned: Instant,
+    /// It must not look again before this time.
+    free: Instant,
+    ends: Ends,
 }
 
 /// The CPU time that may be used for looking: a bucket that fills by one part in [`SHARE`] of the time that passes,
@@ -75,50 +188,72 @@ impl Share {
 impl LiveLift {
     /// Returns the task for the program `root`, which has just been started; `None` if the policy wants
     /// nothing that can be lifted while a program runs.
-    pub(crate) fn new(
+    pub(crate) fn of_run(
         root: u32,
         mark: Option<&str>,
         policy: &Policy,
         program: &Untrusted,
         verbosity: Verbosity,
     ) -> Option<LiveLift> {
-        // Spans that reach over neighbours were chosen for the moment at which only the loader has run.
-        let mut policy = Policy { copies: Copies::All, span: SpanChoice::Inner, ..policy.clone() };
-        policy.parts.retain(|part| matches!(part, Part::Text | Part::Rodata));
-        if policy.parts.is_empty() {
+        let wanted = Wanted::new(policy, Seccomp::Auto);
+        if wanted.policy.parts.is_empty() {
             return None;
         }
-        Some(LiveLift {
-            program: program.clone(),
-            verbosity,
-            policy,
-            family: Family::new(root, mark),
-            began: Instant::now(),
-            looking: Duration::ZERO,
-            lifting: Duration::ZERO,
-            last_delay: SHORTEST,
-            share: Share { left: ADVANCE.as_secs_f64() },
-            turned: Instant::now(),
-        })
+        let (program, speaks) = (program.clone(), verbosity >= Verbosity::Summary);
+        let tell = move |event: Event<'_>| {
+            if speaks && let Some(line) = line_of_run(&event) {
+                say(&format!("{program}: {line}"));
+            }
+        };
+        Some(LiveLift { speaks, ..LiveLift::new(Family::of_run(root, mark), wanted, Box::new(tell)) })
     }
 
-    /// Looks at all processes, and lifts those for which it is worth it now. Returns the time until the next
-    /// look; `None` if all have ended.
-    fn turn(&mut self) -> Option<Duration> {
+    /// Returns the task for a family.
+    pub(crate) fn new(family: Family, wanted: Wanted, tell: Tell) -> LiveLift {
+        let now = Instant::now();
+        LiveLift {
+            family,
+            wanted,
+            tell,
+            speaks: false,
+            began: now,
+            looking: Duration::ZERO,
+            lifting: Duration::ZERO,
+            lifted: 0,
+            last_delay: SHORTEST,
+            share: Share { left: ADVANCE.as_secs_f64() },
+            turned: now,
+            free: now,
+            ends: Ends::default(),
+        }
+    }
+
+    /// Looks at all processes, and lifts those for which it is worth it now, until `stops` says so. Returns the
+    /// time until the next look; `None` if all have ended.
+    pub(crate) fn turn(&mut self, stops: &dyn Fn() -> bool) -> Option<Duration> {
         let before = own_cpu_time();
         let used = self.family.refresh();
-        let due = self.family.due();
+        let lifts = !self.wanted.policy.parts.is_empty();
+        let due = if lifts { self.family.due() } else { Vec::new() };
+        for (pid, why) in self.family.take_unreadable() {
+            (self.tell)(Event::Refused { pid, why: &why });
+        }
+        self.ends.set(&self.family.pids());
         let looking = own_cpu_time().saturating_sub(before);
         self.looking += looking;
         let pause = self.share.count(looking, self.turned.elapsed());
         self.turned = Instant::now();
+        self.free = self.turned + pause;
         for pid in due {
+            if stops() {
+                break;
+            }
             if self.family.is_due(pid) {
                 self.lift(pid);
             }
         }
-        if self.family.is_empty() {
-            self.sum_up();
+        self.collapse(stops);
+        if self.family.is_over() {
             return None;
         }
         self.last_delay = self.delay(used);
@@ -129,28 +264,61 @@ impl LiveLift {
         let before = own_cpu_time();
         // Read first: the process may open an object meanwhile.
         let code = code_of(pid);
-        let accounts = self.family.accounts_of(pid);
-        let affords = move |cost| accounts.iter().all(|account| account.affords(cost));
         let Some(start) = self.family.start_of(pid) else { return };
-        let tried = lift_if((pid, start), &self.policy, Seccomp::Auto, affords);
+        let target = Target {
+            pid,
+            start,
+            policy: &self.wanted.policy,
+            seccomp: self.wanted.seccomp,
+            copied: self.family.copied(),
+            explains: self.wanted.explains && !self.family.is_known(pid),
+        };
+        let tried = lift_if(target, self.family.affords(pid));
         let spent = own_cpu_time().saturating_sub(before);
         self.lifting += spent;
-        tracing::debug!(pid, ?tried, ?accounts, ?spent, "a running process");
+        tracing::debug!(pid, ?tried, ?spent, "a running process");
         match tried {
-            Ok(Tried { line, wants }) => {
-                self.family.looked(pid, code, spent, line.is_some(), wants);
-                if let Some(line) = line {
-                    let cpu = self.family.cpu_of(pid).as_secs_f64();
-                    self.tell(&format!(
-                        "process {pid}: {line}, copied or mapped while it ran, after {cpu:.1} s of CPU time"
-                    ));
-                }
+            Ok(Tried { change, lifted, wants }) => {
+                self.family.looked(pid, code, spent, lifted, wants);
+                let Some(change) = &change else { return };
+                self.family.add_copied(pid, change.copied);
+                self.lifted += u64::from(lifted);
+                let cpu = self.family.cpu_of(pid);
+                (self.tell)(match lifted {
+                    true => Event::Lifted { pid, change, cpu },
+                    false => Event::Nothing { pid, change },
+                });
             }
             Err(why) => {
                 if self.family.refused(pid, spent) {
-                    self.tell(&format!("process {pid} is not lifted while it runs: {why}"));
+                    (self.tell)(Event::Refused { pid, why: &why });
                 }
             }
+        }
+    }
+
+    /// Collapses anonymous memory of the processes whose turn it is.
+    fn collapse(&mut self, stops: &dyn Fn() -> bool) {
+        let Some(anonymous) = &mut self.wanted.anonymous else { return };
+        anonymous.retain(&self.family);
+        for pid in anonymous.due(&self.family) {
+            if stops() {
+                return;
+            }
+            let before = own_cpu_time();
+            let turn = anonymous.turn(&self.family, pid);
+            let spent = own_cpu_time().saturating_sub(before);
+            self.lifting += spent;
+            self.family.spend(pid, spent);
+            tracing::debug!(pid, ?turn, ?spent, "anonymous memory");
+            match &turn {
+                Turn::Collapsed(change) => (self.tell)(Event::Collapsed { pid, change }),
+                Turn::Nothing => {}
+                Turn::Refused(why) => (self.tell)(Event::Refused { pid, why }),
+            }
+        }
+        if let Some(line) = anonymous.exhausted() {
+            (self.tell)(Event::Note(&line));
         }
     }
 
@@ -166,27 +334,63 @@ impl LiveLift {
         }
     }
 
-    /// Reports the CPU time of this process, unless it had next to nothing to do.
-    fn sum_up(&self) {
-        let passed = self.began.elapsed();
-        if passed < Duration::from_secs(1) && self.lifting.is_zero() {
-            return;
+    /// Waits for `time`, or until all processes have ended or `other` can be read.
+    pub(crate) fn wait(&mut self, time: Duration, other: Option<BorrowedFd>) -> Woken {
+        let until = Instant::now() + time;
+        match self.ends.wait(time, other) {
+            // A program that starts one short process after the other must not wake it all the time.
+            Woken::AllEnded => {
+                let free = self.free.min(until);
+                match self.ends.wait(free.saturating_duration_since(Instant::now()), other) {
+                    Woken::Time => Woken::AllEnded,
+                    woken => woken,
+                }
+            }
+            woken => woken,
         }
-        let millis = |time: Duration| time.as_secs_f64() * 1e3;
-        let share = 100.0 * self.looking.as_secs_f64() / passed.as_secs_f64();
-        self.tell(&format!(
-            "hugelift watched for {:.1} s with {:.1} ms of CPU time ({share:.2} %), and used {:.1} ms of \
-             CPU time for lifts",
-            passed.as_secs_f64(),
-            millis(self.looking),
-            millis(self.lifting),
-        ));
     }
 
-    fn tell(&self, line: &str) {
-        if self.verbosity >= Verbosity::Summary {
-            say(&format!("{}: {line}", self.program));
+    /// Returns whether no process is left, and none can come.
+    pub(crate) fn is_over(&self) -> bool {
+        self.family.is_over()
+    }
+
+    /// Returns how many processes are watched.
+    pub(crate) fn count(&self) -> usize {
+        self.family.pids().len()
+    }
+
+    /// Returns what it took so far.
+    pub(crate) fn summary(&self) -> Summary {
+        let LiveLift { looking, lifting, lifted, .. } = *self;
+        Summary { watched: self.began.elapsed(), looking, lifting, lifted }
+    }
+
+    /// Does a turn for a run, and reports the CPU time of this process at the end, unless it had next to nothing
+    /// to do.
+    fn turn_of_run(&mut self) -> Option<Duration> {
+        let next = self.turn(&|| false);
+        let summary = self.summary();
+        let is_worth_a_line = summary.watched >= Duration::from_secs(1) || !summary.lifting.is_zero();
+        if next.is_none() && is_worth_a_line {
+            (self.tell)(Event::Note(&summary.to_string()));
         }
+        next
+    }
+}
+
+/// Returns what `hugelift run -v` says.
+fn line_of_run(event: &Event<'_>) -> Option<String> {
+    match event {
+        Event::Lifted { pid, change, cpu } => {
+            let (line, cpu) = (change.lines.first()?, cpu.as_secs_f64());
+            Some(format!(
+                "process {pid}: {line}, copied or mapped while it ran, after {cpu:.1} s of CPU time"
+            ))
+        }
+        Event::Refused { pid, why } => Some(format!("process {pid} is not lifted while it runs: {why}")),
+        Event::Note(line) => Some((*line).into()),
+        Event::Collapsed { .. } | Event::Nothing { .. } => None,
     }
 }
 
@@ -194,7 +398,7 @@ impl Watch for LiveLift {
     /// Messages are written only with -v. Otherwise a reader of the program's stderr need not wait for this
     /// process's end.
     fn descriptors(&self) -> Vec<RawFd> {
-        if self.verbosity >= Verbosity::Summary { vec![libc::STDERR_FILENO] } else { Vec::new() }
+        if self.speaks { vec![libc::STDERR_FILENO] } else { Vec::new() }
     }
 
     fn first_delay(&self) -> Duration {
@@ -202,11 +406,15 @@ impl Watch for LiveLift {
     }
 
     fn tick(&mut self, _: &Program) -> Option<Duration> {
-        self.turn()
+        self.turn_of_run()
     }
 
     /// Goes on if the program has left processes behind.
     fn ended(&mut self, _: &Program) -> Option<Duration> {
-        self.turn()
+        self.turn_of_run()
+    }
+
+    fn rest(&mut self, time: Duration) -> bool {
+        self.wait(time, None) != Woken::Time
     }
 }

@@ -47,6 +47,11 @@ pub trait Watch {
     /// Is called when the program has ended before the next tick. Returns the time until the next tick, if the
     /// task goes on without the program.
     fn ended(&mut self, program: &Program) -> Option<Duration>;
+    /// Waits for `time` at most, once the program has ended. Returns whether the next tick is due before that.
+    fn rest(&mut self, time: Duration) -> bool {
+        std::thread::sleep(time);
+        false
+    }
 }
 
 /// A program and the tasks that watch it.
@@ -169,8 +174,11 @@ impl Watcher {
         let mut has_ended = false;
         while let Some(next) = due.iter().map(|(when, _)| *when).min() {
             let left = next.saturating_duration_since(Instant::now());
-            if has_ended {
-                std::thread::sleep(left);
+            if has_ended
+                && let Some((when, task)) = due.iter_mut().min_by_key(|(when, _)| *when)
+                && task.rest(left)
+            {
+                *when = Instant::now();
             }
             match if has_ended { Ok(false) } else { program.ends_within(left) } {
                 Ok(false) => {}

@@ -13,7 +13,10 @@ pub enum Refused {
     #[error("this kernel has no transparent huge pages")]
     NoPages,
     /// The process has forbidden itself transparent huge pages.
-    #[error("process {0} has switched transparent huge pages off for itself (PR_SET_THP_DISABLE)")]
+    #[error(
+        "transparent huge pages are off for it (prctl PR_SET_THP_DISABLE; THP_enabled is 0 in /proc/{0}/status), \
+         so the kernel does not collapse its memory"
+    )]
     SwitchedOff(u32),
     /// A right is missing.
     #[error("process_madvise(MADV_COLLAPSE) of process {pid}: {error}; {}", Help(error))]

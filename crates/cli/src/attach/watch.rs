@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `hugelift attach --watch`: stays, and lifts processes when that is worth its cost.
+
+use super::select::Selection;
+use super::{Row, times};
+use crate::failure::{Exit, Failure};
+use crate::output;
+use crate::service::{notify, signals};
+use hugelift_core::printable::Untrusted;
+use hugelift_core::report::VERSION;
+use hugelift_lift::attach::{AttachOptions, Change, Name};
+use hugelift_lift::watch::{Event, Find, WatchOptions, Watched, watch};
+use hugelift_os::io::console::{self, say};
+use nix::sys::signal::Signal;
+use sd_notify::NotifyState;
+use serde::Serialize;
+use std::cell::RefCell;
+use std::os::fd::AsFd as _;
+use std::rc::Rc;
+
+/// How it is watched, and what is shown.
+pub(super) struct WatchHow {
+    pub(super) attach: AttachOptions,
+    pub(super) all_children: bool,
+    pub(super) eager: bool,
+    pub(super) shown: Shown,
+}
+
+/// What is shown of each process.
+#[derive(Clone, Copy)]
+pub(super) struct Shown {
+    pub(super) json: bool,
+    pub(super) verbose: bool,
+}
+
+/// One line of the JSON output.
+#[derive(Serialize)]
+struct Line<'a> {
+    version: u32,
+    #[serde(flatten)]
+    row: Row<'a>,
+}
+
+/// Watches the processes until SIGINT, SIGTERM or SIGHUP, or until all that were named by their ids have ended.
+/// A signal is handled between two lifts, and what is lifted stays.
+///
+/// # Errors
+/// None of the processes can be watched; standard output cannot be written.
+pub(super) fn run(selection: Selection, how: WatchHow) -> Result<Exit, Failure> {
+    let WatchHow { attach, all_children, eager, shown } = how;
+    let signals = signals(&[Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP])?;
+    let Selection { pids, choices } = selection;
+    let what: Vec<String> = choices.iter().map(ToString::to_string).collect();
+    let find = (!choices.is_empty()).then(|| -> Find {
+        Box::new(move |candidates| choices.iter().flat_map(|choice| choice.find(candidates)).collect())
+    });
+    let failed: Rc<RefCell<Option<Failure>>> = Rc::default();
+    let failure = Rc::clone(&failed);
+    let tell = move |event: Event<'_>| match show(&event, shown) {
+        Ok(()) => true,
+        Err(why) => {
+            failure.replace(Some(why));
+            false
+        }
+    };
+    let ready = move |count: usize| {
+        if count == 0 && !what.is_empty() {
+            say(&format!("no process of {} yet: hugelift waits for one", what.join(", ")));
+        }
+        notify(&[NotifyState::Ready]);
+    };
+    let options = WatchOptions { pids, find, all_children, eager, attach };
+    let watched = watch(options, signals.as_fd(), tell, ready)?;
+    notify(&[NotifyState::Stopping]);
+    if let Some(failure) = failed.take() {
+        return Err(failure);
+    }
+    match watched {
+        Watched::Nobody => Ok(Exit(crate::FAILED)),
+        Watched::Ended(summary) => {
+            let processes = if summary.lifted == 1 { "process" } else { "processes" };
+            say(&format!("{} {processes} lifted; {summary}", summary.lifted));
+            Ok(Exit::SUCCESS)
+        }
+    }
+}
+
+/// Prints an event.
+fn show(event: &Event<'_>, shown: Shown) -> Result<(), Failure> {
+    match event {
+        Event::Lifted { pid, change, cpu } => {
+            let after = format!(", after {:.1} s of CPU time", cpu.as_secs_f64());
+            show_change(*pid, change, &after, shown)
+        }
+        Event::Collapsed { pid, change } | Event::Nothing { pid, change } => {
+            show_change(*pid, change, "", shown)
+        }
+        Event::Refused { pid, why } => {
+            say(&format!("{}: {why}", Name::of(*pid)));
+            let row = Row { pid: *pid, error: Some(Untrusted::from((*why).to_string())), change: None };
+            if shown.json { print_row(row) } else { Ok(()) }
+        }
+        Event::Note(line) => {
+            say(line);
+            Ok(())
+        }
+    }
+}
+
+fn show_change(pid: u32, change: &Change, after: &str, shown: Shown) -> Result<(), Failure> {
+    let name = Name::of(pid);
+    change.complaints.iter().for_each(|line| say(&format!("{name}: {line}")));
+    if shown.json {
+        return print_row(Row { pid, error: None, change: Some(change) });
+    }
+    let text: String = change.lines.iter().map(|line| format!("{name}: {line}{after}\n")).collect();
+    Ok(console::print(&(text + &times(&name, change, shown.verbose)))?)
+}
+
+fn print_row(row: Row<'_>) -> Result<(), Failure> {
+    Ok(console::print(&output::json(&Line { version: VERSION, row })?)?)
+}

@@ -1,0 +1,497 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `hugelift attach --watch`: it stays, and lifts processes that run, and those that come.
+
+use crate::common::huge::pieces;
+use crate::common::run::{PATIENCE, end_group, wait};
+use crate::common::{CGroup, Cmd, End, HUGELIFT, fat};
+use crate::{need, need_root, skip};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use std::io::{BufRead as _, BufReader, Read};
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+/// Seconds of CPU time after which the victims give up.
+const ENOUGH: &str = "25";
+
+/// A copy of the victim, on a tmpfs: its page cache is in small pages there. Its name is its own.
+struct Place {
+    dir: tempfile::TempDir,
+    name: String,
+}
+
+impl Place {
+    fn new() -> Place {
+        let dir = tempfile::TempDir::new_in("/dev/shm").expect("/dev/shm");
+        let name =
+            format!("w{}", dir.path().file_name().expect("a name").display().to_string().replace('.', ""));
+        let place = Place { dir, name };
+        let copied = Command::new("cp").arg(fat("watched").build()).arg(place.program()).status();
+        assert!(copied.is_ok_and(|status| status.success()));
+        place
+    }
+
+    fn program(&self) -> PathBuf {
+        self.dir.path().join(&self.name)
+    }
+
+    /// Starts the victim.
+    fn start(&self, words: &[&str]) -> Running {
+        self.start_by(&[], words)
+    }
+
+    /// Starts the victim by another command.
+    fn start_by(&self, by: &[&str], words: &[&str]) -> Running {
+        let mut all: Vec<PathBuf> = by.iter().map(PathBuf::from).collect();
+        all.push(self.program());
+        Running::start(Command::new(&all[0]).args(&all[1..]).args(words))
+    }
+
+    /// Starts `hugelift attach --watch` with anonymous copies.
+    fn watch(&self, words: &[&str]) -> Running {
+        let options = ["attach", "--watch", "--backing", "thp"];
+        Running::start(Command::new(HUGELIFT).args(options).args(words))
+    }
+
+    /// Returns the bytes of the victim's program that are huge in a process; 0 if it is not that program (yet).
+    fn huge(&self, pid: u32) -> u64 {
+        let program = self.program();
+        let is_it = std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == program);
+        if is_it { pieces(pid, &[program]).iter().map(|piece| piece.huge).sum() } else { 0 }
+    }
+}
+
+/// A process whose output is read line by line. Killed when dropped.
+struct Running {
+    child: Child,
+    out: Receiver<String>,
+    err: Receiver<String>,
+}
+
+impl Running {
+    fn start(command: &mut Command) -> Running {
+        use std::os::unix::process::CommandExt as _;
+        let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = piped.process_group(0).spawn().unwrap_or_else(|e| panic!("{command:?}: {e}"));
+        let out = lines(child.stdout.take().expect("piped"));
+        let err = lines(child.stderr.take().expect("piped"));
+        Running { child, out, err }
+    }
+
+    fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn out(&self) -> String {
+        self.out.recv_timeout(PATIENCE).expect("a line on stdout")
+    }
+
+    fn err(&self) -> String {
+        self.err.recv_timeout(PATIENCE).expect("a line on stderr")
+    }
+
+    /// Returns the lines that are there, and those until the end.
+    fn rest(lines: &Receiver<String>) -> Vec<String> {
+        let mut all = Vec::new();
+        loop {
+            match lines.recv_timeout(PATIENCE) {
+                Ok(line) => all.push(line),
+                Err(RecvTimeoutError::Disconnected) => return all,
+                Err(RecvTimeoutError::Timeout) => panic!("no end after {all:?}"),
+            }
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.pid().cast_signed()), signal).expect("kill");
+    }
+
+    /// Waits for its end; returns its status and the lines that were left.
+    fn end(mut self) -> (Option<End>, Vec<String>, Vec<String>) {
+        drop(self.child.stdin.take());
+        let end = wait(&mut self.child, Instant::now() + PATIENCE);
+        (end, Running::rest(&self.out), Running::rest(&self.err))
+    }
+
+    /// Ends the watch by a signal; returns the lines that were left.
+    #[track_caller]
+    fn stop(self, signal: Signal) -> (Vec<String>, Vec<String>) {
+        self.signal(signal);
+        let (end, out, err) = self.end();
+        assert_eq!(end, Some(End::Code(0)), "{out:?} {err:?}");
+        assert!(err.last().is_some_and(|line| line.contains("hugelift watched for")), "{err:?}");
+        (out, err)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        end_group(&mut self.child);
+    }
+}
+
+fn lines(pipe: impl Read + Send + 'static) -> Receiver<String> {
+    let (send, lines) = channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(pipe).lines().map_while(Result::ok) {
+            if send.send(line).is_err() {
+                break;
+            }
+        }
+    });
+    lines
+}
+
+#[track_caller]
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(40);
+    while !done() {
+        assert!(Instant::now() < end, "{what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Nothing matches at the start. A process that comes is lifted when it has proved worth it, and stays lifted.
+#[test]
+fn those_that_come() {
+    let place = Place::new();
+    let watch = place.watch(&["--json", "--name", &place.name]);
+    let line = watch.err();
+    assert!(line.contains(&format!("--name {}", place.name)) && line.contains("waits"), "{line}");
+    let idle = place.start(&["waits", "x"]);
+    let busy = place.start(&["busy", ENOUGH]);
+    let row: Value = serde_json::from_str(&watch.out()).expect("JSON");
+    assert_eq!((&row["version"], &row["pid"]), (&1.into(), &busy.pid().into()), "{row}");
+    assert!(row["error"].is_null() && row["report"]["totals"]["text"]["huge_bytes"] != 0, "{row}");
+    let line = busy.out();
+    let cpu: f64 =
+        line.split("after ").nth(1).and_then(|l| l.split(' ').next()?.parse().ok()).expect("a time");
+    assert!(cpu > 0.3 && line.contains("wrong 0") && !line.contains("huge 0 kB"), "{line}");
+    assert_eq!(place.huge(idle.pid()), 0, "it has used no CPU time");
+    let (out, err) = watch.stop(Signal::SIGTERM);
+    assert!(out.is_empty() && err[0].contains("1 process lifted"), "{out:?} {err:?}");
+    let (end, out, _) = idle.end();
+    assert!(end == Some(End::Code(0)) && out.iter().any(|line| line.contains("wrong 0")), "{out:?}");
+}
+
+/// With `--eager` at once; the watch ends with the last process. A process that does not exist is named.
+#[test]
+fn those_that_run() {
+    let place = Place::new();
+    let all = [place.start(&["waits", "x"]), place.start(&["waits", "x"])];
+    let pids: Vec<String> = all.iter().map(|one| one.pid().to_string()).collect();
+    all.iter().for_each(|one| assert_eq!(one.out(), "ready"));
+    let gone =
+        Command::new("true").spawn().and_then(|mut child| child.wait().map(|_| child.id())).expect("true");
+    let watch = place.watch(&["--eager", &pids[0], &pids[1], &gone.to_string()]);
+    let line = watch.err();
+    assert!(line.contains(&gone.to_string()) && line.contains("no such process"), "{line}");
+    for pid in &pids {
+        let line = watch.out();
+        assert!(
+            line.contains(&format!("(process {pid})")) && line.contains("on huge pages, after 0."),
+            "{line}"
+        );
+    }
+    let [first, second] = all;
+    for one in [first, second] {
+        assert!(place.huge(one.pid()) >= 4 << 20);
+        let (_, out, _) = one.end();
+        assert!(out[0].contains("wrong 0"), "{out:?}");
+    }
+    let (end, out, err) = watch.end();
+    assert_eq!((end, out.len()), (Some(End::Code(0)), 0), "{out:?}");
+    assert!(err[0].contains("2 processes lifted"), "{err:?}");
+    let nobody = Cmd::new([HUGELIFT, "attach", "--watch", &gone.to_string()]).bare();
+    assert_eq!((nobody.end, nobody.stderr.lines().count()), (End::Code(125), 1), "{nobody:?}");
+}
+
+#[test]
+fn what_they_open_and_fork() {
+    let place = Place::new();
+    let library = fat("watched").library().build();
+    let late = place.dir.path().join("late.so");
+    assert!(Command::new("cp").arg(library).arg(&late).status().is_ok_and(|s| s.success()));
+    let opens = place.start(&["opens", late.to_str().expect("UTF-8"), ENOUGH]);
+    let forks = place.start(&["forks", "2", ENOUGH]);
+    let watch = place.watch(&[&opens.pid().to_string(), &forks.pid().to_string()]);
+    for (one, count) in [(opens, 2), (forks, 3)] {
+        let (_, out, _) = one.end();
+        assert_eq!(out.len(), count, "{out:?}");
+        assert!(out.iter().all(|l| l.contains("wrong 0") && !l.contains("huge 0 kB")), "{out:?}");
+    }
+    assert_eq!(watch.end().0, Some(End::Code(0)));
+}
+
+/// A child that runs another program is lifted with `--children lift` alone.
+#[test]
+fn programs_that_they_start() {
+    for children in ["plain", "lift"] {
+        let place = Place::new();
+        let shell = place.start_by(&["sh", "-c", "read x; \"$@\"; true", "sh"], &["busy", "3"]);
+        let watch = place.watch(&["--eager", "--children", children, &shell.pid().to_string()]);
+        // The shell itself is too small, and that is said.
+        assert!(watch.out().contains("nothing on huge pages: "));
+        let (_, out, _) = shell.end();
+        assert_eq!(out[0].contains("huge 0 kB"), children == "plain", "{out:?}");
+        assert_eq!(watch.end().0, Some(End::Code(0)));
+    }
+}
+
+/// A process that is there, and gets the name or the control group later: no process is made then.
+#[test]
+fn those_that_become_it() {
+    let place = Place::new();
+    let watch = place.watch(&["--eager", "--name", &place.name]);
+    watch.err();
+    let shell = ["sh", "-c", "sleep 1.5; exec \"$@\"", "sh"];
+    let later = place.start_by(&shell, &["waits", "x"]);
+    until("it is not lifted", || place.huge(later.pid()) >= 4 << 20);
+    assert!(watch.out().contains(&later.pid().to_string()));
+    watch.stop(Signal::SIGINT);
+}
+
+#[test]
+fn a_control_group() {
+    need_root!();
+    let group = CGroup::new("memory").expect("a control group");
+    let inside = group.path().strip_prefix("/sys/fs/cgroup").expect("a group").to_path_buf();
+    // In version 1 the first directory is that of the controller.
+    let inside = if Path::new("/sys/fs/cgroup/cgroup.controllers").exists() {
+        inside
+    } else {
+        inside.components().skip(1).collect()
+    };
+    let place = Place::new();
+    let watch = place.watch(&["--eager", "--cgroup", inside.to_str().expect("UTF-8")]);
+    watch.err();
+    let running = place.start(&["waits", "x"]);
+    std::fs::write(group.path().join("cgroup.procs"), running.pid().to_string()).expect("join the group");
+    until("it is not lifted", || place.huge(running.pid()) >= 4 << 20);
+    watch.stop(Signal::SIGTERM);
+    let (_, out, _) = running.end();
+    assert!(out[1].contains("wrong 0"), "{out:?}");
+}
+
+/// A signal at any moment leaves each process as it was, or lifted.
+#[test]
+fn a_signal_at_any_moment() {
+    let place = Place::new();
+    let all: Vec<Running> = (0..4).map(|_| place.start(&["waits", "x"])).collect();
+    all.iter().for_each(|one| assert_eq!(one.out(), "ready"));
+    let pids: Vec<String> = all.iter().map(|one| one.pid().to_string()).collect();
+    let words: Vec<&str> = ["--eager"].into_iter().chain(pids.iter().map(String::as_str)).collect();
+    let whole = |pid: u32| {
+        let inner = |piece: &crate::common::huge::Piece| piece.inner.map_or(0, |inner| inner.len());
+        pieces(pid, &[place.program()]).iter().map(inner).sum::<u64>()
+    };
+    let mut lifted = 0;
+    for round in 0..12 {
+        let watch = place.watch(&words);
+        std::thread::sleep(Duration::from_millis(round * 15));
+        // Until its signals are blocked it ends as any program.
+        watch.signal(Signal::SIGTERM);
+        let (end, out, err) = watch.end();
+        assert!(matches!(end, Some(End::Code(0) | End::Signal(15))), "{end:?} {out:?} {err:?}");
+        for one in &all {
+            let huge = place.huge(one.pid());
+            assert!(huge == 0 || huge == whole(one.pid()), "{huge} after round {round}");
+            lifted += u64::from(huge > 0);
+        }
+        let restored = Cmd::new([HUGELIFT, "restore"]).args(&pids).bare();
+        assert_eq!(restored.end, End::Code(0), "{restored:?}");
+    }
+    assert!(lifted > 0, "no watch has lifted anything");
+    for one in all {
+        let (end, out, _) = one.end();
+        assert!(end == Some(End::Code(0)) && out[0].contains("wrong 0"), "{out:?}");
+    }
+}
+
+#[test]
+fn systemd_is_notified() {
+    let place = Place::new();
+    let socket = UnixDatagram::bind(place.dir.path().join("notify")).expect("a socket");
+    socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    let mut command = Command::new(HUGELIFT);
+    command.args(["attach", "--watch", "--name", &place.name]);
+    let watch = Running::start(command.env("NOTIFY_SOCKET", place.dir.path().join("notify")));
+    let heard = || {
+        let mut text = [0; 4096];
+        let n = loop {
+            match socket.recv(&mut text) {
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                received => break received.expect("a message"),
+            }
+        };
+        String::from_utf8_lossy(&text[..n]).into_owned()
+    };
+    assert!(heard().contains("READY=1"));
+    watch.signal(Signal::SIGTERM);
+    assert!(heard().contains("STOPPING=1"));
+    assert_eq!(watch.end().0, Some(End::Code(0)));
+}
+
+/// The unit is valid. hugelift works with its capabilities and no others, for a process of another user too.
+#[test]
+fn the_systemd_unit() {
+    need!("systemd-analyze");
+    let tree = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../systemd");
+    let unit = std::fs::read_to_string(tree.join("hugelift-attach@.service")).expect("the unit");
+    let dir = tempfile::TempDir::new().expect("a temporary directory");
+    let path = dir.path().join("hugelift-attach@x.service");
+    // hugelift is not installed here: the unit names the hugelift under test.
+    std::fs::write(&path, unit.replace("/usr/bin/hugelift", HUGELIFT)).expect("write the unit");
+    let out = Command::new("systemd-analyze").arg("verify").arg(&path).output().expect("systemd-analyze");
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success() && !said.contains("hugelift-attach@x.service:"), "{said}");
+    need_root!();
+    need!("setpriv");
+    let line = unit.lines().find_map(|l| l.strip_prefix("CapabilityBoundingSet=")).expect("capabilities");
+    let only = line.split(' ').map(|cap| format!(",+{}", cap.trim_start_matches("CAP_").to_lowercase()));
+    let set = format!("--bounding-set=-all{}", only.collect::<String>());
+    let place = Place::new();
+    use std::os::unix::fs::PermissionsExt as _;
+    std::fs::set_permissions(place.dir.path(), std::fs::Permissions::from_mode(0o755)).expect("chmod");
+    let nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+    let other = place.start_by(&nobody, &["waits", "x"]);
+    assert_eq!(other.out(), "ready");
+    let store = place.dir.path().join("store");
+    let mut command = Command::new("setpriv");
+    command.args([
+        &set,
+        "--no-new-privs",
+        HUGELIFT,
+        "attach",
+        "--watch",
+        "--eager",
+        "--parts",
+        "text,rodata,heap",
+    ]);
+    let watch = Running::start(command.arg(other.pid().to_string()).env("HUGELIFT_STORE", store));
+    let line = watch.out();
+    assert!(line.contains("on huge pages, after"), "{line}");
+    assert!(place.huge(other.pid()) >= 4 << 20);
+    let (_, err) = watch.stop(Signal::SIGTERM);
+    assert_eq!(err.len(), 1, "{err:?}");
+}
+
+/// The copies of all processes together get what `--spare` names, not each of them.
+#[test]
+fn copies_of_a_family_count_together() {
+    need_root!();
+    let group = CGroup::new("memory").expect("a control group");
+    if let Err(why) = group.limit(&["memory.max", "memory.limit_in_bytes"], "512M") {
+        skip!("{why}");
+    }
+    let place = Place::new();
+    let all: Vec<Running> = (0..4).map(|_| place.start(&["waits", "x"])).collect();
+    for one in &all {
+        assert_eq!(one.out(), "ready");
+        std::fs::write(group.path().join("cgroup.procs"), one.pid().to_string()).expect("join the group");
+    }
+    let inner =
+        pieces(all[0].pid(), &[place.program()]).iter().filter_map(|p| p.inner).map(|r| r.len()).sum::<u64>();
+    // Enough for two copies, and not for three.
+    let spare = format!("{}M", (inner * 5 / 2) >> 20);
+    let mut words = vec!["--eager", "--spare", &spare];
+    let pids: Vec<String> = all.iter().map(|one| one.pid().to_string()).collect();
+    words.extend(pids.iter().map(String::as_str));
+    let watch = place.watch(&words);
+    watch.out();
+    watch.out();
+    // The third gets what is left, or nothing; the last nothing.
+    until("a process is not refused", || watch.err().contains("memory limit"));
+    std::thread::sleep(Duration::from_millis(300));
+    let huge: u64 = all.iter().map(|one| place.huge(one.pid())).sum();
+    assert!(huge >= inner * 2 && huge <= inner * 5 / 2, "{huge} bytes of copies, each of {inner}");
+    // The memory of one that has ended is free again: the others are tried again after two seconds.
+    let mut all = all.into_iter();
+    all.next().expect("the first").end();
+    let all: Vec<Running> = all.collect();
+    until("no other is lifted", || all.iter().filter(|one| place.huge(one.pid()) == inner).count() == 2);
+    watch.stop(Signal::SIGTERM);
+}
+
+/// Memory of an allocator is collapsed within a budget for the whole watch.
+#[test]
+fn anonymous_memory_within_a_budget() {
+    need_root!();
+    need!("python3");
+    let source = "import sys\nd = {i: str(i) * 5 for i in range(600000)}\nprint('ready', flush=True)\n\
+        sys.stdin.read()\nprint(sum(map(len, d.values())) == 17444450)\n";
+    let start = || {
+        let mut command = Command::new("python3");
+        let one = Running::start(command.args(["-c", source]).env("PYTHONMALLOC", "malloc"));
+        assert_eq!(one.out(), "ready");
+        one
+    };
+    let huge = |one: &Running| -> u64 {
+        crate::common::huge::smaps(one.pid()).iter().map(|usage| usage.anon_huge).sum()
+    };
+    let all = [start(), start()];
+    let pids = all.each_ref().map(|one| one.pid().to_string());
+    let place = Place::new();
+    let words = ["--eager", "--parts", "heap,anon", &pids[0], &pids[1], "--cpu-budget"];
+    // The first process alone takes more than this.
+    let watch = place.watch(&[&words[..], &["0.012"]].concat());
+    let line = watch.err();
+    assert!(line.contains("--cpu-budget 0.012"), "{line}");
+    std::thread::sleep(Duration::from_millis(300));
+    let before = all.each_ref().map(huge);
+    assert!(before[0].min(before[1]) < 8 << 20, "{before:?}");
+    watch.stop(Signal::SIGTERM);
+    let watch = place.watch(&[&words[..], &["30"]].concat());
+    until("they are not huge", || all.iter().all(|one| huge(one) > 30 << 20));
+    assert!(watch.out().contains("of anonymous memory is on huge pages now"));
+    watch.stop(Signal::SIGTERM);
+    for one in all {
+        assert_eq!(one.end().1, ["True"]);
+    }
+}
+
+/// A process that has no transparent huge pages: the line names the reason, with a command.
+#[test]
+fn a_process_that_has_switched_them_off() {
+    let place = Place::new();
+    let off = place.start(&["waits", "thp-off"]);
+    assert_eq!(off.out(), "ready");
+    let pid = off.pid().to_string();
+    for words in [&["attach"][..], &["attach", "--watch", "--eager"]] {
+        let watch = Running::start(Command::new(HUGELIFT).args(words).args(["--backing", "thp", &pid]));
+        let line = watch.err();
+        let status = format!("THP_enabled is 0 in /proc/{pid}/status");
+        let command = format!("hugelift attach --backing hugetlb {pid}");
+        assert!(line.contains(&status) && line.contains(&command), "{line}");
+        assert!(line.contains(" MB not lifted: "), "{line}");
+        assert!(watch.out().contains("text 0 B of "), "{words:?}");
+    }
+    let outcome = Cmd::new([HUGELIFT, "attach", "--parts", "heap", &pid]).bare();
+    assert!(outcome.stderr.contains(&format!("THP_enabled is 0 in /proc/{pid}/status")), "{outcome:?}");
+    off.end();
+}
+
+/// Looking takes a thousandth of a CPU, with processes that come all the time.
+#[test]
+fn looking_takes_a_thousandth_of_a_cpu() {
+    let place = Place::new();
+    let watch = place.watch(&["--name", &place.name]);
+    watch.err();
+    let end = Instant::now() + Duration::from_secs(4);
+    while Instant::now() < end {
+        assert!(Command::new("true").status().is_ok_and(|status| status.success()));
+    }
+    let (_, err) = watch.stop(Signal::SIGTERM);
+    let line = err.last().expect("a line");
+    let number = |before: &str| -> f64 {
+        let rest = line.split_once(before).unwrap_or_else(|| panic!("{line}")).1;
+        rest.split_whitespace().next().expect("a word").parse().expect("a number")
+    };
+    let (seconds, millis) = (number("watched for "), number(" s with "));
+    // 5 ms in advance, and the turn that goes beyond the limit.
+    assert!(seconds > 3.5 && millis <= seconds + 5.0 + 15.0, "{line}");
+}

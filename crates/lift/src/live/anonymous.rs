@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Collapses the anonymous memory of the processes that are watched, from time to time.
+//!
+//! The budget is that of the whole watch, for all processes together. CPU time that was used is gone. Memory that
+//! was added is free again when its process has ended. Within the budget the rule of text and rodata holds: a
+//! process gets the CPU time that its account affords ([`hugelift_core::worth`]).
+
+use super::family::Family;
+use crate::attach::{Change, collapse_once};
+use crate::options::Seccomp;
+use hugelift_core::collapse::Budget;
+use hugelift_core::snapshot::Part;
+use hugelift_core::worth::RATIO;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+/// A process is looked at again this long after its memory was collapsed.
+const AGAIN: Duration = Duration::from_secs(10);
+/// After each time that brings nothing it is left alone twice as long, up to this.
+const AGAIN_AT_MOST: Duration = Duration::from_secs(600);
+/// Less CPU time than this is not worth a walk over the memory of a process.
+const LEAST: Duration = Duration::from_millis(10);
+
+/// The anonymous memory of the processes that are watched.
+#[derive(Debug)]
+pub(super) struct Anonymous {
+    parts: Vec<Part>,
+    seccomp: Seccomp,
+    eager: bool,
+    /// What may be used in all.
+    budget: Budget,
+    /// CPU time that was used.
+    used: Duration,
+    processes: BTreeMap<u32, Turns>,
+    /// It was said that the budget is used up.
+    told: bool,
+}
+
+/// What was done to one process.
+#[derive(Clone, Copy, Debug)]
+struct Turns {
+    /// When it was started.
+    start: u64,
+    next: Instant,
+    pause: Duration,
+    /// Bytes that were added to its memory.
+    added: u64,
+    /// It was refused, and somebody was told.
+    refused: bool,
+}
+
+/// What came of a turn.
+#[derive(Debug)]
+pub(super) enum Turn {
+    /// Something is huge that was not.
+    Collapsed(Box<Change>),
+    /// Nothing was there to collapse.
+    Nothing,
+    /// It is not possible, for a reason that was not told yet.
+    Refused(String),
+}
+
+impl Anonymous {
+    pub(super) fn new(parts: Vec<Part>, seccomp: Seccomp, budget: Budget, eager: bool) -> Anonymous {
+        let (used, processes, told) = (Duration::ZERO, BTreeMap::new(), false);
+        Anonymous { parts, seccomp, eager, budget, used, processes, told }
+    }
+
+    /// Forgets processes that have ended, or have become others.
+    pub(super) fn retain(&mut self, family: &Family) {
+        self.processes.retain(|pid, turns| family.start_of(*pid) == Some(turns.start));
+    }
+
+    /// Returns the processes whose turn it is.
+    pub(super) fn due(&self, family: &Family) -> BTreeSet<u32> {
+        let now = Instant::now();
+        let is_due = |pid: &u32| {
+            self.processes.get(pid).is_none_or(|turns| turns.next <= now)
+                && self.affordable(family, *pid) >= LEAST
+        };
+        family.pids().into_iter().filter(is_due).collect()
+    }
+
+    /// Returns the CPU time that the next turn of a process may take.
+    fn affordable(&self, family: &Family, pid: u32) -> Duration {
+        let rest = self.budget.cpu.saturating_sub(self.used);
+        let accounts = family.accounts_of(pid);
+        let of_accounts = accounts.map(|account| (account.used / RATIO).saturating_sub(account.spent));
+        if self.eager { rest } else { of_accounts.into_iter().fold(rest, Duration::min) }
+    }
+
+    /// Returns a line once the budget is used up, the first time.
+    pub(super) fn exhausted(&mut self) -> Option<String> {
+        let is_used_up = self.budget.cpu.saturating_sub(self.used) < LEAST;
+        if !is_used_up || self.told {
+            return None;
+        }
+        self.told = true;
+        Some(format!(
+            "the CPU time for collapsing anonymous memory is used up (--cpu-budget {}): no more of it is collapsed",
+            self.budget.cpu.as_secs_f64()
+        ))
+    }
+
+    /// Collapses memory of a process.
+    pub(super) fn turn(&mut self, family: &Family, pid: u32) -> Turn {
+        let Some(start) = family.start_of(pid) else { return Turn::Nothing };
+        let added: u64 = self.processes.values().map(|turns| turns.added).sum();
+        let budget = Budget {
+            cpu: self.affordable(family, pid),
+            added: self.budget.added.saturating_sub(added),
+            spare: self.budget.spare.saturating_sub(added),
+        };
+        let result = collapse_once(pid, self.seccomp, &self.parts, &budget);
+        let first = Turns { start, next: Instant::now(), pause: AGAIN / 2, added: 0, refused: false };
+        let turns = self.processes.entry(pid).or_insert(first);
+        let turn = match result {
+            Ok((collapsed, change)) => {
+                self.used += collapsed.cpu;
+                turns.added = turns.added.saturating_add(collapsed.added);
+                change.map_or(Turn::Nothing, |change| Turn::Collapsed(Box::new(change)))
+            }
+            Err(_) if turns.refused => Turn::Nothing,
+            Err(why) => {
+                turns.refused = true;
+                Turn::Refused(why)
+            }
+        };
+        turns.pause = match turn {
+            Turn::Collapsed(_) => AGAIN,
+            _ => (turns.pause * 2).min(AGAIN_AT_MOST),
+        };
+        turns.next = Instant::now() + turns.pause;
+        turn
+    }
+}

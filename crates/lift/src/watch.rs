@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Stays in the foreground and lifts processes that run, now and later: those that a user has chosen.
+//!
+//! The same watcher as that of a run decides and lifts (`live`). It holds nothing that the processes need: they
+//! stay lifted when it ends.
+
+use crate::attach::{AttachOptions, Parts, not_lifted};
+use crate::live::ends::Woken;
+use crate::live::family::Family;
+use crate::live::{LiveLift, Wanted};
+use hugelift_core::collapse::Budget;
+use hugelift_core::policy::Backing;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::rc::Rc;
+
+pub use crate::live::kin::Find;
+pub use crate::live::{Event, Summary};
+
+/// What is watched, and how.
+pub struct WatchOptions {
+    /// Processes by their ids.
+    pub pids: BTreeSet<u32>,
+    /// Finds further processes, at any time.
+    pub find: Option<Find>,
+    /// Lifts all programs that the processes start, not only what they fork.
+    pub all_children: bool,
+    /// Lifts at once, not when it is worth its cost.
+    pub eager: bool,
+    /// What to lift, and onto what. Its limits of CPU time and memory hold for the whole watch.
+    pub attach: AttachOptions,
+}
+
+impl fmt::Debug for WatchOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let WatchOptions { pids, find: _, all_children, eager, attach } = self;
+        f.debug_struct("WatchOptions")
+            .field("pids", pids)
+            .field("all_children", all_children)
+            .field("eager", eager)
+            .field("attach", attach)
+            .finish_non_exhaustive()
+    }
+}
+
+/// How a watch ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Watched {
+    /// All processes have ended, or it was asked to end.
+    Ended(Summary),
+    /// None of the processes could be watched, and no other could come.
+    Nobody,
+}
+
+/// Watches until `stop` can be read, or until all processes have ended and no other can come. `tell` takes each
+/// event and returns whether to go on. `ready` is called after the first look, with the number of processes.
+///
+/// # Errors
+/// The policy is malformed.
+pub fn watch(
+    options: WatchOptions,
+    stop: BorrowedFd,
+    mut tell: impl FnMut(Event<'_>) -> bool + 'static,
+    ready: impl FnOnce(usize),
+) -> Result<Watched, String> {
+    let WatchOptions { pids, find, all_children, eager, attach } = options;
+    let mut policy = attach.policy.policy()?;
+    if attach.copies_only {
+        policy.backings.retain(|backing| *backing != Backing::Pagecache);
+    }
+    let Parts { mapped: _, anonymous, written } = Parts::of(&policy.parts);
+    let budget = Budget { cpu: attach.cpu, added: attach.added, spare: policy.spare };
+    let wanted = Wanted::new(&policy, attach.seccomp).explained().anonymous(anonymous, budget, eager);
+    if let Some(line) = not_lifted(&written) {
+        tell(Event::Note(&line));
+    }
+    let (family, gone) = Family::of_chosen(&pids, find, all_children, eager);
+    for pid in gone {
+        tell(Event::Refused { pid, why: "there is no such process (any more)" });
+    }
+    let goes_on = Rc::new(Cell::new(true));
+    let told = Rc::clone(&goes_on);
+    let tell = Box::new(move |event: Event<'_>| told.set(tell(event) && told.get()));
+    let mut live = LiveLift::new(family, wanted, tell);
+    let stops = || !goes_on.get() || is_readable(stop);
+    let nobody = live.count() == 0 && live.is_over();
+    let mut delay = live.turn(&stops);
+    if nobody {
+        return Ok(Watched::Nobody);
+    }
+    ready(live.count());
+    while let Some(time) = delay.filter(|_| goes_on.get()) {
+        if live.wait(time, Some(stop)) == Woken::Other {
+            break;
+        }
+        delay = live.turn(&stops);
+    }
+    Ok(Watched::Ended(live.summary()))
+}
+
+fn is_readable(fd: BorrowedFd) -> bool {
+    let mut fds = [PollFd::new(fd.as_fd(), PollFlags::POLLIN)];
+    match poll(&mut fds, PollTimeout::ZERO) {
+        Ok(count) => count > 0,
+        Err(error) => error != Errno::EINTR,
+    }
+}
