@@ -229,7 +229,7 @@ impl<T: Target> Run<'_, T> {
     /// records, and that may fail. mprotect(2) with the span's own protection tests this: it fails where
     /// nothing is mapped, and otherwise changes nothing.
     fn rescue_moved(&mut self, fault: &Fault, copy: Range) -> Result<(), Fault> {
-        if matches!(fault, Fault::Lost(_)) {
+        if matches!(fault, Fault::Lost(_) | Fault::Kept(_)) {
             return Ok(());
         }
         let prot = self.span.prot;

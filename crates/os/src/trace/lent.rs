@@ -270,6 +270,11 @@ impl Lent {
         Ok((Own { regs, again, mask }, filters))
     }
 
+    /// Returns the thread; `None` once control of it is lost.
+    pub fn tid(&self) -> Option<Tid> {
+        self.stopped.as_ref().map(Stopped::tid)
+    }
+
     /// Returns its seccomp filters, if they are asked before each call.
     pub fn filters(&self) -> Option<&Rc<Filters>> {
         self.filters.as_ref()
