@@ -199,12 +199,20 @@ impl Live {
     /// # Errors
     /// No thread could be lent in time, or the process is gone.
     pub fn borrow<R>(&mut self, work: impl FnOnce(&mut Lent) -> Result<R, Error>) -> Result<R, NotLent> {
+        self.borrow_watching(|lent, _| work(lent))
+    }
+
+    /// Does the same for work that looks at the other threads.
+    fn borrow_watching<R>(
+        &mut self,
+        work: impl FnOnce(&mut Lent, &mut Watch) -> Result<R, Error>,
+    ) -> Result<R, NotLent> {
         if self.is_lost {
             return Err(NotLent::Lost(Error::Late(self.pid)));
         }
         let urgent = Urgent::new();
         let (mut lent, began) = self.find()?;
-        let worked = work(&mut lent);
+        let worked = work(&mut lent, &mut self.watch);
         self.refusals.extend(lent.refused().filter(|new| !self.refusals.contains(new)));
         let returned = lent.give_back();
         drop(urgent);

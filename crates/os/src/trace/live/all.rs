@@ -3,7 +3,7 @@
 //! replaced that they write to.
 //!
 //! ```text
-//!   look at each   is there one whose stop would be noticed?   then nobody is stopped
+//!   look at each   until each was seen, within a moment, where a stop is not noticed
 //!   seize all      nobody is stopped by that
 //!   interrupt all  in one go, so that the first waits for the last no longer than needed
 //!   list again     until there is no thread that is not known
@@ -21,14 +21,21 @@ use crate::trace::lent::NotLent;
 use crate::trace::ptrace::{self, Error, Running, Stop, Stopped, Tid};
 use crate::trace::threads;
 use crate::trace::waits::{self, Watch};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 /// The longest time until all threads must have stopped: what the first one loses if the last one does not.
 const GATHER: Duration = Duration::from_millis(10);
 
-/// CPU time passes in this pause, after which a running thread has left the call in which it woke up.
-const RUNS: Duration = Duration::from_micros(60);
+/// How long a look counts. A thread may begin to wait with a timeout just after it; the timeout then becomes
+/// longer by this time at most.
+const FRESH: Duration = Duration::from_millis(1);
+
+/// What looking at one thread may take: where there are many, the looks count longer.
+const LOOK: Duration = Duration::from_micros(50);
+
+/// The pause between two rounds of looks.
+const PAUSE: Duration = Duration::from_micros(50);
 
 /// The stopped threads.
 #[derive(Debug)]
@@ -48,21 +55,81 @@ struct Halted {
     own: Option<Regs>,
 }
 
-/// Returns nothing if no thread but `lent` would notice a stop now.
+/// When each thread was seen where a stop is not noticed.
 ///
-/// # Errors
-/// The first one that would, or may.
-pub(super) fn look(pid: i32, lent: Option<Tid>, watch: &mut Watch) -> Result<(), NotLent> {
-    for tid in threads::list(pid)?.into_iter().filter(|tid| Some(*tid) != lent) {
-        match watch.may_stop(pid, tid) {
-            Err(NotLent::Woken(_)) => {
-                std::thread::sleep(RUNS);
-                watch.may_stop(pid, tid)?;
+/// What a thread does afterwards does not matter for a moment: a wait that it begins then, with a timeout, is made
+/// again from its beginning. A thread that has just woken up may still be on its way out of a wait whose timeout has
+/// run out. If a stop makes of that an EINTR, the call returns what it returns after its timeout.
+#[derive(Debug, Default)]
+pub(super) struct Looks(BTreeMap<Tid, Seen>);
+
+/// A look at a thread.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    at: Instant,
+    /// How often it had slept, if it had just woken up from it is not known what.
+    woken: Option<u64>,
+}
+
+impl Looks {
+    /// Looks at all threads but `lent`, again and again, until each was seen well within one moment, or until
+    /// `patience` is over.
+    ///
+    /// # Errors
+    /// One that would notice a stop, or may.
+    pub(super) fn look(
+        &mut self,
+        pid: i32,
+        lent: Option<Tid>,
+        watch: &mut Watch,
+        patience: Duration,
+    ) -> Result<(), NotLent> {
+        let began = Instant::now();
+        loop {
+            let all: Vec<Tid> = threads::list(pid)?.into_iter().filter(|tid| Some(*tid) != lent).collect();
+            let fresh = FRESH + LOOK * all.len() as u32;
+            let mut why = Ok(());
+            for tid in &all {
+                why = why.and(self.look_at(pid, *tid, watch, fresh));
             }
-            other => _ = other?,
+            let is_fresh = |tid: &Tid| self.0.get(tid).is_some_and(|seen| seen.at.elapsed() < fresh);
+            match why {
+                Ok(()) if all.iter().all(is_fresh) => return Ok(()),
+                Err(why) if began.elapsed() >= patience => return Err(why),
+                Ok(()) if began.elapsed() >= patience => return Err(NotLent::NoThread(pid)),
+                _ => std::thread::sleep(PAUSE),
+            }
         }
     }
-    Ok(())
+
+    /// Looks at one thread, unless it was looked at just now.
+    fn look_at(&mut self, pid: i32, tid: Tid, watch: &mut Watch, fresh: Duration) -> Result<(), NotLent> {
+        let age = self.0.get(&tid).map(|seen| seen.at.elapsed());
+        if age.is_some_and(|age| age < fresh / 4) {
+            return Ok(());
+        }
+        let at = Instant::now();
+        let woken = match watch.may_stop(pid, tid) {
+            Ok(_) => None,
+            Err(NotLent::Woken(_)) => watch.sleeps(tid),
+            // It waits since it was seen.
+            Err(NotLent::Timed(..)) if age.is_some_and(|age| age < fresh) => return Ok(()),
+            Err(why) => {
+                self.0.remove(&tid);
+                return Err(why);
+            }
+        };
+        self.0.insert(tid, Seen { at, woken });
+        Ok(())
+    }
+
+    /// Returns what the call of a stopped thread returns that had woken up already when it was looked at, and has
+    /// not slept since.
+    fn timed_out(&self, pid: i32, tid: Tid) -> Option<i64> {
+        let woken = self.0.get(&tid)?.woken;
+        let sleeps = Process::new(pid.cast_unsigned()).status_of_thread(tid).ok()?.sleeps;
+        if woken.is_some() && woken == sleeps { waits::timed_out(pid, tid) } else { None }
+    }
 }
 
 impl Others {
@@ -71,12 +138,17 @@ impl Others {
     ///
     /// # Errors
     /// One cannot be stopped. All go on.
-    pub(super) fn stop(pid: i32, lent: Option<Tid>, late: &mut Vec<Tid>) -> Result<Others, NotLent> {
+    pub(super) fn stop(
+        pid: i32,
+        lent: Option<Tid>,
+        looks: &Looks,
+        late: &mut Vec<Tid>,
+    ) -> Result<Others, NotLent> {
         let began = Instant::now();
         let end = began + crate::trace::faultpoint::patience(GATHER);
         let mut others = Others { pid, halted: Vec::new(), began };
         let mut known: BTreeSet<Tid> = lent.into_iter().collect();
-        match others.gather(&mut known, end, late) {
+        match others.gather(&mut known, looks, end, late) {
             Ok(()) => Ok(others),
             Err(why) => {
                 others.release();
@@ -89,6 +161,7 @@ impl Others {
     fn gather(
         &mut self,
         known: &mut BTreeSet<Tid>,
+        looks: &Looks,
         end: Instant,
         late: &mut Vec<Tid>,
     ) -> Result<(), NotLent> {
@@ -97,14 +170,20 @@ impl Others {
             let fresh: Vec<Tid> = all.into_iter().filter(|tid| known.insert(*tid)).collect();
             match fresh.is_empty() {
                 true => return Ok(()),
-                false => self.halt(&fresh, end, late)?,
+                false => self.halt(&fresh, looks, end, late)?,
             }
         }
     }
 
     /// Stops these threads. What was seized must stop before it can be let go, so the first error counts when all
     /// have been waited for.
-    fn halt(&mut self, fresh: &[Tid], end: Instant, late: &mut Vec<Tid>) -> Result<(), NotLent> {
+    fn halt(
+        &mut self,
+        fresh: &[Tid],
+        looks: &Looks,
+        end: Instant,
+        late: &mut Vec<Tid>,
+    ) -> Result<(), NotLent> {
         let mut first = Ok(());
         let mut running: Vec<Running> = Vec::with_capacity(fresh.len());
         for tid in fresh {
@@ -120,7 +199,7 @@ impl Others {
         for one in running {
             let held = one.wait_until(end).map_err(NotLent::from).and_then(|(stopped, stop)| {
                 let why = unfit(self.pid, &stopped, stop);
-                self.halted.push(Halted::new(self.pid, stopped, stop)?);
+                self.halted.push(Halted::new(self.pid, stopped, stop, looks)?);
                 why
             });
             match held {
@@ -156,7 +235,7 @@ fn unfit(pid: i32, stopped: &Stopped, stop: Stop) -> Result<(), NotLent> {
 
 impl Halted {
     /// Prepares a stopped thread, so that it may go on whenever the tracer dies.
-    fn new(pid: i32, stopped: Stopped, stop: Stop) -> Result<Halted, Error> {
+    fn new(pid: i32, stopped: Stopped, stop: Stop, looks: &Looks) -> Result<Halted, Error> {
         let signal = match stop {
             Stop::Signal(signal) => signal,
             Stop::Trap | Stop::Group(_) | Stop::Exec | Stop::Syscall => 0,
@@ -167,7 +246,9 @@ impl Halted {
             && waits::can_be_made_again(number)
             && !has_handler(pid, stopped.tid(), signal)
         {
-            stopped.set_regs(&again)?;
+            let timed_out = looks.timed_out(pid, stopped.tid());
+            let returns = timed_out.and_then(|result| arch::returning(&regs, result));
+            stopped.set_regs(&returns.unwrap_or(again))?;
             own = Some(regs);
         }
         Ok(Halted { stopped, signal, own })
@@ -189,7 +270,7 @@ pub(super) fn release_late(pid: i32, tid: Tid) -> bool {
     match ptrace::poll(tid) {
         None => true,
         Some(came) => {
-            if let Ok(halted) = came.and_then(|(stopped, stop)| Halted::new(pid, stopped, stop)) {
+            if let Ok(halted) = came.and_then(|(stopped, stop)| Halted::new(pid, stopped, stop, &Looks::default())) {
                 halted.release(pid);
             }
             false

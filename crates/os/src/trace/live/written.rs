@@ -15,7 +15,7 @@
 //! protection) would need every page to be write-protected while the program runs, which then pays a fault for
 //! each page that it writes to. Comparing a piece takes less time than the stop itself.
 
-use super::all::{self, Others};
+use super::all::{self, Looks, Others};
 use super::files::is_mapped_alike;
 use super::writers::Writers;
 use super::{Live, PAUSE};
@@ -40,6 +40,10 @@ const PIECE: u64 = 2 << 20;
 /// Bytes that are compared, and copied if they differ, together.
 const CHUNK: usize = 4096;
 
+/// How long the threads are looked at before one is lent, and again while it is.
+const LOOKS: Duration = Duration::from_millis(50);
+const LAST_LOOKS: Duration = Duration::from_micros(500);
+
 /// Passes over a piece while the program runs, at most; one that finds less than this share changed is the last.
 const PASSES: u32 = 3;
 const CALM: usize = 16;
@@ -49,8 +53,8 @@ const CALM: usize = 16;
 pub(super) struct Written {
     /// The ranges that may be replaced although they are no longer their files'.
     ranges: Vec<Range>,
-    /// What was seen of the threads when they were looked at all together.
-    watch: Watch,
+    /// When the threads were seen where a stop is not noticed.
+    looks: Looks,
     /// How long such a moment was looked for so far.
     waited: Duration,
 }
@@ -173,7 +177,7 @@ impl Live {
             Err(writer) if writer.passes => return Ok(Came::NotNow(writer.why)),
             Err(writer) => return Ok(Came::Never(writer.why)),
         };
-        if let Err(why) = all::look(pid, None, &mut self.written.watch) {
+        if let Err(why) = self.written.looks.look(pid, None, &mut self.watch, LOOKS) {
             return Ok(not_now(&why));
         }
         for _ in 0..PASSES {
@@ -181,11 +185,11 @@ impl Live {
                 break;
             }
         }
-        let mut watch = std::mem::take(&mut self.written.watch);
+        let looks = std::mem::take(&mut self.written.looks);
         let (mut late, mut stop) = (Vec::new(), None);
-        let mut moment = Moment { pid, writers, watch: &mut watch, late: &mut late, stop: &mut stop };
-        let made = self.borrow(|lent| moment.replace(lent, piece, expected));
-        self.written.watch = watch;
+        let mut moment = Moment { pid, writers, looks, late: &mut late, stop: &mut stop };
+        let made = self.borrow_watching(|lent, watch| moment.replace(lent, watch, piece, expected));
+        self.written.looks = moment.looks;
         self.late.extend(late);
         if let Some(stop) = stop {
             self.stops.all += 1;
@@ -199,18 +203,24 @@ impl Live {
 struct Moment<'a> {
     pid: i32,
     writers: Writers,
-    watch: &'a mut Watch,
+    looks: Looks,
     late: &'a mut Vec<Tid>,
     /// How long it was.
     stop: &'a mut Option<Duration>,
 }
 
 impl Moment<'_> {
-    fn replace(&mut self, lent: &mut Lent, piece: &mut Piece, expected: &Mapping) -> Result<Came, Error> {
-        if let Err(why) = all::look(self.pid, lent.tid(), self.watch) {
+    fn replace(
+        &mut self,
+        lent: &mut Lent,
+        watch: &mut Watch,
+        piece: &mut Piece,
+        expected: &Mapping,
+    ) -> Result<Came, Error> {
+        if let Err(why) = self.looks.look(self.pid, lent.tid(), watch, LAST_LOOKS) {
             return Ok(not_now(&why));
         }
-        let others = match Others::stop(self.pid, lent.tid(), self.late) {
+        let others = match Others::stop(self.pid, lent.tid(), &self.looks, self.late) {
             Ok(others) => others,
             Err(why) => return Ok(not_now(&why)),
         };
