@@ -17,6 +17,7 @@
 
 use crate::arch::{self, Interrupted, Regs};
 use crate::proc::procfs::Process;
+use crate::trace::filter;
 use crate::trace::lent::NotLent;
 use crate::trace::ptrace::{self, Error, Running, Stop, Stopped, Tid};
 use crate::trace::threads;
@@ -42,7 +43,16 @@ const PAUSE: Duration = Duration::from_micros(50);
 pub(super) struct Others {
     pid: i32,
     halted: Vec<Halted>,
-    began: Instant,
+    filters: Filters,
+}
+
+/// What is known of the seccomp filters of the threads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Filters {
+    /// There are none, or they are not asked.
+    None,
+    /// Some threads may have filters.
+    Some,
 }
 
 /// One stopped thread.
@@ -142,11 +152,11 @@ impl Others {
         pid: i32,
         lent: Option<Tid>,
         looks: &Looks,
+        filters: Filters,
         late: &mut Vec<Tid>,
     ) -> Result<Others, NotLent> {
-        let began = Instant::now();
-        let end = began + crate::trace::faultpoint::patience(GATHER);
-        let mut others = Others { pid, halted: Vec::new(), began };
+        let end = Instant::now() + crate::trace::faultpoint::patience(GATHER);
+        let mut others = Others { pid, halted: Vec::new(), filters };
         let mut known: BTreeSet<Tid> = lent.into_iter().collect();
         match others.gather(&mut known, looks, end, late) {
             Ok(()) => Ok(others),
@@ -198,7 +208,7 @@ impl Others {
         running.iter().for_each(|one| _ = one.interrupt());
         for one in running {
             let held = one.wait_until(end).map_err(NotLent::from).and_then(|(stopped, stop)| {
-                let why = unfit(self.pid, &stopped, stop);
+                let why = unfit(self.pid, &stopped, stop).and(self.filters.check(&stopped));
                 self.halted.push(Halted::new(self.pid, stopped, stop, looks)?);
                 why
             });
@@ -214,12 +224,30 @@ impl Others {
         first
     }
 
-    /// Lets all go on. Returns how long they were stopped.
-    pub(super) fn release(self) -> Duration {
+    /// Lets all go on.
+    pub(super) fn release(self) {
         for one in self.halted {
             one.release(self.pid);
         }
-        self.began.elapsed()
+    }
+}
+
+impl Filters {
+    /// Returns an error if the kernel may not continue the call of a stopped thread: its filter would answer
+    /// restart_syscall(2), and may kill the process. It then makes the call itself again, which may wait longer.
+    fn check(self, stopped: &Stopped) -> Result<(), NotLent> {
+        if self == Filters::None {
+            return Ok(());
+        }
+        let Some(regs) = stopped.regs()? else { return Ok(()) };
+        let Some(anew) = arch::made_anew(&regs) else { return Ok(()) };
+        match filter::forbids_restart(stopped, regs.pc())? {
+            Some(forbids) => {
+                stopped.set_regs(&anew)?;
+                Err(NotLent::Filtered(stopped.tid(), forbids))
+            }
+            None => Ok(()),
+        }
     }
 }
 

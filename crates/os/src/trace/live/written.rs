@@ -8,20 +8,21 @@
 //!
 //! ```text
 //!   all run      copy the piece, compare, copy what has changed
-//!   all stopped  compare, copy what has changed, MADV_DOFORK, mremap over the piece
+//!   all stopped  compare, copy what has changed, mremap over the piece
 //! ```
 //!
 //! The bytes are compared. To find out what was written by the page tables (soft-dirty, `PAGEMAP_SCAN` with write
 //! protection) would need every page to be write-protected while the program runs, which then pays a fault for
 //! each page that it writes to. Comparing a piece takes less time than the stop itself.
 
-use super::all::{self, Looks, Others};
+use super::all::{self, Filters, Looks, Others};
 use super::files::is_mapped_alike;
 use super::writers::Writers;
 use super::{Live, PAUSE};
 use crate::machine::thp_page;
 use crate::proc::memory;
 use crate::trace::calls::{mremap_call, refused};
+use crate::trace::filter::Known;
 use crate::trace::lent::{Lent, NotLent};
 use crate::trace::ptrace::{Error, Tid};
 use crate::trace::waits::Watch;
@@ -33,6 +34,9 @@ use std::time::{Duration, Instant};
 
 /// How long a moment is looked for in which all threads can be stopped, for one process.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How often all threads are stopped for nothing, at most.
+const IN_VAIN: u32 = 10;
 
 /// Bytes that are replaced in one stop, unless a huge page has more.
 const PIECE: u64 = 2 << 20;
@@ -57,6 +61,8 @@ pub(super) struct Written {
     looks: Looks,
     /// How long such a moment was looked for so far.
     waited: Duration,
+    /// How often all were stopped for nothing.
+    in_vain: u32,
 }
 
 /// What became of an attempt.
@@ -140,7 +146,10 @@ impl Live {
                 return Ok(Came::Never("it has another protection now, or is another mapping".into()));
             }
             match read(pid, piece.over, &mut piece.seen) {
-                Ok(()) if piece.copy == piece.seen => put_in_place(lent, piece),
+                Ok(()) if piece.copy == piece.seen => match inherited(lent, piece.from, true)? {
+                    Ok(()) => put_in_place(lent, piece),
+                    Err(came) => Ok(came),
+                },
                 Ok(()) => Ok(Came::Never("it was written to while it was copied".into())),
                 Err(why) => Ok(Came::Never(why.to_string())),
             }
@@ -156,7 +165,9 @@ impl Live {
         let came = loop {
             let came = self.try_data(piece, expected)?;
             match came {
-                Came::NotNow(_) if began.elapsed() < limit => std::thread::sleep(PAUSE),
+                Came::NotNow(_) if began.elapsed() < limit && self.written.in_vain < IN_VAIN => {
+                    std::thread::sleep(PAUSE * (1 << self.written.in_vain.min(6)));
+                }
                 other => break other,
             }
         };
@@ -170,7 +181,7 @@ impl Live {
         let pid = self.pid;
         self.late.retain(|tid| all::release_late(pid, *tid));
         if let Some(tid) = self.late.first() {
-            return Ok(not_now(&Error::Late(*tid).into()));
+            return Ok(not_now(Error::Late(*tid).into()));
         }
         let writers = match Writers::none(pid) {
             Ok(writers) => writers,
@@ -178,8 +189,13 @@ impl Live {
             Err(writer) => return Ok(Came::Never(writer.why)),
         };
         if let Err(why) = self.written.looks.look(pid, None, &mut self.watch, LOOKS) {
-            return Ok(not_now(&why));
+            return Ok(not_now(why));
         }
+        let is_filtered = |tid: &Tid| !matches!(self.known_filters(*tid), Ok(Known::None));
+        let filters = match crate::trace::threads::list(pid) {
+            Ok(all) if !all.iter().any(is_filtered) => Filters::None,
+            _ => Filters::Some,
+        };
         for _ in 0..PASSES {
             if piece.catch_up(self)? < piece.copy.len() / CALM {
                 break;
@@ -187,13 +203,14 @@ impl Live {
         }
         let looks = std::mem::take(&mut self.written.looks);
         let (mut late, mut stop) = (Vec::new(), None);
-        let mut moment = Moment { pid, writers, looks, late: &mut late, stop: &mut stop };
+        let mut moment = Moment { pid, writers, looks, filters, late: &mut late, stop: &mut stop };
         let made = self.borrow_watching(|lent, watch| moment.replace(lent, watch, piece, expected));
         self.written.looks = moment.looks;
         self.late.extend(late);
         if let Some(stop) = stop {
             self.stops.all += 1;
             self.stops.longest_of_all = self.stops.longest_of_all.max(stop);
+            self.written.in_vain += u32::from(!matches!(made, Ok(Came::Replaced)));
         }
         came_of(made)
     }
@@ -204,6 +221,7 @@ struct Moment<'a> {
     pid: i32,
     writers: Writers,
     looks: Looks,
+    filters: Filters,
     late: &'a mut Vec<Tid>,
     /// How long it was.
     stop: &'a mut Option<Duration>,
@@ -218,15 +236,29 @@ impl Moment<'_> {
         expected: &Mapping,
     ) -> Result<Came, Error> {
         if let Err(why) = self.looks.look(self.pid, lent.tid(), watch, LAST_LOOKS) {
-            return Ok(not_now(&why));
+            return Ok(not_now(why));
         }
-        let others = match Others::stop(self.pid, lent.tid(), &self.looks, self.late) {
-            Ok(others) => others,
-            Err(why) => return Ok(not_now(&why)),
+        if let Err(came) = inherited(lent, piece.from, true)? {
+            return Ok(came);
+        }
+        let began = Instant::now();
+        let came = match Others::stop(self.pid, lent.tid(), &self.looks, self.filters, self.late) {
+            Ok(others) => {
+                tracing::debug!(us = began.elapsed().as_micros(), "all threads are stopped");
+                let came = self.replace_now(lent, piece, expected);
+                tracing::debug!(us = began.elapsed().as_micros(), "replaced");
+                others.release();
+                came
+            }
+            Err(why) => Ok(not_now(why)),
         };
-        let came = self.replace_now(lent, piece, expected);
-        *self.stop = Some(others.release());
-        came
+        *self.stop = Some(began.elapsed());
+        let came = came?;
+        if !matches!(came, Came::Replaced) {
+            // A copy that is not in place yet stays without it, if only for the sake of its huge pages.
+            let _ = inherited(lent, piece.from, false)?;
+        }
+        Ok(came)
     }
 
     /// Replaces the piece while nobody runs.
@@ -300,16 +332,25 @@ fn differences(one: &[u8], other: &[u8]) -> Vec<std::ops::Range<usize>> {
     runs
 }
 
-/// Moves the copy over the piece. A child that is forked from then on inherits it.
+/// Says whether a child that is forked from now on inherits a copy.
+fn inherited(lent: &mut Lent, copy: Range, is: bool) -> Result<Result<(), Came>, Error> {
+    let (name, advice) = match is {
+        true => ("madvise(MADV_DOFORK)", libc::MADV_DOFORK),
+        false => ("madvise(MADV_DONTFORK)", libc::MADV_DONTFORK),
+    };
+    Ok(match lent.call(libc::SYS_madvise, [copy.start.0, copy.len(), advice as u64, 0, 0, 0])? {
+        errno @ -4095..0 => Err(Came::Refused(name, -errno as i32)),
+        _ => Ok(()),
+    })
+}
+
+/// Moves the copy over the piece.
 fn put_in_place(lent: &mut Lent, piece: &Piece) -> Result<Came, Error> {
-    let inherit = [piece.from.start.0, piece.from.len(), libc::MADV_DOFORK as u64, 0, 0, 0];
     let (number, args) = mremap_call(piece.from, piece.over.start);
-    for (name, number, args) in [("madvise(MADV_DOFORK)", libc::SYS_madvise, inherit), ("mremap", number, args)] {
-        if let errno @ -4095..0 = lent.call(number, args)? {
-            return Ok(Came::Refused(name, -errno as i32));
-        }
-    }
-    Ok(Came::Replaced)
+    Ok(match lent.call(number, args)? {
+        errno @ -4095..0 => Came::Refused("mremap", -errno as i32),
+        _ => Came::Replaced,
+    })
 }
 
 /// Fills `into` with the bytes of a range.
@@ -323,16 +364,21 @@ fn read(pid: i32, range: Range, into: &mut [u8]) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Returns why nobody was stopped, in words for the user.
-fn not_now(why: &NotLent) -> Came {
-    let why = format!("its threads could not all be stopped for a moment: {why}");
-    Came::NotNow(why)
+/// Says why nobody was stopped.
+fn not_now(why: NotLent) -> Came {
+    let words = format!("its threads could not all be stopped for a moment: {why}");
+    match why {
+        // A filter does not change, and a thread of the kernel or of another tracer stays one.
+        NotLent::Filtered(..) => Came::Never(words),
+        why if why.is_final() => Came::Never(words),
+        _ => Came::NotNow(words),
+    }
 }
 
 fn came_of(made: Result<Came, NotLent>) -> Result<Came, Fault> {
     match made {
         Ok(came) => Ok(came),
-        Err(why) if !why.is_final() => Ok(not_now(&why)),
+        Err(why) if !why.is_final() => Ok(not_now(why)),
         Err(why) => Err(Fault::Lost(why.to_string())),
     }
 }
