@@ -306,6 +306,25 @@ mod tests {
         (outcome, complete)
     }
 
+    /// The span is not touched either to find out whether it is still there.
+    #[test]
+    fn bytes_that_are_kept_stay_and_nothing_is_left() {
+        let snapshot = program(Range { start: Addr(0x40_0000), end: Addr(0xc0_0000) });
+        let policy = Policy { backings: vec![Backing::Thp], ..Policy::default() };
+        let plan = plan(&snapshot, &policy);
+        let mut model = Model::new(&snapshot);
+        model.keeps = true;
+        let before = model.visible();
+        let outcome = apply(&mut model, &plan);
+        assert_eq!(model.visible(), before);
+        assert!(outcome.leftovers.is_empty() && outcome.lost.is_none());
+        let kept = Fault::Kept("a thread waits".into());
+        assert_eq!(
+            (outcome.spans[0].lifted, &outcome.spans[0].failures),
+            (None, &vec![(Backing::Thp, kept)])
+        );
+    }
+
     #[test]
     fn a_few_missing_huge_pages_are_reported_and_tolerated() {
         let page = PageSize::MB2.bytes();

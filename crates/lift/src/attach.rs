@@ -253,7 +253,10 @@ fn kept(pid: u32, before: &Snapshot) -> Option<String> {
     let huge = |range: Range| pagemap::huge_bytes_at_least(pid.cast_signed(), range).unwrap_or(0);
     let bytes: u64 = copies.map(|extent| huge(extent.range)).sum();
     (bytes > 0).then(|| {
-        format!("{} of data and relro keep their huge pages: they hold what the program wrote", human_bytes(bytes))
+        format!(
+            "{} of data and relro keep their huge pages: they hold what the program wrote",
+            human_bytes(bytes)
+        )
     })
 }
 

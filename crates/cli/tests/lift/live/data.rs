@@ -3,7 +3,7 @@
 
 use super::{Running, done, pause};
 use crate::common::huge::{assert_no_wx, files, smaps};
-use crate::common::{Cmd, End, HUGELIFT, Outcome, fat};
+use crate::common::{Cmd, End, HUGELIFT, Outcome, fat, skipped};
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::elf::Headers;
 use serde_json::Value;
@@ -50,7 +50,8 @@ fn copied(pid: u32, program: &Path) -> Copied {
     let headers = Headers::parse(&std::fs::read(program).expect("the program")).expect("its headers");
     let usage = smaps(pid);
     let path = program.canonicalize().expect("it is there");
-    let first = usage.iter().find(|u| u.mapping.path == path && u.mapping.offset == 0).expect("its first page");
+    let first =
+        usage.iter().find(|u| u.mapping.path == path && u.mapping.offset == 0).expect("its first page");
     let bias = first.mapping.range.start.0;
     let segment = headers.segments.iter().find(|s| s.prot.write).expect("data");
     let relro = headers.relro.expect("RELRO");
@@ -137,17 +138,24 @@ fn other_writers() {
         ("shares", "shares its memory"),
         ("timed", "whose timeout a stop would extend"),
     ] {
-        let running = match std::panic::catch_unwind(|| Running::start(&program, &[mode])) {
-            Ok(running) => running,
-            Err(_) => {
-                println!("SKIP: mode {mode} does not start here");
-                continue;
-            }
-        };
+        let off = std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled");
+        if mode == "ring" && off.as_deref().map_or(true, |off| off.trim() != "0") {
+            skipped("io_uring is disabled");
+            continue;
+        }
+        if mode == "aio" && !Path::new("/proc/sys/fs/aio-max-nr").exists() {
+            skipped("this kernel has no io_setup");
+            continue;
+        }
+        let running = Running::start(&program, &[mode]);
         let pid = running.pid();
         let (outcome, row) = lifted(pid);
         assert_eq!(outcome.end, End::Code(0), "{outcome:?}");
-        assert_eq!((outcome.stderr.lines().count(), row["all_stopped"].as_u64()), (1, Some(0)), "{outcome:?}");
+        assert_eq!(
+            (outcome.stderr.lines().count(), row["all_stopped"].as_u64()),
+            (1, Some(0)),
+            "{outcome:?}"
+        );
         assert!(outcome.stderr.contains(why), "{mode}: {outcome:?}");
         assert_eq!(copied(pid, &program).data.0, 0, "{mode}");
         if mode != "timed" && mode != "shares" {
@@ -181,7 +189,9 @@ fn killed_before_each_step() {
         kills += 1;
         at += fastrand::u64(1..=STRIDE);
     }
-    println!("{kills} kills up to operation {at}, {partly} between two pieces; {interrupted} calls interrupted");
+    println!(
+        "{kills} kills up to operation {at}, {partly} between two pieces; {interrupted} calls interrupted"
+    );
     assert!(at > 50 && partly > 0, "{at} {partly}");
     // Three of its threads wait in such a call.
     assert!(interrupted <= 3 * kills, "{interrupted} {kills}");

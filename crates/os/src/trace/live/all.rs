@@ -298,7 +298,9 @@ pub(super) fn release_late(pid: i32, tid: Tid) -> bool {
     match ptrace::poll(tid) {
         None => true,
         Some(came) => {
-            if let Ok(halted) = came.and_then(|(stopped, stop)| Halted::new(pid, stopped, stop, &Looks::default())) {
+            if let Ok(halted) =
+                came.and_then(|(stopped, stop)| Halted::new(pid, stopped, stop, &Looks::default()))
+            {
                 halted.release(pid);
             }
             false

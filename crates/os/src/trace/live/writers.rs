@@ -94,7 +94,8 @@ impl Writers {
             let Some(other) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
             if other != self.pid && self.strangers.insert(other) && shares_memory(self.pid, other)? {
                 self.strangers.remove(&other);
-                let why = format!("process {other} shares its memory (vfork or CLONE_VM) and may write to it");
+                let why =
+                    format!("process {other} shares its memory (vfork or CLONE_VM) and may write to it");
                 return Err(Writer { why, passes: true });
             }
         }
@@ -164,13 +165,14 @@ mod tests {
     fn this_process_has_no_other_writer_but_with_a_ring_it_has() {
         let own = std::process::id().cast_signed();
         // Another test may just start a child, which shares the memory until its execve(2).
-        let found = (0..1000).find_map(|_| match Writers::none(own).and_then(|mut writers| writers.still_none()) {
-            Err(Writer { passes: true, .. }) => {
-                std::thread::sleep(std::time::Duration::from_millis(1));
-                None
-            }
-            other => Some(other),
-        });
+        let found =
+            (0..1000).find_map(|_| match Writers::none(own).and_then(|mut writers| writers.still_none()) {
+                Err(Writer { passes: true, .. }) => {
+                    std::thread::sleep(std::time::Duration::from_millis(1));
+                    None
+                }
+                other => Some(other),
+            });
         assert!(matches!(found, Some(Ok(()))), "{found:?}");
         // struct io_uring_params, 120 bytes of zeros.
         let mut params = [0u64; 15];

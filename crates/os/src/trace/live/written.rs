@@ -8,7 +8,7 @@
 //!
 //! ```text
 //!   all run      copy the piece, compare, copy what has changed
-//!   all stopped  compare, copy what has changed, mremap over the piece
+//!   all stopped  compare, copy what has changed, MADV_DOFORK, mremap over the piece
 //! ```
 //!
 //! The bytes are compared. To find out what was written by the page tables (soft-dirty, `PAGEMAP_SCAN` with write
@@ -146,10 +146,7 @@ impl Live {
                 return Ok(Came::Never("it has another protection now, or is another mapping".into()));
             }
             match read(pid, piece.over, &mut piece.seen) {
-                Ok(()) if piece.copy == piece.seen => match inherited(lent, piece.from, true)? {
-                    Ok(()) => put_in_place(lent, piece),
-                    Err(came) => Ok(came),
-                },
+                Ok(()) if piece.copy == piece.seen => put_in_place(lent, piece),
                 Ok(()) => Ok(Came::Never("it was written to while it was copied".into())),
                 Err(why) => Ok(Came::Never(why.to_string())),
             }
@@ -238,36 +235,25 @@ impl Moment<'_> {
         if let Err(why) = self.looks.look(self.pid, lent.tid(), watch, LAST_LOOKS) {
             return Ok(not_now(why));
         }
-        if let Err(came) = inherited(lent, piece.from, true)? {
-            return Ok(came);
-        }
         let began = Instant::now();
         let came = match Others::stop(self.pid, lent.tid(), &self.looks, self.filters, self.late) {
             Ok(others) => {
-                tracing::debug!(us = began.elapsed().as_micros(), "all threads are stopped");
+                let gathered = began.elapsed();
                 let came = self.replace_now(lent, piece, expected);
-                tracing::debug!(us = began.elapsed().as_micros(), "replaced");
+                let replaced = began.elapsed();
                 others.release();
+                tracing::debug!(?gathered, ?replaced, released = ?began.elapsed(), "stopped all threads");
                 came
             }
             Err(why) => Ok(not_now(why)),
         };
         *self.stop = Some(began.elapsed());
         let came = came?;
-        if !matches!(came, Came::Replaced) {
-            // A copy that is not in place yet stays without it, if only for the sake of its huge pages.
-            let _ = inherited(lent, piece.from, false)?;
-        }
         Ok(came)
     }
 
     /// Replaces the piece while nobody runs.
-    fn replace_now(
-        &mut self,
-        lent: &mut Lent,
-        piece: &mut Piece,
-        expected: &Mapping,
-    ) -> Result<Came, Error> {
+    fn replace_now(&mut self, lent: &mut Lent, piece: &mut Piece, expected: &Mapping) -> Result<Came, Error> {
         if let Err(writer) = self.writers.still_none() {
             return Ok(Came::NotNow(writer.why));
         }
@@ -332,20 +318,13 @@ fn differences(one: &[u8], other: &[u8]) -> Vec<std::ops::Range<usize>> {
     runs
 }
 
-/// Says whether a child that is forked from now on inherits a copy.
-fn inherited(lent: &mut Lent, copy: Range, is: bool) -> Result<Result<(), Came>, Error> {
-    let (name, advice) = match is {
-        true => ("madvise(MADV_DOFORK)", libc::MADV_DOFORK),
-        false => ("madvise(MADV_DONTFORK)", libc::MADV_DONTFORK),
-    };
-    Ok(match lent.call(libc::SYS_madvise, [copy.start.0, copy.len(), advice as u64, 0, 0, 0])? {
-        errno @ -4095..0 => Err(Came::Refused(name, -errno as i32)),
-        _ => Ok(()),
-    })
-}
-
-/// Moves the copy over the piece.
+/// Moves the copy over the piece. A child that is forked from then on inherits it: one that were forked earlier
+/// would share its huge pages, and a write would split them.
 fn put_in_place(lent: &mut Lent, piece: &Piece) -> Result<Came, Error> {
+    let inherit = [piece.from.start.0, piece.from.len(), libc::MADV_DOFORK as u64, 0, 0, 0];
+    if let errno @ -4095..0 = lent.call(libc::SYS_madvise, inherit)? {
+        return Ok(Came::Refused("madvise(MADV_DOFORK)", -errno as i32));
+    }
     let (number, args) = mremap_call(piece.from, piece.over.start);
     Ok(match lent.call(number, args)? {
         errno @ -4095..0 => Came::Refused("mremap", -errno as i32),
