@@ -174,7 +174,7 @@ fn killed_before_each_step() {
     loop {
         let running = Running::start(&program, &[if at % 2 == 0 { "" } else { "calm" }, "killed"]);
         let pid = running.pid();
-        let outcome = attach(pid).env("HUGELIFT_TEST_DIE", &format!("{at}:helper")).bare();
+        let outcome = attach(pid).env("HUGELIFT_TEST_DIE", format!("{at}:helper")).bare();
         if outcome.end == End::Code(0) {
             break;
         }

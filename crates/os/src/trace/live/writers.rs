@@ -74,7 +74,7 @@ impl Writers {
 
     fn look_at_descriptors(&mut self) -> Result<(), Writer> {
         let dir = Process::new(self.pid).path("fd");
-        let failed = |e: io::Error| lasting(format!("{}: {e}", dir.display()));
+        let failed = |e: io::Error| lasting(format!("/proc/{}/fd: {e}", self.pid));
         for entry in std::fs::read_dir(&dir).map_err(failed)? {
             let name = entry.map_err(failed)?.file_name();
             let Some(number) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
