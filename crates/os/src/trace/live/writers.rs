@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_by_vfork_shares_the_memory_and_one_by_fork_does_not() {
+    fn a_child_by_fork_does_not_share_the_memory() {
         let own = std::process::id();
         assert!(shares_memory(own, own).unwrap());
         let mut child = std::process::Command::new("sleep").arg("10").spawn().unwrap();
