@@ -263,7 +263,8 @@ static void step(int round)
 		if (write(pipes[i][1], &number[i], 8) != 8)
 			wrong("write to a pipe", errno);
 	}
-	if (order - (atomic_load(&handled) - 1) < 50 && !pthread_sigqueue(threads[THREADS - 2], SIGRTMIN, value))
+	/* The receiver ends at the stop, and with it what is sent to it. */
+	if (!stop && order - (atomic_load(&handled) - 1) < 50 && !pthread_sigqueue(threads[THREADS - 2], SIGRTMIN, value))
 		order++;
 	sent = order;
 	value.sival_int = taken;
