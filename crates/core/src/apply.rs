@@ -229,7 +229,7 @@ impl<T: Target> Run<'_, T> {
     /// records, and that may fail. mprotect(2) with the span's own protection tests this: it fails where
     /// nothing is mapped, and otherwise changes nothing.
     fn rescue_moved(&mut self, fault: &Fault, copy: Range) -> Result<(), Fault> {
-        if matches!(fault, Fault::Lost(_)) {
+        if matches!(fault, Fault::Lost(_) | Fault::Kept(_)) {
             return Ok(());
         }
         let prot = self.span.prot;
@@ -304,6 +304,25 @@ mod tests {
         assert!(outcome.leftovers.is_empty() && outcome.lost.is_none());
         let complete = outcome.is_complete();
         (outcome, complete)
+    }
+
+    /// The span is not touched either to find out whether it is still there.
+    #[test]
+    fn bytes_that_are_kept_stay_and_nothing_is_left() {
+        let snapshot = program(Range { start: Addr(0x40_0000), end: Addr(0xc0_0000) });
+        let policy = Policy { backings: vec![Backing::Thp], ..Policy::default() };
+        let plan = plan(&snapshot, &policy);
+        let mut model = Model::new(&snapshot);
+        model.keeps = true;
+        let before = model.visible();
+        let outcome = apply(&mut model, &plan);
+        assert_eq!(model.visible(), before);
+        assert!(outcome.leftovers.is_empty() && outcome.lost.is_none());
+        let kept = Fault::Kept("a thread waits".into());
+        assert_eq!(
+            (outcome.spans[0].lifted, &outcome.spans[0].failures),
+            (None, &vec![(Backing::Thp, kept)])
+        );
     }
 
     #[test]

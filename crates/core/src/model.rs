@@ -118,6 +118,8 @@ pub struct Model {
     pub moves_hugetlb: bool,
     /// A `mremap` that is made to fail unmaps its destination first, as can happen on Linux.
     pub failed_move_unmaps: bool,
+    /// Each `mremap` leaves the bytes where they are ([`Fault::Kept`]), as a running process may.
+    pub keeps: bool,
     /// Calls made so far.
     pub calls: usize,
     /// The call (counted from 0) that fails, with its errno.
@@ -166,6 +168,7 @@ impl Model {
             fragmented: false,
             moves_hugetlb: machine.moves_hugetlb,
             failed_move_unmaps: false,
+            keeps: false,
             calls: 0,
             fail_at: None,
             fail_on: false,

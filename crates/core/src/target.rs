@@ -65,6 +65,8 @@ pub enum Fault {
         /// Bytes wanted.
         want: u64,
     },
+    /// The bytes were left where they are, for this reason: nothing was touched.
+    Kept(String),
     /// The call could not be made at all: the target is gone or no longer under our control.
     Lost(String),
 }
@@ -107,7 +109,7 @@ impl fmt::Display for Fault {
                     human_bytes(*want)
                 )
             }
-            Fault::Lost(why) => f.write_str(why),
+            Fault::Kept(why) | Fault::Lost(why) => f.write_str(why),
         }
     }
 }

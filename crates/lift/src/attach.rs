@@ -2,8 +2,9 @@
 //! Lifts a process that runs already, and gives it its files' own pages back.
 //!
 //! For code and read-only data one thread at a time is stopped, for the microseconds of a system call
-//! ([`hugelift_os::trace::live`]). The bytes are copied from outside. Anonymous memory is collapsed from
-//! outside, and nobody is stopped ([`hugelift_os::watch::collapse`]).
+//! ([`hugelift_os::trace::live`]). The bytes are copied from outside. For data all threads are stopped for a
+//! moment. Anonymous memory is collapsed from outside, and nobody is stopped
+//! ([`hugelift_os::watch::collapse`]).
 
 mod help;
 mod lift;
@@ -22,6 +23,7 @@ use hugelift_core::report::Report;
 use hugelift_core::restore::{Replaced, replaced};
 use hugelift_core::snapshot::{Part, Snapshot};
 use hugelift_core::target::{Fault, Target as _};
+use hugelift_os::proc::pagemap;
 use hugelift_os::proc::procfs::{Process, Status};
 use hugelift_os::proc::snapshot;
 use hugelift_os::trace::lent::NotLent;
@@ -82,6 +84,10 @@ pub struct Change {
     pub borrowed: u64,
     /// The longest time for which one was stopped, in microseconds.
     pub longest_stop_us: u64,
+    /// How often all threads were stopped, to replace data.
+    pub all_stopped: u64,
+    /// The longest time for which they were, from the first to the last, in microseconds.
+    pub longest_stop_of_all_us: u64,
     /// From the first look at the process to the end, in milliseconds.
     pub took_ms: f64,
     /// Bytes of anonymous copies that were made, of ordinary memory.
@@ -91,7 +97,7 @@ pub struct Change {
     pub report: Report,
 }
 
-/// Lifts text and read-only data of a running process, and collapses its anonymous memory.
+/// Lifts text, read-only data and data of a running process, and collapses its anonymous memory.
 ///
 /// # Errors
 /// One line that says why the process cannot be changed. It is then as before.
@@ -103,8 +109,9 @@ pub fn attach(pid: u32, options: &AttachOptions) -> Result<Change, String> {
     if options.copies_only {
         policy.backings.retain(|backing| *backing != Backing::Pagecache);
     }
-    let Parts { mapped, anonymous, written } = Parts::of(&policy.parts);
+    let Parts { mapped, anonymous } = Parts::of(&policy.parts, options.copies_only);
     policy.parts = mapped;
+    let pooled = leave_out_pools(&mut policy);
     let seccomp = options.seccomp;
     let mut change = match policy.parts.is_empty() {
         true => look(pid).and_then(|_| unchanged(pid))?,
@@ -123,37 +130,28 @@ pub fn attach(pid: u32, options: &AttachOptions) -> Result<Change, String> {
         change.report = unchanged(pid)?.report;
         change.took_ms = millis(began.elapsed());
     }
-    change.complaints.extend(not_lifted(&written));
+    change.complaints.extend(pooled);
     Ok(change)
 }
 
-/// The parts that are wanted, by what can be done about them while a process runs.
+/// The parts that are wanted, by what is done about them while a process runs.
 pub(crate) struct Parts {
-    /// Text and rodata: copied or mapped.
+    /// Copied or mapped.
     pub(crate) mapped: Vec<Part>,
     /// Anonymous memory: collapsed.
     pub(crate) anonymous: Vec<Part>,
-    /// Data that is written: left.
-    pub(crate) written: Vec<Part>,
 }
 
 impl Parts {
-    pub(crate) fn of(all: &[Part]) -> Parts {
+    /// Sorts parts. What [`restore`] does not undo is left out if only copies are wanted.
+    pub(crate) fn of(all: &[Part], copies_only: bool) -> Parts {
         let of = |wanted: &[Part]| all.iter().copied().filter(|p| wanted.contains(p)).collect::<Vec<Part>>();
+        let written: &[Part] = if copies_only { &[] } else { &[Part::Relro, Part::Data] };
         Parts {
-            mapped: of(&[Part::Text, Part::Rodata]),
+            mapped: of(&[&[Part::Text, Part::Rodata], written].concat()),
             anonymous: of(&[Part::Bss, Part::Heap, Part::Stack, Part::Anon]),
-            written: of(&[Part::Relro, Part::Data]),
         }
     }
-}
-
-/// Says that parts to which a program writes are not lifted, if there are any.
-pub(crate) fn not_lifted(written: &[Part]) -> Option<String> {
-    let parts: Vec<String> = written.iter().map(Part::to_string).collect();
-    let parts = parts.join(" and ");
-    (!written.is_empty())
-        .then(|| format!("{parts} of a running process are not lifted: its threads write to it"))
 }
 
 /// Collapses anonymous memory from outside or, without the right for that, by a borrowed thread.
@@ -190,6 +188,20 @@ pub(crate) fn collapse_once(
         change
     });
     Ok((collapsed, change))
+}
+
+/// Leaves the pools out of what data may get: a child of fork(2) that finds the pool empty is killed, unless the
+/// program was started with the library that guards it. Returns a line if pools were asked for.
+fn leave_out_pools(policy: &mut Policy) -> Option<String> {
+    let writes = policy.parts.contains(&Part::Data);
+    let had = policy.data_backings.len();
+    policy.data_backings.retain(|backing| *backing != Backing::Hugetlb);
+    let is_left_out = writes && policy.data_backings.len() < had;
+    is_left_out.then(|| {
+        "data of a running process get no pages of the pool: their guard of fork(2) is loaded at a start alone \
+         ('hugelift run --data-backing hugetlb')"
+            .into()
+    })
 }
 
 /// Reports a process as it is.
@@ -278,9 +290,25 @@ fn put_back(pid: u32, seccomp: Seccomp) -> Result<Change, String> {
             human_bytes(total)
         ),
     };
+    let kept = kept(pid, &before);
     let after = snapshot::live(Some(pid), 0).map_err(|e| e.to_string())?;
     let report = report(pid, &after, &plan(&after, &Policy::default()), None)?;
-    Ok(change(vec![line], complaints, stops, began.elapsed(), report))
+    Ok(change(std::iter::once(line).chain(kept).collect(), complaints, stops, began.elapsed(), report))
+}
+
+/// Returns a line about data and RELRO that are on huge pages. Their copy is the program's data: what it has
+/// written is in no file.
+fn kept(pid: u32, before: &Snapshot) -> Option<String> {
+    let extents = before.extents().into_iter();
+    let copies = extents.filter(|e| matches!(e.part, Part::Data | Part::Relro) && !e.file_backed);
+    let huge = |range: Range| pagemap::huge_bytes_at_least(pid.cast_signed(), range).unwrap_or(0);
+    let bytes: u64 = copies.map(|extent| huge(extent.range)).sum();
+    (bytes > 0).then(|| {
+        format!(
+            "{} of data and relro keep their huge pages: they hold what the program wrote",
+            human_bytes(bytes)
+        )
+    })
 }
 
 fn not_restored(before: &Snapshot, copy: &Replaced, why: &str) -> String {
@@ -292,12 +320,21 @@ fn not_restored(before: &Snapshot, copy: &Replaced, why: &str) -> String {
 fn change(
     lines: Vec<String>,
     complaints: Vec<String>,
-    Stops { count, longest }: Stops,
+    stops: Stops,
     took: Duration,
     report: Report,
 ) -> Change {
-    let longest_stop_us = micros(longest);
-    Change { lines, complaints, borrowed: count, longest_stop_us, took_ms: millis(took), copied: 0, report }
+    Change {
+        lines,
+        complaints,
+        borrowed: stops.count,
+        longest_stop_us: micros(stops.longest),
+        all_stopped: stops.all,
+        longest_stop_of_all_us: micros(stops.longest_of_all),
+        took_ms: millis(took),
+        copied: 0,
+        report,
+    }
 }
 
 impl Change {

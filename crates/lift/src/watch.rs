@@ -4,7 +4,7 @@
 //! The same watcher as that of a run decides and lifts (`live`). It holds nothing that the processes need: they
 //! stay lifted when it ends.
 
-use crate::attach::{AttachOptions, Parts, not_lifted};
+use crate::attach::{AttachOptions, Parts};
 use crate::live::ends::Woken;
 use crate::live::family::Family;
 use crate::live::{LiveLift, Wanted};
@@ -72,11 +72,13 @@ pub fn watch(
     if attach.copies_only {
         policy.backings.retain(|backing| *backing != Backing::Pagecache);
     }
-    let Parts { mapped: _, anonymous, written } = Parts::of(&policy.parts);
+    let Parts { mapped, anonymous } = Parts::of(&policy.parts, false);
     let budget = Budget { cpu: attach.cpu, added: attach.added, spare: policy.spare };
     let wanted = Wanted::new(&policy, attach.seccomp).explained().anonymous(anonymous, budget, eager);
-    if let Some(line) = not_lifted(&written) {
-        tell(Event::Note(&line));
+    if mapped.iter().any(|part| part.is_writable()) {
+        tell(Event::Note(
+            "--watch lifts no data and no RELRO: 'hugelift attach --parts data PID' does that once",
+        ));
     }
     let (family, gone) = Family::of_chosen(&pids, find, all_children, eager);
     for pid in gone {

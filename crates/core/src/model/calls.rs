@@ -66,6 +66,9 @@ impl Target for Model {
             self.sweep();
         }
         injected?;
+        if self.keeps {
+            return Err(Fault::Kept("a thread waits".into()));
+        }
         let parts = self.space.within(from);
         let pages: Vec<PageSize> = parts
             .iter()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The lift of text and read-only data of a running process: all that the policy wants, or what is worth its
+//! The lift of text, read-only data and data of a running process: all that the policy wants, or what is worth its
 //! cost.
 
 use super::{Change, Name, change, forbidden_calls, help, in_tracer, left, look, open, report};
@@ -154,8 +154,8 @@ impl Lift {
         let is_copy = |range: Range| copies.iter().any(|copy| copy.range.covers(range));
         let is_cached =
             |span: &Span| span.attempts.first().is_some_and(|one| one.backing == Backing::Pagecache);
-        plan.spans
-            .retain(|span| !((is_copy(span.range) || is_cached(span)) && is_huge(self.pid, span.range)));
+        let is_done = |span: &Span| is_copy(span.range) || is_cached(span) || span.part.is_writable();
+        plan.spans.retain(|span| !(is_done(span) && is_huge(self.pid, span.range)));
         plan.skips.retain(|skip| {
             skip.reason != Reason::CopiedLater || !(is_copy(skip.range) && is_huge(self.pid, skip.range))
         });
@@ -180,6 +180,8 @@ impl Lift {
                     return Err("it has ended, and another process has its id".into());
                 }
                 files.into_iter().for_each(|file| _ = live.offer(file));
+                let written = plan.spans.iter().filter(|span| span.part.is_writable());
+                live.may_be_written(written.map(|span| span.range));
                 let outcome = apply(&mut live, &plan);
                 stops = stops.and(live.stops());
                 forbidden.extend(forbidden_calls(&live));
@@ -258,6 +260,11 @@ fn leave_out(policy: &mut Policy, live: &Live) -> Result<Vec<String>, String> {
             policy.parts.retain(|part| *part != Part::Text);
             lines.push(format!("its seccomp filter {refusal}: no anonymous copies of code"));
         }
+    }
+    let writes = policy.parts.iter().any(|part| part.is_writable());
+    if writes && let Err(refusal) = live.allows(Way::CopyOfData) {
+        policy.parts.retain(|part| !part.is_writable());
+        lines.push(format!("its seccomp filter {refusal}: no copies of data"));
     }
     match policy.backings.is_empty() || policy.parts.is_empty() {
         true => Err(lines.join("; ")),

@@ -279,6 +279,12 @@ pub fn interrupted(regs: &Regs) -> Interrupted {
     }
 }
 
+/// Returns registers for a thread at a ptrace stop in a system call, with which the call returns `result`: a
+/// value, or a negative errno.
+pub fn returning(regs: &Regs, result: i64) -> Option<Regs> {
+    regs.is_in_call().then_some(Regs { rax: result as u64, ..*regs })
+}
+
 /// Returns registers for a thread at a ptrace stop in a call that the kernel would continue by
 /// restart_syscall(2): with them the kernel makes the call itself again. `None` if it would not.
 pub fn made_anew(regs: &Regs) -> Option<Regs> {

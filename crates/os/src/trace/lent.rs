@@ -278,7 +278,7 @@ impl Lent {
         Ok((Own { regs, again, wait, mask }, filters))
     }
 
-    /// Returns the thread, unless control of it is lost.
+    /// Returns the thread; `None` once control of it is lost.
     pub fn tid(&self) -> Option<Tid> {
         self.stopped.as_ref().map(Stopped::tid)
     }

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A running process as a [`Target`]. Each call borrows one of its threads for some microseconds
-//! ([`Lent`]); nobody else is stopped. Bytes are copied from outside.
+//! ([`Lent`]); nobody else is stopped, unless data is replaced that they write to ([`all`]). Bytes are copied
+//! from outside.
 
+mod all;
 mod files;
 mod urgent;
+mod writers;
+mod written;
 
 use crate::arch::{self, Regs};
 use crate::proc::memory;
@@ -14,7 +18,7 @@ use crate::trace::deadline::Deadline;
 use crate::trace::filter::{self, Forbids, Known, Refusal, Way};
 use crate::trace::lent::{Cave, Lent, NotLent, candidates};
 use crate::trace::pass::Passage;
-use crate::trace::ptrace::{self, Error, Tid};
+use crate::trace::ptrace::{Error, Tid};
 use crate::trace::threads;
 use crate::trace::waits::{Stop, Watch};
 use files::is_still_mapped;
@@ -32,6 +36,7 @@ use std::os::unix::fs::FileExt as _;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use urgent::Urgent;
+use written::Written;
 
 /// How long a thread is looked for that can be lent.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -53,13 +58,22 @@ pub struct Stops {
     pub count: u64,
     /// The longest time that one was stopped.
     pub longest: Duration,
+    /// How often all were stopped.
+    pub all: u64,
+    /// The longest time that all were stopped, from the first to the last.
+    pub longest_of_all: Duration,
 }
 
 impl Stops {
     /// Adds those of a later step.
     #[must_use]
     pub fn and(self, later: Stops) -> Stops {
-        Stops { count: self.count + later.count, longest: self.longest.max(later.longest) }
+        Stops {
+            count: self.count + later.count,
+            longest: self.longest.max(later.longest),
+            all: self.all + later.all,
+            longest_of_all: self.longest_of_all.max(later.longest_of_all),
+        }
     }
 }
 
@@ -71,8 +85,10 @@ pub struct Live {
     /// `/proc/PID/mem`, opened before anything else: after execve(2) it reads nothing. It is locked, so that
     /// one hugelift at a time changes the process. Who may not trace the process cannot lock it.
     memory: Rc<Flock<File>>,
-    /// The read-only mappings as the plan knows them, less what was replaced.
+    /// The private mappings as the plan knows them, less what was replaced.
     planned: Vec<Mapping>,
+    /// Memory that the program writes to, and may be replaced all the same.
+    written: Written,
     /// Bytes that the next call's arguments point to.
     data: Vec<u8>,
     /// The thread that was lent last, which is tried first.
@@ -124,7 +140,7 @@ impl Live {
         let deadline = Deadline::within(STOP).map_err(os("set a timer for the stop"))?;
         let pid = pid.cast_signed();
         let cave = Cave::find(pid, mappings).ok_or(NotLent::NoCave(pid))?;
-        let planned = mappings.iter().filter(|m| !m.prot.write && !m.shared).cloned().collect();
+        let planned = mappings.iter().filter(|m| !m.shared).cloned().collect();
         let (data, files, late) = (Vec::new(), Vec::new(), Vec::new());
         let (last, passage, stops) = (None, None, Stops::default());
         let watch = Watch::default();
@@ -135,6 +151,7 @@ impl Live {
             cave,
             memory,
             planned,
+            written: Written::default(),
             data,
             last,
             watch,
@@ -182,12 +199,20 @@ impl Live {
     /// # Errors
     /// No thread could be lent in time, or the process is gone.
     pub fn borrow<R>(&mut self, work: impl FnOnce(&mut Lent) -> Result<R, Error>) -> Result<R, NotLent> {
+        self.borrow_watching(|lent, _| work(lent))
+    }
+
+    /// Does the same for work that looks at the other threads.
+    fn borrow_watching<R>(
+        &mut self,
+        work: impl FnOnce(&mut Lent, &mut Watch) -> Result<R, Error>,
+    ) -> Result<R, NotLent> {
         if self.is_lost {
             return Err(NotLent::Lost(Error::Late(self.pid)));
         }
         let urgent = Urgent::new();
         let (mut lent, began) = self.find()?;
-        let worked = work(&mut lent);
+        let worked = work(&mut lent, &mut self.watch);
         self.refusals.extend(lent.refused().filter(|new| !self.refusals.contains(new)));
         let tid = lent.tid();
         let returned = lent.give_back();
@@ -211,7 +236,8 @@ impl Live {
     fn find(&mut self) -> Result<(Lent, Instant), NotLent> {
         let began = Instant::now();
         loop {
-            self.late.retain(|tid| ptrace::release_late(*tid));
+            let pid = self.pid;
+            self.late.retain(|tid| all::release_late(pid, *tid));
             // A thread that stops late is let go at once, and not after the next long step.
             let mut why = match self.late.first() {
                 Some(tid) => NotLent::Trace(Error::Late(*tid)),
@@ -313,6 +339,9 @@ impl Live {
     /// Moves a copy over what it is to replace, piece by piece: the kernel unmaps what was there in the same
     /// call, for as long as there are pages.
     fn replace(&mut self, from: Range, to: Addr) -> Result<(), Fault> {
+        if Range::sized(to, from.len()).is_some_and(|over| self.is_written(over)) {
+            return self.replace_written(from, to);
+        }
         // A child that is forked from now on may inherit the copy.
         self.madvise("madvise(MADV_DOFORK)", from, libc::MADV_DOFORK as u64)?;
         let mut done = 0;
@@ -331,10 +360,8 @@ impl Live {
     fn replace_piece(&mut self, from: Range, to: Addr) -> Result<(), Fault> {
         let gone = |errno| Fault::Call { call: "mremap", range: from, errno };
         let over = Range::sized(to, from.len()).ok_or_else(|| gone(libc::EINVAL))?;
-        let Some(index) = self.planned.iter().position(|m| m.range.covers(over)) else {
-            return Err(gone(libc::ESTALE));
-        };
-        let expected = self.planned[index].clone();
+        let planned = self.planned.iter().find(|m| m.range.covers(over) && !m.prot.write);
+        let expected = planned.cloned().ok_or_else(|| gone(libc::ESTALE))?;
         // Code that was written to since the snapshot, as by a debugger, is no longer what was copied.
         let pid = self.pid;
         let has_file = expected.is_file() && !expected.is_anonymous_hugetlb();
@@ -349,13 +376,20 @@ impl Live {
         if let error @ ..0 = fault_of(made)? {
             return Err(gone(-error as i32));
         }
+        self.forget(over);
+        Ok(())
+    }
+
+    /// Takes what was replaced out of the planned mappings.
+    fn forget(&mut self, over: Range) {
+        let Some(index) = self.planned.iter().position(|m| m.range.covers(over)) else { return };
+        let expected = self.planned[index].clone();
         let rest = expected.range.minus(over).into_iter().map(|range| {
             let ahead = if expected.is_file() { range.start.0 - expected.range.start.0 } else { 0 };
             let offset = expected.offset + ahead;
             Mapping { range, offset, ..expected.clone() }
         });
         self.planned.splice(index..=index, rest);
-        Ok(())
     }
 }
 
@@ -439,6 +473,10 @@ impl Target for Live {
     }
 
     fn copy(&mut self, from: Range, to: Addr) -> Result<(), Fault> {
+        // It is copied piece by piece, just before each is replaced.
+        if self.is_writable(from) {
+            return Ok(());
+        }
         let mut buffer = vec![0; CHUNK.min(from.len() as usize)];
         let mut done = 0;
         while done < from.len() {

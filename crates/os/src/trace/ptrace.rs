@@ -7,6 +7,7 @@
 use crate::arch::Regs;
 use hugelift_core::addr::Addr;
 use std::io;
+use std::time::{Duration, Instant};
 
 /// A thread of another process.
 pub type Tid = i32;
@@ -174,34 +175,63 @@ impl Running {
                 _ => return Err(Error::Os { what: "wait4", tid, source }),
             }
         }
-        if !libc::WIFSTOPPED(status) {
-            return Err(Error::Vanished(tid));
+        decode(tid, status)
+    }
+
+    /// Waits for the next stop until `end`. It looks again and again, so that the limit can be shorter than
+    /// that of the helper's timer.
+    ///
+    /// # Errors
+    /// [`Error::Vanished`] if the tracee has ended, [`Error::Late`] if it is still running at `end`. It is then
+    /// still traced ([`poll`]).
+    pub fn wait_until(self, end: Instant) -> Result<(Stopped, Stop), Error> {
+        const SHORTEST: Duration = Duration::from_micros(10);
+        const LONGEST: Duration = Duration::from_micros(100);
+        let mut pause = SHORTEST;
+        loop {
+            if let Some(came) = poll(self.tid) {
+                return came;
+            }
+            if Instant::now() >= end {
+                return Err(Error::Late(self.tid));
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(LONGEST);
         }
-        let (signal, event) = (libc::WSTOPSIG(status), status >> 16);
-        let stop = match (event, signal) {
-            (EVENT_EXEC, _) => Stop::Exec,
-            (EVENT_STOP, libc::SIGTRAP) => Stop::Trap,
-            (EVENT_STOP, signal) => Stop::Group(signal),
-            (0, s) if s == libc::SIGTRAP | 0x80 => Stop::Syscall,
-            (0, signal) => Stop::Signal(signal),
-            _ => return Err(Error::Unexpected { tid, status }),
-        };
-        Ok((Stopped { tid }, stop))
     }
 }
 
-/// Detaches from a tracee that did not stop in time, if it has stopped since. Returns whether it is still
-/// traced.
-pub fn release_late(tid: Tid) -> bool {
+/// Returns what a status of wait4(2) says of a tracee.
+fn decode(tid: Tid, status: i32) -> Result<(Stopped, Stop), Error> {
+    if !libc::WIFSTOPPED(status) {
+        return Err(Error::Vanished(tid));
+    }
+    let (signal, event) = (libc::WSTOPSIG(status), status >> 16);
+    let stop = match (event, signal) {
+        (EVENT_EXEC, _) => Stop::Exec,
+        (EVENT_STOP, libc::SIGTRAP) => Stop::Trap,
+        (EVENT_STOP, signal) => Stop::Group(signal),
+        (0, s) if s == libc::SIGTRAP | 0x80 => Stop::Syscall,
+        (0, signal) => Stop::Signal(signal),
+        _ => return Err(Error::Unexpected { tid, status }),
+    };
+    Ok((Stopped { tid }, stop))
+}
+
+/// Returns what has become of a tracee that was running; `None` if it still is.
+///
+/// # Errors
+/// [`Error::Vanished`] if it has ended.
+pub fn poll(tid: Tid) -> Option<Result<(Stopped, Stop), Error>> {
     let mut status = 0;
     // SAFETY: wait4(2): status is a live i32, rusage may be null.
     let rc = unsafe { libc::wait4(tid, &mut status, libc::__WALL | libc::WNOHANG, std::ptr::null_mut()) };
-    if rc == tid && libc::WIFSTOPPED(status) {
-        let signal = if status >> 16 == 0 { libc::WSTOPSIG(status) } else { 0 };
-        // A thread that has ended needs nothing.
-        let _ = Stopped { tid }.detach(signal);
+    match rc {
+        0 => None,
+        _ if rc == tid => Some(decode(tid, status)),
+        // There is no such tracee.
+        _ => Some(Err(Error::Vanished(tid))),
     }
-    rc == 0
 }
 
 impl Stopped {

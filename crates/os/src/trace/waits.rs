@@ -5,7 +5,8 @@
 
 //!
 //! A timeout that has just run out is as bad: the thread is about to return, and a stop makes of that an EINTR
-//! too. Such a thread counts as running, as one that computes. The two differ in the CPU time that they take.
+//! too. Such a thread counts as running, as one that computes. The two differ in the CPU time that they take. A
+//! thread that was seen in its last wait is known too: its count of sleeps is still the same.
 
 use crate::proc::pidfd::pidfd_open;
 use crate::proc::procfs::Process;
@@ -22,10 +23,18 @@ const LEAVES_WITHIN: u64 = 50_000;
 /// What was seen of the threads of a process, to find those whose stop would not be noticed.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
-    /// Threads that ran when they were looked at last.
-    running: BTreeMap<Tid, Ran>,
+    /// The threads as they were when they were looked at last.
+    seen: BTreeMap<Tid, Seen>,
     /// The last waits with a timeout that were found, or interrupted and made again.
     timed: BTreeMap<Tid, TimedWait>,
+}
+
+/// A thread that ran, or waited in a call that a stop does not harm.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Seen {
+    ran: Ran,
+    /// What a stop does, until the thread sleeps again; `None` if it is not known where it has slept last.
+    stop: Option<Stop>,
 }
 
 /// How long a thread has run, and how often it went to sleep.
@@ -42,23 +51,28 @@ impl Watch {
     /// # Errors
     /// [`NotLent::Timed`], [`NotLent::CutShort`], [`NotLent::Woken`]
     pub fn may_stop(&mut self, pid: i32, tid: Tid) -> Result<Stop, NotLent> {
+        // Read first: if the count is the same later, the thread was in its last sleep when it was seen waiting.
+        let now = ran(pid, tid);
         let path = format!("/proc/{pid}/task/{tid}/syscall");
         let Ok(text) = std::fs::read_to_string(path) else { return Ok(Stop::Continued) };
-        let Some((number, args)) = parse(&text) else { return self.may_stop_running(pid, tid) };
-        self.running.remove(&tid);
-        match wait(number, &args) {
-            Wait::Unnoticed if can_be_made_again(number) => Ok(Stop::Repeated),
-            Wait::Unnoticed => Ok(Stop::Continued),
-            Wait::OnSocket if !has_timeout(pid, args[0] as i32) => Ok(Stop::Continued),
+        let Some((number, args)) = parse(&text) else { return self.may_stop_running(tid, now) };
+        self.seen.remove(&tid);
+        let stop = match wait(number, &args) {
+            Wait::Unnoticed if can_be_made_again(number) => Stop::Repeated,
+            Wait::Unnoticed => Stop::Continued,
+            Wait::OnSocket if !has_timeout(pid, args[0] as i32) => Stop::Continued,
             Wait::InRegister(timeout) => {
                 let known = self.timed.get(&tid).copied();
                 let found = TimedWait::find(pid, tid, timeout, known).ok_or(NotLent::Timed(tid, number))?;
                 self.timed.insert(tid, found);
-                Ok(Stop::Shortened(found))
+                // When it has woken up, it may soon begin another wait.
+                return Ok(Stop::Shortened(found));
             }
-            Wait::Timed | Wait::OnSocket => Err(NotLent::Timed(tid, number)),
-            Wait::CutShort => Err(NotLent::CutShort(tid, number)),
-        }
+            Wait::Timed | Wait::OnSocket => return Err(NotLent::Timed(tid, number)),
+            Wait::CutShort => return Err(NotLent::CutShort(tid, number)),
+        };
+        self.seen.extend(now.map(|ran| (tid, Seen { ran, stop: Some(stop) })));
+        Ok(stop)
     }
 
     /// Records the wait that a thread has begun again, whose timeout has been rounded up.
@@ -66,16 +80,21 @@ impl Watch {
         self.timed.insert(tid, wait);
     }
 
-    /// Returns nothing if a thread that runs has run for some time since an earlier look, without a sleep.
-    fn may_stop_running(&mut self, pid: i32, tid: Tid) -> Result<Stop, NotLent> {
+    /// Returns how often a thread that ran when it was looked at last had slept then.
+    pub fn sleeps(&self, tid: Tid) -> Option<u64> {
+        self.seen.get(&tid).map(|seen| seen.ran.sleeps)
+    }
+
+    /// Returns what a stop does to a thread that runs, if it was seen in its last sleep, or has run for some time
+    /// since an earlier look, without a sleep.
+    fn may_stop_running(&mut self, tid: Tid, now: Option<Ran>) -> Result<Stop, NotLent> {
         // A kernel that does not count (CONFIG_SCHED_INFO) leaves no way to find out.
-        let Some(now) = ran(pid, tid) else { return Ok(Stop::Continued) };
-        let then = self.running.get(&tid).filter(|then| then.sleeps == now.sleeps);
-        match then {
-            Some(then) if then.has_left_its_call(now) => Ok(Stop::Continued),
-            Some(_) => Err(NotLent::Woken(tid)),
+        let Some(now) = now else { return Ok(Stop::Continued) };
+        match self.seen.get(&tid).filter(|seen| seen.ran.sleeps == now.sleeps) {
+            Some(seen) if seen.ran.has_left_its_call(now) => Ok(Stop::Continued),
+            Some(Seen { stop, .. }) => stop.ok_or(NotLent::Woken(tid)),
             None => {
-                self.running.insert(tid, now);
+                self.seen.insert(tid, Seen { ran: now, stop: None });
                 Err(NotLent::Woken(tid))
             }
         }
@@ -213,6 +232,26 @@ pub(crate) fn can_be_made_again(number: i64) -> bool {
     .contains(&number)
 }
 
+/// Returns what the call of a stopped thread returns when its timeout has run out, if it waits with a timeout:
+/// a value, or a negative errno.
+pub(crate) fn timed_out(pid: i32, tid: Tid) -> Option<i64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall")).ok()?;
+    let (number, args) = parse(&text)?;
+    let again = -i64::from(libc::EAGAIN);
+    let result = match number {
+        libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 | libc::SYS_io_getevents => 0,
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_epoll_wait => 0,
+        libc::SYS_io_uring_enter => -i64::from(libc::ETIME),
+        _ => again,
+    };
+    match wait(number, &args) {
+        Wait::Timed => Some(result),
+        Wait::OnSocket if has_timeout(pid, args[0] as i32) => Some(result),
+        _ => None,
+    }
+}
+
 /// Returns whether descriptor `fd` of a process is a socket with a timeout for receiving. Without an answer it
 /// might be.
 fn has_timeout(pid: i32, fd: i32) -> bool {
@@ -301,8 +340,17 @@ mod tests {
         ] {
             assert_eq!(then.has_left_its_call(Ran { nanos, sleeps }), left, "{nanos} {sleeps}");
         }
+        let mut watch = Watch::default();
+        let now = |sleeps| Some(Ran { nanos: 1_000_000, sleeps });
+        for stop in [None, Some(Stop::Repeated)] {
+            watch.seen.insert(1, Seen { ran: then, stop });
+            assert_eq!(watch.may_stop_running(1, now(7)).ok(), stop, "it is known where it slept, or not");
+        }
+        assert!(watch.may_stop_running(1, now(8)).is_err(), "it has slept since");
+
         let own = std::process::id().cast_signed();
-        let first = Watch::default().may_stop_running(own, nix::unistd::gettid().as_raw());
+        let thread = nix::unistd::gettid().as_raw();
+        let first = Watch::default().may_stop_running(thread, ran(own, thread));
         match ran(own, own) {
             Some(_) => assert!(matches!(first, Err(NotLent::Woken(_))), "the first look"),
             None => println!("SKIP: this kernel has no /proc/PID/schedstat"),

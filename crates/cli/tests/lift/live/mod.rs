@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `hugelift attach` and `hugelift restore`: a process is lifted while it runs, and does not notice.
 
+mod data;
 mod execs;
 mod filtered;
 mod go;
