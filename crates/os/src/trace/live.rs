@@ -2,7 +2,7 @@
 //! A running process as a [`Target`]. Each call borrows one of its threads for some microseconds
 //! ([`Lent`]); nobody else is stopped. Bytes are copied from outside.
 
-mod files;
+pub(super) mod files;
 mod urgent;
 
 use crate::arch::{self, Regs};
