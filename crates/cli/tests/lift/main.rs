@@ -12,6 +12,7 @@ mod fidelity;
 mod filesystems;
 mod forks;
 mod heap;
+mod inside;
 mod join;
 mod kill;
 mod libhugetlbfs_cases;
