@@ -11,8 +11,8 @@ use hugelift_core::addr::{Addr, Range, human_bytes};
 use hugelift_core::advice::About;
 use hugelift_core::apply::{self, apply, lifted};
 use hugelift_core::complaints::complaints;
-use hugelift_core::plan::{Plan, plan};
-use hugelift_core::policy::{Backing, Policy};
+use hugelift_core::plan::{Plan, Span, plan};
+use hugelift_core::policy::{Backing, PageChoice, Policy};
 use hugelift_core::printable::Untrusted;
 use hugelift_core::report::Report;
 use hugelift_core::report::summary::summary;
@@ -36,7 +36,7 @@ pub(crate) fn lift(options: &Options) -> Result<Outcome, Error> {
         // Such a kernel maps a file over the span. If that failed, the span would be gone, perhaps with this code.
         policy.backings.retain(|backing| *backing != Backing::Hugetlb);
     }
-    if policy.page != hugelift_core::policy::PageChoice::Usual {
+    if policy.page != PageChoice::Usual {
         before.machine.folios = machine::folios();
     }
     if policy.backings.contains(&Backing::Pagecache) {
@@ -50,8 +50,14 @@ pub(crate) fn lift(options: &Options) -> Result<Outcome, Error> {
         files = offer.files;
     }
     let mut plan = plan(&before, &policy);
-    // What an earlier call has lifted stays.
-    plan.spans.retain(|span| !is_huge(span.range));
+    // Copies that an earlier call has made huge stay, as does what would become huge where it is.
+    let copies = replaced(&before);
+    let stays = |span: &Span| {
+        let is_copy = copies.iter().any(|copy| copy.range.covers(span.range)) || span.part.is_writable();
+        let first = span.attempts.first();
+        is_copy || first.is_some_and(|one| one.in_place || one.backing == Backing::Pagecache)
+    };
+    plan.spans.retain(|span| !(stays(span) && is_huge(span.range)));
     let outcome = match plan.spans.is_empty() {
         true => apply::Outcome::default(),
         false => apply(&mut Own::new(&before.mappings, files), &plan),
