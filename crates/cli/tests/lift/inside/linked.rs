@@ -48,6 +48,11 @@ fn children_lift_themselves() {
 }
 
 #[test]
+fn children_of_a_program_that_lifts_itself_at_that_moment() {
+    succeeds(Cmd::new([fat_with("inside_forks", Linking::Shared).build()]));
+}
+
+#[test]
 fn lifts_what_was_opened_later() {
     let object = large_object(0);
     for linking in [Linking::Shared, Linking::Archive, Linking::NoPie] {
