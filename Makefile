@@ -1,13 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 # The README names two commands: `make demo` and `make test`. Each target installs what it needs.
 
-.PHONY: all build demo test test-vm test-vm-all dist bench bench-real lab-agree lint fuzz fuzz-check clean
+.PHONY: all build library install demo test test-vm test-vm-all dist bench bench-real lab-agree lint fuzz fuzz-check clean
 
 all: build
 
 build:
 	@ci/setup.sh build
 	ci/build.sh
+
+# Builds libhugelift.so and libhugelift.a, for programs that lift themselves, in target/library/out.
+library:
+	@ci/setup.sh build
+	ci/library.sh library "$${CARGO_TARGET_DIR:-target}/library/out"
+
+# Installs the command, the library, headers, pkg-config and CMake files. PREFIX is where they will be used
+# (/usr/local), DESTDIR stands for / while a package is made.
+install: build library
+	PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" ci/install.sh
 
 # Runs a program with 64 MB of code, bare and lifted in turn.
 demo: build

@@ -196,4 +196,22 @@ mod tests {
         assert_eq!(options("-v").lift.verbosity, Verbosity::Summary);
         assert_eq!(options("-q").lift.verbosity, Verbosity::Quiet);
     }
+
+    #[test]
+    fn the_words_of_the_preload_mean_the_same() {
+        for words in [
+            "",
+            "--parts text",
+            "--parts text,rodata,data --backing thp",
+            "--parts all --backing=hugetlb --page-size 2M",
+            "--backing pagecache --object a* --object=b* --exclude c",
+            "--backing shared --spare 64M --page-size auto --span inner --eager",
+            "--parts bss,heap,stack,anon",
+            "--backing auto -v",
+        ] {
+            let (preloaded, _) = hugelift::words::parse(words).expect(words);
+            let (here, there) = (options(words).lift.policy.policy(), preloaded.policy());
+            assert_eq!(format!("{:?}", here.expect(words)), format!("{:?}", there.expect(words)), "{words}");
+        }
+    }
 }

@@ -229,7 +229,9 @@ impl<T: Target> Run<'_, T> {
     /// records, and that may fail. mprotect(2) with the span's own protection tests this: it fails where
     /// nothing is mapped, and otherwise changes nothing.
     fn rescue_moved(&mut self, fault: &Fault, copy: Range) -> Result<(), Fault> {
-        if matches!(fault, Fault::Lost(_) | Fault::Kept(_)) {
+        // With ESTALE the target made no call: something else is mapped there by now, which must stay as it is.
+        const ESTALE: i32 = 116;
+        if matches!(fault, Fault::Lost(_) | Fault::Kept(_) | Fault::Call { errno: ESTALE, .. }) {
             return Ok(());
         }
         let prot = self.span.prot;

@@ -17,6 +17,7 @@ pub mod apply;
 pub mod attribute;
 pub mod budget;
 pub mod collapse;
+pub mod complaints;
 pub mod demangle;
 pub mod elf;
 pub mod entry_elf;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the user asked for.
 
-use crate::addr::PageSize;
+use crate::addr::{PageSize, Range};
 use crate::placement::Placement;
 use crate::snapshot::{Object, Part};
 use globset::{Glob, GlobSet, GlobSetBuilder};
@@ -163,6 +163,8 @@ pub struct Policy {
     pub parts: Vec<Part>,
     /// Objects that are wanted.
     pub objects: ObjectFilter,
+    /// The addresses that are wanted; `None` wants all.
+    pub within: Option<Range>,
     /// Backings to try for each span of a read-only part, best first.
     pub backings: Vec<Backing>,
     /// Backings to try for each span of a writable part. A copy-on-write after fork(2) copies 4 kB
@@ -186,6 +188,7 @@ impl Default for Policy {
         Policy {
             parts: vec![Part::Text, Part::Rodata],
             objects: ObjectFilter::default(),
+            within: None,
             backings: AUTO.to_vec(),
             data_backings: vec![Backing::Thp],
             span: SpanChoice::Inner,

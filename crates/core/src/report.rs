@@ -16,6 +16,7 @@ mod entries;
 mod fragments;
 mod part;
 mod pieces;
+pub mod summary;
 mod wants;
 
 use crate::addr::{Addr, PageSize, Range};

@@ -27,7 +27,7 @@ pub struct Skip {
 pub enum Reason {
     /// `--parts` leaves it out.
     PartNotAsked(Part),
-    /// `--object` or `--exclude` leaves it out.
+    /// `--object` or `--exclude` leaves it out, or the range of addresses that a program asks for.
     Excluded,
     /// The whole part is smaller than one huge page.
     TooSmall(PageSize),

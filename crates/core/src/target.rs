@@ -116,7 +116,7 @@ impl fmt::Display for Fault {
 
 impl std::error::Error for Fault {}
 
-/// A process whose address space can be changed: a process under ptrace, or a
+/// A process whose address space can be changed: a process under ptrace, the calling one, or a
 /// [`Model`](crate::model::Model) in memory. Each method makes one system call, or one for each element
 /// of its list.
 ///

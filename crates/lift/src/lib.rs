@@ -8,7 +8,6 @@
 mod allocator;
 mod asked;
 pub mod attach;
-mod complaints;
 mod dry_run;
 mod failure;
 mod job;

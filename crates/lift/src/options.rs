@@ -207,6 +207,7 @@ impl PolicyOptions {
         Ok(Policy {
             parts: self.parts.clone(),
             objects: ObjectFilter::new(&self.objects, &self.excluded)?,
+            within: None,
             backings,
             data_backings: match self.data_backing {
                 DataBacking::Thp => vec![Backing::Thp],

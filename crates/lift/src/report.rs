@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What is reported of a lift: lines on stderr, the JSON report, names of copied code.
 
-use crate::complaints::complaints;
 use crate::job::LiftJob;
 use crate::lifted::Lifted;
 use crate::options::Verbosity;
-use hugelift_core::addr::{PageSize, Range, human_bytes};
+use hugelift_core::addr::{Range, human_bytes};
 use hugelift_core::advice::About;
 use hugelift_core::apply::lifted;
+use hugelift_core::complaints::complaints;
 use hugelift_core::demangle::Names;
-use hugelift_core::nothing::why_nothing;
 use hugelift_core::plan::{Plan, Span};
-use hugelift_core::policy::{Backing, Policy};
+use hugelift_core::policy::Backing;
 use hugelift_core::printable::{Escape, quoted};
-use hugelift_core::report::{Report, Total};
+use hugelift_core::report::Report;
+use hugelift_core::report::summary::{nothing, summary};
 use hugelift_core::skip::Reason;
 use hugelift_core::snapshot::{Part, Snapshot};
 use hugelift_core::worth::{self, Account};
@@ -171,34 +171,4 @@ pub(crate) fn copied_later(plan: &Plan) -> Option<String> {
             needed.as_secs_f64()
         )
     })
-}
-
-/// Returns text such as "text 24 of 24 MB, rodata 50 of 52 MB on huge pages".
-pub(crate) fn summary(policy: &Policy, before: &Snapshot, plan: &Plan, report: &Report) -> String {
-    let wanted = |part: &Part, t: &Total| t.liftable_bytes > 0 && policy.parts.contains(part);
-    let parts = report.totals.iter().filter(|(part, t)| wanted(part, t));
-    let parts: Vec<String> = parts
-        .map(|(part, t)| {
-            let now = format!("{part} {} of {}", human_bytes(t.huge_bytes), human_bytes(t.liftable_bytes));
-            let later = match report.bytes(*part, &Reason::OnTouch) {
-                0 => String::new(),
-                later => format!(" ({} more as it is touched)", human_bytes(later)),
-            };
-            let unseen = match report.unseen_bytes(*part) {
-                0 => String::new(),
-                unseen => format!(" ({} more on smaller pages)", human_bytes(unseen)),
-            };
-            now + &later + &unseen
-        })
-        .collect();
-    match parts.as_slice() {
-        [] => nothing(policy, before, plan),
-        parts => format!("{} on huge pages", parts.join(", ")),
-    }
-}
-
-/// Returns text such as "nothing on huge pages: 1.5 MB of text of /lib/libc.so.6: too small: ...".
-fn nothing(policy: &Policy, before: &Snapshot, plan: &Plan) -> String {
-    let page = policy.page.named().or(before.machine.thp_page).unwrap_or(PageSize::MB2);
-    format!("nothing on huge pages: {}", why_nothing(before, plan, page))
 }

@@ -13,6 +13,7 @@ mod fidelity;
 mod filesystems;
 mod forks;
 mod heap;
+mod inside;
 mod join;
 mod kill;
 mod late;

@@ -14,7 +14,7 @@ use crate::snapshot::{Extent, Part, Snapshot};
 
 /// Does the work of [`super::plan`].
 pub(super) fn plan(snapshot: &Snapshot, policy: &Policy) -> Plan {
-    let extents = joined(snapshot.extents());
+    let extents = cut(joined(snapshot.extents()), policy.within);
     let mut planner = Planner::new(snapshot, policy);
     for extent in &extents {
         planner.consider(*extent);
@@ -29,7 +29,7 @@ pub(super) fn plan(snapshot: &Snapshot, policy: &Policy) -> Plan {
 /// Does the work of [`super::shareable`].
 pub(super) fn shareable(snapshot: &Snapshot, policy: &Policy) -> Vec<(usize, Part, Range)> {
     let Some(page) = usual_page(&snapshot.machine, Backing::Shared) else { return Vec::new() };
-    let extents = joined(snapshot.extents()).into_iter();
+    let extents = cut(joined(snapshot.extents()), policy.within).into_iter();
     let wanted = extents.filter(|e| !e.part.is_writable() && refusal(snapshot, policy, e).is_none());
     wanted.filter_map(|extent| Some((extent.object, extent.part, extent.range.inner(page)?))).collect()
 }
@@ -50,6 +50,19 @@ fn joined(extents: Vec<Extent>) -> Vec<Extent> {
         }
     }
     out
+}
+
+/// Cuts extents in two where the wanted addresses begin and end.
+fn cut(extents: Vec<Extent>, within: Option<Range>) -> Vec<Extent> {
+    let Some(within) = within else { return extents };
+    let pieces = |extent: Extent| {
+        let inside = extent.range.intersect(within);
+        let mut ranges = inside.map_or(vec![extent.range], |inside| extent.range.minus(inside));
+        ranges.extend(inside);
+        ranges.sort();
+        ranges.into_iter().map(move |range| Extent { range, ..extent })
+    };
+    extents.into_iter().flat_map(pieces).collect()
 }
 
 struct Planner<'a> {

@@ -13,7 +13,7 @@ use crate::snapshot::{Extent, Part, Snapshot, overlapping};
 /// Returns why `extent` must stay as it is, whatever backings there are.
 pub(super) fn refusal(snapshot: &Snapshot, policy: &Policy, extent: &Extent) -> Option<Reason> {
     let object = &snapshot.objects[extent.object];
-    if !policy.objects.takes(object) {
+    if !policy.objects.takes(object) || policy.within.is_some_and(|within| !within.covers(extent.range)) {
         return Some(Reason::Excluded);
     }
     if !policy.parts.contains(&extent.part) {

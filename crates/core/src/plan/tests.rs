@@ -116,6 +116,22 @@ fn part_not_asked() {
 }
 
 #[test]
+fn only_the_wanted_addresses_are_lifted() {
+    let within = Some(r(TEXT.start.0 + MB, TEXT.end.0 - 4096));
+    let plan = plan(&program(TEXT), &Policy { within, ..on(&[Backing::Thp]) });
+    let lifted = r(TEXT.start.0 + 2 * MB, TEXT.end.0 - 2 * MB);
+    assert_eq!(spans(&plan), vec![(lifted, vec![Backing::Thp])]);
+    let [before, edge, last, after] = &skips(&plan)[..] else { panic!("{:?}", plan.skips) };
+    assert_eq!(before, &(r(TEXT.start.0, TEXT.start.0 + MB), Reason::Excluded));
+    assert_eq!(edge.0, r(TEXT.start.0 + MB, lifted.start.0));
+    assert_eq!(last.0, r(lifted.end.0, TEXT.end.0 - 4096));
+    assert_eq!(after, &(r(TEXT.end.0 - 4096, TEXT.end.0), Reason::Excluded));
+    // Without an overlap nothing is lifted.
+    let elsewhere = Policy { within: Some(r(0, 4096)), ..on(&[Backing::Thp]) };
+    assert_eq!(refused(&program(TEXT), &elsewhere), Reason::Excluded);
+}
+
+#[test]
 fn excluded() {
     let objects = ObjectFilter::new(&[], &["o".into()]).unwrap();
     assert_eq!(refused(&program(TEXT), &Policy { objects, ..Policy::default() }), Reason::Excluded);

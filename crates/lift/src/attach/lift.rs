@@ -3,16 +3,16 @@
 //! cost.
 
 use super::{Change, Name, change, forbidden_calls, help, in_tracer, left, look, open, report};
-use crate::complaints::complaints;
 use crate::options::Seccomp;
-use crate::report::summary;
 use hugelift_core::addr::Range;
 use hugelift_core::advice::About;
 use hugelift_core::apply::{Outcome, apply, lifted};
 use hugelift_core::budget;
+use hugelift_core::complaints::complaints;
 use hugelift_core::plan::{Plan, Span, plan};
 use hugelift_core::policy::{Backing, Copies, Policy};
 use hugelift_core::proc_stat::Stat;
+use hugelift_core::report::summary::summary;
 use hugelift_core::restore::replaced;
 use hugelift_core::skip::Reason;
 use hugelift_core::snapshot::{Object, Part, Snapshot, ThpOff};

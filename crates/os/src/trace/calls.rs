@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The memory system calls of a [`Target`](hugelift_core::target::Target), made by whatever can make a
 //! system call in a process: [`Remote`](crate::trace::remote::Remote), which holds the process stopped, and
-//! [`Live`](crate::trace::live::Live), which lends one of its threads for each call.
+//! [`Live`](crate::trace::live::Live), which lends one of its threads for each call; and
+//! [`Own`](crate::trace::own::Own), the calling process itself.
 
 use crate::arch;
 use crate::proc::memory::{self, MADV_COLLAPSE};
@@ -203,6 +204,38 @@ pub(crate) trait Calls {
 pub(crate) fn mremap_call(from: Range, to: Addr) -> Call {
     let flags = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as u64;
     (libc::SYS_mremap, [from.start.0, from.len(), from.len(), flags, to.0, 0])
+}
+
+/// Maps `len` bytes of the file of an existing mapping at an address of the kernel's choice, by system calls that
+/// `call` makes, and returns where, or a negative errno. `page` is a page of that mapping; the bytes begin
+/// `ahead` bytes behind the page's own in the file.
+///
+/// The kernel joins two mappings of one file only if both came from the same open(2). So nothing is opened: the
+/// page is mapped a second time (`MREMAP_DONTUNMAP`), and that mapping grows.
+pub(crate) fn map_again<E>(
+    page: Range,
+    ahead: u64,
+    len: u64,
+    mut call: impl FnMut(i64, [u64; 6]) -> Result<i64, E>,
+) -> Result<i64, E> {
+    const MREMAP_DONTUNMAP: u64 = 4;
+    let failed = |errno: i32| Ok(i64::from(-errno));
+    let Some(whole) = ahead.checked_add(len) else { return failed(libc::EOVERFLOW) };
+    let may_move = libc::MREMAP_MAYMOVE as u64;
+    let flags = may_move | MREMAP_DONTUNMAP;
+    let again = call(libc::SYS_mremap, [page.start.0, page.len(), page.len(), flags, 0, 0])?;
+    if again < 0 {
+        return Ok(again);
+    }
+    let grown = call(libc::SYS_mremap, [again as u64, page.len(), whole, may_move, 0, 0])?;
+    if grown < 0 {
+        call(libc::SYS_munmap, [again as u64, page.len(), 0, 0, 0, 0])?;
+        return Ok(grown);
+    }
+    if ahead > 0 {
+        call(libc::SYS_munmap, [grown as u64, ahead, 0, 0, 0, 0])?;
+    }
+    Ok(grown.wrapping_add(ahead.cast_signed()))
 }
 
 /// Returns how large a file process `pid` may write (`ulimit -f`).

@@ -4,7 +4,7 @@
 //! from outside.
 
 mod all;
-mod files;
+pub(super) mod files;
 mod urgent;
 mod writers;
 mod written;

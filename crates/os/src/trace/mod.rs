@@ -7,6 +7,8 @@
 //! - A running program: [`live`] makes system calls in one thread at a time, which [`lent`] borrows and gives
 //!   back; [`filter`] reads their seccomp filters; [`waits`] knows the threads that cannot be borrowed without being noticed, `pass` gives them files,
 //!   and [`restore`] maps the files' own pages back.
+//!
+//! [`own`] changes the calling process, by its own system calls.
 
 pub mod at_exec;
 pub mod auxv_slots;
@@ -19,6 +21,8 @@ pub mod frame;
 mod inject;
 pub mod lent;
 pub mod live;
+mod loaded;
+pub mod own;
 mod pass;
 pub mod ptrace;
 pub mod remote;

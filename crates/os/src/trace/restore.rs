@@ -9,11 +9,10 @@ use crate::machine::base_page;
 use crate::proc::memory;
 use crate::proc::pagemap;
 use crate::proc::procfs::Process;
-use crate::trace::calls::Calls as _;
 use crate::trace::live::Live;
 use hugelift_core::addr::{Addr, Range};
 use hugelift_core::attribute::Attribute;
-use hugelift_core::maps::Mapping;
+use hugelift_core::maps::{Mapping, Prot};
 use hugelift_core::printable::Untrusted;
 use hugelift_core::restore::Replaced;
 use hugelift_core::snapshot::{Object, Snapshot};
@@ -49,16 +48,43 @@ pub enum NotRestored {
     Fault(#[from] Fault),
 }
 
+/// A target that can map files at free addresses.
+pub trait Remap: Target {
+    /// Maps `len` bytes of the file of an existing mapping from `offset` on at an address of the kernel's
+    /// choice, and returns it. `page` is a page of that mapping, mapped from `page_offset`, which is not larger.
+    ///
+    /// # Errors
+    /// [`Fault`]
+    fn map_again(&mut self, page: Range, page_offset: u64, offset: u64, len: u64) -> Result<Range, Fault>;
+
+    /// Maps `len` bytes of `file` from `offset` on at an address of the kernel's choice, and returns it.
+    ///
+    /// # Errors
+    /// [`Fault`]
+    fn map_file(&mut self, file: File, offset: u64, len: u64, prot: Prot) -> Result<Range, Fault>;
+}
+
+impl Remap for Live {
+    fn map_again(&mut self, page: Range, page_offset: u64, offset: u64, len: u64) -> Result<Range, Fault> {
+        Live::map_again(self, page, page_offset, offset, len)
+    }
+
+    fn map_file(&mut self, file: File, offset: u64, len: u64, prot: Prot) -> Result<Range, Fault> {
+        let entry = self.offer(file);
+        self.map_anywhere(entry, offset, len, prot)
+    }
+}
+
 /// Restores these copies, and returns the result of each. After [`Fault::Lost`] the rest is not tried.
 pub fn restore(
-    live: &mut Live,
+    target: &mut impl Remap,
     process: Process,
     snapshot: &Snapshot,
     copies: &[Replaced],
 ) -> Vec<Result<(), NotRestored>> {
     let mut results = Vec::new();
     for copy in copies {
-        let result = restore_one(live, process, snapshot, copy);
+        let result = restore_one(target, process, snapshot, copy);
         let is_lost = matches!(result, Err(NotRestored::Fault(Fault::Lost(_))));
         results.push(result);
         if is_lost {
@@ -69,24 +95,24 @@ pub fn restore(
 }
 
 fn restore_one(
-    live: &mut Live,
+    target: &mut impl Remap,
     process: Process,
     snapshot: &Snapshot,
     copy: &Replaced,
 ) -> Result<(), NotRestored> {
     let object = &snapshot.objects[copy.object];
-    let mapped = map_file(live, process, snapshot, copy)?;
-    let restored = put_over(live, process, object, mapped, copy);
+    let mapped = map_file(target, process, snapshot, copy)?;
+    let restored = put_over(target, process, object, mapped, copy);
     if !matches!(restored, Ok(()) | Err(NotRestored::Fault(Fault::Lost(_)))) {
         // What has moved over the copy already is no longer here.
-        live.munmap(mapped)?;
+        target.munmap(mapped)?;
     }
     restored
 }
 
 /// Compares the mapping of the file with the copy, and moves it there.
 fn put_over(
-    live: &mut Live,
+    target: &mut impl Remap,
     process: Process,
     object: &Object,
     mapped: Range,
@@ -94,7 +120,7 @@ fn put_over(
 ) -> Result<(), NotRestored> {
     let path = || Untrusted::from(&object.path);
     match first_difference(process, copy.range, mapped) {
-        Ok(None) => Ok(live.mremap(mapped, copy.range.start)?),
+        Ok(None) => Ok(target.mremap(mapped, copy.range.start)?),
         Ok(Some(at)) => Err(NotRestored::Differs { at, path: path() }),
         Err(source) => Err(NotRestored::File { path: path(), source }),
     }
@@ -102,27 +128,26 @@ fn put_over(
 
 /// Maps the bytes of the file that `copy` hides at a free address.
 fn map_file(
-    live: &mut Live,
+    target: &mut impl Remap,
     process: Process,
     snapshot: &Snapshot,
     copy: &Replaced,
 ) -> Result<Range, NotRestored> {
     let object = &snapshot.objects[copy.object];
     if let Some((page, offset, mapping)) = neighbour(process, snapshot, object, copy)
-        && let Ok(mapped) = live.map_again(page, offset, copy.offset, copy.range.len())
+        && let Ok(mapped) = target.map_again(page, offset, copy.offset, copy.range.len())
     {
         if mapping.prot != copy.prot
-            && let Err(fault) = live.protect(mapped, copy.prot)
+            && let Err(fault) = target.mprotect(mapped, copy.prot)
         {
-            live.munmap(mapped)?;
+            target.munmap(mapped)?;
             return Err(fault.into());
         }
         return Ok(mapped);
     }
     let failed = |source| NotRestored::File { path: Untrusted::from(&object.path), source };
     let file = open_file(process, object, &snapshot.mappings).map_err(failed)?;
-    let entry = live.offer(file);
-    Ok(live.map_anywhere(entry, copy.offset, copy.range.len(), copy.prot)?)
+    Ok(target.map_file(file, copy.offset, copy.range.len(), copy.prot)?)
 }
 
 /// Returns a page of the same file that lies before the bytes of `copy` in it, with its offset and its

@@ -310,11 +310,12 @@ pub fn policy() -> impl Strategy<Value = Policy> {
     let placement = prop_oneof![3 => Just(None), 1 => prop::sample::select(placements.to_vec())];
     let span = prop::sample::select(vec![SpanChoice::Inner, SpanChoice::Outer, SpanChoice::Auto]);
     let spare = prop_oneof![Just(0), 0..1_u64 << 26, Just(u64::MAX)];
-    let choices = (parts, backings, data, page, except, placement, span, (copies(), spare));
-    choices.prop_map(|(parts, backings, data_backings, page, except, placement, span, (copies, spare))| {
-        Policy {
+    let choices = (parts, backings, data, page, except, placement, span, (copies(), spare, within()));
+    choices.prop_map(
+        |(parts, backings, data_backings, page, except, placement, span, (copies, spare, within))| Policy {
             parts,
             objects: ObjectFilter::new(&[], &except).unwrap(),
+            within,
             backings,
             data_backings,
             span,
@@ -322,8 +323,16 @@ pub fn policy() -> impl Strategy<Value = Policy> {
             placement,
             copies,
             spare,
-        }
-    })
+        },
+    )
+}
+
+/// Generates the addresses that are wanted: mostly all.
+fn within() -> impl Strategy<Value = Option<Range>> {
+    let page = |n: u64| Addr(n << 12);
+    let range = (0..1_u64 << 35, 0..1_u64 << 35);
+    let range = range.prop_map(move |(a, b)| Range::new(page(a.min(b)), page(a.max(b))));
+    prop_oneof![19 => Just(None), 1 => range]
 }
 
 /// Generates permission to copy now or later.

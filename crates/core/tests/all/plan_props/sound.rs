@@ -107,6 +107,11 @@ fn in_its_place(snapshot: &Snapshot, policy: &Policy, span: &Span) {
     for e in snapshot.extents().iter().filter(|e| e.range.intersect(span.range).is_some()) {
         let object = &snapshot.objects[e.object];
         assert!(policy.parts.contains(&e.part) && policy.objects.takes(object));
+        assert!(
+            policy
+                .within
+                .is_none_or(|within| within.covers(e.range.intersect(span.range).unwrap_or_default()))
+        );
         assert!(!(object.textrel && e.part == Part::Text));
         let alone = (e.object, e.part) == (span.object, span.part) && span.gaps().is_empty();
         assert!(alone || policy.span != SpanChoice::Inner, "{} holds other parts", span.range);

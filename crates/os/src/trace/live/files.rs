@@ -4,7 +4,7 @@
 use super::{Live, fault_of};
 use crate::proc::mapping;
 use crate::proc::procfs::Process;
-use crate::trace::calls::{Calls as _, prot_bits, refused};
+use crate::trace::calls::{Calls as _, map_again, prot_bits, refused};
 use crate::trace::pass::Passage;
 use hugelift_core::addr::{Addr, Range};
 use hugelift_core::maps::{FileId, Mapping, Prot};
@@ -27,9 +27,6 @@ impl Live {
     /// choice, and returns it. `page` is a page of that mapping, mapped from `page_offset`, which is not
     /// larger.
     ///
-    /// The kernel joins two mappings of one file only if both came from the same open(2). So nothing is
-    /// opened: the page is mapped a second time (`MREMAP_DONTUNMAP`), and that mapping grows.
-    ///
     /// # Errors
     /// [`Fault`]; before Linux 5.13 the kernel does this to anonymous memory only (EINVAL).
     pub fn map_again(
@@ -40,28 +37,12 @@ impl Live {
         len: u64,
     ) -> Result<Range, Fault> {
         const CALL: &str = "mremap(MREMAP_DONTUNMAP)";
-        const MREMAP_DONTUNMAP: u64 = 4;
         let failed = |errno: i64| Fault::Call { call: CALL, range: page, errno: -errno as i32 };
         let ahead = offset.checked_sub(page_offset).ok_or_else(|| failed(-i64::from(libc::EINVAL)))?;
-        let may_move = libc::MREMAP_MAYMOVE as u64;
-        let whole = ahead.checked_add(len).ok_or_else(|| failed(-i64::from(libc::EOVERFLOW)))?;
-        let made = self.borrow(|lent| {
-            let flags = may_move | MREMAP_DONTUNMAP;
-            let again = lent.call(libc::SYS_mremap, [page.start.0, page.len(), page.len(), flags, 0, 0])?;
-            if again < 0 {
-                return Ok(again);
-            }
-            let grown = lent.call(libc::SYS_mremap, [again as u64, page.len(), whole, may_move, 0, 0])?;
-            if grown < 0 {
-                lent.call(libc::SYS_munmap, [again as u64, page.len(), 0, 0, 0, 0])?;
-            } else if ahead > 0 {
-                lent.call(libc::SYS_munmap, [grown as u64, ahead, 0, 0, 0, 0])?;
-            }
-            Ok(grown)
-        });
+        let made = self.borrow(|lent| map_again(page, ahead, len, |number, args| lent.call(number, args)));
         match fault_of(made)? {
             error @ ..0 => Err(failed(error)),
-            at => Ok(Range::sized(Addr((at as u64).wrapping_add(ahead)), len).unwrap_or_default()),
+            at => Ok(Range::sized(Addr(at as u64), len).unwrap_or_default()),
         }
     }
 
@@ -162,7 +143,7 @@ fn is_listed(pid: i32, expected: &Mapping) -> bool {
 
 /// Returns whether a process still has exactly this mapping. For anonymous memory, and without the right to
 /// read `map_files`, the list of all mappings tells, which takes longer.
-pub(super) fn is_still_mapped(pid: i32, expected: &Mapping) -> bool {
+pub(in crate::trace) fn is_still_mapped(pid: i32, expected: &Mapping) -> bool {
     if !expected.is_file() {
         return is_listed(pid, expected);
     }

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What was not lifted, in one line.
 
-use hugelift_core::addr::human_bytes;
-use hugelift_core::advice::About;
-use hugelift_core::apply::Outcome;
-use hugelift_core::plan::Plan;
-use hugelift_core::skip::Reason;
-use hugelift_core::target::Fault;
+use crate::addr::human_bytes;
+use crate::advice::About;
+use crate::apply::Outcome;
+use crate::plan::Plan;
+use crate::skip::Reason;
+use crate::target::Fault;
 use std::collections::BTreeMap;
 
 /// What was not lifted although the program's layout allows it, by reason.
-pub(crate) struct Complaints(BTreeMap<&'static str, (u64, Reason)>);
+pub struct Complaints(BTreeMap<&'static str, (u64, Reason)>);
 
 /// Collects what was not lifted although the layout allows it.
-pub(crate) fn complaints(plan: &Plan, outcome: &Outcome) -> Complaints {
+pub fn complaints(plan: &Plan, outcome: &Outcome) -> Complaints {
     let mut all: BTreeMap<&'static str, (u64, Reason)> = BTreeMap::new();
     let mut add = |bytes: u64, reason: Reason| {
         all.entry(reason.key())
@@ -39,17 +39,18 @@ pub(crate) fn complaints(plan: &Plan, outcome: &Outcome) -> Complaints {
 }
 
 impl Complaints {
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Returns whether all was lifted that the layout allows.
+    pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// Returns the reason that affects most bytes, and these bytes.
-    pub(crate) fn main(&self) -> Option<&(u64, Reason)> {
+    pub fn main(&self) -> Option<&(u64, Reason)> {
         self.0.values().max_by_key(|(bytes, _)| *bytes)
     }
 
     /// Returns one line for all: the reason that affects most bytes, and what helps.
-    pub(crate) fn largest(&self, about: &About) -> Option<String> {
+    pub fn largest(&self, about: &About) -> Option<String> {
         let (bytes, reason) = self.main()?;
         let hint = reason.hint_for(about).map_or(String::new(), |h| format!("; {h}"));
         let more = match self.0.len() {

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `LD_PRELOAD=libhugelift.so` with options in `HUGELIFT`.
+
+use super::built::library;
+use crate::common::build::fat;
+use crate::common::{Cmd, End, find};
+use crate::{need_root, skip};
+use std::path::Path;
+
+/// Returns a command with the library preloaded, and options.
+fn preloaded(program: &Path, options: &str) -> Cmd {
+    Cmd::new([program]).env("LD_PRELOAD", library().join("libhugelift.so.0")).env("HUGELIFT", options)
+}
+
+#[test]
+fn a_program_is_lifted_as_its_words_ask() {
+    let program = fat("inside_none").build();
+    let bare = Cmd::new([&program]).bare();
+    let done = preloaded(&program, "--parts text,rodata --backing thp -v").bare();
+    assert_eq!((done.end, &done.stdout), (bare.end, &bare.stdout));
+    let [line] = done.own_lines()[..] else { panic!("{}", done.stderr) };
+    assert!(line.starts_with("hugelift: text ") && line.ends_with(" on huge pages"), "{line}");
+    assert!(line.contains("text 4 MB of") || line.contains("text 6 MB of"), "{line}");
+    assert_eq!(preloaded(&program, "-q").bare().stderr, bare.stderr);
+}
+
+#[test]
+fn a_small_program_and_wrong_words_start_as_they_are() {
+    let program = Path::new("/bin/true");
+    let bare = Cmd::new([program]).bare();
+    assert_eq!(preloaded(program, "--parts text --backing thp").bare(), bare);
+    let done = preloaded(program, "--part text").bare();
+    assert_eq!((done.end, &done.stdout), (bare.end, &bare.stdout));
+    let [line] = done.own_lines()[..] else { panic!("{}", done.stderr) };
+    assert!(line.contains("unknown option \"--part\""), "{line}");
+    // Without the variable the library does nothing at all.
+    let silent = Cmd::new([program]).env("LD_PRELOAD", library().join("libhugelift.so.0")).bare();
+    assert_eq!(silent, bare);
+}
+
+#[test]
+fn a_program_with_address_sanitizer_is_left_alone() {
+    let victim = fat("inside_none").flags(&["-fsanitize=address"]);
+    let Ok(program) = victim.try_build() else { skip!("cc has no AddressSanitizer") };
+    let done =
+        preloaded(&program, "--parts text --backing thp -v").env("ASAN_OPTIONS", "verify_asan_link_order=0");
+    let done = done.bare();
+    assert_eq!(done.own_lines(), [""; 0], "{}", done.stderr);
+}
+
+#[test]
+fn a_set_uid_program_is_left_alone() {
+    need_root!();
+    use std::os::unix::fs::PermissionsExt as _;
+    let Some(setpriv) = find("setpriv") else { skip!("needs setpriv") };
+    // The library is linked, as the loader ignores LD_PRELOAD here: HUGELIFT alone must not lift a privileged program.
+    let program = super::built::fat_with("inside_none", super::built::Linking::Shared).build();
+    let open = crate::common::open_dir(&[&program, &library().join("libhugelift.so.0")]);
+    let copy = open.path().join(program.file_name().expect("a name"));
+    let loader = open.path().join("libhugelift.so.0");
+    std::fs::set_permissions(&copy, std::fs::Permissions::from_mode(0o4755)).expect("chmod");
+    std::fs::set_permissions(&loader, std::fs::Permissions::from_mode(0o755)).expect("chmod");
+    let run = |mode: u32| {
+        std::fs::set_permissions(&copy, std::fs::Permissions::from_mode(mode)).expect("chmod");
+        let words =
+            [setpriv.as_os_str(), "--reuid=65534".as_ref(), "--clear-groups".as_ref(), copy.as_os_str()];
+        Cmd::new(words).env("HUGELIFT", "--parts text --backing thp -v").bare()
+    };
+    let plain = run(0o755);
+    if plain.end != run(0o4755).end {
+        skip!(
+            "the file system of temporary files ignores set-uid, or the library cannot be reached: {}",
+            plain.stderr
+        );
+    }
+    assert_eq!(plain.own_lines().len(), 1, "{}", plain.stderr);
+    assert_eq!(run(0o4755).own_lines(), [""; 0]);
+    assert!(matches!(plain.end, End::Code(_)));
+}

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A report in one line.
+
+use super::{Report, Total};
+use crate::addr::{PageSize, human_bytes};
+use crate::nothing::why_nothing;
+use crate::plan::Plan;
+use crate::policy::Policy;
+use crate::skip::Reason;
+use crate::snapshot::{Part, Snapshot};
+
+/// Returns text such as "text 24 of 24 MB, rodata 50 of 52 MB on huge pages".
+pub fn summary(policy: &Policy, before: &Snapshot, plan: &Plan, report: &Report) -> String {
+    let wanted = |part: &Part, t: &Total| t.liftable_bytes > 0 && policy.parts.contains(part);
+    let parts = report.totals.iter().filter(|(part, t)| wanted(part, t));
+    let parts: Vec<String> = parts
+        .map(|(part, t)| {
+            let now = format!("{part} {} of {}", human_bytes(t.huge_bytes), human_bytes(t.liftable_bytes));
+            let later = match report.bytes(*part, &Reason::OnTouch) {
+                0 => String::new(),
+                later => format!(" ({} more as it is touched)", human_bytes(later)),
+            };
+            let unseen = match report.unseen_bytes(*part) {
+                0 => String::new(),
+                unseen => format!(" ({} more on smaller pages)", human_bytes(unseen)),
+            };
+            now + &later + &unseen
+        })
+        .collect();
+    match parts.as_slice() {
+        [] => nothing(policy, before, plan),
+        parts => format!("{} on huge pages", parts.join(", ")),
+    }
+}
+
+/// Returns text such as "nothing on huge pages: 1.5 MB of text of /lib/libc.so.6: too small: ...".
+pub fn nothing(policy: &Policy, before: &Snapshot, plan: &Plan) -> String {
+    let page = policy.page.named().or(before.machine.thp_page).unwrap_or(PageSize::MB2);
+    format!("nothing on huge pages: {}", why_nothing(before, plan, page))
+}

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `struct hugelift_options`.
+
+#![allow(non_camel_case_types, reason = "the names of C")]
+
+use super::{HUGELIFT_E_INVALID, HUGELIFT_OK, hugelift_report};
+use crate::options::Options;
+use hugelift_core::addr::PageSize;
+use hugelift_core::policy::Backing;
+use hugelift_core::snapshot::Part;
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+
+/// Code.
+pub const HUGELIFT_PART_TEXT: u32 = 1;
+/// Read-only data.
+pub const HUGELIFT_PART_RODATA: u32 = 2;
+/// Initialised data, also what is read-only after relocation. Needs HUGELIFT_ONE_THREAD.
+pub const HUGELIFT_PART_DATA: u32 = 4;
+/// Data that is zero at the start. It becomes huge where it is, also while threads write to it.
+pub const HUGELIFT_PART_BSS: u32 = 8;
+/// What brk(2) manages. It becomes huge where it is, also while threads write to it.
+pub const HUGELIFT_PART_HEAP: u32 = 16;
+
+/// Huge pages of the page cache where there are some, else the copy that all processes share, else transparent huge
+/// pages.
+pub const HUGELIFT_BACKING_AUTO: u32 = 0;
+/// The file's own page cache, if it is in huge pages already: nothing is copied.
+pub const HUGELIFT_BACKING_PAGECACHE: u32 = 1;
+/// A copy in the store, which all processes share.
+pub const HUGELIFT_BACKING_SHARED: u32 = 2;
+/// A copy on transparent huge pages.
+pub const HUGELIFT_BACKING_THP: u32 = 3;
+/// A copy on pages of the reserved pool (vm.nr_hugepages).
+pub const HUGELIFT_BACKING_HUGETLB: u32 = 4;
+
+/// Flag: the process has one thread, and nothing else writes to its data (no other process by shared memory, no
+/// asynchronous I/O). The library checks the number of threads.
+pub const HUGELIFT_ONE_THREAD: u32 = 1;
+
+/// Nothing is logged.
+pub const HUGELIFT_LOG_NONE: c_int = 0;
+/// Why the call failed.
+pub const HUGELIFT_LOG_ERROR: c_int = 1;
+/// Also what was not lifted although it might have been, with what helps.
+pub const HUGELIFT_LOG_WARNING: c_int = 2;
+/// Also what is on huge pages now, in one line.
+pub const HUGELIFT_LOG_INFO: c_int = 3;
+/// Also a line for each part of each object.
+pub const HUGELIFT_LOG_DEBUG: c_int = 4;
+
+/// Receives a line, without a line break, in UTF-8. It is called in the thread that called the library, before that
+/// call returns. It must not call the library, and must not leave by longjmp(3) or by an exception. The text is valid
+/// until it returns.
+pub type hugelift_log_function =
+    Option<unsafe extern "C" fn(context: *mut c_void, level: c_int, message: *const c_char)>;
+
+/// What to lift, and onto what. hugelift_options_init() fills it in.
+#[repr(C)]
+pub struct hugelift_options {
+    /// Bytes of this structure, as the program was compiled with.
+    pub size: usize,
+    /// HUGELIFT_PART_*, added up. Text and read-only data, unless changed.
+    pub parts: u32,
+    /// One of HUGELIFT_BACKING_*, for text and read-only data.
+    pub backing: u32,
+    /// Size of the huge pages in bytes; 0 for the usual one of the backing.
+    pub page_size: u64,
+    /// Bytes that may go into copies where a control group limits the memory of the program. 0, unless changed: there
+    /// nothing is copied.
+    pub spare: u64,
+    /// HUGELIFT_ONE_THREAD or 0.
+    pub flags: u32,
+    /// The most detailed HUGELIFT_LOG_* that is logged. HUGELIFT_LOG_INFO, unless changed.
+    pub log_level: c_int,
+    /// Receives what is logged; NULL for nothing.
+    pub log: hugelift_log_function,
+    /// The first argument of `log`.
+    pub log_context: *mut c_void,
+    /// Shell patterns, ended by NULL: only objects whose path or file name matches one are lifted. NULL for all.
+    pub objects: *const *const c_char,
+    /// Shell patterns, ended by NULL: objects whose path or file name matches one are not lifted. NULL for none.
+    pub excluded: *const *const c_char,
+}
+
+impl hugelift_options {
+    /// Returns the defaults.
+    fn new() -> hugelift_options {
+        hugelift_options {
+            size: size_of::<hugelift_options>(),
+            parts: HUGELIFT_PART_TEXT | HUGELIFT_PART_RODATA,
+            backing: HUGELIFT_BACKING_AUTO,
+            page_size: 0,
+            spare: 0,
+            flags: 0,
+            log_level: super::HUGELIFT_LOG_INFO,
+            log: None,
+            log_context: std::ptr::null_mut(),
+            objects: std::ptr::null(),
+            excluded: std::ptr::null(),
+        }
+    }
+}
+
+/// Fills in the defaults.
+///
+/// Before: `options` points to `size` writable bytes; `size` is `sizeof *options`. A program that was compiled with an
+/// older or a newer header works: what it does not know has its default.
+/// After: `options` may be changed member by member and passed to the other functions.
+///
+/// Thread-safe, async-signal-safe. Errors: HUGELIFT_E_INVALID for a null pointer or a size that no version had.
+///
+/// # Safety
+/// The pointer is as described.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugelift_options_init(options: *mut hugelift_options, size: usize) -> c_int {
+    if options.is_null() || size < size_of::<usize>() || size > MOST {
+        return HUGELIFT_E_INVALID;
+    }
+    let defaults = hugelift_options { size, ..hugelift_options::new() };
+    let known = size.min(size_of::<hugelift_options>());
+    // SAFETY: the caller has `size` writable bytes there, and `known` is no more than the structure has.
+    unsafe {
+        options.cast::<u8>().write_bytes(0, size);
+        options.cast::<u8>().copy_from_nonoverlapping((&raw const defaults).cast(), known);
+    }
+    HUGELIFT_OK
+}
+
+/// No version has more bytes: a larger size is a number that was never initialised.
+const MOST: usize = 4096;
+
+/// Where lines of a call go.
+pub(super) struct Log {
+    function: hugelift_log_function,
+    context: *mut c_void,
+    level: c_int,
+}
+
+impl Log {
+    pub(super) fn wants(&self, level: c_int) -> bool {
+        self.function.is_some() && level <= self.level
+    }
+
+    pub(super) fn say(&self, level: c_int, line: &str) {
+        let Some(function) = self.function.filter(|_| self.wants(level)) else { return };
+        let Ok(line) = CString::new(line) else { return };
+        // SAFETY: the caller of the library has passed a function of this type, and its context.
+        unsafe { function(self.context, level, line.as_ptr()) };
+    }
+}
+
+/// Reads the arguments of a call, and sets the report to null.
+///
+/// # Safety
+/// `options` is null or as [`hugelift_options_init`] has left it, changed member by member; `report` is null or valid
+/// for a write.
+pub(super) unsafe fn read(
+    options: *const hugelift_options,
+    report: *mut *mut hugelift_report,
+) -> Result<(Options, Log), c_int> {
+    if !report.is_null() {
+        // SAFETY: the caller passes a valid pointer.
+        unsafe { report.write(std::ptr::null_mut()) };
+    }
+    let mut given = hugelift_options::new();
+    if !options.is_null() {
+        // SAFETY: each version of the structure begins with its size.
+        let size = unsafe { (&raw const (*options).size).read() };
+        if !(size_of::<usize>()..=MOST).contains(&size) {
+            return Err(HUGELIFT_E_INVALID);
+        }
+        let known = size.min(size_of::<hugelift_options>());
+        // SAFETY: the structure has `size` bytes, and its members are numbers and pointers.
+        unsafe { (&raw mut given).cast::<u8>().copy_from_nonoverlapping(options.cast(), known) };
+    }
+    let log = Log { function: given.log, context: given.log_context, level: given.log_level };
+    // SAFETY: the lists are null or ended by null, as the structure describes.
+    let asked = unsafe { asked(&given) };
+    if asked.is_none() {
+        log.say(super::HUGELIFT_LOG_ERROR, "unknown part, backing, flag or page size in the options");
+    }
+    Ok((asked.ok_or(HUGELIFT_E_INVALID)?, log))
+}
+
+/// Returns the meaning of options; `None` if a number in them has none.
+///
+/// # Safety
+/// The lists in `given` are null or ended by null.
+unsafe fn asked(given: &hugelift_options) -> Option<Options> {
+    const ALL: [(u32, &[Part]); 5] = [
+        (HUGELIFT_PART_TEXT, &[Part::Text]),
+        (HUGELIFT_PART_RODATA, &[Part::Rodata]),
+        (HUGELIFT_PART_DATA, &[Part::Relro, Part::Data]),
+        (HUGELIFT_PART_BSS, &[Part::Bss]),
+        (HUGELIFT_PART_HEAP, &[Part::Heap]),
+    ];
+    let known: u32 = ALL.iter().map(|(bit, _)| bit).sum();
+    if given.parts & !known != 0 || given.flags & !HUGELIFT_ONE_THREAD != 0 {
+        return None;
+    }
+    let wanted = ALL.iter().filter(|(bit, _)| given.parts & bit != 0);
+    let parts: Vec<Part> = wanted.flat_map(|(_, parts)| parts.iter().copied()).collect();
+    let mut options = Options::new().parts(&parts).spare(given.spare);
+    options = match given.backing {
+        HUGELIFT_BACKING_AUTO => options,
+        HUGELIFT_BACKING_PAGECACHE => options.backing(Backing::Pagecache),
+        HUGELIFT_BACKING_SHARED => options.backing(Backing::Shared),
+        HUGELIFT_BACKING_THP => options.backing(Backing::Thp),
+        HUGELIFT_BACKING_HUGETLB => options.backing(Backing::Hugetlb),
+        _ => return None,
+    };
+    if given.page_size != 0 {
+        options = options.page_size(PageSize::new(given.page_size)?);
+    }
+    if given.flags & HUGELIFT_ONE_THREAD != 0 {
+        options = options.one_thread();
+    }
+    // SAFETY: the caller passes such lists.
+    let (objects, excluded) = unsafe { (words(given.objects), words(given.excluded)) };
+    options = objects.iter().fold(options, |options, pattern| options.object(pattern));
+    Some(excluded.iter().fold(options, |options, pattern| options.exclude(pattern)))
+}
+
+/// Returns the words of a list.
+///
+/// # Safety
+/// `list` is null or ended by null.
+unsafe fn words(list: *const *const c_char) -> Vec<String> {
+    let mut words = Vec::new();
+    if list.is_null() {
+        return words;
+    }
+    let mut at = list;
+    // SAFETY: the list ends with null, and each entry before that is a C string.
+    unsafe {
+        while !(*at).is_null() {
+            words.push(CStr::from_ptr(*at).to_string_lossy().into_owned());
+            at = at.add(1);
+        }
+    }
+    words
+}

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The lift of the calling process, and its undoing: the planner and the steps of `hugelift attach`, with the
+//! process itself as their target.
+
+use crate::error::Error;
+use crate::options::Options;
+use crate::outcome::Outcome;
+use crate::table::{self, Lifted};
+use crate::turn::Turn;
+use hugelift_core::addr::{Addr, Range, human_bytes};
+use hugelift_core::advice::About;
+use hugelift_core::apply::{self, apply, lifted};
+use hugelift_core::complaints::complaints;
+use hugelift_core::plan::{Plan, Span, plan};
+use hugelift_core::policy::{Backing, PageChoice, Policy};
+use hugelift_core::printable::Untrusted;
+use hugelift_core::report::Report;
+use hugelift_core::report::summary::summary;
+use hugelift_core::restore::replaced;
+use hugelift_core::snapshot::{Object, Snapshot};
+use hugelift_os::machine;
+use hugelift_os::pagecache::{self, Search};
+use hugelift_os::proc::pagemap;
+use hugelift_os::proc::procfs::Process;
+use hugelift_os::proc::snapshot;
+use hugelift_os::store::{self, Moment};
+use hugelift_os::trace::own::Own;
+use hugelift_os::trace::restore::restore as restore_copies;
+
+/// Lifts what `options` ask for and is not huge yet.
+pub(crate) fn lift(options: &Options) -> Result<Outcome, Error> {
+    let mut policy = options.policy()?;
+    let _turn = Turn::take().ok_or(Error::Busy)?;
+    check_threads(options)?;
+    let mut before = look()?;
+    if !before.machine.moves_hugetlb {
+        // Such a kernel maps a file over the span. If that failed, the span would be gone, perhaps with this code.
+        policy.backings.retain(|backing| *backing != Backing::Hugetlb);
+    }
+    if policy.page != PageChoice::Usual {
+        before.machine.folios = machine::folios();
+    }
+    if policy.backings.contains(&Backing::Pagecache) {
+        let takes = |object: &Object| policy.objects.takes(object);
+        pagecache::find(None, &mut before, &policy.parts, takes, Search::Whole);
+    }
+    let mut files = Vec::new();
+    if policy.backings.contains(&Backing::Shared) {
+        let offer = store::offer(std::process::id(), &before, &policy, Moment::Running);
+        before.stored = offer.stored;
+        files = offer.files;
+    }
+    let mut plan = plan(&before, &policy);
+    // Copies that an earlier call has made huge stay, as does what would become huge where it is.
+    let copies = replaced(&before);
+    let stays = |span: &Span| {
+        let is_copy = copies.iter().any(|copy| copy.range.covers(span.range)) || span.part.is_writable();
+        let first = span.attempts.first();
+        is_copy || first.is_some_and(|one| one.in_place || one.backing == Backing::Pagecache)
+    };
+    plan.spans.retain(|span| !(stays(span) && is_huge(span.range)));
+    let outcome = match plan.spans.is_empty() {
+        true => apply::Outcome::default(),
+        false => apply(&mut Own::new(&before.mappings, files), &plan),
+    };
+    remember(&before, &plan, &outcome);
+    conclude(&policy, &before, &plan, outcome)
+}
+
+/// Maps the files' own pages back where text and read-only data are copies.
+pub(crate) fn restore() -> Result<Outcome, Error> {
+    let _turn = Turn::take().ok_or(Error::Busy)?;
+    let before = look()?;
+    let copies = replaced(&before);
+    let mut own = Own::new(&before.mappings, Vec::new());
+    let results = restore_copies(&mut own, Process::OWN, &before, &copies);
+    let mut complaints = Vec::new();
+    let (mut restored, mut total) = (0, 0);
+    for (copy, result) in copies.iter().zip(&results) {
+        total += copy.range.len();
+        match result {
+            Ok(()) => restored += copy.range.len(),
+            Err(why) => {
+                let path = before.objects.get(copy.object).map(|o| Untrusted::from(&o.path));
+                let path = path.unwrap_or_else(|| Untrusted::from(""));
+                let bytes = human_bytes(copy.range.len());
+                complaints.push(format!("{bytes} of {} of {path} not restored: {why}", copy.part));
+            }
+        }
+    }
+    let after = look()?;
+    // Pages of the page cache stay huge, as does memory that was not copied.
+    let ranges = known(&after);
+    let copies = replaced(&after);
+    let is_copy = |range: &Lifted| copies.iter().any(|copy| copy.range.contains(Addr(range.start as u64)));
+    let stays =
+        |range: &Lifted| range.backing == Backing::Pagecache || range.part.is_writable() || is_copy(range);
+    table::set(ranges.into_iter().filter(stays).collect());
+    let line = format!(
+        "{} of {} of copied text and rodata are pages of their files again",
+        human_bytes(restored),
+        human_bytes(total)
+    );
+    let nothing = plan(&after, &Policy::default());
+    let report = report(&after, &nothing, None)?;
+    Ok(Outcome { report, line, complaints })
+}
+
+/// Checks that data is not written to while it is lifted.
+fn check_threads(options: &Options) -> Result<(), Error> {
+    match options.takes_data() {
+        false => Ok(()),
+        true if !options.one_thread => Err(Error::ThreadsUnknown),
+        true => match Process::OWN.threads().len() {
+            1 => Ok(()),
+            count => Err(Error::Threads(count)),
+        },
+    }
+}
+
+fn look() -> Result<Snapshot, Error> {
+    let snapshot = snapshot::live(None, 0).map_err(|e| Error::Proc(e.to_string()))?;
+    match snapshot.objects.is_empty() {
+        true => Err(Error::Proc("it maps no 64-bit ELF program".into())),
+        false => Ok(snapshot),
+    }
+}
+
+/// Returns whether huge pages map all of a range.
+fn is_huge(range: Range) -> bool {
+    let pid = std::process::id().cast_signed();
+    pagemap::huge_bytes_at_least(pid, range).is_ok_and(|bytes| bytes >= range.len())
+}
+
+fn report(snapshot: &Snapshot, plan: &Plan, outcome: Option<&apply::Outcome>) -> Result<Report, Error> {
+    let usage = Process::OWN.smaps().map_err(|e| Error::Proc(e.to_string()))?;
+    let mut report = Report::new(snapshot, Some(&usage), plan, outcome);
+    report.pid = Some(std::process::id());
+    Ok(report)
+}
+
+/// Reports what smaps shows now.
+fn conclude(
+    policy: &Policy,
+    before: &Snapshot,
+    plan: &Plan,
+    outcome: apply::Outcome,
+) -> Result<Outcome, Error> {
+    let report = report(before, plan, Some(&outcome))?;
+    let line = summary(policy, before, plan, &report);
+    let program = before.objects.iter().find(|object| object.executable).map(|object| &object.path);
+    let program = program.map_or_else(|| Untrusted::from(""), Untrusted::from);
+    let mut lines: Vec<String> =
+        complaints(plan, &outcome).largest(&About::program(&program)).into_iter().collect();
+    let left: u64 = outcome.leftovers.iter().map(|range| range.len()).sum();
+    if left > 0 {
+        lines.push(format!("{} of unused copies could not be unmapped", human_bytes(left)));
+    }
+    match outcome.lost {
+        Some(why) => Err(Error::Lost(why)),
+        None => Ok(Outcome { report, line, complaints: lines }),
+    }
+}
+
+/// Adds the spans that were lifted to what signal handlers find.
+fn remember(before: &Snapshot, plan: &Plan, outcome: &apply::Outcome) {
+    let new: Vec<Lifted> = lifted(plan, outcome)
+        .filter_map(|(span, backing)| {
+            let object = before.objects.get(span.object)?;
+            let Range { start, end } = span.range;
+            let offset = file_offset(object, start);
+            let (start, end) = (start.0 as usize, end.0 as usize);
+            Some(Lifted { start, end, part: span.part, backing, path: table::kept(&object.path), offset })
+        })
+        .collect();
+    let mut ranges = known(before);
+    ranges.retain(|old| new.iter().all(|new| old.end <= new.start || new.end <= old.start));
+    ranges.extend(new);
+    ranges.sort_by_key(|range| range.start);
+    table::set(ranges);
+}
+
+/// Returns the ranges that were lifted before and belong to an object that is still loaded.
+fn known(now: &Snapshot) -> Vec<Lifted> {
+    let mut ranges = Vec::new();
+    // One thread at a time changes the table, so nobody else can fill the slots for long.
+    while table::each(|_, range| ranges.push(*range)).is_err() {
+        ranges.clear();
+        std::thread::yield_now();
+    }
+    let extents = now.extents();
+    let is_there = |range: &Lifted| {
+        let whole = Range { start: Addr(range.start as u64), end: Addr(range.end as u64) };
+        extents.iter().any(|extent| {
+            let object = now.objects.get(extent.object);
+            extent.part == range.part
+                && extent.range.covers(whole)
+                && object.is_some_and(|object| table::kept(&object.path) == range.path)
+        })
+    };
+    ranges.retain(is_there);
+    ranges
+}
+
+/// Returns the offset in the object's file of what it maps at `addr`.
+fn file_offset(object: &Object, addr: Addr) -> u64 {
+    let stated = addr.0.wrapping_sub(object.bias);
+    let holds = |s: &&hugelift_core::elf::Segment| s.vaddr <= stated && stated - s.vaddr < s.memsz;
+    let segment = object.headers.segments.iter().find(holds);
+    segment.map_or(0, |s| (stated - s.vaddr).wrapping_add(s.offset))
+}
