@@ -5,14 +5,14 @@
 mod files;
 mod urgent;
 
-use crate::arch::{self, Regs};
 use crate::proc::memory;
 use crate::proc::pagemap;
 use crate::proc::procfs::Process;
 use crate::trace::calls::{CHUNK, Calls, FILE_COPY, mremap_call, refused};
 use crate::trace::deadline::Deadline;
+use crate::trace::caves::Caves;
 use crate::trace::filter::{self, Forbids, Known, Refusal, Way};
-use crate::trace::lent::{Cave, Lent, NotLent, candidates};
+use crate::trace::lent::{Lent, NotLent, candidates};
 use crate::trace::pass::Passage;
 use crate::trace::ptrace::{self, Error, Tid};
 use crate::trace::threads;
@@ -67,7 +67,7 @@ impl Stops {
 /// thread's end the kernel lets go of whatever is still traced.
 pub struct Live {
     pid: i32,
-    cave: Cave,
+    caves: Caves,
     /// `/proc/PID/mem`, opened before anything else: after execve(2) it reads nothing. It is locked, so that
     /// one hugelift at a time changes the process. Who may not trace the process cannot lock it.
     memory: Rc<Flock<File>>,
@@ -98,11 +98,6 @@ pub struct Live {
 }
 
 impl Live {
-    /// Returns whether a thread can be borrowed on this architecture.
-    pub fn is_supported() -> bool {
-        arch::lent_stub(&Regs::default(), 0).is_some()
-    }
-
     /// Prepares a process with these mappings. Nothing of it is changed yet. Threads under a seccomp filter are
     /// borrowed if the filter can be read and allows it; with `takes_filtered` it is not asked. The calling
     /// thread gets SIGALRM; all others of this process must block it.
@@ -110,9 +105,6 @@ impl Live {
     /// # Errors
     /// Its memory cannot be opened, or it has no place for the code.
     pub fn new(pid: u32, mappings: &[Mapping], takes_filtered: bool) -> Result<Live, NotLent> {
-        if !Live::is_supported() {
-            return Err(NotLent::Architecture);
-        }
         let os = |what| move |source| Error::Os { what, tid: pid.cast_signed(), source };
         let memory = File::options().read(true).write(true).open(Process::new(pid).path("mem"));
         let memory = memory.map_err(os("open the memory"))?;
@@ -123,7 +115,7 @@ impl Live {
             })?;
         let deadline = Deadline::within(STOP).map_err(os("set a timer for the stop"))?;
         let pid = pid.cast_signed();
-        let cave = Cave::find(pid, mappings).ok_or(NotLent::NoCave(pid))?;
+        let caves = Caves::find(pid, mappings).ok_or(NotLent::NoCave(pid))?;
         let planned = mappings.iter().filter(|m| !m.prot.write && !m.shared).cloned().collect();
         let (data, files, late) = (Vec::new(), Vec::new(), Vec::new());
         let (last, passage, stops) = (None, None, Stops::default());
@@ -132,7 +124,7 @@ impl Live {
         let is_lost = false;
         Ok(Live {
             pid,
-            cave,
+            caves,
             memory,
             planned,
             data,
@@ -239,7 +231,7 @@ impl Live {
                         others = true;
                         continue;
                     }
-                    stop => stop.and_then(|_| Lent::take(self.pid, tid, self.cave, &self.memory, known)),
+                    stop => stop.and_then(|_| Lent::take(self.pid, tid, &mut self.caves, &self.memory, known)),
                 };
                 match taken {
                     Ok(lent) => {
@@ -384,7 +376,7 @@ impl Calls for Live {
 
     fn put(&mut self, bytes: &[u8]) -> Result<Addr, Fault> {
         self.data = bytes.to_vec();
-        Ok(self.cave.data())
+        Ok(self.caves.data())
     }
 }
 
