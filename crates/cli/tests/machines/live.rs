@@ -6,7 +6,7 @@
 use crate::huge::{Pool, moderate, option, thp};
 use crate::place::{alone, hugelift, lacks, needs_root, victim};
 use hugelift_os::proc::procfs::Process;
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// The longest time for anything.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// How often the victim is lifted and restored.
-const ROUNDS: u32 = 4;
+const ROUNDS: u32 = 2;
 /// Bytes of the victim's 12 MB that are in whole huge pages, wherever it is loaded.
 const LIFTED: u64 = 8 << 20;
 
@@ -99,7 +99,8 @@ fn backing() -> Option<Backing> {
 fn command(verb: &str, options: &[String], pid: u32) -> Command {
     let mut command = Command::new(hugelift());
     command.arg(verb).args(options).arg(pid.to_string()).stdin(Stdio::null());
-    command.env("HUGELIFT_STORE", "/dev/null/none");
+    // An emulated machine may be slower than any limit for real ones.
+    command.env("HUGELIFT_STORE", "/dev/null/none").env("HUGELIFT_TEST_PATIENCE", "60000");
     command
 }
 
@@ -114,7 +115,8 @@ fn restored(pid: u32) {
 }
 
 fn done_in_time(make: impl Fn() -> Command) -> String {
-    let transient = ["may have just woken up", "a stop would extend", "a stop may cut short", "receives a signal"];
+    let transient =
+        ["may have just woken up", "a stop would extend", "a stop may cut short", "receives a signal"];
     let until = Instant::now() + PATIENCE;
     loop {
         let output = make().output().unwrap();
@@ -162,6 +164,104 @@ fn attach_to_threads_that_wait() {
     attach_and_restore(&["quiet"]);
 }
 
+/// A wait of a program with one thread, how it ends, and what must come of it: the result, errno, the number of
+/// handled signals.
+struct Wait {
+    call: &'static str,
+    /// Its timeout in seconds.
+    seconds: u64,
+    ends_by: EndsBy,
+    expected: (i64, i32, u32),
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum EndsBy {
+    Timeout,
+    /// A byte on its stdin.
+    Byte,
+    /// This signal, after one whose handler lets the call go on.
+    Signal(i32),
+    /// This signal, and then a byte.
+    SignalAndByte(i32),
+}
+
+const fn wait(call: &'static str, seconds: u64, ends_by: EndsBy, expected: (i64, i32, u32)) -> Wait {
+    Wait { call, seconds, ends_by, expected }
+}
+
+/// The timeout of the waits that have one.
+const TIMEOUT: u64 = 60;
+
+/// Waits that the kernel continues, restarts, restarts unless there is a handler, and ends with EINTR.
+const WAITS: [Wait; 9] = [
+    wait("nanosleep", TIMEOUT, EndsBy::Timeout, (0, 0, 0)),
+    wait("futex", TIMEOUT, EndsBy::Timeout, (-1, libc::ETIMEDOUT, 0)),
+    wait("ppoll", TIMEOUT, EndsBy::Timeout, (0, 0, 0)),
+    wait("read", 0, EndsBy::Byte, (1, 0, 0)),
+    wait("epoll", 0, EndsBy::Byte, (1, 0, 0)),
+    wait("read", 0, EndsBy::SignalAndByte(libc::SIGUSR1), (1, 0, 1)),
+    wait("read", 0, EndsBy::Signal(libc::SIGUSR2), (-1, libc::EINTR, 1)),
+    wait("epoll", 0, EndsBy::Signal(libc::SIGUSR1), (-1, libc::EINTR, 1)),
+    wait("suspend", 0, EndsBy::Signal(libc::SIGUSR1), (-1, libc::EINTR, 1)),
+];
+
+impl Wait {
+    fn start(&self) -> Running {
+        let seconds = self.seconds.to_string();
+        Running::start(Command::new(victim("vm_wait.pie")).args([self.call, &seconds]))
+    }
+
+    /// Ends the wait, and asserts that it ends as it would have ended without hugelift.
+    fn finish(&self, mut running: Running) {
+        let signal = |signal: i32| {
+            // SAFETY: kill(2) with the pid of a child that has not been waited for.
+            unsafe { libc::kill(running.pid.cast_signed(), signal) };
+            std::thread::sleep(Duration::from_millis(200));
+        };
+        match self.ends_by {
+            EndsBy::Timeout | EndsBy::Byte => {}
+            EndsBy::Signal(number) | EndsBy::SignalAndByte(number) => signal(number),
+        }
+        if matches!(self.ends_by, EndsBy::Byte | EndsBy::SignalAndByte(_)) {
+            running.child.stdin.as_ref().unwrap().write_all(b"x").unwrap();
+        }
+        let line = running.line();
+        let words: Vec<i64> = line.split(' ').map(|word| word.parse().unwrap()).collect();
+        let [result, error, took, handled, wrong] = words[..] else { panic!("{line}") };
+        let (call, expected) = (self.call, self.expected);
+        let got = (result, error as i32, handled as u32);
+        assert_eq!((got, wrong), (expected, 0), "{call}: {line}");
+        if self.ends_by == EndsBy::Timeout {
+            // A timeout that had begun anew would end half of it later at least.
+            let due = 1000 * self.seconds as i64;
+            assert!(took >= due - 1 && took < due + due / 3, "{call} of {due} ms: {line}");
+        }
+        assert_eq!(running.child.wait().unwrap().code(), Some(0));
+    }
+}
+
+/// Each kind of wait of a program with one thread is borrowed twice, in the second half of its timeout, and ends
+/// as if nothing had happened.
+#[test]
+fn each_wait_goes_on() {
+    needs_root!();
+    let _alone = alone();
+    let Some(backing) = backing() else { lacks!("no huge pages of 2 MB") };
+    let began = Instant::now();
+    let all: Vec<(&Wait, Running)> = WAITS.iter().map(|wait| (wait, wait.start())).collect();
+    std::thread::sleep(Duration::from_secs(TIMEOUT / 2).saturating_sub(began.elapsed()));
+    for (wait, running) in &all {
+        let said = attached(&backing.options, running.pid);
+        assert!(running.huge() >= LIFTED, "{}: {said}", wait.call);
+        restored(running.pid);
+        assert_eq!(running.huge(), 0, "{}", wait.call);
+    }
+    // Those with a timeout end last.
+    for (wait, running) in all.into_iter().rev() {
+        wait.finish(running);
+    }
+}
+
 /// hugelift is killed just before each of its operations on the first threads that it borrows.
 #[test]
 fn helper_killed_at_each_step() {
@@ -169,9 +269,12 @@ fn helper_killed_at_each_step() {
     needs_root!();
     let _alone = alone();
     let Some(backing) = backing() else { lacks!("no huge pages of 2 MB") };
-    let running = Running::start(Command::new(victim("live.pie")).arg("quiet"));
+    let waits = [&WAITS[3], &WAITS[4]];
+    let all = waits.map(Wait::start);
     let mut killed = 0;
     for step in 0..STEPS {
+        // The steps of both are the same, or nearly so.
+        let running = &all[step as usize % 2];
         let mut dying = command("attach", &backing.options, running.pid);
         let output = dying.env("HUGELIFT_TEST_DIE", format!("{step}:helper")).output().unwrap();
         killed += u32::from(output.status.code().is_none());
@@ -183,10 +286,11 @@ fn helper_killed_at_each_step() {
         lacks!("this hugelift is a release build, without points to die at");
     }
     assert!(killed > STEPS / 2, "{killed} of {STEPS} were killed");
-    attached(&backing.options, running.pid);
-    assert!(running.huge() >= LIFTED, "{}", running.huge());
-    restored(running.pid);
-    running.report();
+    for (wait, running) in waits.into_iter().zip(all) {
+        attached(&backing.options, running.pid);
+        assert!(running.huge() >= LIFTED, "{}", running.huge());
+        wait.finish(running);
+    }
 }
 
 /// The watcher of `hugelift run` lifts the program when it has computed for some time.
@@ -199,7 +303,7 @@ fn watcher_lifts_a_program_that_computes() {
         lacks!("a transparent huge page is larger than the victim");
     }
     let mut run = Command::new(hugelift());
-    run.args(["run", "--"]).arg(victim("live.pie")).env("HUGELIFT_STORE", "/dev/null/none");
+    run.args(["run", "--"]).arg(victim("vm_wait.pie")).arg("compute").env("HUGELIFT_STORE", "/dev/null/none");
     let began = Instant::now();
     let running = Running::start(&mut run);
     assert_eq!(running.huge(), 0, "nothing is copied at the start");
@@ -208,5 +312,5 @@ fn watcher_lifts_a_program_that_computes() {
         std::thread::sleep(Duration::from_millis(50));
     }
     println!("lifted {:?} after its start", began.elapsed());
-    running.report();
+    wait("compute", 0, EndsBy::Byte, (0, 0, 0)).finish(running);
 }

@@ -77,6 +77,10 @@ static long controls(int64_t from, int64_t to)
 static void timed(const char *call, int64_t began, int64_t timeout, int64_t coarse)
 {
 	int64_t over = now() - began - timeout;
+#ifdef MAY_BE_LATE /* the clock ticks of a machine that has no CPU are late, too */
+	if (over > 0 || coarse)
+		return;
+#endif
 	if (over < -coarse) {
 		atomic_fetch_add(&early, 1);
 		wrong(call, "ended too early, by us", (long)(-over / 1000));

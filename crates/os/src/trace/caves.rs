@@ -33,7 +33,8 @@ impl Caves {
     /// signal handler. So only zeros are taken, and a page is searched from its end on.
     pub fn find(pid: i32, mappings: &[Mapping]) -> Option<Caves> {
         let vdso = |m: &&Mapping| m.is_named("[vdso]");
-        let code = |m: &&Mapping| m.prot.exec && m.prot.read && !m.prot.write && m.is_file() && keeps_its_end(m);
+        let code =
+            |m: &&Mapping| m.prot.exec && m.prot.read && !m.prot.write && m.is_file() && keeps_its_end(m);
         let candidates = mappings.iter().filter(vdso).chain(mappings.iter().filter(code));
         let free: Vec<Addr> = candidates.flat_map(|mapping| at_the_end_of(pid, mapping)).collect();
         let data = Addr(free.first()?.0 + arch::LENT_STUB_BYTES as u64);

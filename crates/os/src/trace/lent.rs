@@ -309,7 +309,8 @@ impl Lent {
     fn decide_again(&mut self) -> Result<Option<CallEnd>, Error> {
         let Some(end) = self.own.end else { return Ok(None) };
         let args = [end.argument, 0, 0, 0, 0, 0];
-        let allows = |filters: &Rc<Filters>| filter::check(filters, self.cave, libc::SYS_getpid, &args).is_ok();
+        let allows =
+            |filters: &Rc<Filters>| filter::check(filters, self.cave, libc::SYS_getpid, &args).is_ok();
         if !self.filters.as_ref().is_none_or(allows) {
             return Ok(None);
         }

@@ -9,8 +9,9 @@ use crate::proc::memory;
 use crate::proc::pagemap;
 use crate::proc::procfs::Process;
 use crate::trace::calls::{CHUNK, Calls, FILE_COPY, mremap_call, refused};
-use crate::trace::deadline::Deadline;
 use crate::trace::caves::Caves;
+use crate::trace::deadline::Deadline;
+use crate::trace::faultpoint;
 use crate::trace::filter::{self, Forbids, Known, Refusal, Way};
 use crate::trace::lent::{Lent, NotLent, candidates};
 use crate::trace::pass::Passage;
@@ -113,7 +114,8 @@ impl Live {
                 Errno::EWOULDBLOCK => NotLent::Busy(pid.cast_signed()),
                 errno => os("lock the memory")(errno.into()).into(),
             })?;
-        let deadline = Deadline::within(STOP).map_err(os("set a timer for the stop"))?;
+        let deadline =
+            Deadline::within(faultpoint::patience(STOP)).map_err(os("set a timer for the stop"))?;
         let pid = pid.cast_signed();
         let caves = Caves::find(pid, mappings).ok_or(NotLent::NoCave(pid))?;
         let planned = mappings.iter().filter(|m| !m.prot.write && !m.shared).cloned().collect();
@@ -224,14 +226,16 @@ impl Live {
                     continue;
                 }
                 // Without a timer the waits have no limit, as those of other tracers.
-                let _ = self.deadline.renew(STOP);
+                let _ = self.deadline.renew(faultpoint::patience(STOP));
                 let stopping = Instant::now();
                 let taken = match self.watch.may_stop(self.pid, tid) {
                     Ok(Stop::Repeated) if !may_repeat => {
                         others = true;
                         continue;
                     }
-                    stop => stop.and_then(|_| Lent::take(self.pid, tid, &mut self.caves, &self.memory, known)),
+                    stop => {
+                        stop.and_then(|_| Lent::take(self.pid, tid, &mut self.caves, &self.memory, known))
+                    }
                 };
                 match taken {
                     Ok(lent) => {

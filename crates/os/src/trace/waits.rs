@@ -245,7 +245,14 @@ mod tests {
         let call = parse("232 0x5 0x7ffd0 0x40 0x64 0x0 0x0 0x7ffd1 0x7f12\n").expect("a call");
         let args = [5, 0x7ffd0, 0x40, 0x64, 0, 0];
         assert_eq!(call, Call { number: 232, args, sp: Addr(0x7ffd1), pc: Addr(0x7f12) });
-        for other in ["running\n", "-1 0x7ffd1 0x7f12\n", "", "232 0x5\n", "232 5 6 7 8 9 10\n", "232 0x5 0x6 0x7 0x8 0x9 0xa"] {
+        for other in [
+            "running\n",
+            "-1 0x7ffd1 0x7f12\n",
+            "",
+            "232 0x5\n",
+            "232 5 6 7 8 9 10\n",
+            "232 0x5 0x6 0x7 0x8 0x9 0xa",
+        ] {
             assert_eq!(parse(other), None, "{other}");
         }
     }
