@@ -5,6 +5,7 @@
 
 use crate::huge::{Pool, moderate, option, thp};
 use crate::place::{alone, hugelift, lacks, needs_root, victim};
+use hugelift_core::maps::Mapping;
 use hugelift_os::proc::procfs::Process;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, Command, Stdio};
@@ -53,11 +54,24 @@ impl Running {
         smaps.iter().filter(|m| !m.mapping.prot.write).map(|m| m.huge()).sum()
     }
 
-    /// Returns its mappings of files.
+    /// Returns its mappings of files. Neighbours that continue each other count as one: the kernel does not join
+    /// them where one has a page of its own, as that of the code of a borrowed thread.
     fn files(&self) -> Vec<String> {
-        let all = Process::new(self.pid).maps().unwrap();
-        let files = all.iter().filter(|m| m.is_file());
-        files.map(|m| format!("{:?} {:?} {:x} {}", m.range, m.prot, m.offset, m.path.display())).collect()
+        let mut joined: Vec<Mapping> = Vec::new();
+        for mapping in Process::new(self.pid).maps().unwrap().into_iter().filter(Mapping::is_file) {
+            match joined.last_mut() {
+                Some(last)
+                    if last.range.end == mapping.range.start
+                        && (last.file, last.prot) == (mapping.file, mapping.prot)
+                        && last.offset + last.range.len() == mapping.offset =>
+                {
+                    last.range.end = mapping.range.end;
+                }
+                _ => joined.push(mapping),
+            }
+        }
+        let line = |m: &Mapping| format!("{:?} {:?} {:x} {}", m.range, m.prot, m.offset, m.path.display());
+        joined.iter().map(line).collect()
     }
 
     /// Makes it report, and asserts that it has noticed nothing.
@@ -85,15 +99,15 @@ struct Backing {
     _pool: Option<Pool>,
 }
 
-/// Returns transparent huge pages of 2 MB, else pages of the pool.
-fn backing() -> Option<Backing> {
+/// Returns transparent huge pages of 2 MB, else so many pages of the pool.
+fn backing(pages: u64) -> Option<Backing> {
     if thp() == Some(2 << 20) {
         return Some(Backing { options: ["--backing", "thp"].map(String::from).into(), _pool: None });
     }
     let page = moderate().filter(|page| *page == 2 << 20)?;
     let pool = Pool::of(page);
     let options = ["--backing", "hugetlb", "--page-size", &option(page)].map(String::from).into();
-    pool.set(24).then_some(Backing { options, _pool: Some(pool) })
+    pool.set(pages).then_some(Backing { options, _pool: Some(pool) })
 }
 
 fn command(verb: &str, options: &[String], pid: u32) -> Command {
@@ -110,8 +124,8 @@ fn attached(options: &[String], pid: u32) -> String {
     done_in_time(|| command("attach", options, pid))
 }
 
-fn restored(pid: u32) {
-    done_in_time(|| command("restore", &[], pid));
+fn restored(pid: u32) -> String {
+    done_in_time(|| command("restore", &[], pid))
 }
 
 fn done_in_time(make: impl Fn() -> Command) -> String {
@@ -133,7 +147,7 @@ fn done_in_time(make: impl Fn() -> Command) -> String {
 fn attach_and_restore(mode: &[&str]) {
     needs_root!();
     let _alone = alone();
-    let Some(backing) = backing() else { lacks!("no huge pages of 2 MB") };
+    let Some(backing) = backing(24) else { lacks!("no huge pages of 2 MB") };
     let running = Running::start(Command::new(victim("live.pie")).args(mode));
     let before = running.files();
     assert_eq!(running.huge(), 0);
@@ -246,15 +260,15 @@ impl Wait {
 fn each_wait_goes_on() {
     needs_root!();
     let _alone = alone();
-    let Some(backing) = backing() else { lacks!("no huge pages of 2 MB") };
+    let Some(backing) = backing(24) else { lacks!("no huge pages of 2 MB") };
     let began = Instant::now();
     let all: Vec<(&Wait, Running)> = WAITS.iter().map(|wait| (wait, wait.start())).collect();
     std::thread::sleep(Duration::from_secs(TIMEOUT / 2).saturating_sub(began.elapsed()));
     for (wait, running) in &all {
         let said = attached(&backing.options, running.pid);
         assert!(running.huge() >= LIFTED, "{}: {said}", wait.call);
-        restored(running.pid);
-        assert_eq!(running.huge(), 0, "{}", wait.call);
+        let said = restored(running.pid);
+        assert_eq!(running.huge(), 0, "{}: {said}", wait.call);
     }
     // Those with a timeout end last.
     for (wait, running) in all.into_iter().rev() {
@@ -262,19 +276,26 @@ fn each_wait_goes_on() {
     }
 }
 
+/// Waits that go on even if hugelift is killed between its stop of the thread and its first change. One that ends
+/// with EINTR after any stop does not.
+const KILLED: [Wait; 2] = [
+    wait("poll", 0, EndsBy::Byte, (1, 0, 0)),
+    wait("nanosleep", 3600, EndsBy::Signal(libc::SIGUSR1), (-1, libc::EINTR, 1)),
+];
+
 /// hugelift is killed just before each of its operations on the first threads that it borrows.
 #[test]
 fn helper_killed_at_each_step() {
     const STEPS: u32 = 48;
     needs_root!();
     let _alone = alone();
-    let Some(backing) = backing() else { lacks!("no huge pages of 2 MB") };
-    let waits = [&WAITS[3], &WAITS[4]];
+    let Some(backing) = backing(24 + 8 * u64::from(STEPS)) else { lacks!("no huge pages of 2 MB") };
+    let waits = [&WAITS[3], &KILLED[0], &KILLED[1]];
     let all = waits.map(Wait::start);
     let mut killed = 0;
     for step in 0..STEPS {
-        // The steps of both are the same, or nearly so.
-        let running = &all[step as usize % 2];
+        // Their steps are nearly the same.
+        let running = &all[step as usize % all.len()];
         let mut dying = command("attach", &backing.options, running.pid);
         let output = dying.env("HUGELIFT_TEST_DIE", format!("{step}:helper")).output().unwrap();
         killed += u32::from(output.status.code().is_none());
@@ -287,8 +308,9 @@ fn helper_killed_at_each_step() {
     }
     assert!(killed > STEPS / 2, "{killed} of {STEPS} were killed");
     for (wait, running) in waits.into_iter().zip(all) {
-        attached(&backing.options, running.pid);
-        assert!(running.huge() >= LIFTED, "{}", running.huge());
+        restored(running.pid);
+        let said = attached(&backing.options, running.pid);
+        assert!(running.huge() >= LIFTED, "{} {said}", running.huge());
         wait.finish(running);
     }
 }
@@ -298,7 +320,7 @@ fn helper_killed_at_each_step() {
 fn watcher_lifts_a_program_that_computes() {
     needs_root!();
     let _alone = alone();
-    let Some(backing) = backing() else { lacks!("no huge pages of 2 MB") };
+    let Some(backing) = backing(24) else { lacks!("no huge pages of 2 MB") };
     if backing.options[1] != "thp" {
         lacks!("a transparent huge page is larger than the victim");
     }
@@ -306,7 +328,9 @@ fn watcher_lifts_a_program_that_computes() {
     run.args(["run", "--"]).arg(victim("vm_wait.pie")).arg("compute").env("HUGELIFT_STORE", "/dev/null/none");
     let began = Instant::now();
     let running = Running::start(&mut run);
-    assert_eq!(running.huge(), 0, "nothing is copied at the start");
+    if running.huge() > 0 {
+        lacks!("the page cache of the victim is huge already");
+    }
     while running.huge() < LIFTED {
         assert!(began.elapsed() < PATIENCE, "{}", running.huge());
         std::thread::sleep(Duration::from_millis(50));

@@ -2,8 +2,8 @@
 //! Code caves: unused bytes of executable mappings, for the code of borrowed threads.
 
 use crate::arch;
-use crate::machine::base_page;
 use crate::proc::memory;
+use crate::proc::snapshot::keeps_its_end;
 use hugelift_core::addr::Addr;
 use hugelift_core::maps::Mapping;
 
@@ -55,12 +55,6 @@ impl Caves {
     pub fn data(&self) -> Addr {
         self.data
     }
-}
-
-/// Returns whether the last page of a mapping stays what it is: it is not replaced by a huge page. Huge pages
-/// have 16 base pages at least (64 kB on AArch64).
-fn keeps_its_end(mapping: &Mapping) -> bool {
-    !mapping.range.end.0.is_multiple_of(16 * base_page().bytes())
 }
 
 /// Returns the places for a cave in the last bytes of a mapping, the last one first.
