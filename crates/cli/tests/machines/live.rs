@@ -204,7 +204,7 @@ const fn wait(call: &'static str, seconds: u64, ends_by: EndsBy, expected: (i64,
 }
 
 /// The timeout of the waits that have one.
-const TIMEOUT: u64 = 60;
+const TIMEOUT: u64 = 40;
 
 /// Waits that the kernel continues, restarts, restarts unless there is a handler, and ends with EINTR.
 const WAITS: [Wait; 9] = [
@@ -286,7 +286,7 @@ const KILLED: [Wait; 2] = [
 /// hugelift is killed just before each of its operations on the first threads that it borrows.
 #[test]
 fn helper_killed_at_each_step() {
-    const STEPS: u32 = 48;
+    const STEPS: u32 = 36;
     needs_root!();
     let _alone = alone();
     let Some(backing) = backing(24 + 8 * u64::from(STEPS)) else { lacks!("no huge pages of 2 MB") };
