@@ -37,12 +37,12 @@ machine() {
     arm64-6.1)
       arch=aarch64 kernel=arm64-6.1 disks='xfs ext4 btrfs'
       qemu=("${arm[@]}" -M virt -cpu neoverse-n1)
-      suites=(launcher files moved prime shared limited)
+      suites=(launcher files live moved prime shared limited)
       ;;
     arm64-6.12-16k) # base pages of 16 kB: a THP has 32 MB
       arch=aarch64 kernel=arm64-6.12-16k memory=3G
       qemu=("${arm[@]}" -M virt -cpu neoverse-n1)
-      suites=(backings fallbacks masked parts prime shared symbols)
+      suites=(backings fallbacks live masked parts prime shared symbols)
       ;;
     arm64-bti-mte) # without pauth-impdef QEMU emulates the slow cipher of pointer authentication
       arch=aarch64 kernel=arm64-6.1
@@ -52,7 +52,7 @@ machine() {
     x86_64-6.1)
       kernel=x86_64-6.1 disks='xfs ext4 btrfs'
       qemu=("${x86[@]}")
-      suites=(backings fallbacks files limited masked moved prime shared)
+      suites=(backings fallbacks files limited live masked moved prime shared)
       ;;
     x86_64-6.12)
       kernel=x86_64-6.12 disks='xfs ext4 btrfs'

@@ -22,7 +22,6 @@ use hugelift_os::launch::lookup::resolve;
 use hugelift_os::pagecache::{self, Search};
 use hugelift_os::proc::procfs::Process;
 use hugelift_os::proc::snapshot;
-use hugelift_os::trace::live::Live;
 use hugelift_report::html::map::document;
 use hugelift_report::lift::{Style, text};
 use std::ffi::{OsStr, OsString};
@@ -96,7 +95,7 @@ pub fn of_process(pid: u32, policy: &Policy) -> Result<Report, Failure> {
     report.pid = Some(pid);
     let opened = opened(pid, &snapshot);
     // A running process is lifted without its outer spans.
-    let is_attachable = Live::is_supported() && policy.span == SpanChoice::Inner;
+    let is_attachable = policy.span == SpanChoice::Inner;
     report.advise(&words(pid), |path| opened.contains(path), is_attachable.then_some(pid));
     report.spans = gains(&snapshot, policy);
     let page = snapshot.machine.thp_page;

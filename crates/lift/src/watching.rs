@@ -13,7 +13,6 @@ use hugelift_core::policy::Backing;
 use hugelift_core::snapshot::{Part, Snapshot};
 use hugelift_os::launch;
 use hugelift_os::launch::helper::Verdict;
-use hugelift_os::trace::live::Live;
 use hugelift_os::watch::joiner::Joiner;
 use hugelift_os::watch::watcher::{Program, Watcher};
 
@@ -21,7 +20,7 @@ use hugelift_os::watch::watcher::{Program, Watcher};
 /// Only the launcher may ask: the helper is another process.
 pub(crate) fn may_lift_later() -> bool {
     // The program would wait for a process that is its child.
-    !launch::adopts_orphans() && Live::is_supported()
+    !launch::adopts_orphans()
 }
 
 impl LiftJob {
@@ -83,7 +82,7 @@ impl LiftJob {
 
     /// Returns whether the program can be lifted while it runs.
     pub(crate) fn lifts_later(&self) -> bool {
-        !self.adopts && Live::is_supported()
+        !self.adopts
     }
 
     /// Says why the programs that the program starts are not lifted, if that is so.
@@ -94,9 +93,6 @@ impl LiftJob {
             None if self.adopts => "no process of hugelift can stay beside pid 1 or a subreaper; hugelift attach PID lifts a process \
                   that runs"
                 .into(),
-            None if !Live::is_supported() => {
-                "on this architecture hugelift does not lift programs that run already".into()
-            }
             None => return None,
         };
         self.mark = None;

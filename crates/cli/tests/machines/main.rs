@@ -15,6 +15,7 @@ mod held;
 mod huge;
 mod launcher;
 mod limited;
+mod live;
 mod look;
 mod mask;
 mod masked;

@@ -4,7 +4,6 @@
 use crate::common::build::{code_file, must};
 use crate::common::{Cmd, HUGELIFT, Held, Primed, fat};
 use crate::skip;
-use hugelift_os::trace::live::Live;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -54,8 +53,7 @@ fn of_doctor(pid: u32) -> Option<String> {
 /// Returns the advice for the next start of the program, after that for the process itself.
 fn for_next_start(advice: &str, pid: u32) -> String {
     let before = format!("hugelift attach {pid}, or for its next start ");
-    let rest = advice.strip_prefix(&before).or((!Live::is_supported()).then_some(advice));
-    rest.unwrap_or_else(|| panic!("{advice}")).to_string()
+    advice.strip_prefix(&before).unwrap_or_else(|| panic!("{advice}")).to_string()
 }
 
 /// Returns the arguments of the first command in the advice, without the word `hugelift`.
@@ -135,9 +133,6 @@ fn advice_on_needed_objects_is_followed_and_changes_something() {
 /// The advice for a process that runs lifts its own code and the library that it has opened, without a new start.
 #[test]
 fn advice_on_a_running_process_is_followed_and_changes_something() {
-    if !Live::is_supported() {
-        skip!("running processes cannot be lifted on this architecture");
-    }
     let copy = Primed::small(&fat("hold").build());
     let program = copy.path().canonicalize().expect("the copy");
     let jdk = jdk();

@@ -91,6 +91,10 @@ static int64_t queued(void)
 static void timed(const char *call, int64_t began, int64_t queued_before, int64_t timeout, int64_t coarse)
 {
 	int64_t over = now() - began - timeout;
+#ifdef MAY_BE_LATE /* the clock ticks of a machine that has no CPU are late, too */
+	if (over > 0 || coarse)
+		return;
+#endif
 	if (over < -coarse) {
 		atomic_fetch_add(&early, 1);
 		wrong(call, "ended too early, by us", (long)(-over / 1000));
@@ -192,6 +196,27 @@ static void step_registers(struct worker *w)
 		    r10 != 0xaa || r11 != 0xbb || bad)
 			wrong("registers", "changed", (long)bad);
 	}
+#elif defined __aarch64__
+	/* x9 to x11 count, x0 to x8 and v0 must stay, and the carry flag is set by cmp and used by adc. */
+	for (int i = 0; i < 20; i++) {
+		unsigned long bad;
+		__asm__ volatile(
+			"mov x10, #50000\n mov x9, #0\n"
+			"mov x0, #0x10\n mov x1, #0x11\n mov x2, #0x12\n mov x3, #0x13\n mov x4, #0x14\n"
+			"mov x5, #0x15\n mov x6, #0x16\n mov x7, #0x17\n mov x8, #0x18\n dup v0.2d, x8\n"
+			"1: cmp xzr, xzr\n adc x9, x9, xzr\n sub x9, x9, #1\n"
+			"umov x11, v0.d[1]\n eor x11, x11, x8\n orr x9, x9, x11\n"
+			"sub x10, x10, #1\n cbnz x10, 1b\n"
+			"sub x0, x0, #0x10\n orr x9, x9, x0\n sub x1, x1, #0x11\n orr x9, x9, x1\n"
+			"sub x2, x2, #0x12\n orr x9, x9, x2\n sub x3, x3, #0x13\n orr x9, x9, x3\n"
+			"sub x4, x4, #0x14\n orr x9, x9, x4\n sub x5, x5, #0x15\n orr x9, x9, x5\n"
+			"sub x6, x6, #0x16\n orr x9, x9, x6\n sub x7, x7, #0x17\n orr x9, x9, x7\n"
+			"sub x8, x8, #0x18\n orr %0, x9, x8\n"
+			: "=r"(bad)
+			:: "x0", "x1", "x2", "x3", "x4", "x5", "x6", "x7", "x8", "x9", "x10", "x11", "v0", "cc");
+		if (bad)
+			wrong("registers", "changed", (long)bad);
+	}
 #endif
 	struct timespec t = { 0, 3 * MS };
 	TIMED("nanosleep after computing", t.tv_nsec, 0, 0, 0, nanosleep(&t, NULL));
@@ -286,6 +311,12 @@ static __attribute__((noinline)) size_t written_below(int again)
 		register long size __asm__("r10") = 0;
 		__asm__ volatile("syscall" : "+a"(result) : "D"(&t), "S"(0L), "d"(0L), "r"(size)
 				 : "rcx", "r11", "memory");
+		bad += result != 0;
+#elif defined __aarch64__
+		register long number __asm__("x8") = SYS_nanosleep;
+		register void *result __asm__("x0") = &t;
+		register long rest __asm__("x1") = 0;
+		__asm__ volatile("svc #0" : "+r"(result) : "r"(number), "r"(rest) : "memory");
 		bad += result != 0;
 #endif
 		for (volatile int spin = 0; spin < 100000; spin++)
@@ -544,13 +575,14 @@ static long finish_signals(timer_t timer, int64_t began)
 		all = atomic_load(&ordered) >= atomic_load(&sent) && atomic_load(&anyone) >= atomic_load(&sent) &&
 		      atomic_load(&ticks) >= due;
 	}
-	long most = (now() - began) / TICK_NS;
+	/* In this order: more ticks may come before the time is read. */
+	long counted = atomic_load(&ticks), most = (now() - began) / TICK_NS;
 	if (atomic_load(&ordered) != atomic_load(&sent))
 		wrong("signals to a thread", "more or less than were sent", ordered - sent);
 	if (atomic_load(&anyone) != atomic_load(&sent))
 		wrong("signals to the process", "more or less than were sent", anyone - sent);
-	if (atomic_load(&ticks) < due || atomic_load(&ticks) > most)
-		wrong("timer", "ticks more or less than are due", atomic_load(&ticks) - due);
+	if (counted < due || counted > most)
+		wrong("timer", "ticks more or less than are due", counted - due);
 	timer_delete(timer);
 	return due;
 }

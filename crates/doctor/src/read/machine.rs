@@ -11,7 +11,6 @@ use hugelift_os::machine;
 use hugelift_os::machine::tree::Tree;
 use hugelift_os::machine::{cgroup, pools, sysfs};
 use hugelift_os::proc::procfs::ProcError;
-use hugelift_os::trace::live::Live;
 use std::path::Path;
 
 const THP: &str = "/sys/kernel/mm/transparent_hugepage";
@@ -47,7 +46,7 @@ pub fn facts(tree: &Tree, pid: Option<u32>, folder: &Path) -> Result<Facts, Proc
         guest: field(&cpuinfo, "flags").map(|flags| flags.split(' ').any(|f| f == "hypervisor")),
         root: (!tree.is_live())
             .then(|| tree.path("").escaped().to_string().trim_end_matches('/').to_string()),
-        attaches: tree.is_live() && Live::is_supported(),
+        attaches: tree.is_live(),
         thp: thp(tree, &status),
         counters: counters(&tree.read("/proc/vmstat").unwrap_or_default()),
         pools,

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! AArch64.
 
-use super::{Frame, Interrupted, put, put32};
+mod lent;
+
+use super::{Frame, put, put32};
 use hugelift_core::addr::Addr;
 use hugelift_core::elf::Machine;
 
@@ -206,23 +208,7 @@ pub const BATCH: [u8; 40] = code([
     SVC,         // svc #0                  load all registers from the frame at sp
 ]);
 
-/// Bytes that [`lent_stub`] takes at most.
-pub const LENT_STUB_BYTES: usize = 160;
-
-/// Returns no code: no jump of this architecture reaches every address without changing a register.
-pub fn lent_stub(_regs: &Regs, _mask: u64) -> Option<Vec<u8>> {
-    None
-}
-
-/// Returns the registers as they are: no thread is borrowed.
-pub fn interrupted(regs: &Regs) -> Interrupted {
-    Interrupted::No(*regs)
-}
-
-/// Returns nothing: no thread is borrowed.
-pub fn made_anew(_regs: &Regs) -> Option<Regs> {
-    None
-}
+pub use lent::*;
 
 /// Bytes that are reserved for the code that [`entry_stub`] returns.
 pub const ENTRY_STUB_BYTES: usize = 72;

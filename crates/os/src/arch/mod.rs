@@ -13,14 +13,22 @@
 //! | `STUB`, `COPY_AT`, `SYSCALL_AT`, `RETURN_AT` | code that makes one system call, then calls rt_sigreturn(2) |
 //! | `BATCH`, `Regs::with_batch`, `Regs::in_batch` | code that makes a list of system calls, then calls rt_sigreturn(2) |
 //! | `entry_stub`, `entry_registers`, `ENTRY_STUB_BYTES` | code that a dynamic program runs at its entry point |
-//! | `lent_stub`, `LENT_STUB_BYTES`, `interrupted`, `made_anew` | code that a borrowed thread runs, where there is such code; how a thread in a system call goes on |
+//! | `lent_stub`, `LENT_STUB_BYTES`, `reaches` | code that a borrowed thread runs, and how far it may be from the thread's own code |
+//! | `interrupted`, `made_anew`, `SHOWS_CALLS`, `SYSCALL_REGSET` | how a thread in a system call goes on; what its registers show of the call |
+//! | `LOST_IN_CALLS`, `is_lost` | registers that a system call clears |
 //! | `signal_frame`, `FRAME_PC` | the frame from which rt_sigreturn(2) restores registers; the program counter in it |
 //! | `PROT_BTI`, `has_bti` | branch target identification, where the architecture has it |
 //! | `call_on_stack` | calls a function on another stack |
 //! | `RED_ZONE` | bytes below the stack pointer that belong to the program |
 
+use hugelift_core::addr::Addr;
+
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
+// The tests of its code run on each architecture.
+#[cfg(any(target_arch = "aarch64", test))]
+#[path = "aarch64/stub.rs"]
+mod aarch64_stub;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 
@@ -43,15 +51,60 @@ pub struct Frame {
     pub sp_at: u64,
 }
 
+/// A system call in which a thread is: what `/proc/PID/task/TID/syscall` shows (proc_pid_syscall(5)).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Call {
+    /// The call's number.
+    pub number: i64,
+    /// Its arguments.
+    pub args: [u64; 6],
+    /// The stack pointer.
+    pub sp: Addr,
+    /// The program counter, behind the instruction that makes the call.
+    pub pc: Addr,
+}
+
+/// What can be found out about a thread at a ptrace stop, beside its registers.
+pub trait Surroundings {
+    /// Returns the instruction at `at`, of as many bytes as one that makes a system call.
+    fn instruction(&self, at: Addr) -> Option<[u8; SYSCALL_BYTES as usize]>;
+
+    /// Returns the first argument of the call that the stop has ended with EINTR, if it was this one (its
+    /// first argument is not compared). `None` if it may be a signal handler that has ended it.
+    fn first_argument(&self, call: &Call) -> Option<u64>;
+}
+
 /// How a thread goes on that a stop found in a system call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Interrupted {
     /// It was not in a call, or the call had ended: these registers are its own.
     No(Regs),
-    /// It makes the call again, or goes on with it, without having seen the stop.
-    Restarts(Regs),
+    /// With these registers it makes the call again, or goes on with it, without having seen the stop.
+    Restarts(Regs, Option<CallEnd>),
     /// The call has ended with EINTR. It has this number, and would be made again with these registers.
-    Eintr(i64, Regs),
+    Eintr(i64, Regs, Option<CallEnd>),
+    /// Whether the call is continued or made shows only when the thread has entered it again.
+    Enters,
+}
+
+/// What makes the kernel do to an interrupted call what it would have done without the tracer, where it
+/// decides so before the stop at which it delivers signals. Set at the end of another call, these registers
+/// let it decide once more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CallEnd {
+    /// The first argument that the other call must have.
+    pub argument: u64,
+    /// The registers, with the result that makes the kernel restart the call or end it with EINTR.
+    pub regs: Regs,
+}
+
+/// How a thread makes its call anew that the kernel would continue by restart_syscall(2).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Anew {
+    /// Its registers.
+    pub regs: Regs,
+    /// Code that must be in the cave, and stay there.
+    pub code: Vec<u8>,
 }
 
 /// The alignment that the first byte of a frame must have.

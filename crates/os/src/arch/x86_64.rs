@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! x86-64.
 
-use super::{FRAME_ALIGN, Frame, Interrupted, put, put32};
+use super::{Anew, FRAME_ALIGN, Frame, Interrupted, Surroundings, put, put32};
 use hugelift_core::addr::Addr;
 use hugelift_core::elf::Machine;
 
@@ -214,6 +214,25 @@ pub const BATCH: [u8; 50] = [
 /// `rt_sigprocmask(2)` on x86-64.
 const SYS_RT_SIGPROCMASK: u32 = 14;
 
+/// Registers at a ptrace stop show the call that it has interrupted.
+pub const SHOWS_CALLS: bool = true;
+
+/// There is no regset of the system call's number alone.
+pub const SYSCALL_REGSET: Option<usize> = None;
+
+/// Regsets of registers that a system call clears: none.
+pub const LOST_IN_CALLS: [usize; 0] = [];
+
+/// Returns false: there are no such registers.
+pub fn is_lost(_header: &[u8; 16]) -> bool {
+    false
+}
+
+/// Returns true: the code of [`lent_stub`] jumps to any address.
+pub fn reaches(_cave: Addr, _pc: Addr) -> bool {
+    true
+}
+
 /// Bytes that [`lent_stub`] takes at most.
 pub const LENT_STUB_BYTES: usize = 160;
 
@@ -222,9 +241,9 @@ pub const LENT_STUB_BYTES: usize = 160;
 /// jumps to where the thread was. `regs` are the thread's own.
 ///
 /// The tracer loads the call's number and arguments and enters at the first byte. `syscall` changes rax, rcx
-/// and r11 only, and keeps the flags, so no register needs the stack. `None` where no such code exists.
+/// and r11 only, and keeps the flags, so no register needs the stack.
 #[rustfmt::skip]
-pub fn lent_stub(regs: &Regs, mask: u64) -> Option<Vec<u8>> {
+pub fn lent_stub(_cave: Addr, regs: &Regs, mask: u64) -> Option<Vec<u8>> {
     let mut code = Vec::with_capacity(LENT_STUB_BYTES);
     code.extend([0x0f, 0x05]);              // syscall              the call that the tracer has loaded
     code.push(0xb8);                        // mov $14, %eax        rt_sigprocmask
@@ -260,7 +279,7 @@ pub fn lent_stub(regs: &Regs, mask: u64) -> Option<Vec<u8>> {
 
 /// Returns how a thread with `regs` at a ptrace stop goes on (signal(7), "Interruption of system calls by
 /// stop signals"; arch/x86/kernel/signal.c, `arch_do_signal_or_restart`).
-pub fn interrupted(regs: &Regs) -> Interrupted {
+pub fn interrupted(regs: &Regs, _around: &impl Surroundings) -> Interrupted {
     const EINTR: i64 = -4;
     const ERESTARTSYS: i64 = -512;
     const ERESTARTNOHAND: i64 = -514;
@@ -272,9 +291,9 @@ pub fn interrupted(regs: &Regs) -> Interrupted {
     // `syscall` has two bytes. A call number of -1 keeps the kernel from restarting a second time.
     let again = |rax: i64| Regs { rip: regs.rip - 2, rax: rax as u64, orig_rax: u64::MAX, ..*regs };
     match regs.rax as i64 {
-        ERESTARTNOHAND..=ERESTARTSYS => Interrupted::Restarts(again(number)),
-        ERESTART_RESTARTBLOCK => Interrupted::Restarts(again(libc::SYS_restart_syscall)),
-        EINTR => Interrupted::Eintr(number, again(number)),
+        ERESTARTNOHAND..=ERESTARTSYS => Interrupted::Restarts(again(number), None),
+        ERESTART_RESTARTBLOCK => Interrupted::Restarts(again(libc::SYS_restart_syscall), None),
+        EINTR => Interrupted::Eintr(number, again(number), None),
         _ => Interrupted::No(Regs { orig_rax: u64::MAX, ..*regs }),
     }
 }
@@ -285,13 +304,18 @@ pub fn returning(regs: &Regs, result: i64) -> Option<Regs> {
     regs.is_in_call().then_some(Regs { rax: result as u64, ..*regs })
 }
 
+/// Returns the same: the registers of a thread show at once how its call goes on.
+pub fn entered(regs: &Regs, around: &impl Surroundings) -> Interrupted {
+    interrupted(regs, around)
+}
+
 /// Returns registers for a thread at a ptrace stop in a call that the kernel would continue by
 /// restart_syscall(2): with them the kernel makes the call itself again. `None` if it would not.
-pub fn made_anew(regs: &Regs) -> Option<Regs> {
+pub fn made_anew(regs: &Regs, _around: &impl Surroundings, _cave: Option<Addr>) -> Option<Anew> {
     const ERESTARTNOINTR: i64 = -513;
     const ERESTART_RESTARTBLOCK: i64 = -516;
     let is_continued = regs.is_in_call() && regs.rax as i64 == ERESTART_RESTARTBLOCK;
-    is_continued.then_some(Regs { rax: ERESTARTNOINTR as u64, ..*regs })
+    is_continued.then(|| Anew { regs: Regs { rax: ERESTARTNOINTR as u64, ..*regs }, code: Vec::new() })
 }
 
 /// Bytes that are reserved for the code that [`entry_stub`] returns.

@@ -99,6 +99,20 @@ pub fn written_bytes(pid: i32, range: Range) -> io::Result<u64> {
     scan(pid, range, PAGE_IS_PRESENT | PAGE_IS_FILE, PAGE_IS_FILE)
 }
 
+/// Returns whether the page at `at`, in a mapping of a file, is resident and no longer the file's
+/// (`/proc/PID/pagemap`, for kernels without PAGEMAP_SCAN).
+///
+/// # Errors
+/// EACCES, ENOENT.
+pub fn is_own(pid: i32, at: Addr) -> io::Result<bool> {
+    const PRESENT: u64 = 1 << 63;
+    const FILE_OR_SHARED: u64 = 1 << 61;
+    let mut entry = [0; ENTRY as usize];
+    File::open(format!("/proc/{pid}/pagemap"))?
+        .read_exact_at(&mut entry, at.0 / base_page().bytes() * ENTRY)?;
+    Ok(u64::from_ne_bytes(entry) & (PRESENT | FILE_OR_SHARED) == PRESENT)
+}
+
 /// Returns the bytes of `range` in process `pid` that are present, zero pages included, which smaps does
 /// not count.
 ///
@@ -106,7 +120,7 @@ pub fn written_bytes(pid: i32, range: Range) -> io::Result<u64> {
 /// EACCES, ENOENT.
 pub fn present_bytes(pid: i32, range: Range) -> io::Result<u64> {
     const PRESENT: u64 = 1 << 63;
-    let page = crate::machine::base_page().bytes();
+    let page = base_page().bytes();
     let pagemap = File::open(format!("/proc/{pid}/pagemap"))?;
     let mut buffer = [0; 1 << 15];
     let mut present = 0;

@@ -5,8 +5,7 @@
 //! have been replaced since.
 
 use crate::io::open;
-use crate::machine::nodes;
-use crate::machine::probe;
+use crate::machine::{base_page, nodes, probe};
 use crate::proc::pagemap;
 use crate::proc::procfs::{ProcError, Process, Status, read_at, read_head};
 use hugelift_core::addr::{Addr, PageSize, Range};
@@ -32,11 +31,11 @@ const MAX_STRETCH: u64 = 64 << 10;
 /// [`ProcError`] if the mappings cannot be read. An object that does not parse is left out.
 pub fn live(pid: Option<u32>, min_bytes: u64) -> Result<Snapshot, ProcError> {
     let process = pid.map_or(Process::OWN, Process::new);
-    of(process, min_bytes, probe(pid), &process.status()?)
+    take(process, min_bytes, probe(pid), &process.status()?, Checked::WholeHugePages)
 }
 
-/// Takes a snapshot as [`live`] does, of a process whose status is known already, on a machine that was
-/// probed before.
+/// Takes a snapshot as [`live`] does, of a process at its start whose status is known already, on a machine that
+/// was probed before.
 ///
 /// # Errors
 /// See [`live`].
@@ -46,6 +45,26 @@ pub fn of(
     machine: Machine,
     status: &Status,
 ) -> Result<Snapshot, ProcError> {
+    take(process, min_bytes, machine, status, Checked::All)
+}
+
+/// Where code is looked for that was written to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Checked {
+    /// In all of a mapping.
+    All,
+    /// In what whole huge pages can cover, as a running process is lifted by nothing else. The last page may hold
+    /// code of a borrowed thread ([`crate::trace::caves`]).
+    WholeHugePages,
+}
+
+fn take(
+    process: Process,
+    min_bytes: u64,
+    machine: Machine,
+    status: &Status,
+    checked: Checked,
+) -> Result<Snapshot, ProcError> {
     let mut mappings = process.maps()?;
     process.add_bti(&mut mappings)?;
     // Without AT_ENTRY the executable is taken to be the first object: the kernel maps it
@@ -54,7 +73,7 @@ pub fn of(
     let finder = Finder { process, page: machine.base_page, mappings: &mappings, entry, min_bytes };
     let mut objects = finder.objects();
     put_executable_first(&mut objects, entry);
-    let patched = patched(process, &mappings, min_bytes)?;
+    let patched = patched(process, &mappings, min_bytes, checked)?;
     let special = if min_bytes == 0 || status.locked != Some(0) { special(process)? } else { Vec::new() };
     let brk = if min_bytes == 0 { start_brk(process) } else { None };
     let (cached, stored) = (Vec::new(), Stored::default());
@@ -85,23 +104,45 @@ fn special(process: Process) -> Result<Vec<(Range, Attribute)>, ProcError> {
 }
 
 /// Returns the mappings of code, of at least `min_bytes`, that hold pages which are no longer the file's.
-fn patched(process: Process, mappings: &[Mapping], min_bytes: u64) -> Result<Vec<Range>, ProcError> {
+fn patched(
+    process: Process,
+    mappings: &[Mapping],
+    min_bytes: u64,
+    checked: Checked,
+) -> Result<Vec<Range>, ProcError> {
     let is_code = |m: &&Mapping| m.is_file() && m.prot.exec && !m.prot.write && m.range.len() >= min_bytes;
     let pid = process.pid().cast_signed();
     let mut patched = Vec::new();
+    let base = base_page().bytes();
+    let leaves_end = |m: &Mapping| checked == Checked::WholeHugePages && keeps_its_end(m);
     for mapping in mappings.iter().filter(is_code) {
-        match pagemap::written_bytes(pid, mapping.range) {
+        let mut range = mapping.range;
+        if leaves_end(mapping) {
+            range.end.0 -= base;
+        }
+        match pagemap::written_bytes(pid, range) {
             Ok(0) => {}
             Ok(_) => patched.push(mapping.range),
             // Before Linux 6.7: smaps, once for all mappings.
             Err(_) => {
                 let usage = process.smaps()?;
-                let written = usage.iter().filter(|u| is_code(&&u.mapping) && u.anonymous > 0);
+                let in_end = |m: &Mapping| {
+                    let last = Addr(m.range.end.0 - base);
+                    if leaves_end(m) && pagemap::is_own(pid, last).unwrap_or(false) { base } else { 0 }
+                };
+                let is_written = |u: &&Usage| is_code(&&u.mapping) && u.anonymous > in_end(&u.mapping);
+                let written = usage.iter().filter(is_written);
                 return Ok(written.map(|u| u.mapping.range).collect());
             }
         }
     }
     Ok(patched)
+}
+
+/// Returns whether the last page of a mapping cannot become part of a huge page. That has 16 base pages at least
+/// (64 kB on AArch64).
+pub(crate) fn keeps_its_end(mapping: &Mapping) -> bool {
+    !mapping.range.end.0.is_multiple_of(16 * base_page().bytes())
 }
 
 /// Marks the object whose segments hold `entry` and puts it before the others.

@@ -4,7 +4,7 @@
 //! `HUGELIFT_TEST_DIE=N:helper` and `N:target` kill the helper or the target just before a chosen
 //! ptrace operation, `N:stopped` stops the helper there, and with `count` the helper prints how many
 //! operations there were. `HUGELIFT_TEST_PATIENCE` is the time in milliseconds that the launcher and the
-//! helper wait.
+//! helper wait, also for a borrowed thread.
 
 use std::time::Duration;
 

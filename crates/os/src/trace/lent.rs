@@ -7,7 +7,7 @@
 //! calls holds the thread's own registers as constants ([`arch::lent_stub`]):
 //!
 //! ```text
-//!   code cave:  | syscall | rt_sigprocmask(old mask) | load registers | jmp *0(%rip) | old pc | old mask |
+//!   code cave:  | syscall | rt_sigprocmask(old mask) | load registers | jump to old pc | constants |
 //!                 ^ pc, with the call's number and arguments loaded by the tracer
 //! ```
 //!
@@ -21,32 +21,31 @@
 //! signals that have arrived meanwhile. Only the code in the cave, which runs if the tracer dies, has these
 //! codes applied already.
 //!
+//! Where the kernel has applied these codes before the stop, the registers alone do not bring the thread back:
+//! a signal that arrives now must end some calls with EINTR. There the thread gets the codes at the end of a
+//! last call of ours ([`arch::CallEnd`]), on its way to the last stop.
+//!
 //! Some calls end with EINTR after any stop (signal(7)). Such a call is made again, unless a signal is
 //! pending, which would have ended it too. Its relative timeout would begin anew. That of epoll_wait(2) is
-//! shortened ([`TimedWait`]); a thread that is found waiting in another such call with a timeout is not stopped at all.
+//! shortened ([`TimedWait`]); a thread that is found waiting in another such call with a timeout is not stopped at
+//! all.
 
-use crate::arch::{self, Interrupted, Regs};
+use crate::arch::{self, CallEnd, Interrupted, Regs};
 use crate::proc::memory;
 use crate::proc::procfs::Process;
+use crate::trace::caves::{CAVE_BYTES, Caves, DATA_BYTES};
 use crate::trace::filter::{self, Forbids, Known, Refusal};
 use crate::trace::ptrace::{self, Error, Resume, Stop, Stopped, Tid};
+use crate::trace::seen::Seen;
 use crate::trace::timeout::TimedWait;
 use crate::trace::{deadline, faultpoint, waits};
 use hugelift_core::addr::Addr;
-use hugelift_core::maps::Mapping;
 use hugelift_core::seccomp::Filters;
 use nix::fcntl::Flock;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::rc::Rc;
-
-/// Bytes of a cave: the code, and after it [`DATA_BYTES`] for what arguments point to.
-const CAVE_BYTES: usize = 256;
-/// Zeros that must be in front of a cave, unless it begins a page.
-const GAP_BYTES: usize = 16;
-/// Bytes in the cave that arguments of calls can point to.
-pub const DATA_BYTES: usize = CAVE_BYTES - arch::LENT_STUB_BYTES;
 
 /// Why a thread cannot be lent now.
 #[derive(Debug, thiserror::Error)]
@@ -93,9 +92,12 @@ pub enum NotLent {
     /// A borrowed thread did not come back in time, or has ended.
     #[error("a borrowed thread did not come back ({0}); what was begun is left as it is")]
     Lost(Error),
-    /// There is no code for this architecture.
-    #[error("hugelift cannot lift running processes on this architecture yet")]
-    Architecture,
+    /// No cave is near enough to the thread's code.
+    #[error("no executable mapping near {1} in process {0} ends with {CAVE_BYTES} unused bytes")]
+    OutOfReach(i32, Addr),
+    /// A system call would clear registers that the thread uses.
+    #[error("thread {0} computes with vector registers that a system call clears (SVE, SME)")]
+    Vectors(Tid),
 }
 
 impl NotLent {
@@ -109,46 +111,16 @@ impl NotLent {
             | NotLent::Woken(_)
             | NotLent::Filtered(..)
             | NotLent::CutShort(..)
+            | NotLent::OutOfReach(..)
+            | NotLent::Vectors(_)
             | NotLent::NoThread(_) => false,
             NotLent::Stopped(_)
             | NotLent::Exec(_)
             | NotLent::OtherBits(_)
             | NotLent::Busy(_)
             | NotLent::Lost(_)
-            | NotLent::NoCave(_)
-            | NotLent::Architecture => true,
+            | NotLent::NoCave(_) => true,
         }
-    }
-}
-
-/// Unused bytes at the end of an executable mapping.
-#[derive(Clone, Copy, Debug)]
-pub struct Cave(Addr);
-
-impl Cave {
-    /// Looks for zeros at the end of the vdso, then of each executable mapping of a file.
-    ///
-    /// A tracer that was killed leaves its code: a thread may still run it, or come back to it from a
-    /// signal handler. So only zeros are taken, and a page is searched from its end on.
-    pub fn find(pid: i32, mappings: &[Mapping]) -> Option<Cave> {
-        const SEARCHED: usize = 4096;
-        let vdso = |m: &&Mapping| m.is_named("[vdso]");
-        let code = |m: &&Mapping| m.prot.exec && m.prot.read && !m.prot.write && m.is_file();
-        let mut candidates = mappings.iter().filter(vdso).chain(mappings.iter().filter(code));
-        candidates.find_map(|mapping| {
-            let start = Addr(mapping.range.end.0 - SEARCHED as u64);
-            let page: [u8; SEARCHED] = memory::read_array(pid, start).ok()?;
-            let is_free = |at: &usize| page[*at..*at + CAVE_BYTES].iter().all(|byte| *byte == 0);
-            // What is in front of the zeros may be the end of an instruction: leave a gap.
-            let gap = |at: &usize| page[at.saturating_sub(GAP_BYTES)..*at].iter().all(|byte| *byte == 0);
-            let mut slots = (0..SEARCHED).step_by(CAVE_BYTES).rev();
-            slots.find(|at| is_free(at) && gap(at)).map(|at| Cave(Addr(start.0 + at as u64)))
-        })
-    }
-
-    /// Returns the address of the bytes that arguments can point to.
-    pub fn data(self) -> Addr {
-        Addr(self.0.0 + arch::LENT_STUB_BYTES as u64)
     }
 }
 
@@ -160,7 +132,12 @@ pub struct Lent {
     memory: Rc<Flock<File>>,
     /// `None` once control of it is lost.
     stopped: Option<Stopped>,
-    cave: Cave,
+    /// Where its code is.
+    cave: Addr,
+    /// Where the bytes are that arguments point to.
+    data: Addr,
+    /// Such bytes have been written outside of the cave.
+    has_data: bool,
     own: Own,
     /// Its seccomp filters, if they are asked before each call.
     filters: Option<Rc<Filters>>,
@@ -177,105 +154,55 @@ struct Own {
     again: Option<Regs>,
     /// The wait of that call, if it has a timeout that is shortened.
     wait: Option<TimedWait>,
+    /// What lets the kernel decide once more how its call goes on, if the registers are not enough.
+    end: Option<CallEnd>,
     /// The signals that it blocks.
     mask: u64,
 }
 
 impl Lent {
-    /// Stops thread `tid` of process `pid`, which may be stopped, and prepares it. `memory` is the process's `/proc/PID/mem`, open for
-    /// reading and writing: after execve(2) it reads and writes nothing, where a path would lead to the new
-    /// program. `known` is what is known of its seccomp filters, `wait` the wait with a timeout in which it seemed
-    /// to be.
+    /// Stops thread `tid` of process `pid`, which may be stopped, and prepares it. `memory` is the process's
+    /// `/proc/PID/mem`, open for reading and writing: after execve(2) it reads and writes nothing, where a path
+    /// would lead to the new program. `known` is what is known of its seccomp filters, `wait` the wait with a
+    /// timeout in which it seemed to be.
     ///
     /// # Errors
     /// [`NotLent`]. The thread then goes on as if nothing had happened.
     pub(crate) fn take(
         pid: i32,
         tid: Tid,
-        cave: Cave,
+        caves: &mut Caves,
         memory: &Rc<Flock<File>>,
         known: Known,
         wait: Option<TimedWait>,
     ) -> Result<Lent, NotLent> {
         let running = ptrace::seize(tid)?;
+        let seen = Seen::of(pid, tid);
         running.interrupt()?;
-        let (stopped, stop) = running.wait()?;
-        let (why, signal) = match stop {
-            Stop::Trap => match Lent::prepare(pid, &stopped, cave, memory, known, wait) {
-                Ok((own, filters)) => {
-                    let memory = Rc::clone(memory);
-                    return Ok(Lent {
-                        pid,
-                        memory,
-                        stopped: Some(stopped),
-                        cave,
-                        own,
-                        filters,
-                        refused: None,
-                    });
-                }
-                Err(why) => (why, 0),
-            },
-            Stop::Signal(signal) => (NotLent::Signal(tid), signal),
-            Stop::Group(signal) => (NotLent::Stopped(signal), 0),
-            Stop::Exec => (NotLent::Exec(pid), 0),
-            Stop::Syscall => (NotLent::Signal(tid), 0),
+        let (mut stopped, stop) = running.wait()?;
+        let prepared = match why_not(pid, tid, stop) {
+            Some(refused) => Err(refused),
+            None => prepare(pid, &mut stopped, Looked { seen, wait }, caves, memory, known),
         };
-        stopped.detach(signal)?;
-        Err(why)
-    }
-
-    /// Blocks the thread's signals and writes the code. Returns what is the thread's own, and its filters.
-    fn prepare(
-        pid: i32,
-        stopped: &Stopped,
-        cave: Cave,
-        memory: &File,
-        known: Known,
-        wait: Option<TimedWait>,
-    ) -> Result<(Own, Option<Rc<Filters>>), NotLent> {
-        let tid = stopped.tid();
-        // A file that was opened before execve(2) reads nothing afterwards.
-        if memory.read_at(&mut [0], cave.0.0).ok() != Some(1) {
-            return Err(NotLent::Exec(pid));
-        }
-        let regs = stopped.regs()?.ok_or(NotLent::OtherBits(tid))?;
-        let filters = match filter::read(stopped, known, cave.0)? {
-            Ok(filters) => filters,
-            Err(forbids) => {
-                // The kernel would continue the call of the thread by another, which may end the process. The
-                // call itself was allowed; made again, it may wait longer.
-                if !filter::may_continue(&forbids)
-                    && let Some(anew) = arch::made_anew(&regs)
-                {
-                    stopped.set_regs(&anew)?;
-                }
-                return Err(NotLent::Filtered(tid, forbids));
+        match prepared {
+            Ok(Prepared { cave, own, filters }) => Ok(Lent {
+                pid,
+                memory: Rc::clone(memory),
+                stopped: Some(stopped),
+                cave,
+                data: caves.data(),
+                has_data: false,
+                own,
+                filters,
+                refused: None,
+            }),
+            // It has not stopped again.
+            Err(Refused { why: why @ NotLent::Trace(Error::Late(_)), .. }) => Err(why),
+            Err(Refused { why, signal }) => {
+                stopped.detach(signal)?;
+                Err(why)
             }
-        };
-        if is_in_sequence(stopped, &regs)? {
-            return Err(NotLent::Rseq(tid));
         }
-        if is_signalled(pid, tid) {
-            return Err(NotLent::Signal(tid));
-        }
-        // If it has begun another wait since it was looked at, next to nothing of that timeout has passed.
-        let wait = wait.filter(|wait| wait.was_stopped(pid, tid));
-        let (later, again) = match arch::interrupted(&regs) {
-            Interrupted::No(later) | Interrupted::Restarts(later) => (later, None),
-            Interrupted::Eintr(number, again) if waits::can_be_made_again(number) => {
-                (shortened(again, wait.map(|wait| wait.rest())), Some(again))
-            }
-            Interrupted::Eintr(..) => (regs, None),
-        };
-        let mask = stopped.signal_mask()?;
-        let mut code = arch::lent_stub(&later, mask).ok_or(NotLent::Architecture)?;
-        code.resize(arch::LENT_STUB_BYTES, 0);
-        poke(stopped, memory, cave.0, &code)?;
-        // If the tracer dies after its signals are blocked, the thread makes this call and gives itself back.
-        stopped.set_regs(&regs.at(cave.0, regs.sp()).with_syscall(libc::SYS_getpid, [0; 6]))?;
-        stopped.set_signal_mask(u64::MAX)?;
-        Ok((Own { regs, again, wait, mask }, filters))
     }
 
     /// Returns the thread; `None` once control of it is lost.
@@ -300,14 +227,14 @@ impl Lent {
     /// The thread has ended, or did not stop in time.
     pub fn call(&mut self, number: i64, args: [u64; 6]) -> Result<i64, Error> {
         if let Some(filters) = &self.filters
-            && let Err(refusal) = filter::check(filters, self.cave.0, number, &args)
+            && let Err(refusal) = filter::check(filters, self.cave, number, &args)
         {
             self.refused = Some(refusal);
             return Ok(refusal.result());
         }
         let stopped = self.stopped.take().ok_or(Error::Vanished(self.pid))?;
         let tid = stopped.tid();
-        stopped.set_regs(&self.own.regs.at(self.cave.0, self.own.regs.sp()).with_syscall(number, args))?;
+        stopped.set_regs(&self.own.regs.at(self.cave, self.own.regs.sp()).with_syscall(number, args))?;
         let mut running = stopped.resume(Resume::Syscall, 0)?;
         let mut in_call = false;
         loop {
@@ -338,12 +265,13 @@ impl Lent {
     ///
     /// # Errors
     /// The thread's process is gone.
-    pub fn write_data(&self, bytes: &[u8]) -> Result<Addr, Error> {
+    pub fn write_data(&mut self, bytes: &[u8]) -> Result<Addr, Error> {
         let stopped = self.stopped.as_ref().ok_or(Error::Vanished(self.pid))?;
         let mut padded = bytes.to_vec();
         padded.resize(bytes.len().next_multiple_of(8), 0);
-        poke(stopped, &self.memory, self.cave.data(), &padded)?;
-        Ok(self.cave.data())
+        self.has_data = true;
+        poke(stopped, &self.memory, self.data, &padded)?;
+        Ok(self.data)
     }
 
     /// Writes to memory of the process that it may write to itself.
@@ -360,23 +288,202 @@ impl Lent {
     /// # Errors
     /// The thread has ended.
     pub(crate) fn give_back(mut self) -> Result<Option<TimedWait>, Error> {
+        let decided = self.decide_again()?;
         let mut stopped = self.stopped.take().ok_or(Error::Vanished(self.pid))?;
         let tid = stopped.tid();
-        let Own { regs, again, wait, mask } = self.own;
-        // A thread that was in no system call can go on from the end of ours.
-        if regs.is_in_call() {
-            stopped = to_trap(stopped)?;
-        }
+        let Own { regs, again, wait, mask, end: _ } = self.own;
+        let rest;
         // In this order the thread has its own mask whenever it has its own registers.
-        stopped.set_signal_mask(mask)?;
-        let again = again.filter(|_| !is_handled(self.pid, tid, mask));
-        let rest = wait.map(|wait| wait.rest());
-        stopped.set_regs(&again.map_or(regs, |again| shortened(again, rest)))?;
-        poke(&stopped, &self.memory, self.cave.0, &[0; CAVE_BYTES])?;
-        let wait = wait.filter(|_| again.is_some()).zip(rest);
-        let wait = wait.and_then(|(wait, rest)| wait.again(self.pid, tid, rest));
+        match decided {
+            Some(end) => {
+                stopped.set_signal_mask(mask)?;
+                rest = wait.map(|wait| wait.rest());
+                stopped.set_regs(&shortened(end.regs, rest))?;
+                stopped = to_trap(stopped)?;
+            }
+            None => {
+                // A thread that was in no system call can go on from the end of ours.
+                if regs.is_in_call() {
+                    stopped = to_trap(stopped)?;
+                }
+                stopped.set_signal_mask(mask)?;
+                let again = again.filter(|_| !is_handled(self.pid, tid, mask));
+                rest = again.and(wait).map(|wait| wait.rest());
+                stopped.set_regs(&again.map_or(regs, |again| shortened(again, rest)))?;
+            }
+        }
+        poke(&stopped, &self.memory, self.cave, &[0; CAVE_BYTES])?;
+        if self.has_data {
+            poke(&stopped, &self.memory, self.data, &[0; DATA_BYTES])?;
+        }
+        let wait = wait.zip(rest).and_then(|(wait, rest)| wait.again(self.pid, tid, rest));
         stopped.detach(0).map(|()| wait)
     }
+
+    /// Makes a call that does nothing, at whose end the kernel can decide once more how the thread's own call goes
+    /// on, if that is needed. Returns how.
+    fn decide_again(&mut self) -> Result<Option<CallEnd>, Error> {
+        let Some(end) = self.own.end else { return Ok(None) };
+        let args = [end.argument, 0, 0, 0, 0, 0];
+        let allows =
+            |filters: &Rc<Filters>| filter::check(filters, self.cave, libc::SYS_getpid, &args).is_ok();
+        if !self.filters.as_ref().is_none_or(allows) {
+            return Ok(None);
+        }
+        self.call(libc::SYS_getpid, args)?;
+        Ok(Some(end))
+    }
+}
+
+/// A stopped thread that can be lent.
+struct Prepared {
+    cave: Addr,
+    own: Own,
+    filters: Option<Rc<Filters>>,
+}
+
+/// What was seen of a thread before its stop.
+#[derive(Clone, Copy)]
+struct Looked {
+    seen: Seen,
+    wait: Option<TimedWait>,
+}
+
+/// Why a stopped thread is let go, and the signal that it gets.
+struct Refused {
+    why: NotLent,
+    signal: i32,
+}
+
+impl<E: Into<NotLent>> From<E> for Refused {
+    fn from(why: E) -> Refused {
+        Refused { why: why.into(), signal: 0 }
+    }
+}
+
+/// Returns why a thread cannot be lent that has stopped in this way.
+fn why_not(pid: i32, tid: Tid, stop: Stop) -> Option<Refused> {
+    let (why, signal) = match stop {
+        Stop::Trap => return None,
+        Stop::Signal(signal) => (NotLent::Signal(tid), signal),
+        Stop::Group(signal) => (NotLent::Stopped(signal), 0),
+        Stop::Exec => (NotLent::Exec(pid), 0),
+        Stop::Syscall => (NotLent::Signal(tid), 0),
+    };
+    Some(Refused { why, signal })
+}
+
+/// Blocks the thread's signals and writes the code.
+fn prepare(
+    pid: i32,
+    stopped: &mut Stopped,
+    Looked { seen, wait }: Looked,
+    caves: &mut Caves,
+    memory: &File,
+    known: Known,
+) -> Result<Prepared, Refused> {
+    let tid = stopped.tid();
+    // A file that was opened before execve(2) reads nothing afterwards.
+    if memory.read_at(&mut [0], caves.data().0).ok() != Some(1) {
+        return Err(NotLent::Exec(pid).into());
+    }
+    let mut regs = stopped.regs()?.ok_or(NotLent::OtherBits(tid))?;
+    // If it has begun another wait since it was looked at, next to nothing of that timeout has passed.
+    let wait = wait.filter(|wait| wait.was_stopped(pid, tid));
+    let near = caves.within_reach(regs.pc());
+    let filters = match filter::read(stopped, known, near.unwrap_or(regs.pc()))? {
+        Ok(filters) => filters,
+        Err(forbids) => {
+            if !filter::may_continue(&forbids) {
+                make_anew(stopped, &regs, seen, caves, memory)?;
+            }
+            return Err(NotLent::Filtered(tid, forbids).into());
+        }
+    };
+    let mut interrupted = arch::interrupted(&regs, &seen.and_stopped(stopped));
+    if interrupted == Interrupted::Enters {
+        enter(pid, stopped)?;
+        regs = stopped.regs()?.ok_or(NotLent::OtherBits(tid))?;
+        interrupted = arch::entered(&regs, &seen.and_stopped(stopped));
+    }
+    let (later, again, end) = match interrupted {
+        Interrupted::No(later) => (later, None, None),
+        Interrupted::Restarts(later, end) => (later, None, end),
+        Interrupted::Eintr(number, again, end) if waits::can_be_made_again(number) => {
+            (shortened(again, wait.map(|wait| wait.rest())), Some(again), end)
+        }
+        Interrupted::Eintr(..) | Interrupted::Enters => (regs, None, None),
+    };
+    let mask = stopped.signal_mask()?;
+    let checked = is_lendable(pid, stopped, &regs).and_then(|()| {
+        let far = || NotLent::OutOfReach(pid, later.pc());
+        let cave = caves.within_reach(later.pc()).ok_or_else(far)?;
+        let code = arch::lent_stub(cave, &later, mask).ok_or_else(far)?;
+        Ok((cave, code))
+    });
+    let (cave, mut code) = match checked {
+        Ok(checked) => checked,
+        Err(why) => {
+            // A pending signal ends the call by right.
+            if let Some(again) = again
+                && !matches!(why, NotLent::Signal(_))
+            {
+                stopped.set_regs(&shortened(again, wait.map(|wait| wait.rest())))?;
+            }
+            return Err(why.into());
+        }
+    };
+    code.resize(arch::LENT_STUB_BYTES, 0);
+    poke(stopped, memory, cave, &code)?;
+    // If the tracer dies after its signals are blocked, the thread makes this call and gives itself back.
+    stopped.set_regs(&regs.at(cave, regs.sp()).with_syscall(libc::SYS_getpid, [0; 6]))?;
+    stopped.set_signal_mask(u64::MAX)?;
+    Ok(Prepared { cave, own: Own { regs, again, wait, mask, end }, filters })
+}
+
+/// Checks that a stopped thread would not notice system calls.
+fn is_lendable(pid: i32, stopped: &Stopped, regs: &Regs) -> Result<(), NotLent> {
+    let tid = stopped.tid();
+    if is_in_sequence(stopped, regs)? {
+        return Err(NotLent::Rseq(tid));
+    }
+    if stopped.would_lose_registers() {
+        return Err(NotLent::Vectors(tid));
+    }
+    if is_signalled(pid, tid) {
+        return Err(NotLent::Signal(tid));
+    }
+    Ok(())
+}
+
+/// Lets a thread that is about to make or to continue its system call enter it, and stops it there again.
+fn enter(pid: i32, stopped: &mut Stopped) -> Result<(), Refused> {
+    let mut stop = stopped.run(Resume::Syscall, 0)?;
+    if stop == Stop::Syscall {
+        stop = stopped.run_to_trap()?;
+    }
+    why_not(pid, stopped.tid(), stop).map_or(Ok(()), Err)
+}
+
+/// Has a thread make its call anew that the kernel would continue by another call, which may end the process.
+/// The call itself was allowed; made anew, it may wait longer.
+fn make_anew(
+    stopped: &Stopped,
+    regs: &Regs,
+    seen: Seen,
+    caves: &mut Caves,
+    memory: &File,
+) -> Result<(), Error> {
+    let near = caves.within_reach(regs.pc());
+    let Some(anew) = arch::made_anew(regs, &seen.and_stopped(stopped), near) else { return Ok(()) };
+    if let Some(cave) = near.filter(|_| !anew.code.is_empty()) {
+        // When the thread leaves the code is not known.
+        caves.give_up(cave);
+        let mut code = anew.code;
+        code.resize(code.len().next_multiple_of(8), 0);
+        poke(stopped, memory, cave, &code)?;
+    }
+    stopped.set_regs(&anew.regs)
 }
 
 /// Returns registers that make a call again with the rest of its timeout, in milliseconds. They stay changed after

@@ -9,14 +9,15 @@ mod urgent;
 mod writers;
 mod written;
 
-use crate::arch::{self, Regs};
 use crate::proc::memory;
 use crate::proc::pagemap;
 use crate::proc::procfs::Process;
 use crate::trace::calls::{CHUNK, Calls, FILE_COPY, mremap_call, refused};
+use crate::trace::caves::Caves;
 use crate::trace::deadline::Deadline;
+use crate::trace::faultpoint;
 use crate::trace::filter::{self, Forbids, Known, Refusal, Way};
-use crate::trace::lent::{Cave, Lent, NotLent, candidates};
+use crate::trace::lent::{Lent, NotLent, candidates};
 use crate::trace::pass::Passage;
 use crate::trace::ptrace::{Error, Tid};
 use crate::trace::threads;
@@ -81,7 +82,7 @@ impl Stops {
 /// thread's end the kernel lets go of whatever is still traced.
 pub struct Live {
     pid: i32,
-    cave: Cave,
+    caves: Caves,
     /// `/proc/PID/mem`, opened before anything else: after execve(2) it reads nothing. It is locked, so that
     /// one hugelift at a time changes the process. Who may not trace the process cannot lock it.
     memory: Rc<Flock<File>>,
@@ -114,11 +115,6 @@ pub struct Live {
 }
 
 impl Live {
-    /// Returns whether a thread can be borrowed on this architecture.
-    pub fn is_supported() -> bool {
-        arch::lent_stub(&Regs::default(), 0).is_some()
-    }
-
     /// Prepares a process with these mappings. Nothing of it is changed yet. Threads under a seccomp filter are
     /// borrowed if the filter can be read and allows it; with `takes_filtered` it is not asked. The calling
     /// thread gets SIGALRM; all others of this process must block it.
@@ -126,9 +122,6 @@ impl Live {
     /// # Errors
     /// Its memory cannot be opened, or it has no place for the code.
     pub fn new(pid: u32, mappings: &[Mapping], takes_filtered: bool) -> Result<Live, NotLent> {
-        if !Live::is_supported() {
-            return Err(NotLent::Architecture);
-        }
         let os = |what| move |source| Error::Os { what, tid: pid.cast_signed(), source };
         let memory = File::options().read(true).write(true).open(Process::new(pid).path("mem"));
         let memory = memory.map_err(os("open the memory"))?;
@@ -137,9 +130,10 @@ impl Live {
                 Errno::EWOULDBLOCK => NotLent::Busy(pid.cast_signed()),
                 errno => os("lock the memory")(errno.into()).into(),
             })?;
-        let deadline = Deadline::within(STOP).map_err(os("set a timer for the stop"))?;
+        let deadline =
+            Deadline::within(faultpoint::patience(STOP)).map_err(os("set a timer for the stop"))?;
         let pid = pid.cast_signed();
-        let cave = Cave::find(pid, mappings).ok_or(NotLent::NoCave(pid))?;
+        let caves = Caves::find(pid, mappings).ok_or(NotLent::NoCave(pid))?;
         let planned = mappings.iter().filter(|m| !m.shared).cloned().collect();
         let (data, files, late) = (Vec::new(), Vec::new(), Vec::new());
         let (last, passage, stops) = (None, None, Stops::default());
@@ -148,7 +142,7 @@ impl Live {
         let is_lost = false;
         Ok(Live {
             pid,
-            cave,
+            caves,
             memory,
             planned,
             written: Written::default(),
@@ -265,7 +259,7 @@ impl Live {
                     continue;
                 }
                 // Without a timer the waits have no limit, as those of other tracers.
-                let _ = self.deadline.renew(STOP);
+                let _ = self.deadline.renew(faultpoint::patience(STOP));
                 let stopping = Instant::now();
                 let taken = match self.watch.may_stop(self.pid, tid) {
                     Ok(Stop::Repeated | Stop::Shortened(_)) if !may_repeat => {
@@ -273,7 +267,7 @@ impl Live {
                         continue;
                     }
                     stop => stop.and_then(|stop| {
-                        Lent::take(self.pid, tid, self.cave, &self.memory, known, stop.timed())
+                        Lent::take(self.pid, tid, &mut self.caves, &self.memory, known, stop.timed())
                     }),
                 };
                 match taken {
@@ -427,7 +421,7 @@ impl Calls for Live {
 
     fn put(&mut self, bytes: &[u8]) -> Result<Addr, Fault> {
         self.data = bytes.to_vec();
-        Ok(self.cave.data())
+        Ok(self.caves.data())
     }
 }
 

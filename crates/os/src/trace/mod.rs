@@ -5,8 +5,9 @@
 //! - A program at its start: [`remote`] makes system calls in the stopped process, [`frame`] writes the frames
 //!   from which it returns to its program, [`threads`] stops its other threads.
 //! - A running program: [`live`] makes system calls in one thread at a time, which [`lent`] borrows and gives
-//!   back; [`filter`] reads their seccomp filters; [`waits`] knows the threads that cannot be borrowed without being noticed, `pass` gives them files,
-//!   and [`restore`] maps the files' own pages back.
+//!   back; [`caves`] has the places for their code; [`filter`] reads their seccomp filters; [`waits`] knows the
+//!   threads that cannot be borrowed without being noticed, [`seen`] what the others did before, [`timeout`] how
+//!   long they still wait; `pass` gives them files, and [`restore`] maps the files' own pages back.
 //!
 //! [`own`] changes the calling process, by its own system calls.
 
@@ -14,6 +15,7 @@ pub mod at_exec;
 pub mod auxv_slots;
 pub(crate) mod batch;
 mod calls;
+pub mod caves;
 pub(crate) mod deadline;
 pub(crate) mod faultpoint;
 pub mod filter;
@@ -27,6 +29,7 @@ mod pass;
 pub mod ptrace;
 pub mod remote;
 pub mod restore;
+pub(crate) mod seen;
 pub(crate) mod stored;
 pub mod threads;
 pub(crate) mod timeout;

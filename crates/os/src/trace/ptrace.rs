@@ -257,6 +257,25 @@ impl Stopped {
         self.resume(Resume::Cont, 0)
     }
 
+    /// Lets the tracee run to its next stop. After an error it may run still.
+    ///
+    /// # Errors
+    /// See [`Running::wait`].
+    pub fn run(&mut self, how: Resume, signal: i32) -> Result<Stop, Error> {
+        let (_, stop) = Stopped { tid: self.tid }.resume(how, signal)?.wait()?;
+        Ok(stop)
+    }
+
+    /// Lets the tracee run until it is about to return to its program ([`Stopped::resume_to_trap`]), or to
+    /// another stop. After an error it may run still.
+    ///
+    /// # Errors
+    /// See [`Running::wait`].
+    pub fn run_to_trap(&mut self) -> Result<Stop, Error> {
+        let (_, stop) = Stopped { tid: self.tid }.resume_to_trap()?.wait()?;
+        Ok(stop)
+    }
+
     /// Detaches from the tracee, and delivers `signal` (0 for none).
     pub fn detach(self, signal: i32) -> Result<(), Error> {
         call("PTRACE_DETACH", DETACH, self.tid, 0, signal as usize).map(drop)
@@ -275,6 +294,25 @@ impl Stopped {
         let mut copy = *regs;
         let mut iov = libc::iovec { iov_base: (&raw mut copy).cast(), iov_len: size_of::<Regs>() };
         call("PTRACE_SETREGSET", SETREGSET, self.tid, NT_PRSTATUS, (&raw mut iov) as usize).map(drop)
+    }
+
+    /// Sets the number of the system call alone ([`crate::arch::SYSCALL_REGSET`]); -1 is none. Returns false
+    /// where there is no such regset.
+    pub fn set_syscall(&self, number: i32) -> Result<bool, Error> {
+        let Some(regset) = crate::arch::SYSCALL_REGSET else { return Ok(false) };
+        let mut number = number;
+        let mut iov = libc::iovec { iov_base: (&raw mut number).cast(), iov_len: size_of::<i32>() };
+        call("PTRACE_SETREGSET", SETREGSET, self.tid, regset, (&raw mut iov) as usize).map(|_| true)
+    }
+
+    /// Returns whether registers are in use that a system call clears ([`crate::arch::LOST_IN_CALLS`]).
+    pub fn would_lose_registers(&self) -> bool {
+        crate::arch::LOST_IN_CALLS.iter().any(|regset| {
+            let mut header = [0; 16];
+            let mut iov = libc::iovec { iov_base: header.as_mut_ptr().cast(), iov_len: header.len() };
+            let got = call("PTRACE_GETREGSET", GETREGSET, self.tid, *regset, (&raw mut iov) as usize);
+            got.is_ok() && iov.iov_len == header.len() && crate::arch::is_lost(&header)
+        })
     }
 
     /// Returns the floating-point state as the regset [`crate::arch::FP_REGSET`]; empty if the machine has

@@ -2,17 +2,18 @@
 //! System calls in which a thread waits, and what a stop does to them (signal(7), "Interruption of system calls
 //! and library functions by stop signals"). Most are continued by the kernel. Some end with EINTR: they can be
 //! made again, but a relative timeout would begin anew. Others return what they have moved so far.
-
 //!
 //! A timeout that has just run out is as bad: the thread is about to return, and a stop makes of that an EINTR
 //! too. Such a thread counts as running, as one that computes. The two differ in the CPU time that they take. A
 //! thread that was seen in its last wait is known too: its count of sleeps is still the same.
 
+use crate::arch::Call;
 use crate::proc::pidfd::pidfd_open;
 use crate::proc::procfs::Process;
 use crate::trace::lent::NotLent;
-use crate::trace::ptrace::Tid;
+use crate::trace::ptrace::{Stopped, Tid};
 use crate::trace::timeout::TimedWait;
+use hugelift_core::addr::Addr;
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
@@ -53,9 +54,8 @@ impl Watch {
     pub fn may_stop(&mut self, pid: i32, tid: Tid) -> Result<Stop, NotLent> {
         // Read first: if the count is the same later, the thread was in its last sleep when it was seen waiting.
         let now = ran(pid, tid);
-        let path = format!("/proc/{pid}/task/{tid}/syscall");
-        let Ok(text) = std::fs::read_to_string(path) else { return Ok(Stop::Continued) };
-        let Some((number, args)) = parse(&text) else { return self.may_stop_running(tid, now) };
+        let Ok(text) = std::fs::read_to_string(path_of(pid, tid)) else { return Ok(Stop::Continued) };
+        let Some(Call { number, args, .. }) = parse(&text) else { return self.may_stop_running(tid, now) };
         self.seen.remove(&tid);
         let stop = match wait(number, &args) {
             Wait::Unnoticed if can_be_made_again(number) => Stop::Repeated,
@@ -153,16 +153,37 @@ enum Wait {
     CutShort,
 }
 
+fn path_of(pid: i32, tid: Tid) -> String {
+    format!("/proc/{pid}/task/{tid}/syscall")
+}
+
+/// Returns the system call in which a thread sleeps; `None` if it runs, or if that cannot be read.
+pub(crate) fn call_of(pid: i32, tid: Tid) -> Option<Call> {
+    parse(&std::fs::read_to_string(path_of(pid, tid)).ok()?)
+}
+
+/// Returns the first argument of the last system call of a stopped thread, where the kernel keeps it.
+pub(crate) fn last_argument(pid: i32, stopped: &Stopped) -> Option<u64> {
+    // The kernel shows a call only if it has a number. Which one does not matter.
+    if !stopped.set_syscall(libc::SYS_getpid as i32).ok()? {
+        return None;
+    }
+    let call = call_of(pid, stopped.tid());
+    stopped.set_syscall(-1).ok()?;
+    call.map(|call| call.args[0])
+}
+
 /// Parses a line such as `232 0x5 0x7ffd... 0x40 0x64 0x0 0x0 0x7ffd... 0x7f12...`: number, six arguments,
 /// stack pointer, program counter. `None` for `running` and for a thread outside of system calls.
-fn parse(text: &str) -> Option<(i64, [u64; 6])> {
+fn parse(text: &str) -> Option<Call> {
     let mut words = text.split_whitespace();
     let number = words.next()?.parse().ok().filter(|number| *number >= 0)?;
+    let mut hex = || u64::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok();
     let mut args = [0; 6];
     for slot in &mut args {
-        *slot = u64::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok()?;
+        *slot = hex()?;
     }
-    Some((number, args))
+    Some(Call { number, args, sp: Addr(hex()?), pc: Addr(hex()?) })
 }
 
 /// Returns how a call with these arguments waits.
@@ -235,8 +256,7 @@ pub(crate) fn can_be_made_again(number: i64) -> bool {
 /// Returns what the call of a stopped thread returns when its timeout has run out, if it waits with a timeout:
 /// a value, or a negative errno.
 pub(crate) fn timed_out(pid: i32, tid: Tid) -> Option<i64> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall")).ok()?;
-    let (number, args) = parse(&text)?;
+    let Call { number, args, .. } = call_of(pid, tid)?;
     let again = -i64::from(libc::EAGAIN);
     let result = match number {
         libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 | libc::SYS_io_getevents => 0,
@@ -246,7 +266,7 @@ pub(crate) fn timed_out(pid: i32, tid: Tid) -> Option<i64> {
         _ => again,
     };
     match wait(number, &args) {
-        Wait::Timed => Some(result),
+        Wait::Timed | Wait::InRegister(_) => Some(result),
         Wait::OnSocket if has_timeout(pid, args[0] as i32) => Some(result),
         _ => None,
     }
@@ -292,9 +312,17 @@ mod tests {
 
     #[test]
     fn lines_of_the_kernel() {
-        let (number, args) = parse("232 0x5 0x7ffd0 0x40 0x64 0x0 0x0 0x7ffd1 0x7f12\n").expect("a call");
-        assert_eq!((number, args), (232, [5, 0x7ffd0, 0x40, 0x64, 0, 0]));
-        for other in ["running\n", "-1 0x7ffd1 0x7f12\n", "", "232 0x5\n", "232 5 6 7 8 9 10\n"] {
+        let call = parse("232 0x5 0x7ffd0 0x40 0x64 0x0 0x0 0x7ffd1 0x7f12\n").expect("a call");
+        let args = [5, 0x7ffd0, 0x40, 0x64, 0, 0];
+        assert_eq!(call, Call { number: 232, args, sp: Addr(0x7ffd1), pc: Addr(0x7f12) });
+        for other in [
+            "running\n",
+            "-1 0x7ffd1 0x7f12\n",
+            "",
+            "232 0x5\n",
+            "232 5 6 7 8 9 10\n",
+            "232 0x5 0x6 0x7 0x8 0x9 0xa",
+        ] {
             assert_eq!(parse(other), None, "{other}");
         }
     }

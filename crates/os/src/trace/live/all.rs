@@ -20,6 +20,7 @@ use crate::proc::procfs::Process;
 use crate::trace::filter;
 use crate::trace::lent::NotLent;
 use crate::trace::ptrace::{self, Error, Running, Stop, Stopped, Tid};
+use crate::trace::seen::Seen;
 use crate::trace::threads;
 use crate::trace::timeout::TimedWait;
 use crate::trace::waits::{self, Watch};
@@ -74,11 +75,11 @@ struct Halted {
 /// again from its beginning. A thread that has just woken up may still be on its way out of a wait whose timeout has
 /// run out. If a stop makes of that an EINTR, the call returns what it returns after its timeout.
 #[derive(Debug, Default)]
-pub(super) struct Looks(BTreeMap<Tid, Seen>);
+pub(super) struct Looks(BTreeMap<Tid, Look>);
 
 /// A look at a thread.
 #[derive(Clone, Copy, Debug)]
-struct Seen {
+struct Look {
     at: Instant,
     /// How often it had slept, if it had just woken up from it is not known what.
     woken: Option<u64>,
@@ -134,7 +135,7 @@ impl Looks {
                 return Err(why);
             }
         };
-        self.0.insert(tid, Seen { at, woken, wait });
+        self.0.insert(tid, Look { at, woken, wait });
         Ok(())
     }
 
@@ -250,10 +251,11 @@ impl Filters {
             return Ok(());
         }
         let Some(regs) = stopped.regs()? else { return Ok(()) };
-        let Some(anew) = arch::made_anew(&regs) else { return Ok(()) };
+        let seen = Seen::of(stopped.tid(), stopped.tid());
+        let Some(anew) = arch::made_anew(&regs, &seen.and_stopped(stopped), None) else { return Ok(()) };
         match filter::forbids_restart(stopped, regs.pc())? {
             Some(forbids) => {
-                stopped.set_regs(&anew)?;
+                stopped.set_regs(&anew.regs)?;
                 Err(NotLent::Filtered(stopped.tid(), forbids))
             }
             None => Ok(()),
@@ -280,7 +282,9 @@ impl Halted {
         };
         let (mut own, mut wait) = (None, None);
         if let Some(regs) = stopped.regs()?
-            && let Interrupted::Eintr(number, again) = arch::interrupted(&regs)
+            && let seen = Seen::of(pid, stopped.tid())
+            && let Interrupted::Eintr(number, again, _) =
+                arch::interrupted(&regs, &seen.and_stopped(&stopped))
             && waits::can_be_made_again(number)
             && !has_handler(pid, stopped.tid(), signal)
         {

@@ -19,6 +19,7 @@ use super::all::{self, Filters, Looks, Others};
 use super::files::is_mapped_alike;
 use super::writers::Writers;
 use super::{Live, PAUSE};
+use crate::arch;
 use crate::machine::thp_page;
 use crate::proc::memory;
 use crate::trace::calls::{mremap_call, refused};
@@ -156,6 +157,10 @@ impl Live {
 
     /// Replaces memory that is written to, as soon as all threads can be stopped.
     fn replace_data(&mut self, piece: &mut Piece, expected: &Mapping) -> Result<Came, Fault> {
+        if !arch::SHOWS_CALLS {
+            let why = "on this architecture a stop of all threads could end a call of one with EINTR";
+            return Ok(Came::Never(why.into()));
+        }
         let began = Instant::now();
         let limit = PATIENCE.saturating_sub(self.written.waited);
         piece.copy_first(self)?;

@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Suite: a program that runs is lifted and restored (`hugelift attach`, `restore`, the watcher of `run`), and
+//! does not notice. The victim (victims/live.c) checks its code, its data, its registers, what its system calls
+//! return and when, signals, and the bytes around its stacks.
+
+use crate::huge::{Pool, moderate, option, thp};
+use crate::place::{alone, hugelift, lacks, needs_root, victim};
+use hugelift_core::maps::Mapping;
+use hugelift_os::proc::procfs::Process;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+/// The longest time for anything.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// How often the victim is lifted and restored.
+const ROUNDS: u32 = 2;
+/// Bytes of the victim's 12 MB that are in whole huge pages, wherever it is loaded.
+const LIFTED: u64 = 8 << 20;
+
+/// The victim. Killed when dropped.
+struct Running {
+    child: Child,
+    pid: u32,
+    lines: Receiver<String>,
+}
+
+impl Running {
+    /// Starts the command, and waits until the victim is ready.
+    fn start(command: &mut Command) -> Running {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let stdout = child.stdout.take().unwrap();
+        let (send, lines) = channel();
+        std::thread::spawn(move || {
+            BufReader::new(stdout).lines().map_while(Result::ok).try_for_each(|line| send.send(line))
+        });
+        let running = Running { pid: child.id(), child, lines };
+        assert_eq!(running.line(), "ready");
+        running
+    }
+
+    fn line(&self) -> String {
+        self.lines.recv_timeout(PATIENCE).unwrap_or_else(|e| {
+            let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid)).unwrap_or_default();
+            panic!("no line of the victim: {e}\n{status}")
+        })
+    }
+
+    /// Returns the bytes of its code and its read-only data that are on huge pages. On AArch64 linkers put both
+    /// into one segment.
+    fn huge(&self) -> u64 {
+        let smaps = Process::new(self.pid).smaps().unwrap();
+        smaps.iter().filter(|m| !m.mapping.prot.write).map(|m| m.huge()).sum()
+    }
+
+    /// Returns its mappings of files. Neighbours that continue each other count as one: the kernel does not join
+    /// them where one has a page of its own, as that of the code of a borrowed thread.
+    fn files(&self) -> Vec<String> {
+        let mut joined: Vec<Mapping> = Vec::new();
+        for mapping in Process::new(self.pid).maps().unwrap().into_iter().filter(Mapping::is_file) {
+            match joined.last_mut() {
+                Some(last)
+                    if last.range.end == mapping.range.start
+                        && (last.file, last.prot) == (mapping.file, mapping.prot)
+                        && last.offset + last.range.len() == mapping.offset =>
+                {
+                    last.range.end = mapping.range.end;
+                }
+                _ => joined.push(mapping),
+            }
+        }
+        let line = |m: &Mapping| format!("{:?} {:?} {:x} {}", m.range, m.prot, m.offset, m.path.display());
+        joined.iter().map(line).collect()
+    }
+
+    /// Makes it report, and asserts that it has noticed nothing.
+    fn report(mut self) {
+        // SAFETY: kill(2) with the pid of a child that has not been waited for.
+        unsafe { libc::kill(self.pid.cast_signed(), libc::SIGTERM) };
+        let line = self.line();
+        assert!(line.starts_with("{\"errors\":0,"), "{line}");
+        println!("{line}");
+        drop(self.child.stdin.take());
+        assert_eq!(self.child.wait().unwrap().code(), Some(0));
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Huge pages that a few MB of code can get here.
+struct Backing {
+    options: Vec<String>,
+    _pool: Option<Pool>,
+}
+
+/// Returns transparent huge pages of 2 MB, else so many pages of the pool.
+fn backing(pages: u64) -> Option<Backing> {
+    if thp() == Some(2 << 20) {
+        return Some(Backing { options: ["--backing", "thp"].map(String::from).into(), _pool: None });
+    }
+    let page = moderate().filter(|page| *page == 2 << 20)?;
+    let pool = Pool::of(page);
+    let options = ["--backing", "hugetlb", "--page-size", &option(page)].map(String::from).into();
+    pool.set(pages).then_some(Backing { options, _pool: Some(pool) })
+}
+
+fn command(verb: &str, options: &[String], pid: u32) -> Command {
+    let mut command = Command::new(hugelift());
+    command.arg(verb).args(options).arg(pid.to_string()).stdin(Stdio::null());
+    // An emulated machine may be slower than any limit for real ones.
+    command.env("HUGELIFT_STORE", "/dev/null/none").env("HUGELIFT_TEST_PATIENCE", "60000");
+    command
+}
+
+/// Attaches. On a slow machine each thread may be one that has just woken up, or waits with a timeout, for the two
+/// seconds in which hugelift looks for one.
+fn attached(options: &[String], pid: u32) -> String {
+    done_in_time(|| command("attach", options, pid))
+}
+
+fn restored(pid: u32) -> String {
+    done_in_time(|| command("restore", &[], pid))
+}
+
+fn done_in_time(make: impl Fn() -> Command) -> String {
+    let transient =
+        ["may have just woken up", "a stop would extend", "a stop may cut short", "receives a signal"];
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let output = make().output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        if !transient.iter().any(|why| stderr.contains(why)) || Instant::now() > until {
+            assert!(output.status.success() && stderr.is_empty(), "{:?}: {output:?}", make());
+            return String::from_utf8_lossy(&output.stdout).into_owned();
+        }
+        print!("again: {stderr}");
+    }
+}
+
+/// Attaches and restores while `mode` of the victim runs.
+fn attach_and_restore(mode: &[&str]) {
+    needs_root!();
+    let _alone = alone();
+    let Some(backing) = backing(24) else { lacks!("no huge pages of 2 MB") };
+    let running = Running::start(Command::new(victim("live.pie")).args(mode));
+    let before = running.files();
+    assert_eq!(running.huge(), 0);
+    for round in 0..ROUNDS {
+        let mut verbose = backing.options.clone();
+        verbose.push("-v".into());
+        let said = attached(&verbose, running.pid);
+        if round == 0 {
+            println!("{said}");
+        }
+        assert!(running.huge() >= LIFTED, "{} {said}", running.huge());
+        std::thread::sleep(Duration::from_millis(50));
+        restored(running.pid);
+        assert_eq!((running.huge(), running.files()), (0, before.clone()), "round {round}");
+    }
+    running.report();
+}
+
+/// A thread is borrowed that computes.
+#[test]
+fn attach_to_threads_that_compute() {
+    attach_and_restore(&[]);
+}
+
+/// A thread is borrowed that waits in a system call.
+#[test]
+fn attach_to_threads_that_wait() {
+    attach_and_restore(&["quiet"]);
+}
+
+/// A wait of a program with one thread, how it ends, and what must come of it: the result, errno, the number of
+/// handled signals.
+struct Wait {
+    call: &'static str,
+    /// Its timeout in seconds.
+    seconds: u64,
+    ends_by: EndsBy,
+    expected: (i64, i32, u32),
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum EndsBy {
+    Timeout,
+    /// A byte on its stdin.
+    Byte,
+    /// This signal, after one whose handler lets the call go on.
+    Signal(i32),
+    /// This signal, and then a byte.
+    SignalAndByte(i32),
+}
+
+const fn wait(call: &'static str, seconds: u64, ends_by: EndsBy, expected: (i64, i32, u32)) -> Wait {
+    Wait { call, seconds, ends_by, expected }
+}
+
+/// The timeout of the waits that have one.
+const TIMEOUT: u64 = 40;
+
+/// Waits that the kernel continues, restarts, restarts unless there is a handler, and ends with EINTR.
+const WAITS: [Wait; 9] = [
+    wait("nanosleep", TIMEOUT, EndsBy::Timeout, (0, 0, 0)),
+    wait("futex", TIMEOUT, EndsBy::Timeout, (-1, libc::ETIMEDOUT, 0)),
+    wait("ppoll", TIMEOUT, EndsBy::Timeout, (0, 0, 0)),
+    wait("read", 0, EndsBy::Byte, (1, 0, 0)),
+    wait("epoll", 0, EndsBy::Byte, (1, 0, 0)),
+    wait("read", 0, EndsBy::SignalAndByte(libc::SIGUSR1), (1, 0, 1)),
+    wait("read", 0, EndsBy::Signal(libc::SIGUSR2), (-1, libc::EINTR, 1)),
+    wait("epoll", 0, EndsBy::Signal(libc::SIGUSR1), (-1, libc::EINTR, 1)),
+    wait("suspend", 0, EndsBy::Signal(libc::SIGUSR1), (-1, libc::EINTR, 1)),
+];
+
+impl Wait {
+    fn start(&self) -> Running {
+        let seconds = self.seconds.to_string();
+        Running::start(Command::new(victim("vm_wait.pie")).args([self.call, &seconds]))
+    }
+
+    /// Ends the wait, and asserts that it ends as it would have ended without hugelift.
+    fn finish(&self, mut running: Running) {
+        let signal = |signal: i32| {
+            // SAFETY: kill(2) with the pid of a child that has not been waited for.
+            unsafe { libc::kill(running.pid.cast_signed(), signal) };
+            std::thread::sleep(Duration::from_millis(200));
+        };
+        match self.ends_by {
+            EndsBy::Timeout | EndsBy::Byte => {}
+            EndsBy::Signal(number) | EndsBy::SignalAndByte(number) => signal(number),
+        }
+        if matches!(self.ends_by, EndsBy::Byte | EndsBy::SignalAndByte(_)) {
+            running.child.stdin.as_ref().unwrap().write_all(b"x").unwrap();
+        }
+        let line = running.line();
+        let words: Vec<i64> = line.split(' ').map(|word| word.parse().unwrap()).collect();
+        let [result, error, took, handled, wrong] = words[..] else { panic!("{line}") };
+        let (call, expected) = (self.call, self.expected);
+        let got = (result, error as i32, handled as u32);
+        assert_eq!((got, wrong), (expected, 0), "{call}: {line}");
+        if self.ends_by == EndsBy::Timeout {
+            // A timeout that had begun anew would end half of it later at least.
+            let due = 1000 * self.seconds as i64;
+            assert!(took >= due - 1 && took < due + due / 3, "{call} of {due} ms: {line}");
+        }
+        assert_eq!(running.child.wait().unwrap().code(), Some(0));
+    }
+}
+
+/// Each kind of wait of a program with one thread is borrowed twice, in the second half of its timeout, and ends
+/// as if nothing had happened.
+#[test]
+fn each_wait_goes_on() {
+    needs_root!();
+    let _alone = alone();
+    let Some(backing) = backing(24) else { lacks!("no huge pages of 2 MB") };
+    let began = Instant::now();
+    let all: Vec<(&Wait, Running)> = WAITS.iter().map(|wait| (wait, wait.start())).collect();
+    std::thread::sleep(Duration::from_secs(TIMEOUT / 2).saturating_sub(began.elapsed()));
+    for (wait, running) in &all {
+        let said = attached(&backing.options, running.pid);
+        assert!(running.huge() >= LIFTED, "{}: {said}", wait.call);
+        let said = restored(running.pid);
+        assert_eq!(running.huge(), 0, "{}: {said}", wait.call);
+    }
+    // Those with a timeout end last.
+    for (wait, running) in all.into_iter().rev() {
+        wait.finish(running);
+    }
+}
+
+/// Waits that go on even if hugelift is killed between its stop of the thread and its first change. One that ends
+/// with EINTR after any stop does not.
+const KILLED: [Wait; 2] = [
+    wait("poll", 0, EndsBy::Byte, (1, 0, 0)),
+    wait("nanosleep", 3600, EndsBy::Signal(libc::SIGUSR1), (-1, libc::EINTR, 1)),
+];
+
+/// hugelift is killed just before each of its operations on the first threads that it borrows.
+#[test]
+fn helper_killed_at_each_step() {
+    const STEPS: u32 = 36;
+    needs_root!();
+    let _alone = alone();
+    let Some(backing) = backing(24 + 8 * u64::from(STEPS)) else { lacks!("no huge pages of 2 MB") };
+    let waits = [&WAITS[3], &KILLED[0], &KILLED[1]];
+    let all = waits.map(Wait::start);
+    let mut killed = 0;
+    for step in 0..STEPS {
+        // Their steps are nearly the same.
+        let running = &all[step as usize % all.len()];
+        let mut dying = command("attach", &backing.options, running.pid);
+        let output = dying.env("HUGELIFT_TEST_DIE", format!("{step}:helper")).output().unwrap();
+        killed += u32::from(output.status.code().is_none());
+        if output.status.success() {
+            restored(running.pid);
+        }
+    }
+    if killed == 0 {
+        lacks!("this hugelift is a release build, without points to die at");
+    }
+    assert!(killed > STEPS / 2, "{killed} of {STEPS} were killed");
+    for (wait, running) in waits.into_iter().zip(all) {
+        restored(running.pid);
+        let said = attached(&backing.options, running.pid);
+        assert!(running.huge() >= LIFTED, "{} {said}", running.huge());
+        wait.finish(running);
+    }
+}
+
+/// The watcher of `hugelift run` lifts the program when it has computed for some time.
+#[test]
+fn watcher_lifts_a_program_that_computes() {
+    needs_root!();
+    let _alone = alone();
+    let Some(backing) = backing(24) else { lacks!("no huge pages of 2 MB") };
+    if backing.options[1] != "thp" {
+        lacks!("a transparent huge page is larger than the victim");
+    }
+    let mut run = Command::new(hugelift());
+    run.args(["run", "--"]).arg(victim("vm_wait.pie")).arg("compute").env("HUGELIFT_STORE", "/dev/null/none");
+    let began = Instant::now();
+    let running = Running::start(&mut run);
+    if running.huge() > 0 {
+        lacks!("the page cache of the victim is huge already");
+    }
+    while running.huge() < LIFTED {
+        assert!(began.elapsed() < PATIENCE, "{}", running.huge());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    println!("lifted {:?} after its start", began.elapsed());
+    wait("compute", 0, EndsBy::Byte, (0, 0, 0)).finish(running);
+}

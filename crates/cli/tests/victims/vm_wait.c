@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* vm_wait CALL: prints "ready" and waits in one system call, or computes, while another process lifts it.
+ * SIGUSR1 has a handler with SA_RESTART, SIGUSR2 one without. Then prints what the call returned, errno, the
+ * milliseconds that it took, how many signals were handled, and how many of its functions and constants are
+ * wrong. */
+#define _GNU_SOURCE
+#include "fat.h"
+#include <errno.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+static volatile sig_atomic_t handled;
+
+static void on_signal(int signal)
+{
+	(void)signal;
+	handled++;
+}
+
+static long now_ms(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+int main(int argc, char **argv)
+{
+	const char *call = argc > 1 ? argv[1] : "";
+	long seconds = argc > 2 ? atol(argv[2]) : 0, result = 0;
+	struct timespec t = { seconds, 0 };
+	struct sigaction action = { .sa_handler = on_signal, .sa_flags = SA_RESTART };
+	struct pollfd in = { .fd = 0, .events = POLLIN };
+	struct epoll_event event = { .events = EPOLLIN };
+	int epoll = epoll_create1(0);
+	uint32_t word = 1;
+	size_t wrong = 0;
+	sigset_t none;
+	char byte;
+	sigemptyset(&none);
+	sigaction(SIGUSR1, &action, NULL);
+	action.sa_flags = 0;
+	sigaction(SIGUSR2, &action, NULL);
+	epoll_ctl(epoll, EPOLL_CTL_ADD, 0, &event);
+	puts("ready");
+	fflush(stdout);
+	long began = now_ms();
+	errno = 0;
+	if (!strcmp(call, "nanosleep"))
+		result = syscall(SYS_nanosleep, &t, NULL);
+	else if (!strcmp(call, "futex"))
+		result = syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, 1, &t, NULL, 0);
+	else if (!strcmp(call, "ppoll"))
+		result = ppoll(NULL, 0, &t, NULL);
+	else if (!strcmp(call, "poll"))
+		result = ppoll(&in, 1, NULL, NULL);
+	else if (!strcmp(call, "read"))
+		result = read(0, &byte, 1);
+	else if (!strcmp(call, "epoll"))
+		result = epoll_pwait(epoll, &event, 1, -1, NULL);
+	else if (!strcmp(call, "suspend"))
+		result = sigsuspend(&none);
+	else
+		while (ppoll(&in, 1, &(struct timespec){ 0, 0 }, NULL) == 0)
+			wrong += fat_wrong(100);
+	int error = result < 0 ? errno : 0;
+	long took = now_ms() - began;
+	wrong += fat_wrong(10);
+	printf("%ld %d %ld %d %zu\n", result, error, took, (int)handled, wrong);
+	return 0;
+}

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Code caves: unused bytes of executable mappings, for the code of borrowed threads.
+
+use crate::arch;
+use crate::proc::memory;
+use crate::proc::snapshot::keeps_its_end;
+use hugelift_core::addr::Addr;
+use hugelift_core::maps::Mapping;
+
+/// Bytes of a cave: the code, and after it [`DATA_BYTES`] for what arguments point to.
+pub const CAVE_BYTES: usize = 256;
+/// Zeros that must be in front of a cave, unless it begins a page.
+const GAP_BYTES: usize = 16;
+/// Bytes that are searched at the end of a mapping.
+const SEARCHED: usize = 4096;
+/// Bytes in a cave that arguments of calls can point to.
+pub const DATA_BYTES: usize = CAVE_BYTES - arch::LENT_STUB_BYTES;
+
+/// The caves of a process.
+#[derive(Clone, Debug)]
+pub struct Caves {
+    /// Those that are free, best first.
+    free: Vec<Addr>,
+    /// Bytes that arguments can point to. They do not depend on the cave that a thread gets.
+    data: Addr,
+}
+
+impl Caves {
+    /// Looks for zeros at the end of the vdso, then of each executable mapping of a file. `None` if there are
+    /// none.
+    ///
+    /// A tracer that was killed leaves its code: a thread may still run it, or come back to it from a
+    /// signal handler. So only zeros are taken, and a page is searched from its end on.
+    pub fn find(pid: i32, mappings: &[Mapping]) -> Option<Caves> {
+        let vdso = |m: &&Mapping| m.is_named("[vdso]");
+        let code =
+            |m: &&Mapping| m.prot.exec && m.prot.read && !m.prot.write && m.is_file() && keeps_its_end(m);
+        let candidates = mappings.iter().filter(vdso).chain(mappings.iter().filter(code));
+        let free: Vec<Addr> = candidates.flat_map(|mapping| at_the_end_of(pid, mapping)).collect();
+        let data = Addr(free.first()?.0 + arch::LENT_STUB_BYTES as u64);
+        Some(Caves { free, data })
+    }
+
+    /// Returns the best cave for a thread that is at `pc`.
+    pub fn within_reach(&self, pc: Addr) -> Option<Addr> {
+        self.free.iter().copied().find(|cave| arch::reaches(*cave, pc))
+    }
+
+    /// Leaves a cave to code that stays there.
+    pub fn give_up(&mut self, cave: Addr) {
+        self.free.retain(|free| *free != cave);
+    }
+
+    /// Returns the address of the bytes that arguments can point to.
+    pub fn data(&self) -> Addr {
+        self.data
+    }
+}
+
+/// Returns the places for a cave in the last bytes of a mapping, the last one first.
+fn at_the_end_of(pid: i32, mapping: &Mapping) -> Vec<Addr> {
+    let start = Addr(mapping.range.end.0 - SEARCHED as u64);
+    let Ok(page) = memory::read_array::<SEARCHED>(pid, start) else { return Vec::new() };
+    let is_zero = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
+    // What is in front of the zeros may be the end of an instruction: leave a gap.
+    let is_free = |at: &usize| is_zero(&page[at.saturating_sub(GAP_BYTES)..at + CAVE_BYTES]);
+    let slots = (0..SEARCHED).step_by(CAVE_BYTES).rev();
+    slots.filter(is_free).map(|at| Addr(start.0 + at as u64)).collect()
+}
