@@ -2,9 +2,8 @@
 //! Lifts a process that runs already, and gives it its files' own pages back.
 //!
 //! For code and read-only data one thread at a time is stopped, for the microseconds of a system call
-//! ([`hugelift_os::trace::live`]). The bytes are copied from outside. For data all threads are stopped for a
-//! moment. Anonymous memory is collapsed from outside, and nobody is stopped
-//! ([`hugelift_os::watch::collapse`]).
+//! ([`hugelift_os::trace::live`]). The bytes are copied from outside. Anonymous memory is collapsed from
+//! outside, and nobody is stopped ([`hugelift_os::watch::collapse`]).
 
 mod help;
 mod lift;
@@ -84,10 +83,6 @@ pub struct Change {
     pub borrowed: u64,
     /// The longest time for which one was stopped, in microseconds.
     pub longest_stop_us: u64,
-    /// How often all threads were stopped, to replace data.
-    pub all_stopped: u64,
-    /// The longest time for which they were, from the first to the last, in microseconds.
-    pub longest_stop_of_all_us: u64,
     /// From the first look at the process to the end, in milliseconds.
     pub took_ms: f64,
     /// Bytes of anonymous copies that were made, of ordinary memory.
@@ -97,7 +92,7 @@ pub struct Change {
     pub report: Report,
 }
 
-/// Lifts text, read-only data and data of a running process, and collapses its anonymous memory.
+/// Lifts text, read-only data and RELRO of a running process, and collapses its anonymous memory.
 ///
 /// # Errors
 /// One line that says why the process cannot be changed. It is then as before.
@@ -109,9 +104,8 @@ pub fn attach(pid: u32, options: &AttachOptions) -> Result<Change, String> {
     if options.copies_only {
         policy.backings.retain(|backing| *backing != Backing::Pagecache);
     }
-    let Parts { mapped, anonymous } = Parts::of(&policy.parts, options.copies_only);
+    let Parts { mapped, anonymous, written } = Parts::of(&policy.parts, options.copies_only);
     policy.parts = mapped;
-    let pooled = leave_out_pools(&mut policy);
     let seccomp = options.seccomp;
     let mut change = match policy.parts.is_empty() {
         true => look(pid).and_then(|_| unchanged(pid))?,
@@ -130,9 +124,15 @@ pub fn attach(pid: u32, options: &AttachOptions) -> Result<Change, String> {
         change.report = unchanged(pid)?.report;
         change.took_ms = millis(began.elapsed());
     }
-    change.complaints.extend(pooled);
+    if written {
+        change.complaints.push(DATA_STAYS.into());
+    }
     Ok(change)
 }
+
+/// Said where data of a running process was to be lifted.
+const DATA_STAYS: &str = "data of a running process stay on small pages: its threads write to them; \
+                          'hugelift run --parts data' lifts them at the start";
 
 /// The parts that are wanted, by what is done about them while a process runs.
 pub(crate) struct Parts {
@@ -140,16 +140,19 @@ pub(crate) struct Parts {
     pub(crate) mapped: Vec<Part>,
     /// Anonymous memory: collapsed.
     pub(crate) anonymous: Vec<Part>,
+    /// Data is wanted, which stays as it is.
+    pub(crate) written: bool,
 }
 
 impl Parts {
     /// Sorts parts. What [`restore`] does not undo is left out if only copies are wanted.
     pub(crate) fn of(all: &[Part], copies_only: bool) -> Parts {
         let of = |wanted: &[Part]| all.iter().copied().filter(|p| wanted.contains(p)).collect::<Vec<Part>>();
-        let written: &[Part] = if copies_only { &[] } else { &[Part::Relro, Part::Data] };
+        let relro: &[Part] = if copies_only { &[] } else { &[Part::Relro] };
         Parts {
-            mapped: of(&[&[Part::Text, Part::Rodata], written].concat()),
+            mapped: of(&[&[Part::Text, Part::Rodata], relro].concat()),
             anonymous: of(&[Part::Bss, Part::Heap, Part::Stack, Part::Anon]),
+            written: all.contains(&Part::Data),
         }
     }
 }
@@ -188,20 +191,6 @@ pub(crate) fn collapse_once(
         change
     });
     Ok((collapsed, change))
-}
-
-/// Leaves the pools out of what data may get: a child of fork(2) that finds the pool empty is killed, unless the
-/// program was started with the library that guards it. Returns a line if pools were asked for.
-fn leave_out_pools(policy: &mut Policy) -> Option<String> {
-    let writes = policy.parts.contains(&Part::Data);
-    let had = policy.data_backings.len();
-    policy.data_backings.retain(|backing| *backing != Backing::Hugetlb);
-    let is_left_out = writes && policy.data_backings.len() < had;
-    is_left_out.then(|| {
-        "data of a running process get no pages of the pool: their guard of fork(2) is loaded at a start alone \
-         ('hugelift run --data-backing hugetlb')"
-            .into()
-    })
 }
 
 /// Reports a process as it is.
@@ -329,8 +318,6 @@ fn change(
         complaints,
         borrowed: stops.count,
         longest_stop_us: micros(stops.longest),
-        all_stopped: stops.all,
-        longest_stop_of_all_us: micros(stops.longest_of_all),
         took_ms: millis(took),
         copied: 0,
         report,

@@ -10,6 +10,7 @@ use crate::live::family::Family;
 use crate::live::{LiveLift, Wanted};
 use hugelift_core::collapse::Budget;
 use hugelift_core::policy::Backing;
+use hugelift_core::snapshot::Part;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::cell::Cell;
@@ -72,12 +73,12 @@ pub fn watch(
     if attach.copies_only {
         policy.backings.retain(|backing| *backing != Backing::Pagecache);
     }
-    let Parts { mapped, anonymous } = Parts::of(&policy.parts, false);
+    let Parts { mapped, anonymous, written } = Parts::of(&policy.parts, false);
     let budget = Budget { cpu: attach.cpu, added: attach.added, spare: policy.spare };
     let wanted = Wanted::new(&policy, attach.seccomp).explained().anonymous(anonymous, budget, eager);
-    if mapped.iter().any(|part| part.is_writable()) {
+    if written || mapped.contains(&Part::Relro) {
         tell(Event::Note(
-            "--watch lifts no data and no RELRO: 'hugelift attach --parts data PID' does that once",
+            "--watch lifts no data and no RELRO; 'hugelift attach --parts data PID' lifts RELRO once",
         ));
     }
     let (family, gone) = Family::of_chosen(&pids, find, all_children, eager);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The lift of text, read-only data and data of a running process: all that the policy wants, or what is worth its
+//! The lift of text, read-only data and RELRO of a running process: all that the policy wants, or what is worth its
 //! cost.
 
 use super::{Change, Name, change, forbidden_calls, help, in_tracer, left, look, open, report};

@@ -37,12 +37,6 @@ pub use aarch64::*;
 #[cfg(target_arch = "x86_64")]
 pub use x86_64::*;
 
-/// Returns registers with which an interrupted call returns `result`; `None` here: such a call is made again.
-#[cfg(target_arch = "aarch64")]
-pub fn returning(_: &Regs, _: i64) -> Option<Regs> {
-    None
-}
-
 /// A signal frame, ready to be written to the target's stack.
 pub struct Frame {
     /// The frame's bytes.

@@ -298,12 +298,6 @@ pub fn interrupted(regs: &Regs, _around: &impl Surroundings) -> Interrupted {
     }
 }
 
-/// Returns registers for a thread at a ptrace stop in a system call, with which the call returns `result`: a
-/// value, or a negative errno.
-pub fn returning(regs: &Regs, result: i64) -> Option<Regs> {
-    regs.is_in_call().then_some(Regs { rax: result as u64, ..*regs })
-}
-
 /// Returns the same: the registers of a thread show at once how its call goes on.
 pub fn entered(regs: &Regs, around: &impl Surroundings) -> Interrupted {
     interrupted(regs, around)

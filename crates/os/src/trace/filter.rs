@@ -169,22 +169,6 @@ pub fn may_continue(forbids: &Forbids) -> bool {
     }
 }
 
-/// Returns why the kernel may not continue an interrupted call of a stopped thread, which it would do by
-/// restart_syscall(2) at `at`.
-///
-/// # Errors
-/// The thread has ended.
-pub fn forbids_restart(stopped: &Stopped, at: Addr) -> Result<Option<Forbids>, Error> {
-    match read_all(stopped) {
-        Ok(Some(filters)) => {
-            let checked = check(&filters, at, libc::SYS_restart_syscall, &[0; 6]);
-            Ok(checked.err().map(Forbids::Call))
-        }
-        Ok(None) => Ok(Some(Forbids::Unread(Unread::Form))),
-        Err(error) => unread(error).map(|why| Some(Forbids::Unread(why))),
-    }
-}
-
 /// Returns all filters of a stopped thread, the oldest first; `None` if one is not classic BPF.
 fn read_all(stopped: &Stopped) -> Result<Option<Filters>, Error> {
     let mut all = Vec::new();

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A running process as a [`Target`]. Each call borrows one of its threads for some microseconds
-//! ([`Lent`]); nobody else is stopped, unless data is replaced that they write to ([`all`]). Bytes are copied
-//! from outside.
+//! ([`Lent`]); nobody else is stopped. Bytes are copied from outside.
 
-mod all;
 pub(super) mod files;
+mod late;
+mod relro;
 mod urgent;
-mod writers;
-mod written;
 
 use crate::proc::memory;
 use crate::proc::pagemap;
@@ -37,7 +35,6 @@ use std::os::unix::fs::FileExt as _;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use urgent::Urgent;
-use written::Written;
 
 /// How long a thread is looked for that can be lent.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -59,22 +56,13 @@ pub struct Stops {
     pub count: u64,
     /// The longest time that one was stopped.
     pub longest: Duration,
-    /// How often all were stopped.
-    pub all: u64,
-    /// The longest time that all were stopped, from the first to the last.
-    pub longest_of_all: Duration,
 }
 
 impl Stops {
     /// Adds those of a later step.
     #[must_use]
     pub fn and(self, later: Stops) -> Stops {
-        Stops {
-            count: self.count + later.count,
-            longest: self.longest.max(later.longest),
-            all: self.all + later.all,
-            longest_of_all: self.longest_of_all.max(later.longest_of_all),
-        }
+        Stops { count: self.count + later.count, longest: self.longest.max(later.longest) }
     }
 }
 
@@ -86,10 +74,10 @@ pub struct Live {
     /// `/proc/PID/mem`, opened before anything else: after execve(2) it reads nothing. It is locked, so that
     /// one hugelift at a time changes the process. Who may not trace the process cannot lock it.
     memory: Rc<Flock<File>>,
-    /// The private mappings as the plan knows them, less what was replaced.
+    /// The read-only mappings as the plan knows them, less what was replaced.
     planned: Vec<Mapping>,
-    /// Memory that the program writes to, and may be replaced all the same.
-    written: Written,
+    /// Those parts of them that the program has written to, and that may be replaced all the same.
+    written: Vec<Range>,
     /// Bytes that the next call's arguments point to.
     data: Vec<u8>,
     /// The thread that was lent last, which is tried first.
@@ -134,7 +122,7 @@ impl Live {
             Deadline::within(faultpoint::patience(STOP)).map_err(os("set a timer for the stop"))?;
         let pid = pid.cast_signed();
         let caves = Caves::find(pid, mappings).ok_or(NotLent::NoCave(pid))?;
-        let planned = mappings.iter().filter(|m| !m.shared).cloned().collect();
+        let planned = mappings.iter().filter(|m| !m.prot.write && !m.shared).cloned().collect();
         let (data, files, late) = (Vec::new(), Vec::new(), Vec::new());
         let (last, passage, stops) = (None, None, Stops::default());
         let watch = Watch::default();
@@ -145,7 +133,7 @@ impl Live {
             caves,
             memory,
             planned,
-            written: Written::default(),
+            written: Vec::new(),
             data,
             last,
             watch,
@@ -193,20 +181,12 @@ impl Live {
     /// # Errors
     /// No thread could be lent in time, or the process is gone.
     pub fn borrow<R>(&mut self, work: impl FnOnce(&mut Lent) -> Result<R, Error>) -> Result<R, NotLent> {
-        self.borrow_watching(|lent, _| work(lent))
-    }
-
-    /// Does the same for work that looks at the other threads.
-    fn borrow_watching<R>(
-        &mut self,
-        work: impl FnOnce(&mut Lent, &mut Watch) -> Result<R, Error>,
-    ) -> Result<R, NotLent> {
         if self.is_lost {
             return Err(NotLent::Lost(Error::Late(self.pid)));
         }
         let urgent = Urgent::new();
         let (mut lent, began) = self.find()?;
-        let worked = work(&mut lent, &mut self.watch);
+        let worked = work(&mut lent);
         self.refusals.extend(lent.refused().filter(|new| !self.refusals.contains(new)));
         let tid = lent.tid();
         let returned = lent.give_back();
@@ -231,7 +211,7 @@ impl Live {
         let began = Instant::now();
         loop {
             let pid = self.pid;
-            self.late.retain(|tid| all::release_late(pid, *tid));
+            self.late.retain(|tid| late::release(pid, *tid));
             // A thread that stops late is let go at once, and not after the next long step.
             let mut why = match self.late.first() {
                 Some(tid) => NotLent::Trace(Error::Late(*tid)),
@@ -337,7 +317,7 @@ impl Live {
             return self.replace_written(from, to);
         }
         // A child that is forked from now on may inherit the copy.
-        self.madvise("madvise(MADV_DOFORK)", from, libc::MADV_DOFORK as u64)?;
+        self.inherit(from)?;
         let mut done = 0;
         while done < from.len() {
             let start = Addr(from.start.0 + done);
@@ -354,7 +334,7 @@ impl Live {
     fn replace_piece(&mut self, from: Range, to: Addr) -> Result<(), Fault> {
         let gone = |errno| Fault::Call { call: "mremap", range: from, errno };
         let over = Range::sized(to, from.len()).ok_or_else(|| gone(libc::EINVAL))?;
-        let planned = self.planned.iter().find(|m| m.range.covers(over) && !m.prot.write);
+        let planned = self.planned.iter().find(|m| m.range.covers(over));
         let expected = planned.cloned().ok_or_else(|| gone(libc::ESTALE))?;
         // Code that was written to since the snapshot, as by a debugger, is no longer what was copied.
         let pid = self.pid;
@@ -372,6 +352,11 @@ impl Live {
         }
         self.forget(over);
         Ok(())
+    }
+
+    /// Lets children of fork(2) have a copy.
+    fn inherit(&mut self, copy: Range) -> Result<(), Fault> {
+        self.madvise("madvise(MADV_DOFORK)", copy, libc::MADV_DOFORK as u64)
     }
 
     /// Takes what was replaced out of the planned mappings.
@@ -467,10 +452,6 @@ impl Target for Live {
     }
 
     fn copy(&mut self, from: Range, to: Addr) -> Result<(), Fault> {
-        // It is copied piece by piece, just before each is replaced.
-        if self.is_writable(from) {
-            return Ok(());
-        }
         let mut buffer = vec![0; CHUNK.min(from.len() as usize)];
         let mut done = 0;
         while done < from.len() {

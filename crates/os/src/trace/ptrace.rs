@@ -7,7 +7,6 @@
 use crate::arch::Regs;
 use hugelift_core::addr::Addr;
 use std::io;
-use std::time::{Duration, Instant};
 
 /// A thread of another process.
 pub type Tid = i32;
@@ -176,28 +175,6 @@ impl Running {
             }
         }
         decode(tid, status)
-    }
-
-    /// Waits for the next stop until `end`. It looks again and again, so that the limit can be shorter than
-    /// that of the helper's timer.
-    ///
-    /// # Errors
-    /// [`Error::Vanished`] if the tracee has ended, [`Error::Late`] if it is still running at `end`. It is then
-    /// still traced ([`poll`]).
-    pub fn wait_until(self, end: Instant) -> Result<(Stopped, Stop), Error> {
-        const SHORTEST: Duration = Duration::from_micros(10);
-        const LONGEST: Duration = Duration::from_micros(100);
-        let mut pause = SHORTEST;
-        loop {
-            if let Some(came) = poll(self.tid) {
-                return came;
-            }
-            if Instant::now() >= end {
-                return Err(Error::Late(self.tid));
-            }
-            std::thread::sleep(pause);
-            pause = (pause * 2).min(LONGEST);
-        }
     }
 }
 

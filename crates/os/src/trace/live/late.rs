@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Threads that did not stop in time, and may stop at any moment since.
+
+use crate::arch::{self, Interrupted};
+use crate::proc::procfs::Process;
+use crate::trace::ptrace::{self, Error, Stop, Stopped, Tid};
+use crate::trace::seen::Seen;
+use crate::trace::waits;
+
+/// Lets a thread go on that has not stopped in time, if it has stopped since. Returns whether it is still traced.
+pub(super) fn release(pid: i32, tid: Tid) -> bool {
+    match ptrace::poll(tid) {
+        None => true,
+        Some(came) => {
+            // A thread that has ended needs nothing.
+            let _ = came.and_then(|(stopped, stop)| let_go(pid, stopped, stop));
+            false
+        }
+    }
+}
+
+/// Lets it go on. A call that the stop has ended with EINTR is made again, unless a signal with a handler ends it.
+fn let_go(pid: i32, stopped: Stopped, stop: Stop) -> Result<(), Error> {
+    let signal = match stop {
+        Stop::Signal(signal) => signal,
+        Stop::Trap | Stop::Group(_) | Stop::Exec | Stop::Syscall => 0,
+    };
+    let tid = stopped.tid();
+    if let Some(regs) = stopped.regs()?
+        && let seen = Seen::of(pid, tid)
+        && let Interrupted::Eintr(number, again, _) = arch::interrupted(&regs, &seen.and_stopped(&stopped))
+        && waits::can_be_made_again(number)
+        && !is_handled(pid, tid, signal)
+    {
+        stopped.set_regs(&again)?;
+    }
+    stopped.detach(signal)
+}
+
+/// Returns whether a handler runs when the thread goes on.
+fn is_handled(pid: i32, tid: Tid, signal: i32) -> bool {
+    let status = Process::new(pid.cast_unsigned()).status_of_thread(tid);
+    let delivered = if signal > 0 { 1 << (signal - 1) } else { 0 };
+    status.is_ok_and(|status| (status.pending & !status.blocked | delivered) & status.caught != 0)
+}
