@@ -73,7 +73,8 @@ fn unlink_wait_free<C: Contract>() {
                 scope.spawn(move || {
                     let mut task = domain.join().expect("room for four");
                     let mut reads = 0;
-                    while !done.load(Ordering::Relaxed) {
+                    // On a busy machine the others may be done before it begins.
+                    while reads == 0 || !done.load(Ordering::Relaxed) {
                         let inside = task.enter();
                         (0..3).for_each(|page| pages.read((first + page) % 3));
                         drop(inside);
@@ -100,7 +101,7 @@ fn unlink_wait_free<C: Contract>() {
         }
         done.store(true, Ordering::Relaxed);
         let reads: u64 = readers.into_iter().map(|reader| reader.join().expect("no reader panics")).sum();
-        assert!(reads > 0);
+        assert!(reads >= 4);
     });
 }
 

@@ -37,6 +37,10 @@ pub(crate) fn lift(options: &Options) -> Result<Outcome, Error> {
         // Such a kernel maps a file over the span. If that failed, the span would be gone, perhaps with this code.
         policy.backings.retain(|backing| *backing != Backing::Hugetlb);
     }
+    if crate::preload::is_privileged() {
+        // The place of the store comes from the environment, which is that of a user with fewer rights.
+        policy.backings.retain(|backing| *backing != Backing::Shared);
+    }
     if policy.page != PageChoice::Usual {
         before.machine.folios = machine::folios();
     }

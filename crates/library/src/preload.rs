@@ -52,7 +52,7 @@ fn start(options: &Options, verbosity: Verbosity) {
 }
 
 /// Returns whether the program runs with more rights than its caller (set-uid, file capabilities).
-fn is_privileged() -> bool {
+pub(crate) fn is_privileged() -> bool {
     // SAFETY: getauxval(3) only returns a number.
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }

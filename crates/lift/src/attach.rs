@@ -88,6 +88,9 @@ pub struct Change {
     /// Bytes of anonymous copies that were made, of ordinary memory.
     #[serde(skip)]
     pub(crate) copied: u64,
+    /// Whether any code or constants were put on huge pages.
+    #[serde(skip)]
+    pub(crate) is_lifted: bool,
     /// What smaps shows afterwards.
     pub report: Report,
 }
@@ -320,6 +323,7 @@ fn change(
         longest_stop_us: micros(stops.longest),
         took_ms: millis(took),
         copied: 0,
+        is_lifted: false,
         report,
     }
 }

@@ -140,12 +140,30 @@ fn of_group(inside: &Path) -> BTreeSet<u32> {
     places.flat_map(|place| below(&place)).flat_map(|group| members(&group)).collect()
 }
 
-/// Returns the processes of a systemd unit: a control group has its name. Without a suffix it is a service.
+/// Returns the processes of a unit of the system's systemd: a control group has its name.
 fn of_unit(name: &str) -> BTreeSet<u32> {
-    let service = if name.contains('.') { name.to_string() } else { format!("{name}.service") };
-    let is_unit = |group: &PathBuf| group.file_name() == Some(OsStr::from_bytes(service.as_bytes()));
-    let units = below(Path::new(CGROUPS)).into_iter().filter(is_unit);
+    let top = Path::new(CGROUPS);
+    let is_unified = top.join("cgroup.controllers").exists();
+    let is_unit = |group: &PathBuf| {
+        group.strip_prefix(top).is_ok_and(|inside| is_group_of_unit(inside, is_unified, name))
+    };
+    let units = below(top).into_iter().filter(is_unit);
     units.flat_map(|unit| below(&unit)).flat_map(|group| members(&group)).collect()
+}
+
+/// Returns whether a control group is that of a unit. Without a suffix the unit is a service. Users and
+/// containers can make groups of any name below their own, which are no units of the system: around a unit there
+/// are only slices.
+fn is_group_of_unit(inside: &Path, is_unified: bool, name: &str) -> bool {
+    const SUFFIXES: [&str; 6] = [".service", ".scope", ".slice", ".socket", ".mount", ".swap"];
+    let unit = match SUFFIXES.iter().any(|suffix| name.ends_with(suffix)) {
+        true => name.to_string(),
+        false => format!("{name}.service"),
+    };
+    // In version 1 the first directory is that of a controller.
+    let mut parts: Vec<&OsStr> = inside.iter().skip(usize::from(!is_unified)).collect();
+    let is_slice = |part: &&OsStr| part.as_bytes().ends_with(b".slice") && *part != "user.slice";
+    parts.pop() == Some(OsStr::from_bytes(unit.as_bytes())) && parts.iter().all(is_slice)
 }
 
 /// Returns a directory and those below it.
@@ -167,4 +185,31 @@ fn below(top: &Path) -> Vec<PathBuf> {
 fn members(group: &Path) -> Vec<u32> {
     let text = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
     text.lines().filter_map(|line| line.parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_of_units() {
+        for (inside, is_unified, name, expected) in [
+            ("system.slice/php8.2-fpm.service", true, "php8.2-fpm", true),
+            ("system.slice/system-getty.slice/getty@tty1.service", true, "getty@tty1.service", true),
+            ("memory/system.slice/mariadb.service", false, "mariadb", true),
+            ("system.slice", true, "system.slice", true),
+            ("system.slice/mariadb.service", true, "maria", false),
+            (
+                "user.slice/user-1000.slice/user@1000.service/app.slice/mariadb.service",
+                true,
+                "mariadb",
+                false,
+            ),
+            ("system.slice/docker-5f.scope/system.slice/mariadb.service", true, "mariadb", false),
+            ("docker/5f/system.slice/mariadb.service", true, "mariadb", false),
+            ("user.slice/mariadb.service", true, "mariadb", false),
+        ] {
+            assert_eq!(is_group_of_unit(Path::new(inside), is_unified, name), expected, "{inside}");
+        }
+    }
 }

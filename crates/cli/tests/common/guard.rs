@@ -232,6 +232,29 @@ impl CGroup {
         Some(line.rsplit(':').next()?.to_string())
     }
 
+    /// Ends all processes of the group, by SIGTERM and after some seconds by SIGKILL.
+    pub fn end(&self) {
+        use nix::sys::signal::{Signal, kill};
+        let began = Instant::now();
+        for round in 0.. {
+            let text = fs::read_to_string(self.path.join("cgroup.procs")).unwrap_or_default();
+            let pids: Vec<i32> = text.lines().filter_map(|line| line.parse().ok()).collect();
+            if pids.is_empty() {
+                return;
+            }
+            let is_late = began.elapsed() > Duration::from_secs(5);
+            for pid in pids.into_iter().filter(|_| round == 0 || is_late) {
+                let signal = if is_late { Signal::SIGKILL } else { Signal::SIGTERM };
+                let _ = kill(nix::unistd::Pid::from_raw(pid), signal);
+            }
+            // A child that has not been waited for stays in the group.
+            if began.elapsed() > Duration::from_secs(7) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     /// Returns how many bytes of files the page cache holds for the group: what its processes were the
     /// first to read or write. Shared memory is not counted.
     ///

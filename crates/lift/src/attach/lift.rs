@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 
 /// Lifts all that the policy wants.
 pub(super) fn lift(pid: u32, asked: &Policy, seccomp: Seccomp) -> Result<Change, String> {
-    let (lift, before) = Lift::examine(pid, asked, seccomp)?;
+    let (lift, before) = Lift::examine(pid, None, asked, seccomp)?;
     let prepared = lift.prepare(before, &lift.policy);
     lift.carry_out(prepared)
 }
@@ -73,8 +73,7 @@ pub(crate) fn lift_if(
 ) -> Result<Tried, String> {
     let Target { pid, start, policy, seccomp, copied, explains } = target;
     in_tracer(move || {
-        let (mut lift, mut before) = Lift::examine(pid, policy, seccomp)?;
-        lift.start = Some(start);
+        let (mut lift, mut before) = Lift::examine(pid, Some(start), policy, seccomp)?;
         lift.policy.spare = budget::less_copied(&mut before.machine, lift.policy.spare, copied);
         let free = Policy { copies: Copies::Later, ..lift.policy.clone() };
         let mapped = lift.prepare(before, &free);
@@ -93,11 +92,12 @@ pub(crate) fn lift_if(
         };
         let is_planned = !prepared.plan.spans.is_empty();
         let change = lift.carry_out(prepared)?;
-        if later > 0 && !is_planned {
-            // Memory is short, for example. That may change.
+        let is_lifted = change.is_lifted;
+        if !is_lifted && (later > 0 || is_planned) {
+            // Memory is short, or no thread could be borrowed, for example. That may change.
             return Err(change.complaints.into_iter().chain(change.lines).next().unwrap_or_default());
         }
-        Ok(Tried { change: Some(change), lifted: is_planned, wants })
+        Ok(Tried { change: Some(change), lifted: is_lifted, wants })
     })
 }
 
@@ -127,9 +127,15 @@ struct Prepared {
 
 impl Lift {
     /// Reads a process, and finds what filters forbid and what the page cache has of its files in huge folios.
-    fn examine(pid: u32, asked: &Policy, seccomp: Seccomp) -> Result<(Lift, Snapshot), String> {
+    fn examine(
+        pid: u32,
+        start: Option<u64>,
+        asked: &Policy,
+        seccomp: Seccomp,
+    ) -> Result<(Lift, Snapshot), String> {
         let began = Instant::now();
         let (status, mut before) = look(pid)?;
+        check_start(pid, start)?;
         let Permitted { policy, forbidden, stops } = permitted(pid, &status, &before, asked, seccomp)?;
         machine::update(&mut before.machine, &status);
         if policy.backings.contains(&Backing::Pagecache) {
@@ -137,7 +143,7 @@ impl Lift {
             pagecache::find(Some(pid), &mut before, &policy.parts, takes, Search::Whole);
         }
         let asked = asked.parts.clone();
-        Ok((Lift { pid, start: None, began, seccomp, asked, policy, forbidden, stops }, before))
+        Ok((Lift { pid, start, began, seccomp, asked, policy, forbidden, stops }, before))
     }
 
     /// Plans the lift; makes the entries of the store that the policy lets it make.
@@ -175,10 +181,7 @@ impl Lift {
             false => {
                 let mut live = open(pid, &before, seccomp)?;
                 // Its memory is open now: from here on no other process can be meant.
-                let is_same = |stat: Stat| start.is_none_or(|start| stat.start == start);
-                if !Process::new(pid).stat().is_ok_and(is_same) {
-                    return Err("it has ended, and another process has its id".into());
-                }
+                check_start(pid, start)?;
                 files.into_iter().for_each(|file| _ = live.offer(file));
                 let written = plan.spans.iter().filter(|span| span.part.is_writable());
                 live.may_be_written(written.map(|span| span.range));
@@ -204,11 +207,21 @@ impl Lift {
         };
         let copies = lifted(&plan, &outcome).filter(|(_, backing)| *backing == Backing::Thp);
         let copied = copies.map(|(span, _)| span.range.len()).sum();
+        let is_lifted = lifted(&plan, &outcome).next().is_some();
         let Outcome { lost, leftovers, .. } = outcome;
         let mut complaints: Vec<String> = lost.into_iter().chain(largest).collect();
         complaints.extend(left(&leftovers));
         complaints.extend(forbidden);
-        Ok(Change { copied, ..change(vec![line], complaints, stops, began.elapsed(), report) })
+        Ok(Change { copied, is_lifted, ..change(vec![line], complaints, stops, began.elapsed(), report) })
+    }
+}
+
+/// Returns an error if a process was not started at `start`: then it is another one with the same id.
+fn check_start(pid: u32, start: Option<u64>) -> Result<(), String> {
+    let is_same = |stat: Stat| start.is_none_or(|start| stat.start == start);
+    match Process::new(pid).stat().is_ok_and(is_same) {
+        true => Ok(()),
+        false => Err("it has ended, and another process has its id".into()),
     }
 }
 

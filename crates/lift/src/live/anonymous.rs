@@ -11,6 +11,7 @@ use crate::options::Seccomp;
 use hugelift_core::collapse::Budget;
 use hugelift_core::snapshot::Part;
 use hugelift_core::worth::RATIO;
+use hugelift_os::proc::procfs::Process;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
@@ -105,6 +106,10 @@ impl Anonymous {
     /// Collapses memory of a process.
     pub(super) fn turn(&mut self, family: &Family, pid: u32) -> Turn {
         let Some(start) = family.start_of(pid) else { return Turn::Nothing };
+        // Other processes may have been lifted since the last look.
+        if !Process::new(pid).stat().is_ok_and(|stat| stat.start == start) {
+            return Turn::Nothing;
+        }
         let added: u64 = self.processes.values().map(|turns| turns.added).sum();
         let budget = Budget {
             cpu: self.affordable(family, pid),

@@ -71,6 +71,11 @@ impl Regs {
         self
     }
 
+    /// Returns the fourth argument of a system call.
+    pub fn fourth_argument(&self) -> u64 {
+        self.x[3]
+    }
+
     /// Loads the fourth argument of a system call alone.
     pub fn with_fourth_argument(mut self, value: u64) -> Regs {
         self.x[3] = value;

@@ -92,6 +92,11 @@ impl Regs {
         self
     }
 
+    /// Returns the fourth argument of a system call.
+    pub fn fourth_argument(&self) -> u64 {
+        self.r10
+    }
+
     /// Loads the fourth argument of a system call alone.
     pub fn with_fourth_argument(mut self, value: u64) -> Regs {
         self.r10 = value;

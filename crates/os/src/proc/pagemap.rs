@@ -99,18 +99,38 @@ pub fn written_bytes(pid: i32, range: Range) -> io::Result<u64> {
     scan(pid, range, PAGE_IS_PRESENT | PAGE_IS_FILE, PAGE_IS_FILE)
 }
 
+/// Returns whether any page of `range`, which maps a file, is resident and no longer the file's, also before Linux
+/// 6.7.
+///
+/// # Errors
+/// EACCES, ENOENT.
+pub fn is_written(pid: i32, range: Range) -> io::Result<bool> {
+    if let Ok(bytes) = written_bytes(pid, range) {
+        return Ok(bytes > 0);
+    }
+    let page = base_page().bytes();
+    let mut entries = vec![0; (range.len() / page * ENTRY) as usize];
+    open(pid)?.read_exact_at(&mut entries, range.start.0 / page * ENTRY)?;
+    let (entries, _) = entries.as_chunks();
+    Ok(entries.iter().any(|entry| is_own_entry(*entry)))
+}
+
 /// Returns whether the page at `at`, in a mapping of a file, is resident and no longer the file's
 /// (`/proc/PID/pagemap`, for kernels without PAGEMAP_SCAN).
 ///
 /// # Errors
 /// EACCES, ENOENT.
 pub fn is_own(pid: i32, at: Addr) -> io::Result<bool> {
+    let mut entry = [0; ENTRY as usize];
+    open(pid)?.read_exact_at(&mut entry, at.0 / base_page().bytes() * ENTRY)?;
+    Ok(is_own_entry(entry))
+}
+
+/// Returns whether an entry is that of a resident page that is no file's.
+fn is_own_entry(entry: [u8; ENTRY as usize]) -> bool {
     const PRESENT: u64 = 1 << 63;
     const FILE_OR_SHARED: u64 = 1 << 61;
-    let mut entry = [0; ENTRY as usize];
-    File::open(format!("/proc/{pid}/pagemap"))?
-        .read_exact_at(&mut entry, at.0 / base_page().bytes() * ENTRY)?;
-    Ok(u64::from_ne_bytes(entry) & (PRESENT | FILE_OR_SHARED) == PRESENT)
+    u64::from_ne_bytes(entry) & (PRESENT | FILE_OR_SHARED) == PRESENT
 }
 
 /// Returns the bytes of `range` in process `pid` that are present, zero pages included, which smaps does

@@ -388,19 +388,25 @@ fn prepare(
         return Err(NotLent::Exec(pid).into());
     }
     let mut regs = stopped.regs()?.ok_or(NotLent::OtherBits(tid))?;
+    let mut interrupted = arch::interrupted(&regs, &seen.and_stopped(stopped));
     // If it has begun another wait since it was looked at, next to nothing of that timeout has passed.
-    let wait = wait.filter(|wait| wait.was_stopped(pid, tid));
+    let wait = wait.filter(|wait| wait.was_stopped(pid, tid) && is_in(wait, &interrupted));
     let near = caves.within_reach(regs.pc());
     let filters = match filter::read(stopped, known, near.unwrap_or(regs.pc()))? {
         Ok(filters) => filters,
         Err(forbids) => {
-            if !filter::may_continue(&forbids) {
-                make_anew(stopped, &regs, seen, caves, memory)?;
+            match interrupted {
+                Interrupted::Eintr(number, again, _)
+                    if waits::can_be_made_again(number) && !is_signalled(pid, tid) =>
+                {
+                    stopped.set_regs(&shortened(again, wait.map(|wait| wait.rest())))?;
+                }
+                _ if !filter::may_continue(&forbids) => make_anew(stopped, &regs, seen, caves, memory)?,
+                _ => {}
             }
             return Err(NotLent::Filtered(tid, forbids).into());
         }
     };
-    let mut interrupted = arch::interrupted(&regs, &seen.and_stopped(stopped));
     if interrupted == Interrupted::Enters {
         enter(pid, stopped)?;
         regs = stopped.regs()?.ok_or(NotLent::OtherBits(tid))?;
@@ -486,8 +492,13 @@ fn make_anew(
     stopped.set_regs(&anew.regs)
 }
 
+/// Returns whether the call that the stop has interrupted is this wait.
+fn is_in(wait: &TimedWait, interrupted: &Interrupted) -> bool {
+    matches!(interrupted, Interrupted::Eintr(number, again, _) if wait.is_in(*number, again.fourth_argument()))
+}
+
 /// Returns registers that make a call again with the rest of its timeout, in milliseconds. They stay changed after
-/// the call, as those of a C function that has made it may.
+/// the call: a C function that makes it need not keep them for its caller.
 fn shortened(again: Regs, rest: Option<u64>) -> Regs {
     rest.map_or(again, |rest| again.with_fourth_argument(rest))
 }

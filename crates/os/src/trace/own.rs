@@ -95,7 +95,7 @@ impl Own {
         let has_file = expected.is_file() && !expected.is_anonymous_hugetlb() && !expected.prot.write;
         let here = expected.range.intersect(over).unwrap_or_default();
         is_still_mapped(self.pid, expected)
-            && !(has_file && pagemap::written_bytes(self.pid, here).is_ok_and(|bytes| bytes > 0))
+            && !(has_file && pagemap::is_written(self.pid, here).unwrap_or(true))
     }
 
     /// Takes what was replaced out of the mappings of the plan.

@@ -17,6 +17,7 @@
 
 use crate::proc::procfs::Process;
 use crate::trace::ptrace::Tid;
+use crate::trace::waits;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::Pid;
@@ -66,10 +67,16 @@ impl TimedWait {
         sleeps(pid, tid) == Some(self.sleeps + 1)
     }
 
-    /// Returns the rest of the timeout in milliseconds, as epoll_wait(2) takes it: never too short.
+    /// Returns whether it is a wait in this call, with this timeout in milliseconds as the fourth argument.
+    pub(crate) fn is_in(&self, number: i64, timeout: u64) -> bool {
+        waits::has_timeout_in_register(number) && self.asked.as_millis() == u128::from(timeout as u32)
+    }
+
+    /// Returns the rest of the timeout in milliseconds, as epoll_wait(2) takes it: never too short, and never 0. A
+    /// program that keeps the register for its next call would then wait no more.
     pub(crate) fn rest(&self) -> u64 {
         let left = self.ends.saturating_duration_since(Instant::now());
-        left.as_micros().div_ceil(1000).min(i32::MAX as u128) as u64
+        left.as_micros().div_ceil(1000).clamp(1, i32::MAX as u128) as u64
     }
 
     /// Returns the same wait for a stopped thread that begins it again, for `rest` milliseconds, when it goes on.

@@ -224,6 +224,15 @@ fn wait(number: i64, args: &[u64; 6]) -> Wait {
     }
 }
 
+/// Returns whether the fourth argument of a call is its timeout.
+pub(crate) fn has_timeout_in_register(number: i64) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    if number == libc::SYS_epoll_wait {
+        return true;
+    }
+    number == libc::SYS_epoll_pwait
+}
+
 /// Returns whether a call that has ended with EINTR has done nothing, so that it can be made again.
 pub(crate) fn can_be_made_again(number: i64) -> bool {
     #[cfg(target_arch = "x86_64")]

@@ -218,7 +218,8 @@ fn php_with_workers() {
     // php prints no port that it has chosen itself.
     let free =
         std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a port").port();
-    let server = format!("PHP_CLI_SERVER_WORKERS=3 exec php -S 127.0.0.1:{free} -t \"$0\" 2>&1");
+    let server =
+        format!("PHP_CLI_SERVER_WORKERS=3 exec php -d opcache.enable=0 -S 127.0.0.1:{free} -t \"$0\" 2>&1");
     let words = ["sh", "-c", &server, dir.path().to_str().expect("UTF-8")].map(OsString::from);
     let mut load = match Load::start(&words, false, &[], &[]) {
         Ok(load) => load,

@@ -118,8 +118,9 @@ impl Load {
 
 impl Drop for Load {
     fn drop(&mut self) {
-        // The program still runs only if a test has failed.
-        let _ = self.child.kill();
+        // It still runs if its test has failed, or does not wait for its end. A server may have workers. SIGTERM
+        // lets it remove what it has in /dev/shm.
+        self.group.end();
         let _ = self.child.wait();
         if std::thread::panicking() {
             let mut text = String::new();
