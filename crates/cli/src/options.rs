@@ -48,16 +48,6 @@ pub enum PartChoice {
 impl PartChoice {
     /// Returns the parts that it means.
     pub fn parts(self) -> &'static [Part] {
-        const ALL: [Part; 8] = [
-            Part::Text,
-            Part::Rodata,
-            Part::Relro,
-            Part::Data,
-            Part::Bss,
-            Part::Heap,
-            Part::Stack,
-            Part::Anon,
-        ];
         match self {
             PartChoice::Text => &[Part::Text],
             PartChoice::Rodata => &[Part::Rodata],
@@ -66,7 +56,7 @@ impl PartChoice {
             PartChoice::Heap => &[Part::Heap],
             PartChoice::Stack => &[Part::Stack],
             PartChoice::Anon => &[Part::Anon],
-            PartChoice::All => &ALL,
+            PartChoice::All => &Part::ALL,
         }
     }
 }

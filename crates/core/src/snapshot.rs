@@ -34,6 +34,10 @@ pub enum Part {
 }
 
 impl Part {
+    /// All of them.
+    pub const ALL: [Part; 8] =
+        [Part::Text, Part::Rodata, Part::Relro, Part::Data, Part::Bss, Part::Heap, Part::Stack, Part::Anon];
+
     /// Returns whether the program or its loader writes to it.
     pub fn is_writable(self) -> bool {
         !matches!(self, Part::Text | Part::Rodata)

@@ -83,16 +83,7 @@ fn parts(word: &str) -> Result<Vec<Part>, String> {
         "stack" => vec![Part::Stack],
         // There is none at a start.
         "anon" => vec![Part::Anon],
-        "all" => vec![
-            Part::Text,
-            Part::Rodata,
-            Part::Relro,
-            Part::Data,
-            Part::Bss,
-            Part::Heap,
-            Part::Stack,
-            Part::Anon,
-        ],
+        "all" => Part::ALL.to_vec(),
         _ => return Err("parts are text, rodata, data, bss, heap, stack, anon, all".into()),
     })
 }

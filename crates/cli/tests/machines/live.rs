@@ -60,13 +60,7 @@ impl Running {
         let mut joined: Vec<Mapping> = Vec::new();
         for mapping in Process::new(self.pid).maps().unwrap().into_iter().filter(Mapping::is_file) {
             match joined.last_mut() {
-                Some(last)
-                    if last.range.end == mapping.range.start
-                        && (last.file, last.prot) == (mapping.file, mapping.prot)
-                        && last.offset + last.range.len() == mapping.offset =>
-                {
-                    last.range.end = mapping.range.end;
-                }
+                Some(last) if last.is_continued_by(&mapping) => last.range.end = mapping.range.end,
                 _ => joined.push(mapping),
             }
         }
