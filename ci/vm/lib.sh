@@ -42,9 +42,7 @@ machine() {
     arm64-6.12-16k) # base pages of 16 kB: a THP has 32 MB
       arch=aarch64 kernel=arm64-6.12-16k memory=3G
       qemu=("${arm[@]}" -M virt -cpu neoverse-n1)
-      # Not live: there the copy may hold the ELF header itself, and restore does not find it then (README, Bugs and
-      # limits).
-      suites=(backings fallbacks masked parts prime shared symbols)
+      suites=(backings fallbacks live masked parts prime shared symbols)
       ;;
     arm64-bti-mte) # without pauth-impdef QEMU emulates the slow cipher of pointer authentication
       arch=aarch64 kernel=arm64-6.1

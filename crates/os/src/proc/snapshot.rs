@@ -14,11 +14,15 @@ use hugelift_core::elf::{self, HEAD_BYTES, Headers, Stretch};
 use hugelift_core::maps::{FileId, Mapping};
 use hugelift_core::smaps::Usage;
 use hugelift_core::snapshot::{Machine, Object, Snapshot, Stored};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 
 /// The most that is read of a note or a dynamic section: a longer one is damaged, as no linker writes it.
 const MAX_STRETCH: u64 = 64 << 10;
+
+/// How many mappings of a file are asked where its object lies: a program may map a file that is no object thousands of
+/// times.
+const MAX_TRIES: u32 = 8;
 
 /// Takes the snapshot of process `pid`; `None` is the calling process.
 ///
@@ -182,10 +186,15 @@ impl Finder<'_> {
         }
         // The first page of an object that was lifted is not the file's any more. What is
         // left of the file's mappings tells where the object lies.
+        let mut tries: HashMap<FileId, u32> = HashMap::new();
         for mapping in of_files.filter(|m| m.offset != 0) {
-            if started.insert(mapping.file)
+            let tries = tries.entry(mapping.file).or_default();
+            *tries += 1;
+            if *tries <= MAX_TRIES
+                && !started.contains(&mapping.file)
                 && let Some(object) = self.read_from_file(mapping)
             {
+                started.insert(mapping.file);
                 objects.push(object);
             }
         }
@@ -223,18 +232,23 @@ impl Finder<'_> {
         let deeper = |offset, size| read_at(&file, offset, size);
         let headers = Headers::parse_with(&head, deeper).ok()?;
         let page = self.page.bytes();
-        let segment = headers.segments.iter().find(|s| {
+        // Two segments may share a page of the file: one ends in it, and the next begins.
+        let holds = |s: &&elf::Segment| {
             let first = s.offset & !(page - 1);
-            s.filesz > 0 && first <= mapping.offset && mapping.offset < s.offset + s.filesz
-        })?;
-        let stated = segment.vaddr.wrapping_sub(segment.offset).wrapping_add(mapping.offset);
-        let bias = mapping.range.start.0.wrapping_sub(stated);
+            s.filesz > 0 && first <= mapping.offset && mapping.offset < s.offset.saturating_add(s.filesz)
+        };
+        let bias = |s: &elf::Segment| {
+            let stated = s.vaddr.wrapping_sub(s.offset).wrapping_add(mapping.offset);
+            mapping.range.start.0.wrapping_sub(stated)
+        };
         // Another file may have taken the path meanwhile.
-        let in_memory = self.head(Addr(headers.first_page(page).wrapping_add(bias)))?;
-        let shorter = in_memory.len().min(head.len());
-        if in_memory[..shorter] != head[..shorter] {
-            return None;
-        }
+        let is_there = |bias: &u64| {
+            let in_memory = self.head(Addr(headers.first_page(page).wrapping_add(*bias)));
+            in_memory.is_some_and(|bytes| {
+                !bytes.is_empty() && bytes.iter().zip(&head).all(|(here, there)| here == there)
+            })
+        };
+        let bias = headers.segments.iter().filter(holds).map(bias).find(is_there)?;
         self.object(mapping, headers, &head, bias)
     }
 

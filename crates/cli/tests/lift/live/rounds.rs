@@ -3,7 +3,7 @@
 
 use super::{MODES, Running, command, descriptors, done, files, pause, segments, unnamed, victim};
 use crate::common::huge::{assert_lifted, assert_no_wx, assert_unchanged};
-use crate::common::{Cmd, End, HUGELIFT, Pool, guard};
+use crate::common::{Cmd, End, HUGELIFT, Pool, fat, guard};
 use crate::{need_root, skip};
 use std::time::Duration;
 
@@ -116,5 +116,29 @@ fn several_at_once() {
     }
     done("restore", pid);
     assert_eq!(files(pid), before);
+    running.report();
+}
+
+/// A copy may hold the ELF header itself, and what is left of the file may share its first page with another segment.
+/// Restore finds the object all the same.
+#[test]
+fn restored_with_the_elf_header() {
+    let layout = ["-Wl,-z,now", "-Wl,-z,noseparate-code", "-Wl,-z,max-page-size=0x200000"];
+    let program = fat("live").flags(&layout).build();
+    let running = Running::start(&program, &["quiet"]);
+    let (pid, before) = (running.pid(), files(running.pid()));
+    let header = |files: &[String]| {
+        let name = program.file_name().expect("a name").to_string_lossy().into_owned();
+        files.iter().any(|line| line.contains(" 0 ") && line.ends_with(&name))
+    };
+    for _ in 0..2 {
+        done("attach", pid);
+        let pieces = segments(pid, &program);
+        assert!(assert_lifted(&pieces, "thp", "attach") >= 1, "{pieces:?}");
+        assert!(!header(&files(pid)), "the header is no part of the copy: {pieces:?}");
+        done("restore", pid);
+        assert_eq!(files(pid), before);
+    }
+    assert!(header(&before));
     running.report();
 }
