@@ -13,7 +13,9 @@ use clap::Args;
 use hugelift_core::printable::Untrusted;
 use hugelift_core::quantity;
 use hugelift_core::report::VERSION;
-use hugelift_lift::attach::{AttachOptions, Change, Name, attach as attach_to, restore as restore_to};
+use hugelift_lift::attach::{
+    AttachOptions, Change, Chosen, Name, attach as attach_to, restore as restore_to,
+};
 use hugelift_lift::options::PolicyOptions;
 use hugelift_os::io::console::{self, say};
 use select::SelectArgs;
@@ -112,7 +114,7 @@ pub fn run_attach(args: &AttachArgs) -> Result<Exit, Failure> {
         let how = WatchHow { attach: options, all_children, eager: args.eager, shown };
         return watch::run(args.select.selection()?, how);
     }
-    each(&args.select, &args.shown, |pid| attach_to(pid, &options))
+    each(&args.select, &args.shown, |chosen| attach_to(chosen, &options))
 }
 
 /// Restores the processes.
@@ -121,7 +123,7 @@ pub fn run_attach(args: &AttachArgs) -> Result<Exit, Failure> {
 /// See [`run_attach`].
 pub fn run_restore(args: &RestoreArgs) -> Result<Exit, Failure> {
     let seccomp = args.shown.seccomp.into();
-    each(&args.select, &args.shown, |pid| restore_to(pid, seccomp))
+    each(&args.select, &args.shown, |chosen| restore_to(chosen, seccomp))
 }
 
 /// One process in the JSON output.
@@ -145,13 +147,16 @@ struct Document<'a> {
 fn each(
     select: &SelectArgs,
     shown: &ShownArgs,
-    mut change: impl FnMut(u32) -> Result<Change, String>,
+    mut change: impl FnMut(Chosen) -> Result<Change, String>,
 ) -> Result<Exit, Failure> {
     let mut results = Vec::new();
-    for pid in select.processes()? {
+    // Which processes they are is settled before the first one is changed, which may take a while.
+    let chosen: Vec<Chosen> = select.processes()?.into_iter().map(Chosen::now).collect();
+    for one in chosen {
+        let pid = one.pid;
         // Read before, as the process may end.
         let name = Name::of(pid);
-        let (error, change) = match change(pid) {
+        let (error, change) = match change(one) {
             Ok(change) => (None, Some(change)),
             Err(why) => (Some(why), None),
         };

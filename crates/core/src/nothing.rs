@@ -29,12 +29,16 @@ pub fn why_nothing(snapshot: &Snapshot, plan: &Plan, page: PageSize) -> String {
     let Some((bytes, skip)) = largest else {
         return format!("no part of it is as large as a page of {page}");
     };
+    let small = match rank(bytes, skip) {
+        1 => format!("no part that was asked for is as large as a page of {page}; "),
+        _ => String::new(),
+    };
     let object = snapshot
         .objects
         .get(skip.object)
         .map_or(String::new(), |object| format!(" of {}", object.path.escaped()));
     let (bytes, part, reason) = (human_bytes(bytes), skip.part, &skip.reason);
-    format!("{bytes} of {part}{object}: {reason}")
+    format!("{small}{bytes} of {part}{object}: {reason}")
 }
 
 #[cfg(test)]
@@ -65,6 +69,8 @@ mod tests {
         let why = |snapshot: &Snapshot| why_nothing(snapshot, &plan(snapshot, &data), PAGE);
         assert_eq!(why(&small), "no part of it is as large as a page of 2 MB");
         let large = program(r(2 * MB, 6 * MB));
-        assert!(why(&large).ends_with("text was not asked for"), "{}", why(&large));
+        let said = why(&large);
+        assert!(said.starts_with("no part that was asked for is as large as a page of 2 MB; "), "{said}");
+        assert!(said.ends_with("text was not asked for"), "{said}");
     }
 }

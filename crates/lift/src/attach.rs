@@ -57,6 +57,33 @@ impl std::fmt::Display for Name {
     }
 }
 
+/// A process that was chosen, and is still the same if it was started at that moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Chosen {
+    /// Its id.
+    pub pid: u32,
+    /// When it was started, in clock ticks since boot; `None` if that is not known, and not checked.
+    pub start: Option<u64>,
+}
+
+impl Chosen {
+    /// Chooses the process that has this id now.
+    pub fn now(pid: u32) -> Chosen {
+        Chosen { pid, start: Process::new(pid).stat().ok().map(|stat| stat.start) }
+    }
+
+    /// Checks that the id is not that of another process by now.
+    ///
+    /// # Errors
+    /// One line that says so.
+    pub(crate) fn check(self) -> Result<(), String> {
+        match self.start == Chosen::now(self.pid).start || self.start.is_none() {
+            true => Ok(()),
+            false => Err("it has ended, and another process may have its id".into()),
+        }
+    }
+}
+
 /// What is asked of the lift of a running process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AttachOptions {
@@ -99,7 +126,8 @@ pub struct Change {
 ///
 /// # Errors
 /// One line that says why the process cannot be changed. It is then as before.
-pub fn attach(pid: u32, options: &AttachOptions) -> Result<Change, String> {
+pub fn attach(chosen: Chosen, options: &AttachOptions) -> Result<Change, String> {
+    let pid = chosen.pid;
     let began = Instant::now();
     let mut policy = options.policy.policy()?;
     // Spans that reach over neighbours were chosen for the moment at which only the loader has run.
@@ -112,11 +140,12 @@ pub fn attach(pid: u32, options: &AttachOptions) -> Result<Change, String> {
     let seccomp = options.seccomp;
     let mut change = match policy.parts.is_empty() {
         true => look(pid).and_then(|_| unchanged(pid))?,
-        false => in_tracer(move || lift(pid, &policy, seccomp))?,
+        false => lift(chosen, &policy, seccomp)?,
     };
     if !anonymous.is_empty() {
         let budget = Budget { cpu: options.cpu, added: options.added, spare: options.policy.spare };
-        match collapse_somehow(pid, seccomp, &anonymous, &budget) {
+        let collapsed = chosen.check().and_then(|()| collapse_somehow(pid, seccomp, &anonymous, &budget));
+        match collapsed {
             Ok((collapsed, stops)) => {
                 change.count(stops);
                 change.lines.extend(collapsed.to_string().lines().map(String::from));
@@ -208,11 +237,45 @@ fn unchanged(pid: u32) -> Result<Change, String> {
 ///
 /// # Errors
 /// See [`attach`].
-pub fn restore(pid: u32, seccomp: Seccomp) -> Result<Change, String> {
-    in_tracer(move || put_back(pid, seccomp))
+pub fn restore(chosen: Chosen, seccomp: Seccomp) -> Result<Change, String> {
+    let pid = chosen.pid;
+    let began = Instant::now();
+    let (_, before) = look(pid)?;
+    let copies = replaced(&before);
+    let (results, stops, mut complaints) = match copies.is_empty() {
+        true => (Vec::new(), Stops::default(), Vec::new()),
+        false => in_tracer(|| {
+            let mut live = open(pid, &before, seccomp)?;
+            // Its memory is open now: from here on no other process can be meant.
+            chosen.check()?;
+            let results = restore_copies(&mut live, Process::new(pid), &before, &copies);
+            Ok((results, live.stops(), forbidden_calls(&live).collect()))
+        })?,
+    };
+    let mut restored = 0;
+    for (copy, result) in copies.iter().zip(&results) {
+        match result {
+            Ok(()) => restored += copy.range.len(),
+            Err(why) => complaints.push(not_restored(&before, copy, &why.to_string())),
+        }
+    }
+    let total: u64 = copies.iter().map(|copy| copy.range.len()).sum();
+    let line = match total {
+        0 => "no text and no rodata of it is a copy: nothing to restore".into(),
+        _ => format!(
+            "{} of {} of copied text and rodata are pages of their files again",
+            human_bytes(restored),
+            human_bytes(total)
+        ),
+    };
+    let kept = kept(pid, &before);
+    let after = snapshot::live(Some(pid), 0).map_err(|e| e.to_string())?;
+    let report = report(pid, &after, &plan(&after, &Policy::default()), None)?;
+    Ok(change(std::iter::once(line).chain(kept).collect(), complaints, stops, began.elapsed(), report))
 }
 
-/// Runs `work` in a thread of its own. Whatever that thread still traces at its end, the kernel lets go.
+/// Runs `work` in a thread of its own. Whatever that thread still traces at its end, the kernel lets go: so nothing
+/// that can wait is done in it.
 fn in_tracer<T: Send>(work: impl FnOnce() -> Result<T, String> + Send) -> Result<T, String> {
     // The timer that limits the waits must interrupt that thread.
     let alarm = SigSet::from(Signal::SIGALRM);
@@ -252,40 +315,6 @@ fn collapse_inside(
 fn left(leftovers: &[Range]) -> Option<String> {
     let bytes: u64 = leftovers.iter().map(|range| range.len()).sum();
     (bytes > 0).then(|| format!("{} of unused copies could not be unmapped", human_bytes(bytes)))
-}
-
-fn put_back(pid: u32, seccomp: Seccomp) -> Result<Change, String> {
-    let began = Instant::now();
-    let (_, before) = look(pid)?;
-    let copies = replaced(&before);
-    let (results, stops, mut complaints) = match copies.is_empty() {
-        true => (Vec::new(), Stops::default(), Vec::new()),
-        false => {
-            let mut live = open(pid, &before, seccomp)?;
-            let results = restore_copies(&mut live, Process::new(pid), &before, &copies);
-            (results, live.stops(), forbidden_calls(&live).collect())
-        }
-    };
-    let mut restored = 0;
-    for (copy, result) in copies.iter().zip(&results) {
-        match result {
-            Ok(()) => restored += copy.range.len(),
-            Err(why) => complaints.push(not_restored(&before, copy, &why.to_string())),
-        }
-    }
-    let total: u64 = copies.iter().map(|copy| copy.range.len()).sum();
-    let line = match total {
-        0 => "no text and no rodata of it is a copy: nothing to restore".into(),
-        _ => format!(
-            "{} of {} of copied text and rodata are pages of their files again",
-            human_bytes(restored),
-            human_bytes(total)
-        ),
-    };
-    let kept = kept(pid, &before);
-    let after = snapshot::live(Some(pid), 0).map_err(|e| e.to_string())?;
-    let report = report(pid, &after, &plan(&after, &Policy::default()), None)?;
-    Ok(change(std::iter::once(line).chain(kept).collect(), complaints, stops, began.elapsed(), report))
 }
 
 /// Returns a line about data and RELRO that are on huge pages. Their copy is the program's data: what it has

@@ -87,7 +87,7 @@ impl SelectArgs {
         for choice in choices {
             let found = choice.find(&others);
             if found.is_empty() {
-                return Err(Failure::new(format!("{choice}: no process; see ps -e")));
+                return Err(Failure::new(format!("{choice}: no process; see {}", choice.listed_by())));
             }
             pids.extend(found);
         }
@@ -108,6 +108,17 @@ impl Choice {
             Choice::Unit(name) => of_unit(name),
         };
         found.intersection(candidates).copied().collect()
+    }
+}
+
+impl Choice {
+    /// Returns a command that lists what can be chosen in this way.
+    fn listed_by(&self) -> &'static str {
+        match self {
+            Choice::Name(..) => "ps -e",
+            Choice::Group(_) => "systemd-cgls, or ps -e -o pid,cgroup",
+            Choice::Unit(_) => "systemctl list-units --state=running",
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 //! The lift of text, read-only data and RELRO of a running process: all that the policy wants, or what is worth its
 //! cost.
 
-use super::{Change, Name, change, forbidden_calls, help, in_tracer, left, look, open, report};
+use super::{Change, Chosen, Name, change, forbidden_calls, help, in_tracer, left, look, open, report};
 use crate::options::Seccomp;
 use hugelift_core::addr::Range;
 use hugelift_core::advice::About;
@@ -11,7 +11,6 @@ use hugelift_core::budget;
 use hugelift_core::complaints::complaints;
 use hugelift_core::plan::{Plan, Span, plan};
 use hugelift_core::policy::{Backing, Copies, Policy};
-use hugelift_core::proc_stat::Stat;
 use hugelift_core::report::summary::summary;
 use hugelift_core::restore::replaced;
 use hugelift_core::skip::Reason;
@@ -19,7 +18,7 @@ use hugelift_core::snapshot::{Object, Part, Snapshot, ThpOff};
 use hugelift_core::worth;
 use hugelift_os::pagecache::{self, Search};
 use hugelift_os::proc::pagemap;
-use hugelift_os::proc::procfs::{Process, Status};
+use hugelift_os::proc::procfs::Status;
 use hugelift_os::store::Moment;
 use hugelift_os::trace::filter::Way;
 use hugelift_os::trace::live::{Live, Stops};
@@ -28,8 +27,8 @@ use std::fs::File;
 use std::time::{Duration, Instant};
 
 /// Lifts all that the policy wants.
-pub(super) fn lift(pid: u32, asked: &Policy, seccomp: Seccomp) -> Result<Change, String> {
-    let (lift, before) = Lift::examine(pid, None, asked, seccomp)?;
+pub(super) fn lift(chosen: Chosen, asked: &Policy, seccomp: Seccomp) -> Result<Change, String> {
+    let (lift, before) = Lift::examine(chosen, asked, seccomp)?;
     let prepared = lift.prepare(before, &lift.policy);
     lift.carry_out(prepared)
 }
@@ -37,10 +36,8 @@ pub(super) fn lift(pid: u32, asked: &Policy, seccomp: Seccomp) -> Result<Change,
 /// A process that is watched, and what is wanted of it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Target<'a> {
-    /// Its id.
-    pub(crate) pid: u32,
-    /// When it was started, in clock ticks since boot: another one may have its id by now.
-    pub(crate) start: u64,
+    /// Which one it is.
+    pub(crate) chosen: Chosen,
     /// What is to be lifted.
     pub(crate) policy: &'a Policy,
     /// What is done under a seccomp filter.
@@ -67,45 +64,38 @@ pub(crate) struct Tried {
 ///
 /// # Errors
 /// See [`super::attach`].
-pub(crate) fn lift_if(
-    target: Target<'_>,
-    affords: impl Fn(Duration) -> bool + Send,
-) -> Result<Tried, String> {
-    let Target { pid, start, policy, seccomp, copied, explains } = target;
-    in_tracer(move || {
-        let (mut lift, mut before) = Lift::examine(pid, Some(start), policy, seccomp)?;
-        lift.policy.spare = budget::less_copied(&mut before.machine, lift.policy.spare, copied);
-        let free = Policy { copies: Copies::Later, ..lift.policy.clone() };
-        let mapped = lift.prepare(before, &free);
-        let bytes: u64 = mapped.plan.spans.iter().map(|span| span.range.len()).sum();
-        let skips = mapped.plan.skips.iter().filter(|skip| skip.reason == Reason::CopiedLater);
-        let later: u64 = skips.map(|skip| skip.range.len()).sum();
-        let (of_mapped, of_all) = (worth::cost(0, bytes), worth::cost(later, bytes));
-        let waits = |wants| Ok(Tried { change: None, lifted: false, wants: Some(wants) });
-        let (prepared, wants) = match (bytes, later) {
-            (0, 0) if explains => (mapped, None),
-            (0, 0) => return Ok(Tried { change: None, lifted: false, wants: None }),
-            (_, 1..) if affords(of_all) => (lift.prepare(mapped.before, &lift.policy), None),
-            (1.., _) if affords(of_mapped) => (mapped, (later > 0).then(|| worth::cost(later, 0))),
-            (0, _) => return waits(of_all),
-            _ => return waits(of_mapped),
-        };
-        let is_planned = !prepared.plan.spans.is_empty();
-        let change = lift.carry_out(prepared)?;
-        let is_lifted = change.is_lifted;
-        if !is_lifted && (later > 0 || is_planned) {
-            // Memory is short, or no thread could be borrowed, for example. That may change.
-            return Err(change.complaints.into_iter().chain(change.lines).next().unwrap_or_default());
-        }
-        Ok(Tried { change: Some(change), lifted: is_lifted, wants })
-    })
+pub(crate) fn lift_if(target: Target<'_>, affords: impl Fn(Duration) -> bool) -> Result<Tried, String> {
+    let Target { chosen, policy, seccomp, copied, explains } = target;
+    let (mut lift, mut before) = Lift::examine(chosen, policy, seccomp)?;
+    lift.policy.spare = budget::less_copied(&mut before.machine, lift.policy.spare, copied);
+    let free = Policy { copies: Copies::Later, ..lift.policy.clone() };
+    let mapped = lift.prepare(before, &free);
+    let bytes: u64 = mapped.plan.spans.iter().map(|span| span.range.len()).sum();
+    let skips = mapped.plan.skips.iter().filter(|skip| skip.reason == Reason::CopiedLater);
+    let later: u64 = skips.map(|skip| skip.range.len()).sum();
+    let (of_mapped, of_all) = (worth::cost(0, bytes), worth::cost(later, bytes));
+    let waits = |wants| Ok(Tried { change: None, lifted: false, wants: Some(wants) });
+    let (prepared, wants) = match (bytes, later) {
+        (0, 0) if explains => (mapped, None),
+        (0, 0) => return Ok(Tried { change: None, lifted: false, wants: None }),
+        (_, 1..) if affords(of_all) => (lift.prepare(mapped.before, &lift.policy), None),
+        (1.., _) if affords(of_mapped) => (mapped, (later > 0).then(|| worth::cost(later, 0))),
+        (0, _) => return waits(of_all),
+        _ => return waits(of_mapped),
+    };
+    let is_planned = !prepared.plan.spans.is_empty();
+    let change = lift.carry_out(prepared)?;
+    let is_lifted = change.is_lifted;
+    if !is_lifted && (later > 0 || is_planned) {
+        // Memory is short, or no thread could be borrowed, for example. That may change.
+        return Err(change.complaints.into_iter().chain(change.lines).next().unwrap_or_default());
+    }
+    Ok(Tried { change: Some(change), lifted: is_lifted, wants })
 }
 
 /// The lift of a process.
 struct Lift {
-    pid: u32,
-    /// When the process was started, in clock ticks since boot, if another one may have its id by now.
-    start: Option<u64>,
+    chosen: Chosen,
     began: Instant,
     seccomp: Seccomp,
     /// The parts that were asked for.
@@ -127,15 +117,11 @@ struct Prepared {
 
 impl Lift {
     /// Reads a process, and finds what filters forbid and what the page cache has of its files in huge folios.
-    fn examine(
-        pid: u32,
-        start: Option<u64>,
-        asked: &Policy,
-        seccomp: Seccomp,
-    ) -> Result<(Lift, Snapshot), String> {
+    fn examine(chosen: Chosen, asked: &Policy, seccomp: Seccomp) -> Result<(Lift, Snapshot), String> {
+        let pid = chosen.pid;
         let began = Instant::now();
         let (status, mut before) = look(pid)?;
-        check_start(pid, start)?;
+        chosen.check()?;
         let Permitted { policy, forbidden, stops } = permitted(pid, &status, &before, asked, seccomp)?;
         machine::update(&mut before.machine, &status);
         if policy.backings.contains(&Backing::Pagecache) {
@@ -143,14 +129,14 @@ impl Lift {
             pagecache::find(Some(pid), &mut before, &policy.parts, takes, Search::Whole);
         }
         let asked = asked.parts.clone();
-        Ok((Lift { pid, start, began, seccomp, asked, policy, forbidden, stops }, before))
+        Ok((Lift { chosen, began, seccomp, asked, policy, forbidden, stops }, before))
     }
 
     /// Plans the lift; makes the entries of the store that the policy lets it make.
     fn prepare(&self, mut before: Snapshot, policy: &Policy) -> Prepared {
         let mut files = Vec::new();
         if policy.backings.contains(&Backing::Shared) {
-            let offer = store::offer(self.pid, &before, policy, Moment::Running);
+            let offer = store::offer(self.chosen.pid, &before, policy, Moment::Running);
             before.stored = offer.stored;
             files = offer.files;
         }
@@ -161,16 +147,18 @@ impl Lift {
         let is_cached =
             |span: &Span| span.attempts.first().is_some_and(|one| one.backing == Backing::Pagecache);
         let is_done = |span: &Span| is_copy(span.range) || is_cached(span) || span.part.is_writable();
-        plan.spans.retain(|span| !(is_done(span) && is_huge(self.pid, span.range)));
+        plan.spans.retain(|span| !(is_done(span) && is_huge(self.chosen.pid, span.range)));
         plan.skips.retain(|skip| {
-            skip.reason != Reason::CopiedLater || !(is_copy(skip.range) && is_huge(self.pid, skip.range))
+            skip.reason != Reason::CopiedLater
+                || !(is_copy(skip.range) && is_huge(self.chosen.pid, skip.range))
         });
         tracing::debug!(?plan, "planned");
         Prepared { before, files, plan }
     }
 
     fn carry_out(self, Prepared { before, files, plan }: Prepared) -> Result<Change, String> {
-        let Lift { pid, start, began, seccomp, asked, policy, mut forbidden, mut stops } = self;
+        let Lift { chosen, began, seccomp, asked, policy, mut forbidden, mut stops } = self;
+        let pid = chosen.pid;
         // For huge pages of the page cache no call is made that a filter could forbid.
         let needs_none = |span: &Span| span.attempts.iter().all(|one| one.backing == Backing::Pagecache);
         if policy.parts == asked && plan.spans.iter().all(needs_none) {
@@ -179,15 +167,19 @@ impl Lift {
         let outcome = match plan.spans.is_empty() {
             true => Outcome::default(),
             false => {
-                let mut live = open(pid, &before, seccomp)?;
-                // Its memory is open now: from here on no other process can be meant.
-                check_start(pid, start)?;
-                files.into_iter().for_each(|file| _ = live.offer(file));
-                let written = plan.spans.iter().filter(|span| span.part.is_writable());
-                live.may_be_written(written.map(|span| span.range));
-                let outcome = apply(&mut live, &plan);
-                stops = stops.and(live.stops());
-                forbidden.extend(forbidden_calls(&live));
+                let (outcome, while_applied, refused) = in_tracer(|| {
+                    let mut live = open(pid, &before, seccomp)?;
+                    // Its memory is open now: from here on no other process can be meant.
+                    chosen.check()?;
+                    files.into_iter().for_each(|file| _ = live.offer(file));
+                    let written = plan.spans.iter().filter(|span| span.part.is_writable());
+                    live.may_be_written(written.map(|span| span.range));
+                    let outcome = apply(&mut live, &plan);
+                    let refused: Vec<String> = forbidden_calls(&live).collect();
+                    Ok((outcome, live.stops(), refused))
+                })?;
+                stops = stops.and(while_applied);
+                forbidden.extend(refused);
                 outcome
             }
         };
@@ -216,15 +208,6 @@ impl Lift {
     }
 }
 
-/// Returns an error if a process was not started at `start`: then it is another one with the same id.
-fn check_start(pid: u32, start: Option<u64>) -> Result<(), String> {
-    let is_same = |stat: Stat| start.is_none_or(|start| stat.start == start);
-    match Process::new(pid).stat().is_ok_and(is_same) {
-        true => Ok(()),
-        false => Err("it has ended, and another process has its id".into()),
-    }
-}
-
 /// What seccomp filters leave of a policy.
 struct Permitted {
     policy: Policy,
@@ -243,9 +226,11 @@ fn permitted(
 ) -> Result<Permitted, String> {
     let mut permitted = Permitted { policy: asked.clone(), forbidden: Vec::new(), stops: Stops::default() };
     if status.seccomp.is_some_and(|mode| mode != 0) && seccomp == Seccomp::Auto {
-        let live = open(pid, before, seccomp)?;
-        permitted.stops = live.stops();
-        permitted.forbidden = leave_out(&mut permitted.policy, &live)?;
+        let policy = &mut permitted.policy;
+        (permitted.stops, permitted.forbidden) = in_tracer(|| {
+            let live = open(pid, before, seccomp)?;
+            Ok((live.stops(), leave_out(policy, &live)?))
+        })?;
     }
     Ok(permitted)
 }

@@ -19,7 +19,7 @@ pub(crate) mod ends;
 pub(crate) mod family;
 pub(crate) mod kin;
 
-use crate::attach::{Change, Target, Tried, lift_if};
+use crate::attach::{Change, Chosen, Target, Tried, lift_if};
 use crate::options::{Seccomp, Verbosity};
 use anonymous::{Anonymous, Turn};
 use ends::{Ends, Woken};
@@ -266,8 +266,7 @@ impl LiveLift {
         let code = code_of(pid);
         let Some(start) = self.family.start_of(pid) else { return };
         let target = Target {
-            pid,
-            start,
+            chosen: Chosen { pid, start: Some(start) },
             policy: &self.wanted.policy,
             seccomp: self.wanted.seccomp,
             copied: self.family.copied(),

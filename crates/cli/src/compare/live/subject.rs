@@ -5,7 +5,7 @@ use super::Options;
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use hugelift_core::addr::{Addr, Range};
 use hugelift_core::restore::replaced;
-use hugelift_lift::attach::{AttachOptions, Change, Name, attach, restore};
+use hugelift_lift::attach::{AttachOptions, Change, Chosen, Name, attach, restore};
 use hugelift_measure::interrupt;
 use hugelift_measure::live::{State, Switching};
 use hugelift_measure::timed::Seen;
@@ -115,8 +115,8 @@ impl Subject {
                 self.switching.lift_ms.push(change.took_ms);
             }
             State::Bare => {
-                let change =
-                    restore(self.pid, self.attach.seccomp).map_err(|why| anyhow!("not restored: {why}"))?;
+                let change = restore(self.chosen(), self.attach.seccomp)
+                    .map_err(|why| anyhow!("not restored: {why}"))?;
                 self.count(&change);
                 self.switching.restore_ms.push(change.took_ms);
                 if let Some(why) = change.complaints.first() {
@@ -156,10 +156,15 @@ impl Subject {
         self.state
     }
 
+    fn chosen(&self) -> Chosen {
+        let (pid, start) = self.identity;
+        Chosen { pid, start: Some(start) }
+    }
+
     fn lift(&mut self) -> Result<Change> {
         // A lift that fails halfway leaves copies, which the end of the experiment has to undo.
         self.state = State::Lifted;
-        match attach(self.pid, &self.attach) {
+        match attach(self.chosen(), &self.attach) {
             Ok(change) => {
                 self.count(&change);
                 Ok(change)
