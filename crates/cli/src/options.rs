@@ -39,7 +39,7 @@ pub enum PartChoice {
     Heap,
     /// The first thread's stack
     Stack,
-    /// Anonymous memory that the program maps itself, by any allocator: there is none at a start
+    /// Anonymous memory that the program maps itself, by any allocator: collapsed while it runs
     Anon,
     /// All of these
     All,

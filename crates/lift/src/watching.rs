@@ -53,8 +53,9 @@ impl LiftJob {
     /// pages if it `joins`.
     fn watch(&self, pid: u32, joins: bool) -> Option<Watcher> {
         let (mark, options) = (self.mark.as_deref(), &self.asked.options);
-        // With --eager everything is done at the start.
-        let lifts = (!options.eager || mark.is_some()) && self.lifts_later();
+        // With --eager everything is done at the start, except what the program maps later.
+        let maps_more = self.policy.parts.contains(&Part::Anon);
+        let lifts = (!options.eager || mark.is_some() || maps_more) && self.lifts_later();
         let live =
             lifts.then(|| LiveLift::of_run(pid, mark, &self.policy, &self.asked.program, options.verbosity));
         let live = live.flatten();

@@ -299,6 +299,22 @@ fn of_another_user() {
     assert_huge(&run, "program", 1);
 }
 
+/// What the program's allocator maps after the start is collapsed while it runs.
+#[test]
+fn anonymous_memory_that_is_mapped_later() {
+    need_root!();
+    need!("python3");
+    let text = "import time\nd = bytearray(64 << 20)\nd[::4096] = b'x' * (len(d) // 4096)\nend = time.time() + 60\n\
+        huge = lambda: sum(int(l.split()[1]) for l in open('/proc/self/smaps') if l.startswith('AnonHuge'))\n\
+        while huge() < 60000 and time.time() < end: sum(d[0:1 << 22])\nprint(huge() >= 60000, sum(d[::4096]) >> 14)";
+    for eager in [&[][..], &["--eager"]] {
+        let options = [&["-v", "--parts", "text,anon"], eager].concat();
+        let run = Place::new().run(&options, ["python3", "-c", text]);
+        assert_eq!((run.end, run.stdout.as_str()), (End::Code(0), "True 120\n"), "{run:?}");
+        assert!(run.stderr.contains("of anonymous memory is on huge pages now"), "{run:?}");
+    }
+}
+
 /// A short run decides nothing about a later one.
 #[test]
 fn a_long_php_after_a_short_one() {

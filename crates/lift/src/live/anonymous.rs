@@ -8,7 +8,7 @@
 use super::family::Family;
 use crate::attach::{Change, collapse_once};
 use crate::options::Seccomp;
-use hugelift_core::collapse::Budget;
+use hugelift_core::collapse::{Budget, Collapsed, Stopped, Why};
 use hugelift_core::snapshot::Part;
 use hugelift_core::worth::RATIO;
 use hugelift_os::proc::procfs::Process;
@@ -21,6 +21,9 @@ const AGAIN: Duration = Duration::from_secs(10);
 const AGAIN_AT_MOST: Duration = Duration::from_secs(600);
 /// Less CPU time than this is not worth a walk over the memory of a process.
 const LEAST: Duration = Duration::from_millis(10);
+/// Where the CPU time did not suffice, a process gets twice as much the next time, up to this: then the walks are a
+/// small part of it.
+const ENOUGH: Duration = Duration::from_millis(80);
 
 /// The anonymous memory of the processes that are watched.
 #[derive(Debug)]
@@ -44,6 +47,8 @@ struct Turns {
     start: u64,
     next: Instant,
     pause: Duration,
+    /// The CPU time that it must afford.
+    least: Duration,
     /// Bytes that were added to its memory.
     added: u64,
     /// It was refused, and somebody was told.
@@ -76,8 +81,9 @@ impl Anonymous {
     pub(super) fn due(&self, family: &Family) -> BTreeSet<u32> {
         let now = Instant::now();
         let is_due = |pid: &u32| {
-            self.processes.get(pid).is_none_or(|turns| turns.next <= now)
-                && self.affordable(family, *pid) >= LEAST
+            let turns = self.processes.get(pid);
+            turns.is_none_or(|turns| turns.next <= now)
+                && self.affordable(family, *pid) >= turns.map_or(LEAST, |turns| turns.least)
         };
         family.pids().into_iter().filter(is_due).collect()
     }
@@ -117,8 +123,10 @@ impl Anonymous {
             spare: self.budget.spare.saturating_sub(added),
         };
         let result = collapse_once(pid, self.seccomp, &self.parts, &budget);
-        let first = Turns { start, next: Instant::now(), pause: AGAIN / 2, added: 0, refused: false };
+        let (next, pause, least) = (Instant::now(), AGAIN / 2, LEAST);
+        let first = Turns { start, next, pause, least, added: 0, refused: false };
         let turns = self.processes.entry(pid).or_insert(first);
+        let is_unfinished = result.as_ref().is_ok_and(|(collapsed, _)| lacked_time(collapsed));
         let turn = match result {
             Ok((collapsed, change)) => {
                 self.used += collapsed.cpu;
@@ -131,11 +139,51 @@ impl Anonymous {
                 Turn::Refused(why)
             }
         };
-        turns.pause = match turn {
-            Turn::Collapsed(_) => AGAIN,
-            _ => (turns.pause * 2).min(AGAIN_AT_MOST),
-        };
-        turns.next = Instant::now() + turns.pause;
+        turns.set_next(is_unfinished, matches!(turn, Turn::Collapsed(_)), budget.cpu);
         turn
+    }
+}
+
+impl Turns {
+    /// Decides when it is the process's turn again, after a turn that was given `cpu` of CPU time.
+    fn set_next(&mut self, is_unfinished: bool, has_collapsed: bool, cpu: Duration) {
+        (self.pause, self.least) = match (is_unfinished, has_collapsed) {
+            (true, true) => (self.pause, (cpu * 2).clamp(LEAST, ENOUGH)),
+            // The walk alone took all of it.
+            (true, false) => (self.pause, (cpu * 2).max(LEAST)),
+            (false, true) => (AGAIN, LEAST),
+            (false, false) => ((self.pause * 2).min(AGAIN_AT_MOST), LEAST),
+        };
+        let pause = if is_unfinished { Duration::ZERO } else { self.pause };
+        self.next = Instant::now() + pause;
+    }
+}
+
+/// Returns whether more CPU time would have brought more.
+fn lacked_time(collapsed: &Collapsed) -> bool {
+    matches!(collapsed.stopped, Some((Stopped::Cpu(_), _)))
+        || collapsed.left.iter().any(|left| left.why == Why::NoTime)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rest_follows_as_soon_as_it_is_afforded() {
+        let (now, pause, least) = (Instant::now(), AGAIN / 2, LEAST);
+        let mut turns = Turns { start: 1, next: now, pause, least, added: 0, refused: false };
+        for (given, least) in [(0, 10), (10, 20), (20, 40), (40, 80), (80, 80), (500, 80)] {
+            turns.set_next(true, true, Duration::from_millis(given));
+            assert!(turns.next <= Instant::now());
+            assert_eq!(turns.least, Duration::from_millis(least));
+        }
+        turns.set_next(true, false, Duration::from_millis(500));
+        assert_eq!(turns.least, Duration::from_millis(1000));
+        for (has_collapsed, pause) in [(true, 10), (false, 20), (false, 40), (true, 10)] {
+            turns.set_next(false, has_collapsed, LEAST);
+            assert!(turns.next > Instant::now() + Duration::from_secs(pause) / 2);
+            assert_eq!((turns.pause, turns.least), (Duration::from_secs(pause), LEAST));
+        }
     }
 }

@@ -195,8 +195,10 @@ impl LiveLift {
         program: &Untrusted,
         verbosity: Verbosity,
     ) -> Option<LiveLift> {
-        let wanted = Wanted::new(policy, Seccomp::Auto);
-        if wanted.policy.parts.is_empty() {
+        let anonymous: Vec<Part> = policy.parts.iter().copied().filter(|part| *part == Part::Anon).collect();
+        let budget = Budget { spare: policy.spare, ..Budget::default() };
+        let wanted = Wanted::new(policy, Seccomp::Auto).anonymous(anonymous, budget, false);
+        if wanted.policy.parts.is_empty() && wanted.anonymous.is_none() {
             return None;
         }
         let (program, speaks) = (program.clone(), verbosity >= Verbosity::Summary);
@@ -389,7 +391,8 @@ fn line_of_run(event: &Event<'_>) -> Option<String> {
         }
         Event::Refused { pid, why } => Some(format!("process {pid} is not lifted while it runs: {why}")),
         Event::Note(line) => Some((*line).into()),
-        Event::Collapsed { .. } | Event::Nothing { .. } => None,
+        Event::Collapsed { pid, change } => Some(format!("process {pid}: {}", change.lines.first()?)),
+        Event::Nothing { .. } => None,
     }
 }
 
