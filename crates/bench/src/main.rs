@@ -3,6 +3,7 @@
 //! each round, and has a 95 % interval. Which memory is huge is read from smaps on both sides while the
 //! program runs.
 
+mod anon;
 mod backings;
 mod children;
 mod copy;
@@ -35,6 +36,7 @@ usage: hugelift-bench COMMAND [--rounds N] [--megabytes N]
   children  programs that start many children: these plain and lifted
   jumps     CPU time of the program with 64 MB of code: each backing, dynamic and static
   parts     a large .bss, and the hashes of perl and mawk, with all parts lifted
+  anon      hashes of perl, php, Python, Go and the JVM on huge pages: by attach, by the allocator, for all programs
   primed    clang++ with its libraries in small pages of the page cache, and primed
   peers     entering and exiting of the epoch crate, against ConcurrencyKit and userspace RCU
   all       all of these except the demo
@@ -100,6 +102,7 @@ fn run(mut args: impl Iterator<Item = String>) -> Result<ExitCode> {
         "children" => &[children::run],
         "jumps" => &[jumps::run],
         "parts" => &[parts::run],
+        "anon" => &[anon::run],
         "primed" => &[primed::run],
         "peers" => &[peers::run],
         "all" => &[
@@ -112,6 +115,7 @@ fn run(mut args: impl Iterator<Item = String>) -> Result<ExitCode> {
             children::run,
             jumps::run,
             parts::run,
+            anon::run,
             primed::run,
             peers::run,
             warm::start_primed,
