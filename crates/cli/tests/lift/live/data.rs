@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! RELRO of a running process, whose threads write to its data all the time.
+//! Data and RELRO of a running process, which its threads write to all the time.
 
 use super::{Running, done, pause};
 use crate::common::huge::{assert_no_wx, files, smaps};
-use crate::common::{Cmd, End, HUGELIFT, Outcome, fat};
+use crate::common::{Cmd, End, HUGELIFT, Outcome, fat, skipped};
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::elf::Headers;
 use serde_json::Value;
@@ -11,17 +11,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// How many victims are lifted in each mode, unless HUGELIFT_LIVE_ROUNDS says another number.
-const ROUNDS: u32 = 4;
-/// What is said where data were wanted.
-const STAYS: &str = "data of a running process stay on small pages";
+const ROUNDS: u32 = 12;
 /// The longest pause between two steps.
 const PAUSE: Duration = Duration::from_millis(40);
 /// How many of the thread's ptrace operations lie between two that the command is killed at, at most.
-const STRIDE: u64 = 6;
+const STRIDE: u64 = 16;
 
 /// Builds the victim. RELRO is protected when it starts.
 fn victim() -> PathBuf {
-    fat("relro").flags(&["-Wl,-z,now"]).build()
+    fat("written").flags(&["-Wl,-z,now"]).build()
 }
 
 /// Returns a command that lifts data and RELRO.
@@ -29,16 +27,21 @@ fn attach(pid: u32) -> Cmd {
     Cmd::new([HUGELIFT, "attach", "--parts", "data", "--json"]).arg(pid.to_string())
 }
 
-/// What of RELRO is a copy, what could be (whole huge pages), and what of data is a copy.
+/// What of RELRO and of data is a copy, and what could be: whole huge pages. A child of fork(2) splits the huge
+/// pages of data, so that they are no longer huge for a while.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Copied {
     relro: (u64, u64),
-    data: u64,
+    data: (u64, u64),
 }
 
 impl Copied {
+    fn is_nothing(self) -> bool {
+        (self.relro.0, self.data.0) == (0, 0)
+    }
+
     fn is_all(self) -> bool {
-        self.relro.0 == self.relro.1 && self.relro.1 > 0 && self.data == 0
+        self.relro.0 == self.relro.1 && self.data.0 == self.data.1 && self.relro.1 > 0 && self.data.1 > 0
     }
 }
 
@@ -60,7 +63,7 @@ fn copied(pid: u32, program: &Path) -> Copied {
         (bytes, inner.len())
     };
     let end = (relro.vaddr + relro.size) & !4095;
-    Copied { relro: count(relro.vaddr, end), data: count(end, segment.vaddr + segment.filesz).0 }
+    Copied { relro: count(relro.vaddr, end), data: count(end, segment.vaddr + segment.filesz) }
 }
 
 /// Lifts, and returns the row of the process in the JSON output.
@@ -71,12 +74,13 @@ fn lifted(pid: u32) -> (Outcome, Value) {
     (outcome, row)
 }
 
-/// No byte is wrong, no signal is lost, no call ends with EINTR, and forked children have what their parent had.
+/// No write is lost, no signal, no call ends with EINTR, and forked children have what their parent had.
 #[test]
-fn lifted_under_threads() {
+fn lifted_under_writers() {
     let rounds = std::env::var("HUGELIFT_LIVE_ROUNDS").map_or(ROUNDS, |n| n.parse().expect("a number"));
     let program = victim();
     for mode in ["", "calm"] {
+        let (mut worst, mut late) = (0, 0);
         for round in 0..rounds {
             let running = Running::start(&program, &[mode]);
             let pid = running.pid();
@@ -84,38 +88,80 @@ fn lifted_under_threads() {
             let (outcome, row) = lifted(pid);
             assert_eq!(outcome.end, End::Code(0), "{outcome:?}");
             let after = copied(pid, &program);
-            assert!(after.is_all(), "{mode} {round}: {after:?} {outcome:?}");
-            assert!(
-                outcome.stderr.contains(STAYS) && outcome.stderr.lines().count() == 1,
-                "{mode} {round}: {outcome:?}"
-            );
-            assert!(row["borrowed"].as_u64() > Some(0), "{row}");
+            // On a busy machine some thread may not stop in time; then the bytes stay where they are.
+            match outcome.stderr.is_empty() {
+                true => assert!(after.is_all(), "{mode} {round}: {after:?}"),
+                false => {
+                    assert!(outcome.stderr.contains("could not all be stopped"), "{outcome:?}");
+                    late += 1;
+                }
+            }
+            worst = worst.max(row["longest_stop_of_all_us"].as_u64().expect("a number"));
             assert_no_wx(pid, &[]);
             pause(PAUSE);
             running.report();
             assert_eq!(running.finish(), Some(End::Code(0)), "{mode} {round}");
         }
+        println!("mode '{mode}': {rounds} lifts, {late} given up, longest stop of all threads {worst} us");
+        assert!(late * 4 <= rounds, "mode '{mode}': {late} of {rounds} were given up");
     }
 }
 
-/// A second lift finds nothing to do, and `restore` keeps RELRO and says so.
+/// A second lift finds nothing to do, and `restore` keeps data and RELRO and says so.
 #[test]
-fn restore_keeps_relro() {
+fn restore_keeps_data() {
     let program = victim();
     let running = Running::start(&program, &["calm"]);
     let pid = running.pid();
     let (outcome, _) = lifted(pid);
-    assert_eq!(outcome.end, End::Code(0), "{outcome:?}");
+    assert_eq!((outcome.end, outcome.stderr.as_str()), (End::Code(0), ""), "{outcome:?}");
     let (after, mapped) = (copied(pid, &program), files(pid));
     let (again, _) = lifted(pid);
-    assert_eq!(again.end, End::Code(0), "{again:?}");
+    assert_eq!((again.end, again.stderr.as_str()), (End::Code(0), ""), "{again:?}");
     let restored = Cmd::new([HUGELIFT, "restore"]).arg(pid.to_string()).bare();
     assert_eq!((restored.end, restored.stderr.as_str()), (End::Code(0), ""), "{restored:?}");
-    assert!(restored.stdout.contains("keep their huge pages"), "{restored:?}");
+    assert!(restored.stdout.contains("of data and relro keep their huge pages"), "{restored:?}");
     assert_eq!((copied(pid, &program), files(pid)), (after, mapped));
     // Code is lifted and restored beside it as ever.
     done("attach", pid);
     running.report();
+}
+
+/// Where another process or the kernel may write to the memory, or a thread would notice its stop, nothing is
+/// changed, and one line says why.
+#[test]
+fn other_writers() {
+    let program = victim();
+    for (mode, why) in [
+        ("ring", "io_uring may write to its memory"),
+        ("aio", "asynchronous I/O (io_setup) may write"),
+        ("shares", "shares its memory"),
+        ("timed", "whose timeout a stop would extend"),
+    ] {
+        let off = std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled");
+        if mode == "ring" && off.as_deref().map_or(true, |off| off.trim() != "0") {
+            skipped("io_uring is disabled");
+            continue;
+        }
+        if mode == "aio" && !Path::new("/proc/sys/fs/aio-max-nr").exists() {
+            skipped("this kernel has no io_setup");
+            continue;
+        }
+        let running = Running::start(&program, &[mode]);
+        let pid = running.pid();
+        let (outcome, row) = lifted(pid);
+        assert_eq!(outcome.end, End::Code(0), "{outcome:?}");
+        assert_eq!(
+            (outcome.stderr.lines().count(), row["all_stopped"].as_u64()),
+            (1, Some(0)),
+            "{outcome:?}"
+        );
+        assert!(outcome.stderr.contains(why), "{mode}: {outcome:?}");
+        assert_eq!(copied(pid, &program).data.0, 0, "{mode}");
+        if mode != "timed" && mode != "shares" {
+            running.report();
+        }
+    }
 }
 
 /// The command is killed before each of its ptrace operations, or every few of them. Whatever it has done, no
@@ -132,12 +178,11 @@ fn killed_before_each_step() {
         if outcome.end == End::Code(0) {
             break;
         }
-        let (done, all) = copied(pid, &program).relro;
-        partly += u32::from(0 < done && done < all);
+        let after = copied(pid, &program);
+        partly += u32::from(!after.is_nothing() && !after.is_all());
         pause(PAUSE / 4);
         let (outcome, _) = lifted(pid);
         assert_eq!(outcome.end, End::Code(0), "{at}: {outcome:?}");
-        assert!(copied(pid, &program).is_all(), "{at}: {outcome:?}");
         let report = running.report();
         interrupted += report["interrupted"].as_u64().expect("a number");
         assert_eq!(running.finish(), Some(End::Code(0)), "{at}");
@@ -147,7 +192,7 @@ fn killed_before_each_step() {
     println!(
         "{kills} kills up to operation {at}, {partly} between two pieces; {interrupted} calls interrupted"
     );
-    assert!(at > 20, "{at}");
+    assert!(at > 50 && partly > 0, "{at} {partly}");
     // Three of its threads wait in such a call.
     assert!(interrupted <= 3 * kills, "{interrupted} {kills}");
 }

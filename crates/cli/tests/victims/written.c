@@ -5,10 +5,13 @@
  * with a relocation in each page, and .bss, are checked too. Prints "ready", and at the end one line of JSON; then
  * it reads stdin to its end.
  *
- * Arguments: "calm": nobody writes much, and most threads wait. With a second argument, calls that end with EINTR
- * after any stop may do so: who has stopped them may have been killed before it could hide that. */
+ * Arguments: "timed": one thread waits in epoll_wait with a timeout of an hour. "ring", "aio": the kernel may write
+ * to its memory by io_uring or io_setup. "shares": a child by clone(CLONE_VM) writes to .data all the time.
+ * "calm": nobody writes much, and most threads wait. With a second argument, calls that end with EINTR after any
+ * stop may do so: who has stopped them may have been killed before it could hide that. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <linux/aio_abi.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -20,6 +23,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -279,6 +283,40 @@ static void step(int round)
 	nap(calm ? 5000 : 1000);
 }
 
+static int sharing(void *arg)
+{
+	(void)arg;
+	for (;;)
+		child_counter = 1;
+	return 0;
+}
+
+static void *timed(void *arg)
+{
+	struct epoll_event got;
+	(void)arg;
+	epoll_wait(epoll_create1(0), &got, 1, 3600000);
+	wrong("the timed wait", errno);
+	return NULL;
+}
+
+static void start(const char *mode)
+{
+	static char stack[65536] __attribute__((aligned(16)));
+	static uint64_t params[15];
+	static aio_context_t context;
+	pthread_t thread;
+	if (!strcmp(mode, "timed"))
+		pthread_create(&thread, NULL, timed, NULL);
+	if (!strcmp(mode, "ring") && syscall(SYS_io_uring_setup, 1, params) < 0)
+		printf("no io_uring: %s\n", strerror(errno)), exit(0);
+	if (!strcmp(mode, "aio") && syscall(SYS_io_setup, 8, &context))
+		printf("no aio: %s\n", strerror(errno)), exit(0);
+	if (!strcmp(mode, "shares"))
+		clone(sharing, stack + sizeof stack, CLONE_VM, NULL);
+	calm = !strcmp(mode, "calm");
+}
+
 int main(int argc, char **argv)
 {
 	static struct sigaction act;
@@ -304,7 +342,8 @@ int main(int argc, char **argv)
 		if (pipe(pipes[i]))
 			return 1;
 	forgives = argc > 2;
-	calm = argc > 1 && !strcmp(argv[1], "calm");
+	if (argc > 1)
+		start(argv[1]);
 	for (int i = 0; i < THREADS; i++) {
 		void *(*kinds[])(void *) = { writer, waiter, reader, receiver, taker };
 		int kind = i < WRITERS + NAPPERS ? 0 : i < WRITERS + NAPPERS + WAITERS ? 1 : i < THREADS - 2 ? 2 : i - THREADS + 5;
