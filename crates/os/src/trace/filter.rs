@@ -290,7 +290,7 @@ const FILE: &[Call] = &[
 /// Calls that map code and a word, and those of threads that wait for the word.
 const WRITTEN: &[Call] = &[
     (libc::SYS_mmap, [0, 4096, READ | EXEC, ANONYMOUS, u64::MAX, 0]),
-    (libc::SYS_mmap, [0, 4096, READ | WRITE, ANONYMOUS, u64::MAX, 0]),
+    (libc::SYS_mprotect, [EXAMPLE, 4096, READ | WRITE, 0, 0, 0]),
     (libc::SYS_futex, [EXAMPLE, FUTEX_WAIT, 0, 0, 0, 0]),
     (libc::SYS_futex, [EXAMPLE, FUTEX_WAKE, i32::MAX as u64, 0, 0, 0]),
 ];

@@ -43,10 +43,10 @@ use crate::trace::{deadline, faultpoint};
 use hugelift_core::addr::Addr;
 use hugelift_core::seccomp::Filters;
 use nix::fcntl::Flock;
+use prepare::{Prepared, Refused, prepare, why_not};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
-use prepare::{Prepared, Refused, prepare, why_not};
 use std::rc::Rc;
 
 /// Why a thread cannot be lent now.
@@ -97,6 +97,9 @@ pub enum NotLent {
     /// No cave is near enough to the thread's code.
     #[error("no executable mapping near {1} in process {0} ends with {CAVE_BYTES} unused bytes")]
     OutOfReach(i32, Addr),
+    /// More threads have begun than were prepared for.
+    #[error("process {0} makes threads faster than they are stopped")]
+    TooMany(i32),
     /// A system call would clear registers that the thread uses.
     #[error("thread {0} computes with vector registers that a system call clears (SVE, SME)")]
     Vectors(Tid),
@@ -114,6 +117,7 @@ impl NotLent {
             | NotLent::Filtered(..)
             | NotLent::CutShort(..)
             | NotLent::OutOfReach(..)
+            | NotLent::TooMany(_)
             | NotLent::Vectors(_)
             | NotLent::NoThread(_) => false,
             NotLent::Stopped(_)

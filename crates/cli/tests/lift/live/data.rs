@@ -3,18 +3,22 @@
 
 use super::{Running, done, pause};
 use crate::common::huge::{assert_no_wx, files, smaps};
+use crate::common::run::{PATIENCE, wait};
 use crate::common::{Cmd, End, HUGELIFT, Outcome, fat, skipped};
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::elf::Headers;
 use serde_json::Value;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 /// How many victims are lifted in each mode, unless HUGELIFT_LIVE_ROUNDS says another number.
 const ROUNDS: u32 = 12;
 /// The longest pause between two steps.
 const PAUSE: Duration = Duration::from_millis(40);
-/// How many of the thread's ptrace operations lie between two that the command is killed at, at most.
+/// How many of its ptrace operations lie between two that the command is killed at, at most, unless
+/// HUGELIFT_LIVE_STRIDE says another number.
 const STRIDE: u64 = 16;
 
 /// Builds the victim. RELRO is protected when it starts.
@@ -79,7 +83,7 @@ fn lifted(pid: u32) -> (Outcome, Value) {
 fn lifted_under_writers() {
     let rounds = std::env::var("HUGELIFT_LIVE_ROUNDS").map_or(ROUNDS, |n| n.parse().expect("a number"));
     let program = victim();
-    for mode in ["", "calm"] {
+    for mode in ["", "calm", "epoll", "births"] {
         let (mut worst, mut late) = (0, 0);
         for round in 0..rounds {
             let running = Running::start(&program, &[mode]);
@@ -105,6 +109,29 @@ fn lifted_under_writers() {
         println!("mode '{mode}': {rounds} lifts, {late} given up, longest stop of all threads {worst} us");
         assert!(late * 4 <= rounds, "mode '{mode}': {late} of {rounds} were given up");
     }
+}
+
+/// `attach --watch` lifts data as well.
+#[test]
+fn watched() {
+    let program = victim();
+    let running = Running::start(&program, &["calm"]);
+    let pid = running.pid();
+    let words = ["attach", "--watch", "--eager", "--parts", "data"];
+    let mut watch = Cmd::new([HUGELIFT]).args(words).arg(pid.to_string()).command(None);
+    let mut watch = watch.stdout(Stdio::piped()).spawn().expect("a watch");
+    let end = Instant::now() + PATIENCE;
+    while !copied(pid, &program).is_all() {
+        assert!(Instant::now() < end, "{:?}", copied(pid, &program));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    running.report();
+    assert_eq!(running.finish(), Some(End::Code(0)));
+    assert_eq!(wait(&mut watch, end), Some(End::Code(0)));
+    let mut said = String::new();
+    watch.stdout.take().expect("piped").read_to_string(&mut said).expect("text");
+    // A child may just have split a huge page of data.
+    assert!(said.contains("relro 4 MB of 4 MB, data ") && !said.contains("data 0 MB"), "{said}");
 }
 
 /// A second lift finds nothing to do, and `restore` keeps data and RELRO and says so.
@@ -158,7 +185,8 @@ fn other_writers() {
         );
         assert!(outcome.stderr.contains(why), "{mode}: {outcome:?}");
         assert_eq!(copied(pid, &program).data.0, 0, "{mode}");
-        if mode != "timed" && mode != "shares" {
+        // The other process writes to words that the victim checks.
+        if mode != "shares" {
             running.report();
         }
     }
@@ -169,6 +197,7 @@ fn other_writers() {
 /// by the tracer: one that is killed before it can do so leaves it.
 #[test]
 fn killed_before_each_step() {
+    let stride = std::env::var("HUGELIFT_LIVE_STRIDE").map_or(STRIDE, |n| n.parse().expect("a number"));
     let program = victim();
     let (mut at, mut partly, mut interrupted, mut kills) = (0, 0, 0, 0);
     loop {
@@ -187,7 +216,7 @@ fn killed_before_each_step() {
         interrupted += report["interrupted"].as_u64().expect("a number");
         assert_eq!(running.finish(), Some(End::Code(0)), "{at}");
         kills += 1;
-        at += fastrand::u64(1..=STRIDE);
+        at += fastrand::u64(1..=stride);
     }
     println!(
         "{kills} kills up to operation {at}, {partly} between two pieces; {interrupted} calls interrupted"

@@ -33,7 +33,7 @@ const SYSCALL: [u8; 2] = [0x0f, 0x05];
 /// The tracer loads the call's number and arguments and enters at the first byte.
 pub fn lent_stub(_cave: Addr, regs: &Regs, mask: u64) -> Option<Vec<u8>> {
     let mut code = Vec::with_capacity(LENT_STUB_BYTES);
-    code.extend(SYSCALL);                   // the call that the tracer has loaded
+    code.extend(SYSCALL); // the call that the tracer has loaded
     give_back(&mut code, regs, mask)?;
     Some(code)
 }

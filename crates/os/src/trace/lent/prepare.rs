@@ -149,7 +149,8 @@ pub(super) fn prepare(
         Interrupted::No(later) => (later, None, None),
         Interrupted::Restarts(later, end) => (later, None, end),
         Interrupted::Eintr(number, again, end) if waits::can_be_made_again(number) => {
-            let again = looked.timed_out(pid, tid).and_then(|result| arch::returning(&regs, result)).unwrap_or(again);
+            let again =
+                looked.timed_out(pid, tid).and_then(|result| arch::returning(&regs, result)).unwrap_or(again);
             (shortened(again, wait.map(|wait| wait.rest())), Some(again), end)
         }
         Interrupted::Eintr(..) | Interrupted::Enters => (regs, None, None),
@@ -254,4 +255,3 @@ fn is_in_sequence(stopped: &Stopped, regs: &Regs) -> Result<bool, Error> {
     };
     Ok(regs.pc().0.wrapping_sub(start) < len)
 }
-

@@ -116,7 +116,7 @@ impl Live {
                     Err(why) => Ok(Ok(not_now(why))),
                     Ok(()) => self.with_others(&mut leader, others, writers, piece, expected),
                 };
-                self.give_back(leader, began, worked, urgent).map_or_else(Live::came_of, |came| came)
+                self.give_back(leader, began, worked, urgent).unwrap_or_else(Live::came_of)
             }
         };
         self.written.looks = looks;

@@ -74,7 +74,10 @@ impl Live {
                         return Ok((lent, stopping));
                     }
                     Err(NotLent::Filtered(_, forbids)) => {
-                        self.filters.insert(tid, Err(forbids));
+                        // Filters that forbid the leader's calls may still allow others.
+                        if slot.is_none() {
+                            self.filters.insert(tid, Err(forbids));
+                        }
                         why = NotLent::Filtered(tid, forbids);
                         forbidden = true;
                     }

@@ -13,9 +13,9 @@
 //! None of them runs before it is let go. A signal that is just being delivered is delivered first: the thread stops
 //! at the first instruction of its handler.
 
-use super::Live;
 use super::looks::Looks;
 use super::region::Region;
+use super::{Live, late};
 use crate::trace::filter::Known;
 use crate::trace::lent::{Lent, NotLent, Stub};
 use crate::trace::ptrace::{self, Error, Running, Stop, Stopped, Tid};
@@ -99,23 +99,17 @@ impl Live {
         let (known, slot) = match (known, slot) {
             (Ok(known), Some(slot)) => (known, slot),
             (known, _) => {
-                came.0.detach(match came.1 {
-                    Stop::Signal(signal) => signal,
-                    Stop::Syscall | Stop::Exec | Stop::Trap | Stop::Group(_) => 0,
-                })?;
-                return Err(known.err().unwrap_or(NotLent::NoCave(self.pid)));
+                late::let_go(self.pid, came.0, came.1)?;
+                return Err(known.err().unwrap_or(NotLent::TooMany(self.pid)));
             }
         };
         let looked = others.looks.looked(tid, seen);
         let lent = Lent::of_stopped(self.pid, came, looked, Stub::Waiting(slot), &self.memory, known);
-        match &lent {
-            Ok(lent) => {
-                if let Some(filters) = lent.filters() {
-                    self.filters.insert(tid, Ok(Rc::clone(filters)));
-                }
-            }
-            Err(NotLent::Filtered(_, forbids)) => _ = self.filters.insert(tid, Err(*forbids)),
-            Err(_) => {}
+        // Filters that forbid this may still allow what other borrowed threads do.
+        if let Ok(lent) = &lent
+            && let Some(filters) = lent.filters()
+        {
+            self.filters.insert(tid, Ok(Rc::clone(filters)));
         }
         lent
     }

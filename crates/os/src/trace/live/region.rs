@@ -8,9 +8,11 @@
 use super::Live;
 use super::written::Came;
 use crate::arch;
+use crate::trace::calls::Calls as _;
 use crate::trace::lent::{NotLent, Slot};
 use crate::trace::threads;
 use hugelift_core::addr::{Addr, Range};
+use hugelift_core::maps::Prot;
 use hugelift_core::target::Fault;
 use std::io;
 
@@ -23,8 +25,10 @@ const MORE: usize = 16;
 /// The memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Region {
+    /// The slots.
     code: Range,
-    word: Addr,
+    /// The page behind them, which begins with the word.
+    word: Range,
 }
 
 impl Region {
@@ -32,7 +36,7 @@ impl Region {
     pub(super) fn slot(&self, index: usize) -> Option<Slot> {
         let each = (PAGE as usize) / arch::SLOT_BYTES;
         let at = (index / each) as u64 * PAGE + ((index % each) * arch::SLOT_BYTES) as u64;
-        (at < self.code.len()).then_some(Slot { at: Addr(self.code.start.0 + at), word: self.word })
+        (at < self.code.len()).then_some(Slot { at: Addr(self.code.start.0 + at), word: self.word.start })
     }
 }
 
@@ -62,57 +66,36 @@ impl Live {
 
     /// Sets the word. Threads that wait for it by themselves see it at the next wake-up.
     pub(super) fn set_word(&self, region: Region, value: u32) -> io::Result<()> {
-        self.memory_write(region.word, &value.to_ne_bytes())
+        self.memory_write(region.word.start, &value.to_ne_bytes())
     }
 
+    /// Maps a region. Each call borrows a thread anew, so that none is stopped for long.
     fn map_region(&mut self, slots: usize) -> Result<Result<Region, Came>, Fault> {
         const ANONYMOUS: u64 = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
-        const RW: u64 = (libc::PROT_READ | libc::PROT_WRITE) as u64;
         const RX: u64 = (libc::PROT_READ | libc::PROT_EXEC) as u64;
-        let len = (slots.div_ceil(PAGE as usize / arch::SLOT_BYTES) as u64) * PAGE;
-        let made = self.borrow(|lent| {
-            let map = |len: u64, prot: u64| [0, len, prot, ANONYMOUS, u64::MAX, 0];
-            let word = lent.call(libc::SYS_mmap, map(PAGE, RW))?;
-            if word < 0 {
-                return Ok(Err(word));
+        let len = slots.div_ceil(PAGE as usize / arch::SLOT_BYTES) as u64 * PAGE;
+        let args = [0, len + PAGE, RX, ANONYMOUS, u64::MAX, 0];
+        let at = match self.call("mmap", Range::default(), libc::SYS_mmap, args) {
+            Ok(at) => at,
+            Err(fault) => return refused(fault).map(Err),
+        };
+        let part = |start: u64, len: u64| Range::sized(Addr(start), len).unwrap_or_default();
+        let region = Region { code: part(at, len), word: part(at + len, PAGE) };
+        self.written.region = Some(region);
+        match self.protect(region.word, Prot::RW) {
+            Ok(()) => Ok(Ok(region)),
+            Err(fault) => {
+                self.unmap_region();
+                refused(fault).map(Err)
             }
-            let code = lent.call(libc::SYS_mmap, map(len, RX))?;
-            if code < 0 {
-                lent.call(libc::SYS_munmap, [word as u64, PAGE, 0, 0, 0, 0])?;
-                return Ok(Err(code));
-            }
-            // A child of fork(2) has no use for it. If it gets it nevertheless, no harm is done.
-            for (at, len) in [(word, PAGE), (code, len)] {
-                lent.call(libc::SYS_madvise, [at as u64, len, libc::MADV_DONTFORK as u64, 0, 0, 0])?;
-            }
-            Ok(Ok((word, code)))
-        });
-        Ok(match made {
-            Ok(Ok((word, code))) => {
-                let region = Region {
-                    code: Range::sized(Addr(code as u64), len).unwrap_or_default(),
-                    word: Addr(word as u64),
-                };
-                self.written.region = Some(region);
-                Ok(region)
-            }
-            Ok(Err(errno)) => {
-                let why = io::Error::from_raw_os_error(-errno as i32);
-                Err(Came::Never(format!("no code can be mapped in which its threads wait (mmap: {why})")))
-            }
-            Err(why) => return Live::came_of(why).map(Err),
-        })
+        }
     }
 
     /// Unmaps the region, if nobody can be in it. Without a thread that could do so it stays for the next time.
     pub(super) fn unmap_region(&mut self) {
         let Some(Region { code, word }) = self.written.region else { return };
-        let done = self.borrow(|lent| {
-            lent.call(libc::SYS_munmap, [code.start.0, code.len(), 0, 0, 0, 0])?;
-            lent.call(libc::SYS_munmap, [word.0, PAGE, 0, 0, 0, 0])
-        });
-        match done {
-            Ok(_) => self.written.region = None,
+        match self.unmap(Range { start: code.start, end: word.end }) {
+            Ok(()) => self.written.region = None,
             Err(why) => tracing::debug!(%why, "the code of stopped threads stays mapped"),
         }
     }
@@ -123,5 +106,19 @@ impl Live {
     /// The process is gone, or no longer under control.
     pub(super) fn came_of(why: NotLent) -> Result<Came, Fault> {
         if why.is_final() { Err(Fault::Lost(why.to_string())) } else { Ok(super::data::not_now(why)) }
+    }
+}
+
+/// Returns what an attempt came to whose call failed.
+fn refused(fault: Fault) -> Result<Came, Fault> {
+    match fault {
+        Fault::Call { errno: libc::EBUSY, .. } => {
+            Ok(Came::NotNow("no thread of it could be borrowed just now".into()))
+        }
+        Fault::Call { call, errno, .. } => {
+            let why = io::Error::from_raw_os_error(errno);
+            Ok(Came::Never(format!("no code can be mapped in which its threads wait ({call}: {why})")))
+        }
+        other => Err(other),
     }
 }

@@ -93,7 +93,8 @@ impl Live {
         let mut done = 0;
         while done < from.len() {
             let end = (done + piece).min(from.len());
-            let of = |range: Range| Range { start: Addr(range.start.0 + done), end: Addr(range.start.0 + end) };
+            let of =
+                |range: Range| Range { start: Addr(range.start.0 + done), end: Addr(range.start.0 + end) };
             self.replace_written_piece(of(from), of(over))?;
             done = end;
         }
