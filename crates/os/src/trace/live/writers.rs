@@ -161,18 +161,22 @@ mod tests {
         child.wait().unwrap();
     }
 
+    /// Other tests of this process have rings and contexts of their own.
     #[test]
-    fn this_process_has_no_other_writer_but_with_a_ring_it_has() {
-        let own = std::process::id().cast_signed();
-        // Another test may just start a child, which shares the memory until its execve(2).
+    fn a_process_without_other_writers_and_the_name_of_a_ring() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = child.id().cast_signed();
+        // Until its execve(2) it shares the memory of this process.
         let found =
-            (0..1000).find_map(|_| match Writers::none(own).and_then(|mut writers| writers.still_none()) {
+            (0..1000).find_map(|_| match Writers::none(pid).and_then(|mut writers| writers.still_none()) {
                 Err(Writer { passes: true, .. }) => {
                     std::thread::sleep(std::time::Duration::from_millis(1));
                     None
                 }
                 other => Some(other),
             });
+        child.kill().unwrap();
+        child.wait().unwrap();
         assert!(matches!(found, Some(Ok(()))), "{found:?}");
         // struct io_uring_params, 120 bytes of zeros.
         let mut params = [0u64; 15];
@@ -181,7 +185,8 @@ mod tests {
         if ring < 0 {
             return println!("SKIP: io_uring_setup: {}", io::Error::last_os_error());
         }
-        let found = Writers::none(own).unwrap_err();
+        let link = std::fs::read_link(format!("/proc/self/fd/{ring}")).unwrap();
+        let found = writes_later(&link).unwrap_err();
         assert!(found.why.contains("io_uring") && !found.passes, "{found:?}");
         // SAFETY: the descriptor made above.
         unsafe { libc::close(ring as i32) };
