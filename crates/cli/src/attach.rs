@@ -26,9 +26,11 @@ use watch::{Shown, WatchHow};
 /// Lift processes that run
 ///
 /// For text and rodata a thread is borrowed for some microseconds a system call; all others run on. The
-/// bytes are copied from outside. RELRO (part of data) is lifted in the same way; data that the threads write to
-/// stay as they are. For bss, heap, stack and anon nothing is stopped: they are collapsed from
-/// outside, which takes CAP_SYS_NICE. What cannot be lifted stays as it is, and a line on stderr says why.
+/// bytes are copied from outside. For data all threads are stopped for a moment, about a millisecond for each
+/// 2 MB; if one of them would notice that, or another process or the kernel may write to the memory meanwhile,
+/// data stay as they are (so they do on AArch64). For bss, heap, stack and anon nothing is stopped: they are
+/// collapsed from outside, which takes CAP_SYS_NICE. What cannot be lifted stays as it is, and a line on stderr
+/// says why.
 #[derive(Args, Debug)]
 pub struct AttachArgs {
     #[command(flatten)]
@@ -68,7 +70,7 @@ pub struct AttachArgs {
 /// Give processes that were lifted the pages of their files back
 ///
 /// Undoes what 'hugelift attach' and 'hugelift run' have done to code and read-only data. A copy that
-/// differs from its file stays, and so does RELRO: no file has what the loader wrote there.
+/// differs from its file stays, and so do data and RELRO: their copy is the program's data.
 #[derive(Args, Debug)]
 pub struct RestoreArgs {
     #[command(flatten)]
@@ -187,12 +189,16 @@ fn each(
 
 /// Returns text such as "node (process 4711): took 31.2 ms; a thread was stopped 12 times, for 85 us at most".
 fn times(name: &Name, change: &Change, verbose: bool) -> String {
-    let Change { took_ms, borrowed, longest_stop_us, .. } = change;
+    let Change { took_ms, borrowed, longest_stop_us, all_stopped, longest_stop_of_all_us, .. } = change;
+    let all = match all_stopped {
+        0 => String::new(),
+        _ => format!("; all were stopped {all_stopped} times, for {longest_stop_of_all_us} us at most"),
+    };
     match (verbose, borrowed) {
         (false, _) => String::new(),
         (true, 0) => format!("{name}: took {took_ms:.1} ms; no thread was stopped\n"),
         (true, _) => format!(
-            "{name}: took {took_ms:.1} ms; a thread was stopped {borrowed} times, for {longest_stop_us} us at most\n"
+            "{name}: took {took_ms:.1} ms; a thread was stopped {borrowed} times, for {longest_stop_us} us at most{all}\n"
         ),
     }
 }

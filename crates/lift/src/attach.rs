@@ -2,8 +2,9 @@
 //! Lifts a process that runs already, and gives it its files' own pages back.
 //!
 //! For code and read-only data one thread at a time is stopped, for the microseconds of a system call
-//! ([`hugelift_os::trace::live`]). The bytes are copied from outside. Anonymous memory is collapsed from
-//! outside, and nobody is stopped ([`hugelift_os::watch::collapse`]).
+//! ([`hugelift_os::trace::live`]). The bytes are copied from outside. For data all threads are stopped for a
+//! moment. Anonymous memory is collapsed from outside, and nobody is stopped
+//! ([`hugelift_os::watch::collapse`]).
 
 mod help;
 mod lift;
@@ -26,7 +27,7 @@ use hugelift_os::proc::pagemap;
 use hugelift_os::proc::procfs::{Process, Status};
 use hugelift_os::proc::snapshot;
 use hugelift_os::trace::lent::NotLent;
-use hugelift_os::trace::live::{Live, Stops};
+use hugelift_os::trace::live::{LIFTS_DATA, Live, Stops};
 use hugelift_os::trace::ptrace;
 use hugelift_os::trace::restore::restore as restore_copies;
 use hugelift_os::watch::collapse::{Refused, collapse, collapse_by};
@@ -110,6 +111,10 @@ pub struct Change {
     pub borrowed: u64,
     /// The longest time for which one was stopped, in microseconds.
     pub longest_stop_us: u64,
+    /// How often all threads were stopped, to replace data.
+    pub all_stopped: u64,
+    /// The longest time for which they were, from the first to the last, in microseconds.
+    pub longest_stop_of_all_us: u64,
     /// From the first look at the process to the end, in milliseconds.
     pub took_ms: f64,
     /// Bytes of anonymous copies that were made, of ordinary memory.
@@ -122,7 +127,7 @@ pub struct Change {
     pub report: Report,
 }
 
-/// Lifts text, read-only data and RELRO of a running process, and collapses its anonymous memory.
+/// Lifts text, read-only data and data of a running process, and collapses its anonymous memory.
 ///
 /// # Errors
 /// One line that says why the process cannot be changed. It is then as before.
@@ -135,8 +140,9 @@ pub fn attach(chosen: Chosen, options: &AttachOptions) -> Result<Change, String>
     if options.copies_only {
         policy.backings.retain(|backing| *backing != Backing::Pagecache);
     }
-    let Parts { mapped, anonymous, written } = Parts::of(&policy.parts, options.copies_only);
+    let Parts { mapped, anonymous, stays } = Parts::of(&policy.parts, options.copies_only);
     policy.parts = mapped;
+    let pooled = leave_out_pools(&mut policy);
     let seccomp = options.seccomp;
     let mut change = match policy.parts.is_empty() {
         true => look(pid).and_then(|_| unchanged(pid))?,
@@ -156,15 +162,14 @@ pub fn attach(chosen: Chosen, options: &AttachOptions) -> Result<Change, String>
         change.report = unchanged(pid)?.report;
         change.took_ms = millis(began.elapsed());
     }
-    if written {
-        change.complaints.push(DATA_STAYS.into());
-    }
+    change.complaints.extend(pooled.into_iter().chain(stays.then_some(DATA_STAYS)).map(String::from));
     Ok(change)
 }
 
-/// Said where data of a running process was to be lifted.
-const DATA_STAYS: &str = "data of a running process stay on small pages: its threads write to them; \
-                          'hugelift run --parts data' lifts them at the start";
+/// Said where data was to be lifted on an architecture on which a running process keeps it.
+pub(crate) const DATA_STAYS: &str = "data of a running process stay on small pages on this architecture: no code \
+                                     leads threads back that were stopped anywhere; 'hugelift run --parts data' \
+                                     lifts them at the start";
 
 /// The parts that are wanted, by what is done about them while a process runs.
 pub(crate) struct Parts {
@@ -172,21 +177,38 @@ pub(crate) struct Parts {
     pub(crate) mapped: Vec<Part>,
     /// Anonymous memory: collapsed.
     pub(crate) anonymous: Vec<Part>,
-    /// Data is wanted, which stays as it is.
-    pub(crate) written: bool,
+    /// Data is wanted, but stays as it is.
+    pub(crate) stays: bool,
 }
 
 impl Parts {
     /// Sorts parts. What [`restore`] does not undo is left out if only copies are wanted.
     pub(crate) fn of(all: &[Part], copies_only: bool) -> Parts {
         let of = |wanted: &[Part]| all.iter().copied().filter(|p| wanted.contains(p)).collect::<Vec<Part>>();
-        let relro: &[Part] = if copies_only { &[] } else { &[Part::Relro] };
+        let written: &[Part] = match (copies_only, LIFTS_DATA) {
+            (true, _) => &[],
+            (false, true) => &[Part::Relro, Part::Data],
+            (false, false) => &[Part::Relro],
+        };
         Parts {
-            mapped: of(&[&[Part::Text, Part::Rodata], relro].concat()),
+            mapped: of(&[&[Part::Text, Part::Rodata], written].concat()),
             anonymous: of(&[Part::Bss, Part::Heap, Part::Stack, Part::Anon]),
-            written: all.contains(&Part::Data),
+            stays: !LIFTS_DATA && all.contains(&Part::Data),
         }
     }
+}
+
+/// Leaves the pools out of what data may get: a child of fork(2) that finds the pool empty is killed, unless the
+/// program was started with the library that guards it. Returns a line if pools were asked for.
+pub(crate) fn leave_out_pools(policy: &mut Policy) -> Option<&'static str> {
+    let writes = policy.parts.contains(&Part::Data);
+    let had = policy.data_backings.len();
+    policy.data_backings.retain(|backing| *backing != Backing::Hugetlb);
+    let is_left_out = writes && policy.data_backings.len() < had;
+    is_left_out.then_some(
+        "data of a running process get no pages of the pool: their guard of fork(2) is loaded at a start alone \
+         ('hugelift run --data-backing hugetlb')",
+    )
 }
 
 /// Collapses anonymous memory from outside or, without the right for that, by a borrowed thread.
@@ -350,6 +372,8 @@ fn change(
         complaints,
         borrowed: stops.count,
         longest_stop_us: micros(stops.longest),
+        all_stopped: stops.all,
+        longest_stop_of_all_us: micros(stops.longest_of_all),
         took_ms: millis(took),
         copied: 0,
         is_lifted: false,
@@ -362,6 +386,8 @@ impl Change {
     fn count(&mut self, stops: Stops) {
         self.borrowed += stops.count;
         self.longest_stop_us = self.longest_stop_us.max(micros(stops.longest));
+        self.all_stopped += stops.all;
+        self.longest_stop_of_all_us = self.longest_stop_of_all_us.max(micros(stops.longest_of_all));
     }
 }
 

@@ -4,13 +4,12 @@
 //! The same watcher as that of a run decides and lifts (`live`). It holds nothing that the processes need: they
 //! stay lifted when it ends.
 
-use crate::attach::{AttachOptions, Parts};
+use crate::attach::{AttachOptions, DATA_STAYS, Parts, leave_out_pools};
 use crate::live::ends::Woken;
 use crate::live::family::Family;
 use crate::live::{LiveLift, Wanted};
 use hugelift_core::collapse::Budget;
 use hugelift_core::policy::Backing;
-use hugelift_core::snapshot::Part;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::cell::Cell;
@@ -73,13 +72,13 @@ pub fn watch(
     if attach.copies_only {
         policy.backings.retain(|backing| *backing != Backing::Pagecache);
     }
-    let Parts { mapped, anonymous, written } = Parts::of(&policy.parts, false);
+    let Parts { mapped, anonymous, stays } = Parts::of(&policy.parts, attach.copies_only);
+    let pooled = leave_out_pools(&mut policy);
     let budget = Budget { cpu: attach.cpu, added: attach.added, spare: policy.spare };
-    let wanted = Wanted::new(&policy, attach.seccomp).explained().anonymous(anonymous, budget, eager);
-    if written || mapped.contains(&Part::Relro) {
-        tell(Event::Note(
-            "--watch lifts no data and no RELRO; 'hugelift attach --parts data PID' lifts RELRO once",
-        ));
+    let wanted = Wanted::new(&policy, attach.seccomp).written(&mapped).explained();
+    let wanted = wanted.anonymous(anonymous, budget, eager);
+    for note in pooled.into_iter().chain(stays.then_some(DATA_STAYS)) {
+        tell(Event::Note(note));
     }
     let (family, gone) = Family::of_chosen(&pids, find, all_children, eager);
     for pid in gone {

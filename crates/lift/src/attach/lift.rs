@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The lift of text, read-only data and RELRO of a running process: all that the policy wants, or what is worth its
+//! The lift of text, read-only data and data of a running process: all that the policy wants, or what is worth its
 //! cost.
 
 use super::{Change, Chosen, Name, change, forbidden_calls, help, in_tracer, left, look, open, report};
@@ -263,6 +263,11 @@ fn leave_out(policy: &mut Policy, live: &Live) -> Result<Vec<String>, String> {
     if writes && let Err(refusal) = live.allows(Way::CopyOfData) {
         policy.parts.retain(|part| !part.is_writable());
         lines.push(format!("its seccomp filter {refusal}: no copies of data"));
+    } else if policy.parts.contains(&Part::Data)
+        && let Err(refusal) = live.allows(Way::CopyOfWritten)
+    {
+        policy.parts.retain(|part| *part != Part::Data);
+        lines.push(format!("its seccomp filter {refusal}: no copies of data that is written to"));
     }
     match policy.backings.is_empty() || policy.parts.is_empty() {
         true => Err(lines.join("; ")),

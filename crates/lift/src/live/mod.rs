@@ -133,6 +133,13 @@ impl Wanted {
         Wanted { policy, seccomp, explains: false, anonymous: None }
     }
 
+    /// Also wants those of these parts that programs write to: RELRO and data.
+    #[must_use]
+    pub(crate) fn written(mut self, parts: &[Part]) -> Wanted {
+        self.policy.parts.extend(parts.iter().filter(|part| part.is_writable()));
+        self
+    }
+
     /// Also wants that the first look at each process is explained.
     #[must_use]
     pub(crate) fn explained(self) -> Wanted {

@@ -14,7 +14,8 @@
 //! | `BATCH`, `Regs::with_batch`, `Regs::in_batch` | code that makes a list of system calls, then calls rt_sigreturn(2) |
 //! | `entry_stub`, `entry_registers`, `ENTRY_STUB_BYTES` | code that a dynamic program runs at its entry point |
 //! | `lent_stub`, `LENT_STUB_BYTES`, `reaches` | code that a borrowed thread runs, and how far it may be from the thread's own code |
-//! | `interrupted`, `made_anew`, `SHOWS_CALLS`, `SYSCALL_REGSET` | how a thread in a system call goes on; what its registers show of the call |
+//! | `waiting_stub`, `leading_stub`, `SLOT_BYTES` | the same for threads that wait for a word in memory, and for the one that sets it |
+//! | `interrupted`, `made_anew`, `returning`, `SHOWS_CALLS`, `SYSCALL_REGSET` | how a thread in a system call goes on; what its registers show of the call |
 //! | `LOST_IN_CALLS`, `is_lost` | registers that a system call clears |
 //! | `signal_frame`, `FRAME_PC` | the frame from which rt_sigreturn(2) restores registers; the program counter in it |
 //! | `PROT_BTI`, `has_bti` | branch target identification, where the architecture has it |
@@ -36,6 +37,28 @@ mod x86_64;
 pub use aarch64::*;
 #[cfg(target_arch = "x86_64")]
 pub use x86_64::*;
+
+/// Bytes of a slot for the code of a thread that waits for others; there is no such code here.
+#[cfg(target_arch = "aarch64")]
+pub const SLOT_BYTES: usize = 256;
+
+/// Returns `None`: no jump leads back from a mapping of its own to everywhere.
+#[cfg(target_arch = "aarch64")]
+pub fn waiting_stub(_word: Addr, _regs: &Regs, _mask: u64) -> Option<Vec<u8>> {
+    None
+}
+
+/// Returns `None`, as [`waiting_stub`] does.
+#[cfg(target_arch = "aarch64")]
+pub fn leading_stub(_word: Addr, _regs: &Regs, _mask: u64) -> Option<Vec<u8>> {
+    None
+}
+
+/// Returns registers with which an interrupted call returns `result`; `None` here: such a call is made again.
+#[cfg(target_arch = "aarch64")]
+pub fn returning(_: &Regs, _: i64) -> Option<Regs> {
+    None
+}
 
 /// A signal frame, ready to be written to the target's stack.
 pub struct Frame {

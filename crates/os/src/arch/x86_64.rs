@@ -5,6 +5,10 @@ use super::{Anew, FRAME_ALIGN, Frame, Interrupted, Surroundings, put, put32};
 use hugelift_core::addr::Addr;
 use hugelift_core::elf::Machine;
 
+mod stub;
+
+pub use stub::{LENT_STUB_BYTES, SLOT_BYTES, leading_stub, lent_stub, waiting_stub};
+
 /// The machine as ELF headers name it.
 pub const MACHINE: Machine = Machine::X86_64;
 
@@ -216,9 +220,6 @@ pub const BATCH: [u8; 50] = [
     0x0f, 0x05,                     // syscall            load all registers from the frame at rsp
 ];
 
-/// `rt_sigprocmask(2)` on x86-64.
-const SYS_RT_SIGPROCMASK: u32 = 14;
-
 /// Registers at a ptrace stop show the call that it has interrupted.
 pub const SHOWS_CALLS: bool = true;
 
@@ -236,50 +237,6 @@ pub fn is_lost(_header: &[u8; 16]) -> bool {
 /// Returns true: the code of [`lent_stub`] jumps to any address.
 pub fn reaches(_cave: Addr, _pc: Addr) -> bool {
     true
-}
-
-/// Bytes that [`lent_stub`] takes at most.
-pub const LENT_STUB_BYTES: usize = 160;
-
-/// Returns code, without a stack, that makes one system call in a thread which was stopped anywhere, and
-/// then gives the thread back: it sets the signal mask, loads the registers that a system call uses, and
-/// jumps to where the thread was. `regs` are the thread's own.
-///
-/// The tracer loads the call's number and arguments and enters at the first byte. `syscall` changes rax, rcx
-/// and r11 only, and keeps the flags, so no register needs the stack.
-#[rustfmt::skip]
-pub fn lent_stub(_cave: Addr, regs: &Regs, mask: u64) -> Option<Vec<u8>> {
-    let mut code = Vec::with_capacity(LENT_STUB_BYTES);
-    code.extend([0x0f, 0x05]);              // syscall              the call that the tracer has loaded
-    code.push(0xb8);                        // mov $14, %eax        rt_sigprocmask
-    code.extend(SYS_RT_SIGPROCMASK.to_le_bytes());
-    code.extend([0xbf, 2, 0, 0, 0]);        // mov $2, %edi         SIG_SETMASK
-    let mask_at = code.len() + 3;
-    code.extend([0x48, 0x8d, 0x35, 0, 0, 0, 0]); // lea mask(%rip), %rsi
-    code.extend([0xba, 0, 0, 0, 0]);        // mov $0, %edx         no old mask; `xor` would change flags
-    code.extend([0x41, 0xba, 8, 0, 0, 0]);  // mov $8, %r10d        size of the mask
-    code.extend([0x0f, 0x05]);              // syscall
-    let mut load = |opcode: [u8; 2], value: u64| {
-        code.extend(opcode);                // movabs $value, %reg
-        code.extend(value.to_le_bytes());
-    };
-    load([0x48, 0xb8], regs.rax);
-    load([0x48, 0xb9], regs.rcx);
-    load([0x48, 0xba], regs.rdx);
-    load([0x48, 0xbe], regs.rsi);
-    load([0x48, 0xbf], regs.rdi);
-    load([0x49, 0xb8], regs.r8);
-    load([0x49, 0xb9], regs.r9);
-    load([0x49, 0xba], regs.r10);
-    load([0x49, 0xbb], regs.r11);
-    code.extend([0xff, 0x25, 0, 0, 0, 0]);  // jmp *0(%rip)         where the thread was
-    code.extend(regs.rip.to_le_bytes());
-    let mask_is = code.len();
-    code.extend(mask.to_le_bytes());
-    // The distance counts from the end of the instruction.
-    let distance = u32::try_from(mask_is - (mask_at + 4)).ok()?;
-    code[mask_at..mask_at + 4].copy_from_slice(&distance.to_le_bytes());
-    Some(code)
 }
 
 /// Returns how a thread with `regs` at a ptrace stop goes on (signal(7), "Interruption of system calls by
@@ -301,6 +258,12 @@ pub fn interrupted(regs: &Regs, _around: &impl Surroundings) -> Interrupted {
         EINTR => Interrupted::Eintr(number, again(number), None),
         _ => Interrupted::No(Regs { orig_rax: u64::MAX, ..*regs }),
     }
+}
+
+/// Returns registers for a thread at a ptrace stop in a system call, with which the call returns `result`: a
+/// value, or a negative errno.
+pub fn returning(regs: &Regs, result: i64) -> Option<Regs> {
+    regs.is_in_call().then_some(Regs { rax: result as u64, ..*regs })
 }
 
 /// Returns the same: the registers of a thread show at once how its call goes on.

@@ -46,7 +46,7 @@ impl Deadline {
     /// setitimer(2)
     pub(crate) fn renew(&self, limit: Duration) -> io::Result<()> {
         OVER.store(false, Ordering::Relaxed);
-        set_timer(limit, INTERVAL)
+        set_timer(limit, INTERVAL.min(limit))
     }
 }
 

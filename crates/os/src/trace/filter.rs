@@ -216,6 +216,8 @@ pub enum Way {
     CopyOfData,
     /// A file of the store, which is passed to the process.
     File,
+    /// An anonymous copy of data that the threads write to, beside [`Way::CopyOfData`].
+    CopyOfWritten,
 }
 
 impl Way {
@@ -229,6 +231,7 @@ impl Way {
             Way::CopyOfCode => COPY,
             Way::CopyOfData => &COPY[1..],
             Way::File => FILE,
+            Way::CopyOfWritten => WRITTEN,
         };
         calls.iter().try_for_each(|(number, args)| check(filters, Addr(EXAMPLE), *number, args))
     }
@@ -248,6 +251,9 @@ const FILE_FLAGS: u64 = FILE_COPY as u64 | NO_REPLACE;
 const MOVES: u64 = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as u64;
 const SOCKET: u64 = (libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) as u64;
 const RECEIVE: u64 = (libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT) as u64;
+
+const FUTEX_WAIT: u64 = (libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG) as u64;
+const FUTEX_WAKE: u64 = (libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG) as u64;
 
 /// Calls of every lift and of restore. The first is made by the kernel after a stop, with whatever the registers
 /// hold; the next two are made if the tracer dies.
@@ -281,6 +287,14 @@ const FILE: &[Call] = &[
     (libc::SYS_mmap, [EXAMPLE, LEN, READ, FILE_FLAGS, FD, 0]),
 ];
 
+/// Calls that map code and a word, and those of threads that wait for the word.
+const WRITTEN: &[Call] = &[
+    (libc::SYS_mmap, [0, 4096, READ | EXEC, ANONYMOUS, u64::MAX, 0]),
+    (libc::SYS_mprotect, [EXAMPLE, 4096, READ | WRITE, 0, 0, 0]),
+    (libc::SYS_futex, [EXAMPLE, FUTEX_WAIT, 0, 0, 0, 0]),
+    (libc::SYS_futex, [EXAMPLE, FUTEX_WAKE, i32::MAX as u64, 0, 0, 0]),
+];
+
 /// Returns the name of a call that a borrowed thread makes.
 fn name(number: i64) -> &'static str {
     match number {
@@ -299,6 +313,7 @@ fn name(number: i64) -> &'static str {
         libc::SYS_connect => "connect",
         libc::SYS_recvmsg => "recvmsg",
         libc::SYS_close => "close",
+        libc::SYS_futex => "futex",
         _ => "syscall",
     }
 }
@@ -331,12 +346,16 @@ mod tests {
         let refusal = Way::CopyOfData.check(&mprotect).unwrap_err();
         assert_eq!(refusal.to_string(), "kills the process for mprotect(2)");
         assert_eq!(refusal.result(), -1);
+        let futex = answers(libc::SYS_futex, 0x8000_0000);
+        assert_eq!(Way::CopyOfData.check(&futex), Ok(()));
+        let refusal = Way::CopyOfWritten.check(&futex).unwrap_err();
+        assert_eq!(refusal.to_string(), "kills the process for futex(2)");
         assert_eq!(Refusal { call: "x", action: Action::Errno(38) }.result(), -38);
     }
 
     #[test]
     fn every_call_has_a_name() {
-        for (number, _) in NEEDED.iter().chain(COPY).chain(FILE) {
+        for (number, _) in NEEDED.iter().chain(COPY).chain(FILE).chain(WRITTEN) {
             assert_ne!(name(*number), "syscall");
         }
     }

@@ -30,18 +30,20 @@
 //! shortened ([`TimedWait`]); a thread that is found waiting in another such call with a timeout is not stopped at
 //! all.
 
-use crate::arch::{self, CallEnd, Interrupted, Regs};
-use crate::proc::memory;
+mod prepare;
+
+use crate::arch::{CallEnd, Regs};
 use crate::proc::procfs::Process;
 use crate::trace::caves::{CAVE_BYTES, Caves, DATA_BYTES};
 use crate::trace::filter::{self, Forbids, Known, Refusal};
 use crate::trace::ptrace::{self, Error, Resume, Stop, Stopped, Tid};
 use crate::trace::seen::Seen;
 use crate::trace::timeout::TimedWait;
-use crate::trace::{deadline, faultpoint, waits};
+use crate::trace::{deadline, faultpoint};
 use hugelift_core::addr::Addr;
 use hugelift_core::seccomp::Filters;
 use nix::fcntl::Flock;
+use prepare::{Prepared, Refused, prepare, why_not};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
@@ -95,6 +97,9 @@ pub enum NotLent {
     /// No cave is near enough to the thread's code.
     #[error("no executable mapping near {1} in process {0} ends with {CAVE_BYTES} unused bytes")]
     OutOfReach(i32, Addr),
+    /// More threads have begun than were prepared for.
+    #[error("process {0} makes threads faster than they are stopped")]
+    TooMany(i32),
     /// A system call would clear registers that the thread uses.
     #[error("thread {0} computes with vector registers that a system call clears (SVE, SME)")]
     Vectors(Tid),
@@ -112,6 +117,7 @@ impl NotLent {
             | NotLent::Filtered(..)
             | NotLent::CutShort(..)
             | NotLent::OutOfReach(..)
+            | NotLent::TooMany(_)
             | NotLent::Vectors(_)
             | NotLent::NoThread(_) => false,
             NotLent::Stopped(_)
@@ -124,6 +130,38 @@ impl NotLent {
     }
 }
 
+/// The code of a stopped thread: what it does if the tracer dies, and where it is.
+#[derive(Debug)]
+pub(crate) enum Stub<'a> {
+    /// It ends the call that is loaded, and goes on. In a cave within reach.
+    Lent(&'a mut Caves),
+    /// It ends the call that is loaded, sets the word, and goes on.
+    Leading(Slot),
+    /// It waits until the word is set, and goes on.
+    Waiting(Slot),
+}
+
+/// A place for code in a mapping that was made for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Slot {
+    /// The place, of [`crate::arch::SLOT_BYTES`].
+    pub(crate) at: Addr,
+    /// The word that threads wait for, at the beginning of a page that can be written to.
+    pub(crate) word: Addr,
+}
+
+/// What was seen of a thread before its stop.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Looked {
+    /// What it did.
+    pub(crate) seen: Seen,
+    /// The wait with a timeout in which it seemed to be.
+    pub(crate) wait: Option<TimedWait>,
+    /// How often it had slept, if it had just woken up from it is not known what. If it has not slept since, and
+    /// the stop ends its call with EINTR, the call returns what it returns after its timeout.
+    pub(crate) woken: Option<u64>,
+}
+
 /// A stopped thread with the code that gives it back.
 #[derive(Debug)]
 pub struct Lent {
@@ -134,6 +172,8 @@ pub struct Lent {
     stopped: Option<Stopped>,
     /// Where its code is.
     cave: Addr,
+    /// The code is in a cave, which is cleared afterwards.
+    is_cave: bool,
     /// Where the bytes are that arguments point to.
     data: Addr,
     /// Such bytes have been written outside of the cave.
@@ -171,7 +211,7 @@ impl Lent {
     pub(crate) fn take(
         pid: i32,
         tid: Tid,
-        caves: &mut Caves,
+        stub: Stub<'_>,
         memory: &Rc<Flock<File>>,
         known: Known,
         wait: Option<TimedWait>,
@@ -179,10 +219,26 @@ impl Lent {
         let running = ptrace::seize(tid)?;
         let seen = Seen::of(pid, tid);
         running.interrupt()?;
-        let (mut stopped, stop) = running.wait()?;
-        let prepared = match why_not(pid, tid, stop) {
+        let (stopped, stop) = running.wait()?;
+        let looked = Looked { seen, wait, woken: None };
+        Lent::of_stopped(pid, (stopped, stop), looked, stub, memory, known)
+    }
+
+    /// Prepares a thread that has stopped in this way.
+    ///
+    /// # Errors
+    /// See [`Lent::take`].
+    pub(crate) fn of_stopped(
+        pid: i32,
+        (mut stopped, stop): (Stopped, Stop),
+        looked: Looked,
+        mut stub: Stub<'_>,
+        memory: &Rc<Flock<File>>,
+        known: Known,
+    ) -> Result<Lent, NotLent> {
+        let prepared = match why_not(pid, stopped.tid(), stop) {
             Some(refused) => Err(refused),
-            None => prepare(pid, &mut stopped, Looked { seen, wait }, caves, memory, known),
+            None => prepare(pid, &mut stopped, looked, &mut stub, memory, known),
         };
         match prepared {
             Ok(Prepared { cave, own, filters }) => Ok(Lent {
@@ -190,7 +246,8 @@ impl Lent {
                 memory: Rc::clone(memory),
                 stopped: Some(stopped),
                 cave,
-                data: caves.data(),
+                data: stub.data(),
+                is_cave: matches!(stub, Stub::Lent(_)),
                 has_data: false,
                 own,
                 filters,
@@ -312,12 +369,39 @@ impl Lent {
                 stopped.set_regs(&again.map_or(regs, |again| shortened(again, rest)))?;
             }
         }
-        poke(&stopped, &self.memory, self.cave, &[0; CAVE_BYTES])?;
+        if self.is_cave {
+            poke(&stopped, &self.memory, self.cave, &[0; CAVE_BYTES])?;
+        }
         if self.has_data {
             poke(&stopped, &self.memory, self.data, &[0; DATA_BYTES])?;
         }
         let wait = wait.zip(rest).and_then(|(wait, rest)| wait.again(self.pid, tid, rest));
         stopped.detach(0).map(|()| wait)
+    }
+
+    /// Lets a thread go on that has not run since it was stopped. The kernel then does what it would have done
+    /// after that stop: it restarts a system call, or delivers a signal. Returns the wait with a timeout that it
+    /// begins again, if there is one.
+    ///
+    /// # Errors
+    /// The thread has ended.
+    pub(crate) fn let_go(mut self) -> Result<Option<TimedWait>, Error> {
+        let stopped = self.stopped.take().ok_or(Error::Vanished(self.pid))?;
+        let tid = stopped.tid();
+        let Own { regs, again, wait, mask, end: _ } = self.own;
+        // In this order the thread has its own mask whenever it has its own registers.
+        stopped.set_signal_mask(mask)?;
+        let again = again.filter(|_| !is_handled(self.pid, tid, mask));
+        let rest = again.and(wait).map(|wait| wait.rest());
+        stopped.set_regs(&again.map_or(regs, |again| shortened(again, rest)))?;
+        let wait = wait.zip(rest).and_then(|(wait, rest)| wait.again(self.pid, tid, rest));
+        stopped.detach(0).map(|()| wait)
+    }
+
+    /// Lets a thread go on with its code, which gives it back by itself.
+    pub(crate) fn leave(mut self) {
+        // One that has ended needs nothing.
+        let _ = self.stopped.take().map(|stopped| stopped.detach(0));
     }
 
     /// Makes a call that does nothing, at whose end the kernel can decide once more how the thread's own call goes
@@ -335,168 +419,6 @@ impl Lent {
     }
 }
 
-/// A stopped thread that can be lent.
-struct Prepared {
-    cave: Addr,
-    own: Own,
-    filters: Option<Rc<Filters>>,
-}
-
-/// What was seen of a thread before its stop.
-#[derive(Clone, Copy)]
-struct Looked {
-    seen: Seen,
-    wait: Option<TimedWait>,
-}
-
-/// Why a stopped thread is let go, and the signal that it gets.
-struct Refused {
-    why: NotLent,
-    signal: i32,
-}
-
-impl<E: Into<NotLent>> From<E> for Refused {
-    fn from(why: E) -> Refused {
-        Refused { why: why.into(), signal: 0 }
-    }
-}
-
-/// Returns why a thread cannot be lent that has stopped in this way.
-fn why_not(pid: i32, tid: Tid, stop: Stop) -> Option<Refused> {
-    let (why, signal) = match stop {
-        Stop::Trap => return None,
-        Stop::Signal(signal) => (NotLent::Signal(tid), signal),
-        Stop::Group(signal) => (NotLent::Stopped(signal), 0),
-        Stop::Exec => (NotLent::Exec(pid), 0),
-        Stop::Syscall => (NotLent::Signal(tid), 0),
-    };
-    Some(Refused { why, signal })
-}
-
-/// Blocks the thread's signals and writes the code.
-fn prepare(
-    pid: i32,
-    stopped: &mut Stopped,
-    Looked { seen, wait }: Looked,
-    caves: &mut Caves,
-    memory: &File,
-    known: Known,
-) -> Result<Prepared, Refused> {
-    let tid = stopped.tid();
-    // A file that was opened before execve(2) reads nothing afterwards.
-    if memory.read_at(&mut [0], caves.data().0).ok() != Some(1) {
-        return Err(NotLent::Exec(pid).into());
-    }
-    let mut regs = stopped.regs()?.ok_or(NotLent::OtherBits(tid))?;
-    let mut interrupted = arch::interrupted(&regs, &seen.and_stopped(stopped));
-    // If it has begun another wait since it was looked at, next to nothing of that timeout has passed.
-    let wait = wait.filter(|wait| wait.was_stopped(pid, tid) && is_in(wait, &interrupted));
-    let near = caves.within_reach(regs.pc());
-    let filters = match filter::read(stopped, known, near.unwrap_or(regs.pc()))? {
-        Ok(filters) => filters,
-        Err(forbids) => {
-            match interrupted {
-                Interrupted::Eintr(number, again, _)
-                    if waits::can_be_made_again(number) && !is_signalled(pid, tid) =>
-                {
-                    stopped.set_regs(&shortened(again, wait.map(|wait| wait.rest())))?;
-                }
-                _ if !filter::may_continue(&forbids) => make_anew(stopped, &regs, seen, caves, memory)?,
-                _ => {}
-            }
-            return Err(NotLent::Filtered(tid, forbids).into());
-        }
-    };
-    if interrupted == Interrupted::Enters {
-        enter(pid, stopped)?;
-        regs = stopped.regs()?.ok_or(NotLent::OtherBits(tid))?;
-        interrupted = arch::entered(&regs, &seen.and_stopped(stopped));
-    }
-    let (later, again, end) = match interrupted {
-        Interrupted::No(later) => (later, None, None),
-        Interrupted::Restarts(later, end) => (later, None, end),
-        Interrupted::Eintr(number, again, end) if waits::can_be_made_again(number) => {
-            (shortened(again, wait.map(|wait| wait.rest())), Some(again), end)
-        }
-        Interrupted::Eintr(..) | Interrupted::Enters => (regs, None, None),
-    };
-    let mask = stopped.signal_mask()?;
-    let checked = is_lendable(pid, stopped, &regs).and_then(|()| {
-        let far = || NotLent::OutOfReach(pid, later.pc());
-        let cave = caves.within_reach(later.pc()).ok_or_else(far)?;
-        let code = arch::lent_stub(cave, &later, mask).ok_or_else(far)?;
-        Ok((cave, code))
-    });
-    let (cave, mut code) = match checked {
-        Ok(checked) => checked,
-        Err(why) => {
-            // A pending signal ends the call by right.
-            if let Some(again) = again
-                && !matches!(why, NotLent::Signal(_))
-            {
-                stopped.set_regs(&shortened(again, wait.map(|wait| wait.rest())))?;
-            }
-            return Err(why.into());
-        }
-    };
-    code.resize(arch::LENT_STUB_BYTES, 0);
-    poke(stopped, memory, cave, &code)?;
-    // If the tracer dies after its signals are blocked, the thread makes this call and gives itself back.
-    stopped.set_regs(&regs.at(cave, regs.sp()).with_syscall(libc::SYS_getpid, [0; 6]))?;
-    stopped.set_signal_mask(u64::MAX)?;
-    Ok(Prepared { cave, own: Own { regs, again, wait, mask, end }, filters })
-}
-
-/// Checks that a stopped thread would not notice system calls.
-fn is_lendable(pid: i32, stopped: &Stopped, regs: &Regs) -> Result<(), NotLent> {
-    let tid = stopped.tid();
-    if is_in_sequence(stopped, regs)? {
-        return Err(NotLent::Rseq(tid));
-    }
-    if stopped.would_lose_registers() {
-        return Err(NotLent::Vectors(tid));
-    }
-    if is_signalled(pid, tid) {
-        return Err(NotLent::Signal(tid));
-    }
-    Ok(())
-}
-
-/// Lets a thread that is about to make or to continue its system call enter it, and stops it there again.
-fn enter(pid: i32, stopped: &mut Stopped) -> Result<(), Refused> {
-    let mut stop = stopped.run(Resume::Syscall, 0)?;
-    if stop == Stop::Syscall {
-        stop = stopped.run_to_trap()?;
-    }
-    why_not(pid, stopped.tid(), stop).map_or(Ok(()), Err)
-}
-
-/// Has a thread make its call anew that the kernel would continue by another call, which may end the process.
-/// The call itself was allowed; made anew, it may wait longer.
-fn make_anew(
-    stopped: &Stopped,
-    regs: &Regs,
-    seen: Seen,
-    caves: &mut Caves,
-    memory: &File,
-) -> Result<(), Error> {
-    let near = caves.within_reach(regs.pc());
-    let Some(anew) = arch::made_anew(regs, &seen.and_stopped(stopped), near) else { return Ok(()) };
-    if let Some(cave) = near.filter(|_| !anew.code.is_empty()) {
-        // When the thread leaves the code is not known.
-        caves.give_up(cave);
-        let mut code = anew.code;
-        code.resize(code.len().next_multiple_of(8), 0);
-        poke(stopped, memory, cave, &code)?;
-    }
-    stopped.set_regs(&anew.regs)
-}
-
-/// Returns whether the call that the stop has interrupted is this wait.
-fn is_in(wait: &TimedWait, interrupted: &Interrupted) -> bool {
-    matches!(interrupted, Interrupted::Eintr(number, again, _) if wait.is_in(*number, again.fourth_argument()))
-}
-
 /// Returns registers that make a call again with the rest of its timeout, in milliseconds. They stay changed after
 /// the call: a C function that makes it need not keep them for its caller.
 fn shortened(again: Regs, rest: Option<u64>) -> Regs {
@@ -507,7 +429,7 @@ fn shortened(again: Regs, rest: Option<u64>) -> Regs {
 /// and to restart a call that was interrupted.
 fn to_trap(stopped: Stopped) -> Result<Stopped, Error> {
     let tid = stopped.tid();
-    let mut running = stopped.resume_to_trap()?;
+    let mut running = stopped.resume_to_trap(0)?;
     loop {
         let (stopped, stop) = running.wait()?;
         match stop {
@@ -532,32 +454,11 @@ fn poke(stopped: &Stopped, memory: &File, at: Addr, bytes: &[u8]) -> Result<(), 
     }
 }
 
-/// Returns whether a signal is pending that the thread does not block.
-fn is_signalled(pid: i32, tid: Tid) -> bool {
-    let status = Process::new(pid.cast_unsigned()).status_of_thread(tid);
-    status.is_ok_and(|status| status.pending & !status.blocked != 0)
-}
-
 /// Returns whether a signal is pending for which a handler will run, in a thread that blocks `mask`. A signal
 /// that is ignored is also kept while it is blocked, and ends no system call.
 fn is_handled(pid: i32, tid: Tid, mask: u64) -> bool {
     let status = Process::new(pid.cast_unsigned()).status_of_thread(tid);
     status.is_ok_and(|status| status.pending & status.caught & !mask != 0)
-}
-
-/// Returns whether the thread is in a critical section of rseq(2). The kernel aborts such a section when it
-/// takes the CPU from it; it would not after the tracer has moved the program counter away.
-fn is_in_sequence(stopped: &Stopped, regs: &Regs) -> Result<bool, Error> {
-    /// Offset of `rseq_cs` in `struct rseq` (linux/rseq.h).
-    const SECTION: u64 = 8;
-    let Some(rseq) = stopped.rseq_area() else { return Ok(false) };
-    let word = |at: u64| memory::read_array(stopped.tid(), Addr(at)).map(u64::from_ne_bytes);
-    let Ok(section @ 1..) = word(rseq.0.wrapping_add(SECTION)) else { return Ok(false) };
-    // `struct rseq_cs`: version and flags, start, length, address of the abort handler.
-    let (Ok(start), Ok(len)) = (word(section.wrapping_add(8)), word(section.wrapping_add(16))) else {
-        return Ok(true);
-    };
-    Ok(regs.pc().0.wrapping_sub(start) < len)
 }
 
 /// Returns the threads of a process in the order in which they should be lent: those that compute, then

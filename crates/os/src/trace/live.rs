@@ -1,12 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A running process as a [`Target`]. Each call borrows one of its threads for some microseconds
-//! ([`Lent`]); nobody else is stopped. Bytes are copied from outside.
+//! ([`Lent`]); nobody else is stopped, unless data is replaced that the threads write to (`data`). Bytes are
+//! copied from outside.
 
+mod data;
 pub(super) mod files;
+mod find;
 mod late;
+mod looks;
+mod others;
+mod region;
 mod relro;
 mod urgent;
+mod writers;
+mod written;
 
+use crate::arch;
 use crate::proc::memory;
 use crate::proc::pagemap;
 use crate::proc::procfs::Process;
@@ -14,12 +23,11 @@ use crate::trace::calls::{CHUNK, Calls, FILE_COPY, mremap_call, refused};
 use crate::trace::caves::Caves;
 use crate::trace::deadline::Deadline;
 use crate::trace::faultpoint;
-use crate::trace::filter::{self, Forbids, Known, Refusal, Way};
-use crate::trace::lent::{Lent, NotLent, candidates};
+use crate::trace::filter::{Forbids, Refusal, Way};
+use crate::trace::lent::{Lent, NotLent};
 use crate::trace::pass::Passage;
 use crate::trace::ptrace::{Error, Tid};
-use crate::trace::threads;
-use crate::trace::waits::{Stop, Watch};
+use crate::trace::waits::Watch;
 use files::is_still_mapped;
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::maps::{Mapping, Prot};
@@ -35,9 +43,7 @@ use std::os::unix::fs::FileExt as _;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use urgent::Urgent;
-
-/// How long a thread is looked for that can be lent.
-const PATIENCE: Duration = Duration::from_secs(2);
+use written::Written;
 
 /// The longest time until a thread must have stopped, or made a call: one that waits for a disk does not
 /// stop before it has read from it.
@@ -49,6 +55,10 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// Bytes that are replaced by one call, which takes some tens of microseconds for them.
 const PIECE: u64 = 4 << 20;
 
+/// Whether data can be replaced that threads write to: code must lead each of them back from a mapping of its own, and
+/// its registers must show what a stop did to its system call.
+pub const LIFTS_DATA: bool = arch::SHOWS_CALLS;
+
 /// What the threads of a process lost to it.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Stops {
@@ -56,13 +66,22 @@ pub struct Stops {
     pub count: u64,
     /// The longest time that one was stopped.
     pub longest: Duration,
+    /// How often all were stopped.
+    pub all: u64,
+    /// The longest time that all were stopped, from the first to the last.
+    pub longest_of_all: Duration,
 }
 
 impl Stops {
     /// Adds those of a later step.
     #[must_use]
     pub fn and(self, later: Stops) -> Stops {
-        Stops { count: self.count + later.count, longest: self.longest.max(later.longest) }
+        Stops {
+            count: self.count + later.count,
+            longest: self.longest.max(later.longest),
+            all: self.all + later.all,
+            longest_of_all: self.longest_of_all.max(later.longest_of_all),
+        }
     }
 }
 
@@ -74,10 +93,10 @@ pub struct Live {
     /// `/proc/PID/mem`, opened before anything else: after execve(2) it reads nothing. It is locked, so that
     /// one hugelift at a time changes the process. Who may not trace the process cannot lock it.
     memory: Rc<Flock<File>>,
-    /// The read-only mappings as the plan knows them, less what was replaced.
+    /// The private mappings as the plan knows them, less what was replaced.
     planned: Vec<Mapping>,
-    /// Those parts of them that the program has written to, and that may be replaced all the same.
-    written: Vec<Range>,
+    /// Memory that the program has written to, or writes to, and that may be replaced all the same.
+    written: Written,
     /// Bytes that the next call's arguments point to.
     data: Vec<u8>,
     /// The thread that was lent last, which is tried first.
@@ -122,7 +141,7 @@ impl Live {
             Deadline::within(faultpoint::patience(STOP)).map_err(os("set a timer for the stop"))?;
         let pid = pid.cast_signed();
         let caves = Caves::find(pid, mappings).ok_or(NotLent::NoCave(pid))?;
-        let planned = mappings.iter().filter(|m| !m.prot.write && !m.shared).cloned().collect();
+        let planned = mappings.iter().filter(|m| !m.shared).cloned().collect();
         let (data, files, late) = (Vec::new(), Vec::new(), Vec::new());
         let (last, passage, stops) = (None, None, Stops::default());
         let watch = Watch::default();
@@ -133,7 +152,7 @@ impl Live {
             caves,
             memory,
             planned,
-            written: Vec::new(),
+            written: Written::default(),
             data,
             last,
             watch,
@@ -181,12 +200,20 @@ impl Live {
     /// # Errors
     /// No thread could be lent in time, or the process is gone.
     pub fn borrow<R>(&mut self, work: impl FnOnce(&mut Lent) -> Result<R, Error>) -> Result<R, NotLent> {
-        if self.is_lost {
-            return Err(NotLent::Lost(Error::Late(self.pid)));
-        }
         let urgent = Urgent::new();
-        let (mut lent, began) = self.find()?;
+        let (mut lent, began) = self.find(None)?;
         let worked = work(&mut lent);
+        self.give_back(lent, began, worked, urgent)
+    }
+
+    /// Gives a thread back that was stopped after `began`.
+    fn give_back<R>(
+        &mut self,
+        lent: Lent,
+        began: Instant,
+        worked: Result<R, Error>,
+        urgent: Urgent,
+    ) -> Result<R, NotLent> {
         self.refusals.extend(lent.refused().filter(|new| !self.refusals.contains(new)));
         let tid = lent.tid();
         let returned = lent.give_back();
@@ -206,108 +233,14 @@ impl Live {
         }
     }
 
-    /// Takes the first thread that can be lent. Returns also the time before its stop.
-    fn find(&mut self) -> Result<(Lent, Instant), NotLent> {
-        let began = Instant::now();
-        loop {
-            let pid = self.pid;
-            self.late.retain(|tid| late::release(pid, *tid));
-            // A thread that stops late is let go at once, and not after the next long step.
-            let mut why = match self.late.first() {
-                Some(tid) => NotLent::Trace(Error::Late(*tid)),
-                None => NotLent::NoThread(self.pid),
-            };
-            let others = if self.late.is_empty() { candidates(self.pid)? } else { Vec::new() };
-            let first = self.last.filter(|_| self.late.is_empty());
-            let all: Vec<Tid> = first.into_iter().chain(others).collect();
-            let each = |pass| all.iter().map(move |tid| (*tid, pass));
-            let (mut forbidden, mut others) = (false, false);
-            // Threads without a filter come first. A call that must be made again would end with EINTR if this
-            // tracer died.
-            let passes = [(false, false), (true, false), (false, true), (true, true)];
-            for (tid, (takes_filtered, may_repeat)) in passes.into_iter().flat_map(each) {
-                let known = match self.known_filters(tid) {
-                    Ok(known) => known,
-                    Err(forbids) => {
-                        why = NotLent::Filtered(tid, forbids);
-                        forbidden = true;
-                        continue;
-                    }
-                };
-                let is_filtered = !matches!(known, Known::None);
-                if is_filtered != takes_filtered && Some(tid) != self.last {
-                    continue;
-                }
-                // Without a timer the waits have no limit, as those of other tracers.
-                let _ = self.deadline.renew(faultpoint::patience(STOP));
-                let stopping = Instant::now();
-                let taken = match self.watch.may_stop(self.pid, tid) {
-                    Ok(Stop::Repeated | Stop::Shortened(_)) if !may_repeat => {
-                        others = true;
-                        continue;
-                    }
-                    stop => stop.and_then(|stop| {
-                        Lent::take(self.pid, tid, &mut self.caves, &self.memory, known, stop.timed())
-                    }),
-                };
-                match taken {
-                    Ok(lent) => {
-                        if let Some(filters) = lent.filters() {
-                            self.filters.insert(tid, Ok(Rc::clone(filters)));
-                        }
-                        self.last = Some(tid);
-                        return Ok((lent, stopping));
-                    }
-                    Err(NotLent::Filtered(_, forbids)) => {
-                        self.filters.insert(tid, Err(forbids));
-                        why = NotLent::Filtered(tid, forbids);
-                        forbidden = true;
-                    }
-                    Err(NotLent::Trace(Error::Vanished(_))) => {}
-                    Err(NotLent::Trace(Error::Late(_))) => {
-                        self.late.push(tid);
-                        why = NotLent::Trace(Error::Late(tid));
-                        others = true;
-                        break;
-                    }
-                    // The kernel refuses a thread that has just ended.
-                    Err(NotLent::Trace(_)) if threads::has_ended(self.pid, tid) => {}
-                    Err(error) if error.is_final() => return Err(error),
-                    Err(error) => {
-                        why = error;
-                        others = true;
-                    }
-                }
-            }
-            self.last = None;
-            // What a filter forbids it forbids later too.
-            if forbidden && !others || began.elapsed() > PATIENCE {
-                return Err(why);
-            }
-            std::thread::sleep(PAUSE);
-        }
-    }
-
-    /// Returns what is known of the seccomp filters of a thread, which runs.
-    fn known_filters(&self, tid: Tid) -> Result<Known, Forbids> {
-        const STRICT: u32 = 1; // linux/seccomp.h
-        let status = Process::new(self.pid.cast_unsigned()).status_of_thread(tid);
-        match status.ok().and_then(|status| status.seccomp) {
-            None | Some(0) => Ok(Known::None),
-            Some(STRICT) => Err(Forbids::Strict),
-            Some(_) if self.takes_filtered => Ok(Known::None),
-            Some(_) => match self.filters.get(&tid) {
-                Some(Ok(filters)) => Ok(Known::Read(Rc::clone(filters))),
-                Some(Err(forbids)) => Err(*forbids),
-                None => filter::may_read().map(|()| Known::Unread).map_err(Forbids::Unread),
-            },
-        }
-    }
-
     /// Writes from outside to memory that the process may write to itself. By the open file: a process that
     /// has called execve(2) meanwhile is another program, which must not get these bytes.
     fn write(&self, at: Addr, bytes: &[u8], range: Range) -> Result<(), Fault> {
-        self.memory.write_all_at(bytes, at.0).map_err(|e| refused("write", range, &e))
+        self.memory_write(at, bytes).map_err(|e| refused("write", range, &e))
+    }
+
+    fn memory_write(&self, at: Addr, bytes: &[u8]) -> io::Result<()> {
+        self.memory.write_all_at(bytes, at.0)
     }
 
     /// Moves a copy over what it is to replace, piece by piece: the kernel unmaps what was there in the same
@@ -334,7 +267,7 @@ impl Live {
     fn replace_piece(&mut self, from: Range, to: Addr) -> Result<(), Fault> {
         let gone = |errno| Fault::Call { call: "mremap", range: from, errno };
         let over = Range::sized(to, from.len()).ok_or_else(|| gone(libc::EINVAL))?;
-        let planned = self.planned.iter().find(|m| m.range.covers(over));
+        let planned = self.planned.iter().find(|m| m.range.covers(over) && !m.prot.write);
         let expected = planned.cloned().ok_or_else(|| gone(libc::ESTALE))?;
         // Code that was written to since the snapshot, as by a debugger, is no longer what was copied.
         let pid = self.pid;
@@ -452,6 +385,10 @@ impl Target for Live {
     }
 
     fn copy(&mut self, from: Range, to: Addr) -> Result<(), Fault> {
+        // It is copied piece by piece, just before each is replaced.
+        if self.is_writable(from) {
+            return Ok(());
+        }
         let mut buffer = vec![0; CHUNK.min(from.len() as usize)];
         let mut done = 0;
         while done < from.len() {

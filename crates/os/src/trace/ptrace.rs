@@ -148,6 +148,11 @@ pub fn seize(tid: Tid) -> Result<Running, Error> {
 }
 
 impl Running {
+    /// Returns the thread's id.
+    pub fn tid(&self) -> Tid {
+        self.tid
+    }
+
     /// Makes the tracee stop with [`Stop::Trap`]; [`Running::wait`] waits for the stop.
     pub fn interrupt(&self) -> Result<(), Error> {
         call("PTRACE_INTERRUPT", INTERRUPT, self.tid, 0, 0).map(drop)
@@ -228,10 +233,11 @@ impl Stopped {
         Ok(Running { tid: self.tid })
     }
 
-    /// Resumes the tracee until it is about to return to its program, where it stops with [`Stop::Trap`].
-    pub fn resume_to_trap(self) -> Result<Running, Error> {
+    /// Resumes the tracee until it is about to return to its program, where it stops with [`Stop::Trap`]. Delivers
+    /// `signal` before (0 for none): it then stops at the first instruction of the handler.
+    pub fn resume_to_trap(self, signal: i32) -> Result<Running, Error> {
         call("PTRACE_INTERRUPT", INTERRUPT, self.tid, 0, 0)?;
-        self.resume(Resume::Cont, 0)
+        self.resume(Resume::Cont, signal)
     }
 
     /// Lets the tracee run to its next stop. After an error it may run still.
@@ -249,7 +255,7 @@ impl Stopped {
     /// # Errors
     /// See [`Running::wait`].
     pub fn run_to_trap(&mut self) -> Result<Stop, Error> {
-        let (_, stop) = Stopped { tid: self.tid }.resume_to_trap()?.wait()?;
+        let (_, stop) = Stopped { tid: self.tid }.resume_to_trap(0)?.wait()?;
         Ok(stop)
     }
 

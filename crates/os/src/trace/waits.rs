@@ -80,6 +80,11 @@ impl Watch {
         self.timed.insert(tid, wait);
     }
 
+    /// Returns how often a thread that ran when it was looked at last had slept then.
+    pub fn sleeps(&self, tid: Tid) -> Option<u64> {
+        self.seen.get(&tid).map(|seen| seen.ran.sleeps)
+    }
+
     /// Returns what a stop does to a thread that runs, if it was seen in its last sleep, or has run for some time
     /// since an earlier look, without a sleep.
     fn may_stop_running(&mut self, tid: Tid, now: Option<Ran>) -> Result<Stop, NotLent> {
@@ -255,6 +260,25 @@ pub(crate) fn can_be_made_again(number: i64) -> bool {
         libc::SYS_accept4,
     ]
     .contains(&number)
+}
+
+/// Returns what the call of a stopped thread returns when its timeout has run out, if it waits with a timeout:
+/// a value, or a negative errno.
+pub(crate) fn timed_out(pid: i32, tid: Tid) -> Option<i64> {
+    let Call { number, args, .. } = call_of(pid, tid)?;
+    let again = -i64::from(libc::EAGAIN);
+    let result = match number {
+        libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 | libc::SYS_io_getevents => 0,
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_epoll_wait => 0,
+        libc::SYS_io_uring_enter => -i64::from(libc::ETIME),
+        _ => again,
+    };
+    match wait(number, &args) {
+        Wait::Timed | Wait::InRegister(_) => Some(result),
+        Wait::OnSocket if has_timeout(pid, args[0] as i32) => Some(result),
+        _ => None,
+    }
 }
 
 /// Returns whether descriptor `fd` of a process is a socket with a timeout for receiving. Without an answer it

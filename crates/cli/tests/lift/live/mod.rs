@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `hugelift attach` and `hugelift restore`: a process is lifted while it runs, and does not notice.
 
+mod data;
 mod execs;
 mod filtered;
 mod go;
 mod killed;
 mod places;
 mod refused;
-mod relro;
 mod rounds;
 
 use crate::common::huge::{Piece, files, pieces};

@@ -20,7 +20,7 @@ pub(super) fn release(pid: i32, tid: Tid) -> bool {
 }
 
 /// Lets it go on. A call that the stop has ended with EINTR is made again, unless a signal with a handler ends it.
-fn let_go(pid: i32, stopped: Stopped, stop: Stop) -> Result<(), Error> {
+pub(super) fn let_go(pid: i32, stopped: Stopped, stop: Stop) -> Result<(), Error> {
     let signal = match stop {
         Stop::Signal(signal) => signal,
         Stop::Trap | Stop::Group(_) | Stop::Exec | Stop::Syscall => 0,

@@ -5,10 +5,14 @@
  * with a relocation in each page, and .bss, are checked too. Prints "ready", and at the end one line of JSON; then
  * it reads stdin to its end.
  *
- * Arguments: "calm": nobody writes much, and most threads wait. With a second argument, calls that end with EINTR
- * after any stop may do so: who has stopped them may have been killed before it could hide that. */
+ * Arguments: "timed": one thread waits in sigtimedwait with a timeout of an hour; "epoll": in epoll_wait. "ring",
+ * "aio": the kernel may write to its memory by io_uring or io_setup. "shares": a child by clone(CLONE_VM) writes to
+ * .data all the time.
+ * "births": threads begin and end all the time. "calm": nobody writes much, and most threads wait. With a second argument, calls that end with EINTR after any
+ * stop may do so: who has stopped them may have been killed before it could hide that. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <linux/aio_abi.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -20,6 +24,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -53,13 +58,15 @@ static long pair[2] = { 5, 5 };
 static volatile long ticked = 1;
 static atomic_int handled = 1;
 static volatile long child_counter = 1;
+static volatile long births = 1;
 
 static unsigned char bss[4 << 20];
 static uint64_t *shadow;
 static atomic_int stop, errors, sent;
 static atomic_long counts[THREADS];
 static char first[1000];
-static int event[WAITERS], pipes[READERS][2], calm, forgives;
+static int event[WAITERS], pipes[READERS][2], calm, forgives, bears;
+static long born = 1;
 static atomic_int interrupted;
 static pthread_t threads[THREADS];
 static size_t n_words;
@@ -245,6 +252,27 @@ static int child(void)
 	return bad <= THREADS ? 0 : 1;
 }
 
+/* Lives for a moment, in which it writes to .data. */
+static void *brief(void *arg)
+{
+	(void)arg;
+	births++;
+	return NULL;
+}
+
+static void bear(void)
+{
+	pthread_t thread;
+	for (int i = 0; i < 10; i++) {
+		if (pthread_create(&thread, NULL, brief, NULL))
+			wrong("pthread_create", errno);
+		else if (born++, pthread_join(thread, NULL))
+			wrong("pthread_join", errno);
+	}
+	if (births != born)
+		wrong("a thread's write", born - births);
+}
+
 static void step(int round)
 {
 	static int order, taken;
@@ -276,7 +304,58 @@ static void step(int round)
 		if (child_counter != 1)
 			wrong("the counter of a child", child_counter);
 	}
+	if (bears)
+		bear();
 	nap(calm ? 5000 : 1000);
+}
+
+static int sharing(void *arg)
+{
+	(void)arg;
+	for (;;)
+		child_counter = 1;
+	return 0;
+}
+
+static void *timed(void *arg)
+{
+	struct timespec hour = { 3600, 0 };
+	sigset_t one;
+	(void)arg;
+	sigemptyset(&one);
+	sigaddset(&one, SIGRTMIN + 3);
+	sigtimedwait(&one, NULL, &hour);
+	wrong("the timed wait", errno);
+	return NULL;
+}
+
+static void *epoll(void *arg)
+{
+	struct epoll_event got;
+	(void)arg;
+	epoll_wait(epoll_create1(0), &got, 1, 3600000);
+	wrong("epoll_wait with a timeout", errno);
+	return NULL;
+}
+
+static void start(const char *mode)
+{
+	static char stack[65536] __attribute__((aligned(16)));
+	static uint64_t params[15];
+	static aio_context_t context;
+	pthread_t thread;
+	if (!strcmp(mode, "timed"))
+		pthread_create(&thread, NULL, timed, NULL);
+	if (!strcmp(mode, "epoll"))
+		pthread_create(&thread, NULL, epoll, NULL);
+	if (!strcmp(mode, "ring") && syscall(SYS_io_uring_setup, 1, params) < 0)
+		printf("no io_uring: %s\n", strerror(errno)), exit(0);
+	if (!strcmp(mode, "aio") && syscall(SYS_io_setup, 8, &context))
+		printf("no aio: %s\n", strerror(errno)), exit(0);
+	if (!strcmp(mode, "shares"))
+		clone(sharing, stack + sizeof stack, CLONE_VM, NULL);
+	calm = !strcmp(mode, "calm");
+	bears = !strcmp(mode, "births");
 }
 
 int main(int argc, char **argv)
@@ -304,7 +383,8 @@ int main(int argc, char **argv)
 		if (pipe(pipes[i]))
 			return 1;
 	forgives = argc > 2;
-	calm = argc > 1 && !strcmp(argv[1], "calm");
+	if (argc > 1)
+		start(argv[1]);
 	for (int i = 0; i < THREADS; i++) {
 		void *(*kinds[])(void *) = { writer, waiter, reader, receiver, taker };
 		int kind = i < WRITERS + NAPPERS ? 0 : i < WRITERS + NAPPERS + WAITERS ? 1 : i < THREADS - 2 ? 2 : i - THREADS + 5;

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Data and RELRO of a running process, which its threads write to all the time.
+
+use super::{Running, done, pause};
+use crate::common::huge::{assert_no_wx, files, smaps};
+use crate::common::run::{PATIENCE, wait};
+use crate::common::{Cmd, End, HUGELIFT, Outcome, fat, skipped};
+use hugelift_core::addr::{Addr, PageSize, Range};
+use hugelift_core::elf::Headers;
+use serde_json::Value;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+/// How many victims are lifted in each mode, unless HUGELIFT_LIVE_ROUNDS says another number.
+const ROUNDS: u32 = 12;
+/// The longest pause between two steps.
+const PAUSE: Duration = Duration::from_millis(40);
+/// How many of its ptrace operations lie between two that the command is killed at, at most, unless
+/// HUGELIFT_LIVE_STRIDE says another number.
+const STRIDE: u64 = 16;
+
+/// Builds the victim. RELRO is protected when it starts.
+fn victim() -> PathBuf {
+    fat("written").flags(&["-Wl,-z,now"]).build()
+}
+
+/// Returns a command that lifts data and RELRO.
+fn attach(pid: u32) -> Cmd {
+    Cmd::new([HUGELIFT, "attach", "--parts", "data", "--json"]).arg(pid.to_string())
+}
+
+/// What of RELRO and of data is a copy, and what could be: whole huge pages. A child of fork(2) splits the huge
+/// pages of data, so that they are no longer huge for a while.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Copied {
+    relro: (u64, u64),
+    data: (u64, u64),
+}
+
+impl Copied {
+    fn is_nothing(self) -> bool {
+        (self.relro.0, self.data.0) == (0, 0)
+    }
+
+    fn is_all(self) -> bool {
+        self.relro.0 == self.relro.1 && self.data.0 == self.data.1 && self.relro.1 > 0 && self.data.1 > 0
+    }
+}
+
+/// Reads what is copied in a process of the victim. Uses the program's headers and smaps alone.
+fn copied(pid: u32, program: &Path) -> Copied {
+    let headers = Headers::parse(&std::fs::read(program).expect("the program")).expect("its headers");
+    let usage = smaps(pid);
+    let path = program.canonicalize().expect("it is there");
+    let first =
+        usage.iter().find(|u| u.mapping.path == path && u.mapping.offset == 0).expect("its first page");
+    let bias = first.mapping.range.start.0;
+    let segment = headers.segments.iter().find(|s| s.prot.write).expect("data");
+    let relro = headers.relro.expect("RELRO");
+    let count = |start: u64, end: u64| {
+        let range = Range::new(Addr(start + bias), Addr(end + bias)).expect("a range");
+        let inner = range.inner(PageSize::MB2).expect("a whole huge page");
+        let copies = usage.iter().filter(|u| !u.mapping.is_file());
+        let bytes = copies.filter_map(|u| inner.intersect(u.mapping.range)).map(Range::len).sum();
+        (bytes, inner.len())
+    };
+    let end = (relro.vaddr + relro.size) & !4095;
+    Copied { relro: count(relro.vaddr, end), data: count(end, segment.vaddr + segment.filesz) }
+}
+
+/// Lifts, and returns the row of the process in the JSON output.
+fn lifted(pid: u32) -> (Outcome, Value) {
+    let outcome = attach(pid).bare();
+    let json: Value = serde_json::from_str(&outcome.stdout).unwrap_or_else(|e| panic!("{e}: {outcome:?}"));
+    let row = json["processes"][0].clone();
+    (outcome, row)
+}
+
+/// No write is lost, no signal, no call ends with EINTR, and forked children have what their parent had.
+#[test]
+fn lifted_under_writers() {
+    let rounds = std::env::var("HUGELIFT_LIVE_ROUNDS").map_or(ROUNDS, |n| n.parse().expect("a number"));
+    let program = victim();
+    for mode in ["", "calm", "epoll", "births"] {
+        let (mut worst, mut late) = (0, 0);
+        for round in 0..rounds {
+            let running = Running::start(&program, &[mode]);
+            let pid = running.pid();
+            pause(PAUSE);
+            let (outcome, row) = lifted(pid);
+            assert_eq!(outcome.end, End::Code(0), "{outcome:?}");
+            let after = copied(pid, &program);
+            // On a busy machine some thread may not stop in time; then the bytes stay where they are.
+            match outcome.stderr.is_empty() {
+                true => assert!(after.is_all(), "{mode} {round}: {after:?}"),
+                false => {
+                    assert!(outcome.stderr.contains("could not all be stopped"), "{outcome:?}");
+                    late += 1;
+                }
+            }
+            worst = worst.max(row["longest_stop_of_all_us"].as_u64().expect("a number"));
+            assert_no_wx(pid, &[]);
+            pause(PAUSE);
+            running.report();
+            assert_eq!(running.finish(), Some(End::Code(0)), "{mode} {round}");
+        }
+        println!("mode '{mode}': {rounds} lifts, {late} given up, longest stop of all threads {worst} us");
+        assert!(late * 4 <= rounds, "mode '{mode}': {late} of {rounds} were given up");
+    }
+}
+
+/// `attach --watch` lifts data as well.
+#[test]
+fn watched() {
+    let program = victim();
+    let running = Running::start(&program, &["calm"]);
+    let pid = running.pid();
+    let words = ["attach", "--watch", "--eager", "--parts", "data"];
+    let mut watch = Cmd::new([HUGELIFT]).args(words).arg(pid.to_string()).command(None);
+    let mut watch = watch.stdout(Stdio::piped()).spawn().expect("a watch");
+    let end = Instant::now() + PATIENCE;
+    while !copied(pid, &program).is_all() {
+        assert!(Instant::now() < end, "{:?}", copied(pid, &program));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    running.report();
+    assert_eq!(running.finish(), Some(End::Code(0)));
+    assert_eq!(wait(&mut watch, end), Some(End::Code(0)));
+    let mut said = String::new();
+    watch.stdout.take().expect("piped").read_to_string(&mut said).expect("text");
+    // A child may just have split a huge page of data.
+    assert!(said.contains("relro 4 MB of 4 MB, data ") && !said.contains("data 0 MB"), "{said}");
+}
+
+/// A second lift finds nothing to do, and `restore` keeps data and RELRO and says so.
+#[test]
+fn restore_keeps_data() {
+    let program = victim();
+    let running = Running::start(&program, &["calm"]);
+    let pid = running.pid();
+    let (outcome, _) = lifted(pid);
+    assert_eq!((outcome.end, outcome.stderr.as_str()), (End::Code(0), ""), "{outcome:?}");
+    let (after, mapped) = (copied(pid, &program), files(pid));
+    let (again, _) = lifted(pid);
+    assert_eq!((again.end, again.stderr.as_str()), (End::Code(0), ""), "{again:?}");
+    let restored = Cmd::new([HUGELIFT, "restore"]).arg(pid.to_string()).bare();
+    assert_eq!((restored.end, restored.stderr.as_str()), (End::Code(0), ""), "{restored:?}");
+    assert!(restored.stdout.contains("of data and relro keep their huge pages"), "{restored:?}");
+    assert_eq!((copied(pid, &program), files(pid)), (after, mapped));
+    // Code is lifted and restored beside it as ever.
+    done("attach", pid);
+    running.report();
+}
+
+/// Where another process or the kernel may write to the memory, or a thread would notice its stop, nothing is
+/// changed, and one line says why.
+#[test]
+fn other_writers() {
+    let program = victim();
+    for (mode, why) in [
+        ("ring", "io_uring may write to its memory"),
+        ("aio", "asynchronous I/O (io_setup) may write"),
+        ("shares", "shares its memory"),
+        ("timed", "whose timeout a stop would extend"),
+    ] {
+        let off = std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled");
+        if mode == "ring" && off.as_deref().map_or(true, |off| off.trim() != "0") {
+            skipped("io_uring is disabled");
+            continue;
+        }
+        if mode == "aio" && !Path::new("/proc/sys/fs/aio-max-nr").exists() {
+            skipped("this kernel has no io_setup");
+            continue;
+        }
+        let running = Running::start(&program, &[mode]);
+        let pid = running.pid();
+        let (outcome, row) = lifted(pid);
+        assert_eq!(outcome.end, End::Code(0), "{outcome:?}");
+        assert_eq!(
+            (outcome.stderr.lines().count(), row["all_stopped"].as_u64()),
+            (1, Some(0)),
+            "{outcome:?}"
+        );
+        assert!(outcome.stderr.contains(why), "{mode}: {outcome:?}");
+        assert_eq!(copied(pid, &program).data.0, 0, "{mode}");
+        // The other process writes to words that the victim checks.
+        if mode != "shares" {
+            running.report();
+        }
+    }
+}
+
+/// The command is killed before each of its ptrace operations, or every few of them. Whatever it has done, no
+/// byte is wrong, and a later command ends the work. A call that ends with EINTR after any stop is made again
+/// by the tracer: one that is killed before it can do so leaves it.
+#[test]
+fn killed_before_each_step() {
+    let stride = std::env::var("HUGELIFT_LIVE_STRIDE").map_or(STRIDE, |n| n.parse().expect("a number"));
+    let program = victim();
+    let (mut at, mut partly, mut interrupted, mut kills) = (0, 0, 0, 0);
+    loop {
+        let running = Running::start(&program, &[if at % 2 == 0 { "" } else { "calm" }, "killed"]);
+        let pid = running.pid();
+        let outcome = attach(pid).env("HUGELIFT_TEST_DIE", format!("{at}:helper")).bare();
+        if outcome.end == End::Code(0) {
+            break;
+        }
+        let after = copied(pid, &program);
+        partly += u32::from(!after.is_nothing() && !after.is_all());
+        pause(PAUSE / 4);
+        let (outcome, _) = lifted(pid);
+        assert_eq!(outcome.end, End::Code(0), "{at}: {outcome:?}");
+        let report = running.report();
+        interrupted += report["interrupted"].as_u64().expect("a number");
+        assert_eq!(running.finish(), Some(End::Code(0)), "{at}");
+        kills += 1;
+        at += fastrand::u64(1..=stride);
+    }
+    println!(
+        "{kills} kills up to operation {at}, {partly} between two pieces; {interrupted} calls interrupted"
+    );
+    assert!(at > 50 && partly > 0, "{at} {partly}");
+    // Three of its threads wait in such a call.
+    assert!(interrupted <= 3 * kills, "{interrupted} {kills}");
+}

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Prepares a stopped thread, so that it may go on whenever the tracer dies.
+
+use super::{Looked, NotLent, Own, Slot, Stub, poke, shortened};
+use crate::arch::{self, Interrupted, Regs};
+use crate::proc::memory;
+use crate::proc::procfs::Process;
+use crate::trace::filter::{self, Forbids, Known, Refusal, Way};
+use crate::trace::ptrace::{Error, Resume, Stop, Stopped, Tid};
+use crate::trace::timeout::TimedWait;
+use crate::trace::waits;
+use hugelift_core::addr::Addr;
+use hugelift_core::seccomp::Filters;
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::rc::Rc;
+
+impl Stub<'_> {
+    /// Returns where the code of a thread is to be that goes on at `pc`.
+    fn within_reach(&self, pc: Addr) -> Option<Addr> {
+        match self {
+            Stub::Lent(caves) => caves.within_reach(pc),
+            Stub::Leading(slot) | Stub::Waiting(slot) => Some(slot.at),
+        }
+    }
+
+    /// Returns the address of the bytes that arguments can point to.
+    pub(super) fn data(&self) -> Addr {
+        /// Behind the word.
+        const AHEAD: u64 = 64;
+        match self {
+            Stub::Lent(caves) => caves.data(),
+            Stub::Leading(slot) | Stub::Waiting(slot) => Addr(slot.word.0 + AHEAD),
+        }
+    }
+
+    /// Returns the code for this place, of a multiple of 8 bytes.
+    fn code(&self, at: Addr, later: &Regs, mask: u64) -> Option<Vec<u8>> {
+        let (mut code, bytes) = match self {
+            Stub::Lent(_) => (arch::lent_stub(at, later, mask)?, arch::LENT_STUB_BYTES),
+            Stub::Leading(Slot { word, .. }) => (arch::leading_stub(*word, later, mask)?, arch::SLOT_BYTES),
+            Stub::Waiting(Slot { word, .. }) => (arch::waiting_stub(*word, later, mask)?, arch::SLOT_BYTES),
+        };
+        code.resize(bytes, 0);
+        Some(code)
+    }
+
+    /// Returns registers that run the code: if the tracer dies, a thread that does not wait makes a call that
+    /// does nothing, and gives itself back.
+    fn entered(&self, at: Addr, regs: &Regs) -> Regs {
+        let entered = regs.at(at, regs.sp());
+        match self {
+            Stub::Lent(_) | Stub::Leading(_) => entered.with_syscall(libc::SYS_getpid, [0; 6]),
+            Stub::Waiting(_) => entered,
+        }
+    }
+
+    /// Checks the calls that the code makes, beside those of every lift.
+    fn check(&self, filters: &Filters) -> Result<(), Refusal> {
+        match self {
+            Stub::Lent(_) => Ok(()),
+            Stub::Leading(_) | Stub::Waiting(_) => Way::CopyOfWritten.check(filters),
+        }
+    }
+}
+
+impl Looked {
+    /// Returns what the call of a stopped thread returns that had woken up already when it was looked at, and has
+    /// not slept since.
+    fn timed_out(&self, pid: i32, tid: Tid) -> Option<i64> {
+        let woken = self.woken?;
+        let sleeps = Process::new(pid.cast_unsigned()).status_of_thread(tid).ok()?.sleeps;
+        if sleeps == Some(woken) { waits::timed_out(pid, tid) } else { None }
+    }
+}
+
+/// A stopped thread that can be lent.
+pub(super) struct Prepared {
+    pub(super) cave: Addr,
+    pub(super) own: Own,
+    pub(super) filters: Option<Rc<Filters>>,
+}
+
+/// Why a stopped thread is let go, and the signal that it gets.
+pub(super) struct Refused {
+    pub(super) why: NotLent,
+    pub(super) signal: i32,
+}
+
+impl<E: Into<NotLent>> From<E> for Refused {
+    fn from(why: E) -> Refused {
+        Refused { why: why.into(), signal: 0 }
+    }
+}
+
+/// Returns why a thread cannot be lent that has stopped in this way.
+pub(super) fn why_not(pid: i32, tid: Tid, stop: Stop) -> Option<Refused> {
+    let (why, signal) = match stop {
+        Stop::Trap => return None,
+        Stop::Signal(signal) => (NotLent::Signal(tid), signal),
+        Stop::Group(signal) => (NotLent::Stopped(signal), 0),
+        Stop::Exec => (NotLent::Exec(pid), 0),
+        Stop::Syscall => (NotLent::Signal(tid), 0),
+    };
+    Some(Refused { why, signal })
+}
+
+/// Blocks the thread's signals and writes the code.
+pub(super) fn prepare(
+    pid: i32,
+    stopped: &mut Stopped,
+    looked: Looked,
+    stub: &mut Stub<'_>,
+    memory: &File,
+    known: Known,
+) -> Result<Prepared, Refused> {
+    let tid = stopped.tid();
+    // A file that was opened before execve(2) reads nothing afterwards.
+    let Looked { seen, wait, .. } = looked;
+    if memory.read_at(&mut [0], stub.data().0).ok() != Some(1) {
+        return Err(NotLent::Exec(pid).into());
+    }
+    let mut regs = stopped.regs()?.ok_or(NotLent::OtherBits(tid))?;
+    let mut interrupted = arch::interrupted(&regs, &seen.and_stopped(stopped));
+    // If it has begun another wait since it was looked at, next to nothing of that timeout has passed.
+    let wait = wait.filter(|wait| wait.was_stopped(pid, tid) && is_in(wait, &interrupted));
+    let near = stub.within_reach(regs.pc());
+    let filters = match filter::read(stopped, known, near.unwrap_or(regs.pc()))? {
+        Ok(filters) => filters,
+        Err(forbids) => {
+            match interrupted {
+                Interrupted::Eintr(number, again, _)
+                    if waits::can_be_made_again(number) && !is_signalled(pid, tid) =>
+                {
+                    stopped.set_regs(&shortened(again, wait.map(|wait| wait.rest())))?;
+                }
+                _ if !filter::may_continue(&forbids) => make_anew(stopped, &regs, looked, stub, memory)?,
+                _ => {}
+            }
+            return Err(NotLent::Filtered(tid, forbids).into());
+        }
+    };
+    if interrupted == Interrupted::Enters {
+        enter(pid, stopped)?;
+        regs = stopped.regs()?.ok_or(NotLent::OtherBits(tid))?;
+        interrupted = arch::entered(&regs, &seen.and_stopped(stopped));
+    }
+    let (later, again, end) = match interrupted {
+        Interrupted::No(later) => (later, None, None),
+        Interrupted::Restarts(later, end) => (later, None, end),
+        Interrupted::Eintr(number, again, end) if waits::can_be_made_again(number) => {
+            let again =
+                looked.timed_out(pid, tid).and_then(|result| arch::returning(&regs, result)).unwrap_or(again);
+            (shortened(again, wait.map(|wait| wait.rest())), Some(again), end)
+        }
+        Interrupted::Eintr(..) | Interrupted::Enters => (regs, None, None),
+    };
+    let mask = stopped.signal_mask()?;
+    let checked = is_lendable(pid, stopped, &regs, stub).and_then(|()| {
+        let checked = filters.as_deref().map_or(Ok(()), |filters| stub.check(filters));
+        checked.map_err(|refusal| NotLent::Filtered(tid, Forbids::Call(refusal)))?;
+        let far = || NotLent::OutOfReach(pid, later.pc());
+        let cave = stub.within_reach(later.pc()).ok_or_else(far)?;
+        let code = stub.code(cave, &later, mask).ok_or_else(far)?;
+        Ok((cave, code))
+    });
+    let (cave, code) = match checked {
+        Ok(checked) => checked,
+        Err(why) => {
+            // A pending signal ends the call by right.
+            if let Some(again) = again
+                && !matches!(why, NotLent::Signal(_))
+            {
+                stopped.set_regs(&shortened(again, wait.map(|wait| wait.rest())))?;
+            }
+            return Err(why.into());
+        }
+    };
+    poke(stopped, memory, cave, &code)?;
+    stopped.set_regs(&stub.entered(cave, &regs))?;
+    stopped.set_signal_mask(u64::MAX)?;
+    Ok(Prepared { cave, own: Own { regs, again, wait, mask, end }, filters })
+}
+
+/// Checks that a stopped thread would not notice system calls.
+fn is_lendable(pid: i32, stopped: &Stopped, regs: &Regs, stub: &Stub<'_>) -> Result<(), NotLent> {
+    let tid = stopped.tid();
+    if is_in_sequence(stopped, regs)? {
+        return Err(NotLent::Rseq(tid));
+    }
+    if stopped.would_lose_registers() {
+        return Err(NotLent::Vectors(tid));
+    }
+    // One that waits does not run before it is let go, and gets its signals then.
+    if !matches!(stub, Stub::Waiting(_)) && is_signalled(pid, tid) {
+        return Err(NotLent::Signal(tid));
+    }
+    Ok(())
+}
+
+/// Lets a thread that is about to make or to continue its system call enter it, and stops it there again.
+fn enter(pid: i32, stopped: &mut Stopped) -> Result<(), Refused> {
+    let mut stop = stopped.run(Resume::Syscall, 0)?;
+    if stop == Stop::Syscall {
+        stop = stopped.run_to_trap()?;
+    }
+    why_not(pid, stopped.tid(), stop).map_or(Ok(()), Err)
+}
+
+/// Has a thread make its call anew that the kernel would continue by another call, which may end the process.
+/// The call itself was allowed; made anew, it may wait longer.
+fn make_anew(
+    stopped: &Stopped,
+    regs: &Regs,
+    looked: Looked,
+    stub: &mut Stub<'_>,
+    memory: &File,
+) -> Result<(), Error> {
+    let near = stub.within_reach(regs.pc());
+    let Some(anew) = arch::made_anew(regs, &looked.seen.and_stopped(stopped), near) else { return Ok(()) };
+    if let Some(cave) = near.filter(|_| !anew.code.is_empty()) {
+        // When the thread leaves the code is not known.
+        if let Stub::Lent(caves) = stub {
+            caves.give_up(cave);
+        }
+        let mut code = anew.code;
+        code.resize(code.len().next_multiple_of(8), 0);
+        poke(stopped, memory, cave, &code)?;
+    }
+    stopped.set_regs(&anew.regs)
+}
+
+/// Returns whether the call that the stop has interrupted is this wait.
+fn is_in(wait: &TimedWait, interrupted: &Interrupted) -> bool {
+    matches!(interrupted, Interrupted::Eintr(number, again, _) if wait.is_in(*number, again.fourth_argument()))
+}
+
+/// Returns whether a signal is pending that the thread does not block.
+fn is_signalled(pid: i32, tid: Tid) -> bool {
+    let status = Process::new(pid.cast_unsigned()).status_of_thread(tid);
+    status.is_ok_and(|status| status.pending & !status.blocked != 0)
+}
+
+/// Returns whether the thread is in a critical section of rseq(2). The kernel aborts such a section when it
+/// takes the CPU from it; it would not after the tracer has moved the program counter away.
+fn is_in_sequence(stopped: &Stopped, regs: &Regs) -> Result<bool, Error> {
+    /// Offset of `rseq_cs` in `struct rseq` (linux/rseq.h).
+    const SECTION: u64 = 8;
+    let Some(rseq) = stopped.rseq_area() else { return Ok(false) };
+    let word = |at: u64| memory::read_array(stopped.tid(), Addr(at)).map(u64::from_ne_bytes);
+    let Ok(section @ 1..) = word(rseq.0.wrapping_add(SECTION)) else { return Ok(false) };
+    // `struct rseq_cs`: version and flags, start, length, address of the abort handler.
+    let (Ok(start), Ok(len)) = (word(section.wrapping_add(8)), word(section.wrapping_add(16))) else {
+        return Ok(true);
+    };
+    Ok(regs.pc().0.wrapping_sub(start) < len)
+}

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Replaces data that the threads write to all the time, a piece at a time, with all threads stopped:
+//!
+//! ```text
+//!   all run      copy the piece, compare, copy what has changed
+//!   all stopped  compare, copy what has changed, MADV_DOFORK, mremap over the piece
+//! ```
+//!
+//! The tracer may be killed at any moment, and the kernel then lets all threads go. So each of them has registers
+//! with which it waits for a word in memory ([`Stub::Waiting`](crate::trace::lent::Stub)), and the leader, the lent
+//! thread that makes the calls, sets this word behind its call:
+//!
+//! ```text
+//!   tracer   stop leader | stop others | copy | registers for mremap |          | let others go | give leader back
+//!   leader                                                           | mremap   | word = 1
+//!   others               ( each: own code ----> waits for the word --------------------> own code )
+//! ```
+//!
+//! Until the registers for mremap are loaded, its death lets the leader set the word and nothing is replaced. From
+//! then on the leader makes the call first. In no case does a thread write to the old bytes after they were copied
+//! for the last time and before they are replaced.
+//!
+//! The bytes are compared. To find out what was written by the page tables (soft-dirty, `PAGEMAP_SCAN` with write
+//! protection) would need every page to be write-protected while the program runs, which then pays a fault for
+//! each page that it writes to. Comparing a piece takes less time than the stop itself.
+
+use super::files::is_mapped_alike;
+use super::others::Others;
+use super::urgent::Urgent;
+use super::writers::Writers;
+use super::written::{Came, Piece};
+use super::{LIFTS_DATA, Live, PAUSE, STOP, late};
+use crate::trace::calls::mremap_call;
+use crate::trace::filter::Known;
+use crate::trace::lent::{Lent, NotLent};
+use crate::trace::ptrace::{Error, Tid};
+use crate::trace::{faultpoint, threads};
+use hugelift_core::maps::Mapping;
+use hugelift_core::target::Fault;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// How long a moment is looked for in which all threads can be stopped, for one process.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How often all threads are stopped for nothing, at most.
+const IN_VAIN: u32 = 10;
+
+/// How long the threads are looked at before one is lent, and again while it is.
+const LOOKS: Duration = Duration::from_millis(50);
+const LAST_LOOKS: Duration = Duration::from_micros(500);
+
+/// Passes over a piece while the program runs, at most; one that finds little changed is the last.
+const PASSES: u32 = 3;
+
+impl Live {
+    /// Replaces a piece as soon as all threads can be stopped.
+    pub(super) fn replace_data(&mut self, piece: &mut Piece, expected: &Mapping) -> Result<Came, Fault> {
+        if !LIFTS_DATA {
+            let why = "on this architecture no code leads threads back that were stopped anywhere";
+            return Ok(Came::Never(why.into()));
+        }
+        let began = Instant::now();
+        let limit = PATIENCE.saturating_sub(self.written.waited);
+        piece.copy_first(self)?;
+        let came = loop {
+            match self.try_data(piece, expected)? {
+                Came::NotNow(_) if began.elapsed() < limit && self.written.in_vain < IN_VAIN => {
+                    std::thread::sleep(PAUSE * (1 << self.written.in_vain.min(6)));
+                }
+                came => break came,
+            }
+        };
+        if came != Came::Replaced {
+            self.written.waited += began.elapsed();
+        }
+        Ok(came)
+    }
+
+    fn try_data(&mut self, piece: &mut Piece, expected: &Mapping) -> Result<Came, Fault> {
+        let pid = self.pid;
+        self.late.retain(|tid| late::release(pid, *tid));
+        if let Some(tid) = self.late.first() {
+            return Ok(not_now(Error::Late(*tid).into()));
+        }
+        let writers = match Writers::none(pid) {
+            Ok(writers) => writers,
+            Err(writer) if writer.passes => return Ok(Came::NotNow(writer.why)),
+            Err(writer) => return Ok(Came::Never(writer.why)),
+        };
+        let filters = match self.filters_of_all() {
+            Ok(filters) => filters,
+            Err(why) => return Ok(not_now(why)),
+        };
+        if let Err(why) = self.written.looks.look(pid, None, &mut self.watch, LOOKS) {
+            return Ok(not_now(why));
+        }
+        let region = match self.region()? {
+            Ok(region) => region,
+            Err(came) => return Ok(came),
+        };
+        for _ in 0..PASSES {
+            let changed = piece.catch_up(self)?;
+            if piece.is_calm(changed) {
+                break;
+            }
+        }
+        let mut looks = std::mem::take(&mut self.written.looks);
+        let urgent = Urgent::new();
+        let came = match self.find(region.slot(0)) {
+            Err(why) => Live::came_of(why),
+            Ok((mut leader, began)) => {
+                let looked = looks.look(pid, leader.tid(), &mut self.watch, LAST_LOOKS);
+                let others = Others { looks: &looks, filters, region, stopped: Vec::new() };
+                let worked = match looked {
+                    Err(why) => Ok(Ok(not_now(why))),
+                    Ok(()) => self.with_others(&mut leader, others, writers, piece, expected),
+                };
+                self.give_back(leader, began, worked, urgent).unwrap_or_else(Live::came_of)
+            }
+        };
+        self.written.looks = looks;
+        came
+    }
+
+    /// Stops the other threads, replaces the piece and lets them go on.
+    ///
+    /// # Errors
+    /// The outer error is that the leader did not come back; the others then go on when it has set the word.
+    fn with_others(
+        &mut self,
+        leader: &mut Lent,
+        mut others: Others<'_>,
+        writers: Writers,
+        piece: &mut Piece,
+        expected: &Mapping,
+    ) -> Result<Result<Came, Fault>, Error> {
+        let region = others.region;
+        let began = Instant::now();
+        let tid = leader.tid().ok_or(Error::Vanished(self.pid))?;
+        let stopped = self.stop_others(tid, &mut others);
+        let gathered = began.elapsed();
+        let _ = self.deadline.renew(faultpoint::patience(STOP));
+        let made = match stopped {
+            Err(why) => Ok(Ok(not_now(why))),
+            Ok(()) => self.replace_now(leader, writers, piece, expected),
+        };
+        let replaced = began.elapsed();
+        if made.is_err() {
+            others.stopped.into_iter().for_each(Lent::leave);
+            return made;
+        }
+        // Should the tracer die now, those that were not let go yet find the word.
+        let is_set = self.set_word(region, 1);
+        self.let_go(others.stopped);
+        let took = began.elapsed();
+        tracing::debug!(?gathered, ?replaced, released = ?took, ?is_set, "stopped all threads");
+        self.stops.all += 1;
+        self.stops.longest_of_all = self.stops.longest_of_all.max(took);
+        self.written.in_vain += u32::from(!matches!(made, Ok(Ok(Came::Replaced))));
+        made
+    }
+
+    /// Replaces the piece while nobody runs.
+    fn replace_now(
+        &mut self,
+        leader: &mut Lent,
+        mut writers: Writers,
+        piece: &mut Piece,
+        expected: &Mapping,
+    ) -> Result<Result<Came, Fault>, Error> {
+        if let Err(writer) = writers.still_none() {
+            return Ok(Ok(Came::NotNow(writer.why)));
+        }
+        if !is_mapped_alike(self.pid, expected) {
+            return Ok(Ok(Came::Never("it has another protection now, or is another mapping".into())));
+        }
+        if let Err(fault) = piece.catch_up(self) {
+            return Ok(Ok(Came::Never(fault.to_string())));
+        }
+        put_in_place(leader, piece).map(Ok)
+    }
+
+    /// Returns what is known of the seccomp filters of each thread.
+    ///
+    /// # Errors
+    /// One forbids the calls, or may do so.
+    fn filters_of_all(&self) -> Result<BTreeMap<Tid, Known>, NotLent> {
+        let all = threads::list(self.pid)?.into_iter();
+        let known = |tid| self.known_filters(tid).map_err(|forbids| NotLent::Filtered(tid, forbids));
+        all.map(|tid| Ok((tid, known(tid)?))).collect()
+    }
+}
+
+/// Moves the copy over the piece. A child that is forked from then on inherits it: one that were forked earlier
+/// would share its huge pages, and a write would split them.
+fn put_in_place(leader: &mut Lent, piece: &Piece) -> Result<Came, Error> {
+    let inherit = [piece.from.start.0, piece.from.len(), libc::MADV_DOFORK as u64, 0, 0, 0];
+    if let errno @ -4095..0 = leader.call(libc::SYS_madvise, inherit)? {
+        return Ok(Came::Refused("madvise(MADV_DOFORK)", -errno as i32));
+    }
+    // From here on the leader replaces the piece and sets the word, whether the tracer lives or not.
+    let (number, args) = mremap_call(piece.from, piece.over.start);
+    Ok(match leader.call(number, args)? {
+        errno @ -4095..0 => Came::Refused("mremap", -errno as i32),
+        _ => Came::Replaced,
+    })
+}
+
+/// Says why nobody was stopped.
+pub(super) fn not_now(why: NotLent) -> Came {
+    let words = format!("its threads could not all be stopped for a moment: {why}");
+    match why {
+        // A filter does not change, and a thread of the kernel or of another tracer stays one.
+        NotLent::Filtered(..) => Came::Never(words),
+        why if why.is_final() => Came::Never(words),
+        _ => Came::NotNow(words),
+    }
+}

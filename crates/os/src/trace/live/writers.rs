@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Who else writes to the memory of a process, besides its threads: processes that share it, and the kernel and
+//! devices that it has handed memory to. They write on while all its threads are stopped.
+
+use crate::proc::procfs::Process;
+use std::collections::BTreeSet;
+use std::io;
+use std::path::Path;
+
+/// Files whose descriptor or mapping lets the kernel or a device write to memory later, without a thread: the
+/// beginning of their names, and what they are.
+const LATER: [(&str, &str); 9] = [
+    ("anon_inode:[io_uring]", "io_uring"),
+    ("/[aio]", "asynchronous I/O (io_setup)"),
+    ("/dev/infiniband/", "RDMA"),
+    ("/dev/vfio/", "a device (VFIO)"),
+    ("anon_inode:[vfio-device]", "a device (VFIO)"),
+    ("/dev/iommu", "a device (iommufd)"),
+    ("/dev/nvidia", "a GPU"),
+    ("/dev/kfd", "a GPU"),
+    ("/dev/dri/", "a GPU"),
+];
+
+/// Another writer.
+#[derive(Debug)]
+pub(super) struct Writer {
+    /// Who it is, in words.
+    pub(super) why: String,
+    /// It may be gone soon, as the child of vfork(2) is.
+    pub(super) passes: bool,
+}
+
+/// What was found of other writers: none.
+#[derive(Debug)]
+pub(super) struct Writers {
+    pid: u32,
+    /// The newest process when the others were looked at; `None` where /proc does not tell.
+    newest: Option<String>,
+    /// The processes that do not share its memory.
+    strangers: BTreeSet<u32>,
+    /// The descriptors that were looked at.
+    descriptors: BTreeSet<i32>,
+}
+
+impl Writers {
+    /// Looks for other writers.
+    ///
+    /// # Errors
+    /// The first one.
+    pub(super) fn none(pid: i32) -> Result<Writers, Writer> {
+        let pid = pid.cast_unsigned();
+        let (strangers, descriptors) = (BTreeSet::new(), BTreeSet::new());
+        let mut writers = Writers { pid, newest: None, strangers, descriptors };
+        let mappings = Process::new(pid).maps().map_err(|e| lasting(e.to_string()))?;
+        mappings.iter().try_for_each(|m| writes_later(&m.path))?;
+        writers.still_none()?;
+        Ok(writers)
+    }
+
+    /// Looks at what is new since.
+    ///
+    /// # Errors
+    /// See [`Writers::none`].
+    pub(super) fn still_none(&mut self) -> Result<(), Writer> {
+        self.look_at_descriptors()?;
+        let newest = newest();
+        if newest.is_some() && newest == self.newest {
+            return Ok(());
+        }
+        self.look_at_processes()?;
+        self.newest = newest;
+        Ok(())
+    }
+
+    fn look_at_descriptors(&mut self) -> Result<(), Writer> {
+        let dir = Process::new(self.pid).path("fd");
+        let failed = |e: io::Error| lasting(format!("/proc/{}/fd: {e}", self.pid));
+        for entry in std::fs::read_dir(&dir).map_err(failed)? {
+            let name = entry.map_err(failed)?.file_name();
+            let Some(number) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
+            if self.descriptors.insert(number)
+                && let Ok(link) = std::fs::read_link(dir.join(name))
+            {
+                writes_later(&link)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn look_at_processes(&mut self) -> Result<(), Writer> {
+        let failed = |e: io::Error| lasting(format!("/proc: {e}"));
+        for entry in std::fs::read_dir("/proc").map_err(failed)? {
+            let name = entry.map_err(failed)?.file_name();
+            let Some(other) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
+            if other != self.pid && self.strangers.insert(other) && shares_memory(self.pid, other)? {
+                self.strangers.remove(&other);
+                let why =
+                    format!("process {other} shares its memory (vfork or CLONE_VM) and may write to it");
+                return Err(Writer { why, passes: true });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns a writer that does not go away.
+fn lasting(why: String) -> Writer {
+    Writer { why, passes: false }
+}
+
+/// Returns the newest process or thread: the last word of `/proc/loadavg`.
+fn newest() -> Option<String> {
+    let text = std::fs::read_to_string("/proc/loadavg").ok()?;
+    text.split_whitespace().last().map(String::from)
+}
+
+fn writes_later(path: &Path) -> Result<(), Writer> {
+    let bytes = path.as_os_str().as_encoded_bytes();
+    match LATER.iter().find(|(name, _)| bytes.starts_with(name.as_bytes())) {
+        Some((_, what)) => Err(lasting(format!("{what} may write to its memory while no thread of it runs"))),
+        None => Ok(()),
+    }
+}
+
+/// Returns whether two processes have one address space (kcmp(2)). One that may not be asked about is another
+/// user's: sharing the memory, it would have made this process untraceable as well.
+fn shares_memory(one: u32, other: u32) -> Result<bool, Writer> {
+    const KCMP_VM: libc::c_int = 1;
+    // SAFETY: kcmp(2) takes numbers only.
+    match unsafe { libc::syscall(libc::SYS_kcmp, one, other, KCMP_VM, 0, 0) } {
+        0 => Ok(true),
+        1.. => Ok(false),
+        _ => match io::Error::last_os_error() {
+            e if matches!(e.raw_os_error(), Some(libc::ESRCH | libc::EPERM | libc::EACCES)) => Ok(false),
+            e => Err(lasting(format!("this kernel does not say which processes share memory (kcmp: {e})"))),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_that_are_written_through_later() {
+        for path in ["anon_inode:[io_uring]", "/[aio]", "/dev/infiniband/uverbs0", "/dev/dri/renderD128"] {
+            assert!(writes_later(Path::new(path)).is_err(), "{path}");
+        }
+        for path in ["/dev/null", "anon_inode:[eventpoll]", "socket:[7]", "/usr/lib/aio", "/dev/pts/0"] {
+            assert!(writes_later(Path::new(path)).is_ok(), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_child_by_fork_does_not_share_the_memory() {
+        let own = std::process::id();
+        assert!(shares_memory(own, own).unwrap());
+        let mut child = std::process::Command::new("sleep").arg("10").spawn().unwrap();
+        assert!(!shares_memory(own, child.id()).unwrap());
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    /// Other tests of this process have rings and contexts of their own.
+    #[test]
+    fn a_process_without_other_writers_and_the_name_of_a_ring() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = child.id().cast_signed();
+        // Until its execve(2) it shares the memory of this process.
+        let found =
+            (0..1000).find_map(|_| match Writers::none(pid).and_then(|mut writers| writers.still_none()) {
+                Err(Writer { passes: true, .. }) => {
+                    std::thread::sleep(std::time::Duration::from_millis(1));
+                    None
+                }
+                other => Some(other),
+            });
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(matches!(found, Some(Ok(()))), "{found:?}");
+        // struct io_uring_params, 120 bytes of zeros.
+        let mut params = [0u64; 15];
+        // SAFETY: io_uring_setup(2) writes to the live structure.
+        let ring = unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, params.as_mut_ptr()) };
+        if ring < 0 {
+            return println!("SKIP: io_uring_setup: {}", io::Error::last_os_error());
+        }
+        let link = std::fs::read_link(format!("/proc/self/fd/{ring}")).unwrap();
+        let found = writes_later(&link).unwrap_err();
+        assert!(found.why.contains("io_uring") && !found.passes, "{found:?}");
+        // SAFETY: the descriptor made above.
+        unsafe { libc::close(ring as i32) };
+    }
+}
