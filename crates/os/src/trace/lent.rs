@@ -421,7 +421,7 @@ impl Lent {
 
 /// Returns registers that make a call again with the rest of its timeout, in milliseconds. They stay changed after
 /// the call: a C function that makes it need not keep them for its caller.
-fn shortened(again: Regs, rest: Option<u64>) -> Regs {
+pub(crate) fn shortened(again: Regs, rest: Option<u64>) -> Regs {
     rest.map_or(again, |rest| again.with_fourth_argument(rest))
 }
 

@@ -269,10 +269,11 @@ impl Live {
         let over = Range::sized(to, from.len()).ok_or_else(|| gone(libc::EINVAL))?;
         let planned = self.planned.iter().find(|m| m.range.covers(over) && !m.prot.write);
         let expected = planned.cloned().ok_or_else(|| gone(libc::ESTALE))?;
-        // Code that was written to since the snapshot, as by a debugger, is no longer what was copied.
+        // Code that was written to since the snapshot, as by a debugger, is no longer what was copied. If it is not
+        // known whether it was, it stays.
         let pid = self.pid;
         let has_file = expected.is_file() && !expected.is_anonymous_hugetlb();
-        let is_written = || pagemap::written_bytes(pid, over).is_ok_and(|bytes| bytes > 0);
+        let is_written = || pagemap::is_written(pid, over).unwrap_or(true);
         let (number, args) = mremap_call(from, to);
         let made = self.borrow(|lent| {
             if !is_still_mapped(pid, &expected) || has_file && is_written() {

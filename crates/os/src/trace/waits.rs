@@ -54,8 +54,9 @@ impl Watch {
     pub fn may_stop(&mut self, pid: i32, tid: Tid) -> Result<Stop, NotLent> {
         // Read first: if the count is the same later, the thread was in its last sleep when it was seen waiting.
         let now = ran(pid, tid);
-        let Ok(text) = std::fs::read_to_string(path_of(pid, tid)) else { return Ok(Stop::Continued) };
-        let Some(Call { number, args, .. }) = parse(&text) else { return self.may_stop_running(tid, now) };
+        // A kernel that does not show the call of a thread (CONFIG_HAVE_ARCH_TRACEHOOK) may have it in any.
+        let call = call_of(pid, tid);
+        let Some(Call { number, args, .. }) = call else { return self.may_stop_running(tid, now) };
         self.seen.remove(&tid);
         let stop = match wait(number, &args) {
             Wait::Unnoticed if can_be_made_again(number) => Stop::Repeated,
@@ -73,6 +74,11 @@ impl Watch {
         };
         self.seen.extend(now.map(|ran| (tid, Seen { ran, stop: Some(stop) })));
         Ok(stop)
+    }
+
+    /// Returns the last wait with a timeout in which a thread was seen.
+    pub fn timed(&self, tid: Tid) -> Option<TimedWait> {
+        self.timed.get(&tid).copied()
     }
 
     /// Records the wait that a thread has begun again, whose timeout has been rounded up.

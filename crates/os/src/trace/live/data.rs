@@ -79,7 +79,7 @@ impl Live {
 
     fn try_data(&mut self, piece: &mut Piece, expected: &Mapping) -> Result<Came, Fault> {
         let pid = self.pid;
-        self.late.retain(|tid| late::release(pid, *tid));
+        self.late.retain(|tid| late::release(pid, *tid, self.watch.timed(*tid)));
         if let Some(tid) = self.late.first() {
             return Ok(not_now(Error::Late(*tid).into()));
         }

@@ -25,7 +25,7 @@ impl Live {
         let began = Instant::now();
         loop {
             let pid = self.pid;
-            self.late.retain(|tid| late::release(pid, *tid));
+            self.late.retain(|tid| late::release(pid, *tid, self.watch.timed(*tid)));
             // A thread that stops late is let go at once, and not after the next long step.
             let mut why = match self.late.first() {
                 Some(tid) => NotLent::Trace(Error::Late(*tid)),

@@ -3,24 +3,32 @@
 
 use crate::arch::{self, Interrupted};
 use crate::proc::procfs::Process;
+use crate::trace::lent::shortened;
 use crate::trace::ptrace::{self, Error, Stop, Stopped, Tid};
 use crate::trace::seen::Seen;
+use crate::trace::timeout::TimedWait;
 use crate::trace::waits;
 
-/// Lets a thread go on that has not stopped in time, if it has stopped since. Returns whether it is still traced.
-pub(super) fn release(pid: i32, tid: Tid) -> bool {
+/// Lets a thread go on that has not stopped in time, if it has stopped since. `wait` is the last wait with a timeout in
+/// which it was seen. Returns whether it is still traced.
+pub(super) fn release(pid: i32, tid: Tid, wait: Option<TimedWait>) -> bool {
     match ptrace::poll(tid) {
         None => true,
         Some(came) => {
             // A thread that has ended needs nothing.
-            let _ = came.and_then(|(stopped, stop)| let_go(pid, stopped, stop));
+            let _ = came.and_then(|(stopped, stop)| let_go(pid, (stopped, stop), wait));
             false
         }
     }
 }
 
-/// Lets it go on. A call that the stop has ended with EINTR is made again, unless a signal with a handler ends it.
-pub(super) fn let_go(pid: i32, stopped: Stopped, stop: Stop) -> Result<(), Error> {
+/// Lets it go on. A call that the stop has ended with EINTR is made again, with the rest of its timeout, unless a
+/// signal with a handler ends it.
+pub(super) fn let_go(
+    pid: i32,
+    (stopped, stop): (Stopped, Stop),
+    wait: Option<TimedWait>,
+) -> Result<(), Error> {
     let signal = match stop {
         Stop::Signal(signal) => signal,
         Stop::Trap | Stop::Group(_) | Stop::Exec | Stop::Syscall => 0,
@@ -32,7 +40,10 @@ pub(super) fn let_go(pid: i32, stopped: Stopped, stop: Stop) -> Result<(), Error
         && waits::can_be_made_again(number)
         && !is_handled(pid, tid, signal)
     {
-        stopped.set_regs(&again)?;
+        let is_it =
+            |wait: &TimedWait| wait.was_stopped(pid, tid) && wait.is_in(number, again.fourth_argument());
+        let rest = wait.filter(is_it).map(|wait| wait.rest());
+        stopped.set_regs(&shortened(again, rest))?;
     }
     stopped.detach(signal)
 }

@@ -99,7 +99,7 @@ impl Live {
         let (known, slot) = match (known, slot) {
             (Ok(known), Some(slot)) => (known, slot),
             (known, _) => {
-                late::let_go(self.pid, came.0, came.1)?;
+                late::let_go(self.pid, came, self.watch.timed(tid))?;
                 return Err(known.err().unwrap_or(NotLent::TooMany(self.pid)));
             }
         };
