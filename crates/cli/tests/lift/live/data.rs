@@ -7,6 +7,7 @@ use crate::common::run::{PATIENCE, wait};
 use crate::common::{Cmd, End, HUGELIFT, Outcome, fat, skipped};
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::elf::Headers;
+use hugelift_os::proc::procfs::Process;
 use serde_json::Value;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -78,6 +79,29 @@ fn lifted(pid: u32) -> (Outcome, Value) {
     (outcome, row)
 }
 
+/// Returns the bytes of code that belongs to no file.
+fn unnamed_code(pid: u32) -> u64 {
+    let all = Process::new(pid).maps().expect("its maps");
+    all.iter().filter(|m| m.prot.exec && m.path.as_os_str().is_empty()).map(|m| m.range.len()).sum()
+}
+
+/// Milliseconds for which a thread waits in "epoll" mode.
+const HOUR: u64 = 3_600_000;
+
+/// Returns the timeout with which a thread waits in epoll_wait(2).
+fn epoll_timeout(pid: u32) -> Option<u64> {
+    let process = Process::new(pid);
+    process.threads().iter().find_map(|tid| {
+        let text = std::fs::read_to_string(process.path(&format!("task/{tid}/syscall"))).ok()?;
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let number = words.first()?.parse::<i64>().ok()?;
+        let value = u64::from_str_radix(words.get(4)?.strip_prefix("0x")?, 16).ok()?;
+        // glibc's epoll_wait(3) makes one of these calls.
+        let is_epoll = number == 232 || number == libc::SYS_epoll_pwait;
+        (is_epoll && i32::try_from(value).is_ok_and(|value| value > 0)).then_some(value)
+    })
+}
+
 /// No write is lost, no signal, no call ends with EINTR, and forked children have what their parent had.
 #[test]
 fn lifted_under_writers() {
@@ -99,6 +123,11 @@ fn lifted_under_writers() {
                     assert!(outcome.stderr.contains("could not all be stopped"), "{outcome:?}");
                     late += 1;
                 }
+            }
+            assert_eq!(unnamed_code(pid), 0, "{mode} {round}: the code of stopped threads is unmapped");
+            if mode == "epoll" {
+                let left = epoll_timeout(pid).expect("a thread waits");
+                assert!(HOUR - 600_000 < left && left <= HOUR, "{left} ms");
             }
             worst = worst.max(row["longest_stop_of_all_us"].as_u64().expect("a number"));
             assert_no_wx(pid, &[]);

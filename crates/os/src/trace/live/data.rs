@@ -169,15 +169,18 @@ impl Live {
         piece: &mut Piece,
         expected: &Mapping,
     ) -> Result<Result<Came, Fault>, Error> {
+        let began = Instant::now();
         if let Err(writer) = writers.still_none() {
             return Ok(Ok(Came::NotNow(writer.why)));
         }
         if !is_mapped_alike(self.pid, expected) {
             return Ok(Ok(Came::Never("it has another protection now, or is another mapping".into())));
         }
-        if let Err(fault) = piece.catch_up(self) {
+        let looked = began.elapsed();
+        if let Err(fault) = piece.catch_up_at_last(self.pid) {
             return Ok(Ok(Came::Never(fault.to_string())));
         }
+        tracing::debug!(?looked, copied = ?began.elapsed(), "all threads are stopped");
         put_in_place(leader, piece).map(Ok)
     }
 

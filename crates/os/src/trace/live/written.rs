@@ -128,13 +128,28 @@ impl Piece {
         live.write(self.from.start, &self.copy, self.from)
     }
 
-    /// Copies what has changed. Returns how many bytes that were.
+    /// Copies what has changed, while the program runs. Returns how many bytes that were.
     pub(super) fn catch_up(&mut self, live: &Live) -> Result<usize, Fault> {
-        read(live.pid, self.over, &mut self.seen)?;
+        let from = self.from;
+        self.update(live.pid, |at, bytes| live.write(at, bytes, from))
+    }
+
+    /// Copies what has changed, while nobody runs: no other process can have its id, as its stopped threads are
+    /// this process's to wait for. By process_vm_writev(2), which copies the bytes once.
+    pub(super) fn catch_up_at_last(&mut self, pid: i32) -> Result<usize, Fault> {
+        let from = self.from;
+        self.update(pid, |at, bytes| memory::write(pid, at, bytes).map_err(|e| refused("write", from, &e)))
+    }
+
+    fn update(
+        &mut self,
+        pid: i32,
+        mut write: impl FnMut(Addr, &[u8]) -> Result<(), Fault>,
+    ) -> Result<usize, Fault> {
+        read(pid, self.over, &mut self.seen)?;
         let mut changed = 0;
         for run in differences(&self.copy, &self.seen) {
-            let at = Addr(self.from.start.0 + run.start as u64);
-            live.write(at, &self.seen[run.clone()], self.from)?;
+            write(Addr(self.from.start.0 + run.start as u64), &self.seen[run.clone()])?;
             self.copy[run.clone()].copy_from_slice(&self.seen[run.clone()]);
             changed += run.len();
         }
