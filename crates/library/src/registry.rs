@@ -39,6 +39,15 @@ impl<T> Registry<T> {
         Some(look(unsafe { &*current }))
     }
 
+    /// Calls `look` with a value that nobody replaces any more. It needs no slot.
+    ///
+    /// # Safety
+    /// [`Registry::replace`] is not called any more.
+    pub unsafe fn read_unchanging<R>(&self, look: impl FnOnce(&T) -> R) -> R {
+        // SAFETY: the pointer came from a box, which nobody frees before the registry.
+        look(unsafe { &*self.current.load(Ordering::Acquire) })
+    }
+
     /// Puts `next` in place of the value, waits for all readers that may see the old one, and frees that. One
     /// thread at a time may call this, and not from `look`.
     pub fn replace(&self, next: T) {

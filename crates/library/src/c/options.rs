@@ -104,16 +104,18 @@ impl hugelift_options {
 /// Fills in the defaults.
 ///
 /// Before: `options` points to `size` writable bytes; `size` is `sizeof *options`. A program that was compiled with an
-/// older or a newer header works: what it does not know has its default.
+/// older header works: what it does not know has its default. So does one that was compiled with a newer header, as
+/// long as what this version does not know stays as this function leaves it.
 /// After: `options` may be changed member by member and passed to the other functions.
 ///
-/// Thread-safe, async-signal-safe. Errors: HUGELIFT_E_INVALID for a null pointer or a size that no version had.
+/// Thread-safe, async-signal-safe. Errors: HUGELIFT_E_INVALID for a null pointer, or a size that no version had
+/// or will have.
 ///
 /// # Safety
 /// The pointer is as described.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugelift_options_init(options: *mut hugelift_options, size: usize) -> c_int {
-    if options.is_null() || size < size_of::<usize>() || size > MOST {
+    if options.is_null() || !may_be_size(size) {
         return HUGELIFT_E_INVALID;
     }
     let defaults = hugelift_options { size, ..hugelift_options::new() };
@@ -126,8 +128,26 @@ pub unsafe extern "C" fn hugelift_options_init(options: *mut hugelift_options, s
     HUGELIFT_OK
 }
 
-/// No version has more bytes: a larger size is a number that was never initialised.
+/// The sizes that the structure has had, in the order of the versions.
+const SIZES: [usize; 1] = [size_of::<hugelift_options>()];
+/// No version will have more bytes: a larger size is a number that was never initialised.
 const MOST: usize = 4096;
+
+/// Returns whether the structure has this size in a version up to this one, or may have it in a later one.
+fn may_be_size(size: usize) -> bool {
+    let later = size_of::<hugelift_options>()..=MOST;
+    SIZES.contains(&size) || later.contains(&size) && size.is_multiple_of(align_of::<hugelift_options>())
+}
+
+/// Returns whether members that this version does not know are all zero: they ask for nothing.
+///
+/// # Safety
+/// `options` points to `size` readable bytes.
+unsafe fn asks_for_nothing_new(options: *const hugelift_options, size: usize) -> bool {
+    let known = size_of::<hugelift_options>();
+    // SAFETY: the bytes from `known` to `size` lie behind the members that this version has.
+    (known..size).all(|at| unsafe { options.cast::<u8>().add(at).read() } == 0)
+}
 
 /// Where lines of a call go.
 pub(super) struct Log {
@@ -166,7 +186,8 @@ pub(super) unsafe fn read(
     if !options.is_null() {
         // SAFETY: each version of the structure begins with its size.
         let size = unsafe { (&raw const (*options).size).read() };
-        if !(size_of::<usize>()..=MOST).contains(&size) {
+        // SAFETY: the structure has `size` bytes.
+        if !may_be_size(size) || !unsafe { asks_for_nothing_new(options, size) } {
             return Err(HUGELIFT_E_INVALID);
         }
         let known = size.min(size_of::<hugelift_options>());
