@@ -170,6 +170,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri has no fork(2)")]
     fn a_child_reads_and_changes_what_threads_of_its_parent_were_reading() {
         set(vec![ONE]);
         let is_found = || find(0x30_0000) == Ok(Some(ONE)) && find(0x40_0000) == Ok(None);

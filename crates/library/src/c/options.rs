@@ -261,3 +261,45 @@ unsafe fn words(list: *const *const c_char) -> Vec<String> {
     }
     words
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Reads options as a function of the library does.
+    fn asked_for(options: *const hugelift_options) -> Result<Options, c_int> {
+        // SAFETY: the tests pass what `hugelift_options_init` has left, changed member by member, or null.
+        unsafe { read(options, std::ptr::null_mut()) }.map(|(options, _)| options)
+    }
+
+    /// A structure of `N` words, as a program has it that was compiled with another header.
+    fn of_words<const N: usize>() -> ([u64; N], c_int) {
+        let mut words = [u64::MAX; N];
+        // SAFETY: there are as many bytes.
+        let code = unsafe { hugelift_options_init(words.as_mut_ptr().cast(), size_of_val(&words)) };
+        (words, code)
+    }
+
+    #[test]
+    fn a_later_structure_asks_for_nothing_that_is_not_known() {
+        assert_eq!(asked_for(std::ptr::null()).map(|o| o.parts), Ok(vec![Part::Text, Part::Rodata]));
+        let (mut later, code) = of_words::<{ size_of::<hugelift_options>() / 8 + 2 }>();
+        assert_eq!(code, HUGELIFT_OK);
+        assert!(asked_for(later.as_ptr().cast()).is_ok());
+        later[size_of::<hugelift_options>() / 8 + 1] = 1 << 60;
+        assert_eq!(asked_for(later.as_ptr().cast()).err(), Some(HUGELIFT_E_INVALID));
+        assert_eq!(of_words::<2>().1, HUGELIFT_E_INVALID);
+        assert_eq!(of_words::<1>().1, HUGELIFT_E_INVALID);
+    }
+
+    #[test]
+    fn patterns_are_read_to_the_end_of_their_list() {
+        let list = [c"a*".as_ptr(), c"b".as_ptr(), std::ptr::null()];
+        let mut options = hugelift_options::new();
+        (options.objects, options.excluded) = (list.as_ptr(), list[1..].as_ptr());
+        let asked = asked_for(&options).unwrap();
+        assert_eq!((asked.objects, asked.excluded), (vec!["a*".into(), "b".into()], vec!["b".into()]));
+        options.flags = 2;
+        assert_eq!(asked_for(&options).err(), Some(HUGELIFT_E_INVALID));
+    }
+}
