@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The README names two commands: `make demo` and `make test`. Each target installs what it needs.
 
-.PHONY: all build library install demo test test-vm test-vm-all dist bench bench-real lab-agree lint fuzz fuzz-check clean
+.PHONY: all build library install demo test test-vm test-vm-all miri dist bench bench-real lab-agree lint fuzz fuzz-check clean
 
 all: build
 
@@ -40,6 +40,12 @@ test-vm:
 test-vm-all:
 	@ci/setup.sh build
 	ci/vm/matrix --all
+
+# Runs under Miri what it can run of the library: the epochs, the registry, what C programs pass. Needs a nightly
+# toolchain with Miri.
+miri:
+	@ci/setup.sh test
+	ci/miri.sh
 
 # Makes static binaries for both architectures in dist/.
 dist:

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Makes static release binaries for both architectures in dist/: hugelift-x86_64, hugelift-aarch64, and
 # libhugelift_inside-ARCH.so, which is installed as lib/hugelift/libhugelift_inside.so beside bin.
+# libhugelift-ARCH.tar.gz has the library for programs that lift themselves, and its headers.
 # The binary for this machine's architecture is that of ci/build.sh, with musl if Rust has it here; the
 # other one has glibc. Both are linked statically at fixed addresses: they need no file of the system,
 # and --user reads /etc/passwd without plugins.
@@ -36,5 +37,28 @@ make_for() {
   cp "$library" "dist/libhugelift_inside-$arch.so"
 }
 
+# The library for programs that lift themselves. It is for glibc, and its code must not expect a static program.
+make_library_for() {
+  local arch=$1 out=dist/library-$1 target= symbols wanted
+  if [ "$arch" != "$(uname -m)" ]; then
+    target=$arch-unknown-linux-gnu
+    cross "$arch"
+    unset RUSTFLAGS
+  fi
+  # shellcheck disable=SC2154 # cc, readelf: set by cross, or below
+  CC=${cc:-cc} ci/library.sh library "$out" "$target"
+  # It exports, for either architecture, what its version script lists.
+  symbols=$("${readelf:-readelf}" --dyn-syms -W "$out/libhugelift.so.0" | awk '$5 == "GLOBAL" && $7 != "UND" {print $8}')
+  wanted=$(sed -n 's/^    \([A-Za-z_]*\);$/\1/p' crates/library/hugelift.map | sort)
+  [ "$(sed 's/@.*//' <<<"$symbols" | grep -v '^HUGELIFT_\|^ELFREMAPPER_' | sort)" = "$wanted" ] ||
+    fail "$out/libhugelift.so.0 exports other symbols: $symbols"
+  tar -C "$out" -czf "dist/libhugelift-$arch.tar.gz" libhugelift.so.0 libhugelift.so libhugelift.a \
+    -C "$tree/crates/library/include" hugelift.h hugelift.hpp hugelift
+  echo "dist/libhugelift-$arch.tar.gz: $(stat -c %s "dist/libhugelift-$arch.tar.gz") bytes"
+}
+
 # Each architecture has its own subshell, since cross sets variables that cargo reads.
-for arch in x86_64 aarch64; do (make_for "$arch"); done
+for arch in x86_64 aarch64; do
+  (make_for "$arch")
+  (make_library_for "$arch")
+done

@@ -31,5 +31,16 @@ fill() { # TEMPLATE FILE
   sed -e "s|@PREFIX@|$prefix|g" -e "s|@VERSION@|$version|g" "$1" >"$2"
 }
 fill $here/hugelift.pc.in "$to/lib/pkgconfig/hugelift.pc"
-fill $here/hugelift-config.cmake.in "$to/lib/cmake/hugelift/hugelift-config.cmake"
+for file in hugelift-config.cmake hugelift-config-version.cmake; do
+  fill "$here/$file.in" "$to/lib/cmake/hugelift/$file"
+done
 install -D -m644 $here/python/hugelift.py "$to/share/hugelift/python/hugelift.py"
+# The loader finds new libraries by its cache. A package does this when it is installed.
+if [ -z "${DESTDIR:-}" ]; then
+  PATH=$PATH:/usr/sbin:/sbin
+  if [ "$(id -u)" != 0 ]; then
+    echo "run ldconfig as root, if $prefix/lib is a folder of the loader"
+  elif command -v ldconfig >/dev/null; then
+    ${LDCONFIG:-ldconfig}
+  fi
+fi

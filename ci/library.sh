@@ -2,17 +2,19 @@
 # SPDX-License-Identifier: Apache-2.0
 # Builds the library for programs that lift themselves: libhugelift.a and libhugelift.so.
 #
-#   ci/library.sh PROFILE DIRECTORY    PROFILE is cargo's: library (optimised) or dev
+#   ci/library.sh PROFILE DIRECTORY [TARGET]    PROFILE is cargo's: library (optimised) or dev
+#
+# TARGET is a target of Rust for another machine; CC is then a compiler for it.
 #
 # It is built for the C library of this machine, as the programs are that link it, and not for musl, as the
 # command hugelift is. cargo makes the archive. The linker makes the shared object of it, as cargo cannot give
 # symbols versions: rustc passes a version script of its own, and a linker takes only one.
 set -euo pipefail
-profile=$1 out=$2
+profile=$1 out=$2 target=${3:-}
 cd "$(dirname "$0")/.."
 here=crates/library
-built=${CARGO_TARGET_DIR:-target}/$([ "$profile" = dev ] && echo debug || echo "$profile")
-cargo rustc --quiet --profile "$profile" -p hugelift-library --lib --crate-type staticlib
+built=${CARGO_TARGET_DIR:-target}${target:+/$target}/$([ "$profile" = dev ] && echo debug || echo "$profile")
+cargo rustc --quiet --profile "$profile" ${target:+--target "$target"} -p hugelift-library --lib --crate-type staticlib
 mkdir -p "$out"
 # Each new file is renamed into place: a program may have the old one mapped.
 place() { mv "$out/.$1.new" "$out/$1"; }

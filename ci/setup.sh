@@ -29,6 +29,7 @@ tests=(
   "ld.gold binutils-gold binutils"
   "ld.lld lld-19 lld"
   "libck.a libck-dev"
+  "libcrypto.a libssl-dev"
   "liburcu-memb.a liburcu-dev"
   "mold mold"
   "mariadbd mariadb-server-core mariadb-server-core-10.6 mariadb-server"
@@ -39,6 +40,7 @@ tests=(
   "node nodejs"
   "objdump binutils"
   "pg_ctlcluster postgresql"
+  "patch patch"
   "perf linux-perf linux-tools-generic"
   "pkg-config pkg-config pkgconf"
   "php php-cli"
@@ -169,6 +171,26 @@ want_miri() {
     echo "setup: missing: Miri (rustup component add --toolchain nightly miri rust-src)"
 }
 
+# Downloads the source of redis, which a test patches and builds, once, with lists of its own: most systems have no
+# lists of sources.
+want_redis_source() {
+  local to=${XDG_CACHE_HOME:-$HOME/.cache}/hugelift/redis lists file options
+  compgen -G "$to/redis_*.orig.tar.gz" >/dev/null && return
+  command -v apt-get >/dev/null && command -v dpkg-source >/dev/null || return 0
+  lists=$(mktemp -d)
+  mkdir -p "$to" "$lists/parts" "$lists/state/partial" "$lists/cache/archives/partial"
+  for file in /etc/apt/sources.list /etc/apt/sources.list.d/debian.sources /etc/apt/sources.list.d/ubuntu.sources; do
+    [ -e "$file" ] || continue
+    sed -e 's/^deb /deb-src /' -e 's/^Types:.*/Types: deb-src/' "$file" >"$lists/parts/${file##*/}"
+  done
+  options=(-o Dir::Etc::sourcelist=/dev/null -o "Dir::Etc::sourceparts=$lists/parts")
+  options+=(-o "Dir::State::lists=$lists/state" -o "Dir::Cache=$lists/cache" -o APT::Sandbox::User=root)
+  mv "$lists/parts/sources.list" "$lists/parts/main.list" 2>/dev/null
+  (cd "$to" && apt "${options[@]}" update && apt "${options[@]}" source --download-only redis) >/dev/null 2>&1 ||
+    echo "setup: missing: the source of redis (apt-get source redis)"
+  rm -rf "$lists"
+}
+
 status=0
 case ${1:-build} in
   build | test)
@@ -176,6 +198,7 @@ case ${1:-build} in
     need_rust || status=1
     [ "${1:-build}" = build ] || want_miri
     [ "${1:-build}" = build ] || need_packages "${tests[@]}" || true
+    [ "${1:-build}" = build ] || want_redis_source
     ;;
   lint)
     # A linker is needed too: build scripts are linked even to check a crate.

@@ -51,6 +51,16 @@ impl About {
         let object = format!("--with-libs {}", quoted(path.as_os_str()));
         About { object, ..About::object(path, &[path], Mapped::AtStart) }
     }
+
+    /// Returns the command that makes the object's page cache huge.
+    pub fn prime(&self) -> String {
+        format!("hugelift prime {}, while no process has it mapped", self.object)
+    }
+
+    /// Returns the command that lays the object's file out for that.
+    pub fn prime_replacing(&self) -> String {
+        format!("hugelift prime --replace {}", self.object)
+    }
 }
 
 impl Reason {
@@ -62,8 +72,8 @@ impl Reason {
     /// Returns the command with names in it, or `Some(None)` if no command helps; `None` where the
     /// advice has no names.
     pub(crate) fn command(&self, about: &About) -> Option<Option<String>> {
-        let About { object, start, mapped, running } = about;
-        let prime = || format!("hugelift prime {object}, while no process has it mapped");
+        let About { start, mapped, running, .. } = about;
+        let prime = || about.prime();
         let run = |options: &str| match mapped {
             Mapped::AtStart => format!("hugelift run {options}{start}"),
             Mapped::Opened => format!(
@@ -81,7 +91,7 @@ impl Reason {
             Reason::PartNotAsked(_) => run("--parts all "),
             Reason::NotPrimed | Reason::SmallFolios => format!("{}; or use --backing auto", prime()),
             Reason::NotCongruent(_) => {
-                format!("hugelift prime --replace {object}; or use --backing auto")
+                format!("{}; or use --backing auto", about.prime_replacing())
             }
             Reason::CopiedLater => run("--eager "),
             Reason::NotAligned(_) => run("--span outer --backing thp "),

@@ -49,6 +49,11 @@ impl Complaints {
         self.0.values().max_by_key(|(bytes, _)| *bytes)
     }
 
+    /// Returns each reason with the bytes that it affects.
+    pub fn all(&self) -> impl Iterator<Item = &(u64, Reason)> {
+        self.0.values()
+    }
+
     /// Returns one line for all: the reason that affects most bytes, and what helps.
     pub fn largest(&self, about: &About) -> Option<String> {
         let (bytes, reason) = self.main()?;

@@ -268,7 +268,7 @@ impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Reason::PartNotAsked(part) => write!(f, "{part} was not asked for"),
-            Reason::Excluded => f.write_str("excluded by --object or --exclude"),
+            Reason::Excluded => f.write_str("excluded by a pattern"),
             Reason::TooSmall(page) => write!(f, "too small: less than one page of {page}"),
             Reason::NotAligned(page) => write!(f, "not aligned: less than a whole page of {page} at an end"),
             Reason::Neighbour(page) => {

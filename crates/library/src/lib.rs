@@ -15,6 +15,7 @@
 //! ([`hugelift_os::trace::own`]). For C there is `hugelift.h`, made of [`c`].
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
+mod advice;
 pub mod c;
 pub mod compat;
 mod error;

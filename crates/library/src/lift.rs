@@ -2,6 +2,7 @@
 //! The lift of the calling process, and its undoing: the planner and the steps of `hugelift attach`, with the
 //! process itself as their target.
 
+use crate::advice;
 use crate::error::Error;
 use crate::options::Options;
 use crate::outcome::Outcome;
@@ -18,6 +19,7 @@ use hugelift_core::report::Report;
 use hugelift_core::report::summary::summary;
 use hugelift_core::restore::replaced;
 use hugelift_core::snapshot::{Object, Snapshot};
+use hugelift_core::target::Fault;
 use hugelift_os::machine;
 use hugelift_os::pagecache::{self, Search};
 use hugelift_os::proc::pagemap;
@@ -25,7 +27,7 @@ use hugelift_os::proc::procfs::Process;
 use hugelift_os::proc::snapshot;
 use hugelift_os::store::{self, Moment};
 use hugelift_os::trace::own::Own;
-use hugelift_os::trace::restore::restore as restore_copies;
+use hugelift_os::trace::restore::{NotRestored, restore as restore_copies};
 
 /// Lifts what `options` ask for and is not huge yet.
 pub(crate) fn lift(options: &Options) -> Result<Outcome, Error> {
@@ -92,22 +94,49 @@ pub(crate) fn restore() -> Result<Outcome, Error> {
             }
         }
     }
-    let after = look()?;
-    // Pages of the page cache stay huge, as does memory that was not copied.
-    let ranges = known(&after);
-    let copies = replaced(&after);
-    let is_copy = |range: &Lifted| copies.iter().any(|copy| copy.range.contains(Addr(range.start as u64)));
-    let stays =
-        |range: &Lifted| range.backing == Backing::Pagecache || range.part.is_writable() || is_copy(range);
-    table::set(ranges.into_iter().filter(stays).collect());
     let line = format!(
         "{} of {} of copied text and rodata are pages of their files again",
         human_bytes(restored),
         human_bytes(total)
     );
-    let nothing = plan(&after, &Policy::default());
-    let report = report(&after, &nothing, None)?;
+    let after = look();
+    match &after {
+        Ok(after) => {
+            // Pages of the page cache stay huge, as does memory that was not copied.
+            let copies = replaced(after);
+            let is_copy =
+                |range: &Lifted| copies.iter().any(|copy| copy.range.contains(Addr(range.start as u64)));
+            forget(known(after), |range| {
+                range.backing != Backing::Pagecache && !range.part.is_writable() && !is_copy(range)
+            });
+        }
+        Err(error) => {
+            complaints.push(format!("what is mapped now is not known: {error}"));
+            let done: Vec<Range> = copies
+                .iter()
+                .zip(&results)
+                .filter_map(|(copy, result)| result.is_ok().then_some(copy.range))
+                .collect();
+            forget(known(&before), |range| done.iter().any(|done| done.contains(Addr(range.start as u64))));
+        }
+    }
+    if let Some(Err(NotRestored::Fault(Fault::Lost(why)))) = results.last() {
+        return Err(Error::Lost(format!("{why}; {line}")));
+    }
+    let now = after.as_ref().unwrap_or(&before);
+    let nothing = plan(now, &Policy::default());
+    let (mut report, unread) = report(now, &nothing, None);
+    if let (Some(unread), true) = (unread, after.is_ok()) {
+        complaints.push(unread);
+    }
+    advice::reword(&mut report);
     Ok(Outcome { report, line, complaints })
+}
+
+/// Takes ranges out of what signal handlers find.
+fn forget(mut ranges: Vec<Lifted>, is_gone: impl Fn(&Lifted) -> bool) {
+    ranges.retain(|range| !is_gone(range));
+    table::set(ranges);
 }
 
 /// Checks that data is not written to while it is lifted.
@@ -136,32 +165,42 @@ fn is_huge(range: Range) -> bool {
     pagemap::huge_bytes_at_least(pid, range).is_ok_and(|bytes| bytes >= range.len())
 }
 
-fn report(snapshot: &Snapshot, plan: &Plan, outcome: Option<&apply::Outcome>) -> Result<Report, Error> {
-    let usage = Process::OWN.smaps().map_err(|e| Error::Proc(e.to_string()))?;
-    let mut report = Report::new(snapshot, Some(&usage), plan, outcome);
+/// Reports what smaps shows now. Where that cannot be read, the second value says so.
+fn report(snapshot: &Snapshot, plan: &Plan, outcome: Option<&apply::Outcome>) -> (Report, Option<String>) {
+    let usage = Process::OWN.smaps();
+    let mut report = Report::new(snapshot, usage.as_deref().ok(), plan, outcome);
     report.pid = Some(std::process::id());
-    Ok(report)
+    (report, usage.err().map(|error| format!("what is on huge pages now is not known: {error}")))
 }
 
-/// Reports what smaps shows now.
+/// Reports what smaps shows now; where it cannot be read, what is known of the lift.
 fn conclude(
     policy: &Policy,
     before: &Snapshot,
     plan: &Plan,
     outcome: apply::Outcome,
 ) -> Result<Outcome, Error> {
-    let report = report(before, plan, Some(&outcome))?;
+    let (mut report, unread) = report(before, plan, Some(&outcome));
+    let mut lines = Vec::new();
+    if let Some(unread) = unread {
+        // Each copy was looked at before it was moved.
+        for (span, result) in plan.spans.iter().zip(&outcome.spans).filter(|(_, o)| o.lifted.is_some()) {
+            let total = report.totals.entry(span.part).or_default();
+            total.huge_bytes += span.range.len().saturating_sub(result.lacking());
+        }
+        lines.push(unread);
+    }
     let line = summary(policy, before, plan, &report);
     let program = before.objects.iter().find(|object| object.executable).map(|object| &object.path);
     let program = program.map_or_else(|| Untrusted::from(""), Untrusted::from);
-    let mut lines: Vec<String> =
-        complaints(plan, &outcome).largest(&About::program(&program)).into_iter().collect();
+    lines.extend(advice::complaints(&complaints(plan, &outcome), &About::program(&program)));
     let left: u64 = outcome.leftovers.iter().map(|range| range.len()).sum();
     if left > 0 {
         lines.push(format!("{} of unused copies could not be unmapped", human_bytes(left)));
     }
+    advice::reword(&mut report);
     match outcome.lost {
-        Some(why) => Err(Error::Lost(why)),
+        Some(why) => Err(Error::Lost(format!("{why}; {line}"))),
         None => Ok(Outcome { report, line, complaints: lines }),
     }
 }

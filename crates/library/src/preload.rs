@@ -9,12 +9,14 @@
 use crate::lift::lift;
 use crate::options::Options;
 use crate::words::{Verbosity, parse};
-use std::ffi::{c_int, c_void};
+use hugelift_core::snapshot::Part;
+use hugelift_os::trace::loaded;
 use std::os::unix::ffi::OsStrExt as _;
 
 const VARIABLE: &str = "HUGELIFT";
 
-/// Lifts the process if it was asked for by `HUGELIFT`. The loader calls it once.
+/// Lifts the process if it was asked for by `HUGELIFT`. The loader calls it once: at the program's start, or when the
+/// program opens the library itself.
 #[unsafe(no_mangle)]
 pub extern "C" fn hugelift_preload() {
     crate::c::quietly(|| {
@@ -37,7 +39,16 @@ fn start(options: &Options, verbosity: Verbosity) {
         }
         return;
     }
-    match lift(options) {
+    let mut options = options.clone();
+    if options.takes_data() && !is_start() {
+        // Nobody can say here what else writes to the data of a program that runs.
+        options.parts.retain(|part| !matches!(part, Part::Data | Part::Relro));
+        options.one_thread = false;
+        if verbosity >= Verbosity::Problems {
+            say("data is not lifted: the library was loaded after the program had started");
+        }
+    }
+    match lift(&options) {
         Ok(outcome) => {
             if verbosity >= Verbosity::Problems {
                 outcome.complaints().iter().for_each(|line| say(line));
@@ -60,41 +71,55 @@ pub(crate) fn is_privileged() -> bool {
 /// Returns whether the program has AddressSanitizer.
 fn has_sanitizer() -> bool {
     // SAFETY: dlsym(3) looks a name up; the address is not used.
-    !unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__asan_init".as_ptr()) }.is_null()
+    let found = !unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__asan_init".as_ptr()) }.is_null();
+    if !found {
+        // SAFETY: dlerror(3) forgets the error of this thread, which the program would take for one of its own.
+        unsafe { libc::dlerror() };
+    }
+    found
 }
 
 /// Returns whether a loaded object has a segment that holds a whole huge page, or anything but text and rodata is
 /// wanted.
 fn may_be_lifted(options: &Options) -> bool {
-    if !options.lifts_files_alone() {
-        return true;
-    }
-    let mut found = false;
-    // SAFETY: dl_iterate_phdr(3) calls `look` during the call only, with a pointer to `found`.
-    unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut found).cast()) };
-    found
-}
-
-extern "C" fn look(info: *mut libc::dl_phdr_info, _size: usize, found: *mut c_void) -> c_int {
     const HUGE: u64 = 2 << 20;
-    // SAFETY: the loader passes a structure of its own with `dlpi_phnum` headers, valid during the call.
-    let (info, headers) = unsafe {
-        let info = &*info;
-        (info, std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)))
-    };
-    let holds = |header: &libc::Elf64_Phdr| {
-        let start = info.dlpi_addr.wrapping_add(header.p_vaddr);
-        let first = start.next_multiple_of(HUGE);
+    let holds = |base: u64, header: &libc::Elf64_Phdr| {
+        let start = base.wrapping_add(header.p_vaddr);
         header.p_type == libc::PT_LOAD
             && header.p_flags & libc::PF_W == 0
-            && first + HUGE <= start.saturating_add(header.p_memsz)
+            && start
+                .checked_next_multiple_of(HUGE)
+                .and_then(|first| first.checked_add(HUGE))
+                .is_some_and(|end| end <= start.saturating_add(header.p_memsz))
     };
-    if headers.iter().any(holds) {
-        // SAFETY: `may_be_lifted` passes a pointer to a live bool.
-        unsafe { *found.cast::<bool>() = true };
-        return 1;
-    }
-    0
+    !options.lifts_files_alone()
+        || loaded::any(|base, headers| headers.iter().any(|header| holds(base, header)))
+}
+
+/// Returns whether the loader calls the library before the program's own code, and not for a dlopen(3).
+///
+/// What the program needs or preloads comes before the loader in the loader's list, as it is the C library that needs
+/// the loader. What is opened later comes at the end. Where the loader is not in the list, the answer is no.
+fn is_start() -> bool {
+    // SAFETY: getauxval(3) only returns a number.
+    let loader = unsafe { libc::getauxval(libc::AT_BASE) };
+    let own = hugelift_preload as *const () as u64;
+    let holds = |base: u64, header: &libc::Elf64_Phdr| {
+        let start = base.wrapping_add(header.p_vaddr);
+        header.p_type == libc::PT_LOAD && own.checked_sub(start).is_some_and(|ahead| ahead < header.p_memsz)
+    };
+    let mut found = None;
+    loaded::any(|base, headers| {
+        if headers.iter().any(|header| holds(base, header)) {
+            found.get_or_insert(false);
+        } else if base == loader && loader != 0 {
+            // The loader: the library came before, or it comes later.
+            found = Some(found.is_some());
+            return true;
+        }
+        false
+    });
+    found == Some(true)
 }
 
 /// Writes a line to stderr, as `hugelift run` does.

@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What of the process is lifted, as signal handlers and other threads may read it at any time.
 //!
-//! A child of fork(2) has only the thread that forked, so another thread that was reading will never leave. So
-//! the first change in a child makes a table of its own; the old one stays for ever, as does the text of a path.
+//! A child of fork(2) has only the thread that forked, so another thread that was reading will never leave its slot. So
+//! the first change in a child makes a table of its own. The old one never changes any more, and is read without a
+//! slot; it stays for ever, as does the text of a path.
 
 use crate::registry::Registry;
 use hugelift_core::policy::Backing;
 use hugelift_core::snapshot::Part;
+use hugelift_os::trace::forks;
 use std::collections::BTreeSet;
 use std::ffi::CStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Mutex, TryLockError};
 
 /// Threads and signal handlers that can read at the same time.
@@ -35,8 +37,23 @@ pub struct Lifted {
 }
 
 struct Table {
-    pid: u32,
+    /// Differs from that of each other table, also of those that a parent has made.
+    number: u64,
     ranges: Registry<Vec<Lifted>>,
+}
+
+impl Table {
+    /// Calls `look` with the ranges.
+    fn read<R>(&self, look: impl FnOnce(&Vec<Lifted>) -> R) -> Result<R, Crowded> {
+        // The number is stored before the table is published, so whoever has found a table of this process finds its
+        // number, or a later one.
+        let own = forks::words().map(|words| words.table.load(Ordering::Acquire));
+        match own == Some(self.number) {
+            true => self.ranges.read(look).ok_or(Crowded),
+            // SAFETY: `set` replaces the ranges of a table only in the process that has made it.
+            false => Ok(unsafe { self.ranges.read_unchanging(look) }),
+        }
+    }
 }
 
 static TABLE: AtomicPtr<Table> = AtomicPtr::new(std::ptr::null_mut());
@@ -56,7 +73,7 @@ pub(crate) fn find(addr: usize) -> Result<Option<Lifted>, Crowded> {
         let at = ranges.partition_point(|range| range.end <= addr);
         ranges.get(at).copied().filter(|range| range.start <= addr)
     };
-    table.ranges.read(search).ok_or(Crowded)
+    table.read(search)
 }
 
 /// Copies the lifted ranges, by address, to `into` as far as they fit, and returns how many there are.
@@ -69,7 +86,7 @@ pub(crate) fn each(mut into: impl FnMut(usize, &Lifted)) -> Result<usize, Crowde
         ranges.iter().enumerate().for_each(|(at, range)| into(at, range));
         ranges.len()
     };
-    table.ranges.read(copy).ok_or(Crowded)
+    table.read(copy)
 }
 
 /// More threads and signal handlers read than there is room for.
@@ -78,11 +95,15 @@ pub struct Crowded;
 
 /// Replaces what is lifted; `ranges` is sorted by address. One thread at a time may call this.
 pub(crate) fn set(ranges: Vec<Lifted>) {
-    let pid = std::process::id();
+    static TABLES: AtomicU64 = AtomicU64::new(0);
+    let words = forks::prepare();
+    let own = words.table.load(Ordering::Acquire);
     match table() {
-        Some(table) if table.pid == pid => table.ranges.replace(ranges),
+        Some(table) if table.number == own => table.ranges.replace(ranges),
         _ => {
-            let table = Box::new(Table { pid, ranges: Registry::new(READERS, ranges) });
+            let number = TABLES.fetch_add(1, Ordering::Relaxed) + 1;
+            let table = Box::new(Table { number, ranges: Registry::new(READERS, ranges) });
+            words.table.store(number, Ordering::Release);
             TABLE.store(Box::into_raw(table), Ordering::Release);
         }
     }
@@ -105,4 +126,73 @@ pub(crate) fn kept(path: &Path) -> &'static CStr {
     let kept: &'static CStr = Box::leak(text.into_boxed_c_str());
     paths.insert(kept);
     kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: Lifted = Lifted {
+        start: 0x20_0000,
+        end: 0x40_0000,
+        part: Part::Text,
+        backing: Backing::Thp,
+        path: c"/bin/x",
+        offset: 0,
+    };
+
+    /// Calls `work` while this thread has `depth` slots, as so many threads might.
+    fn reading(depth: usize, work: &mut dyn FnMut()) {
+        match depth {
+            0 => work(),
+            _ => {
+                table().expect("a table").read(|_| reading(depth - 1, work)).expect("a free slot");
+            }
+        }
+    }
+
+    /// Runs `work` in a child, and returns whether it returned true.
+    fn in_a_child(bare: bool, work: impl FnOnce() -> bool) -> bool {
+        // SAFETY: the child calls `work`, and ends.
+        unsafe {
+            let pid = match bare {
+                true => libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) as i32,
+                false => libc::fork(),
+            };
+            if pid == 0 {
+                libc::alarm(20);
+                libc::_exit(i32::from(!work()));
+            }
+            let mut status = 0;
+            assert_eq!(libc::waitpid(pid, &raw mut status, 0), pid);
+            status == 0
+        }
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri has no fork(2)")]
+    fn a_child_reads_and_changes_what_threads_of_its_parent_were_reading() {
+        set(vec![ONE]);
+        let is_found = || find(0x30_0000) == Ok(Some(ONE)) && find(0x40_0000) == Ok(None);
+        assert!(is_found());
+        reading(READERS, &mut || {
+            assert_eq!(find(0x30_0000), Err(Crowded));
+            for bare in [false, true] {
+                let child = || {
+                    let is_inherited = is_found();
+                    // A child of the child inherits the table once more, and also the one that its parent has made.
+                    let inherits = bare || in_a_child(true, is_found);
+                    // malloc(3) may wait for ever in the child of a bare clone(2).
+                    let changes = bare || {
+                        set(Vec::new());
+                        set(vec![ONE, Lifted { start: 0x60_0000, end: 0x80_0000, ..ONE }]);
+                        is_found() && each(|_, _| {}) == Ok(2) && in_a_child(false, is_found)
+                    };
+                    is_inherited && inherits && changes
+                };
+                assert!(in_a_child(bare, child), "{bare}");
+            }
+        });
+        assert!(is_found());
+    }
 }

@@ -1,29 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One lift or restore at a time. Nobody waits.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use hugelift_os::trace::forks::{self, Words};
+use std::sync::atomic::Ordering;
 
-/// The process in which a thread changes it; 0 for none.
-static HOLDER: AtomicU32 = AtomicU32::new(0);
-
-/// The right to change the process, until it is dropped.
-pub(crate) struct Turn(());
+/// The right to change the process, until it is dropped. A thread of the parent that had it at fork(2) does not exist in
+/// the child, where nobody has it.
+pub(crate) struct Turn(&'static Words);
 
 impl Turn {
-    /// Takes the turn; `None` if another thread has it. A thread of the parent that had it at fork(2) does not
-    /// exist in the child.
+    /// Takes the turn; `None` if another thread has it.
     pub(crate) fn take() -> Option<Turn> {
-        let own = std::process::id();
-        let holder = HOLDER.load(Ordering::Relaxed);
-        let is_free = holder != own;
-        let taken =
-            is_free && HOLDER.compare_exchange(holder, own, Ordering::Acquire, Ordering::Relaxed).is_ok();
-        taken.then_some(Turn(()))
+        let words = forks::prepare();
+        let taken = words.turn.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed);
+        taken.is_ok().then_some(Turn(words))
     }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        HOLDER.store(0, Ordering::Release);
+        self.0.turn.store(0, Ordering::Release);
     }
 }

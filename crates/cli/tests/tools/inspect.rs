@@ -205,7 +205,7 @@ fn the_table() {
     }
     let verbose = run(&["-v"]);
     assert!(verbose.contains("libc.so") && verbose.contains("too small"), "{verbose}");
-    assert!(run(&["-v", "--exclude", "*"]).contains("excluded by --object or --exclude"));
+    assert!(run(&["-v", "--exclude", "*"]).contains("excluded by a pattern"));
     assert!(run(&["-v", "--parts", "rodata"]).contains("text was not asked for"));
     let odd = run(&["--backing", "hugetlb", "--page-size", "4k"]);
     assert!(odd.contains("no hugetlb pool of 4 kB pages"), "{odd}");

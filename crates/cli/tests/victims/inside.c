@@ -196,13 +196,26 @@ static void arguments(void)
 		CHECK(strcmp(hugelift_strerror(code), "unknown error") != 0);
 	CHECK(strcmp(hugelift_strerror(-7), "unknown error") == 0);
 	CHECK(strchr(hugelift_version(), '.'));
-	/* A program that was compiled with the first half of the structure, and one with a later, larger one. */
-	unsigned char small[16], large[512];
-	CHECK(hugelift_options_init((void *)small, sizeof small) == HUGELIFT_OK);
+	/* No version has had these sizes, and none will. */
+	static const size_t never[] = {1, 8, 16, sizeof options - 8, sizeof options + 1, sizeof options + 4, 4104, 1 << 20, -1};
+	_Alignas(8) unsigned char large[512];
+	for (size_t i = 0; i < sizeof never / sizeof never[0]; i++) {
+		CHECK(hugelift_options_init((void *)large, never[i]) == HUGELIFT_E_INVALID);
+		options = thp(), options.size = never[i];
+		CHECK(hugelift_lift_self(&options, NULL) == HUGELIFT_E_INVALID);
+		CHECK(hugelift_restore_self(&options, NULL) == HUGELIFT_E_INVALID);
+	}
+	/* A program that was compiled with a later, larger structure may not ask for what is not known here. */
 	memset(large, 0xff, sizeof large);
 	CHECK(hugelift_options_init((void *)large, sizeof large) == HUGELIFT_OK);
 	CHECK(((struct hugelift_options *)large)->size == sizeof large);
 	CHECK(hugelift_lift_self((void *)large, NULL) == HUGELIFT_OK);
+	for (size_t at = sizeof options; at < sizeof large; at++) {
+		large[at] = 1;
+		CHECK(hugelift_lift_self((void *)large, &report) == HUGELIFT_E_INVALID && !report);
+		large[at] = 0;
+	}
+	CHECK(hugelift_options_init((void *)large, sizeof options + 8) == HUGELIFT_OK);
 	const char *objects[] = {"no such object", NULL};
 	options = thp(), options.objects = objects;
 	CHECK(hugelift_restore_self(NULL, NULL) == HUGELIFT_OK);

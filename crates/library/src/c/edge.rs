@@ -2,8 +2,10 @@
 //! What each C function has around it.
 
 use super::{HUGELIFT_E_INTERNAL, HUGELIFT_OK};
+use std::cell::Cell;
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Does the work of a C function, and returns its code. A panic ends here. errno is as before.
 pub(super) fn guarded(work: impl FnOnce() -> Result<(), c_int>) -> c_int {
@@ -14,7 +16,7 @@ pub(super) fn guarded(work: impl FnOnce() -> Result<(), c_int>) -> c_int {
 /// Does the work of a C function that returns a value; `None` after a panic. errno is as before.
 pub(crate) fn quietly<R>(work: impl FnOnce() -> R) -> Option<R> {
     let _errno = Errno::keep();
-    silence_panics();
+    let _silent = Silent::begin();
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(result) => Some(result),
         Err(panic) => {
@@ -25,12 +27,37 @@ pub(crate) fn quietly<R>(work: impl FnOnce() -> R) -> Option<R> {
     }
 }
 
-/// Keeps the standard library from printing the message of a panic.
-fn silence_panics() {
-    #[cfg(not(test))]
-    {
-        static ONCE: std::sync::Once = std::sync::Once::new();
-        ONCE.call_once(|| std::panic::set_hook(Box::new(|_| {})));
+thread_local! {
+    /// How many functions of the library this thread is in: a panic there prints nothing.
+    static INSIDE: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Whether the hook below was set. No `Once`: in a child of fork(2) it might wait for a thread of the parent. A thread
+/// that comes while another sets the hook does not wait, and a panic of its own would be printed.
+static CHAINED: AtomicBool = AtomicBool::new(false);
+
+/// Keeps panics of this thread from being printed, until it is dropped. All others are reported as before, as a program
+/// that is written in Rust itself may have a hook of its own.
+struct Silent(());
+
+impl Silent {
+    fn begin() -> Silent {
+        if !std::thread::panicking() && !CHAINED.swap(true, Ordering::Relaxed) {
+            let others = std::panic::take_hook();
+            std::panic::set_hook(Box::new(move |info| {
+                if INSIDE.try_with(Cell::get).unwrap_or(0) == 0 {
+                    others(info);
+                }
+            }));
+        }
+        let _ = INSIDE.try_with(|inside| inside.set(inside.get() + 1));
+        Silent(())
+    }
+}
+
+impl Drop for Silent {
+    fn drop(&mut self) {
+        let _ = INSIDE.try_with(|inside| inside.set(inside.get().saturating_sub(1)));
     }
 }
 
@@ -54,6 +81,36 @@ impl Drop for Errno {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Mutex;
+
+    #[test]
+    fn the_hook_of_the_program_is_told_of_its_own_panics_alone() {
+        static SEEN: Mutex<Vec<String>> = Mutex::new(Vec::new());
+        let others = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            SEEN.lock().unwrap().push(info.payload_as_str().unwrap_or_default().into());
+            others(info);
+        }));
+        // The other test of this file may have set the library's hook before: here it comes after the program's.
+        CHAINED.store(false, Ordering::Relaxed);
+        assert_eq!(guarded(|| panic!("inside")), HUGELIFT_E_INTERNAL);
+        assert!(catch_unwind(|| panic!("outside")).is_err());
+        // A destructor that runs during a panic may call the library.
+        struct Calls;
+        impl Drop for Calls {
+            fn drop(&mut self) {
+                assert_eq!(guarded(|| Ok(())), HUGELIFT_OK);
+            }
+        }
+        let unwound = catch_unwind(|| {
+            let _calls = Calls;
+            panic!("unwinding")
+        });
+        assert!(unwound.is_err());
+        let seen = SEEN.lock().unwrap();
+        assert!(seen.iter().any(|text| text == "outside") && seen.iter().any(|text| text == "unwinding"));
+        assert!(seen.iter().all(|text| text != "inside"), "{seen:?}");
+    }
 
     #[test]
     fn a_panic_becomes_a_code_and_errno_stays() {

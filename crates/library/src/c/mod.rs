@@ -21,7 +21,8 @@ use std::ffi::{c_char, c_int, c_void};
 
 /// Done. What could not be lifted is in the report.
 pub const HUGELIFT_OK: c_int = 0;
-/// An argument is not allowed: a null pointer, an unknown number, a malformed pattern.
+/// An argument is not allowed: a null pointer, an unknown number, a malformed pattern, a member of the options that is
+/// set and that this version of the library does not have.
 pub const HUGELIFT_E_INVALID: c_int = -1;
 /// Another thread lifts or restores at this moment. Try again.
 pub const HUGELIFT_E_BUSY: c_int = -2;

@@ -104,16 +104,18 @@ impl hugelift_options {
 /// Fills in the defaults.
 ///
 /// Before: `options` points to `size` writable bytes; `size` is `sizeof *options`. A program that was compiled with an
-/// older or a newer header works: what it does not know has its default.
+/// older header works: what it does not know has its default. So does one that was compiled with a newer header, as
+/// long as what this version does not know stays as this function leaves it.
 /// After: `options` may be changed member by member and passed to the other functions.
 ///
-/// Thread-safe, async-signal-safe. Errors: HUGELIFT_E_INVALID for a null pointer or a size that no version had.
+/// Thread-safe, async-signal-safe. Errors: HUGELIFT_E_INVALID for a null pointer, or a size that no version had
+/// or will have.
 ///
 /// # Safety
 /// The pointer is as described.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugelift_options_init(options: *mut hugelift_options, size: usize) -> c_int {
-    if options.is_null() || size < size_of::<usize>() || size > MOST {
+    if options.is_null() || !may_be_size(size) {
         return HUGELIFT_E_INVALID;
     }
     let defaults = hugelift_options { size, ..hugelift_options::new() };
@@ -126,8 +128,26 @@ pub unsafe extern "C" fn hugelift_options_init(options: *mut hugelift_options, s
     HUGELIFT_OK
 }
 
-/// No version has more bytes: a larger size is a number that was never initialised.
+/// The sizes that the structure has had, in the order of the versions.
+const SIZES: [usize; 1] = [size_of::<hugelift_options>()];
+/// No version will have more bytes: a larger size is a number that was never initialised.
 const MOST: usize = 4096;
+
+/// Returns whether the structure has this size in a version up to this one, or may have it in a later one.
+fn may_be_size(size: usize) -> bool {
+    let later = size_of::<hugelift_options>()..=MOST;
+    SIZES.contains(&size) || later.contains(&size) && size.is_multiple_of(align_of::<hugelift_options>())
+}
+
+/// Returns whether members that this version does not know are all zero: they ask for nothing.
+///
+/// # Safety
+/// `options` points to `size` readable bytes.
+unsafe fn asks_for_nothing_new(options: *const hugelift_options, size: usize) -> bool {
+    let known = size_of::<hugelift_options>();
+    // SAFETY: the bytes from `known` to `size` lie behind the members that this version has.
+    (known..size).all(|at| unsafe { options.cast::<u8>().add(at).read() } == 0)
+}
 
 /// Where lines of a call go.
 pub(super) struct Log {
@@ -166,7 +186,8 @@ pub(super) unsafe fn read(
     if !options.is_null() {
         // SAFETY: each version of the structure begins with its size.
         let size = unsafe { (&raw const (*options).size).read() };
-        if !(size_of::<usize>()..=MOST).contains(&size) {
+        // SAFETY: the structure has `size` bytes.
+        if !may_be_size(size) || !unsafe { asks_for_nothing_new(options, size) } {
             return Err(HUGELIFT_E_INVALID);
         }
         let known = size.min(size_of::<hugelift_options>());
@@ -239,4 +260,46 @@ unsafe fn words(list: *const *const c_char) -> Vec<String> {
         }
     }
     words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Reads options as a function of the library does.
+    fn asked_for(options: *const hugelift_options) -> Result<Options, c_int> {
+        // SAFETY: the tests pass what `hugelift_options_init` has left, changed member by member, or null.
+        unsafe { read(options, std::ptr::null_mut()) }.map(|(options, _)| options)
+    }
+
+    /// A structure of `N` words, as a program has it that was compiled with another header.
+    fn of_words<const N: usize>() -> ([u64; N], c_int) {
+        let mut words = [u64::MAX; N];
+        // SAFETY: there are as many bytes.
+        let code = unsafe { hugelift_options_init(words.as_mut_ptr().cast(), size_of_val(&words)) };
+        (words, code)
+    }
+
+    #[test]
+    fn a_later_structure_asks_for_nothing_that_is_not_known() {
+        assert_eq!(asked_for(std::ptr::null()).map(|o| o.parts), Ok(vec![Part::Text, Part::Rodata]));
+        let (mut later, code) = of_words::<{ size_of::<hugelift_options>() / 8 + 2 }>();
+        assert_eq!(code, HUGELIFT_OK);
+        assert!(asked_for(later.as_ptr().cast()).is_ok());
+        later[size_of::<hugelift_options>() / 8 + 1] = 1 << 60;
+        assert_eq!(asked_for(later.as_ptr().cast()).err(), Some(HUGELIFT_E_INVALID));
+        assert_eq!(of_words::<2>().1, HUGELIFT_E_INVALID);
+        assert_eq!(of_words::<1>().1, HUGELIFT_E_INVALID);
+    }
+
+    #[test]
+    fn patterns_are_read_to_the_end_of_their_list() {
+        let list = [c"a*".as_ptr(), c"b".as_ptr(), std::ptr::null()];
+        let mut options = hugelift_options::new();
+        (options.objects, options.excluded) = (list.as_ptr(), list[1..].as_ptr());
+        let asked = asked_for(&options).unwrap();
+        assert_eq!((asked.objects, asked.excluded), (vec!["a*".into(), "b".into()], vec!["b".into()]));
+        options.flags = 2;
+        assert_eq!(asked_for(&options).err(), Some(HUGELIFT_E_INVALID));
+    }
 }

@@ -13,18 +13,50 @@ use hugelift_core::printable::Untrusted;
 use hugelift_core::report::{PartReport, Total};
 use hugelift_core::snapshot::Part;
 use std::ffi::{CString, c_char};
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// What came of a call: what smaps shows, not what was asked for.
 pub struct hugelift_report {
     outcome: Outcome,
     summary: CString,
-    json: std::sync::OnceLock<CString>,
+    /// Null until somebody has asked for it. No `OnceLock`: in a child of fork(2) it might wait for a thread of the
+    /// parent.
+    json: AtomicPtr<c_char>,
+}
+
+impl hugelift_report {
+    /// Returns the details as JSON.
+    fn json(&self) -> *const c_char {
+        let known = self.json.load(Ordering::Acquire);
+        if !known.is_null() {
+            return known;
+        }
+        let made = CString::new(self.outcome.json()).unwrap_or_default().into_raw();
+        match self.json.compare_exchange(known, made, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => made,
+            Err(other) => {
+                // SAFETY: the text was made above, and nobody else has seen it.
+                drop(unsafe { CString::from_raw(made) });
+                other
+            }
+        }
+    }
+}
+
+impl Drop for hugelift_report {
+    fn drop(&mut self) {
+        let json = *self.json.get_mut();
+        if !json.is_null() {
+            // SAFETY: the pointer came from `CString::into_raw`, and nobody uses the report any more.
+            drop(unsafe { CString::from_raw(json) });
+        }
+    }
 }
 
 /// Makes the report that a caller gets.
 pub(super) fn handed_out(outcome: Outcome) -> *mut hugelift_report {
     let summary = CString::new(outcome.summary()).unwrap_or_default();
-    Box::into_raw(Box::new(hugelift_report { outcome, summary, json: std::sync::OnceLock::new() }))
+    Box::into_raw(Box::new(hugelift_report { outcome, summary, json: AtomicPtr::default() }))
 }
 
 /// Returns a part of an object as a line.
@@ -100,11 +132,8 @@ pub unsafe extern "C" fn hugelift_report_summary(report: *const hugelift_report)
 pub unsafe extern "C" fn hugelift_report_json(report: *const hugelift_report) -> *const c_char {
     // SAFETY: the caller passes such a pointer.
     let report = unsafe { report.as_ref() };
-    let json = report.and_then(|report| {
-        let make = || CString::new(report.outcome.json()).unwrap_or_default();
-        quietly(|| report.json.get_or_init(make))
-    });
-    json.map_or(c"".as_ptr(), |json| json.as_ptr())
+    let json = report.and_then(|report| quietly(|| report.json()));
+    json.unwrap_or(c"".as_ptr())
 }
 
 /// Frees a report. A null pointer is allowed.

@@ -43,7 +43,7 @@ struct Query {
 /// # Errors
 /// ENOENT if nothing is mapped there; ENOTTY before Linux 6.11; EACCES.
 pub fn at(pid: i32, at: Addr) -> io::Result<Mapping> {
-    let file = File::open(Process::new(pid.cast_unsigned()).path("maps"))?;
+    let file = File::open(Process::of(pid).path("maps"))?;
     let mut query = Query { size: size_of::<Query>() as u64, addr: at.0, ..Query::default() };
     // SAFETY: ioctl(2) PROCMAP_QUERY reads and writes the live structure alone: no name and no build-id is asked for.
     if unsafe { libc::ioctl(file.as_raw_fd(), PROCMAP_QUERY as _, &raw mut query) } != 0 {

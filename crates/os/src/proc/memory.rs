@@ -5,10 +5,12 @@
 //! Bytes that must be written in spite of the target's protections go through
 //! [`crate::trace::ptrace::Stopped::poke`].
 
+use crate::proc::procfs::Process;
 use hugelift_core::addr::{Addr, Range};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
 
 /// `MADV_COLLAPSE` of Linux 6.1 (`include/uapi/asm-generic/mman-common.h`), which not every C library has.
 pub const MADV_COLLAPSE: libc::c_int = 25;
@@ -31,6 +33,43 @@ pub fn read(pid: i32, addr: Addr, into: &mut [u8]) -> io::Result<usize> {
         e if is_forbidden(&e) => File::open(mem(pid))?.read_at(into, addr.0),
         e => Err(e),
     })
+}
+
+/// Reads the memory of a process without allocating any of its own.
+pub struct Reader {
+    pid: i32,
+    /// `/proc/PID/mem`, where a sandbox forbids process_vm_readv(2).
+    mem: Option<File>,
+}
+
+impl Reader {
+    /// # Errors
+    /// errno(3) of open(2), where the call is forbidden.
+    pub fn new(process: Process) -> io::Result<Reader> {
+        let pid = process.pid().cast_signed();
+        // A call that has nothing to read fails only where it is forbidden.
+        // SAFETY: no memory is read or written.
+        let allowed =
+            unsafe { libc::process_vm_readv(pid, std::ptr::null(), 0, std::ptr::null(), 0, 0) } == 0;
+        let mem = if allowed { None } else { Some(File::open(process.path("mem"))?) };
+        Ok(Reader { pid, mem })
+    }
+
+    /// Fills `into` from `addr` on; returns how many bytes were read, fewer where the memory ends.
+    ///
+    /// # Errors
+    /// errno(3)
+    pub fn read(&self, addr: Addr, into: &mut [u8]) -> Result<usize, i32> {
+        let errno = |e: io::Error| e.raw_os_error().unwrap_or(libc::EIO);
+        if let Some(mem) = &self.mem {
+            return mem.read_at(into, addr.0).map_err(errno);
+        }
+        let (local, remote) = (iovec(into.as_mut_ptr() as u64, into.len()), iovec(addr.0, into.len()));
+        // SAFETY: process_vm_readv(2) writes at most local.iov_len bytes to `into`, which
+        // lives through the call; the remote address is checked by the kernel.
+        let n = unsafe { libc::process_vm_readv(self.pid, &local, 1, &remote, 1, 0) };
+        usize::try_from(n).map_err(|_| errno(io::Error::last_os_error()))
+    }
 }
 
 /// Reads one byte at every `step` bytes of `range` in process `pid`, so that the kernel maps these pages.
@@ -61,8 +100,8 @@ fn is_forbidden(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM | libc::EFAULT))
 }
 
-fn mem(pid: i32) -> String {
-    format!("/proc/{pid}/mem")
+fn mem(pid: i32) -> PathBuf {
+    Process::of(pid).path("mem")
 }
 
 /// Reads exactly `N` bytes at `addr`.

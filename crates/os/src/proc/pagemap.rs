@@ -4,7 +4,7 @@
 //! process that smaps costs.
 
 use crate::machine::{base_page, thp_page};
-use crate::proc::procfs::parse_unchanged;
+use crate::proc::procfs::{Process, parse_unchanged};
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::smaps::parse_smaps;
 use std::fs::File;
@@ -71,7 +71,7 @@ pub fn huge_bytes_at_least(pid: i32, range: Range) -> io::Result<u64> {
 /// Returns the huge bytes that smaps counts for the mappings of `range`, less those that may lie beside
 /// `range`: every huge page there whose base pages are all present.
 fn huge_bytes_by_smaps(pid: i32, range: Range) -> io::Result<u64> {
-    let read = || std::fs::read(format!("/proc/{pid}/smaps"));
+    let read = || std::fs::read(Process::of(pid).path("smaps"));
     let usages =
         parse_unchanged(read, parse_smaps)?.map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
     // Pages of the pool are mappings of their own, so only transparent huge pages are beside `range`.
@@ -141,7 +141,7 @@ fn is_own_entry(entry: [u8; ENTRY as usize]) -> bool {
 pub fn present_bytes(pid: i32, range: Range) -> io::Result<u64> {
     const PRESENT: u64 = 1 << 63;
     let page = base_page().bytes();
-    let pagemap = File::open(format!("/proc/{pid}/pagemap"))?;
+    let pagemap = File::open(Process::of(pid).path("pagemap"))?;
     let mut buffer = [0; 1 << 15];
     let mut present = 0;
     let (mut at, end) = (range.start.0 / page * ENTRY, range.end.0.div_ceil(page) * ENTRY);
@@ -219,7 +219,7 @@ fn walk(
 /// # Errors
 /// EACCES, ENOENT.
 pub fn open(pid: i32) -> io::Result<File> {
-    File::open(format!("/proc/{pid}/pagemap"))
+    File::open(Process::of(pid).path("pagemap"))
 }
 
 /// Calls `found` with each stretch of `range` whose pages are present, zero pages included.

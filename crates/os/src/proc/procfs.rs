@@ -154,6 +154,13 @@ impl Process {
         Process(Some(pid))
     }
 
+    /// Names the process `pid`, as system calls do. Where /proc belongs to another PID namespace, `/proc/PID` of the
+    /// calling process is another process or none, and `/proc/self` alone is right.
+    pub fn of(pid: i32) -> Process {
+        let pid = pid.cast_unsigned();
+        if pid == std::process::id() { Process::OWN } else { Process::new(pid) }
+    }
+
     /// Returns the ids of all processes.
     ///
     /// # Errors

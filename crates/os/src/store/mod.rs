@@ -506,7 +506,7 @@ fn is_written(query: &StoreQuery) -> bool {
     match query.rodata.iter().map(written).sum::<io::Result<u64>>() {
         Ok(bytes) => bytes > 0,
         // Before Linux 6.7; what smaps does not show counts as written.
-        Err(_) => Process::new(query.pid).smaps().map_or(true, |usage| {
+        Err(_) => Process::of(query.pid.cast_signed()).smaps().map_or(true, |usage| {
             let inside = |r: Range| query.rodata.iter().any(|range| range.intersect(r).is_some());
             usage.iter().any(|u| u.anonymous > 0 && inside(u.mapping.range))
         }),

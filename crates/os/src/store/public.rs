@@ -2,6 +2,7 @@
 //! Whether every user may read a file.
 
 use super::source::XFS_MAGIC;
+use crate::proc::procfs::Process;
 use hugelift_core::record::Identity;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
@@ -119,11 +120,12 @@ fn may_have_acl(file: &OwnedFd) -> bool {
 /// Returns whether the process has the mounts and the root directory of process 1. Otherwise a path may
 /// lead to a file that other users cannot reach, and the directories above the root cannot be checked.
 fn is_in_first_place(pid: Option<u32>) -> bool {
-    let pid = &pid.map_or_else(|| "self".into(), |pid| pid.to_string());
-    let mounts = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
-    let root = |pid: &str| std::fs::metadata(format!("/proc/{pid}/root/.")).map(|m| (m.dev(), m.ino())).ok();
-    mounts("1").is_some_and(|first| mounts(pid) == Some(first))
-        && root("1").is_some_and(|first| root(pid) == Some(first))
+    let process = pid.map_or(Process::OWN, |pid| Process::of(pid.cast_signed()));
+    let first = Process::new(1);
+    let mounts = |process: Process| std::fs::read_link(process.path("ns/mnt")).ok();
+    let root = |process: Process| std::fs::metadata(process.path("root/.")).map(|m| (m.dev(), m.ino())).ok();
+    mounts(first).is_some_and(|first| mounts(process) == Some(first))
+        && root(first).is_some_and(|first| root(process) == Some(first))
 }
 
 #[cfg(test)]

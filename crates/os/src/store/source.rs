@@ -72,7 +72,7 @@ impl Source {
     /// [`StoreError::Replaced`] if another file has taken its path.
     pub fn find(pid: u32, object: &Object) -> Result<Source, StoreError> {
         let replaced = || StoreError::Replaced { path: object.path.clone().into() };
-        let root = Process::new(pid).path("root");
+        let root = Process::of(pid.cast_signed()).path("root");
         let inside = object.path.strip_prefix("/").map_err(|_| replaced())?;
         // With `O_PATH`, as it may be executable and not readable.
         let flags = libc::O_PATH | libc::O_NOFOLLOW;

@@ -3,18 +3,25 @@
 //!
 //! glibc holds a lock while dl_iterate_phdr(3) calls its callback, and dlclose(3) unmaps nothing without that
 //! lock. musl never unmaps an object. What the program unmaps without the loader is not held.
+//!
+//! glibc does not release that lock in a child of fork(2), where the thread that held it does not exist. So fork(3)
+//! waits for as long as the lock is held ([`forks`](super::forks)).
+
+use super::forks;
 
 use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-/// Returns how many objects have been unloaded so far.
-pub(crate) fn unloads() -> u64 {
-    hold(|unloads| unloads).unwrap_or(0)
+/// Returns how many objects have been unloaded so far. `None` as for [`hold`].
+pub(crate) fn unloads() -> Option<u64> {
+    hold(|unloads| unloads)
 }
 
 /// Calls `work` while no object can be unloaded, with the number of objects unloaded so far. `work` must not
-/// allocate: an allocator may wait for this very lock. Returns `None` if the program has no objects.
+/// allocate: an allocator may wait for this very lock. Returns `None` if the program has no objects, or if another
+/// thread forks for too long.
 pub(crate) fn hold<R, F: FnOnce(u64) -> R>(work: F) -> Option<R> {
+    let _no_fork = forks::Held::take()?;
     let mut held = Held { work: Some(work), result: None };
     // SAFETY: dl_iterate_phdr(3) calls `first` during the call only, with a pointer to `held`, which outlives it
     // and has the type that `first` expects.
@@ -43,4 +50,44 @@ extern "C" fn first<F: FnOnce(u64) -> R, R>(
         held.result = Some(catch_unwind(AssertUnwindSafe(|| work(unloads))));
     }
     1
+}
+
+/// Calls `look` with where each object is mapped and its program headers, in the order in which they were loaded, until
+/// it returns true, and returns whether it did. No object can be unloaded meanwhile. `look` must not allocate.
+pub fn any(look: impl FnMut(u64, &[libc::Elf64_Phdr]) -> bool) -> bool {
+    let Some(_no_fork) = forks::Held::take() else { return false };
+    let mut asked = Asked { look, found: Ok(false) };
+    // SAFETY: as in `hold`.
+    unsafe { libc::dl_iterate_phdr(Some(each_object(&asked)), (&raw mut asked).cast()) };
+    asked.found.unwrap_or_else(|panic| resume_unwind(panic))
+}
+
+/// What is looked for among the objects, and whether it was found.
+struct Asked<F> {
+    look: F,
+    found: std::thread::Result<bool>,
+}
+
+type Callback = unsafe extern "C" fn(*mut libc::dl_phdr_info, usize, *mut c_void) -> c_int;
+
+/// Returns the callback for this question.
+fn each_object<F: FnMut(u64, &[libc::Elf64_Phdr]) -> bool>(_: &Asked<F>) -> Callback {
+    unsafe extern "C" fn look<F: FnMut(u64, &[libc::Elf64_Phdr]) -> bool>(
+        info: *mut libc::dl_phdr_info,
+        _size: usize,
+        data: *mut c_void,
+    ) -> c_int {
+        // SAFETY: `any` passes a pointer to a live `Asked` of this type that nothing else uses meanwhile, and the
+        // loader a structure of its own that is valid during the call.
+        let (asked, info) = unsafe { (&mut *data.cast::<Asked<F>>(), &*info) };
+        let headers = match info.dlpi_phdr.is_null() {
+            true => &[],
+            // SAFETY: there are `dlpi_phnum` headers, which stay mapped during the call.
+            false => unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) },
+        };
+        let look = AssertUnwindSafe(|| (asked.look)(info.dlpi_addr, headers));
+        asked.found = catch_unwind(look);
+        c_int::from(!matches!(asked.found, Ok(false)))
+    }
+    look::<F>
 }

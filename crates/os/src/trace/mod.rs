@@ -9,7 +9,8 @@
 //!   threads that cannot be borrowed without being noticed, [`seen`] what the others did before, [`timeout`] how
 //!   long they still wait; `pass` gives them files, and [`restore`] maps the files' own pages back.
 //!
-//! [`own`] changes the calling process, by its own system calls.
+//! [`own`] changes the calling process, by its own system calls; [`forks`] and [`loaded`] keep fork(3) and dlclose(3) of
+//! other threads away meanwhile.
 
 pub mod at_exec;
 pub mod auxv_slots;
@@ -19,11 +20,12 @@ pub mod caves;
 pub(crate) mod deadline;
 pub(crate) mod faultpoint;
 pub mod filter;
+pub mod forks;
 pub mod frame;
 mod inject;
 pub mod lent;
 pub mod live;
-mod loaded;
+pub mod loaded;
 pub mod own;
 mod pass;
 pub mod ptrace;

@@ -8,12 +8,13 @@
 //! Before a call that replaces a mapping, the mapping must still be the one of the plan, and the loader can
 //! unmap no object until the call has returned ([`super::loaded`]).
 
+use crate::proc::procfs::Process;
 use crate::proc::{memory, pagemap};
 use crate::trace::calls::{Calls, map_again, mremap_call, prot_bits, refused};
 use crate::trace::live::files::is_still_mapped;
 use crate::trace::loaded;
 use crate::trace::ptrace::Error;
-use crate::trace::restore::Remap;
+use crate::trace::restore::{Compare, NotPutBack, Remap};
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::maps::{Mapping, Prot};
 use hugelift_core::placement::Placement;
@@ -25,6 +26,33 @@ use std::os::fd::AsRawFd as _;
 
 /// How many times a mapping is looked at again because the loader has unloaded an object since.
 const LOOKS: usize = 100;
+/// How many of these looks the loader does not wait for.
+const LOOKS_OUTSIDE: usize = 3;
+
+/// Why a call was not made.
+#[derive(Debug)]
+enum NotMade<S> {
+    /// The look at what is mapped there found a reason.
+    Stopped(S),
+    /// The call would have failed, or has failed, with this errno; ESTALE if something else is mapped there by now,
+    /// or the code was written to, as by a debugger. All is as before.
+    Refused(i32),
+    /// The call has failed with this errno, and what it has unmapped could not be restored.
+    Lost(i32),
+}
+
+impl<S> NotMade<S> {
+    /// Returns the fault of a call. Never [`Fault::Call`]: whoever gets that looks whether the call has unmapped what
+    /// it was to replace, at addresses that may be another's by then.
+    fn fault(self, call: &'static str, range: Range, stopped: impl FnOnce(S) -> Fault) -> Fault {
+        let text = |errno| Fault::Call { call, range, errno }.to_string();
+        match self {
+            NotMade::Stopped(why) => stopped(why),
+            NotMade::Refused(errno) => Fault::Kept(text(errno)),
+            NotMade::Lost(errno) => Fault::Lost(format!("{}; memory could not be restored", text(errno))),
+        }
+    }
+}
 
 /// The calling process.
 ///
@@ -47,47 +75,94 @@ impl Own {
         Own { pid: std::process::id().cast_signed(), planned, data: Vec::new(), files }
     }
 
-    /// Returns the mappings of the plan that `over` lies in.
-    ///
-    /// # Errors
-    /// They do not cover it; `fault` says what failed.
-    fn mapped_at(&self, over: Range, fault: impl Fn(i32) -> Fault) -> Result<Vec<Mapping>, Fault> {
+    /// Returns the mappings of the plan that `over` lies in; `None` if they do not cover it.
+    fn mapped_at(&self, over: Range) -> Option<Vec<Mapping>> {
         let within = |m: &&Mapping| m.range.intersect(over).is_some();
         let mappings: Vec<Mapping> = self.planned.iter().filter(within).cloned().collect();
         let covered: u64 = mappings.iter().filter_map(|m| m.range.intersect(over)).map(Range::len).sum();
-        match covered == over.len() {
-            true => Ok(mappings),
-            false => Err(fault(libc::ESTALE)),
-        }
+        (covered == over.len()).then_some(mappings)
     }
 
-    /// Makes system calls that rest on `over` being mapped as planned: `call` returns a value or a negative
-    /// errno. It must not allocate.
+    /// Makes system calls that rest on `over` being mapped as planned: `call` gets the mappings there, and returns a
+    /// value or a negative errno. `check` looks at what is mapped there before; a shared object that is unloaded after
+    /// the look makes it look again. Neither may allocate.
     ///
     /// # Errors
-    /// The fault of an errno; ESTALE if something else is mapped by now, or the code was written to, as by a
-    /// debugger. No call was made then.
-    fn while_mapped(
+    /// No call was made.
+    fn while_mapped<S>(
         &self,
         over: Range,
-        fault: impl Fn(i32) -> Fault,
-        mut call: impl FnMut(bool) -> i64,
-    ) -> Result<i64, Fault> {
-        let expected = self.mapped_at(over, &fault)?;
-        let is_written = expected.iter().any(|m| m.prot.write);
-        for _ in 0..LOOKS {
-            let seen = loaded::unloads();
+        mut check: impl FnMut() -> Result<(), S>,
+        mut call: impl FnMut(&[Mapping]) -> i64,
+    ) -> Result<i64, NotMade<S>> {
+        let expected = self.mapped_at(over).ok_or(NotMade::Refused(libc::ESTALE))?;
+        for look in 0..LOOKS {
+            let seen = loaded::unloads().ok_or(NotMade::Refused(libc::EBUSY))?;
             if !expected.iter().all(|m| self.is_unchanged(m, over)) {
-                return Err(fault(libc::ESTALE));
+                return Err(NotMade::Refused(libc::ESTALE));
             }
-            let made = loaded::hold(|unloads| (unloads == seen).then(|| call(is_written)));
-            match made.flatten() {
-                Some(error @ -4095..0) => return Err(fault(-error as i32)),
-                Some(value) => return Ok(value),
-                None => {}
+            // The look takes long. But where objects are unloaded all the time, the loader has to wait for it.
+            let is_inside = look >= LOOKS_OUTSIDE;
+            if !is_inside {
+                check().map_err(NotMade::Stopped)?;
+            }
+            let made = loaded::hold(|unloads| {
+                (unloads == seen).then(|| {
+                    if is_inside {
+                        check()?;
+                    }
+                    Ok(call(&expected))
+                })
+            });
+            if let Some(done) = made.ok_or(NotMade::Refused(libc::EBUSY))? {
+                return done.map_err(NotMade::Stopped);
             }
         }
-        Err(fault(libc::EBUSY))
+        Err(NotMade::Refused(libc::EBUSY))
+    }
+
+    /// Moves `from` over `over`, unless `check` finds a reason against it. Data may have been written to since it was
+    /// copied, by this very code, so it is copied again, and nothing is written between that and the move.
+    ///
+    /// What a failed call may have unmapped is restored here, where nobody else can take the addresses.
+    fn move_checked<S>(
+        &mut self,
+        from: Range,
+        over: Range,
+        check: impl FnMut() -> Result<(), S>,
+    ) -> Result<(), NotMade<S>> {
+        let refused = |fault| match fault {
+            Fault::Call { errno, .. } => NotMade::Refused(errno),
+            _ => NotMade::Refused(libc::EIO),
+        };
+        self.madvise("madvise(MADV_DOFORK)", from, libc::MADV_DOFORK as u64).map_err(refused)?;
+        let pid = self.pid;
+        let (number, args) = mremap_call(from, over.start);
+        let mut is_lost = false;
+        let made = self.while_mapped(over, check, |mappings| {
+            let mut replace = || match syscall(number, args) {
+                error @ ..0 => {
+                    is_lost = !restored(pid, from, over, mappings);
+                    error
+                }
+                value => value,
+            };
+            match mappings.iter().any(|m| m.prot.write) {
+                false => replace(),
+                true => without_signals(|| match copy_by_kernel(pid, over, from.start) {
+                    error @ ..0 => error,
+                    _ => replace(),
+                }),
+            }
+        })?;
+        match made {
+            error @ ..0 if is_lost => Err(NotMade::Lost(-error as i32)),
+            error @ ..0 => Err(NotMade::Refused(-error as i32)),
+            _ => {
+                self.forget(over);
+                Ok(())
+            }
+        }
     }
 
     /// Returns whether a mapping is still there, and holds what was copied.
@@ -140,6 +215,24 @@ fn copy_by_kernel(pid: i32, from: Range, to: Addr) -> i64 {
     done.cast_signed()
 }
 
+/// Maps anew what a failed mremap(2) has unmapped of `over`, with the bytes of its copy, and returns whether all is as
+/// before. The call usually leaves its destination alone; mprotect(2) with the protection that is there fails where
+/// nothing is mapped.
+fn restored(pid: i32, copy: Range, over: Range, mappings: &[Mapping]) -> bool {
+    const NEW: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+    mappings.iter().filter_map(|m| Some((m.range.intersect(over)?, prot_bits(m.prot)))).all(|(here, prot)| {
+        let protect = || syscall(libc::SYS_mprotect, [here.start.0, here.len(), prot, 0, 0, 0]) == 0;
+        if protect() {
+            return true;
+        }
+        let from = Addr(copy.start.0 + (here.start.0 - over.start.0));
+        let args = [here.start.0, here.len(), prot_bits(Prot::RW), NEW as u64, u64::MAX, 0];
+        syscall(libc::SYS_mmap, args) as u64 == here.start.0
+            && Range::sized(from, here.len()).is_some_and(|from| copy_by_kernel(pid, from, here.start) >= 0)
+            && protect()
+    })
+}
+
 /// Runs `work` while no signal handler can run in this thread.
 fn without_signals<R>(work: impl FnOnce() -> R) -> R {
     const BYTES: u64 = 8; // the kernel's sigset_t
@@ -169,17 +262,15 @@ impl Calls for Own {
 
 impl Target for Own {
     fn mmap(&mut self, range: Range, prot: Prot, source: Source, place: Place) -> Result<(), Fault> {
-        // If mapping a file over the span failed, it would have unmapped the code that undoes it.
-        if place == Place::Over && source != Source::Anonymous {
+        // Nothing keeps the addresses, and if mapping a file over the span failed, it would have unmapped the code that
+        // undoes it.
+        if place == Place::Over {
             return Err(Fault::Lost("a span of the calling process is replaced by mremap(2) alone".into()));
         }
         self.map(range, prot, source, place)?;
         // A child that another thread forks meanwhile would share its huge pages, which the next write then
         // splits.
-        match place {
-            Place::Over => Ok(()),
-            Place::Free => self.madvise("madvise(MADV_DONTFORK)", range, libc::MADV_DONTFORK as u64),
-        }
+        self.madvise("madvise(MADV_DONTFORK)", range, libc::MADV_DONTFORK as u64)
     }
 
     fn munmap(&mut self, range: Range) -> Result<(), Fault> {
@@ -190,23 +281,11 @@ impl Target for Own {
         self.protect(range, prot)
     }
 
-    /// Moves a copy over what it replaces. Data may have been written to since it was copied, by this very
-    /// code, so it is copied again, and nothing is written between that and the move.
+    /// Moves a copy over what it replaces.
     fn mremap(&mut self, from: Range, to: Addr) -> Result<(), Fault> {
-        let fault = |errno| Fault::Call { call: "mremap", range: from, errno };
-        let over = Range::sized(to, from.len()).ok_or_else(|| fault(libc::EINVAL))?;
-        self.madvise("madvise(MADV_DOFORK)", from, libc::MADV_DOFORK as u64)?;
-        let pid = self.pid;
-        let (number, args) = mremap_call(from, to);
-        self.while_mapped(over, fault, |is_written| match is_written {
-            false => syscall(number, args),
-            true => without_signals(|| match copy_by_kernel(pid, over, from.start) {
-                error @ ..0 => error,
-                _ => syscall(number, args),
-            }),
-        })?;
-        self.forget(over);
-        Ok(())
+        let fault = |why: NotMade<Infallible>| why.fault("mremap", from, |never| match never {});
+        let over = Range::sized(to, from.len()).ok_or_else(|| fault(NotMade::Refused(libc::EINVAL)))?;
+        self.move_checked(from, over, || Ok(())).map_err(fault)
     }
 
     fn advise_huge(&mut self, range: Range) -> Result<(), Fault> {
@@ -265,15 +344,34 @@ impl Target for Own {
 
 impl Remap for Own {
     fn map_again(&mut self, page: Range, page_offset: u64, offset: u64, len: u64) -> Result<Range, Fault> {
-        let fault = |errno| Fault::Call { call: "mremap(MREMAP_DONTUNMAP)", range: page, errno };
-        let ahead = offset.checked_sub(page_offset).ok_or_else(|| fault(libc::EINVAL))?;
-        let again = |_| {
+        const CALL: &str = "mremap(MREMAP_DONTUNMAP)";
+        let failed = |errno| Fault::Call { call: CALL, range: page, errno };
+        let ahead = offset.checked_sub(page_offset).ok_or_else(|| failed(libc::EINVAL))?;
+        let again = |_: &[Mapping]| {
             let made: Result<i64, Infallible> =
                 map_again(page, ahead, len, |number, args| Ok(syscall(number, args)));
             made.unwrap_or_else(|never| match never {})
         };
-        let at = self.while_mapped(page, fault, again)?;
-        Range::sized(Addr(at as u64), len).ok_or_else(|| fault(libc::EINVAL))
+        let made = self.while_mapped(page, || Ok::<(), Infallible>(()), again);
+        match made.map_err(|why| why.fault(CALL, page, |never| match never {}))? {
+            error @ ..0 => Err(failed(-error as i32)),
+            at => Range::sized(Addr(at as u64), len).ok_or_else(|| failed(libc::EINVAL)),
+        }
+    }
+
+    /// Compares just before the move, so that nothing else can take the place of the copy in between.
+    fn put_back(&mut self, mapped: Range, over: Range) -> Result<(), NotPutBack> {
+        let mut compare = Compare::new(Process::OWN).map_err(NotPutBack::Unreadable)?;
+        let check = || match compare.first_difference(over, mapped) {
+            Ok(None) => Ok(()),
+            Ok(Some(at)) => Err(Ok(at)),
+            Err(errno) => Err(Err(errno)),
+        };
+        self.move_checked(mapped, over, check).map_err(|why| match why {
+            NotMade::Stopped(Ok(at)) => NotPutBack::Differs(at),
+            NotMade::Stopped(Err(errno)) => NotPutBack::Unreadable(io::Error::from_raw_os_error(errno)),
+            why => NotPutBack::Fault(why.fault("mremap", mapped, |_| Fault::Kept(String::new()))),
+        })
     }
 
     fn map_file(&mut self, file: File, offset: u64, len: u64, prot: Prot) -> Result<Range, Fault> {

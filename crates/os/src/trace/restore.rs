@@ -6,9 +6,10 @@
 
 use crate::io::open;
 use crate::machine::base_page;
-use crate::proc::memory;
+use crate::proc::memory::Reader;
 use crate::proc::pagemap;
 use crate::proc::procfs::Process;
+use crate::trace::calls::Calls as _;
 use crate::trace::live::Live;
 use hugelift_core::addr::{Addr, Range};
 use hugelift_core::attribute::Attribute;
@@ -62,6 +63,23 @@ pub trait Remap: Target {
     /// # Errors
     /// [`Fault`]
     fn map_file(&mut self, file: File, offset: u64, len: u64, prot: Prot) -> Result<Range, Fault>;
+
+    /// Moves `mapped` over the copy at `over`, which is as long, if both hold the same bytes.
+    ///
+    /// # Errors
+    /// [`NotPutBack`]
+    fn put_back(&mut self, mapped: Range, over: Range) -> Result<(), NotPutBack>;
+}
+
+/// Why a file's pages were not moved over a copy.
+#[derive(Debug)]
+pub enum NotPutBack {
+    /// At this address of the copy its bytes are others.
+    Differs(Addr),
+    /// One of the two cannot be read.
+    Unreadable(io::Error),
+    /// A system call in the process failed.
+    Fault(Fault),
 }
 
 impl Remap for Live {
@@ -72,6 +90,15 @@ impl Remap for Live {
     fn map_file(&mut self, file: File, offset: u64, len: u64, prot: Prot) -> Result<Range, Fault> {
         let entry = self.offer(file);
         self.map_anywhere(entry, offset, len, prot)
+    }
+
+    fn put_back(&mut self, mapped: Range, over: Range) -> Result<(), NotPutBack> {
+        let mut compare = Compare::new(Process::of(self.pid())).map_err(NotPutBack::Unreadable)?;
+        match compare.first_difference(over, mapped) {
+            Ok(None) => self.mremap(mapped, over.start).map_err(NotPutBack::Fault),
+            Ok(Some(at)) => Err(NotPutBack::Differs(at)),
+            Err(errno) => Err(NotPutBack::Unreadable(io::Error::from_raw_os_error(errno))),
+        }
     }
 }
 
@@ -100,29 +127,19 @@ fn restore_one(
     snapshot: &Snapshot,
     copy: &Replaced,
 ) -> Result<(), NotRestored> {
-    let object = &snapshot.objects[copy.object];
+    let path = || Untrusted::from(&snapshot.objects[copy.object].path);
     let mapped = map_file(target, process, snapshot, copy)?;
-    let restored = put_over(target, process, object, mapped, copy);
-    if !matches!(restored, Ok(()) | Err(NotRestored::Fault(Fault::Lost(_)))) {
-        // What has moved over the copy already is no longer here.
-        target.munmap(mapped)?;
-    }
-    restored
-}
-
-/// Compares the mapping of the file with the copy, and moves it there.
-fn put_over(
-    target: &mut impl Remap,
-    process: Process,
-    object: &Object,
-    mapped: Range,
-    copy: &Replaced,
-) -> Result<(), NotRestored> {
-    let path = || Untrusted::from(&object.path);
-    match first_difference(process, copy.range, mapped) {
-        Ok(None) => Ok(target.mremap(mapped, copy.range.start)?),
-        Ok(Some(at)) => Err(NotRestored::Differs { at, path: path() }),
-        Err(source) => Err(NotRestored::File { path: path(), source }),
+    let Err(why) = target.put_back(mapped, copy.range) else { return Ok(()) };
+    let why = match why {
+        NotPutBack::Fault(lost @ Fault::Lost(_)) => return Err(lost.into()),
+        NotPutBack::Fault(fault) => fault.into(),
+        NotPutBack::Differs(at) => NotRestored::Differs { at, path: path() },
+        NotPutBack::Unreadable(source) => NotRestored::File { path: path(), source },
+    };
+    // If this fails, memory that nothing uses stays mapped. Why the copy stays is worth more.
+    match target.munmap(mapped) {
+        Err(lost @ Fault::Lost(_)) => Err(lost.into()),
+        _ => Err(why),
     }
 }
 
@@ -140,8 +157,10 @@ fn map_file(
         if mapping.prot != copy.prot
             && let Err(fault) = target.mprotect(mapped, copy.prot)
         {
-            target.munmap(mapped)?;
-            return Err(fault.into());
+            return match target.munmap(mapped) {
+                Err(lost @ Fault::Lost(_)) => Err(lost.into()),
+                _ => Err(fault.into()),
+            };
         }
         return Ok(mapped);
     }
@@ -196,24 +215,44 @@ fn open_file(process: Process, object: &Object, mappings: &[Mapping]) -> io::Res
     Ok(file)
 }
 
-/// Returns the first address in `copy` at which it differs from `file`, which is as long.
-fn first_difference(process: Process, copy: Range, file: Range) -> io::Result<Option<Addr>> {
-    let pid = process.pid().cast_signed();
-    let (mut here, mut there) = (vec![0; CHUNK], vec![0; CHUNK]);
-    let mut done = 0;
-    while done < copy.len() {
-        let want = CHUNK.min((copy.len() - done) as usize);
-        let at = Addr(copy.start.0 + done);
-        let got = memory::read(pid, at, &mut here[..want])?;
-        let same = memory::read(pid, Addr(file.start.0 + done), &mut there[..want])?.min(got);
-        if same == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        if here[..same] != there[..same] {
-            let n = here[..same].iter().zip(&there[..same]).take_while(|(a, b)| a == b).count();
-            return Ok(Some(Addr(at.0 + n as u64)));
-        }
-        done += same as u64;
+/// Compares memory of a process with other memory of it.
+pub(crate) struct Compare {
+    memory: Reader,
+    here: Vec<u8>,
+    there: Vec<u8>,
+}
+
+impl Compare {
+    /// # Errors
+    /// The memory of the process cannot be read.
+    pub(crate) fn new(process: Process) -> io::Result<Compare> {
+        let buffer = || vec![0; CHUNK];
+        Ok(Compare { memory: Reader::new(process)?, here: buffer(), there: buffer() })
     }
-    Ok(None)
+
+    /// Returns the first address in `copy` at which it differs from `file`, which is as long. It allocates nothing.
+    ///
+    /// # Errors
+    /// errno(3)
+    pub(crate) fn first_difference(&mut self, copy: Range, file: Range) -> Result<Option<Addr>, i32> {
+        let mut done = 0;
+        while done < copy.len() {
+            let want = CHUNK.min((copy.len() - done) as usize);
+            let at = Addr(copy.start.0 + done);
+            let here = &mut self.here[..want];
+            let got = self.memory.read(at, here)?;
+            let there = &mut self.there[..want];
+            let same = self.memory.read(Addr(file.start.0 + done), there)?.min(got);
+            if same == 0 {
+                return Err(libc::EFAULT);
+            }
+            let (here, there) = (&here[..same], &there[..same]);
+            if here != there {
+                let n = here.iter().zip(there).take_while(|(a, b)| a == b).count();
+                return Ok(Some(Addr(at.0 + n as u64)));
+            }
+            done += same as u64;
+        }
+        Ok(None)
+    }
 }

@@ -4,7 +4,7 @@
 use super::built::{library, of_library, top};
 use crate::common::build::code_file;
 use crate::common::{Cmd, End, find};
-use crate::{need, skip};
+use crate::{need, need_root, skip};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use tempfile::TempDir;
@@ -20,6 +20,8 @@ impl Installed {
         let mut script = Command::new(top().join("ci/install.sh"));
         // The folder is both where the files are put and where they will be used.
         script.env("PREFIX", dir.path()).env("DESTDIR", "").env("COMMAND", "").env("LIBRARY", library());
+        // The loader's cache is the machine's.
+        script.env("LDCONFIG", format!("touch {}/ldconfig-ran", dir.path().display()));
         let done = script.stdin(Stdio::null()).output().expect("ci/install.sh starts");
         assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
         Installed { dir }
@@ -130,13 +132,26 @@ fn users_of_iodlr() {
 }
 
 #[test]
+fn the_loader_is_told_of_the_new_library_unless_a_package_is_made() {
+    need_root!();
+    assert!(Installed::new().path("ldconfig-ran").exists());
+    let dir = TempDir::new().expect("a temporary directory");
+    let mut script = Command::new(top().join("ci/install.sh"));
+    script.env("PREFIX", "/usr").env("DESTDIR", dir.path()).env("COMMAND", "").env("LIBRARY", library());
+    script.env("LDCONFIG", format!("touch {}/ldconfig-ran", dir.path().display()));
+    assert!(script.stdin(Stdio::null()).status().expect("ci/install.sh starts").success());
+    assert!(dir.path().join("usr/lib/libhugelift.so.0").exists());
+    assert!(!dir.path().join("ldconfig-ran").exists());
+}
+
+#[test]
 fn found_by_cmake() {
     need!("cmake", "make");
     let installed = Installed::new();
     let source = installed.path("project");
     std::fs::create_dir(&source).expect("a folder");
     std::fs::copy(of_library("demos/self.c"), source.join("self.c")).expect("copy");
-    let project = "cmake_minimum_required(VERSION 3.10)\nproject(demo C)\nfind_package(hugelift REQUIRED)\n\
+    let project = "cmake_minimum_required(VERSION 3.10)\nproject(demo C)\nfind_package(hugelift 0.1 REQUIRED)\n\
                    add_executable(one self.c)\ntarget_link_libraries(one hugelift::hugelift)\n\
                    add_executable(two self.c)\ntarget_link_libraries(two hugelift::static)\n";
     std::fs::write(source.join("CMakeLists.txt"), project).expect("write");
@@ -146,6 +161,20 @@ fn found_by_cmake() {
     for words in [&["cmake", "-S", &source, "-B", &folder, &prefix][..], &["cmake", "--build", &folder][..]] {
         let done = Cmd::new(words).bare();
         assert_eq!(done.end, End::Code(0), "{}{}", done.stdout, done.stderr);
+    }
+    // Another version is not taken for the one that is asked for.
+    for (version, fits) in
+        [("0.1.0 EXACT", true), ("0.2", false), ("0.1.9", false), ("1.0", false), ("0", true)]
+    {
+        let other = installed.path("other");
+        std::fs::create_dir_all(&other).expect("a folder");
+        let project = format!(
+            "cmake_minimum_required(VERSION 3.10)\nproject(demo C)\nfind_package(hugelift {version} REQUIRED)\n"
+        );
+        std::fs::write(other.join("CMakeLists.txt"), project).expect("write");
+        let other = other.display().to_string();
+        let found = Cmd::new(["cmake", "-S", &other, "-B", &format!("{folder}-{fits}"), &prefix]).bare();
+        assert_eq!(found.end == End::Code(0), fits, "{version}: {}{}", found.stdout, found.stderr);
     }
     for program in ["one", "two"] {
         let text = output(run(&build.join(program)));

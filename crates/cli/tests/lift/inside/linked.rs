@@ -53,6 +53,38 @@ fn children_of_a_program_that_lifts_itself_at_that_moment() {
 }
 
 #[test]
+fn children_that_open_libraries_do_not_hang() {
+    // The library is none that the program has already: dlopen(3) then takes more locks.
+    let object = large_object(9);
+    let program = fat_with("inside_dlopen", Linking::Shared).build();
+    let words = Cmd::new([program.as_os_str(), "300".as_ref(), object.as_os_str()]);
+    succeeds(words.patience(Duration::from_secs(120)));
+}
+
+#[test]
+fn what_was_done_is_reported_where_proc_cannot_be_read_any_more() {
+    succeeds(Cmd::new([fat_with("inside_unseen", Linking::Shared).build()]));
+}
+
+#[test]
+fn a_child_in_a_pid_namespace_of_its_own_lifts_itself() {
+    for linking in [Linking::Shared, Linking::Static] {
+        let program = fat_with("inside_namespace", linking).build();
+        let done = Cmd::new([&program]).bare();
+        if done.end == End::Code(77) {
+            skip!("no PID namespace can be made: {}", done.stderr);
+        }
+        assert_eq!((done.end, done.stderr.as_str()), (End::Code(0), ""), "{}", done.stdout);
+        assert_eq!(done.stdout, "ok\n");
+    }
+}
+
+#[test]
+fn no_function_changes_errno() {
+    succeeds(Cmd::new([fat_with("inside_errno", Linking::Shared).build()]));
+}
+
+#[test]
 fn lifts_what_was_opened_later() {
     let object = large_object(0);
     for linking in [Linking::Shared, Linking::Archive, Linking::NoPie] {

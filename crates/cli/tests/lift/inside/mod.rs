@@ -6,3 +6,4 @@ mod demos;
 mod linked;
 mod preloaded;
 mod sanitizers;
+mod servers;

@@ -38,6 +38,24 @@ fn a_small_program_and_wrong_words_start_as_they_are() {
     assert_eq!(silent, bare);
 }
 
+/// Only at the start of a program is it known that nothing else writes to its data.
+#[test]
+fn data_is_lifted_at_the_start_alone() {
+    let program = fat("inside_opens").build();
+    let options = "--parts text,data --backing thp -v";
+    let done = preloaded(&program, options).bare();
+    assert_eq!((done.end, done.stdout.as_str()), (End::Code(0), "ok\n"), "{}", done.stderr);
+    let [line] = done.own_lines()[..] else { panic!("{}", done.stderr) };
+    assert!(line.contains("data 4 MB of") || line.contains("data 6 MB of"), "{line}");
+    // The same program opens the library when it runs.
+    let opened =
+        Cmd::new([program.as_path(), &library().join("libhugelift.so.0")]).env("HUGELIFT", options).bare();
+    assert_eq!((opened.end, opened.stdout.as_str()), (End::Code(0), "ok\n"), "{}", opened.stderr);
+    let [why, line] = opened.own_lines()[..] else { panic!("{}", opened.stderr) };
+    assert_eq!(why, "hugelift: data is not lifted: the library was loaded after the program had started");
+    assert!(line.contains("text ") && !line.contains("data "), "{line}");
+}
+
 #[test]
 fn a_program_with_address_sanitizer_is_left_alone() {
     let victim = fat("inside_none").flags(&["-fsanitize=address"]);

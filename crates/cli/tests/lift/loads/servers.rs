@@ -65,7 +65,7 @@ fn check(name: &str, server: &dyn Server, template: &Path, parts: &[&str]) {
     compare(name, |lifted| serve(server, template, lifted).expect("as before"), parts);
 }
 
-pub(super) struct Redis(pub(super) PathBuf);
+pub struct Redis(pub PathBuf);
 
 impl Server for Redis {
     fn words(&self, dir: &Path) -> Vec<OsString> {
@@ -113,10 +113,10 @@ fn redis() {
     check("redis", &Redis(program), template.path(), &[]);
 }
 
-pub(super) struct MariaDb(PathBuf);
+pub struct MariaDb(PathBuf);
 
 impl MariaDb {
-    pub(super) fn find() -> MariaDb {
+    pub fn find() -> MariaDb {
         MariaDb(find("mariadbd").expect("mariadbd").canonicalize().expect("mariadbd"))
     }
 
@@ -124,7 +124,7 @@ impl MariaDb {
     ///
     /// # Errors
     /// See [`Load::start`].
-    pub(super) fn template(&self) -> Result<tempfile::TempDir, String> {
+    pub fn template(&self) -> Result<tempfile::TempDir, String> {
         let template = tempfile::TempDir::new().expect("a temporary directory");
         fs::create_dir(template.path().join("test")).expect("mkdir");
         let mut load = Load::start(&self.words(template.path()), false, &[], &[])?;

@@ -11,6 +11,7 @@ use hugelift_core::maps::{FileId, Mapping, Prot};
 use hugelift_core::target::{Fault, MapStored};
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
 
 impl Live {
     /// Maps `len` bytes of a file of [`Live::offer`] from `offset` on at an address of the kernel's
@@ -101,7 +102,7 @@ fn file_of(pid: i32, range: Range) -> io::Result<(u64, u64)> {
     match std::fs::metadata(map_file(pid, range)) {
         Ok(got) => Ok((got.dev(), got.ino())),
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            let mappings = Process::new(pid.cast_unsigned()).maps().map_err(io::Error::other)?;
+            let mappings = Process::of(pid).maps().map_err(io::Error::other)?;
             let mapping = mappings.iter().find(|m| m.range == range && m.is_file()).ok_or(error)?;
             let FileId { major, minor, inode } = mapping.file;
             Ok((libc::makedev(major, minor), inode))
@@ -111,8 +112,8 @@ fn file_of(pid: i32, range: Range) -> io::Result<(u64, u64)> {
 }
 
 /// Returns the link to the file of exactly this mapping (proc_pid_map_files(5)).
-fn map_file(pid: i32, range: Range) -> String {
-    format!("/proc/{pid}/map_files/{:x}-{:x}", range.start.0, range.end.0)
+fn map_file(pid: i32, range: Range) -> PathBuf {
+    Process::of(pid).path(&format!("map_files/{:x}-{:x}", range.start.0, range.end.0))
 }
 
 /// Returns whether a process still has exactly this mapping, with this protection. One mapping is asked for
@@ -137,7 +138,7 @@ pub(super) fn is_mapped_alike(pid: i32, expected: &Mapping) -> bool {
 
 /// Returns whether `/proc/PID/maps` has exactly this line.
 fn is_listed(pid: i32, expected: &Mapping) -> bool {
-    let mappings = Process::new(pid.cast_unsigned()).maps().unwrap_or_default();
+    let mappings = Process::of(pid).maps().unwrap_or_default();
     mappings.iter().any(|m| m == expected)
 }
 
