@@ -123,6 +123,9 @@ pub struct Change {
     /// Whether any code or constants were put on huge pages.
     #[serde(skip)]
     pub(crate) is_lifted: bool,
+    /// Whether some of what was planned stays as it was.
+    #[serde(skip)]
+    pub(crate) is_partial: bool,
     /// What smaps shows afterwards.
     pub report: Report,
 }
@@ -377,6 +380,7 @@ fn change(
         took_ms: millis(took),
         copied: 0,
         is_lifted: false,
+        is_partial: false,
         report,
     }
 }

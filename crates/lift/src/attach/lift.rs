@@ -199,12 +199,18 @@ impl Lift {
         };
         let copies = lifted(&plan, &outcome).filter(|(_, backing)| *backing == Backing::Thp);
         let copied = copies.map(|(span, _)| span.range.len()).sum();
-        let is_lifted = lifted(&plan, &outcome).next().is_some();
+        let count = lifted(&plan, &outcome).count();
+        let (is_lifted, is_partial) = (count > 0, count < plan.spans.len());
         let Outcome { lost, leftovers, .. } = outcome;
         let mut complaints: Vec<String> = lost.into_iter().chain(largest).collect();
         complaints.extend(left(&leftovers));
         complaints.extend(forbidden);
-        Ok(Change { copied, is_lifted, ..change(vec![line], complaints, stops, began.elapsed(), report) })
+        Ok(Change {
+            copied,
+            is_lifted,
+            is_partial,
+            ..change(vec![line], complaints, stops, began.elapsed(), report)
+        })
     }
 }
 

@@ -291,6 +291,10 @@ impl LiveLift {
                 let Some(change) = &change else { return };
                 self.family.add_copied(pid, change.copied);
                 self.lifted += u64::from(lifted);
+                // Why is said with what was lifted.
+                if change.is_partial && wants.is_none() {
+                    let _ = self.family.refused(pid, Duration::ZERO);
+                }
                 let cpu = self.family.cpu_of(pid);
                 (self.tell)(match lifted {
                     true => Event::Lifted { pid, change, cpu },

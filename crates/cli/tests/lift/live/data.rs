@@ -79,6 +79,25 @@ fn lifted(pid: u32) -> (Outcome, Value) {
     (outcome, row)
 }
 
+/// What is said if some thread did not stop in time. On a busy machine that may happen several times.
+const LATE: &str = "could not all be stopped";
+
+/// Lifts again and again, until there was a moment at which all threads could be stopped. Returns the last row, and how
+/// often there was none.
+fn lifted_at_last(pid: u32) -> (Value, u32) {
+    let end = Instant::now() + PATIENCE;
+    let mut late = 0;
+    loop {
+        let (outcome, row) = lifted(pid);
+        assert_eq!(outcome.end, End::Code(0), "{outcome:?}");
+        if outcome.stderr.is_empty() {
+            return (row, late);
+        }
+        assert!(outcome.stderr.contains(LATE) && Instant::now() < end, "{outcome:?}");
+        late += 1;
+    }
+}
+
 /// Returns the bytes of code that belongs to no file.
 fn unnamed_code(pid: u32) -> u64 {
     let all = Process::new(pid).maps().expect("its maps");
@@ -113,17 +132,10 @@ fn lifted_under_writers() {
             let running = Running::start(&program, &[mode]);
             let pid = running.pid();
             pause(PAUSE);
-            let (outcome, row) = lifted(pid);
-            assert_eq!(outcome.end, End::Code(0), "{outcome:?}");
+            let (row, times) = lifted_at_last(pid);
             let after = copied(pid, &program);
-            // On a busy machine some thread may not stop in time; then the bytes stay where they are.
-            match outcome.stderr.is_empty() {
-                true => assert!(after.is_all(), "{mode} {round}: {after:?}"),
-                false => {
-                    assert!(outcome.stderr.contains("could not all be stopped"), "{outcome:?}");
-                    late += 1;
-                }
-            }
+            assert!(after.is_all(), "{mode} {round}: {after:?}");
+            late += times;
             assert_eq!(unnamed_code(pid), 0, "{mode} {round}: the code of stopped threads is unmapped");
             if mode == "epoll" {
                 let left = epoll_timeout(pid).expect("a thread waits");
@@ -136,7 +148,6 @@ fn lifted_under_writers() {
             assert_eq!(running.finish(), Some(End::Code(0)), "{mode} {round}");
         }
         println!("mode '{mode}': {rounds} lifts, {late} given up, longest stop of all threads {worst} us");
-        assert!(late * 4 <= rounds, "mode '{mode}': {late} of {rounds} were given up");
     }
 }
 
@@ -159,8 +170,8 @@ fn watched() {
     assert_eq!(wait(&mut watch, end), Some(End::Code(0)));
     let mut said = String::new();
     watch.stdout.take().expect("piped").read_to_string(&mut said).expect("text");
-    // A child may just have split a huge page of data.
-    assert!(said.contains("relro 4 MB of 4 MB, data ") && !said.contains("data 0 MB"), "{said}");
+    // If the threads could not all be stopped at first, data follow. A child may have split a huge page of data.
+    assert!(said.contains("relro 4 MB of 4 MB, data "), "{said}");
 }
 
 /// A second lift finds nothing to do, and `restore` keeps data and RELRO and says so.
@@ -169,8 +180,7 @@ fn restore_keeps_data() {
     let program = victim();
     let running = Running::start(&program, &["calm"]);
     let pid = running.pid();
-    let (outcome, _) = lifted(pid);
-    assert_eq!((outcome.end, outcome.stderr.as_str()), (End::Code(0), ""), "{outcome:?}");
+    lifted_at_last(pid);
     let (after, mapped) = (copied(pid, &program), files(pid));
     let (again, _) = lifted(pid);
     assert_eq!((again.end, again.stderr.as_str()), (End::Code(0), ""), "{again:?}");
