@@ -32,7 +32,7 @@ use hugelift_os::trace::ptrace;
 use hugelift_os::trace::restore::restore as restore_copies;
 use hugelift_os::watch::collapse::{Refused, collapse, collapse_by};
 use hugelift_os::watch::watcher::Program;
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use serde::Serialize;
 use std::io;
 use std::time::{Duration, Instant};
@@ -170,9 +170,9 @@ pub fn attach(chosen: Chosen, options: &AttachOptions) -> Result<Change, String>
 }
 
 /// Said where data was to be lifted on an architecture on which a running process keeps it.
-pub(crate) const DATA_STAYS: &str = "data of a running process stay on small pages on this architecture: no code \
-                                     leads threads back that were stopped anywhere; 'hugelift run --parts data' \
-                                     lifts them at the start";
+pub(crate) const DATA_STAYS: &str = "data of a running process stay on small pages on this architecture: hugelift \
+                                     cannot resume each thread from any place in its code; 'hugelift run --parts \
+                                     data' lifts them at the start";
 
 /// The parts that are wanted, by what is done about them while a process runs.
 pub(crate) struct Parts {
@@ -305,11 +305,16 @@ fn in_tracer<T: Send>(work: impl FnOnce() -> Result<T, String> + Send) -> Result
     // The timer that limits the waits must interrupt that thread.
     let alarm = SigSet::from(Signal::SIGALRM);
     alarm.thread_block().map_err(|e| format!("sigprocmask: {e}"))?;
-    std::thread::scope(|scope| {
+    // Ctrl-Z must not stop hugelift while it holds threads.
+    let stops = [Signal::SIGTSTP, Signal::SIGTTIN, Signal::SIGTTOU].into_iter().collect::<SigSet>();
+    let before = stops.thread_swap_mask(SigmaskHow::SIG_BLOCK).map_err(|e| format!("sigprocmask: {e}"))?;
+    let done = std::thread::scope(|scope| {
         let tracer = std::thread::Builder::new().name("tracer".into()).spawn_scoped(scope, work);
         let tracer = tracer.map_err(|e| format!("cannot start a thread: {e}; see 'ulimit -u'"))?;
         tracer.join().unwrap_or_else(|_| Err("the tracer ended early; the process goes on".into()))
-    })
+    });
+    let _ = before.thread_set_mask();
+    done
 }
 
 /// Returns a line for each call that a seccomp filter has forbidden.

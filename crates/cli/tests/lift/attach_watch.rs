@@ -475,19 +475,19 @@ fn anonymous_memory_within_a_budget() {
 fn anonymous_memory_of_a_process_that_computes() {
     need_root!();
     need!("python3");
-    let source = "import sys, threading\nd = bytearray(96 << 20)\nd[::4096] = b'x' * (len(d) // 4096)\n\
+    let source = "import sys, threading\nd = bytearray(32 << 20)\nd[::4096] = b'x' * (len(d) // 4096)\n\
         print('ready', flush=True)\nended = threading.Thread(target=sys.stdin.read)\nended.start()\n\
         while ended.is_alive(): sum(d[0:1 << 20])\nprint(sum(d[::4096]) == 120 * (len(d) // 4096))\n";
     let one = Running::start(Command::new("python3").args(["-c", source]));
     assert_eq!(one.out(), "ready");
     let huge = || -> u64 { crate::common::huge::smaps(one.pid()).iter().map(|usage| usage.anon_huge).sum() };
-    assert!(huge() < 32 << 20, "it is huge without us: {}", huge());
+    assert!(huge() < 16 << 20, "it is huge without us: {}", huge());
     let place = Place::new();
     let watch = place.watch(&["--parts", "anon", &one.pid().to_string()]);
-    until("it is not huge", || huge() > 90 << 20);
+    until("it is not huge", || huge() > 28 << 20);
     let (out, err) = watch.stop(Signal::SIGTERM);
     let turns = out.iter().filter(|line| line.contains("of anonymous memory is on huge pages now")).count();
-    assert!(turns >= 2, "{out:?} {err:?}");
+    assert!(turns >= 1, "{out:?} {err:?}");
     assert_eq!(one.end().1, ["True"]);
 }
 

@@ -153,7 +153,7 @@ fn a_slow_constructor_is_given_up() {
     let outcome = cmd.lifted(&["--backing", "thp"]);
     assert_eq!((outcome.end, &outcome.stdout), (End::Code(0), &cmd.bare().stdout), "{outcome:?}");
     assert!(outcome.stdout.contains("TracerPid:\t0"), "{outcome:?}");
-    assert!(outcome.stderr.contains("did not stop before the helper's deadline"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("did not stop in time"), "{}", outcome.stderr);
 }
 
 /// hugelift's stderr is a full pipe that no process reads.

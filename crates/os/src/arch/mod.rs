@@ -15,7 +15,7 @@
 //! | `entry_stub`, `entry_registers`, `ENTRY_STUB_BYTES` | code that a dynamic program runs at its entry point |
 //! | `lent_stub`, `LENT_STUB_BYTES`, `reaches` | code that a borrowed thread runs, and how far it may be from the thread's own code |
 //! | `waiting_stub`, `leading_stub`, `SLOT_BYTES` | the same for threads that wait for a word in memory, and for the one that sets it |
-//! | `interrupted`, `made_anew`, `returning`, `SHOWS_CALLS`, `SYSCALL_REGSET` | how a thread in a system call goes on; what its registers show of the call |
+//! | `interrupted`, `made_anew`, `returning`, `undecided`, `DECIDES_LATE`, `SHOWS_CALLS`, `SYSCALL_REGSET` | how a thread in a system call goes on; what its registers show of the call |
 //! | `LOST_IN_CALLS`, `is_lost` | registers that a system call clears |
 //! | `signal_frame`, `FRAME_PC` | the frame from which rt_sigreturn(2) restores registers; the program counter in it |
 //! | `PROT_BTI`, `has_bti` | branch target identification, where the architecture has it |

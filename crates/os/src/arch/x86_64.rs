@@ -222,6 +222,8 @@ pub const BATCH: [u8; 50] = [
 
 /// Registers at a ptrace stop show the call that it has interrupted.
 pub const SHOWS_CALLS: bool = true;
+/// Whether [`undecided`] leaves it to the kernel, when a thread goes on, how its call does.
+pub const DECIDES_LATE: bool = true;
 
 /// There is no regset of the system call's number alone.
 pub const SYSCALL_REGSET: Option<usize> = None;
@@ -264,6 +266,18 @@ pub fn interrupted(regs: &Regs, _around: &impl Surroundings) -> Interrupted {
 /// value, or a negative errno.
 pub fn returning(regs: &Regs, result: i64) -> Option<Regs> {
     regs.is_in_call().then_some(Regs { rax: result as u64, ..*regs })
+}
+
+/// Returns registers with which the kernel decides, when the thread goes on, how its call does that the stop has ended
+/// with EINTR: a handler that runs ends it, else it is made again, as by `again`. `regs` are those at the stop. `None` if
+/// `again` does not make the call again.
+///
+/// A signal to the process ends the calls of no other threads than the one that takes it, and which one takes it is not
+/// known before.
+pub fn undecided(regs: &Regs, again: &Regs) -> Option<Regs> {
+    const ERESTARTNOHAND: i64 = -514;
+    let is_again = regs.is_in_call() && again.rip == regs.rip.wrapping_sub(2);
+    is_again.then_some(Regs { rax: ERESTARTNOHAND as u64, r10: again.r10, ..*regs })
 }
 
 /// Returns the same: the registers of a thread show at once how its call goes on.

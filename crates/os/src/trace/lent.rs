@@ -32,7 +32,7 @@
 
 mod prepare;
 
-use crate::arch::{CallEnd, Regs};
+use crate::arch::{self, CallEnd, Regs};
 use crate::proc::procfs::Process;
 use crate::trace::caves::{CAVE_BYTES, Caves, DATA_BYTES};
 use crate::trace::filter::{self, Forbids, Known, Refusal};
@@ -97,6 +97,11 @@ pub enum NotLent {
     /// No cave is near enough to the thread's code.
     #[error("no executable mapping near {1} in process {0} ends with {CAVE_BYTES} unused bytes")]
     OutOfReach(i32, Addr),
+    /// The looks at some threads had become too old when the last one was looked at.
+    #[error(
+        "the threads of process {0} could not all be looked at within a moment; there are many, or it is busy"
+    )]
+    Aged(i32),
     /// More threads have begun than were prepared for.
     #[error("process {0} makes threads faster than they are stopped")]
     TooMany(i32),
@@ -118,6 +123,7 @@ impl NotLent {
             | NotLent::CutShort(..)
             | NotLent::OutOfReach(..)
             | NotLent::TooMany(_)
+            | NotLent::Aged(_)
             | NotLent::Vectors(_)
             | NotLent::NoThread(_) => false,
             NotLent::Stopped(_)
@@ -198,6 +204,21 @@ struct Own {
     end: Option<CallEnd>,
     /// The signals that it blocks.
     mask: u64,
+}
+
+impl Own {
+    /// Returns the registers that a thread gets back at a stop in which the kernel is about to deliver signals, and the
+    /// rest of the timeout with which it makes its call again, if it does.
+    fn back(&self, pid: i32, tid: Tid) -> (Regs, Option<u64>) {
+        let Some(again) = self.again else { return (self.regs, None) };
+        let rest = self.wait.map(|wait| wait.rest());
+        let made = shortened(again, rest);
+        match arch::undecided(&self.regs, &made) {
+            Some(regs) => (regs, rest),
+            None if is_handled(pid, tid, self.mask) => (self.regs, None),
+            None => (made, rest),
+        }
+    }
 }
 
 impl Lent {
@@ -345,10 +366,13 @@ impl Lent {
     /// # Errors
     /// The thread has ended.
     pub(crate) fn give_back(mut self) -> Result<Option<TimedWait>, Error> {
+        if !self.is_same_program() {
+            return self.abandon();
+        }
         let decided = self.decide_again()?;
         let mut stopped = self.stopped.take().ok_or(Error::Vanished(self.pid))?;
         let tid = stopped.tid();
-        let Own { regs, again, wait, mask, end: _ } = self.own;
+        let Own { regs, wait, mask, .. } = self.own;
         let rest;
         // In this order the thread has its own mask whenever it has its own registers.
         match decided {
@@ -364,9 +388,9 @@ impl Lent {
                     stopped = to_trap(stopped)?;
                 }
                 stopped.set_signal_mask(mask)?;
-                let again = again.filter(|_| !is_handled(self.pid, tid, mask));
-                rest = again.and(wait).map(|wait| wait.rest());
-                stopped.set_regs(&again.map_or(regs, |again| shortened(again, rest)))?;
+                let own;
+                (own, rest) = self.own.back(self.pid, tid);
+                stopped.set_regs(&own)?;
             }
         }
         if self.is_cave {
@@ -386,16 +410,30 @@ impl Lent {
     /// # Errors
     /// The thread has ended.
     pub(crate) fn let_go(mut self) -> Result<Option<TimedWait>, Error> {
+        if !self.is_same_program() {
+            return self.abandon();
+        }
         let stopped = self.stopped.take().ok_or(Error::Vanished(self.pid))?;
         let tid = stopped.tid();
-        let Own { regs, again, wait, mask, end: _ } = self.own;
+        let Own { wait, mask, .. } = self.own;
         // In this order the thread has its own mask whenever it has its own registers.
         stopped.set_signal_mask(mask)?;
-        let again = again.filter(|_| !is_handled(self.pid, tid, mask));
-        let rest = again.and(wait).map(|wait| wait.rest());
-        stopped.set_regs(&again.map_or(regs, |again| shortened(again, rest)))?;
+        let (regs, rest) = self.own.back(self.pid, tid);
+        stopped.set_regs(&regs)?;
         let wait = wait.zip(rest).and_then(|(wait, rest)| wait.again(self.pid, tid, rest));
         stopped.detach(0).map(|()| wait)
+    }
+
+    /// Returns whether the process is still the program that was prepared: after execve(2) in another thread the id of
+    /// the first thread is that of a new program. The open file reads nothing of it.
+    fn is_same_program(&self) -> bool {
+        self.memory.read_at(&mut [0], self.data.0).ok() == Some(1)
+    }
+
+    /// Lets a thread go on as it is: it ends its code by itself, if it is not another program by now.
+    fn abandon(mut self) -> Result<Option<TimedWait>, Error> {
+        let stopped = self.stopped.take().ok_or(Error::Vanished(self.pid))?;
+        stopped.detach(0).map(|()| None)
     }
 
     /// Lets a thread go on with its code, which gives it back by itself.

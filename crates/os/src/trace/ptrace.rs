@@ -48,8 +48,8 @@ pub enum Error {
         /// errno(3).
         source: io::Error,
     },
-    /// The tracee did not stop before the helper's deadline.
-    #[error("process {0} did not stop before the helper's deadline")]
+    /// The tracee did not stop before the tracer's deadline.
+    #[error("thread {0} did not stop in time; see its STAT in 'ps -L'")]
     Late(Tid),
     /// The tracee stopped in a way that the caller does not expect.
     #[error("process {tid} stopped with unexpected status {status:#x}")]

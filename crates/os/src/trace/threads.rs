@@ -4,6 +4,7 @@
 use crate::proc::procfs::Process;
 use crate::trace::ptrace::{self, Error, Stop, Stopped, Tid};
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::MetadataExt as _;
 
 /// The other threads of a process, stopped.
 #[derive(Debug, Default)]
@@ -62,6 +63,13 @@ fn stop(tid: Tid) -> Result<(Stopped, i32), Error> {
 /// Returns whether a thread has ended: the kernel lists it for a while, and refuses to trace it.
 pub(crate) fn has_ended(pid: i32, tid: Tid) -> bool {
     Process::new(pid.cast_unsigned()).stat_of_thread(tid).map_or(true, |stat| stat.has_ended())
+}
+
+/// Returns how many threads a process has, by the links of their directory.
+pub(crate) fn count(pid: i32) -> Option<usize> {
+    let links = std::fs::metadata(format!("/proc/{pid}/task")).ok()?.nlink();
+    // Two are those of any directory.
+    usize::try_from(links.checked_sub(2)?).ok()
 }
 
 /// Lists the threads of a process.

@@ -14,6 +14,13 @@ use hugelift_core::addr::Addr;
 
 /// Registers at a ptrace stop do not show the call that it has interrupted.
 pub const SHOWS_CALLS: bool = false;
+/// Whether [`undecided`] leaves it to the kernel, when a thread goes on, how its call does.
+pub const DECIDES_LATE: bool = false;
+
+/// Returns nothing: the kernel decides before the stop. [`CallEnd`] has it decide once more.
+pub fn undecided(_regs: &Regs, _again: &Regs) -> Option<Regs> {
+    None
+}
 
 /// `NT_ARM_SYSTEM_CALL`
 pub const SYSCALL_REGSET: Option<usize> = Some(0x404);

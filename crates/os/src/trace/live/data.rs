@@ -30,6 +30,7 @@ use super::urgent::Urgent;
 use super::writers::Writers;
 use super::written::{Came, Piece};
 use super::{LIFTS_DATA, Live, PAUSE, STOP, late};
+use crate::proc::procfs::Process;
 use crate::trace::calls::mremap_call;
 use crate::trace::filter::Known;
 use crate::trace::lent::{Lent, NotLent};
@@ -57,7 +58,7 @@ impl Live {
     /// Replaces a piece as soon as all threads can be stopped.
     pub(super) fn replace_data(&mut self, piece: &mut Piece, expected: &Mapping) -> Result<Came, Fault> {
         if !LIFTS_DATA {
-            let why = "on this architecture no code leads threads back that were stopped anywhere";
+            let why = "not supported on this architecture: hugelift cannot resume each thread from any place in its code";
             return Ok(Came::Never(why.into()));
         }
         let began = Instant::now();
@@ -79,15 +80,18 @@ impl Live {
 
     fn try_data(&mut self, piece: &mut Piece, expected: &Mapping) -> Result<Came, Fault> {
         let pid = self.pid;
+        let is_filtered = || {
+            Process::new(pid.cast_unsigned()).status().is_ok_and(|s| s.seccomp.is_some_and(|mode| mode != 0))
+        };
+        if self.takes_filtered && is_filtered() {
+            let why = "it is under a seccomp filter that is not asked (--seccomp try): if the filter ended one thread, \
+                       the others would wait for it";
+            return Ok(Came::Never(why.into()));
+        }
         self.late.retain(|tid| late::release(pid, *tid, self.watch.timed(*tid)));
         if let Some(tid) = self.late.first() {
             return Ok(not_now(Error::Late(*tid).into()));
         }
-        let writers = match Writers::none(pid) {
-            Ok(writers) => writers,
-            Err(writer) if writer.passes => return Ok(Came::NotNow(writer.why)),
-            Err(writer) => return Ok(Came::Never(writer.why)),
-        };
         let filters = match self.filters_of_all() {
             Ok(filters) => filters,
             Err(why) => return Ok(not_now(why)),
@@ -105,6 +109,12 @@ impl Live {
                 break;
             }
         }
+        // As late as possible: what is opened from here on is looked at again when all are stopped.
+        let writers = match Writers::none(pid) {
+            Ok(writers) => writers,
+            Err(writer) if writer.passes => return Ok(Came::NotNow(writer.why)),
+            Err(writer) => return Ok(Came::Never(writer.why)),
+        };
         let mut looks = std::mem::take(&mut self.written.looks);
         let urgent = Urgent::new();
         let came = match self.find(region.slot(0)) {
@@ -116,7 +126,11 @@ impl Live {
                     Err(why) => Ok(Ok(not_now(why))),
                     Ok(()) => self.with_others(&mut leader, others, writers, piece, expected),
                 };
-                self.give_back(leader, began, worked, urgent).unwrap_or_else(Live::came_of)
+                let came = self.give_back(leader, began, worked, urgent).unwrap_or_else(Live::came_of);
+                // Nothing is printed while threads are stopped: whoever reads it may be one of them.
+                let (gathered, replaced, released) = self.written.times;
+                tracing::debug!(?gathered, ?replaced, ?released, ?came, "stopped all threads");
+                came
             }
         };
         self.written.looks = looks;
@@ -146,15 +160,24 @@ impl Live {
             Ok(()) => self.replace_now(leader, writers, piece, expected),
         };
         let replaced = began.elapsed();
-        if made.is_err() {
-            others.stopped.into_iter().for_each(Lent::leave);
-            return made;
+        match &made {
+            Ok(_) => {}
+            // It cannot set the word any more.
+            Err(Error::Vanished(_)) => {
+                let _ = self.set_word(region, 1);
+                self.let_go(others.stopped);
+                return made;
+            }
+            Err(_) => {
+                others.stopped.into_iter().for_each(Lent::leave);
+                return made;
+            }
         }
         // Should the tracer die now, those that were not let go yet find the word.
-        let is_set = self.set_word(region, 1);
+        let _ = self.set_word(region, 1);
         self.let_go(others.stopped);
         let took = began.elapsed();
-        tracing::debug!(?gathered, ?replaced, released = ?took, ?is_set, "stopped all threads");
+        self.written.times = (gathered, replaced, took);
         self.stops.all += 1;
         self.stops.longest_of_all = self.stops.longest_of_all.max(took);
         self.written.in_vain += u32::from(!matches!(made, Ok(Ok(Came::Replaced))));
@@ -204,10 +227,25 @@ fn put_in_place(leader: &mut Lent, piece: &Piece) -> Result<Came, Error> {
     }
     // From here on the leader replaces the piece and sets the word, whether the tracer lives or not.
     let (number, args) = mremap_call(piece.from, piece.over.start);
-    Ok(match leader.call(number, args)? {
-        errno @ -4095..0 => Came::Refused("mremap", -errno as i32),
-        _ => Came::Replaced,
-    })
+    let Err(errno) = result_of(leader.call(number, args)?) else { return Ok(Came::Replaced) };
+    // The kernel may have unmapped the old bytes before it ran out of memory (mm/mremap.c, `mremap_to`). Then less is
+    // needed the second time. If that fails too, the program gets its bytes on small pages.
+    if result_of(leader.call(number, args)?).is_ok() {
+        return Ok(Came::Replaced);
+    }
+    const FLAGS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+    let (len, prot) = (piece.over.len(), (libc::PROT_READ | libc::PROT_WRITE) as u64);
+    let anew = [piece.over.start.0, len, prot, FLAGS as u64, u64::MAX, 0];
+    if result_of(leader.call(libc::SYS_mmap, anew)?).is_ok() {
+        let _ = leader.write(piece.over.start, piece.copy());
+    }
+    let why = std::io::Error::from_raw_os_error(errno);
+    Ok(Came::Never(format!("mremap(2) of its copy: {why}")))
+}
+
+/// Returns the errno of a failed call.
+fn result_of(value: i64) -> Result<i64, i32> {
+    if let errno @ -4095..0 = value { Err(-errno as i32) } else { Ok(value) }
 }
 
 /// Says why nobody was stopped.

@@ -38,12 +38,13 @@ pub(super) fn let_go(
         && let seen = Seen::of(pid, tid)
         && let Interrupted::Eintr(number, again, _) = arch::interrupted(&regs, &seen.and_stopped(&stopped))
         && waits::can_be_made_again(number)
-        && !is_handled(pid, tid, signal)
+        && (arch::DECIDES_LATE || !is_handled(pid, tid, signal))
     {
         let is_it =
             |wait: &TimedWait| wait.was_stopped(pid, tid) && wait.is_in(number, again.fourth_argument());
         let rest = wait.filter(is_it).map(|wait| wait.rest());
-        stopped.set_regs(&shortened(again, rest))?;
+        let again = shortened(again, rest);
+        stopped.set_regs(&arch::undecided(&regs, &again).unwrap_or(again))?;
     }
     stopped.detach(signal)
 }

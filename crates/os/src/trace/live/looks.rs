@@ -63,7 +63,7 @@ impl Looks {
             match why {
                 Ok(()) if all.iter().all(is_fresh) => return Ok(()),
                 Err(why) if began.elapsed() >= patience => return Err(why),
-                Ok(()) if began.elapsed() >= patience => return Err(NotLent::NoThread(pid)),
+                Ok(()) if began.elapsed() >= patience => return Err(NotLent::Aged(pid)),
                 _ => std::thread::sleep(PAUSE),
             }
         }

@@ -48,9 +48,13 @@ impl Live {
         let mut known = BTreeSet::from([leader]);
         loop {
             let all = threads::list(self.pid)?;
+            let count = all.len();
             let fresh: Vec<Tid> = all.into_iter().filter(|tid| known.insert(*tid)).collect();
             match fresh.is_empty() {
-                true => return Ok(()),
+                // While threads end, a listing may leave out one that lives (fs/proc/base.c, `next_tid`).
+                true if threads::count(self.pid) == Some(count) => return Ok(()),
+                true if deadline::is_over() => return Err(NotLent::TooMany(self.pid)),
+                true => {}
                 false => self.stop_each(&fresh, others)?,
             }
         }

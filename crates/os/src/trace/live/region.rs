@@ -53,6 +53,9 @@ impl Live {
             Some(region) => region,
             None => {
                 self.unmap_region();
+                if self.written.region.is_some() {
+                    return Ok(Err(Came::NotNow("no thread of it could be borrowed just now".into())));
+                }
                 match self.map_region(count + count / 2 + MORE)? {
                     Ok(region) => region,
                     Err(came) => return Ok(Err(came)),

@@ -31,6 +31,8 @@ pub(super) struct Written {
     pub(super) waited: Duration,
     /// How often all were stopped for nothing.
     pub(super) in_vain: u32,
+    /// After the last stop of all: when all were stopped, when the piece was replaced, and when all had been let go.
+    pub(super) times: (Duration, Duration, Duration),
     /// Where their code is while they are stopped, if it is mapped.
     pub(super) region: Option<Region>,
 }
@@ -154,6 +156,11 @@ impl Piece {
             changed += run.len();
         }
         Ok(changed)
+    }
+
+    /// Returns what the copy holds.
+    pub(super) fn copy(&self) -> &[u8] {
+        &self.copy
     }
 
     /// Reads what the copy holds.
