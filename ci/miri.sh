@@ -11,4 +11,4 @@ miri=(rustup run nightly cargo miri)
   exit 1
 }
 "${miri[@]}" test -p hugelift-epoch --lib --test stress
-"${miri[@]}" test -p hugelift-library --lib -- registry:: words:: c::options:: advice::
+"${miri[@]}" test -p hugelift-library --lib -- registry_tests:: words:: c::options:: advice::

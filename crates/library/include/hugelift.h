@@ -28,7 +28,8 @@
 #define HUGELIFT_OK 0
 
 /**
- * An argument is not allowed: a null pointer, an unknown number, a malformed pattern.
+ * An argument is not allowed: a null pointer, an unknown number, a malformed pattern, a member of the options that is
+ * set and that this version of the library does not have.
  */
 #define HUGELIFT_E_INVALID -1
 
@@ -261,7 +262,7 @@ const char *hugelift_strerror(int code);
  *
  * Thread-safe: other threads run on; one that executes code at the moment at which it is replaced waits for some
  * microseconds. Not async-signal-safe. Not allowed in a child of vfork(2), or in the log function. It works in a
- * child of fork(2). It allocates memory by malloc(3).
+ * child of fork(2). It allocates memory by malloc(3). A pthread_cancel(3) takes effect after it.
  *
  * Errors: HUGELIFT_E_INVALID, HUGELIFT_E_BUSY, HUGELIFT_E_PROC, HUGELIFT_E_THREADS, HUGELIFT_E_LOST,
  * HUGELIFT_E_INTERNAL. What cannot be lifted is no error: the log and the report say why.
@@ -291,13 +292,20 @@ int hugelift_restore_self(const struct hugelift_options *options,
                           struct hugelift_report **report);
 
 /**
+ * The libc crate does not declare it for Linux.
+ */
+extern int pthread_setcancelstate(int state, int *old);
+
+/**
  * Fills in the defaults.
  *
  * Before: `options` points to `size` writable bytes; `size` is `sizeof *options`. A program that was compiled with an
- * older or a newer header works: what it does not know has its default.
+ * older header works: what it does not know has its default. So does one that was compiled with a newer header, as
+ * long as what this version does not know stays as this function leaves it.
  * After: `options` may be changed member by member and passed to the other functions.
  *
- * Thread-safe, async-signal-safe. Errors: HUGELIFT_E_INVALID for a null pointer or a size that no version had.
+ * Thread-safe, async-signal-safe. Errors: HUGELIFT_E_INVALID for a null pointer, or a size that no version had
+ * or will have.
  */
 int hugelift_options_init(struct hugelift_options *options,
                           size_t size);
@@ -310,8 +318,9 @@ int hugelift_options_init(struct hugelift_options *options,
  * After: if 1 is returned, `*range` is filled in.
  *
  * Thread-safe, async-signal-safe: it takes no lock, allocates nothing and makes no system call, whatever other threads
- * lift or restore meanwhile. Returns 1 if there is such a range, 0 if there is none. Errors: HUGELIFT_E_BUSY if more
- * than 64 threads and signal handlers read at this moment.
+ * lift or restore meanwhile. No handler, be it of a signal or of a fault in `*range`, may leave it by longjmp(3) or
+ * end its thread: a later lift or restore would wait for ever. Returns 1 if there is such a range, 0 if there is none.
+ * Errors: HUGELIFT_E_BUSY if more than 64 threads and signal handlers read at this moment.
  */
 int hugelift_find(const void *address,
                   struct hugelift_range *range,
@@ -323,8 +332,10 @@ int hugelift_find(const void *address,
  * Before: `ranges` points to `room` structures of `size` bytes; `size` is `sizeof *ranges`. It may be NULL if `room` is 0.
  * After: as many as fit are filled in.
  *
- * Thread-safe, async-signal-safe, as hugelift_find(). Returns the number of ranges that there are, which may exceed
- * `room`. Errors: HUGELIFT_E_BUSY as for hugelift_find(), HUGELIFT_E_INVALID for a null pointer.
+ * Thread-safe, async-signal-safe, as hugelift_find(). No handler, be it of a signal or of a fault in `ranges`,
+ * may leave it by longjmp(3) or end its thread: a later lift or restore would wait for ever. Returns the number of
+ * ranges that there are, which may exceed `room`. Errors: HUGELIFT_E_BUSY as for hugelift_find(), HUGELIFT_E_INVALID
+ * for a null pointer.
  */
 ptrdiff_t hugelift_ranges(struct hugelift_range *ranges,
                           size_t room,

@@ -24,6 +24,8 @@ mod options;
 mod outcome;
 mod preload;
 mod registry;
+#[cfg(test)]
+mod registry_tests;
 mod sync;
 mod table;
 mod turn;

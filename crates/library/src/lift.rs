@@ -28,6 +28,7 @@ use hugelift_os::proc::snapshot;
 use hugelift_os::store::{self, Moment};
 use hugelift_os::trace::own::Own;
 use hugelift_os::trace::restore::{NotRestored, restore as restore_copies};
+use std::os::unix::ffi::OsStrExt as _;
 
 /// Lifts what `options` ask for and is not huge yet.
 pub(crate) fn lift(options: &Options) -> Result<Outcome, Error> {
@@ -238,7 +239,7 @@ fn known(now: &Snapshot) -> Vec<Lifted> {
             let object = now.objects.get(extent.object);
             extent.part == range.part
                 && extent.range.covers(whole)
-                && object.is_some_and(|object| table::kept(&object.path) == range.path)
+                && object.is_some_and(|object| object.path.as_os_str().as_bytes() == range.path.to_bytes())
         })
     };
     ranges.retain(is_there);

@@ -45,7 +45,7 @@ fn start(options: &Options, verbosity: Verbosity) {
         options.parts.retain(|part| !matches!(part, Part::Data | Part::Relro));
         options.one_thread = false;
         if verbosity >= Verbosity::Problems {
-            say("data is not lifted: the library was loaded after the program had started");
+            say("data is not lifted: it is not known that the program has just started");
         }
     }
     match lift(&options) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The options of the preload, in the words of `hugelift run`. A test of the command (`cli/tests/tools/preload_words.rs`)
-//! compares what both make of the same words.
+//! The options of the preload, in the words of `hugelift run`. A test of the command (`cli/src/run.rs`,
+//! `the_words_of_the_preload_mean_the_same`) compares what both make of the same words.
 
 use crate::options::Options;
 use hugelift_core::policy::{self, Backing, PageChoice};

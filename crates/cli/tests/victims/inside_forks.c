@@ -21,11 +21,15 @@ static struct hugelift_options thp(void)
 	return options;
 }
 
+/* How many times the thread has lifted the code. */
+static _Atomic int lifts;
+
 static void *lift(void *none)
 {
 	struct hugelift_options options = thp();
 	while (!stop) {
-		hugelift_lift_self(&options, NULL);
+		if (!hugelift_lift_self(&options, NULL) && hugelift_find(fat_code + (3 << 20), NULL, 0) == 1)
+			lifts++;
 		hugelift_restore_self(NULL, NULL);
 	}
 	return none;
@@ -53,13 +57,15 @@ int main(void)
 			alarm(30);
 			_exit(hugelift_lift_self(&options, NULL) || hugelift_restore_self(NULL, NULL) || fat_wrong(64));
 		}
-		waitpid(pid, &status, 0);
-		if (status)
-			printf("child %d: status %x\n", i, status), bad = 1;
+		status = -1;
+		if (pid < 0 || waitpid(pid, &status, 0) != pid || status)
+			printf("child %d: pid %d, status %x\n", i, pid, status), bad = 1;
 	}
 	stop = 1;
 	for (int i = 0; i < 4; i++)
 		pthread_join(threads[i], NULL);
+	if (lifts < 3)
+		printf("the thread has lifted the code %d times\n", lifts), bad = 1;
 	puts(bad ? "bad" : "ok");
 	return bad;
 }

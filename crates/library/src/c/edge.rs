@@ -15,6 +15,7 @@ pub(super) fn guarded(work: impl FnOnce() -> Result<(), c_int>) -> c_int {
 
 /// Does the work of a C function that returns a value; `None` after a panic. errno is as before.
 pub(crate) fn quietly<R>(work: impl FnOnce() -> R) -> Option<R> {
+    let _cancel = Uncancelled::begin();
     let _errno = Errno::keep();
     let _silent = Silent::begin();
     match catch_unwind(AssertUnwindSafe(work)) {
@@ -78,6 +79,37 @@ impl Drop for Errno {
     }
 }
 
+unsafe extern "C" {
+    /// The libc crate does not declare it for Linux.
+    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
+}
+
+/// glibc and musl have the same number.
+const PTHREAD_CANCEL_DISABLE: c_int = 1;
+
+/// Keeps pthread_cancel(3) from ending this thread, until it is dropped: the C library would unwind the stack, which
+/// ends the process at the first function of Rust, and nobody would undo what is half done.
+struct Uncancelled(Option<c_int>);
+
+impl Uncancelled {
+    fn begin() -> Uncancelled {
+        let mut old = 0;
+        // SAFETY: the function sets a mark of this thread, and writes to a live number.
+        let failed = unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut old) };
+        Uncancelled((failed == 0).then_some(old))
+    }
+}
+
+impl Drop for Uncancelled {
+    fn drop(&mut self) {
+        if let Some(old) = self.0 {
+            let mut disabled = 0;
+            // SAFETY: as in `begin`. `old` is what the C library has returned there.
+            unsafe { pthread_setcancelstate(old, &raw mut disabled) };
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -110,6 +142,26 @@ mod tests {
         let seen = SEEN.lock().unwrap();
         assert!(seen.iter().any(|text| text == "outside") && seen.iter().any(|text| text == "unwinding"));
         assert!(seen.iter().all(|text| text != "inside"), "{seen:?}");
+    }
+
+    #[test]
+    fn a_thread_is_not_cancelled_inside() {
+        let state = || {
+            let mut state = -1;
+            // SAFETY: as in `Uncancelled::begin`. No test cancels a thread.
+            unsafe {
+                assert_eq!(pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut state), 0);
+                assert_eq!(pthread_setcancelstate(state, std::ptr::null_mut()), 0);
+            }
+            state
+        };
+        let outside = state();
+        assert_ne!(outside, PTHREAD_CANCEL_DISABLE);
+        // A function may call another one, as the log function of a caller might.
+        let inside = quietly(|| (quietly(state), state()));
+        assert_eq!(inside, Some((Some(PTHREAD_CANCEL_DISABLE), PTHREAD_CANCEL_DISABLE)));
+        assert!(quietly::<()>(|| panic!("on purpose")).is_none());
+        assert_eq!(state(), outside);
     }
 
     #[test]

@@ -73,7 +73,7 @@ pub extern "C" fn hugelift_strerror(code: c_int) -> *const c_char {
 ///
 /// Thread-safe: other threads run on; one that executes code at the moment at which it is replaced waits for some
 /// microseconds. Not async-signal-safe. Not allowed in a child of vfork(2), or in the log function. It works in a
-/// child of fork(2). It allocates memory by malloc(3).
+/// child of fork(2). It allocates memory by malloc(3). A pthread_cancel(3) takes effect after it.
 ///
 /// Errors: HUGELIFT_E_INVALID, HUGELIFT_E_BUSY, HUGELIFT_E_PROC, HUGELIFT_E_THREADS, HUGELIFT_E_LOST,
 /// HUGELIFT_E_INTERNAL. What cannot be lifted is no error: the log and the report say why.

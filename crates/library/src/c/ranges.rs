@@ -63,8 +63,9 @@ impl From<&Lifted> for hugelift_range {
 /// After: if 1 is returned, `*range` is filled in.
 ///
 /// Thread-safe, async-signal-safe: it takes no lock, allocates nothing and makes no system call, whatever other threads
-/// lift or restore meanwhile. Returns 1 if there is such a range, 0 if there is none. Errors: HUGELIFT_E_BUSY if more
-/// than 64 threads and signal handlers read at this moment.
+/// lift or restore meanwhile. No handler, be it of a signal or of a fault in `*range`, may leave it by longjmp(3) or
+/// end its thread: a later lift or restore would wait for ever. Returns 1 if there is such a range, 0 if there is none.
+/// Errors: HUGELIFT_E_BUSY if more than 64 threads and signal handlers read at this moment.
 ///
 /// # Safety
 /// The pointer is as described.
@@ -90,8 +91,10 @@ pub unsafe extern "C" fn hugelift_find(
 /// Before: `ranges` points to `room` structures of `size` bytes; `size` is `sizeof *ranges`. It may be NULL if `room` is 0.
 /// After: as many as fit are filled in.
 ///
-/// Thread-safe, async-signal-safe, as hugelift_find(). Returns the number of ranges that there are, which may exceed
-/// `room`. Errors: HUGELIFT_E_BUSY as for hugelift_find(), HUGELIFT_E_INVALID for a null pointer.
+/// Thread-safe, async-signal-safe, as hugelift_find(). No handler, be it of a signal or of a fault in `ranges`,
+/// may leave it by longjmp(3) or end its thread: a later lift or restore would wait for ever. Returns the number of
+/// ranges that there are, which may exceed `room`. Errors: HUGELIFT_E_BUSY as for hugelift_find(), HUGELIFT_E_INVALID
+/// for a null pointer.
 ///
 /// # Safety
 /// The pointer is as described.

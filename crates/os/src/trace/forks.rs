@@ -32,7 +32,8 @@ pub struct Words {
 
 /// A thread holds a lock, or waits for forks to end before it takes the lock.
 const HELD: u32 = 1 << 31;
-/// How long a fork waits for a thread that holds a lock: that is some microseconds, unless the two wait for each other.
+/// How long a fork waits for a thread that holds a lock: that is some microseconds, unless the thread compares bytes
+/// while it holds it, or the two wait for each other.
 const FORK_WAITS: Duration = Duration::from_secs(1);
 /// How long a thread that wants the lock waits for forks, and lets new ones wait.
 const HOLD_WAITS: Duration = Duration::from_millis(500);

@@ -10,6 +10,7 @@
 use super::forks;
 
 use std::ffi::{c_int, c_void};
+use std::mem::offset_of;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 /// Returns how many objects have been unloaded so far. `None` as for [`hold`].
@@ -18,8 +19,8 @@ pub(crate) fn unloads() -> Option<u64> {
 }
 
 /// Calls `work` while no object can be unloaded, with the number of objects unloaded so far. `work` must not
-/// allocate: an allocator may wait for this very lock. Returns `None` if the program has no objects, or if another
-/// thread forks for too long.
+/// allocate: an allocator may wait for this very lock. Returns `None` if the program has no objects, if its loader does
+/// not say how many were unloaded, or if another thread forks for too long.
 pub(crate) fn hold<R, F: FnOnce(u64) -> R>(work: F) -> Option<R> {
     let _no_fork = forks::Held::take()?;
     let mut held = Held { work: Some(work), result: None };
@@ -38,12 +39,17 @@ struct Held<F, R> {
 /// Does the work at the first object, and ends the walk.
 extern "C" fn first<F: FnOnce(u64) -> R, R>(
     info: *mut libc::dl_phdr_info,
-    _size: usize,
+    size: usize,
     data: *mut c_void,
 ) -> c_int {
+    // A program may replace dl_iterate_phdr(3) by its own, whose structure is shorter.
+    if size < offset_of!(libc::dl_phdr_info, dlpi_subs) + size_of::<libc::c_ulonglong>() {
+        return 1;
+    }
     // SAFETY: `hold` passes a pointer to a live `Held` that nothing else uses meanwhile.
     let held = unsafe { &mut *data.cast::<Held<F, R>>() };
-    // SAFETY: the loader passes a pointer to a structure of its own that is valid during the call.
+    // SAFETY: the loader passes a pointer to a structure of its own that is valid during the call, and that has this
+    // member.
     let unloads = unsafe { (*info).dlpi_subs };
     if let Some(work) = held.work.take() {
         // A panic must not unwind through the C library.

@@ -23,19 +23,25 @@ use std::convert::Infallible;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd as _;
+use std::time::{Duration, Instant};
 
 /// How many times a mapping is looked at again because the loader has unloaded an object since.
 const LOOKS: usize = 100;
 /// How many of these looks the loader does not wait for.
 const LOOKS_OUTSIDE: usize = 3;
+/// How long a look may take that the loader, and each fork, has to wait for. A fork goes on after a second.
+const LONGEST_INSIDE: Duration = Duration::from_millis(300);
 
 /// Why a call was not made.
 #[derive(Debug)]
 enum NotMade<S> {
     /// The look at what is mapped there found a reason.
     Stopped(S),
-    /// The call would have failed, or has failed, with this errno; ESTALE if something else is mapped there by now,
-    /// or the code was written to, as by a debugger. All is as before.
+    /// Something else is mapped there by now, or the code was written to, as by a debugger. All is as before.
+    Changed,
+    /// The loader could not be kept from unmapping objects, or not for as long as a look takes. All is as before.
+    Unheld,
+    /// The call would have failed, or has failed, with this errno. All is as before.
     Refused(i32),
     /// The call has failed with this errno, and what it has unmapped could not be restored.
     Lost(i32),
@@ -48,6 +54,10 @@ impl<S> NotMade<S> {
         let text = |errno| Fault::Call { call, range, errno }.to_string();
         match self {
             NotMade::Stopped(why) => stopped(why),
+            NotMade::Changed => Fault::Kept("another mapping is there now, or it was written to".into()),
+            NotMade::Unheld => {
+                Fault::Kept("the dynamic loader could not be kept from unmapping objects meanwhile".into())
+            }
             NotMade::Refused(errno) => Fault::Kept(text(errno)),
             NotMade::Lost(errno) => Fault::Lost(format!("{}; memory could not be restored", text(errno))),
         }
@@ -95,16 +105,23 @@ impl Own {
         mut check: impl FnMut() -> Result<(), S>,
         mut call: impl FnMut(&[Mapping]) -> i64,
     ) -> Result<i64, NotMade<S>> {
-        let expected = self.mapped_at(over).ok_or(NotMade::Refused(libc::ESTALE))?;
+        let expected = self.mapped_at(over).ok_or(NotMade::Changed)?;
+        let mut took = Duration::ZERO;
         for look in 0..LOOKS {
-            let seen = loaded::unloads().ok_or(NotMade::Refused(libc::EBUSY))?;
-            if !expected.iter().all(|m| self.is_unchanged(m, over)) {
-                return Err(NotMade::Refused(libc::ESTALE));
-            }
             // The look takes long. But where objects are unloaded all the time, the loader has to wait for it.
             let is_inside = look >= LOOKS_OUTSIDE;
+            if is_inside && took > LONGEST_INSIDE {
+                // A fork would not wait to the end, and its child would find the loader's lock taken for ever.
+                return Err(NotMade::Unheld);
+            }
+            let seen = loaded::unloads().ok_or(NotMade::Unheld)?;
+            if !expected.iter().all(|m| self.is_unchanged(m, over)) {
+                return Err(NotMade::Changed);
+            }
             if !is_inside {
+                let began = Instant::now();
                 check().map_err(NotMade::Stopped)?;
+                took = began.elapsed();
             }
             let made = loaded::hold(|unloads| {
                 (unloads == seen).then(|| {
@@ -114,11 +131,11 @@ impl Own {
                     Ok(call(&expected))
                 })
             });
-            if let Some(done) = made.ok_or(NotMade::Refused(libc::EBUSY))? {
+            if let Some(done) = made.ok_or(NotMade::Unheld)? {
                 return done.map_err(NotMade::Stopped);
             }
         }
-        Err(NotMade::Refused(libc::EBUSY))
+        Err(NotMade::Unheld)
     }
 
     /// Moves `from` over `over`, unless `check` finds a reason against it. Data may have been written to since it was
@@ -131,21 +148,24 @@ impl Own {
         over: Range,
         check: impl FnMut() -> Result<(), S>,
     ) -> Result<(), NotMade<S>> {
-        let refused = |fault| match fault {
-            Fault::Call { errno, .. } => NotMade::Refused(errno),
-            _ => NotMade::Refused(libc::EIO),
-        };
-        self.madvise("madvise(MADV_DOFORK)", from, libc::MADV_DOFORK as u64).map_err(refused)?;
         let pid = self.pid;
         let (number, args) = mremap_call(from, over.start);
         let mut is_lost = false;
         let made = self.while_mapped(over, check, |mappings| {
-            let mut replace = || match syscall(number, args) {
-                error @ ..0 => {
-                    is_lost = !restored(pid, from, over, mappings);
-                    error
+            let mut replace = || {
+                // fork(3) waits while this runs, so its child does not inherit a copy that is not in its place yet.
+                let advised = advise(from, libc::MADV_DOFORK);
+                if advised < 0 {
+                    return advised;
                 }
-                value => value,
+                match syscall(number, args) {
+                    error @ ..0 => {
+                        advise(from, libc::MADV_DONTFORK);
+                        is_lost = !restored(pid, from, over, mappings);
+                        error
+                    }
+                    value => value,
+                }
             };
             match mappings.iter().any(|m| m.prot.write) {
                 false => replace(),
@@ -193,6 +213,11 @@ fn syscall(number: i64, args: [u64; 6]) -> i64 {
         -1 => io::Error::last_os_error().raw_os_error().map_or(-1, |errno| i64::from(-errno)),
         value => value,
     }
+}
+
+/// Makes an madvise(2), and returns its value or a negative errno. It allocates nothing.
+fn advise(range: Range, advice: i32) -> i64 {
+    syscall(libc::SYS_madvise, [range.start.0, range.len(), advice as u64, 0, 0, 0])
 }
 
 /// Copies within the process by process_vm_readv(2), which reports memory that is gone as an error. Returns the
@@ -270,7 +295,12 @@ impl Target for Own {
         self.map(range, prot, source, place)?;
         // A child that another thread forks meanwhile would share its huge pages, which the next write then
         // splits.
-        self.madvise("madvise(MADV_DONTFORK)", range, libc::MADV_DONTFORK as u64)
+        let advised = self.madvise("madvise(MADV_DONTFORK)", range, libc::MADV_DONTFORK as u64);
+        if advised.is_err() {
+            // Whoever gets an error takes it that nothing was mapped.
+            self.unmap(range)?;
+        }
+        advised
     }
 
     fn munmap(&mut self, range: Range) -> Result<(), Fault> {
@@ -350,7 +380,12 @@ impl Remap for Own {
         let again = |_: &[Mapping]| {
             let made: Result<i64, Infallible> =
                 map_again(page, ahead, len, |number, args| Ok(syscall(number, args)));
-            made.unwrap_or_else(|never| match never {})
+            let at = made.unwrap_or_else(|never| match never {});
+            if let Some(range) = u64::try_from(at).ok().and_then(|at| Range::sized(Addr(at), len)) {
+                // If this fails, a child inherits pages of the file that it does not use.
+                advise(range, libc::MADV_DONTFORK);
+            }
+            at
         };
         let made = self.while_mapped(page, || Ok::<(), Infallible>(()), again);
         match made.map_err(|why| why.fault(CALL, page, |never| match never {}))? {
@@ -379,7 +414,11 @@ impl Remap for Own {
         let (flags, fd) = (libc::MAP_PRIVATE as u64, file.as_raw_fd() as u64);
         let args = [0, len, prot_bits(prot), flags, fd, offset];
         let at = self.call("mmap of a file", range, libc::SYS_mmap, args)?;
-        Range::sized(Addr(at), len).ok_or(Fault::Call { call: "mmap of a file", range, errno: libc::EINVAL })
+        let failed = Fault::Call { call: "mmap of a file", range, errno: libc::EINVAL };
+        let mapped = Range::sized(Addr(at), len).ok_or(failed)?;
+        // If this fails, a child inherits pages of the file that it does not use.
+        advise(mapped, libc::MADV_DONTFORK);
+        Ok(mapped)
     }
 }
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `LD_PRELOAD=libhugelift.so` with options in `HUGELIFT`.
 
-use super::built::library;
+use super::built::{Linking, library};
 use crate::common::build::fat;
-use crate::common::{Cmd, End, find};
+use crate::common::{Cmd, End, find, open_dir};
 use crate::{need_root, skip};
 use std::path::Path;
 
@@ -52,7 +52,7 @@ fn data_is_lifted_at_the_start_alone() {
         Cmd::new([program.as_path(), &library().join("libhugelift.so.0")]).env("HUGELIFT", options).bare();
     assert_eq!((opened.end, opened.stdout.as_str()), (End::Code(0), "ok\n"), "{}", opened.stderr);
     let [why, line] = opened.own_lines()[..] else { panic!("{}", opened.stderr) };
-    assert_eq!(why, "hugelift: data is not lifted: the library was loaded after the program had started");
+    assert_eq!(why, "hugelift: data is not lifted: it is not known that the program has just started");
     assert!(line.contains("text ") && !line.contains("data "), "{line}");
 }
 
@@ -70,28 +70,33 @@ fn a_program_with_address_sanitizer_is_left_alone() {
 fn a_set_uid_program_is_left_alone() {
     need_root!();
     use std::os::unix::fs::PermissionsExt as _;
-    let Some(setpriv) = find("setpriv") else { skip!("needs setpriv") };
+    let (Some(setpriv), Some(id)) = (find("setpriv"), find("id")) else { skip!("needs setpriv and id") };
+    let open = open_dir(&[&library().join("libhugelift.so.0"), &id]);
     // The library is linked, as the loader ignores LD_PRELOAD here: HUGELIFT alone must not lift a privileged program.
-    let program = super::built::fat_with("inside_none", super::built::Linking::Shared).build();
-    let open = crate::common::open_dir(&[&program, &library().join("libhugelift.so.0")]);
-    let copy = open.path().join(program.file_name().expect("a name"));
-    let loader = open.path().join("libhugelift.so.0");
-    std::fs::set_permissions(&copy, std::fs::Permissions::from_mode(0o4755)).expect("chmod");
-    std::fs::set_permissions(&loader, std::fs::Permissions::from_mode(0o755)).expect("chmod");
-    let run = |mode: u32| {
-        std::fs::set_permissions(&copy, std::fs::Permissions::from_mode(mode)).expect("chmod");
-        let words =
-            [setpriv.as_os_str(), "--reuid=65534".as_ref(), "--clear-groups".as_ref(), copy.as_os_str()];
+    // The loader looks in this folder first, as another user may not reach the one of the tests.
+    let first = format!("-Wl,-rpath,{}", open.path().display());
+    let flags = Linking::Shared.flags();
+    let flags: Vec<&str> = std::iter::once(first.as_str()).chain(flags.iter().map(String::as_str)).collect();
+    let built = fat("inside_none").flags(&flags).build();
+    let copy = open.path().join("program");
+    std::fs::copy(&built, &copy).expect("copy");
+    // No other run can use it, as its folder has another name each time.
+    std::fs::remove_file(&built).expect("remove");
+    let run = |mode: u32, words: &[&Path]| {
+        std::fs::set_permissions(words[0], std::fs::Permissions::from_mode(mode)).expect("chmod");
+        let other = [setpriv.as_os_str(), "--reuid=65534".as_ref(), "--clear-groups".as_ref()];
+        let words = other.into_iter().chain(words.iter().map(|word| word.as_os_str()));
         Cmd::new(words).env("HUGELIFT", "--parts text --backing thp -v").bare()
     };
-    let plain = run(0o755);
-    if plain.end != run(0o4755).end {
-        skip!(
-            "the file system of temporary files ignores set-uid, or the library cannot be reached: {}",
-            plain.stderr
-        );
+    let id = open.path().join("id");
+    let user = run(0o4755, &[id.as_path(), Path::new("-u")]);
+    if user.stdout.trim() != "0" {
+        skip!("set-uid has no effect on the file system of temporary files: {}{}", user.stdout, user.stderr);
     }
-    assert_eq!(plain.own_lines().len(), 1, "{}", plain.stderr);
-    assert_eq!(run(0o4755).own_lines(), [""; 0]);
-    assert!(matches!(plain.end, End::Code(_)));
+    let plain = run(0o755, &[copy.as_path()]);
+    assert_eq!(plain.end, End::Code(0), "{}", plain.stderr);
+    assert!(plain.own_lines().iter().any(|line| line.starts_with("hugelift: text ")), "{}", plain.stderr);
+    let privileged = run(0o4755, &[copy.as_path()]);
+    assert_eq!(privileged.end, End::Code(0), "{}", privileged.stderr);
+    assert_eq!(privileged.own_lines(), [""; 0]);
 }
