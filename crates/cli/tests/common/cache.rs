@@ -40,13 +40,9 @@ impl Primed {
     /// reads would give large ones.
     pub fn small(program: &Path) -> Primed {
         let copy = Primed::copy(program);
-        let file = File::open(&copy.path).expect("open");
-        file.sync_all().expect("fsync");
+        let file = dropped(&copy.path);
         // SAFETY: posix_fadvise(2) of our own descriptor touches no memory.
-        unsafe {
-            libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED);
-            libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_RANDOM);
-        }
+        unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_RANDOM) };
         let len = file.metadata().expect("stat").len();
         for at in (0..len).step_by(4096) {
             std::os::unix::fs::FileExt::read_at(&file, &mut [0], at).expect("read");
@@ -81,13 +77,19 @@ pub fn copy(from: &Path, to: &Path) {
     super::build::must(std::process::Command::new("cp").arg(from).arg(to));
 }
 
-/// Reads a file anew into huge folios, and returns how many of its bytes are in huge folios.
-fn prime(path: &Path) -> u64 {
+/// Drops a file from the page cache, and returns it.
+pub fn dropped(path: &Path) -> File {
     let file = File::open(path).expect("open");
-    let len = file.metadata().expect("stat").len() as usize;
     file.sync_all().expect("fsync");
     // SAFETY: posix_fadvise(2) of our own descriptor touches no memory.
     unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+    file
+}
+
+/// Reads a file anew into huge folios, and returns how many of its bytes are in huge folios.
+fn prime(path: &Path) -> u64 {
+    let file = dropped(path);
+    let len = file.metadata().expect("stat").len() as usize;
     let room = NonZeroUsize::new(len + HUGE).expect("not empty");
     let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_ANONYMOUS | MapFlags::MAP_NORESERVE;
     // SAFETY: mmap(2) at an address of the kernel's choice, then over a part of that; read alone.
