@@ -17,6 +17,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -39,11 +40,14 @@ static long now_ms(void)
 
 enum { WORDS = 2 << 20 };
 
+/* On small pages, also where each program gets transparent huge pages. */
 static uint64_t *mapped(void)
 {
+	prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
 	uint64_t *words = mmap(NULL, WORDS * sizeof *words, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	for (size_t i = 0; words != MAP_FAILED && i < WORDS; i++)
 		words[i] = i * 0x9e3779b97f4a7c15;
+	prctl(PR_SET_THP_DISABLE, 0, 0, 0, 0);
 	return words;
 }
 
