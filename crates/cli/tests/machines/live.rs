@@ -333,36 +333,6 @@ fn watcher_lifts_a_program_that_computes() {
     wait("compute", 0, EndsBy::Byte, (0, 0, 0)).finish(running);
 }
 
-/// The watcher of `hugelift run --children lift` lifts a program that the program has started by fork(2) and execve(2).
-#[test]
-fn watcher_lifts_a_child() {
-    needs_root!();
-    let _alone = alone();
-    let Some(backing) = backing(24) else { lacks!("no huge pages of 2 MB") };
-    if backing.options[1] != "thp" {
-        lacks!("a transparent huge page is larger than the victim");
-    }
-    let mut run = Command::new(hugelift());
-    run.args(["run", "--children", "lift", "--"]).arg(victim("vm_wait.pie")).arg("parent");
-    run.env("HUGELIFT_STORE", "/dev/null/none");
-    let began = Instant::now();
-    let mut running = Running::start(&mut run);
-    let parent = running.pid;
-    let children = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap();
-    running.pid = children.trim().parse().expect("one child");
-    if running.huge() > 0 {
-        lacks!("the page cache of the victim is huge already");
-    }
-    while running.huge() < LIFTED {
-        assert!(began.elapsed() < PATIENCE, "{}", running.huge());
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    running.child.stdin.as_ref().unwrap().write_all(b"x").unwrap();
-    let line = running.line();
-    assert!(line.ends_with(" 0"), "{line}");
-    assert_eq!(running.child.wait().unwrap().code(), Some(0));
-}
-
 /// Memory that a program has mapped is collapsed from outside, and keeps its content.
 #[test]
 fn anonymous_memory_is_collapsed() {
