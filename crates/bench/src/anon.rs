@@ -5,6 +5,7 @@
 
 use crate::{Options, hugelift};
 use anyhow::{Context as _, Result, ensure};
+use hugelift_lab::setting::Setting;
 use hugelift_measure::program::Program;
 use hugelift_measure::rounds::{self, Side, pairs};
 use hugelift_measure::sample::Sample;
@@ -60,13 +61,12 @@ pub fn run(options: &Options) -> Result<()> {
     println!(
         "  program                        bare s  attach                 own switch             THP always"
     );
-    let setting = Setting::read()?;
     for (needs, make) in CASES {
         if Command::new(needs).arg("--help").output().is_err() {
             println!("  SKIP: no {needs} in PATH: ci/setup.sh test");
             continue;
         }
-        row(options, &setting, &make(dir.path())?)?;
+        row(options, &make(dir.path())?)?;
     }
     Ok(())
 }
@@ -128,19 +128,19 @@ fn built(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-fn row(options: &Options, setting: &Setting, case: &Case) -> Result<()> {
+fn row(options: &Options, case: &Case) -> Result<()> {
     let Case { what, program, own } = case;
     let mut beside = Program::new(["sh", "-c", BESIDE, "sh"]);
-    let alone = setting.during("madvise", || program.run())?;
+    let alone = during("madvise", || program.run())?;
     beside.argv.extend([hugelift()?.into(), format!("{:.1}", alone.cost.wall * BUILT).into()]);
     beside.argv.extend(program.argv.iter().cloned());
     let mut sides = vec![
-        Side::new("bare", || setting.during("madvise", || program.run())),
-        Side::new("attach", || setting.during("madvise", || beside.run())),
-        Side::new("THP always", || setting.during("always", || program.run())),
+        Side::new("bare", || during("madvise", || program.run())),
+        Side::new("attach", || during("madvise", || beside.run())),
+        Side::new("THP always", || during("always", || program.run())),
     ];
     if let Some((switch, own)) = own {
-        sides.push(Side::new(switch, || setting.during("madvise", || own.run())));
+        sides.push(Side::new(switch, || during("madvise", || own.run())));
     }
     let mut differs = None;
     let results = rounds::run(&mut sides, options.rounds.unwrap_or(ROUNDS), |_, round, _| {
@@ -158,22 +158,10 @@ fn row(options: &Options, setting: &Setting, case: &Case) -> Result<()> {
     Ok(())
 }
 
-/// The machine's setting for transparent huge pages, which is put back after each run.
-struct Setting(String);
-
-impl Setting {
-    fn read() -> Result<Setting> {
-        let text = fs::read_to_string(SWITCH).with_context(|| format!("cannot read {SWITCH}"))?;
-        let word = text.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
-        Ok(Setting(word.with_context(|| format!("{SWITCH}: '{}'", text.trim()))?.0.to_owned()))
-    }
-
-    /// Runs `work` while the machine has this setting.
-    fn during<T>(&self, word: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
-        let set = |word: &str| fs::write(SWITCH, word).with_context(|| format!("cannot write {SWITCH}"));
-        set(word)?;
-        let result = work();
-        set(&self.0)?;
-        result
-    }
+/// Runs `work` while the machine has this setting. It is put back also if this process is killed.
+fn during<T>(word: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    let setting = Setting::change(Path::new(SWITCH), word)?;
+    let result = work();
+    setting.restore()?;
+    result
 }

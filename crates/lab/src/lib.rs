@@ -36,7 +36,7 @@ pub mod read_machine;
 pub mod reclaim;
 pub mod results;
 pub mod saved;
-mod setting;
+pub mod setting;
 pub mod tlb;
 
 pub use perform::{Experiment, perform};
