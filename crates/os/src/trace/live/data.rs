@@ -236,11 +236,16 @@ fn put_in_place(leader: &mut Lent, piece: &Piece) -> Result<Came, Error> {
     const FLAGS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
     let (len, prot) = (piece.over.len(), (libc::PROT_READ | libc::PROT_WRITE) as u64);
     let anew = [piece.over.start.0, len, prot, FLAGS as u64, u64::MAX, 0];
-    if result_of(leader.call(libc::SYS_mmap, anew)?).is_ok() {
-        let _ = leader.write(piece.over.start, piece.copy());
-    }
-    let why = std::io::Error::from_raw_os_error(errno);
-    Ok(Came::Never(format!("mremap(2) of its copy: {why}")))
+    let error = std::io::Error::from_raw_os_error;
+    let now = match result_of(leader.call(libc::SYS_mmap, anew)?) {
+        Ok(_) => match leader.write(piece.over.start, piece.copy()) {
+            Ok(()) => "it is on small pages again".into(),
+            Err(why) => format!("what it held could not be written back: {why}"),
+        },
+        Err(libc::EEXIST) => "it is as it was".into(),
+        Err(errno) => format!("the kernel has unmapped it, and mmap(2) failed: {}", error(errno)),
+    };
+    Ok(Came::Never(format!("mremap(2) over {}: {}; {now}", piece.over, error(errno))))
 }
 
 /// Returns the errno of a failed call.
