@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # The README names two commands: `make demo` and `make test`. Each target installs what it needs.
 
-.PHONY: all build library install demo test test-vm test-vm-all miri dist bench bench-real lab-agree lint fuzz fuzz-check clean
+.PHONY: all build library manual install uninstall demo test test-vm test-vm-all miri dist bench bench-real lab-agree lint fuzz fuzz-check clean
 
-all: build
+out := $(or $(CARGO_TARGET_DIR),target)
+
+# Builds all that `make install` installs.
+all: build library manual
 
 build:
 	@ci/setup.sh build
@@ -12,16 +15,27 @@ build:
 # Builds libhugelift.so and libhugelift.a, for programs that lift themselves, in target/library/out.
 library:
 	@ci/setup.sh build
-	ci/library.sh library "$${CARGO_TARGET_DIR:-target}/library/out"
+	ci/library.sh library "$(out)/library/out"
 
-# Installs the command, the library, headers, pkg-config and CMake files. PREFIX is where they will be used
-# (/usr/local), DESTDIR stands for / while a package is made.
-install: build library
+# Makes the manual pages and completions of the command, in target/manual.
+manual:
+	@ci/setup.sh build
+	ci/manual.sh "$(out)/manual"
+
+# Installs the command with its systemd units, manual pages and completions, and the library with its headers,
+# pkg-config and CMake files. PREFIX is where they will be used (/usr/local), DESTDIR stands for / while a
+# package is made. It builds them before. Under sudo, or without cargo, it takes what `make` has built, if that is there.
+built := $(and $(wildcard $(out)/release/hugelift),$(wildcard $(out)/library/out/libhugelift.a),$(wildcard $(out)/manual/man))
+install: $(if $(and $(built),$(or $(SUDO_UID),$(if $(shell command -v cargo),,none))),,all)
 	PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" ci/install.sh
 
-# Runs a program with 64 MB of code, bare and lifted in turn.
+# Removes what `make install` has installed with the same PREFIX and DESTDIR.
+uninstall:
+	PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" ci/install.sh uninstall
+
+# Runs a program with 64 MB of code, bare and lifted in turn. ROUNDS sets the number of pairs (12).
 demo: build
-	target/release/hugelift-bench demo
+	$(out)/release/hugelift-bench demo $(if $(ROUNDS),--rounds $(ROUNDS))
 
 # Runs every test. REQUIRE_ALL=1 makes a skip a failure.
 test:
@@ -47,15 +61,16 @@ miri:
 	@ci/setup.sh test
 	ci/miri.sh
 
-# Makes static binaries for both architectures in dist/.
+# Makes packages for both architectures in dist/: .deb, .rpm and tarball, with lists of the crates in them and
+# checksums (docs/releasing.md).
 dist:
-	@ci/setup.sh build
+	@ci/setup.sh dist
 	ci/dist.sh
 
 # Measures ratios from interleaved pairs. Takes some minutes.
 bench: build
 	@ci/setup.sh test
-	target/release/hugelift-bench all
+	$(out)/release/hugelift-bench all
 
 # Runs all experiments ten times, beside none, two and eight busy processes in turn, and fails if two reports
 # contradict each other. Takes 15 minutes. LAB_AGREE_DIR is a folder for the reports.

@@ -7,13 +7,17 @@
 # half of the time that `hugelift run` adds to a start.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+# shellcheck source=remap.sh
+source ci/remap.sh
 target=$(uname -m)-unknown-linux-musl
 flags=(-C target-feature=+crt-static -C relocation-model=static)
 has_musl() { [ -d "$(rustc --print target-libdir --target "$target")" ]; }
 
 if has_musl || { command -v rustup >/dev/null && rustup target add "$target" && has_musl; }; then
-  cargo build --release --target "$target" -p hugelift-bench
-  cargo rustc --release --target "$target" -p hugelift --bin hugelift -- "${flags[@]}"
+  # With both in one call their dependencies have the same features, and are compiled once. As a target is named, the
+  # flags are not those of build scripts.
+  set_rustflags "${flags[@]}"
+  cargo build --release --target "$target" -p hugelift -p hugelift-bench
   out=${CARGO_TARGET_DIR:-target}
   mkdir -p "$out/release"
   for file in hugelift hugelift-bench libhugelift_inside.so; do

@@ -1,8 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Makes static release binaries for both architectures in dist/: hugelift-x86_64, hugelift-aarch64, and
-# libhugelift_inside-ARCH.so, which is installed as lib/hugelift/libhugelift_inside.so beside bin.
-# libhugelift-ARCH.tar.gz has the library for programs that lift themselves, and its headers.
+# Makes in dist/, for both architectures:
+#
+#   hugelift-ARCH                          the command as one static file
+#   hugelift-VERSION-ARCH.tar.gz, .deb and .rpm  the command with its library, units, manual pages and completions
+#   libhugelift-VERSION-ARCH.tar.gz        the library for programs that lift themselves, and its headers
+#   hugelift-VERSION-ARCH.cdx.json         the crates in the command (a bill of materials, CycloneDX)
+#   SHA256SUMS                             checksums of all these
+#
 # The binary for this machine's architecture is that of ci/build.sh, with musl if Rust has it here; the
 # other one has glibc. Both are linked statically at fixed addresses: they need no file of the system,
 # and --user reads /etc/passwd without plugins.
@@ -10,41 +15,56 @@
 source "$(dirname "$0")/vm/lib.sh"
 # shellcheck source=vm/cross.sh
 source "$tree/ci/vm/cross.sh"
+# shellcheck source=remap.sh
+source "$tree/ci/remap.sh"
 cd "$tree"
+target_dir=${CARGO_TARGET_DIR:-target}
+version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n1)
+SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
+export SOURCE_DATE_EPOCH
 ci/vm/prepare
-mkdir -p dist
+ci/manual.sh "$target_dir/manual"
+rm -rf dist
+mkdir dist
 
 make_for() {
-  local arch=$1 made strip=strip readelf=readelf bytes headers library
+  local arch=$1 made strip=strip readelf=readelf target headers library to=$target_dir/dist/$1
+  target=$arch-unknown-linux-gnu
   if [ "$arch" = "$(uname -m)" ]; then
     ci/build.sh
-    made=${CARGO_TARGET_DIR:-target}/release
+    made=$target_dir/release
+    [ ! -d "$(rustc --print target-libdir --target "$arch-unknown-linux-musl")" ] || target=$arch-unknown-linux-musl
   else
-    local target=$arch-unknown-linux-gnu
     cross "$arch"
+    set_rustflags
     # shellcheck disable=SC2154 # cargo: set by cross
     "${cargo[@]}" rustc -q --release --target "$target" -p hugelift --bin hugelift -- -C relocation-model=static
-    made=${CARGO_TARGET_DIR:-target}/$target/release
+    made=$target_dir/$target/release
   fi
-  "$strip" -o "dist/hugelift-$arch" "$made/hugelift"
-  bytes=$(stat -c %s "dist/hugelift-$arch")
-  headers=$("$readelf" -lW "dist/hugelift-$arch")
-  [[ $headers != *INTERP* ]] || fail "dist/hugelift-$arch is not static"
-  [ "$bytes" -lt 10000000 ] || fail "dist/hugelift-$arch has $bytes bytes"
-  echo "dist/hugelift-$arch: $bytes bytes"
+  rm -rf "$to"
+  mkdir -p "$to"
+  # The comments name the compilers alone.
+  "$strip" -R .comment -o "$to/hugelift" "$made/hugelift"
+  headers=$("$readelf" -lW "$to/hugelift")
+  [[ $headers != *INTERP* ]] || fail "$to/hugelift is not static"
   library=$made/libhugelift_inside.so
   [[ $("$readelf" -dW "$library") != *NEEDED* ]] || fail "$library needs another library"
-  cp "$library" "dist/libhugelift_inside-$arch.so"
+  "$strip" -R .comment -o "$to/${library##*/}" "$library"
+  cp "$to/hugelift" "dist/hugelift-$arch"
+  ci/dependencies.py notices "$target" >"$to/third-party.txt"
+  ci/dependencies.py sbom "$target" >"dist/hugelift-$version-$arch.cdx.json"
+  ci/package.sh "$arch" tar deb rpm
 }
 
 # The library for programs that lift themselves. It is for glibc, and its code must not expect a static program.
 make_library_for() {
-  local arch=$1 out=dist/library-$1 target= symbols wanted
+  local arch=$1 out=$target_dir/dist/library-$1 target='' symbols wanted
   if [ "$arch" != "$(uname -m)" ]; then
     target=$arch-unknown-linux-gnu
     cross "$arch"
     unset RUSTFLAGS
   fi
+  set_rustflags
   # shellcheck disable=SC2154 # cc, readelf: set by cross, or below
   CC=${cc:-cc} ci/library.sh library "$out" "$target"
   # It exports, for either architecture, what its version script lists.
@@ -52,9 +72,10 @@ make_library_for() {
   wanted=$(sed -n 's/^    \([A-Za-z_]*\);$/\1/p' crates/library/hugelift.map | sort)
   [ "$(sed 's/@.*//' <<<"$symbols" | grep -v '^HUGELIFT_\|^ELFREMAPPER_' | sort)" = "$wanted" ] ||
     fail "$out/libhugelift.so.0 exports other symbols: $symbols"
-  tar -C "$out" -czf "dist/libhugelift-$arch.tar.gz" libhugelift.so.0 libhugelift.so libhugelift.a \
-    -C "$tree/crates/library/include" hugelift.h hugelift.hpp hugelift
-  echo "dist/libhugelift-$arch.tar.gz: $(stat -c %s "dist/libhugelift-$arch.tar.gz") bytes"
+  tar --format=gnu --sort=name --owner=0 --group=0 --numeric-owner --mode=u=rwX,go=rX \
+    --mtime="@$SOURCE_DATE_EPOCH" -c -C "$out" libhugelift.so.0 libhugelift.so libhugelift.a \
+    -C "$tree/crates/library/include" hugelift.h hugelift.hpp hugelift |
+    gzip -n9 >"dist/libhugelift-$version-$arch.tar.gz"
 }
 
 # Each architecture has its own subshell, since cross sets variables that cargo reads.
@@ -62,3 +83,6 @@ for arch in x86_64 aarch64; do
   (make_for "$arch")
   (make_library_for "$arch")
 done
+sums=$(cd dist && sha256sum -- *)
+echo "$sums" >dist/SHA256SUMS
+ls -l dist

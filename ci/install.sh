@@ -1,46 +1,100 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Installs what `make build` has built: the command and its library, and the library for programs that lift
-# themselves with its headers, its pkg-config and CMake files and its Python module.
+# Installs what `make build`, `make library` and ci/manual.sh have made, or removes it:
+#
+#   ci/install.sh [install|uninstall]
+#
+# The command comes with its library, its systemd units, its manual pages and completions for three shells; the library
+# for programs that lift themselves with its headers, its pkg-config and CMake files and its Python module.
 #
 # PREFIX   where it will be used (/usr/local)
 # DESTDIR  a folder that stands for / while a package is made
-# LIBRARY  the folder with libhugelift.a and libhugelift.so.0 (target/library)
-# COMMAND  the folder with hugelift (target/release); empty leaves the command out
+# COMMAND  the folder with hugelift and libhugelift_inside.so (target/release); empty leaves the command out
+# MANUAL   the folder that ci/manual.sh has filled (target/manual)
+# LIBRARY  the folder with libhugelift.a and libhugelift.so.0 (target/library/out); empty leaves the library out
 set -euo pipefail
+umask 022
 cd "$(dirname "$0")/.."
+action=${1:-install}
 prefix=${PREFIX:-/usr/local} here=crates/library
 built=${CARGO_TARGET_DIR:-target}
-library=${LIBRARY:-$built/library/out} command=${COMMAND-$built/release}
+command=${COMMAND-$built/release} manual=${MANUAL:-$built/manual} library=${LIBRARY-$built/library/out}
 to=${DESTDIR:-}$prefix
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n1)
 
-if [ -n "$command" ]; then
-  install -D -m755 "$command/hugelift" "$to/bin/hugelift"
-  # The command looks for this file beside itself.
-  install -D -m755 "$command/libhugelift_inside.so" "$to/bin/libhugelift_inside.so"
-fi
-install -D -m755 "$library/libhugelift.so.0" "$to/lib/libhugelift.so.0"
-ln -sf libhugelift.so.0 "$to/lib/libhugelift.so"
-install -D -m644 "$library/libhugelift.a" "$to/lib/libhugelift.a"
-for header in hugelift.h hugelift.hpp hugelift/compat/elfremapper.h hugelift/compat/large_page.h; do
-  install -D -m644 "$here/include/$header" "$to/include/$header"
-done
-fill() { # TEMPLATE FILE
-  mkdir -p "$(dirname "$2")"
-  sed -e "s|@PREFIX@|$prefix|g" -e "s|@VERSION@|$version|g" "$1" >"$2"
-}
-fill $here/hugelift.pc.in "$to/lib/pkgconfig/hugelift.pc"
-for file in hugelift-config.cmake hugelift-config-version.cmake; do
-  fill "$here/$file.in" "$to/lib/cmake/hugelift/$file"
-done
-install -D -m644 $here/python/hugelift.py "$to/share/hugelift/python/hugelift.py"
-# The loader finds new libraries by its cache. A package does this when it is installed.
-if [ -z "${DESTDIR:-}" ]; then
-  PATH=$PATH:/usr/sbin:/sbin
-  if [ "$(id -u)" != 0 ]; then
-    echo "run ldconfig as root, if $prefix/lib is a folder of the loader"
-  elif command -v ldconfig >/dev/null; then
-    ${LDCONFIG:-ldconfig}
+case $action in
+  install)
+    put() { # MODE SOURCE FILE
+      install -D -m"$1" "$2" "$to/$3"
+    }
+    fill() { # TEMPLATE FILE
+      mkdir -p "$(dirname "$to/$2")"
+      # The systemd units can also be used as they are, with the command of a package.
+      sed -e "s|@PREFIX@|$prefix|g" -e "s|@VERSION@|$version|g" -e "s|/usr/bin/hugelift|$prefix/bin/hugelift|g" \
+        "$1" >"$to/$2"
+      chmod 644 "$to/$2"
+    }
+    ;;
+  uninstall)
+    put() { rm -f "$to/$3"; }
+    fill() { rm -f "$to/$2"; }
+    ;;
+  *)
+    echo "usage: ci/install.sh [install|uninstall]"
+    exit 2
+    ;;
+esac
+
+install_command() {
+  local page
+  put 755 "$command/hugelift" bin/hugelift
+  put 644 "$command/libhugelift_inside.so" lib/hugelift/libhugelift_inside.so
+  # Version 0.1.0 was installed with its library here. The command would prefer it to the new one.
+  rm -f "$to/bin/libhugelift_inside.so"
+  for unit in hugelift-attach@.service hugelift-keep.service; do
+    fill "systemd/$unit" "lib/systemd/system/$unit"
+  done
+  put 644 systemd/keep.conf share/doc/hugelift/examples/keep.conf
+  put 644 "$manual/completions/hugelift.bash" share/bash-completion/completions/hugelift
+  put 644 "$manual/completions/_hugelift" share/zsh/site-functions/_hugelift
+  put 644 "$manual/completions/hugelift.fish" share/fish/vendor_completions.d/hugelift.fish
+  if [ "$action" = uninstall ]; then
+    rm -f "$to"/share/man/man1/hugelift.1 "$to"/share/man/man1/hugelift-*.1
+  else
+    for page in "$manual"/man/*.1; do put 644 "$page" "share/man/man1/${page##*/}"; done
   fi
+}
+
+install_library() {
+  put 755 "$library/libhugelift.so.0" lib/libhugelift.so.0
+  put 644 "$library/libhugelift.a" lib/libhugelift.a
+  if [ "$action" = uninstall ]; then rm -f "$to/lib/libhugelift.so"; else ln -sf libhugelift.so.0 "$to/lib/libhugelift.so"; fi
+  for header in hugelift.h hugelift.hpp hugelift/compat/elfremapper.h hugelift/compat/large_page.h; do
+    put 644 "$here/include/$header" "include/$header"
+  done
+  fill $here/hugelift.pc.in lib/pkgconfig/hugelift.pc
+  for file in hugelift-config.cmake hugelift-config-version.cmake; do
+    fill "$here/$file.in" "lib/cmake/hugelift/$file"
+  done
+  put 644 $here/python/hugelift.py share/hugelift/python/hugelift.py
+  # The loader finds new libraries by its cache. A package does this when it is installed.
+  if [ -z "${DESTDIR:-}" ]; then
+    PATH=$PATH:/usr/sbin:/sbin
+    if [ "$(id -u)" != 0 ]; then
+      echo "run ldconfig as root, if $prefix/lib is a folder of the loader"
+    elif command -v ldconfig >/dev/null; then
+      ${LDCONFIG:-ldconfig}
+    fi
+  fi
+}
+
+[ -z "$command" ] || install_command
+[ -z "$library" ] || install_library
+
+# The folders that hold nothing but files of hugelift, inner ones first.
+if [ "$action" = uninstall ]; then
+  for folder in lib/hugelift lib/cmake/hugelift include/hugelift/compat include/hugelift share/hugelift/python \
+    share/hugelift share/doc/hugelift/examples share/doc/hugelift; do
+    [ ! -d "$to/$folder" ] || rmdir --ignore-fail-on-non-empty "$to/$folder"
+  done
 fi

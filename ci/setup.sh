@@ -4,6 +4,7 @@
 #
 #   ci/setup.sh build    a C compiler and Rust, to build and to run the demo
 #   ci/setup.sh lint     as for build, and rustfmt and clippy
+#   ci/setup.sh dist     as for build, and what packages are made with
 #   ci/setup.sh test     as for build, and the real programs and libraries that tests and benchmarks use
 #
 # A program counts as present if it is in PATH, however it was installed. The exit status is 1 only if
@@ -16,12 +17,14 @@ cd "$(dirname "$0")/.." || exit 1
 # Each entry is a command (or a library that cc must find, or a path) and packages, of which the first that apt
 # offers is installed.
 build=("cc gcc" "make make" "libc.a libc6-dev")
+packaging=("dpkg-deb dpkg" "python3 python3" "rpmbuild rpm")
 tests=(
   "c++ g++"
   "musl-gcc musl-tools"
   "chromium chromium chromium-browser"
   "clang++ clang-19 @newest-clang clang"
   "cmake cmake"
+  "fish fish"
   "gdb gdb"
   "git git"
   "go golang-go"
@@ -31,12 +34,14 @@ tests=(
   "libck.a libck-dev"
   "libcrypto.a libssl-dev"
   "liburcu-memb.a liburcu-dev"
+  "man man-db"
   "mold mold"
   "mariadbd mariadb-server-core mariadb-server-core-10.6 mariadb-server"
   "ministat ministat"
   "mkfs.btrfs btrfs-progs"
   "mkfs.ext4 e2fsprogs"
   "mkfs.xfs xfsprogs"
+  "nginx nginx-light nginx"
   "node nodejs"
   "objdump binutils"
   "pg_ctlcluster postgresql"
@@ -44,6 +49,7 @@ tests=(
   "perf linux-perf linux-tools-generic"
   "pkg-config pkg-config pkgconf"
   "php php-cli"
+  "php-fpm php-fpm"
   "/usr/bin/python3 python3"
   "/usr/lib/python3/dist-packages/numpy python3-numpy"
   "redis-cli redis-tools"
@@ -58,6 +64,8 @@ tests=(
   "systemd-analyze systemd"
   "systemd-tmpfiles systemd systemd-standalone-tmpfiles"
   "unshare util-linux"
+  "valgrind valgrind"
+  "zsh zsh"
 )
 
 # Returns 0 if the command or library is here. Debian installs some commands with a version in the name
@@ -74,7 +82,7 @@ present() {
     ;;
   esac
   PATH=$PATH:/usr/sbin:/sbin command -v "$1" >/dev/null && return
-  compgen -G "/usr/bin/$1-[0-9]*" >/dev/null
+  compgen -G "/usr/bin/$1-[0-9]*" >/dev/null || compgen -G "/usr/sbin/$1[0-9]*" >/dev/null
 }
 
 apt() {
@@ -142,12 +150,46 @@ need_packages() { # "command package..."...; status 1 if one is missing at the e
   return $status
 }
 
-# Rust does not come from apt: the distributions have older versions than the code needs.
+# Prints the packages with the first Rust of version $1 or newer that apt offers, else rustup, which downloads one.
+# Most distributions have an older rustc than the code needs; Debian has a newer one for its browsers, rustc-web.
+rust_packages() {
+  local package version
+  for package in rustc rustc-web; do
+    version=$(apt-cache policy "$package" 2>/dev/null | sed -n 's/^ *Candidate: *\([^( ].*\)/\1/p')
+    if [ -n "$version" ] && dpkg --compare-versions "$version" ge "$1"; then
+      echo "$package ${package/rustc/cargo}"
+      return
+    fi
+  done
+  candidate rustup
+}
+
+install_rust() { # the oldest version that will do
+  local packages
+  if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null && ! command -v rustup >/dev/null; then
+    refresh_lists
+    read -r -a packages <<<"$(rust_packages "$1")"
+    # cargo and rustup download by HTTPS. A bare system trusts no server yet.
+    [ ${#packages[@]} -eq 0 ] || install "${packages[@]}" ca-certificates
+  fi
+  # A new rustup has no compiler yet.
+  if command -v rustup >/dev/null && ! rustc --version >/dev/null 2>&1; then
+    echo "setup: installing Rust with rustup"
+    rustup toolchain install --profile minimal stable >/dev/null 2>&1 && rustup default stable >/dev/null 2>&1
+  fi
+  hash -r
+}
+
+rust_version() { # empty unless cargo works too: a rustup without a compiler has both as wrappers
+  cargo --version >/dev/null 2>&1 && rustc --version 2>/dev/null | cut -d' ' -f2
+}
+
 need_rust() {
   local want got
   want=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
-  got=$(rustc --version 2>/dev/null | cut -d' ' -f2)
-  if ! command -v cargo >/dev/null || [ -z "$got" ]; then
+  [ -n "$(rust_version)" ] || install_rust "$want"
+  got=$(rust_version)
+  if [ -z "$got" ]; then
     echo "setup: missing: cargo and rustc $want or newer (install them with rustup)"
     return 1
   elif [ "$(printf '%s\n' "$want" "$got" | sort -V | head -n1)" != "$want" ]; then
@@ -200,6 +242,11 @@ case ${1:-build} in
     [ "${1:-build}" = build ] || need_packages "${tests[@]}" || true
     [ "${1:-build}" = build ] || want_redis_source
     ;;
+  dist)
+    need_packages "${build[@]}" || status=1
+    need_rust || status=1
+    need_packages "${packaging[@]}" || status=1
+    ;;
   lint)
     # A linker is needed too: build scripts are linked even to check a crate.
     need_packages "${build[@]}" || status=1
@@ -208,7 +255,7 @@ case ${1:-build} in
     need_component clippy clippy || status=1
     ;;
   *)
-    echo "usage: ci/setup.sh build|lint|test"
+    echo "usage: ci/setup.sh build|lint|test|dist"
     exit 2
     ;;
 esac

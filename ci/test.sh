@@ -27,7 +27,7 @@ record='{ unset HUGELIFT_RECORD HUGELIFT_RECORDS; export -p; printf "cd %q\nprog
 record='records=$HUGELIFT_RECORDS base=${1##*/}; '$record' >"$records/$CARGO_PKG_NAME:${base%-*}"'
 host=$(rustc -vV | sed -n 's/^host: //p')
 mkdir "$work/programs"
-HUGELIFT_RECORD=$record HUGELIFT_RECORDS=$work/programs cargo test --workspace --lib --bins --tests \
+HUGELIFT_RECORD=$record HUGELIFT_RECORDS=$work/programs cargo test --workspace --tests \
   --config "target.$host.runner = [\"bash\", \"-c\", \"eval \\\"\$HUGELIFT_RECORD\\\"\", \"record\"]" || {
   echo
   echo "The tests did not build."
@@ -113,7 +113,7 @@ for name in "$work"/programs/*; do
   name=${name##*/}
   case $name in
     hugelift:tools) ;;
-    hugelift-core:* | hugelift-epoch:* | hugelift-report:*) pure+=("$name") ;;
+    hugelift-core:* | hugelift-epoch:* | hugelift-manual:* | hugelift-report:*) pure+=("$name") ;;
     *) [[ " ${alone[*]} " == *" $name "* ]] || alone+=("$name") ;;
   esac
 done
@@ -148,12 +148,12 @@ for name in "${all[@]}"; do
   [ -e "$work/done/${name//\//.}" ] || { echo "$name has no result" && failed=$((failed + 1)); }
 done
 # No set-up provides these: a PMU that counts the wanted events and may be used, huge pages that are small
-# enough to be tried, another file system for temporary files, the memory controller in both versions of
+# enough to be tried, another file system for temporary files or one with O_TMPFILE, the memory controller in both versions of
 # control groups. Tests of tests/machines that are skipped here must run on a machine of make test-vm,
 # which checks that. (Tests print SKIP with println!: a line on stderr is written in pieces, and other
 # threads write between them.)
 lacking='no PMU|.* counts no walk cycles|there is no event table|perf_event_open|no transparent huge pages of a size'
-lacking+='|temporary files are on tmpfs|the memory controller is bound to version'
+lacking+='|temporary files are on tmpfs|the memory controller is bound to version|.*has no files without a name'
 here=$(for log in "$work"/log/*; do [[ $log == *:machines ]] || grep -o 'SKIP: .*' "$log"; done)
 if [ "${REQUIRE_ALL:-}" = 1 ] && unmet=$(grep -Ev "SKIP: ($lacking)|^$" <<<"$here"); then
   echo

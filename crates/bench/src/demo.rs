@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The demo: runs the generated program bare and lifted in turn.
 
-use crate::{Options, under_hugelift};
+use crate::{Options, hugelift, under_hugelift};
 use anyhow::{Result, ensure};
 use hugelift_measure::comparison::Coverage;
 use hugelift_measure::generated::{self, Hot, Linking, coverage_of, result_of};
 use hugelift_measure::rounds::{self, Side, pairs};
 use hugelift_measure::sample::Sample;
 use hugelift_measure::stats::{self, Estimate, Verdict};
+use std::path::Path;
 use std::process::ExitCode;
 
 /// Copies at the start: most of these runs are too short for a copy while they run.
@@ -63,6 +64,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     let gained = covers.iter().all(|(before, after)| after.huge > before.huge || after.is_full());
     let full = covers.iter().all(|(_, after)| after.is_full());
     println!("{}", summary(&estimate, full));
+    println!("\n{}", next_command(&hugelift()?, &std::env::current_dir()?));
     Ok(if gained { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -70,6 +72,15 @@ fn same(bare: &Sample, lifted: &Sample) -> Result<()> {
     let (a, b) = (result_of(bare), result_of(lifted));
     ensure!(a == b, "the lifted program computed '{b}' instead of '{a}'");
     Ok(())
+}
+
+/// Returns what to type next, with the path of the command as it can be typed in the folder `here`.
+fn next_command(command: &Path, here: &Path) -> String {
+    let command = command.strip_prefix(here).unwrap_or(command).display();
+    format!(
+        "Next, to see whether that pays for a program of yours:\n\n    {command} compare -- PROGRAM ARGUMENTS...\n\n\
+         `make install` installs the command as hugelift."
+    )
 }
 
 fn summary(estimate: &Estimate, full: bool) -> String {
@@ -85,4 +96,21 @@ fn summary(estimate: &Estimate, full: bool) -> String {
     let pages =
         if full { "Every whole huge page of its text was huge." } else { "Not all of its text was huge." };
     format!("{time} {pages}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::next_command;
+    use std::path::Path;
+
+    #[test]
+    fn the_next_command_can_be_typed_where_the_demo_was_started() {
+        let next = |here| next_command(Path::new("/src/target/release/hugelift"), Path::new(here));
+        assert!(next("/src").contains("\n    target/release/hugelift compare -- "), "{}", next("/src"));
+        assert!(
+            next("/home").contains("\n    /src/target/release/hugelift compare -- "),
+            "{}",
+            next("/home")
+        );
+    }
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `hugelift align`: copies an ELF file so that the page cache can hold its code in huge pages.
 
+mod separated;
+
 use crate::FAILED;
 use crate::failure::{Exit, Failure};
 use crate::output;
@@ -8,9 +10,13 @@ use clap::Args;
 use hugelift_core::addr::{PageSize, human_bytes};
 use hugelift_core::align::{Layout, Placed, Refusal};
 use hugelift_core::printable::Escape;
+use hugelift_core::quantity;
+use hugelift_core::separate::{Options, Separated};
 use hugelift_os::io::console::{self, say};
 use hugelift_os::io::entry::Entry;
+use hugelift_os::io::temporary::Temporary;
 use hugelift_os::pagecache::relay::{Original, RelayError, publish, set_mode};
+use hugelift_os::separate::loaded::Loaded;
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::os::unix::fs::MetadataExt;
@@ -24,6 +30,9 @@ const NOTHING: i32 = 1;
 /// The copy has the same addresses and the same bytes. Padding moves its segments to other offsets
 /// in the file, as the linker option -z max-page-size=2M would have. Where no segment holds a whole
 /// huge page, no copy is made, and the exit status is 1.
+///
+/// With --separate the addresses of the copy change too, so that all of its code lies in huge pages,
+/// which nothing else shares.
 #[derive(Args, Debug)]
 pub struct AlignArgs {
     /// The program or shared object, by its path
@@ -38,6 +47,19 @@ pub struct AlignArgs {
     #[arg(long, value_name = "SIZE", default_value_t = PageSize::MB2, hide_default_value = true)]
     page_size: PageSize,
 
+    /// Move the code, and all that holds an address, so that huge pages hold all of it and nothing else
+    ///
+    /// The copy is written only if its bytes are proven to do what those of the file do. The file's loader then
+    /// loads both in a sandbox, and their memory is compared; where that cannot be done, stderr says why, and the
+    /// copy is written all the same. Files for fixed addresses are refused. Separate debug information
+    /// (.gnu_debuglink) stays right only in debuggers that compare the addresses of sections, as gdb does.
+    #[arg(long)]
+    separate: bool,
+
+    /// With --separate: code smaller than this is not worth a huge page; a quarter of one by default
+    #[arg(long, value_name = "SIZE", value_parser = quantity::bytes, requires = "separate")]
+    least: Option<u64>,
+
     /// Print what would be done, and write nothing
     #[arg(long)]
     dry_run: bool,
@@ -51,6 +73,7 @@ impl From<RelayError> for Failure {
     fn from(error: RelayError) -> Failure {
         let status = match error {
             RelayError::Refused { source: Refusal::TooSmall { .. }, .. } => NOTHING,
+            RelayError::Inseparable { ref source, .. } if source.gains_nothing() => NOTHING,
             _ => FAILED,
         };
         Failure { status, message: error.to_string() }
@@ -66,19 +89,51 @@ pub fn run(args: &AlignArgs) -> Result<Exit, Failure> {
     let original = Original::read(&args.input)?;
     // A symbolic link stays one.
     let place = args.output.as_deref().map(|output| check_output(&original, output)).transpose()?;
-    let layout = original.layout(args.page_size)?;
-    if let Some(place) = place.filter(|_| !args.dry_run) {
-        let copy = original.copy_beside(&layout, &place)?;
-        let mode = original.meta.mode() & 0o7777;
-        if mode & 0o6000 != 0 {
-            say(&format!("{}: the copy is not set-uid or set-gid", args.input.escaped()));
+    let place = place.filter(|_| !args.dry_run);
+    if args.separate {
+        let least = args.least.map_or(Options::usual(args.page_size), |least| Options { least });
+        let separated = original.separated(args.page_size, least)?;
+        if let Some(place) = place {
+            let (copy, compared) = original.separated_beside(&separated, &place)?;
+            if let Loaded::NotLoaded(why) = compared {
+                say(&format!("{}: the loaded copy was not compared: {why}", args.input.escaped()));
+            }
+            publish_copy(args, &original, copy, &place)?;
         }
-        set_mode(&copy, mode & 0o777, &place)?;
-        publish(copy, &place)?;
+        return print_separated(args, &original, &separated);
+    }
+    let layout = original.layout(args.page_size)?;
+    if let Some(place) = place {
+        publish_copy(args, &original, original.copy_beside(&layout, &place)?, &place)?;
     }
     let summary = Summary::new(args, &original, &layout);
     console::print(&if args.json { output::json(&summary)? } else { summary.text(&layout) })?;
     Ok(Exit::SUCCESS)
+}
+
+fn print_separated(args: &AlignArgs, original: &Original, separated: &Separated) -> Result<Exit, Failure> {
+    let summary = separated::Summary::new(args, original, separated);
+    console::print(&if args.json { output::json(&summary)? } else { summary.text(original, separated) })?;
+    Ok(Exit::SUCCESS)
+}
+
+/// Gives a copy its mode and its name.
+fn publish_copy(
+    args: &AlignArgs,
+    original: &Original,
+    copy: Temporary,
+    place: &Entry,
+) -> Result<(), Failure> {
+    let mode = original.meta.mode() & 0o7777;
+    if mode & 0o6000 != 0 {
+        say(&format!("{}: the copy is not set-uid or set-gid", args.input.escaped()));
+    }
+    if original.has_capabilities() {
+        let name = args.input.escaped();
+        say(&format!("{name}: the copy is without the file capabilities (getcap); see setcap(8)"));
+    }
+    set_mode(&copy, mode & 0o777, place)?;
+    Ok(publish(copy, place)?)
 }
 
 /// Opens the folder of the output, and checks that the output is not the input and may be replaced.

@@ -7,7 +7,7 @@ mod watch;
 
 use crate::FAILED;
 use crate::failure::{Exit, Failure};
-use crate::options::{ChildrenChoice, PolicyArgs, SeccompChoice};
+use crate::options::{ChildrenChoice, PolicyArgs, SeccompChoice, heading};
 use crate::output;
 use clap::Args;
 use hugelift_core::printable::Untrusted;
@@ -42,25 +42,27 @@ pub struct AttachArgs {
     /// Stay, and lift these processes, those that match later and what they open later, each when that is worth
     /// its cost. Ends at SIGINT or SIGTERM, or with the last process if only PIDs are given. What is lifted stays.
     /// With --json each line is an object, for one process
-    #[arg(long)]
+    #[arg(long, help_heading = heading::WATCH)]
     watch: bool,
 
     /// With --watch: lift at once, not when a process has used 50 times the CPU time that its lift takes
-    #[arg(long, requires = "watch")]
+    #[arg(long, requires = "watch", help_heading = heading::WATCH)]
     eager: bool,
 
     /// With --watch: whether programs that the processes start are lifted too. What they fork always is
-    #[arg(long, value_enum, default_value_t = ChildrenChoice::Plain, requires = "watch")]
+    #[arg(long, value_enum, default_value_t = ChildrenChoice::Plain, requires = "watch",
+          help_heading = heading::WATCH)]
     children: ChildrenChoice,
 
     /// CPU time of hugelift for collapsing bss, heap, stack and anon, in seconds: for each process or, with
     /// --watch, for all processes together and the whole watch
-    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds, help_heading = heading::WATCH)]
     cpu_budget: Duration,
 
     /// Memory that collapsing them may add, as in 64M: a huge page also has the pages that the program
     /// never touched. With --watch it is the sum for all processes that still run
-    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = quantity::bytes)]
+    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = quantity::bytes,
+          help_heading = heading::WATCH)]
     add: u64,
 
     #[command(flatten)]
@@ -89,11 +91,11 @@ struct ShownArgs {
     seccomp: SeccompChoice,
 
     /// Print JSON, version 1 of the schema
-    #[arg(long)]
+    #[arg(long, help_heading = heading::OUTPUT)]
     json: bool,
 
     /// Also say how long it took, and how long a thread was stopped
-    #[arg(short, long)]
+    #[arg(short, long, help_heading = heading::OUTPUT)]
     verbose: bool,
 }
 

@@ -12,6 +12,7 @@ mod under_load;
 
 pub use options::CompareArgs;
 
+use crate::colour::When;
 use crate::failure::{Exit, Failure};
 use crate::output;
 use experiment::Experiment;
@@ -27,9 +28,9 @@ use std::ffi::OsString;
 ///
 /// # Errors
 /// The options make no sense, a run fails, or the result cannot be written.
-pub fn run(args: &CompareArgs) -> Result<Exit, Failure> {
+pub fn run(args: &CompareArgs, colour: When) -> Result<Exit, Failure> {
     if let Some(pid) = args.live.pid {
-        return run_live(pid, args);
+        return run_live(pid, args, colour);
     }
     let argv: Vec<OsString> = match &args.server.server {
         Some(line) => {
@@ -45,16 +46,16 @@ pub fn run(args: &CompareArgs) -> Result<Exit, Failure> {
     let path = resolve(program)?;
     check(args)?;
     let comparison = Experiment::new(args, argv)?.run(&path)?;
-    console::print(&shown(&comparison, args)?)?;
+    print(&comparison, args, colour)?;
     Ok(Exit::SUCCESS)
 }
 
 /// Compares a process that runs with itself, and prints the comparison.
-fn run_live(pid: u32, args: &CompareArgs) -> Result<Exit, Failure> {
+fn run_live(pid: u32, args: &CompareArgs, colour: When) -> Result<Exit, Failure> {
     let options = Options::new(args)?;
     check(args)?;
     let (comparison, exit) = live::measure(pid, &options)?;
-    console::print(&shown(&comparison, args)?)?;
+    print(&comparison, args, colour)?;
     Ok(exit)
 }
 
@@ -67,19 +68,21 @@ fn check(args: &CompareArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes the page, if one is wanted; returns what is for standard output.
-fn shown(comparison: &Comparison, args: &CompareArgs) -> Result<String, Failure> {
+/// Writes the page, if one is wanted, and prints what is for standard output.
+fn print(comparison: &Comparison, args: &CompareArgs, colour: When) -> Result<(), Failure> {
     if let Some(path) = &args.html {
         let page = document(comparison).map_err(|e| format!("cannot write JSON: {e}"))?;
         if let Some(page) = output::html(path, page)? {
-            return Ok(page);
+            return Ok(console::print(&page)?);
         }
     }
-    if args.json {
-        return output::json(comparison);
+    match (args.json, args.csv) {
+        (true, _) => console::print(&output::json(comparison)?)?,
+        (false, true) => console::print(&csv::csv(comparison)?)?,
+        (false, false) => {
+            let coloured = colour.on_stdout();
+            output::print(&comparison_text::text(comparison, coloured), coloured)?;
+        }
     }
-    if args.csv {
-        return csv::csv(comparison);
-    }
-    Ok(comparison_text::text(comparison))
+    Ok(())
 }

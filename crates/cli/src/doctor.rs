@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `hugelift doctor`: finds what prevents huge pages on this machine or in a process.
 
+use crate::colour::When;
 use crate::failure::{Exit, Failure};
 use crate::output;
 use clap::Args;
 use hugelift_core::printable::{Escape, text_to_parse};
 use hugelift_doctor::facts::Facts;
+use hugelift_doctor::next::next;
 use hugelift_doctor::offers;
 use hugelift_doctor::read;
 use hugelift_doctor::worth::most_worth;
@@ -16,7 +18,7 @@ use hugelift_lab::saved;
 use hugelift_os::io::console;
 use hugelift_os::io::terminal;
 use hugelift_os::machine::tree::Tree;
-use hugelift_report::doctor::{Style, finding_text, measured, text, worth};
+use hugelift_report::doctor::{Style, finding_text, measured, next as show_next, text, worth};
 use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::io::{BufRead, IsTerminal};
@@ -30,7 +32,7 @@ const FOUND: i32 = 1;
 ///
 /// hugelift does not guess from the kernel's version: it tries out what the kernel does, with memory
 /// and small files of its own, which it removes. The last lines name the running programs that would
-/// gain most from a lift. The exit status is 1 if there is a problem or a warning, otherwise 0.
+/// gain most from a lift, and the command to type next. The exit status is 1 if there is a problem or a warning, otherwise 0.
 #[derive(Args, Debug)]
 pub struct DoctorArgs {
     /// Also examine this process
@@ -70,18 +72,20 @@ pub struct DoctorArgs {
 ///
 /// # Errors
 /// The facts cannot be read, a command fails, or the diagnosis cannot be printed.
-pub fn run(args: &DoctorArgs) -> Result<Exit, Failure> {
+pub fn run(args: &DoctorArgs, colour: When) -> Result<Exit, Failure> {
+    let style = Style { width: terminal::width().unwrap_or(80), colour: colour.on_stdout() };
     let facts = facts(args)?;
     let mut findings = diagnose(&facts);
     if args.json {
         console::print(&output::json(&as_json(&facts, &findings, &lab_results(args)))?)?;
     } else if args.fix {
-        if fix(args, &findings)? {
+        if fix(args, &findings, style)? {
             findings = diagnose(&self::facts(args)?);
         }
     } else {
-        let lab = if args.lab { measured(&lab_results(args), style()) } else { String::new() };
-        print(&(text(&facts, &findings, style()) + &lab + &worth(&facts)))?;
+        let lab = if args.lab { measured(&lab_results(args), style) } else { String::new() };
+        let next = show_next(&next(&facts, &findings), style);
+        print(&(text(&facts, &findings, style) + &lab + &worth(&facts) + &next), style)?;
     }
     let worst = findings.iter().map(|f| f.severity).max();
     Ok(if worst.is_some_and(|w| w >= Severity::Warning) { Exit(FOUND) } else { Exit::SUCCESS })
@@ -125,38 +129,26 @@ fn lab_results(args: &DoctorArgs) -> Vec<Report> {
     reports
 }
 
-fn style() -> Style {
-    #[allow(clippy::disallowed_methods, reason = "asks about the terminal, and writes nothing")]
-    let colour = std::io::stdout().is_terminal()
-        && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
-        && std::env::var_os("TERM").is_none_or(|t| t != "dumb");
-    Style { width: terminal::width().unwrap_or(80), colour }
-}
-
 fn as_json(facts: &Facts, findings: &[Finding], lab: &[Report]) -> Value {
     let offers = facts.process.as_ref().map(offers).unwrap_or_default();
     let lab =
         lab.iter().map(|r| json!({ "experiment": r.experiment, "date": r.date, "advice": r.outcome.advice }));
     let measured: Vec<_> = lab.collect();
     json!({ "version": VERSION, "findings": findings, "offers": offers, "facts": facts,
-            "measured": measured, "worth": most_worth(facts) })
+            "measured": measured, "worth": most_worth(facts), "next": next(facts, findings) })
 }
 
-fn print(text: &str) -> Result<(), Failure> {
-    match style().colour {
-        true => console::print_coloured(text)?,
-        false => console::print(text)?,
-    }
-    Ok(())
+fn print(text: &str, style: Style) -> Result<(), Failure> {
+    Ok(output::print(text, style.colour)?)
 }
 
 /// Shows the safe commands, and runs those that the user agrees to. Returns whether any was run.
-fn fix(args: &DoctorArgs, findings: &[Finding]) -> Result<bool, Failure> {
+fn fix(args: &DoctorArgs, findings: &[Finding], style: Style) -> Result<bool, Failure> {
     let safe: Vec<(&Finding, &String)> =
         findings.iter().filter(|f| f.safe).filter_map(|f| Some((f, f.command.as_ref()?))).collect();
     let rest = findings.len() - safe.len();
     if safe.is_empty() {
-        print("nothing to fix: no finding has a command that costs nothing and can be undone\n")?;
+        print("nothing to fix: no finding has a command that costs nothing and can be undone\n", style)?;
     }
     let ask = !args.yes;
     if ask && !safe.is_empty() && !std::io::stdin().is_terminal() {
@@ -164,8 +156,8 @@ fn fix(args: &DoctorArgs, findings: &[Finding]) -> Result<bool, Failure> {
     }
     let mut any = false;
     for (finding, command) in safe {
-        print(&finding_text(finding, style()))?;
-        if ask && !agreed()? {
+        print(&finding_text(finding, style), style)?;
+        if ask && !agreed(style)? {
             continue;
         }
         // The command is run as it is shown. PATH makes 'hugelift' in it this program.
@@ -179,11 +171,11 @@ fn fix(args: &DoctorArgs, findings: &[Finding]) -> Result<bool, Failure> {
             let line = said.lines().next().unwrap_or_default();
             return Err(format!("'{command}' failed ({}): {line}; run it as root (sudo)", done.status).into());
         }
-        print("  done\n")?;
+        print("  done\n", style)?;
         any = true;
     }
     if rest > 0 {
-        print(&format!("\n{rest} more that you must decide on: hugelift doctor\n"))?;
+        print(&format!("\n{rest} more that you must decide on: hugelift doctor\n"), style)?;
     }
     Ok(any)
 }
@@ -196,8 +188,8 @@ fn own_path() -> OsString {
     std::env::join_paths(folders).unwrap_or(path)
 }
 
-fn agreed() -> Result<bool, Failure> {
-    print("  run it? [y/N] ")?;
+fn agreed(style: Style) -> Result<bool, Failure> {
+    print("  run it? [y/N] ", style)?;
     let mut answer = String::new();
     std::io::stdin().lock().read_line(&mut answer).map_err(|e| format!("standard input: {e}"))?;
     Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))

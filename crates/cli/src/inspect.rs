@@ -3,7 +3,7 @@
 //! could be, and why the rest is not.
 
 use crate::failure::{Exit, Failure};
-use crate::options::PolicyArgs;
+use crate::options::{PolicyArgs, heading};
 use crate::output;
 use crate::program::{file_snapshot, path_of};
 use clap::Args;
@@ -38,16 +38,16 @@ pub struct InspectArgs {
     policy: PolicyArgs,
 
     /// Print JSON, version 1 of the schema
-    #[arg(long)]
+    #[arg(long, help_heading = heading::OUTPUT)]
     json: bool,
 
     /// Also write a picture of it: one HTML file that needs no network (-: to standard output,
     /// instead of the report)
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = heading::OUTPUT)]
     html: Option<PathBuf>,
 
     /// Also show the objects and parts with nothing to lift
-    #[arg(short, long)]
+    #[arg(short, long, help_heading = heading::OUTPUT)]
     verbose: bool,
 
     /// A process by its id, or a program by its path or a name on PATH

@@ -8,6 +8,28 @@ use hugelift_core::quantity;
 use hugelift_core::snapshot::Part;
 use hugelift_lift::options::{AfterFork, Children, DataBacking, Malloc, Numa, PolicyOptions, Seccomp};
 
+/// Headings of the help, each above a group of options.
+pub mod heading {
+    /// Which memory is lifted.
+    pub const WHAT: &str = "What is lifted";
+    /// Where huge pages come from, and how many.
+    pub const PAGES: &str = "Huge pages";
+    /// How the program runs.
+    pub const PROGRAM: &str = "How the program runs";
+    /// Which processes are meant.
+    pub const SELECT: &str = "Which processes";
+    /// How long it goes on, and what it may cost.
+    pub const WATCH: &str = "How long, and at which cost";
+    /// When there are enough pairs.
+    pub const ENOUGH: &str = "When it ends";
+    /// Options for servers under a load.
+    pub const SERVER: &str = "Servers";
+    /// Options for a process that runs.
+    pub const LIVE: &str = "A process that runs";
+    /// What is printed or written.
+    pub const OUTPUT: &str = "Output";
+}
+
 /// `--backing`
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum BackingChoice {
@@ -111,42 +133,43 @@ pub enum SpanChoice {
 #[derive(Args, Clone, Debug)]
 pub struct PolicyArgs {
     /// Where huge pages come from
-    #[arg(long, value_enum, default_value_t = BackingChoice::Auto)]
+    #[arg(long, value_enum, default_value_t = BackingChoice::Auto, help_heading = heading::PAGES)]
     pub backing: BackingChoice,
 
     /// Size of the huge pages, as in 2M or 1G; auto mixes all available sizes, large ones first
     /// [default: the usual one of the backing]
-    #[arg(long, value_name = "SIZE|auto", value_parser = page_choice)]
+    #[arg(long, value_name = "SIZE|auto", value_parser = page_choice, help_heading = heading::PAGES)]
     pub page_size: Option<PageChoice>,
 
     /// Parts of the program to lift
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [PartChoice::Text, PartChoice::Rodata])]
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [PartChoice::Text, PartChoice::Rodata],
+          help_heading = heading::WHAT)]
     pub parts: Vec<PartChoice>,
 
     /// Where huge pages for writable parts come from
-    #[arg(long, value_enum, default_value_t = DataBackingChoice::Thp)]
+    #[arg(long, value_enum, default_value_t = DataBackingChoice::Thp, help_heading = heading::PAGES)]
     pub data_backing: DataBackingChoice,
 
     /// NUMA nodes to have copies and writable memory on: local, interleave, or a list as in 0-1
     /// [default: as the program's own memory policy says]
-    #[arg(long, value_name = "local|interleave|NODES")]
+    #[arg(long, value_name = "local|interleave|NODES", help_heading = heading::PAGES)]
     pub numa: Option<Numa>,
 
     /// Memory under a control group's limit that the program can do without, as in 64M: this much
     /// may go into copies. Without it, all that the limit leaves is the program's
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    #[arg(long, value_name = "SIZE", value_parser = size, help_heading = heading::PAGES)]
     pub spare: Option<u64>,
 
     /// What becomes of the first and the last huge page of a part, which it fills partly
-    #[arg(long, value_enum, default_value_t = SpanChoice::Inner)]
+    #[arg(long, value_enum, default_value_t = SpanChoice::Inner, help_heading = heading::WHAT)]
     pub span: SpanChoice,
 
     /// Lift only objects whose path or file name matches (repeatable)
-    #[arg(long, value_name = "GLOB")]
+    #[arg(long, value_name = "GLOB", help_heading = heading::WHAT)]
     pub object: Vec<String>,
 
     /// Do not lift objects whose path or file name matches (repeatable)
-    #[arg(long, value_name = "GLOB")]
+    #[arg(long, value_name = "GLOB", help_heading = heading::WHAT)]
     pub exclude: Vec<String>,
 }
 

@@ -5,6 +5,7 @@ use crate::failure::Failure;
 use anyhow::Context as _;
 use hugelift_core::printable;
 use hugelift_core::printable::Escape;
+use hugelift_os::io::console::{self, PrintError};
 use hugelift_os::io::output;
 use serde::Serialize;
 use std::path::Path;
@@ -16,6 +17,14 @@ use std::path::Path;
 pub fn json(value: &impl Serialize) -> Result<String, Failure> {
     let text = printable::json(value).map_err(|e| format!("cannot write JSON: {e}"))?;
     Ok(text + "\n")
+}
+
+/// Prints text, in which hugelift has put colours if `coloured`.
+///
+/// # Errors
+/// Standard output cannot be written.
+pub fn print(text: &str, coloured: bool) -> Result<(), PrintError> {
+    if coloured { console::print_coloured(text) } else { console::print(text) }
 }
 
 /// Returns `rows` as comma-separated values.

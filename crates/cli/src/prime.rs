@@ -2,6 +2,8 @@
 //! `hugelift prime`: puts the page cache of programs and their shared objects on huge pages, for
 //! every process of the machine.
 
+mod planned;
+
 use crate::FAILED;
 use crate::failure::{Exit, Failure};
 use crate::output;
@@ -12,6 +14,7 @@ use hugelift_core::elf::ElfError;
 use hugelift_core::maps::FileId;
 use hugelift_core::prime::{FileReport, PrimeReport, Replaced, text};
 use hugelift_core::printable::Escape;
+use hugelift_core::separate::Options;
 use hugelift_os::elf::elf_file::{ElfFile, FileError};
 use hugelift_os::elf::file_snapshot::executable;
 use hugelift_os::elf::needed::needed;
@@ -21,7 +24,8 @@ use hugelift_os::io::entry::is_trusted;
 use hugelift_os::launch::lookup::resolve;
 use hugelift_os::launch::program::ExecError;
 use hugelift_os::pagecache::prime::{blocked, check, huge_page, prime as prime_file};
-use hugelift_os::pagecache::replace::{replace, restore};
+use hugelift_os::pagecache::relay::RelayError;
+use hugelift_os::pagecache::replace::{ReplaceError, replace, restore};
 use hugelift_os::proc::procfs::{ProcError, Process};
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -63,6 +67,19 @@ pub struct PrimeArgs {
     /// Symbolic links of other users are not followed.
     #[arg(long, conflicts_with = "check")]
     replace: bool,
+
+    /// With --replace: give the code of each file huge pages of its own, as align --separate does
+    ///
+    /// Files that are huge without a copy are replaced too, if their code gains by it. A file that cannot be
+    /// separated is replaced as without this option.
+    #[arg(long, requires = "replace")]
+    separate: bool,
+
+    /// With --replace --separate: change nothing; print what each file and all together would gain and take
+    ///
+    /// Each file is separated and proven, which takes seconds for large ones.
+    #[arg(long, requires = "separate")]
+    dry_run: bool,
 
     /// With --replace: a shell command that must have the same result with the copy as with the
     /// file; {} in it stands for the file's name
@@ -107,6 +124,9 @@ pub fn run(args: &PrimeArgs) -> Result<Exit, Failure> {
         }
     }
     let page = huge_page();
+    if args.dry_run {
+        return plan(wanted, page.map_err(|obstacle| obstacle.to_string())?, args.json);
+    }
     let treat = |item: Item| match (item, &page) {
         (Item::Unreadable(report), _) => report,
         (Item::Object(file, _), Err(obstacle)) => blocked(&file, obstacle),
@@ -114,7 +134,7 @@ pub fn run(args: &PrimeArgs) -> Result<Exit, Failure> {
         (Item::Object(file, foreign), Ok(page)) => {
             let report = prime_file(&file, *page);
             match foreign {
-                _ if !(args.replace && report.gains_by_copy()) => report,
+                _ if !(args.replace && (args.separate || report.gains_by_copy())) => report,
                 Some(why) => FileReport { not_replaced: Some(why), ..report },
                 None => replaced(&file, report, *page, args),
             }
@@ -136,14 +156,39 @@ pub fn run(args: &PrimeArgs) -> Result<Exit, Failure> {
     })
 }
 
+/// Prints what would become of the files.
+fn plan(wanted: Wanted, page: PageSize, json: bool) -> Result<Exit, Failure> {
+    let failed = wanted.failed;
+    let planned = planned::Planned::new(wanted.items, page);
+    console::print(&if json { output::json(&planned)? } else { planned.text() })?;
+    Ok(if failed { Exit(FAILED) } else { Exit::SUCCESS })
+}
+
 /// Replaces the file by a copy, and returns the report on the copy; if that fails, `report` with the
 /// reason.
 fn replaced(file: &ElfFile, report: FileReport, page: PageSize, args: &PrimeArgs) -> FileReport {
-    let done = match replace(file, page, args.attempt.as_deref()) {
+    let attempt = args.attempt.as_deref();
+    let mut done = replace(file, page, args.separate.then(|| Options::usual(page)), attempt);
+    if let Err(ReplaceError::Relay(RelayError::Inseparable { source, .. })) = &done {
+        if report.gains_by_copy() {
+            tracing::debug!(path = ?file.path, why = %source, "not separated");
+            done = replace(file, page, None, attempt);
+        } else {
+            // It is huge as far as it can be.
+            if !source.gains_nothing() {
+                say(&format!("{}: not separated: {source}", file.path.escaped()));
+            }
+            return report;
+        }
+    }
+    let done = match done {
         Ok(done) => done,
         Err(error) => return FileReport { not_replaced: Some(error.to_string()), ..report },
     };
-    let replaced = Replaced { original: done.original.into(), aslr_bits_lost: done.layout.aslr_bits_lost() };
+    if let Some(why) = &done.not_compared {
+        say(&format!("{}: the loaded copy was not compared: {why}", done.path.escaped()));
+    }
+    let replaced = Replaced { original: done.original.into(), aslr_bits_lost: done.aslr_bits_lost };
     let report = match ElfFile::open(&done.path) {
         Ok(copy) => prime_file(&copy, page),
         Err(error) => FileReport::failed((&file.path).into(), error.to_string()),

@@ -2,8 +2,10 @@
 //! `hugelift run`: starts a program on huge pages. [`hugelift_lift::start`] does it.
 
 use crate::failure::{Exit, Failure};
-use crate::options::{AfterForkChoice, ChildrenChoice, MallocChoice, NamesChoice, PolicyArgs, SeccompChoice};
-use clap::Args;
+use crate::options::{
+    AfterForkChoice, ChildrenChoice, MallocChoice, NamesChoice, PolicyArgs, SeccompChoice, heading,
+};
+use clap::{Args, ValueHint};
 use hugelift_core::demangle::Names;
 use hugelift_lift::options::{LiftOptions, StartOptions, Verbosity};
 use hugelift_lift::start::{EarlyStatus, start};
@@ -20,44 +22,44 @@ pub struct RunArgs {
     policy: PolicyArgs,
 
     /// Run the program as this user, by name or number (root only)
-    #[arg(long, value_name = "USER[:GROUP]")]
+    #[arg(long, value_name = "USER[:GROUP]", value_hint = ValueHint::Username, help_heading = heading::PROGRAM)]
     user: Option<String>,
 
     /// Have the program's allocator put the heap on huge pages, by its variable of the environment
-    #[arg(long, value_enum, default_value_t = MallocChoice::Auto)]
+    #[arg(long, value_enum, default_value_t = MallocChoice::Auto, help_heading = heading::PROGRAM)]
     malloc: MallocChoice,
 
     /// Copy text and rodata at the start. Without it, --backing auto copies while the program runs, once it
     /// has used 50 times the CPU time that the copy takes
-    #[arg(long)]
+    #[arg(long, help_heading = heading::PROGRAM)]
     eager: bool,
 
     /// What becomes of the programs that the program starts
-    #[arg(long, value_enum, default_value_t = ChildrenChoice::Plain)]
+    #[arg(long, value_enum, default_value_t = ChildrenChoice::Plain, help_heading = heading::PROGRAM)]
     children: ChildrenChoice,
 
     /// What becomes of huge pages that writes after a fork have split
-    #[arg(long, value_enum, default_value_t = AfterForkChoice::Auto)]
+    #[arg(long, value_enum, default_value_t = AfterForkChoice::Auto, help_heading = heading::PROGRAM)]
     after_fork: AfterForkChoice,
 
     /// Pages of the pool that are kept for what a forked child writes (--data-backing hugetlb)
-    #[arg(long, value_name = "PAGES", default_value_t = 0)]
+    #[arg(long, value_name = "PAGES", default_value_t = 0, help_heading = heading::PROGRAM)]
     fork_reserve: u64,
 
     /// What is done under a seccomp filter, which may kill a process for the calls of a lift
-    #[arg(long, value_enum, default_value_t = SeccompChoice::Auto)]
+    #[arg(long, value_enum, default_value_t = SeccompChoice::Auto, help_heading = heading::PROGRAM)]
     seccomp: SeccompChoice,
 
     /// Print what would be done, and start nothing
-    #[arg(long)]
+    #[arg(long, help_heading = heading::OUTPUT)]
     dry_run: bool,
 
     /// Do not start the program (exit 125) unless all that was planned is lifted
-    #[arg(long)]
+    #[arg(long, help_heading = heading::OUTPUT)]
     strict: bool,
 
     /// Write what smaps shows after the lift to FILE, as JSON
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = heading::OUTPUT)]
     report: Option<PathBuf>,
 
     /// Name copied code for perf(1): write /tmp/perf-PID.map, and remove it at the program's end;
@@ -68,20 +70,22 @@ pub struct RunArgs {
         value_name = "NAMES",
         num_args = 0..=1,
         require_equals = true,
-        default_missing_value = "demangled"
+        default_missing_value = "demangled",
+        help_heading = heading::OUTPUT
     )]
     perf_map: Option<NamesChoice>,
 
     /// Say what was lifted (-vv: and every skip)
-    #[arg(short, long, action = clap::ArgAction::Count)]
+    #[arg(short, long, action = clap::ArgAction::Count, help_heading = heading::OUTPUT)]
     verbose: u8,
 
     /// Say nothing
-    #[arg(short, long, conflicts_with = "verbose")]
+    #[arg(short, long, conflicts_with = "verbose", help_heading = heading::OUTPUT)]
     quiet: bool,
 
     /// The program, looked up on PATH, and its arguments
-    #[arg(required = true, trailing_var_arg = true, value_names = ["PROG", "ARGS"])]
+    #[arg(required = true, trailing_var_arg = true, value_hint = ValueHint::CommandWithArguments,
+          value_names = ["PROG", "ARGS"])]
     command: Vec<OsString>,
 }
 
@@ -142,7 +146,7 @@ pub fn run(args: RunArgs, status: EarlyStatus) -> Result<Exit, Failure> {
 
 #[cfg(test)]
 mod tests {
-    use crate::run_options;
+    use crate::command_line::run_options;
     use hugelift_core::policy::{Backing, PageChoice, SpanChoice};
     use hugelift_core::snapshot::Part;
     use hugelift_lift::options::{

@@ -4,7 +4,7 @@
 
 use crate::failure::{Exit, Failure};
 use crate::output;
-use clap::Args;
+use clap::{Args, ValueHint};
 use hugelift_core::printable::{Escape, Untrusted};
 use hugelift_core::quantity;
 use hugelift_measure::perf::counters::{Counters, PerfError, Start, raise_file_limit};
@@ -53,7 +53,7 @@ pub struct StatArgs {
     counters: Option<PathBuf>,
 
     /// The program, looked up on PATH, and its arguments
-    #[arg(trailing_var_arg = true, value_names = ["CMD", "ARGS"])]
+    #[arg(trailing_var_arg = true, value_hint = ValueHint::CommandWithArguments, value_names = ["CMD", "ARGS"])]
     command: Vec<OsString>,
 }
 

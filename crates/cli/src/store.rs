@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `hugelift store`: lists and verifies the store of shared code, and drops entries; the same for
-//! the notes of past runs, which are beside it.
+//! `hugelift store`: lists and verifies the store of shared code, and drops entries.
 
 use crate::failure::{Exit, Failure};
 use crate::output;
@@ -23,7 +22,7 @@ const STATE: Column = LEFT.at_least(12);
 /// Exit status where an entry is found damaged.
 const DAMAGED: i32 = 1;
 
-/// Manage the store of shared code that 'run --backing shared' makes, and the notes of past runs
+/// Manage the store of shared code that 'run --backing shared' makes
 ///
 /// Each user has a store, in $XDG_RUNTIME_DIR/hugelift/store. The store of root, in
 /// /run/hugelift/store, also serves other users, with the entries that they may read.
@@ -39,9 +38,7 @@ pub struct StoreArgs {
 
 #[derive(Subcommand, Debug)]
 enum Action {
-    /// Show each entry: its object, its size, how much of it is huge, how many processes map it, and
-    /// its age; and the notes: how many runs of a program were recorded, the CPU time that they took,
-    /// and how much they touched
+    /// Show each entry: its object, its size, how much of it is huge, how many processes map it, and its age
     List {
         /// Print JSON, version 1 of the schema
         #[arg(long)]
@@ -49,17 +46,17 @@ enum Action {
     },
     /// Read every entry and compare it with its checksum; drop damaged ones (exit status 1)
     Verify,
-    /// Drop entries and notes that are stale or whose file is no longer public; then the least recently
-    /// used entries, until the others fit
+    /// Drop entries that are stale or whose file is no longer public; then the least recently used ones, until the
+    /// others fit
     Gc {
         /// How much memory the entries may take, as in 512M [default: half of the file system]
         #[arg(long, value_name = "SIZE", value_parser = quantity::bytes)]
         budget: Option<u64>,
     },
-    /// Drop the entries and notes of these objects
+    /// Drop the entries of these objects
     #[command(group(ArgGroup::new("which").required(true)))]
     Drop {
-        /// Drop all entries and notes, and the store itself
+        /// Drop all entries, and the store itself
         #[arg(long, group = "which")]
         all: bool,
 

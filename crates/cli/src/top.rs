@@ -3,8 +3,10 @@
 
 mod draw;
 mod live;
+mod suggestion;
 mod view;
 
+use crate::colour::When;
 use crate::failure::{Exit, Failure};
 use crate::output;
 use clap::Args;
@@ -55,11 +57,11 @@ const SHARE: u32 = 4;
 ///
 /// # Errors
 /// `/proc` cannot be read, there is no terminal, or the result cannot be printed.
-pub fn run(args: &TopArgs) -> Result<Exit, Failure> {
+pub fn run(args: &TopArgs, colour: When) -> Result<Exit, Failure> {
     if args.once {
         once(args)?
     } else {
-        live::live(args)?
+        live::live(args, colour.on_stdout())?
     }
     Ok(Exit::SUCCESS)
 }

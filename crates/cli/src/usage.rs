@@ -1,7 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Errors of a command line, in one line as all other messages of hugelift.
+//! What a command line gets that is not run: help, the version, or an error in one line as all other messages
+//! of hugelift.
 
+use crate::FAILED;
+use crate::colour::When;
 use clap::error::ErrorKind;
+use hugelift_os::io::console;
+
+/// Exit status where no command is given, as of git and of others: neither a success nor a failure of
+/// hugelift's own.
+const NO_COMMAND: i32 = 2;
+
+/// Returns the exit status.
+pub fn status(error: &clap::Error) -> i32 {
+    match error.kind() {
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => NO_COMMAND,
+        _ if error.use_stderr() => FAILED,
+        _ => 0,
+    }
+}
+
+/// Prints help or the version on standard output. Where a command is missing, prints the help on stderr.
+pub fn show(error: &clap::Error, when: When) {
+    let text = error.render();
+    // It fails only if no process reads the output.
+    let _ = match (error.use_stderr(), when.on_stdout()) {
+        (true, _) => console::print_to_stderr(&text.to_string()),
+        (false, true) => console::print_coloured(&text.ansi().to_string()),
+        (false, false) => console::print(&text.to_string()),
+    };
+}
 
 /// Returns clap's message of several lines as one line: what was given, what may have been meant,
 /// and which command lists all options. Returns `None` where clap prints help instead.
@@ -22,15 +50,17 @@ pub fn complaint(error: &clap::Error, subcommand: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::complaint;
-    use crate::{Cli, subcommands};
-    use clap::Parser;
+    use super::{complaint, status};
+    use crate::command_line::{definition, subcommands};
     use std::ffi::OsString;
 
+    fn error(words: &[&str]) -> clap::Error {
+        definition().try_get_matches_from([&["hugelift"], words].concat()).expect_err("an error")
+    }
+
     fn of(words: &[&str]) -> Option<String> {
-        let words = [&["hugelift"], words].concat();
-        let error = Cli::try_parse_from(&words).err().expect("an error");
-        complaint(&error, &subcommands(&words.iter().map(OsString::from).collect::<Vec<_>>()))
+        let all: Vec<OsString> = [&["hugelift"], words].concat().iter().map(OsString::from).collect();
+        complaint(&error(words), &subcommands(&all))
     }
 
     #[test]
@@ -59,6 +89,21 @@ mod tests {
     fn help_is_no_complaint() {
         for words in [&["--help"][..], &["run", "--help"], &["--version"], &[]] {
             assert_eq!(of(words), None, "{words:?}");
+        }
+    }
+
+    #[test]
+    fn exit_statuses() {
+        for (words, expected) in [
+            (&["--help"][..], 0),
+            (&["run", "-h"], 0),
+            (&["--version"], 0),
+            (&[], 2),
+            (&["store"], 2),
+            (&["nonsense"], 125),
+            (&["run", "--nonsense"], 125),
+        ] {
+            assert_eq!(status(&error(words)), expected, "{words:?}");
         }
     }
 }

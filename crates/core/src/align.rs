@@ -22,7 +22,7 @@
 
 mod edits;
 mod groups;
-mod tables;
+pub(crate) mod tables;
 mod verify;
 
 pub use verify::{Difference, verify};
@@ -251,9 +251,9 @@ pub enum Refusal {
 }
 
 /// The smallest base page that programs are linked for.
-const BASE_PAGE: u64 = 4096;
+pub(crate) const BASE_PAGE: u64 = 4096;
 
-fn congruent(a: u64, b: u64, modulus: u64) -> bool {
+pub(crate) fn congruent(a: u64, b: u64, modulus: u64) -> bool {
     a.wrapping_sub(b) & (modulus - 1) == 0
 }
 
@@ -323,8 +323,15 @@ fn placed(s: &Segment, whole: u64, plan: &groups::Plan, page: PageSize) -> Place
 
 /// Returns the bytes of a segment in whole huge pages; its mapping consists of whole base pages.
 fn whole(segment: &Segment, page: PageSize) -> u64 {
-    let base = PageSize::SMALL;
-    let start = Addr(segment.vaddr).align_down(base);
-    let end = Addr(segment.vaddr).checked_add(segment.filesz).and_then(|end| end.align_up(base));
-    end.and_then(|end| Range::new(start, end)?.inner(page)).map_or(0, Range::len)
+    let base = base_of(page);
+    let start = Addr(segment.vaddr / base * base);
+    let end = segment.vaddr.checked_add(segment.filesz).and_then(|end| end.checked_next_multiple_of(base));
+    end.and_then(|end| Range::new(start, Addr(end))?.inner(page)).map_or(0, Range::len)
+}
+
+/// Returns the base page of machines that have huge pages of size `page`: one table of the last level maps a huge
+/// page, and has as many entries of 8 bytes as fit into a base page. Larger huge pages are those of a higher level.
+pub(crate) fn base_of(page: PageSize) -> u64 {
+    let bases = [BASE_PAGE, 0x4000, 0x10000];
+    bases.into_iter().find(|base| base * (base / 8) >= page.bytes()).unwrap_or(BASE_PAGE)
 }

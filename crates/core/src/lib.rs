@@ -45,6 +45,7 @@ pub mod relocate;
 pub mod report;
 pub mod restore;
 pub mod seccomp;
+pub mod separate;
 pub mod skip;
 pub mod smaps;
 pub mod snapshot;

@@ -4,6 +4,7 @@
 //! ```text
 //! read::facts() -> Facts -> diagnose() -> findings
 //!                        -> most_worth() -> programs with the command that lifts each
+//!                        -> next() -> the command to type next
 //! ```
 //!
 //! | module | holds |
@@ -12,11 +13,13 @@
 //! | [`read`] | reading the facts: of the machine, of a process, of the programs that run |
 //! | `findings` | what the facts show, one file a group of findings; a pure function of them |
 //! | [`worth`] | the programs that are most worth a lift |
+//! | [`next`] | what to do next |
 //!
 //! `hugelift_report::doctor` shows them to people.
 
 pub mod facts;
 mod findings;
+pub mod next;
 pub mod read;
 pub mod worth;
 

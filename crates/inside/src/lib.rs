@@ -26,3 +26,7 @@ pub mod table;
 
 #[cfg(loaded)]
 mod freestanding;
+
+/// The library as a file: the bytes that are loaded into programs.
+#[cfg(not(loaded))]
+pub static FILE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libhugelift_inside.so"));

@@ -23,3 +23,11 @@ pub(crate) fn preload(options: &StartOptions, job: &mut LiftJob, path: &Path) ->
     }
     Ok(())
 }
+
+/// Removes the variables again, for a program that is started plainly.
+///
+/// # Errors
+/// setenv(3) fails.
+pub(crate) fn withdraw() -> Result<(), Failure> {
+    Ok(Inside::withdraw().map_err(|e| format!("cannot set a variable: {e}"))?)
+}

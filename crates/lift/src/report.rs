@@ -141,16 +141,16 @@ impl LiftJob {
         for later in opened_later(&program.path).into_iter().take(MAX_NAMED) {
             let (path, code) = (later.file.path.escaped(), human_bytes(later.whole));
             let prime = format!("hugelift prime {}", quoted(later.file.path.as_os_str()));
-            let line = match self.lifts_later() && !self.leaves_all_memory(snapshot) {
-                true => format!(
-                    "it opens {path} ({code} of code) after its start: lifted while it runs; {prime}, while no \
-                     process has it mapped, makes it huge without a copy"
-                ),
-                false => format!(
-                    "it opens {path} ({code} of code) after its start: not lifted; {prime}, while no process has \
-                     it mapped, makes it huge"
-                ),
+            let is_lifted = self.lifts_later() && !self.leaves_all_memory(snapshot);
+            let (what, how) = match (is_lifted, self.asked.options.eager) {
+                (true, _) => ("lifted while it runs", " without a copy"),
+                (false, true) => ("not lifted, as --eager leaves no process beside the program", ""),
+                (false, false) => ("not lifted", ""),
             };
+            let line = format!(
+                "it opens {path} ({code} of code) after its start: {what}; {prime}, while no process has it mapped, \
+                 makes it huge{how}"
+            );
             self.asked.say(Verbosity::Summary, &line);
         }
     }

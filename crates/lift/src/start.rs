@@ -101,7 +101,12 @@ enum Tried {
 
 /// Becomes the program at `path`, with a helper beside it if there can be one. Returns if that fails.
 fn become_program(options: &StartOptions, job: &mut LiftJob, path: &Path) -> Result<Tried, Failure> {
-    library::preload(options, job, path)?;
+    // A program that is started plainly, such as a set-uid one, gets no library.
+    let examined = examine(path);
+    match examined {
+        Ok(()) => library::preload(options, job, path)?,
+        Err(_) => library::withdraw()?,
+    }
     if let Some(Verdict::Refuse(status)) = job.give_up_children() {
         return Ok(Tried::Refused(status));
     }
@@ -112,7 +117,7 @@ fn become_program(options: &StartOptions, job: &mut LiftJob, path: &Path) -> Res
     let adopts = job.adopts;
     // The helper has a copy of the job: it is another process. Its hooks are in `job`, in the order of
     // time.
-    let helper = match examine(path).and_then(|()| launch::start_helper(job, &keep, adopts)) {
+    let helper = match examined.and_then(|()| launch::start_helper(job, &keep, adopts)) {
         Ok(helper) => Some(helper),
         Err(why) => match job.asked.bypass(&why) {
             Verdict::Refuse(status) => return Ok(Tried::Refused(status)),

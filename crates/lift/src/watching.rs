@@ -53,11 +53,9 @@ impl LiftJob {
     /// pages if it `joins`.
     fn watch(&self, pid: u32, joins: bool) -> Option<Watcher> {
         let (mark, options) = (self.mark.as_deref(), &self.asked.options);
-        // With --eager everything is done at the start, except what the program maps later.
-        let maps_more = self.policy.parts.contains(&Part::Anon);
-        let lifts = (!options.eager || mark.is_some() || maps_more) && self.lifts_later();
-        let live =
-            lifts.then(|| LiveLift::of_run(pid, mark, &self.policy, &self.asked.program, options.verbosity));
+        let live = self
+            .lifts_later()
+            .then(|| LiveLift::of_run(pid, mark, &self.policy, &self.asked.program, options.verbosity));
         let live = live.flatten();
         if live.is_none() && !joins {
             return None;
@@ -81,9 +79,11 @@ impl LiftJob {
         (!watcher.is_empty()).then_some(watcher)
     }
 
-    /// Returns whether the program can be lifted while it runs.
+    /// Returns whether the program is lifted while it runs.
     pub(crate) fn lifts_later(&self) -> bool {
-        !self.adopts
+        // With --eager everything is done at the start, except for what the program maps later and for its children.
+        let maps_more = self.policy.parts.contains(&Part::Anon);
+        !self.adopts && (!self.asked.options.eager || self.mark.is_some() || maps_more)
     }
 
     /// Says why the programs that the program starts are not lifted, if that is so.

@@ -10,6 +10,7 @@
 //! | [`trace`] | changing a process by ptrace(2) |
 //! | [`watch`] | what stays beside a program while it runs |
 //! | [`pagecache`] | huge folios in the page cache |
+//! | [`separate`] | a separated file and its original, as the loader loads them |
 //! | [`store`] | one copy of code for all processes |
 //! | [`io`] | files and streams: opened safely, written whole or not at all |
 //! | [`arch`] | machine code and registers; no other folder depends on the architecture |
@@ -22,6 +23,7 @@ pub mod launch;
 pub mod machine;
 pub mod pagecache;
 pub mod proc;
+pub mod separate;
 pub mod store;
 pub mod trace;
 pub mod watch;

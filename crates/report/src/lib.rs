@@ -18,6 +18,7 @@ pub mod doctor;
 pub mod html;
 pub mod lab;
 pub mod lift;
+mod paint;
 pub mod pmu;
 pub mod pool;
 pub mod table;

@@ -53,9 +53,7 @@ impl Row {
     fn needs(self) -> &'static str {
         match self {
             Row::Bare => "",
-            Row::Pagecache => {
-                "a file system with large folios ([which](docs/filesystems.md)); `hugelift prime`"
-            }
+            Row::Pagecache => "a file system with large folios ([which](filesystems.md)); `hugelift prime`",
             Row::SharedFirst => "a tmpfs that allows code; Linux 6.1, or root's own mount",
             Row::Shared => "a first start, as long as the store keeps the copy",
             Row::Thp => "`transparent_hugepage/enabled` not `never`",

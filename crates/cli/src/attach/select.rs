@@ -2,6 +2,7 @@
 //! Which processes are meant: by id, by name, by control group, by systemd unit.
 
 use crate::failure::Failure;
+use crate::options::heading;
 use clap::Args;
 use globset::{Glob, GlobMatcher};
 use hugelift_core::printable::Escape;
@@ -28,15 +29,15 @@ pub struct SelectArgs {
     pids: Vec<u32>,
 
     /// Processes whose name, or whose program's file name, matches (repeatable)
-    #[arg(long, value_name = "GLOB")]
+    #[arg(long, value_name = "GLOB", help_heading = heading::SELECT)]
     name: Vec<String>,
 
     /// Processes of a control group and of those below it, by its path as in /proc/PID/cgroup (repeatable)
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", help_heading = heading::SELECT)]
     cgroup: Vec<PathBuf>,
 
     /// Processes of a systemd unit (repeatable)
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", help_heading = heading::SELECT)]
     unit: Vec<String>,
 }
 

@@ -3,8 +3,10 @@
 
 use super::live::LiveArgs;
 use super::under_load::ServerArgs;
+use crate::command_line::run_options;
+use crate::options::heading;
 use crate::run::RunArgs;
-use clap::{Args, ValueEnum};
+use clap::{Args, ValueEnum, ValueHint};
 use hugelift_core::quantity;
 use hugelift_measure::comparison::Figure;
 use hugelift_measure::program::Output;
@@ -27,9 +29,6 @@ pub struct CompareArgs {
     /// thp='--backing thp'
     #[arg(long, value_name = "NAME='OPTIONS'", value_parser = variant)]
     pub variant: Vec<Variant>,
-
-    #[command(flatten)]
-    pub enough: EnoughArgs,
 
     /// The figure that the verdict compares [default: wall]
     #[arg(long, value_enum, conflicts_with = "server")]
@@ -69,28 +68,32 @@ pub struct CompareArgs {
     pub force: bool,
 
     /// Print JSON, version 1 of the schema: every run, the ratios, the verdicts
-    #[arg(long, conflicts_with = "csv")]
+    #[arg(long, conflicts_with = "csv", help_heading = heading::OUTPUT)]
     pub json: bool,
 
     /// Print every run as a line of comma-separated values
-    #[arg(long)]
+    #[arg(long, help_heading = heading::OUTPUT)]
     pub csv: bool,
 
     /// Write a picture of every pair, the interval and the distribution to FILE (-: to standard
     /// output): one HTML file that needs no network
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = heading::OUTPUT)]
     pub html: Option<PathBuf>,
-
-    #[command(flatten)]
-    pub server: ServerArgs,
-
-    #[command(flatten)]
-    pub live: LiveArgs,
 
     /// The program, looked up on PATH, and its arguments
     #[arg(required_unless_present_any = ["server", "pid"], conflicts_with_all = ["server", "pid"],
-          trailing_var_arg = true, value_names = ["CMD", "ARGS"])]
+          trailing_var_arg = true, value_hint = ValueHint::CommandWithArguments, value_names = ["CMD", "ARGS"])]
     pub command: Vec<OsString>,
+
+    // Each heading also holds for the options behind it, so these are the last.
+    #[command(flatten, next_help_heading = heading::ENOUGH)]
+    pub enough: EnoughArgs,
+
+    #[command(flatten, next_help_heading = heading::SERVER)]
+    pub server: ServerArgs,
+
+    #[command(flatten, next_help_heading = heading::LIVE)]
+    pub live: LiveArgs,
 }
 
 /// When there are enough pairs.
@@ -184,7 +187,7 @@ impl Variant {
     /// `hugelift run` does not accept them.
     pub fn run_args(&self) -> Result<RunArgs, clap::Error> {
         let options = self.options.iter().map(String::as_str);
-        crate::run_options(options.chain(["--", "true"]).map(OsString::from))
+        run_options(options.chain(["--", "true"]).map(OsString::from))
     }
 }
 

@@ -12,13 +12,18 @@ use ratatui::widgets::{Cell, Paragraph, Row, Table, TableState};
 const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
 const FAINT: Style = Style::new().add_modifier(Modifier::DIM);
 
+/// A screen with fewer lines than this has no line for a command.
+const ROOM_FOR_A_COMMAND: u16 = 8;
+
 /// Draws the screen, and sets the view's number of lines for rows.
 pub fn draw(frame: &mut Frame, view: &mut View) {
-    let [title, main, keys] =
-        Layout::vertical([Constraint::Length(1), Constraint::Min(0), Constraint::Length(1)])
-            .areas(frame.area());
+    let command =
+        view.suggestion().filter(|_| view.map.is_none() && frame.area().height >= ROOM_FOR_A_COMMAND);
+    let heights = [1, u16::from(command.is_some()), 1].map(Constraint::Length);
+    let [title, main, try_this, keys] =
+        Layout::vertical([heights[0], Constraint::Min(0), heights[1], heights[2]]).areas(frame.area());
     if let Some(map) = &view.map {
-        frame.render_widget(map_title(map), title);
+        frame.render_widget(map_title(map, view.colour), title);
         let lines = map.lines.iter().skip(map.scroll).map(|line| Line::raw(line.as_str()));
         let aside = u16::try_from(map.aside).unwrap_or(u16::MAX);
         frame.render_widget(Paragraph::new(lines.collect::<Vec<_>>()).scroll((0, aside)), main);
@@ -29,6 +34,9 @@ pub fn draw(frame: &mut Frame, view: &mut View) {
     frame.render_widget(table_title(view), title);
     view.page = usize::from(main.height.saturating_sub(1));
     table(frame, view, main);
+    if let Some(command) = command {
+        frame.render_widget(Line::from(vec![Span::styled("try: ", FAINT), Span::raw(command)]), try_this);
+    }
     if view.typing || !view.filter.is_empty() {
         let cursor = if view.typing { "▏" } else { "  (Esc shows all)" };
         let line =
@@ -58,11 +66,16 @@ fn table_title(view: &View) -> Line<'static> {
     ])
 }
 
-fn map_title(map: &Map) -> Line<'static> {
+/// Returns the style with this colour, if the screen has colours.
+fn tinted(style: Style, colour: bool, tint: Color) -> Style {
+    if colour { style.fg(tint) } else { style }
+}
+
+fn map_title(map: &Map, colour: bool) -> Line<'static> {
     let mut spans = vec![Span::styled(format!("process {}", map.pid), BOLD)];
     if let Some(why) = &map.ended {
         let was = if map.lines.is_empty() { "" } else { "last known state: " };
-        spans.push(Span::styled(format!("  {was}{why}"), Style::new().fg(Color::Red)));
+        spans.push(Span::styled(format!("  {was}{why}"), tinted(Style::new(), colour, Color::Red)));
     }
     Line::from(spans)
 }
@@ -91,11 +104,15 @@ fn table(frame: &mut Frame, view: &mut View, area: Rect) {
             (true, false) => "▾",
             (true, true) => "▴",
         };
-        let style = if mark.is_empty() { BOLD } else { BOLD.fg(Color::Cyan) };
+        let style = if mark.is_empty() { BOLD } else { tinted(BOLD, view.colour, Color::Cyan) };
         cell(*column, format!("{}{mark}", column.title()), style)
     });
     let rows = view.rows().iter().map(|process| {
-        Row::new(columns.iter().map(|column| cell(*column, column.cell(process), style(*column, process))))
+        Row::new(
+            columns
+                .iter()
+                .map(|column| cell(*column, column.cell(process), style(*column, process, view.colour))),
+        )
     });
     let table = Table::new(rows, widths)
         .header(Row::new(header))
@@ -111,9 +128,9 @@ fn cell(column: Column, text: String, style: Style) -> Cell<'static> {
     Cell::from(if column.is_number() { text.right_aligned() } else { text })
 }
 
-fn style(column: Column, process: &Process) -> Style {
+fn style(column: Column, process: &Process, colour: bool) -> Style {
     match (column, &process.text) {
-        (Column::Huge, Some(text)) if text.huge_bytes > 0 => Style::new().fg(Color::Green),
+        (Column::Huge, Some(text)) if text.huge_bytes > 0 => tinted(Style::new(), colour, Color::Green),
         (Column::Huge, None) => FAINT,
         (Column::Text, _) if process.text_bytes.is_none() => FAINT,
         _ => Style::new(),

@@ -15,6 +15,7 @@ use ratatui::DefaultTerminal;
 use ratatui::crossterm::cursor::Show;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use ratatui::crossterm::execute;
+use ratatui::crossterm::style;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGSTOP, SIGTERM};
 use signal_hook::{flag, low_level};
 use std::io::{self, IsTerminal};
@@ -35,7 +36,7 @@ const FIRST: Duration = Duration::from_millis(300);
 ///
 /// # Errors
 /// There is no terminal, or `/proc` cannot be read.
-pub fn live(args: &TopArgs) -> Result<(), Failure> {
+pub fn live(args: &TopArgs, colour: bool) -> Result<(), Failure> {
     #[allow(clippy::disallowed_methods, reason = "asks about the terminal, and writes nothing")]
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
         return Err("top needs a terminal; for scripts: hugelift top --once [--json]".into());
@@ -59,8 +60,11 @@ pub fn live(args: &TopArgs) -> Result<(), Failure> {
         let _ = execute!(io::stdout(), Show);
         then(info);
     }));
+    // The colours are decided already: without this, NO_COLOR would count against --color always.
+    style::force_color_output(true);
     let mut terminal = ratatui::try_init().map_err(failed)?;
-    let ended = session(&mut terminal, args, &readings, &on_screen, &signal);
+    let view = View::new(args.interval, colour);
+    let ended = session(&mut terminal, view, &readings, &on_screen, &signal);
     drop(terminal);
     ratatui::restore();
     let number = i32::try_from(signal.load(Ordering::Relaxed)).unwrap_or(0);
@@ -96,13 +100,12 @@ fn read_on(args: &TopArgs, on_screen: Arc<OnScreen>) -> Receiver<Result<Reading,
 
 fn session(
     terminal: &mut DefaultTerminal,
-    args: &TopArgs,
+    mut view: View,
     readings: &Receiver<Result<Reading, ProcError>>,
     on_screen: &OnScreen,
     signal: &AtomicUsize,
 ) -> Result<(), Failure> {
     let failed = |e: io::Error| format!("cannot use the terminal: {e}");
-    let mut view = View::new(args.interval);
     let mut changed = true;
     while signal.load(Ordering::Relaxed) == 0 {
         match readings.try_recv() {

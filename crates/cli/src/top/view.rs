@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The state of the screen, and what keys do to it, without a terminal and without processes.
 
+use super::suggestion::suggestion;
 use crate::failure::Failure;
 use hugelift_measure::processes::{Column, Reading, Row, matches, rows, sort};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
@@ -66,6 +67,8 @@ pub struct View {
     pub column: Column,
     /// Sorted in reverse.
     pub reverse: bool,
+    /// The screen has colours.
+    pub colour: bool,
     /// Only rows that contain this word are shown.
     pub filter: String,
     /// The user is typing the word.
@@ -85,11 +88,12 @@ pub struct View {
 
 impl View {
     /// Makes an empty view, sorted by busy text.
-    pub fn new(interval: Duration) -> View {
+    pub fn new(interval: Duration, colour: bool) -> View {
         View {
             interval,
             column: Column::BusyText,
             reverse: false,
+            colour,
             filter: String::new(),
             typing: false,
             map: None,
@@ -132,6 +136,11 @@ impl View {
     /// Returns the index of the selected row.
     pub fn selected(&self) -> Option<usize> {
         self.shown.iter().position(|row| Some(row.pid) == self.selected)
+    }
+
+    /// Returns the command that fits the selected process.
+    pub fn suggestion(&self) -> Option<String> {
+        self.shown.get(self.selected()?).map(suggestion)
     }
 
     fn arrange(&mut self) {
@@ -268,6 +277,7 @@ mod tests {
     use hugelift_measure::processes::{Sample, TextState};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
+    use ratatui::style::Color;
 
     fn sample(pid: u32, cpu: u64, text: TextState) -> Sample {
         let stat = Stat {
@@ -286,7 +296,7 @@ mod tests {
 
     /// Three processes of 10, 20 and 30 % CPU time: known, unreadable, not read.
     fn view() -> View {
-        let mut view = View::new(Duration::from_secs(2));
+        let mut view = View::new(Duration::from_secs(2), true);
         let text = TextCoverage::new(10 << 20, [(Backing::Thp, 8 << 20)]);
         let reading = |at, times: u64| Reading {
             at: Duration::from_secs(at),
@@ -337,6 +347,29 @@ mod tests {
         ];
         assert_eq!(lines, want);
         assert_eq!((view.page, view.on_screen()), (3, vec![1, 3, 2]));
+    }
+
+    #[test]
+    fn a_command_for_the_selected_process() {
+        let mut view = view();
+        let lines = drawn(&mut view, 100, 8);
+        assert!(lines[6].starts_with("try: hugelift inspect 1   (its code is mostly"), "{lines:?}");
+        press(&mut view, &[KeyCode::End]);
+        let lines = drawn(&mut view, 100, 8);
+        assert!(lines[6].starts_with("try: sudo hugelift inspect 2 "), "{lines:?}");
+    }
+
+    #[test]
+    fn without_colours_no_cell_has_one() {
+        let colours = |colour: bool| {
+            let mut view = View { colour, ..view() };
+            let mut terminal = Terminal::new(TestBackend::new(100, 8)).unwrap();
+            terminal.draw(|frame| draw(frame, &mut view)).unwrap();
+            let buffer = terminal.backend().buffer().clone();
+            buffer.content().iter().filter(|cell| cell.fg != Color::Reset).count()
+        };
+        assert!(colours(true) > 0);
+        assert_eq!(colours(false), 0);
     }
 
     #[test]

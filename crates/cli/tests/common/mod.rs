@@ -16,6 +16,7 @@ pub mod huge;
 pub mod mounts;
 pub mod recorded;
 pub mod run;
+pub mod schema;
 pub mod screen;
 pub mod ways;
 
@@ -24,6 +25,7 @@ pub use cache::Primed;
 pub use guard::{CGroup, Pool};
 pub use held::Held;
 pub use run::{Cmd, End, Outcome, same, same_lines};
+pub use schema::fits;
 pub use ways::{Way, each_way};
 
 use std::path::PathBuf;

@@ -11,7 +11,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 /// The longest time that a command of these tests may take.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(150);
 /// A path at which neither a store nor notes can exist. No test may depend on the runs of another
 /// test, or on other programs that this machine has started.
 pub const NO_STORE: &str = "/dev/null/none";

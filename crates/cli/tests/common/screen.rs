@@ -90,6 +90,16 @@ impl Screen {
         }
     }
 
+    /// Returns whether anything on the screen has a colour.
+    pub fn is_coloured(&self) -> bool {
+        let seen = self.seen.lock().expect("no panic");
+        let (screen, (rows, columns)) = (seen.screen(), seen.screen().size());
+        let cells = (0..rows).flat_map(|row| (0..columns).map(move |column| (row, column)));
+        cells
+            .filter_map(|(row, column)| screen.cell(row, column))
+            .any(|c| c.fgcolor() != vt100::Color::Default)
+    }
+
     /// Returns whether the program uses the alternate screen.
     pub fn is_full(&self) -> bool {
         self.seen.lock().expect("no panic").screen().alternate_screen()

@@ -3,7 +3,7 @@
 
 use crate::common::huge::pieces;
 use crate::common::run::{PATIENCE, end_group, wait};
-use crate::common::{CGroup, Cmd, End, HUGELIFT, fat};
+use crate::common::{CGroup, Cmd, End, HUGELIFT, fat, fits};
 use crate::{need, need_root, skip};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -148,7 +148,7 @@ fn lines(pipe: impl Read + Send + 'static) -> Receiver<String> {
 
 #[track_caller]
 fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(40);
+    let end = Instant::now() + PATIENCE;
     while !done() {
         assert!(Instant::now() < end, "{what}");
         std::thread::sleep(Duration::from_millis(20));
@@ -165,6 +165,7 @@ fn those_that_come() {
     let idle = place.start(&["waits", "x"]);
     let busy = place.start(&["busy", ENOUGH]);
     let row: Value = serde_json::from_str(&watch.out()).expect("JSON");
+    fits("attach-watch", &row);
     assert_eq!((&row["version"], &row["pid"]), (&1.into(), &busy.pid().into()), "{row}");
     assert!(row["error"].is_null() && row["report"]["totals"]["text"]["huge_bytes"] != 0, "{row}");
     let line = busy.out();

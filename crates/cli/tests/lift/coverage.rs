@@ -4,7 +4,7 @@
 
 use crate::common::held::needed;
 use crate::common::huge::{assert_lifted, assert_no_wx, assert_unchanged, pieces};
-use crate::common::{Cmd, End, Held, build::must, each_backing, fat, find, same};
+use crate::common::{Cmd, End, Held, build::must, each_backing, fat, find, fits, same};
 use crate::{need, skip};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -211,7 +211,7 @@ fn the_report_is_what_smaps_shows() {
         let held = Held::start(&Cmd::new([&program]), Some(&options), &program);
         let text = std::fs::read_to_string(&file).expect("the report exists when the program runs");
         let report: Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
-        assert_eq!(report["version"], 1, "{text}");
+        fits("report", &report);
         let pieces = pieces(held.pid(), &needed(&program));
         for (part, is_text) in [("text", true), ("rodata", false)] {
             let of = |object: &Path| -> u64 {

@@ -4,7 +4,7 @@
 
 use crate::common::{Cmd, End, HUGELIFT, Outcome, Pool, guard, plain};
 use crate::{need, need_root, skip};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const POOL: &[&str] = &["--parts", "data,bss", "--data-backing", "hugetlb"];
@@ -127,16 +127,26 @@ fn static_programs_stay_off_the_pool() {
     assert_eq!(pool.free(), guard::PLENTY);
 }
 
+/// Here the library has no file, and vm.memfd_noexec=2 forbids one in memory that can be mapped as code.
 #[test]
 fn without_the_library_the_pool_is_left_alone() {
     need_root!();
+    need!("unshare");
     let _pool = pool!();
+    if !Path::new("/proc/sys/vm/memfd_noexec").exists() {
+        skip!("no vm.memfd_noexec (Linux 6.3)");
+    }
     let dir = tempfile::TempDir::new().expect("a folder");
     let alone = dir.path().join("hugelift");
     std::fs::copy(HUGELIFT, &alone).expect("copy hugelift");
-    let seen = forks(&["20", "exhaust"]).launcher(&alone).lifted(POOL);
+    // The setting is that of a PID namespace.
+    let enter = ["unshare", "--pid", "--fork", "--mount-proc", "sh", "-c"];
+    let cmd = forks(&["20", "exhaust"]).under(enter);
+    let cmd = cmd.under(["echo 2 >/proc/sys/vm/memfd_noexec && \"$@\"", "sh"]);
+    let seen = cmd.launcher(&alone).lifted(POOL);
     assert_eq!((seen.end, kilobytes(&seen)), (End::Code(0), vec![0, 0, 0]), "{seen:?}");
-    assert!(seen.own_lines().len() == 1 && seen.own_lines()[0].contains("libhugelift_inside.so"), "{seen:?}");
+    let [line] = seen.own_lines()[..] else { panic!("{seen:?}") };
+    assert!(line.contains("no libhugelift_inside.so in ") && line.contains("memfd_create(2): "), "{line}");
 }
 
 /// The library that guards a program is not passed on to its children, and LD_PRELOAD is what the

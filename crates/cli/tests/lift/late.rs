@@ -3,7 +3,7 @@
 
 use crate::common::build::must;
 use crate::common::huge::pieces;
-use crate::common::run::{end_group, wait};
+use crate::common::run::{NO_STORE, end_group, wait};
 use crate::common::{Cmd, End, HUGELIFT};
 use crate::loads::servers::{Postgres, Server};
 use crate::{need, need_root, skip};
@@ -87,6 +87,22 @@ fn the_library_of_the_jvm() {
     let mut java = Working::start(&[], &["java", "-Xmx64m", "-cp", ".", "Loop"], dir.path());
     let pid = java.child.id();
     java.huge(|| Some(pid), |name| name == "libjvm.so");
+}
+
+/// `--eager` leaves no watcher. So nothing says that a later object is lifted.
+#[test]
+fn what_a_start_says_of_the_library_of_the_jvm() {
+    need!("java");
+    for (option, word) in
+        [("-v", "lifted while it runs"), ("--eager", "not lifted, as --eager leaves no process")]
+    {
+        let cmd = Cmd::new([HUGELIFT, "run", "-v", option, "--", "java", "-Xmx64m", "-version"]);
+        let out = cmd.env("HUGELIFT_STORE", NO_STORE).bare();
+        assert_eq!(out.end, End::Code(0), "{out:?}");
+        let line =
+            out.stderr.lines().find(|line| line.contains("libjvm.so")).unwrap_or_else(|| panic!("{out:?}"));
+        assert!(line.contains(&format!("after its start: {word}")), "{line}");
+    }
 }
 
 #[test]

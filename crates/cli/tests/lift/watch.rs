@@ -2,6 +2,7 @@
 //! The watcher of a run: what is copied while a program runs, what it opens later, the processes that it
 //! starts.
 
+use crate::common::run::PATIENCE;
 use crate::common::{Cmd, End, HUGELIFT, Outcome, fat};
 use crate::{need, need_root, skip};
 use std::path::{Path, PathBuf};
@@ -69,7 +70,8 @@ fn assert_huge(outcome: &Outcome, who: &str, count: usize) -> Vec<(u64, f64)> {
     shown
 }
 
-/// The rule of the README: a copy is made when the program has used 50 times the CPU time that it takes.
+/// The rule of docs/explanations/cost-model.md: a copy is made when the program has used 50 times the CPU time that
+/// it takes.
 #[test]
 fn a_long_run_is_copied_while_it_runs() {
     let place = Place::new();
@@ -230,7 +232,7 @@ fn watchers(entry: &str) -> Vec<i32> {
 }
 
 fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = Instant::now() + PATIENCE;
     while !done() {
         assert!(Instant::now() < end, "{what}");
         std::thread::sleep(Duration::from_millis(20));

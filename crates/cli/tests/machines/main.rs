@@ -26,6 +26,7 @@ mod place;
 mod prime;
 #[cfg(target_arch = "aarch64")]
 mod protection;
+mod separate;
 mod shared;
 mod start;
 mod symbols;

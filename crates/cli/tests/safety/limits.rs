@@ -123,3 +123,45 @@ fn a_limit_on_the_size_of_files() {
         }
     }
 }
+
+/// Data from the pool, for which hugelift puts its library into the program.
+const POOL: [&str; 5] = ["run", "--parts", "all", "--data-backing", "hugetlb"];
+
+/// Without its file beside hugelift, as after `cargo install`, the library is a file in memory, for which the limits of
+/// files hold too.
+#[test]
+fn limits_with_the_library_in_memory() {
+    let dir = open_dir(&[]);
+    let command = dir.path().join("hugelift");
+    for (limit, value) in [(FSIZE, 0), (FSIZE, 8192), (NOFILE, 4), (NOFILE, 5), (NOFILE, 8)] {
+        let echo = |words: &[&OsStr]| Cmd::new(words).under(limited(limit, value)).bare();
+        let words =
+            [&[command.as_os_str()][..], &POOL.map(OsStr::new), &["--", "/bin/echo", "hi"].map(OsStr::new)];
+        let lifted = echo(&words.concat());
+        assert_eq!((lifted.end, &*lifted.stdout), (End::Code(0), "hi\n"), "{limit} = {value}: {lifted:?}");
+    }
+}
+
+/// A set-uid program is started plainly: it gets neither the library's file nor the variables, which its loader would
+/// ignore.
+#[test]
+fn a_set_uid_program_gets_no_library() {
+    need_root!();
+    need!("setpriv", "env", "ls");
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = open_dir(&[]);
+    let command = dir.path().join("hugelift");
+    for (name, args) in [("env", &[][..]), ("ls", &["-l", "/proc/self/fd"])] {
+        let program = dir.path().join(name);
+        std::fs::copy(crate::common::find(name).expect("needed above"), &program).expect("copy");
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o4755)).expect("chmod");
+        let nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+        let cmd = Cmd::new([&command]).args(POOL).arg("--").arg(&program).args(args).under(nobody);
+        let outcome = cmd.bare();
+        assert_eq!(outcome.end, End::Code(0), "{outcome:?}");
+        assert!(!outcome.stdout.is_empty(), "{outcome:?}");
+        for trace in ["memfd", "HUGELIFT_FORK_RESERVE", "LD_PRELOAD"] {
+            assert!(!outcome.stdout.contains(trace), "{outcome:?}");
+        }
+    }
+}

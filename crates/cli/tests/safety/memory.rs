@@ -171,7 +171,7 @@ fn code_with_auto_behaves_as_if_mapped_from_its_file() {
             assert!(is_same(&bare, &lifted) && lifted.stderr.is_empty(), "{word}, start {start}: {lifted:?}");
         }
         if word == "dontneed" {
-            // Without a store `auto` has only an anonymous copy, whose pages do not come back: the README
+            // Without a store `auto` has only an anonymous copy, whose pages do not come back: docs/limits.md
             // names this limit.
             continue;
         }

@@ -214,9 +214,55 @@ fn a_library_on_a_noexec_mount_is_not_preloaded() {
     assert!(line.contains("noexec"), "{line}");
 }
 
+/// A copy of hugelift in a folder without the library, as `cargo install` leaves it.
+fn alone() -> (tempfile::TempDir, PathBuf) {
+    let dir = open_dir(&[]);
+    let launcher = dir.path().join("hugelift");
+    (dir, launcher)
+}
+
+#[test]
+fn without_its_file_the_library_comes_from_memory() {
+    need_root!();
+    let _pool = match Pool::with_free(guard::PLENTY) {
+        Ok(pool) => pool,
+        Err(why) => skip!("{why}"),
+    };
+    let (_dir, launcher) = alone();
+    let program = telling();
+    let of_user = open_dir(&[&program]);
+    let copy = of_user.path().join(program.file_name().expect("a name"));
+    for words in [POOL.to_vec(), [POOL, &["--user", "65534:65534"]].concat()] {
+        let outcome = Cmd::new([&copy]).cwd("/").launcher(&launcher).lifted(&words);
+        assert_eq!((outcome.end, outcome.stderr.as_str()), (End::Code(3), ""), "{outcome:?}");
+        assert!(outcome.stdout.starts_with("library 1,"), "{outcome:?}");
+    }
+    // The program has no file open that it would not have bare, and its own LD_PRELOAD.
+    let text = "cd /proc/$$/fd && echo *; env | grep -e LD_PRELOAD -e HUGELIFT; env true && echo done";
+    let cmd = Cmd::new(["sh", "-c", text]).launcher(&launcher);
+    for cmd in [cmd.clone(), cmd.env("LD_PRELOAD", "libm.so.6")] {
+        let (bare, lifted) = (cmd.bare(), cmd.lifted(POOL));
+        assert_eq!((&lifted.stdout, lifted.end), (&bare.stdout, bare.end), "{lifted:?}");
+        assert!(bare.stdout.starts_with("0 1 ") && bare.stdout.ends_with("done\n"), "{bare:?}");
+    }
+}
+
+/// The guard's table is found in the file in memory too.
+#[test]
+fn the_fork_guard_from_memory_copies_the_same() {
+    need_root!();
+    let (_dir, launcher) = alone();
+    forks_under(&["closed"], Some(&launcher));
+}
+
 /// Runs the victim `forks` with `words` and an exhausted pool: fork(2) kills no process, and the child has
 /// no page of the pool.
 fn forks(words: &[&str]) {
+    forks_under(words, None);
+}
+
+/// As [`forks`], under a copy of hugelift.
+fn forks_under(words: &[&str], launcher: Option<&Path>) {
     let _pool = match Pool::with_free(guard::PLENTY) {
         Ok(pool) => pool,
         Err(why) => skip!("{why}"),
@@ -224,6 +270,7 @@ fn forks(words: &[&str]) {
     let dir = tempfile::TempDir::new().expect("a folder");
     let victim = plain("forks").flags(&["-pthread", "-O1"]).build();
     let cmd = Cmd::new([victim]).args(["5", "exhaust"]).args(words).cwd(&dir);
+    let cmd = launcher.into_iter().fold(cmd, |cmd, launcher| cmd.launcher(launcher));
     let lifted = cmd.lifted(POOL);
     assert_eq!((lifted.end, lifted.stderr.as_str()), (End::Code(0), ""), "{words:?}: {lifted:?}");
     let kilobytes: Vec<u64> =

@@ -3,7 +3,7 @@
 
 use crate::common::browser::{Page, Scheme, browser};
 use crate::common::run::{NO_STORE, PATIENCE};
-use crate::common::{Cmd, End, HUGELIFT, Outcome, find};
+use crate::common::{Cmd, End, HUGELIFT, Outcome, find, fits};
 use crate::{need, skip};
 use hugelift_measure::generated::{Hot, Linking, jumps, run_of};
 use nix::sys::signal::{Signal, kill};
@@ -33,7 +33,9 @@ fn succeeded(outcome: &Outcome) {
 fn json(words: &[&str]) -> Value {
     let outcome = compare(&[&["--json"], words].concat());
     succeeded(&outcome);
-    serde_json::from_str(&outcome.stdout).expect("JSON")
+    let comparison = serde_json::from_str(&outcome.stdout).expect("JSON");
+    fits("compare", &comparison);
+    comparison
 }
 
 fn tiny() -> String {
@@ -393,6 +395,34 @@ fn servers_are_started_afresh_loaded_and_stopped() {
 }
 
 #[test]
+fn a_server_that_ignores_sigterm_is_killed() {
+    need!("python3");
+    let dir = tempfile::tempdir().unwrap();
+    let (server, load) = server(dir.path());
+    let server = format!("sh -c \"trap '' TERM; exec {server}\"");
+    let socket = dir.path().join("socket").display().to_string();
+    let outcome = compare(&[
+        "--server",
+        &server,
+        "--ready",
+        &socket,
+        "--load",
+        &load,
+        "--metric",
+        "rate: (.*)",
+        "--count",
+        "rate: (.*)",
+        "--stop-timeout",
+        "100ms",
+        "--pairs",
+        "1",
+    ]);
+    assert_eq!(outcome.end, End::Code(0), "{outcome:?}");
+    assert!(outcome.stderr.contains("was killed (--stop-timeout)"), "{}", outcome.stderr);
+    assert_none_left(&dir.path().display().to_string());
+}
+
+#[test]
 fn servers_that_do_not_serve_are_errors() {
     need!("python3");
     let dir = tempfile::tempdir().unwrap();
@@ -413,6 +443,10 @@ fn servers_that_do_not_serve_are_errors() {
     };
     other("echo nothing here", "rate: (.*)", "nothing here");
     other("exit 9", "rate: (.*)", "exit status: 9");
+    fails(
+        &[&["--server", &server, "--count", "transactions: (.*)"], &base[..]].concat(),
+        "'transactions: (.*)'",
+    );
     // Another server already listens at the socket.
     let _other = std::os::unix::net::UnixListener::bind(dir.path().join("taken")).unwrap();
     let taken = dir.path().join("taken").display().to_string();

@@ -3,7 +3,7 @@
 
 use crate::common::huge::{files, pieces};
 use crate::common::run::{NO_STORE, PATIENCE, wait};
-use crate::common::{Cmd, End, HUGELIFT, Held, Outcome, fat, find};
+use crate::common::{Cmd, End, HUGELIFT, Held, Outcome, fat, find, fits};
 use crate::need;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -35,7 +35,9 @@ fn compare(pid: u32, words: &[&str]) -> Outcome {
 fn json(pid: u32, words: &[&str]) -> Value {
     let outcome = compare(pid, &[&["--json"], words].concat());
     assert_eq!((outcome.end, outcome.stderr.as_str()), (End::Code(0), ""), "{}", outcome.stdout);
-    serde_json::from_str(&outcome.stdout).expect("JSON")
+    let comparison = serde_json::from_str(&outcome.stdout).expect("JSON");
+    fits("compare", &comparison);
+    comparison
 }
 
 /// Starts `hugelift compare --pid` with these words, without waiting for its end.

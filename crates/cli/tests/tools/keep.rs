@@ -4,7 +4,7 @@
 
 use crate::common::cache;
 use crate::common::run::{PATIENCE, end_group, wait};
-use crate::common::{CGroup, Cmd, End, HUGELIFT, Held, fat};
+use crate::common::{CGroup, Cmd, End, HUGELIFT, Held, fat, fits};
 use crate::{need, need_root, skip};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -93,7 +93,9 @@ impl Place {
     fn ask(&self) -> Option<Value> {
         let socket = self.path("keep.sock").display().to_string();
         let out = Cmd::new([HUGELIFT, "keep", "status", "--json", "--socket", &socket]).bare();
-        serde_json::from_str(&out.stdout).ok()
+        let status = serde_json::from_str(&out.stdout).ok()?;
+        fits("keep-status", &status);
+        Some(status)
     }
 
     /// Returns whether the file's pages are huge now, made so by the daemon or otherwise.

@@ -5,7 +5,7 @@
 use crate::common::browser::{Page, Scheme, browser};
 use crate::common::guard::Exclusive;
 use crate::common::run::PATIENCE;
-use crate::common::{End, HUGELIFT};
+use crate::common::{End, HUGELIFT, fits};
 use crate::{need, skip};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -27,7 +27,9 @@ fn lab(args: &[&str], state: &Path) -> Command {
 fn report(args: &[&str], state: &Path) -> Value {
     let out = lab(&[args, &["--json"]].concat(), state).output().expect("hugelift runs");
     assert!(out.status.success() && out.stderr.is_empty(), "{args:?}: {out:?}");
-    serde_json::from_slice(&out.stdout).expect("JSON")
+    let report = serde_json::from_slice(&out.stdout).expect("JSON");
+    fits("lab", &report);
+    report
 }
 
 fn setting(path: &str) -> String {

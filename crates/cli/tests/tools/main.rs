@@ -5,20 +5,26 @@
 mod common;
 
 mod align;
+mod command_line;
 mod compare;
 mod compare_live;
+mod docs;
 mod doctor;
 mod inspect;
+mod install;
 mod keep;
 mod lab;
 mod lab_agree;
 mod lab_memory;
 mod lab_reclaim;
 mod ministat;
+mod packages;
 mod pictures;
 mod pool;
 mod prime;
 mod replace;
+mod schemas;
+mod setup;
 mod stat;
 mod store;
 mod top;

@@ -3,7 +3,7 @@
 
 use crate::common::guard::{Exclusive, Settings};
 use crate::common::recorded::Recorded;
-use crate::common::{Cmd, HUGELIFT, Held, Pool, fat};
+use crate::common::{Cmd, HUGELIFT, Held, Pool, fat, fits};
 use crate::{need, need_root, skip};
 use serde_json::Value;
 use std::ffi::OsStr;
@@ -41,7 +41,19 @@ fn text(bytes: &[u8]) -> String {
 }
 
 fn json(out: &Output) -> Value {
-    serde_json::from_slice(&out.stdout).unwrap_or_else(|e| panic!("{e}: {out:?}"))
+    let shown: Value = serde_json::from_slice(&out.stdout).unwrap_or_else(|e| panic!("{e}: {out:?}"));
+    let of = |name: &str| shown.get(name).is_some();
+    fits(
+        if of("changes") {
+            "pool-set"
+        } else if of("programs") {
+            "pool-need"
+        } else {
+            "pool"
+        },
+        &shown,
+    );
+    shown
 }
 
 /// Returns the pool of 2 MB pages as `show` prints it.

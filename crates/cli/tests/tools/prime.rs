@@ -4,7 +4,7 @@
 
 use crate::common::huge::{assert_unchanged, pieces, smaps};
 use crate::common::run::{End, PATIENCE};
-use crate::common::{CGroup, Cmd, HUGELIFT, Held, fat, find};
+use crate::common::{CGroup, Cmd, HUGELIFT, Held, fat, find, fits};
 use crate::{need, need_root, skip};
 use hugelift_core::smaps::Usage;
 use serde_json::Value;
@@ -27,6 +27,7 @@ fn prime_by(hugelift: &Path, before: &[&str], words: &[&str]) -> (i32, Value) {
     let out = Cmd::new([hugelift, "prime", "--json"]).args(words).under(before).bare();
     let End::Code(status) = out.end else { panic!("{out:?}") };
     let report = serde_json::from_str(&out.stdout).unwrap_or_else(|e| panic!("{e}: {out:?}"));
+    fits("prime", &report);
     (status, report)
 }
 

@@ -2,7 +2,7 @@
 //! Tests of `hugelift prime --replace` and `--restore`: the copy that replaces a file is equal to it in
 //! every way that matters, and a file that has no such copy is left alone.
 
-use crate::common::{Cmd, End, HUGELIFT, Held, Victim, fat, huge::smaps};
+use crate::common::{Cmd, End, HUGELIFT, Held, Victim, fat, fits, huge::smaps};
 use crate::{need_root, skip};
 use hugelift_core::align::verify;
 use serde_json::Value;
@@ -121,6 +121,101 @@ fn a_text_that_is_not_congruent_gets_its_huge_pages_and_can_go_back() {
     let out = prime(&["--restore"], &place.file);
     assert_eq!(out.status.code(), Some(125));
     assert!(text(&out.stderr).contains("was not replaced by hugelift"), "{out:?}");
+}
+
+/// A program whose code has a whole huge page only if it is separated.
+#[test]
+fn code_without_a_whole_huge_page_is_separated_and_can_go_back() {
+    if !can() {
+        skip!("this file system has no huge pages in the page cache");
+    }
+    let place = Place::new(&fat("hold").size(1 << 20));
+    let (old, inode) = (fs::read(&place.file).expect("read"), stamp(&place.file).0);
+    let out = prime(&["--json"], &place.file);
+    let before: Value = serde_json::from_slice(&out.stdout).expect("JSON");
+    assert_eq!(before["files"][0]["whole_bytes"], 0, "{before:#}");
+    let (out, report) = place.replace(&["--separate"]);
+    assert_eq!(out.status.code(), Some(0), "{report:#}");
+    let wanted = report["whole_bytes"].as_u64().expect("bytes");
+    assert!(wanted >= 2 << 20 && report["huge_bytes"] == wanted, "{report:#}");
+    assert_eq!(report["replaced"]["original"].as_str(), place.kept().to_str());
+    assert_eq!(place.names(), [".program.hugelift-orig", "program"]);
+    assert!(fs::read(place.kept()).expect("read") == old && stamp(&place.kept()).0 == inode);
+    assert!(verify(&old, &fs::read(&place.file).expect("read")).is_err(), "its addresses moved");
+    let held = Held::start(&Cmd::new([&place.file]), None, &place.file);
+    assert_eq!(mapped_huge(&held, &place.file), wanted);
+    assert_eq!(held.finish().stdout, "wrong 0\nready\nwrong 0\n");
+    // A second run finds nothing to do.
+    let copy = stamp(&place.file);
+    let (out, report) = place.replace(&["--separate"]);
+    assert_eq!((out.status.code(), &report["replaced"]), (Some(0), &Value::Null), "{report:#}");
+    assert_eq!((&report["not_replaced"], stamp(&place.file)), (&Value::Null, copy), "{report:#}");
+    let out = prime(&["--restore"], &place.file);
+    assert!(out.status.success() && text(&out.stderr).contains("the original is back"), "{out:?}");
+    assert_eq!((stamp(&place.file).0, place.names()), (inode, vec!["program".to_string()]));
+    assert!(fs::read(&place.file).expect("read") == old);
+}
+
+/// A dry run changes nothing, and says what each file and all together gain and take.
+#[test]
+fn a_dry_run_says_what_a_set_of_files_would_gain_and_take() {
+    let [small, fixed] = [Place::new(&fat("hold").size(1 << 20)), Place::new(&skewed())];
+    let before = [stamp(&small.file), stamp(&fixed.file)];
+    let plan = |more: &[&str]| {
+        let mut command = Command::new(HUGELIFT);
+        command.args(["prime", "--replace", "--separate", "--dry-run"]).args(more);
+        let out = command.args([&small.file, &fixed.file]).output().expect("hugelift");
+        assert!(out.status.success() && out.stderr.is_empty(), "{out:?}");
+        text(&out.stdout)
+    };
+    let json: Value = serde_json::from_str(&plan(&["--json"])).expect("JSON");
+    fits("prime-plan", &json);
+    let [first, second] = [&json["files"][0], &json["files"][1]];
+    let number = |of: &Value, name: &str| of[name].as_u64().expect("a number");
+    assert_eq!((number(first, "huge_bytes_before"), number(first, "huge_bytes_after") % (2 << 20)), (0, 0));
+    let content = number(first, "huge_bytes_after") - number(first, "padding_in_huge_bytes");
+    assert!(content >= 1 << 20, "{json:#}");
+    assert!(second["not_separated"].as_str().is_some_and(|why| why.contains("fixed addresses")), "{json:#}");
+    for name in ["huge_bytes_before", "huge_bytes_after", "padding_in_huge_bytes"] {
+        assert_eq!(json["totals"][name], first[name], "{json:#}");
+    }
+    let said = plan(&[]);
+    assert_eq!(said.lines().count(), 3, "{said}");
+    assert!(said.contains("1 of 2 files: ") && said.contains("one copy a machine"), "{said}");
+    assert_eq!([stamp(&small.file), stamp(&fixed.file)], before);
+    assert_eq!((small.names(), fixed.names()), (vec!["program".to_string()], vec!["program".to_string()]));
+}
+
+/// The loader runs as nobody, who cannot read the file.
+#[test]
+fn a_separated_copy_that_was_not_compared_as_loaded_is_announced() {
+    need_root!();
+    let place = Place::new(&fat("hold").size(1 << 20));
+    fs::set_permissions(&place.file, Permissions::from_mode(0o700)).expect("chmod");
+    let (out, report) = place.replace(&["--separate"]);
+    assert!(report["replaced"].is_object(), "{out:?} {report:#}");
+    let said = text(&out.stderr);
+    assert!(said.contains("was not compared: the loader exits with status 127"), "{said}");
+    assert_eq!(stamp(&place.file).1 & 0o7777, 0o700);
+}
+
+/// Addresses of a program for fixed ones cannot move, but its offsets can.
+#[test]
+fn what_cannot_be_separated_is_replaced_as_without_the_option() {
+    if !can() {
+        skip!("this file system has no huge pages in the page cache");
+    }
+    let place = Place::new(&skewed());
+    let old = fs::read(&place.file).expect("read");
+    let (out, report) = place.replace(&["--separate"]);
+    assert_eq!(out.status.code(), Some(0), "{report:#}");
+    assert!(report["replaced"].is_object() && report["huge_bytes"] == report["whole_bytes"], "{report:#}");
+    assert_eq!(verify(&old, &fs::read(&place.file).expect("read")), Ok(()));
+    let (out, report) = place.replace(&["--separate"]);
+    assert_eq!((out.status.code(), &report["replaced"]), (Some(0), &Value::Null), "{report:#}");
+    assert!(text(&out.stderr).contains("not separated: it is linked for fixed addresses"), "{out:?}");
+    assert!(prime(&["--restore"], &place.file).status.success());
+    assert!(fs::read(&place.file).expect("read") == old);
 }
 
 #[test]

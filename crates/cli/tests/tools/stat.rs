@@ -2,7 +2,7 @@
 //! Tests of `hugelift stat`: the counted program is not changed, the kernel's counts are right, and the
 //! report says if the machine has no PMU.
 
-use crate::common::{Cmd, End, HUGELIFT, Outcome, open_dir, plain};
+use crate::common::{Cmd, End, HUGELIFT, Outcome, fits, open_dir, plain};
 use crate::{need, need_root};
 use serde_json::Value;
 use std::ffi::OsStr;
@@ -25,6 +25,7 @@ fn refusal(outcome: &Outcome) -> &str {
 /// Parses a report and checks version 1 of the schema.
 fn report(json: &str) -> Value {
     let report: Value = serde_json::from_str(json).unwrap_or_else(|e| panic!("{e}: {json}"));
+    fits("stat", &report);
     assert_eq!(report["version"], 1);
     assert!(["measured", "given"].contains(&report["origin"].as_str().expect("the origin of the counts")));
     for counter in report["counters"].as_array().expect("counters") {

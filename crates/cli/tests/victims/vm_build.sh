@@ -25,6 +25,9 @@ for name in live vm_wait; do
   "$cc" -O1 -Wall -Wextra -Werror -pthread -DFAT_FUNCTIONS=98304 -DMAY_BE_LATE -Wl,-z,now -pie -fPIE -s \
     -o "$out/$name.pie" "$here/$name.c"
 done
+# A program whose code is smaller than a huge page. Its functions are bound when they are first called.
+"$cc" -O2 -g -Wall -Wextra -Werror -DFAT_FUNCTIONS=16384 -funwind-tables -fno-math-errno -static-libgcc -Wl,-z,lazy -pie -fPIE \
+  -o "$out/vm_separate.pie" "$here/vm_separate.c"
 # The names of a program's functions are there for dladdr(3) only if they are exported.
 make vm_symbols dynamic -no-pie -rdynamic -static-libgcc -funwind-tables
 make vm_symbols pie -pie -fPIE -rdynamic -static-libgcc -funwind-tables

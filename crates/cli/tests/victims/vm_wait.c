@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* vm_wait CALL: prints "ready" and waits in one system call, or computes, while another process lifts it.
- * "anon" maps memory first, and counts its wrong words too.
+ * "anon" maps memory first, and counts its wrong words too. "parent" starts another vm_wait that computes, and waits
+ * for its end.
  * SIGUSR1 has a handler with SA_RESTART, SIGUSR2 one without. Then prints what the call returned, errno, the
  * milliseconds that it took, how many signals were handled, and how many of its functions and constants are
  * wrong. */
@@ -18,6 +19,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -57,6 +59,18 @@ static size_t wrong_words(const uint64_t *words)
 	return wrong;
 }
 
+static int parent(char *program)
+{
+	int status = -1;
+	pid_t child = fork();
+	if (child == 0) {
+		execl(program, program, "compute", NULL);
+		_exit(127);
+	}
+	waitpid(child, &status, 0);
+	return WIFEXITED(status) ? WEXITSTATUS(status) : 126;
+}
+
 int main(int argc, char **argv)
 {
 	const char *call = argc > 1 ? argv[1] : "";
@@ -71,6 +85,8 @@ int main(int argc, char **argv)
 	sigset_t none;
 	char byte;
 	uint64_t *words = NULL;
+	if (!strcmp(call, "parent"))
+		return parent(argv[0]);
 	if (!strcmp(call, "anon") && (words = mapped()) == MAP_FAILED)
 		return 125;
 	sigemptyset(&none);

@@ -8,7 +8,8 @@
  * Arguments: "timed": one thread waits in sigtimedwait with a timeout of an hour; "epoll": in epoll_wait. "ring",
  * "aio": the kernel may write to its memory by io_uring or io_setup. "shares": a child by clone(CLONE_VM) writes to
  * .data all the time.
- * "births": threads begin and end all the time. "calm": nobody writes much, and most threads wait. With a second argument, calls that end with EINTR after any
+ * "births": threads begin and end all the time. "asked": SIGUSR2 may come to the process, and each thread that waits may
+ * take it: only a thread whose handler has run may see EINTR. "calm": nobody writes much, and most threads wait. With a second argument, calls that end with EINTR after any
  * stop may do so: who has stopped them may have been killed before it could hide that. */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -65,7 +66,7 @@ static uint64_t *shadow;
 static atomic_int stop, errors, sent;
 static atomic_long counts[THREADS];
 static char first[1000];
-static int event[WAITERS], pipes[READERS][2], calm, forgives, bears;
+static int event[WAITERS], pipes[READERS][2], calm, forgives, bears, asked;
 static long born = 1;
 static atomic_int interrupted;
 static pthread_t threads[THREADS];
@@ -137,6 +138,25 @@ static void *writer(void *arg)
 	return NULL;
 }
 
+/* How often this thread has taken SIGUSR2. */
+static __thread volatile int taken_here;
+
+static void on_usr2(int signal)
+{
+	(void)signal;
+	taken_here++;
+	interrupted++;
+}
+
+static void take_usr2(void)
+{
+	sigset_t one;
+	sigemptyset(&one);
+	sigaddset(&one, SIGUSR2);
+	if (asked)
+		pthread_sigmask(SIG_UNBLOCK, &one, NULL);
+}
+
 /* Waits for an event, which the kernel writes into .data. */
 static void *waiter(void *arg)
 {
@@ -144,10 +164,14 @@ static void *waiter(void *arg)
 	unsigned seed = (unsigned)self + 1;
 	struct epoll_event wanted = { .events = EPOLLIN, .data.u64 = (uint64_t)self * 77 };
 	epoll_ctl(epoll, EPOLL_CTL_ADD, event[index], &wanted);
+	take_usr2();
 	while (!stop) {
 		uint64_t value;
+		int before = taken_here;
 		memset((void *)&events[index], 0, sizeof events[index]);
 		int got = epoll_wait(epoll, &events[index], 1, -1);
+		if (got < 0 && errno == EINTR && taken_here != before)
+			continue;
 		if (got < 0 && errno == EINTR && forgives) {
 			interrupted++;
 			continue;
@@ -168,8 +192,14 @@ static void *reader(void *arg)
 {
 	int self = (int)(intptr_t)arg, index = self - WRITERS - NAPPERS - WAITERS;
 	unsigned seed = (unsigned)self + 1;
+	take_usr2();
 	for (uint64_t want = 1; !stop; want++) {
+		int before = taken_here;
 		ssize_t got = read(pipes[index][0], &received[index], 8);
+		if (got < 0 && errno == EINTR && taken_here != before) {
+			want--;
+			continue;
+		}
 		if (got != 8)
 			wrong("read", got < 0 ? errno : got);
 		else if (((volatile uint64_t *)received)[index] != want)
@@ -356,6 +386,7 @@ static void start(const char *mode)
 		clone(sharing, stack + sizeof stack, CLONE_VM, NULL);
 	calm = !strcmp(mode, "calm");
 	bears = !strcmp(mode, "births");
+	asked = !strcmp(mode, "asked");
 }
 
 int main(int argc, char **argv)
@@ -371,6 +402,10 @@ int main(int argc, char **argv)
 	act.sa_flags = SA_SIGINFO | SA_RESTART;
 	sigaction(SIGRTMIN, &act, NULL);
 	signal(SIGRTMIN + 1, on_tick);
+	act.sa_sigaction = NULL;
+	act.sa_handler = on_usr2;
+	act.sa_flags = 0; /* read(2) ends with EINTR */
+	sigaction(SIGUSR2, &act, NULL);
 	sigfillset(&all);
 	sigdelset(&all, SIGSEGV);
 	sigdelset(&all, SIGBUS);

@@ -9,15 +9,15 @@ use object::LittleEndian;
 use object::elf::{self, FileHeader64, ProgramHeader64, SectionHeader64};
 use object::read::elf::{FileHeader as _, ProgramHeader as _, SectionHeader as _};
 
-pub(super) type File = FileHeader64<LittleEndian>;
-pub(super) type Program = ProgramHeader64<LittleEndian>;
-pub(super) type Section = SectionHeader64<LittleEndian>;
+pub(crate) type File = FileHeader64<LittleEndian>;
+pub(crate) type Program = ProgramHeader64<LittleEndian>;
+pub(crate) type Section = SectionHeader64<LittleEndian>;
 
 /// The byte order of every machine that hugelift runs on.
-pub(super) const LE: LittleEndian = LittleEndian;
+pub(crate) const LE: LittleEndian = LittleEndian;
 
 /// The header tables of one file.
-pub(super) struct Tables {
+pub(crate) struct Tables {
     /// The program headers as the planner sees them.
     pub headers: Headers,
     pub file: File,
@@ -94,6 +94,16 @@ impl Tables {
         (self.file.e_shoff.get(LE), size_of_val(&self.sections[..]) as u64)
     }
 
+    /// Returns the name of a section of the file `bytes`, for people; a bad one is shown escaped.
+    pub fn section_name(&self, bytes: &[u8], section: &Section) -> String {
+        let strings = self.file.section_strings(LE, bytes, &self.sections);
+        let name = strings.ok().and_then(|strings| section.name(LE, strings).ok());
+        // A name is a few words long: a hostile one may be the whole file.
+        name.map_or("?".into(), |name| {
+            name.get(..name.len().min(100)).unwrap_or_default().escape_ascii().to_string()
+        })
+    }
+
     /// Returns the index (in [`Headers::segments`]) of the `PT_LOAD` whose memory holds `vaddr` and whose
     /// bytes in the file hold `offset`, or end there.
     pub fn segment_of(&self, vaddr: u64, offset: u64) -> Option<usize> {
@@ -114,13 +124,13 @@ fn table_end(file: &File) -> u64 {
 
 /// Returns whether a program header other than a `PT_LOAD` names bytes in the file. RELRO does not: it
 /// is a range of memory, and its range in the file may reach into the next segment.
-pub(super) fn names_bytes(program: &Program) -> bool {
+pub(crate) fn names_bytes(program: &Program) -> bool {
     let other = matches!(program.p_type(LE), elf::PT_LOAD | elf::PT_NULL | elf::PT_GNU_RELRO);
     !other && program.p_filesz(LE) > 0
 }
 
 /// Returns whether a section has bytes in the file.
-pub(super) fn has_bytes(section: &Section) -> bool {
+pub(crate) fn has_bytes(section: &Section) -> bool {
     let kind = section.sh_type(LE);
     kind != elf::SHT_NULL && kind != elf::SHT_NOBITS && section.sh_size(LE) > 0
 }

@@ -9,6 +9,7 @@ mod align_props;
 mod every_step_fails;
 mod parsers_props;
 mod plan_props;
+mod reasons;
 mod relocate;
 mod report;
 mod seccomp_props;

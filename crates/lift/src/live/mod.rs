@@ -251,6 +251,7 @@ impl LiveLift {
         let looking = own_cpu_time().saturating_sub(before);
         self.looking += looking;
         let pause = self.share.count(looking, self.turned.elapsed());
+        tracing::debug!(?looking, ?pause, members = self.count(), "looked at the processes");
         self.turned = Instant::now();
         self.free = self.turned + pause;
         for pid in due {

@@ -3,13 +3,14 @@
 //! finds the objects that it needs.
 
 use crate::io::open;
+use crate::io::temporary::own_path;
 use hugelift_core::elf::{self, Dynamic, ElfError, HEAD_BYTES, Headers, Stretch};
 use hugelift_core::maps::FileId;
 use hugelift_core::printable::Untrusted;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -94,6 +95,20 @@ impl ElfFile {
         let headers = Headers::parse_with(&head, deeper)
             .map_err(|source| FileError::Elf { path: path.into(), source })?;
         Ok(ElfFile { path: path.to_path_buf(), id, headers, file })
+    }
+
+    /// Opens an open file once more, which may have no name (any more), and parses its headers. Its path is the one
+    /// that the kernel shows in `/proc/PID/maps`.
+    ///
+    /// # Errors
+    /// [`FileError`]
+    pub fn of_open(file: &File) -> Result<ElfFile, FileError> {
+        let own = own_path(file);
+        let shown =
+            std::fs::read_link(&own).map_err(|source| FileError::Io { path: (&own).into(), source })?;
+        let shown = shown.into_os_string().into_vec();
+        let path = shown.strip_suffix(b" (deleted)").unwrap_or(&shown);
+        Ok(ElfFile { path: PathBuf::from(OsStr::from_bytes(path)), ..ElfFile::open(&own)? })
     }
 
     /// Returns the open file.

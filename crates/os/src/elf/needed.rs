@@ -200,8 +200,8 @@ fn real_folder(path: &Path) -> PathBuf {
     real.parent().unwrap_or(Path::new("/")).to_path_buf()
 }
 
-/// Splits a list of folders as in `DT_RUNPATH` or `LD_LIBRARY_PATH`.
-fn folders(list: &OsStr, origin: &Path, machine: Machine) -> Vec<PathBuf> {
+/// Splits a list of folders as in `DT_RUNPATH` or `LD_LIBRARY_PATH`, with `origin` for `$ORIGIN`.
+pub(crate) fn folders(list: &OsStr, origin: &Path, machine: Machine) -> Vec<PathBuf> {
     if list.is_empty() {
         return Vec::new();
     }

@@ -6,6 +6,7 @@
 //! directory and follow no link, so they stay in that directory, whatever its path has become.
 
 use crate::io::open;
+use crate::io::temporary::own_path;
 use hugelift_core::printable::Untrusted;
 use nix::NixPath;
 use nix::errno::Errno;
@@ -189,6 +190,14 @@ impl Entry {
         Ok(openat(&self.directory, self.name.as_os_str(), flags, mode)?.into())
     }
 
+    /// Opens the directory with these flags (`O_TMPFILE` makes a file without a name in it).
+    ///
+    /// # Errors
+    /// open(2)
+    pub(crate) fn open_directory(&self, flags: OFlag, mode: Mode) -> io::Result<File> {
+        Ok(openat(&self.directory, ".", flags | OFlag::O_CLOEXEC, mode)?.into())
+    }
+
     /// Makes a new file of this name with this mode, open for reading and writing.
     ///
     /// # Errors
@@ -204,7 +213,7 @@ impl Entry {
     /// linkat(2), EEXIST if there is anything of this name.
     pub fn link(&self, file: &File) -> io::Result<()> {
         // The descriptor is used, as the name that the file had may be another file's now.
-        let own = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        let own = own_path(file);
         let cwd = nix::fcntl::AT_FDCWD;
         Ok(linkat(cwd, &own, &self.directory, self.name.as_os_str(), AtFlags::AT_SYMLINK_FOLLOW)?)
     }
@@ -230,8 +239,7 @@ impl Entry {
     /// # Errors
     /// open(2), fsync(2)
     pub fn sync_directory(&self) -> io::Result<()> {
-        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        File::from(openat(&self.directory, ".", flags, Mode::empty())?).sync_all()
+        self.open_directory(OFlag::O_RDONLY | OFlag::O_DIRECTORY, Mode::empty())?.sync_all()
     }
 }
 
@@ -258,85 +266,6 @@ pub fn rename_to_free(folder: &impl AsFd, from: &OsStr, to: &OsStr) -> nix::Resu
         })
     })??;
     Errno::result(renamed).map(drop)
-}
-
-/// A new file with a name of its own beside another one. It is removed when it is dropped.
-#[derive(Debug)]
-pub struct Temporary {
-    entry: Entry,
-    file: File,
-    is_published: bool,
-}
-
-impl Temporary {
-    /// Makes it in the directory of `place`, with this mode, open for reading and writing.
-    ///
-    /// # Errors
-    /// open(2)
-    pub fn beside(place: &Entry, mode: u32) -> io::Result<Temporary> {
-        use std::time::{SystemTime, UNIX_EPOCH};
-        let mut last = io::Error::from(io::ErrorKind::AlreadyExists);
-        for _ in 0..100 {
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos());
-            let mut name = OsString::from(".");
-            name.push(&place.name);
-            name.push(format!(".hugelift-{}-{now}", std::process::id()));
-            let entry = place.sibling(name);
-            match entry.create(mode) {
-                Ok(file) => return Ok(Temporary { entry, file, is_published: false }),
-                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => last = e,
-                Err(e) => return Err(e),
-            }
-        }
-        Err(last)
-    }
-
-    /// Returns the open file.
-    pub fn file(&self) -> &File {
-        &self.file
-    }
-
-    /// Returns its path, for commands and messages.
-    pub fn path(&self) -> PathBuf {
-        self.entry.path()
-    }
-
-    /// Opens the file again, for reading only: the kernel executes no file that is open for writing.
-    ///
-    /// # Errors
-    /// open(2)
-    pub fn close_for_writing(&mut self) -> io::Result<()> {
-        let meta = self.file.metadata()?;
-        let (file, again) = self.entry.open()?;
-        if (meta.dev(), meta.ino()) != (again.dev(), again.ino()) {
-            return Err(Errno::ESTALE.into());
-        }
-        self.file = file;
-        Ok(())
-    }
-
-    /// Gives it the name `place`: others see the old file or the whole new one.
-    ///
-    /// # Errors
-    /// fsync(2), renameat(2), or that another file has its name.
-    pub fn publish(mut self, place: &Entry) -> io::Result<()> {
-        self.file.sync_all()?;
-        if !self.entry.is(&self.file.metadata()?) {
-            return Err(Errno::ESTALE.into());
-        }
-        self.entry.rename(place)?;
-        self.is_published = true;
-        place.sync_directory()
-    }
-}
-
-impl Drop for Temporary {
-    fn drop(&mut self) {
-        if !self.is_published && self.file.metadata().is_ok_and(|meta| self.entry.is(&meta)) {
-            // Nothing more can be done if it cannot be removed.
-            let _ = self.entry.remove();
-        }
-    }
 }
 
 /// Opens the directory from which a path begins: the root or the working directory.

@@ -5,5 +5,6 @@ pub mod console;
 pub mod entry;
 pub mod open;
 pub mod output;
+pub mod temporary;
 pub mod terminal;
 pub(crate) mod write_back;

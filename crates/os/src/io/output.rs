@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Files that the user asked for: written wholly or not at all.
 
-use crate::io::entry::{Entry, Temporary, is_trusted};
+use crate::io::entry::{Entry, is_trusted};
 use crate::io::open::not_regular;
+use crate::io::temporary::Temporary;
 use hugelift_core::printable::Untrusted;
 use nix::fcntl::OFlag;
 use nix::sys::stat::{FileStat, Mode, fstat};

@@ -7,10 +7,9 @@ use crate::proc::procfs::Process;
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::maps::Mapping;
 use hugelift_core::printable::Escape;
-use hugelift_inside::names::LIBRARY;
+use hugelift_inside::names::{IN_MEMORY, LIBRARY};
 use hugelift_inside::table::{COUNT_AT, HEAD_BYTES, Head, MAGIC, SPANS, SYMBOL, Span, state};
 use object::{Object as _, ObjectSymbol as _};
-use std::path::Path;
 
 /// Why a program's writable memory must not be on pages of the pool.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -49,10 +48,17 @@ impl Guard {
     /// # Errors
     /// [`Unguarded`]
     pub fn find(pid: u32, mappings: &[Mapping]) -> Result<Guard, Unguarded> {
-        let is_library = |m: &&Mapping| m.offset == 0 && m.path.file_name().is_some_and(|n| n == LIBRARY);
+        let in_memory = |m: &Mapping| m.path.as_os_str() == IN_MEMORY;
+        let is_named = |m: &Mapping| in_memory(m) || m.path.file_name().is_some_and(|n| n == LIBRARY);
+        let is_library = |m: &&Mapping| m.offset == 0 && is_named(m);
         let first = mappings.iter().find(is_library).ok_or(Unguarded::NotLoaded)?;
         let path = Process::new(pid).path("root").join(first.path.strip_prefix("/").unwrap_or(&first.path));
-        let stated = stated_address(&path).map_err(Unguarded::Unreachable)?;
+        let stated = if in_memory(first) {
+            stated_address(hugelift_inside::FILE)
+        } else {
+            std::fs::read(&path).map_err(|e| e.to_string()).and_then(|bytes| stated_address(&bytes))
+        };
+        let stated = stated.map_err(|e| Unguarded::Unreachable(format!("{}: {e}", path.escaped())))?;
         let table = Addr(first.range.start.0.wrapping_add(stated));
         let read = |e: std::io::Error| Unguarded::Unreachable(format!("read at {table}: {e}"));
         let head: [u8; HEAD_BYTES] = memory::read_array(pid.cast_signed(), table).map_err(read)?;
@@ -90,9 +96,8 @@ impl Guard {
 }
 
 /// Returns the address of the table that the library's file states.
-fn stated_address(path: &Path) -> Result<u64, String> {
-    let bytes = std::fs::read(path).map_err(|e| format!("{}: {e}", path.escaped()))?;
-    let file = object::File::parse(&*bytes).map_err(|e| format!("{}: {e}", path.escaped()))?;
+fn stated_address(bytes: &[u8]) -> Result<u64, String> {
+    let file = object::File::parse(bytes).map_err(|e| e.to_string())?;
     let symbol = file.dynamic_symbols().find(|s| s.name() == Ok(SYMBOL) && s.is_definition());
-    symbol.map(|s| s.address()).ok_or_else(|| format!("{}: no symbol {SYMBOL}", path.escaped()))
+    symbol.map(|s| s.address()).ok_or_else(|| format!("no symbol {SYMBOL}"))
 }

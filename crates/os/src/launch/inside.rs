@@ -2,13 +2,21 @@
 //! The library inside the program (`hugelift-inside`), which guards fork(2): finds it, and makes programs load
 //! it.
 
+use crate::io::console::unhurt;
+use crate::io::temporary::own_path;
 use crate::launch::preload::{self, NoPreload};
-use crate::launch::program::set_variable;
+use crate::launch::program::{remove_variable, set_variable};
 use hugelift_inside::names;
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, FdFlag, SealFlag, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
 use std::ffi::{OsStr, OsString};
-use std::io;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 /// The library.
 #[derive(Debug)]
@@ -18,14 +26,14 @@ pub struct Inside {
 
 impl Inside {
     /// Returns the library, if the program at `path` can load it. Searches the folder of this executable,
-    /// then `../lib/hugelift`.
+    /// then `../lib/hugelift`. If it is in neither, as after `cargo install`, makes a file in memory of the copy that
+    /// this executable contains.
     ///
     /// # Errors
     /// [`NoPreload`]
     pub fn for_program(path: &Path) -> Result<Inside, NoPreload> {
-        let inside = Inside::find()?;
         preload::check(path)?;
-        Ok(inside)
+        Inside::find()
     }
 
     fn find() -> Result<Inside, NoPreload> {
@@ -42,7 +50,13 @@ impl Inside {
                 Ok(()) => return Ok(Inside { library }),
             }
         }
-        Err(NoPreload::NotThere { beside: beside.into(), installed: installed.into() })
+        let library = in_memory().map_err(|source| NoPreload::NotThere {
+            beside: beside.into(),
+            installed: installed.into(),
+            source,
+        })?;
+        preload::check_library(&library)?;
+        Ok(Inside { library })
     }
 
     /// Makes the program load the library, before those of the user's `LD_PRELOAD`, and the library guard
@@ -50,12 +64,72 @@ impl Inside {
     /// `main`.
     ///
     /// # Errors
-    /// setenv(3).
+    /// setenv(3), fcntl(2).
     pub fn guard(&self, reserve: u64) -> io::Result<()> {
-        let before = std::env::var_os(names::PRELOAD).unwrap_or_default();
-        set_variable(names::PRELOAD, preloaded(&self.library, &before))?;
+        let before = BEFORE.get_or_init(|| std::env::var_os(names::PRELOAD));
+        let all = preloaded(&self.library, before.as_deref().unwrap_or_default());
+        keep_open(FdFlag::empty())?;
+        set_variable(names::PRELOAD, all)?;
         set_variable(names::GUARD, reserve.to_string())
     }
+
+    /// Undoes all [`guard`](Self::guard)s: the next program is started plainly, and must not get what only the library
+    /// would take away from it.
+    ///
+    /// # Errors
+    /// setenv(3), fcntl(2).
+    pub fn withdraw() -> io::Result<()> {
+        let Some(before) = BEFORE.get() else { return Ok(()) };
+        keep_open(FdFlag::FD_CLOEXEC)?;
+        remove_variable(names::GUARD)?;
+        match before {
+            Some(value) => set_variable(names::PRELOAD, value),
+            None => remove_variable(names::PRELOAD),
+        }
+    }
+}
+
+/// `LD_PRELOAD` of the user, if it has been changed.
+static BEFORE: OnceLock<Option<OsString>> = OnceLock::new();
+/// The library in memory, if it was needed. It is closed by execve(2), unless a guard wants it.
+static MADE: OnceLock<File> = OnceLock::new();
+
+/// Sets whether execve(2) closes the library in memory, if there is one.
+fn keep_open(flags: FdFlag) -> io::Result<()> {
+    match MADE.get() {
+        Some(file) => Ok(fcntl(file, FcntlArg::F_SETFD(flags)).map(drop)?),
+        None => Ok(()),
+    }
+}
+
+/// Makes a file in memory with the library, once, and returns its path in this process and in the program that it
+/// becomes. No other user can put another library in its place, as might happen in a folder that users share, and nobody
+/// can change it.
+///
+/// Its descriptor stays open for the program's loader. The library closes it before `main`.
+fn in_memory() -> io::Result<PathBuf> {
+    if let Some(file) = MADE.get() {
+        return Ok(path_in_memory(file));
+    }
+    // With MFD_EXEC it can be mapped as code also where that is not the default (vm.memfd_noexec). Kernels before 6.3
+    // do not know the flag.
+    let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+    let made = match memfd_create(names::LIBRARY, flags | MFdFlags::from_bits_retain(libc::MFD_EXEC)) {
+        Err(Errno::EINVAL) => memfd_create(names::LIBRARY, flags),
+        made => made,
+    };
+    let mut file = File::from(made?);
+    // The limit of `ulimit -f` holds for files in memory too, and its signal would end hugelift.
+    unhurt(|| file.write_all(hugelift_inside::FILE))?;
+    let seals =
+        SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_SEAL;
+    fcntl(file.as_fd(), FcntlArg::F_ADD_SEALS(seals))?;
+    let file = File::open(own_path(&file))?;
+    Ok(path_in_memory(MADE.get_or_init(|| file)))
+}
+
+fn path_in_memory(file: &File) -> PathBuf {
+    PathBuf::from(format!("{}{}", names::DESCRIPTORS, file.as_raw_fd()))
 }
 
 /// Returns a value of `LD_PRELOAD` with `library` before the old entries, unless it is among them.

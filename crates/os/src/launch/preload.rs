@@ -22,13 +22,18 @@ use std::path::{Path, PathBuf};
 /// Why the library is not loaded into a program.
 #[derive(Debug, thiserror::Error)]
 pub enum NoPreload {
-    /// It is not where it should be.
-    #[error("no {LIBRARY} in {beside} or {installed}; make build puts it beside hugelift")]
+    /// It is not where it should be, and cannot be put into memory.
+    #[error(
+        "no {LIBRARY} in {beside} or {installed}, and hugelift cannot make a file in memory of its own copy \
+         (memfd_create(2): {source}); make install puts it into {installed}"
+    )]
     NotThere {
         /// The folder of hugelift.
         beside: Untrusted,
         /// The folder for libraries that belongs to it.
         installed: Untrusted,
+        /// The kernel's answer.
+        source: io::Error,
     },
     /// The loader takes a space or a colon for a separator.
     #[error("{0} has a space or a colon in its path, which LD_PRELOAD cannot hold")]

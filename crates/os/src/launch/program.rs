@@ -71,6 +71,19 @@ fn head(path: &Path) -> io::Result<Vec<u8>> {
     Ok(head)
 }
 
+/// Removes a variable from the environment of the program that this process becomes.
+///
+/// # Errors
+/// unsetenv(3)
+pub fn remove_variable(name: &str) -> io::Result<()> {
+    let name = CString::new(name)?;
+    // SAFETY: unsetenv(3) reads the string; the launcher has one thread.
+    match unsafe { libc::unsetenv(name.as_ptr()) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Returns the interpreter that a script names in its first line.
 pub fn interpreter(head: &[u8]) -> Option<PathBuf> {
     let line = head.strip_prefix(b"#!")?.split(|b| *b == b'\n').next()?.trim_ascii_start();

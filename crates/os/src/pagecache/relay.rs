@@ -4,18 +4,28 @@
 //! The copy is complete, on disk and compared with the original before it gets its name.
 //! A process that has the old file open or mapped keeps it.
 
-use crate::io::entry::{Entry, Temporary};
+mod separated;
+
+use crate::io::entry::Entry;
 use crate::io::open;
+use crate::io::temporary::Temporary;
 use crate::machine::memory_left_here;
+use crate::separate::loaded;
 use hugelift_core::addr::{PageSize, human_bytes};
 use hugelift_core::align::{self, Difference, Layout, Refusal};
+use hugelift_core::elf::{self, Headers};
 use hugelift_core::printable::Untrusted;
+use hugelift_core::separate::{self, proof::Flaw};
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use nix::unistd::{Whence, lseek};
 use std::fs::{File, Metadata, Permissions};
 use std::io::{self, Read, Seek};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use xattr::FileExt as _;
+
+/// Gives a program rights beyond its caller's (capabilities(7)).
+pub(crate) const CAPABILITIES: &str = "security.capability";
 
 /// Why there is no re-laid copy.
 #[derive(Debug, thiserror::Error)]
@@ -56,6 +66,42 @@ pub enum RelayError {
         path: Untrusted,
         /// Why.
         source: Refusal,
+    },
+    /// Its code cannot have huge pages of its own.
+    #[error("{path}: {source}")]
+    Inseparable {
+        /// The file.
+        path: Untrusted,
+        /// Why.
+        source: separate::Refusal,
+    },
+    /// The copy might not do what the file does.
+    #[error(
+        "{path}: a copy with its code on huge pages of its own is not proven to be right ({source}), and is not \
+         written; without --separate only offsets in the file change: hugelift align {path} -o OUT"
+    )]
+    Unproven {
+        /// The file.
+        path: Untrusted,
+        /// What could not be proven.
+        source: Flaw,
+    },
+    /// The loader makes something else of the copy.
+    #[error(
+        "{path}: a copy with its code on huge pages of its own is not the same when it is loaded ({source}), and \
+         is not written; without --separate only offsets in the file change: hugelift align {path} -o OUT"
+    )]
+    Differs {
+        /// The file.
+        path: Untrusted,
+        /// What differs.
+        source: loaded::Difference,
+    },
+    /// The disk has not kept what was written.
+    #[error("the copy of {path} is not what was written, and is not used")]
+    Unlike {
+        /// The original.
+        path: Untrusted,
     },
     /// A process writes to it.
     #[error("{path} changes while it is read")]
@@ -157,9 +203,24 @@ impl Original {
         &self.file
     }
 
-    /// Returns whether this file is a copy of `other`, re-laid or not.
+    /// Returns whether executing the file gives rights (capabilities(7)), which a copy does not have.
+    pub fn has_capabilities(&self) -> bool {
+        self.file.get_xattr(CAPABILITIES).is_ok_and(|value| value.is_some())
+    }
+
+    /// Returns the build-id, if the file has one.
+    pub fn build_id(&self) -> Option<String> {
+        let headers = Headers::parse(&self.bytes).ok()?;
+        headers.notes.iter().find_map(|note| {
+            let start = usize::try_from(note.offset).ok()?;
+            let size = usize::try_from(note.size).ok()?;
+            elf::build_id(self.bytes.get(start..start.checked_add(size)?)?)
+        })
+    }
+
+    /// Returns whether this file is a copy of `other`, re-laid, separated, or neither.
     pub(crate) fn is_like(&self, other: &Original) -> bool {
-        align::verify(&other.bytes, &self.bytes).is_ok()
+        align::verify(&other.bytes, &self.bytes).is_ok() || self.is_separated(other)
     }
 
     /// Returns the layout for huge pages of size `page`.
@@ -171,22 +232,36 @@ impl Original {
             .map_err(|source| RelayError::Refused { path: self.path.clone().into(), source })
     }
 
-    /// Makes a copy laid out as `layout` says, in the directory of `place` with a temporary name,
+    /// Makes a copy laid out as `layout` says, in the directory of `place`,
     /// written to disk and compared with the original. It is removed when dropped.
     ///
     /// # Errors
     /// [`RelayError`]
     pub fn copy_beside(&self, layout: &Layout, place: &Entry) -> Result<Temporary, RelayError> {
+        let check = |again: &[u8]| {
+            align::verify(&self.bytes, again)
+                .map_err(|source| RelayError::Wrong { path: self.path.clone().into(), source })
+        };
+        self.written_beside(place, |out| self.write(layout, out), check)
+    }
+
+    /// Makes a file in the directory of `place`, by `write`. What the disk has of it then
+    /// must pass `check`.
+    fn written_beside(
+        &self,
+        place: &Entry,
+        write: impl FnOnce(&File) -> io::Result<()>,
+        check: impl FnOnce(&[u8]) -> Result<(), RelayError>,
+    ) -> Result<Temporary, RelayError> {
         let path = place.path();
         let directory = path.parent().unwrap_or(Path::new("/"));
         let copy = Temporary::beside(place, 0o600).map_err(RelayError::io("make a file in", directory))?;
-        let written = self.write(layout, copy.file()).and_then(|()| copy.file().sync_all());
+        let written = write(copy.file()).and_then(|()| copy.file().sync_all());
         written.map_err(RelayError::io("write a copy beside", &path))?;
         let mut file = copy.file();
         let again = file.rewind().and_then(|()| file.metadata()).and_then(|meta| read_all(&mut file, &meta));
         let again = again.map_err(RelayError::io("read the copy beside", &path))?;
-        align::verify(&self.bytes, &again)
-            .map_err(|source| RelayError::Wrong { path: self.path.clone().into(), source })?;
+        check(&again)?;
         self.unchanged()?;
         // Writing and comparing have left small pages in the page cache. They are dropped, so that the first
         // run reads the copy in anew. (This is advice, and its failure does not matter.)

@@ -11,16 +11,17 @@
 //! with the one that has the name. Nothing is executed with rights that its owner does not have.
 
 mod attributes;
-mod checks;
+pub(crate) mod checks;
 
 use crate::elf::elf_file::ElfFile;
 use crate::io::entry::Entry;
 use crate::pagecache::prime::written;
 use crate::pagecache::relay::{Original, RelayError, publish};
+use crate::separate::loaded::Loaded;
 use hugelift_core::addr::PageSize;
-use hugelift_core::align::Layout;
 use hugelift_core::prime::Obstacle;
 use hugelift_core::printable::Untrusted;
+use hugelift_core::separate::Options;
 use std::ffi::OsString;
 use std::fs::Metadata;
 use std::io;
@@ -111,8 +112,10 @@ pub struct Replaced {
     pub path: PathBuf,
     /// Where the original is.
     pub original: PathBuf,
-    /// The layout of the copy.
-    pub layout: Layout,
+    /// How many bits of the load address are no longer random.
+    pub aslr_bits_lost: u32,
+    /// Why the memory of a separated copy was not compared, if it was not.
+    pub not_compared: Option<String>,
 }
 
 /// Returns the name under which the original of `entry` is kept.
@@ -125,12 +128,17 @@ fn kept_of(entry: &Entry) -> Entry {
 }
 
 /// Replaces `file`, at its path and behind symbolic links, by a copy laid out for huge pages of
-/// size `page`. `attempt` is a shell command, with `{}` for the file, that must do the same with the copy as
-/// with the file; it runs with the caller's rights.
+/// size `page`, with its code separated if there are options for that. `attempt` is a shell command, with
+/// `{}` for the file, that must do the same with the copy as with the file; it runs with the caller's rights.
 ///
 /// # Errors
 /// [`ReplaceError`]; the file is then as it was.
-pub fn replace(file: &ElfFile, page: PageSize, attempt: Option<&str>) -> Result<Replaced, ReplaceError> {
+pub fn replace(
+    file: &ElfFile,
+    page: PageSize,
+    separate: Option<Options>,
+    attempt: Option<&str>,
+) -> Result<Replaced, ReplaceError> {
     let entry = Entry::find(&file.path).map_err(RelayError::io("find", &file.path))?;
     let path = entry.path();
     let original = Original::of_entry(&entry)?;
@@ -145,15 +153,29 @@ pub fn replace(file: &ElfFile, page: PageSize, attempt: Option<&str>) -> Result<
         None => Ok(()),
     };
     idle()?;
-    let layout = original.layout(page)?;
-    let mut copy = original.copy_beside(&layout, &entry)?;
+    let (mut copy, aslr_bits_lost, not_compared) = match separate {
+        Some(options) => {
+            let separated = original.separated(page, options)?;
+            let (copy, loaded) = original.separated_beside(&separated, &entry)?;
+            let not_compared = match loaded {
+                Loaded::NotLoaded(why) => Some(why),
+                Loaded::Same(_) => None,
+            };
+            (copy, separated.aslr_bits_lost, not_compared)
+        }
+        None => {
+            let layout = original.layout(page)?;
+            (original.copy_beside(&layout, &entry)?, layout.aslr_bits_lost(), None)
+        }
+    };
     attributes::carry_over(&original, copy.file())?;
     // The kernel executes no file that is open for writing.
     copy.close_for_writing().map_err(RelayError::io("open the copy beside", &path))?;
     let check = |what| ReplaceError::Check { path: path.clone().into(), what };
     checks::loader(file, &original, copy.file()).map_err(check)?;
     if let Some(command) = attempt {
-        checks::attempt(command, &path, &copy.path()).map_err(check)?;
+        let copy = copy.path().map_err(RelayError::io("name the copy beside", &path))?;
+        checks::attempt(command, &path, &copy).map_err(check)?;
     }
     // Writing and running the copy have changed its times.
     attributes::times(&original, copy.file())?;
@@ -164,7 +186,7 @@ pub fn replace(file: &ElfFile, page: PageSize, attempt: Option<&str>) -> Result<
         let _ = undo_keep(&original, &entry, &kept);
         return Err(error.into());
     }
-    Ok(Replaced { path, original: kept.path(), layout })
+    Ok(Replaced { path, original: kept.path(), aslr_bits_lost, not_compared })
 }
 
 /// Refuses a file whose copy would not be equivalent, or whose original cannot be kept.

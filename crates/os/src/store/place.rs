@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Where a store may be: a directory on a tmpfs that allows code. Every part of its path is checked through an
-//! open descriptor, so that no other user can have planted it. Beside it, on any file system, is the directory
-//! for notes. Small files are read and written whole.
+//! open descriptor, so that no other user can have planted it. Small files are read and written whole.
 
 use super::StoreError;
 use nix::dir::Dir;

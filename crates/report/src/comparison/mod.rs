@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A [`Comparison`] as text: a table of the sides, the ratios, and a verdict on each variant.
 
+use crate::paint::paint;
 use crate::table::{LEFT, RIGHT, Table};
 use hugelift_core::addr::human_bytes;
-use hugelift_core::printable::printable;
+use hugelift_core::printable::{printable, printable_lines};
 use hugelift_measure::comparison::{
     Comparison, Coverage, Figure, Finding, Ratio, Run, Setting, Side, VariantResult, figures,
 };
@@ -14,8 +15,9 @@ mod live;
 #[cfg(test)]
 mod tests;
 
-/// Returns the comparison as text; each line ends with a newline.
-pub fn text(comparison: &Comparison) -> String {
+/// Returns the comparison as text; each line ends with a newline. With `colour` the verdict is green for a gain
+/// and red for a loss.
+pub fn text(comparison: &Comparison, colour: bool) -> String {
     let mut out = format!("{}\n\n", comparison.setting.host);
     if comparison.has_runs() {
         table(&mut out, comparison);
@@ -26,8 +28,14 @@ pub fn text(comparison: &Comparison) -> String {
         out += &line;
         out.push('\n');
     }
+    let mut out = printable_lines(&out);
     for variant in &comparison.variants {
-        out += &verdict(comparison, variant);
+        let line = printable(&verdict(comparison, variant));
+        out += &match variant.finding {
+            Finding::Faster { .. } => paint(colour, "1;32", &line),
+            Finding::Slower { .. } => paint(colour, "1;31", &line),
+            _ => line,
+        };
         out.push('\n');
     }
     out

@@ -63,13 +63,16 @@ fn compared(setting: Setting, other: Side) -> Comparison {
 fn faster_needs_huge_pages() {
     let faster = compared(setting(), side("lifted", &scaled(0.8), 62 << 20));
     assert!(matches!(faster.variants[0].finding, Finding::Faster { from, to } if 0.1 < from && to < 0.3));
-    let shown = text(&faster);
+    let coloured = text(&faster, true);
+    assert!(coloured.lines().last().is_some_and(|l| l.starts_with("\x1b[1;32m")), "{coloured:?}");
+    let shown = text(&faster, false);
+    assert!(!shown.contains('\x1b'), "{shown:?}");
     assert!(shown.contains("lifted is faster: ") && shown.contains("% less wall time"), "{shown}");
     assert!(shown.contains("62 MB of 64 MB"), "{shown}");
 
     let refused = compared(setting(), side("lifted", &scaled(0.8), 0));
     assert!(matches!(refused.variants[0].finding, Finding::NotHuge { .. }));
-    assert!(text(&refused).contains("claims no gain"), "{}", text(&refused));
+    assert!(text(&refused, false).contains("claims no gain"), "{}", text(&refused, false));
     let mut blind = side("lifted", &scaled(0.8), 0);
     blind.memory = None;
     assert!(matches!(compared(setting(), blind).variants[0].finding, Finding::NotHuge { .. }));
@@ -79,18 +82,18 @@ fn faster_needs_huge_pages() {
 fn slower_alike_and_too_few() {
     let slower = compared(setting(), side("lifted", &scaled(1.5), 0));
     assert!(matches!(slower.variants[0].finding, Finding::Slower { from, to } if 0.4 < from && to < 0.6));
-    assert!(text(&slower).contains("% more wall time"), "{}", text(&slower));
+    assert!(text(&slower, false).contains("% more wall time"), "{}", text(&slower, false));
 
     let alike = compared(setting(), side("lifted", &scaled(1.0), 62 << 20));
     let Finding::NoDifference { smallest_seen } = alike.variants[0].finding else { panic!("{alike:?}") };
     assert!((0.005..0.05).contains(&smallest_seen), "{smallest_seen}");
-    let shown = text(&alike);
+    let shown = text(&alike, false);
     assert!(shown.contains("no difference was seen. There may be one: with a confidence of 95 %"), "{shown}");
     assert!(shown.contains(" % less and ") && shown.contains(" % more wall time than bare"), "{shown}");
 
     let few = compared(setting(), side("lifted", &scaled(0.5)[..5], 62 << 20));
     assert_eq!(few.variants[0].finding, Finding::TooFew);
-    assert!(text(&few).contains("too few pairs"), "{}", text(&few));
+    assert!(text(&few, false).contains("too few pairs"), "{}", text(&few, false));
 }
 
 #[test]
@@ -113,7 +116,7 @@ fn more_of_a_metric_is_faster() {
     let sides = vec![with_metric("bare", 1.0), with_metric("lifted", 1.2)];
     let c = Comparison::new(server, Reached::Width, sides);
     assert!(matches!(c.variants[0].finding, Finding::Faster { from, to } if from <= 0.2 && 0.199 < to));
-    assert!(text(&c).contains("% more metric"), "{}", text(&c));
+    assert!(text(&c, false).contains("% more metric"), "{}", text(&c, false));
     assert!(
         remarks(&c)[0].contains("bare program was partly huge itself: 62 MB of text"),
         "{:?}",
@@ -129,7 +132,7 @@ fn nothing_to_lift_is_reported() {
     tiny.liftable = Some(0);
     let c = compared(Setting { bare_4k: true, ..setting() }, tiny);
     assert!(c.variants[0].nothing_to_lift);
-    let shown = text(&c);
+    let shown = text(&c, false);
     assert!(shown.contains("nothing to lift") && shown.contains("is slower"), "{shown}");
     assert!(shown.contains("only 4 kB pages"), "{shown}");
 }
@@ -140,7 +143,7 @@ fn where_nothing_was_measured_there_are_no_figures() {
     let why_not = Some("it is small".to_string());
     let tiny = Side { liftable: Some(0), why_not, memory: None, ..side("lifted", &[], 0) };
     let c = Comparison::new(setting(), Reached::NothingToLift, vec![bare, tiny]);
-    let shown = text(&c);
+    let shown = text(&c, false);
     assert!(
         shown.contains("lifted: there is nothing to lift in ") && shown.contains(": it is small."),
         "{shown}"

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A diagnosis as text: what works, then the findings, worst first.
 
+use crate::paint::paint;
 use hugelift_core::addr::human_bytes;
 use hugelift_core::printable::printable;
 use hugelift_doctor::facts::{Facts, Tried};
+use hugelift_doctor::next::Next;
 use hugelift_doctor::worth::{Worth, most_worth};
 use hugelift_doctor::{Finding, Severity, offers, ready_huge_pages};
 use hugelift_lab::results::Report;
@@ -20,11 +22,11 @@ pub struct Style {
 
 impl Style {
     fn paint(self, code: &str, text: &str) -> String {
-        if self.colour { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_string() }
+        paint(self.colour, code, text)
     }
 }
 
-/// Returns the diagnosis without its last paragraphs, [`measured`] and [`worth`].
+/// Returns the diagnosis without its last paragraphs, [`measured`], [`worth`] and [`next`].
 pub fn text(facts: &Facts, findings: &[Finding], style: Style) -> String {
     let mut out = head(facts);
     if let Some(tried) = tried(facts, style) {
@@ -86,6 +88,11 @@ pub fn worth(facts: &Facts) -> String {
     out += "  Add the usual arguments of each. 'hugelift compare' in place of 'hugelift run' shows how much faster \
             it gets.\n";
     out
+}
+
+/// Returns the last line: what to do next.
+pub fn next(next: &Next, style: Style) -> String {
+    format!("\nnext: {}   ({})\n", style.paint("1", &printable(&next.command)), next.what)
 }
 
 fn head(facts: &Facts) -> String {

@@ -67,6 +67,14 @@ fn programs_worth_a_lift_with_their_commands() {
     assert_eq!(worth(&Facts::default()), "");
 }
 
+#[test]
+fn what_to_do_next_is_one_line() {
+    let to_do = Next { command: "hugelift top".into(), what: "shows which programs may gain" };
+    assert_eq!(next(&to_do, STYLE), "\nnext: hugelift top   (shows which programs may gain)\n");
+    let coloured = next(&to_do, Style { colour: true, ..STYLE });
+    assert!(coloured.contains("\x1b[1mhugelift top\x1b[0m"), "{coloured:?}");
+}
+
 proptest! {
     /// Any value and any width can be shown.
     #[test]

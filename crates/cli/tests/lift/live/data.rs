@@ -12,6 +12,7 @@ use serde_json::Value;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -130,6 +131,19 @@ fn epoll_timeout(pid: u32) -> Option<u64> {
     })
 }
 
+/// Returns the timeout of the thread that waits in epoll_wait(2). On a busy machine it may be about to make the call
+/// again.
+fn waits_in_epoll(pid: u32) -> u64 {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        if let Some(left) = epoll_timeout(pid) {
+            return left;
+        }
+        assert!(Instant::now() < end, "no thread waits");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// No write is lost, no signal, no call ends with EINTR, and forked children have what their parent had.
 #[test]
 fn lifted_under_writers() {
@@ -148,7 +162,7 @@ fn lifted_under_writers() {
             late += times;
             assert_eq!(unnamed_code(pid), 0, "{mode} {round}: the code of stopped threads is unmapped");
             if mode == "epoll" {
-                let left = epoll_timeout(pid).expect("a thread waits");
+                let left = waits_in_epoll(pid);
                 assert!(HOUR - 600_000 < left && left <= HOUR, "{left} ms");
             }
             worst = worst.max(row["longest_stop_of_all_us"].as_u64().expect("a number"));
@@ -159,6 +173,84 @@ fn lifted_under_writers() {
         }
         println!("mode '{mode}': {rounds} lifts, {late} given up, longest stop of all threads {worst} us");
     }
+}
+
+/// Returns whether these threads of a process are stopped by a tracer.
+fn are_traced(pid: u32, tids: &[i32]) -> bool {
+    let state = |tid: &i32| {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).unwrap_or_default();
+        text.rsplit(") ").next().is_some_and(|rest| rest.starts_with('t'))
+    };
+    tids.iter().all(state)
+}
+
+/// A signal to the process that is sent while all threads are stopped comes to one of them: no other one that waits sees
+/// EINTR.
+///
+/// The signals are 50 ms apart. Of two at a time each can wake a thread for which the other thread leaves none: then it
+/// sees EINTR without hugelift too.
+#[test]
+fn signals_to_the_process() {
+    let _alone = alone();
+    let (program, end) = (victim(), Instant::now() + PATIENCE);
+    let mut all_sent = 0;
+    while all_sent < 3 {
+        assert!(Instant::now() < end, "{all_sent} signals were sent while all threads were stopped");
+        let running = Running::start(&program, &["asked"]);
+        let pid = running.pid();
+        let threads = Process::new(pid).threads();
+        let ends = [threads[0], threads[threads.len() - 1]];
+        let is_lifted = AtomicBool::new(false);
+        let sent = std::thread::scope(|scope| {
+            let sender = scope.spawn(|| {
+                let mut sent = 0u64;
+                while !is_lifted.load(Ordering::Relaxed) {
+                    if are_traced(pid, &ends) {
+                        // SAFETY: kill(2) with the pid of a child that has not been waited for.
+                        assert_eq!(unsafe { libc::kill(pid.cast_signed(), libc::SIGUSR2) }, 0);
+                        sent += 1;
+                        std::thread::sleep(Duration::from_millis(50));
+                    }
+                }
+                sent
+            });
+            lifted_at_last(pid);
+            is_lifted.store(true, Ordering::Relaxed);
+            sender.join().expect("the sender")
+        });
+        assert!(copied(pid, &program).is_all());
+        assert_eq!(running.report()["interrupted"].as_u64(), Some(sent));
+        assert_eq!(running.finish(), Some(End::Code(0)));
+        all_sent += sent;
+    }
+}
+
+/// A thread replaces the program by execve(2) before, while and after all threads are stopped. The program goes on as
+/// if nobody had looked, and no lift hangs.
+#[test]
+fn execve_at_any_moment() {
+    const TIMES: &str = "60";
+    let _alone = alone();
+    let program = fat("execs_written").flags(&["-Wl,-z,now"]).build();
+    let mut child =
+        Cmd::new([&program]).arg(TIMES).command(None).stdout(Stdio::piped()).spawn().expect("start");
+    let (mut lifts, mut lifted) = (0, 0);
+    while child.try_wait().expect("wait").is_none() {
+        let outcome = attach(child.id()).bare();
+        // The last program ends at once, and may be gone.
+        assert!(matches!(outcome.end, End::Code(0 | 1 | 125)), "{outcome:?}");
+        assert!(!outcome.stderr.contains("panicked"), "{outcome:?}");
+        lifts += 1;
+        let json: Value = serde_json::from_str(&outcome.stdout).unwrap_or_default();
+        lifted += u32::from(json["processes"][0]["longest_stop_of_all_us"].as_u64().is_some_and(|us| us > 0));
+    }
+    let status = child.wait().expect("wait");
+    let mut said = String::new();
+    child.stdout.take().expect("piped").read_to_string(&mut said).expect("text");
+    println!("{lifts} lifts, {lifted} of which stopped all threads");
+    assert!(status.success(), "{status}: {said}");
+    assert_eq!(said, "done, 0 wrong\n");
+    assert!(lifted > 0, "no lift came as far as the stop");
 }
 
 /// `attach --watch` lifts data as well.

@@ -232,6 +232,59 @@ fn php_with_workers() {
     under("php", &load, "thp", 8 << 20, || ask("php", free, "sum 124750"));
 }
 
+/// Three processes of PHP-FPM behind two workers of nginx: both servers are lifted while clients ask.
+#[test]
+fn php_fpm_behind_nginx() {
+    need_root!();
+    need!("nginx");
+    let Some(fpm) = ["php-fpm", "php-fpm8.2", "php-fpm8.3", "php-fpm8.4"].into_iter().find_map(find) else {
+        skip!("needs php-fpm: ci/setup.sh test");
+    };
+    let dir = tempfile::TempDir::new().expect("a temporary directory");
+    let at = dir.path().to_str().expect("UTF-8");
+    let port =
+        std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a port").port();
+    let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).expect("write");
+    write(
+        "index.php",
+        "<?php $m = []; for ($i = 0; $i < 500; $i++) $m[\"k$i\"] = $i; echo 'sum ', array_sum($m);",
+    );
+    write(
+        "fpm.conf",
+        &format!(
+            "[global]\nerror_log = {at}/fpm.log\ndaemonize = no\n[www]\nuser = root\ngroup = root\n\
+             listen = {at}/socket\npm = static\npm.max_children = 3\n"
+        ),
+    );
+    write(
+        "nginx.conf",
+        &format!(
+            "daemon off;\nuser root;\nworker_processes 2;\npid {at}/nginx.pid;\nerror_log {at}/nginx.log;\n\
+             events {{}}\nhttp {{ access_log off; server {{ listen 127.0.0.1:{port}; location / {{\n\
+             fastcgi_pass unix:{at}/socket; fastcgi_param SCRIPT_FILENAME {at}/index.php;\n\
+             fastcgi_param REQUEST_METHOD GET; }} }} }}\n"
+        ),
+    );
+    let start = |words: &[&str]| {
+        let words: Vec<OsString> = words.iter().map(OsString::from).collect();
+        Load::start(&words, false, &[], &[])
+    };
+    let (fpm_conf, nginx_conf) = (format!("{at}/fpm.conf"), format!("{at}/nginx.conf"));
+    let fpm = fpm.to_str().expect("UTF-8");
+    let both = start(&[fpm, "-R", "-n", "-y", &fpm_conf])
+        .and_then(|fpm| Ok((fpm, start(&["nginx", "-p", at, "-c", &nginx_conf])?)));
+    let (mut fpm, mut nginx) = match both {
+        Ok(both) => both,
+        Err(why) => skip!("{why}"),
+    };
+    fpm.wait_for("php-fpm is ready", || dir.path().join("socket").exists());
+    nginx.wait_for("nginx is ready", || TcpStream::connect(("127.0.0.1", port)).is_ok());
+    // nginx itself has no whole huge page of code.
+    under("nginx", &nginx, "thp", 0, || {
+        under("php-fpm", &fpm, "thp", 8 << 20, || ask("php-fpm behind nginx", port, "sum 124750"));
+    });
+}
+
 #[test]
 fn redis() {
     need_root!();

@@ -2,8 +2,8 @@
 //! Tests of the command itself: what it writes, prints and refuses.
 
 use crate::align::relaid::align;
-use crate::common::{Cmd, HUGELIFT, build::must, fat, find, plain};
-use crate::{need, need_root};
+use crate::common::{Cmd, HUGELIFT, build::must, fat, find, fits, plain};
+use crate::{need, need_root, skip};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -59,6 +59,7 @@ fn a_dry_run_writes_nothing_and_json_says_all() {
     let out = align(&input, &output, &["--dry-run", "--json"]);
     assert!(out.status.success() && !output.exists());
     let said: serde_json::Value = serde_json::from_slice(&out.stdout).expect("JSON");
+    fits("align", &said);
     assert_eq!((&said["version"], &said["output"]), (&1.into(), &serde_json::Value::Null));
     assert_eq!(said["page_size"], 2 << 20);
     assert!(said["huge_bytes_after"].as_u64() >= said["huge_bytes_before"].as_u64());
@@ -146,6 +147,22 @@ fn a_copy_is_not_set_uid() {
     let out = align(&input, &output, &[]);
     assert!(out.status.success() && text(&out.stderr).contains("not set-uid"), "{out:?}");
     assert_eq!(std::fs::metadata(&output).unwrap().mode() & 0o7777, 0o755);
+}
+
+#[test]
+fn a_copy_without_the_capabilities_of_the_file_is_announced() {
+    need_root!();
+    let dir = tempfile::tempdir().expect("dir");
+    let (input, output) = (dir.path().join("in"), dir.path().join("out"));
+    std::fs::copy(skewed(), &input).expect("copy");
+    // Version 2, effective: CAP_NET_BIND_SERVICE.
+    let value = [0x0200_0001_u32, 1 << 10, 0, 0, 0].map(u32::to_le_bytes).concat();
+    if let Err(e) = xattr::set(&input, "security.capability", &value) {
+        skip!("this file system cannot have security.capability: {e}");
+    }
+    let out = align(&input, &output, &[]);
+    assert!(out.status.success() && text(&out.stderr).contains("without the file capabilities"), "{out:?}");
+    assert_eq!(xattr::get(&output, "security.capability").expect("read"), None);
 }
 
 /// The copy keeps symbols, debug information and the build-id: gdb finds lines, and strip(1) works.

@@ -4,6 +4,12 @@
 
 mod cache;
 mod command;
+mod corpus;
 mod linkers;
+mod loaded;
+mod observers;
+mod proof;
 mod real;
+mod refused;
 mod relaid;
+mod separate;

@@ -9,7 +9,7 @@ mod starts;
 
 use crate::common::held::needed;
 use crate::common::huge::{Piece, assert_no_wx, assert_unchanged, pieces, smaps};
-use crate::common::{Cmd, End, HUGELIFT, Held, Outcome, fat, find, open_dir};
+use crate::common::{Cmd, End, HUGELIFT, Held, Outcome, fat, find, fits, open_dir};
 use crate::skip;
 use serde_json::Value;
 use std::fs::{self, Permissions};
@@ -61,6 +61,7 @@ impl Shelf {
         let (status, text) = self.run(&["list", "--json"]);
         assert_eq!(status, Some(0), "{text}");
         let listed: Value = serde_json::from_str(&text).expect("JSON");
+        fits("store-list", &listed);
         listed["entries"].as_array().expect("entries").clone()
     }
 

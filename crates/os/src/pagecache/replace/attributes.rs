@@ -2,7 +2,7 @@
 //! Owner, mode, extended attributes and times of a file, which its copy gets too.
 
 use super::ReplaceError;
-use crate::pagecache::relay::Original;
+use crate::pagecache::relay::{CAPABILITIES, Original};
 use hugelift_core::printable::Escape;
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, FileTimes, Metadata, Permissions};
@@ -14,8 +14,6 @@ use xattr::FileExt;
 /// Attributes that are valid only for the file that has them.
 const SIGNATURES: [(&str, &str); 2] = [("security.ima", "IMA"), ("security.evm", "EVM")];
 
-/// Gives a program rights beyond its caller's (capabilities(7)).
-const CAPABILITIES: &str = "security.capability";
 /// Grants rights to further users (acl(5)).
 const ACCESS_LIST: &str = "system.posix_acl_access";
 
@@ -25,7 +23,7 @@ pub(super) fn privilege(original: &Original) -> Option<&'static str> {
     if original.meta.mode() & (libc::S_ISUID | libc::S_ISGID) != 0 {
         return Some("is set-uid or set-gid");
     }
-    attribute(original.file(), CAPABILITIES).is_some().then_some("has file capabilities")
+    original.has_capabilities().then_some("has file capabilities")
 }
 
 /// Returns a difference between the rights of `file` and those of `other`, which would replace it. A file

@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const SHELL: &str = "/bin/sh";
 
 /// The user and group `nobody` of most distributions, who own no files.
-const NOBODY: u32 = 65534;
+pub(crate) const NOBODY: u32 = 65534;
 
 /// Lets the loader map each of the two files and run nothing (`--verify`, ld.so(8)): it must exit alike for
 /// both. A static program has no loader.
@@ -45,7 +45,7 @@ pub(super) fn loader(file: &ElfFile, original: &Original, copy: &File) -> Result
 }
 
 /// Returns the loader that the object names, or that programs of this machine have.
-fn loader_of(object: &ElfFile) -> Option<PathBuf> {
+pub(crate) fn loader_of(object: &ElfFile) -> Option<PathBuf> {
     if let Some(own) = object.interp() {
         return Some(own);
     }
@@ -60,7 +60,7 @@ fn loader_of(object: &ElfFile) -> Option<PathBuf> {
 ///
 /// # Errors
 /// Why it is not trusted.
-fn trusted(named: &Path) -> Result<PathBuf, String> {
+pub(crate) fn trusted(named: &Path) -> Result<PathBuf, String> {
     if !named.has_root() {
         return Err("it has no absolute path".to_string());
     }

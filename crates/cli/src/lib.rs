@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The `hugelift` command: one file a subcommand.
+//!
+//! It is a library so that manual pages and completions can be made from the definition of its options; no
+//! other crate uses it.
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
+
+mod align;
+mod attach;
+mod colour;
+mod command_line;
+mod compare;
+mod doctor;
+mod ending;
+mod failure;
+mod inspect;
+mod keep;
+mod lab;
+mod log;
+mod ministat;
+mod options;
+mod output;
+mod pool;
+mod prime;
+mod program;
+mod run;
+mod service;
+mod stat;
+mod store;
+mod top;
+mod usage;
+
+pub use command_line::{definition, enter};
+pub use ending::{Ending, Example};
+
+/// Exit status of hugelift's own failures, as for env(1).
+pub use hugelift_lift::FAILED;

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `hugelift prime --replace --separate --dry-run`: what a set of files would gain and take.
+
+use super::Item;
+use hugelift_core::addr::{PageSize, human_bytes};
+use hugelift_core::printable::{Escape, Untrusted};
+use hugelift_core::separate::{Gain, Options, Separated};
+use hugelift_os::elf::elf_file::ElfFile;
+use hugelift_os::pagecache::relay::{Original, RelayError};
+use serde::Serialize;
+use std::fmt::Write as _;
+use std::ops::AddAssign;
+use std::os::unix::fs::MetadataExt as _;
+
+/// What the files would gain and take, as JSON.
+#[derive(Serialize)]
+pub(super) struct Planned {
+    version: u32,
+    page_size: u64,
+    files: Vec<File>,
+    totals: Bytes,
+}
+
+#[derive(Serialize)]
+struct File {
+    path: Untrusted,
+    /// Why it would not be separated.
+    not_separated: Option<String>,
+    #[serde(flatten)]
+    bytes: Bytes,
+}
+
+/// Bytes of read-only segments.
+#[derive(Serialize, Clone, Copy, Default)]
+struct Bytes {
+    /// In huge pages, as `prime --replace` without `--separate` would lay the file out.
+    huge_bytes_before: u64,
+    /// In huge pages of the separated file, padding included.
+    huge_bytes_after: u64,
+    /// Memory of the page cache that these huge pages take for padding, once a machine.
+    padding_in_huge_bytes: u64,
+}
+
+impl AddAssign for Bytes {
+    fn add_assign(&mut self, other: Bytes) {
+        self.huge_bytes_before += other.huge_bytes_before;
+        self.huge_bytes_after += other.huge_bytes_after;
+        self.padding_in_huge_bytes += other.padding_in_huge_bytes;
+    }
+}
+
+impl Bytes {
+    fn of(separated: &Separated) -> Bytes {
+        let sum = |of: fn(&Gain) -> u64| separated.gains.iter().filter(|g| !g.prot.write).map(of).sum();
+        Bytes {
+            huge_bytes_before: sum(|gain| gain.huge_before),
+            huge_bytes_after: sum(|gain| gain.huge_after),
+            padding_in_huge_bytes: sum(Gain::cost),
+        }
+    }
+
+    fn text(self) -> String {
+        let content = self.huge_bytes_after - self.padding_in_huge_bytes;
+        let [content, after, cost, before] =
+            [content, self.huge_bytes_after, self.padding_in_huge_bytes, self.huge_bytes_before]
+                .map(human_bytes);
+        format!("{content} on {after}, +{cost} of memory; without --separate {before}")
+    }
+}
+
+impl Planned {
+    /// Separates and proves the files, and writes nothing.
+    pub(super) fn new(items: Vec<Item>, page: PageSize) -> Planned {
+        let files: Vec<File> = items.into_iter().map(|item| File::new(item, page)).collect();
+        let mut totals = Bytes::default();
+        files.iter().for_each(|file| totals += file.bytes);
+        Planned { version: 1, page_size: page.bytes(), files, totals }
+    }
+
+    /// Returns a line for each file, and one for all together.
+    pub(super) fn text(&self) -> String {
+        let mut out = String::new();
+        let mut separated = 0;
+        for file in &self.files {
+            // Writing to a String cannot fail.
+            let _ = match &file.not_separated {
+                Some(why) => writeln!(out, "{}: not separated: {why}", file.path),
+                None => writeln!(out, "{}: {}", file.path, file.bytes.text()),
+            };
+            separated += u32::from(file.not_separated.is_none());
+        }
+        let _ = writeln!(
+            out,
+            "{separated} of {} files: {}; one copy a machine",
+            self.files.len(),
+            self.totals.text()
+        );
+        out
+    }
+}
+
+impl File {
+    fn new(item: Item, page: PageSize) -> File {
+        let no =
+            |path: Untrusted, why: String| File { path, not_separated: Some(why), bytes: Bytes::default() };
+        match item {
+            Item::Unreadable(report) => no(report.path, report.error.unwrap_or_default()),
+            Item::Object(file, Some(foreign)) => no((&file.path).into(), foreign),
+            Item::Object(file, None) => match separated(&file, page) {
+                Ok(separated) => {
+                    File { path: (&file.path).into(), not_separated: None, bytes: Bytes::of(&separated) }
+                }
+                Err(why) => no((&file.path).into(), why),
+            },
+        }
+    }
+}
+
+/// Separates a file.
+///
+/// # Errors
+/// The reason, in words.
+fn separated(file: &ElfFile, page: PageSize) -> Result<Separated, String> {
+    let original = Original::read(&file.path).map_err(|e| e.to_string())?;
+    let there = file.file().metadata().map_err(|e| e.to_string())?;
+    if (there.dev(), there.ino()) != (original.meta.dev(), original.meta.ino()) {
+        return Err(format!("{} is another file here than for the process", file.path.escaped()));
+    }
+    original.separated(page, Options::usual(page)).map_err(|error| match error {
+        RelayError::Inseparable { source, .. } => source.to_string(),
+        RelayError::Unproven { source, .. } => source.to_string(),
+        other => other.to_string(),
+    })
+}

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Tests of how `ci/setup.sh` gets Rust on a machine without it: an apt that installs stand-ins takes the place of the
+//! real one.
+
+use super::install::top;
+use crate::common::find;
+use crate::need;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use tempfile::TempDir;
+
+/// Programs that the script itself uses.
+const USED: [&str; 12] =
+    ["bash", "cat", "chmod", "cut", "dirname", "dpkg", "find", "head", "rm", "sed", "sort", "tail"];
+
+/// Writes a shell script into a folder.
+fn program(folder: &Path, name: &str, text: &str) {
+    let file = folder.join(name);
+    fs::write(&file, format!("#!/bin/sh\n{text}\n")).expect("write");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).expect("chmod");
+}
+
+/// Runs `ci/setup.sh build` as root of a machine on which apt offers these packages, with their versions. Returns what
+/// it printed, and what was installed.
+fn set_up(offered: &[(&str, &str)]) -> (Output, String) {
+    let dir = TempDir::new().expect("a folder");
+    let path = dir.path();
+    for name in USED {
+        symlink(find(name).expect("a program of every Debian"), path.join(name)).expect("symlink");
+    }
+    for name in ["make", "gcc"] {
+        program(path, name, ":");
+    }
+    program(path, "cc", "echo /lib/libc.a");
+    program(path, "id", "echo 0");
+    let versions: String =
+        offered.iter().map(|(name, version)| format!("{name}) v='{version}' ;;\n")).collect();
+    program(path, "apt-cache", &format!("v='(none)'\ncase $2 in\n{versions}esac\necho \"  Candidate: $v\""));
+    // A rustc of version 1.90.0 comes with its package, or by rustup.
+    let rust = "for name in rustc cargo; do\n\
+                printf '#!/bin/sh\\necho \"%s 1.90.0\"\\n' $name >\"$here/$name\" && chmod +x \"$here/$name\"; done";
+    let here = format!("here='{}'", path.display());
+    let rustup =
+        format!("{here}\necho \"rustup $*\" >>\"$here/log\"\n[ \"$1\" != toolchain ] || {{ {rust}; }}");
+    program(path, "fresh-rustup", &rustup);
+    let apt = format!(
+        "{here}\ncase \"$*\" in\n*' install '*) ;;\n*) exit 0 ;;\nesac\nfor package; do\ncase $package in\n\
+         rustc | rustc-web) {rust} ;;\nrustup) cat \"$here/fresh-rustup\" >\"$here/rustup\"; chmod +x \"$here/rustup\" ;;\n\
+         ca-certificates) ;;\n*) continue ;;\nesac\necho \"apt $package\" >>\"$here/log\"\ndone"
+    );
+    program(path, "apt-get", &apt);
+    let mut script = Command::new(find("bash").expect("bash"));
+    script.arg(top().join("ci/setup.sh")).arg("build").env("PATH", path).stdin(Stdio::null());
+    let done = script.output().expect("ci/setup.sh starts");
+    (done, fs::read_to_string(path.join("log")).unwrap_or_default())
+}
+
+#[test]
+fn rust_comes_from_the_distribution_if_that_is_new_enough() {
+    need!("dpkg", "bash");
+    for (offered, expected) in [
+        (
+            &[("rustc", "1.90.0+dfsg1-1"), ("rustc-web", "1.96.0"), ("rustup", "1.27")][..],
+            "apt rustc\napt ca-certificates\n",
+        ),
+        (
+            &[("rustc", "1.63.0+dfsg1-2"), ("rustc-web", "1.96.0"), ("rustup", "1.27")],
+            "apt rustc-web\napt ca-certificates\n",
+        ),
+        (
+            &[("rustc", "1.75.0+dfsg0ubuntu1"), ("rustup", "1.27")],
+            "apt rustup\napt ca-certificates\nrustup toolchain install --profile minimal stable\nrustup default stable\n",
+        ),
+    ] {
+        let (done, installed) = set_up(offered);
+        assert!(done.status.success(), "{offered:?}: {done:?}");
+        assert_eq!(installed, expected, "{offered:?}: {done:?}");
+    }
+}
+
+#[test]
+fn a_machine_for_which_there_is_no_rust_is_told_so() {
+    need!("dpkg", "bash");
+    let (done, installed) = set_up(&[("rustc", "1.63.0+dfsg1-2")]);
+    assert_eq!((done.status.code(), installed.as_str()), (Some(1), ""), "{done:?}");
+    let text = String::from_utf8_lossy(&done.stdout);
+    assert!(text.contains("setup: missing: cargo and rustc ") && text.contains("rustup"), "{text}");
+}

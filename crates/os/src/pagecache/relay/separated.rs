@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Copies whose code has huge pages of its own: `hugelift align --separate`.
+
+use super::{Original, RelayError};
+use crate::io::entry::Entry;
+use crate::io::temporary::Temporary;
+use crate::machine::memory_left_here;
+use crate::separate::loaded::{Loaded, compare};
+use hugelift_core::addr::PageSize;
+use hugelift_core::elf::Headers;
+use hugelift_core::separate::{self, Options, Separated, proof};
+use std::fs::{File, Permissions};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+
+/// How often the file is in memory while it is separated and proven: the original, the copy and a copy before
+/// its offsets are aligned, and the memory of both as the proof computes it.
+const COPIES: u64 = 5;
+
+/// The unit in which zeros become a hole.
+const BLOCK: usize = 4096;
+
+impl Original {
+    /// Separates the code, and proves that the result does what the file does.
+    ///
+    /// # Errors
+    /// [`RelayError::Inseparable`], [`RelayError::Unproven`], [`RelayError::TooLarge`]
+    pub fn separated(&self, page: PageSize, options: Options) -> Result<Separated, RelayError> {
+        let path = || self.path.clone().into();
+        let (bytes, left) = ((self.bytes.len() as u64).saturating_mul(COPIES), memory_left_here());
+        if bytes > left {
+            return Err(RelayError::TooLarge { path: path(), bytes, left });
+        }
+        let separated = separate::separate(&self.bytes, page, options)
+            .map_err(|source| RelayError::Inseparable { path: path(), source })?;
+        let proof = proof::check(&self.bytes, &separated.bytes, &separated.distances)
+            .map_err(|source| RelayError::Unproven { path: path(), source })?;
+        tracing::debug!(path = ?self.path, ?proof, "separated");
+        Ok(separated)
+    }
+
+    /// Writes a separated copy to the directory of `place`. It is removed when dropped.
+    /// The file's own loader loads both, and their memory is compared.
+    ///
+    /// # Errors
+    /// [`RelayError`]
+    pub fn separated_beside(
+        &self,
+        separated: &Separated,
+        place: &Entry,
+    ) -> Result<(Temporary, Loaded), RelayError> {
+        let check = |again: &[u8]| match again == separated.bytes {
+            true => Ok(()),
+            false => Err(RelayError::Unlike { path: self.path.clone().into() }),
+        };
+        let copy = self.written_beside(place, |out| write_with_holes(&separated.bytes, out), check)?;
+        // The loader runs without rights of ours. What the original's mode lets others read is no secret here.
+        let readable = Permissions::from_mode(self.meta.mode() & 0o444 | 0o600);
+        copy.file()
+            .set_permissions(readable)
+            .map_err(RelayError::io("set the mode of the copy for", &place.path()))?;
+        let loaded = compare(&self.path, copy.file(), &separated.distances)
+            .map_err(|source| RelayError::Differs { path: self.path.clone().into(), source })?;
+        Ok((copy, loaded))
+    }
+
+    /// Returns whether this file is `other`, separated.
+    pub(super) fn is_separated(&self, other: &Original) -> bool {
+        let Ok(headers) = Headers::parse(&self.bytes) else { return false };
+        // It was separated for the largest page that it is aligned to.
+        let page = headers.segments.iter().map(|s| s.align).max().and_then(PageSize::new);
+        let again = page.and_then(|page| separate::separate(&other.bytes, page, Options { least: 1 }).ok());
+        again.is_some_and(|again| again.bytes == self.bytes)
+    }
+}
+
+/// Writes bytes to an empty file; blocks of zeros stay holes.
+fn write_with_holes(bytes: &[u8], out: &File) -> io::Result<()> {
+    let is_hole = |block: &[u8]| block.iter().all(|&b| b == 0);
+    let mut at = 0;
+    for run in bytes.chunks(BLOCK).collect::<Vec<_>>().chunk_by(|a, b| is_hole(a) == is_hole(b)) {
+        let len: usize = run.iter().map(|block| block.len()).sum();
+        if let (Some(part), Some(false)) = (bytes.get(at..at + len), run.first().map(|block| is_hole(block)))
+        {
+            out.write_all_at(part, at as u64)?;
+        }
+        at += len;
+    }
+    out.set_len(bytes.len() as u64)
+}

@@ -1,0 +1,1 @@
+../../crates/library/demos/self.c

@@ -1,0 +1,1 @@
+../../crates/library/examples/self.rs
