@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Changes to the machine that are undone even when the test is killed.
 
+use super::run::PATIENCE;
 use std::fs::{self, File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -34,10 +35,11 @@ impl Pool {
         let persistent = total - number(&pool, "surplus_hugepages")?;
         let restorer = restorer(&format!("echo {persistent} > {}", path.display()))?;
         let guard = Pool { restorer, _lock: lock };
-        // Programs of other tests may take or return pages meanwhile.
+        // Programs of other tests may take or return pages meanwhile, or have reserved some.
         let mut used = total - free;
         let mut got = 0;
-        for _ in 0..100 {
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE {
             fs::write(&path, format!("{}", used + pages))
                 .map_err(|e| format!("cannot set {}: {e}", path.display()))?;
             got = number(&pool, "free_hugepages")?;
@@ -47,7 +49,8 @@ impl Pool {
             std::thread::sleep(Duration::from_millis(50));
             used = number(&pool, "nr_hugepages")? - number(&pool, "free_hugepages")?;
         }
-        Err(format!("wanted a pool of {pages} free huge pages, got {got}"))
+        let reserved = number(&pool, "resv_hugepages")?;
+        Err(format!("wanted a pool of {pages} free huge pages, got {got}, of which {reserved} are reserved"))
     }
 
     /// Returns the number of free pages.

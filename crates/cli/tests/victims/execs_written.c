@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* execs_written N: checks 6 MB of .data, starts threads that write there and wait, and after some milliseconds one of them
- * replaces the program by `execs_written N-1`. At 0 it prints "done" and how many words were wrong in this last program; an
- * earlier one ends with status 1 if one is wrong. */
+/* execs_written N MS: checks 6 MB of .data, starts threads that write there and wait, and after MS to MS + 30
+ * milliseconds one of them replaces the program by `execs_written N-1 MS`. At 0 it prints "done" and how many words were
+ * wrong in this last program; an earlier one ends with status 1 if one is wrong. */
 #define _GNU_SOURCE
 #include "fat.h"
 #include <pthread.h>
@@ -49,18 +49,21 @@ static void *waits(void *arg)
 static void *replaces(void *arg)
 {
 	char number[20];
-	struct timespec t = { 0, (5 + n * 7 % 31) * 1000000 };
+	long ms = atol(args[2]) + n * 7 % 31;
+	struct timespec t = { ms / 1000, ms % 1000 * 1000000 };
 	(void)arg;
 	nanosleep(&t, NULL);
 	snprintf(number, sizeof number, "%ld", n - 1);
-	execl("/proc/self/exe", args[0], number, (char *)NULL);
+	execl("/proc/self/exe", args[0], number, args[2], (char *)NULL);
 	_exit(2);
 }
 
 int main(int argc, char **argv)
 {
 	pthread_t thread;
-	n = argc > 1 ? atol(argv[1]) : 0;
+	if (argc != 3)
+		return 2;
+	n = atol(argv[1]);
 	args = argv;
 	if (n <= 0)
 		return printf("done, %ld wrong\n", wrong()) < 0;

@@ -227,7 +227,10 @@ impl Postgres {
 impl Server for Postgres {
     fn words(&self, dir: &Path) -> Vec<OsString> {
         let mut words = vec![self.bin.join("postgres").into_os_string(), "-D".into(), dir.into()];
-        for setting in ["listen_addresses=", "shared_buffers=128MB", "fsync=off", "autovacuum=off"] {
+        // Left alone, it would take pages of a pool that another test has made for itself.
+        let settings =
+            ["listen_addresses=", "shared_buffers=128MB", "fsync=off", "autovacuum=off", "huge_pages=off"];
+        for setting in settings {
             words.extend(["-c".into(), setting.into()]);
         }
         words.extend(["-k".into(), dir.into()]);
