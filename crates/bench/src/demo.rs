@@ -25,7 +25,10 @@ const SECONDS: f64 = 1.5;
 pub fn run(options: &Options) -> Result<ExitCode> {
     let path = generated::jumps(options.megabytes, Linking::Dynamic)?;
     let program = generated::run_for(&path, Hot::OneAPage, SECONDS)?;
-    println!("\n{program}\n{} MB of code, one function of each page called at random", options.megabytes);
+    println!(
+        "\nThe program: {program}\nIt has {} MB of code, and calls one function of each page at random.",
+        options.megabytes
+    );
 
     // The first run has messages and a checksum of the code.
     let (bare, lifted) = (program.arg("text").run()?, under_hugelift(&program.arg("text"), &[EAGER])?.run()?);

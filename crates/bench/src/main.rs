@@ -25,7 +25,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 const USAGE: &str = "\
-usage: hugelift-bench COMMAND [--rounds N] [--megabytes N]
+usage: hugelift-bench COMMAND [--rounds N] [--megabytes N] [--only PROGRAM]
 
   demo      a program with 64 MB of code, bare and lifted in turn
   backings  what each backing costs, keeps and needs, as a table in Markdown
@@ -46,6 +46,7 @@ usage: hugelift-bench COMMAND [--rounds N] [--megabytes N]
 
   --rounds N      how often to run each side (default: enough for a narrow interval)
   --megabytes N   how much code to generate (default 64)
+  --only PROGRAM  of anon: measure this program alone (perl, php, python3, go or javac)
 
 HUGELIFT_BIN names the hugelift to measure; without it, the one beside this program.";
 
@@ -55,6 +56,8 @@ pub struct Options {
     pub rounds: Option<usize>,
     /// Size of the generated code in MB.
     pub megabytes: u64,
+    /// The only program to measure, where a benchmark has several; `None` for all.
+    pub only: Option<String>,
 }
 
 fn main() -> ExitCode {
@@ -70,9 +73,13 @@ fn main() -> ExitCode {
 fn run(mut args: impl Iterator<Item = String>) -> Result<ExitCode> {
     let command = args.next().context(USAGE)?;
     let linking = if command == "program" { args.next() } else { None };
-    let mut options = Options { rounds: None, megabytes: 64 };
+    let mut options = Options { rounds: None, megabytes: 64, only: None };
     while let Some(option) = args.next() {
         let value = args.next().with_context(|| format!("{option} needs a value\n{USAGE}"))?;
+        if option == "--only" {
+            options.only = Some(value);
+            continue;
+        }
         let number = || value.parse().ok().filter(|&n| n > 0);
         let number =
             number().with_context(|| format!("{option} {value}: not a whole number of 1 or more"))?;

@@ -182,6 +182,45 @@ pub(crate) fn reap_orphans(patience: Duration) -> Result<(f64, bool)> {
     }
 }
 
+/// Returns the children of all threads of this process; empty on a kernel without `CONFIG_PROC_CHILDREN`
+/// (proc(5), `/proc/PID/task/TID/children`).
+pub(crate) fn children() -> Vec<libc::pid_t> {
+    let Ok(threads) = std::fs::read_dir("/proc/self/task") else { return Vec::new() };
+    let lists =
+        threads.flatten().filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
+    lists
+        .flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
+        .collect()
+}
+
+/// Waits as [`reap_orphans`] does, but leaves these children alone: those that were there before the program.
+///
+/// # Errors
+/// wait4(2) fails.
+pub(crate) fn reap_orphans_beside(others: &[libc::pid_t], patience: Duration) -> Result<(f64, bool)> {
+    if others.is_empty() {
+        return reap_orphans(patience);
+    }
+    let deadline = Instant::now() + patience;
+    let mut cpu = 0.0;
+    loop {
+        let orphans: Vec<_> = children().into_iter().filter(|pid| !others.contains(pid)).collect();
+        if orphans.is_empty() {
+            return Ok((cpu, false));
+        }
+        for pid in orphans {
+            match wait4(pid, libc::WNOHANG | libc::__WALL) {
+                Ok(ended) => cpu += ended.map_or(0.0, |(_, _, cost)| cost.cpu()),
+                Err(errno) => return Err(errno).with_context(|| format!("wait4({pid})")),
+            }
+        }
+        if Instant::now() >= deadline {
+            return Ok((cpu, true));
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
 /// Waits by wait4(2) for one child or, with -1, for any; `None` if none has ended (with WNOHANG).
 fn wait4(pid: libc::pid_t, flags: libc::c_int) -> Result<Option<(libc::pid_t, ExitStatus, Cost)>, Errno> {
     let mut status = 0;

@@ -2,7 +2,7 @@
 //! Runs of the generated programs: such a program prints a line when it is done, then waits for the
 //! end of its standard input, so that its memory can be read meanwhile.
 
-use crate::child::{Child, Cost, reap_orphans};
+use crate::child::{Child, Cost, children, reap_orphans, reap_orphans_beside};
 use crate::interrupt;
 use crate::program::Program;
 use crate::tree::ticks;
@@ -49,6 +49,7 @@ impl Program {
     }
 
     fn measure(&self, stdin: Stdio, look: impl FnOnce(u32, &str) -> Result<Vec<Usage>>) -> Result<Sample> {
+        let others = children();
         let mut command = self.command()?;
         command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::inherit());
         let mut child = Child::start(&mut command)?;
@@ -61,7 +62,7 @@ impl Program {
         drop(stdin);
         stdout.read_to_string(&mut output).context("standard output")?;
         let (status, cost) = child.finish()?;
-        let (left_behind, _) = reap_orphans(PATIENCE)?;
+        let (left_behind, _) = reap_orphans_beside(&others, PATIENCE)?;
         interrupt::check()?;
         ensure!(status.success(), "{self}: {status}");
         Ok(Sample { cost: Cost { left_behind, ..cost }, output, memory: memory? })
@@ -98,4 +99,28 @@ fn at_rest(pid: u32) -> Result<()> {
         }
     }
     bail!("process {pid} is still busy after 10 s")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::child;
+
+    /// A child that was there before, such as the shell that puts a setting of the machine back, is not waited for.
+    #[test]
+    fn a_child_beside_the_program_stays() {
+        let _alone = child::alone();
+        child::adopt_orphans().unwrap();
+        let mut beside = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let others = children();
+        assert!(others.contains(&beside.id().cast_signed()), "{others:?}");
+        let began = std::time::Instant::now();
+        let program = Program::new(["sh", "-c", "(read line) < /dev/null & echo done"]);
+        assert_eq!(program.run().unwrap().output, "done\n");
+        assert!(began.elapsed() < PATIENCE, "it waited for the other child");
+        assert_eq!(children(), others, "an orphan is left");
+        assert!(beside.try_wait().unwrap().is_none(), "the other child was waited for");
+        beside.kill().unwrap();
+        beside.wait().unwrap();
+    }
 }
