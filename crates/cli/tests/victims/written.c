@@ -9,8 +9,9 @@
  * "aio": the kernel may write to its memory by io_uring or io_setup. "shares": a child by clone(CLONE_VM) writes to
  * .data all the time.
  * "births": threads begin and end all the time. "asked": SIGUSR2 may come to the process, and each thread that waits may
- * take it: only a thread whose handler has run may see EINTR. "calm": nobody writes much, and most threads wait. With a second argument, calls that end with EINTR after any
- * stop may do so: who has stopped them may have been killed before it could hide that. */
+ * take it: only a thread whose handler has run may see EINTR. "calm": nobody writes much, and most threads wait.
+ * "fullN": calm, and it may make N more mappings and no more (vm.max_map_count). With a second argument, calls that end
+ * with EINTR after any stop may do so: who has stopped them may have been killed before it could hide that. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/aio_abi.h>
@@ -368,6 +369,18 @@ static void *epoll(void *arg)
 	return NULL;
 }
 
+/* Makes mappings, none of which can be joined with the next, until the kernel refuses, and takes `left` of them back. */
+static void fill(long left)
+{
+	static void *last[64];
+	long n = 0;
+	void *at;
+	while ((at = mmap(NULL, 4096, n % 2 ? PROT_READ : PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) != MAP_FAILED)
+		last[n++ % 64] = at;
+	while (left-- > 0)
+		munmap(last[--n % 64], 4096);
+}
+
 static void start(const char *mode)
 {
 	static char stack[65536] __attribute__((aligned(16)));
@@ -384,7 +397,7 @@ static void start(const char *mode)
 		printf("no aio: %s\n", strerror(errno)), exit(0);
 	if (!strcmp(mode, "shares"))
 		clone(sharing, stack + sizeof stack, CLONE_VM, NULL);
-	calm = !strcmp(mode, "calm");
+	calm = !strcmp(mode, "calm") || !strncmp(mode, "full", 4);
 	bears = !strcmp(mode, "births");
 	asked = !strcmp(mode, "asked");
 }
@@ -425,6 +438,8 @@ int main(int argc, char **argv)
 		int kind = i < WRITERS + NAPPERS ? 0 : i < WRITERS + NAPPERS + WAITERS ? 1 : i < THREADS - 2 ? 2 : i - THREADS + 5;
 		pthread_create(&threads[i], NULL, kinds[kind], (void *)(intptr_t)i);
 	}
+	if (argc > 1 && !strncmp(argv[1], "full", 4))
+		fill(atol(argv[1] + 4));
 	puts("ready");
 	fflush(stdout);
 	struct timespec none = { 0, 0 };

@@ -373,21 +373,10 @@ fn errno(error: &io::Error) -> Errno {
 
 /// Reads a whole file of /proc or /sys, whose size stat(2) does not give.
 pub fn read_whole(path: &Path) -> io::Result<Vec<u8>> {
-    let mut file = File::open(path)?;
-    let mut bytes = vec![0; 16 << 10];
-    let mut len = 0;
-    loop {
-        if len == bytes.len() {
-            bytes.resize(2 * len, 0);
-        }
-        match file.read(&mut bytes[len..]) {
-            Ok(0) => break,
-            Ok(n) => len += n,
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
-        }
-    }
-    bytes.truncate(len);
+    // Most are much smaller. The memory behind what was read is not touched, as each of its pages would cost a start a
+    // page fault. `take` keeps the standard library from asking for the size.
+    let mut bytes = Vec::with_capacity(16 << 10);
+    File::open(path)?.take(u64::MAX).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 

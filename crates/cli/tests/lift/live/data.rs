@@ -350,6 +350,33 @@ fn other_writers() {
     }
 }
 
+/// The program may make no more mappings (`vm.max_map_count`), or only a few: mremap(2), which needs more than mmap(2)
+/// does, fails while all threads are stopped. The bytes stay right, and a line says what became of the memory.
+#[test]
+fn mremap_fails() {
+    let _alone = alone();
+    let program = victim();
+    let (mut failed, mut done) = (0, 0);
+    for left in [0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 20] {
+        let running = Running::start(&program, &[&format!("full{left}")]);
+        let pid = running.pid();
+        let outcome = attach(pid).bare();
+        assert!(matches!(outcome.end, End::Code(0 | 1)), "{left}: {outcome:?}");
+        assert!(!outcome.stderr.contains("panicked"), "{left}: {outcome:?}");
+        let after = copied(pid, &program);
+        println!("{left} mappings left: {after:?}; {}", outcome.stderr.trim());
+        if outcome.stderr.contains("mremap(2) over") {
+            failed += 1;
+            assert!(outcome.stderr.contains("it is as it was"), "{left}: {outcome:?}");
+        } else if outcome.stderr.is_empty() {
+            done += 1;
+        }
+        running.report();
+    }
+    assert!(failed > 0, "mremap(2) never failed");
+    assert!(done > 0, "20 mappings do not suffice");
+}
+
 /// The command is killed before each of its ptrace operations, or every few of them. Whatever it has done, no
 /// byte is wrong, and a later command ends the work. A call that ends with EINTR after any stop is made again
 /// by the tracer: one that is killed before it can do so leaves it.

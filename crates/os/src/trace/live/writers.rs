@@ -21,6 +21,12 @@ const LATER: [(&str, &str); 9] = [
     ("/dev/dri/", "a GPU"),
 ];
 
+/// Up to this many descriptors are all looked at again while the threads are stopped: about 1 us each. Of more, only
+/// those with a new number are; a number that is closed and used again for a ring in these few milliseconds is missed.
+const ALL_AGAIN: usize = 1000;
+/// Listing more descriptors than these would stop the threads for too long.
+const MOST_DESCRIPTORS: usize = 10_000;
+
 /// Another writer.
 #[derive(Debug)]
 pub(super) struct Writer {
@@ -73,9 +79,19 @@ impl Writers {
     }
 
     fn look_at_descriptors(&mut self) -> Result<(), Writer> {
-        let dir = Process::new(self.pid).path("fd");
-        let failed = |e: io::Error| lasting(format!("/proc/{}/fd: {e}", self.pid));
-        for entry in std::fs::read_dir(&dir).map_err(failed)? {
+        let pid = self.pid;
+        let dir = Process::new(pid).path("fd");
+        let failed = |e: io::Error| lasting(format!("/proc/{pid}/fd: {e}"));
+        if self.descriptors.len() <= ALL_AGAIN {
+            self.descriptors.clear();
+        }
+        for (n, entry) in std::fs::read_dir(&dir).map_err(failed)?.enumerate() {
+            if n >= MOST_DESCRIPTORS {
+                return Err(lasting(format!(
+                    "it has more than {MOST_DESCRIPTORS} open descriptors (ls /proc/{pid}/fd): all its threads would \
+                     have to wait while they are looked through"
+                )));
+            }
             let name = entry.map_err(failed)?.file_name();
             let Some(number) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
             if self.descriptors.insert(number)
@@ -159,6 +175,116 @@ mod tests {
         assert!(!shares_memory(own, child.id()).unwrap());
         child.kill().unwrap();
         child.wait().unwrap();
+    }
+
+    /// A child that stops itself before and after each of `steps`, which may only make system calls. Killed when dropped.
+    struct Stopping(libc::pid_t);
+
+    impl Stopping {
+        fn start(steps: &[fn()]) -> Stopping {
+            // SAFETY: the child makes only system calls.
+            let pid = unsafe { libc::fork() };
+            assert!(pid >= 0, "{}", io::Error::last_os_error());
+            if pid == 0 {
+                // SAFETY: these are system calls; other tests' files are not inherited.
+                unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) };
+                for step in steps {
+                    // SAFETY: a system call.
+                    unsafe { libc::raise(libc::SIGSTOP) };
+                    step();
+                }
+                // SAFETY: as above. It must not return into the test.
+                unsafe {
+                    libc::raise(libc::SIGSTOP);
+                    libc::_exit(0)
+                };
+            }
+            let child = Stopping(pid);
+            child.wait();
+            child
+        }
+
+        /// Waits until it has stopped.
+        fn wait(&self) {
+            let mut status = 0;
+            // SAFETY: waitpid(2) writes to the live number.
+            let ended = unsafe { libc::waitpid(self.0, &raw mut status, libc::WUNTRACED) };
+            assert!(ended == self.0 && libc::WIFSTOPPED(status), "{ended} {status:#x}");
+        }
+
+        /// Lets it do its next step.
+        fn step(&self) {
+            // SAFETY: a signal to the child, which was not waited for.
+            unsafe { libc::kill(self.0, libc::SIGCONT) };
+            self.wait();
+        }
+    }
+
+    impl Drop for Stopping {
+        fn drop(&mut self) {
+            // SAFETY: a signal to the child, and the wait for it.
+            unsafe {
+                libc::kill(self.0, libc::SIGKILL);
+                libc::waitpid(self.0, std::ptr::null_mut(), 0);
+            }
+        }
+    }
+
+    /// Makes a ring of io_uring, with the lowest free number.
+    fn ring() {
+        // struct io_uring_params, 120 bytes of zeros.
+        let mut params = [0u64; 15];
+        // SAFETY: io_uring_setup(2) writes to the live structure.
+        unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, params.as_mut_ptr()) };
+    }
+
+    #[test]
+    fn a_number_that_is_used_again_for_a_ring() {
+        let off = std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled");
+        if off.map_or(true, |off| off.trim() != "0") {
+            return println!("SKIP: io_uring is disabled");
+        }
+        /// Opens number 3, the lowest free one.
+        fn open() {
+            // SAFETY: a system call on the child's own descriptors.
+            unsafe { libc::dup(0) };
+        }
+        /// Uses number 3 again.
+        fn use_again() {
+            // SAFETY: as above.
+            unsafe { libc::close(3) };
+            ring();
+        }
+        let child = Stopping::start(&[open, use_again]);
+        child.step();
+        let mut writers = Writers::none(child.0).unwrap();
+        assert_eq!(writers.descriptors, BTreeSet::from([0, 1, 2, 3]));
+        child.step();
+        let found = writers.still_none().unwrap_err();
+        assert!(found.why.contains("io_uring"), "{found:?}");
+    }
+
+    #[test]
+    fn too_many_descriptors() {
+        /// More than [`MOST_DESCRIPTORS`] with those that it has.
+        fn many() {
+            let all = MOST_DESCRIPTORS as u64 + 1;
+            let limit = libc::rlimit { rlim_cur: all, rlim_max: all };
+            // SAFETY: system calls on the child's own limit and descriptors.
+            unsafe {
+                libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
+                while libc::dup(0) >= 0 {}
+            }
+        }
+        let child = Stopping::start(&[many]);
+        assert!(Writers::none(child.0).is_ok());
+        child.step();
+        let open = std::fs::read_dir(format!("/proc/{}/fd", child.0)).unwrap().count();
+        if open <= MOST_DESCRIPTORS {
+            return println!("SKIP: a process may have only {open} open descriptors (ulimit -Hn)");
+        }
+        let found = Writers::none(child.0).unwrap_err();
+        assert!(found.why.contains("more than 10000 open descriptors") && !found.passes, "{found:?}");
     }
 
     /// Other tests of this process have rings and contexts of their own.
