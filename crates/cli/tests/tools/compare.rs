@@ -291,12 +291,14 @@ fn prepare_runs_before_each_run_cleanup_once_and_output_is_kept() {
     succeeded(&outcome);
     let sides = fs::read_to_string(path("sides")).unwrap();
     let count = |side: &str| sides.lines().filter(|line| *line == side).count();
-    // Six pairs, and one run of each side before and after them.
-    assert_eq!((count("bare"), count("lifted"), count("done")), (8, 8, 1), "{sides}");
+    // Six pairs, one run of each side before them, and one after them to look at its memory, unless a run of a busy
+    // machine was slow enough to be looked at itself.
+    assert_eq!(count("done"), 1, "{sides}");
+    assert!([count("bare"), count("lifted")].iter().all(|n| [7, 8].contains(n)), "{sides}");
     let said = fs::read_to_string(output).unwrap();
     // The programs that sh starts may write a message between these lines.
     for line in ["words".to_string(), format!("Cpus_allowed_list:\t{cpu}")] {
-        assert!(said.lines().filter(|l| *l == line).count() >= 16, "{line}: {said}");
+        assert!(said.lines().filter(|l| *l == line).count() >= 14, "{line}: {said}");
     }
 
     let outcome = compare(&["--prepare", "echo no; exit 4", "--", "true"]);
