@@ -245,7 +245,8 @@ fn put_in_place(leader: &mut Lent, piece: &Piece) -> Result<Came, Error> {
         Err(libc::EEXIST) => "it is as it was".into(),
         Err(errno) => format!("the kernel has unmapped it, and mmap(2) failed: {}", error(errno)),
     };
-    Ok(Came::Never(format!("mremap(2) over {}: {}; {now}", piece.over, error(errno))))
+    let hint = if errno == libc::ENOMEM { " (wc -l /proc/PID/maps, vm.max_map_count)" } else { "" };
+    Ok(Came::Never(format!("mremap(2) over {}: {}{hint}; {now}", piece.over, error(errno))))
 }
 
 /// Returns the errno of a failed call.
