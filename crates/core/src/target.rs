@@ -81,7 +81,8 @@ impl Fault {
             Fault::Call { call, errno: ENOMEM, .. }
                 if call.starts_with("mmap") || call.starts_with("memfd") =>
             {
-                "see 'ulimit -v', vm.overcommit_memory, vm.max_map_count and HugePages_Free in /proc/meminfo".into()
+                "see 'ulimit -v', vm.overcommit_memory, vm.max_map_count and HugePages_Free in /proc/meminfo"
+                    .into()
             }
             // mremap(2) needs up to four mappings more (mm/mremap.c).
             Fault::Call { call, errno: ENOMEM, .. } if call.starts_with("mremap") => {
