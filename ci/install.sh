@@ -45,15 +45,41 @@ case $action in
     ;;
 esac
 
+units=(hugelift-attach@.service hugelift-keep.service)
+
+# Stops the daemons of the units that are removed. Those of a package with another prefix go on.
+stop_daemons() {
+  local unit instances
+  is_systemd_here || return 0
+  instances=$(systemctl list-units --all --plain --no-legend 'hugelift-attach@*.service' | cut -d' ' -f1) || true
+  for unit in hugelift-keep.service $instances; do
+    case $(systemctl show --property FragmentPath "$unit") in
+      "FragmentPath=$prefix/"*) systemctl stop "$unit" || echo "systemctl stop $unit failed" ;;
+    esac
+  done
+}
+
+# Removes the links of `systemctl enable` to the units that are removed.
+forget_units() {
+  local unit
+  for unit in "${units[@]}"; do
+    [ ! -d "${DESTDIR:-}/etc/systemd/system" ] ||
+      find "${DESTDIR:-}/etc/systemd/system" -type l -lname "$prefix/lib/systemd/system/$unit" -delete
+  done
+  ! is_systemd_here || systemctl daemon-reload || echo "systemctl daemon-reload failed"
+}
+
+is_systemd_here() { [ -z "${DESTDIR:-}" ] && [ "$(id -u)" = 0 ] && [ -d /run/systemd/system ]; }
+
 install_command() {
-  local page
+  local page unit
+  [ "$action" = install ] || stop_daemons
   put 755 "$command/hugelift" bin/hugelift
   put 644 "$command/libhugelift_inside.so" lib/hugelift/libhugelift_inside.so
   # Version 0.1.0 was installed with its library here. The command would prefer it to the new one.
   rm -f "$to/bin/libhugelift_inside.so"
-  for unit in hugelift-attach@.service hugelift-keep.service; do
-    fill "systemd/$unit" "lib/systemd/system/$unit"
-  done
+  for unit in "${units[@]}"; do fill "systemd/$unit" "lib/systemd/system/$unit"; done
+  [ "$action" = install ] || forget_units
   put 644 systemd/keep.conf share/doc/hugelift/examples/keep.conf
   put 644 "$manual/completions/hugelift.bash" share/bash-completion/completions/hugelift
   put 644 "$manual/completions/_hugelift" share/zsh/site-functions/_hugelift

@@ -74,7 +74,7 @@ make_deb() {
   mkdir "$root/DEBIAN"
   sed -e "s|@VERSION@|$version|" -e "s|@ARCH@|$debian|" -e "s|@MAINTAINER@|$maintainer|" -e "s|@SIZE@|$size|" \
     packaging/deb/control.in >"$root/DEBIAN/control"
-  install -m755 packaging/deb/prerm "$root/DEBIAN"
+  install -m755 packaging/deb/prerm packaging/deb/postrm "$root/DEBIAN"
   (cd "$root" && find usr -type f -print0 | sort -z | xargs -0 md5sum >DEBIAN/md5sums)
   stamp "$root"
   # xz, since dpkg of some distributions knows no zstd.

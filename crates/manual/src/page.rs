@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Manual pages, one a command: `hugelift.1`, `hugelift-run.1`, `hugelift-pool-set.1`.
 
+use crate::shown;
 use clap::Command;
 use clap_mangen::Man;
 use clap_mangen::roff::{Inline, Roff, bold, roman};
@@ -13,11 +14,9 @@ use std::path::Path;
 ///
 /// # Errors
 /// The folder or a page cannot be written.
-pub fn write_all(command: Command, folder: &Path) -> io::Result<()> {
+pub fn write_all(command: &Command, folder: &Path) -> io::Result<()> {
     fs::create_dir_all(folder)?;
-    let mut command = command.disable_help_subcommand(true);
-    // Gives each subcommand its full name and the options that all commands have.
-    command.build();
+    let command = crate::built(command);
     let source = format!("{} {}", command.get_name(), command.get_version().unwrap_or_default());
     write(&command, &source, &[], folder)
 }
@@ -30,10 +29,6 @@ fn write(command: &Command, source: &str, words: &[&str], folder: &Path) -> io::
         write(inner, source, &[words, &[inner.get_name()]].concat(), folder)?;
     }
     Ok(())
-}
-
-fn shown(command: &Command) -> impl Iterator<Item = &Command> {
-    command.get_subcommands().filter(|inner| !inner.is_hide_set())
 }
 
 fn page(man: &Man, command: &Command, words: &[&str]) -> io::Result<Vec<u8>> {

@@ -206,6 +206,15 @@ pub struct Side {
     pub runs: Vec<Run>,
 }
 
+impl Side {
+    /// Returns by how many bytes more of its writable memory was huge than of the bare side's; 0 where one is not
+    /// known.
+    pub fn writable_gain(&self, bare: &Side) -> u64 {
+        let both = self.memory.zip(bare.memory);
+        both.map_or(0, |(own, bare)| own.writable_huge.saturating_sub(bare.writable_huge))
+    }
+}
+
 /// The ratio of one figure, variant / bare.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Ratio {

@@ -55,8 +55,8 @@ pub const ALL: &[Ending] = &[
     Ending {
         command: "attach",
         status: &[
-            ("0", "each process was treated"),
-            ("125", "one could not be changed, or hugelift failed; stderr says why"),
+            ("0", "each process was treated; with --watch: a signal or the last process has ended it"),
+            ("125", "one could not be changed, there is none to watch, or hugelift failed; stderr says why"),
         ],
         examples: &[
             Example { line: "hugelift attach $(pidof mariadbd)", what: "lift a server that runs" },
@@ -79,7 +79,12 @@ pub const ALL: &[Ending] = &[
     },
     Ending {
         command: "compare",
-        status: &[("0", "the comparison is made, whatever it shows"), FAILED, NOT_EXECUTABLE, NOT_FOUND],
+        status: &[
+            ("0", "the comparison is made, whatever it shows"),
+            ("125", "a run or hugelift failed, or the command line is wrong; stderr says why"),
+            NOT_EXECUTABLE,
+            NOT_FOUND,
+        ],
         examples: &[
             Example {
                 line: "hugelift compare -- clang -O2 -c big.c -o /dev/null",
@@ -100,7 +105,7 @@ pub const ALL: &[Ending] = &[
     Ending {
         command: "stat",
         status: &[
-            ("0 to 255", "with a command: as the command"),
+            ("0 to 255", "with a command: as the command; 128 + N if signal N has ended it"),
             ("0", "without one: counts were printed"),
             FAILED,
             NOT_EXECUTABLE,

@@ -105,7 +105,11 @@ fn issue_13_b4_what_has_nothing_to_lift_is_not_run() {
         assert!(!outcome.stdout.contains("slower") && !sign.exists(), "{}", outcome.stdout);
     }
     // Each option of the advice makes it measure.
-    for more in [&["--force"][..], &["--variant", "children=--children lift"]] {
+    for more in [
+        &["--force"][..],
+        &["--variant", "children=--children lift"],
+        &["--variant", "all=--eager --parts all"],
+    ] {
         let words = [&["--pairs", "6", "--prepare", &prepare], more, &["--", "/bin/true"]].concat();
         let outcome = unforced(&words);
         succeeded(&outcome);

@@ -3,10 +3,10 @@
 
 use crate::common::build::must;
 use crate::common::find;
-use crate::skip;
+use crate::{need, need_root, skip};
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use tempfile::TempDir;
@@ -135,6 +135,112 @@ fn every_file_is_installed_where_it_is_looked_for_and_removed_again() {
     {
         assert!(!prefix.join(folder).exists(), "{folder}");
     }
+}
+
+/// Links as `systemctl enable` makes them, below `root`: to the units below `prefix`, and to one below /usr.
+pub fn enable(root: &Path, prefix: &str) {
+    let folder = root.join("etc/systemd/system/multi-user.target.wants");
+    fs::create_dir_all(&folder).expect("mkdir");
+    for (name, unit) in [
+        ("hugelift-keep.service", format!("{prefix}/lib/systemd/system/hugelift-keep.service")),
+        ("hugelift-attach@redis.service", format!("{prefix}/lib/systemd/system/hugelift-attach@.service")),
+        ("hugelift-attach@nginx.service", "/usr/lib/systemd/system/hugelift-attach@.service".into()),
+    ] {
+        symlink(unit, folder.join(name)).expect("a link");
+    }
+}
+
+/// Which daemons are enabled is forgotten with their units, and nothing else is.
+#[test]
+fn no_link_to_a_unit_is_left() {
+    let built = built();
+    let root = TempDir::new().expect("a folder");
+    let [command, manual] = ["command", "manual"].map(|name| built.path().join(name));
+    let variables: &[(&str, &Path)] = &[
+        ("PREFIX", Path::new("/opt/h")),
+        ("DESTDIR", root.path()),
+        ("COMMAND", &command),
+        ("LIBRARY", Path::new("")),
+        ("MANUAL", &manual),
+    ];
+    script("install.sh", &[], variables);
+    enable(root.path(), "/opt/h");
+    script("install.sh", &["uninstall"], variables);
+    let left: Vec<PathBuf> = files(root.path()).into_keys().collect();
+    let of_package = "etc/systemd/system/multi-user.target.wants/hugelift-attach@nginx.service";
+    assert_eq!(left, [PathBuf::from(of_package)]);
+}
+
+/// A systemd of a test's own: a systemctl that notes its words, and a folder /run of a mount namespace. It knows a
+/// unit below a prefix, and one of a package.
+pub struct Systemd {
+    tools: TempDir,
+}
+
+impl Systemd {
+    pub fn new(prefix: &Path) -> Systemd {
+        let tools = TempDir::new().expect("a folder");
+        let (prefix, noted) = (prefix.display(), tools.path().join("noted"));
+        let noted = noted.display();
+        let script = format!(
+            "#!/bin/sh
+case $* in
+*list-units*) printf '%s loaded\\n' hugelift-attach@redis.service hugelift-attach@nginx.service ;;
+*show*nginx*) echo FragmentPath=/usr/lib/systemd/system/hugelift-attach@.service ;;
+*show*) echo FragmentPath={prefix}/lib/systemd/system/hugelift.service ;;
+*) echo \"$*\" >>{noted} ;;
+esac
+"
+        );
+        let program = tools.path().join("systemctl");
+        fs::write(&program, script).expect("write");
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("chmod");
+        Systemd { tools }
+    }
+
+    /// Returns a command that sees this systemd, and sees that it runs or does not.
+    pub fn command(&self, is_running: bool, words: &[&str]) -> Command {
+        let inner = format!(
+            "mount -t tmpfs none /run && mkdir -p /run/systemd{} && exec \"$@\"",
+            if is_running { "/system" } else { "" }
+        );
+        let path = format!("{}:{}", self.tools.path().display(), std::env::var("PATH").expect("PATH"));
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", &inner, "sh"]).args(words).env("PATH", path);
+        command
+    }
+
+    /// Returns what systemctl was told since the last call.
+    pub fn noted(&self) -> String {
+        let file = self.tools.path().join("noted");
+        let noted = fs::read_to_string(&file).unwrap_or_default();
+        let _ = fs::remove_file(file);
+        noted
+    }
+}
+
+#[test]
+fn uninstall_stops_the_daemons_that_it_removes() {
+    need_root!();
+    need!("unshare", "mount");
+    let built = built();
+    let prefix = TempDir::new().expect("a folder");
+    let systemd = Systemd::new(prefix.path());
+    let run = |action: &str, is_running: bool| {
+        let mut command = systemd.command(is_running, &["ci/install.sh", action]);
+        command.current_dir(top()).env_remove("DESTDIR");
+        command.env("PREFIX", prefix.path()).env("LDCONFIG", "true");
+        for (variable, folder) in [("COMMAND", "command"), ("MANUAL", "manual"), ("LIBRARY", "library")] {
+            command.env(variable, built.path().join(folder));
+        }
+        must(&mut command);
+        systemd.noted()
+    };
+    assert_eq!(run("install", true), "");
+    assert_eq!(run("uninstall", false), "", "systemd does not run");
+    // The unit of a package goes on.
+    let stopped = "stop hugelift-keep.service\nstop hugelift-attach@redis.service\n";
+    assert_eq!(run("uninstall", true), format!("{stopped}daemon-reload\n"));
 }
 
 /// A package has the command without the library for programs that lift themselves.

@@ -5,6 +5,7 @@
 mod common;
 
 mod align;
+mod bare_root;
 mod command_line;
 mod compare;
 mod compare_live;

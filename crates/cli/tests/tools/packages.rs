@@ -2,10 +2,11 @@
 //! Tests of the packages that `ci/package.sh` makes: two makes give the same bytes, and the command runs in a root
 //! folder that has nothing but its package.
 
-use super::install::{built, files, script, stand_in, top};
+use super::install::{Systemd, built, files, script, stand_in, top};
 use crate::common::build::must;
-use crate::common::{Cmd, End, Outcome, fat};
+use crate::common::{Cmd, End, HUGELIFT, Outcome, fat};
 use crate::{need, need_root, skip};
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -143,7 +144,11 @@ fn the_packages_have_the_same_files_of_root_and_of_one_time() {
 /// none.
 fn release() -> Option<TempDir> {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("the target folder");
-    let made = target.join("release");
+    stripped(&target.join("release"))
+}
+
+/// Returns the binary of a folder with its library, stripped, in the place of those of `inputs`.
+fn stripped(made: &Path) -> Option<TempDir> {
     let dir = inputs();
     for name in ["hugelift", "libhugelift_inside.so"] {
         let file = made.join(name);
@@ -151,6 +156,14 @@ fn release() -> Option<TempDir> {
         must(Command::new("strip").arg("-o").arg(dir.path().join("command").join(name)).arg(file));
     }
     Some(dir)
+}
+
+/// Makes the package of the release binary or, where there is none, of the one that is tested. Returns its path in the
+/// folder `to`.
+pub fn deb_of_this(to: &Path) -> PathBuf {
+    let tested = || stripped(Path::new(HUGELIFT).parent().expect("its folder")).expect("the tested binary");
+    make(release().unwrap_or_else(tested).path(), &["deb"], to);
+    to.join(deb())
 }
 
 /// Runs words in the root folder, with a /proc and a /sys.
@@ -190,6 +203,34 @@ fn the_command_runs_where_nothing_but_its_package_is() {
     assert!(done.own_lines().iter().any(|line| line.contains("MB on huge pages")), "{done:?}");
 }
 
+/// Returns a scriptlet of the .rpm.
+fn scriptlet(name: &str) -> String {
+    let spec = fs::read_to_string(top().join("packaging/rpm/hugelift.spec")).expect("the spec file");
+    let (_, rest) = spec.split_once(&format!("\n%{name}\n")).unwrap_or_else(|| panic!("no %{name}"));
+    rest.lines().take_while(|line| !line.starts_with('%')).map(|line| format!("{line}\n")).collect()
+}
+
+/// As rpm calls them: with the number of versions that are installed afterwards.
+#[test]
+fn the_rpm_stops_its_daemons_and_forgets_them_when_it_is_removed() {
+    need_root!();
+    need!("unshare", "mount");
+    let systemd = Systemd::new(Path::new("/usr"));
+    let (before, behind) = (scriptlet("preun"), scriptlet("postun"));
+    let run = |script: &str, versions: &str, is_running: bool| {
+        must(&mut systemd.command(is_running, &["sh", "-c", script, "rpm", versions]));
+        systemd.noted()
+    };
+    let disable = "--no-reload disable hugelift-keep.service hugelift-attach@.service\n";
+    let stop = "stop hugelift-keep.service hugelift-attach@*.service\n";
+    assert_eq!(run(&before, "1", true), "", "an upgrade");
+    assert_eq!(run(&behind, "1", true), "daemon-reload\n", "an upgrade");
+    assert_eq!(run(&before, "0", true), format!("{disable}{stop}"));
+    assert_eq!(run(&behind, "0", true), "daemon-reload\n");
+    assert_eq!(run(&before, "0", false), disable, "systemd does not run");
+    assert_eq!(run(&behind, "0", false), "", "systemd does not run");
+}
+
 /// The crates in a package are listed once each, with their versions, licenses and checksums.
 #[test]
 fn the_bill_of_materials_names_the_crates_of_the_lock_file() {
@@ -216,4 +257,65 @@ fn the_bill_of_materials_names_the_crates_of_the_lock_file() {
     // What only tests need is not in it; what an own crate needs is.
     assert!(named("proptest").is_empty() && named("cbindgen").is_empty());
     assert_eq!((named("hugelift-core").len(), named("gimli").len(), named("rust-std").len()), (1, 1, 1));
+}
+
+/// Returns the files of a crate as crates.io gets it, without the folder that is named after the crate.
+fn files_of_crate(package: &Path) -> BTreeSet<String> {
+    let listed = must(Command::new("tar").arg("-tzf").arg(package));
+    listed.lines().filter_map(|path| path.split_once('/')).map(|(_, name)| name.to_string()).collect()
+}
+
+/// As `cargo publish` packages them, without their builds, which take minutes, and without the registry.
+#[test]
+fn the_crates_can_be_published() {
+    need!("cargo", "tar");
+    let cargo = must(Command::new("cargo").arg("--version"));
+    let minor = cargo.split('.').nth(1).and_then(|minor| minor.parse::<u32>().ok());
+    if minor < Some(90) {
+        // Rust 1.88 is enough for all else, so no set-up provides it.
+        return println!(
+            "SKIP: needs cargo 1.90, which packages crates that need each other: {}",
+            cargo.trim()
+        );
+    }
+    let target = TempDir::new().expect("a folder");
+    let mut package = Command::new("cargo");
+    package.args(["package", "--workspace", "--exclude", "hugelift-bench", "--exclude", "hugelift-manual"]);
+    package.args(["--no-verify", "--offline", "--allow-dirty", "--quiet"]).current_dir(top());
+    must(package.env("CARGO_TARGET_DIR", target.path()));
+    let of = |name: &str| files_of_crate(&target.path().join(format!("package/{name}-{}.crate", version())));
+    let in_folder = |folder: &Path| {
+        fs::read_dir(folder)
+            .expect("a folder")
+            .map(|entry| entry.expect("an entry").path())
+            .collect::<Vec<_>>()
+    };
+    let mut packaged = in_folder(&target.path().join("package"));
+    packaged.retain(|path| path.extension() == Some("crate".as_ref()));
+    let mut published = in_folder(&top().join("crates"));
+    published.retain(|folder| {
+        let manifest = fs::read_to_string(folder.join("Cargo.toml")).expect("a manifest");
+        !manifest.contains("publish = false")
+    });
+    assert_eq!(packaged.len(), published.len(), "{packaged:?} of {published:?}");
+    // What is built or read at a build beside the sources.
+    for (name, file) in [
+        ("hugelift", "README.md"),
+        ("hugelift", "build.rs"),
+        ("hugelift-inside", "build.rs"),
+        ("hugelift-library", "hugelift.map"),
+        ("hugelift-library", "include/hugelift.h"),
+        ("hugelift-measure", "programs/jumps.c"),
+        ("hugelift-report", "src/html/map/map.js"),
+    ] {
+        assert!(of(name).contains(file), "{name} lacks {file}: {:?}", of(name));
+    }
+    for file in packaged {
+        let (files, file) = (files_of_crate(&file), file.display());
+        assert!(
+            files.contains("Cargo.toml") && files.iter().any(|f| f.starts_with("src/")),
+            "{file}: {files:?}"
+        );
+        assert!(!files.iter().any(|f| f.starts_with("tests/")), "{file}: {files:?}");
+    }
 }

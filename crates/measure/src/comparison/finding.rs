@@ -63,7 +63,7 @@ pub struct VariantResult {
 pub(super) fn compare(setting: &Setting, bare: &Side, side: &Side) -> VariantResult {
     let estimate = ratio(setting.figure, &bare.runs, &side.runs);
     // Where smaps could not be read, no gain is claimed.
-    let huge = side.memory.is_some_and(|memory| memory.lifted() > 0);
+    let huge = side.memory.is_some_and(|memory| memory.lifted() > 0) || side.writable_gain(bare) > 0;
     let nothing_to_lift = side.liftable == Some(0);
     let finding = match estimate {
         Some(_) if setting.live.is_some() && !live::was_switched(&bare.runs, &side.runs) => {

@@ -78,8 +78,13 @@ pub(crate) fn remarks(comparison: &Comparison) -> Vec<String> {
         Some(_) => {}
     }
     for variant in comparison.variants.iter().filter(|v| v.nothing_to_lift) {
+        let sides = comparison.side(&variant.name).zip(comparison.bare());
+        let what = match sides.map_or(0, |(side, bare)| side.writable_gain(bare)) {
+            0 => "there is nothing to lift".to_string(),
+            bytes => format!("only {} of writable memory were made huge", human_bytes(bytes)),
+        };
         all.push(format!(
-            "{}: there is nothing to lift: no text or read-only data of the program holds a whole huge page.",
+            "{}: {what}: no text or read-only data of the program holds a whole huge page.",
             variant.name
         ));
     }
@@ -106,7 +111,8 @@ pub(crate) fn verdict(comparison: &Comparison, variant: &VariantResult) -> Strin
         }
         Finding::NoDifference { .. } => no_difference(comparison, variant),
         Finding::NotHuge { from, to } => format!(
-            "{name} took {} % {better} {figure}, but smaps shows no huge page in it: hugelift claims no gain.",
+            "{name} took {} % {better} {figure}, but smaps shows no more of it on huge pages than of bare: hugelift \
+             claims no gain.",
             range(from, to)
         ),
         Finding::NotSwitched => live::not_switched(comparison, name),
@@ -115,8 +121,9 @@ pub(crate) fn verdict(comparison: &Comparison, variant: &VariantResult) -> Strin
             let why = comparison.side(name).and_then(|side| side.why_not.clone()).unwrap_or_default();
             let program = setting.command.first().map_or("the program", String::as_str);
             format!(
-                "{name}: there is nothing to lift in {}, so nothing was measured: {why}. Programs that it starts are \
-                 lifted only with --variant children='--children lift'. --force measures nevertheless.",
+                "{name}: there is nothing to lift in {}, so nothing was measured: {why}. Its data and heap \
+                 are lifted only with --variant all='--eager --parts all', programs that it starts only with --variant \
+                 children='--children lift'. --force measures nevertheless.",
                 printable(program)
             )
         }

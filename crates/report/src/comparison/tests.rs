@@ -138,6 +138,28 @@ fn nothing_to_lift_is_reported() {
 }
 
 #[test]
+fn a_gain_by_writable_memory_alone_is_a_gain() {
+    let writable = |name: &str, walls: &[f64], bytes: u64| Side {
+        liftable: Some(0),
+        memory: Some(Memory { writable_huge: bytes, ..Memory::default() }),
+        ..side(name, walls, 0)
+    };
+    let compared = |bare: u64, all: u64| {
+        let sides = vec![writable("bare", &BARE, bare), writable("all", &scaled(0.8), all)];
+        Comparison::new(setting(), Reached::Pairs, sides)
+    };
+    let faster = compared(2 << 20, 24 << 20);
+    assert!(matches!(faster.variants[0].finding, Finding::Faster { .. }), "{faster:?}");
+    let shown = text(&faster, false);
+    assert!(shown.contains("all: only 22 MB of writable memory were made huge: no text or"), "{shown}");
+    assert!(!shown.contains("nothing to lift"), "{shown}");
+    // The kernel gives both sides as much.
+    let alike = compared(24 << 20, 24 << 20);
+    assert!(matches!(alike.variants[0].finding, Finding::NotHuge { .. }), "{alike:?}");
+    assert!(text(&alike, false).contains("all: there is nothing to lift: "), "{}", text(&alike, false));
+}
+
+#[test]
 fn where_nothing_was_measured_there_are_no_figures() {
     let bare = Side { runs: Vec::new(), memory: None, ..side("bare", &[], 0) };
     let why_not = Some("it is small".to_string());
@@ -148,6 +170,7 @@ fn where_nothing_was_measured_there_are_no_figures() {
         shown.contains("lifted: there is nothing to lift in ") && shown.contains(": it is small."),
         "{shown}"
     );
+    assert!(shown.contains("--variant all='--eager --parts all'"), "{shown}");
     assert!(
         !shown.contains("medians") && !shown.contains("slower") && !shown.contains("ended too soon"),
         "{shown}"

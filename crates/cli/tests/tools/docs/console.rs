@@ -24,6 +24,15 @@ pub struct Block {
     pub text: String,
 }
 
+/// Whether a block is run.
+pub enum Mark<'a> {
+    Runs,
+    /// If there is this program.
+    Needs(&'a str),
+    /// It is not, for this reason.
+    DoesNotRun(&'a str),
+}
+
 /// A command, and the lines that it prints.
 pub struct Step {
     pub line: String,
@@ -40,25 +49,32 @@ impl Block {
     /// # Errors
     /// It is not marked correctly.
     pub fn may_run(&self) -> Result<bool, String> {
-        match self.info.strip_prefix("console").and_then(|mark| mark.split_once('=')) {
-            None if self.info == "console" => {}
-            Some((",norun", reason)) if !reason.is_empty() => return Ok(false),
-            Some((",needs", program)) if find(program).is_some() => {}
-            Some((",needs", program)) if !program.is_empty() => {
+        match self.mark()? {
+            Mark::Runs => {}
+            Mark::Needs(program) if find(program).is_some() => {}
+            Mark::Needs(program) => {
                 skipped(&format!("a block of the documentation needs {program}"));
                 return Ok(false);
             }
-            _ => {
-                return Err(format!(
-                    "'{}' is not 'console', with ',needs=PROGRAM' or ',norun=REASON'",
-                    self.info
-                ));
-            }
+            Mark::DoesNotRun(_) => return Ok(false),
         }
         let first = |step: &Step| step.line.split_whitespace().next().unwrap_or_default().to_string();
         match self.commands().map(|step| first(&step)).find(|name| !HARMLESS.contains(&name.as_str())) {
             Some(name) => Err(format!("a block with '{name}' needs norun=REASON")),
             None => Ok(true),
+        }
+    }
+
+    /// Returns what stands behind `console`.
+    ///
+    /// # Errors
+    /// It is no mark.
+    pub fn mark(&self) -> Result<Mark<'_>, String> {
+        match self.info.strip_prefix("console").and_then(|mark| mark.split_once('=')) {
+            None if self.info == "console" => Ok(Mark::Runs),
+            Some((",norun", reason)) if !reason.is_empty() => Ok(Mark::DoesNotRun(reason)),
+            Some((",needs", program)) if !program.is_empty() => Ok(Mark::Needs(program)),
+            _ => Err(format!("'{}' is not 'console', with ',needs=PROGRAM' or ',norun=REASON'", self.info)),
         }
     }
 
@@ -83,24 +99,39 @@ pub fn run(block: &Block) -> Vec<String> {
     let home = tempfile::tempdir().expect("a folder");
     let folder = Path::new(HUGELIFT).parent().expect("the folder of hugelift");
     let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap_or_default());
-    let mut faults = Vec::new();
-    for step in block.commands() {
-        let mut cmd =
-            Cmd::new(["sh", "-c", &step.line]).cwd(home.path()).env("PATH", &path).env("LC_ALL", "C");
-        for name in ["HOME", "XDG_RUNTIME_DIR", "XDG_STATE_HOME", "TMPDIR"] {
-            cmd = cmd.env(name, home.path());
-        }
-        let done = cmd.env("HUGELIFT_STORE", NO_STORE).bare();
+    let steps = block.commands();
+    let shell = |line: &str| Cmd::new(["sh", "-c", line]).cwd(home.path()).env("PATH", &path);
+    steps.flat_map(|step| step.run(at_home(shell(&step.line), home.path()))).collect()
+}
+
+/// Sets the environment of a block: nothing of the user is read or written.
+pub fn at_home(mut cmd: Cmd, home: &Path) -> Cmd {
+    for name in ["HOME", "XDG_RUNTIME_DIR", "XDG_STATE_HOME", "TMPDIR"] {
+        cmd = cmd.env(name, home);
+    }
+    cmd.env("LC_ALL", "C").env("HUGELIFT_STORE", NO_STORE)
+}
+
+impl Step {
+    /// Runs the command, and returns what was not as it shows.
+    pub fn run(&self, cmd: Cmd) -> Vec<String> {
+        let mut faults = Vec::new();
+        let done = cmd.bare();
         // 125 and more: hugelift, or what it should start, has failed.
         if !matches!(done.end, End::Code(0..125)) {
-            faults.push(format!("{}: {:?}\n{}{}", step.line, done.end, done.stdout, done.stderr));
+            faults.push(format!("{}: {:?}\n{}{}", self.line, done.end, done.stdout, done.stderr));
         }
         let printed = done.stdout + &done.stderr;
-        if !step.shown.is_empty() && !pattern(&step.shown).is_match(&printed) {
-            faults.push(format!("{}: it shows\n{}\nand prints\n{printed}", step.line, step.shown.join("\n")));
+        if !self.shown.is_empty() && !pattern(&self.shown).is_match(&printed) {
+            faults.push(format!("{}: it shows\n{}\nand prints\n{printed}", self.line, self.shown.join("\n")));
         }
+        faults
     }
-    faults
+
+    /// Returns the command alone, whatever it prints.
+    pub fn without_output(self) -> Step {
+        Step { shown: Vec::new(), ..self }
+    }
 }
 
 /// Returns the expression for the output that a block shows.

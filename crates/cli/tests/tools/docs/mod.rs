@@ -2,9 +2,9 @@
 //! Tests that the documentation is true: its links lead somewhere, all its pages are in the book, the commands and
 //! options that it names exist, and its blocks of commands print what they show.
 
-mod book;
+pub mod book;
 mod commands;
-mod console;
+pub mod console;
 
 use book::{Page, pages};
 use std::collections::BTreeSet;
@@ -13,12 +13,12 @@ use std::path::{Path, PathBuf};
 /// A README that is longer is not read.
 const MOST_LINES: usize = 200;
 
-fn top() -> PathBuf {
+pub fn top() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the repository")
 }
 
 /// Fails with all of `faults`, a line each.
-fn none(faults: &[String]) {
+pub fn none(faults: &[String]) {
     assert!(faults.is_empty(), "\n{}", faults.join("\n"));
 }
 
