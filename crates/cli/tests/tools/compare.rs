@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Tests of `hugelift compare` on real programs: its measurements, and the verdicts that it draws from them.
 
-use crate::common::browser::{Page, Scheme, browser};
+use crate::common::browser::{Page, Scheme, VIEWS, browser};
 use crate::common::run::{NO_STORE, PATIENCE};
 use crate::common::{Cmd, End, HUGELIFT, Outcome, find, fits};
 use crate::{need, skip};
@@ -512,10 +512,11 @@ fn a_browser_shows_the_picture() {
     let file = dir.path().join("compare.html");
     let words = ["--pairs", "12", "--variant", "thp", "--variant", "other=", "--html"];
     let result = json(&[&words[..], &[&file.display().to_string(), "--", "/bin/true"]].concat());
-    for scheme in [Scheme::Light, Scheme::Dark] {
-        let mut page = Page::open(&file, scheme);
-        assert_eq!(page.problems(), [""; 0], "{scheme:?}");
-        assert_eq!(page.overlaps(), [""; 0], "{scheme:?}");
+    for view @ (_, scheme) in VIEWS {
+        let mut page = Page::open_at(&file, view);
+        assert_eq!(page.problems(), [""; 0], "{view:?}");
+        page.check_layout();
+        page.save("compare", view);
         let text = page.text();
         for words in [
             "hugelift compare: /bin/true",
@@ -534,8 +535,8 @@ fn a_browser_shows_the_picture() {
             runs.iter().map(|run| run["wall"].as_f64().unwrap()).collect()
         };
         assert_eq!(walls(&embedded), walls(&result));
-        // A circle for each pair, each of the two variants, and each of wall and CPU time.
-        let points = page.evaluate("document.querySelectorAll('circle.pair').length");
+        // A point for each pair, each of the two variants, and each of wall and CPU time.
+        let points = page.evaluate("document.querySelectorAll('.points > *').length");
         let cpu =
             |run: &Value| ["user", "system", "helper"].iter().map(|f| run[f].as_f64().unwrap()).sum::<f64>();
         let runs = |side: usize| result["sides"][side]["runs"].as_array().unwrap();
@@ -544,13 +545,9 @@ fn a_browser_shows_the_picture() {
             runs(0).iter().zip(runs(side)).filter(|(a, b)| cpu(a) > 0.0 && cpu(b) > 0.0).count()
         };
         assert_eq!(points, 2 * 12 + with_cpu(1) + with_cpu(2));
-        let hover = page.evaluate("document.querySelector('circle.pair title').textContent");
+        let hover = page.evaluate("document.querySelector('.points title').textContent");
         assert!(hover.as_str().unwrap().starts_with("pair 1: "), "{hover}");
         let shot = page.screenshot();
-        if let Some(dir) = std::env::var_os("HUGELIFT_TEST_PICTURES") {
-            let name = format!("{scheme:?}-compare.png");
-            fs::write(Path::new(&dir).join(name), &shot.png).expect("a directory for pictures");
-        }
         let background = shot.background();
         assert_eq!(background.iter().all(|c| *c < 64), scheme == Scheme::Dark, "{background:?}");
         assert!(
@@ -558,6 +555,43 @@ fn a_browser_shows_the_picture() {
             "{}",
             shot.share(background)
         );
+    }
+}
+
+/// One run is far slower than all others, and the name of a variant is hostile.
+#[test]
+fn an_outlier_and_a_hostile_name_leave_the_picture_readable() {
+    if browser().is_none() {
+        skip!("needs a browser (chromium)");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("compare.html");
+    // Of 24 runs one takes two seconds, the others a tenth of a second.
+    let runs = dir.path().join("runs").display().to_string();
+    let script = format!("echo >> {runs}; sleep 0.1; test $(wc -l < {runs}) != 20 || sleep 2");
+    let name = format!("<b>&\"'{}", "long".repeat(20));
+    let variant = format!("{name}=--backing thp");
+    let page = file.display().to_string();
+    let words = ["--pairs", "12", "--variant", &variant, "--html", &page, "--", "sh", "-c", &script];
+    let result = json(&words);
+    let runs = |side: usize| result["sides"][side]["runs"].as_array().unwrap().iter();
+    let slow = runs(0).chain(runs(1)).filter(|run| run["wall"].as_f64().unwrap() > 2.0).count();
+    assert_eq!(slow, 1, "{result}");
+    for view in VIEWS {
+        let mut page = Page::open_at(&file, view);
+        assert_eq!(page.problems(), [""; 0], "{view:?}");
+        page.check_layout();
+        page.save("compare-outlier", view);
+        let text = page.text();
+        assert!(text.contains(&name) && text.contains("a pair beyond the axis"), "{text}");
+        let beyond = page.evaluate("document.querySelector('.points .beyond title').textContent");
+        assert!(beyond.as_str().unwrap().starts_with("pair "), "{beyond}");
+        // The other points of wall time are not on one line.
+        let spread = page.evaluate(
+            "(ys => Math.max(...ys) - Math.min(...ys))([...document.querySelector('.points') \
+             .querySelectorAll('circle')].map(c => c.cy.baseVal.value))",
+        );
+        assert!(spread.as_f64().unwrap() > 20.0, "{spread}");
     }
 }
 
