@@ -5,7 +5,10 @@ use crate::common::browser::{Page, Scheme, VIEWS, browser};
 use crate::common::run::{NO_STORE, PATIENCE};
 use crate::common::{Cmd, End, HUGELIFT, Outcome, find, fits};
 use crate::{need, skip};
+use hugelift_measure::comparison::{Comparison, Figure, Run, Setting, Side};
 use hugelift_measure::generated::{Hot, Linking, jumps, run_of};
+use hugelift_measure::stopping::Reached;
+use hugelift_report::html::compare::document;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -558,40 +561,89 @@ fn a_browser_shows_the_picture() {
     }
 }
 
-/// One run is far slower than all others, and the name of a variant is hostile.
+/// Returns the page of a comparison in which lifted runs took these times the time of bare ones.
+fn page_of(name: &str, ratios: &[f64]) -> String {
+    let run = |pair: usize, wall: f64| Run {
+        pair,
+        position: 1 + pair % 2,
+        wall,
+        user: wall / 2.0,
+        system: wall / 4.0,
+        helper: 0.0,
+        minor_faults: 100,
+        major_faults: 0,
+        status: 0,
+        peak_bytes: None,
+        memory: None,
+        metric: None,
+        server_cpu: None,
+        cpu_per_second: None,
+    };
+    let bare = |pair: usize| 1.0 + 0.01 * (pair % 7) as f64;
+    let side = |name: &str, ratio: &dyn Fn(usize) -> f64| Side {
+        name: name.into(),
+        options: Some(vec!["--backing".into(), name.into()]),
+        memory: None,
+        peak_bytes: Some(9 << 20),
+        liftable: Some(62 << 20),
+        why_not: None,
+        runs: (0..ratios.len()).map(|i| run(i + 1, bare(i) * ratio(i))).collect(),
+    };
+    let setting = Setting {
+        host: "a CPU".into(),
+        command: vec!["prog".into(), name.into()],
+        load: None,
+        figure: Figure::Wall,
+        higher_is_better: false,
+        bare_4k: false,
+        counts_transactions: false,
+        live: None,
+    };
+    let sides = vec![side("bare", &|_| 1.0), side(name, &|i| ratios[i])];
+    document(&Comparison::new(setting, Reached::Pairs, sides)).expect("a page")
+}
+
+/// Outliers, few and many pairs, ratios far from 1, and hostile names leave the picture readable.
 #[test]
-fn an_outlier_and_a_hostile_name_leave_the_picture_readable() {
+fn odd_comparisons_can_be_read() {
     if browser().is_none() {
         skip!("needs a browser (chromium)");
     }
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("compare.html");
-    // Of 24 runs one takes two seconds, the others a tenth of a second.
-    let runs = dir.path().join("runs").display().to_string();
-    let script = format!("echo >> {runs}; sleep 0.1; test $(wc -l < {runs}) != 20 || sleep 2");
-    let name = format!("<b>&\"'{}", "long".repeat(20));
-    let variant = format!("{name}=--backing thp");
-    let page = file.display().to_string();
-    let words = ["--pairs", "12", "--variant", &variant, "--html", &page, "--", "sh", "-c", &script];
-    let result = json(&words);
-    let runs = |side: usize| result["sides"][side]["runs"].as_array().unwrap().iter();
-    let slow = runs(0).chain(runs(1)).filter(|run| run["wall"].as_f64().unwrap() > 2.0).count();
-    assert_eq!(slow, 1, "{result}");
-    for view in VIEWS {
-        let mut page = Page::open_at(&file, view);
-        assert_eq!(page.problems(), [""; 0], "{view:?}");
-        page.check_layout();
-        page.save("compare-outlier", view);
-        let text = page.text();
-        assert!(text.contains(&name) && text.contains("a pair beyond the axis"), "{text}");
-        let beyond = page.evaluate("document.querySelector('.points .beyond title').textContent");
-        assert!(beyond.as_str().unwrap().starts_with("pair "), "{beyond}");
-        // The other points of wall time are not on one line.
-        let spread = page.evaluate(
-            "(ys => Math.max(...ys) - Math.min(...ys))([...document.querySelector('.points') \
-             .querySelectorAll('circle')].map(c => c.cy.baseVal.value))",
-        );
-        assert!(spread.as_f64().unwrap() > 20.0, "{spread}");
+    let around = |ratio: f64, count: usize| -> Vec<f64> {
+        (0..count).map(|i| ratio * (1.0 + 0.01 * ((i * 7 % 11) as f64 - 5.0))).collect()
+    };
+    let name = format!("<b>&\"'\u{202e}{}", "long".repeat(20));
+    for (what, name, ratios) in [
+        ("outliers", "thp", [around(0.8, 24), vec![50.0, 0.01]].concat()),
+        ("name", &name, around(1.02, 12)),
+        ("one", "thp", vec![0.7]),
+        ("same", "thp", vec![0.5; 12]),
+        ("many", "thp", [around(0.9, 300), around(40.0, 20), vec![0.01; 20]].concat()),
+        ("far", "thp", around(0.01, 30)),
+    ] {
+        std::fs::write(&file, page_of(name, &ratios)).unwrap();
+        for view in VIEWS {
+            let mut page = Page::open_at(&file, view);
+            assert_eq!(page.problems(), [""; 0], "{what} {view:?}");
+            page.check_layout();
+            page.save(&format!("compare-{what}"), view);
+            let beyond = page.evaluate("document.querySelectorAll('.points .beyond').length");
+            let expected = match what {
+                "outliers" => 2 * 2,
+                "many" => 2 * 40,
+                _ => 0,
+            };
+            assert_eq!(beyond, expected, "{what}");
+            assert_eq!(page.text().contains("a pair beyond the axis"), expected > 0, "{what}");
+            let points = page.evaluate("document.querySelectorAll('.points > *').length");
+            assert_eq!(points, 2 * ratios.len(), "{what}");
+            if what == "name" {
+                assert!(page.text().contains(&name.replace('\u{202e}', "\u{fffd}")), "{}", page.text());
+                assert_eq!(page.evaluate("document.querySelectorAll('b').length"), 0);
+            }
+        }
     }
 }
 

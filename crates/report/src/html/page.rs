@@ -12,7 +12,7 @@
 //! | `--bare`, `--lifted` | the two sides of a comparison |
 //! | `--good`, `--bad` | what helps and what hurts |
 //! | `--thp`, `--hugetlb`, `--pagecache`, `--shared` | huge pages by backing |
-//! | `--could`, `--lack`, `--edge`, `--left` | not huge: can be, something is lacking, no page fits, left on purpose |
+//! | `--could`, `--lack`, `--edge`, `--left` | not huge: can be, something is lacking, cannot be or not asked for; the rest |
 
 use hugelift_core::printable;
 use serde::Serialize;
@@ -158,7 +158,7 @@ svg { display: block; max-width: 100%; height: auto; }
   display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); gap: 1.25rem 2rem; align-items: start;
 }
 svg.chart { width: 100%; max-width: 38rem; }
-.keys { list-style: none; display: flex; flex-wrap: wrap; gap: 0.1rem 1.2rem; margin: 0.35rem 0 0; padding: 0; font-size: 0.85rem; }
+.keys { list-style: none; display: flex; flex-wrap: wrap; gap: 0.1rem 1.2rem; margin: 0.35rem 0 0; padding: 0; font-size: 0.9rem; }
 .keys li { display: flex; gap: 0.45rem; align-items: center; min-width: 0; overflow-wrap: anywhere; }
 .keys span { min-width: 0; }
 .sign { flex: none; }

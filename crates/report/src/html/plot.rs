@@ -147,8 +147,7 @@ fn curve(series: &Series, plot: &Plot, x: &Axis, y: &Axis) -> String {
             };
             last = Some(px);
         }
-        let dashed = if series.shape == Shape::Dashed { " class=\"dashed\"" } else { "" };
-        let _ = write!(out, "<path{dashed} d=\"{path}\"/>");
+        let _ = write!(out, "<path{} d=\"{path}\"/>", class_of_line(series.shape));
     }
     if series.shape != Shape::Steps {
         for point in &points {
@@ -167,6 +166,15 @@ fn curve(series: &Series, plot: &Plot, x: &Axis, y: &Axis) -> String {
         }
     }
     out + "</g>\n"
+}
+
+/// Returns the class of a line. Steps have no points, so the form of their line tells them apart.
+fn class_of_line(shape: Shape) -> &'static str {
+    match shape {
+        Shape::Dashed => " class=\"dashed\"",
+        Shape::Steps => " class=\"steps\"",
+        Shape::Line | Shape::Points => "",
+    }
 }
 
 /// Returns the path of a point: each hue has a form of its own, for readers to whom colours look alike.
@@ -220,9 +228,8 @@ fn words(series: &Series, plot: &Plot, point: &Point) -> String {
 /// Returns the entry of a curve in the legend.
 fn entry(series: &Series) -> Entry {
     let line = match series.shape {
-        Shape::Points => "",
-        Shape::Dashed => "<path class=\"dashed\" d=\"M0 7H26\"/>",
-        Shape::Line | Shape::Steps => "<path d=\"M0 7H26\"/>",
+        Shape::Points => String::new(),
+        shape => format!("<path{} d=\"M0 7H26\"/>", class_of_line(shape)),
     };
     let point = match series.shape {
         Shape::Steps => String::new(),
@@ -246,7 +253,9 @@ mod tests {
         // A legend entry for each curve and each mark.
         assert_eq!(svg.matches("<li>").count(), 6, "{svg}");
         // Three shapes have a line, each also in the legend; one of them is dashed.
-        assert_eq!(svg.matches("<path d=\"M0 7H26\"/>").count(), 2, "{svg}");
+        for line in ["<path d=\"M0 7H26\"/>", "<path class=\"steps\" d=\"M0 7H26\"/>"] {
+            assert_eq!(svg.matches(line).count(), 1, "{svg}");
+        }
         assert_eq!(svg.matches("<path class=\"dashed\"").count(), 2, "{svg}");
         assert_eq!(svg.matches("<title>4 kB\n").count(), 3, "{svg}");
         assert!(svg.contains("working set") && svg.contains("latency, ns"), "{svg}");

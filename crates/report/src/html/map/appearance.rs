@@ -91,10 +91,10 @@ impl Appearance {
             "not-aligned" => (30, "edge", Solid, Rising),
             "neighbour-protection" | "neighbour-not-lifted" | "kept-free" => (31, "edge", Solid, Falling),
             "too-small" => (32, "edge", Solid, Dots),
-            "part-not-asked" => (40, "left", Hollow, Level),
-            "excluded" => (41, "left", Hollow, Upright),
+            "part-not-asked" => (40, "edge", Hollow, Level),
+            "excluded" => (41, "edge", Hollow, Upright),
             _ if skip.why.is_remediable() => (24, "lack", Hollow, Grid),
-            _ => (42, "left", Hollow, Rings),
+            _ => (42, "edge", Hollow, Rings),
         };
         Appearance { rank, colour, fill, texture, label: skip.reason.replace('-', " ") }
     }
