@@ -99,7 +99,8 @@ fn short(ratio: f64) -> String {
         r if !(1e-3..1e5).contains(&r) => format!("{r:.1e}"),
         r if r >= 100.0 => format!("{r:.0}"),
         r if r >= 10.0 => format!("{r:.1}"),
-        r => format!("{r:.3}"),
+        r if r >= 0.1 => format!("{r:.3}"),
+        r => format!("{r:.4}"),
     }
 }
 

@@ -28,8 +28,8 @@ use std::fmt::Write as _;
 const HEIGHT: f64 = 272.0;
 const BOTTOM: f64 = 228.0;
 /// Where the points end, and where the distribution begins and ends.
-const POINTS_END: f64 = 262.0;
-const BINS: (f64, f64) = (272.0, 340.0);
+const POINTS_END: f64 = 258.0;
+const BINS: (f64, f64) = (276.0, 340.0);
 /// The height of the strip, at an end of the axis, of the marks of what is beyond it.
 const STRIP: f64 = 16.0;
 
@@ -96,7 +96,7 @@ pub(super) fn draw(
         let _ =
             writeln!(content, "<text class=\"note\" x=\"{left:.1}\" y=\"{:.1}\">{words}</text>", top - 7.0);
     }
-    content += &horizontal(&x, BOTTOM, top, BINS.0 - 6.0, "pair");
+    content += &horizontal(&x, BOTTOM, top, BINS.0 - 10.0, "pair");
     content += &vertical(&y, left, BINS.1);
     let end = BINS.1;
     if let Some((low, high)) = interval {
@@ -268,7 +268,7 @@ fn entries(
     let mut all = vec![Entry::new(
         "",
         "<circle class=\"pair\" cx=\"13\" cy=\"7\" r=\"3.4\"/>",
-        "a pair; bars: pairs of each ratio",
+        "a pair; bars: how many pairs",
     )];
     if beyond.above + beyond.below > 0 {
         let sign = format!(

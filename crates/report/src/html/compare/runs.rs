@@ -7,6 +7,7 @@ use crate::html::label::{NORMAL, cut, width};
 use crate::html::legend::Entry;
 use crate::html::page::escape;
 use crate::html::range::{Place, Shown};
+use hugelift_lab::results::unit::Unit;
 use hugelift_measure::comparison::{Figure, Side};
 use hugelift_measure::stats;
 use std::fmt::Write as _;
@@ -102,9 +103,15 @@ fn heading(
     for (place, sign) in [(Place::Below, "◀"), (Place::Above, "▶")] {
         let beyond = values.iter().map(|(_, v)| *v).filter(|v| shown.place(*v) == place);
         let farthest = beyond.clone().reduce(if place == Place::Below { f64::min } else { f64::max });
-        if let Some(farthest) = farthest {
-            let _ = write!(words, "  {sign} {} to {}", beyond.count(), value(figure, farthest));
-        }
+        let Some(farthest) = farthest else { continue };
+        let farthest = match figure {
+            Figure::Metric | Figure::Rate => value(figure, farthest),
+            _ => Unit::Seconds.show(farthest),
+        };
+        let _ = match beyond.count() {
+            1 => write!(words, "  {sign} {farthest}"),
+            count => write!(words, "  {sign} {count}: to {farthest}"),
+        };
     }
     let room = WIDTH - LEFT - 4.0;
     let words = cut(&words, room - 40.0, NORMAL);

@@ -104,10 +104,10 @@ fn an_outlier_is_a_mark_at_the_end_of_the_axis() {
     let with = heights(&page);
     assert_eq!(with.len(), 24);
     assert!(length(&with) > usual * 0.5, "{usual}: {with:?}");
-    assert!(page.contains("▲ 1 above: 50.0  ▼ 1 below: 0.010</text>"), "{page}");
+    assert!(page.contains("▲ 1 above: 50.0  ▼ 1 below: 0.0100</text>"), "{page}");
     assert!(page.contains("a pair beyond the axis") && page.contains("pair 25: 50.0000\n"), "{page}");
     // The axis of the runs is not flattened either.
-    assert!(page.contains(" ▶ 1 to ") && page.contains(" ◀ 1 to "), "{page}");
+    assert!(page.contains("  ◀ 10.") && page.contains("  ▶ 5"), "{page}");
     assert!(!page_of(&around(0.8, 24)).contains("beyond the axis"));
 }
 
@@ -122,7 +122,12 @@ fn the_figures_are_written_at_their_heights() {
         .collect();
     assert_eq!(labels.len(), 3, "{labels:?}");
     assert!(labels.is_sorted_by(|a, b| a.0 > b.0 && a.1 < b.1), "{labels:?}");
-    for words in ["a pair; bars", "estimate 0.5", "95 % interval 0.", "1: as bare; below it less wall time"] {
+    for words in [
+        "a pair; bars: how many pairs",
+        "estimate 0.5",
+        "95 % interval 0.",
+        "1: as bare; below it less wall time",
+    ] {
         assert!(page.contains(words), "{words}: {page}");
     }
 }

@@ -287,7 +287,7 @@ mod tests {
             geometry::check(&page);
             // Each part is named where it begins.
             for part in Part::ALL {
-                let named = page.matches(&format!("<text class=\"part\" x=")).count();
+                let named = page.matches("<text class=\"part\" x=").count();
                 prop_assert!(named >= 8 && page.contains(&format!(">{part}</text>")), "{} {}", part, page);
             }
         }
