@@ -79,7 +79,6 @@ impl Page {
                 message.clear();
             }
         });
-        let url = format!("file://{}", file.canonicalize().expect("the page is there").display());
         let mut page = Page {
             child,
             to,
@@ -88,7 +87,7 @@ impl Page {
             asked: 0,
             problems: vec![],
             loaded: false,
-            url: url.clone(),
+            url: String::new(),
             _profile: profile,
         };
         let target = page.ask("Target.createTarget", json!({"url": "about:blank"}));
@@ -101,13 +100,21 @@ impl Page {
         let value = if scheme == Scheme::Dark { "dark" } else { "light" };
         let features = json!([{"name": "prefers-color-scheme", "value": value}]);
         page.ask("Emulation.setEmulatedMedia", json!({"features": features}));
-        let error = page.ask("Page.navigate", json!({"url": url}))["errorText"].clone();
-        assert!(error.is_null(), "{url}: {error}");
-        let deadline = Instant::now() + PATIENCE;
-        while !page.loaded {
-            page.hear(deadline);
-        }
+        page.visit(file);
         page
+    }
+
+    /// Opens another file in the same window, and forgets the problems of the one before.
+    pub fn visit(&mut self, file: &Path) {
+        self.url = format!("file://{}", file.canonicalize().expect("the page is there").display());
+        self.problems.clear();
+        self.loaded = false;
+        let error = self.ask("Page.navigate", json!({"url": self.url}))["errorText"].clone();
+        assert!(error.is_null(), "{}: {error}", self.url);
+        let deadline = Instant::now() + PATIENCE;
+        while !self.loaded {
+            self.hear(deadline);
+        }
     }
 
     /// Opens the file in a window of this width.

@@ -181,16 +181,16 @@ fn class_of_line(shape: Shape) -> &'static str {
 fn sign(hue: Hue, x: f64, y: f64, r: f64) -> String {
     match hue {
         // Circles.
-        Hue::Small | Hue::First => {
+        Hue::Small => {
             format!("M{:.1} {y:.1}a{r} {r} 0 1 0 {1:.1} 0a{r} {r} 0 1 0 -{1:.1} 0Z", x - r, 2.0 * r)
         }
         // Squares.
-        Hue::Thp | Hue::Second => {
+        Hue::Thp => {
             let half = r * 0.9;
             format!("M{:.1} {:.1}h{2:.1}v{2:.1}h-{2:.1}Z", x - half, y - half, 2.0 * half)
         }
         // Triangles.
-        Hue::Hugetlb | Hue::Third => {
+        Hue::Hugetlb => {
             let side = r * 1.2;
             format!("M{x:.1} {:.1}l{side:.1} {:.1}h-{:.1}Z", y - side, 2.0 * side, 2.0 * side)
         }
@@ -198,6 +198,25 @@ fn sign(hue: Hue, x: f64, y: f64, r: f64) -> String {
         Hue::Giant => {
             let half = r * 1.3;
             format!("M{x:.1} {:.1}l{half:.1} {half:.1}l-{half:.1} {half:.1}l-{half:.1} -{half:.1}Z", y - half)
+        }
+        // Triangles that stand on their tips.
+        Hue::First => {
+            let side = r * 1.2;
+            format!("M{x:.1} {:.1}l{side:.1} -{:.1}h-{1:.1}Z", y + side, 2.0 * side)
+        }
+        // Upright bars.
+        Hue::Second => {
+            format!("M{:.1} {:.1}h{:.1}v{:.1}h-{2:.1}Z", x - r * 0.5, y - r * 1.3, r, r * 2.6)
+        }
+        // Crosses.
+        Hue::Third => {
+            let (arm, thick) = (r * 0.9, r * 0.8);
+            format!(
+                "M{:.1} {:.1}h{thick:.1}v{arm:.1}h{arm:.1}v{thick:.1}h-{arm:.1}v{arm:.1}h-{thick:.1}v-{arm:.1}h-{arm:.1}\
+                 v-{thick:.1}h{arm:.1}Z",
+                x - thick / 2.0,
+                y - thick / 2.0 - arm
+            )
         }
         // Flat ones.
         Hue::Ideal => format!("M{:.1} {:.1}h{:.1}v{:.1}h-{2:.1}Z", x - r, y - r * 0.4, 2.0 * r, 0.8 * r),
@@ -245,6 +264,7 @@ mod tests {
     use crate::lab::tests::report;
     use hugelift_lab::results::Mark;
     use proptest::prelude::*;
+    use std::collections::BTreeSet;
 
     #[test]
     fn every_shape_is_drawn_and_named() {
@@ -262,6 +282,14 @@ mod tests {
         assert!(svg.contains("aria-label=\"latency &lt;of&gt; a load\""), "{svg}");
         assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
         geometry::check(&svg);
+    }
+
+    #[test]
+    fn each_hue_has_points_of_its_own_form() {
+        let hues =
+            [Hue::Small, Hue::Thp, Hue::Hugetlb, Hue::Giant, Hue::Ideal, Hue::First, Hue::Second, Hue::Third];
+        let signs: BTreeSet<String> = hues.iter().map(|hue| sign(*hue, 10.0, 10.0, 3.0)).collect();
+        assert_eq!(signs.len(), hues.len(), "{signs:?}");
     }
 
     #[test]
