@@ -20,6 +20,10 @@ pub enum Scheme {
     Dark,
 }
 
+/// The windows in which every picture must be readable: their widths in pixels, and the colour scheme.
+pub const VIEWS: [(u32, Scheme); 4] =
+    [(420, Scheme::Light), (420, Scheme::Dark), (1600, Scheme::Light), (1600, Scheme::Dark)];
+
 /// Returns the path of the browser, if there is one.
 pub fn browser() -> Option<PathBuf> {
     ["chromium", "chromium-browser", "google-chrome", "chrome"].into_iter().find_map(super::find)
@@ -75,7 +79,6 @@ impl Page {
                 message.clear();
             }
         });
-        let url = format!("file://{}", file.canonicalize().expect("the page is there").display());
         let mut page = Page {
             child,
             to,
@@ -84,7 +87,7 @@ impl Page {
             asked: 0,
             problems: vec![],
             loaded: false,
-            url: url.clone(),
+            url: String::new(),
             _profile: profile,
         };
         let target = page.ask("Target.createTarget", json!({"url": "about:blank"}));
@@ -97,13 +100,35 @@ impl Page {
         let value = if scheme == Scheme::Dark { "dark" } else { "light" };
         let features = json!([{"name": "prefers-color-scheme", "value": value}]);
         page.ask("Emulation.setEmulatedMedia", json!({"features": features}));
-        let error = page.ask("Page.navigate", json!({"url": url}))["errorText"].clone();
-        assert!(error.is_null(), "{url}: {error}");
-        let deadline = Instant::now() + PATIENCE;
-        while !page.loaded {
-            page.hear(deadline);
-        }
+        page.visit(file);
         page
+    }
+
+    /// Opens another file in the same window, and forgets the problems of the one before.
+    pub fn visit(&mut self, file: &Path) {
+        self.url = format!("file://{}", file.canonicalize().expect("the page is there").display());
+        self.problems.clear();
+        self.loaded = false;
+        let error = self.ask("Page.navigate", json!({"url": self.url}))["errorText"].clone();
+        assert!(error.is_null(), "{}: {error}", self.url);
+        let deadline = Instant::now() + PATIENCE;
+        while !self.loaded {
+            self.hear(deadline);
+        }
+    }
+
+    /// Opens the file in a window of this width.
+    pub fn open_at(file: &Path, (width, scheme): (u32, Scheme)) -> Page {
+        let mut page = Page::open(file, scheme);
+        page.resize(width);
+        page
+    }
+
+    /// Changes the width of the window, in pixels.
+    pub fn resize(&mut self, width: u32) {
+        let size = json!({"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": false});
+        self.ask("Emulation.setDeviceMetricsOverride", size);
+        assert_eq!(self.evaluate("innerWidth"), width);
     }
 
     /// Returns the text that a reader sees.
@@ -156,22 +181,42 @@ impl Page {
         found.as_array().expect("a list").iter().map(|v| v.as_str().unwrap_or("?").to_string()).collect()
     }
 
+    /// Checks that all of the page can be read: no two texts overlap, nothing is wider than the window or lies outside
+    /// of its picture, no text is cut, and none is too small. Tables may scroll in their place.
+    pub fn check_layout(&mut self) {
+        let width = self.evaluate("innerWidth");
+        assert_eq!(self.overlaps(), [""; 0], "{width} pixels wide");
+        for expression in [CLIPPED, OUTSIDE, TOO_SMALL] {
+            assert_eq!(self.evaluate(expression), json!([]), "{width} pixels wide");
+        }
+    }
+
+    /// Saves a picture of the page as `NAME-WIDTH-SCHEME.png` in the folder that HUGELIFT_TEST_PICTURES names, for
+    /// whoever wants to look at it.
+    pub fn save(&mut self, name: &str, (width, scheme): (u32, Scheme)) {
+        if let Some(dir) = std::env::var_os("HUGELIFT_TEST_PICTURES") {
+            let file = Path::new(&dir).join(format!("{name}-{width}-{scheme:?}.png"));
+            std::fs::write(file, self.screenshot().png).expect("a folder for pictures");
+        }
+    }
+
     /// Checks the pictures that the page shows of a report of `hugelift lab`: all are there, with the
     /// names of their axes and curves, nothing overlaps, and nothing lies outside of its picture.
     pub fn check_plots(&mut self, report: &Value) {
-        assert_eq!((self.problems(), self.overlaps()), (vec![], vec![]));
+        assert_eq!(self.problems(), [""; 0]);
         let plots = report["plots"].as_array().expect("plots");
         assert!(!plots.is_empty());
-        assert_eq!(self.evaluate("document.querySelectorAll('svg').length"), plots.len());
+        assert_eq!(self.evaluate("document.querySelectorAll('svg.chart').length"), plots.len());
         let text = self.text();
         for plot in plots {
             let axes = ["x", "y"].map(|axis| &plot[axis]["name"]);
             let curves = plot["series"].as_array().expect("series").iter().map(|series| &series["name"]);
-            for name in curves.chain(axes).chain([&plot["title"]]) {
+            let marks = plot["marks"].as_array().expect("marks").iter().map(|mark| &mark["name"]);
+            for name in curves.chain(axes).chain(marks).chain([&plot["title"]]) {
                 assert!(text.contains(name.as_str().expect("a name")), "{name}: {text}");
             }
         }
-        assert_eq!(self.evaluate(OUTSIDE), json!([]));
+        self.check_layout();
     }
 
     /// Takes a picture of the whole page.
@@ -264,13 +309,32 @@ const OVERLAPS: &str = "(() => {
 })()";
 
 /// An expression that lists what is drawn or written outside of its picture.
-const OUTSIDE: &str = "[...document.querySelectorAll('svg')].flatMap(s => {
+const OUTSIDE: &str = "[...document.querySelectorAll('svg[role=img]')].flatMap(s => {
   const r = s.getBoundingClientRect();
   return [...s.querySelectorAll('circle, line, path, polyline, rect, text')].filter(e => {
     const b = e.getBoundingClientRect();
     return b.left < r.left - 1 || b.right > r.right + 1 || b.top < r.top - 1 || b.bottom > r.bottom + 1;
   }).map(e => e.outerHTML.slice(0, 200));
 })";
+
+/// An expression that lists what is wider than its place or than the window, except in tables that scroll.
+const CLIPPED: &str = "[document.documentElement, ...document.querySelectorAll('body *')].filter(e => {
+  if (e.closest('script, style, svg') || !e.checkVisibility()) return false;
+  const scrolls = e.closest('.scroll');
+  if (scrolls) return e === scrolls && e.getBoundingClientRect().right > innerWidth;
+  const inline = getComputedStyle(e).display === 'inline';
+  return (!inline && e.scrollWidth > e.clientWidth + 1) || e.getBoundingClientRect().right > innerWidth + 0.5
+    || e.getBoundingClientRect().left < -0.5;
+}).concat([...document.querySelectorAll('svg')].filter(e => e.getBoundingClientRect().right > innerWidth + 0.5))
+  .map(e => `${e.scrollWidth} > ${e.clientWidth}: ` + e.outerHTML.slice(0, 200))";
+
+/// An expression that lists the texts that are smaller than 9 pixels.
+const TOO_SMALL: &str = "[...document.querySelectorAll('main *')].filter(e => {
+  if (![...e.childNodes].some(n => n.nodeType === Node.TEXT_NODE && n.data.trim()) || e.closest('title, script')
+    || !e.checkVisibility()) return false;
+  const scale = e instanceof SVGGraphicsElement ? e.getScreenCTM().a : 1;
+  return parseFloat(getComputedStyle(e).fontSize) * scale < 9;
+}).map(e => e.outerHTML.slice(0, 200))";
 
 /// A picture of a page.
 pub struct Screenshot {

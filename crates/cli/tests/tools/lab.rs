@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Tests of `hugelift lab` with each experiment in a small form: what it prints, and what it leaves behind.
 
-use crate::common::browser::{Page, Scheme, browser};
+use crate::common::browser::{Page, VIEWS, browser};
 use crate::common::guard::Exclusive;
 use crate::common::run::PATIENCE;
 use crate::common::{Cmd, End, HUGELIFT, fits, open_dir, plain};
 use crate::skip;
+use hugelift_lab::results::Report;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -435,18 +436,32 @@ fn the_pictures_can_be_read() {
     let (munmap, once) = (dir.path().join("munmap.html"), Munmap::get());
     std::fs::write(&munmap, &once.page).unwrap();
     for (name, file, report) in [("tlb", &tlb, &measured), ("munmap", &munmap, &once.report)] {
-        for scheme in [Scheme::Light, Scheme::Dark] {
-            let mut page = Page::open(file, scheme);
+        for view in VIEWS {
+            let mut page = Page::open_at(file, view);
             page.check_plots(report);
+            page.save(&format!("lab-{name}"), view);
             let embedded = page.evaluate("JSON.parse(document.getElementById('reports').textContent)[0]");
             assert!(as_floats(embedded) == as_floats(report.clone()), "{name}: the page has other figures");
-            let shot = page.screenshot();
-            if let Some(dir) = std::env::var_os("HUGELIFT_TEST_PICTURES") {
-                let path = Path::new(&dir).join(format!("lab-{name}-{scheme:?}.png"));
-                std::fs::write(path, &shot.png).expect("a directory for pictures");
-            }
-            assert!(shot.colours() > 20, "{}", shot.colours());
+            let colours = page.screenshot().colours();
+            assert!(colours > 20, "{colours}");
         }
+    }
+    // The same curves with marks so close that names beside them would collide.
+    let mut crowded = measured;
+    for plot in crowded["plots"].as_array_mut().unwrap() {
+        let sizes = [66e3, 67e3, 80e3, 256e3, 256e3, 257e3, 8e6, 33e6, 40e6, 64e6];
+        let marks = sizes.iter().enumerate().map(|(i, size)| {
+            serde_json::json!({"x": size, "name": format!("L{i} TLB by order, <not sure>, 4 kB")})
+        });
+        plot["marks"] = marks.collect();
+    }
+    let report: Report = serde_json::from_value(crowded.clone()).expect("a report");
+    let file = dir.path().join("crowded.html");
+    std::fs::write(&file, hugelift_report::html::lab::document(&[report]).unwrap()).unwrap();
+    for view in VIEWS {
+        let mut page = Page::open_at(&file, view);
+        page.check_plots(&crowded);
+        page.save("lab-crowded", view);
     }
 }
 

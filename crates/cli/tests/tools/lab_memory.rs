@@ -2,7 +2,7 @@
 //! Tests of `hugelift lab memcpy` and `lab cow` in a small form: their reports are true, and they leave the
 //! machine as it was.
 
-use crate::common::browser::{Page, Scheme, browser};
+use crate::common::browser::{Page, VIEWS, browser};
 use crate::common::guard::Exclusive;
 use crate::common::run::PATIENCE;
 use crate::common::{End, HUGELIFT, fits};
@@ -294,14 +294,10 @@ fn pages_show_what_was_measured() {
     ] {
         let file = dir.path().join(format!("{}.html", args[0]));
         let report = report(&[args, &["--html", file.to_str().unwrap()]].concat(), dir.path());
-        for scheme in [Scheme::Light, Scheme::Dark] {
-            let mut page = Page::open(&file, scheme);
+        for view in VIEWS {
+            let mut page = Page::open_at(&file, view);
             page.check_plots(&report);
-            if let Some(pictures) = std::env::var_os("HUGELIFT_TEST_PICTURES") {
-                let name = format!("lab-{}-{scheme:?}.png", args[0]);
-                std::fs::write(Path::new(&pictures).join(name), page.screenshot().png)
-                    .expect("a folder for pictures");
-            }
+            page.save(&format!("lab-{}", args[0]), view);
         }
     }
 }

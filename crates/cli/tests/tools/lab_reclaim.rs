@@ -2,13 +2,12 @@
 //! Tests `hugelift lab reclaim` with a whole quick run and with an interrupted run.
 
 use crate::common::HUGELIFT;
-use crate::common::browser::{Page, Scheme, browser};
+use crate::common::browser::{Page, VIEWS, browser};
 use crate::skip;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use std::fs;
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
@@ -95,13 +94,10 @@ fn a_quick_run_has_all_figures() {
     if browser().is_none() {
         skip!("needs chromium, to look at the pictures");
     }
-    for scheme in [Scheme::Light, Scheme::Dark] {
-        let mut page = Page::open(&page, scheme);
+    for view in VIEWS {
+        let mut page = Page::open_at(&page, view);
         page.check_plots(&report);
-        if let Some(pictures) = std::env::var_os("HUGELIFT_TEST_PICTURES") {
-            let file = Path::new(&pictures).join(format!("lab-reclaim-{scheme:?}.png"));
-            fs::write(file, page.screenshot().png).expect("a folder for pictures");
-        }
+        page.save("lab-reclaim", view);
     }
 }
 

@@ -2,12 +2,13 @@
 //! Tests pictures in a real browser: they show what the JSON contains, load nothing, cause no error, and
 //! are not empty.
 
-use crate::common::browser::{Page, Scheme, browser};
+use crate::common::browser::{Page, Scheme, VIEWS, browser};
 use crate::common::{Cmd, HUGELIFT, Held, fat};
 use crate::{need, skip};
 use hugelift_core::addr::human_bytes;
 use serde_json::Value;
 use std::ffi::OsStr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -27,10 +28,10 @@ fn number(value: &Value, name: &str) -> u64 {
     value[name].as_u64().unwrap_or_else(|| panic!("no number '{name}' in {value}"))
 }
 
-/// Checks what all pictures have in common, in one scheme. Returns the page.
-fn check(file: &Path, report: &Value, scheme: Scheme) -> Page {
-    let mut page = Page::open(file, scheme);
-    assert_eq!(page.problems(), [""; 0], "{scheme:?}");
+/// Checks what all pictures have in common, in one window. Returns the page.
+fn check(file: &Path, report: &Value, view: (u32, Scheme)) -> Page {
+    let mut page = Page::open_at(file, view);
+    assert_eq!(page.problems(), [""; 0], "{view:?}");
     let embedded = page.evaluate("JSON.parse(document.getElementById('report').textContent)");
     assert_eq!(&embedded, report);
     let text = page.text();
@@ -38,22 +39,19 @@ fn check(file: &Path, report: &Value, scheme: Scheme) -> Page {
         let [huge, bytes] = ["huge_bytes", "bytes"].map(|name| human_bytes(number(total, name)));
         assert!(text.contains(&format!("{part}\n{huge} huge of {bytes}")), "{part}, {huge}, {bytes}: {text}");
     }
-    assert_eq!(page.overlaps(), [""; 0], "{scheme:?}");
+    page.check_layout();
+    page.save(report["pid"].as_u64().map_or("inspect-file", |_| "inspect-process"), view);
     let shot = page.screenshot();
-    if let Some(dir) = std::env::var_os("HUGELIFT_TEST_PICTURES") {
-        let name = format!("{scheme:?}-{}.png", report["pid"].as_u64().map_or("file", |_| "process"));
-        std::fs::write(Path::new(&dir).join(name), &shot.png).expect("a directory for pictures");
-    }
     let background = shot.background();
     let dark = background.iter().all(|c| *c < 64);
-    assert_eq!(dark, scheme == Scheme::Dark, "{background:?}");
+    assert_eq!(dark, view.1 == Scheme::Dark, "{background:?}");
     assert!(
         shot.colours() > 20 && (0.2..0.97).contains(&shot.share(background)),
         "{}",
         shot.share(background)
     );
     page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)");
-    assert_eq!(page.overlaps(), [""; 0], "{scheme:?}, all open");
+    page.check_layout();
     page
 }
 
@@ -114,8 +112,8 @@ fn a_lifted_process() {
     let dir = tempfile::tempdir().unwrap();
     let (file, report) = picture(held.pid().to_string(), dir.path());
     assert!(number(&report["totals"]["text"], "huge_bytes") > 0, "{report}");
-    for scheme in [Scheme::Light, Scheme::Dark] {
-        let mut page = check(&file, &report, scheme);
+    for view in VIEWS {
+        let mut page = check(&file, &report, view);
         cells_agree(&mut page, &report);
         let text = page.text();
         assert!(text.contains(&format!("process {}", held.pid())) && text.contains("huge: thp"), "{text}");
@@ -130,10 +128,11 @@ fn a_large_program_that_does_not_run() {
     }
     let dir = tempfile::tempdir().unwrap();
     let (file, report) = picture("clang-19", dir.path());
-    let mut page = check(&file, &report, Scheme::Light);
-    cells_agree(&mut page, &report);
-    assert!(page.text().contains("addresses are assumed"));
-    check(&file, &report, Scheme::Dark);
+    for view in VIEWS {
+        let mut page = check(&file, &report, view);
+        cells_agree(&mut page, &report);
+        assert!(page.text().contains("addresses are assumed"));
+    }
 }
 
 #[test]
@@ -146,7 +145,7 @@ fn mouse_and_keys_show_what_a_cell_is() {
     let mut page = Page::open(&file, Scheme::Light);
     let tooltip = "document.getElementById('tooltip').checkVisibility() ? document.getElementById('tooltip').textContent : ''";
     assert_eq!(page.evaluate(tooltip), "");
-    page.point_at(".grid-of-pages rect.c-could");
+    page.point_at(".grid-of-pages rect.c-could-hollow-plain");
     let shown = page.evaluate(tooltip);
     let shown = shown.as_str().expect("text");
     assert!(shown.starts_with("0x") && shown.contains("could be lifted\nhint: hugelift run"), "{shown}");
@@ -179,7 +178,7 @@ fn a_hostile_name() {
     let program = dir.path().join(name);
     std::fs::copy(fat("hold").build(), &program).unwrap();
     let (file, report) = picture(&program, dir.path());
-    let mut page = check(&file, &report, Scheme::Light);
+    let mut page = check(&file, &report, VIEWS[0]);
     assert!(page.text().contains(name), "{}", page.text());
     assert_eq!(page.evaluate("document.images.length + document.querySelectorAll('script').length"), 2);
     assert_eq!(page.evaluate("document.title"), format!("{name}: its huge pages"));
@@ -202,6 +201,19 @@ fn a_bad_page_is_found_out() {
         assert!(problems.contains(part), "{part}: {problems}");
     }
     assert_eq!(page.overlaps(), ["'one' and 'two'"]);
+    // And what cannot be read: too small, too wide, outside of its picture.
+    for bad in [
+        "<main><p style='font-size:8px'>small</p></main>",
+        "<main><pre style='width:500px'>wide</pre></main>",
+        "<main><p style='overflow:hidden;white-space:nowrap;width:50px'>cut off at its end</p></main>",
+        "<main><svg role='img' viewBox='0 0 100 20' width='100'><text x='50' y='15'>far too long</text></svg></main>",
+        "<main><svg role='img' viewBox='0 0 800 20' style='width:100%'><text x='50' y='15'>tiny</text></svg></main>",
+    ] {
+        std::fs::write(&file, format!("<!DOCTYPE html>{bad}")).unwrap();
+        let mut page = Page::open_at(&file, (420, Scheme::Light));
+        let found = catch_unwind(AssertUnwindSafe(|| page.check_layout()));
+        assert!(found.is_err(), "{bad}");
+    }
     std::fs::write(&file, "").unwrap();
     let shot = Page::open(&file, Scheme::Light).screenshot();
     assert_eq!((shot.colours(), shot.share(shot.background())), (1, 1.0));

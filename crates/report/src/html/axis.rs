@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Axes of SVG charts: ticks at round values, labels with a unit, a grid.
 
+use crate::html::label::{NORMAL, SMALL, cut, width};
 use crate::html::page::escape;
 use hugelift_lab::results::unit::Unit;
 use std::fmt::Write as _;
@@ -67,9 +68,13 @@ impl Axis {
     /// or on a logarithmic axis powers of ten (of two for bytes).
     pub fn ticks(&self, count: usize) -> Vec<Tick> {
         let values = if self.logarithmic { self.powers(count) } else { Vec::new() };
-        // A short range holds too few powers.
-        if values.len() < 2 {
-            return self.evenly(count);
+        // A short range holds too few powers: even steps show more of it.
+        let short = self.unit != Unit::Bytes && self.high < self.low * 10.0;
+        if values.len() < if short { 4 } else { 2 } {
+            let even = self.evenly(count);
+            if even.len() >= values.len() {
+                return even;
+            }
         }
         let tick = |value: f64| Tick { value, label: self.label(value, power_digits(value)) };
         values.into_iter().map(tick).collect()
@@ -103,8 +108,14 @@ impl Axis {
             };
             return format!("{number} {unit}").trim_end().to_string();
         }
-        if self.unit == Unit::PerSecond && value >= 1e6 {
+        if self.unit == Unit::PerSecond && (1e6..1e9).contains(&value) {
             return format!("{} M", (value / 1e4).round() / 1e2);
+        }
+        if value.abs() >= 1e7 || decimals > 6 && value != 0.0 {
+            // Ticks are round, so few digits are enough: 2e9 rather than 2000000000.
+            let label = format!("{value:.3e}");
+            let (digits, power) = label.split_once('e').unwrap_or((&label, "0"));
+            return format!("{}e{power}", digits.trim_end_matches('0').trim_end_matches('.'));
         }
         format!("{value:.decimals$}")
     }
@@ -141,58 +152,88 @@ fn power_digits(value: f64) -> usize {
     (-value.log10().floor()).clamp(0.0, 12.0) as usize
 }
 
-/// Draws a horizontal axis at height `y`, with its name and unit ("time of a run, ms") below and grid
-/// lines up to `top`.
-pub fn horizontal(axis: &Axis, y: f64, top: f64, name: &str) -> String {
+/// Draws a horizontal axis at height `y`, in a picture of `room` pixels, with its name and unit ("time of a
+/// run, ms") below and grid lines up to `top`. A tick whose label has no room has no label.
+pub fn horizontal(axis: &Axis, y: f64, top: f64, room: f64, name: &str) -> String {
     let (mut grid, mut labels) = (String::new(), String::new());
+    // Where the last label ends.
+    let mut end = 0.0;
     // Writing to a String cannot fail, here and below.
-    for tick in axis.ticks(((axis.to - axis.from).abs() / 90.0) as usize + 1) {
+    for tick in axis.ticks(((axis.to - axis.from).abs() / 62.0) as usize + 1) {
         let x = axis.at(tick.value);
         let _ = write!(grid, "<line x1=\"{x:.1}\" y1=\"{top:.1}\" x2=\"{x:.1}\" y2=\"{y:.1}\"/>");
+        let half = width(&tick.label, SMALL) / 2.0;
+        let middle = x.min(room - half);
+        if middle - half < end {
+            continue;
+        }
+        end = middle + half + 6.0;
         let _ = write!(
             labels,
             "<line x1=\"{x:.1}\" y1=\"{y:.1}\" x2=\"{x:.1}\" y2=\"{:.1}\"/>\
-             <text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
+             <text x=\"{middle:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
             y + 5.0,
-            y + 18.0,
+            y + 17.0,
             tick.label
         );
     }
+    let name = cut(name, room - 8.0, NORMAL);
+    let half = width(&name, NORMAL) / 2.0;
     format!(
         "<g class=\"grid\">{grid}</g>\n<g class=\"axis\"><line x1=\"{:.1}\" y1=\"{y:.1}\" x2=\"{:.1}\" y2=\"{y:.1}\"/>\
          {labels}<text class=\"name\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text></g>\n",
         axis.from,
         axis.to,
-        (axis.from + axis.to) / 2.0,
-        y + 36.0,
-        escape(name)
+        ((axis.from + axis.to) / 2.0).min(room - half).max(half),
+        y + 34.0,
+        escape(&name)
     )
 }
 
-/// Draws a vertical axis at `x`, with its name and unit above and grid lines to `right`.
-pub fn vertical(axis: &Axis, x: f64, right: f64, name: &str) -> String {
+/// Draws a vertical axis at `x`, with grid lines to `right`; [`name`] is above it. A tick whose label has no room
+/// has no label.
+pub fn vertical(axis: &Axis, x: f64, right: f64) -> String {
     let (mut grid, mut labels) = (String::new(), String::new());
-    for tick in axis.ticks(((axis.to - axis.from).abs() / 45.0) as usize + 1) {
+    // Where the last label is.
+    let mut last = f64::INFINITY;
+    for tick in vertical_ticks(axis) {
         let y = axis.at(tick.value);
         let _ = write!(grid, "<line x1=\"{x:.1}\" y1=\"{y:.1}\" x2=\"{right:.1}\" y2=\"{y:.1}\"/>");
+        if (last - y).abs() < SMALL * 1.3 {
+            continue;
+        }
+        last = y;
         let _ = write!(
             labels,
             "<line x1=\"{:.1}\" y1=\"{y:.1}\" x2=\"{x:.1}\" y2=\"{y:.1}\"/>\
              <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
-            x - 5.0,
-            x - 8.0,
+            x - 4.0,
+            x - 7.0,
             y + 4.0,
             tick.label
         );
     }
     format!(
         "<g class=\"grid\">{grid}</g>\n<g class=\"axis\"><line x1=\"{x:.1}\" y1=\"{:.1}\" x2=\"{x:.1}\" y2=\"{:.1}\"/>\
-         {labels}<text class=\"name\" x=\"{x:.1}\" y=\"{:.1}\">{}</text></g>\n",
-        axis.from,
-        axis.to,
-        axis.from.min(axis.to) - 10.0,
-        escape(name)
+         {labels}</g>\n",
+        axis.from, axis.to
     )
+}
+
+/// Returns the ticks of a vertical axis.
+fn vertical_ticks(axis: &Axis) -> Vec<Tick> {
+    axis.ticks(((axis.to - axis.from).abs() / 42.0) as usize + 1)
+}
+
+/// Returns where a vertical axis must stand so that its labels have room at its left.
+pub fn vertical_room(axis: &Axis) -> f64 {
+    vertical_ticks(axis).iter().map(|tick| width(&tick.label, SMALL)).fold(24.0, f64::max) + 9.0
+}
+
+/// Writes the name of a vertical axis above it, at the left end of a picture of `room` pixels.
+pub fn name(name: &str, room: f64) -> String {
+    let name = escape(&cut(name, room, NORMAL));
+    format!("<g class=\"axis\"><text class=\"name\" x=\"2\" y=\"13\">{name}</text></g>\n")
 }
 
 /// Returns a picture of `width` by `height` pixels; `label` describes it to screen readers.
@@ -203,6 +244,15 @@ pub fn svg(width: f64, height: f64, label: &str, content: &str) -> String {
         escape(label)
     )
 }
+
+/// Returns a chart of [`WIDTH`] by `height` pixels, which becomes as wide as its place in the page.
+pub fn chart(height: f64, label: &str, content: &str) -> String {
+    svg(WIDTH, height, label, content).replacen("<svg ", "<svg class=\"chart\" ", 1)
+}
+
+/// The width of a chart, in pixels. This is narrow, so that its text can be read in a narrow window; in a wide one
+/// two charts are beside each other, and a little larger.
+pub const WIDTH: f64 = 400.0;
 
 #[cfg(test)]
 mod tests {
@@ -263,7 +313,7 @@ mod tests {
                 let ticks = axis.ticks(6);
                 assert!((2..=16).contains(&ticks.len()), "{low} {high}: {ticks:?}");
                 assert!(ticks.iter().all(|t| (-1.0..601.0).contains(&axis.at(t.value))), "{low} {high}");
-                let drawn = horizontal(&axis, 100.0, 0.0, "<x>") + &vertical(&axis, 0.0, 100.0, "y");
+                let drawn = horizontal(&axis, 100.0, 0.0, 400.0, "<x>") + &vertical(&axis, 0.0, 100.0);
                 assert!(
                     !drawn.contains("NaN") && !drawn.contains("inf") && !drawn.contains("<x>"),
                     "{drawn}"

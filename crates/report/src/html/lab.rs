@@ -60,18 +60,23 @@ fn section(out: &mut String, report: &Report, among_others: bool) {
     if let Some(words) = how_it_ended(report.ended) {
         let _ = writeln!(out, "<p><strong>{}</strong></p>", escape(words));
     }
+    let mut figures = String::new();
     for plot in &report.outcome.plots {
         let picture = plot::draw(plot);
         if !picture.is_empty() {
             let title = escape(&plot.title);
-            let _ = writeln!(out, "<figure>\n<figcaption>{title}</figcaption>\n{picture}</figure>");
+            let _ = writeln!(figures, "<figure>\n<figcaption>{title}</figcaption>\n{picture}</figure>");
         }
     }
+    if !figures.is_empty() {
+        let _ = writeln!(out, "<div class=\"charts\">\n{figures}</div>");
+    }
     if !report.outcome.listing.is_empty() {
-        let _ = writeln!(out, "<pre class=\"mono\">{}</pre>", escape(&report.outcome.listing.join("\n")));
+        let _ =
+            writeln!(out, "<pre class=\"mono scroll\">{}</pre>", escape(&report.outcome.listing.join("\n")));
     }
     for table in &report.outcome.tables {
-        figures(out, table);
+        numbers(out, table);
     }
     for note in &report.outcome.notes {
         let _ = writeln!(out, "<p class=\"muted\">{}</p>", escape(note));
@@ -79,7 +84,7 @@ fn section(out: &mut String, report: &Report, among_others: bool) {
     *out += "</section>\n";
 }
 
-fn figures(out: &mut String, from: &Table) {
+fn numbers(out: &mut String, from: &Table) {
     let titles: Vec<String> = from.columns.iter().map(|c| c.unit.with(&c.title)).collect();
     let columns: Vec<(&str, bool)> =
         titles.iter().zip(&from.columns).map(|(title, c)| (title.as_str(), is_numbers(c))).collect();
@@ -108,7 +113,7 @@ mod tests {
         let one = document(&[report()]).unwrap();
         assert!(one.contains("<title>hugelift lab tlb: what a page costs</title>"), "{one}");
         assert!(one.contains("Use huge pages.") && one.contains("interrupted: this is"), "{one}");
-        assert_eq!(one.matches("<svg").count(), 1);
+        assert_eq!(one.matches("<svg class=\"chart\"").count(), 1);
         let mut long = report();
         long.experiment = "other".into();
         let row = long.outcome.tables[0].rows[0].clone();

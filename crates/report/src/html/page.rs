@@ -12,7 +12,7 @@
 //! | `--bare`, `--lifted` | the two sides of a comparison |
 //! | `--good`, `--bad` | what helps and what hurts |
 //! | `--thp`, `--hugetlb`, `--pagecache`, `--shared` | huge pages by backing |
-//! | `--could`, `--lack`, `--edge`, `--left` | not huge: can be, something is lacking, no page fits, left on purpose |
+//! | `--could`, `--lack`, `--edge`, `--left` | not huge: can be, something is lacking, cannot be or not asked for; the rest |
 
 use hugelift_core::printable;
 use serde::Serialize;
@@ -65,11 +65,18 @@ pub fn escape(text: &str) -> String {
             '"' => out.push_str("&quot;"),
             '\'' => out.push_str("&#39;"),
             '\n' | '\t' => out.push(c),
-            c if c.is_control() => out.push('\u{fffd}'),
+            c if is_replaced(c) => out.push('\u{fffd}'),
             c => out.push(c),
         }
     }
     out
+}
+
+/// Whether [`escape`] replaces a character: a control character, or one that changes the direction of the text around it.
+pub fn is_replaced(c: char) -> bool {
+    let turns =
+        matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    turns || c.is_control() && !matches!(c, '\n' | '\t')
 }
 
 /// Returns the data of a page as an element that scripts and other programs can read:
@@ -87,8 +94,12 @@ pub fn json<T: Serialize>(id: &str, data: &T) -> serde_json::Result<String> {
 /// right; the cells of `rows` are HTML.
 pub fn table(caption: &str, columns: &[(&str, bool)], rows: &[Vec<String>]) -> String {
     let class = |numbers: bool| if numbers { " class=\"n\"" } else { "" };
-    let mut out =
-        format!("<div class=\"scroll\"><table>\n<caption>{}</caption>\n<thead><tr>", escape(caption));
+    let caption = escape(caption);
+    // The caption is not in the table, so that it stays in the window where the table scrolls.
+    let mut out = format!(
+        "<p class=\"caption\" aria-hidden=\"true\">{caption}</p>\n<div class=\"scroll\"><table aria-label=\"{caption}\">\n\
+         <thead><tr>"
+    );
     // Writing to a String cannot fail, here and below.
     for (title, numbers) in columns {
         let _ = write!(out, "<th scope=\"col\"{}>{}</th>", class(*numbers), escape(title));
@@ -131,23 +142,37 @@ h1 { font-size: 1.5rem; line-height: 1.25; margin: 0 0 0.75rem; overflow-wrap: a
 h2 { font-size: 1.15rem; margin: 2rem 0 0.5rem; overflow-wrap: anywhere; }
 h3 { font-size: 1rem; margin: 1.25rem 0 0.35rem; overflow-wrap: anywhere; }
 p { margin: 0.4rem 0; max-width: 48rem; }
+p, li, figcaption, summary { overflow-wrap: anywhere; }
 a { color: var(--accent); }
 code, .mono { font-family: ui-monospace, 'DejaVu Sans Mono', 'Liberation Mono', monospace; font-size: 0.88em; }
 .muted { color: var(--muted); }
 .panel { background: var(--panel); border: 1px solid var(--line); border-radius: 8px; padding: 1rem 1.1rem; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; margin: 0.5rem 0; }
-caption { text-align: left; color: var(--muted); font-size: 0.85rem; padding: 0 0 0.35rem; }
+.caption { color: var(--muted); font-size: 0.85rem; margin: 0.75rem 0 0; max-width: none; }
 th, td { text-align: left; vertical-align: top; padding: 0.3rem 0.9rem 0.3rem 0; border-bottom: 1px solid var(--line); }
 th { font-weight: 600; font-size: 0.85rem; color: var(--muted); white-space: nowrap; }
 .n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 svg { display: block; max-width: 100%; height: auto; }
+.charts {
+  display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); gap: 1.25rem 2rem; align-items: start;
+}
+svg.chart { width: 100%; max-width: 38rem; }
+.keys { list-style: none; display: flex; flex-wrap: wrap; gap: 0.1rem 1.2rem; margin: 0.35rem 0 0; padding: 0; font-size: 0.9rem; }
+.keys li { display: flex; gap: 0.45rem; align-items: center; min-width: 0; overflow-wrap: anywhere; }
+.keys span { min-width: 0; }
+.sign { flex: none; }
 svg text { fill: var(--fg); font: 12px system-ui, 'Noto Sans', 'DejaVu Sans', sans-serif; }
 svg .axis line, svg .axis path { stroke: var(--muted); stroke-width: 1; fill: none; }
 svg .axis text { fill: var(--muted); font-size: 11px; font-variant-numeric: tabular-nums; }
 svg .axis .name { fill: var(--fg); font-size: 12px; }
 svg .grid line { stroke: var(--line); stroke-width: 1; }
 :focus-visible { outline: 2px solid var(--accent); outline-offset: 2px; }
+@media (max-width: 40rem) {
+  main { padding: 1rem 0.75rem; }
+  footer { padding: 0 0.75rem 1.5rem; }
+  th, td { padding-right: 0.6rem; }
+}
 @media print { body { background: none; } .scroll { overflow: visible; } }
 ";
 
@@ -157,10 +182,10 @@ mod tests {
 
     #[test]
     fn nothing_from_outside_becomes_markup() {
-        let nasty = "</title><script>alert(1)</script>\"' & \0\u{1b}[0m";
+        let nasty = "</title><script>alert(1)</script>\"' & \0\u{1b}[0m\u{202e}";
         assert_eq!(
             escape(nasty),
-            "&lt;/title&gt;&lt;script&gt;alert(1)&lt;/script&gt;&quot;&#39; &amp; \u{fffd}\u{fffd}[0m"
+            "&lt;/title&gt;&lt;script&gt;alert(1)&lt;/script&gt;&quot;&#39; &amp; \u{fffd}\u{fffd}[0m\u{fffd}"
         );
         let page = page(nasty, &json("data", &[nasty]).unwrap(), "", "");
         assert!(!page.contains("<script>"), "{page}");

@@ -1,8 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The grid of an object: each cell is a huge page, in which each tile takes its share.
+//!
+//! A row is a picture of its own, so that as many rows as a window has room for are beside each other, and a cell
+//! has the same size in each window:
+//!
+//! ```text
+//!     0x400000  [/T][TT][TT][TT][TT][TT][TT][T.]      0x1400000 [..][DD][D ]
+//!               --- text                   - - rodata            ... data
+//! ```
+//!
+//! The line under a cell shows the part: each part has a line of its own form, and where a part begins, its name.
 
 use super::tile::Tile;
 use crate::html::axis;
+use crate::html::label::width;
 use crate::html::page::escape;
 use hugelift_core::addr::{Addr, Range, human_bytes};
 use hugelift_core::report::ObjectReport;
@@ -15,7 +26,14 @@ const MOST_CELLS: u64 = 4096;
 /// Up to this number of cells they are drawn large.
 const FEW_CELLS: u64 = 512;
 /// Width of the address at the left of a row, in pixels.
-const MARGIN: f64 = 118.0;
+const MARGIN: f64 = 120.0;
+/// Height of a line of names of parts, and the size of their font, in pixels.
+const NAMES: f64 = 14.0;
+const NAME_SIZE: f64 = 10.0;
+/// The length of the line before a name.
+const SAMPLE: f64 = 14.0;
+/// What is under a cell in its row: the line that shows the part.
+const UNDER: f64 = 6.0;
 
 /// The size of cells, in pixels, and how many a row has.
 struct Size {
@@ -24,17 +42,22 @@ struct Size {
     gap: f64,
 }
 
-const LARGE: Size = Size { columns: 32, cell: 26.0, gap: 5.0 };
-const SMALL: Size = Size { columns: 64, cell: 12.0, gap: 3.0 };
+/// Rows of both are about as wide, and fit in a narrow window.
+const LARGE: Size = Size { columns: 8, cell: 26.0, gap: 5.0 };
+const SMALL: Size = Size { columns: 16, cell: 12.0, gap: 3.5 };
 
 impl Size {
     fn pitch(&self) -> f64 {
         self.cell + self.gap
     }
+
+    fn width(&self) -> f64 {
+        MARGIN + self.columns as f64 * self.pitch()
+    }
 }
 
-/// Returns the picture of an object, and the bytes that a cell stands for. `tiles`, each with its part,
-/// are sorted by address.
+/// Returns the rows of an object, and the bytes that a cell stands for. `tiles`, each with its part, are sorted by
+/// address.
 pub(super) fn grid(object: &ObjectReport, tiles: &[(Part, Tile)], page: u64) -> (String, u64) {
     let occupied =
         |unit: u64| blocks(tiles, unit, 0).iter().map(|(first, last)| last - first + 1).sum::<u64>();
@@ -43,21 +66,29 @@ pub(super) fn grid(object: &ObjectReport, tiles: &[(Part, Tile)], page: u64) -> 
         .find(|unit| occupied(*unit) <= MOST_CELLS)
         .unwrap_or(1 << 63);
     let size = if occupied(unit) <= FEW_CELLS { LARGE } else { SMALL };
-    let mut drawing = Drawing { size, unit, y: 0.0, out: String::new() };
-    let mut rest = tiles;
+    let mut rows: BTreeMap<u64, Row> = BTreeMap::new();
     let mut before: Option<u64> = None;
-    for (first, last) in blocks(tiles, unit, drawing.size.columns) {
+    let mut out = String::new();
+    let mut rest = tiles;
+    for (first, last) in blocks(tiles, unit, size.columns) {
         if let Some(before) = before {
-            drawing.gap((first - before - 1).saturating_mul(unit));
+            let gap = human_bytes((first - before - 1).saturating_mul(unit));
+            // Writing to a String cannot fail, here and below.
+            let _ = writeln!(out, "<p class=\"gap\">{gap} of other addresses</p>");
         }
         let count = rest.partition_point(|(_, t)| t.range.start.0 / unit <= last);
-        drawing.block(first, last, &rest[..count]);
+        rows.clear();
+        for (part, tile) in &rest[..count] {
+            add(&mut rows, &size, unit, first, *part, tile);
+        }
+        for (number, row) in &rows {
+            let start = first.saturating_add(number * size.columns).saturating_mul(unit);
+            out += &row.draw(object, &size, Addr(start));
+        }
         rest = &rest[count..];
         before = Some(last);
     }
-    let width = MARGIN + drawing.size.columns as f64 * drawing.size.pitch();
-    let label = format!("{}: one cell for every {}", object.path, human_bytes(unit));
-    (axis::svg(width, drawing.y + 2.0, &label, &drawing.out), unit)
+    (out, unit)
 }
 
 /// Returns the first and the last cell of each run of cells; at most `join` empty ones do not end a run.
@@ -73,79 +104,88 @@ fn blocks(tiles: &[(Part, Tile)], unit: u64, join: u64) -> Vec<(u64, u64)> {
     all
 }
 
-struct Drawing {
-    size: Size,
-    unit: u64,
-    y: f64,
-    out: String,
+/// A row of cells.
+#[derive(Default)]
+struct Row {
+    /// The shares of tiles, as SVG.
+    cells: String,
+    /// The line under the cells of each part.
+    lines: BTreeMap<Part, String>,
+    /// The parts that begin here, or that the first row of a block continues, and where.
+    names: Vec<(Part, f64)>,
 }
 
-impl Drawing {
-    fn gap(&mut self, bytes: u64) {
-        // Writing to a String cannot fail, here and below.
+/// Adds a tile to the rows of the block that begins with the cell `first`: its share of each of its cells, and a
+/// line under it.
+fn add(rows: &mut BTreeMap<u64, Row>, size: &Size, unit: u64, first: u64, part: Part, tile: &Tile) {
+    let class = tile.appearance.class();
+    let begins = !rows.values().any(|row| row.names.iter().any(|(named, _)| *named == part));
+    let mut at = tile.range.start.0;
+    while at < tile.range.end.0 {
+        let number = at / unit;
+        let start = number * unit;
+        let end = start.saturating_add(unit).min(tile.range.end.0);
+        let share = |bytes: u64| bytes as f64 / unit as f64 * size.cell;
+        let column = ((number - first) % size.columns) as f64 * size.pitch() + MARGIN;
+        let left = column + share(at - start);
+        // Wide enough to be seen.
+        let width = share(end - at).max(0.6);
+        let range = Range { start: Addr(at), end: Addr(end) };
+        let row = rows.entry((number - first) / size.columns).or_default();
+        if begins && at == tile.range.start.0 {
+            row.names.push((part, left));
+        }
         let _ = writeln!(
-            self.out,
-            "<text class=\"gap\" x=\"{MARGIN:.0}\" y=\"{:.0}\">{} of other addresses</text>",
-            self.y + 14.0,
-            human_bytes(bytes)
+            row.cells,
+            "<rect class=\"{class}\" x=\"{left:.2}\" y=\"1\" width=\"{width:.2}\" height=\"{}\">\
+             <title>{range} ({})\n{part}, {}</title></rect>",
+            size.cell,
+            human_bytes(range.len()),
+            escape(&tile.text)
         );
-        self.y += 22.0;
+        let line = row.lines.entry(part).or_default();
+        let _ = write!(line, "M{left:.2} {:.1}h{width:.2}", size.cell + 4.0);
+        at = end;
     }
+}
 
-    /// Draws rows of cells from number `first` to `last`.
-    fn block(&mut self, first: u64, last: u64, tiles: &[(Part, Tile)]) {
-        for row in 0..=(last - first) / self.size.columns {
-            let start = (first + row * self.size.columns).saturating_mul(self.unit);
+impl Row {
+    /// Draws the row, which begins at the address `start`.
+    fn draw(&self, object: &ObjectReport, size: &Size, start: Addr) -> String {
+        let mut out = String::new();
+        let _ = writeln!(
+            out,
+            "<text class=\"at\" x=\"{:.0}\" y=\"{:.1}\" text-anchor=\"end\">{start}</text>",
+            MARGIN - 10.0,
+            size.cell / 2.0 + 5.0
+        );
+        out += &self.cells;
+        for (part, line) in &self.lines {
+            let _ = writeln!(out, "<path class=\"p-{part}\" d=\"{line}\"/>");
+        }
+        let mut height = size.cell + 1.0 + UNDER;
+        // Where the last name ends.
+        let mut end = f64::INFINITY;
+        for (part, left) in &self.names {
+            let name = part.to_string();
+            let needed = SAMPLE + 4.0 + width(&name, NAME_SIZE);
+            let mut x = left.max(end + 7.0).min(size.width() - needed);
+            if x < end + 7.0 {
+                // The first, or there is no room: a line of its own, under its cell or as near as there is room.
+                height += NAMES;
+                x = left.min(size.width() - needed);
+            }
+            let y = height - NAMES / 2.0;
             let _ = writeln!(
-                self.out,
-                "<text class=\"at\" x=\"{:.0}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
-                MARGIN - 10.0,
-                self.top(first + row * self.size.columns, first) + self.size.cell / 2.0 + 4.0,
-                Addr(start)
+                out,
+                "<path class=\"p-{part}\" d=\"M{x:.1} {y:.1}h{SAMPLE}\"/>\
+                 <text class=\"part\" x=\"{:.1}\" y=\"{:.1}\">{name}</text>",
+                x + SAMPLE + 4.0,
+                y + 3.5
             );
+            end = x + needed;
         }
-        let mut strips: BTreeMap<Part, String> = BTreeMap::new();
-        for (part, tile) in tiles {
-            self.tile(first, *part, tile, strips.entry(*part).or_default());
-        }
-        for (part, strip) in strips {
-            let _ = writeln!(self.out, "<path class=\"p-{part}\" d=\"{strip}\"/>");
-        }
-        self.y = self.top(last, first) + self.size.pitch();
-    }
-
-    /// Returns the top of a cell in the block that starts with the cell `first`.
-    fn top(&self, cell: u64, first: u64) -> f64 {
-        self.y + ((cell - first) / self.size.columns) as f64 * self.size.pitch() + 1.0
-    }
-
-    /// Draws a tile: its share of each of its cells, and a line in `strip` under it.
-    fn tile(&mut self, first: u64, part: Part, tile: &Tile, strip: &mut String) {
-        let class = tile.appearance.class();
-        let mut at = tile.range.start.0;
-        while at < tile.range.end.0 {
-            let number = at / self.unit;
-            let start = number * self.unit;
-            let end = start.saturating_add(self.unit).min(tile.range.end.0);
-            let share = |bytes: u64| bytes as f64 / self.unit as f64 * self.size.cell;
-            let column = ((number - first) % self.size.columns) as f64 * self.size.pitch() + MARGIN;
-            let (left, top) = (column + share(at - start), self.top(number, first));
-            // Wide enough to be seen.
-            let width = share(end - at).max(0.6);
-            let range = Range { start: Addr(at), end: Addr(end) };
-            let _ = writeln!(
-                self.out,
-                "<rect class=\"{class}\" x=\"{:.2}\" y=\"{:.1}\" width=\"{:.2}\" height=\"{}\">\
-                 <title>{range} ({})\n{part}, {}</title></rect>",
-                left,
-                top,
-                width,
-                self.size.cell,
-                human_bytes(range.len()),
-                escape(&tile.text)
-            );
-            let _ = write!(strip, "M{left:.2} {:.1}h{width:.2}", top + self.size.cell + 2.0);
-            at = end;
-        }
+        let label = format!("{}: from {start}", object.path);
+        axis::svg(size.width(), height + 1.0, &label, &out)
     }
 }

@@ -85,7 +85,7 @@ fn summary(report: &Report) -> String {
     out + "</div>\n"
 }
 
-/// Returns the sums of a part, and a bar: huge, liftable, the rest.
+/// Returns the sums of a part, and a bar, broad for what is huge, less for what is liftable, thin for the rest.
 fn meter(part: Part, total: &Total) -> String {
     let share = |bytes: u64| 100.0 * bytes as f64 / total.bytes.max(1) as f64;
     let percent = match total.liftable_bytes {
@@ -101,8 +101,8 @@ fn meter(part: Part, total: &Total) -> String {
          <div class=\"big\">{huge} <span class=\"muted\">huge of {bytes}</span></div>\
          <svg viewBox=\"0 0 100 6\" preserveAspectRatio=\"none\" height=\"8\" width=\"100%\" role=\"img\" \
          aria-label=\"{huge} of {bytes} huge, {liftable} liftable\">\
-         <rect class=\"c-left\" width=\"100\" height=\"6\"/>\
-         <rect class=\"c-could\" width=\"{:.2}\" height=\"6\"/>\
+         <rect class=\"c-left\" y=\"2\" width=\"100\" height=\"2\"/>\
+         <rect class=\"c-could\" y=\"1\" width=\"{:.2}\" height=\"4\"/>\
          <rect class=\"c-huge\" width=\"{:.2}\" height=\"6\"/></svg>\
          <div class=\"muted\">{percent}</div></div>",
         share(total.liftable_bytes.max(total.huge_bytes)),
@@ -119,8 +119,8 @@ fn legend(out: &mut String, appearances: &BTreeMap<&Appearance, u64>, report: &R
         .keys()
         .map(|part| {
             format!(
-                "<span class=\"key\"><svg viewBox=\"0 0 18 4\" width=\"18\" height=\"4\" aria-hidden=\"true\">\
-                 <path class=\"p-{part}\" d=\"M0 2h18\"/></svg>{part}</span>"
+                "<span class=\"key\"><svg viewBox=\"0 0 26 4\" width=\"26\" height=\"4\" aria-hidden=\"true\">\
+                 <path class=\"p-{part}\" d=\"M0 2h26\"/></svg>{part}</span>"
             )
         })
         .collect();
@@ -132,16 +132,26 @@ fn legend(out: &mut String, appearances: &BTreeMap<&Appearance, u64>, report: &R
         human_bytes(report.page_size),
         parts.join(" ")
     );
+    // What looks the same has one entry.
+    let mut entries: Vec<(String, Vec<&str>, u64)> = Vec::new();
     for (appearance, bytes) in appearances {
-        let class = appearance.class();
+        match entries.iter_mut().find(|(class, ..)| *class == appearance.class()) {
+            Some((_, labels, sum)) => {
+                labels.push(&appearance.label);
+                *sum += bytes;
+            }
+            None => entries.push((appearance.class(), vec![&appearance.label], *bytes)),
+        }
+    }
+    for (class, labels, bytes) in entries {
         let _ = writeln!(
             out,
             "<li><button type=\"button\" data-class=\"{class}\" aria-pressed=\"false\">\
-             <svg viewBox=\"0 0 14 14\" width=\"14\" height=\"14\" aria-hidden=\"true\">\
-             <rect class=\"{class}\" width=\"14\" height=\"14\"/></svg>\
+             <svg viewBox=\"0 0 20 20\" width=\"20\" height=\"20\" aria-hidden=\"true\">\
+             <rect class=\"{class}\" x=\"1\" y=\"1\" width=\"18\" height=\"18\"/></svg>\
              {} <span class=\"muted\">{}</span></button></li>",
-            escape(&appearance.label),
-            human_bytes(*bytes)
+            escape(&labels.join(", ")),
+            human_bytes(bytes)
         );
     }
     *out += "</ul>\n";
@@ -180,7 +190,7 @@ impl Picture<'_> {
         let _ = writeln!(
             out,
             "<section>\n<h3>{}</h3>\n<p class=\"muted\"><span class=\"mono\">{}</span><br>\
-             {}, liftable {}, huge {}{scale}</p>\n<div class=\"scroll grid-of-pages\">{grid}</div>\n</section>",
+             {}, liftable {}, huge {}{scale}</p>\n<div class=\"grid-of-pages\">{grid}</div>\n</section>",
             escape(&name(self.object)),
             escape(&self.object.path.to_string()),
             sum(|p| p.bytes),
@@ -227,7 +237,9 @@ fn reason(skip: &SkipReport) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::html::geometry;
     use crate::lift::tests::report;
+    use proptest::prelude::*;
 
     #[test]
     fn any_range_makes_a_picture_of_moderate_size() {
@@ -241,6 +253,7 @@ mod tests {
         ] {
             let page = document(&report(&parts, page)).unwrap();
             assert!(page.len() < 2 << 20, "{parts:x?}: {} bytes", page.len());
+            geometry::check(&page);
             let cells = page.matches("</title></rect>").count();
             assert!(cells >= parts.len() && cells <= 4096 + parts.len(), "{parts:x?}: {cells}");
             assert!(!page.contains("<x>") && !page.contains("<of any"), "{parts:x?}");
@@ -251,8 +264,32 @@ mod tests {
     fn gaps_are_folded() {
         const HUGE: u64 = 2 << 20;
         let page = document(&report(&[(0, HUGE), (1 << 40, (1 << 40) + HUGE)], HUGE)).unwrap();
-        assert!(page.contains(">1024.0 GB of other addresses</text>"), "{page}");
+        assert!(page.contains(">1024.0 GB of other addresses</p>"), "{page}");
         let page = document(&report(&[(0, HUGE), (2 * HUGE, 3 * HUGE)], HUGE)).unwrap();
         assert!(!page.contains("of other addresses"), "{page}");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(48))]
+        #[test]
+        fn the_names_of_parts_do_not_collide(sizes in prop::collection::vec((1u64..9 << 20, 0u64..64 << 20), 8)) {
+            let mut at = 4u64 << 20;
+            let mut ranges = Vec::new();
+            for (bytes, gap) in sizes {
+                ranges.push((at, at + bytes));
+                at += bytes + gap / 4096 * if gap % 2 == 0 { 1 } else { 4096 };
+            }
+            let mut report = report(&ranges, 2 << 20);
+            for (part, name) in report.objects[0].parts.iter_mut().zip(Part::ALL) {
+                part.part = name;
+            }
+            let page = document(&report).unwrap();
+            geometry::check(&page);
+            // Each part is named where it begins.
+            for part in Part::ALL {
+                let named = page.matches("<text class=\"part\" x=").count();
+                prop_assert!(named >= 8 && page.contains(&format!(">{part}</text>")), "{} {}", part, page);
+            }
+        }
     }
 }
