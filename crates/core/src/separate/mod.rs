@@ -123,6 +123,11 @@ pub fn separate(bytes: &[u8], page: PageSize, options: Options) -> Result<Separa
         distances: plan.distances,
         bytes: written,
         gains,
-        aslr_bits_lost: after.ilog2().saturating_sub(before.ilog2()),
+        // A fixed address is not random.
+        aslr_bits_lost: if tables.headers.relocatable {
+            after.ilog2().saturating_sub(before.ilog2())
+        } else {
+            0
+        },
     })
 }

@@ -18,6 +18,9 @@ const SOURCE: &str = r#"
 #include <string>
 #include <vector>
 #include <cstdio>
+#ifdef FILL
+__asm__(".text\n.fill 20000, 1, 0x90\n");
+#endif
 thread_local int counter = 7;
 int table[64];
 extern int *const pointers[] = {table, table + 3, table + 63};
@@ -192,7 +195,7 @@ fn every_broken_copy_is_found_where_constants_lie_with_the_code() {
     let Some(linkers) = linker_dir("ld.lld") else { skip!("needs ld.lld") };
     let found = format!("-B{}/", linkers.path().display());
     let holders = [".dynsym", ".symtab", ".dynamic", ".rela.dyn", ".rela.plt", ".got.plt"];
-    every_way_to_break(&["-shared", "-fPIC", LAZY, "-fuse-ld=lld", &found], &holders);
+    every_way_to_break(&["-shared", "-fPIC", LAZY, "-fuse-ld=lld", &found, "-DFILL"], &holders);
 }
 
 const LAZY: &str = "-Wl,-z,lazy";

@@ -6,7 +6,7 @@ use crate::align::linkers::linker_dir;
 use crate::align::relaid::align;
 use crate::align::separate::{ALL, code_is_huge, folder};
 use crate::common::build::must;
-use crate::common::{Cmd, End, fat, fits, skipped};
+use crate::common::{Cmd, End, fat, find, fits, skipped};
 use crate::{need, skip};
 use hugelift_core::addr::PageSize;
 use hugelift_core::elf::Headers;
@@ -32,7 +32,7 @@ static int value(int n) {
 }
 int main(int argc, char **argv) {
     *pointer = 5;
-    return printf("%d %d %d %d\n", value(argc), value(argc + 1), value(argc + 2), value(argc + 3)) != 10;
+    return printf("%d %d %d %d\n", value(argc), value(argc + 1), value(argc + 2), value(argc + 3)) != 8;
 }
 "#;
 
@@ -107,6 +107,7 @@ fn a_program_for_fixed_addresses_gets_the_huge_pages_that_constants_share() {
     assert!(out.status.success(), "{out:?}");
     let said: serde_json::Value = serde_json::from_slice(&out.stdout).expect("JSON");
     assert_eq!((&said["separated"], &said["moved"][0]["by"]), (&"none".into(), &0.into()), "{said}");
+    assert_eq!(said["aslr_bits_lost"], 0, "{said}");
     let code = said["segments"].as_array().expect("segments").iter().find(|s| s["prot"] == "r-x");
     let code = code.expect("a segment with code");
     let number = |name: &str| code[name].as_u64().expect("a number");
@@ -160,3 +161,44 @@ fn constants_that_are_executable_without_need_are_found() {
         assert!(flaw.to_string().contains("other protections"), "{flaw}");
     }
 }
+
+/// Files of AArch64 are linked for base pages of 64 kB. All segments keep their places in such pages, so that RELRO is
+/// protected on each machine, and traps fill the code up to the edge of its last huge page.
+#[test]
+fn files_of_aarch64_stay_right_for_each_base_page() {
+    let newest = || (14..40).rev().find_map(|n| find(&format!("clang-{n}")));
+    let Some(clang) = find("clang").or_else(newest) else { skip!("needs clang") };
+    let Some(linkers) = linker_dir("ld.lld") else { skip!("needs ld.lld") };
+    let (dir, base) = (folder(), 64 << 10);
+    let [source, original, copy] = ["a.c", "original", "copy"].map(|name| dir.path().join(name));
+    std::fs::write(&source, OF_AARCH64).expect("write a source");
+    for layout in ["-Wl,--rosegment", "-Wl,--no-rosegment"] {
+        let mut command = Command::new(&clang);
+        command.args(["--target=aarch64-linux-gnu", "-nostdlib", "-shared", "-fPIC", "-O1", layout, "-o"]);
+        command.arg(&original).arg(&source).arg("-Wl,-z,max-page-size=65536");
+        must(command.arg(format!("--ld-path={}", linkers.path().join("ld.lld").display())));
+        let out = align(&original, &copy, &ALL);
+        assert!(out.status.success(), "{layout}: {out:?}");
+        let [before, after] = [&original, &copy]
+            .map(|path| Headers::parse(&std::fs::read(path).expect("read")).expect("an ELF file"));
+        let code = after.segments.iter().find(|s| s.prot.exec).expect("code");
+        let end = (code.vaddr + code.filesz).next_multiple_of(4096);
+        assert_eq!([code.vaddr, code.offset, end].map(|at| at % (2 << 20)), [0; 3], "{layout}: {code:?}");
+        let end = |headers: &Headers| headers.relro.map(|relro| (relro.vaddr + relro.size) % base);
+        assert!(end(&before).is_some() && end(&before) == end(&after), "{layout}: {before:?} {after:?}");
+        for two in after.segments.windows(2) {
+            let last = two[0].vaddr + two[0].memsz - 1;
+            assert!(last / base < two[1].vaddr / base, "{layout}: {two:?} share a page");
+        }
+        assert!(after.segments.iter().all(|s| s.offset % base == s.vaddr % base), "{layout}: {after:?}");
+    }
+}
+
+const OF_AARCH64: &str = r#"
+static int value = 3;
+extern int other(int);
+int *const pointers[] = {&value, &value};
+__asm__(".section .rodata\n.fill 200000, 1, 7\n.text\n.fill 700000, 1, 0\n");
+int (*volatile calls[2])(int) = {other, other};
+int entry(int n) { return *pointers[n & 1] + calls[n & 1](n); }
+"#;
