@@ -162,6 +162,28 @@ fn constants_that_are_executable_without_need_are_found() {
     }
 }
 
+/// Loaders align the first address to the largest alignment of all segments, on which data may rely.
+#[test]
+fn a_larger_alignment_than_that_of_huge_pages_is_kept() {
+    need!("cc");
+    let dir = folder();
+    let [source, original, copy] = ["a.c", "original", "copy"].map(|name| dir.path().join(name));
+    let text = r#"
+        #include <stdio.h>
+        char aligned[4096] __attribute__((aligned(8 << 20)));
+        __asm__(".text\n.fill 3000000, 1, 0x90\n");
+        int main(void) { return printf("%lu\n", (unsigned long)aligned % (8 << 20)) != 2; }"#;
+    std::fs::write(&source, text).expect("write a source");
+    let flags = ["-O1", "-fPIE", "-pie", "-fuse-ld=bfd", "-Wl,-z,max-page-size=0x800000", "-o"];
+    must(Command::new("cc").args(flags).arg(&original).arg(&source));
+    let out = align(&original, &copy, &ALL);
+    assert!(out.status.success(), "{out:?}");
+    // At a random address this would be 0 once in four runs.
+    for _ in 0..8 {
+        assert_eq!(Cmd::new([&copy]).bare().stdout, "0\n");
+    }
+}
+
 /// Files of AArch64 are linked for base pages of 64 kB. All segments keep their places in such pages, so that RELRO is
 /// protected on each machine, and traps fill the code up to the edge of its last huge page.
 #[test]
