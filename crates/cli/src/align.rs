@@ -32,7 +32,7 @@ const NOTHING: i32 = 1;
 /// huge page, no copy is made, and the exit status is 1.
 ///
 /// With --separate the addresses of the copy change too, so that all of its code lies in huge pages,
-/// which nothing else shares.
+/// which no data share.
 #[derive(Args, Debug)]
 pub struct AlignArgs {
     /// The program or shared object, by its path
@@ -47,11 +47,12 @@ pub struct AlignArgs {
     #[arg(long, value_name = "SIZE", default_value_t = PageSize::MB2, hide_default_value = true)]
     page_size: PageSize,
 
-    /// Move the code, and all that holds an address, so that huge pages hold all of it and nothing else
+    /// Move the code, and all that holds an address, so that huge pages hold all of it and no data
     ///
     /// The copy is written only if its bytes are proven to do what those of the file do. The file's loader then
     /// loads both in a sandbox, and their memory is compared; where that cannot be done, stderr says why, and the
-    /// copy is written all the same. Files for fixed addresses are refused. Separate debug information
+    /// copy is written all the same. Constants that share a huge page with code become executable, where a linker put
+    /// the code between constants and data. What is linked for fixed addresses gains no more than that. Separate debug information
     /// (.gnu_debuglink) stays right only in debuggers that compare the addresses of sections, as gdb does.
     #[arg(long)]
     separate: bool,

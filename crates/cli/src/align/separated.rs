@@ -18,9 +18,9 @@ pub(super) struct Summary {
     /// None in a dry run.
     output: Option<String>,
     page_size: u64,
-    /// `code` if the code and what lies behind it moved, `all` if everything did.
+    /// `code` if the code and what lies behind it moved, `all` if everything did, `none` if no address did.
     separated: &'static str,
-    /// Why the code could not move alone.
+    /// Why the code could not move alone, or why nothing could.
     why_all: Option<String>,
     bytes_before: u64,
     bytes_after: u64,
@@ -29,18 +29,11 @@ pub(super) struct Summary {
     /// Memory of the page cache that huge pages take for padding, once a machine.
     padding_in_huge_bytes: u64,
     aslr_bits_lost: u32,
-    /// What of RELRO stays writable on machines with larger base pages.
-    relro_lost: Option<Relro>,
+    /// Constants in huge pages of the code, which are executable now.
+    constants_executable_bytes: u64,
     segments: Vec<Segment>,
     /// How far each part of the address space moved.
     moved: Vec<Part>,
-}
-
-#[derive(Serialize)]
-struct Relro {
-    /// The smallest base page with which it happens, in bytes.
-    base_page: u64,
-    bytes: u64,
 }
 
 #[derive(Serialize)]
@@ -77,6 +70,7 @@ impl Summary {
         let (way, why_all) = match &separated.way {
             Way::Code => ("code", None),
             Way::All { why } => ("all", Some(why.to_string())),
+            Way::Stay { why } => ("none", Some(why.to_string())),
         };
         Summary {
             version: 1,
@@ -91,7 +85,7 @@ impl Summary {
             huge_bytes_after: sum(|g| g.huge_after),
             padding_in_huge_bytes: sum(Gain::cost),
             aslr_bits_lost: separated.aslr_bits_lost,
-            relro_lost: separated.relro_lost.map(|lost| Relro { base_page: lost.base, bytes: lost.bytes }),
+            constants_executable_bytes: sum(|g| g.constants),
             segments: separated.gains.iter().map(segment).collect(),
             moved: separated.distances.parts().iter().map(part).collect(),
         }
@@ -102,9 +96,10 @@ impl Summary {
         let name = self.output.as_ref().unwrap_or(&self.input);
         // Writing to a String cannot fail.
         let _ = write!(out, "{name}: {}, ", human_bytes(self.bytes_after));
-        let _ = match &self.why_all {
-            None => writeln!(out, "its code and all behind it moved"),
-            Some(why) => writeln!(out, "all of it moved, because its code cannot move alone: {why}"),
+        let _ = match &separated.way {
+            Way::Code => writeln!(out, "its code and all behind it moved"),
+            Way::All { why } => writeln!(out, "all of it moved, because its code cannot move alone: {why}"),
+            Way::Stay { why } => writeln!(out, "its addresses stay: {why}"),
         };
         for gain in separated.gains.iter().filter(|g| g.huge_after > 0 || g.huge_before > 0) {
             let [content, huge, of, before, cost] =
@@ -118,9 +113,12 @@ impl Summary {
         if original.build_id().is_some() {
             out.push_str("  its build-id is still that of the original, although its addresses differ\n");
         }
-        if let Some(Relro { base_page, bytes }) = &self.relro_lost {
-            let [base, bytes] = [*base_page, *bytes].map(human_bytes);
-            let _ = writeln!(out, "  on a kernel with pages of {base}, {bytes} of its RELRO stay writable");
+        if self.constants_executable_bytes > 0 {
+            let bytes = human_bytes(self.constants_executable_bytes);
+            let _ = writeln!(
+                out,
+                "  {bytes} of its constants share huge pages with code, and are executable now"
+            );
         }
         if self.aslr_bits_lost > 0 {
             let _ = writeln!(out, "  its load address has {} random bits fewer", self.aslr_bits_lost);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the segments of a separated file gain, and what memory that costs.
 
+use super::extents::Source;
 use super::layout::Plan;
 use crate::addr::{Addr, PageSize};
 use crate::align::{self, Layout, tables::Tables};
@@ -17,8 +18,10 @@ pub struct Gain {
     pub address_after: Addr,
     /// Bytes of the original in its file part.
     pub bytes: u64,
-    /// Bytes of padding at its start, which its huge pages hold too.
+    /// Bytes of padding at its start and its end, which its huge pages hold too.
     pub padding: u64,
+    /// Bytes of constants beside its code, which have become executable.
+    pub constants: u64,
     /// Bytes in whole huge pages that `align` would give.
     pub huge_before: u64,
     /// Bytes in whole huge pages, padding included.
@@ -34,7 +37,7 @@ impl Gain {
 
     /// Returns the bytes of the original in whole huge pages.
     pub fn content(&self) -> u64 {
-        (self.huge_after - self.cost()).min(self.bytes)
+        self.huge_after.saturating_sub(self.cost()).saturating_sub(self.constants).min(self.bytes)
     }
 }
 
@@ -51,14 +54,16 @@ pub(super) fn gains(
         let placed = offsets.as_ref()?.segments.iter().find(|s| s.vaddr.0 == vaddr)?;
         Some(placed.huge_after(page))
     };
-    let pairs = tables.headers.segments.iter().zip(&layout.segments);
-    pairs
-        .map(|(s, placed)| Gain {
+    let source = Source { bytes, tables, page };
+    let segments = tables.headers.segments.iter().zip(&layout.segments).enumerate();
+    segments
+        .map(|(i, (s, placed))| Gain {
             prot: s.prot,
             address_before: Addr(s.vaddr),
             address_after: placed.vaddr,
             bytes: s.filesz,
-            padding: if s.offset == plan.at && s.filesz > 0 { plan.inserted } else { 0 },
+            padding: plan.extents.padding_in(i),
+            constants: plan.extents.constants_in(&source, i),
             huge_before: before(s.vaddr).unwrap_or(0),
             huge_after: placed.huge_after(page),
         })

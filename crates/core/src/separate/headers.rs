@@ -62,25 +62,30 @@ fn write_program(moved: &Moved, program: &mut Program, programs_to: u64) -> Resu
     }
     let damaged = || Refusal::Damaged { what: "a program header", at: Addr(at) };
     let new_start = matches!(plan.way, Way::All { .. });
-    let mut to = match program.p_type(LE) {
-        elf::PT_PHDR if new_start => programs_to,
-        // The first segment still begins with the header.
-        elf::PT_LOAD if new_start && at == 0 => plan.inserted,
+    let mut to_offset = plan.shifted(offset).ok_or_else(damaged)?;
+    let to = match program.p_type(LE) {
+        elf::PT_PHDR if new_start => {
+            to_offset = programs_to;
+            programs_to
+        }
+        elf::PT_LOAD if memsz > 0 => {
+            let segments = &moved.tables.headers.segments;
+            let number = segments.binary_search_by_key(&at, |s| s.vaddr).map_err(|_| damaged())?;
+            let extent = plan.extents.segments.get(number).ok_or_else(damaged)?;
+            let image = plan.distances.image(at).ok_or_else(damaged)?;
+            // What lies before its first byte in memory lies there in the file too.
+            to_offset = to_offset.wrapping_add(extent.start).wrapping_sub(image);
+            program.p_align.set(LE, layout::base_page(moved.tables));
+            if (extent.start, to_offset) == (0, 0) {
+                // Loaders align the first address to the largest alignment of all, which others may need.
+                program.p_align.set(LE, layout::largest_align(moved.tables));
+            }
+            program.p_filesz.set(LE, extent.file_end - extent.start);
+            program.p_memsz.set(LE, extent.mem_end - extent.start);
+            extent.start
+        }
         _ => moved.image("a program header", moved.tables.program_table().0, at)?,
     };
-    let mut to_offset = plan.shifted(offset).ok_or_else(damaged)?;
-    if new_start && program.p_type(LE) == elf::PT_PHDR {
-        to_offset = programs_to;
-    }
-    if program.p_type(LE) == elf::PT_LOAD {
-        program.p_align.set(LE, layout::base_page(moved.tables));
-        if offset == plan.at && filesz > 0 {
-            to = to.checked_sub(plan.inserted).ok_or_else(damaged)?;
-            to_offset = plan.at;
-            program.p_filesz.set(LE, filesz.checked_add(plan.inserted).ok_or_else(damaged)?);
-            program.p_memsz.set(LE, memsz.checked_add(plan.inserted).ok_or_else(damaged)?);
-        }
-    }
     if program.p_paddr(LE) == at {
         program.p_paddr.set(LE, to);
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Chooses the distances.
 
+use super::extents::{Extents, Source};
 use super::references;
 use super::{Distances, Options, Part, Refusal};
 use crate::addr::{Addr, PageSize};
@@ -20,18 +21,19 @@ pub enum Way {
         /// Why it could not.
         why: Box<Refusal>,
     },
+    /// Nothing moved, because nothing could. Only the edges of segments did.
+    Stay {
+        /// Why nothing could move.
+        why: Box<Refusal>,
+    },
 }
 
 /// The distances, and what is inserted into the file for them.
 pub(super) struct Plan {
     pub way: Way,
     pub distances: Distances,
-    /// The offset in the file at which bytes are inserted.
-    pub at: u64,
-    /// How many. The segment that starts at this offset is extended downwards by them.
-    pub inserted: u64,
-    /// The byte that they are filled with.
-    pub fill: u8,
+    /// Where each segment begins and ends.
+    pub extents: Extents,
     /// References of code that must be written anew.
     pub mend: Vec<references::Reference>,
 }
@@ -39,12 +41,13 @@ pub(super) struct Plan {
 impl Plan {
     /// Returns where the byte at `offset` of the input lies before offsets are aligned.
     pub fn shifted(&self, offset: u64) -> Option<u64> {
-        if offset < self.at { Some(offset) } else { offset.checked_add(self.inserted) }
+        let before = self.extents.paddings.iter().take_while(|padding| padding.at <= offset);
+        before.map(|padding| padding.bytes).try_fold(offset, u64::checked_add)
     }
 }
 
 /// The traps of x86-64 are one byte: `int3`. On AArch64 four zeros are `udf`.
-fn trap(machine: Machine) -> u8 {
+pub(super) fn trap(machine: Machine) -> u8 {
     if machine == Machine::X86_64 { 0xcc } else { 0 }
 }
 
@@ -53,12 +56,6 @@ pub(super) fn plan(bytes: &[u8], tables: &Tables, page: PageSize, options: Optio
     if let Machine::Other(number) = tables.headers.machine {
         return Err(Refusal::Machine(number));
     }
-    if !tables.headers.relocatable {
-        return Err(Refusal::Fixed);
-    }
-    if tables.headers.dynamic.is_none_or(|dynamic| dynamic.size == 0) {
-        return Err(Refusal::NoDynamic);
-    }
     let code: u64 = code(tables).map(|(_, s)| s.filesz).fold(0, u64::saturating_add);
     if code == 0 {
         return Err(Refusal::NoCode);
@@ -66,13 +63,24 @@ pub(super) fn plan(bytes: &[u8], tables: &Tables, page: PageSize, options: Optio
     if code < options.least {
         return Err(Refusal::LittleCode { code, least: options.least, page });
     }
-    let first = tables.headers.segments.first().map_or(0, |s| s.vaddr);
-    if first != 0 {
-        return Err(Refusal::Base(Addr(first)));
+    let source = Source { bytes, tables, page };
+    match may_move(tables).and_then(|()| move_code(&source).or_else(|why| move_all(&source, why))) {
+        Err(why) => stay(&source, why),
+        plan => plan,
     }
-    match move_code(bytes, tables, page) {
-        Ok(plan) => Ok(plan),
-        Err(why) => move_all(bytes, tables, page, why),
+}
+
+/// Checks that a loader may place the file anywhere, and knows its addresses.
+fn may_move(tables: &Tables) -> Result<(), Refusal> {
+    if !tables.headers.relocatable {
+        return Err(Refusal::Fixed);
+    }
+    if tables.headers.dynamic.is_none_or(|dynamic| dynamic.size == 0) {
+        return Err(Refusal::NoDynamic);
+    }
+    match tables.headers.segments.first().map_or(0, |s| s.vaddr) {
+        0 => Ok(()),
+        first => Err(Refusal::Base(Addr(first))),
     }
 }
 
@@ -92,19 +100,15 @@ pub(super) fn base_page(tables: &Tables) -> u64 {
     }
 }
 
-/// Returns whether no page of size `base` would hold parts of two segments, if all moved by `by`.
-fn apart(tables: &Tables, by: u64, base: u64) -> bool {
-    tables.headers.segments.windows(2).all(|pair| {
-        let [last, first] =
-            [end(&pair[0]).saturating_sub(1), pair[1].vaddr].map(|at| at.saturating_add(by) / base);
-        let before = [end(&pair[0]).saturating_sub(1), pair[1].vaddr].map(|at| at / base);
-        last < first || before[0] == before[1]
-    })
+/// Returns the largest alignment of any segment.
+pub(super) fn largest_align(tables: &Tables) -> u64 {
+    let aligns = tables.headers.segments.iter().map(|s| s.align);
+    aligns.filter(|align| align.is_power_of_two()).max().unwrap_or(BASE_PAGE).max(base_page(tables))
 }
 
 /// Returns whether all code lies in whole huge pages that hold nothing else, wherever it lies in the file.
 pub(super) fn is_separate(tables: &Tables, page: PageSize) -> bool {
-    let base = base_page(tables);
+    let base = base_of(page);
     let is_whole = |s: &Segment| {
         let end = s.vaddr.checked_add(s.filesz).and_then(|end| end.checked_next_multiple_of(base));
         s.vaddr.is_multiple_of(page.bytes()) && end.is_some_and(|end| end.is_multiple_of(page.bytes()))
@@ -121,7 +125,8 @@ fn end(segment: &Segment) -> u64 {
 }
 
 /// Tries [`Way::Code`].
-fn move_code(bytes: &[u8], tables: &Tables, page: PageSize) -> Result<Plan, Refusal> {
+fn move_code(source: &Source) -> Result<Plan, Refusal> {
+    let Source { bytes, tables, page } = *source;
     let base = base_page(tables);
     let segments = &tables.headers.segments;
     let (number, first) = code(tables).next().ok_or(Refusal::NoCode)?;
@@ -140,34 +145,37 @@ fn move_code(bytes: &[u8], tables: &Tables, page: PageSize) -> Result<Plan, Refu
     if start(by).is_none_or(|start| start < front_end) {
         by += page;
     }
-    let too_large = || Refusal::Layout(align::Refusal::TooLarge);
     let start = start(by).ok_or_else(too_large)?;
     let last = segments.iter().map(end).max().unwrap_or(0);
     let parts = vec![Part { start: 0, end: front_end, by: 0 }, Part { start: first.vaddr, end: last, by }];
     let distances = Distances::new(parts).ok_or_else(too_large)?;
-    let inserted = (first.vaddr + by).checked_sub(start).ok_or_else(too_large)?;
-    stays_whole(tables, first)?;
+    is_apart_in_file(tables, first.offset, first.vaddr)?;
     front_is_known(bytes, tables, first.vaddr)?;
     keeps_alignment(tables, &distances)?;
     let mend = references::to_front(bytes, tables, front_end)?;
-    let fill = trap(tables.headers.machine);
-    Ok(Plan { way: Way::Code, distances, at: first.offset, inserted, fill, mend })
+    let mut extents = Extents::new(tables, &distances).ok_or_else(too_large)?;
+    extents.pad_down(source, number, start).ok_or_else(too_large)?;
+    extents.widen(source);
+    Ok(Plan { way: Way::Code, distances, extents, mend })
+}
+
+fn too_large() -> Refusal {
+    Refusal::Layout(align::Refusal::TooLarge)
 }
 
 fn across(what: &str, at: u64) -> Refusal {
     Refusal::Across { what: what.into(), at }
 }
 
-/// Checks that nothing lies across the offset at which the code begins, and that what lies before or behind
-/// it in memory lies so in the file.
-fn stays_whole(tables: &Tables, code: &Segment) -> Result<(), Refusal> {
-    let at = code.offset;
+/// Checks that nothing lies across the offset `at`, which is loaded at `vaddr`, and that what lies before or behind it in
+/// memory lies so in the file.
+pub(super) fn is_apart_in_file(tables: &Tables, at: u64, vaddr: u64) -> Result<(), Refusal> {
     let whole = |what: String, offset: u64, size: u64| {
         let fits = offset >= at || offset.saturating_add(size) <= at;
         fits.then_some(()).ok_or(Refusal::Across { what, at })
     };
     let same_side = |what: &dyn Fn() -> String, address: u64, offset: u64| {
-        let same = (address < code.vaddr) == (offset < at);
+        let same = (address < vaddr) == (offset < at);
         same.then_some(()).ok_or_else(|| Refusal::Across { what: what(), at })
     };
     for s in tables.headers.segments.iter().filter(|s| s.filesz > 0) {
@@ -279,62 +287,82 @@ fn keeps_alignment(tables: &Tables, distances: &Distances) -> Result<(), Refusal
 }
 
 /// Tries [`Way::All`], after `why` kept the code from moving alone.
-///
-/// AArch64 has base pages of 4, 16 and 64 kB, and files are linked for the largest. A distance in smaller steps
-/// still lets a machine with larger pages load the file, if no page holds parts of two segments; only RELRO ends
-/// earlier there.
-fn move_all(bytes: &[u8], tables: &Tables, page: PageSize, why: Refusal) -> Result<Plan, Refusal> {
-    let (linked, small) = (base_page(tables), base_of(page));
-    match move_by(bytes, tables, page, small.min(linked), why.clone()) {
-        Ok(plan) if small < linked && !apart(tables, plan.inserted, linked) => {
-            move_by(bytes, tables, page, linked, why)
-        }
-        plan => plan,
-    }
-}
-
-/// Moves everything by a multiple of `base`.
-fn move_by(bytes: &[u8], tables: &Tables, page: PageSize, base: u64, why: Refusal) -> Result<Plan, Refusal> {
+fn move_all(source: &Source, why: Refusal) -> Result<Plan, Refusal> {
+    let Source { bytes, tables, page } = *source;
     let segments = &tables.headers.segments;
     let first = segments.first().filter(|s| s.offset == 0 && s.filesz > 0);
     let first = first.ok_or_else(|| across("its first segment", 0))?;
-    let last = segments.iter().map(end).max().unwrap_or(0);
-    let (large, too_large) = (page.bytes(), || Refusal::Layout(align::Refusal::TooLarge));
-    let mut best: Option<(u64, u64)> = None;
-    for (number, s) in code(tables) {
-        let (start, end) = (s.vaddr / base * base, up(s.vaddr.saturating_add(s.filesz), base)?);
-        // The first segment is filled up at its start. Another one begins where the one before it ends.
-        let at = if number == 0 { end } else { start };
-        let by = up(at, large)? - at;
-        let whole = whole_code(tables, by, large, base)?;
-        if best.is_none_or(|(most, least)| (whole, u64::MAX - by) > (most, u64::MAX - least)) {
-            best = Some((whole, by));
+    let header = size_of_val(&tables.file) as u64 + size_of_val(&tables.programs[..]) as u64;
+    let fill = if first.prot.exec { trap(tables.headers.machine) } else { 0 };
+    let moved = |by: u64| {
+        let distances = all_by(tables, by)?;
+        let mut extents = Extents::new(tables, &distances).ok_or_else(too_large)?;
+        if by > 0 {
+            extents.add_header(header, fill);
+        }
+        Ok::<_, Refusal>((extents, distances))
+    };
+    let mut best: Option<(Extents, Distances)> = None;
+    let mut refused = across("its program header table", header);
+    for by in steps(tables, page)?.into_iter().filter(|&by| by >= header) {
+        let (mut extents, distances) = moved(by)?;
+        if let Err(why) = keeps_alignment(tables, &distances) {
+            refused = why;
+            continue;
+        }
+        extents.widen(source);
+        // The most code, then the fewest constants, then the smallest file.
+        let worth = |extents: &Extents| (extents.whole(source), std::cmp::Reverse(extents.constants(source)));
+        if best.as_ref().is_none_or(|(best, _)| worth(&extents) > worth(best)) {
+            best = Some((extents, distances));
         }
     }
-    let (whole, by) = best.ok_or(Refusal::NoCode)?;
-    if by == 0 || whole <= whole_code(tables, 0, large, base)? {
+    let (extents, distances) = best.ok_or(refused)?;
+    if extents.whole(source) <= moved(0)?.0.whole(source) {
         return Err(Refusal::NoBetter { why: Box::new(why) });
     }
-    let header = size_of_val(&tables.file) as u64 + size_of_val(&tables.programs[..]) as u64;
-    if by < header {
-        return Err(across("its program header table", by));
-    }
-    let distances = Distances::new(vec![Part { start: 0, end: last, by }]).ok_or_else(too_large)?;
-    keeps_alignment(tables, &distances)?;
     references::to_header(bytes, tables)?;
-    let fill = if first.prot.exec { trap(tables.headers.machine) } else { 0 };
-    let way = Way::All { why: Box::new(why) };
-    Ok(Plan { way, distances, at: 0, inserted: by, fill, mend: Vec::new() })
+    Ok(Plan { way: Way::All { why: Box::new(why) }, distances, extents, mend: Vec::new() })
 }
 
-/// Returns the bytes of code in whole huge pages, if everything moves by `by`.
-fn whole_code(tables: &Tables, by: u64, page: u64, base: u64) -> Result<u64, Refusal> {
-    let mut sum = 0u64;
-    for (number, s) in code(tables) {
-        let extended = number == 0 && by > 0;
-        let start = if extended { 0 } else { (s.vaddr / base * base).saturating_add(by) };
-        let end = up(s.vaddr.saturating_add(s.filesz), base)?.saturating_add(by);
-        sum = sum.saturating_add((end / page * page).saturating_sub(up(start, page)?));
+/// Returns the distances that bring an end of some code to the edge of a huge page, and those by a huge page more, which
+/// leaves room below; the smallest first.
+///
+/// Files are linked for the largest page of their machine. A multiple of that keeps all segments, and the end of RELRO,
+/// in pages of their own.
+fn steps(tables: &Tables, page: PageSize) -> Result<Vec<u64>, Refusal> {
+    let (base, page) = (base_page(tables), page.bytes());
+    let mut steps = Vec::new();
+    for (_, s) in code(tables) {
+        for at in [s.vaddr / base * base, up(s.vaddr.saturating_add(s.filesz), base)?] {
+            let by = up(at, page)? - at;
+            steps.extend([by, by.checked_add(page).ok_or_else(too_large)?]);
+        }
     }
-    Ok(sum)
+    steps.sort_unstable();
+    steps.dedup();
+    Ok(steps)
+}
+
+/// Returns the map by which everything moves by the same.
+fn all_by(tables: &Tables, by: u64) -> Result<Distances, Refusal> {
+    let segments = &tables.headers.segments;
+    let start = segments.first().map_or(0, |s| s.vaddr);
+    let last = segments.iter().map(end).max().unwrap_or(0);
+    Distances::new(vec![Part { start, end: last, by }]).ok_or_else(too_large)
+}
+
+/// Tries [`Way::Stay`], after `why` kept all addresses from moving.
+///
+/// # Errors
+/// Returns `why` if nothing is gained.
+fn stay(source: &Source, why: Refusal) -> Result<Plan, Refusal> {
+    let distances = all_by(source.tables, 0)?;
+    let plain = Extents::new(source.tables, &distances).ok_or_else(too_large)?;
+    let mut extents = plain.clone();
+    extents.widen(source);
+    if extents.whole(source) <= plain.whole(source) {
+        return Err(why);
+    }
+    Ok(Plan { way: Way::Stay { why: Box::new(why) }, distances, extents, mend: Vec::new() })
 }

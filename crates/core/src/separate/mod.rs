@@ -2,14 +2,14 @@
 //! Gives the code of an ELF file huge pages of its own: `hugelift align --separate`.
 //!
 //! `align` moves offsets in the file only, so that code shares its first and last huge page with what
-//! lies beside it, and those stay small. Here *addresses* move too. There are two ways; [`layout`] chooses.
+//! lies beside it, and those stay small. Here *addresses* move too. There are three ways; [`layout`] chooses.
 //!
 //! ```text
 //! before            [ headers, symbols ][ code ][ rodata ][ data ]
 //! Way::Code         [ headers, symbols ]    |ttt code|[ rodata ][ data ]      | = boundary of a huge page
 //!
 //! before            [ headers, constants ][ code ][ data ]
-//! Way::All          [ headers, 0000000000 headers, constants ]|[ code ][ data ]
+//! Way::All          [ headers, 0000000000 headers, consta|nts code ]|[ data ]
 //! ```
 //!
 //! [`Way::Code`] moves the code and all behind it by one distance, so that the code ends on a boundary of a
@@ -18,7 +18,11 @@
 //! references between them that no table names, such as those in jump tables, stay right.
 //!
 //! [`Way::All`] moves everything by one distance. It is for files that have constants or code before the
-//! code: only what holds an absolute address changes.
+//! code: only what holds an absolute address changes. Constants that lie in a huge page of the code become executable
+//! ([`extents`]).
+//!
+//! [`Way::Stay`] moves no address: it is for files that are linked for fixed ones. Only the edges between code and
+//! constants move, so that more huge pages are whole.
 //!
 //! What cannot be decided from the file is refused with a [`Refusal`]; nothing is guessed. The result is laid
 //! out by [`crate::align::layout`], and must pass a proof that shares no code with this module.
@@ -26,6 +30,7 @@
 mod debug;
 mod distances;
 mod dynamic;
+mod extents;
 mod gains;
 mod headers;
 mod hidden;
@@ -75,34 +80,6 @@ pub struct Separated {
     pub gains: Vec<Gain>,
     /// How many bits of the load address are no longer random.
     pub aslr_bits_lost: u32,
-    /// What of RELRO stays writable on machines with larger base pages.
-    pub relro_lost: Option<RelroLost>,
-}
-
-/// RELRO is protected in whole pages of the machine, and its end is aligned to the largest that the file is linked for. A
-/// file that moved by less ends in the midst of such a page.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct RelroLost {
-    /// The smallest base page with which it happens, in bytes.
-    pub base: u64,
-    /// The bytes that stay writable there.
-    pub bytes: u64,
-}
-
-/// Returns what of RELRO stays writable on machines with larger base pages than those of 4 kB.
-fn relro_lost(tables: &Tables, distances: &Distances) -> Option<RelroLost> {
-    let relro = tables.headers.relro?;
-    let largest = tables.headers.segments.iter().map(|s| s.align).max()?;
-    let by = distances.image(relro.vaddr)?.checked_sub(relro.vaddr)?;
-    let end = relro.vaddr.checked_add(relro.size)?;
-    let bases = [0x4000, 0x10000].into_iter().filter(|&base| base <= largest);
-    let lost = |base: u64| {
-        let before = (end / base * base).saturating_sub(relro.vaddr);
-        let after = ((end + by) / base * base).saturating_sub(relro.vaddr + by);
-        before.checked_sub(after).filter(|&bytes| bytes > 0).map(|bytes| RelroLost { base, bytes })
-    };
-    let mut all = bases.filter_map(lost);
-    (tables.headers.machine == crate::elf::Machine::AArch64).then(|| all.next()).flatten()
 }
 
 /// Separates the code in the file `bytes` for huge pages of size `page`.
@@ -118,7 +95,10 @@ pub fn separate(bytes: &[u8], page: PageSize, options: Options) -> Result<Separa
     let plan = layout::plan(bytes, &tables, page, options)?;
     let moved = moved::Moved::new(bytes, &tables, &plan);
     let first = moved::write(moved)?;
-    let layout = align::layout(&first, page)?;
+    let layout = match (align::layout(&first, page), &plan.way) {
+        (Err(_), Way::Stay { why }) => return Err(Refusal::clone(why)),
+        (layout, _) => layout?,
+    };
     // Each segment is padded by less than a huge page, the header tables by less than that.
     let count = tables.headers.segments.len() as u64 + 2;
     let most = count.checked_mul(page.bytes()).and_then(|padding| padding.checked_add(first.len() as u64));
@@ -130,14 +110,24 @@ pub fn separate(bytes: &[u8], page: PageSize, options: Options) -> Result<Separa
         return Err(Refusal::Already);
     }
     let gains = gains::gains(&tables, &plan, &layout, bytes, page);
+    if let Way::Stay { why } = &plan.way {
+        let code = || gains.iter().filter(|gain| gain.prot.exec);
+        if code().map(|gain| gain.content()).sum::<u64>() <= code().map(|gain| gain.huge_before).sum() {
+            return Err(Refusal::clone(why));
+        }
+    }
     let before = tables.headers.segments.iter().map(|s| s.align).max().unwrap_or(0).max(align::BASE_PAGE);
     let after = layout.segments.iter().map(|s| s.align_to).max().unwrap_or(0).max(align::BASE_PAGE);
     Ok(Separated {
-        relro_lost: relro_lost(&tables, &plan.distances),
         way: plan.way,
         distances: plan.distances,
         bytes: written,
         gains,
-        aslr_bits_lost: after.ilog2().saturating_sub(before.ilog2()),
+        // A fixed address is not random.
+        aslr_bits_lost: if tables.headers.relocatable {
+            after.ilog2().saturating_sub(before.ilog2())
+        } else {
+            0
+        },
     })
 }

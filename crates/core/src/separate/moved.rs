@@ -4,7 +4,7 @@
 //! Everything is read from the original and written at the original's offsets; the padding is inserted at the
 //! end. So a word that two tables name is not moved twice.
 
-use super::layout::{Plan, Way};
+use super::layout::{self, Plan, Way};
 use super::{Refusal, debug, dynamic, headers, hidden, notes, references, relocations, symbols};
 use crate::addr::Addr;
 use crate::align::{self, tables::Tables};
@@ -71,8 +71,10 @@ impl<'a> Moved<'a> {
 
     /// Returns where the byte at the stated address `to` lies in the copy. `what` at `at` holds that address.
     pub fn image(&self, what: &'static str, at: u64, to: u64) -> Result<u64, Refusal> {
-        if to == 0 && matches!(self.plan.way, Way::All { .. }) {
-            return Err(Refusal::OwnHeader { at: Addr(at) });
+        match self.plan.way {
+            Way::Stay { .. } => return Ok(to),
+            Way::All { .. } if to == 0 => return Err(Refusal::OwnHeader { at: Addr(at) }),
+            _ => {}
         }
         self.plan.distances.image(to).ok_or(Refusal::Between { what, at: Addr(at), to: Addr(to) })
     }
@@ -85,34 +87,46 @@ impl<'a> Moved<'a> {
         let stays = match self.plan.way {
             Way::Code => to != 0 && to < self.code,
             Way::All { .. } => hidden::holds(&self.headers, to),
+            Way::Stay { .. } => false,
         };
         match (stays, &self.plan.way) {
             (false, _) => self.image(what, at, to),
-            (true, Way::Code) => Err(Refusal::Pointer { what, at: Addr(at), to: Addr(to) }),
             (true, Way::All { .. }) => Err(Refusal::OwnHeader { at: Addr(at) }),
+            (true, _) => Err(Refusal::Pointer { what, at: Addr(at), to: Addr(to) }),
         }
     }
 }
 
 /// Rewrites all that holds an address, and inserts the padding.
 pub(super) fn write(mut moved: Moved) -> Result<Vec<u8>, Refusal> {
-    let dynamic = dynamic::write(&mut moved)?;
-    relocations::write(&mut moved, &dynamic)?;
-    symbols::write(&mut moved, &dynamic)?;
-    notes::write(&mut moved)?;
-    debug::write(&mut moved)?;
-    references::write(&mut moved)?;
+    if !matches!(moved.plan.way, Way::Stay { .. }) {
+        let dynamic = dynamic::write(&mut moved)?;
+        relocations::write(&mut moved, &dynamic)?;
+        symbols::write(&mut moved, &dynamic)?;
+        notes::write(&mut moved)?;
+        debug::write(&mut moved)?;
+        references::write(&mut moved)?;
+    }
     let start = headers::write(&mut moved)?;
+    let size = |bytes: u64| usize::try_from(bytes).map_err(|_| too_large());
+    for &(at, bytes) in &moved.plan.extents.gaps {
+        let traps = vec![layout::trap(moved.tables.headers.machine); size(bytes)?];
+        moved.write("what lies between two segments", at, &traps)?;
+    }
     let Moved { plan, out, .. } = moved;
-    let too_large = || Refusal::Layout(align::Refusal::TooLarge);
-    let (at, inserted) =
-        usize::try_from(plan.at).ok().zip(usize::try_from(plan.inserted).ok()).ok_or_else(too_large)?;
-    let (before, after) = out.split_at_checked(at).ok_or_else(too_large)?;
-    let mut all = Vec::with_capacity(out.len().checked_add(inserted).ok_or_else(too_large)?);
-    all.extend_from_slice(before);
-    all.resize(at + inserted, plan.fill);
-    all.extend_from_slice(after);
+    let (mut all, mut from) = (Vec::new(), 0);
+    for padding in &plan.extents.paddings {
+        let (at, bytes) = (size(padding.at)?, size(padding.bytes)?);
+        all.extend_from_slice(out.get(from..at).ok_or_else(too_large)?);
+        all.resize(all.len().checked_add(bytes).ok_or_else(too_large)?, padding.fill);
+        from = at;
+    }
+    all.extend_from_slice(out.get(from..).ok_or_else(too_large)?);
     // The new header of a file of which everything moved lies in the padding.
     all.get_mut(..start.len()).ok_or_else(too_large)?.copy_from_slice(&start);
     Ok(all)
+}
+
+fn too_large() -> Refusal {
+    Refusal::Layout(align::Refusal::TooLarge)
 }

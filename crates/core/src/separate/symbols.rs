@@ -3,7 +3,7 @@
 
 use super::Refusal;
 use super::dynamic::Dynamic;
-use super::layout::{Way, in_memory};
+use super::layout::in_memory;
 use super::moved::Moved;
 use crate::addr::Addr;
 use crate::align::tables::LE;
@@ -74,8 +74,8 @@ fn image(moved: &Moved, symbol: &Symbol, by: &[Option<u64>], table: u64) -> Resu
         // at the edge of two parts, unless the address says so.
         elf::SHN_UNDEF | elf::SHN_XINDEX => moved.image(what, table, value).map(Some),
         index => match by.get(usize::from(index.0)) {
-            // The symbol of the header (`__ehdr_start`) is given some section near it.
-            Some(_) if value == 0 && matches!(moved.plan.way, Way::All { .. }) => Ok(None),
+            // The symbol of the header (`__ehdr_start`) is given some section near it. The copy has its header there too.
+            Some(_) if value == 0 => Ok(None),
             Some(Some(by)) => Ok(Some(value.wrapping_add(*by))),
             Some(None) => Ok(None),
             None => Err(Refusal::Damaged { what: "a symbol of no section", at: Addr(value) }),

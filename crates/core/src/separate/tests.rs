@@ -58,6 +58,7 @@ fn outcome(path: &Path, bytes: &[u8], page: PageSize) -> String {
     match &separated.way {
         Way::Code => "separated".into(),
         Way::All { why } => format!("separated as a whole: {why}"),
+        Way::Stay { why } => format!("separated where it is: {why}"),
     }
 }
 

@@ -214,6 +214,12 @@ impl<'a> Side<'a> {
         Some((path, word - start))
     }
 
+    /// Returns whether a segment of code holds this address.
+    fn is_code(&self, vaddr: u64) -> bool {
+        let mut code = self.headers().segments.iter().filter(|s| s.prot.exec);
+        code.any(|s| s.vaddr <= vaddr && vaddr - s.vaddr < s.memsz)
+    }
+
     fn protection(&self, vaddr: u64) -> Option<Prot> {
         let at = hugelift_core::addr::Addr(self.bias.wrapping_add(vaddr));
         self.process.maps.iter().find(|m| m.range.contains(at)).map(|m| m.prot)
@@ -298,8 +304,12 @@ fn protections(
     let mut at = segment.vaddr;
     while at < segment.vaddr + segment.memsz {
         let was = before.protection(at);
-        let found = distances.part(at).and_then(|part| after.protection(at + part.by));
-        if was != found || found.is_some_and(|prot| prot.write && prot.exec) {
+        let to = distances.part(at).map(|part| at + part.by);
+        let found = to.and_then(|to| after.protection(to));
+        // Constants beside the code may have become part of its segment, which the proof decides.
+        let with_code = |prot: Prot| prot.read && !prot.write && to.is_some_and(|to| after.is_code(to));
+        let expected = was.map(|prot| if with_code(prot) { Prot { exec: true, ..prot } } else { prot });
+        if expected != found || found.is_some_and(|prot| prot.write && prot.exec) {
             return Err(Difference::Protection { at, was, found });
         }
         at = (at / PAGE + 1) * PAGE;

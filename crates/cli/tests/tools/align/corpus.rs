@@ -58,7 +58,11 @@ fn try_one(file: &Path, dir: &Path) -> Result<(String, String), String> {
         Ok(separated) => separated,
         Err(refusal) => return Ok((format!("refused: {}", kind(&refusal)), refusal.to_string())),
     };
-    let way = if separated.way == Way::Code { "the code moves" } else { "everything moves" };
+    let way = match separated.way {
+        Way::Code => "the code moves",
+        Way::All { .. } => "everything moves",
+        Way::Stay { .. } => "nothing moves",
+    };
     let proof =
         proof::check(&bytes, &separated.bytes, &separated.distances).map_err(|flaw| flaw.to_string())?;
     let copy = dir.join(file.file_name().expect("a file has a name"));

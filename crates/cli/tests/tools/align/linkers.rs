@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// Makes a directory in which cc finds the linker by the name that cc looks for.
-fn linker_dir(name: &str) -> Option<tempfile::TempDir> {
+pub fn linker_dir(name: &str) -> Option<tempfile::TempDir> {
     let newest = || (11..40).rev().find_map(|n| find(&format!("{name}-{n}")));
     let linker = find(name).or_else(newest)?;
     let dir = tempfile::tempdir().expect("a temporary directory");

@@ -13,3 +13,4 @@ mod real;
 mod refused;
 mod relaid;
 mod separate;
+mod widened;

@@ -2,11 +2,12 @@
 //! Breaks separated files in every way that a separation could go wrong. The proof must find each: a check
 //! that cannot fail proves nothing.
 
+use crate::align::linkers::linker_dir;
 use crate::common::build::must;
 use crate::{need, skip};
 use hugelift_core::addr::PageSize;
 use hugelift_core::separate::proof::{Flaw, check};
-use hugelift_core::separate::{Options, Separated, Way, separate};
+use hugelift_core::separate::{Options, Separated, separate};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
@@ -17,6 +18,9 @@ const SOURCE: &str = r#"
 #include <string>
 #include <vector>
 #include <cstdio>
+#ifdef FILL
+__asm__(".text\n.fill 20000, 1, 0x90\n");
+#endif
 thread_local int counter = 7;
 int table[64];
 extern int *const pointers[] = {table, table + 3, table + 63};
@@ -164,10 +168,8 @@ fn headers(pair: &Pair) {
 /// Changes what fills the copy up.
 fn padding(pair: &Pair) {
     let table = pair.word(0x20) as usize;
-    let segment = (0..12).map(|i| table + 56 * i).find(|at| match pair.copy.way {
-        Way::Code => pair.copy.bytes[*at] == 1 && pair.copy.bytes[at + 4] & 1 != 0,
-        Way::All { .. } => pair.copy.bytes[*at] == 1,
-    });
+    let mut headers = (0..12).map(|i| table + 56 * i);
+    let segment = headers.find(|at| pair.copy.bytes[*at] == 1 && pair.copy.bytes[at + 4] & 1 != 0);
     let start = pair.word(segment.expect("a segment that is filled up") + 8) as usize;
     // Behind the new header tables, if it has them.
     for at in [start + 0x1000, start + 0x1801] {
@@ -185,6 +187,15 @@ fn every_way_to_break(flags: &[&str], holders: &[&str]) {
     headers(&pair);
     padding(&pair);
     random_bits(&pair);
+}
+
+#[test]
+fn every_broken_copy_is_found_where_constants_lie_with_the_code() {
+    need!("g++");
+    let Some(linkers) = linker_dir("ld.lld") else { skip!("needs ld.lld") };
+    let found = format!("-B{}/", linkers.path().display());
+    let holders = [".dynsym", ".symtab", ".dynamic", ".rela.dyn", ".rela.plt", ".got.plt"];
+    every_way_to_break(&["-shared", "-fPIC", LAZY, "-fuse-ld=lld", &found, "-DFILL"], &holders);
 }
 
 const LAZY: &str = "-Wl,-z,lazy";

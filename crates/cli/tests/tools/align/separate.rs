@@ -90,7 +90,7 @@ fn objects(program: &Path) -> Vec<(String, PathBuf)> {
 
 /// Checks that all code of a file lies in whole huge pages, and that all of those are huge in the page cache.
 /// Returns the bytes of code, and whether the page cache has huge pages at all.
-fn code_is_huge(original: &Path, copy: &Path) -> (u64, bool) {
+pub fn code_is_huge(original: &Path, copy: &Path) -> (u64, bool) {
     // This comes first: reading the copy fills the page cache with small pages.
     let (wanted, got) = huge(copy);
     let [before, after] = [original, copy].map(|path| {
@@ -217,7 +217,12 @@ fn the_command_says_what_it_does() {
     for (input, options, status, words) in [
         (at("copy"), &["--separate"][..], 1, "has huge pages of its own already"),
         (find("ls").expect("ls"), &["--separate"][..], 1, "nothing to gain"),
-        (fat("sums").flags(&["-no-pie"]).build(), &["--separate"][..], 125, "fixed addresses"),
+        (
+            fat("sums").flags(&["-no-pie", "-Wl,-z,noseparate-code"]).build(),
+            &["--separate"][..],
+            125,
+            "fixed addresses",
+        ),
         (program.clone(), &["--least", "1M"][..], 125, "--separate"),
     ] {
         let out = align(&input, &at("none"), options);

@@ -160,18 +160,36 @@ impl<'a> Elf<'a> {
         self.loads.get(behind.checked_sub(1)?).filter(|load| addr < load.end())
     }
 
-    /// Returns bytes of memory that come from the file, all of one segment.
+    /// Returns bytes of memory that come from the file, all of one segment, or of segments that follow each other in
+    /// memory and in the file.
     pub fn memory(&self, addr: u64, size: u64) -> Option<&'a [u8]> {
         let load = self.load(addr)?;
         let end = addr.checked_add(size)?;
-        (end <= load.file_end()).then_some(())?;
+        (end <= load.file_end() || end <= self.run_end(addr)?).then_some(())?;
         self.file(load.offset.checked_add(addr - load.vaddr)?, size)
     }
 
-    /// Returns the bytes of memory from `addr` to the end of the segment's bytes in the file.
+    /// Returns the bytes of memory from `addr` to the end of the segment's bytes in the file, and of those that follow.
     pub fn memory_from(&self, addr: u64) -> Option<&'a [u8]> {
-        let end = self.load(addr)?.file_end();
-        self.memory(addr, end.checked_sub(addr)?)
+        self.memory(addr, self.run_end(addr)?.checked_sub(addr)?)
+    }
+
+    /// Returns where the bytes of the file end that follow `addr` in memory and in the file.
+    fn run_end(&self, addr: u64) -> Option<u64> {
+        let from = self.loads.partition_point(|load| load.vaddr <= addr).checked_sub(1)?;
+        let mut loads = self.loads.get(from..)?.iter();
+        let mut last = loads.next()?;
+        for next in loads {
+            let follows = |a: &Program, b: &Program| {
+                a.vaddr.checked_add(a.filesz) == Some(b.vaddr)
+                    && a.offset.checked_add(a.filesz) == Some(b.offset)
+            };
+            if last.filesz != last.memsz || !follows(last, next) {
+                break;
+            }
+            last = next;
+        }
+        Some(last.file_end())
     }
 
     /// Returns the word of 8 bytes at `addr`; in `.bss` it is 0.

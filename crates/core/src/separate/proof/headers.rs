@@ -23,7 +23,7 @@ pub(super) fn check(pair: &Pair) -> Result<(), Flaw> {
 
 fn file_header(pair: &Pair) -> Result<(), Flaw> {
     let (from, to) = (&pair.from.header, &pair.to.header);
-    if from.e_type.get(LE) != elf::ET_DYN {
+    if from.e_type.get(LE) != elf::ET_DYN && !pair.still() {
         return flaw("a file of this type cannot move".into());
     }
     let entry = from.e_entry.get(LE);
@@ -74,6 +74,7 @@ fn program_headers(pair: &Pair) -> Result<(), Flaw> {
             | elf::PT_GNU_EH_FRAME
             | elf::PT_GNU_RELRO
             | elf::PT_GNU_PROPERTY => moved(pair, p, q, &what)?,
+            _ if pair.still() => moved(pair, p, q, &what)?,
             _ => return Err(Flaw::Undecided(format!("{what} is of an unknown type"))),
         }
     }

@@ -109,7 +109,7 @@ fn same(
             return Err(Flaw::Header(format!("the memory at {at:#x} is not in the copy")));
         };
         end = end.min(target.end() - part.by);
-        if target.flags != load.flags {
+        if target.flags != load.flags && !lies_with_code(pair, load, target, start + part.by, end + part.by) {
             return Err(Flaw::Header(format!("the memory at {at:#x} has other protections in the copy")));
         }
         if start < load.file_end() {
@@ -126,6 +126,22 @@ fn same(
         at = end;
     }
     Ok(())
+}
+
+/// Returns whether `start..end` of the copy's segment `target` may be executable, though it was only readable in `load`:
+/// it lies in the first or last huge page of code, by the alignment that the segment states.
+fn lies_with_code(pair: &Pair, load: &Program, target: &Program, start: u64, end: u64) -> bool {
+    let [readable, executable] = [elf::PF_R.0, elf::PF_R.0 | elf::PF_X.0];
+    let image = |code: &Program| pair.distances.part(code.vaddr).map(|part| code.vaddr.wrapping_add(part.by));
+    let shares = |code: &Program| {
+        let Some(at) = image(code).filter(|at| target.vaddr <= *at && *at < target.end()) else {
+            return false;
+        };
+        let (first, last) = (at / target.align, at.saturating_add(code.filesz).div_ceil(target.align));
+        first <= start / target.align && end.div_ceil(target.align) <= last
+    };
+    let mut code = pair.from.loads.iter().filter(|code| code.executable() && code.filesz > 0);
+    load.flags == readable && target.flags == executable && target.align > 0 && code.any(shares)
 }
 
 /// Compares the bytes at `start..end` with those moved by `by`, but for `skipped`.
@@ -191,6 +207,10 @@ fn pad(pair: &Pair, load: &Program, start: u64, end: u64) -> Result<(), Flaw> {
         return zeros(pair, start, end);
     }
     let wrong = if pair.to.machine() == elf::EM_AARCH64 {
+        // Zeros are traps wherever they begin.
+        if bytes.iter().all(|b| *b == 0) {
+            return Ok(());
+        }
         // BRK has its number in bits 5 to 20; UDF is all zeros above its number.
         let trap = |word: u32| word & 0xffe0_001f == 0xd420_0000 || word & 0xffff_0000 == 0;
         let aligned = start.is_multiple_of(4) && bytes.len().is_multiple_of(4);

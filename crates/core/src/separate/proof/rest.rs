@@ -30,6 +30,17 @@ pub(super) fn check(pair: &mut Pair) -> Result<(), Flaw> {
     appended(pair)
 }
 
+/// Demands that no section has changed that is not loaded.
+pub(super) fn unchanged(pair: &Pair) -> Result<(), Flaw> {
+    let pairs = pair.from.sections.iter().zip(&pair.to.sections);
+    for (old, new) in pairs.filter(|(old, _)| !old.allocated()) {
+        if pair.from.contents(old) != pair.to.contents(new) {
+            return Err(Flaw::Header(format!("the bytes of section {} changed", old.says())));
+        }
+    }
+    appended(pair)
+}
+
 /// Returns whether a section may hold addresses that nothing here reads.
 fn moves(section: &Section) -> bool {
     let begins = [&b".debug"[..], b".zdebug", b".stab", b".gnu_debugdata", b".gnu.build", b".sframe"];

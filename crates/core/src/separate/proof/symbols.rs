@@ -67,6 +67,10 @@ pub(super) fn wanted(pair: &Pair, symbol: &Symbol, name: &[u8]) -> Result<u64, F
     if !section.allocated() {
         return Ok(symbol.value);
     }
+    // No section lies where the file header does, which linkers give some section all the same (`__ehdr_start`).
+    if symbol.value == 0 && [&pair.from, &pair.to].iter().all(|elf| elf.address(0) == Some(0)) {
+        return Ok(0);
+    }
     let by = pair.moved(section.addr, "the address of a section")?.wrapping_sub(section.addr);
     Ok(symbol.value.wrapping_add(by))
 }
