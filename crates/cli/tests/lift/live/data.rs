@@ -245,7 +245,7 @@ fn execve_at_any_moment() {
 /// Lifts a program again and again while it replaces itself 60 times, each time after `wait_ms` to `wait_ms + 30`
 /// milliseconds. Returns how many lifts stopped all threads.
 fn lifted_while_it_executes(program: &Path, wait_ms: u32) -> u32 {
-    let mut child = Cmd::new([program]).arg("60").arg(wait_ms.to_string());
+    let child = Cmd::new([program]).arg("60").arg(wait_ms.to_string());
     let mut child = child.command(None).stdout(Stdio::piped()).spawn().expect("start");
     let (mut lifts, mut stopped) = (0, 0);
     while child.try_wait().expect("wait").is_none() {
