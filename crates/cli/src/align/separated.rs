@@ -2,6 +2,7 @@
 //! What `hugelift align --separate` says.
 
 use super::AlignArgs;
+use super::debug::Written;
 use hugelift_core::addr::human_bytes;
 use hugelift_core::printable::Escape;
 use hugelift_core::separate::{Gain, Separated, Way};
@@ -29,6 +30,8 @@ pub(super) struct Summary {
     /// Memory of the page cache that huge pages take for padding, once a machine.
     padding_in_huge_bytes: u64,
     aslr_bits_lost: u32,
+    /// The debug information in a file of its own, with --debug.
+    debug: Option<Written>,
     /// What of RELRO stays writable on machines with larger base pages.
     relro_lost: Option<Relro>,
     segments: Vec<Segment>,
@@ -62,7 +65,12 @@ struct Part {
 }
 
 impl Summary {
-    pub fn new(args: &AlignArgs, original: &Original, separated: &Separated) -> Summary {
+    pub fn new(
+        args: &AlignArgs,
+        original: &Original,
+        separated: &Separated,
+        debug: Option<Written>,
+    ) -> Summary {
         let sum = |of: fn(&Gain) -> u64| separated.gains.iter().map(of).sum();
         let segment = |g: &Gain| Segment {
             prot: g.prot.to_string(),
@@ -91,6 +99,7 @@ impl Summary {
             huge_bytes_after: sum(|g| g.huge_after),
             padding_in_huge_bytes: sum(Gain::cost),
             aslr_bits_lost: separated.aslr_bits_lost,
+            debug,
             relro_lost: separated.relro_lost.map(|lost| Relro { base_page: lost.base, bytes: lost.bytes }),
             segments: separated.gains.iter().map(segment).collect(),
             moved: separated.distances.parts().iter().map(part).collect(),
@@ -114,6 +123,10 @@ impl Summary {
                 let _ = write!(out, ", +{cost} of memory, one copy a machine");
             }
             let _ = writeln!(out, "; without --separate {before}");
+        }
+        if let Some(Written { output: file, linked, .. }) = &self.debug {
+            let how = if *linked { "which the copy names" } else { "which the copy does not name (gdb -s)" };
+            let _ = writeln!(out, "  {file}: its debug information, {how}");
         }
         if original.build_id().is_some() {
             out.push_str("  its build-id is still that of the original, although its addresses differ\n");

@@ -41,6 +41,12 @@ impl Plan {
     pub fn shifted(&self, offset: u64) -> Option<u64> {
         if offset < self.at { Some(offset) } else { offset.checked_add(self.inserted) }
     }
+
+    /// Returns the stated address of the segment that is extended downwards, and by how many bytes.
+    pub fn extended(&self, tables: &Tables) -> Option<(u64, u64)> {
+        let starts = |s: &&Segment| s.offset == self.at && s.filesz > 0;
+        tables.headers.segments.iter().find(starts).map(|s| (s.vaddr, self.inserted))
+    }
 }
 
 /// The traps of x86-64 are one byte: `int3`. On AArch64 four zeros are `udf`.
