@@ -4,7 +4,7 @@
 use super::Refusal;
 use super::layout::in_memory;
 use crate::addr::Addr;
-use crate::align::tables::{LE, Tables, has_bytes, names_bytes};
+use crate::align::tables::{LE, Section, Tables, has_bytes, names_bytes};
 use object::elf;
 use object::pod::{bytes_of, bytes_of_slice};
 use object::read::elf::{ProgramHeader as _, SectionHeader as _};
@@ -50,8 +50,8 @@ struct Piece {
     align: u64,
 }
 
-/// Returns the file with other contents of some sections, which all lie behind the offset `end`. What lies before
-/// it stays.
+/// Returns the file with other contents of some sections. What lies before the offset `end` stays there, but such a
+/// section before it gets its place at the end of the file.
 pub(super) fn replaced(bytes: &[u8], tables: &Tables, end: u64, news: &[New]) -> Result<Vec<u8>, Refusal> {
     let damaged = |at: u64| Refusal::Damaged { what: "sections that are not loaded", at: Addr(at) };
     let slice = |from: u64, to: u64| {
@@ -61,11 +61,6 @@ pub(super) fn replaced(bytes: &[u8], tables: &Tables, end: u64, news: &[New]) ->
     let new_of = |section: Option<usize>| news.iter().find(|new| Some(new.section) == section);
     let pieces = pieces(tables, end);
     let table_moves = pieces.iter().any(|piece| piece.section.is_none());
-    for new in news.iter().filter(|new| !pieces.iter().any(|piece| piece.section == Some(new.section))) {
-        let section = tables.sections.get(new.section).ok_or_else(|| damaged(end))?;
-        let name = tables.section_name(bytes, section);
-        return Err(Refusal::Section { name, hint: ": in the file it lies before a part of the program" });
-    }
     let mut sections = tables.sections.clone();
     let mut file = tables.file;
     let mut out = slice(0, end)?.to_vec();
@@ -94,6 +89,9 @@ pub(super) fn replaced(bytes: &[u8], tables: &Tables, end: u64, news: &[New]) ->
     }
     for new in news {
         let section = sections.get_mut(new.section).ok_or_else(|| damaged(end))?;
+        if section.sh_offset(LE) < end {
+            section.sh_offset.set(LE, put_at_end(&mut out, tables, section, &new.bytes)?);
+        }
         section.sh_size.set(LE, new.bytes.len() as u64);
         if let Some(align) = new.unpacked {
             section.sh_flags.set(LE, elf::SectionFlags(section.sh_flags(LE).0 & !elf::SHF_COMPRESSED.0));
@@ -111,6 +109,27 @@ pub(super) fn replaced(bytes: &[u8], tables: &Tables, end: u64, news: &[New]) ->
     put(table, bytes_of_slice(&sections))?;
     put(0, bytes_of(&file))?;
     Ok(out)
+}
+
+/// Gives a section between segments its place at the end of the file: patchelf(1) appends segments. Returns the
+/// offset.
+fn put_at_end(out: &mut Vec<u8>, tables: &Tables, section: &Section, new: &[u8]) -> Result<u64, Refusal> {
+    let (at, size) = (section.sh_offset(LE), section.sh_size(LE));
+    let damaged = || Refusal::Damaged { what: "a section that is not loaded", at: Addr(at) };
+    let meets = |start: u64, len: u64| start < at.saturating_add(size) && at < start.saturating_add(len);
+    let sections = tables.sections.iter().filter(|s| has_bytes(s) && meets(s.sh_offset(LE), s.sh_size(LE)));
+    let (table, len) = tables.section_table();
+    let loaded = tables.headers.segments.iter().any(|s| meets(s.offset, s.filesz));
+    if sections.count() > 1 || meets(table, len) || loaded {
+        return Err(damaged());
+    }
+    let range = usize::try_from(at).ok().zip(usize::try_from(size).ok());
+    let old = range.and_then(|(at, size)| out.get_mut(at..at.checked_add(size)?));
+    old.ok_or_else(damaged)?.fill(0);
+    out.resize(out.len().next_multiple_of(8), 0);
+    let to = out.len() as u64;
+    out.extend_from_slice(new);
+    Ok(to)
 }
 
 /// Returns what lies behind the offset `end`, in order.

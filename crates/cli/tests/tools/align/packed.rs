@@ -2,7 +2,7 @@
 //! `hugelift align --separate` of files whose debug information is compressed, or a file within the file; and of
 //! notes that say how code was built.
 
-use crate::align::debug::built;
+use crate::align::debug::{Built, built};
 use crate::align::relaid::align;
 use crate::align::separate::{ALL, folder};
 use crate::common::build::must;
@@ -10,7 +10,7 @@ use crate::common::{Cmd, find};
 use crate::{need, skip};
 use hugelift_core::addr::PageSize;
 use hugelift_core::separate::{Options, proof, separate};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const SOURCE: &str = r#"#include <stdio.h>
@@ -126,6 +126,18 @@ fn damaged_compressed_sections_are_refused() {
     }
 }
 
+/// Returns the program with symbols in `.gnu_debugdata`, and a file with the bytes of that section.
+fn with_mini(dir: &Path, made: &Built) -> (PathBuf, PathBuf) {
+    let [mini, program] = ["mini", "with-mini"].map(|name| dir.join(name));
+    let keep = ["-S", "--keep-symbol=inner", "--keep-symbol=outer"];
+    must(Command::new("objcopy").args(keep).arg(&made.debug).arg(&mini));
+    must(Command::new("xz").arg("--check=crc64").arg(&mini));
+    let packed = mini.with_extension("xz");
+    let add = format!("--add-section=.gnu_debugdata={}", packed.display());
+    must(Command::new("objcopy").args(["-R", ".gnu_debuglink", &add]).arg(&made.program).arg(&program));
+    (program, packed)
+}
+
 /// `.gnu_debugdata`: gdb finds functions of the stripped copy by the symbols in it.
 #[test]
 fn the_symbols_of_mini_debug_info_move() {
@@ -137,16 +149,8 @@ fn the_symbols_of_mini_debug_info_move() {
     for layout in ["-Wl,-z,separate-code", "-Wl,-z,noseparate-code"] {
         let dir = folder();
         let made = built(dir.path(), ("a.c", SOURCE), &[layout]);
-        let [mini, program, copy] = ["mini", "with-mini", "copy"].map(|name| dir.path().join(name));
-        must(
-            Command::new("objcopy")
-                .args(["-S", "--keep-symbol=inner", "--keep-symbol=outer"])
-                .arg(&made.debug)
-                .arg(&mini),
-        );
-        must(Command::new("xz").arg("--check=crc64").arg(&mini));
-        let add = format!("--add-section=.gnu_debugdata={}.xz", mini.display());
-        must(Command::new("objcopy").args(["-R", ".gnu_debuglink", &add]).arg(&made.program).arg(&program));
+        let copy = dir.path().join("copy");
+        let (program, packed) = with_mini(dir.path(), &made);
         let out = align(&program, &copy, &ALL);
         assert!(out.status.success(), "{layout}: {out:?}");
         let mut gdb = Command::new(find("gdb").expect("needed"));
@@ -161,7 +165,7 @@ fn the_symbols_of_mini_debug_info_move() {
         std::fs::write(&checked, &new).expect("write");
         must(Command::new("xz").args(["--test"]).arg(&checked));
         // The section of the original in the place of the new one: no symbol has moved.
-        let old = std::fs::read(format!("{}.xz", mini.display())).expect("read");
+        let old = std::fs::read(&packed).expect("read");
         if old.len() > new.len() {
             println!("the section of the original is longer: {} and {}", old.len(), new.len());
             continue;
@@ -176,6 +180,48 @@ fn the_symbols_of_mini_debug_info_move() {
         assert!(flaw.is_err(), "{layout}: symbols that did not move are not found");
         println!("{}", flaw.expect_err("seen above"));
     }
+}
+
+/// Appends a segment, as patchelf(1) does: the header of a note becomes that of the segment.
+fn with_appended_segment(file: &[u8]) -> Vec<u8> {
+    let number = |at: usize| u64::from_le_bytes(file[at..at + 8].try_into().expect("8 bytes"));
+    let kind = |at: usize| u32::from_le_bytes(file[at..at + 4].try_into().expect("4 bytes"));
+    let headers: Vec<usize> = (0..usize::from(file[0x38])).map(|i| number(0x20) as usize + 56 * i).collect();
+    let last = *headers.iter().rfind(|at| kind(**at) == 1).expect("a segment");
+    let note = *headers.iter().find(|at| **at > last && kind(**at) == 4).expect("a note");
+    let address = (number(last + 16) + number(last + 40)).next_multiple_of(4096);
+    let mut file = file.to_vec();
+    file.resize(file.len().next_multiple_of(4096), 0);
+    let offset = file.len() as u64;
+    let words = [1 | 4 << 32, offset, address, address, 16, 16, 4096];
+    file[note..note + 56].copy_from_slice(&words.map(u64::to_le_bytes).concat());
+    file.extend_from_slice(b"16 bytes of data");
+    file
+}
+
+#[test]
+fn sections_before_an_appended_segment_get_another_place() {
+    need!("gcc", "objcopy", "readelf", "xz");
+    let dir = folder();
+    let made = built(dir.path(), ("a.c", SOURCE), &[]);
+    let [packed, copy] = ["packed", "copy"].map(|name| dir.path().join(name));
+    must(Command::new("objcopy").arg("--compress-debug-sections=zlib").arg(&made.whole).arg(&packed));
+    let bytes = with_appended_segment(&std::fs::read(&packed).expect("read"));
+    std::fs::write(&packed, bytes).expect("write");
+    let out = align(&packed, &copy, &ALL);
+    assert!(out.status.success(), "{out:?}");
+    assert_eq!(compressed(&copy), 0);
+    assert_eq!(Cmd::new([&copy]).bare(), Cmd::new([&packed]).bare());
+    let info = must(Command::new("readelf").arg("--debug-dump=info").arg(&copy));
+    assert!(info.contains("DW_AT_low_pc") && info.contains("inner"), "{info}");
+    // The symbols in .gnu_debugdata are of a time when the program had other headers.
+    let (program, packed) = with_mini(dir.path(), &made);
+    let bytes = with_appended_segment(&std::fs::read(&program).expect("read"));
+    std::fs::write(&program, bytes).expect("write");
+    let out = align(&program, &copy, &ALL);
+    assert!(out.status.success(), "{out:?}");
+    assert!(section(&copy, ".gnu_debugdata") != std::fs::read(packed).expect("read"));
+    assert_eq!(Cmd::new([&copy]).bare(), Cmd::new([&program]).bare());
 }
 
 /// Notes of annobin: the region that a note applies to moves.

@@ -58,12 +58,13 @@ fn file_header(pair: &Pair, [_, program]: [&Elf; 2]) -> Result<(), Flaw> {
     Ok(())
 }
 
-/// Checks that each program header has the addresses of that of the program.
+/// Checks that each program header has the addresses of that of the program's copy.
 fn program_headers(pair: &Pair, [before, after]: [&Elf; 2]) -> Result<(), Flaw> {
     let (from, to) = (&pair.from.programs, &pair.to.programs);
     if from.len() != to.len() || before.programs.len() != after.programs.len() {
         return flaw("the number of program headers changed".into());
     }
+    let programs: Vec<_> = before.programs.iter().zip(&after.programs).collect();
     for (i, (p, q)) in from.iter().zip(to).enumerate() {
         if p.kind == elf::PT_NULL.0 || (p.vaddr, p.memsz, p.filesz) == (0, 0, 0) {
             if p != q {
@@ -74,17 +75,15 @@ fn program_headers(pair: &Pair, [before, after]: [&Elf; 2]) -> Result<(), Flaw> 
         let same = |old: &&(&Program, &Program)| {
             (old.0.kind, old.0.vaddr, old.0.memsz) == (p.kind, p.vaddr, p.memsz)
         };
-        let programs: Vec<_> = before.programs.iter().zip(&after.programs).collect();
-        let Some((old, new)) = programs.iter().find(same) else {
-            return flaw(format!(
-                "program header {i} (type {:#x}, at {:#x}) is not the program's",
-                p.kind, p.vaddr
-            ));
+        let (vaddr, memsz) = match programs.iter().find(same) {
+            Some((_, new)) => (new.vaddr, new.memsz),
+            // A tool has changed the program since (patchelf).
+            None => (pair.moved(p.vaddr, "the address of a program header")?, p.memsz),
         };
-        let paddr = if p.paddr == p.vaddr { new.vaddr } else { p.paddr };
+        let paddr = if p.paddr == p.vaddr { vaddr } else { p.paddr };
         // What was extended downwards does not begin with what it began with.
-        let filesz = if new.memsz == old.memsz { p.filesz } else { 0 };
-        let wanted = Program { vaddr: new.vaddr, memsz: new.memsz, paddr, filesz, ..*p };
+        let filesz = if memsz == p.memsz { p.filesz } else { 0 };
+        let wanted = Program { vaddr, memsz, paddr, filesz, ..*p };
         if *q != wanted {
             return flaw(format!("program header {i} is {q:x?} and should be {wanted:x?}"));
         }
@@ -92,8 +91,8 @@ fn program_headers(pair: &Pair, [before, after]: [&Elf; 2]) -> Result<(), Flaw> 
     Ok(())
 }
 
-/// Checks that each section has the address of the program's section of this name.
-fn sections(pair: &Pair, [_, program]: [&Elf; 2]) -> Result<(), Flaw> {
+/// Checks that each section has the address that it has in the program's copy.
+fn sections(pair: &Pair, [before, after]: [&Elf; 2]) -> Result<(), Flaw> {
     if pair.from.sections.len() != pair.to.sections.len() {
         return flaw("the number of sections changed".into());
     }
@@ -105,8 +104,11 @@ fn sections(pair: &Pair, [_, program]: [&Elf; 2]) -> Result<(), Flaw> {
         }
         if s.allocated() {
             wanted.addr = pair.moved(s.addr, &what)?;
-            let same = |u: &&Section| u.allocated() && u.name == s.name && u.addr == wanted.addr;
-            if !program.sections.iter().any(|u| same(&u)) {
+            let has = |program: &Elf, at: u64| {
+                let same = |u: &Section| u.allocated() && u.name == s.name && u.addr == at;
+                program.sections.iter().any(same)
+            };
+            if has(before, s.addr) && !has(after, wanted.addr) {
                 return flaw(format!("{what}: the program's copy has no such section at {:#x}", wanted.addr));
             }
             if pair.from.contents(s) != pair.to.contents(t) {
