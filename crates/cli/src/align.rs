@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `hugelift align`: copies an ELF file so that the page cache can hold its code in huge pages.
 
+mod debug;
 mod separated;
 
 use crate::FAILED;
 use crate::failure::{Exit, Failure};
 use crate::output;
 use clap::Args;
+use debug::DebugInfo;
 use hugelift_core::addr::{PageSize, human_bytes};
 use hugelift_core::align::{Layout, Placed, Refusal};
 use hugelift_core::printable::Escape;
 use hugelift_core::quantity;
-use hugelift_core::separate::{Options, Separated};
+use hugelift_core::separate::Options;
 use hugelift_os::io::console::{self, say};
 use hugelift_os::io::entry::Entry;
 use hugelift_os::io::temporary::Temporary;
@@ -52,14 +54,28 @@ pub struct AlignArgs {
     /// The copy is written only if its bytes are proven to do what those of the file do. The file's loader then
     /// loads both in a sandbox, and their memory is compared; where that cannot be done, stderr says why, and the
     /// copy is written all the same. Constants that share a huge page with code become executable, where a linker put
-    /// the code between constants and data. What is linked for fixed addresses gains no more than that. Separate debug information
-    /// (.gnu_debuglink) stays right only in debuggers that compare the addresses of sections, as gdb does.
+    /// the code between constants and data. What is linked for fixed addresses gains no more than that. Debug information
+    /// in a file of its own is moved with --debug; without that it stays right only in debuggers that compare the
+    /// addresses of sections, as gdb does.
     #[arg(long)]
     separate: bool,
 
     /// With --separate: code smaller than this is not worth a huge page; a quarter of one by default
     #[arg(long, value_name = "SIZE", value_parser = quantity::bytes, requires = "separate")]
     least: Option<u64>,
+
+    /// With --separate: the debug information of IN, in a file of its own, whose addresses move too
+    ///
+    /// A folder is searched as gdb searches its debug-file-directory, by the build-id of IN: /usr/lib/debug.
+    #[arg(long, value_name = "FILE|FOLDER", requires = "separate")]
+    debug: Option<PathBuf>,
+
+    /// With --debug: the new debug information; OUT.debug by default
+    ///
+    /// In a folder it gets the name by which gdb finds it there (.build-id/…). OUT names the file
+    /// (.gnu_debuglink) if IN names one.
+    #[arg(long, value_name = "FILE|FOLDER", requires = "debug", requires = "output")]
+    debug_output: Option<PathBuf>,
 
     /// Print what would be done, and write nothing
     #[arg(long)]
@@ -93,15 +109,7 @@ pub fn run(args: &AlignArgs) -> Result<Exit, Failure> {
     let place = place.filter(|_| !args.dry_run);
     if args.separate {
         let least = args.least.map_or(Options::usual(args.page_size), |least| Options { least });
-        let separated = original.separated(args.page_size, least)?;
-        if let Some(place) = place {
-            let (copy, compared) = original.separated_beside(&separated, &place)?;
-            if let Loaded::NotLoaded(why) = compared {
-                say(&format!("{}: the loaded copy was not compared: {why}", args.input.escaped()));
-            }
-            publish_copy(args, &original, copy, &place)?;
-        }
-        return print_separated(args, &original, &separated);
+        return separate(args, &original, place.as_ref(), least);
     }
     let layout = original.layout(args.page_size)?;
     if let Some(place) = place {
@@ -112,9 +120,36 @@ pub fn run(args: &AlignArgs) -> Result<Exit, Failure> {
     Ok(Exit::SUCCESS)
 }
 
-fn print_separated(args: &AlignArgs, original: &Original, separated: &Separated) -> Result<Exit, Failure> {
-    let summary = separated::Summary::new(args, original, separated);
-    console::print(&if args.json { output::json(&summary)? } else { summary.text(original, separated) })?;
+/// Separates the code, and the debug information with it.
+fn separate(
+    args: &AlignArgs,
+    original: &Original,
+    place: Option<&Entry>,
+    least: Options,
+) -> Result<Exit, Failure> {
+    let debug = args.debug.as_deref().map(|path| DebugInfo::find(args, original, path)).transpose()?;
+    let (separated, new) = match &debug {
+        None => (original.separated(args.page_size, least)?, None),
+        Some(debug) => {
+            let (separated, new) =
+                original.separated_with(&debug.original, debug.name(), args.page_size, least)?;
+            (separated, Some(new))
+        }
+    };
+    if let Some(place) = place {
+        let (copy, compared) = original.separated_beside(&separated, place)?;
+        if let Loaded::NotLoaded(why) = compared {
+            say(&format!("{}: the loaded copy was not compared: {why}", args.input.escaped()));
+        }
+        // First, so that the program never names what is not there.
+        if let Some((debug, new)) = debug.as_ref().zip(new.as_ref()) {
+            debug.write(new, original, place)?;
+        }
+        publish_copy(args, original, copy, place)?;
+    }
+    let written = debug.as_ref().zip(new.as_ref()).map(|(debug, new)| debug.written(new));
+    let summary = separated::Summary::new(args, original, &separated, written);
+    console::print(&if args.json { output::json(&summary)? } else { summary.text(original, &separated) })?;
     Ok(Exit::SUCCESS)
 }
 

@@ -2,6 +2,7 @@
 //! What `hugelift align --separate` says.
 
 use super::AlignArgs;
+use super::debug::Written;
 use hugelift_core::addr::human_bytes;
 use hugelift_core::printable::Escape;
 use hugelift_core::separate::{Gain, Separated, Way};
@@ -31,6 +32,8 @@ pub(super) struct Summary {
     aslr_bits_lost: u32,
     /// Constants in huge pages of the code, which are executable now.
     constants_executable_bytes: u64,
+    /// The debug information in a file of its own, with --debug.
+    debug: Option<Written>,
     segments: Vec<Segment>,
     /// How far each part of the address space moved.
     moved: Vec<Part>,
@@ -55,7 +58,12 @@ struct Part {
 }
 
 impl Summary {
-    pub fn new(args: &AlignArgs, original: &Original, separated: &Separated) -> Summary {
+    pub fn new(
+        args: &AlignArgs,
+        original: &Original,
+        separated: &Separated,
+        debug: Option<Written>,
+    ) -> Summary {
         let sum = |of: fn(&Gain) -> u64| separated.gains.iter().map(of).sum();
         let segment = |g: &Gain| Segment {
             prot: g.prot.to_string(),
@@ -86,6 +94,7 @@ impl Summary {
             padding_in_huge_bytes: sum(Gain::cost),
             aslr_bits_lost: separated.aslr_bits_lost,
             constants_executable_bytes: sum(|g| g.constants),
+            debug,
             segments: separated.gains.iter().map(segment).collect(),
             moved: separated.distances.parts().iter().map(part).collect(),
         }
@@ -109,6 +118,10 @@ impl Summary {
                 let _ = write!(out, ", +{cost} of memory, one copy a machine");
             }
             let _ = writeln!(out, "; without --separate {before}");
+        }
+        if let Some(Written { output: file, linked, .. }) = &self.debug {
+            let how = if *linked { "which the copy names" } else { "which the copy does not name (gdb -s)" };
+            let _ = writeln!(out, "  {file}: its debug information, {how}");
         }
         if original.build_id().is_some() {
             out.push_str("  its build-id is still that of the original, although its addresses differ\n");

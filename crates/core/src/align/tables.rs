@@ -62,11 +62,45 @@ impl Tables {
         Ok(tables)
     }
 
+    /// Reads the tables of `bytes`, the debug information of a program in a file of its own. Its program headers
+    /// name bytes that the program has, so its segments are taken from `program`.
+    ///
+    /// # Errors
+    /// Returns a [`Refusal`] if it is cut off, or without sections.
+    pub fn parse_debug(bytes: &[u8], program: &Tables) -> Result<Tables, Refusal> {
+        let damaged = |e: object::read::Error| Refusal::Elf(ElfError::Damaged(e.to_string()));
+        if !bytes.starts_with(&elf::ELFMAG) {
+            let seen = bytes.get(..4.min(bytes.len())).unwrap_or_default();
+            return Err(Refusal::Elf(ElfError::NotElf(seen.escape_ascii().to_string())));
+        }
+        let file = *File::parse(bytes).map_err(damaged)?;
+        if file.e_ident.class != elf::ELFCLASS64 {
+            return Err(Refusal::Elf(ElfError::Class32));
+        }
+        if file.e_ident.data != elf::ELFDATA2LSB {
+            return Err(Refusal::Elf(ElfError::BigEndian));
+        }
+        let len = bytes.len() as u64;
+        inside("the section table".into(), 0, table_end(&file), len)?;
+        let programs = file.program_headers(LE, bytes).map_err(damaged)?.to_vec();
+        let sections = file.section_headers(LE, bytes).map_err(damaged)?.to_vec();
+        if sections.is_empty() {
+            return Err(Refusal::NoSections);
+        }
+        let tables = Tables { headers: program.headers.clone(), file, programs, sections };
+        tables.sections_are_inside(len)?;
+        Ok(tables)
+    }
+
+    fn sections_are_inside(&self, len: u64) -> Result<(), Refusal> {
+        for (i, s) in self.sections.iter().enumerate().filter(|(_, s)| has_bytes(s)) {
+            inside(format!("section {i}"), s.sh_offset(LE), s.sh_size(LE), len)?;
+        }
+        Ok(())
+    }
+
     fn check(&self, len: u64) -> Result<(), Refusal> {
-        let inside = |what: String, start: u64, size: u64| match start.checked_add(size) {
-            Some(end) if end <= len => Ok(()),
-            end => Err(Refusal::Short { what, end: end.unwrap_or(u64::MAX), len }),
-        };
+        let inside = |what: String, start: u64, size: u64| inside(what, start, size, len);
         for s in &self.headers.segments {
             inside(format!("segment at {:#x}", s.vaddr), s.offset, s.filesz)?;
             if s.filesz > 0 && !congruent(s.offset, s.vaddr, BASE_PAGE) {
@@ -76,12 +110,7 @@ impl Tables {
         for p in self.programs.iter().filter(|p| names_bytes(p)) {
             inside(format!("the piece at {:#x}", p.p_vaddr(LE)), p.p_offset(LE), p.p_filesz(LE))?;
         }
-        for (i, s) in self.sections.iter().enumerate() {
-            if has_bytes(s) {
-                inside(format!("section {i}"), s.sh_offset(LE), s.sh_size(LE))?;
-            }
-        }
-        Ok(())
+        self.sections_are_inside(len)
     }
 
     /// Returns offset and size of the program headers.
@@ -113,6 +142,14 @@ impl Tables {
         let inside = vaddr - s.vaddr;
         let same = inside <= s.memsz && offset.checked_sub(s.offset).is_some_and(|at| at <= s.filesz);
         (same && s.filesz > 0).then_some(i)
+    }
+}
+
+/// Checks that `size` bytes at `start` are bytes of a file of length `len`.
+fn inside(what: String, start: u64, size: u64, len: u64) -> Result<(), Refusal> {
+    match start.checked_add(size) {
+        Some(end) if end <= len => Ok(()),
+        end => Err(Refusal::Short { what, end: end.unwrap_or(u64::MAX), len }),
     }
 }
 

@@ -83,7 +83,7 @@ impl<'a> Source<'a> {
 }
 
 /// All segments of the copy, and what makes them so.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub(super) struct Extents {
     /// One for each segment of the original.
     pub segments: Vec<Extent>,

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Chooses the distances.
 
-use super::extents::{Extents, Source};
+use super::extents::{Extent, Extents, Source};
 use super::references;
+use super::split::Load;
 use super::{Distances, Options, Part, Refusal};
 use crate::addr::{Addr, PageSize};
 use crate::align::tables::{LE, Section, Tables, has_bytes, names_bytes};
@@ -43,6 +44,16 @@ impl Plan {
     pub fn shifted(&self, offset: u64) -> Option<u64> {
         let before = self.extents.paddings.iter().take_while(|padding| padding.at <= offset);
         before.map(|padding| padding.bytes).try_fold(offset, u64::checked_add)
+    }
+
+    /// Returns the segments, before and after.
+    pub fn loads(&self, tables: &Tables) -> Vec<Load> {
+        let both = tables.headers.segments.iter().zip(&self.extents.segments);
+        let sizes = |(s, e): (&Segment, &Extent)| Load {
+            before: (s.vaddr, s.memsz),
+            after: (e.start, e.mem_end.saturating_sub(e.start)),
+        };
+        both.map(sizes).collect()
     }
 }
 

@@ -27,6 +27,7 @@
 //! What cannot be decided from the file is refused with a [`Refusal`]; nothing is guessed. The result is laid
 //! out by [`crate::align::layout`], and must pass a proof that shares no code with this module.
 
+mod contents;
 mod debug;
 mod distances;
 mod dynamic;
@@ -35,20 +36,25 @@ mod gains;
 mod headers;
 mod hidden;
 mod layout;
+mod link;
+mod mini;
 mod moved;
 mod notes;
 pub mod proof;
 mod references;
 mod refusal;
 mod relocations;
+mod split;
 mod symbols;
 #[cfg(test)]
 mod tests;
+mod unpack;
 
 pub use distances::{Distances, Part};
 pub use gains::Gain;
 pub use layout::Way;
 pub use refusal::Refusal;
+pub use split::separate_debug;
 
 use crate::addr::PageSize;
 use crate::align::{self, tables::Tables};
@@ -82,6 +88,20 @@ pub struct Separated {
     pub aslr_bits_lost: u32,
 }
 
+/// Returns the file with compressed debug sections unpacked, and with the debug information that is an ELF file in
+/// itself moved, and its tables; `None` if it has neither.
+fn plain(bytes: &[u8], tables: &Tables, plan: &layout::Plan) -> Result<Option<(Vec<u8>, Tables)>, Refusal> {
+    let mut news = unpack::unpacked(bytes, tables)?;
+    news.extend(mini::moved(bytes, tables, plan)?);
+    if news.is_empty() {
+        return Ok(None);
+    }
+    let mut bytes = contents::replaced(bytes, tables, contents::loaded_end(tables), &news)?;
+    let mut tables = Tables::parse(&bytes)?;
+    unpack::rename(&mut bytes, &mut tables)?;
+    Ok(Some((bytes, tables)))
+}
+
 /// Separates the code in the file `bytes` for huge pages of size `page`.
 ///
 /// # Errors
@@ -93,8 +113,22 @@ pub fn separate(bytes: &[u8], page: PageSize, options: Options) -> Result<Separa
         return Err(Refusal::Already);
     }
     let plan = layout::plan(bytes, &tables, page, options)?;
-    let moved = moved::Moved::new(bytes, &tables, &plan);
-    let first = moved::write(moved)?;
+    // Where nothing moves, no debug information does.
+    let plain = match plan.way {
+        Way::Stay { .. } => None,
+        _ => plain(bytes, &tables, &plan)?,
+    };
+    let header = bytes.get(..size_of_val(&tables.file)).unwrap_or_default();
+    let (bytes, tables) = plain.as_ref().map_or((bytes, &tables), |(bytes, tables)| (&bytes[..], tables));
+    let moved = moved::Moved::new(bytes, tables, &plan);
+    let mut first = moved::write(moved)?;
+    if let Way::All { .. } = plan.way {
+        // The old file header, which the program may read, states where the section table was before sections
+        // changed their length.
+        let start = plan.shifted(0).and_then(|start| usize::try_from(start).ok());
+        let old = start.and_then(|start| first.get_mut(start..start.checked_add(header.len())?));
+        old.ok_or(Refusal::Layout(align::Refusal::TooLarge))?.copy_from_slice(header);
+    }
     let layout = match (align::layout(&first, page), &plan.way) {
         (Err(_), Way::Stay { why }) => return Err(Refusal::clone(why)),
         (layout, _) => layout?,
@@ -109,7 +143,7 @@ pub fn separate(bytes: &[u8], page: PageSize, options: Options) -> Result<Separa
     if written == bytes {
         return Err(Refusal::Already);
     }
-    let gains = gains::gains(&tables, &plan, &layout, bytes, page);
+    let gains = gains::gains(tables, &plan, &layout, bytes, page);
     if let Way::Stay { why } = &plan.way {
         let code = || gains.iter().filter(|gain| gain.prot.exec);
         if code().map(|gain| gain.content()).sum::<u64>() <= code().map(|gain| gain.huge_before).sum() {

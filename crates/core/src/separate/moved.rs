@@ -8,6 +8,7 @@ use super::layout::{self, Plan, Way};
 use super::{Refusal, debug, dynamic, headers, hidden, notes, references, relocations, symbols};
 use crate::addr::Addr;
 use crate::align::{self, tables::Tables};
+use object::elf;
 
 /// An original, and the bytes of its copy as far as they are written.
 pub(super) struct Moved<'a> {
@@ -69,6 +70,11 @@ impl<'a> Moved<'a> {
         self.write(what, offset, &word.to_le_bytes())
     }
 
+    /// Returns the copy as far as it is written, in which nothing is inserted.
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.out
+    }
+
     /// Returns where the byte at the stated address `to` lies in the copy. `what` at `at` holds that address.
     pub fn image(&self, what: &'static str, at: u64, to: u64) -> Result<u64, Refusal> {
         match self.plan.way {
@@ -102,7 +108,7 @@ pub(super) fn write(mut moved: Moved) -> Result<Vec<u8>, Refusal> {
     if !matches!(moved.plan.way, Way::Stay { .. }) {
         let dynamic = dynamic::write(&mut moved)?;
         relocations::write(&mut moved, &dynamic)?;
-        symbols::write(&mut moved, &dynamic)?;
+        symbols::write(&mut moved, dynamic.get(elf::DT_SYMTAB))?;
         notes::write(&mut moved)?;
         debug::write(&mut moved)?;
         references::write(&mut moved)?;

@@ -165,6 +165,12 @@ pub enum Refusal {
         /// What is wrong.
         what: String,
     },
+    /// Debug information in a file of its own is of another program.
+    #[error("it is not the debug information of this program: {what}")]
+    Foreign {
+        /// What differs.
+        what: String,
+    },
     /// A section that holds addresses in a form that is not rewritten.
     #[error("the section {name} holds addresses, and cannot be rewritten{hint}")]
     Section {

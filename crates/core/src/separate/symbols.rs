@@ -2,7 +2,6 @@
 //! The symbol tables.
 
 use super::Refusal;
-use super::dynamic::Dynamic;
 use super::layout::in_memory;
 use super::moved::Moved;
 use crate::addr::Addr;
@@ -13,12 +12,13 @@ use object::{LittleEndian, pod};
 
 type Symbol = Sym64<LittleEndian>;
 
-/// Writes the values of all symbols that are addresses. By how much one moves is decided by its section, as
+/// Writes the values of all symbols that are addresses. `loaded` is the address of the table that the loader reads,
+/// which must be that of a section. By how much one moves is decided by its section, as
 /// the address of a symbol such as `__bss_start` may lie at the edge of two.
-pub(super) fn write(moved: &mut Moved, dynamic: &Dynamic) -> Result<(), Refusal> {
+pub(super) fn write(moved: &mut Moved, loaded: Option<u64>) -> Result<(), Refusal> {
     let what = "the symbol table";
     let by = distances(moved)?;
-    let mut loaded = dynamic.get(elf::DT_SYMTAB).filter(|&at| at != 0);
+    let mut loaded = loaded.filter(|&at| at != 0);
     for section in &moved.tables.sections {
         if !matches!(section.sh_type(LE), elf::SHT_SYMTAB | elf::SHT_DYNSYM) {
             continue;

@@ -6,6 +6,8 @@
 
 mod separated;
 
+pub use separated::SeparatedDebug;
+
 use crate::io::entry::Entry;
 use crate::io::open;
 use crate::io::temporary::Temporary;
@@ -82,6 +84,17 @@ pub enum RelayError {
     )]
     Unproven {
         /// The file.
+        path: Untrusted,
+        /// What could not be proven.
+        source: Flaw,
+    },
+    /// A debugger might find something else.
+    #[error(
+        "{path}: a copy of this debug information with the new addresses is not proven to be right ({source}), and \
+         nothing is written; without --debug the program alone is separated"
+    )]
+    UnprovenDebug {
+        /// The file with debug information.
         path: Untrusted,
         /// What could not be proven.
         source: Flaw,

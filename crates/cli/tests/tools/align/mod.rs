@@ -5,9 +5,11 @@
 mod cache;
 mod command;
 mod corpus;
+mod debug;
 mod linkers;
 mod loaded;
 mod observers;
+mod packed;
 mod proof;
 mod real;
 mod refused;

@@ -228,3 +228,23 @@ fn every_broken_copy_is_found_with_packed_relocations() {
     let flags = ["-shared", "-fPIC", "-Wl,-z,pack-relative-relocs", "-Wl,-z,separate-code"];
     every_way_to_break(&flags, &[".relr.dyn", ".dynsym", ".dynamic", ".init_array"]);
 }
+
+/// Found by the fuzz target separate: the table of frames leads before them.
+#[test]
+fn a_table_that_leads_before_the_frames_is_read_alike() {
+    need!("g++");
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let pair = Pair::build(dir.path(), &["-shared", "-fPIC", "-Wl,-z,separate-code"]);
+    let broken = [&pair.original, &pair.copy.bytes].map(|file| {
+        let mut file = file.clone();
+        let table = sections(&file).into_iter().find(|(name, ..)| name == ".eh_frame_hdr");
+        let (_, at, size) = table.expect("a table of frames");
+        // Pairs of a function and its frame, both relative to the table, follow a header of 12 bytes.
+        file[at + 12..at + size].chunks_exact_mut(8).for_each(|entry| entry[4..].fill(0));
+        file
+    });
+    // No frame is found by the table of either file, which is the same. Once this ended in a panic.
+    let proof = check(&broken[0], &broken[1], &pair.copy.distances);
+    assert!(proof.is_ok(), "{proof:?}");
+    assert!(pair.check(&broken[1]).is_err());
+}

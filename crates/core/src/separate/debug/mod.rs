@@ -93,7 +93,7 @@ fn contents<'a>(moved: &Moved<'a>, section: &Section) -> Result<&'a [u8], Refusa
 
 /// The smallest address of code in an object at address 0. Linkers put smaller numbers (0, 1) in the place of
 /// addresses of functions that they left out.
-const LEFT_OUT: u64 = 64;
+pub(super) const LEFT_OUT: u64 = 64;
 
 /// Writes all addresses in debug information.
 pub(super) fn write(moved: &mut Moved) -> Result<(), Refusal> {

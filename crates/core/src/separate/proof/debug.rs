@@ -43,7 +43,7 @@ pub(super) fn is_read(section: &Section) -> bool {
 }
 
 /// Checks that each byte of a section that differs is of an address that moved.
-pub(super) fn bytes(pair: &mut Pair, old: &Section, new: &Section) -> Result<(), Flaw> {
+pub(super) fn bytes<'a>(pair: &mut Pair<'a>, old: &Section<'a>, new: &Section<'a>) -> Result<(), Flaw> {
     let (from, to) = (pair.from.contents(old), pair.to.contents(new));
     let mut at = 0;
     while let Some(first) = from.iter().zip(to).skip(at).position(|(a, b)| a != b).map(|i| at + i) {
@@ -62,7 +62,7 @@ pub(super) fn bytes(pair: &mut Pair, old: &Section, new: &Section) -> Result<(),
 }
 
 /// Checks the index that gdb reads: its ranges of addresses move.
-pub(super) fn index(pair: &mut Pair, old: &Section, new: &Section) -> Result<(), Flaw> {
+pub(super) fn index<'a>(pair: &mut Pair<'a>, old: &Section<'a>, new: &Section<'a>) -> Result<(), Flaw> {
     let from = pair.from.contents(old);
     let cut = || Flaw::Undecided("the index of gdb cannot be read".into());
     let number = |at: usize| u32_at(from, at).map(|n| n as usize).ok_or_else(cut);

@@ -53,6 +53,8 @@ pub(super) struct Section<'a> {
     pub info: u32,
     pub align: u64,
     pub entsize: u64,
+    /// What the copy must have as its bytes, if not those of the file.
+    pub plain: Option<&'a [u8]>,
 }
 
 impl Section<'_> {
@@ -83,11 +85,36 @@ pub(super) struct Elf<'a> {
     pub sections: Vec<Section<'a>>,
     /// The `PT_LOAD`s that have memory, as they stand in the file.
     pub loads: Vec<Program>,
+    /// Where the last byte that a header names ends.
+    pub end: u64,
 }
 
 impl<'a> Elf<'a> {
     /// Reads `bytes`; `which` names the file in messages.
     pub fn parse(bytes: &'a [u8], which: &'static str) -> Result<Elf<'a>, Flaw> {
+        let flaw = |what: String| Flaw::Unreadable { which, what };
+        let mut elf = Elf::parse_split(bytes, which)?;
+        let is_load = |p: &&Program| p.kind == elf::PT_LOAD.0 && p.memsz > 0;
+        elf.loads = elf.programs.iter().filter(is_load).copied().collect();
+        let loads = &elf.loads;
+        for load in loads {
+            let end = load.offset.checked_add(load.filesz).filter(|end| *end <= bytes.len() as u64);
+            let sound = load.filesz <= load.memsz && load.vaddr.checked_add(load.memsz).is_some();
+            if !sound || end.is_none() {
+                return Err(flaw(format!("the segment at {:#x} does not fit", load.vaddr)));
+            }
+        }
+        if loads.is_empty() || loads.windows(2).any(|w| w[0].end() > w[1].vaddr) {
+            return Err(flaw("its segments overlap or are out of order".into()));
+        }
+        let ends = elf.programs.iter().map(|p| p.offset.saturating_add(p.filesz));
+        elf.end = ends.max().unwrap_or(0).max(elf.end);
+        Ok(elf)
+    }
+
+    /// Reads `bytes`, debug information in a file of its own: it has the program headers of its program, but not
+    /// the bytes that they name.
+    pub fn parse_split(bytes: &'a [u8], which: &'static str) -> Result<Elf<'a>, Flaw> {
         let flaw = |what: String| Flaw::Unreadable { which, what };
         let told = |e: object::Error| flaw(e.to_string());
         let header = FileHeader64::<LE>::parse(bytes).map_err(told)?;
@@ -125,27 +152,21 @@ impl<'a> Elf<'a> {
             info: s.sh_info(e),
             align: s.sh_addralign(e),
             entsize: s.sh_entsize(e),
+            plain: None,
         };
         let sections: Vec<Section> = table.iter().map(section).collect();
-        let is_load = |p: &&Program| p.kind == elf::PT_LOAD.0 && p.memsz > 0;
-        let loads: Vec<Program> = programs.iter().filter(is_load).copied().collect();
         let inside =
             |offset: u64, size: u64| offset.checked_add(size).is_some_and(|end| end <= bytes.len() as u64);
-        for load in &loads {
-            let sound = load.filesz <= load.memsz && load.vaddr.checked_add(load.memsz).is_some();
-            if !sound || !inside(load.offset, load.filesz) {
-                return Err(flaw(format!("the segment at {:#x} does not fit", load.vaddr)));
-            }
-        }
-        if loads.is_empty() || loads.windows(2).any(|w| w[0].end() > w[1].vaddr) {
-            return Err(flaw("its segments overlap or are out of order".into()));
-        }
         for s in sections.iter().filter(|s| s.has_bytes()) {
             if !inside(s.offset, s.size) {
                 return Err(flaw(format!("section {} reaches behind the end of the file", s.says())));
             }
         }
-        Ok(Elf { bytes, header: *header, programs, sections, loads })
+        let mut elf = Elf { bytes, header: *header, programs, sections, loads: Vec::new(), end: 0 };
+        let tables = [elf.program_table(), elf.section_table()].map(|(at, size)| at.saturating_add(size));
+        let ends = elf.sections.iter().filter(|s| s.has_bytes()).map(|s| s.offset + s.size);
+        elf.end = ends.chain(tables).max().unwrap_or(0);
+        Ok(elf)
     }
 
     /// Returns bytes of the file.
@@ -226,8 +247,12 @@ impl<'a> Elf<'a> {
     }
 
     /// Returns the bytes of a section in the file.
-    pub fn contents(&self, section: &Section) -> &'a [u8] {
-        if section.has_bytes() { self.file(section.offset, section.size).unwrap_or_default() } else { &[] }
+    pub fn contents(&self, section: &Section<'a>) -> &'a [u8] {
+        match section.plain {
+            Some(plain) => plain,
+            None if section.has_bytes() => self.file(section.offset, section.size).unwrap_or_default(),
+            None => &[],
+        }
     }
 
     pub fn machine(&self) -> elf::Machine {

@@ -16,6 +16,8 @@
 //! | `code` | each reference of an instruction that leaves its part |
 //! | `hidden` | nothing that may be a distance between parts without a record |
 //! | `rest`, `debug` | what is not loaded: symbols, notes, debug information |
+//! | `unpacked` | debug information that was compressed, uncompressed |
+//! | `split` | debug information in a file of its own |
 
 mod code;
 mod debug;
@@ -26,11 +28,15 @@ mod hidden;
 mod memory;
 mod relocations;
 mod rest;
+mod split;
 mod symbols;
+mod unpacked;
 mod unwind;
 
 use super::Distances;
 use file::Elf;
+pub use split::{Versions, check_debug};
+pub use unpacked::DebugFile;
 
 /// Why a file is not proven to be a copy of another one. Addresses are those of the original, unless a
 /// message says otherwise.
@@ -134,7 +140,23 @@ pub struct Proof {
 /// # Errors
 /// Returns the first [`Flaw`].
 pub fn check(original: &[u8], copy: &[u8], distances: &Distances) -> Result<Proof, Flaw> {
-    let from = Elf::parse(original, "original")?;
+    check_linked(original, copy, distances, None)
+}
+
+/// Proves that `copy` is `original` with its parts moved by `distances`, and that it names `debug` as its debug
+/// information, if the original names some.
+///
+/// # Errors
+/// Returns the first [`Flaw`].
+pub fn check_linked(
+    original: &[u8],
+    copy: &[u8],
+    distances: &Distances,
+    debug: Option<DebugFile>,
+) -> Result<Proof, Flaw> {
+    let packed = Elf::parse(original, "original")?;
+    let plain = unpacked::sections(&packed, debug)?;
+    let from = packed.with(&plain);
     let to = Elf::parse(copy, "copy")?;
     let mut pair = Pair { from, to, distances, places: Vec::new(), proof: Proof::default() };
     headers::check(&pair)?;

@@ -2,8 +2,9 @@
 //! Checks the sections that are not loaded: symbols, notes, debug information.
 
 use super::file::{Section, u32_at, u64_at};
+use super::split::{self, Versions};
 use super::symbols::{SYMBOL, is_table, string, symbol, wanted};
-use super::{Flaw, Pair, debug};
+use super::{Flaw, Pair, debug, unpacked};
 use object::elf;
 
 pub(super) fn check(pair: &mut Pair) -> Result<(), Flaw> {
@@ -14,6 +15,10 @@ pub(super) fn check(pair: &mut Pair) -> Result<(), Flaw> {
             symbols(pair, old, new)?;
         } else if old.kind == elf::SHT_NOTE.0 && old.name == b".note.stapsdt" {
             probes(pair, old, new)?;
+        } else if old.kind == elf::SHT_NOTE.0 && old.name.starts_with(b".gnu.build.attributes") {
+            attributes(pair, old, new)?;
+        } else if old.name == MINI {
+            mini(pair, old, new)?;
         } else if old.kind == elf::SHT_RELA.0 {
             kept(pair, old, new)?;
         } else if old.name == b".gdb_index" {
@@ -43,12 +48,12 @@ pub(super) fn unchanged(pair: &Pair) -> Result<(), Flaw> {
 
 /// Returns whether a section may hold addresses that nothing here reads.
 fn moves(section: &Section) -> bool {
-    let begins = [&b".debug"[..], b".zdebug", b".stab", b".gnu_debugdata", b".gnu.build", b".sframe"];
+    let begins = [&b".debug"[..], b".zdebug", b".stab", b".gnu.build", b".sframe"];
     let table = [elf::SHT_REL.0, elf::SHT_SYMTAB_SHNDX.0].contains(&section.kind);
     table || begins.iter().any(|name| section.name.starts_with(name))
 }
 
-fn symbols(pair: &mut Pair, old: &Section, new: &Section) -> Result<(), Flaw> {
+fn symbols<'a>(pair: &mut Pair<'a>, old: &Section<'a>, new: &Section<'a>) -> Result<(), Flaw> {
     let (from, to) = (pair.from.contents(old), pair.to.contents(new));
     let strings = pair.from.sections.get(old.link as usize).map_or(&[][..], |s| pair.from.contents(s));
     for i in 0..from.len() / SYMBOL {
@@ -72,7 +77,7 @@ fn symbols(pair: &mut Pair, old: &Section, new: &Section) -> Result<(), Flaw> {
 
 /// Checks relocations that the linker has done and kept (`--emit-relocs`): their places move with their section,
 /// and their addends are relative to symbols.
-fn kept(pair: &mut Pair, old: &Section, new: &Section) -> Result<(), Flaw> {
+fn kept<'a>(pair: &mut Pair<'a>, old: &Section<'a>, new: &Section<'a>) -> Result<(), Flaw> {
     const RELA: usize = 24;
     let mut wanted = pair.from.contents(old).to_vec();
     let target = pair.from.sections.get(old.info as usize);
@@ -92,7 +97,7 @@ fn kept(pair: &mut Pair, old: &Section, new: &Section) -> Result<(), Flaw> {
 }
 
 /// Checks the notes of static probes: the addresses of a probe, of `.stapsdt.base` and of a counter.
-fn probes(pair: &mut Pair, old: &Section, new: &Section) -> Result<(), Flaw> {
+fn probes<'a>(pair: &mut Pair<'a>, old: &Section<'a>, new: &Section<'a>) -> Result<(), Flaw> {
     let (from, to) = (pair.from.contents(old), pair.to.contents(new));
     let mut wanted = from.to_vec();
     let cut = || Flaw::Undecided("the notes of static probes cannot be read".into());
@@ -128,14 +133,62 @@ fn probes(pair: &mut Pair, old: &Section, new: &Section) -> Result<(), Flaw> {
     Ok(())
 }
 
+/// Checks the notes of annobin: of a function, or of all up to an address, with the first address and the one
+/// behind the last. Numbers below 64 are of functions that the linker has dropped.
+fn attributes<'a>(pair: &mut Pair<'a>, old: &Section<'a>, new: &Section<'a>) -> Result<(), Flaw> {
+    let (from, to) = (pair.from.contents(old), pair.to.contents(new));
+    let cut = || Flaw::Undecided("the notes of how code was built cannot be read".into());
+    let four = |n: u32| (n as usize).checked_next_multiple_of(4);
+    let mut wanted = from.to_vec();
+    let mut at = 0;
+    while at < from.len() {
+        let field = |i: usize| u32_at(from, at + 4 * i).ok_or_else(cut);
+        let (name, size, kind) = (field(0)?, field(1)?, field(2)?);
+        let start = four(name).and_then(|name| (at + 12).checked_add(name)).ok_or_else(cut)?;
+        if !matches!(kind, 0x100 | 0x101) || ![0, 8, 16].contains(&size) {
+            return Err(cut());
+        }
+        for place in (0..size as usize / 8).map(|i| start + 8 * i) {
+            let address = u64_at(from, place).ok_or_else(cut)?;
+            if address >= 64 {
+                let moved = pair.moved(address, "an address of how code was built")?;
+                wanted.get_mut(place..place + 8).ok_or_else(cut)?.copy_from_slice(&moved.to_le_bytes());
+                pair.proof.addresses += 1;
+            }
+        }
+        at = start + size as usize;
+    }
+    if wanted != to {
+        return Err(Flaw::Header("an address of how code was built is not where it should be".into()));
+    }
+    Ok(())
+}
+
+/// The section with debug information that is an ELF file in itself, compressed by xz.
+pub(super) const MINI: &[u8] = b".gnu_debugdata";
+
+/// Checks this debug information as that in a file of its own.
+fn mini<'a>(pair: &mut Pair<'a>, old: &Section<'a>, new: &Section<'a>) -> Result<(), Flaw> {
+    let most = (pair.from.bytes.len() as u64).saturating_mul(64);
+    let unpacked = |packed| unpacked::xz(packed, most);
+    let both = unpacked(pair.from.contents(old)).zip(unpacked(pair.to.contents(new)));
+    let cut = || Flaw::Undecided(format!("section {} cannot be unpacked", old.says()));
+    // It is not in itself.
+    if pair.from.loads.is_empty() {
+        return Err(cut());
+    }
+    let (original, copy) = both.ok_or_else(cut)?;
+    let debug = Versions { original: &original, copy: &copy };
+    let proof = split::check_split([&pair.from, &pair.to], debug, pair.distances)?;
+    pair.proof.symbols += proof.symbols;
+    pair.proof.debug += proof.debug;
+    Ok(())
+}
+
 /// Refuses bytes behind all that the headers name: programs find such bytes by their offset in the file.
 fn appended(pair: &Pair) -> Result<(), Flaw> {
     let from = &pair.from;
-    let sections = from.sections.iter().filter(|s| s.has_bytes()).map(|s| s.offset + s.size);
-    let segments = from.programs.iter().map(|p| p.offset.saturating_add(p.filesz));
-    let tables = [from.program_table(), from.section_table()].map(|(at, size)| at + size);
-    let end = sections.chain(segments).chain(tables).max().unwrap_or(0);
-    let rest = usize::try_from(end).ok().and_then(|end| from.bytes.get(end..)).unwrap_or_default();
+    let rest = usize::try_from(from.end).ok().and_then(|end| from.bytes.get(end..)).unwrap_or_default();
     if rest.iter().any(|b| *b != 0) {
         return Err(Flaw::Undecided(format!("{} bytes follow behind all that the headers name", rest.len())));
     }

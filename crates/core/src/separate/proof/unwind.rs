@@ -267,9 +267,11 @@ impl<'a> Unwinder<'a> {
 
     /// Finds the frame of the function at `pc`: its offset in the section.
     fn find(&self, pc: u64) -> Option<usize> {
-        let table = self.header.as_ref()?.table()?;
-        let pointer = table.lookup(pc, &self.bases).ok()?;
-        Some(table.pointer_to_offset(pointer).ok()?.0)
+        let header = self.header.as_ref()?;
+        let pointer = header.table()?.lookup(pc, &self.bases).ok()?.direct().ok()?;
+        // gimli's own subtraction overflows where the table of a damaged file leads before the frames.
+        let frames = header.eh_frame_ptr().direct().ok()?;
+        usize::try_from(pointer.checked_sub(frames)?).ok()
     }
 
     fn fde(&self, offset: usize) -> Result<Fde<'a>, gimli::Error> {

@@ -8,9 +8,12 @@ use crate::machine::memory_left_here;
 use crate::separate::loaded::{Loaded, compare};
 use hugelift_core::addr::PageSize;
 use hugelift_core::elf::Headers;
+use hugelift_core::separate::proof::{DebugFile, Versions};
 use hugelift_core::separate::{self, Options, Separated, proof};
+use std::ffi::OsStr;
 use std::fs::{File, Permissions};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 
 /// How often the file is in memory while it is separated and proven: the original, the copy and a copy before
@@ -20,23 +23,97 @@ const COPIES: u64 = 5;
 /// The unit in which zeros become a hole.
 const BLOCK: usize = 4096;
 
+/// How much longer debug information is in memory than its file: its sections may be compressed.
+const UNPACKED: u64 = 3;
+
+/// The debug information of a separated program.
+pub struct SeparatedDebug {
+    bytes: Vec<u8>,
+    /// Whether the program names the file (`.gnu_debuglink`).
+    pub linked: bool,
+}
+
 impl Original {
     /// Separates the code, and proves that the result does what the file does.
     ///
     /// # Errors
     /// [`RelayError::Inseparable`], [`RelayError::Unproven`], [`RelayError::TooLarge`]
     pub fn separated(&self, page: PageSize, options: Options) -> Result<Separated, RelayError> {
-        let path = || self.path.clone().into();
-        let (bytes, left) = ((self.bytes.len() as u64).saturating_mul(COPIES), memory_left_here());
-        if bytes > left {
-            return Err(RelayError::TooLarge { path: path(), bytes, left });
-        }
-        let separated = separate::separate(&self.bytes, page, options)
-            .map_err(|source| RelayError::Inseparable { path: path(), source })?;
-        let proof = proof::check(&self.bytes, &separated.bytes, &separated.distances)
-            .map_err(|source| RelayError::Unproven { path: path(), source })?;
-        tracing::debug!(path = ?self.path, ?proof, "separated");
+        self.has_memory(0)?;
+        let separated = self.unproven(page, options)?;
+        self.proven(&separated, None)?;
         Ok(separated)
+    }
+
+    /// Separates the code, and moves the addresses in `debug`, its debug information in a file of its own. The
+    /// program names the new file, which is called `name`, if it names one now. Both are proven.
+    ///
+    /// # Errors
+    /// Those of [`Original::separated`], and [`RelayError::UnprovenDebug`]
+    pub fn separated_with(
+        &self,
+        debug: &Original,
+        name: &OsStr,
+        page: PageSize,
+        options: Options,
+    ) -> Result<(Separated, SeparatedDebug), RelayError> {
+        self.has_memory((debug.bytes.len() as u64).saturating_mul(UNPACKED))?;
+        let mut separated = self.unproven(page, options)?;
+        let inseparable =
+            |path: &Original, source| RelayError::Inseparable { path: path.path.clone().into(), source };
+        let bytes = separate::separate_debug(&debug.bytes, &self.bytes, &separated)
+            .map_err(|source| inseparable(debug, source))?;
+        let linked = separated.link(name.as_bytes(), &bytes).map_err(|source| inseparable(self, source))?;
+        self.proven(&separated, Some(DebugFile { name: name.as_bytes(), bytes: &bytes }))?;
+        let programs = Versions { original: &self.bytes, copy: &separated.bytes };
+        let versions = Versions { original: &debug.bytes, copy: &bytes };
+        let proof = proof::check_debug(programs, versions, &separated.distances)
+            .map_err(|source| RelayError::UnprovenDebug { path: debug.path.clone().into(), source })?;
+        let path = &debug.path;
+        tracing::debug!(?path, ?proof, "debug information of what was separated");
+        Ok((separated, SeparatedDebug { bytes, linked }))
+    }
+
+    /// Checks that memory suffices for this file and `more` bytes.
+    fn has_memory(&self, more: u64) -> Result<(), RelayError> {
+        let bytes = (self.bytes.len() as u64).saturating_add(more).saturating_mul(COPIES);
+        let left = memory_left_here();
+        if bytes > left {
+            return Err(RelayError::TooLarge { path: self.path.clone().into(), bytes, left });
+        }
+        Ok(())
+    }
+
+    fn unproven(&self, page: PageSize, options: Options) -> Result<Separated, RelayError> {
+        separate::separate(&self.bytes, page, options)
+            .map_err(|source| RelayError::Inseparable { path: self.path.clone().into(), source })
+    }
+
+    fn proven(&self, separated: &Separated, debug: Option<DebugFile>) -> Result<(), RelayError> {
+        let proof = proof::check_linked(&self.bytes, &separated.bytes, &separated.distances, debug)
+            .map_err(|source| RelayError::Unproven { path: self.path.clone().into(), source })?;
+        tracing::debug!(path = ?self.path, ?proof, "separated");
+        Ok(())
+    }
+
+    /// Writes `debug`, made of this file, to the directory of `place`. It is removed when dropped.
+    ///
+    /// # Errors
+    /// [`RelayError`]
+    pub fn debug_beside(&self, debug: &SeparatedDebug, place: &Entry) -> Result<Temporary, RelayError> {
+        self.written_beside(
+            place,
+            |out| write_with_holes(&debug.bytes, out),
+            |again| self.like(again, &debug.bytes),
+        )
+    }
+
+    /// Checks that the disk has kept what was written.
+    fn like(&self, again: &[u8], written: &[u8]) -> Result<(), RelayError> {
+        match again == written {
+            true => Ok(()),
+            false => Err(RelayError::Unlike { path: self.path.clone().into() }),
+        }
     }
 
     /// Writes a separated copy to the directory of `place`. It is removed when dropped.
@@ -49,10 +126,7 @@ impl Original {
         separated: &Separated,
         place: &Entry,
     ) -> Result<(Temporary, Loaded), RelayError> {
-        let check = |again: &[u8]| match again == separated.bytes {
-            true => Ok(()),
-            false => Err(RelayError::Unlike { path: self.path.clone().into() }),
-        };
+        let check = |again: &[u8]| self.like(again, &separated.bytes);
         let copy = self.written_beside(place, |out| write_with_holes(&separated.bytes, out), check)?;
         // The loader runs without rights of ours. What the original's mode lets others read is no secret here.
         let readable = Permissions::from_mode(self.meta.mode() & 0o444 | 0o600);
