@@ -87,6 +87,7 @@ bench-real: build
 lint:
 	@ci/setup.sh lint
 	cargo fmt --all --check
+	! git grep -nE '^(<<<<<<<|>>>>>>>)( |$$)'
 	cargo clippy --workspace --all-targets -- -D warnings
 
 # The fuzz targets have their own workspace; cargo fuzz runs them (fuzz/README.md). Their check reuses from
