@@ -39,6 +39,8 @@ HUGELIFT_RECORD=$record HUGELIFT_RECORDS=$work/programs cargo test --workspace -
 # test of the half with the experiments needs the machine for itself. In one program with the others they
 # would hold up all its threads.
 experiments=(lab:: lab_agree:: lab_memory:: lab_reclaim::)
+# They switch settings of the whole machine off for a while, on which other tests depend.
+settings=(doctor::here::)
 words_of() {
   local program= experiment
   words=()
@@ -51,7 +53,8 @@ words_of() {
   words=("$program")
   case $1 in
     */experiments) words+=("${experiments[@]}") ;;
-    */others) for experiment in "${experiments[@]}"; do words+=(--skip "$experiment"); done ;;
+    */settings) words+=("${settings[@]}") ;;
+    */others) for other in "${experiments[@]}" "${settings[@]}"; do words+=(--skip "$other"); done ;;
   esac
 }
 
@@ -104,10 +107,10 @@ mkdir "$work/log" "$work/done"
 
 # Most tests share the pool of huge pages and the machine's memory. Their programs run one at a time, each
 # with several tests at a time, since most tests wait. Programs that only compute run beside them. The
-# experiments run beside them too, once the programs lift and safety are done: each experiment takes the
+# experiments run beside them too, once the programs lift and safety and the tests of settings are done: each experiment takes the
 # lock of all tests that need the pool, which tests of safety take as well, so both would only wait for
 # each other.
-alone=(hugelift:lift hugelift:safety hugelift:tools/others)
+alone=(hugelift:lift hugelift:safety hugelift:tools/settings hugelift:tools/others)
 pure=() experimental=(hugelift:tools/experiments)
 for name in "$work"/programs/*; do
   name=${name##*/}
@@ -131,7 +134,7 @@ beside() { # FILE NICE PROGRAM...: runs the programs in the background, with the
 beside pure.out 5 "${pure[@]}"
 for name in "${alone[@]}"; do
   run "$name"
-  [ "$name" != hugelift:safety ] || beside experiments.out 0 "${experimental[@]}"
+  [ "$name" != hugelift:tools/settings ] || beside experiments.out 0 "${experimental[@]}"
 done
 wait
 cat "$work/pure.out" "$work/experiments.out"

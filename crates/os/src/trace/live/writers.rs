@@ -49,15 +49,19 @@ pub(super) struct Writers {
 }
 
 impl Writers {
+    /// Has looked at nothing yet.
+    fn of(pid: i32) -> Writers {
+        let (strangers, descriptors) = (BTreeSet::new(), BTreeSet::new());
+        Writers { pid: pid.cast_unsigned(), newest: None, strangers, descriptors }
+    }
+
     /// Looks for other writers.
     ///
     /// # Errors
     /// The first one.
     pub(super) fn none(pid: i32) -> Result<Writers, Writer> {
-        let pid = pid.cast_unsigned();
-        let (strangers, descriptors) = (BTreeSet::new(), BTreeSet::new());
-        let mut writers = Writers { pid, newest: None, strangers, descriptors };
-        let mappings = Process::new(pid).maps().map_err(|e| lasting(e.to_string()))?;
+        let mut writers = Writers::of(pid);
+        let mappings = Process::new(writers.pid).maps().map_err(|e| lasting(e.to_string()))?;
         mappings.iter().try_for_each(|m| writes_later(&m.path))?;
         writers.still_none()?;
         Ok(writers)
@@ -257,7 +261,9 @@ mod tests {
         }
         let child = Stopping::start(&[open, use_again]);
         child.step();
-        let mut writers = Writers::none(child.0).unwrap();
+        // Not at its mappings, which it has inherited from this process with those of other tests.
+        let mut writers = Writers::of(child.0);
+        writers.still_none().unwrap();
         assert_eq!(writers.descriptors, BTreeSet::from([0, 1, 2, 3]));
         child.step();
         let found = writers.still_none().unwrap_err();
@@ -277,13 +283,13 @@ mod tests {
             }
         }
         let child = Stopping::start(&[many]);
-        assert!(Writers::none(child.0).is_ok());
+        assert!(Writers::of(child.0).still_none().is_ok());
         child.step();
         let open = std::fs::read_dir(format!("/proc/{}/fd", child.0)).unwrap().count();
         if open <= MOST_DESCRIPTORS {
             return println!("SKIP: a process may have only {open} open descriptors (ulimit -Hn)");
         }
-        let found = Writers::none(child.0).unwrap_err();
+        let found = Writers::of(child.0).still_none().unwrap_err();
         assert!(found.why.contains("more than 10000 open descriptors") && !found.passes, "{found:?}");
     }
 
