@@ -154,7 +154,7 @@ impl Memory {
 }
 
 /// One run of one side.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+#[derive(Clone, Default, PartialEq, Debug, Serialize)]
 pub struct Run {
     /// The pair (round), from 1.
     pub pair: usize,

@@ -9,6 +9,7 @@ mod bare_root;
 mod command_line;
 mod compare;
 mod compare_live;
+mod compare_pictures;
 mod docs;
 mod doctor;
 mod inspect;

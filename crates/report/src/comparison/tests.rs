@@ -26,13 +26,7 @@ fn run(pair: usize, wall: f64) -> Run {
         system: wall / 4.0,
         helper: wall / 8.0,
         minor_faults: 100,
-        major_faults: 0,
-        status: 0,
-        peak_bytes: None,
-        memory: None,
-        metric: None,
-        server_cpu: None,
-        cpu_per_second: None,
+        ..Run::default()
     }
 }
 

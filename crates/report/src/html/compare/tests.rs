@@ -12,15 +12,8 @@ fn run(pair: usize, wall: f64) -> Run {
         wall,
         user: wall / 2.0,
         system: wall / 4.0,
-        helper: 0.0,
         minor_faults: 100,
-        major_faults: 0,
-        status: 0,
-        peak_bytes: None,
-        memory: None,
-        metric: None,
-        server_cpu: None,
-        cpu_per_second: None,
+        ..Run::default()
     }
 }
 
