@@ -89,6 +89,7 @@ lint:
 	cargo fmt --all --check
 	! git grep -nE '^(<<<<<<<|>>>>>>>)( |$$)'
 	cargo clippy --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --workspace --lib --no-deps
 
 # The fuzz targets have their own workspace; cargo fuzz runs them (fuzz/README.md). Their check reuses from
 # the target folder what `make lint` has checked. It links nothing, so libFuzzer need not be compiled:

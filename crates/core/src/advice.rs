@@ -28,6 +28,19 @@ pub struct About {
     mapped: Mapped,
     /// The process, if `hugelift attach` can lift the object in it.
     running: Option<u32>,
+    /// It is about code that can move onto huge pages of its own.
+    moves: bool,
+}
+
+/// Returns whether `bytes` of code of an object with this `bias` are worth huge pages of their own, and can move there:
+/// a program for fixed addresses cannot.
+pub(crate) fn can_be_separated(part: Part, bias: u64, bytes: u64, page: u64) -> bool {
+    part == Part::Text && bias != 0 && bytes >= least_code(page)
+}
+
+/// Returns the least bytes of code for which huge pages of this size are worth their memory.
+pub(crate) fn least_code(page: u64) -> u64 {
+    page / 4
 }
 
 impl About {
@@ -37,7 +50,7 @@ impl About {
         // hugelift must not take options of the program for its own.
         let end = if words.len() > 1 { "-- " } else { "" };
         let start = format!("{end}{}", words.join(" "));
-        About { object: quoted(path.as_os_str()), start, mapped, running: None }
+        About { object: quoted(path.as_os_str()), start, mapped, running: None, moves: false }
     }
 
     /// Describes the same object in a process that runs, if `hugelift attach` can lift it there.
@@ -46,10 +59,16 @@ impl About {
         About { running, ..self }
     }
 
+    /// Describes code of the object that can move onto huge pages of its own, or else other memory of it.
+    #[must_use]
+    pub fn with_code_that_moves(self, moves: bool) -> About {
+        About { moves, ..self }
+    }
+
     /// Describes a program with all that it needs.
     pub fn program(path: &Path) -> About {
         let object = format!("--with-libs {}", quoted(path.as_os_str()));
-        About { object, ..About::object(path, &[path], Mapped::AtStart) }
+        About { object, moves: true, ..About::object(path, &[path], Mapped::AtStart) }
     }
 
     /// Returns the command that makes the object's page cache huge.
@@ -61,6 +80,11 @@ impl About {
     pub fn prime_replacing(&self) -> String {
         format!("hugelift prime --replace {}", self.object)
     }
+}
+
+/// Returns the command that gives the code of this file, as words for a shell, huge pages of its own.
+pub(crate) fn separate(file: &str) -> String {
+    format!("hugelift prime --replace --separate {file} (with --dry-run it only says what that brings)")
 }
 
 impl Reason {
@@ -94,6 +118,9 @@ impl Reason {
                 format!("{}; or use --backing auto", about.prime_replacing())
             }
             Reason::CopiedLater => run("--eager "),
+            reason if reason.is_cured_by_own_pages() => {
+                return Some(about.moves.then(|| separate(&about.object)));
+            }
             Reason::NotAligned(_) => run("--span outer --backing thp "),
             Reason::NotLifted => match running {
                 Some(pid) => format!("hugelift attach {pid}, or for its next start {}", run("")),
@@ -134,6 +161,16 @@ mod tests {
         assert_eq!(in_process(Reason::NoThp, Mapped::AtStart), Reason::NoThp.hint());
         let program = Reason::NotPrimed.hint_for(&About::program(Path::new("/bin/x"))).unwrap();
         assert!(program.starts_with("hugelift prime --with-libs /bin/x,"), "{program}");
+        // Code that can move gets huge pages of its own.
+        for reason in [Reason::TooSmall, Reason::Neighbour, Reason::Beside] {
+            let hint = |moves| {
+                let about = About::object(jvm, &["/bin/x"], Mapped::Opened).with_code_that_moves(moves);
+                reason(crate::addr::PageSize::MB2).hint_for(&about)
+            };
+            assert_eq!(hint(false), None);
+            let hint = hint(true).unwrap();
+            assert!(hint.starts_with("hugelift prime --replace --separate '/jvm/my lib.so' "), "{hint}");
+        }
         // Advice without names is unchanged.
         assert_eq!(of(Reason::NoThp, Mapped::Opened), Reason::NoThp.hint());
     }

@@ -4,7 +4,7 @@
 use crate::addr::{Addr, Range};
 use crate::printable::Escape;
 use serde::Serialize;
-use std::ffi::OsStr;
+use std::ffi::{CStr, OsStr};
 use std::fmt;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -90,6 +90,9 @@ pub struct Mapping {
     pub deleted: bool,
 }
 
+/// The name of the files in which copies on pages of the pool are made where the kernel cannot move such pages.
+pub const POOL_FILE: &CStr = c"hugelift";
+
 impl Mapping {
     /// Returns whether it maps a file of a file system.
     pub fn is_file(&self) -> bool {
@@ -107,6 +110,19 @@ impl Mapping {
     /// Returns whether it is anonymous memory of a hugetlb pool, which the kernel lists as a deleted file.
     pub fn is_anonymous_hugetlb(&self) -> bool {
         self.deleted && !self.shared && self.path.as_os_str() == "/anon_hugepage"
+    }
+
+    /// Returns whether it is a copy on pages of the pool, which the kernel lists as a deleted file. One that covers the
+    /// first page of an object begins with the object's headers, at offset 0 of that file.
+    pub fn is_copy_on_pool(&self) -> bool {
+        let name = self.path.as_os_str().as_bytes();
+        let is_ours = || name.strip_prefix(b"/memfd:") == Some(POOL_FILE.to_bytes());
+        self.is_anonymous_hugetlb() || (self.deleted && !self.shared && is_ours())
+    }
+
+    /// Returns whether the file that it maps may be that of a loaded object.
+    pub fn may_be_of_object(&self) -> bool {
+        self.is_file() && !self.shared && !self.is_copy_on_pool()
     }
 
     /// Returns whether it is one of the kernel's own pages, which must stay at their addresses: `[vdso]`,
@@ -300,5 +316,38 @@ mod tests {
         }
         let twice = [REAL, b"7fff00001000-7fff00003000 r--p 0 0:0 0"].concat();
         assert_eq!(parse_maps(&twice).unwrap_err().line, 5);
+    }
+
+    /// A program whose first segment holds text and the headers (`-z noseparate-code`), lifted by
+    /// `attach --backing hugetlb`. Position-independent programs of AArch64 look the same where the random base is a
+    /// multiple of a huge page.
+    #[test]
+    fn copies_on_the_pool_are_of_no_object() {
+        let maps = parse_maps(
+            b"\
+00400000-00800000 r-xp 00000000 00:11 128768                             /anon_hugepage (deleted)
+00800000-00c00000 r-xp 00400000 00:11 128768                             /anon_hugepage (deleted)
+00c00000-01000000 r-xp 00800000 00:11 128768                             /anon_hugepage (deleted)
+01000000-01002000 r-xp 00c00000 fe:00 10078454                           /tmp/wait.nosep
+01002000-01003000 r--p 00c01000 fe:00 10078454                           /tmp/wait.nosep
+01003000-01004000 rw-p 00c02000 fe:00 10078454                           /tmp/wait.nosep
+33595000-335b6000 rw-p 00000000 00:00 0                                  [heap]
+",
+        )
+        .unwrap();
+        let of_object: Vec<_> = maps.iter().filter(|m| m.may_be_of_object()).collect();
+        assert_eq!(of_object.iter().map(|m| m.offset).collect::<Vec<_>>(), [0xc0_0000, 0xc0_1000, 0xc0_2000]);
+
+        let only = |line: &str| parse_maps(line.as_bytes()).unwrap().remove(0);
+        let ours = only("400000-800000 r-xp 00000000 00:11 3 /memfd:hugelift (deleted)");
+        assert!(ours.is_copy_on_pool() && !ours.is_anonymous_hugetlb());
+        for program in [
+            "400000-800000 r-xp 00000000 00:01 3 /memfd:runc_cloned:/proc/self/exe (deleted)",
+            "400000-800000 r-xp 00000000 fe:00 3 /tmp/upgraded (deleted)",
+            "400000-800000 r-xp 00000000 fe:00 3 /anon_hugepage",
+            "400000-800000 r-xp 00000000 fe:00 3 /memfd:hugelift",
+        ] {
+            assert!(only(program).may_be_of_object(), "{program}");
+        }
     }
 }

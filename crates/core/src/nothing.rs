@@ -2,10 +2,11 @@
 //! Says in one line why nothing of a program is on huge pages.
 
 use crate::addr::{PageSize, human_bytes};
+use crate::advice::{About, can_be_separated};
 use crate::plan::Plan;
 use crate::printable::Escape;
 use crate::skip::{Reason, Skip};
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Object, Snapshot};
 use std::collections::BTreeMap;
 
 /// Returns the reason that `plan` gives for most bytes, with their number and part: the most important
@@ -33,12 +34,18 @@ pub fn why_nothing(snapshot: &Snapshot, plan: &Plan, page: PageSize) -> String {
         1 => format!("no part that was asked for is as large as a page of {page}; "),
         _ => String::new(),
     };
-    let object = snapshot
-        .objects
-        .get(skip.object)
-        .map_or(String::new(), |object| format!(" of {}", object.path.escaped()));
+    let object = snapshot.objects.get(skip.object);
+    // Code for which a huge page is worth its memory can move onto one of its own.
+    let program = snapshot.objects.iter().find(|object| object.executable).or(object);
+    let is_code = |object: &Object| can_be_separated(skip.part, object.bias, bytes, page.bytes());
+    let separate = match (object.is_some_and(is_code) && skip.reason.is_cured_by_own_pages(), program) {
+        (true, Some(program)) => skip.reason.hint_for(&About::program(&program.path)),
+        _ => None,
+    };
+    let separate = separate.map_or(String::new(), |hint| format!("; {hint}"));
+    let object = object.map_or(String::new(), |object| format!(" of {}", object.path.escaped()));
     let (bytes, part, reason) = (human_bytes(bytes), skip.part, &skip.reason);
-    format!("{small}{bytes} of {part}{object}: {reason}")
+    format!("{small}{bytes} of {part}{object}: {reason}{separate}")
 }
 
 #[cfg(test)]

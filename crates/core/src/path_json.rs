@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Writes and reads paths in the JSON of records and notes without loss, in the form of
-//! [`Untrusted`](crate::printable::Untrusted): a string or an array of bytes.
+//! [`Untrusted`]: a string or an array of bytes.
 //!
 //! It is for `#[serde(with = "path_json")]`. serde's own form of a path fails if the path is not UTF-8.
 

@@ -188,6 +188,29 @@ pub fn plan(snapshot: &Snapshot, policy: &Policy) -> Plan {
     planner::plan(snapshot, policy)
 }
 
+/// Plans as [`plan`] does, where it is not known yet which code was written to. `look` returns the mappings of such code
+/// that overlap the ranges of a plan, and is asked again about each new plan: what one range leaves of a pool, another
+/// gets.
+///
+/// # Errors
+/// The first of `look`.
+pub fn plan_unwritten<E>(
+    snapshot: &mut Snapshot,
+    policy: &Policy,
+    look: impl Fn(&Snapshot, &[Range]) -> Result<Vec<Range>, E>,
+) -> Result<Plan, E> {
+    loop {
+        let plan = plan(snapshot, policy);
+        let lifted: Vec<Range> = plan.spans.iter().map(|span| span.range).collect();
+        let mut found = look(snapshot, &lifted)?;
+        found.retain(|range| !snapshot.patched.contains(range));
+        if found.is_empty() {
+            return Ok(plan);
+        }
+        snapshot.patched.extend(found);
+    }
+}
+
 /// Returns what a store could hold of `snapshot` for all processes: the whole huge pages of every
 /// read-only part that `policy` wants lifted, with the object's index and the part.
 pub fn shareable(snapshot: &Snapshot, policy: &Policy) -> Vec<(usize, Part, Range)> {

@@ -266,8 +266,6 @@ impl Move {
 /// # Errors
 /// Returns the fault of the step that failed. The image is then whole and where it was.
 pub fn carry_out<T: ExecStopped>(target: &mut T, plan: &Move, layout: &Layout) -> Result<Vec<Range>, Fault> {
-    // Finds out whether the kernel allows the call. It changes nothing.
-    target.set_layout(layout)?;
     let mut copied = Vec::new();
     let new = layout.with_image(plan);
     let result = copy(target, plan, &mut copied).and_then(|()| target.switch(&new));

@@ -20,7 +20,7 @@ pub mod summary;
 mod wants;
 
 use crate::addr::{Addr, PageSize, Range};
-use crate::advice::{About, Mapped};
+use crate::advice::{About, Mapped, can_be_separated};
 use crate::apply::Outcome;
 use crate::collapse::Area;
 use crate::plan::{Plan, plan};
@@ -121,6 +121,9 @@ pub struct ObjectReport {
     pub parts: Vec<PartReport>,
     /// It is the program itself, not a shared object or the loader.
     pub executable: bool,
+    /// What loading added to the stated addresses.
+    #[serde(skip)]
+    pub bias: u64,
     /// Bytes of its text and read-only data that are on huge pages in the page cache now; set by
     /// [`Report::set_page_cache`] for a program that does not run.
     pub page_cache_bytes: Option<u64>,
@@ -215,6 +218,7 @@ impl Report {
                 build_id: object.build_id.clone(),
                 parts: Vec::new(),
                 executable: object.executable,
+                bias: object.bias,
                 page_cache_bytes: None,
             })
             .collect();
@@ -294,7 +298,8 @@ impl Report {
                 let running = running.filter(|_| matches!(part.part, Part::Text | Part::Rodata));
                 let about = about.clone().running_as(running);
                 for skip in &mut part.skips {
-                    if let Some(hint) = skip.why.command(&about) {
+                    let moves = can_be_separated(part.part, object.bias, skip.bytes, self.page_size);
+                    if let Some(hint) = skip.why.command(&about.clone().with_code_that_moves(moves)) {
                         skip.hint = hint;
                     }
                 }

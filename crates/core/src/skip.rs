@@ -174,6 +174,11 @@ impl Reason {
         matches!(self, Reason::NotAligned(_) | Reason::Neighbour(_) | Reason::Beside(_) | Reason::KeptFree(_))
     }
 
+    /// Returns whether code with this reason would be lifted if it had huge pages of its own.
+    pub fn is_cured_by_own_pages(&self) -> bool {
+        matches!(self, Reason::TooSmall(_) | Reason::Neighbour(_) | Reason::Beside(_))
+    }
+
     /// Joins this reason with `other` of the same kind: what was needed adds up, and what was
     /// available is what the first of them found.
     pub fn and(&self, other: &Reason) -> Reason {

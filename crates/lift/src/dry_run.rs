@@ -2,9 +2,11 @@
 //! `hugelift run --dry-run`: what would be lifted, onto what; nothing is started.
 
 use crate::Failure;
-use crate::options::{LiftOptions, Verbosity};
+use crate::allocator::allocator_settings;
+use crate::options::{StartOptions, Verbosity};
 use crate::report::copied_later;
 use hugelift_core::addr::{PageSize, human_bytes};
+use hugelift_core::malloc::Setting;
 use hugelift_core::nothing::why_nothing;
 use hugelift_core::plan::{Plan, Span, plan};
 use hugelift_core::policy::{Backing, PageChoice, Policy};
@@ -26,7 +28,7 @@ use std::path::Path;
 ///
 /// # Errors
 /// The program cannot be read, or standard output cannot be written.
-pub(crate) fn dry_run(path: &Path, policy: &Policy, options: &LiftOptions) -> Result<(), Failure> {
+pub(crate) fn dry_run(path: &Path, policy: &Policy, options: &StartOptions) -> Result<(), Failure> {
     let wanted = Wanted { policy, huge: thp_page() };
     let mut program = of_file(path, Some(wanted)).map_err(|error| error.to_string())?;
     for missing in &program.missing {
@@ -46,10 +48,16 @@ pub(crate) fn dry_run(path: &Path, policy: &Policy, options: &LiftOptions) -> Re
     let mut report = Report::new(&program.snapshot, None, &plan, None);
     report.assumed_addresses = true;
     let page = policy.page.named().or(program.snapshot.machine.thp_page).unwrap_or(PageSize::MB2);
-    let style =
-        Style { width: terminal::width().unwrap_or(80), verbose: options.verbosity >= Verbosity::Summary };
+    let style = Style {
+        width: terminal::width().unwrap_or(80),
+        verbose: options.lift.verbosity >= Verbosity::Summary,
+    };
     let later = copied_later(&plan).map_or(String::new(), |line| format!("\n{line}\n"));
-    let shown = text(&report, &style) + &spans(&program.snapshot, &plan, page) + &later;
+    let asks = match allocator_settings(options.malloc, path, policy) {
+        Ok(settings) => settings.iter().map(asks).collect(),
+        Err(why) => format!("\n--malloc: {why}\n"),
+    };
+    let shown = text(&report, &style) + &spans(&program.snapshot, &plan, page) + &later + &asks;
     Ok(console::print(&shown)?)
 }
 
@@ -66,6 +74,10 @@ fn spans(snapshot: &Snapshot, plan: &Plan, page: PageSize) -> String {
             writeln!(out, "  lift {size} of {} of {} on {}", span.part, path.unwrap_or_default(), ways(span));
     }
     out
+}
+
+fn asks(Setting { name, value }: &Setting) -> String {
+    format!("\n{name}={value} is set: its allocator asks for huge pages as it takes memory\n")
 }
 
 /// Returns text such as "hugetlb pages of 2 MB, else thp pages of 2 MB".

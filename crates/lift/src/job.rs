@@ -9,6 +9,7 @@ use crate::options::{AfterFork, Verbosity};
 use crate::placement::Placement;
 use crate::prime::Primed;
 use hugelift_core::addr::PageSize;
+use hugelift_core::malloc::Setting;
 use hugelift_core::maps::Mapping;
 use hugelift_core::policy::{Backing, Policy};
 use hugelift_core::relocate::{Image, Move};
@@ -35,6 +36,8 @@ pub struct LiftJob {
     pub(crate) adopts: bool,
     /// Why data is not taken from the pool although it was asked for.
     pub(crate) unguarded: Option<String>,
+    /// What the program's allocators are asked by.
+    pub(crate) allocator: Vec<Setting>,
     /// What the launcher has primed.
     pub(crate) primed: Primed,
     /// The size of a transparent huge page, read before the exec stop; `None` if the kernel has none.
@@ -59,7 +62,7 @@ impl LiftHooks for LiftJob {
 
     /// Returns the huge page at which a heap that is to be lifted must begin.
     fn heap_page(&self) -> Option<PageSize> {
-        thp_page().filter(|_| self.policy.parts.contains(&Part::Heap))
+        self.huge.filter(|_| self.policy.parts.contains(&Part::Heap))
     }
 
     fn placed(&mut self, result: Result<(), &Fault>) {
@@ -94,11 +97,14 @@ impl LiftHooks for LiftJob {
     /// Looks at the program, plans, applies the plan, and reports.
     fn lift(&mut self, pid: u32, target: &mut Remote) -> Verdict {
         let began = Instant::now();
-        let before = match self.take_snapshot(pid, target) {
-            Ok(before) => before,
+        let found = self.take_snapshot(pid, target).and_then(|mut before| {
+            let (plan, guard) = self.choose(pid, &mut before)?;
+            Ok((before, plan, guard))
+        });
+        let (before, mut plan, guard) = match found {
+            Ok(found) => found,
             Err(why) => return self.bypass(&why),
         };
-        let (mut plan, guard) = self.choose(pid, &before);
         self.placement.blame(&mut plan);
         let lifted = Lifted::apply(pid, target, before, plan, began);
         if let Some(guard) = guard {
@@ -135,6 +141,7 @@ impl LiftJob {
             mark: lifts_children.then(new_mark),
             adopts: launch::adopts_orphans(),
             unguarded: None,
+            allocator: Vec::new(),
             primed: Primed::default(),
             huge: None,
             placement: Placement::default(),

@@ -4,7 +4,7 @@
 use crate::job::LiftJob;
 use hugelift_core::addr::{PageSize, Range};
 use hugelift_core::apply::{Outcome, apply, lifted};
-use hugelift_core::plan::{Plan, Span, plan};
+use hugelift_core::plan::{Plan, Span, plan_unwritten};
 use hugelift_core::policy::{Backing, Copies, PageChoice, SpanChoice};
 use hugelift_core::snapshot::{Machine, Object, Snapshot};
 use hugelift_os::launch::bypass::Bypass;
@@ -105,14 +105,20 @@ impl LiftJob {
     }
 
     /// Chooses what is lifted; also finds the guard of fork(2) if the choice needs one.
-    pub(crate) fn choose(&mut self, pid: u32, before: &Snapshot) -> (Plan, Option<Guard>) {
+    pub(crate) fn choose(
+        &mut self,
+        pid: u32,
+        before: &mut Snapshot,
+    ) -> Result<(Plan, Option<Guard>), Bypass> {
         let guard = self.takes_data_from_pool().then(|| self.guard(pid, before)).flatten();
-        let mut all = plan(before, &self.policy);
+        let look =
+            |before: &Snapshot, lifted: &[Range]| snapshot::find_patched(Process::new(pid), before, lifted);
+        let mut all = plan_unwritten(before, &self.policy, look)?;
         if let Some(Err(why)) = guard.as_ref().map(|guard| guard.tell(&planned_on_pool(&all))) {
             self.leave_pool(&why.to_string());
-            all = plan(before, &self.policy);
+            all = plan_unwritten(before, &self.policy, look)?;
         }
-        (all, guard)
+        Ok((all, guard))
     }
 
     /// Finds the guard of fork(2) in the program; without one, its data stays off the pool.

@@ -13,7 +13,7 @@ use hugelift_core::plan::{Plan, Span};
 use hugelift_core::policy::Backing;
 use hugelift_core::printable::{Escape, quoted};
 use hugelift_core::report::Report;
-use hugelift_core::report::summary::{nothing, summary};
+use hugelift_core::report::summary::{nothing, nothing_yet, parts};
 use hugelift_core::skip::Reason;
 use hugelift_core::snapshot::{Part, Snapshot};
 use hugelift_core::worth::{self, Account};
@@ -120,7 +120,12 @@ impl LiftJob {
         report.pid = Some(*pid);
         report.advise(&[self.asked.program.as_os_str()], |_| false, None);
         if is_summed_up {
-            let line = summary(&self.policy, before, plan, &report);
+            let line = parts(&self.policy, &report).unwrap_or_else(|| {
+                match self.allocator.is_empty() || before.machine.thp_off.is_some() {
+                    true => nothing(&self.policy, before, plan),
+                    false => nothing_yet(&self.policy, before, plan),
+                }
+            });
             self.asked.say(Verbosity::Summary, &format!("{line} ({:.1} ms)", took.as_secs_f64() * 1e3));
             if let Some(why) = self.placement.why_not_moved() {
                 let line = format!("more of it would be on huge pages at another base, but it stays: {why}");

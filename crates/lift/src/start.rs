@@ -2,7 +2,7 @@
 //! The launcher: the process that becomes the program, with a helper beside it that lifts it.
 
 use crate::Failure;
-use crate::allocator::ask_allocator;
+use crate::allocator::{allocator_settings, ask_allocator};
 use crate::asked::Asked;
 use crate::dry_run::dry_run;
 use crate::job::LiftJob;
@@ -73,7 +73,7 @@ pub fn start(options: &StartOptions, status: &EarlyStatus) -> Result<i32, Failur
         identity.assume()?;
     }
     if options.dry_run {
-        dry_run(&resolve(name)?, &policy, &options.lift)?;
+        dry_run(&resolve(name)?, &policy, options)?;
         return Ok(0);
     }
     let asked = Asked { program: name.into(), options: options.lift.clone(), report };
@@ -113,6 +113,9 @@ fn become_program(options: &StartOptions, job: &mut LiftJob, path: &Path) -> Res
     if job.policy.backings == [Backing::Pagecache] {
         job.prime(path);
     }
+    // The helper reports on them.
+    let allocator = allocator_settings(options.malloc, path, &job.policy);
+    job.allocator = allocator.clone().unwrap_or_default();
     let keep: Vec<_> = job.asked.report.iter().map(File::as_raw_fd).collect();
     let adopts = job.adopts;
     // The helper has a copy of the job: it is another process. Its hooks are in `job`, in the order of
@@ -124,7 +127,7 @@ fn become_program(options: &StartOptions, job: &mut LiftJob, path: &Path) -> Res
             Verdict::Start => None,
         },
     };
-    ask_allocator(options.malloc, path, job)?;
+    ask_allocator(options.malloc, allocator, job)?;
     if let Some(mark) = &job.mark {
         set_variable(MARK, mark).map_err(|e| format!("cannot set a variable: {e}"))?;
     }

@@ -23,10 +23,11 @@ const METHOD: &str = "Hodges-Lehmann estimate of the ratio of each pair, \
      95 % interval by inverting Wilcoxon's signed-rank test";
 
 /// A figure of two runs that can be compared.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Figure {
     /// From the start to the end of the program, seconds.
+    #[default]
     Wall,
     /// User and system time of the program, and of hugelift's helper, seconds.
     Cpu,
@@ -231,7 +232,7 @@ pub struct Ratio {
 }
 
 /// The settings of the comparison and the machine.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Debug, Default, Serialize)]
 pub struct Setting {
     /// CPU, guest or not, kernel, THP mode, date.
     pub host: String,

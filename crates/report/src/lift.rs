@@ -3,6 +3,7 @@
 
 use crate::table::{LEFT, RIGHT, Table};
 use hugelift_core::addr::{Addr, PageSize, Range, human_bytes};
+use hugelift_core::advice::About;
 use hugelift_core::policy::SpanChoice;
 use hugelift_core::printable::{Escape, printable, thousands};
 use hugelift_core::report::{Entries, Fragment, Gain, ObjectReport, PartReport, Report, SkipReport};
@@ -96,7 +97,8 @@ fn reason(skip: &SkipReport) -> String {
 }
 
 fn folded(out: &mut String, report: &Report, style: &Style) {
-    let names: Vec<String> = report.objects.iter().filter(|o| shown(o, style).is_empty()).map(name).collect();
+    let hidden: Vec<&ObjectReport> = report.objects.iter().filter(|o| shown(o, style).is_empty()).collect();
+    let names: Vec<String> = hidden.iter().map(|object| name(object)).collect();
     if names.is_empty() {
         return;
     }
@@ -106,6 +108,18 @@ fn folded(out: &mut String, report: &Report, style: &Style) {
     }
     let objects = if names.len() == 1 { "object" } else { "objects" };
     let _ = writeln!(out, "{} {objects} with nothing to lift (-v shows all): {list}", names.len());
+    // Most of them are small. Some have code that is worth a page.
+    let is_worth = |part: &PartReport| {
+        let mut skips = part.skips.iter();
+        part.part == Part::Text && skips.any(|skip| skip.hint.is_some() && skip.why.is_cured_by_own_pages())
+    };
+    let worth = hidden.iter().filter(|object| object.parts.iter().any(is_worth)).count();
+    let program = report.objects.iter().find(|object| object.executable);
+    let hint = program
+        .and_then(|o| Reason::TooSmall(PageSize::new(report.page_size)?).hint_for(&About::program(&o.path)));
+    if let (1.., Some(hint)) = (worth, hint) {
+        let _ = writeln!(out, "code in {worth} of them could have huge pages of its own: {hint}");
+    }
 }
 
 fn bars(out: &mut String, report: &Report, style: &Style) {
@@ -304,6 +318,7 @@ pub(crate) mod tests {
                 build_id: None,
                 parts,
                 executable: true,
+                bias: 0,
                 page_cache_bytes: None,
             }],
             totals: BTreeMap::new(),
@@ -335,6 +350,20 @@ pub(crate) mod tests {
         assert!(shown(&report, 80).contains("▒▒▒▒"));
         report.objects[0].parts[0].fragments[0].huge = 8 * MB;
         assert!(shown(&report, 80).contains("████"));
+    }
+
+    #[test]
+    fn hidden_code_that_is_worth_a_page_is_named() {
+        let mut report = report(&[(0, MB)], 2 * MB);
+        let part = &mut report.objects[0].parts[0];
+        part.liftable_bytes = 0;
+        part.skips[0].why = Reason::TooSmall(PageSize::MB2);
+        assert!(!shown(&report, 80).contains("of its own"));
+        report.objects[0].parts[0].skips[0].hint = Some("help".into());
+        let line = "\ncode in 1 of them could have huge pages of its own: hugelift prime --replace --separate --with-libs ";
+        assert!(shown(&report, 80).contains(line), "{}", shown(&report, 80));
+        report.objects[0].parts[0].skips[0].why = Reason::NotLifted;
+        assert!(!shown(&report, 80).contains("of its own"));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A program that is kept running while the test examines it from outside.
 
-use super::run::{Cmd, End, Outcome, PATIENCE, end_group, shown, wait};
+use super::run::{Cmd, End, Outcome, PATIENCE, end_group, shown, spawn, wait};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Stdio};
@@ -30,7 +30,7 @@ impl Held {
         let words = shown(&cmd.words(options));
         let mut command = cmd.command(options);
         command.stdin(Stdio::piped());
-        let mut child = command.spawn().unwrap_or_else(|e| panic!("{words}: {e}"));
+        let mut child = spawn(&mut command).unwrap_or_else(|e| panic!("{words}: {e}"));
         let stdin = child.stdin.take();
         let mut held = Held { child, stdin, words };
         let program = program.canonicalize().unwrap_or_else(|e| panic!("{}: {e}", program.display()));

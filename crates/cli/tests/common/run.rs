@@ -72,6 +72,20 @@ pub struct Cmd {
     patience: Option<Duration>,
 }
 
+/// Starts a command, and tries again while its file is being written: a file that one test has just written stays open
+/// for writing in a child of another test until that child has executed its program.
+pub fn spawn(command: &mut Command) -> io::Result<Child> {
+    let until = Instant::now() + Duration::from_secs(5);
+    loop {
+        match command.spawn() {
+            Err(e) if e.kind() == io::ErrorKind::ExecutableFileBusy && Instant::now() < until => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            spawned => return spawned,
+        }
+    }
+}
+
 impl Cmd {
     /// Makes a command of a program and its arguments.
     pub fn new<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Cmd {
@@ -173,9 +187,7 @@ impl Cmd {
         self.run(Some(options))
     }
 
-    /// Runs the command, and again if a file cannot be executed for a moment: a file that one test has
-    /// just written stays open for writing in a child of another test until that child has executed
-    /// its program.
+    /// Runs the command, and again if hugelift cannot execute its program for a moment (see [`spawn`]).
     fn run(&self, options: Option<&[&str]>) -> Outcome {
         let until = Instant::now() + Duration::from_secs(5);
         loop {
@@ -184,7 +196,6 @@ impl Cmd {
                     assert!(Instant::now() < until, "{outcome:?}");
                 }
                 Ok(outcome) => return outcome,
-                Err(e) if e.kind() == io::ErrorKind::ExecutableFileBusy && Instant::now() < until => {}
                 Err(e) => panic!("{:?}: {e}", self.words(options)),
             }
             std::thread::sleep(Duration::from_millis(20));
@@ -193,7 +204,7 @@ impl Cmd {
 
     fn try_run(&self, options: Option<&[&str]>) -> io::Result<Outcome> {
         let words = self.words(options);
-        let mut child = self.command(options).spawn()?;
+        let mut child = spawn(&mut self.command(options))?;
         let deadline = Instant::now() + self.patience.unwrap_or(PATIENCE);
         let (stdout, stderr) = (collect(child.stdout.take()), collect(child.stderr.take()));
         if let Some(mut pipe) = child.stdin.take() {

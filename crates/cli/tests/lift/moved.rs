@@ -396,6 +396,23 @@ fn are_hit(primed: &Primed) {
     let probe = Uprobe::set(primed.path(), offset).expect("a uprobe");
     assert_eq!(held.finish().end, End::Code(0));
     assert_eq!(probe.hits().expect("a count"), 1);
+    drop(probe);
+    is_not_copied(primed, offset);
+}
+
+/// A copy of code that has a uprobe would keep its breakpoint after the uprobe has gone: such code stays.
+fn is_not_copied(primed: &Primed, offset: u64) {
+    let report = tempfile::NamedTempFile::new().expect("a file");
+    let options = ["--backing", "thp", "--quiet", "--report", report.path().to_str().expect("a name")];
+    let reason = || {
+        let outcome = Cmd::new([primed.path()]).args(["count", "37"]).lifted(&options);
+        assert_eq!((outcome.end, outcome.stderr.as_str()), (End::Code(0), ""));
+        std::fs::read_to_string(report.path()).expect("the report").contains("\"patched\"")
+    };
+    assert!(!reason());
+    let probe = Uprobe::set(primed.path(), offset).expect("a uprobe");
+    assert!(reason());
+    drop(probe);
 }
 
 /// Ten processes share one copy of what is huge: the sum of their shares is its size.

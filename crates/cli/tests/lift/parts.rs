@@ -112,6 +112,26 @@ fn the_heap_by_the_allocators_variable() {
     assert_eq!(heap(&[], None), 0);
 }
 
+/// A program without a whole huge page whose heap is huge as it grows is not said to have nothing.
+#[test]
+fn a_heap_to_come_is_named() {
+    need!("env");
+    let lines = |options: &[&str]| Cmd::new(["env"]).lifted(options).own_lines().join("\n");
+    let yet = "nothing on huge pages yet: its allocator asks for them as it takes memory; ";
+    let said = lines(&["-v", "--parts", "all"]);
+    assert!(said.contains("GLIBC_TUNABLES=") && said.contains(yet), "{said}");
+    let said = lines(&["-v", "--malloc", "thp"]);
+    assert!(said.contains(yet), "{said}");
+    let said = lines(&["-v", "--parts", "all", "--malloc", "off"]);
+    assert!(said.contains("nothing on huge pages: ") && !said.contains(yet), "{said}");
+    let planned = |options: &[&str]| Cmd::new(["env"]).lifted(&[&["--dry-run"], options].concat()).stdout;
+    let said = planned(&["--parts", "all"]);
+    let set = "GLIBC_TUNABLES=glibc.malloc.hugetlb=1 is set: its allocator asks for huge pages";
+    assert!(said.contains(set), "{said}");
+    let said = planned(&["--parts", "all", "--malloc", "off"]);
+    assert!(!said.contains("GLIBC_TUNABLES"), "{said}");
+}
+
 /// hugelift changes the user's environment only on request.
 #[test]
 fn variables_are_set_on_request_alone() {

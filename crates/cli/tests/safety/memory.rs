@@ -115,6 +115,7 @@ fn a_memory_limit_that_prevents_a_lift_is_named_and_the_hint_helps() {
     assert!(line.contains("256 MB"), "{line}");
     let spare = line.split("hugelift run ").nth(1).and_then(|rest| rest.split(',').next());
     let spare: Vec<&str> = spare.unwrap_or_else(|| panic!("no command in: {line}")).split(' ').collect();
+    assert_eq!(spare[0], "--spare", "{line}");
     let options = [&["--backing", "thp", "--strict"], &spare[..]].concat();
     let followed = cmd.lifted(&options);
     assert!(followed.end == End::Code(0) && followed.stderr.is_empty(), "{options:?}: {followed:?}");

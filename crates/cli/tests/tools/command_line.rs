@@ -1,20 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What all commands have in common: help, the version, `--color`. A check that each option is tested.
+//! What all commands have in common: help, the version, `--color`.
 
 use crate::common::recorded::Recorded;
 use crate::common::run::{End, NO_STORE};
 use crate::common::screen::Screen;
 use crate::common::{Cmd, HUGELIFT, Outcome};
 use clap::Command;
-use std::fs;
-use std::path::Path;
 
 fn hugelift(words: &[&str]) -> Outcome {
     Cmd::new([HUGELIFT]).args(words).env("HUGELIFT_STORE", NO_STORE).bare()
 }
 
 /// Calls `look` with each command, and with the words that name it.
-fn each(command: &Command, words: &[&str], look: &mut impl FnMut(&Command, &[&str])) {
+pub fn each(command: &Command, words: &[&str], look: &mut impl FnMut(&Command, &[&str])) {
     look(command, words);
     command.get_subcommands().for_each(|inner| each(inner, &[words, &[inner.get_name()]].concat(), look));
 }
@@ -111,35 +109,4 @@ fn color_decides_for_a_terminal() {
         screen.press("q");
         assert_eq!(screen.end().0, End::Code(0));
     }
-}
-
-/// An option that no test names is one that nobody has tried.
-#[test]
-fn each_option_is_named_by_a_test() {
-    fn read(folder: &Path, all: &mut String) {
-        for entry in fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path()) {
-            match entry.extension() {
-                _ if entry.is_dir() => read(&entry, all),
-                Some(extension) if extension == "rs" => *all += &fs::read_to_string(&entry).expect("a file"),
-                _ => {}
-            }
-        }
-    }
-    let mut tests = String::new();
-    read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests"), &mut tests);
-    let is_named = |option: &str| {
-        let ends = |rest: &str| !rest.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '-');
-        tests.match_indices(option).any(|(at, _)| ends(&tests[at + option.len()..]))
-    };
-    let mut missing = Vec::new();
-    each(&hugelift_cli::definition(), &[], &mut |command, words| {
-        for option in command.get_arguments().filter(|option| !option.is_positional()) {
-            let long = option.get_long().map(|long| format!("--{long}"));
-            let name = long.or(option.get_short().map(|short| format!("\"-{short}"))).expect("a name");
-            if !is_named(&name) {
-                missing.push(format!("{} {name}", words.join(" ")));
-            }
-        }
-    });
-    assert!(missing.is_empty(), "no test in crates/cli/tests names {missing:#?}");
 }

@@ -4,7 +4,7 @@
 use crate::common::browser::{Page, Scheme, VIEWS, browser};
 use crate::compare::json;
 use crate::skip;
-use hugelift_measure::comparison::{Comparison, Figure, Run, Setting, Side};
+use hugelift_measure::comparison::{Comparison, Run, Setting, Side};
 use hugelift_measure::stopping::Reached;
 use hugelift_report::html::compare::document;
 use serde_json::Value;
@@ -85,16 +85,8 @@ fn page_of(name: &str, ratios: &[f64]) -> String {
         why_not: None,
         runs: (0..ratios.len()).map(|i| run(i + 1, bare(i) * ratio(i))).collect(),
     };
-    let setting = Setting {
-        host: "a CPU".into(),
-        command: vec!["prog".into(), name.into()],
-        load: None,
-        figure: Figure::Wall,
-        higher_is_better: false,
-        bare_4k: false,
-        counts_transactions: false,
-        live: None,
-    };
+    let setting =
+        Setting { host: "a CPU".into(), command: vec!["prog".into(), name.into()], ..Setting::default() };
     let sides = vec![side("bare", &|_| 1.0), side(name, &|i| ratios[i])];
     document(&Comparison::new(setting, Reached::Pairs, sides)).expect("a page")
 }

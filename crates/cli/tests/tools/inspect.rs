@@ -211,6 +211,41 @@ fn the_table() {
     assert!(odd.contains("no hugetlb pool of 4 kB pages"), "{odd}");
 }
 
+/// Code that is too small for a whole huge page, but worth one, can have one; the command is named.
+#[test]
+fn the_command_that_gives_code_huge_pages_of_its_own() {
+    let names = |program: &Path, words: &[&str], libs: &str| {
+        let out = Command::new(HUGELIFT).args(words).arg(program).output().expect("hugelift runs");
+        let all = [out.stdout, out.stderr].concat();
+        let all = String::from_utf8(all).expect("UTF-8");
+        let wanted = format!("hugelift prime --replace --separate {libs}{} ", program.display());
+        (all.contains(&wanted), all)
+    };
+    let sized = |bytes, flags: &[&str]| fat("ran").size(bytes).flags(flags).build();
+    let pie = sized(1 << 20, &[]);
+    let whole = "--with-libs ";
+    for (words, libs) in [
+        (&["inspect"][..], whole),
+        (&["inspect", "-v"], ""),
+        (&["run", "--dry-run"], whole),
+        (&["run", "-v"], whole),
+        (&["prime", "--check"], ""),
+    ] {
+        let (is_named, all) = names(&pie, words, libs);
+        assert!(is_named, "{words:?}: {all}");
+    }
+    // Too little code, and code that cannot move.
+    for program in [sized(100 << 10, &[]), sized(1 << 20, &["-no-pie"])] {
+        let (is_named, all) = names(&program, &["inspect", "-v"], "");
+        assert!(!is_named, "{}: {all}", program.display());
+    }
+    // It is so: the command finds a page for it.
+    let options = ["prime", "--replace", "--separate", "--dry-run"];
+    let out = Command::new(HUGELIFT).args(options).arg(&pie).output().expect("hugelift runs");
+    let shown = String::from_utf8_lossy(&out.stdout);
+    assert!(out.status.success() && shown.contains(" on 2 MB, "), "{shown}");
+}
+
 /// Checks that inspect prints one line on stderr and nothing on stdout, and ends with this status.
 fn refused(target: impl AsRef<OsStr>, status: i32, words: &str) {
     let target = target.as_ref();

@@ -20,6 +20,8 @@ mod lab_agree;
 mod lab_memory;
 mod lab_reclaim;
 mod ministat;
+mod options;
+mod package_checks;
 mod packages;
 mod pictures;
 mod pool;

@@ -17,14 +17,14 @@ const EPOCH: u32 = 1_700_000_000;
 
 /// A folder `command` with the files of a package, and `manual` with those of `ci/manual.sh`. All are made of their
 /// names.
-fn inputs() -> TempDir {
+pub fn inputs() -> TempDir {
     let dir = built();
     stand_in(&dir.path().join("command"), &["third-party.txt"]);
     dir
 }
 
 /// Makes packages of these files for this machine's architecture, into the folder `to`.
-fn make(inputs: &Path, formats: &[&str], to: &Path) {
+pub fn make(inputs: &Path, formats: &[&str], to: &Path) {
     let words = [&[std::env::consts::ARCH], formats].concat();
     let (epoch, maintainer) = (EPOCH.to_string(), "A Packager <packager@example.org>");
     let (command, manual) = (inputs.join("command"), inputs.join("manual"));
@@ -50,7 +50,7 @@ fn tarball() -> String {
     format!("hugelift-{}-{}.tar.gz", version(), std::env::consts::ARCH)
 }
 
-fn deb() -> String {
+pub fn deb() -> String {
     let arch = if cfg!(target_arch = "x86_64") { "amd64" } else { "arm64" };
     format!("hugelift_{}_{arch}.deb", version())
 }
@@ -142,7 +142,7 @@ fn the_packages_have_the_same_files_of_root_and_of_one_time() {
 
 /// Returns the release binary with its library, stripped, in the place of those of `inputs`; `None` if there is
 /// none.
-fn release() -> Option<TempDir> {
+pub fn release() -> Option<TempDir> {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("the target folder");
     stripped(&target.join("release"))
 }

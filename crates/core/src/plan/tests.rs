@@ -201,6 +201,32 @@ fn code_with_a_breakpoint() {
     assert_eq!(refused(&snapshot, &on(&[Backing::Thp])), Reason::Patched);
 }
 
+/// The pages of the pool that the first object does not get are the second one's, whose code was written to as well.
+#[test]
+fn code_with_a_breakpoint_in_the_second_plan() {
+    let distance = 1 << 30;
+    let mut snapshot = program(TEXT);
+    snapshot.machine.pools = vec![pool(PAGE, 2)];
+    let file = FileId { inode: FILE.inode + 1, ..FILE };
+    let object = Object { file, bias: distance, executable: false, ..snapshot.objects[0].clone() };
+    let up = r(TEXT.start.0 + distance, TEXT.end.0 + distance);
+    snapshot.objects.push(object);
+    snapshot.mappings.insert(1, Mapping { file, ..mapping(up, Prot::RX) });
+    let look = |snapshot: &Snapshot, lifted: &[Range]| {
+        let code = snapshot.mappings.iter().map(|m| m.range).filter(|m| [TEXT, up].contains(m));
+        let overlaps = |m: &Range| lifted.iter().any(|range| range.intersect(*m).is_some());
+        Ok::<_, ()>(code.filter(overlaps).collect())
+    };
+    let lifted =
+        |snapshot: &Snapshot| plan(snapshot, &on(&[Backing::Hugetlb])).spans.first().map(|s| s.object);
+    assert_eq!(lifted(&snapshot), Some(0));
+    let mut first_known = snapshot.clone();
+    first_known.patched = vec![TEXT];
+    assert_eq!(lifted(&first_known), Some(1));
+    let plan = plan_unwritten(&mut snapshot, &on(&[Backing::Hugetlb]), look).unwrap();
+    assert_eq!((plan.spans, snapshot.patched), (vec![], vec![TEXT, up]));
+}
+
 #[test]
 fn branch_protection_is_no_obstacle() {
     let mut snapshot = program(r(0, 8 * MB));

@@ -2,6 +2,7 @@
 //! What prevents pages of a file from being huge in the page cache.
 
 use crate::addr::{PageSize, human_bytes};
+use crate::advice::separate;
 use crate::printable::{Untrusted, quoted};
 use serde::Serialize;
 use std::fmt;
@@ -90,6 +91,7 @@ impl Obstacle {
     pub fn hint_for(&self, file: &Path) -> Option<String> {
         let file = quoted(file.as_os_str());
         let hint = match self {
+            Obstacle::TooSmall(_) => separate(&file),
             Obstacle::BeingWritten(_) | Obstacle::Changed => {
                 format!("when it is complete: hugelift prime {file}")
             }

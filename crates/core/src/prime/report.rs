@@ -3,6 +3,7 @@
 
 use super::{Candidate, Holder, Obstacle};
 use crate::addr::{PageSize, human_bytes};
+use crate::advice::least_code;
 use crate::printable::Untrusted;
 use crate::snapshot::Part;
 use serde::{Serialize, Serializer};
@@ -130,8 +131,16 @@ impl SegmentReport {
 impl FileReport {
     /// Reports on a file with these segments.
     pub fn new(path: Untrusted, mut segments: Vec<SegmentReport>) -> FileReport {
-        for blocked in segments.iter_mut().flat_map(|segment| &mut segment.obstacles) {
-            blocked.hint = blocked.obstacle.hint_for(&path);
+        for segment in &mut segments {
+            let (part, bytes) = (segment.part, segment.bytes);
+            // What is in no huge page can get one if it is code, and enough of it.
+            let helps = |obstacle: &Obstacle| match obstacle {
+                Obstacle::TooSmall(page) => part == Part::Text && bytes >= least_code(page.bytes()),
+                _ => true,
+            };
+            for blocked in &mut segment.obstacles {
+                blocked.hint = blocked.obstacle.hint_for(&path).filter(|_| helps(&blocked.obstacle));
+            }
         }
         FileReport {
             path,
@@ -232,10 +241,16 @@ pub fn text(report: &PrimeReport, verbose: bool) -> String {
     match report.files.len() - shown.len() {
         0 => {}
         1 if shown.is_empty() => {
-            let _ = writeln!(out, "{}: no whole huge page", report.files[0].path);
+            let file = &report.files[0];
+            let _ = writeln!(out, "{}: no whole huge page", file.path);
+            let mut obstacles = file.segments.iter().flat_map(|segment| &segment.obstacles);
+            if let Some(hint) = obstacles.find_map(|blocked| blocked.hint.as_ref()) {
+                let _ = writeln!(out, "    {hint}");
+            }
         }
         n => {
-            let _ = writeln!(out, "{n} files without a whole huge page");
+            let files = if n == 1 { "file" } else { "files" };
+            let _ = writeln!(out, "{n} {files} without a whole huge page");
         }
     }
     out
@@ -263,7 +278,7 @@ mod tests {
         let report = PrimeReport::new(Some(PageSize::MB2), vec![file, FileReport::default()]);
         let shown = text(&report, false);
         assert!(shown.contains("\n    4 MB of text: the kernel found no free huge page for it\n"), "{shown}");
-        assert!(shown.ends_with("1 files without a whole huge page\n"), "{shown}");
+        assert!(shown.ends_with("1 file without a whole huge page\n"), "{shown}");
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(json["files"][0]["segments"][1]["obstacles"][0]["reason"], "fragmented");
         assert_eq!(json["files"][0]["segments"][1]["obstacles"][0]["bytes"], 4 << 20);
@@ -275,6 +290,14 @@ mod tests {
         let report = PrimeReport::new(Some(PageSize::MB2), vec![small]);
         assert!(report.is_huge());
         assert_eq!(text(&report, false), "/bin/true: no whole huge page\n");
+        // Half a megabyte of code may have a page of its own; of constants it may not.
+        for (part, has_help) in [(Part::Text, true), (Part::Rodata, false)] {
+            let candidate = Candidate { part, offset: 0, bytes: 512 << 10, whole: 0, first: None };
+            let file = FileReport::new("/bin/x".into(), vec![SegmentReport::new(&candidate, PageSize::MB2)]);
+            let shown = text(&PrimeReport::new(Some(PageSize::MB2), vec![file]), false);
+            let help = "\n    hugelift prime --replace --separate /bin/x ";
+            assert_eq!(shown.contains(help), has_help, "{shown}");
+        }
         let failed = FileReport::failed("/x".into(), "cannot read /x: no".into());
         assert!(!PrimeReport::new(None, vec![failed]).is_huge());
     }

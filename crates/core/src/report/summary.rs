@@ -11,6 +11,11 @@ use crate::snapshot::{Part, Snapshot};
 
 /// Returns text such as "text 24 of 24 MB, rodata 50 of 52 MB on huge pages".
 pub fn summary(policy: &Policy, before: &Snapshot, plan: &Plan, report: &Report) -> String {
+    parts(policy, report).unwrap_or_else(|| nothing(policy, before, plan))
+}
+
+/// Returns the summary of what is liftable; `None` if nothing is.
+pub fn parts(policy: &Policy, report: &Report) -> Option<String> {
     let wanted = |part: &Part, t: &Total| t.liftable_bytes > 0 && policy.parts.contains(part);
     let parts = report.totals.iter().filter(|(part, t)| wanted(part, t));
     let parts: Vec<String> = parts
@@ -27,14 +32,23 @@ pub fn summary(policy: &Policy, before: &Snapshot, plan: &Plan, report: &Report)
             now + &later + &unseen
         })
         .collect();
-    match parts.as_slice() {
-        [] => nothing(policy, before, plan),
-        parts => format!("{} on huge pages", parts.join(", ")),
-    }
+    (!parts.is_empty()).then(|| format!("{} on huge pages", parts.join(", ")))
 }
 
 /// Returns text such as "nothing on huge pages: 1.5 MB of text of /lib/libc.so.6: too small: ...".
 pub fn nothing(policy: &Policy, before: &Snapshot, plan: &Plan) -> String {
+    format!("nothing on huge pages: {}", why(policy, before, plan))
+}
+
+/// Returns the same text for a program whose allocator asks for huge pages.
+pub fn nothing_yet(policy: &Policy, before: &Snapshot, plan: &Plan) -> String {
+    format!(
+        "nothing on huge pages yet: its allocator asks for them as it takes memory; {}",
+        why(policy, before, plan)
+    )
+}
+
+fn why(policy: &Policy, before: &Snapshot, plan: &Plan) -> String {
     let page = policy.page.named().or(before.machine.thp_page).unwrap_or(PageSize::MB2);
-    format!("nothing on huge pages: {}", why_nothing(before, plan, page))
+    why_nothing(before, plan, page)
 }

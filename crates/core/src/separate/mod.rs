@@ -2,7 +2,7 @@
 //! Gives the code of an ELF file huge pages of its own: `hugelift align --separate`.
 //!
 //! `align` moves offsets in the file only, so that code shares its first and last huge page with what
-//! lies beside it, and those stay small. Here *addresses* move too. There are three ways; [`layout`] chooses.
+//! lies beside it, and those stay small. Here *addresses* move too. There are three ways; `layout` chooses.
 //!
 //! ```text
 //! before            [ headers, symbols ][ code ][ rodata ][ data ]
@@ -19,7 +19,7 @@
 //!
 //! [`Way::All`] moves everything by one distance. It is for files that have constants or code before the
 //! code: only what holds an absolute address changes. Constants that lie in a huge page of the code become executable
-//! ([`extents`]).
+//! (`extents`).
 //!
 //! [`Way::Stay`] moves no address: it is for files that are linked for fixed ones. Only the edges between code and
 //! constants move, so that more huge pages are whole.
@@ -57,6 +57,7 @@ pub use refusal::Refusal;
 pub use split::separate_debug;
 
 use crate::addr::PageSize;
+use crate::advice::least_code;
 use crate::align::{self, tables::Tables};
 
 /// What the caller wants.
@@ -69,7 +70,7 @@ pub struct Options {
 impl Options {
     /// Returns the usual options for huge pages of size `page`: a quarter of one must be code.
     pub fn usual(page: PageSize) -> Options {
-        Options { least: page.bytes() / 4 }
+        Options { least: least_code(page.bytes()) }
     }
 }
 

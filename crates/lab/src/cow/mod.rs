@@ -117,7 +117,7 @@ impl Measured {
 pub struct Options {
     /// Sizes of the memory in huge pages, in the order in which they are measured.
     pub huge_pages: Vec<u64>,
-    /// How often each case of up to [`OFTEN`] huge pages is repeated.
+    /// How often each case of up to `OFTEN` huge pages is repeated.
     pub rounds: u64,
     /// The memory of whole processes in huge pages; `None` if they are not measured.
     pub whole: Option<u64>,

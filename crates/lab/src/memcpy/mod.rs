@@ -4,7 +4,7 @@
 //! from a source that was never written is slower with transparent huge pages than without, which says
 //! nothing about memory with content.
 //!
-//! Huge pages are switched on and off per mapping, by madvise(2). [`source`] looks up what each source
+//! Huge pages are switched on and off per mapping, by madvise(2). `source` looks up what each source
 //! really is.
 
 mod blocks;

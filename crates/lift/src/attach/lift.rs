@@ -12,7 +12,7 @@ use hugelift_core::complaints::complaints;
 use hugelift_core::plan::{Plan, Span, plan};
 use hugelift_core::policy::{Backing, Copies, Policy};
 use hugelift_core::report::summary::summary;
-use hugelift_core::restore::replaced;
+use hugelift_core::restore::{Replaced, replaced};
 use hugelift_core::skip::Reason;
 use hugelift_core::snapshot::{Object, Part, Snapshot, ThpOff};
 use hugelift_core::worth;
@@ -143,7 +143,13 @@ impl Lift {
         let mut plan = plan(&before, policy);
         // Copies that an earlier lift has made huge stay, and huge pages of the page cache if they are wanted.
         let copies = replaced(&before);
-        let is_copy = |range: Range| copies.iter().any(|copy| copy.range.covers(range));
+        // The kernel does not join the mappings of a copy on pages of the pool.
+        let is_copy = |range: Range| {
+            let without = |left: Vec<Range>, copy: &Replaced| {
+                left.into_iter().flat_map(|piece| piece.minus(copy.range)).collect()
+            };
+            copies.iter().fold(vec![range], without).is_empty()
+        };
         let is_cached =
             |span: &Span| span.attempts.first().is_some_and(|one| one.backing == Backing::Pagecache);
         let is_done = |span: &Span| is_copy(span.range) || is_cached(span) || span.part.is_writable();

@@ -45,8 +45,10 @@ pub(crate) struct Family {
     /// Processes that do not belong to the family, and when each was first seen; `None` for those that were
     /// there before the first look.
     strangers: BTreeMap<u32, Option<Instant>>,
-    /// The process that was made last when the list of processes was read.
+    /// The process that was made last when the list of processes was read, or could have been.
     newest: Option<u32>,
+    /// The list of processes has been read.
+    has_looked: bool,
     /// When the list is read again although no process was made.
     again: Option<Instant>,
     /// When all processes are looked at again, if a process was made.
@@ -111,6 +113,9 @@ impl Family {
     /// marks their environment.
     pub(crate) fn of_run(root: u32, mark: Option<&str>) -> Family {
         let mut family = Family::new(Kin::Run(Run::new(root, mark)), false);
+        // The helper, which is this process, is younger than the program. So the program has no children as long as
+        // no process is younger than the helper: after most short programs the list need not be read.
+        family.newest = Some(std::process::id());
         if let Ok(stat) = Process::new(root).stat() {
             family.add(root, &stat);
         }
@@ -152,6 +157,7 @@ impl Family {
             accounts: Accounts::default(),
             strangers: BTreeMap::from([(own, None)]),
             newest: None,
+            has_looked: false,
             again: None,
             all_again: Instant::now() + OLD_EVERY,
             unreadable: Vec::new(),
@@ -232,7 +238,7 @@ impl Family {
     /// Adds the new processes that belong to the family: by their parents, by what they are.
     fn find_new(&mut self, now: Instant) {
         let all: BTreeSet<u32> = Process::all().unwrap_or_default().into_iter().collect();
-        let is_first = self.newest.is_none();
+        let is_first = !std::mem::replace(&mut self.has_looked, true);
         if let (Kin::Run(Run { root, .. }), true) = (&self.kin, is_first) {
             // Older processes than the program have lower ids, unless ids have started again since.
             self.strangers.extend(all.range(..*root).map(|pid| (*pid, None)));

@@ -50,7 +50,7 @@ pub enum Finding {
 pub struct VariantResult {
     /// The variant.
     pub name: String,
-    /// The verdict on [`Comparison::figure`].
+    /// The verdict on `Setting::figure`.
     #[serde(flatten)]
     pub finding: Finding,
     /// No part of the program holds a whole huge page.

@@ -11,7 +11,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// The most that is read of a note or a dynamic section: a longer one is damaged, as no linker writes it.
@@ -163,8 +163,7 @@ pub(crate) fn open_head(path: &Path) -> Result<(File, Vec<u8>, FileId), FileErro
     if head.is_empty() {
         return Err(FileError::Empty { path: path.into() });
     }
-    let id = FileId { major: libc::major(meta.dev()), minor: libc::minor(meta.dev()), inode: meta.ino() };
-    Ok((file, head, id))
+    Ok((file, head, open::id(&meta)))
 }
 
 /// Reads `len` bytes from `offset` on, or up to the end of the file.

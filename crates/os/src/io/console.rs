@@ -29,10 +29,10 @@ pub fn print(text: &str) -> Result<(), PrintError> {
     write_out(&printable_lines(text))
 }
 
-/// Writes as [`print`] does, for text in which hugelift itself has put colours.
+/// Writes as [`print()`] does, for text in which hugelift itself has put colours.
 ///
 /// # Errors
-/// See [`print`].
+/// See [`print()`].
 pub fn print_coloured(text: &str) -> Result<(), PrintError> {
     write_out(&printable_coloured(text))
 }
@@ -43,10 +43,10 @@ fn write_out(text: &str) -> Result<(), PrintError> {
     or_closed(out.write_all(text.as_bytes()).and_then(|()| out.flush())).map_err(PrintError::Stdout)
 }
 
-/// Writes a result to stderr, as [`print`] does to stdout.
+/// Writes a result to stderr, as [`print()`] does to stdout.
 ///
 /// # Errors
-/// See [`print`].
+/// See [`print()`].
 pub fn print_to_stderr(text: &str) -> Result<(), PrintError> {
     or_closed(write_escaped_to_stderr(text)).map_err(PrintError::Stderr)
 }

@@ -5,6 +5,7 @@
 //! opened with `O_PATH`, which does nothing to it. Only if it is regular is it opened for reading, through
 //! that descriptor: it is the same file, whatever its path has become meanwhile.
 
+use hugelift_core::maps::FileId;
 use std::fs::{File, Metadata};
 use std::io::{self, Read};
 use std::os::fd::AsRawFd;
@@ -19,6 +20,12 @@ struct NotRegular;
 /// Returns the error for a file that is not regular.
 pub(crate) fn not_regular() -> io::Error {
     io::Error::other(NotRegular)
+}
+
+/// Returns which file this is, as `/proc/PID/maps` names it on most file systems: on btrfs and overlayfs that shows another
+/// device.
+pub fn id(meta: &Metadata) -> FileId {
+    FileId { major: libc::major(meta.dev()), minor: libc::minor(meta.dev()), inode: meta.ino() }
 }
 
 /// Returns whether a file was not opened because it is not regular.

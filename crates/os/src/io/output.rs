@@ -54,7 +54,7 @@ pub fn write(path: &Path, bytes: &[u8]) -> Result<(), OutputError> {
 /// Links, FIFOs and sockets of other users are refused.
 ///
 /// # Errors
-/// [`OutputError`], as for [`write`].
+/// [`OutputError`], as for [`write()`].
 pub fn open(path: &Path) -> Result<File, OutputError> {
     open_checked(path).map_err(|source| OutputError { path: path.into(), source })
 }

@@ -9,7 +9,7 @@
 //! 1. *Does the filter allow fork(2)?* It does if the parent was under the same filters when it forked this
 //!    process. Otherwise only an attempt shows it, which the user must request.
 //! 2. *Does it allow the other calls?* A child makes all calls of a lift once, and may be killed for it in
-//!    the launcher's place ([`trial`]).
+//!    the launcher's place (`trial`).
 //!
 //! The helper needs no such test. A helper that is killed ends the tracing, and the program goes on.
 

@@ -6,7 +6,7 @@
 
 use crate::arch;
 use crate::proc::memory;
-use hugelift_core::addr::Addr;
+use hugelift_core::addr::{Addr, Range};
 use hugelift_core::fields::kilobytes;
 use hugelift_core::maps::{Mapping, MapsError, parse_maps};
 use hugelift_core::printable::Untrusted;
@@ -190,6 +190,12 @@ impl Process {
             Some(pid) => PathBuf::from(format!("/proc/{pid}/{name}")),
             None => PathBuf::from(format!("/proc/self/{name}")),
         }
+    }
+
+    /// Returns the link to the file of exactly the mapping at `range` (proc_pid_map_files(5)). As a rule only root may
+    /// follow it.
+    pub fn map_file(self, range: Range) -> PathBuf {
+        self.path(&format!("map_files/{:x}-{:x}", range.start.0, range.end.0))
     }
 
     /// Reads `/proc/PID/name`.

@@ -15,6 +15,7 @@ use hugelift_core::maps::{FileId, Mapping};
 use hugelift_core::smaps::Usage;
 use hugelift_core::snapshot::{Machine, Object, Snapshot, Stored};
 use std::collections::{HashMap, HashSet};
+use std::fs::File;
 use std::path::PathBuf;
 
 /// The most that is read of a note or a dynamic section: a longer one is damaged, as no linker writes it.
@@ -35,11 +36,15 @@ const MAX_TRIES: u32 = 8;
 /// [`ProcError`] if the mappings cannot be read. An object that does not parse is left out.
 pub fn live(pid: Option<u32>, min_bytes: u64) -> Result<Snapshot, ProcError> {
     let process = pid.map_or(Process::OWN, Process::new);
-    take(process, min_bytes, probe(pid), &process.status()?, Checked::WholeHugePages)
+    let mut snapshot = of(process, min_bytes, probe(pid), &process.status()?)?;
+    let is_large = |m: &&Mapping| m.range.len() >= min_bytes;
+    let large: Vec<&Mapping> = snapshot.mappings.iter().filter(is_large).collect();
+    snapshot.patched = patched(process, &large, Checked::WholeHugePages)?;
+    Ok(snapshot)
 }
 
 /// Takes a snapshot as [`live`] does, of a process at its start whose status is known already, on a machine that
-/// was probed before.
+/// was probed before. It does not look for code that was written to ([`find_patched`]).
 ///
 /// # Errors
 /// See [`live`].
@@ -49,7 +54,33 @@ pub fn of(
     machine: Machine,
     status: &Status,
 ) -> Result<Snapshot, ProcError> {
-    take(process, min_bytes, machine, status, Checked::All)
+    let mut mappings = process.maps()?;
+    process.add_bti(&mut mappings)?;
+    // Without AT_ENTRY the executable is taken to be the first object: the kernel maps it
+    // below the shared ones.
+    let entry = process.auxv().ok().map(|a| Addr(a.entry)).filter(|a| a.0 != 0);
+    let finder = Finder { process, page: machine.base_page, mappings: &mappings, entry, min_bytes };
+    let mut objects = finder.objects();
+    put_executable_first(&mut objects, entry);
+    let special = if min_bytes == 0 || status.locked != Some(0) { special(process)? } else { Vec::new() };
+    let brk = if min_bytes == 0 { start_brk(process) } else { None };
+    let (patched, cached, stored) = (Vec::new(), Vec::new(), Stored::default());
+    Ok(Snapshot { objects, mappings, patched, special, cached, brk, machine, stored })
+}
+
+/// Returns the mappings with code that was written to, of those of which `ranges` are to be lifted. The kernel looks at
+/// each page for it, which takes a millisecond for 60 MB: too long for a start at which nothing of them is lifted.
+///
+/// # Errors
+/// [`ProcError`] if that cannot be read.
+pub fn find_patched(
+    process: Process,
+    snapshot: &Snapshot,
+    ranges: &[Range],
+) -> Result<Vec<Range>, ProcError> {
+    let is_lifted = |m: &&Mapping| ranges.iter().any(|range| range.intersect(m.range).is_some());
+    let lifted: Vec<&Mapping> = snapshot.mappings.iter().filter(is_lifted).collect();
+    patched(process, &lifted, Checked::All)
 }
 
 /// Where code is looked for that was written to.
@@ -60,28 +91,6 @@ enum Checked {
     /// In what whole huge pages can cover, as a running process is lifted by nothing else. The last page may hold
     /// code of a borrowed thread ([`crate::trace::caves`]).
     WholeHugePages,
-}
-
-fn take(
-    process: Process,
-    min_bytes: u64,
-    machine: Machine,
-    status: &Status,
-    checked: Checked,
-) -> Result<Snapshot, ProcError> {
-    let mut mappings = process.maps()?;
-    process.add_bti(&mut mappings)?;
-    // Without AT_ENTRY the executable is taken to be the first object: the kernel maps it
-    // below the shared ones.
-    let entry = process.auxv().ok().map(|a| Addr(a.entry)).filter(|a| a.0 != 0);
-    let finder = Finder { process, page: machine.base_page, mappings: &mappings, entry, min_bytes };
-    let mut objects = finder.objects();
-    put_executable_first(&mut objects, entry);
-    let patched = patched(process, &mappings, min_bytes, checked)?;
-    let special = if min_bytes == 0 || status.locked != Some(0) { special(process)? } else { Vec::new() };
-    let brk = if min_bytes == 0 { start_brk(process) } else { None };
-    let (cached, stored) = (Vec::new(), Stored::default());
-    Ok(Snapshot { objects, mappings, patched, special, cached, brk, machine, stored })
 }
 
 /// Returns where the heap of a process begins, or will; `None` if the kernel hides that.
@@ -107,19 +116,16 @@ fn special(process: Process) -> Result<Vec<(Range, Attribute)>, ProcError> {
     Ok(special)
 }
 
-/// Returns the mappings of code, of at least `min_bytes`, that hold pages which are no longer the file's.
-fn patched(
-    process: Process,
-    mappings: &[Mapping],
-    min_bytes: u64,
-    checked: Checked,
-) -> Result<Vec<Range>, ProcError> {
-    let is_code = |m: &&Mapping| m.is_file() && m.prot.exec && !m.prot.write && m.range.len() >= min_bytes;
+/// Returns those of `mappings` that are code and hold pages which are no longer the file's.
+fn patched(process: Process, mappings: &[&Mapping], checked: Checked) -> Result<Vec<Range>, ProcError> {
+    // All pages of a copy are its own.
+    let is_file = |m: &Mapping| m.is_file() && !m.is_copy_on_pool();
+    let is_code = |m: &Mapping| is_file(m) && m.prot.exec && !m.prot.write;
     let pid = process.pid().cast_signed();
     let mut patched = Vec::new();
     let base = base_page().bytes();
     let leaves_end = |m: &Mapping| checked == Checked::WholeHugePages && keeps_its_end(m);
-    for mapping in mappings.iter().filter(is_code) {
+    for mapping in mappings.iter().filter(|m| is_code(m)) {
         let mut range = mapping.range;
         if leaves_end(mapping) {
             range.end.0 -= base;
@@ -134,7 +140,8 @@ fn patched(
                     let last = Addr(m.range.end.0 - base);
                     if leaves_end(m) && pagemap::is_own(pid, last).unwrap_or(false) { base } else { 0 }
                 };
-                let is_written = |u: &&Usage| is_code(&&u.mapping) && u.anonymous > in_end(&u.mapping);
+                let is_one = |m: &Mapping| is_code(m) && mappings.iter().any(|one| one.range == m.range);
+                let is_written = |u: &&Usage| is_one(&u.mapping) && u.anonymous > in_end(&u.mapping);
                 let written = usage.iter().filter(is_written);
                 return Ok(written.map(|u| u.mapping.range).collect());
             }
@@ -177,7 +184,7 @@ impl Finder<'_> {
         let wanted = self.wanted();
         let mut started: HashSet<FileId> = HashSet::new();
         let mut objects = Vec::new();
-        let of_files = self.mappings.iter().filter(|m| m.is_file() && !m.shared && wanted.contains(&m.file));
+        let of_files = self.mappings.iter().filter(|m| m.may_be_of_object() && wanted.contains(&m.file));
         for mapping in of_files.clone().filter(|m| m.offset == 0) {
             if let Some(object) = self.read_from_memory(mapping) {
                 started.insert(mapping.file);
@@ -222,12 +229,7 @@ impl Finder<'_> {
 
     /// Returns the object of which `mapping` maps a later page, with the headers that its file has.
     fn read_from_file(&self, mapping: &Mapping) -> Option<Object> {
-        if mapping.deleted {
-            return None;
-        }
-        let inside = mapping.path.strip_prefix("/").ok()?;
-        let path = self.process.path("root").join(inside);
-        let (file, _) = open::regular(&path).ok()?;
+        let file = self.open(mapping)?;
         let head = read_head(&file, HEAD_BYTES).ok()?;
         let deeper = |offset, size| read_at(&file, offset, size);
         let headers = Headers::parse_with(&head, deeper).ok()?;
@@ -250,6 +252,20 @@ impl Finder<'_> {
         };
         let bias = headers.segments.iter().filter(holds).map(bias).find(is_there)?;
         self.object(mapping, headers, &head, bias)
+    }
+
+    /// Opens the file that `mapping` maps, or what has taken its path.
+    fn open(&self, mapping: &Mapping) -> Option<File> {
+        if !mapping.deleted {
+            let inside = mapping.path.strip_prefix("/").ok()?;
+            return Some(open::regular(&self.process.path("root").join(inside)).ok()?.0);
+        }
+        // Only root may follow the links of all mappings.
+        if let Ok((file, _)) = open::regular(&self.process.map_file(mapping.range)) {
+            return Some(file);
+        }
+        let executable = open::regular(&self.process.path("exe")).ok();
+        executable.filter(|(_, meta)| open::id(meta) == mapping.file).map(|(file, _)| file)
     }
 
     /// Returns `size` bytes at `offset` of a file, from any mapping of them: BOLT moves the program headers

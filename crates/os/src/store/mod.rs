@@ -16,7 +16,7 @@
 //!
 //! *What it discloses to others.* Nothing that they may not read. All users can read an entry of root's only
 //! as long as they can read its object. That is checked at every use by root, whenever root adds an entry,
-//! and by every `hugelift store` command ([`Store::close_private`]).
+//! and by every `hugelift store` command (`Store::close_private`).
 
 mod admin;
 mod entry;

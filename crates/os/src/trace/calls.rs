@@ -10,7 +10,7 @@ use crate::proc::pagemap;
 use crate::trace::frame::Call;
 use crate::trace::ptrace::Error;
 use hugelift_core::addr::{Addr, PageSize, Range};
-use hugelift_core::maps::Prot;
+use hugelift_core::maps::{POOL_FILE, Prot};
 use hugelift_core::placement::{Nodes, Placement};
 use hugelift_core::target::{Fault, FileHandle, Place, Source};
 use std::io;
@@ -141,7 +141,7 @@ pub(crate) trait Calls {
         if largest_file(self.pid()).is_some_and(|limit| limit < bytes) {
             return Err(Fault::Call { call: "ftruncate", range, errno: libc::EFBIG });
         }
-        let name = self.put(b"hugelift\0")?;
+        let name = self.put(POOL_FILE.to_bytes_with_nul())?;
         let flags =
             u64::from(libc::MFD_CLOEXEC | libc::MFD_HUGETLB) | u64::from(page.log2()) << MFD_HUGE_SHIFT;
         let args = [name.0, flags, 0, 0, 0, 0];

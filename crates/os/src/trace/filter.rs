@@ -2,7 +2,7 @@
 //! The seccomp filters of a thread that is to be borrowed, and what they answer to the calls of a lift.
 //!
 //! Two checks keep a filter from ending a process. Before a thread makes its first call, its filters must
-//! allow the calls without which nothing can be undone ([`NEEDED`]). Then each call is run through the filters
+//! allow the calls without which nothing can be undone (`NEEDED`). Then each call is run through the filters
 //! with its own number and arguments before it is made. One that they would refuse is not made, and counts as
 //! failed.
 

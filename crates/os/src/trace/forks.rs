@@ -6,11 +6,11 @@
 //!
 //! - [`words`] are zero in each child: the kernel wipes their page (`MADV_WIPEONFORK`, Linux 4.14), also for a child of
 //!   a bare clone(2), which runs no handler of pthread_atfork(3);
-//! - [`Held`] keeps fork(3) waiting for as long as this thread holds a lock of the C library, which the child could
+//! - `Held` keeps fork(3) waiting for as long as this thread holds a lock of the C library, which the child could
 //!   never release. fork(3) waits in a handler of pthread_atfork(3).
 //!
 //! Neither side waits for ever: the handlers of other libraries may have taken locks that the thread which holds the
-//! loader's lock waits for. A fork that has waited for [`FORK_WAITS`] goes on.
+//! loader's lock waits for. A fork that has waited for `FORK_WAITS` goes on.
 //!
 //! _Fork(3) and clone(2) run no handlers. A child that they make in a process with several threads may use neither the
 //! loader nor malloc(3) anyhow.

@@ -54,7 +54,7 @@ const STUB_AT: u64 = arch::ENTRY_STUB_BYTES.next_multiple_of(16) as u64;
 /// Bytes of the stack that hold arguments of injected system calls.
 pub const DATA_BYTES: u64 = 4096;
 
-/// [`CAVE_BYTES`] of zero padding inside an executable mapping.
+/// `CAVE_BYTES` of zero padding inside an executable mapping.
 #[derive(Clone, Copy, Debug)]
 pub struct CodeCave(Addr);
 

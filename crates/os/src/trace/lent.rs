@@ -27,7 +27,7 @@
 //!
 //! Some calls end with EINTR after any stop (signal(7)). Such a call is made again, unless a signal is
 //! pending, which would have ended it too. Its relative timeout would begin anew. That of epoll_wait(2) is
-//! shortened ([`TimedWait`]); a thread that is found waiting in another such call with a timeout is not stopped at
+//! shortened (`TimedWait`); a thread that is found waiting in another such call with a timeout is not stopped at
 //! all.
 
 mod prepare;

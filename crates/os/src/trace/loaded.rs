@@ -5,7 +5,7 @@
 //! lock. musl never unmaps an object. What the program unmaps without the loader is not held.
 //!
 //! glibc does not release that lock in a child of fork(2), where the thread that held it does not exist. So fork(3)
-//! waits for as long as the lock is held ([`forks`](super::forks)).
+//! waits for as long as the lock is held ([`forks`]).
 
 use super::forks;
 

@@ -5,8 +5,8 @@
 //! - A program at its start: [`remote`] makes system calls in the stopped process, [`frame`] writes the frames
 //!   from which it returns to its program, [`threads`] stops its other threads.
 //! - A running program: [`live`] makes system calls in one thread at a time, which [`lent`] borrows and gives
-//!   back; [`caves`] has the places for their code; [`filter`] reads their seccomp filters; [`waits`] knows the
-//!   threads that cannot be borrowed without being noticed, [`seen`] what the others did before, [`timeout`] how
+//!   back; [`caves`] has the places for their code; [`filter`] reads their seccomp filters; `waits` knows the
+//!   threads that cannot be borrowed without being noticed, `seen` what the others did before, `timeout` how
 //!   long they still wait; `pass` gives them files, and [`restore`] maps the files' own pages back.
 //!
 //! [`own`] changes the calling process, by its own system calls; [`forks`] and [`loaded`] keep fork(3) and dlclose(3) of

@@ -18,9 +18,8 @@ use hugelift_core::printable::Untrusted;
 use hugelift_core::restore::Replaced;
 use hugelift_core::snapshot::{Object, Snapshot};
 use hugelift_core::target::{Fault, Target};
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
-use std::os::unix::fs::MetadataExt as _;
 
 /// Bytes that are compared at a time.
 const CHUNK: usize = 256 << 10;
@@ -198,21 +197,25 @@ fn neighbour<'a>(
 }
 
 /// Opens the file of an object: the very file that the process has mapped, if we may follow the links in
-/// `map_files`, else the one at its path in the process's root, if that is the same. The process gets it, so it
-/// must be no other.
+/// `map_files` or it is the executable, else the one at its path in the process's root, if that is the same. The
+/// process gets it, so it must be no other.
 fn open_file(process: Process, object: &Object, mappings: &[Mapping]) -> io::Result<File> {
     let mut mapped = mappings.iter().filter(|m| m.is_file() && m.file == object.file);
-    let link = |range: Range| process.path(&format!("map_files/{:x}-{:x}", range.start.0, range.end.0));
-    if let Some((file, _)) = mapped.find_map(|m| open::regular(&link(m.range)).ok()) {
+    if let Some((file, _)) = mapped.find_map(|m| open::regular(&process.map_file(m.range)).ok()) {
+        return Ok(file);
+    }
+    let is_it = |meta: &Metadata| open::id(meta) == object.file;
+    if let Ok((file, meta)) = open::regular(&process.path("exe"))
+        && is_it(&meta)
+    {
         return Ok(file);
     }
     let inside = object.path.strip_prefix("/").map_err(io::Error::other)?;
     let (file, meta) = open::regular(&process.path("root").join(inside))?;
-    let found = (libc::major(meta.dev()), libc::minor(meta.dev()), meta.ino());
-    if found != (object.file.major, object.file.minor, object.file.inode) {
-        return Err(io::Error::from_raw_os_error(libc::ESTALE));
+    match is_it(&meta) {
+        true => Ok(file),
+        false => Err(io::Error::from_raw_os_error(libc::ESTALE)),
     }
-    Ok(file)
 }
 
 /// Compares memory of a process with other memory of it.

@@ -15,6 +15,10 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
+/// How long the watcher does nothing after the end of its program. The end has woken the program's parent too,
+/// perhaps on the same CPU, and that one must not wait for the watcher's last work.
+const LAST: Duration = Duration::from_millis(2);
+
 /// The watched program.
 #[derive(Debug)]
 pub struct Program {
@@ -184,6 +188,7 @@ impl Watcher {
                 Ok(false) => {}
                 Ok(true) => {
                     has_ended = true;
+                    std::thread::sleep(LAST);
                     due.retain_mut(|(when, task)| {
                         let delay = task.ended(&program);
                         *when = Instant::now() + delay.unwrap_or_default();

@@ -4,11 +4,12 @@
 use crate::paint::paint;
 use crate::table::{LEFT, RIGHT, Table};
 use hugelift_core::addr::human_bytes;
-use hugelift_core::printable::{printable, printable_lines};
+use hugelift_core::printable::{printable, printable_lines, quoted};
 use hugelift_measure::comparison::{
     Comparison, Coverage, Figure, Finding, Ratio, Run, Setting, Side, VariantResult, figures,
 };
 use hugelift_measure::stats;
+use std::ffi::OsStr;
 use std::fmt::Write as _;
 
 mod live;
@@ -120,10 +121,17 @@ pub(crate) fn verdict(comparison: &Comparison, variant: &VariantResult) -> Strin
         Finding::NothingToLift => {
             let why = comparison.side(name).and_then(|side| side.why_not.clone()).unwrap_or_default();
             let program = setting.command.first().map_or("the program", String::as_str);
+            let inspect = match setting.command.first() {
+                Some(program) => format!(
+                    " If code of it can move onto huge pages of its own, hugelift inspect {} names the command.",
+                    quoted(OsStr::new(program))
+                ),
+                None => String::new(),
+            };
             format!(
                 "{name}: there is nothing to lift in {}, so nothing was measured: {why}. Its data and heap \
                  are lifted only with --variant all='--eager --parts all', programs that it starts only with --variant \
-                 children='--children lift'. --force measures nevertheless.",
+                 children='--children lift'.{inspect} --force measures nevertheless.",
                 printable(program)
             )
         }

@@ -5,16 +5,7 @@ use hugelift_measure::comparison::*;
 use hugelift_measure::stopping::Reached;
 
 fn setting() -> Setting {
-    Setting {
-        host: "a CPU".into(),
-        command: vec!["prog".into(), "arg".into()],
-        load: None,
-        figure: Figure::Wall,
-        higher_is_better: false,
-        bare_4k: false,
-        counts_transactions: false,
-        live: None,
-    }
+    Setting { host: "a CPU".into(), command: vec!["prog".into(), "arg".into()], ..Setting::default() }
 }
 
 fn run(pair: usize, wall: f64) -> Run {
@@ -165,6 +156,7 @@ fn where_nothing_was_measured_there_are_no_figures() {
         "{shown}"
     );
     assert!(shown.contains("--variant all='--eager --parts all'"), "{shown}");
+    assert!(shown.contains("hugelift inspect "), "{shown}");
     assert!(
         !shown.contains("medians") && !shown.contains("slower") && !shown.contains("ended too soon"),
         "{shown}"

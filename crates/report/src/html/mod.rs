@@ -13,7 +13,7 @@
 //! | [`compare`] | the pairs of a comparison |
 //! | [`lab`] | the experiments |
 //!
-//! A chart is narrow ([`axis::WIDTH`]), and scales with its place in the page. So one drawing can be read in a window
+//! A chart is narrow (`axis::WIDTH`), and scales with its place in the page. So one drawing can be read in a window
 //! of 420 pixels and of 1600. The tests check the geometry of the drawings (`geometry`), and in a browser what
 //! becomes of them.
 

@@ -11,7 +11,7 @@ mod refused;
 mod rounds;
 
 use crate::common::huge::{Piece, files, pieces};
-use crate::common::run::{PATIENCE, end_group, wait};
+use crate::common::run::{PATIENCE, end_group, spawn, wait};
 use crate::common::{Cmd, End, HUGELIFT, Outcome, fat};
 use hugelift_os::proc::procfs::Process;
 use nix::sys::signal::{Signal, kill};
@@ -46,7 +46,7 @@ impl Running {
     fn start(program: &Path, args: &[impl AsRef<std::ffi::OsStr>]) -> Running {
         let mut command = Cmd::new([program]).args(args).command(None);
         command.stdin(Stdio::piped()).stderr(Stdio::inherit());
-        let mut child = command.spawn().unwrap_or_else(|e| panic!("{}: {e}", program.display()));
+        let mut child = spawn(&mut command).unwrap_or_else(|e| panic!("{}: {e}", program.display()));
         let stdout = child.stdout.take().expect("stdout is piped");
         let (send, lines) = channel();
         std::thread::spawn(move || {

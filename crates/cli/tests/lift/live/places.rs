@@ -3,7 +3,7 @@
 
 use super::{Running, command, done, files, segments};
 use crate::common::huge::{assert_lifted, assert_unchanged, smaps};
-use crate::common::run::end_group;
+use crate::common::run::{end_group, spawn};
 use crate::common::{CGroup, Cmd, End, HUGELIFT, Outcome, fat};
 use crate::{need, need_root, skip};
 use serde_json::Value;
@@ -95,7 +95,7 @@ fn ten_large_processes_have_one_copy() {
     let program = fat("hold").size(CODE as usize).flags(&["-no-pie"]).build();
     let start = |_| {
         let cmd = Cmd::new([&program]);
-        let mut guard = Guard(cmd.command(None).stdin(Stdio::piped()).spawn().expect("the victim"));
+        let mut guard = Guard(spawn(cmd.command(None).stdin(Stdio::piped())).expect("the victim"));
         let lines = BufReader::new(guard.0.stdout.take().expect("piped")).lines();
         (guard, lines)
     };

@@ -5,6 +5,8 @@ use super::{MODES, Running, command, descriptors, done, files, pause, segments, 
 use crate::common::huge::{assert_lifted, assert_no_wx, assert_unchanged};
 use crate::common::{Cmd, End, HUGELIFT, Pool, fat, guard};
 use crate::{need_root, skip};
+use hugelift_core::maps::Mapping;
+use hugelift_os::proc::procfs::Process;
 use std::time::Duration;
 
 /// How many rounds there are, unless HUGELIFT_LIVE_ROUNDS says another number.
@@ -121,24 +123,59 @@ fn several_at_once() {
 
 /// A copy may hold the ELF header itself, and what is left of the file may share its first page with another segment.
 /// Restore finds the object all the same.
-#[test]
-fn restored_with_the_elf_header() {
+fn restore_with_the_elf_header(backing: &str) {
     let layout = ["-Wl,-z,now", "-Wl,-z,noseparate-code", "-Wl,-z,max-page-size=0x200000"];
-    let program = fat("live").flags(&layout).build();
+    let built = fat("live").flags(&layout).build();
+    let dir = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+    let program = dir.path().join("program");
+    std::fs::copy(&built, &program).expect("copy the program");
     let running = Running::start(&program, &["quiet"]);
     let (pid, before) = (running.pid(), files(running.pid()));
-    let header = |files: &[String]| {
-        let name = program.file_name().expect("a name").to_string_lossy().into_owned();
-        files.iter().any(|line| line.contains(" 0 ") && line.ends_with(&name))
+    let header =
+        |files: &[String]| files.iter().any(|line| line.contains(" 0 ") && line.ends_with("/program"));
+    assert!(header(&before));
+    let attach = || {
+        let outcome = Cmd::new([HUGELIFT, "attach", "--backing", backing]).arg(pid.to_string()).bare();
+        assert_eq!((outcome.end, outcome.stderr.as_str()), (End::Code(0), ""), "{outcome:?}");
+        assert!(!header(&files(pid)), "the header is no part of the copy: {outcome:?}");
+    };
+    let on_pool = || -> Vec<Mapping> {
+        let all = Process::new(pid).maps().expect("its maps");
+        all.into_iter().filter(|m| m.is_file() && m.is_copy_on_pool()).collect()
     };
     for _ in 0..2 {
-        done("attach", pid);
+        attach();
         let pieces = segments(pid, &program);
-        assert!(assert_lifted(&pieces, "thp", "attach") >= 1, "{pieces:?}");
-        assert!(!header(&files(pid)), "the header is no part of the copy: {pieces:?}");
+        assert!(assert_lifted(&pieces, backing, "attach") >= 1, "{pieces:?}");
+        let copies = on_pool();
+        attach();
+        assert_eq!(on_pool(), copies, "the second attach has copied again");
+        let shown = Cmd::new([HUGELIFT, "inspect", "-v"]).arg(pid.to_string()).bare();
+        assert!(!shown.stdout.contains("anon_hugepage"), "a copy is taken for an object: {}", shown.stdout);
+        assert!(!shown.stdout.contains("breakpoint"), "a copy is taken for patched code: {}", shown.stdout);
         done("restore", pid);
         assert_eq!(files(pid), before);
     }
-    assert!(header(&before));
+    // As an upgrade does.
+    std::fs::remove_file(&program).expect("remove the program");
+    attach();
+    done("restore", pid);
+    assert_eq!(files(pid), before);
     running.report();
+}
+
+#[test]
+fn restored_with_the_elf_header() {
+    restore_with_the_elf_header("thp");
+}
+
+/// The kernel shows these copies as a file, which begins with the ELF header.
+#[test]
+fn restored_from_the_pool_with_the_elf_header() {
+    need_root!();
+    let _pool = match Pool::with_free(guard::PLENTY) {
+        Ok(pool) => pool,
+        Err(why) => skip!("{why}"),
+    };
+    restore_with_the_elf_header("hugetlb");
 }

@@ -3,7 +3,7 @@
 //! code that moved them.
 //!
 //! The proof computes which bytes the memory of the copy must have. It finds the places of the original that
-//! hold an address or a distance by itself: [`Place`]. There it demands the address in the copy, everywhere
+//! hold an address or a distance by itself: `Place`. There it demands the address in the copy, everywhere
 //! else the byte of the original, and traps or zeros in between. So an address that should have moved and did
 //! not is found, and so is a byte that should not have changed and did.
 //!

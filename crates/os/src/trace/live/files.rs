@@ -11,7 +11,6 @@ use hugelift_core::maps::{FileId, Mapping, Prot};
 use hugelift_core::target::{Fault, MapStored};
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::PathBuf;
 
 impl Live {
     /// Maps `len` bytes of a file of [`Live::offer`] from `offset` on at an address of the kernel's
@@ -99,7 +98,7 @@ impl Live {
 /// # Errors
 /// There is no such mapping of a file.
 fn file_of(pid: i32, range: Range) -> io::Result<(u64, u64)> {
-    match std::fs::metadata(map_file(pid, range)) {
+    match std::fs::metadata(Process::of(pid).map_file(range)) {
         Ok(got) => Ok((got.dev(), got.ino())),
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             let mappings = Process::of(pid).maps().map_err(io::Error::other)?;
@@ -109,11 +108,6 @@ fn file_of(pid: i32, range: Range) -> io::Result<(u64, u64)> {
         }
         Err(error) => Err(error),
     }
-}
-
-/// Returns the link to the file of exactly this mapping (proc_pid_map_files(5)).
-fn map_file(pid: i32, range: Range) -> PathBuf {
-    Process::of(pid).path(&format!("map_files/{:x}-{:x}", range.start.0, range.end.0))
 }
 
 /// Returns whether a process still has exactly this mapping, with this protection. One mapping is asked for
@@ -148,7 +142,7 @@ pub(in crate::trace) fn is_still_mapped(pid: i32, expected: &Mapping) -> bool {
     if !expected.is_file() {
         return is_listed(pid, expected);
     }
-    match std::fs::read_link(map_file(pid, expected.range)) {
+    match std::fs::read_link(Process::of(pid).map_file(expected.range)) {
         Ok(path) if !expected.deleted => path == expected.path,
         Ok(_) => true,
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => is_listed(pid, expected),

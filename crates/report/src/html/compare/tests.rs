@@ -31,16 +31,8 @@ fn side(name: &str, walls: &[f64]) -> Side {
 
 /// Returns the page of a program that took these times bare, and these times the ratios as `name`.
 fn compared(name: &str, bare: &[f64], ratios: &[f64]) -> String {
-    let setting = Setting {
-        host: "a CPU".into(),
-        command: vec!["prog".into(), name.into()],
-        load: None,
-        figure: Figure::Wall,
-        higher_is_better: false,
-        bare_4k: false,
-        counts_transactions: false,
-        live: None,
-    };
+    let setting =
+        Setting { host: "a CPU".into(), command: vec!["prog".into(), name.into()], ..Setting::default() };
     let lifted: Vec<f64> = bare.iter().zip(ratios).map(|(bare, ratio)| bare * ratio).collect();
     let sides = vec![side("bare", bare), side(name, &lifted)];
     document(&Comparison::new(setting, Reached::Pairs, sides)).unwrap()
