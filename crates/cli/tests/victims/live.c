@@ -88,6 +88,9 @@ static int64_t queued(void)
 	return ns;
 }
 
+/* Milliseconds. The longest of the waits takes a quarter of it: a wait that is forgotten takes more. */
+enum { TOO_LATE = 1000 };
+
 static void timed(const char *call, int64_t began, int64_t queued_before, int64_t timeout, int64_t coarse)
 {
 	int64_t over = now() - began - timeout;
@@ -100,11 +103,11 @@ static void timed(const char *call, int64_t began, int64_t queued_before, int64_
 		wrong(call, "ended too early, by us", (long)(-over / 1000));
 	}
 	note(1, over);
-	/* Waiting for a CPU is no fault of a tracer. */
-	if (over >= 200 * MS)
+	/* Waiting for a CPU is no fault of a tracer, and a tracer that stops this thread may have to wait for one. */
+	if (over >= TOO_LATE * MS)
 		over -= queued() - queued_before;
-	long ran = over < 200 * MS ? 0 : controls(began + timeout + MS, now());
-	if (ran >= 50)
+	long ran = over < TOO_LATE * MS ? 0 : controls(began + timeout + MS, now());
+	if (ran >= TOO_LATE / 4)
 		wrong(call, "ended too late, by us", (long)(over / 1000));
 }
 

@@ -263,7 +263,8 @@ static void poke_one(struct worker *poker, struct worker *w)
 	static uint32_t numbers[MAX_WORKERS];
 	static int ended[MAX_WORKERS];
 	if (what == NOTHING && atomic_load(&w->want_call) && atomic_load(&w->ended) < ended[w->index] &&
-	    now() - atomic_load(&w->since) > LONG_SINCE * (int64_t)MS) {
+	    now() - atomic_load(&w->since) > LONG_SINCE * (int64_t)MS &&
+	    atomic_load(&w->handled) >= ended[w->index] && is_in_call(w)) {
 		/* The handler has run, and the call was made again. */
 		wrong("a signal", "did not end system call", atomic_load(&w->want_call));
 		atomic_store(&w->since, now());

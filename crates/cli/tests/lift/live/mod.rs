@@ -17,7 +17,7 @@ use hugelift_os::proc::procfs::Process;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Stdio};
 use std::sync::mpsc::{Receiver, channel};
@@ -47,15 +47,7 @@ impl Running {
         let mut command = Cmd::new([program]).args(args).command(None);
         command.stdin(Stdio::piped()).stderr(Stdio::inherit());
         let mut child = spawn(&mut command).unwrap_or_else(|e| panic!("{}: {e}", program.display()));
-        let stdout = child.stdout.take().expect("stdout is piped");
-        let (send, lines) = channel();
-        std::thread::spawn(move || {
-            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                if send.send(line).is_err() {
-                    break;
-                }
-            }
-        });
+        let lines = lines_of(child.stdout.take().expect("stdout is piped"));
         let running = Running { stdin: child.stdin.take(), child, lines };
         assert_eq!(running.line(), "ready");
         running
@@ -93,6 +85,19 @@ impl Running {
         drop(self.stdin.take());
         wait(&mut self.child, Instant::now() + PATIENCE)
     }
+}
+
+/// Returns the lines that a thread reads from a process's output.
+fn lines_of(output: impl Read + Send + 'static) -> Receiver<String> {
+    let (send, lines) = channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(output).lines().map_while(Result::ok) {
+            if send.send(line).is_err() {
+                break;
+            }
+        }
+    });
+    lines
 }
 
 impl Drop for Running {
