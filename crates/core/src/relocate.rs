@@ -119,12 +119,24 @@ pub trait ExecStopped: Target {
     fn equalize(&mut self, from: Range, to: Addr) -> Result<(), Fault>;
     /// Returns whether the mappings `distance` bytes below `pieces` are the same as these.
     fn is_copied(&mut self, pieces: &[Mapping], distance: u64) -> Result<bool, Fault>;
-    /// Makes the program start with the image that `layout` describes: sets the entry pointers on the
-    /// stack, the program counter if it is in the executable (of a static program), and the layout in
-    /// the kernel. It does all of this or nothing, even if hugelift is killed.
-    fn switch(&mut self, layout: &Layout) -> Result<(), Fault>;
+    /// Makes the program start with the image that `new` describes instead of `old`: sets the entry
+    /// pointers on the stack, the program counter if it is in the executable (of a static program), and the
+    /// layout in the kernel. It does all of this or nothing, even if hugelift is killed.
+    fn switch(&mut self, old: &Layout, new: &Layout) -> Result<(), Fault>;
+    /// Unmaps each of `ranges`, then sets the layout in the kernel, whatever came of them: in one round trip.
+    /// If hugelift is killed meanwhile, all of it is done.
+    fn retire(&mut self, ranges: &[Range], layout: Option<&Layout>) -> Retired;
     /// Sets the layout in the kernel (`PR_SET_MM_MAP`).
     fn set_layout(&mut self, layout: &Layout) -> Result<(), Fault>;
+}
+
+/// What came of [`ExecStopped::retire`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Retired {
+    /// Whether each range was unmapped.
+    pub unmapped: Vec<Result<(), Fault>>,
+    /// Whether the layout was set; `Ok` if there was none to set.
+    pub layout: Result<(), Fault>,
 }
 
 impl Image {
@@ -268,20 +280,41 @@ impl Move {
 pub fn carry_out<T: ExecStopped>(target: &mut T, plan: &Move, layout: &Layout) -> Result<Vec<Range>, Fault> {
     let mut copied = Vec::new();
     let new = layout.with_image(plan);
-    let result = copy(target, plan, &mut copied).and_then(|()| target.switch(&new));
+    let result = copy(target, plan, &mut copied).and_then(|()| target.switch(layout, &new));
     match result {
-        Ok(()) => {
-            let gone = unmap(target, plan.pieces.iter().map(|m| m.range))?;
-            // The heap's new place is free only now. If this fails it stays where it was, which is as
-            // good.
-            match new.with_heap(plan).filter(|_| gone.is_empty()).map(|with| target.set_layout(&with)) {
-                Some(Err(fault @ Fault::Lost(_))) => Err(fault),
-                _ => Ok(gone),
-            }
-        }
+        Ok(()) => retire(target, plan, &new),
         Err(fault @ Fault::Lost(_)) => Err(fault),
-        Err(fault) => unmap(target, copied.into_iter()).and(Err(fault)),
+        Err(fault) => unmap(target, &joined(copied.into_iter())).and(Err(fault)),
     }
+}
+
+/// Unmaps the old image and moves the heap behind the new one. Returns what could not be unmapped.
+fn retire<T: ExecStopped>(target: &mut T, plan: &Move, new: &Layout) -> Result<Vec<Range>, Fault> {
+    let ranges = joined(plan.pieces.iter().map(|m| m.range));
+    // The heap's new place is free once the old image is gone. If this fails it stays where it was, which is as
+    // good.
+    let with_heap = new.with_heap(plan);
+    let retired = target.retire(&ranges, with_heap.as_ref());
+    let mut left = Vec::new();
+    for (range, unmapped) in ranges.into_iter().zip(retired.unmapped) {
+        match unmapped {
+            Ok(()) => {}
+            Err(Fault::Lost(why)) => return Err(Fault::Lost(why)),
+            Err(_) => left.push(range),
+        }
+    }
+    if let Err(fault @ Fault::Lost(_)) = retired.layout {
+        return Err(fault);
+    }
+    let left = unmap(target, &left)?;
+    // The heap would soon meet what is left.
+    if !left.is_empty() && with_heap.is_some() && retired.layout.is_ok() {
+        match target.set_layout(new) {
+            Err(fault @ Fault::Lost(_)) => return Err(fault),
+            done => drop(done),
+        }
+    }
+    Ok(left)
 }
 
 /// Makes a second image that is the same as the first.
@@ -299,8 +332,8 @@ fn copy<T: ExecStopped>(target: &mut T, plan: &Move, copied: &mut Vec<Range>) ->
     Ok(())
 }
 
-/// Unmaps `ranges`, adjacent ones in one call. Returns those that could not be unmapped.
-fn unmap<T: ExecStopped>(target: &mut T, ranges: impl Iterator<Item = Range>) -> Result<Vec<Range>, Fault> {
+/// Joins neighbouring ranges.
+fn joined(ranges: impl Iterator<Item = Range>) -> Vec<Range> {
     let mut joined: Vec<Range> = Vec::new();
     for range in ranges {
         match joined.last_mut() {
@@ -308,12 +341,17 @@ fn unmap<T: ExecStopped>(target: &mut T, ranges: impl Iterator<Item = Range>) ->
             _ => joined.push(range),
         }
     }
+    joined
+}
+
+/// Unmaps `ranges`. Returns those that could not be unmapped.
+fn unmap<T: ExecStopped>(target: &mut T, ranges: &[Range]) -> Result<Vec<Range>, Fault> {
     let mut left = Vec::new();
-    for range in joined {
-        match target.munmap(range).or_else(|_| target.munmap(range)) {
+    for range in ranges {
+        match target.munmap(*range).or_else(|_| target.munmap(*range)) {
             Ok(()) => {}
             Err(Fault::Lost(why)) => return Err(Fault::Lost(why)),
-            Err(_) => left.push(range),
+            Err(_) => left.push(*range),
         }
     }
     Ok(left)

@@ -4,7 +4,7 @@
 use super::{Behind, Content, EEXIST, EINVAL, Memory, Model, Shift, fail};
 use crate::addr::{Addr, Range};
 use crate::maps::{Mapping, Prot};
-use crate::relocate::{EntryPointers, ExecStopped, Layout};
+use crate::relocate::{EntryPointers, ExecStopped, Layout, Retired};
 use crate::target::{Fault, Place, Source, Target};
 
 /// The state at the exec stop: how the executable is found, and what its file holds.
@@ -103,15 +103,25 @@ impl ExecStopped for Model {
         Ok(pieces.iter().all(|m| shown(m.range) == shown(m.range.down(distance))))
     }
 
-    fn switch(&mut self, layout: &Layout) -> Result<(), Fault> {
+    fn switch(&mut self, _: &Layout, new: &Layout) -> Result<(), Fault> {
         const CALL: &str = "process_vm_writev to itself";
         self.enter(CALL, Range::default())?;
-        let Some(entry_pointers) = layout.entry_pointers() else {
+        let Some(entry_pointers) = new.entry_pointers() else {
             return fail(CALL, Range::default(), EINVAL);
         };
         self.start.entry_pointers = entry_pointers;
-        self.start.layout = layout.clone();
+        self.start.layout = new.clone();
         Ok(())
+    }
+
+    fn retire(&mut self, ranges: &[Range], layout: Option<&Layout>) -> Retired {
+        let unmapped: Vec<_> = ranges.iter().map(|range| self.munmap(*range)).collect();
+        let lost = unmapped.iter().find(|result| matches!(result, Err(Fault::Lost(_))));
+        let layout = match lost {
+            Some(lost) => lost.clone(),
+            None => layout.map_or(Ok(()), |layout| self.set_layout(layout)),
+        };
+        Retired { unmapped, layout }
     }
 
     fn set_layout(&mut self, layout: &Layout) -> Result<(), Fault> {

@@ -197,11 +197,16 @@ impl<'a> Bases<'a> {
         };
         let align = alignment(self.headers).max(base);
         let mut all = BTreeSet::from([0]);
+        // An end of a part may lie at an edge or before it, a start at an edge or behind it. Where the end or the
+        // start can be at the edge itself, one step further is never better for inner spans.
+        let is_tried_once = self.policy.span == SpanChoice::Inner && self.sizes.folios.is_empty();
         for residue in edges.iter().flat_map(|edge| beside.iter().map(|b| b.wrapping_sub(*edge))) {
             let down = residue & !(align - 1);
-            all.extend([down & within, down.wrapping_add(align) & within, residue & within]);
+            all.insert(down & within);
+            if down != residue || !is_tried_once {
+                all.insert(down.wrapping_add(align) & within);
+            }
         }
-        all.retain(|residue| residue & (align - 1) == 0);
         Some(all)
     }
 }

@@ -95,7 +95,7 @@ pub fn memory_limit_here() -> Option<MemoryLimit> {
 
 /// Returns the limit of a control group that leaves `process` the least memory.
 pub fn memory_limit_of(process: Process) -> Option<MemoryLimit> {
-    memory(process, &read_text).limit
+    limit_of(process, &read_text)
 }
 
 /// Returns whether the kernel has a free block of memory of this size.
@@ -136,13 +136,30 @@ struct Memory {
 }
 
 fn memory(process: Process, read: cgroup::ReadText) -> Memory {
-    let meminfo = read(Path::new("/proc/meminfo")).unwrap_or_default();
-    let limit = read(&process.path("cgroup"))
-        .zip(read(Path::new("/proc/self/mountinfo")))
-        .and_then(|(cgroup, mountinfo)| cgroup::memory_limit(&cgroup, &mountinfo, read))
-        // A limit above the machine's memory cannot be reached.
-        .filter(|limit| bytes_of(&meminfo, "MemTotal").is_none_or(|total| limit.bytes < total));
-    Memory { available: bytes_of(&meminfo, "MemAvailable"), limit }
+    let meminfo = read(Path::new("/proc/meminfo"));
+    Memory {
+        available: meminfo.and_then(|text| bytes_of(&text, "MemAvailable")),
+        limit: limit_of(process, read),
+    }
+}
+
+/// Each start waits for this. So it does not read /proc/meminfo, for which the kernel adds up counts of all CPUs.
+fn limit_of(process: Process, read: cgroup::ReadText) -> Option<MemoryLimit> {
+    let cgroup = read(&process.path("cgroup"))?;
+    let limit = cgroup::memory_limit(&cgroup, &read(Path::new("/proc/self/mountinfo"))?, read)?;
+    // A limit above the machine's memory cannot be reached.
+    (limit.bytes < total_memory()).then_some(limit)
+}
+
+/// Returns the bytes of memory that the machine has (sysinfo(2)).
+fn total_memory() -> u64 {
+    // SAFETY: the structure holds numbers alone, for which zero is a value.
+    let mut info: libc::sysinfo = unsafe { std::mem::zeroed() };
+    // SAFETY: sysinfo(2) writes to the structure, which lives through the call.
+    let read = unsafe { libc::sysinfo(&raw mut info) } == 0;
+    #[allow(clippy::useless_conversion)] // its width is the machine's
+    let bytes = u64::from(info.totalram).saturating_mul(u64::from(info.mem_unit));
+    if read { bytes } else { u64::MAX }
 }
 
 /// Returns whether mremap(2) moves hugetlb mappings. It is tried on two mappings of ours that hold no page,

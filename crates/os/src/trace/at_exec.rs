@@ -3,14 +3,14 @@
 
 use crate::proc::memory;
 use crate::proc::procfs::{Auxv, Process};
-use crate::trace::batch::{CALL_BYTES, errno, fail};
-use crate::trace::calls::{Calls as _, prot_bits};
-use crate::trace::frame::{Call, DATA_BYTES};
+use crate::trace::batch::{Batch, BatchResults, CALL_BYTES, errno, fail};
+use crate::trace::calls::prot_bits;
+use crate::trace::frame::DATA_BYTES;
 use crate::trace::remote::Remote;
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::elf::{HEAD_BYTES, Headers};
 use hugelift_core::maps::{Mapping, Prot};
-use hugelift_core::relocate::{EntryPointers, ExecStopped, Image, Layout};
+use hugelift_core::relocate::{EntryPointers, ExecStopped, Image, Layout, Retired};
 use hugelift_core::snapshot::overlapping;
 use hugelift_core::target::{Fault, FileHandle, Target};
 use std::io;
@@ -147,111 +147,131 @@ impl ExecStopped for Remote {
         }))
     }
 
-    fn switch(&mut self, layout: &Layout) -> Result<(), Fault> {
-        let none = |call| Fault::Call { call, range: Range::default(), errno: libc::ENOENT };
-        let new = layout.entry_pointers().ok_or_else(|| none("the auxiliary vector"))?;
-        let old = self.entry_pointers()?;
-        let layout_call = self.layout_call(layout)?;
-        // If the tracer dies in or after the call that switches, the target still makes this call before
-        // it returns to the program.
-        self.set_completion(Some(layout_call))?;
-        self.write_entry_pointers(old, new)?;
-        if let Err(fault) = self.call(SET_LAYOUT, Range::default(), layout_call.0, layout_call.1) {
-            if !matches!(fault, Fault::Lost(_)) {
-                self.set_completion(None)?;
-                self.write_entry_pointers(new, old)?;
+    fn switch(&mut self, old: &Layout, new: &Layout) -> Result<(), Fault> {
+        let none =
+            || Fault::Call { call: "the auxiliary vector", range: Range::default(), errno: libc::ENOENT };
+        let (from, to) = (old.entry_pointers().ok_or_else(none)?, new.entry_pointers().ok_or_else(none)?);
+        // A static program begins in the executable itself.
+        let is_static = self.restore_frame.regs.pc() == Addr(from.entry);
+        let switched = self.point_to(new, to, is_static)?;
+        if switched.pointers.is_err() || switched.layout.is_err() {
+            let back = self.point_to(old, from, is_static)?;
+            let stays = |done: Result<(), Fault>, undone: &Result<(), Fault>| done.is_ok() && undone.is_err();
+            if stays(switched.pointers.clone(), &back.pointers)
+                || stays(switched.layout.clone(), &back.layout)
+            {
+                return Err(Fault::Lost(format!("{WRITE} or {SET_LAYOUT} failed when it was to be undone")));
             }
-            return Err(fault);
-        }
-        self.set_completion(None)
-    }
-
-    fn set_layout(&mut self, layout: &Layout) -> Result<(), Fault> {
-        let (number, args) = self.layout_call(layout)?;
-        self.call(SET_LAYOUT, Range::default(), number, args).map(drop)
-    }
-}
-
-const SET_LAYOUT: &str = "prctl(PR_SET_MM_MAP)";
-/// Offset in [`crate::trace::frame::RestoreFrame::data`] of the arguments of the switch, which follow those
-/// of [`SET_LAYOUT`].
-const SWITCH_AT: u64 = 768;
-
-impl Remote {
-    /// Reads the entry pointers on the program's stack.
-    fn entry_pointers(&self) -> Result<EntryPointers, Fault> {
-        let word = |at| memory::read_array(self.pid, at).map(u64::from_ne_bytes);
-        let both = word(self.auxv_slots.phdr).and_then(|phdr| Ok((phdr, word(self.auxv_slots.entry)?)));
-        match both {
-            Ok((phdr, entry)) => Ok(EntryPointers { phdr, entry }),
-            Err(e) => Err(Fault::Call {
-                call: "reading the auxiliary vector",
-                range: Range::default(),
-                errno: e.raw_os_error().unwrap_or(libc::EIO),
-            }),
-        }
-    }
-
-    /// Writes the entry pointers to the stack, and for a static program to its frame.
-    fn write_entry_pointers(&mut self, old: EntryPointers, new: EntryPointers) -> Result<(), Fault> {
-        const CALL: &str = "process_vm_writev to itself";
-        let mut slots = vec![(self.auxv_slots.phdr, new.phdr), (self.auxv_slots.entry, new.entry)];
-        let is_static = self.restore_frame.regs.pc() == Addr(old.entry);
-        if is_static {
-            slots.push((self.restore_frame.pc_slot(), new.entry));
-        }
-        // The target makes them by one call, so no death can leave only some written.
-        let (data, n) = (self.restore_frame.data.0 + SWITCH_AT, slots.len() as u64);
-        let mut words: Vec<u64> = slots.iter().map(|(_, value)| *value).collect();
-        words.extend([data, 8 * n]);
-        words.extend(slots.iter().flat_map(|(at, _)| [at.0, 8]));
-        self.write_data_at(SWITCH_AT, &bytes_of(&words))?;
-        let args = [self.pid as u64, data + 8 * n, 1, data + 8 * n + 16, n, 0];
-        let written = self.call(CALL, Range::default(), libc::SYS_process_vm_writev, args)?;
-        if written != 8 * n {
-            return Err(Fault::Lost(format!("{CALL}: {written} of {} bytes", 8 * n)));
+            return switched.pointers.and(switched.layout);
         }
         if is_static {
             self.restore_frame.regs =
-                self.restore_frame.regs.at(Addr(new.entry), self.restore_frame.regs.sp());
+                self.restore_frame.regs.at(Addr(to.entry), self.restore_frame.regs.sp());
         }
         Ok(())
     }
 
-    /// Writes the arguments of the prctl(2) that tells the kernel `layout`, and returns the call.
-    fn layout_call(&mut self, layout: &Layout) -> Result<Call, Fault> {
-        let data = self.restore_frame.data.0;
-        // struct prctl_mm_map (linux/prctl.h), and the auxiliary vector after it.
-        const BYTES: u64 = 104;
-        let no_file = u64::from(u32::MAX) << 32;
-        let mut words = vec![
-            layout.start_code,
-            layout.end_code,
-            layout.start_data,
-            layout.end_data,
-            layout.start_brk,
-            layout.brk,
-            layout.start_stack,
-            layout.arg_start,
-            layout.arg_end,
-            layout.env_start,
-            layout.env_end,
-            data + BYTES,
-            (8 * layout.auxv.len() as u64) | no_file,
-        ];
-        words.extend(&layout.auxv);
-        if 8 * words.len() as u64 > SWITCH_AT {
-            return Err(Fault::Call { call: SET_LAYOUT, range: Range::default(), errno: libc::E2BIG });
+    fn retire(&mut self, ranges: &[Range], layout: Option<&Layout>) -> Retired {
+        let lost = |fault: Fault| Retired { unmapped: fail(ranges.len(), &fault), layout: Err(fault) };
+        let mut batch = self.batch();
+        let unmap =
+            |range: &Range| batch.add_call(libc::SYS_munmap, [range.start.0, range.len(), 0, 0, 0, 0]);
+        let unmaps: Vec<usize> = ranges.iter().map(unmap).collect();
+        let set = match layout.map(|layout| add_layout(&mut batch, layout)).transpose() {
+            Ok(set) => set,
+            Err(fault) => return lost(fault),
+        };
+        let made = match self.make(batch) {
+            Ok(made) => made,
+            Err(error) => return lost(Fault::Lost(error.to_string())),
+        };
+        let came = |(n, range): (&usize, &Range)| result_of(&made, *n, "munmap", *range);
+        Retired {
+            unmapped: unmaps.iter().zip(ranges).map(came).collect(),
+            layout: set.map_or(Ok(()), |n| result_of(&made, n, SET_LAYOUT, Range::default())),
         }
-        self.write_data_at(0, &bytes_of(&words))?;
-        Ok((libc::SYS_prctl, [PR_SET_MM, PR_SET_MM_MAP, data, BYTES, 0, 0]))
     }
 
-    /// Writes arguments of a system call at an offset in [`crate::trace::frame::RestoreFrame::data`].
-    fn write_data_at(&mut self, at: u64, bytes: &[u8]) -> Result<(), Fault> {
-        memory::write(self.pid, Addr(self.restore_frame.data.0 + at), bytes)
-            .map_err(|e| Fault::Lost(format!("write arguments to the stack: {e}")))
+    fn set_layout(&mut self, layout: &Layout) -> Result<(), Fault> {
+        self.retire(&[], Some(layout)).layout
     }
+}
+
+const SET_LAYOUT: &str = "prctl(PR_SET_MM_MAP)";
+const WRITE: &str = "process_vm_writev to itself";
+
+/// What came of the two calls of a switch.
+struct Switched {
+    pointers: Result<(), Fault>,
+    layout: Result<(), Fault>,
+}
+
+impl Remote {
+    /// Writes the entry pointers to the stack, and for a static program to its frame, and tells the kernel the
+    /// layout. The target makes both calls in one batch: if the tracer dies meanwhile, it makes both as well. The
+    /// pointers are written by one call, so no death can leave only some written.
+    fn point_to(
+        &mut self,
+        layout: &Layout,
+        pointers: EntryPointers,
+        is_static: bool,
+    ) -> Result<Switched, Fault> {
+        let mut slots = vec![(self.auxv_slots.phdr, pointers.phdr), (self.auxv_slots.entry, pointers.entry)];
+        if is_static {
+            slots.push((self.restore_frame.pc_slot(), pointers.entry));
+        }
+        let n = slots.len() as u64;
+        let mut batch = self.batch();
+        let values: Vec<u64> = slots.iter().map(|(_, value)| *value).collect();
+        let values = batch.add_bytes(&bytes_of(&values));
+        let local = batch.add_bytes(&bytes_of(&[values, 8 * n]));
+        let places: Vec<u64> = slots.iter().flat_map(|(at, _)| [at.0, 8]).collect();
+        let places = batch.add_bytes(&bytes_of(&places));
+        let write = batch.add_call(libc::SYS_process_vm_writev, [self.pid as u64, local, 1, places, n, 0]);
+        let set = add_layout(&mut batch, layout)?;
+        let made = self.make(batch).map_err(|e| Fault::Lost(e.to_string()))?;
+        let pointers = match made.result(write) {
+            written if errno(written).is_none() && written as u64 != 8 * n => {
+                return Err(Fault::Lost(format!("{WRITE}: {written} of {} bytes", 8 * n)));
+            }
+            _ => result_of(&made, write, WRITE, Range::default()),
+        };
+        Ok(Switched { pointers, layout: result_of(&made, set, SET_LAYOUT, Range::default()) })
+    }
+}
+
+/// Adds the prctl(2) that tells the kernel `layout`; returns its index.
+fn add_layout(batch: &mut Batch, layout: &Layout) -> Result<usize, Fault> {
+    // struct prctl_mm_map (linux/prctl.h)
+    const BYTES: u64 = 104;
+    /// Kernels write some 350 bytes.
+    const MOST_AUXV: usize = 768;
+    if 8 * layout.auxv.len() > MOST_AUXV {
+        return Err(Fault::Call { call: SET_LAYOUT, range: Range::default(), errno: libc::E2BIG });
+    }
+    let auxv = batch.add_bytes(&bytes_of(&layout.auxv));
+    let no_file = u64::from(u32::MAX) << 32;
+    let map = batch.add_bytes(&bytes_of(&[
+        layout.start_code,
+        layout.end_code,
+        layout.start_data,
+        layout.end_data,
+        layout.start_brk,
+        layout.brk,
+        layout.start_stack,
+        layout.arg_start,
+        layout.arg_end,
+        layout.env_start,
+        layout.env_end,
+        auxv,
+        (8 * layout.auxv.len() as u64) | no_file,
+    ]));
+    Ok(batch.add_call(libc::SYS_prctl, [PR_SET_MM, PR_SET_MM_MAP, map, BYTES, 0, 0]))
+}
+
+/// Returns what came of call `n` of a batch.
+fn result_of(made: &BatchResults, n: usize, call: &'static str, range: Range) -> Result<(), Fault> {
+    errno(made.result(n)).map_or(Ok(()), |errno| Err(Fault::Call { call, range, errno }))
 }
 
 fn bytes_of(words: &[u64]) -> Vec<u8> {

@@ -28,7 +28,7 @@
 //! to the program's next instruction. No breakpoint is used: without a tracer it would kill the program.
 //!
 //! *Chained frames.* If the program must not go on before other calls are made (a wait4(2) for the
-//! helper, a call that completes what was begun), each such call has a frame of its own. Its pc is the
+//! helper, one that discards its SIGCHLD), each such call has a frame of its own. Its pc is the
 //! stub's system call, its registers are the call's number and arguments, its sp is the next frame, and
 //! it blocks all signals:
 //!
@@ -125,8 +125,6 @@ pub struct RestoreFrame {
     pc_slot: Addr,
     /// The helper's pid, if the target is its parent and must wait for it.
     reap: Option<i32>,
-    /// A chained call that completes what the target has begun.
-    completion: Option<Call>,
     /// [`arch::BATCH`] is in its place.
     has_batch: bool,
 }
@@ -158,7 +156,6 @@ impl RestoreFrame {
             data: Addr(top.0.wrapping_sub(DATA_BYTES)),
             pc_slot: Addr(0),
             reap,
-            completion: None,
             has_batch: false,
         };
         target.poke(cave.stub(), &padded(&arch::STUB))?;
@@ -171,25 +168,6 @@ impl RestoreFrame {
     /// Returns the wait4(2) for the helper, if the target must wait for it.
     fn wait_for_helper(&self) -> Option<Call> {
         self.reap.map(|pid| (libc::SYS_wait4, [pid as u64, 0, libc::__WALL as u64, 0, 0, 0]))
-    }
-
-    /// Chains `call` before all others, from the next call on that the target is made to do; `None` takes
-    /// the call out at once. The frames nearer to the program are written with the bytes that are there,
-    /// so the target can return through them meanwhile.
-    ///
-    /// # Errors
-    /// The target's memory cannot be written, or the target is gone.
-    pub fn set_completion(&mut self, target: &Stopped, call: Option<Call>) -> Result<(), Error> {
-        if call != self.completion {
-            self.completion = call;
-            let calls: Vec<Call> = call.into_iter().chain(self.wait_for_helper()).collect();
-            self.write_frames(target, &calls)?;
-            if call.is_none() {
-                // The stack pointer leaves the frame of the old call, which will be overwritten.
-                target.set_regs(&self.at(arch::RETURN_AT))?;
-            }
-        }
-        Ok(())
     }
 
     /// Writes the program's frame below [`RestoreFrame::data`], and below it the frames of `calls`, the

@@ -6,7 +6,7 @@ use crate::proc::memory;
 use crate::proc::procfs::{ProcError, Process, Status};
 use crate::trace::auxv_slots::AuxvSlots;
 use crate::trace::calls::{Calls, refused};
-use crate::trace::frame::{Call, RestoreFrame};
+use crate::trace::frame::RestoreFrame;
 use crate::trace::inject::{End, Ending};
 use crate::trace::ptrace::{Error, Stopped};
 use hugelift_core::addr::{Addr, PageSize, Range};
@@ -143,14 +143,6 @@ impl Remote {
         });
         tracing::trace!(call = ?regs.call(), ?result, elapsed = ?began.elapsed(), "injected");
         result
-    }
-
-    /// See [`RestoreFrame::set_completion`].
-    pub(crate) fn set_completion(&mut self, call: Option<Call>) -> Result<(), Fault> {
-        let stopped = self.stopped.as_ref().ok_or(Error::Vanished(self.pid));
-        stopped
-            .and_then(|s| self.restore_frame.set_completion(s, call))
-            .map_err(|e| Fault::Lost(e.to_string()))
     }
 }
 
