@@ -49,7 +49,7 @@ impl Remote {
         let mut running = stopped.resume(how, 0)?;
         let mut in_syscall = false;
         loop {
-            let (stopped, stop) = running.wait()?;
+            let (stopped, stop) = running.wait_shortly()?;
             let signal = match (stop, end) {
                 (Stop::Syscall, _) if in_syscall => return Ok((stopped, Ending::Complete)),
                 (Stop::Syscall, End::SyscallExit) => {

@@ -61,7 +61,7 @@ pub(super) fn at_exec(
     }
     // At the exec stop itself the registers are still those of execve(2). They are the program's own at
     // the end of that system call.
-    let (stopped, stop) = stopped.resume(Resume::Syscall, 0)?.wait()?;
+    let (stopped, stop) = stopped.resume(Resume::Syscall, 0)?.wait_shortly()?;
     if stop != Stop::Syscall {
         return Err(Error::Unexpected { tid: stopped.tid(), status: 0 });
     }
