@@ -6,7 +6,7 @@ use crate::asked::Asked;
 use crate::lifted::Lifted;
 use crate::live::family::new_mark;
 use crate::options::{AfterFork, Verbosity};
-use crate::placement::Placement;
+use crate::placement::{Foreseen, Placement};
 use crate::prime::Primed;
 use hugelift_core::addr::PageSize;
 use hugelift_core::malloc::Setting;
@@ -21,6 +21,7 @@ use hugelift_os::launch::helper::{LiftHooks, Verdict};
 use hugelift_os::machine::{self, thp_page};
 use hugelift_os::trace::remote::Remote;
 use hugelift_os::watch::watcher::Watcher;
+use std::path::PathBuf;
 use std::time::Instant;
 
 /// The lift of one program. The launcher begins it; the helper, which is forked from the launcher, has a
@@ -42,6 +43,10 @@ pub struct LiftJob {
     pub(crate) primed: Primed,
     /// The size of a transparent huge page, read before the exec stop; `None` if the kernel has none.
     pub(crate) huge: Option<PageSize>,
+    /// The file that the launcher is about to execute.
+    pub(crate) path: Option<PathBuf>,
+    /// Its best base, chosen before the exec stop.
+    pub(crate) foreseen: Option<Foreseen>,
     /// Where the executable is after the exec stop, and why.
     pub(crate) placement: Placement,
     /// The machine, if it was probed while the loader ran.
@@ -53,6 +58,7 @@ pub struct LiftJob {
 impl LiftHooks for LiftJob {
     fn before_exec(&mut self) {
         self.huge = thp_page();
+        self.foresee();
     }
 
     /// Chooses the base of the executable.
@@ -144,6 +150,8 @@ impl LiftJob {
             allocator: Vec::new(),
             primed: Primed::default(),
             huge: None,
+            path: None,
+            foreseen: None,
             placement: Placement::default(),
             probed: None,
             watcher: None,

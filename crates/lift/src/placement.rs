@@ -2,6 +2,7 @@
 //! At the exec stop: which base the executable should have, and the result of its move there.
 
 use crate::job::LiftJob;
+use hugelift_core::elf::Headers;
 use hugelift_core::maps::Mapping;
 use hugelift_core::plan::Plan;
 use hugelift_core::policy::Backing;
@@ -9,9 +10,11 @@ use hugelift_core::relocate::base::{Base, congruent_residue};
 use hugelift_core::relocate::{Image, Move, NotMoved};
 use hugelift_core::skip::Reason;
 use hugelift_core::target::Fault;
-use hugelift_os::launch::base::{Aim, Executable, Wanted, aim};
+use hugelift_os::elf::file_snapshot::executable_headers;
+use hugelift_os::launch::base::{Aim, Executable, Wanted, best, is_better};
 use hugelift_os::machine::base_page;
 use hugelift_os::proc::procfs::Process;
+use std::path::PathBuf;
 
 /// Where the executable is after the exec stop.
 pub(crate) struct Placement {
@@ -80,7 +83,27 @@ impl Placement {
     }
 }
 
+/// The best base of an executable, chosen before its exec stop.
+pub(crate) struct Foreseen {
+    name: PathBuf,
+    headers: Headers,
+    best: Option<Aim>,
+}
+
 impl LiftJob {
+    /// Chooses the base for the program that the launcher is about to become. The exec stop is shorter if it is that
+    /// program, which is checked there.
+    pub(crate) fn foresee(&mut self) {
+        let wanted = Wanted { policy: &self.policy, huge: self.huge };
+        self.foreseen = self.path.as_deref().and_then(|path| {
+            let (file, headers) = executable_headers(path).ok()?;
+            let name = std::fs::canonicalize(&file).ok()?;
+            let executable = Executable { file: &file, name: &name, headers: &headers, bias: None };
+            let best = best(&executable, wanted);
+            Some(Foreseen { name, headers, best })
+        });
+    }
+
     /// Chooses the base of the executable, and plans the move there if it has another one.
     pub(crate) fn choose_base(&mut self, pid: u32, image: &Image, mappings: &[Mapping]) -> Option<Move> {
         let name = image.pieces.first().map(|m| m.path.clone())?;
@@ -88,7 +111,11 @@ impl LiftJob {
         let wanted = Wanted { policy: &self.policy, huge: self.huge };
         let executable =
             Executable { file: &exe, name: &name, headers: &image.headers, bias: Some(image.bias) };
-        let aim = aim(&executable, wanted);
+        let best = match self.foreseen.take() {
+            Some(seen) if seen.name == name && seen.headers == image.headers => seen.best,
+            _ => best(&executable, wanted),
+        };
+        let aim = best.filter(|aim| is_better(*aim, &executable, wanted));
         let plan = aim.map(|aim| (aim, image.plan(mappings, aim.base, base_page())));
         tracing::debug!(?aim, stays = ?plan.as_ref().map(|(_, p)| p.as_ref().err()), "the executable's base");
         let is_moved = matches!(plan, Some((_, Ok(_))));

@@ -116,6 +116,7 @@ fn become_program(options: &StartOptions, job: &mut LiftJob, path: &Path) -> Res
     // The helper reports on them.
     let allocator = allocator_settings(options.malloc, path, &job.policy);
     job.allocator = allocator.clone().unwrap_or_default();
+    job.path = Some(path.to_path_buf());
     let keep: Vec<_> = job.asked.report.iter().map(File::as_raw_fd).collect();
     let adopts = job.adopts;
     // The helper has a copy of the job: it is another process. Its hooks are in `job`, in the order of

@@ -10,11 +10,12 @@
 
 use crate::elf::elf_file::{ElfFile, FileError, open_head};
 use crate::elf::needed::needed;
-use crate::launch::base::{Executable, Wanted, aim};
+use crate::launch::base::{Executable, Wanted, best};
 use crate::launch::program::interpreter;
 use crate::machine::probe;
 use crate::proc::snapshot::describe;
 use hugelift_core::addr::{Addr, PageSize, Range};
+use hugelift_core::elf::Headers;
 use hugelift_core::loading::{self, anonymous};
 use hugelift_core::maps::{Mapping, Prot};
 use hugelift_core::printable::Untrusted;
@@ -75,12 +76,29 @@ pub fn of_file(path: &Path, wanted: Option<Wanted>) -> Result<ExecStopped, FileE
 /// # Errors
 /// [`FileError`] of the first that cannot be read.
 pub fn executable(path: &Path) -> Result<PathBuf, FileError> {
+    Ok(executable_head(path)?.0)
+}
+
+/// Returns the same file, and its program headers.
+///
+/// # Errors
+/// [`FileError`] of the first that cannot be read, or is no ELF program.
+pub fn executable_headers(path: &Path) -> Result<(PathBuf, Headers), FileError> {
+    let (path, head) = executable_head(path)?;
+    match Headers::parse(&head) {
+        Ok(headers) => Ok((path, headers)),
+        Err(source) => Err(FileError::Elf { path: path.into(), source }),
+    }
+}
+
+/// Returns the same file, and its first bytes.
+fn executable_head(path: &Path) -> Result<(PathBuf, Vec<u8>), FileError> {
     let mut at = path.to_path_buf();
     for _ in 0..=MAX_SCRIPTS {
         let (_, head, _) = open_head(&at)?;
         match interpreter(&head) {
             Some(next) => at = next,
-            None => return Ok(at),
+            None => return Ok((at, head)),
         }
     }
     Err(FileError::Scripts { path: path.into() })
@@ -90,7 +108,7 @@ pub fn executable(path: &Path) -> Result<PathBuf, FileError> {
 fn chosen_base(file: &ElfFile, wanted: Wanted) -> Option<Base> {
     let name = std::fs::canonicalize(&file.path).unwrap_or_else(|_| file.path.clone());
     let executable = Executable { file: &file.path, name: &name, headers: &file.headers, bias: None };
-    Some(aim(&executable, wanted)?.base)
+    Some(best(&executable, wanted)?.base)
 }
 
 struct Layout {

@@ -34,7 +34,7 @@ pub struct Executable<'a> {
     pub bias: Option<u64>,
 }
 
-/// The base that an executable should have.
+/// A base for an executable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Aim {
     /// The base.
@@ -43,19 +43,18 @@ pub struct Aim {
     pub backing: Backing,
 }
 
-/// Returns the base with which most of the executable can be huge; `None` if every base is as good.
+/// Returns the base with which most of the executable can be huge, wherever it is now; `None` if every base is as good.
 ///
 /// A page cache in huge folios comes first, as it costs nothing. All processes share the store's copies, so
 /// all need the same base for them. Otherwise copies are made, and the base with the most whole huge pages
-/// in the wanted parts is chosen. A program that has as many where it is stays there.
-pub fn aim(executable: &Executable, wanted: Wanted) -> Option<Aim> {
-    let Wanted { policy, huge } = wanted;
-    let Executable { file, name, headers, bias } = *executable;
+/// in the wanted parts is chosen.
+pub fn best(executable: &Executable, wanted: Wanted) -> Option<Aim> {
+    let policy = wanted.policy;
+    let Executable { file, name, headers, bias: _ } = *executable;
     if !policy.objects.takes_path(name) {
         return None;
     }
-    let folios = if policy.page == PageChoice::Mixed { folios() } else { Vec::new() };
-    let sizes = Sizes { base: base_page(), huge, folios };
+    let sizes = sizes(wanted);
     let (parts, offers) = (&policy.parts, |backing| policy.backings.contains(&backing));
     let usual = sizes.huge.filter(|huge| policy.page.allows(*huge));
     if let Some(huge) = usual {
@@ -78,15 +77,27 @@ pub fn aim(executable: &Executable, wanted: Wanted) -> Option<Aim> {
     if !headers.relocatable {
         return None;
     }
-    let mut bases = Bases::new(headers, name, policy, &sizes);
-    let best = bases.best()?;
+    let base = Bases::new(headers, name, policy, &sizes).best()?;
     let backing = policy.backings.iter().find(|b| b.is_anonymous());
-    let aim = Aim { base: best, backing: backing.copied().unwrap_or(Backing::Thp) };
-    match bias {
-        Some(bias) => {
-            let now = bases.of(bias);
-            (bases.worth(now)? < bases.worth(best)?).then_some(aim)
-        }
-        None => Some(aim),
-    }
+    Some(Aim { base, backing: backing.copied().unwrap_or(Backing::Thp) })
+}
+
+/// Returns whether the executable gains by a move to the [`best`] base: always for what is there already, for
+/// copies only if more of it can be huge there.
+pub fn is_better(aim: Aim, executable: &Executable, wanted: Wanted) -> bool {
+    let (false, Some(bias)) = (matches!(aim.backing, Backing::Pagecache | Backing::Shared), executable.bias)
+    else {
+        return true;
+    };
+    let sizes = sizes(wanted);
+    let mut bases = Bases::new(executable.headers, executable.name, wanted.policy, &sizes);
+    let now = bases.of(bias);
+    let (now, then) = (bases.worth(now), bases.worth(aim.base));
+    now.zip(then).is_some_and(|(now, then)| now < then)
+}
+
+/// Returns the page sizes that the policy asks for, of this machine.
+fn sizes(wanted: Wanted) -> Sizes {
+    let folios = if wanted.policy.page == PageChoice::Mixed { folios() } else { Vec::new() };
+    Sizes { base: base_page(), huge: wanted.huge, folios }
 }
