@@ -89,6 +89,10 @@ pub fn run_options(words: impl IntoIterator<Item = OsString>) -> Result<RunArgs,
 /// Parses the command line. What [`Starter`] rejects is parsed again by the whole definition, whose error
 /// messages know all subcommands.
 fn parse(args: &[OsString]) -> Result<Cli, clap::Error> {
+    if let Some(command) = plain_program(args) {
+        let colour = ColourArgs { when: When::Auto };
+        return Ok(Cli { colour, command: Command::Run(RunArgs::plain(command.to_vec())) });
+    }
     if starts_a_program(args.iter().map(OsString::as_os_str))
         && let Ok(Starter { colour, command: Start::Run(run) }) = Starter::try_parse_from(args)
     {
@@ -96,6 +100,20 @@ fn parse(args: &[OsString]) -> Result<Cli, clap::Error> {
     }
     let matches = definition().try_get_matches_from(args)?;
     Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut definition()))
+}
+
+/// Returns the program and its arguments in `hugelift run [--] PROG ARGS`; `None` if there is an option, or could be
+/// one.
+fn plain_program(args: &[OsString]) -> Option<&[OsString]> {
+    let (command, words) = args.get(1..)?.split_first()?;
+    let command = match words.split_first() {
+        _ if command != "run" => return None,
+        Some((word, words)) if word == "--" => words,
+        _ if words.iter().any(|word| word == "--") => return None,
+        _ => words,
+    };
+    let is_name = |word: &OsString| !word.is_empty() && !word.as_bytes().starts_with(b"-");
+    command.first().is_some_and(is_name).then_some(command)
 }
 
 /// Returns whether the words of a command line are those of `hugelift run`. `--color` may stand before `run`.
@@ -208,6 +226,31 @@ fn run(command: Command, colour: When, status: Option<EarlyStatus>) -> Result<Ex
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hugelift_lift::options::StartOptions;
+
+    /// What is parsed without clap means what clap says. All command lines of up to four words are tried.
+    #[test]
+    fn plain_starts_mean_what_clap_says() {
+        let words = ["a", "-v", "--", "", "--color", "-", "--strict", "run"];
+        let mut lines: Vec<Vec<OsString>> = vec![["hugelift", "run"].map(OsString::from).to_vec()];
+        let (mut plain, mut from) = (0, 0);
+        for _ in 0..4 {
+            let longer = lines[from..].iter().flat_map(|line| {
+                words.iter().map(|word| line.iter().cloned().chain([OsString::from(word)]).collect())
+            });
+            let longer: Vec<Vec<OsString>> = longer.collect();
+            from = lines.len();
+            lines.extend(longer);
+        }
+        for line in &lines {
+            let Some(command) = plain_program(line) else { continue };
+            let ours = StartOptions::from(RunArgs::plain(command.to_vec()));
+            let theirs = run_options(line[2..].iter().cloned()).map(StartOptions::from);
+            assert_eq!(Some(ours), theirs.ok(), "{line:?}");
+            plain += 1;
+        }
+        assert!(plain > 500, "{plain}");
+    }
 
     #[test]
     fn color_may_stand_before_run() {

@@ -173,6 +173,23 @@ pub struct PolicyArgs {
     pub exclude: Vec<String>,
 }
 
+impl Default for PolicyArgs {
+    /// What clap returns where no option is given.
+    fn default() -> PolicyArgs {
+        PolicyArgs {
+            backing: BackingChoice::Auto,
+            page_size: None,
+            parts: vec![PartChoice::Text, PartChoice::Rodata],
+            data_backing: DataBackingChoice::Thp,
+            numa: None,
+            spare: None,
+            span: SpanChoice::Inner,
+            object: Vec::new(),
+            exclude: Vec::new(),
+        }
+    }
+}
+
 /// `--after-fork`
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum AfterForkChoice {

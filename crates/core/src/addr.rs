@@ -213,7 +213,14 @@ pub fn human_bytes(bytes: u64) -> String {
             return if bytes.is_multiple_of(unit) {
                 format!("{} {name}", bytes / unit)
             } else {
-                format!("{:.1} {name}", bytes as f64 / unit as f64)
+                // What is less than two huge pages must not read as two.
+                let tenths = (bytes as f64 / unit as f64 * 10.0).round() as u64;
+                let over = u64::from(
+                    tenths.is_multiple_of(10)
+                        && u128::from(tenths) * u128::from(unit) > u128::from(bytes) * 10,
+                );
+                let tenths = tenths - over;
+                format!("{}.{} {name}", tenths / 10, tenths % 10)
             };
         }
     }
@@ -272,5 +279,7 @@ mod tests {
         assert_eq!(human_bytes(2 << 20), "2 MB");
         assert_eq!(human_bytes(1536), "1.5 kB");
         assert_eq!(human_bytes(17), "17 B");
+        assert_eq!(human_bytes((2 << 20) - 1), "1.9 MB");
+        assert_eq!(human_bytes((2 << 20) + 1), "2.0 MB");
     }
 }

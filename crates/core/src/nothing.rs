@@ -65,7 +65,7 @@ mod tests {
         let planned = plan(&snapshot, &Policy::default());
         assert_eq!(planned.spans, vec![]);
         let why = why_nothing(&snapshot, &planned, PAGE);
-        assert!(why.starts_with("3.0 MB of text of /bin/o: "), "{why}");
+        assert!(why.starts_with("2.9 MB of text of /bin/o: "), "{why}");
         assert!(why.ends_with("not aligned: less than a whole page of 2 MB at an end"), "{why}");
     }
 

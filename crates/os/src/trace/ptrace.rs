@@ -185,7 +185,7 @@ impl Running {
 }
 
 impl Running {
-    /// Does the same for a tracee that will stop within microseconds. Asks again and again for [`SOON`] before it
+    /// Does the same for a tracee that will stop within microseconds. Asks again and again for 150 us before it
     /// sleeps: to be woken takes about 20 us, of which the program would wait for each. Whoever else wants the CPU
     /// gets it.
     ///

@@ -264,7 +264,7 @@ mod tests {
     fn gaps_are_folded() {
         const HUGE: u64 = 2 << 20;
         let page = document(&report(&[(0, HUGE), (1 << 40, (1 << 40) + HUGE)], HUGE)).unwrap();
-        assert!(page.contains(">1024.0 GB of other addresses</p>"), "{page}");
+        assert!(page.contains(">1023.9 GB of other addresses</p>"), "{page}");
         let page = document(&report(&[(0, HUGE), (2 * HUGE, 3 * HUGE)], HUGE)).unwrap();
         assert!(!page.contains("of other addresses"), "{page}");
     }
