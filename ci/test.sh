@@ -148,14 +148,15 @@ failed_of() { # NAME
   sed -n '/^failures:$/,/^test result:/s/^    \([^ ]*\)$/\1/p' "$work/log/${1//\//.}" | sort -u
 }
 
-# Runs a test of a program three times alone.
+# Runs a test of a program three times alone. It must run, and not be skipped.
 passes_alone() { # NAME TEST
-  local try
+  local try log=$work/alone
   words_of "$1"
   for try in 1 2 3; do
     echo
     echo "==== $2 alone, run $try of 3"
-    timeout -k 30 "$limit" env --default-signal=INT,QUIT "${words[0]}" --exact "$2" --nocapture || return 1
+    timeout -k 30 "$limit" env --default-signal=INT,QUIT "${words[0]}" --exact "$2" --nocapture |& tee "$log" || return 1
+    grep -q '^test result: ok. 1 passed' "$log" && ! grep -q 'SKIP: ' "$log" || return 1
   done
 }
 

@@ -3,7 +3,7 @@
 
 use super::HUGELIFT;
 use std::ffi::{OsStr, OsString};
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead as _, BufReader, Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -365,4 +365,17 @@ pub fn difference(name: &str, bare: &str, lifted: &str) -> Option<String> {
     let plus = l.iter().filter(|line| !b.contains(line)).map(|line| format!("+ {line}"));
     let lines: Vec<String> = minus.chain(plus).take(60).collect();
     Some(format!("{name} differs (- bare, + lifted):\n{}", lines.join("\n")))
+}
+
+/// Returns the lines that a thread reads from a process's output.
+pub fn lines_of(output: impl Read + Send + 'static) -> mpsc::Receiver<String> {
+    let (send, lines) = mpsc::channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(output).lines().map_while(Result::ok) {
+            if send.send(line).is_err() {
+                break;
+            }
+        }
+    });
+    lines
 }

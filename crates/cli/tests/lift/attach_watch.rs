@@ -2,17 +2,16 @@
 //! `hugelift attach --watch`: it stays, and lifts processes that run, and those that come.
 
 use crate::common::huge::pieces;
-use crate::common::run::{PATIENCE, end_group, wait};
+use crate::common::run::{PATIENCE, end_group, lines_of, wait};
 use crate::common::{CGroup, Cmd, End, HUGELIFT, fat, fits};
 use crate::{need, need_root, skip};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-use std::io::{BufRead as _, BufReader, Read};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 /// Seconds of CPU time after which the victims give up.
@@ -77,8 +76,8 @@ impl Running {
         use std::os::unix::process::CommandExt as _;
         let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = piped.process_group(0).spawn().unwrap_or_else(|e| panic!("{command:?}: {e}"));
-        let out = lines(child.stdout.take().expect("piped"));
-        let err = lines(child.stderr.take().expect("piped"));
+        let out = lines_of(child.stdout.take().expect("piped"));
+        let err = lines_of(child.stderr.take().expect("piped"));
         Running { child, out, err }
     }
 
@@ -132,18 +131,6 @@ impl Drop for Running {
     fn drop(&mut self) {
         end_group(&mut self.child);
     }
-}
-
-fn lines(pipe: impl Read + Send + 'static) -> Receiver<String> {
-    let (send, lines) = channel();
-    std::thread::spawn(move || {
-        for line in BufReader::new(pipe).lines().map_while(Result::ok) {
-            if send.send(line).is_err() {
-                break;
-            }
-        }
-    });
-    lines
 }
 
 #[track_caller]

@@ -156,11 +156,12 @@ impl ExecStopped for Remote {
         let switched = self.point_to(new, to, is_static)?;
         if switched.pointers.is_err() || switched.layout.is_err() {
             let back = self.point_to(old, from, is_static)?;
-            let stays = |done: Result<(), Fault>, undone: &Result<(), Fault>| done.is_ok() && undone.is_err();
-            if stays(switched.pointers.clone(), &back.pointers)
-                || stays(switched.layout.clone(), &back.layout)
-            {
-                return Err(Fault::Lost(format!("{WRITE} or {SET_LAYOUT} failed when it was to be undone")));
+            // Only what was done is to be undone.
+            let kept = [(&switched.pointers, back.pointers), (&switched.layout, back.layout)];
+            let kept =
+                kept.into_iter().find_map(|(done, undone)| done.is_ok().then(|| undone.err()).flatten());
+            if let Some(why) = kept {
+                return Err(Fault::Lost(format!("the move of the executable was to be undone: {why}")));
             }
             return switched.pointers.and(switched.layout);
         }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Data and RELRO of a running process, which its threads write to all the time.
 
-use super::{Running, done, lines_of, pause};
+use super::{Running, done, pause};
 use crate::common::huge::{assert_no_wx, files, smaps};
-use crate::common::run::{PATIENCE, wait};
+use crate::common::run::{PATIENCE, lines_of, wait};
 use crate::common::{Cmd, End, HUGELIFT, Outcome, fat, skipped};
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::elf::Headers;

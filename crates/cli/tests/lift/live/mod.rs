@@ -11,16 +11,15 @@ mod refused;
 mod rounds;
 
 use crate::common::huge::{Piece, files, pieces};
-use crate::common::run::{PATIENCE, end_group, spawn, wait};
+use crate::common::run::{PATIENCE, end_group, lines_of, spawn, wait};
 use crate::common::{Cmd, End, HUGELIFT, Outcome, fat};
 use hugelift_os::proc::procfs::Process;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-use std::io::{BufRead as _, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 /// The arguments of the victim: with all its threads, and with those alone that mostly wait. In the first
@@ -85,19 +84,6 @@ impl Running {
         drop(self.stdin.take());
         wait(&mut self.child, Instant::now() + PATIENCE)
     }
-}
-
-/// Returns the lines that a thread reads from a process's output.
-fn lines_of(output: impl Read + Send + 'static) -> Receiver<String> {
-    let (send, lines) = channel();
-    std::thread::spawn(move || {
-        for line in BufReader::new(output).lines().map_while(Result::ok) {
-            if send.send(line).is_err() {
-                break;
-            }
-        }
-    });
-    lines
 }
 
 impl Drop for Running {
