@@ -202,9 +202,18 @@ pub fn record_name(device: u64, inode: u64) -> String {
 
 /// Returns whether `name` is one that [`record_name`] returns.
 pub fn is_record(name: &str) -> bool {
-    let is_number = |s: &str| !s.is_empty() && s.len() <= 16 && s.bytes().all(|b| b.is_ascii_hexdigit());
-    let stem = name.strip_suffix(".json").and_then(|stem| stem.split_once('-'));
-    stem.is_some_and(|(device, inode)| is_number(device) && is_number(inode))
+    inode_of(name).is_some()
+}
+
+/// Returns the inode in a name that [`record_name`] has returned; `None` for any other name.
+pub fn inode_of(name: &str) -> Option<u64> {
+    let number = |s: &str| {
+        let is_number = !s.is_empty() && s.len() <= 16 && s.bytes().all(|b| b.is_ascii_hexdigit());
+        is_number.then(|| u64::from_str_radix(s, 16).ok()).flatten()
+    };
+    let (device, inode) = name.strip_suffix(".json")?.split_once('-')?;
+    number(device)?;
+    number(inode)
 }
 
 #[cfg(test)]
@@ -268,6 +277,8 @@ mod tests {
         for name in ["", "-.json", "1-2", "1-2.json.new", "x-1.json", "../1-2.json"] {
             assert!(!is_record(name) && !is_entry(name), "{name}");
         }
+        assert_eq!(inode_of(&record_name(0xfe00, 0x1234)), Some(0x1234));
+        assert_eq!(inode_of("0-00000000000000001.json"), None);
     }
 
     #[test]

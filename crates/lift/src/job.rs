@@ -5,9 +5,10 @@
 use crate::asked::Asked;
 use crate::lifted::Lifted;
 use crate::live::family::new_mark;
-use crate::options::{AfterFork, Verbosity};
+use crate::memory_limit::reserved;
 use crate::placement::{Foreseen, Placement};
 use crate::prime::Primed;
+use crate::untouched::Recorded;
 use hugelift_core::addr::PageSize;
 use hugelift_core::malloc::Setting;
 use hugelift_core::maps::Mapping;
@@ -21,6 +22,7 @@ use hugelift_os::launch::helper::{LiftHooks, Verdict};
 use hugelift_os::machine::{self, thp_page};
 use hugelift_os::trace::remote::Remote;
 use hugelift_os::watch::watcher::Watcher;
+use std::cell::OnceCell;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -47,8 +49,12 @@ pub struct LiftJob {
     pub(crate) path: Option<PathBuf>,
     /// Its best base, chosen before the exec stop.
     pub(crate) foreseen: Option<Foreseen>,
+    /// The files of which a store has a copy, if only these must be looked for at the start.
+    pub(crate) recorded: Option<Recorded>,
     /// Where the executable is after the exec stop, and why.
     pub(crate) placement: Placement,
+    /// Why memory that hugelift takes beside the program could end the program, once it was asked for.
+    reserved: OnceCell<Option<String>>,
     /// The machine, if it was probed while the loader ran.
     pub(crate) probed: Option<Machine>,
     /// The watcher that stays beside the program, if there is one.
@@ -59,6 +65,7 @@ impl LiftHooks for LiftJob {
     fn before_exec(&mut self) {
         self.huge = thp_page();
         self.foresee();
+        self.recorded = self.find_recorded();
     }
 
     /// Chooses the base of the executable.
@@ -77,27 +84,28 @@ impl LiftHooks for LiftJob {
         }
     }
 
-    /// Returns whether nothing is left to do, because the program is in huge folios already. It is
-    /// inspected again only for a report, `-v` or `--strict`.
+    /// Returns whether nothing is left to do: the program is in huge folios already, or nothing of it can be huge
+    /// without a copy. It is inspected again only for a report, `-v` or `--strict`.
     fn ends_at_exec(&mut self, pid: u32) -> bool {
-        let options = &self.asked.options;
-        let nothing_to_say =
-            !self.asked.is_heard(Verbosity::Summary) && self.asked.report.is_none() && !options.strict;
-        let only_read = !self.policy.parts.iter().any(|p| p.is_writable());
-        let primed = self.primed.is_complete && self.placement.fits_page_cache;
-        let ends = primed
-            && only_read
-            && options.after_fork != AfterFork::Join
-            && self.placement.fault().is_none()
-            && nothing_to_say;
+        let is_primed = || self.primed.is_complete && self.placement.fits_page_cache && self.is_quiet();
+        let is_untouched = || self.recorded.as_ref().is_some_and(Recorded::is_empty);
+        let ends = self.placement.fault().is_none() && (is_untouched() || is_primed());
         if ends {
-            self.watcher = self.watch_primed(pid);
+            self.watcher = self.watch_unstopped(pid);
         }
         ends
     }
 
     fn while_loading(&mut self, pid: u32) {
         self.probed = Some(machine::probe(Some(pid)));
+    }
+
+    fn goes_on_untouched(&mut self, pid: u32) -> bool {
+        let goes_on = self.placement.fault().is_none() && self.is_unrecorded(pid);
+        if goes_on {
+            self.watcher = self.watch_unstopped(pid);
+        }
+        goes_on
     }
 
     /// Looks at the program, plans, applies the plan, and reports.
@@ -152,10 +160,18 @@ impl LiftJob {
             huge: None,
             path: None,
             foreseen: None,
+            recorded: None,
+            reserved: OnceCell::new(),
             placement: Placement::default(),
             probed: None,
             watcher: None,
         }
+    }
+
+    /// Returns why memory that hugelift takes beside the program could end the program, as the launcher or the helper
+    /// found it first.
+    pub(crate) fn reserved(&self) -> Option<&str> {
+        self.reserved.get_or_init(|| reserved(&self.policy)).as_deref()
     }
 
     /// Returns whether data or bss is to be on pages of the pool, where fork(2) needs a guard.

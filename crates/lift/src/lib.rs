@@ -20,6 +20,7 @@ mod placement;
 mod prime;
 mod report;
 pub mod start;
+mod untouched;
 pub mod watch;
 mod watching;
 

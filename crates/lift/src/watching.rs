@@ -5,7 +5,6 @@
 use crate::job::LiftJob;
 use crate::lifted::Lifted;
 use crate::live::LiveLift;
-use crate::memory_limit::reserved;
 use crate::options::{AfterFork, Verbosity};
 use hugelift_core::apply::{Outcome, lifted};
 use hugelift_core::plan::Plan;
@@ -44,9 +43,9 @@ impl LiftJob {
         self.watch(pid, joins)
     }
 
-    /// Does the same for a program that is huge already, of which no snapshot was taken.
-    pub(crate) fn watch_primed(&self, pid: u32) -> Option<Watcher> {
-        if reserved(&self.policy).is_none() { self.watch(pid, false) } else { None }
+    /// Does the same for a program that goes on without a stop at its entry point, of which no snapshot was taken.
+    pub(crate) fn watch_unstopped(&self, pid: u32) -> Option<Watcher> {
+        if self.reserved().is_none() { self.watch(pid, false) } else { None }
     }
 
     /// Starts a process that stays beside the program `pid`, to lift what is worth it later, and to join huge
@@ -88,9 +87,9 @@ impl LiftJob {
 
     /// Says why the programs that the program starts are not lifted, if that is so.
     pub(crate) fn give_up_children(&mut self) -> Option<Verdict> {
-        let why = match reserved(&self.policy) {
-            _ if self.mark.is_none() => return None,
-            Some(why) => why,
+        self.mark.as_ref()?;
+        let why = match self.reserved() {
+            Some(why) => why.to_string(),
             None if self.adopts => "no process of hugelift can stay beside pid 1 or a subreaper; hugelift attach PID lifts a process \
                   that runs"
                 .into(),

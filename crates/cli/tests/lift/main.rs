@@ -28,4 +28,5 @@ mod spans;
 mod state;
 mod stress;
 mod symbols;
+mod untouched;
 mod watch;

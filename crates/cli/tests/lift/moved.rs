@@ -197,7 +197,8 @@ fn the_base_is_random() {
     // Another test that takes much memory would push the primed file out of the page cache.
     let _alone = Exclusive::take().unwrap();
     let primed = primed!(c());
-    let cmd = Cmd::new([primed.path()]).args(["count", "0"]);
+    // If a start was not moved, the log says why.
+    let cmd = Cmd::new([primed.path()]).args(["count", "0"]).env("HUGELIFT_LOG", "debug");
     let runs: Vec<(u64, u64)> = (0..200)
         .map(|_| {
             let outcome = cmd.lifted(OPTIONS);

@@ -57,6 +57,10 @@ pub trait LiftHooks {
     /// the program no time.
     fn while_loading(&mut self, pid: u32);
 
+    /// Returns whether the program may go on as it is, without [`lift`](Self::lift). The process `pid` stands before
+    /// its first own instruction. It is not called if the program is its helper's parent.
+    fn goes_on_untouched(&mut self, pid: u32) -> bool;
+
     /// Changes `target`, which is the process `pid`, and returns whether the program may start. The
     /// program stands before its first own instruction.
     fn lift(&mut self, pid: u32, target: &mut Remote) -> Verdict;

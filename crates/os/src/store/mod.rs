@@ -52,6 +52,7 @@ use nix::unistd::{geteuid, linkat};
 use place::Place;
 use public::{AccessCheck, Readers};
 use source::Source;
+use std::collections::BTreeSet;
 use std::fs::{File, Permissions};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -168,6 +169,16 @@ pub fn may_have(policy: &Policy) -> bool {
     let own = own_path().and_then(|path| Store::open(&path, IfAbsent::Leave));
     let may_be = matches!(own, Ok(_) | Err(StoreError::Missing { .. }));
     may_be || is_demanded(policy) || machine_wide(&own).is_some()
+}
+
+/// Returns the inodes of the files of which the stores that the calling user can use have a record. [`offer`] has
+/// nothing for other files unless it makes an entry.
+pub fn recorded_inodes() -> BTreeSet<u64> {
+    let own = own_path().and_then(|path| Store::open(&path, IfAbsent::Leave));
+    let machine = machine_wide(&own);
+    let names = |store: Store| store.place.names().unwrap_or_default();
+    let names = own.into_iter().chain(machine).flat_map(names);
+    names.filter_map(|name| record::inode_of(&name)).collect()
 }
 
 /// Returns what [`offer`] would have for a program that does not run, whose addresses are assumed.

@@ -3,12 +3,12 @@
 
 use super::exec_stop::ExecStop;
 use super::{LiftHooks, lift, refuse};
-use crate::arch;
+use crate::arch::{self, Regs};
 use crate::launch::bypass::Bypass;
 use crate::proc::memory;
 use crate::proc::procfs::{Process, Status};
 use crate::trace::frame::{CodeCave, RestoreFrame};
-use crate::trace::ptrace::{Error, Resume, Stopped};
+use crate::trace::ptrace::{Error, Resume, Stop, Stopped};
 use crate::trace::remote::Remote;
 use crate::trace::threads::Threads;
 use hugelift_core::addr::Addr;
@@ -65,6 +65,11 @@ pub(super) fn at_entry(
     hooks: &mut impl LiftHooks,
 ) -> Result<(), Error> {
     let Some(regs) = stopped.regs()? else { return Err(Error::Vanished(stopped.tid())) };
+    let regs = arch::entry_registers(regs, program.entry);
+    let takes_sigcont = stopped.signal_mask()? & SIGCONT_BIT == 0;
+    if reap.is_none() && takes_sigcont && hooks.goes_on_untouched(program.pid) {
+        return go_on(stopped, program, &regs);
+    }
     let process = Process::new(program.pid);
     let status = process.status().map_err(Bypass::from);
     let ready = status.and_then(|status| Ok((stop_others(process, program.inherited, &status)?, status)));
@@ -75,7 +80,6 @@ pub(super) fn at_entry(
             return dismiss(stopped);
         }
     };
-    let regs = arch::entry_registers(regs, program.entry);
     let frame = RestoreFrame::arm(&stopped, regs, program.cave, reap)?;
     let mut remote = Remote::new(stopped, frame);
     remote.set_status(status);
@@ -104,6 +108,28 @@ fn own_filters() -> Option<Filters> {
 
 fn filters(status: Status) -> Filters {
     (status.seccomp, status.seccomp_filters)
+}
+
+/// Lets a program in its entry stub go on at its entry point with `regs`, without the SIGCONT that has stopped it
+/// there. It makes no system call for this.
+fn go_on(stopped: Stopped, program: &EntryStop, regs: &Regs) -> Result<(), Error> {
+    stopped.set_regs(regs)?;
+    program.cave.clear(&stopped)?;
+    let mut running = stopped.resume(Resume::Cont, 0)?;
+    loop {
+        // The SIGCONT is pending for this thread alone, so it comes before one from another process.
+        let (stopped, stop) = running.wait_shortly()?;
+        running = match stop {
+            Stop::Signal(libc::SIGCONT) => return stopped.detach(0),
+            // A signal that stops removes the SIGCONT (signal(7)); so does an execve(2) of another thread.
+            Stop::Signal(signal @ (libc::SIGSTOP | libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU)) => {
+                return stopped.detach(signal);
+            }
+            Stop::Group(_) | Stop::Exec => return stopped.detach(0),
+            Stop::Signal(signal) => stopped.resume(Resume::Cont, signal)?,
+            Stop::Trap | Stop::Syscall => stopped.resume(Resume::Cont, 0)?,
+        };
+    }
 }
 
 /// Lets a program in its entry stub go on by itself, without the SIGCONT that has stopped it there.
