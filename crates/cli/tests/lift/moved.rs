@@ -6,7 +6,7 @@ use crate::common::cache::text_of;
 use crate::common::guard::Exclusive;
 use crate::common::mounts::{kernel_has, mount, with_own_mounts};
 use crate::common::run::same_as;
-use crate::common::{Cmd, End, Held, Outcome, Primed, fat, plain};
+use crate::common::{Cmd, End, HUGELIFT, Held, Outcome, Primed, fat, plain};
 use crate::{need, need_root, skip};
 use hugelift_measure::uprobe::Uprobe;
 use std::collections::BTreeSet;
@@ -91,6 +91,17 @@ fn what_is_moved_is_huge() {
     let files = std::fs::read_dir(format!("/proc/{}/fd", held.pid())).unwrap();
     let open: Vec<PathBuf> = files.map(|file| std::fs::read_link(file.unwrap().path()).unwrap()).collect();
     assert!(open.len() >= 3 && !open.iter().any(|path| path == primed.path()), "{open:?}");
+    let outcome = held.finish();
+    assert_eq!((outcome.end, outcome.stderr.as_str()), (End::Code(0), ""), "{outcome:?}");
+}
+
+/// A program that goes on from its exec stop maps its huge folios itself, when it touches them.
+#[test]
+fn what_is_moved_is_huge_without_a_lift() {
+    let primed = primed!(c());
+    let cmd = Cmd::new([primed.path()]).arg("hold").under([HUGELIFT, "run", "--"]);
+    let held = Held::start(&cmd, None, primed.path());
+    assert_huge(held.pid(), primed.path());
     let outcome = held.finish();
     assert_eq!((outcome.end, outcome.stderr.as_str()), (End::Code(0), ""), "{outcome:?}");
 }
