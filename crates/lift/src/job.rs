@@ -49,7 +49,7 @@ pub struct LiftJob {
     pub(crate) path: Option<PathBuf>,
     /// Its best base, chosen before the exec stop.
     pub(crate) foreseen: Option<Foreseen>,
-    /// The files of which a store has a copy, if only these must be looked for at the start.
+    /// The inodes of the files of which a store has a copy, if only these must be looked for at the start.
     pub(crate) recorded: Option<Recorded>,
     /// Where the executable is after the exec stop, and why.
     pub(crate) placement: Placement,
@@ -84,10 +84,11 @@ impl LiftHooks for LiftJob {
         }
     }
 
-    /// Returns whether nothing is left to do: the program is in huge folios already, or nothing of it can be huge
-    /// without a copy. It is inspected again only for a report, `-v` or `--strict`.
+    /// Returns whether nothing is left to do: the program is in huge folios already, or no store has a copy of
+    /// anything. It is inspected again only for a report, `-v` or `--strict`.
     fn ends_at_exec(&mut self, pid: u32) -> bool {
-        let is_primed = || self.primed.is_complete && self.placement.fits_page_cache && self.is_quiet();
+        let is_primed =
+            || self.primed.is_complete && self.placement.fits_page_cache && self.needs_no_report();
         let is_untouched = || self.recorded.as_ref().is_some_and(Recorded::is_empty);
         let ends = self.placement.fault().is_none() && (is_untouched() || is_primed());
         if ends {

@@ -79,7 +79,8 @@ impl LiftJob {
             // No process stays beside the program, which could copy later.
             self.policy.copies = Copies::All;
         }
-        if self.policy.backings.contains(&Backing::Pagecache) {
+        // Where nothing is reported this is needless: the kernel maps huge folios itself (`untouched`).
+        if self.policy.backings.contains(&Backing::Pagecache) && self.recorded.is_none() {
             let takes = |object: &Object| self.policy.objects.takes(object);
             // Looking at all of a large program takes milliseconds, and what copies later looks again.
             let searches_later = self.policy.copies == Copies::Later && self.asked.report.is_none();

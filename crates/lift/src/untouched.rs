@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Decides whether a program can go on untouched: nothing of it can be mapped huge without a copy, and copies are
-//! made while it runs.
+//! Decides whether a program can go on untouched: no store has a copy of it, and copies are made while it runs.
 //!
 //! Most programs are short: what is not done at their start costs them nothing. The watcher does it for the others.
 //!
 //! ```text
-//!   no store has a copy -------------------------- the helper lets go at the exec stop
+//!   no store has any copy ------------------------ the helper lets go at the exec stop
 //!   a store has copies, but of other files ------- ... at the entry point, which costs a look at the mappings
 //!   a store has a copy of a file of the program -- it is lifted at the entry point
 //! ```
@@ -18,24 +17,24 @@ use hugelift_os::proc::procmap::inodes_of_code;
 use hugelift_os::store::recorded_inodes;
 use std::collections::BTreeSet;
 
-/// The inodes of all files of which a store has a copy.
+/// The inodes of the files of which a store has a copy.
 pub(crate) type Recorded = BTreeSet<u64>;
 
 impl LiftJob {
-    /// Returns the files of which a store has a copy, if such a copy is all that the program could get at its start and
-    /// would miss without it; `None` if the program must be looked at.
+    /// Returns the files of which a store has a copy. Returns `None` if the program must be looked at whatever a store
+    /// has: for a message, for a part that it writes to, or because something is copied at the start.
     ///
     /// The page cache is not looked at: where its huge folios fit, the kernel maps them by huge entries itself.
     pub(crate) fn find_recorded(&self) -> Option<Recorded> {
         let policy = &self.policy;
         let copies_later = policy.copies == Copies::Later && policy.backings == AUTO;
         let is_usual = policy.page == PageChoice::Usual && self.huge.is_some();
-        let is_untouched = copies_later && is_usual && self.is_quiet() && self.reserved().is_none();
-        is_untouched.then(recorded_inodes)
+        let needs_no_look = copies_later && is_usual && self.needs_no_report() && self.reserved().is_none();
+        if needs_no_look { recorded_inodes() } else { None }
     }
 
-    /// Returns whether a store has a copy of no file of which the process `pid` maps code, and nothing else must be
-    /// looked at.
+    /// Returns whether no store has a copy of a file of which the process `pid` maps code. Returns false if that is
+    /// not known: before Linux 6.11, or if the program must be looked at anyway.
     pub(crate) fn is_unrecorded(&self, pid: u32) -> bool {
         let Some(recorded) = &self.recorded else { return false };
         let inodes = inodes_of_code(Process::new(pid));
@@ -43,8 +42,9 @@ impl LiftJob {
         inodes.is_ok_and(|inodes| inodes.is_disjoint(recorded))
     }
 
-    /// Returns whether nothing is reported about the program, and only parts that it does not write to are wanted.
-    pub(crate) fn is_quiet(&self) -> bool {
+    /// Returns whether nothing is to be reported about the program's lift, and only parts that it does not write to are
+    /// wanted.
+    pub(crate) fn needs_no_report(&self) -> bool {
         let options = &self.asked.options;
         let is_silent =
             !self.asked.is_heard(Verbosity::Summary) && self.asked.report.is_none() && !options.strict;

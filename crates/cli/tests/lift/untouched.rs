@@ -2,9 +2,14 @@
 //! A program of which nothing exists that could be mapped at its start goes on as it is: from its exec stop if no
 //! store has a copy, from its entry point if a store has copies of other files alone.
 
+use crate::common::build::open_dir;
 use crate::common::run::difference;
 use crate::common::{Cmd, End, HUGELIFT, Outcome, fat, plain};
+use crate::{need, need_root};
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// The stores that a start may find.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -96,14 +101,16 @@ fn no_signal_and_no_code_is_left() {
     for flags in [&[][..], &["-DBLOCKED"]] {
         let program = fat("conts").with(fat("conts").flags(flags).library().build()).build();
         let outcome = agrees(&program, &Cmd::new([&program]));
-        assert_eq!(outcome.stdout, "conts 0, vdso 0, wrong 0\n");
+        assert_eq!(outcome.stdout, "conts 0, tracer 0, vdso 0, wrong 0\n");
     }
 }
 
 #[test]
 fn it_cannot_tell() {
     let (setup, program) = (plain("setup").build(), fat("state").build());
-    for words in [&[][..], &["block=10,17,18"], &["pend=10,17,18,40"], &["ignore=17", "ignore=18"]] {
+    let blocked: [&[&str]; 4] =
+        [&["block=10,17"], &["block=10,17,18"], &["pend=10,17,40"], &["pend=10,17,18,40"]];
+    for words in blocked.into_iter().chain([&[][..], &["ignore=17", "ignore=18"]]) {
         let cmd = Cmd::new([&program]).under([&setup]).under(words).under(["--"]);
         let outcome = agrees(&program, &cmd);
         assert_eq!(outcome.end, End::Code(0), "{words:?}: {outcome:?}");
@@ -120,6 +127,39 @@ fn signals_at_the_entry_point() {
         let expected = "queued 2000, out of order 0, plain 1, sender 0, wrong 0\n";
         assert_eq!(outcome.stdout, expected, "{outcome:?}");
     }
+}
+
+/// Another process stops and continues it, again and again: the SIGCONT of its own may be lost meanwhile, which the
+/// helper must not wait for.
+#[test]
+fn stopped_and_continued_at_the_entry_point() {
+    for flags in [&["-DSTOPS"][..], &["-DSTOPS", "-DHELD"]] {
+        let program = fat("conts").with(fat("conts").flags(flags).library().build()).build();
+        let store = Store::new(Has::Others, &program);
+        let cmd = store.run(&[], &Cmd::new([&program])).patience(Duration::from_secs(60));
+        for _ in 0..25 {
+            let outcome = cmd.bare();
+            let said = (outcome.stdout.as_str(), outcome.stderr.as_str(), outcome.end);
+            assert_eq!(said, ("conts 0, tracer 0, vdso 0, wrong 0\n", "", End::Code(0)), "{flags:?}");
+        }
+    }
+}
+
+/// A user may read entries of root's store but not list it: the program is looked at.
+#[test]
+fn a_user_finds_what_root_has_stored() {
+    need_root!();
+    need!("setpriv");
+    let program = fat("state").build();
+    let root = Store::new(Has::Own, &program);
+    let open = open_dir(&[Path::new(HUGELIFT), &program]);
+    std::fs::set_permissions(root.0.path(), Permissions::from_mode(0o711)).expect("chmod");
+    let inside = |path: &Path| open.path().join(path.file_name().expect("a name"));
+    let cmd = Cmd::new([program]).env("HUGELIFT_STORE", root.path()).env("HUGELIFT_LOG", "debug");
+    let cmd = cmd.under(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]);
+    let outcome = cmd.under([inside(Path::new(HUGELIFT)).as_os_str(), "run".as_ref(), "--".as_ref()]).bare();
+    assert!(outcome.stderr.contains("planned plan="), "{outcome:?}");
+    assert!(!outcome.stderr.contains("files of the program's code"), "{outcome:?}");
 }
 
 /// SIGTERM kills, SIGSTOP stops, and the SIGCONT that follows continues, at each moment of the start.

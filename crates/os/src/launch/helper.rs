@@ -4,8 +4,8 @@
 //! ```text
 //!   launcher ----------- execve ==> loader ==> constructors ==> entry stub ==> program
 //!      ^ seize              |                                        |
-//!   helper ............. stop: static? lift                 stop: lift the dynamic one
-//!                        PIE? move; align the heap
+//!   helper ............. stop: static? lift                 stop: nothing to lift? let it go on
+//!                        PIE? move; align the heap                lift the dynamic one
 //!                        nothing left to do? end
 //! ```
 
@@ -125,7 +125,7 @@ pub fn attend(running: Running, reap: Option<i32>, hooks: &mut impl LiftHooks) -
                 match &loading {
                     Some(program) if pc.is_some_and(|pc| program.contains(pc)) => {
                         let _ = deadline.renew(LIFT);
-                        return at_entry(stopped, program, reap, hooks);
+                        return at_entry(stopped, program, reap, &deadline, hooks);
                     }
                     // A SIGCONT from another process.
                     _ => stopped.resume(Resume::Cont, 0)?,

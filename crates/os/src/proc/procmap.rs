@@ -39,7 +39,7 @@ const FILE_BACKED: u64 = 0x20;
 /// Returns the inodes of all files of which `process` maps code.
 ///
 /// # Errors
-/// ENOTTY before Linux 6.11; EACCES, ENOENT.
+/// open(2): ENOENT and EACCES. ioctl(2): ENOTTY before Linux 6.11, ESRCH if the process has ended.
 pub fn inodes_of_code(process: Process) -> io::Result<BTreeSet<u64>> {
     let maps = File::open(process.path("maps"))?;
     let mut inodes = BTreeSet::new();

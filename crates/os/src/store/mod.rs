@@ -172,13 +172,16 @@ pub fn may_have(policy: &Policy) -> bool {
 }
 
 /// Returns the inodes of the files of which the stores that the calling user can use have a record. [`offer`] has
-/// nothing for other files unless it makes an entry.
-pub fn recorded_inodes() -> BTreeSet<u64> {
+/// nothing for other files unless it makes an entry. Returns `None` if a store cannot be listed: users other than root
+/// may not list root's.
+pub fn recorded_inodes() -> Option<BTreeSet<u64>> {
     let own = own_path().and_then(|path| Store::open(&path, IfAbsent::Leave));
     let machine = machine_wide(&own);
-    let names = |store: Store| store.place.names().unwrap_or_default();
-    let names = own.into_iter().chain(machine).flat_map(names);
-    names.filter_map(|name| record::inode_of(&name)).collect()
+    let mut inodes = BTreeSet::new();
+    for store in own.into_iter().chain(machine) {
+        inodes.extend(store.place.names().ok()?.iter().filter_map(|name| record::inode_of(name)));
+    }
+    Some(inodes)
 }
 
 /// Returns what [`offer`] would have for a program that does not run, whose addresses are assumed.

@@ -184,6 +184,17 @@ impl Running {
     }
 }
 
+/// Stops a tracee that runs, and detaches from it.
+///
+/// # Errors
+/// See [`Running::wait`].
+pub fn let_go(tid: Tid) -> Result<(), Error> {
+    let running = Running { tid };
+    running.interrupt()?;
+    let (stopped, stop) = running.wait()?;
+    stopped.detach(if let Stop::Signal(signal) = stop { signal } else { 0 })
+}
+
 impl Running {
     /// Does the same for a tracee that will stop within microseconds. Asks again and again for 150 us before it
     /// sleeps: to be woken takes about 20 us, of which the program would wait for each. Whoever else wants the CPU

@@ -7,11 +7,13 @@ use crate::arch::{self, Regs};
 use crate::launch::bypass::Bypass;
 use crate::proc::memory;
 use crate::proc::procfs::{Process, Status};
+use crate::trace::deadline::Deadline;
 use crate::trace::frame::{CodeCave, RestoreFrame};
-use crate::trace::ptrace::{Error, Resume, Stop, Stopped};
+use crate::trace::ptrace::{self, Error, Resume, Stop, Stopped};
 use crate::trace::remote::Remote;
 use crate::trace::threads::Threads;
 use hugelift_core::addr::Addr;
+use std::time::Duration;
 
 const SIGCONT_BIT: u64 = 1 << (libc::SIGCONT - 1);
 
@@ -57,18 +59,23 @@ impl EntryStop {
     }
 }
 
-/// Lifts a dynamic program in its entry stub.
+/// How long a program may take from its entry stub to the SIGCONT that the stub has sent: microseconds, unless it runs
+/// a handler first.
+const SOON: Duration = Duration::from_secs(1);
+
+/// Lifts a dynamic program in its entry stub, or lets it go on as it is.
 pub(super) fn at_entry(
     stopped: Stopped,
     program: &EntryStop,
     reap: Option<i32>,
+    deadline: &Deadline,
     hooks: &mut impl LiftHooks,
 ) -> Result<(), Error> {
     let Some(regs) = stopped.regs()? else { return Err(Error::Vanished(stopped.tid())) };
     let regs = arch::entry_registers(regs, program.entry);
     let takes_sigcont = stopped.signal_mask()? & SIGCONT_BIT == 0;
     if reap.is_none() && takes_sigcont && hooks.goes_on_untouched(program.pid) {
-        return go_on(stopped, program, &regs);
+        return go_on(stopped, program, &regs, deadline);
     }
     let process = Process::new(program.pid);
     let status = process.status().map_err(Bypass::from);
@@ -112,24 +119,30 @@ fn filters(status: Status) -> Filters {
 
 /// Lets a program in its entry stub go on at its entry point with `regs`, without the SIGCONT that has stopped it
 /// there. It makes no system call for this.
-fn go_on(stopped: Stopped, program: &EntryStop, regs: &Regs) -> Result<(), Error> {
+fn go_on(stopped: Stopped, program: &EntryStop, regs: &Regs, deadline: &Deadline) -> Result<(), Error> {
+    let own = (libc::SI_TKILL, stopped.tid());
+    let _ = deadline.renew(SOON);
     stopped.set_regs(regs)?;
     program.cave.clear(&stopped)?;
-    let mut running = stopped.resume(Resume::Cont, 0)?;
-    loop {
-        // The SIGCONT is pending for this thread alone, so it comes before one from another process.
-        let (stopped, stop) = running.wait_shortly()?;
-        running = match stop {
-            Stop::Signal(libc::SIGCONT) => return stopped.detach(0),
-            // A signal that stops removes the SIGCONT (signal(7)); so does an execve(2) of another thread.
-            Stop::Signal(signal @ (libc::SIGSTOP | libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU)) => {
-                return stopped.detach(signal);
+    let (mut stopped, mut signal) = (stopped, 0);
+    // A signal that stops the process, from another one, removes the SIGCONT (signal(7)).
+    while stopped.is_pending(libc::SIGCONT)? {
+        let (next, stop) = match stopped.resume(Resume::Cont, signal)?.wait_shortly() {
+            // It runs a handler that blocks the SIGCONT. Another handler may see it afterwards.
+            Err(Error::Late(tid)) => {
+                let _ = deadline.renew(SOON);
+                return ptrace::let_go(tid);
             }
-            Stop::Group(_) | Stop::Exec => return stopped.detach(0),
-            Stop::Signal(signal) => stopped.resume(Resume::Cont, signal)?,
-            Stop::Trap | Stop::Syscall => stopped.resume(Resume::Cont, 0)?,
+            waited => waited?,
+        };
+        stopped = next;
+        signal = match stop {
+            Stop::Signal(libc::SIGCONT) if stopped.signal_origin()? == own => 0,
+            Stop::Signal(signal) => signal,
+            Stop::Group(_) | Stop::Trap | Stop::Syscall | Stop::Exec => 0,
         };
     }
+    stopped.detach(signal)
 }
 
 /// Lets a program in its entry stub go on by itself, without the SIGCONT that has stopped it there.
