@@ -12,8 +12,8 @@
 use crate::job::LiftJob;
 use crate::options::{AfterFork, Verbosity};
 use hugelift_core::policy::{AUTO, Copies, PageChoice};
+use hugelift_os::proc::mapping::inodes_of_code;
 use hugelift_os::proc::procfs::Process;
-use hugelift_os::proc::procmap::inodes_of_code;
 use hugelift_os::store::recorded_inodes;
 use std::collections::BTreeSet;
 

@@ -7,6 +7,5 @@ pub mod memory;
 pub mod pagemap;
 pub mod pidfd;
 pub mod procfs;
-pub mod procmap;
 pub mod reservation;
 pub mod snapshot;
