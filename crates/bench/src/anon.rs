@@ -61,17 +61,7 @@ pub fn run(options: &Options) -> Result<()> {
     println!(
         "  program                        bare s  attach                 own switch             THP always"
     );
-    let only = options.only.as_deref();
-    ensure!(
-        only.is_none_or(|only| CASES.iter().any(|(needs, _)| *needs == only)),
-        "--only {}: not one of the programs",
-        only.unwrap_or_default()
-    );
-    for (needs, make) in CASES.into_iter().filter(|(needs, _)| only.is_none_or(|only| *needs == only)) {
-        if Command::new(needs).arg("--help").output().is_err() {
-            println!("  SKIP: no {needs} in PATH: ci/setup.sh test");
-            continue;
-        }
+    for (_, make) in options.chosen(&CASES)? {
         row(options, &make(dir.path())?)?;
     }
     Ok(())

@@ -9,12 +9,14 @@ mod children;
 mod copy;
 mod demo;
 mod jumps;
+mod late;
 mod parts;
 mod peers;
 mod pool;
 mod primed;
 mod reference;
 mod startup;
+mod stops;
 mod warm;
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -22,7 +24,7 @@ use hugelift_measure::generated::{self, Hot, Linking};
 use hugelift_measure::program::Program;
 use hugelift_measure::{child, host, interrupt};
 use std::path::PathBuf;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 const USAGE: &str = "\
 usage: hugelift-bench COMMAND [--rounds N] [--megabytes N] [--only PROGRAM]
@@ -37,6 +39,8 @@ usage: hugelift-bench COMMAND [--rounds N] [--megabytes N] [--only PROGRAM]
   jumps     CPU time of the program with 64 MB of code: each backing, dynamic and static
   parts     a large .bss, and the hashes of perl and mawk, with all parts lifted
   anon      hashes of perl, php, Python, Go and the JVM on huge pages: by attach, by the allocator, for all programs
+  late      how soon programs that run long are huge under hugelift run, beside run --eager
+  stops     for how long attach and restore stop a thread, on a quiet machine and on a busy one
   primed    clang++ with its libraries in small pages of the page cache, and primed
   peers     entering and exiting of the epoch crate, against ConcurrencyKit and userspace RCU
   all       all of these except the demo
@@ -46,7 +50,7 @@ usage: hugelift-bench COMMAND [--rounds N] [--megabytes N] [--only PROGRAM]
 
   --rounds N      how often to run each side (default: enough for a narrow interval)
   --megabytes N   how much code to generate (default 64)
-  --only PROGRAM  of anon: measure this program alone (perl, php, python3, go or javac)
+  --only PROGRAM  of anon, late and stops: measure the case alone that needs this program (as php, python3, javac)
 
 HUGELIFT_BIN names the hugelift to measure; without it, the one beside this program.";
 
@@ -58,6 +62,30 @@ pub struct Options {
     pub megabytes: u64,
     /// The only program to measure, where a benchmark has several; `None` for all.
     pub only: Option<String>,
+}
+
+impl Options {
+    /// Returns the cases to measure, each with the command that it needs. Says which are left out because there is no
+    /// such command.
+    ///
+    /// # Errors
+    /// `--only` names none of them.
+    fn chosen<T: Copy>(&self, cases: &[(&'static str, T)]) -> Result<Vec<(&'static str, T)>> {
+        let is_wanted = |needs: &str| self.only.as_deref().is_none_or(|only| only == needs);
+        let wanted = cases.iter().copied().filter(|(needs, _)| is_wanted(needs));
+        let all: Vec<_> = wanted.collect();
+        let names = || cases.iter().map(|(needs, _)| *needs).collect::<Vec<_>>().join(", ");
+        ensure!(
+            !all.is_empty(),
+            "--only {}: not one of {}",
+            self.only.as_deref().unwrap_or_default(),
+            names()
+        );
+        let (here, missing): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|(needs, _)| Command::new(needs).arg("--help").output().is_ok());
+        missing.iter().for_each(|(needs, _)| println!("  SKIP: no {needs} in PATH: ci/setup.sh test"));
+        Ok(here)
+    }
 }
 
 fn main() -> ExitCode {
@@ -110,6 +138,8 @@ fn run(mut args: impl Iterator<Item = String>) -> Result<ExitCode> {
         "jumps" => &[jumps::run],
         "parts" => &[parts::run],
         "anon" => &[anon::run],
+        "late" => &[late::run],
+        "stops" => &[stops::run],
         "primed" => &[primed::run],
         "peers" => &[peers::run],
         "all" => &[
@@ -123,6 +153,8 @@ fn run(mut args: impl Iterator<Item = String>) -> Result<ExitCode> {
             jumps::run,
             parts::run,
             anon::run,
+            late::run,
+            stops::run,
             primed::run,
             peers::run,
             warm::start_primed,
