@@ -45,9 +45,13 @@ use std::time::{Duration, Instant};
 use urgent::Urgent;
 use written::Written;
 
-/// The longest time until a thread must have stopped, or made a call: one that waits for a disk does not
-/// stop before it has read from it.
+/// The longest time until a thread must have stopped: one that waits for a disk does not stop before it has read from
+/// it, and can be let go.
 const STOP: Duration = Duration::from_secs(1);
+
+/// The longest time until a borrowed thread must have made its calls and stopped again. It makes them as soon as it has
+/// a CPU, whatever hugelift does: the machine may be busy, or its control group may have used up its CPU time.
+const RETURN: Duration = Duration::from_secs(10);
 
 /// The pause after all threads have been tried.
 const PAUSE: Duration = Duration::from_millis(1);

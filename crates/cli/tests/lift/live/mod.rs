@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `hugelift attach` and `hugelift restore`: a process is lifted while it runs, and does not notice.
 
+mod asked;
 mod data;
 mod execs;
 mod filtered;
@@ -43,13 +44,18 @@ struct Running {
 impl Running {
     /// Starts it and waits until it is ready.
     fn start(program: &Path, args: &[impl AsRef<std::ffi::OsStr>]) -> Running {
+        let running = Running::begin(program, args);
+        assert_eq!(running.line(), "ready");
+        running
+    }
+
+    /// Starts it.
+    fn begin(program: &Path, args: &[impl AsRef<std::ffi::OsStr>]) -> Running {
         let mut command = Cmd::new([program]).args(args).command(None);
         command.stdin(Stdio::piped()).stderr(Stdio::inherit());
         let mut child = spawn(&mut command).unwrap_or_else(|e| panic!("{}: {e}", program.display()));
         let lines = lines_of(child.stdout.take().expect("stdout is piped"));
-        let running = Running { stdin: child.stdin.take(), child, lines };
-        assert_eq!(running.line(), "ready");
-        running
+        Running { stdin: child.stdin.take(), child, lines }
     }
 
     /// Returns the next line that it prints.

@@ -200,6 +200,36 @@ fn by_name_and_by_control_group() {
     }
 }
 
+/// A borrowed thread whose control group has used up its CPU time goes on in the group's next period. So does one that
+/// waits for a CPU of a busy machine.
+#[test]
+fn in_a_group_that_gets_little_cpu_time() {
+    need_root!();
+    let group = match CGroup::new("cpu") {
+        Ok(group) => group,
+        Err(why) => skip!("{why}"),
+    };
+    let program = fat("hold").build();
+    let mut running = Running::begin(&program, &["burn"]);
+    assert_eq!([running.line(), running.line()], ["wrong 0", "ready"]);
+    let pid = running.pid();
+    // Each time that it is let go it waits for up to 0.6 s, and two or three times in one system call.
+    let limit = |quota: &str| match group.is_v2() {
+        true => group.limit(&["cpu.max"], &format!("{quota} 600000")).expect("cpu.max"),
+        false => {
+            group.limit(&["cpu.cfs_period_us"], "600000").expect("cpu.cfs_period_us");
+            group.limit(&["cpu.cfs_quota_us"], quota).expect("cpu.cfs_quota_us");
+        }
+    };
+    limit("3000");
+    std::fs::write(group.path().join("cgroup.procs"), pid.to_string()).expect("join the group");
+    done("attach", pid);
+    assert!(assert_lifted(&segments(pid, &program), "thp", "with little CPU time") >= 1);
+    limit(if group.is_v2() { "max" } else { "-1" });
+    drop(running.stdin.take());
+    assert_eq!(running.line(), "wrong 0");
+}
+
 /// What a program opens by dlopen(3) is lifted as what it has needed.
 #[test]
 fn objects_that_java_opened_later() {

@@ -29,7 +29,7 @@ use super::others::Others;
 use super::urgent::Urgent;
 use super::writers::Writers;
 use super::written::{Came, Piece};
-use super::{LIFTS_DATA, Live, PAUSE, STOP, late};
+use super::{LIFTS_DATA, Live, PAUSE, RETURN, late};
 use crate::proc::procfs::Process;
 use crate::trace::calls::mremap_call;
 use crate::trace::filter::Known;
@@ -154,7 +154,7 @@ impl Live {
         let tid = leader.tid().ok_or(Error::Vanished(self.pid))?;
         let stopped = self.stop_others(tid, &mut others);
         let gathered = began.elapsed();
-        let _ = self.deadline.renew(faultpoint::patience(STOP));
+        let _ = self.deadline.renew(faultpoint::patience(RETURN));
         let made = match stopped {
             Err(why) => Ok(Ok(not_now(why))),
             Ok(()) => self.replace_now(leader, writers, piece, expected),

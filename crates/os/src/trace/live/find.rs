@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Finds the thread of a process that is lent.
 
-use super::{Live, PAUSE, STOP, late};
+use super::{Live, PAUSE, RETURN, STOP, late};
 use crate::proc::procfs::Process;
 use crate::trace::faultpoint;
 use crate::trace::filter::{self, Forbids, Known};
@@ -71,6 +71,7 @@ impl Live {
                             self.filters.insert(tid, Ok(Rc::clone(filters)));
                         }
                         self.last = Some(tid);
+                        let _ = self.deadline.renew(faultpoint::patience(RETURN));
                         return Ok((lent, stopping));
                     }
                     Err(NotLent::Filtered(_, forbids)) => {
