@@ -14,7 +14,7 @@ use hugelift_core::printable::Untrusted;
 use hugelift_core::quantity;
 use hugelift_core::report::VERSION;
 use hugelift_lift::attach::{
-    AttachOptions, Change, Chosen, Name, attach as attach_to, restore as restore_to,
+    AttachOptions, Change, Chosen, Name, attach as attach_to, preview, restore as restore_to,
 };
 use hugelift_lift::options::PolicyOptions;
 use hugelift_os::io::console::{self, say};
@@ -64,6 +64,10 @@ pub struct AttachArgs {
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = quantity::bytes,
           help_heading = heading::WATCH)]
     add: u64,
+
+    /// Print what would be lifted, and change nothing. Seccomp filters are not asked
+    #[arg(long, conflicts_with = "watch", help_heading = heading::OUTPUT)]
+    dry_run: bool,
 
     #[command(flatten)]
     shown: ShownArgs,
@@ -118,7 +122,8 @@ pub fn run_attach(args: &AttachArgs) -> Result<Exit, Failure> {
         let how = WatchHow { attach: options, all_children, eager: args.eager, shown };
         return watch::run(args.select.selection()?, how);
     }
-    each(&args.select, &args.shown, |chosen| attach_to(chosen, &options))
+    let change = if args.dry_run { preview } else { attach_to };
+    each(&args.select, &args.shown, |chosen| change(chosen, &options))
 }
 
 /// Restores the processes.

@@ -138,14 +138,8 @@ pub fn attach(chosen: Chosen, options: &AttachOptions) -> Result<Change, String>
     let pid = chosen.pid;
     let began = Instant::now();
     let mut policy = options.policy.policy()?;
-    // Spans that reach over neighbours were chosen for the moment at which only the loader has run.
-    policy.span = SpanChoice::Inner;
-    if options.copies_only {
-        policy.backings.retain(|backing| *backing != Backing::Pagecache);
-    }
-    let Parts { mapped, anonymous, stays } = Parts::of(&policy.parts, options.copies_only);
+    let Running { mapped, anonymous, notes } = Running::of(&mut policy, options.copies_only);
     policy.parts = mapped;
-    let pooled = leave_out_pools(&mut policy);
     let seccomp = options.seccomp;
     let mut change = match policy.parts.is_empty() {
         true => look(pid).and_then(|_| unchanged(pid))?,
@@ -165,45 +159,86 @@ pub fn attach(chosen: Chosen, options: &AttachOptions) -> Result<Change, String>
         change.report = unchanged(pid)?.report;
         change.took_ms = millis(began.elapsed());
     }
-    change.complaints.extend(pooled.into_iter().chain(stays.then_some(DATA_STAYS)).map(String::from));
+    change.complaints.extend(notes.into_iter().map(String::from));
     Ok(change)
 }
 
-/// Said where data was to be lifted on an architecture on which a running process keeps it.
-pub(crate) const DATA_STAYS: &str = "data of a running process stay on small pages on this architecture: hugelift \
-                                     cannot resume each thread from any place in its code; 'hugelift run --parts \
-                                     data' lifts them at the start";
-
-/// The parts that are wanted, by what is done about them while a process runs.
-pub(crate) struct Parts {
-    /// Copied or mapped.
-    pub(crate) mapped: Vec<Part>,
-    /// Anonymous memory: collapsed.
-    pub(crate) anonymous: Vec<Part>,
-    /// Data is wanted, but stays as it is.
-    pub(crate) stays: bool,
+/// Says what [`attach`] would do, and changes nothing.
+///
+/// # Errors
+/// See [`attach`].
+pub fn preview(chosen: Chosen, options: &AttachOptions) -> Result<Change, String> {
+    let mut policy = options.policy.policy()?;
+    let Running { mapped, anonymous, notes } = Running::of(&mut policy, options.copies_only);
+    policy.parts = mapped;
+    let mut change = match policy.parts.is_empty() {
+        true => look(chosen.pid).and_then(|_| unchanged(chosen.pid))?,
+        false => lift::preview(chosen, &policy)?,
+    };
+    if !anonymous.is_empty() {
+        let parts: Vec<String> = anonymous.iter().map(ToString::to_string).collect();
+        change.lines.push(format!(
+            "would collapse {} with at most {:.1} s of CPU time, and add at most {}",
+            parts.join(", "),
+            options.cpu.as_secs_f64(),
+            human_bytes(options.added)
+        ));
+    }
+    change.complaints.extend(notes.into_iter().map(String::from));
+    Ok(change)
 }
 
-impl Parts {
-    /// Sorts parts. What [`restore`] does not undo is left out if only copies are wanted.
-    pub(crate) fn of(all: &[Part], copies_only: bool) -> Parts {
-        let of = |wanted: &[Part]| all.iter().copied().filter(|p| wanted.contains(p)).collect::<Vec<Part>>();
+/// What a policy means for a process that runs.
+pub(crate) struct Running {
+    /// The parts that are copied or mapped.
+    pub(crate) mapped: Vec<Part>,
+    /// The parts that are collapsed.
+    pub(crate) anonymous: Vec<Part>,
+    /// A line for each wish that only a start can fulfil.
+    pub(crate) notes: Vec<&'static str>,
+}
+
+impl Running {
+    /// Takes out of a policy what cannot be done to a process that runs and, if only copies are wanted, what
+    /// [`restore`] does not undo.
+    pub(crate) fn of(policy: &mut Policy, copies_only: bool) -> Running {
+        let wanted = policy.parts.clone();
+        let of = |parts: &[Part]| wanted.iter().copied().filter(|p| parts.contains(p)).collect::<Vec<Part>>();
         let written: &[Part] = match (copies_only, LIFTS_DATA) {
             (true, _) => &[],
             (false, true) => &[Part::Relro, Part::Data],
             (false, false) => &[Part::Relro],
         };
-        Parts {
+        if copies_only {
+            policy.backings.retain(|backing| *backing != Backing::Pagecache);
+        }
+        let keeps_data = (!LIFTS_DATA && wanted.contains(&Part::Data)).then_some(DATA_STAYS);
+        let notes = [leave_out_edges(policy), leave_out_pools(policy), keeps_data];
+        Running {
             mapped: of(&[&[Part::Text, Part::Rodata], written].concat()),
             anonymous: of(&[Part::Bss, Part::Heap, Part::Stack, Part::Anon]),
-            stays: !LIFTS_DATA && all.contains(&Part::Data),
+            notes: notes.into_iter().flatten().collect(),
         }
     }
 }
 
+/// Said where data was to be lifted on an architecture on which a running process keeps it.
+const DATA_STAYS: &str = "data of a running process stay on small pages on this architecture: hugelift cannot resume \
+                          each thread from any place in its code; 'hugelift run --parts data' lifts them at the start";
+
+/// Leaves out huge pages that a part fills only partly: what else may lie in them is known only at the moment at which
+/// just the loader has run. Returns a line if they were asked for.
+fn leave_out_edges(policy: &mut Policy) -> Option<&'static str> {
+    let asked = std::mem::replace(&mut policy.span, SpanChoice::Inner);
+    (asked != SpanChoice::Inner).then_some(
+        "the first and last partial huge page of each part stay as they are while a process runs, as it may use the \
+         memory beside them; 'hugelift run --span outer' lifts them at the start",
+    )
+}
+
 /// Leaves the pools out of what data may get: a child of fork(2) that finds the pool empty is killed, unless the
 /// program was started with the library that guards it. Returns a line if pools were asked for.
-pub(crate) fn leave_out_pools(policy: &mut Policy) -> Option<&'static str> {
+fn leave_out_pools(policy: &mut Policy) -> Option<&'static str> {
     let writes = policy.parts.contains(&Part::Data);
     let had = policy.data_backings.len();
     policy.data_backings.retain(|backing| *backing != Backing::Hugetlb);

@@ -67,13 +67,17 @@ fn spans(snapshot: &Snapshot, plan: &Plan, page: PageSize) -> String {
         _ => "\nplan:\n".to_string(),
     };
     for span in &plan.spans {
-        let path = snapshot.objects.get(span.object).map(|o| o.path.escaped().to_string());
-        let size = human_bytes(span.range.len());
         // Writing to a String cannot fail.
-        let _ =
-            writeln!(out, "  lift {size} of {} of {} on {}", span.part, path.unwrap_or_default(), ways(span));
+        let _ = writeln!(out, "  lift {}", what(snapshot, span));
     }
     out
+}
+
+/// Returns text such as "24 MB of text of /usr/bin/node on shared pages of 2 MB, else thp pages of 2 MB".
+pub(crate) fn what(snapshot: &Snapshot, span: &Span) -> String {
+    let path = snapshot.objects.get(span.object).map(|object| object.path.escaped().to_string());
+    let (size, path) = (human_bytes(span.range.len()), path.unwrap_or_default());
+    format!("{size} of {} of {path} on {}", span.part, ways(span))
 }
 
 fn asks(Setting { name, value }: &Setting) -> String {

@@ -4,12 +4,11 @@
 //! The same watcher as that of a run decides and lifts (`live`). It holds nothing that the processes need: they
 //! stay lifted when it ends.
 
-use crate::attach::{AttachOptions, DATA_STAYS, Parts, leave_out_pools};
+use crate::attach::{AttachOptions, Running};
 use crate::live::ends::Woken;
 use crate::live::family::Family;
 use crate::live::{LiveLift, Wanted};
 use hugelift_core::collapse::Budget;
-use hugelift_core::policy::Backing;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::cell::Cell;
@@ -69,15 +68,11 @@ pub fn watch(
 ) -> Result<Watched, String> {
     let WatchOptions { pids, find, all_children, eager, attach } = options;
     let mut policy = attach.policy.policy()?;
-    if attach.copies_only {
-        policy.backings.retain(|backing| *backing != Backing::Pagecache);
-    }
-    let Parts { mapped, anonymous, stays } = Parts::of(&policy.parts, attach.copies_only);
-    let pooled = leave_out_pools(&mut policy);
+    let Running { mapped, anonymous, notes } = Running::of(&mut policy, attach.copies_only);
     let budget = Budget { cpu: attach.cpu, added: attach.added, spare: policy.spare };
     let wanted = Wanted::new(&policy, attach.seccomp).written(&mapped).explained();
     let wanted = wanted.anonymous(anonymous, budget, eager);
-    for note in pooled.into_iter().chain(stays.then_some(DATA_STAYS)) {
+    for note in notes {
         tell(Event::Note(note));
     }
     let (family, gone) = Family::of_chosen(&pids, find, all_children, eager);

@@ -9,9 +9,13 @@ use crate::policy::Policy;
 use crate::skip::Reason;
 use crate::snapshot::{Part, Snapshot};
 
-/// Returns text such as "text 24 of 24 MB, rodata 50 of 52 MB on huge pages".
+/// Returns text such as "text 24 of 24 MB, rodata 50 of 52 MB on huge pages"; if nothing is on huge pages and no
+/// complaint will say why, the reason.
 pub fn summary(policy: &Policy, before: &Snapshot, plan: &Plan, report: &Report) -> String {
-    parts(policy, report).unwrap_or_else(|| nothing(policy, before, plan))
+    let is_explained = !plan.spans.is_empty() || plan.skips.iter().any(|skip| skip.reason.is_remediable());
+    let has_any = report.totals.values().any(|total| total.huge_bytes > 0);
+    let parts = parts(policy, report).filter(|_| is_explained || has_any);
+    parts.unwrap_or_else(|| nothing(policy, before, plan))
 }
 
 /// Returns the summary of what is liftable; `None` if nothing is.

@@ -3,6 +3,7 @@
 //! cost.
 
 use super::{Change, Chosen, Name, change, forbidden_calls, help, in_tracer, left, look, open, report};
+use crate::dry_run::what;
 use crate::options::Seccomp;
 use hugelift_core::addr::Range;
 use hugelift_core::advice::About;
@@ -124,10 +125,7 @@ impl Lift {
         chosen.check()?;
         let Permitted { policy, forbidden, stops } = permitted(pid, &status, &before, asked, seccomp)?;
         machine::update(&mut before.machine, &status);
-        if policy.backings.contains(&Backing::Pagecache) {
-            let takes = |object: &Object| policy.objects.takes(object);
-            pagecache::find(Some(pid), &mut before, &policy.parts, takes, Search::Whole);
-        }
+        find_cached(pid, &mut before, &policy);
         let asked = asked.parts.clone();
         Ok((Lift { chosen, began, seccomp, asked, policy, forbidden, stops }, before))
     }
@@ -140,24 +138,7 @@ impl Lift {
             before.stored = offer.stored;
             files = offer.files;
         }
-        let mut plan = plan(&before, policy);
-        // Copies that an earlier lift has made huge stay, and huge pages of the page cache if they are wanted.
-        let copies = replaced(&before);
-        // The kernel does not join the mappings of a copy on pages of the pool.
-        let is_copy = |range: Range| {
-            let without = |left: Vec<Range>, copy: &Replaced| {
-                left.into_iter().flat_map(|piece| piece.minus(copy.range)).collect()
-            };
-            copies.iter().fold(vec![range], without).is_empty()
-        };
-        let is_cached =
-            |span: &Span| span.attempts.first().is_some_and(|one| one.backing == Backing::Pagecache);
-        let is_done = |span: &Span| is_copy(span.range) || is_cached(span) || span.part.is_writable();
-        plan.spans.retain(|span| !(is_done(span) && is_huge(self.chosen.pid, span.range)));
-        plan.skips.retain(|skip| {
-            skip.reason != Reason::CopiedLater
-                || !(is_copy(skip.range) && is_huge(self.chosen.pid, skip.range))
-        });
+        let plan = rest_of_plan(self.chosen.pid, &before, policy);
         tracing::debug!(?plan, "planned");
         Prepared { before, files, plan }
     }
@@ -217,6 +198,57 @@ impl Lift {
             is_partial,
             ..change(vec![line], complaints, stops, began.elapsed(), report)
         })
+    }
+}
+
+/// Plans what a running process has not on huge pages yet.
+fn rest_of_plan(pid: u32, before: &Snapshot, policy: &Policy) -> Plan {
+    let mut plan = plan(before, policy);
+    // Copies that an earlier lift has made huge stay, and huge pages of the page cache if they are wanted.
+    let copies = replaced(before);
+    // The kernel does not join the mappings of a copy on pages of the pool.
+    let is_copy = |range: Range| {
+        let without = |left: Vec<Range>, copy: &Replaced| {
+            left.into_iter().flat_map(|piece| piece.minus(copy.range)).collect()
+        };
+        copies.iter().fold(vec![range], without).is_empty()
+    };
+    let is_cached = |span: &Span| span.attempts.first().is_some_and(|one| one.backing == Backing::Pagecache);
+    let is_done = |span: &Span| is_copy(span.range) || is_cached(span) || span.part.is_writable();
+    plan.spans.retain(|span| !(is_done(span) && is_huge(pid, span.range)));
+    plan.skips.retain(|skip| {
+        skip.reason != Reason::CopiedLater || !(is_copy(skip.range) && is_huge(pid, skip.range))
+    });
+    plan
+}
+
+/// What [`lift`] would do, without doing it: no thread is stopped, and no entry of the store is made. Seccomp filters
+/// are not asked, as they can only be read of a stopped thread.
+pub(super) fn preview(chosen: Chosen, policy: &Policy) -> Result<Change, String> {
+    let pid = chosen.pid;
+    let began = Instant::now();
+    let (status, mut before) = look(pid)?;
+    chosen.check()?;
+    machine::update(&mut before.machine, &status);
+    find_cached(pid, &mut before, policy);
+    if policy.backings.contains(&Backing::Shared) {
+        before.stored = store::preview(&before, policy);
+    }
+    let plan = rest_of_plan(pid, &before, policy);
+    let report = report(pid, &before, &plan, None)?;
+    let lines = match plan.spans.is_empty() {
+        true => vec![summary(policy, &before, &plan, &report)],
+        false => plan.spans.iter().map(|span| format!("would lift {}", what(&before, span))).collect(),
+    };
+    let complaint = complaints(&plan, &Outcome::default()).largest(&About::program(&Name::of(pid).0));
+    Ok(change(lines, complaint.into_iter().collect(), Stops::default(), began.elapsed(), report))
+}
+
+/// Finds what the page cache has of the files of a process in huge folios, if the policy wants it.
+fn find_cached(pid: u32, before: &mut Snapshot, policy: &Policy) {
+    if policy.backings.contains(&Backing::Pagecache) {
+        let takes = |object: &Object| policy.objects.takes(object);
+        pagecache::find(Some(pid), before, &policy.parts, takes, Search::Whole);
     }
 }
 

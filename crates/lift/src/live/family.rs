@@ -19,7 +19,7 @@ use hugelift_core::printable::Escape as _;
 use hugelift_core::proc_stat::{Addresses, Stat};
 use hugelift_core::worth::{Account, LOOK};
 use hugelift_os::proc::clock::ticks_per_second;
-use hugelift_os::proc::procfs::{Process, read_whole};
+use hugelift_os::proc::procfs::{Process, help_with_access, read_whole};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -300,10 +300,7 @@ impl Family {
                 // A thread of the kernel runs no file.
                 if why.kind() == std::io::ErrorKind::PermissionDenied && !self.strangers.contains_key(&pid) {
                     let path = Process::new(pid).path("exe");
-                    let why = format!(
-                        "cannot read {}: {why}; run hugelift as that user or as root (sudo)",
-                        path.escaped()
-                    );
+                    let why = format!("cannot read {}: {why}; {}", path.escaped(), help_with_access());
                     self.unreadable.push((pid, why));
                 }
                 _ = self.strangers.insert(pid, None);

@@ -127,7 +127,7 @@ pub(crate) struct Wanted {
 impl Wanted {
     /// Returns what `policy` wants of text and rodata, without anonymous memory.
     pub(crate) fn new(policy: &Policy, seccomp: Seccomp) -> Wanted {
-        // Spans that reach over neighbours were chosen for the moment at which only the loader has run.
+        // Huge pages that a part fills only partly were lifted at the start, if they were asked for.
         let mut policy = Policy { copies: Copies::All, span: SpanChoice::Inner, ..policy.clone() };
         policy.parts.retain(|part| matches!(part, Part::Text | Part::Rodata));
         Wanted { policy, seccomp, explains: false, anonymous: None }

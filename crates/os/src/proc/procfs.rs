@@ -24,6 +24,17 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Process(Option<u32>);
 
+/// Says what helps where the kernel refuses to show a process (ptrace(2), "Ptrace access mode checking").
+pub fn help_with_access() -> &'static str {
+    match nix::unistd::geteuid().is_root() {
+        true => {
+            "root may not read a process that has capabilities which hugelift lacks (compare CapPrm in its status and \
+             in /proc/self/status), or that a security module protects"
+        }
+        false => "run hugelift as that user or as root (sudo)",
+    }
+}
+
 /// Why something of a process could not be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProcError {
@@ -42,7 +53,7 @@ pub enum ProcError {
         path: Untrusted,
     },
     /// The kernel refuses it.
-    #[error("cannot read {path}: {errno}; run hugelift as that user or as root (sudo)")]
+    #[error("cannot read {path}: {errno}; {}", help_with_access())]
     Denied {
         /// The file that was to be read.
         path: Untrusted,
