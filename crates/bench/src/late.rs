@@ -212,7 +212,8 @@ fn cmake(dir: &Path) -> Result<Vec<OsString>> {
 
 fn go(dir: &Path) -> Result<Vec<OsString>> {
     let (source, path) = (dir.join("late.go"), dir.join("late"));
-    let text = "package main\nimport \"fmt\"\nfunc main() { for i := 0; ; i++ { _ = fmt.Sprint(i) } }\n";
+    let text = "package main\nimport (\"fmt\"; \"net/http\")\nvar server http.Server\n\
+        func main() { for i := 0; ; i++ { _ = fmt.Sprint(i, server.Addr) } }\n";
     fs::write(&source, text)?;
     let mut build = Command::new("go");
     let build = build.arg("build").arg("-o").arg(&path).arg(&source).env("GO111MODULE", "off");

@@ -18,8 +18,8 @@ use tempfile::TempDir;
 const ROUNDS: usize = 30;
 /// How long a program works before the first lift: until it has opened its objects.
 const READY: Duration = Duration::from_secs(2);
-/// The cases of [`CASES`] that are measured: a program of one thread, one of many, a JVM, a compiler, Go.
-const MEASURED: [&str; 5] = ["php", "node", "javac", "clang++", "go"];
+/// The cases of [`CASES`] that are measured: a program of one thread, one of many, a JVM, a compiler.
+const MEASURED: [&str; 4] = ["php", "node", "javac", "clang++"];
 
 /// What a lift or a restore took.
 struct Change {

@@ -19,10 +19,10 @@ use hugelift_core::printable::Escape as _;
 use hugelift_core::proc_stat::{Addresses, Stat};
 use hugelift_core::worth::{Account, LOOK};
 use hugelift_os::proc::clock::ticks_per_second;
-use hugelift_os::proc::procfs::{Process, help_with_access, read_whole};
+use hugelift_os::proc::loadavg::LoadAvg;
+use hugelift_os::proc::procfs::{Process, help_with_access};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// The variable that marks the environment of a run whose children are to be lifted: the id of its program and
@@ -178,7 +178,7 @@ impl Family {
                 _ => self.remove(pid),
             }
         }
-        let newest = last_pid();
+        let newest = LoadAvg::read().map(|now| now.newest);
         let now = Instant::now();
         if newest.is_none() || newest != self.newest || self.again.is_some_and(|again| again <= now) {
             self.find_new(now);
@@ -493,12 +493,6 @@ pub(super) fn image(pid: u32) -> Option<Image> {
 /// Returns the bytes of code that a process has mapped: it grows with each object that is opened.
 pub(crate) fn code_of(pid: u32) -> u64 {
     Process::new(pid).status().ok().and_then(|status| status.code).unwrap_or_default()
-}
-
-/// Returns the id that was given last: the last word of `/proc/loadavg` (proc_loadavg(5)).
-fn last_pid() -> Option<u32> {
-    let text = read_whole(Path::new("/proc/loadavg")).ok()?;
-    std::str::from_utf8(&text).ok()?.split_whitespace().last()?.parse().ok()
 }
 
 fn ticks(ticks: u64) -> Duration {

@@ -2,6 +2,7 @@
 //! Processes as /proc shows them, and their memory.
 
 pub mod clock;
+pub mod loadavg;
 pub mod mapping;
 pub mod memory;
 pub mod pagemap;

@@ -48,6 +48,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 /// Why a thread cannot be lent now.
 #[derive(Debug, thiserror::Error)]
@@ -166,6 +167,8 @@ pub(crate) struct Looked {
     /// How often it had slept, if it had just woken up from it is not known what. If it has not slept since, and
     /// the stop ends its call with EINTR, the call returns what it returns after its timeout.
     pub(crate) woken: Option<u64>,
+    /// For how long its next stops are asked for before the tracer sleeps.
+    pub(crate) asks: Duration,
 }
 
 /// A stopped thread with the code that gives it back.
@@ -185,6 +188,10 @@ pub struct Lent {
     /// Such bytes have been written outside of the cave.
     has_data: bool,
     own: Own,
+    /// Just before its stop.
+    since: Instant,
+    /// For how long its next stop is asked for before the tracer sleeps.
+    asks: Duration,
     /// Its seccomp filters, if they are asked before each call.
     filters: Option<Rc<Filters>>,
     /// The last call that they forbade.
@@ -225,7 +232,7 @@ impl Lent {
     /// Stops thread `tid` of process `pid`, which may be stopped, and prepares it. `memory` is the process's
     /// `/proc/PID/mem`, open for reading and writing: after execve(2) it reads and writes nothing, where a path
     /// would lead to the new program. `known` is what is known of its seccomp filters, `wait` the wait with a
-    /// timeout in which it seemed to be.
+    /// timeout in which it seemed to be, `asks` for how long its stops are asked for before the tracer sleeps.
     ///
     /// # Errors
     /// [`NotLent`]. The thread then goes on as if nothing had happened.
@@ -236,12 +243,13 @@ impl Lent {
         memory: &Rc<Flock<File>>,
         known: Known,
         wait: Option<TimedWait>,
+        asks: Duration,
     ) -> Result<Lent, NotLent> {
         let running = ptrace::seize(tid)?;
         let seen = Seen::of(pid, tid);
         running.interrupt()?;
-        let (stopped, stop) = running.wait()?;
-        let looked = Looked { seen, wait, woken: None };
+        let (stopped, stop) = running.wait_asking(asks)?;
+        let looked = Looked { seen, wait, woken: None, asks };
         Lent::of_stopped(pid, (stopped, stop), looked, stub, memory, known)
     }
 
@@ -257,6 +265,7 @@ impl Lent {
         memory: &Rc<Flock<File>>,
         known: Known,
     ) -> Result<Lent, NotLent> {
+        let (since, asks) = (looked.seen.at(), looked.asks);
         let prepared = match why_not(pid, stopped.tid(), stop) {
             Some(refused) => Err(refused),
             None => prepare(pid, &mut stopped, looked, &mut stub, memory, known),
@@ -271,6 +280,8 @@ impl Lent {
                 is_cave: matches!(stub, Stub::Lent(_)),
                 has_data: false,
                 own,
+                since,
+                asks,
                 filters,
                 refused: None,
             }),
@@ -286,6 +297,11 @@ impl Lent {
     /// Returns the thread; `None` once control of it is lost.
     pub fn tid(&self) -> Option<Tid> {
         self.stopped.as_ref().map(Stopped::tid)
+    }
+
+    /// Returns the moment just before its stop.
+    pub(crate) fn since(&self) -> Instant {
+        self.since
     }
 
     /// Returns its seccomp filters, if they are asked before each call.
@@ -316,7 +332,7 @@ impl Lent {
         let mut running = stopped.resume(Resume::Syscall, 0)?;
         let mut in_call = false;
         loop {
-            let (stopped, stop) = running.wait()?;
+            let (stopped, stop) = running.wait_asking(self.asks)?;
             let signal = match stop {
                 Stop::Syscall if in_call => {
                     let result = stopped.regs()?.map_or(i64::from(-libc::EIO), |regs| regs.result());
@@ -380,12 +396,12 @@ impl Lent {
                 stopped.set_signal_mask(mask)?;
                 rest = wait.map(|wait| wait.rest());
                 stopped.set_regs(&shortened(end.regs, rest))?;
-                stopped = to_trap(stopped)?;
+                stopped = to_trap(stopped, self.asks)?;
             }
             None => {
                 // A thread that was in no system call can go on from the end of ours.
                 if regs.is_in_call() {
-                    stopped = to_trap(stopped)?;
+                    stopped = to_trap(stopped, self.asks)?;
                 }
                 stopped.set_signal_mask(mask)?;
                 let own;
@@ -465,11 +481,11 @@ pub(crate) fn shortened(again: Regs, rest: Option<u64>) -> Regs {
 
 /// Brings a thread from the end of a system call to the stop at which the kernel is about to deliver signals,
 /// and to restart a call that was interrupted.
-fn to_trap(stopped: Stopped) -> Result<Stopped, Error> {
+fn to_trap(stopped: Stopped, asks: Duration) -> Result<Stopped, Error> {
     let tid = stopped.tid();
     let mut running = stopped.resume_to_trap(0)?;
     loop {
-        let (stopped, stop) = running.wait()?;
+        let (stopped, stop) = running.wait_asking(asks)?;
         match stop {
             // Where the process is being stopped by a signal, it is this stop that reports it.
             Stop::Trap | Stop::Group(_) => return Ok(stopped),
@@ -499,21 +515,23 @@ fn is_handled(pid: i32, tid: Tid, mask: u64) -> bool {
     status.is_ok_and(|status| status.pending & status.caught & !mask != 0)
 }
 
-/// Returns the threads of a process in the order in which they should be lent: those that compute, then
-/// those that wait in a call that restarts by itself.
+/// Returns the threads of a process in the order in which they should be lent: first those that sleep, the one before
+/// the others that has used the least CPU time, as the program will not miss it; then those that compute.
 ///
 /// # Errors
 /// /proc cannot be read.
 pub fn candidates(pid: i32) -> Result<Vec<Tid>, Error> {
     let all = crate::trace::threads::list(pid)?;
-    let rank = |tid: &Tid| match Process::new(pid.cast_unsigned()).stat_of_thread(*tid).map(|stat| stat.state)
-    {
-        Ok('R') => Some(0),
-        Ok('S') => Some(1),
-        // An uninterruptible sleep, as in vfork(2), does not end by a stop.
-        _ => None,
+    let rank = |tid: Tid| {
+        let stat = Process::new(pid.cast_unsigned()).stat_of_thread(tid).ok()?;
+        match stat.state {
+            'S' => Some((0, stat.cpu, tid)),
+            'R' => Some((1, 0, tid)),
+            // An uninterruptible sleep, as in vfork(2), does not end by a stop.
+            _ => None,
+        }
     };
-    let mut ranked: Vec<(u8, Tid)> = all.into_iter().filter_map(|tid| Some((rank(&tid)?, tid))).collect();
-    ranked.sort_by_key(|(rank, _)| *rank);
-    Ok(ranked.into_iter().map(|(_, tid)| tid).collect())
+    let mut ranked: Vec<(u8, u64, Tid)> = all.into_iter().filter_map(rank).collect();
+    ranked.sort_unstable();
+    Ok(ranked.into_iter().map(|(_, _, tid)| tid).collect())
 }

@@ -41,7 +41,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use urgent::Urgent;
 use written::Written;
 
@@ -56,8 +56,9 @@ const RETURN: Duration = Duration::from_secs(10);
 /// The pause after all threads have been tried.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Bytes that are replaced by one call, which takes some tens of microseconds for them.
-const PIECE: u64 = 4 << 20;
+/// Bytes that are replaced by one call, if their copy is in no larger pages: the kernel unmaps 512 small pages in some
+/// tens of microseconds.
+const PIECE: u64 = 2 << 20;
 
 /// Whether data can be replaced that threads write to: code must lead each of them back from a mapping of its own, and
 /// its registers must show what a stop did to its system call.
@@ -122,6 +123,8 @@ pub struct Live {
     /// Made when the first file is mapped.
     passage: Option<Passage>,
     stops: Stops,
+    /// Bytes that are replaced by one call: [`PIECE`], or a page of a copy, which must not be split.
+    piece: u64,
     deadline: Deadline,
 }
 
@@ -168,6 +171,7 @@ impl Live {
             files,
             passage,
             stops,
+            piece: PIECE,
             deadline,
         })
     }
@@ -205,25 +209,19 @@ impl Live {
     /// No thread could be lent in time, or the process is gone.
     pub fn borrow<R>(&mut self, work: impl FnOnce(&mut Lent) -> Result<R, Error>) -> Result<R, NotLent> {
         let urgent = Urgent::new();
-        let (mut lent, began) = self.find(None)?;
+        let mut lent = self.find(None)?;
         let worked = work(&mut lent);
-        self.give_back(lent, began, worked, urgent)
+        self.give_back(lent, worked, urgent)
     }
 
-    /// Gives a thread back that was stopped after `began`.
-    fn give_back<R>(
-        &mut self,
-        lent: Lent,
-        began: Instant,
-        worked: Result<R, Error>,
-        urgent: Urgent,
-    ) -> Result<R, NotLent> {
+    /// Gives a thread back.
+    fn give_back<R>(&mut self, lent: Lent, worked: Result<R, Error>, urgent: Urgent) -> Result<R, NotLent> {
         self.refusals.extend(lent.refused().filter(|new| !self.refusals.contains(new)));
-        let tid = lent.tid();
+        let (tid, since) = (lent.tid(), lent.since());
         let returned = lent.give_back();
-        drop(urgent);
         self.stops.count += 1;
-        self.stops.longest = self.stops.longest.max(began.elapsed());
+        self.stops.longest = self.stops.longest.max(since.elapsed());
+        drop(urgent);
         // A thread that is not back may still be in the cave, so no other thread may use it.
         match (worked, returned) {
             (Ok(value), Ok(wait)) => {
@@ -258,7 +256,7 @@ impl Live {
         let mut done = 0;
         while done < from.len() {
             let start = Addr(from.start.0 + done);
-            let piece = Range { start, end: Addr((start.0 + PIECE).min(from.end.0)) };
+            let piece = Range { start, end: Addr((start.0 + self.piece).min(from.end.0)) };
             self.replace_piece(piece, Addr(to.0 + done))?;
             done += piece.len();
         }
@@ -381,6 +379,7 @@ impl Target for Live {
 
     /// Writes to the pages from outside: no thread of the process is stopped while the kernel clears them.
     fn populate(&mut self, range: Range, page: PageSize) -> Result<(), Fault> {
+        self.piece = self.piece.max(page.bytes());
         let mut starts = (range.start.0..range.end.0).step_by(page.bytes() as usize);
         starts.try_for_each(|at| self.write(Addr(at), &[0], range))
     }

@@ -203,6 +203,14 @@ impl Running {
     /// # Errors
     /// As for [`Running::wait`].
     pub fn wait_shortly(self) -> Result<(Stopped, Stop), Error> {
+        self.wait_asking(SOON)
+    }
+
+    /// Does the same, and asks for `time` before it sleeps.
+    ///
+    /// # Errors
+    /// As for [`Running::wait`].
+    pub fn wait_asking(self, time: Duration) -> Result<(Stopped, Stop), Error> {
         let began = Instant::now();
         loop {
             let mut status = 0;
@@ -212,7 +220,7 @@ impl Running {
             if rc == self.tid {
                 return decode(self.tid, status);
             }
-            if rc != 0 || began.elapsed() > SOON {
+            if rc != 0 || began.elapsed() >= time {
                 return self.wait();
             }
             std::thread::yield_now();

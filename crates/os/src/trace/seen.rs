@@ -8,11 +8,13 @@ use crate::proc::procfs::Process;
 use crate::trace::ptrace::{Stopped, Tid};
 use crate::trace::waits;
 use hugelift_core::addr::Addr;
+use std::time::Instant;
 
 /// A look at a thread.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seen {
     pid: i32,
+    at: Instant,
     /// The call in which it slept; `None` if it ran.
     call: Option<Call>,
     /// The signals that it blocked.
@@ -22,13 +24,19 @@ pub(crate) struct Seen {
 impl Seen {
     /// Looks at a thread that is traced already: from now on no signal handler begins without a stop.
     pub(crate) fn of(pid: i32, tid: Tid) -> Seen {
+        let at = Instant::now();
         if arch::SHOWS_CALLS {
-            return Seen { pid, call: None, blocked: None };
+            return Seen { pid, at, call: None, blocked: None };
         }
         let call = waits::call_of(pid, tid);
         let status = || Process::new(pid.cast_unsigned()).status_of_thread(tid).ok();
         let blocked = if call.is_none() { status().map(|status| status.blocked) } else { None };
-        Seen { pid, call, blocked }
+        Seen { pid, at, call, blocked }
+    }
+
+    /// Returns when it was looked at.
+    pub(crate) fn at(&self) -> Instant {
+        self.at
     }
 
     /// Returns the same with what the stopped thread shows.

@@ -223,7 +223,13 @@ fn in_a_group_that_gets_little_cpu_time() {
     };
     limit("3000");
     std::fs::write(group.path().join("cgroup.procs"), pid.to_string()).expect("join the group");
-    done("attach", pid);
+    // It may also not stop in time, and is then let go: nothing has begun.
+    let is_lifted = || {
+        let outcome = command("attach", &[pid]).bare();
+        assert!(!outcome.stderr.contains("did not come back"), "{outcome:?}");
+        (outcome.end, outcome.stderr.as_str()) == (End::Code(0), "")
+    };
+    assert!((0..5).any(|_| is_lifted()), "it is never lifted");
     assert!(assert_lifted(&segments(pid, &program), "thp", "with little CPU time") >= 1);
     limit(if group.is_v2() { "max" } else { "-1" });
     drop(running.stdin.take());

@@ -119,14 +119,14 @@ impl Live {
         let urgent = Urgent::new();
         let came = match self.find(region.slot(0)) {
             Err(why) => Live::came_of(why),
-            Ok((mut leader, began)) => {
+            Ok(mut leader) => {
                 let looked = looks.look(pid, leader.tid(), &mut self.watch, LAST_LOOKS);
                 let others = Others { looks: &looks, filters, region, stopped: Vec::new() };
                 let worked = match looked {
                     Err(why) => Ok(Ok(not_now(why))),
                     Ok(()) => self.with_others(&mut leader, others, writers, piece, expected),
                 };
-                let came = self.give_back(leader, began, worked, urgent).unwrap_or_else(Live::came_of);
+                let came = self.give_back(leader, worked, urgent).unwrap_or_else(Live::came_of);
                 // Nothing is printed while threads are stopped: whoever reads it may be one of them.
                 let (gathered, replaced, released) = self.written.times;
                 tracing::debug!(?gathered, ?replaced, ?released, ?came, "stopped all threads");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Finds the thread of a process that is lent.
 
-use super::{Live, PAUSE, RETURN, STOP, late};
+use super::{Live, PAUSE, RETURN, STOP, late, urgent};
 use crate::proc::procfs::Process;
 use crate::trace::faultpoint;
 use crate::trace::filter::{self, Forbids, Known};
@@ -16,9 +16,8 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(2);
 
 impl Live {
-    /// Takes the first thread that can be lent; with a slot it is to lead the others. Returns also the time before
-    /// its stop.
-    pub(super) fn find(&mut self, slot: Option<Slot>) -> Result<(Lent, Instant), NotLent> {
+    /// Takes the first thread that can be lent; with a slot it is to lead the others.
+    pub(super) fn find(&mut self, slot: Option<Slot>) -> Result<Lent, NotLent> {
         if self.is_lost {
             return Err(NotLent::Lost(Error::Late(self.pid)));
         }
@@ -31,15 +30,20 @@ impl Live {
                 Some(tid) => NotLent::Trace(Error::Late(*tid)),
                 None => NotLent::NoThread(self.pid),
             };
-            let others = if self.late.is_empty() { candidates(self.pid)? } else { Vec::new() };
-            let first = self.last.filter(|_| self.late.is_empty());
-            let all: Vec<Tid> = first.into_iter().chain(others).collect();
+            // The thread that was lent last is tried alone before all are looked at.
+            let last = self.last.filter(|_| self.late.is_empty());
+            let all: Vec<Tid> = match last {
+                Some(tid) => vec![tid],
+                None if self.late.is_empty() => candidates(self.pid)?,
+                None => Vec::new(),
+            };
             let each = |pass| all.iter().map(move |tid| (*tid, pass));
             let (mut forbidden, mut others) = (false, false);
             // Threads without a filter come first. A call that must be made again would end with EINTR if this
             // tracer died.
             let passes = [(false, false), (true, false), (false, true), (true, true)];
-            for (tid, (takes_filtered, may_repeat)) in passes.into_iter().flat_map(each) {
+            let passes = if last.is_some() { &passes[..1] } else { &passes[..] };
+            for (tid, &(takes_filtered, may_repeat)) in passes.iter().flat_map(each) {
                 let known = match self.known_filters(tid) {
                     Ok(known) => known,
                     Err(forbids) => {
@@ -54,7 +58,6 @@ impl Live {
                 }
                 // Without a timer the waits have no limit, as those of other tracers.
                 let _ = self.deadline.renew(faultpoint::patience(STOP));
-                let stopping = Instant::now();
                 let taken = match self.watch.may_stop(self.pid, tid) {
                     Ok(Stop::Repeated | Stop::Shortened(_)) if !may_repeat => {
                         others = true;
@@ -62,7 +65,8 @@ impl Live {
                     }
                     stop => stop.and_then(|stop| {
                         let stub = slot.map_or(Stub::Lent(&mut self.caves), Stub::Leading);
-                        Lent::take(self.pid, tid, stub, &self.memory, known, stop.timed())
+                        let asks = urgent::asks(self.pid, tid);
+                        Lent::take(self.pid, tid, stub, &self.memory, known, stop.timed(), asks)
                     }),
                 };
                 match taken {
@@ -72,7 +76,7 @@ impl Live {
                         }
                         self.last = Some(tid);
                         let _ = self.deadline.renew(faultpoint::patience(RETURN));
-                        return Ok((lent, stopping));
+                        return Ok(lent);
                     }
                     Err(NotLent::Filtered(_, forbids)) => {
                         // Filters that forbid the leader's calls may still allow others.
@@ -99,6 +103,9 @@ impl Live {
                 }
             }
             self.last = None;
+            if last.is_some() && self.late.is_empty() {
+                continue;
+            }
             // What a filter forbids it forbids later too.
             if forbidden && !others || began.elapsed() > PATIENCE {
                 return Err(why);

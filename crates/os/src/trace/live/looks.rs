@@ -93,6 +93,8 @@ impl Looks {
     /// Returns what was seen of a thread.
     pub(super) fn looked(&self, tid: Tid, seen: Seen) -> Looked {
         let look = self.0.get(&tid);
-        Looked { seen, wait: look.and_then(|look| look.wait), woken: look.and_then(|look| look.woken) }
+        let (wait, woken) = (look.and_then(|look| look.wait), look.and_then(|look| look.woken));
+        // The one that is waited for is not the only one that must stop.
+        Looked { seen, wait, woken, asks: Duration::ZERO }
     }
 }

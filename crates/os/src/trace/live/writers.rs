@@ -2,6 +2,7 @@
 //! Who else writes to the memory of a process, besides its threads: processes that share it, and the kernel and
 //! devices that it has handed memory to. They write on while all its threads are stopped.
 
+use crate::proc::loadavg::LoadAvg;
 use crate::proc::procfs::Process;
 use std::collections::BTreeSet;
 use std::io;
@@ -41,7 +42,7 @@ pub(super) struct Writer {
 pub(super) struct Writers {
     pid: u32,
     /// The newest process when the others were looked at; `None` where /proc does not tell.
-    newest: Option<String>,
+    newest: Option<u32>,
     /// The processes that do not share its memory.
     strangers: BTreeSet<u32>,
     /// The descriptors that were looked at.
@@ -73,7 +74,7 @@ impl Writers {
     /// See [`Writers::none`].
     pub(super) fn still_none(&mut self) -> Result<(), Writer> {
         self.look_at_descriptors()?;
-        let newest = newest();
+        let newest = LoadAvg::read().map(|now| now.newest);
         if newest.is_some() && newest == self.newest {
             return Ok(());
         }
@@ -126,12 +127,6 @@ impl Writers {
 /// Returns a writer that does not go away.
 fn lasting(why: String) -> Writer {
     Writer { why, passes: false }
-}
-
-/// Returns the newest process or thread: the last word of `/proc/loadavg`.
-fn newest() -> Option<String> {
-    let text = std::fs::read_to_string("/proc/loadavg").ok()?;
-    text.split_whitespace().last().map(String::from)
 }
 
 fn writes_later(path: &Path) -> Result<(), Writer> {
