@@ -73,14 +73,14 @@ impl Subject {
     /// Returns `error`, or [`Ended`] if it comes from the end of the process.
     pub fn cause(&self, error: anyhow::Error) -> anyhow::Error {
         let deadline = Instant::now() + DYING;
-        // An interrupted experiment does not wait.
-        while interrupt::check().is_ok() && Instant::now() < deadline {
-            if self.has_ended() {
-                return Ended.into();
+        while !self.has_ended() {
+            // An interrupted experiment does not wait.
+            if interrupt::check().is_err() || Instant::now() >= deadline {
+                return error;
             }
             std::thread::sleep(DYING / 20);
         }
-        error
+        Ended.into()
     }
 
     /// Makes the first lift, which also makes the store's entry.
