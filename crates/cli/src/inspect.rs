@@ -89,6 +89,7 @@ pub fn of_process(pid: u32, policy: &Policy) -> Result<Report, Failure> {
     let snapshot = snapshot::live(Some(pid), 0)?;
     let usage = Process::new(pid).smaps()?;
     if snapshot.objects.is_empty() {
+        Process::new(pid).check_memory()?;
         return Err(Failure::new(no_objects(pid)));
     }
     let mut report = Report::new(&snapshot, Some(&usage), &plan(&snapshot, policy), None);
@@ -119,7 +120,7 @@ fn no_objects(pid: u32) -> String {
         Err(FileError::Elf { source: ElfError::Class32, .. }) => {
             format!("process {pid} runs a 32-bit program: hugelift inspects 64-bit programs only")
         }
-        _ => format!("no ELF object is mapped in process {pid}, or its memory cannot be read"),
+        _ => format!("no ELF object is mapped in process {pid}"),
     }
 }
 

@@ -450,6 +450,7 @@ fn look(pid: u32) -> Result<(Status, Snapshot), String> {
     refuse(pid, &status)?;
     let snapshot = snapshot::live(Some(pid), 0).map_err(|e| e.to_string())?;
     if snapshot.objects.is_empty() {
+        process.check_memory().map_err(|e| e.to_string())?;
         return Err("it maps no 64-bit ELF program".into());
     }
     Ok((status, snapshot))

@@ -354,6 +354,16 @@ impl Process {
         Ok(all)
     }
 
+    /// Checks that its memory can be read. The list of its mappings may be readable where its memory is not, as for root
+    /// without CAP_SYS_PTRACE on Linux 6.18.
+    ///
+    /// # Errors
+    /// See [`ProcError`].
+    pub fn check_memory(self) -> Result<(), ProcError> {
+        let path = self.path("mem");
+        File::open(&path).map(drop).map_err(|error| self.explain(path, &error))
+    }
+
     fn explain(self, path: PathBuf, error: &io::Error) -> ProcError {
         match errno(error) {
             Errno::ENOENT if !Path::new("/proc/self").exists() => ProcError::NotMounted { path: path.into() },

@@ -4,7 +4,7 @@
 use super::{Running, command, done, files, segments, victim};
 use crate::common::huge::assert_lifted;
 use crate::common::{Cmd, End, HUGELIFT, Held, Outcome, fat, plain};
-use crate::skip;
+use crate::{need, need_root, skip};
 use nix::sys::signal::Signal;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -102,4 +102,20 @@ fn itself() {
         let outcome = Cmd::new(["sh", "-c", "exec \"$0\" \"$1\" $$", HUGELIFT, verb]).bare();
         refused(&outcome, &["itself"]);
     }
+}
+
+/// Root without CAP_SYS_PTRACE may not read a process that has more capabilities: `sudo` would not help.
+#[test]
+fn a_process_with_more_capabilities() {
+    need_root!();
+    need!("setpriv");
+    let running = Running::start(&victim(), &["quiet"]);
+    let pid = running.pid().to_string();
+    for verb in ["attach", "restore", "inspect"] {
+        let cmd = Cmd::new([HUGELIFT, verb, &pid]).under(["setpriv", "--bounding-set", "-sys_ptrace"]);
+        let outcome = cmd.bare();
+        refused(&outcome, &[&pid, "CapPrm"]);
+        assert!(!outcome.stderr.contains("sudo"), "{outcome:?}");
+    }
+    running.report();
 }
