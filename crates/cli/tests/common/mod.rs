@@ -33,6 +33,9 @@ use std::path::PathBuf;
 /// The command under test.
 pub const HUGELIFT: &str = env!("CARGO_BIN_EXE_hugelift");
 
+/// The same with debug assertions and the fault points of `os/src/trace/faultpoint.rs` (`HUGELIFT_TEST_*`).
+pub const WITH_FAULT_POINTS: &str = env!("CARGO_BIN_EXE_hugelift");
+
 /// Ends the test here: prints `SKIP: why`, or fails if the environment says `REQUIRE_ALL=1`.
 #[macro_export]
 macro_rules! skip {

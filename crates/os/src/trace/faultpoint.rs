@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Fault points for the tests, compiled into debug builds only.
 //!
-//! `HUGELIFT_TEST_DIE=N:helper` and `N:target` kill the helper or the target just before a chosen
-//! ptrace operation, `N:stopped` stops the helper there, and with `count` the helper prints how many
-//! operations there were. `HUGELIFT_TEST_PATIENCE` is the time in milliseconds that the launcher and the
-//! helper wait, also for a borrowed thread.
+//! A fault point is just before each ptrace operation, and before each step in the store.
+//!
+//! | variable | what happens |
+//! |---|---|
+//! | `HUGELIFT_TEST_DIE=N:helper`, `N:target` | the helper or the target is killed at point `N` |
+//! | `HUGELIFT_TEST_DIE=N:stopped` | the helper stops there |
+//! | `HUGELIFT_TEST_DIE=count` | the helper prints how many points it has passed |
+//! | `HUGELIFT_TEST_MOMENTS=SOCKET` | at each point the helper sends its number (8 bytes, native order) to this Unix socket, and goes on when one byte has come back, or after two seconds |
+//! | `HUGELIFT_TEST_PATIENCE=MS` | how long the launcher and the helper wait, also for a borrowed thread |
 
 use std::time::Duration;
 
@@ -34,8 +39,15 @@ pub use armed::{finish, pass};
 mod armed {
     use nix::sys::signal::{Signal, kill};
     use nix::unistd::Pid;
+    use std::cell::RefCell;
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
     use std::sync::OnceLock;
     use std::sync::atomic::{AtomicU64, Ordering};
+    use std::time::Duration;
+
+    /// The longest time that a test may take for what it does at a point.
+    const MOMENT: Duration = Duration::from_secs(2);
 
     static PASSED: AtomicU64 = AtomicU64::new(0);
 
@@ -44,14 +56,43 @@ mod armed {
         REQUEST.get_or_init(|| std::env::var("HUGELIFT_TEST_DIE").unwrap_or_default())
     }
 
-    /// Counts a ptrace operation that is about to be made on `tid`, and kills at the requested one.
+    /// Counts an operation that is about to be made on `tid`, and does there what a test has asked for.
     pub fn pass(tid: i32) {
         let n = PASSED.fetch_add(1, Ordering::Relaxed);
+        tell(n);
         let Some((at, victim)) = request().split_once(':') else { return };
         if at.parse() == Ok(n) {
             let pid = if victim == "target" { Pid::from_raw(tid) } else { Pid::this() };
             let _ = kill(pid, if victim == "stopped" { Signal::SIGSTOP } else { Signal::SIGKILL });
         }
+    }
+
+    /// Tells the test that point `n` is reached, and waits for its answer. Each thread and each process has a connection
+    /// of its own. One that fails is not used again.
+    fn tell(n: u64) {
+        thread_local! {
+            static TEST: RefCell<Option<(u32, Option<UnixStream>)>> = const { RefCell::new(None) };
+        }
+        TEST.with_borrow_mut(|test| {
+            let here = std::process::id();
+            if test.as_ref().is_none_or(|(pid, _)| *pid != here) {
+                *test = Some((here, connect()));
+            }
+            let Some((_, stream)) = test else { return };
+            let told = stream
+                .as_mut()
+                .map(|stream| stream.write_all(&n.to_ne_bytes()).and_then(|()| stream.read_exact(&mut [0])));
+            if matches!(told, Some(Err(_))) {
+                *stream = None;
+            }
+        });
+    }
+
+    fn connect() -> Option<UnixStream> {
+        let path = std::env::var_os("HUGELIFT_TEST_MOMENTS")?;
+        let stream = UnixStream::connect(path).ok()?;
+        stream.set_read_timeout(Some(MOMENT)).ok()?;
+        Some(stream)
     }
 
     /// Prints the count, if requested, once the helper has done its work.
