@@ -16,6 +16,7 @@
 //! | [`next`] | what to do next |
 //!
 //! `hugelift_report::doctor` shows them to people.
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 pub mod facts;
 mod findings;

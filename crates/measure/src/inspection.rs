@@ -12,14 +12,15 @@ use crate::program::Program;
 use crate::timed::Seen;
 use anyhow::{Context as _, Result};
 use hugelift_core::printable::{Escape, text_to_parse};
+use hugelift_os::io::open;
 use nix::errno::Errno;
+use nix::fcntl::OFlag;
 use nix::sys::ptrace;
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use std::fs::File;
 use std::io::Read as _;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
@@ -201,7 +202,7 @@ impl Fifo {
     fn new(path: PathBuf) -> Result<Fifo> {
         nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRUSR | nix::sys::stat::Mode::S_IWUSR)
             .with_context(|| format!("cannot make {}", path.escaped()))?;
-        let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(&path);
+        let file = open::with(&path, OFlag::O_RDONLY | OFlag::O_NONBLOCK);
         Ok(Fifo { file: file.with_context(|| format!("cannot open {}", path.escaped()))?, path })
     }
 

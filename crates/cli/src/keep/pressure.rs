@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Memory pressure, as the kernel reports it (Documentation/accounting/psi.rst).
 
+use hugelift_os::io::open;
+use nix::fcntl::OFlag;
 use nix::poll::PollFlags;
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 
 /// Some task has waited 300 ms for memory within 2 s, the shortest window for unprivileged users.
 const TRIGGER: &[u8] = b"some 300000 2000000\0";
@@ -36,9 +38,8 @@ impl Pressure {
 
     /// Makes a trigger; `None` if the kernel has none or does not permit it.
     pub fn new() -> Option<Pressure> {
-        let mut options = File::options();
-        let file = options.read(true).write(true).custom_flags(nix::libc::O_NONBLOCK);
-        let mut file = file.open("/proc/pressure/memory").ok()?;
+        let flags = OFlag::O_RDWR | OFlag::O_NONBLOCK;
+        let mut file = open::with(Path::new("/proc/pressure/memory"), flags).ok()?;
         file.write_all(TRIGGER).ok()?;
         Some(Pressure(file))
     }

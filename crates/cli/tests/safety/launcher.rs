@@ -2,7 +2,7 @@
 //! Tests that a program starts with hugelift wherever it starts without: with denied system calls, with
 //! helpers that hang, and by a name that is looked up in PATH.
 
-use crate::common::{Cmd, End, HUGELIFT, Held, fat, plain, run, same, same_lines};
+use crate::common::{Cmd, End, HUGELIFT, Held, WITH_FAULT_POINTS, fat, plain, run, same, same_lines};
 use crate::{need, need_root};
 use std::fs::{self, Permissions};
 use std::io::Write;
@@ -137,8 +137,9 @@ fn a_helper_that_is_stopped_is_given_up() {
         let mut words = vec![setup.as_os_str()];
         words.extend(under.iter().map(std::ffi::OsStr::new));
         words.push("--".as_ref());
-        let cmd = Cmd::new([fat("hold").build()]).under(words).env("HUGELIFT_TEST_PATIENCE", "300");
-        let outcome = cmd.clone().env("HUGELIFT_TEST_DIE", "0:stopped").lifted(&["--backing", "thp"]);
+        let cmd = Cmd::new([fat("hold").build()]).under(words).launcher(WITH_FAULT_POINTS);
+        let outcome = cmd.clone().env("HUGELIFT_TEST_DIE", "0:stopped").env("HUGELIFT_TEST_PATIENCE", "300");
+        let outcome = outcome.lifted(&["--backing", "thp"]);
         assert_eq!((outcome.end, &outcome.stdout), (End::Code(0), &cmd.bare().stdout), "{outcome:?}");
         assert!(outcome.stderr.contains("did not answer"), "{under:?}: {}", outcome.stderr);
     }
@@ -149,11 +150,26 @@ fn a_helper_that_is_stopped_is_given_up() {
 fn a_slow_constructor_is_given_up() {
     // The constructor of a shared object: the program's own constructors run after its entry point.
     let usage = fat("usage").flags(&["-Wl,--no-as-needed"]).with(plain("slow").library().build()).build();
-    let cmd = Cmd::new([usage]).env("SLOW", "2000").env("HUGELIFT_TEST_PATIENCE", "300");
-    let outcome = cmd.lifted(&["--backing", "thp"]);
+    let cmd = Cmd::new([usage]).env("SLOW", "2000").launcher(WITH_FAULT_POINTS);
+    let outcome = cmd.clone().env("HUGELIFT_TEST_PATIENCE", "300").lifted(&["--backing", "thp"]);
     assert_eq!((outcome.end, &outcome.stdout), (End::Code(0), &cmd.bare().stdout), "{outcome:?}");
     assert!(outcome.stdout.contains("TracerPid:\t0"), "{outcome:?}");
     assert!(outcome.stderr.contains("did not stop in time"), "{}", outcome.stderr);
+}
+
+/// The launcher blocks signals while it writes a line. The first real-time signal of glibc is one that musl keeps for
+/// itself, and leaves out of the masks that it reads.
+#[test]
+fn a_line_of_the_launcher_leaves_the_blocked_signals_as_they_are() {
+    need_root!();
+    need!("unshare", "grep");
+    let setup = plain("setup").build();
+    let program = Cmd::new(["grep", "^Sig[BIC]", "/proc/self/status"]);
+    let cmd = program.under([setup.as_os_str()]).under(["block=13,34", "--", "unshare", "--pid"]);
+    let (bare, lifted) = (cmd.bare(), cmd.lifted(&["--backing", "thp"]));
+    assert!(bare.stdout.contains("SigBlk:\t0000000200001000"), "{bare:?}");
+    assert_eq!(lifted.stdout, bare.stdout, "{lifted:?}");
+    assert!(lifted.stderr.contains("go to another pid namespace"), "{lifted:?}");
 }
 
 /// hugelift's stderr is a full pipe that no process reads.

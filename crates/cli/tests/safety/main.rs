@@ -13,6 +13,7 @@ mod launcher;
 mod limits;
 mod memory;
 mod preload;
+mod special;
 mod store;
 mod watchers;
 

@@ -103,7 +103,9 @@ pub fn unhurt<T>(write: impl FnOnce() -> T) -> T {
         // SAFETY: sigtimedwait(2): the set and the time live through the call; takes one of the signals
         // that our write has just raised, as long as there is one.
         while unsafe { libc::sigtimedwait(fresh.as_ref(), std::ptr::null_mut(), &raw const now) } > 0 {}
-        let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&before), None);
+        // Not SIG_SETMASK: a C library leaves its own signals out of what it has read as the mask, which musl has one
+        // more of, and the program inherits this mask.
+        let _ = pthread_sigmask(SigmaskHow::SIG_UNBLOCK, Some(&fresh), None);
     }
     result
 }

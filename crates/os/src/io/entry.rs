@@ -179,7 +179,7 @@ impl Entry {
     pub fn open(&self) -> io::Result<(File, Metadata)> {
         let held = self.open_with(HOLD, Mode::empty())?;
         let flags = OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        open::regular_at(&held, |more| self.open_with(flags | OFlag::from_bits_retain(more), Mode::empty()))
+        open::regular_at(&held, |more| self.open_with(flags | more, Mode::empty()))
     }
 
     /// Opens the name with these flags.

@@ -5,11 +5,14 @@
 //! opened with `O_PATH`, which does nothing to it. Only if it is regular is it opened for reading, through
 //! that descriptor: it is the same file, whatever its path has become meanwhile.
 
+use crate::io::temporary::own_path;
 use hugelift_core::maps::FileId;
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::sys::stat::Mode;
 use std::fs::{File, Metadata};
 use std::io::{self, Read};
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// The error for a directory, a FIFO, a socket, a device or a symbolic link.
@@ -33,30 +36,56 @@ pub fn is_not_regular(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|inner| inner.is::<NotRegular>())
 }
 
+/// Opens a file with these flags and `O_CLOEXEC`. A new file is its owner's alone.
+///
+/// The flags reach the kernel as they are. Those of [`std::os::unix::fs::OpenOptionsExt::custom_flags`] do not: it removes
+/// the bits of `O_ACCMODE`, to which `O_PATH` belongs in musl. A file that was to be held would be opened.
+///
+/// # Errors
+/// open(2)
+pub fn with(path: &Path, flags: OFlag) -> io::Result<File> {
+    loop {
+        match nix::fcntl::open(path, flags | OFlag::O_CLOEXEC, Mode::S_IRUSR | Mode::S_IWUSR) {
+            Err(Errno::EINTR) => {}
+            opened => return Ok(opened?.into()),
+        }
+    }
+}
+
 /// Opens the regular file at `path` for reading, without waiting; symbolic links are followed.
 ///
 /// # Errors
 /// open(2); for a file that is not regular, an error for which [`is_not_regular`] returns true.
 pub fn regular(path: &Path) -> io::Result<(File, Metadata)> {
-    let open = |flags| File::options().read(true).custom_flags(flags).open(path);
-    regular_at(&open(libc::O_PATH)?, open)
+    regular_at(&with(path, OFlag::O_PATH)?, |flags| with(path, flags))
 }
 
-/// Opens the file of which `seen` is an `O_PATH` descriptor. `by_name` opens it with more flags by
+/// Opens a regular file for reading by a descriptor of it, which may be one of `O_PATH`.
+///
+/// # Errors
+/// open(2)
+pub(crate) fn again(held: &File) -> io::Result<File> {
+    with(&own_path(held), READ)
+}
+
+/// The bits of a file's flags that say whether it is read, written, or both. `O_ACCMODE` of musl has one more, `O_PATH`.
+pub(crate) const ACCESS: libc::c_int = libc::O_RDONLY | libc::O_WRONLY | libc::O_RDWR;
+
+/// `O_NONBLOCK`: do not wait for another process that holds a lease on the file.
+const READ: OFlag = OFlag::O_RDONLY.union(OFlag::O_NONBLOCK).union(OFlag::O_NOCTTY);
+
+/// Opens the file of which `seen` is an `O_PATH` descriptor. `by_name` opens it with these flags by
 /// its name; it is used where there is no /proc.
 pub(crate) fn regular_at(
     seen: &File,
-    by_name: impl FnOnce(libc::c_int) -> io::Result<File>,
+    by_name: impl FnOnce(OFlag) -> io::Result<File>,
 ) -> io::Result<(File, Metadata)> {
     let meta = seen.metadata()?;
     if !meta.is_file() {
         return Err(not_regular());
     }
-    // O_NONBLOCK: do not wait for another process that holds a lease on the file.
-    let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
-    let own = format!("/proc/self/fd/{}", seen.as_raw_fd());
-    let file = match File::options().read(true).custom_flags(flags).open(own) {
-        Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR)) => by_name(flags)?,
+    let file = match again(seen) {
+        Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR)) => by_name(READ)?,
         opened => opened?,
     };
     let meta_now = file.metadata()?;
@@ -109,7 +138,7 @@ mod tests {
         let at = |name: &str| dir.path().join(name);
         std::fs::write(at("a"), "a").unwrap();
         std::fs::write(at("b"), "b").unwrap();
-        let held = File::options().read(true).custom_flags(libc::O_PATH).open(at("a")).unwrap();
+        let held = with(&at("a"), OFlag::O_PATH).unwrap();
         std::fs::rename(at("b"), at("a")).unwrap();
         let (file, _) = regular_at(&held, |_| File::open(at("a"))).unwrap();
         assert_eq!(std::io::read_to_string(file).unwrap(), "a");

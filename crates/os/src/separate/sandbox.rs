@@ -28,6 +28,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::io::open::ACCESS;
 use crate::pagecache::replace::checks::NOBODY;
 use crate::proc::procfs::Process;
 use crate::proc::{memory, pagemap};
@@ -325,7 +326,7 @@ fn filter() -> Vec<libc::sock_filter> {
         op(ret, libc::SECCOMP_RET_ALLOW, 0, 0),
         op(ret, refuse, 0, 0),
     ]);
-    let writes = libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC | libc::O_APPEND;
+    let writes = ACCESS | libc::O_CREAT | libc::O_TRUNC | libc::O_APPEND;
     all.extend([
         op(equal, libc::SYS_openat as u32, 1, 0),
         op(ret, refuse, 0, 0),
@@ -415,7 +416,7 @@ mod tests {
             let info = std::fs::read_to_string(format!("{proc}/fdinfo/{fd}")).unwrap();
             let flags = info.lines().find_map(|l| l.strip_prefix("flags:")).unwrap().trim();
             let flags = i32::from_str_radix(flags, 8).unwrap();
-            assert!(path == Path::new("/dev/null") || flags & libc::O_ACCMODE == libc::O_RDONLY, "{path:?}");
+            assert!(path == Path::new("/dev/null") || flags & ACCESS == libc::O_RDONLY, "{path:?}");
             seen += 1;
         }
         assert!(seen >= 3, "{seen} descriptors");

@@ -2,6 +2,7 @@
 //! The file that an object was loaded from: which one it is, and how a change of it is detected.
 
 use super::StoreError;
+use crate::io::open;
 use crate::io::write_back::write_back;
 use crate::pagecache::prime::open_for_writing;
 use crate::proc::procfs::Process;
@@ -10,11 +11,11 @@ use hugelift_core::maps::Mapping;
 use hugelift_core::record::{Evidence, Identity};
 use hugelift_core::snapshot::Object;
 use hugelift_core::symbols::{Function, functions};
+use nix::fcntl::OFlag;
 use nix::sys::statfs::{BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, FsType, OVERLAYFS_SUPER_MAGIC, fstatfs};
 use object::read::ReadCache;
-use std::fs::{File, Metadata, OpenOptions};
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::fs::{File, Metadata};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
@@ -75,8 +76,7 @@ impl Source {
         let root = Process::of(pid.cast_signed()).path("root");
         let inside = object.path.strip_prefix("/").map_err(|_| replaced())?;
         // With `O_PATH`, as it may be executable and not readable.
-        let flags = libc::O_PATH | libc::O_NOFOLLOW;
-        let file = OpenOptions::new().read(true).custom_flags(flags).open(root.join(inside));
+        let file = open::with(&root.join(inside), OFlag::O_PATH | OFlag::O_NOFOLLOW);
         let file = file.map_err(|_| replaced())?;
         let failed = |source| StoreError::Io { what: "stat", path: object.path.clone().into(), source };
         let meta = file.metadata().map_err(failed)?;
@@ -109,10 +109,7 @@ impl Source {
 
     /// Makes all pages clean and so write-protected; false if a process has the file open for writing.
     fn is_clean(&self) -> bool {
-        // O_NONBLOCK: do not wait for another process that holds a lease on the file.
-        let flags = libc::O_NONBLOCK | libc::O_CLOEXEC;
-        let own = format!("/proc/self/fd/{}", self.file.as_raw_fd());
-        let Ok(file) = OpenOptions::new().read(true).custom_flags(flags).open(own) else { return false };
+        let Ok(file) = open::again(&self.file) else { return false };
         open_for_writing(&file) != Some(true)
             && write_back(&file, PATIENCE)
                 .inspect_err(|error| tracing::debug!(%error, path = ?self.path, "fsync"))
@@ -128,10 +125,7 @@ impl Source {
     /// `ranges`, one range after the other. What the process's own headers say of them does not count.
     pub fn holds(&self, mappings: &[Mapping], ranges: &[Range], copy: &File, page: PageSize) -> bool {
         const CHUNK: u64 = 256 << 10;
-        // O_NONBLOCK: do not wait for another process that holds a lease on the file.
-        let own = format!("/proc/self/fd/{}", self.file.as_raw_fd());
-        let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(own);
-        let Ok(file) = opened else { return false };
+        let Ok(file) = open::again(&self.file) else { return false };
         let mut there = page.bytes();
         ranges.iter().all(|range| {
             let of_file = |m: &&Mapping| m.range.covers(*range) && m.file.inode == self.identity.inode;
@@ -150,7 +144,7 @@ impl Source {
 
     /// Reads the functions that its symbol table names; none if it cannot be read.
     pub fn functions(&self) -> Vec<Function> {
-        let opened = File::open(format!("/proc/self/fd/{}", self.file.as_raw_fd()));
+        let opened = open::again(&self.file);
         let named = opened.map_err(|e| e.to_string()).and_then(|file| functions(&ReadCache::new(file)));
         named.unwrap_or_else(|error| {
             tracing::debug!(%error, path = ?self.path, "no symbols");

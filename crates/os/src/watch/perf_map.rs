@@ -14,12 +14,13 @@ use hugelift_core::printable::Untrusted;
 use hugelift_core::snapshot::Object;
 use hugelift_core::symbols::{functions, perf_map};
 use nix::errno::Errno;
+use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use object::read::ReadCache;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// An object with copied code.
@@ -194,9 +195,8 @@ impl Map {
 
 /// Creates a new file of this user, even if a file has its name: perf(1) reads only maps of its own user.
 fn create(path: &Path) -> io::Result<File> {
-    let flags = libc::O_NOFOLLOW | libc::O_CLOEXEC;
-    let open = || OpenOptions::new().write(true).create_new(true).mode(0o600).custom_flags(flags).open(path);
-    match open() {
+    let new = || open::with(path, OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW);
+    match new() {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             // An earlier process with this pid may have left it.
             let there = std::fs::symlink_metadata(path)?;
@@ -204,7 +204,7 @@ fn create(path: &Path) -> io::Result<File> {
                 return Err(error);
             }
             std::fs::remove_file(path)?;
-            open()
+            new()
         }
         other => other,
     }

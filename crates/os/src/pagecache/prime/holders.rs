@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The processes that map a file or have it open, found in /proc as far as the caller may read it.
 
+use crate::io::open::ACCESS;
 use crate::proc::procfs::{Process, read_whole};
 use hugelift_core::addr::PageSize;
 use hugelift_core::maps::FileId;
@@ -61,7 +62,7 @@ pub fn writers(file: &File) -> Vec<Holder> {
         let fds = std::fs::read_dir(process.path("fd")).into_iter().flatten().flatten();
         fds.filter(|fd| is_it(&fd.path())).any(|fd| {
             let info = process.path("fdinfo").join(fd.file_name());
-            read_whole(&info).ok().and_then(|text| flags(&text)).is_some_and(|f| f & libc::O_ACCMODE != 0)
+            read_whole(&info).ok().and_then(|text| flags(&text)).is_some_and(|f| f & ACCESS != 0)
         })
     };
     others().filter(writes).map(holder).collect()

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Tests that no command opens a FIFO or a device where it expects a program. Opening a FIFO waits for a writer, and
+//! opening a device may do anything.
+
+use crate::common::build::must;
+use crate::common::{Cmd, End, HUGELIFT, Held, Outcome, fat, open_dir};
+use crate::{need, need_root};
+use nix::sys::stat::Mode;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// The longest time for a command that waits for nothing, on a busy machine.
+const SOON: Duration = Duration::from_secs(30);
+
+/// A folder with a FIFO that everybody may open and that nobody writes to, a link to it, and a socket.
+fn special() -> TempDir {
+    let dir = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+    fifo(&dir.path().join("fifo"));
+    symlink("fifo", dir.path().join("link")).expect("symlink");
+    dir
+}
+
+/// Makes a FIFO that may be read and executed.
+fn fifo(path: &Path) {
+    nix::unistd::mkfifo(path, Mode::S_IRWXU).expect("mkfifo");
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("chmod");
+}
+
+fn hugelift(words: &[&str], file: &Path) -> Outcome {
+    Cmd::new([HUGELIFT]).args(words).arg(file).patience(SOON).bare()
+}
+
+/// Each command says in one line what the file is not.
+#[test]
+fn no_command_opens_a_fifo_or_a_device_as_a_program() {
+    let dir = special();
+    let at = |name: &str| dir.path().join(name);
+    let out = at("out").display().to_string();
+    let ways: [&[&str]; 8] = [
+        &["inspect"],
+        &["inspect", "--json"],
+        &["prime"],
+        &["prime", "--check"],
+        &["prime", "--with-libs"],
+        &["align", "-o", &out],
+        &["align", "--separate", "-o", &out],
+        &["pool", "need"],
+    ];
+    for file in [at("fifo"), at("link"), PathBuf::from("/dev/zero"), PathBuf::from("/dev/ptmx")] {
+        for words in ways {
+            let said = hugelift(words, &file);
+            let what = format!("{words:?} {}: {said:?}", file.display());
+            assert_ne!(said.end, End::Code(0), "{what}");
+            let all = format!("{}{}", said.stdout, said.stderr);
+            let about = all.lines().filter(|line| line.contains("regular file")).count();
+            assert_eq!((about, said.stderr.lines().count() <= 1), (1, true), "{what}");
+        }
+    }
+    assert!(!at("out").exists());
+}
+
+/// Becoming such a program fails as it does without hugelift, and so does comparing it.
+#[test]
+fn a_fifo_is_not_run_or_compared() {
+    let dir = special();
+    let fifo = dir.path().join("fifo");
+    let bare = Cmd::new([&fifo]).under(["env"]).patience(SOON).bare();
+    assert_eq!(bare.end, End::Code(126), "{bare:?}");
+    for words in [&["run", "--"][..], &["run", "--dry-run", "--"], &["run", "--backing", "pagecache", "--"]] {
+        let said = hugelift(words, &fifo);
+        assert_eq!((said.end, said.stderr.lines().count()), (bare.end, 1), "{words:?}: {said:?}");
+    }
+    let said = hugelift(&["compare", "--rounds", "1", "--"], &fifo);
+    assert!(!matches!(said.end, End::Code(0)) && said.stderr.lines().count() <= 2, "{said:?}");
+    // The words of a script's interpreter are read too.
+    let script = dir.path().join("script");
+    fs::write(&script, format!("#!{}\n", fifo.display())).expect("write");
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("chmod");
+    for words in [&["run", "--"][..], &["run", "--dry-run", "--"], &["inspect"], &["pool", "need"]] {
+        let said = hugelift(words, &script);
+        assert_ne!(said.end, End::Code(0), "{words:?}: {said:?}");
+        assert!(said.stderr.lines().count() <= 1, "{words:?}: {said:?}");
+    }
+}
+
+/// A user who can write to a folder that `keep` covers does not end its rounds for the other files.
+#[test]
+fn a_fifo_of_another_user_does_not_stop_the_rounds_of_keep() {
+    need_root!();
+    need!("cp");
+    let dir = special();
+    let fifo = dir.path().join("fifo");
+    chown(&fifo, Some(65534), Some(65534)).expect("chown");
+    let program = dir.path().join("program");
+    let built = fat("hold").flags(&["-no-pie", "-fno-pie"]).build();
+    must(Command::new("cp").arg(built).arg(&program));
+    let config = dir.path().join("keep.conf");
+    fs::write(&config, format!("files = [\"{}/*o*\"]\n", dir.path().display())).expect("write");
+    let said = Cmd::new([HUGELIFT, "keep", "--once", "--config"]).arg(&config).patience(SOON * 2).bare();
+    let all = format!("{}{}", said.stdout, said.stderr);
+    let of_fifo = all.lines().filter(|line| line.contains("fifo is not a regular file")).count();
+    assert_eq!((said.end, of_fifo), (End::Code(1), 1), "{said:?}");
+    // The file behind it was primed, as far as this file system can.
+    let primed = format!("{}", program.display());
+    assert!(all.lines().any(|line| line.contains(&primed)), "{said:?}");
+}
+
+/// What has taken the path of a running program's file is not opened.
+#[test]
+fn a_fifo_in_the_place_of_a_running_program_is_not_opened() {
+    need_root!();
+    let victim = fat("hold").build();
+    let dir = open_dir(&[&victim]);
+    let program = dir.path().join(victim.file_name().expect("a name"));
+    let store = TempDir::new_in("/dev/shm").expect("a folder");
+    let held = Held::start(&Cmd::new([&program]), None, &program);
+    fs::remove_file(&program).expect("unlink");
+    fifo(&program);
+    let pid = held.pid().to_string();
+    for words in [
+        &["attach", "--backing", "shared"][..],
+        &["attach", "--backing", "thp"],
+        &["restore"],
+        &["inspect"],
+        &["doctor", "--pid"],
+        &["pool", "need"],
+    ] {
+        let said = Cmd::new([HUGELIFT]).args(words).arg(&pid).env("HUGELIFT_STORE", store.path().join("s"));
+        let said = said.patience(SOON).bare();
+        assert!(matches!(said.end, End::Code(_)), "{words:?}: {said:?}");
+    }
+    assert_eq!(held.finish().end, End::Code(0));
+}
+
+/// The server's configuration lies in the folder that its command line names.
+#[test]
+fn a_fifo_as_the_configuration_of_postgres_does_not_make_doctor_wait() {
+    let dir = special();
+    let name = dir.path().join("postgres");
+    fs::rename(dir.path().join("fifo"), dir.path().join("postgresql.conf")).expect("rename");
+    symlink("/dev/zero", dir.path().join("postgresql.auto.conf")).expect("symlink");
+    fs::copy(fat("hold").build(), &name).expect("copy");
+    let folder = dir.path().display().to_string();
+    let server = Held::start(&Cmd::new([&name]).args(["-D", &folder]).cwd(dir.path()), None, &name);
+    let said = hugelift(&["doctor", "--pid"], Path::new(&server.pid().to_string()));
+    assert!(matches!(said.end, End::Code(0 | 1)) && said.stdout.contains("postgres"), "{said:?}");
+    server.finish();
+}
