@@ -16,6 +16,11 @@ pub fn of_library(folder: &str) -> PathBuf {
     top().join("crates/library").join(folder)
 }
 
+/// Returns an example of programs that lift themselves.
+pub fn example(name: &str) -> PathBuf {
+    top().join("examples/library").join(name)
+}
+
 /// Builds the library with the settings of the tests, once, and returns the folder with its two forms.
 pub fn library() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The programs that show how the library is used, built with what `make install` installs.
 
-use super::built::{library, of_library, top};
+use super::built::{example, library, top};
 use crate::common::build::code_file;
 use crate::common::{Cmd, End, find};
 use crate::{need, need_root, skip};
@@ -31,7 +31,7 @@ impl Installed {
         self.dir.path().join(name)
     }
 
-    /// Builds a program of `demos` as its first lines say, with megabytes of code, and returns it.
+    /// Builds a program of `examples/library` as its first lines say, with megabytes of code, and returns it.
     fn build(&self, compiler: &str, demo: &str, flags: &[&str]) -> PathBuf {
         let out = self.path(demo).with_extension("out");
         let code = format!(
@@ -41,7 +41,7 @@ impl Installed {
         let more = self.path("code.c");
         std::fs::write(&more, code).expect("write the code");
         let mut cc = Command::new(compiler);
-        cc.arg("-o").arg(&out).args(flags).arg(of_library("demos").join(demo)).arg(&more);
+        cc.arg("-o").arg(&out).args(flags).arg(example(demo)).arg(&more);
         cc.args(self.pkg_config()).arg(format!("-Wl,-rpath,{}", self.path("lib").display()));
         let made = cc.stdin(Stdio::null()).output().expect("the compiler starts");
         assert!(made.status.success(), "{cc:?}\n{}", String::from_utf8_lossy(&made.stderr));
@@ -100,7 +100,7 @@ fn in_cpp() {
 fn in_python() {
     let Some(python) = find("python3") else { skip!("needs python3") };
     let installed = Installed::new();
-    let words = Cmd::new([python.as_os_str(), of_library("demos/self.py").as_os_str()])
+    let words = Cmd::new([python.as_os_str(), example("self.py").as_os_str()])
         .env("PYTHONPATH", installed.path("share/hugelift/python"))
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .env("HUGELIFT_LIBRARY", installed.path("lib/libhugelift.so.0"));
@@ -150,7 +150,7 @@ fn found_by_cmake() {
     let installed = Installed::new();
     let source = installed.path("project");
     std::fs::create_dir(&source).expect("a folder");
-    std::fs::copy(of_library("demos/self.c"), source.join("self.c")).expect("copy");
+    std::fs::copy(example("self.c"), source.join("self.c")).expect("copy");
     let project = "cmake_minimum_required(VERSION 3.10)\nproject(demo C)\nfind_package(hugelift 0.1 REQUIRED)\n\
                    add_executable(one self.c)\ntarget_link_libraries(one hugelift::hugelift)\n\
                    add_executable(two self.c)\ntarget_link_libraries(two hugelift::static)\n";

@@ -2,7 +2,7 @@
 //! Servers that lift themselves, under their load: redis patched by ten lines, and servers with the library preloaded.
 //! All that can be on huge pages is, as with `hugelift run` and the same options, and the results are those of a bare run.
 
-use super::built::{library, of_library};
+use super::built::{example, library, of_library};
 use crate::common::HUGELIFT;
 use crate::common::build::must;
 use crate::common::run::NO_STORE;
@@ -135,7 +135,7 @@ fn patched_redis() -> Result<PathBuf, String> {
     const ALIGNED: &str = "-Wl,-z,max-page-size=0x200000";
     // Its speed does not matter. -O1 takes the compiler more than twice the time.
     const OPTIMIZATION: &str = "OPTIMIZATION=-O0";
-    const PATCH: &str = include_str!("../../../../library/demos/redis.patch");
+    const PATCH: &str = include_str!("../../../../../examples/library/redis.patch");
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let cache = cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")));
     let cache = cache.ok_or("there is no cache folder")?.join("hugelift/redis");
@@ -151,7 +151,7 @@ fn patched_redis() -> Result<PathBuf, String> {
         let fresh = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a temporary directory");
         let fresh = fresh.path();
         must(Command::new("tar").arg("xzf").arg(&source).args(["--strip-components=1", "-C"]).arg(fresh));
-        let patch = of_library("demos/redis.patch");
+        let patch = example("redis.patch");
         must(Command::new("patch").args(["-p1", "-s", "-i"]).arg(patch).current_dir(fresh));
         let include = format!("CFLAGS=-g0 -I{}", of_library("include").display());
         let out = library().display();
