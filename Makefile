@@ -37,7 +37,7 @@ uninstall:
 demo: build
 	$(out)/release/hugelift-bench demo $(if $(ROUNDS),--rounds $(ROUNDS))
 
-# Runs every test. REQUIRE_ALL=1 makes a skip a failure.
+# Runs every test, with the command that `make build` makes. REQUIRE_ALL=1 makes a skip a failure.
 test:
 	@ci/setup.sh test
 	ci/test.sh

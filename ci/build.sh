@@ -9,6 +9,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=remap.sh
 source ci/remap.sh
+out=${CARGO_TARGET_DIR:-target}
+began=$(date +%s.%N)
 target=$(uname -m)-unknown-linux-musl
 flags=(-C target-feature=+crt-static -C relocation-model=static)
 has_musl() { [ -d "$(rustc --print target-libdir --target "$target")" ]; }
@@ -18,15 +20,19 @@ if has_musl || { command -v rustup >/dev/null && rustup target add "$target" && 
   # flags are not those of build scripts.
   set_rustflags "${flags[@]}"
   cargo build --release --target "$target" -p hugelift -p hugelift-bench
-  out=${CARGO_TARGET_DIR:-target}
-  mkdir -p "$out/release"
-  for file in hugelift hugelift-bench libhugelift_inside.so; do
-    # The new file is renamed into place: the old one may be running.
-    cp "$out/$target/release/$file" "$out/release/.$file.new"
-    mv "$out/release/.$file.new" "$out/release/$file"
-  done
+  made=$out/$target/release
 else
   echo "Rust has no standard library for musl here (rustup target add $target): linking with glibc, which starts more slowly"
   cargo build --release -p hugelift-bench
   cargo rustc --release -p hugelift --bin hugelift -- "${flags[@]}"
+  made=$out/release
 fi
+
+mkdir -p "$out/release"
+for file in hugelift hugelift-bench libhugelift_inside.so; do
+  cp "$made/$file" "$out/release/.$file.new"
+  # The tests take it for stale if a source is newer (crates/cli/tests/common/shipped.rs).
+  touch -d "@$began" "$out/release/.$file.new"
+  # It is renamed into place: the old one may be running.
+  mv "$out/release/.$file.new" "$out/release/$file"
+done

@@ -2,11 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # Makes in dist/, for both architectures:
 #
-#   hugelift-ARCH                          the command as one static file
-#   hugelift-VERSION-ARCH.tar.gz, .deb and .rpm  the command with its library, units, manual pages and completions
-#   libhugelift-VERSION-ARCH.tar.gz        the library for programs that lift themselves, and its headers
-#   hugelift-VERSION-ARCH.cdx.json         the crates in the command (a bill of materials, CycloneDX)
-#   SHA256SUMS                             checksums of all these
+#   hugelift-ARCH                    the command as one static file
+#   hugelift-VERSION-ARCH.tar.gz     the command with its library, units, manual pages, completions, book and examples;
+#                                    .deb and .rpm too
+#   libhugelift-VERSION-ARCH.tar.gz  the library for programs that lift themselves, and what compilers need of it;
+#                                    libhugelift-dev as .deb and libhugelift-devel as .rpm
+#   hugelift-VERSION-ARCH.cdx.json   the crates in the command (a bill of materials, CycloneDX)
+#   SHA256SUMS                       checksums of all these
 #
 # The binary for this machine's architecture is that of ci/build.sh, with musl if Rust has it here; the
 # other one has glibc. Both are linked statically at fixed addresses: they need no file of the system,
@@ -36,9 +38,7 @@ make_for() {
     [ ! -d "$(rustc --print target-libdir --target "$arch-unknown-linux-musl")" ] || target=$arch-unknown-linux-musl
   else
     cross "$arch"
-    set_rustflags
-    # shellcheck disable=SC2154 # cargo: set by cross
-    "${cargo[@]}" rustc -q --release --target "$target" -p hugelift --bin hugelift -- -C relocation-model=static
+    release "$target"
     made=$target_dir/$target/release
   fi
   rm -rf "$to"
@@ -65,23 +65,21 @@ make_library_for() {
     unset RUSTFLAGS
   fi
   set_rustflags
-  # shellcheck disable=SC2154 # cc, readelf: set by cross, or below
+  # shellcheck disable=SC2154 # cc, readelf, strip: set by cross, or below
   CC=${cc:-cc} ci/library.sh library "$out" "$target"
   # It exports, for either architecture, what its version script lists.
   symbols=$("${readelf:-readelf}" --dyn-syms -W "$out/libhugelift.so.0" | awk '$5 == "GLOBAL" && $7 != "UND" {print $8}')
   wanted=$(sed -n 's/^    \([A-Za-z_]*\);$/\1/p' crates/library/hugelift.map | sort)
   [ "$(sed 's/@.*//' <<<"$symbols" | grep -v '^HUGELIFT_\|^ELFREMAPPER_' | sort)" = "$wanted" ] ||
     fail "$out/libhugelift.so.0 exports other symbols: $symbols"
-  tar --format=gnu --sort=name --owner=0 --group=0 --numeric-owner --mode=u=rwX,go=rX \
-    --mtime="@$SOURCE_DATE_EPOCH" -c -C "$out" libhugelift.so.0 libhugelift.so libhugelift.a \
-    -C "$tree/crates/library/include" hugelift.h hugelift.hpp hugelift |
-    gzip -n9 >"dist/libhugelift-$version-$arch.tar.gz"
+  # The linker has stripped the shared object.
+  "${strip:-strip}" --strip-debug -R .comment "$out/libhugelift.a"
 }
 
 # Each architecture has its own subshell, since cross sets variables that cargo reads.
 for arch in x86_64 aarch64; do
-  (make_for "$arch")
   (make_library_for "$arch")
+  (make_for "$arch")
 done
 sums=$(cd dist && sha256sum -- *)
 echo "$sums" >dist/SHA256SUMS

@@ -12,7 +12,9 @@
 # COMMAND  the folder with hugelift and libhugelift_inside.so (target/release); empty leaves the command out
 # MANUAL   the folder that ci/manual.sh has filled (target/manual)
 # LIBRARY  the folder with libhugelift.a and libhugelift.so.0 (target/library/out); empty leaves the library out
+# LIBDIR   the folder of libraries below PREFIX (lib)
 set -euo pipefail
+shopt -s extglob
 umask 022
 cd "$(dirname "$0")/.."
 action=${1:-install}
@@ -20,6 +22,7 @@ prefix=${PREFIX:-/usr/local} here=crates/library
 built=${CARGO_TARGET_DIR:-target}
 command=${COMMAND-$built/release} manual=${MANUAL:-$built/manual} library=${LIBRARY-$built/library/out}
 to=${DESTDIR:-}$prefix
+libdir=${LIBDIR:-lib}
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n1)
 
 case $action in
@@ -30,7 +33,8 @@ case $action in
     fill() { # TEMPLATE FILE
       mkdir -p "$(dirname "$to/$2")"
       # The systemd units can also be used as they are, with the command of a package.
-      sed -e "s|@PREFIX@|$prefix|g" -e "s|@VERSION@|$version|g" -e "s|/usr/bin/hugelift|$prefix/bin/hugelift|g" \
+      sed -e "s|@PREFIX@|$prefix|g" -e "s|@VERSION@|$version|g" -e "s|@LIBDIR@|$libdir|g" \
+        -e "s|@UP@|${libdir//+([!\/])/..}|g" -e "s|/usr/bin/hugelift|$prefix/bin/hugelift|g" \
         "$1" >"$to/$2"
       chmod 644 "$to/$2"
     }
@@ -92,22 +96,22 @@ install_command() {
 }
 
 install_library() {
-  put 755 "$library/libhugelift.so.0" lib/libhugelift.so.0
-  put 644 "$library/libhugelift.a" lib/libhugelift.a
-  if [ "$action" = uninstall ]; then rm -f "$to/lib/libhugelift.so"; else ln -sf libhugelift.so.0 "$to/lib/libhugelift.so"; fi
+  put 755 "$library/libhugelift.so.0" "$libdir/libhugelift.so.0"
+  put 644 "$library/libhugelift.a" "$libdir/libhugelift.a"
+  if [ "$action" = uninstall ]; then rm -f "$to/$libdir/libhugelift.so"; else ln -sf libhugelift.so.0 "$to/$libdir/libhugelift.so"; fi
   for header in hugelift.h hugelift.hpp hugelift/compat/elfremapper.h hugelift/compat/large_page.h; do
     put 644 "$here/include/$header" "include/$header"
   done
-  fill $here/hugelift.pc.in lib/pkgconfig/hugelift.pc
+  fill $here/hugelift.pc.in "$libdir/pkgconfig/hugelift.pc"
   for file in hugelift-config.cmake hugelift-config-version.cmake; do
-    fill "$here/$file.in" "lib/cmake/hugelift/$file"
+    fill "$here/$file.in" "$libdir/cmake/hugelift/$file"
   done
   put 644 $here/python/hugelift.py share/hugelift/python/hugelift.py
   # The loader finds new libraries by its cache. A package does this when it is installed.
   if [ -z "${DESTDIR:-}" ]; then
     PATH=$PATH:/usr/sbin:/sbin
     if [ "$(id -u)" != 0 ]; then
-      echo "run ldconfig as root, if $prefix/lib is a folder of the loader"
+      echo "run ldconfig as root, if $prefix/$libdir is a folder of the loader"
     elif command -v ldconfig >/dev/null; then
       ${LDCONFIG:-ldconfig}
     fi
@@ -119,7 +123,7 @@ install_library() {
 
 # The folders that hold nothing but files of hugelift, inner ones first.
 if [ "$action" = uninstall ]; then
-  for folder in lib/hugelift lib/cmake/hugelift include/hugelift/compat include/hugelift share/hugelift/python \
+  for folder in lib/hugelift "$libdir/cmake/hugelift" include/hugelift/compat include/hugelift share/hugelift/python \
     share/hugelift share/doc/hugelift/examples share/doc/hugelift; do
     [ ! -d "$to/$folder" ] || rmdir --ignore-fail-on-non-empty "$to/$folder"
   done

@@ -3,6 +3,9 @@
 # Runs every test. Then lists the skips and the time of each test program, and prints the totals in one
 # line.
 #
+# The tests run the command that ships: what ci/build.sh makes. That of the debug build is for tests that need its fault
+# points.
+#
 # A busy machine disturbs tests of programs that run: at times it gives a process no CPU for seconds. So a test that
 # fails beside others is run three times alone. If it passes each time it counts as passed, and a list at the end
 # names it. If more than five tests fail, none is run again.
@@ -22,6 +25,13 @@ trap 'exit 130' INT TERM
 # The generated cases are the same every time: a failure then comes from the change that is tested.
 # fuzz/README.md says how to try other cases.
 export PROPTEST_RNG_SEED="${PROPTEST_RNG_SEED:-1}"
+
+ci/build.sh || {
+  echo
+  echo "The command did not build."
+  echo "0 passed, 1 failed"
+  exit 1
+}
 
 # cargo builds the test programs and starts a shell in place of each program. The shell records what cargo
 # would have run: the environment, the folder and the program.

@@ -16,3 +16,10 @@ cross() {
   # Without rustup ci/vm/prepare has put Debian's compiler here.
   [ ! -x "$cache/bin/rustc" ] || cargo=(env "RUSTC=$cache/bin/rustc" cargo)
 }
+
+# Builds the command that ships for the target $1 of Rust, after `cross`: static, at fixed addresses; needs remap.sh.
+# There the standard library for musl may be missing, so it has glibc.
+release() {
+  set_rustflags
+  "${cargo[@]}" rustc -q --release --target "$1" -p hugelift --bin hugelift -- -C relocation-model=static
+}

@@ -18,6 +18,7 @@ pub mod recorded;
 pub mod run;
 pub mod schema;
 pub mod screen;
+pub mod shipped;
 pub mod ways;
 
 pub use build::{Victim, fat, open_dir, plain};
@@ -26,15 +27,10 @@ pub use guard::{CGroup, Pool};
 pub use held::Held;
 pub use run::{Cmd, End, Outcome, same, same_lines};
 pub use schema::fits;
+pub use shipped::{HUGELIFT, WITH_FAULT_POINTS};
 pub use ways::{Way, each_way};
 
 use std::path::PathBuf;
-
-/// The command under test.
-pub const HUGELIFT: &str = env!("CARGO_BIN_EXE_hugelift");
-
-/// The same with debug assertions and the fault points of `os/src/trace/faultpoint.rs` (`HUGELIFT_TEST_*`).
-pub const WITH_FAULT_POINTS: &str = env!("CARGO_BIN_EXE_hugelift");
 
 /// Ends the test here: prints `SKIP: why`, or fails if the environment says `REQUIRE_ALL=1`.
 #[macro_export]

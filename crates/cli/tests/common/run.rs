@@ -140,7 +140,7 @@ impl Cmd {
         self
     }
 
-    /// Sets the hugelift to use, for a user who cannot reach the one in the build directory.
+    /// Sets the hugelift to use: one with fault points, or a copy for a user who cannot reach the build directory.
     pub fn launcher(mut self, path: impl AsRef<Path>) -> Cmd {
         self.launcher = Some(path.as_ref().to_owned());
         self
@@ -169,6 +169,8 @@ impl Cmd {
         if self.clear {
             command.env_clear();
         }
+        let asks = self.env.iter().any(|(name, _)| name.as_encoded_bytes().starts_with(b"HUGELIFT_TEST_"));
+        assert!(!asks || words.iter().all(|word| word != HUGELIFT), "{words:?}: use WITH_FAULT_POINTS");
         command.env("HUGELIFT_STORE", NO_STORE);
         command.envs(self.env.iter().map(|(k, v)| (k, v)));
         if let Some(dir) = &self.cwd {

@@ -3,14 +3,15 @@
 //! is killed, and the program must run as if nothing had happened; or the program is killed, and no
 //! process may be left behind.
 
-use crate::common::{Cmd, End, Outcome, each_backing, fat, plain};
+use crate::common::{Cmd, End, Outcome, WITH_FAULT_POINTS, each_backing, fat, plain};
 use crate::{need, need_root, skip};
 use std::path::{Path, PathBuf};
 
 /// Returns a command under the reaper, which adopts and reports the processes that are left behind.
 fn reaped(program: &Path, before: &[&str]) -> Cmd {
     let reaper = plain("reaper").build();
-    Cmd::new([program]).under([reaper.as_os_str(), "--".as_ref()]).under(before)
+    let cmd = Cmd::new([program]).launcher(WITH_FAULT_POINTS);
+    cmd.under([reaper.as_os_str(), "--".as_ref()]).under(before)
 }
 
 /// Returns how many ptrace operations a lift takes.

@@ -4,7 +4,7 @@
 
 use crate::common::build::open_dir;
 use crate::common::run::difference;
-use crate::common::{Cmd, End, HUGELIFT, Outcome, fat, plain};
+use crate::common::{Cmd, End, HUGELIFT, Outcome, WITH_FAULT_POINTS, fat, plain};
 use crate::{need, need_root};
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
@@ -48,8 +48,12 @@ impl Store {
 
     /// Returns the command under `hugelift run` with these options, without `--eager`.
     fn run(&self, options: &[&str], cmd: &Cmd) -> Cmd {
+        self.run_by(HUGELIFT, options, cmd)
+    }
+
+    fn run_by(&self, hugelift: &str, options: &[&str], cmd: &Cmd) -> Cmd {
         let cmd = cmd.clone().env("HUGELIFT_STORE", self.path());
-        cmd.under([HUGELIFT, "run"]).under(options).under(["--"])
+        cmd.under([hugelift, "run"]).under(options).under(["--"])
     }
 }
 
@@ -197,7 +201,10 @@ fn sudden_death() {
     for has in [Has::Nothing, Has::Others] {
         let store = Store::new(has, &program);
         let cmd = Cmd::new([&program]).arg("quick").under([reaper.as_os_str(), "--".as_ref()]);
-        let die = |when: &str| store.run(&[], &cmd.clone().env("HUGELIFT_TEST_DIE", when)).bare();
+        let die = |when: &str| {
+            let dying = cmd.clone().env("HUGELIFT_TEST_DIE", when);
+            store.run_by(WITH_FAULT_POINTS, &[], &dying).bare()
+        };
         let told = |outcome: &Outcome| {
             let volatile =
                 ["parent ", "PPid:", "env HUGELIFT_", "/proc/self/environ:", "namespace ", "/proc/self/auto"];

@@ -223,10 +223,11 @@ fn a_program_behind_execve() {
 fn watchers(entry: &str) -> Vec<i32> {
     let all =
         std::fs::read_dir("/proc").unwrap().filter_map(|e| e.ok()?.file_name().to_str()?.parse::<i32>().ok());
+    let hugelift = Path::new(HUGELIFT).canonicalize().expect("hugelift");
     let is_ours = |pid: &i32| {
         let exe = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
         let environ = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        exe == Path::new(HUGELIFT) && environ.split(|b| *b == 0).any(|e| e == entry.as_bytes())
+        exe == hugelift && environ.split(|b| *b == 0).any(|e| e == entry.as_bytes())
     };
     all.filter(is_ours).collect()
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Suite: the release binary of `make dist` (`HUGELIFT_DIST`), in a root directory that holds
-//! nothing but it and a static program.
+//! Suite: the command as it ships, stripped as in packages, in a root directory that holds nothing but it and a static
+//! program.
 
 use crate::grow::grow;
 use crate::huge::thp;
 use crate::look::From;
-use crate::place::{alone, lacks, needs_root};
+use crate::place::{alone, hugelift, is_guest, lacks, needs_root};
 use crate::start::{bare, run};
 use std::ffi::CString;
 use std::fs;
@@ -17,17 +17,18 @@ use std::process::Command;
 fn runs_with_no_libraries_around() {
     needs_root!();
     let _alone = alone();
-    let Some(dist) = std::env::var_os("HUGELIFT_DIST") else {
-        lacks!("HUGELIFT_DIST names no binary of make dist")
-    };
     let Some(page) = thp() else { lacks!("no transparent huge pages") };
-    let size = fs::metadata(&dist).unwrap().len();
+    let big = grow("vm_big.static", page);
+    let root = big.path.parent().unwrap();
+    fs::copy(hugelift(), root.join("hugelift")).unwrap();
+    // That of a guest is stripped.
+    if !is_guest() {
+        assert!(Command::new("strip").arg(root.join("hugelift")).status().unwrap().success());
+    }
+    let size = fs::metadata(root.join("hugelift")).unwrap().len();
     // This is the only limit of its size. What `align --separate` needs, the decoder of x86-64, the reader of debug
     // information, and what unpacks it (zlib, zstd, xz), are 1.1 MB of it.
     assert!(size < 11_500_000, "{size} bytes");
-    let big = grow("vm_big.static", page);
-    let root = big.path.parent().unwrap();
-    fs::copy(&dist, root.join("hugelift")).unwrap();
     for dir in ["proc", "sys"] {
         fs::create_dir(root.join(dir)).unwrap();
     }

@@ -28,5 +28,7 @@ mod prime;
 mod protection;
 mod separate;
 mod shared;
+#[path = "../common/shipped.rs"]
+mod shipped;
 mod start;
 mod symbols;

@@ -1,13 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Where hugelift and the victims are: beside the sources, or in a guest without sources.
 
+use crate::shipped::{HUGELIFT, WITH_FAULT_POINTS};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// Returns the command under test: `HUGELIFT_BIN` in a guest.
+/// Returns the command under test, as it ships: `HUGELIFT_BIN` in a guest.
 pub fn hugelift() -> PathBuf {
-    std::env::var_os("HUGELIFT_BIN").map_or_else(|| env!("CARGO_BIN_EXE_hugelift").into(), PathBuf::from)
+    std::env::var_os("HUGELIFT_BIN").map_or_else(|| HUGELIFT.into(), PathBuf::from)
+}
+
+/// Returns the command that reads `HUGELIFT_TEST_*`: `HUGELIFT_FAULTS_BIN` in a guest.
+pub fn with_fault_points() -> PathBuf {
+    std::env::var_os("HUGELIFT_FAULTS_BIN").map_or_else(|| WITH_FAULT_POINTS.into(), PathBuf::from)
+}
+
+/// Returns whether this is a guest. An emulated machine may be slower than any limit for real ones.
+pub fn is_guest() -> bool {
+    std::env::var_os("HUGELIFT_BIN").is_some()
 }
 
 /// Returns a compiled victim, such as `vm_big.static`; in a guest from the directory

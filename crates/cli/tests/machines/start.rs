@@ -65,7 +65,12 @@ pub fn bare<S: AsRef<OsStr>>(program: &Path, args: &[S]) -> Command {
 
 /// Returns the command `hugelift run options -- program args`.
 pub fn lifted<S: AsRef<OsStr>>(options: &[S], program: &Path, args: &[S]) -> Command {
-    let mut command = Command::new(hugelift());
+    lifted_by(&hugelift(), options, program, args)
+}
+
+/// Like [`lifted`], by this hugelift.
+pub fn lifted_by<S: AsRef<OsStr>>(hugelift: &Path, options: &[S], program: &Path, args: &[S]) -> Command {
+    let mut command = Command::new(hugelift);
     command.args(["run", "--eager"]).args(options).arg("--").arg(program).args(args).stdin(Stdio::null());
     // No test may depend on another's runs.
     command.env("HUGELIFT_STORE", "/dev/null/none");

@@ -22,6 +22,7 @@ mod lab_reclaim;
 mod ministat;
 mod options;
 mod package_checks;
+mod package_contents;
 mod packages;
 mod pictures;
 mod pool;

@@ -2,10 +2,10 @@
 //! What lintian and rpm find in the packages that `ci/package.sh` makes.
 
 use super::install::{files, top};
-use super::packages::{deb, inputs, make, release};
-use crate::common::HUGELIFT;
+use super::packages::{add_library, deb, inputs, make, release};
+use crate::common::WITH_FAULT_POINTS;
 use crate::common::build::must;
-use crate::{need, need_root, skip};
+use crate::{need, need_root};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,7 +14,7 @@ use tempfile::TempDir;
 /// Puts the manual pages and completions of the command in the place of those of `inputs`. lintian reads them.
 fn add_manual(inputs: &Path) {
     let made = inputs.join("manual");
-    let program = Path::new(HUGELIFT).with_file_name("hugelift-manual");
+    let program = Path::new(WITH_FAULT_POINTS).with_file_name("hugelift-manual");
     match program.exists() {
         true => must(Command::new(program).arg(&made)),
         false => must(Command::new(top().join("ci/manual.sh")).arg(&made)),
@@ -25,7 +25,8 @@ fn add_manual(inputs: &Path) {
 #[test]
 fn lintian_has_no_complaint() {
     need!("lintian", "dpkg-deb", "strip");
-    let Some(release) = release() else { skip!("needs target/release/hugelift (make build)") };
+    let release = release();
+    add_library(release.path());
     add_manual(release.path());
     let out = TempDir::new().expect("a folder");
     make(release.path(), &["deb"], out.path());
@@ -34,9 +35,11 @@ fn lintian_has_no_complaint() {
         command.args(["--allow-root", "--profile", "debian", "--fail-on", "error,warning"]).arg(package);
         command.output().expect("lintian starts")
     };
-    let package = out.path().join(deb());
-    let found = lintian(&package);
-    assert!(found.status.success(), "{}", String::from_utf8_lossy(&found.stdout));
+    let [library, package] = ["libhugelift-dev", "hugelift"].map(|name| out.path().join(deb(name)));
+    for package in [&library, &package] {
+        let found = lintian(package);
+        assert!(found.status.success(), "{}", String::from_utf8_lossy(&found.stdout));
+    }
 
     // What makes lintian complain shows.
     let opened = out.path().join("opened");

@@ -27,12 +27,13 @@ pub fn inputs() -> TempDir {
 pub fn make(inputs: &Path, formats: &[&str], to: &Path) {
     let words = [&[std::env::consts::ARCH], formats].concat();
     let (epoch, maintainer) = (EPOCH.to_string(), "A Packager <packager@example.org>");
-    let (command, manual) = (inputs.join("command"), inputs.join("manual"));
+    let [command, library, manual] = ["command", "library", "manual"].map(|name| inputs.join(name));
     script(
         "package.sh",
         &words,
         &[
             ("FROM", &command),
+            ("LIBRARY", &library),
             ("MANUAL", &manual),
             ("TO", to),
             ("LEVEL", Path::new("1")),
@@ -46,17 +47,19 @@ fn version() -> &'static str {
     env!("CARGO_PKG_VERSION")
 }
 
-fn tarball() -> String {
-    format!("hugelift-{}-{}.tar.gz", version(), std::env::consts::ARCH)
+/// Returns the name of the tarball of `hugelift` or `libhugelift`.
+pub fn tarball(name: &str) -> String {
+    format!("{name}-{}-{}.tar.gz", version(), std::env::consts::ARCH)
 }
 
-pub fn deb() -> String {
+/// Returns the name of the `.deb` of `hugelift` or `libhugelift-dev`.
+pub fn deb(name: &str) -> String {
     let arch = if cfg!(target_arch = "x86_64") { "amd64" } else { "arm64" };
-    format!("hugelift_{}_{arch}.deb", version())
+    format!("{name}_{}_{arch}.deb", version())
 }
 
 /// Unpacks the tarball or the `.deb` in `packages` and returns the folder with its files.
-fn unpacked(packages: &Path, name: &str) -> TempDir {
+pub fn unpacked(packages: &Path, name: &str) -> TempDir {
     let dir = TempDir::new().expect("a folder");
     let package = packages.join(name);
     if name.ends_with(".deb") {
@@ -91,7 +94,10 @@ fn two_makes_give_the_same_bytes() {
     }
     make(second.path(), &["deb", "tar"], outs[1].path());
     let [one, two] = outs.each_ref().map(|out| files(out.path()));
-    assert_eq!(one.keys().collect::<Vec<_>>(), [&PathBuf::from(tarball()), &PathBuf::from(deb())]);
+    let names = ["hugelift", "libhugelift"].map(tarball).into_iter();
+    let names: BTreeSet<_> =
+        names.chain(["hugelift", "libhugelift-dev"].map(deb)).map(PathBuf::from).collect();
+    assert_eq!(one.keys().cloned().collect::<BTreeSet<_>>(), names);
     for (name, (_, content)) in &one {
         assert!(*content == two[name].1, "{} differs between two makes", name.display());
     }
@@ -99,7 +105,8 @@ fn two_makes_give_the_same_bytes() {
     stand_in(&second.path().join("command"), &["hugelift"]);
     fs::write(second.path().join("command/hugelift"), "another").expect("write");
     make(second.path(), &["tar"], outs[1].path());
-    assert!(files(outs[1].path())[Path::new(&tarball())] != one[Path::new(&tarball())]);
+    let tarball = tarball("hugelift");
+    assert!(files(outs[1].path())[Path::new(&tarball)] != one[Path::new(&tarball)]);
 }
 
 #[test]
@@ -107,15 +114,21 @@ fn the_packages_have_the_same_files_of_root_and_of_one_time() {
     need!("dpkg-deb");
     let (inputs, out) = (inputs(), TempDir::new().expect("a folder"));
     make(inputs.path(), &["tar", "deb"], out.path());
-    let (tar, deb_files) = (unpacked(out.path(), &tarball()), unpacked(out.path(), &deb()));
+    let (tar, deb_files) =
+        (unpacked(out.path(), &tarball("hugelift")), unpacked(out.path(), &deb("hugelift")));
     let (of_tar, of_deb) = (files(tar.path()), files(&deb_files.path().join("usr")));
     for name in
         ["bin/hugelift", "lib/hugelift/libhugelift_inside.so", "lib/systemd/system/hugelift-keep.service"]
     {
         assert_eq!(of_tar[Path::new(name)].0, of_deb[Path::new(name)].0, "{name}");
     }
-    let differs = ["share/doc", "share/lintian", "share/zsh"];
-    let own = |name: &&PathBuf| !differs.iter().any(|folder| name.starts_with(folder));
+    let differs = ["share/lintian", "share/zsh"];
+    let own_documents = ["LICENSE", "copyright", "changelog.gz", "third-party.txt", "third-party.txt.gz"];
+    let own = |name: &&PathBuf| {
+        let is_document =
+            own_documents.iter().any(|file| **name == Path::new("share/doc/hugelift").join(file));
+        !is_document && !differs.iter().any(|folder| name.starts_with(folder))
+    };
     assert_eq!(of_tar.keys().filter(own).collect::<Vec<_>>(), of_deb.keys().filter(own).collect::<Vec<_>>());
     assert!(of_tar.contains_key(Path::new("share/doc/hugelift/LICENSE")));
     assert!(of_deb.contains_key(Path::new("share/doc/hugelift/copyright")));
@@ -126,10 +139,10 @@ fn the_packages_have_the_same_files_of_root_and_of_one_time() {
     assert_eq!(must(Command::new("gzip").arg("-dc").arg(page)), "man/hugelift-run.1");
     let time = fs::metadata(tar.path().join("bin/hugelift")).expect("its metadata").mtime();
     assert_eq!(time, i64::from(EPOCH));
-    for line in told_by_dpkg("-c", &out.path().join(deb())).lines() {
+    for line in told_by_dpkg("-c", &out.path().join(deb("hugelift"))).lines() {
         assert!(line.contains(" root/root ") && line.contains(" 2023-11-14 "), "{line}");
     }
-    let about = told_by_dpkg("-I", &out.path().join(deb()));
+    let about = told_by_dpkg("-I", &out.path().join(deb("hugelift")));
     for expected in [
         format!(" Version: {}\n", version()),
         " Maintainer: A Packager <packager@example.org>\n".into(),
@@ -140,30 +153,30 @@ fn the_packages_have_the_same_files_of_root_and_of_one_time() {
     assert!(!about.contains("@VERSION@") && !about.contains("@SIZE@"), "{about}");
 }
 
-/// Returns the release binary with its library, stripped, in the place of those of `inputs`; `None` if there is
-/// none.
-pub fn release() -> Option<TempDir> {
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("the target folder");
-    stripped(&target.join("release"))
-}
-
-/// Returns the binary of a folder with its library, stripped, in the place of those of `inputs`.
-fn stripped(made: &Path) -> Option<TempDir> {
+/// Returns the command with its library, stripped, in the place of those of `inputs`.
+pub fn release() -> TempDir {
     let dir = inputs();
     for name in ["hugelift", "libhugelift_inside.so"] {
-        let file = made.join(name);
-        file.exists().then_some(())?;
+        let file = Path::new(HUGELIFT).with_file_name(name);
         must(Command::new("strip").arg("-o").arg(dir.path().join("command").join(name)).arg(file));
     }
-    Some(dir)
+    dir
 }
 
-/// Makes the package of the release binary or, where there is none, of the one that is tested. Returns its path in the
-/// folder `to`.
+/// Puts libhugelift in the place of the one of `inputs`, without optimization.
+pub fn add_library(inputs: &Path) {
+    let library = inputs.join("library");
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("the target folder");
+    let words = ["dev", library.to_str().expect("UTF-8")];
+    script("library.sh", &words, &[("CARGO_TARGET_DIR", target)]);
+    must(Command::new("strip").args(["--strip-debug", "-R", ".comment"]).arg(library.join("libhugelift.a")));
+    must(Command::new("strip").arg(library.join("libhugelift.so.0")));
+}
+
+/// Makes the package of the command. Returns its path in the folder `to`.
 pub fn deb_of_this(to: &Path) -> PathBuf {
-    let tested = || stripped(Path::new(HUGELIFT).parent().expect("its folder")).expect("the tested binary");
-    make(release().unwrap_or_else(tested).path(), &["deb"], to);
-    to.join(deb())
+    make(release().path(), &["deb"], to);
+    to.join(deb("hugelift"))
 }
 
 /// Runs words in the root folder, with a /proc and a /sys.
@@ -180,10 +193,9 @@ fn inside(root: &Path, words: &[&str]) -> Outcome {
 fn the_command_runs_where_nothing_but_its_package_is() {
     need_root!();
     need!("dpkg-deb", "unshare", "chroot", "strip");
-    let Some(release) = release() else { skip!("needs target/release/hugelift (make build)") };
     let out = TempDir::new().expect("a folder");
-    make(release.path(), &["deb"], out.path());
-    let root = unpacked(out.path(), &deb());
+    deb_of_this(out.path());
+    let root = unpacked(out.path(), &deb("hugelift"));
     for folder in ["proc", "sys", "tmp"] {
         fs::create_dir(root.path().join(folder)).expect("mkdir");
     }

@@ -3,8 +3,8 @@
 
 use crate::common::run::End;
 use crate::common::screen::Screen;
-use crate::common::{Cmd, HUGELIFT, Held, fat, fits};
-use crate::{need, need_root, skip};
+use crate::common::{Cmd, HUGELIFT, Held, WITH_FAULT_POINTS, fat, fits};
+use crate::{need, need_root};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -200,10 +200,7 @@ fn a_signal_ends_it_and_the_terminal_is_given_back() {
 
 #[test]
 fn a_panic_gives_the_terminal_back() {
-    if !cfg!(debug_assertions) {
-        skip!("needs a debug build");
-    }
-    let script = format!("ulimit -c 0; HUGELIFT_TEST_PANIC=1 {HUGELIFT} top; echo ended $?");
+    let script = format!("ulimit -c 0; HUGELIFT_TEST_PANIC=1 {WITH_FAULT_POINTS} top; echo ended $?");
     let screen = Screen::start(&["sh", "-c", &script], 40, 100);
     screen.until("its end", |t| t.contains("ended "));
     let (_, text) = screen.end();

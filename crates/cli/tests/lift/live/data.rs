@@ -4,7 +4,7 @@
 use super::{Running, done, pause};
 use crate::common::huge::{assert_no_wx, files, smaps};
 use crate::common::run::{PATIENCE, lines_of, wait};
-use crate::common::{Cmd, End, HUGELIFT, Outcome, fat, skipped};
+use crate::common::{Cmd, End, HUGELIFT, Outcome, WITH_FAULT_POINTS, fat, skipped};
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::elf::Headers;
 use hugelift_os::proc::procfs::Process;
@@ -38,7 +38,11 @@ fn victim() -> PathBuf {
 
 /// Returns a command that lifts data and RELRO.
 fn attach(pid: u32) -> Cmd {
-    Cmd::new([HUGELIFT, "attach", "--parts", "data", "--json"]).arg(pid.to_string())
+    attach_by(HUGELIFT, pid)
+}
+
+fn attach_by(hugelift: &str, pid: u32) -> Cmd {
+    Cmd::new([hugelift, "attach", "--parts", "data", "--json"]).arg(pid.to_string())
 }
 
 /// What of RELRO and of data is a copy, and what could be: whole huge pages. A child of fork(2) splits the huge
@@ -411,7 +415,8 @@ fn killed_before_each_step() {
     loop {
         let running = Running::start(&program, &[if at % 2 == 0 { "" } else { "calm" }, "killed"]);
         let pid = running.pid();
-        let outcome = attach(pid).env("HUGELIFT_TEST_DIE", format!("{at}:helper")).bare();
+        let outcome =
+            attach_by(WITH_FAULT_POINTS, pid).env("HUGELIFT_TEST_DIE", format!("{at}:helper")).bare();
         if outcome.end == End::Code(0) {
             break;
         }

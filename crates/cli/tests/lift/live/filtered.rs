@@ -2,9 +2,9 @@
 //! Processes under seccomp filters: lifted if the filter allows the calls, else refused with the call's name
 //! and unharmed.
 
-use super::{Running, command, done, files, segments};
+use super::{Running, command, command_of, done, files, segments};
 use crate::common::huge::{assert_lifted, assert_unchanged};
-use crate::common::{Cmd, End, HUGELIFT, Outcome, Primed, fat};
+use crate::common::{Cmd, End, HUGELIFT, Outcome, Primed, WITH_FAULT_POINTS, fat};
 use crate::{need, need_root};
 use hugelift_os::proc::procfs::Process;
 use std::path::{Path, PathBuf};
@@ -142,7 +142,8 @@ fn helper_is_killed_under_a_filter() {
     let survives = |n: u32| {
         let running = start(&program, ["all", "kill", "acct"]);
         let die = format!("{n}:helper");
-        let outcome = command("attach", &[running.pid()]).env("HUGELIFT_TEST_DIE", die).bare();
+        let attach = command_of(WITH_FAULT_POINTS, "attach", &[running.pid()]);
+        let outcome = attach.env("HUGELIFT_TEST_DIE", die).bare();
         assert!(matches!(outcome.end, End::Code(0) | End::Signal(9)), "{n}: {outcome:?}");
         unharmed(running, &program);
         outcome.end == End::Code(0)

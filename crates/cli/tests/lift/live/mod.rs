@@ -100,8 +100,12 @@ impl Drop for Running {
 
 /// Returns a command `hugelift VERB` for these processes.
 fn command(verb: &str, pids: &[u32]) -> Cmd {
+    command_of(HUGELIFT, verb, pids)
+}
+
+fn command_of(hugelift: &str, verb: &str, pids: &[u32]) -> Cmd {
     let options: &[&str] = if verb == "attach" { &["--backing", "thp"] } else { &[] };
-    Cmd::new([HUGELIFT, verb]).args(options).args(pids.iter().map(u32::to_string))
+    Cmd::new([hugelift, verb]).args(options).args(pids.iter().map(u32::to_string))
 }
 
 /// Runs `hugelift VERB` for a process, and asserts that it succeeds.

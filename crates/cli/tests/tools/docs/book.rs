@@ -9,7 +9,7 @@ use std::path::{Component, Path, PathBuf};
 
 /// A file in Markdown.
 pub struct Page {
-    /// Below the top of the repository.
+    /// Below the top of the repository, or of the pages that a package has.
     pub path: PathBuf,
     pub links: Vec<Link>,
     /// Blocks between fences.
@@ -30,13 +30,13 @@ impl Link {
         ["https://", "http://", "mailto:"].iter().any(|scheme| self.to.starts_with(scheme))
     }
 
-    /// Finds what the link names.
+    /// Finds what the link names, below `top`.
     ///
     /// # Errors
     /// It is not there.
-    pub fn resolve(&self, page: &Page, pages: &[Page]) -> Result<(), String> {
+    pub fn resolve(&self, top: &Path, page: &Page, pages: &[Page]) -> Result<(), String> {
         let path = joined(&page.path, &self.to);
-        if !super::top().join(&path).exists() {
+        if !top.join(&path).exists() {
             return Err(format!("there is no {}", path.display()));
         }
         let Some((_, anchor)) = self.to.split_once('#') else { return Ok(()) };

@@ -39,7 +39,7 @@ fn all_links_lead_somewhere() {
     for page in &pages {
         for link in page.links.iter().filter(|link| !link.is_external()) {
             count += 1;
-            if let Err(why) = link.resolve(page, &pages) {
+            if let Err(why) = link.resolve(&top(), page, &pages) {
                 faults.push(format!("{}:{}: {}: {why}", page.path.display(), link.line, link.to));
             }
         }

@@ -9,7 +9,7 @@ mod starts;
 
 use crate::common::held::needed;
 use crate::common::huge::{Piece, assert_no_wx, assert_unchanged, pieces, smaps};
-use crate::common::{Cmd, End, HUGELIFT, Held, Outcome, fat, find, fits, open_dir};
+use crate::common::{Cmd, End, HUGELIFT, Held, Outcome, WITH_FAULT_POINTS, fat, find, fits, open_dir};
 use crate::skip;
 use serde_json::Value;
 use std::fs::{self, Permissions};
@@ -115,7 +115,8 @@ fn runs_its_own(cmd: &Cmd, options: &[&str], what: &str) -> Outcome {
 
 /// Returns the number of ptrace operations of a start.
 fn operations(cmd: &Cmd) -> usize {
-    let outcome = cmd.clone().env("HUGELIFT_TEST_DIE", "count").lifted(&SHARED);
+    let cmd = cmd.clone().launcher(WITH_FAULT_POINTS);
+    let outcome = cmd.env("HUGELIFT_TEST_DIE", "count").lifted(&SHARED);
     let count = outcome.stderr.lines().find_map(|l| l.strip_prefix("hugelift-test: ptrace operations: "));
     count.and_then(|n| n.trim().parse().ok()).unwrap_or_else(|| panic!("no count: {outcome:?}"))
 }

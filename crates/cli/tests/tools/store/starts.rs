@@ -35,7 +35,8 @@ fn killed_while_it_publishes() {
         let shelf = shelf!();
         let cmd = shelf.cmd([&program]);
         let what = format!("killed before operation {n} of {operations}");
-        runs_its_own(&cmd.clone().env("HUGELIFT_TEST_DIE", format!("{n}:helper")), &SHARED, &what);
+        let dying = cmd.clone().launcher(WITH_FAULT_POINTS).env("HUGELIFT_TEST_DIE", format!("{n}:helper"));
+        runs_its_own(&dying, &SHARED, &what);
         // An incomplete copy has no name; a complete copy may lack its record.
         match shelf.names().len() {
             0 => before += 1,
