@@ -193,6 +193,14 @@ impl Numa {
 }
 
 impl PolicyOptions {
+    /// Returns which objects are meant. Makes no system call.
+    ///
+    /// # Errors
+    /// A pattern is malformed.
+    pub(crate) fn object_filter(&self) -> Result<ObjectFilter, String> {
+        ObjectFilter::new(&self.objects, &self.excluded)
+    }
+
     /// Returns the policy for the planner.
     ///
     /// # Errors
@@ -206,7 +214,7 @@ impl PolicyOptions {
         };
         Ok(Policy {
             parts: self.parts.clone(),
-            objects: ObjectFilter::new(&self.objects, &self.excluded)?,
+            objects: self.object_filter()?,
             within: None,
             backings,
             data_backings: match self.data_backing {

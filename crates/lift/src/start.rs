@@ -61,10 +61,10 @@ impl EarlyStatus {
 /// The program cannot be started.
 pub fn start(options: &StartOptions, status: &EarlyStatus) -> Result<i32, Failure> {
     let Some(name) = options.command.first() else { return Err("no program to start".to_string().into()) };
-    let mut policy = options.lift.policy.policy()?;
-    if !options.lift.copies_at_start() && may_lift_later() {
-        policy.copies = Copies::Later;
-    }
+    // What the user has typed is checked without a system call.
+    options.lift.policy.object_filter()?;
+    // Until this is known, a filter may kill this process for any call that the program does not make.
+    let permitted = if options.dry_run { Ok(()) } else { status.permits(options.seccomp) };
     let identity = options.user.as_deref().map(Identity::find).transpose()?;
     // Opened by the user who asked for it.
     let report = options.report.as_deref().map(output::open).transpose();
@@ -72,13 +72,17 @@ pub fn start(options: &StartOptions, status: &EarlyStatus) -> Result<i32, Failur
     if let Some(identity) = identity {
         identity.assume()?;
     }
+    let asked = Asked { program: name.into(), options: options.lift.clone(), report };
+    if let Err(why) = permitted {
+        return start_bypassed(&options.command, &asked, &why);
+    }
+    let mut policy = options.lift.policy.policy()?;
+    if !options.lift.copies_at_start() && may_lift_later() {
+        policy.copies = Copies::Later;
+    }
     if options.dry_run {
         dry_run(&resolve(name)?, &policy, options)?;
         return Ok(0);
-    }
-    let asked = Asked { program: name.into(), options: options.lift.clone(), report };
-    if let Err(why) = status.permits(options.seccomp) {
-        return start_bypassed(&options.command, &asked, &why);
     }
     let mut job = LiftJob::new(asked, policy, options.children == Children::Lift);
     let mut lookup = Lookup::new(name);

@@ -69,6 +69,8 @@ pub struct Cmd {
     clear: bool,
     cwd: Option<PathBuf>,
     launcher: Option<PathBuf>,
+    /// Without `--eager`.
+    lazy: bool,
     patience: Option<Duration>,
 }
 
@@ -146,13 +148,22 @@ impl Cmd {
         self
     }
 
+    /// Leaves it to the watcher to copy what is worth it, as hugelift does by default.
+    pub fn lazy(mut self) -> Cmd {
+        self.lazy = true;
+        self
+    }
+
     /// Returns the words of the command: bare, or lifted with these options.
     pub fn words(&self, options: Option<&[&str]>) -> Vec<OsString> {
         let mut words = self.before.clone();
         if let Some(options) = options {
             words.push(self.launcher.as_ref().map_or(HUGELIFT.into(), |p| p.clone().into()));
+            words.push("run".into());
             // What is copied is copied at the start. The tests of the watcher are in tests/lift/watch.rs.
-            words.extend(["run".into(), "--eager".into()]);
+            if !self.lazy {
+                words.push("--eager".into());
+            }
             words.extend(options.iter().map(OsString::from));
             words.push("--".into());
         }

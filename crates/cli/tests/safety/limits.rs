@@ -23,8 +23,8 @@ fn limited(limit: u32, value: u64) -> [OsString; 3] {
     [plain("setup").build().into_os_string(), word.into(), "--".into()]
 }
 
-/// Checks that hugelift starts each program under each limit under which env(1) starts it. Returns the
-/// number of starts by env(1).
+/// Checks that hugelift starts each program under each limit under which env(1) starts it, with `options` and without
+/// any, where its watcher stays beside the program. Returns the number of starts by env(1).
 fn sweep(limit: u32, values: impl Iterator<Item = u64>, options: &[&str]) -> usize {
     let env = crate::common::find("env").expect("env");
     let mut starts = 0;
@@ -37,15 +37,17 @@ fn sweep(limit: u32, values: impl Iterator<Item = u64>, options: &[&str]) -> usi
                 continue;
             }
             starts += 1;
-            let lifted = start(&[program.as_os_str()]).lifted(options);
-            assert_eq!(
-                (&bare.stdout, bare.end),
-                (&lifted.stdout, lifted.end),
-                "limit {limit} = {value}, {}: {}",
-                program.display(),
-                lifted.stderr
-            );
-            assert_eq!(lifted.other_lines(), "", "limit {limit} = {value}, {}", program.display());
+            let cmd = start(&[program.as_os_str()]);
+            for lifted in [cmd.lifted(options), cmd.clone().lazy().lifted(&[])] {
+                let what = format!("limit {limit} = {value}, {}", program.display());
+                assert_eq!(
+                    (&bare.stdout, bare.end),
+                    (&lifted.stdout, lifted.end),
+                    "{what}: {}",
+                    lifted.stderr
+                );
+                assert_eq!(lifted.other_lines(), "", "{what}");
+            }
         }
     }
     starts
@@ -82,6 +84,17 @@ fn a_limit_on_open_files() {
     assert!(sweep(NOFILE, 4..=12, &["--backing", "thp"]) > 20);
 }
 
+/// Each limit at values near its least: none of them is one that hugelift alone meets.
+#[test]
+fn every_limit_at_its_least() {
+    // Those of a sweep of their own, and RLIMIT_CPU, whose least ends any program.
+    let swept = [0, FSIZE, STACK, NPROC, NOFILE, AS];
+    for limit in (0..16).filter(|limit| !swept.contains(limit)) {
+        let starts = sweep(limit, [0, 1, 4096, 64 << 10, 1 << 20].into_iter(), &["--backing", "thp"]);
+        assert!(starts > 0, "env(1) started no program under limit {limit}");
+    }
+}
+
 /// `ulimit -u`, as a user who is not root: it does not limit root.
 #[test]
 fn a_limit_on_processes() {
@@ -97,9 +110,11 @@ fn a_limit_on_processes() {
             .cwd("/")
             .under(["setpriv", "--reuid=65532", "--regid=65532", "--clear-groups"])
             .under([copied(&setup).as_os_str(), word.as_ref(), "--".as_ref()]);
-        let (bare, lifted) = (cmd.bare(), cmd.lifted(&["--backing", "thp"]));
-        assert_eq!((bare.end, &bare.stdout), (lifted.end, &lifted.stdout), "{value}: {}", lifted.stderr);
-        assert_eq!(lifted.other_lines(), "", "{value}");
+        let bare = cmd.bare();
+        for lifted in [cmd.lifted(&["--backing", "thp"]), cmd.clone().lazy().lifted(&[])] {
+            assert_eq!((bare.end, &bare.stdout), (lifted.end, &lifted.stdout), "{value}: {}", lifted.stderr);
+            assert_eq!(lifted.other_lines(), "", "{value}");
+        }
     }
 }
 

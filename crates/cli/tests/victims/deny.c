@@ -5,7 +5,7 @@
  *
  *   deny [fork] ACTION FIRST LAST TIMEOUT_MS PROG [ARGS...]
  *
- * ACTION is an errno, `kill`, or `allow`. With `fork`, the process under the filter forks the process
+ * ACTION is an errno, `kill`, `trap`, or `allow`. With `fork`, the process under the filter forks the process
  * that becomes the program. Each line of stdout is `NUMBER STATUS SIGNAL BYTES LINE`. BYTES is how much
  * the program has written to stderr, and LINE what it has written to stdout, with `|` for line feeds.
  * SIGNAL begins with `late` for a start that did not end in time.
@@ -123,8 +123,9 @@ int main(int argc, char **argv)
 		return 2;
 	const char *name = argv[1];
 	int allow = !strcmp(name, "allow");
-	unsigned action = !strcmp(name, "kill") ? SECCOMP_RET_KILL_PROCESS
-						: SECCOMP_RET_ERRNO | (unsigned)atoi(name);
+	unsigned action = !strcmp(name, "kill")	  ? SECCOMP_RET_KILL_PROCESS
+			  : !strcmp(name, "trap") ? SECCOMP_RET_TRAP
+						  : SECCOMP_RET_ERRNO | (unsigned)atoi(name);
 	int first = atoi(argv[2]), last = atoi(argv[3]);
 	long timeout = atol(argv[4]);
 	for (int number = first; number <= last; number++) {
