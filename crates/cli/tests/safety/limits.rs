@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 /// The numbers of resource limits (getrlimit(2)); they are the same on both architectures.
 const FSIZE: u32 = 1;
+const DATA: u32 = 2;
 const STACK: u32 = 3;
 const NPROC: u32 = 6;
 const NOFILE: u32 = 7;
@@ -62,20 +63,31 @@ fn a_limit_on_the_stack() {
     assert!(starts > 20, "env(1) started a program only {starts} times");
 }
 
-/// `ulimit -v`: the sweep begins at what hugelift needs to read its own options, before it knows the program.
-#[test]
-fn a_limit_on_the_address_space() {
+/// Starts programs under limits from the least under which hugelift can read its own options.
+fn sweep_from_what_hugelift_needs(limit: u32) {
     let loads = |bytes| {
-        let outcome = Cmd::new([HUGELIFT, "run", "--help"]).under(limited(AS, bytes)).bare();
+        let outcome = Cmd::new([HUGELIFT, "run", "--help"]).under(limited(limit, bytes)).bare();
         outcome.end == End::Code(0)
     };
     let floor = (1..512)
         .map(|mb| mb << 20)
         .find(|bytes| loads(*bytes))
-        .expect("hugelift run --help fails with 511 MB of address space");
+        .expect("hugelift run --help fails at a limit of 511 MB");
     let steps = (0..16).map(|n| n << 18).chain((4..96).step_by(8).map(|mb| mb << 20));
-    let starts = sweep(AS, steps.map(|above| floor + above), &["--backing", "thp"]);
+    let starts = sweep(limit, steps.map(|above| floor + above), &["--backing", "thp"]);
     assert!(starts > 20, "env(1) started a program only {starts} times");
+}
+
+/// `ulimit -v`
+#[test]
+fn a_limit_on_the_address_space() {
+    sweep_from_what_hugelift_needs(AS);
+}
+
+/// `ulimit -d`: private writable memory, of which hugelift needs more than many programs.
+#[test]
+fn a_limit_on_data() {
+    sweep_from_what_hugelift_needs(DATA);
 }
 
 /// `ulimit -n`: the sweep begins at the four files that the loader of hugelift needs.
@@ -88,7 +100,7 @@ fn a_limit_on_open_files() {
 #[test]
 fn every_limit_at_its_least() {
     // Those of a sweep of their own, and RLIMIT_CPU, whose least ends any program.
-    let swept = [0, FSIZE, STACK, NPROC, NOFILE, AS];
+    let swept = [0, FSIZE, DATA, STACK, NPROC, NOFILE, AS];
     for limit in (0..16).filter(|limit| !swept.contains(limit)) {
         let starts = sweep(limit, [0, 1, 4096, 64 << 10, 1 << 20].into_iter(), &["--backing", "thp"]);
         assert!(starts > 0, "env(1) started no program under limit {limit}");
