@@ -4,7 +4,7 @@
  *   guarded WHO ACTION CALL
  *
  * WHO is `all` (one thread), or of two threads `main`, which waits, or `worker`, which computes. ACTION is an
- * errno, `kill` or `trap`, and CALL one of the names below. Prints "ready", and at the end "wrong 0". */
+ * errno, `kill` or `trap`, and CALL a number or one of the names below. Prints "ready", and at the end "wrong 0". */
 #define _GNU_SOURCE
 #include "fat.h"
 #include <linux/filter.h>
@@ -21,7 +21,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static const struct {
+static struct {
 	const char *name;
 	int number;
 	unsigned argument, mask; /* the argument's bits that must be set */
@@ -41,6 +41,8 @@ static void filter(void)
 {
 	const char *name = arguments[2];
 	unsigned i = 0, action;
+	if (*arguments[3] >= '0' && *arguments[3] <= '9')
+		calls[0].name = arguments[3], calls[0].number = atoi(arguments[3]);
 	while (strcmp(calls[i].name, arguments[3]))
 		if (++i == sizeof calls / sizeof *calls)
 			_exit(99);
@@ -90,8 +92,8 @@ int main(int argc, char **argv)
 		filter();
 	puts("ready");
 	fflush(stdout);
-	/* After a stop the kernel continues a call with a timeout by restart_syscall. */
-	while (poll(&input, 1, 100000) <= 0 || read(0, &byte, 1) > 0)
+	/* After a stop the kernel continues a call with a timeout by restart_syscall. A filter may refuse it. */
+	while (poll(&input, 1, 100000) == 0 || read(0, &byte, 1) > 0)
 		;
 	atomic_store(&ends, 1);
 	if (!all)

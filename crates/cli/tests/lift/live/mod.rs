@@ -3,9 +3,11 @@
 
 mod asked;
 mod data;
+mod denied;
 mod execs;
 mod filtered;
 mod go;
+mod hostile;
 mod killed;
 mod places;
 mod refused;

@@ -95,6 +95,12 @@ impl Live {
                     }
                     // The kernel refuses a thread that has just ended.
                     Err(NotLent::Trace(_)) if threads::has_ended(self.pid, tid) => {}
+                    // What was begun can be undone once the process is continued.
+                    Err(error @ NotLent::Stopped(_)) if self.stops.count > 0 => {
+                        why = error;
+                        others = true;
+                        break;
+                    }
                     Err(error) if error.is_final() => return Err(error),
                     Err(error) => {
                         why = error;
