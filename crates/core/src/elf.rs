@@ -206,6 +206,19 @@ impl Headers {
     pub fn first_page(&self, page: u64) -> u64 {
         self.segments.first().map_or(0, |s| s.vaddr & !page.saturating_sub(1))
     }
+
+    /// Returns the offset in the file of what is loaded at the stated addresses `vaddr..vaddr+size`, if one segment has
+    /// them all. Segments are mapped in base pages of `page` bytes.
+    pub fn offset_of(&self, vaddr: u64, size: u64, page: u64) -> Option<u64> {
+        let within = page.saturating_sub(1);
+        let end = vaddr.checked_add(size)?;
+        let holds = |s: &&Segment| {
+            let to = s.vaddr.saturating_add(s.filesz).saturating_add(within) & !within;
+            s.filesz > 0 && (s.vaddr & !within) <= vaddr && end <= to
+        };
+        let segment = self.segments.iter().find(holds)?;
+        Some(segment.offset.wrapping_add(vaddr.wrapping_sub(segment.vaddr)))
+    }
 }
 
 /// Returns the GNU build-id from the bytes of a `PT_NOTE`, in lower-case hexadecimal.

@@ -30,6 +30,7 @@ pub mod loading;
 pub mod malloc;
 pub mod maps;
 pub mod model;
+pub mod mounts;
 pub mod nothing;
 pub mod path_json;
 pub mod placement;

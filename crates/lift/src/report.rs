@@ -86,7 +86,7 @@ impl LiftJob {
         let mut objects = Vec::new();
         for (object, spans) in spans {
             let Some(object) = before.objects.get(object) else { continue };
-            match Copied::open(*pid, object, spans) {
+            match Copied::open(*pid, object, &before.mappings, spans) {
                 Ok(copied) => objects.push(copied),
                 Err(error) => complain(&format!("cannot read {}: {error}", object.path.escaped())),
             }

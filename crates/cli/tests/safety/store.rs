@@ -3,6 +3,7 @@
 
 mod names;
 mod privacy;
+mod rights;
 mod stale;
 
 use crate::common::{Cmd, End, HUGELIFT, Outcome, fat};

@@ -13,6 +13,7 @@
 use crate::elf::elf_file::ElfFile;
 use crate::elf::needed::needed;
 use crate::machine::base_page;
+use crate::proc::mapped::MappedFiles;
 use crate::proc::procfs::Process;
 use hugelift_core::addr::PageSize;
 use hugelift_core::maps::FileId;
@@ -112,7 +113,8 @@ fn below(folder: &Path, end: &str, depth: usize, left: &mut usize, found: &mut V
 /// them itself.
 pub fn opened(pid: u32, snapshot: &Snapshot) -> HashSet<PathBuf> {
     // If the executable cannot be read, the objects that it needs are not known.
-    let Ok(exe) = ElfFile::open(&Process::new(pid).path("exe")) else { return HashSet::new() };
+    let exe = MappedFiles::of(Process::new(pid)).executable().ok().and_then(|file| ElfFile::of_open(&file).ok());
+    let Some(exe) = exe else { return HashSet::new() };
     let mut known = HashSet::new();
     let mut paths = HashSet::new();
     for file in needed(exe).files {

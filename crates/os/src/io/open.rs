@@ -12,6 +12,8 @@ use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
 use std::fs::{File, Metadata};
 use std::io::{self, Read};
+use std::mem::MaybeUninit;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -52,12 +54,39 @@ pub fn with(path: &Path, flags: OFlag) -> io::Result<File> {
     }
 }
 
+/// Opens what is at `path` with `O_PATH`: a FIFO or a device does nothing. Symbolic links are followed.
+///
+/// # Errors
+/// open(2)
+pub fn path_only(path: &Path) -> io::Result<File> {
+    with(path, OFlag::O_PATH)
+}
+
+/// Returns which file this is, by what the kernel knows already: a file system in user space is not asked.
+///
+/// # Errors
+/// statx(2)
+pub(crate) fn id_without_waiting(file: &File) -> io::Result<FileId> {
+    let mut stat = MaybeUninit::<libc::statx>::zeroed();
+    let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
+    // SAFETY: statx(2) reads an empty name and writes to a live structure of that type.
+    let done = unsafe {
+        libc::syscall(libc::SYS_statx, file.as_raw_fd(), c"".as_ptr(), flags, libc::STATX_INO, stat.as_mut_ptr())
+    };
+    if done != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: all its bytes are zero or what the kernel wrote: it has only numbers.
+    let stat = unsafe { stat.assume_init() };
+    Ok(FileId { major: stat.stx_dev_major, minor: stat.stx_dev_minor, inode: stat.stx_ino })
+}
+
 /// Opens the regular file at `path` for reading, without waiting; symbolic links are followed.
 ///
 /// # Errors
 /// open(2); for a file that is not regular, an error for which [`is_not_regular`] returns true.
 pub fn regular(path: &Path) -> io::Result<(File, Metadata)> {
-    regular_at(&with(path, OFlag::O_PATH)?, |flags| with(path, flags))
+    regular_at(&path_only(path)?, |flags| with(path, flags))
 }
 
 /// Opens a regular file for reading by a descriptor of it, which may be one of `O_PATH`.
@@ -138,7 +167,7 @@ mod tests {
         let at = |name: &str| dir.path().join(name);
         std::fs::write(at("a"), "a").unwrap();
         std::fs::write(at("b"), "b").unwrap();
-        let held = with(&at("a"), OFlag::O_PATH).unwrap();
+        let held = path_only(&at("a")).unwrap();
         std::fs::rename(at("b"), at("a")).unwrap();
         let (file, _) = regular_at(&held, |_| File::open(at("a"))).unwrap();
         assert_eq!(std::io::read_to_string(file).unwrap(), "a");

@@ -18,6 +18,7 @@ use crate::elf::file_snapshot::executable;
 use crate::elf::needed::needed;
 use crate::io::open;
 use crate::machine::base_page;
+use crate::proc::mapped::MappedFiles;
 use crate::proc::pagemap;
 use crate::proc::procfs::Process;
 use crate::proc::reservation::Reservation;
@@ -55,6 +56,7 @@ pub fn find(
     search: Search,
 ) {
     let Some(huge) = snapshot.machine.thp_page else { return };
+    let files = pid.map(|pid| MappedFiles::of(Process::new(pid)));
     let mut cached = Vec::new();
     let worth = |range: Range| range.inner(huge).is_some();
     let mut all = snapshot.extents();
@@ -64,7 +66,7 @@ pub fn find(
         if extents.is_empty() {
             continue;
         }
-        let Some(file) = file_of(pid, object) else { continue };
+        let Some(file) = file_of(files.as_ref(), object, &snapshot.mappings) else { continue };
         for mapping in extents.iter().filter_map(|e| snapshot.mapping_at(e.range.start)) {
             let skew = mapping.range.start.0.wrapping_sub(mapping.offset);
             if skew & (huge.bytes() - 1) == 0 && worth(mapping.range) {
@@ -150,14 +152,12 @@ fn offsets(mapping: &Mapping) -> Range {
     Range::sized(Addr(mapping.offset), mapping.range.len()).unwrap_or_default()
 }
 
-/// Opens the file at the object's path. If it is another file by now, what is planned for it will not verify.
-fn file_of(pid: Option<u32>, object: &Object) -> Option<File> {
-    let path = match pid.map(Process::new) {
-        None => object.path.clone(),
-        Some(process) if object.executable => process.path("exe"),
-        Some(process) => process.path("root").join(object.path.strip_prefix("/").ok()?),
-    };
-    open::regular(&path).ok().map(|(file, _)| file)
+/// Opens the file of an object that a process has mapped, or the file at its path if no process has.
+fn file_of(files: Option<&MappedFiles>, object: &Object, mappings: &[Mapping]) -> Option<File> {
+    match files {
+        None => open::regular(&object.path).ok().map(|(file, _)| file),
+        Some(files) => files.find_any(object.file, mappings).and_then(|found| found.open()).ok(),
+    }
 }
 
 /// Returns the stretches of `offsets`, in whole pages of `huge`, that are in huge folios.

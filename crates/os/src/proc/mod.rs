@@ -3,6 +3,7 @@
 
 pub mod clock;
 pub mod loadavg;
+pub mod mapped;
 pub mod mapping;
 pub mod memory;
 pub mod pagemap;

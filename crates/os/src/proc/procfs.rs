@@ -5,10 +5,11 @@
 //! whole, with one open and as few reads as the kernel allows.
 
 use crate::arch;
+use crate::io::open;
 use crate::proc::memory;
 use hugelift_core::addr::{Addr, Range};
 use hugelift_core::fields::kilobytes;
-use hugelift_core::maps::{Mapping, MapsError, parse_maps};
+use hugelift_core::maps::{FileId, Mapping, MapsError, parse_maps};
 use hugelift_core::printable::Untrusted;
 use hugelift_core::proc_stat::{Stat, parse_last_cpu, parse_stat};
 use hugelift_core::smaps::{Usage, parse_smaps};
@@ -17,7 +18,6 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 /// A process by its `/proc` entry: the calling one, or another one by its id.
@@ -186,8 +186,9 @@ impl Process {
     /// # Errors
     /// stat(2): it has ended, or is another user's.
     pub fn executable(self) -> io::Result<(u64, u64)> {
-        let meta = std::fs::metadata(self.path("exe"))?;
-        Ok((meta.dev(), meta.ino()))
+        // The file system of another user's program may not answer.
+        let FileId { major, minor, inode } = open::id_without_waiting(&open::path_only(&self.path("exe"))?)?;
+        Ok((libc::makedev(major, minor), inode))
     }
 
     /// Returns its id.

@@ -4,8 +4,8 @@
 //! The headers of an object are read from memory, where they are as the kernel mapped them: the file may
 //! have been replaced since.
 
-use crate::io::open;
 use crate::machine::{base_page, nodes, probe};
+use crate::proc::mapped::MappedFiles;
 use crate::proc::pagemap;
 use crate::proc::procfs::{ProcError, Process, Status, read_at, read_head};
 use hugelift_core::addr::{Addr, PageSize, Range};
@@ -15,7 +15,6 @@ use hugelift_core::maps::{FileId, Mapping};
 use hugelift_core::smaps::Usage;
 use hugelift_core::snapshot::{Machine, Object, Snapshot, Stored};
 use std::collections::{HashMap, HashSet};
-use std::fs::File;
 use std::path::PathBuf;
 
 /// The most that is read of a note or a dynamic section: a longer one is damaged, as no linker writes it.
@@ -59,7 +58,8 @@ pub fn of(
     // Without AT_ENTRY the executable is taken to be the first object: the kernel maps it
     // below the shared ones.
     let entry = process.auxv().ok().map(|a| Addr(a.entry)).filter(|a| a.0 != 0);
-    let finder = Finder { process, page: machine.base_page, mappings: &mappings, entry, min_bytes };
+    let files = MappedFiles::of(process);
+    let finder = Finder { process, files, page: machine.base_page, mappings: &mappings, entry, min_bytes };
     let mut objects = finder.objects();
     put_executable_first(&mut objects, entry);
     let special = if min_bytes == 0 || status.locked != Some(0) { special(process)? } else { Vec::new() };
@@ -172,6 +172,7 @@ fn put_executable_first(objects: &mut [Object], entry: Option<Addr>) {
 
 struct Finder<'a> {
     process: Process,
+    files: MappedFiles,
     page: PageSize,
     mappings: &'a [Mapping],
     entry: Option<Addr>,
@@ -229,7 +230,7 @@ impl Finder<'_> {
 
     /// Returns the object of which `mapping` maps a later page, with the headers that its file has.
     fn read_from_file(&self, mapping: &Mapping) -> Option<Object> {
-        let file = self.open(mapping)?;
+        let file = self.files.find(mapping).and_then(|found| found.open()).ok()?;
         let head = read_head(&file, HEAD_BYTES).ok()?;
         let deeper = |offset, size| read_at(&file, offset, size);
         let headers = Headers::parse_with(&head, deeper).ok()?;
@@ -252,20 +253,6 @@ impl Finder<'_> {
         };
         let bias = headers.segments.iter().filter(holds).map(bias).find(is_there)?;
         self.object(mapping, headers, &head, bias)
-    }
-
-    /// Opens the file that `mapping` maps, or what has taken its path.
-    fn open(&self, mapping: &Mapping) -> Option<File> {
-        if !mapping.deleted {
-            let inside = mapping.path.strip_prefix("/").ok()?;
-            return Some(open::regular(&self.process.path("root").join(inside)).ok()?.0);
-        }
-        // Only root may follow the links of all mappings.
-        if let Ok((file, _)) = open::regular(&self.process.map_file(mapping.range)) {
-            return Some(file);
-        }
-        let executable = open::regular(&self.process.path("exe")).ok();
-        executable.filter(|(_, meta)| open::id(meta) == mapping.file).map(|(file, _)| file)
     }
 
     /// Returns `size` bytes at `offset` of a file, from any mapping of them: BOLT moves the program headers

@@ -68,6 +68,12 @@ pub enum StoreError {
         /// Size of a huge page.
         page: PageSize,
     },
+    /// The store has a good entry that this process cannot use.
+    #[error("the store has {path} for processes that have mapped it otherwise, or have not written to it")]
+    OtherLayout {
+        /// The object.
+        path: Untrusted,
+    },
     /// Its memory is not the file's.
     #[error("{path} was written to since it was loaded")]
     Written {

@@ -30,6 +30,7 @@ pub use error::StoreError;
 pub use place::{IfAbsent, MACHINE_WIDE, VARIABLE, own_path};
 
 use crate::machine::base_page;
+use crate::proc::mapped::MappedFiles;
 use crate::proc::pagemap;
 use crate::proc::procfs::Process;
 use crate::trace::faultpoint;
@@ -129,6 +130,7 @@ pub fn offer(pid: u32, snapshot: &Snapshot, policy: &Policy, moment: Moment) -> 
         false => own_path().and_then(|path| Store::open(&path, IfAbsent::Leave)),
     };
     let mut stores = StoreSet { machine: machine_wide(&own), own, access: AccessCheck::default() };
+    let files = MappedFiles::of(Process::of(pid.cast_signed()));
     if stores.own.is_err() && stores.machine.is_none() && !is_demanded(policy) {
         return offer;
     }
@@ -139,7 +141,8 @@ pub fn offer(pid: u32, snapshot: &Snapshot, policy: &Policy, moment: Moment) -> 
         let rodata: Vec<Range> = rodata.map(|(.., range)| *range).collect();
         let mappings = &snapshot.mappings;
         let ranges = &ranges;
-        let query = StoreQuery { pid, object, ranges, rodata: &rodata, page, moment, mappings, makes };
+        let files = &files;
+        let query = StoreQuery { pid, files, object, ranges, rodata: &rodata, page, moment, mappings, makes };
         let began = Instant::now();
         let found = stores.get(&query, &mut budget);
         tracing::debug!(object = ?object.path, ?found, elapsed = ?began.elapsed(), "store");
@@ -231,6 +234,7 @@ fn machine_wide(own: &Result<Store, StoreError>) -> Option<Store> {
 /// The object that a start looks up.
 struct StoreQuery<'a> {
     pid: u32,
+    files: &'a MappedFiles,
     object: &'a Object,
     ranges: &'a [Range],
     /// Those of the ranges that are not code. For code the snapshot knows whether it is the file's.
@@ -240,6 +244,20 @@ struct StoreQuery<'a> {
     mappings: &'a [Mapping],
     /// Whether an entry that does not exist is made.
     makes: bool,
+}
+
+impl StoreQuery<'_> {
+    /// Finds the object's file.
+    fn source(&self) -> Result<Source, StoreError> {
+        faultpoint::pass(self.pid.cast_signed());
+        Source::find(self.files, self.object, self.mappings)
+    }
+
+    /// Returns whether the process may have other bytes than the file at this moment, or other headers: it runs, its user
+    /// is another one, or it is not certain which file it has mapped.
+    fn may_differ(&self, source: &Source) -> bool {
+        self.moment == Moment::Running || self.files.are_of_another_user() || !source.is_proven()
+    }
 }
 
 /// The stores that a user can use.
@@ -266,7 +284,7 @@ impl StoreSet {
         if is_written(query) {
             return Err(StoreError::Written { path: query.object.path.clone().into() });
         }
-        let source = Source::find(query.pid, query.object)?;
+        let source = query.source()?;
         for store in machine.iter().chain(own) {
             if let Some(found) = store.look_up(query, &source, access) {
                 return Ok(found);
@@ -301,7 +319,8 @@ impl Store {
     }
 
     /// Returns the entry for `source`, if there is one, it and its source are unchanged since it was made, and
-    /// its bytes are those of the program. An entry that no longer matches is removed.
+    /// its bytes are those of the program. An entry of which the file itself shows that it is outdated is removed. What
+    /// the process has in its memory removes none: other processes use it.
     fn look_up(
         &self,
         query: &StoreQuery,
@@ -310,21 +329,21 @@ impl Store {
     ) -> Option<(Record, File)> {
         let name = record_name(source.identity.device, source.identity.inode);
         let (mut record, noted) = self.read(&name)?;
-        if record.public && self.may_publish() {
-            let readers = access.readers(Some(query.pid), &source.path, &source.identity);
-            if readers == Readers::Some {
-                self.forget(&name, &record);
-                return None;
-            }
+        if record.public && self.may_publish() && self.is_private_now(&record, query, access) {
+            self.forget(&name, &record);
+            return None;
         }
         // If this start finds better evidence, later ones need not compare every byte.
-        let renews = record.evidence == Evidence::Bytes && self.is_own();
+        let renews = record.evidence == Evidence::Bytes && self.is_own() && source.is_proven();
         let evidence = if renews { source.evidence() } else { record.evidence };
-        let Some(file) = self.matching(&record, query, source) else {
-            if self.is_own() {
-                self.forget(&name, &record);
+        let file = match self.current(&record, source) {
+            Ok(file) => self.is_same(&record, &file, query, source).then_some(file)?,
+            Err(Outdated) => {
+                if self.is_own() && source.is_proven() {
+                    self.forget(&name, &record);
+                }
+                return None;
             }
-            return None;
         };
         // `gc` goes by the time of the last use.
         let _ = nix::sys::stat::futimens(&noted, &TimeSpec::UTIME_OMIT, &TimeSpec::UTIME_NOW);
@@ -333,6 +352,14 @@ impl Store {
             self.renew(&record);
         }
         Some((record, file))
+    }
+
+    /// Returns whether not all users may read the object of a public entry any more: neither by the path at which it was
+    /// public, nor by that of this process. A user can make a link to a public file that others cannot reach.
+    fn is_private_now(&self, record: &Record, query: &StoreQuery, access: &mut AccessCheck) -> bool {
+        let mut readers = |pid, path: &Path| access.readers(pid, path, &record.source);
+        readers(None, &record.path) == Readers::Some
+            && readers(Some(query.pid), &query.object.path) != Readers::All
     }
 
     /// Writes a record with better evidence than the one before, unless another start holds the lock.
@@ -348,19 +375,33 @@ impl Store {
         self.is_own() && geteuid().is_root()
     }
 
-    fn matching(&self, record: &Record, query: &StoreQuery, source: &Source) -> Option<File> {
+    /// Opens the file of an entry, if it and the object's file are as the record says.
+    fn current(&self, record: &Record, source: &Source) -> Result<File, Outdated> {
+        let opened = entry::open(&self.place.dir, &record.entry, self.place.owner);
+        let (file, held) = opened.ok_or(Outdated)?;
+        if record.source == source.identity && held == record.held { Ok(file) } else { Err(Outdated) }
+    }
+
+    /// Returns whether an entry has the program's bytes at all ranges.
+    fn is_same(&self, record: &Record, file: &File, query: &StoreQuery, source: &Source) -> bool {
         let laid_out = query.ranges.iter().map(|r| Some((*r, record.offset_of(*r, query.object.bias)?)));
-        let laid_out: Vec<(Range, u64)> = laid_out.collect::<Option<_>>()?;
-        if record.source != source.identity || record.page != query.page.bytes() {
-            return None;
-        }
-        let (file, held) = entry::open(&self.place.dir, &record.entry, self.place.owner)?;
+        let Some(laid_out) = laid_out.collect::<Option<Vec<(Range, u64)>>>() else { return false };
         let how = match record.evidence {
-            Evidence::Times => Compare::Some,
-            Evidence::Bytes => Compare::All,
+            Evidence::Times if source.is_known_by_its_times() => Compare::Some,
+            _ => Compare::All,
         };
-        let same = |(range, offset): &(Range, u64)| entry::is_same(&file, *offset, query.pid, *range, how);
-        (held == record.held && laid_out.iter().all(same)).then_some(file)
+        faultpoint::pass(query.pid.cast_signed());
+        let same = |(range, offset): &(Range, u64)| entry::is_same(file, *offset, query.pid, *range, how);
+        record.page == query.page.bytes() && laid_out.iter().all(same)
+    }
+
+    /// Returns whether an entry that this process cannot use may be replaced by one for it. An entry that is good stays
+    /// if the process is another user's, who may have mapped the file anyhow.
+    fn may_replace(&self, query: &StoreQuery, source: &Source) -> bool {
+        let name = record_name(source.identity.device, source.identity.inode);
+        let Some((record, _)) = self.read(&name) else { return true };
+        let is_good = self.current(&record, source).is_ok_and(|file| source.holds(&record.spans, &file));
+        !(query.files.are_of_another_user() && is_good)
     }
 
     /// Reads a record; returns it with its file.
@@ -392,6 +433,9 @@ impl Store {
         if let Some(found) = self.look_up(query, source, access) {
             return Ok(found);
         }
+        if !self.may_replace(query, source) {
+            return Err(StoreError::OtherLayout { path: query.object.path.clone().into() });
+        }
         // The copy takes so long that checking the other entries adds little.
         self.close_private(access)?;
         self.close_unnamed()?;
@@ -401,7 +445,7 @@ impl Store {
         self.make_room(need)?;
         budget.take(Cost::copy(need)).map_err(StoreError::Memory)?;
         // This comes before the bytes are read: a later store to the file moves its times.
-        let evidence = source.evidence();
+        let evidence = if source.is_proven() { source.evidence() } else { Evidence::Bytes };
         let public = self.may_publish()
             && access.readers(Some(query.pid), &source.path, &source.identity) == Readers::All;
         let key = if public { None } else { Some(self.key()?) };
@@ -413,9 +457,8 @@ impl Store {
             key: key.as_ref(),
         };
         let fresh = entry::fill(&self.place.dir, query.pid, query.ranges, &names, &naming)?;
-        if query.moment == Moment::Running
-            && !source.holds(query.mappings, query.ranges, &fresh.file, query.page)
-        {
+        faultpoint::pass(query.pid.cast_signed());
+        if query.may_differ(source) && !source.holds(&spans, &fresh.file) {
             return Err(StoreError::Written { path: query.object.path.clone().into() });
         }
         let names = naming.names;
@@ -435,7 +478,7 @@ impl Store {
         };
         let file = self.publish(fresh, &mut record, key.as_ref())?;
         // The file must still be the same after all of it has been read.
-        if Source::find(query.pid, query.object)?.identity != source.identity {
+        if !source.is_unchanged() {
             return Err(StoreError::Written { path: query.object.path.clone().into() });
         }
         faultpoint::pass(query.pid.cast_signed());
@@ -497,6 +540,9 @@ impl Store {
         self.place.replace(&name, &json, mode)
     }
 }
+
+/// An entry or the file that it was made from is not as its record says.
+struct Outdated;
 
 /// Returns whether the object is at an address that hardly any other process has. That is an address other
 /// than these: the start of a huge page, where the kernel puts large shared objects; one that is congruent

@@ -5,14 +5,15 @@ use super::StoreError;
 use crate::io::open;
 use crate::io::write_back::write_back;
 use crate::pagecache::prime::open_for_writing;
-use crate::proc::procfs::Process;
-use hugelift_core::addr::{PageSize, Range};
+use crate::machine::base_page;
+use crate::proc::mapped::MappedFiles;
+use crate::proc::procfs::{read_at, read_head};
+use hugelift_core::elf::{HEAD_BYTES, Headers};
 use hugelift_core::maps::Mapping;
-use hugelift_core::record::{Evidence, Identity};
+use hugelift_core::record::{Evidence, Identity, StoredSpan};
 use hugelift_core::snapshot::Object;
 use hugelift_core::symbols::{Function, functions};
-use nix::fcntl::OFlag;
-use nix::sys::statfs::{BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, FsType, OVERLAYFS_SUPER_MAGIC, fstatfs};
+use nix::sys::statfs::{BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, FsType, fstatfs};
 use object::read::ReadCache;
 use std::fs::{File, Metadata};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -34,8 +35,6 @@ const TELLING: &[FsType] = &[
     XFS_MAGIC,
     BTRFS_SUPER_MAGIC,
 ];
-/// These show another device in `/proc/PID/maps` than in stat(2).
-const TWO_DEVICES: &[FsType] = &[BTRFS_SUPER_MAGIC, OVERLAYFS_SUPER_MAGIC];
 
 /// A file that was changed less than this ago may be changed again and keep its time: the
 /// clocks of file systems are coarse, some count whole seconds.
@@ -50,6 +49,8 @@ pub struct Source {
     pub identity: Identity,
     /// Its path, as the process sees it.
     pub path: PathBuf,
+    /// Whether it is certainly the file that is mapped.
+    proven: bool,
     /// Whether its file system is one of [`TELLING`].
     telling: bool,
     file: File,
@@ -67,29 +68,31 @@ pub(super) fn identity(meta: &Metadata) -> Identity {
 }
 
 impl Source {
-    /// Finds the file of `object` in process `pid`.
+    /// Finds the file of `object` in a process that has these mappings.
     ///
     /// # Errors
-    /// [`StoreError::Replaced`] if another file has taken its path.
-    pub fn find(pid: u32, object: &Object) -> Result<Source, StoreError> {
-        let replaced = || StoreError::Replaced { path: object.path.clone().into() };
-        let root = Process::of(pid.cast_signed()).path("root");
-        let inside = object.path.strip_prefix("/").map_err(|_| replaced())?;
-        // With `O_PATH`, as it may be executable and not readable.
-        let file = open::with(&root.join(inside), OFlag::O_PATH | OFlag::O_NOFOLLOW);
-        let file = file.map_err(|_| replaced())?;
-        let failed = |source| StoreError::Io { what: "stat", path: object.path.clone().into(), source };
-        let meta = file.metadata().map_err(failed)?;
-        let system = fstatfs(&file).map(|s| s.filesystem_type());
-        let is_among = |some: &[FsType]| system.is_ok_and(|system| some.contains(&system));
-        let device = (libc::major(meta.dev()), libc::minor(meta.dev()));
-        let same_device = device == (object.file.major, object.file.minor) || is_among(TWO_DEVICES);
-        if !meta.is_file() || meta.ino() != object.file.inode || !same_device {
-            return Err(replaced());
-        }
-        let identity = identity(&meta);
-        let telling = is_among(TELLING);
-        Ok(Source { identity, path: object.path.clone(), telling, file })
+    /// [`StoreError::Replaced`] if another file has taken its path, and it cannot be found otherwise.
+    pub fn find(files: &MappedFiles, object: &Object, mappings: &[Mapping]) -> Result<Source, StoreError> {
+        let found = files.find_any(object.file, mappings).map_err(|error| {
+            tracing::debug!(%error, path = ?object.path, "the file of an object");
+            StoreError::Replaced { path: object.path.clone().into() }
+        })?;
+        let (identity, proven) = (identity(&found.meta), found.proven);
+        let file = found.into_seen();
+        let telling = fstatfs(&file).is_ok_and(|system| TELLING.contains(&system.filesystem_type()));
+        Ok(Source { identity, path: object.path.clone(), proven, telling, file })
+    }
+
+    /// Returns whether its identity and times show that it is unchanged since a copy was made: it is certainly the file
+    /// that is mapped, and its file system moves the times at each change. Whoever serves or makes a file system can
+    /// give a file any identity.
+    pub fn is_known_by_its_times(&self) -> bool {
+        self.proven && self.telling
+    }
+
+    /// Returns whether it is certainly the file that is mapped.
+    pub fn is_proven(&self) -> bool {
+        self.proven
     }
 
     /// Finds out whether every later change of the file will move its times. The caller asks this
@@ -121,23 +124,22 @@ impl Source {
         self.file.metadata().is_ok_and(|meta| identity(&meta) == self.identity)
     }
 
-    /// Returns whether `copy` has, behind its first page, the bytes of the file that `mappings` show at
-    /// `ranges`, one range after the other. What the process's own headers say of them does not count.
-    pub fn holds(&self, mappings: &[Mapping], ranges: &[Range], copy: &File, page: PageSize) -> bool {
+    /// Returns whether `copy` has, behind its first page, what the file has at these stated addresses, one span after the
+    /// other. What the process has mapped where does not count, nor do the headers in its memory: other programs run the
+    /// copy, where the file's own headers say.
+    pub fn holds(&self, spans: &[StoredSpan], copy: &File) -> bool {
         const CHUNK: u64 = 256 << 10;
         let Ok(file) = open::again(&self.file) else { return false };
-        let mut there = page.bytes();
-        ranges.iter().all(|range| {
-            let of_file = |m: &&Mapping| m.range.covers(*range) && m.file.inode == self.identity.inode;
-            let Some(mapping) = mappings.iter().find(of_file) else { return false };
-            let here = mapping.offset + (range.start.0 - mapping.range.start.0);
-            let start = there;
-            there += range.len();
-            (0..range.len()).step_by(CHUNK as usize).all(|at| {
-                let len = CHUNK.min(range.len() - at) as usize;
+        let Ok(head) = read_head(&file, HEAD_BYTES) else { return false };
+        let deeper = |offset, size| read_at(&file, offset, size);
+        let Ok(headers) = Headers::parse_with(&head, deeper) else { return false };
+        spans.iter().all(|span| {
+            let Some(here) = headers.offset_of(span.vaddr, span.bytes, base_page().bytes()) else { return false };
+            (0..span.bytes).step_by(CHUNK as usize).all(|at| {
+                let len = CHUNK.min(span.bytes - at) as usize;
                 let (mut one, mut two) = (vec![0; len], vec![0; len]);
                 let read = file.read_exact_at(&mut one, here + at);
-                read.and_then(|()| copy.read_exact_at(&mut two, start + at)).is_ok() && one == two
+                read.and_then(|()| copy.read_exact_at(&mut two, span.offset + at)).is_ok() && one == two
             })
         })
     }

@@ -4,8 +4,8 @@
 //! The file is mapped at a free address first. There its bytes are compared with the copy, and only then is
 //! the mapping moved over the copy.
 
-use crate::io::open;
 use crate::machine::base_page;
+use crate::proc::mapped::MappedFiles;
 use crate::proc::memory::Reader;
 use crate::proc::pagemap;
 use crate::proc::procfs::Process;
@@ -18,7 +18,7 @@ use hugelift_core::printable::Untrusted;
 use hugelift_core::restore::Replaced;
 use hugelift_core::snapshot::{Object, Snapshot};
 use hugelift_core::target::{Fault, Target};
-use std::fs::{File, Metadata};
+use std::fs::File;
 use std::io;
 
 /// Bytes that are compared at a time.
@@ -196,24 +196,11 @@ fn neighbour<'a>(
     pages.max_by_key(|(_, offset, m)| (m.prot == copy.prot, *offset))
 }
 
-/// Opens the file of an object: the very file that the process has mapped, if we may follow the links in
-/// `map_files` or it is the executable, else the one at its path in the process's root, if that is the same. The
-/// process gets it, so it must be no other.
+/// Opens the file of an object: the very file that the process has mapped. The process gets it, so it must be no other.
 fn open_file(process: Process, object: &Object, mappings: &[Mapping]) -> io::Result<File> {
-    let mut mapped = mappings.iter().filter(|m| m.is_file() && m.file == object.file);
-    if let Some((file, _)) = mapped.find_map(|m| open::regular(&process.map_file(m.range)).ok()) {
-        return Ok(file);
-    }
-    let is_it = |meta: &Metadata| open::id(meta) == object.file;
-    if let Ok((file, meta)) = open::regular(&process.path("exe"))
-        && is_it(&meta)
-    {
-        return Ok(file);
-    }
-    let inside = object.path.strip_prefix("/").map_err(io::Error::other)?;
-    let (file, meta) = open::regular(&process.path("root").join(inside))?;
-    match is_it(&meta) {
-        true => Ok(file),
+    let found = MappedFiles::of(process).find_any(object.file, mappings)?;
+    match found.proven {
+        true => found.open(),
         false => Err(io::Error::from_raw_os_error(libc::ESTALE)),
     }
 }

@@ -5,11 +5,12 @@
 //! A process of its own writes the file and removes it at the program's end, as the helper must end
 //! before the program begins. It is not a child of the program, and keeps none of its files open.
 
-use crate::io::open;
+use crate::proc::mapped::MappedFiles;
 use crate::proc::pidfd::pidfd_open;
 use crate::proc::procfs::Process;
 use hugelift_core::addr::Range;
 use hugelift_core::demangle::Names;
+use hugelift_core::maps::Mapping;
 use hugelift_core::printable::Untrusted;
 use hugelift_core::snapshot::Object;
 use hugelift_core::symbols::{functions, perf_map};
@@ -32,18 +33,17 @@ pub struct Copied {
 }
 
 impl Copied {
-    /// Opens the file of `object` in process `pid`; `spans` were copied.
+    /// Opens the file of `object` in process `pid`, which has these mappings; `spans` were copied. The map shows its names
+    /// to the user of the process.
     ///
     /// # Errors
     /// The file cannot be opened any more.
-    pub fn open(pid: u32, object: &Object, spans: Vec<Range>) -> io::Result<Copied> {
-        let process = Process::new(pid);
-        let path = match object.executable {
-            true => process.path("exe"),
-            false => process.path("root").join(object.path.strip_prefix("/").unwrap_or(&object.path)),
-        };
-        let (file, _) = open::regular(&path)?;
-        Ok(Copied { file, bias: object.bias, spans })
+    pub fn open(pid: u32, object: &Object, mappings: &[Mapping], spans: Vec<Range>) -> io::Result<Copied> {
+        let found = MappedFiles::of(Process::new(pid)).find_any(object.file, mappings)?;
+        if !found.proven {
+            return Err(io::Error::from_raw_os_error(libc::ESTALE));
+        }
+        Ok(Copied { file: found.open()?, bias: object.bias, spans })
     }
 
     /// Returns the lines of the map for its functions.

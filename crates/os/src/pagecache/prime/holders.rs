@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The processes that map a file or have it open, found in /proc as far as the caller may read it.
 
-use crate::io::open::ACCESS;
+use crate::io::open::{self, ACCESS};
 use crate::proc::procfs::{Process, read_whole};
 use hugelift_core::addr::PageSize;
 use hugelift_core::maps::FileId;
 use hugelift_core::prime::Holder;
 use std::fs::File;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// Returns all processes but this one.
@@ -55,8 +54,11 @@ pub fn mappers(id: FileId, offsets: &[u64], page: PageSize) -> Vec<Vec<Holder>> 
 /// Returns the processes that have the file open for writing.
 pub fn writers(file: &File) -> Vec<Holder> {
     let Ok(meta) = file.metadata() else { return Vec::new() };
-    let is_it =
-        |path: &Path| std::fs::metadata(path).is_ok_and(|m| (m.dev(), m.ino()) == (meta.dev(), meta.ino()));
+    // The file of another user's descriptor may be on a file system that does not answer.
+    let id = open::id(&meta);
+    let is_it = |path: &Path| {
+        open::path_only(path).and_then(|seen| open::id_without_waiting(&seen)).is_ok_and(|seen| seen == id)
+    };
     let writes = |pid: &u32| {
         let process = Process::new(*pid);
         let fds = std::fs::read_dir(process.path("fd")).into_iter().flatten().flatten();

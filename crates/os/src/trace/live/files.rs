@@ -2,7 +2,7 @@
 //! Maps files in a running process, and finds out what is mapped there.
 
 use super::{Live, fault_of};
-use crate::proc::mapping;
+use crate::proc::{mapped, mapping};
 use crate::proc::procfs::Process;
 use crate::trace::calls::{Calls as _, map_again, prot_bits, refused};
 use crate::trace::pass::Passage;
@@ -98,8 +98,8 @@ impl Live {
 /// # Errors
 /// There is no such mapping of a file.
 fn file_of(pid: i32, range: Range) -> io::Result<(u64, u64)> {
-    match std::fs::metadata(Process::of(pid).map_file(range)) {
-        Ok(got) => Ok((got.dev(), got.ino())),
+    match mapped::file_at(Process::of(pid), range) {
+        Ok(FileId { major, minor, inode }) => Ok((libc::makedev(major, minor), inode)),
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             let mappings = Process::of(pid).maps().map_err(io::Error::other)?;
             let mapping = mappings.iter().find(|m| m.range == range && m.is_file()).ok_or(error)?;
