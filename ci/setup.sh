@@ -66,6 +66,7 @@ tests=(
   "systemd-analyze systemd"
   "systemd-tmpfiles systemd systemd-standalone-tmpfiles"
   "unshare util-linux"
+  "/usr/lib/systemd/systemd systemd"
   "valgrind valgrind"
   "zsh zsh"
 )

@@ -20,6 +20,7 @@ use hugelift_os::io::console::{self, say};
 use hugelift_os::io::terminal;
 use hugelift_os::launch::lookup::resolve;
 use hugelift_os::pagecache::{self, Search};
+use hugelift_os::proc::mapped::MappedFiles;
 use hugelift_os::proc::procfs::Process;
 use hugelift_os::proc::snapshot;
 use hugelift_report::html::map::document;
@@ -116,8 +117,9 @@ fn words(pid: u32) -> Vec<OsString> {
 
 /// Says why no object was found in the process.
 fn no_objects(pid: u32) -> String {
-    match ElfFile::open(&Process::new(pid).path("exe")) {
-        Err(FileError::Elf { source: ElfError::Class32, .. }) => {
+    let exe = MappedFiles::of(Process::new(pid)).executable();
+    match exe.map(|file| ElfFile::of_open(&file)) {
+        Ok(Err(FileError::Elf { source: ElfError::Class32, .. })) => {
             format!("process {pid} runs a 32-bit program: hugelift inspects 64-bit programs only")
         }
         _ => format!("no ELF object is mapped in process {pid}"),

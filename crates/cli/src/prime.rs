@@ -11,7 +11,7 @@ use crate::program::say_missing;
 use clap::Args;
 use hugelift_core::addr::PageSize;
 use hugelift_core::elf::ElfError;
-use hugelift_core::maps::FileId;
+use hugelift_core::maps::{FileId, Mapping};
 use hugelift_core::prime::{FileReport, PrimeReport, Replaced, text};
 use hugelift_core::printable::Escape;
 use hugelift_core::separate::Options;
@@ -26,6 +26,7 @@ use hugelift_os::launch::program::ExecError;
 use hugelift_os::pagecache::prime::{blocked, check, huge_page, prime as prime_file};
 use hugelift_os::pagecache::relay::RelayError;
 use hugelift_os::pagecache::replace::{ReplaceError, replace, restore};
+use hugelift_os::proc::mapped::MappedFiles;
 use hugelift_os::proc::procfs::{ProcError, Process};
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -285,14 +286,16 @@ impl Wanted {
     fn add_process(&mut self, pid: u32) -> Result<(), ProcError> {
         let process = Process::new(pid);
         let user = process.status()?.uid;
-        // Each file once: its path, whether it was deleted, whether any of it is executable.
-        let mut files: BTreeMap<FileId, (PathBuf, bool, bool)> = BTreeMap::new();
+        let mapped = MappedFiles::of(process);
+        // Each file once: its first mapping, whether any of it is executable.
+        let mut files: BTreeMap<FileId, (Mapping, bool)> = BTreeMap::new();
         for mapping in process.maps()?.into_iter().filter(|m| m.is_file() && m.path.has_root()) {
-            let known = files.entry(mapping.file).or_insert((mapping.path, mapping.deleted, false));
-            known.2 |= mapping.prot.exec;
+            let code = mapping.prot.exec;
+            files.entry(mapping.file).or_insert((mapping, false)).1 |= code;
         }
-        for (path, deleted, code) in files.into_values() {
-            if deleted {
+        for (mapping, code) in files.into_values() {
+            let path = mapping.path.clone();
+            if mapping.deleted {
                 // Only code matters: programs delete data files that they still use.
                 if code {
                     let error = format!("deleted or replaced since process {pid} has mapped it: restart it");
@@ -300,7 +303,7 @@ impl Wanted {
                 }
                 continue;
             }
-            match open_in(process, &path) {
+            match open_in(&mapped, &mapping) {
                 Ok(file) => self.add_named_by(file, user),
                 // A mapped file need not be an ELF object.
                 Err(FileError::Elf { source: ElfError::NotElf(_), .. } | FileError::NotRegular { .. }) => {}
@@ -331,16 +334,14 @@ fn foreign_owner(file: &ElfFile, namer: Option<u32>) -> Option<String> {
     ))
 }
 
-/// Opens a file by its path in the mount namespace of the process, which may be in a container.
-fn open_in(process: Process, path: &Path) -> Result<ElfFile, FileError> {
-    let inside = process.path("root").join(path.strip_prefix("/").unwrap_or(path));
-    match ElfFile::open(&inside) {
-        Err(FileError::Io { .. }) => ElfFile::open(path),
-        opened => opened.map(|mut file| {
-            file.path = path.to_path_buf();
-            file
-        }),
-    }
+/// Opens a file that a process has mapped. It keeps the path that it has in the mount namespace of the process, which may
+/// be in a container.
+fn open_in(files: &MappedFiles, mapping: &Mapping) -> Result<ElfFile, FileError> {
+    let failed = |source| FileError::Io { path: (&mapping.path).into(), source };
+    let file = files.find(mapping).and_then(|found| found.open()).map_err(failed)?;
+    let mut file = ElfFile::of_open(&file)?;
+    file.path.clone_from(&mapping.path);
+    Ok(file)
 }
 
 /// Returns the path of a target. A name without a slash is looked up on PATH, then in the current

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Attributes of a mapping besides its protection: what a program has asked for with mlock(2),
-//! madvise(2), mbind(2), pkey_mprotect(2) or userfaultfd(2). A copy would not have them.
+//! madvise(2), mbind(2), pkey_mprotect(2) or userfaultfd(2), which a copy would not have; and whether it may be read.
 
 use std::fmt;
 
@@ -28,6 +28,9 @@ pub enum Attribute {
     GrowsDown,
     /// `MADV_NOHUGEPAGE`: the program does not want huge pages here.
     NoHuge,
+    /// Its file is on a file system that may not answer ([`crate::mounts`]), and the process is another user's: to read
+    /// the memory could mean to wait for ever.
+    Unread,
 }
 
 impl Attribute {
@@ -48,7 +51,7 @@ impl Attribute {
 
     /// Returns whether huge pages would violate it even where the memory is not copied.
     pub fn forbids_huge(self) -> bool {
-        matches!(self, Attribute::Watched | Attribute::NoHuge)
+        matches!(self, Attribute::Watched | Attribute::NoHuge | Attribute::Unread)
     }
 }
 
@@ -64,6 +67,9 @@ impl fmt::Display for Attribute {
             Attribute::Tagged => "has memory tags (PROT_MTE)",
             Attribute::Placed => "has a memory policy of its own (mbind)",
             Attribute::GrowsDown => "grows downwards (MAP_GROWSDOWN)",
+            Attribute::Unread => {
+                "is not read, as another user or another machine serves the file system of its file, and may not answer"
+            }
             Attribute::NoHuge => "is excluded from huge pages by the program (MADV_NOHUGEPAGE)",
         })
     }

@@ -164,6 +164,7 @@ impl Reason {
                 | Reason::NotPrimed
                 | Reason::NotCongruent(_)
                 | Reason::NotStored(_)
+                | Reason::Special(Attribute::Unread)
                 | Reason::Failed(..)
         )
     }
@@ -238,6 +239,9 @@ impl Reason {
                 format!("echo {enough}M > {}, then hugelift run --spare {spare}M", limit.source)
             }
             Reason::NotStored(not) => return not.hint.clone(),
+            Reason::Special(Attribute::Unread) => {
+                "run hugelift as the user of the process, or copy the file to a disk of this machine".into()
+            }
             Reason::Failed(_, fault) => return fault.hint(),
             // Advice on these contains names, or there is none: Reason::hint_for.
             Reason::PartNotAsked(_)

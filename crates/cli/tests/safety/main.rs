@@ -14,6 +14,7 @@ mod limits;
 mod memory;
 mod preload;
 mod special;
+mod silent;
 mod store;
 mod watchers;
 

@@ -4,6 +4,7 @@
 mod names;
 mod privacy;
 mod rights;
+mod service;
 mod stale;
 
 use crate::common::{Cmd, End, HUGELIFT, Outcome, fat};

@@ -13,6 +13,7 @@ use hugelift_os::elf::elf_file::ElfFile;
 use hugelift_os::elf::opened::opened;
 use hugelift_os::io::open;
 use hugelift_os::pagecache::{self, Search};
+use hugelift_os::proc::mapped::MappedFiles;
 use hugelift_os::proc::procfs::{ProcError, Process};
 use hugelift_os::proc::{memory, pagemap, snapshot};
 use std::collections::BTreeMap;
@@ -58,7 +59,7 @@ pub fn facts(pid: u32) -> Result<Facts, ProcError> {
             .filter(|e| e.split_once('=').is_some_and(|(name, _)| VARIABLES.contains(&name)))
             .collect(),
         objects: objects(&snapshot),
-        go: is_go(&process.path("exe")),
+        go: is_go(process),
         thp_enabled: process.status().ok().and_then(|s| s.thp_enabled),
         text: Coverage { bytes: total.bytes, liftable: total.liftable_bytes, huge: total.huge_bytes },
         reasons: reasons(&report),
@@ -129,8 +130,9 @@ fn reasons(report: &Report) -> Vec<(u64, String)> {
 }
 
 /// Whether the file has an ELF note named `Go`, which Go's linker writes.
-fn is_go(exe: &Path) -> bool {
-    let Ok(file) = ElfFile::open(exe) else { return false };
+fn is_go(process: Process) -> bool {
+    let exe = MappedFiles::of(process).executable().ok().and_then(|file| ElfFile::of_open(&file).ok());
+    let Some(file) = exe else { return false };
     let named = |note: Vec<u8>| note.windows(4).step_by(4).any(|word| word == b"Go\0\0");
     file.headers.notes.iter().filter_map(|&note| file.read(note)).any(named)
 }

@@ -10,11 +10,12 @@ use hugelift_core::snapshot::Part;
 use hugelift_measure::processes::reader::Processes;
 use hugelift_measure::processes::{Sample, TextState};
 use hugelift_os::elf::file_snapshot::of_file;
+use hugelift_os::proc::mapped::MappedFiles;
 use hugelift_os::proc::procfs::Process;
 use hugelift_os::proc::snapshot;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashSet};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -36,7 +37,7 @@ pub fn programs() -> Vec<Program> {
     let mut found: BTreeMap<PathBuf, Vec<&Sample>> = BTreeMap::new();
     for sample in &reading.samples {
         let Ok(exe) = std::fs::read_link(Process::new(sample.stat.pid).path("exe")) else { continue };
-        if own.as_ref() != Some(&exe) && can_be_run(&exe) {
+        if own.as_ref() != Some(&exe) && can_be_run(sample.stat.pid) {
             found.entry(exe).or_default().push(sample);
         }
     }
@@ -67,10 +68,11 @@ fn size(sample: &Sample) -> u64 {
     }
 }
 
-/// Whether the file exists and is neither set-uid nor set-gid.
-fn can_be_run(exe: &Path) -> bool {
+/// Whether the file of a process is neither set-uid nor set-gid, and may be read.
+fn can_be_run(pid: u32) -> bool {
     const SET_ID: u32 = 0o6000;
-    exe.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & SET_ID == 0)
+    let meta = MappedFiles::of(Process::new(pid)).executable().and_then(|file| file.metadata());
+    meta.is_ok_and(|m| m.nlink() > 0 && m.permissions().mode() & SET_ID == 0)
 }
 
 /// Returns how much of the text of the executable, and of the objects that it needs at its start, is

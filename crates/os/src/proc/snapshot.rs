@@ -10,7 +10,7 @@ use crate::proc::pagemap;
 use crate::proc::procfs::{ProcError, Process, Status, read_at, read_head};
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::attribute::Attribute;
-use hugelift_core::elf::{self, HEAD_BYTES, Headers, Stretch};
+use hugelift_core::elf::{self, HEAD_BYTES, Headers, Segment, Stretch};
 use hugelift_core::maps::{FileId, Mapping};
 use hugelift_core::smaps::Usage;
 use hugelift_core::snapshot::{Machine, Object, Snapshot, Stored};
@@ -62,7 +62,9 @@ pub fn of(
     let finder = Finder { process, files, page: machine.base_page, mappings: &mappings, entry, min_bytes };
     let mut objects = finder.objects();
     put_executable_first(&mut objects, entry);
-    let special = if min_bytes == 0 || status.locked != Some(0) { special(process)? } else { Vec::new() };
+    let unread = finder.unread();
+    let mut special = if min_bytes == 0 || status.locked != Some(0) { special(process)? } else { Vec::new() };
+    special.extend(unread);
     let brk = if min_bytes == 0 { start_brk(process) } else { None };
     let (patched, cached, stored) = (Vec::new(), Vec::new(), Stored::default());
     Ok(Snapshot { objects, mappings, patched, special, cached, brk, machine, stored })
@@ -182,9 +184,10 @@ struct Finder<'a> {
 impl Finder<'_> {
     /// Returns every object, in the order of their addresses.
     fn objects(&self) -> Vec<Object> {
-        let wanted = self.wanted();
+        let (wanted, unread): (HashSet<FileId>, HashSet<FileId>) =
+            self.wanted().into_iter().partition(|file| self.files.may_be_read(*file));
         let mut started: HashSet<FileId> = HashSet::new();
-        let mut objects = Vec::new();
+        let mut objects: Vec<Object> = unread.into_iter().filter_map(|file| self.unread_object(file)).collect();
         let of_files = self.mappings.iter().filter(|m| m.may_be_of_object() && wanted.contains(&m.file));
         for mapping in of_files.clone().filter(|m| m.offset == 0) {
             if let Some(object) = self.read_from_memory(mapping) {
@@ -208,6 +211,39 @@ impl Finder<'_> {
         }
         objects.sort_by_key(|o| o.loaded(o.headers.first_page(self.page.bytes()), 0).map(|r| r.start));
         objects
+    }
+
+    /// Returns the mappings of files that may not be read.
+    fn unread(&self) -> Vec<(Range, Attribute)> {
+        let of_files = self.mappings.iter().filter(|m| m.is_file() && !self.files.may_be_read(m.file));
+        of_files.map(|m| (m.range, Attribute::Unread)).collect()
+    }
+
+    /// Describes an object of which neither the file nor the memory may be read: its mappings stand for its segments.
+    /// Returns `None` for a file of which no code is mapped.
+    fn unread_object(&self, file: FileId) -> Option<Object> {
+        let mappings = || self.mappings.iter().filter(|m| m.file == file && m.may_be_of_object());
+        let first = mappings().next().filter(|_| mappings().any(|m| m.prot.exec))?;
+        let segment = |m: &Mapping| Segment {
+            prot: m.prot,
+            vaddr: m.range.start.0,
+            memsz: m.range.len(),
+            filesz: m.range.len(),
+            offset: m.offset,
+            align: self.page.bytes(),
+        };
+        let headers = Headers {
+            machine: elf::Machine::Other(0),
+            relocatable: false,
+            entry: 0,
+            segments: mappings().map(segment).collect(),
+            relro: None,
+            interp: None,
+            dynamic: None,
+            notes: Vec::new(),
+        };
+        let path = first.path.clone();
+        Some(Object { path, file, build_id: None, bias: 0, headers, executable: false, textrel: false })
     }
 
     /// Returns the files with a mapping that is large enough, or that holds the entry point.

@@ -2,7 +2,9 @@
 //! Code caves: unused bytes of executable mappings, for the code of borrowed threads.
 
 use crate::arch;
+use crate::proc::mapped::MappedFiles;
 use crate::proc::memory;
+use crate::proc::procfs::Process;
 use crate::proc::snapshot::keeps_its_end;
 use hugelift_core::addr::Addr;
 use hugelift_core::maps::Mapping;
@@ -35,7 +37,10 @@ impl Caves {
         let vdso = |m: &&Mapping| m.is_named("[vdso]");
         let code =
             |m: &&Mapping| m.prot.exec && m.prot.read && !m.prot.write && m.is_file() && keeps_its_end(m);
-        let candidates = mappings.iter().filter(vdso).chain(mappings.iter().filter(code));
+        // To read memory of a file on a file system that does not answer would be to wait for ever.
+        let files = MappedFiles::of(Process::of(pid));
+        let code = mappings.iter().filter(code).filter(|m| files.may_be_read(m.file));
+        let candidates = mappings.iter().filter(vdso).chain(code);
         let free: Vec<Addr> = candidates.flat_map(|mapping| at_the_end_of(pid, mapping)).collect();
         let data = Addr(free.first()?.0 + arch::LENT_STUB_BYTES as u64);
         Some(Caves { free, data })
