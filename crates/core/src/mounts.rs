@@ -7,8 +7,26 @@ use std::collections::BTreeMap;
 /// File systems on disks and in memory. A user who mounts one of the first needs the rights of root for it. Any user may
 /// mount the second kind in a namespace of its own.
 const LOCAL: &[&str] = &[
-    "bcachefs", "btrfs", "erofs", "ext2", "ext3", "ext4", "exfat", "f2fs", "iso9660", "jfs", "ntfs3", "squashfs", "udf",
-    "vfat", "xfs", "zfs", "hugetlbfs", "ramfs", "rootfs", "tmpfs",
+    "bcachefs",
+    "btrfs",
+    "erofs",
+    "ext2",
+    "ext3",
+    "ext4",
+    "exfat",
+    "f2fs",
+    "iso9660",
+    "jfs",
+    "ntfs3",
+    "squashfs",
+    "udf",
+    "vfat",
+    "xfs",
+    "zfs",
+    "hugetlbfs",
+    "ramfs",
+    "rootfs",
+    "tmpfs",
 ];
 /// It reads what it is mounted over, which may be any file system. Any user may mount it in a namespace of its own.
 const OVERLAY: &str = "overlay";

@@ -13,8 +13,8 @@ mod launcher;
 mod limits;
 mod memory;
 mod preload;
-mod special;
 mod silent;
+mod special;
 mod store;
 mod watchers;
 

@@ -62,7 +62,12 @@ impl Drop for Silent {
 fn start(words: &[&str]) -> Child {
     let mut command = Command::new(HUGELIFT);
     command.args(words).env("HUGELIFT_STORE", "/dev/null/none").process_group(0);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("hugelift starts")
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("hugelift starts")
 }
 
 /// Waits for the end of a command; returns how it ended and what it said.

@@ -113,7 +113,8 @@ fn below(folder: &Path, end: &str, depth: usize, left: &mut usize, found: &mut V
 /// them itself.
 pub fn opened(pid: u32, snapshot: &Snapshot) -> HashSet<PathBuf> {
     // If the executable cannot be read, the objects that it needs are not known.
-    let exe = MappedFiles::of(Process::new(pid)).executable().ok().and_then(|file| ElfFile::of_open(&file).ok());
+    let exe =
+        MappedFiles::of(Process::new(pid)).executable().ok().and_then(|file| ElfFile::of_open(&file).ok());
     let Some(exe) = exe else { return HashSet::new() };
     let mut known = HashSet::new();
     let mut paths = HashSet::new();

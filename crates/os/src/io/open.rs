@@ -71,7 +71,14 @@ pub(crate) fn id_without_waiting(file: &File) -> io::Result<FileId> {
     let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
     // SAFETY: statx(2) reads an empty name and writes to a live structure of that type.
     let done = unsafe {
-        libc::syscall(libc::SYS_statx, file.as_raw_fd(), c"".as_ptr(), flags, libc::STATX_INO, stat.as_mut_ptr())
+        libc::syscall(
+            libc::SYS_statx,
+            file.as_raw_fd(),
+            c"".as_ptr(),
+            flags,
+            libc::STATX_INO,
+            stat.as_mut_ptr(),
+        )
     };
     if done != 0 {
         return Err(io::Error::last_os_error());

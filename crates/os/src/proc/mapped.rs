@@ -225,7 +225,8 @@ mod tests {
         assert!(!files.are_of_another_user() && files.may_be_read(mapping.file));
         assert!(found.open().is_ok());
         // Another file has taken the path.
-        let other = Mapping { file: FileId { inode: mapping.file.inode + 1, ..mapping.file }, ..mapping.clone() };
+        let other =
+            Mapping { file: FileId { inode: mapping.file.inode + 1, ..mapping.file }, ..mapping.clone() };
         assert_eq!(files.find(&other).unwrap_err().raw_os_error(), Some(libc::ESTALE));
     }
 

@@ -187,7 +187,8 @@ impl Finder<'_> {
         let (wanted, unread): (HashSet<FileId>, HashSet<FileId>) =
             self.wanted().into_iter().partition(|file| self.files.may_be_read(*file));
         let mut started: HashSet<FileId> = HashSet::new();
-        let mut objects: Vec<Object> = unread.into_iter().filter_map(|file| self.unread_object(file)).collect();
+        let mut objects: Vec<Object> =
+            unread.into_iter().filter_map(|file| self.unread_object(file)).collect();
         let of_files = self.mappings.iter().filter(|m| m.may_be_of_object() && wanted.contains(&m.file));
         for mapping in of_files.clone().filter(|m| m.offset == 0) {
             if let Some(object) = self.read_from_memory(mapping) {

@@ -4,8 +4,8 @@
 use super::StoreError;
 use crate::io::open;
 use crate::io::write_back::write_back;
-use crate::pagecache::prime::open_for_writing;
 use crate::machine::base_page;
+use crate::pagecache::prime::open_for_writing;
 use crate::proc::mapped::MappedFiles;
 use crate::proc::procfs::{read_at, read_head};
 use hugelift_core::elf::{HEAD_BYTES, Headers};
@@ -134,7 +134,9 @@ impl Source {
         let deeper = |offset, size| read_at(&file, offset, size);
         let Ok(headers) = Headers::parse_with(&head, deeper) else { return false };
         spans.iter().all(|span| {
-            let Some(here) = headers.offset_of(span.vaddr, span.bytes, base_page().bytes()) else { return false };
+            let Some(here) = headers.offset_of(span.vaddr, span.bytes, base_page().bytes()) else {
+                return false;
+            };
             (0..span.bytes).step_by(CHUNK as usize).all(|at| {
                 let len = CHUNK.min(span.bytes - at) as usize;
                 let (mut one, mut two) = (vec![0; len], vec![0; len]);

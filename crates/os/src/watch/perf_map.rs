@@ -5,6 +5,7 @@
 //! A process of its own writes the file and removes it at the program's end, as the helper must end
 //! before the program begins. It is not a child of the program, and keeps none of its files open.
 
+use crate::io::open;
 use crate::proc::mapped::MappedFiles;
 use crate::proc::pidfd::pidfd_open;
 use crate::proc::procfs::Process;

@@ -60,7 +60,8 @@ fn a_path_that_leads_to_a_private_file_is_no_evidence() {
         fs::set_permissions(&over, Permissions::from_mode(0o777)).expect("chmod");
         let inode = fs::metadata(&secret).expect("stat").ino().to_string();
         let thief = dir.path().join(thief.file_name().expect("a name"));
-        let words = [thief.as_os_str(), fake.as_os_str(), inode.as_ref(), over.as_os_str(), private.as_os_str()];
+        let words =
+            [thief.as_os_str(), fake.as_os_str(), inode.as_ref(), over.as_os_str(), private.as_os_str()];
         let words: Vec<_> = words.into_iter().chain(["program".as_ref()]).collect();
         let held = Held::start(&Cmd::new(words).under(AS_NOBODY), None, &thief);
         let attach = shelf.cmd([HUGELIFT, "attach", "--backing", "shared", &held.pid().to_string()]).bare();

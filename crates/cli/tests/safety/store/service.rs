@@ -79,7 +79,8 @@ fn child_of(pid: u32, program: &str) -> Option<u32> {
     while std::time::Instant::now() < until {
         let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
         let child = children.split_whitespace().next().and_then(|word| word.parse().ok());
-        let is_it = |pid: &u32| fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe.ends_with("systemd"));
+        let is_it =
+            |pid: &u32| fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe.ends_with("systemd"));
         if let Some(child) = child.filter(is_it) {
             return Some(child);
         }
@@ -95,7 +96,8 @@ fn child_of(pid: u32, program: &str) -> Option<u32> {
 fn the_service_of_systemd_uses_the_machines_store() {
     need_root!();
     need!("unshare", "nsenter", "systemctl", "pivot_root");
-    let place = ["/usr/lib/systemd/systemd", "/lib/systemd/systemd"].into_iter().find(|p| Path::new(p).exists());
+    let place =
+        ["/usr/lib/systemd/systemd", "/lib/systemd/systemd"].into_iter().find(|p| Path::new(p).exists());
     let Some(systemd) = place else { skip!("needs systemd") };
     if !crate::common::mounts::kernel_has("overlay") {
         skip!("the kernel has no overlayfs");
@@ -103,7 +105,8 @@ fn the_service_of_systemd_uses_the_machines_store() {
     let served = fat("hold").flags(&["-no-pie"]).build();
     let dir = open_dir(&[&served]);
     let at = |name: &str| dir.path().join(name);
-    fs::rename(at(served.file_name().and_then(|n| n.to_str()).expect("a name")), at("served")).expect("rename");
+    fs::rename(at(served.file_name().and_then(|n| n.to_str()).expect("a name")), at("served"))
+        .expect("rename");
     fs::create_dir(at("units")).expect("a directory");
     nix::unistd::mkfifo(&at("held"), nix::sys::stat::Mode::S_IRUSR).expect("a FIFO");
     // The program ends when this end of its stdin is closed.
@@ -133,7 +136,19 @@ fn the_service_of_systemd_uses_the_machines_store() {
     let log = || fs::read_to_string(at("console")).unwrap_or_default();
     let Some(first) = child_of(booted.0.id(), systemd) else { panic!("{}", log()) };
     let mut script = Command::new("timeout");
-    script.args(["300", "nsenter", "-t", &first.to_string(), "-m", "-p", "-C", "-i", "-u", "sh", "/run/machine/script"]);
+    script.args([
+        "300",
+        "nsenter",
+        "-t",
+        &first.to_string(),
+        "-m",
+        "-p",
+        "-C",
+        "-i",
+        "-u",
+        "sh",
+        "/run/machine/script",
+    ]);
     let out = script.env_remove("HUGELIFT_STORE").stdin(Stdio::null()).output().expect("nsenter(1)");
     let told = String::from_utf8_lossy(&out.stdout);
     let expected = "in the first namespace\npublic\nactive\nsurvives a restart\nused by a later start\n";

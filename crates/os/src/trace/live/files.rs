@@ -2,8 +2,8 @@
 //! Maps files in a running process, and finds out what is mapped there.
 
 use super::{Live, fault_of};
-use crate::proc::{mapped, mapping};
 use crate::proc::procfs::Process;
+use crate::proc::{mapped, mapping};
 use crate::trace::calls::{Calls as _, map_again, prot_bits, refused};
 use crate::trace::pass::Passage;
 use hugelift_core::addr::{Addr, Range};
