@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Tests that the store never runs stale code and never reveals private data.
 
+mod moments;
 mod names;
 mod privacy;
 mod rights;

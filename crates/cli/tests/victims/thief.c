@@ -3,7 +3,10 @@
  * and mounts a tmpfs at OVER. OVER/x/NAME there has the bytes of FAKE and the given inode number, and is mapped as a
  * loader would do it. Then another tmpfs is mounted at OVER, where OVER/x leads to FOLDER: the path of the mapping now
  * leads to FOLDER/NAME. It prints "ready", waits until stdin ends, and prints how many bytes of the code that is zero in
- * FAKE are not zero any more. With `-` for INODE nothing is mounted, and FAKE itself is mapped. */
+ * FAKE are not zero any more. With `-` for INODE nothing is mounted, and FAKE itself is mapped.
+ *
+ * With a sixth argument, a public program, OVER is not covered at first. Each byte of stdin is then one of the acts of
+ * `act`, and "done" is the answer. An act that the kernel refuses does nothing. */
 #define _GNU_SOURCE
 #include <elf.h>
 #include <fcntl.h>
@@ -33,13 +36,88 @@ static void put(const char *path, const char *text)
 	close(fd);
 }
 
+static const char *over, *folder, *name;
+
+static const char *at(const char *last)
+{
+	static char paths[2][4096];
+	static int turn;
+	snprintf(paths[turn ^= 1], sizeof paths[0], "%s/x%s%s", over, *last ? "/" : "", last);
+	return paths[turn];
+}
+
+/* What the owner of a process can do to what it has mapped. */
+static void act(char what, char *code, unsigned long size, unsigned long offset, int fake, int open_program)
+{
+	const int prot = PROT_READ | PROT_EXEC, flags = MAP_PRIVATE | MAP_FIXED;
+	char path[4096];
+	switch (what) {
+	case 'o': /* cover the folder by one where the name leads elsewhere */
+		if (mount("tmpfs", over, "tmpfs", 0, "mode=0755") == 0 && symlink(folder, at("")) < 0)
+			perror("symlink");
+		break;
+	case 'b': /* cover it by the private folder itself */
+		mount(folder, at(""), NULL, MS_BIND, NULL);
+		break;
+	case 'u':
+		umount2(at(""), MNT_DETACH);
+		umount2(over, MNT_DETACH);
+		break;
+	case 'r':
+		rename(at(name), at("moved"));
+		break;
+	case 'R':
+		rename(at("moved"), at(name));
+		break;
+	case 'l':
+		snprintf(path, sizeof path, "%s/%s", folder, name);
+		if (rename(at(name), at("moved")) == 0 && symlink(path, at(name)) < 0)
+			perror("symlink");
+		break;
+	case 'h':
+		link(at("moved"), at(name));
+		break;
+	case 'c':
+		fchmod(fake, 0);
+		break;
+	case 'C':
+		fchmod(fake, 0755);
+		break;
+	case 't':
+		ftruncate(fake, PAGE);
+		break;
+	case 'p': /* another program where the code was */
+		mmap(code, size, prot, flags, open_program, offset);
+		break;
+	case 'f':
+		mmap(code, size, prot, flags, fake, offset);
+		break;
+	case 'w':
+		if (mprotect(code, PAGE, PROT_READ | PROT_WRITE) == 0) {
+			code[64] ^= 1;
+			mprotect(code, PAGE, prot);
+		}
+		break;
+	case 'm':
+		munmap(code, size);
+		break;
+	case 'n':
+		unshare(CLONE_NEWNS);
+		break;
+	case 'j':
+		chroot(over);
+		break;
+	}
+}
+
 int main(int argc, char **argv)
 {
 	char path[4096], text[64], byte;
 	static char bytes[1 << 16];
-	need(argc == 6, "five arguments");
-	const char *over = argv[3], *folder = argv[4], *name = argv[5];
+	need(argc == 6 || argc == 7, "five or six arguments");
+	over = argv[3], folder = argv[4], name = argv[5];
 	int fake = open(argv[1], O_RDONLY), fd = fake;
+	int open_program = argc == 7 ? open(argv[6], O_RDONLY) : -1;
 	need(fake >= 0, argv[1]);
 	if (strcmp(argv[2], "-")) {
 		unsigned long wanted = strtoul(argv[2], NULL, 10);
@@ -66,37 +144,41 @@ int main(int argc, char **argv)
 		}
 		for (ssize_t got; (got = read(fake, bytes, sizeof bytes)) > 0;)
 			need(write(fd, bytes, got) == got, "write");
-		close(fd);
-		fd = open(path, O_RDONLY);
-		need(fd >= 0, path);
+		if (argc == 6) {
+			close(fd);
+			fd = open(path, O_RDONLY);
+			need(fd >= 0, path);
+		}
 	}
 	Elf64_Ehdr head;
 	Elf64_Phdr load[16];
 	need(pread(fd, &head, sizeof head, 0) == sizeof head && head.e_phnum <= 16, "headers");
 	need(pread(fd, load, head.e_phnum * sizeof *load, head.e_phoff) > 0, "headers");
 	char *code = NULL;
-	unsigned long size = 0;
+	unsigned long size = 0, offset = 0;
 	for (int i = 0; i < head.e_phnum; i++) {
 		if (load[i].p_type != PT_LOAD)
 			continue;
 		unsigned long within = load[i].p_vaddr % PAGE;
 		int prot = (load[i].p_flags & PF_R ? PROT_READ : 0) | (load[i].p_flags & PF_W ? PROT_WRITE : 0) |
 			   (load[i].p_flags & PF_X ? PROT_EXEC : 0);
-		char *at = mmap((void *)(load[i].p_vaddr - within), load[i].p_filesz + within, prot,
+		char *here = mmap((void *)(load[i].p_vaddr - within), load[i].p_filesz + within, prot,
 				MAP_PRIVATE | MAP_FIXED_NOREPLACE, fd, load[i].p_offset - within);
-		need(at != MAP_FAILED, "mmap");
+		need(here != MAP_FAILED, "mmap");
 		if (load[i].p_flags & PF_X)
-			code = at, size = load[i].p_filesz;
+			code = here, size = load[i].p_filesz, offset = load[i].p_offset - within;
 	}
-	if (strcmp(argv[2], "-")) {
-		need(mount("tmpfs", over, "tmpfs", 0, "mode=0755") == 0, "mount");
-		snprintf(path, sizeof path, "%s/x", over);
-		need(symlink(folder, path) == 0, path);
-	}
+	if (strcmp(argv[2], "-") && argc == 6)
+		act('o', NULL, 0, 0, -1, -1);
 	puts("ready");
 	fflush(stdout);
-	while (read(0, &byte, 1) > 0)
-		;
+	while (read(0, &byte, 1) > 0) {
+		act(byte, code, size, offset, fd, open_program);
+		puts("done");
+		fflush(stdout);
+	}
+	if (argc == 7)
+		return 0;
 	/* Nobody writes to these pages but the tracer: the memory has another content than the compiler can know. */
 	volatile char *seen = code;
 	unsigned long got = 0;

@@ -9,12 +9,12 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::time::Duration;
 
 /// After this time a file counts as settled: a later change gives it another time.
-const SETTLED: Duration = Duration::from_secs(5);
+pub(super) const SETTLED: Duration = Duration::from_secs(5);
 /// `setpriv` with which a command runs as the user nobody.
-const AS_NOBODY: [&str; 4] = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+pub(super) const AS_NOBODY: [&str; 4] = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
 
 /// Makes a copy of a program of which a user knows all but the code from the third MB on.
-fn known_part(program: &Path, to: &Path) {
+pub(super) fn known_part(program: &Path, to: &Path) {
     let bytes = fs::read(program).expect("the program");
     fs::write(to, &bytes).expect("a copy");
     let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes")) as usize;

@@ -55,7 +55,7 @@ first=$(entries)
 case $first in *' 444') echo public;; esac
 systemctl restart hugelift-attach@served
 systemctl is-active hugelift-attach@served
-[ "$first" = "$(entries)" ] && echo survives a restart
+[ -n "$first" ] && [ "$first" = "$(entries)" ] && echo survives a restart
 systemctl stop hugelift-attach@served served
 ./hugelift run --backing shared --report report ./served < /dev/null > out
 grep -q 'wrong [1-9]' out && echo wrong code
