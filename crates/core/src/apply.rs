@@ -2,11 +2,12 @@
 //! Carries out a [`Plan`] on any [`Target`]: each span by its first attempt that works. A failed
 //! attempt is undone before the next is tried.
 
-use crate::addr::{Addr, Range};
+use crate::addr::Range;
 use crate::maps::Prot;
 use crate::plan::{Attempt, Plan, Span, Step};
 use crate::policy::Backing;
-use crate::target::{Fault, FileHandle, Place, Source, Target};
+use crate::scratch::moved;
+use crate::target::{Fault, FileHandle, Place, Source, Target, put_back};
 
 mod stored;
 
@@ -17,7 +18,7 @@ pub struct Outcome {
     pub spans: Vec<SpanOutcome>,
     /// Why the target is gone or could not be restored.
     pub lost: Option<String>,
-    /// Scratch memory that could not be unmapped.
+    /// Scratch memory that is still mapped, as it could not be unmapped.
     pub leftovers: Vec<Range>,
 }
 
@@ -65,6 +66,9 @@ pub fn apply<T: Target>(target: &mut T, plan: &Plan) -> Outcome {
         lift_span(target, span, &mut result, &mut outcome);
         outcome.spans.push(result);
     }
+    if outcome.lost.is_none() {
+        outcome.leftovers = target.scratch().all().to_vec();
+    }
     outcome
 }
 
@@ -74,8 +78,7 @@ fn lift_span<T: Target>(target: &mut T, span: &Span, result: &mut SpanOutcome, o
         if result.lifted.is_some() || outcome.lost.is_some() {
             break;
         }
-        let leftovers = &mut outcome.leftovers;
-        let mut run = Run { target, span, undo: Vec::new(), file: None, lacking: None, leftovers };
+        let mut run = Run { target, span, undo: Vec::new(), file: None, lacking: None };
         let came = run.attempt(attempt).map(|()| run.lacking);
         outcome.record(result, attempt.backing, came);
     }
@@ -102,7 +105,8 @@ pub fn lifted<'a>(plan: &'a Plan, outcome: &'a Outcome) -> impl Iterator<Item = 
 
 /// What undoes a step.
 enum Undo {
-    Unmap(Range),
+    /// Releases what of a range was mapped and has not moved.
+    Release(Range),
     Close(FileHandle),
     /// Removes the memory policy of a span that stays in place: it had none.
     Unbind(Range),
@@ -116,7 +120,6 @@ struct Run<'a, T> {
     file: Option<FileHandle>,
     /// The fault that says how many huge pages were not available.
     lacking: Option<Fault>,
-    leftovers: &'a mut Vec<Range>,
 }
 
 impl<T: Target> Run<'_, T> {
@@ -142,8 +145,8 @@ impl<T: Target> Run<'_, T> {
         match step {
             Step::Map { range, hugetlb } => {
                 let source = hugetlb.map_or(Source::Anonymous, Source::Hugetlb);
+                self.undo.push(Undo::Release(range));
                 self.target.mmap(range, Prot::RW, source, Place::Free)?;
-                self.undo.push(Undo::Unmap(range));
             }
             // The kernel reports an error where nothing has been touched yet: ignore it.
             Step::Collapse { range } => {
@@ -168,12 +171,12 @@ impl<T: Target> Run<'_, T> {
             }
             Step::MapFile { range } => {
                 let file = self.file()?;
+                self.undo.push(Undo::Release(range));
                 self.target.mmap(range, Prot::RW, Source::Shared(file), Place::Free)?;
-                self.undo.push(Undo::Unmap(range));
             }
             Step::MapStored(copy) => {
+                self.undo.push(Undo::Release(copy.range));
                 self.target.map_stored(&[copy]).into_iter().collect::<Result<(), Fault>>()?;
-                self.undo.push(Undo::Unmap(copy.range));
             }
             Step::Copy { from, to } => self.target.copy(from, to)?,
             Step::Protect { range, prot } => self.target.mprotect(range, prot)?,
@@ -182,14 +185,12 @@ impl<T: Target> Run<'_, T> {
                     self.rescue_moved(&fault, from)?;
                     return Err(fault);
                 }
-                // The scratch range has moved away.
-                self.undo.retain(|u| !matches!(u, Undo::Unmap(r) if *r == from));
             }
             Step::Replace { range, prot, scratch } => {
                 let file = self.file()?;
                 if let Err(fault) = self.target.mmap(range, prot, Source::Private(file, 0), Place::Over) {
-                    if !matches!(fault, Fault::Lost(_)) {
-                        self.rescue(scratch)?;
+                    if matches!(fault, Fault::Call { .. }) {
+                        self.rescue(Range::sized(scratch, range.len()).unwrap_or_default(), range)?;
                     }
                     return Err(fault);
                 }
@@ -224,60 +225,33 @@ impl<T: Target> Run<'_, T> {
         self.file.ok_or_else(|| Fault::Lost("the plan maps a file before it makes one".into()))
     }
 
-    /// Restores the span after a failed `mremap(MREMAP_FIXED)`, if it is unmapped. The call usually
-    /// leaves its destination alone, but the kernel unmaps the destination before it allocates its own
-    /// records, and that may fail. mprotect(2) with the span's own protection tests this: it fails where
-    /// nothing is mapped, and otherwise changes nothing.
+    /// Restores what a failed move of `copy` over the span may have unmapped: the piece that did not move.
     fn rescue_moved(&mut self, fault: &Fault, copy: Range) -> Result<(), Fault> {
-        // With ESTALE the target made no call: something else is mapped there by now, which must stay as it is.
-        const ESTALE: i32 = 116;
-        if matches!(fault, Fault::Lost(_) | Fault::Kept(_) | Fault::Call { errno: ESTALE, .. }) {
-            return Ok(());
+        let Fault::Call { range: piece, .. } = *fault else { return Ok(()) };
+        match moved(piece, copy, self.span.range.start) {
+            Some(over) if copy.covers(piece) => self.rescue(piece, over),
+            _ => Ok(()),
         }
-        let prot = self.span.prot;
-        for held in self.span.held.clone() {
-            match self.target.mprotect(held, prot) {
-                Err(Fault::Call { .. }) => return self.rescue(copy.start),
-                other => other?,
-            }
-        }
-        Ok(())
     }
 
-    /// Restores the span after a failed `MAP_FIXED` has unmapped it: copies its bytes back from
-    /// `scratch`, to base pages, with the protection that they had.
-    fn rescue(&mut self, scratch: Addr) -> Result<(), Fault> {
-        let Span { range, prot, .. } = *self.span;
-        for held in self.span.held.clone() {
-            let at = Addr(scratch.0 + (held.start.0 - range.start.0));
-            let copy = Range::sized(at, held.len()).unwrap_or_default();
-            self.target
-                .mmap(held, Prot::RW, Source::Anonymous, Place::Over)
-                .and_then(|()| self.target.copy(copy, held.start))
-                .and_then(|()| self.target.mprotect(held, prot))
-                .map_err(|fault| {
-                    Fault::Lost(format!("{held} is unmapped and could not be restored: {fault}"))
-                })?;
-        }
-        Ok(())
+    /// Restores what a failed call has unmapped of `over`, with the bytes of `copy` and the protection that they had.
+    fn rescue(&mut self, copy: Range, over: Range) -> Result<(), Fault> {
+        put_back(self.target, copy, over.start, &self.span.held, self.span.prot)
     }
 
     fn unwind(&mut self) -> Result<(), Fault> {
         while let Some(undo) = self.undo.pop() {
             // A second try, as the kernel may have been short of memory for a moment.
             let mut again = || match undo {
-                Undo::Unmap(range) => self.target.munmap(range),
+                Undo::Release(range) => self.target.release(range),
                 Undo::Close(file) => self.target.close(file),
                 Undo::Unbind(range) => self.target.bind(range, None),
             };
             match again().or_else(|_| again()) {
                 Ok(()) => {}
                 Err(Fault::Lost(why)) => return Err(Fault::Lost(why)),
-                Err(_) => {
-                    if let Undo::Unmap(range) = undo {
-                        self.leftovers.push(range);
-                    }
-                }
+                // What is left of a copy is still in the list of the target.
+                Err(_) => {}
             }
         }
         Ok(())

@@ -45,6 +45,7 @@ pub mod record;
 pub mod relocate;
 pub mod report;
 pub mod restore;
+pub mod scratch;
 pub mod seccomp;
 pub mod separate;
 pub mod skip;

@@ -99,6 +99,17 @@ impl Mapping {
         self.file.inode != 0
     }
 
+    /// Returns whether `now` is this very mapping, as a process shows it at another time: with the same addresses, the
+    /// same protection, and the same bytes of the same file. Its path does not count: a file may be renamed or removed
+    /// while it is mapped. Neither does [`Prot::bti`], which the list of mappings does not show.
+    pub fn is_same_as(&self, now: &Mapping) -> bool {
+        let access = |prot: Prot| (prot.read, prot.write, prot.exec);
+        let bytes = |m: &Mapping| (m.file, if m.is_file() { m.offset } else { 0 });
+        (self.range, self.shared) == (now.range, now.shared)
+            && access(self.prot) == access(now.prot)
+            && bytes(self) == bytes(now)
+    }
+
     /// Returns whether `next` continues it: at the next address, with the same protection, the next bytes of the
     /// same file. The kernel does not join two such mappings if one has pages of its own.
     pub fn is_continued_by(&self, next: &Mapping) -> bool {
@@ -296,6 +307,32 @@ mod tests {
         assert!(maps[2].is_named("[vdso]"));
         assert!(maps[3].deleted && maps[3].shared && maps[3].path == Path::new("/tmp/x\ny"));
         assert_eq!(maps[3].file, FileId { major: 0x103, minor: 2, inode: 77 });
+    }
+
+    /// Each field that the program can change tells two mappings apart; what others can change does not.
+    #[test]
+    fn the_same_mapping_has_the_same_protection_and_bytes() {
+        let all = parse_maps(REAL).unwrap();
+        let (code, bss) = (&all[0], &all[1]);
+        let renamed = Mapping { path: "/usr/bin/b".into(), deleted: true, ..code.clone() };
+        let guarded = Mapping { prot: Prot { bti: true, ..code.prot }, ..code.clone() };
+        assert!(code.is_same_as(&renamed) && code.is_same_as(&guarded) && guarded.is_same_as(code));
+        // The kernel may say any offset of anonymous memory.
+        assert!(bss.is_same_as(&Mapping { offset: 0x1000, ..bss.clone() }));
+        let end = Addr(code.range.end.0 + 0x1000);
+        for other in [
+            Mapping { prot: Prot { write: true, ..code.prot }, ..code.clone() },
+            Mapping { prot: Prot::RX, ..code.clone() },
+            Mapping { prot: Prot::NONE, ..code.clone() },
+            Mapping { range: Range { end, ..code.range }, ..code.clone() },
+            Mapping { shared: true, ..code.clone() },
+            Mapping { offset: 0x1000, ..code.clone() },
+            Mapping { file: FileId { inode: 132, ..code.file }, ..code.clone() },
+            Mapping { file: FileId { minor: 1, ..code.file }, ..code.clone() },
+            Mapping { file: FileId::default(), ..code.clone() },
+        ] {
+            assert!(!code.is_same_as(&other) && !other.is_same_as(code), "{other:?}");
+        }
     }
 
     #[test]

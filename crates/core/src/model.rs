@@ -8,6 +8,7 @@
 
 use crate::addr::{Addr, PageSize, Range};
 use crate::maps::Prot;
+use crate::scratch::Scratch;
 use crate::snapshot::{Snapshot, ThpOff};
 use crate::target::{Fault, FileHandle, MapStored, Place, Source, Target};
 use std::collections::BTreeMap;
@@ -99,6 +100,8 @@ pub struct Model {
     /// Bytes of every range that are not huge though they should be: memory is fragmented.
     pub scarce: u64,
     space: Runs<Memory>,
+    /// What was mapped for a lift and is still there.
+    scratch: Scratch,
     stores: BTreeMap<usize, Store>,
     next_store: usize,
     files: BTreeMap<i32, File>,
@@ -120,6 +123,12 @@ pub struct Model {
     pub failed_move_unmaps: bool,
     /// Each `mremap` leaves the bytes where they are ([`Fault::Kept`]), as a running process may.
     pub keeps: bool,
+    /// Bytes that one call moves: a running process is changed piece by piece.
+    pub piece: u64,
+    /// The program runs: as soon as scratch memory has moved away or was unmapped, it maps memory of its own there.
+    pub takes_holes: bool,
+    /// What it has mapped so.
+    pub taken: Vec<Range>,
     /// Calls made so far.
     pub calls: usize,
     /// The call (counted from 0) that fails, with its errno.
@@ -155,6 +164,7 @@ impl Model {
         let mut model = Model {
             scarce: 0,
             space: Runs::default(),
+            scratch: Scratch::default(),
             stores: BTreeMap::from([(ORIGINAL, Store::default())]),
             next_store: ORIGINAL + 1,
             files: BTreeMap::new(),
@@ -169,6 +179,9 @@ impl Model {
             moves_hugetlb: machine.moves_hugetlb,
             failed_move_unmaps: false,
             keeps: false,
+            piece: u64::MAX,
+            takes_holes: false,
+            taken: Vec::new(),
             calls: 0,
             fail_at: None,
             fail_on: false,
@@ -357,6 +370,32 @@ impl Model {
             }
             used
         });
+    }
+
+    /// Takes what has moved away or was unmapped out of the scratch memory. The program may map its own there.
+    fn give_up(&mut self, range: Range) {
+        self.scratch.give_up(range);
+        if self.takes_holes {
+            let store = self.new_store();
+            let offset = range.start.0;
+            let (prot, behind) = (Prot::RW, Behind::Anonymous { advised: false });
+            let memory =
+                Memory { prot, behind, store, offset, resident: true, copy_on_write: false, bound: false };
+            self.space.insert(range, memory);
+            self.write(store, range, Content::Original(range.start.0));
+            self.taken.push(range);
+        }
+    }
+
+    /// Returns whether the program has all that it has mapped itself.
+    pub fn has_taken(&self) -> bool {
+        let is_own = |(range, memory): (Range, Memory)| {
+            memory.prot == Prot::RW
+                && self.contents(range, memory) == [(range, Content::Original(range.start.0))]
+        };
+        let has =
+            |range: &Range| self.space.cover(*range) && self.space.within(*range).into_iter().all(is_own);
+        self.taken.iter().all(has)
     }
 
     /// Counts the call, and makes it fail if it was chosen to fail.

@@ -115,6 +115,8 @@ pub trait ExecStopped: Target {
     /// and `distance` bytes lower, where nothing may be mapped. One may fail without the others; after
     /// [`Fault::Lost`] no other is tried.
     fn map_image(&mut self, pieces: &[Mapping], distance: u64) -> Vec<Result<(), Fault>>;
+    /// munmap(2). Nothing of the program runs, so what is at these addresses is known.
+    fn munmap(&mut self, range: Range) -> Result<(), Fault>;
     /// Copies the bytes of `from` to `to`; writes nothing if they are the same already.
     fn equalize(&mut self, from: Range, to: Addr) -> Result<(), Fault>;
     /// Returns whether the mappings `distance` bytes below `pieces` are the same as these.

@@ -4,6 +4,7 @@
 use crate::addr::{Addr, PageSize, Range, human_bytes};
 use crate::maps::Prot;
 use crate::placement::Placement;
+use crate::scratch::{Scratch, moved};
 use std::fmt;
 
 /// What new memory is made of.
@@ -40,8 +41,10 @@ pub struct FileHandle(pub i32);
 /// Whether a mapping may replace what is there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Place {
-    /// Only where nothing is mapped (`MAP_FIXED_NOREPLACE`).
+    /// Only where nothing is mapped (`MAP_FIXED_NOREPLACE`): scratch memory.
     Free,
+    /// Only where nothing is mapped, as memory of the program: a failed call has unmapped what was there.
+    Back,
     /// Over what is mapped (`MAP_FIXED`).
     Over,
 }
@@ -123,20 +126,25 @@ impl std::error::Error for Fault {}
 
 /// A process whose address space can be changed: a process under ptrace, the calling one, or a
 /// [`Model`](crate::model::Model) in memory. Each method makes one system call, or one for each element
-/// of its list.
+/// of its list or each piece of its range.
 ///
 /// # Errors
-/// All methods return [`Fault`]. The target is then unchanged, with two exceptions: after
-/// [`Fault::Lost`] nothing is known of it, and a failed [`Target::mmap`] with [`Place::Over`] or a
-/// failed [`Target::mremap`] may have unmapped what it was to replace (as Linux does).
+/// All methods return [`Fault`]. The target is then unchanged, with three exceptions: after
+/// [`Fault::Lost`] nothing is known of it; a failed [`Target::mmap`] with [`Place::Over`] or a
+/// failed [`Target::mremap`] may have unmapped what it was to replace (as Linux does), which [`put_back`] maps again; and
+/// a part of what was to be mapped or moved may be mapped or may have moved, as [`Target::scratch`] says.
 pub trait Target {
     /// Maps `range` with `prot`, at exactly this address.
     fn mmap(&mut self, range: Range, prot: Prot, source: Source, place: Place) -> Result<(), Fault>;
-    /// munmap(2).
-    fn munmap(&mut self, range: Range) -> Result<(), Fault>;
+    /// Returns the memory that was mapped in it with [`Place::Free`] or by [`Target::map_stored`], less what has moved
+    /// away or was released.
+    fn scratch(&self) -> &Scratch;
+    /// Unmaps what of `range` is scratch memory (munmap(2)).
+    fn release(&mut self, range: Range) -> Result<(), Fault>;
     /// mprotect(2).
     fn mprotect(&mut self, range: Range, prot: Prot) -> Result<(), Fault>;
-    /// mremap(2) with `MREMAP_FIXED`: moves `from`, pages and all, over what is at `to`.
+    /// mremap(2) with `MREMAP_FIXED`: moves `from`, pages and all, over what is at `to`, maybe piece by piece. The
+    /// addresses of [`Fault::Call`] are those of the piece that did not move.
     fn mremap(&mut self, from: Range, to: Addr) -> Result<(), Fault>;
     /// madvise(2) with `MADV_HUGEPAGE`.
     fn advise_huge(&mut self, range: Range) -> Result<(), Fault>;
@@ -164,4 +172,33 @@ pub trait Target {
     fn move_all(&mut self, moves: &[(Range, Addr)]) -> Vec<Result<(), Fault>>;
     /// close(2).
     fn close(&mut self, file: FileHandle) -> Result<(), Fault>;
+}
+
+/// Maps memory again that a failed call has unmapped: at `to`, where the bytes of `copy` were to go, with these bytes and
+/// this protection, on base pages. If all is still mapped there, nothing is changed: the call usually leaves its
+/// destination alone, but the kernel unmaps the destination before it allocates its own records, and that may fail.
+///
+/// # Errors
+/// [`Fault::Lost`]: it is not known to be mapped.
+pub fn put_back<T: Target + ?Sized>(
+    target: &mut T,
+    copy: Range,
+    to: Addr,
+    held: &[Range],
+    prot: Prot,
+) -> Result<(), Fault> {
+    const EEXIST: i32 = 17;
+    let over = moved(copy, copy, to).unwrap_or_default();
+    for here in held.iter().filter_map(|held| held.intersect(over)) {
+        let from = moved(here, over, copy.start).unwrap_or_default();
+        let mapped = match target.mmap(here, Prot::RW, Source::Anonymous, Place::Back) {
+            Err(Fault::Call { errno: EEXIST, .. }) => continue,
+            mapped => mapped,
+        };
+        mapped
+            .and_then(|()| target.copy(from, here.start))
+            .and_then(|()| target.mprotect(here, prot))
+            .map_err(|fault| Fault::Lost(format!("{here} is unmapped and could not be restored: {fault}")))?;
+    }
+    Ok(())
 }

@@ -31,8 +31,8 @@ pub(super) fn lift<T: Target>(
     let copies: Vec<MapStored> = wanted.iter().map(|(.., copy)| *copy).collect();
     let mut sound = Vec::new();
     for ((index, span, copy), mapped) in wanted.into_iter().zip(target.map_stored(&copies)) {
-        let mut run = scratch(target, span, copy.range, outcome);
-        match mapped.and_then(|()| run.check(copy.range)) {
+        let mut run = scratch(target, span, copy.range);
+        match mapped.or_else(|fault| run.drop_copy(fault)).and_then(|()| run.check(copy.range)) {
             Ok(lacking) => sound.push((index, span, copy.range, lacking)),
             Err(fault) => outcome.record(results.entry(index).or_default(), Backing::Shared, Err(fault)),
         }
@@ -43,7 +43,7 @@ pub(super) fn lift<T: Target>(
     let moves: Vec<(Range, Addr)> =
         sound.iter().map(|(_, span, copy, _)| (*copy, span.range.start)).collect();
     for ((index, span, copy, lacking), moved) in sound.into_iter().zip(target.move_all(&moves)) {
-        let mut run = scratch(target, span, copy, outcome);
+        let mut run = scratch(target, span, copy);
         let came = moved.or_else(|fault| run.give_up(fault, copy)).map(|()| lacking);
         outcome.record(results.entry(index).or_default(), Backing::Shared, came);
     }
@@ -59,14 +59,9 @@ fn copy_of(span: &Span) -> Option<MapStored> {
 }
 
 /// Returns an attempt in progress whose copy is mapped and is unmapped if the attempt fails.
-fn scratch<'a, T: Target>(
-    target: &'a mut T,
-    span: &'a Span,
-    copy: Range,
-    outcome: &'a mut Outcome,
-) -> Run<'a, T> {
-    let undo = vec![Undo::Unmap(copy)];
-    Run { target, span, undo, file: None, lacking: None, leftovers: &mut outcome.leftovers }
+fn scratch<'a, T: Target>(target: &'a mut T, span: &'a Span, copy: Range) -> Run<'a, T> {
+    let undo = vec![Undo::Release(copy)];
+    Run { target, span, undo, file: None, lacking: None }
 }
 
 impl<T: Target> Run<'_, T> {

@@ -74,10 +74,14 @@ impl ExecStopped for Model {
                 opened.clone()?;
                 self.map_file(range, piece.prot, piece.offset)
             } else {
-                self.mmap(range, piece.prot, Source::Anonymous, Place::Free)
+                self.mmap(range, piece.prot, Source::Anonymous, Place::Back)
             }
         };
         pieces.iter().map(map).collect()
+    }
+
+    fn munmap(&mut self, range: Range) -> Result<(), Fault> {
+        self.unmap(range)
     }
 
     fn equalize(&mut self, from: Range, to: Addr) -> Result<(), Fault> {

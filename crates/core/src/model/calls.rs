@@ -5,6 +5,7 @@ use super::{Behind, EBADF, EEXIST, EFAULT, EINVAL, ENOMEM, File, Memory, Model, 
 use crate::addr::{Addr, PageSize, Range};
 use crate::maps::Prot;
 use crate::placement::Placement;
+use crate::scratch::{Scratch, moved};
 use crate::target::{Fault, FileHandle, MapStored, Place, Source, Target};
 
 impl Target for Model {
@@ -20,26 +21,30 @@ impl Target for Model {
             self.sweep();
         }
         injected?;
-        if place == Place::Free && !self.space.within(range).is_empty() {
+        if place != Place::Over && !self.space.within(range).is_empty() {
             return fail(CALL, range, EEXIST);
         }
         let made = self.make(range, prot, source);
         if let Ok(memory) = made {
             self.space.insert(range, memory);
             self.saw_wx |= prot.is_wx();
+            if place == Place::Free {
+                self.scratch.add(range);
+            }
         }
         self.sweep();
         made.map(drop).or_else(|errno| fail(CALL, range, errno))
     }
 
-    fn munmap(&mut self, range: Range) -> Result<(), Fault> {
-        const CALL: &str = "munmap";
-        self.enter(CALL, range)?;
-        if !self.is_aligned(range) {
-            return fail(CALL, range, EINVAL);
+    fn scratch(&self) -> &Scratch {
+        &self.scratch
+    }
+
+    fn release(&mut self, range: Range) -> Result<(), Fault> {
+        for part in self.scratch.within(range) {
+            self.unmap(part)?;
+            self.give_up(part);
         }
-        self.space.remove(range);
-        self.sweep();
         Ok(())
     }
 
@@ -58,38 +63,13 @@ impl Target for Model {
     }
 
     fn mremap(&mut self, from: Range, to: Addr) -> Result<(), Fault> {
-        const CALL: &str = "mremap";
-        let injected = self.enter(CALL, from);
-        let Some(over) = Range::sized(to, from.len()) else { return fail(CALL, from, EINVAL) };
-        if injected.is_err() && self.failed_move_unmaps {
-            self.space.remove(over);
-            self.sweep();
+        let mut rest = from;
+        while !rest.is_empty() {
+            let piece = Range { end: rest.end.min(Addr(rest.start.0.saturating_add(self.piece))), ..rest };
+            let over = moved(piece, from, to).map_or(to, |over| over.start);
+            self.move_piece(piece, over)?;
+            rest.start = piece.end;
         }
-        injected?;
-        if self.keeps {
-            return Err(Fault::Kept("a thread waits".into()));
-        }
-        let parts = self.space.within(from);
-        let pages: Vec<PageSize> = parts
-            .iter()
-            .filter_map(|(_, m)| if let Behind::Hugetlb(page) = m.behind { Some(page) } else { None })
-            .collect();
-        if !self.is_aligned(from)
-            || !self.is_aligned(over)
-            || pages.iter().any(|page| !to.is_aligned(*page) || !self.moves_hugetlb)
-            || from.intersect(over).is_some()
-        {
-            return fail(CALL, from, EINVAL);
-        }
-        if !self.space.cover(from) {
-            return fail(CALL, from, EFAULT);
-        }
-        self.space.remove(from);
-        for (part, memory) in parts {
-            let start = Addr(to.0 + (part.start.0 - from.start.0));
-            self.space.insert(Range { start, end: Addr(start.0 + part.len()) }, memory);
-        }
-        self.sweep();
         Ok(())
     }
 
@@ -206,6 +186,59 @@ impl Target for Model {
         if self.files.remove(&file.0).is_none() {
             return fail(CALL, Range::default(), EBADF);
         }
+        self.sweep();
+        Ok(())
+    }
+}
+
+impl Model {
+    /// munmap(2)
+    pub(super) fn unmap(&mut self, range: Range) -> Result<(), Fault> {
+        const CALL: &str = "munmap";
+        self.enter(CALL, range)?;
+        if !self.is_aligned(range) {
+            return fail(CALL, range, EINVAL);
+        }
+        self.space.remove(range);
+        self.sweep();
+        Ok(())
+    }
+
+    /// mremap(2) with `MREMAP_FIXED`.
+    fn move_piece(&mut self, from: Range, to: Addr) -> Result<(), Fault> {
+        const CALL: &str = "mremap";
+        let injected = self.enter(CALL, from);
+        let Some(over) = Range::sized(to, from.len()) else { return fail(CALL, from, EINVAL) };
+        if injected.is_err() && self.failed_move_unmaps {
+            self.space.remove(over);
+            self.sweep();
+        }
+        injected?;
+        if self.keeps {
+            return Err(Fault::Kept("a thread waits".into()));
+        }
+        let parts = self.space.within(from);
+        let pages: Vec<PageSize> = parts
+            .iter()
+            .filter_map(|(_, m)| if let Behind::Hugetlb(page) = m.behind { Some(page) } else { None })
+            .collect();
+        if !self.is_aligned(from)
+            || !self.is_aligned(over)
+            || pages.iter().any(|page| !to.is_aligned(*page) || !self.moves_hugetlb)
+            || from.intersect(over).is_some()
+        {
+            return fail(CALL, from, EINVAL);
+        }
+        if !self.space.cover(from) {
+            return fail(CALL, from, EFAULT);
+        }
+        self.space.remove(from);
+        for (part, memory) in parts {
+            if let Some(there) = moved(part, from, to) {
+                self.space.insert(there, memory);
+            }
+        }
+        self.give_up(from);
         self.sweep();
         Ok(())
     }

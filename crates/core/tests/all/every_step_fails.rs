@@ -127,6 +127,11 @@ fn stocked(snapshot: &Snapshot) -> Snapshot {
 
 /// Returns what the program can see, without the zeros that outer spans have added.
 fn shown(case: &Case, model: &Model, outcome: &Outcome) -> Vec<(Range, Prot, Content)> {
+    model.visible_outside(&gaps(case, model, outcome))
+}
+
+/// Returns the zeros that outer spans have added.
+fn gaps(case: &Case, model: &Model, outcome: &Outcome) -> Vec<Range> {
     let mut gaps = Vec::new();
     for (span, result) in case.plan.spans.iter().zip(&outcome.spans) {
         for gap in span.gaps().into_iter().filter(|_| result.lifted.is_some()) {
@@ -134,7 +139,7 @@ fn shown(case: &Case, model: &Model, outcome: &Outcome) -> Vec<(Range, Prot, Con
             gaps.push(gap);
         }
     }
-    model.visible_outside(&gaps)
+    gaps
 }
 
 /// Returns the snapshot with a copy of every other part in the store.
@@ -298,6 +303,46 @@ fn every_call_may_fail_from_one_on() {
             assert!(at > 0 || case.plan.spans.is_empty(), "{}", case.name);
         }
     }
+}
+
+/// A running program maps memory of its own at once where a copy has been, and each call fails once, also in the middle
+/// of a move. What the program has mapped is never taken from it.
+#[test]
+fn holes_that_the_program_takes_are_its_own() {
+    let mut in_the_middle = 0;
+    for (program, record) in PROGRAMS {
+        for case in cases(program, record) {
+            let before = case.model.visible();
+            for (fail_on, failed_move_unmaps) in [(false, false), (false, true), (true, false)] {
+                for at in 0..usize::MAX {
+                    let mut model = case.model.clone();
+                    (model.takes_holes, model.piece) = (true, PageSize::MB2.bytes());
+                    (model.fail_at, model.fail_on) = (Some((at, ENOMEM)), fail_on);
+                    model.failed_move_unmaps = failed_move_unmaps;
+                    let outcome = apply(&mut model, &case.plan);
+                    let what = format!("{}: {:?}, call {at}: {outcome:?}", case.name, model.failed.first());
+                    assert!(model.has_taken(), "{what}: memory of the program is gone");
+                    let of_program =
+                        |left: &Range| model.taken.iter().any(|own| own.intersect(*left).is_some());
+                    assert!(!outcome.leftovers.iter().any(of_program), "{what}: it is said to be ours");
+                    if outcome.lost.is_none() {
+                        let mut others = [gaps(&case, &model, &outcome), outcome.leftovers.clone()].concat();
+                        others.extend(&model.taken);
+                        let visible = model.visible_outside(&others);
+                        assert!(visible == before, "{what}: the program sees a difference");
+                    }
+                    let is_done = |r: &Range| case.plan.spans.iter().any(|s| s.range.intersect(*r).is_some());
+                    assert!(!model.taken.iter().any(is_done), "{what}: a hole in a span");
+                    if model.failed.is_empty() {
+                        break;
+                    }
+                    let moves = outcome.spans.iter().flat_map(|s| &s.failures);
+                    in_the_middle += moves.filter(|(_, f)| f.to_string().starts_with("mremap")).count();
+                }
+            }
+        }
+    }
+    assert!(in_the_middle > 1000, "only {in_the_middle} moves failed");
 }
 
 /// The variants have the steps that their names say.

@@ -56,14 +56,55 @@ impl Query {
     }
 }
 
+/// The list of mappings of a process, which is open, so that a question takes one system call and no memory.
+#[derive(Debug)]
+pub struct Mappings {
+    process: Process,
+    maps: File,
+}
+
+impl Mappings {
+    /// Opens the list.
+    ///
+    /// # Errors
+    /// open(2): there is no such process; EACCES.
+    pub fn open(process: Process) -> io::Result<Mappings> {
+        Ok(Mappings { process, maps: File::open(process.path("maps"))? })
+    }
+
+    /// Returns whether the process still has exactly this mapping ([`Mapping::is_same_as`]). Before Linux 6.11 the whole
+    /// list is read, which takes longer, and memory.
+    pub fn has(&self, expected: &Mapping) -> bool {
+        match self.answers(expected) {
+            Some(answer) => answer,
+            None => {
+                let all = self.process.maps().unwrap_or_default();
+                all.iter().any(|now| expected.is_same_as(now))
+            }
+        }
+    }
+
+    /// The same, without any memory; `None` before Linux 6.11.
+    pub fn answers(&self, expected: &Mapping) -> Option<bool> {
+        match mapping_at(&self.maps, expected.range.start) {
+            Ok(now) => Some(expected.is_same_as(&now)),
+            Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => None,
+            Err(_) => Some(false),
+        }
+    }
+}
+
 /// Returns the mapping of process `pid` that holds `at`. It has no path, and nothing is said of
 /// [`Prot::bti`].
 ///
 /// # Errors
 /// ENOENT if nothing is mapped there or there is no such process; ENOTTY before Linux 6.11; EACCES.
 pub fn at(pid: i32, at: Addr) -> io::Result<Mapping> {
-    let maps = File::open(Process::of(pid).path("maps"))?;
-    let query = Query::ask(&maps, at, 0)?;
+    mapping_at(&File::open(Process::of(pid).path("maps"))?, at)
+}
+
+fn mapping_at(maps: &File, at: Addr) -> io::Result<Mapping> {
+    let query = Query::ask(maps, at, 0)?;
     let has = |flag: u64| query.vma_flags & flag != 0;
     let prot = Prot { read: has(READABLE), write: has(WRITABLE), exec: has(EXECUTABLE), bti: false };
     let range = Range::new(Addr(query.start), Addr(query.end));

@@ -4,7 +4,7 @@
 use crate::proc::memory;
 use crate::proc::procfs::{Auxv, Process};
 use crate::trace::batch::{Batch, BatchResults, CALL_BYTES, errno, fail};
-use crate::trace::calls::prot_bits;
+use crate::trace::calls::{Calls as _, prot_bits};
 use crate::trace::frame::DATA_BYTES;
 use crate::trace::remote::Remote;
 use hugelift_core::addr::{Addr, PageSize, Range};
@@ -115,12 +115,16 @@ impl ExecStopped for Remote {
             if errno(mapped).is_none()
                 && let Some(there) = Range::sized(Addr(mapped as u64), range.len())
             {
-                self.munmap(there)?;
+                self.unmap(there)?;
             }
             let (call, errno) = refused;
             Err(Fault::Call { call, range, errno })
         };
         pieces.iter().zip(mmaps).map(came).collect()
+    }
+
+    fn munmap(&mut self, range: Range) -> Result<(), Fault> {
+        self.unmap(range)
     }
 
     fn equalize(&mut self, from: Range, to: Addr) -> Result<(), Fault> {

@@ -12,6 +12,7 @@ use crate::trace::ptrace::Error;
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::maps::{POOL_FILE, Prot};
 use hugelift_core::placement::{Nodes, Placement};
+use hugelift_core::scratch::Scratch;
 use hugelift_core::target::{Fault, FileHandle, Place, Source};
 use std::io;
 
@@ -29,6 +30,9 @@ pub(crate) const CHUNK: usize = 256 << 10;
 pub(crate) trait Calls {
     /// Returns the process.
     fn pid(&self) -> i32;
+
+    /// Returns the memory of ours in the process.
+    fn scratch_mut(&mut self) -> &mut Scratch;
 
     /// Makes one system call in the process.
     ///
@@ -54,34 +58,36 @@ pub(crate) trait Calls {
 
     /// Does the work of `Target::mmap`.
     fn map(&mut self, range: Range, prot: Prot, source: Source, place: Place) -> Result<(), Fault> {
-        const PRIVATE_ANON: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        let (call, flags, fd, offset) = match source {
-            Source::Anonymous => ("mmap", PRIVATE_ANON, -1, 0),
-            Source::Hugetlb(page) => {
-                let size = (page.log2() as i32) << libc::MAP_HUGE_SHIFT;
-                ("mmap(MAP_HUGETLB)", PRIVATE_ANON | libc::MAP_HUGETLB | size, -1, 0)
+        let (call, (number, args)) = mmap_call(range, prot, source, place);
+        let got = self.call(call, range, number, args)?;
+        let mapped = Range::sized(Addr(got), range.len()).unwrap_or_default();
+        if mapped == range {
+            if place == Place::Free {
+                self.scratch_mut().add(range);
             }
-            Source::Shared(file) => ("mmap of a hugetlb file", libc::MAP_SHARED, file.0, 0),
-            Source::Private(file, offset) => ("mmap of a file", FILE_COPY, file.0, offset),
-        };
-        let fixed = match place {
-            Place::Free => libc::MAP_FIXED_NOREPLACE,
-            Place::Over => libc::MAP_FIXED,
-        };
-        let flags = (flags | fixed) as u64;
-        let args = [range.start.0, range.len(), prot_bits(prot), flags, fd as i64 as u64, offset];
-        let got = self.call(call, range, libc::SYS_mmap, args)?;
-        if got != range.start.0 {
-            // Kernels before 4.17 take the address as a hint.
-            if let Some(elsewhere) = Range::sized(Addr(got), range.len()) {
-                self.unmap(elsewhere)?;
-            }
-            return Err(Fault::Call { call, range, errno: libc::EEXIST });
+            return Ok(());
         }
-        Ok(())
+        // Kernels before 4.17 take the address as a hint.
+        self.scratch_mut().add(mapped);
+        self.release_all(mapped)?;
+        Err(Fault::Call { call, range, errno: libc::EEXIST })
     }
 
-    /// munmap(2)
+    /// Does the work of `Target::release`.
+    fn release_all(&mut self, range: Range) -> Result<(), Fault> {
+        let mut result = Ok(());
+        for part in self.scratch_mut().within(range) {
+            match self.unmap(part) {
+                Ok(()) => self.scratch_mut().give_up(part),
+                Err(lost @ Fault::Lost(_)) => return Err(lost),
+                // The others can be unmapped all the same.
+                Err(fault) => result = Err(fault),
+            }
+        }
+        result
+    }
+
+    /// munmap(2), of a range that is known to be ours.
     fn unmap(&mut self, range: Range) -> Result<(), Fault> {
         let args = [range.start.0, range.len(), 0, 0, 0, 0];
         self.call("munmap", range, libc::SYS_munmap, args).map(drop)
@@ -96,7 +102,9 @@ pub(crate) trait Calls {
     /// mremap(2) with `MREMAP_FIXED`.
     fn move_over(&mut self, from: Range, to: Addr) -> Result<(), Fault> {
         let (number, args) = mremap_call(from, to);
-        self.call("mremap", from, number, args).map(drop)
+        self.call("mremap", from, number, args)?;
+        self.scratch_mut().give_up(from);
+        Ok(())
     }
 
     /// mbind(2)
@@ -198,6 +206,27 @@ pub(crate) trait Calls {
         }
         Ok(())
     }
+}
+
+/// Returns an mmap(2), and what it is called.
+pub(crate) fn mmap_call(range: Range, prot: Prot, source: Source, place: Place) -> (&'static str, Call) {
+    const PRIVATE_ANON: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let (call, flags, fd, offset) = match source {
+        Source::Anonymous => ("mmap", PRIVATE_ANON, -1, 0),
+        Source::Hugetlb(page) => {
+            let size = (page.log2() as i32) << libc::MAP_HUGE_SHIFT;
+            ("mmap(MAP_HUGETLB)", PRIVATE_ANON | libc::MAP_HUGETLB | size, -1, 0)
+        }
+        Source::Shared(file) => ("mmap of a hugetlb file", libc::MAP_SHARED, file.0, 0),
+        Source::Private(file, offset) => ("mmap of a file", FILE_COPY, file.0, offset),
+    };
+    let fixed = match place {
+        Place::Free | Place::Back => libc::MAP_FIXED_NOREPLACE,
+        Place::Over => libc::MAP_FIXED,
+    };
+    let flags = (flags | fixed) as u64;
+    let args = [range.start.0, range.len(), prot_bits(prot), flags, fd as i64 as u64, offset];
+    (call, (libc::SYS_mmap, args))
 }
 
 /// Returns the mremap(2) that moves `from` over what is at `to`.

@@ -320,6 +320,20 @@ impl Lent {
     /// # Errors
     /// The thread has ended, or did not stop in time.
     pub fn call(&mut self, number: i64, args: [u64; 6]) -> Result<i64, Error> {
+        self.call_unless(number, args, &mut || None)
+    }
+
+    /// Makes one system call, unless `refuse` finds a reason against it: that is asked when the thread is in the kernel
+    /// and about to make the call. Returns what the call returned, or the negative errno of the reason.
+    ///
+    /// # Errors
+    /// The thread has ended, or did not stop in time.
+    pub(crate) fn call_unless(
+        &mut self,
+        number: i64,
+        args: [u64; 6],
+        refuse: &mut dyn FnMut() -> Option<i32>,
+    ) -> Result<i64, Error> {
         if let Some(filters) = &self.filters
             && let Err(refusal) = filter::check(filters, self.cave, number, &args)
         {
@@ -331,16 +345,28 @@ impl Lent {
         stopped.set_regs(&self.own.regs.at(self.cave, self.own.regs.sp()).with_syscall(number, args))?;
         let mut running = stopped.resume(Resume::Syscall, 0)?;
         let mut in_call = false;
+        let mut refused: Option<i32> = None;
         loop {
             let (stopped, stop) = running.wait_asking(self.asks)?;
             let signal = match stop {
                 Stop::Syscall if in_call => {
+                    if let Some(errno) = refused {
+                        self.stopped = Some(stopped);
+                        return Ok(i64::from(-errno));
+                    }
                     let result = stopped.regs()?.map_or(i64::from(-libc::EIO), |regs| regs.result());
                     self.stopped = Some(stopped);
                     return Ok(result);
                 }
                 Stop::Syscall => {
                     in_call = true;
+                    refused = refuse();
+                    if refused.is_some()
+                        && let Some(regs) = stopped.regs()?
+                    {
+                        // With these arguments no call that is made here does anything.
+                        stopped.set_regs(&regs.with_syscall(number, [0; 6]))?;
+                    }
                     0
                 }
                 // Only SIGSTOP can arrive here. It takes effect when the thread has been given back.

@@ -4,22 +4,22 @@
 //! copied from outside.
 
 mod data;
-pub(super) mod files;
+mod files;
 mod find;
 mod late;
 mod looks;
 mod others;
 mod region;
-mod relro;
+mod replace;
 mod urgent;
 mod writers;
 mod written;
 
 use crate::arch;
+use crate::proc::mapping::Mappings;
 use crate::proc::memory;
-use crate::proc::pagemap;
 use crate::proc::procfs::Process;
-use crate::trace::calls::{CHUNK, Calls, FILE_COPY, mremap_call, refused};
+use crate::trace::calls::{CHUNK, Calls, FILE_COPY, refused};
 use crate::trace::caves::Caves;
 use crate::trace::deadline::Deadline;
 use crate::trace::faultpoint;
@@ -28,10 +28,10 @@ use crate::trace::lent::{Lent, NotLent};
 use crate::trace::pass::Passage;
 use crate::trace::ptrace::{Error, Tid};
 use crate::trace::waits::Watch;
-use files::is_still_mapped;
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::maps::{Mapping, Prot};
 use hugelift_core::placement::Placement;
+use hugelift_core::scratch::Scratch;
 use hugelift_core::seccomp::Filters;
 use hugelift_core::target::{Fault, FileHandle, MapStored, Place, Source, Target};
 use nix::errno::Errno;
@@ -98,6 +98,10 @@ pub struct Live {
     /// `/proc/PID/mem`, opened before anything else: after execve(2) it reads nothing. It is locked, so that
     /// one hugelift at a time changes the process. Who may not trace the process cannot lock it.
     memory: Rc<Flock<File>>,
+    /// The list of its mappings.
+    mappings: Rc<Mappings>,
+    /// The memory of ours in it.
+    scratch: Scratch,
     /// The private mappings as the plan knows them, less what was replaced.
     planned: Vec<Mapping>,
     /// Memory that the program has written to, or writes to, and that may be replaced all the same.
@@ -153,11 +157,14 @@ impl Live {
         let (last, passage, stops) = (None, None, Stops::default());
         let watch = Watch::default();
         let memory = Rc::new(memory);
+        let mappings = Rc::new(Mappings::open(Process::of(pid)).map_err(os("read its mappings"))?);
         let is_lost = false;
         Ok(Live {
             pid,
             caves,
             memory,
+            mappings,
+            scratch: Scratch::default(),
             planned,
             written: Written::default(),
             data,
@@ -245,56 +252,6 @@ impl Live {
         self.memory.write_all_at(bytes, at.0)
     }
 
-    /// Moves a copy over what it is to replace, piece by piece: the kernel unmaps what was there in the same
-    /// call, for as long as there are pages.
-    fn replace(&mut self, from: Range, to: Addr) -> Result<(), Fault> {
-        if Range::sized(to, from.len()).is_some_and(|over| self.is_written(over)) {
-            return self.replace_written(from, to);
-        }
-        // A child that is forked from now on may inherit the copy.
-        self.inherit(from)?;
-        let mut done = 0;
-        while done < from.len() {
-            let start = Addr(from.start.0 + done);
-            let piece = Range { start, end: Addr((start.0 + self.piece).min(from.end.0)) };
-            self.replace_piece(piece, Addr(to.0 + done))?;
-            done += piece.len();
-        }
-        Ok(())
-    }
-
-    /// Moves one piece over what it is to replace, if that is still there. The check is made while the lent
-    /// thread is stopped, just before the call: another thread that has just closed a shared object leaves
-    /// its addresses to whatever is mapped next.
-    fn replace_piece(&mut self, from: Range, to: Addr) -> Result<(), Fault> {
-        let gone = |errno| Fault::Call { call: "mremap", range: from, errno };
-        let over = Range::sized(to, from.len()).ok_or_else(|| gone(libc::EINVAL))?;
-        let planned = self.planned.iter().find(|m| m.range.covers(over) && !m.prot.write);
-        let expected = planned.cloned().ok_or_else(|| gone(libc::ESTALE))?;
-        // Code that was written to since the snapshot, as by a debugger, is no longer what was copied. If it is not
-        // known whether it was, it stays.
-        let pid = self.pid;
-        let has_file = expected.is_file() && !expected.is_anonymous_hugetlb();
-        let is_written = || pagemap::is_written(pid, over).unwrap_or(true);
-        let (number, args) = mremap_call(from, to);
-        let made = self.borrow(|lent| {
-            if !is_still_mapped(pid, &expected) || has_file && is_written() {
-                return Ok(i64::from(-libc::ESTALE));
-            }
-            lent.call(number, args)
-        });
-        if let error @ ..0 = fault_of(made)? {
-            return Err(gone(-error as i32));
-        }
-        self.forget(over);
-        Ok(())
-    }
-
-    /// Lets children of fork(2) have a copy.
-    fn inherit(&mut self, copy: Range) -> Result<(), Fault> {
-        self.madvise("madvise(MADV_DOFORK)", copy, libc::MADV_DOFORK as u64)
-    }
-
     /// Takes what was replaced out of the planned mappings.
     fn forget(&mut self, over: Range) {
         let Some(index) = self.planned.iter().position(|m| m.range.covers(over)) else { return };
@@ -319,6 +276,10 @@ fn fault_of(made: Result<i64, NotLent>) -> Result<i64, Fault> {
 impl Calls for Live {
     fn pid(&self) -> i32 {
         self.pid
+    }
+
+    fn scratch_mut(&mut self) -> &mut Scratch {
+        &mut self.scratch
     }
 
     fn syscall(&mut self, number: i64, args: [u64; 6]) -> Result<i64, Error> {
@@ -348,17 +309,24 @@ impl Calls for Live {
 
 impl Target for Live {
     fn mmap(&mut self, range: Range, prot: Prot, source: Source, place: Place) -> Result<(), Fault> {
-        self.map(range, prot, source, place)?;
         match place {
-            Place::Over => Ok(()),
-            // A child that is forked while the copy is made would share its huge pages, which the next
-            // write then splits.
-            Place::Free => self.madvise("madvise(MADV_DONTFORK)", range, libc::MADV_DONTFORK as u64),
+            Place::Over => self.map_over(range, prot, source),
+            Place::Back => self.map(range, prot, source, place),
+            Place::Free => {
+                self.map(range, prot, source, place)?;
+                // A child that is forked while the copy is made would share its huge pages, which the next
+                // write then splits.
+                self.madvise("madvise(MADV_DONTFORK)", range, libc::MADV_DONTFORK as u64)
+            }
         }
     }
 
-    fn munmap(&mut self, range: Range) -> Result<(), Fault> {
-        self.unmap(range)
+    fn scratch(&self) -> &Scratch {
+        &self.scratch
+    }
+
+    fn release(&mut self, range: Range) -> Result<(), Fault> {
+        self.release_all(range)
     }
 
     fn mprotect(&mut self, range: Range, prot: Prot) -> Result<(), Fault> {

@@ -8,16 +8,17 @@
 //! Before a call that replaces a mapping, the mapping must still be the one of the plan, and the loader can
 //! unmap no object until the call has returned ([`super::loaded`]).
 
+use crate::proc::mapping::Mappings;
 use crate::proc::procfs::Process;
 use crate::proc::{memory, pagemap};
 use crate::trace::calls::{Calls, map_again, mremap_call, prot_bits, refused};
-use crate::trace::live::files::is_still_mapped;
 use crate::trace::loaded;
 use crate::trace::ptrace::Error;
 use crate::trace::restore::{Compare, NotPutBack, Remap};
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::maps::{Mapping, Prot};
 use hugelift_core::placement::Placement;
+use hugelift_core::scratch::Scratch;
 use hugelift_core::target::{Fault, FileHandle, MapStored, Place, Source, Target};
 use std::convert::Infallible;
 use std::fs::File;
@@ -35,7 +36,7 @@ const LONGEST_INSIDE: Duration = Duration::from_millis(300);
 /// Why a call was not made.
 #[derive(Debug)]
 enum NotMade<S> {
-    /// The look at what is mapped there found a reason.
+    /// The check of what is mapped there found a reason.
     Stopped(S),
     /// Something else is mapped there by now, or the code was written to, as by a debugger. All is as before.
     Changed,
@@ -71,6 +72,8 @@ pub struct Own {
     pid: i32,
     /// The private mappings as the plan knows them, less what was replaced.
     planned: Vec<Mapping>,
+    /// The memory of ours.
+    scratch: Scratch,
     /// Bytes that the next call's arguments point to.
     data: Vec<u8>,
     /// Files that [`Target::map_stored`] maps, by their index. They are closed with this structure.
@@ -82,7 +85,8 @@ impl Own {
     /// [`MapStored::entry`] counts.
     pub fn new(mappings: &[Mapping], files: Vec<File>) -> Own {
         let planned = mappings.iter().filter(|m| !m.shared).cloned().collect();
-        Own { pid: std::process::id().cast_signed(), planned, data: Vec::new(), files }
+        let (pid, scratch) = (std::process::id().cast_signed(), Scratch::default());
+        Own { pid, planned, scratch, data: Vec::new(), files }
     }
 
     /// Returns the mappings of the plan that `over` lies in; `None` if they do not cover it.
@@ -115,7 +119,9 @@ impl Own {
                 return Err(NotMade::Unheld);
             }
             let seen = loaded::unloads().ok_or(NotMade::Unheld)?;
-            if !expected.iter().all(|m| self.is_unchanged(m, over)) {
+            let mappings = Mappings::open(Process::OWN).map_err(|_| NotMade::Changed)?;
+            let is_unchanged = |m: &Mapping| mappings.has(m) && !self.is_written(m, over);
+            if !expected.iter().all(is_unchanged) {
                 return Err(NotMade::Changed);
             }
             if !is_inside {
@@ -126,13 +132,17 @@ impl Own {
             let made = loaded::hold(|unloads| {
                 (unloads == seen).then(|| {
                     if is_inside {
-                        check()?;
+                        check().map_err(NotMade::Stopped)?;
                     }
-                    Ok(call(&expected))
+                    // Another thread may have made it writable while it was looked at.
+                    match expected.iter().all(|m| mappings.answers(m).unwrap_or(true)) {
+                        true => Ok(call(&expected)),
+                        false => Err(NotMade::Changed),
+                    }
                 })
             });
             if let Some(done) = made.ok_or(NotMade::Unheld)? {
-                return done.map_err(NotMade::Stopped);
+                return done;
             }
         }
         Err(NotMade::Unheld)
@@ -179,18 +189,18 @@ impl Own {
             error @ ..0 if is_lost => Err(NotMade::Lost(-error as i32)),
             error @ ..0 => Err(NotMade::Refused(-error as i32)),
             _ => {
+                self.scratch.give_up(from);
                 self.forget(over);
                 Ok(())
             }
         }
     }
 
-    /// Returns whether a mapping is still there, and holds what was copied.
-    fn is_unchanged(&self, expected: &Mapping, over: Range) -> bool {
+    /// Returns whether a mapping of a file no longer holds the file's bytes, which were copied.
+    fn is_written(&self, expected: &Mapping, over: Range) -> bool {
         let has_file = expected.is_file() && !expected.is_anonymous_hugetlb() && !expected.prot.write;
         let here = expected.range.intersect(over).unwrap_or_default();
-        is_still_mapped(self.pid, expected)
-            && !(has_file && pagemap::is_written(self.pid, here).unwrap_or(true))
+        has_file && pagemap::is_written(self.pid, here).unwrap_or(true)
     }
 
     /// Takes what was replaced out of the mappings of the plan.
@@ -241,20 +251,19 @@ fn copy_by_kernel(pid: i32, from: Range, to: Addr) -> i64 {
 }
 
 /// Maps anew what a failed mremap(2) has unmapped of `over`, with the bytes of its copy, and returns whether all is as
-/// before. The call usually leaves its destination alone; mprotect(2) with the protection that is there fails where
-/// nothing is mapped.
+/// before. The call usually leaves its destination alone; msync(2) with MS_ASYNC fails where nothing is mapped, and does
+/// nothing else: another thread may have given the memory another protection by now, which it must keep.
 fn restored(pid: i32, copy: Range, over: Range, mappings: &[Mapping]) -> bool {
     const NEW: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
     mappings.iter().filter_map(|m| Some((m.range.intersect(over)?, prot_bits(m.prot)))).all(|(here, prot)| {
-        let protect = || syscall(libc::SYS_mprotect, [here.start.0, here.len(), prot, 0, 0, 0]) == 0;
-        if protect() {
+        if syscall(libc::SYS_msync, [here.start.0, here.len(), libc::MS_ASYNC as u64, 0, 0, 0]) == 0 {
             return true;
         }
         let from = Addr(copy.start.0 + (here.start.0 - over.start.0));
         let args = [here.start.0, here.len(), prot_bits(Prot::RW), NEW as u64, u64::MAX, 0];
         syscall(libc::SYS_mmap, args) as u64 == here.start.0
             && Range::sized(from, here.len()).is_some_and(|from| copy_by_kernel(pid, from, here.start) >= 0)
-            && protect()
+            && syscall(libc::SYS_mprotect, [here.start.0, here.len(), prot, 0, 0, 0]) == 0
     })
 }
 
@@ -273,6 +282,10 @@ fn without_signals<R>(work: impl FnOnce() -> R) -> R {
 impl Calls for Own {
     fn pid(&self) -> i32 {
         self.pid
+    }
+
+    fn scratch_mut(&mut self) -> &mut Scratch {
+        &mut self.scratch
     }
 
     fn syscall(&mut self, number: i64, args: [u64; 6]) -> Result<i64, Error> {
@@ -295,16 +308,15 @@ impl Target for Own {
         self.map(range, prot, source, place)?;
         // A child that another thread forks meanwhile would share its huge pages, which the next write then
         // splits.
-        let advised = self.madvise("madvise(MADV_DONTFORK)", range, libc::MADV_DONTFORK as u64);
-        if advised.is_err() {
-            // Whoever gets an error takes it that nothing was mapped.
-            self.unmap(range)?;
-        }
-        advised
+        self.madvise("madvise(MADV_DONTFORK)", range, libc::MADV_DONTFORK as u64)
     }
 
-    fn munmap(&mut self, range: Range) -> Result<(), Fault> {
-        self.unmap(range)
+    fn scratch(&self) -> &Scratch {
+        &self.scratch
+    }
+
+    fn release(&mut self, range: Range) -> Result<(), Fault> {
+        self.release_all(range)
     }
 
     fn mprotect(&mut self, range: Range, prot: Prot) -> Result<(), Fault> {
@@ -390,7 +402,11 @@ impl Remap for Own {
         let made = self.while_mapped(page, || Ok::<(), Infallible>(()), again);
         match made.map_err(|why| why.fault(CALL, page, |never| match never {}))? {
             error @ ..0 => Err(failed(-error as i32)),
-            at => Range::sized(Addr(at as u64), len).ok_or_else(|| failed(libc::EINVAL)),
+            at => {
+                let mapped = Range::sized(Addr(at as u64), len).ok_or_else(|| failed(libc::EINVAL))?;
+                self.scratch.add(mapped);
+                Ok(mapped)
+            }
         }
     }
 
@@ -416,6 +432,7 @@ impl Remap for Own {
         let at = self.call("mmap of a file", range, libc::SYS_mmap, args)?;
         let failed = Fault::Call { call: "mmap of a file", range, errno: libc::EINVAL };
         let mapped = Range::sized(Addr(at), len).ok_or(failed)?;
+        self.scratch.add(mapped);
         // If this fails, a child inherits pages of the file that it does not use.
         advise(mapped, libc::MADV_DONTFORK);
         Ok(mapped)

@@ -12,6 +12,7 @@ use crate::trace::ptrace::{Error, Stopped};
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::maps::Prot;
 use hugelift_core::placement::Placement;
+use hugelift_core::scratch::Scratch;
 use hugelift_core::target::{Fault, FileHandle, MapStored, Place, Source, Target};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -30,6 +31,8 @@ pub struct Remote {
     pub(crate) auxv_slots: AuxvSlots,
     /// Files of the store that may be opened in it.
     pub(crate) stored: Vec<File>,
+    /// The memory of ours in it.
+    pub(crate) scratch: Scratch,
     /// The SIGCONT by which it stopped itself at its entry point is still pending.
     pub(crate) has_own_sigcont: bool,
     /// The status when the target was stopped, if it was read.
@@ -47,6 +50,7 @@ impl Remote {
             restore_frame,
             auxv_slots: AuxvSlots::default(),
             stored: Vec::new(),
+            scratch: Scratch::default(),
             has_own_sigcont: false,
             foreign_sigurg: false,
             status: None,
@@ -151,6 +155,10 @@ impl Calls for Remote {
         self.pid
     }
 
+    fn scratch_mut(&mut self) -> &mut Scratch {
+        &mut self.scratch
+    }
+
     fn syscall(&mut self, number: i64, args: [u64; 6]) -> Result<i64, Error> {
         self.run_stub(&self.restore_frame.at(SYSCALL_AT).with_syscall(number, args))
     }
@@ -167,8 +175,12 @@ impl Target for Remote {
         self.map(range, prot, source, place)
     }
 
-    fn munmap(&mut self, range: Range) -> Result<(), Fault> {
-        self.unmap(range)
+    fn scratch(&self) -> &Scratch {
+        &self.scratch
+    }
+
+    fn release(&mut self, range: Range) -> Result<(), Fault> {
+        self.release_all(range)
     }
 
     fn mprotect(&mut self, range: Range, prot: Prot) -> Result<(), Fault> {

@@ -16,8 +16,9 @@ use hugelift_core::attribute::Attribute;
 use hugelift_core::maps::{Mapping, Prot};
 use hugelift_core::printable::Untrusted;
 use hugelift_core::restore::Replaced;
+use hugelift_core::scratch::moved;
 use hugelift_core::snapshot::{Object, Snapshot};
-use hugelift_core::target::{Fault, Target};
+use hugelift_core::target::{Fault, Target, put_back};
 use std::fs::File;
 use std::io;
 
@@ -130,13 +131,27 @@ fn restore_one(
     let mapped = map_file(target, process, snapshot, copy)?;
     let Err(why) = target.put_back(mapped, copy.range) else { return Ok(()) };
     let why = match why {
-        NotPutBack::Fault(lost @ Fault::Lost(_)) => return Err(lost.into()),
-        NotPutBack::Fault(fault) => fault.into(),
+        NotPutBack::Fault(fault) => {
+            if let Fault::Call { range: piece, .. } = fault
+                && let Some(over) = moved(piece, mapped, copy.range.start).filter(|_| mapped.covers(piece))
+            {
+                put_back(target, piece, over.start, &[copy.range], copy.prot)?;
+            }
+            fault.into()
+        }
         NotPutBack::Differs(at) => NotRestored::Differs { at, path: path() },
         NotPutBack::Unreadable(source) => NotRestored::File { path: path(), source },
     };
+    released(target, mapped, why)
+}
+
+/// Unmaps what is left of a mapping of the file, and returns why the copy stays.
+fn released(target: &mut impl Remap, mapped: Range, why: NotRestored) -> Result<(), NotRestored> {
+    if matches!(why, NotRestored::Fault(Fault::Lost(_))) {
+        return Err(why);
+    }
     // If this fails, memory that nothing uses stays mapped. Why the copy stays is worth more.
-    match target.munmap(mapped) {
+    match target.release(mapped) {
         Err(lost @ Fault::Lost(_)) => Err(lost.into()),
         _ => Err(why),
     }
@@ -156,10 +171,7 @@ fn map_file(
         if mapping.prot != copy.prot
             && let Err(fault) = target.mprotect(mapped, copy.prot)
         {
-            return match target.munmap(mapped) {
-                Err(lost @ Fault::Lost(_)) => Err(lost.into()),
-                _ => Err(fault.into()),
-            };
+            return released(target, mapped, fault.into()).map(|()| mapped);
         }
         return Ok(mapped);
     }

@@ -3,10 +3,10 @@
 
 use crate::proc::procfs::Process;
 use crate::trace::batch::{Batch, BatchResults, errno, fail};
-use crate::trace::calls::{FILE_COPY, mremap_call, prot_bits, refused};
+use crate::trace::calls::{Calls as _, FILE_COPY, mremap_call, prot_bits, refused};
 use crate::trace::remote::Remote;
 use hugelift_core::addr::{Addr, Range};
-use hugelift_core::target::{Fault, MapStored, Target};
+use hugelift_core::target::{Fault, MapStored};
 use nix::sys::stat::fstat;
 use std::os::fd::AsRawFd;
 
@@ -89,11 +89,13 @@ impl Remote {
             _ if !self.is_wanted(copy, calls, made) => failed(OPEN, Range::default(), libc::ESTALE),
             _ => Ok(()),
         };
-        if result.is_err()
-            && errno(mapped).is_none()
+        if errno(mapped).is_none()
             && let Some(range) = Range::sized(Addr(mapped as u64), copy.range.len())
         {
-            self.munmap(range)?;
+            self.scratch.add(range);
+            if result.is_err() {
+                self.release_all(range)?;
+            }
         }
         result
     }
@@ -119,7 +121,10 @@ impl Remote {
         };
         let result = |(n, (from, _)): (&usize, &(Range, Addr))| match errno(made.result(*n)) {
             Some(errno) => Err(Fault::Call { call: "mremap", range: *from, errno }),
-            None => Ok(()),
+            None => {
+                self.scratch.give_up(*from);
+                Ok(())
+            }
         };
         calls.iter().zip(moves).map(result).collect()
     }

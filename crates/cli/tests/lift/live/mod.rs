@@ -7,11 +7,13 @@ mod denied;
 mod execs;
 mod filtered;
 mod go;
+mod holes;
 mod hostile;
 mod killed;
 mod places;
 mod refused;
 mod rounds;
+mod writable;
 
 use crate::common::huge::{Piece, files, pieces};
 use crate::common::run::{PATIENCE, end_group, lines_of, spawn, wait};

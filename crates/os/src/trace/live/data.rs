@@ -24,7 +24,6 @@
 //! protection) would need every page to be write-protected while the program runs, which then pays a fault for
 //! each page that it writes to. Comparing a piece takes less time than the stop itself.
 
-use super::files::is_mapped_alike;
 use super::others::Others;
 use super::urgent::Urgent;
 use super::writers::Writers;
@@ -196,7 +195,7 @@ impl Live {
         if let Err(writer) = writers.still_none() {
             return Ok(Ok(Came::NotNow(writer.why)));
         }
-        if !is_mapped_alike(self.pid, expected) {
+        if !self.mappings.has(expected) {
             return Ok(Ok(Came::Never("it has another protection now, or is another mapping".into())));
         }
         let looked = began.elapsed();

@@ -2,15 +2,17 @@
 //! Maps files in a running process, and finds out what is mapped there.
 
 use super::{Live, fault_of};
+use crate::proc::mapped;
+use crate::proc::pagemap;
 use crate::proc::procfs::Process;
-use crate::proc::{mapped, mapping};
 use crate::trace::calls::{Calls as _, map_again, prot_bits, refused};
 use crate::trace::pass::Passage;
 use hugelift_core::addr::{Addr, Range};
-use hugelift_core::maps::{FileId, Mapping, Prot};
+use hugelift_core::maps::{FileId, Prot};
 use hugelift_core::target::{Fault, MapStored};
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
+use std::rc::Rc;
 
 impl Live {
     /// Maps `len` bytes of a file of [`Live::offer`] from `offset` on at an address of the kernel's
@@ -39,10 +41,25 @@ impl Live {
         const CALL: &str = "mremap(MREMAP_DONTUNMAP)";
         let failed = |errno: i64| Fault::Call { call: CALL, range: page, errno: -errno as i32 };
         let ahead = offset.checked_sub(page_offset).ok_or_else(|| failed(-i64::from(libc::EINVAL)))?;
-        let made = self.borrow(|lent| map_again(page, ahead, len, |number, args| lent.call(number, args)));
+        let expected = self.planned.iter().find(|m| m.range.covers(page)).cloned();
+        let expected = expected.ok_or_else(|| failed(-i64::from(libc::ESTALE)))?;
+        let (pid, mappings) = (self.pid, Rc::clone(&self.mappings));
+        // The pages of the mapping move, and it gets the file's pages again. What the program has written would be lost.
+        let is_other = || !mappings.has(&expected) || pagemap::is_written(pid, page).unwrap_or(true);
+        let mut is_first = true;
+        let made = self.borrow(|lent| {
+            map_again(page, ahead, len, |number, args| match std::mem::take(&mut is_first) {
+                true => lent.call_unless(number, args, &mut || is_other().then_some(libc::ESTALE)),
+                false => lent.call(number, args),
+            })
+        });
         match fault_of(made)? {
             error @ ..0 => Err(failed(error)),
-            at => Ok(Range::sized(Addr(at as u64), len).unwrap_or_default()),
+            at => {
+                let mapped = Range::sized(Addr(at as u64), len).unwrap_or_default();
+                self.scratch.add(mapped);
+                Ok(mapped)
+            }
         }
     }
 
@@ -82,10 +99,11 @@ impl Live {
         }
         // Another thread may have put another file at the descriptor meanwhile.
         let mapped = Range::sized(Addr(map as u64), range.len()).unwrap_or_default();
+        self.scratch.add(mapped);
         let is_wanted = file_of(self.pid, mapped).is_ok_and(|got| got == (wanted.dev(), wanted.ino()));
         let is_there = range.start.0 == 0 || mapped == range;
         if !is_there || !is_wanted {
-            self.unmap(mapped)?;
+            self.release_all(mapped)?;
             return Err(failed(OPEN, libc::ESTALE));
         }
         Ok(mapped)
@@ -107,45 +125,5 @@ fn file_of(pid: i32, range: Range) -> io::Result<(u64, u64)> {
             Ok((libc::makedev(major, minor), inode))
         }
         Err(error) => Err(error),
-    }
-}
-
-/// Returns whether a process still has exactly this mapping, with this protection. One mapping is asked for
-/// (`PROCMAP_QUERY`, Linux 6.11); before, the list of all tells, which takes longer.
-pub(super) fn is_mapped_alike(pid: i32, expected: &Mapping) -> bool {
-    match mapping::at(pid, expected.range.start) {
-        Ok(found) => {
-            let Mapping { range, prot, shared, offset, file, .. } = found;
-            let alike = (prot.read, prot.write, prot.exec)
-                == (expected.prot.read, expected.prot.write, expected.prot.exec);
-            let is_file = expected.is_file();
-            alike
-                && range == expected.range
-                && shared == expected.shared
-                && (file, if is_file { offset } else { 0 })
-                    == (expected.file, if is_file { expected.offset } else { 0 })
-        }
-        Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => is_listed(pid, expected),
-        Err(_) => false,
-    }
-}
-
-/// Returns whether `/proc/PID/maps` has exactly this line.
-fn is_listed(pid: i32, expected: &Mapping) -> bool {
-    let mappings = Process::of(pid).maps().unwrap_or_default();
-    mappings.iter().any(|m| m == expected)
-}
-
-/// Returns whether a process still has exactly this mapping. For anonymous memory, and without the right to
-/// read `map_files`, the list of all mappings tells, which takes longer.
-pub(in crate::trace) fn is_still_mapped(pid: i32, expected: &Mapping) -> bool {
-    if !expected.is_file() {
-        return is_listed(pid, expected);
-    }
-    match std::fs::read_link(Process::of(pid).map_file(expected.range)) {
-        Ok(path) if !expected.deleted => path == expected.path,
-        Ok(_) => true,
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => is_listed(pid, expected),
-        Err(_) => false,
     }
 }

@@ -85,6 +85,7 @@ impl Live {
         let part = |start: u64, len: u64| Range::sized(Addr(start), len).unwrap_or_default();
         let region = Region { code: part(at, len), word: part(at + len, PAGE) };
         self.written.region = Some(region);
+        self.scratch.add(Range { start: region.code.start, end: region.word.end });
         match self.protect(region.word, Prot::RW) {
             Ok(()) => Ok(Ok(region)),
             Err(fault) => {
@@ -97,7 +98,7 @@ impl Live {
     /// Unmaps the region, if nobody can be in it. Without a thread that could do so it stays for the next time.
     pub(super) fn unmap_region(&mut self) {
         let Some(Region { code, word }) = self.written.region else { return };
-        match self.unmap(Range { start: code.start, end: word.end }) {
+        match self.release_all(Range { start: code.start, end: word.end }) {
             Ok(()) => self.written.region = None,
             Err(why) => tracing::debug!(%why, "the code of stopped threads stays mapped"),
         }

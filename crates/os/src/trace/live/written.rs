@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Replaces memory that the program has written to, or writes to: RELRO (`relro`) and data (`data`). Its pages are
+//! Replaces memory that the program has written to, or writes to: RELRO (`replace`) and data (`data`). Its pages are
 //! no longer the file's, so its bytes are compared with the copy just before they are replaced.
 
 use super::Live;
 use super::looks::Looks;
 use super::region::Region;
+use super::replace::Evidence;
 use crate::machine::thp_page;
 use crate::proc::memory;
 use crate::trace::calls::refused;
@@ -106,17 +107,35 @@ impl Live {
     fn replace_written_piece(&mut self, from: Range, over: Range) -> Result<(), Fault> {
         let expected: Option<Mapping> = self.planned.iter().find(|m| m.range.covers(over)).cloned();
         let expected = expected.ok_or_else(|| Fault::Kept("another mapping is there now".into()))?;
-        let length = over.len() as usize;
-        let mut piece = Piece { from, over, copy: vec![0; length], seen: vec![0; length] };
+        let mut piece = Piece::new(from, over);
         let came = match expected.prot.write {
-            true => self.replace_data(&mut piece, &expected)?,
-            false => self.replace_relro(&mut piece, &expected)?,
-        };
-        match came {
-            Came::Replaced => {
-                self.forget(over);
-                Ok(())
+            true => {
+                let came = self.replace_data(&mut piece, &expected)?;
+                if came == Came::Replaced {
+                    self.scratch.give_up(from);
+                }
+                came
             }
+            // The loader has written to it, and it is read-only since.
+            false => {
+                piece.read_copy(self.pid)?;
+                self.replace_read_only(from, over, &expected, Evidence::Bytes(piece))?
+            }
+        };
+        came.done(from)?;
+        self.forget(over);
+        Ok(())
+    }
+}
+
+impl Came {
+    /// Returns whether the piece whose copy was at `from` was replaced.
+    ///
+    /// # Errors
+    /// It was not. [`Fault::Call`] if the kernel refused the call, which then may have unmapped the piece.
+    pub(super) fn done(self, from: Range) -> Result<(), Fault> {
+        match self {
+            Came::Replaced => Ok(()),
             Came::Refused(call, errno) => Err(Fault::Call { call, range: from, errno }),
             Came::NotNow(why) | Came::Never(why) => Err(Fault::Kept(why)),
         }
@@ -124,6 +143,12 @@ impl Live {
 }
 
 impl Piece {
+    /// Prepares a piece, of which nothing was read yet.
+    pub(super) fn new(from: Range, over: Range) -> Piece {
+        let length = over.len() as usize;
+        Piece { from, over, copy: vec![0; length], seen: vec![0; length] }
+    }
+
     /// Copies all of it.
     pub(super) fn copy_first(&mut self, live: &Live) -> Result<(), Fault> {
         read(live.pid, self.over, &mut self.copy)?;

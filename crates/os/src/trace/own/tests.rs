@@ -76,7 +76,7 @@ fn data_that_was_written_since_the_copy_is_copied_again() {
 fn memory_that_is_gone_is_an_error_of_the_copy() {
     let (gone, to) = (memory(MB2, Prot::R, 1), memory(MB2, Prot::RW, 0));
     let mut own = Own::new(&Process::OWN.maps().unwrap(), Vec::new());
-    own.munmap(gone).unwrap();
+    own.unmap(gone).unwrap();
     assert!(matches!(own.copy(gone, to.start), Err(Fault::Call { .. })));
 }
 
@@ -96,7 +96,7 @@ fn a_file_is_never_mapped_over_a_span() {
 fn a_move_that_was_not_made_keeps_the_bytes() {
     let (old, gone) = (memory(MB2, Prot::R, 1), memory(MB2, Prot::R, 2));
     let mut own = Own::new(&Process::OWN.maps().unwrap(), Vec::new());
-    own.munmap(gone).unwrap();
+    own.unmap(gone).unwrap();
     let fault = own.mremap(gone, old.start).unwrap_err();
     assert!(matches!(fault, Fault::Kept(_)), "{fault}");
     // The kernel itself refuses this one: a move onto itself.
@@ -125,6 +125,40 @@ fn what_a_failed_move_has_unmapped_is_restored() {
     assert_eq!(syscall(libc::SYS_mmap, args) as u64, second.start.0);
     assert_eq!(syscall(libc::SYS_munmap, [copy.start.0, 2 * MB2, 0, 0, 0, 0]), 0);
     assert!(!restored(pid, copy, old, &mappings));
+}
+
+/// What has become writable since the plan may be written to at any moment, by whoever made it so.
+#[test]
+fn memory_that_has_become_writable_is_not_replaced() {
+    let (old, copy) = (memory(MB2, Prot::R, 1), memory(MB2, Prot::R, 1));
+    let mut own = Own::new(&Process::OWN.maps().unwrap(), Vec::new());
+    own.protect(old, Prot::RW).unwrap();
+    let fault = own.mremap(copy, old.start).unwrap_err();
+    assert!(is_stale(&fault), "{fault}");
+    // SAFETY: a write to the writable mapping made above.
+    unsafe { (old.start.0 as *mut u8).write_volatile(7) };
+    own.protect(old, Prot::R).unwrap();
+    own.mremap(copy, old.start).unwrap();
+}
+
+/// Only what was mapped by this target, and has not moved since, is unmapped.
+#[test]
+fn only_what_is_ours_is_released() {
+    let theirs = memory(MB2, Prot::RW, 1);
+    let mut own = Own::new(&Process::OWN.maps().unwrap(), Vec::new());
+    own.release(theirs).unwrap();
+    assert_eq!(byte_at(theirs.start), 1);
+    // A place that was just free.
+    let place = memory(MB2, Prot::RW, 0);
+    own.unmap(place).unwrap();
+    own.mmap(place, Prot::RW, Source::Anonymous, Place::Free).unwrap();
+    assert_eq!(own.scratch().all(), [place]);
+    own.release(place).unwrap();
+    assert!(own.scratch().all().is_empty() && !is_mapped(place.start));
+}
+
+fn is_mapped(at: Addr) -> bool {
+    Process::OWN.maps().unwrap().iter().any(|m| m.range.contains(at))
 }
 
 /// Opens and closes a shared object that nothing else uses.
