@@ -198,7 +198,9 @@ pub fn put_back<T: Target + ?Sized>(
         mapped
             .and_then(|()| target.copy(from, here.start))
             .and_then(|()| target.mprotect(here, prot))
-            .map_err(|fault| Fault::Lost(format!("{here} is unmapped and could not be restored: {fault}")))?;
+            .map_err(|fault| {
+                Fault::Lost(format!("{here} may be unmapped, and could not be restored: {fault}"))
+            })?;
     }
     Ok(())
 }

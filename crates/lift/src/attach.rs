@@ -309,7 +309,8 @@ pub fn restore(chosen: Chosen, seccomp: Seccomp) -> Result<Change, String> {
             // Its memory is open now: from here on no other process can be meant.
             chosen.check()?;
             let results = restore_copies(&mut live, Process::new(pid), &before, &copies);
-            Ok((results, live.stops(), forbidden_calls(&live).collect()))
+            let complaints = forbidden_calls(&live).chain(left(live.scratch().all())).collect();
+            Ok((results, live.stops(), complaints))
         })?,
     };
     let mut restored = 0;

@@ -4,6 +4,7 @@
 use super::{Cmd, Outcome};
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -35,10 +36,22 @@ pub fn at_moments(cmd: &Cmd, act: impl FnMut(u64) + Send) -> (Outcome, u64) {
                 scope.spawn(|| serve(helper));
             }
         });
-        let outcome = cmd.clone().env("HUGELIFT_TEST_MOMENTS", &socket).bare();
-        is_over.store(true, Ordering::Release);
-        drop(UnixStream::connect(&socket).expect("the socket is there"));
-        outcome
+        let _over = Over { is_over: &is_over, socket: &socket };
+        cmd.clone().env("HUGELIFT_TEST_MOMENTS", &socket).bare()
     });
     (outcome, reached.into_inner())
+}
+
+/// Ends the thread that waits for connections, also if the command's test has failed.
+struct Over<'a> {
+    is_over: &'a AtomicBool,
+    socket: &'a Path,
+}
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Release);
+        // If it cannot be reached it has ended.
+        let _ = UnixStream::connect(self.socket);
+    }
 }

@@ -22,6 +22,7 @@ enum { PIECES = 20, PIECE = 256 << 10, PAGE = 4096 };
 
 static unsigned char *pieces[PIECES];
 static int is_writable, marks;
+static uintptr_t segment, segment_end;
 
 static void nothing_else(const sigset_t *set, siginfo_t *info)
 {
@@ -40,6 +41,7 @@ static void hold(int signal)
 	nothing_else(&set, &info);
 }
 
+/* The pages that hold the functions of fat.h alone. */
 static unsigned char *code(void)
 {
 	return (unsigned char *)(((uintptr_t)fat_code + PAGE - 1) & -(uintptr_t)PAGE);
@@ -50,6 +52,19 @@ static size_t code_bytes(void)
 	return ((uintptr_t)fat_code_end & -(uintptr_t)PAGE) - (uintptr_t)code();
 }
 
+/* Finds all that was mapped with them at the start: a mapping whose protection changes as a whole has the same addresses
+ * and the same file afterwards. */
+static void find_segment(void)
+{
+	char line[512];
+	unsigned long from, to;
+	FILE *maps = fopen("/proc/self/maps", "r");
+	while (fgets(line, sizeof line, maps))
+		if (sscanf(line, "%lx-%lx", &from, &to) == 2 && from <= (uintptr_t)code() && (uintptr_t)code() < to)
+			segment = from, segment_end = to;
+	fclose(maps);
+}
+
 /* The last byte of each page is behind a function. */
 static unsigned char *mark(size_t page)
 {
@@ -58,7 +73,7 @@ static unsigned char *mark(size_t page)
 
 static int protect(int prot)
 {
-	return mprotect(code(), code_bytes(), prot) ? errno : 0;
+	return mprotect((void *)segment, segment_end - segment, prot) ? errno : 0;
 }
 
 static void write_marks(void)
@@ -74,14 +89,13 @@ static size_t not_writable(void)
 	char line[512];
 	unsigned long from, to;
 	char prot[5];
-	uintptr_t start = (uintptr_t)code(), end = start + code_bytes();
 	size_t bytes = 0;
 	FILE *maps = fopen("/proc/self/maps", "r");
 	while (fgets(line, sizeof line, maps)) {
 		if (sscanf(line, "%lx-%lx %4s", &from, &to, prot) != 3 || prot[1] == 'w')
 			continue;
-		from = from < start ? start : from;
-		to = to > end ? end : to;
+		from = from < segment ? segment : from;
+		to = to > segment_end ? segment_end : to;
 		bytes += from < to ? to - from : 0;
 	}
 	fclose(maps);
@@ -140,6 +154,7 @@ int main(void)
 	static sigset_t acts;
 	pthread_t thread;
 	struct sigaction held = { .sa_handler = hold };
+	find_segment();
 	sigemptyset(&acts);
 	for (int i = 0; i < 4; i++)
 		sigaddset(&acts, SIGRTMIN + i);

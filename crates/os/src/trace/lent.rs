@@ -50,6 +50,9 @@ use std::os::unix::fs::FileExt as _;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+/// Arguments with which mmap(2) and mremap(2) do nothing: a length of 0 is EINVAL.
+const NOTHING: [u64; 6] = [0; 6];
+
 /// Why a thread cannot be lent now.
 #[derive(Debug, thiserror::Error)]
 pub enum NotLent {
@@ -340,6 +343,12 @@ impl Lent {
             self.refused = Some(refusal);
             return Ok(refusal.result());
         }
+        // A call that is refused is made with arguments that do nothing. Filters may not allow it so: then this is asked now.
+        let allows = |filters: &Rc<Filters>| filter::check(filters, self.cave, number, &NOTHING).is_ok();
+        let asks_late = self.filters.as_ref().is_none_or(allows);
+        if !asks_late && let Some(errno) = refuse() {
+            return Ok(i64::from(-errno));
+        }
         let stopped = self.stopped.take().ok_or(Error::Vanished(self.pid))?;
         let tid = stopped.tid();
         stopped.set_regs(&self.own.regs.at(self.cave, self.own.regs.sp()).with_syscall(number, args))?;
@@ -360,12 +369,11 @@ impl Lent {
                 }
                 Stop::Syscall => {
                     in_call = true;
-                    refused = refuse();
+                    refused = if asks_late { refuse() } else { None };
                     if refused.is_some()
                         && let Some(regs) = stopped.regs()?
                     {
-                        // With these arguments no call that is made here does anything.
-                        stopped.set_regs(&regs.with_syscall(number, [0; 6]))?;
+                        stopped.set_regs(&regs.with_syscall(number, NOTHING))?;
                     }
                     0
                 }

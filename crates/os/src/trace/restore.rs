@@ -142,18 +142,18 @@ fn restore_one(
         NotPutBack::Differs(at) => NotRestored::Differs { at, path: path() },
         NotPutBack::Unreadable(source) => NotRestored::File { path: path(), source },
     };
-    released(target, mapped, why)
+    Err(released(target, mapped, why))
 }
 
 /// Unmaps what is left of a mapping of the file, and returns why the copy stays.
-fn released(target: &mut impl Remap, mapped: Range, why: NotRestored) -> Result<(), NotRestored> {
+fn released(target: &mut impl Remap, mapped: Range, why: NotRestored) -> NotRestored {
     if matches!(why, NotRestored::Fault(Fault::Lost(_))) {
-        return Err(why);
+        return why;
     }
     // If this fails, memory that nothing uses stays mapped. Why the copy stays is worth more.
     match target.release(mapped) {
-        Err(lost @ Fault::Lost(_)) => Err(lost.into()),
-        _ => Err(why),
+        Err(lost @ Fault::Lost(_)) => lost.into(),
+        _ => why,
     }
 }
 
@@ -171,7 +171,7 @@ fn map_file(
         if mapping.prot != copy.prot
             && let Err(fault) = target.mprotect(mapped, copy.prot)
         {
-            return released(target, mapped, fault.into()).map(|()| mapped);
+            return Err(released(target, mapped, fault.into()));
         }
         return Ok(mapped);
     }

@@ -24,6 +24,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Stdio};
+use std::sync::Mutex;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
@@ -42,7 +43,8 @@ fn victim() -> PathBuf {
 struct Running {
     child: Child,
     stdin: Option<ChildStdin>,
-    lines: Receiver<String>,
+    /// A test may tell it what to do while it runs a command.
+    lines: Mutex<Receiver<String>>,
 }
 
 impl Running {
@@ -58,13 +60,14 @@ impl Running {
         let mut command = Cmd::new([program]).args(args).command(None);
         command.stdin(Stdio::piped()).stderr(Stdio::inherit());
         let mut child = spawn(&mut command).unwrap_or_else(|e| panic!("{}: {e}", program.display()));
-        let lines = lines_of(child.stdout.take().expect("stdout is piped"));
+        let lines = Mutex::new(lines_of(child.stdout.take().expect("stdout is piped")));
         Running { stdin: child.stdin.take(), child, lines }
     }
 
     /// Returns the next line that it prints.
     fn line(&self) -> String {
-        self.lines.recv_timeout(PATIENCE).unwrap_or_else(|e| {
+        let lines = self.lines.lock().expect("no other test has it");
+        lines.recv_timeout(PATIENCE).unwrap_or_else(|e| {
             let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap_or_default();
             panic!("no line of process {}: {e}\n{status}", self.pid())
         })

@@ -222,7 +222,8 @@ impl Live {
 fn put_in_place(leader: &mut Lent, piece: &Piece) -> Result<Came, Error> {
     let inherit = [piece.from.start.0, piece.from.len(), libc::MADV_DOFORK as u64, 0, 0, 0];
     if let errno @ -4095..0 = leader.call(libc::SYS_madvise, inherit)? {
-        return Ok(Came::Refused("madvise(MADV_DOFORK)", -errno as i32));
+        let why = std::io::Error::from_raw_os_error(-errno as i32);
+        return Ok(Came::Never(format!("madvise(MADV_DOFORK) of {}: {why}", piece.from)));
     }
     // From here on the leader replaces the piece and sets the word, whether the tracer lives or not.
     let (number, args) = mremap_call(piece.from, piece.over.start);

@@ -2,10 +2,10 @@
 //! Maps files in a running process, and finds out what is mapped there.
 
 use super::{Live, fault_of};
-use crate::proc::mapped;
-use crate::proc::pagemap;
 use crate::proc::procfs::Process;
+use crate::proc::{mapped, memory, pagemap};
 use crate::trace::calls::{Calls as _, map_again, prot_bits, refused};
+use crate::trace::lent::Lent;
 use crate::trace::pass::Passage;
 use hugelift_core::addr::{Addr, Range};
 use hugelift_core::maps::{FileId, Prot};
@@ -44,13 +44,25 @@ impl Live {
         let expected = self.planned.iter().find(|m| m.range.covers(page)).cloned();
         let expected = expected.ok_or_else(|| failed(-i64::from(libc::ESTALE)))?;
         let (pid, mappings) = (self.pid, Rc::clone(&self.mappings));
-        // The pages of the mapping move, and it gets the file's pages again. What the program has written would be lost.
-        let is_other = || !mappings.has(&expected) || pagemap::is_written(pid, page).unwrap_or(true);
+        // The page of the mapping moves, and the mapping gets the file's page again: what the program has written to it
+        // would be lost.
+        let is_written = |page: Range| pagemap::is_written(pid, page).unwrap_or(true);
+        let mut refuse = || (is_written(page) || !mappings.has(&expected)).then_some(libc::ESTALE);
         let mut is_first = true;
         let made = self.borrow(|lent| {
-            map_again(page, ahead, len, |number, args| match std::mem::take(&mut is_first) {
-                true => lent.call_unless(number, args, &mut || is_other().then_some(libc::ESTALE)),
-                false => lent.call(number, args),
+            map_again(page, ahead, len, |number, args| {
+                if !std::mem::take(&mut is_first) {
+                    return lent.call(number, args);
+                }
+                let again = lent.call_unless(number, args, &mut refuse)?;
+                match Range::sized(Addr(again as u64), page.len()).filter(|_| again >= 0) {
+                    Some(moved) if is_written(moved) => {
+                        give_back(lent, pid, moved, page);
+                        lent.call(libc::SYS_munmap, [moved.start.0, moved.len(), 0, 0, 0, 0])?;
+                        Ok(i64::from(-libc::ESTALE))
+                    }
+                    _ => Ok(again),
+                }
             })
         });
         match fault_of(made)? {
@@ -107,6 +119,18 @@ impl Live {
             return Err(failed(OPEN, libc::ESTALE));
         }
         Ok(mapped)
+    }
+}
+
+/// Gives the program the bytes of a page again to which it has written just before the page was moved away. If it has
+/// written to its place since, it has what it wrote last.
+fn give_back(lent: &Lent, pid: i32, moved: Range, to: Range) {
+    let mut bytes = vec![0; moved.len() as usize];
+    let is_read = memory::read(pid, moved.start, &mut bytes).is_ok_and(|n| n == bytes.len());
+    if is_read && pagemap::is_written(pid, to).is_ok_and(|is_written| !is_written) {
+        // Whatever the protection is there: the kernel makes a page of the program's own, as for a debugger.
+        let written = lent.write(to.start, &bytes);
+        tracing::debug!(?written, %to, "a page was written to just before it was moved");
     }
 }
 

@@ -37,6 +37,16 @@ impl Evidence {
 /// Why a piece is not replaced.
 const OTHER: &str = "it has another protection now, or is another mapping";
 const WRITTEN: &str = "it was written to since it was copied";
+const FORBIDDEN: &str = "a seccomp filter forbids the call";
+
+/// Says of a step before the call that replaces memory that nothing was replaced: nobody need look whether it is still
+/// mapped.
+pub(super) fn kept(fault: Fault) -> Fault {
+    match fault {
+        Fault::Call { .. } => Fault::Kept(fault.to_string()),
+        other => other,
+    }
+}
 
 fn has_file(mapping: &Mapping) -> bool {
     mapping.is_file() && !mapping.is_anonymous_hugetlb()
@@ -67,7 +77,7 @@ impl Live {
             true => Evidence::Pages,
             false => {
                 let mut piece = Piece::new(from, over);
-                piece.read_copy(self.pid)?;
+                piece.read_copy(self.pid).map_err(kept)?;
                 Evidence::Bytes(piece)
             }
         };
@@ -118,15 +128,19 @@ impl Live {
                 why = Some(OTHER);
                 return Ok(i64::from(-libc::ESTALE));
             }
-            lent.call_unless(number, args, &mut || {
-                // In this order: what is written first makes its memory writable.
+            let result = lent.call_unless(number, args, &mut || {
+                // In this order: who writes after the first check has made the memory writable before the second.
                 why = match (evidence.holds(pid, over), mappings.has(expected)) {
                     (_, false) => Some(OTHER),
                     (false, _) => Some(WRITTEN),
                     (true, true) => None,
                 };
                 why.map(|_| libc::ESTALE)
-            })
+            });
+            if lent.refused().is_some() {
+                why = Some(FORBIDDEN);
+            }
+            result
         });
         match (made, why) {
             (Err(why), _) if why.is_final() => Err(Fault::Lost(why.to_string())),
@@ -139,6 +153,6 @@ impl Live {
 
     /// Lets children of fork(2) have a copy.
     pub(super) fn inherit(&mut self, copy: Range) -> Result<(), Fault> {
-        self.madvise("madvise(MADV_DOFORK)", copy, libc::MADV_DOFORK as u64)
+        self.madvise("madvise(MADV_DOFORK)", copy, libc::MADV_DOFORK as u64).map_err(kept)
     }
 }

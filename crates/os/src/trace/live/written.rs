@@ -5,7 +5,7 @@
 use super::Live;
 use super::looks::Looks;
 use super::region::Region;
-use super::replace::Evidence;
+use super::replace::{Evidence, kept};
 use crate::machine::thp_page;
 use crate::proc::memory;
 use crate::trace::calls::refused;
@@ -110,7 +110,7 @@ impl Live {
         let mut piece = Piece::new(from, over);
         let came = match expected.prot.write {
             true => {
-                let came = self.replace_data(&mut piece, &expected)?;
+                let came = self.replace_data(&mut piece, &expected).map_err(kept)?;
                 if came == Came::Replaced {
                     self.scratch.give_up(from);
                 }
@@ -118,7 +118,7 @@ impl Live {
             }
             // The loader has written to it, and it is read-only since.
             false => {
-                piece.read_copy(self.pid)?;
+                piece.read_copy(self.pid).map_err(kept)?;
                 self.replace_read_only(from, over, &expected, Evidence::Bytes(piece))?
             }
         };
